@@ -1,0 +1,224 @@
+//! The backend contract: fused inference operations over buffers that the backend owns.
+//!
+//! `ops` says what the operations are, `step` what a step's ragged rows are. Implementations:
+//! `reference` (f64, the specification), `cpu` (portable, AVX2, AVX-512, NEON). A backend knows
+//! nothing of models, sequences or text.
+
+mod ops;
+mod step;
+
+use crate::quant::WeightMatrix;
+pub use ops::*;
+pub use step::*;
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KvDtype {
+    /// IEEE half precision; values beyond its range saturate.
+    F16,
+    /// 8-bit codes with an f16 scale for every 32 elements of a head.
+    Int8,
+}
+
+/// Elements of a head that share a scale in [`KvDtype::Int8`].
+pub const KV_SCALE_GROUP: usize = 32;
+
+/// The shape of a KV pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Layers with an attention.
+    pub layers: usize,
+    /// Key and value heads of a layer.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// How elements are stored.
+    pub dtype: KvDtype,
+}
+
+impl KvLayout {
+    /// Bytes that one page takes over all layers, keys and values together.
+    pub fn page_bytes(&self) -> usize {
+        let head = match self.dtype {
+            KvDtype::F16 => 2 * self.head_dim,
+            KvDtype::Int8 => self.head_dim + 2 * self.head_dim.div_ceil(KV_SCALE_GROUP),
+        };
+        self.layers * 2 * self.kv_heads * PAGE_TOKENS * head
+    }
+
+    /// Pages that fit in `bytes`.
+    pub fn pages_in(&self, bytes: usize) -> usize {
+        bytes / self.page_bytes().max(1)
+    }
+}
+
+/// Why a backend refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// An operation's operands do not fit each other.
+    #[error("{op}: expected {expected}, found {found}")]
+    Shape {
+        /// The operation.
+        op: &'static str,
+        /// What its contract asks for.
+        expected: String,
+        /// What it was given.
+        found: String,
+    },
+    /// No memory for an allocation; nothing changed.
+    #[error("no memory for {bytes} bytes of {what}")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// What they were for.
+        what: &'static str,
+    },
+    /// The machine lacks what was asked for.
+    #[error("{what} is not available: {reason}")]
+    Unavailable {
+        /// What was asked for.
+        what: String,
+        /// Why there is none.
+        reason: String,
+    },
+    /// The step breaks its rules; nothing was run.
+    #[error(transparent)]
+    Step(#[from] StepError),
+}
+
+/// A model's weights in a backend's own form; ids index into it.
+#[derive(Debug)]
+pub struct Weights<B: Backend> {
+    /// By [`MatrixId`].
+    pub matrices: Vec<B::Matrix>,
+    /// By [`VectorId`].
+    pub vectors: Vec<B::Vector>,
+}
+
+/// What an operation works on.
+#[derive(Debug)]
+pub struct Frame<'a, B: Backend> {
+    /// Matrices and vectors.
+    pub weights: &'a Weights<B>,
+    /// All intermediate values; every [`Place`] lies in it.
+    pub arena: &'a mut B::Arena,
+    /// Keys and values.
+    pub kv: &'a mut B::KvPool,
+    /// The rows. [`StepInput::check`] has accepted it.
+    pub step: &'a StepInput,
+}
+
+/// A device that runs plans.
+///
+/// # Contract
+/// `execute` allocates nothing, and computes each row from that row (and its sequence's pages)
+/// alone: a row's result has the same bits whatever other rows are in the step.
+pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
+    /// Memory for intermediate values.
+    type Arena: std::fmt::Debug + Send;
+    /// An f32 vector, ready to use.
+    type Vector: std::fmt::Debug + Send + Sync;
+    /// A weight matrix in the backend's own order.
+    type Matrix: std::fmt::Debug + Send + Sync;
+    /// Memory for keys and values.
+    type KvPool: std::fmt::Debug + Send;
+
+    /// One line for people: device, instruction set, threads, modes.
+    fn describe(&self) -> String;
+
+    /// Bytes that an arena element asked for in `precision` takes.
+    fn element_bytes(&self, precision: Precision) -> usize;
+
+    /// Uploads a vector.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn upload_vector(&self, values: &[f32]) -> Result<Self::Vector, BackendError>;
+
+    /// Repacks a matrix into the backend's order, once, at load.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`], [`BackendError::Unavailable`].
+    fn prepare(&self, matrix: WeightMatrix) -> Result<Self::Matrix, BackendError>;
+
+    /// Bytes that a prepared matrix keeps resident.
+    fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
+
+    /// Allocates an arena of `bytes` (from `Plan::arena_bytes`) for steps within
+    /// `limits`, and whatever scratch the plan's operations need beside it.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn arena(&self, bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Self::Arena, BackendError>;
+
+    /// Allocates `pages` pages, zeroed.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    fn kv_pool(&self, layout: KvLayout, pages: usize) -> Result<Self::KvPool, BackendError>;
+
+    /// Copies one page onto another, in all layers.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if a page is outside the pool.
+    fn copy_page(&self, pool: &mut Self::KvPool, from: PageId, to: PageId) -> Result<(), BackendError>;
+
+    /// Appends a page's [`KvLayout::page_bytes`] bytes, little-endian, to `out`. The bytes mean
+    /// something to the same backend and layout only.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if the page is outside the pool.
+    fn export_page(&self, pool: &Self::KvPool, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError>;
+
+    /// Fills a page with what [`Backend::export_page`] gave.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if the page is outside the pool or the length is wrong.
+    fn import_page(&self, pool: &mut Self::KvPool, page: PageId, bytes: &[u8]) -> Result<(), BackendError>;
+
+    /// Copies rows of a value in, widened or narrowed as stored: `values` is `[n, place.cols]`,
+    /// written from row 0.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if the rows do not fit the arena.
+    fn write(&self, arena: &mut Self::Arena, place: &Place, values: &[f32]) -> Result<(), BackendError>;
+
+    /// Copies rows of a value out: `out` is `[n, place.cols]`, read from row `first_row`.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if the rows are outside the arena.
+    fn read(
+        &self,
+        arena: &Self::Arena,
+        place: &Place,
+        first_row: usize,
+        out: &mut [f32],
+    ) -> Result<(), BackendError>;
+
+    /// Runs one operation.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if operands do not fit each other, the arena or the weights.
+    fn execute(&self, op: &Op, frame: &mut Frame<'_, Self>) -> Result<(), BackendError>;
+}
+
+impl Rows {
+    /// The number of rows in this step.
+    pub fn count(self, step: &StepInput) -> usize {
+        match self {
+            Rows::Tokens => step.tokens.len(),
+            Rows::Outputs => step.outputs.len(),
+            Rows::Fixed(n) => n,
+        }
+    }
+
+    /// The most rows that a step within `limits` has.
+    pub fn max(self, limits: StepLimits) -> usize {
+        match self {
+            Rows::Tokens => limits.tokens_max,
+            Rows::Outputs => limits.outputs_max,
+            Rows::Fixed(n) => n,
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Ottava runs language models with 8-bit and 4-bit weights at the speed of memory.
+
+#![forbid(unsafe_op_in_unsafe_fn)]
+
+pub mod backend;
+pub mod quant;
+mod token;
+
+pub use token::TokenId;
