@@ -138,7 +138,7 @@ impl StepInput {
             return Err("page starts do not rise".into());
         }
         for entry in table {
-            if entry.page.index() >= pages || entry.start as usize % PAGE_TOKENS != 0 {
+            if entry.page.index() >= pages || !(entry.start as usize).is_multiple_of(PAGE_TOKENS) {
                 return Err(format!("bad page {} at position {}", entry.page.0, entry.start));
             }
         }
