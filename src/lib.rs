@@ -1,9 +1,42 @@
 //! Ottava runs language models with 8-bit and 4-bit weights at the speed of memory.
+//!
+//! ```no_run
+//! use ottava::{Engine, Request, engine::Event};
+//!
+//! # fn main() -> ottava::Result<()> {
+//! let engine = Engine::builder().model("model.gguf").build()?;
+//! let prompt = engine.tokenizer().encode("Once upon a time", Default::default(), Default::default())?;
+//! for event in engine.submit(Request::tokens(prompt).max_tokens(64).seed(7))? {
+//!     if let Event::Token { text, .. } = event? {
+//!         print!("{text}");
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! From the top down: [`api`] is what people embed, [`engine`] schedules requests over a [`kv`]
+//! cache and a [`model`], a model is a [`graph`] compiled into a plan, a plan runs on a
+//! [`backend`] over weights in [`quant`]'s canonical form, read from files by [`weights`].
+//! [`text`] turns text into tokens and back, [`sample`] picks the next one. ARCHITECTURE.md has
+//! the picture, the code map and the reading order.
 
-#![forbid(unsafe_op_in_unsafe_fn)]
-
+pub mod api;
 pub mod backend;
+pub mod engine;
+pub mod env;
+mod error;
+pub mod graph;
+pub mod kv;
+pub mod model;
 pub mod quant;
+pub mod sample;
+pub mod text;
 mod token;
+pub mod weights;
 
+pub use api::{Bytes, Device, Engine, EngineBuilder, EngineInfo, Request};
+pub use engine::EngineConfig;
+pub use error::{Error, Result};
+pub use model::LoadProgress;
+pub use sample::Sampling;
 pub use token::TokenId;

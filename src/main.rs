@@ -1,3 +1,9 @@
-//! The `ottava` program: parses the command line and hands over to the library's `cli`.
+//! The `ottava` program: everything is in `cli`, over the library's public interface.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

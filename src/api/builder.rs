@@ -1,0 +1,215 @@
+//! Describes an engine, loads its model and starts it.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Bytes, Device, Engine, EngineInfo, Shared};
+use crate::{
+    Result,
+    backend::{
+        BackendError, KvDtype, KvLayout, StepLimits,
+        cpu::{Compute, Cpu, CpuOptions, Isa},
+    },
+    engine::{EngineConfig, Handle},
+    model::{LoadOptions, LoadProgress, Model, ModelConfig},
+    text::Vocab,
+    weights::{ModelFile, OpenOptions},
+};
+
+/// Tokens of a step: a prefill chunk of 256 and the running decodes beside it.
+const STEP_TOKENS: usize = 320;
+/// Rows of a step whose logits are computed.
+const STEP_OUTPUTS: usize = 64;
+/// The context when none is asked for: the model's own, but no more than this.
+const CONTEXT_DEFAULT: usize = 4096;
+
+/// Describes an engine; [`EngineBuilder::build`] loads it.
+#[derive(Clone, Debug)]
+pub struct EngineBuilder {
+    model: PathBuf,
+    device: Device,
+    cpu: CpuOptions,
+    kv_dtype: KvDtype,
+    kv_budget: Option<Bytes>,
+    context_max: Option<usize>,
+    open: OpenOptions,
+    engine: EngineConfig,
+}
+
+impl Default for EngineBuilder {
+    fn default() -> Self {
+        EngineBuilder {
+            model: PathBuf::new(),
+            device: Device::Auto,
+            cpu: CpuOptions::default(),
+            kv_dtype: KvDtype::F16,
+            kv_budget: None,
+            context_max: None,
+            open: OpenOptions::default(),
+            engine: EngineConfig::default(),
+        }
+    }
+}
+
+impl EngineBuilder {
+    /// The model file (GGUF).
+    pub fn model(mut self, path: impl AsRef<Path>) -> Self {
+        self.model = path.as_ref().to_path_buf();
+        self
+    }
+
+    /// Where to run.
+    pub fn device(mut self, device: Device) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// Threads of a CPU backend; all cores at first.
+    pub fn threads(mut self, threads: NonZeroUsize) -> Self {
+        self.cpu.threads = Some(threads);
+        self
+    }
+
+    /// Forces an instruction set; the best of the machine at first.
+    pub fn isa(mut self, isa: Isa) -> Self {
+        self.cpu.isa = Some(isa);
+        self
+    }
+
+    /// Activations of a CPU backend's matrix products: int8 (fast, at first) or f32 (exact).
+    pub fn compute(mut self, compute: Compute) -> Self {
+        self.cpu.compute = compute;
+        self
+    }
+
+    /// How keys and values are stored.
+    pub fn kv_dtype(mut self, dtype: KvDtype) -> Self {
+        self.kv_dtype = dtype;
+        self
+    }
+
+    /// Memory for keys and values of all sequences; room for two full contexts at first.
+    pub fn kv_budget(mut self, bytes: Bytes) -> Self {
+        self.kv_budget = Some(bytes);
+        self
+    }
+
+    /// Most tokens of one sequence; the model's own limit up to 4096 at first.
+    pub fn context_max(mut self, tokens: usize) -> Self {
+        self.context_max = Some(tokens);
+        self
+    }
+
+    /// Reads the file into memory instead of mapping it: for files that others may truncate.
+    pub fn no_mmap(mut self) -> Self {
+        self.open.mmap = false;
+        self
+    }
+
+    /// Queue lengths, sequences at once, prefill chunk, prefix sharing.
+    pub fn scheduling(mut self, config: EngineConfig) -> Self {
+        self.engine = config;
+        self
+    }
+
+    /// Loads the model and starts the engine's thread.
+    ///
+    /// # Errors
+    /// Any [`crate::Error`] that a file, a device or a budget can cause; nothing stays behind.
+    pub fn build(self) -> Result<Engine> {
+        self.build_with(&mut |_| {})
+    }
+
+    /// As [`EngineBuilder::build`], telling `progress` of each tensor loaded.
+    ///
+    /// # Errors
+    /// As [`EngineBuilder::build`].
+    pub fn build_with(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<Engine> {
+        let started = Instant::now();
+        if let Device::Cuda(index) = self.device {
+            let reason = "this build has no CUDA backend".to_owned();
+            return Err(BackendError::Unavailable { what: format!("cuda:{index}"), reason }.into());
+        }
+        let file = ModelFile::open(&self.model, &self.open)?;
+        let config = ModelConfig::from_file(&file)?;
+        let texts = Texts::read(&file)?;
+        let backend = Cpu::new(&self.cpu)?;
+        let threads = backend.threads();
+        let options = self.load_options(&config);
+        let layout_bytes = options.kv_bytes;
+        let model = Model::load(&file, &config, backend, &options, progress)?;
+        let info = EngineInfo {
+            name: config.name.clone().unwrap_or_else(|| file_stem(&self.model)),
+            path: self.model,
+            device: model.describe(),
+            threads,
+            file_bytes: file.file_bytes(),
+            weight_bytes: model.weight_bytes(),
+            step_weight_bytes: model.step_weight_bytes(),
+            parameters: file.tensors().iter().map(|t| t.dims.iter().product::<u64>()).sum(),
+            kv_bytes: layout_bytes,
+            context_max: options.context_max,
+            load_seconds: started.elapsed().as_secs_f64(),
+        };
+        drop(file);
+        let handle = Handle::spawn(model, self.engine)?;
+        Ok(Engine { handle, shared: Arc::new(texts.into_shared(info, config)) })
+    }
+
+    fn load_options(&self, config: &ModelConfig) -> LoadOptions {
+        let context_max =
+            self.context_max.unwrap_or(CONTEXT_DEFAULT.min(config.context_length)).min(config.context_length);
+        let limits = StepLimits { tokens_max: STEP_TOKENS, outputs_max: STEP_OUTPUTS };
+        let layout = KvLayout {
+            layers: config.layers,
+            kv_heads: config.heads.kv,
+            head_dim: config.heads.dim,
+            dtype: self.kv_dtype,
+        };
+        let context_pages = context_max.div_ceil(crate::backend::PAGE_TOKENS);
+        let kv_bytes = self.kv_budget.map_or(2 * context_pages * layout.page_bytes(), |bytes| bytes.0);
+        LoadOptions { limits, kv_dtype: self.kv_dtype, kv_bytes, context_max, quantise: None }
+    }
+}
+
+fn file_stem(path: &Path) -> String {
+    path.file_stem().map_or_else(|| "model".into(), |stem| stem.to_string_lossy().into_owned())
+}
+
+/// What turns text into tokens and back, as far as this build has it.
+struct Texts {
+    vocab: Arc<Vocab>,
+    #[cfg(feature = "text")]
+    tokenizer: crate::text::Tokenizer,
+    #[cfg(feature = "text")]
+    template: Option<crate::text::ChatTemplate>,
+}
+
+impl Texts {
+    #[cfg(feature = "text")]
+    fn read(file: &ModelFile) -> Result<Texts> {
+        let tokenizer = crate::text::Tokenizer::from_metadata(file.metadata())?;
+        let vocab = Arc::clone(tokenizer.vocab());
+        let template = crate::text::ChatTemplate::from_metadata(file.metadata(), &vocab)?;
+        Ok(Texts { vocab, tokenizer, template })
+    }
+
+    #[cfg(not(feature = "text"))]
+    fn read(file: &ModelFile) -> Result<Texts> {
+        Ok(Texts { vocab: Arc::new(Vocab::from_metadata(file.metadata())?) })
+    }
+
+    fn into_shared(self, info: EngineInfo, config: ModelConfig) -> Shared {
+        Shared {
+            info,
+            config,
+            vocab: self.vocab,
+            #[cfg(feature = "text")]
+            tokenizer: self.tokenizer,
+            #[cfg(feature = "text")]
+            template: self.template,
+        }
+    }
+}

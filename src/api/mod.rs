@@ -1,0 +1,209 @@
+//! What people embed: an [`Engine`] built from a model file, requests, and streams of text.
+//!
+//! This is where the backend's type is erased: below, everything is generic over
+//! [`crate::backend::Backend`] and compiled for one; above, an [`Engine`] is a plain handle. The
+//! scheduling itself is in [`crate::engine`].
+
+#![forbid(unsafe_code)]
+
+mod builder;
+mod device;
+mod request;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use builder::EngineBuilder;
+pub use device::{Bytes, Device};
+pub use request::Request;
+#[cfg(feature = "text")]
+use request::Prompt;
+
+#[cfg(feature = "text")]
+use crate::text::{ChatTemplate, Tokenizer};
+use crate::{
+    Error, Result, TokenId,
+    engine::{Generation, Handle, Scores, Stats},
+    model::ModelConfig,
+    text::Vocab,
+};
+
+/// A loaded model with its scheduler: cheap to clone, shared between threads.
+///
+/// Dropping the last clone stops the engine's thread; generations still running end with an error.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    handle: Handle,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    info: EngineInfo,
+    config: ModelConfig,
+    vocab: Arc<Vocab>,
+    #[cfg(feature = "text")]
+    tokenizer: Tokenizer,
+    #[cfg(feature = "text")]
+    template: Option<ChatTemplate>,
+}
+
+/// What was loaded, where, and how much memory it takes.
+#[derive(Clone, Debug)]
+pub struct EngineInfo {
+    /// The model file.
+    pub path: PathBuf,
+    /// `general.name` of the file, else the file's stem.
+    pub name: String,
+    /// The device and its modes, in one line.
+    pub device: String,
+    /// Worker threads of a CPU backend, the engine's own included; 0 where there are none.
+    pub threads: usize,
+    /// Bytes of the model file.
+    pub file_bytes: u64,
+    /// Bytes of the weights as the backend keeps them.
+    pub weight_bytes: usize,
+    /// Bytes of weights that one decode step reads.
+    pub step_weight_bytes: usize,
+    /// Parameters, counted over all tensors.
+    pub parameters: u64,
+    /// Bytes of keys and values.
+    pub kv_bytes: usize,
+    /// Most tokens of one sequence.
+    pub context_max: usize,
+    /// Wall time from opening the file to being ready, in seconds.
+    pub load_seconds: f64,
+}
+
+impl Engine {
+    /// Starts describing an engine.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+
+    /// Queues a request and gives the stream of its events.
+    ///
+    /// # Errors
+    /// [`Error::Submit`] if the queue is full, the request is invalid or too long;
+    /// [`Error::Text`] or [`Error::NoChatTemplate`] if its text cannot be made into tokens.
+    pub fn submit(&self, request: Request) -> Result<Generation> {
+        let prompt = self.prompt_ids(&request)?;
+        let vocab = &self.shared.vocab;
+        Ok(self.handle.submit(request.into_token_request(prompt, vocab))?)
+    }
+
+    /// The token ids that a request's prompt becomes.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`].
+    #[cfg(feature = "text")]
+    pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
+        use crate::text::{AddBos, Special};
+        let tokenizer = &self.shared.tokenizer;
+        Ok(match request.prompt() {
+            Prompt::Tokens(ids) => ids.clone(),
+            Prompt::Text(text) => tokenizer.encode(text, Special::Parse, AddBos::AsModel)?,
+            Prompt::Chat(messages) => {
+                let text = self.render_chat(messages)?;
+                tokenizer.encode(&text, Special::Parse, self.bos_unless_written(&text))?
+            }
+        })
+    }
+
+    /// The token ids that a request's prompt becomes.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`].
+    #[cfg(not(feature = "text"))]
+    pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
+        Ok(request.prompt().clone())
+    }
+
+    /// A template usually writes the BOS itself; then it must not come twice.
+    #[cfg(feature = "text")]
+    fn bos_unless_written(&self, text: &str) -> crate::text::AddBos {
+        let vocab = &self.shared.vocab;
+        let bos = vocab.bos().and_then(|id| vocab.piece(id));
+        match bos {
+            Some(bos) if text.starts_with(bos) => crate::text::AddBos::No,
+            _ => crate::text::AddBos::AsModel,
+        }
+    }
+
+    /// Messages as the model's chat template writes them, generation prompt added.
+    ///
+    /// # Errors
+    /// [`Error::NoChatTemplate`], [`Error::Text`].
+    #[cfg(feature = "text")]
+    pub fn render_chat(&self, messages: &[crate::text::Message]) -> Result<String> {
+        let missing = || Error::NoChatTemplate { model: self.shared.info.name.clone() };
+        let template = self.shared.template.as_ref().ok_or_else(missing)?;
+        Ok(template.render(messages, &crate::text::RenderOptions::default())?)
+    }
+
+    /// Negative log-likelihoods (natural log) of `ids[1..]`, and the `top` best logits after each
+    /// prefix; see [`crate::engine::Handle::score`].
+    ///
+    /// # Errors
+    /// [`Error::Submit`] if the ids are too many or invalid, [`Error::Generation`] if a step fails.
+    pub fn score(&self, ids: &[TokenId], top: usize) -> Result<Scores> {
+        Ok(self.handle.score(ids, top)?)
+    }
+
+    /// Negative log-likelihoods of `ids[first + 1..]` only, each given all ids before it.
+    ///
+    /// # Errors
+    /// As [`Engine::score`].
+    pub fn score_from(&self, ids: &[TokenId], first: usize) -> Result<Vec<f64>> {
+        Ok(self.handle.score_from(ids, first, 0)?.nll)
+    }
+
+    /// The model's vocabulary.
+    pub fn vocab(&self) -> &Arc<Vocab> {
+        &self.shared.vocab
+    }
+
+    /// The model's tokenizer.
+    #[cfg(feature = "text")]
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.shared.tokenizer
+    }
+
+    /// Whether [`Request::chat`] works with this model.
+    #[cfg(feature = "text")]
+    pub fn has_chat_template(&self) -> bool {
+        self.shared.template.is_some()
+    }
+
+    /// What was loaded.
+    pub fn info(&self) -> &EngineInfo {
+        &self.shared.info
+    }
+
+    /// The model's hyperparameters.
+    pub fn config(&self) -> &ModelConfig {
+        &self.shared.config
+    }
+
+    /// Counters and rates since the start.
+    pub fn stats(&self) -> Stats {
+        self.handle.stats()
+    }
+
+    /// Computes a prompt's keys and values and saves them to `path`.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the file cannot be written; as [`Engine::submit`] else.
+    pub fn save_prompt(&self, ids: &[TokenId], path: &Path) -> Result<()> {
+        Ok(self.handle.save(ids, path)?)
+    }
+
+    /// Brings back what [`Engine::save_prompt`] wrote: a request that begins with those tokens
+    /// does not compute them again. Gives the number of tokens.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] if the file is damaged or belongs to another model; nothing changes then.
+    pub fn restore_prompt(&self, path: &Path) -> Result<usize> {
+        Ok(self.handle.restore(path)?)
+    }
+}

@@ -1,0 +1,153 @@
+//! `ottava bench`: prefill and decode speed as a table like llama-bench's.
+//!
+//! `pp N` processes a prompt of N tokens in one request; `tg N` generates N tokens from a prompt
+//! of one. Each is warmed up once and repeated; the table gives mean and standard deviation, and
+//! decode's share of the read bandwidth measured on the same machine with the same threads.
+
+use clap::Args;
+use ottava::engine::{EngineConfig, Timings};
+use ottava::{Bytes, Engine, Request, TokenId};
+use serde_json::json;
+
+use super::options::ModelOptions;
+use super::run::{Flow, answer};
+use super::{Failure, bandwidth, output};
+
+/// Arguments of `bench`.
+#[derive(Args)]
+pub struct Bench {
+    /// Prompt lengths to measure
+    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512")]
+    prompt: Vec<usize>,
+    /// Numbers of generated tokens to measure
+    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128")]
+    generate: Vec<usize>,
+    /// Repetitions of each
+    #[arg(short = 'r', long, default_value_t = 5)]
+    repetitions: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelOptions,
+}
+
+/// One line of the table.
+struct Measurement {
+    test: String,
+    tokens_per_s: f64,
+    spread: f64,
+    /// Bytes a second of weights that the speed means; decode only.
+    weight_bytes_per_s: Option<f64>,
+}
+
+impl Bench {
+    /// Measures and prints.
+    pub fn run(mut self) -> Result<(), Failure> {
+        if self.repetitions == 0 {
+            return Err(Failure::Usage("-r must be at least 1".into()));
+        }
+        let longest = self.prompt.iter().chain(&self.generate).max().copied().unwrap_or(0) + 2;
+        if self.model.context.is_none_or(|context| context.get() < longest) {
+            self.model.context = std::num::NonZeroUsize::new(longest);
+        }
+        let scheduling = EngineConfig { share_prefixes: false, ..EngineConfig::default() };
+        let engine = self.model.engine_with(scheduling)?;
+        let bandwidth = bandwidth::measure(engine.info().threads);
+        let mut results = Vec::new();
+        for &tokens in self.prompt.iter().filter(|&&tokens| tokens > 0) {
+            results.push(self.measure(&engine, format!("pp{tokens}"), tokens, 1)?);
+        }
+        for &tokens in self.generate.iter().filter(|&&tokens| tokens > 0) {
+            results.push(self.measure(&engine, format!("tg{tokens}"), 1, tokens)?);
+        }
+        if self.json { print_json(&engine, bandwidth, &results) } else { print_table(&engine, bandwidth, &results) }
+    }
+
+    fn measure(&self, engine: &Engine, test: String, prompt: usize, generate: usize) -> Result<Measurement, Failure> {
+        let decode = test.starts_with("tg");
+        let rate = |timings: &Timings| {
+            if decode { timings.decode_tokens_per_s } else { timings.prefill_tokens_per_s }
+        };
+        once(engine, prompt, generate.min(8))?;
+        let mut rates = Vec::with_capacity(self.repetitions);
+        for _ in 0..self.repetitions {
+            rates.push(rate(&once(engine, prompt, generate)?));
+        }
+        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+        let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / rates.len() as f64;
+        let weight_bytes_per_s = decode.then(|| mean * engine.info().step_weight_bytes as f64);
+        Ok(Measurement { test, tokens_per_s: mean, spread: variance.sqrt(), weight_bytes_per_s })
+    }
+}
+
+/// One request of pseudo-random prompt tokens that runs to its full length.
+fn once(engine: &Engine, prompt: usize, generate: usize) -> Result<Timings, Failure> {
+    let vocab = engine.vocab().len() as u64;
+    // Knuth's multiplicative hash spreads the ids over the vocabulary.
+    let id = |i: usize| TokenId((i as u64).wrapping_mul(2_654_435_761).wrapping_add(17).rem_euclid(vocab) as u32);
+    // The first generated token comes from the prompt's own step; `generate` more are decoded.
+    let request = Request::tokens((0..prompt).map(id).collect()).ignore_eos().max_tokens(generate + 1);
+    Ok(answer(engine, request, |_| Ok(Flow::Continue))?.timings)
+}
+
+fn percent(measurement: &Measurement, bandwidth: f64) -> Option<f64> {
+    measurement.weight_bytes_per_s.map(|rate| 100.0 * rate / bandwidth)
+}
+
+fn print_table(engine: &Engine, bandwidth: f64, results: &[Measurement]) -> Result<(), Failure> {
+    let info = engine.info();
+    let size = Bytes(usize::try_from(info.file_bytes).unwrap_or(usize::MAX)).to_string();
+    println!("| model | size | params | device | threads | test | tokens/s | % of read bandwidth |");
+    println!("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |");
+    for result in results {
+        println!(
+            "| {} | {size} | {:.2} M | {} | {} | {} | {:.2} ± {:.2} | {} |",
+            info.name,
+            info.parameters as f64 / 1e6,
+            info.device,
+            info.threads,
+            result.test,
+            result.tokens_per_s,
+            result.spread,
+            percent(result, bandwidth).map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
+        );
+    }
+    println!(
+        "\nread bandwidth {:.1} GB/s; weights {} resident, {} read a token; loaded in {:.2} s",
+        bandwidth / 1e9,
+        Bytes(info.weight_bytes),
+        Bytes(info.step_weight_bytes),
+        info.load_seconds
+    );
+    Ok(())
+}
+
+fn print_json(engine: &Engine, bandwidth: f64, results: &[Measurement]) -> Result<(), Failure> {
+    let info = engine.info();
+    let results: Vec<_> = results
+        .iter()
+        .map(|result| {
+            json!({
+                "test": result.test,
+                "tokens_per_s": result.tokens_per_s,
+                "spread": result.spread,
+                "bandwidth_percent": percent(result, bandwidth),
+            })
+        })
+        .collect();
+    output::print_json(&json!({
+        "model": info.name,
+        "file": info.path,
+        "file_bytes": info.file_bytes,
+        "parameters": info.parameters,
+        "device": info.device,
+        "threads": info.threads,
+        "weight_bytes": info.weight_bytes,
+        "step_weight_bytes": info.step_weight_bytes,
+        "kv_bytes": info.kv_bytes,
+        "load_s": info.load_seconds,
+        "read_bandwidth_bytes_per_s": bandwidth,
+        "results": results,
+    }))
+}

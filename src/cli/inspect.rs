@@ -1,0 +1,124 @@
+//! `ottava inspect`: a file's metadata and tensors, and the memory that running it takes.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use clap::Args;
+use ottava::Bytes;
+use ottava::backend::{KvDtype, KvLayout, PAGE_TOKENS};
+use ottava::model::ModelConfig;
+use ottava::weights::{ModelFile, OpenOptions};
+use serde_json::json;
+
+use super::options::{Kv, ModelOptions};
+use super::{Failure, output};
+
+/// Characters of a metadata value shown before it is cut.
+const VALUE_CHARS: usize = 80;
+
+/// Arguments of `inspect`.
+#[derive(Args)]
+pub struct Inspect {
+    /// List every tensor
+    #[arg(long)]
+    tensors: bool,
+    /// Print one JSON object, tensors included
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelOptions,
+}
+
+/// What running the model takes.
+struct Need {
+    context: usize,
+    kv_bytes: usize,
+}
+
+impl Inspect {
+    /// Prints what is in the file; a model that cannot run is still shown, with the reason.
+    pub fn run(self) -> Result<(), Failure> {
+        let options = OpenOptions { mmap: !self.model.no_mmap };
+        let file = ModelFile::open(&self.model.path()?, &options).map_err(ottava::Error::from)?;
+        let config = ModelConfig::from_file(&file).map_err(ottava::Error::from);
+        let need = config.as_ref().ok().map(|config| self.need(config));
+        let obstacle = config.err().map(|error| error.to_string());
+        if self.json { print_json(&file, need, obstacle) } else { self.print(&file, need, obstacle) }
+    }
+
+    fn need(&self, config: &ModelConfig) -> Need {
+        let asked = self.model.context.map_or(usize::MAX, |context| context.get());
+        let context = config.context_length.min(asked);
+        let dtype = match self.model.kv {
+            Kv::F16 => KvDtype::F16,
+            Kv::Int8 => KvDtype::Int8,
+        };
+        let heads = config.heads;
+        let layout = KvLayout { layers: config.layers, kv_heads: heads.kv, head_dim: heads.dim, dtype };
+        Need { context, kv_bytes: context.div_ceil(PAGE_TOKENS).saturating_mul(layout.page_bytes()) }
+    }
+
+    fn print(&self, file: &ModelFile, need: Option<Need>, obstacle: Option<String>) -> Result<(), Failure> {
+        let mut out = std::io::stdout().lock();
+        let size = Bytes(usize::try_from(file.file_bytes()).unwrap_or(usize::MAX));
+        writeln!(out, "{}: GGUF version {}, {size}", file.path().display(), file.version())?;
+        for (key, value) in file.metadata().iter() {
+            let mut text: String = output::one_line(&value.to_string());
+            if let Some((cut, _)) = text.char_indices().nth(VALUE_CHARS) {
+                text.truncate(cut);
+                text.push('…');
+            }
+            writeln!(out, "  {key} = {text}")?;
+        }
+        writeln!(out, "{} tensors:", file.tensors().len())?;
+        for (dtype, (count, bytes)) in by_type(file) {
+            writeln!(out, "  {count:>5} {dtype:<5} {}", Bytes(usize::try_from(bytes).unwrap_or(usize::MAX)))?;
+        }
+        if self.tensors {
+            for tensor in file.tensors() {
+                let (dtype, dims) = (tensor.dtype.name(), &tensor.dims);
+                writeln!(out, "  {:<40} {dtype:<5} {dims:?} at {}", tensor.name, tensor.offset)?;
+            }
+        }
+        match (need, obstacle) {
+            (Some(need), _) => {
+                let (context, kv) = (need.context, Bytes(need.kv_bytes));
+                writeln!(out, "memory: {size} weights as stored, {kv} keys and values for {context} tokens")?;
+            }
+            (None, obstacle) => writeln!(out, "cannot run: {}", obstacle.unwrap_or_default())?,
+        }
+        Ok(())
+    }
+}
+
+fn by_type(file: &ModelFile) -> BTreeMap<&'static str, (usize, u64)> {
+    let mut types = BTreeMap::new();
+    for tensor in file.tensors() {
+        let entry: &mut (usize, u64) = types.entry(tensor.dtype.name()).or_default();
+        *entry = (entry.0 + 1, entry.1 + tensor.bytes);
+    }
+    types
+}
+
+fn print_json(file: &ModelFile, need: Option<Need>, obstacle: Option<String>) -> Result<(), Failure> {
+    let metadata: serde_json::Map<_, _> =
+        file.metadata().iter().map(|(key, value)| (key.to_owned(), json!(value.to_string()))).collect();
+    let tensors: Vec<_> = file
+        .tensors()
+        .iter()
+        .map(|t| json!({ "name": t.name, "type": t.dtype.name(), "dims": t.dims, "offset": t.offset, "bytes": t.bytes }))
+        .collect();
+    output::print_json(&json!({
+        "file": file.path(),
+        "file_bytes": file.file_bytes(),
+        "version": file.version(),
+        "metadata": metadata,
+        "tensors": tensors,
+        "memory": need.map(|need| json!({
+            "weight_bytes": file.tensors().iter().map(|t| t.bytes).sum::<u64>(),
+            "kv_bytes": need.kv_bytes,
+            "context": need.context,
+        })),
+        "cannot_run": obstacle,
+    }))
+}

@@ -1,0 +1,73 @@
+//! What people see beside the answer: progress bars, statistics, one-line errors, JSON.
+
+use std::io::{IsTerminal, Write};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use ottava::LoadProgress;
+use ottava::engine::{Timings, Usage};
+
+use super::Failure;
+
+/// Whether progress and statistics are wanted: stderr is a terminal.
+pub fn is_interactive() -> bool {
+    std::io::stderr().is_terminal()
+}
+
+/// A message without line breaks or control characters.
+pub fn one_line(message: &str) -> String {
+    message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Prints one JSON object as a line on stdout.
+pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{value}")?;
+    Ok(out.flush()?)
+}
+
+/// A byte-counting bar on a terminal, silent elsewhere.
+pub fn byte_bar(bytes: u64, what: &str) -> ProgressBar {
+    if !is_interactive() {
+        return ProgressBar::hidden();
+    }
+    let template = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+    let bar = ProgressBar::new(bytes).with_message(what.to_owned());
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// The bar of a loading model.
+pub struct LoadBar(ProgressBar);
+
+impl LoadBar {
+    /// A bar that does not show yet.
+    pub fn new() -> LoadBar {
+        LoadBar(byte_bar(0, "loading"))
+    }
+
+    /// Moves the bar.
+    pub fn update(&self, progress: LoadProgress) {
+        self.0.set_length(progress.bytes_total);
+        self.0.set_position(progress.bytes_done);
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// The line under an answer.
+pub fn stats_line(usage: &Usage, timings: &Timings) -> String {
+    format!(
+        "[{} prompt tokens ({} cached), {:.0} tokens/s; {} tokens, {:.0} tokens/s; first token after {:.0} ms]",
+        usage.prompt_tokens,
+        usage.cached_tokens,
+        timings.prefill_tokens_per_s,
+        usage.completion_tokens,
+        timings.decode_tokens_per_s,
+        timings.first_token_s * 1e3,
+    )
+}

@@ -1,0 +1,128 @@
+//! `ottava perplexity`: llama-perplexity's protocol, so that figures can be compared.
+//!
+//! The text is cut into chunks of `-c` tokens; in each, the tokens of the second half are scored,
+//! given all before them in the chunk. If the model asks for a BOS it takes the place of each
+//! chunk's first token.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use ottava::Request;
+use serde_json::json;
+
+use super::options::ModelOptions;
+use super::{Failure, output};
+
+/// The context of a chunk when `-c` is not given, as llama-perplexity has it.
+const CHUNK_TOKENS: usize = 512;
+
+/// Arguments of `perplexity`.
+#[derive(Args)]
+pub struct Perplexity {
+    /// The text file
+    file: PathBuf,
+    /// Score at most this many chunks [default: all]
+    #[arg(long)]
+    chunks: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelOptions,
+}
+
+/// A running mean of negative log-likelihoods.
+#[derive(Default)]
+struct Total {
+    sum: f64,
+    squares: f64,
+    count: usize,
+}
+
+impl Perplexity {
+    /// Scores the text and prints the perplexity with its standard error.
+    pub fn run(mut self) -> Result<(), Failure> {
+        let text = std::fs::read_to_string(&self.file)
+            .map_err(|error| Failure::Failed(format!("{}: {error}", self.file.display())))?;
+        let chunk_tokens = self.model.context.map_or(CHUNK_TOKENS, |tokens| tokens.get());
+        if chunk_tokens < 4 {
+            return Err(Failure::Usage(format!("a chunk needs at least 4 tokens, -c says {chunk_tokens}")));
+        }
+        self.model.context = std::num::NonZeroUsize::new(chunk_tokens);
+        let engine = self.model.engine()?;
+        let ids = engine.prompt_ids(&Request::text(text))?;
+        let chunks = (ids.len() / chunk_tokens).min(self.chunks.unwrap_or(usize::MAX));
+        if chunks == 0 {
+            let found = ids.len();
+            return Err(Failure::Failed(format!("the text has {found} tokens, one chunk needs {chunk_tokens}")));
+        }
+        let mut total = Total::default();
+        for (index, chunk) in ids.chunks_exact(chunk_tokens).take(chunks).enumerate() {
+            let mut chunk = chunk.to_vec();
+            if let (true, Some(bos)) = (engine.vocab().adds_bos(), engine.vocab().bos()) {
+                chunk[0] = bos;
+            }
+            // nll[i] belongs to the token i + 1: the second half without its first token.
+            total.add(&engine.score_from(&chunk, chunk_tokens / 2)?);
+            if output::is_interactive() {
+                eprintln!("[{}/{chunks}] {:.4}", index + 1, total.perplexity());
+            }
+        }
+        self.print(&total, chunks, chunk_tokens)
+    }
+
+    fn print(&self, total: &Total, chunks: usize, chunk_tokens: usize) -> Result<(), Failure> {
+        if self.json {
+            return output::print_json(&json!({
+                "perplexity": total.perplexity(),
+                "standard_error": total.standard_error(),
+                "nll_mean": total.mean(),
+                "tokens_scored": total.count,
+                "chunks": chunks,
+                "chunk_tokens": chunk_tokens,
+            }));
+        }
+        println!("perplexity {:.4} ± {:.4}", total.perplexity(), total.standard_error());
+        Ok(())
+    }
+}
+
+impl Total {
+    fn add(&mut self, nll: &[f64]) {
+        self.sum += nll.iter().sum::<f64>();
+        self.squares += nll.iter().map(|x| x * x).sum::<f64>();
+        self.count += nll.len();
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.count.max(1) as f64
+    }
+
+    fn perplexity(&self) -> f64 {
+        self.mean().exp()
+    }
+
+    /// Of the perplexity, by the delta method from the mean's.
+    fn standard_error(&self) -> f64 {
+        let n = self.count as f64;
+        if self.count < 2 {
+            return f64::NAN;
+        }
+        let variance = (self.squares / n - self.mean().powi(2)).max(0.0);
+        (variance / (n - 1.0)).sqrt() * self.perplexity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uniform_guesses_over_n_tokens_have_perplexity_n() {
+        let mut total = Total::default();
+        total.add(&[(7.0f64).ln(); 5]);
+        total.add(&[(7.0f64).ln(); 4]);
+        assert!((total.perplexity() - 7.0).abs() < 1e-12);
+        assert!(total.standard_error() < 1e-6);
+    }
+}

@@ -1,0 +1,172 @@
+//! `ottava run`: one prompt, one answer, streamed.
+
+use std::io::{IsTerminal, Read, Write};
+
+use clap::Args;
+use ottava::engine::{Event, FinishReason, Timings, Usage};
+use ottava::text::Message;
+use ottava::{Engine, Request, TokenId};
+use serde_json::json;
+
+use super::options::{ModelOptions, SamplingOptions};
+use super::{Failure, output};
+
+/// Most bytes of a prompt read from standard input.
+const PROMPT_BYTES_MAX: u64 = 64 << 20;
+
+/// Arguments of `run`.
+#[derive(Args)]
+pub struct Run {
+    /// The prompt; read from standard input if there is none
+    prompt: Option<String>,
+    /// Continue the prompt as it is, without the model's chat template
+    #[arg(long)]
+    raw: bool,
+    /// A system message before the prompt
+    #[arg(long, conflicts_with = "raw")]
+    system: Option<String>,
+    /// Print one JSON object instead of streaming text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    sampling: SamplingOptions,
+}
+
+/// A finished answer.
+pub struct Answer {
+    /// Its text.
+    pub text: String,
+    /// Its tokens.
+    pub ids: Vec<TokenId>,
+    /// Why it ended.
+    pub finish: FinishReason,
+    /// Tokens counted.
+    pub usage: Usage,
+    /// Seconds and rates.
+    pub timings: Timings,
+}
+
+impl Run {
+    /// Loads the model and answers.
+    pub fn run(self) -> Result<(), Failure> {
+        let prompt = self.prompt()?;
+        let engine = self.model.engine()?;
+        let seed = self.sampling.seed_or_new();
+        let request = self.sampling.apply(self.request(&engine, prompt), seed);
+        let prompt_ids = engine.prompt_ids(&request)?;
+        let answer = answer(&engine, request, |text| {
+            if !self.json {
+                print_piece(text)?;
+            }
+            Ok(Flow::Continue)
+        })?;
+        if self.json {
+            return output::print_json(&answer.to_json(&engine, &prompt_ids, seed));
+        }
+        println!();
+        if output::is_interactive() {
+            eprintln!("{}", output::stats_line(&answer.usage, &answer.timings));
+        }
+        Ok(())
+    }
+
+    fn prompt(&self) -> Result<String, Failure> {
+        if let Some(prompt) = &self.prompt {
+            return Ok(prompt.clone());
+        }
+        if std::io::stdin().is_terminal() {
+            return Err(Failure::Usage("no prompt: give one as an argument or on standard input".into()));
+        }
+        let mut text = String::new();
+        std::io::stdin().lock().take(PROMPT_BYTES_MAX).read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    fn request(&self, engine: &Engine, prompt: String) -> Request {
+        if self.raw || !engine.has_chat_template() {
+            return Request::text(prompt);
+        }
+        let system = self.system.iter().map(|text| Message::new("system", text.clone()));
+        Request::chat(system.chain([Message::new("user", prompt)]).collect())
+    }
+}
+
+impl Answer {
+    fn to_json(&self, engine: &Engine, prompt_ids: &[TokenId], seed: u64) -> serde_json::Value {
+        let ids = |ids: &[TokenId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
+        json!({
+            "model": engine.info().name,
+            "text": self.text,
+            "prompt_ids": ids(prompt_ids),
+            "token_ids": ids(&self.ids),
+            "finish_reason": self.finish.to_string(),
+            "seed": seed,
+            "usage": usage_json(&self.usage),
+            "timings": timings_json(engine, &self.timings),
+        })
+    }
+}
+
+fn usage_json(usage: &Usage) -> serde_json::Value {
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    })
+}
+
+fn timings_json(engine: &Engine, timings: &Timings) -> serde_json::Value {
+    json!({
+        "load_s": engine.info().load_seconds,
+        "first_token_s": timings.first_token_s,
+        "prefill_s": timings.prefill_s,
+        "decode_s": timings.decode_s,
+        "prefill_tokens_per_s": timings.prefill_tokens_per_s,
+        "decode_tokens_per_s": timings.decode_tokens_per_s,
+    })
+}
+
+/// What the reader of an answer wants next.
+pub enum Flow {
+    /// More of it.
+    Continue,
+    /// No more: the generation is cancelled.
+    Stop,
+}
+
+/// Runs a request to its end, handing over each piece of text as it comes.
+pub fn answer(
+    engine: &Engine,
+    request: Request,
+    mut on_text: impl FnMut(&str) -> Result<Flow, Failure>,
+) -> Result<Answer, Failure> {
+    let (mut text, mut ids) = (String::new(), Vec::new());
+    let mut generation = engine.submit(request)?;
+    while let Some(event) = generation.next() {
+        match event.map_err(ottava::Error::from)? {
+            Event::Token { id, text: piece, .. } => {
+                ids.push(id);
+                text.push_str(&piece);
+                if let Flow::Stop = on_text(&piece)? {
+                    generation.cancel();
+                }
+            }
+            Event::Done { finish, text: rest, usage, timings } => {
+                text.push_str(&rest);
+                on_text(&rest)?;
+                return Ok(Answer { text, ids, finish, usage, timings });
+            }
+        }
+    }
+    Err(Failure::Failed("the engine stopped before the answer was complete".into()))
+}
+
+/// Writes a piece of the answer to stdout at once.
+pub fn print_piece(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
