@@ -98,10 +98,10 @@ fn percent(measurement: &Measurement, bandwidth: f64) -> Option<f64> {
 fn print_table(engine: &Engine, bandwidth: f64, results: &[Measurement]) -> Result<(), Failure> {
     let info = engine.info();
     let size = Bytes(usize::try_from(info.file_bytes).unwrap_or(usize::MAX)).to_string();
-    println!("| model | size | params | device | threads | test | tokens/s | % of read bandwidth |");
-    println!("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |");
+    output::print_line("| model | size | params | device | threads | test | tokens/s | % of read bandwidth |")?;
+    output::print_line("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |")?;
     for result in results {
-        println!(
+        output::print_line(format_args!(
             "| {} | {size} | {:.2} M | {} | {} | {} | {:.2} ± {:.2} | {} |",
             info.name,
             info.parameters as f64 / 1e6,
@@ -111,16 +111,15 @@ fn print_table(engine: &Engine, bandwidth: f64, results: &[Measurement]) -> Resu
             result.tokens_per_s,
             result.spread,
             percent(result, bandwidth).map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
-        );
+        ))?;
     }
-    println!(
+    output::print_line(format_args!(
         "\nread bandwidth {:.1} GB/s; weights {} resident, {} read a token; loaded in {:.2} s",
         bandwidth / 1e9,
         Bytes(info.weight_bytes),
         Bytes(info.step_weight_bytes),
         info.load_seconds
-    );
-    Ok(())
+    ))
 }
 
 fn print_json(engine: &Engine, bandwidth: f64, results: &[Measurement]) -> Result<(), Failure> {

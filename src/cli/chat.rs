@@ -11,7 +11,7 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use super::options::{ModelOptions, SamplingOptions};
-use super::run::{Flow, answer, print_piece};
+use super::run::{Flow, answer};
 use super::{Failure, output};
 
 const HELP: &str = "\
@@ -99,12 +99,14 @@ impl Talk<'_> {
             let _ = editor.add_history_entry(line.as_str());
             match Line::parse(&line) {
                 Line::Empty => {}
-                Line::Help => println!("{HELP}"),
+                Line::Help => output::print_line(HELP)?,
                 Line::Clear => self.start_over(self.system()),
                 Line::System(text) => self.start_over(Some(text.to_owned())),
-                Line::Save(path) => self.save(path),
+                Line::Save(path) => self.save(path)?,
                 Line::Exit => return Ok(()),
-                Line::Unknown(command) => println!("unknown command {command}; /help lists them"),
+                Line::Unknown(command) => {
+                    output::print_line(format_args!("unknown command {command}; /help lists them"))?;
+                }
                 Line::Say(text) => self.say(text)?,
             }
         }
@@ -126,10 +128,10 @@ impl Talk<'_> {
         let request = sampling.apply(Request::chat(self.messages.clone()), sampling.seed_or_new());
         self.interrupted.store(false, Ordering::Relaxed);
         let result = answer(self.engine, request, |piece| {
-            print_piece(piece)?;
+            output::print(piece)?;
             Ok(if self.interrupted.load(Ordering::Relaxed) { Flow::Stop } else { Flow::Continue })
         });
-        println!();
+        output::print_line("")?;
         match result {
             Ok(answer) => {
                 if output::is_interactive() {
@@ -147,15 +149,18 @@ impl Talk<'_> {
         }
     }
 
-    fn save(&self, path: &str) {
+    fn save(&self, path: &str) -> Result<(), Failure> {
         let messages: Vec<_> = self
             .messages
             .iter()
             .map(|m| serde_json::json!({ "role": m.role, "content": m.content }))
             .collect();
         match std::fs::write(path, format!("{:#}\n", serde_json::Value::from(messages))) {
-            Ok(()) => println!("saved {} messages to {path}", self.messages.len()),
-            Err(error) => eprintln!("error: {path}: {error}"),
+            Ok(()) => output::print_line(format_args!("saved {} messages to {path}", self.messages.len())),
+            Err(error) => {
+                eprintln!("error: {path}: {error}");
+                Ok(())
+            }
         }
     }
 }

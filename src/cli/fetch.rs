@@ -38,7 +38,7 @@ impl Pull {
             })?;
             let path = ensure(entry)?;
             if !self.json {
-                println!("{}", path.display());
+                output::print_line(path.display())?;
             }
             pulled.push(serde_json::json!({ "name": entry.name, "path": path, "bytes": entry.bytes }));
         }

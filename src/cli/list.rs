@@ -38,9 +38,9 @@ impl List {
         for entry in catalog::ENTRIES {
             let state = if cached(entry.file, entry.bytes) { "cached" } else { "not fetched" };
             let size = Bytes(usize::try_from(entry.bytes).unwrap_or(usize::MAX)).to_string();
-            println!("{:<24} {size:>10}  {state:<12} {}", entry.name, entry.licence);
+            let (name, licence) = (entry.name, entry.licence);
+            output::print_line(format_args!("{name:<24} {size:>10}  {state:<12} {licence}"))?;
         }
-        println!("models are kept in {}", folder.display());
-        Ok(())
+        output::print_line(format_args!("models are kept in {}", folder.display()))
     }
 }

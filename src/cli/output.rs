@@ -18,11 +18,21 @@ pub fn one_line(message: &str) -> String {
     message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// Writes text to stdout at once; a reader that went away is [`Failure::Closed`], not a panic.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Writes text and a line break to stdout.
+pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
+    print(&format!("{text}\n"))
+}
+
 /// Prints one JSON object as a line on stdout.
 pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{value}")?;
-    Ok(out.flush()?)
+    print_line(value)
 }
 
 /// A byte-counting bar on a terminal, silent elsewhere.

@@ -82,8 +82,8 @@ impl Perplexity {
                 "chunk_tokens": chunk_tokens,
             }));
         }
-        println!("perplexity {:.4} ± {:.4}", total.perplexity(), total.standard_error());
-        Ok(())
+        let (perplexity, error) = (total.perplexity(), total.standard_error());
+        output::print_line(format_args!("perplexity {perplexity:.4} ± {error:.4}"))
     }
 }
 

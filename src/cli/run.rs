@@ -1,6 +1,6 @@
 //! `ottava run`: one prompt, one answer, streamed.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 
 use clap::Args;
 use ottava::engine::{Event, FinishReason, Timings, Usage};
@@ -58,14 +58,14 @@ impl Run {
         let prompt_ids = engine.prompt_ids(&request)?;
         let answer = answer(&engine, request, |text| {
             if !self.json {
-                print_piece(text)?;
+                output::print(text)?;
             }
             Ok(Flow::Continue)
         })?;
         if self.json {
             return output::print_json(&answer.to_json(&engine, &prompt_ids, seed));
         }
-        println!();
+        output::print_line("")?;
         if output::is_interactive() {
             eprintln!("{}", output::stats_line(&answer.usage, &answer.timings));
         }
@@ -162,11 +162,4 @@ pub fn answer(
         }
     }
     Err(Failure::Failed("the engine stopped before the answer was complete".into()))
-}
-
-/// Writes a piece of the answer to stdout at once.
-pub fn print_piece(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
 }
