@@ -1,0 +1,109 @@
+//! What the engine is asked for, and the check that lets nothing malformed in.
+
+use std::sync::Arc;
+
+use super::SubmitError;
+use crate::{
+    backend::Window,
+    sample::{Sampling, TokenMask},
+    text::Vocab,
+    token::TokenId,
+};
+
+/// Most stop strings of a request.
+const STOP_STRINGS_MAX: usize = 64;
+/// Most bytes of one stop string.
+const STOP_BYTES_MAX: usize = 1024;
+/// Most alternatives reported with a token.
+const TOP_MAX: usize = 100;
+
+/// A request in token ids.
+#[derive(Debug)]
+pub struct TokenRequest {
+    /// What to continue; at least one token.
+    pub prompt: Vec<TokenId>,
+    /// Most tokens to generate; at least one.
+    pub max_tokens: usize,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Tokens that end the answer (and are not part of it): [`super::FinishReason::Eos`].
+    pub stop_ids: Vec<TokenId>,
+    /// Texts that end the answer (and are not part of it); they need `text`.
+    pub stop_strings: Vec<String>,
+    /// Attend to a window with sinks only.
+    pub window: Option<Window>,
+    /// The vocabulary that makes text of tokens; without it events carry no text.
+    pub text: Option<Arc<Vocab>>,
+    /// Report the log-probability of each token and of this many best; `None` reports none.
+    pub top: Option<usize>,
+    /// Forbids tokens, for grammars.
+    pub mask: Option<Box<dyn TokenMask>>,
+}
+
+/// What requests are checked against.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestLimits {
+    pub(super) vocab: usize,
+    pub(super) context_max: usize,
+}
+
+impl TokenRequest {
+    /// A greedy request without text or stops.
+    pub fn new(prompt: Vec<TokenId>, max_tokens: usize) -> TokenRequest {
+        TokenRequest {
+            prompt,
+            max_tokens,
+            sampling: Sampling::default(),
+            stop_ids: Vec::new(),
+            stop_strings: Vec::new(),
+            window: None,
+            text: None,
+            top: None,
+            mask: None,
+        }
+    }
+
+    /// Checks everything that the step loop takes for granted.
+    pub(super) fn check(&self, limits: RequestLimits) -> Result<(), SubmitError> {
+        check_prompt(&self.prompt, limits.vocab)?;
+        let invalid = |reason: String| Err(SubmitError::Invalid(reason));
+        if self.max_tokens == 0 {
+            return invalid("max_tokens: expected at least 1, found 0".into());
+        }
+        let tokens = self.prompt.len();
+        if tokens >= limits.context_max {
+            return Err(SubmitError::TooLong { tokens, context_max: limits.context_max });
+        }
+        if self.stop_strings.len() > STOP_STRINGS_MAX {
+            let found = self.stop_strings.len();
+            return invalid(format!("stop: expected at most {STOP_STRINGS_MAX} texts, found {found}"));
+        }
+        if self.stop_strings.iter().any(|text| text.is_empty() || text.len() > STOP_BYTES_MAX) {
+            return invalid(format!("stop: expected texts of 1 to {STOP_BYTES_MAX} bytes"));
+        }
+        if !self.stop_strings.is_empty() && self.text.is_none() {
+            return invalid("stop: texts need a vocabulary".into());
+        }
+        if self.top.is_some_and(|top| top > TOP_MAX) {
+            return invalid(format!("top: expected at most {TOP_MAX}"));
+        }
+        if self.window.is_some_and(|window| window.window == 0) {
+            return invalid("window: expected at least 1 token, found 0".into());
+        }
+        self.sampling.check(limits.vocab).map_err(|error| SubmitError::Invalid(error.to_string()))
+    }
+}
+
+/// A prompt has tokens, and they are the model's.
+pub(super) fn check_prompt(prompt: &[TokenId], vocab: usize) -> Result<(), SubmitError> {
+    if prompt.is_empty() {
+        return Err(SubmitError::Invalid("prompt: expected at least 1 token, found none".into()));
+    }
+    match prompt.iter().position(|id| id.index() >= vocab) {
+        Some(at) => {
+            let id = prompt[at];
+            Err(SubmitError::Invalid(format!("prompt: token {at} is {id}, the vocabulary has {vocab}")))
+        }
+        None => Ok(()),
+    }
+}

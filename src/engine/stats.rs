@@ -1,0 +1,161 @@
+//! Counters that the engine's thread writes and anyone reads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Seconds and rates of one generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timings {
+    /// From submission to the first step that worked on the prompt, in seconds.
+    pub queued_s: f64,
+    /// From submission to the first token, in seconds.
+    pub first_token_s: f64,
+    /// From the first step to the first token, in seconds.
+    pub prefill_s: f64,
+    /// From the first token to the last, in seconds.
+    pub decode_s: f64,
+    /// Prompt tokens computed (not found in the cache) a second.
+    pub prefill_tokens_per_s: f64,
+    /// Tokens after the first a second.
+    pub decode_tokens_per_s: f64,
+}
+
+/// The moments of one generation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    submitted: Instant,
+    started: Option<Instant>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+}
+
+impl Clock {
+    pub(super) fn new(submitted: Instant) -> Clock {
+        Clock { submitted, started: None, first_token: None, last_token: None }
+    }
+
+    pub(super) fn start(&mut self) {
+        self.started.get_or_insert_with(Instant::now);
+    }
+
+    pub(super) fn token(&mut self) {
+        let now = Instant::now();
+        self.first_token.get_or_insert(now);
+        self.last_token = Some(now);
+    }
+
+    /// Timings of a generation that computed `prompt` prompt tokens and generated `tokens`.
+    pub(super) fn timings(&self, prompt: usize, tokens: usize) -> Timings {
+        let seconds = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
+            (Some(from), Some(to)) => to.duration_since(from).as_secs_f64(),
+            _ => 0.0,
+        };
+        let rate = |count: usize, seconds: f64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let prefill_s = seconds(self.started, self.first_token);
+        let decode_s = seconds(self.first_token, self.last_token);
+        Timings {
+            queued_s: seconds(Some(self.submitted), self.started),
+            first_token_s: seconds(Some(self.submitted), self.first_token),
+            prefill_s,
+            decode_s,
+            prefill_tokens_per_s: rate(prompt, prefill_s),
+            decode_tokens_per_s: rate(tokens.saturating_sub(1), decode_s),
+        }
+    }
+}
+
+/// What the engine has done and holds. Every request that was admitted is in exactly one of
+/// `finished`, `failed`, `cancelled`, `waiting` and `running`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// Requests let in.
+    pub admitted: u64,
+    /// Ended by a stop, the end of the turn or the length.
+    pub finished: u64,
+    /// Ended by an error.
+    pub failed: u64,
+    /// Cancelled by their readers.
+    pub cancelled: u64,
+    /// Without pages: new, or preempted.
+    pub waiting: u64,
+    /// With pages.
+    pub running: u64,
+    /// Times that a sequence gave up its pages for an older one.
+    pub preemptions: u64,
+    /// Steps run.
+    pub steps: u64,
+    /// Prompt tokens computed, recomputed ones included.
+    pub prefill_tokens: u64,
+    /// Prompt tokens found in the cache.
+    pub cached_tokens: u64,
+    /// Tokens generated.
+    pub decode_tokens: u64,
+    /// Seconds spent in steps.
+    pub step_s: f64,
+    /// Pages of the pool.
+    pub pages: u64,
+    /// Pages that sequences have.
+    pub pages_used: u64,
+    /// Pages kept only for their prefix.
+    pub pages_cached: u64,
+}
+
+/// The shared counters.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) admitted: AtomicU64,
+    pub(super) finished: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) cancelled: AtomicU64,
+    pub(super) running: AtomicU64,
+    pub(super) preemptions: AtomicU64,
+    pub(super) steps: AtomicU64,
+    pub(super) prefill_tokens: AtomicU64,
+    pub(super) cached_tokens: AtomicU64,
+    pub(super) decode_tokens: AtomicU64,
+    pub(super) step_us: AtomicU64,
+    pub(super) pages: AtomicU64,
+    pub(super) pages_used: AtomicU64,
+    pub(super) pages_cached: AtomicU64,
+}
+
+/// Adds to a counter. Counters are independent of each other, so no order is needed.
+pub(super) fn add(counter: &AtomicU64, n: usize) {
+    counter.fetch_add(n as u64, Ordering::Relaxed);
+}
+
+/// Sets a gauge.
+pub(super) fn set(gauge: &AtomicU64, n: usize) {
+    gauge.store(n as u64, Ordering::Relaxed);
+}
+
+impl Counters {
+    /// Requests admitted and not ended.
+    pub(super) fn live(&self) -> u64 {
+        let ended = [&self.finished, &self.failed, &self.cancelled];
+        let ended: u64 = ended.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
+        self.admitted.load(Ordering::Relaxed).saturating_sub(ended)
+    }
+
+    pub(super) fn read(&self) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let running = get(&self.running);
+        Stats {
+            admitted: get(&self.admitted),
+            finished: get(&self.finished),
+            failed: get(&self.failed),
+            cancelled: get(&self.cancelled),
+            waiting: self.live().saturating_sub(running),
+            running,
+            preemptions: get(&self.preemptions),
+            steps: get(&self.steps),
+            prefill_tokens: get(&self.prefill_tokens),
+            cached_tokens: get(&self.cached_tokens),
+            decode_tokens: get(&self.decode_tokens),
+            step_s: Duration::from_micros(get(&self.step_us)).as_secs_f64(),
+            pages: get(&self.pages),
+            pages_used: get(&self.pages_used),
+            pages_cached: get(&self.pages_cached),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! From logits to a token: parameters and their checks; the choice itself is in `sampler`.
+//!
+//! The order is fixed: logit bias and mask, penalties, temperature, top-k, top-p, min-p, draw.
+
+#![forbid(unsafe_code)]
+
+mod random;
+mod sampler;
+
+pub use random::uniform;
+pub use sampler::{History, Sampler, best_logits, log_sum_exp};
+
+use crate::token::TokenId;
+
+/// How the next token is chosen. The default is greedy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits; 0 is greedy (ties go to the lowest id).
+    pub temperature: f32,
+    /// Keeps the `top_k` most likely tokens; 0 keeps all.
+    pub top_k: usize,
+    /// Keeps the most likely tokens until their probability reaches this; 1 keeps all.
+    pub top_p: f32,
+    /// Keeps tokens at least this likely relative to the most likely; 0 keeps all.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of tokens seen (prompt included); 1 is off.
+    /// (Keskar et al. 2019, "CTRL".)
+    pub repetition_penalty: f32,
+    /// Subtracted from the logits of tokens generated before.
+    pub presence_penalty: f32,
+    /// Subtracted for each time a token was generated before.
+    pub frequency_penalty: f32,
+    /// How many of the last tokens the penalties look at.
+    pub penalty_last_n: usize,
+    /// Added to the logits of single tokens; negative infinity forbids one.
+    pub logit_bias: Vec<(TokenId, f32)>,
+    /// Equal seeds replay bit-equal.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            penalty_last_n: 64,
+            logit_bias: Vec::new(),
+            seed: 0,
+        }
+    }
+}
+
+/// What is wrong with sampling parameters or with logits.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SampleError {
+    /// A parameter out of its range.
+    #[error("{name}: expected {expected}, found {found}")]
+    Parameter {
+        /// The parameter.
+        name: &'static str,
+        /// Its range.
+        expected: &'static str,
+        /// What was given.
+        found: f64,
+    },
+    /// A bias for a token that the model does not have.
+    #[error("logit bias: token {token} is outside the vocabulary of {vocab}")]
+    Token {
+        /// The id given.
+        token: TokenId,
+        /// Tokens of the model.
+        vocab: usize,
+    },
+    /// The model computed no usable logits.
+    #[error("the logit of token {token} is {value}")]
+    NonFinite {
+        /// The first such token.
+        token: TokenId,
+        /// NaN or positive infinity.
+        value: f32,
+    },
+    /// Bias and mask forbid every token.
+    #[error("no token is allowed")]
+    NothingAllowed,
+}
+
+impl Sampling {
+    /// Checks every parameter.
+    ///
+    /// # Errors
+    /// [`SampleError::Parameter`] or [`SampleError::Token`] for the first that is out of range.
+    pub fn check(&self, vocab: usize) -> Result<(), SampleError> {
+        let ranges = [
+            ("temperature", self.temperature, 0.0, 100.0, "0 to 100"),
+            ("top_p", self.top_p, f32::MIN_POSITIVE, 1.0, "above 0, at most 1"),
+            ("min_p", self.min_p, 0.0, 1.0, "0 to 1"),
+            ("repetition_penalty", self.repetition_penalty, 0.01, 100.0, "0.01 to 100"),
+            ("presence_penalty", self.presence_penalty, -100.0, 100.0, "-100 to 100"),
+            ("frequency_penalty", self.frequency_penalty, -100.0, 100.0, "-100 to 100"),
+        ];
+        for (name, value, low, high, expected) in ranges {
+            if !(low..=high).contains(&value) {
+                return Err(SampleError::Parameter { name, expected, found: value.into() });
+            }
+        }
+        for &(token, bias) in &self.logit_bias {
+            if token.index() >= vocab {
+                return Err(SampleError::Token { token, vocab });
+            }
+            if bias.is_nan() || bias == f32::INFINITY {
+                let expected = "a number or -inf";
+                return Err(SampleError::Parameter { name: "logit_bias", expected, found: bias.into() });
+            }
+        }
+        Ok(())
+    }
+
+    fn penalises(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
+    }
+}
+
+/// Forbids tokens before they are chosen: the hook for grammars.
+pub trait TokenMask: std::fmt::Debug + Send {
+    /// Sets the logits of tokens that may not follow `history` to negative infinity.
+    fn apply(&mut self, history: &[TokenId], logits: &mut [f32]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_out_of_range_are_named() {
+        let check = |sampling: Sampling| sampling.check(10).unwrap_err().to_string();
+        let base = Sampling::default;
+        assert_eq!(base().check(10), Ok(()));
+        assert!(check(Sampling { temperature: f32::NAN, ..base() }).starts_with("temperature"));
+        assert!(check(Sampling { temperature: -0.1, ..base() }).starts_with("temperature"));
+        assert!(check(Sampling { top_p: 0.0, ..base() }).starts_with("top_p"));
+        assert!(check(Sampling { top_p: 1.1, ..base() }).starts_with("top_p"));
+        assert!(check(Sampling { min_p: f32::INFINITY, ..base() }).starts_with("min_p"));
+        assert!(check(Sampling { repetition_penalty: 0.0, ..base() }).starts_with("repetition_penalty"));
+        assert!(check(Sampling { presence_penalty: 1e9, ..base() }).starts_with("presence_penalty"));
+        assert!(check(Sampling { frequency_penalty: f32::NAN, ..base() }).starts_with("frequency_penalty"));
+        assert!(check(Sampling { logit_bias: vec![(TokenId(10), 0.0)], ..base() }).contains("token 10"));
+        assert!(check(Sampling { logit_bias: vec![(TokenId(1), f32::NAN)], ..base() }).contains("logit_bias"));
+        assert_eq!(Sampling { logit_bias: vec![(TokenId(1), f32::NEG_INFINITY)], ..base() }.check(10), Ok(()));
+    }
+}

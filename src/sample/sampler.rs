@@ -1,0 +1,336 @@
+//! One choice from one row of logits, with scratch that is kept between choices.
+
+use super::{SampleError, Sampling, TokenMask, uniform};
+use crate::token::TokenId;
+
+/// Chooses tokens; allocates only while its scratch grows.
+#[derive(Debug, Default)]
+pub struct Sampler {
+    /// Candidates with their logits, later their weights.
+    candidates: Vec<(TokenId, f64)>,
+    /// Sorted recent tokens, for counting.
+    recent: Vec<TokenId>,
+}
+
+/// The tokens so far.
+#[derive(Clone, Copy, Debug)]
+pub struct History<'a> {
+    /// Prompt and generated tokens.
+    pub tokens: &'a [TokenId],
+    /// How many of them are the prompt.
+    pub prompt: usize,
+}
+
+impl History<'_> {
+    /// Index of the token to be chosen, among the generated ones.
+    fn position(&self) -> u64 {
+        self.tokens.len().saturating_sub(self.prompt) as u64
+    }
+}
+
+impl Sampler {
+    /// Chooses the next token. `logits` (`[vocab]`) are changed by bias, mask and penalties.
+    ///
+    /// # Errors
+    /// [`SampleError::NonFinite`] for NaN or +∞ among the logits, [`SampleError::NothingAllowed`]
+    /// if bias and mask leave nothing.
+    pub fn choose(
+        &mut self,
+        logits: &mut [f32],
+        sampling: &Sampling,
+        mask: Option<&mut dyn TokenMask>,
+        history: History<'_>,
+    ) -> Result<TokenId, SampleError> {
+        check_logits(logits)?;
+        for &(token, bias) in &sampling.logit_bias {
+            if let Some(logit) = logits.get_mut(token.index()) {
+                *logit += bias;
+            }
+        }
+        if let Some(mask) = mask {
+            mask.apply(history.tokens, logits);
+        }
+        if sampling.penalises() {
+            self.penalise(logits, sampling, history);
+        }
+        let token = if sampling.temperature == 0.0 {
+            argmax(logits)
+        } else {
+            self.draw(logits, sampling, uniform(sampling.seed, history.position()))
+        };
+        token.ok_or(SampleError::NothingAllowed)
+    }
+
+    /// Repetition looks at the last tokens of prompt and answer, presence and frequency at those
+    /// of the answer.
+    fn penalise(&mut self, logits: &mut [f32], sampling: &Sampling, history: History<'_>) {
+        let start = history.tokens.len().saturating_sub(sampling.penalty_last_n);
+        self.count(&history.tokens[start..]);
+        for (token, _) in runs(&self.recent) {
+            if let Some(logit) = logits.get_mut(token.index()) {
+                let penalty = sampling.repetition_penalty;
+                *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+            }
+        }
+        self.count(&history.tokens[start.max(history.prompt).min(history.tokens.len())..]);
+        for (token, times) in runs(&self.recent) {
+            if let Some(logit) = logits.get_mut(token.index()) {
+                *logit -= sampling.presence_penalty + sampling.frequency_penalty * times as f32;
+            }
+        }
+    }
+
+    fn count(&mut self, tokens: &[TokenId]) {
+        self.recent.clear();
+        self.recent.extend_from_slice(tokens);
+        self.recent.sort_unstable();
+    }
+
+    /// Draws by inverting the cumulative distribution of the kept candidates at `u`.
+    fn draw(&mut self, logits: &[f32], sampling: &Sampling, u: f64) -> Option<TokenId> {
+        let kept = &mut self.candidates;
+        best_logits(logits, if sampling.top_k == 0 { usize::MAX } else { sampling.top_k }, kept);
+        let best = kept.first()?.1;
+        for (_, value) in kept.iter_mut() {
+            *value = ((*value - best) / f64::from(sampling.temperature)).exp();
+        }
+        keep_top_p(kept, f64::from(sampling.top_p));
+        // The best candidate's weight is 1, so weights are probabilities relative to it.
+        let min_p = f64::from(sampling.min_p);
+        kept.truncate(kept.partition_point(|&(_, weight)| weight >= min_p).max(1));
+        let mut left = u * kept.iter().map(|&(_, weight)| weight).sum::<f64>();
+        let drawn = kept.iter().find(|&&(_, weight)| {
+            left -= weight;
+            left < 0.0
+        });
+        drawn.or(kept.last()).map(|&(token, _)| token)
+    }
+}
+
+/// Puts the `k` largest logits above −∞ into `best`, largest first, ties by the lower id.
+pub fn best_logits(logits: &[f32], k: usize, best: &mut Vec<(TokenId, f64)>) {
+    let better = |a: &(TokenId, f64), b: &(TokenId, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    best.clear();
+    let mut threshold = f32::NEG_INFINITY;
+    for (id, &logit) in logits.iter().enumerate() {
+        // Later ids lose ties, so equality with the k-th best does not matter.
+        if logit > threshold {
+            best.push((TokenId(id as u32), f64::from(logit)));
+            if best.len() == k.saturating_mul(2) {
+                let (_, kth, _) = best.select_nth_unstable_by(k - 1, better);
+                threshold = kth.1 as f32;
+                best.truncate(k);
+            }
+        }
+    }
+    best.sort_unstable_by(better);
+    best.truncate(k);
+}
+
+/// Cuts the sorted weights after those that make up `top_p` of the whole.
+fn keep_top_p(candidates: &mut Vec<(TokenId, f64)>, top_p: f64) {
+    if top_p >= 1.0 {
+        return;
+    }
+    let goal = top_p * candidates.iter().map(|&(_, weight)| weight).sum::<f64>();
+    let mut sum = 0.0;
+    let last = candidates.iter().position(|&(_, weight)| {
+        sum += weight;
+        sum >= goal
+    });
+    candidates.truncate(last.map_or(candidates.len(), |last| last + 1));
+}
+
+/// Each distinct token of a sorted slice with its count.
+fn runs(sorted: &[TokenId]) -> impl Iterator<Item = (TokenId, usize)> + '_ {
+    sorted.chunk_by(|a, b| a == b).map(|run| (run[0], run.len()))
+}
+
+/// The largest logit's token, the lowest id among equals; `None` if all are −∞.
+fn argmax(logits: &[f32]) -> Option<TokenId> {
+    let max = largest(logits);
+    let id = logits.iter().position(|&logit| logit == max && logit > f32::NEG_INFINITY)?;
+    Some(TokenId(id as u32))
+}
+
+/// The largest value, −∞ for none; in sixteen strands, so that it runs in vector registers.
+fn largest(logits: &[f32]) -> f32 {
+    let mut strands = [f32::NEG_INFINITY; 16];
+    let mut blocks = logits.chunks_exact(16);
+    for block in &mut blocks {
+        for (strand, &logit) in strands.iter_mut().zip(block) {
+            *strand = if logit > *strand { logit } else { *strand };
+        }
+    }
+    strands.iter().chain(blocks.remainder()).copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// Refuses NaN and +∞.
+fn check_logits(logits: &[f32]) -> Result<(), SampleError> {
+    if logits.iter().fold(true, |finite, logit| finite & logit.is_finite()) {
+        return Ok(());
+    }
+    let bad = |&(_, logit): &(usize, &f32)| logit.is_nan() || *logit == f32::INFINITY;
+    match logits.iter().enumerate().find(bad) {
+        Some((id, &value)) => Err(SampleError::NonFinite { token: TokenId(id as u32), value }),
+        None => Ok(()),
+    }
+}
+
+/// `ln Σ exp(logit)` in f64.
+///
+/// # Errors
+/// [`SampleError::NonFinite`] names the first NaN or +∞.
+pub fn log_sum_exp(logits: &[f32]) -> Result<f64, SampleError> {
+    check_logits(logits)?;
+    let max = f64::from(largest(logits));
+    if max == f64::NEG_INFINITY {
+        return Ok(max);
+    }
+    Ok(max + logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum::<f64>().ln())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn choose(logits: &[f32], sampling: &Sampling, tokens: &[u32], prompt: usize) -> Result<u32, SampleError> {
+        let tokens: Vec<_> = tokens.iter().map(|&id| TokenId(id)).collect();
+        let history = History { tokens: &tokens, prompt };
+        Sampler::default().choose(&mut logits.to_vec(), sampling, None, history).map(|token| token.0)
+    }
+
+    /// The kept tokens with their probabilities, straight from the definitions.
+    fn oracle(logits: &[f32], s: &Sampling) -> Vec<(u32, f64)> {
+        let mut kept: Vec<(u32, f64)> = logits
+            .iter()
+            .enumerate()
+            .filter(|(_, x)| **x > f32::NEG_INFINITY)
+            .map(|(i, &x)| (i as u32, (f64::from(x) / f64::from(s.temperature)).exp()))
+            .collect();
+        kept.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
+        if s.top_k > 0 {
+            kept.truncate(s.top_k);
+        }
+        let total: f64 = kept.iter().map(|x| x.1).sum();
+        let mut sum = 0.0;
+        let mut nucleus = Vec::new();
+        for &(id, weight) in &kept {
+            nucleus.push((id, weight));
+            sum += weight / total;
+            if s.top_p < 1.0 && sum >= f64::from(s.top_p) {
+                break;
+            }
+        }
+        let best = nucleus[0].1;
+        nucleus.retain(|x| x.1 / best >= f64::from(s.min_p));
+        let total: f64 = nucleus.iter().map(|x| x.1).sum();
+        nucleus.iter().map(|&(id, weight)| (id, weight / total)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn draws_follow_the_definition(
+            logits in prop::collection::vec(-6.0f32..6.0, 2..40),
+            temperature in 0.3f32..3.0, top_k in 0usize..12, top_p in 0.05f32..1.0, min_p in 0.0f32..0.5,
+            u in 0.0f64..1.0,
+        ) {
+            let sampling = Sampling { temperature, top_k, top_p, min_p, ..Sampling::default() };
+            let expected = oracle(&logits, &sampling);
+            let drawn = Sampler::default().draw(&logits, &sampling, u).unwrap().0;
+            let mut below = 0.0;
+            let mut hit = false;
+            for (id, p) in expected {
+                // Rounding may move a boundary by a hair.
+                if id == drawn {
+                    hit = (below - 1e-9..below + p + 1e-9).contains(&u);
+                }
+                below += p;
+            }
+            prop_assert!(hit, "token {drawn} at u = {u}");
+        }
+
+        #[test]
+        fn the_best_are_those_of_a_full_sort(
+            logits in prop::collection::vec((-3i8..3).prop_map(f32::from), 1..200), k in 1usize..30,
+        ) {
+            let mut expected: Vec<_> = logits.iter().enumerate().map(|(i, &x)| (TokenId(i as u32), f64::from(x))).collect();
+            expected.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
+            expected.truncate(k);
+            let mut found = Vec::new();
+            best_logits(&logits, k, &mut found);
+            prop_assert_eq!(found, expected);
+        }
+
+        #[test]
+        fn replay_is_exact_and_independent_of_other_draws(
+            logits in prop::collection::vec(-2.0f32..2.0, 50), seed: u64, n in 0usize..9,
+        ) {
+            let sampling = Sampling { temperature: 1.0, seed, ..Sampling::default() };
+            let history = vec![1; n + 3];
+            let first = choose(&logits, &sampling, &history, 3);
+            let _ = choose(&logits, &sampling, &history[..3], 3);
+            prop_assert_eq!(choose(&logits, &sampling, &history, 3), first);
+        }
+    }
+
+    #[test]
+    fn greedy_takes_the_lowest_of_equals() {
+        assert_eq!(choose(&[1.0, 3.0, 3.0, 2.0], &Sampling::default(), &[], 0), Ok(1));
+        let forbidden = Sampling { logit_bias: vec![(TokenId(1), f32::NEG_INFINITY)], ..Sampling::default() };
+        assert_eq!(choose(&[1.0, 3.0, 3.0, 2.0], &forbidden, &[], 0), Ok(2));
+    }
+
+    #[test]
+    fn penalties_are_those_defined() {
+        let sampling = Sampling { repetition_penalty: 2.0, ..Sampling::default() };
+        assert_eq!(choose(&[4.0, 3.0, 1.0], &sampling, &[0], 1), Ok(1), "4 / 2 is below 3");
+        assert_eq!(choose(&[-1.0, -1.5, -9.0], &sampling, &[0], 1), Ok(1), "-1 · 2 is below -1.5");
+        let presence = Sampling { presence_penalty: 2.0, ..Sampling::default() };
+        assert_eq!(choose(&[4.0, 3.0], &presence, &[0], 1), Ok(0), "the prompt does not count");
+        assert_eq!(choose(&[4.0, 3.0], &presence, &[0], 0), Ok(1));
+        let frequency = Sampling { frequency_penalty: 0.6, ..Sampling::default() };
+        assert_eq!(choose(&[4.0, 3.0], &frequency, &[0], 0), Ok(0));
+        assert_eq!(choose(&[4.0, 3.0], &frequency, &[0, 0], 0), Ok(1));
+        let short = Sampling { frequency_penalty: 0.6, penalty_last_n: 1, ..Sampling::default() };
+        assert_eq!(choose(&[4.0, 3.0], &short, &[0, 0], 0), Ok(0), "only the last token is looked at");
+    }
+
+    #[test]
+    fn unusable_logits_are_refused() {
+        let bad = choose(&[1.0, f32::NAN], &Sampling::default(), &[], 0);
+        assert!(matches!(bad, Err(SampleError::NonFinite { token: TokenId(1), .. })));
+        let bad = choose(&[f32::INFINITY, 0.0], &Sampling::default(), &[], 0);
+        assert!(matches!(bad, Err(SampleError::NonFinite { token: TokenId(0), .. })));
+        let nothing = choose(&[f32::NEG_INFINITY; 3], &Sampling::default(), &[], 0);
+        assert_eq!(nothing, Err(SampleError::NothingAllowed));
+        let drawn = Sampling { temperature: 1.0, ..Sampling::default() };
+        assert_eq!(choose(&[f32::NEG_INFINITY; 3], &drawn, &[], 0), Err(SampleError::NothingAllowed));
+    }
+
+    #[test]
+    fn a_mask_forbids() {
+        #[derive(Debug)]
+        struct OnlyTwo;
+        impl TokenMask for OnlyTwo {
+            fn apply(&mut self, _history: &[TokenId], logits: &mut [f32]) {
+                logits.iter_mut().enumerate().filter(|(id, _)| *id != 2).for_each(|(_, x)| *x = f32::NEG_INFINITY);
+            }
+        }
+        let history = History { tokens: &[], prompt: 0 };
+        let mut logits = vec![5.0, 4.0, 3.0];
+        let chosen = Sampler::default().choose(&mut logits, &Sampling::default(), Some(&mut OnlyTwo), history);
+        assert_eq!(chosen, Ok(TokenId(2)));
+    }
+
+    #[test]
+    fn log_sum_exp_is_the_plain_sum_where_that_fits() {
+        let logits = [0.5f32, -1.0, 2.0];
+        let plain: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum::<f64>().ln();
+        approx::assert_relative_eq!(log_sum_exp(&logits).unwrap(), plain, epsilon = 1e-12);
+        assert!(log_sum_exp(&[f32::NAN]).is_err());
+        assert_eq!(log_sum_exp(&[1000.0, 1000.0]).unwrap(), 1000.0 + 2f64.ln());
+    }
+}
