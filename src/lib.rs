@@ -5,5 +5,6 @@
 pub mod backend;
 pub mod quant;
 mod token;
+pub mod weights;
 
 pub use token::TokenId;
