@@ -4,6 +4,7 @@
 
 pub mod backend;
 pub mod quant;
+pub mod text;
 mod token;
 pub mod weights;
 
