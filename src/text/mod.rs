@@ -17,6 +17,8 @@ mod pretokenize;
 #[cfg(feature = "text")]
 mod spm;
 #[cfg(feature = "text")]
+mod template;
+#[cfg(feature = "text")]
 mod tokenizer;
 
 pub use detokenize::Detokenizer;
@@ -24,5 +26,7 @@ pub use error::TextError;
 pub use stop::{StopMatcher, StopOutcome};
 pub use vocab::{TokenKind, Vocab};
 
+#[cfg(feature = "text")]
+pub use template::{ChatTemplate, Message, RenderOptions};
 #[cfg(feature = "text")]
 pub use tokenizer::{AddBos, Special, Tokenizer};
