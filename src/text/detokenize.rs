@@ -89,7 +89,7 @@ fn is_incomplete(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::vocab::VocabParts;
+    use crate::text::parts::VocabParts;
     use proptest::prelude::*;
 
     /// A SentencePiece vocabulary of the 256 bytes, and one control token after them.

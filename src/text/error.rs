@@ -6,6 +6,9 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TextError {
+    /// A metadata value has another type than the tokenizer needs.
+    #[error(transparent)]
+    Metadata(#[from] crate::weights::WeightsError),
     /// The file lacks a key that the tokenizer needs.
     #[error("tokenizer: key `{key}` expected, but the file has none")]
     MissingKey {

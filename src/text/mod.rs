@@ -9,6 +9,7 @@
 
 mod detokenize;
 mod error;
+mod parts;
 mod stop;
 mod vocab;
 

@@ -6,7 +6,8 @@
 //! used by the supported families.
 
 use super::error::TextError;
-use super::vocab::{TokenKind, Vocab, VocabParts, byte_token};
+use super::parts::VocabParts;
+use super::vocab::{TokenKind, Vocab, byte_token};
 use crate::TokenId;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};

@@ -10,7 +10,9 @@ mod environment;
 mod strftime;
 
 use super::error::TextError;
+use super::parts::key;
 use super::vocab::Vocab;
+use crate::weights::Metadata;
 use minijinja::machinery::{self, Instructions};
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, ErrorKind};
@@ -70,6 +72,15 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
+    /// The chat template of a model file; `None` where it has none.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::from_source`], and where the metadata hold something else than a string.
+    pub fn from_metadata(metadata: &Metadata, vocab: &Vocab) -> Result<Option<ChatTemplate>, TextError> {
+        let source = metadata.str(key::CHAT_TEMPLATE)?;
+        source.map(|source| ChatTemplate::from_source(source, vocab)).transpose()
+    }
+
     /// A template from its Jinja source; `bos_token` and `eos_token` come from the vocabulary.
     ///
     /// # Errors

@@ -6,10 +6,12 @@
 
 use super::detokenize::Detokenizer;
 use super::error::TextError;
+use super::parts::{VocabParts, key};
 use super::pretokenize::{PreTokenizer, WholeWords};
 use super::spm::Spm;
-use super::vocab::{ByteAlphabet, Spelling, TokenKind, Vocab, VocabParts};
+use super::vocab::{ByteAlphabet, Spelling, TokenKind, Vocab};
 use crate::TokenId;
+use crate::weights::Metadata;
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use std::sync::Arc;
 use tokenizers::Model;
@@ -52,11 +54,23 @@ enum Pieces {
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer that the parts describe.
-    pub(crate) fn from_parts(parts: &VocabParts) -> Result<Tokenizer, TextError> {
+    /// The tokenizer of a model file.
+    ///
+    /// # Errors
+    /// Every [`TextError`] that names a key: missing, of another type, not fitting the others, a
+    /// pre-tokenizer that is not supported, or a merge rule that does not apply.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TextError> {
+        let parts = VocabParts::read(metadata)?;
+        match metadata.strings(key::MERGES)? {
+            None if parts.model == "gpt2" => Err(TextError::MissingKey { key: key::MERGES }),
+            rules => Tokenizer::from_parts(&parts, rules.unwrap_or_default()),
+        }
+    }
+
+    fn from_parts(parts: &VocabParts, rules: &[String]) -> Result<Tokenizer, TextError> {
         let vocab = Arc::new(Vocab::from_parts(parts)?);
         let pieces = match vocab.spelling() {
-            Spelling::ByteLevel => Pieces::ByteLevel(Box::new(ByteLevel::new(&vocab, parts)?)),
+            Spelling::ByteLevel => Pieces::ByteLevel(Box::new(ByteLevel::new(&vocab, &parts.pre, rules)?)),
             Spelling::SentencePiece => Pieces::SentencePiece(Spm::new(&vocab, parts)),
         };
         let always = Matcher::new(&vocab, &[TokenKind::UserDefined])?;
@@ -134,13 +148,13 @@ struct ByteLevel {
 }
 
 impl ByteLevel {
-    fn new(vocab: &Vocab, parts: &VocabParts) -> Result<ByteLevel, TextError> {
-        let words = PreTokenizer::named(&parts.pre)?;
+    fn new(vocab: &Vocab, pre: &str, rules: &[String]) -> Result<ByteLevel, TextError> {
+        let words = PreTokenizer::named(pre)?;
         let mut pieces = bpe::Vocab::default();
         for id in vocab.ids().filter(|&id| !vocab.is_control(id)) {
             pieces.entry(vocab.piece(id).unwrap_or_default().to_owned()).or_insert(id.0);
         }
-        let merges = merges(&parts.merges, &pieces)?;
+        let merges = merges(rules, &pieces)?;
         let model = BPE::builder()
             .vocab_and_merges(pieces, merges)
             .ignore_merges(words.whole_words() == WholeWords::Taken)

@@ -5,19 +5,9 @@
 //! undone here, once, at load. Turning text into ids is the matter of `tokenizer.rs`.
 
 use super::error::TextError;
+use super::parts::{VocabParts, key};
 use crate::TokenId;
-
-/// The keys this module reads, as they stand in the file (and in error messages).
-pub(crate) mod key {
-    pub(crate) const MODEL: &str = "tokenizer.ggml.model";
-    pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
-    pub(crate) const SCORES: &str = "tokenizer.ggml.scores";
-    pub(crate) const TYPES: &str = "tokenizer.ggml.token_type";
-    pub(crate) const BOS: &str = "tokenizer.ggml.bos_token_id";
-    pub(crate) const EOS: &str = "tokenizer.ggml.eos_token_id";
-    pub(crate) const EOT: &str = "tokenizer.ggml.eot_token_id";
-    pub(crate) const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
-}
+use crate::weights::Metadata;
 
 /// Tokens that end a turn in the chat formats of the supported families; generation stops at them when
 /// the vocabulary has them as control (or user-defined) tokens.
@@ -51,7 +41,7 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
-    fn from_code(code: i32) -> Option<TokenKind> {
+    fn from_code(code: u32) -> Option<TokenKind> {
         Some(match code {
             // 0 is "undefined" in old files.
             0 | 1 => TokenKind::Normal,
@@ -74,23 +64,6 @@ pub(crate) enum Spelling {
     SentencePiece,
 }
 
-/// The tokenizer's metadata as plain values: the one shape that the constructors here take.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct VocabParts {
-    pub(crate) model: String,
-    pub(crate) pre: String,
-    pub(crate) tokens: Vec<String>,
-    pub(crate) scores: Option<Vec<f32>>,
-    pub(crate) types: Option<Vec<i32>>,
-    pub(crate) merges: Vec<String>,
-    pub(crate) bos: Option<u32>,
-    pub(crate) eos: Option<u32>,
-    pub(crate) eot: Option<u32>,
-    pub(crate) unknown: Option<u32>,
-    pub(crate) add_bos: Option<bool>,
-    pub(crate) add_space_prefix: Option<bool>,
-}
-
 /// The vocabulary of a model.
 #[derive(Debug)]
 pub struct Vocab {
@@ -107,6 +80,15 @@ pub struct Vocab {
 }
 
 impl Vocab {
+    /// The vocabulary of a model file. Where two tokens are spelled alike, both decode and the lower id
+    /// encodes.
+    ///
+    /// # Errors
+    /// Every [`TextError`] that names a key: missing, of another type, or not fitting the number of tokens.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Vocab, TextError> {
+        Vocab::from_parts(&VocabParts::read(metadata)?)
+    }
+
     /// Checks the parts and spells out every token.
     pub(crate) fn from_parts(parts: &VocabParts) -> Result<Vocab, TextError> {
         let spelling = match parts.model.as_str() {
@@ -226,7 +208,7 @@ fn kinds(parts: &VocabParts) -> Result<Vec<TokenKind>, TextError> {
     }
     let Some(types) = &parts.types else { return Ok(vec![TokenKind::Normal; count]) };
     expect_length(key::TYPES, types.len(), count)?;
-    let kind = |(index, &code): (usize, &i32)| {
+    let kind = |(index, &code): (usize, &u32)| {
         TokenKind::from_code(code).ok_or_else(|| TextError::BadValue {
             key: key::TYPES,
             expected: "token types 0 to 6".to_owned(),

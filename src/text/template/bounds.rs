@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 /// Steps of the engine in one rendering.
 pub(super) const STEPS_MAX: u64 = 4_000_000;
 /// Bytes of strings that one rendering may make, all together.
-const BYTES_MAX: usize = 256 << 20;
+const BYTES_MAX: usize = 128 << 20;
 /// The longest string, in bytes.
-const STRING_BYTES_MAX: usize = 32 << 20;
+const STRING_BYTES_MAX: usize = 16 << 20;
 /// Items looked at when values are measured.
 const VISITS_MAX: usize = 8_000_000;
 /// Deepest nesting of lists and maps.

@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 /// All 256 bytes, a few merges, two control tokens and a user-defined one.
-fn byte_level_parts(pre: &str) -> VocabParts {
+fn byte_level_parts(pre: &str) -> (VocabParts, Vec<String>) {
     let alphabet = ByteAlphabet::new();
     let mut tokens: Vec<String> = (0..=255).map(|byte| alphabet.char(byte).to_string()).collect();
     let merges = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2", "Ġ Ġ", "a a", "aa aa"];
@@ -14,24 +14,28 @@ fn byte_level_parts(pre: &str) -> VocabParts {
         tokens.push(piece.to_owned());
         types.push(kind);
     }
-    VocabParts {
+    let parts = VocabParts {
         model: "gpt2".to_owned(),
         pre: pre.to_owned(),
         tokens,
         types: Some(types),
-        merges: merges.map(str::to_owned).to_vec(),
         bos: Some(265),
         ..VocabParts::default()
-    }
+    };
+    (parts, merges.map(str::to_owned).to_vec())
+}
+
+fn build((parts, rules): &(VocabParts, Vec<String>)) -> Result<Tokenizer, TextError> {
+    Tokenizer::from_parts(parts, rules)
 }
 
 fn byte_level() -> Tokenizer {
-    Tokenizer::from_parts(&byte_level_parts("smollm")).unwrap()
+    build(&byte_level_parts("smollm")).unwrap()
 }
 
 /// SentencePiece: all bytes, some pieces with scores, a control and a user-defined token.
 fn spm_parts() -> VocabParts {
-    let mut rows: Vec<(String, i32, f32)> = vec![
+    let mut rows: Vec<(String, u32, f32)> = vec![
         ("<unk>".to_owned(), 2, 0.0),
         ("<s>".to_owned(), 3, 0.0),
         ("\n\n".to_owned(), 4, 0.0),
@@ -55,7 +59,7 @@ fn spm_parts() -> VocabParts {
 }
 
 fn spm() -> Tokenizer {
-    Tokenizer::from_parts(&spm_parts()).unwrap()
+    Tokenizer::from_parts(&spm_parts(), &[]).unwrap()
 }
 
 fn pieces(tokenizer: &Tokenizer, text: &str, special: Special) -> Vec<String> {
@@ -68,7 +72,7 @@ fn merges_apply_in_order_within_words() {
     let tokenizer = byte_level();
     assert_eq!(pieces(&tokenizer, "hello hello", Special::Text), ["hello", "Ġhello"]);
     assert_eq!(pieces(&tokenizer, "hell12", Special::Text), ["hell", "1", "2"]);
-    let tokenizer = Tokenizer::from_parts(&byte_level_parts("qwen2")).unwrap();
+    let tokenizer = build(&byte_level_parts("qwen2")).unwrap();
     assert_eq!(pieces(&tokenizer, "é   aaa", Special::Text), ["Ã", "©", "ĠĠ", "Ġ", "aa", "a"]);
 }
 
@@ -83,11 +87,11 @@ fn control_tokens_are_matched_only_when_parsed() {
 
 #[test]
 fn bos_comes_once_and_only_where_the_model_wants_it() {
-    let mut parts = byte_level_parts("default");
-    let bare = Tokenizer::from_parts(&parts).unwrap();
+    let (mut parts, rules) = byte_level_parts("default");
+    let bare = Tokenizer::from_parts(&parts, &rules).unwrap();
     assert_eq!(bare.encode("1", Special::Parse, AddBos::AsModel).unwrap(), [TokenId(49)]);
     parts.add_bos = Some(true);
-    let tokenizer = Tokenizer::from_parts(&parts).unwrap();
+    let tokenizer = Tokenizer::from_parts(&parts, &rules).unwrap();
     let ids = [TokenId(265), TokenId(49)];
     assert_eq!(tokenizer.encode("1", Special::Parse, AddBos::AsModel).unwrap(), ids);
     assert_eq!(tokenizer.encode("<|end|>1", Special::Parse, AddBos::AsModel).unwrap(), ids);
@@ -96,13 +100,13 @@ fn bos_comes_once_and_only_where_the_model_wants_it() {
 
 #[test]
 fn llama_bpe_takes_whole_words_and_others_merge() {
-    let mut parts = byte_level_parts("llama-bpe");
+    let (mut parts, rules) = byte_level_parts("llama-bpe");
     parts.tokens.push("xyz".to_owned());
     parts.types.as_mut().unwrap().push(1);
-    let taken = Tokenizer::from_parts(&parts).unwrap();
+    let taken = Tokenizer::from_parts(&parts, &rules).unwrap();
     assert_eq!(pieces(&taken, "xyz", Special::Text), ["xyz"]);
     parts.pre = "qwen2".to_owned();
-    let merged = Tokenizer::from_parts(&parts).unwrap();
+    let merged = Tokenizer::from_parts(&parts, &rules).unwrap();
     assert_eq!(pieces(&merged, "xyz", Special::Text), ["x", "y", "z"]);
 }
 
@@ -117,19 +121,19 @@ fn bad_merges_are_named() {
         ("hello Ġhello", "must be tokens"),
         ("", "two pieces"),
     ] {
-        let mut parts = byte_level_parts("default");
-        parts.merges.push(rule.to_owned());
-        let message = Tokenizer::from_parts(&parts).unwrap_err().to_string();
+        let (parts, mut rules) = byte_level_parts("default");
+        rules.push(rule.to_owned());
+        let message = Tokenizer::from_parts(&parts, &rules).unwrap_err().to_string();
         assert!(message.contains("merges`[9]") && message.contains(reason), "{rule:?}: {message}");
     }
 }
 
 #[test]
 fn of_tokens_spelled_alike_the_lower_id_is_used() {
-    let mut parts = byte_level_parts("default");
+    let (mut parts, rules) = byte_level_parts("default");
     parts.tokens.extend(["hello".to_owned(), "<|end|>".to_owned()]);
     parts.types.as_mut().unwrap().extend([1, 3]);
-    let tokenizer = Tokenizer::from_parts(&parts).unwrap();
+    let tokenizer = Tokenizer::from_parts(&parts, &rules).unwrap();
     let ids = tokenizer.encode("hello<|end|>", Special::Parse, AddBos::No).unwrap();
     assert_eq!(ids, [TokenId(259), TokenId(265)]);
     assert_eq!(tokenizer.decode(&[TokenId(268)]), "hello");
@@ -137,7 +141,7 @@ fn of_tokens_spelled_alike_the_lower_id_is_used() {
     parts.tokens.push("abc".to_owned());
     parts.types.as_mut().unwrap().push(1);
     parts.scores.as_mut().unwrap().push(9.0);
-    let tokenizer = Tokenizer::from_parts(&parts).unwrap();
+    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
     assert_eq!(tokenizer.encode("abc", Special::Text, AddBos::No).unwrap(), [TokenId(263)]);
 }
 
@@ -159,7 +163,7 @@ fn sentencepiece_merges_greedily_by_score() {
 fn the_space_prefix_goes_before_text_not_before_nothing() {
     let mut parts = spm_parts();
     parts.add_space_prefix = Some(true);
-    let tokenizer = Tokenizer::from_parts(&parts).unwrap();
+    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
     assert_eq!(pieces(&tokenizer, "abc<s>abc", Special::Parse), ["▁abc", "<s>", "▁abc"]);
     assert_eq!(tokenizer.encode("", Special::Parse, AddBos::AsModel).unwrap(), [TokenId(1)]);
     assert_eq!(tokenizer.decode(&tokenizer.encode(" abc", Special::Text, AddBos::No).unwrap()), " abc");
@@ -169,17 +173,17 @@ fn the_space_prefix_goes_before_text_not_before_nothing() {
 fn what_cannot_be_spelled_is_unknown_or_an_error() {
     let mut parts = spm_parts();
     parts.types.as_mut().unwrap().iter_mut().filter(|kind| **kind == 6).for_each(|kind| *kind = 5);
-    let tokenizer = Tokenizer::from_parts(&parts).unwrap();
+    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
     assert_eq!(pieces(&tokenizer, "aé", Special::Text), ["a", "<unk>"]);
     parts.unknown = None;
-    let tokenizer = Tokenizer::from_parts(&parts).unwrap();
+    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
     let message = tokenizer.encode("aé", Special::Text, AddBos::No).unwrap_err().to_string();
     assert!(message.contains("`é` at byte 1"), "{message}");
 }
 
 #[test]
 fn an_unknown_pre_tokenizer_is_refused() {
-    let message = Tokenizer::from_parts(&byte_level_parts("klingon")).unwrap_err().to_string();
+    let message = build(&byte_level_parts("klingon")).unwrap_err().to_string();
     assert!(message.contains("`klingon`") && message.contains("smollm"), "{message}");
 }
 
@@ -209,7 +213,7 @@ proptest! {
     #[test]
     fn byte_level_round_trip(text in "[ -~\n\t]{0,30}|\\PC{0,30}|(<\\|end|hello|aa| ){0,9}") {
         for pre in ["default", "smollm", "llama-bpe", "qwen2"] {
-            let tokenizer = Tokenizer::from_parts(&byte_level_parts(pre)).unwrap();
+            let tokenizer = build(&byte_level_parts(pre)).unwrap();
             let ids = tokenizer.encode(&text, Special::Text, AddBos::No).unwrap();
             prop_assert_eq!(tokenizer.decode(&ids), text.as_str());
         }

@@ -1,8 +1,9 @@
 //! Tests of the vocabulary: spelling, kinds, ids, and metadata that do not fit together.
 
 use super::*;
+use crate::weights::Value;
 
-fn spm(tokens: &[(&str, i32)]) -> VocabParts {
+fn spm(tokens: &[(&str, u32)]) -> VocabParts {
     VocabParts {
         model: "llama".to_owned(),
         tokens: tokens.iter().map(|(piece, _)| (*piece).to_owned()).collect(),
@@ -93,4 +94,31 @@ fn metadata_that_do_not_fit_are_named() {
         let message = error(&parts);
         assert!(message.contains(expected), "{message:?} lacks {expected:?}");
     }
+}
+
+#[test]
+fn metadata_of_a_file_are_read() {
+    use crate::weights::{Array, GgufWriter, ModelFile};
+    let read = |writer: &GgufWriter| {
+        let file = ModelFile::from_bytes("tiny.gguf", writer.to_bytes()).unwrap();
+        Vocab::from_metadata(file.metadata()).map_err(|error| error.to_string())
+    };
+    let mut writer = GgufWriter::new();
+    assert_eq!(
+        read(&writer).unwrap_err(),
+        "tokenizer: key `tokenizer.ggml.model` expected, but the file has none"
+    );
+    writer.metadata(key::MODEL, Value::String("llama".to_owned()));
+    assert!(read(&writer).unwrap_err().contains("key `tokenizer.ggml.tokens` expected"));
+    let tokens = ["<s>", "▁a"].map(str::to_owned).to_vec();
+    writer.metadata(key::TOKENS, Value::Array(Array::String(tokens)));
+    writer.metadata(key::SCORES, Value::Array(Array::F32(vec![0.0, -1.0])));
+    writer.metadata(key::TYPES, Value::Array(Array::I32(vec![3, 1])));
+    writer.metadata(key::BOS, Value::U32(0));
+    writer.metadata(key::ADD_BOS, Value::Bool(false));
+    let vocab = read(&writer).unwrap();
+    assert_eq!((vocab.len(), vocab.bos(), vocab.add_bos()), (2, Some(TokenId(0)), false));
+    assert_eq!(vocab.bytes(TokenId(1)), Some(b" a".as_slice()));
+    writer.metadata(key::EOS, Value::String("</s>".to_owned()));
+    assert!(read(&writer).unwrap_err().contains("`tokenizer.ggml.eos_token_id`: expected an integer"));
 }
