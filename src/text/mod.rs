@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod byte_level;
 mod detokenize;
 mod error;
 mod parts;

@@ -25,6 +25,15 @@ pub(crate) mod key {
     pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 }
 
+/// How the pieces of a vocabulary are written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spelling {
+    /// `gpt2`: each byte is a printable character.
+    ByteLevel,
+    /// `llama`: UTF-8 with `▁` for a space, `<0xNN>` for lone bytes.
+    SentencePiece,
+}
+
 /// The tokenizer's metadata as plain values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VocabParts {
@@ -59,5 +68,14 @@ impl VocabParts {
             add_bos: metadata.bool(key::ADD_BOS)?,
             add_space_prefix: metadata.bool(key::ADD_SPACE_PREFIX)?,
         })
+    }
+
+    /// How the tokens are written, by the kind of the tokenizer.
+    pub(crate) fn spelling(&self) -> Result<Spelling, TextError> {
+        match self.model.as_str() {
+            "gpt2" => Ok(Spelling::ByteLevel),
+            "llama" => Ok(Spelling::SentencePiece),
+            other => Err(TextError::UnknownModel { name: other.to_owned() }),
+        }
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! The template is a program out of a model file, so it is not trusted. It runs in `minijinja` with the
 //! environment that `transformers` gives its templates (`environment.rs`), rewritten so that it can
-//! neither run nor grow without end (`bounds.rs`), on a thread of its own whose stack is deep enough for
+//! neither run nor grow without end (`program.rs`, `bounds.rs`), on a thread of its own whose stack is deep enough for
 //! any nesting that passes those limits.
 
 mod bounds;
 mod environment;
+mod program;
 mod strftime;
 
 use super::error::TextError;
@@ -88,9 +89,9 @@ impl ChatTemplate {
     /// longer or more deeply nested than any chat template needs to be.
     pub fn from_source(source: &str, vocab: &Vocab) -> Result<ChatTemplate, TextError> {
         let piece = |id: Option<_>| id.and_then(|id| vocab.piece(id)).unwrap_or_default().to_owned();
-        let source = bounds::prepare(source)?;
+        let source = program::prepare(source)?;
         let template = ChatTemplate { source, bos: piece(vocab.bos()), eos: piece(vocab.eos()) };
-        on_deep_stack(|| bounds::compile(&template.source).map(|_| ()))?;
+        on_deep_stack(|| program::compile(&template.source).map(|_| ()))?;
         Ok(template)
     }
 
@@ -105,7 +106,7 @@ impl ChatTemplate {
 
     fn run(&self, messages: &[Message], options: &RenderOptions) -> Result<String, TextError> {
         let env = environment::new(options.now);
-        let program = bounds::compile(&self.source)?;
+        let program = program::compile(&self.source)?;
         let mut text = String::new();
         let mut out = machinery::make_string_output(&mut text);
         let blocks: BTreeMap<&str, Instructions<'_>> = BTreeMap::new();

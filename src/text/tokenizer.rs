@@ -4,12 +4,13 @@
 //! SentencePiece by scores, in `spm.rs`. Here stands what both share: special tokens are cut out of the
 //! text first, then BOS and the space prefix are put where the model wants them.
 
+use super::byte_level::char_of;
 use super::detokenize::Detokenizer;
 use super::error::TextError;
-use super::parts::{VocabParts, key};
+use super::parts::{Spelling, VocabParts, key};
 use super::pretokenize::{PreTokenizer, WholeWords};
 use super::spm::Spm;
-use super::vocab::{ByteAlphabet, Spelling, TokenKind, Vocab};
+use super::vocab::{TokenKind, Vocab};
 use crate::TokenId;
 use crate::weights::Metadata;
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
@@ -69,7 +70,7 @@ impl Tokenizer {
 
     fn from_parts(parts: &VocabParts, rules: &[String]) -> Result<Tokenizer, TextError> {
         let vocab = Arc::new(Vocab::from_parts(parts)?);
-        let pieces = match vocab.spelling() {
+        let pieces = match parts.spelling()? {
             Spelling::ByteLevel => Pieces::ByteLevel(Box::new(ByteLevel::new(&vocab, &parts.pre, rules)?)),
             Spelling::SentencePiece => Pieces::SentencePiece(Spm::new(&vocab, parts)),
         };
@@ -143,7 +144,6 @@ impl Tokenizer {
 #[derive(Debug)]
 struct ByteLevel {
     words: PreTokenizer,
-    alphabet: ByteAlphabet,
     merges: BPE,
 }
 
@@ -160,14 +160,14 @@ impl ByteLevel {
             .ignore_merges(words.whole_words() == WholeWords::Taken)
             .build()
             .map_err(|error| TextError::Tokenizer(error.to_string()))?;
-        Ok(ByteLevel { words, alphabet: ByteAlphabet::new(), merges: model })
+        Ok(ByteLevel { words, merges: model })
     }
 
     fn encode(&self, text: &str, ids: &mut Vec<TokenId>) -> Result<(), TextError> {
         let mut spelled = String::new();
         for word in self.words.words(text) {
             spelled.clear();
-            spelled.extend(word.bytes().map(|byte| self.alphabet.char(byte)));
+            spelled.extend(word.bytes().map(char_of));
             let tokens = self.merges.tokenize(&spelled);
             let tokens = tokens.map_err(|error| TextError::Tokenizer(error.to_string()))?;
             ids.extend(tokens.iter().map(|token| TokenId(token.id)));

@@ -4,8 +4,9 @@
 //! alphabet of GPT-2); `llama` (SentencePiece) stores a space as `▁` and lone bytes as `<0xNN>`. Both are
 //! undone here, once, at load. Turning text into ids is the matter of `tokenizer.rs`.
 
+use super::byte_level::byte_of;
 use super::error::TextError;
-use super::parts::{VocabParts, key};
+use super::parts::{Spelling, VocabParts, key};
 use crate::TokenId;
 use crate::weights::Metadata;
 
@@ -55,19 +56,9 @@ impl TokenKind {
     }
 }
 
-/// How the pieces of a vocabulary are written down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spelling {
-    /// `gpt2`: each byte is a printable character.
-    ByteLevel,
-    /// `llama`: UTF-8 with `▁` for a space, `<0xNN>` for lone bytes.
-    SentencePiece,
-}
-
 /// The vocabulary of a model.
 #[derive(Debug)]
 pub struct Vocab {
-    spelling: Spelling,
     bytes: Strings,
     pieces: Strings,
     kinds: Vec<TokenKind>,
@@ -91,24 +82,18 @@ impl Vocab {
 
     /// Checks the parts and spells out every token.
     pub(crate) fn from_parts(parts: &VocabParts) -> Result<Vocab, TextError> {
-        let spelling = match parts.model.as_str() {
-            "gpt2" => Spelling::ByteLevel,
-            "llama" => Spelling::SentencePiece,
-            other => return Err(TextError::UnknownModel { name: other.to_owned() }),
-        };
+        let spelling = parts.spelling()?;
         let kinds = kinds(parts)?;
         check_scores(parts, spelling)?;
         let (mut bytes, mut pieces) = (Strings::default(), Strings::default());
-        let alphabet = ByteAlphabet::new();
         let mut spelled = Vec::new();
         for (piece, &kind) in parts.tokens.iter().zip(&kinds) {
             spelled.clear();
-            spell(piece, kind, spelling, &alphabet, &mut spelled);
+            spell(piece, kind, spelling, &mut spelled);
             bytes.push(&spelled);
             pieces.push(piece.as_bytes());
         }
         let mut vocab = Vocab {
-            spelling,
             bytes,
             pieces,
             kinds,
@@ -188,12 +173,6 @@ impl Vocab {
     /// Every id, ascending.
     pub fn ids(&self) -> impl Iterator<Item = TokenId> + use<> {
         (0..self.kinds.len()).map(|index| TokenId(index as u32))
-    }
-
-    /// How the pieces are written.
-    #[cfg(feature = "text")]
-    pub(crate) fn spelling(&self) -> Spelling {
-        self.spelling
     }
 }
 
@@ -275,11 +254,11 @@ fn stop_ids(vocab: &Vocab, eot: Option<TokenId>) -> Vec<TokenId> {
 }
 
 /// Appends to `out` the bytes that a piece stands for.
-fn spell(piece: &str, kind: TokenKind, spelling: Spelling, alphabet: &ByteAlphabet, out: &mut Vec<u8>) {
+fn spell(piece: &str, kind: TokenKind, spelling: Spelling, out: &mut Vec<u8>) {
     let verbatim = matches!(kind, TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown);
     match spelling {
         _ if verbatim => out.extend_from_slice(piece.as_bytes()),
-        Spelling::ByteLevel => piece.chars().for_each(|c| match alphabet.byte(c) {
+        Spelling::ByteLevel => piece.chars().for_each(|c| match byte_of(c) {
             Some(byte) => out.push(byte),
             None => push_char(c, out),
         }),
@@ -298,42 +277,6 @@ fn push_char(c: char, out: &mut Vec<u8>) {
 pub(crate) fn byte_token(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
-}
-
-/// The byte-level alphabet of GPT-2: printable Latin-1 characters stand for themselves, the other 68
-/// bytes for the characters from U+0100 on, in order.
-#[derive(Debug)]
-pub(crate) struct ByteAlphabet {
-    chars: [char; 256],
-}
-
-impl ByteAlphabet {
-    pub(crate) fn new() -> ByteAlphabet {
-        let mut shifted = '\u{100}'..;
-        let chars = std::array::from_fn(|byte| match byte as u8 {
-            printable @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => char::from(printable),
-            other => shifted.next().unwrap_or(char::from(other)),
-        });
-        ByteAlphabet { chars }
-    }
-
-    /// The character that stands for a byte.
-    #[cfg(any(test, feature = "text"))]
-    pub(crate) fn char(&self, byte: u8) -> char {
-        self.chars[usize::from(byte)]
-    }
-
-    /// The byte that a character stands for.
-    pub(crate) fn byte(&self, c: char) -> Option<u8> {
-        match u32::from(c) {
-            0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => u8::try_from(u32::from(c)).ok(),
-            // The shifted ones, in the order of the bytes that they stand for.
-            code @ 0x100..=0x120 => Some((code - 0x100) as u8),
-            code @ 0x121..=0x142 => Some((code - 0x121 + 0x7f) as u8),
-            0x143 => Some(0xad),
-            _ => None,
-        }
-    }
 }
 
 /// Many short byte strings in one allocation.

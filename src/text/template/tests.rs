@@ -266,3 +266,63 @@ fn hostile_searching_meets_the_clock() {
 fn hostile_length_of_source() {
     over_limit(&"x".repeat(300_000));
 }
+
+/// Pieces from which nonsense is made that often parses.
+const FRAGMENTS: [&str; 44] = [
+    "{{",
+    "}}",
+    "{%",
+    "%}",
+    "{#",
+    "#}",
+    " for ",
+    " in ",
+    " if ",
+    " else ",
+    " endif ",
+    " endfor ",
+    " set ",
+    " = ",
+    "ns",
+    "namespace(a=1)",
+    "messages",
+    "x",
+    "[",
+    "]",
+    "(",
+    ")",
+    "{",
+    "}",
+    ":",
+    ",",
+    ".",
+    "|",
+    "~",
+    "+",
+    "*",
+    "'a'",
+    "999999999",
+    "-1",
+    "0.5",
+    " none ",
+    " loop ",
+    " is ",
+    " not ",
+    "tojson",
+    "range(3)",
+    "[0]",
+    "[::-1]",
+    "{{ x }}",
+];
+
+proptest::proptest! {
+    #[test]
+    fn nonsense_neither_panics_nor_hangs(picks in proptest::collection::vec(0..FRAGMENTS.len(), 0..24)) {
+        let inner: String = picks.iter().filter_map(|&pick| FRAGMENTS.get(pick).copied()).collect();
+        for source in [inner.clone(), format!("{{{{ {inner} }}}}"), format!("{{% set x = {inner} %}}{{{{ x }}}}")] {
+            if let Err(error) = quickly(&source) {
+                proptest::prop_assert!(!error.to_string().contains("panicked"), "{source}");
+            }
+        }
+    }
+}

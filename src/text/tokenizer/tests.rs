@@ -5,8 +5,7 @@ use proptest::prelude::*;
 
 /// All 256 bytes, a few merges, two control tokens and a user-defined one.
 fn byte_level_parts(pre: &str) -> (VocabParts, Vec<String>) {
-    let alphabet = ByteAlphabet::new();
-    let mut tokens: Vec<String> = (0..=255).map(|byte| alphabet.char(byte).to_string()).collect();
+    let mut tokens: Vec<String> = (0..=255).map(|byte| char_of(byte).to_string()).collect();
     let merges = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2", "Ġ Ġ", "a a", "aa aa"];
     tokens.extend(merges.iter().map(|rule| rule.replace(' ', "")));
     let mut types = vec![1; tokens.len()];

@@ -18,17 +18,6 @@ fn error(parts: &VocabParts) -> String {
 }
 
 #[test]
-fn the_byte_alphabet_is_a_bijection() {
-    let alphabet = ByteAlphabet::new();
-    for byte in 0..=255 {
-        assert_eq!(alphabet.byte(alphabet.char(byte)), Some(byte));
-    }
-    assert_eq!((alphabet.char(b' '), alphabet.char(b'\n'), alphabet.char(b'a')), ('Ġ', 'Ċ', 'a'));
-    assert_eq!(alphabet.byte(' '), None);
-    assert_eq!(alphabet.byte('日'), None);
-}
-
-#[test]
 fn sentencepiece_spells_spaces_and_bytes() {
     let vocab = Vocab::from_parts(&spm(&[
         ("▁a▁", 1),
