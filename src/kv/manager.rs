@@ -1,0 +1,305 @@
+//! [`KvCacheManager`]: the calls an engine makes, each a short story told with pool and table.
+
+use super::page::PagePool;
+use super::prefix::ChainHash;
+use super::sequence::{Reservation, Sequence, Sequences};
+use super::{Allocation, CopyPage, KvConfig, KvError, KvStats, SeqId, SequenceSpec, window};
+use crate::backend::{PAGE_TOKENS, PageId, PageRef, Window};
+use crate::token::TokenId;
+
+/// Keeps the books of a KV pool; the backend owns its memory. See the [module](super).
+#[derive(Debug)]
+pub struct KvCacheManager {
+    pub(super) pool: PagePool,
+    pub(super) sequences: Sequences,
+    /// The copies that the last `reserve` asked for: at most one, of the last page.
+    copies: Vec<CopyPage>,
+    copied: u64,
+    prefix_tokens: u64,
+}
+
+impl KvCacheManager {
+    /// Books for an empty pool.
+    pub fn new(config: KvConfig) -> KvCacheManager {
+        KvCacheManager {
+            pool: PagePool::new(config.pages, config.prefix),
+            sequences: Sequences::default(),
+            copies: Vec::with_capacity(1),
+            copied: 0,
+            prefix_tokens: 0,
+        }
+    }
+
+    /// A new sequence for `prompt`. It starts with the longest run of full pages that an earlier
+    /// sequence with the same beginning has left, and always leaves at least one prompt token
+    /// to compute. Takes no page from the free ones, so a full pool is no hindrance.
+    ///
+    /// # Errors
+    /// [`KvError::EmptyPrompt`], [`KvError::TooLong`] if the prompt is longer than `tokens_max`,
+    /// [`KvError::EmptyWindow`], [`KvError::PositionRange`], [`KvError::HostMemory`].
+    pub fn allocate(&mut self, prompt: &[TokenId], spec: SequenceSpec) -> Result<Allocation, KvError> {
+        let mut sequence = self.sequence_for(prompt, spec)?;
+        let shareable = prompt.len().saturating_sub(1).min(window::unclipped(spec.window));
+        for tokens in prompt[..shareable].chunks_exact(PAGE_TOKENS) {
+            let hash = self.pool.prefix.hash(sequence.chain.last(), tokens);
+            let found = hash.and_then(|hash| Some((hash, self.pool.prefix.find(&hash)?)));
+            let Some((hash, page)) = found else { break };
+            self.pool.retain(page);
+            sequence.table.push(page);
+            sequence.chain.push(hash);
+            sequence.tokens.extend_from_slice(tokens);
+        }
+        let cached_tokens = sequence.len();
+        self.prefix_tokens += cached_tokens as u64;
+        Ok(Allocation { seq: self.sequences.insert(sequence), cached_tokens })
+    }
+
+    /// A sequence that has `tokens` already, to be filled from a [snapshot](super::snapshot):
+    /// every page that such a sequence still keeps is its own, holds nothing yet, and cannot be
+    /// found by others. Fill all of [`KvCacheManager::pages`] before anything else.
+    ///
+    /// # Errors
+    /// As [`KvCacheManager::allocate`], and [`KvError::OutOfPages`].
+    pub fn adopt(&mut self, tokens: &[TokenId], spec: SequenceSpec) -> Result<SeqId, KvError> {
+        let mut sequence = self.sequence_for(tokens, spec)?;
+        let dropped = window::dropped_to(spec.window, tokens.len());
+        let sinks = if dropped > 0 { window::sink_pages(spec.window) } else { 0 };
+        let needed = sinks + (tokens.len() - dropped).div_ceil(PAGE_TOKENS);
+        self.check_available(needed)?;
+        for _ in 0..sinks {
+            sequence.table.push(self.take_page(needed)?);
+        }
+        sequence.table.skip_to(dropped);
+        for _ in sinks..needed {
+            sequence.table.push(self.take_page(needed)?);
+        }
+        sequence.tokens.extend_from_slice(tokens);
+        while let Some(hash) = next_hash(&self.pool, &sequence) {
+            sequence.chain.push(hash);
+        }
+        Ok(self.sequences.insert(sequence))
+    }
+
+    /// Makes sure that the next `tokens` positions lie in pages that this sequence may write,
+    /// giving up cached pages for room. A last page that is shared is replaced by one of its
+    /// own: the backend must do the returned copies before any other call here.
+    /// Allocates no memory.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`], [`KvError::TooLong`], [`KvError::OutOfPages`].
+    pub fn reserve(&mut self, seq: SeqId, tokens: usize) -> Result<&[CopyPage], KvError> {
+        self.copies.clear();
+        let sequence = self.sequences.get(seq)?;
+        let (len, end) = (sequence.len(), sequence.end_after(tokens)?);
+        let tail = if tokens > 0 { sequence.table.index_of(len) } else { None };
+        let tail = tail.map(|index| (index, sequence.table.live()[index].page));
+        let shared = tail.filter(|&(_, page)| self.pool.references(page) > 1);
+        let new_pages = end.saturating_sub(sequence.table.end).div_ceil(PAGE_TOKENS);
+        let needed = new_pages + usize::from(shared.is_some());
+        self.check_available(needed)?;
+        if let Some((index, from)) = shared {
+            let to = self.take_page(needed)?;
+            self.pool.release(from);
+            self.sequences.get_mut(seq)?.table.entry_mut(index).page = to;
+            self.copies.push(CopyPage { from, to });
+            self.copied += 1;
+        } else if let Some((_, page)) = tail {
+            self.pool.prefix.unregister(page);
+        }
+        for _ in 0..new_pages {
+            let page = self.take_page(needed)?;
+            self.sequences.get_mut(seq)?.table.push(page);
+        }
+        self.sequences.get_mut(seq)?.reservation = Reservation::Open(end);
+        Ok(&self.copies)
+    }
+
+    /// Moves the length over `tokens`, whose keys and values all layers have written; spends the
+    /// reservation. Pages that became full can be found from now on, pages that no query can see
+    /// any more are given back. Allocates no memory.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`], [`KvError::TooLong`], [`KvError::NotReserved`],
+    /// [`KvError::AdvancedTwice`].
+    pub fn advance(&mut self, seq: SeqId, tokens: &[TokenId]) -> Result<(), KvError> {
+        let sequence = self.sequences.get_mut(seq)?;
+        sequence.check_advance(tokens.len())?;
+        sequence.tokens.extend_from_slice(tokens);
+        sequence.reservation = Reservation::Spent;
+        register_full_pages(&mut self.pool, sequence);
+        drop_unseen_pages(&mut self.pool, sequence);
+        Ok(())
+    }
+
+    /// Cuts the sequence to its first `len` tokens and gives back every page behind them,
+    /// reserved ones too. A `reserve` must follow before the next `advance`.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`], [`KvError::TruncateBeyond`], [`KvError::WindowGone`] if the
+    /// window at that length reaches back into dropped pages.
+    pub fn truncate(&mut self, seq: SeqId, len: usize) -> Result<(), KvError> {
+        let sequence = self.sequences.get_mut(seq)?;
+        sequence.check_truncate(len)?;
+        sequence.tokens.truncate(len);
+        sequence.chain.truncate(len / PAGE_TOKENS);
+        sequence.reservation = Reservation::None;
+        while let Some(entry) = sequence.table.pop_from(len) {
+            self.pool.release(entry.page);
+        }
+        Ok(())
+    }
+
+    /// A second sequence with the same tokens, which shares all pages until one of the two
+    /// writes. Spoils an open reservation of `seq`: reserve again.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`], [`KvError::HostMemory`].
+    pub fn fork(&mut self, seq: SeqId) -> Result<SeqId, KvError> {
+        let pages = self.pool.len();
+        let sequence = self.sequences.get_mut(seq)?;
+        let fork = sequence.fork(pages)?;
+        sequence.reservation = Reservation::None;
+        for entry in fork.table.live() {
+            self.pool.retain(entry.page);
+        }
+        Ok(self.sequences.insert(fork))
+    }
+
+    /// Ends the sequence. Pages whose prefix can be found stay cached until someone needs them.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn release(&mut self, seq: SeqId) -> Result<(), KvError> {
+        let sequence = self.sequences.remove(seq)?;
+        // The end first: a prefix without its end is still of use, an end without its prefix not.
+        for entry in sequence.table.live().iter().rev() {
+            self.pool.release(entry.page);
+        }
+        Ok(())
+    }
+
+    /// Ends a sequence whose keys and values are not to be trusted (NaN, a failed step): none of
+    /// its pages is found by a later sequence. Sequences that have such a page already keep it.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn release_unshared(&mut self, seq: SeqId) -> Result<(), KvError> {
+        for entry in self.sequences.get(seq)?.table.live() {
+            self.pool.prefix.unregister(entry.page);
+        }
+        self.release(seq)
+    }
+
+    /// Tokens whose keys and values are written.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn len(&self, seq: SeqId) -> Result<usize, KvError> {
+        Ok(self.sequences.get(seq)?.len())
+    }
+
+    /// Most tokens that the sequence may have.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn tokens_max(&self, seq: SeqId) -> Result<usize, KvError> {
+        Ok(self.sequences.get(seq)?.spec.tokens_max)
+    }
+
+    /// The sequence's window.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn window(&self, seq: SeqId) -> Result<Option<Window>, KvError> {
+        Ok(self.sequences.get(seq)?.spec.window)
+    }
+
+    /// The tokens of positions `0 .. len`.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn tokens(&self, seq: SeqId) -> Result<&[TokenId], KvError> {
+        Ok(&self.sequences.get(seq)?.tokens)
+    }
+
+    /// The sequence's pages by rising start, reserved ones included: what
+    /// [`StepInput::pages`](crate::backend::StepInput) asks for.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn pages(&self, seq: SeqId) -> Result<&[PageRef], KvError> {
+        Ok(self.sequences.get(seq)?.table.live())
+    }
+
+    /// Pages that can be had: free ones, and cached ones that would be given up.
+    pub fn free_pages(&self) -> usize {
+        self.pool.available()
+    }
+
+    /// Pages that sequences have.
+    pub fn used_pages(&self) -> usize {
+        self.pool.len() - self.pool.available()
+    }
+
+    /// What there is and what has happened.
+    pub fn stats(&self) -> KvStats {
+        KvStats {
+            pages: self.pool.len(),
+            used: self.used_pages(),
+            cached: self.pool.prefix.cached(),
+            free: self.pool.unused().len(),
+            sequences: self.sequences.len(),
+            prefix_tokens: self.prefix_tokens,
+            evictions: self.pool.evictions,
+            copies: self.copied,
+        }
+    }
+
+    fn sequence_for(&self, tokens: &[TokenId], spec: SequenceSpec) -> Result<Sequence, KvError> {
+        if tokens.is_empty() {
+            return Err(KvError::EmptyPrompt);
+        }
+        let sequence = Sequence::new(spec, self.pool.len())?;
+        sequence.end_after(tokens.len())?;
+        Ok(sequence)
+    }
+
+    fn check_available(&self, needed: usize) -> Result<(), KvError> {
+        let free = self.pool.available();
+        if needed > free { Err(KvError::OutOfPages { needed, free }) } else { Ok(()) }
+    }
+
+    /// One of `needed` pages whose number `check_available` has accepted.
+    fn take_page(&mut self, needed: usize) -> Result<PageId, KvError> {
+        self.pool.take().ok_or(KvError::OutOfPages { needed, free: 0 })
+    }
+}
+
+/// The hash of the first full page that is not in the chain yet and may be.
+fn next_hash(pool: &PagePool, sequence: &Sequence) -> Option<ChainHash> {
+    let page = sequence.chain.len() * PAGE_TOKENS..(sequence.chain.len() + 1) * PAGE_TOKENS;
+    if page.end > window::unclipped(sequence.spec.window) {
+        return None;
+    }
+    pool.prefix.hash(sequence.chain.last(), sequence.tokens.get(page)?)
+}
+
+/// Makes pages that have become full findable. Where another page has the same past already,
+/// that one stays the one to be found.
+fn register_full_pages(pool: &mut PagePool, sequence: &mut Sequence) {
+    while let Some(hash) = next_hash(pool, sequence) {
+        let index = sequence.table.index_of(sequence.chain.len() * PAGE_TOKENS);
+        if let Some(entry) = index.and_then(|index| sequence.table.live().get(index)) {
+            pool.prefix.register(entry.page, hash);
+        }
+        sequence.chain.push(hash);
+    }
+}
+
+/// Gives back the pages that a window has left behind.
+fn drop_unseen_pages(pool: &mut PagePool, sequence: &mut Sequence) {
+    let dropped_to = window::dropped_to(sequence.spec.window, sequence.len());
+    while let Some(entry) = sequence.table.drop_oldest(dropped_to) {
+        pool.release(entry.page);
+    }
+}

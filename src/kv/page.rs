@@ -1,0 +1,81 @@
+//! The pool's pages: references, the free list, and the way between free, cached and used.
+
+use super::PrefixSharing;
+use super::prefix::PrefixIndex;
+use crate::backend::PageId;
+
+/// Every page of the pool is free (no reference, in `free`), cached (no reference, parked in
+/// `prefix`) or used (one reference for each sequence that has it).
+#[derive(Debug)]
+pub(super) struct PagePool {
+    references: Vec<u32>,
+    free: Vec<PageId>,
+    pub(super) prefix: PrefixIndex,
+    pub(super) evictions: u64,
+}
+
+impl PagePool {
+    pub(super) fn new(pages: usize, sharing: PrefixSharing) -> PagePool {
+        let count = u32::try_from(pages).unwrap_or(u32::MAX);
+        PagePool {
+            references: vec![0; count as usize],
+            free: (0..count).rev().map(PageId).collect(),
+            prefix: PrefixIndex::new(sharing, count as usize),
+            evictions: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.references.len()
+    }
+
+    /// Pages that hold nothing.
+    pub(super) fn unused(&self) -> &[PageId] {
+        &self.free
+    }
+
+    /// Pages that [`PagePool::take`] can give.
+    pub(super) fn available(&self) -> usize {
+        self.free.len() + self.prefix.cached()
+    }
+
+    pub(super) fn references(&self, page: PageId) -> u32 {
+        self.references[page.index()]
+    }
+
+    /// A page with one reference: a free one, else the least recently used cached one.
+    pub(super) fn take(&mut self) -> Option<PageId> {
+        let page = match self.free.pop() {
+            Some(page) => page,
+            None => {
+                let page = self.prefix.evict()?;
+                self.evictions += 1;
+                page
+            }
+        };
+        self.references[page.index()] = 1;
+        Some(page)
+    }
+
+    /// One more reference to a used or cached page.
+    pub(super) fn retain(&mut self, page: PageId) {
+        let references = &mut self.references[page.index()];
+        if *references == 0 {
+            self.prefix.unpark(page);
+        }
+        *references += 1;
+    }
+
+    /// One reference less; the last one leaves the page cached if it can be found, else free.
+    pub(super) fn release(&mut self, page: PageId) {
+        let references = &mut self.references[page.index()];
+        *references -= 1;
+        if *references > 0 {
+            return;
+        }
+        match self.prefix.is_registered(page) {
+            true => self.prefix.park(page),
+            false => self.free.push(page),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Prefixes that can be found again: a hash chain over full pages, and the cached pages that no
+//! sequence has, from the least to the most recently used.
+//!
+//! A page's hash covers its own tokens and its parent's hash, and the first parent is the salt;
+//! so an equal hash means an equal past under the same model. 256 bits: nobody finds two pasts
+//! with one hash. Who may register what is the manager's to decide.
+
+use std::collections::HashMap;
+
+use super::PrefixSharing;
+use crate::backend::PageId;
+use crate::token::TokenId;
+
+/// Names a full page together with all that precedes it.
+pub(super) type ChainHash = [u8; 32];
+
+/// No neighbour.
+const NONE: u32 = u32::MAX;
+
+/// A place in the list of cached pages.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    older: u32,
+    newer: u32,
+}
+
+/// The index from hashes to pages, and the order in which cached pages are given up.
+#[derive(Debug)]
+pub(super) struct PrefixIndex {
+    salt: Option<ChainHash>,
+    pages: HashMap<ChainHash, PageId>,
+    hashes: Vec<Option<ChainHash>>,
+    links: Vec<Link>,
+    oldest: u32,
+    newest: u32,
+    cached: usize,
+}
+
+impl PrefixIndex {
+    pub(super) fn new(sharing: PrefixSharing, pages: usize) -> PrefixIndex {
+        let (salt, hashes) = match sharing {
+            // Twice the entries that there can be: the table then clears its tombstones in
+            // place and never grows in a step.
+            PrefixSharing::On { salt } => (Some(salt), HashMap::with_capacity(2 * pages)),
+            PrefixSharing::Off => (None, HashMap::new()),
+        };
+        PrefixIndex {
+            salt,
+            pages: hashes,
+            hashes: vec![None; pages],
+            links: vec![Link { older: NONE, newer: NONE }; pages],
+            oldest: NONE,
+            newest: NONE,
+            cached: 0,
+        }
+    }
+
+    /// Whether pages can be found at all.
+    pub(super) fn shares(&self) -> bool {
+        self.salt.is_some()
+    }
+
+    /// The hash of a full page behind `parent` (none: the first page). Nothing without sharing.
+    pub(super) fn hash(&self, parent: Option<&ChainHash>, tokens: &[TokenId]) -> Option<ChainHash> {
+        let salt = self.salt.as_ref()?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(parent.unwrap_or(salt));
+        for token in tokens {
+            hasher.update(&token.0.to_le_bytes());
+        }
+        Some(hasher.finalize().into())
+    }
+
+    pub(super) fn find(&self, hash: &ChainHash) -> Option<PageId> {
+        self.pages.get(hash).copied()
+    }
+
+    /// Makes `page` the one to be found under `hash`, unless another page is already.
+    pub(super) fn register(&mut self, page: PageId, hash: ChainHash) {
+        if let std::collections::hash_map::Entry::Vacant(entry) = self.pages.entry(hash) {
+            entry.insert(page);
+            self.hashes[page.index()] = Some(hash);
+        }
+    }
+
+    /// The page can no longer be found.
+    pub(super) fn unregister(&mut self, page: PageId) {
+        if let Some(hash) = self.hashes[page.index()].take() {
+            self.pages.remove(&hash);
+        }
+    }
+
+    pub(super) fn is_registered(&self, page: PageId) -> bool {
+        self.hashes[page.index()].is_some()
+    }
+
+    pub(super) fn hash_of(&self, page: PageId) -> Option<&ChainHash> {
+        self.hashes[page.index()].as_ref()
+    }
+
+    /// Hashes that can be found.
+    pub(super) fn registered(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Pages in the list.
+    pub(super) fn cached(&self) -> usize {
+        self.cached
+    }
+
+    /// Puts a page that no sequence has any more at the list's newest end.
+    pub(super) fn park(&mut self, page: PageId) {
+        self.links[page.index()] = Link { older: self.newest, newer: NONE };
+        match self.newest {
+            NONE => self.oldest = page.0,
+            newest => self.links[newest as usize].newer = page.0,
+        }
+        self.newest = page.0;
+        self.cached += 1;
+    }
+
+    /// Takes a page out of the list.
+    pub(super) fn unpark(&mut self, page: PageId) {
+        let Link { older, newer } = self.links[page.index()];
+        match older {
+            NONE => self.oldest = newer,
+            older => self.links[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => self.links[newer as usize].older = older,
+        }
+        self.links[page.index()] = Link { older: NONE, newer: NONE };
+        self.cached -= 1;
+    }
+
+    /// Gives up the least recently used cached page.
+    pub(super) fn evict(&mut self) -> Option<PageId> {
+        let page = Some(self.oldest).filter(|&page| page != NONE).map(PageId)?;
+        self.unpark(page);
+        self.unregister(page);
+        Some(page)
+    }
+
+    /// The cached pages, oldest first. Ends after as many steps as there are pages, even if the
+    /// links are broken.
+    pub(super) fn parked(&self) -> impl Iterator<Item = PageId> + '_ {
+        let some = |page: u32| Some(page).filter(|&page| page != NONE);
+        std::iter::successors(some(self.oldest), move |&page| some(self.links[page as usize].newer))
+            .take(self.links.len() + 1)
+            .map(PageId)
+    }
+}

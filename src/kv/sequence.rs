@@ -1,0 +1,249 @@
+//! One sequence: its tokens, its page table, its reservation; and the places sequences live in.
+//!
+//! Nothing here knows references or free pages; `manager` moves pages between this and the pool.
+
+use super::prefix::ChainHash;
+use super::{KvError, SeqId, SequenceSpec, window};
+use crate::backend::{PAGE_TOKENS, PageRef};
+use crate::token::TokenId;
+
+/// What `advance` may move over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reservation {
+    /// Nothing: `reserve` comes first.
+    None,
+    /// Positions up to this one.
+    Open(usize),
+    /// Nothing any more: `advance` has been here.
+    Spent,
+}
+
+/// The pages of a sequence: those of the sinks, then the recent ones, by rising start.
+#[derive(Debug)]
+pub(super) struct PageTable {
+    /// `head ..` is alive.
+    entries: Vec<PageRef>,
+    head: usize,
+    sink_pages: usize,
+    /// Position behind the last page.
+    pub(super) end: usize,
+    /// End of the dropped region behind the sinks; 0 if nothing was dropped.
+    pub(super) dropped: usize,
+}
+
+impl PageTable {
+    pub(super) fn live(&self) -> &[PageRef] {
+        &self.entries[self.head..]
+    }
+
+    /// Where the page that holds `position` is among the live ones.
+    pub(super) fn index_of(&self, position: usize) -> Option<usize> {
+        let start = (position / PAGE_TOKENS * PAGE_TOKENS) as u32;
+        self.live().binary_search_by_key(&start, |entry| entry.start).ok()
+    }
+
+    pub(super) fn entry_mut(&mut self, index: usize) -> &mut PageRef {
+        &mut self.entries[self.head + index]
+    }
+
+    /// Appends the page for positions `end ..`.
+    pub(super) fn push(&mut self, page: crate::backend::PageId) {
+        if self.entries.len() == self.entries.capacity() && self.head > 0 {
+            // At most half of the entries are alive (see `Sequence::new`), so each is moved
+            // once for each that was dropped.
+            self.entries.drain(..self.head);
+            self.head = 0;
+        }
+        self.entries.push(PageRef { page, start: self.end as u32 });
+        self.end += PAGE_TOKENS;
+    }
+
+    /// Takes the last page off if it starts at `len` or behind.
+    pub(super) fn pop_from(&mut self, len: usize) -> Option<PageRef> {
+        let last = *self.live().last().filter(|entry| entry.start as usize >= len)?;
+        self.entries.pop();
+        self.end = last.start as usize;
+        Some(last)
+    }
+
+    /// Takes the oldest page behind the sinks off if it ends at `dropped_to` or before.
+    /// Moves the sinks' entries up by one, which is cheaper than moving the rest down.
+    pub(super) fn drop_oldest(&mut self, dropped_to: usize) -> Option<PageRef> {
+        let oldest = self.head + self.sink_pages;
+        let entry = *self.entries.get(oldest)?;
+        if entry.start as usize + PAGE_TOKENS > dropped_to {
+            return None;
+        }
+        self.entries.copy_within(self.head..oldest, self.head + 1);
+        self.head += 1;
+        self.dropped = entry.start as usize + PAGE_TOKENS;
+        Some(entry)
+    }
+
+    /// Leaves out the pages that a window has dropped: all from here to `dropped` (0: none).
+    pub(super) fn skip_to(&mut self, dropped: usize) {
+        self.end = self.end.max(dropped);
+        self.dropped = dropped;
+    }
+}
+
+/// A sequence's books. Everything has its final capacity from the start.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    /// The tokens of positions `0 .. len`.
+    pub(super) tokens: Vec<TokenId>,
+    /// Hashes of the full pages that may be shared.
+    pub(super) chain: Vec<ChainHash>,
+    pub(super) table: PageTable,
+    pub(super) spec: SequenceSpec,
+    pub(super) reservation: Reservation,
+}
+
+impl Sequence {
+    /// An empty sequence with room for `spec` in a pool of `pages` pages.
+    pub(super) fn new(spec: SequenceSpec, pages: usize) -> Result<Sequence, KvError> {
+        let tokens_max = spec.tokens_max;
+        if u32::try_from(tokens_max).is_err() {
+            return Err(KvError::PositionRange { tokens_max });
+        }
+        if spec.window.is_some_and(|window| window.window == 0) {
+            return Err(KvError::EmptyWindow);
+        }
+        // Without a window a sequence cannot outgrow the pool, whatever it asks for.
+        let pool = pages.saturating_mul(PAGE_TOKENS);
+        let tokens = if spec.window.is_some() { tokens_max } else { tokens_max.min(pool) };
+        let chain = tokens.min(pool).min(window::unclipped(spec.window)) / PAGE_TOKENS;
+        let table = tokens.div_ceil(PAGE_TOKENS).min(2 * pages + 1);
+        let no_memory = |_| KvError::HostMemory { tokens_max };
+        Ok(Sequence {
+            tokens: with_room(tokens).map_err(no_memory)?,
+            chain: with_room(chain).map_err(no_memory)?,
+            table: PageTable {
+                entries: with_room(table).map_err(no_memory)?,
+                head: 0,
+                sink_pages: window::sink_pages(spec.window),
+                end: 0,
+                dropped: 0,
+            },
+            spec,
+            reservation: Reservation::None,
+        })
+    }
+
+    /// A copy with the same room that has the pages below the length only.
+    pub(super) fn fork(&self, pages: usize) -> Result<Sequence, KvError> {
+        let mut fork = Sequence::new(self.spec, pages)?;
+        fork.tokens.extend_from_slice(&self.tokens);
+        fork.chain.extend_from_slice(&self.chain);
+        let written = self.table.live().iter().filter(|entry| (entry.start as usize) < self.len());
+        fork.table.entries.extend(written.copied());
+        fork.table.dropped = self.table.dropped;
+        fork.table.end = self.len().next_multiple_of(PAGE_TOKENS).min(self.table.end);
+        Ok(fork)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// The length after `tokens` more.
+    pub(super) fn end_after(&self, tokens: usize) -> Result<usize, KvError> {
+        let (len, tokens_max) = (self.len(), self.spec.tokens_max);
+        let end = len.checked_add(tokens).filter(|&end| end <= tokens_max);
+        end.ok_or(KvError::TooLong { len, tokens, tokens_max })
+    }
+
+    /// Whether `advance` may move over `tokens` tokens.
+    pub(super) fn check_advance(&self, tokens: usize) -> Result<(), KvError> {
+        let (len, end) = (self.len(), self.end_after(tokens)?);
+        match self.reservation {
+            Reservation::Open(reserved) if end <= reserved => Ok(()),
+            Reservation::Open(reserved) => {
+                Err(KvError::NotReserved { len, tokens, reserved: reserved - len })
+            }
+            Reservation::None => Err(KvError::NotReserved { len, tokens, reserved: 0 }),
+            Reservation::Spent => Err(KvError::AdvancedTwice { len, tokens }),
+        }
+    }
+
+    /// Whether a sequence cut to `target` tokens would still see all it should.
+    pub(super) fn check_truncate(&self, target: usize) -> Result<(), KvError> {
+        if target > self.len() {
+            return Err(KvError::TruncateBeyond { len: self.len(), target });
+        }
+        let dropped = self.table.dropped;
+        if dropped > 0 && window::horizon(self.spec.window, target) < dropped {
+            return Err(KvError::WindowGone { target, dropped });
+        }
+        Ok(())
+    }
+}
+
+fn with_room<T>(len: usize) -> Result<Vec<T>, std::collections::TryReserveError> {
+    let mut vec = Vec::new();
+    vec.try_reserve_exact(len)?;
+    Ok(vec)
+}
+
+/// Where a sequence lives.
+#[derive(Debug)]
+struct Place {
+    generation: u64,
+    sequence: Option<Sequence>,
+}
+
+/// All sequences, by id.
+#[derive(Debug, Default)]
+pub(super) struct Sequences {
+    places: Vec<Place>,
+    vacant: Vec<usize>,
+}
+
+impl Sequences {
+    pub(super) fn insert(&mut self, sequence: Sequence) -> SeqId {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.places.push(Place { generation: 0, sequence: None });
+            self.places.len() - 1
+        });
+        let place = &mut self.places[index];
+        place.sequence = Some(sequence);
+        SeqId { index, generation: place.generation }
+    }
+
+    pub(super) fn get(&self, id: SeqId) -> Result<&Sequence, KvError> {
+        let place = self.places.get(id.index).filter(|place| place.generation == id.generation);
+        place.and_then(|place| place.sequence.as_ref()).ok_or(stale(id))
+    }
+
+    pub(super) fn get_mut(&mut self, id: SeqId) -> Result<&mut Sequence, KvError> {
+        let place = self.places.get_mut(id.index).filter(|place| place.generation == id.generation);
+        place.and_then(|place| place.sequence.as_mut()).ok_or(stale(id))
+    }
+
+    pub(super) fn remove(&mut self, id: SeqId) -> Result<Sequence, KvError> {
+        let place = self.places.get_mut(id.index).filter(|place| place.generation == id.generation);
+        let place = place.ok_or(stale(id))?;
+        let sequence = place.sequence.take().ok_or(stale(id))?;
+        place.generation += 1;
+        self.vacant.push(id.index);
+        Ok(sequence)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.vacant.len()
+    }
+
+    /// Places, and those of them that are listed as vacant.
+    pub(super) fn places(&self) -> (usize, &[usize]) {
+        (self.places.len(), &self.vacant)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Sequence)> {
+        let places = self.places.iter().enumerate();
+        places.filter_map(|(index, place)| place.sequence.as_ref().map(|sequence| (index, sequence)))
+    }
+}
+
+fn stale(id: SeqId) -> KvError {
+    KvError::StaleSequence { index: id.index, generation: id.generation }
+}
