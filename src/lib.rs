@@ -3,6 +3,8 @@
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 pub mod backend;
+pub mod graph;
+pub mod model;
 pub mod quant;
 mod token;
 
