@@ -7,5 +7,6 @@ pub mod graph;
 pub mod model;
 pub mod quant;
 mod token;
+pub mod weights;
 
 pub use token::TokenId;
