@@ -7,13 +7,96 @@
 
 #![forbid(unsafe_code)]
 
+mod decoder;
+mod family;
+mod hyper;
+mod load;
+mod rope;
+
 use crate::backend::{BackendError, KvLayout, PageId, StepInput, StepLimits};
 use crate::graph::GraphError;
+use crate::weights::WeightsError;
+pub use family::{FAMILIES, Family, LocalLayers};
+pub use hyper::{LocalAttention, ModelConfig};
+pub use load::{LoadOptions, LoadProgress, Model};
 
 /// Why a model could not be made, or could not run a step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
+    /// No such family.
+    #[error("architecture {found:?} is not supported; supported: {supported}")]
+    Architecture {
+        /// `general.architecture` of the file.
+        found: String,
+        /// The families there are.
+        supported: String,
+    },
+    /// A hyperparameter is missing, absurd, or contradicts another or the tensors.
+    #[error("{key}: expected {expected}, found {found}")]
+    Key {
+        /// The metadata key.
+        key: String,
+        /// What it must be.
+        expected: String,
+        /// What the file says.
+        found: String,
+    },
+    /// The model needs a tensor that the file lacks.
+    #[error("tensor {tensor} is missing: expected {expected}")]
+    MissingTensor {
+        /// Its name.
+        tensor: String,
+        /// The shape that the hyperparameters ask for, `[rows, columns]`.
+        expected: String,
+    },
+    /// A tensor's shape contradicts the hyperparameters.
+    #[error("tensor {tensor}: expected {expected}, found {found}")]
+    TensorShape {
+        /// Its name.
+        tensor: String,
+        /// The shape that the hyperparameters ask for, `[rows, columns]`.
+        expected: String,
+        /// Its shape in the file.
+        found: String,
+    },
+    /// The file has a tensor that the family has no use for: its model is another one.
+    #[error("tensor {tensor} has no place in a {family} model")]
+    UnusedTensor {
+        /// Its name.
+        tensor: String,
+        /// The family.
+        family: &'static str,
+    },
+    /// A context that the model was not made for.
+    #[error("a context of {asked} tokens: expected 1 to {trained}, the trained context")]
+    Context {
+        /// Tokens asked for.
+        asked: usize,
+        /// Tokens it was trained for.
+        trained: usize,
+    },
+    /// The KV budget does not hold one sequence of the longest context.
+    #[error("a KV budget of {bytes} bytes: a context of {context_max} tokens needs {bytes_needed} bytes")]
+    KvBudget {
+        /// The budget.
+        bytes: usize,
+        /// The least budget for the context.
+        bytes_needed: usize,
+        /// The context asked for, in tokens.
+        context_max: usize,
+    },
+    /// A buffer for logits of another length.
+    #[error("a buffer of {found} logits, expected {expected}")]
+    Logits {
+        /// The vocabulary's size.
+        expected: usize,
+        /// Elements of the buffer.
+        found: usize,
+    },
+    /// The file could not be read.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// The graph could not be built, compiled or run.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -57,7 +140,8 @@ pub trait Decoder: Send {
     /// Copies out the logits, `[vocab_size]`, of output number `output` of the last step.
     ///
     /// # Errors
-    /// [`ModelError::Output`] if the last step had no such output.
+    /// [`ModelError::Output`] if the last step had no such output, [`ModelError::Logits`] if `out`
+    /// is not as long as the vocabulary.
     fn logits(&self, output: usize, out: &mut [f32]) -> Result<(), ModelError>;
 
     /// Copies one page onto another, in all layers.
