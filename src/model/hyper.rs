@@ -229,6 +229,11 @@ impl<'f> Reader<'f> {
             let expected = format!("{rows}, the rows of token_embd.weight");
             return Err(key(&self.name("vocab_size"), &expected, &told.to_string()));
         }
+        let pieces = self.metadata.strings("tokenizer.ggml.tokens")?.map_or(0, <[String]>::len);
+        if pieces > rows {
+            let expected = format!("at most {rows} pieces, the rows of token_embd.weight");
+            return Err(key("tokenizer.ggml.tokens", &expected, &pieces.to_string()));
+        }
         Ok(rows)
     }
 
@@ -314,8 +319,8 @@ impl<'f> Reader<'f> {
     }
 
     fn attention_scale(&self, embedding_length: usize, heads: Heads) -> Result<f32, ModelError> {
-        if let Some(scale) = self.float("attention.scale")?.filter(|&scale| scale != 0.0) {
-            return Ok(scale as f32);
+        if self.float("attention.scale")?.is_some_and(|scale| scale != 0.0) {
+            return Ok(self.positive("attention.scale", 1.0)? as f32);
         }
         // Gemma 3 27B alone scales by its model width a head, and no key of its files says so.
         let wide = self.family.name == "gemma3" && self.block_count()? == 62;

@@ -1,12 +1,10 @@
-//! Loading: one weight after the other goes from the file to the backend, and its source pages
-//! are released, so that weights are resident once.
+//! A loaded model: its graph compiled, its weights on a backend, its pages allocated.
 
-use crate::backend::{
-    Backend, KvDtype, KvLayout, PAGE_TOKENS, PageId, Precision, StepInput, StepLimits, Weights,
-};
-use crate::graph::{CompileOptions, Fusion, KvMemory, MatrixSpec, Plan, Session};
+use crate::backend::{Backend, KvDtype, KvLayout, PAGE_TOKENS, PageId, Precision, StepInput, StepLimits};
+use crate::graph::{CompileOptions, Fusion, KvMemory, Session};
 use crate::weights::ModelFile;
 
+use super::upload::upload;
 use super::{Decoder, ModelConfig, ModelError, decoder};
 
 /// How a model is loaded.
@@ -72,7 +70,7 @@ impl<B: Backend> Model<B> {
             fuse: Fusion::On,
             activations: options.activations,
         })?;
-        let weights = Loader { file, backend: &backend, options }.weights(&plan, progress)?;
+        let weights = upload(file, &plan, &backend, progress)?;
         let fingerprint = fingerprint::<B>(file, kv.layout, options);
         let session = Session::new(backend, plan, weights, Some(kv))?;
         let config = config.clone();
@@ -130,50 +128,6 @@ fn fingerprint<B: Backend>(file: &ModelFile, layout: KvLayout, options: &LoadOpt
     let made = format!("{} {layout:?} {:?}", std::any::type_name::<B>(), options.activations);
     hash.update(made.as_bytes());
     *hash.finalize().as_bytes()
-}
-
-struct Loader<'a, B: Backend> {
-    file: &'a ModelFile,
-    backend: &'a B,
-    options: &'a LoadOptions,
-}
-
-impl<B: Backend> Loader<'_, B> {
-    fn weights(
-        &self,
-        plan: &Plan,
-        progress: &mut dyn FnMut(LoadProgress<'_>),
-    ) -> Result<Weights<B>, ModelError> {
-        let bytes = |name: &str| self.file.tensor(name).map_or(0, |info| info.bytes);
-        let names = plan.matrices().iter().map(|spec| &spec.name);
-        let names = names.chain(plan.vectors().iter().map(|spec| &spec.name));
-        let (mut done, total, mut bytes_done) = (0, names.clone().count(), 0);
-        let bytes_total = names.map(|name| bytes(name)).sum();
-        let mut report = |name: &str| {
-            done += 1;
-            bytes_done += bytes(name);
-            progress(LoadProgress { tensor: name, done, total, bytes_done, bytes_total });
-        };
-        let mut weights = Weights { matrices: Vec::new(), vectors: Vec::new() };
-        for (index, spec) in plan.matrices().iter().enumerate() {
-            if let Some(next) = plan.matrices().get(index + 1) {
-                self.file.prefetch(&next.name);
-            }
-            weights.matrices.push(self.matrix(spec)?);
-            self.file.release(&spec.name);
-            report(&spec.name);
-        }
-        for spec in plan.vectors() {
-            weights.vectors.push(self.backend.upload_vector(&self.file.vector(&spec.name)?)?);
-            report(&spec.name);
-        }
-        Ok(weights)
-    }
-
-    fn matrix(&self, spec: &MatrixSpec) -> Result<B::Matrix, ModelError> {
-        let matrix = self.file.matrix(&spec.name)?;
-        Ok(self.backend.prepare(matrix)?)
-    }
 }
 
 impl<B: Backend> Decoder for Model<B> {

@@ -1,8 +1,8 @@
 //! Models: what a file says becomes a decoder that runs steps.
 //!
 //! `family` is the table of supported architectures, `hyper` parses and checks hyperparameters,
-//! `rope` turns scaling schemes into frequencies, `decoder` builds the graph, and `load` brings
-//! the weights to a backend. [`Decoder`] is all that the engine knows of a model; which sequences
+//! `rope` turns scaling schemes into frequencies, `decoder` builds the graph, `load` compiles it
+//! and `upload` brings the weights to a backend. [`Decoder`] is all that the engine knows of a model; which sequences
 //! there are, and what is sampled, is not known here.
 
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ mod family;
 mod hyper;
 mod load;
 mod rope;
+mod upload;
 
 use crate::backend::{BackendError, KvLayout, PageId, StepInput, StepLimits};
 use crate::graph::GraphError;
