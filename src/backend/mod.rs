@@ -4,6 +4,7 @@
 //! `reference` (f64, the specification), `cpu` (portable, AVX2, AVX-512, NEON). A backend knows
 //! nothing of models, sequences or text.
 
+pub mod cpu;
 mod ops;
 mod step;
 

@@ -1,0 +1,246 @@
+//! Lanes on AVX2 with FMA and F16C: two registers a vector.
+//!
+//! `vpmaddubsw` saturates at 16 bits, so codes of 8 bits go through it as |code| times the
+//! activation with the code's sign: 2 · 128 · 127 fits. Codes of 4 bits fit as they are.
+
+use core::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::lanes::Lanes;
+
+/// AVX2, FMA and F16C.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2;
+
+type F = [__m256; 2];
+type I = [__m256i; 2];
+
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+/// The same instruction on both halves.
+macro_rules! both {
+    ($f:expr; $a:expr) => {
+        unsafe { [$f($a[0]), $f($a[1])] }
+    };
+    ($f:expr; $a:expr, $b:expr) => {
+        unsafe { [$f($a[0], $b[0]), $f($a[1], $b[1])] }
+    };
+    ($f:expr; $a:expr, $b:expr, $c:expr) => {
+        unsafe { [$f($a[0], $b[0], $c[0]), $f($a[1], $b[1], $c[1])] }
+    };
+}
+
+// SAFETY of every method below: the trait's contract gives the features and the pointers.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Lanes for Avx2 {
+    type F = F;
+    type I = I;
+    type C = I;
+
+    const BYTE_BIAS: i32 = 128;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> F {
+        unsafe { [_mm256_set1_ps(x); 2] }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> F {
+        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: F) {
+        unsafe {
+            _mm256_storeu_ps(p, v[0]);
+            _mm256_storeu_ps(p.add(8), v[1]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn add(a: F, b: F) -> F {
+        both!(_mm256_add_ps; a, b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: F, b: F) -> F {
+        both!(_mm256_sub_ps; a, b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: F, b: F) -> F {
+        both!(_mm256_mul_ps; a, b)
+    }
+    #[inline(always)]
+    unsafe fn div(a: F, b: F) -> F {
+        both!(_mm256_div_ps; a, b)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: F, b: F, c: F) -> F {
+        both!(_mm256_fmadd_ps; a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn min(a: F, b: F) -> F {
+        both!(_mm256_min_ps; a, b)
+    }
+    #[inline(always)]
+    unsafe fn max(a: F, b: F) -> F {
+        both!(_mm256_max_ps; a, b)
+    }
+    #[inline(always)]
+    unsafe fn abs(a: F) -> F {
+        let sign = unsafe { [_mm256_set1_ps(-0.0); 2] };
+        both!(_mm256_andnot_ps; sign, a)
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: F) -> F {
+        both!(_mm256_sqrt_ps; a)
+    }
+    #[inline(always)]
+    unsafe fn round(a: F) -> F {
+        both!(_mm256_round_ps::<NEAREST>; a)
+    }
+    #[inline(always)]
+    unsafe fn exp2_int(n: F) -> F {
+        let bias = unsafe { [_mm256_set1_epi32(127); 2] };
+        let n = both!(_mm256_cvtps_epi32; n);
+        let biased = both!(_mm256_add_epi32; n, bias);
+        let bits = both!(_mm256_slli_epi32::<23>; biased);
+        both!(_mm256_castsi256_ps; bits)
+    }
+    #[inline(always)]
+    unsafe fn zero_below(v: F, x: F, limit: F) -> F {
+        let keep = both!(_mm256_cmp_ps::<_CMP_NLT_UQ>; x, limit);
+        both!(_mm256_and_ps; keep, v)
+    }
+    #[inline(always)]
+    unsafe fn reduce_add(a: F) -> f32 {
+        unsafe {
+            let half = _mm256_add_ps(a[0], a[1]);
+            let quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            let pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+            _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn reduce_max(a: F) -> f32 {
+        unsafe {
+            let half = _mm256_max_ps(a[0], a[1]);
+            let quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            let pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+            _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> F {
+        unsafe {
+            let halves = [_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(8).cast())];
+            [_mm256_cvtph_ps(halves[0]), _mm256_cvtph_ps(halves[1])]
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: F) {
+        unsafe {
+            let high = Self::min(Self::splat(65504.0), v);
+            let bounded = Self::max(Self::splat(-65504.0), high);
+            _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bounded[0]));
+            _mm_storeu_si128(p.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(bounded[1]));
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> F {
+        let halves = unsafe { [_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(8).cast())] };
+        let wide = both!(_mm256_cvtepu16_epi32; halves);
+        let bits = both!(_mm256_slli_epi32::<16>; wide);
+        both!(_mm256_castsi256_ps; bits)
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> F {
+        let bytes = unsafe { _mm_loadu_si128(p.cast()) };
+        let wide = unsafe { [_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))] };
+        both!(_mm256_cvtepi32_ps; wide)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_i32(x: i32) -> I {
+        unsafe { [_mm256_set1_epi32(x); 2] }
+    }
+    #[inline(always)]
+    unsafe fn add_i32(a: I, b: I) -> I {
+        both!(_mm256_add_epi32; a, b)
+    }
+    #[inline(always)]
+    unsafe fn sub_i32(a: I, b: I) -> I {
+        both!(_mm256_sub_epi32; a, b)
+    }
+    #[inline(always)]
+    unsafe fn shl<const BITS: u32>(a: I) -> I {
+        let count = unsafe { _mm_cvtsi32_si128(BITS as i32) };
+        both!(_mm256_sll_epi32; a, [count; 2])
+    }
+    #[inline(always)]
+    unsafe fn to_f32(a: I) -> F {
+        both!(_mm256_cvtepi32_ps; a)
+    }
+    #[inline(always)]
+    unsafe fn to_i32(a: F) -> I {
+        both!(_mm256_cvtps_epi32; a)
+    }
+    #[inline(always)]
+    unsafe fn reduce_add_i32(a: I) -> i32 {
+        unsafe {
+            let half = _mm256_add_epi32(a[0], a[1]);
+            let quarter = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
+            let pair = _mm_add_epi32(quarter, _mm_unpackhi_epi64(quarter, quarter));
+            _mm_cvtsi128_si32(_mm_add_epi32(pair, _mm_shuffle_epi32::<1>(pair)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, v: I) {
+        unsafe {
+            // Packing works within 128-bit halves: [0..4, 8..12 | 4..8, 12..16].
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(v[0], v[1]));
+            let (low, high) = (_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            _mm_storeu_si128(p.cast(), _mm_packs_epi16(low, high));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn bytes(p: *const u8) -> I {
+        let flip = unsafe { [_mm256_set1_epi8(-128); 2] };
+        let codes = unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())] };
+        both!(_mm256_xor_si256; codes, flip)
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8) -> (I, I) {
+        let mask = unsafe { [_mm256_set1_epi8(15); 2] };
+        let codes = unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())] };
+        let shifted = both!(_mm256_srli_epi16::<4>; codes);
+        (both!(_mm256_and_si256; codes, mask), both!(_mm256_and_si256; shifted, mask))
+    }
+    #[inline(always)]
+    unsafe fn dot_bytes(acc: I, codes: I, a: *const i8) -> I {
+        let (a, ones) =
+            unsafe { (_mm256_set1_epi32(a.cast::<i32>().read_unaligned()), _mm256_set1_epi16(1)) };
+        let magnitude = both!(_mm256_abs_epi8; codes);
+        let signed = both!(_mm256_sign_epi8; [a; 2], codes);
+        let pairs = both!(_mm256_maddubs_epi16; magnitude, signed);
+        let quads = both!(_mm256_madd_epi16; pairs, [ones; 2]);
+        both!(_mm256_add_epi32; acc, quads)
+    }
+    #[inline(always)]
+    unsafe fn dot_nibbles(acc: I, codes: I, a: *const i8) -> I {
+        let (a, ones) =
+            unsafe { (_mm256_set1_epi32(a.cast::<i32>().read_unaligned()), _mm256_set1_epi16(1)) };
+        let pairs = both!(_mm256_maddubs_epi16; codes, [a; 2]);
+        let quads = both!(_mm256_madd_epi16; pairs, [ones; 2]);
+        both!(_mm256_add_epi32; acc, quads)
+    }
+    #[inline(always)]
+    unsafe fn widen<const K: u32>(codes: I) -> I {
+        let up = unsafe { [_mm_cvtsi32_si128(24 - 8 * K as i32); 2] };
+        let top = both!(_mm256_sll_epi32; codes, up);
+        both!(_mm256_srai_epi32::<24>; top)
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}

@@ -1,0 +1,194 @@
+//! Lanes on AVX-512 with VNNI: one register a vector, and `vpdpbusd` for the dot product.
+
+use core::arch::x86_64::*;
+
+use half::{bf16, f16};
+
+use super::lanes::Lanes;
+
+/// AVX-512 F, BW, DQ, VL and VNNI.
+#[derive(Clone, Copy)]
+pub(super) struct Avx512;
+
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+// SAFETY of every method below: the trait's contract gives the features and the pointers.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Lanes for Avx512 {
+    type F = __m512;
+    type I = __m512i;
+    type C = __m512i;
+
+    const BYTE_BIAS: i32 = 0;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: __m512) {
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn min(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_min_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn abs(a: __m512) -> __m512 {
+        unsafe { _mm512_abs_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn sqrt(a: __m512) -> __m512 {
+        unsafe { _mm512_sqrt_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn round(a: __m512) -> __m512 {
+        unsafe { _mm512_roundscale_ps::<NEAREST>(a) }
+    }
+    #[inline(always)]
+    unsafe fn exp2_int(n: __m512) -> __m512 {
+        unsafe {
+            let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
+        }
+    }
+    #[inline(always)]
+    unsafe fn zero_below(v: __m512, x: __m512, limit: __m512) -> __m512 {
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, limit), v) }
+    }
+    #[inline(always)]
+    unsafe fn reduce_add(a: __m512) -> f32 {
+        unsafe {
+            let half = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            let pair = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+            _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn reduce_max(a: __m512) -> f32 {
+        unsafe {
+            let half = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
+            let quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            let pair = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+            _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: __m512) {
+        unsafe {
+            let high = _mm512_min_ps(_mm512_set1_ps(65504.0), v);
+            let bounded = _mm512_max_ps(_mm512_set1_ps(-65504.0), high);
+            _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(bounded));
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> __m512 {
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_i32(x: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(x) }
+    }
+    #[inline(always)]
+    unsafe fn add_i32(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub_i32(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_sub_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn shl<const BITS: u32>(a: __m512i) -> __m512i {
+        unsafe { _mm512_slli_epi32::<BITS>(a) }
+    }
+    #[inline(always)]
+    unsafe fn to_f32(a: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(a) }
+    }
+    #[inline(always)]
+    unsafe fn to_i32(a: __m512) -> __m512i {
+        unsafe { _mm512_cvtps_epi32(a) }
+    }
+    #[inline(always)]
+    unsafe fn reduce_add_i32(a: __m512i) -> i32 {
+        unsafe { _mm512_reduce_add_epi32(a) }
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, v: __m512i) {
+        unsafe { _mm_storeu_si128(p.cast(), _mm512_cvtsepi32_epi8(v)) }
+    }
+
+    #[inline(always)]
+    unsafe fn bytes(p: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8) -> (__m512i, __m512i) {
+        unsafe {
+            let both = _mm512_loadu_si512(p.cast());
+            let mask = _mm512_set1_epi8(15);
+            (_mm512_and_si512(both, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_bytes(acc: __m512i, codes: __m512i, a: *const i8) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(a.cast::<i32>().read_unaligned())) }
+    }
+    #[inline(always)]
+    unsafe fn dot_nibbles(acc: __m512i, codes: __m512i, a: *const i8) -> __m512i {
+        unsafe { Self::dot_bytes(acc, codes, a) }
+    }
+    #[inline(always)]
+    unsafe fn widen<const K: u32>(codes: __m512i) -> __m512i {
+        unsafe {
+            let count = _mm_cvtsi32_si128(8 * K as i32);
+            _mm512_and_si512(_mm512_srl_epi32(codes, count), _mm512_set1_epi32(255))
+        }
+    }
+    #[inline(always)]
+    unsafe fn prefetch(p: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}

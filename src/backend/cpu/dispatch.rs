@@ -1,0 +1,184 @@
+//! Instruction sets: which there are, which this machine has, and the one place where a kernel
+//! written over [`Lanes`] becomes code for each of them.
+
+use std::fmt;
+use std::str::FromStr;
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+use super::avx512::Avx512;
+use super::lanes::Lanes;
+#[cfg(target_arch = "aarch64")]
+use super::neon::{Dotprod, I8mm};
+use super::portable::Portable;
+
+/// An instruction set that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Isa {
+    /// What the target's baseline has.
+    Portable,
+    /// x86-64 with AVX2, FMA and F16C.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
+    Avx512,
+    /// aarch64 with `sdot`.
+    NeonDotprod,
+    /// aarch64 with `usdot`.
+    NeonI8mm,
+}
+
+impl Isa {
+    const ALL: [Isa; 5] = [Isa::Avx512, Isa::NeonI8mm, Isa::Avx2, Isa::NeonDotprod, Isa::Portable];
+
+    /// The best that this machine has.
+    pub fn detect() -> Isa {
+        Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
+    }
+
+    /// All that this machine has, best first.
+    pub fn available() -> Vec<Isa> {
+        Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect()
+    }
+
+    /// Whether this machine has it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Isa::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => has_avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => has_avx2() && has_avx512(),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotprod => std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => {
+                std::arch::is_aarch64_feature_detected!("dotprod")
+                    && std::arch::is_aarch64_feature_detected!("i8mm")
+            }
+            #[allow(unreachable_patterns)]
+            _ => false,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+            Isa::NeonDotprod => "dotprod",
+            Isa::NeonI8mm => "i8mm",
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx512() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512vnni")
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is no instruction set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected portable, avx2, avx512, dotprod or i8mm, found {0:?}")]
+pub struct UnknownIsa(String);
+
+impl FromStr for Isa {
+    type Err = UnknownIsa;
+
+    fn from_str(text: &str) -> Result<Isa, UnknownIsa> {
+        Isa::ALL.into_iter().find(|isa| isa.name() == text).ok_or_else(|| UnknownIsa(text.into()))
+    }
+}
+
+/// An operation cut into chunks that threads work off in any order.
+///
+/// Implementors are the operation's operands; `run` does one chunk. It must be `#[inline(always)]`,
+/// and so must all that it calls on hot paths, to become part of an instruction set's own function.
+pub(super) trait Kernel: Sync {
+    /// Does chunk `chunk`. `worker` is below the pool's thread count, and no two chunks that run
+    /// at the same time have the same one.
+    ///
+    /// # Safety
+    /// The CPU has the features of `L`; `chunk` is below the number of chunks that the operands
+    /// were made for; no chunk runs twice at the same time; the operands' pointers are valid and
+    /// what different chunks write does not overlap.
+    unsafe fn run<L: Lanes>(&self, chunk: usize, worker: usize);
+}
+
+/// [`Kernel::run`] compiled for one instruction set; its safety contract is the same.
+pub(super) type Entry<K> = unsafe fn(&K, usize, usize);
+
+/// The code of kernel `K` for `isa`, which must be available where it is called.
+pub(super) fn entry<K: Kernel>(isa: Isa) -> Entry<K> {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => run_avx2::<K>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => run_avx512::<K>,
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonDotprod => run_dotprod::<K>,
+        #[cfg(target_arch = "aarch64")]
+        Isa::NeonI8mm => run_i8mm::<K>,
+        _ => run_portable::<K>,
+    }
+}
+
+/// One function an instruction set: its name, its features, its lanes.
+macro_rules! entries {
+    ($($arch:literal $name:ident $features:literal $lanes:ty;)*) => {$(
+        #[cfg(target_arch = $arch)]
+        #[target_feature(enable = $features)]
+        unsafe fn $name<K: Kernel>(kernel: &K, chunk: usize, worker: usize) {
+            // SAFETY: the caller keeps the contract of `Kernel::run`.
+            unsafe { kernel.run::<$lanes>(chunk, worker) }
+        }
+    )*};
+}
+
+entries! {
+    "x86_64" run_avx2 "avx2,fma,f16c" Avx2;
+    "x86_64" run_avx512 "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni" Avx512;
+    "aarch64" run_dotprod "neon,dotprod" Dotprod;
+    "aarch64" run_i8mm "neon,dotprod,i8mm" I8mm;
+}
+
+unsafe fn run_portable<K: Kernel>(kernel: &K, chunk: usize, worker: usize) {
+    // SAFETY: the caller keeps the contract of `Kernel::run`; `Portable` needs no feature.
+    unsafe { kernel.run::<Portable>(chunk, worker) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_strangers_are_refused() {
+        for isa in Isa::ALL {
+            assert_eq!(isa.to_string().parse(), Ok(isa));
+        }
+        let refused = "sse9".parse::<Isa>().unwrap_err();
+        assert_eq!(refused.to_string(), "expected portable, avx2, avx512, dotprod or i8mm, found \"sse9\"");
+    }
+
+    #[test]
+    fn the_best_is_the_first_available() {
+        let available = Isa::available();
+        assert_eq!(available.first(), Some(&Isa::detect()));
+        assert_eq!(available.last(), Some(&Isa::Portable));
+    }
+}

@@ -1,0 +1,185 @@
+//! The vector abstraction that every CPU kernel is written over: sixteen virtual lanes.
+//!
+//! A kernel is one function generic over [`Lanes`]; `portable`, `avx2`, `avx512` and `neon` supply
+//! the primitives and `dispatch` instantiates the kernel for each instruction set. Nothing here
+//! knows what a kernel computes.
+
+use half::{bf16, f16};
+
+/// Lanes of a virtual vector.
+pub(super) const LANES: usize = 16;
+
+/// Sixteen lanes of one instruction set.
+///
+/// Every method is `#[inline(always)]` so that it becomes part of the `#[target_feature]` function
+/// that `dispatch` instantiates. Results of `add`, `sub`, `mul`, `div`, `sqrt` are IEEE-rounded;
+/// reductions add in an order that depends on nothing but the implementation.
+///
+/// # Safety
+/// All methods: the CPU has the implementation's features (`dispatch` has checked), and a pointer
+/// is valid for the sixteen elements (or the count) that the method reads or writes. Pointers need
+/// no more alignment than their element type.
+pub(super) trait Lanes: Copy + 'static {
+    /// Sixteen f32.
+    type F: Copy;
+    /// Sixteen i32.
+    type I: Copy;
+    /// Sixteen rows of four code bytes.
+    type C: Copy;
+
+    /// What [`Lanes::bytes`] subtracts from each code before the dot product sees it.
+    const BYTE_BIAS: i32;
+
+    /// All lanes `x`.
+    unsafe fn splat(x: f32) -> Self::F;
+    /// Sixteen f32 from memory.
+    unsafe fn load(p: *const f32) -> Self::F;
+    /// Sixteen f32 to memory.
+    unsafe fn store(p: *mut f32, v: Self::F);
+    /// `a + b`
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    /// `a - b`
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b`
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    /// `a / b`
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, rounded once where the CPU can.
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The smaller; `b` if it is NaN.
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// The larger; `b` if it is NaN.
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
+    /// `|a|`
+    unsafe fn abs(a: Self::F) -> Self::F;
+    /// Square root.
+    unsafe fn sqrt(a: Self::F) -> Self::F;
+    /// The nearest integer, ties to even; `|a|` below 2^31.
+    unsafe fn round(a: Self::F) -> Self::F;
+    /// `2^n` for integral `n` in -126..=127.
+    unsafe fn exp2_int(n: Self::F) -> Self::F;
+    /// `v` where `x >= limit` or `x` is NaN, else 0.
+    unsafe fn zero_below(v: Self::F, x: Self::F, limit: Self::F) -> Self::F;
+    /// The sum of all lanes.
+    unsafe fn reduce_add(a: Self::F) -> f32;
+    /// The largest lane; NaN lanes may be passed over.
+    unsafe fn reduce_max(a: Self::F) -> f32;
+
+    /// Sixteen half-precision values, widened.
+    unsafe fn load_f16(p: *const f16) -> Self::F;
+    /// Sixteen values rounded to half precision, ties to even, saturated to ±65504 (NaN stays).
+    unsafe fn store_f16(p: *mut f16, v: Self::F);
+    /// Sixteen bfloat16 values, widened.
+    unsafe fn load_bf16(p: *const bf16) -> Self::F;
+    /// Sixteen signed bytes, as f32.
+    unsafe fn load_i8(p: *const i8) -> Self::F;
+
+    /// All lanes `x`.
+    unsafe fn splat_i32(x: i32) -> Self::I;
+    /// `a + b`, wrapping.
+    unsafe fn add_i32(a: Self::I, b: Self::I) -> Self::I;
+    /// `a - b`, wrapping.
+    unsafe fn sub_i32(a: Self::I, b: Self::I) -> Self::I;
+    /// `a << BITS`
+    unsafe fn shl<const BITS: u32>(a: Self::I) -> Self::I;
+    /// As f32, ties to even.
+    unsafe fn to_f32(a: Self::I) -> Self::F;
+    /// The nearest integers, ties to even.
+    unsafe fn to_i32(a: Self::F) -> Self::I;
+    /// The sum of all lanes, wrapping.
+    unsafe fn reduce_add_i32(a: Self::I) -> i32;
+    /// Sixteen bytes; values beyond i8 saturate.
+    unsafe fn store_i8(p: *mut i8, v: Self::I);
+
+    /// 64 codes, each a byte less [`Lanes::BYTE_BIAS`]; for [`Lanes::dot_bytes`].
+    unsafe fn bytes(p: *const u8) -> Self::C;
+    /// 64 bytes of two 4-bit codes: the low ones and the high ones, for [`Lanes::dot_nibbles`].
+    unsafe fn nibbles(p: *const u8) -> (Self::C, Self::C);
+    /// `acc[r] += sum over k of codes[r][k] * a[k]`, exactly; `a` are four bytes in -127..=127.
+    unsafe fn dot_bytes(acc: Self::I, codes: Self::C, a: *const i8) -> Self::I;
+    /// The same for codes in 0..=15.
+    unsafe fn dot_nibbles(acc: Self::I, codes: Self::C, a: *const i8) -> Self::I;
+    /// Byte `K` of each row, as the dot product sees it.
+    unsafe fn widen<const K: u32>(codes: Self::C) -> Self::I;
+
+    /// Asks for the cache line at `p`, which need not be valid.
+    #[inline(always)]
+    unsafe fn prefetch(_p: *const u8) {}
+
+    /// The first `n` lanes from memory, the others 0.
+    #[inline(always)]
+    unsafe fn load_partial(p: *const f32, n: usize) -> Self::F {
+        let mut lanes = [0.0f32; LANES];
+        // SAFETY: `n` elements are readable by contract, and at most LANES are copied.
+        unsafe {
+            core::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n.min(LANES));
+            Self::load(lanes.as_ptr())
+        }
+    }
+
+    /// The first `n` lanes to memory.
+    #[inline(always)]
+    unsafe fn store_partial(p: *mut f32, n: usize, v: Self::F) {
+        let mut lanes = [0.0f32; LANES];
+        // SAFETY: `n` elements are writable by contract, and at most LANES are copied.
+        unsafe {
+            Self::store(lanes.as_mut_ptr(), v);
+            core::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n.min(LANES));
+        }
+    }
+
+    /// `e^x` within 2 ulp; 0 below -87.33 (no subnormals), saturating above 88.37; NaN stays.
+    ///
+    /// `x = n ln 2 + r` with the product's error carried (Cody and Waite 1980), and `e^r` by a
+    /// polynomial of degree 6, interpolated at Chebyshev nodes of `|r| <= ln 2 / 2`.
+    #[inline(always)]
+    unsafe fn exp(x: Self::F) -> Self::F {
+        // SAFETY: register arithmetic; the caller vouches for the CPU's features.
+        unsafe {
+            let c = Self::splat;
+            let bounded = Self::min(c(88.37), Self::max(c(EXP_MIN), x));
+            let n = Self::round(Self::mul(bounded, c(core::f32::consts::LOG2_E)));
+            let r = Self::fma(n, c(-LN2_HIGH), bounded);
+            let r = Self::fma(n, c(-LN2_LOW), r);
+            let mut q = c(EXP_POLY[4]);
+            q = Self::fma(q, r, c(EXP_POLY[3]));
+            q = Self::fma(q, r, c(EXP_POLY[2]));
+            q = Self::fma(q, r, c(EXP_POLY[1]));
+            q = Self::fma(q, r, c(EXP_POLY[0]));
+            let e = Self::add(Self::fma(q, Self::mul(r, r), r), c(1.0));
+            Self::zero_below(Self::mul(e, Self::exp2_int(n)), x, c(EXP_MIN))
+        }
+    }
+
+    /// `x / (1 + e^-x)`
+    #[inline(always)]
+    unsafe fn silu(x: Self::F) -> Self::F {
+        // SAFETY: register arithmetic; the caller vouches for the CPU's features.
+        unsafe {
+            let e = Self::exp(Self::sub(Self::splat(0.0), x));
+            Self::div(x, Self::add(Self::splat(1.0), e))
+        }
+    }
+
+    /// `x/2 (1 + tanh u)` with `u = sqrt(2/pi) (x + 0.044715 x^3)`, as `x / (1 + e^-2u)`.
+    #[inline(always)]
+    unsafe fn gelu_tanh(x: Self::F) -> Self::F {
+        // SAFETY: register arithmetic; the caller vouches for the CPU's features.
+        unsafe {
+            let cubic = Self::fma(Self::mul(x, x), Self::splat(GELU_CUBIC), Self::splat(GELU_LINEAR));
+            let e = Self::exp(Self::mul(x, cubic));
+            Self::div(x, Self::add(Self::splat(1.0), e))
+        }
+    }
+}
+
+/// Below this `exp` is 0: the last argument whose result is a normal number.
+const EXP_MIN: f32 = -87.33;
+/// ln 2 to 12 bits, so that `n · LN2_HIGH` is exact, and the rest.
+const LN2_HIGH: f32 = 0.693_359_4;
+const LN2_LOW: f32 = -2.121_944_4e-4;
+/// `(e^r − 1 − r) / r²` on `|r| <= ln 2 / 2`, relative error of `e^r` 2e-9.
+const EXP_POLY: [f32; 5] = [0.5, 0.16666576, 0.041666556, 0.008363179, 0.0013926184];
+/// `−2 sqrt(2/pi)` and that times 0.044715.
+const GELU_LINEAR: f32 = -1.595_769_1;
+const GELU_CUBIC: f32 = -0.071_354_814;
