@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use ottava::backend::{
-    KvDtype, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence,
+    KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, StepInput, StepLimits, StepSequence,
     cpu::{Compute, Cpu, CpuOptions, Isa},
 };
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
@@ -86,7 +86,7 @@ fn load(file: &ModelFile, isa: Isa, mode: Mode) -> Model<Cpu> {
         kv_dtype: mode.kv,
         kv_bytes: Bytes::mib(64).0,
         context_max: 256,
-        quantise: None,
+        activations: Precision::F32,
     };
     let cpu = Cpu::new(&options).expect("the instruction set is there");
     Model::load(file, &config, cpu, &options_load, &mut |_| {}).expect("the model loads")

@@ -9,7 +9,7 @@ use super::{Bytes, Device, Engine, EngineInfo, Shared};
 use crate::{
     Result,
     backend::{
-        BackendError, KvDtype, KvLayout, StepLimits,
+        BackendError, KvDtype, KvLayout, Precision, StepLimits,
         cpu::{Compute, Cpu, CpuOptions, Isa},
     },
     engine::{EngineConfig, Handle},
@@ -126,7 +126,7 @@ impl EngineBuilder {
     ///
     /// # Errors
     /// As [`EngineBuilder::build`].
-    pub fn build_with(self, progress: &mut dyn FnMut(LoadProgress)) -> Result<Engine> {
+    pub fn build_with(self, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Engine> {
         let started = Instant::now();
         if let Device::Cuda(index) = self.device {
             let reason = "this build has no CUDA backend".to_owned();
@@ -141,9 +141,9 @@ impl EngineBuilder {
         let layout_bytes = options.kv_bytes;
         let model = Model::load(&file, &config, backend, &options, progress)?;
         let info = EngineInfo {
-            name: config.name.clone().unwrap_or_else(|| file_stem(&self.model)),
+            name: model_name(&file),
             path: self.model,
-            device: model.describe(),
+            device: model.session().backend().describe(),
             threads,
             file_bytes: file.file_bytes(),
             weight_bytes: model.weight_bytes(),
@@ -163,19 +163,22 @@ impl EngineBuilder {
             self.context_max.unwrap_or(CONTEXT_DEFAULT.min(config.context_length)).min(config.context_length);
         let limits = StepLimits { tokens_max: STEP_TOKENS, outputs_max: STEP_OUTPUTS };
         let layout = KvLayout {
-            layers: config.layers,
+            layers: config.block_count,
             kv_heads: config.heads.kv,
             head_dim: config.heads.dim,
             dtype: self.kv_dtype,
         };
         let context_pages = context_max.div_ceil(crate::backend::PAGE_TOKENS);
         let kv_bytes = self.kv_budget.map_or(2 * context_pages * layout.page_bytes(), |bytes| bytes.0);
-        LoadOptions { limits, kv_dtype: self.kv_dtype, kv_bytes, context_max, quantise: None }
+        LoadOptions { limits, kv_dtype: self.kv_dtype, kv_bytes, context_max, activations: Precision::F32 }
     }
 }
 
-fn file_stem(path: &Path) -> String {
-    path.file_stem().map_or_else(|| "model".into(), |stem| stem.to_string_lossy().into_owned())
+/// What the file calls itself, else its own name.
+fn model_name(file: &ModelFile) -> String {
+    let stem = || file.path().file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned());
+    let name = file.metadata().str("general.name").ok().flatten();
+    name.map_or_else(stem, str::to_owned)
 }
 
 /// What turns text into tokens and back, as far as this build has it.

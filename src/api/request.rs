@@ -32,7 +32,7 @@ pub struct Request {
     stop: Vec<String>,
     ignore_eos: bool,
     window: Option<Window>,
-    top_logprobs: usize,
+    top_logprobs: Option<usize>,
 }
 
 impl Request {
@@ -63,7 +63,7 @@ impl Request {
             stop: Vec::new(),
             ignore_eos: false,
             window: None,
-            top_logprobs: 0,
+            top_logprobs: None,
         }
     }
 
@@ -111,7 +111,7 @@ impl Request {
 
     /// Gives the log-probabilities of the best `n` tokens with each token.
     pub fn top_logprobs(mut self, n: usize) -> Request {
-        self.top_logprobs = n;
+        self.top_logprobs = Some(n);
         self
     }
 
@@ -129,6 +129,7 @@ impl Request {
             window: self.window,
             text: Some(Arc::clone(vocab)),
             top: self.top_logprobs,
+            mask: None,
         }
     }
 }

@@ -103,6 +103,17 @@ pub struct Product {
     pub epilogue: Epilogue,
 }
 
+impl Product {
+    /// The matrices that the product reads.
+    pub fn matrices(&self) -> impl Iterator<Item = MatrixId> {
+        let up = match self.epilogue {
+            Epilogue::Gated { up, .. } => Some(up),
+            Epilogue::Write(_) => None,
+        };
+        std::iter::once(self.matrix).chain(up)
+    }
+}
+
 /// Products of one source with several matrices; the source is normalised and, where the backend
 /// does so, quantised once for all of them.
 #[derive(Clone, Debug, PartialEq)]

@@ -54,7 +54,7 @@ impl Inspect {
             Kv::Int8 => KvDtype::Int8,
         };
         let heads = config.heads;
-        let layout = KvLayout { layers: config.layers, kv_heads: heads.kv, head_dim: heads.dim, dtype };
+        let layout = KvLayout { layers: config.block_count, kv_heads: heads.kv, head_dim: heads.dim, dtype };
         Need { context, kv_bytes: context.div_ceil(PAGE_TOKENS).saturating_mul(layout.page_bytes()) }
     }
 

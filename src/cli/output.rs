@@ -58,7 +58,7 @@ impl LoadBar {
     }
 
     /// Moves the bar.
-    pub fn update(&self, progress: LoadProgress) {
+    pub fn update(&self, progress: LoadProgress<'_>) {
         self.0.set_length(progress.bytes_total);
         self.0.set_position(progress.bytes_done);
     }

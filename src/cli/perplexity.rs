@@ -59,7 +59,7 @@ impl Perplexity {
         let mut total = Total::default();
         for (index, chunk) in ids.chunks_exact(chunk_tokens).take(chunks).enumerate() {
             let mut chunk = chunk.to_vec();
-            if let (true, Some(bos)) = (engine.vocab().adds_bos(), engine.vocab().bos()) {
+            if let (true, Some(bos)) = (engine.vocab().add_bos(), engine.vocab().bos()) {
                 chunk[0] = bos;
             }
             // nll[i] belongs to the token i + 1: the second half without its first token.

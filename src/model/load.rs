@@ -1,6 +1,10 @@
 //! A loaded model: its graph compiled, its weights on a backend, its pages allocated.
 
-use crate::backend::{Backend, KvDtype, KvLayout, PAGE_TOKENS, PageId, Precision, StepInput, StepLimits};
+use std::collections::BTreeSet;
+
+use crate::backend::{
+    Backend, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, StepInput, StepLimits,
+};
 use crate::graph::{CompileOptions, Fusion, KvMemory, Session};
 use crate::weights::ModelFile;
 
@@ -96,6 +100,20 @@ impl<B: Backend> Model<B> {
     pub fn weight_bytes(&self) -> usize {
         let matrices = &self.session.weights().matrices;
         matrices.iter().map(|matrix| self.session.backend().matrix_bytes(matrix)).sum()
+    }
+}
+
+impl<B: Backend> Model<B> {
+    /// Bytes of weights that one decode step reads: each matrix that a product uses, once.
+    pub fn step_weight_bytes(&self) -> usize {
+        let products = self.session.plan().ops().iter().filter_map(|op| match op {
+            Op::Matmul(matmul) => Some(&matmul.products),
+            _ => None,
+        });
+        let matrices: BTreeSet<_> = products.flatten().flat_map(Product::matrices).collect();
+        let weights = &self.session.weights().matrices;
+        let bytes = |id: MatrixId| weights.get(id.0 as usize).map(|m| self.session.backend().matrix_bytes(m));
+        matrices.into_iter().filter_map(bytes).sum()
     }
 }
 

@@ -38,7 +38,7 @@ impl Sampler {
         &mut self,
         logits: &mut [f32],
         sampling: &Sampling,
-        mask: Option<&mut dyn TokenMask>,
+        mask: Option<&mut (dyn TokenMask + 'static)>,
         history: History<'_>,
     ) -> Result<TokenId, SampleError> {
         check_logits(logits)?;
