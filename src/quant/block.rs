@@ -185,10 +185,16 @@ pub(crate) fn widen_nibbles(split: &[u8], codes: &mut [u8]) {
 /// Sets bit 4 of code `i` where bit `i` of `bits` is set: the fifth bits of Q5_0 and Q5_1.
 pub(crate) fn add_fifth_bits(bits: &[u8], codes: &mut [u8]) {
     for (&byte, codes) in bits.iter().zip(codes.as_chunks_mut::<8>().0) {
-        for (bit, code) in codes.iter_mut().enumerate() {
-            *code |= (byte >> bit & 1) << 4;
-        }
+        *codes = (u64::from_le_bytes(*codes) | spread_bits(byte) << 4).to_le_bytes();
     }
+}
+
+/// Bit `i` of `bits` as the lowest bit of byte `i`.
+fn spread_bits(bits: u8) -> u64 {
+    // Byte `i` keeps bit `i` of its copy; adding 127 carries what is not zero into the top bit.
+    let own = (u64::from(bits) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
+    let low = 0x7f7f_7f7f_7f7f_7f7f;
+    (((own & low) + low) | own) >> 7 & 0x0101_0101_0101_0101
 }
 
 /// Packs 32 codes below 32 as Q5_0 and Q5_1 do: four bytes of fifth bits, sixteen of nibbles.
@@ -235,6 +241,14 @@ mod tests {
         let mut back = [0; 32];
         split_nibbles(&packed, &mut back);
         assert_eq!(back.as_slice(), split);
+    }
+
+    #[test]
+    fn every_byte_of_bits_spreads_bit_by_bit() {
+        for bits in 0..=255u8 {
+            let expected: [u8; 8] = std::array::from_fn(|i| bits >> i & 1);
+            assert_eq!(spread_bits(bits).to_le_bytes(), expected);
+        }
     }
 
     #[test]

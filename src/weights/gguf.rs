@@ -63,7 +63,7 @@ pub(super) fn parse(file: &Path, bytes: &[u8]) -> Parsed<Header> {
     }
     check_split(&metadata)?;
 
-    let entries = (0..tensor_count).map(|_| parse_tensor(&mut cursor)).collect::<Parsed<Vec<_>>>()?;
+    let entries = repeat(tensor_count, || parse_tensor(&mut cursor))?;
     let tensors = place_tensors(entries, cursor.at as u64, bytes.len() as u64, alignment)?;
     Ok(Header { version, metadata, tensors, bytes: cursor.at })
 }
@@ -202,13 +202,22 @@ fn parse_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Parsed<Array
         4 => Array::U32(cursor.scalars(found, u32::from_le_bytes)?),
         5 => Array::I32(cursor.scalars(found, i32::from_le_bytes)?),
         6 => Array::F32(cursor.scalars(found, f32::from_le_bytes)?),
-        7 => Array::Bool((0..found).map(|_| parse_bool(cursor, key)).collect::<Parsed<_>>()?),
-        8 => Array::String((0..found).map(|_| parse_string(cursor, key)).collect::<Parsed<_>>()?),
-        9 => Array::Nested((0..found).map(|_| parse_array(cursor, key, depth + 1)).collect::<Parsed<_>>()?),
+        7 => Array::Bool(repeat(found, || parse_bool(cursor, key))?),
+        8 => Array::String(repeat(found, || parse_string(cursor, key))?),
+        9 => Array::Nested(repeat(found, || parse_array(cursor, key, depth + 1))?),
         10 => Array::U64(cursor.scalars(found, u64::from_le_bytes)?),
         11 => Array::I64(cursor.scalars(found, i64::from_le_bytes)?),
         _ => Array::F64(cursor.scalars(found, f64::from_le_bytes)?),
     })
+}
+
+/// `count` elements, which must have been checked against the bytes that are left.
+fn repeat<T>(count: u64, mut parse: impl FnMut() -> Parsed<T>) -> Parsed<Vec<T>> {
+    let mut elements = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        elements.push(parse()?);
+    }
+    Ok(elements)
 }
 
 /// A tensor entry whose offset still counts from the start of the data, and where the entry stands.
@@ -232,7 +241,7 @@ fn parse_tensor(cursor: &mut Cursor<'_>) -> Parsed<Entry> {
     if !(1..=4).contains(&dim_count) {
         return Err(located(Fault::Dimensions { tensor: name, found: dim_count }));
     }
-    let dims = (0..dim_count).map(|_| cursor.u64("tensor dimension")).collect::<Parsed<Vec<u64>>>()?;
+    let dims = repeat(dim_count.into(), || cursor.u64("tensor dimension"))?;
     let number = cursor.u32("tensor type")?;
     let offset = cursor.u64("tensor offset")?;
     let (dtype, bytes) = check_shape(&name, &dims, number).map_err(located)?;
