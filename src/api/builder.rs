@@ -9,7 +9,7 @@ use super::{Bytes, Device, Engine, EngineInfo, Shared};
 use crate::{
     Result,
     backend::{
-        BackendError, KvDtype, KvLayout, Precision, StepLimits,
+        Backend, BackendError, KvDtype, KvLayout, Precision, StepLimits,
         cpu::{Compute, Cpu, CpuOptions, Isa},
     },
     engine::{EngineConfig, Handle},

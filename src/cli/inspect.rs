@@ -7,7 +7,7 @@ use clap::Args;
 use ottava::Bytes;
 use ottava::backend::{KvDtype, KvLayout, PAGE_TOKENS};
 use ottava::model::ModelConfig;
-use ottava::weights::{ModelFile, OpenOptions};
+use ottava::weights::{ModelFile, OpenOptions, Value};
 use serde_json::json;
 
 use super::options::{Kv, ModelOptions};
@@ -63,7 +63,7 @@ impl Inspect {
         let size = Bytes(usize::try_from(file.file_bytes()).unwrap_or(usize::MAX));
         writeln!(out, "{}: GGUF version {}, {size}", file.path().display(), file.version())?;
         for (key, value) in file.metadata().iter() {
-            let mut text: String = output::one_line(&value.to_string());
+            let mut text: String = output::one_line(&to_json(value).to_string());
             if let Some((cut, _)) = text.char_indices().nth(VALUE_CHARS) {
                 text.truncate(cut);
                 text.push('…');
@@ -91,6 +91,25 @@ impl Inspect {
     }
 }
 
+/// A value as JSON; an array as its type and length, since a vocabulary is one.
+fn to_json(value: &Value) -> serde_json::Value {
+    match value {
+        Value::U8(v) => json!(v),
+        Value::I8(v) => json!(v),
+        Value::U16(v) => json!(v),
+        Value::I16(v) => json!(v),
+        Value::U32(v) => json!(v),
+        Value::I32(v) => json!(v),
+        Value::U64(v) => json!(v),
+        Value::I64(v) => json!(v),
+        Value::F32(v) => json!(v),
+        Value::F64(v) => json!(v),
+        Value::Bool(v) => json!(v),
+        Value::String(v) => json!(v),
+        Value::Array(v) => json!({ "type": v.type_name(), "length": v.len() }),
+    }
+}
+
 fn by_type(file: &ModelFile) -> BTreeMap<&'static str, (usize, u64)> {
     let mut types = BTreeMap::new();
     for tensor in file.tensors() {
@@ -102,7 +121,7 @@ fn by_type(file: &ModelFile) -> BTreeMap<&'static str, (usize, u64)> {
 
 fn print_json(file: &ModelFile, need: Option<Need>, obstacle: Option<String>) -> Result<(), Failure> {
     let metadata: serde_json::Map<_, _> =
-        file.metadata().iter().map(|(key, value)| (key.to_owned(), json!(value.to_string()))).collect();
+        file.metadata().iter().map(|(key, value)| (key.to_owned(), to_json(value))).collect();
     let tensors: Vec<_> = file
         .tensors()
         .iter()

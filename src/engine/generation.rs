@@ -11,7 +11,6 @@ use crate::token::TokenId;
 
 /// What happens in a generation.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Event {
     /// A token was generated.
     Token {

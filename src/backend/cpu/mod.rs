@@ -1,19 +1,227 @@
 //! The CPU backend: packed weights, int8 activations, one kernel source for every instruction set.
 //!
 //! `lanes` is the vector abstraction, with a file for each instruction set; `dispatch` detects
-//! and instantiates; `pool` runs chunks on threads.
+//! and instantiates; `pool` runs chunks on threads. `pack` lays weights out, `activations`
+//! quantises, `panel` multiplies, `matmul` puts them together. What each operation computes is
+//! specified by [`crate::backend::Op`] and `backend::reference`.
 
+mod activations;
+mod append;
+mod arena;
+mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod dispatch;
+mod elementwise;
+mod kv;
 mod lanes;
 #[cfg(test)]
 mod lanes_tests;
+mod matmul;
+mod memory;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod norm;
+mod pack;
+mod panel;
 mod pool;
 mod portable;
+mod rope;
+mod rows;
 
+use std::num::NonZeroUsize;
+use std::ops::Deref;
+
+use crate::backend::{
+    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, StepLimits, VectorId, Weights,
+};
+use crate::quant::WeightMatrix;
+pub use arena::Arena;
 pub use dispatch::{Isa, UnknownIsa};
+pub use kv::KvPool;
+use dispatch::{Kernel, entry};
+pub use pack::Matrix;
+use pool::{Pool, default_threads};
+
+/// How a CPU backend is set up.
+#[derive(Clone, Debug, Default)]
+pub struct CpuOptions {
+    /// Threads, the caller's included; by default one a physical core that the process may use.
+    pub threads: Option<NonZeroUsize>,
+    /// A lower instruction set than the best, for tests.
+    pub isa: Option<Isa>,
+    /// What quantised weights are multiplied with.
+    pub compute: Compute,
+}
+
+/// What quantised weights are multiplied with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Compute {
+    /// Activations quantised to int8 in groups of 32 columns.
+    #[default]
+    Int8,
+    /// Activations in f32: slower, and as exact as the weights.
+    F32,
+}
+
+/// An f32 vector, uploaded.
+#[derive(Clone, Debug)]
+pub struct Vector(Box<[f32]>);
+
+impl Deref for Vector {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.0
+    }
+}
+
+/// The CPU.
+#[derive(Debug)]
+pub struct Cpu {
+    pool: Pool,
+    isa: Isa,
+    compute: Compute,
+}
+
+impl Cpu {
+    /// The CPU with its threads started.
+    ///
+    /// # Errors
+    /// [`BackendError::Unavailable`] if the machine lacks the instruction set asked for.
+    pub fn new(options: &CpuOptions) -> Result<Cpu, BackendError> {
+        let isa = options.isa.unwrap_or_else(Isa::detect);
+        if !isa.is_available() {
+            let available: Vec<String> = Isa::available().iter().map(Isa::to_string).collect();
+            let reason = format!("this machine has {}", available.join(", "));
+            return Err(BackendError::Unavailable { what: format!("instruction set {isa}"), reason });
+        }
+        let threads = options.threads.unwrap_or_else(default_threads);
+        Ok(Cpu { pool: Pool::new(threads), isa, compute: options.compute })
+    }
+
+    /// Threads that work on an operation, the caller's included.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Runs all chunks of a kernel, on all threads, with the instruction set in use.
+    ///
+    /// # Safety
+    /// [`Kernel::run`]'s contract holds for every chunk below `chunks`.
+    unsafe fn parallel<K: Kernel>(&self, kernel: &K, chunks: usize) {
+        // SAFETY: `new` found the instruction set; the rest is the caller's promise.
+        unsafe { self.pool.run(entry::<K>(self.isa), kernel, chunks) }
+    }
+}
+
+/// Operands that do not fit.
+fn shape_error(op: &'static str, expected: String, found: String) -> BackendError {
+    BackendError::Shape { op, expected, found }
+}
+
+/// The vector `id`, which must have `len` elements.
+fn check_vector<'a>(
+    op: &'static str,
+    weights: &'a Weights<Cpu>,
+    id: VectorId,
+    len: usize,
+) -> Result<&'a Vector, BackendError> {
+    match weights.vectors.get(id.0 as usize) {
+        Some(vector) if vector.len() == len => Ok(vector),
+        Some(vector) => Err(shape_error(op, format!("a vector of {len}"), format!("one of {}", vector.len()))),
+        None => {
+            let expected = format!("a vector id below {}", weights.vectors.len());
+            Err(shape_error(op, expected, format!("{}", id.0)))
+        }
+    }
+}
+
+impl Backend for Cpu {
+    type Arena = Arena;
+    type Vector = Vector;
+    type Matrix = Matrix;
+    type KvPool = KvPool;
+
+    fn describe(&self) -> String {
+        let compute = match self.compute {
+            Compute::Int8 => "int8",
+            Compute::F32 => "f32",
+        };
+        format!("cpu, {}, {} threads, {compute} activations", self.isa, self.threads())
+    }
+
+    fn element_bytes(&self, _precision: Precision) -> usize {
+        size_of::<f32>()
+    }
+
+    fn upload_vector(&self, values: &[f32]) -> Result<Vector, BackendError> {
+        Ok(Vector(values.into()))
+    }
+
+    fn prepare(&self, matrix: WeightMatrix) -> Result<Matrix, BackendError> {
+        Matrix::pack(&matrix, &self.pool)
+    }
+
+    fn matrix_bytes(&self, matrix: &Matrix) -> usize {
+        matrix.bytes()
+    }
+
+    fn arena(&self, bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {
+        Arena::new(bytes, ops, limits)
+    }
+
+    fn kv_pool(&self, layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
+        KvPool::new(layout, pages)
+    }
+
+    fn copy_page(&self, pool: &mut KvPool, from: PageId, to: PageId) -> Result<(), BackendError> {
+        pool.copy_page(from, to)
+    }
+
+    fn export_page(&self, pool: &KvPool, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+        pool.export_page(page, out)
+    }
+
+    fn import_page(&self, pool: &mut KvPool, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+        pool.import_page(page, bytes)
+    }
+
+    fn write(&self, arena: &mut Arena, place: &Place, values: &[f32]) -> Result<(), BackendError> {
+        rows::write(arena, place, values)
+    }
+
+    fn read(
+        &self,
+        arena: &Arena,
+        place: &Place,
+        first_row: usize,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        rows::read(arena, place, first_row, out)
+    }
+
+    fn execute(&self, op: &Op, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
+        match op {
+            Op::Embed { dst, table, scale } => rows::embed(dst, *table, *scale, frame),
+            Op::Norm { dst, src, norm, write } => norm::norm(self, [dst, src], norm, *write, frame),
+            Op::Matmul(matmul) => self.matmul(matmul, frame),
+            Op::RopeAngles(op) => rope::angles(op, frame),
+            Op::Rope { x, head_dim, rope } => rope::rope(self, x, *head_dim, rope, frame),
+            Op::KvAppend(op) => append::append(self, op, frame),
+            Op::Attention(op) => attention::attention(self, op, frame),
+            Op::GatherOutputs { dst, src } => rows::gather_outputs(dst, src, frame),
+            Op::Unary { dst, src, f } => elementwise::unary(self, [dst, src], *f, frame),
+            Op::Binary { dst, a, b, f } => elementwise::binary(self, [dst, a, b], *f, frame),
+            Op::Softmax { dst, src } => elementwise::softmax(self, [dst, src], frame),
+            Op::Transpose { dst, src } => elementwise::transpose([dst, src], frame),
+        }
+    }
+}
