@@ -1,1 +1,1 @@
-//! t
+//! Tests of the engine over a fake decoder.
