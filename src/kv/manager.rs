@@ -146,6 +146,7 @@ impl KvCacheManager {
         while let Some(entry) = sequence.table.pop_from(len) {
             self.pool.release(entry.page);
         }
+        sequence.table.close_gap(len);
         Ok(())
     }
 

@@ -66,6 +66,19 @@ impl PageTable {
         Some(last)
     }
 
+    /// Whether all positions below `len` are in pages that are never dropped.
+    pub(super) fn is_within_sinks(&self, len: usize) -> bool {
+        len <= self.sink_pages * PAGE_TOKENS
+    }
+
+    /// Forgets a drop that lies wholly behind `len`: the sinks alone are left.
+    pub(super) fn close_gap(&mut self, len: usize) {
+        if self.dropped > 0 && self.is_within_sinks(len) {
+            self.dropped = 0;
+            self.end = self.live().len() * PAGE_TOKENS;
+        }
+    }
+
     /// Takes the oldest page behind the sinks off if it ends at `dropped_to` or before.
     /// Moves the sinks' entries up by one, which is cheaper than moving the rest down.
     pub(super) fn drop_oldest(&mut self, dropped_to: usize) -> Option<PageRef> {
@@ -172,7 +185,8 @@ impl Sequence {
             return Err(KvError::TruncateBeyond { len: self.len(), target });
         }
         let dropped = self.table.dropped;
-        if dropped > 0 && window::horizon(self.spec.window, target) < dropped {
+        let in_sight = window::horizon(self.spec.window, target) >= dropped;
+        if !in_sight && !self.table.is_within_sinks(target) {
             return Err(KvError::WindowGone { target, dropped });
         }
         Ok(())
