@@ -18,9 +18,16 @@ pub(crate) mod q5_1;
 pub(crate) mod q5_k;
 pub(crate) mod q6_k;
 pub(crate) mod q8_0;
+mod quality;
+mod quantize;
+#[cfg(test)]
+mod tests;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+
+pub use quality::Quality;
+pub use quantize::{Group, QuantFormat, quantize};
 
 /// Bits of one code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,6 +139,12 @@ pub enum QuantError {
         /// What does not fit.
         reason: &'static str,
     },
+    /// No such format for the quantiser.
+    #[error("expected a format such as w8g128, w4g32m or w8row, found `{found}`")]
+    Format {
+        /// What was asked for.
+        found: String,
+    },
     /// rows × cols does not fit the address space.
     #[error("a matrix of {rows} x {cols} is too large")]
     TooLarge {
@@ -149,9 +162,7 @@ impl QuantMatrix {
     /// [`QuantError::Group`], [`QuantError::Length`], [`QuantError::TooLarge`].
     pub fn new(parts: QuantParts) -> Result<Self, QuantError> {
         let QuantParts { rows, cols, bits, group, codes, scales, mins } = parts;
-        if !matches!(group, 16 | 32 | 64 | 128) && group != cols || group == 0 {
-            return Err(QuantError::Group { found: group, cols });
-        }
+        check_group(group, cols)?;
         let too_large = QuantError::TooLarge { rows, cols };
         let code_bytes = rows.checked_mul(code_bytes_per_row(bits, cols)).ok_or(too_large.clone())?;
         let groups = rows.checked_mul(cols.div_ceil(group)).ok_or(too_large)?;
@@ -269,6 +280,14 @@ pub fn code_bytes_per_row(bits: Bits, cols: usize) -> usize {
     match bits {
         Bits::Four => cols.div_ceil(2),
         Bits::Eight => cols,
+    }
+}
+
+fn check_group(group: usize, cols: usize) -> Result<(), QuantError> {
+    match group {
+        16 | 32 | 64 | 128 => Ok(()),
+        _ if group == cols && group > 0 => Ok(()),
+        _ => Err(QuantError::Group { found: group, cols }),
     }
 }
 
