@@ -1,5 +1,7 @@
 //! What every part of the compiler must hold: each fusion, liveness, and equal results.
 
+mod numeric;
+
 use std::sync::Arc;
 
 use proptest::prelude::*;
