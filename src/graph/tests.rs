@@ -1,5 +1,7 @@
 //! What every part of the compiler must hold: each fusion, liveness, and equal results.
 
+mod numeric;
+
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -225,6 +227,59 @@ fn the_gate_becomes_an_epilogue_whichever_side_it_is_on() {
         let epilogue = Epilogue::Gated { up, activation: Activation::GeluTanh };
         assert_eq!(matmul.products.len(), 1);
         assert_eq!(matmul.products[0].epilogue, epilogue);
+    }
+}
+
+#[test]
+fn a_norm_that_is_an_output_stays() {
+    let mut g = Graph::new();
+    let (x, w, m) = (
+        g.input("x", Rows::Tokens, 8).expect("x"),
+        g.vector("w", 8).expect("w"),
+        g.matrix("m", 8, 8).expect("m"),
+    );
+    let h = g.rms_norm(x, w, 1e-5).expect("norm");
+    let y = g.matmul(h, m).expect("matmul");
+    g.output("h", h).expect("output");
+    g.output("y", y).expect("output");
+    let mut program = program(&g);
+    fuse::fuse(&mut program);
+    assert_eq!(names(&program), ["rms_norm", "matmul"]);
+}
+
+#[test]
+fn a_gated_product_that_something_else_reads_stays() {
+    let mut g = Graph::new();
+    let x = g.input("x", Rows::Tokens, 8).expect("x");
+    let (gate, up) = (g.matrix("gate", 12, 8).expect("gate"), g.matrix("up", 12, 8).expect("up"));
+    let (gate, up) = (g.matmul(x, gate).expect("gate"), g.matmul(x, up).expect("up"));
+    let gate = g.activation(gate, Activation::Silu).expect("activation");
+    let y = g.mul(gate, up).expect("mul");
+    let y = g.softmax(y).expect("softmax");
+    let y = g.mul(y, up).expect("mul");
+    g.output("y", y).expect("output");
+    let mut program = program(&g);
+    fuse::fuse(&mut program);
+    assert_eq!(names(&program), ["matmul", "unary", "binary", "softmax", "binary"]);
+}
+
+/// An append destroys k: what it reads again, or another operation reads later, it gets a copy of.
+#[test]
+fn an_append_destroys_only_what_nobody_needs() {
+    let mut g = Graph::new();
+    let x = g.input("x", Rows::Tokens, 16).expect("x");
+    let m = g.matrix("q", 32, 16).expect("q");
+    let (q, k) = (g.matmul(x, m).expect("q"), g.scale(x, 2.0).expect("k"));
+    let spec = AttentionSpec { layer: 0, heads: HEADS, scale: 1.0, window: None, soft_cap: None };
+    let a = g.attention(q, k, k, spec).expect("attention");
+    let both = g.add(a, q).expect("add");
+    g.output("both", both).expect("output");
+    let mut program = program(&g);
+    program.copy_what_is_needed_later();
+    let expected = ["matmul", "unary", "unary", "unary", "kv_append", "attention", "binary"];
+    assert_eq!(names(&program), expected);
+    for fusion in [Fusion::On, Fusion::Off] {
+        check_places(&g.compile(&options(fusion)).expect("compiles"));
     }
 }
 

@@ -19,8 +19,6 @@ pub(super) fn build(config: &ModelConfig) -> Result<Graph, GraphError> {
         x = builder.attention_block(x, layer)?;
         x = builder.mlp_block(x, layer)?;
     }
-    // Only the rows that are sampled go through the final norm and the head.
-    let x = builder.graph.outputs(x)?;
     let x = builder.norm(x, "output_norm.weight")?;
     let head = if config.tied_embeddings { "token_embd" } else { "output" };
     let x = builder.linear(x, head, config.vocab_size)?;
@@ -38,7 +36,7 @@ struct Builder<'c> {
 }
 
 impl Builder<'_> {
-    fn attention_block(&mut self, x: NodeId, layer: usize) -> Result<NodeId, GraphError> {
+    fn attention_block(&mut self, mut x: NodeId, layer: usize) -> Result<NodeId, GraphError> {
         let config = self.config;
         let heads = config.heads;
         let name = |part: &str| format!("blk.{layer}.{part}");
@@ -58,7 +56,12 @@ impl Builder<'_> {
             window: config.layer_window(layer),
             soft_cap: config.attention_soft_cap,
         };
-        let y = self.graph.attention(q, k, v, spec)?;
+        let mut y = self.graph.attention(q, k, v, spec)?;
+        // Behind the last keys and values, only the rows that are sampled matter: they alone go
+        // through the last MLP and the head.
+        if layer + 1 == config.block_count {
+            (x, y) = (self.graph.outputs(x)?, self.graph.outputs(y)?);
+        }
         let y = self.linear(y, &name("attn_output"), config.embedding_length)?;
         self.add(x, y, &name("post_attention_norm.weight"))
     }

@@ -6,9 +6,10 @@ use crate::backend::{
     Backend, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, StepInput, StepLimits,
 };
 use crate::graph::{CompileOptions, Fusion, KvMemory, Session};
+use crate::quant::{Quality, QuantFormat};
 use crate::weights::ModelFile;
 
-use super::upload::upload;
+use super::upload::{Source, upload};
 use super::{Decoder, ModelConfig, ModelError, decoder};
 
 /// How a model is loaded.
@@ -22,15 +23,19 @@ pub struct LoadOptions {
     pub kv_bytes: usize,
     /// Most tokens of a sequence, at most the model's trained context.
     pub context_max: usize,
+    /// What F32, F16 and BF16 matrices become; kept as they are if none.
+    pub quantise: Option<QuantFormat>,
     /// How activations are asked to be stored; the residual stream is f32 always.
     pub activations: Precision,
 }
 
 /// How far loading is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadProgress<'a> {
     /// The tensor that was loaded just now.
     pub tensor: &'a str,
+    /// What was lost, if the tensor was quantised.
+    pub quality: Option<Quality>,
     /// Tensors loaded.
     pub done: usize,
     /// Tensors in all.
@@ -74,7 +79,7 @@ impl<B: Backend> Model<B> {
             fuse: Fusion::On,
             activations: options.activations,
         })?;
-        let weights = upload(file, &plan, &backend, progress)?;
+        let weights = upload(Source { file, quantise: options.quantise }, &plan, &backend, progress)?;
         let fingerprint = fingerprint::<B>(file, kv.layout, options);
         let session = Session::new(backend, plan, weights, Some(kv))?;
         let config = config.clone();
@@ -143,7 +148,8 @@ fn kv_memory(config: &ModelConfig, options: &LoadOptions) -> Result<KvMemory, Mo
 fn fingerprint<B: Backend>(file: &ModelFile, layout: KvLayout, options: &LoadOptions) -> [u8; 32] {
     let mut hash = blake3::Hasher::new();
     hash.update(&file.fingerprint());
-    let made = format!("{} {layout:?} {:?}", std::any::type_name::<B>(), options.activations);
+    let LoadOptions { quantise, activations, .. } = options;
+    let made = format!("{} {layout:?} {quantise:?} {activations:?}", std::any::type_name::<B>());
     hash.update(made.as_bytes());
     *hash.finalize().as_bytes()
 }

@@ -16,6 +16,7 @@ mod upload;
 
 use crate::backend::{BackendError, KvLayout, PageId, StepInput, StepLimits};
 use crate::graph::GraphError;
+use crate::quant::QuantError;
 use crate::weights::WeightsError;
 pub use family::{FAMILIES, Family, LocalLayers};
 pub use hyper::{LocalAttention, ModelConfig};
@@ -68,6 +69,14 @@ pub enum ModelError {
         tensor: String,
         /// The family.
         family: &'static str,
+    },
+    /// A float matrix could not be quantised.
+    #[error("tensor {tensor}: {source}")]
+    Quantise {
+        /// Its name.
+        tensor: String,
+        /// Why not.
+        source: QuantError,
     },
     /// A context that the model was not made for.
     #[error("a context of {asked} tokens: expected 1 to {trained}, the trained context")]

@@ -8,7 +8,7 @@ use std::thread;
 
 use crate::backend::{Backend, Weights};
 use crate::graph::{MatrixSpec, Plan};
-use crate::quant::WeightMatrix;
+use crate::quant::{Quality, QuantFormat, WeightMatrix, quantize};
 use crate::weights::ModelFile;
 
 use super::ModelError;
@@ -17,28 +17,53 @@ use super::load::LoadProgress;
 /// Threads that decode at most: more only hold more decoded matrices at once.
 const THREADS_MAX: usize = 8;
 
+/// Where matrices come from.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'f> {
+    pub file: &'f ModelFile,
+    /// What float matrices become.
+    pub quantise: Option<QuantFormat>,
+}
+
+/// A matrix in canonical form, and what was lost if it was quantised just now.
+type Canonical = (WeightMatrix, Option<Quality>);
+
 /// A decoded matrix and its number.
-type Decoded = (usize, Result<WeightMatrix, ModelError>);
+type Decoded = (usize, Result<Canonical, ModelError>);
+
+impl Source<'_> {
+    fn matrix(&self, name: &str) -> Result<Canonical, ModelError> {
+        self.file.prefetch(name);
+        let matrix = self.file.matrix(name)?;
+        self.file.release(name);
+        let (WeightMatrix::Dense(dense), Some(format)) = (&matrix, self.quantise) else {
+            return Ok((matrix, None));
+        };
+        let failed = |source| ModelError::Quantise { tensor: name.into(), source };
+        let (quantised, quality) = quantize(dense, format).map_err(failed)?;
+        Ok((WeightMatrix::Quant(quantised), Some(quality)))
+    }
+}
 
 /// Loads every weight of a plan.
 pub(super) fn upload<B: Backend>(
-    file: &ModelFile,
+    source: Source<'_>,
     plan: &Plan,
     backend: &B,
     progress: &mut dyn FnMut(LoadProgress<'_>),
 ) -> Result<Weights<B>, ModelError> {
-    let mut report = Report::new(file, plan, progress);
-    let matrices = upload_matrices(file, plan.matrices(), backend, &mut report)?;
+    let mut report = Report::new(source.file, plan, progress);
+    let matrices = upload_matrices(source, plan.matrices(), backend, &mut report)?;
     let mut vectors = Vec::with_capacity(plan.vectors().len());
     for spec in plan.vectors() {
-        vectors.push(backend.upload_vector(&file.vector(&spec.name)?)?);
-        report.loaded(&spec.name);
+        vectors.push(backend.upload_vector(&source.file.vector(&spec.name)?)?);
+        report.loaded(&spec.name, None);
     }
     Ok(Weights { matrices, vectors })
 }
 
 fn upload_matrices<B: Backend>(
-    file: &ModelFile,
+    source: Source<'_>,
     specs: &[MatrixSpec],
     backend: &B,
     report: &mut Report<'_>,
@@ -50,7 +75,7 @@ fn upload_matrices<B: Backend>(
         let (sender, receiver) = sync_channel(1);
         for _ in 0..threads.min(specs.len()) {
             let (sender, next) = (sender.clone(), &next);
-            scope.spawn(move || decode(file, specs, next, &sender));
+            scope.spawn(move || decode(source, specs, next, &sender));
         }
         // The channel ends with the last thread.
         drop(sender);
@@ -61,14 +86,11 @@ fn upload_matrices<B: Backend>(
 }
 
 /// One decoding thread: takes the next matrix until there is none, or nobody wants it.
-fn decode(file: &ModelFile, specs: &[MatrixSpec], next: &AtomicUsize, sender: &SyncSender<Decoded>) {
+fn decode(source: Source<'_>, specs: &[MatrixSpec], next: &AtomicUsize, sender: &SyncSender<Decoded>) {
     loop {
         let index = next.fetch_add(1, Ordering::Relaxed);
         let Some(spec) = specs.get(index) else { return };
-        file.prefetch(&spec.name);
-        let matrix = file.matrix(&spec.name).map_err(ModelError::from);
-        file.release(&spec.name);
-        if sender.send((index, matrix)).is_err() {
+        if sender.send((index, source.matrix(&spec.name))).is_err() {
             return;
         }
     }
@@ -83,10 +105,11 @@ fn prepare<B: Backend>(
     report: &mut Report<'_>,
 ) -> Result<(), ModelError> {
     for (index, matrix) in receiver {
-        let matrix = backend.prepare(matrix?)?;
+        let (matrix, quality) = matrix?;
+        let matrix = backend.prepare(matrix)?;
         if let (Some(slot), Some(spec)) = (prepared.get_mut(index), specs.get(index)) {
             *slot = Some(matrix);
-            report.loaded(&spec.name);
+            report.loaded(&spec.name, quality);
         }
     }
     Ok(())
@@ -111,11 +134,11 @@ impl<'a> Report<'a> {
         Report { file, done: 0, total, bytes_done: 0, bytes_total, progress }
     }
 
-    fn loaded(&mut self, tensor: &str) {
+    fn loaded(&mut self, tensor: &str, quality: Option<Quality>) {
         self.done += 1;
         self.bytes_done += bytes(self.file, tensor);
         let Report { done, total, bytes_done, bytes_total, .. } = *self;
-        (self.progress)(LoadProgress { tensor, done, total, bytes_done, bytes_total });
+        (self.progress)(LoadProgress { tensor, quality, done, total, bytes_done, bytes_total });
     }
 }
 

@@ -16,7 +16,9 @@ use super::{GEMMA, LIMITS, LLAMA, QWEN2, QWEN3, choices, decoder, options, rando
 
 /// A value in (−1, 1) for a name and an index: the same in every run.
 fn noise(name: &str, index: usize) -> f32 {
-    let seed = name.bytes().fold(index as u64 + 1, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let seed = name
+        .bytes()
+        .fold(index as u64 + 1, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
     let mixed = (seed ^ (seed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed >> 40) as f32 / (1 << 23) as f32 - 1.0
 }
@@ -79,9 +81,8 @@ fn logits(session: &mut Session<Reference>) -> Vec<f32> {
 fn fused_and_unfused_decoders_agree() {
     for parts in [LLAMA, QWEN2, QWEN3, GEMMA] {
         let g = decoder(2, parts).expect("builds");
-        let [fused, plain] = [Fusion::On, Fusion::Off].map(|fusion| {
-            logits(&mut session(g.compile(&options(fusion)).expect("compiles")))
-        });
+        let [fused, plain] = [Fusion::On, Fusion::Off]
+            .map(|fusion| logits(&mut session(g.compile(&options(fusion)).expect("compiles"))));
         let worst = fused.iter().zip(&plain).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst < 1e-4, "{parts:?}: {worst}");
         assert!(plain.iter().any(|value| value.abs() > 0.1), "{parts:?}: nothing was computed");

@@ -1,0 +1,515 @@
+//! Every family end to end: tiny models with random weights, against logits from an independent
+//! implementation in f64 (numpy; it read the very files that these functions make).
+
+use ottava::TokenId;
+use ottava::backend::{
+    KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, Reference, StepInput, StepLimits, StepSequence,
+};
+use ottava::model::{Decoder, LoadOptions, Model, ModelConfig, ModelError};
+use ottava::quant::QuantFormat;
+use ottava::weights::{GgufWriter, ModelFile, TensorType};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+const VOCAB: usize = 16;
+const TOKENS: [u32; 10] = [1, 7, 3, 15, 0, 4, 4, 9, 12, 2];
+
+/// What a tiny model has.
+#[derive(Clone, Copy)]
+struct Tiny {
+    family: &'static str,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    rope_dims: usize,
+    tied: bool,
+    window: u32,
+    dtype: TensorType,
+}
+
+const EMBEDDING: usize = 32;
+const FEED_FORWARD: usize = 48;
+
+const TINY: [Tiny; 5] = [
+    Tiny {
+        family: "llama",
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        rope_dims: 8,
+        tied: false,
+        window: 0,
+        dtype: TensorType::F32,
+    },
+    Tiny {
+        family: "llama",
+        layers: 1,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 16,
+        rope_dims: 8,
+        tied: true,
+        window: 0,
+        dtype: TensorType::F16,
+    },
+    Tiny {
+        family: "qwen2",
+        layers: 2,
+        heads: 4,
+        kv_heads: 1,
+        head_dim: 8,
+        rope_dims: 8,
+        tied: true,
+        window: 0,
+        dtype: TensorType::F32,
+    },
+    Tiny {
+        family: "qwen3",
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        rope_dims: 16,
+        tied: false,
+        window: 0,
+        dtype: TensorType::F32,
+    },
+    Tiny {
+        family: "gemma3",
+        layers: 7,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 16,
+        rope_dims: 16,
+        tied: true,
+        window: 4,
+        dtype: TensorType::F32,
+    },
+];
+
+/// The reference's logits of the last token, a row a model.
+const EXPECTED: [[f32; VOCAB]; 5] = [
+    [
+        -0.21055, -1.11943, -1.91871, -0.31245, -1.75929, -0.80117, 0.72951, 0.20048, -1.13636, -0.50849,
+        -2.05939, 0.34733, 0.49454, 0.33677, -0.62453, -0.49863,
+    ],
+    [
+        0.67542, 0.67681, 0.06204, 1.1477, -0.90426, -0.77053, -0.50905, -0.33101, 0.83433, 1.72039, 0.59513,
+        0.01301, 0.2804, 0.65617, 1.41264, -0.9836,
+    ],
+    [
+        0.0792, 1.28846, -0.04382, -0.09071, -1.09713, 0.57908, -0.20424, 0.18241, 1.06971, -0.76897,
+        -0.53226, -0.72125, 0.94168, 0.3253, 1.22054, 0.00196,
+    ],
+    [
+        0.05667, -0.04129, 1.11002, 0.17205, -0.2046, -0.20388, -0.87833, 0.26769, 0.00293, 0.19808,
+        -0.67774, 0.68441, -0.17839, -0.12001, 1.72503, -0.66463,
+    ],
+    [
+        -1.06081, -1.78791, 2.13509, 0.28104, -0.36716, -0.90231, 0.79409, 1.03173, 0.47633, -0.39669,
+        1.06935, 0.51006, -0.20349, -1.55254, -0.28828, -1.26416,
+    ],
+];
+
+/// SplitMix64 (Steele et al. 2014): the same weights on every machine.
+struct Random(u64);
+
+impl Random {
+    fn unit(&mut self) -> f32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z >> 40) as f32 / (1 << 24) as f32 - 0.5
+    }
+}
+
+struct Maker {
+    writer: GgufWriter,
+    random: Random,
+    dtype: TensorType,
+}
+
+impl Maker {
+    /// Random values around 0, as large as keeps a product's variance near that of its source.
+    fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Outcome {
+        let scale = 3.0 / (cols as f32).sqrt();
+        let values = (0..rows * cols).map(|_| half::f16::from_f32(scale * self.random.unit()));
+        let bytes: Vec<u8> = match self.dtype {
+            TensorType::F16 => values.flat_map(|value| value.to_le_bytes()).collect(),
+            _ => values.flat_map(|value| value.to_f32().to_le_bytes()).collect(),
+        };
+        self.writer.tensor(name, self.dtype, &[cols as u64, rows as u64], bytes)?;
+        Ok(())
+    }
+
+    fn vector(&mut self, name: &str, len: usize, around: f32) -> Outcome {
+        let values: Vec<f32> = (0..len).map(|_| around + self.random.unit()).collect();
+        self.writer.vector(name, &values)?;
+        Ok(())
+    }
+
+    fn layer(&mut self, tiny: &Tiny, layer: usize) -> Outcome {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (query, kv) = (tiny.heads * tiny.head_dim, tiny.kv_heads * tiny.head_dim);
+        self.vector(&name("attn_norm.weight"), EMBEDDING, 1.0)?;
+        for (part, rows) in [("attn_q", query), ("attn_k", kv), ("attn_v", kv)] {
+            self.matrix(&name(&format!("{part}.weight")), rows, EMBEDDING)?;
+            if tiny.family == "qwen2" {
+                self.vector(&name(&format!("{part}.bias")), rows, 0.0)?;
+            }
+        }
+        if matches!(tiny.family, "qwen3" | "gemma3") {
+            self.vector(&name("attn_q_norm.weight"), tiny.head_dim, 1.0)?;
+            self.vector(&name("attn_k_norm.weight"), tiny.head_dim, 1.0)?;
+        }
+        self.matrix(&name("attn_output.weight"), EMBEDDING, query)?;
+        if tiny.family == "gemma3" {
+            self.vector(&name("post_attention_norm.weight"), EMBEDDING, 1.0)?;
+            self.vector(&name("post_ffw_norm.weight"), EMBEDDING, 1.0)?;
+        }
+        self.vector(&name("ffn_norm.weight"), EMBEDDING, 1.0)?;
+        self.matrix(&name("ffn_gate.weight"), FEED_FORWARD, EMBEDDING)?;
+        self.matrix(&name("ffn_up.weight"), FEED_FORWARD, EMBEDDING)?;
+        self.matrix(&name("ffn_down.weight"), EMBEDDING, FEED_FORWARD)
+    }
+}
+
+/// Metadata of a tiny model; `change` may replace entries.
+fn metadata(tiny: &Tiny, writer: &mut GgufWriter, change: &[(&str, u32)]) {
+    writer.metadata("general.architecture", tiny.family);
+    let counts = [
+        ("block_count", tiny.layers),
+        ("context_length", 256),
+        ("embedding_length", EMBEDDING),
+        ("feed_forward_length", FEED_FORWARD),
+        ("attention.head_count", tiny.heads),
+        ("attention.head_count_kv", tiny.kv_heads),
+        ("attention.key_length", tiny.head_dim),
+        ("attention.value_length", tiny.head_dim),
+        ("attention.sliding_window", tiny.window as usize),
+        ("rope.dimension_count", tiny.rope_dims),
+    ];
+    for (key, value) in counts {
+        let changed = change.iter().find(|(other, _)| *other == key).map(|&(_, value)| value);
+        writer.metadata(&format!("{}.{key}", tiny.family), changed.unwrap_or(value as u32));
+    }
+    writer.metadata(&format!("{}.attention.layer_norm_rms_epsilon", tiny.family), 1e-5_f32);
+    writer.metadata(&format!("{}.rope.freq_base", tiny.family), 5000.0_f32);
+}
+
+/// The file of a tiny model.
+fn file(tiny: &Tiny, change: &[(&str, u32)]) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    file_with(tiny, change, |_| Ok(()))
+}
+
+/// The file of a tiny model with what `add` adds.
+fn file_with(
+    tiny: &Tiny,
+    change: &[(&str, u32)],
+    add: impl Fn(&mut GgufWriter) -> Outcome,
+) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let mut maker = Maker { writer: GgufWriter::new(), random: Random(42), dtype: tiny.dtype };
+    metadata(tiny, &mut maker.writer, change);
+    maker.matrix("token_embd.weight", VOCAB, EMBEDDING)?;
+    (0..tiny.layers).try_for_each(|layer| maker.layer(tiny, layer))?;
+    maker.vector("output_norm.weight", EMBEDDING, 1.0)?;
+    if !tiny.tied {
+        maker.matrix("output.weight", VOCAB, EMBEDDING)?;
+    }
+    add(&mut maker.writer)?;
+    Ok(maker.writer.to_bytes())
+}
+
+fn open(tiny: &Tiny, change: &[(&str, u32)]) -> Result<ModelFile, Box<dyn std::error::Error>> {
+    Ok(ModelFile::from_bytes("tiny.gguf", file(tiny, change)?)?)
+}
+
+const OPTIONS: LoadOptions = LoadOptions {
+    limits: StepLimits { tokens_max: 8, outputs_max: 2 },
+    kv_dtype: KvDtype::F16,
+    kv_bytes: 1 << 20,
+    context_max: 32,
+    quantise: None,
+    activations: Precision::F32,
+};
+
+fn load(tiny: &Tiny) -> Result<Model<Reference>, Box<dyn std::error::Error>> {
+    let file = open(tiny, &[])?;
+    let config = ModelConfig::from_file(&file)?;
+    Ok(Model::load(&file, &config, Reference, &OPTIONS, &mut |_| {})?)
+}
+
+/// Tokens `range` of one sequence on pages 1, 2, …; the last row is an output.
+fn step(range: std::ops::Range<usize>) -> StepInput {
+    let pages: Vec<PageRef> = (0..range.end.div_ceil(PAGE_TOKENS))
+        .map(|page| PageRef { page: PageId(page as u32 + 1), start: (page * PAGE_TOKENS) as u32 })
+        .collect();
+    let rows = range.len() as u32;
+    StepInput {
+        tokens: TOKENS[range.clone()].iter().map(|&id| TokenId(id)).collect(),
+        positions: range.map(|position| position as u32).collect(),
+        sequences: vec![StepSequence { rows: 0..rows, pages: 0..pages.len() as u32, window: None }],
+        pages,
+        outputs: vec![rows - 1],
+    }
+}
+
+#[test]
+fn every_family_matches_the_reference() -> Outcome {
+    let mut worst = 0_f32;
+    for (tiny, expected) in TINY.iter().zip(&EXPECTED) {
+        let mut model = load(tiny)?;
+        // A prompt in two chunks, then token by token.
+        for range in [0..5, 5..8, 8..9, 9..10] {
+            model.step(&step(range))?;
+        }
+        let mut logits = [f32::NAN; VOCAB];
+        model.logits(0, &mut logits)?;
+        for (found, expected) in logits.iter().zip(expected) {
+            let off = (found - expected).abs();
+            worst = worst.max(off);
+            assert!(off < 5e-3, "{}: {found} is not {expected}\n{:?}", tiny.family, logits);
+        }
+    }
+    println!("worst difference {worst:e}");
+    Ok(())
+}
+
+/// Writes the files that the reference implementation reads.
+#[test]
+#[ignore = "run by hand to make EXPECTED anew"]
+fn write_the_models() -> Outcome {
+    for (index, tiny) in TINY.iter().enumerate() {
+        let path = format!("{}/tiny{index}.gguf", env!("CARGO_TARGET_TMPDIR"));
+        std::fs::write(&path, file(tiny, &[])?)?;
+        println!("{path}");
+    }
+    Ok(())
+}
+
+fn refusal(tiny: &Tiny, change: &[(&str, u32)]) -> Result<String, Box<dyn std::error::Error>> {
+    match ModelConfig::from_file(&open(tiny, change)?) {
+        Ok(_) => Err("accepted".into()),
+        Err(error) => Ok(error.to_string()),
+    }
+}
+
+#[test]
+fn absurd_hyperparameters_are_refused_by_name() -> Outcome {
+    let cases: [(&str, u32, &str); 11] = [
+        ("block_count", 0, "llama.block_count: expected at least 1, found 0"),
+        (
+            "block_count",
+            u32::MAX,
+            "llama.block_count: expected 2, the blocks among the tensors, found 4294967295",
+        ),
+        ("context_length", u32::MAX, "llama.context_length: expected at most"),
+        ("embedding_length", 33, "tensor token_embd.weight: expected [16, 33], found [16, 32]"),
+        ("feed_forward_length", 47, "tensor blk.0.ffn_gate.weight: expected [47, 32], found [48, 32]"),
+        ("attention.head_count", 0, "llama.attention.head_count: expected at least 1"),
+        ("attention.head_count_kv", 3, "a divisor of the 4 query heads, found 3"),
+        ("attention.key_length", u32::MAX, "llama.attention.value_length"),
+        ("attention.value_length", 4, "llama.attention.value_length: expected 8"),
+        ("rope.dimension_count", 7, "llama.rope.dimension_count: expected an even number up to the head's 8"),
+        ("rope.dimension_count", 10, "llama.rope.dimension_count"),
+    ];
+    for (key, value, expected) in cases {
+        let error = refusal(&TINY[0], &[(key, value)])?;
+        assert!(error.contains(expected), "{key} = {value}: {error}");
+    }
+    Ok(())
+}
+
+/// The refusal of a file that says it is `told` and has the layers of `made`.
+fn disguised(told: &Tiny, made: &Tiny) -> Result<String, Box<dyn std::error::Error>> {
+    let mut maker = Maker { writer: GgufWriter::new(), random: Random(42), dtype: TensorType::F32 };
+    metadata(told, &mut maker.writer, &[]);
+    maker.matrix("token_embd.weight", VOCAB, EMBEDDING)?;
+    (0..told.layers).try_for_each(|layer| maker.layer(made, layer))?;
+    maker.vector("output_norm.weight", EMBEDDING, 1.0)?;
+    let file = ModelFile::from_bytes("tiny.gguf", maker.writer.to_bytes())?;
+    Ok(ModelConfig::from_file(&file).err().map_or("accepted".into(), |error| error.to_string()))
+}
+
+#[test]
+fn tensors_must_be_those_of_the_family() -> Outcome {
+    let qwen2 = TINY[2];
+    let plain = Tiny { family: "llama", ..qwen2 };
+    assert_eq!(disguised(&qwen2, &plain)?, "tensor blk.0.attn_q.bias is missing: expected [32]");
+    let normed = Tiny { family: "qwen3", ..qwen2 };
+    let unused = "tensor blk.0.attn_q_norm.weight has no place in a llama model";
+    assert_eq!(disguised(&plain, &normed)?, unused);
+    assert_eq!(disguised(&normed, &plain)?, "tensor blk.0.attn_q_norm.weight is missing: expected [1, 8]");
+    // Biases are used wherever a file has them.
+    assert_eq!(disguised(&plain, &qwen2)?, "accepted");
+    Ok(())
+}
+
+/// The configuration of a tiny model with what `add` adds.
+fn config_with(
+    tiny: &Tiny,
+    add: impl Fn(&mut GgufWriter) -> Outcome,
+) -> Result<ModelConfig, Box<dyn std::error::Error>> {
+    let file = ModelFile::from_bytes("tiny.gguf", file_with(tiny, &[], add)?)?;
+    Ok(ModelConfig::from_file(&file)?)
+}
+
+#[test]
+fn rotations_follow_the_scaling_keys() -> Outcome {
+    let plain = config_with(&TINY[4], |_| Ok(()))?;
+    let linear = config_with(&TINY[4], |writer| {
+        writer.metadata("gemma3.rope.scaling.type", "linear");
+        writer.metadata("gemma3.rope.scaling.factor", 8.0_f32);
+        writer.metadata("gemma3.rope.freq_base_swa", 500.0_f32);
+        Ok(())
+    })?;
+    // Layer 5 is global: its frequencies are divided. Local layers have a base alone.
+    let last = |config: &ModelConfig, layer| config.rope(layer).inv_freq[7];
+    assert!((last(&linear, 5) / last(&plain, 5) - 0.125).abs() < 1e-12);
+    assert!((last(&plain, 5) - 5000_f64.powf(-14.0 / 16.0)).abs() < 1e-12);
+    assert!((last(&plain, 4) - 10_000_f64.powf(-14.0 / 16.0)).abs() < 1e-12);
+    assert!((last(&linear, 4) - 500_f64.powf(-14.0 / 16.0)).abs() < 1e-12);
+    assert_eq!((plain.layer_window(4), plain.layer_window(5)), (Some(4), None));
+
+    let plain = config_with(&TINY[0], |_| Ok(()))?;
+    let factors = config_with(&TINY[0], |writer| {
+        writer.vector("rope_freqs.weight", &[1.0, 1.0, 2.0, 8.0])?;
+        Ok(())
+    })?;
+    assert_eq!(factors.rope.inv_freq[3] * 8.0, plain.rope.inv_freq[3]);
+    assert_eq!(factors.rope.inv_freq[1], plain.rope.inv_freq[1]);
+    let yarn = config_with(&TINY[0], |writer| {
+        writer.metadata("llama.rope.scaling.type", "yarn");
+        writer.metadata("llama.rope.scaling.factor", 4.0_f32);
+        writer.metadata("llama.rope.scaling.original_context_length", 64_u32);
+        Ok(())
+    })?;
+    assert_eq!(yarn.rope.inv_freq[3] * 4.0, plain.rope.inv_freq[3]);
+    assert!(yarn.rope.magnitude > 1.1);
+    Ok(())
+}
+
+#[test]
+fn scaling_that_is_not_known_is_refused() -> Outcome {
+    let refused = |add: &dyn Fn(&mut GgufWriter) -> Outcome| {
+        config_with(&TINY[0], add).err().map_or("accepted".into(), |error| error.to_string())
+    };
+    let error = refused(&|writer| {
+        writer.metadata("llama.rope.scaling.type", "longrope");
+        Ok(())
+    });
+    assert_eq!(error, "llama.rope.scaling.type: expected none, linear or yarn, found longrope");
+    let error = refused(&|writer| {
+        writer.vector("rope_freqs.weight", &[1.0; 3])?;
+        Ok(())
+    });
+    assert_eq!(error, "tensor rope_freqs.weight: expected [4], found [3]");
+    let error = refused(&|writer| {
+        writer.vector("rope_freqs.weight", &[1.0, 1.0, 0.0, 1.0])?;
+        Ok(())
+    });
+    assert_eq!(error, "rope_freqs.weight: expected positive factors, found 0");
+    Ok(())
+}
+
+#[test]
+fn an_unknown_architecture_is_refused() -> Outcome {
+    let mut writer = GgufWriter::new();
+    writer.metadata("general.architecture", "mamba");
+    writer.vector("token_embd.weight", &[0.0])?;
+    let file = ModelFile::from_bytes("mamba.gguf", writer.to_bytes())?;
+    let error = ModelConfig::from_file(&file).err().map(|error| error.to_string());
+    let expected = r#"architecture "mamba" is not supported; supported: llama, qwen2, qwen3, gemma3"#;
+    assert_eq!(error.as_deref(), Some(expected));
+    Ok(())
+}
+
+#[test]
+fn the_kv_budget_must_hold_one_context() -> Outcome {
+    let file = open(&TINY[0], &[])?;
+    let config = ModelConfig::from_file(&file)?;
+    // Two pages of two layers, keys and values, two heads of 8 halves for 16 tokens.
+    let needed = 2 * 2 * 2 * 2 * 16 * 16;
+    let try_load = |kv_bytes, context_max| {
+        let options = LoadOptions { kv_bytes, context_max, ..OPTIONS };
+        Model::load(&file, &config, Reference, &options, &mut |_| {}).map(|model| model.pages())
+    };
+    assert_eq!(try_load(needed, 32)?, 2);
+    let error = try_load(needed - 1, 32).err();
+    let told = matches!(error, Some(ModelError::KvBudget { bytes_needed, .. }) if bytes_needed == needed);
+    assert!(told, "{error:?}");
+    assert!(matches!(try_load(1 << 20, 257).err(), Some(ModelError::Context { asked: 257, trained: 256 })));
+    Ok(())
+}
+
+#[test]
+fn loading_tells_its_progress_and_prepares_a_tied_table_once() -> Outcome {
+    let file = open(&TINY[1], &[])?;
+    let config = ModelConfig::from_file(&file)?;
+    assert!(config.tied_embeddings);
+    let (mut seen, mut last) = (Vec::new(), 0);
+    let model = Model::load(&file, &config, Reference, &OPTIONS, &mut |progress| {
+        seen.push(progress.tensor.to_owned());
+        assert_eq!((progress.done, progress.total), (seen.len(), file.tensors().len()));
+        last = progress.bytes_total - progress.bytes_done;
+    })?;
+    assert_eq!(last, 0);
+    seen.sort();
+    let mut names: Vec<&str> = file.tensors().iter().map(|info| info.name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(seen, names);
+    assert_eq!(model.vocab_size(), VOCAB);
+    Ok(())
+}
+
+#[test]
+fn float_matrices_are_quantised_on_request() -> Outcome {
+    let file = open(&TINY[1], &[])?;
+    let config = ModelConfig::from_file(&file)?;
+    let options = LoadOptions { quantise: Some(QuantFormat::W8G32), ..OPTIONS };
+    let mut measured = 0;
+    let mut model = Model::load(&file, &config, Reference, &options, &mut |progress| {
+        measured += usize::from(progress.quality.is_some_and(|quality| quality.snr_db > 30.0));
+    })?;
+    assert_eq!(measured, 8, "seven matrices of the layer and the table");
+    model.step(&step(0..8))?;
+    model.step(&step(8..10))?;
+    let mut logits = [f32::NAN; VOCAB];
+    model.logits(0, &mut logits)?;
+    let worst = logits.iter().zip(&EXPECTED[1]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst > 1e-4 && worst < 0.1, "{worst}");
+    assert_ne!(model.fingerprint(), load(&TINY[1])?.fingerprint());
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_quantised_is_named() -> Outcome {
+    let mut bytes = file(&TINY[0], &[])?;
+    // The last value of one matrix becomes a NaN.
+    let file = ModelFile::from_bytes("tiny.gguf", bytes.clone())?;
+    let info = file.tensor("blk.1.ffn_down.weight").ok_or("no such tensor")?;
+    let end = (info.offset + info.bytes) as usize;
+    bytes[end - 4..end].copy_from_slice(&f32::NAN.to_le_bytes());
+    let file = ModelFile::from_bytes("tiny.gguf", bytes)?;
+    let config = ModelConfig::from_file(&file)?;
+    let options = LoadOptions { quantise: Some(QuantFormat::W8G32), ..OPTIONS };
+    let error = Model::load(&file, &config, Reference, &options, &mut |_| {}).err().ok_or("accepted")?;
+    let error = error.to_string();
+    assert!(error.contains("blk.1.ffn_down.weight") && error.contains("row 31, column 47"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn logits_are_those_of_the_last_step_alone() -> Outcome {
+    let mut model = load(&TINY[0])?;
+    let mut logits = [0.0; VOCAB];
+    assert!(matches!(model.logits(0, &mut logits), Err(ModelError::Output { found: 0, outputs: 0 })));
+    model.step(&step(0..3))?;
+    assert!(matches!(model.logits(0, &mut logits[1..]), Err(ModelError::Logits { expected: 16, found: 15 })));
+    model.logits(0, &mut logits)?;
+    assert!(model.logits(1, &mut logits).is_err());
+    Ok(())
+}
