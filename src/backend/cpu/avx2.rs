@@ -38,6 +38,8 @@ impl Lanes for Avx2 {
     type I = I;
     type C = I;
 
+    const TOKENS: usize = 2;
+    const BOTH_TILES: bool = false;
     const BYTE_BIAS: i32 = 128;
 
     #[inline(always)]

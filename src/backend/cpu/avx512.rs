@@ -19,6 +19,8 @@ impl Lanes for Avx512 {
     type I = __m512i;
     type C = __m512i;
 
+    const TOKENS: usize = 6;
+    const BOTH_TILES: bool = true;
     const BYTE_BIAS: i32 = 0;
 
     #[inline(always)]

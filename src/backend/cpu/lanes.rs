@@ -27,6 +27,10 @@ pub(super) trait Lanes: Copy + 'static {
     /// Sixteen rows of four code bytes.
     type C: Copy;
 
+    /// Tokens that the matrix kernels hold in registers at once: 6, or at most 2.
+    const TOKENS: usize;
+    /// Whether they hold both tiles of a panel at once.
+    const BOTH_TILES: bool;
     /// What [`Lanes::bytes`] subtracts from each code before the dot product sees it.
     const BYTE_BIAS: i32;
 

@@ -52,7 +52,9 @@ macro_rules! neon_lanes {
             type I = I;
             type C = C;
 
-            const BYTE_BIAS: i32 = $bias;
+            const TOKENS: usize = 2;
+    const BOTH_TILES: bool = false;
+    const BYTE_BIAS: i32 = $bias;
 
             #[inline(always)]
             unsafe fn splat(x: f32) -> F {

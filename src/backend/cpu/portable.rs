@@ -44,6 +44,8 @@ impl Lanes for Portable {
     type I = I;
     type C = [[u8; 4]; LANES];
 
+    const TOKENS: usize = 2;
+    const BOTH_TILES: bool = false;
     const BYTE_BIAS: i32 = 0;
 
     #[inline(always)]

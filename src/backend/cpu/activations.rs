@@ -1,0 +1,220 @@
+//! Activations as the matrix kernels read them: normalised, cut into groups of 32, quantised to
+//! int8 (or kept in f32), in the order in which a block of tokens is worked off.
+//!
+//! Tokens are cut into blocks ([`block_len`]); a block of `m` tokens is `[groups][m]` records, so
+//! that a kernel walks through one stream. A row's records depend on that row alone.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::arena::Rows;
+use super::dispatch::Kernel;
+use super::lanes::{LANES, Lanes};
+use super::memory::Buffer;
+
+/// Columns of a group.
+pub(super) const GROUP: usize = 32;
+
+/// Groups that `cols` columns take.
+pub(super) fn groups(cols: usize) -> usize {
+    cols.div_ceil(GROUP)
+}
+
+/// 32 quantised activations: value = `scale · codes[k]`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Int8Group {
+    /// In -127..=127.
+    pub(super) codes: [i8; GROUP],
+    /// Largest magnitude / 127; NaN if any value was not finite.
+    pub(super) scale: f32,
+    /// `scale · sum of codes`
+    pub(super) scaled_sum: f32,
+    /// Minus the sum of all codes.
+    pub(super) neg_sum: i32,
+    /// Minus the sum of the first sixteen.
+    pub(super) neg_low: i32,
+}
+
+/// 32 activations in f32.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct FloatGroup {
+    pub(super) values: [f32; GROUP],
+    /// Sums of the first and the last sixteen.
+    pub(super) sums: [f32; 2],
+}
+
+/// Scratch for one operation's activations.
+#[derive(Debug)]
+pub(super) struct Activations {
+    pub(super) int8: Buffer,
+    pub(super) float: Buffer,
+}
+
+/// Tokens of the next block when `left` are left: the kernel's full block, or the largest power of
+/// two up to 4 that fits.
+#[inline(always)]
+pub(super) fn block_len<L: Lanes>(left: usize) -> usize {
+    match left {
+        left if left >= L::TOKENS => L::TOKENS,
+        4.. => 4,
+        2 | 3 => 2,
+        _ => 1,
+    }
+}
+
+/// The block of row `row` among `rows`: its first row and its length.
+#[inline(always)]
+fn block_of<L: Lanes>(row: usize, rows: usize) -> (usize, usize) {
+    let mut start = row / L::TOKENS * L::TOKENS;
+    start = start.min(rows / L::TOKENS * L::TOKENS);
+    loop {
+        let len = block_len::<L>(rows - start);
+        if row < start + len {
+            return (start, len);
+        }
+        start += len;
+    }
+}
+
+/// Rows that one chunk prepares.
+pub(super) const ROWS_PER_CHUNK: usize = 4;
+
+/// Normalises and packs the rows of a matrix product's source.
+pub(super) struct Pack {
+    /// `[rows, K]`
+    pub(super) src: Rows,
+    /// `[K]`, and what is added to the mean square.
+    pub(super) norm: Option<(*const f32, f32)>,
+    /// `[rows · groups]`, or null if no product needs them.
+    pub(super) int8: *mut Int8Group,
+    /// `[rows · groups]`, or null if no product needs them.
+    pub(super) float: *mut FloatGroup,
+}
+
+// SAFETY: `run` says which rows a chunk writes; the pointers are the submitter's to share.
+unsafe impl Sync for Pack {}
+
+impl Kernel for Pack {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(&self, chunk: usize, _worker: usize) {
+        let first = chunk * ROWS_PER_CHUNK;
+        for row in first..(first + ROWS_PER_CHUNK).min(self.src.rows) {
+            // SAFETY: the row exists; each row is in one chunk and owns its records.
+            unsafe { self.pack_row::<L>(row) }
+        }
+    }
+}
+
+impl Pack {
+    #[inline(always)]
+    unsafe fn pack_row<L: Lanes>(&self, row: usize) {
+        let cols = self.src.cols;
+        let (start, len) = block_of::<L>(row, self.src.rows);
+        // SAFETY: `row` is below `rows`; the records of its block start at `start · groups` and
+        // its own are every `len`-th from there.
+        unsafe {
+            let src = self.src.row(row).cast_const();
+            let gain = match self.norm {
+                Some((_, eps)) => 1.0 / (sum_of_squares::<L>(src, cols) / cols as f32 + eps).sqrt(),
+                None => 1.0,
+            };
+            let base = start * groups(cols) + (row - start);
+            for group in 0..groups(cols) {
+                let values = self.group::<L>(src, group * GROUP, L::splat(gain));
+                if !self.int8.is_null() {
+                    quantise::<L>(values, self.int8.add(base + group * len));
+                }
+                if !self.float.is_null() {
+                    keep::<L>(values, self.float.add(base + group * len));
+                }
+            }
+        }
+    }
+
+    /// The 32 (normalised) values from column `col`, 0 beyond the row's end.
+    #[inline(always)]
+    unsafe fn group<L: Lanes>(&self, src: *const f32, col: usize, gain: L::F) -> [L::F; 2] {
+        let left = self.src.cols - col;
+        // SAFETY: `left` columns are readable behind `col`, in the row and in the norm's weight.
+        unsafe {
+            let mut values = load_group::<L>(src.add(col), left);
+            if let Some((weight, _)) = self.norm {
+                let weights = load_group::<L>(weight.add(col), left);
+                for half in 0..2 {
+                    values[half] = L::mul(L::mul(values[half], gain), weights[half]);
+                }
+            }
+            values
+        }
+    }
+}
+
+/// Up to 32 elements, of which `left` exist.
+#[inline(always)]
+unsafe fn load_group<L: Lanes>(p: *const f32, left: usize) -> [L::F; 2] {
+    // SAFETY: reads at most `left` elements.
+    unsafe {
+        if left >= GROUP {
+            [L::load(p), L::load(p.add(LANES))]
+        } else if left >= LANES {
+            [L::load(p), L::load_partial(p.add(LANES), left - LANES)]
+        } else {
+            [L::load_partial(p, left), L::splat(0.0)]
+        }
+    }
+}
+
+/// The sum of `x²` over `n` elements.
+///
+/// # Safety
+/// `n` elements are readable; the CPU has the features of `L`.
+#[inline(always)]
+pub(super) unsafe fn sum_of_squares<L: Lanes>(p: *const f32, n: usize) -> f32 {
+    // SAFETY: each load stays within `n`.
+    unsafe {
+        let (mut low, mut high) = (L::splat(0.0), L::splat(0.0));
+        for col in (0..n).step_by(GROUP) {
+            let values = load_group::<L>(p.add(col), n - col);
+            low = L::fma(values[0], values[0], low);
+            high = L::fma(values[1], values[1], high);
+        }
+        L::reduce_add(L::add(low, high))
+    }
+}
+
+#[inline(always)]
+unsafe fn quantise<L: Lanes>(values: [L::F; 2], out: *mut Int8Group) {
+    // SAFETY: `out` is the caller's record.
+    unsafe {
+        let largest = L::reduce_max(L::max(L::abs(values[0]), L::abs(values[1])));
+        // x · 0 is 0 unless x is infinite or NaN: then the scale, and so the row, becomes NaN.
+        let zero = L::splat(0.0);
+        let poison = L::reduce_add(L::fma(values[0], zero, L::mul(values[1], zero)));
+        // Below this the reciprocal overflows; the values are as good as zero.
+        let inverse = if largest > 1e-36 { 127.0 / largest } else { 0.0 };
+        let scale = if largest > 1e-36 { largest / 127.0 } else { 0.0 } + poison;
+        let low = L::to_i32(L::mul(values[0], L::splat(inverse)));
+        let high = L::to_i32(L::mul(values[1], L::splat(inverse)));
+        let codes = (&raw mut (*out).codes).cast::<i8>();
+        L::store_i8(codes, low);
+        L::store_i8(codes.add(LANES), high);
+        let neg_low = L::reduce_add_i32(low).wrapping_neg();
+        let neg_sum = neg_low.wrapping_sub(L::reduce_add_i32(high));
+        (*out).scale = scale;
+        (*out).scaled_sum = -scale * neg_sum as f32;
+        (*out).neg_sum = neg_sum;
+        (*out).neg_low = neg_low;
+    }
+}
+
+#[inline(always)]
+unsafe fn keep<L: Lanes>(values: [L::F; 2], out: *mut FloatGroup) {
+    // SAFETY: `out` is the caller's record.
+    unsafe {
+        let to = (&raw mut (*out).values).cast::<f32>();
+        L::store(to, values[0]);
+        L::store(to.add(LANES), values[1]);
+        (*out).sums = [L::reduce_add(values[0]), L::reduce_add(values[1])];
+    }
+}

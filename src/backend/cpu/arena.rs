@@ -1,0 +1,150 @@
+//! The arena: one buffer for all intermediate values, and the scratch that operations need beside
+//! it. Every access is checked against the buffer; kernels get [`Rows`].
+
+use super::activations::{Activations, FloatGroup, Int8Group, groups};
+use super::matmul::PanelArgs;
+use super::memory::Buffer;
+use crate::backend::{BackendError, Op, Place, Rows as RowKind, StepInput, StepLimits};
+
+/// Intermediate values and scratch of one plan.
+#[derive(Debug)]
+pub struct Arena {
+    values: Buffer,
+    /// Activations of the operation that runs.
+    pub(super) activations: Activations,
+    /// Products of the operation that runs; its capacity fits every operation of the plan.
+    pub(super) products: Vec<PanelArgs>,
+}
+
+/// A value's rows, for kernels: `rows` times `cols` f32, row-major.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows {
+    pub(super) ptr: *mut f32,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+}
+
+// SAFETY: a pointer into the arena; whoever dereferences it says why no other thread writes there.
+unsafe impl Send for Rows {}
+// SAFETY: as above.
+unsafe impl Sync for Rows {}
+
+impl Rows {
+    /// Where row `row` starts.
+    ///
+    /// # Safety
+    /// `row` is below `rows`.
+    #[inline(always)]
+    pub(super) unsafe fn row(&self, row: usize) -> *mut f32 {
+        // SAFETY: within the value by contract.
+        unsafe { self.ptr.add(row * self.cols) }
+    }
+
+    /// Whether two values share memory.
+    pub(super) fn overlaps(&self, other: &Rows) -> bool {
+        let end = |rows: &Rows| rows.ptr.wrapping_add(rows.rows * rows.cols);
+        self.ptr < end(other) && other.ptr < end(self)
+    }
+}
+
+impl Arena {
+    pub(super) fn new(bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {
+        let (mut group_count, mut products) = (0usize, 0);
+        for op in ops {
+            if let Op::Matmul(matmul) = op {
+                let rows = matmul.src.rows.max(limits);
+                group_count = group_count.max(rows.saturating_mul(groups(matmul.src.cols)));
+                products = products.max(3 * matmul.products.len());
+            }
+        }
+        let bytes_of = |size: usize| group_count.saturating_mul(size);
+        Ok(Arena {
+            values: Buffer::zeroed(bytes, "intermediate values")?,
+            activations: Activations {
+                int8: Buffer::zeroed(bytes_of(size_of::<Int8Group>()), "quantised activations")?,
+                float: Buffer::zeroed(bytes_of(size_of::<FloatGroup>()), "packed activations")?,
+            },
+            products: Vec::with_capacity(products),
+        })
+    }
+
+    /// The rows that `place` has in this step.
+    pub(super) fn rows(
+        &mut self,
+        op: &'static str,
+        place: &Place,
+        step: &StepInput,
+    ) -> Result<Rows, BackendError> {
+        self.first_rows(op, place, place.rows.count(step))
+    }
+
+    /// The first `count` rows of `place`.
+    pub(super) fn first_rows(
+        &mut self,
+        op: &'static str,
+        place: &Place,
+        count: usize,
+    ) -> Result<Rows, BackendError> {
+        let range = self.range(op, place, count)?;
+        let ptr = self.values.as_mut_ptr().wrapping_add(range.start).cast();
+        Ok(Rows { ptr, rows: count, cols: place.cols })
+    }
+
+    /// The values of several places at once, none overlapping another.
+    pub(super) fn slices<const N: usize>(
+        &mut self,
+        op: &'static str,
+        places: [(&Place, usize); N],
+    ) -> Result<[&mut [f32]; N], BackendError> {
+        let mut ranges = [const { 0..0 }; N];
+        for (range, (place, rows)) in ranges.iter_mut().zip(places) {
+            let bytes = self.range(op, place, rows)?;
+            *range = bytes.start / 4..bytes.end / 4;
+        }
+        let values = self.values.elements_mut::<f32>();
+        values.get_disjoint_mut(ranges).map_err(|_| overlap(op, places.map(|(place, _)| *place)))
+    }
+
+    /// Rows of a place, for reading.
+    pub(super) fn slice(
+        &self,
+        op: &'static str,
+        place: &Place,
+        first_row: usize,
+        rows: usize,
+    ) -> Result<&[f32], BackendError> {
+        let end = self.range(op, place, first_row.saturating_add(rows))?.end / 4;
+        Ok(&self.values.elements()[end - rows * place.cols..end])
+    }
+
+    /// The bytes of the first `rows` rows of `place`.
+    fn range(
+        &self,
+        op: &'static str,
+        place: &Place,
+        rows: usize,
+    ) -> Result<std::ops::Range<usize>, BackendError> {
+        let fixed = match place.rows {
+            RowKind::Fixed(n) => rows <= n,
+            RowKind::Tokens | RowKind::Outputs => true,
+        };
+        let bytes = rows.checked_mul(place.cols).and_then(|elements| elements.checked_mul(4));
+        let end = bytes.and_then(|bytes| bytes.checked_add(place.offset));
+        match end {
+            Some(end) if end <= self.values.bytes() && fixed && place.offset.is_multiple_of(64) => {
+                Ok(place.offset..end)
+            }
+            _ => Err(BackendError::Shape {
+                op,
+                expected: format!("a value within the arena of {} bytes", self.values.bytes()),
+                found: format!("{rows} rows at {place:?}"),
+            }),
+        }
+    }
+}
+
+/// The error of operands that share memory.
+pub(super) fn overlap(op: &'static str, places: impl std::fmt::Debug) -> BackendError {
+    let (expected, found) = ("operands that do not overlap".into(), format!("{places:?}"));
+    BackendError::Shape { op, expected, found }
+}

@@ -1,0 +1,242 @@
+//! [`Matmul`]: checks the shapes, packs the activations once, and has the pool work off the panels
+//! of all products as one list. The arithmetic is in `panel`.
+
+use half::{bf16, f16};
+
+use super::activations::{FloatGroup, Int8Group, Pack, ROWS_PER_CHUNK, groups};
+use super::arena::{Arena, Rows, overlap};
+use super::dispatch::Isa;
+use super::pack::{Layout, Matrix};
+pub(super) use super::panel::PanelArgs;
+use super::panel::{Dense, Finish, Float, Int8, activate_panel, run_panel};
+use super::{Compute, Cpu, Vector, shape_error};
+use crate::backend::{
+    BackendError, Epilogue, Frame, Matmul, MatrixId, Product, RmsNorm, StepInput, VectorId, Weights, Write,
+};
+use crate::quant::Bits;
+
+const OP: &str = "matmul";
+
+/// Chunks that each thread gets, at least, where there are panels enough: a thread that is late or
+/// shares its core leaves its part to the others.
+const CHUNKS_PER_THREAD: usize = 16;
+
+impl Cpu {
+    pub(super) fn matmul(&self, op: &Matmul, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
+        let Frame { weights, arena, step, .. } = frame;
+        let src = arena.rows(OP, &op.src, step)?;
+        if src.rows == 0 {
+            return Ok(());
+        }
+        let norm = op.norm.as_ref().map(|norm| norm_weight(norm, weights, src.cols)).transpose()?;
+        let mut call = Call { cpu: self, weights, arena, step, src, panels: 0, int8: false, float: false };
+        call.arena.products.clear();
+        for product in &op.products {
+            call.add(product)?;
+        }
+        call.check_scratch()?;
+        call.run(norm);
+        Ok(())
+    }
+}
+
+/// One operation on its way.
+struct Call<'a> {
+    cpu: &'a Cpu,
+    weights: &'a Weights<Cpu>,
+    arena: &'a mut Arena,
+    step: &'a StepInput,
+    src: Rows,
+    panels: usize,
+    int8: bool,
+    float: bool,
+}
+
+impl Call<'_> {
+    /// Resolves a product: one entry, or two for a gated one, `up` first.
+    fn add(&mut self, product: &Product) -> Result<(), BackendError> {
+        let matrix = matrix(self.weights, product.matrix)?;
+        let dst = self.arena.rows(OP, &product.dst, self.step)?;
+        if matrix.cols() != self.src.cols || matrix.rows() != dst.cols || dst.rows != self.src.rows {
+            let expected = format!("dst [{}, {}]", self.src.rows, matrix.rows());
+            let found = format!(
+                "src [{}, {}], matrix [{}, {}], dst [{}, {}]",
+                self.src.rows,
+                self.src.cols,
+                matrix.rows(),
+                matrix.cols(),
+                dst.rows,
+                dst.cols
+            );
+            return Err(shape_error(OP, expected, found));
+        }
+        let clash = |args: &PanelArgs| {
+            let rows = Rows { ptr: args.dst, rows: args.tokens, cols: args.rows };
+            rows.overlaps(&dst)
+        };
+        if dst.overlaps(&self.src) || self.arena.products.iter().any(clash) {
+            return Err(overlap(OP, product));
+        }
+        let bias = match product.bias {
+            Some(id) => vector(self.weights, id, matrix.rows())?.as_ptr(),
+            None => std::ptr::null(),
+        };
+        match product.epilogue {
+            Epilogue::Write(Write::Store) => self.push(matrix, dst, bias, Finish::Store),
+            Epilogue::Write(Write::Add) => self.push(matrix, dst, bias, Finish::Add),
+            Epilogue::Gated { up, activation } => {
+                // Three entries for the same panels: a thread does one panel's gate, activation
+                // and product before the next panel, so the values are still in its cache. The
+                // two matrices may have different formats.
+                let up = matrix_like(self.weights, up, matrix)?;
+                self.push(matrix, dst, bias, Finish::Store);
+                self.push(matrix, dst, std::ptr::null(), Finish::Activate(activation));
+                self.push(up, dst, std::ptr::null(), Finish::Multiply);
+            }
+        }
+        self.panels += matrix.panels();
+        Ok(())
+    }
+
+    fn push(&mut self, matrix: &Matrix, dst: Rows, bias: *const f32, finish: Finish) {
+        let (run, int8) = kernel(matrix.layout(), self.cpu.compute);
+        self.int8 |= int8;
+        self.float |= !int8;
+        let activations = match int8 {
+            true => self.arena.activations.int8.as_ptr(),
+            false => self.arena.activations.float.as_ptr(),
+        };
+        self.arena.products.push(PanelArgs {
+            run: if matches!(finish, Finish::Activate(_)) { activate_panel } else { run },
+            weights: matrix.as_ptr(),
+            panel_bytes: matrix.panel_bytes(),
+            groups: groups(matrix.cols()),
+            rows: matrix.rows(),
+            tokens: dst.rows,
+            activations,
+            dst: dst.ptr,
+            bias,
+            finish,
+            first_panel: self.panels,
+        });
+    }
+
+    fn check_scratch(&self) -> Result<(), BackendError> {
+        let needed = self.src.rows * groups(self.src.cols);
+        let room = self.arena.activations.int8.bytes() / size_of::<Int8Group>();
+        if needed > room {
+            let expected = format!("at most {room} groups of activations, as the arena was made for");
+            return Err(shape_error(OP, expected, format!("{needed}")));
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, norm: Option<(*const f32, f32)>) {
+        let scratch = &mut self.arena.activations;
+        let int8 =
+            if self.int8 { scratch.int8.as_mut_ptr().cast::<Int8Group>() } else { std::ptr::null_mut() };
+        let float =
+            if self.float { scratch.float.as_mut_ptr().cast::<FloatGroup>() } else { std::ptr::null_mut() };
+        let pack = Pack { src: self.src, norm, int8, float };
+        let per_chunk = (self.panels / (self.cpu.threads() * CHUNKS_PER_THREAD)).max(1);
+        let list =
+            PanelList { isa: self.cpu.isa, products: &self.arena.products, panels: self.panels, per_chunk };
+        // SAFETY: the instruction set is available; the scratch has room for all groups
+        // (`check_scratch`), each chunk of `pack` writes the records of its own rows.
+        unsafe { self.cpu.parallel(&pack, self.src.rows.div_ceil(ROWS_PER_CHUNK)) };
+        // SAFETY: shapes were checked in `add`, weights and arena outlive the call, destinations
+        // do not overlap each other or the source, and a panel's columns belong to one chunk.
+        unsafe { self.cpu.pool.run(run_panels, &list, self.panels.div_ceil(per_chunk)) };
+    }
+}
+
+/// The panels of all products, one behind the other.
+struct PanelList<'a> {
+    isa: Isa,
+    products: &'a [PanelArgs],
+    panels: usize,
+    per_chunk: usize,
+}
+
+unsafe fn run_panels(list: &PanelList<'_>, chunk: usize, _worker: usize) {
+    let first = chunk * list.per_chunk;
+    for panel in first..(first + list.per_chunk).min(list.panels) {
+        for product in list.products {
+            let panels = product.rows.div_ceil(super::pack::PANEL);
+            if panel >= product.first_panel && panel < product.first_panel + panels {
+                // SAFETY: promised by `Call::run`.
+                unsafe { (product.run)(product, list.isa, panel - product.first_panel) }
+            }
+        }
+    }
+}
+
+/// The kernel for a format, and whether it reads int8 activations.
+fn kernel(layout: Layout, compute: Compute) -> (unsafe fn(&PanelArgs, Isa, usize), bool) {
+    macro_rules! quant {
+        ($format:ident, $int8:literal, $four:expr, $mins:expr, $halves:expr) => {
+            match ($four, $mins, $halves) {
+                (true, false, false) => (run_panel::<$format<true, false, false>>, $int8),
+                (true, false, true) => (run_panel::<$format<true, false, true>>, $int8),
+                (true, true, false) => (run_panel::<$format<true, true, false>>, $int8),
+                (true, true, true) => (run_panel::<$format<true, true, true>>, $int8),
+                (false, false, false) => (run_panel::<$format<false, false, false>>, $int8),
+                (false, false, true) => (run_panel::<$format<false, false, true>>, $int8),
+                (false, true, false) => (run_panel::<$format<false, true, false>>, $int8),
+                (false, true, true) => (run_panel::<$format<false, true, true>>, $int8),
+            }
+        };
+    }
+    match (layout, compute) {
+        (Layout::Quant { bits, mins, halves }, Compute::Int8) => {
+            quant!(Int8, true, bits == Bits::Four, mins, halves)
+        }
+        (Layout::Quant { bits, mins, halves }, Compute::F32) => {
+            quant!(Float, false, bits == Bits::Four, mins, halves)
+        }
+        (Layout::F32, _) => (run_panel::<Dense<f32>>, false),
+        (Layout::F16, _) => (run_panel::<Dense<f16>>, false),
+        (Layout::Bf16, _) => (run_panel::<Dense<bf16>>, false),
+    }
+}
+
+fn matrix(weights: &Weights<Cpu>, id: MatrixId) -> Result<&Matrix, BackendError> {
+    let count = weights.matrices.len();
+    weights
+        .matrices
+        .get(id.0 as usize)
+        .ok_or_else(|| shape_error(OP, format!("a matrix id below {count}"), format!("{}", id.0)))
+}
+
+fn matrix_like<'a>(
+    weights: &'a Weights<Cpu>,
+    id: MatrixId,
+    like: &Matrix,
+) -> Result<&'a Matrix, BackendError> {
+    let found = matrix(weights, id)?;
+    if (found.rows(), found.cols()) == (like.rows(), like.cols()) {
+        return Ok(found);
+    }
+    let expected = format!("an up matrix [{}, {}]", like.rows(), like.cols());
+    Err(shape_error(OP, expected, format!("[{}, {}]", found.rows(), found.cols())))
+}
+
+fn vector(weights: &Weights<Cpu>, id: VectorId, len: usize) -> Result<&Vector, BackendError> {
+    match weights.vectors.get(id.0 as usize) {
+        Some(vector) if vector.len() == len => Ok(vector),
+        Some(vector) => {
+            Err(shape_error(OP, format!("a vector of {len}"), format!("one of {}", vector.len())))
+        }
+        None => {
+            Err(shape_error(OP, format!("a vector id below {}", weights.vectors.len()), format!("{}", id.0)))
+        }
+    }
+}
+
+fn norm_weight(
+    norm: &RmsNorm,
+    weights: &Weights<Cpu>,
+    cols: usize,
+) -> Result<(*const f32, f32), BackendError> {
+    Ok((vector(weights, norm.weight, cols)?.as_ptr(), norm.eps))
+}

@@ -1,0 +1,289 @@
+//! Weight matrices in the order in which the kernels read them, one for all instruction sets.
+//!
+//! Rows are cut into panels of 32: two tiles of 16 rows, a lane each. A panel is one stream of
+//! groups of 32 columns, each a multiple of 64 bytes:
+//!
+//! | part | 8 bits | 4 bits | dense |
+//! |---|---|---|---|
+//! | values | `[tile 2][kq 8][row 16][k 4]` bytes | `[tile 2][j 4][row 16][k 4]` bytes, low nibble `kq = j`, high `kq = j + 4` | `[k 32][tile 2][row 16]` floats |
+//! | scales, then mins if any | `[half][tile 2][row 16]` f16 | the same | none |
+//!
+//! There are two halves where the canonical group is 16 columns, else one. Signed 8-bit codes are
+//! stored plus 128. Columns and rows that pad the last group and panel have value 0 or meet
+//! activations of 0.
+
+use half::f16;
+
+use super::activations::{GROUP, groups};
+use super::lanes::LANES;
+use super::memory::Buffer;
+use super::pool::Pool;
+use crate::backend::BackendError;
+use crate::quant::{Bits, DenseMatrix, DenseValues, QuantMatrix, WeightMatrix};
+
+/// Rows of a panel.
+pub(super) const PANEL: usize = 2 * LANES;
+
+/// How a packed matrix stores its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// Codes, scales and perhaps mins.
+    Quant {
+        bits: Bits,
+        mins: bool,
+        /// The canonical group is 16 columns.
+        halves: bool,
+    },
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Layout {
+    fn of(matrix: &WeightMatrix) -> Layout {
+        match matrix {
+            WeightMatrix::Quant(m) => {
+                Layout::Quant { bits: m.bits(), mins: m.mins().is_some(), halves: m.group() == 16 }
+            }
+            WeightMatrix::Dense(m) => match m.values() {
+                DenseValues::F32(_) => Layout::F32,
+                DenseValues::F16(_) => Layout::F16,
+                DenseValues::Bf16(_) => Layout::Bf16,
+            },
+        }
+    }
+
+    /// Bytes of a group of one panel.
+    pub(super) const fn group_bytes(self) -> usize {
+        match self {
+            Layout::Quant { mins, halves, .. } => {
+                self.code_bytes() + (1 + mins as usize) * (1 + halves as usize) * PANEL * 2
+            }
+            _ => self.code_bytes(),
+        }
+    }
+
+    /// Bytes of its values or codes.
+    pub(super) const fn code_bytes(self) -> usize {
+        match self {
+            Layout::Quant { bits: Bits::Four, .. } => PANEL * GROUP / 2,
+            Layout::Quant { bits: Bits::Eight, .. } => PANEL * GROUP,
+            Layout::F32 => PANEL * GROUP * 4,
+            Layout::F16 | Layout::Bf16 => PANEL * GROUP * 2,
+        }
+    }
+
+    /// What is subtracted from a stored code.
+    pub(super) const fn zero_point(self) -> i32 {
+        match self {
+            Layout::Quant { bits: Bits::Four, mins: false, .. } => 8,
+            Layout::Quant { bits: Bits::Eight, mins: false, .. } => 128,
+            _ => 0,
+        }
+    }
+}
+
+/// A packed weight matrix.
+#[derive(Debug)]
+pub struct Matrix {
+    data: Buffer,
+    rows: usize,
+    cols: usize,
+    layout: Layout,
+}
+
+impl Matrix {
+    /// Packs `source` on the pool's threads.
+    pub(super) fn pack(source: &WeightMatrix, pool: &Pool) -> Result<Matrix, BackendError> {
+        let (rows, cols, layout) = (source.rows(), source.cols(), Layout::of(source));
+        let panel_bytes = groups(cols).saturating_mul(layout.group_bytes());
+        let bytes = panel_bytes.saturating_mul(rows.div_ceil(PANEL));
+        let mut data = Buffer::zeroed(bytes, "a weight matrix")?;
+        let target = Target { source, layout, data: data.as_mut_ptr(), panel_bytes };
+        // SAFETY: each chunk writes its own panel of a buffer that holds them all.
+        unsafe { pool.run(pack_panel, &target, rows.div_ceil(PANEL)) };
+        Ok(Matrix { data, rows, cols, layout })
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub(super) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.data.bytes()
+    }
+
+    pub(super) fn as_ptr(&self) -> *const u8 {
+        self.data.as_ptr()
+    }
+
+    pub(super) fn panels(&self) -> usize {
+        self.rows.div_ceil(PANEL)
+    }
+
+    pub(super) fn panel_bytes(&self) -> usize {
+        groups(self.cols) * self.layout.group_bytes()
+    }
+
+    /// The values of one row times `factor`, into `out` of `cols` elements.
+    pub(super) fn row(&self, row: usize, factor: f32, out: &mut [f32]) {
+        let panel = &self.data.as_slice()[row / PANEL * self.panel_bytes()..][..self.panel_bytes()];
+        let stream = panel.chunks_exact(self.layout.group_bytes());
+        for (group, out) in stream.zip(out.chunks_mut(GROUP)) {
+            let view = GroupView { bytes: group, layout: self.layout, row: row % PANEL };
+            for (k, out) in out.iter_mut().enumerate() {
+                *out = view.value(k) * factor;
+            }
+        }
+    }
+}
+
+/// One row of one group of a panel.
+struct GroupView<'a> {
+    bytes: &'a [u8],
+    layout: Layout,
+    row: usize,
+}
+
+impl GroupView<'_> {
+    fn value(&self, k: usize) -> f32 {
+        let at = k * PANEL + self.row;
+        match self.layout {
+            Layout::Quant { bits, mins, halves } => self.dequantised(k, bits, mins, halves),
+            Layout::F32 => f32::from_le_bytes(std::array::from_fn(|i| self.bytes[4 * at + i])),
+            Layout::F16 => f16::from_bits(self.word(2 * at)).to_f32(),
+            Layout::Bf16 => f32::from_bits(u32::from(self.word(2 * at)) << 16),
+        }
+    }
+
+    fn dequantised(&self, k: usize, bits: Bits, mins: bool, halves: bool) -> f32 {
+        let (tile, lane, kq) = (self.row / LANES, self.row % LANES, k / 4);
+        let tile_bytes = self.layout.code_bytes() / 2;
+        let code_at = |quad: usize| tile * tile_bytes + quad * 4 * LANES + 4 * lane + k % 4;
+        let code = match bits {
+            Bits::Eight => self.bytes[code_at(kq)],
+            Bits::Four => self.bytes[code_at(kq % 4)] >> (kq / 4 * 4) & 15,
+        };
+        let half = if halves { k / 16 } else { 0 };
+        let factor = |set: usize| {
+            let at = self.layout.code_bytes() + 2 * ((set + half) * PANEL + self.row);
+            f16::from_bits(self.word(at)).to_f32()
+        };
+        let signed = (i32::from(code) - self.layout.zero_point()) as f32;
+        signed * factor(0) + if mins { factor(1 + usize::from(halves)) } else { 0.0 }
+    }
+
+    fn word(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
+    }
+}
+
+/// Where packing goes.
+struct Target<'a> {
+    source: &'a WeightMatrix,
+    layout: Layout,
+    data: *mut u8,
+    panel_bytes: usize,
+}
+
+// SAFETY: the threads write different panels.
+unsafe impl Sync for Target<'_> {}
+
+unsafe fn pack_panel(target: &Target<'_>, panel: usize, _worker: usize) {
+    // SAFETY: the buffer holds `panel_bytes` for each panel, and only this chunk writes this one.
+    let out = unsafe {
+        std::slice::from_raw_parts_mut(target.data.add(panel * target.panel_bytes), target.panel_bytes)
+    };
+    let rows = panel * PANEL..((panel + 1) * PANEL).min(target.source.rows());
+    let group_bytes = target.layout.group_bytes();
+    for (lane, row) in rows.enumerate() {
+        for (group, out) in out.chunks_exact_mut(group_bytes).enumerate() {
+            match target.source {
+                WeightMatrix::Quant(m) => pack_codes(m, target.layout, (row, group), lane, out),
+                WeightMatrix::Dense(m) => pack_floats(m, (row, group), lane, out),
+            }
+        }
+    }
+}
+
+fn pack_codes(m: &QuantMatrix, layout: Layout, (row, group): (usize, usize), lane: usize, out: &mut [u8]) {
+    let (codes, factors) = out.split_at_mut(layout.code_bytes());
+    let tile_bytes = codes.len() / 2;
+    let tile = &mut codes[lane / LANES * tile_bytes..][..tile_bytes];
+    let source = group_codes(m, row, group, layout.zero_point() as u8);
+    let at = lane % LANES;
+    match m.bits() {
+        Bits::Eight => {
+            for (quad, kq) in tile.chunks_exact_mut(4 * LANES).zip(source.chunks_exact(4)) {
+                quad[4 * at..4 * at + 4].copy_from_slice(kq);
+            }
+        }
+        Bits::Four => {
+            let (low, high) = source.split_at(GROUP / 2);
+            for (j, quad) in tile.chunks_exact_mut(4 * LANES).enumerate() {
+                for k in 4 * j..4 * j + 4 {
+                    quad[4 * at + k % 4] = low[k] | high[k] << 4;
+                }
+            }
+        }
+    }
+    let halves = if m.group() == 16 { 2 } else { 1 };
+    for (set, values) in [Some(m.scales()), m.mins()].into_iter().flatten().enumerate() {
+        for half in 0..halves {
+            let col = group * GROUP + half * 16;
+            if col < m.cols() {
+                let value = values[row * m.groups_per_row() + col / m.group()];
+                let at = 2 * ((set * halves + half) * PANEL + lane);
+                factors[at..at + 2].copy_from_slice(&value.to_bits().to_le_bytes());
+            }
+        }
+    }
+}
+
+/// The stored codes of 32 columns, padded with the zero point.
+fn group_codes(m: &QuantMatrix, row: usize, group: usize, zero_point: u8) -> [u8; GROUP] {
+    let codes = m.row_codes(row);
+    let mut out = [zero_point; GROUP];
+    let cols = (m.cols() - group * GROUP).min(GROUP);
+    match m.bits() {
+        Bits::Eight => {
+            let flip = if m.mins().is_none() { 0x80 } else { 0 };
+            for (out, code) in out[..cols].iter_mut().zip(&codes[group * GROUP..]) {
+                *out = code ^ flip;
+            }
+        }
+        Bits::Four => {
+            for (pair, byte) in out[..cols].chunks_mut(2).zip(&codes[group * GROUP / 2..]) {
+                for (nibble, out) in pair.iter_mut().enumerate() {
+                    *out = byte >> (4 * nibble) & 15;
+                }
+            }
+        }
+    }
+    out
+}
+
+fn pack_floats(m: &DenseMatrix, (row, group): (usize, usize), lane: usize, out: &mut [u8]) {
+    let start = row * m.cols() + group * GROUP;
+    let cols = start..start + (m.cols() - group * GROUP).min(GROUP);
+    match m.values() {
+        DenseValues::F32(v) => place(bytemuck::cast_slice(&v[cols]), 4, lane, out),
+        DenseValues::F16(v) => place(bytemuck::cast_slice(&v[cols]), 2, lane, out),
+        DenseValues::Bf16(v) => place(bytemuck::cast_slice(&v[cols]), 2, lane, out),
+    }
+}
+
+/// Writes a row's elements of `size` bytes into lane `lane` of `[k][32]`.
+fn place(row: &[u8], size: usize, lane: usize, out: &mut [u8]) {
+    for (value, slots) in row.chunks_exact(size).zip(out.chunks_exact_mut(size * PANEL)) {
+        slots[size * lane..size * (lane + 1)].copy_from_slice(value);
+    }
+}
