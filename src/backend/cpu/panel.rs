@@ -275,7 +275,7 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Format for Int8<FOU
                 if FOUR {
                     for j in 0..4 {
                         for t in 0..T {
-                            let (low, high) = L::nibbles(quad::<FOUR>(weights, tile + t, j));
+                            let (low, high) = L::nibbles(quad(weights, tile + t, j));
                             for m in 0..M {
                                 let codes = (&raw const (*activations.add(m)).codes).cast::<i8>();
                                 if !HALVES || half == 0 {
@@ -290,7 +290,7 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Format for Int8<FOU
                 } else {
                     for kq in half * 4..half * 4 + 8 / halves {
                         for t in 0..T {
-                            let row_codes = L::bytes(quad::<FOUR>(weights, tile + t, kq));
+                            let row_codes = L::bytes(quad(weights, tile + t, kq));
                             for m in 0..M {
                                 let codes = (&raw const (*activations.add(m)).codes).cast::<i8>();
                                 dots[t][m] = L::dot_bytes(dots[t][m], row_codes, codes.add(4 * kq));
@@ -375,7 +375,7 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Format for Float<FO
                 for kq in half * 4..half * 4 + 8 / halves {
                     for t in 0..T {
                         let at = if FOUR { kq % 4 } else { kq };
-                        let p = quad::<FOUR>(weights, tile + t, at);
+                        let p = quad(weights, tile + t, at);
                         let codes = match (FOUR, kq / 4) {
                             (false, _) => L::bytes(p),
                             (true, 0) => L::nibbles(p).0,
@@ -429,10 +429,9 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Float<FOUR, MINS, H
 
 /// 64 bytes of codes of a tile: its columns `4 kq ..`.
 #[inline(always)]
-unsafe fn quad<const FOUR: bool>(weights: *const u8, tile: usize, kq: usize) -> *const u8 {
-    let tile_bytes = quant(FOUR, false, false).code_bytes() / 2;
+unsafe fn quad(weights: *const u8, tile: usize, kq: usize) -> *const u8 {
     // SAFETY: within the group's codes.
-    unsafe { weights.add(tile * tile_bytes + kq * 4 * LANES) }
+    unsafe { weights.add((2 * kq + tile) * 4 * LANES) }
 }
 
 /// The scales (sets 0..) or mins (after them) of a tile.
