@@ -24,7 +24,9 @@ fn builder(name: &str) -> Option<EngineBuilder> {
     Some(Engine::builder().model(PathBuf::from(folder).join(format!("{name}.gguf"))).context_max(1024))
 }
 
-fn finish(generation: impl Iterator<Item = Result<Event, ottava::engine::GenerationError>>) -> (Vec<TokenId>, String, FinishReason, usize) {
+fn finish(
+    generation: impl Iterator<Item = Result<Event, ottava::engine::GenerationError>>,
+) -> (Vec<TokenId>, String, FinishReason, usize) {
     let (mut ids, mut text) = (Vec::new(), String::new());
     for event in generation {
         match event.expect("the generation goes well") {
@@ -91,9 +93,15 @@ fn save_and_restore(from: &Engine, reference: &Engine, expected: &[TokenId]) {
     let ids = from.prompt_ids(&Request::text(PROMPTS[3])).unwrap();
     from.save_prompt(&ids, &path).unwrap();
     let options = || EngineConfig { share_prefixes: true, ..EngineConfig::default() };
-    let to = Engine::builder().model(&reference.info().path).context_max(1024).scheduling(options()).build().unwrap();
+    let to = Engine::builder()
+        .model(&reference.info().path)
+        .context_max(1024)
+        .scheduling(options())
+        .build()
+        .unwrap();
     assert!(to.restore_prompt(&path).unwrap() >= 16);
-    let (tokens, _, _, cached) = finish(to.submit(Request::text(PROMPTS[3]).max_tokens(TOKENS).ignore_eos()).unwrap());
+    let (tokens, _, _, cached) =
+        finish(to.submit(Request::text(PROMPTS[3]).max_tokens(TOKENS).ignore_eos()).unwrap());
     assert_eq!(tokens, expected, "restored from a file");
     assert!(cached >= 16, "the restored pages are used, found {cached} tokens");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -134,7 +142,10 @@ fn equal_seeds_replay_and_others_differ() {
     let Some(builder) = builder("smollm2") else { return };
     let engine = builder.build().unwrap();
     let sample = |seed| {
-        finish(engine.submit(Request::text("My favourite").max_tokens(40).temperature(1.0).seed(seed)).unwrap()).0
+        finish(
+            engine.submit(Request::text("My favourite").max_tokens(40).temperature(1.0).seed(seed)).unwrap(),
+        )
+        .0
     };
     assert_eq!(sample(7), sample(7));
     assert_ne!(sample(7), sample(8));

@@ -60,9 +60,14 @@ fn cases(name: &str) -> Vec<Case> {
     let ids = |v: &Value| -> Vec<TokenId> {
         v.as_array().unwrap().iter().map(|id| TokenId(id.as_u64().unwrap() as u32)).collect()
     };
-    let floats = |v: &Value| -> Vec<f64> { v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect() };
+    let floats =
+        |v: &Value| -> Vec<f64> { v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect() };
     let best = |v: &Value| -> Vec<(usize, f64)> {
-        v.as_array().unwrap().iter().map(|p| (p[0].as_u64().unwrap() as usize, p[1].as_f64().unwrap())).collect()
+        v.as_array()
+            .unwrap()
+            .iter()
+            .map(|p| (p[0].as_u64().unwrap() as usize, p[1].as_f64().unwrap()))
+            .collect()
     };
     json.as_array()
         .unwrap()
@@ -86,6 +91,7 @@ fn load(file: &ModelFile, isa: Isa, mode: Mode) -> Model<Cpu> {
         kv_dtype: mode.kv,
         kv_bytes: Bytes::mib(64).0,
         context_max: 256,
+        quantise: None,
         activations: Precision::F32,
     };
     let cpu = Cpu::new(&options).expect("the instruction set is there");
@@ -160,10 +166,20 @@ fn check_model(name: &str, isa: Isa, modes: &[Mode]) {
         let rms: Vec<String> = findings.iter().map(|f| format!("{:.4}", f.rms)).collect();
         let [found, expected] = [0, 1].map(|i| findings.iter().map(|f| f.nll[i]).sum::<f64>());
         let relative = (found - expected).abs() / expected;
-        println!("{name} {isa} {:?} KV {:?}: rms {}, nll off by {relative:.5}", mode.compute, mode.kv, rms.join(" "));
+        println!(
+            "{name} {isa} {:?} KV {:?}: rms {}, nll off by {relative:.5}",
+            mode.compute,
+            mode.kv,
+            rms.join(" ")
+        );
         for (case, finding) in cases.iter().zip(&findings) {
             assert!(finding.wrong.is_empty(), "{}: wrong tokens at {:?}, {mode:?}", case.name, finding.wrong);
-            assert!(finding.rms <= mode.rms_max, "{}: logits differ by {:.4} rms, {mode:?}", case.name, finding.rms);
+            assert!(
+                finding.rms <= mode.rms_max,
+                "{}: logits differ by {:.4} rms, {mode:?}",
+                case.name,
+                finding.rms
+            );
         }
         assert!(relative <= NLL_TOLERANCE, "nll {found:.4}, expected {expected:.4}, {mode:?}");
     }

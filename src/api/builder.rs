@@ -170,13 +170,21 @@ impl EngineBuilder {
         };
         let context_pages = context_max.div_ceil(crate::backend::PAGE_TOKENS);
         let kv_bytes = self.kv_budget.map_or(2 * context_pages * layout.page_bytes(), |bytes| bytes.0);
-        LoadOptions { limits, kv_dtype: self.kv_dtype, kv_bytes, context_max, activations: Precision::F32 }
+        LoadOptions {
+            limits,
+            kv_dtype: self.kv_dtype,
+            kv_bytes,
+            context_max,
+            quantise: None,
+            activations: Precision::F32,
+        }
     }
 }
 
 /// What the file calls itself, else its own name.
 fn model_name(file: &ModelFile) -> String {
-    let stem = || file.path().file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned());
+    let stem =
+        || file.path().file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned());
     let name = file.metadata().str("general.name").ok().flatten();
     name.map_or_else(stem, str::to_owned)
 }

@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 pub use builder::EngineBuilder;
 pub use device::{Bytes, Device};
-pub use request::Request;
 #[cfg(feature = "text")]
 use request::Prompt;
+pub use request::Request;
 
 #[cfg(feature = "text")]
 use crate::text::{ChatTemplate, Tokenizer};

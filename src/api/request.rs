@@ -2,13 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{
-    TokenId,
-    backend::Window,
-    engine::TokenRequest,
-    sample::Sampling,
-    text::Vocab,
-};
+use crate::{TokenId, backend::Window, engine::TokenRequest, sample::Sampling, text::Vocab};
 
 /// What to continue.
 #[cfg(feature = "text")]

@@ -6,10 +6,12 @@
 
 pub mod cpu;
 mod ops;
+mod reference;
 mod step;
 
 use crate::quant::WeightMatrix;
 pub use ops::*;
+pub use reference::Reference;
 pub use step::*;
 
 /// How keys and values are stored.

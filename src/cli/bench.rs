@@ -61,10 +61,20 @@ impl Bench {
         for &tokens in self.generate.iter().filter(|&&tokens| tokens > 0) {
             results.push(self.measure(&engine, format!("tg{tokens}"), 1, tokens)?);
         }
-        if self.json { print_json(&engine, bandwidth, &results) } else { print_table(&engine, bandwidth, &results) }
+        if self.json {
+            print_json(&engine, bandwidth, &results)
+        } else {
+            print_table(&engine, bandwidth, &results)
+        }
     }
 
-    fn measure(&self, engine: &Engine, test: String, prompt: usize, generate: usize) -> Result<Measurement, Failure> {
+    fn measure(
+        &self,
+        engine: &Engine,
+        test: String,
+        prompt: usize,
+        generate: usize,
+    ) -> Result<Measurement, Failure> {
         let decode = test.starts_with("tg");
         let rate = |timings: &Timings| {
             if decode { timings.decode_tokens_per_s } else { timings.prefill_tokens_per_s }
@@ -85,7 +95,8 @@ impl Bench {
 fn once(engine: &Engine, prompt: usize, generate: usize) -> Result<Timings, Failure> {
     let vocab = engine.vocab().len() as u64;
     // Knuth's multiplicative hash spreads the ids over the vocabulary.
-    let id = |i: usize| TokenId((i as u64).wrapping_mul(2_654_435_761).wrapping_add(17).rem_euclid(vocab) as u32);
+    let id =
+        |i: usize| TokenId((i as u64).wrapping_mul(2_654_435_761).wrapping_add(17).rem_euclid(vocab) as u32);
     // The first generated token comes from the prompt's own step; `generate` more are decoded.
     let request = Request::tokens((0..prompt).map(id).collect()).ignore_eos().max_tokens(generate + 1);
     Ok(answer(engine, request, |_| Ok(Flow::Continue))?.timings)
@@ -98,7 +109,9 @@ fn percent(measurement: &Measurement, bandwidth: f64) -> Option<f64> {
 fn print_table(engine: &Engine, bandwidth: f64, results: &[Measurement]) -> Result<(), Failure> {
     let info = engine.info();
     let size = Bytes(usize::try_from(info.file_bytes).unwrap_or(usize::MAX)).to_string();
-    output::print_line("| model | size | params | device | threads | test | tokens/s | % of read bandwidth |")?;
+    output::print_line(
+        "| model | size | params | device | threads | test | tokens/s | % of read bandwidth |",
+    )?;
     output::print_line("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |")?;
     for result in results {
         output::print_line(format_args!(

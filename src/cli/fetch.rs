@@ -256,13 +256,19 @@ mod tests {
         join_members(&ENTRY, folder.path(), &out, &ProgressBar::hidden()).unwrap();
         assert_eq!(fs::read(&out).unwrap(), b"abc");
         fs::remove_file(folder.path().join("b")).unwrap();
-        assert!(join_members(&ENTRY, folder.path(), &out, &ProgressBar::hidden()).unwrap_err().starts_with("b:"));
+        assert!(
+            join_members(&ENTRY, folder.path(), &out, &ProgressBar::hidden()).unwrap_err().starts_with("b:")
+        );
     }
 
     #[test]
     fn a_failing_tool_says_why() {
         let complaint = run_tool(Command::new("sh").args(["-c", "echo first >&2; echo last >&2; exit 1"]));
         assert_eq!(complaint, Err("sh: last".into()));
-        assert!(run_tool(&mut Command::new("no-such-program-here")).unwrap_err().starts_with("no-such-program-here:"));
+        assert!(
+            run_tool(&mut Command::new("no-such-program-here"))
+                .unwrap_err()
+                .starts_with("no-such-program-here:")
+        );
     }
 }

@@ -19,7 +19,8 @@ impl List {
     /// Prints a line a model.
     pub fn run(self) -> Result<(), Failure> {
         let folder = fetch::models_folder()?;
-        let cached = |file: &str, bytes| fs::metadata(folder.join(file)).is_ok_and(|data| data.len() == bytes);
+        let cached =
+            |file: &str, bytes| fs::metadata(folder.join(file)).is_ok_and(|data| data.len() == bytes);
         if self.json {
             let models: Vec<_> = catalog::ENTRIES
                 .iter()

@@ -114,7 +114,8 @@ impl ModelOptions {
     /// The engine with other scheduling than the default.
     pub fn engine_with(&self, scheduling: EngineConfig) -> Result<Engine, Failure> {
         let bar = output::LoadBar::new();
-        let engine = self.builder()?.scheduling(scheduling).build_with(&mut |progress| bar.update(progress))?;
+        let engine =
+            self.builder()?.scheduling(scheduling).build_with(&mut |progress| bar.update(progress))?;
         bar.finish();
         Ok(engine)
     }

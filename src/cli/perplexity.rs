@@ -54,7 +54,9 @@ impl Perplexity {
         let chunks = (ids.len() / chunk_tokens).min(self.chunks.unwrap_or(usize::MAX));
         if chunks == 0 {
             let found = ids.len();
-            return Err(Failure::Failed(format!("the text has {found} tokens, one chunk needs {chunk_tokens}")));
+            return Err(Failure::Failed(format!(
+                "the text has {found} tokens, one chunk needs {chunk_tokens}"
+            )));
         }
         let mut total = Total::default();
         for (index, chunk) in ids.chunks_exact(chunk_tokens).take(chunks).enumerate() {

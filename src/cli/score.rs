@@ -42,8 +42,11 @@ impl Score {
         };
         let scores = engine.score(&ids, self.top)?;
         if self.json {
-            let top: Vec<Vec<_>> =
-                scores.top.iter().map(|best| best.iter().map(|(id, logit)| json!([id.0, logit])).collect()).collect();
+            let top: Vec<Vec<_>> = scores
+                .top
+                .iter()
+                .map(|best| best.iter().map(|(id, logit)| json!([id.0, logit])).collect())
+                .collect();
             let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
             return output::print_json(&json!({ "ids": ids, "nll": scores.nll, "top": top }));
         }

@@ -22,9 +22,21 @@ pub(super) struct Admitted {
 /// Work that is answered once.
 #[derive(Debug)]
 pub(super) enum Job {
-    Score { ids: Vec<TokenId>, first: usize, top: usize, reply: mpsc::SyncSender<Result<Scores, EngineError>> },
-    Save { ids: Vec<TokenId>, path: PathBuf, reply: mpsc::SyncSender<Result<(), EngineError>> },
-    Restore { path: PathBuf, reply: mpsc::SyncSender<Result<usize, EngineError>> },
+    Score {
+        ids: Vec<TokenId>,
+        first: usize,
+        top: usize,
+        reply: mpsc::SyncSender<Result<Scores, EngineError>>,
+    },
+    Save {
+        ids: Vec<TokenId>,
+        path: PathBuf,
+        reply: mpsc::SyncSender<Result<(), EngineError>>,
+    },
+    Restore {
+        path: PathBuf,
+        reply: mpsc::SyncSender<Result<usize, EngineError>>,
+    },
 }
 
 /// What has arrived since the last look.

@@ -30,8 +30,16 @@ pub(super) struct Prefill {
 #[derive(Debug)]
 enum Goal {
     /// Logits of the rows from `first` on are looked at.
-    Score { first: usize, top: usize, scores: Scores, reply: SyncSender<Result<Scores, EngineError>> },
-    Save { path: PathBuf, reply: SyncSender<Result<(), EngineError>> },
+    Score {
+        first: usize,
+        top: usize,
+        scores: Scores,
+        reply: SyncSender<Result<Scores, EngineError>>,
+    },
+    Save {
+        path: PathBuf,
+        reply: SyncSender<Result<(), EngineError>>,
+    },
 }
 
 impl Goal {
@@ -98,7 +106,9 @@ impl<D: Decoder> Worker<D> {
         self.run_step().map_err(EngineError::Step)?;
         if let Goal::Score { top, scores, .. } = &mut prefill.goal {
             for (output, row) in (first_output..rows.end).enumerate() {
-                self.decoder.logits(output, &mut self.logits).map_err(|e| EngineError::Step(e.to_string()))?;
+                self.decoder
+                    .logits(output, &mut self.logits)
+                    .map_err(|e| EngineError::Step(e.to_string()))?;
                 self.score_row(&prefill.ids, row, *top, scores)?;
             }
         }
@@ -130,9 +140,16 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
-    fn score_row(&mut self, ids: &[TokenId], row: usize, top: usize, scores: &mut Scores) -> Result<(), EngineError> {
+    fn score_row(
+        &mut self,
+        ids: &[TokenId],
+        row: usize,
+        top: usize,
+        scores: &mut Scores,
+    ) -> Result<(), EngineError> {
         if let Some(next) = ids.get(row + 1) {
-            let normaliser = log_sum_exp(&self.logits).map_err(|error| EngineError::Step(error.to_string()))?;
+            let normaliser =
+                log_sum_exp(&self.logits).map_err(|error| EngineError::Step(error.to_string()))?;
             scores.nll.push(normaliser - f64::from(self.logits[next.index()]));
         }
         if top > 0 {
@@ -185,7 +202,9 @@ impl<D: Decoder> Worker<D> {
         }
         self.reserve_for_job(seq, tokens.len())?;
         for (entry, bytes) in self.kv.pages(seq)?.iter().zip(snapshot.pages()) {
-            self.decoder.import_page(entry.page, bytes).map_err(|error| EngineError::Step(error.to_string()))?;
+            self.decoder
+                .import_page(entry.page, bytes)
+                .map_err(|error| EngineError::Step(error.to_string()))?;
         }
         Ok(self.kv.advance(seq, tokens)?)
     }

@@ -271,7 +271,10 @@ impl Handle {
         Ok(())
     }
 
-    fn ask<T>(&self, job: impl FnOnce(mpsc::SyncSender<Result<T, EngineError>>) -> Job) -> Result<T, EngineError> {
+    fn ask<T>(
+        &self,
+        job: impl FnOnce(mpsc::SyncSender<Result<T, EngineError>>) -> Job,
+    ) -> Result<T, EngineError> {
         let (reply, answer) = mpsc::sync_channel(1);
         if !self.inner.inbox.put_job(job(reply)) {
             return Err(EngineError::Stopped);

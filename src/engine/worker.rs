@@ -45,7 +45,12 @@ pub(super) struct Worker<D> {
 }
 
 impl<D: Decoder> Worker<D> {
-    pub(super) fn new(decoder: D, config: EngineConfig, inbox: Arc<Inbox>, counters: Arc<Counters>) -> Worker<D> {
+    pub(super) fn new(
+        decoder: D,
+        config: EngineConfig,
+        inbox: Arc<Inbox>,
+        counters: Arc<Counters>,
+    ) -> Worker<D> {
         let prefix = match config.share_prefixes {
             true => PrefixSharing::On { salt: decoder.fingerprint() },
             false => PrefixSharing::Off,
@@ -334,7 +339,11 @@ impl<D: Decoder> Worker<D> {
         Ok(sequence.pending() == 0)
     }
 
-    fn sample(&mut self, index: usize, output: usize) -> Result<(TokenId, Option<Logprobs>), GenerationError> {
+    fn sample(
+        &mut self,
+        index: usize,
+        output: usize,
+    ) -> Result<(TokenId, Option<Logprobs>), GenerationError> {
         let read = self.decoder.logits(output, &mut self.logits);
         read.map_err(|error| GenerationError::Step(error.to_string()))?;
         let sequence = &mut self.sequences[index];

@@ -150,7 +150,12 @@ mod tests {
         assert!(check(Sampling { presence_penalty: 1e9, ..base() }).starts_with("presence_penalty"));
         assert!(check(Sampling { frequency_penalty: f32::NAN, ..base() }).starts_with("frequency_penalty"));
         assert!(check(Sampling { logit_bias: vec![(TokenId(10), 0.0)], ..base() }).contains("token 10"));
-        assert!(check(Sampling { logit_bias: vec![(TokenId(1), f32::NAN)], ..base() }).contains("logit_bias"));
-        assert_eq!(Sampling { logit_bias: vec![(TokenId(1), f32::NEG_INFINITY)], ..base() }.check(10), Ok(()));
+        assert!(
+            check(Sampling { logit_bias: vec![(TokenId(1), f32::NAN)], ..base() }).contains("logit_bias")
+        );
+        assert_eq!(
+            Sampling { logit_bias: vec![(TokenId(1), f32::NEG_INFINITY)], ..base() }.check(10),
+            Ok(())
+        );
     }
 }

@@ -196,7 +196,12 @@ mod tests {
 
     use super::*;
 
-    fn choose(logits: &[f32], sampling: &Sampling, tokens: &[u32], prompt: usize) -> Result<u32, SampleError> {
+    fn choose(
+        logits: &[f32],
+        sampling: &Sampling,
+        tokens: &[u32],
+        prompt: usize,
+    ) -> Result<u32, SampleError> {
         let tokens: Vec<_> = tokens.iter().map(|&id| TokenId(id)).collect();
         let history = History { tokens: &tokens, prompt };
         Sampler::default().choose(&mut logits.to_vec(), sampling, None, history).map(|token| token.0)
@@ -316,12 +321,17 @@ mod tests {
         struct OnlyTwo;
         impl TokenMask for OnlyTwo {
             fn apply(&mut self, _history: &[TokenId], logits: &mut [f32]) {
-                logits.iter_mut().enumerate().filter(|(id, _)| *id != 2).for_each(|(_, x)| *x = f32::NEG_INFINITY);
+                logits
+                    .iter_mut()
+                    .enumerate()
+                    .filter(|(id, _)| *id != 2)
+                    .for_each(|(_, x)| *x = f32::NEG_INFINITY);
             }
         }
         let history = History { tokens: &[], prompt: 0 };
         let mut logits = vec![5.0, 4.0, 3.0];
-        let chosen = Sampler::default().choose(&mut logits, &Sampling::default(), Some(&mut OnlyTwo), history);
+        let chosen =
+            Sampler::default().choose(&mut logits, &Sampling::default(), Some(&mut OnlyTwo), history);
         assert_eq!(chosen, Ok(TokenId(2)));
     }
 

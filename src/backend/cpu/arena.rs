@@ -54,7 +54,7 @@ impl Arena {
             if let Op::Matmul(matmul) = op {
                 let rows = matmul.src.rows.max(limits);
                 group_count = group_count.max(rows.saturating_mul(groups(matmul.src.cols)));
-                products = products.max(2 * matmul.products.len());
+                products = products.max(3 * matmul.products.len());
             }
         }
         let bytes_of = |size: usize| group_count.saturating_mul(size);

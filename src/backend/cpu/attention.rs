@@ -208,7 +208,12 @@ impl<'a> Tile<'a> {
 
     /// `R` rows on one page, all of which see the keys `seen`; gives `R`.
     #[inline(always)]
-    unsafe fn rows_on_page<L: Lanes, const R: usize>(&mut self, block: *const u8, row: usize, seen: u32) -> usize {
+    unsafe fn rows_on_page<L: Lanes, const R: usize>(
+        &mut self,
+        block: *const u8,
+        row: usize,
+        seen: u32,
+    ) -> usize {
         let mut weights = [[0.0f32; LANES]; R];
         let mut correction = [0.0f32; R];
         // SAFETY: a block of the layer's shape; stores go to the stack.
@@ -265,7 +270,8 @@ impl<'a> Tile<'a> {
                             let k = L::load_i8(keys.add(d * PAGE_TOKENS));
                             self.accumulate::<L, R>(&mut strands[d % 2], row, d, k);
                         }
-                        let (sums, scale) = (join::<L, R>(strands), L::load_f16(scales.add(group * PAGE_TOKENS)));
+                        let (sums, scale) =
+                            (join::<L, R>(strands), L::load_f16(scales.add(group * PAGE_TOKENS)));
                         for r in 0..R {
                             total[r] = L::fma(sums[r], scale, total[r]);
                         }
@@ -277,7 +283,13 @@ impl<'a> Tile<'a> {
     }
 
     #[inline(always)]
-    unsafe fn accumulate<L: Lanes, const R: usize>(&self, sums: &mut [L::F; R], row: usize, d: usize, k: L::F) {
+    unsafe fn accumulate<L: Lanes, const R: usize>(
+        &self,
+        sums: &mut [L::F; R],
+        row: usize,
+        d: usize,
+        k: L::F,
+    ) {
         for r in 0..R {
             // SAFETY: `d` is below the head's dimension.
             sums[r] = unsafe { L::fma(L::splat(*self.q[row + r].add(d)), k, sums[r]) };

@@ -186,7 +186,11 @@ impl Kernel for Binary {
 }
 
 /// See [`crate::backend::Op::Softmax`].
-pub(super) fn softmax(cpu: &Cpu, [dst, src]: [&Place; 2], frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
+pub(super) fn softmax(
+    cpu: &Cpu,
+    [dst, src]: [&Place; 2],
+    frame: &mut Frame<'_, Cpu>,
+) -> Result<(), BackendError> {
     let (dst, [src]) = operands("softmax", dst, [src], frame)?;
     if src.rows != dst.rows {
         return Err(shape_error("softmax", format!("{} rows", dst.rows), format!("{}", src.rows)));

@@ -175,7 +175,12 @@ impl KvPool {
 
     /// One layer, for a kernel of `heads`. It is the kernel's to write only while the pool is
     /// borrowed mutably.
-    pub(super) fn layer_for(&mut self, op: &'static str, layer: usize, heads: Heads) -> Result<KvLayer, BackendError> {
+    pub(super) fn layer_for(
+        &mut self,
+        op: &'static str,
+        layer: usize,
+        heads: Heads,
+    ) -> Result<KvLayer, BackendError> {
         let KvLayout { layers, kv_heads, head_dim, .. } = self.layout;
         match self.layers.get(layer) {
             Some(memory) if (heads.kv, heads.dim) == (kv_heads, head_dim) => {

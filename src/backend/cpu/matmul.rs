@@ -8,7 +8,7 @@ use super::arena::{Arena, Rows, overlap};
 use super::dispatch::Isa;
 use super::pack::{Layout, Matrix};
 pub(super) use super::panel::PanelArgs;
-use super::panel::{Dense, Finish, Float, Int8, run_panel};
+use super::panel::{Dense, Finish, Float, Int8, activate_panel, run_panel};
 use super::{Compute, Cpu, check_vector, shape_error};
 use crate::backend::{
     BackendError, Epilogue, Frame, Matmul, MatrixId, Product, RmsNorm, StepInput, Weights, Write,
@@ -85,13 +85,16 @@ impl Call<'_> {
             Epilogue::Write(Write::Store) => self.push(matrix, dst, bias, Finish::Store),
             Epilogue::Write(Write::Add) => self.push(matrix, dst, bias, Finish::Add),
             Epilogue::Gated { up, activation } => {
+                // Three entries for the same panels: a thread does one panel's gate, activation
+                // and product before the next panel, so the values are still in its cache. The
+                // two matrices may have different formats.
                 let up = matrix_like(self.weights, up, matrix)?;
-                self.push(up, dst, std::ptr::null(), Finish::Store);
-                self.push(matrix, dst, bias, Finish::Gate(activation));
-                // Both entries are one list of panels.
-                self.panels -= matrix.panels();
+                self.push(matrix, dst, bias, Finish::Store);
+                self.push(matrix, dst, std::ptr::null(), Finish::Activate(activation));
+                self.push(up, dst, std::ptr::null(), Finish::Multiply);
             }
         }
+        self.panels += matrix.panels();
         Ok(())
     }
 
@@ -103,9 +106,8 @@ impl Call<'_> {
             true => self.arena.activations.int8.as_ptr(),
             false => self.arena.activations.float.as_ptr(),
         };
-        let gate = matches!(finish, Finish::Gate(_));
         self.arena.products.push(PanelArgs {
-            run,
+            run: if matches!(finish, Finish::Activate(_)) { activate_panel } else { run },
             weights: matrix.as_ptr(),
             panel_bytes: matrix.panel_bytes(),
             groups: groups(matrix.cols()),
@@ -115,9 +117,8 @@ impl Call<'_> {
             dst: dst.ptr,
             bias,
             finish,
-            first_panel: if gate { self.panels - matrix.panels() } else { self.panels },
+            first_panel: self.panels,
         });
-        self.panels += matrix.panels();
     }
 
     fn check_scratch(&self) -> Result<(), BackendError> {
@@ -162,7 +163,6 @@ unsafe fn run_panels(list: &PanelList<'_>, chunk: usize, _worker: usize) {
     for panel in first..(first + list.per_chunk).min(list.panels) {
         for product in list.products {
             let panels = product.rows.div_ceil(super::pack::PANEL);
-            // A gated pair shares its panels: `up` is stored, then the gate multiplies it.
             if panel >= product.first_panel && panel < product.first_panel + panels {
                 // SAFETY: promised by `Call::run`.
                 unsafe { (product.run)(product, list.isa, panel - product.first_panel) }

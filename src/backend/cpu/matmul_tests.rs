@@ -8,7 +8,8 @@ use half::{bf16, f16};
 use super::*;
 use crate::TokenId;
 use crate::backend::{
-    Activation, Epilogue, Matmul, MatrixId, Product, RmsNorm, Rows, StepInput, VectorId, Weights, Write,
+    Activation, Epilogue, KvDtype, Matmul, MatrixId, Product, RmsNorm, Rows, StepInput, VectorId, Weights,
+    Write,
 };
 use crate::quant::{
     Bits, DenseMatrix, DenseValues, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row,
@@ -119,7 +120,7 @@ impl Setup {
         cpu.write(&mut arena, &self.op.src, x).unwrap();
         let mut out = vec![before; rows * dst.cols];
         cpu.write(&mut arena, &dst, &out).unwrap();
-        let mut frame = Frame { weights, arena: &mut arena, kv: &mut Default::default(), step: &step(rows) };
+        let mut frame = Frame { weights, arena: &mut arena, kv: &mut no_kv(), step: &step(rows) };
         cpu.execute(&Op::Matmul(self.op.clone()), &mut frame).unwrap();
         cpu.read(&arena, &dst, 0, &mut out).unwrap();
         out
@@ -232,8 +233,10 @@ fn int8_products_equal_a_scalar_emulation_bit_by_bit() {
         let rows: Vec<_> = x.chunks(matrix.cols()).map(quantised).collect();
         for cpu in &backends {
             let fused = cpu.isa() != Isa::Portable;
-            let row = |x| (0..matrix.rows()).map(move |n| emulated(&matrix, n, x, fused));
-            let expected: Vec<f32> = rows.iter().flat_map(|x| row.clone()(x).collect::<Vec<_>>()).collect();
+            let mut expected = Vec::new();
+            for x in &rows {
+                expected.extend((0..matrix.rows()).map(|n| emulated(&matrix, n, x, fused)));
+            }
             let found = setup.run(cpu, &setup.weights(cpu), &x, f32::NAN);
             assert_same_bits(&found, &expected, &format!("{what} on {}", cpu.isa()));
         }
@@ -486,7 +489,7 @@ fn embedding_scales_rows_and_outputs_are_gathered() {
     let step =
         StepInput { tokens: [7, 39, 0, 7].map(TokenId).into(), outputs: vec![1, 3], ..StepInput::default() };
     let mut arena = cpu.arena(8192, &[], StepLimits { tokens_max: 8, outputs_max: 8 }).unwrap();
-    let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut Default::default(), step: &step };
+    let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut no_kv(), step: &step };
     cpu.execute(&Op::Embed { dst: hidden, table: MatrixId(0), scale: 24.0 }, &mut frame).unwrap();
     cpu.execute(&Op::GatherOutputs { dst: out, src: hidden }, &mut frame).unwrap();
     let (mut row, mut found) = (vec![0.0; 100], vec![0.0; 100]);
@@ -502,8 +505,7 @@ fn refused(setup: &Setup, rows: usize) -> String {
     let cpu = Cpu::new(&CpuOptions::default()).unwrap();
     let weights = setup.weights(&cpu);
     let mut arena = setup.arena(&cpu, 9);
-    let mut frame =
-        Frame { weights: &weights, arena: &mut arena, kv: &mut Default::default(), step: &step(rows) };
+    let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut no_kv(), step: &step(rows) };
     cpu.execute(&Op::Matmul(setup.op.clone()), &mut frame).unwrap_err().to_string()
 }
 
@@ -528,5 +530,16 @@ fn operands_that_do_not_fit_are_refused() {
     assert!(with(&|op| op.products[0].dst.offset = 64).contains("operands that do not overlap"));
     assert!(with(&|op| op.products[0].dst.offset = 1 << 20).contains("within the arena"));
     assert!(with(&|op| op.src.offset = 4).contains("within the arena"));
-    assert!(refused(&setup(), 40).contains("groups of activations"));
+    let mut long = setup();
+    long.op.products[0].dst.offset = 1 << 19;
+    assert_eq!(
+        refused(&long, 40),
+        "matmul: expected at most 66 groups of activations, as the arena was made for, found 80"
+    );
+}
+
+/// A matrix product needs no pool.
+fn no_kv() -> KvPool {
+    KvPool::new(KvLayout { layers: 0, kv_heads: 1, head_dim: 8, dtype: KvDtype::F16 }, 0)
+        .expect("an empty pool")
 }

@@ -20,6 +20,8 @@ mod lanes;
 #[cfg(test)]
 mod lanes_tests;
 mod matmul;
+#[cfg(test)]
+mod matmul_tests;
 mod memory;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -40,8 +42,8 @@ use crate::backend::{
 use crate::quant::WeightMatrix;
 pub use arena::Arena;
 pub use dispatch::{Isa, UnknownIsa};
-pub use kv::KvPool;
 use dispatch::{Kernel, entry};
+pub use kv::KvPool;
 pub use pack::Matrix;
 use pool::{Pool, default_threads};
 
@@ -136,7 +138,9 @@ fn check_vector<'a>(
 ) -> Result<&'a Vector, BackendError> {
     match weights.vectors.get(id.0 as usize) {
         Some(vector) if vector.len() == len => Ok(vector),
-        Some(vector) => Err(shape_error(op, format!("a vector of {len}"), format!("one of {}", vector.len()))),
+        Some(vector) => {
+            Err(shape_error(op, format!("a vector of {len}"), format!("one of {}", vector.len())))
+        }
         None => {
             let expected = format!("a vector id below {}", weights.vectors.len());
             Err(shape_error(op, expected, format!("{}", id.0)))

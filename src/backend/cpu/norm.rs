@@ -87,7 +87,11 @@ pub(super) unsafe fn normalise<L: Lanes>(
             if add {
                 value = L::add(load(dst.add(col).cast_const()), value);
             }
-            if left >= LANES { L::store(dst.add(col), value) } else { L::store_partial(dst.add(col), left, value) }
+            if left >= LANES {
+                L::store(dst.add(col), value)
+            } else {
+                L::store_partial(dst.add(col), left, value)
+            }
         }
     }
 }

@@ -5,8 +5,8 @@
 //!
 //! | part | 8 bits | 4 bits | dense |
 //! |---|---|---|---|
-//! | values | `[tile 2][kq 8][row 16][k 4]` bytes | `[tile 2][j 4][row 16][k 4]` bytes, low nibble `kq = j`, high `kq = j + 4` | `[k 32][tile 2][row 16]` floats |
-//! | scales, then mins if any | `[half][tile 2][row 16]` f16 | the same | none |
+//! | values | `[kq 8][row 32][k 4]` bytes | `[j 4][row 32][k 4]` bytes, low nibble `kq = j`, high `kq = j + 4` | `[k 32][row 32]` floats |
+//! | scales, then mins if any | `[half][row 32]` f16 | the same | none |
 //!
 //! There are two halves where the canonical group is 16 columns, else one. Signed 8-bit codes are
 //! stored plus 128. Columns and rows that pad the last group and panel have value 0 or meet
@@ -165,9 +165,8 @@ impl GroupView<'_> {
     }
 
     fn dequantised(&self, k: usize, bits: Bits, mins: bool, halves: bool) -> f32 {
-        let (tile, lane, kq) = (self.row / LANES, self.row % LANES, k / 4);
-        let tile_bytes = self.layout.code_bytes() / 2;
-        let code_at = |quad: usize| tile * tile_bytes + quad * 4 * LANES + 4 * lane + k % 4;
+        let kq = k / 4;
+        let code_at = |quad: usize| 4 * (quad * PANEL + self.row) + k % 4;
         let code = match bits {
             Bits::Eight => self.bytes[code_at(kq)],
             Bits::Four => self.bytes[code_at(kq % 4)] >> (kq / 4 * 4) & 15,
@@ -216,21 +215,18 @@ unsafe fn pack_panel(target: &Target<'_>, panel: usize, _worker: usize) {
 
 fn pack_codes(m: &QuantMatrix, layout: Layout, (row, group): (usize, usize), lane: usize, out: &mut [u8]) {
     let (codes, factors) = out.split_at_mut(layout.code_bytes());
-    let tile_bytes = codes.len() / 2;
-    let tile = &mut codes[lane / LANES * tile_bytes..][..tile_bytes];
     let source = group_codes(m, row, group, layout.zero_point() as u8);
-    let at = lane % LANES;
     match m.bits() {
         Bits::Eight => {
-            for (quad, kq) in tile.chunks_exact_mut(4 * LANES).zip(source.chunks_exact(4)) {
-                quad[4 * at..4 * at + 4].copy_from_slice(kq);
+            for (quad, kq) in codes.chunks_exact_mut(4 * PANEL).zip(source.chunks_exact(4)) {
+                quad[4 * lane..4 * lane + 4].copy_from_slice(kq);
             }
         }
         Bits::Four => {
             let (low, high) = source.split_at(GROUP / 2);
-            for (j, quad) in tile.chunks_exact_mut(4 * LANES).enumerate() {
+            for (j, quad) in codes.chunks_exact_mut(4 * PANEL).enumerate() {
                 for k in 4 * j..4 * j + 4 {
-                    quad[4 * at + k % 4] = low[k] | high[k] << 4;
+                    quad[4 * lane + k % 4] = low[k] | high[k] << 4;
                 }
             }
         }

@@ -25,8 +25,10 @@ pub(super) enum Finish {
     Store,
     /// `dst += y`
     Add,
-    /// `dst = activation(y) · dst`
-    Gate(Activation),
+    /// `dst *= y`
+    Multiply,
+    /// `dst = activation(dst)`, without a product
+    Activate(Activation),
 }
 
 /// A product of all tokens with one packed matrix.
@@ -95,14 +97,18 @@ impl<W: Format> Panels<'_, W> {
         let mut start = 0;
         while start < self.0.tokens {
             let len = block_len::<L>(self.0.tokens - start);
-            // SAFETY: the block lies within the tokens. Only sizes up to `L::TOKENS` occur.
+            // SAFETY: the block lies within the tokens. A `const` condition keeps the compiler
+            // from making blocks that no instruction set with few registers ever runs.
             unsafe {
-                match len {
-                    1 => self.block::<L, T, 1>(panel, tile, start),
-                    2 => self.block::<L, T, 2>(panel, tile, start),
-                    4 if L::TOKENS > 2 => self.block::<L, T, 4>(panel, tile, start),
-                    _ if L::TOKENS > 2 => self.block::<L, T, 6>(panel, tile, start),
-                    _ => {}
+                if const { L::TOKENS > 2 } && len > 2 {
+                    match len {
+                        4 => self.block::<L, T, 4>(panel, tile, start),
+                        _ => self.block::<L, T, 6>(panel, tile, start),
+                    }
+                } else if len == 2 {
+                    self.block::<L, T, 2>(panel, tile, start);
+                } else {
+                    self.block::<L, T, 1>(panel, tile, start);
                 }
             }
             start += len;
@@ -129,10 +135,17 @@ impl<W: Format> Panels<'_, W> {
                 weights = weights.add(W::LAYOUT.group_bytes());
                 activations = activations.add(M);
             }
+            // Through memory, so that what follows is one small loop and not T · M copies of it.
+            let mut results = [[[0.0f32; LANES]; M]; T];
             for t in 0..T {
-                let row = panel * PANEL + (tile + t) * LANES;
                 for m in 0..M {
-                    self.finish::<L>(row, start + m, sums[t][m]);
+                    L::store(results[t][m].as_mut_ptr(), sums[t][m]);
+                }
+            }
+            for (t, results) in results.iter().enumerate() {
+                let row = panel * PANEL + (tile + t) * LANES;
+                for (m, result) in results.iter().enumerate() {
+                    self.finish::<L>(row, start + m, L::load(result.as_ptr()));
                 }
             }
         }
@@ -149,34 +162,64 @@ impl<W: Format> Panels<'_, W> {
         // SAFETY: `lanes` elements from `row` on exist in the token's row of `dst` and in the bias.
         unsafe {
             let dst = args.dst.add(token * args.rows + row);
-            if lanes == LANES {
-                let bias = if args.bias.is_null() { None } else { Some(L::load(args.bias.add(row))) };
-                let old = if args.finish == Finish::Store { L::splat(0.0) } else { L::load(dst) };
-                L::store(dst, finished::<L>(args.finish, sums, bias, old));
-            } else {
-                let bias =
-                    if args.bias.is_null() { None } else { Some(L::load_partial(args.bias.add(row), lanes)) };
-                let store = args.finish == Finish::Store;
-                let old = if store { L::splat(0.0) } else { L::load_partial(dst, lanes) };
-                L::store_partial(dst, lanes, finished::<L>(args.finish, sums, bias, old));
+            let mut y = sums;
+            if !args.bias.is_null() {
+                y = L::add(y, load_up_to::<L>(args.bias.add(row), lanes));
             }
+            match args.finish {
+                Finish::Store | Finish::Activate(_) => {}
+                Finish::Add => y = L::add(load_up_to::<L>(dst, lanes), y),
+                Finish::Multiply => y = L::mul(load_up_to::<L>(dst, lanes), y),
+            }
+            store_up_to::<L>(dst, lanes, y);
         }
     }
 }
 
+/// The first `n` lanes, all of them on the fast path.
 #[inline(always)]
-unsafe fn finished<L: Lanes>(finish: Finish, sums: L::F, bias: Option<L::F>, old: L::F) -> L::F {
-    // SAFETY: register arithmetic.
-    unsafe {
-        let y = match bias {
-            Some(bias) => L::add(sums, bias),
-            None => sums,
-        };
-        match finish {
-            Finish::Store => y,
-            Finish::Add => L::add(old, y),
-            Finish::Gate(Activation::Silu) => L::mul(L::silu(y), old),
-            Finish::Gate(Activation::GeluTanh) => L::mul(L::gelu_tanh(y), old),
+unsafe fn load_up_to<L: Lanes>(p: *const f32, n: usize) -> L::F {
+    // SAFETY: `n` elements are readable by contract.
+    unsafe { if n == LANES { L::load(p) } else { L::load_partial(p, n) } }
+}
+
+/// The first `n` lanes, all of them on the fast path.
+#[inline(always)]
+unsafe fn store_up_to<L: Lanes>(p: *mut f32, n: usize, v: L::F) {
+    // SAFETY: `n` elements are writable by contract.
+    unsafe { if n == LANES { L::store(p, v) } else { L::store_partial(p, n, v) } }
+}
+
+/// Applies [`Finish::Activate`] to a panel's columns of `dst`.
+///
+/// # Safety
+/// As [`run_panel`].
+pub(super) unsafe fn activate_panel(args: &PanelArgs, isa: Isa, panel: usize) {
+    // SAFETY: the same contract.
+    unsafe { entry::<Activate<'_>>(isa)(&Activate(args), panel, 0) }
+}
+
+struct Activate<'a>(&'a PanelArgs);
+
+impl Kernel for Activate<'_> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(&self, panel: usize, _worker: usize) {
+        let args = self.0;
+        let rows = panel * PANEL..((panel + 1) * PANEL).min(args.rows);
+        for token in 0..args.tokens {
+            for row in rows.clone().step_by(LANES) {
+                let lanes = (rows.end - row).min(LANES);
+                // SAFETY: `lanes` elements from `row` on exist in the token's row of `dst`.
+                unsafe {
+                    let dst = args.dst.add(token * args.rows + row);
+                    let x = load_up_to::<L>(dst, lanes);
+                    let y = match args.finish {
+                        Finish::Activate(Activation::GeluTanh) => L::gelu_tanh(x),
+                        _ => L::silu(x),
+                    };
+                    store_up_to::<L>(dst, lanes, y);
+                }
+            }
         }
     }
 }
@@ -232,7 +275,7 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Format for Int8<FOU
                 if FOUR {
                     for j in 0..4 {
                         for t in 0..T {
-                            let (low, high) = L::nibbles(quad::<FOUR>(weights, tile + t, j));
+                            let (low, high) = L::nibbles(quad(weights, tile + t, j));
                             for m in 0..M {
                                 let codes = (&raw const (*activations.add(m)).codes).cast::<i8>();
                                 if !HALVES || half == 0 {
@@ -247,7 +290,7 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Format for Int8<FOU
                 } else {
                     for kq in half * 4..half * 4 + 8 / halves {
                         for t in 0..T {
-                            let row_codes = L::bytes(quad::<FOUR>(weights, tile + t, kq));
+                            let row_codes = L::bytes(quad(weights, tile + t, kq));
                             for m in 0..M {
                                 let codes = (&raw const (*activations.add(m)).codes).cast::<i8>();
                                 dots[t][m] = L::dot_bytes(dots[t][m], row_codes, codes.add(4 * kq));
@@ -332,7 +375,7 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Format for Float<FO
                 for kq in half * 4..half * 4 + 8 / halves {
                     for t in 0..T {
                         let at = if FOUR { kq % 4 } else { kq };
-                        let p = quad::<FOUR>(weights, tile + t, at);
+                        let p = quad(weights, tile + t, at);
                         let codes = match (FOUR, kq / 4) {
                             (false, _) => L::bytes(p),
                             (true, 0) => L::nibbles(p).0,
@@ -386,10 +429,9 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Float<FOUR, MINS, H
 
 /// 64 bytes of codes of a tile: its columns `4 kq ..`.
 #[inline(always)]
-unsafe fn quad<const FOUR: bool>(weights: *const u8, tile: usize, kq: usize) -> *const u8 {
-    let tile_bytes = quant(FOUR, false, false).code_bytes() / 2;
+unsafe fn quad(weights: *const u8, tile: usize, kq: usize) -> *const u8 {
     // SAFETY: within the group's codes.
-    unsafe { weights.add(tile * tile_bytes + kq * 4 * LANES) }
+    unsafe { weights.add((2 * kq + tile) * 4 * LANES) }
 }
 
 /// The scales (sets 0..) or mins (after them) of a tile.

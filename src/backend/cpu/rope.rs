@@ -87,7 +87,11 @@ unsafe fn rotate_halves<L: Lanes>(head: *mut f32, cos: *const f32, sin: *const f
             let (c, s) = (load(cos.add(i)), load(sin.add(i)));
             let turned = [L::sub(L::mul(x, c), L::mul(y, s)), L::add(L::mul(y, c), L::mul(x, s))];
             for (at, value) in [i, half + i].into_iter().zip(turned) {
-                if left >= LANES { L::store(head.add(at), value) } else { L::store_partial(head.add(at), left, value) }
+                if left >= LANES {
+                    L::store(head.add(at), value)
+                } else {
+                    L::store_partial(head.add(at), left, value)
+                }
             }
         }
     }

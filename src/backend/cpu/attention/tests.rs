@@ -86,7 +86,8 @@ fn rounded(head: &[f32], dtype: KvDtype) -> Vec<f64> {
     let group = |values: &[f32]| -> Vec<f64> {
         let largest = values.iter().fold(0f32, |max, x| max.max(x.abs()));
         let scale = f16::from_f32(largest / 127.0).to_f32();
-        let code = |x: &f32| if scale == 0.0 { 0.0 } else { (x / scale).round_ties_even().clamp(-127.0, 127.0) };
+        let code =
+            |x: &f32| if scale == 0.0 { 0.0 } else { (x / scale).round_ties_even().clamp(-127.0, 127.0) };
         values.iter().map(|x| (code(x) * scale) as f64).collect()
     };
     match dtype {
@@ -97,8 +98,7 @@ fn rounded(head: &[f32], dtype: KvDtype) -> Vec<f64> {
 
 fn visible(spec: &Spec, window: Option<Window>, p: usize, position: usize) -> bool {
     let in_layer = spec.window.is_none_or(|w| position + w as usize > p);
-    let in_sequence =
-        window.is_none_or(|w| position < w.sinks as usize || position + w.window as usize > p);
+    let in_sequence = window.is_none_or(|w| position < w.sinks as usize || position + w.window as usize > p);
     position <= p && in_layer && in_sequence
 }
 
@@ -106,9 +106,8 @@ fn visible(spec: &Spec, window: Option<Window>, p: usize, position: usize) -> bo
 fn oracle(spec: &Spec, sequence: &Sequence, p: usize, head: usize) -> Vec<f64> {
     let Heads { query, kv, dim } = spec.heads;
     let kv_head = head / (query / kv);
-    let at = |all: &[f32], position: usize| {
-        rounded(&all[(position * kv + kv_head) * dim..][..dim], spec.dtype)
-    };
+    let at =
+        |all: &[f32], position: usize| rounded(&all[(position * kv + kv_head) * dim..][..dim], spec.dtype);
     let q = &sequence.q[(p * query + head) * dim..][..dim];
     let seen = (0..=p).filter(|&position| visible(spec, sequence.window, p, position)).collect::<Vec<_>>();
     let score = |&position: &usize| -> f64 {
@@ -160,11 +159,9 @@ impl Rig {
         });
         let [q, k, v, dst] = places;
         let layer = LAYER;
-        let append =
-            KvAppend { q, k, v, layer, heads: spec.heads, q_norm: None, k_norm: None, rope: None };
+        let append = KvAppend { q, k, v, layer, heads: spec.heads, q_norm: None, k_norm: None, rope: None };
         let (window, soft_cap) = (spec.window, spec.soft_cap);
-        let attention =
-            Attention { dst, q, layer, heads: spec.heads, scale: spec.scale(), window, soft_cap };
+        let attention = Attention { dst, q, layer, heads: spec.heads, scale: spec.scale(), window, soft_cap };
         let ops = [Op::KvAppend(append), Op::Attention(attention)];
         let limits = StepLimits { tokens_max: TOKENS_MAX, outputs_max: 1 };
         let arena = cpu.arena(offset, &ops, limits).unwrap();
