@@ -1,8 +1,8 @@
 //! The engine on a real model: whatever the scheduling, the greedy tokens are the same.
 //!
-//! The model is found as in `tests/golden.rs`; without it the tests say that they were skipped.
+//! `real_models` finds the models; without them the tests say that they were skipped.
 
-use std::path::PathBuf;
+mod real_models;
 
 use ottava::engine::{Event, FinishReason};
 use ottava::text::Message;
@@ -17,11 +17,7 @@ const PROMPTS: [&str; 4] = [
 const TOKENS: usize = 24;
 
 fn builder(name: &str) -> Option<EngineBuilder> {
-    let Some(folder) = std::env::var_os("OTTAVA_TEST_MODELS") else {
-        eprintln!("skipped: {name} in the engine (set OTTAVA_TEST_MODELS to a folder with {name}.gguf)");
-        return None;
-    };
-    Some(Engine::builder().model(PathBuf::from(folder).join(format!("{name}.gguf"))).context_max(1024))
+    Some(Engine::builder().model(real_models::path(name)?).context_max(1024))
 }
 
 fn finish(

@@ -1,10 +1,9 @@
 //! Real models against recorded references: tokens, logits and likelihoods, teacher-forced.
 //!
 //! `tests/golden/*.json` was made by an independent f64 implementation on the dequantised weights
-//! of the same files. The models are found in the folder `OTTAVA_TEST_MODELS` (`ci/golden.sh`
-//! fetches them); without it the tests say that they were skipped.
+//! of the same files; `real_models` finds them. Without them the tests say that they were skipped.
 
-use std::path::PathBuf;
+mod real_models;
 
 use ottava::backend::{
     KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, StepInput, StepLimits, StepSequence,
@@ -45,18 +44,11 @@ struct Case {
 }
 
 fn model_file(name: &str) -> Option<ModelFile> {
-    let Some(folder) = std::env::var_os("OTTAVA_TEST_MODELS") else {
-        eprintln!("skipped: {name} golden (set OTTAVA_TEST_MODELS to a folder with {name}.gguf)");
-        return None;
-    };
-    let path = PathBuf::from(folder).join(format!("{name}.gguf"));
+    let path = real_models::path(name)?;
     Some(ModelFile::open(&path, &OpenOptions::default()).expect("the golden model opens"))
 }
 
 fn cases(name: &str) -> Vec<Case> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.json"));
-    let text = std::fs::read_to_string(path).expect("the golden file is in the repository");
-    let json: Value = serde_json::from_str(&text).expect("the golden file is JSON");
     let ids = |v: &Value| -> Vec<TokenId> {
         v.as_array().unwrap().iter().map(|id| TokenId(id.as_u64().unwrap() as u32)).collect()
     };
@@ -69,8 +61,7 @@ fn cases(name: &str) -> Vec<Case> {
             .map(|p| (p[0].as_u64().unwrap() as usize, p[1].as_f64().unwrap()))
             .collect()
     };
-    json.as_array()
-        .unwrap()
+    real_models::golden(&format!("{name}.json"))
         .iter()
         .map(|case| Case {
             name: case["name"].as_str().unwrap().into(),

@@ -1,49 +1,26 @@
 //! Tokenizers and chat templates of real models against what llama.cpp made of them.
 //!
-//! `OTTAVA_TEST_MODELS` names a folder with `smollm2.gguf` and `gemma3.gguf`, `OTTAVA_TEST_GOLDEN` one with
-//! the recorded cases (by default `../shared/golden` beside this package). What is not there is skipped,
-//! and said to be.
+//! `real_models` finds the models; without them the tests say that they were skipped.
 
 #![cfg(feature = "text")]
+
+mod real_models;
 
 use ottava::TokenId;
 use ottava::text::{AddBos, ChatTemplate, Detokenizer, Message, RenderOptions, Special, Tokenizer};
 use ottava::weights::{ModelFile, OpenOptions};
-use serde_json::Value;
-use std::io::Write;
-use std::path::PathBuf;
+use real_models::golden;
 use std::time::Instant;
 
-/// Says so past the test runner, which would swallow what `eprintln!` prints in a test that passes.
-fn skipped<T>(why: &str) -> Option<T> {
-    std::io::stderr().write_all(format!("skipped: {why}\n").as_bytes()).unwrap();
-    None
-}
-
 fn model(name: &str) -> Option<ModelFile> {
-    let Some(folder) = std::env::var_os("OTTAVA_TEST_MODELS") else {
-        return skipped("OTTAVA_TEST_MODELS is not set");
-    };
-    let path = PathBuf::from(folder).join(format!("{name}.gguf"));
-    if !path.exists() {
-        return skipped(&format!("{} is not there", path.display()));
-    }
+    let path = real_models::path(name)?;
     Some(ModelFile::open(&path, &OpenOptions::default()).unwrap())
-}
-
-fn golden(name: &str) -> Option<Vec<Value>> {
-    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../shared/golden");
-    let folder = std::env::var_os("OTTAVA_TEST_GOLDEN").map_or_else(beside, PathBuf::from);
-    let path = folder.join(name);
-    if !path.exists() {
-        return skipped(&format!("{} is not there", path.display()));
-    }
-    Some(serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap())
 }
 
 /// Every recorded text gives the recorded ids, and comes back from them.
 fn tokens(name: &str) {
-    let (Some(file), Some(cases)) = (model(name), golden(&format!("{name}.tokens.json"))) else { return };
+    let Some(file) = model(name) else { return };
+    let cases = golden(&format!("{name}.tokens.json"));
     let start = Instant::now();
     let tokenizer = Tokenizer::from_metadata(file.metadata()).unwrap();
     eprintln!("{name}: {} tokens, loaded in {:?}", tokenizer.vocab().len(), start.elapsed());
@@ -75,7 +52,8 @@ fn gemma3_tokens() {
 
 #[test]
 fn smollm2_chat() {
-    let (Some(file), Some(cases)) = (model("smollm2"), golden("smollm2.chat.json")) else { return };
+    let Some(file) = model("smollm2") else { return };
+    let cases = golden("smollm2.chat.json");
     let tokenizer = Tokenizer::from_metadata(file.metadata()).unwrap();
     let template = ChatTemplate::from_metadata(file.metadata(), tokenizer.vocab()).unwrap().unwrap();
     assert!(!cases.is_empty());

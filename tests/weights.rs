@@ -1,5 +1,7 @@
 //! Model files end to end: what is written is read back, mapped or read, and tensors decode as they should.
 
+mod real_models;
+
 use std::io::Write;
 
 use half::{bf16, f16};
@@ -224,27 +226,19 @@ proptest! {
 
 /// Sum and sum of magnitudes of a tensor's last row, by numpy and `gguf.quants.dequantize`.
 const LAST_ROWS: [(&str, &str, f64, f64); 6] = [
-    ("smollm2.gguf", "token_embd.weight", -0.466220856, 70.8194695),
-    ("smollm2.gguf", "blk.0.ffn_down.weight", 1.45617676, 160.237091),
-    ("gemma3.gguf", "token_embd.weight", -0.0373158455, 17.5767741),
-    ("gemma3.gguf", "blk.0.attn_k.weight", -0.0555725098, 20.6649475),
-    ("gemma3.gguf", "blk.0.attn_output.weight", 0.589304686, 20.2576575),
-    ("gemma3.gguf", "blk.0.ffn_down.weight", 0.13615799, 15.9836494),
+    ("smollm2", "token_embd.weight", -0.466220856, 70.8194695),
+    ("smollm2", "blk.0.ffn_down.weight", 1.45617676, 160.237091),
+    ("gemma3", "token_embd.weight", -0.0373158455, 17.5767741),
+    ("gemma3", "blk.0.attn_k.weight", -0.0555725098, 20.6649475),
+    ("gemma3", "blk.0.attn_output.weight", 0.589304686, 20.2576575),
+    ("gemma3", "blk.0.ffn_down.weight", 0.13615799, 15.9836494),
 ];
 
-/// Real files, where there are any: `OTTAVA_TEST_MODELS` names a folder with smollm2.gguf and gemma3.gguf.
+/// Real files, where there are any.
 #[test]
 fn real_models_decode_to_the_weights_of_an_independent_library() {
-    let Some(folder) = std::env::var_os("OTTAVA_TEST_MODELS").map(std::path::PathBuf::from) else {
-        println!("skipped: OTTAVA_TEST_MODELS is not set");
-        return;
-    };
-    for name in ["smollm2.gguf", "gemma3.gguf"] {
-        let path = folder.join(name);
-        if !path.exists() {
-            println!("skipped: {} is not there", path.display());
-            continue;
-        }
+    for name in ["smollm2", "gemma3"] {
+        let Some(path) = real_models::path(name) else { continue };
         let file = ModelFile::open(&path, &OpenOptions::default()).unwrap();
         for tensor in file.tensors() {
             let matrix = file.matrix(&tensor.name).unwrap();
