@@ -7,6 +7,10 @@
 //! operations in the same order whatever the block's size, so a row's bits do not depend on its
 //! neighbours.
 
+// Register blocks are indexed by tile and token on purpose: the loops unroll into registers, and
+// the index says which of them.
+#![allow(clippy::needless_range_loop)]
+
 use std::marker::PhantomData;
 
 use half::{bf16, f16};
