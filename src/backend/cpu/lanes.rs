@@ -19,6 +19,7 @@ pub(super) const LANES: usize = 16;
 /// All methods: the CPU has the implementation's features (`dispatch` has checked), and a pointer
 /// is valid for the sixteen elements (or the count) that the method reads or writes. Pointers need
 /// no more alignment than their element type.
+#[allow(dead_code)] // Attention, norms and rope use the rest.
 pub(super) trait Lanes: Copy + 'static {
     /// Sixteen f32.
     type F: Copy;
@@ -185,5 +186,5 @@ const LN2_LOW: f32 = -2.121_944_4e-4;
 /// `(e^r − 1 − r) / r²` on `|r| <= ln 2 / 2`, relative error of `e^r` 2e-9.
 const EXP_POLY: [f32; 5] = [0.5, 0.16666576, 0.041666556, 0.008363179, 0.0013926184];
 /// `−2 sqrt(2/pi)` and that times 0.044715.
-const GELU_LINEAR: f32 = -1.595_769_1;
+const GELU_LINEAR: f32 = -1.595_769;
 const GELU_CUBIC: f32 = -0.071_354_814;

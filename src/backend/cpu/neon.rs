@@ -144,18 +144,20 @@ macro_rules! neon_lanes {
 
             #[inline(always)]
             unsafe fn load_f16(p: *const f16) -> F {
-                unsafe {
+                let bits = unsafe {
                     let p = p.cast::<u16>();
-                    let bits = [vld1_u16(p), vld1_u16(p.add(4)), vld1_u16(p.add(8)), vld1_u16(p.add(12))];
-                    each!(fcvtl; bits)
-                }
+                    [vld1_u16(p), vld1_u16(p.add(4)), vld1_u16(p.add(8)), vld1_u16(p.add(12))]
+                };
+                each!(fcvtl; bits)
             }
             #[inline(always)]
             unsafe fn store_f16(p: *mut f16, v: F) {
-                unsafe {
+                let bounded = unsafe {
                     let high = Self::min(Self::splat(65504.0), v);
-                    let bounded = Self::max(Self::splat(-65504.0), high);
-                    let bits = each!(fcvtn; bounded);
+                    Self::max(Self::splat(-65504.0), high)
+                };
+                let bits = each!(fcvtn; bounded);
+                unsafe {
                     let p = p.cast::<u16>();
                     vst1_u16(p, bits[0]);
                     vst1_u16(p.add(4), bits[1]);

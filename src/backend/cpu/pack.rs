@@ -215,21 +215,9 @@ unsafe fn pack_panel(target: &Target<'_>, panel: usize, _worker: usize) {
 
 fn pack_codes(m: &QuantMatrix, layout: Layout, (row, group): (usize, usize), lane: usize, out: &mut [u8]) {
     let (codes, factors) = out.split_at_mut(layout.code_bytes());
-    let source = group_codes(m, row, group, layout.zero_point() as u8);
     match m.bits() {
-        Bits::Eight => {
-            for (quad, kq) in codes.chunks_exact_mut(4 * PANEL).zip(source.chunks_exact(4)) {
-                quad[4 * lane..4 * lane + 4].copy_from_slice(kq);
-            }
-        }
-        Bits::Four => {
-            let (low, high) = source.split_at(GROUP / 2);
-            for (j, quad) in codes.chunks_exact_mut(4 * PANEL).enumerate() {
-                for k in 4 * j..4 * j + 4 {
-                    quad[4 * lane + k % 4] = low[k] | high[k] << 4;
-                }
-            }
-        }
+        Bits::Eight => scatter(codes, lane, &group_codes(m, row, group, layout.zero_point() as u8)),
+        Bits::Four => scatter(codes, lane, &group_nibbles(m, row, group, layout.zero_point() as u8)),
     }
     let halves = if m.group() == 16 { 2 } else { 1 };
     for (set, values) in [Some(m.scales()), m.mins()].into_iter().flatten().enumerate() {
@@ -244,25 +232,40 @@ fn pack_codes(m: &QuantMatrix, layout: Layout, (row, group): (usize, usize), lan
     }
 }
 
-/// The stored codes of 32 columns, padded with the zero point.
+/// Writes a row's bytes, four at a time, into lane `lane` of `[quad][32][4]`.
+fn scatter(codes: &mut [u8], lane: usize, row: &[u8]) {
+    for (quad, bytes) in codes.chunks_exact_mut(4 * PANEL).zip(row.chunks_exact(4)) {
+        quad[4 * lane..4 * lane + 4].copy_from_slice(bytes);
+    }
+}
+
+/// The stored codes of 32 columns of 8 bits, padded with the zero point.
 fn group_codes(m: &QuantMatrix, row: usize, group: usize, zero_point: u8) -> [u8; GROUP] {
-    let codes = m.row_codes(row);
+    let flip = if m.mins().is_none() { 0x80 } else { 0 };
     let mut out = [zero_point; GROUP];
-    let cols = (m.cols() - group * GROUP).min(GROUP);
-    match m.bits() {
-        Bits::Eight => {
-            let flip = if m.mins().is_none() { 0x80 } else { 0 };
-            for (out, code) in out[..cols].iter_mut().zip(&codes[group * GROUP..]) {
-                *out = code ^ flip;
-            }
-        }
-        Bits::Four => {
-            for (pair, byte) in out[..cols].chunks_mut(2).zip(&codes[group * GROUP / 2..]) {
-                for (nibble, out) in pair.iter_mut().enumerate() {
-                    *out = byte >> (4 * nibble) & 15;
-                }
-            }
-        }
+    for (out, code) in out.iter_mut().zip(&m.row_codes(row)[group * GROUP..]) {
+        *out = code ^ flip;
+    }
+    out
+}
+
+/// The stored codes of 32 columns of 4 bits: column `i` in the low half of byte `i`, column
+/// `i + 16` in its high half, padded with the zero point.
+fn group_nibbles(m: &QuantMatrix, row: usize, group: usize, zero_point: u8) -> [u8; GROUP / 2] {
+    let mut source = [zero_point * 0x11; GROUP / 2];
+    for (to, from) in source.iter_mut().zip(&m.row_codes(row)[group * GROUP / 2..]) {
+        *to = *from;
+    }
+    if m.cols() - group * GROUP < GROUP && !m.cols().is_multiple_of(2) {
+        // Half of the row's last byte is no column.
+        let last = &mut source[(m.cols() - group * GROUP) / 2];
+        *last = *last & 15 | zero_point << 4;
+    }
+    let mut out = [0; GROUP / 2];
+    for j in 0..GROUP / 4 {
+        let (low, high) = (source[j], source[j + GROUP / 4]);
+        out[2 * j] = low & 15 | high << 4;
+        out[2 * j + 1] = low >> 4 | high & 0xf0;
     }
     out
 }

@@ -7,6 +7,10 @@
 //! operations in the same order whatever the block's size, so a row's bits do not depend on its
 //! neighbours.
 
+// Register blocks are indexed by tile and token on purpose: the loops unroll into registers, and
+// the index says which of them.
+#![allow(clippy::needless_range_loop)]
+
 use std::marker::PhantomData;
 
 use half::{bf16, f16};
@@ -130,7 +134,15 @@ impl<W: Format> Panels<'_, W> {
             let mut sums = [[L::splat(0.0); M]; T];
             let mut weights = args.weights.add(panel * args.panel_bytes);
             let mut activations = args.activations.cast::<W::Record>().add(start * args.groups);
+            // The last of several blocks finds its weights in the cache and leaves the memory
+            // idle: it asks for the next panel. Eight tokens of [960, 576] Q4_1 on one Zen 5 core:
+            // 27 us without, 21 us with, 18 us with two blocks of 4 instead of 6 and 2.
+            let last = start != 0 && start + M == args.tokens;
+            let lines = if last { W::LAYOUT.group_bytes() / 64 } else { 0 };
             for _ in 0..args.groups {
+                for line in 0..lines {
+                    L::prefetch(weights.wrapping_add(args.panel_bytes + 64 * line));
+                }
                 W::group::<L, T, M>(weights, tile, activations, &mut sums);
                 weights = weights.add(W::LAYOUT.group_bytes());
                 activations = activations.add(M);
