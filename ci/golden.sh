@@ -6,9 +6,9 @@ cd "$(dirname "$0")/.."
 if ! python3 -m pip --version > /dev/null 2>&1; then
     apt-get update -qq && apt-get install -y -qq python3-pip > /dev/null
 fi
-answer=$(cargo run --release -- run "What is the capital of France?" --temp 0)
+answer=$(cargo run --release -- run "What is gravity?" --temp 0)
 echo "ottava run: $answer"
-[[ $answer == *Paris* ]] || { echo "expected an answer that names Paris"; exit 1; }
+[[ $answer == *force* ]] || { echo "expected an answer that speaks of a force"; exit 1; }
 models=target/test-models
 mkdir -p "$models"
 ln -sf "$(cargo run --release --quiet -- pull smollm2-135m-instruct)" "$models/smollm2.gguf"

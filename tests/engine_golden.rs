@@ -121,16 +121,16 @@ fn gemma3_scheduling_changes_nothing() {
 fn smollm2_answers_in_its_chat_template_and_stops() {
     let Some(builder) = builder("smollm2") else { return };
     let engine = builder.build().unwrap();
-    let messages = vec![Message::new("user", "What is the capital of France?")];
+    let messages = vec![Message::new("user", "What is gravity?")];
     let (_, text, reason, _) = finish(engine.submit(Request::chat(messages).max_tokens(200)).unwrap());
-    assert!(text.contains("Paris"), "{text}");
+    assert!(text.contains("force"), "{text}");
     assert_eq!(reason, FinishReason::Eos);
     assert!(!text.contains("<|im_end|>"), "{text}");
-    let messages = vec![Message::new("user", "What is the capital of France?")];
-    let request = Request::chat(messages).max_tokens(200).stop(vec!["Paris".into()]);
+    let messages = vec![Message::new("user", "What is gravity?")];
+    let request = Request::chat(messages).max_tokens(200).stop(vec!["force".into()]);
     let (_, stopped, reason, _) = finish(engine.submit(request).unwrap());
     assert_eq!(reason, FinishReason::Stop);
-    assert!(text.starts_with(&stopped) && !stopped.contains("Paris"), "{stopped}");
+    assert!(text.starts_with(&stopped) && !stopped.contains("force"), "{stopped}");
 }
 
 #[test]

@@ -1,7 +1,15 @@
 //! Activations as the matrix kernels read them: normalised, cut into groups of 32, quantised to
 //! int8 (or kept in f32), in the order in which a block of tokens is worked off.
 //!
-//! Tokens are cut into blocks ([`block_len`]); a block of `m` tokens is `[groups][m]` records, so
+//! An activation in int8 is one term, or two: the codes of the value and the codes of what they
+//! miss. Each term is a row of its own to the kernels, which add the products of a token's terms.
+//! Products that are written to the residual stream or to an attention take two, which leaves
+//! their error at that of 15 bits; the gated pair of a feed-forward layer, where most of the work
+//! is and where errors average out in the product that follows, takes one. With one term
+//! everywhere SmolLM2's logits are off by 0.20 to 0.36 (root mean square), with this by 0.12 to
+//! 0.15.
+//!
+//! Rows are cut into blocks ([`block_len`]); a block of `m` tokens is `[groups][m]` records, so
 //! that a kernel walks through one stream. A row's records depend on that row alone.
 
 use bytemuck::{Pod, Zeroable};
@@ -86,8 +94,10 @@ pub(super) struct Pack {
     pub(super) src: Rows,
     /// `[K]`, and what is added to the mean square.
     pub(super) norm: Option<(*const f32, f32)>,
-    /// `[rows · groups]`, or null if no product needs them.
+    /// `[rows · terms · groups]`, or null if no product needs them.
     pub(super) int8: *mut Int8Group,
+    /// Terms of an int8 activation.
+    pub(super) terms: usize,
     /// `[rows · groups]`, or null if no product needs them.
     pub(super) float: *mut FloatGroup,
 }
@@ -110,23 +120,34 @@ impl Pack {
     #[inline(always)]
     unsafe fn pack_row<L: Lanes>(&self, row: usize) {
         let cols = self.src.cols;
-        let (start, len) = block_of::<L>(row, self.src.rows);
-        // SAFETY: `row` is below `rows`; the records of its block start at `start · groups` and
-        // its own are every `len`-th from there.
+        // Where a row's records start, and how far apart they are: those of a block are together.
+        let place = |row: usize, rows: usize| {
+            let (start, len) = block_of::<L>(row, rows);
+            (start * groups(cols) + (row - start), len)
+        };
+        // SAFETY: `row` is below `rows`, and so are its terms below theirs; a row's records are
+        // its own.
         unsafe {
             let src = self.src.row(row).cast_const();
             let gain = match self.norm {
                 Some((_, eps)) => 1.0 / (sum_of_squares::<L>(src, cols) / cols as f32 + eps).sqrt(),
                 None => 1.0,
             };
-            let base = start * groups(cols) + (row - start);
+            let float = place(row, self.src.rows);
+            let int8 = [0, 1].map(|term| match term < self.terms {
+                true => place(row * self.terms + term, self.src.rows * self.terms),
+                false => (0, 0),
+            });
             for group in 0..groups(cols) {
                 let values = self.group::<L>(src, group * GROUP, L::splat(gain));
                 if !self.int8.is_null() {
-                    quantise::<L>(values, self.int8.add(base + group * len));
+                    let mut left = values;
+                    for (first, len) in int8.into_iter().take(self.terms) {
+                        left = quantise::<L>(left, self.int8.add(first + group * len));
+                    }
                 }
                 if !self.float.is_null() {
-                    keep::<L>(values, self.float.add(base + group * len));
+                    keep::<L>(values, self.float.add(float.0 + group * float.1));
                 }
             }
         }
@@ -183,8 +204,9 @@ pub(super) unsafe fn sum_of_squares<L: Lanes>(p: *const f32, n: usize) -> f32 {
     }
 }
 
+/// Writes the codes of 32 values, and gives what they miss.
 #[inline(always)]
-unsafe fn quantise<L: Lanes>(values: [L::F; 2], out: *mut Int8Group) {
+unsafe fn quantise<L: Lanes>(values: [L::F; 2], out: *mut Int8Group) -> [L::F; 2] {
     // SAFETY: `out` is the caller's record.
     unsafe {
         let largest = L::reduce_max(L::max(L::abs(values[0]), L::abs(values[1])));
@@ -205,6 +227,8 @@ unsafe fn quantise<L: Lanes>(values: [L::F; 2], out: *mut Int8Group) {
         (*out).scaled_sum = -scale * neg_sum as f32;
         (*out).neg_sum = neg_sum;
         (*out).neg_low = neg_low;
+        let minus = L::splat(-scale);
+        [L::fma(L::to_f32(low), minus, values[0]), L::fma(L::to_f32(high), minus, values[1])]
     }
 }
 

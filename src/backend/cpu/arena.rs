@@ -2,7 +2,7 @@
 //! it. Every access is checked against the buffer; kernels get [`Rows`].
 
 use super::activations::{Activations, FloatGroup, Int8Group, groups};
-use super::matmul::PanelArgs;
+use super::matmul::{PanelArgs, terms};
 use super::memory::Buffer;
 use crate::backend::{BackendError, Op, Place, Rows as RowKind, StepInput, StepLimits};
 
@@ -53,6 +53,7 @@ impl Arena {
         for op in ops {
             if let Op::Matmul(matmul) = op {
                 let rows = matmul.src.rows.max(limits);
+                let rows = rows.saturating_mul(terms(matmul));
                 group_count = group_count.max(rows.saturating_mul(groups(matmul.src.cols)));
                 products = products.max(3 * matmul.products.len());
             }

@@ -163,7 +163,20 @@ fn quantised(x: &[f32]) -> Vec<(Vec<i32>, f32)> {
     x.chunks(32).map(group).collect()
 }
 
-/// The int8 product of a row of weights with a quantised row, in the backend's own order.
+/// Both terms of a row: its codes, and the codes of what those miss.
+fn two_terms(x: &[f32], fused: bool) -> [Vec<(Vec<i32>, f32)>; 2] {
+    let first = quantised(x);
+    let missed = |(i, x): (usize, &f32)| {
+        let (codes, scale) = &first[i / 32];
+        let code = codes[i % 32] as f32;
+        if fused { code.mul_add(-scale, *x) } else { code * -scale + x }
+    };
+    let left: Vec<f32> = x.iter().enumerate().map(missed).collect();
+    let second = quantised(&left);
+    [first, second]
+}
+
+/// The int8 product of a row of weights with one term of a row, in the backend's own order.
 fn emulated(m: &QuantMatrix, row: usize, x: &[(Vec<i32>, f32)], fused: bool) -> f32 {
     let fma = |a: f32, b: f32, c: f32| if fused { a.mul_add(b, c) } else { a * b + c };
     let span = if m.group() == 16 { 16 } else { 32 };
@@ -230,12 +243,13 @@ fn int8_products_equal_a_scalar_emulation_bit_by_bit() {
     let backends: Vec<Cpu> = Isa::available().into_iter().map(|isa| cpu(isa, Compute::Int8, 2)).collect();
     each_case(|matrix, x, what| {
         let setup = Setup::plain(matrix.clone());
-        let rows: Vec<_> = x.chunks(matrix.cols()).map(quantised).collect();
         for cpu in &backends {
             let fused = cpu.isa() != Isa::Portable;
             let mut expected = Vec::new();
-            for x in &rows {
-                expected.extend((0..matrix.rows()).map(|n| emulated(&matrix, n, x, fused)));
+            for x in x.chunks(matrix.cols()) {
+                let [first, second] = two_terms(x, fused);
+                let product = |n| emulated(&matrix, n, &first, fused) + emulated(&matrix, n, &second, fused);
+                expected.extend((0..matrix.rows()).map(product));
             }
             let found = setup.run(cpu, &setup.weights(cpu), &x, f32::NAN);
             assert_same_bits(&found, &expected, &format!("{what} on {}", cpu.isa()));
@@ -322,7 +336,9 @@ fn instruction_sets_agree() {
         let largest = results[0].1.iter().fold(0.0f32, |max, y| max.max(y.abs()));
         for (isa, result) in &results {
             for (a, b) in result.iter().zip(&results[0].1) {
-                assert!((a - b).abs() <= 1e-5 * largest, "{isa}: {a} and {b}");
+                // Where fused and unfused rounding fall on two sides of a tie, a code of the second
+                // term differs by one: 1 / (127 · 254) of its group's largest value.
+                assert!((a - b).abs() <= 1e-4 * largest, "{isa}: {a} and {b}");
             }
             if *isa != Isa::Portable {
                 assert_same_bits(result, &results[0].1, "instruction sets that fuse");
@@ -346,7 +362,7 @@ fn int8_error_stays_within_the_rounding_of_activations() {
             let mut weights = vec![0.0f32; k];
             for (i, found) in found.iter().enumerate() {
                 matrix.dequantize_row(i % 17, &mut weights);
-                let steps = quantised(&x[i / 17 * k..][..k]);
+                let [_, steps] = two_terms(&x[i / 17 * k..][..k], true);
                 // Half a step for each activation, and the sums' own rounding.
                 let half_steps = (0..k).map(|col| 0.5 * f64::from(steps[col / 32].1 * weights[col].abs()));
                 let bound = half_steps.sum::<f64>() * 1.001 + 1e-5 * exact[i].1 + 1e-12;
@@ -534,7 +550,7 @@ fn operands_that_do_not_fit_are_refused() {
     long.op.products[0].dst.offset = 1 << 19;
     assert_eq!(
         refused(&long, 40),
-        "matmul: expected at most 66 groups of activations, as the arena was made for, found 80"
+        "matmul: expected at most 132 groups of activations, as the arena was made for, found 160"
     );
 }
 

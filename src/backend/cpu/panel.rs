@@ -46,10 +46,13 @@ pub(super) struct PanelArgs {
     pub(super) groups: usize,
     /// Rows of the matrix.
     pub(super) rows: usize,
+    /// Rows of activations: `terms` for each token.
     pub(super) tokens: usize,
+    /// 2 where the product of every second row is added to that of the row before, else 1.
+    pub(super) terms: usize,
     /// Of the kind that the format reads: [`Int8Group`] or [`FloatGroup`].
     pub(super) activations: *const u8,
-    /// `[tokens, rows]`
+    /// `[tokens / terms, rows]`
     pub(super) dst: *mut f32,
     /// `[rows]` or null.
     pub(super) bias: *const f32,
@@ -173,8 +176,12 @@ impl<W: Format> Panels<'_, W> {
         }
         // SAFETY: `lanes` elements from `row` on exist in the token's row of `dst` and in the bias.
         unsafe {
-            let dst = args.dst.add(token * args.rows + row);
+            let dst = args.dst.add(token / args.terms * args.rows + row);
             let mut y = sums;
+            if token % args.terms != 0 {
+                store_up_to::<L>(dst, lanes, L::add(load_up_to::<L>(dst, lanes), y));
+                return;
+            }
             if !args.bias.is_null() {
                 y = L::add(y, load_up_to::<L>(args.bias.add(row), lanes));
             }
