@@ -13,8 +13,8 @@ use half::f16;
 use ottava::TokenId;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
 use ottava::backend::{
-    Backend, Epilogue, Frame, Matmul, MatrixId, Op, Place, Precision, Product, Rows, StepInput, StepLimits,
-    Weights, Write,
+    Backend, Epilogue, Frame, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Precision, Product, Rows,
+    StepInput, StepLimits, Weights, Write,
 };
 use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
 
@@ -90,8 +90,11 @@ impl Case {
         let mut random = Random(9);
         let x: Vec<f32> = (0..tokens * cols).map(|_| random.unit()).collect();
         cpu.write(&mut arena, &src, &x).expect("a place in the arena");
+        // The operation needs no keys and values; a frame does.
+        let layout = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: KvDtype::F16 };
+        let kv = cpu.kv_pool(layout, 1).expect("memory");
         let step = StepInput { tokens: vec![TokenId(0); tokens], ..StepInput::default() };
-        Case { cpu, weights, arena, kv: Default::default(), step, ops, dst, x }
+        Case { cpu, weights, arena, kv, step, ops, dst, x }
     }
 
     fn run(&mut self) {

@@ -6,9 +6,10 @@ use half::{bf16, f16};
 use super::activations::{FloatGroup, Int8Group, Pack, ROWS_PER_CHUNK, groups};
 use super::arena::{Arena, Rows, overlap};
 use super::dispatch::Isa;
+use super::formats::{Dense, Float, Int8};
 use super::pack::{Layout, Matrix};
 pub(super) use super::panel::PanelArgs;
-use super::panel::{Dense, Finish, Float, Int8, activate_panel, run_panel};
+use super::panel::{Finish, activate_panel, run_panel};
 use super::{Compute, Cpu, check_vector, shape_error};
 use crate::backend::{
     BackendError, Epilogue, Frame, Matmul, MatrixId, Product, RmsNorm, StepInput, Weights, Write,

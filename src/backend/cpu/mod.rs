@@ -2,7 +2,7 @@
 //!
 //! `lanes` is the vector abstraction, with a file for each instruction set; `dispatch` detects
 //! and instantiates; `pool` runs chunks on threads. `pack` lays weights out, `activations`
-//! quantises, `panel` multiplies, `matmul` puts them together. What each operation computes is
+//! quantises, `panel` and `formats` multiply, `matmul` puts them together. What each operation computes is
 //! specified by [`crate::backend::Op`] and `backend::reference`.
 
 mod activations;
@@ -15,6 +15,7 @@ mod avx2;
 mod avx512;
 mod dispatch;
 mod elementwise;
+mod formats;
 mod kv;
 mod lanes;
 #[cfg(test)]
