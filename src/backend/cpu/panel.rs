@@ -172,7 +172,7 @@ impl<W: Format> Panels<'_, W> {
         unsafe {
             let dst = args.dst.add(token / args.terms * args.rows + row);
             let mut y = sums;
-            if token % args.terms != 0 {
+            if !token.is_multiple_of(args.terms) {
                 store_up_to::<L>(dst, lanes, L::add(load_up_to::<L>(dst, lanes), y));
                 return;
             }
