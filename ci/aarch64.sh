@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The NEON paths: builds for aarch64 and runs the library's tests under qemu's user emulation.
+# The NEON paths: builds for aarch64 and runs the backends' tests, and the beginning of a real
+# model's, under qemu's user emulation. Arguments replace what is run: `ci/aarch64.sh --lib kv::`.
 # Installs what is missing (Debian packages); the Rust standard library for the target comes from
 # rustup where that can download, else it is built from Debian's rust-src of the same version.
 set -euo pipefail
@@ -60,4 +61,15 @@ install_packages
 prepare_std
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
-cargo test "${build_std[@]}" --target "$TARGET" --release --no-default-features "${@:---lib}"
+run_tests() {
+    cargo test "${build_std[@]}" --target "$TARGET" --release --no-default-features "$@"
+}
+if [ $# -gt 0 ]; then
+    run_tests "$@"
+    exit
+fi
+# The full table of attention shapes takes five minutes in the emulator; the others cover its paths.
+run_tests --lib backend -- --skip decode_matches_f64_for_all_groups
+# A real model, shortly: ci/golden.sh has fetched it.
+export OTTAVA_TEST_MODELS=${OTTAVA_TEST_MODELS:-$PWD/target/test-models}
+run_tests --test golden first_case -- --nocapture

@@ -19,6 +19,9 @@ const MARGIN_MIN: f64 = 0.25;
 /// Relative difference of the mean negative log-likelihood.
 const NLL_TOLERANCE: f64 = 0.005;
 
+/// The mean over fewer tokens than this says little: one case scores as few as three.
+const NLL_TOKENS_MIN: usize = 40;
+
 /// How a run computes, and how far its logits may be from the reference (root mean square).
 #[derive(Clone, Copy, Debug)]
 struct Mode {
@@ -150,8 +153,11 @@ fn compare(model: &mut Model<Cpu>, case: &Case) -> Finding {
 }
 
 fn check_model(name: &str, isa: Isa, modes: &[Mode]) {
+    check_cases(name, isa, modes, &cases(name));
+}
+
+fn check_cases(name: &str, isa: Isa, modes: &[Mode], cases: &[Case]) {
     let Some(file) = model_file(name) else { return };
-    let cases = cases(name);
     for &mode in modes {
         let mut model = load(&file, isa, mode);
         let findings: Vec<Finding> = cases.iter().map(|case| compare(&mut model, case)).collect();
@@ -173,7 +179,9 @@ fn check_model(name: &str, isa: Isa, modes: &[Mode]) {
                 finding.rms
             );
         }
-        assert!(relative <= NLL_TOLERANCE, "nll {found:.4}, expected {expected:.4}, {mode:?}");
+        let scored: usize = cases.iter().map(|case| case.nll.len()).sum();
+        let steady = scored >= NLL_TOKENS_MIN;
+        assert!(!steady || relative <= NLL_TOLERANCE, "nll {found:.4}, expected {expected:.4}, {mode:?}");
     }
 }
 
@@ -198,5 +206,15 @@ fn smollm2_on_every_instruction_set() {
 fn gemma3_on_every_instruction_set() {
     for isa in Isa::available() {
         check_model("gemma3", isa, &[MODES[0], MODES[3]]);
+    }
+}
+
+/// Short enough for an emulator.
+#[test]
+fn smollm2_first_case_on_every_instruction_set() {
+    let cases = cases("smollm2");
+    for isa in Isa::available() {
+        check_cases("smollm2", isa, &MODES[..1], &cases[..1]);
+        check_cases("smollm2", isa, &MODES[2..3], &cases[..1]);
     }
 }

@@ -22,7 +22,7 @@ pub use request::Request;
 #[cfg(feature = "text")]
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::{
-    Error, Result, TokenId,
+    Result, TokenId,
     engine::{Generation, Handle, Scores, Stats},
     model::ModelConfig,
     text::Vocab,
@@ -84,8 +84,8 @@ impl Engine {
     /// Queues a request and gives the stream of its events.
     ///
     /// # Errors
-    /// [`Error::Submit`] if the queue is full, the request is invalid or too long;
-    /// [`Error::Text`] or [`Error::NoChatTemplate`] if its text cannot be made into tokens.
+    /// [`crate::Error::Submit`] if the queue is full, the request is invalid or too long;
+    /// [`crate::Error::Text`] or [`crate::Error::NoChatTemplate`] if its text cannot be made into tokens.
     pub fn submit(&self, request: Request) -> Result<Generation> {
         let prompt = self.prompt_ids(&request)?;
         let vocab = &self.shared.vocab;
@@ -133,10 +133,10 @@ impl Engine {
     /// Messages as the model's chat template writes them, generation prompt added.
     ///
     /// # Errors
-    /// [`Error::NoChatTemplate`], [`Error::Text`].
+    /// [`crate::Error::NoChatTemplate`], [`crate::Error::Text`].
     #[cfg(feature = "text")]
     pub fn render_chat(&self, messages: &[crate::text::Message]) -> Result<String> {
-        let missing = || Error::NoChatTemplate { model: self.shared.info.name.clone() };
+        let missing = || crate::Error::NoChatTemplate { model: self.shared.info.name.clone() };
         let template = self.shared.template.as_ref().ok_or_else(missing)?;
         Ok(template.render(messages, &crate::text::RenderOptions::default())?)
     }
@@ -145,7 +145,7 @@ impl Engine {
     /// prefix; see [`crate::engine::Handle::score`].
     ///
     /// # Errors
-    /// [`Error::Submit`] if the ids are too many or invalid, [`Error::Generation`] if a step fails.
+    /// [`crate::Error::Submit`] if the ids are too many or invalid, [`crate::Error::Generation`] if a step fails.
     pub fn score(&self, ids: &[TokenId], top: usize) -> Result<Scores> {
         Ok(self.handle.score(ids, top)?)
     }
@@ -193,7 +193,7 @@ impl Engine {
     /// Computes a prompt's keys and values and saves them to `path`.
     ///
     /// # Errors
-    /// [`Error::Engine`] if the file cannot be written; as [`Engine::submit`] else.
+    /// [`crate::Error::Engine`] if the file cannot be written; as [`Engine::submit`] else.
     pub fn save_prompt(&self, ids: &[TokenId], path: &Path) -> Result<()> {
         Ok(self.handle.save(ids, path)?)
     }
@@ -202,7 +202,7 @@ impl Engine {
     /// does not compute them again. Gives the number of tokens.
     ///
     /// # Errors
-    /// [`Error::Engine`] if the file is damaged or belongs to another model; nothing changes then.
+    /// [`crate::Error::Engine`] if the file is damaged or belongs to another model; nothing changes then.
     pub fn restore_prompt(&self, path: &Path) -> Result<usize> {
         Ok(self.handle.restore(path)?)
     }

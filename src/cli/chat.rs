@@ -70,10 +70,10 @@ impl Chat {
         let mut talk = Talk { chat: &self, engine: &engine, interrupted, messages: Vec::new() };
         talk.start_over(self.system.clone());
         let result = talk.converse(&mut editor);
-        if let Some(path) = &history {
-            if let Err(error) = editor.save_history(path) {
-                eprintln!("warning: history not saved to {}: {error}", path.display());
-            }
+        if let Some(path) = &history
+            && let Err(error) = editor.save_history(path)
+        {
+            eprintln!("warning: history not saved to {}: {error}", path.display());
         }
         result
     }

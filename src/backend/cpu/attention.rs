@@ -290,9 +290,9 @@ impl<'a> Tile<'a> {
         d: usize,
         k: L::F,
     ) {
-        for r in 0..R {
+        for (sum, q) in sums.iter_mut().zip(&self.q[row..]) {
             // SAFETY: `d` is below the head's dimension.
-            sums[r] = unsafe { L::fma(L::splat(*self.q[row + r].add(d)), k, sums[r]) };
+            *sum = unsafe { L::fma(L::splat(*q.add(d)), k, *sum) };
         }
     }
 

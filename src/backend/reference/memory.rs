@@ -1,0 +1,297 @@
+//! Values, weights and pages in f64, every access checked.
+
+use half::f16;
+
+use super::shape_error;
+use crate::backend::{BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, Place};
+use crate::quant::WeightMatrix;
+
+/// All intermediate values of a plan. They start as NaN: what is read before it is written shows.
+#[derive(Debug)]
+pub struct Arena(Vec<f64>);
+
+impl Arena {
+    pub(super) fn new(bytes: usize) -> Arena {
+        Arena(vec![f64::NAN; bytes / size_of::<f64>()])
+    }
+
+    fn range(
+        &self,
+        op: &'static str,
+        place: &Place,
+        elements: usize,
+    ) -> Result<std::ops::Range<usize>, BackendError> {
+        let start = place.offset / size_of::<f64>();
+        match start.checked_add(elements) {
+            Some(end) if end <= self.0.len() && place.offset.is_multiple_of(64) => Ok(start..end),
+            _ => {
+                let expected = format!("a value within {} elements", self.0.len());
+                Err(shape_error(op, expected, format!("{elements} elements at {place:?}")))
+            }
+        }
+    }
+
+    /// The first `rows` rows of a value.
+    pub(super) fn get(&self, op: &'static str, place: &Place, rows: usize) -> Result<Vec<f64>, BackendError> {
+        let elements = rows.saturating_mul(place.cols);
+        Ok(self.0[self.range(op, place, elements)?].to_vec())
+    }
+
+    /// Overwrites a value's first rows, which must be whole.
+    pub(super) fn put(
+        &mut self,
+        op: &'static str,
+        place: &Place,
+        values: &[f64],
+    ) -> Result<(), BackendError> {
+        if place.cols == 0 || !values.len().is_multiple_of(place.cols) {
+            return Err(shape_error(
+                op,
+                format!("rows of {}", place.cols),
+                format!("{} elements", values.len()),
+            ));
+        }
+        let range = self.range(op, place, values.len())?;
+        self.0[range].copy_from_slice(values);
+        Ok(())
+    }
+}
+
+/// A weight matrix, dequantised.
+#[derive(Debug)]
+pub struct Matrix {
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    values: Vec<f32>,
+}
+
+impl Matrix {
+    pub(super) fn new(matrix: &WeightMatrix) -> Matrix {
+        let (rows, cols) = (matrix.rows(), matrix.cols());
+        let mut values = vec![0.0; rows * cols];
+        for (row, out) in values.chunks_exact_mut(cols.max(1)).enumerate() {
+            matrix.dequantize_row(row, out);
+        }
+        Matrix { rows, cols, values }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(self.values.as_slice())
+    }
+
+    /// One row, if there is such a row.
+    pub(super) fn row(&self, row: usize) -> Option<impl Iterator<Item = f64> + '_> {
+        let start = row.checked_mul(self.cols)?;
+        let values = self.values.get(start..start.checked_add(self.cols)?)?;
+        Some(values.iter().map(|&x| f64::from(x)))
+    }
+}
+
+/// Keys and values: `[layer][page][slot][kv head][element]`, rounded as the layout says.
+#[derive(Debug)]
+pub struct KvPool {
+    layout: KvLayout,
+    pages: usize,
+    keys: Vec<f64>,
+    values: Vec<f64>,
+}
+
+/// A slot of a page in a layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub(super) layer: usize,
+    pub(super) page: PageId,
+    pub(super) slot: usize,
+}
+
+impl KvPool {
+    pub(super) fn new(layout: KvLayout, pages: usize) -> KvPool {
+        let elements = layout.layers * pages * PAGE_TOKENS * layout.kv_heads * layout.head_dim;
+        KvPool { layout, pages, keys: vec![0.0; elements], values: vec![0.0; elements] }
+    }
+
+    /// Checks that an operation's heads and layer are the pool's.
+    pub(super) fn check(&self, op: &'static str, layer: usize, heads: Heads) -> Result<(), BackendError> {
+        let KvLayout { layers, kv_heads, head_dim, .. } = self.layout;
+        if layer < layers
+            && (heads.kv, heads.dim) == (kv_heads, head_dim)
+            && heads.query.is_multiple_of(kv_heads)
+        {
+            return Ok(());
+        }
+        let expected = format!("a layer below {layers} with {kv_heads} heads of {head_dim}");
+        Err(shape_error(op, expected, format!("layer {layer}, {heads:?}")))
+    }
+
+    fn slot_elements(&self) -> usize {
+        self.layout.kv_heads * self.layout.head_dim
+    }
+
+    fn start(&self, at: Slot) -> usize {
+        ((at.layer * self.pages + at.page.index()) * PAGE_TOKENS + at.slot) * self.slot_elements()
+    }
+
+    /// Stores the keys and values of one token, rounded.
+    pub(super) fn store(&mut self, at: Slot, keys: &[f64], values: &[f64]) {
+        let (start, n) = (self.start(at), self.slot_elements());
+        self.keys[start..start + n].copy_from_slice(&rounded(keys, &self.layout));
+        self.values[start..start + n].copy_from_slice(&rounded(values, &self.layout));
+    }
+
+    /// The key and the value of one head of one token.
+    pub(super) fn load(&self, at: Slot, kv_head: usize) -> (&[f64], &[f64]) {
+        let start = self.start(at) + kv_head * self.layout.head_dim;
+        let range = start..start + self.layout.head_dim;
+        (&self.keys[range.clone()], &self.values[range])
+    }
+
+    /// Where a page's elements lie, a range a layer.
+    fn ranges(&self, page: PageId) -> Result<Vec<std::ops::Range<usize>>, BackendError> {
+        if page.index() >= self.pages {
+            let expected = format!("a page below {}", self.pages);
+            return Err(shape_error("kv page", expected, format!("page {}", page.0)));
+        }
+        let n = PAGE_TOKENS * self.slot_elements();
+        let start = |layer| self.start(Slot { layer, page, slot: 0 });
+        Ok((0..self.layout.layers).map(|layer| start(layer)..start(layer) + n).collect())
+    }
+
+    pub(super) fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
+        for (from, to) in self.ranges(from)?.into_iter().zip(self.ranges(to)?) {
+            self.keys.copy_within(from.clone(), to.start);
+            self.values.copy_within(from, to.start);
+        }
+        Ok(())
+    }
+
+    /// Elements as f16, which holds f16 pages exactly; int8 pages are rounded once more, within
+    /// the contract's page bytes, as code and scale: see [`KvPool::import_page`].
+    pub(super) fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+        for range in self.ranges(page)? {
+            for elements in [&self.keys[range.clone()], &self.values[range]] {
+                for head in elements.chunks_exact(self.layout.head_dim) {
+                    encode(head, self.layout.dtype, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+        let ranges = self.ranges(page)?;
+        if bytes.len() != self.layout.page_bytes() {
+            let expected = format!("{} bytes", self.layout.page_bytes());
+            return Err(shape_error("kv page", expected, format!("{} bytes", bytes.len())));
+        }
+        let dim = self.layout.head_dim;
+        let head_bytes = bytes.len() / (self.layout.layers * 2 * PAGE_TOKENS * self.layout.kv_heads).max(1);
+        let mut heads = bytes.chunks_exact(head_bytes.max(1));
+        for range in ranges {
+            for elements in [&mut self.keys[range.clone()], &mut self.values[range]] {
+                for (head, bytes) in elements.chunks_exact_mut(dim).zip(&mut heads) {
+                    decode(bytes, self.layout.dtype, head);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Elements as a pool of this layout gives them back.
+fn rounded(values: &[f64], layout: &KvLayout) -> Vec<f64> {
+    let mut out = Vec::with_capacity(values.len());
+    for head in values.chunks(layout.head_dim.max(1)) {
+        match layout.dtype {
+            KvDtype::F16 => out.extend(head.iter().map(|&x| saturated(x).to_f64())),
+            KvDtype::Int8 => {
+                for group in head.chunks(KV_SCALE_GROUP) {
+                    let scale = scale_of(group);
+                    out.extend(group.iter().map(|&x| f64::from(code_of(x, scale)) * scale.to_f64()));
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Half precision, with ±65504 for what lies beyond.
+fn saturated(x: f64) -> f16 {
+    f16::from_f64(x.clamp(f16::MIN.to_f64(), f16::MAX.to_f64()))
+}
+
+/// A group's scale: its largest magnitude / 127, in half precision.
+fn scale_of(group: &[f64]) -> f16 {
+    f16::from_f64(group.iter().fold(0.0, |max: f64, x| max.max(x.abs())) / 127.0)
+}
+
+fn code_of(x: f64, scale: f16) -> i8 {
+    let scale = scale.to_f64();
+    if scale == 0.0 { 0 } else { (x / scale).round_ties_even().clamp(-127.0, 127.0) as i8 }
+}
+
+fn encode(head: &[f64], dtype: KvDtype, out: &mut Vec<u8>) {
+    match dtype {
+        KvDtype::F16 => head.iter().for_each(|&x| out.extend_from_slice(&saturated(x).to_le_bytes())),
+        KvDtype::Int8 => {
+            for group in head.chunks(KV_SCALE_GROUP) {
+                let scale = scale_of(group);
+                out.extend_from_slice(&scale.to_le_bytes());
+                out.extend(group.iter().map(|&x| code_of(x, scale) as u8));
+            }
+        }
+    }
+}
+
+fn decode(bytes: &[u8], dtype: KvDtype, head: &mut [f64]) {
+    let half = |bytes: &[u8]| f16::from_le_bytes([bytes[0], bytes[1]]).to_f64();
+    match dtype {
+        KvDtype::F16 => head.iter_mut().zip(bytes.chunks_exact(2)).for_each(|(x, bytes)| *x = half(bytes)),
+        KvDtype::Int8 => {
+            let groups = head.chunks_mut(KV_SCALE_GROUP).zip(bytes.chunks(KV_SCALE_GROUP + 2));
+            for (group, bytes) in groups {
+                let scale = half(bytes);
+                let codes = bytes[2..].iter().map(|&code| f64::from(code as i8));
+                group.iter_mut().zip(codes).for_each(|(x, code)| *x = code * scale);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_rounded_as_the_dtype_says() {
+        let layout = |dtype| KvLayout { layers: 1, kv_heads: 1, head_dim: 40, dtype };
+        let mut values = vec![0.0; 40];
+        (values[0], values[1], values[2]) = (1e6, 1.0 / 3.0, -1e6);
+        let f16s = rounded(&values, &layout(KvDtype::F16));
+        assert_eq!(f16s[..3], [65504.0, f16::from_f64(1.0 / 3.0).to_f64(), -65504.0]);
+        (values[0], values[1], values[2], values[33]) = (127.0, 0.4, -63.5, 0.25);
+        let int8s = rounded(&values, &layout(KvDtype::Int8));
+        assert_eq!(int8s[..3], [127.0, 0.0, -64.0], "scale 1, ties to even");
+        assert!((int8s[33] - 0.25).abs() < 1e-4, "the second group has its own scale");
+        assert_eq!(int8s[5], 0.0);
+    }
+
+    #[test]
+    fn pages_come_back_and_strangers_are_refused() {
+        for dtype in [KvDtype::F16, KvDtype::Int8] {
+            let layout = KvLayout { layers: 2, kv_heads: 2, head_dim: 40, dtype };
+            let mut pool = KvPool::new(layout, 3);
+            let at = Slot { layer: 1, page: PageId(2), slot: 5 };
+            let values: Vec<f64> = (0..80).map(|i| f64::from(i) - 30.5).collect();
+            pool.store(at, &values, &values);
+            let mut bytes = Vec::new();
+            pool.export_page(PageId(2), &mut bytes).unwrap();
+            assert_eq!(bytes.len(), layout.page_bytes());
+            pool.import_page(PageId(0), &bytes).unwrap();
+            pool.copy_page(PageId(0), PageId(1)).unwrap();
+            let moved = Slot { page: PageId(1), ..at };
+            assert_eq!(pool.load(moved, 1), pool.load(at, 1));
+            assert!(pool.export_page(PageId(3), &mut bytes).is_err());
+            assert!(pool.import_page(PageId(0), &bytes[1..]).is_err());
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The reference backend: every operation in naive f64, written to be read as its specification.
+//!
+//! It is the oracle of the other backends' tests and runs whole models, slowly. Keys and values
+//! are rounded to the pool's dtype, so that it is an oracle for cached attention too; nothing else
+//! is rounded. `memory` keeps values and pages, `products` embeds and multiplies, `attention`
+//! rotates, appends and attends, `elementwise` does the rest.
+
+#![forbid(unsafe_code)]
+
+mod attention;
+mod elementwise;
+mod memory;
+mod products;
+
+use super::{
+    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, RmsNorm, StepLimits, VectorId,
+    Weights,
+};
+use crate::quant::WeightMatrix;
+pub use memory::{Arena, KvPool, Matrix};
+
+/// The f64 reference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reference;
+
+fn shape_error(op: &'static str, expected: String, found: String) -> BackendError {
+    BackendError::Shape { op, expected, found }
+}
+
+/// The vector `id`, which must have `len` elements, widened.
+fn vector(
+    op: &'static str,
+    weights: &Weights<Reference>,
+    id: VectorId,
+    len: usize,
+) -> Result<Vec<f64>, BackendError> {
+    let found = weights.vectors.get(id.0 as usize);
+    match found.filter(|vector| vector.len() == len) {
+        Some(vector) => Ok(vector.iter().map(|&x| f64::from(x)).collect()),
+        None => {
+            let found =
+                found.map_or_else(|| "no such vector".into(), |vector| format!("one of {}", vector.len()));
+            Err(shape_error(op, format!("vector {} of {len}", id.0), found))
+        }
+    }
+}
+
+/// `x / sqrt(mean(x²) + eps) · weight` over each run of `weight.len()` elements.
+fn rms_norm(values: &mut [f64], weight: &[f64], eps: f32) {
+    for x in values.chunks_mut(weight.len().max(1)) {
+        let mean_square = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+        let gain = 1.0 / (mean_square + f64::from(eps)).sqrt();
+        x.iter_mut().zip(weight).for_each(|(x, weight)| *x *= gain * weight);
+    }
+}
+
+/// [`rms_norm`] with a weight by its id.
+fn apply_norm(
+    op: &'static str,
+    weights: &Weights<Reference>,
+    norm: &RmsNorm,
+    len: usize,
+    values: &mut [f64],
+) -> Result<(), BackendError> {
+    rms_norm(values, &vector(op, weights, norm.weight, len)?, norm.eps);
+    Ok(())
+}
+
+impl Backend for Reference {
+    type Arena = Arena;
+    type Vector = Vec<f32>;
+    type Matrix = Matrix;
+    type KvPool = KvPool;
+
+    fn describe(&self) -> String {
+        "reference, f64".into()
+    }
+
+    fn element_bytes(&self, _precision: Precision) -> usize {
+        size_of::<f64>()
+    }
+
+    fn upload_vector(&self, values: &[f32]) -> Result<Vec<f32>, BackendError> {
+        Ok(values.to_vec())
+    }
+
+    fn prepare(&self, matrix: WeightMatrix) -> Result<Matrix, BackendError> {
+        Ok(Matrix::new(&matrix))
+    }
+
+    fn matrix_bytes(&self, matrix: &Matrix) -> usize {
+        matrix.bytes()
+    }
+
+    fn arena(&self, bytes: usize, _ops: &[Op], _limits: StepLimits) -> Result<Arena, BackendError> {
+        Ok(Arena::new(bytes))
+    }
+
+    fn kv_pool(&self, layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
+        Ok(KvPool::new(layout, pages))
+    }
+
+    fn copy_page(&self, pool: &mut KvPool, from: PageId, to: PageId) -> Result<(), BackendError> {
+        pool.copy_page(from, to)
+    }
+
+    fn export_page(&self, pool: &KvPool, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+        pool.export_page(page, out)
+    }
+
+    fn import_page(&self, pool: &mut KvPool, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+        pool.import_page(page, bytes)
+    }
+
+    fn write(&self, arena: &mut Arena, place: &Place, values: &[f32]) -> Result<(), BackendError> {
+        let values: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
+        arena.put("write", place, &values)
+    }
+
+    fn read(
+        &self,
+        arena: &Arena,
+        place: &Place,
+        first_row: usize,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        let rows = out.len() / place.cols.max(1);
+        let values = arena.get("read", place, first_row.saturating_add(rows))?;
+        let values = values.iter().skip(first_row * place.cols);
+        out.iter_mut().zip(values).for_each(|(out, &value)| *out = value as f32);
+        Ok(())
+    }
+
+    fn execute(&self, op: &Op, frame: &mut Frame<'_, Self>) -> Result<(), BackendError> {
+        match op {
+            Op::Embed { dst, table, scale } => products::embed(dst, *table, *scale, frame),
+            Op::Norm { dst, src, norm, write } => elementwise::norm([dst, src], norm, *write, frame),
+            Op::Matmul(op) => products::matmul(op, frame),
+            Op::RopeAngles(op) => attention::angles(op, frame),
+            Op::Rope { x, head_dim, rope } => attention::rope(x, *head_dim, rope, frame),
+            Op::KvAppend(op) => attention::append(op, frame),
+            Op::Attention(op) => attention::attention(op, frame),
+            Op::GatherOutputs { dst, src } => products::gather_outputs(dst, src, frame),
+            Op::Unary { dst, src, f } => elementwise::unary([dst, src], *f, frame),
+            Op::Binary { dst, a, b, f } => elementwise::binary([dst, a, b], *f, frame),
+            Op::Softmax { dst, src } => elementwise::softmax([dst, src], frame),
+            Op::Transpose { dst, src } => elementwise::transpose([dst, src], frame),
+        }
+    }
+}
