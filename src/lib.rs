@@ -5,8 +5,7 @@
 //!
 //! # fn main() -> ottava::Result<()> {
 //! let engine = Engine::builder().model("model.gguf").build()?;
-//! let prompt = engine.tokenizer().encode("Once upon a time", Default::default(), Default::default())?;
-//! for event in engine.submit(Request::tokens(prompt).max_tokens(64).seed(7))? {
+//! for event in engine.submit(Request::text("Once upon a time").max_tokens(64).seed(7))? {
 //!     if let Event::Token { text, .. } = event? {
 //!         print!("{text}");
 //!     }

@@ -20,6 +20,7 @@ mod tests;
 mod worker;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -40,7 +41,7 @@ use worker::Worker;
 pub struct EngineConfig {
     /// Most requests that are admitted and not ended; further ones are refused.
     pub queue_max: usize,
-    /// Most sequences that have pages at once.
+    /// Most sequences at work at once.
     pub sequences_max: usize,
     /// Most prompt tokens of a step, so that prompts do not stall running answers.
     pub prefill_chunk: usize,
@@ -195,15 +196,18 @@ impl Handle {
         let channel = Channel::new(inner.config.event_buffer, Arc::clone(&inner.inbox));
         let generation = Generation { channel: Arc::clone(&channel) };
         let admitted = Admitted { request, channel, submitted: Instant::now() };
-        let waiting = inner.counters.live() as usize;
-        if waiting >= inner.config.queue_max {
-            return Err(SubmitError::Overloaded { waiting });
-        }
-        if !inner.inbox.put_request(admitted) {
-            return Err(SubmitError::Stopped);
-        }
+        // Counted first, so that requests from several threads cannot all take the last place.
         add(&inner.counters.admitted, 1);
-        Ok(generation)
+        let waiting = (inner.counters.live() as usize).saturating_sub(1);
+        let refusal = if waiting >= inner.config.queue_max {
+            SubmitError::Overloaded { waiting }
+        } else if inner.inbox.put_request(admitted) {
+            return Ok(generation);
+        } else {
+            SubmitError::Stopped
+        };
+        inner.counters.admitted.fetch_sub(1, Ordering::Relaxed);
+        Err(refusal)
     }
 
     /// A sequence that cannot fit even alone would wait for ever.

@@ -34,7 +34,7 @@ pub(super) struct Room {
     pub(super) limits: StepLimits,
     /// Most prompt tokens of a step.
     pub(super) prefill_chunk: usize,
-    /// Most sequences with pages.
+    /// Most sequences at work: with pages, and a reader that reads.
     pub(super) sequences_max: usize,
 }
 
@@ -54,8 +54,9 @@ pub(super) fn schedule(candidates: &[Candidate], room: &Room, shares: &mut Vec<S
         outputs_left -= 1;
     }
     let mut prefill_left = room.prefill_chunk.min(tokens_left);
-    let mut places_left =
-        room.sequences_max.saturating_sub(candidates.iter().filter(|candidate| candidate.running).count());
+    // A reader that does not read keeps its pages while nobody needs them, but no place.
+    let seated = candidates.iter().filter(|candidate| candidate.running && !candidate.paused).count();
+    let mut places_left = room.sequences_max.saturating_sub(seated);
     for candidate in ready().filter(|candidate| !candidate.running || candidate.pending > 1) {
         let mut tokens = candidate.pending.min(prefill_left);
         if tokens == candidate.pending && outputs_left == 0 {
@@ -111,8 +112,8 @@ mod tests {
     #[test]
     fn paused_sequences_and_those_without_a_place_are_left_out() {
         let paused = Candidate { paused: true, ..decode(0) };
-        assert_eq!(plan(&[paused, decode(1), prompt(2, 3)], room(8, 8, 8, 2)), [(1, 1)]);
-        assert_eq!(plan(&[paused, decode(1), prompt(2, 3)], room(8, 8, 8, 3)), [(1, 1), (2, 3)]);
+        assert_eq!(plan(&[paused, decode(1), prompt(2, 3)], room(8, 8, 8, 1)), [(1, 1)]);
+        assert_eq!(plan(&[paused, decode(1), prompt(2, 3)], room(8, 8, 8, 2)), [(1, 1), (2, 3)]);
     }
 
     #[test]
@@ -136,7 +137,7 @@ mod tests {
             prop_assert!(shares.iter().map(|s| s.tokens).sum::<usize>() <= tokens_max);
             prop_assert!(outputs <= outputs_max);
             let new = shares.iter().filter(|s| !candidates[s.index].running).count();
-            let running = candidates.iter().filter(|c| c.running).count();
+            let running = candidates.iter().filter(|c| c.running && !c.paused).count();
             prop_assert!(new <= sequences_max.saturating_sub(running));
             for share in &shares {
                 let candidate = candidates[share.index];

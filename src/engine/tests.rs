@@ -1,1 +1,290 @@
-//! Tests of the engine over a fake decoder.
+//! The engine over a fake decoder whose logits are a hash of what it reads back from its pages:
+//! any mistake with pages, chunks, copies, prefixes or preemption changes the tokens.
+
+mod fake;
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::*;
+use crate::backend::Window;
+use crate::sample::{Sampling, TokenMask, log_sum_exp};
+use fake::{FAILING, Fake, PANICKING, POISON, VOCAB, logits_after};
+
+/// Longer than any of these tests should take, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn request(seed: u32, len: u32, max_tokens: usize) -> TokenRequest {
+    let prompt = (0..len).map(|i| TokenId((seed * 31 ^ i * 7) % 60)).collect();
+    let sampling = Sampling { temperature: 0.8, seed: u64::from(seed), ..Sampling::default() };
+    TokenRequest { sampling, ..TokenRequest::new(prompt, max_tokens) }
+}
+
+fn with_token(token: TokenId) -> TokenRequest {
+    let mut request = request(1, 30, 20);
+    request.prompt[17] = token;
+    request
+}
+
+/// Reads a generation to its end, on a thread of its own so that a hang is a failure.
+fn read(generation: Generation) -> (Vec<TokenId>, Result<(FinishReason, Usage), GenerationError>) {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut tokens = Vec::new();
+        for event in generation {
+            match event {
+                Ok(Event::Token { id, .. }) => tokens.push(id),
+                Ok(Event::Done { finish, usage, .. }) => {
+                    drop(sender.send((tokens.clone(), Ok((finish, usage)))))
+                }
+                Err(error) => drop(sender.send((tokens.clone(), Err(error)))),
+            }
+        }
+    });
+    receiver.recv_timeout(PATIENCE).expect("a generation ends")
+}
+
+fn tokens(handle: &Handle, request: TokenRequest) -> Vec<TokenId> {
+    let (tokens, end) = read(handle.submit(request).unwrap());
+    assert_eq!(end.map(|(finish, _)| finish), Ok(FinishReason::Length));
+    tokens
+}
+
+fn spawn(pages: usize, config: EngineConfig) -> Handle {
+    Handle::spawn(Fake::new(pages), config).unwrap()
+}
+
+/// Waits until the engine's gauges say so.
+fn eventually(handle: &Handle, what: &str, holds: impl Fn(&Stats) -> bool) {
+    let started = Instant::now();
+    while !holds(&handle.stats()) {
+        assert!(started.elapsed() < PATIENCE, "{what}: {:?}", handle.stats());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn sixty_four_in_a_small_cache_get_the_tokens_of_a_solo_run() {
+    let crowded = spawn(40, EngineConfig::default());
+    let generations: Vec<_> = (0..64).map(|s| crowded.submit(request(s, 20 + s, 50)).unwrap()).collect();
+    let together: Vec<_> = generations.into_iter().map(|generation| read(generation).0).collect();
+    assert!(crowded.stats().preemptions > 0, "the cache is too small for all at once");
+    eventually(&crowded, "all pages are given back", |stats| stats.pages_used == 0);
+    let ample = spawn(400, EngineConfig { share_prefixes: false, ..EngineConfig::default() });
+    for (s, found) in (0..64).zip(together) {
+        assert_eq!(found, tokens(&ample, request(s, 20 + s, 50)), "request {s}");
+    }
+}
+
+#[test]
+fn prefill_chunks_and_prefix_reuse_change_nothing() {
+    let whole = tokens(&spawn(40, EngineConfig::default()), request(3, 200, 20));
+    for prefill_chunk in [1, 7, 256] {
+        let handle = spawn(40, EngineConfig { prefill_chunk, ..EngineConfig::default() });
+        assert_eq!(tokens(&handle, request(3, 200, 20)), whole);
+        let (again, end) = read(handle.submit(request(3, 200, 20)).unwrap());
+        assert_eq!((again, end.unwrap().1.cached_tokens), (whole.clone(), 192));
+    }
+}
+
+#[test]
+fn a_thousand_cancellations_leak_no_page() {
+    let handle = spawn(60, EngineConfig { queue_max: 2000, ..EngineConfig::default() });
+    let mut kept = Vec::new();
+    for s in 0..1000 {
+        let mut generation = handle.submit(request(s, 5 + s % 90, 40)).unwrap();
+        for _ in 0..s % 4 {
+            assert!(generation.next().is_some());
+        }
+        if s % 50 == 0 {
+            kept.push((s, generation));
+        }
+    }
+    for (s, generation) in kept {
+        let (found, _) = read(generation);
+        let alone = tokens(&spawn(60, EngineConfig::default()), request(s, 5 + s % 90, 40));
+        assert!(alone.ends_with(&found) && found.len() + (s % 4) as usize == alone.len(), "request {s}");
+    }
+    eventually(&handle, "everything ends", |stats| {
+        stats.waiting + stats.running == 0 && stats.pages_used == 0
+    });
+    let stats = handle.stats();
+    assert_eq!(stats.admitted, stats.finished + stats.failed + stats.cancelled);
+    assert_eq!((stats.admitted, stats.failed), (1000, 0));
+}
+
+#[test]
+fn readers_that_never_read_stall_nobody() {
+    let config = EngineConfig { sequences_max: 2, event_buffer: 4, ..EngineConfig::default() };
+    let handle = spawn(20, config);
+    let sleepers: Vec<_> = (0..3).map(|s| handle.submit(request(s, 30, 50)).unwrap()).collect();
+    eventually(&handle, "the sleepers' buffers are full", |stats| stats.decode_tokens >= 8);
+    assert_eq!(tokens(&handle, request(9, 100, 100)).len(), 100);
+    for (s, sleeper) in (0..3).zip(sleepers) {
+        let alone = tokens(&spawn(20, EngineConfig::default()), request(s, 30, 50));
+        assert_eq!(read(sleeper).0, alone, "a sleeper that wakes goes on where it was");
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_refused() {
+    let handle = spawn(10, EngineConfig { queue_max: 2, ..EngineConfig::default() });
+    let refused = |request: TokenRequest| handle.submit(request).unwrap_err();
+    assert!(matches!(refused(request(0, 0, 1)), SubmitError::Invalid(_)));
+    assert!(matches!(refused(request(0, 1, 0)), SubmitError::Invalid(_)));
+    assert!(matches!(refused(request(0, 5000, 1)), SubmitError::TooLong { tokens: 5000, context_max: 4096 }));
+    assert!(matches!(refused(request(0, 100, 100)), SubmitError::TooLarge { needed: 13, pages: 10, .. }));
+    let strange = TokenRequest::new(vec![TokenId(VOCAB as u32)], 1);
+    assert!(refused(strange).to_string().contains("token 0 is 64"));
+    let hot = Sampling { temperature: f32::NAN, ..Sampling::default() };
+    assert!(refused(TokenRequest { sampling: hot, ..request(0, 3, 3) }).to_string().contains("temperature"));
+    let stop = TokenRequest { stop_strings: vec!["x".into()], ..request(0, 3, 3) };
+    assert!(refused(stop).to_string().contains("vocabulary"));
+    let zero = EngineConfig { prefill_chunk: 0, ..EngineConfig::default() };
+    assert!(matches!(Handle::spawn(Fake::new(1), zero), Err(EngineError::Config { name: "prefill_chunk" })));
+}
+
+#[test]
+fn a_full_queue_refuses_and_recovers() {
+    let fake = Fake::new(40);
+    let probe = Arc::clone(&fake.probe);
+    let handle = Handle::spawn(fake, EngineConfig { queue_max: 2, ..EngineConfig::default() }).unwrap();
+    probe.close_gate();
+    let admitted = [1, 2].map(|s| handle.submit(request(s, 20, 5)).unwrap());
+    assert!(matches!(handle.submit(request(3, 20, 5)), Err(SubmitError::Overloaded { waiting: 2 })));
+    probe.open_gate();
+    admitted.into_iter().for_each(|generation| assert!(read(generation).1.is_ok()));
+    assert_eq!(tokens(&handle, request(3, 20, 5)).len(), 5);
+}
+
+#[test]
+fn a_stop_id_ends_the_answer_before_itself() {
+    let handle = spawn(40, EngineConfig::default());
+    let all = tokens(&handle, request(5, 30, 30));
+    let stop = all[12];
+    let first = all.iter().position(|&id| id == stop).unwrap();
+    let (found, end) =
+        read(handle.submit(TokenRequest { stop_ids: vec![stop], ..request(5, 30, 30) }).unwrap());
+    assert_eq!(found, all[..first]);
+    let (finish, usage) = end.unwrap();
+    assert_eq!((finish, usage.completion_tokens, usage.prompt_tokens), (FinishReason::Eos, first, 30));
+}
+
+#[test]
+fn a_failing_request_fails_alone() {
+    let handle = spawn(60, EngineConfig::default());
+    let alone = tokens(&handle, request(3, 30, 60));
+    for guilty in [POISON, FAILING, PANICKING] {
+        let others = [3, 3].map(|s| handle.submit(request(s, 30, 60)).unwrap());
+        let (found, end) = read(handle.submit(with_token(guilty)).unwrap());
+        assert!(found.is_empty() && end.is_err(), "{guilty:?}: {end:?}");
+        others.into_iter().for_each(|other| assert_eq!(read(other).0, alone, "beside {guilty:?}"));
+        // Nothing of it is found again: the same beginning is computed anew.
+        assert_eq!(
+            handle.stats().failed,
+            1 + [POISON, FAILING, PANICKING].iter().position(|g| *g == guilty).unwrap() as u64
+        );
+    }
+    eventually(&handle, "all pages are given back", |stats| stats.pages_used == 0);
+}
+
+#[derive(Debug)]
+struct BadMask;
+
+impl TokenMask for BadMask {
+    fn apply(&mut self, _: &[TokenId], _: &mut [f32]) {
+        panic!("a mask that panics")
+    }
+}
+
+#[test]
+fn a_mask_that_panics_fails_its_own_request() {
+    let handle = spawn(60, EngineConfig::default());
+    let other = handle.submit(request(3, 30, 100)).unwrap();
+    let bad = TokenRequest { mask: Some(Box::new(BadMask)), ..request(1, 30, 20) };
+    assert!(read(handle.submit(bad).unwrap()).1.is_err());
+    assert!(read(other).1.is_ok());
+    assert_eq!(tokens(&handle, request(2, 10, 10)).len(), 10, "the engine lives on");
+}
+
+#[test]
+fn scores_are_those_of_the_logits() {
+    let handle = Handle::spawn(Fake::new(40).limits(50, 8), EngineConfig::default()).unwrap();
+    let ids = request(7, 100, 1).prompt;
+    let running = handle.submit(request(8, 40, 60)).unwrap();
+    let scores = handle.score(&ids, 3).unwrap();
+    assert_eq!((scores.nll.len(), scores.top.len()), (99, 100));
+    for i in 0..99 {
+        let logits = logits_after(&ids[..=i]);
+        let expected = log_sum_exp(&logits).unwrap() - f64::from(logits[ids[i + 1].index()]);
+        assert!((scores.nll[i] - expected).abs() < 1e-9, "token {i}");
+        assert!(scores.top[i].windows(2).all(|pair| pair[0].1 >= pair[1].1));
+        assert_eq!(scores.top[i][0].1, logits.iter().copied().fold(f32::MIN, f32::max));
+    }
+    assert_eq!(handle.score_from(&ids, 60, 0).unwrap().nll, scores.nll[60..]);
+    assert!(read(running).1.is_ok());
+    assert!(matches!(handle.score(&[], 0), Err(EngineError::Submit(SubmitError::Invalid(_)))));
+    assert!(handle.score(&request(7, 5000, 1).prompt, 0).is_err());
+}
+
+#[test]
+fn a_saved_prompt_comes_back_and_a_damaged_one_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompt");
+    let prompt = request(4, 100, 20).prompt;
+    let first = spawn(40, EngineConfig::default());
+    first.save(&prompt, &path).unwrap();
+    let expected = tokens(&first, request(4, 100, 20));
+    let second = spawn(40, EngineConfig::default());
+    assert_eq!(second.restore(&path).unwrap(), 100);
+    let (found, end) = read(second.submit(request(4, 100, 20)).unwrap());
+    assert_eq!((found, end.unwrap().1.cached_tokens), (expected, 96));
+    let stranger = Handle::spawn(Fake::new(40).model(2), EngineConfig::default()).unwrap();
+    assert!(matches!(stranger.restore(&path), Err(EngineError::Snapshot(_))));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[200] ^= 4;
+    std::fs::write(&path, bytes).unwrap();
+    assert!(matches!(second.restore(&path), Err(EngineError::Snapshot(_))));
+    assert!(second.restore(&folder.path().join("nothing")).is_err());
+}
+
+#[test]
+fn a_window_frees_old_pages_and_gives_the_same_tokens_in_any_chunks() {
+    let windowed = || TokenRequest { window: Some(Window { window: 40, sinks: 4 }), ..request(6, 150, 80) };
+    let whole = tokens(&spawn(60, EngineConfig::default()), windowed());
+    let config = EngineConfig { prefill_chunk: 8, ..EngineConfig::default() };
+    assert_eq!(tokens(&spawn(9, config), windowed()), whole, "230 tokens in 9 pages");
+    assert_ne!(tokens(&spawn(60, EngineConfig::default()), request(6, 150, 80)), whole);
+}
+
+#[test]
+fn the_last_handle_stops_the_engine_and_its_generations() {
+    let fake = Fake::new(40);
+    let probe = Arc::clone(&fake.probe);
+    let handle = Handle::spawn(fake, EngineConfig::default()).unwrap();
+    let generations = [1, 2].map(|s| handle.submit(request(s, 20, 4000 / 8)).unwrap());
+    drop(handle.clone());
+    drop(handle);
+    assert!(probe.dropped.load(std::sync::atomic::Ordering::SeqCst), "the thread has been joined");
+    for generation in generations {
+        assert_eq!(read(generation).1.map(|_| ()), Err(GenerationError::Stopped));
+    }
+}
+
+#[test]
+fn log_probabilities_are_the_models_own() {
+    let handle = spawn(40, EngineConfig::default());
+    let asked = TokenRequest { top: Some(2), ..request(2, 20, 3) };
+    let mut history = asked.prompt.clone();
+    for event in handle.submit(asked).unwrap() {
+        let Event::Token { id, logprobs, .. } = event.unwrap() else { continue };
+        let logits = logits_after(&history);
+        let normaliser = log_sum_exp(&logits).unwrap();
+        let logprobs = logprobs.unwrap();
+        assert!((logprobs.chosen - (f64::from(logits[id.index()]) - normaliser)).abs() < 1e-9);
+        assert_eq!(logprobs.top.len(), 2);
+        assert!(logprobs.top[0].1 >= logprobs.top[1].1);
+        history.push(id);
+    }
+    assert_eq!(history.len(), 23);
+}

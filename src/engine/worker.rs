@@ -80,10 +80,12 @@ impl<D: Decoder> Worker<D> {
     pub(super) fn run(mut self) {
         loop {
             let arrivals = self.inbox.take();
-            if arrivals.stop {
+            let stop = arrivals.stop;
+            self.admit(arrivals);
+            if stop {
+                // Sequences that are dropped tell their readers.
                 return;
             }
-            self.admit(arrivals);
             self.end_cancelled_and_refused();
             let worked = self.work_on_jobs() | self.work_on_sequences();
             self.publish();
@@ -309,7 +311,7 @@ impl<D: Decoder> Worker<D> {
         for share in &shares {
             let chosen = match self.book(share) {
                 Ok(false) => continue,
-                Ok(true) => self.sample(share.index, output),
+                Ok(true) => self.sample_caught(share.index, output),
                 Err(error) => Err(GenerationError::Step(error.to_string())),
             };
             output += 1;
@@ -337,6 +339,17 @@ impl<D: Decoder> Worker<D> {
         sequence.computed = end;
         add(&self.counters.prefill_tokens, share.tokens - generated.min(share.tokens));
         Ok(sequence.pending() == 0)
+    }
+
+    /// A mask is the caller's code: its panic is its own request's failure.
+    fn sample_caught(
+        &mut self,
+        index: usize,
+        output: usize,
+    ) -> Result<(TokenId, Option<Logprobs>), GenerationError> {
+        // The request ends with its panic, and the scratch is refilled for each choice.
+        let result = catch_unwind(AssertUnwindSafe(|| self.sample(index, output)));
+        result.unwrap_or_else(|_| Err(GenerationError::Step("choosing a token panicked".into())))
     }
 
     fn sample(
@@ -378,6 +391,8 @@ impl<D: Decoder> Worker<D> {
             Err(_) => &self.counters.failed,
         };
         add(counter, 1);
+        // Whoever reads the last event finds it in the statistics.
+        self.publish();
         match end {
             Ok(finish) => sequence.finish(finish),
             Err(error) => sequence.fail(error),
