@@ -15,7 +15,7 @@ use fake::{FAILING, Fake, PANICKING, POISON, VOCAB, logits_after};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn request(seed: u32, len: u32, max_tokens: usize) -> TokenRequest {
-    let prompt = (0..len).map(|i| TokenId((seed * 31 ^ i * 7) % 60)).collect();
+    let prompt = (0..len).map(|i| TokenId(((seed * 31) ^ (i * 7)) % 60)).collect();
     let sampling = Sampling { temperature: 0.8, seed: u64::from(seed), ..Sampling::default() };
     TokenRequest { sampling, ..TokenRequest::new(prompt, max_tokens) }
 }

@@ -96,7 +96,7 @@ impl Fake {
             let page = page.unwrap_or_else(|| panic!("no page for {key} of {query} in {step:?}"));
             let (token, position) = self.slots[page.page.index()][(key - start) as usize];
             assert_eq!(position, key, "page {page:?} holds another position");
-            hash = mix(hash ^ u64::from(token) << 32 ^ u64::from(key));
+            hash = mix(hash ^ (u64::from(token) << 32) ^ u64::from(key));
             if token == POISON.0 {
                 return 0;
             }
@@ -118,14 +118,14 @@ fn logits(hash: u64) -> impl Iterator<Item = f32> {
     (0..VOCAB as u64).map(move |token| match token {
         60.. => f32::NEG_INFINITY,
         _ if hash == 0 => f32::NAN,
-        _ => (mix(hash ^ token << 1) >> 40) as f32 / (1 << 21) as f32,
+        _ => (mix(hash ^ (token << 1)) >> 40) as f32 / (1 << 21) as f32,
     })
 }
 
 /// The logits that a sound engine sees after `tokens`.
 pub(super) fn logits_after(tokens: &[TokenId]) -> Vec<f32> {
     let positions = (0u64..).zip(tokens);
-    let hash = positions.fold(0, |hash, (at, token)| mix(hash ^ u64::from(token.0) << 32 ^ at));
+    let hash = positions.fold(0, |hash, (at, token)| mix(hash ^ (u64::from(token.0) << 32) ^ at));
     logits(hash | 1).collect()
 }
 
