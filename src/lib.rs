@@ -3,8 +3,11 @@
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 pub mod backend;
+pub mod graph;
 pub mod kv;
+pub mod model;
 pub mod quant;
 mod token;
+pub mod weights;
 
 pub use token::TokenId;

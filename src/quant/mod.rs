@@ -5,7 +5,29 @@
 //! load ([`crate::backend::Backend::prepare`]). The GGUF block formats are siblings, a file each;
 //! the quantiser is in `quantize`. Reading files is not here: see [`crate::weights`].
 
+#![forbid(unsafe_code)]
+
+mod block;
+pub(crate) mod q2_k;
+pub(crate) mod q3_k;
+pub(crate) mod q4_0;
+pub(crate) mod q4_1;
+pub(crate) mod q4_k;
+pub(crate) mod q5_0;
+pub(crate) mod q5_1;
+pub(crate) mod q5_k;
+pub(crate) mod q6_k;
+pub(crate) mod q8_0;
+mod quality;
+mod quantize;
+#[cfg(test)]
+mod tests;
+
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+
+pub use quality::Quality;
+pub use quantize::{Group, QuantFormat, quantize};
 
 /// Bits of one code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,8 +99,8 @@ pub enum QuantError {
         /// Elements given.
         found: usize,
     },
-    /// A value that no code can stand for.
-    #[error("value {value} at row {row}, column {col} cannot be quantised")]
+    /// A value that is NaN or infinite.
+    #[error("expected finite values, found {value} at row {row}, column {col}")]
     NonFinite {
         /// Row of the value.
         row: usize,
@@ -86,6 +108,42 @@ pub enum QuantError {
         col: usize,
         /// NaN or an infinity.
         value: f32,
+    },
+    /// A scale or a minimum that is NaN or infinite, as stored or once rounded to f16.
+    #[error("the {part} of row {row}, group {group} is {value}")]
+    GroupNonFinite {
+        /// "scale" or "minimum".
+        part: &'static str,
+        /// Row of the group.
+        row: usize,
+        /// Group within the row.
+        group: usize,
+        /// NaN or an infinity.
+        value: f32,
+    },
+    /// Rows are not whole blocks.
+    #[error("{format}: expected rows of a multiple of {block} columns, found {cols}")]
+    Columns {
+        /// The block format.
+        format: &'static str,
+        /// Elements of a block.
+        block: usize,
+        /// Columns of the matrix.
+        cols: usize,
+    },
+    /// The matrix cannot be written in a block format without loss.
+    #[error("{format} cannot hold this matrix without loss: {reason}")]
+    Inexact {
+        /// The block format.
+        format: &'static str,
+        /// What does not fit.
+        reason: &'static str,
+    },
+    /// No such format for the quantiser.
+    #[error("expected a format such as w8g128, w4g32m or w8row, found `{found}`")]
+    Format {
+        /// What was asked for.
+        found: String,
     },
     /// rows × cols does not fit the address space.
     #[error("a matrix of {rows} x {cols} is too large")]
@@ -104,9 +162,7 @@ impl QuantMatrix {
     /// [`QuantError::Group`], [`QuantError::Length`], [`QuantError::TooLarge`].
     pub fn new(parts: QuantParts) -> Result<Self, QuantError> {
         let QuantParts { rows, cols, bits, group, codes, scales, mins } = parts;
-        if !matches!(group, 16 | 32 | 64 | 128) && group != cols || group == 0 {
-            return Err(QuantError::Group { found: group, cols });
-        }
+        check_group(group, cols)?;
         let too_large = QuantError::TooLarge { rows, cols };
         let code_bytes = rows.checked_mul(code_bytes_per_row(bits, cols)).ok_or(too_large.clone())?;
         let groups = rows.checked_mul(cols.div_ceil(group)).ok_or(too_large)?;
@@ -188,10 +244,33 @@ impl QuantMatrix {
     /// If `row` is not below `rows` or `out` is not `cols` long.
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols, "one element a column");
-        for (col, value) in out.iter_mut().enumerate() {
-            let index = row * self.groups_per_row() + col / self.group;
-            let min = self.mins.as_ref().map_or(0.0, |mins| mins[index].to_f32());
-            *value = self.code(row, col) as f32 * self.scales[index].to_f32() + min;
+        let codes = self.row_codes(row);
+        let code_bytes = code_bytes_per_row(self.bits, self.group);
+        let first_group = row * self.groups_per_row();
+        for (group, out) in out.chunks_mut(self.group).enumerate() {
+            let index = first_group + group;
+            let scale = self.scales[index].to_f32();
+            let min = self.mins.as_ref().map(|mins| mins[index].to_f32());
+            let codes = &codes[group * code_bytes..];
+            match (self.bits, min) {
+                (Bits::Eight, None) => {
+                    out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code as i8) * scale);
+                }
+                (Bits::Eight, Some(min)) => {
+                    out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code) * scale + min);
+                }
+                (Bits::Four, None) => each_nibble(codes, out, |code| (f32::from(code) - 8.0) * scale),
+                (Bits::Four, Some(min)) => each_nibble(codes, out, |code| f32::from(code) * scale + min),
+            }
+        }
+    }
+}
+
+/// `value` of each 4-bit code, low nibble first.
+fn each_nibble(codes: &[u8], out: &mut [f32], value: impl Fn(u8) -> f32) {
+    for (out, &byte) in out.chunks_mut(2).zip(codes) {
+        for (nibble, out) in out.iter_mut().enumerate() {
+            *out = value(byte >> (4 * nibble) & 15);
         }
     }
 }
@@ -201,6 +280,14 @@ pub fn code_bytes_per_row(bits: Bits, cols: usize) -> usize {
     match bits {
         Bits::Four => cols.div_ceil(2),
         Bits::Eight => cols,
+    }
+}
+
+fn check_group(group: usize, cols: usize) -> Result<(), QuantError> {
+    match group {
+        16 | 32 | 64 | 128 => Ok(()),
+        _ if group == cols && group > 0 => Ok(()),
+        _ => Err(QuantError::Group { found: group, cols }),
     }
 }
 
@@ -258,6 +345,30 @@ impl DenseMatrix {
         &self.values
     }
 
+    /// The values of one row in f32, into `out` of `cols` elements.
+    ///
+    /// # Panics
+    /// If `row` is not below `rows` or `out` is not `cols` long.
+    pub fn widen_row(&self, row: usize, out: &mut [f32]) {
+        assert_eq!(out.len(), self.cols, "one element a column");
+        let row = row * self.cols..(row + 1) * self.cols;
+        match &self.values {
+            DenseValues::F32(v) => out.copy_from_slice(&v[row]),
+            DenseValues::F16(v) => v[row].convert_to_f32_slice(out),
+            DenseValues::Bf16(v) => v[row].convert_to_f32_slice(out),
+        }
+    }
+
+    /// Row, column and value of the first element that is NaN or infinite.
+    pub(crate) fn first_non_finite(&self) -> Option<(usize, usize, f32)> {
+        let position = match &self.values {
+            DenseValues::F32(v) => position_in_chunks(v, |v| v.is_finite()),
+            DenseValues::F16(v) => position_in_chunks(v, |v| v.is_finite()),
+            DenseValues::Bf16(v) => position_in_chunks(v, |v| v.is_finite()),
+        };
+        position.map(|at| (at / self.cols, at % self.cols)).map(|(row, col)| (row, col, self.get(row, col)))
+    }
+
     /// The value at (`row`, `col`), widened.
     pub fn get(&self, row: usize, col: usize) -> f32 {
         let index = row * self.cols + col;
@@ -267,6 +378,16 @@ impl DenseMatrix {
             DenseValues::Bf16(v) => v[index].to_f32(),
         }
     }
+}
+
+/// Where the first value is that is not `good`. Whole chunks are tested without a branch, at the
+/// speed of memory.
+fn position_in_chunks<T: Copy>(values: &[T], good: impl Fn(T) -> bool) -> Option<usize> {
+    let chunk_len = 256;
+    let chunk =
+        values.chunks(chunk_len).position(|chunk| !chunk.iter().fold(true, |all, &v| all & good(v)))?;
+    let start = chunk * chunk_len;
+    values[start..].iter().position(|&v| !good(v)).map(|at| start + at)
 }
 
 /// A weight matrix as it comes from a file or from the quantiser.
@@ -302,10 +423,7 @@ impl WeightMatrix {
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         match self {
             WeightMatrix::Quant(m) => m.dequantize_row(row, out),
-            WeightMatrix::Dense(m) => {
-                assert_eq!(out.len(), m.cols, "one element a column");
-                (0..m.cols).for_each(|col| out[col] = m.get(row, col));
-            }
+            WeightMatrix::Dense(m) => m.widen_row(row, out),
         }
     }
 }

@@ -1,0 +1,152 @@
+//! The arena: every value of a program gets a place, by liveness.
+//!
+//! Values that take each other's place in the same memory (an operation in place, an elementwise
+//! result over its dying source) form one slot. Slots that live at the same time do not overlap;
+//! larger slots are placed first, each at the lowest offset that is free for all of its life
+//! ("greedy by size": Pisarchyk and Lee 2020, "Efficient memory management for deep neural net
+//! inference").
+
+use crate::backend::{Op, Write};
+
+use super::program::{Program, Step, Value, ValueInfo, visit};
+use super::{CompileOptions, GraphError};
+
+/// Alignment of places, in bytes.
+pub(super) const ALIGN: usize = 64;
+
+/// Memory that one or several values live in, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub bytes: usize,
+    /// First and last step that uses it, both included.
+    pub life: (usize, usize),
+    pub offset: usize,
+}
+
+impl Slot {
+    fn meets(&self, other: &Slot) -> bool {
+        self.life.0 <= other.life.1 && other.life.0 <= self.life.1
+    }
+}
+
+/// A laid-out program.
+pub(super) struct Layout {
+    /// Operations whose places are final.
+    pub ops: Vec<Op>,
+    /// By value.
+    pub offsets: Vec<usize>,
+    pub arena_bytes: usize,
+    #[cfg_attr(not(test), expect(dead_code, reason = "what the tests check liveness with"))]
+    pub slots: Vec<Slot>,
+}
+
+/// Lays out a program whose destroyed values nobody needs
+/// ([`Program::copy_what_is_needed_later`]).
+pub(super) fn lay_out(program: &Program, options: &CompileOptions<'_>) -> Result<Layout, GraphError> {
+    let slot_of = share(program);
+    let mut slots = lives(program, &slot_of);
+    for (value, info) in program.values.iter().enumerate() {
+        slots[slot_of[value]].bytes = bytes(info, options)?;
+    }
+    let arena_bytes = first_fit(&mut slots)?;
+    let offsets: Vec<usize> = slot_of.iter().map(|&slot| slots[slot].offset).collect();
+    let mut ops: Vec<Op> = program.steps.iter().map(|step| step.op.clone()).collect();
+    ops.iter_mut().for_each(|op| visit(op, &mut |_, place| place.offset = offsets[place.offset]));
+    Ok(Layout { ops, offsets, arena_bytes, slots })
+}
+
+/// Bytes of a value at the plan's limits, a multiple of [`ALIGN`].
+pub(super) fn bytes(info: &ValueInfo, options: &CompileOptions<'_>) -> Result<usize, GraphError> {
+    let CompileOptions { limits, element_bytes, .. } = *options;
+    let rows = info.rows.max(limits);
+    let size = rows.checked_mul(info.cols).and_then(|n| n.checked_mul(element_bytes(info.precision)));
+    // Offsets add up: stay far below the address space.
+    let size = size
+        .and_then(|size| size.checked_next_multiple_of(ALIGN))
+        .filter(|&size| size <= isize::MAX as usize);
+    size.ok_or_else(|| GraphError::TooLarge { node: info.label.clone(), rows, cols: info.cols })
+}
+
+/// By value: its slot, named after the slot's first value.
+fn share(program: &Program) -> Vec<Value> {
+    let uses = program.uses();
+    let mut slot_of: Vec<Value> = (0..program.values.len()).collect();
+    for (index, step) in program.steps.iter().enumerate() {
+        step.renames.iter().for_each(|&(old, new)| slot_of[new] = slot_of[old]);
+        let Some((old, new)) = over_dying_source(step) else { continue };
+        let info = &program.values[old];
+        let dies = !info.pinned && uses.reads[old].iter().all(|&read| read <= index);
+        if dies && info.same_shape(&program.values[new]) {
+            slot_of[new] = slot_of[old];
+        }
+    }
+    slot_of
+}
+
+/// `(source, result)` of an operation that may write its result over that source.
+fn over_dying_source(step: &Step) -> Option<(Value, Value)> {
+    match step.op {
+        Op::Binary { dst, a, b, .. } => (a != b).then_some((a.offset, dst.offset)),
+        Op::Unary { dst, src, .. } | Op::Softmax { dst, src } => Some((src.offset, dst.offset)),
+        Op::Norm { dst, src, write: Write::Store, .. } => Some((src.offset, dst.offset)),
+        _ => None,
+    }
+}
+
+/// The slots' lives; slots that no value is in stay empty.
+fn lives(program: &Program, slot_of: &[Value]) -> Vec<Slot> {
+    let last = program.steps.len();
+    let mut slots = vec![Slot { bytes: 0, life: (last, 0), offset: 0 }; slot_of.len()];
+    let mut live = |value: Value, at: usize| {
+        let life = &mut slots[slot_of[value]].life;
+        *life = (life.0.min(at), life.1.max(at));
+    };
+    for (index, step) in program.steps.iter().enumerate() {
+        step.reads().into_iter().chain(step.writes()).for_each(|value| live(value, index));
+    }
+    // What is set before a run stays set; what a run leaves is there until the next.
+    for &(_, input) in &program.inputs {
+        live(input, 0);
+        live(input, last);
+    }
+    program.outputs.iter().for_each(|&(_, output)| live(output, last));
+    slots
+}
+
+/// Gives every slot its offset and returns the arena's size.
+pub(super) fn first_fit(slots: &mut [Slot]) -> Result<usize, GraphError> {
+    let mut order: Vec<usize> =
+        (0..slots.len()).filter(|&slot| slots[slot].life.0 <= slots[slot].life.1).collect();
+    order.sort_by_key(|&slot| (std::cmp::Reverse(slots[slot].bytes), slots[slot].life, slot));
+    let mut placed: Vec<Slot> = Vec::new();
+    let mut end = 0;
+    for number in order {
+        let slot = slots[number];
+        let offset = lowest_free(&placed, &slot);
+        let slot = Slot { offset, ..slot };
+        slots[number] = slot;
+        end = end.max(offset + slot.bytes);
+        if end > isize::MAX as usize {
+            return Err(GraphError::TooLarge { node: "arena".into(), rows: 1, cols: end });
+        }
+        placed.insert(placed.partition_point(|other| other.offset <= offset), slot);
+    }
+    Ok(end)
+}
+
+/// The lowest offset where `slot` meets none of `placed`, which rise by offset.
+fn lowest_free(placed: &[Slot], slot: &Slot) -> usize {
+    let mut offset = 0;
+    for other in placed.iter().filter(|other| other.meets(slot)) {
+        if offset + slot.bytes <= other.offset {
+            break;
+        }
+        offset = offset.max(other.offset + other.bytes);
+    }
+    offset
+}
+
+/// The sum of all values' bytes, each in a place of its own.
+pub(super) fn sum_bytes(program: &Program, options: &CompileOptions<'_>) -> Result<usize, GraphError> {
+    program.values.iter().try_fold(0_usize, |sum, info| Ok(sum.saturating_add(bytes(info, options)?)))
+}

@@ -1,0 +1,428 @@
+//! Building a graph: each method checks shapes, infers the result's, and adds a node.
+
+use crate::backend::{Activation, BinaryFn, MatrixId, Precision, RmsNorm, Rows, UnaryFn, VectorId};
+
+use super::node::{Node, NodeKind};
+use super::{AttentionSpec, Dtype, GraphError, MatrixSpec, NodeId, RopeSpec, VectorSpec};
+
+/// A lazy graph. Weights are declared by name, and values are `[rows, cols]` with the rows of the
+/// step's tokens, of its outputs, or a fixed number of them.
+///
+/// ```
+/// use ottava::backend::{Activation, Rows};
+/// # use ottava::graph::{Graph, GraphError};
+/// # fn main() -> Result<(), GraphError> {
+/// let mut g = Graph::new();
+/// let hidden = g.matrix("hidden", 64, 16)?;
+/// let x = g.input("x", Rows::Fixed(8), 16)?;
+/// let h = g.matmul(x, hidden)?;
+/// let h = g.activation(h, Activation::Silu)?;
+/// assert_eq!(g.shape(h)?, (Rows::Fixed(8), 64));
+/// g.output("h", h)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    pub(super) nodes: Vec<Node>,
+    pub(super) matrices: Vec<MatrixSpec>,
+    pub(super) vectors: Vec<VectorSpec>,
+    pub(super) inputs: Vec<(String, NodeId)>,
+    pub(super) outputs: Vec<(String, NodeId)>,
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new() -> Self {
+        Graph::default()
+    }
+
+    /// Declares a weight matrix of `rows` output by `cols` input features. The same name and shape
+    /// again is the same matrix (tied embeddings).
+    ///
+    /// # Errors
+    /// [`GraphError::Duplicate`] if the name has another shape already.
+    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixId, GraphError> {
+        let spec = MatrixSpec { name: name.into(), rows, cols };
+        let index = match self.matrices.iter().position(|other| other.name == name) {
+            Some(index) if self.matrices[index] == spec => index,
+            Some(index) => {
+                let first = &self.matrices[index];
+                let shape = |spec: &MatrixSpec| format!("[{}, {}]", spec.rows, spec.cols);
+                return Err(duplicate("matrix", name, shape(first), shape(&spec)));
+            }
+            None => {
+                self.matrices.push(spec);
+                self.matrices.len() - 1
+            }
+        };
+        Ok(MatrixId(index as u32))
+    }
+
+    /// Declares a weight vector. The same name and length again is the same vector.
+    ///
+    /// # Errors
+    /// [`GraphError::Duplicate`] if the name has another length already.
+    pub fn vector(&mut self, name: &str, len: usize) -> Result<VectorId, GraphError> {
+        let index = match self.vectors.iter().position(|other| other.name == name) {
+            Some(index) if self.vectors[index].len == len => index,
+            Some(index) => {
+                let first = self.vectors[index].len;
+                return Err(duplicate("vector", name, format!("[{first}]"), format!("[{len}]")));
+            }
+            None => {
+                self.vectors.push(VectorSpec { name: name.into(), len });
+                self.vectors.len() - 1
+            }
+        };
+        Ok(VectorId(index as u32))
+    }
+
+    /// A value that [`super::Session::set_input`] fills before a run, `[rows, cols]`.
+    ///
+    /// # Errors
+    /// [`GraphError::Duplicate`] if the name is taken.
+    pub fn input(&mut self, name: &str, rows: Rows, cols: usize) -> Result<NodeId, GraphError> {
+        if self.inputs.iter().any(|(other, _)| other == name) {
+            return Err(duplicate("input", name, "an input".into(), format!("[{rows:?}, {cols}]")));
+        }
+        let node = self.push("input", name, NodeKind::Input, (rows, cols), Dtype::Exact(Precision::F32));
+        self.inputs.push((name.into(), node));
+        Ok(node)
+    }
+
+    /// Names a result, which is kept in f32 unless it was cast.
+    ///
+    /// # Errors
+    /// [`GraphError::Duplicate`] if the name is taken, [`GraphError::Foreign`].
+    pub fn output(&mut self, name: &str, x: NodeId) -> Result<(), GraphError> {
+        let label = self.node(x)?.label.clone();
+        if let Some((_, other)) = self.outputs.iter().find(|(other, _)| other == name) {
+            let first = self.nodes[other.index()].label.clone();
+            return Err(duplicate("output", name, first, label));
+        }
+        self.outputs.push((name.into(), x));
+        Ok(())
+    }
+
+    /// The tokens' rows of `table`, times `scale`: `[tokens, table.cols]`, the residual stream.
+    ///
+    /// # Errors
+    /// [`GraphError::Foreign`].
+    pub fn embed(&mut self, table: MatrixId, scale: f32) -> Result<NodeId, GraphError> {
+        let MatrixSpec { name, cols, .. } = self.matrix_spec(table)?.clone();
+        let kind = NodeKind::Embed { table, scale };
+        Ok(self.push("embed", &name, kind, (Rows::Tokens, cols), Dtype::Exact(Precision::F32)))
+    }
+
+    /// `x / sqrt(mean(x²) + eps) · w` over each row.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless `w` has a row's length, [`GraphError::Foreign`].
+    pub fn rms_norm(&mut self, x: NodeId, w: VectorId, eps: f32) -> Result<NodeId, GraphError> {
+        let (rows, cols) = self.shape(x)?;
+        let VectorSpec { name, len } = self.vector_spec(w)?.clone();
+        self.expect("rms_norm", &name, len == cols, || (format!("a gain of {cols}"), format!("{len}")))?;
+        let kind = NodeKind::Norm { x, norm: RmsNorm { weight: w, eps } };
+        Ok(self.push("rms_norm", &name, kind, (rows, cols), Dtype::Activation))
+    }
+
+    /// [`Graph::rms_norm`] over each head of a row. Its result may only go to
+    /// [`Graph::attention`] as q or k, directly or through [`Graph::rope`].
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless heads fill a row and `w` has a head's length,
+    /// [`GraphError::Foreign`].
+    pub fn head_norm(
+        &mut self,
+        x: NodeId,
+        head_dim: usize,
+        w: VectorId,
+        eps: f32,
+    ) -> Result<NodeId, GraphError> {
+        let shape = self.shape(x)?;
+        let VectorSpec { name, len } = self.vector_spec(w)?.clone();
+        self.expect_heads("head_norm", &name, shape.1, head_dim)?;
+        self.expect("head_norm", &name, len == head_dim, || {
+            (format!("a gain of {head_dim}"), format!("{len}"))
+        })?;
+        let kind = NodeKind::HeadNorm { x, head_dim, norm: RmsNorm { weight: w, eps } };
+        let dtype = self.dtype(x)?;
+        Ok(self.push("head_norm", &name, kind, shape, dtype))
+    }
+
+    /// `x · mᵀ`: `[rows, m.rows]`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless `m.cols` is a row's length, [`GraphError::Foreign`].
+    pub fn matmul(&mut self, x: NodeId, m: MatrixId) -> Result<NodeId, GraphError> {
+        self.product(x, m, None)
+    }
+
+    /// `x · mᵀ + bias`: `[rows, m.rows]`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless `m.cols` is a row's length and the bias has `m.rows` elements,
+    /// [`GraphError::Foreign`].
+    pub fn matmul_bias(&mut self, x: NodeId, m: MatrixId, bias: VectorId) -> Result<NodeId, GraphError> {
+        self.product(x, m, Some(bias))
+    }
+
+    fn product(&mut self, x: NodeId, matrix: MatrixId, bias: Option<VectorId>) -> Result<NodeId, GraphError> {
+        let (rows, cols) = self.shape(x)?;
+        let spec = self.matrix_spec(matrix)?.clone();
+        self.expect("matmul", &spec.name, spec.cols == cols, || {
+            (format!("a matrix of {cols} columns"), format!("[{}, {}]", spec.rows, spec.cols))
+        })?;
+        if let Some(bias) = bias {
+            let len = self.vector_spec(bias)?.len;
+            self.expect("matmul", &spec.name, len == spec.rows, || {
+                (format!("a bias of {}", spec.rows), format!("{len}"))
+            })?;
+        }
+        let kind = NodeKind::Matmul { x, matrix, bias };
+        Ok(self.push("matmul", &spec.name, kind, (rows, spec.rows), Dtype::Activation))
+    }
+
+    /// Turns each head of `x`, `[tokens, heads · head_dim]`, by its token's position.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless rows are tokens, heads fill a row, and the spec fits a head.
+    pub fn rope(&mut self, x: NodeId, head_dim: usize, spec: &RopeSpec) -> Result<NodeId, GraphError> {
+        let shape = self.shape(x)?;
+        self.expect_tokens("rope", shape.0)?;
+        self.expect_heads("rope", "", shape.1, head_dim)?;
+        let fits = spec.dims <= head_dim && spec.dims == 2 * spec.inv_freq.len() && spec.dims > 0;
+        self.expect("rope", "", fits, || {
+            let found = format!("{} dimensions with {} frequencies", spec.dims, spec.inv_freq.len());
+            (format!("at most {head_dim} dimensions, two a frequency"), found)
+        })?;
+        let dtype = self.dtype(x)?;
+        Ok(self.push("rope", "", NodeKind::Rope { x, head_dim, spec: spec.clone() }, shape, dtype))
+    }
+
+    /// Appends `k` and `v` to the pages of the layer, and attends from `q` to all of the past.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless `q`, `k` and `v` are tokens of the spec's heads.
+    pub fn attention(
+        &mut self,
+        q: NodeId,
+        k: NodeId,
+        v: NodeId,
+        spec: AttentionSpec,
+    ) -> Result<NodeId, GraphError> {
+        let heads = spec.heads;
+        let grouped =
+            heads.kv > 0 && heads.dim > 0 && heads.query.is_multiple_of(heads.kv) && heads.query > 0;
+        self.expect("attention", "", grouped, || {
+            ("query heads in equal groups over kv heads".into(), format!("{heads:?}"))
+        })?;
+        for (name, x, count) in [("q", q, heads.query), ("k", k, heads.kv), ("v", v, heads.kv)] {
+            let found = self.shape(x)?;
+            self.expect("attention", name, found == (Rows::Tokens, count * heads.dim), || {
+                (format!("{name} of [tokens, {count} · {}]", heads.dim), shape_text(found))
+            })?;
+        }
+        let shape = (Rows::Tokens, heads.query * heads.dim);
+        Ok(self.push("attention", "", NodeKind::Attention { q, k, v, spec }, shape, Dtype::Activation))
+    }
+
+    /// The rows of `x` whose logits the step wants: `[outputs, cols]`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless rows are tokens.
+    pub fn outputs(&mut self, x: NodeId) -> Result<NodeId, GraphError> {
+        let (rows, cols) = self.shape(x)?;
+        self.expect_tokens("outputs", rows)?;
+        let dtype = self.dtype(x)?;
+        Ok(self.push("outputs", "", NodeKind::Outputs { x }, (Rows::Outputs, cols), dtype))
+    }
+
+    /// `a + b`; `b` may be one fixed row, added to all.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] if the shapes differ otherwise.
+    pub fn add(&mut self, a: NodeId, b: NodeId) -> Result<NodeId, GraphError> {
+        self.binary("add", a, b, BinaryFn::Add)
+    }
+
+    /// `a · b`, elementwise; `b` may be one fixed row, used for all.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] if the shapes differ otherwise.
+    pub fn mul(&mut self, a: NodeId, b: NodeId) -> Result<NodeId, GraphError> {
+        self.binary("mul", a, b, BinaryFn::Mul)
+    }
+
+    fn binary(&mut self, op: &str, a: NodeId, b: NodeId, f: BinaryFn) -> Result<NodeId, GraphError> {
+        let (left, right) = (self.shape(a)?, self.shape(b)?);
+        let fits = left == right || right == (Rows::Fixed(1), left.1);
+        self.expect(op, "", fits, || (shape_text(left), shape_text(right)))?;
+        let dtype = self.dtype(a)?.join(self.dtype(b)?);
+        Ok(self.push(op, "", NodeKind::Binary { a, b, f }, left, dtype))
+    }
+
+    /// An activation function of every element.
+    ///
+    /// # Errors
+    /// [`GraphError::Foreign`].
+    pub fn activation(&mut self, x: NodeId, activation: Activation) -> Result<NodeId, GraphError> {
+        self.unary("activation", x, UnaryFn::Activation(activation))
+    }
+
+    /// `x · factor`.
+    ///
+    /// # Errors
+    /// [`GraphError::Foreign`].
+    pub fn scale(&mut self, x: NodeId, factor: f32) -> Result<NodeId, GraphError> {
+        self.unary("scale", x, UnaryFn::Scale(factor))
+    }
+
+    /// `cap · tanh(x / cap)`.
+    ///
+    /// # Errors
+    /// [`GraphError::Foreign`].
+    pub fn soft_cap(&mut self, x: NodeId, cap: f32) -> Result<NodeId, GraphError> {
+        self.unary("soft_cap", x, UnaryFn::SoftCap(cap))
+    }
+
+    /// `x` rounded to `precision`.
+    ///
+    /// # Errors
+    /// [`GraphError::Foreign`].
+    pub fn cast(&mut self, x: NodeId, precision: Precision) -> Result<NodeId, GraphError> {
+        let node = self.unary("cast", x, UnaryFn::Cast(precision))?;
+        self.nodes[node.index()].dtype = Dtype::Exact(precision);
+        Ok(node)
+    }
+
+    fn unary(&mut self, op: &str, x: NodeId, f: UnaryFn) -> Result<NodeId, GraphError> {
+        let (shape, dtype) = (self.shape(x)?, self.dtype(x)?);
+        Ok(self.push(op, "", NodeKind::Unary { x, f }, shape, dtype))
+    }
+
+    /// Softmax of each row.
+    ///
+    /// # Errors
+    /// [`GraphError::Foreign`].
+    pub fn softmax(&mut self, x: NodeId) -> Result<NodeId, GraphError> {
+        let (shape, dtype) = (self.shape(x)?, self.dtype(x)?);
+        Ok(self.push("softmax", "", NodeKind::Softmax { x }, shape, dtype))
+    }
+
+    /// Rows become columns; both are fixed.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless the rows are fixed.
+    pub fn transpose(&mut self, x: NodeId) -> Result<NodeId, GraphError> {
+        let ((rows, cols), dtype) = (self.shape(x)?, self.dtype(x)?);
+        let Rows::Fixed(fixed) = rows else {
+            return Err(self.misfit("transpose", "", "fixed rows".into(), shape_text((rows, cols))));
+        };
+        Ok(self.push("transpose", "", NodeKind::Transpose { x }, (Rows::Fixed(cols), fixed), dtype))
+    }
+
+    /// Rows and columns of a node.
+    ///
+    /// # Errors
+    /// [`GraphError::Foreign`].
+    pub fn shape(&self, x: NodeId) -> Result<(Rows, usize), GraphError> {
+        self.node(x).map(|node| (node.rows, node.cols))
+    }
+
+    /// How a node is stored.
+    ///
+    /// # Errors
+    /// [`GraphError::Foreign`].
+    pub fn dtype(&self, x: NodeId) -> Result<Dtype, GraphError> {
+        self.node(x).map(|node| node.dtype)
+    }
+
+    /// The weight matrices declared, by [`MatrixId`].
+    pub fn matrices(&self) -> &[MatrixSpec] {
+        &self.matrices
+    }
+
+    /// The weight vectors declared, by [`VectorId`].
+    pub fn vectors(&self) -> &[VectorSpec] {
+        &self.vectors
+    }
+
+    fn push(
+        &mut self,
+        op: &str,
+        weight: &str,
+        kind: NodeKind,
+        (rows, cols): (Rows, usize),
+        dtype: Dtype,
+    ) -> NodeId {
+        let label = label(op, weight, self.nodes.len());
+        self.nodes.push(Node { kind, rows, cols, dtype, label });
+        NodeId(self.nodes.len() as u32 - 1)
+    }
+
+    fn node(&self, x: NodeId) -> Result<&Node, GraphError> {
+        self.nodes.get(x.index()).ok_or_else(|| foreign("node", x.index(), self.nodes.len()))
+    }
+
+    fn matrix_spec(&self, m: MatrixId) -> Result<&MatrixSpec, GraphError> {
+        let index = m.0 as usize;
+        self.matrices.get(index).ok_or_else(|| foreign("matrix", index, self.matrices.len()))
+    }
+
+    fn vector_spec(&self, v: VectorId) -> Result<&VectorSpec, GraphError> {
+        let index = v.0 as usize;
+        self.vectors.get(index).ok_or_else(|| foreign("vector", index, self.vectors.len()))
+    }
+
+    fn expect(
+        &self,
+        op: &str,
+        weight: &str,
+        fits: bool,
+        texts: impl FnOnce() -> (String, String),
+    ) -> Result<(), GraphError> {
+        if fits {
+            return Ok(());
+        }
+        let (expected, found) = texts();
+        Err(self.misfit(op, weight, expected, found))
+    }
+
+    fn expect_tokens(&self, op: &str, rows: Rows) -> Result<(), GraphError> {
+        self.expect(op, "", rows == Rows::Tokens, || ("one row a token".into(), format!("{rows:?}")))
+    }
+
+    fn expect_heads(&self, op: &str, weight: &str, cols: usize, head_dim: usize) -> Result<(), GraphError> {
+        let fits = head_dim > 0 && cols.is_multiple_of(head_dim);
+        self.expect(op, weight, fits, || (format!("heads of {head_dim}"), format!("{cols} columns")))
+    }
+
+    fn misfit(&self, op: &str, weight: &str, expected: String, found: String) -> GraphError {
+        GraphError::Shape { node: label(op, weight, self.nodes.len()), expected, found }
+    }
+}
+
+fn label(op: &str, weight: &str, index: usize) -> String {
+    match weight {
+        "" => format!("{op} (node {index})"),
+        weight => format!("{op} {weight} (node {index})"),
+    }
+}
+
+fn shape_text((rows, cols): (Rows, usize)) -> String {
+    match rows {
+        Rows::Tokens => format!("[tokens, {cols}]"),
+        Rows::Outputs => format!("[outputs, {cols}]"),
+        Rows::Fixed(rows) => format!("[{rows}, {cols}]"),
+    }
+}
+
+fn duplicate(what: &'static str, name: &str, first: String, second: String) -> GraphError {
+    GraphError::Duplicate { what, name: name.into(), first, second }
+}
+
+fn foreign(what: &'static str, index: usize, count: usize) -> GraphError {
+    GraphError::Foreign { what, index, count }
+}

@@ -1,0 +1,96 @@
+//! What can be wrong with a graph, its weights or its run.
+
+use crate::backend::BackendError;
+
+/// Why a graph could not be built, compiled or run. Nodes are named by their operation, their
+/// weight if they have one, and their number.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// Operands do not fit each other.
+    #[error("{node}: expected {expected}, found {found}")]
+    Shape {
+        /// The node.
+        node: String,
+        /// What its contract asks for.
+        expected: String,
+        /// What it was given.
+        found: String,
+    },
+    /// A node, matrix or vector of another graph.
+    #[error("{what} {index} is not in this graph, which has {count}")]
+    Foreign {
+        /// "node", "matrix" or "vector".
+        what: &'static str,
+        /// Its number.
+        index: usize,
+        /// How many this graph has.
+        count: usize,
+    },
+    /// Two things of one name that are not the same.
+    #[error("{what} {name} is declared twice: {first}, then {second}")]
+    Duplicate {
+        /// "matrix", "vector", "input" or "output".
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The first shape.
+        first: String,
+        /// The second shape.
+        second: String,
+    },
+    /// No input or output of this name.
+    #[error("no {what} is named {name}; there are: {known}")]
+    Unknown {
+        /// "input" or "output".
+        what: &'static str,
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// A node is used where no operation can stand for it.
+    #[error("{node}: {reason}")]
+    Unsupported {
+        /// The node.
+        node: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// A graph without an output computes nothing.
+    #[error("the graph has no output")]
+    NoOutput,
+    /// The arena does not fit the address space.
+    #[error("{node}: {rows} rows of {cols} elements are too large")]
+    TooLarge {
+        /// The value's node.
+        node: String,
+        /// Most rows.
+        rows: usize,
+        /// Elements in a row.
+        cols: usize,
+    },
+    /// Weights, inputs or the KV memory do not fit the plan.
+    #[error("{what}: expected {expected}, found {found}")]
+    Binding {
+        /// What was given.
+        what: String,
+        /// What the plan asks for.
+        expected: String,
+        /// What it was given.
+        found: String,
+    },
+    /// The step breaks its rules, or there is no memory; nothing was run.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// An operation failed; values and pages that the step was to write are undefined.
+    #[error("operation {index} ({op}): {source}")]
+    Op {
+        /// Number of the operation in the plan.
+        index: usize,
+        /// Its name.
+        op: &'static str,
+        /// What the backend said.
+        source: BackendError,
+    },
+}

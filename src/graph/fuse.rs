@@ -1,0 +1,226 @@
+//! Fusion passes: each merges one pattern of a program and changes no result.
+//!
+//! A value may be fused away only if nothing else reads it and it is not an input or output. A
+//! pass sweeps the program once with the uses as they were at its start; what it has merged since
+//! only moves reads to earlier steps, so stale uses refuse too much, never too little.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::backend::{BinaryFn, Epilogue, MatrixId, Op, Place, Product, RmsNorm, Rope, UnaryFn, Write};
+
+use super::program::{Program, Step, Uses, Value};
+
+/// Runs all passes.
+pub(super) fn fuse(program: &mut Program) {
+    rope_into_append(program);
+    norm_into_matmul(program);
+    merge_shared_sources(program);
+    gate_products(program);
+    add_products_to_residual(program);
+    add_norms_to_residual(program);
+}
+
+/// `rope(q), rope(k) → append` becomes an append that rotates.
+pub(super) fn rope_into_append(program: &mut Program) {
+    let uses = program.uses();
+    let mut dead = BTreeSet::new();
+    for index in 0..program.steps.len() {
+        let Step { op: Op::KvAppend(append), renames } = &program.steps[index] else { continue };
+        let Some(&(q, new_q)) = renames.first() else { continue };
+        let (q_rope, k_rope) = (single(program, &uses, q), single(program, &uses, append.k.offset));
+        let (Some(q_at), Some(k_at), None) = (q_rope, k_rope, append.rope) else { continue };
+        let (Some((rope, from_q)), Some((other, from_k))) = (
+            plain_rope(&program.steps[q_at], append.heads.dim),
+            plain_rope(&program.steps[k_at], append.heads.dim),
+        ) else {
+            continue;
+        };
+        if rope != other || append.q_norm.is_some() || append.k_norm.is_some() {
+            continue;
+        }
+        let k = program.place(from_k);
+        if let Step { op: Op::KvAppend(append), renames } = &mut program.steps[index] {
+            append.rope = Some(rope);
+            append.k = k;
+            *renames = vec![(from_q, new_q)];
+        }
+        dead.insert(q_at);
+        dead.insert(k_at);
+    }
+    remove(program, &dead);
+}
+
+/// The rotation of heads of `dim`, and the value that it rotates.
+fn plain_rope(step: &Step, dim: usize) -> Option<(Rope, Value)> {
+    match (&step.op, step.renames.first()) {
+        (Op::Rope { rope, head_dim, .. }, Some(&(old, _))) if *head_dim == dim => Some((*rope, old)),
+        _ => None,
+    }
+}
+
+/// `norm → matmul` becomes a matmul that normalises its source, if only matmuls read the norm.
+pub(super) fn norm_into_matmul(program: &mut Program) {
+    let uses = program.uses();
+    let mut dead = BTreeSet::new();
+    for index in 0..program.steps.len() {
+        let Op::Norm { dst, src, norm, write: Write::Store } = program.steps[index].op else { continue };
+        let readers = &uses.reads[dst.offset];
+        let plain = |&at: &usize| match &program.steps[at].op {
+            Op::Matmul(matmul) => matmul.src == dst && matmul.norm.is_none(),
+            _ => false,
+        };
+        if program.values[dst.offset].pinned || readers.is_empty() || !readers.iter().all(plain) {
+            continue;
+        }
+        for &at in readers {
+            if let Op::Matmul(matmul) = &mut program.steps[at].op {
+                (matmul.src, matmul.norm) = (src, Some(norm));
+            }
+        }
+        dead.insert(index);
+    }
+    remove(program, &dead);
+}
+
+/// Matmuls of one source, under one norm, become one matmul where the first of them was.
+pub(super) fn merge_shared_sources(program: &mut Program) {
+    let mut firsts: HashMap<(Value, Option<(u32, u32)>), usize> = HashMap::new();
+    let mut dead = BTreeSet::new();
+    for index in 0..program.steps.len() {
+        let Op::Matmul(matmul) = &program.steps[index].op else { continue };
+        let norm = |norm: RmsNorm| (norm.weight.0, norm.eps.to_bits());
+        let first = *firsts.entry((matmul.src.offset, matmul.norm.map(norm))).or_insert(index);
+        if first == index || !program.steps[index].renames.is_empty() {
+            continue;
+        }
+        let products = matmul.products.clone();
+        if let Op::Matmul(matmul) = &mut program.steps[first].op {
+            matmul.products.extend(products);
+        }
+        dead.insert(index);
+    }
+    remove(program, &dead);
+}
+
+/// `activation(gate) · up`, both products of one matmul, becomes one gated product.
+pub(super) fn gate_products(program: &mut Program) {
+    let uses = program.uses();
+    let mut dead = BTreeSet::new();
+    for index in 0..program.steps.len() {
+        let Op::Binary { dst, a, b, f: BinaryFn::Mul } = program.steps[index].op else { continue };
+        let gated = gate(program, &uses, a, b).or_else(|| gate(program, &uses, b, a));
+        let Some(Gate { activation_at, matmul_at, gate, up }) = gated else { continue };
+        let Op::Unary { f: UnaryFn::Activation(activation), .. } = program.steps[activation_at].op else {
+            continue;
+        };
+        if let Op::Matmul(matmul) = &mut program.steps[matmul_at].op {
+            let Some(up_matrix) = matrix_of(&matmul.products, up) else { continue };
+            matmul.products.retain(|product| product.dst.offset != up);
+            let found = matmul.products.iter_mut().find(|product| product.dst.offset == gate);
+            if let Some(product) = found {
+                product.dst = dst;
+                product.epilogue = Epilogue::Gated { up: up_matrix, activation };
+            }
+        }
+        dead.insert(activation_at);
+        dead.insert(index);
+    }
+    remove(program, &dead);
+}
+
+struct Gate {
+    activation_at: usize,
+    matmul_at: usize,
+    gate: Value,
+    up: Value,
+}
+
+/// Whether `activated · plain` is a gate: see [`gate_products`].
+fn gate(program: &Program, uses: &Uses, activated: Place, plain: Place) -> Option<Gate> {
+    let activation_at = single(program, uses, activated.offset)?;
+    let Op::Unary { src, f: UnaryFn::Activation(_), .. } = program.steps[activation_at].op else {
+        return None;
+    };
+    let (gate, up) = (src.offset, plain.offset);
+    let matmul_at = single(program, uses, gate)?;
+    let Op::Matmul(matmul) = &program.steps[matmul_at].op else { return None };
+    let both = [gate, up].iter().all(|&value| matrix_of(&matmul.products, value).is_some());
+    let same = single(program, uses, up)? == matmul_at && src.cols == plain.cols && gate != up;
+    (both && same).then_some(Gate { activation_at, matmul_at, gate, up })
+}
+
+/// The matrix of a product that is stored without a bias.
+fn matrix_of(products: &[Product], value: Value) -> Option<MatrixId> {
+    let stored = |product: &&Product| {
+        let plain = product.bias.is_none() && product.epilogue == Epilogue::Write(Write::Store);
+        plain && product.dst.offset == value
+    };
+    products.iter().find(stored).map(|product| product.matrix)
+}
+
+/// `residual + product` becomes a product that is added to the residual in place.
+pub(super) fn add_products_to_residual(program: &mut Program) {
+    add_to_residual(program, |step, value, dst| {
+        let Op::Matmul(matmul) = &mut step.op else { return false };
+        let stored = |product: &&mut Product| {
+            product.dst.offset == value && product.epilogue == Epilogue::Write(Write::Store)
+        };
+        let Some(product) = matmul.products.iter_mut().find(stored) else { return false };
+        product.dst = dst;
+        product.epilogue = Epilogue::Write(Write::Add);
+        true
+    });
+}
+
+/// `residual + norm(x)` becomes a norm that is added to the residual in place.
+pub(super) fn add_norms_to_residual(program: &mut Program) {
+    add_to_residual(program, |step, _, sum| {
+        let Op::Norm { dst, write: write @ Write::Store, .. } = &mut step.op else { return false };
+        (*dst, *write) = (sum, Write::Add);
+        true
+    });
+}
+
+/// Merges each add into the step that computes one of its terms, if the other term may be
+/// overwritten there. `merge` turns the step's result `value` into an addition to `sum`.
+fn add_to_residual(program: &mut Program, merge: impl Fn(&mut Step, Value, Place) -> bool) {
+    let uses = program.uses();
+    let mut dead = BTreeSet::new();
+    for index in 0..program.steps.len() {
+        let Op::Binary { dst, a, b, f: BinaryFn::Add } = program.steps[index].op else { continue };
+        for (residual, term) in [(a.offset, b.offset), (b.offset, a.offset)] {
+            let Some(at) = residual_step(program, &uses, index, residual, term) else { continue };
+            if merge(&mut program.steps[at], term, dst) {
+                program.steps[at].renames.push((residual, dst.offset));
+                dead.insert(index);
+                break;
+            }
+        }
+    }
+    remove(program, &dead);
+}
+
+/// The step that computes `term`, if it may overwrite `residual` with the sum that step `add`
+/// computes: `residual` exists by then, and nobody reads it then or later.
+fn residual_step(program: &Program, uses: &Uses, add: usize, residual: Value, term: Value) -> Option<usize> {
+    let Op::Binary { dst, .. } = program.steps[add].op else { return None };
+    let at = single(program, uses, term)?;
+    let info = &program.values[residual];
+    let fits = info.same_shape(&program.values[dst.offset])
+        && program.values[term].rows == info.rows
+        && residual != term;
+    let ready = uses.def[residual].is_some_and(|def| def < at);
+    let free = !info.pinned && uses.reads[residual].iter().all(|&read| read < at || read == add);
+    (fits && ready && free).then_some(at)
+}
+
+/// The step that defines a value which one operand alone reads.
+fn single(program: &Program, uses: &Uses, value: Value) -> Option<usize> {
+    let alone = uses.reads[value].len() == 1 && !program.values[value].pinned;
+    uses.def[value].filter(|_| alone)
+}
+
+fn remove(program: &mut Program, dead: &BTreeSet<usize>) {
+    let mut index = 0..;
+    program.steps.retain(|_| index.next().is_some_and(|index| !dead.contains(&index)));
+}

@@ -1,0 +1,336 @@
+//! Lowering: the nodes that the outputs need become a program, one operation a node.
+//!
+//! Two things are decided here because no operation could express them otherwise: the angles of
+//! each distinct rotation are computed once, first; and a per-head norm (with the rotation behind
+//! it) becomes part of the attention's [`KvAppend`].
+
+use crate::backend::{
+    Attention, Epilogue, KvAppend, Matmul, Op, Precision, Product, RmsNorm, Rope, RopeAngles, Rows, Write,
+};
+
+use super::node::{Node, NodeKind};
+use super::program::{Program, Step, Value, ValueInfo};
+use super::{AttentionSpec, Graph, GraphError, NodeId, RopeSpec};
+
+/// Where an attention's q or k comes from.
+#[derive(Clone, Default)]
+struct Chain<'g> {
+    rope: Option<(NodeId, &'g RopeSpec)>,
+    norm: Option<(NodeId, RmsNorm)>,
+    base: Option<NodeId>,
+    /// Head sizes that the rotation and the norm work on.
+    dims: Vec<usize>,
+}
+
+struct Lowering<'g> {
+    graph: &'g Graph,
+    activations: Precision,
+    /// By node: whether an output needs it.
+    needed: Vec<bool>,
+    /// By node: whether attentions alone use it and compute it themselves.
+    absorbed: Vec<bool>,
+    /// By node, once lowered.
+    values: Vec<Option<Value>>,
+    angles: Vec<(&'g RopeSpec, Value)>,
+    program: Program,
+}
+
+/// The program of a graph's outputs, unfused.
+pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, GraphError> {
+    let count = graph.nodes.len();
+    let mut lowering = Lowering {
+        graph,
+        activations,
+        needed: vec![false; count],
+        absorbed: vec![false; count],
+        values: vec![None; count],
+        angles: Vec::new(),
+        program: Program::default(),
+    };
+    if graph.outputs.is_empty() {
+        return Err(GraphError::NoOutput);
+    }
+    lowering.find_needed();
+    lowering.check_layers()?;
+    lowering.find_absorbed()?;
+    lowering.lower_angles();
+    for index in 0..count {
+        if lowering.needed[index] && !lowering.absorbed[index] {
+            lowering.lower_node(index)?;
+        }
+    }
+    lowering.name_outputs()?;
+    Ok(lowering.program)
+}
+
+impl<'g> Lowering<'g> {
+    fn find_needed(&mut self) {
+        // Inputs keep their places even when nothing reads them: setting one is no error.
+        let named = self.graph.outputs.iter().chain(&self.graph.inputs);
+        let mut open: Vec<NodeId> = named.map(|&(_, node)| node).collect();
+        while let Some(node) = open.pop() {
+            if !std::mem::replace(&mut self.needed[node.index()], true) {
+                open.extend(self.graph.nodes[node.index()].kind.operands());
+            }
+        }
+    }
+
+    /// All attentions share one KV pool: one layer each, of one shape.
+    fn check_layers(&self) -> Result<(), GraphError> {
+        let mut first: Option<&AttentionSpec> = None;
+        let mut layers = Vec::new();
+        for (_, node) in self.needed_nodes() {
+            let NodeKind::Attention { spec, .. } = &node.kind else { continue };
+            let other = *first.get_or_insert(spec);
+            if (other.heads.kv, other.heads.dim) != (spec.heads.kv, spec.heads.dim) {
+                return Err(GraphError::Shape {
+                    node: node.label.clone(),
+                    expected: format!("{} kv heads of {}, as before", other.heads.kv, other.heads.dim),
+                    found: format!("{} of {}", spec.heads.kv, spec.heads.dim),
+                });
+            }
+            if layers.contains(&spec.layer) {
+                return Err(unsupported(node, format!("layer {} has an attention already", spec.layer)));
+            }
+            layers.push(spec.layer);
+        }
+        Ok(())
+    }
+
+    fn needed_nodes(&self) -> impl Iterator<Item = (usize, &'g Node)> {
+        let graph = self.graph;
+        graph.nodes.iter().enumerate().filter(|(index, _)| self.needed[*index])
+    }
+
+    fn chain(&self, mut x: NodeId) -> Chain<'g> {
+        let graph = self.graph;
+        let mut chain = Chain::default();
+        if let NodeKind::Rope { x: inner, spec, head_dim } = &graph.nodes[x.index()].kind {
+            chain.rope = Some((x, spec));
+            chain.dims.push(*head_dim);
+            x = *inner;
+        }
+        if let NodeKind::HeadNorm { x: inner, norm, head_dim } = graph.nodes[x.index()].kind {
+            chain.norm = Some((x, norm));
+            chain.dims.push(head_dim);
+            x = inner;
+        }
+        chain.base = Some(x);
+        chain
+    }
+
+    /// Head norms have no operation of their own: each must go to attentions alone.
+    fn find_absorbed(&mut self) -> Result<(), GraphError> {
+        for (_, node) in self.needed_nodes().collect::<Vec<_>>() {
+            let NodeKind::Attention { q, k, spec, .. } = node.kind else { continue };
+            let chains = [self.chain(q), self.chain(k)];
+            let normed = chains.iter().any(|chain| chain.norm.is_some());
+            let mut dims = chains.iter().flat_map(|chain| &chain.dims);
+            if let Some(dim) = dims.find(|&&dim| normed && dim != spec.heads.dim) {
+                let reason = format!("head norm or rotation of {dim} elements, heads of {}", spec.heads.dim);
+                return Err(unsupported(node, reason));
+            }
+            chains
+                .iter()
+                .filter_map(|chain| chain.norm)
+                .for_each(|norm| self.absorbed[norm.0.index()] = true);
+            if !chains.iter().any(|chain| chain.norm.is_some() && chain.rope.is_some()) {
+                continue;
+            }
+            let specs = [&chains[0], &chains[1]].map(|chain| chain.rope.map(|rope| rope.1));
+            if specs[0] != specs[1] {
+                let reason = "q and k have a head norm and need the same rotation behind it";
+                return Err(unsupported(node, reason.into()));
+            }
+            chains
+                .iter()
+                .filter_map(|chain| chain.rope)
+                .for_each(|rope| self.absorbed[rope.0.index()] = true);
+        }
+        self.check_absorbed()
+    }
+
+    fn check_absorbed(&self) -> Result<(), GraphError> {
+        let graph = self.graph;
+        let free = |x: NodeId| {
+            let node = &graph.nodes[x.index()];
+            let unexpressed = match node.kind {
+                NodeKind::HeadNorm { .. } => true,
+                NodeKind::Rope { x, .. } => matches!(graph.nodes[x.index()].kind, NodeKind::HeadNorm { .. }),
+                _ => false,
+            };
+            if !unexpressed {
+                return Ok(());
+            }
+            Err(unsupported(
+                node,
+                "a head norm may only go to attention as q or k, through rope or not".into(),
+            ))
+        };
+        for (index, node) in self.needed_nodes() {
+            match node.kind {
+                NodeKind::Attention { v, .. } => free(v)?,
+                NodeKind::Rope { .. } if self.absorbed[index] => {}
+                _ => node.kind.operands().into_iter().try_for_each(free)?,
+            }
+        }
+        graph.outputs.iter().try_for_each(|(_, node)| free(*node))
+    }
+
+    fn lower_angles(&mut self) {
+        for (_, node) in self.needed_nodes().collect::<Vec<_>>() {
+            let NodeKind::Rope { spec, .. } = &node.kind else { continue };
+            if self.angles_of(spec).is_some() {
+                continue;
+            }
+            let (cols, label) = (spec.dims, format!("angles of {}", node.label));
+            let precision = Precision::F32;
+            let dst =
+                self.program.value(ValueInfo { rows: Rows::Tokens, cols, precision, pinned: false, label });
+            let angles = RopeAngles {
+                dst: self.program.place(dst),
+                inv_freq: spec.inv_freq.clone(),
+                magnitude: spec.magnitude,
+            };
+            self.program.steps.push(Step::new(Op::RopeAngles(angles)));
+            self.angles.push((spec, dst));
+        }
+    }
+
+    /// Angles do not depend on the pairing.
+    fn angles_of(&self, spec: &RopeSpec) -> Option<Value> {
+        let same = |other: &RopeSpec| other.inv_freq == spec.inv_freq && other.magnitude == spec.magnitude;
+        self.angles.iter().find(|(other, _)| same(other)).map(|&(_, value)| value)
+    }
+
+    fn rope(&self, node: &Node, spec: &RopeSpec) -> Result<Rope, GraphError> {
+        let angles =
+            self.angles_of(spec).ok_or_else(|| unsupported(node, "its angles are missing".into()))?;
+        Ok(Rope { angles: self.program.place(angles), pairing: spec.pairing })
+    }
+
+    fn value_of(&self, x: NodeId) -> Result<Value, GraphError> {
+        let missing = || unsupported(&self.graph.nodes[x.index()], "no operation computes it".into());
+        self.values[x.index()].ok_or_else(missing)
+    }
+
+    fn lower_node(&mut self, index: usize) -> Result<(), GraphError> {
+        let node = &self.graph.nodes[index];
+        let step = match &node.kind {
+            NodeKind::Input => {
+                self.new_value(index, true);
+                return Ok(());
+            }
+            NodeKind::Attention { q, k, v, spec } => self.lower_attention(index, [*q, *k, *v], spec)?,
+            NodeKind::Rope { x, head_dim, spec } => {
+                let (old, rope) = (self.value_of(*x)?, self.rope(node, spec)?);
+                let new = self.new_value(index, false);
+                let op = Op::Rope { x: self.program.place(new), head_dim: *head_dim, rope };
+                Step { op, renames: vec![(old, new)] }
+            }
+            _ => self.lower_plain(index)?,
+        };
+        self.program.steps.push(step);
+        Ok(())
+    }
+
+    /// Nodes that are one operation with a destination of its own.
+    fn lower_plain(&mut self, index: usize) -> Result<Step, GraphError> {
+        let node = &self.graph.nodes[index];
+        let sources =
+            node.kind.operands().into_iter().map(|x| self.value_of(x)).collect::<Result<Vec<_>, _>>()?;
+        let value = self.new_value(index, false);
+        let dst = self.program.place(value);
+        let place = |number: usize| sources.get(number).map_or(dst, |&value| self.program.place(value));
+        let src = place(0);
+        Ok(Step::new(match node.kind {
+            NodeKind::Norm { norm, .. } => Op::Norm { dst, src, norm, write: Write::Store },
+            NodeKind::Matmul { matrix, bias, .. } => {
+                let epilogue = Epilogue::Write(Write::Store);
+                let products = vec![Product { dst, matrix, bias, epilogue }];
+                Op::Matmul(Matmul { src, norm: None, products })
+            }
+            NodeKind::Outputs { .. } => Op::GatherOutputs { dst, src },
+            NodeKind::Unary { f, .. } => Op::Unary { dst, src, f },
+            NodeKind::Binary { f, .. } => Op::Binary { dst, a: src, b: place(1), f },
+            NodeKind::Softmax { .. } => Op::Softmax { dst, src },
+            NodeKind::Transpose { .. } => Op::Transpose { dst, src },
+            NodeKind::Embed { table, scale } => Op::Embed { dst, table, scale },
+            NodeKind::HeadNorm { .. }
+            | NodeKind::Input
+            | NodeKind::Rope { .. }
+            | NodeKind::Attention { .. } => {
+                return Err(unsupported(node, "a head norm must go to an attention".into()));
+            }
+        }))
+    }
+
+    /// Pushes the append, and returns the attention.
+    fn lower_attention(
+        &mut self,
+        index: usize,
+        [q, k, v]: [NodeId; 3],
+        spec: &AttentionSpec,
+    ) -> Result<Step, GraphError> {
+        let node = &self.graph.nodes[index];
+        let chains = [self.chain(q), self.chain(k)];
+        let absorbed = |chain: &Chain<'g>| chain.rope.filter(|rope| self.absorbed[rope.0.index()]);
+        let ropes = [&chains[0], &chains[1]].map(|chain| absorbed(chain).map(|rope| rope.1));
+        if ropes[0] != ropes[1] {
+            let reason = "q or k shares its rotation with an attention that has a head norm";
+            return Err(unsupported(node, reason.into()));
+        }
+        let rope = ropes[0].map(|spec| self.rope(node, spec)).transpose()?;
+        let source = |x: NodeId, chain: &Chain| {
+            let base = chain.base.filter(|_| self.absorbed[x.index()]);
+            self.value_of(base.unwrap_or(x))
+        };
+        let (old_q, old_k, v) = (source(q, &chains[0])?, source(k, &chains[1])?, self.value_of(v)?);
+        let info = self.program.values[old_q].clone();
+        let new_q = self.program.value(ValueInfo { pinned: false, ..info });
+        let place = |value| self.program.place(value);
+        let append = KvAppend {
+            q: place(new_q),
+            k: place(old_k),
+            v: place(v),
+            layer: spec.layer,
+            heads: spec.heads,
+            q_norm: chains[0].norm.map(|norm| norm.1),
+            k_norm: chains[1].norm.map(|norm| norm.1),
+            rope,
+        };
+        self.program.steps.push(Step { op: Op::KvAppend(append), renames: vec![(old_q, new_q)] });
+        let dst = self.new_value(index, false);
+        let AttentionSpec { layer, heads, scale, window, soft_cap } = *spec;
+        let (dst, q) = (self.program.place(dst), self.program.place(new_q));
+        Ok(Step::new(Op::Attention(Attention { dst, q, layer, heads, scale, window, soft_cap })))
+    }
+
+    fn new_value(&mut self, index: usize, pinned: bool) -> Value {
+        let Node { rows, cols, dtype, ref label, .. } = self.graph.nodes[index];
+        let named = self.graph.outputs.iter().any(|(_, node)| node.index() == index);
+        let precision = dtype.resolve(if named { Precision::F32 } else { self.activations });
+        let label = label.clone();
+        let value = self.program.value(ValueInfo { rows, cols, precision, pinned: pinned || named, label });
+        self.values[index] = Some(value);
+        value
+    }
+
+    fn name_outputs(&mut self) -> Result<(), GraphError> {
+        for (list, named) in
+            [(&self.graph.inputs, &mut self.program.inputs), (&self.graph.outputs, &mut self.program.outputs)]
+        {
+            for (name, node) in list {
+                let missing =
+                    || unsupported(&self.graph.nodes[node.index()], "no operation computes it".into());
+                let value = self.values[node.index()].ok_or_else(missing)?;
+                named.push((name.clone(), value));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unsupported(node: &Node, reason: String) -> GraphError {
+    GraphError::Unsupported { node: node.label.clone(), reason }
+}

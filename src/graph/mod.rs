@@ -1,0 +1,52 @@
+//! Lazy graphs of tensor operations, compiled into plans that run without allocating.
+//!
+//! A [`Graph`] (`build`, `node`) holds typed nodes; nothing is computed while it is built.
+//! [`Graph::compile`] lowers what the outputs need to backend operations over numbered values
+//! (`lower`, `program`), fuses them (`fuse`), gives every value a place in one arena by liveness
+//! (`arena`), and yields a [`Plan`] (`plan`). A [`Session`] (`session`) binds a plan to a backend
+//! and its weights, and runs it. The operations are [`crate::backend::Op`]; which graph a model
+//! is, is not known here (see [`crate::model`]).
+
+#![forbid(unsafe_code)]
+
+mod arena;
+mod build;
+mod error;
+mod fuse;
+mod lower;
+mod node;
+mod plan;
+mod program;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use crate::backend::{Precision, StepLimits};
+pub use build::Graph;
+pub use error::GraphError;
+pub use node::{AttentionSpec, Dtype, NodeId, RopeSpec};
+pub use plan::{KvShape, MatrixSpec, Plan, VectorSpec};
+pub use session::{KvMemory, OpTime, Session};
+
+/// Whether operations are merged where that changes no result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fusion {
+    /// All fusions.
+    #[default]
+    On,
+    /// One operation a node: for tests, and for finding a wrong fusion.
+    Off,
+}
+
+/// What a plan is compiled for.
+#[derive(Clone, Copy)]
+pub struct CompileOptions<'a> {
+    /// Room for the rows of a step.
+    pub limits: StepLimits,
+    /// Bytes of an arena element: [`crate::backend::Backend::element_bytes`].
+    pub element_bytes: &'a dyn Fn(Precision) -> usize,
+    /// Merge operations or not.
+    pub fuse: Fusion,
+    /// How values of [`Dtype::Activation`] are stored.
+    pub activations: Precision,
+}

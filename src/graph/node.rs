@@ -1,0 +1,119 @@
+//! Nodes: what a graph holds before it is compiled.
+
+use std::sync::Arc;
+
+use crate::backend::{BinaryFn, Heads, MatrixId, Precision, RmsNorm, RopePairing, Rows, UnaryFn, VectorId};
+
+/// A value of a [`super::Graph`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub(super) u32);
+
+impl NodeId {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// How a value is stored, as far as the graph says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    /// As [`super::CompileOptions::activations`] says.
+    Activation,
+    /// Just so: the residual stream, results, and what was cast.
+    Exact(Precision),
+}
+
+impl Dtype {
+    /// The type of an elementwise result: f32 wins, then the exact type, then activations.
+    pub(super) fn join(self, other: Dtype) -> Dtype {
+        match (self, other) {
+            (a, b) if a == b => a,
+            (Dtype::Activation, exact @ Dtype::Exact(_)) | (exact @ Dtype::Exact(_), Dtype::Activation) => {
+                exact
+            }
+            _ => Dtype::Exact(Precision::F32),
+        }
+    }
+
+    pub(super) fn resolve(self, activations: Precision) -> Precision {
+        match self {
+            Dtype::Activation => activations,
+            Dtype::Exact(precision) => precision,
+        }
+    }
+}
+
+/// A rotary embedding (Su et al. 2021): which elements turn, and how fast.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeSpec {
+    /// Elements of each head that turn, from its start; even.
+    pub dims: usize,
+    /// Radians a position, `[dims / 2]`.
+    pub inv_freq: Arc<[f64]>,
+    /// Scales the rotated elements (YaRN's attention factor), else 1.
+    pub magnitude: f32,
+    /// Which elements turn together.
+    pub pairing: RopePairing,
+}
+
+/// What an attention does beside its operands; see [`crate::backend::Attention`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Index in the KV pool; each attention of a graph has its own.
+    pub layer: usize,
+    /// The heads' shape.
+    pub heads: Heads,
+    /// Multiplies the products.
+    pub scale: f32,
+    /// Positions that a query sees, itself included; all if none.
+    pub window: Option<u32>,
+    /// `cap · tanh(x / cap)` of the scaled products.
+    pub soft_cap: Option<f32>,
+}
+
+/// What a node computes.
+#[derive(Clone, Debug)]
+pub(super) enum NodeKind {
+    Input,
+    Embed { table: MatrixId, scale: f32 },
+    Norm { x: NodeId, norm: RmsNorm },
+    HeadNorm { x: NodeId, head_dim: usize, norm: RmsNorm },
+    Matmul { x: NodeId, matrix: MatrixId, bias: Option<VectorId> },
+    Rope { x: NodeId, head_dim: usize, spec: RopeSpec },
+    Attention { q: NodeId, k: NodeId, v: NodeId, spec: AttentionSpec },
+    Outputs { x: NodeId },
+    Unary { x: NodeId, f: UnaryFn },
+    Binary { a: NodeId, b: NodeId, f: BinaryFn },
+    Softmax { x: NodeId },
+    Transpose { x: NodeId },
+}
+
+impl NodeKind {
+    /// The nodes that it reads.
+    pub(super) fn operands(&self) -> Vec<NodeId> {
+        match *self {
+            NodeKind::Input | NodeKind::Embed { .. } => Vec::new(),
+            NodeKind::Norm { x, .. }
+            | NodeKind::HeadNorm { x, .. }
+            | NodeKind::Matmul { x, .. }
+            | NodeKind::Rope { x, .. }
+            | NodeKind::Outputs { x }
+            | NodeKind::Unary { x, .. }
+            | NodeKind::Softmax { x }
+            | NodeKind::Transpose { x } => vec![x],
+            NodeKind::Attention { q, k, v, .. } => vec![q, k, v],
+            NodeKind::Binary { a, b, .. } => vec![a, b],
+        }
+    }
+}
+
+/// A node with its inferred shape and type.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub kind: NodeKind,
+    pub rows: Rows,
+    pub cols: usize,
+    pub dtype: Dtype,
+    /// As errors name it: operation, weight, number.
+    pub label: String,
+}

@@ -1,0 +1,217 @@
+//! The program: operations over numbered values, between the graph and the plan.
+//!
+//! A program is in single-assignment form: every value is defined by one step. It reuses the
+//! backend's [`Op`], whose places hold a value's number in `offset` until `arena` lays them out.
+//! An operation that works in place names the new value; [`Step::renames`] says which old value
+//! it takes the place of.
+
+use crate::backend::{Epilogue, Op, Place, Precision, Rows, UnaryFn, Write};
+
+/// Number of a value.
+pub(super) type Value = usize;
+
+/// A value of the program.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ValueInfo {
+    pub rows: Rows,
+    pub cols: usize,
+    pub precision: Precision,
+    /// Inputs and outputs: in use from the first to the last step, never overwritten.
+    pub pinned: bool,
+    /// The node that it comes from.
+    pub label: String,
+}
+
+impl ValueInfo {
+    /// Whether two values may take each other's place.
+    pub fn same_shape(&self, other: &ValueInfo) -> bool {
+        (self.rows, self.cols, self.precision) == (other.rows, other.cols, other.precision)
+    }
+}
+
+/// An operation, and the values whose places it takes over.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Step {
+    pub op: Op,
+    /// `(old, new)`: the operation finds `old` where it leaves `new`.
+    pub renames: Vec<(Value, Value)>,
+}
+
+/// What an operation does to one of its places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Only reads it.
+    Read,
+    /// Only writes it.
+    Write,
+    /// Reads what is there and replaces it.
+    Update,
+    /// Reads it and leaves it undefined.
+    Consume,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Program {
+    pub values: Vec<ValueInfo>,
+    pub steps: Vec<Step>,
+    pub inputs: Vec<(String, Value)>,
+    pub outputs: Vec<(String, Value)>,
+}
+
+/// Where values are defined and read.
+pub(super) struct Uses {
+    /// By value: the step that defines it; none for inputs.
+    pub def: Vec<Option<usize>>,
+    /// By value: the steps that read it, rising; a step that reads twice counts twice.
+    pub reads: Vec<Vec<usize>>,
+}
+
+impl Step {
+    pub fn new(op: Op) -> Self {
+        Step { op, renames: Vec::new() }
+    }
+
+    /// Every place of the operation, as a value and its role.
+    pub fn operands(&self) -> Vec<(Role, Value)> {
+        places(&self.op).into_iter().map(|(role, place)| (role, place.offset)).collect()
+    }
+
+    /// The values that it needs.
+    pub fn reads(&self) -> Vec<Value> {
+        let read = |(role, value): (Role, Value)| matches!(role, Role::Read | Role::Consume).then_some(value);
+        let renamed = self.renames.iter().map(|&(old, _)| old);
+        self.operands().into_iter().filter_map(read).chain(renamed).collect()
+    }
+
+    /// The values that it needs and destroys.
+    pub fn destroys(&self) -> Vec<Value> {
+        let consumed = |(role, value): (Role, Value)| (role == Role::Consume).then_some(value);
+        let renamed = self.renames.iter().map(|&(old, _)| old);
+        self.operands().into_iter().filter_map(consumed).chain(renamed).collect()
+    }
+
+    /// The values that it defines.
+    pub fn writes(&self) -> Vec<Value> {
+        let written =
+            |(role, value): (Role, Value)| matches!(role, Role::Write | Role::Update).then_some(value);
+        self.operands().into_iter().filter_map(written).collect()
+    }
+}
+
+impl Program {
+    /// A new value.
+    pub fn value(&mut self, info: ValueInfo) -> Value {
+        self.values.push(info);
+        self.values.len() - 1
+    }
+
+    /// A place that stands for a value until the arena is laid out.
+    pub fn place(&self, value: Value) -> Place {
+        let ValueInfo { rows, cols, precision, .. } = self.values[value];
+        Place { offset: value, rows, cols, precision }
+    }
+
+    pub fn uses(&self) -> Uses {
+        let mut uses =
+            Uses { def: vec![None; self.values.len()], reads: vec![Vec::new(); self.values.len()] };
+        for (index, step) in self.steps.iter().enumerate() {
+            step.reads().into_iter().for_each(|value| uses.reads[value].push(index));
+            step.writes().into_iter().for_each(|value| uses.def[value] = Some(index));
+        }
+        uses
+    }
+
+    /// Gives every operation that destroys a value which is needed later a copy of it to destroy.
+    pub fn copy_what_is_needed_later(&mut self) {
+        let uses = self.uses();
+        let steps = std::mem::take(&mut self.steps);
+        for (index, mut step) in steps.into_iter().enumerate() {
+            let reads = step.reads();
+            for old in step.destroys() {
+                let shared = reads.iter().filter(|&&value| value == old).count() > 1;
+                let needed = self.values[old].pinned || uses.reads[old].iter().any(|&at| at > index);
+                let renamed = step.renames.iter().find(|rename| rename.0 == old).map(|rename| rename.1);
+                let fits = renamed.is_none_or(|new| self.values[new].same_shape(&self.values[old]));
+                if shared || needed || !fits {
+                    self.copy_for(&mut step, old, renamed);
+                }
+            }
+            self.steps.push(step);
+        }
+    }
+
+    /// Pushes a copy of `old` and lets `step` destroy the copy: one operand at a time.
+    fn copy_for(&mut self, step: &mut Step, old: Value, renamed: Option<Value>) {
+        let like = &self.values[renamed.unwrap_or(old)];
+        let copy = ValueInfo { pinned: false, label: self.values[old].label.clone(), ..like.clone() };
+        let copy = self.value(copy);
+        let (dst, src) = (self.place(copy), self.place(old));
+        self.steps.push(Step::new(Op::Unary { dst, src, f: UnaryFn::Scale(1.0) }));
+        match step.renames.iter_mut().find(|rename| rename.0 == old) {
+            Some(rename) => rename.0 = copy,
+            None => visit(&mut step.op, &mut |role, place| {
+                if role == Role::Consume && place.offset == old {
+                    *place = dst;
+                }
+            }),
+        }
+    }
+}
+
+/// The places of an operation and what it does to them.
+pub(super) fn places(op: &Op) -> Vec<(Role, Place)> {
+    let mut found = Vec::new();
+    visit(&mut op.clone(), &mut |role, place| found.push((role, *place)));
+    found
+}
+
+/// Calls `f` with every place of `op`: sources before destinations.
+pub(super) fn visit(op: &mut Op, f: &mut dyn FnMut(Role, &mut Place)) {
+    let written = |write: Write| if write == Write::Add { Role::Update } else { Role::Write };
+    match op {
+        Op::Embed { dst, .. } => f(Role::Write, dst),
+        Op::RopeAngles(angles) => f(Role::Write, &mut angles.dst),
+        Op::Norm { dst, src, write, .. } => {
+            f(Role::Read, src);
+            f(written(*write), dst);
+        }
+        Op::Matmul(matmul) => {
+            f(Role::Read, &mut matmul.src);
+            for product in &mut matmul.products {
+                let role = match product.epilogue {
+                    Epilogue::Write(write) => written(write),
+                    Epilogue::Gated { .. } => Role::Write,
+                };
+                f(role, &mut product.dst);
+            }
+        }
+        Op::Rope { x, rope, .. } => {
+            f(Role::Read, &mut rope.angles);
+            f(Role::Update, x);
+        }
+        Op::KvAppend(append) => {
+            f(Role::Read, &mut append.v);
+            if let Some(rope) = &mut append.rope {
+                f(Role::Read, &mut rope.angles);
+            }
+            f(Role::Consume, &mut append.k);
+            f(Role::Update, &mut append.q);
+        }
+        Op::Attention(attention) => {
+            f(Role::Read, &mut attention.q);
+            f(Role::Write, &mut attention.dst);
+        }
+        Op::Binary { dst, a, b, .. } => {
+            f(Role::Read, a);
+            f(Role::Read, b);
+            f(Role::Write, dst);
+        }
+        Op::GatherOutputs { dst, src }
+        | Op::Unary { dst, src, .. }
+        | Op::Softmax { dst, src }
+        | Op::Transpose { dst, src } => {
+            f(Role::Read, src);
+            f(Role::Write, dst);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The session: a plan, its weights and its memory on one backend; runs step after step.
+
+use std::time::{Duration, Instant};
+
+use crate::backend::{
+    Backend, BackendError, Frame, KvDtype, KvLayout, PageId, StepError, StepInput, Weights,
+};
+
+use super::{GraphError, Plan};
+
+/// The memory for keys and values that a session allocates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvMemory {
+    /// Its shape: [`Plan::kv`] with a dtype.
+    pub layout: KvLayout,
+    /// Pages of it.
+    pub pages: usize,
+}
+
+/// Time that one operation of a plan took over all runs since profiling was switched on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpTime {
+    /// Runs counted.
+    pub runs: u64,
+    /// Their time together.
+    pub total: Duration,
+}
+
+/// A plan bound to a backend. Everything is allocated when it is made; [`Session::run`] allocates
+/// nothing.
+#[derive(Debug)]
+pub struct Session<B: Backend> {
+    backend: B,
+    plan: Plan,
+    weights: Weights<B>,
+    arena: B::Arena,
+    kv: B::KvPool,
+    pages: usize,
+    /// By operation; empty while profiling is off.
+    times: Vec<OpTime>,
+}
+
+impl<B: Backend> Session<B> {
+    /// Allocates the arena and the KV pool. A plan without attention needs no `kv`.
+    ///
+    /// # Errors
+    /// [`GraphError::Binding`] if the number of weights or the KV layout is not what the plan
+    /// asks for, [`GraphError::Backend`] if there is no memory.
+    pub fn new(
+        backend: B,
+        plan: Plan,
+        weights: Weights<B>,
+        kv: Option<KvMemory>,
+    ) -> Result<Self, GraphError> {
+        expect_count("matrices", plan.matrices().len(), weights.matrices.len())?;
+        expect_count("vectors", plan.vectors().len(), weights.vectors.len())?;
+        let KvMemory { layout, pages } = kv_memory(&plan, kv)?;
+        let arena = backend.arena(plan.arena_bytes(), plan.ops(), plan.limits())?;
+        let kv = backend.kv_pool(layout, pages)?;
+        Ok(Session { backend, plan, weights, arena, kv, pages, times: Vec::new() })
+    }
+
+    /// The plan that it runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The backend that it runs on.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The bound weights.
+    pub fn weights(&self) -> &Weights<B> {
+        &self.weights
+    }
+
+    /// Checks the step, then runs the plan over it. A plan without attention takes any rows: it
+    /// looks at neither sequences nor pages.
+    ///
+    /// # Errors
+    /// [`GraphError::Backend`] if the step is malformed: nothing was run. [`GraphError::Op`] if
+    /// the backend failed: what the step was to write is undefined.
+    pub fn run(&mut self, step: &StepInput) -> Result<(), GraphError> {
+        self.check(step).map_err(BackendError::from)?;
+        let Session { backend, plan, weights, arena, kv, times, .. } = self;
+        let mut frame = Frame { weights, arena, kv, step };
+        for (index, op) in plan.ops().iter().enumerate() {
+            let start = (!times.is_empty()).then(Instant::now);
+            let failed = |source| GraphError::Op { index, op: op.name(), source };
+            backend.execute(op, &mut frame).map_err(failed)?;
+            if let (Some(start), Some(time)) = (start, times.get_mut(index)) {
+                time.runs += 1;
+                time.total += start.elapsed();
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, step: &StepInput) -> Result<(), StepError> {
+        let limits = self.plan.limits();
+        let vocab = self.plan.vocab().unwrap_or(usize::MAX);
+        if self.plan.kv().is_some() {
+            return step.check(limits, self.pages, vocab);
+        }
+        let tokens = step.tokens.len();
+        let rising = step.outputs.windows(2).all(|pair| pair[0] < pair[1]);
+        let rules = [
+            (tokens <= limits.tokens_max, "more tokens than the plan has room for"),
+            (step.positions.len() == tokens, "not one position a token"),
+            (step.outputs.len() <= limits.outputs_max, "more outputs than the plan has room for"),
+            (rising, "outputs do not rise"),
+            (step.outputs.last().is_none_or(|&row| (row as usize) < tokens), "an output beyond the tokens"),
+            (step.tokens.iter().all(|id| id.index() < vocab), "a token outside the vocabulary"),
+        ];
+        match rules.into_iter().find(|(holds, _)| !holds) {
+            Some((_, broken)) => Err(StepError(broken.into())),
+            None => Ok(()),
+        }
+    }
+
+    /// Fills rows of an input, from row 0: `values` is `[n, cols]`. It stays set until it is set
+    /// again.
+    ///
+    /// # Errors
+    /// [`GraphError::Unknown`], or [`GraphError::Backend`] if the rows do not fit.
+    pub fn set_input(&mut self, name: &str, values: &[f32]) -> Result<(), GraphError> {
+        let place = self.plan.input(name);
+        let place = place.ok_or_else(|| unknown("input", name, self.plan.inputs()))?;
+        let rows = place.rows.max(self.plan.limits());
+        if !values.len().is_multiple_of(place.cols.max(1)) || values.len() > rows * place.cols {
+            return Err(GraphError::Binding {
+                what: format!("input {name}"),
+                expected: format!("rows of {}, at most {rows}", place.cols),
+                found: format!("{} values", values.len()),
+            });
+        }
+        Ok(self.backend.write(&mut self.arena, &place, values)?)
+    }
+
+    /// Copies rows of an output of the last run: `out` is `[n, cols]`, read from `first_row`.
+    ///
+    /// # Errors
+    /// [`GraphError::Unknown`], or [`GraphError::Backend`] if the rows are outside the arena.
+    pub fn read(&self, output: &str, first_row: usize, out: &mut [f32]) -> Result<(), GraphError> {
+        let place = self.plan.place(output);
+        let place = place.ok_or_else(|| unknown("output", output, self.plan.outputs()))?;
+        let limit = place.rows.max(self.plan.limits());
+        let rows = out.len() / place.cols.max(1);
+        if !out.len().is_multiple_of(place.cols.max(1)) || first_row.saturating_add(rows) > limit {
+            return Err(GraphError::Binding {
+                what: format!("output {output}"),
+                expected: format!("rows of {} below {limit}", place.cols),
+                found: format!("{} values from row {first_row}", out.len()),
+            });
+        }
+        Ok(self.backend.read(&self.arena, &place, first_row, out)?)
+    }
+
+    /// Copies one KV page onto another, in all layers.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if a page is outside the pool.
+    pub fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
+        self.backend.copy_page(&mut self.kv, from, to)
+    }
+
+    /// Appends a KV page's bytes to `out`.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if the page is outside the pool.
+    pub fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+        self.backend.export_page(&self.kv, page, out)
+    }
+
+    /// Fills a KV page with what [`Session::export_page`] gave.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if the page is outside the pool or the length is wrong.
+    pub fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+        self.backend.import_page(&mut self.kv, page, bytes)
+    }
+
+    /// Starts counting each operation's time, from zero. Off until called.
+    pub fn start_profile(&mut self) {
+        self.times = vec![OpTime::default(); self.plan.ops().len()];
+    }
+
+    /// Stops counting and returns the times, by operation; empty if it was off.
+    pub fn take_profile(&mut self) -> Vec<OpTime> {
+        std::mem::take(&mut self.times)
+    }
+}
+
+fn expect_count(what: &str, expected: usize, found: usize) -> Result<(), GraphError> {
+    if expected == found {
+        return Ok(());
+    }
+    let (expected, found) = (expected.to_string(), found.to_string());
+    Err(GraphError::Binding { what: format!("weight {what}"), expected, found })
+}
+
+fn kv_memory(plan: &Plan, kv: Option<KvMemory>) -> Result<KvMemory, GraphError> {
+    let nothing = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: KvDtype::F16 };
+    let fits = |layout: &KvLayout| {
+        plan.kv().is_none_or(|shape| {
+            layout.layers >= shape.layers
+                && (layout.kv_heads, layout.head_dim) == (shape.kv_heads, shape.head_dim)
+        })
+    };
+    match kv {
+        Some(kv) if fits(&kv.layout) => Ok(kv),
+        None if plan.kv().is_none() => Ok(KvMemory { layout: nothing, pages: 0 }),
+        other => Err(GraphError::Binding {
+            what: "KV memory".into(),
+            expected: format!("{:?}", plan.kv()),
+            found: format!("{:?}", other.map(|kv| kv.layout)),
+        }),
+    }
+}
+
+fn unknown<'a>(what: &'static str, name: &str, known: impl Iterator<Item = &'a str>) -> GraphError {
+    let known = known.collect::<Vec<_>>().join(", ");
+    GraphError::Unknown { what, name: name.into(), known }
+}

@@ -1,0 +1,192 @@
+//! A loaded model: its graph compiled, its weights on a backend, its pages allocated.
+
+use crate::backend::{Backend, KvDtype, KvLayout, PAGE_TOKENS, PageId, Precision, StepInput, StepLimits};
+use crate::graph::{CompileOptions, Fusion, KvMemory, Session};
+use crate::quant::{Quality, QuantFormat};
+use crate::weights::ModelFile;
+
+use super::upload::{Source, upload};
+use super::{Decoder, ModelConfig, ModelError, decoder};
+
+/// How a model is loaded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadOptions {
+    /// Room for the rows of a step.
+    pub limits: StepLimits,
+    /// How keys and values are stored.
+    pub kv_dtype: KvDtype,
+    /// Bytes for keys and values; as many pages as fit are allocated.
+    pub kv_bytes: usize,
+    /// Most tokens of a sequence, at most the model's trained context.
+    pub context_max: usize,
+    /// What F32, F16 and BF16 matrices become; kept as they are if none.
+    pub quantise: Option<QuantFormat>,
+    /// How activations are asked to be stored; the residual stream is f32 always.
+    pub activations: Precision,
+}
+
+/// How far loading is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadProgress<'a> {
+    /// The tensor that was loaded just now.
+    pub tensor: &'a str,
+    /// What was lost, if the tensor was quantised.
+    pub quality: Option<Quality>,
+    /// Tensors loaded.
+    pub done: usize,
+    /// Tensors in all.
+    pub total: usize,
+    /// Their bytes in the file.
+    pub bytes_done: u64,
+    /// Bytes in the file of all tensors.
+    pub bytes_total: u64,
+}
+
+/// A model on a backend.
+#[derive(Debug)]
+pub struct Model<B: Backend> {
+    config: ModelConfig,
+    session: Session<B>,
+    kv: KvMemory,
+    context_max: usize,
+    fingerprint: [u8; 32],
+    /// Outputs of the last step.
+    outputs: usize,
+}
+
+impl<B: Backend> Model<B> {
+    /// Compiles the model's graph, loads its weights and allocates its memory.
+    ///
+    /// # Errors
+    /// [`ModelError::Context`] and [`ModelError::KvBudget`] before anything is read; a tensor that
+    /// cannot be decoded or quantised, by name; [`ModelError::Backend`] if there is no memory.
+    pub fn load(
+        file: &ModelFile,
+        config: &ModelConfig,
+        backend: B,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(LoadProgress<'_>),
+    ) -> Result<Model<B>, ModelError> {
+        let kv = kv_memory(config, options)?;
+        let element_bytes = |precision| backend.element_bytes(precision);
+        let plan = decoder::build(config)?.compile(&CompileOptions {
+            limits: options.limits,
+            element_bytes: &element_bytes,
+            fuse: Fusion::On,
+            activations: options.activations,
+        })?;
+        let weights = upload(Source { file, quantise: options.quantise }, &plan, &backend, progress)?;
+        let fingerprint = fingerprint::<B>(file, kv.layout, options);
+        let session = Session::new(backend, plan, weights, Some(kv))?;
+        let config = config.clone();
+        Ok(Model { config, session, kv, context_max: options.context_max, fingerprint, outputs: 0 })
+    }
+
+    /// The hyperparameters.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The plan, the backend and its memory; its profile is switched on here.
+    pub fn session_mut(&mut self) -> &mut Session<B> {
+        &mut self.session
+    }
+
+    /// The plan, the backend and its memory.
+    pub fn session(&self) -> &Session<B> {
+        &self.session
+    }
+
+    /// Bytes that the prepared matrices keep resident.
+    pub fn weight_bytes(&self) -> usize {
+        let matrices = &self.session.weights().matrices;
+        matrices.iter().map(|matrix| self.session.backend().matrix_bytes(matrix)).sum()
+    }
+}
+
+/// The pool of a budget: room for one sequence of the longest context at least.
+fn kv_memory(config: &ModelConfig, options: &LoadOptions) -> Result<KvMemory, ModelError> {
+    let LoadOptions { context_max, kv_bytes, kv_dtype, .. } = *options;
+    if context_max == 0 || context_max > config.context_length {
+        return Err(ModelError::Context { asked: context_max, trained: config.context_length });
+    }
+    let layout = KvLayout {
+        layers: config.block_count,
+        kv_heads: config.heads.kv,
+        head_dim: config.heads.dim,
+        dtype: kv_dtype,
+    };
+    // Page ids are 32 bits wide.
+    let pages = layout.pages_in(kv_bytes).min(u32::MAX as usize);
+    let least = context_max.div_ceil(PAGE_TOKENS);
+    if pages < least {
+        let bytes_needed = layout.page_bytes().saturating_mul(least);
+        return Err(ModelError::KvBudget { bytes: kv_bytes, bytes_needed, context_max });
+    }
+    Ok(KvMemory { layout, pages })
+}
+
+/// What keys and values depend on: the file, what its matrices became, and how they are stored.
+fn fingerprint<B: Backend>(file: &ModelFile, layout: KvLayout, options: &LoadOptions) -> [u8; 32] {
+    let mut hash = blake3::Hasher::new();
+    hash.update(&file.fingerprint());
+    let LoadOptions { quantise, activations, .. } = options;
+    let made = format!("{} {layout:?} {quantise:?} {activations:?}", std::any::type_name::<B>());
+    hash.update(made.as_bytes());
+    *hash.finalize().as_bytes()
+}
+
+impl<B: Backend> Decoder for Model<B> {
+    fn limits(&self) -> StepLimits {
+        self.session.plan().limits()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.config.vocab_size
+    }
+
+    fn context_max(&self) -> usize {
+        self.context_max
+    }
+
+    fn pages(&self) -> usize {
+        self.kv.pages
+    }
+
+    fn kv_layout(&self) -> KvLayout {
+        self.kv.layout
+    }
+
+    fn step(&mut self, step: &StepInput) -> Result<(), ModelError> {
+        self.outputs = 0;
+        self.session.run(step)?;
+        self.outputs = step.outputs.len();
+        Ok(())
+    }
+
+    fn logits(&self, output: usize, out: &mut [f32]) -> Result<(), ModelError> {
+        if output >= self.outputs {
+            return Err(ModelError::Output { found: output, outputs: self.outputs });
+        }
+        if out.len() != self.config.vocab_size {
+            return Err(ModelError::Logits { expected: self.config.vocab_size, found: out.len() });
+        }
+        Ok(self.session.read(decoder::LOGITS, output, out)?)
+    }
+
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), ModelError> {
+        Ok(self.session.copy_page(from, to)?)
+    }
+
+    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), ModelError> {
+        Ok(self.session.export_page(page, out)?)
+    }
+
+    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), ModelError> {
+        Ok(self.session.import_page(page, bytes)?)
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+}

@@ -1,0 +1,177 @@
+//! Models: what a file says becomes a decoder that runs steps.
+//!
+//! `family` is the table of supported architectures, `hyper` parses and checks hyperparameters,
+//! `rope` turns scaling schemes into frequencies, `decoder` builds the graph, `load` compiles it
+//! and `upload` brings the weights to a backend. [`Decoder`] is all that the engine knows of a model; which sequences
+//! there are, and what is sampled, is not known here.
+
+#![forbid(unsafe_code)]
+
+mod decoder;
+mod family;
+mod hyper;
+mod load;
+mod rope;
+mod upload;
+
+use crate::backend::{BackendError, KvLayout, PageId, StepInput, StepLimits};
+use crate::graph::GraphError;
+use crate::quant::QuantError;
+use crate::weights::WeightsError;
+pub use family::{FAMILIES, Family, LocalLayers};
+pub use hyper::{LocalAttention, ModelConfig};
+pub use load::{LoadOptions, LoadProgress, Model};
+
+/// Why a model could not be made, or could not run a step.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// No such family.
+    #[error("architecture {found:?} is not supported; supported: {supported}")]
+    Architecture {
+        /// `general.architecture` of the file.
+        found: String,
+        /// The families there are.
+        supported: String,
+    },
+    /// A hyperparameter is missing, absurd, or contradicts another or the tensors.
+    #[error("{key}: expected {expected}, found {found}")]
+    Key {
+        /// The metadata key.
+        key: String,
+        /// What it must be.
+        expected: String,
+        /// What the file says.
+        found: String,
+    },
+    /// The model needs a tensor that the file lacks.
+    #[error("tensor {tensor} is missing: expected {expected}")]
+    MissingTensor {
+        /// Its name.
+        tensor: String,
+        /// The shape that the hyperparameters ask for, `[rows, columns]`.
+        expected: String,
+    },
+    /// A tensor's shape contradicts the hyperparameters.
+    #[error("tensor {tensor}: expected {expected}, found {found}")]
+    TensorShape {
+        /// Its name.
+        tensor: String,
+        /// The shape that the hyperparameters ask for, `[rows, columns]`.
+        expected: String,
+        /// Its shape in the file.
+        found: String,
+    },
+    /// The file has a tensor that the family has no use for: its model is another one.
+    #[error("tensor {tensor} has no place in a {family} model")]
+    UnusedTensor {
+        /// Its name.
+        tensor: String,
+        /// The family.
+        family: &'static str,
+    },
+    /// A float matrix could not be quantised.
+    #[error("tensor {tensor}: {source}")]
+    Quantise {
+        /// Its name.
+        tensor: String,
+        /// Why not.
+        source: QuantError,
+    },
+    /// A context that the model was not made for.
+    #[error("a context of {asked} tokens: expected 1 to {trained}, the trained context")]
+    Context {
+        /// Tokens asked for.
+        asked: usize,
+        /// Tokens it was trained for.
+        trained: usize,
+    },
+    /// The KV budget does not hold one sequence of the longest context.
+    #[error("a KV budget of {bytes} bytes: a context of {context_max} tokens needs {bytes_needed} bytes")]
+    KvBudget {
+        /// The budget.
+        bytes: usize,
+        /// The least budget for the context.
+        bytes_needed: usize,
+        /// The context asked for, in tokens.
+        context_max: usize,
+    },
+    /// A buffer for logits of another length.
+    #[error("a buffer of {found} logits, expected {expected}")]
+    Logits {
+        /// The vocabulary's size.
+        expected: usize,
+        /// Elements of the buffer.
+        found: usize,
+    },
+    /// The file could not be read.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The graph could not be built, compiled or run.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The backend refused.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// An output was read that the last step did not compute.
+    #[error("output {found} of a step with {outputs} outputs")]
+    Output {
+        /// The output asked for.
+        found: usize,
+        /// Outputs of the last step.
+        outputs: usize,
+    },
+}
+
+/// A loaded model, as the engine drives it: steps in, logits out.
+pub trait Decoder: Send {
+    /// What a step may hold.
+    fn limits(&self) -> StepLimits;
+
+    /// Logits of an output row; token ids are below it.
+    fn vocab_size(&self) -> usize;
+
+    /// Most tokens of a sequence.
+    fn context_max(&self) -> usize;
+
+    /// Pages of the KV pool.
+    fn pages(&self) -> usize;
+
+    /// The shape of the KV pool.
+    fn kv_layout(&self) -> KvLayout;
+
+    /// Runs one step over all layers: writes the keys and values of its rows to their pages and
+    /// computes the logits of its outputs.
+    ///
+    /// # Errors
+    /// A malformed step changes nothing; after a backend's failure the rows' pages are undefined.
+    fn step(&mut self, step: &StepInput) -> Result<(), ModelError>;
+
+    /// Copies out the logits, `[vocab_size]`, of output number `output` of the last step.
+    ///
+    /// # Errors
+    /// [`ModelError::Output`] if the last step had no such output, [`ModelError::Logits`] if `out`
+    /// is not as long as the vocabulary.
+    fn logits(&self, output: usize, out: &mut [f32]) -> Result<(), ModelError>;
+
+    /// Copies one page onto another, in all layers.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`] if a page is outside the pool.
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), ModelError>;
+
+    /// Appends a page's bytes to `out`, for [`Decoder::import_page`] of the same fingerprint.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`] if the page is outside the pool.
+    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), ModelError>;
+
+    /// Fills a page with what [`Decoder::export_page`] gave.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`] if the page is outside the pool or the length is wrong.
+    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), ModelError>;
+
+    /// Identifies the model together with everything that its stored keys and values depend on.
+    fn fingerprint(&self) -> [u8; 32];
+}

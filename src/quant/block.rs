@@ -1,0 +1,258 @@
+//! What all GGUF block formats share: the walk over blocks, and the moves of nibbles.
+//!
+//! A format file (`q4_0` and its siblings) gives a [`Layout`] and a closure that unpacks one block;
+//! [`decode`] walks the blocks, and [`encode`] walks back for the formats that lose nothing. Blocks
+//! never straddle rows, so a matrix is one flat run of them.
+
+use half::f16;
+
+use super::{Bits, QuantError, QuantMatrix, QuantParts, code_bytes_per_row};
+
+/// Elements of one block of the K formats.
+pub(crate) const SUPER_BLOCK: usize = 256;
+
+/// What one block of a format unpacks to.
+pub(crate) struct Layout {
+    /// The format, for errors.
+    pub name: &'static str,
+    /// Elements of a block.
+    pub len: usize,
+    /// Bits of a canonical code.
+    pub bits: Bits,
+    /// Elements that share a scale.
+    pub group: usize,
+    /// Whether groups have minima.
+    pub mins: bool,
+}
+
+/// Where one block's codes, scales and minima go.
+pub(crate) struct Groups<'a> {
+    /// Canonical codes of the block.
+    pub codes: &'a mut [u8],
+    /// One a group.
+    pub scales: &'a mut [f16],
+    /// One a group, or none.
+    pub mins: &'a mut [f16],
+}
+
+/// One block's codes, scales and minima, to be packed.
+pub(crate) struct GroupsRef<'a> {
+    /// Canonical codes of the block.
+    pub codes: &'a [u8],
+    /// The one scale of a 32-element block.
+    pub scale: f16,
+    /// The one minimum, zero for formats without.
+    pub min: f16,
+}
+
+/// The canonical matrix of `rows` × `cols` from its `blocks` of `BYTES` bytes each.
+pub(crate) fn decode<const BYTES: usize>(
+    layout: &Layout,
+    blocks: &[u8],
+    (rows, cols): (usize, usize),
+    unpack: impl Fn(&[u8; BYTES], Groups<'_>),
+) -> Result<QuantMatrix, QuantError> {
+    let too_large = QuantError::TooLarge { rows, cols };
+    let Some(block_count) = rows.checked_mul(cols).map(|n| n / layout.len) else {
+        return Err(too_large);
+    };
+    check_cols(layout, cols)?;
+    let expected = block_count.checked_mul(BYTES).ok_or(too_large)?;
+    super::check_length("blocks", expected, blocks.len())?;
+
+    let code_bytes = code_bytes_per_row(layout.bits, layout.len);
+    let groups = layout.len / layout.group;
+    let min_groups = if layout.mins { groups } else { 0 };
+    let mut codes = vec![0; block_count * code_bytes];
+    let mut scales = vec![f16::ZERO; block_count * groups];
+    let mut mins = vec![f16::ZERO; block_count * min_groups];
+
+    let parts = codes.chunks_exact_mut(code_bytes).zip(scales.chunks_exact_mut(groups));
+    for (index, (block, (codes, scales))) in blocks.as_chunks::<BYTES>().0.iter().zip(parts).enumerate() {
+        let mins = &mut mins[index * min_groups..(index + 1) * min_groups];
+        unpack(block, Groups { codes, scales, mins });
+    }
+    check_finite("scale", &scales, cols / layout.group)?;
+    check_finite("minimum", &mins, cols / layout.group)?;
+
+    let mins = layout.mins.then_some(mins);
+    QuantMatrix::new(QuantParts { rows, cols, bits: layout.bits, group: layout.group, codes, scales, mins })
+}
+
+/// The blocks of `matrix`, which must have exactly the layout of the format.
+pub(crate) fn encode<const BYTES: usize>(
+    layout: &Layout,
+    matrix: &QuantMatrix,
+    pack: impl Fn(GroupsRef<'_>) -> Option<[u8; BYTES]>,
+) -> Result<Vec<u8>, QuantError> {
+    check_cols(layout, matrix.cols())?;
+    let same = matrix.bits() == layout.bits
+        && matrix.group() == layout.group
+        && matrix.mins().is_some() == layout.mins
+        && layout.group == layout.len;
+    if !same {
+        return Err(QuantError::Inexact { format: layout.name, reason: "another layout of codes or groups" });
+    }
+    let code_bytes = code_bytes_per_row(layout.bits, layout.len);
+    let mut blocks = Vec::with_capacity(matrix.scales().len() * BYTES);
+    for (index, codes) in matrix.codes().chunks_exact(code_bytes).enumerate() {
+        let min = matrix.mins().map_or(f16::ZERO, |mins| mins[index]);
+        let block = pack(GroupsRef { codes, scale: matrix.scales()[index], min })
+            .ok_or(QuantError::Inexact { format: layout.name, reason: "a code beyond its range" })?;
+        blocks.extend_from_slice(&block);
+    }
+    Ok(blocks)
+}
+
+fn check_cols(layout: &Layout, cols: usize) -> Result<(), QuantError> {
+    if cols == 0 || !cols.is_multiple_of(layout.len) {
+        return Err(QuantError::Columns { format: layout.name, block: layout.len, cols });
+    }
+    Ok(())
+}
+
+/// Refuses NaN and infinities, which would poison every value of their group.
+fn check_finite(part: &'static str, values: &[f16], per_row: usize) -> Result<(), QuantError> {
+    match values.iter().position(|value| !value.is_finite()) {
+        None => Ok(()),
+        Some(index) => Err(QuantError::GroupNonFinite {
+            part,
+            row: index / per_row,
+            group: index % per_row,
+            value: values[index].to_f32(),
+        }),
+    }
+}
+
+/// Two bytes, little-endian, as f16.
+pub(crate) fn half(bytes: &[u8]) -> f16 {
+    f16::from_le_bytes([bytes[0], bytes[1]])
+}
+
+/// `d` times a small integer, rounded to f16.
+pub(crate) fn scaled(d: f32, factor: i32) -> f16 {
+    f16::from_f32(d * factor as f32)
+}
+
+const LOW_NIBBLES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+
+/// Eight codes below 16, a byte each, as four bytes of two codes each, low nibble first.
+pub(crate) fn pack_eight(codes: u64) -> [u8; 4] {
+    let pairs = (codes | codes >> 4) & 0x00ff_00ff_00ff_00ff;
+    let quads = (pairs | pairs >> 8) & 0x0000_ffff_0000_ffff;
+    ((quads | quads >> 16) as u32).to_le_bytes()
+}
+
+/// Four bytes of two codes each as eight codes, a byte each: the inverse of [`pack_eight`].
+pub(crate) fn unpack_eight(packed: [u8; 4]) -> u64 {
+    let quads = u64::from(u32::from_le_bytes(packed));
+    let pairs = (quads | quads << 16) & 0x0000_ffff_0000_ffff;
+    let bytes = (pairs | pairs << 8) & 0x00ff_00ff_00ff_00ff;
+    (bytes | bytes << 4) & LOW_NIBBLES
+}
+
+/// GGUF keeps element `i` and element `i + n` in byte `i` of `n`; here neighbours share a byte.
+///
+/// `split` has `n` bytes, a multiple of 8; `packed` has `n`: the low nibbles' codes, then the high ones'.
+pub(crate) fn repack_nibbles(split: &[u8], packed: &mut [u8]) {
+    let (low, high) = packed.split_at_mut(split.len() / 2);
+    let outputs = low.as_chunks_mut::<4>().0.iter_mut().zip(high.as_chunks_mut::<4>().0);
+    for (bytes, (low, high)) in split.as_chunks::<8>().0.iter().zip(outputs) {
+        let bytes = u64::from_le_bytes(*bytes);
+        *low = pack_eight(bytes & LOW_NIBBLES);
+        *high = pack_eight(bytes >> 4 & LOW_NIBBLES);
+    }
+}
+
+/// The inverse of [`repack_nibbles`].
+pub(crate) fn split_nibbles(packed: &[u8], split: &mut [u8]) {
+    let (low, high) = packed.split_at(split.len() / 2);
+    let inputs = low.as_chunks::<4>().0.iter().zip(high.as_chunks::<4>().0);
+    for (bytes, (low, high)) in split.as_chunks_mut::<8>().0.iter_mut().zip(inputs) {
+        *bytes = (unpack_eight(*low) | unpack_eight(*high) << 4).to_le_bytes();
+    }
+}
+
+/// The low nibbles of `split` as codes, then the high ones, a byte each; `codes` has twice the length.
+pub(crate) fn widen_nibbles(split: &[u8], codes: &mut [u8]) {
+    let (low, high) = codes.split_at_mut(split.len());
+    for (&byte, (low, high)) in split.iter().zip(low.iter_mut().zip(high)) {
+        *low = byte & 15;
+        *high = byte >> 4;
+    }
+}
+
+/// Sets bit 4 of code `i` where bit `i` of `bits` is set: the fifth bits of Q5_0 and Q5_1.
+pub(crate) fn add_fifth_bits(bits: &[u8], codes: &mut [u8]) {
+    for (&byte, codes) in bits.iter().zip(codes.as_chunks_mut::<8>().0) {
+        for (bit, code) in codes.iter_mut().enumerate() {
+            *code |= (byte >> bit & 1) << 4;
+        }
+    }
+}
+
+/// Packs 32 codes below 32 as Q5_0 and Q5_1 do: four bytes of fifth bits, sixteen of nibbles.
+pub(crate) fn pack_five_bits(codes: &[u8; 32], packed: &mut [u8]) {
+    let (fifth, nibbles) = packed.split_at_mut(4);
+    for (byte, codes) in fifth.iter_mut().zip(codes.as_chunks::<8>().0) {
+        *byte = codes.iter().rev().fold(0, |bits, code| bits << 1 | code >> 4 & 1);
+    }
+    let (low, high) = codes.split_at(16);
+    for (byte, (low, high)) in nibbles.iter_mut().zip(low.iter().zip(high)) {
+        *byte = low & 15 | (high & 15) << 4;
+    }
+}
+
+/// The eight 6-bit scales and minima of Q4_K and Q5_K, packed in twelve bytes.
+///
+/// Bytes 0..4 and 4..8 hold the first four scales and minima in their low six bits; bytes 8..12
+/// hold the low nibbles of the last four, whose upper two bits are the top bits of bytes 0..8.
+pub(crate) fn six_bit_scales(packed: &[u8]) -> ([u8; 8], [u8; 8]) {
+    let (mut scales, mut mins) = ([0; 8], [0; 8]);
+    for i in 0..4 {
+        let (scale, min, low) = (packed[i], packed[i + 4], packed[i + 8]);
+        scales[i] = scale & 63;
+        mins[i] = min & 63;
+        scales[i + 4] = low & 15 | scale >> 6 << 4;
+        mins[i + 4] = low >> 4 | min >> 6 << 4;
+    }
+    (scales, mins)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nibbles_move_as_the_naive_loop_moves_them() {
+        let split: Vec<u8> = (0..32u32).map(|i| (i * 37 + 11) as u8).collect();
+        let mut packed = [0; 32];
+        repack_nibbles(&split, &mut packed);
+        for element in 0..64 {
+            let naive = split[element % 32] >> (4 * (element / 32)) & 15;
+            assert_eq!(packed[element / 2] >> (4 * (element % 2)) & 15, naive, "element {element}");
+        }
+        let mut back = [0; 32];
+        split_nibbles(&packed, &mut back);
+        assert_eq!(back.as_slice(), split);
+    }
+
+    #[test]
+    fn a_wrong_length_and_a_partial_block_are_refused() {
+        let short = super::super::q8_0::decode(&[0; 33], 1, 32);
+        assert_eq!(short, Err(QuantError::Length { part: "blocks", expected: 34, found: 33 }));
+        let partial = super::super::q8_0::decode(&[0; 34], 1, 33);
+        assert_eq!(partial, Err(QuantError::Columns { format: "Q8_0", block: 32, cols: 33 }));
+        let huge = super::super::q8_0::decode(&[], usize::MAX, 32);
+        assert_eq!(huge, Err(QuantError::TooLarge { rows: usize::MAX, cols: 32 }));
+    }
+
+    #[test]
+    fn a_scale_that_is_not_finite_is_refused_with_its_place() {
+        let mut blocks = vec![0; 4 * 34];
+        blocks[3 * 34..3 * 34 + 2].copy_from_slice(&f16::INFINITY.to_le_bytes());
+        let found = super::super::q8_0::decode(&blocks, 2, 64);
+        let expected = QuantError::GroupNonFinite { part: "scale", row: 1, group: 1, value: f32::INFINITY };
+        assert_eq!(found, Err(expected));
+    }
+}

@@ -1,0 +1,28 @@
+//! Q2_K: 256 codes of two bits in sixteen groups, whose scales and minima are 4-bit factors of two f16 values.
+
+use super::block::{self, Groups, Layout, SUPER_BLOCK, half, pack_eight, scaled};
+use super::{Bits, QuantError, QuantMatrix};
+
+const BYTES: usize = 84;
+const LAYOUT: Layout = Layout { name: "Q2_K", len: SUPER_BLOCK, bits: Bits::Four, group: 16, mins: true };
+
+/// The canonical matrix of Q2_K `blocks`: 4-bit codes with mins, group 16; scale products are rounded to f16, the
+/// only loss.
+pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
+    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+        let (factors, rest) = block.split_at(16);
+        let (low, rest) = rest.split_at(64);
+        let (d, d_min) = (half(&rest[..2]).to_f32(), half(&rest[2..]).to_f32());
+        for ((scale, min), factor) in out.scales.iter_mut().zip(out.mins.iter_mut()).zip(factors) {
+            *scale = scaled(d, i32::from(factor & 15));
+            *min = scaled(d_min, -i32::from(factor >> 4));
+        }
+        // Run `k` of 32 codes is bits `2 (k % 4)` of the 32 bytes of its half.
+        for (k, codes) in out.codes.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let bytes = low[k / 4 * 32..][..32].as_chunks::<8>().0;
+            for (bytes, codes) in bytes.iter().zip(codes.as_chunks_mut::<4>().0) {
+                *codes = pack_eight(u64::from_le_bytes(*bytes) >> (2 * (k % 4)) & 0x0303_0303_0303_0303);
+            }
+        }
+    })
+}

@@ -1,0 +1,25 @@
+//! Q4_0: an f16 scale and 32 nibbles, each 8 above its value. Exactly the canonical 4-bit format, group 32.
+
+use super::block::{self, Groups, Layout, half, repack_nibbles, split_nibbles};
+use super::{Bits, QuantError, QuantMatrix};
+
+const BYTES: usize = 18;
+const LAYOUT: Layout = Layout { name: "Q4_0", len: 32, bits: Bits::Four, group: 32, mins: false };
+
+/// The canonical matrix of Q4_0 `blocks`; nothing is lost.
+pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
+    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+        out.scales[0] = half(&block[..2]);
+        repack_nibbles(&block[2..], out.codes);
+    })
+}
+
+/// Q4_0 blocks of a matrix with 4-bit codes in groups of 32, without mins; nothing is lost.
+pub(crate) fn encode(matrix: &QuantMatrix) -> Result<Vec<u8>, QuantError> {
+    block::encode(&LAYOUT, matrix, |group| {
+        let mut block = [0; BYTES];
+        block[..2].copy_from_slice(&group.scale.to_le_bytes());
+        split_nibbles(group.codes, &mut block[2..]);
+        Some(block)
+    })
+}

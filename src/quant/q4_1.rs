@@ -1,0 +1,27 @@
+//! Q4_1: an f16 scale, an f16 minimum and 32 nibbles. Exactly the canonical 4-bit format with mins, group 32.
+
+use super::block::{self, Groups, Layout, half, repack_nibbles, split_nibbles};
+use super::{Bits, QuantError, QuantMatrix};
+
+const BYTES: usize = 20;
+const LAYOUT: Layout = Layout { name: "Q4_1", len: 32, bits: Bits::Four, group: 32, mins: true };
+
+/// The canonical matrix of Q4_1 `blocks`; nothing is lost.
+pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
+    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+        out.scales[0] = half(&block[..2]);
+        out.mins[0] = half(&block[2..4]);
+        repack_nibbles(&block[4..], out.codes);
+    })
+}
+
+/// Q4_1 blocks of a matrix with 4-bit codes in groups of 32, with mins; nothing is lost.
+pub(crate) fn encode(matrix: &QuantMatrix) -> Result<Vec<u8>, QuantError> {
+    block::encode(&LAYOUT, matrix, |group| {
+        let mut block = [0; BYTES];
+        block[..2].copy_from_slice(&group.scale.to_le_bytes());
+        block[2..4].copy_from_slice(&group.min.to_le_bytes());
+        split_nibbles(group.codes, &mut block[4..]);
+        Some(block)
+    })
+}

@@ -1,0 +1,31 @@
+//! Q4_K: 256 nibbles in eight groups of 32, whose scales and minima are 6-bit factors of two f16 values.
+//!
+//! The canonical matrix has one f16 a scale: the products are rounded, which is the only loss.
+
+use super::block::{self, Groups, Layout, SUPER_BLOCK, half, repack_nibbles, scaled, six_bit_scales};
+use super::{Bits, QuantError, QuantMatrix};
+
+const BYTES: usize = 144;
+const LAYOUT: Layout = Layout { name: "Q4_K", len: SUPER_BLOCK, bits: Bits::Four, group: 32, mins: true };
+
+/// The canonical matrix of Q4_K `blocks`: 4-bit codes with mins, group 32.
+pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
+    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+        unpack_scales(&block[..16], out.scales, out.mins);
+        for (split, codes) in block[16..].as_chunks::<32>().0.iter().zip(out.codes.as_chunks_mut::<32>().0) {
+            repack_nibbles(split, codes);
+        }
+    })
+}
+
+/// The head of a Q4_K or Q5_K block: two f16 values and twelve bytes of factors.
+pub(super) fn unpack_scales(head: &[u8], scales: &mut [half::f16], mins: &mut [half::f16]) {
+    let (d, d_min) = (half(&head[..2]).to_f32(), half(&head[2..4]).to_f32());
+    let (scale_factors, min_factors) = six_bit_scales(&head[4..16]);
+    for (scale, factor) in scales.iter_mut().zip(scale_factors) {
+        *scale = scaled(d, i32::from(factor));
+    }
+    for (min, factor) in mins.iter_mut().zip(min_factors) {
+        *min = scaled(d_min, -i32::from(factor));
+    }
+}

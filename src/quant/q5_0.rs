@@ -1,0 +1,33 @@
+//! Q5_0: an f16 scale, 32 fifth bits and 32 nibbles, each code 16 above its value; kept as 8-bit codes, group 32.
+
+use super::block::{self, Groups, Layout, add_fifth_bits, half, pack_five_bits, widen_nibbles};
+use super::{Bits, QuantError, QuantMatrix};
+
+const BYTES: usize = 22;
+const LAYOUT: Layout = Layout { name: "Q5_0", len: 32, bits: Bits::Eight, group: 32, mins: false };
+
+/// The canonical matrix of Q5_0 `blocks`; nothing is lost.
+pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
+    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+        out.scales[0] = half(&block[..2]);
+        widen_nibbles(&block[6..], out.codes);
+        add_fifth_bits(&block[2..6], out.codes);
+        out.codes.iter_mut().for_each(|code| *code = code.wrapping_sub(16));
+    })
+}
+
+/// Q5_0 blocks of a matrix with 8-bit codes in −16..=15 in groups of 32; nothing is lost.
+pub(crate) fn encode(matrix: &QuantMatrix) -> Result<Vec<u8>, QuantError> {
+    block::encode(&LAYOUT, matrix, |group| {
+        let mut codes = [0; 32];
+        codes.copy_from_slice(group.codes);
+        codes.iter_mut().for_each(|code| *code = code.wrapping_add(16));
+        if codes.iter().any(|&code| code > 31) {
+            return None;
+        }
+        let mut block = [0; BYTES];
+        block[..2].copy_from_slice(&group.scale.to_le_bytes());
+        pack_five_bits(&codes, &mut block[2..]);
+        Some(block)
+    })
+}

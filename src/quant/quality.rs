@@ -1,0 +1,67 @@
+//! How close a quantised matrix is to its original.
+
+use super::{DenseMatrix, QuantError, QuantMatrix};
+
+/// The distance of a quantised matrix from its original, over all elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quality {
+    /// Mean of the squared errors.
+    pub mse: f64,
+    /// Power of the original over power of the error, in decibels; infinite if there is no error.
+    pub snr_db: f64,
+    /// Cosine of the angle between the two, as vectors; 1 if both are zero.
+    pub cosine: f64,
+}
+
+impl Quality {
+    /// Compares `quantised` with `original`; sums are f64.
+    ///
+    /// # Errors
+    /// [`QuantError::Length`] if the shapes differ.
+    pub fn measure(original: &DenseMatrix, quantised: &QuantMatrix) -> Result<Quality, QuantError> {
+        super::check_length("rows", original.rows(), quantised.rows())?;
+        super::check_length("columns", original.cols(), quantised.cols())?;
+        let cols = original.cols();
+        let (mut expected, mut found) = (vec![0.0; cols], vec![0.0; cols]);
+        let mut sums = Sums::default();
+        for row in 0..original.rows() {
+            original.widen_row(row, &mut expected);
+            quantised.dequantize_row(row, &mut found);
+            sums.add(&expected, &found);
+        }
+        Ok(sums.quality(original.rows() as f64 * cols as f64))
+    }
+}
+
+/// Sums of squares and products.
+#[derive(Default)]
+struct Sums {
+    error: f64,
+    original: f64,
+    quantised: f64,
+    product: f64,
+}
+
+impl Sums {
+    fn add(&mut self, original: &[f32], quantised: &[f32]) {
+        for (&x, &y) in original.iter().zip(quantised) {
+            let (x, y) = (f64::from(x), f64::from(y));
+            self.error += (x - y) * (x - y);
+            self.original += x * x;
+            self.quantised += y * y;
+            self.product += x * y;
+        }
+    }
+
+    fn quality(&self, elements: f64) -> Quality {
+        let snr_db =
+            if self.error == 0.0 { f64::INFINITY } else { 10.0 * (self.original / self.error).log10() };
+        let norms = (self.original * self.quantised).sqrt();
+        let cosine = match (self.error == 0.0, norms > 0.0) {
+            (true, _) => 1.0,
+            (false, true) => self.product / norms,
+            (false, false) => 0.0,
+        };
+        Quality { mse: self.error / elements.max(1.0), snr_db, cosine }
+    }
+}

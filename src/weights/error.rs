@@ -1,0 +1,311 @@
+//! Why a model file was refused: [`WeightsError`] names the file, [`Fault`] what is wrong inside it.
+
+use std::path::PathBuf;
+
+use crate::quant::QuantError;
+
+use super::TensorType;
+
+/// Why a model file, or something in it, could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WeightsError {
+    /// The operating system refused.
+    #[error("{}: cannot {action}: {source}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// What was tried: "open", "map", "read".
+        action: &'static str,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The file is not a sound GGUF file.
+    #[error("{}: at byte {offset}: {fault}", file.display())]
+    Malformed {
+        /// The file.
+        file: PathBuf,
+        /// Where the offending field starts.
+        offset: u64,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// A metadata value has another type than its reader needs.
+    #[error("{}: metadata `{key}`: expected {expected}, found {found}", file.display())]
+    Type {
+        /// The file.
+        file: PathBuf,
+        /// The metadata key.
+        key: String,
+        /// The type that was asked for.
+        expected: &'static str,
+        /// The type, or the value, that is there.
+        found: String,
+    },
+    /// No tensor has this name.
+    #[error("{}: there is no tensor `{tensor}`", file.display())]
+    Missing {
+        /// The file.
+        file: PathBuf,
+        /// The name that was asked for.
+        tensor: String,
+    },
+    /// A tensor has the wrong shape for its use.
+    #[error("{}: tensor `{tensor}` at byte {offset}: expected {expected}, found dimensions {found:?}", file.display())]
+    Shape {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where its data starts.
+        offset: u64,
+        /// The shape that was asked for.
+        expected: &'static str,
+        /// Its dimensions in the file's order: columns first.
+        found: Vec<u64>,
+    },
+    /// A tensor's data is not sound.
+    #[error("{}: tensor `{tensor}` at byte {offset}: {source}", file.display())]
+    Tensor {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Where its data starts.
+        offset: u64,
+        /// What is wrong.
+        source: QuantError,
+    },
+}
+
+/// What is wrong inside a GGUF file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The file does not start with `GGUF`.
+    #[error("expected the magic bytes \"GGUF\", found \"{}\"", found.escape_ascii())]
+    Magic {
+        /// The first bytes, at most four.
+        found: Vec<u8>,
+    },
+    /// The file was written for a big-endian machine.
+    #[error("expected a little-endian file, found a big-endian one of version {version}")]
+    BigEndian {
+        /// The version, with its bytes turned round.
+        version: u32,
+    },
+    /// A version that cannot be read.
+    #[error("expected GGUF version 2 or 3, found {found}")]
+    Version {
+        /// The version.
+        found: u32,
+    },
+    /// The file is one part of several.
+    #[error("expected a model in one file, found part {part} of {count}: merge the parts first")]
+    Split {
+        /// This part, from 1.
+        part: u64,
+        /// Parts in all.
+        count: u64,
+    },
+    /// The file ends too early.
+    #[error("{what}: expected {needed} bytes, found {left} before the end of the file")]
+    Truncated {
+        /// What was being read.
+        what: &'static str,
+        /// Bytes that it takes.
+        needed: u64,
+        /// Bytes that are left.
+        left: u64,
+    },
+    /// More entries are announced than the rest of the file could hold.
+    #[error("{what}: expected at most {most} in the rest of the file, found a count of {found}")]
+    Count {
+        /// What is counted: "tensors", "metadata entries".
+        what: &'static str,
+        /// The count.
+        found: u64,
+        /// What fits.
+        most: u64,
+    },
+    /// A metadata key is empty or too long.
+    #[error("metadata key: expected a length of 1 to {most} bytes, found {found}")]
+    KeyLength {
+        /// Its length.
+        found: u64,
+        /// The longest allowed.
+        most: u64,
+    },
+    /// A metadata key is not UTF-8.
+    #[error("metadata key: expected UTF-8, found \"{}\"", found.escape_ascii())]
+    KeyText {
+        /// Its bytes.
+        found: Vec<u8>,
+    },
+    /// Two metadata entries have the same key.
+    #[error("metadata `{key}` is there twice")]
+    DuplicateKey {
+        /// The key.
+        key: String,
+    },
+    /// A metadata value has no known type.
+    #[error("metadata `{key}`: expected a value type of 0 to 12, found {found}")]
+    ValueType {
+        /// The key.
+        key: String,
+        /// The type's number.
+        found: u32,
+    },
+    /// A boolean is neither 0 nor 1.
+    #[error("metadata `{key}`: expected a boolean of 0 or 1, found {found}")]
+    Boolean {
+        /// The key.
+        key: String,
+        /// The byte.
+        found: u8,
+    },
+    /// A string reaches beyond the end of the file.
+    #[error("metadata `{key}`: expected a string of at most {left} bytes, found a length of {found}")]
+    StringLength {
+        /// The key.
+        key: String,
+        /// The string's length.
+        found: u64,
+        /// Bytes left in the file.
+        left: u64,
+    },
+    /// A string is not UTF-8.
+    #[error("metadata `{key}`: expected UTF-8, found a bad byte at {bad} of the string")]
+    StringText {
+        /// The key.
+        key: String,
+        /// Bytes of the string before the bad one.
+        bad: u64,
+    },
+    /// An array reaches beyond the end of the file.
+    #[error("metadata `{key}`: expected an array of at most {most} elements, found a length of {found}")]
+    ArrayLength {
+        /// The key.
+        key: String,
+        /// The array's length.
+        found: u64,
+        /// What fits in the rest of the file.
+        most: u64,
+    },
+    /// Arrays within arrays, too deep.
+    #[error("metadata `{key}`: expected arrays nested at most {most} deep")]
+    Nesting {
+        /// The key.
+        key: String,
+        /// The deepest allowed.
+        most: usize,
+    },
+    /// `general.alignment` is not a power of two that fits 32 bits.
+    #[error("metadata `general.alignment`: expected a u32 power of two, found {found}")]
+    Alignment {
+        /// The value, or its type.
+        found: String,
+    },
+    /// A tensor's name is empty or too long.
+    #[error("tensor name: expected a length of 1 to {most} bytes, found {found}")]
+    NameLength {
+        /// Its length.
+        found: u64,
+        /// The longest allowed.
+        most: u64,
+    },
+    /// A tensor's name is not UTF-8.
+    #[error("tensor name: expected UTF-8, found \"{}\"", found.escape_ascii())]
+    NameText {
+        /// Its bytes.
+        found: Vec<u8>,
+    },
+    /// Two tensors have the same name.
+    #[error("tensor `{tensor}` is there twice")]
+    DuplicateTensor {
+        /// The name.
+        tensor: String,
+    },
+    /// A tensor has no dimension, or too many.
+    #[error("tensor `{tensor}`: expected 1 to 4 dimensions, found {found}")]
+    Dimensions {
+        /// The tensor.
+        tensor: String,
+        /// Its number of dimensions.
+        found: u32,
+    },
+    /// A dimension is zero.
+    #[error("tensor `{tensor}`: expected dimensions above zero, found {dims:?}")]
+    ZeroDimension {
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions, columns first.
+        dims: Vec<u64>,
+    },
+    /// The number of elements or bytes does not fit the address space.
+    #[error("tensor `{tensor}`: dimensions {dims:?} are too large")]
+    TooLarge {
+        /// The tensor.
+        tensor: String,
+        /// Its dimensions, columns first.
+        dims: Vec<u64>,
+    },
+    /// A tensor type that is known but cannot be read.
+    #[error("tensor `{tensor}`: the type {found} is not supported; re-quantise to Q8_0, Q4_0 or a K format")]
+    UnsupportedType {
+        /// The tensor.
+        tensor: String,
+        /// The type's name.
+        found: &'static str,
+    },
+    /// A tensor type that is not known at all.
+    #[error("tensor `{tensor}`: expected a known tensor type, found number {found}")]
+    UnknownType {
+        /// The tensor.
+        tensor: String,
+        /// The type's number.
+        found: u32,
+    },
+    /// Rows of a block format are not whole blocks.
+    #[error("tensor `{tensor}`: {dtype} needs rows of a multiple of {} elements, found {cols}", dtype.block_len())]
+    PartialBlock {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: TensorType,
+        /// Elements of a row.
+        cols: u64,
+    },
+    /// A tensor's offset is not a multiple of the file's alignment.
+    #[error("tensor `{tensor}`: expected an offset that is a multiple of {alignment}, found {found}")]
+    Misaligned {
+        /// The tensor.
+        tensor: String,
+        /// The file's alignment.
+        alignment: u64,
+        /// The offset, from the start of the data.
+        found: u64,
+    },
+    /// A tensor's data does not lie inside the file.
+    #[error(
+        "tensor `{tensor}`: {bytes} bytes at offset {found} reach beyond the {available} bytes of tensor data"
+    )]
+    Outside {
+        /// The tensor.
+        tensor: String,
+        /// The offset, from the start of the data.
+        found: u64,
+        /// Bytes that the tensor takes.
+        bytes: u64,
+        /// Bytes from the start of the data to the end of the file.
+        available: u64,
+    },
+    /// Two tensors share bytes.
+    #[error("tensor `{tensor}` overlaps tensor `{other}`")]
+    Overlap {
+        /// The tensor that starts later, or is listed later.
+        tensor: String,
+        /// The tensor that starts earlier.
+        other: String,
+    },
+}

@@ -1,0 +1,195 @@
+//! Tensor types and the entries of the tensor table.
+
+use std::fmt;
+
+/// How a tensor's elements are stored. Only types that can be read are here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TensorType {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// 4 bits, blocks of 32.
+    Q4_0,
+    /// 4 bits with minima, blocks of 32.
+    Q4_1,
+    /// 5 bits, blocks of 32.
+    Q5_0,
+    /// 5 bits with minima, blocks of 32.
+    Q5_1,
+    /// 8 bits, blocks of 32.
+    Q8_0,
+    /// 2 bits with minima, blocks of 256.
+    Q2K,
+    /// 3 bits, blocks of 256.
+    Q3K,
+    /// 4 bits with minima, blocks of 256.
+    Q4K,
+    /// 5 bits with minima, blocks of 256.
+    Q5K,
+    /// 6 bits, blocks of 256.
+    Q6K,
+}
+
+/// Number in the file, type, name, elements of a block, bytes of a block.
+const TYPES: [(u32, TensorType, &str, usize, usize); 13] = [
+    (0, TensorType::F32, "F32", 1, 4),
+    (1, TensorType::F16, "F16", 1, 2),
+    (2, TensorType::Q4_0, "Q4_0", 32, 18),
+    (3, TensorType::Q4_1, "Q4_1", 32, 20),
+    (6, TensorType::Q5_0, "Q5_0", 32, 22),
+    (7, TensorType::Q5_1, "Q5_1", 32, 24),
+    (8, TensorType::Q8_0, "Q8_0", 32, 34),
+    (10, TensorType::Q2K, "Q2_K", 256, 84),
+    (11, TensorType::Q3K, "Q3_K", 256, 110),
+    (12, TensorType::Q4K, "Q4_K", 256, 144),
+    (13, TensorType::Q5K, "Q5_K", 256, 176),
+    (14, TensorType::Q6K, "Q6_K", 256, 210),
+    (30, TensorType::Bf16, "BF16", 1, 2),
+];
+
+/// Types that files may name and that are refused by name; some were withdrawn from the format.
+const UNSUPPORTED: [(u32, &str); 29] = [
+    (4, "Q4_2"),
+    (5, "Q4_3"),
+    (9, "Q8_1"),
+    (15, "Q8_K"),
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (20, "IQ4_NL"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (23, "IQ4_XS"),
+    (24, "I8"),
+    (25, "I16"),
+    (26, "I32"),
+    (27, "I64"),
+    (28, "F64"),
+    (29, "IQ1_M"),
+    (31, "Q4_0_4_4"),
+    (32, "Q4_0_4_8"),
+    (33, "Q4_0_8_8"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+    (36, "IQ4_NL_4_4"),
+    (37, "IQ4_NL_4_8"),
+    (38, "IQ4_NL_8_8"),
+    (39, "MXFP4"),
+    (40, "NVFP4"),
+    (41, "Q1_0"),
+];
+
+/// A type's number, looked up.
+pub(super) enum TypeNumber {
+    Supported(TensorType),
+    Unsupported(&'static str),
+    Unknown,
+}
+
+pub(super) fn type_from_number(number: u32) -> TypeNumber {
+    if let Some(row) = TYPES.iter().find(|row| row.0 == number) {
+        return TypeNumber::Supported(row.1);
+    }
+    match UNSUPPORTED.iter().find(|row| row.0 == number) {
+        Some(row) => TypeNumber::Unsupported(row.1),
+        None => TypeNumber::Unknown,
+    }
+}
+
+impl TensorType {
+    /// Every type that can be read, in the order of their numbers in the file.
+    pub fn all() -> impl Iterator<Item = TensorType> {
+        TYPES.iter().map(|row| row.1)
+    }
+
+    fn row(self) -> &'static (u32, TensorType, &'static str, usize, usize) {
+        TYPES.iter().find(|row| row.1 == self).unwrap_or(&TYPES[0])
+    }
+
+    /// The number that stands for the type in a file.
+    pub fn number(self) -> u32 {
+        self.row().0
+    }
+
+    /// The name that the format gives it: "F32", "Q4_K".
+    pub fn name(self) -> &'static str {
+        self.row().2
+    }
+
+    /// Elements of a block; 1 for floats.
+    pub fn block_len(self) -> usize {
+        self.row().3
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(self) -> usize {
+        self.row().4
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An entry of the tensor table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// The tensor's name: "blk.0.attn_q.weight".
+    pub name: String,
+    /// How its elements are stored.
+    pub dtype: TensorType,
+    /// One to four dimensions, none zero, the fastest first: `[cols, rows, ..]`.
+    pub dims: Vec<u64>,
+    /// Where its data starts, from the start of the file.
+    pub offset: u64,
+    /// Bytes of its data.
+    pub bytes: u64,
+}
+
+impl TensorInfo {
+    /// Rows: the product of all dimensions but the first.
+    pub fn rows(&self) -> usize {
+        self.dims.iter().skip(1).product::<u64>() as usize
+    }
+
+    /// Columns: the first dimension.
+    pub fn cols(&self) -> usize {
+        self.dims.first().map_or(0, |&cols| cols as usize)
+    }
+}
+
+/// Bytes that a tensor takes: `None` if the product does not fit, or rows are not whole blocks.
+pub(super) fn tensor_bytes(dtype: TensorType, dims: &[u64]) -> Option<u64> {
+    let elements = dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
+    let elements = usize::try_from(elements).ok()?;
+    let bytes = (elements / dtype.block_len()).checked_mul(dtype.block_bytes())?;
+    // Canonical matrices index their elements with signed offsets at most.
+    isize::try_from(bytes.max(elements)).ok().map(|_| bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_is_in_one_table_only() {
+        let mut numbers: Vec<u32> =
+            TYPES.iter().map(|row| row.0).chain(UNSUPPORTED.iter().map(|row| row.0)).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..=41).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn each_type_finds_its_own_row() {
+        for (number, dtype, name, len, bytes) in TYPES {
+            let found = (dtype.number(), dtype.name(), dtype.block_len(), dtype.block_bytes());
+            assert_eq!(found, (number, name, len, bytes));
+        }
+    }
+}
