@@ -7,6 +7,7 @@ pub mod graph;
 pub mod kv;
 pub mod model;
 pub mod quant;
+pub mod text;
 mod token;
 pub mod weights;
 

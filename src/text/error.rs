@@ -1,0 +1,74 @@
+//! What can go wrong between text and token ids: the vocabulary of a file, a prompt, a chat template.
+
+use thiserror::Error;
+
+/// An error of the text side: vocabulary, tokenizer or chat template.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// A metadata value has another type than the tokenizer needs.
+    #[error(transparent)]
+    Metadata(#[from] crate::weights::WeightsError),
+    /// The file lacks a key that the tokenizer needs.
+    #[error("tokenizer: key `{key}` expected, but the file has none")]
+    MissingKey {
+        /// The metadata key.
+        key: &'static str,
+    },
+    /// A key holds something that the tokenizer cannot use.
+    #[error("tokenizer: `{key}`: expected {expected}, found {found}")]
+    BadValue {
+        /// The metadata key.
+        key: &'static str,
+        /// What would have been right.
+        expected: String,
+        /// What the file says.
+        found: String,
+    },
+    /// `tokenizer.ggml.pre` names a pre-tokenizer that this crate does not know.
+    #[error("tokenizer: `tokenizer.ggml.pre` is `{name}`; supported are {supported}")]
+    UnknownPreTokenizer {
+        /// The name in the file.
+        name: String,
+        /// The names that would have been understood.
+        supported: String,
+    },
+    /// `tokenizer.ggml.model` names a kind of tokenizer that this crate does not have.
+    #[error("tokenizer: `tokenizer.ggml.model` is `{name}`; supported are `gpt2` and `llama`")]
+    UnknownModel {
+        /// The name in the file.
+        name: String,
+    },
+    /// A merge rule that cannot be applied.
+    #[error("tokenizer: `tokenizer.ggml.merges`[{index}] is `{merge}`: {reason}")]
+    BadMerge {
+        /// Index of the rule in the file.
+        index: usize,
+        /// The rule as stored.
+        merge: String,
+        /// Why it does not do.
+        reason: &'static str,
+    },
+    /// A character for which the vocabulary has no token: neither a piece, nor bytes, nor an unknown token.
+    #[error(
+        "tokenizer: no token for `{character}` at byte {offset} of the text, and the vocabulary has no unknown token"
+    )]
+    Unencodable {
+        /// The character.
+        character: char,
+        /// Its offset in the piece of text between special tokens, in bytes.
+        offset: usize,
+    },
+    /// The tokenizer library refused the vocabulary or a text.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// The chat template does not parse, or uses something that is not supported.
+    #[error("chat template: {0}")]
+    TemplateSyntax(String),
+    /// The chat template failed while it ran (its own `raise_exception` included).
+    #[error("chat template: {0}")]
+    TemplateRender(String),
+    /// The chat template wanted more than it is allowed.
+    #[error("chat template: over the limit: {0}")]
+    TemplateLimit(String),
+}

@@ -1,0 +1,34 @@
+//! Text in and out: what the tokens of a model spell, and how text becomes tokens.
+//!
+//! The core part needs no dependency: [`Vocab`] knows what each token spells, [`Detokenizer`] turns a
+//! stream of ids into whole UTF-8, [`StopMatcher`] finds stop strings across tokens. With the feature
+//! `text` come the `Tokenizer` (text to ids) and the `ChatTemplate` (messages to text). What samples ids
+//! is in `crate::sample`; where the metadata come from is in `crate::weights`.
+
+#![forbid(unsafe_code)]
+
+mod byte_level;
+mod detokenize;
+mod error;
+mod parts;
+mod stop;
+mod vocab;
+
+#[cfg(feature = "text")]
+mod pretokenize;
+#[cfg(feature = "text")]
+mod spm;
+#[cfg(feature = "text")]
+mod template;
+#[cfg(feature = "text")]
+mod tokenizer;
+
+pub use detokenize::Detokenizer;
+pub use error::TextError;
+pub use stop::{StopMatcher, StopOutcome};
+pub use vocab::{TokenKind, Vocab};
+
+#[cfg(feature = "text")]
+pub use template::{ChatTemplate, Message, RenderOptions};
+#[cfg(feature = "text")]
+pub use tokenizer::{AddBos, Special, Tokenizer};

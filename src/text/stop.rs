@@ -1,0 +1,138 @@
+//! Stop strings over streamed text: found across pieces, and nothing of one is ever let out.
+//!
+//! The matcher works on text, after the detokenizer: a stop string need not begin or end where a token
+//! does. Stop tokens are the engine's matter.
+
+/// What a push let out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StopOutcome<'a> {
+    /// Text that is certainly not part of a stop string.
+    pub emit: &'a str,
+    /// Whether a stop string has been met; the text ends before it.
+    pub stopped: bool,
+}
+
+/// Watches a stream of text for stop strings.
+///
+/// The first stop string to be completed ends the text; where two end at the same character, the longer
+/// one counts. The result therefore does not depend on how the stream was cut.
+#[derive(Clone, Debug)]
+pub struct StopMatcher {
+    stops: Vec<String>,
+    /// Text that may be the beginning of a stop string.
+    held: String,
+    emitted: String,
+    stopped: bool,
+}
+
+impl StopMatcher {
+    /// A matcher for these strings; empty ones are ignored.
+    pub fn new(stops: Vec<String>) -> StopMatcher {
+        let stops = stops.into_iter().filter(|stop| !stop.is_empty()).collect();
+        StopMatcher { stops, held: String::new(), emitted: String::new(), stopped: false }
+    }
+
+    /// Takes the next piece of text and says what may be shown. After a stop nothing more comes.
+    pub fn push(&mut self, text: &str) -> StopOutcome<'_> {
+        self.emitted.clear();
+        if !self.stopped {
+            self.held.push_str(text);
+            let stop_start = self.first_stop();
+            let end = stop_start.unwrap_or_else(|| self.held.len() - self.held_back());
+            self.emitted.extend(self.held.drain(..end));
+            self.stopped = stop_start.is_some();
+        }
+        StopOutcome { emit: &self.emitted, stopped: self.stopped }
+    }
+
+    /// Ends the stream: what was held back for a stop string that did not come.
+    pub fn flush(&mut self) -> &str {
+        self.emitted.clear();
+        if !self.stopped {
+            self.emitted.push_str(&self.held);
+        }
+        self.held.clear();
+        &self.emitted
+    }
+
+    /// Where the stop string begins that is completed first.
+    fn first_stop(&self) -> Option<usize> {
+        let occurrence = |stop: &String| self.held.find(stop.as_str()).map(|at| (at + stop.len(), at));
+        self.stops.iter().filter_map(occurrence).min().map(|(_end, start)| start)
+    }
+
+    /// Length of the longest end of the held text with which a stop string begins.
+    fn held_back(&self) -> usize {
+        let overlap = |stop: &String| {
+            let prefixes = stop.char_indices().map(|(end, _)| &stop[..end]);
+            prefixes.rev().find(|prefix| self.held.ends_with(prefix)).map_or(0, str::len)
+        };
+        self.stops.iter().map(overlap).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The specification: the text up to the stop string whose end comes first (the longest of those).
+    fn naive<'t>(text: &'t str, stops: &[String]) -> (&'t str, bool) {
+        for end in (0..=text.len()).filter(|&end| text.is_char_boundary(end)) {
+            let ending = stops.iter().filter(|stop| !stop.is_empty() && text[..end].ends_with(stop.as_str()));
+            if let Some(longest) = ending.map(String::len).max() {
+                return (&text[..end - longest], true);
+            }
+        }
+        (text, false)
+    }
+
+    fn strings(stops: &[&str]) -> Vec<String> {
+        stops.iter().map(|&stop| stop.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_stop_across_pieces_never_leaks() {
+        let mut matcher = StopMatcher::new(strings(&["###"]));
+        assert_eq!(matcher.push("a#"), StopOutcome { emit: "a", stopped: false });
+        assert_eq!(matcher.push("#"), StopOutcome { emit: "", stopped: false });
+        assert_eq!(matcher.push("b##"), StopOutcome { emit: "##b", stopped: false });
+        assert_eq!(matcher.push("#c"), StopOutcome { emit: "", stopped: true });
+        assert_eq!(matcher.push("more"), StopOutcome { emit: "", stopped: true });
+        assert_eq!(matcher.flush(), "");
+    }
+
+    #[test]
+    fn held_text_comes_out_at_the_end() {
+        let mut matcher = StopMatcher::new(strings(&["</s>", ""]));
+        assert_eq!(matcher.push("x</").emit, "x");
+        assert_eq!(matcher.flush(), "</");
+    }
+
+    #[test]
+    fn of_two_that_end_together_the_longer_counts() {
+        let mut matcher = StopMatcher::new(strings(&["b", "ab"]));
+        assert_eq!(matcher.push("xab"), StopOutcome { emit: "x", stopped: true });
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_naive_model(
+            pieces in proptest::collection::vec("[abé]{0,4}", 0..12),
+            stops in proptest::collection::vec("[abé]{0,4}", 0..4),
+        ) {
+            let mut matcher = StopMatcher::new(stops.clone());
+            let (mut shown, mut stopped) = (String::new(), false);
+            let whole = pieces.concat();
+            let (expected, expected_stop) = naive(&whole, &stops);
+            for piece in &pieces {
+                let outcome = matcher.push(piece);
+                shown.push_str(outcome.emit);
+                stopped = outcome.stopped;
+                prop_assert!(expected.starts_with(&shown), "leaked: {shown:?} of {expected:?}");
+            }
+            shown.push_str(matcher.flush());
+            prop_assert_eq!((shown.as_str(), stopped), (expected, expected_stop));
+        }
+    }
+}

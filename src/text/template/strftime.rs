@@ -1,0 +1,118 @@
+//! `strftime_now`: the date that some templates put into the system prompt, in UTC.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+
+/// A moment, taken apart.
+struct Moment {
+    year: u64,
+    /// 1 to 12.
+    month: u64,
+    /// 1 to 31.
+    day: u64,
+    /// 0 is Sunday.
+    weekday: u64,
+    /// Seconds since midnight.
+    seconds: u64,
+}
+
+/// `now` in the format of C's `strftime`. Codes that are not known stay as they are.
+pub(super) fn format(now: SystemTime, format: &str) -> String {
+    let moment = Moment::at(now);
+    let mut out = String::with_capacity(format.len() + 16);
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        match (c, chars.clone().next()) {
+            ('%', Some(code)) => {
+                chars.next();
+                out.push_str(&moment.code(code).unwrap_or_else(|| format!("%{code}")));
+            }
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+impl Moment {
+    /// Days to a date by Howard Hinnant's `civil_from_days`, in eras of 400 years that begin in March.
+    fn at(now: SystemTime) -> Moment {
+        let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let days = seconds / 86_400;
+        let shifted = days + 719_468;
+        let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+        let year_of_era =
+            (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let from_march = (5 * day_of_year + 2) / 153;
+        let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+        Moment {
+            year: year_of_era + era * 400 + u64::from(month <= 2),
+            month,
+            day: day_of_year - (153 * from_march + 2) / 5 + 1,
+            weekday: (days + 4) % 7,
+            seconds: seconds % 86_400,
+        }
+    }
+
+    fn code(&self, code: char) -> Option<String> {
+        let (hour, minute, second) = (self.seconds / 3600, self.seconds / 60 % 60, self.seconds % 60);
+        let name =
+            |names: &[&'static str], index: u64| names.get(index as usize).copied().unwrap_or_default();
+        let (month, weekday) = (name(&MONTHS, self.month - 1), name(&DAYS, self.weekday));
+        let short = |name: &str| name.chars().take(3).collect::<String>();
+        Some(match code {
+            'Y' => self.year.to_string(),
+            'y' => format!("{:02}", self.year % 100),
+            'm' => format!("{:02}", self.month),
+            'd' => format!("{:02}", self.day),
+            'e' => format!("{:2}", self.day),
+            'B' => month.to_owned(),
+            'b' | 'h' => short(month),
+            'A' => weekday.to_owned(),
+            'a' => short(weekday),
+            'H' => format!("{hour:02}"),
+            'I' => format!("{:02}", (hour + 11) % 12 + 1),
+            'p' => if hour < 12 { "AM" } else { "PM" }.to_owned(),
+            'M' => format!("{minute:02}"),
+            'S' => format!("{second:02}"),
+            'F' => format!("{}-{:02}-{:02}", self.year, self.month, self.day),
+            'T' => format!("{hour:02}:{minute:02}:{second:02}"),
+            'Z' => "UTC".to_owned(),
+            '%' => "%".to_owned(),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn known_moments() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let all = "%A %a %d %e %B %b %Y %y %m %H:%I %p %M:%S %F %T %Z %% %q";
+        assert_eq!(
+            format(at(1_709_210_096), all),
+            "Thursday Thu 29 29 February Feb 2024 24 02 12:12 PM 34:56 2024-02-29 12:34:56 UTC % %q"
+        );
+        assert_eq!(format(at(0), "%d %b %Y %A%"), "01 Jan 1970 Thursday%");
+        assert_eq!(format(at(4_107_542_399), "%F %T %a"), "2100-02-28 23:59:59 Sun");
+    }
+}

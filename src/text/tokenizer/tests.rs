@@ -1,0 +1,233 @@
+//! Tests of the tokenizers on small vocabularies made here; the real ones are in `tests/text_golden.rs`.
+
+use super::*;
+use proptest::prelude::*;
+
+/// All 256 bytes, a few merges, two control tokens and a user-defined one.
+fn byte_level_parts(pre: &str) -> (VocabParts, Vec<String>) {
+    let mut tokens: Vec<String> = (0..=255).map(|byte| char_of(byte).to_string()).collect();
+    let merges = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2", "Ġ Ġ", "a a", "aa aa"];
+    tokens.extend(merges.iter().map(|rule| rule.replace(' ', "")));
+    let mut types = vec![1; tokens.len()];
+    for (piece, kind) in [("<|end|>", 3), ("<|end|><|x|>", 3), ("[tool]", 4)] {
+        tokens.push(piece.to_owned());
+        types.push(kind);
+    }
+    let parts = VocabParts {
+        model: "gpt2".to_owned(),
+        pre: pre.to_owned(),
+        tokens,
+        types: Some(types),
+        bos: Some(265),
+        ..VocabParts::default()
+    };
+    (parts, merges.map(str::to_owned).to_vec())
+}
+
+fn build((parts, rules): &(VocabParts, Vec<String>)) -> Result<Tokenizer, TextError> {
+    Tokenizer::from_parts(parts, rules)
+}
+
+fn byte_level() -> Tokenizer {
+    build(&byte_level_parts("smollm")).unwrap()
+}
+
+/// SentencePiece: all bytes, some pieces with scores, a control and a user-defined token.
+fn spm_parts() -> VocabParts {
+    let mut rows: Vec<(String, u32, f32)> = vec![
+        ("<unk>".to_owned(), 2, 0.0),
+        ("<s>".to_owned(), 3, 0.0),
+        ("\n\n".to_owned(), 4, 0.0),
+        ("\n\n\n".to_owned(), 4, 0.0),
+    ];
+    rows.extend((0..=255).map(|byte| (format!("<0x{byte:02X}>"), 6, 0.0)));
+    for (index, piece) in ["ab", "bc", "▁a", "abc", "▁abc", "▁", "a", "b", "c", "aa"].iter().enumerate()
+    {
+        rows.push(((*piece).to_owned(), 1, -(index as f32)));
+    }
+    VocabParts {
+        model: "llama".to_owned(),
+        tokens: rows.iter().map(|row| row.0.clone()).collect(),
+        types: Some(rows.iter().map(|row| row.1).collect()),
+        scores: Some(rows.iter().map(|row| row.2).collect()),
+        bos: Some(1),
+        unknown: Some(0),
+        add_space_prefix: Some(false),
+        ..VocabParts::default()
+    }
+}
+
+fn spm() -> Tokenizer {
+    Tokenizer::from_parts(&spm_parts(), &[]).unwrap()
+}
+
+fn pieces(tokenizer: &Tokenizer, text: &str, special: Special) -> Vec<String> {
+    let ids = tokenizer.encode(text, special, AddBos::No).unwrap();
+    ids.iter().map(|&id| tokenizer.vocab().piece(id).unwrap().to_owned()).collect()
+}
+
+#[test]
+fn merges_apply_in_order_within_words() {
+    let tokenizer = byte_level();
+    assert_eq!(pieces(&tokenizer, "hello hello", Special::Text), ["hello", "Ġhello"]);
+    assert_eq!(pieces(&tokenizer, "hell12", Special::Text), ["hell", "1", "2"]);
+    let tokenizer = build(&byte_level_parts("qwen2")).unwrap();
+    assert_eq!(pieces(&tokenizer, "é   aaa", Special::Text), ["Ã", "©", "ĠĠ", "Ġ", "aa", "a"]);
+}
+
+#[test]
+fn control_tokens_are_matched_only_when_parsed() {
+    let tokenizer = byte_level();
+    assert_eq!(pieces(&tokenizer, "he<|end|>", Special::Parse), ["he", "<|end|>"]);
+    assert_eq!(pieces(&tokenizer, "<|end|><|x|>", Special::Parse), ["<|end|><|x|>"]);
+    let typed = pieces(&tokenizer, "<|end|>[tool]", Special::Text);
+    assert_eq!(typed, ["<", "|", "e", "n", "d", "|", ">", "[tool]"]);
+}
+
+#[test]
+fn bos_comes_once_and_only_where_the_model_wants_it() {
+    let (mut parts, rules) = byte_level_parts("default");
+    let bare = Tokenizer::from_parts(&parts, &rules).unwrap();
+    assert_eq!(bare.encode("1", Special::Parse, AddBos::AsModel).unwrap(), [TokenId(49)]);
+    parts.add_bos = Some(true);
+    let tokenizer = Tokenizer::from_parts(&parts, &rules).unwrap();
+    let ids = [TokenId(265), TokenId(49)];
+    assert_eq!(tokenizer.encode("1", Special::Parse, AddBos::AsModel).unwrap(), ids);
+    assert_eq!(tokenizer.encode("<|end|>1", Special::Parse, AddBos::AsModel).unwrap(), ids);
+    assert_eq!(tokenizer.encode("1", Special::Parse, AddBos::No).unwrap(), [TokenId(49)]);
+}
+
+#[test]
+fn llama_bpe_takes_whole_words_and_others_merge() {
+    let (mut parts, rules) = byte_level_parts("llama-bpe");
+    parts.tokens.push("xyz".to_owned());
+    parts.types.as_mut().unwrap().push(1);
+    let taken = Tokenizer::from_parts(&parts, &rules).unwrap();
+    assert_eq!(pieces(&taken, "xyz", Special::Text), ["xyz"]);
+    parts.pre = "qwen2".to_owned();
+    let merged = Tokenizer::from_parts(&parts, &rules).unwrap();
+    assert_eq!(pieces(&merged, "xyz", Special::Text), ["x", "y", "z"]);
+}
+
+#[test]
+fn bad_merges_are_named() {
+    for (rule, reason) in [
+        ("he", "two pieces"),
+        (" he", "one space"),
+        ("he ", "one space"),
+        ("h e l", "one space"),
+        ("h q", "must be tokens"),
+        ("hello Ġhello", "must be tokens"),
+        ("", "two pieces"),
+    ] {
+        let (parts, mut rules) = byte_level_parts("default");
+        rules.push(rule.to_owned());
+        let message = Tokenizer::from_parts(&parts, &rules).unwrap_err().to_string();
+        assert!(message.contains("merges`[9]") && message.contains(reason), "{rule:?}: {message}");
+    }
+}
+
+#[test]
+fn of_tokens_spelled_alike_the_lower_id_is_used() {
+    let (mut parts, rules) = byte_level_parts("default");
+    parts.tokens.extend(["hello".to_owned(), "<|end|>".to_owned()]);
+    parts.types.as_mut().unwrap().extend([1, 3]);
+    let tokenizer = Tokenizer::from_parts(&parts, &rules).unwrap();
+    let ids = tokenizer.encode("hello<|end|>", Special::Parse, AddBos::No).unwrap();
+    assert_eq!(ids, [TokenId(259), TokenId(265)]);
+    assert_eq!(tokenizer.decode(&[TokenId(268)]), "hello");
+    let mut parts = spm_parts();
+    parts.tokens.push("abc".to_owned());
+    parts.types.as_mut().unwrap().push(1);
+    parts.scores.as_mut().unwrap().push(9.0);
+    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
+    assert_eq!(tokenizer.encode("abc", Special::Text, AddBos::No).unwrap(), [TokenId(263)]);
+}
+
+#[test]
+fn sentencepiece_merges_greedily_by_score() {
+    let tokenizer = spm();
+    // "ab" wins over "bc" and "▁a"; then "abc" and "▁abc" follow.
+    assert_eq!(pieces(&tokenizer, " abc", Special::Text), ["▁abc"]);
+    assert_eq!(pieces(&tokenizer, "aab", Special::Text), ["a", "ab"]);
+    // Of equal pairs the leftmost goes first.
+    assert_eq!(pieces(&tokenizer, "aaa", Special::Text), ["aa", "a"]);
+    assert_eq!(pieces(&tokenizer, "é", Special::Text), ["<0xC3>", "<0xA9>"]);
+    assert_eq!(pieces(&tokenizer, "a\n\n\n\na", Special::Text), ["a", "\n\n\n", "<0x0A>", "a"]);
+    assert_eq!(pieces(&tokenizer, "<s>a", Special::Parse), ["<s>", "a"]);
+    assert_eq!(pieces(&tokenizer, "<s>", Special::Text), ["<0x3C>", "<0x73>", "<0x3E>"]);
+}
+
+#[test]
+fn the_space_prefix_goes_before_text_not_before_nothing() {
+    let mut parts = spm_parts();
+    parts.add_space_prefix = Some(true);
+    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
+    assert_eq!(pieces(&tokenizer, "abc<s>abc", Special::Parse), ["▁abc", "<s>", "▁abc"]);
+    assert_eq!(tokenizer.encode("", Special::Parse, AddBos::AsModel).unwrap(), [TokenId(1)]);
+    assert_eq!(tokenizer.decode(&tokenizer.encode(" abc", Special::Text, AddBos::No).unwrap()), " abc");
+}
+
+#[test]
+fn what_cannot_be_spelled_is_unknown_or_an_error() {
+    let mut parts = spm_parts();
+    parts.types.as_mut().unwrap().iter_mut().filter(|kind| **kind == 6).for_each(|kind| *kind = 5);
+    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
+    assert_eq!(pieces(&tokenizer, "aé", Special::Text), ["a", "<unk>"]);
+    parts.unknown = None;
+    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
+    let message = tokenizer.encode("aé", Special::Text, AddBos::No).unwrap_err().to_string();
+    assert!(message.contains("`é` at byte 1"), "{message}");
+}
+
+#[test]
+fn an_unknown_pre_tokenizer_is_refused() {
+    let message = build(&byte_level_parts("klingon")).unwrap_err().to_string();
+    assert!(message.contains("`klingon`") && message.contains("smollm"), "{message}");
+}
+
+/// The specification of `spm.rs`: look at all neighbours, merge the best, again.
+fn naive_spm(parts: &VocabParts, text: &str) -> Vec<String> {
+    let score = |piece: &str| {
+        let at = parts.tokens.iter().position(|token| token == piece)?;
+        (parts.types.as_ref()?[at] == 1).then(|| parts.scores.as_ref().unwrap()[at])
+    };
+    let mut symbols: Vec<String> = text.replace(' ', "▁").chars().map(String::from).collect();
+    loop {
+        let mut best: Option<(f32, usize)> = None;
+        for left in 1..symbols.len() {
+            if let Some(score) = score(&symbols[left - 1..=left].concat())
+                && best.is_none_or(|(highest, _)| score > highest)
+            {
+                best = Some((score, left - 1));
+            }
+        }
+        let Some((_, left)) = best else { return symbols };
+        let right = symbols.remove(left + 1);
+        symbols[left].push_str(&right);
+    }
+}
+
+proptest! {
+    #[test]
+    fn byte_level_round_trip(text in "[ -~\n\t]{0,30}|\\PC{0,30}|(<\\|end|hello|aa| ){0,9}") {
+        for pre in ["default", "smollm", "llama-bpe", "qwen2"] {
+            let tokenizer = build(&byte_level_parts(pre)).unwrap();
+            let ids = tokenizer.encode(&text, Special::Text, AddBos::No).unwrap();
+            prop_assert_eq!(tokenizer.decode(&ids), text.as_str());
+        }
+    }
+
+    #[test]
+    fn sentencepiece_round_trip(text in "[abc é\n]{0,30}|\\PC{0,30}") {
+        prop_assume!(!text.contains('▁'));
+        let tokenizer = spm();
+        let ids = tokenizer.encode(&text, Special::Text, AddBos::No).unwrap();
+        prop_assert_eq!(tokenizer.decode(&ids), text.as_str());
+    }
+
+    #[test]
+    fn sentencepiece_agrees_with_the_naive_model(text in "[abc ]{0,40}") {
+        prop_assert_eq!(pieces(&spm(), &text, Special::Text), naive_spm(&spm_parts(), &text));
+    }
+}
