@@ -3,10 +3,12 @@
 #![forbid(unsafe_op_in_unsafe_fn)]
 
 pub mod backend;
+pub mod engine;
 pub mod graph;
 pub mod kv;
 pub mod model;
 pub mod quant;
+pub mod sample;
 pub mod text;
 mod token;
 pub mod weights;
