@@ -1,0 +1,211 @@
+//! A decoder whose logits are a hash of what it reads back from its pages: of every position that
+//! a row sees. Any mistake with pages, chunks, copies, prefixes or preemption changes the tokens.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use crate::TokenId;
+use crate::backend::{
+    BackendError, KvDtype, KvLayout, PAGE_TOKENS, PageId, StepError, StepInput, StepLimits, Window,
+};
+use crate::model::{Decoder, ModelError};
+
+pub(super) const VOCAB: usize = 64;
+/// A history with this token has NaN for logits.
+pub(super) const POISON: TokenId = TokenId(60);
+/// A step with this token fails.
+pub(super) const FAILING: TokenId = TokenId(61);
+/// A step with this token panics.
+pub(super) const PANICKING: TokenId = TokenId(62);
+
+/// What a test can see of a decoder and do to it while it runs.
+#[derive(Debug, Default)]
+pub(super) struct Probe {
+    closed: Mutex<bool>,
+    opened: Condvar,
+    pub(super) steps: AtomicUsize,
+    pub(super) tokens_most: AtomicUsize,
+    pub(super) dropped: AtomicBool,
+}
+
+impl Probe {
+    /// Steps wait from here on.
+    pub(super) fn close_gate(&self) {
+        *self.closed.lock().unwrap() = true;
+    }
+
+    pub(super) fn open_gate(&self) {
+        *self.closed.lock().unwrap() = false;
+        self.opened.notify_all();
+    }
+
+    fn pass_gate(&self) {
+        drop(self.opened.wait_while(self.closed.lock().unwrap(), |closed| *closed).unwrap());
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Fake {
+    pub(super) limits: StepLimits,
+    pub(super) context_max: usize,
+    pub(super) probe: Arc<Probe>,
+    /// The tokens that generation never draws: none by default, the special ones for histories
+    /// that must stay sound.
+    slots: Vec<[(u32, u32); PAGE_TOKENS]>,
+    outputs: Vec<u64>,
+    model: u8,
+}
+
+impl Fake {
+    pub(super) fn new(pages: usize) -> Fake {
+        Fake {
+            limits: StepLimits { tokens_max: 300, outputs_max: 64 },
+            context_max: 4096,
+            probe: Arc::default(),
+            slots: vec![[(u32::MAX, u32::MAX); PAGE_TOKENS]; pages],
+            outputs: Vec::new(),
+            model: 1,
+        }
+    }
+
+    pub(super) fn limits(self, tokens_max: usize, outputs_max: usize) -> Fake {
+        Fake { limits: StepLimits { tokens_max, outputs_max }, ..self }
+    }
+
+    /// Another model: another fingerprint.
+    pub(super) fn model(self, model: u8) -> Fake {
+        Fake { model, ..self }
+    }
+
+    /// The hash of all that position `query` sees, read from the pages.
+    fn read_back(&self, step: &StepInput, pages: &[crate::backend::PageRef], query: u32, w: Option<Window>) -> u64 {
+        let sees = |key: u32| w.is_none_or(|w| key < w.sinks || key + w.window > query);
+        let mut hash = 0;
+        for key in (0..=query).filter(|key| sees(*key)) {
+            let start = key - key % PAGE_TOKENS as u32;
+            let page = pages.iter().find(|entry| entry.start == start);
+            let page = page.unwrap_or_else(|| panic!("no page for {key} of {query} in {step:?}"));
+            let (token, position) = self.slots[page.page.index()][(key - start) as usize];
+            assert_eq!(position, key, "page {page:?} holds another position");
+            hash = mix(hash ^ u64::from(token) << 32 ^ u64::from(key));
+            if token == POISON.0 {
+                return 0;
+            }
+        }
+        hash | 1
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+/// The logits of a history's hash; the special tokens are never drawn.
+fn logits(hash: u64) -> impl Iterator<Item = f32> {
+    (0..VOCAB as u64).map(move |token| match token {
+        60.. => f32::NEG_INFINITY,
+        _ if hash == 0 => f32::NAN,
+        _ => (mix(hash ^ token << 1) >> 40) as f32 / (1 << 21) as f32,
+    })
+}
+
+/// The logits that a sound engine sees after `tokens`.
+pub(super) fn logits_after(tokens: &[TokenId]) -> Vec<f32> {
+    let positions = (0u64..).zip(tokens);
+    let hash = positions.fold(0, |hash, (at, token)| mix(hash ^ u64::from(token.0) << 32 ^ at));
+    logits(hash | 1).collect()
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.probe.dropped.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Decoder for Fake {
+    fn limits(&self) -> StepLimits {
+        self.limits
+    }
+
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+
+    fn context_max(&self) -> usize {
+        self.context_max
+    }
+
+    fn pages(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Eight bytes a token: `[1 layer][keys, values][1 head][16][2]` of f16.
+    fn kv_layout(&self) -> KvLayout {
+        KvLayout { layers: 1, kv_heads: 1, head_dim: 2, dtype: KvDtype::F16 }
+    }
+
+    fn step(&mut self, step: &StepInput) -> Result<(), ModelError> {
+        self.probe.pass_gate();
+        self.probe.steps.fetch_add(1, Ordering::SeqCst);
+        self.probe.tokens_most.fetch_max(step.tokens.len(), Ordering::SeqCst);
+        step.check(self.limits, self.slots.len(), VOCAB).map_err(BackendError::from)?;
+        assert!(!step.tokens.contains(&PANICKING), "the decoder panics as it was told to");
+        if step.tokens.contains(&FAILING) {
+            return Err(BackendError::from(StepError("fails as it was told to".into())).into());
+        }
+        self.outputs.clear();
+        for sequence in &step.sequences {
+            let pages = &step.pages[sequence.pages.start as usize..sequence.pages.end as usize];
+            for row in sequence.rows.clone() {
+                let position = step.positions[row as usize];
+                let page = pages.iter().find(|entry| entry.start == position / 16 * 16).unwrap();
+                let slot = (position % 16) as usize;
+                self.slots[page.page.index()][slot] = (step.tokens[row as usize].0, position);
+            }
+        }
+        for &row in &step.outputs {
+            let sequence = step.sequences.iter().find(|s| s.rows.contains(&row)).unwrap();
+            let pages = &step.pages[sequence.pages.start as usize..sequence.pages.end as usize];
+            let hash = self.read_back(step, pages, step.positions[row as usize], sequence.window);
+            self.outputs.push(hash);
+        }
+        Ok(())
+    }
+
+    fn logits(&self, output: usize, out: &mut [f32]) -> Result<(), ModelError> {
+        let found = ModelError::Output { found: output, outputs: self.outputs.len() };
+        let hash = *self.outputs.get(output).ok_or(found)?;
+        out.iter_mut().zip(logits(hash)).for_each(|(out, logit)| *out = logit);
+        Ok(())
+    }
+
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), ModelError> {
+        self.slots[to.index()] = self.slots[from.index()];
+        Ok(())
+    }
+
+    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), ModelError> {
+        for (token, position) in self.slots[page.index()] {
+            out.extend(token.to_le_bytes());
+            out.extend(position.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), ModelError> {
+        let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
+        assert_eq!(bytes.len(), 8 * PAGE_TOKENS);
+        for (slot, bytes) in self.slots[page.index()].iter_mut().zip(bytes.chunks_exact(8)) {
+            *slot = (word(&bytes[..4]), word(&bytes[4..]));
+        }
+        Ok(())
+    }
+
+    fn fingerprint(&self) -> [u8; 32] {
+        [self.model; 32]
+    }
+}
