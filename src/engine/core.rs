@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::generate::{Generate, Logprobs};
 use super::generation::{FinishReason, GenerationError};
 use super::request::Facts;
-use super::scheduler::Share;
+use super::scheduler::{Share, View};
 use super::sequence::{Outcome, Sequence, Task};
 use super::stats::Stats;
 use crate::backend::{StepInput, StepSequence};
@@ -41,6 +41,12 @@ impl<D: Decoder> Core<D> {
             logits: vec![0.0; facts.vocab_size],
             input: StepInput::default(),
         }
+    }
+
+    /// What the scheduler sees of a sequence.
+    pub(super) fn view(&self, sequence: &Sequence) -> View {
+        let pages = sequence.kv.and_then(|seq| self.kv.pages(seq).ok());
+        sequence.view(pages.map_or(0, <[_]>::len))
     }
 
     /// Brings a sequence into the cache, with what the cache has of it already.

@@ -102,24 +102,24 @@ impl Inbox {
         Ok(())
     }
 
-    /// Moves at most `room` requests to `active`, the oldest first; none once stopped. Requests
-    /// that their readers have given up go to `active` too, so that it can end them.
-    /// False once the engine is to stop.
+    /// Moves at most `room` requests to `active`, the oldest first. False, and none, once the
+    /// engine is to stop.
     pub(super) fn take(&self, room: usize, active: &mut Vec<Sequence>) -> bool {
-        let rung = self.bell.silence();
         let mut state = self.lock();
-        if state.stopped {
-            return false;
+        if !state.stopped {
+            let count = room.min(state.waiting.len());
+            active.extend(state.waiting.drain(..count));
         }
-        let count = room.min(state.waiting.len());
-        active.extend(state.waiting.drain(..count));
-        if rung {
-            let (given_up, waiting): (VecDeque<_>, VecDeque<_>) =
-                state.waiting.drain(..).partition(Sequence::is_given_up);
-            state.waiting = waiting;
-            active.extend(given_up);
-        }
-        true
+        !state.stopped
+    }
+
+    /// Moves the requests that their readers have given up to `active`, which will end them.
+    pub(super) fn take_given_up(&self, active: &mut Vec<Sequence>) {
+        let mut state = self.lock();
+        let waiting = state.waiting.drain(..);
+        let (given_up, waiting): (VecDeque<_>, VecDeque<_>) = waiting.partition(Sequence::is_given_up);
+        state.waiting = waiting;
+        active.extend(given_up);
     }
 
     /// The oldest snapshot in the queue.

@@ -35,7 +35,6 @@ impl<D: Decoder> Worker<D> {
     /// Serves until the inbox is told to stop.
     pub(super) fn serve(&mut self) {
         while self.take_in() {
-            self.look();
             self.schedule();
             self.run();
             if self.shares.is_empty() && !self.retire() {
@@ -44,9 +43,27 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
-    /// Requests come in while there is room. Those that wait for their readers take none, but
-    /// their number has a bound too.
+    /// Sees how everyone stands, and lets requests in while there is room. Those that wait for
+    /// their readers take none, but their number has a bound too. False once told to stop.
     fn take_in(&mut self) -> bool {
+        // First of all: a ring from here on is for the next time.
+        let rung = self.inbox.bell.silence();
+        self.take_restores();
+        self.views.clear();
+        self.look();
+        let ready = self.views.iter().filter(|view| view.ready).count();
+        let room = self.config.sequences_max.saturating_sub(ready);
+        let bound = self.config.sequences_max + self.config.queue_max;
+        let room = room.min(bound.saturating_sub(self.active.len()));
+        let going_on = self.inbox.take(room, &mut self.active);
+        if rung {
+            self.inbox.take_given_up(&mut self.active);
+        }
+        self.look();
+        going_on
+    }
+
+    fn take_restores(&mut self) {
         while let Some(request) = self.inbox.take_restore() {
             let restored = match self.config.prefix {
                 PrefixReuse::On => {
@@ -58,22 +75,16 @@ impl<D: Decoder> Worker<D> {
             // A caller that waits no more needs no answer.
             let _ = request.reply.send(restored);
         }
-        let ready = self.views.iter().filter(|view| view.ready).count();
-        let room = self.config.sequences_max.saturating_sub(ready);
-        let bound = self.config.sequences_max + self.config.queue_max;
-        self.inbox.take(room.min(bound.saturating_sub(self.active.len())), &mut self.active)
     }
 
-    /// Ends what readers have given up, and sees how everyone stands.
+    /// Views those that have no view yet, and ends what readers have given up.
     fn look(&mut self) {
-        self.views.clear();
-        for sequence in &mut self.active {
+        for sequence in self.active.iter_mut().skip(self.views.len()) {
             if sequence.is_given_up() {
                 sequence.outcome = Some(Outcome::Finished(FinishReason::Cancelled));
                 self.core.release(sequence);
             }
-            let pages = sequence.kv.and_then(|seq| self.core.kv.pages(seq).ok()).map_or(0, <[_]>::len);
-            self.views.push(sequence.view(pages));
+            self.views.push(self.core.view(sequence));
         }
     }
 
@@ -84,8 +95,7 @@ impl<D: Decoder> Worker<D> {
             if let Err(error) = self.core.start(sequence) {
                 self.core.fail(sequence, error.into());
             }
-            let pages = sequence.kv.and_then(|seq| self.core.kv.pages(seq).ok()).map_or(0, <[_]>::len);
-            self.views[index] = sequence.view(pages);
+            self.views[index] = self.core.view(sequence);
         }
         let mut shares = std::mem::take(&mut self.shares);
         share_out(&self.views, &self.budget(), &mut shares);

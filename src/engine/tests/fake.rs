@@ -49,8 +49,7 @@ pub(super) struct Fake {
     pub(super) limits: StepLimits,
     pub(super) context_max: usize,
     pub(super) probe: Arc<Probe>,
-    /// The tokens that generation never draws: none by default, the special ones for histories
-    /// that must stay sound.
+    /// Token and position, by page.
     slots: Vec<[(u32, u32); PAGE_TOKENS]>,
     outputs: Vec<u64>,
     model: u8,
@@ -68,17 +67,25 @@ impl Fake {
         }
     }
 
-    pub(super) fn limits(self, tokens_max: usize, outputs_max: usize) -> Fake {
-        Fake { limits: StepLimits { tokens_max, outputs_max }, ..self }
+    pub(super) fn limits(mut self, tokens_max: usize, outputs_max: usize) -> Fake {
+        self.limits = StepLimits { tokens_max, outputs_max };
+        self
     }
 
     /// Another model: another fingerprint.
-    pub(super) fn model(self, model: u8) -> Fake {
-        Fake { model, ..self }
+    pub(super) fn model(mut self, model: u8) -> Fake {
+        self.model = model;
+        self
     }
 
     /// The hash of all that position `query` sees, read from the pages.
-    fn read_back(&self, step: &StepInput, pages: &[crate::backend::PageRef], query: u32, w: Option<Window>) -> u64 {
+    fn read_back(
+        &self,
+        step: &StepInput,
+        pages: &[crate::backend::PageRef],
+        query: u32,
+        w: Option<Window>,
+    ) -> u64 {
         let sees = |key: u32| w.is_none_or(|w| key < w.sinks || key + w.window > query);
         let mut hash = 0;
         for key in (0..=query).filter(|key| sees(*key)) {

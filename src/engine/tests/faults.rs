@@ -9,7 +9,8 @@ fn among_others(bad: TokenId) -> (Handle, GenerationError, Vec<(Vec<TokenId>, Re
     probe.close_gate();
     let mut ill = request(50, 40, 10);
     ill.prompt[33] = bad;
-    let mut sound: Vec<_> = (0..4).map(|seed| (expected(&request(seed, 30, 10)), request(seed, 30, 10))).collect();
+    let mut sound: Vec<_> =
+        (0..4).map(|seed| (expected(&request(seed, 30, 10)), request(seed, 30, 10))).collect();
     let late = sound.split_off(2);
     let submit = |sound: Vec<(Vec<TokenId>, TokenRequest)>| -> Vec<_> {
         sound.into_iter().map(|(expected, request)| (expected, handle.submit(request).unwrap())).collect()

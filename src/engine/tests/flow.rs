@@ -9,8 +9,10 @@ fn sixty_four_at_once_on_few_pages_give_the_tokens_of_a_solo_run() {
     let requests = || (0..64).map(|seed| request(seed, 20 + seed as usize, 40 + seed as usize % 20));
     let expected: Vec<Vec<TokenId>> = requests().map(|request| expected(&request)).collect();
     let generations: Vec<Generation> = requests().map(|request| handle.submit(request).unwrap()).collect();
-    let readers: Vec<_> =
-        generations.into_iter().map(|generation| std::thread::spawn(move || super::read(generation))).collect();
+    let readers: Vec<_> = generations
+        .into_iter()
+        .map(|generation| std::thread::spawn(move || super::read(generation)))
+        .collect();
     for (reader, expected) in readers.into_iter().zip(expected) {
         let read = reader.join().unwrap();
         assert_eq!(read.tokens, expected);
@@ -58,15 +60,14 @@ fn a_prompt_that_was_seen_is_not_computed_again() {
 
 #[test]
 fn a_window_survives_preemption_and_small_pools() {
-    let windowed = |seed| TokenRequest {
-        window: Some(Window { window: 40, sinks: 4 }),
-        ..request(seed, 50, 150)
-    };
+    let windowed =
+        |seed| TokenRequest { window: Some(Window { window: 40, sinks: 4 }), ..request(seed, 50, 150) };
     let config = EngineConfig { prefill_chunk: 16, ..EngineConfig::default() };
     let (ample, _) = engine(Fake::new(500), config);
     // 200 tokens would take 13 pages; the window leaves at most 7.
     let (small, _) = engine(Fake::new(9), config);
-    let alone: Vec<Vec<TokenId>> = (0..6).map(|seed| read(ample.submit(windowed(seed)).unwrap()).tokens).collect();
+    let alone: Vec<Vec<TokenId>> =
+        (0..6).map(|seed| read(ample.submit(windowed(seed)).unwrap()).tokens).collect();
     let together: Vec<Generation> = (0..6).map(|seed| small.submit(windowed(seed)).unwrap()).collect();
     let readers: Vec<_> =
         together.into_iter().map(|generation| std::thread::spawn(move || super::read(generation))).collect();
@@ -115,7 +116,8 @@ fn a_thousand_random_cancellations_leak_nothing_and_hit_no_neighbour() {
 fn a_reader_that_never_reads_stalls_nobody() {
     let config = EngineConfig { sequences_max: 2, event_buffer: 4, ..EngineConfig::default() };
     let (handle, _) = engine(Fake::new(20), config);
-    let sleepers: Vec<Generation> = (0..4).map(|seed| handle.submit(request(seed, 60, 50)).unwrap()).collect();
+    let sleepers: Vec<Generation> =
+        (0..4).map(|seed| handle.submit(request(seed, 60, 50)).unwrap()).collect();
     wait_until(&handle, "paused", |stats| stats.paused == 4);
     for seed in 10..20 {
         let awake = request(seed, 60, 200);
@@ -156,10 +158,10 @@ fn a_queued_request_is_cancelled_without_its_turn() {
     let queued = handle.submit(request(1, 5, 5)).unwrap();
     queued.cancel();
     drop(handle.submit(request(2, 5, 5)).unwrap());
+    drop(running);
     probe.open_gate();
     let read = super::read(queued);
     assert_eq!((read.finish, read.tokens.len()), (Some(FinishReason::Cancelled), 0));
-    drop(running);
     assert_settled(&handle);
     assert_eq!(handle.stats().cancelled, 3);
 }
@@ -171,7 +173,10 @@ fn what_cannot_fit_is_refused_by_its_length() {
     let too_long = |prompt, max_tokens| handle.submit(request(0, prompt, max_tokens)).unwrap_err();
     assert_eq!(too_long(100, 61), SubmitError::TooLong { tokens: 161, tokens_max: 160 });
     assert_eq!(too_long(1, usize::MAX), SubmitError::TooLong { tokens: usize::MAX, tokens_max: 160 });
-    assert!(matches!(handle.score(&prompt(0, 161), 0), Err(EngineError::Refused(SubmitError::TooLong { .. }))));
+    assert!(matches!(
+        handle.score(&prompt(0, 161), 0),
+        Err(EngineError::Refused(SubmitError::TooLong { .. }))
+    ));
     assert_eq!(read(handle.submit(request(0, 100, 60)).unwrap()).tokens.len(), 60);
 }
 
@@ -209,7 +214,8 @@ fn nonsense_is_refused_field_by_field() {
 #[test]
 fn scores_are_those_of_the_definition_beside_other_work_and_preemption() {
     let (handle, _) = engine(Fake::new(24).limits(40, 5), EngineConfig::default());
-    let generations: Vec<Generation> = (0..6).map(|seed| handle.submit(request(seed, 40, 40)).unwrap()).collect();
+    let generations: Vec<Generation> =
+        (0..6).map(|seed| handle.submit(request(seed, 40, 40)).unwrap()).collect();
     let ids = prompt(77, 200);
     let scores = handle.score(&ids, 3).unwrap();
     assert_eq!((scores.nll.len(), scores.top.len()), (199, 200));

@@ -4,6 +4,7 @@
 mod fake;
 mod faults;
 mod flow;
+mod scheduling;
 mod snapshots;
 mod text;
 
@@ -24,7 +25,9 @@ fn engine(fake: Fake, config: EngineConfig) -> (Handle, Arc<Probe>) {
 
 /// Some prompt of `len` tokens; different seeds soon differ.
 fn prompt(seed: u32, len: usize) -> Vec<TokenId> {
-    (0..len as u32).map(|i| TokenId((seed.wrapping_mul(31) ^ i.wrapping_mul(7) ^ (i * seed) >> 3) % 60)).collect()
+    (0..len as u32)
+        .map(|i| TokenId((seed.wrapping_mul(31) ^ i.wrapping_mul(7) ^ (i * seed) >> 3) % 60))
+        .collect()
 }
 
 fn request(seed: u32, len: usize, max_tokens: usize) -> TokenRequest {

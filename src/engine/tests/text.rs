@@ -2,15 +2,23 @@
 
 use super::*;
 use crate::text::Vocab;
-use crate::text::parts_for_tests;
+use crate::weights::{Array, GgufWriter, ModelFile, Value};
 
-/// Token `i` spells the letter `a + i % 26`, the last ones are the bytes of `é`.
+/// A SentencePiece vocabulary; pieces like `<0xC3>` are bytes.
+fn vocab_of(pieces: Vec<String>) -> Arc<Vocab> {
+    let types = pieces.iter().map(|piece| if piece.starts_with("<0x") { 6 } else { 1 }).collect();
+    let mut writer = GgufWriter::new();
+    writer.metadata("tokenizer.ggml.model", Value::String("llama".into()));
+    writer.metadata("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; pieces.len()])));
+    writer.metadata("tokenizer.ggml.token_type", Value::Array(Array::U32(types)));
+    writer.metadata("tokenizer.ggml.tokens", Value::Array(Array::String(pieces)));
+    let file = ModelFile::from_bytes("vocabulary", writer.to_bytes()).unwrap();
+    Arc::new(Vocab::from_metadata(file.metadata()).unwrap())
+}
+
+/// Each token spells a letter and its id.
 fn vocab() -> Arc<Vocab> {
-    let mut pieces: Vec<String> = (0..VOCAB as u8).map(|i| char::from(b'a' + i % 26).to_string()).collect();
-    for (index, piece) in pieces.iter_mut().enumerate() {
-        *piece = format!("{piece}{index}");
-    }
-    Arc::new(parts_for_tests(pieces))
+    vocab_of((0..VOCAB as u32).map(|token| spelled(&[TokenId(token)])).collect())
 }
 
 fn spelled(tokens: &[TokenId]) -> String {
@@ -29,6 +37,18 @@ fn text_is_what_the_tokens_spell() {
     assert_eq!(read.finish, Some(FinishReason::Length));
     let without = super::read(handle.submit(request(6, 20, 30)).unwrap());
     assert_eq!((without.text.as_str(), without.tokens), ("", read.tokens));
+}
+
+#[test]
+fn bytes_become_whole_characters_or_replacements() {
+    let piece = |token: usize| if token.is_multiple_of(2) { "<0xC3>" } else { "<0xA9>" };
+    let vocab = vocab_of((0..VOCAB).map(|token| piece(token).to_owned()).collect());
+    let (handle, _) = engine(Fake::new(64), EngineConfig::default());
+    let text = Some(vocab);
+    let read = read(handle.submit(TokenRequest { text, ..request(6, 20, 200) }).unwrap());
+    let bytes: Vec<u8> = read.tokens.iter().map(|token| [0xc3, 0xa9][token.index() % 2]).collect();
+    assert_eq!(read.text, String::from_utf8_lossy(&bytes));
+    assert!(read.text.contains('é') && read.text.contains('\u{fffd}'));
 }
 
 #[test]
@@ -63,7 +83,11 @@ fn end_and_stop_ids_end_without_their_spelling() {
     let first = all.iter().position(|token| *token == end).unwrap();
     for (eos, finish) in [(true, FinishReason::Eos), (false, FinishReason::Stop)] {
         let mut request = with_text(vec![format!("{}#", spelled(&all[first - 1..first]))]);
-        if eos { request.eos_ids.push(end) } else { request.stop_ids.push(end) }
+        if eos {
+            request.eos_ids.push(end)
+        } else {
+            request.stop_ids.push(end)
+        }
         let read = read(handle.submit(request).unwrap());
         assert_eq!((read.finish, read.tokens.as_slice()), (Some(finish), &all[..=first]));
         assert_eq!(read.text, spelled(&all[..first]), "held text comes out, the id's own does not");
