@@ -187,7 +187,7 @@ impl<D: Decoder> Core<D> {
                 let first = positions.start;
                 for position in score.rows_new(positions) {
                     let output = outputs.start + position - first;
-                    self.decoder.logits(output, &mut self.logits).map_err(step_error)?;
+                    self.fetch_row(output)?;
                     score.take(tokens, position, &self.logits)?;
                 }
                 is_computed.then_some(FinishReason::Length)
@@ -202,6 +202,11 @@ impl<D: Decoder> Core<D> {
         Ok(())
     }
 
+    /// Makes an output of the step the current row.
+    fn fetch_row(&mut self, output: usize) -> Result<(), GenerationError> {
+        guarded(|| self.decoder.logits(output, &mut self.logits).map_err(step_error))?
+    }
+
     /// Draws the next token from an output of the step. A panic here is the mask's.
     fn draw(
         &mut self,
@@ -210,7 +215,7 @@ impl<D: Decoder> Core<D> {
         prompt_len: usize,
         output: usize,
     ) -> Result<(TokenId, Logprobs), GenerationError> {
-        self.decoder.logits(output, &mut self.logits).map_err(step_error)?;
+        self.fetch_row(output)?;
         let draw = Draw { sampling: &generate.sampling, tokens, prompt_len };
         let token = guarded(|| {
             let token = self.sampler.sample(&mut self.logits, &draw, generate.mask.as_deref_mut())?;
@@ -221,7 +226,7 @@ impl<D: Decoder> Core<D> {
         })??;
         let Some(count) = generate.logprobs else { return Ok((token, Logprobs::default())) };
         // The sampler has changed the row: fetch it anew.
-        self.decoder.logits(output, &mut self.logits).map_err(step_error)?;
+        self.fetch_row(output)?;
         Ok((token, Logprobs::of(&self.logits, token, count)))
     }
 }

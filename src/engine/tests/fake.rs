@@ -26,6 +26,8 @@ pub(super) struct Probe {
     pub(super) steps: AtomicUsize,
     pub(super) tokens_most: AtomicUsize,
     pub(super) dropped: AtomicBool,
+    /// Exporting a page panics, where nothing catches it but the end of the thread.
+    pub(super) breaks_down: AtomicBool,
 }
 
 impl Probe {
@@ -196,6 +198,7 @@ impl Decoder for Fake {
     }
 
     fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), ModelError> {
+        assert!(!self.probe.breaks_down.load(Ordering::SeqCst), "breaks down as it was told to");
         for (token, position) in self.slots[page.index()] {
             out.extend(token.to_le_bytes());
             out.extend(position.to_le_bytes());

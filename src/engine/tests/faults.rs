@@ -126,6 +126,24 @@ fn dropping_the_last_handle_ends_the_thread_and_every_generation() {
 }
 
 #[test]
+fn a_breakdown_of_the_thread_leaves_nobody_waiting() {
+    let config = EngineConfig { sequences_max: 1, event_buffer: 5, ..EngineConfig::default() };
+    let (handle, probe) = engine(Fake::new(100), config);
+    probe.breaks_down.store(true, std::sync::atomic::Ordering::SeqCst);
+    let paused = handle.submit(request(0, 10, 500)).unwrap();
+    wait_until(&handle, "paused", |stats| stats.paused == 1);
+    let path = std::path::Path::new("/nonexistent/never written");
+    let saved = handle.save(&prompt(3, 20), path);
+    assert!(matches!(saved, Err(EngineError::Failed(GenerationError::Stopped))), "{saved:?}");
+    let paused = read(paused);
+    assert_eq!(paused.tokens.len(), 5, "what had come can be read");
+    assert!(matches!(paused.error, Some(GenerationError::Stopped)));
+    assert_eq!(handle.submit(request(0, 5, 5)).unwrap_err(), SubmitError::Stopped);
+    let stats = handle.stats();
+    assert_eq!((stats.admitted, stats.failed, stats.active, stats.queued), (2, 2, 0, 0));
+}
+
+#[test]
 fn a_decoder_without_room_is_refused_at_the_start() {
     for fake in [Fake::new(0), Fake::new(1).limits(0, 1), Fake::new(1).limits(1, 0)] {
         assert!(matches!(Handle::spawn(fake, EngineConfig::default()), Err(EngineError::Config { .. })));

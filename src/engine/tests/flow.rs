@@ -8,7 +8,9 @@ fn sixty_four_at_once_on_few_pages_give_the_tokens_of_a_solo_run() {
     let (handle, probe) = engine(Fake::new(40), EngineConfig::default());
     let requests = || (0..64).map(|seed| request(seed, 20 + seed as usize, 40 + seed as usize % 20));
     let expected: Vec<Vec<TokenId>> = requests().map(|request| expected(&request)).collect();
+    probe.close_gate();
     let generations: Vec<Generation> = requests().map(|request| handle.submit(request).unwrap()).collect();
+    probe.open_gate();
     let readers: Vec<_> = generations
         .into_iter()
         .map(|generation| std::thread::spawn(move || super::read(generation)))
@@ -65,10 +67,12 @@ fn a_window_survives_preemption_and_small_pools() {
     let config = EngineConfig { prefill_chunk: 16, ..EngineConfig::default() };
     let (ample, _) = engine(Fake::new(500), config);
     // 200 tokens would take 13 pages; the window leaves at most 7.
-    let (small, _) = engine(Fake::new(9), config);
+    let (small, probe) = engine(Fake::new(9), config);
     let alone: Vec<Vec<TokenId>> =
         (0..6).map(|seed| read(ample.submit(windowed(seed)).unwrap()).tokens).collect();
+    probe.close_gate();
     let together: Vec<Generation> = (0..6).map(|seed| small.submit(windowed(seed)).unwrap()).collect();
+    probe.open_gate();
     let readers: Vec<_> =
         together.into_iter().map(|generation| std::thread::spawn(move || super::read(generation))).collect();
     for (reader, alone) in readers.into_iter().zip(alone) {
@@ -191,7 +195,8 @@ fn nonsense_is_refused_field_by_field() {
             other => panic!("{other}"),
         }
     };
-    let cases: [(fn(&mut TokenRequest), &str); 11] = [
+    type Change = fn(&mut TokenRequest);
+    let cases: [(Change, &str); 11] = [
         (|r| r.prompt.clear(), "prompt: expected at least one token"),
         (|r| r.prompt[3] = TokenId(64), "prompt[3]: token 64 is outside the vocabulary of 64"),
         (|r| r.max_tokens = 0, "max_tokens: expected at least 1"),
