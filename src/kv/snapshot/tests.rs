@@ -1,6 +1,8 @@
 //! A snapshot is whole or refused: every cut and every flipped bit of a small file.
 
+use super::format::{Decoded, HASH_BYTES, HEAD_BYTES};
 use super::*;
+use crate::backend::KvDtype;
 
 const LAYOUT: KvLayout = KvLayout { layers: 1, kv_heads: 1, head_dim: 2, dtype: KvDtype::F16 };
 const FINGERPRINT: [u8; 32] = [0x5a; 32];
@@ -82,7 +84,10 @@ fn a_failed_save_leaves_the_old_file_and_nothing_else() {
     };
     let error = save(&path, &header(), fail).unwrap_err();
     assert_eq!(error.to_string(), "snapshot: page 1 of the sequence: the device is gone");
-    let short = |_, out: &mut Vec<u8>| -> Exported { Ok(out.push(1)) };
+    let short = |_, out: &mut Vec<u8>| -> Exported {
+        out.push(1);
+        Ok(())
+    };
     assert!(matches!(save(&path, &header(), short), Err(SnapshotError::Malformed(_))));
     assert_eq!(load(&path, &FINGERPRINT, &LAYOUT).unwrap().header, header());
     assert_eq!(names(folder.path()), ["seq.kv"]);

@@ -1,0 +1,207 @@
+//! The bytes of a snapshot: encoding what comes before the pages, decoding and checking a whole
+//! file. What lies where is said in `mod.rs`; files and folders are its matter too.
+
+use std::io::{self, Read};
+
+use super::{SnapshotError, SnapshotHeader};
+use crate::backend::{KvDtype, KvLayout, PAGE_TOKENS, Window};
+use crate::token::TokenId;
+
+const MAGIC: &[u8; 8] = b"OTTAVAKV";
+pub(super) const VERSION: u64 = 1;
+/// Version, layers, kv_heads, head_dim, dtype, page tokens, page bytes, window (0: none), sinks,
+/// tokens, pages.
+const FIELDS: usize = 11;
+pub(super) const HEAD_BYTES: usize = MAGIC.len() + 8 * FIELDS + 32;
+pub(super) const HASH_BYTES: usize = 32;
+
+/// Starts rise in whole pages, none lies behind the tokens, and the last one reaches their end
+/// unless a window has left it behind.
+fn check_header(header: &SnapshotHeader) -> Result<(), SnapshotError> {
+    let fail = |text: String| Err(SnapshotError::Malformed(text));
+    let len = header.tokens.len();
+    if len == 0 || u32::try_from(len).is_err() {
+        return fail(format!("{len} tokens, expected 1 to {}", u32::MAX));
+    }
+    if header.window.is_some_and(|window| window.window == 0) {
+        return fail("an empty window".into());
+    }
+    if header.starts.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return fail("page starts do not rise".into());
+    }
+    let bad = |&&start: &&u32| start as usize >= len || !(start as usize).is_multiple_of(PAGE_TOKENS);
+    match header.starts.iter().find(bad) {
+        Some(start) => fail(format!("a page starts at {start} of {len} tokens")),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn encode_head(header: &SnapshotHeader) -> Result<Vec<u8>, SnapshotError> {
+    check_header(header)?;
+    let layout = &header.layout;
+    let dtype = match layout.dtype {
+        KvDtype::F16 => 0,
+        KvDtype::Int8 => 1,
+    };
+    let (window, sinks) = header.window.map_or((0, 0), |w| (w.window, w.sinks));
+    let fields: [u64; FIELDS] = [
+        VERSION,
+        layout.layers as u64,
+        layout.kv_heads as u64,
+        layout.head_dim as u64,
+        dtype,
+        PAGE_TOKENS as u64,
+        layout.page_bytes() as u64,
+        window.into(),
+        sinks.into(),
+        header.tokens.len() as u64,
+        header.starts.len() as u64,
+    ];
+    let mut head = Vec::with_capacity(HEAD_BYTES + 4 * (header.tokens.len() + header.starts.len()));
+    head.extend_from_slice(MAGIC);
+    head.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
+    head.extend_from_slice(&header.fingerprint);
+    head.extend(header.tokens.iter().flat_map(|token| token.0.to_le_bytes()));
+    head.extend(header.starts.iter().flat_map(|start| start.to_le_bytes()));
+    Ok(head)
+}
+
+/// What went wrong inside `decode`: reading, or what was read.
+pub(super) enum Fault {
+    Io(io::Error),
+    Content(SnapshotError),
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        Fault::Io(error)
+    }
+}
+
+impl From<SnapshotError> for Fault {
+    fn from(error: SnapshotError) -> Fault {
+        Fault::Content(error)
+    }
+}
+
+/// A whole file, not yet compared with what was asked for.
+pub(super) struct Decoded {
+    pub(super) header: SnapshotHeader,
+    pub(super) page_bytes: usize,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Reads `file_bytes` bytes: magic, version and lengths first, then all the rest, then the hash,
+/// and only then is anything believed.
+pub(super) fn decode(mut file: impl Read, file_bytes: u64) -> Result<Decoded, Fault> {
+    if file_bytes < (HEAD_BYTES + HASH_BYTES) as u64 {
+        return Err(SnapshotError::Length { expected: 0, found: file_bytes }.into());
+    }
+    let mut head = [0; HEAD_BYTES];
+    file.read_exact(&mut head)?;
+    let fields = Fields::parse(&head)?;
+    let lengths = fields.lengths(file_bytes)?;
+    let mut lists = read_vec(&mut file, lengths.lists)?;
+    let bytes = read_vec(&mut file, lengths.pages)?;
+    let mut hash = [0; HASH_BYTES];
+    file.read_exact(&mut hash)?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&head).update(&lists).update(&bytes);
+    if hasher.finalize() != hash {
+        return Err(SnapshotError::Checksum { bytes: file_bytes }.into());
+    }
+    let starts = lists.split_off(lengths.tokens);
+    let header = fields.header(&head, &lists, &starts)?;
+    Ok(Decoded { header, page_bytes: lengths.page, bytes })
+}
+
+/// `len` bytes, where the file is known to have that many.
+fn read_vec(file: &mut impl Read, len: usize) -> Result<Vec<u8>, Fault> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| SnapshotError::HostMemory { bytes: len as u64 })?;
+    if file.take(len as u64).read_to_end(&mut bytes)? < len {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    Ok(bytes)
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word))
+}
+
+/// The numbers of the head, as they stand in the file.
+struct Fields([u64; FIELDS]);
+
+/// The lengths of a file's parts in bytes; they sum up to the file.
+struct Lengths {
+    tokens: usize,
+    lists: usize,
+    pages: usize,
+    page: usize,
+}
+
+impl Fields {
+    fn parse(head: &[u8; HEAD_BYTES]) -> Result<Fields, SnapshotError> {
+        let Some(rest) = head.strip_prefix(MAGIC) else { return Err(SnapshotError::NotASnapshot) };
+        let mut fields = [0; FIELDS];
+        for (field, bytes) in fields.iter_mut().zip(rest.as_chunks::<8>().0) {
+            *field = u64::from_le_bytes(*bytes);
+        }
+        let [found, ..] = fields;
+        if found == VERSION { Ok(Fields(fields)) } else { Err(SnapshotError::Version { found }) }
+    }
+
+    fn lengths(&self, file_bytes: u64) -> Result<Lengths, SnapshotError> {
+        let [.., page_bytes, _, _, tokens, pages] = self.0;
+        let sum = || {
+            let lists = tokens.checked_add(pages)?.checked_mul(4)?;
+            let content = pages.checked_mul(page_bytes)?.checked_add(lists)?;
+            content.checked_add((HEAD_BYTES + HASH_BYTES) as u64)
+        };
+        let expected = sum().unwrap_or(u64::MAX);
+        if expected != file_bytes {
+            return Err(SnapshotError::Length { expected, found: file_bytes });
+        }
+        // Each part is smaller than the file; on a 32-bit host the file may still be too large.
+        let size = |bytes: u64| usize::try_from(bytes).map_err(|_| SnapshotError::HostMemory { bytes });
+        Ok(Lengths {
+            tokens: size(4 * tokens)?,
+            lists: size(4 * (tokens + pages))?,
+            pages: size(pages * page_bytes)?,
+            page: size(page_bytes)?,
+        })
+    }
+
+    fn header(
+        &self,
+        head: &[u8; HEAD_BYTES],
+        tokens: &[u8],
+        starts: &[u8],
+    ) -> Result<SnapshotHeader, SnapshotError> {
+        let [_, layers, kv_heads, head_dim, dtype, page_tokens, _, window, sinks, ..] = self.0;
+        let malformed = |what: &str, found: u64| SnapshotError::Malformed(format!("{what} {found}"));
+        let size = |what, found: u64| u32::try_from(found).map_err(|_| malformed(what, found));
+        if page_tokens != PAGE_TOKENS as u64 {
+            return Err(malformed("tokens of a page:", page_tokens));
+        }
+        let dtype = match dtype {
+            0 => KvDtype::F16,
+            1 => KvDtype::Int8,
+            other => return Err(malformed("unknown dtype", other)),
+        };
+        let layout = KvLayout {
+            layers: size("layers:", layers)? as usize,
+            kv_heads: size("kv_heads:", kv_heads)? as usize,
+            head_dim: size("head_dim:", head_dim)? as usize,
+            dtype,
+        };
+        let (window, sinks) = (size("window:", window)?, size("sinks:", sinks)?);
+        let window = Some(Window { window, sinks }).filter(|w| w.window > 0);
+        let mut fingerprint = [0; 32];
+        fingerprint.copy_from_slice(&head[HEAD_BYTES - 32..]);
+        let tokens = words(tokens).map(TokenId).collect();
+        let header = SnapshotHeader { fingerprint, layout, window, tokens, starts: words(starts).collect() };
+        check_header(&header)?;
+        Ok(header)
+    }
+}
