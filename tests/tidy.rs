@@ -20,9 +20,8 @@ const LINES_MAX: usize = 700;
 const CODE_LINES_MAX: usize = 300;
 /// Files that are over a limit, with what they have now: these numbers only go down.
 const OVERSIZED: &[(&str, Size)] = &[
-    ("src/backend/cpu/attention.rs", Size { lines: 433, code: 357 }),
+    ("src/backend/cpu/attention.rs", Size { lines: 431, code: 355 }),
     ("src/engine/worker.rs", Size { lines: 436, code: 373 }),
-    ("src/weights/gguf.rs", Size { lines: 362, code: 305 }),
 ];
 /// Where `unsafe` may be written.
 const UNSAFE_ALLOWED: &[&str] = &["src/backend/cpu/", "src/backend/cpu.rs", "src/weights/source.rs"];

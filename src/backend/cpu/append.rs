@@ -183,8 +183,9 @@ unsafe fn load<L: Lanes>(p: *const f32, n: usize) -> L::F {
     unsafe { if n == LANES { L::load(p) } else { L::load_partial(p, n) } }
 }
 
-/// Codes and scale of up to 32 elements: scale = largest magnitude / 127, rounded to f16. A value
-/// that is not finite makes the scale NaN, and so everything that is read back.
+/// Codes and scale of up to 32 elements: scale = largest magnitude / 127, rounded to f16 and at
+/// most its largest value. An element that is not finite makes the scale NaN, and so everything
+/// that is read back.
 #[inline(always)]
 unsafe fn quantise<L: Lanes>(p: *const f32, n: usize) -> ([i8; KV_SCALE_GROUP], f16) {
     let mut codes = [0i8; KV_SCALE_GROUP];
@@ -196,7 +197,7 @@ unsafe fn quantise<L: Lanes>(p: *const f32, n: usize) -> ([i8; KV_SCALE_GROUP], 
         let zero = L::splat(0.0);
         // x · 0 is 0 unless x is infinite or NaN.
         let poison = L::reduce_add(L::fma(low, zero, L::mul(high, zero)));
-        let scale = f16::from_f32(largest / 127.0 + poison);
+        let scale = f16::from_f32((largest / 127.0).min(f16::MAX.to_f32()) + poison);
         if scale == f16::ZERO || scale.is_nan() {
             return (codes, scale);
         }

@@ -15,13 +15,13 @@ mod tests;
 
 use half::f16;
 
+use super::Cpu;
 use super::append::check_heads;
 use super::arena::{Rows, overlap};
 use super::dispatch::Kernel;
 use super::elementwise::soft_cap;
 use super::kv::KvLayer;
 use super::lanes::{LANES, Lanes};
-use super::{Cpu, shape_error};
 use crate::backend::{
     Attention, BackendError, Frame, Heads, KV_SCALE_GROUP, KvDtype, PAGE_TOKENS, PageRef, StepInput,
     StepSequence,
@@ -42,9 +42,7 @@ pub(super) fn attention(cpu: &Cpu, op: &Attention, frame: &mut Frame<'_, Cpu>) -
     if q.overlaps(&dst) {
         return Err(overlap(OP, [q, dst]));
     }
-    if op.soft_cap.is_some_and(|cap| cap <= 0.0) {
-        return Err(shape_error(OP, "a positive soft cap".into(), format!("{:?}", op.soft_cap)));
-    }
+    op.check()?;
     let layer = frame.kv.layer_for(OP, op.layer, op.heads)?;
     // Few rows are spread over all threads; many make full tiles.
     let rows = q.rows * op.heads.query;
