@@ -143,13 +143,13 @@ fn elementwise() {
     }
     // 1 + 2⁻¹¹ lies between two f16s (ties to even: 1), 1 + 2⁻⁸ between two bf16s, 70,000 beyond f16.
     let casts = [
-        (Precision::F16, [1.0, 1.003_906_2, f32::INFINITY]),
+        (Precision::F16, [1.0, 1.0 + 2f32.powi(-8), f32::INFINITY]),
         (Precision::Bf16, [1.0, 1.0, 70_144.0]),
-        (Precision::F32, [1.000_488_3, 1.003_906_2, 70_000.0]),
+        (Precision::F32, [1.0 + 2f32.powi(-11), 1.0 + 2f32.powi(-8), 70_000.0]),
     ];
     for (precision, want) in casts {
         let mut case = Case::new(format!("cast {precision:?}"));
-        let src = case.input(&[1.000_488_281_25, 1.003_906_25, 70_000.0], 3);
+        let src = case.input(&[1.0 + 2f32.powi(-11), 1.0 + 2f32.powi(-8), 70_000.0], 3);
         let dst = case.output(1, 3);
         case.ops = vec![Op::Unary { dst, src, f: UnaryFn::Cast(precision) }];
         assert_eq!(run(&Reference, &case)[0], want);
