@@ -1,0 +1,27 @@
+// Elementwise functions as `backend/ops.rs` defines them.
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+
+namespace ottava {
+
+// backend::Activation
+enum class Activation : uint32_t { Silu = 0, GeluTanh = 1 };
+
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
+
+__device__ __forceinline__ float gelu_tanh(float x) {
+    // x/2 · (1 + tanh(u)) = x · sigmoid(2u)
+    const float u = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    return x / (1.0f + __expf(-2.0f * u));
+}
+
+__device__ __forceinline__ float activate(Activation activation, float x) {
+    return activation == Activation::Silu ? silu(x) : gelu_tanh(x);
+}
+
+// cap · tanh(x / cap)
+__device__ __forceinline__ float soft_cap(float x, float cap) { return cap * tanhf(x / cap); }
+
+}  // namespace ottava

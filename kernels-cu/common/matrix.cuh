@@ -1,0 +1,104 @@
+// A packed weight matrix, and its way from memory to the A operand of mma.m16n8k16.
+//
+// Rows are cut into strips of 16, columns into steps of 16. A step of a strip is one A operand:
+// 256 weights, 8 a lane. With g = lane / 4 and t = lane % 4, the lane's columns of step s are
+// 16 s + 4 t + {0, 1, 2, 3} (the B operand is read in the same order, so that its four values are
+// neighbours), its rows g and g + 8. The lanes' weights of `16 / (bits / 8 · 8)` steps lie together
+// as 16 bytes, 512 bytes a warp: one load instruction.
+//
+//   bits  steps in 16 bytes  order of a lane's weights of a step
+//   16    1                  (g; 0, 1) (g+8; 0, 1) (g; 2, 3) (g+8; 2, 3)
+//   8     2                  the same, a byte each
+//   4     4                  nibbles 0..3: the first of each pair; 4..7: the second
+//
+// Codes are stored as unsigned numbers with a zero point, so that the bits 0x6400 make them the f16
+// 1024 + code, from which one exact subtraction takes 1024 and the zero point.
+#pragma once
+
+#include "ptx.cuh"
+
+namespace ottava {
+
+constexpr int STRIP_ROWS = 16;
+constexpr int STEP_COLS = 16;
+// Steps that a warp loads and multiplies at a time, 128 columns; no group is longer, but whole rows.
+constexpr int UNIT_STEPS = 8;
+constexpr int UNIT_COLS = UNIT_STEPS * STEP_COLS;
+
+// Mirrored by `backend::cuda::params::Matrix`.
+struct Matrix {
+    const uint4* codes;    // [strips][loads of a row][32 lanes]
+    const __half2* scales; // [strips][groups][8]: rows g and g + 8
+    const __half2* mins;   // as scales, or null
+    uint32_t rows;
+    uint32_t cols;
+    uint32_t bits;         // 4, 8 or 16
+    uint32_t group_steps;  // steps that share a scale: 1, 2, 4 or 8
+    uint32_t groups;       // of a row; 1 where a row has one scale
+    uint32_t zero;         // 1024 + zero point, twice, as f16
+};
+static_assert(sizeof(Matrix) == 48, "the host's struct has no other padding");
+
+// Steps in the 16 bytes of a lane.
+template <int BITS>
+constexpr int LOAD_STEPS = 16 / BITS;
+
+// Loads of a row of `cols` columns.
+template <int BITS>
+__device__ __forceinline__ uint32_t row_loads(uint32_t cols) {
+    constexpr uint32_t load_cols = LOAD_STEPS<BITS> * STEP_COLS;
+    return (cols + load_cols - 1) / load_cols;
+}
+
+// A lane's codes of STEPS steps.
+template <int BITS, int STEPS>
+struct Codes {
+    static constexpr int LOADS = STEPS / LOAD_STEPS<BITS>;
+    static_assert(LOADS * LOAD_STEPS<BITS> == STEPS, "whole loads");
+    uint4 loads[LOADS];
+};
+
+// The codes of the steps from `first` on; what lies beyond the row's end is zero. `row` points to the
+// lane's part of the strip's first load.
+template <int BITS, int STEPS>
+__device__ __forceinline__ Codes<BITS, STEPS> load_codes(const uint4* row, uint32_t first, uint32_t loads) {
+    Codes<BITS, STEPS> codes;
+#pragma unroll
+    for (int i = 0; i < codes.LOADS; ++i) {
+        const uint32_t load = first / LOAD_STEPS<BITS> + i;
+        codes.loads[i] = load < loads ? ld_stream(row + load * 32) : make_uint4(0, 0, 0, 0);
+    }
+    return codes;
+}
+
+__device__ __forceinline__ uint32_t subtract(uint32_t a, uint32_t b) {
+    uint32_t d;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+
+// The A operand of one step, without scales.
+template <int BITS, int STEPS>
+__device__ __forceinline__ void step_operand(uint32_t (&a)[4], const Codes<BITS, STEPS>& codes, int step,
+                                             uint32_t zero) {
+    constexpr uint32_t EXPONENT = 0x64006400;
+    const uint4 load = codes.loads[step / LOAD_STEPS<BITS>];
+    const uint32_t words[4] = {load.x, load.y, load.z, load.w};
+    if constexpr (BITS == 16) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = words[i];
+    } else if constexpr (BITS == 8) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t word = words[step % 2 * 2 + i];
+            a[2 * i] = subtract(prmt(word, EXPONENT, 0x5150), zero);
+            a[2 * i + 1] = subtract(prmt(word, EXPONENT, 0x5352), zero);
+        }
+    } else {
+        const uint32_t word = words[step % 4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) a[i] = subtract(and_or(word >> 4 * i, 0x000f000f, EXPONENT), zero);
+    }
+}
+
+}  // namespace ottava

@@ -1,0 +1,211 @@
+// dst = epilogue(norm(src) · matrixᵀ) for up to 32 tokens: the matrix is read once, at the speed of
+// memory; the tokens are the 8 columns of the B operand, so that one to eight cost the same.
+//
+// A block works off strips of 16 rows; its 8 warps take turns at the units of 128 columns, each lane
+// with 16-byte loads straight to registers, and add up their parts in shared memory in a fixed order.
+// Sums of a group are f32, and so is everything after the product.
+//
+// Launch: 256 threads; dynamic shared memory `matmul_few_shared_bytes`; any number of blocks, each
+// takes every gridDim.x-th strip.
+
+#include "common/matmul.cuh"
+
+namespace ottava {
+
+constexpr int FEW_WARPS = 8;
+
+// Activations of a chunk: [tokens][units · 128 + 16]. A row's distance is an odd multiple of 32
+// bytes, so that the 8-byte reads of 16 lanes, from four rows, touch every bank once.
+__device__ __forceinline__ uint32_t activation_stride(uint32_t units) { return units * UNIT_COLS + 16; }
+
+// One warp's part of a strip: the sums over its units of a chunk.
+template <int TILES, int BITS, int GROUP_STEPS>
+__device__ __forceinline__ void strip_part(float (&total)[TILES][4], const Matrix& matrix, uint32_t strip,
+                                           const __half* x, uint32_t stride, uint32_t tokens,
+                                           uint32_t first_unit, uint32_t units) {
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const uint32_t g = lane / 4, t = lane % 4;
+    const uint32_t loads = row_loads<BITS>(matrix.cols);
+    const uint4* row = matrix.codes + static_cast<size_t>(strip) * loads * WARP + lane;
+    const size_t scale_row = static_cast<size_t>(strip) * matrix.groups;
+    constexpr int UNIT_GROUPS = UNIT_STEPS / GROUP_STEPS;
+    const __half* columns[TILES];
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) {
+        // Beyond the last token any will do: nobody reads the result.
+        columns[tile] = x + min(8 * tile + g, tokens - 1) * stride + 4 * t;
+    }
+    for (uint32_t unit = warp; unit < units; unit += FEW_WARPS) {
+        const auto codes = load_codes<BITS, UNIT_STEPS>(row, (first_unit + unit) * UNIT_STEPS, loads);
+        __half2 scales[UNIT_GROUPS], mins[UNIT_GROUPS];
+#pragma unroll
+        for (int group = 0; group < UNIT_GROUPS; ++group) {
+            const uint32_t index = min((first_unit + unit) * UNIT_GROUPS + group, matrix.groups - 1);
+            scales[group] = matrix.scales[(scale_row + index) * 8 + g];
+            if (matrix.mins) mins[group] = matrix.mins[(scale_row + index) * 8 + g];
+        }
+#pragma unroll
+        for (int group = 0; group < UNIT_GROUPS; ++group) {
+            float sums[TILES][4] = {}, ones[TILES][4] = {};
+#pragma unroll
+            for (int i = 0; i < GROUP_STEPS; ++i) {
+                const int step = group * GROUP_STEPS + i;
+                uint32_t a[4];
+                step_operand(a, codes, step, matrix.zero);
+#pragma unroll
+                for (int tile = 0; tile < TILES; ++tile) {
+                    const uint2 pair =
+                        *reinterpret_cast<const uint2*>(columns[tile] + unit * UNIT_COLS + step * STEP_COLS);
+                    const uint32_t b[2] = {pair.x, pair.y};
+                    mma_m16n8k16(sums[tile], a, b);
+                    if (matrix.mins) {
+                        // The sum of the activations, which a group's minimum multiplies.
+                        const uint32_t one[4] = {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
+                        mma_m16n8k16(ones[tile], one, b);
+                    }
+                }
+            }
+            const float2 scale = __half22float2(scales[group]);
+#pragma unroll
+            for (int tile = 0; tile < TILES; ++tile) {
+                total[tile][0] = fmaf(sums[tile][0], scale.x, total[tile][0]);
+                total[tile][1] = fmaf(sums[tile][1], scale.x, total[tile][1]);
+                total[tile][2] = fmaf(sums[tile][2], scale.y, total[tile][2]);
+                total[tile][3] = fmaf(sums[tile][3], scale.y, total[tile][3]);
+                if (matrix.mins) {
+                    const float2 min = __half22float2(mins[group]);
+                    total[tile][0] = fmaf(ones[tile][0], min.x, total[tile][0]);
+                    total[tile][1] = fmaf(ones[tile][1], min.x, total[tile][1]);
+                    total[tile][2] = fmaf(ones[tile][2], min.y, total[tile][2]);
+                    total[tile][3] = fmaf(ones[tile][3], min.y, total[tile][3]);
+                }
+            }
+        }
+    }
+}
+
+// The table of formats: a row for each that a matrix may have.
+template <int TILES>
+__device__ __forceinline__ void any_strip_part(float (&total)[TILES][4], const Matrix& matrix, uint32_t strip,
+                                               const __half* x, uint32_t stride, uint32_t tokens,
+                                               uint32_t first_unit, uint32_t units) {
+#define OTTAVA_FORMAT(BITS, STEPS)                                                                       \
+    case BITS * 16 + STEPS:                                                                              \
+        strip_part<TILES, BITS, STEPS>(total, matrix, strip, x, stride, tokens, first_unit, units);      \
+        break
+    switch (matrix.bits * 16 + matrix.group_steps) {
+        OTTAVA_FORMAT(4, 1);
+        OTTAVA_FORMAT(4, 2);
+        OTTAVA_FORMAT(4, 4);
+        OTTAVA_FORMAT(4, 8);
+        OTTAVA_FORMAT(8, 1);
+        OTTAVA_FORMAT(8, 2);
+        OTTAVA_FORMAT(8, 4);
+        OTTAVA_FORMAT(8, 8);
+        OTTAVA_FORMAT(16, 8);
+    }
+#undef OTTAVA_FORMAT
+}
+
+// Shared memory of a block, in this order.
+template <int TILES>
+struct FewShared {
+    float parts[FEW_WARPS][STRIP_ROWS][8 * TILES];
+    RowScale scales[8 * TILES];
+    // then the activations
+};
+
+// The activations of a chunk as f16, and at its first use each row's scale.
+template <int TILES>
+__device__ __forceinline__ void stage(FewShared<TILES>& shared, __half* x, const MatmulParams& p,
+                                      uint32_t first_unit, uint32_t units, bool first_time) {
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const uint32_t stride = activation_stride(p.chunk_units), first = first_unit * UNIT_COLS;
+    for (uint32_t token = warp; token < p.tokens; token += FEW_WARPS) {
+        const float* row = p.src + static_cast<size_t>(token) * p.cols;
+        const RowScale scale = first_time ? row_scale(row, p.norm, p.eps, p.cols) : shared.scales[token];
+        if (lane == 0) shared.scales[token] = scale;
+        for (uint32_t i = lane; i < units * UNIT_COLS; i += WARP) {
+            const uint32_t col = first + i;
+            float value = 0.0f;
+            if (col < p.cols) value = row[col] * scale.factor * (p.norm ? p.norm[col] : 1.0f);
+            x[token * stride + i] = __float2half_rn(value);
+        }
+    }
+}
+
+template <int TILES>
+__device__ __forceinline__ void matmul_few(const MatmulParams& p) {
+    extern __shared__ __align__(16) uint8_t memory[];
+    auto& shared = *reinterpret_cast<FewShared<TILES>*>(memory);
+    auto* x = reinterpret_cast<__half*>(memory + sizeof(FewShared<TILES>));
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const uint32_t g = lane / 4, t = lane % 4;
+    const uint32_t stride = activation_stride(p.chunk_units);
+    const uint32_t all_units = (p.cols + UNIT_COLS - 1) / UNIT_COLS;
+    const bool whole = p.chunk_units >= all_units;
+
+    wait_for_predecessor();
+    for (uint32_t strip = blockIdx.x; strip < p.strips; strip += gridDim.x) {
+        uint32_t index = 0;
+        while (index + 1 < p.product_count && strip >= p.products[index + 1].first_strip) ++index;
+        const Product& product = p.products[index];
+        const uint32_t own_strip = strip - product.first_strip;
+        const int matrices = product.epilogue == Epilogue::Gated ? 2 : 1;
+        float kept[(STRIP_ROWS * 8 * TILES + 255) / 256];
+        for (int which = 0; which < matrices; ++which) {
+            const Matrix& matrix = which == 0 ? product.matrix : product.up;
+            float total[TILES][4] = {};
+            for (uint32_t unit = 0; unit < all_units; unit += p.chunk_units) {
+                const uint32_t units = min(p.chunk_units, all_units - unit);
+                const bool first_time = strip == blockIdx.x && which == 0 && unit == 0;
+                if (first_time || !whole) {
+                    __syncthreads();
+                    stage(shared, x, p, unit, units, first_time);
+                    __syncthreads();
+                }
+                any_strip_part<TILES>(total, matrix, own_strip, x, stride, p.tokens, unit, units);
+            }
+#pragma unroll
+            for (int tile = 0; tile < TILES; ++tile) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    shared.parts[warp][g + i / 2 * 8][8 * tile + 2 * t + i % 2] = total[tile][i];
+            }
+            __syncthreads();
+#pragma unroll
+            for (int slot = 0; slot < sizeof(kept) / sizeof(float); ++slot) {
+                const uint32_t element = slot * FEW_WARPS * WARP + threadIdx.x;
+                const uint32_t row = element % STRIP_ROWS, token = element / STRIP_ROWS;
+                if (token >= p.tokens) continue;
+                float y = 0.0f;
+#pragma unroll
+                for (int part = 0; part < FEW_WARPS; ++part) y += shared.parts[part][row][token];
+                y *= shared.scales[token].inverse;
+                const uint32_t out = own_strip * STRIP_ROWS + row;
+                if (which + 1 == matrices && out < matrix.rows) {
+                    if (matrices == 2)
+                        finish(product, token, out, kept[slot], y);
+                    else
+                        finish(product, token, out, y, 0.0f);
+                }
+                kept[slot] = y;
+            }
+            __syncthreads();
+        }
+    }
+    release_dependents();
+}
+
+}  // namespace ottava
+
+// The last argument is how many blocks must fit an SM: registers bound them.
+#define OTTAVA_MATMUL_FEW(NAME, TILES, BLOCKS)                                                       \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                        \
+        NAME(const __grid_constant__ ottava::MatmulParams p) {                                       \
+        ottava::matmul_few<TILES>(p);                                                                \
+    }
+OTTAVA_MATMUL_FEW(matmul_few_8, 1, 2)
+OTTAVA_MATMUL_FEW(matmul_few_16, 2, 2)
+OTTAVA_MATMUL_FEW(matmul_few_32, 4, 1)
+#undef OTTAVA_MATMUL_FEW
