@@ -1,0 +1,222 @@
+//! The kernels' parameters, field for field as in `kernels-cu/`: the structs there name the ones here.
+//! Sizes are asserted on both sides. Pointers are device addresses.
+
+/// A device address.
+pub(super) type Address = u64;
+
+macro_rules! mirrored {
+    ($($(#[$doc:meta])* struct $name:ident [$bytes:literal] { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default)]
+        pub(super) struct $name {
+            $($(#[$field_doc])* pub(super) $field: $type,)*
+        }
+        const _: () = assert!(size_of::<$name>() == $bytes, "as in kernels-cu");
+    )*};
+}
+
+mirrored! {
+    /// `matrix.cuh`.
+    struct Matrix [48] {
+        codes: Address,
+        scales: Address,
+        mins: Address,
+        rows: u32,
+        cols: u32,
+        bits: u32,
+        group_steps: u32,
+        groups: u32,
+        zero: u32,
+    }
+
+    /// `matmul.cuh`.
+    struct Product [128] {
+        matrix: Matrix,
+        up: Matrix,
+        bias: Address,
+        dst: Address,
+        first_strip: u32,
+        epilogue: u32,
+        activation: u32,
+        unused: u32,
+    }
+
+    /// `matmul.cuh`.
+    struct Matmul [576] {
+        src: Address,
+        norm: Address,
+        eps: f32,
+        tokens: u32,
+        cols: u32,
+        strips: u32,
+        product_count: u32,
+        chunk_units: u32,
+        halves: Address,
+        inverse: Address,
+        half_cols: u32,
+        unused: u32,
+        products: [Product; PRODUCTS_MAX],
+    }
+
+    /// `activations.cu`.
+    struct Activations [48] {
+        src: Address,
+        norm: Address,
+        halves: Address,
+        inverse: Address,
+        eps: f32,
+        tokens: u32,
+        cols: u32,
+        half_cols: u32,
+    }
+
+    /// `rms_norm.cu`.
+    struct RmsNorm [40] {
+        dst: Address,
+        src: Address,
+        weight: Address,
+        eps: f32,
+        cols: u32,
+        add: u32,
+        unused: u32,
+    }
+
+    /// `kv.cuh`.
+    struct KvLayer [32] {
+        base: Address,
+        page_bytes: u64,
+        kv_heads: u32,
+        head_dim: u32,
+        dtype: u32,
+        scale_groups: u32,
+    }
+
+    /// `kv.cuh`.
+    struct Step [56] {
+        tokens: Address,
+        positions: Address,
+        sequence_of: Address,
+        sequences: Address,
+        pages: Address,
+        outputs: Address,
+        counts: Address,
+    }
+
+    /// `kv.cuh`.
+    struct Sequence [24] {
+        rows_start: u32,
+        rows_end: u32,
+        pages_start: u32,
+        pages_end: u32,
+        window: u32,
+        sinks: u32,
+    }
+
+    /// `kv_append.cu`.
+    struct KvAppend [160] {
+        step: Step,
+        kv: KvLayer,
+        q: Address,
+        k: Address,
+        v: Address,
+        q_norm: Address,
+        k_norm: Address,
+        angles: Address,
+        q_eps: f32,
+        k_eps: f32,
+        query_heads: u32,
+        angle_cols: u32,
+        interleaved: u32,
+        unused: u32,
+    }
+
+    /// `attention.cuh`.
+    struct Attention [160] {
+        step: Step,
+        kv: KvLayer,
+        dst: Address,
+        q: Address,
+        partial: Address,
+        arrived: Address,
+        scale: f32,
+        soft_cap: f32,
+        window: u32,
+        query_heads: u32,
+        heads_a_chunk: u32,
+        splits: u32,
+        unused: u32,
+        padding: u32,
+        tiles: Address,
+    }
+
+    /// `elementwise.cu`.
+    struct Unary [32] {
+        dst: Address,
+        src: Address,
+        count: u64,
+        function: u32,
+        argument: f32,
+    }
+
+    /// `elementwise.cu`.
+    struct Binary [48] {
+        dst: Address,
+        a: Address,
+        b: Address,
+        count: u64,
+        b_count: u64,
+        multiply: u32,
+        unused: u32,
+    }
+
+    /// `rows.cu`.
+    struct Embed [120] {
+        step: Step,
+        table: Matrix,
+        dst: Address,
+        scale: f32,
+        unused: u32,
+    }
+
+    /// `rows.cu`.
+    struct Gather [80] {
+        step: Step,
+        dst: Address,
+        src: Address,
+        cols: u32,
+        unused: u32,
+    }
+
+    /// `rows.cu`.
+    struct Rows [24] {
+        dst: Address,
+        src: Address,
+        rows: u32,
+        cols: u32,
+    }
+
+    /// `rope.cu`.
+    struct RopeAngles [80] {
+        step: Step,
+        dst: Address,
+        inv_freq: Address,
+        magnitude: f32,
+        half: u32,
+    }
+
+    /// `rope.cu`.
+    struct Rope [40] {
+        x: Address,
+        angles: Address,
+        tokens: u32,
+        cols: u32,
+        head_dim: u32,
+        half: u32,
+        interleaved: u32,
+        unused: u32,
+    }
+}
+
+/// Products of a launch at most.
+pub(super) const PRODUCTS_MAX: usize = 4;
