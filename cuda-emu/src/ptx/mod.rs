@@ -95,6 +95,8 @@ pub(crate) enum Statement<'a> {
     Registers(Type, Vec<(&'a str, Option<u32>)>),
     Variable(Variable<'a>),
     Label(&'a str),
+    /// `.branchtargets` of the label before: the labels that `brx.idx` chooses from.
+    Targets(Vec<&'a str>),
     /// `.loc`: where the following instructions come from.
     Source(Source),
     Instruction(Instruction<'a>),

@@ -406,6 +406,14 @@ impl<'a> Parser<'a> {
             statements.push(Statement::Source(self.source()?));
         } else if word == ".pragma" {
             self.skip_to_semicolon();
+        } else if word == ".branchtargets" {
+            self.at += 1;
+            let mut labels = vec![self.word()?];
+            while self.accept(',') {
+                labels.push(self.word()?);
+            }
+            self.expect(';')?;
+            statements.push(Statement::Targets(labels));
         } else if word == ".reg" || word.starts_with(".reg.") {
             self.at += 1;
             let rest = word.strip_prefix(".reg").filter(|r| !r.is_empty());
