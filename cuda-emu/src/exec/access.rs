@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use super::isa::Isa;
 use super::lanes::{LANES, Lane, Registers, lanes_of, mask_of};
 use super::trap::{Step, trap_at};
 use super::warp::Warp;
@@ -330,13 +331,13 @@ fn fetch<T: Memory>(r: &Registers, tagged: Slot) -> [T; LANES] {
 
 /// Runs a load.
 #[inline(always)]
-pub(super) fn load(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], space: Space, ty: Type, mask: u32) -> Step<()> {
+pub(super) fn load<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], space: Space, ty: Type, mask: u32) -> Step<()> {
     let from = addresses(&warp.registers, i.a, i.c != 0, i.imm);
     by_space(space, from, mask, |space, from, mask| match ty.bytes() {
-        1 => load_as::<u8>(env, warp, lists, space, ty, from, mask),
-        2 => load_as::<u16>(env, warp, lists, space, ty, from, mask),
-        4 => load_as::<u32>(env, warp, lists, space, ty, from, mask),
-        _ => load_as::<u64>(env, warp, lists, space, ty, from, mask),
+        1 => I::run(#[inline(always)] || load_as::<u8>(env, warp, lists, space, ty, from, mask)),
+        2 => I::run(#[inline(always)] || load_as::<u16>(env, warp, lists, space, ty, from, mask)),
+        4 => I::run(#[inline(always)] || load_as::<u32>(env, warp, lists, space, ty, from, mask)),
+        _ => I::run(#[inline(always)] || load_as::<u64>(env, warp, lists, space, ty, from, mask)),
     })
 }
 
@@ -408,13 +409,13 @@ pub(super) fn check_local(address: u64, bytes: u32, length: usize, access: &'sta
 
 /// Runs a store.
 #[inline(always)]
-pub(super) fn store(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], space: Space, ty: Type, mask: u32) -> Step<()> {
+pub(super) fn store<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], space: Space, ty: Type, mask: u32) -> Step<()> {
     let to = addresses(&warp.registers, i.a, i.c != 0, i.imm);
     by_space(space, to, mask, |space, to, mask| match ty.bytes() {
-        1 => store_as::<u8>(env, warp, lists, space, to, mask),
-        2 => store_as::<u16>(env, warp, lists, space, to, mask),
-        4 => store_as::<u32>(env, warp, lists, space, to, mask),
-        _ => store_as::<u64>(env, warp, lists, space, to, mask),
+        1 => I::run(#[inline(always)] || store_as::<u8>(env, warp, lists, space, to, mask)),
+        2 => I::run(#[inline(always)] || store_as::<u16>(env, warp, lists, space, to, mask)),
+        4 => I::run(#[inline(always)] || store_as::<u32>(env, warp, lists, space, to, mask)),
+        _ => I::run(#[inline(always)] || store_as::<u64>(env, warp, lists, space, to, mask)),
     })
 }
 

@@ -5,6 +5,7 @@
 //! `cos`, `tanh` and `rsqrt` have only `.approx` forms: here they are the host's functions, within
 //! a unit or so of the exact value. Compare results with a tolerance.
 
+use super::isa::Isa;
 use super::lanes::{Registers, map1, map2, map3};
 use super::number::{add_odd, fma_odd, to_f32};
 use crate::decode::{FloatMode, FloatOp, Inst, Rounding};
@@ -14,13 +15,13 @@ const NAN: f32 = f32::from_bits(0x7fff_ffff);
 
 /// Runs a floating instruction.
 #[inline(always)]
-pub(super) fn float(r: &mut Registers, i: &Inst, op: FloatOp, mode: FloatMode, mask: u32) {
+pub(super) fn float<I: Isa>(r: &mut Registers, i: &Inst, op: FloatOp, mode: FloatMode, mask: u32) {
     if mode.double {
-        double(r, i, op, mask);
+        I::run(#[inline(always)] || double(r, i, op, mask));
     } else if mode.rounding == Rounding::Nearest && !mode.ftz && !mode.sat {
-        single(r, i, op, mask);
+        I::run(#[inline(always)] || single(r, i, op, mask));
     } else {
-        modified(r, i, op, mode, mask);
+        I::run(#[inline(always)] || modified(r, i, op, mode, mask));
     }
 }
 

@@ -3,6 +3,7 @@
 //! What PTX leaves open: division by zero gives all ones, and the remainder the dividend, as cards
 //! do.
 
+use super::isa::Isa;
 use super::lanes::{LANES, Lane, Registers, map1, map2, map3};
 use crate::decode::{BitOp, Inst, IntOp, IntType, PrmtMode, Slot};
 
@@ -85,14 +86,14 @@ int! {
 
 /// Runs an integer instruction.
 #[inline(always)]
-pub(super) fn int(r: &mut Registers, i: &Inst, lists: &[Slot], op: IntOp, ty: IntType, mask: u32) {
+pub(super) fn int<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], op: IntOp, ty: IntType, mask: u32) {
     match ty {
-        IntType::U16 => typed::<u16>(r, i, lists, op, mask),
-        IntType::S16 => typed::<i16>(r, i, lists, op, mask),
-        IntType::U32 => typed::<u32>(r, i, lists, op, mask),
-        IntType::S32 => typed::<i32>(r, i, lists, op, mask),
-        IntType::U64 => typed::<u64>(r, i, lists, op, mask),
-        IntType::S64 => typed::<i64>(r, i, lists, op, mask),
+        IntType::U16 => I::run(#[inline(always)] || typed::<u16>(r, i, lists, op, mask)),
+        IntType::S16 => I::run(#[inline(always)] || typed::<i16>(r, i, lists, op, mask)),
+        IntType::U32 => I::run(#[inline(always)] || typed::<u32>(r, i, lists, op, mask)),
+        IntType::S32 => I::run(#[inline(always)] || typed::<i32>(r, i, lists, op, mask)),
+        IntType::U64 => I::run(#[inline(always)] || typed::<u64>(r, i, lists, op, mask)),
+        IntType::S64 => I::run(#[inline(always)] || typed::<i64>(r, i, lists, op, mask)),
     }
 }
 

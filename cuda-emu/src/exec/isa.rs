@@ -4,7 +4,8 @@
 
 use super::lanes::LANES;
 use super::number::F16;
-use super::warp::{self, Pause, Step, Warp};
+use super::trap::Step;
+use super::warp::{self, Pause, Warp};
 use super::Env;
 use crate::decode::Rounding;
 
@@ -14,6 +15,9 @@ pub(super) trait Isa {
     fn widen(halves: &[u16; LANES]) -> [f32; LANES];
     /// f32 to f16, to nearest even.
     fn narrow(values: &[f32; LANES]) -> [u16; LANES];
+    /// Runs a piece of work with this version's instructions: as a function of its own, because one
+    /// function with all loops takes the compiler forever. The closure must be `#[inline(always)]`.
+    fn run<R>(work: impl FnOnce() -> R) -> R;
 }
 
 /// Runs a warp until it pauses.
@@ -49,6 +53,11 @@ impl Isa for Portable {
     #[inline(always)]
     fn narrow(values: &[f32; LANES]) -> [u16; LANES] {
         values.map(|value| F16.encode(f64::from(value), Rounding::Nearest, false) as u16)
+    }
+
+    #[inline(never)]
+    fn run<R>(work: impl FnOnce() -> R) -> R {
+        work()
     }
 }
 
@@ -92,6 +101,18 @@ mod x86 {
             }
             halves
         }
+
+        #[inline(always)]
+        fn run<R>(work: impl FnOnce() -> R) -> R {
+            // SAFETY: this version runs only where the features are there.
+            unsafe { with_features(work) }
+        }
+    }
+
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
+    fn with_features<R>(work: impl FnOnce() -> R) -> R {
+        work()
     }
 
     pub(super) fn run(env: &mut Env, warp: &mut Warp) -> Step<Pause> {

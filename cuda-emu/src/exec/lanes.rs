@@ -60,8 +60,14 @@ pub(super) trait Lane: Copy + Default {
 fn blend<T: Copy>(target: &mut [T; LANES], values: [T; LANES], mask: u32) {
     if mask == u32::MAX {
         *target = values;
-        return;
+    } else {
+        blend_some(target, &values, mask);
     }
+}
+
+/// Apart from the loops, of which there are hundreds: they stay short.
+#[inline(never)]
+fn blend_some<T: Copy>(target: &mut [T; LANES], values: &[T; LANES], mask: u32) {
     for lane in 0..LANES {
         target[lane] = if mask >> lane & 1 != 0 { values[lane] } else { target[lane] };
     }

@@ -57,6 +57,7 @@ fn compare_values<T: Copy + PartialOrd>(a: [T; LANES], b: [T; LANES], cmp: Cmp) 
             mask_of(|lane| f(a[lane], b[lane]))
         }};
     }
+    // Unordered comparisons are the opposites of ordered ones; `>` is `<` the other way round.
     match cmp {
         Cmp::Eq => holds!(|a: T, b: T| a == b),
         // False for NaN, unlike `!=`: an ordered comparison.
@@ -65,20 +66,23 @@ fn compare_values<T: Copy + PartialOrd>(a: [T; LANES], b: [T; LANES], cmp: Cmp) 
         Cmp::Le => holds!(|a: T, b: T| a <= b),
         Cmp::Gt => holds!(|a: T, b: T| a > b),
         Cmp::Ge => holds!(|a: T, b: T| a >= b),
-        Cmp::Equ => !holds!(|a: T, b: T| a < b || a > b),
-        Cmp::Neu => holds!(|a: T, b: T| a != b),
-        Cmp::Ltu => !holds!(|a: T, b: T| a >= b),
-        Cmp::Leu => !holds!(|a: T, b: T| a > b),
-        Cmp::Gtu => !holds!(|a: T, b: T| a <= b),
-        Cmp::Geu => !holds!(|a: T, b: T| a < b),
-        Cmp::Num => holds!(|a: T, b: T| a <= b || a > b),
-        Cmp::Nan => !holds!(|a: T, b: T| a <= b || a > b),
+        _ => holds!(|a: T, b: T| a <= b || a > b),
     }
 }
 
 /// Lanes where the comparison of a type holds; for packed halves, of the low and the high ones.
 #[inline(always)]
 fn compare<I: Isa>(r: &Registers, i: &Inst, cmp: Cmp, ty: Type) -> (u32, u32) {
+    let (cmp, opposite) = match cmp {
+        Cmp::Equ => (Cmp::Ne, u32::MAX),
+        Cmp::Neu => (Cmp::Eq, u32::MAX),
+        Cmp::Ltu => (Cmp::Ge, u32::MAX),
+        Cmp::Leu => (Cmp::Gt, u32::MAX),
+        Cmp::Gtu => (Cmp::Le, u32::MAX),
+        Cmp::Geu => (Cmp::Lt, u32::MAX),
+        Cmp::Nan => (Cmp::Num, u32::MAX),
+        ordered => (ordered, 0),
+    };
     let halves = |bf16: bool, shift: u32| {
         compare_values(widened::<I>(r, i.a, bf16, shift), widened::<I>(r, i.b, bf16, shift), cmp)
     };
@@ -96,11 +100,11 @@ fn compare<I: Isa>(r: &Registers, i: &Inst, cmp: Cmp, ty: Type) -> (u32, u32) {
         Type::S16 => compared::<i16>(r, i, cmp),
         Type::F16 => halves(false, 0),
         Type::Bf16 => halves(true, 0),
-        Type::F16x2 => return (halves(false, 0), halves(false, 16)),
-        Type::Bf16x2 => return (halves(true, 0), halves(true, 16)),
+        Type::F16x2 => return (halves(false, 0) ^ opposite, halves(false, 16) ^ opposite),
+        Type::Bf16x2 => return (halves(true, 0) ^ opposite, halves(true, 16) ^ opposite),
         _ => compared::<u16>(r, i, cmp),
     };
-    (one, !one)
+    (one ^ opposite, !one ^ opposite)
 }
 
 #[inline(always)]
@@ -115,7 +119,7 @@ fn combined(bits: u32, with: u32, combine: Combine) -> u32 {
 
 #[inline(always)]
 pub(super) fn setp<I: Isa>(r: &mut Registers, i: &Inst, cmp: Cmp, ty: Type, combine: Combine, mask: u32) {
-    let (first, second) = compare::<I>(r, i, cmp, ty);
+    let (first, second) = I::run(#[inline(always)] || compare::<I>(r, i, cmp, ty));
     let with = r.pred(i.c, i.imm >> 32 & 1 != 0);
     r.put_pred(i.d, combined(first, with, combine), mask);
     r.put_pred(i.imm as u32, combined(second, with, combine), mask);
@@ -123,7 +127,7 @@ pub(super) fn setp<I: Isa>(r: &mut Registers, i: &Inst, cmp: Cmp, ty: Type, comb
 
 #[inline(always)]
 pub(super) fn set<I: Isa>(r: &mut Registers, i: &Inst, cmp: Cmp, ty: Type, combine: Combine, float: bool, mask: u32) {
-    let (low, high) = compare::<I>(r, i, cmp, ty);
+    let (low, high) = I::run(#[inline(always)] || compare::<I>(r, i, cmp, ty));
     let with = r.pred(i.c, i.imm >> 32 & 1 != 0);
     let (low, high) = (combined(low, with, combine), combined(high, with, combine));
     // The result of packed halves is packed halves; that of others has the destination's size.

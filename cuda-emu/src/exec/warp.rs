@@ -79,6 +79,8 @@ pub(super) struct Warp {
     pub(super) accumulators: Accumulators,
     /// Generation of the cluster's barrier when the warp arrived there.
     pub(super) cluster_generation: u32,
+    /// Lanes that have come to a reducing barrier and have yet to take its result.
+    pub(super) reduced: u32,
     /// Lanes that let others run first.
     yielded: u32,
     /// Fragments that waited for lanes have been tried again, and nothing else can run.
@@ -98,6 +100,7 @@ impl Warp {
             copies: asynchronous::Copies::default(),
             accumulators: Accumulators::default(),
             cluster_generation: 0,
+            reduced: 0,
             yielded: 0,
             desperate: false,
             turn_instructions: 0,
@@ -111,7 +114,7 @@ impl Warp {
         self.local.fill(0xff);
         self.copies.clear();
         self.accumulators.clear();
-        (self.cluster_generation, self.yielded, self.desperate) = (0, 0, false);
+        (self.cluster_generation, self.reduced, self.yielded, self.desperate) = (0, 0, 0, false);
     }
 
     pub(super) fn done(&self) -> bool {
@@ -222,27 +225,30 @@ fn run_fragment<I: Isa>(env: &mut Env, warp: &mut Warp, index: usize, limit: u32
             continue;
         }
         let lists = &program.lists[i.list as usize..i.list as usize + i.list_len as usize];
-        let r = &mut warp.registers;
         env.trap_pc = pc;
+        if warp.accumulators.busy() {
+            wgmma::check_untouched(env, warp, pc)?;
+        }
+        let r = &mut warp.registers;
         let flow = match i.op {
             Op::Nop => Flow::Next,
             Op::Mov32 => plain(select::mov::<u32>(r, i, mask)),
             Op::Mov64 => plain(select::mov::<u64>(r, i, mask)),
-            Op::Int(op, ty) => plain(int::int(r, i, lists, op, ty, mask)),
-            Op::Bits(op) => plain(int::bits(r, i, op, mask)),
-            Op::Float(op, mode) => plain(float::float(r, i, op, mode, mask)),
-            Op::Half(op, mode) => plain(half::half::<I>(r, i, op, mode, mask)),
-            Op::Convert(c) => plain(convert::convert::<I>(r, i, c, mask)),
-            Op::ConvertPair(c) => plain(convert::convert_pair::<I>(r, i, c, mask)),
+            Op::Int(op, ty) => plain(int::int::<I>(r, i, lists, op, ty, mask)),
+            Op::Bits(op) => plain(I::run(#[inline(always)] || int::bits(r, i, op, mask))),
+            Op::Float(op, mode) => plain(float::float::<I>(r, i, op, mode, mask)),
+            Op::Half(op, mode) => plain(I::run(#[inline(always)] || half::half::<I>(r, i, op, mode, mask))),
+            Op::Convert(c) => plain(I::run(#[inline(always)] || convert::convert::<I>(r, i, c, mask))),
+            Op::ConvertPair(c) => plain(I::run(#[inline(always)] || convert::convert_pair::<I>(r, i, c, mask))),
             Op::Setp(cmp, ty, combine) => plain(select::setp::<I>(r, i, cmp, ty, combine, mask)),
-            Op::Set(cmp, ty, combine, float) => plain(select::set::<I>(r, i, cmp, ty, combine, float, mask)),
+            Op::Set(cmp, ty, combine, float) => plain(I::run(#[inline(always)] || select::set::<I>(r, i, cmp, ty, combine, float, mask))),
             Op::Select32 => plain(select::select::<u32>(r, i, mask)),
             Op::Select64 => plain(select::select::<u64>(r, i, mask)),
             Op::Slct(wide, float) => plain(select::slct(r, i, wide, float, mask)),
             Op::Pred(op) => plain(select::predicate(r, i, op, mask)),
             Op::Testp(double) => plain(select::testp(r, i, double, mask)),
-            Op::Pack { bits } => plain(select::pack(r, i, lists, bits, mask)),
-            Op::Unpack { bits } => plain(select::unpack(r, i, lists, bits, mask)),
+            Op::Pack { bits } => plain(I::run(#[inline(always)] || select::pack(r, i, lists, bits, mask))),
+            Op::Unpack { bits } => plain(I::run(#[inline(always)] || select::unpack(r, i, lists, bits, mask))),
             Op::ToGeneric(space) => plain(select::offset(r, i, window(space), mask)),
             Op::FromGeneric(space) => plain(select::offset(r, i, window(space).wrapping_neg(), mask)),
             Op::Branch | Op::BranchIndex | Op::Exit => {
@@ -257,15 +263,23 @@ fn run_fragment<I: Isa>(env: &mut Env, warp: &mut Warp, index: usize, limit: u32
                 return Ok(None);
             }
             Op::Trap => return trap(FaultKind::Trap),
+            Op::Mma(kind) => {
+                I::run(#[inline(always)] || matrix::mma::<I>(env, warp, lists, kind, mask))?;
+                Flow::Next
+            }
+            Op::Wgmma(_) | Op::WgmmaFence | Op::WgmmaCommit | Op::WgmmaWait => {
+                I::run(#[inline(always)] || wgmma::wgmma::<I>(env, warp, i, lists, mask))?;
+                Flow::Next
+            }
             Op::Load(space, ty) => {
-                access::load(env, warp, i, lists, space, ty, mask)?;
+                access::load::<I>(env, warp, i, lists, space, ty, mask)?;
                 Flow::Next
             }
             Op::Store(space, ty) => {
-                access::store(env, warp, i, lists, space, ty, mask)?;
+                access::store::<I>(env, warp, i, lists, space, ty, mask)?;
                 Flow::Next
             }
-            _ => rare::<I>(env, warp, pc, active, mask)?,
+            _ => rare(env, warp, pc, active, mask)?,
         };
         let (next, wait, pause) = match flow {
             Flow::Next => {
@@ -335,6 +349,9 @@ fn leave(env: &mut Env, warp: &mut Warp, index: usize, pc: u32, rest: u32, targe
         env.events += 1;
         env.blocks[warp.block].alive -= mask.count_ones();
         barrier::after_exit(env, warp);
+        if warp.done() {
+            asynchronous::send_all(env, warp);
+        }
     }
     // Lanes that others wait for may have gone.
     warp.desperate = false;
@@ -346,7 +363,7 @@ fn leave(env: &mut Env, warp: &mut Warp, index: usize, pc: u32, rest: u32, targe
 
 /// Instructions that are rare, or long enough that one more call does not matter.
 #[inline(never)]
-fn rare<I: Isa>(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step<Flow> {
+fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step<Flow> {
     let program = env.program;
     let i = &program.code[pc as usize];
     let lists = &program.lists[i.list as usize..i.list as usize + i.list_len as usize];
@@ -382,7 +399,6 @@ fn rare<I: Isa>(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32)
         }
         Op::ActiveMask => u32::put(&mut warp.registers, i.d, [mask; 32], mask),
         Op::Ldmatrix { .. } | Op::Stmatrix { .. } => matrix::access(env, warp, i, lists, mask)?,
-        Op::Mma(kind) => matrix::mma(env, warp, lists, kind, mask)?,
         Op::CpAsync { .. } | Op::CpCommit | Op::CpWait | Op::CpWaitAll | Op::CpArrive { .. } => {
             asynchronous::copy(env, warp, i, mask)?;
         }
@@ -396,7 +412,6 @@ fn rare<I: Isa>(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32)
         | Op::MbarrierCompleteTx
         | Op::MbarrierWait { .. }
         | Op::MbarrierPending => return mbarrier::mbarrier(env, warp, i, mask),
-        Op::Wgmma(_) | Op::WgmmaFence | Op::WgmmaCommit | Op::WgmmaWait => wgmma::wgmma::<I>(env, warp, i, lists, mask)?,
         Op::Printf => print::printf(env, warp, lists, mask)?,
         Op::AssertFail => print::assert_fail(env, warp, lists, mask)?,
         _ => {}
