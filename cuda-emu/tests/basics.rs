@@ -20,11 +20,20 @@ fn kernel(body: &str) -> String {
     )
 }
 
-fn run(device: &Device, body: &str, threads: u32, a: u64, b: u64) -> Result<cuda_emu::LaunchStats, LaunchError> {
+fn run(
+    device: &Device,
+    body: &str,
+    threads: u32,
+    a: u64,
+    b: u64,
+) -> Result<cuda_emu::LaunchStats, LaunchError> {
     let module = Module::load(device, &kernel(body)).unwrap();
     let kernel = module.kernel("k").unwrap();
     let params = [a.to_le_bytes(), b.to_le_bytes()].concat();
-    launch(device, &Launch { dynamic_shared_bytes: 4096, ..Launch::new(&kernel, [1, 1, 1], [threads, 1, 1], &params) })
+    launch(
+        device,
+        &Launch { dynamic_shared_bytes: 4096, ..Launch::new(&kernel, [1, 1, 1], [threads, 1, 1], &params) },
+    )
 }
 
 fn fault(device: &Device, body: &str, threads: u32, a: u64) -> cuda_emu::Fault {
@@ -82,7 +91,13 @@ fn warps_meet_at_barriers() {
     }
     let without = body.replace("bar.sync 0;", "");
     let found = fault(&device, &without, 128, out);
-    assert!(matches!(found.kind, FaultKind::Race { access: "read", other_access: "write", .. } | FaultKind::Uninitialised { .. }), "{found}");
+    assert!(
+        matches!(
+            found.kind,
+            FaultKind::Race { access: "read", other_access: "write", .. } | FaultKind::Uninitialised { .. }
+        ),
+        "{found}"
+    );
 }
 
 #[test]
@@ -94,7 +109,8 @@ fn accesses_out_of_bounds_are_found() {
     assert_eq!((found.warp, found.lane, found.address), (1, Some(31), Some(out + 252)));
     let found = fault(&device, "ld.global.u32 %r2, [%rd4+2];", 32, out);
     assert!(matches!(&found.kind, FaultKind::Misaligned { .. }), "{found}");
-    let found = fault(&device, "ld.global.u32 %r2, [%rd4];", 32, out);
+    let fresh = device.memory().alloc(128).unwrap();
+    let found = fault(&device, "ld.global.u32 %r2, [%rd4];", 32, fresh);
     assert!(matches!(&found.kind, FaultKind::Uninitialised { .. }), "{found}");
     device.memory().free(out).unwrap();
     let found = fault(&device, "st.global.u32 [%rd4], %r1;", 32, out);
@@ -107,10 +123,14 @@ fn accesses_out_of_bounds_are_found() {
 fn barriers_and_collectives_that_not_all_reach_are_found() {
     let device = device();
     let found = fault(&device, "setp.lt.u32 %p1, %r1, 20; @%p1 bar.sync 0;", 32, 0);
-    assert!(matches!(&found.kind, FaultKind::Divergent { needed: u32::MAX, present: 0xf_ffff, .. }), "{found}");
+    assert!(
+        matches!(&found.kind, FaultKind::Divergent { needed: u32::MAX, present: 0xf_ffff, .. }),
+        "{found}"
+    );
     let found = fault(&device, "setp.lt.u32 %p1, %r1, 32; @%p1 bra L; bar.sync 1; L: bar.sync 0;", 64, 0);
     assert!(matches!(&found.kind, FaultKind::Deadlock { .. }), "{found}");
-    let found = fault(&device, "setp.lt.u32 %p1, %r1, 7; @%p1 shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;", 32, 0);
+    let found =
+        fault(&device, "setp.lt.u32 %p1, %r1, 7; @%p1 shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;", 32, 0);
     assert!(matches!(&found.kind, FaultKind::Divergent { .. }), "{found}");
 }
 
@@ -151,5 +171,8 @@ fn unknown_instructions_are_named() {
     let device = device();
     let module = Module::load(&device, &kernel("frobnicate.u32 %r1, %r2;")).unwrap();
     let problem = module.kernel("k").unwrap_err();
-    assert_eq!((problem.kernel.as_str(), problem.text.as_str(), problem.line), ("k", "frobnicate.u32 %r1, %r2;", 10));
+    assert_eq!(
+        (problem.kernel.as_str(), problem.text.as_str(), problem.line),
+        ("k", "frobnicate.u32 %r1, %r2;", 10)
+    );
 }

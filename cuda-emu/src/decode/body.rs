@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
+use super::liveness::Slots;
 use super::names::{Kind, Register, Scopes};
 use super::op::{Inst, Op, SINK, Slot, TRUE};
 use super::variables::{Cursor, Layout, Placed, place_local};
-use super::liveness::Slots;
 use super::{Broadcast, Files, Origin, Program};
 use crate::error::{LoadError, SourceLine};
 use crate::ptx::{Function, Instruction, Source, Statement, Unit, VariableSpace};
@@ -148,7 +148,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
                 Statement::Open => self.scopes.open(true),
                 Statement::Close => drop(self.scopes.close()),
                 Statement::Registers(ty, names) => {
-                    let kind = Kind::of(*ty).ok_or_else(|| fail(function.line, "128-bit registers are not supported"))?;
+                    let kind = Kind::of(*ty)
+                        .ok_or_else(|| fail(function.line, "128-bit registers are not supported"))?;
                     names.iter().for_each(|(name, count)| self.scopes.declare(kind, name, *count));
                 }
                 Statement::Variable(variable) => {
@@ -172,7 +173,12 @@ impl<'a, 'u> Decoder<'a, 'u> {
     fn statement(&mut self, instruction: &'u Instruction<'a>) -> Result<(), LoadError> {
         let first = self.out.code.len();
         let text = self.text.get(instruction.span.0..instruction.span.1).unwrap_or_default();
-        let located = |message| LoadError { kernel: String::new(), line: instruction.line, text: text.to_string(), message };
+        let located = |message| LoadError {
+            kernel: String::new(),
+            line: instruction.line,
+            text: text.to_string(),
+            message,
+        };
         let guard = self.guard(instruction).map_err(located)?;
         if instruction.opcode.starts_with("call") {
             self.call(instruction, guard)?;
@@ -216,7 +222,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
     /// Puts a list behind the others and notes it in the instruction.
     pub(super) fn with_list(&mut self, mut inst: Inst, list: &[Slot]) -> Result<Inst, Reason> {
         inst.list = self.out.lists.len() as u32;
-        inst.list_len = u8::try_from(list.len()).map_err(|_| "more operands than any instruction has".to_string())?;
+        inst.list_len =
+            u8::try_from(list.len()).map_err(|_| "more operands than any instruction has".to_string())?;
         self.out.lists.extend_from_slice(list);
         Ok(inst)
     }
@@ -285,7 +292,10 @@ impl<'a, 'u> Decoder<'a, 'u> {
             return Err(fail(line, format!("`{name}` takes other parameters")));
         }
         if self.call_depth >= CALL_DEPTH_MAX {
-            return Err(fail(line, format!("calls nested more than {CALL_DEPTH_MAX} deep: recursion is not supported")));
+            return Err(fail(
+                line,
+                format!("calls nested more than {CALL_DEPTH_MAX} deep: recursion is not supported"),
+            ));
         }
         let (scope, return_label, source) = (self.scopes.current(), self.return_label, self.source);
         self.scopes.open(false);
@@ -356,11 +366,21 @@ impl<'a, 'u> Decoder<'a, 'u> {
     fn waits_read_accumulators(&mut self) {
         let code = &self.out.code;
         let is = |found: &Use, wanted: fn(Op) -> bool| wanted(code[found.instruction as usize].op);
-        let mut written: Vec<u32> = self.out.uses.iter().filter(|u| u.write && is(u, |op| matches!(op, Op::Wgmma(_)))).map(|u| u.register).collect();
+        let mut written: Vec<u32> = self
+            .out
+            .uses
+            .iter()
+            .filter(|u| u.write && is(u, |op| matches!(op, Op::Wgmma(_))))
+            .map(|u| u.register)
+            .collect();
         written.sort_unstable();
         written.dedup();
         for (at, _) in code.iter().enumerate().filter(|(_, inst)| inst.op == Op::WgmmaWait) {
-            let reads = written.iter().map(|register| Use { instruction: at as u32, register: *register, write: false });
+            let reads = written.iter().map(|register| Use {
+                instruction: at as u32,
+                register: *register,
+                write: false,
+            });
             self.out.uses.extend(reads);
         }
     }
@@ -373,6 +393,17 @@ pub(super) fn fail(line: u32, message: impl Into<String>) -> LoadError {
 impl Inst {
     /// An instruction without operands and guard.
     pub(super) fn new(op: Op) -> Self {
-        Self { op, guard: TRUE as u16, negated: false, list_len: 0, list: 0, d: SINK, a: SINK, b: SINK, c: SINK, imm: 0 }
+        Self {
+            op,
+            guard: TRUE as u16,
+            negated: false,
+            list_len: 0,
+            list: 0,
+            d: SINK,
+            a: SINK,
+            b: SINK,
+            c: SINK,
+            imm: 0,
+        }
     }
 }

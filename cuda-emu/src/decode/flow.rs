@@ -53,11 +53,16 @@ impl<'a, 'u> Decoder<'a, 'u> {
         }
         let name = name.ok_or_else(|| fail(i.line, "call without a name"))?;
         let placed = |members: &[Operand<'a>], decoder: &Self| -> Result<Vec<Placed>, LoadError> {
-            members.iter().map(|member| {
-                let Operand::Name(name) = member else { return Err(fail(i.line, "argument that is no variable")) };
-                let found = decoder.variable(name).filter(|p| p.space == Space::Local);
-                found.ok_or_else(|| fail(i.line, format!("argument `{name}` is no .param variable")))
-            }).collect()
+            members
+                .iter()
+                .map(|member| {
+                    let Operand::Name(name) = member else {
+                        return Err(fail(i.line, "argument that is no variable"));
+                    };
+                    let found = decoder.variable(name).filter(|p| p.space == Space::Local);
+                    found.ok_or_else(|| fail(i.line, format!("argument `{name}` is no .param variable")))
+                })
+                .collect()
         };
         let returns = placed(groups.first().copied().unwrap_or_default(), self)?;
         let params = placed(groups.get(1).copied().unwrap_or_default(), self)?;
@@ -135,7 +140,12 @@ impl<'a, 'u> Decoder<'a, 'u> {
 
     pub(super) fn fence(&mut self, _i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
         let kind = match op.parts[0] {
-            "fence" if op.has("proxy") && op.has("async") || op.parts.iter().any(|p| p.starts_with("async::")) => Op::FenceProxyAsync,
+            "fence"
+                if op.has("proxy") && op.has("async")
+                    || op.parts.iter().any(|p| p.starts_with("async::")) =>
+            {
+                Op::FenceProxyAsync
+            }
             "membar" | "fence" => Op::Fence,
             "griddepcontrol" if op.has("wait") => Op::GridWait,
             "createpolicy" => return self.create_policy(_i),
@@ -167,7 +177,10 @@ impl<'a, 'u> Decoder<'a, 'u> {
                 let (a, b) = (self.read(operand(i, 1)?, word)?, self.read(operand(i, 2)?, word)?);
                 let (c, mask) = (self.read(operand(i, 3)?, word)?, self.read(operand(i, 4)?, word)?);
                 let (d, p) = self.pair(operand(i, 0)?, word)?;
-                let inst = self.with_list(Inst { d, a, b, c, imm: i64::from(p), ..Inst::new(Op::Shuffle(kind)) }, &[mask])?;
+                let inst = self.with_list(
+                    Inst { d, a, b, c, imm: i64::from(p), ..Inst::new(Op::Shuffle(kind)) },
+                    &[mask],
+                )?;
                 self.emit(inst);
             }
             "vote" => {
@@ -191,7 +204,13 @@ impl<'a, 'u> Decoder<'a, 'u> {
                 let a = self.read(operand(i, 1)?, ty)?;
                 let b = self.read(operand(i, 2)?, word)?;
                 let (d, p) = self.pair(operand(i, 0)?, word)?;
-                self.emit(Inst { d, a, b, imm: i64::from(p), ..Inst::new(Op::Match(op.has("all"), ty.is_wide())) });
+                self.emit(Inst {
+                    d,
+                    a,
+                    b,
+                    imm: i64::from(p),
+                    ..Inst::new(Op::Match(op.has("all"), ty.is_wide()))
+                });
             }
             "redux" => {
                 let kind = match op.parts.get(2).copied().unwrap_or_default() {

@@ -56,7 +56,8 @@ pub(super) fn assign(body: &Decoded) -> Slots {
     let ranges = ranges(body);
     let mut order: Vec<u32> = (0..body.registers.len() as u32).collect();
     order.sort_by_key(|id| ranges[*id as usize].0);
-    let mut slots = Slots { of: vec![0; body.registers.len()], narrow: 1, wide: 1, preds: 2, registers_estimate: 0 };
+    let mut slots =
+        Slots { of: vec![0; body.registers.len()], narrow: 1, wide: 1, preds: 2, registers_estimate: 0 };
     // Of each file, (end of life, slot) of what is in use, and free slots.
     let mut busy: [Vec<(usize, u32)>; 2] = Default::default();
     let mut free: [Vec<u32>; 2] = Default::default();
@@ -120,9 +121,10 @@ fn blocks(body: &Decoded, uses: &[Vec<Use>]) -> Vec<Block> {
         let inst = &body.code[at];
         match inst.op {
             Op::Branch => vec![inst.imm as usize],
-            Op::BranchIndex => {
-                body.lists[inst.list as usize..][..inst.list_len as usize].iter().map(|t| *t as usize).collect()
-            }
+            Op::BranchIndex => body.lists[inst.list as usize..][..inst.list_len as usize]
+                .iter()
+                .map(|t| *t as usize)
+                .collect(),
             _ => Vec::new(),
         }
     };

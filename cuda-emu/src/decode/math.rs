@@ -52,7 +52,14 @@ impl<'a> Decoder<'a, '_> {
     }
 
     /// Reads the sources from operand 1 on, writes operand 0, and emits.
-    fn emit_uniform(&mut self, i: &Instruction<'a>, kind: Op, sources: &[Type], to: Type, imm: i64) -> Result<(), Reason> {
+    fn emit_uniform(
+        &mut self,
+        i: &Instruction<'a>,
+        kind: Op,
+        sources: &[Type],
+        to: Type,
+        imm: i64,
+    ) -> Result<(), Reason> {
         let mut slots = [SINK; 3];
         for (index, (slot, ty)) in slots.iter_mut().zip(sources).enumerate() {
             *slot = self.read(operand(i, index + 1)?, *ty)?;
@@ -189,7 +196,9 @@ impl<'a> Decoder<'a, '_> {
         let word = Type::B32;
         let kind = match op.parts[0] {
             "lop3" => {
-                let Operand::Number(Number::Int(table)) = operand(i, 4)? else { return Err("expected a table".to_string()) };
+                let Operand::Number(Number::Int(table)) = operand(i, 4)? else {
+                    return Err("expected a table".to_string());
+                };
                 BitOp::Lop3(u8::try_from(*table).map_err(|_| "table of more than 8 bits".to_string())?)
             }
             "prmt" => BitOp::Prmt(match op.parts.get(2).copied() {
@@ -208,7 +217,11 @@ impl<'a> Decoder<'a, '_> {
             name => {
                 let [a, b] = op.types()[..] else { return Err("expected two types".to_string()) };
                 let (a_signed, b_signed) = (a.is_signed(), b.is_signed());
-                if name == "dp4a" { BitOp::Dp4a(a_signed, b_signed) } else { BitOp::Dp2a { a_signed, b_signed, high: op.has("hi") } }
+                if name == "dp4a" {
+                    BitOp::Dp4a(a_signed, b_signed)
+                } else {
+                    BitOp::Dp2a { a_signed, b_signed, high: op.has("hi") }
+                }
             }
         };
         let count = if op.parts[0] == "bmsk" { 2 } else { 3 };
@@ -216,7 +229,21 @@ impl<'a> Decoder<'a, '_> {
     }
 
     pub(super) fn cvt(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
-        op.only(&["rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi", "ftz", "sat", "satfinite", "relu"])?;
+        op.only(&[
+            "rn",
+            "rz",
+            "rm",
+            "rp",
+            "rna",
+            "rni",
+            "rzi",
+            "rmi",
+            "rpi",
+            "ftz",
+            "sat",
+            "satfinite",
+            "relu",
+        ])?;
         let [to, from] = op.types()[..] else { return Err("expected two types".to_string()) };
         let integral = ["rni", "rzi", "rmi", "rpi"].iter().any(|r| op.has(r));
         let conversion = Conversion {
@@ -253,7 +280,9 @@ fn supported(c: &Conversion) -> Result<(), Reason> {
         (to, from) => scalar(to) && scalar(from),
     };
     let double = c.from == F64 || (c.to == F64 && c.from != F32);
-    let directed = matches!(c.rounding, Rounding::Down | Rounding::Up | Rounding::Zero) && c.to.is_float() && !c.to_integer;
+    let directed = matches!(c.rounding, Rounding::Down | Rounding::Up | Rounding::Zero)
+        && c.to.is_float()
+        && !c.to_integer;
     match (known, directed && double && c.to == F64) {
         (false, _) => Err(format!("conversion of {:?} to {:?} is not supported", c.from, c.to)),
         (_, true) => Err("this rounding is not supported for f64".to_string()),

@@ -15,20 +15,35 @@ impl<'a> Decoder<'a, '_> {
         }
         let load = op.parts[0] == "ldmatrix";
         let address = self.address(operand(i, usize::from(load))?, Space::Shared)?;
-        let list = if load { self.write_list(operand(i, 0)?, Type::B32)? } else { self.read_list(operand(i, 1)?, Type::B32)? };
+        let list = if load {
+            self.write_list(operand(i, 0)?, Type::B32)?
+        } else {
+            self.read_list(operand(i, 1)?, Type::B32)?
+        };
         let count = list.len() as u8;
         if !op.has(["", "x1", "x2", "", "x4"].get(list.len()).copied().unwrap_or("")) {
             return Err("as many registers as matrices are needed".to_string());
         }
         let (transposed, wide) = (op.has("trans"), !address.narrow);
-        let kind = if load { Op::Ldmatrix { count, transposed, wide } } else { Op::Stmatrix { count, transposed, wide } };
+        let kind = if load {
+            Op::Ldmatrix { count, transposed, wide }
+        } else {
+            Op::Stmatrix { count, transposed, wide }
+        };
         let inst = self.with_list(Inst { a: address.slot, imm: address.offset, ..Inst::new(kind) }, &list)?;
         self.emit(inst);
         Ok(())
     }
 
     pub(super) fn mma(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
-        op.only(&["sync", "aligned", "row", "col", "satfinite", op.parts.get(3).copied().unwrap_or_default()])?;
+        op.only(&[
+            "sync",
+            "aligned",
+            "row",
+            "col",
+            "satfinite",
+            op.parts.get(3).copied().unwrap_or_default(),
+        ])?;
         let [acc, a, b, c] = op.types()[..] else { return Err("expected four types".to_string()) };
         let shape = op.parts.get(3).copied().unwrap_or_default();
         let k = shape.strip_prefix("m16n8k").and_then(|k| k.parse::<u8>().ok()).unwrap_or(0);
@@ -49,7 +64,8 @@ impl<'a> Decoder<'a, '_> {
         let registers_a = u32::from(k) * 16 * a.bytes() / 128;
         let registers_acc = if acc == Type::F16 { 2 } else { 4 };
         let acc_part = if acc == Type::F16 { Type::B32 } else { acc };
-        let (va, vb) = (self.read_list(operand(i, 1)?, Type::B32)?, self.read_list(operand(i, 2)?, Type::B32)?);
+        let (va, vb) =
+            (self.read_list(operand(i, 1)?, Type::B32)?, self.read_list(operand(i, 2)?, Type::B32)?);
         let vc = self.read_list(operand(i, 3)?, acc_part)?;
         let vd = self.write_list(operand(i, 0)?, acc_part)?;
         let sizes = [vd.len(), va.len(), vb.len(), vc.len()].map(|n| n as u32);
@@ -67,7 +83,9 @@ impl<'a> Decoder<'a, '_> {
             "fence" => self.emit(Inst::new(Op::WgmmaFence)),
             "commit_group" => self.emit(Inst::new(Op::WgmmaCommit)),
             "wait_group" => {
-                let Operand::Number(Number::Int(groups)) = operand(i, 0)? else { return Err("expected a number".to_string()) };
+                let Operand::Number(Number::Int(groups)) = operand(i, 0)? else {
+                    return Err("expected a number".to_string());
+                };
                 self.emit(Inst { imm: *groups as i64, ..Inst::new(Op::WgmmaWait) });
             }
             "mma_async" => self.mma_async(i, op)?,
@@ -79,7 +97,9 @@ impl<'a> Decoder<'a, '_> {
     fn mma_async(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
         let [acc, a, b] = op.types()[..] else { return Err("expected three types".to_string()) };
         let shape = op.parts.iter().find_map(|p| p.strip_prefix("m64n")).and_then(|s| s.split_once('k'));
-        let (n, k) = shape.and_then(|(n, k)| Some((n.parse::<u16>().ok()?, k.parse::<u32>().ok()?))).ok_or("no shape in the opcode")?;
+        let (n, k) = shape
+            .and_then(|(n, k)| Some((n.parse::<u16>().ok()?, k.parse::<u32>().ok()?)))
+            .ok_or("no shape in the opcode")?;
         let known = match (acc, a) {
             (Type::F32, Type::F16 | Type::Bf16) | (Type::F16, Type::F16) => a == b,
             (Type::F32, Type::E4m3 | Type::E5m2) => a == b,
@@ -117,9 +137,16 @@ impl<'a> Decoder<'a, '_> {
         let (scale_a, scale_b) = (number(4)?, number(5)?);
         // With A in registers only B can be transposed.
         let (trans_a, trans_b) = if a_registers { (0, number(6)?) } else { (number(6)?, number(7)?) };
-        let imm = i64::from(scale_a < 0) | i64::from(scale_b < 0) << 1 | (trans_a & 1) << 2 | (trans_b & 1) << 3 | i64::from(negated) << 4;
+        let imm = i64::from(scale_a < 0)
+            | i64::from(scale_b < 0) << 1
+            | (trans_a & 1) << 2
+            | (trans_b & 1) << 3
+            | i64::from(negated) << 4;
         let kind = WgmmaKind { n, a, acc, a_registers };
-        let inst = self.with_list(Inst { a: descriptor, b: b_slot, c: scale, imm, ..Inst::new(Op::Wgmma(kind)) }, &list)?;
+        let inst = self.with_list(
+            Inst { a: descriptor, b: b_slot, c: scale, imm, ..Inst::new(Op::Wgmma(kind)) },
+            &list,
+        )?;
         self.emit(inst);
         Ok(())
     }

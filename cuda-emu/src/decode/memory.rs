@@ -21,7 +21,12 @@ impl<'a, 'u> Decoder<'a, 'u> {
                 Some(Ok(offset)) => return self.load_param(targets, ty, offset),
                 Some(Err(placed)) => {
                     let slot = self.constant(placed as u64, false);
-                    return self.emit_load(targets, ty, Space::Local, Address { slot, narrow: true, offset: 0 });
+                    return self.emit_load(
+                        targets,
+                        ty,
+                        Space::Local,
+                        Address { slot, narrow: true, offset: 0 },
+                    );
                 }
                 // Through a register: parameters lie in global memory here.
                 None => Space::Global,
@@ -33,12 +38,23 @@ impl<'a, 'u> Decoder<'a, 'u> {
         self.emit_load(targets, ty, space, address)
     }
 
-    fn emit_load(&mut self, targets: &[Operand<'a>], ty: Type, space: Space, address: Address) -> Result<(), Reason> {
+    fn emit_load(
+        &mut self,
+        targets: &[Operand<'a>],
+        ty: Type,
+        space: Space,
+        address: Address,
+    ) -> Result<(), Reason> {
         if ty.bytes() > 8 || targets.len() > 4 || targets.len() as u32 * ty.bytes() > 16 {
             return Err("load of this size is not supported".to_string());
         }
         let list: Vec<Slot> = targets.iter().map(|t| self.write_any(t)).collect::<Result<_, _>>()?;
-        let inst = Inst { a: address.slot, c: u32::from(address.narrow), imm: address.offset, ..Inst::new(Op::Load(space, ty)) };
+        let inst = Inst {
+            a: address.slot,
+            c: u32::from(address.narrow),
+            imm: address.offset,
+            ..Inst::new(Op::Load(space, ty))
+        };
         let inst = self.with_list(inst, &list)?;
         self.emit(inst);
         Ok(())
@@ -85,14 +101,21 @@ impl<'a, 'u> Decoder<'a, 'u> {
             return Err("store of this size is not supported".to_string());
         }
         let (space, address) = if op.has("param") {
-            let Some(Err(placed)) = self.param_address(operand(i, 0)?) else { return Err("store to a parameter".to_string()) };
+            let Some(Err(placed)) = self.param_address(operand(i, 0)?) else {
+                return Err("store to a parameter".to_string());
+            };
             (Space::Local, Address { slot: self.constant(u64::from(placed), false), narrow: true, offset: 0 })
         } else {
             let space = op.space();
             (space, self.address(operand(i, 0)?, space)?)
         };
         let list: Vec<Slot> = sources.iter().map(|s| self.read_any(s, ty)).collect::<Result<_, _>>()?;
-        let inst = Inst { a: address.slot, c: u32::from(address.narrow), imm: address.offset, ..Inst::new(Op::Store(space, ty)) };
+        let inst = Inst {
+            a: address.slot,
+            c: u32::from(address.narrow),
+            imm: address.offset,
+            ..Inst::new(Op::Store(space, ty))
+        };
         let inst = self.with_list(inst, &list)?;
         self.emit(inst);
         Ok(())
@@ -116,7 +139,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
             })
         });
         let kind = kind.ok_or("operation is not supported")?;
-        let float_ok = kind == AtomicOp::Add || matches!(kind, AtomicOp::Min | AtomicOp::Max) && ty.bytes() < 8 && ty != Type::F32;
+        let float_ok = kind == AtomicOp::Add
+            || matches!(kind, AtomicOp::Min | AtomicOp::Max) && ty.bytes() < 8 && ty != Type::F32;
         if ty.is_float() && !float_ok || ty.bytes() > 8 || op.has("async") {
             return Err("atomic of this type is not supported".to_string());
         }
@@ -155,7 +179,11 @@ impl<'a, 'u> Decoder<'a, 'u> {
             self.emit(Inst::new(Op::CpWaitAll));
         } else if op.has("mbarrier") {
             let address = self.shared_address(operand(i, 0)?)?;
-            self.emit(Inst { a: address.0, imm: address.1, ..Inst::new(Op::CpArrive { noinc: op.has("noinc") }) });
+            self.emit(Inst {
+                a: address.0,
+                imm: address.1,
+                ..Inst::new(Op::CpArrive { noinc: op.has("noinc") })
+            });
         } else {
             let (a, to_offset) = self.shared_address(operand(i, 0)?)?;
             let from = self.address(operand(i, 1)?, Space::Global)?;
@@ -169,7 +197,9 @@ impl<'a, 'u> Decoder<'a, 'u> {
             let hint = op.has("L2::cache_hint");
             let plain = i.operands.len() == if hint { 4 } else { 3 };
             let c = match i.operands.get(3) {
-                Some(size) if !plain => self.read(size, Type::U32).map_err(|e| format!("{e} (ignore-src predicates are not supported)"))?,
+                Some(size) if !plain => self
+                    .read(size, Type::U32)
+                    .map_err(|e| format!("{e} (ignore-src predicates are not supported)"))?,
                 _ => self.constant(bytes as u64, false),
             };
             self.emit(Inst { a, b: from.slot, c, imm, ..Inst::new(Op::CpAsync { bytes: bytes as u8 }) });
@@ -200,7 +230,9 @@ impl<'a, 'u> Decoder<'a, 'u> {
             return Ok(());
         }
         if op.has("wait_group") {
-            let Operand::Number(Number::Int(groups)) = operand(i, 0)? else { return Err("expected a number".to_string()) };
+            let Operand::Number(Number::Int(groups)) = operand(i, 0)? else {
+                return Err("expected a number".to_string());
+            };
             self.emit(Inst { imm: *groups as i64, ..Inst::new(Op::BulkWait) });
             return Ok(());
         }
@@ -215,7 +247,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
             return Err("instruction is not supported".to_string());
         }
         // Spaces in the order destination, source.
-        let spaces: Vec<&str> = op.parts.iter().copied().filter(|p| p.starts_with("shared") || *p == "global").collect();
+        let spaces: Vec<&str> =
+            op.parts.iter().copied().filter(|p| p.starts_with("shared") || *p == "global").collect();
         let inst = match spaces[..] {
             ["global", _] => {
                 let to = self.address(operand(i, 0)?, Space::Global)?;
@@ -231,7 +264,10 @@ impl<'a, 'u> Decoder<'a, 'u> {
                 if op.has("multicast::cluster") {
                     return Err("multicast of linear copies is not supported".to_string());
                 }
-                self.with_list(Inst { a, b: from.slot, c, imm: from.offset, ..Inst::new(Op::BulkLoad) }, &[barrier])?
+                self.with_list(
+                    Inst { a, b: from.slot, c, imm: from.offset, ..Inst::new(Op::BulkLoad) },
+                    &[barrier],
+                )?
             }
             _ => {
                 let a = self.shared_slot(operand(i, 0)?)?;
@@ -246,14 +282,19 @@ impl<'a, 'u> Decoder<'a, 'u> {
     }
 
     fn bulk_tensor(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
-        let dims = op.parts.iter().find_map(|p| p.strip_suffix('d').and_then(|n| n.parse::<u8>().ok()).filter(|n| (1..=5).contains(n)));
+        let dims = op.parts.iter().find_map(|p| {
+            p.strip_suffix('d').and_then(|n| n.parse::<u8>().ok()).filter(|n| (1..=5).contains(n))
+        });
         let dims = dims.ok_or("no number of dimensions in the opcode")?;
         if op.parts.iter().any(|p| p.starts_with("im2col") || *p == "reduce") {
             return Err("instruction is not supported".to_string());
         }
-        let store = op.parts.iter().position(|p| *p == "global") < op.parts.iter().position(|p| p.starts_with("shared"));
+        let store = op.parts.iter().position(|p| *p == "global")
+            < op.parts.iter().position(|p| p.starts_with("shared"));
         let tensor = operand(i, usize::from(!store))?;
-        let Operand::Address(map, 0, rest) = tensor else { return Err("expected a tensor map and coordinates".to_string()) };
+        let Operand::Address(map, 0, rest) = tensor else {
+            return Err("expected a tensor map and coordinates".to_string());
+        };
         let [coordinates] = &rest[..] else { return Err("expected coordinates".to_string()) };
         let b = self.read(map, Type::U64)?;
         let mut list = Vec::new();
@@ -267,7 +308,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
         }
         let multicast = op.has("multicast::cluster");
         let c = if multicast { self.read(operand(i, 3)?, Type::B16)? } else { SINK };
-        let kind = if store { Op::TensorStore { dims, reduce: false } } else { Op::TensorLoad { dims, multicast } };
+        let kind =
+            if store { Op::TensorStore { dims, reduce: false } } else { Op::TensorLoad { dims, multicast } };
         let inst = self.with_list(Inst { a, b, c, ..Inst::new(kind) }, &list)?;
         self.emit(inst);
         Ok(())
@@ -285,7 +327,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
         // An arrival at another block's mbarrier has no result and may leave it out.
         let first = usize::from(has_result && !matches!(operand(i, 0)?, Operand::Address(..)));
         let address = self.address(operand(i, first)?, Space::Shared)?;
-        let mut inst = Inst { a: address.slot, imm: address.offset, c: u32::from(address.narrow), ..Inst::new(Op::Nop) };
+        let mut inst =
+            Inst { a: address.slot, imm: address.offset, c: u32::from(address.narrow), ..Inst::new(Op::Nop) };
         let one = self.constant(1, false);
         match what {
             "init" => (inst.op, inst.b) = (Op::MbarrierInit, self.read(operand(i, 1)?, Type::U32)?),
@@ -293,18 +336,26 @@ impl<'a, 'u> Decoder<'a, 'u> {
             "arrive" | "arrive_drop" => {
                 let (expect, drop) = (op.has("expect_tx"), what == "arrive_drop");
                 inst.op = Op::MbarrierArrive { expect, drop, cluster: op.has("shared::cluster") };
-                inst.b = if i.operands.len() > first + 1 { self.read(operand(i, first + 1)?, Type::U32)? } else { one };
+                inst.b = if i.operands.len() > first + 1 {
+                    self.read(operand(i, first + 1)?, Type::U32)?
+                } else {
+                    one
+                };
                 if first == 1 {
                     inst.d = self.write(operand(i, 0)?, Type::B64)?;
                 }
             }
             "expect_tx" => (inst.op, inst.b) = (Op::MbarrierExpectTx, self.read(operand(i, 1)?, Type::U32)?),
-            "complete_tx" => (inst.op, inst.b) = (Op::MbarrierCompleteTx, self.read(operand(i, 1)?, Type::U32)?),
+            "complete_tx" => {
+                (inst.op, inst.b) = (Op::MbarrierCompleteTx, self.read(operand(i, 1)?, Type::U32)?)
+            }
             "test_wait" | "try_wait" => {
                 let parity = op.has("parity");
                 inst.op = Op::MbarrierWait { parity, try_wait: what == "try_wait" };
                 inst.b = self.read(operand(i, 2)?, if parity { Type::U32 } else { Type::B64 })?;
-                let Operand::Name(name) = operand(i, 0)? else { return Err("expected a predicate to write".to_string()) };
+                let Operand::Name(name) = operand(i, 0)? else {
+                    return Err("expected a predicate to write".to_string());
+                };
                 inst.d = self.pred_named(name, true)?;
             }
             _ => return Err("instruction is not supported".to_string()),

@@ -564,11 +564,16 @@ impl Op {
             | Op::WgmmaFence
             | Op::WgmmaCommit
             | Op::WgmmaWait => Sync,
-            Op::Shuffle(_) | Op::Vote(_) | Op::Match(..) | Op::Redux(..) | Op::ActiveMask | Op::Elect => Collective,
-            Op::Mma(_) | Op::Wgmma(_) => Matrix,
-            Op::CpAsync { .. } | Op::BulkLoad | Op::BulkStore | Op::BulkShared | Op::TensorLoad { .. } | Op::TensorStore { .. } => {
-                AsyncCopy
+            Op::Shuffle(_) | Op::Vote(_) | Op::Match(..) | Op::Redux(..) | Op::ActiveMask | Op::Elect => {
+                Collective
             }
+            Op::Mma(_) | Op::Wgmma(_) => Matrix,
+            Op::CpAsync { .. }
+            | Op::BulkLoad
+            | Op::BulkStore
+            | Op::BulkShared
+            | Op::TensorLoad { .. }
+            | Op::TensorStore { .. } => AsyncCopy,
             _ => Integer,
         }
     }

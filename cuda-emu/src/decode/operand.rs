@@ -96,7 +96,11 @@ impl<'a> Decoder<'a, '_> {
             4 => tagged & (WIDE | NARROW) == 0,
             _ => tagged & WIDE == 0,
         };
-        if fits { Ok(tagged & !(WIDE | NARROW)) } else { Err(format!("an operand has not the size of {ty:?}")) }
+        if fits {
+            Ok(tagged & !(WIDE | NARROW))
+        } else {
+            Err(format!("an operand has not the size of {ty:?}"))
+        }
     }
 
     /// As [`Decoder::read`], for any size of register: the slot carries its tag.
@@ -153,7 +157,11 @@ impl<'a> Decoder<'a, '_> {
             4 => tagged & (WIDE | NARROW) == 0,
             _ => tagged & WIDE == 0,
         };
-        if fits { Ok(tagged & !(WIDE | NARROW)) } else { Err(format!("the destination has not the size of {ty:?}")) }
+        if fits {
+            Ok(tagged & !(WIDE | NARROW))
+        } else {
+            Err(format!("the destination has not the size of {ty:?}"))
+        }
     }
 
     /// Slot with its tag of a register to write; `_` is the sink.
@@ -161,7 +169,8 @@ impl<'a> Decoder<'a, '_> {
         match operand {
             Operand::Name("_") => Ok(SINK),
             Operand::Name(name) => {
-                let register = self.register(name).ok_or_else(|| format!("register `{name}` is not declared"))?;
+                let register =
+                    self.register(name).ok_or_else(|| format!("register `{name}` is not declared"))?;
                 self.tagged(register, true)
             }
             _ => Err("expected a register to write".to_string()),
@@ -218,7 +227,9 @@ impl<'a> Decoder<'a, '_> {
 
     /// An address in a space; shared and local addresses may stand in 32-bit registers.
     pub(super) fn address(&mut self, operand: &Operand<'a>, space: Space) -> Result<Address, Reason> {
-        let Operand::Address(base, offset, rest) = operand else { return Err("expected an address in brackets".to_string()) };
+        let Operand::Address(base, offset, rest) = operand else {
+            return Err("expected an address in brackets".to_string());
+        };
         if !rest.is_empty() {
             return Err("an address of several parts".to_string());
         }
@@ -226,7 +237,12 @@ impl<'a> Decoder<'a, '_> {
     }
 
     /// The same for a base and an offset.
-    pub(super) fn address_of(&mut self, base: &Operand<'a>, offset: i64, space: Space) -> Result<Address, Reason> {
+    pub(super) fn address_of(
+        &mut self,
+        base: &Operand<'a>,
+        offset: i64,
+        space: Space,
+    ) -> Result<Address, Reason> {
         let small = matches!(space, Space::Shared | Space::Local);
         let tagged = self.read_any(base, if small { Type::U32 } else { Type::U64 })?;
         let narrow = tagged & WIDE == 0;

@@ -8,7 +8,10 @@ use crate::memory::Space;
 use crate::ptx::{Instruction, Operand, Type};
 
 /// Operand `index`, which must be there.
-pub(super) fn operand<'i, 'a>(instruction: &'i Instruction<'a>, index: usize) -> Result<&'i Operand<'a>, Reason> {
+pub(super) fn operand<'i, 'a>(
+    instruction: &'i Instruction<'a>,
+    index: usize,
+) -> Result<&'i Operand<'a>, Reason> {
     instruction.operands.get(index).ok_or_else(|| format!("operand {} is missing", index + 1))
 }
 
@@ -27,11 +30,10 @@ impl<'a, 'u> Decoder<'a, 'u> {
             "slct" => self.slct(i, &op),
             "testp" => self.testp(i, &op),
             "and" | "or" | "xor" | "not" if op.has("pred") => self.pred_logic(i, &op),
-            "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "min" | "max" | "neg" | "abs" | "and" | "or" | "xor"
-            | "not" | "shl" | "shr" | "sad" | "popc" | "clz" | "brev" | "bfind" | "bfe" | "bfi" | "addc" | "subc" | "madc"
-            | "mul24" | "mad24" | "cnot" | "copysign" | "sqrt" | "rcp" | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh" => {
-                self.arithmetic(i, &op)
-            }
+            "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "min" | "max" | "neg" | "abs" | "and"
+            | "or" | "xor" | "not" | "shl" | "shr" | "sad" | "popc" | "clz" | "brev" | "bfind" | "bfe"
+            | "bfi" | "addc" | "subc" | "madc" | "mul24" | "mad24" | "cnot" | "copysign" | "sqrt" | "rcp"
+            | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh" => self.arithmetic(i, &op),
             "lop3" | "prmt" | "shf" | "dp4a" | "dp2a" | "bmsk" => self.bits(i, &op),
             "cvt" => self.cvt(i, &op),
             "ld" | "ldu" => self.load(i, &op),
@@ -41,8 +43,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
             "mbarrier" => self.mbarrier(i, &op),
             "bra" | "brx" | "ret" | "exit" | "trap" | "brkpt" | "nanosleep" => self.branch(i, &op),
             "bar" | "barrier" => self.barrier(i, &op),
-            "membar" | "fence" | "griddepcontrol" | "setmaxnreg" | "prefetch" | "prefetchu" | "discard" | "applypriority"
-            | "createpolicy" | "pmevent" => self.fence(i, &op),
+            "membar" | "fence" | "griddepcontrol" | "setmaxnreg" | "prefetch" | "prefetchu" | "discard"
+            | "applypriority" | "createpolicy" | "pmevent" => self.fence(i, &op),
             "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => self.collective(i, &op),
             "ldmatrix" | "stmatrix" => self.matrix_access(i, &op),
             "mma" => self.mma(i, &op),
@@ -117,7 +119,9 @@ impl<'a, 'u> Decoder<'a, 'u> {
 
     fn isspacep(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
         let a = self.read(operand(i, 1)?, Type::U64)?;
-        let Operand::Name(name) = operand(i, 0)? else { return Err("expected a predicate to write".to_string()) };
+        let Operand::Name(name) = operand(i, 0)? else {
+            return Err("expected a predicate to write".to_string());
+        };
         let d = self.pred_named(name, true)?;
         self.emit(Inst { d, a, ..Inst::new(Op::IsSpace(op.space())) });
         Ok(())
@@ -138,7 +142,12 @@ impl<'a, 'u> Decoder<'a, 'u> {
     }
 
     /// Comparison, combination and the predicate to combine with: (op parts, slot, negated).
-    fn comparison(&mut self, i: &Instruction<'a>, op: &Opcode, combined: usize) -> Result<(Cmp, Combine, Slot, bool), Reason> {
+    fn comparison(
+        &mut self,
+        i: &Instruction<'a>,
+        op: &Opcode,
+        combined: usize,
+    ) -> Result<(Cmp, Combine, Slot, bool), Reason> {
         let cmp = match op.parts.get(1).copied().unwrap_or_default() {
             "eq" => Cmp::Eq,
             "ne" => Cmp::Ne,
@@ -219,7 +228,9 @@ impl<'a, 'u> Decoder<'a, 'u> {
     fn testp(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
         let ty = op.ty()?;
         let a = self.read(operand(i, 1)?, ty)?;
-        let Operand::Name(name) = operand(i, 0)? else { return Err("expected a predicate to write".to_string()) };
+        let Operand::Name(name) = operand(i, 0)? else {
+            return Err("expected a predicate to write".to_string());
+        };
         let d = self.pred_named(name, true)?;
         // Bits: zero, subnormal, normal, infinite, NaN.
         let imm = match op.parts[1] {
@@ -244,7 +255,9 @@ impl<'a, 'u> Decoder<'a, 'u> {
         };
         let (a, a_negated) = self.pred(operand(i, 1)?)?;
         let (b, b_negated) = if kind == PredOp::Not { (TRUE, false) } else { self.pred(operand(i, 2)?)? };
-        let Operand::Name(name) = operand(i, 0)? else { return Err("expected a predicate to write".to_string()) };
+        let Operand::Name(name) = operand(i, 0)? else {
+            return Err("expected a predicate to write".to_string());
+        };
         let d = self.pred_named(name, true)?;
         let imm = i64::from(a_negated) | i64::from(b_negated) << 1;
         self.emit(Inst { d, a, b, imm, ..Inst::new(Op::Pred(kind)) });

@@ -60,7 +60,11 @@ impl Cursor {
 }
 
 /// Allocates and initialises the module's `.global` and `.const` variables.
-pub(crate) fn place_variables(unit: &Unit, globals: &mut GlobalSet, memory: &Memory) -> Result<(), LoadError> {
+pub(crate) fn place_variables(
+    unit: &Unit,
+    globals: &mut GlobalSet,
+    memory: &Memory,
+) -> Result<(), LoadError> {
     let lies_there = |v: &&Variable| matches!(v.space, VariableSpace::Global | VariableSpace::Const);
     for variable in unit.variables.iter().filter(lies_there) {
         let bytes = variable.bytes();
@@ -87,11 +91,14 @@ fn image(variable: &Variable, globals: &GlobalSet) -> Result<Vec<u8>, LoadError>
             Init::Number(number) => number_bits(*number, variable.ty),
             Init::Address(name, offset) => {
                 let global = globals.variables.iter().find(|g| g.name == *name);
-                let global = global.ok_or_else(|| fail(variable, format!("`{name}` has no address in global memory")))?;
+                let global = global
+                    .ok_or_else(|| fail(variable, format!("`{name}` has no address in global memory")))?;
                 global.address.wrapping_add(*offset as u64)
             }
         };
-        slot.copy_from_slice(bits.to_le_bytes().get(..size).ok_or_else(|| fail(variable, "type of initial value"))?);
+        slot.copy_from_slice(
+            bits.to_le_bytes().get(..size).ok_or_else(|| fail(variable, "type of initial value"))?,
+        );
     }
     Ok(image)
 }
@@ -111,7 +118,11 @@ pub(super) fn number_bits(number: Number, ty: Type) -> u64 {
 
 /// Where everything lies that a kernel names, but for variables inside of its body's blocks that
 /// are local (those are placed as the body is decoded).
-pub(super) fn layout<'a>(unit: &Unit<'a>, function: &Function<'a>, globals: &GlobalSet) -> Result<Layout<'a>, LoadError> {
+pub(super) fn layout<'a>(
+    unit: &Unit<'a>,
+    function: &Function<'a>,
+    globals: &GlobalSet,
+) -> Result<Layout<'a>, LoadError> {
     let mut layout = Layout::default();
     let mut params = Cursor::default();
     for param in &function.params {
@@ -126,9 +137,14 @@ pub(super) fn layout<'a>(unit: &Unit<'a>, function: &Function<'a>, globals: &Glo
         }
     }
     let mut shared = Cursor::default();
-    let declared = unit.functions.iter().filter(|f| !f.entry || f.name == function.name).flat_map(|f| f.body.iter().flatten());
+    let declared = unit
+        .functions
+        .iter()
+        .filter(|f| !f.entry || f.name == function.name)
+        .flat_map(|f| f.body.iter().flatten());
     let inner = declared.filter_map(|s| if let Statement::Variable(v) = s { Some(v) } else { None });
-    let all: Vec<&Variable> = unit.variables.iter().chain(inner).filter(|v| v.space == VariableSpace::Shared).collect();
+    let all: Vec<&Variable> =
+        unit.variables.iter().chain(inner).filter(|v| v.space == VariableSpace::Shared).collect();
     for variable in all.iter().filter(|v| v.count.is_some()) {
         let address = shared.place_within(variable, SHARED_BYTES_MAX)?;
         layout.variables.insert(variable.name, Placed { space: Space::Shared, address });

@@ -49,7 +49,12 @@ pub(super) fn addresses(r: &Registers, slot: Slot, narrow: bool, offset: i64) ->
 
 /// Gives each space's lanes of generic addresses to `go`, as addresses of that space.
 #[inline(always)]
-pub(super) fn by_space(space: Space, addresses: Addresses, mask: u32, mut go: impl FnMut(Space, Addresses, u32) -> Step<()>) -> Step<()> {
+pub(super) fn by_space(
+    space: Space,
+    addresses: Addresses,
+    mask: u32,
+    mut go: impl FnMut(Space, Addresses, u32) -> Step<()>,
+) -> Step<()> {
     if space != Space::Generic {
         // 64-bit shared and local addresses come without their window.
         return go(space, addresses, mask);
@@ -72,7 +77,13 @@ impl Env<'_> {
     /// Checks a global access of all lanes: in bounds and aligned. Gives addresses that are valid
     /// in all lanes (those that do not take part have a partner's), and the region if it is one.
     #[inline(always)]
-    pub(super) fn check_global(&mut self, addresses: &Addresses, mask: u32, bytes: u32, access: &'static str) -> Step<(Addresses, Option<usize>)> {
+    pub(super) fn check_global(
+        &mut self,
+        addresses: &Addresses,
+        mask: u32,
+        bytes: u32,
+        access: &'static str,
+    ) -> Step<(Addresses, Option<usize>)> {
         let first = addresses[mask.trailing_zeros() as usize & 31];
         let mut all = *addresses;
         let (mut low, mut high, mut bits) = (u64::MAX, 0, 0);
@@ -98,7 +109,14 @@ impl Env<'_> {
     }
 
     #[cold]
-    fn find_region(&mut self, all: Addresses, low: u64, high: u64, bytes: u32, access: &'static str) -> Step<(Addresses, Option<usize>)> {
+    fn find_region(
+        &mut self,
+        all: Addresses,
+        low: u64,
+        high: u64,
+        bytes: u32,
+        access: &'static str,
+    ) -> Step<(Addresses, Option<usize>)> {
         let length = u64::from(bytes);
         if let Some(found) = self.view.find(low, length)
             && self.view.find(high, length) == Some(found)
@@ -110,7 +128,12 @@ impl Env<'_> {
             if self.view.find(*address, length).is_none() {
                 let kind = match self.view.freed_at(*address) {
                     Some(allocation) => FaultKind::UseAfterFree { bytes, access, allocation },
-                    None => FaultKind::OutOfBounds { space: Space::Global, bytes, access, nearest: self.view.nearest(*address) },
+                    None => FaultKind::OutOfBounds {
+                        space: Space::Global,
+                        bytes,
+                        access,
+                        nearest: self.view.nearest(*address),
+                    },
                 };
                 return trap_at(kind, lane, *address);
             }
@@ -120,7 +143,13 @@ impl Env<'_> {
 
     /// Checks that what lanes read from global memory was written.
     #[inline(always)]
-    pub(super) fn check_written(&self, addresses: &Addresses, region: Option<usize>, mask: u32, bytes: u32) -> Step<()> {
+    pub(super) fn check_written(
+        &self,
+        addresses: &Addresses,
+        region: Option<usize>,
+        mask: u32,
+        bytes: u32,
+    ) -> Step<()> {
         if !self.check {
             return Ok(());
         }
@@ -133,7 +162,11 @@ impl Env<'_> {
             let Some(region) = region.or_else(|| self.view.find(addresses[lane], 1)) else { continue };
             let allocation = &self.view.regions[region].allocation;
             if !allocation.is_valid(addresses[lane] - allocation.base(), u64::from(bytes)) {
-                return trap_at(FaultKind::Uninitialised { space: Space::Global, bytes }, lane, addresses[lane]);
+                return trap_at(
+                    FaultKind::Uninitialised { space: Space::Global, bytes },
+                    lane,
+                    addresses[lane],
+                );
             }
         }
         Ok(())
@@ -185,14 +218,22 @@ impl Env<'_> {
                 words.dedup();
                 let mut banks = [0u64; 32];
                 words.iter().for_each(|word| banks[(word % 32) as usize] += 1);
-                self.traffic.shared_bank_conflicts += banks.iter().max().map_or(0, |most| most.saturating_sub(1));
+                self.traffic.shared_bank_conflicts +=
+                    banks.iter().max().map_or(0, |most| most.saturating_sub(1));
             }
         }
     }
 
     /// Block of a shared address, and the offset there.
     #[inline(always)]
-    pub(super) fn shared_target(&self, own: usize, address: u64, bytes: u32, access: &'static str, lane: usize) -> Step<(usize, u32)> {
+    pub(super) fn shared_target(
+        &self,
+        own: usize,
+        address: u64,
+        bytes: u32,
+        access: &'static str,
+        lane: usize,
+    ) -> Step<(usize, u32)> {
         let rank = address >> OFFSET_BITS;
         if rank == 0 {
             return Ok((own, address as u32));
@@ -200,14 +241,25 @@ impl Env<'_> {
         let cluster = &self.clusters[self.blocks[own].cluster];
         if rank > u64::from(cluster.blocks) {
             let nearest = format!("no block of the cluster has rank {}", rank - 1);
-            return trap_at(FaultKind::OutOfBounds { space: Space::Shared, bytes, access, nearest }, lane, address);
+            return trap_at(
+                FaultKind::OutOfBounds { space: Space::Shared, bytes, access, nearest },
+                lane,
+                address,
+            );
         }
         Ok((cluster.first + rank as usize - 1, address as u32 & ((1 << OFFSET_BITS) - 1)))
     }
 
     /// Notes a lane's access to shared memory, after checking bounds and alignment.
     #[inline(always)]
-    pub(super) fn check_shared(&mut self, own: usize, access: &mut Access, address: u64, bytes: u32, lane: usize) -> Step<(usize, u32)> {
+    pub(super) fn check_shared(
+        &mut self,
+        own: usize,
+        access: &mut Access,
+        address: u64,
+        bytes: u32,
+        lane: usize,
+    ) -> Step<(usize, u32)> {
         let word = match access.kind() {
             Kind::Read => "read",
             Kind::Write => "write",
@@ -331,18 +383,46 @@ fn fetch<T: Memory>(r: &Registers, tagged: Slot) -> [T; LANES] {
 
 /// Runs a load.
 #[inline(always)]
-pub(super) fn load<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], space: Space, ty: Type, mask: u32) -> Step<()> {
+pub(super) fn load<I: Isa>(
+    env: &mut Env,
+    warp: &mut Warp,
+    i: &Inst,
+    lists: &[Slot],
+    space: Space,
+    ty: Type,
+    mask: u32,
+) -> Step<()> {
     let from = addresses(&warp.registers, i.a, i.c != 0, i.imm);
     by_space(space, from, mask, |space, from, mask| match ty.bytes() {
-        1 => I::run(#[inline(always)] || load_as::<u8>(env, warp, lists, space, ty, from, mask)),
-        2 => I::run(#[inline(always)] || load_as::<u16>(env, warp, lists, space, ty, from, mask)),
-        4 => I::run(#[inline(always)] || load_as::<u32>(env, warp, lists, space, ty, from, mask)),
-        _ => I::run(#[inline(always)] || load_as::<u64>(env, warp, lists, space, ty, from, mask)),
+        1 => I::run(
+            #[inline(always)]
+            || load_as::<u8>(env, warp, lists, space, ty, from, mask),
+        ),
+        2 => I::run(
+            #[inline(always)]
+            || load_as::<u16>(env, warp, lists, space, ty, from, mask),
+        ),
+        4 => I::run(
+            #[inline(always)]
+            || load_as::<u32>(env, warp, lists, space, ty, from, mask),
+        ),
+        _ => I::run(
+            #[inline(always)]
+            || load_as::<u64>(env, warp, lists, space, ty, from, mask),
+        ),
     })
 }
 
 #[inline(always)]
-fn load_as<T: Memory>(env: &mut Env, warp: &mut Warp, lists: &[Slot], space: Space, ty: Type, from: Addresses, mask: u32) -> Step<()> {
+fn load_as<T: Memory>(
+    env: &mut Env,
+    warp: &mut Warp,
+    lists: &[Slot],
+    space: Space,
+    ty: Type,
+    from: Addresses,
+    mask: u32,
+) -> Step<()> {
     let size = size_of::<T>() as u32;
     let bytes = size * lists.len() as u32;
     let total = u64::from(bytes * mask.count_ones());
@@ -396,10 +476,20 @@ fn load_as<T: Memory>(env: &mut Env, warp: &mut Warp, lists: &[Slot], space: Spa
 
 /// Checks an access to local memory.
 #[inline(always)]
-pub(super) fn check_local(address: u64, bytes: u32, length: usize, access: &'static str, lane: usize) -> Step<()> {
+pub(super) fn check_local(
+    address: u64,
+    bytes: u32,
+    length: usize,
+    access: &'static str,
+    lane: usize,
+) -> Step<()> {
     if address.checked_add(u64::from(bytes)).is_none_or(|end| end > length as u64) {
         let nearest = format!("the thread has {length} bytes of it");
-        return trap_at(FaultKind::OutOfBounds { space: Space::Local, bytes, access, nearest }, lane, address);
+        return trap_at(
+            FaultKind::OutOfBounds { space: Space::Local, bytes, access, nearest },
+            lane,
+            address,
+        );
     }
     if address & u64::from(bytes - 1) != 0 {
         return trap_at(FaultKind::Misaligned { space: Space::Local, bytes, access }, lane, address);
@@ -409,18 +499,45 @@ pub(super) fn check_local(address: u64, bytes: u32, length: usize, access: &'sta
 
 /// Runs a store.
 #[inline(always)]
-pub(super) fn store<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], space: Space, ty: Type, mask: u32) -> Step<()> {
+pub(super) fn store<I: Isa>(
+    env: &mut Env,
+    warp: &mut Warp,
+    i: &Inst,
+    lists: &[Slot],
+    space: Space,
+    ty: Type,
+    mask: u32,
+) -> Step<()> {
     let to = addresses(&warp.registers, i.a, i.c != 0, i.imm);
     by_space(space, to, mask, |space, to, mask| match ty.bytes() {
-        1 => I::run(#[inline(always)] || store_as::<u8>(env, warp, lists, space, to, mask)),
-        2 => I::run(#[inline(always)] || store_as::<u16>(env, warp, lists, space, to, mask)),
-        4 => I::run(#[inline(always)] || store_as::<u32>(env, warp, lists, space, to, mask)),
-        _ => I::run(#[inline(always)] || store_as::<u64>(env, warp, lists, space, to, mask)),
+        1 => I::run(
+            #[inline(always)]
+            || store_as::<u8>(env, warp, lists, space, to, mask),
+        ),
+        2 => I::run(
+            #[inline(always)]
+            || store_as::<u16>(env, warp, lists, space, to, mask),
+        ),
+        4 => I::run(
+            #[inline(always)]
+            || store_as::<u32>(env, warp, lists, space, to, mask),
+        ),
+        _ => I::run(
+            #[inline(always)]
+            || store_as::<u64>(env, warp, lists, space, to, mask),
+        ),
     })
 }
 
 #[inline(always)]
-fn store_as<T: Memory + PartialEq>(env: &mut Env, warp: &mut Warp, lists: &[Slot], space: Space, to: Addresses, mask: u32) -> Step<()> {
+fn store_as<T: Memory + PartialEq>(
+    env: &mut Env,
+    warp: &mut Warp,
+    lists: &[Slot],
+    space: Space,
+    to: Addresses,
+    mask: u32,
+) -> Step<()> {
     let size = size_of::<T>() as u32;
     let bytes = size * lists.len() as u32;
     let total = u64::from(bytes * mask.count_ones());
@@ -474,11 +591,21 @@ fn store_as<T: Memory + PartialEq>(env: &mut Env, warp: &mut Warp, lists: &[Slot
 /// Whether this very instruction has just written the same values to the same place by another lane:
 /// many lanes may store one result.
 #[inline(always)]
-fn same_already<T: Memory + PartialEq>(env: &Env, block: usize, values: &[[T; LANES]; 4], count: usize, address: u64, lane: usize, size: u32) -> bool {
+fn same_already<T: Memory + PartialEq>(
+    env: &Env,
+    block: usize,
+    values: &[[T; LANES]; 4],
+    count: usize,
+    address: u64,
+    lane: usize,
+    size: u32,
+) -> bool {
     let block = &env.blocks[block];
     let Some(shadow) = &block.shadow else { return false };
     let offset = address as usize;
-    if address + u64::from(size) * count as u64 > block.memory.len() as u64 || !shadow.just_written(offset, lane as u8, env.trap_pc) {
+    if address + u64::from(size) * count as u64 > block.memory.len() as u64
+        || !shadow.just_written(offset, lane as u8, env.trap_pc)
+    {
         return false;
     }
     (0..count).all(|n| T::read(&block.memory[offset + n * size as usize..]) == values[n][lane])
@@ -491,7 +618,8 @@ pub(super) fn mapa(env: &Env, warp: &mut Warp, i: &Inst, wide: bool, mask: u32) 
     if let Some(lane) = lanes_of(mask).find(|lane| ranks[*lane] >= blocks) {
         return super::trap::invalid(format!("block {} of a cluster of {blocks} (lane {lane})", ranks[lane]));
     }
-    let place = |offset: u64, rank: u32| offset & ((1 << OFFSET_BITS) - 1) | u64::from(rank + 1) << OFFSET_BITS;
+    let place =
+        |offset: u64, rank: u32| offset & ((1 << OFFSET_BITS) - 1) | u64::from(rank + 1) << OFFSET_BITS;
     let r = &mut warp.registers;
     if wide {
         let window = if i.imm != 0 { SHARED_WINDOW } else { 0 };
@@ -507,7 +635,9 @@ pub(super) fn mapa(env: &Env, warp: &mut Warp, i: &Inst, wide: bool, mask: u32) 
 /// `getctarank`
 pub(super) fn cta_rank(env: &Env, warp: &mut Warp, i: &Inst, wide: bool, mask: u32) {
     let own = env.blocks[warp.block].rank;
-    let rank = |address: u64| ((address & 0xffff_ffff) >> OFFSET_BITS).checked_sub(1).map_or(own, |rank| rank as u32);
+    let rank = |address: u64| {
+        ((address & 0xffff_ffff) >> OFFSET_BITS).checked_sub(1).map_or(own, |rank| rank as u32)
+    };
     let r = &mut warp.registers;
     let a = if wide { u64::get(r, i.a) } else { u32::get(r, i.a).map(u64::from) };
     u32::put(r, i.d, a.map(rank), mask);

@@ -3,12 +3,12 @@
 //! They come in as late as they may: `cp.async` when it is waited for, bulk copies when nothing else
 //! can run. Until then their destination holds NaN and is nobody's, so that a missing wait shows.
 
+use super::Env;
 use super::access::addresses;
 use super::lanes::{LANES, Lane, lanes_of};
 use super::mbarrier::Place;
 use super::trap::{Step, invalid};
 use super::warp::Warp;
-use super::Env;
 use crate::decode::{Inst, Op, Slot};
 use crate::memory::shadow::{Access, Kind};
 use crate::tensor_map::TensorMap;
@@ -125,7 +125,15 @@ fn start(env: &mut Env, warp: &mut Warp, i: &Inst, bytes: u8, mask: u32) -> Step
         }
         let group = warp.copies.committed[lane];
         let read = reads[lane] as u8;
-        warp.copies.under_way.push(Copy { lane: lane as u8, group, to: offset, from: from[lane], bytes, read, pc: env.trap_pc });
+        warp.copies.under_way.push(Copy {
+            lane: lane as u8,
+            group,
+            to: offset,
+            from: from[lane],
+            bytes,
+            read,
+            pc: env.trap_pc,
+        });
     }
     Ok(())
 }
@@ -163,17 +171,28 @@ pub(super) fn bulk(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], mas
             Op::BulkWait => finish_stores(env, warp, lane, i.imm as u32)?,
             Op::BulkLoad | Op::BulkShared => bulk_load(env, warp, i, lists, lane)?,
             Op::BulkStore => {
-                let (to, from, bytes) = (u64::get(&warp.registers, i.a)[lane].wrapping_add(i.imm as u64), narrow(warp, i.b, lane), narrow(warp, i.c, lane));
+                let (to, from, bytes) = (
+                    u64::get(&warp.registers, i.a)[lane].wrapping_add(i.imm as u64),
+                    narrow(warp, i.b, lane),
+                    narrow(warp, i.c, lane),
+                );
                 check_bulk(to, from, bytes)?;
                 global_range(env, to, bytes, "write", lane)?;
                 let (block, offset) = env.shared_target(warp.block, u64::from(from), bytes, "read", lane)?;
-                start_store(env, warp, lane, vec![Piece { block, offset, outside: Outside::Global(to), bytes }])?;
+                start_store(
+                    env,
+                    warp,
+                    lane,
+                    vec![Piece { block, offset, outside: Outside::Global(to), bytes }],
+                )?;
             }
             Op::TensorLoad { dims, multicast } => tensor_load(env, warp, i, lists, lane, (dims, multicast))?,
             Op::TensorStore { dims, .. } => {
                 let map = tensor_map(env, warp, i, dims, lane)?;
-                let at: Vec<i64> = lists.iter().map(|slot| i64::from(narrow(warp, *slot, lane) as i32)).collect();
-                let (block, offset) = env.shared_target(warp.block, u64::from(narrow(warp, i.a, lane)), 16, "read", lane)?;
+                let at: Vec<i64> =
+                    lists.iter().map(|slot| i64::from(narrow(warp, *slot, lane) as i32)).collect();
+                let (block, offset) =
+                    env.shared_target(warp.block, u64::from(narrow(warp, i.a, lane)), 16, "read", lane)?;
                 let mut pieces = tensor_pieces(env, &map, &at, block, offset, "write", lane)?;
                 pieces.retain(|piece| matches!(piece.outside, Outside::Global(_)));
                 start_store(env, warp, lane, pieces)?;
@@ -191,7 +210,9 @@ fn narrow(warp: &Warp, slot: Slot, lane: usize) -> u32 {
 /// Addresses and size of a linear bulk copy are multiples of 16.
 fn check_bulk(global: u64, shared: u32, bytes: u32) -> Step<()> {
     if bytes % 16 != 0 || global % 16 != 0 || shared % 16 != 0 {
-        return invalid(format!("bulk copy of {bytes} bytes, global {global:#x}, shared {shared:#x}: all must be multiples of 16"));
+        return invalid(format!(
+            "bulk copy of {bytes} bytes, global {global:#x}, shared {shared:#x}: all must be multiples of 16"
+        ));
     }
     Ok(())
 }
@@ -258,7 +279,9 @@ impl Env<'_> {
     /// Brings one bulk copy in; whether there was one.
     pub(super) fn complete_bulk(&mut self) -> Step<bool> {
         let random = if self.random == 0 { 0 } else { self.random() };
-        let Some(block) = (0..self.blocks.len()).find(|n| !self.blocks[*n].bulk.is_empty()) else { return Ok(false) };
+        let Some(block) = (0..self.blocks.len()).find(|n| !self.blocks[*n].bulk.is_empty()) else {
+            return Ok(false);
+        };
         let waiting = &mut self.blocks[block].bulk;
         let copy = waiting.remove((random % waiting.len() as u64) as usize);
         let mut bytes = 0;
@@ -279,10 +302,14 @@ impl Env<'_> {
         let mut data = vec![0; piece.bytes as usize];
         match piece.outside {
             Outside::Fill(value) => data.fill(value),
-            Outside::Shared(block, offset) => data.copy_from_slice(&self.blocks[block].memory[offset as usize..][..piece.bytes as usize]),
+            Outside::Shared(block, offset) => {
+                data.copy_from_slice(&self.blocks[block].memory[offset as usize..][..piece.bytes as usize])
+            }
             // SAFETY: the bytes were found in a live allocation when the copy started, and the
             // launch's view keeps that.
-            Outside::Global(from) => unsafe { std::ptr::copy(from as *const u8, data.as_mut_ptr(), data.len()) },
+            Outside::Global(from) => unsafe {
+                std::ptr::copy(from as *const u8, data.as_mut_ptr(), data.len())
+            },
         }
         data
     }
@@ -345,7 +372,9 @@ fn tensor_map(env: &mut Env, warp: &Warp, i: &Inst, dims: u8, lane: usize) -> St
     let mut found = [0; LANES];
     found[lane] = address;
     let (_, _) = env.check_global(&found, 1 << lane, 64, "read")?;
-    let Some(_) = env.view.find(address, TensorMap::BYTES as u64) else { return invalid("a tensor map outside of memory") };
+    let Some(_) = env.view.find(address, TensorMap::BYTES as u64) else {
+        return invalid("a tensor map outside of memory");
+    };
     let mut bytes = [0; TensorMap::BYTES];
     // SAFETY: the view has a region that holds all the bytes, and keeps it alive.
     unsafe { std::ptr::copy(address as *const u8, bytes.as_mut_ptr(), bytes.len()) };
@@ -358,8 +387,20 @@ fn tensor_map(env: &mut Env, warp: &Warp, i: &Inst, dims: u8, lane: usize) -> St
 
 /// A box's pieces: runs of elements that are together on both sides, 16 bytes at most, because the
 /// swizzle moves chunks of that size.
-fn tensor_pieces(env: &mut Env, map: &TensorMap, at: &[i64], block: usize, base: u32, access: &'static str, lane: usize) -> Step<Vec<Piece>> {
-    let align = map.swizzle.inner_bytes_max().map_or(128, |bytes| if bytes == 128 { 1024 } else { bytes * 8 }).min(128);
+fn tensor_pieces(
+    env: &mut Env,
+    map: &TensorMap,
+    at: &[i64],
+    block: usize,
+    base: u32,
+    access: &'static str,
+    lane: usize,
+) -> Step<Vec<Piece>> {
+    let align = map
+        .swizzle
+        .inner_bytes_max()
+        .map_or(128, |bytes| if bytes == 128 { 1024 } else { bytes * 8 })
+        .min(128);
     if base % align != 0 {
         return invalid(format!("a tensor copy's shared address {base:#x} is no multiple of {align}"));
     }
@@ -381,8 +422,12 @@ fn tensor_pieces(env: &mut Env, map: &TensorMap, at: &[i64], block: usize, base:
             let offset = map.swizzle.apply(base + (row * row_bytes + chunk) as u32);
             let first = at[0] + (chunk / size) as i64;
             // How much of the chunk lies inside of the tensor: from which byte, how many.
-            let (low, high) = (first.clamp(0, map.dims[0] as i64), (first + (16 / size) as i64).clamp(0, map.dims[0] as i64));
-            let (before, count) = (((low - first) as u64 * size) as u32, ((high - low).max(0) as u64 * size) as u32);
+            let (low, high) = (
+                first.clamp(0, map.dims[0] as i64),
+                (first + (16 / size) as i64).clamp(0, map.dims[0] as i64),
+            );
+            let (before, count) =
+                (((low - first) as u64 * size) as u32, ((high - low).max(0) as u64 * size) as u32);
             if !inside || count == 0 {
                 pieces.push(Piece { block, offset, outside: Outside::Fill(fill), bytes: 16 });
                 continue;
@@ -403,10 +448,18 @@ fn tensor_pieces(env: &mut Env, map: &TensorMap, at: &[i64], block: usize, base:
     Ok(pieces)
 }
 
-fn tensor_load(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], lane: usize, (dims, multicast): (u8, bool)) -> Step<()> {
+fn tensor_load(
+    env: &mut Env,
+    warp: &mut Warp,
+    i: &Inst,
+    lists: &[Slot],
+    lane: usize,
+    (dims, multicast): (u8, bool),
+) -> Step<()> {
     let map = tensor_map(env, warp, i, dims, lane)?;
     let at: Vec<i64> = lists[1..].iter().map(|slot| i64::from(narrow(warp, *slot, lane) as i32)).collect();
-    let (block, offset) = env.shared_target(warp.block, u64::from(narrow(warp, i.a, lane)), 16, "write", lane)?;
+    let (block, offset) =
+        env.shared_target(warp.block, u64::from(narrow(warp, i.a, lane)), 16, "write", lane)?;
     let barrier = env.mbarrier_at(warp, u64::from(narrow(warp, lists[0], lane)), lane)?;
     if !multicast {
         let pieces = tensor_pieces(env, &map, &at, block, offset, "read", lane)?;
@@ -422,7 +475,10 @@ fn tensor_load(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], lane: u
     for rank in lanes_of(targets) {
         let pieces = tensor_pieces(env, &map, &at, first + rank, offset, "read", lane)?;
         if !env.blocks[first + rank].mbarriers.contains_key(&barrier.1) {
-            return invalid(format!("no mbarrier was initialised at {:#x} of the cluster's block {rank}", barrier.1));
+            return invalid(format!(
+                "no mbarrier was initialised at {:#x} of the cluster's block {rank}",
+                barrier.1
+            ));
         }
         start_load(env, warp, lane, pieces, (first + rank, barrier.1))?;
     }

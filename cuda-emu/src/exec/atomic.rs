@@ -2,23 +2,36 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use super::Env;
 use super::access::{addresses, by_space, check_local};
 use super::lanes::{LANES, Lane, lanes_of};
 use super::number::{BF16, F16, Format};
 use super::trap::Step;
 use super::warp::Warp;
-use super::Env;
 use crate::decode::{AtomicOp, Inst, Rounding, Slot};
 use crate::memory::Space;
 use crate::memory::shadow::Kind;
 use crate::ptx::Type;
 
 /// Runs an atomic.
-pub(super) fn atomic(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], what: (Space, AtomicOp, Type), mask: u32) -> Step<()> {
+pub(super) fn atomic(
+    env: &mut Env,
+    warp: &mut Warp,
+    i: &Inst,
+    lists: &[Slot],
+    what: (Space, AtomicOp, Type),
+    mask: u32,
+) -> Step<()> {
     let (space, op, ty) = what;
     let bytes = ty.bytes();
     let at = addresses(&warp.registers, i.a, lists[0] != 0, i.imm);
-    let read = |slot: Slot| if bytes == 8 { u64::get(&warp.registers, slot) } else { u32::get(&warp.registers, slot).map(u64::from) };
+    let read = |slot: Slot| {
+        if bytes == 8 {
+            u64::get(&warp.registers, slot)
+        } else {
+            u32::get(&warp.registers, slot).map(u64::from)
+        }
+    };
     let (b, c) = (read(i.b), read(i.c));
     let mut old = [0; LANES];
     by_space(space, at, mask, |space, at, mask| {
@@ -43,7 +56,10 @@ pub(super) fn atomic(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], w
                 env.traffic.shared_bytes_written += total;
                 for lane in lanes_of(mask) {
                     let (block, offset) = env.check_shared(warp.block, &mut access, at[lane], bytes, lane)?;
-                    old[lane] = in_place(&mut env.blocks[block].memory[offset as usize..][..bytes as usize], |old| apply(op, ty, old, b[lane], c[lane]));
+                    old[lane] =
+                        in_place(&mut env.blocks[block].memory[offset as usize..][..bytes as usize], |old| {
+                            apply(op, ty, old, b[lane], c[lane])
+                        });
                 }
                 env.events += 1;
             }
@@ -52,7 +68,9 @@ pub(super) fn atomic(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], w
                 for lane in lanes_of(mask) {
                     check_local(at[lane], bytes, length, "atomic", lane)?;
                     let start = lane * length + at[lane] as usize;
-                    old[lane] = in_place(&mut warp.local[start..][..bytes as usize], |old| apply(op, ty, old, b[lane], c[lane]));
+                    old[lane] = in_place(&mut warp.local[start..][..bytes as usize], |old| {
+                        apply(op, ty, old, b[lane], c[lane])
+                    });
                 }
             }
         }
@@ -96,7 +114,13 @@ fn global(address: u64, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
 fn apply(op: AtomicOp, ty: Type, old: u64, b: u64, c: u64) -> u64 {
     match (op, ty) {
         (AtomicOp::Exch, _) => b,
-        (AtomicOp::Cas, _) => if old == b { c } else { old },
+        (AtomicOp::Cas, _) => {
+            if old == b {
+                c
+            } else {
+                old
+            }
+        }
         (_, Type::F32) => u64::from((f32::from_bits(old as u32) + f32::from_bits(b as u32)).to_bits()),
         (_, Type::F64) => (f64::from_bits(old) + f64::from_bits(b)).to_bits(),
         (_, Type::F16) => halves(op, F16, 1, old, b),
@@ -112,15 +136,39 @@ fn integer(op: AtomicOp, ty: Type, old: u64, b: u64) -> u64 {
     let signed = |v: u64| (v << unused) as i64;
     match op {
         AtomicOp::Add => old.wrapping_add(b) << unused >> unused,
-        AtomicOp::Min if ty.is_signed() => if signed(b) < signed(old) { b } else { old },
-        AtomicOp::Max if ty.is_signed() => if signed(b) > signed(old) { b } else { old },
+        AtomicOp::Min if ty.is_signed() => {
+            if signed(b) < signed(old) {
+                b
+            } else {
+                old
+            }
+        }
+        AtomicOp::Max if ty.is_signed() => {
+            if signed(b) > signed(old) {
+                b
+            } else {
+                old
+            }
+        }
         AtomicOp::Min => old.min(b),
         AtomicOp::Max => old.max(b),
         AtomicOp::And => old & b,
         AtomicOp::Or => old | b,
         AtomicOp::Xor => old ^ b,
-        AtomicOp::Inc => if old >= b { 0 } else { old + 1 },
-        AtomicOp::Dec => if old == 0 || old > b { b } else { old - 1 },
+        AtomicOp::Inc => {
+            if old >= b {
+                0
+            } else {
+                old + 1
+            }
+        }
+        AtomicOp::Dec => {
+            if old == 0 || old > b {
+                b
+            } else {
+                old - 1
+            }
+        }
         AtomicOp::Exch | AtomicOp::Cas => b,
     }
 }

@@ -1,7 +1,7 @@
 //! Barriers: of a block, of a warp's lanes, of a cluster.
 
 use super::Env;
-use super::lanes::{Lane, LANES};
+use super::lanes::{LANES, Lane};
 use super::trap::{Step, invalid, trap};
 use super::warp::{Flow, Wait, Warp};
 use crate::decode::{BarrierReduction, Inst, Op, SINK};
@@ -10,7 +10,13 @@ use crate::memory::clocks::Released;
 
 /// Whether the lanes that an instruction needs are all here; if not, it waits for them, or it never
 /// will have them.
-pub(super) fn gather(warp: &mut Warp, active: u32, mask: u32, needed: u32, what: &'static str) -> Step<Option<Flow>> {
+pub(super) fn gather(
+    warp: &mut Warp,
+    active: u32,
+    mask: u32,
+    needed: u32,
+    what: &'static str,
+) -> Step<Option<Flow>> {
     let needed = needed & warp.alive();
     if needed & !mask == 0 {
         warp.desperate = false;
@@ -54,13 +60,20 @@ pub(super) fn barrier(
         let (true_count, count) = barrier.result;
         match reduction {
             BarrierReduction::Popc => u32::put(&mut warp.registers, i.d, [true_count; LANES], mask),
-            BarrierReduction::And => warp.registers.put_pred(i.d, if true_count == count { u32::MAX } else { 0 }, mask),
-            BarrierReduction::Or => warp.registers.put_pred(i.d, if true_count > 0 { u32::MAX } else { 0 }, mask),
+            BarrierReduction::And => {
+                warp.registers.put_pred(i.d, if true_count == count { u32::MAX } else { 0 }, mask)
+            }
+            BarrierReduction::Or => {
+                warp.registers.put_pred(i.d, if true_count > 0 { u32::MAX } else { 0 }, mask)
+            }
         }
         return Ok(Flow::Next);
     }
     if barrier.arrived > 0 && barrier.expected != expected {
-        return invalid(format!("barrier {number} for {expected} threads, others came for {}", barrier.expected));
+        return invalid(format!(
+            "barrier {number} for {expected} threads, others came for {}",
+            barrier.expected
+        ));
     }
     // With a count, a warp counts as a whole.
     barrier.arrived += if expected != 0 && aligned { LANES as u32 } else { mask.count_ones() };

@@ -72,21 +72,44 @@ impl Block {
 
     /// Checks that a lane's access lies inside and is aligned.
     #[inline(always)]
-    pub(super) fn check_range(&self, offset: u64, bytes: u32, align: u32, access: &'static str, lane: usize) -> Step<()> {
+    pub(super) fn check_range(
+        &self,
+        offset: u64,
+        bytes: u32,
+        align: u32,
+        access: &'static str,
+        lane: usize,
+    ) -> Step<()> {
         let length = self.memory.len() as u64;
         if offset + u64::from(bytes) > length {
             let nearest = format!("the block has {length} bytes of it");
-            return trap_at(FaultKind::OutOfBounds { space: Space::Shared, bytes, access, nearest }, lane, offset);
+            return trap_at(
+                FaultKind::OutOfBounds { space: Space::Shared, bytes, access, nearest },
+                lane,
+                offset,
+            );
         }
         if offset & u64::from(align - 1) != 0 {
-            return trap_at(FaultKind::Misaligned { space: Space::Shared, bytes: align, access }, lane, offset);
+            return trap_at(
+                FaultKind::Misaligned { space: Space::Shared, bytes: align, access },
+                lane,
+                offset,
+            );
         }
         Ok(())
     }
 
     /// Notes a lane's access in the shadow.
     #[inline(always)]
-    pub(super) fn note(&mut self, access: &mut Access, clocks: &Clocks, program: &Program, offset: u32, bytes: u32, lane: usize) -> Step<()> {
+    pub(super) fn note(
+        &mut self,
+        access: &mut Access,
+        clocks: &Clocks,
+        program: &Program,
+        offset: u32,
+        bytes: u32,
+        lane: usize,
+    ) -> Step<()> {
         let Some(shadow) = &mut self.shadow else { return Ok(()) };
         match shadow.access(access, clocks, offset, bytes, lane as u8) {
             Ok(()) => Ok(()),
@@ -95,7 +118,15 @@ impl Block {
     }
 
     #[cold]
-    fn conflict(&self, conflict: Conflict, access: &Access, program: &Program, offset: u32, bytes: u32, lane: usize) -> Step<()> {
+    fn conflict(
+        &self,
+        conflict: Conflict,
+        access: &Access,
+        program: &Program,
+        offset: u32,
+        bytes: u32,
+        lane: usize,
+    ) -> Step<()> {
         let word = |kind: Kind| match kind {
             Kind::Read => "read",
             Kind::Write => "write",
@@ -108,7 +139,9 @@ impl Block {
                 what: "the destination of an asynchronous copy",
                 started: Box::new(place(program, pc)),
             },
-            Conflict::Proxy(writer) => FaultKind::MissingProxyFence { written: Box::new(place(program, writer.pc)) },
+            Conflict::Proxy(writer) => {
+                FaultKind::MissingProxyFence { written: Box::new(place(program, writer.pc)) }
+            }
             Conflict::Race(earlier) => FaultKind::Race {
                 access: word(access.kind()),
                 other_access: word(earlier.kind),

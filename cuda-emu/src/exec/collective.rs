@@ -39,7 +39,9 @@ pub(super) fn collective(warp: &mut Warp, i: &Inst, lists: &[Slot], active: u32,
 
 fn check(warp: &mut Warp, active: u32, lanes: u32, needed: u32) -> Step<Option<Flow>> {
     if lanes & !needed != 0 {
-        return invalid(format!("lanes {lanes:#010x} run it with member mask {needed:#010x}, which they are not all in"));
+        return invalid(format!(
+            "lanes {lanes:#010x} run it with member mask {needed:#010x}, which they are not all in"
+        ));
     }
     gather(warp, active, lanes, needed, "warp-wide instruction")
 }
@@ -118,7 +120,9 @@ fn shuffle(warp: &mut Warp, i: &Inst, op: ShuffleOp, lanes: u32) -> Step<()> {
         };
         let source = if valid { source } else { lane };
         if lanes >> lane & 1 != 0 && lanes >> source & 1 == 0 {
-            return invalid(format!("lane {lane} reads lane {source}, which does not take part ({lanes:#010x} do)"));
+            return invalid(format!(
+                "lane {lane} reads lane {source}, which does not take part ({lanes:#010x} do)"
+            ));
         }
         d[n] = a[source as usize & 31];
         inside |= u32::from(valid) << lane;

@@ -12,7 +12,8 @@ use crate::ptx::Type;
 pub(super) fn convert<I: Isa>(r: &mut Registers, i: &Inst, c: Conversion, mask: u32) {
     let (d, a) = (i.d & !(WIDE | NARROW), i.a & !(WIDE | NARROW));
     let plain = !c.sat && !c.ftz && !c.relu && !c.to_integer && c.rounding != Rounding::Away;
-    let as_declared = i.d & WIDE == if c.to.is_wide() { WIDE } else { 0 } && i.a & WIDE == if c.from.is_wide() { WIDE } else { 0 };
+    let as_declared = i.d & WIDE == if c.to.is_wide() { WIDE } else { 0 }
+        && i.a & WIDE == if c.from.is_wide() { WIDE } else { 0 };
     if plain && as_declared {
         // The conversions that kernels are full of, as loops of their own.
         macro_rules! each {
@@ -39,12 +40,16 @@ pub(super) fn convert<I: Isa>(r: &mut Registers, i: &Inst, c: Conversion, mask: 
             (Type::U32 | Type::S32, Type::U64 | Type::S64) => each!(u64 => u32, |v: u64| v as u32),
             (Type::U32 | Type::S32, Type::U16) if i.a & NARROW != 0 => each!(u16 => u32, u32::from),
             (Type::U32 | Type::S32, Type::S16) => each!(i16 => i32, i32::from),
-            (Type::U16 | Type::S16, Type::U32 | Type::S32) if i.d & NARROW != 0 => each!(u32 => u16, |v: u32| v as u16),
+            (Type::U16 | Type::S16, Type::U32 | Type::S32) if i.d & NARROW != 0 => {
+                each!(u32 => u16, |v: u32| v as u16)
+            }
             (Type::F32, Type::S32) if c.rounding == Rounding::Nearest => each!(i32 => f32, |v: i32| v as f32),
             (Type::F32, Type::U32) if c.rounding == Rounding::Nearest => each!(u32 => f32, |v: u32| v as f32),
             (Type::F64, Type::F32) => each!(f32 => f64, f64::from),
             (Type::S32, Type::F32) if c.rounding == Rounding::Zero => each!(f32 => i32, |v: f32| v as i32),
-            (Type::S32, Type::F32) if c.rounding == Rounding::Nearest => each!(f32 => i32, |v: f32| v.round_ties_even() as i32),
+            (Type::S32, Type::F32) if c.rounding == Rounding::Nearest => {
+                each!(f32 => i32, |v: f32| v.round_ties_even() as i32)
+            }
             _ => {}
         }
     }
@@ -86,7 +91,13 @@ pub(super) fn one(bits: u64, c: Conversion) -> u64 {
     match (c.from, c.to) {
         (Type::E4m3x2 | Type::E5m2x2, _) => {
             let (from, to) = (format_of(c.from).unwrap_or(E4M3), F16);
-            let half = |byte: u64| u64::from(relu(to.encode(from.decode(byte as u32 & 0xff), Rounding::Nearest, false), to, c.relu));
+            let half = |byte: u64| {
+                u64::from(relu(
+                    to.encode(from.decode(byte as u32 & 0xff), Rounding::Nearest, false),
+                    to,
+                    c.relu,
+                ))
+            };
             half(bits) | half(bits >> 8) << 16
         }
         (Type::F16x2 | Type::Bf16x2, to) => {
@@ -116,7 +127,11 @@ pub(super) fn small(value: f64, to: Format, c: Conversion) -> u32 {
 
 fn int_value(bits: u64, ty: Type) -> i128 {
     let unused = 64 - ty.bytes() * 8;
-    if ty.is_signed() { i128::from((bits << unused) as i64 >> unused) } else { i128::from(bits << unused >> unused) }
+    if ty.is_signed() {
+        i128::from((bits << unused) as i64 >> unused)
+    } else {
+        i128::from(bits << unused >> unused)
+    }
 }
 
 fn float_value(bits: u64, ty: Type, ftz: bool) -> f64 {
@@ -181,7 +196,8 @@ fn float_to_int(value: f64, c: Conversion) -> u64 {
         // Cards give 0 up to 32 bits, and the most negative number for 64.
         return if bits == 64 { 1 << 63 } else { 0 };
     }
-    let (low, high) = if signed { (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1) } else { (0, (1i128 << bits) - 1) };
+    let (low, high) =
+        if signed { (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1) } else { (0, (1i128 << bits) - 1) };
     (rounded as i128).clamp(low, high) as u64
 }
 
@@ -203,11 +219,16 @@ fn int_to_float(value: i128, c: Conversion) -> u64 {
 
 fn int_to_int(value: i128, c: Conversion) -> u64 {
     let (bits, signed) = (c.to.bytes() * 8, c.to.is_signed());
-    let (low, high) = if signed { (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1) } else { (0, (1i128 << bits) - 1) };
+    let (low, high) =
+        if signed { (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1) } else { (0, (1i128 << bits) - 1) };
     let value = if c.sat { value.clamp(low, high) } else { value };
     // A register wider than the type takes the value extended as the type is signed.
     let unused = 64 - bits;
-    if signed { ((value as u64) << unused) as i64 as u64 >> unused | sign_fill(value as u64, bits) } else { (value as u64) << unused >> unused }
+    if signed {
+        ((value as u64) << unused) as i64 as u64 >> unused | sign_fill(value as u64, bits)
+    } else {
+        (value as u64) << unused >> unused
+    }
 }
 
 fn sign_fill(value: u64, bits: u32) -> u64 {
@@ -226,7 +247,9 @@ pub(super) fn convert_pair<I: Isa>(r: &mut Registers, i: &Inst, c: Conversion, m
     } else {
         let format = format_of(c.to).unwrap_or(F16);
         let bits = if halves { 16 } else { 8 };
-        std::array::from_fn(|lane| small(f64::from(a[lane]), format, c) << bits | small(f64::from(b[lane]), format, c))
+        std::array::from_fn(|lane| {
+            small(f64::from(a[lane]), format, c) << bits | small(f64::from(b[lane]), format, c)
+        })
     };
     u32::put(r, i.d, d, mask);
 }

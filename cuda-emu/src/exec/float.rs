@@ -17,11 +17,20 @@ const NAN: f32 = f32::from_bits(0x7fff_ffff);
 #[inline(always)]
 pub(super) fn float<I: Isa>(r: &mut Registers, i: &Inst, op: FloatOp, mode: FloatMode, mask: u32) {
     if mode.double {
-        I::run(#[inline(always)] || double(r, i, op, mask));
+        I::run(
+            #[inline(always)]
+            || double(r, i, op, mask),
+        );
     } else if mode.rounding == Rounding::Nearest && !mode.ftz && !mode.sat {
-        I::run(#[inline(always)] || single(r, i, op, mask));
+        I::run(
+            #[inline(always)]
+            || single(r, i, op, mask),
+        );
     } else {
-        I::run(#[inline(always)] || modified(r, i, op, mode, mask));
+        I::run(
+            #[inline(always)]
+            || modified(r, i, op, mode, mask),
+        );
     }
 }
 
@@ -31,11 +40,23 @@ macro_rules! minmax {
         (
             |a: $ty, b: $ty| {
                 let low = if a < b || (a == b && a.is_sign_negative()) { a } else { b };
-                if a.is_nan() { if b.is_nan() { $nan } else { b } } else if b.is_nan() { a } else { low }
+                if a.is_nan() {
+                    if b.is_nan() { $nan } else { b }
+                } else if b.is_nan() {
+                    a
+                } else {
+                    low
+                }
             },
             |a: $ty, b: $ty| {
                 let high = if a > b || (a == b && b.is_sign_negative()) { a } else { b };
-                if a.is_nan() { if b.is_nan() { $nan } else { b } } else if b.is_nan() { a } else { high }
+                if a.is_nan() {
+                    if b.is_nan() { $nan } else { b }
+                } else if b.is_nan() {
+                    a
+                } else {
+                    high
+                }
             },
         )
     };
@@ -52,8 +73,12 @@ fn single(r: &mut Registers, i: &Inst, op: FloatOp, mask: u32) {
         FloatOp::Fma => map3(r, i, mask, f32::mul_add),
         FloatOp::Min => map2(r, i, mask, min),
         FloatOp::Max => map2(r, i, mask, max),
-        FloatOp::MinNan => map2(r, i, mask, |a: f32, b: f32| if a.is_nan() || b.is_nan() { NAN } else { min(a, b) }),
-        FloatOp::MaxNan => map2(r, i, mask, |a: f32, b: f32| if a.is_nan() || b.is_nan() { NAN } else { max(a, b) }),
+        FloatOp::MinNan => {
+            map2(r, i, mask, |a: f32, b: f32| if a.is_nan() || b.is_nan() { NAN } else { min(a, b) })
+        }
+        FloatOp::MaxNan => {
+            map2(r, i, mask, |a: f32, b: f32| if a.is_nan() || b.is_nan() { NAN } else { max(a, b) })
+        }
         FloatOp::Neg => map1(r, i, mask, |a: f32| -a),
         FloatOp::Abs => map1(r, i, mask, f32::abs),
         FloatOp::Sqrt => map1(r, i, mask, f32::sqrt),
@@ -75,7 +100,15 @@ pub(super) fn ex2(x: f32) -> f32 {
     let clamped = x.clamp(-160.0, 160.0);
     let n = (clamped + 12_582_912.0) - 12_582_912.0;
     let f = clamped - n;
-    let coefficients = [1.535_336_2e-4f32, 1.339_887_5e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_7e-1, std::f32::consts::LN_2, 1.0];
+    let coefficients = [
+        1.535_336_2e-4f32,
+        1.339_887_5e-3,
+        9.618_437e-3,
+        5.550_332_5e-2,
+        2.402_264_7e-1,
+        std::f32::consts::LN_2,
+        1.0,
+    ];
     let mut value = coefficients[0];
     for coefficient in &coefficients[1..] {
         value = value.mul_add(f, *coefficient);
@@ -132,7 +165,13 @@ fn modified(r: &mut Registers, i: &Inst, op: FloatOp, mode: FloatMode, mask: u32
     let finish = |v: f32| {
         let v = flush(v);
         // NaN saturates to +0.
-        if !mode.sat { v } else if v > 0.0 { v.min(1.0) } else { 0.0 }
+        if !mode.sat {
+            v
+        } else if v > 0.0 {
+            v.min(1.0)
+        } else {
+            0.0
+        }
     };
     macro_rules! one {
         ($f:expr) => {
@@ -156,7 +195,9 @@ fn modified(r: &mut Registers, i: &Inst, op: FloatOp, mode: FloatMode, mask: u32
         FloatOp::Sub => two!(|a: f32, b: f32| a - b),
         FloatOp::Mul => two!(|a: f32, b: f32| a * b),
         FloatOp::Div => two!(|a: f32, b: f32| a / b),
-        FloatOp::Fma => map3(r, i, mask, |a: f32, b: f32, c: f32| finish(flush(a).mul_add(flush(b), flush(c)))),
+        FloatOp::Fma => {
+            map3(r, i, mask, |a: f32, b: f32, c: f32| finish(flush(a).mul_add(flush(b), flush(c))))
+        }
         FloatOp::Min => two!(min),
         FloatOp::Max => two!(max),
         FloatOp::MinNan => two!(|a: f32, b: f32| if a.is_nan() || b.is_nan() { NAN } else { min(a, b) }),

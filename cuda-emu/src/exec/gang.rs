@@ -73,19 +73,23 @@ impl Env<'_> {
             });
         }
         let agents = (per_cluster * (warps + 1)) as usize;
-        self.clusters = (0..blocks / per_cluster).map(|number| Cluster {
-            clocks: Clocks::new(agents),
-            first: (number * per_cluster) as usize,
-            blocks: per_cluster,
-            arrived: 0,
-            generation: 0,
-            released: Released::default(),
-            completed: Released::default(),
-        }).collect();
-        (0..blocks * warps).map(|n| {
-            let (block, id) = ((n / warps) as usize, n % warps);
-            Warp::new(self.program, id, block, self.blocks[block].agent(id))
-        }).collect()
+        self.clusters = (0..blocks / per_cluster)
+            .map(|number| Cluster {
+                clocks: Clocks::new(agents),
+                first: (number * per_cluster) as usize,
+                blocks: per_cluster,
+                arrived: 0,
+                generation: 0,
+                released: Released::default(),
+                completed: Released::default(),
+            })
+            .collect();
+        (0..blocks * warps)
+            .map(|n| {
+                let (block, id) = ((n / warps) as usize, n % warps);
+                Warp::new(self.program, id, block, self.blocks[block].agent(id))
+            })
+            .collect()
     }
 
     fn start_gang(&mut self, warps: &mut [Warp], gang: u64) {
@@ -99,7 +103,8 @@ impl Env<'_> {
         for block in &mut self.blocks {
             let cluster = coordinates(block.cluster as u64, clusters);
             let inner = coordinates(u64::from(block.rank), launch.cluster);
-            block.index = std::array::from_fn(|d| origin[d] * shape[d] + cluster[d] * launch.cluster[d] + inner[d]);
+            block.index =
+                std::array::from_fn(|d| origin[d] * shape[d] + cluster[d] * launch.cluster[d] + inner[d]);
             block.memory.fill(0xff);
             if let Some(shadow) = &mut block.shadow {
                 shadow.restart();
@@ -219,7 +224,10 @@ impl Env<'_> {
                 return Ok(());
             }
             // Copies under way come in when nothing else can: the latest that they may.
-            if !moved && self.events == events && !self.complete_bulk().map_err(|trap| self.fault(*trap, &warps[0]))? {
+            if !moved
+                && self.events == events
+                && !self.complete_bulk().map_err(|trap| self.fault(*trap, &warps[0]))?
+            {
                 return Err(self.deadlock(warps));
             }
         }
@@ -232,7 +240,10 @@ impl Env<'_> {
             None => Ok(()),
             Some(warp_instructions) => {
                 self.trap_pc = warp.pc();
-                Err(self.fault(Trap { kind: FaultKind::NeverEnds { warp_instructions }, lane: None, address: None }, warp))
+                Err(self.fault(
+                    Trap { kind: FaultKind::NeverEnds { warp_instructions }, lane: None, address: None },
+                    warp,
+                ))
             }
         }
     }
@@ -249,12 +260,23 @@ impl Env<'_> {
     /// Nobody can go on: says what each warp waits for.
     fn deadlock(&mut self, warps: &[Warp]) -> Fault {
         let stuck: Vec<&Warp> = warps.iter().filter(|warp| !warp.done()).collect();
-        let waits: Vec<String> = stuck.iter().take(8).map(|warp| {
-            let at = place(self.program, warp.pc());
-            let where_ = at.source.first().map_or(format!("PTX line {}", at.ptx_line), ToString::to_string);
-            format!("warp {} of block {:?} {} before {where_}", warp.id, self.blocks[warp.block].index, warp.waits_for())
-        }).collect();
-        let more = if stuck.len() > 8 { format!(", and {} warps more", stuck.len() - 8) } else { String::new() };
+        let waits: Vec<String> = stuck
+            .iter()
+            .take(8)
+            .map(|warp| {
+                let at = place(self.program, warp.pc());
+                let where_ =
+                    at.source.first().map_or(format!("PTX line {}", at.ptx_line), ToString::to_string);
+                format!(
+                    "warp {} of block {:?} {} before {where_}",
+                    warp.id,
+                    self.blocks[warp.block].index,
+                    warp.waits_for()
+                )
+            })
+            .collect();
+        let more =
+            if stuck.len() > 8 { format!(", and {} warps more", stuck.len() - 8) } else { String::new() };
         self.trap_pc = stuck.first().map_or(0, |warp| warp.pc());
         let kind = FaultKind::Deadlock { waits: waits.join("; ") + &more };
         self.fault(Trap { kind, lane: None, address: None }, stuck.first().copied().unwrap_or(&warps[0]))

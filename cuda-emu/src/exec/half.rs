@@ -97,7 +97,13 @@ fn one_half<I: Isa>(r: &Registers, i: &Inst, op: HalfOp, mode: HalfMode, shift: 
     }
     let least = |a: f32, b: f32| {
         let low = if a < b || (a == b && a.is_sign_negative()) { a } else { b };
-        if a.is_nan() { b } else if b.is_nan() { a } else { low }
+        if a.is_nan() {
+            b
+        } else if b.is_nan() {
+            a
+        } else {
+            low
+        }
     };
     match op {
         HalfOp::Add => each!(|a: f32, b: f32| a + b),
@@ -105,8 +111,12 @@ fn one_half<I: Isa>(r: &Registers, i: &Inst, op: HalfOp, mode: HalfMode, shift: 
         HalfOp::Mul => each!(|a: f32, b: f32| a * b),
         HalfOp::Min => each!(least),
         HalfOp::Max => each!(|a: f32, b: f32| -least(-a, -b)),
-        HalfOp::MinNan => each!(|a: f32, b: f32| if a.is_nan() || b.is_nan() { f32::NAN } else { least(a, b) }),
-        HalfOp::MaxNan => each!(|a: f32, b: f32| if a.is_nan() || b.is_nan() { f32::NAN } else { -least(-a, -b) }),
+        HalfOp::MinNan => {
+            each!(|a: f32, b: f32| if a.is_nan() || b.is_nan() { f32::NAN } else { least(a, b) })
+        }
+        HalfOp::MaxNan => {
+            each!(|a: f32, b: f32| if a.is_nan() || b.is_nan() { f32::NAN } else { -least(-a, -b) })
+        }
         HalfOp::Ex2 => each!(|a: f32, _| ex2(a)),
         HalfOp::Tanh => each!(|a: f32, _| f64::from(a).tanh() as f32),
         HalfOp::Fma => return fused::<I>(&a, &b, &widened::<I>(r, i.c, mode.bf16, shift), mode),
@@ -161,7 +171,13 @@ fn finish(mut d: [u32; LANES], mode: HalfMode) -> [u32; LANES] {
             *bits = if nan || negative { 0 } else { (*bits).min(one) };
         }
         if mode.relu {
-            *bits = if nan { 0x7fff } else if negative { 0 } else { *bits };
+            *bits = if nan {
+                0x7fff
+            } else if negative {
+                0
+            } else {
+                *bits
+            };
         }
     }
     d

@@ -88,12 +88,30 @@ int! {
 #[inline(always)]
 pub(super) fn int<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], op: IntOp, ty: IntType, mask: u32) {
     match ty {
-        IntType::U16 => I::run(#[inline(always)] || typed::<u16>(r, i, lists, op, mask)),
-        IntType::S16 => I::run(#[inline(always)] || typed::<i16>(r, i, lists, op, mask)),
-        IntType::U32 => I::run(#[inline(always)] || typed::<u32>(r, i, lists, op, mask)),
-        IntType::S32 => I::run(#[inline(always)] || typed::<i32>(r, i, lists, op, mask)),
-        IntType::U64 => I::run(#[inline(always)] || typed::<u64>(r, i, lists, op, mask)),
-        IntType::S64 => I::run(#[inline(always)] || typed::<i64>(r, i, lists, op, mask)),
+        IntType::U16 => I::run(
+            #[inline(always)]
+            || typed::<u16>(r, i, lists, op, mask),
+        ),
+        IntType::S16 => I::run(
+            #[inline(always)]
+            || typed::<i16>(r, i, lists, op, mask),
+        ),
+        IntType::U32 => I::run(
+            #[inline(always)]
+            || typed::<u32>(r, i, lists, op, mask),
+        ),
+        IntType::S32 => I::run(
+            #[inline(always)]
+            || typed::<i32>(r, i, lists, op, mask),
+        ),
+        IntType::U64 => I::run(
+            #[inline(always)]
+            || typed::<u64>(r, i, lists, op, mask),
+        ),
+        IntType::S64 => I::run(
+            #[inline(always)]
+            || typed::<i64>(r, i, lists, op, mask),
+        ),
     }
 }
 
@@ -161,7 +179,8 @@ fn bfi<T: Int>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) {
     let mut d = [T::default(); LANES];
     for lane in 0..LANES {
         let (position, length) = (positions[lane] & 0xff, lengths[lane] & 0xff);
-        let field = if length == 0 || position >= 64 { 0 } else { (u64::MAX >> (64 - length.min(64))) << position };
+        let field =
+            if length == 0 || position >= 64 { 0 } else { (u64::MAX >> (64 - length.min(64))) << position };
         let inserted = if position >= 64 { 0 } else { a[lane].bits() << position };
         d[lane] = T::of_bits(b[lane].bits() & !field | inserted & field);
     }
@@ -213,8 +232,10 @@ pub(super) fn bits(r: &mut Registers, i: &Inst, op: BitOp, mask: u32) {
         BitOp::Dp4a(a_signed, b_signed) => map3(r, i, mask, |a, b, c| dot::<4>(a, b, c, a_signed, b_signed)),
         BitOp::Dp2a { a_signed, b_signed, high } => map3(r, i, mask, |a: u32, b: u32, c: u32| {
             let b = if high { b >> 16 } else { b & 0xffff };
-            let half = |n: u32| if a_signed { (a >> (16 * n)) as i16 as i32 } else { (a >> (16 * n)) as u16 as i32 };
-            let byte = |n: u32| if b_signed { (b >> (8 * n)) as i8 as i32 } else { (b >> (8 * n)) as u8 as i32 };
+            let half =
+                |n: u32| if a_signed { (a >> (16 * n)) as i16 as i32 } else { (a >> (16 * n)) as u16 as i32 };
+            let byte =
+                |n: u32| if b_signed { (b >> (8 * n)) as i8 as i32 } else { (b >> (8 * n)) as u8 as i32 };
             c.wrapping_add((half(0).wrapping_mul(byte(0))).wrapping_add(half(1).wrapping_mul(byte(1))) as u32)
         }),
         BitOp::Bmsk { wrap } => map2(r, i, mask, |a: u32, b: u32| {
@@ -226,7 +247,9 @@ pub(super) fn bits(r: &mut Registers, i: &Inst, op: BitOp, mask: u32) {
 
 #[inline(always)]
 fn dot<const N: u32>(a: u32, b: u32, c: u32, a_signed: bool, b_signed: bool) -> u32 {
-    let byte = |v: u32, n: u32, signed| if signed { (v >> (8 * n)) as i8 as i32 } else { (v >> (8 * n)) as u8 as i32 };
+    let byte = |v: u32, n: u32, signed| {
+        if signed { (v >> (8 * n)) as i8 as i32 } else { (v >> (8 * n)) as u8 as i32 }
+    };
     (0..N).fold(c, |sum, n| sum.wrapping_add((byte(a, n, a_signed) * byte(b, n, b_signed)) as u32))
 }
 

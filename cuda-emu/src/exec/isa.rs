@@ -2,11 +2,11 @@
 //! time. The code is the same; the compiler makes other instructions of it. Only the conversions of
 //! f16 are written with intrinsics.
 
+use super::Env;
 use super::lanes::LANES;
 use super::number::F16;
 use super::trap::Step;
 use super::warp::{self, Pause, Warp};
-use super::Env;
 use crate::decode::Rounding;
 
 /// What differs between versions.
@@ -26,8 +26,13 @@ pub(super) type RunWarp = fn(&mut Env, &mut Warp) -> Step<Pause>;
 /// The best version that this processor can run.
 pub(super) fn run_warp(portable: bool) -> RunWarp {
     #[cfg(target_arch = "x86_64")]
-    if !portable && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
-        && is_x86_feature_detected!("bmi2") && is_x86_feature_detected!("lzcnt") {
+    if !portable
+        && is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("lzcnt")
+    {
         return x86::run;
     }
     let _ = portable;
@@ -63,7 +68,10 @@ impl Isa for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use std::arch::x86_64::{_mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_loadu_ps, _mm256_storeu_ps};
+    use std::arch::x86_64::{
+        _mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_loadu_ps,
+        _mm256_storeu_ps,
+    };
 
     use super::{Env, Isa, LANES, Pause, Step, Warp, warp};
 

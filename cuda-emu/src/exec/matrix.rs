@@ -7,6 +7,7 @@
 //! holds row g + 8·(q mod 2), columns t·p + 4p·(q / 2) onwards; register q of B holds rows
 //! t·p + 4p·q onwards of column g; accumulators hold rows g and g + 8, columns 2t and 2t + 1.
 
+use super::Env;
 use super::access::addresses;
 use super::convert::format_of;
 use super::half::{narrowed, widened};
@@ -14,7 +15,6 @@ use super::isa::Isa;
 use super::lanes::{LANES, Lane, Registers};
 use super::trap::{Step, trap};
 use super::warp::Warp;
-use super::Env;
 use crate::decode::{Inst, MmaKind, Op, Slot};
 use crate::error::FaultKind;
 use crate::memory::shadow::Kind;
@@ -34,9 +34,15 @@ pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], m
     let rows = addresses(&warp.registers, i.a, !wide, i.imm);
     let mut access = env.shared_access(warp, if load { Kind::Read } else { Kind::Write });
     let bytes = 128 * lists.len() as u64;
-    if load { env.traffic.shared_bytes_read += bytes } else { env.traffic.shared_bytes_written += bytes }
+    if load {
+        env.traffic.shared_bytes_read += bytes
+    } else {
+        env.traffic.shared_bytes_written += bytes
+    }
     // Where a lane's two elements are: row and column of each.
-    let element = |lane: usize, n: usize| if transposed { ((lane & 3) * 2 + n, lane >> 2) } else { (lane >> 2, (lane & 3) * 2 + n) };
+    let element = |lane: usize, n: usize| {
+        if transposed { ((lane & 3) * 2 + n, lane >> 2) } else { (lane >> 2, (lane & 3) * 2 + n) }
+    };
     for (matrix, slot) in lists.iter().enumerate() {
         env.count_shared(&std::array::from_fn(|lane| rows[matrix * 8 + lane % 8]), 0xff, 16);
         let mut values = u32::get(&warp.registers, *slot);
@@ -65,7 +71,8 @@ pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], m
                     let (row, column) = element(lane, n);
                     let (block, offset) = places[row];
                     let at = offset as usize + column * 2;
-                    env.blocks[block].memory[at..at + 2].copy_from_slice(&((value >> (16 * n)) as u16).to_le_bytes());
+                    env.blocks[block].memory[at..at + 2]
+                        .copy_from_slice(&((value >> (16 * n)) as u16).to_le_bytes());
                 }
             }
         }
@@ -100,7 +107,13 @@ pub(super) fn elements<I: Isa>(r: &Registers, slot: Slot, ty: Type, n: u32) -> [
 
 /// Runs `mma.sync`.
 #[inline(always)]
-pub(super) fn mma<I: Isa>(env: &mut Env, warp: &mut Warp, lists: &[Slot], kind: MmaKind, mask: u32) -> Step<()> {
+pub(super) fn mma<I: Isa>(
+    env: &mut Env,
+    warp: &mut Warp,
+    lists: &[Slot],
+    kind: MmaKind,
+    mask: u32,
+) -> Step<()> {
     all_lanes(warp, mask, "mma.sync")?;
     let r = &mut warp.registers;
     let per = 4 / kind.a.bytes() as usize;
@@ -144,7 +157,8 @@ pub(super) fn mma<I: Isa>(env: &mut Env, warp: &mut Warp, lists: &[Slot], kind: 
             for (half, (d, c)) in slots_d.iter().zip(slots_c).enumerate() {
                 let (low, high) = (widened::<I>(r, *c, false, 0), widened::<I>(r, *c, false, 16));
                 let low = narrowed::<I>(std::array::from_fn(|lane| low[lane] + sum(lane, 2 * half)), false);
-                let high = narrowed::<I>(std::array::from_fn(|lane| high[lane] + sum(lane, 2 * half + 1)), false);
+                let high =
+                    narrowed::<I>(std::array::from_fn(|lane| high[lane] + sum(lane, 2 * half + 1)), false);
                 u32::put(r, *d, std::array::from_fn(|lane| low[lane] | high[lane] << 16), mask);
             }
         }

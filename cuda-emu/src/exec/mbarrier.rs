@@ -53,7 +53,10 @@ impl Env<'_> {
     fn change(&mut self, place: Place, arrivals: u64, tx: i64) -> Step<()> {
         let word = self.mbarrier_word(place);
         if arrivals > pending(word) {
-            return invalid(format!("{arrivals} arrivals at an mbarrier that waits for {} more in this phase", pending(word)));
+            return invalid(format!(
+                "{arrivals} arrivals at an mbarrier that waits for {} more in this phase",
+                pending(word)
+            ));
         }
         let bytes = ((word & TX_MASK) as i64 + tx) as u64;
         if bytes > TX_MASK {
@@ -87,7 +90,10 @@ impl Env<'_> {
 
 fn next_phase(word: u64) -> u64 {
     let expected = expected(word);
-    (word >> PHASE_SHIFT ^ 1) << PHASE_SHIFT | expected << EXPECTED_SHIFT | expected << PENDING_SHIFT | TX_ZERO
+    (word >> PHASE_SHIFT ^ 1) << PHASE_SHIFT
+        | expected << EXPECTED_SHIFT
+        | expected << PENDING_SHIFT
+        | TX_ZERO
 }
 
 /// Runs an mbarrier instruction.

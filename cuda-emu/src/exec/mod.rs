@@ -109,7 +109,8 @@ impl Shared<'_> {
 /// Runs all blocks of a launch.
 pub(crate) fn run(device: &Device, launch: &Launch) -> Result<LaunchStats, Fault> {
     let program = &*launch.kernel.program;
-    let mut view = View { regions: device.memory().view().regions.clone(), freed: device.memory().view().freed.clone() };
+    let mut view =
+        View { regions: device.memory().view().regions.clone(), freed: device.memory().view().freed.clone() };
     let params = private(&mut view, launch.params);
     let workspace = private(&mut view, &[0; 256]);
     view.regions.sort_by_key(|region| region.start);
@@ -138,7 +139,11 @@ pub(crate) fn run(device: &Device, launch: &Launch) -> Result<LaunchStats, Fault
     };
     let blocks = launch.grid.iter().map(|d| u64::from(*d)).product::<u64>();
     let threads = blocks * launch.block.iter().map(|d| u64::from(*d)).product::<u64>();
-    let helpers = if threads <= THREADS_ALONE_MAX { 0 } else { shared.config.threads.min(shared.gangs() as usize).saturating_sub(1) };
+    let helpers = if threads <= THREADS_ALONE_MAX {
+        0
+    } else {
+        shared.config.threads.min(shared.gangs() as usize).saturating_sub(1)
+    };
     std::thread::scope(|scope| {
         for _ in 0..helpers {
             scope.spawn(work);

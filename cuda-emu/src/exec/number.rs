@@ -24,7 +24,11 @@ impl Format {
 
     /// Largest finite value's bits, without sign.
     pub(super) fn max_bits(self) -> u32 {
-        if self.infinity { self.infinity_bits() - 1 } else { (1 << (self.exponent_bits + self.mantissa_bits)) - 2 }
+        if self.infinity {
+            self.infinity_bits() - 1
+        } else {
+            (1 << (self.exponent_bits + self.mantissa_bits)) - 2
+        }
     }
 
     pub(super) fn infinity_bits(self) -> u32 {

@@ -29,7 +29,9 @@ impl Env<'_> {
     /// Text up to its zero.
     fn text_at(&self, warp: &Warp, lane: usize, address: u64) -> String {
         let bytes: Vec<u8> = (0..TEXT_BYTES_MAX)
-            .map_while(|n| self.bytes_at(warp, lane, address.checked_add(n)?, 1).map(|b| b[0]).filter(|b| *b != 0))
+            .map_while(|n| {
+                self.bytes_at(warp, lane, address.checked_add(n)?, 1).map(|b| b[0]).filter(|b| *b != 0)
+            })
             .collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -37,7 +39,8 @@ impl Env<'_> {
     /// A call's argument, in local memory.
     fn argument(&self, warp: &Warp, lane: usize, local: Slot, bytes: usize) -> u64 {
         let mut raw = [0; 8];
-        let found = self.bytes_at(warp, lane, LOCAL_WINDOW + u64::from(local), bytes as u64).unwrap_or_default();
+        let found =
+            self.bytes_at(warp, lane, LOCAL_WINDOW + u64::from(local), bytes as u64).unwrap_or_default();
         raw[..found.len()].copy_from_slice(&found);
         u64::from_le_bytes(raw)
     }
@@ -48,14 +51,18 @@ pub(super) fn printf(env: &mut Env, warp: &mut Warp, lists: &[Slot], mask: u32) 
     for lane in lanes_of(mask) {
         let format = env.text_at(warp, lane, env.argument(warp, lane, lists[0], 8));
         let mut next = env.argument(warp, lane, lists[1], 8);
-        let text = formatted(&format, |bytes| {
-            next = next.next_multiple_of(bytes);
-            let found = env.bytes_at(warp, lane, next, bytes).unwrap_or_default();
-            next += bytes;
-            let mut raw = [0; 8];
-            raw[..found.len()].copy_from_slice(&found);
-            u64::from_le_bytes(raw)
-        }, |address| env.text_at(warp, lane, address));
+        let text = formatted(
+            &format,
+            |bytes| {
+                next = next.next_multiple_of(bytes);
+                let found = env.bytes_at(warp, lane, next, bytes).unwrap_or_default();
+                next += bytes;
+                let mut raw = [0; 8];
+                raw[..found.len()].copy_from_slice(&found);
+                u64::from_le_bytes(raw)
+            },
+            |address| env.text_at(warp, lane, address),
+        );
         print!("{text}");
     }
     Ok(())
@@ -68,18 +75,29 @@ fn formatted(format: &str, mut argument: impl FnMut(u64) -> u64, text: impl Fn(u
     while let Some(start) = rest.find('%') {
         out += &rest[..start];
         rest = &rest[start + 1..];
-        let end = rest.find(|c: char| c.is_ascii_alphabetic() && !"hlzjtL".contains(c) || c == '%').unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| c.is_ascii_alphabetic() && !"hlzjtL".contains(c) || c == '%')
+            .unwrap_or(rest.len());
         let (flags, kind) = (&rest[..end], rest[end..].chars().next().unwrap_or('%'));
         rest = rest.get(end + 1..).unwrap_or("");
         let long = flags.contains(['l', 'z', 'j', 't']);
         let width: String = flags.chars().filter(|c| c.is_ascii_digit() || *c == '.' || *c == '-').collect();
         let (width, precision) = width.split_once('.').unwrap_or((&width, ""));
         let zero = width.starts_with('0');
-        let (left, width) = (width.starts_with('-'), width.trim_start_matches('-').parse::<usize>().unwrap_or(0).min(1 << 10));
+        let (left, width) = (
+            width.starts_with('-'),
+            width.trim_start_matches('-').parse::<usize>().unwrap_or(0).min(1 << 10),
+        );
         let precision = precision.parse::<usize>().unwrap_or(6).min(1 << 10);
         let mut integer = |signed: bool| {
             let raw = argument(if long { 8 } else { 4 });
-            if signed && !long { i128::from(raw as u32 as i32) } else if signed { i128::from(raw as i64) } else { i128::from(raw) }
+            if signed && !long {
+                i128::from(raw as u32 as i32)
+            } else if signed {
+                i128::from(raw as i64)
+            } else {
+                i128::from(raw)
+            }
         };
         let value = match kind {
             '%' => "%".to_string(),
@@ -127,7 +145,8 @@ mod tests {
     #[test]
     fn formats() {
         let mut arguments = vec![7u64, u64::from(-3i32 as u32), 2.5f64.to_bits(), 0xff, 9].into_iter();
-        let out = formatted("n=%d %5d|%.2f|%08x|%s 100%%", |_| arguments.next().unwrap(), |at| format!("<{at}>"));
+        let out =
+            formatted("n=%d %5d|%.2f|%08x|%s 100%%", |_| arguments.next().unwrap(), |at| format!("<{at}>"));
         assert_eq!(out, "n=7    -3|2.50|000000ff|<9> 100%");
     }
 }

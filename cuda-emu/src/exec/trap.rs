@@ -1,7 +1,7 @@
 //! What stops a warp: a fault that does not yet know its kernel and place.
 
-use crate::error::{Fault, FaultKind, Place};
 use crate::decode::Program;
+use crate::error::{Fault, FaultKind, Place};
 
 /// What went wrong, and in which lane and at which address, where there is one.
 #[derive(Debug)]

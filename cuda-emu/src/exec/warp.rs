@@ -9,7 +9,10 @@ use super::lanes::{Lane, Registers, lanes_of};
 use super::trap::{Step, trap};
 use super::wgmma::Accumulators;
 use super::{Env, LOCAL_WINDOW, SHARED_WINDOW};
-use super::{access, asynchronous, atomic, barrier, collective, convert, float, half, int, matrix, mbarrier, print, select, wgmma};
+use super::{
+    access, asynchronous, atomic, barrier, collective, convert, float, half, int, matrix, mbarrier, print,
+    select, wgmma,
+};
 use crate::decode::{Clock, Op, Program};
 use crate::error::FaultKind;
 use crate::memory::Space;
@@ -160,7 +163,9 @@ impl Warp {
     fn choose(&mut self, block: &Block, cluster_generation: u32) -> Option<(usize, u32)> {
         for fragment in &mut self.fragments {
             let over = match fragment.wait {
-                Wait::Barrier { number, generation } => block.barriers[number as usize].generation != generation,
+                Wait::Barrier { number, generation } => {
+                    block.barriers[number as usize].generation != generation
+                }
                 Wait::Cluster { generation } => cluster_generation != generation,
                 Wait::None | Wait::Lanes => false,
             };
@@ -174,7 +179,8 @@ impl Warp {
         let eager = self.fragments.iter().position(|f| ready(f) && f.mask & yielded == 0);
         let Some(index) = eager.or_else(|| self.fragments.iter().position(ready)) else {
             // Those that wait for lanes look once more whether they still must.
-            let retry = self.fragments.iter().position(|f| f.wait == Wait::Lanes).filter(|_| !self.desperate)?;
+            let retry =
+                self.fragments.iter().position(|f| f.wait == Wait::Lanes).filter(|_| !self.desperate)?;
             self.desperate = true;
             self.fragments[retry].wait = Wait::None;
             return Some((retry, u32::MAX));
@@ -206,7 +212,13 @@ pub(super) fn run<I: Isa>(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
 
 /// Runs a fragment until it meets another, waits or ends.
 #[inline(always)]
-fn run_fragment<I: Isa>(env: &mut Env, warp: &mut Warp, index: usize, limit: u32, left: &mut u64) -> Step<Option<Pause>> {
+fn run_fragment<I: Isa>(
+    env: &mut Env,
+    warp: &mut Warp,
+    index: usize,
+    limit: u32,
+    left: &mut u64,
+) -> Step<Option<Pause>> {
     let program = env.program;
     let Fragment { mut pc, mask: active, .. } = warp.fragments[index];
     loop {
@@ -235,20 +247,41 @@ fn run_fragment<I: Isa>(env: &mut Env, warp: &mut Warp, index: usize, limit: u32
             Op::Mov32 => plain(select::mov::<u32>(r, i, mask)),
             Op::Mov64 => plain(select::mov::<u64>(r, i, mask)),
             Op::Int(op, ty) => plain(int::int::<I>(r, i, lists, op, ty, mask)),
-            Op::Bits(op) => plain(I::run(#[inline(always)] || int::bits(r, i, op, mask))),
+            Op::Bits(op) => plain(I::run(
+                #[inline(always)]
+                || int::bits(r, i, op, mask),
+            )),
             Op::Float(op, mode) => plain(float::float::<I>(r, i, op, mode, mask)),
-            Op::Half(op, mode) => plain(I::run(#[inline(always)] || half::half::<I>(r, i, op, mode, mask))),
-            Op::Convert(c) => plain(I::run(#[inline(always)] || convert::convert::<I>(r, i, c, mask))),
-            Op::ConvertPair(c) => plain(I::run(#[inline(always)] || convert::convert_pair::<I>(r, i, c, mask))),
+            Op::Half(op, mode) => plain(I::run(
+                #[inline(always)]
+                || half::half::<I>(r, i, op, mode, mask),
+            )),
+            Op::Convert(c) => plain(I::run(
+                #[inline(always)]
+                || convert::convert::<I>(r, i, c, mask),
+            )),
+            Op::ConvertPair(c) => plain(I::run(
+                #[inline(always)]
+                || convert::convert_pair::<I>(r, i, c, mask),
+            )),
             Op::Setp(cmp, ty, combine) => plain(select::setp::<I>(r, i, cmp, ty, combine, mask)),
-            Op::Set(cmp, ty, combine, float) => plain(I::run(#[inline(always)] || select::set::<I>(r, i, cmp, ty, combine, float, mask))),
+            Op::Set(cmp, ty, combine, float) => plain(I::run(
+                #[inline(always)]
+                || select::set::<I>(r, i, cmp, ty, combine, float, mask),
+            )),
             Op::Select32 => plain(select::select::<u32>(r, i, mask)),
             Op::Select64 => plain(select::select::<u64>(r, i, mask)),
             Op::Slct(wide, float) => plain(select::slct(r, i, wide, float, mask)),
             Op::Pred(op) => plain(select::predicate(r, i, op, mask)),
             Op::Testp(double) => plain(select::testp(r, i, double, mask)),
-            Op::Pack { bits } => plain(I::run(#[inline(always)] || select::pack(r, i, lists, bits, mask))),
-            Op::Unpack { bits } => plain(I::run(#[inline(always)] || select::unpack(r, i, lists, bits, mask))),
+            Op::Pack { bits } => plain(I::run(
+                #[inline(always)]
+                || select::pack(r, i, lists, bits, mask),
+            )),
+            Op::Unpack { bits } => plain(I::run(
+                #[inline(always)]
+                || select::unpack(r, i, lists, bits, mask),
+            )),
             Op::ToGeneric(space) => plain(select::offset(r, i, window(space), mask)),
             Op::FromGeneric(space) => plain(select::offset(r, i, window(space).wrapping_neg(), mask)),
             Op::Branch | Op::BranchIndex | Op::Exit => {
@@ -264,11 +297,17 @@ fn run_fragment<I: Isa>(env: &mut Env, warp: &mut Warp, index: usize, limit: u32
             }
             Op::Trap => return trap(FaultKind::Trap),
             Op::Mma(kind) => {
-                I::run(#[inline(always)] || matrix::mma::<I>(env, warp, lists, kind, mask))?;
+                I::run(
+                    #[inline(always)]
+                    || matrix::mma::<I>(env, warp, lists, kind, mask),
+                )?;
                 Flow::Next
             }
             Op::Wgmma(_) | Op::WgmmaFence | Op::WgmmaCommit | Op::WgmmaWait => {
-                I::run(#[inline(always)] || wgmma::wgmma::<I>(env, warp, i, lists, mask))?;
+                I::run(
+                    #[inline(always)]
+                    || wgmma::wgmma::<I>(env, warp, i, lists, mask),
+                )?;
                 Flow::Next
             }
             Op::Load(space, ty) => {
@@ -323,7 +362,11 @@ fn branch_targets(warp: &Warp, op: Op, a: u32, imm: i64, lists: &[u32], mask: u3
             let mut targets: Vec<(u32, u32)> = Vec::new();
             for lane in lanes_of(mask) {
                 let Some(target) = lists.get(index[lane] as usize) else {
-                    return super::trap::invalid(format!("index {} of a table of {} branch targets", index[lane], lists.len()));
+                    return super::trap::invalid(format!(
+                        "index {} of a table of {} branch targets",
+                        index[lane],
+                        lists.len()
+                    ));
                 };
                 match targets.iter_mut().find(|(t, _)| t == target) {
                     Some((_, lanes)) => *lanes |= 1 << lane,
@@ -337,7 +380,15 @@ fn branch_targets(warp: &Warp, op: Op, a: u32, imm: i64, lists: &[u32], mask: u3
 
 /// Splits a fragment: `rest` goes on, others go to their targets or exit.
 #[cold]
-fn leave(env: &mut Env, warp: &mut Warp, index: usize, pc: u32, rest: u32, targets: &[(u32, u32)], mask: u32) {
+fn leave(
+    env: &mut Env,
+    warp: &mut Warp,
+    index: usize,
+    pc: u32,
+    rest: u32,
+    targets: &[(u32, u32)],
+    mask: u32,
+) {
     warp.fragments.swap_remove(index);
     if rest != 0 {
         warp.fragments.push(Fragment { pc: pc + 1, mask: rest, wait: Wait::None });
@@ -384,7 +435,9 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
         Op::Mapa(wide) => access::mapa(env, warp, i, wide, mask)?,
         Op::GetCtaRank(wide) => access::cta_rank(env, warp, i, wide, mask),
         Op::Atomic(space, op, ty) => atomic::atomic(env, warp, i, lists, (space, op, ty), mask)?,
-        Op::Barrier { aligned, arrive, reduction } => return barrier::barrier(env, warp, i, (aligned, arrive, reduction), active, mask),
+        Op::Barrier { aligned, arrive, reduction } => {
+            return barrier::barrier(env, warp, i, (aligned, arrive, reduction), active, mask);
+        }
         Op::BarrierWarp => return barrier::lanes(env, warp, i, active, mask),
         Op::ClusterArrive | Op::ClusterWait => return barrier::cluster(env, warp, i, active, mask),
         Op::FenceProxyAsync => {
@@ -402,7 +455,13 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
         Op::CpAsync { .. } | Op::CpCommit | Op::CpWait | Op::CpWaitAll | Op::CpArrive { .. } => {
             asynchronous::copy(env, warp, i, mask)?;
         }
-        Op::BulkLoad | Op::BulkStore | Op::BulkShared | Op::TensorLoad { .. } | Op::TensorStore { .. } | Op::BulkCommit | Op::BulkWait => {
+        Op::BulkLoad
+        | Op::BulkStore
+        | Op::BulkShared
+        | Op::TensorLoad { .. }
+        | Op::TensorStore { .. }
+        | Op::BulkCommit
+        | Op::BulkWait => {
             asynchronous::bulk(env, warp, i, lists, mask)?;
         }
         Op::MbarrierInit

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use super::Env;
 use super::convert::format_of;
 use super::isa::Isa;
 use super::lanes::{LANES, Lane};
@@ -12,7 +13,6 @@ use super::matrix::{all_lanes, elements};
 use super::number::{BF16, F16};
 use super::trap::{Step, invalid, trap};
 use super::warp::Warp;
-use super::Env;
 use crate::decode::{Inst, Op, Rounding, Slot, WgmmaKind};
 use crate::error::FaultKind;
 use crate::memory::shadow::{Access, Kind};
@@ -44,7 +44,8 @@ impl Accumulators {
 #[cold]
 pub(super) fn check_untouched(env: &Env, warp: &Warp, pc: u32) -> Step<()> {
     let program = env.program;
-    if matches!(program.code[pc as usize].op, Op::Wgmma(_) | Op::WgmmaWait | Op::WgmmaCommit | Op::WgmmaFence) {
+    if matches!(program.code[pc as usize].op, Op::Wgmma(_) | Op::WgmmaWait | Op::WgmmaCommit | Op::WgmmaFence)
+    {
         return Ok(());
     }
     let start = program.touched.partition_point(|(at, _)| *at < pc);
@@ -104,7 +105,15 @@ impl Matrix {
     }
 
     /// Elements of rows `from` on, as f32: [rows, k].
-    fn read(&self, env: &mut Env, warp: &Warp, access: &mut Access, ty: Type, from: u32, rows: u32) -> Step<Vec<[f32; 32]>> {
+    fn read(
+        &self,
+        env: &mut Env,
+        warp: &Warp,
+        access: &mut Access,
+        ty: Type,
+        from: u32,
+        rows: u32,
+    ) -> Step<Vec<[f32; 32]>> {
         let size = ty.bytes();
         let mut found = vec![[0.0; 32]; rows as usize];
         let own = warp.block;
@@ -170,7 +179,13 @@ fn multiply<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], ki
     let count = kind.n as usize / if kind.acc == Type::F16 { 4 } else { 2 };
     let (slots_d, slots_a) = lists.split_at(count);
     let mut access = env.shared_access(warp, Kind::Read).asynchronous(None);
-    let uniform = |values: [u64; LANES]| if values == [values[0]; LANES] { Ok(values[0]) } else { invalid("a wgmma descriptor differs between lanes") };
+    let uniform = |values: [u64; LANES]| {
+        if values == [values[0]; LANES] {
+            Ok(values[0])
+        } else {
+            invalid("a wgmma descriptor differs between lanes")
+        }
+    };
     let a = if kind.a_registers {
         let per = (4 / size) as usize;
         let mut a = vec![[0f32; 32]; 16];
@@ -209,7 +224,11 @@ fn multiply<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], ki
             if kind.acc == Type::F16 {
                 let half = |e: usize| {
                     let before = if keep { F16.decode(old[lane] >> (16 * e) & 0xffff) } else { 0.0 };
-                    F16.encode(before + f64::from(product(g + 8 * (q & 1), (q >> 1) * 8 + t + e)), Rounding::Nearest, false)
+                    F16.encode(
+                        before + f64::from(product(g + 8 * (q & 1), (q >> 1) * 8 + t + e)),
+                        Rounding::Nearest,
+                        false,
+                    )
                 };
                 return half(0) | half(1) << 16;
             }

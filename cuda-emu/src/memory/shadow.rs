@@ -176,7 +176,10 @@ impl Shadow {
     /// The number of an entry's state as it is in this epoch.
     fn number(&self, entry: u32) -> u32 {
         let number = entry & STATE_MASK;
-        if entry >> STATE_BITS == self.epoch || number <= CLEAN || self.states[number as usize].pending.is_some() {
+        if entry >> STATE_BITS == self.epoch
+            || number <= CLEAN
+            || self.states[number as usize].pending.is_some()
+        {
             return number;
         }
         CLEAN
@@ -193,8 +196,10 @@ impl Shadow {
         if self.states.len() > STATE_MASK as usize {
             // More histories than numbers: forget them. Races with what was before go unseen,
             // nothing is reported that is none; bytes under way keep their state by a second copy.
-            let kept: Vec<Option<u32>> = self.entries.iter().map(|entry| self.states[self.number(*entry) as usize].pending).collect();
-            let unwritten: Vec<bool> = self.entries.iter().map(|entry| self.number(*entry) == UNWRITTEN).collect();
+            let kept: Vec<Option<u32>> =
+                self.entries.iter().map(|entry| self.states[self.number(*entry) as usize].pending).collect();
+            let unwritten: Vec<bool> =
+                self.entries.iter().map(|entry| self.number(*entry) == UNWRITTEN).collect();
             self.forget_states();
             for at in 0..kept.len() {
                 let number = match (kept[at], unwritten[at]) {
@@ -224,7 +229,14 @@ impl Shadow {
     /// # Errors
     /// What is wrong with it; bytes before the one that is wrong are noted.
     #[inline(always)]
-    pub(crate) fn access(&mut self, access: &mut Access, clocks: &Clocks, offset: u32, bytes: u32, lane: u8) -> Result<(), Conflict> {
+    pub(crate) fn access(
+        &mut self,
+        access: &mut Access,
+        clocks: &Clocks,
+        offset: u32,
+        bytes: u32,
+        lane: u8,
+    ) -> Result<(), Conflict> {
         let range = offset as usize..(offset + bytes) as usize;
         let different = match bytes {
             4 => differs::<4>(&self.entries, offset, access.from),
@@ -249,7 +261,14 @@ impl Shadow {
     }
 
     #[cold]
-    fn access_slowly(&mut self, access: &mut Access, clocks: &Clocks, offset: u32, bytes: u32, lane: u8) -> Result<(), Conflict> {
+    fn access_slowly(
+        &mut self,
+        access: &mut Access,
+        clocks: &Clocks,
+        offset: u32,
+        bytes: u32,
+        lane: u8,
+    ) -> Result<(), Conflict> {
         for at in offset as usize..(offset + bytes) as usize {
             let entry = self.entries[at];
             if entry == access.from {
@@ -266,14 +285,16 @@ impl Shadow {
             }
             self.entries[at] = self.entry(step.to);
             // Lanes that need a look at the writer's lane may not take the short way.
-            (access.from, access.to) = if step.own_lanes { (u32::MAX, 0) } else { (entry, self.entry(step.to)) };
+            (access.from, access.to) =
+                if step.own_lanes { (u32::MAX, 0) } else { (entry, self.entry(step.to)) };
         }
         Ok(())
     }
 
     fn step(&mut self, number: u32, access: &Access, clocks: &Clocks) -> Move {
         let Stamp { agent, kind, proxy, time, pc } = access.stamp;
-        let who = u32::from(agent) | u32::from(access.by) << 10 | (kind as u32) << 20 | u32::from(proxy) << 22;
+        let who =
+            u32::from(agent) | u32::from(access.by) << 10 | (kind as u32) << 20 | u32::from(proxy) << 22;
         let key = (number, who, time, pc, access.clock);
         if let Some(step) = self.moves.get(&key) {
             return *step;
@@ -345,7 +366,8 @@ impl Shadow {
 
 #[inline(always)]
 fn differs<const N: usize>(entries: &[u32], offset: u32, from: u32) -> bool {
-    let found: &[u32; N] = entries[offset as usize..].first_chunk().expect("the access was checked to lie inside");
+    let found: &[u32; N] =
+        entries[offset as usize..].first_chunk().expect("the access was checked to lie inside");
     found.iter().fold(0, |difference, entry| difference | (entry ^ from)) != 0
 }
 
@@ -391,7 +413,9 @@ mod tests {
         scene.barrier();
         scene.go(1, Kind::Read, 3, 1, 0).unwrap();
         scene.go(2, Kind::Read, 3, 1, 0).unwrap();
-        assert!(matches!(scene.go(1, Kind::Write, 0, 4, 0), Err(Conflict::Race(s)) if s.agent == 2 && s.kind == Kind::Read));
+        assert!(
+            matches!(scene.go(1, Kind::Write, 0, 4, 0), Err(Conflict::Race(s)) if s.agent == 2 && s.kind == Kind::Read)
+        );
         scene.go(0, Kind::Write, 8, 2, 0).unwrap();
         scene.barrier();
         scene.go(1, Kind::Write, 0, 4, 0).unwrap();
