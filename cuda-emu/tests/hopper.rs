@@ -59,7 +59,7 @@ fn tma_and_wgmma() {
 fn what_tma_and_wgmma_get_wrong_is_named() {
     let broken = |from: &str, to: &str| {
         assert!(PTX.contains(from), "{from}");
-        fault_of(&PTX.replacen(from, to, 1))
+        fault_of(&PTX.replace(from, to))
     };
     let kind = broken("wgmma.wait_group.sync.aligned 0;", "wgmma.wait_group.sync.aligned 1;");
     assert!(matches!(kind, FaultKind::NotAwaited { .. }), "{kind}");

@@ -125,12 +125,18 @@ impl Env<'_> {
             let left = threads - warp.id * LANES as u32;
             warp.start(if left >= 32 { u32::MAX } else { (1 << left) - 1 });
             self.fill_broadcasts(warp);
+            warp.filled = true;
         }
     }
 
     /// Fills the registers whose value is known before the kernel starts.
     fn fill_broadcasts(&self, warp: &mut Warp) {
         for (slot, value) in &self.program.broadcasts {
+            // All but the block's place are the same for the next block.
+            let place = matches!(value, Broadcast::Special(Special::Ctaid(_) | Special::ClusterId(_) | Special::ClusterCtaid(_) | Special::Sm));
+            if warp.filled && !place {
+                continue;
+            }
             for lane in 0..LANES as u32 {
                 let value = self.broadcast(*value, warp, lane);
                 if slot & WIDE != 0 {

@@ -7,8 +7,8 @@
 use super::float::ex2;
 use super::isa::Isa;
 use super::lanes::{LANES, Lane, Registers};
-use super::number::{BF16, F16, fma_odd};
-use crate::decode::{HalfMode, HalfOp, Inst, Rounding, Slot};
+use super::number::{fma_odd, to_f32_odd};
+use crate::decode::{HalfMode, HalfOp, Inst, Slot};
 
 /// Values of the low or high halves of a register, as f32.
 type Singles = [f32; LANES];
@@ -52,7 +52,7 @@ pub(super) fn widened<I: Isa>(r: &Registers, slot: Slot, bf16: bool, shift: u32)
     } else {
         let mut halves = [0; LANES];
         for lane in 0..LANES {
-            halves[lane] = (bits[lane] >> shift) as u16;
+            halves[lane] = bits[lane] >> shift;
         }
         I::widen(&halves)
     }
@@ -61,16 +61,12 @@ pub(super) fn widened<I: Isa>(r: &Registers, slot: Slot, bf16: bool, shift: u32)
 /// f32 rounded to nearest even, in the low halves.
 #[inline(always)]
 pub(super) fn narrowed<I: Isa>(values: Singles, bf16: bool) -> [u32; LANES] {
+    if !bf16 {
+        return I::narrow(&values);
+    }
     let mut d = [0; LANES];
-    if bf16 {
-        for lane in 0..LANES {
-            d[lane] = bf16_bits(values[lane]);
-        }
-    } else {
-        let halves = I::narrow(&values);
-        for lane in 0..LANES {
-            d[lane] = u32::from(halves[lane]);
-        }
+    for lane in 0..LANES {
+        d[lane] = bf16_bits(values[lane]);
     }
     d
 }
@@ -136,21 +132,19 @@ fn fused<I: Isa>(a: &Singles, b: &Singles, c: &Singles, mode: HalfMode) -> [u32;
         (0x1fff, 0x1000, f32::from_bits(0x3880_0000))
     };
     let mut values = [0.0; LANES];
-    let mut doubtful = [false; LANES];
+    let mut doubtful = [0u32; LANES];
     for lane in 0..LANES {
         let value = a[lane].mul_add(b[lane], c[lane]);
+        let small = (value.abs() < normal) & (value != 0.0);
         values[lane] = value;
-        doubtful[lane] = value.to_bits() & dropped == tie || value.abs() < normal && value != 0.0;
+        doubtful[lane] = u32::from((value.to_bits() & dropped == tie) | small);
     }
-    let any = doubtful.iter().fold(false, |any, d| any | d);
-    let mut d = narrowed::<I>(values, mode.bf16);
-    if any {
-        let format = if mode.bf16 { BF16 } else { F16 };
-        for lane in (0..LANES).filter(|lane| doubtful[*lane]) {
-            let exact = fma_odd(a[lane], b[lane], c[lane]);
-            d[lane] = format.encode(exact, Rounding::Nearest, false);
+    if doubtful.iter().fold(0, |any, d| any | d) != 0 {
+        for lane in (0..LANES).filter(|lane| doubtful[*lane] != 0) {
+            values[lane] = to_f32_odd(fma_odd(a[lane], b[lane], c[lane]));
         }
     }
+    let d = narrowed::<I>(values, mode.bf16);
     finish(d, mode)
 }
 

@@ -11,10 +11,10 @@ use crate::decode::Rounding;
 
 /// What differs between versions.
 pub(super) trait Isa {
-    /// f16 values, in the low halves, to f32.
-    fn widen(halves: &[u16; LANES]) -> [f32; LANES];
-    /// f32 to f16, to nearest even.
-    fn narrow(values: &[f32; LANES]) -> [u16; LANES];
+    /// f16 values, in the low halves, to f32; the high halves do not matter.
+    fn widen(halves: &[u32; LANES]) -> [f32; LANES];
+    /// f32 to f16, to nearest even, in the low halves.
+    fn narrow(values: &[f32; LANES]) -> [u32; LANES];
     /// Runs a piece of work with this version's instructions: as a function of its own, because one
     /// function with all loops takes the compiler forever. The closure must be `#[inline(always)]`.
     fn run<R>(work: impl FnOnce() -> R) -> R;
@@ -44,20 +44,20 @@ pub(super) struct Portable;
 
 impl Isa for Portable {
     #[inline(always)]
-    fn widen(halves: &[u16; LANES]) -> [f32; LANES] {
+    fn widen(halves: &[u32; LANES]) -> [f32; LANES] {
         halves.map(|half| {
             // Exponent and mantissa move into place; the multiplication corrects the bias, also for
             // subnormal numbers.
-            let magnitude = u32::from(half & 0x7fff) << 13;
+            let magnitude = (half & 0x7fff) << 13;
             let value = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
             let value = if half & 0x7c00 == 0x7c00 { magnitude | 0x7f80_0000 } else { value.to_bits() };
-            f32::from_bits(value | u32::from(half & 0x8000) << 16)
+            f32::from_bits(value | (half & 0x8000) << 16)
         })
     }
 
     #[inline(always)]
-    fn narrow(values: &[f32; LANES]) -> [u16; LANES] {
-        values.map(|value| F16.encode(f64::from(value), Rounding::Nearest, false) as u16)
+    fn narrow(values: &[f32; LANES]) -> [u32; LANES] {
+        values.map(|value| F16.encode(f64::from(value), Rounding::Nearest, false))
     }
 
     #[inline(never)]
@@ -68,10 +68,7 @@ impl Isa for Portable {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use std::arch::x86_64::{
-        _mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_loadu_ps,
-        _mm256_storeu_ps,
-    };
+    use std::arch::x86_64::*;
 
     use super::{Env, Isa, LANES, Pause, Step, Warp, warp};
 
@@ -80,32 +77,35 @@ mod x86 {
 
     impl Isa for Avx2 {
         #[inline(always)]
-        fn widen(halves: &[u16; LANES]) -> [f32; LANES] {
+        fn widen(halves: &[u32; LANES]) -> [f32; LANES] {
             let mut values = [0.0; LANES];
             for chunk in (0..LANES).step_by(8) {
                 // SAFETY: eight elements from `chunk` on lie inside of both arrays, and the
-                // processor has F16C, since this version runs.
+                // processor has AVX2 and F16C, since this version runs.
                 unsafe {
-                    let bits = _mm_loadu_si128(halves.as_ptr().add(chunk).cast());
-                    _mm256_storeu_ps(values.as_mut_ptr().add(chunk), _mm256_cvtph_ps(bits));
+                    let bits = _mm256_loadu_si256(halves.as_ptr().add(chunk).cast());
+                    let low = _mm256_and_si256(bits, _mm256_set1_epi32(0xffff));
+                    let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(low, low));
+                    let singles = _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
+                    _mm256_storeu_ps(values.as_mut_ptr().add(chunk), singles);
                 }
             }
             values
         }
 
         #[inline(always)]
-        fn narrow(values: &[f32; LANES]) -> [u16; LANES] {
+        fn narrow(values: &[f32; LANES]) -> [u32; LANES] {
             let mut halves = [0; LANES];
             for chunk in (0..LANES).step_by(8) {
                 // SAFETY: as above.
                 unsafe {
-                    let bits = _mm256_cvtps_ph::<0>(_mm256_loadu_ps(values.as_ptr().add(chunk)));
-                    _mm_storeu_si128(halves.as_mut_ptr().add(chunk).cast(), bits);
+                    let singles = _mm256_loadu_ps(values.as_ptr().add(chunk));
+                    let bits = _mm256_cvtepu16_epi32(_mm256_cvtps_ph::<0>(singles));
+                    // NaN keeps its payload in the instruction; PTX says the canonical one.
+                    let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(singles, singles));
+                    let bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x7fff), nan);
+                    _mm256_storeu_si256(halves.as_mut_ptr().add(chunk).cast(), bits);
                 }
-            }
-            // NaN keeps its payload in the instruction; PTX says the canonical one.
-            for (half, value) in halves.iter_mut().zip(values) {
-                *half = if value.is_nan() { 0x7fff } else { *half };
             }
             halves
         }

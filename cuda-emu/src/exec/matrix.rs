@@ -54,13 +54,14 @@ pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], m
             *place = env.check_shared(warp.block, &mut access, rows[lane], 16, lane)?;
         }
         if load {
+            let rows = places.map(|(block, offset)| {
+                let bytes: [u8; 16] = env.blocks[block].memory[offset as usize..].first_chunk().copied().unwrap_or_default();
+                std::array::from_fn::<u32, 8, _>(|n| u32::from(bytes[2 * n]) | u32::from(bytes[2 * n + 1]) << 8)
+            });
             for (lane, value) in values.iter_mut().enumerate() {
                 let half = |n: usize| {
                     let (row, column) = element(lane, n);
-                    let (block, offset) = places[row];
-                    let at = offset as usize + column * 2;
-                    let memory = &env.blocks[block].memory;
-                    u32::from(memory[at]) | u32::from(memory[at + 1]) << 8
+                    rows[row][column]
                 };
                 *value = half(0) | half(1) << 16;
             }
@@ -144,12 +145,14 @@ pub(super) fn mma<I: Isa>(
     env.traffic.tensor_multiply_adds += 16 * 8 * k as u64;
     // Sums of 32 products of bytes are exact in f32: below 2^24.
     let mut sums = [[0f32; 8]; 16];
-    for (row, sums) in sums.iter_mut().enumerate() {
-        for (x, line) in a[row].iter().zip(&b).take(k) {
+    for (sums, row) in sums.iter_mut().zip(&a) {
+        let mut line = [0f32; 8];
+        for n in 0..k {
             for column in 0..8 {
-                sums[column] += x * line[column];
+                line[column] += row[n] * b[n][column];
             }
         }
+        *sums = line;
     }
     let sum = |lane: usize, n: usize| sums[(lane >> 2) + 8 * (n >> 1)][(lane & 3) * 2 + (n & 1)];
     match kind.acc {

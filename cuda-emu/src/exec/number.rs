@@ -144,6 +144,18 @@ pub(super) fn fma_odd(a: f32, b: f32, c: f32) -> f64 {
     add_odd(f64::from(a) * f64::from(b), f64::from(c))
 }
 
+/// A value, exact or rounded to odd, as f32 rounded to odd.
+pub(super) fn to_f32_odd(value: f64) -> f32 {
+    let nearest = value as f32;
+    let back = f64::from(nearest);
+    if back == value || value.is_nan() || nearest.to_bits() & 1 != 0 {
+        return nearest;
+    }
+    // Zero's neighbour is on the value's own side, and so is that of too large a number.
+    let bits = nearest.to_bits();
+    f32::from_bits(if back.abs() > value.abs() { bits - 1 } else { bits + 1 })
+}
+
 /// A value, exact or rounded to odd, as f32.
 pub(super) fn to_f32(value: f64, rounding: Rounding) -> f32 {
     let nearest = value as f32;

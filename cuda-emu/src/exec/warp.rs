@@ -89,6 +89,8 @@ pub(super) struct Warp {
     /// Fragments that waited for lanes have been tried again, and nothing else can run.
     pub(super) desperate: bool,
     pub(super) turn_instructions: u64,
+    /// Registers whose value is known before the kernel starts have theirs.
+    pub(super) filled: bool,
 }
 
 impl Warp {
@@ -107,6 +109,7 @@ impl Warp {
             yielded: 0,
             desperate: false,
             turn_instructions: 0,
+            filled: false,
         }
     }
 

@@ -132,7 +132,10 @@ pub(crate) struct Shadow {
     lanes: Vec<u8>,
     epoch: u32,
     states: Vec<State>,
-    numbers: HashMap<State, u32>,
+    numbers: HashMap<State, u32, Words>,
+    /// States that copies gave last: what was asked for, its number.
+    last_started: (u32, u32),
+    last_finished: (Option<Stamp>, u32),
     moves: HashMap<(u32, u32, u32, u32, u64), Move, Words>,
 }
 
@@ -143,7 +146,9 @@ impl Shadow {
             lanes: vec![0; bytes],
             epoch: 0,
             states: Vec::new(),
-            numbers: HashMap::new(),
+            numbers: HashMap::default(),
+            last_started: (0, UNWRITTEN),
+            last_finished: (None, UNWRITTEN),
             moves: HashMap::default(),
         };
         shadow.forget_states();
@@ -153,7 +158,8 @@ impl Shadow {
     fn forget_states(&mut self) {
         let clean = State { written: true, ..State::default() };
         self.states = vec![State::default(), clean.clone()];
-        self.numbers = HashMap::from([(State::default(), UNWRITTEN), (clean, CLEAN)]);
+        self.numbers = [(State::default(), UNWRITTEN), (clean, CLEAN)].into_iter().collect();
+        (self.last_started, self.last_finished) = ((0, UNWRITTEN), (None, UNWRITTEN));
         self.moves.clear();
     }
 
@@ -348,16 +354,22 @@ impl Shadow {
 
     /// Bytes that an asynchronous copy, started at `pc`, will write: until then they are nobody's.
     pub(crate) fn start_copy(&mut self, offset: u32, bytes: u32, pc: u32) {
-        let number = self.intern(State { written: true, pending: Some(pc), ..State::default() });
-        let entry = self.entry(number);
+        if self.last_started.0 != pc || self.last_started.1 == UNWRITTEN {
+            let number = self.intern(State { written: true, pending: Some(pc), ..State::default() });
+            self.last_started = (pc, number);
+        }
+        let entry = self.entry(self.last_started.1);
         self.entries[offset as usize..(offset + bytes) as usize].fill(entry);
     }
 
     /// A copy has written its bytes: they count as written by that access.
     pub(crate) fn finish_copy(&mut self, offset: u32, bytes: u32, by: &Access, lane: u8) {
         let writer = Stamp { kind: Kind::Write, ..by.stamp };
-        let number = self.intern(State { written: true, writer: Some(writer), ..State::default() });
-        let entry = self.entry(number);
+        if self.last_finished.0 != Some(writer) {
+            let number = self.intern(State { written: true, writer: Some(writer), ..State::default() });
+            self.last_finished = (Some(writer), number);
+        }
+        let entry = self.entry(self.last_finished.1);
         let range = offset as usize..(offset + bytes) as usize;
         self.lanes[range.clone()].fill(lane);
         self.entries[range].fill(entry);
