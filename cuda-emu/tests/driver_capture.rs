@@ -220,7 +220,8 @@ fn graph_flags_are_checked_and_the_stream_stays_usable() {
     let stream = card.context.new_stream().unwrap();
     type Flags = sys::CUgraphInstantiate_flags;
     begin_capture(&stream);
-    let wrong = Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | Flags::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
+    let wrong = Flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
+        | Flags::CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH;
     assert_eq!(code(stream.end_capture(wrong)), 1);
     begin_capture(&stream);
     let graph = end(&stream);

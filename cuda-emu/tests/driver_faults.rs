@@ -23,7 +23,8 @@ fn launch(card: &Card, elements: u32) -> u32 {
     let add = function(&card.context, ADD, "add");
     let mut buffer = stream.alloc_zeros::<u32>(8).unwrap();
     // SAFETY: `add` takes an address and a number; the emulator reports what lies outside.
-    let launched = unsafe { stream.launch_builder(&add).arg(&mut buffer).arg(&1u32).launch(block_of(elements)) };
+    let launched =
+        unsafe { stream.launch_builder(&add).arg(&mut buffer).arg(&1u32).launch(block_of(elements)) };
     launched.unwrap();
     code(stream.synchronize())
 }
@@ -58,7 +59,10 @@ fn unsafe_alloc(bytes: usize) -> Result<u64, cudarc::driver::DriverError> {
     unsafe { result::malloc_sync(bytes) }
 }
 
-fn unsafe_alloc_on(stream: &std::sync::Arc<cudarc::driver::CudaStream>, bytes: usize) -> cudarc::driver::CudaSlice<u8> {
+fn unsafe_alloc_on(
+    stream: &std::sync::Arc<cudarc::driver::CudaStream>,
+    bytes: usize,
+) -> cudarc::driver::CudaSlice<u8> {
     // SAFETY: what is allocated is not read.
     unsafe { stream.alloc(bytes) }.unwrap()
 }

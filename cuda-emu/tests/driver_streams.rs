@@ -219,7 +219,8 @@ fn host_functions_run_in_order_and_may_not_call_the_driver() {
     let mut count = 0u32;
     for _ in 0..3 {
         // SAFETY: the counter lives until the stream is synchronized.
-        let result = unsafe { sys::cuLaunchHostFunc(stream.cu_stream(), Some(note), (&raw mut count).cast()) };
+        let result =
+            unsafe { sys::cuLaunchHostFunc(stream.cu_stream(), Some(note), (&raw mut count).cast()) };
         result.result().unwrap();
     }
     stream.synchronize().unwrap();

@@ -34,9 +34,10 @@ pub enum Injection {
 }
 
 /// A launch that hangs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Hang {
     pub(crate) stream: Handle,
+    pub(crate) kernel: String,
     pub(crate) until: Instant,
 }
 

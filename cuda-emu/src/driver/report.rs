@@ -47,8 +47,7 @@ impl Report {
 
     /// Of a failure that a test injected.
     pub(crate) fn injected(status: Status, kernel: &str) -> Self {
-        let name = status.symbol().to_string_lossy();
-        let text = format!("{name} injected at the launch of `{kernel}`");
+        let text = format!("injected at a launch of `{kernel}`");
         Self { status, kind: "Injected", kernel: kernel.to_string(), text }
     }
 }

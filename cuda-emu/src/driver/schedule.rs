@@ -199,14 +199,14 @@ impl Driver {
 impl State {
     /// Stops a launch that has hung for as long as it should.
     fn stop_hanging(&mut self) {
-        if self.faults.hang.is_some_and(|hang| hang.until <= Instant::now()) {
-            self.fail(Report::injected(Status::LaunchTimeout, "a launch that never ends"));
+        if let Some(hang) = self.faults.hang.take_if(|hang| hang.until <= Instant::now()) {
+            self.fail(Report::injected(Status::LaunchTimeout, &hang.kernel));
         }
     }
 
     /// The stream whose first entry runs next.
     fn choose(&mut self, goal: &[Mark], policy: Policy) -> Option<Handle> {
-        let hanging = self.faults.hang.map(|hang| hang.stream);
+        let hanging = self.faults.hang.as_ref().map(|hang| hang.stream);
         let mut needed = self.streams.needed(goal);
         needed.retain(|stream| Some(*stream) != hanging);
         if policy == Policy::Needed {
@@ -233,19 +233,19 @@ impl State {
             }
             _ => (self.programmatic_chain(stream), None),
         };
-        let names: Vec<String> =
-            chain.iter().filter_map(|work| Some(work.launch()?.kernel.name().to_string())).collect();
-        match self.faults.instead_of_launches(names.len() as u64).filter(|_| !names.is_empty()) {
-            None => Some(Task { stream, device: self.device.clone(), chain, nodes }),
-            Some(Instead::Fail(status)) => {
-                self.fail(Report::injected(status, &names[names.len() - 1]));
-                None
-            }
-            Some(Instead::Hang(duration)) => {
-                self.faults.hang = Some(Hang { stream, until: Instant::now() + duration });
-                None
+        let launches = chain.iter().filter_map(Work::launch);
+        let kernel = launches.clone().next_back().map(|launch| launch.kernel.name().to_string());
+        let Some((kernel, instead)) = kernel.zip(self.faults.instead_of_launches(launches.count() as u64))
+        else {
+            return Some(Task { stream, device: self.device.clone(), chain, nodes });
+        };
+        match instead {
+            Instead::Fail(status) => self.fail(Report::injected(status, &kernel)),
+            Instead::Hang(duration) => {
+                self.faults.hang = Some(Hang { stream, kernel, until: Instant::now() + duration });
             }
         }
+        None
     }
 
     /// The first entry's work, and the kernels behind it that may start before it has ended.

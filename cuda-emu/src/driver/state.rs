@@ -192,12 +192,20 @@ impl State {
         self.streams.retain(|stream| !(stream.destroyed && stream.is_idle()));
     }
 
-    /// Allocates device memory.
-    pub(crate) fn allocate(&mut self, bytes: u64) -> Answer<u64> {
+    /// Counts an allocation that the program asks for.
+    ///
+    /// # Errors
+    /// A test wants it to fail.
+    pub(crate) fn count_allocation(&mut self, bytes: usize) -> Answer {
         if self.faults.allocation_fails() {
-            eprintln!("[cuda-emu] allocation of {bytes} bytes: CUDA_ERROR_OUT_OF_MEMORY injected");
+            eprintln!("[cuda-emu] CUDA_ERROR_OUT_OF_MEMORY: injected at an allocation of {bytes} bytes");
             return Err(Status::OutOfMemory);
         }
+        Ok(())
+    }
+
+    /// Allocates device memory.
+    pub(crate) fn allocate(&self, bytes: u64) -> Answer<u64> {
         self.device.memory().alloc(bytes).map_err(|error| match error {
             MemoryError::OutOfMemory { .. } => Status::OutOfMemory,
             _ => Status::InvalidValue,

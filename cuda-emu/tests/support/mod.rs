@@ -7,6 +7,11 @@ use cuda_emu::{Arch, DeviceConfig, Emulator, InstallOptions};
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError, LaunchConfig, sys};
 use cudarc::nvrtc::Ptx;
 
+/// What the emulated card is.
+pub const ARCH: Arch = Arch::Sm90;
+/// Its memory: small, so that tests can use it up.
+pub const MEMORY_BYTES: u64 = 64 << 20;
+
 /// The card of this process, for one test.
 pub struct Card {
     pub emulator: Emulator,
@@ -19,7 +24,12 @@ pub struct Card {
 pub fn card() -> Card {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let device = DeviceConfig { arch: Arch::Sm90, threads: 2, ..InstallOptions::default().device };
+    let device = DeviceConfig {
+        arch: ARCH,
+        threads: 2,
+        memory_bytes: MEMORY_BYTES,
+        ..InstallOptions::default().device
+    };
     let options = InstallOptions { device, ..InstallOptions::skipped_by("CUDA_EMU_TEST_GPU") };
     let emulator = cuda_emu::install(&options).unwrap();
     if emulator.is_emulated() {

@@ -16,6 +16,7 @@ fn allocate(address: &Out<u64>, bytes: usize) -> Answer {
         return Err(Status::InvalidValue);
     }
     state.capture_forbids_unsafe_call()?;
+    state.count_allocation(bytes)?;
     address.set(state.allocate(bytes as u64)?)
 }
 
@@ -27,6 +28,7 @@ fn allocate_in_order(address: &Out<u64>, bytes: usize, stream: Handle) -> Answer
     if bytes == 0 {
         return address.set(0);
     }
+    state.count_allocation(bytes)?;
     if let Some(capture) = state.capture_of(stream)? {
         let allocated = state.allocate(bytes as u64)?;
         state.captures.get(capture)?.memory.add(allocated);
