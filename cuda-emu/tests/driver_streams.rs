@@ -189,6 +189,74 @@ fn a_destroyed_stream_still_does_its_work() {
     assert_eq!(other.clone_dtoh(&buffer).unwrap(), [6; LENGTH]);
 }
 
+/// Splitmix64, for programs that can be made again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, count: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % count as u64) as usize
+    }
+}
+
+/// A buffer with the events of its last writer and of the readers since.
+struct Tracked {
+    slice: CudaSlice<u32>,
+    written: Option<CudaEvent>,
+    read: Vec<CudaEvent>,
+    /// What the program's text says it holds.
+    expected: u32,
+}
+
+#[test]
+fn random_programs_with_all_their_waits_are_right() {
+    let card = card();
+    let mut streams: Vec<_> = (0..3).map(|_| card.context.new_stream().unwrap()).collect();
+    let blocking = blocking_stream(&card);
+    streams.extend([card.context.default_stream(), blocking.clone(), card.context.per_thread_stream()]);
+    for seed in 0..60 {
+        let mut random = Random(seed);
+        let mut buffers: Vec<Tracked> = (0..5)
+            .map(|value| {
+                let slice = streams[0].clone_htod(&[value; LENGTH]).unwrap();
+                Tracked { slice, written: None, read: Vec::new(), expected: value }
+            })
+            .collect();
+        card.context.synchronize().unwrap();
+        if card.emulator.is_emulated() {
+            card.emulator.set_seed(seed).unwrap();
+        }
+        for step in 0..40u32 {
+            let stream = &streams[random.below(streams.len())];
+            let (source, target) = (random.below(5), random.below(5));
+            let target_waits = buffers[target].read.iter().chain(&buffers[target].written);
+            let waits = target_waits.chain(&buffers[source].written);
+            waits.for_each(|event| stream.wait(event).unwrap());
+            if source == target {
+                let value = 100 + step;
+                stream.memcpy_htod(&[value; LENGTH], &mut buffers[target].slice).unwrap();
+                buffers[target].expected = value;
+            } else {
+                let [from, to] = buffers.get_disjoint_mut([source, target]).unwrap();
+                stream.memcpy_dtod(&from.slice, &mut to.slice).unwrap();
+                to.expected = from.expected;
+                from.read.push(stream.record_event(None).unwrap());
+            }
+            buffers[target].read.clear();
+            buffers[target].written = Some(stream.record_event(None).unwrap());
+        }
+        for buffer in &buffers {
+            let stream = &streams[random.below(streams.len())];
+            buffer.written.iter().for_each(|event| stream.wait(event).unwrap());
+            assert_eq!(stream.clone_dtoh(&buffer.slice).unwrap(), [buffer.expected; LENGTH], "seed {seed}");
+        }
+    }
+    // SAFETY: made by `blocking_stream`, and not used again.
+    unsafe { sys::cuStreamDestroy_v2(blocking.cu_stream()) }.result().unwrap();
+}
+
 #[test]
 fn long_queues_are_bounded() {
     let card = card();

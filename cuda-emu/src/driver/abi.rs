@@ -176,6 +176,13 @@ pub(crate) use entry_points;
 #[repr(C)]
 pub(crate) struct Uuid(pub(crate) [u8; 16]);
 
+/// `CUmemLocation`
+#[repr(C)]
+pub(crate) struct MemoryLocation {
+    kind: c_int,
+    id: c_int,
+}
+
 /// `CUlaunchAttribute`
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -13,7 +13,6 @@
 use std::ffi::{c_uint, c_void};
 
 use super::abi::{In, entry_points};
-use super::faults::Faults;
 use super::schedule::{configure, driver};
 use super::status::{Answer, Status};
 use super::wire::{self, Command, Settings};
@@ -45,10 +44,8 @@ fn run(command: Command) -> Answer {
             memory.unregister_part(address).map_err(|_| Status::InvalidValue)?;
         }
         Command::Reset => {
-            state.streams.iter_mut().for_each(|(_, stream)| stream.clear());
-            state.bury_streams();
-            state.faults = Faults::default();
-            state.statistics.clear();
+            drop(state);
+            driver().reset();
         }
     }
     Ok(())

@@ -190,7 +190,7 @@ mod tests {
         assert!(error.message.contains("machine code for 90, compressed PTX for 90"), "{}", error.message);
         assert!(error.message.contains("--no-compress"));
         // SAFETY: the bytes start as an ELF file does.
-        let error = unsafe { ptx_of(b"\x7fELF\0".as_ptr(), Arch::Sm90) }.unwrap_err();
+        let error = unsafe { ptx_of(c"\x7fELF".as_ptr().cast(), Arch::Sm90) }.unwrap_err();
         assert_eq!(error.status, Status::NoBinaryForGpu);
     }
 

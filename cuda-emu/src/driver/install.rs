@@ -1,6 +1,7 @@
 //! Puts the emulator in the CUDA driver's place, and controls it from then on.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use super::control::{LAST_FAULT, STATISTICS};
@@ -10,8 +11,8 @@ use super::options::{self, InstallOptions};
 use super::state::KernelStats;
 use super::wire::{self, Command, FaultReport, Settings};
 
-/// Why the emulator could not be installed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why the emulator could not be installed. `Debug` shows the message too, for tests that unwrap.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstallError {
     /// The system is not Linux, or the C library is not one that loads libraries at run time.
@@ -47,6 +48,12 @@ pub enum InstallError {
     /// It is installed with other options. One process has one device.
     #[error("cuda-emu is installed in this process already, with other options")]
     OtherOptions,
+}
+
+impl fmt::Debug for InstallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// There is no emulator: the tests run on the machine's own card.

@@ -76,8 +76,7 @@ impl Stream {
 impl Table<Stream> {
     /// Whether the point is reached. Streams that are gone have run everything.
     pub(crate) fn is_done(&self, mark: Mark) -> bool {
-        self.get(mark.stream).is_ok_and(|stream| stream.completed >= mark.ticket)
-            || self.get(mark.stream).is_err()
+        !self.get(mark.stream).is_ok_and(|stream| stream.completed < mark.ticket)
     }
 
     /// The end of a stream's work as it is now.

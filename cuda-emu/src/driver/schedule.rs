@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::abi::Handle;
-use super::faults::{Hang, Instead};
+use super::faults::{Faults, Hang, Instead};
 use super::queue::Mark;
 use super::report::Report;
 use super::state::State;
@@ -86,6 +86,16 @@ impl Driver {
     /// The state.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets work that waits, faults and statistics, when no work runs.
+    pub(crate) fn reset(&self) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        state.streams.iter_mut().for_each(|(_, stream)| stream.clear());
+        state.bury_streams();
+        state.faults = Faults::default();
+        state.statistics.clear();
     }
 
     /// The state, for calls that fail once the context is broken.

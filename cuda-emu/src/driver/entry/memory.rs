@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use crate::driver::abi::{Handle, In, Out, entry_points};
+use crate::driver::abi::{Handle, In, MemoryLocation, Out, entry_points};
 use crate::driver::pool::Pool;
 use crate::driver::schedule::driver;
 use crate::driver::status::{Answer, Status};
@@ -67,12 +67,27 @@ entry_points! {
         allocate(&address, bytes)
     }
 
+    /// A hint, without effect.
+    fn cuMemAdvise_v2(address: u64, bytes: usize, _advice: c_uint, _location: MemoryLocation) {
+        driver().healthy()?.check_range(address, bytes as u64)
+    }
+
+    /// There is nowhere to move memory to.
+    fn cuMemPrefetchAsync_v2(address: u64, bytes: usize, _location: MemoryLocation, _flags: c_uint, stream: Handle) {
+        driver().healthy()?.check_range(address, bytes as u64)?;
+        driver().submit(stream, Work::Join)
+    }
+
     fn cuMemFree_v2(address: u64) {
         if address == 0 {
             return Ok(());
         }
         quiesce()?;
-        driver().lock().device.memory().free(address).map_err(|_| Status::InvalidValue)
+        let state = driver().lock();
+        if state.pinned_at(address as usize).is_some() {
+            return Err(Status::InvalidValue);
+        }
+        state.device.memory().free(address).map_err(|_| Status::InvalidValue)
     }
 
     fn cuMemAllocAsync(address: Out<u64>, bytes: usize, stream: Handle) {
