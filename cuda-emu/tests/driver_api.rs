@@ -4,7 +4,7 @@
 mod support;
 
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUfunction_attribute_enum as FunctionAttribute};
-use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg, result, sys};
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result, sys};
 use cudarc::nvrtc::Ptx;
 use support::{ADD, card, code, function};
 
@@ -139,6 +139,49 @@ fn launches_must_keep_the_rules() {
     assert_eq!(launch((0, 1, 1), (8, 1, 1), 0), 1);
     assert_eq!(launch((1, 65536, 1), (8, 1, 1), 0), 1);
     assert_eq!(launch((1, 1, 1), (8, 1, 1), 48 * 1024 + 1), 1);
+    stream.synchronize().unwrap();
+}
+
+/// Launches one thread in each of 16 blocks, in clusters.
+fn launch_clusters(function: &CudaFunction, stream: &CudaStream, blocks: u32) -> u32 {
+    // SAFETY: the union is plain numbers.
+    let mut value: sys::CUlaunchAttributeValue = unsafe { std::mem::zeroed() };
+    value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: blocks, y: 1, z: 1 };
+    let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    let mut attribute = sys::CUlaunchAttribute { id, pad: [0; 4], value };
+    let config = sys::CUlaunchConfig {
+        gridDimX: 16,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 1,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: stream.cu_stream(),
+        attrs: &mut attribute,
+        numAttrs: 1,
+    };
+    // SAFETY: the kernel has no parameters.
+    let result = unsafe {
+        sys::cuLaunchKernelEx(&config, function.cu_function(), std::ptr::null_mut(), std::ptr::null_mut())
+    };
+    code(result.result())
+}
+
+#[test]
+fn clusters_divide_the_grid_and_are_portable_unless_asked_for() {
+    let card = card();
+    let stream = card.context.new_stream().unwrap();
+    let kernel = function(&card.context, &empty_kernel("sm_90", "k"), "k");
+    assert_eq!(launch_clusters(&kernel, &stream, 8), 0);
+    assert_eq!(launch_clusters(&kernel, &stream, 3), 1);
+    assert_eq!(launch_clusters(&kernel, &stream, 0), 1);
+    if card.emulator.is_emulated() {
+        assert_eq!(launch_clusters(&kernel, &stream, 16), 1);
+        let non_portable = FunctionAttribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+        kernel.set_attribute(non_portable, 1).unwrap();
+        assert_eq!(launch_clusters(&kernel, &stream, 16), 0);
+    }
     stream.synchronize().unwrap();
 }
 
