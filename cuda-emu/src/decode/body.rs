@@ -38,7 +38,15 @@ pub(super) struct Decoded {
 }
 
 impl Decoded {
-    pub(super) fn into_program(self, function: &Function, layout: &Layout, registers_estimate: u32) -> Program {
+    pub(super) fn into_program(self, function: &Function, layout: &Layout, slots: &Slots) -> Program {
+        let has_wgmma = self.code.iter().any(|inst| matches!(inst.op, Op::Wgmma(_)));
+        let mut touched = Vec::new();
+        for found in self.uses.iter().filter(|_| has_wgmma) {
+            if matches!(self.registers[found.register as usize], Kind::Word | Kind::Half) {
+                touched.push((found.instruction, slots.of[found.register as usize]));
+            }
+        }
+        touched.sort_unstable();
         let async_proxy = self.code.iter().any(|inst| {
             matches!(
                 inst.op,
@@ -59,7 +67,8 @@ impl Decoded {
             block_max: function.block_max,
             block_required: function.block_required,
             cluster_required: function.cluster_required,
-            registers_estimate,
+            registers_estimate: slots.registers_estimate,
+            touched,
             code: self.code,
             origins: self.origins,
             lists: self.lists,

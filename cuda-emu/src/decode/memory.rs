@@ -34,7 +34,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
     }
 
     fn emit_load(&mut self, targets: &[Operand<'a>], ty: Type, space: Space, address: Address) -> Result<(), Reason> {
-        if ty.bytes() > 8 || targets.len() as u32 * ty.bytes() > 32 {
+        if ty.bytes() > 8 || targets.len() > 4 || targets.len() as u32 * ty.bytes() > 16 {
             return Err("load of this size is not supported".to_string());
         }
         let list: Vec<Slot> = targets.iter().map(|t| self.write_any(t)).collect::<Result<_, _>>()?;
@@ -81,7 +81,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
             Operand::Vector(elements) => elements,
             one => std::slice::from_ref(one),
         };
-        if ty.bytes() > 8 || sources.len() as u32 * ty.bytes() > 32 {
+        if ty.bytes() > 8 || sources.len() > 4 || sources.len() as u32 * ty.bytes() > 16 {
             return Err("store of this size is not supported".to_string());
         }
         let (space, address) = if op.has("param") {

@@ -47,6 +47,8 @@ pub(crate) struct Program {
     pub(crate) files: Files,
     /// Registers filled before the kernel starts: slot (with [`WIDE`] if of the 64-bit file), value.
     pub(crate) broadcasts: Vec<(Slot, Broadcast)>,
+    /// Of kernels with wgmma: (instruction, slot of the 32-bit file) of each use, in order.
+    pub(crate) touched: Vec<(u32, Slot)>,
     /// The kernel uses the asynchronous proxy (bulk copies, wgmma).
     pub(crate) async_proxy: bool,
 }
@@ -92,5 +94,5 @@ pub(crate) fn program(
     let first = body::decode(unit, function, text, &layout, None)?;
     let slots = liveness::assign(&first);
     let second = body::decode(unit, function, text, &layout, Some(&slots))?;
-    Ok(second.into_program(function, &layout, slots.registers_estimate))
+    Ok(second.into_program(function, &layout, &slots))
 }

@@ -66,6 +66,12 @@ impl Allocation {
         self.owned.is_none()
     }
 
+    /// Whether everything is known to be written.
+    #[inline(always)]
+    pub(crate) fn all_valid(&self) -> bool {
+        self.all_valid.load(Ordering::Relaxed)
+    }
+
     /// Notes that bytes were written.
     pub(crate) fn mark_valid(&self, offset: u64, bytes: u64) {
         if bytes == 0 || self.all_valid.load(Ordering::Relaxed) {

@@ -4,6 +4,7 @@
 //! valid on both sides, as with unified addressing on a card.
 
 mod allocation;
+pub(crate) mod clocks;
 mod global;
 pub(crate) mod shadow;
 
