@@ -63,6 +63,11 @@ impl Device {
         Self { config, memory }
     }
 
+    /// A device over the same memory that runs kernels in another way.
+    pub fn with_config(&self, config: DeviceConfig) -> Self {
+        Self { config, memory: self.memory.clone() }
+    }
+
     /// What it poses as.
     pub fn config(&self) -> &DeviceConfig {
         &self.config

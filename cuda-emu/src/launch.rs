@@ -46,7 +46,7 @@ impl<'a> Launch<'a> {
     }
 
     /// The first rule that the launch breaks, in words.
-    fn broken_rule(&self, device: &Device) -> Option<String> {
+    pub(crate) fn broken_rule(&self, device: &Device) -> Option<String> {
         let Self { grid, block, cluster, .. } = *self;
         let threads = block.iter().try_fold(1u32, |n, d| n.checked_mul(*d)).unwrap_or(u32::MAX);
         let threads_max = self.kernel.threads_max();

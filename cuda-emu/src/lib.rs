@@ -33,11 +33,13 @@
 //!
 //! The way of a kernel through the modules: `ptx` (text to syntax tree), `decode` (syntax tree to
 //! compact instructions), `module` (what a loaded module is), `launch` (grid to threads), `exec`
-//! (warps and instructions), `memory` (global memory, shared memory, their checks).
+//! (warps and instructions), `memory` (global memory, shared memory, their checks). `driver` puts
+//! all that behind the CUDA driver's functions; [`install`] gives it to a program that looks for them.
 
 mod arch;
 mod decode;
 mod device;
+mod driver;
 mod error;
 mod exec;
 mod launch;
@@ -49,6 +51,10 @@ mod tensor_map;
 
 pub use arch::Arch;
 pub use device::{Checks, Device, DeviceConfig};
+pub use driver::{
+    Emulator, FaultReport, Injection, InstallError, InstallOptions, KernelStats, NotEmulated, install,
+    last_fault,
+};
 pub use error::{Fault, FaultKind, LaunchError, LoadError, Place, SourceLine};
 pub use launch::{Launch, launch};
 pub use memory::{Memory, MemoryError, Space};

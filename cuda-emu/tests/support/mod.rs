@@ -1,5 +1,7 @@
-//! What tests of compiled kernels share: buffers, parameters, numbers.
-#![allow(dead_code)]
+//! What tests share: buffers, parameters, numbers; the emulated card is in `card`.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+pub mod card;
 
 use cuda_emu::{Device, DeviceConfig, Kernel, Launch, LaunchError, LaunchStats, Module, launch};
 
