@@ -158,7 +158,7 @@ impl<'a> Tile<'a> {
                 // SAFETY: within the row's output.
                 unsafe {
                     let (p, n) = (self.out[row].add(col), (dim - col).min(LANES));
-                    store::<L>(p, n, L::mul(load::<L>(p, n), L::splat(inverse)));
+                    L::store_n(p, n, L::mul(L::load_n(p, n), L::splat(inverse)));
                 }
             }
         }
@@ -362,7 +362,7 @@ impl<'a> Tile<'a> {
     unsafe fn corrected<L: Lanes, const R: usize>(&self, row: usize, col: usize, by: &[f32; R]) -> [L::F; R] {
         let n = (self.op.heads.dim - col).min(LANES);
         // SAFETY: within each row's output.
-        std::array::from_fn(|r| unsafe { L::mul(load::<L>(self.out[row + r].add(col), n), L::splat(by[r])) })
+        std::array::from_fn(|r| unsafe { L::mul(L::load_n(self.out[row + r].add(col), n), L::splat(by[r])) })
     }
 
     #[inline(always)]
@@ -370,7 +370,7 @@ impl<'a> Tile<'a> {
         let n = (self.op.heads.dim - col).min(LANES);
         for (r, value) in out.into_iter().enumerate() {
             // SAFETY: within the row's output.
-            unsafe { store::<L>(self.out[row + r].add(col), n, value) };
+            unsafe { L::store_n(self.out[row + r].add(col), n, value) };
         }
     }
 }
@@ -418,16 +418,4 @@ unsafe fn hide<L: Lanes>(scores: L::F, seen: u32) -> L::F {
 unsafe fn exp_scalar<L: Lanes>(x: f32) -> f32 {
     // SAFETY: register arithmetic; the caller vouches for the CPU's features.
     unsafe { L::reduce_max(L::exp(L::splat(x))) }
-}
-
-#[inline(always)]
-unsafe fn load<L: Lanes>(p: *const f32, n: usize) -> L::F {
-    // SAFETY: the caller has `n` elements at `p`.
-    unsafe { if n == LANES { L::load(p) } else { L::load_partial(p, n) } }
-}
-
-#[inline(always)]
-unsafe fn store<L: Lanes>(p: *mut f32, n: usize, value: L::F) {
-    // SAFETY: the caller has `n` elements at `p`.
-    unsafe { if n == LANES { L::store(p, value) } else { L::store_partial(p, n, value) } }
 }
