@@ -1,160 +1,176 @@
-//! A whole model on the CPU: one decode step and one prefill chunk of 256 tokens, of six layers of
-//! SmolLM2-135M's shape with random weights, made in memory.
+//! Whole models on the CPU with random weights, made in memory at the shapes of real ones: one
+//! decode step behind 256 tokens, and one prefill chunk of 256.
 //!
-//! Before anything is timed the logits are asserted finite, and the same for a prompt in one chunk
-//! and in several. A decode step's throughput counts the bytes of weights that it reads.
+//! Before anything is timed, the logits of a short prompt are asserted against the f64 reference,
+//! and those of a long one to be the same bits in one chunk and in several. Bytes are those of the
+//! weights that a step reads. The models are shallower when they are only tested.
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use half::f16;
-use ottava::TokenId;
+use std::cell::{LazyCell, RefCell};
+
+use criterion::{Criterion, criterion_group, criterion_main};
 use ottava::backend::cpu::{Cpu, CpuOptions};
-use ottava::backend::{
-    KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, StepInput, StepLimits, StepSequence,
-};
+use ottava::backend::{Backend, KvDtype, Precision, Reference, StepInput, StepLimits};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
-use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
+use ottava::quant::WeightMatrix;
 use ottava::weights::{GgufWriter, ModelFile};
 
-const LAYERS: usize = 6;
-const WIDTH: usize = 576;
-const HIDDEN: usize = 1536;
-const HEADS: usize = 9;
-const KV_HEADS: usize = 3;
-const HEAD_DIM: usize = 64;
-const VOCAB: usize = 49152;
+mod support;
+use support::random::{Codes, Random};
+use support::shapes::{GEMMA3_270M, MODELS, SMOLLM2_135M, Shape};
+use support::timing::{Bench, Work, time};
+use support::{brief, step};
+
 const CHUNK: usize = 256;
+/// Layers that are enough for a test: Gemma's sixth is the first that sees all of the past.
+const TESTED: [Shape; 2] = [Shape { layers: 2, ..SMOLLM2_135M }, Shape { layers: 6, ..GEMMA3_270M }];
+/// Positions of a local layer's window.
+const WINDOW: u32 = 512;
+/// Tokens of the prompt that the reference reads, too.
+const SHORT: usize = 3;
+/// Most that int8 activations may put logits off, root mean square, as a part of the logits' own.
+const OFF_MAX: f64 = 0.05;
 
 struct Maker {
     writer: GgufWriter,
-    random: u64,
-    /// Bytes of all matrices.
-    bytes: usize,
+    random: Random,
+    shape: Shape,
 }
 
 impl Maker {
-    fn next(&mut self) -> u32 {
-        self.random =
-            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) as u32
+    fn metadata(&mut self) {
+        let Shape { family, layers, width, hidden, heads, .. } = self.shape;
+        self.writer.metadata("general.architecture", family);
+        let counts = [
+            ("block_count", layers as u32),
+            ("context_length", 2048),
+            ("embedding_length", width as u32),
+            ("feed_forward_length", hidden as u32),
+            ("attention.head_count", heads.query as u32),
+            ("attention.head_count_kv", heads.kv as u32),
+            ("attention.key_length", heads.dim as u32),
+            ("attention.value_length", heads.dim as u32),
+            ("attention.sliding_window", WINDOW),
+            ("rope.dimension_count", heads.dim as u32),
+        ];
+        for (key, value) in counts {
+            self.writer.metadata(&format!("{family}.{key}"), value);
+        }
+        self.writer.metadata(&format!("{family}.attention.layer_norm_rms_epsilon"), 1e-5_f32);
+        self.writer.metadata(&format!("{family}.rope.freq_base"), 100_000.0_f32);
     }
 
-    /// Random codes; the scale keeps a product about as large as its source.
-    fn matrix(&mut self, name: &str, rows: usize, cols: usize, bits: Bits) {
-        let (spread, mean) = match bits {
-            Bits::Four => (4.6, Some(7.5)),
-            Bits::Eight => (73.9, None),
-        };
-        let scale = 1.0 / (spread * (cols as f32).sqrt());
-        let codes = (0..rows * code_bytes_per_row(bits, cols)).map(|_| self.next() as u8).collect();
-        let groups = rows * cols / 32;
-        let scales = vec![f16::from_f32(scale); groups];
-        let mins = mean.map(|mean| vec![f16::from_f32(-mean * scale); groups]);
-        let parts = QuantParts { rows, cols, bits, group: 32, codes, scales, mins };
-        let matrix = QuantMatrix::new(parts).expect("a valid shape");
-        self.bytes += matrix.bytes();
-        self.writer.matrix(name, &WeightMatrix::Quant(matrix)).expect("a format that holds it");
+    fn matrix(&mut self, name: &str, rows: usize, cols: usize, codes: Codes) {
+        let matrix = WeightMatrix::Quant(self.random.matrix(rows, cols, codes));
+        self.writer.matrix(name, &matrix).expect("a format that holds it");
     }
 
-    fn ones(&mut self, name: &str) {
-        self.writer.vector(name, &[1.0; WIDTH]).expect("a new name");
+    fn ones(&mut self, name: &str, len: usize) {
+        self.writer.vector(name, &vec![1.0; len]).expect("a new name");
     }
 
     fn layer(&mut self, layer: usize) {
+        let Shape { width, hidden, heads, more_norms, .. } = self.shape;
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        self.ones(&name("attn_norm"));
-        self.ones(&name("ffn_norm"));
-        let (query, kv) = (HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM);
+        let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
+        let mut norms = vec![("attn_norm", width), ("ffn_norm", width)];
+        if more_norms {
+            norms.extend([("post_attention_norm", width), ("post_ffw_norm", width)]);
+            norms.extend([("attn_q_norm", heads.dim), ("attn_k_norm", heads.dim)]);
+        }
+        for (part, len) in norms {
+            self.ones(&name(part), len);
+        }
         let matrices = [
-            ("attn_q", query, WIDTH),
-            ("attn_k", kv, WIDTH),
-            ("attn_v", kv, WIDTH),
-            ("attn_output", WIDTH, query),
-            ("ffn_gate", HIDDEN, WIDTH),
-            ("ffn_up", HIDDEN, WIDTH),
-            ("ffn_down", WIDTH, HIDDEN),
+            ("attn_q", query, width),
+            ("attn_k", kv, width),
+            ("attn_v", kv, width),
+            ("attn_output", width, query),
+            ("ffn_gate", hidden, width),
+            ("ffn_up", hidden, width),
+            ("ffn_down", width, hidden),
         ];
         for (part, rows, cols) in matrices {
-            self.matrix(&name(part), rows, cols, Bits::Four);
+            self.matrix(&name(part), rows, cols, Codes::Q4_1);
         }
     }
 }
 
-/// The model's file, and the bytes of its matrices.
-fn file() -> (ModelFile, usize) {
-    let mut maker = Maker { writer: GgufWriter::new(), random: 1, bytes: 0 };
-    maker.writer.metadata("general.architecture", "llama");
-    let counts = [
-        ("block_count", LAYERS),
-        ("context_length", 2048),
-        ("embedding_length", WIDTH),
-        ("feed_forward_length", HIDDEN),
-        ("attention.head_count", HEADS),
-        ("attention.head_count_kv", KV_HEADS),
-        ("rope.dimension_count", HEAD_DIM),
-    ];
-    for (key, value) in counts {
-        maker.writer.metadata(&format!("llama.{key}"), value as u32);
-    }
-    maker.writer.metadata("llama.attention.layer_norm_rms_epsilon", 1e-5_f32);
-    maker.writer.metadata("llama.rope.freq_base", 100_000.0_f32);
-    maker.matrix("token_embd.weight", VOCAB, WIDTH, Bits::Eight);
-    (0..LAYERS).for_each(|layer| maker.layer(layer));
-    maker.ones("output_norm.weight");
-    let file = ModelFile::from_bytes("random.gguf", maker.writer.to_bytes()).expect("a valid file");
-    (file, maker.bytes)
+fn file(shape: Shape) -> ModelFile {
+    let mut maker = Maker { writer: GgufWriter::new(), random: Random(1), shape };
+    maker.metadata();
+    maker.matrix("token_embd.weight", shape.vocab, shape.width, Codes::Q8_0);
+    (0..shape.layers).for_each(|layer| maker.layer(layer));
+    maker.ones("output_norm.weight", shape.width);
+    ModelFile::from_bytes("random.gguf", maker.writer.to_bytes()).expect("a valid file")
 }
 
-/// Tokens `range` of one sequence; the last row is an output.
-fn step(range: std::ops::Range<usize>) -> StepInput {
-    let page = |index: usize| PageRef { page: PageId(index as u32), start: (index * PAGE_TOKENS) as u32 };
-    let pages: Vec<PageRef> = (0..range.end.div_ceil(PAGE_TOKENS)).map(page).collect();
-    let rows = range.len() as u32;
-    StepInput {
-        tokens: range.clone().map(|at| TokenId((at * 7919 % VOCAB) as u32)).collect(),
-        positions: range.map(|at| at as u32).collect(),
-        sequences: vec![StepSequence { rows: 0..rows, pages: 0..pages.len() as u32, window: None }],
-        pages,
-        outputs: vec![rows - 1],
-    }
-}
-
-fn logits(model: &mut Model<Cpu>, steps: &[StepInput]) -> Vec<f32> {
-    for step in steps {
-        model.step(step).expect("a valid step");
-    }
-    let mut logits = vec![f32::NAN; VOCAB];
-    model.logits(0, &mut logits).expect("an output");
-    logits
-}
-
-fn benches(criterion: &mut Criterion) {
-    let (file, bytes) = file();
-    let config = ModelConfig::from_file(&file).expect("a known family");
+fn load<B: Backend>(file: &ModelFile, backend: B) -> Model<B> {
+    let config = ModelConfig::from_file(file).expect("a known family");
     let options = LoadOptions {
         limits: StepLimits { tokens_max: CHUNK, outputs_max: 1 },
         kv_dtype: KvDtype::F16,
-        kv_bytes: 16 << 20,
+        kv_bytes: 64 << 20,
         context_max: 2 * CHUNK,
         quantise: None,
         activations: Precision::F32,
     };
-    let cpu = Cpu::new(&CpuOptions::default()).expect("the machine's own instruction set");
-    let mut model = Model::load(&file, &config, cpu, &options, &mut |_| {}).expect("a model that fits");
-    let (prefill, decode) = (step(0..CHUNK), step(CHUNK..CHUNK + 1));
-    let chunked = logits(&mut model, &[step(0..7), step(7..100), step(100..CHUNK), decode.clone()]);
-    let whole = logits(&mut model, &[prefill.clone(), decode.clone()]);
-    assert!(whole.iter().all(|logit| logit.is_finite()), "logits that are not finite");
-    assert!(whole.iter().any(|&logit| logit.abs() > 0.1), "logits that say nothing");
-    assert_eq!(chunked, whole, "a prompt in chunks against a prompt in one");
-    println!("{LAYERS} layers, {bytes} bytes of weights");
+    Model::load(file, &config, backend, &options, &mut |_| {}).expect("a model that fits")
+}
 
-    let mut group = criterion.benchmark_group("model");
-    group.sample_size(20);
-    group.throughput(Throughput::Bytes(bytes as u64));
-    group.bench_function("decode", |bencher| bencher.iter(|| model.step(&decode).expect("a valid step")));
-    group.throughput(Throughput::Elements(CHUNK as u64));
-    group.bench_function("prefill", |bencher| bencher.iter(|| model.step(&prefill).expect("a valid step")));
-    group.finish();
+/// Of the last step.
+fn logits<B: Backend>(model: &mut Model<B>, steps: &[StepInput]) -> Vec<f32> {
+    for step in steps {
+        model.step(step).expect("a valid step");
+    }
+    let mut logits = vec![f32::NAN; model.config().vocab_size];
+    model.logits(0, &mut logits).expect("an output");
+    logits
+}
+
+/// A model on the CPU that has been seen to answer right.
+fn checked(shape: Shape) -> Model<Cpu> {
+    let file = file(shape);
+    let cpu = Cpu::new(&CpuOptions::default()).expect("the machine's own instruction set");
+    let mut model = load(&file, cpu);
+    assert_eq!(model.step_weight_bytes(), work(shape, 1).bytes, "bytes of weights");
+    let of = |range| step(range, shape.vocab);
+    let chunks = logits(&mut model, &[of(0..7), of(7..100), of(100..CHUNK), of(CHUNK..CHUNK + 1)]);
+    let whole = logits(&mut model, &[of(0..CHUNK), of(CHUNK..CHUNK + 1)]);
+    assert_eq!(chunks, whole, "a prompt in chunks against a prompt in one");
+    let found = logits(&mut model, &[of(0..SHORT)]);
+    let expected = logits(&mut load(&file, Reference), &[of(0..SHORT)]);
+    let square = |x: f64| x * x;
+    let size: f64 = expected.iter().map(|&x| square(x.into())).sum();
+    let off: f64 = found.iter().zip(&expected).map(|(&x, &y)| square(f64::from(x) - f64::from(y))).sum();
+    let off = (off / size).sqrt();
+    assert!(off <= OFF_MAX, "{}: logits are off by {off} of their size", shape.name);
+    println!("{}, {} layers: logits are off by {off:.4} of their size", shape.name, shape.layers);
+    model
+}
+
+/// What a step of `tokens` does with its weights; the head's come with the one output row.
+fn work(shape: Shape, tokens: usize) -> Work {
+    let Shape { layers, width, hidden, heads, vocab, .. } = shape;
+    let (query, kv) = (heads.query * heads.dim, heads.kv * heads.dim);
+    let (inner, head) = (layers * width * (2 * query + 2 * kv + 3 * hidden), vocab * width);
+    // Half a byte and a byte each, with two bytes a group for a scale or a minimum.
+    let bytes = inner * 20 / 32 + head * 34 / 32;
+    Work { bytes, macs: inner * tokens + head }
+}
+
+fn benches(criterion: &mut Criterion) {
+    let models = if brief() { &TESTED[..] } else { &MODELS[..] };
+    for &shape in models {
+        let model = LazyCell::new(|| RefCell::new(checked(shape)));
+        for (kind, range) in [("decode", CHUNK..CHUNK + 1), ("prefill", 0..CHUNK)] {
+            let step = step(range, shape.vocab);
+            let (name, work) = (format!("{}/{kind}", shape.name), work(shape, step.tokens.len()));
+            time(criterion, &Bench { group: "model", name: &name, work, operations: 1 }, || {
+                let model = &model;
+                move || model.borrow_mut().step(&step).expect("a valid step")
+            });
+        }
+    }
 }
 
 criterion_group!(model, benches);
