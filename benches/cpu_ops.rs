@@ -16,8 +16,8 @@ use cases::{Answer, Case, EPS, angles};
 use support::machine::{Layout, Machine, Room};
 use support::random::{Codes, Random};
 use support::shapes::{MODELS, Shape};
+use support::step;
 use support::timing::{Bench, time};
-use support::{brief, step};
 
 const TOKENS: [usize; 2] = [1, 256];
 /// The last position: pages are there for all of them.
@@ -134,8 +134,7 @@ impl Inputs {
 }
 
 fn benches(criterion: &mut Criterion) {
-    let models = if brief() { &MODELS[..2] } else { &MODELS[..] };
-    for &shape in models {
+    for shape in MODELS {
         for tokens in TOKENS {
             let inputs = Inputs::new(shape, tokens);
             let cases = inputs.cases();

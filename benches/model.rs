@@ -166,7 +166,7 @@ fn benches(criterion: &mut Criterion) {
             let step = step(range, shape.vocab);
             let (name, work) = (format!("{}/{kind}", shape.name), work(shape, step.tokens.len()));
             time(criterion, &Bench { group: "model", name: &name, work, operations: 1 }, || {
-                let model = &model;
+                let model = LazyCell::force(&model);
                 move || model.borrow_mut().step(&step).expect("a valid step")
             });
         }

@@ -11,9 +11,9 @@ targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(gguf tokenizer_metadata chat_template)
 
 export RUSTC_BOOTSTRAP=1
-export RUSTFLAGS="--cfg fuzzing -Cdebug-assertions -Zsanitizer=address -Cpasses=sancov-module
-    -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters
-    -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
+export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Ccodegen-units=1 -Cdebug-assertions"
 # With a target named, build scripts and procedural macros go without the flags.
 host=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --target "$host"

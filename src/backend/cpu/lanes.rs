@@ -19,7 +19,6 @@ pub(super) const LANES: usize = 16;
 /// All methods: the CPU has the implementation's features (`dispatch` has checked), and a pointer
 /// is valid for the sixteen elements (or the count) that the method reads or writes. Pointers need
 /// no more alignment than their element type.
-#[allow(dead_code)] // Attention, norms and rope use the rest.
 pub(super) trait Lanes: Copy + 'static {
     /// Sixteen f32.
     type F: Copy;
