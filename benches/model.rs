@@ -28,7 +28,7 @@ const WINDOW: u32 = 512;
 /// Tokens of the prompt that the reference reads, too.
 const SHORT: usize = 3;
 /// Most that int8 activations may put logits off, root mean square, as a part of the logits' own.
-const OFF_MAX: f64 = 0.05;
+const OFF_MAX: f64 = 0.03;
 
 struct Maker {
     writer: GgufWriter,

@@ -2,7 +2,8 @@
 # The fuzz targets, each for so many seconds (20): `ci/fuzz.sh [seconds [target...]]`. Needs neither
 # nightly nor cargo-fuzz: RUSTC_BOOTSTRAP lets the stable compiler take the flags that cargo-fuzz
 # gives. Starts from what fuzz/seeds.rs writes and what earlier runs found (fuzz/corpus); what fails
-# lands in fuzz/artifacts.
+# lands in fuzz/artifacts. No part of .ci/run: its first build takes six minutes of processor time;
+# ci/lint.sh checks that the targets compile.
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-20}
@@ -17,7 +18,7 @@ export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-co
 # With a target named, build scripts and procedural macros go without the flags.
 host=$(rustc -vV | sed -n 's/^host: //p')
 cargo build --release --target "$host"
-programs=target/$host/release
+programs=${CARGO_TARGET_DIR:-target}/$host/release
 
 "$programs/seeds" corpus
 for target in "${targets[@]}"; do

@@ -68,7 +68,7 @@ fn sources(folders: &[&str]) -> Vec<Source> {
 }
 
 fn all_sources() -> Vec<Source> {
-    sources(&["src", "tests", "benches", "examples"])
+    sources(&["src", "tests", "benches", "examples", "fuzz/fuzz_targets"])
 }
 
 fn is_test_file(path: &str) -> bool {
