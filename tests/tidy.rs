@@ -21,7 +21,6 @@ const CODE_LINES_MAX: usize = 300;
 /// Files that are over a limit, with what they have now: these numbers only go down.
 const OVERSIZED: &[(&str, Size)] = &[
     ("src/backend/cpu/attention.rs", Size { lines: 433, code: 357 }),
-    ("src/engine/worker.rs", Size { lines: 436, code: 373 }),
     ("src/weights/gguf.rs", Size { lines: 362, code: 305 }),
 ];
 /// Where `unsafe` may be written.
