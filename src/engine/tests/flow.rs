@@ -1,5 +1,7 @@
 //! Full queues, cancellation, readers that sleep, step limits, memory gauges.
 
+use proptest::prelude::*;
+
 use super::*;
 
 /// SplitMix64's next number (Steele, Lea, Flood 2014).
@@ -161,4 +163,44 @@ fn memory_is_counted_by_kind() {
     assert_eq!(memory.kv_pages, MemoryUse { bytes: 0, bytes_max: 9 * page });
     assert_eq!(memory.sequences, MemoryUse { bytes: 0, bytes_max: 4 * (130 + 100) });
     assert_eq!(memory.snapshots, MemoryUse::default());
+}
+
+/// A request of the game below: its prompt, its answer, after how many events its reader cancels.
+fn player() -> impl Strategy<Value = (u32, u32, usize, Option<usize>)> {
+    (0..500u32, 1..140u32, 1..50usize, prop::option::weighted(0.3, 0..8usize))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Whatever the limits, everyone ends, with the tokens of a run without an engine.
+    #[test]
+    fn everyone_ends_with_its_own_tokens_whatever_the_limits(
+        players in prop::collection::vec(player(), 1..14),
+        (tokens_max, outputs_max) in (1..80usize, 1..10usize),
+        (prefill_chunk, sequences_max, event_buffer) in (1..64usize, 1..9usize, 1..6usize),
+        share_prefixes in any::<bool>(),
+        spare in 0..20usize,
+    ) {
+        let pages = players.iter().map(|&(_, len, most, _)| (len as usize + most).div_ceil(16)).max();
+        let fake = Fake::new(pages.unwrap_or(1) + spare).limits(tokens_max, outputs_max);
+        let config =
+            EngineConfig { prefill_chunk, sequences_max, event_buffer, share_prefixes, ..EngineConfig::default() };
+        let handle = Handle::spawn(fake, config).unwrap();
+        let submit = |&(seed, len, most, _): &_| handle.submit(request(seed, len, most)).unwrap();
+        let generations: Vec<_> = players.iter().map(submit).collect();
+        for (mut generation, (seed, len, most, cancel)) in generations.into_iter().zip(players) {
+            let expected = expected(&request(seed, len, most));
+            let Some(events) = cancel else {
+                prop_assert_eq!(read(generation).0, expected);
+                continue;
+            };
+            for (event, id) in generation.by_ref().take(events).zip(&expected) {
+                let told = matches!(&event, Ok(Event::Token { id: found, .. }) if found == id);
+                prop_assert!(told, "{:?}", event);
+            }
+        }
+        let stats = settled(&handle);
+        prop_assert_eq!(stats.failed, 0);
+    }
 }
