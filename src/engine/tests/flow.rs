@@ -171,7 +171,7 @@ fn player() -> impl Strategy<Value = (u32, u32, usize, Option<usize>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever the limits, everyone ends, with the tokens of a run without an engine.
     #[test]
