@@ -19,7 +19,7 @@ const LINES_MAX: usize = 700;
 /// Code lines that a source file has at most: no blank lines, comments or tests.
 const CODE_LINES_MAX: usize = 300;
 /// Files that are over a limit, with what they have now: these numbers only go down.
-const OVERSIZED: &[(&str, Size)] = &[("src/engine/worker.rs", Size { lines: 436, code: 373 })];
+const OVERSIZED: &[(&str, Size)] = &[];
 /// Where `unsafe` may be written.
 const UNSAFE_ALLOWED: &[&str] = &["src/backend/cpu/", "src/backend/cpu.rs", "src/weights/source.rs"];
 /// Where the environment may be read.
