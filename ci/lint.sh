@@ -5,6 +5,6 @@ cd "$(dirname "$0")/.."
 cargo fmt --check
 cargo fmt --check --manifest-path fuzz/Cargo.toml
 cargo clippy --all-features --all-targets -- -D warnings
-cargo clippy --no-default-features --lib -- -D warnings
+cargo clippy --no-default-features --all-targets -- -D warnings
 cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps
