@@ -70,6 +70,7 @@ if [ $# -gt 0 ]; then
 fi
 # The full table of attention shapes takes five minutes in the emulator; the others cover its paths.
 run_tests --lib backend -- --skip decode_matches_f64_for_all_groups
+run_tests --test op_table -- --nocapture
 # A real model, shortly: ci/golden.sh has fetched it.
 export OTTAVA_TEST_MODELS=${OTTAVA_TEST_MODELS:-$PWD/target/test-models}
 run_tests --test golden first_case -- --nocapture

@@ -102,6 +102,7 @@ fn one_entry() -> Raw {
     Raw::header(3, 0, 1)
 }
 
+#[expect(clippy::too_many_lines, reason = "a table, a row a case")]
 fn metadata_cases() -> Vec<Case> {
     let key = || "k".to_owned();
     // Key length, key, value type: the value starts here.
@@ -263,6 +264,7 @@ fn one_tensor(dims: &[u64], number: u32, offset: u64) -> Raw {
     Raw::header(3, 1, 0).tensor(b"t", dims, number, offset).data(32)
 }
 
+#[expect(clippy::too_many_lines, reason = "a table, a row a case")]
 fn tensor_cases() -> Vec<Case> {
     let tensor = || "t".to_owned();
     let unsupported = |found| Fault::UnsupportedType { tensor: tensor(), found };

@@ -26,17 +26,48 @@ fn cases(device: &Device) -> Vec<Case> {
     let float = |v: f32| v.to_le_bytes().to_vec();
     let b = |bytes| buffer(device, bytes);
     vec![
-        Case { kernel: "rmsnorm", grid: [256, 1, 1], block: 256, shared: 0, params: vec![b(1 << 20), b(1 << 20), b(1 << 12), int(576), float(1e-5)] },
-        Case { kernel: "gemm", grid: [9, 4, 1], block: 128, shared: 0, params: vec![b(1 << 20), b(1 << 20), b(1 << 20), int(256), int(576), int(576)] },
-        Case { kernel: "gemv_int8", grid: [384, 1, 1], block: 128, shared: 0, params: vec![b(1 << 14), b(1 << 20), b(1 << 14), b(1 << 12), int(1536), int(576)] },
-        Case { kernel: "attention", grid: [9, 1, 1], block: 128, shared: 4000, params: vec![b(1 << 16), b(1 << 16), b(1 << 20), b(1 << 20), int(1000), float(0.125)] },
-        Case { kernel: "argmax", grid: [24, 1, 1], block: 256, shared: 0, params: vec![b(16), b(200_000), int(49_152)] },
+        Case {
+            kernel: "rmsnorm",
+            grid: [256, 1, 1],
+            block: 256,
+            shared: 0,
+            params: vec![b(1 << 20), b(1 << 20), b(1 << 12), int(576), float(1e-5)],
+        },
+        Case {
+            kernel: "gemm",
+            grid: [9, 4, 1],
+            block: 128,
+            shared: 0,
+            params: vec![b(1 << 20), b(1 << 20), b(1 << 20), int(256), int(576), int(576)],
+        },
+        Case {
+            kernel: "gemv_int8",
+            grid: [384, 1, 1],
+            block: 128,
+            shared: 0,
+            params: vec![b(1 << 14), b(1 << 20), b(1 << 14), b(1 << 12), int(1536), int(576)],
+        },
+        Case {
+            kernel: "attention",
+            grid: [9, 1, 1],
+            block: 128,
+            shared: 4000,
+            params: vec![b(1 << 16), b(1 << 16), b(1 << 20), b(1 << 20), int(1000), float(0.125)],
+        },
+        Case {
+            kernel: "argmax",
+            grid: [24, 1, 1],
+            block: 256,
+            shared: 0,
+            params: vec![b(16), b(200_000), int(49_152)],
+        },
     ]
 }
 
 fn main() {
     for checks in [Checks::Bounds, Checks::All] {
-        let device = Device::new(DeviceConfig { arch: Arch::Sm80, checks, threads: 1, ..DeviceConfig::default() });
+        let device =
+            Device::new(DeviceConfig { arch: Arch::Sm80, checks, threads: 1, ..DeviceConfig::default() });
         let module = Module::load(&device, include_str!("../tests/ptx/llm.sm_80.ptx")).unwrap();
         println!("{checks:?}");
         for case in cases(&device) {
@@ -45,7 +76,10 @@ fn main() {
             for (param, bytes) in kernel.params().iter().zip(&case.params) {
                 params[param.offset as usize..][..bytes.len()].copy_from_slice(bytes);
             }
-            let what = Launch { dynamic_shared_bytes: case.shared, ..Launch::new(&kernel, case.grid, [case.block, 1, 1], &params) };
+            let what = Launch {
+                dynamic_shared_bytes: case.shared,
+                ..Launch::new(&kernel, case.grid, [case.block, 1, 1], &params)
+            };
             let stats = launch(&device, &what).unwrap();
             let mut best = f64::MAX;
             for _ in 0..10 {

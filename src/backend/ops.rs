@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use super::BackendError;
+
 /// A quantised or dense matrix among a model's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatrixId(pub u32);
@@ -126,6 +128,22 @@ pub struct Matmul {
     pub products: Vec<Product>,
 }
 
+impl Matmul {
+    /// Checks what does not depend on shapes: at least one product, no bias on a gated one.
+    pub(super) fn check(&self) -> Result<(), BackendError> {
+        let error = |expected: &str, found: &str| {
+            Err(BackendError::Shape { op: "matmul", expected: expected.into(), found: found.into() })
+        };
+        let biased_gate =
+            |product: &Product| product.bias.is_some() && matches!(product.epilogue, Epilogue::Gated { .. });
+        match &self.products[..] {
+            [] => error("at least one product", "none"),
+            products if products.iter().any(biased_gate) => error("a gated product without bias", "one"),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Which elements rotary embedding turns together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopePairing {
@@ -208,6 +226,19 @@ pub struct Attention {
     pub window: Option<u32>,
     /// `cap · tanh(x / cap)` of the scaled products.
     pub soft_cap: Option<f32>,
+}
+
+impl Attention {
+    /// Checks what does not depend on shapes: a soft cap divides.
+    pub(super) fn check(&self) -> Result<(), BackendError> {
+        match self.soft_cap {
+            Some(cap) if !(cap > 0.0 && cap.is_finite()) => {
+                let (expected, found) = ("a positive soft cap".into(), cap.to_string());
+                Err(BackendError::Shape { op: "attention", expected, found })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// An elementwise function of one value.

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::options::ModelOptions;
 use super::run::{Flow, answer};
-use super::{Failure, bandwidth, output};
+use super::{Failure, bandwidth, memory, output};
 
 /// Arguments of `bench`.
 #[derive(Args)]
@@ -41,6 +41,14 @@ struct Measurement {
     weight_bytes_per_s: Option<f64>,
 }
 
+/// What the measurements are read against.
+struct Machine {
+    /// Bytes a second that the same threads read from memory.
+    bandwidth: f64,
+    /// Most memory that the model and its runs took.
+    peak_bytes: Option<u64>,
+}
+
 impl Bench {
     /// Measures and prints.
     pub fn run(mut self) -> Result<(), Failure> {
@@ -53,7 +61,6 @@ impl Bench {
         }
         let scheduling = EngineConfig { share_prefixes: false, ..EngineConfig::default() };
         let engine = self.model.engine_with(scheduling)?;
-        let bandwidth = bandwidth::measure(engine.info().threads);
         let mut results = Vec::new();
         for &tokens in self.prompt.iter().filter(|&&tokens| tokens > 0) {
             results.push(self.measure(&engine, format!("pp{tokens}"), tokens, 1)?);
@@ -61,10 +68,14 @@ impl Bench {
         for &tokens in self.generate.iter().filter(|&&tokens| tokens > 0) {
             results.push(self.measure(&engine, format!("tg{tokens}"), 1, tokens)?);
         }
+        let peak_bytes = memory::peak_bytes();
+        // Last, since its buffer is larger than many a model.
+        let bandwidth = bandwidth::measure(engine.info().threads);
+        let machine = Machine { bandwidth, peak_bytes };
         if self.json {
-            print_json(&engine, bandwidth, &results)
+            print_json(&engine, &machine, &results)
         } else {
-            print_table(&engine, bandwidth, &results)
+            print_table(&engine, &machine, &results)
         }
     }
 
@@ -106,7 +117,7 @@ fn percent(measurement: &Measurement, bandwidth: f64) -> Option<f64> {
     measurement.weight_bytes_per_s.map(|rate| 100.0 * rate / bandwidth)
 }
 
-fn print_table(engine: &Engine, bandwidth: f64, results: &[Measurement]) -> Result<(), Failure> {
+fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
     let info = engine.info();
     let size = Bytes(usize::try_from(info.file_bytes).unwrap_or(usize::MAX)).to_string();
     output::print_line(
@@ -123,19 +134,20 @@ fn print_table(engine: &Engine, bandwidth: f64, results: &[Measurement]) -> Resu
             result.test,
             result.tokens_per_s,
             result.spread,
-            percent(result, bandwidth).map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
+            percent(result, machine.bandwidth).map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
         ))?;
     }
+    let peak = machine.peak_bytes.map_or_else(|| "unknown".into(), |peak| Bytes(peak as usize).to_string());
     output::print_line(format_args!(
-        "\nread bandwidth {:.1} GB/s; weights {} resident, {} read a token; loaded in {:.2} s",
-        bandwidth / 1e9,
+        "\nread bandwidth {:.1} GB/s; weights {} resident, {} read a token; peak memory {peak}; loaded in {:.2} s",
+        machine.bandwidth / 1e9,
         Bytes(info.weight_bytes),
         Bytes(info.step_weight_bytes),
         info.load_seconds
     ))
 }
 
-fn print_json(engine: &Engine, bandwidth: f64, results: &[Measurement]) -> Result<(), Failure> {
+fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
     let info = engine.info();
     let results: Vec<_> = results
         .iter()
@@ -144,7 +156,7 @@ fn print_json(engine: &Engine, bandwidth: f64, results: &[Measurement]) -> Resul
                 "test": result.test,
                 "tokens_per_s": result.tokens_per_s,
                 "spread": result.spread,
-                "bandwidth_percent": percent(result, bandwidth),
+                "bandwidth_percent": percent(result, machine.bandwidth),
             })
         })
         .collect();
@@ -159,7 +171,8 @@ fn print_json(engine: &Engine, bandwidth: f64, results: &[Measurement]) -> Resul
         "step_weight_bytes": info.step_weight_bytes,
         "kv_bytes": info.kv_bytes,
         "load_s": info.load_seconds,
-        "read_bandwidth_bytes_per_s": bandwidth,
+        "peak_memory_bytes": machine.peak_bytes,
+        "read_bandwidth_bytes_per_s": machine.bandwidth,
         "results": results,
     }))
 }

@@ -10,6 +10,7 @@ mod chat;
 mod fetch;
 mod inspect;
 mod list;
+mod memory;
 mod options;
 mod output;
 mod perplexity;

@@ -5,8 +5,13 @@
 //! u64, type u32, offset u64 from the start of the data), and, at the next multiple of
 //! `general.alignment`, the data. Strings are a u64 length and UTF-8 bytes.
 
+mod cursor;
+
 use std::collections::HashSet;
 use std::path::Path;
+
+pub(super) use cursor::Located;
+use cursor::{Cursor, Parsed, repeat};
 
 use super::tensor::{TypeNumber, tensor_bytes, type_from_number};
 use super::{Array, Fault, Metadata, TensorInfo, TensorType, Value};
@@ -33,18 +38,9 @@ pub(super) struct Header {
     pub bytes: usize,
 }
 
-/// A fault and the byte where the offending field starts.
-#[derive(Debug)]
-pub(super) struct Located {
-    pub offset: u64,
-    pub fault: Fault,
-}
-
-type Parsed<T> = Result<T, Located>;
-
 /// Reads and checks the whole header of `bytes`, the contents of `file`.
 pub(super) fn parse(file: &Path, bytes: &[u8]) -> Parsed<Header> {
-    let mut cursor = Cursor { bytes, at: 0 };
+    let mut cursor = Cursor::new(bytes);
     let version = parse_version(&mut cursor)?;
     let (tensors_at, tensor_count) = (cursor.offset(), cursor.u64("tensor count")?);
     let (entries_at, entry_count) = (cursor.offset(), cursor.u64("metadata count")?);
@@ -64,16 +60,15 @@ pub(super) fn parse(file: &Path, bytes: &[u8]) -> Parsed<Header> {
     check_split(&metadata)?;
 
     let entries = repeat(tensor_count, || parse_tensor(&mut cursor))?;
-    let tensors = place_tensors(entries, cursor.at as u64, bytes.len() as u64, alignment)?;
-    Ok(Header { version, metadata, tensors, bytes: cursor.at })
+    let tensors = place_tensors(entries, cursor.offset(), bytes.len() as u64, alignment)?;
+    Ok(Header { version, metadata, tensors, bytes: bytes.len() - cursor.left() as usize })
 }
 
 fn parse_version(cursor: &mut Cursor<'_>) -> Parsed<u32> {
-    let magic = cursor.bytes.get(..4).unwrap_or(cursor.bytes);
+    let magic = cursor.take(cursor.left().min(4), "magic")?;
     if magic != b"GGUF" {
         return Err(Located { offset: 0, fault: Fault::Magic { found: magic.to_vec() } });
     }
-    cursor.at = 4;
     let offset = cursor.offset();
     let found = cursor.u32("version")?;
     let fault = match found {
@@ -211,15 +206,6 @@ fn parse_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Parsed<Array
     })
 }
 
-/// `count` elements, which must have been checked against the bytes that are left.
-fn repeat<T>(count: u64, mut parse: impl FnMut() -> Parsed<T>) -> Parsed<Vec<T>> {
-    let mut elements = Vec::with_capacity(count as usize);
-    for _ in 0..count {
-        elements.push(parse()?);
-    }
-    Ok(elements)
-}
-
 /// A tensor entry whose offset still counts from the start of the data, and where the entry stands.
 struct Entry {
     info: TensorInfo,
@@ -306,57 +292,4 @@ fn check_overlap(entries: &[Entry]) -> Parsed<()> {
         }
     }
     Ok(())
-}
-
-/// A position in the file's bytes; never beyond their end.
-struct Cursor<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Cursor<'a> {
-    fn offset(&self) -> u64 {
-        self.at as u64
-    }
-
-    fn left(&self) -> u64 {
-        (self.bytes.len() - self.at) as u64
-    }
-
-    fn take(&mut self, needed: u64, what: &'static str) -> Parsed<&'a [u8]> {
-        let end = usize::try_from(needed).ok().and_then(|needed| self.at.checked_add(needed));
-        match end.and_then(|end| self.bytes.get(self.at..end)) {
-            Some(taken) => {
-                self.at += taken.len();
-                Ok(taken)
-            }
-            None => {
-                let fault = Fault::Truncated { what, needed, left: self.left() };
-                Err(Located { offset: self.offset(), fault })
-            }
-        }
-    }
-
-    fn array<const N: usize>(&mut self, what: &'static str) -> Parsed<[u8; N]> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.take(N as u64, what)?);
-        Ok(array)
-    }
-
-    fn scalar<const N: usize>(&mut self) -> Parsed<[u8; N]> {
-        self.array("metadata value")
-    }
-
-    fn scalars<const N: usize, T>(&mut self, count: u64, from: fn([u8; N]) -> T) -> Parsed<Vec<T>> {
-        let bytes = self.take(count.saturating_mul(N as u64), "array elements")?;
-        Ok(bytes.as_chunks::<N>().0.iter().map(|&chunk| from(chunk)).collect())
-    }
-
-    fn u32(&mut self, what: &'static str) -> Parsed<u32> {
-        self.array(what).map(u32::from_le_bytes)
-    }
-
-    fn u64(&mut self, what: &'static str) -> Parsed<u64> {
-        self.array(what).map(u64::from_le_bytes)
-    }
 }

@@ -133,7 +133,12 @@ impl Env<'_> {
     fn fill_broadcasts(&self, warp: &mut Warp) {
         for (slot, value) in &self.program.broadcasts {
             // All but the block's place are the same for the next block.
-            let place = matches!(value, Broadcast::Special(Special::Ctaid(_) | Special::ClusterId(_) | Special::ClusterCtaid(_) | Special::Sm));
+            let place = matches!(
+                value,
+                Broadcast::Special(
+                    Special::Ctaid(_) | Special::ClusterId(_) | Special::ClusterCtaid(_) | Special::Sm
+                )
+            );
             if warp.filled && !place {
                 continue;
             }

@@ -55,8 +55,11 @@ pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], m
         }
         if load {
             let rows = places.map(|(block, offset)| {
-                let bytes: [u8; 16] = env.blocks[block].memory[offset as usize..].first_chunk().copied().unwrap_or_default();
-                std::array::from_fn::<u32, 8, _>(|n| u32::from(bytes[2 * n]) | u32::from(bytes[2 * n + 1]) << 8)
+                let bytes: [u8; 16] =
+                    env.blocks[block].memory[offset as usize..].first_chunk().copied().unwrap_or_default();
+                std::array::from_fn::<u32, 8, _>(|n| {
+                    u32::from(bytes[2 * n]) | u32::from(bytes[2 * n + 1]) << 8
+                })
             });
             for (lane, value) in values.iter_mut().enumerate() {
                 let half = |n: usize| {

@@ -9,50 +9,12 @@
 //! | f16 | `f16 [dim][16]` | | `f16 [16][dim]` | |
 //! | int8 | `i8 [dim][16]` | `f16 [groups][16]` | `i8 [16][dim]` | `f16 [groups][16]` |
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
-
+use super::memory::Buffer;
 use super::shape_error;
 use crate::backend::{BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId};
 
 /// Vector loads of a ragged head may run this far past a layer's last block.
 const OVERREAD_BYTES: usize = 64;
-const ALIGN: usize = 64;
-
-/// Zeroed memory, aligned to a cache line. The system hands out zeroed memory untouched, so a pool
-/// costs physical memory only as its pages are used.
-struct ZeroedBytes {
-    raw: NonNull<u8>,
-    layout: Layout,
-    skip: usize,
-}
-
-// SAFETY: it owns its memory; nothing is shared behind the owner's back.
-unsafe impl Send for ZeroedBytes {}
-// SAFETY: a shared reference gives out read access only; writers hold `&mut KvPool`.
-unsafe impl Sync for ZeroedBytes {}
-
-impl ZeroedBytes {
-    fn new(bytes: usize) -> Option<ZeroedBytes> {
-        // Alignment above 16 would make the allocator clear (and so commit) the memory itself.
-        let layout = Layout::from_size_align(bytes.checked_add(ALIGN)?, 16).ok()?;
-        // SAFETY: the layout is not empty, it has at least `ALIGN` bytes.
-        let raw = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(ZeroedBytes { raw, layout, skip: raw.as_ptr().align_offset(ALIGN) })
-    }
-
-    fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: `skip` is below `ALIGN`, and that many bytes were added to the allocation.
-        unsafe { self.raw.as_ptr().add(self.skip) }
-    }
-}
-
-impl Drop for ZeroedBytes {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.raw.as_ptr(), self.layout) }
-    }
-}
 
 /// Offsets in a block, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,17 +58,12 @@ impl BlockShape {
 }
 
 /// Keys and values of all layers.
+#[derive(Debug)]
 pub struct KvPool {
     layout: KvLayout,
     shape: BlockShape,
     pages: usize,
-    layers: Vec<ZeroedBytes>,
-}
-
-impl std::fmt::Debug for KvPool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KvPool").field("layout", &self.layout).field("pages", &self.pages).finish()
-    }
+    layers: Vec<Buffer>,
 }
 
 /// One layer of a pool, for kernels: plain addresses, valid while the pool is borrowed.
@@ -159,8 +116,9 @@ impl KvPool {
             .and_then(|blocks| blocks.checked_mul(shape.bytes))
             .and_then(|bytes| bytes.checked_add(OVERREAD_BYTES))
             .ok_or_else(no_memory)?;
-        let layers = (0..layout.layers).map(|_| ZeroedBytes::new(layer_bytes)).collect::<Option<Vec<_>>>();
-        Ok(KvPool { layout, shape, pages, layers: layers.ok_or_else(no_memory)? })
+        let layers = (0..layout.layers).map(|_| Buffer::sparse(layer_bytes, "the KV pool"));
+        let layers = layers.collect::<Result<_, _>>().map_err(|_| no_memory())?;
+        Ok(KvPool { layout, shape, pages, layers })
     }
 
     /// The pool's layout.
@@ -182,9 +140,9 @@ impl KvPool {
         heads: Heads,
     ) -> Result<KvLayer, BackendError> {
         let KvLayout { layers, kv_heads, head_dim, .. } = self.layout;
-        match self.layers.get(layer) {
+        match self.layers.get_mut(layer) {
             Some(memory) if (heads.kv, heads.dim) == (kv_heads, head_dim) => {
-                Ok(KvLayer { base: memory.as_ptr(), kv_heads, pages: self.pages, shape: self.shape })
+                Ok(KvLayer { base: memory.as_mut_ptr(), kv_heads, pages: self.pages, shape: self.shape })
             }
             _ => {
                 let expected = format!("a layer below {layers} with {kv_heads} heads of {head_dim}");
@@ -208,10 +166,8 @@ impl KvPool {
     /// See [`crate::backend::Backend::copy_page`].
     pub(super) fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
         let (from, to, bytes) = (self.check(from)?, self.check(to)?, self.page_bytes_of_layer());
-        for layer in &self.layers {
-            // SAFETY: both offsets were checked to lie `bytes` before the layer's end; `copy`
-            // allows a page copied onto itself.
-            unsafe { std::ptr::copy(layer.as_ptr().add(from), layer.as_ptr().add(to), bytes) }
+        for layer in &mut self.layers {
+            layer.elements_mut::<u8>().copy_within(from..from + bytes, to);
         }
         Ok(())
     }
@@ -220,9 +176,7 @@ impl KvPool {
     pub(super) fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
         let (start, bytes) = (self.check(page)?, self.page_bytes_of_layer());
         for layer in &self.layers {
-            // SAFETY: the page was checked to lie in the layer, which is initialised and, while
-            // the pool is borrowed, not written.
-            out.extend_from_slice(unsafe { std::slice::from_raw_parts(layer.as_ptr().add(start), bytes) });
+            out.extend_from_slice(&layer.as_slice()[start..start + bytes]);
         }
         Ok(())
     }
@@ -235,9 +189,8 @@ impl KvPool {
             let found = format!("{} bytes", bytes.len());
             return Err(BackendError::Shape { op: "kv page", expected, found });
         }
-        for (layer, part) in self.layers.iter().zip(bytes.chunks_exact(size)) {
-            // SAFETY: the page was checked to lie in the layer; the pool is borrowed mutably.
-            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), layer.as_ptr().add(start), size) }
+        for (layer, part) in self.layers.iter_mut().zip(bytes.chunks_exact(size)) {
+            layer.elements_mut::<u8>()[start..start + size].copy_from_slice(part);
         }
         Ok(())
     }

@@ -25,6 +25,7 @@ const CHUNKS_PER_THREAD: usize = 16;
 impl Cpu {
     pub(super) fn matmul(&self, op: &Matmul, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
         let Frame { weights, arena, step, .. } = frame;
+        op.check()?;
         let src = arena.rows(OP, &op.src, step)?;
         if src.rows == 0 {
             return Ok(());

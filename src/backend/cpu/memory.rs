@@ -1,5 +1,5 @@
-//! Zeroed memory for weights, arenas and scratch: page-aligned, in huge pages where the system has
-//! them, and resident only where it is touched.
+//! Zeroed memory for weights, arenas, scratch and KV pools: page-aligned, and resident only where it
+//! is touched.
 
 use bytemuck::Pod;
 use memmap2::{MmapMut, MmapOptions};
@@ -19,12 +19,11 @@ pub(super) struct Buffer {
 }
 
 impl Buffer {
-    /// `bytes` zeros.
+    /// `bytes` zeros that will all be used, in huge pages where the system has them.
     pub(super) fn zeroed(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
-        let refused = BackendError::OutOfMemory { bytes, what };
         let slack = if bytes >= HUGE { HUGE } else { 0 };
-        let length = bytes.checked_add(slack).ok_or(refused.clone())?.max(1);
-        let map = MmapOptions::new().len(length).map_anon().map_err(|_| refused)?;
+        let Buffer { map, .. } = Buffer::sparse(bytes.saturating_add(slack), what)
+            .map_err(|_| BackendError::OutOfMemory { bytes, what })?;
         let start = if slack == 0 { 0 } else { map.as_ptr().align_offset(HUGE).min(slack) };
         #[cfg(target_os = "linux")]
         if slack != 0 {
@@ -32,6 +31,14 @@ impl Buffer {
             let _ = map.advise_range(memmap2::Advice::HugePage, start, bytes);
         }
         Ok(Buffer { map, start, bytes })
+    }
+
+    /// `bytes` zeros of which only a part may ever be used: small pages, so that no more than that
+    /// becomes resident.
+    pub(super) fn sparse(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
+        let map = MmapOptions::new().len(bytes.max(1)).map_anon();
+        let map = map.map_err(|_| BackendError::OutOfMemory { bytes, what })?;
+        Ok(Buffer { map, start: 0, bytes })
     }
 
     /// Its length.

@@ -1,6 +1,6 @@
 //! Rotary embedding, writing to pages, and attention over explicit lists of what a query sees.
 
-use super::memory::Slot;
+use super::memory::{Sharing, Slot};
 use super::{Reference, apply_norm, shape_error};
 use crate::backend::{
     Attention, BackendError, Frame, KvAppend, PAGE_TOKENS, PageRef, Place, RmsNorm, Rope, RopeAngles,
@@ -68,6 +68,7 @@ pub(super) fn rope(
     rope: &Rope,
     frame: &mut Frame<'_, Reference>,
 ) -> Result<(), BackendError> {
+    frame.arena.check_sharing("rope", [x, &rope.angles], Sharing::Apart, frame.step)?;
     let mut values = frame.arena.get("rope", x, frame.step.tokens.len())?;
     rotate("rope", &mut values, x.cols, head_dim, rope, frame)?;
     frame.arena.put("rope", x, &values)
@@ -88,6 +89,10 @@ pub(super) fn append(op: &KvAppend, frame: &mut Frame<'_, Reference>) -> Result<
         }
         Ok(values)
     };
+    let angles = op.rope.iter().flat_map(|rope| [[&op.q, &rope.angles], [&op.k, &rope.angles]]);
+    for pair in [[&op.q, &op.k], [&op.q, &op.v], [&op.k, &op.v]].into_iter().chain(angles) {
+        frame.arena.check_sharing(OP, pair, Sharing::Apart, frame.step)?;
+    }
     let q = prepared(&op.q, &op.q_norm, op.heads.query)?;
     let keys = prepared(&op.k, &op.k_norm, op.heads.kv)?;
     check_cols(OP, &op.v, op.heads.kv * op.heads.dim)?;
@@ -139,6 +144,8 @@ pub(super) fn attention(op: &Attention, frame: &mut Frame<'_, Reference>) -> Res
     frame.kv.check(OP, op.layer, op.heads)?;
     check_cols(OP, &op.q, op.heads.query * op.heads.dim)?;
     check_cols(OP, &op.dst, op.heads.query * op.heads.dim)?;
+    frame.arena.check_sharing(OP, [&op.q, &op.dst], Sharing::Apart, frame.step)?;
+    op.check()?;
     let q = frame.arena.get(OP, &op.q, frame.step.tokens.len())?;
     let mut out = vec![0.0; q.len()];
     for sequence in &frame.step.sequences {

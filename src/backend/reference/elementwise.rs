@@ -2,11 +2,12 @@
 
 use half::{bf16, f16};
 
+use super::memory::Sharing;
 use super::products::activate;
 use super::{Reference, apply_norm, shape_error};
 use crate::backend::{BackendError, BinaryFn, Frame, Place, Precision, RmsNorm, UnaryFn, Write};
 
-/// The values of `src`, of which `dst` must have the shape.
+/// The values of `src`, of which `dst` must have the shape; it may be `dst`.
 fn source(
     op: &'static str,
     [dst, src]: [&Place; 2],
@@ -16,6 +17,7 @@ fn source(
     if (dst.rows.count(frame.step), dst.cols) != (rows, src.cols) {
         return Err(shape_error(op, format!("dst [{rows}, {}]", src.cols), format!("{dst:?}")));
     }
+    frame.arena.check_sharing(op, [dst, src], Sharing::InPlace, frame.step)?;
     frame.arena.get(op, src, rows)
 }
 
@@ -30,6 +32,7 @@ pub(super) fn norm(
     let mut values = source(OP, [dst, src], frame)?;
     apply_norm(OP, frame.weights, norm, src.cols, &mut values)?;
     if write == Write::Add {
+        frame.arena.check_sharing(OP, [dst, src], Sharing::Apart, frame.step)?;
         let before = source(OP, [src, dst], frame)?;
         values.iter_mut().zip(before).for_each(|(value, before)| *value += before);
     }
@@ -69,6 +72,8 @@ pub(super) fn binary(
     if b.cols != a.cols || (rows != 1 && rows != a.rows.count(frame.step)) {
         return Err(shape_error(OP, format!("b as {a:?} or one row"), format!("{b:?}")));
     }
+    let sharing = if rows == a.rows.count(frame.step) { Sharing::InPlace } else { Sharing::Apart };
+    frame.arena.check_sharing(OP, [dst, b], sharing, frame.step)?;
     let other = frame.arena.get(OP, b, rows)?;
     for (x, y) in values.iter_mut().zip(other.iter().cycle()) {
         *x = match f {
@@ -101,6 +106,7 @@ pub(super) fn transpose(
     if (dst.rows.count(frame.step), dst.cols) != (src.cols, rows) {
         return Err(shape_error(OP, format!("dst [{}, {rows}]", src.cols), format!("{dst:?}")));
     }
+    frame.arena.check_sharing(OP, [dst, src], Sharing::Apart, frame.step)?;
     let values = frame.arena.get(OP, src, rows)?;
     let columns = (0..src.cols).flat_map(|c| values.iter().skip(c).step_by(src.cols));
     frame.arena.put(OP, dst, &columns.copied().collect::<Vec<_>>())

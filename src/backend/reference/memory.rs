@@ -3,16 +3,44 @@
 use half::f16;
 
 use super::shape_error;
-use crate::backend::{BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, Place};
+use crate::backend::{
+    BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, Place, Rows, StepInput,
+};
 use crate::quant::WeightMatrix;
 
 /// All intermediate values of a plan. They start as NaN: what is read before it is written shows.
 #[derive(Debug)]
 pub struct Arena(Vec<f64>);
 
+/// Whether two values may be the same memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// They may start at the same element.
+    InPlace,
+    /// They may not overlap at all.
+    Apart,
+}
+
 impl Arena {
-    pub(super) fn new(bytes: usize) -> Arena {
-        Arena(vec![f64::NAN; bytes / size_of::<f64>()])
+    pub(super) fn new(bytes: usize) -> Result<Arena, BackendError> {
+        Ok(Arena(filled(f64::NAN, bytes / size_of::<f64>(), "intermediate values")?))
+    }
+
+    /// Refuses values that share memory in a way that the operation does not allow.
+    pub(super) fn check_sharing(
+        &self,
+        op: &'static str,
+        [a, b]: [&Place; 2],
+        sharing: Sharing,
+        step: &StepInput,
+    ) -> Result<(), BackendError> {
+        let range = |place: &Place| self.range(op, place, place.rows.count(step).saturating_mul(place.cols));
+        let (first, second) = (range(a)?, range(b)?);
+        let overlap = first.start < second.end && second.start < first.end;
+        if !overlap || (sharing == Sharing::InPlace && first.start == second.start) {
+            return Ok(());
+        }
+        Err(shape_error(op, "operands that do not overlap".into(), format!("{a:?} and {b:?}")))
     }
 
     fn range(
@@ -22,8 +50,12 @@ impl Arena {
         elements: usize,
     ) -> Result<std::ops::Range<usize>, BackendError> {
         let start = place.offset / size_of::<f64>();
+        let fits = match place.rows {
+            Rows::Fixed(rows) => elements <= rows.saturating_mul(place.cols),
+            Rows::Tokens | Rows::Outputs => true,
+        };
         match start.checked_add(elements) {
-            Some(end) if end <= self.0.len() && place.offset.is_multiple_of(64) => Ok(start..end),
+            Some(end) if end <= self.0.len() && fits && place.offset.is_multiple_of(64) => Ok(start..end),
             _ => {
                 let expected = format!("a value within {} elements", self.0.len());
                 Err(shape_error(op, expected, format!("{elements} elements at {place:?}")))
@@ -44,17 +76,28 @@ impl Arena {
         place: &Place,
         values: &[f64],
     ) -> Result<(), BackendError> {
-        if place.cols == 0 || !values.len().is_multiple_of(place.cols) {
-            return Err(shape_error(
-                op,
-                format!("rows of {}", place.cols),
-                format!("{} elements", values.len()),
-            ));
-        }
+        whole_rows(op, place, values.len())?;
         let range = self.range(op, place, values.len())?;
         self.0[range].copy_from_slice(values);
         Ok(())
     }
+}
+
+/// Rows that so many elements of a value make.
+pub(super) fn whole_rows(op: &'static str, place: &Place, elements: usize) -> Result<usize, BackendError> {
+    if place.cols != 0 && elements.is_multiple_of(place.cols) {
+        return Ok(elements / place.cols);
+    }
+    Err(shape_error(op, format!("whole rows of {}", place.cols), format!("{elements} elements")))
+}
+
+/// `count` times `value`, or an error where there is no memory.
+fn filled<T: Clone>(value: T, count: usize, what: &'static str) -> Result<Vec<T>, BackendError> {
+    let mut values = Vec::new();
+    let bytes = count.saturating_mul(size_of::<T>());
+    values.try_reserve_exact(count).map_err(|_| BackendError::OutOfMemory { bytes, what })?;
+    values.resize(count, value);
+    Ok(values)
 }
 
 /// A weight matrix, dequantised.
@@ -66,13 +109,13 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    pub(super) fn new(matrix: &WeightMatrix) -> Matrix {
+    pub(super) fn new(matrix: &WeightMatrix) -> Result<Matrix, BackendError> {
         let (rows, cols) = (matrix.rows(), matrix.cols());
-        let mut values = vec![0.0; rows * cols];
+        let mut values = filled(0.0, rows.saturating_mul(cols), "weights")?;
         for (row, out) in values.chunks_exact_mut(cols.max(1)).enumerate() {
             matrix.dequantize_row(row, out);
         }
-        Matrix { rows, cols, values }
+        Ok(Matrix { rows, cols, values })
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -105,9 +148,11 @@ pub(super) struct Slot {
 }
 
 impl KvPool {
-    pub(super) fn new(layout: KvLayout, pages: usize) -> KvPool {
-        let elements = layout.layers * pages * PAGE_TOKENS * layout.kv_heads * layout.head_dim;
-        KvPool { layout, pages, keys: vec![0.0; elements], values: vec![0.0; elements] }
+    pub(super) fn new(layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
+        let sizes = [layout.layers, pages, PAGE_TOKENS, layout.kv_heads, layout.head_dim];
+        let elements = sizes.into_iter().fold(1, usize::saturating_mul);
+        let zeros = || filled(0.0, elements, "keys and values");
+        Ok(KvPool { layout, pages, keys: zeros()?, values: zeros()? })
     }
 
     /// Checks that an operation's heads and layer are the pool's.
@@ -115,6 +160,7 @@ impl KvPool {
         let KvLayout { layers, kv_heads, head_dim, .. } = self.layout;
         if layer < layers
             && (heads.kv, heads.dim) == (kv_heads, head_dim)
+            && kv_heads > 0
             && heads.query.is_multiple_of(kv_heads)
         {
             return Ok(());
@@ -219,9 +265,14 @@ fn saturated(x: f64) -> f16 {
     f16::from_f64(x.clamp(f16::MIN.to_f64(), f16::MAX.to_f64()))
 }
 
-/// A group's scale: its largest magnitude / 127, in half precision.
+/// A group's scale: its largest magnitude / 127, in half precision and at most its largest value;
+/// NaN, and with it all that is read back, where an element is not finite.
 fn scale_of(group: &[f64]) -> f16 {
-    f16::from_f64(group.iter().fold(0.0, |max: f64, x| max.max(x.abs())) / 127.0)
+    if group.iter().any(|x| !x.is_finite()) {
+        return f16::NAN;
+    }
+    let largest = group.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
+    saturated(largest / 127.0)
 }
 
 fn code_of(x: f64, scale: f16) -> i8 {
@@ -279,7 +330,7 @@ mod tests {
     fn pages_come_back_and_strangers_are_refused() {
         for dtype in [KvDtype::F16, KvDtype::Int8] {
             let layout = KvLayout { layers: 2, kv_heads: 2, head_dim: 40, dtype };
-            let mut pool = KvPool::new(layout, 3);
+            let mut pool = KvPool::new(layout, 3).unwrap();
             let at = Slot { layer: 1, page: PageId(2), slot: 5 };
             let values: Vec<f64> = (0..80).map(|i| f64::from(i) - 30.5).collect();
             pool.store(at, &values, &values);

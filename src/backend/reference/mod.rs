@@ -17,6 +17,7 @@ use super::{
     Weights,
 };
 use crate::quant::WeightMatrix;
+use memory::whole_rows;
 pub use memory::{Arena, KvPool, Matrix};
 
 /// The f64 reference.
@@ -85,7 +86,7 @@ impl Backend for Reference {
     }
 
     fn prepare(&self, matrix: WeightMatrix) -> Result<Matrix, BackendError> {
-        Ok(Matrix::new(&matrix))
+        Matrix::new(&matrix)
     }
 
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {
@@ -93,11 +94,11 @@ impl Backend for Reference {
     }
 
     fn arena(&self, bytes: usize, _ops: &[Op], _limits: StepLimits) -> Result<Arena, BackendError> {
-        Ok(Arena::new(bytes))
+        Arena::new(bytes)
     }
 
     fn kv_pool(&self, layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
-        Ok(KvPool::new(layout, pages))
+        KvPool::new(layout, pages)
     }
 
     fn copy_page(&self, pool: &mut KvPool, from: PageId, to: PageId) -> Result<(), BackendError> {
@@ -124,7 +125,7 @@ impl Backend for Reference {
         first_row: usize,
         out: &mut [f32],
     ) -> Result<(), BackendError> {
-        let rows = out.len() / place.cols.max(1);
+        let rows = whole_rows("read", place, out.len())?;
         let values = arena.get("read", place, first_row.saturating_add(rows))?;
         let values = values.iter().skip(first_row * place.cols);
         out.iter_mut().zip(values).for_each(|(out, &value)| *out = value as f32);

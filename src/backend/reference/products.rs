@@ -1,6 +1,7 @@
 //! Embedding, gathering rows, and matrix products with their epilogues.
 
-use super::{Reference, apply_norm, memory::Matrix, shape_error, vector};
+use super::memory::{Matrix, Sharing};
+use super::{Reference, apply_norm, shape_error, vector};
 use crate::backend::{
     Activation, BackendError, Epilogue, Frame, Matmul, MatrixId, Place, Product, Weights, Write,
 };
@@ -41,6 +42,7 @@ pub(super) fn gather_outputs(
     frame: &mut Frame<'_, Reference>,
 ) -> Result<(), BackendError> {
     const OP: &str = "gather_outputs";
+    frame.arena.check_sharing(OP, [dst, src], Sharing::Apart, frame.step)?;
     let values = frame.arena.get(OP, src, frame.step.tokens.len())?;
     let rows = frame.step.outputs.iter().map(|&row| values.chunks_exact(src.cols.max(1)).nth(row as usize));
     let rows: Option<Vec<&[f64]>> = rows.collect();
@@ -52,6 +54,13 @@ pub(super) fn gather_outputs(
 /// See [`Matmul`].
 pub(super) fn matmul(op: &Matmul, frame: &mut Frame<'_, Reference>) -> Result<(), BackendError> {
     const OP: &str = "matmul";
+    op.check()?;
+    for (index, product) in op.products.iter().enumerate() {
+        let earlier = op.products[..index].iter().map(|product| &product.dst);
+        for place in earlier.chain([&op.src]) {
+            frame.arena.check_sharing(OP, [&product.dst, place], Sharing::Apart, frame.step)?;
+        }
+    }
     let rows = op.src.rows.count(frame.step);
     let mut x = frame.arena.get(OP, &op.src, rows)?;
     if let Some(norm) = &op.norm {

@@ -1,0 +1,27 @@
+//! How much memory the process has taken.
+
+/// Most bytes that were resident at once so far; `None` where the system does not say.
+pub fn peak_bytes() -> Option<u64> {
+    peak_in(&std::fs::read_to_string("/proc/self/status").ok()?)
+}
+
+/// `VmHWM:     1234 kB` of Linux's `/proc/self/status`.
+fn peak_in(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_read_or_missing() {
+        assert_eq!(peak_in("VmPeak:\t  9 kB\nVmHWM:\t  1234 kB\nVmRSS:\t 1 kB\n"), Some(1234 << 10));
+        assert_eq!(peak_in("VmHWM:\t many kB\n"), None);
+        assert_eq!(peak_in("VmHWM:\t 12\n"), None);
+        assert_eq!(peak_in(""), None);
+        assert_eq!(peak_bytes().is_some(), cfg!(target_os = "linux"));
+    }
+}

@@ -1,0 +1,83 @@
+//! Reading fields one behind the other, never beyond the file's end; what each field means is said
+//! in [`super`].
+
+use crate::weights::Fault;
+
+/// A fault and the byte where the offending field starts.
+#[derive(Debug)]
+pub(in crate::weights) struct Located {
+    pub offset: u64,
+    pub fault: Fault,
+}
+
+pub(super) type Parsed<T> = Result<T, Located>;
+
+/// `count` elements, which must have been checked against the bytes that are left.
+pub(super) fn repeat<T>(count: u64, mut parse: impl FnMut() -> Parsed<T>) -> Parsed<Vec<T>> {
+    let mut elements = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        elements.push(parse()?);
+    }
+    Ok(elements)
+}
+
+/// A position in the file's bytes; never beyond their end.
+pub(super) struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Cursor<'a> {
+        Cursor { bytes, at: 0 }
+    }
+
+    pub(super) fn offset(&self) -> u64 {
+        self.at as u64
+    }
+
+    pub(super) fn left(&self) -> u64 {
+        (self.bytes.len() - self.at) as u64
+    }
+
+    pub(super) fn take(&mut self, needed: u64, what: &'static str) -> Parsed<&'a [u8]> {
+        let end = usize::try_from(needed).ok().and_then(|needed| self.at.checked_add(needed));
+        match end.and_then(|end| self.bytes.get(self.at..end)) {
+            Some(taken) => {
+                self.at += taken.len();
+                Ok(taken)
+            }
+            None => {
+                let fault = Fault::Truncated { what, needed, left: self.left() };
+                Err(Located { offset: self.offset(), fault })
+            }
+        }
+    }
+
+    fn array<const N: usize>(&mut self, what: &'static str) -> Parsed<[u8; N]> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N as u64, what)?);
+        Ok(array)
+    }
+
+    pub(super) fn scalar<const N: usize>(&mut self) -> Parsed<[u8; N]> {
+        self.array("metadata value")
+    }
+
+    pub(super) fn scalars<const N: usize, T>(
+        &mut self,
+        count: u64,
+        from: fn([u8; N]) -> T,
+    ) -> Parsed<Vec<T>> {
+        let bytes = self.take(count.saturating_mul(N as u64), "array elements")?;
+        Ok(bytes.as_chunks::<N>().0.iter().map(|&chunk| from(chunk)).collect())
+    }
+
+    pub(super) fn u32(&mut self, what: &'static str) -> Parsed<u32> {
+        self.array(what).map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self, what: &'static str) -> Parsed<u64> {
+        self.array(what).map(u64::from_le_bytes)
+    }
+}

@@ -1,0 +1,230 @@
+//! A row of the table: one or several operations with all that they read, the results to compare,
+//! and how far they may be from the reference; and how any backend runs it.
+
+use half::f16;
+use ottava::TokenId;
+use ottava::backend::{
+    Backend, BackendError, Frame, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place,
+    Precision, Rows, StepInput, StepLimits, StepSequence, VectorId, Weights, Window,
+};
+use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
+
+/// Bytes that the widest backend takes for an element.
+const ELEMENT_BYTES: usize = 8;
+const PAGES: usize = 12;
+const TOKENS_MAX: usize = 64;
+
+/// A reproducible stream of numbers in (−2, 2), with an outlier now and then.
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32
+    }
+
+    pub fn take(&mut self, n: usize) -> Vec<f32> {
+        let value = || {
+            let value = self.next() as f32 / (1u32 << 29) as f32 - 2.0;
+            if self.next().is_multiple_of(61) { 20.0 * value } else { value }
+        };
+        std::iter::repeat_with(value).take(n).collect()
+    }
+
+    pub fn matrix(&mut self, [rows, cols]: [usize; 2], bits: Bits, group: usize, mins: bool) -> WeightMatrix {
+        let count = rows * cols.div_ceil(group);
+        let codes = (0..rows * code_bytes_per_row(bits, cols)).map(|_| self.next() as u8).collect();
+        let mut halves = |size: f32| -> Vec<f16> {
+            self.take(count).iter().map(|x| f16::from_f32(x.clamp(-2.0, 2.0) * size)).collect()
+        };
+        let (scales, mins) = (halves(0.01), mins.then(|| halves(0.05)));
+        let parts = QuantParts { rows, cols, bits, group, codes, scales, mins };
+        WeightMatrix::Quant(QuantMatrix::new(parts).expect("parts that fit"))
+    }
+}
+
+/// A row of the table.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub name: String,
+    pub step: StepInput,
+    pub kv: KvLayout,
+    pub vectors: Vec<Vec<f32>>,
+    pub matrices: Vec<WeightMatrix>,
+    /// What the arena holds at first; destinations are poisoned with NaN.
+    pub values: Vec<(Place, Vec<f32>)>,
+    pub ops: Vec<Op>,
+    pub results: Vec<Place>,
+    /// Allowed error as a fraction of the largest magnitude in the result's row.
+    pub eps: f64,
+    /// The same where activations are quantised to int8.
+    pub eps_int8: f64,
+}
+
+impl Case {
+    pub fn new(name: impl Into<String>) -> Case {
+        Case {
+            name: name.into(),
+            step: StepInput::default(),
+            kv: KvLayout { layers: 1, kv_heads: 1, head_dim: 8, dtype: KvDtype::F16 },
+            vectors: vec![],
+            matrices: vec![],
+            values: vec![],
+            ops: vec![],
+            results: vec![],
+            eps: 1e-6,
+            eps_int8: 1e-6,
+        }
+    }
+
+    /// Within `eps` of the reference in either compute mode.
+    pub fn within(self, eps: f64) -> Case {
+        Case { eps, eps_int8: eps, ..self }
+    }
+
+    /// A step of one sequence at these positions, on pages in falling order.
+    pub fn at(mut self, positions: std::ops::Range<u32>) -> Case {
+        self.sequence(positions, None);
+        self
+    }
+
+    /// One more sequence in the step, on pages of its own.
+    pub fn sequence(&mut self, positions: std::ops::Range<u32>, window: Option<Window>) {
+        let step = &mut self.step;
+        let (row, first) = (step.tokens.len() as u32, step.pages.len() as u32);
+        let count = positions.end.div_ceil(PAGE_TOKENS as u32);
+        let page =
+            |i: u32| PageRef { page: PageId(PAGES as u32 - 1 - first - i), start: i * PAGE_TOKENS as u32 };
+        step.pages.extend((0..count).map(page));
+        step.tokens.extend(positions.clone().map(|p| TokenId(p * 7 % 11)));
+        step.positions.extend(positions);
+        let rows = row..step.tokens.len() as u32;
+        step.sequences.push(StepSequence { rows, pages: first..first + count, window });
+    }
+
+    fn place(&mut self, rows: Rows, cols: usize, values: Vec<f32>) -> Place {
+        let offset = self.bytes();
+        let place = Place { offset, rows, cols, precision: Precision::F32 };
+        self.values.push((place, values));
+        place
+    }
+
+    /// An input, `[values.len() / cols, cols]`.
+    pub fn input(&mut self, values: &[f32], cols: usize) -> Place {
+        self.place(Rows::Fixed(values.len() / cols), cols, values.to_vec())
+    }
+
+    /// A destination of poison.
+    pub fn output(&mut self, rows: usize, cols: usize) -> Place {
+        let place = self.place(Rows::Fixed(rows), cols, vec![f32::NAN; rows * cols]);
+        self.results.push(place);
+        place
+    }
+
+    /// As [`Case::output`], of one row an output of the step.
+    pub fn gathered(&mut self, cols: usize) -> Place {
+        let place = self.output(self.step.outputs.len(), cols);
+        let place = Place { rows: Rows::Outputs, ..place };
+        *self.results.last_mut().expect("just pushed") = place;
+        place
+    }
+
+    pub fn vector(&mut self, values: Vec<f32>) -> VectorId {
+        self.vectors.push(values);
+        VectorId(self.vectors.len() as u32 - 1)
+    }
+
+    pub fn matrix(&mut self, matrix: WeightMatrix) -> MatrixId {
+        self.matrices.push(matrix);
+        MatrixId(self.matrices.len() as u32 - 1)
+    }
+
+    /// Bytes of arena that the values take, with a gap behind each.
+    pub fn bytes(&self) -> usize {
+        let end = |(place, values): &(Place, Vec<f32>)| place.offset + (values.len() + 8) * ELEMENT_BYTES;
+        self.values.last().map_or(0, end).next_multiple_of(64)
+    }
+
+    /// Each row of a case whose values all have the same fixed rows, as a case of its own.
+    pub fn rows_alone(&self) -> Vec<Case> {
+        let counts: Vec<Rows> = self.values.iter().map(|(place, _)| place.rows).collect();
+        let same = counts.iter().all(|rows| matches!(rows, Rows::Fixed(n) if *n > 1) && *rows == counts[0]);
+        let (true, Some(Rows::Fixed(count))) = (same && self.step.tokens.is_empty(), counts.first()) else {
+            return vec![];
+        };
+        let row_of = |row: usize| {
+            let mut case = self.clone();
+            for (place, values) in &mut case.values {
+                *values = values[row * place.cols..(row + 1) * place.cols].to_vec();
+            }
+            case.each_place(|place| place.rows = Rows::Fixed(1));
+            case
+        };
+        (0..*count).map(row_of).collect()
+    }
+
+    fn each_place(&mut self, mut change: impl FnMut(&mut Place)) {
+        self.values.iter_mut().for_each(|(place, _)| change(place));
+        self.results.iter_mut().for_each(&mut change);
+        for op in &mut self.ops {
+            match op {
+                Op::Norm { dst, src, .. } | Op::Unary { dst, src, .. } | Op::Softmax { dst, src } => {
+                    [dst, src].into_iter().for_each(&mut change);
+                }
+                Op::Binary { dst, a, b, .. } => [dst, a, b].into_iter().for_each(&mut change),
+                Op::Matmul(op) => {
+                    change(&mut op.src);
+                    op.products.iter_mut().for_each(|product| change(&mut product.dst));
+                }
+                other => panic!("{} has no rows of its own", other.name()),
+            }
+        }
+    }
+}
+
+/// What a backend holds for a case.
+pub struct Bench<'a, B: Backend> {
+    backend: &'a B,
+    case: &'a Case,
+    arena: B::Arena,
+    weights: Weights<B>,
+    kv: B::KvPool,
+}
+
+impl<'a, B: Backend> Bench<'a, B> {
+    pub fn new(backend: &'a B, case: &'a Case) -> Bench<'a, B> {
+        let limits = StepLimits { tokens_max: TOKENS_MAX, outputs_max: TOKENS_MAX };
+        let mut arena = backend.arena(case.bytes(), &case.ops, limits).expect("an arena");
+        for (place, values) in &case.values {
+            backend.write(&mut arena, place, values).expect("a value within the arena");
+        }
+        let matrices = case.matrices.iter().map(|matrix| backend.prepare(matrix.clone()));
+        let vectors = case.vectors.iter().map(|vector| backend.upload_vector(vector));
+        let weights = Weights {
+            matrices: matrices.collect::<Result<_, _>>().expect("matrices"),
+            vectors: vectors.collect::<Result<_, _>>().expect("vectors"),
+        };
+        let kv = backend.kv_pool(case.kv, PAGES).expect("a pool");
+        Bench { backend, case, arena, weights, kv }
+    }
+
+    pub fn execute(&mut self, op: &Op) -> Result<(), BackendError> {
+        let Bench { backend, case, arena, weights, kv } = self;
+        backend.execute(op, &mut Frame { weights, arena, kv, step: &case.step })
+    }
+
+    pub fn read(&self, place: &Place) -> Vec<f32> {
+        let mut out = vec![0.0; place.rows.count(&self.case.step) * place.cols];
+        self.backend.read(&self.arena, place, 0, &mut out).expect("a value within the arena");
+        out
+    }
+}
+
+/// The results of a case on a backend, one after the other.
+pub fn run<B: Backend>(backend: &B, case: &Case) -> Vec<Vec<f32>> {
+    let mut bench = Bench::new(backend, case);
+    for op in &case.ops {
+        bench.execute(op).unwrap_or_else(|error| panic!("{}: {error}", case.name));
+    }
+    case.results.iter().map(|place| bench.read(place)).collect()
+}

@@ -1,0 +1,215 @@
+//! The reference backend against numbers worked out by hand (or with an arbitrary-precision
+//! calculator): it is the specification, so nothing that shares its code may vouch for it.
+
+use ottava::backend::{
+    Activation, Attention, BinaryFn, Epilogue, Heads, KvAppend, KvDtype, KvLayout, Matmul, Op, Precision,
+    Product, Reference, RmsNorm, Rope, RopeAngles, RopePairing, UnaryFn, Window, Write,
+};
+use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
+use std::f64::consts::FRAC_PI_2;
+
+use crate::case::{Case, run};
+
+const LN_3: f32 = 1.098_612_3;
+
+/// Runs the case on the reference and compares its only result.
+fn assert_gives(case: &Case, want: &[f32]) {
+    let found = run(&Reference, case).concat();
+    assert_eq!(found.len(), want.len(), "{}", case.name);
+    for (found, want) in found.iter().zip(want) {
+        assert!((found - want).abs() <= 2e-7 * want.abs().max(1.0), "{}: {found} for {want}", case.name);
+    }
+}
+
+fn dense<const R: usize, const C: usize>(rows: [[f32; C]; R]) -> WeightMatrix {
+    let values = DenseValues::F32(rows.concat());
+    WeightMatrix::Dense(DenseMatrix::new(R, C, values).expect("that many values"))
+}
+
+#[test]
+fn norms() {
+    // 3² + 4² = 25, its mean 12.5, with eps 12.5 a root of 5.
+    for (write, want) in [(Write::Store, [0.6, 1.6]), (Write::Add, [10.6, 21.6])] {
+        let mut case = Case::new("norm");
+        let norm = RmsNorm { weight: case.vector(vec![1.0, 2.0]), eps: 12.5 };
+        let (src, dst) = (case.input(&[3.0, 4.0], 2), case.input(&[10.0, 20.0], 2));
+        case.results = vec![dst];
+        case.ops = vec![Op::Norm { dst, src, norm, write }];
+        assert_gives(&case, &want);
+    }
+}
+
+#[test]
+fn products_bias_residual_and_norm() {
+    let mut case = Case::new("matmul");
+    let src = case.input(&[5.0, 6.0, 1.0, 0.0], 2);
+    let matrix = case.matrix(dense([[1.0, 2.0], [3.0, 4.0], [0.5, 0.0]]));
+    let plain = case.output(2, 3);
+    let sum = case.input(&[100.0; 6], 3);
+    case.results.push(sum);
+    let bias = Some(case.vector(vec![1.0, -1.0, 0.0]));
+    let store = Epilogue::Write(Write::Store);
+    let products = vec![
+        Product { dst: plain, matrix, bias: None, epilogue: store },
+        Product { dst: sum, matrix, bias, epilogue: Epilogue::Write(Write::Add) },
+    ];
+    case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
+    let want = [17.0, 39.0, 2.5, 1.0, 3.0, 0.5, 118.0, 138.0, 102.5, 102.0, 102.0, 100.5];
+    assert_gives(&case, &want);
+
+    let mut case = Case::new("norm in front of a matmul");
+    let src = case.input(&[3.0, 4.0], 2);
+    let norm = Some(RmsNorm { weight: case.vector(vec![1.0, 2.0]), eps: 12.5 });
+    let matrix = case.matrix(dense([[1.0, 0.0], [1.0, 1.0]]));
+    let dst = case.output(1, 2);
+    let products = vec![Product { dst, matrix, bias: None, epilogue: store }];
+    case.ops = vec![Op::Matmul(Matmul { src, norm, products })];
+    assert_gives(&case, &[0.6, 2.2]);
+}
+
+#[test]
+fn gates() {
+    for (activation, of_one) in [(Activation::Silu, 0.731_058_6), (Activation::GeluTanh, 0.841_192)] {
+        let mut case = Case::new("gate");
+        let src = case.input(&[1.0], 1);
+        let (matrix, up) = (case.matrix(dense([[1.0], [0.0]])), case.matrix(dense([[2.0], [7.0]])));
+        let dst = case.output(1, 2);
+        let products =
+            vec![Product { dst, matrix, bias: None, epilogue: Epilogue::Gated { up, activation } }];
+        case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
+        assert_gives(&case, &[2.0 * of_one, 0.0]);
+    }
+}
+
+#[test]
+fn angles_near_and_far() {
+    let mut case = Case::new("angles");
+    case.step.positions = vec![1, 131_071];
+    case.step.tokens = vec![ottava::TokenId(0); 2];
+    let dst = case.output(2, 4);
+    case.ops = vec![Op::RopeAngles(RopeAngles { dst, inv_freq: [1.0, 0.0].into(), magnitude: 2.0 })];
+    let near = [2.0 * 0.540_302_3, 2.0, 2.0 * 0.841_471, 0.0];
+    let far = [2.0 * -0.817_983_5, 2.0, 2.0 * -0.575_241_7, 0.0];
+    assert_gives(&case, &[near, far].concat());
+}
+
+#[test]
+fn quarter_turns() {
+    let turned = [
+        (RopePairing::Halves, [-3.0, -4.0, 1.0, 2.0, 9.0, 9.0]),
+        (RopePairing::Interleaved, [-2.0, 1.0, -4.0, 3.0, 9.0, 9.0]),
+    ];
+    for (pairing, want) in turned {
+        let mut case = Case::new("rope").at(1..2);
+        let angles = case.output(1, 4);
+        let inv_freq = [FRAC_PI_2, FRAC_PI_2].into();
+        let x = case.input(&[1.0, 2.0, 3.0, 4.0, 9.0, 9.0], 6);
+        case.results = vec![x];
+        case.ops = vec![
+            Op::RopeAngles(RopeAngles { dst: angles, inv_freq, magnitude: 1.0 }),
+            Op::Rope { x, head_dim: 6, rope: Rope { angles, pairing } },
+        ];
+        assert_gives(&case, &want);
+    }
+}
+
+#[test]
+fn rows_of_a_table_and_of_a_value() {
+    let mut case = Case::new("embed and gather").at(0..3);
+    case.step.tokens = [2, 0, 1].map(ottava::TokenId).to_vec();
+    case.step.outputs = vec![0, 2];
+    let table = case.matrix(dense([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]));
+    let hidden = case.output(3, 2);
+    let out = case.gathered(2);
+    case.ops =
+        vec![Op::Embed { dst: hidden, table, scale: 0.5 }, Op::GatherOutputs { dst: out, src: hidden }];
+    assert_gives(&case, &[2.5, 3.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 1.5, 2.0]);
+}
+
+#[test]
+fn elementwise() {
+    let functions = [
+        (UnaryFn::Activation(Activation::Silu), [0.731_058_6, -0.268_941_4, 1.761_594_2]),
+        (UnaryFn::Activation(Activation::GeluTanh), [0.841_192, -0.158_808, 1.954_597_7]),
+        (UnaryFn::Scale(-1.5), [-1.5, 1.5, -3.0]),
+        (UnaryFn::SoftCap(2.0), [0.924_234_3, -0.924_234_3, 1.523_188_3]),
+    ];
+    for (f, want) in functions {
+        let mut case = Case::new(format!("{f:?}"));
+        let src = case.input(&[1.0, -1.0, 2.0], 3);
+        let dst = case.output(1, 3);
+        case.ops = vec![Op::Unary { dst, src, f }];
+        assert_gives(&case, &want);
+    }
+    // 1 + 2⁻¹¹ lies between two f16s (ties to even: 1), 1 + 2⁻⁸ between two bf16s, 70,000 beyond f16.
+    let casts = [
+        (Precision::F16, [1.0, 1.0 + 2f32.powi(-8), f32::INFINITY]),
+        (Precision::Bf16, [1.0, 1.0, 70_144.0]),
+        (Precision::F32, [1.0 + 2f32.powi(-11), 1.0 + 2f32.powi(-8), 70_000.0]),
+    ];
+    for (precision, want) in casts {
+        let mut case = Case::new(format!("cast {precision:?}"));
+        let src = case.input(&[1.0 + 2f32.powi(-11), 1.0 + 2f32.powi(-8), 70_000.0], 3);
+        let dst = case.output(1, 3);
+        case.ops = vec![Op::Unary { dst, src, f: UnaryFn::Cast(precision) }];
+        assert_eq!(run(&Reference, &case)[0], want);
+    }
+    for (f, want) in [(BinaryFn::Add, [11.0, 22.0, 13.0, 24.0]), (BinaryFn::Mul, [10.0, 40.0, 30.0, 80.0])] {
+        let mut case = Case::new(format!("{f:?}"));
+        let (a, b) = (case.input(&[1.0, 2.0, 3.0, 4.0], 2), case.input(&[10.0, 20.0], 2));
+        let dst = case.output(2, 2);
+        case.ops = vec![Op::Binary { dst, a, b, f }];
+        assert_gives(&case, &want);
+    }
+}
+
+#[test]
+fn softmax_and_transpose() {
+    let mut case = Case::new("softmax");
+    let src = case.input(&[0.0, LN_3, 1000.0, 1000.0], 2);
+    let dst = case.output(2, 2);
+    case.ops = vec![Op::Softmax { dst, src }];
+    assert_gives(&case, &[0.25, 0.75, 0.5, 0.5]);
+
+    let mut case = Case::new("transpose");
+    let src = case.input(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3);
+    let dst = case.output(3, 2);
+    case.ops = vec![Op::Transpose { dst, src }];
+    assert_gives(&case, &[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+}
+
+/// Three tokens, two query heads on one key head; scores of the last token: 0, 0 and ln 3 for the
+/// first head, all 0 for the second.
+fn attention(window: Option<u32>, sequence: Option<Window>, soft_cap: Option<f32>) -> Case {
+    let mut case = Case::new("attention");
+    case.sequence(0..3, sequence);
+    case.kv = KvLayout { layers: 1, kv_heads: 1, head_dim: 2, dtype: KvDtype::F16 };
+    let heads = Heads { query: 2, kv: 1, dim: 2 };
+    let zeros = [0.0f32; 8];
+    let q = case.input(&[&zeros[..], &[2.0 * LN_3, 0.0, 0.0, 1.0]].concat(), 4);
+    let k = case.input(&[0.0, 0.0, 0.0, 0.0, 1.0, 0.0], 2);
+    let v = case.input(&[5.0, 0.0, 10.0, 5.0, 20.0, -5.0], 2);
+    let dst = case.output(3, 4);
+    let append = KvAppend { q, k, v, layer: 0, heads, q_norm: None, k_norm: None, rope: None };
+    let attention = Attention { dst, q, layer: 0, heads, scale: 0.5, window, soft_cap };
+    case.ops = vec![Op::KvAppend(append), Op::Attention(attention)];
+    case
+}
+
+#[test]
+fn attention_sees_the_past_its_window_and_its_sinks() {
+    // The first token sees itself, the second the mean of two; the third weighs 1 : 1 : 3.
+    let early = [5.0, 0.0, 5.0, 0.0, 7.5, 2.5, 7.5, 2.5];
+    let third = 35.0 / 3.0;
+    assert_gives(&attention(None, None, None), &[&early[..], &[15.0, -2.0, third, 0.0]].concat());
+    // A window of two leaves the third token 1 : 3.
+    let narrow = [17.5, -2.5, 15.0, 0.0];
+    assert_gives(&attention(Some(2), None, None), &[&early[..], &narrow].concat());
+    // A window of one with one sink leaves the first token and itself.
+    let sinks = Some(Window { window: 1, sinks: 1 });
+    let second_with_sink = [16.25, -3.75, 12.5, -2.5];
+    assert_gives(&attention(None, sinks, None), &[&early[..], &second_with_sink].concat());
+    // A cap so large that it does nothing, and one so small that all scores are equal.
+    assert_gives(&attention(None, None, Some(1e6)), &[&early[..], &[15.0, -2.0, third, 0.0]].concat());
+    assert_gives(&attention(None, None, Some(1e-9)), &[&early[..], &[third, 0.0, third, 0.0]].concat());
+}

@@ -1,0 +1,456 @@
+//! The table: every operation at ragged shapes, in place and apart, at its extremes.
+
+use std::sync::Arc;
+
+use ottava::backend::{
+    Activation, Attention, BinaryFn, Epilogue, Heads, KvAppend, KvDtype, KvLayout, Matmul, MatrixId, Op,
+    Place, Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, Rows, UnaryFn, VectorId, Window,
+    Write,
+};
+use ottava::quant::{Bits, DenseMatrix, DenseValues, WeightMatrix};
+
+use crate::case::{Case, Numbers};
+
+/// Widths that fill vectors, leave some over, and do not fill one.
+const WIDTHS: [usize; 7] = [1, 7, 16, 17, 64, 100, 576];
+/// `(rows, columns)` of matrices.
+const MATRICES: [[usize; 2]; 4] = [[1, 32], [17, 100], [49, 64], [16, 576]];
+
+/// All rows.
+pub fn cases() -> Vec<Case> {
+    let widths = WIDTHS.into_iter().flat_map(|cols| {
+        [norms(cols), vec![norm_extremes(cols)], unary(cols), binary(cols), softmax(cols)].concat()
+    });
+    let mut cases: Vec<Case> = widths.collect();
+    cases.extend([vec![transpose(), activation_limits()], angles(), rotations(), embeddings()].concat());
+    cases.extend([products(), vec![shared_source()], gated(), appends(), attentions()].concat());
+    cases
+}
+
+fn norms(cols: usize) -> Vec<Case> {
+    let with = |name: &str, eps: f32, write: Write, in_place: bool| {
+        let mut case = Case::new(format!("{name} {cols}"));
+        let mut numbers = Numbers(cols as u64);
+        let norm = RmsNorm { weight: case.vector(numbers.take(cols)), eps };
+        let src = case.input(&numbers.take(5 * cols), cols);
+        let dst = match (in_place, write) {
+            (true, _) => src,
+            (false, Write::Store) => case.output(5, cols),
+            (false, Write::Add) => case.input(&numbers.take(5 * cols), cols),
+        };
+        case.results = vec![dst];
+        case.ops = vec![Op::Norm { dst, src, norm, write }];
+        case
+    };
+    vec![
+        with("norm stored", 1e-5, Write::Store, false),
+        with("norm added", 1e-5, Write::Add, false),
+        with("norm in place", 1e-2, Write::Store, true),
+    ]
+}
+
+/// Rows so small or so large that their squares leave the range of f32's normal numbers.
+fn norm_extremes(cols: usize) -> Case {
+    let mut case = Case::new(format!("norm of extremes {cols}"));
+    let norm = RmsNorm { weight: case.vector(vec![1.0; cols]), eps: 1e-30 };
+    let rows: Vec<f32> = [1e-12f32, 1e15, 0.0].iter().flat_map(|&x| vec![x; cols]).collect();
+    let src = case.input(&rows, cols);
+    let dst = case.output(3, cols);
+    case.ops = vec![Op::Norm { dst, src, norm, write: Write::Store }];
+    case.within(1e-5)
+}
+
+fn unary(cols: usize) -> Vec<Case> {
+    let functions = [
+        (UnaryFn::Activation(Activation::Silu), 1e-6),
+        (UnaryFn::Activation(Activation::GeluTanh), 1e-6),
+        (UnaryFn::Scale(1.5), 0.0),
+        // The error of the hyperbolic tangent is absolute, a fraction of the cap.
+        (UnaryFn::SoftCap(30.0), 1e-5),
+        (UnaryFn::Cast(Precision::F32), 0.0),
+        (UnaryFn::Cast(Precision::F16), 0.0),
+        (UnaryFn::Cast(Precision::Bf16), 0.0),
+    ];
+    let case = |(f, eps), in_place: bool| {
+        let mut case = Case::new(format!("{f:?} {cols}{}", if in_place { " in place" } else { "" }));
+        let src = case.input(&Numbers(cols as u64).take(9 * cols), cols);
+        let dst = if in_place { src } else { case.output(9, cols) };
+        case.results = vec![dst];
+        case.ops = vec![Op::Unary { dst, src, f }];
+        case.within(eps)
+    };
+    functions.into_iter().flat_map(|function| [case(function, false), case(function, true)]).collect()
+}
+
+/// Where an exponential overflows, vanishes or was no number.
+fn activation_limits() -> Case {
+    let mut case = Case::new("activations at their limits");
+    for x in [100.0, -100.0, 88.8, -88.8, 1e30, -1e6, 0.0, f32::NAN] {
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            let src = case.input(&[x, x, x], 3);
+            let dst = case.output(1, 3);
+            case.ops.push(Op::Unary { dst, src, f: UnaryFn::Activation(activation) });
+        }
+    }
+    case
+}
+
+fn binary(cols: usize) -> Vec<Case> {
+    let case = |f: BinaryFn, b_rows: usize, in_place: bool| {
+        let mut case = Case::new(format!("{f:?} {cols}, b of {b_rows} rows, in place: {in_place}"));
+        let mut numbers = Numbers(8 + cols as u64);
+        let a = case.input(&numbers.take(9 * cols), cols);
+        let b = case.input(&numbers.take(b_rows * cols), cols);
+        let dst = if in_place { a } else { case.output(9, cols) };
+        case.results = vec![dst];
+        case.ops = vec![Op::Binary { dst, a, b, f }];
+        case.within(1e-7)
+    };
+    let functions = [BinaryFn::Add, BinaryFn::Mul];
+    functions.into_iter().flat_map(|f| [case(f, 9, false), case(f, 1, false), case(f, 9, true)]).collect()
+}
+
+fn softmax(cols: usize) -> Vec<Case> {
+    let case = |in_place: bool| {
+        let mut case = Case::new(format!("softmax {cols}, in place: {in_place}"));
+        let mut x = Numbers(cols as u64 + 1).take(4 * cols);
+        // Far beyond where e^x overflows, and far below.
+        x[..cols].iter_mut().for_each(|x| *x += 500.0);
+        x[cols..2 * cols].iter_mut().for_each(|x| *x -= 500.0);
+        let src = case.input(&x, cols);
+        let dst = if in_place { src } else { case.output(4, cols) };
+        case.results = vec![dst];
+        case.ops = vec![Op::Softmax { dst, src }];
+        case
+    };
+    vec![case(false), case(true)]
+}
+
+fn transpose() -> Case {
+    let mut case = Case::new("transpose there and back");
+    let src = case.input(&Numbers(2).take(7 * 33), 33);
+    let (dst, back) = (case.output(33, 7), case.output(7, 33));
+    case.ops = vec![Op::Transpose { dst, src }, Op::Transpose { dst: back, src: dst }];
+    case.within(0.0)
+}
+
+fn angles() -> Vec<Case> {
+    let case = |positions: std::ops::Range<u32>| {
+        let mut case = Case::new(format!("angles of {positions:?}"));
+        case.step.positions = positions.clone().collect();
+        case.step.tokens = vec![ottava::TokenId(0); positions.len()];
+        let dst = case.output(positions.len(), 34);
+        let inv_freq: Arc<[f64]> = (0..17).map(|i| 10_000f64.powf(f64::from(i) / -17.0)).collect();
+        case.ops = vec![Op::RopeAngles(RopeAngles { dst, inv_freq, magnitude: 1.25 })];
+        case.within(1.2e-7)
+    };
+    vec![case(0..5), case(131_069..131_072), case(u32::MAX - 2..u32::MAX)]
+}
+
+/// Adds the angles of the case's step.
+fn with_angles(case: &mut Case, dims: usize) -> Place {
+    let angles = case.output(case.step.tokens.len(), dims);
+    case.results.pop();
+    let inv_freq: Arc<[f64]> = (0..dims / 2).map(|i| 0.7f64.powi(i as i32)).collect();
+    case.ops.push(Op::RopeAngles(RopeAngles { dst: angles, inv_freq, magnitude: 1.25 }));
+    angles
+}
+
+fn rotations() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for pairing in [RopePairing::Halves, RopePairing::Interleaved] {
+        for (head_dim, dims) in [(64, 64), (80, 20), (128, 128), (96, 2), (8, 6), (36, 34)] {
+            let mut case = Case::new(format!("rope {pairing:?} {dims} of {head_dim}")).at(30..35);
+            let angles = with_angles(&mut case, dims);
+            let x = case.input(&Numbers(3).take(5 * 2 * head_dim), 2 * head_dim);
+            case.results = vec![x];
+            case.ops.push(Op::Rope { x, head_dim, rope: Rope { angles, pairing } });
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+/// A row a token, scaled; then the rows whose logits are wanted.
+fn embeddings() -> Vec<Case> {
+    let case = |table: WeightMatrix, name: &str| {
+        let mut case = Case::new(format!("embed {name}")).at(0..9);
+        case.step.outputs = vec![0, 3, 8];
+        let table = case.matrix(table);
+        let dst = case.output(9, 100);
+        let out = case.gathered(100);
+        let gather = Op::GatherOutputs { dst: out, src: dst };
+        case.ops = vec![Op::Embed { dst, table, scale: 24.0 }, gather];
+        case.within(1.2e-7)
+    };
+    let mut numbers = Numbers(10);
+    let formats = [(Bits::Eight, 32, false), (Bits::Four, 100, true), (Bits::Four, 16, false)];
+    let quant = formats.map(|(bits, group, mins)| {
+        case(numbers.matrix([11, 100], bits, group, mins), &format!("{bits:?} {group}"))
+    });
+    let dense = dense(11, 100, 5).into_iter().zip(["f32", "f16", "bf16"]);
+    quant.into_iter().chain(dense.map(|(table, name)| case(table, name))).collect()
+}
+
+fn dense(rows: usize, cols: usize, seed: u64) -> Vec<WeightMatrix> {
+    let values = Numbers(seed).take(rows * cols);
+    let half = values.iter().map(|&x| half::f16::from_f32(x)).collect();
+    let brain = values.iter().map(|&x| half::bf16::from_f32(x)).collect();
+    let kinds = [DenseValues::F32(values), DenseValues::F16(half), DenseValues::Bf16(brain)];
+    kinds.map(|values| WeightMatrix::Dense(DenseMatrix::new(rows, cols, values).expect("that many"))).to_vec()
+}
+
+/// Two int8 terms keep this of a row's largest result; outliers share a group with small values.
+const INT8_EPS: f64 = 3e-4;
+
+fn products() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for [n, k] in MATRICES {
+        let mut numbers = Numbers((n * k) as u64);
+        let mut matrices = Vec::new();
+        for bits in [Bits::Four, Bits::Eight] {
+            for group in [16, 32, 64, 128, k] {
+                for mins in [false, true] {
+                    let name = format!("{bits:?} group {group} mins {mins}");
+                    matrices.push((name, numbers.matrix([n, k], bits, group, mins), INT8_EPS));
+                }
+            }
+        }
+        let dense = dense(n, k, 9).into_iter().zip(["f32", "f16", "bf16"]);
+        matrices.extend(dense.map(|(matrix, name)| (name.to_string(), matrix, 4e-6)));
+        for (name, matrix, eps_int8) in matrices {
+            for rows in [1, 9] {
+                let mut case = Case::new(format!("{rows} x [{n}, {k}] {name}"));
+                let src = case.input(&numbers.take(rows * k), k);
+                let dst = case.output(rows, n);
+                let product = product(&mut case, dst, matrix.clone());
+                case.ops = vec![Op::Matmul(Matmul { src, norm: None, products: vec![product] })];
+                // A single result may be what is left of large terms, and nothing else gives its scale.
+                let (eps, eps_int8) = if n == 1 { (1e-4, 0.02) } else { (4e-6, eps_int8) };
+                cases.push(Case { eps, eps_int8, ..case });
+            }
+        }
+    }
+    cases
+}
+
+fn product(case: &mut Case, dst: Place, matrix: WeightMatrix) -> Product {
+    Product { dst, matrix: case.matrix(matrix), bias: None, epilogue: Epilogue::Write(Write::Store) }
+}
+
+/// A norm, three formats, a bias and a residual in one operation.
+fn shared_source() -> Case {
+    let (rows, k, n) = (9, 100, 49);
+    let mut case = Case::new("norm, bias, residual, three products of one source");
+    let mut numbers = Numbers(6);
+    let norm = Some(RmsNorm { weight: case.vector(numbers.take(k)), eps: 1e-3 });
+    let src = case.input(&numbers.take(rows * k), k);
+    let (first, second) = (case.output(rows, n), case.output(rows, n + 3));
+    let residual = case.input(&numbers.take(rows * n), n);
+    case.results.push(residual);
+    let bias = Some(case.vector(numbers.take(n)));
+    let matrices = [
+        numbers.matrix([n, k], Bits::Four, 32, true),
+        numbers.matrix([n + 3, k], Bits::Eight, 16, false),
+        dense(n, k, 4).remove(1),
+    ];
+    let [a, b, c] = matrices;
+    let products = vec![
+        Product { bias, ..product(&mut case, first, a) },
+        product(&mut case, second, b),
+        Product { bias, epilogue: Epilogue::Write(Write::Add), ..product(&mut case, residual, c) },
+    ];
+    case.ops = vec![Op::Matmul(Matmul { src, norm, products })];
+    Case { eps: 4e-6, eps_int8: INT8_EPS, ..case }
+}
+
+fn gated() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for activation in [Activation::Silu, Activation::GeluTanh] {
+        for rows in [1, 8] {
+            let (k, n) = (96, 49);
+            let mut case = Case::new(format!("{activation:?} gate of {rows} rows"));
+            let mut numbers = Numbers(7);
+            let src = case.input(&numbers.take(rows * k), k);
+            let dst = case.output(rows, n);
+            let gate = numbers.matrix([n, k], Bits::Four, 32, true);
+            let up = numbers.matrix([n, k], Bits::Eight, 32, false);
+            let gate = product(&mut case, dst, gate);
+            let epilogue = Epilogue::Gated { up: case.matrix(up), activation };
+            let products = vec![Product { epilogue, ..gate }];
+            case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
+            // One int8 term: half a step in 127 for each activation.
+            cases.push(Case { eps: 1e-5, eps_int8: 0.05, ..case });
+        }
+    }
+    cases
+}
+
+/// What an attention case varies.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    heads: Heads,
+    dtype: KvDtype,
+    norms: bool,
+    rope: Option<(RopePairing, usize)>,
+    window: Option<u32>,
+    soft_cap: Option<f32>,
+}
+
+impl Shape {
+    fn new(query: usize, kv: usize, dim: usize, dtype: KvDtype) -> Shape {
+        Shape {
+            heads: Heads { query, kv, dim },
+            dtype,
+            norms: false,
+            rope: None,
+            window: None,
+            soft_cap: None,
+        }
+    }
+
+    /// Appends the tokens of the case's step; the values of v are given, or random.
+    fn append(&self, case: &mut Case, v: Option<Vec<f32>>) -> Op {
+        let Heads { query, kv, dim } = self.heads;
+        let tokens = case.step.tokens.len();
+        case.kv = KvLayout { layers: 1, kv_heads: kv, head_dim: dim, dtype: self.dtype };
+        let mut numbers = Numbers((dim + query) as u64);
+        let mut norm = || RmsNorm { weight: case.vector(numbers.take(dim)), eps: 1e-6 };
+        let (q_norm, k_norm) = if self.norms { (Some(norm()), Some(norm())) } else { (None, None) };
+        let rope = self.rope.map(|(pairing, dims)| Rope { angles: with_angles(case, dims), pairing });
+        let q = case.input(&numbers.take(tokens * query * dim), query * dim);
+        let k = case.input(&numbers.take(tokens * kv * dim), kv * dim);
+        let v = v.unwrap_or_else(|| numbers.take(tokens * kv * dim));
+        let v = case.input(&v, kv * dim);
+        case.results.extend([q, v]);
+        Op::KvAppend(KvAppend { q, k, v, layer: 0, heads: self.heads, q_norm, k_norm, rope })
+    }
+
+    fn attention(&self, case: &mut Case, q: Place, window: Option<u32>) -> Op {
+        let Heads { query, dim, .. } = self.heads;
+        let dst = case.output(case.step.tokens.len(), query * dim);
+        let (scale, soft_cap) = (1.0 / (dim as f32).sqrt(), self.soft_cap);
+        Op::Attention(Attention { dst, q, layer: 0, heads: self.heads, scale, window, soft_cap })
+    }
+
+    /// Appends and attends: with a window of one the result is the value as stored.
+    fn case(&self, mut case: Case, v: Option<Vec<f32>>) -> Case {
+        let append = self.append(&mut case, v);
+        let Op::KvAppend(KvAppend { q, .. }) = append else { unreachable!("just made") };
+        case.ops.push(append);
+        for window in [self.window, Some(1)] {
+            let op = self.attention(&mut case, q, window);
+            case.ops.push(op);
+        }
+        // Where q and k were normed and turned in f32, an int8 code of k may differ by one.
+        let prepared = self.norms || self.rope.is_some();
+        case.within(if self.dtype == KvDtype::Int8 && prepared { 0.05 } else { 4e-5 })
+    }
+}
+
+/// Norms, rotations and both dtypes, read back through attention.
+fn appends() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dtype in [KvDtype::F16, KvDtype::Int8] {
+        for (dim, rope) in [
+            (64, Some((RopePairing::Halves, 64))),
+            (80, Some((RopePairing::Halves, 40))),
+            (72, Some((RopePairing::Interleaved, 72))),
+            (40, None),
+        ] {
+            for norms in [false, true] {
+                let shape = Shape { norms, rope, ..Shape::new(4, 2, dim, dtype) };
+                let name = format!("append {dtype:?} {dim} rope {rope:?} norms {norms}");
+                cases.push(shape.case(Case::new(name).at(0..27), None));
+            }
+        }
+        // Values that saturate, vanish or are no numbers, in two groups of a head.
+        let mut v = vec![0.25f32; 3 * 64];
+        (v[0], v[1], v[64 + 33], v[128]) = (1e7, -1e7, 1e-9, f32::NAN);
+        let shape = Shape::new(1, 1, 64, dtype);
+        let mut case = shape.case(Case::new(format!("append {dtype:?} extremes")).at(0..3), Some(v));
+        // What a NaN does to the tokens that see it is not specified beyond being no number.
+        case.results.remove(2);
+        cases.push(case);
+    }
+    cases
+}
+
+fn attentions() -> Vec<Case> {
+    let window = |window, sinks| Some(Window { window, sinks });
+    let mut cases = Vec::new();
+    for dtype in [KvDtype::F16, KvDtype::Int8] {
+        for (query, kv, dim) in [(9, 3, 64), (4, 1, 256), (2, 2, 80), (6, 1, 128), (1, 1, 8)] {
+            let shape = Shape::new(query, kv, dim, dtype);
+            cases.push(
+                shape.case(Case::new(format!("attention {query}/{kv} of {dim} {dtype:?}")).at(0..37), None),
+            );
+        }
+        let capped = Shape { soft_cap: Some(2.0), window: Some(7), ..Shape::new(2, 1, 64, dtype) };
+        cases.push(capped.case(Case::new(format!("attention soft cap, window {dtype:?}")).at(0..37), None));
+        let mut ragged = Case::new(format!("attention of three sequences {dtype:?}"));
+        ragged.sequence(0..19, None);
+        ragged.sequence(0..1, None);
+        ragged.sequence(0..33, window(9, 3));
+        cases.push(Shape::new(3, 1, 64, dtype).case(ragged, None));
+    }
+    cases
+}
+
+/// Operands that do not fit, for every backend to refuse, over one case that holds them.
+pub fn refused() -> (Case, Vec<Op>) {
+    let mut case = Case::new("refused").at(0..5);
+    let gain = case.vector(vec![1.0; 16]);
+    let norm = RmsNorm { weight: gain, eps: 1e-6 };
+    let [a, b] = [(); 2].map(|()| case.input(&[1.0; 5 * 16], 16));
+    let narrow = case.input(&[1.0; 5 * 8], 8);
+    case.results = vec![a, narrow];
+    let square = case.matrix(Numbers(1).matrix([16, 16], Bits::Eight, 16, false));
+    let shifted = Place { offset: a.offset + 64, ..a };
+    let far = Place { offset: case.bytes(), ..a };
+    let more = Place { rows: Rows::Fixed(6), ..a };
+    let heads = Heads { query: 2, kv: 1, dim: 8 };
+    let append =
+        KvAppend { q: a, k: narrow, v: narrow, layer: 0, heads, q_norm: None, k_norm: None, rope: None };
+    let rope = Rope { angles: b, pairing: RopePairing::Halves };
+    let attention = Attention { dst: b, q: a, layer: 0, heads, scale: 1.0, window: None, soft_cap: None };
+    let write = Epilogue::Write(Write::Store);
+    let product = Product { dst: b, matrix: square, bias: None, epilogue: write };
+    let matmul = |product| Op::Matmul(Matmul { src: a, norm: None, products: vec![product] });
+    let gate = Epilogue::Gated { up: square, activation: Activation::Silu };
+    let none = MatrixId(9);
+    let ops = vec![
+        Op::Norm { dst: narrow, src: a, norm, write: Write::Store },
+        Op::Norm { dst: a, src: b, norm: RmsNorm { weight: VectorId(9), eps: 0.0 }, write: Write::Store },
+        Op::Norm { dst: shifted, src: a, norm, write: Write::Store },
+        Op::Norm { dst: a, src: a, norm, write: Write::Add },
+        Op::Norm { dst: far, src: a, norm, write: Write::Store },
+        Op::Unary { dst: narrow, src: a, f: UnaryFn::Scale(2.0) },
+        Op::Unary { dst: far, src: a, f: UnaryFn::Scale(2.0) },
+        Op::Unary { dst: shifted, src: a, f: UnaryFn::Scale(2.0) },
+        Op::Unary { dst: more, src: b, f: UnaryFn::Scale(2.0) },
+        Op::Binary { dst: a, a: b, b: narrow, f: BinaryFn::Add },
+        Op::Binary { dst: shifted, a, b, f: BinaryFn::Add },
+        Op::Softmax { dst: narrow, src: a },
+        Op::Transpose { dst: a, src: b },
+        Op::Embed { dst: narrow, table: square, scale: 1.0 },
+        Op::Embed { dst: a, table: none, scale: 1.0 },
+        Op::GatherOutputs { dst: narrow, src: a },
+        Op::RopeAngles(RopeAngles { dst: a, inv_freq: [1.0].into(), magnitude: 1.0 }),
+        Op::Rope { x: narrow, head_dim: 8, rope },
+        Op::KvAppend(KvAppend { k: a, ..append.clone() }),
+        Op::KvAppend(append.clone()),
+        Op::KvAppend(KvAppend { layer: 1, v: b, ..append }),
+        Op::Attention(Attention { dst: a, ..attention.clone() }),
+        Op::Attention(Attention { layer: 1, ..attention.clone() }),
+        Op::Attention(Attention { soft_cap: Some(0.0), ..attention.clone() }),
+        Op::Attention(Attention { heads: Heads { query: 4, ..heads }, ..attention }),
+        matmul(Product { dst: narrow, ..product }),
+        matmul(Product { dst: a, ..product }),
+        matmul(Product { matrix: none, ..product }),
+        matmul(Product { bias: Some(gain), epilogue: gate, ..product }),
+        Op::Matmul(Matmul { src: a, norm: None, products: vec![] }),
+        Op::Matmul(Matmul { src: a, norm: None, products: vec![product, product] }),
+    ];
+    (case, ops)
+}
