@@ -1,117 +1,101 @@
-//! Matrix products of the CPU backend at the shapes of SmolLM2-135M, Gemma-3-270m and a 1 B model:
-//! one token (bound by memory) and 256 (bound by the dot product units).
+//! Matrix products of the CPU backend: one token (bound by memory), 8, and a chunk of 256 (bound
+//! by the dot product units), on every instruction set, with one thread and with two.
 //!
-//! Each answer is asserted before it is timed. Beside criterion's times a line gives GB/s of
-//! weights and giga multiply-adds a second.
-//! Name a benchmark that does not exist to get these lines alone.
+//! Each answer is asserted against f64 before it is timed.
 
 use std::num::NonZeroUsize;
-use std::time::{Duration, Instant};
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use half::f16;
-use ottava::TokenId;
+use criterion::{Criterion, criterion_group, criterion_main};
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
 use ottava::backend::{
-    Backend, Epilogue, Frame, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Precision, Product, Rows,
-    StepInput, StepLimits, Weights, Write,
+    Backend, Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, Weights, Write,
 };
-use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
+use ottava::quant::{QuantMatrix, WeightMatrix};
 
-/// A named matrix: rows, columns, bits, group, mins.
-type Shape = (&'static str, usize, usize, Bits, usize, bool);
+mod support;
+use support::machine::{Layout, Machine, Room};
+use support::random::{Codes, Random};
+use support::timing::{Bench, Work, time};
+use support::{brief, step};
 
-const SHAPES: [Shape; 7] = [
-    ("smollm2 qkv q4_1", 960, 576, Bits::Four, 32, true),
-    ("smollm2 down q4_1", 576, 1536, Bits::Four, 32, true),
-    ("smollm2 head q8_0", 49152, 576, Bits::Eight, 32, false),
-    ("gemma3 up q4_k", 2048, 640, Bits::Four, 32, true),
-    ("gemma3 down q6_k", 640, 2048, Bits::Eight, 16, false),
-    ("1b up q8_0", 8192, 2048, Bits::Eight, 32, false),
-    ("1b up q4_0", 8192, 2048, Bits::Four, 32, false),
+/// A matrix of a model: its name, rows, columns, and how they are kept.
+type Shape = (&'static str, usize, usize, Codes);
+
+const SHAPES: [Shape; 8] = [
+    ("smollm2 qkv q4_1", 960, 576, Codes::Q4_1),
+    ("smollm2 down q4_1", 576, 1536, Codes::Q4_1),
+    ("smollm2 head q8_0", 49152, 576, Codes::Q8_0),
+    ("gemma3 up q4_k", 2048, 640, Codes::Q4_1),
+    ("gemma3 down q6_k", 640, 2048, Codes::Q6_K),
+    ("8b up q4_0", 14336, 4096, Codes::Q4_0),
+    ("8b up q8_0", 14336, 4096, Codes::Q8_0),
+    ("8b down q4_k", 4096, 14336, Codes::Q4_1),
 ];
+/// Copies of a matrix take so much together: decode reads from memory and not from a cache.
+const WEIGHT_BYTES: usize = 96 << 20;
 
-struct Random(u64);
+#[derive(Clone, Copy)]
+struct Setup {
+    isa: Isa,
+    threads: usize,
+    tokens: usize,
+}
 
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as u32
+impl Setup {
+    fn cpu(&self) -> Cpu {
+        let threads = NonZeroUsize::new(self.threads);
+        let options = CpuOptions { threads, isa: Some(self.isa), compute: Compute::Int8 };
+        Cpu::new(&options).expect("an available instruction set")
     }
 
-    fn unit(&mut self) -> f32 {
-        self.next() as f32 / (1u32 << 30) as f32 - 1.0
+    fn copies(&self, bytes: usize) -> usize {
+        match (self.tokens, brief()) {
+            (9.., _) => 1,
+            (_, true) => 2,
+            (_, false) => WEIGHT_BYTES / bytes + 1,
+        }
     }
 }
 
-fn matrix((_, rows, cols, bits, group, mins): Shape) -> QuantMatrix {
-    let mut random = Random(7);
-    let count = rows * cols.div_ceil(group);
-    let codes = (0..rows * code_bytes_per_row(bits, cols)).map(|_| random.next() as u8).collect();
-    let scales = (0..count).map(|_| f16::from_f32(random.unit() * 0.02)).collect();
-    let minimums = (0..count).map(|_| f16::from_f32(random.unit() * 0.1)).collect();
-    let mins = mins.then_some(minimums);
-    QuantMatrix::new(QuantParts { rows, cols, bits, group, codes, scales, mins }).expect("a valid shape")
-}
-
-/// One product, ready to run.
+/// Products of one source with copies of a matrix, ready to run.
 struct Case {
-    cpu: Cpu,
-    weights: Weights<Cpu>,
-    arena: <Cpu as Backend>::Arena,
-    kv: <Cpu as Backend>::KvPool,
-    step: StepInput,
+    machine: Machine,
     ops: Vec<Op>,
     dst: Place,
     x: Vec<f32>,
 }
 
 impl Case {
-    /// Copies of the matrix, so that decode reads from memory and not from a cache.
-    fn new(source: &QuantMatrix, options: &CpuOptions, tokens: usize, copies: usize) -> Case {
-        let cpu = Cpu::new(options).expect("an available instruction set");
-        let (rows, cols) = (source.rows(), source.cols());
-        let matrices = (0..copies).map(|_| cpu.prepare(WeightMatrix::Quant(source.clone())).expect("memory"));
-        let weights = Weights { matrices: matrices.collect(), vectors: vec![] };
-        let place = |offset, cols| Place { offset, rows: Rows::Tokens, cols, precision: Precision::F32 };
-        let src = place(0, cols);
-        let stride = (tokens * rows * 4).next_multiple_of(64);
-        let dst = place((tokens * cols * 4).next_multiple_of(64), rows);
-        let product = |copy: usize| Product {
-            dst: place(dst.offset + copy * stride, rows),
-            matrix: MatrixId(copy as u32),
-            bias: None,
-            epilogue: Epilogue::Write(Write::Store),
+    fn new(source: &QuantMatrix, setup: Setup) -> Case {
+        let cpu = setup.cpu();
+        let copies = setup.copies(source.bytes());
+        let prepare = |_| cpu.prepare(WeightMatrix::Quant(source.clone())).expect("memory");
+        let weights = Weights { matrices: (0..copies).map(prepare).collect(), vectors: vec![] };
+        let mut layout = Layout::new(setup.tokens);
+        let src = layout.place(source.cols());
+        let dst: Vec<Place> = (0..copies).map(|_| layout.place(source.rows())).collect();
+        let op = |(copy, &dst): (usize, &Place)| {
+            let (matrix, epilogue) = (MatrixId(copy as u32), Epilogue::Write(Write::Store));
+            let products = vec![Product { dst, matrix, bias: None, epilogue }];
+            Op::Matmul(Matmul { src, norm: None, products })
         };
-        let op = |copy| Op::Matmul(Matmul { src, norm: None, products: vec![product(copy)] });
-        let ops: Vec<Op> = (0..copies).map(op).collect();
-        let limits = StepLimits { tokens_max: tokens, outputs_max: 1 };
-        let mut arena = cpu.arena(dst.offset + copies * stride, &ops, limits).expect("memory");
-        let mut random = Random(9);
-        let x: Vec<f32> = (0..tokens * cols).map(|_| random.unit()).collect();
-        cpu.write(&mut arena, &src, &x).expect("a place in the arena");
+        let ops: Vec<Op> = dst.iter().enumerate().map(op).collect();
         // The operation needs no keys and values; a frame does.
-        let layout = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: KvDtype::F16 };
-        let kv = cpu.kv_pool(layout, 1).expect("memory");
-        let step = StepInput { tokens: vec![TokenId(0); tokens], ..StepInput::default() };
-        Case { cpu, weights, arena, kv, step, ops, dst, x }
+        let kv = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: KvDtype::F16 };
+        let room = Room { layout, kv, pages: 1, ops: &ops };
+        let mut machine = Machine::new(cpu, weights, step(0..setup.tokens, 1), room);
+        let x = Random(9).values(setup.tokens * source.cols());
+        machine.write(&src, &x);
+        Case { machine, dst: dst[copies - 1], ops, x }
     }
 
-    fn run(&mut self) {
-        let Case { cpu, weights, arena, kv, step, ops, .. } = self;
-        for op in ops {
-            cpu.execute(op, &mut Frame { weights, arena, kv, step }).expect("a valid operation");
-        }
-    }
-
-    /// Every 97th element against f64, within the rounding of the activations.
+    /// A thousand elements against f64, within the rounding of the activations.
     fn assert_answer(&mut self, source: &QuantMatrix) {
-        self.run();
+        self.machine.run(&self.ops);
         let (rows, cols) = (source.rows(), source.cols());
-        let mut out = vec![0.0; self.step.tokens.len() * rows];
-        self.cpu.read(&self.arena, &self.dst, 0, &mut out).expect("a place in the arena");
+        let out = self.machine.read(&self.dst);
         let mut weights = vec![0.0; cols];
-        for (i, found) in out.iter().enumerate().step_by(97) {
+        for (i, found) in out.iter().enumerate().step_by((out.len() / 1024) | 1) {
             source.dequantize_row(i % rows, &mut weights);
             let x = &self.x[i / rows * cols..][..cols];
             let terms = x.iter().zip(&weights).map(|(x, w)| f64::from(*x) * f64::from(*w));
@@ -119,66 +103,36 @@ impl Case {
             assert!((f64::from(*found) - exact).abs() <= 0.004 * size + 1e-4, "{found} for {exact} at {i}");
         }
     }
-
-    /// The fastest of many runs: other processes only ever add.
-    fn best(&mut self, budget: Duration) -> f64 {
-        let (start, mut best) = (Instant::now(), f64::INFINITY);
-        while start.elapsed() < budget {
-            let begin = Instant::now();
-            self.run();
-            best = best.min(begin.elapsed().as_secs_f64());
-        }
-        best
-    }
 }
 
 fn benches(criterion: &mut Criterion) {
+    let tokens: &[usize] = if brief() { &[1, 17] } else { &[1, 8, 256] };
     for shape in SHAPES {
-        let source = matrix(shape);
+        let source = Random(7).matrix(shape.1, shape.2, shape.3);
         for isa in Isa::available() {
             for threads in [1, 2] {
-                for tokens in [1, 8, 256] {
-                    case(criterion, shape, &source, isa, threads, tokens);
+                for &tokens in tokens {
+                    bench(criterion, shape.0, &source, Setup { isa, threads, tokens });
                 }
             }
         }
     }
 }
 
-fn case(
-    criterion: &mut Criterion,
-    shape: Shape,
-    source: &QuantMatrix,
-    isa: Isa,
-    threads: usize,
-    tokens: usize,
-) {
-    if isa == Isa::Portable && threads * tokens > 1 {
+fn bench(criterion: &mut Criterion, shape: &str, source: &QuantMatrix, setup: Setup) {
+    let Setup { isa, threads, tokens } = setup;
+    let skipped = if brief() { threads == 1 } else { isa == Isa::Portable && threads * tokens > 1 };
+    if skipped {
         return;
     }
-    let threads = NonZeroUsize::new(threads);
-    let options = CpuOptions { threads, isa: Some(isa), compute: Compute::Int8 };
-    let bytes = source.bytes();
-    let copies = if tokens > 8 { 1 } else { (96 << 20) / bytes + 1 };
-    let mut case = Case::new(source, &options, tokens, copies);
-    case.assert_answer(source);
-    let seconds = case.best(Duration::from_millis(300)) / copies as f64;
-    let (gigabytes, gigamacs) = (bytes as f64 / 1e9, (source.rows() * source.cols() * tokens) as f64 / 1e9);
-    let name = format!("{}/{isa}/{}t/m{tokens}", shape.0, options.threads.map_or(0, NonZeroUsize::get));
-    println!(
-        "{name:44} {:8.1} us {:6.1} GB/s {:7.1} GMAC/s",
-        seconds * 1e6,
-        gigabytes / seconds,
-        gigamacs / seconds
-    );
-    let mut group = criterion.benchmark_group("matmul");
-    group.throughput(Throughput::Bytes((bytes * copies) as u64));
-    group
-        .sample_size(10)
-        .warm_up_time(Duration::from_millis(100))
-        .measurement_time(Duration::from_millis(300));
-    group.bench_function(&name, |bencher| bencher.iter(|| case.run()));
-    group.finish();
+    let work = Work { bytes: source.bytes(), macs: source.rows() * source.cols() * tokens };
+    let name = format!("{shape}/{isa}/{threads}t/m{tokens}");
+    let bench = Bench { group: "matmul", name: &name, work, operations: setup.copies(source.bytes()) };
+    time(criterion, &bench, || {
+        let mut case = Case::new(source, setup);
+        case.assert_answer(source);
+        move || case.machine.run(&case.ops)
+    });
 }
 
 criterion_group!(matmul, benches);

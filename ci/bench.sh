@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every bench once, briefly: they check their answers before they time anything.
+# A short part of every bench: the answers are asserted, the times mean little.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo bench --all-features --bench cpu_matmul -- --test
+cargo bench --all-features \
+    --bench cpu_matmul --bench cpu_attention --bench cpu_ops --bench model -- --test

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Format, clippy and rustdoc, with warnings as errors.
+# Format, clippy and rustdoc, with warnings as errors; the fuzz targets too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fmt --check
+cargo fmt --check --manifest-path fuzz/Cargo.toml
 cargo clippy --all-features --all-targets -- -D warnings
-cargo clippy --no-default-features --lib -- -D warnings
+cargo clippy --no-default-features --all-targets -- -D warnings
+# Nothing is linked, so the fuzzer's own C++ need not be compiled.
+CUSTOM_LIBFUZZER_PATH=$PWD/target/libfuzzer.a cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps

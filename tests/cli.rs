@@ -2,7 +2,12 @@
 
 #![cfg(feature = "cli")]
 
+mod tiny;
+
+use std::path::Path;
 use std::process::{Command, Output};
+
+use serde_json::Value;
 
 fn ottava(arguments: &[&str]) -> Output {
     let folder = std::env::temp_dir();
@@ -20,6 +25,7 @@ fn fails(arguments: &[&str], code: i32, words: &[&str]) {
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
     assert!(output.stdout.is_empty(), "{arguments:?}: nothing belongs on stdout");
+    assert!(!error.contains("panicked") && !error.contains("RUST_BACKTRACE"), "{arguments:?}: {error}");
     for word in words {
         assert!(error.contains(word), "{arguments:?}: expected {word:?} in {error:?}");
     }
@@ -66,6 +72,146 @@ fn help_version_and_list_go_to_stdout() {
         assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{arguments:?}");
     }
     let list = ottava(&["list", "--json"]);
-    let json: serde_json::Value = serde_json::from_slice(&list.stdout).expect("list --json prints JSON");
+    let json: Value = serde_json::from_slice(&list.stdout).expect("list --json prints JSON");
     assert_eq!(json["models"][0]["cached"], false);
+}
+
+/// A folder with `tiny.gguf`, a llama with a chat template; it lives as long as this does.
+fn tiny_model() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, tiny::llama().unwrap()).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (folder, path)
+}
+
+/// The one JSON object that a command on the tiny model prints, and nothing else.
+fn json(model: &str, arguments: &[&str]) -> Value {
+    let output = ottava(&[arguments, &["--model", model, "--json"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && error.is_empty(), "{arguments:?}: {error}");
+    let json: Value = serde_json::from_slice(&output.stdout).expect("stdout is one JSON value");
+    assert!(json.is_object(), "{arguments:?}: {json}");
+    json
+}
+
+fn ids(value: &Value) -> Vec<u64> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
+}
+
+fn positive(value: &Value) -> bool {
+    value.as_f64().is_some_and(|number| number > 0.0)
+}
+
+#[test]
+fn run_answers_as_json_and_as_text() {
+    let (_folder, model) = tiny_model();
+    let asked = ["run", "the den", "--raw", "-n", "7", "--temp", "0"];
+    let answer = json(&model, &asked);
+    let (prompt, tokens) = (ids(&answer["prompt_ids"]), ids(&answer["token_ids"]));
+    assert_eq!(answer["model"], "tiny llama");
+    assert!(!prompt.is_empty() && !tokens.is_empty() && tokens.len() <= 7);
+    assert!(["length", "eos"].contains(&answer["finish_reason"].as_str().unwrap()), "{answer}");
+    assert!(answer["seed"].is_u64());
+    let usage = &answer["usage"];
+    assert_eq!(usage["prompt_tokens"], prompt.len());
+    assert_eq!((&usage["cached_tokens"], &usage["completion_tokens"]), (&0.into(), &tokens.len().into()));
+    assert_eq!(usage["total_tokens"], prompt.len() + tokens.len());
+    for key in
+        ["load_s", "first_token_s", "prefill_s", "decode_s", "prefill_tokens_per_s", "decode_tokens_per_s"]
+    {
+        assert!(answer["timings"][key].as_f64().is_some_and(|value| value >= 0.0), "{key}: {answer}");
+    }
+    for key in ["weight_bytes", "arena_bytes", "kv_pool_bytes", "kv_bytes_max"] {
+        assert!(positive(&answer["memory"][key]), "{key}: {answer}");
+    }
+    let text = ottava(&[&asked[..], &["--model", &model]].concat());
+    assert!(text.status.success() && text.stderr.is_empty());
+    assert_eq!(String::from_utf8(text.stdout).unwrap(), format!("{}\n", answer["text"].as_str().unwrap()));
+    let chat = json(&model, &["run", "the den", "-n", "3", "--seed", "5"]);
+    assert!(ids(&chat["prompt_ids"]).len() > prompt.len() && chat["seed"] == 5, "the template adds its own");
+}
+
+#[test]
+fn score_gives_ids_likelihoods_and_the_best() {
+    let (_folder, model) = tiny_model();
+    let scores = json(&model, &["score", "--ids", "5,9,70,256", "--top", "3"]);
+    assert_eq!(ids(&scores["ids"]), [5, 9, 70, 256]);
+    let nll = scores["nll"].as_array().unwrap();
+    assert!(nll.len() == 3 && nll.iter().all(positive), "one for each id after the first: {scores}");
+    let top = scores["top"].as_array().unwrap();
+    assert_eq!(top.len(), 4);
+    for best in top {
+        let best: Vec<(u64, f64)> = serde_json::from_value(best.clone()).unwrap();
+        assert!(best.len() == 3 && best.windows(2).all(|pair| pair[0].1 >= pair[1].1), "{best:?}");
+    }
+    assert_eq!(json(&model, &["score", "the den"])["top"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn tokenize_and_inspect_tell_what_is_in_the_file() {
+    let (_folder, model) = tiny_model();
+    let tokens = json(&model, &["tokenize", "the den"]);
+    let pieces: Vec<&str> = tokens["pieces"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert_eq!(pieces, ["the", "\u{120}", "d", "e", "n"]);
+    assert_eq!(ids(&tokens["ids"]).len(), 5);
+    let file = json(&model, &["inspect"]);
+    assert_eq!(file["metadata"]["general.architecture"], "llama");
+    assert_eq!(file["cannot_run"], Value::Null);
+    assert!(positive(&file["memory"]["kv_bytes"]) && positive(&file["memory"]["weight_bytes"]), "{file}");
+    assert!(file["tensors"].as_array().unwrap().iter().any(|tensor| tensor["name"] == "output.weight"));
+    let text = ottava(&["inspect", "--model", &model]);
+    assert!(text.status.success() && String::from_utf8(text.stdout).unwrap().contains("tensors:"));
+}
+
+#[test]
+fn bench_and_perplexity_measure() {
+    let (folder, model) = tiny_model();
+    let bench = json(&model, &["bench", "-p", "16", "-n", "4", "-r", "1"]);
+    let results = bench["results"].as_array().unwrap();
+    let tests: Vec<&str> = results.iter().filter_map(|result| result["test"].as_str()).collect();
+    assert_eq!(tests, ["pp16", "tg4"]);
+    for result in results {
+        assert!(positive(&result["tokens_per_s"]) && result["spread"] == 0.0, "{result}");
+    }
+    assert_eq!(results[0]["bandwidth_percent"], Value::Null, "prefill is not bound by memory");
+    assert!(positive(&results[1]["bandwidth_percent"]) && positive(&bench["read_bandwidth_bytes_per_s"]));
+    let text = folder.path().join("text");
+    std::fs::write(&text, "the anthem rings in the den of a hero ".repeat(4)).unwrap();
+    let found = json(&model, &["perplexity", text.to_str().unwrap(), "-c", "16", "--chunks", "3"]);
+    assert_eq!((&found["chunks"], &found["chunk_tokens"]), (&3.into(), &16.into()));
+    assert_eq!(found["tokens_scored"], 3 * 7);
+    assert!(positive(&found["perplexity"]) && positive(&found["nll_mean"]), "{found}");
+    assert!(found["perplexity"].as_f64().unwrap() > 1.0 && positive(&found["standard_error"]));
+}
+
+#[test]
+fn what_the_tiny_model_cannot_do_is_one_line() {
+    let (folder, model) = tiny_model();
+    let model = model.as_str();
+    fails(&["score", "--ids", "5,99999", "--model", model], 1, &["token 1 is 99999"]);
+    fails(&["run", "x", "--model", model, "-n", "0"], 1, &["max_tokens"]);
+    fails(&["run", "x", "--model", model, "--temp=-1"], 1, &["temperature"]);
+    fails(&["run", "x", "--model", model, "--top-p", "7"], 1, &["top_p"]);
+    fails(&["run", "x", "--model", model, "--kv-budget", "0"], 1, &["KV budget"]);
+    fails(&["run", "the den ".repeat(90).as_str(), "--model", model], 1, &["context"]);
+    fails(&["perplexity", "no-such-text", "--model", model], 1, &["no-such-text"]);
+    let cut = folder.path().join("cut.gguf");
+    let bytes = std::fs::read(model).unwrap();
+    for len in [3, 100, bytes.len() / 2, bytes.len() - 1] {
+        std::fs::write(&cut, &bytes[..len]).unwrap();
+        broken(&cut);
+    }
+    let mut huge = bytes;
+    huge[8..16].fill(0xff);
+    std::fs::write(&cut, huge).unwrap();
+    broken(&cut);
+}
+
+/// Every command that reads a model names the broken file.
+fn broken(model: &Path) {
+    let model = model.to_str().unwrap();
+    for command in [&["run", "x"][..], &["tokenize", "x"], &["score", "x"], &["inspect"], &["bench"]] {
+        fails(&[command, &["--model", model]].concat(), 1, &["cut.gguf"]);
+    }
 }

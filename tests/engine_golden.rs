@@ -2,6 +2,8 @@
 //!
 //! `real_models` finds the models; without them the tests say that they were skipped.
 
+#![cfg(feature = "text")]
+
 mod real_models;
 
 use ottava::engine::{Event, FinishReason};

@@ -1,6 +1,8 @@
 //! Every family end to end: tiny models with random weights, against logits from an independent
 //! implementation in f64 (numpy; it read the very files that these functions make).
 
+mod tiny;
+
 use ottava::TokenId;
 use ottava::backend::{
     KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, Reference, StepInput, StepLimits, StepSequence,
@@ -9,30 +11,14 @@ use ottava::model::{Decoder, LoadOptions, Model, ModelConfig, ModelError};
 use ottava::quant::QuantFormat;
 use ottava::weights::{GgufWriter, ModelFile, TensorType};
 
-type Outcome = Result<(), Box<dyn std::error::Error>>;
+use tiny::{EMBEDDING, Maker, Outcome, Tiny, file, file_with};
 
 const VOCAB: usize = 16;
 const TOKENS: [u32; 10] = [1, 7, 3, 15, 0, 4, 4, 9, 12, 2];
 
-/// What a tiny model has.
-#[derive(Clone, Copy)]
-struct Tiny {
-    family: &'static str,
-    layers: usize,
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
-    rope_dims: usize,
-    tied: bool,
-    window: u32,
-    dtype: TensorType,
-}
-
-const EMBEDDING: usize = 32;
-const FEED_FORWARD: usize = 48;
-
 const TINY: [Tiny; 5] = [
     Tiny {
+        vocab: VOCAB,
         family: "llama",
         layers: 2,
         heads: 4,
@@ -44,6 +30,7 @@ const TINY: [Tiny; 5] = [
         dtype: TensorType::F32,
     },
     Tiny {
+        vocab: VOCAB,
         family: "llama",
         layers: 1,
         heads: 2,
@@ -55,6 +42,7 @@ const TINY: [Tiny; 5] = [
         dtype: TensorType::F16,
     },
     Tiny {
+        vocab: VOCAB,
         family: "qwen2",
         layers: 2,
         heads: 4,
@@ -66,6 +54,7 @@ const TINY: [Tiny; 5] = [
         dtype: TensorType::F32,
     },
     Tiny {
+        vocab: VOCAB,
         family: "qwen3",
         layers: 2,
         heads: 4,
@@ -77,6 +66,7 @@ const TINY: [Tiny; 5] = [
         dtype: TensorType::F32,
     },
     Tiny {
+        vocab: VOCAB,
         family: "gemma3",
         layers: 7,
         heads: 2,
@@ -112,116 +102,6 @@ const EXPECTED: [[f32; VOCAB]; 5] = [
         1.06935, 0.51006, -0.20349, -1.55254, -0.28828, -1.26416,
     ],
 ];
-
-/// SplitMix64 (Steele et al. 2014): the same weights on every machine.
-struct Random(u64);
-
-impl Random {
-    fn unit(&mut self) -> f32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z >> 40) as f32 / (1 << 24) as f32 - 0.5
-    }
-}
-
-struct Maker {
-    writer: GgufWriter,
-    random: Random,
-    dtype: TensorType,
-}
-
-impl Maker {
-    /// Random values around 0, as large as keeps a product's variance near that of its source.
-    fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Outcome {
-        let scale = 3.0 / (cols as f32).sqrt();
-        let values = (0..rows * cols).map(|_| half::f16::from_f32(scale * self.random.unit()));
-        let bytes: Vec<u8> = match self.dtype {
-            TensorType::F16 => values.flat_map(|value| value.to_le_bytes()).collect(),
-            _ => values.flat_map(|value| value.to_f32().to_le_bytes()).collect(),
-        };
-        self.writer.tensor(name, self.dtype, &[cols as u64, rows as u64], bytes)?;
-        Ok(())
-    }
-
-    fn vector(&mut self, name: &str, len: usize, around: f32) -> Outcome {
-        let values: Vec<f32> = (0..len).map(|_| around + self.random.unit()).collect();
-        self.writer.vector(name, &values)?;
-        Ok(())
-    }
-
-    fn layer(&mut self, tiny: &Tiny, layer: usize) -> Outcome {
-        let name = |part: &str| format!("blk.{layer}.{part}");
-        let (query, kv) = (tiny.heads * tiny.head_dim, tiny.kv_heads * tiny.head_dim);
-        self.vector(&name("attn_norm.weight"), EMBEDDING, 1.0)?;
-        for (part, rows) in [("attn_q", query), ("attn_k", kv), ("attn_v", kv)] {
-            self.matrix(&name(&format!("{part}.weight")), rows, EMBEDDING)?;
-            if tiny.family == "qwen2" {
-                self.vector(&name(&format!("{part}.bias")), rows, 0.0)?;
-            }
-        }
-        if matches!(tiny.family, "qwen3" | "gemma3") {
-            self.vector(&name("attn_q_norm.weight"), tiny.head_dim, 1.0)?;
-            self.vector(&name("attn_k_norm.weight"), tiny.head_dim, 1.0)?;
-        }
-        self.matrix(&name("attn_output.weight"), EMBEDDING, query)?;
-        if tiny.family == "gemma3" {
-            self.vector(&name("post_attention_norm.weight"), EMBEDDING, 1.0)?;
-            self.vector(&name("post_ffw_norm.weight"), EMBEDDING, 1.0)?;
-        }
-        self.vector(&name("ffn_norm.weight"), EMBEDDING, 1.0)?;
-        self.matrix(&name("ffn_gate.weight"), FEED_FORWARD, EMBEDDING)?;
-        self.matrix(&name("ffn_up.weight"), FEED_FORWARD, EMBEDDING)?;
-        self.matrix(&name("ffn_down.weight"), EMBEDDING, FEED_FORWARD)
-    }
-}
-
-/// Metadata of a tiny model; `change` may replace entries.
-fn metadata(tiny: &Tiny, writer: &mut GgufWriter, change: &[(&str, u32)]) {
-    writer.metadata("general.architecture", tiny.family);
-    let counts = [
-        ("block_count", tiny.layers),
-        ("context_length", 256),
-        ("embedding_length", EMBEDDING),
-        ("feed_forward_length", FEED_FORWARD),
-        ("attention.head_count", tiny.heads),
-        ("attention.head_count_kv", tiny.kv_heads),
-        ("attention.key_length", tiny.head_dim),
-        ("attention.value_length", tiny.head_dim),
-        ("attention.sliding_window", tiny.window as usize),
-        ("rope.dimension_count", tiny.rope_dims),
-    ];
-    for (key, value) in counts {
-        let changed = change.iter().find(|(other, _)| *other == key).map(|&(_, value)| value);
-        writer.metadata(&format!("{}.{key}", tiny.family), changed.unwrap_or(value as u32));
-    }
-    writer.metadata(&format!("{}.attention.layer_norm_rms_epsilon", tiny.family), 1e-5_f32);
-    writer.metadata(&format!("{}.rope.freq_base", tiny.family), 5000.0_f32);
-}
-
-/// The file of a tiny model.
-fn file(tiny: &Tiny, change: &[(&str, u32)]) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-    file_with(tiny, change, |_| Ok(()))
-}
-
-/// The file of a tiny model with what `add` adds.
-fn file_with(
-    tiny: &Tiny,
-    change: &[(&str, u32)],
-    add: impl Fn(&mut GgufWriter) -> Outcome,
-) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-    let mut maker = Maker { writer: GgufWriter::new(), random: Random(42), dtype: tiny.dtype };
-    metadata(tiny, &mut maker.writer, change);
-    maker.matrix("token_embd.weight", VOCAB, EMBEDDING)?;
-    (0..tiny.layers).try_for_each(|layer| maker.layer(tiny, layer))?;
-    maker.vector("output_norm.weight", EMBEDDING, 1.0)?;
-    if !tiny.tied {
-        maker.matrix("output.weight", VOCAB, EMBEDDING)?;
-    }
-    add(&mut maker.writer)?;
-    Ok(maker.writer.to_bytes())
-}
 
 fn open(tiny: &Tiny, change: &[(&str, u32)]) -> Result<ModelFile, Box<dyn std::error::Error>> {
     Ok(ModelFile::from_bytes("tiny.gguf", file(tiny, change)?)?)
@@ -325,8 +205,8 @@ fn absurd_hyperparameters_are_refused_by_name() -> Outcome {
 
 /// The refusal of a file that says it is `told` and has the layers of `made`.
 fn disguised(told: &Tiny, made: &Tiny) -> Result<String, Box<dyn std::error::Error>> {
-    let mut maker = Maker { writer: GgufWriter::new(), random: Random(42), dtype: TensorType::F32 };
-    metadata(told, &mut maker.writer, &[]);
+    let mut maker = Maker::new(TensorType::F32);
+    maker.metadata(told, &[]);
     maker.matrix("token_embd.weight", VOCAB, EMBEDDING)?;
     (0..told.layers).try_for_each(|layer| maker.layer(made, layer))?;
     maker.vector("output_norm.weight", EMBEDDING, 1.0)?;

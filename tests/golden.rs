@@ -209,12 +209,13 @@ fn gemma3_on_every_instruction_set() {
     }
 }
 
-/// Short enough for an emulator.
+/// Short enough for an emulator: f32 on the best instruction set, int8 on all that have one. Portable
+/// code is the same everywhere, and the other tests have it.
 #[test]
-fn smollm2_first_case_on_every_instruction_set() {
+fn smollm2_first_case_on_vector_instruction_sets() {
     let cases = cases("smollm2");
-    for isa in Isa::available() {
-        check_cases("smollm2", isa, &MODES[..1], &cases[..1]);
+    check_cases("smollm2", Isa::detect(), &MODES[..1], &cases[..1]);
+    for isa in Isa::available().into_iter().filter(|&isa| isa != Isa::Portable) {
         check_cases("smollm2", isa, &MODES[2..3], &cases[..1]);
     }
 }

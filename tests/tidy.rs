@@ -19,10 +19,7 @@ const LINES_MAX: usize = 700;
 /// Code lines that a source file has at most: no blank lines, comments or tests.
 const CODE_LINES_MAX: usize = 300;
 /// Files that are over a limit, with what they have now: these numbers only go down.
-const OVERSIZED: &[(&str, Size)] = &[
-    ("src/backend/cpu/attention.rs", Size { lines: 431, code: 355 }),
-    ("src/engine/worker.rs", Size { lines: 436, code: 373 }),
-];
+const OVERSIZED: &[(&str, Size)] = &[];
 /// Where `unsafe` may be written.
 const UNSAFE_ALLOWED: &[&str] = &["src/backend/cpu/", "src/backend/cpu.rs", "src/weights/source.rs"];
 /// Where the environment may be read.
@@ -67,20 +64,16 @@ fn sources(folders: &[&str]) -> Vec<Source> {
 }
 
 fn all_sources() -> Vec<Source> {
-    sources(&["src", "tests", "benches", "examples"])
+    sources(&["src", "tests", "benches", "examples", "fuzz/fuzz_targets"])
 }
 
 fn is_test_file(path: &str) -> bool {
     path.split('/').any(|name| name == "tests" || name == "tests.rs" || name.ends_with("_tests.rs"))
 }
 
-/// A document of the root folder. While it is unwritten its checks are skipped, aloud.
-fn document(name: &str) -> Option<String> {
-    let text = std::fs::read_to_string(root().join(name)).ok();
-    if text.is_none() {
-        println!("skipped: there is no {name}");
-    }
-    text
+/// A document of the root folder.
+fn document(name: &str) -> String {
+    std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 fn tidy(problems: Vec<String>) {
@@ -177,7 +170,7 @@ fn reads_environment(rest: &str) -> bool {
 fn the_documents_name_only_paths_that_exist() {
     let mut problems = Vec::new();
     for name in ["README.md", "ARCHITECTURE.md"] {
-        let Some(text) = document(name) else { continue };
+        let text = document(name);
         let missing = named_paths(&text).into_iter().filter(|(_, path)| !root().join(path).exists());
         problems.extend(
             missing.map(|(line, path)| format!("{name}:{line}: there is no `{path}` in the repository")),
@@ -215,7 +208,7 @@ type Layers = BTreeMap<String, BTreeSet<String>>;
 
 #[test]
 fn modules_use_only_the_layers_below_them() {
-    let Some(text) = document("ARCHITECTURE.md") else { return };
+    let text = document("ARCHITECTURE.md");
     let layers = parse_layers(&text).unwrap_or_else(|problem| panic!("ARCHITECTURE.md:{problem}"));
     let sources = sources(&["src"]);
     let modules: BTreeSet<&str> = sources.iter().filter_map(|source| module_of(&source.path)).collect();

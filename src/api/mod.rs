@@ -190,7 +190,17 @@ impl Engine {
         self.handle.stats()
     }
 
-    /// Computes a prompt's keys and values and saves them to `path`.
+    /// Recounts the KV cache's books; see [`crate::engine::Handle::check_integrity`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] if the books contradict themselves, or the engine is overloaded or
+    /// has stopped.
+    pub fn check_integrity(&self) -> Result<()> {
+        Ok(self.handle.check_integrity()?)
+    }
+
+    /// Computes a prompt's keys and values and saves them to `path`. The calling thread writes the
+    /// file, so a slow disk holds up nobody else.
     ///
     /// # Errors
     /// [`crate::Error::Engine`] if the file cannot be written; as [`Engine::submit`] else.
@@ -202,7 +212,8 @@ impl Engine {
     /// does not compute them again. Gives the number of tokens.
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if the file is damaged or belongs to another model; nothing changes then.
+    /// [`crate::Error::Engine`] if the file is damaged, belongs to another model or does not fit in
+    /// the cache; nothing changes then.
     pub fn restore_prompt(&self, path: &Path) -> Result<usize> {
         Ok(self.handle.restore(path)?)
     }

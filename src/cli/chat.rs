@@ -135,7 +135,8 @@ impl Talk<'_> {
         match result {
             Ok(answer) => {
                 if output::is_interactive() {
-                    eprintln!("{}", output::stats_line(&answer.usage, &answer.timings));
+                    let memory = self.engine.stats().memory;
+                    eprintln!("{}", output::stats_line(&answer.usage, &answer.timings, &memory));
                 }
                 self.messages.push(Message::new("assistant", answer.text));
                 Ok(())

@@ -3,8 +3,8 @@
 use std::io::{IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use ottava::LoadProgress;
-use ottava::engine::{Timings, Usage};
+use ottava::engine::{MemoryStats, Timings, Usage};
+use ottava::{Bytes, LoadProgress};
 
 use super::Failure;
 
@@ -70,14 +70,19 @@ impl LoadBar {
 }
 
 /// The line under an answer.
-pub fn stats_line(usage: &Usage, timings: &Timings) -> String {
+pub fn stats_line(usage: &Usage, timings: &Timings, memory: &MemoryStats) -> String {
+    let bytes = |bytes: u64| Bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
     format!(
-        "[{} prompt tokens ({} cached), {:.0} tokens/s; {} tokens, {:.0} tokens/s; first token after {:.0} ms]",
+        "[{} prompt tokens ({} cached), {:.0} tokens/s; {} tokens, {:.0} tokens/s; first token after {:.0} ms; \
+         weights {}, keys and values {} at most, intermediates {}]",
         usage.prompt_tokens,
         usage.cached_tokens,
         timings.prefill_tokens_per_s,
         usage.completion_tokens,
         timings.decode_tokens_per_s,
         timings.first_token_s * 1e3,
+        bytes(memory.weights.bytes),
+        bytes(memory.kv_pages.bytes_max),
+        bytes(memory.arena.bytes),
     )
 }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Read};
 
 use clap::Args;
-use ottava::engine::{Event, FinishReason, Timings, Usage};
+use ottava::engine::{Event, FinishReason, MemoryStats, Timings, Usage};
 use ottava::text::Message;
 use ottava::{Engine, Request, TokenId};
 use serde_json::json;
@@ -67,7 +67,7 @@ impl Run {
         }
         output::print_line("")?;
         if output::is_interactive() {
-            eprintln!("{}", output::stats_line(&answer.usage, &answer.timings));
+            eprintln!("{}", output::stats_line(&answer.usage, &answer.timings, &engine.stats().memory));
         }
         Ok(())
     }
@@ -105,6 +105,7 @@ impl Answer {
             "seed": seed,
             "usage": usage_json(&self.usage),
             "timings": timings_json(engine, &self.timings),
+            "memory": memory_json(&engine.stats().memory),
         })
     }
 }
@@ -126,6 +127,16 @@ fn timings_json(engine: &Engine, timings: &Timings) -> serde_json::Value {
         "decode_s": timings.decode_s,
         "prefill_tokens_per_s": timings.prefill_tokens_per_s,
         "decode_tokens_per_s": timings.decode_tokens_per_s,
+    })
+}
+
+/// Bytes; what moves with the work at its most.
+fn memory_json(memory: &MemoryStats) -> serde_json::Value {
+    json!({
+        "weight_bytes": memory.weights.bytes,
+        "arena_bytes": memory.arena.bytes,
+        "kv_pool_bytes": memory.kv_pool.bytes,
+        "kv_bytes_max": memory.kv_pages.bytes_max,
     })
 }
 

@@ -120,8 +120,7 @@ struct State {
 
 impl Channel {
     pub(super) fn new(capacity: usize, inbox: Arc<Inbox>) -> Arc<Channel> {
-        let state = State { events: VecDeque::with_capacity(capacity + 1), ..State::default() };
-        Arc::new(Channel { state: Mutex::new(state), arrived: Condvar::new(), capacity, inbox })
+        Arc::new(Channel { state: Mutex::default(), arrived: Condvar::new(), capacity, inbox })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -146,11 +145,14 @@ impl Channel {
         state.ended = matches!(event, Err(_) | Ok(Event::Done { .. }));
         state.events.push_back(event);
         #[cfg(feature = "async")]
-        if let Some(waker) = state.waker.take() {
-            waker.wake();
-        }
+        let waker = state.waker.take();
         drop(state);
         self.arrived.notify_one();
+        // Without the lock: an executor may poll at once, on this very thread.
+        #[cfg(feature = "async")]
+        if let Some(waker) = waker {
+            wake(waker);
+        }
     }
 
     fn cancel(&self) {
@@ -167,6 +169,14 @@ impl Channel {
         }
         event
     }
+}
+
+/// A waker is the caller's code: its panic must not reach the engine's thread.
+#[cfg(feature = "async")]
+fn wake(waker: std::task::Waker) {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    // Whoever panics in its waker is not told anything more; the others are.
+    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
 }
 
 impl Generation {

@@ -1,17 +1,15 @@
-//! Work that is answered once: scores of given tokens, and prompts saved to and restored from
-//! files. A job takes turns with the sequences, a chunk a round.
+//! Work that is answered once: scores of given tokens, prompts to save or restore (`store` copies
+//! their pages), proofs of the books. A job takes turns with the sequences, a chunk a round.
 
-use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 
 use super::inbox::Job;
-use super::worker::{Worker, push_sequence};
+use super::step::push_sequence;
+use super::store::Exported;
+use super::worker::Worker;
 use super::{EngineError, Scores};
 use crate::{
-    kv::{
-        KvError, SeqId, SequenceSpec,
-        snapshot::{self, SnapshotHeader},
-    },
+    kv::{KvError, SeqId, SequenceSpec},
     model::Decoder,
     sample::{best_logits, log_sum_exp},
     token::TokenId,
@@ -30,16 +28,9 @@ pub(super) struct Prefill {
 #[derive(Debug)]
 enum Goal {
     /// Logits of the rows from `first` on are looked at.
-    Score {
-        first: usize,
-        top: usize,
-        scores: Scores,
-        reply: SyncSender<Result<Scores, EngineError>>,
-    },
-    Save {
-        path: PathBuf,
-        reply: SyncSender<Result<(), EngineError>>,
-    },
+    Score { first: usize, top: usize, scores: Scores, reply: SyncSender<Result<Scores, EngineError>> },
+    /// The pages are copied out at the end.
+    Save { reply: SyncSender<Result<Exported, EngineError>> },
 }
 
 impl Goal {
@@ -66,12 +57,11 @@ impl<D: Decoder> Worker<D> {
             Job::Score { ids, first, top, reply } => {
                 (ids, Goal::Score { first, top, scores: Scores::default(), reply })
             }
-            Job::Save { ids, path, reply } => (ids, Goal::Save { path, reply }),
-            Job::Restore { path, reply } => {
-                let restored = self.restore(&path);
-                // A caller that no longer listens is no concern.
-                drop(reply.send(restored));
-                return;
+            Job::Save { ids, reply } => (ids, Goal::Save { reply }),
+            // Callers that no longer listen are no concern.
+            Job::Restore { snapshot, reply } => return drop(reply.send(self.import(&snapshot))),
+            Job::Check { reply } => {
+                return drop(reply.send(self.kv.check_integrity().map_err(EngineError::from)));
             }
         };
         let spec = SequenceSpec { tokens_max: ids.len(), window: None };
@@ -126,11 +116,14 @@ impl<D: Decoder> Worker<D> {
         start..end.min(outputs_end)
     }
 
-    fn reserve_for_job(&mut self, seq: SeqId, tokens: usize) -> Result<(), EngineError> {
+    pub(super) fn reserve_for_job(&mut self, seq: SeqId, tokens: usize) -> Result<(), EngineError> {
         loop {
             match self.kv.reserve(seq, tokens) {
                 // A job's pages are its own: nothing is ever copied.
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    self.publish();
+                    return Ok(());
+                }
                 Err(KvError::OutOfPages { needed, free }) => match self.victim(None) {
                     Some(victim) => self.preempt(victim),
                     None => return Err(KvError::OutOfPages { needed, free }.into()),
@@ -164,48 +157,9 @@ impl<D: Decoder> Worker<D> {
         // A caller that no longer listens is no concern.
         match goal {
             Goal::Score { scores, reply, .. } => drop(reply.send(Ok(scores))),
-            Goal::Save { path, reply } => drop(reply.send(self.save(ids, seq, &path))),
+            Goal::Save { reply } => drop(reply.send(self.export(ids, seq))),
         }
         let released = self.kv.release(seq);
         debug_assert!(released.is_ok(), "the job's sequence is live: {released:?}");
-    }
-
-    fn save(&self, tokens: Vec<TokenId>, seq: SeqId, path: &Path) -> Result<(), EngineError> {
-        let pages = self.kv.pages(seq)?;
-        let header = SnapshotHeader {
-            fingerprint: self.decoder.fingerprint(),
-            layout: self.decoder.kv_layout(),
-            window: None,
-            tokens,
-            starts: pages.iter().map(|entry| entry.start).collect(),
-        };
-        snapshot::save(path, &header, |index, out| Ok(self.decoder.export_page(pages[index].page, out)?))?;
-        Ok(())
-    }
-
-    /// Brings a saved prompt's full pages back as a prefix that later requests find.
-    fn restore(&mut self, path: &Path) -> Result<usize, EngineError> {
-        let snapshot = snapshot::load(path, &self.decoder.fingerprint(), &self.decoder.kv_layout())?;
-        let tokens = &snapshot.header.tokens;
-        let spec = SequenceSpec { tokens_max: tokens.len(), window: None };
-        let seq = self.kv.allocate(&tokens[..1], spec)?.seq;
-        let result = self.fill(seq, &snapshot);
-        let released = if result.is_ok() { self.kv.release(seq) } else { self.kv.release_unshared(seq) };
-        debug_assert!(released.is_ok(), "the restored sequence is live: {released:?}");
-        result.map(|()| tokens.len())
-    }
-
-    fn fill(&mut self, seq: SeqId, snapshot: &snapshot::Snapshot) -> Result<(), EngineError> {
-        let tokens = &snapshot.header.tokens;
-        if let Some(id) = tokens.iter().find(|id| id.index() >= self.decoder.vocab_size()) {
-            return Err(EngineError::Step(format!("the snapshot has token {id}, which the model lacks")));
-        }
-        self.reserve_for_job(seq, tokens.len())?;
-        for (entry, bytes) in self.kv.pages(seq)?.iter().zip(snapshot.pages()) {
-            self.decoder
-                .import_page(entry.page, bytes)
-                .map_err(|error| EngineError::Step(error.to_string()))?;
-        }
-        Ok(self.kv.advance(seq, tokens)?)
     }
 }

@@ -81,6 +81,10 @@ impl TokenRequest {
         if self.stop_strings.iter().any(|text| text.is_empty() || text.len() > STOP_BYTES_MAX) {
             return invalid(format!("stop: expected texts of 1 to {STOP_BYTES_MAX} bytes"));
         }
+        let lists = [("stop", self.stop_ids.len()), ("logit_bias", self.sampling.logit_bias.len())];
+        if let Some((name, found)) = lists.into_iter().find(|&(_, len)| len > limits.vocab) {
+            return invalid(format!("{name}: expected at most {} tokens, found {found}", limits.vocab));
+        }
         if !self.stop_strings.is_empty() && self.text.is_none() {
             return invalid("stop: texts need a vocabulary".into());
         }

@@ -58,13 +58,17 @@ pub(super) fn schedule(candidates: &[Candidate], room: &Room, shares: &mut Vec<S
     let seated = candidates.iter().filter(|candidate| candidate.running && !candidate.paused).count();
     let mut places_left = room.sequences_max.saturating_sub(seated);
     for candidate in ready().filter(|candidate| !candidate.running || candidate.pending > 1) {
+        if prefill_left == 0 {
+            break;
+        }
         let mut tokens = candidate.pending.min(prefill_left);
         if tokens == candidate.pending && outputs_left == 0 {
             // Its last token would need an output: leave that one for the next step.
             tokens -= 1;
         }
         if tokens == 0 || (!candidate.running && places_left == 0) {
-            break;
+            // Younger ones that have a place go on: the place is free when they have ended.
+            continue;
         }
         shares.push(Share { index: candidate.index, tokens });
         prefill_left -= tokens;
@@ -121,6 +125,14 @@ mod tests {
         assert_eq!(plan(&[decode(0), prompt(1, 4)], room(8, 1, 8, 8)), [(0, 1), (1, 3)]);
     }
 
+    /// The older one lost its pages while its reader slept; the younger took the place. Neither
+    /// worked when the older one woke up.
+    #[test]
+    fn a_prompt_with_a_place_goes_on_behind_an_older_one_without() {
+        let halfway = Candidate { running: true, ..prompt(1, 30) };
+        assert_eq!(plan(&[prompt(0, 40), halfway, prompt(2, 5)], room(64, 8, 16, 1)), [(1, 16)]);
+    }
+
     proptest! {
         #[test]
         fn limits_hold_and_the_oldest_ready_sequence_is_served(
@@ -147,6 +159,8 @@ mod tests {
             if let Some(decode) = decode {
                 prop_assert_eq!(shares.first().map(|s| s.index), Some(decode.index));
             }
+            let with_place = candidates.iter().any(|c| c.running && !c.paused && c.pending > 0);
+            prop_assert!(!with_place || !shares.is_empty(), "who has a place is not blocked");
         }
     }
 }

@@ -67,6 +67,11 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
+    /// Bytes of its token ids.
+    pub(super) fn bytes(&self) -> usize {
+        (self.tokens.capacity() + self.request.prompt.capacity()) * size_of::<TokenId>()
+    }
+
     pub(super) fn is_paused(&self) -> bool {
         !self.channel.has_room()
     }

@@ -1,5 +1,6 @@
 //! Counters that the engine's thread writes and anyone reads.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -98,6 +99,36 @@ pub struct Stats {
     pub pages_used: u64,
     /// Pages kept only for their prefix.
     pub pages_cached: u64,
+    /// Bytes by kind.
+    pub memory: MemoryStats,
+}
+
+/// Bytes of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Bytes now.
+    pub bytes: u64,
+    /// Most bytes at any time since the start.
+    pub bytes_max: u64,
+}
+
+/// Bytes that the engine and its model keep, by kind. Weights, pool and arena are allocated when
+/// the model is loaded and do not change; the rest moves with the work. Not counted: the scratch
+/// of a backend's operations, and the vocabulary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Weights, as the backend keeps them.
+    pub weights: MemoryUse,
+    /// The arena of a step's intermediates.
+    pub arena: MemoryUse,
+    /// The pool of KV pages, whether they hold anything or not.
+    pub kv_pool: MemoryUse,
+    /// Of the pool: pages that sequences have or that are kept for their prefix.
+    pub kv_pages: MemoryUse,
+    /// Token ids of requests at work, with room reserved for their answers.
+    pub sequences: MemoryUse,
+    /// Snapshots in memory, on their way to a file or from one.
+    pub snapshots: MemoryUse,
 }
 
 /// The shared counters.
@@ -117,6 +148,56 @@ pub(super) struct Counters {
     pub(super) pages: AtomicU64,
     pub(super) pages_used: AtomicU64,
     pub(super) pages_cached: AtomicU64,
+    pub(super) weights: Gauge,
+    pub(super) arena: Gauge,
+    pub(super) kv_pool: Gauge,
+    pub(super) kv_pages: Gauge,
+    pub(super) sequences: Gauge,
+    pub(super) snapshots: Gauge,
+}
+
+/// Bytes that come and go.
+#[derive(Debug, Default)]
+pub(super) struct Gauge {
+    now: AtomicU64,
+    max: AtomicU64,
+}
+
+impl Gauge {
+    pub(super) fn set(&self, bytes: usize) {
+        set(&self.now, bytes);
+        self.max.fetch_max(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn add(&self, bytes: usize) {
+        let before = self.now.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.max.fetch_max(before.saturating_add(bytes as u64), Ordering::Relaxed);
+    }
+
+    fn read(&self) -> MemoryUse {
+        let get = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+        MemoryUse { bytes: get(&self.now), bytes_max: get(&self.max) }
+    }
+}
+
+/// Counts the bytes of a snapshot for as long as they are in memory.
+#[derive(Debug)]
+pub(super) struct SnapshotBytes {
+    counters: Arc<Counters>,
+    bytes: usize,
+}
+
+impl SnapshotBytes {
+    pub(super) fn count(counters: &Arc<Counters>, bytes: usize) -> SnapshotBytes {
+        counters.snapshots.add(bytes);
+        SnapshotBytes { counters: Arc::clone(counters), bytes }
+    }
+}
+
+impl Drop for SnapshotBytes {
+    fn drop(&mut self) {
+        self.counters.snapshots.now.fetch_sub(self.bytes as u64, Ordering::Relaxed);
+    }
 }
 
 /// Adds to a counter. Counters are independent of each other, so no order is needed.
@@ -135,6 +216,18 @@ impl Counters {
         let ended = [&self.finished, &self.failed, &self.cancelled];
         let ended: u64 = ended.iter().map(|counter| counter.load(Ordering::Relaxed)).sum();
         self.admitted.load(Ordering::Relaxed).saturating_sub(ended)
+    }
+
+    /// The engine has ended: what was live has failed.
+    pub(super) fn close(&self) {
+        let live = usize::try_from(self.live()).unwrap_or(usize::MAX);
+        add(&self.failed, live);
+        for gauge in [&self.running, &self.pages_used, &self.pages_cached] {
+            set(gauge, 0);
+        }
+        for gauge in [&self.weights, &self.arena, &self.kv_pool, &self.kv_pages, &self.sequences] {
+            gauge.set(0);
+        }
     }
 
     pub(super) fn read(&self) -> Stats {
@@ -156,6 +249,14 @@ impl Counters {
             pages: get(&self.pages),
             pages_used: get(&self.pages_used),
             pages_cached: get(&self.pages_cached),
+            memory: MemoryStats {
+                weights: self.weights.read(),
+                arena: self.arena.read(),
+                kv_pool: self.kv_pool.read(),
+                kv_pages: self.kv_pages.read(),
+                sequences: self.sequences.read(),
+                snapshots: self.snapshots.read(),
+            },
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::quant::{Quality, QuantFormat};
 use crate::weights::ModelFile;
 
 use super::upload::{Source, upload};
-use super::{Decoder, ModelConfig, ModelError, decoder};
+use super::{Decoder, DecoderMemory, ModelConfig, ModelError, decoder};
 
 /// How a model is loaded.
 #[derive(Clone, Debug, PartialEq)]
@@ -173,6 +173,16 @@ impl<B: Backend> Decoder for Model<B> {
 
     fn kv_layout(&self) -> KvLayout {
         self.kv.layout
+    }
+
+    fn memory(&self) -> DecoderMemory {
+        let plan = self.session.plan();
+        let vectors = plan.vectors().iter().map(|vector| vector.len).sum::<usize>();
+        DecoderMemory {
+            weight_bytes: self.weight_bytes() + vectors * size_of::<f32>(),
+            arena_bytes: plan.arena_bytes(),
+            kv_bytes: self.kv.pages * self.kv.layout.page_bytes(),
+        }
     }
 
     fn step(&mut self, step: &StepInput) -> Result<(), ModelError> {

@@ -123,6 +123,17 @@ pub enum ModelError {
     },
 }
 
+/// Bytes that a decoder allocated when it was loaded, and keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecoderMemory {
+    /// Weights, as the backend keeps them.
+    pub weight_bytes: usize,
+    /// The arena of a step's intermediates; the scratch of single operations is not counted.
+    pub arena_bytes: usize,
+    /// The KV pool.
+    pub kv_bytes: usize,
+}
+
 /// A loaded model, as the engine drives it: steps in, logits out.
 pub trait Decoder: Send {
     /// What a step may hold.
@@ -139,6 +150,9 @@ pub trait Decoder: Send {
 
     /// The shape of the KV pool.
     fn kv_layout(&self) -> KvLayout;
+
+    /// What it keeps in memory.
+    fn memory(&self) -> DecoderMemory;
 
     /// Runs one step over all layers: writes the keys and values of its rows to their pages and
     /// computes the logits of its outputs.

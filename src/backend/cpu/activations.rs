@@ -176,13 +176,8 @@ impl Pack {
 unsafe fn load_group<L: Lanes>(p: *const f32, left: usize) -> [L::F; 2] {
     // SAFETY: reads at most `left` elements.
     unsafe {
-        if left >= GROUP {
-            [L::load(p), L::load(p.add(LANES))]
-        } else if left >= LANES {
-            [L::load(p), L::load_partial(p.add(LANES), left - LANES)]
-        } else {
-            [L::load_partial(p, left), L::splat(0.0)]
-        }
+        let high = if left > LANES { L::load_n(p.add(LANES), left - LANES) } else { L::splat(0.0) };
+        [L::load_n(p, left), high]
     }
 }
 

@@ -143,11 +143,11 @@ impl Append<'_> {
             let mut rounded = [f16::ZERO; LANES];
             for col in (0..dim).step_by(LANES) {
                 let n = (dim - col).min(LANES);
-                L::store_f16(rounded.as_mut_ptr(), load::<L>(k.add(col), n));
+                L::store_f16(rounded.as_mut_ptr(), L::load_n(k.add(col), n));
                 for (i, &element) in rounded[..n].iter().enumerate() {
                     *keys.add((col + i) * PAGE_TOKENS + slot) = element;
                 }
-                L::store_f16(rounded.as_mut_ptr(), load::<L>(v.add(col), n));
+                L::store_f16(rounded.as_mut_ptr(), L::load_n(v.add(col), n));
                 values.add(col).copy_from_nonoverlapping(rounded.as_ptr(), n);
             }
         }
@@ -177,12 +177,6 @@ impl Append<'_> {
     }
 }
 
-#[inline(always)]
-unsafe fn load<L: Lanes>(p: *const f32, n: usize) -> L::F {
-    // SAFETY: the caller has `n` elements at `p`.
-    unsafe { if n == LANES { L::load(p) } else { L::load_partial(p, n) } }
-}
-
 /// Codes and scale of up to 32 elements: scale = largest magnitude / 127, rounded to f16 and at
 /// most its largest value. An element that is not finite makes the scale NaN, and so everything
 /// that is read back.
@@ -191,8 +185,8 @@ unsafe fn quantise<L: Lanes>(p: *const f32, n: usize) -> ([i8; KV_SCALE_GROUP], 
     let mut codes = [0i8; KV_SCALE_GROUP];
     // SAFETY: reads `n` elements; writes 32 codes on the stack.
     unsafe {
-        let low = load::<L>(p, n.min(LANES));
-        let high = if n > LANES { load::<L>(p.add(LANES), n - LANES) } else { L::splat(0.0) };
+        let low = L::load_n(p, n.min(LANES));
+        let high = if n > LANES { L::load_n(p.add(LANES), n - LANES) } else { L::splat(0.0) };
         let largest = L::reduce_max(L::max(L::abs(low), L::abs(high)));
         let zero = L::splat(0.0);
         // x · 0 is 0 unless x is infinite or NaN.

@@ -91,10 +91,6 @@ impl Lanes for Avx2 {
         both!(_mm256_andnot_ps; sign, a)
     }
     #[inline(always)]
-    unsafe fn sqrt(a: F) -> F {
-        both!(_mm256_sqrt_ps; a)
-    }
-    #[inline(always)]
     unsafe fn round(a: F) -> F {
         both!(_mm256_round_ps::<NEAREST>; a)
     }
@@ -163,10 +159,6 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn splat_i32(x: i32) -> I {
         unsafe { [_mm256_set1_epi32(x); 2] }
-    }
-    #[inline(always)]
-    unsafe fn add_i32(a: I, b: I) -> I {
-        both!(_mm256_add_epi32; a, b)
     }
     #[inline(always)]
     unsafe fn sub_i32(a: I, b: I) -> I {

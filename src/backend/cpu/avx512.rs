@@ -68,10 +68,6 @@ impl Lanes for Avx512 {
         unsafe { _mm512_abs_ps(a) }
     }
     #[inline(always)]
-    unsafe fn sqrt(a: __m512) -> __m512 {
-        unsafe { _mm512_sqrt_ps(a) }
-    }
-    #[inline(always)]
     unsafe fn round(a: __m512) -> __m512 {
         unsafe { _mm512_roundscale_ps::<NEAREST>(a) }
     }
@@ -132,10 +128,6 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn splat_i32(x: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(x) }
-    }
-    #[inline(always)]
-    unsafe fn add_i32(a: __m512i, b: __m512i) -> __m512i {
-        unsafe { _mm512_add_epi32(a, b) }
     }
     #[inline(always)]
     unsafe fn sub_i32(a: __m512i, b: __m512i) -> __m512i {

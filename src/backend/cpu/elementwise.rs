@@ -72,24 +72,12 @@ impl Kernel for Unary {
                 let (dst, src) = (self.dst.row(row), self.src.row(row).cast_const());
                 for col in (0..self.dst.cols).step_by(LANES) {
                     let n = (self.dst.cols - col).min(LANES);
-                    let value = apply::<L>(load::<L>(src.add(col), n), self.f);
-                    store::<L>(dst.add(col), n, value);
+                    let value = apply::<L>(L::load_n(src.add(col), n), self.f);
+                    L::store_n(dst.add(col), n, value);
                 }
             }
         }
     }
-}
-
-#[inline(always)]
-unsafe fn load<L: Lanes>(p: *const f32, n: usize) -> L::F {
-    // SAFETY: the caller has `n` elements at `p`.
-    unsafe { if n == LANES { L::load(p) } else { L::load_partial(p, n) } }
-}
-
-#[inline(always)]
-unsafe fn store<L: Lanes>(p: *mut f32, n: usize, value: L::F) {
-    // SAFETY: the caller has `n` elements at `p`.
-    unsafe { if n == LANES { L::store(p, value) } else { L::store_partial(p, n, value) } }
 }
 
 #[inline(always)]
@@ -173,12 +161,12 @@ impl Kernel for Binary {
                 let (dst, a, b) = (self.dst.row(row), self.a.row(row), self.b.row(b_row));
                 for col in (0..self.dst.cols).step_by(LANES) {
                     let n = (self.dst.cols - col).min(LANES);
-                    let (a, b) = (load::<L>(a.add(col), n), load::<L>(b.add(col), n));
+                    let (a, b) = (L::load_n(a.add(col), n), L::load_n(b.add(col), n));
                     let value = match self.f {
                         BinaryFn::Add => L::add(a, b),
                         BinaryFn::Mul => L::mul(a, b),
                     };
-                    store::<L>(dst.add(col), n, value);
+                    L::store_n(dst.add(col), n, value);
                 }
             }
         }
@@ -226,14 +214,14 @@ unsafe fn softmax_row<L: Lanes>(dst: *mut f32, src: *const f32, cols: usize) {
         let mut sum = 0.0;
         for col in (0..cols).step_by(LANES) {
             let n = (cols - col).min(LANES);
-            let e = L::exp(L::sub(load::<L>(src.add(col), n), L::splat(max)));
-            store::<L>(dst.add(col), n, e);
+            let e = L::exp(L::sub(L::load_n(src.add(col), n), L::splat(max)));
+            L::store_n(dst.add(col), n, e);
             // Read back, so that the padding of a last vector does not count.
-            sum += L::reduce_add(load::<L>(dst.add(col), n));
+            sum += L::reduce_add(L::load_n(dst.add(col), n));
         }
         for col in (0..cols).step_by(LANES) {
             let n = (cols - col).min(LANES);
-            store::<L>(dst.add(col), n, L::div(load::<L>(dst.add(col), n), L::splat(sum)));
+            L::store_n(dst.add(col), n, L::div(L::load_n(dst.add(col), n), L::splat(sum)));
         }
     }
 }

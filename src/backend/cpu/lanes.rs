@@ -12,14 +12,13 @@ pub(super) const LANES: usize = 16;
 /// Sixteen lanes of one instruction set.
 ///
 /// Every method is `#[inline(always)]` so that it becomes part of the `#[target_feature]` function
-/// that `dispatch` instantiates. Results of `add`, `sub`, `mul`, `div`, `sqrt` are IEEE-rounded;
+/// that `dispatch` instantiates. Results of `add`, `sub`, `mul`, `div` are IEEE-rounded;
 /// reductions add in an order that depends on nothing but the implementation.
 ///
 /// # Safety
 /// All methods: the CPU has the implementation's features (`dispatch` has checked), and a pointer
 /// is valid for the sixteen elements (or the count) that the method reads or writes. Pointers need
 /// no more alignment than their element type.
-#[allow(dead_code)] // Attention, norms and rope use the rest.
 pub(super) trait Lanes: Copy + 'static {
     /// Sixteen f32.
     type F: Copy;
@@ -57,8 +56,6 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
     /// `|a|`
     unsafe fn abs(a: Self::F) -> Self::F;
-    /// Square root.
-    unsafe fn sqrt(a: Self::F) -> Self::F;
     /// The nearest integer, ties to even; `|a|` below 2^31.
     unsafe fn round(a: Self::F) -> Self::F;
     /// `2^n` for integral `n` in -126..=127.
@@ -81,8 +78,6 @@ pub(super) trait Lanes: Copy + 'static {
 
     /// All lanes `x`.
     unsafe fn splat_i32(x: i32) -> Self::I;
-    /// `a + b`, wrapping.
-    unsafe fn add_i32(a: Self::I, b: Self::I) -> Self::I;
     /// `a - b`, wrapping.
     unsafe fn sub_i32(a: Self::I, b: Self::I) -> Self::I;
     /// `a << BITS`
@@ -111,25 +106,31 @@ pub(super) trait Lanes: Copy + 'static {
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
 
-    /// The first `n` lanes from memory, the others 0.
+    /// The first `n` lanes from memory, at most all, the others 0.
     #[inline(always)]
-    unsafe fn load_partial(p: *const f32, n: usize) -> Self::F {
-        let mut lanes = [0.0f32; LANES];
-        // SAFETY: `n` elements are readable by contract, and at most LANES are copied.
+    unsafe fn load_n(p: *const f32, n: usize) -> Self::F {
+        // SAFETY: `n` elements are readable by contract, and at most LANES are read.
         unsafe {
-            core::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n.min(LANES));
+            if n >= LANES {
+                return Self::load(p);
+            }
+            let mut lanes = [0.0f32; LANES];
+            core::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
             Self::load(lanes.as_ptr())
         }
     }
 
-    /// The first `n` lanes to memory.
+    /// The first `n` lanes to memory, at most all.
     #[inline(always)]
-    unsafe fn store_partial(p: *mut f32, n: usize, v: Self::F) {
-        let mut lanes = [0.0f32; LANES];
-        // SAFETY: `n` elements are writable by contract, and at most LANES are copied.
+    unsafe fn store_n(p: *mut f32, n: usize, v: Self::F) {
+        // SAFETY: `n` elements are writable by contract, and at most LANES are written.
         unsafe {
+            if n >= LANES {
+                return Self::store(p, v);
+            }
+            let mut lanes = [0.0f32; LANES];
             Self::store(lanes.as_mut_ptr(), v);
-            core::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n.min(LANES));
+            core::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
         }
     }
 

@@ -75,7 +75,6 @@ impl Check for Arithmetic {
             same(lanes::<L>(L::min(va, vb)), |i| a[i].min(b[i]));
             same(lanes::<L>(L::max(va, vb)), |i| a[i].max(b[i]));
             same(lanes::<L>(L::abs(va)), |i| a[i].abs());
-            same(lanes::<L>(L::sqrt(vb)), |i| b[i].sqrt());
             same(lanes::<L>(L::round(va)), |i| a[i].round_ties_even());
             same(lanes::<L>(L::round(L::add(L::round(va), L::splat(0.5)))), |i| {
                 (a[i].round_ties_even() + 0.5).round_ties_even()
@@ -135,9 +134,9 @@ impl Check for Reductions {
             let max = c.iter().copied().fold(f32::MIN, f32::max);
             assert_eq!(L::reduce_max(L::load(c.as_ptr())), max);
             for n in 0..=LANES {
-                same(lanes::<L>(L::load_partial(a.as_ptr(), n)), |i| if i < n { a[i] } else { 0.0 });
+                same(lanes::<L>(L::load_n(a.as_ptr(), n)), |i| if i < n { a[i] } else { 0.0 });
                 let mut out = [7.0; LANES];
-                L::store_partial(out.as_mut_ptr(), n, L::load(a.as_ptr()));
+                L::store_n(out.as_mut_ptr(), n, L::load(a.as_ptr()));
                 same(out, |i| if i < n { a[i] } else { 7.0 });
             }
         }
@@ -192,7 +191,6 @@ impl Check for Integers {
             assert_eq!(ints::<L>(rounded), expected);
             assert_eq!(L::reduce_add_i32(rounded), expected.iter().sum::<i32>());
             assert_eq!(ints::<L>(L::shl::<7>(rounded)), expected.map(|x| x << 7));
-            assert_eq!(ints::<L>(L::add_i32(rounded, L::splat_i32(5))), expected.map(|x| x + 5));
             assert_eq!(ints::<L>(L::sub_i32(L::splat_i32(0), rounded)), expected.map(|x| -x));
             L::store_i8(out.as_mut_ptr(), rounded);
             assert_eq!(out, expected.map(|x| x.clamp(-128, 127) as i8));

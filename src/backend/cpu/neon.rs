@@ -109,10 +109,6 @@ macro_rules! neon_lanes {
                 each!(vabsq_f32; a)
             }
             #[inline(always)]
-            unsafe fn sqrt(a: F) -> F {
-                each!(vsqrtq_f32; a)
-            }
-            #[inline(always)]
             unsafe fn round(a: F) -> F {
                 each!(vrndnq_f32; a)
             }
@@ -192,10 +188,6 @@ macro_rules! neon_lanes {
             #[inline(always)]
             unsafe fn splat_i32(x: i32) -> I {
                 unsafe { [vdupq_n_s32(x); 4] }
-            }
-            #[inline(always)]
-            unsafe fn add_i32(a: I, b: I) -> I {
-                each!(vaddq_s32; a, b)
             }
             #[inline(always)]
             unsafe fn sub_i32(a: I, b: I) -> I {

@@ -82,16 +82,12 @@ pub(super) unsafe fn normalise<L: Lanes>(
         let gain = L::splat(1.0 / (sum_of_squares::<L>(src, n) / n as f32 + eps).sqrt());
         for col in (0..n).step_by(LANES) {
             let left = n - col;
-            let load = |p: *const f32| if left >= LANES { L::load(p) } else { L::load_partial(p, left) };
+            let load = |p: *const f32| L::load_n(p, left);
             let mut value = L::mul(L::mul(load(src.add(col)), gain), load(weight.add(col)));
             if add {
                 value = L::add(load(dst.add(col).cast_const()), value);
             }
-            if left >= LANES {
-                L::store(dst.add(col), value)
-            } else {
-                L::store_partial(dst.add(col), left, value)
-            }
+            L::store_n(dst.add(col), left, value);
         }
     }
 }

@@ -173,34 +173,20 @@ impl<W: Format> Panels<'_, W> {
             let dst = args.dst.add(token / args.terms * args.rows + row);
             let mut y = sums;
             if !token.is_multiple_of(args.terms) {
-                store_up_to::<L>(dst, lanes, L::add(load_up_to::<L>(dst, lanes), y));
+                L::store_n(dst, lanes, L::add(L::load_n(dst, lanes), y));
                 return;
             }
             if !args.bias.is_null() {
-                y = L::add(y, load_up_to::<L>(args.bias.add(row), lanes));
+                y = L::add(y, L::load_n(args.bias.add(row), lanes));
             }
             match args.finish {
                 Finish::Store | Finish::Activate(_) => {}
-                Finish::Add => y = L::add(load_up_to::<L>(dst, lanes), y),
-                Finish::Multiply => y = L::mul(load_up_to::<L>(dst, lanes), y),
+                Finish::Add => y = L::add(L::load_n(dst, lanes), y),
+                Finish::Multiply => y = L::mul(L::load_n(dst, lanes), y),
             }
-            store_up_to::<L>(dst, lanes, y);
+            L::store_n(dst, lanes, y);
         }
     }
-}
-
-/// The first `n` lanes, all of them on the fast path.
-#[inline(always)]
-unsafe fn load_up_to<L: Lanes>(p: *const f32, n: usize) -> L::F {
-    // SAFETY: `n` elements are readable by contract.
-    unsafe { if n == LANES { L::load(p) } else { L::load_partial(p, n) } }
-}
-
-/// The first `n` lanes, all of them on the fast path.
-#[inline(always)]
-unsafe fn store_up_to<L: Lanes>(p: *mut f32, n: usize, v: L::F) {
-    // SAFETY: `n` elements are writable by contract.
-    unsafe { if n == LANES { L::store(p, v) } else { L::store_partial(p, n, v) } }
 }
 
 /// Applies [`Finish::Activate`] to a panel's columns of `dst`.
@@ -225,12 +211,12 @@ impl Kernel for Activate<'_> {
                 // SAFETY: `lanes` elements from `row` on exist in the token's row of `dst`.
                 unsafe {
                     let dst = args.dst.add(token * args.rows + row);
-                    let x = load_up_to::<L>(dst, lanes);
+                    let x = L::load_n(dst, lanes);
                     let y = match args.finish {
                         Finish::Activate(Activation::GeluTanh) => L::gelu_tanh(x),
                         _ => L::silu(x),
                     };
-                    store_up_to::<L>(dst, lanes, y);
+                    L::store_n(dst, lanes, y);
                 }
             }
         }

@@ -42,6 +42,8 @@ struct Shared {
     busy: AtomicBool,
     panicked: AtomicBool,
     stopping: AtomicBool,
+    /// Workers that have begun.
+    begun: AtomicUsize,
     /// By worker: it has announced that it parks.
     parked: Vec<AtomicBool>,
 }
@@ -76,6 +78,10 @@ impl Pool {
             }
         }
         let handles = workers.iter().map(|worker| worker.thread().clone()).collect();
+        // A thread that starts allocates; from here on none does.
+        while shared.begun.load(Ordering::Acquire) < workers.len() {
+            thread::yield_now();
+        }
         Pool { shared, workers, handles }
     }
 
@@ -198,6 +204,7 @@ impl Shared {
 
     /// A worker's life.
     fn work(&self, index: usize) {
+        self.begun.fetch_add(1, Ordering::Release);
         while !self.stopping.load(Ordering::Relaxed) {
             drop(self.drain(index + 1));
             self.idle(index);

@@ -100,10 +100,6 @@ impl Lanes for Portable {
         map(a, f32::abs)
     }
     #[inline(always)]
-    unsafe fn sqrt(a: F) -> F {
-        map(a, f32::sqrt)
-    }
-    #[inline(always)]
     unsafe fn round(a: F) -> F {
         map(a, f32::round_ties_even)
     }
@@ -177,10 +173,6 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn splat_i32(x: i32) -> I {
         [x; LANES]
-    }
-    #[inline(always)]
-    unsafe fn add_i32(a: I, b: I) -> I {
-        zip_i32(a, b, i32::wrapping_add)
     }
     #[inline(always)]
     unsafe fn sub_i32(a: I, b: I) -> I {

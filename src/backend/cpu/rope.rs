@@ -82,16 +82,12 @@ unsafe fn rotate_halves<L: Lanes>(head: *mut f32, cos: *const f32, sin: *const f
     unsafe {
         for i in (0..half).step_by(LANES) {
             let left = half - i;
-            let load = |p: *const f32| if left >= LANES { L::load(p) } else { L::load_partial(p, left) };
+            let load = |p: *const f32| L::load_n(p, left);
             let (x, y) = (load(head.add(i)), load(head.add(half + i)));
             let (c, s) = (load(cos.add(i)), load(sin.add(i)));
             let turned = [L::sub(L::mul(x, c), L::mul(y, s)), L::add(L::mul(y, c), L::mul(x, s))];
             for (at, value) in [i, half + i].into_iter().zip(turned) {
-                if left >= LANES {
-                    L::store(head.add(at), value)
-                } else {
-                    L::store_partial(head.add(at), left, value)
-                }
+                L::store_n(head.add(at), left, value);
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::TokenId;
 use crate::backend::{
     BackendError, KvDtype, KvLayout, PAGE_TOKENS, PageId, StepError, StepInput, StepLimits, Window,
 };
-use crate::model::{Decoder, ModelError};
+use crate::model::{Decoder, DecoderMemory, ModelError};
 
 pub(super) const VOCAB: usize = 64;
 /// A history with this token has NaN for logits.
@@ -18,11 +18,18 @@ pub(super) const FAILING: TokenId = TokenId(61);
 /// A step with this token panics.
 pub(super) const PANICKING: TokenId = TokenId(62);
 
+/// Where steps can be held up.
+#[derive(Debug, Default)]
+struct Gate {
+    closed: bool,
+    waiting: bool,
+}
+
 /// What a test can see of a decoder and do to it while it runs.
 #[derive(Debug, Default)]
 pub(super) struct Probe {
-    closed: Mutex<bool>,
-    opened: Condvar,
+    gate: Mutex<Gate>,
+    moved: Condvar,
     pub(super) steps: AtomicUsize,
     pub(super) tokens_most: AtomicUsize,
     pub(super) dropped: AtomicBool,
@@ -33,16 +40,25 @@ pub(super) struct Probe {
 impl Probe {
     /// Steps wait from here on.
     pub(super) fn close_gate(&self) {
-        *self.closed.lock().unwrap() = true;
+        self.gate.lock().unwrap().closed = true;
     }
 
     pub(super) fn open_gate(&self) {
-        *self.closed.lock().unwrap() = false;
-        self.opened.notify_all();
+        self.gate.lock().unwrap().closed = false;
+        self.moved.notify_all();
+    }
+
+    /// Waits until the engine's thread stands before the closed gate.
+    pub(super) fn wait_for_a_step(&self) {
+        drop(self.moved.wait_while(self.gate.lock().unwrap(), |gate| !gate.waiting).unwrap());
     }
 
     fn pass_gate(&self) {
-        drop(self.opened.wait_while(self.closed.lock().unwrap(), |closed| *closed).unwrap());
+        let mut gate = self.gate.lock().unwrap();
+        gate.waiting = gate.closed;
+        self.moved.notify_all();
+        gate = self.moved.wait_while(gate, |gate| gate.closed).unwrap();
+        gate.waiting = false;
     }
 }
 
@@ -155,6 +171,11 @@ impl Decoder for Fake {
     /// Eight bytes a token: `[1 layer][keys, values][1 head][16][2]` of f16.
     fn kv_layout(&self) -> KvLayout {
         KvLayout { layers: 1, kv_heads: 1, head_dim: 2, dtype: KvDtype::F16 }
+    }
+
+    fn memory(&self) -> DecoderMemory {
+        let kv_bytes = self.slots.len() * self.kv_layout().page_bytes();
+        DecoderMemory { weight_bytes: 1000, arena_bytes: 100, kv_bytes }
     }
 
     fn step(&mut self, step: &StepInput) -> Result<(), ModelError> {

@@ -1,0 +1,181 @@
+//! Which registers can share a slot: liveness over the control-flow graph, then a linear scan.
+//!
+//! Liveness of one thread is enough although lanes diverge: a slot holds 32 lanes, writes touch
+//! only the lanes that run, and each lane's values live and die by its own path.
+
+use super::body::{Decoded, Use};
+use super::names::Kind;
+use super::op::Op;
+
+/// A slot for each register, by its number.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    pub(super) of: Vec<u32>,
+    /// Slots of the 32-bit and 64-bit files and of predicates that registers take, reserved ones
+    /// included.
+    pub(super) narrow: u32,
+    pub(super) wide: u32,
+    pub(super) preds: u32,
+    pub(super) registers_estimate: u32,
+}
+
+/// A set of registers.
+#[derive(Clone, PartialEq)]
+struct Set(Vec<u64>);
+
+impl Set {
+    fn new(count: usize) -> Self {
+        Set(vec![0; count.div_ceil(64)])
+    }
+
+    fn insert(&mut self, id: u32) {
+        self.0[id as usize / 64] |= 1 << (id % 64);
+    }
+
+    fn remove(&mut self, id: u32) {
+        self.0[id as usize / 64] &= !(1 << (id % 64));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().enumerate().flat_map(|(word, bits)| {
+            (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| word as u32 * 64 + bit)
+        })
+    }
+}
+
+/// A straight piece of code.
+struct Block {
+    start: usize,
+    end: usize,
+    next: Vec<usize>,
+    live_in: Set,
+}
+
+/// Finds slots for all registers of a decoded body.
+pub(super) fn assign(body: &Decoded) -> Slots {
+    let ranges = ranges(body);
+    let mut order: Vec<u32> = (0..body.registers.len() as u32).collect();
+    order.sort_by_key(|id| ranges[*id as usize].0);
+    let mut slots =
+        Slots { of: vec![0; body.registers.len()], narrow: 1, wide: 1, preds: 2, registers_estimate: 0 };
+    // Of each file, (end of life, slot) of what is in use, and free slots.
+    let mut busy: [Vec<(usize, u32)>; 2] = Default::default();
+    let mut free: [Vec<u32>; 2] = Default::default();
+    for id in order {
+        let (start, end) = ranges[id as usize];
+        let file = match body.registers[id as usize] {
+            Kind::Pred => {
+                slots.of[id as usize] = slots.preds;
+                slots.preds += 1;
+                continue;
+            }
+            Kind::Wide => 1,
+            Kind::Half | Kind::Word => 0,
+        };
+        busy[file].retain(|(end, slot)| {
+            let over = *end < start;
+            if over {
+                free[file].push(*slot);
+            }
+            !over
+        });
+        let next = if file == 1 { &mut slots.wide } else { &mut slots.narrow };
+        let slot = free[file].pop().unwrap_or_else(|| {
+            *next += 1;
+            *next - 1
+        });
+        busy[file].push((end, slot));
+        slots.of[id as usize] = slot;
+        slots.registers_estimate = slots.registers_estimate.max((busy[0].len() + 2 * busy[1].len()) as u32);
+    }
+    slots
+}
+
+/// First and last instruction between which each register holds something that is read.
+fn ranges(body: &Decoded) -> Vec<(usize, usize)> {
+    let mut by_instruction: Vec<Vec<Use>> = vec![Vec::new(); body.code.len()];
+    for found in &body.uses {
+        by_instruction[found.instruction as usize].push(*found);
+    }
+    let blocks = blocks(body, &by_instruction);
+    let mut ranges = vec![(usize::MAX, 0); body.registers.len()];
+    let mut extend = |id: u32, at: usize| {
+        let range: &mut (usize, usize) = &mut ranges[id as usize];
+        *range = (range.0.min(at), range.1.max(at));
+    };
+    for block in &blocks {
+        block.live_in.iter().for_each(|id| extend(id, block.start));
+        for next in &block.next {
+            blocks[*next].live_in.iter().for_each(|id| extend(id, block.end - 1));
+        }
+        for at in block.start..block.end {
+            by_instruction[at].iter().for_each(|found| extend(found.register, at));
+        }
+    }
+    ranges
+}
+
+fn blocks(body: &Decoded, uses: &[Vec<Use>]) -> Vec<Block> {
+    let length = body.code.len();
+    let targets = |at: usize| -> Vec<usize> {
+        let inst = &body.code[at];
+        match inst.op {
+            Op::Branch => vec![inst.imm as usize],
+            Op::BranchIndex => body.lists[inst.list as usize..][..inst.list_len as usize]
+                .iter()
+                .map(|t| *t as usize)
+                .collect(),
+            _ => Vec::new(),
+        }
+    };
+    let ends = |at: usize| matches!(body.code[at].op, Op::Branch | Op::BranchIndex | Op::Exit | Op::Trap);
+    let mut starts = vec![false; length + 1];
+    starts[0] = true;
+    for at in (0..length).filter(|at| ends(*at)) {
+        starts[at + 1] = true;
+        targets(at).into_iter().for_each(|t| starts[t] = true);
+    }
+    let firsts: Vec<usize> = (0..length).filter(|at| starts[*at]).collect();
+    let block_of = |at: usize| firsts.partition_point(|first| *first <= at) - 1;
+    let mut blocks: Vec<Block> = Vec::with_capacity(firsts.len());
+    for (index, start) in firsts.iter().enumerate() {
+        let end = firsts.get(index + 1).copied().unwrap_or(length);
+        let last = &body.code[end - 1];
+        let mut next: Vec<usize> = targets(end - 1).into_iter().map(block_of).collect();
+        let falls = match last.op {
+            Op::Branch | Op::Exit => last.guard != 0,
+            Op::BranchIndex | Op::Trap => last.guard != 0,
+            _ => true,
+        };
+        if falls && end < length {
+            next.push(block_of(end));
+        }
+        blocks.push(Block { start: *start, end, next, live_in: Set::new(body.registers.len()) });
+    }
+    settle(&mut blocks, body, uses);
+    blocks
+}
+
+/// Runs liveness backwards until nothing changes.
+fn settle(blocks: &mut [Block], body: &Decoded, uses: &[Vec<Use>]) {
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for index in (0..blocks.len()).rev() {
+            let mut live = Set::new(body.registers.len());
+            for next in &blocks[index].next {
+                live.0.iter_mut().zip(&blocks[*next].live_in.0).for_each(|(a, b)| *a |= b);
+            }
+            for at in (blocks[index].start..blocks[index].end).rev() {
+                // A guarded write may leave lanes as they were: it does not end a life.
+                let full = body.code[at].guard == 0;
+                uses[at].iter().filter(|u| u.write && full).for_each(|u| live.remove(u.register));
+                uses[at].iter().filter(|u| !u.write || !full).for_each(|u| live.insert(u.register));
+            }
+            if live != blocks[index].live_in {
+                blocks[index].live_in = live;
+                changed = true;
+            }
+        }
+    }
+}

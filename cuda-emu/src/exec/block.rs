@@ -1,0 +1,160 @@
+//! What a block has besides its warps: shared memory with its shadow, barriers; and a cluster's
+//! barrier and clocks.
+
+use std::collections::HashMap;
+
+use super::asynchronous::BulkCopy;
+use super::trap::{Step, place, trap_at};
+use crate::decode::Program;
+use crate::error::FaultKind;
+use crate::memory::Space;
+use crate::memory::clocks::{Clocks, Released};
+use crate::memory::shadow::{Access, Conflict, Kind, Shadow};
+
+/// A block that runs.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) index: [u32; 3],
+    /// Its cluster in the gang, and its rank there.
+    pub(super) cluster: usize,
+    pub(super) rank: u32,
+    pub(super) warps: u32,
+    pub(super) memory: Vec<u8>,
+    pub(super) shadow: Option<Shadow>,
+    pub(super) barriers: [Barrier; 16],
+    /// Threads that have not exited.
+    pub(super) alive: u32,
+    /// Mbarriers by offset: what their 64 bits have no room for.
+    pub(super) mbarriers: HashMap<u32, Released>,
+    pub(super) bulk: Vec<BulkCopy>,
+}
+
+/// A barrier of a block.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Barrier {
+    pub(super) arrived: u32,
+    /// Threads it is for; 0 is all.
+    pub(super) expected: u32,
+    /// How often it was completed.
+    pub(super) generation: u32,
+    pub(super) released: Released,
+    /// Agents that have arrived and wait.
+    pub(super) waiting: Vec<u16>,
+    /// Reduction so far: how many predicates were true, of how many.
+    pub(super) sum: (u32, u32),
+    /// That of the last completion.
+    pub(super) result: (u32, u32),
+}
+
+/// What blocks of a cluster share; a block without a cluster is one by itself.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) clocks: Clocks,
+    /// Its first block in the gang, and how many.
+    pub(super) first: usize,
+    pub(super) blocks: u32,
+    pub(super) arrived: u32,
+    pub(super) generation: u32,
+    pub(super) released: Released,
+    pub(super) completed: Released,
+}
+
+impl Block {
+    /// The agent that a block's copy engine is.
+    pub(super) fn engine(&self) -> u16 {
+        ((self.rank + 1) * (self.warps + 1) - 1) as u16
+    }
+
+    /// The agent that a warp is.
+    pub(super) fn agent(&self, warp: u32) -> u16 {
+        (self.rank * (self.warps + 1) + warp) as u16
+    }
+
+    /// Checks that a lane's access lies inside and is aligned.
+    #[inline(always)]
+    pub(super) fn check_range(
+        &self,
+        offset: u64,
+        bytes: u32,
+        align: u32,
+        access: &'static str,
+        lane: usize,
+    ) -> Step<()> {
+        let length = self.memory.len() as u64;
+        if offset + u64::from(bytes) > length {
+            let nearest = format!("the block has {length} bytes of it");
+            return trap_at(
+                FaultKind::OutOfBounds { space: Space::Shared, bytes, access, nearest },
+                lane,
+                offset,
+            );
+        }
+        if offset & u64::from(align - 1) != 0 {
+            return trap_at(
+                FaultKind::Misaligned { space: Space::Shared, bytes: align, access },
+                lane,
+                offset,
+            );
+        }
+        Ok(())
+    }
+
+    /// Notes a lane's access in the shadow.
+    #[inline(always)]
+    pub(super) fn note(
+        &mut self,
+        access: &mut Access,
+        clocks: &Clocks,
+        program: &Program,
+        offset: u32,
+        bytes: u32,
+        lane: usize,
+    ) -> Step<()> {
+        let Some(shadow) = &mut self.shadow else { return Ok(()) };
+        match shadow.access(access, clocks, offset, bytes, lane as u8) {
+            Ok(()) => Ok(()),
+            Err(conflict) => self.conflict(conflict, access, program, offset, bytes, lane),
+        }
+    }
+
+    #[cold]
+    fn conflict(
+        &self,
+        conflict: Conflict,
+        access: &Access,
+        program: &Program,
+        offset: u32,
+        bytes: u32,
+        lane: usize,
+    ) -> Step<()> {
+        let word = |kind: Kind| match kind {
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Atomic => "atomic",
+        };
+        let kind = match conflict {
+            Conflict::Uninitialised => FaultKind::Uninitialised { space: Space::Shared, bytes },
+            Conflict::Pending(pc) => FaultKind::NotAwaited {
+                access: word(access.kind()),
+                what: "the destination of an asynchronous copy",
+                started: Box::new(place(program, pc)),
+            },
+            Conflict::Proxy(writer) => {
+                FaultKind::MissingProxyFence { written: Box::new(place(program, writer.pc)) }
+            }
+            Conflict::Race(earlier) => FaultKind::Race {
+                access: word(access.kind()),
+                other_access: word(earlier.kind),
+                other: self.agent_name(earlier.agent),
+                other_place: Box::new(place(program, earlier.pc)),
+            },
+        };
+        trap_at(kind, lane, u64::from(offset))
+    }
+
+    fn agent_name(&self, agent: u16) -> String {
+        let (rank, warp) = (u32::from(agent) / (self.warps + 1), u32::from(agent) % (self.warps + 1));
+        let who = if warp == self.warps { "the copy engine".to_string() } else { format!("warp {warp}") };
+        if rank == self.rank { who } else { format!("{who} of the cluster's block {rank}") }
+    }
+}

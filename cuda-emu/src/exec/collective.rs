@@ -1,0 +1,133 @@
+//! Instructions in which lanes of a warp exchange values: shuffles, votes, matches, reductions.
+
+use super::barrier::gather;
+use super::lanes::{LANES, Lane, lanes_of, mask_of};
+use super::trap::{Step, invalid};
+use super::warp::{Flow, Warp};
+use crate::decode::{AtomicOp, Inst, IntType, Op, ShuffleOp, Slot, VoteOp};
+
+/// Runs a collective instruction. Lanes of different member masks may run it at the same time:
+/// each group by itself.
+pub(super) fn collective(warp: &mut Warp, i: &Inst, lists: &[Slot], active: u32, mask: u32) -> Step<Flow> {
+    let members = match i.op {
+        Op::Shuffle(_) => lists[0],
+        Op::Elect => i.a,
+        _ => i.b,
+    };
+    let members = u32::get(&warp.registers, members);
+    let first = members[mask.trailing_zeros() as usize & 31];
+    if members == [first; LANES] {
+        return group(warp, i, active, mask, first);
+    }
+    // Look at all groups before any of them runs: a wait runs the instruction again.
+    let mut rest = mask;
+    let mut groups = Vec::new();
+    while rest != 0 {
+        let needed = members[rest.trailing_zeros() as usize];
+        let lanes = rest & mask_of(|lane| members[lane] == needed);
+        if let Some(flow) = check(warp, active, lanes, needed)? {
+            return Ok(flow);
+        }
+        groups.push((lanes, needed));
+        rest &= !lanes;
+    }
+    for (lanes, needed) in groups {
+        group(warp, i, lanes, lanes, needed)?;
+    }
+    Ok(Flow::Next)
+}
+
+fn check(warp: &mut Warp, active: u32, lanes: u32, needed: u32) -> Step<Option<Flow>> {
+    if lanes & !needed != 0 {
+        return invalid(format!(
+            "lanes {lanes:#010x} run it with member mask {needed:#010x}, which they are not all in"
+        ));
+    }
+    gather(warp, active, lanes, needed, "warp-wide instruction")
+}
+
+fn group(warp: &mut Warp, i: &Inst, active: u32, lanes: u32, needed: u32) -> Step<Flow> {
+    if let Some(flow) = check(warp, active, lanes, needed)? {
+        return Ok(flow);
+    }
+    let r = &mut warp.registers;
+    match i.op {
+        Op::Shuffle(op) => shuffle(warp, i, op, lanes)?,
+        Op::Vote(op) => {
+            let truth = r.pred(i.a, i.imm != 0) & lanes;
+            let all = |holds: bool| if holds { u32::MAX } else { 0 };
+            match op {
+                VoteOp::Ballot => u32::put(r, i.d, [truth; LANES], lanes),
+                VoteOp::Any => r.put_pred(i.d, all(truth != 0), lanes),
+                VoteOp::All => r.put_pred(i.d, all(truth == lanes), lanes),
+                VoteOp::Uni => r.put_pred(i.d, all(truth == 0 || truth == lanes), lanes),
+            }
+        }
+        Op::Match(all, wide) => {
+            let a = if wide { u64::get(r, i.a) } else { u32::get(r, i.a).map(u64::from) };
+            let same: [u32; LANES] = std::array::from_fn(|lane| lanes & mask_of(|other| a[other] == a[lane]));
+            if all {
+                let equal = lanes_of(lanes).all(|lane| same[lane] == lanes);
+                u32::put(r, i.d, [if equal { lanes } else { 0 }; LANES], lanes);
+                r.put_pred(i.imm as Slot, if equal { u32::MAX } else { 0 }, lanes);
+            } else {
+                u32::put(r, i.d, same, lanes);
+            }
+        }
+        Op::Redux(op, ty) => {
+            let a = u32::get(r, i.a);
+            let result = lanes_of(lanes).map(|lane| a[lane]).reduce(|x, y| reduce(op, ty, x, y)).unwrap_or(0);
+            u32::put(r, i.d, [result; LANES], lanes);
+        }
+        _ => {
+            // `elect`: the lowest member leads.
+            let leader = needed.trailing_zeros();
+            u32::put(r, i.d, [leader; LANES], lanes);
+            r.put_pred(i.imm as Slot, 1u32.checked_shl(leader).unwrap_or(0), lanes);
+        }
+    }
+    Ok(Flow::Next)
+}
+
+fn reduce(op: AtomicOp, ty: IntType, x: u32, y: u32) -> u32 {
+    let signed = ty == IntType::S32;
+    match op {
+        AtomicOp::Min if signed => (x as i32).min(y as i32) as u32,
+        AtomicOp::Max if signed => (x as i32).max(y as i32) as u32,
+        AtomicOp::Min => x.min(y),
+        AtomicOp::Max => x.max(y),
+        AtomicOp::And => x & y,
+        AtomicOp::Or => x | y,
+        AtomicOp::Xor => x ^ y,
+        _ => x.wrapping_add(y),
+    }
+}
+
+fn shuffle(warp: &mut Warp, i: &Inst, op: ShuffleOp, lanes: u32) -> Step<()> {
+    let r = &mut warp.registers;
+    let (a, b, c) = (u32::get(r, i.a), u32::get(r, i.b), u32::get(r, i.c));
+    let mut d = a;
+    let mut inside = 0;
+    for lane in 0..LANES as u32 {
+        let n = lane as usize;
+        let (segment, clamp, by) = (c[n] >> 8 & 31, c[n] & 31, b[n] & 31);
+        let most = (lane & segment) | (clamp & !segment);
+        let (source, valid) = match op {
+            ShuffleOp::Up => (lane.wrapping_sub(by), lane as i32 - by as i32 >= most as i32),
+            ShuffleOp::Down => (lane + by, lane + by <= most),
+            ShuffleOp::Bfly => (lane ^ by, lane ^ by <= most),
+            ShuffleOp::Idx => (lane & segment | by & !segment, (lane & segment | by & !segment) <= most),
+        };
+        let source = if valid { source } else { lane };
+        if lanes >> lane & 1 != 0 && lanes >> source & 1 == 0 {
+            return invalid(format!(
+                "lane {lane} reads lane {source}, which does not take part ({lanes:#010x} do)"
+            ));
+        }
+        d[n] = a[source as usize & 31];
+        inside |= u32::from(valid) << lane;
+    }
+    u32::put(r, i.d, d, lanes);
+    r.put_pred(i.imm as Slot, inside, lanes);
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Arithmetic on f16 and bf16, one or two to a register.
+//!
+//! Sums, products and extremes are computed in f32 and rounded once more: for 11 and 8 bits of
+//! mantissa that is the same as rounding once. `fma` is not so: there the f32 result is taken unless
+//! it lies where a second rounding could go wrong, and such lanes are computed exactly.
+
+use super::float::ex2;
+use super::isa::Isa;
+use super::lanes::{LANES, Lane, Registers};
+use super::number::{fma_odd, to_f32_odd};
+use crate::decode::{HalfMode, HalfOp, Inst, Slot};
+
+/// Values of the low or high halves of a register, as f32.
+type Singles = [f32; LANES];
+
+/// Runs a half-precision instruction.
+#[inline(always)]
+pub(super) fn half<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mode: HalfMode, mask: u32) {
+    // Signs are bits: no rounding, and NaN keeps its payload.
+    match op {
+        HalfOp::Neg => return sign(r, i, mode, mask, |bits, signs| bits ^ signs),
+        HalfOp::Abs => return sign(r, i, mode, mask, |bits, signs| bits & !signs),
+        _ => {}
+    }
+    let low = one_half::<I>(r, i, op, mode, 0);
+    let d = if mode.packed {
+        let high = one_half::<I>(r, i, op, mode, 16);
+        std::array::from_fn(|lane| low[lane] | high[lane] << 16)
+    } else {
+        low
+    };
+    u32::put(r, i.d, d, mask);
+}
+
+#[inline(always)]
+fn sign(r: &mut Registers, i: &Inst, mode: HalfMode, mask: u32, f: impl Fn(u32, u32) -> u32) {
+    let signs = if mode.packed { 0x8000_8000 } else { 0x8000 };
+    let a = u32::get(r, i.a);
+    u32::put(r, i.d, a.map(|bits| f(bits, signs)), mask);
+}
+
+/// The half at `shift` of a register as f32.
+#[inline(always)]
+pub(super) fn widened<I: Isa>(r: &Registers, slot: Slot, bf16: bool, shift: u32) -> Singles {
+    let bits = u32::get(r, slot);
+    if bf16 {
+        let mut values = [0.0; LANES];
+        for lane in 0..LANES {
+            values[lane] = f32::from_bits(bits[lane] >> shift << 16);
+        }
+        values
+    } else {
+        let mut halves = [0; LANES];
+        for lane in 0..LANES {
+            halves[lane] = bits[lane] >> shift;
+        }
+        I::widen(&halves)
+    }
+}
+
+/// f32 rounded to nearest even, in the low halves.
+#[inline(always)]
+pub(super) fn narrowed<I: Isa>(values: Singles, bf16: bool) -> [u32; LANES] {
+    if !bf16 {
+        return I::narrow(&values);
+    }
+    let mut d = [0; LANES];
+    for lane in 0..LANES {
+        d[lane] = bf16_bits(values[lane]);
+    }
+    d
+}
+
+/// f32 to bf16, to nearest even.
+#[inline(always)]
+fn bf16_bits(value: f32) -> u32 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    if value.is_nan() { 0x7fff } else { rounded }
+}
+
+#[inline(always)]
+fn one_half<I: Isa>(r: &Registers, i: &Inst, op: HalfOp, mode: HalfMode, shift: u32) -> [u32; LANES] {
+    let a = widened::<I>(r, i.a, mode.bf16, shift);
+    let b = widened::<I>(r, i.b, mode.bf16, shift);
+    let mut values = [0.0; LANES];
+    macro_rules! each {
+        ($f:expr) => {
+            for lane in 0..LANES {
+                values[lane] = $f(a[lane], b[lane]);
+            }
+        };
+    }
+    let least = |a: f32, b: f32| {
+        let low = if a < b || (a == b && a.is_sign_negative()) { a } else { b };
+        if a.is_nan() {
+            b
+        } else if b.is_nan() {
+            a
+        } else {
+            low
+        }
+    };
+    match op {
+        HalfOp::Add => each!(|a: f32, b: f32| a + b),
+        HalfOp::Sub => each!(|a: f32, b: f32| a - b),
+        HalfOp::Mul => each!(|a: f32, b: f32| a * b),
+        HalfOp::Min => each!(least),
+        HalfOp::Max => each!(|a: f32, b: f32| -least(-a, -b)),
+        HalfOp::MinNan => {
+            each!(|a: f32, b: f32| if a.is_nan() || b.is_nan() { f32::NAN } else { least(a, b) })
+        }
+        HalfOp::MaxNan => {
+            each!(|a: f32, b: f32| if a.is_nan() || b.is_nan() { f32::NAN } else { -least(-a, -b) })
+        }
+        HalfOp::Ex2 => each!(|a: f32, _| ex2(a)),
+        HalfOp::Tanh => each!(|a: f32, _| f64::from(a).tanh() as f32),
+        HalfOp::Fma => return fused::<I>(&a, &b, &widened::<I>(r, i.c, mode.bf16, shift), mode),
+        HalfOp::Neg | HalfOp::Abs => values = a,
+    }
+    let d = narrowed::<I>(values, mode.bf16);
+    finish(d, mode)
+}
+
+#[inline(always)]
+fn fused<I: Isa>(a: &Singles, b: &Singles, c: &Singles, mode: HalfMode) -> [u32; LANES] {
+    // A result of f32 whose dropped bits are exactly one half may itself have been rounded to that;
+    // and below the smallest normal number other bits are dropped.
+    let (dropped, tie, normal) = if mode.bf16 {
+        (0xffff, 0x8000, f32::MIN_POSITIVE)
+    } else {
+        (0x1fff, 0x1000, f32::from_bits(0x3880_0000))
+    };
+    let mut values = [0.0; LANES];
+    let mut doubtful = [0u32; LANES];
+    for lane in 0..LANES {
+        let value = a[lane].mul_add(b[lane], c[lane]);
+        let small = (value.abs() < normal) & (value != 0.0);
+        values[lane] = value;
+        doubtful[lane] = u32::from((value.to_bits() & dropped == tie) | small);
+    }
+    if doubtful.iter().fold(0, |any, d| any | d) != 0 {
+        for lane in (0..LANES).filter(|lane| doubtful[*lane] != 0) {
+            values[lane] = to_f32_odd(fma_odd(a[lane], b[lane], c[lane]));
+        }
+    }
+    let d = narrowed::<I>(values, mode.bf16);
+    finish(d, mode)
+}
+
+/// `.ftz`, `.sat` and `.relu`, on bits.
+#[inline(always)]
+fn finish(mut d: [u32; LANES], mode: HalfMode) -> [u32; LANES] {
+    if !(mode.ftz || mode.sat || mode.relu) {
+        return d;
+    }
+    let (infinity, one, normal) = if mode.bf16 { (0x7f80, 0x3f80, 0x80) } else { (0x7c00, 0x3c00, 0x400) };
+    for bits in &mut d {
+        let (magnitude, negative) = (*bits & 0x7fff, *bits & 0x8000 != 0);
+        let nan = magnitude > infinity;
+        if mode.ftz && magnitude < normal {
+            *bits &= 0x8000;
+        }
+        if mode.sat {
+            *bits = if nan || negative { 0 } else { (*bits).min(one) };
+        }
+        if mode.relu {
+            *bits = if nan {
+                0x7fff
+            } else if negative {
+                0
+            } else {
+                *bits
+            };
+        }
+    }
+    d
+}

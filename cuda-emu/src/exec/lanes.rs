@@ -1,0 +1,169 @@
+//! A warp's registers, and the loops over lanes that all arithmetic is made of.
+//!
+//! Operations compute all 32 lanes and store those of a mask: loops of fixed length without
+//! branches, which the compiler turns into vector instructions.
+
+use crate::decode::{Files, Inst, Slot};
+
+/// Lanes of a warp.
+pub(super) const LANES: usize = 32;
+
+/// A register of a warp: a value per lane.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(super) struct Lanes<T>(pub(super) [T; LANES]);
+
+/// The registers of a warp.
+#[derive(Debug)]
+pub(super) struct Registers {
+    pub(super) narrow: Vec<Lanes<u32>>,
+    pub(super) wide: Vec<Lanes<u64>>,
+    /// A bit per lane.
+    pub(super) preds: Vec<u32>,
+    /// The carry flag, a bit per lane.
+    pub(super) carry: u32,
+}
+
+impl Registers {
+    pub(super) fn new(files: Files) -> Self {
+        let mut preds = vec![0; files.preds.max(2) as usize];
+        preds[0] = u32::MAX;
+        Self {
+            narrow: vec![Lanes([0; LANES]); files.narrow.max(1) as usize],
+            wide: vec![Lanes([0; LANES]); files.wide.max(1) as usize],
+            preds,
+            carry: 0,
+        }
+    }
+
+    /// Predicate of a slot, negated or not.
+    #[inline(always)]
+    pub(super) fn pred(&self, slot: Slot, negated: bool) -> u32 {
+        self.preds[slot as usize] ^ if negated { u32::MAX } else { 0 }
+    }
+
+    /// Writes a predicate in the lanes of a mask.
+    #[inline(always)]
+    pub(super) fn put_pred(&mut self, slot: Slot, bits: u32, mask: u32) {
+        let pred = &mut self.preds[slot as usize];
+        *pred = *pred & !mask | bits & mask;
+    }
+}
+
+/// A type that registers can hold.
+pub(super) trait Lane: Copy + Default {
+    fn get(registers: &Registers, slot: Slot) -> [Self; LANES];
+    fn put(registers: &mut Registers, slot: Slot, values: [Self; LANES], mask: u32);
+}
+
+#[inline(always)]
+fn blend<T: Copy>(target: &mut [T; LANES], values: [T; LANES], mask: u32) {
+    if mask == u32::MAX {
+        *target = values;
+    } else {
+        blend_some(target, &values, mask);
+    }
+}
+
+/// Apart from the loops, of which there are hundreds: they stay short.
+#[inline(never)]
+fn blend_some<T: Copy>(target: &mut [T; LANES], values: &[T; LANES], mask: u32) {
+    for lane in 0..LANES {
+        target[lane] = if mask >> lane & 1 != 0 { values[lane] } else { target[lane] };
+    }
+}
+
+macro_rules! lane {
+    ($($ty:ty, $file:ident, $from:expr, $to:expr;)*) => {$(
+        impl Lane for $ty {
+            #[inline(always)]
+            fn get(registers: &Registers, slot: Slot) -> [Self; LANES] {
+                let stored = &registers.$file[slot as usize].0;
+                let mut values = [<$ty>::default(); LANES];
+                for lane in 0..LANES {
+                    values[lane] = $from(stored[lane]);
+                }
+                values
+            }
+
+            #[inline(always)]
+            fn put(registers: &mut Registers, slot: Slot, values: [Self; LANES], mask: u32) {
+                let mut stored = [Default::default(); LANES];
+                for lane in 0..LANES {
+                    stored[lane] = $to(values[lane]);
+                }
+                blend(&mut registers.$file[slot as usize].0, stored, mask);
+            }
+        }
+    )*};
+}
+
+lane! {
+    u16, narrow, |v: u32| v as u16, u32::from;
+    i16, narrow, |v: u32| v as i16, |v: i16| u32::from(v as u16);
+    u32, narrow, |v: u32| v, |v: u32| v;
+    i32, narrow, |v: u32| v as i32, |v: i32| v as u32;
+    f32, narrow, f32::from_bits, f32::to_bits;
+    u64, wide, |v: u64| v, |v: u64| v;
+    i64, wide, |v: u64| v as i64, |v: i64| v as u64;
+    f64, wide, f64::from_bits, f64::to_bits;
+}
+
+/// d = f(a)
+#[inline(always)]
+pub(super) fn map1<A: Lane, D: Lane>(r: &mut Registers, i: &Inst, mask: u32, f: impl Fn(A) -> D) {
+    let a = A::get(r, i.a);
+    let mut d = [D::default(); LANES];
+    for lane in 0..LANES {
+        d[lane] = f(a[lane]);
+    }
+    D::put(r, i.d, d, mask);
+}
+
+/// d = f(a, b)
+#[inline(always)]
+pub(super) fn map2<A: Lane, B: Lane, D: Lane>(r: &mut Registers, i: &Inst, mask: u32, f: impl Fn(A, B) -> D) {
+    let (a, b) = (A::get(r, i.a), B::get(r, i.b));
+    let mut d = [D::default(); LANES];
+    for lane in 0..LANES {
+        d[lane] = f(a[lane], b[lane]);
+    }
+    D::put(r, i.d, d, mask);
+}
+
+/// d = f(a, b, c)
+#[inline(always)]
+pub(super) fn map3<A: Lane, B: Lane, C: Lane, D: Lane>(
+    r: &mut Registers,
+    i: &Inst,
+    mask: u32,
+    f: impl Fn(A, B, C) -> D,
+) {
+    let (a, b, c) = (A::get(r, i.a), B::get(r, i.b), C::get(r, i.c));
+    let mut d = [D::default(); LANES];
+    for lane in 0..LANES {
+        d[lane] = f(a[lane], b[lane], c[lane]);
+    }
+    D::put(r, i.d, d, mask);
+}
+
+/// The lanes of a mask, lowest first.
+pub(super) fn lanes_of(mut mask: u32) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lane = mask.trailing_zeros();
+        (mask != 0).then(|| {
+            mask &= mask - 1;
+            lane as usize
+        })
+    })
+}
+
+/// A bit per lane from truth per lane.
+#[inline(always)]
+pub(super) fn mask_of(truth: impl Fn(usize) -> bool) -> u32 {
+    let mut bits = [0u32; LANES];
+    for (lane, bit) in bits.iter_mut().enumerate() {
+        *bit = u32::from(truth(lane)) << lane;
+    }
+    bits.iter().fold(0, |mask, bit| mask | bit)
+}

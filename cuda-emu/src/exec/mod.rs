@@ -1,0 +1,212 @@
+//! Runs decoded kernels: blocks on threads of the host, warps of a block in turns.
+//!
+//! Blocks that may wait for each other (those of a cluster, or all of a cooperative launch) form a
+//! gang, which one thread runs; other blocks are gangs of their own. `warp` has the loop over
+//! instructions, the other files what instructions do, by group.
+
+mod access;
+mod asynchronous;
+mod atomic;
+mod barrier;
+mod block;
+mod collective;
+mod convert;
+mod float;
+mod gang;
+mod half;
+mod int;
+mod isa;
+mod lanes;
+mod matrix;
+mod mbarrier;
+mod number;
+mod print;
+mod select;
+mod trap;
+mod warp;
+mod wgmma;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+
+use crate::decode::Program;
+use crate::device::{Checks, Device, DeviceConfig};
+use crate::error::Fault;
+use crate::launch::Launch;
+use crate::memory::{Allocation, Region, View};
+use crate::stats::LaunchStats;
+use block::{Block, Cluster};
+
+/// Start of the shared window in the generic address space.
+pub(super) const SHARED_WINDOW: u64 = 1 << 60;
+/// Start of the local window.
+pub(super) const LOCAL_WINDOW: u64 = 1 << 61;
+/// Threads below which a launch is not worth a second thread of the host.
+const THREADS_ALONE_MAX: u64 = 4096;
+
+/// What all threads of the host share in a launch.
+pub(super) struct Shared<'l> {
+    pub(super) program: &'l Program,
+    pub(super) launch: &'l Launch<'l>,
+    pub(super) config: &'l DeviceConfig,
+    pub(super) view: View,
+    /// Address of the parameter block, and of the workspace of grid-wide barriers.
+    pub(super) params: u64,
+    pub(super) workspace: u64,
+    /// The predecessor has been run.
+    predecessor: Once,
+    stop: AtomicBool,
+    next_gang: AtomicU64,
+    instructions: AtomicU64,
+    start: std::time::Instant,
+}
+
+/// What a thread of the host works with: one gang at a time.
+pub(super) struct Env<'l> {
+    pub(super) shared: &'l Shared<'l>,
+    pub(super) program: &'l Program,
+    pub(super) view: &'l View,
+    pub(super) check: bool,
+    pub(super) measure: bool,
+    /// Of each instruction, the region that its last access was in.
+    pub(super) hits: Vec<u32>,
+    /// Of each instruction, how often warps and lanes ran it.
+    pub(super) counts: Vec<[u64; 2]>,
+    pub(super) traffic: LaunchStats,
+    pub(super) blocks: Vec<Block>,
+    pub(super) clusters: Vec<Cluster>,
+    /// Grows with everything that may let a waiting warp go on.
+    pub(super) events: u64,
+    /// Where a trap happened.
+    pub(super) trap_pc: u32,
+    /// State of the generator that shuffles; 0 is in order.
+    pub(super) random: u64,
+}
+
+impl Shared<'_> {
+    /// Runs the predecessor, once.
+    pub(super) fn wait_predecessor(&self) {
+        if let Some(predecessor) = self.launch.predecessor {
+            self.predecessor.call_once(predecessor);
+        }
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Counts instructions; whether the launch has had too many.
+    pub(super) fn too_many(&self, instructions: u64) -> Option<u64> {
+        let total = self.instructions.fetch_add(instructions, Ordering::Relaxed) + instructions;
+        (total > self.config.warp_instructions_max).then_some(total)
+    }
+
+    pub(super) fn nanoseconds(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+}
+
+/// Runs all blocks of a launch.
+pub(crate) fn run(device: &Device, launch: &Launch) -> Result<LaunchStats, Fault> {
+    let program = &*launch.kernel.program;
+    let mut view =
+        View { regions: device.memory().view().regions.clone(), freed: device.memory().view().freed.clone() };
+    let params = private(&mut view, launch.params);
+    let workspace = private(&mut view, &[0; 256]);
+    view.regions.sort_by_key(|region| region.start);
+    let shared = Shared {
+        program,
+        launch,
+        config: device.config(),
+        view,
+        params,
+        workspace,
+        predecessor: Once::new(),
+        stop: AtomicBool::new(false),
+        next_gang: AtomicU64::new(0),
+        instructions: AtomicU64::new(0),
+        start: std::time::Instant::now(),
+    };
+    let result = Mutex::new(Ok(LaunchStats::default()));
+    let work = || {
+        let outcome = gang::run_all(&shared);
+        let mut result = result.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&mut *result, outcome) {
+            (Ok(total), Ok(part)) => total.add(&part),
+            (whole @ Ok(_), Err(fault)) => *whole = Err(fault),
+            (Err(_), _) => {}
+        }
+    };
+    let blocks = launch.grid.iter().map(|d| u64::from(*d)).product::<u64>();
+    let threads = blocks * launch.block.iter().map(|d| u64::from(*d)).product::<u64>();
+    let helpers = if threads <= THREADS_ALONE_MAX {
+        0
+    } else {
+        shared.config.threads.min(shared.gangs() as usize).saturating_sub(1)
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..helpers {
+            scope.spawn(work);
+        }
+        work();
+    });
+    shared.wait_predecessor();
+    result.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes of this launch alone that kernels can address.
+fn private(view: &mut View, bytes: &[u8]) -> u64 {
+    // An allocation of a few hundred bytes fails only where nothing works any more; address 0 is
+    // then out of bounds.
+    let Some(allocation) = Allocation::new(bytes.len() as u64) else { return 0 };
+    let allocation = std::sync::Arc::new(allocation);
+    let start = allocation.base();
+    // SAFETY: the allocation is as long as `bytes`, and nobody else has it yet.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start as *mut u8, bytes.len()) };
+    allocation.mark_valid(0, bytes.len() as u64);
+    allocation.settle();
+    view.regions.push(Region { start, end: start + bytes.len() as u64, allocation });
+    start
+}
+
+impl<'l> Env<'l> {
+    fn new(shared: &'l Shared<'l>) -> Self {
+        let length = shared.program.code.len();
+        Self {
+            shared,
+            program: shared.program,
+            view: &shared.view,
+            check: shared.config.checks == Checks::All,
+            measure: shared.config.memory_statistics,
+            hits: vec![u32::MAX; length],
+            counts: vec![[0; 2]; length],
+            traffic: LaunchStats::default(),
+            blocks: Vec::new(),
+            clusters: Vec::new(),
+            events: 0,
+            trap_pc: 0,
+            random: 0,
+        }
+    }
+
+    /// The next number of the shuffle; only for a state that is not 0.
+    pub(super) fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// What was counted, summed up.
+    fn into_stats(self) -> LaunchStats {
+        let mut stats = self.traffic;
+        for (inst, [warps, lanes]) in self.program.code.iter().zip(&self.counts) {
+            if *warps > 0 {
+                stats.warp_instructions += warps;
+                stats.thread_instructions += lanes;
+                *stats.by_class.entry(inst.op.class()).or_default() += warps;
+            }
+        }
+        stats
+    }
+}

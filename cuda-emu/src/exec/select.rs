@@ -1,0 +1,238 @@
+//! Moves of parts, comparisons, selections, logic on predicates.
+
+use super::half::widened;
+use super::isa::Isa;
+use super::lanes::{LANES, Lane, Registers, mask_of};
+use crate::decode::{Cmp, Combine, Inst, PredOp, Slot};
+use crate::ptx::Type;
+
+#[inline(always)]
+pub(super) fn pack(r: &mut Registers, i: &Inst, lists: &[Slot], bits: u8, mask: u32) {
+    if i.c != 0 {
+        let mut d = [0u64; LANES];
+        for (n, slot) in lists.iter().enumerate() {
+            let part = u32::get(r, *slot);
+            for lane in 0..LANES {
+                let value = if bits == 32 { part[lane] } else { part[lane] & 0xffff };
+                d[lane] |= u64::from(value) << (n as u32 * u32::from(bits));
+            }
+        }
+        return u64::put(r, i.d, d, mask);
+    }
+    let width = (1u32 << bits) - 1;
+    let mut d = [0u32; LANES];
+    for (n, slot) in lists.iter().enumerate() {
+        let part = u32::get(r, *slot);
+        for lane in 0..LANES {
+            d[lane] |= (part[lane] & width) << (n as u32 * u32::from(bits));
+        }
+    }
+    u32::put(r, i.d, d, mask);
+}
+
+#[inline(always)]
+pub(super) fn unpack(r: &mut Registers, i: &Inst, lists: &[Slot], bits: u8, mask: u32) {
+    let width = (1u64 << bits) - 1;
+    let a = if i.c != 0 { u64::get(r, i.a) } else { u32::get(r, i.a).map(u64::from) };
+    for (n, slot) in lists.iter().enumerate() {
+        let mut part = [0u32; LANES];
+        for lane in 0..LANES {
+            part[lane] = (a[lane] >> (n as u32 * u32::from(bits)) & width) as u32;
+        }
+        u32::put(r, *slot, part, mask);
+    }
+}
+
+/// Lanes where the comparison holds.
+#[inline(always)]
+fn compared<T: Lane + PartialOrd>(r: &Registers, i: &Inst, cmp: Cmp) -> u32 {
+    compare_values(T::get(r, i.a), T::get(r, i.b), cmp)
+}
+
+#[inline(always)]
+fn compare_values<T: Copy + PartialOrd>(a: [T; LANES], b: [T; LANES], cmp: Cmp) -> u32 {
+    macro_rules! holds {
+        ($f:expr) => {{
+            let f = $f;
+            mask_of(|lane| f(a[lane], b[lane]))
+        }};
+    }
+    // Unordered comparisons are the opposites of ordered ones; `>` is `<` the other way round.
+    match cmp {
+        Cmp::Eq => holds!(|a: T, b: T| a == b),
+        // False for NaN, unlike `!=`: an ordered comparison.
+        Cmp::Ne => holds!(|a: T, b: T| a < b || a > b),
+        Cmp::Lt => holds!(|a: T, b: T| a < b),
+        Cmp::Le => holds!(|a: T, b: T| a <= b),
+        Cmp::Gt => holds!(|a: T, b: T| a > b),
+        Cmp::Ge => holds!(|a: T, b: T| a >= b),
+        _ => holds!(|a: T, b: T| a <= b || a > b),
+    }
+}
+
+/// Lanes where the comparison of a type holds; for packed halves, of the low and the high ones.
+#[inline(always)]
+fn compare<I: Isa>(r: &Registers, i: &Inst, cmp: Cmp, ty: Type) -> (u32, u32) {
+    let (cmp, opposite) = match cmp {
+        Cmp::Equ => (Cmp::Ne, u32::MAX),
+        Cmp::Neu => (Cmp::Eq, u32::MAX),
+        Cmp::Ltu => (Cmp::Ge, u32::MAX),
+        Cmp::Leu => (Cmp::Gt, u32::MAX),
+        Cmp::Gtu => (Cmp::Le, u32::MAX),
+        Cmp::Geu => (Cmp::Lt, u32::MAX),
+        Cmp::Nan => (Cmp::Num, u32::MAX),
+        ordered => (ordered, 0),
+    };
+    let halves = |bf16: bool, shift: u32| {
+        compare_values(widened::<I>(r, i.a, bf16, shift), widened::<I>(r, i.b, bf16, shift), cmp)
+    };
+    let one = match ty {
+        Type::U32 | Type::B32 => compared::<u32>(r, i, cmp),
+        Type::S32 => compared::<i32>(r, i, cmp),
+        Type::F32 if i.imm >> 33 & 1 != 0 => {
+            let flush = |v: f32| if v.is_subnormal() { 0.0 } else { v };
+            compare_values(f32::get(r, i.a).map(flush), f32::get(r, i.b).map(flush), cmp)
+        }
+        Type::F32 => compared::<f32>(r, i, cmp),
+        Type::U64 | Type::B64 => compared::<u64>(r, i, cmp),
+        Type::S64 => compared::<i64>(r, i, cmp),
+        Type::F64 => compared::<f64>(r, i, cmp),
+        Type::S16 => compared::<i16>(r, i, cmp),
+        Type::F16 => halves(false, 0),
+        Type::Bf16 => halves(true, 0),
+        Type::F16x2 => return (halves(false, 0) ^ opposite, halves(false, 16) ^ opposite),
+        Type::Bf16x2 => return (halves(true, 0) ^ opposite, halves(true, 16) ^ opposite),
+        _ => compared::<u16>(r, i, cmp),
+    };
+    (one ^ opposite, !one ^ opposite)
+}
+
+#[inline(always)]
+fn combined(bits: u32, with: u32, combine: Combine) -> u32 {
+    match combine {
+        Combine::None => bits,
+        Combine::And => bits & with,
+        Combine::Or => bits | with,
+        Combine::Xor => bits ^ with,
+    }
+}
+
+#[inline(always)]
+pub(super) fn setp<I: Isa>(r: &mut Registers, i: &Inst, cmp: Cmp, ty: Type, combine: Combine, mask: u32) {
+    let (first, second) = I::run(
+        #[inline(always)]
+        || compare::<I>(r, i, cmp, ty),
+    );
+    let with = r.pred(i.c, i.imm >> 32 & 1 != 0);
+    r.put_pred(i.d, combined(first, with, combine), mask);
+    r.put_pred(i.imm as u32, combined(second, with, combine), mask);
+}
+
+#[inline(always)]
+pub(super) fn set<I: Isa>(
+    r: &mut Registers,
+    i: &Inst,
+    cmp: Cmp,
+    ty: Type,
+    combine: Combine,
+    float: bool,
+    mask: u32,
+) {
+    let (low, high) = I::run(
+        #[inline(always)]
+        || compare::<I>(r, i, cmp, ty),
+    );
+    let with = r.pred(i.c, i.imm >> 32 & 1 != 0);
+    let (low, high) = (combined(low, with, combine), combined(high, with, combine));
+    // The result of packed halves is packed halves; that of others has the destination's size.
+    let packed = matches!(ty, Type::F16x2 | Type::Bf16x2);
+    let one: u32 = match (float, ty) {
+        (false, Type::F16x2 | Type::Bf16x2) => 0xffff,
+        (false, _) => u32::MAX,
+        (true, Type::F16 | Type::F16x2) => 0x3c00,
+        (true, Type::Bf16 | Type::Bf16x2) => 0x3f80,
+        (true, _) => 0x3f80_0000,
+    };
+    let mut d = [0u32; LANES];
+    for lane in 0..LANES {
+        let bit = |bits: u32| if bits >> lane & 1 != 0 { one } else { 0 };
+        d[lane] = if packed { bit(low) | bit(high) << 16 } else { bit(low) };
+    }
+    u32::put(r, i.d, d, mask);
+}
+
+#[inline(always)]
+pub(super) fn select<T: Lane>(r: &mut Registers, i: &Inst, mask: u32) {
+    let chosen = r.pred(i.c, i.imm != 0);
+    let (a, b) = (T::get(r, i.a), T::get(r, i.b));
+    let mut d = b;
+    for lane in 0..LANES {
+        d[lane] = if chosen >> lane & 1 != 0 { a[lane] } else { b[lane] };
+    }
+    T::put(r, i.d, d, mask);
+}
+
+pub(super) fn slct(r: &mut Registers, i: &Inst, wide: bool, float: bool, mask: u32) {
+    let chosen = if float {
+        let c = f32::get(r, i.c);
+        mask_of(|lane| c[lane] >= 0.0)
+    } else {
+        let c = i32::get(r, i.c);
+        mask_of(|lane| c[lane] >= 0)
+    };
+    let pick = |lane: usize| chosen >> lane & 1 != 0;
+    if wide {
+        let (a, b) = (u64::get(r, i.a), u64::get(r, i.b));
+        u64::put(r, i.d, std::array::from_fn(|lane| if pick(lane) { a[lane] } else { b[lane] }), mask);
+    } else {
+        let (a, b) = (u32::get(r, i.a), u32::get(r, i.b));
+        u32::put(r, i.d, std::array::from_fn(|lane| if pick(lane) { a[lane] } else { b[lane] }), mask);
+    }
+}
+
+#[inline(always)]
+pub(super) fn predicate(r: &mut Registers, i: &Inst, op: PredOp, mask: u32) {
+    let (a, b) = (r.pred(i.a, i.imm & 1 != 0), r.pred(i.b, i.imm & 2 != 0));
+    let bits = match op {
+        PredOp::Mov => a,
+        PredOp::Not => !a,
+        PredOp::And => a & b,
+        PredOp::Or => a | b,
+        PredOp::Xor => a ^ b,
+    };
+    r.put_pred(i.d, bits, mask);
+}
+
+/// Class of a float: zero, subnormal, normal, infinite, NaN are bits 0 to 4 of `imm`.
+pub(super) fn testp(r: &mut Registers, i: &Inst, double: bool, mask: u32) {
+    use std::num::FpCategory::*;
+    let number = |category| match category {
+        Zero => 0,
+        Subnormal => 1,
+        Normal => 2,
+        Infinite => 3,
+        Nan => 4,
+    };
+    let bits = if double {
+        let a = f64::get(r, i.a);
+        mask_of(|lane| i.imm >> number(a[lane].classify()) & 1 != 0)
+    } else {
+        let a = f32::get(r, i.a);
+        mask_of(|lane| i.imm >> number(a[lane].classify()) & 1 != 0)
+    };
+    r.put_pred(i.d, bits, mask);
+}
+
+/// d = a ± a window's start.
+#[inline(always)]
+pub(super) fn offset(r: &mut Registers, i: &Inst, by: u64, mask: u32) {
+    let a = u64::get(r, i.a);
+    u64::put(r, i.d, a.map(|address| address.wrapping_add(by)), mask);
+}
+
+/// d = a
+#[inline(always)]
+pub(super) fn mov<T: Lane>(r: &mut Registers, i: &Inst, mask: u32) {
+    let a = T::get(r, i.a);
+    T::put(r, i.d, a, mask);
+}

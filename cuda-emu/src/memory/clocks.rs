@@ -1,0 +1,117 @@
+//! Which warp's accesses are ordered before which other's: vector clocks of a cluster's warps.
+//!
+//! Time is one counter for all warps, and it moves at synchronisation only. A warp's clock says, of
+//! each agent (a warp, or a block's copy engine), up to which time its accesses come before all
+//! that the warp does now. A barrier of all threads starts a new epoch instead: everything before
+//! it is ordered, so that clocks and time begin anew.
+
+/// A synchronisation object's clock: what was released into it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Released {
+    times: Vec<u32>,
+    id: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct AgentClock {
+    times: Vec<u32>,
+    /// Up to when the warp's own lanes are ordered among themselves.
+    lanes: u32,
+    /// When it last ran a proxy fence.
+    fence: u32,
+    /// Names the content of this clock: equal ids are equal clocks, also in different epochs.
+    id: u64,
+}
+
+/// The clocks of a cluster.
+#[derive(Debug)]
+pub(crate) struct Clocks {
+    agents: Vec<AgentClock>,
+    time: u32,
+}
+
+fn mix(id: u64, with: u64) -> u64 {
+    let x = (id ^ with.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x ^ x >> 29
+}
+
+impl Clocks {
+    pub(crate) fn new(agents: usize) -> Self {
+        let clock = AgentClock { times: vec![0; agents], ..AgentClock::default() };
+        Self { agents: vec![clock; agents], time: 1 }
+    }
+
+    pub(crate) fn time(&self) -> u32 {
+        self.time
+    }
+
+    /// Name of an agent's clock.
+    pub(crate) fn id(&self, agent: u16) -> u64 {
+        self.agents[agent as usize].id
+    }
+
+    /// Whether what `earlier` did at `time` comes before what `agent` does now. An agent's own
+    /// accesses do; those of its other lanes are another question ([`Clocks::lanes_ordered`]).
+    pub(crate) fn ordered(&self, agent: u16, earlier: u16, time: u32) -> bool {
+        agent == earlier || self.agents[agent as usize].times[earlier as usize] >= time
+    }
+
+    /// Whether accesses of all lanes of a warp at `time` come before what the warp does now.
+    pub(crate) fn lanes_ordered(&self, agent: u16, time: u32) -> bool {
+        self.agents[agent as usize].lanes >= time
+    }
+
+    /// Whether a proxy fence stands between a write and what `agent` does now.
+    pub(crate) fn fenced(&self, agent: u16, writer: u16, time: u32) -> bool {
+        self.agents[writer as usize].fence > time || self.agents[agent as usize].fence > time
+    }
+
+    /// All threads have met: a new epoch.
+    pub(crate) fn restart(&mut self) {
+        self.time = 1;
+        for agent in &mut self.agents {
+            agent.times.fill(0);
+            (agent.lanes, agent.fence, agent.id) = (0, 0, 0);
+        }
+    }
+
+    /// `agent`'s accesses until now go into an object.
+    pub(crate) fn release(&mut self, agent: u16, into: &mut Released) {
+        let clock = &self.agents[agent as usize];
+        into.times.resize(self.agents.len(), 0);
+        into.times.iter_mut().zip(&clock.times).for_each(|(a, b)| *a = (*a).max(*b));
+        into.times[agent as usize] = self.time;
+        into.id = mix(mix(into.id, clock.id), u64::from(agent) << 32 | u64::from(self.time));
+        self.time += 1;
+    }
+
+    /// What was released into an object comes before what `agent` does from now on.
+    pub(crate) fn acquire(&mut self, agent: u16, from: &Released) {
+        if from.times.is_empty() {
+            return;
+        }
+        let clock = &mut self.agents[agent as usize];
+        clock.times.iter_mut().zip(&from.times).for_each(|(a, b)| *a = (*a).max(*b));
+        // A barrier that the warp took part in orders its lanes too.
+        clock.lanes = clock.lanes.max(from.times[agent as usize]);
+        clock.id = mix(clock.id, from.id);
+    }
+
+    /// A warp's lanes have met.
+    pub(crate) fn sync_lanes(&mut self, agent: u16) {
+        let time = self.time;
+        let clock = &mut self.agents[agent as usize];
+        clock.lanes = time;
+        clock.id = mix(clock.id, u64::from(time) | 1 << 40);
+        self.time += 1;
+    }
+
+    /// A warp has run a proxy fence.
+    pub(crate) fn fence_proxy(&mut self, agent: u16) {
+        self.time += 1;
+        let time = self.time;
+        let clock = &mut self.agents[agent as usize];
+        clock.fence = time;
+        clock.id = mix(clock.id, u64::from(time) | 1 << 41);
+    }
+}

@@ -1,0 +1,178 @@
+//! Small kernels, written by hand.
+
+use cuda_emu::{Checks, Device, DeviceConfig, FaultKind, Launch, LaunchError, Module, launch};
+
+fn device() -> Device {
+    Device::new(DeviceConfig { threads: 1, ..DeviceConfig::default() })
+}
+
+/// A kernel `k` with a pointer parameter in %rd1 (and a second in %rd2), and a few registers.
+fn kernel(body: &str) -> String {
+    format!(
+        ".version 9.0\n.target sm_80\n.address_size 64\n.extern .shared .align 16 .b8 smem[];\n
+.visible .entry k(.param .u64 a, .param .u64 b) {{
+  .reg .pred %p<9>; .reg .b16 %rs<9>; .reg .b32 %r<19>; .reg .f32 %f<9>; .reg .b64 %rd<9>;
+  ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];
+  mov.u32 %r1, %tid.x; mul.wide.u32 %rd3, %r1, 4; add.s64 %rd4, %rd1, %rd3;
+  {body}
+  ret;
+}}"
+    )
+}
+
+fn run(
+    device: &Device,
+    body: &str,
+    threads: u32,
+    a: u64,
+    b: u64,
+) -> Result<cuda_emu::LaunchStats, LaunchError> {
+    let module = Module::load(device, &kernel(body)).unwrap();
+    let kernel = module.kernel("k").unwrap();
+    let params = [a.to_le_bytes(), b.to_le_bytes()].concat();
+    launch(
+        device,
+        &Launch { dynamic_shared_bytes: 4096, ..Launch::new(&kernel, [1, 1, 1], [threads, 1, 1], &params) },
+    )
+}
+
+fn fault(device: &Device, body: &str, threads: u32, a: u64) -> cuda_emu::Fault {
+    match run(device, body, threads, a, 0) {
+        Err(LaunchError::Fault(fault)) => *fault,
+        other => panic!("expected a fault, got {other:?}"),
+    }
+}
+
+fn words(device: &Device, address: u64, count: usize) -> Vec<u32> {
+    let mut bytes = vec![0; count * 4];
+    device.memory().copy_out(address, &mut bytes).unwrap();
+    bytes.chunks_exact(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect()
+}
+
+#[test]
+fn lanes_diverge_and_meet() {
+    let device = device();
+    let out = device.memory().alloc(64 * 4).unwrap();
+    let body = "
+      mov.u32 %r2, 0; mov.u32 %r3, 0;
+    LOOP:
+      add.u32 %r3, %r3, %r2; add.u32 %r2, %r2, 1;
+      setp.le.u32 %p1, %r2, %r1;
+      @%p1 bra LOOP;
+      and.b32 %r4, %r1, 1; setp.eq.u32 %p2, %r4, 0;
+      @%p2 bra EVEN;
+      add.u32 %r3, %r3, 1000; bra.uni DONE;
+    EVEN: add.u32 %r3, %r3, 2000;
+    DONE: activemask.b32 %r5; popc.b32 %r5, %r5; shl.b32 %r5, %r5, 16; or.b32 %r3, %r3, %r5;
+      st.global.u32 [%rd4], %r3;";
+    run(&device, body, 64, out, 0).unwrap();
+    for (n, word) in words(&device, out, 64).into_iter().enumerate() {
+        let n = n as u32;
+        assert_eq!(word, (n * (n + 1) / 2) + if n % 2 == 0 { 2000 } else { 1000 } + (32 << 16), "{n}");
+    }
+}
+
+#[test]
+fn warps_meet_at_barriers() {
+    let device = device();
+    let out = device.memory().alloc(128 * 4).unwrap();
+    let body = "
+      mov.u32 %r2, smem; shl.b32 %r3, %r1, 2; add.u32 %r4, %r2, %r3;
+      st.shared.u32 [%r4], %r1;
+      bar.sync 0;
+      xor.b32 %r5, %r3, 508; add.u32 %r5, %r2, %r5;
+      ld.shared.u32 %r6, [%r5];
+      st.global.u32 [%rd4], %r6;";
+    for seed in 0..4 {
+        let device = Device::new(DeviceConfig { seed, ..device.config().clone() });
+        let out = device.memory().alloc(128 * 4).unwrap();
+        run(&device, body, 128, out, 0).unwrap();
+        assert!(words(&device, out, 128).into_iter().enumerate().all(|(n, word)| word == 127 - n as u32));
+    }
+    let without = body.replace("bar.sync 0;", "");
+    let found = fault(&device, &without, 128, out);
+    assert!(
+        matches!(
+            found.kind,
+            FaultKind::Race { access: "read", other_access: "write", .. } | FaultKind::Uninitialised { .. }
+        ),
+        "{found}"
+    );
+}
+
+#[test]
+fn accesses_out_of_bounds_are_found() {
+    let device = device();
+    let out = device.memory().alloc(63 * 4).unwrap();
+    let found = fault(&device, "st.global.u32 [%rd4], %r1;", 64, out);
+    assert!(matches!(&found.kind, FaultKind::OutOfBounds { access: "write", .. }), "{found}");
+    assert_eq!((found.warp, found.lane, found.address), (1, Some(31), Some(out + 252)));
+    let found = fault(&device, "ld.global.u32 %r2, [%rd4+2];", 32, out);
+    assert!(matches!(&found.kind, FaultKind::Misaligned { .. }), "{found}");
+    let fresh = device.memory().alloc(128).unwrap();
+    let found = fault(&device, "ld.global.u32 %r2, [%rd4];", 32, fresh);
+    assert!(matches!(&found.kind, FaultKind::Uninitialised { .. }), "{found}");
+    device.memory().free(out).unwrap();
+    let found = fault(&device, "st.global.u32 [%rd4], %r1;", 32, out);
+    assert!(matches!(&found.kind, FaultKind::UseAfterFree { .. }), "{found}");
+    let found = fault(&device, "mov.u32 %r2, smem; st.shared.u32 [%r2+4096], %r1;", 1, out);
+    assert!(matches!(&found.kind, FaultKind::OutOfBounds { .. }), "{found}");
+}
+
+#[test]
+fn barriers_and_collectives_that_not_all_reach_are_found() {
+    let device = device();
+    let found = fault(&device, "setp.lt.u32 %p1, %r1, 20; @%p1 bar.sync 0;", 32, 0);
+    assert!(
+        matches!(&found.kind, FaultKind::Divergent { needed: u32::MAX, present: 0xf_ffff, .. }),
+        "{found}"
+    );
+    let found = fault(&device, "setp.lt.u32 %p1, %r1, 32; @%p1 bra L; bar.sync 1; L: bar.sync 0;", 64, 0);
+    assert!(matches!(&found.kind, FaultKind::Deadlock { .. }), "{found}");
+    let found =
+        fault(&device, "setp.lt.u32 %p1, %r1, 7; @%p1 shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;", 32, 0);
+    assert!(matches!(&found.kind, FaultKind::Divergent { .. }), "{found}");
+}
+
+#[test]
+fn a_copy_must_be_waited_for() {
+    let device = device();
+    let data = device.memory().alloc(512).unwrap();
+    device.memory().fill(data, &[1, 0, 0, 0], 128).unwrap();
+    let body = "
+      mov.u32 %r2, smem; shl.b32 %r3, %r1, 2; add.u32 %r4, %r2, %r3;
+      cp.async.ca.shared.global [%r4], [%rd4], 4;
+      cp.async.commit_group;
+      cp.async.wait_group 0;
+      ld.shared.u32 %r6, [%r4];
+      add.u32 %r6, %r6, %r1;
+      st.global.u32 [%rd4], %r6;";
+    run(&device, body, 128, data, 0).unwrap();
+    assert!(words(&device, data, 128).into_iter().enumerate().all(|(n, word)| word == 1 + n as u32));
+    let found = fault(&device, &body.replace("wait_group 0", "wait_group 1"), 128, data);
+    assert!(matches!(&found.kind, FaultKind::NotAwaited { .. }), "{found}");
+    let plain = Device::new(DeviceConfig { checks: Checks::Bounds, ..DeviceConfig::default() });
+    let data = plain.memory().alloc(512).unwrap();
+    run(&plain, &body.replace("wait_group 0", "wait_group 1"), 128, data, 0).unwrap();
+    assert_eq!(words(&plain, data, 1), [u32::MAX]);
+}
+
+#[test]
+fn endless_loops_and_traps_stop() {
+    let device = Device::new(DeviceConfig { warp_instructions_max: 100_000, ..DeviceConfig::default() });
+    let found = fault(&device, "L: bra.uni L;", 32, 0);
+    assert!(matches!(&found.kind, FaultKind::NeverEnds { .. }), "{found}");
+    let found = fault(&device, "trap;", 32, 0);
+    assert_eq!(found.kind, FaultKind::Trap);
+}
+
+#[test]
+fn unknown_instructions_are_named() {
+    let device = device();
+    let module = Module::load(&device, &kernel("frobnicate.u32 %r1, %r2;")).unwrap();
+    let problem = module.kernel("k").unwrap_err();
+    assert_eq!(
+        (problem.kernel.as_str(), problem.text.as_str(), problem.line),
+        ("k", "frobnicate.u32 %r1, %r2;", 10)
+    );
+}

@@ -1,0 +1,121 @@
+//! Hopper's own instructions: TMA, mbarriers, wgmma, clusters.
+
+mod support;
+
+use cuda_emu::{
+    Arch, Device, DeviceConfig, Element, FaultKind, LaunchError, LaunchStats, Swizzle, TensorMap,
+};
+use support::{Params, Random, assert_near, download, floats, half, load, upload};
+
+const PTX: &str = include_str!("ptx/hopper.sm_90a.ptx");
+
+fn device(seed: u64) -> Device {
+    Device::new(DeviceConfig { arch: Arch::Sm90, seed, ..DeviceConfig::default() })
+}
+
+fn map(address: u64, rows: usize, k: usize, swizzle: Swizzle) -> [u8; 128] {
+    let (dims, strides, box_dims) = (vec![k as u64, rows as u64], vec![k as u64 * 2], vec![64, 64]);
+    let map =
+        TensorMap { element: Element::Half, address, dims, strides, box_dims, swizzle, fill_nan: false };
+    map.encode().unwrap()
+}
+
+fn gemm(seed: u64, ptx: &str) -> Result<LaunchStats, LaunchError> {
+    let device = device(seed);
+    let module = load(&device, ptx);
+    let kernel = module.kernel("gemm").unwrap();
+    let (m, n, k) = (128, 64, 256);
+    let mut random = Random(seed);
+    let (a, b) = (random.halves(m * k), random.halves(n * k));
+    let da = upload(&device, &a, |v| v.to_le_bytes());
+    let db = upload(&device, &b, |v| v.to_le_bytes());
+    let c = floats(&device, m * n);
+    let params = Params::new(&kernel).pointer(c);
+    let params = params.push(&map(da, m, k, Swizzle::Bytes128)).push(&map(db, n, k, Swizzle::Bytes128));
+    let stats = params.int(n as i32).int(k as i32).launch(&device, [1, 2, 1], [256, 1, 1], 32768)?;
+    let value = |v: u16| f64::from(half(v));
+    let dot = |i: usize| (0..k).map(|e| value(a[i / n * k + e]) * value(b[i % n * k + e])).sum::<f64>();
+    assert_near(&download(&device, c, m * n), &(0..m * n).map(dot).collect::<Vec<_>>(), 1e-4);
+    Ok(stats)
+}
+
+fn fault_of(ptx: &str) -> FaultKind {
+    match gemm(0, ptx) {
+        Err(LaunchError::Fault(fault)) => fault.kind,
+        other => panic!("not found: {other:?}"),
+    }
+}
+
+#[test]
+fn tma_and_wgmma() {
+    for seed in 0..20 {
+        let stats = gemm(seed, PTX).unwrap();
+        assert_eq!(stats.tensor_multiply_adds, 128 * 64 * 256);
+        assert_eq!(stats.global_bytes_read, 2 * (128 + 64 + 64) / 2 * 256 * 2);
+    }
+}
+
+#[test]
+fn what_tma_and_wgmma_get_wrong_is_named() {
+    let broken = |from: &str, to: &str| {
+        assert!(PTX.contains(from), "{from}");
+        fault_of(&PTX.replace(from, to))
+    };
+    let kind = broken("wgmma.wait_group.sync.aligned 0;", "wgmma.wait_group.sync.aligned 1;");
+    assert!(matches!(kind, FaultKind::NotAwaited { .. }), "{kind}");
+    // The consumer does not look at the barrier that says the tile is there.
+    let wait = PTX.match_indices("mbarrier.try_wait").map(|(at, _)| at).nth(1).unwrap();
+    let line = &PTX[wait..wait + PTX[wait..].find(';').unwrap() + 1];
+    let kinds = PTX.match_indices("mbarrier.try_wait").map(|(at, _)| {
+        let end = at + PTX[at..].find(';').unwrap() + 1;
+        fault_of(&format!("{}setp.eq.u32 p, 0, 0;{}", &PTX[..at], &PTX[end..]))
+    });
+    for kind in kinds.take(2) {
+        assert!(
+            matches!(kind, FaultKind::NotAwaited { .. } | FaultKind::Race { .. } | FaultKind::Invalid(_)),
+            "{line}: {kind}"
+        );
+    }
+    let kind = broken("mbarrier.init.shared::cta.b64", "// mbarrier.init.shared::cta.b64");
+    assert!(matches!(kind, FaultKind::Uninitialised { .. } | FaultKind::Invalid(_)), "{kind}");
+}
+
+#[test]
+fn clusters_read_each_other() {
+    for seed in 0..4 {
+        let device = device(seed);
+        let module = load(&device, PTX);
+        let kernel = module.kernel("exchange").unwrap();
+        assert_eq!(kernel.cluster_required(), Some([2, 1, 1]));
+        let out = floats(&device, 128);
+        Params::new(&kernel).pointer(out).launch(&device, [4, 1, 1], [32, 1, 1], 0).unwrap();
+        let mut bytes = [0; 512];
+        device.memory().copy_out(out, &mut bytes).unwrap();
+        for (n, word) in bytes.chunks_exact(4).enumerate() {
+            let (block, thread) = (n / 32, n % 32);
+            assert_eq!(
+                i32::from_le_bytes(word.try_into().unwrap()),
+                ((block % 2) ^ 1) as i32 * 100 + thread as i32
+            );
+        }
+    }
+}
+
+#[test]
+fn bulk_copies_in_and_out() {
+    let device = device(0);
+    let run = |ptx: &str| {
+        let module = load(&device, ptx);
+        let kernel = module.kernel("bulk").unwrap();
+        let values: Vec<f32> = (0..256).map(|n| n as f32).collect();
+        let (from, to) = (upload(&device, &values, |v| v.to_le_bytes()), floats(&device, 256));
+        Params::new(&kernel).pointer(to).pointer(from).launch(&device, [1, 1, 1], [256, 1, 1], 0)?;
+        assert!(download(&device, to, 256).iter().enumerate().all(|(n, v)| *v == 2.0 * n as f32));
+        Ok::<(), LaunchError>(())
+    };
+    run(PTX).unwrap();
+    let Err(LaunchError::Fault(fault)) = run(&PTX.replace("fence.proxy.async.shared::cta;", "")) else {
+        panic!("not found")
+    };
+    assert!(matches!(fault.kind, FaultKind::MissingProxyFence { .. }), "{fault}");
+}

@@ -1,0 +1,108 @@
+//! Writes a small corpus for each fuzz target, made by the library itself: what the fuzzer mutates
+//! is then past the first checks from the start. The folder is the one argument.
+
+use std::fs;
+use std::path::Path;
+
+use ottava::text::Tokenizer;
+use ottava::weights::{GgufWriter, ModelFile, TensorType};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Templates that between them use what the supported families' templates use.
+const TEMPLATES: [&str; 6] = [
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    "{{ bos_token }}{%- if messages[0]['role'] == 'system' -%}{%- set first = messages[0]['content'] | trim -%}{%- set loop_messages = messages[1:] -%}{%- else -%}{%- set loop_messages = messages -%}{%- endif -%}{%- for m in loop_messages -%}{%- if (m['role'] == 'user') != (loop.index0 % 2 == 0) -%}{{ raise_exception('roles must alternate') }}{%- endif -%}{{ m.content if loop.last else m.content ~ eos_token }}{%- endfor -%}",
+    "{%- set ns = namespace(at=0, seen=false) -%}{%- for m in messages[::-1] -%}{%- set ns.at = ns.at + loop.index0 -%}{%- if m.content is string and not ns.seen -%}{%- set ns.seen = true -%}{{ m.content.split('<')[0].strip() }}{%- endif -%}{%- endfor -%}{{ ns.at }}",
+    "{%- macro turn(role, text='') -%}[{{ role | upper }}] {{ text | tojson }}{%- endmacro -%}{%- for m in messages -%}{{ turn(m.role, m.content) }}{%- if not loop.last %}{% continue %}{% endif -%}{%- endfor -%}{{ strftime_now('%d %b %Y') }}",
+    "{%- if tools is defined and tools -%}{{ tools | map(attribute='name') | join(', ') }}{%- endif -%}{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ '%s-%d' | format('a', 3) }}{{ range(3) | list }}",
+    "{% set x = {'a': [1, 2.5, none], 'b': \"c\" * 3} %}{{ x.items() | list }}{{ x['a'][-1] is none }}{{ messages[0].content.replace('e', '3').startswith('B') and 2 ** 3 // 3 }}",
+];
+
+struct Folder<'p>(&'p Path);
+
+impl Folder<'_> {
+    fn put(&self, target: &str, name: &str, bytes: &[u8]) -> Outcome {
+        let folder = self.0.join(target);
+        fs::create_dir_all(&folder)?;
+        Ok(fs::write(folder.join(name), bytes)?)
+    }
+}
+
+/// A matrix of every type, two rows of a block or more, and metadata of several kinds. No byte is large
+/// enough to make a float that is not finite.
+fn tensors(folder: &Folder<'_>) -> Outcome {
+    for dtype in TensorType::all() {
+        let mut writer = GgufWriter::new();
+        writer.metadata("general.architecture", "llama").metadata("general.alignment", 64_u32);
+        writer.metadata("a", vec![1.5_f32, -2.0]).metadata("b", vec![true, false]).metadata("c", -3_i64);
+        let cols = dtype.block_len().max(32);
+        let bytes = 2 * cols / dtype.block_len() * dtype.block_bytes();
+        let data = (0..bytes).map(|at| (at * 37 % 59) as u8).collect();
+        writer.tensor("blk.0.attn_q.weight", dtype, &[cols as u64, 2], data)?;
+        writer.vector("output_norm.weight", &[1.0; 8])?;
+        let bytes = writer.to_bytes();
+        ModelFile::from_bytes("seed.gguf", bytes.clone())?.matrix("blk.0.attn_q.weight")?;
+        folder.put("gguf", &dtype.to_string(), &bytes)?;
+    }
+    Ok(())
+}
+
+fn strings<'s>(values: impl IntoIterator<Item = &'s str>) -> Vec<String> {
+    values.into_iter().map(String::from).collect()
+}
+
+fn tokenizer(folder: &Folder<'_>, name: &str, writer: &GgufWriter) -> Outcome {
+    let bytes = writer.to_bytes();
+    Tokenizer::from_metadata(ModelFile::from_bytes("seed.gguf", bytes.clone())?.metadata())?;
+    folder.put("tokenizer_metadata", name, &bytes)
+}
+
+fn byte_level(folder: &Folder<'_>, pre: &str) -> Outcome {
+    let mut tokens: Vec<String> = ('!'..='~').map(String::from).collect();
+    tokens.extend(strings(["Ġ", "Ċ", "ċ", "He", "ll", "llo", "Hello", "Ġw", "<|im_start|>", "<|im_end|>"]));
+    let types = (0..tokens.len()).map(|id| if id + 2 < tokens.len() { 1 } else { 3 });
+    let mut writer = GgufWriter::new();
+    writer.metadata("tokenizer.ggml.model", "gpt2").metadata("tokenizer.ggml.pre", pre);
+    writer.metadata("tokenizer.ggml.token_type", types.collect::<Vec<i32>>());
+    writer.metadata("tokenizer.ggml.eos_token_id", tokens.len() as u32 - 1);
+    writer.metadata("tokenizer.ggml.tokens", tokens);
+    writer.metadata("tokenizer.ggml.merges", strings(["H e", "l l", "ll o", "He llo", "Ġ w"]));
+    writer.metadata("tokenizer.chat_template", TEMPLATES[0]);
+    tokenizer(folder, pre, &writer)
+}
+
+fn sentence_piece(folder: &Folder<'_>) -> Outcome {
+    let mut tokens = strings(["<unk>", "<s>", "</s>"]);
+    tokens.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
+    tokens.extend(strings(["▁", "H", "e", "l", "o", "ll", "He", "llo", "▁Hello", "▁▁", "<end_of_turn>"]));
+    let types = (0..tokens.len()).map(|id| match id {
+        0 => 2,
+        1 | 2 => 3,
+        3..259 => 6,
+        _ if id + 1 == tokens.len() => 3,
+        _ => 1,
+    });
+    let mut writer = GgufWriter::new();
+    writer.metadata("tokenizer.ggml.model", "llama").metadata("tokenizer.ggml.add_space_prefix", true);
+    writer.metadata("tokenizer.ggml.token_type", types.collect::<Vec<i32>>());
+    writer.metadata("tokenizer.ggml.scores", (0..tokens.len()).map(|id| -(id as f32)).collect::<Vec<f32>>());
+    writer.metadata("tokenizer.ggml.tokens", tokens);
+    writer.metadata("tokenizer.ggml.bos_token_id", 1_u32).metadata("tokenizer.ggml.eos_token_id", 2_u32);
+    writer.metadata("tokenizer.ggml.unknown_token_id", 0_u32);
+    tokenizer(folder, "llama", &writer)
+}
+
+fn main() -> Outcome {
+    let path = std::env::args().nth(1).ok_or("expected a folder to write to")?;
+    let folder = Folder(Path::new(&path));
+    tensors(&folder)?;
+    for pre in ["default", "smollm", "llama-bpe", "qwen2"] {
+        byte_level(&folder, pre)?;
+    }
+    sentence_piece(&folder)?;
+    for (at, template) in TEMPLATES.iter().enumerate() {
+        folder.put("chat_template", &format!("template-{at}"), template.as_bytes())?;
+    }
+    Ok(())
+}

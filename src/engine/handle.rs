@@ -1,0 +1,195 @@
+//! [`Handle`]: the way in for any number of threads. Requests are checked, and files read and
+//! written, on the caller's thread; when the last handle goes, the engine's thread ends.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::generation::{Channel, Generation};
+use super::inbox::{Admitted, Inbox, Job, Refused};
+use super::request::{RequestLimits, TokenRequest, check_prompt};
+use super::stats::{Counters, Stats};
+use super::store::Place;
+use super::worker::Worker;
+use super::{EngineConfig, EngineError, Scores, SubmitError};
+use crate::{backend::PAGE_TOKENS, kv::snapshot, model::Decoder, token::TokenId};
+
+/// The engine as others see it: cheap to clone, usable from any thread. When the last clone goes,
+/// the engine's thread ends and running generations with it.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    inbox: Arc<Inbox>,
+    counters: Arc<Counters>,
+    config: EngineConfig,
+    limits: RequestLimits,
+    place: Place,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Handle {
+    /// Starts the engine's thread over a loaded model.
+    ///
+    /// # Errors
+    /// [`EngineError::Config`] for a setting or a decoder's limit of 0, [`EngineError::Thread`].
+    pub fn spawn<D: Decoder + 'static>(decoder: D, mut config: EngineConfig) -> Result<Handle, EngineError> {
+        let step = decoder.limits();
+        let settings = [
+            ("queue_max", config.queue_max),
+            ("jobs_max", config.jobs_max),
+            ("sequences_max", config.sequences_max),
+            ("prefill_chunk", config.prefill_chunk),
+            ("event_buffer", config.event_buffer),
+            ("the decoder's tokens of a step", step.tokens_max),
+            ("the decoder's outputs of a step", step.outputs_max),
+            ("the decoder's pages", decoder.pages()),
+        ];
+        if let Some(&(name, _)) = settings.iter().find(|&&(_, value)| value == 0) {
+            return Err(EngineError::Config { name });
+        }
+        config.sequences_max = config.sequences_max.min(step.outputs_max).min(step.tokens_max);
+        let (inbox, counters) = (Arc::new(Inbox::new(&config)), Arc::new(Counters::default()));
+        let limits = RequestLimits { vocab: decoder.vocab_size(), context_max: decoder.context_max() };
+        let place = Place::of(&decoder, &config);
+        let worker = Worker::new(decoder, config, Arc::clone(&inbox), Arc::clone(&counters));
+        let thread = std::thread::Builder::new().name("ottava-engine".into()).spawn(move || worker.run())?;
+        let thread = Mutex::new(Some(thread));
+        Ok(Handle { inner: Arc::new(Inner { inbox, counters, config, limits, place, thread }) })
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; nothing was queued then.
+    pub fn submit(&self, request: TokenRequest) -> Result<Generation, SubmitError> {
+        let inner = &self.inner;
+        request.check(inner.limits)?;
+        self.check_pages(&request)?;
+        let channel = Channel::new(inner.config.event_buffer, Arc::clone(&inner.inbox));
+        let generation = Generation { channel: Arc::clone(&channel) };
+        let admitted = Admitted { request, channel, submitted: Instant::now() };
+        match inner.inbox.put_request(admitted, &inner.counters) {
+            Ok(()) => Ok(generation),
+            Err(Refused::Full { waiting }) => Err(SubmitError::Overloaded { waiting }),
+            Err(Refused::Closed) => Err(SubmitError::Stopped),
+        }
+    }
+
+    /// A sequence that cannot fit even alone would wait for ever.
+    fn check_pages(&self, request: &TokenRequest) -> Result<(), SubmitError> {
+        let inner = &self.inner;
+        let tokens = request.prompt.len().saturating_add(request.max_tokens).min(inner.limits.context_max);
+        let kept = request.window.map_or(tokens, |window| {
+            // Pages at three edges are kept in part, and a chunk is written before old pages go.
+            let edges = 3 * PAGE_TOKENS + inner.config.prefill_chunk;
+            (window.sinks as usize).saturating_add(window.window as usize).saturating_add(edges).min(tokens)
+        });
+        self.check_fit(kept)
+    }
+
+    fn check_fit(&self, tokens: usize) -> Result<(), SubmitError> {
+        let (needed, pages) = (tokens.div_ceil(PAGE_TOKENS), self.inner.place.pages);
+        if needed > pages {
+            return Err(SubmitError::TooLarge { tokens, needed, pages });
+        }
+        Ok(())
+    }
+
+    /// Scores given tokens: their negative log-likelihoods and the `top` best logits after each.
+    ///
+    /// # Errors
+    /// [`EngineError::Submit`] if the tokens are too many or unknown, [`EngineError::Step`],
+    /// [`EngineError::JobsFull`] if too many callers wait already, [`EngineError::Stopped`].
+    pub fn score(&self, ids: &[TokenId], top: usize) -> Result<Scores, EngineError> {
+        self.score_from(ids, 0, top)
+    }
+
+    /// The same for the rows from `first` on: the likelihoods of `ids[first + 1..]`.
+    ///
+    /// # Errors
+    /// As [`Handle::score`].
+    pub fn score_from(&self, ids: &[TokenId], first: usize, top: usize) -> Result<Scores, EngineError> {
+        self.check_ids(ids)?;
+        let vocab = self.inner.limits.vocab;
+        if top > vocab {
+            return Err(SubmitError::Invalid(format!("top: expected at most {vocab}, found {top}")).into());
+        }
+        self.ask(|reply| Job::Score { ids: ids.to_vec(), first, top, reply })
+    }
+
+    /// Computes the keys and values of a prompt and saves them to a file, whole or not at all. The
+    /// engine's thread copies them to memory; this thread writes the file.
+    ///
+    /// # Errors
+    /// As [`Handle::score`], and [`EngineError::Snapshot`] if the file cannot be written.
+    pub fn save(&self, ids: &[TokenId], path: &Path) -> Result<(), EngineError> {
+        self.check_ids(ids)?;
+        let exported = self.ask(|reply| Job::Save { ids: ids.to_vec(), reply })?;
+        Ok(exported.write(path)?)
+    }
+
+    /// Brings back a saved prompt, so that requests which begin with it find it in the cache.
+    /// Gives its tokens. This thread reads the file; the engine's thread copies it from memory.
+    ///
+    /// # Errors
+    /// [`EngineError::Snapshot`] if the file is damaged or another model's, [`EngineError::Restore`]
+    /// if it does not belong in this cache; the cache is as before.
+    pub fn restore(&self, path: &Path) -> Result<usize, EngineError> {
+        let place = &self.inner.place;
+        let snapshot = snapshot::load(path, &place.fingerprint, &place.layout)?;
+        place.check(&snapshot)?;
+        self.ask(|reply| Job::Restore { snapshot, reply })
+    }
+
+    /// Recounts the KV books: that no page is lost, shared wrongly or written twice. For tests and
+    /// health checks; it takes time in proportion to the pages.
+    ///
+    /// # Errors
+    /// [`EngineError::Integrity`] if the books contradict themselves, [`EngineError::JobsFull`],
+    /// [`EngineError::Stopped`].
+    pub fn check_integrity(&self) -> Result<(), EngineError> {
+        self.ask(|reply| Job::Check { reply })
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> Stats {
+        self.inner.counters.read()
+    }
+
+    fn check_ids(&self, ids: &[TokenId]) -> Result<(), SubmitError> {
+        let RequestLimits { vocab, context_max } = self.inner.limits;
+        check_prompt(ids, vocab)?;
+        if ids.len() > context_max {
+            return Err(SubmitError::TooLong { tokens: ids.len(), context_max });
+        }
+        self.check_fit(ids.len())
+    }
+
+    fn ask<T>(
+        &self,
+        job: impl FnOnce(mpsc::SyncSender<Result<T, EngineError>>) -> Job,
+    ) -> Result<T, EngineError> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.inner.inbox.put_job(job(reply)).map_err(|refused| match refused {
+            Refused::Full { waiting } => EngineError::JobsFull { waiting },
+            Refused::Closed => EngineError::Stopped,
+        })?;
+        answer.recv().unwrap_or(Err(EngineError::Stopped))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.inbox.stop();
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            // A panic of the engine's thread has already reached every reader as an error.
+            drop(thread.join());
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Prompts saved to files and restored from them. The caller's thread reads and writes the file;
+//! the engine's thread copies pages to and from memory and nothing else, so that a slow disk
+//! stalls nobody. The format and its checks are in `kv::snapshot`.
+
+use std::path::Path;
+
+use super::stats::SnapshotBytes;
+use super::worker::Worker;
+use super::{EngineConfig, EngineError};
+use crate::{
+    backend::{KvLayout, PAGE_TOKENS},
+    kv::{
+        SeqId, SequenceSpec,
+        snapshot::{self, Snapshot, SnapshotError, SnapshotHeader},
+    },
+    model::Decoder,
+    token::TokenId,
+};
+
+/// Why a snapshot that was read well is not put into the cache, which stays as it was.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// The engine shares no prefixes, so no request would find what is restored.
+    #[error("prefix sharing is off: nothing would use the snapshot")]
+    SharingOff,
+    /// Keys and values computed under a window are of no use to sequences without one.
+    #[error("the snapshot was made with a sliding window")]
+    Window,
+    /// A token that the model has not.
+    #[error("the snapshot has token {token}, the vocabulary {vocab}")]
+    Token {
+        /// The token.
+        token: TokenId,
+        /// Tokens of the vocabulary.
+        vocab: usize,
+    },
+    /// Pages are missing.
+    #[error("the snapshot has {found} pages, its tokens take {expected}")]
+    Pages {
+        /// Pages of its tokens.
+        expected: usize,
+        /// Pages in the file.
+        found: usize,
+    },
+    /// It would not fit even alone.
+    #[error("the snapshot has {needed} pages, the KV cache {pages}")]
+    TooLarge {
+        /// Pages of the snapshot.
+        needed: usize,
+        /// Pages of the pool.
+        pages: usize,
+    },
+}
+
+/// Where a snapshot has to fit: what the callers' threads know of the decoder.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) fingerprint: [u8; 32],
+    pub(super) layout: KvLayout,
+    pub(super) pages: usize,
+    vocab: usize,
+    share_prefixes: bool,
+}
+
+impl Place {
+    pub(super) fn of(decoder: &impl Decoder, config: &EngineConfig) -> Place {
+        Place {
+            fingerprint: decoder.fingerprint(),
+            layout: decoder.kv_layout(),
+            pages: decoder.pages(),
+            vocab: decoder.vocab_size(),
+            share_prefixes: config.share_prefixes,
+        }
+    }
+
+    /// What the file's own checksum cannot tell: whether the snapshot makes sense here.
+    pub(super) fn check(&self, snapshot: &Snapshot) -> Result<(), RestoreError> {
+        let header = &snapshot.header;
+        if !self.share_prefixes {
+            return Err(RestoreError::SharingOff);
+        }
+        if header.window.is_some() {
+            return Err(RestoreError::Window);
+        }
+        if let Some(&token) = header.tokens.iter().find(|token| token.index() >= self.vocab) {
+            return Err(RestoreError::Token { token, vocab: self.vocab });
+        }
+        let (expected, found) = (header.tokens.len().div_ceil(PAGE_TOKENS), header.starts.len());
+        if found != expected {
+            return Err(RestoreError::Pages { expected, found });
+        }
+        if found > self.pages {
+            return Err(RestoreError::TooLarge { needed: found, pages: self.pages });
+        }
+        Ok(())
+    }
+}
+
+/// A sequence's pages in memory, on their way to a file.
+#[derive(Debug)]
+pub(super) struct Exported {
+    header: SnapshotHeader,
+    /// The pages, one behind the other.
+    bytes: Vec<u8>,
+    _counted: SnapshotBytes,
+}
+
+impl Exported {
+    /// Writes the file: all of it, or `path` stays as it was.
+    pub(super) fn write(&self, path: &Path) -> Result<(), SnapshotError> {
+        let page_bytes = self.header.layout.page_bytes();
+        snapshot::save(path, &self.header, |index, out| {
+            // A page that were not there would be too short, which `save` refuses.
+            out.extend(self.bytes.chunks(page_bytes).nth(index).unwrap_or_default());
+            Ok(())
+        })
+    }
+}
+
+impl<D: Decoder> Worker<D> {
+    /// Copies a computed sequence's pages out.
+    pub(super) fn export(&self, tokens: Vec<TokenId>, seq: SeqId) -> Result<Exported, EngineError> {
+        let (pages, layout) = (self.kv.pages(seq)?, self.decoder.kv_layout());
+        let size = pages.len().saturating_mul(layout.page_bytes());
+        let mut bytes = Vec::new();
+        let no_memory = |_| SnapshotError::HostMemory { bytes: size as u64 };
+        bytes.try_reserve_exact(size).map_err(no_memory)?;
+        let counted = SnapshotBytes::count(&self.counters, size);
+        for (page, entry) in pages.iter().enumerate() {
+            let failed = |source| SnapshotError::Export { page, source: Box::new(source) };
+            self.decoder.export_page(entry.page, &mut bytes).map_err(failed)?;
+        }
+        let header = SnapshotHeader {
+            fingerprint: self.decoder.fingerprint(),
+            layout,
+            window: None,
+            tokens,
+            starts: pages.iter().map(|entry| entry.start).collect(),
+        };
+        Ok(Exported { header, bytes, _counted: counted })
+    }
+
+    /// Puts a checked snapshot's pages where requests that begin alike find them. What the cache
+    /// has of them already stays. Gives the snapshot's tokens.
+    pub(super) fn import(&mut self, snapshot: &Snapshot) -> Result<usize, EngineError> {
+        let tokens = &snapshot.header.tokens;
+        let _counted = SnapshotBytes::count(
+            &self.counters,
+            snapshot.pages().len() * self.decoder.kv_layout().page_bytes(),
+        );
+        let spec = SequenceSpec { tokens_max: tokens.len(), window: None };
+        let allocation = self.kv.allocate(tokens, spec)?;
+        let filled = self.fill(allocation.seq, allocation.cached_tokens, snapshot);
+        // Pages that were not filled have not been advanced over: nobody can find them.
+        let released = self.kv.release(allocation.seq);
+        debug_assert!(released.is_ok(), "the restored sequence is live: {released:?}");
+        filled.map(|()| tokens.len())
+    }
+
+    /// Fills the pages behind the first `cached` tokens, which are whole pages.
+    fn fill(&mut self, seq: SeqId, cached: usize, snapshot: &Snapshot) -> Result<(), EngineError> {
+        let rest = snapshot.header.tokens.get(cached..).unwrap_or_default();
+        self.reserve_for_job(seq, rest.len())?;
+        let pages = self.kv.pages(seq)?.iter().zip(snapshot.pages());
+        for (entry, bytes) in pages.skip(cached / PAGE_TOKENS) {
+            self.decoder
+                .import_page(entry.page, bytes)
+                .map_err(|error| EngineError::Step(error.to_string()))?;
+        }
+        Ok(self.kv.advance(seq, rest)?)
+    }
+}

@@ -1,0 +1,133 @@
+//! What fails, and that it fails alone.
+
+use super::*;
+
+/// Runs a request with `bad` in its prompt among sound ones, in one step with them; how it ended.
+fn among_others(handle: &Handle, probe: &fake::Probe, bad: TokenId) -> GenerationError {
+    probe.close_gate();
+    let submit = |seed| (seed, handle.submit(request(seed, 30, 10)).unwrap());
+    let early: Vec<_> = (2..4).map(submit).collect();
+    let ill = handle.submit(with_token(bad)).unwrap();
+    let late: Vec<_> = (4..6).map(submit).collect();
+    probe.open_gate();
+    for (seed, sound) in early.into_iter().chain(late) {
+        assert_eq!(read(sound).0, expected(&request(seed, 30, 10)), "beside {bad:?}");
+    }
+    let (found, end) = read(ill);
+    assert!(found.is_empty());
+    end.expect_err("the ill one fails")
+}
+
+#[test]
+fn nan_errors_and_panics_of_the_decoder_fail_their_own_request() {
+    let fake = Fake::new(100);
+    let probe = Arc::clone(&fake.probe);
+    let handle = Handle::spawn(fake, EngineConfig::default()).unwrap();
+    assert!(matches!(among_others(&handle, &probe, POISON), GenerationError::Sampling(_)));
+    assert!(matches!(among_others(&handle, &probe, FAILING), GenerationError::Step(_)));
+    let panicked = among_others(&handle, &probe, PANICKING);
+    assert!(panicked.to_string().contains("panicked"), "{panicked}");
+    let stats = settled(&handle);
+    assert_eq!((stats.failed, stats.finished), (3, 12));
+}
+
+#[test]
+fn pages_behind_nan_are_not_found_again() {
+    let handle = spawn(100, EngineConfig::default());
+    let ill = || {
+        let mut request = request(50, 40, 10);
+        request.prompt[33] = POISON;
+        request
+    };
+    assert!(read(handle.submit(ill()).unwrap()).1.is_err());
+    let cached = settled(&handle).cached_tokens;
+    assert!(read(handle.submit(ill()).unwrap()).1.is_err());
+    assert_eq!(settled(&handle).cached_tokens, cached);
+}
+
+#[test]
+fn scores_and_snapshots_fail_alone_too() {
+    let handle = spawn(100, EngineConfig::default());
+    let running = handle.submit(request(3, 30, 60)).unwrap();
+    let ids = |bad| with_token(bad).prompt;
+    assert!(matches!(handle.score(&ids(POISON), 0), Err(EngineError::Step(_))));
+    assert!(matches!(handle.score(&ids(FAILING), 0), Err(EngineError::Step(_))));
+    assert!(matches!(handle.score(&ids(PANICKING), 0), Err(EngineError::Step(_))));
+    let path = std::path::Path::new("never written");
+    assert!(matches!(handle.save(&ids(FAILING), path), Err(EngineError::Step(_))));
+    assert!(!path.exists());
+    assert_eq!(read(running).0, expected(&request(3, 30, 60)));
+    settled(&handle);
+}
+
+/// Allows token 0 only, and panics after a few.
+#[derive(Debug)]
+struct Breaking {
+    applied: usize,
+}
+
+impl TokenMask for Breaking {
+    fn apply(&mut self, _: &[TokenId], logits: &mut [f32]) {
+        assert!(self.applied < 3, "a mask that panics");
+        self.applied += 1;
+        logits[1..].fill(f32::NEG_INFINITY);
+    }
+}
+
+#[test]
+fn a_mask_that_panics_late_has_given_its_tokens() {
+    let handle = spawn(60, EngineConfig::default());
+    let sound = handle.submit(request(2, 10, 50)).unwrap();
+    let masked = TokenRequest { mask: Some(Box::new(Breaking { applied: 0 })), ..request(1, 10, 10) };
+    let (found, end) = read(handle.submit(masked).unwrap());
+    assert_eq!(found, [TokenId(0); 3]);
+    assert!(matches!(end, Err(GenerationError::Step(_))));
+    assert_eq!(read(sound).0, expected(&request(2, 10, 50)));
+    settled(&handle);
+}
+
+#[test]
+fn a_breakdown_of_the_thread_leaves_nobody_waiting() {
+    let config = EngineConfig { sequences_max: 1, event_buffer: 5, ..EngineConfig::default() };
+    let fake = Fake::new(100);
+    let probe = Arc::clone(&fake.probe);
+    let handle = Handle::spawn(fake, config).unwrap();
+    probe.breaks_down.store(true, std::sync::atomic::Ordering::SeqCst);
+    let paused = handle.submit(request(0, 10, 500)).unwrap();
+    let waiting = handle.submit(request(1, 10, 10)).unwrap();
+    eventually(&handle, "the buffer is full", |stats| stats.decode_tokens >= 5);
+    let saved = handle.save(&request(3, 20, 1).prompt, std::path::Path::new("never written"));
+    assert!(matches!(saved, Err(EngineError::Stopped)), "{saved:?}");
+    let (found, end) = read(paused);
+    assert_eq!(found.len(), 5, "what had come can be read");
+    assert_eq!(end, Err(GenerationError::Stopped));
+    drop(waiting);
+    assert_eq!(handle.submit(request(0, 5, 5)).unwrap_err(), SubmitError::Stopped);
+    assert!(matches!(handle.check_integrity(), Err(EngineError::Stopped)));
+    let stats = handle.stats();
+    assert_eq!(stats.admitted, stats.finished + stats.failed + stats.cancelled, "{stats:?}");
+    assert_eq!((stats.admitted, stats.running, stats.memory.kv_pages.bytes), (2, 0, 0));
+}
+
+#[test]
+fn a_decoder_or_a_setting_without_room_is_refused_at_the_start() {
+    let refused = |fake: Fake, config| match Handle::spawn(fake, config) {
+        Err(EngineError::Config { name }) => name,
+        other => panic!("{other:?}"),
+    };
+    let default = EngineConfig::default();
+    assert_eq!(refused(Fake::new(0), default), "the decoder's pages");
+    assert_eq!(refused(Fake::new(1).limits(0, 1), default), "the decoder's tokens of a step");
+    assert_eq!(refused(Fake::new(1).limits(1, 0), default), "the decoder's outputs of a step");
+    assert_eq!(refused(Fake::new(1), EngineConfig { event_buffer: 0, ..default }), "event_buffer");
+    assert_eq!(refused(Fake::new(1), EngineConfig { jobs_max: 0, ..default }), "jobs_max");
+}
+
+#[test]
+fn handles_and_generations_go_where_they_are_needed() {
+    fn anywhere<T: Send + 'static>() {}
+    fn everywhere<T: Send + Sync + Clone + 'static>() {}
+    everywhere::<Handle>();
+    anywhere::<Generation>();
+    everywhere::<GenerationError>();
+}

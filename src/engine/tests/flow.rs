@@ -1,0 +1,206 @@
+//! Full queues, cancellation, readers that sleep, step limits, memory gauges.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// SplitMix64's next number (Steele, Lea, Flood 2014).
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}
+
+fn gated(fake: Fake, config: EngineConfig) -> (Handle, Arc<fake::Probe>) {
+    let probe = Arc::clone(&fake.probe);
+    (Handle::spawn(fake, config).unwrap(), probe)
+}
+
+#[test]
+fn a_full_queue_of_jobs_refuses_and_recovers() {
+    let (handle, probe) = gated(Fake::new(40), EngineConfig { jobs_max: 2, ..EngineConfig::default() });
+    let score = |answers: &mpsc::Sender<_>| {
+        let (handle, answers) = (handle.clone(), answers.clone());
+        std::thread::spawn(move || answers.send(handle.score(&request(7, 50, 1).prompt, 0)).unwrap());
+    };
+    probe.close_gate();
+    let (answers, answered) = mpsc::channel();
+    score(&answers);
+    probe.wait_for_a_step();
+    // One is at work. Of five more, two find room; while they wait the others are refused.
+    (0..5).for_each(|_| score(&answers));
+    for _ in 0..3 {
+        let refused = answered.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(refused, Err(EngineError::JobsFull { waiting: 2 })), "{refused:?}");
+    }
+    // Requests and their cancellation need no room among the jobs.
+    let cancelled = handle.submit(request(1, 20, 50)).unwrap();
+    cancelled.cancel();
+    probe.open_gate();
+    for _ in 0..3 {
+        assert_eq!(answered.recv_timeout(PATIENCE).unwrap().unwrap().nll.len(), 49);
+    }
+    assert_eq!(read(cancelled).1.unwrap().0, FinishReason::Cancelled);
+    assert!(handle.score(&request(7, 50, 1).prompt, 0).is_ok());
+    settled(&handle);
+}
+
+#[test]
+fn submitters_in_a_race_fill_the_queue_exactly() {
+    let (handle, probe) = gated(Fake::new(200), EngineConfig { queue_max: 10, ..EngineConfig::default() });
+    probe.close_gate();
+    let submitters: Vec<_> = (0..8)
+        .map(|thread| {
+            let handle = handle.clone();
+            std::thread::spawn(move || {
+                (0..4).filter_map(|i| handle.submit(request(8 * i + thread, 10, 5)).ok()).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let admitted: Vec<Generation> =
+        submitters.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    assert_eq!(admitted.len(), 10, "neither more nor fewer");
+    probe.open_gate();
+    admitted.into_iter().for_each(|generation| assert!(read(generation).1.is_ok()));
+    assert_eq!(settled(&handle).admitted, 10);
+}
+
+#[test]
+fn a_thousand_random_cancellations_leak_no_page_and_hit_no_neighbour() {
+    let config = EngineConfig { queue_max: 64, sequences_max: 8, event_buffer: 4, ..EngineConfig::default() };
+    let handle = spawn(24, config);
+    let (mut state, mut cancelled, mut sound) = (1, 0, 0);
+    while cancelled < 1000 {
+        let steady = request(cancelled, 30, 8);
+        let expected = expected(&steady);
+        let steady = handle.submit(steady).unwrap();
+        let others: Vec<_> = (0..20u32)
+            .map(|other| {
+                let len = 1 + (random(&mut state) % 180) as u32;
+                // More tokens than fit in the buffer: none ends before it is cancelled.
+                handle.submit(request(cancelled + other, len, 60)).unwrap()
+            })
+            .collect();
+        for mut generation in others {
+            let events = random(&mut state) % 6;
+            assert!(generation.by_ref().take(events as usize).all(|event| event.is_ok()));
+            if random(&mut state).is_multiple_of(4) {
+                generation.cancel();
+                assert_eq!(read(generation).1.unwrap().0, FinishReason::Cancelled);
+            }
+            cancelled += 1;
+        }
+        assert_eq!(read(steady).0, expected);
+        sound += 1;
+    }
+    let stats = settled(&handle);
+    assert_eq!((stats.cancelled, stats.finished, stats.failed), (u64::from(cancelled), sound, 0));
+    assert!(stats.preemptions > 0, "the cache is too small for all: {stats:?}");
+}
+
+#[test]
+fn a_queued_request_is_cancelled_without_its_turn() {
+    let config = EngineConfig { sequences_max: 1, event_buffer: 1000, ..EngineConfig::default() };
+    let (handle, probe) = gated(Fake::new(40), config);
+    probe.close_gate();
+    let running = handle.submit(request(0, 5, 400)).unwrap();
+    probe.wait_for_a_step();
+    let queued = handle.submit(request(1, 5, 5)).unwrap();
+    queued.cancel();
+    drop(handle.submit(request(2, 5, 5)).unwrap());
+    drop(running);
+    probe.open_gate();
+    let (found, end) = read(queued);
+    assert_eq!((end.unwrap().0, found.len()), (FinishReason::Cancelled, 0));
+    assert_eq!(settled(&handle).cancelled, 3);
+}
+
+#[test]
+fn chunks_and_step_limits_change_nothing() {
+    let asked = || request(3, 300, 20);
+    let expected = expected(&asked());
+    for (prefill_chunk, tokens_max, outputs_max) in [(1, 300, 64), (7, 300, 1), (256, 300, 8), (256, 1, 1)] {
+        let config = EngineConfig { prefill_chunk, ..EngineConfig::default() };
+        let (handle, probe) = gated(Fake::new(64).limits(tokens_max, outputs_max), config);
+        let two = [handle.submit(asked()).unwrap(), handle.submit(asked()).unwrap()];
+        for generation in two {
+            assert_eq!(read(generation).0, expected, "chunk {prefill_chunk}");
+        }
+        let most = probe.tokens_most.load(std::sync::atomic::Ordering::SeqCst);
+        assert!(most <= tokens_max.min(prefill_chunk + 1), "{most} tokens in a step");
+    }
+}
+
+#[test]
+fn a_window_survives_preemption_and_a_small_cache() {
+    let windowed =
+        |seed| TokenRequest { window: Some(Window { window: 40, sinks: 4 }), ..request(seed, 50, 150) };
+    let config = EngineConfig { prefill_chunk: 16, ..EngineConfig::default() };
+    let ample = spawn(500, config);
+    // 200 tokens would take 13 pages; the window leaves at most 7.
+    let (small, probe) = gated(Fake::new(9), config);
+    probe.close_gate();
+    let together: Vec<_> = (0..6).map(|seed| small.submit(windowed(seed)).unwrap()).collect();
+    probe.open_gate();
+    let readers = together.into_iter().map(|generation| std::thread::spawn(move || read(generation)));
+    for (seed, reader) in (0..6).zip(readers.collect::<Vec<_>>()) {
+        assert_eq!(reader.join().unwrap().0, tokens(&ample, windowed(seed)), "request {seed}");
+    }
+    assert!(settled(&small).preemptions > 0);
+}
+
+#[test]
+fn memory_is_counted_by_kind() {
+    let handle = spawn(40, EngineConfig { share_prefixes: false, ..EngineConfig::default() });
+    let page = 8 * crate::backend::PAGE_TOKENS as u64;
+    let constant = |bytes| MemoryUse { bytes, bytes_max: bytes };
+    assert_eq!(tokens(&handle, request(1, 100, 30)).len(), 30);
+    let memory = settled(&handle).memory;
+    assert_eq!((memory.weights, memory.arena), (constant(1000), constant(100)));
+    assert_eq!(memory.kv_pool, constant(40 * page));
+    // 129 tokens have keys and values: the last one is never run.
+    assert_eq!(memory.kv_pages, MemoryUse { bytes: 0, bytes_max: 9 * page });
+    assert_eq!(memory.sequences, MemoryUse { bytes: 0, bytes_max: 4 * (130 + 100) });
+    assert_eq!(memory.snapshots, MemoryUse::default());
+}
+
+/// A request of the game below: its prompt, its answer, after how many events its reader cancels.
+fn player() -> impl Strategy<Value = (u32, u32, usize, Option<usize>)> {
+    (0..500u32, 1..140u32, 1..50usize, prop::option::weighted(0.3, 0..8usize))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the limits, everyone ends, with the tokens of a run without an engine.
+    #[test]
+    fn everyone_ends_with_its_own_tokens_whatever_the_limits(
+        players in prop::collection::vec(player(), 1..14),
+        (tokens_max, outputs_max) in (1..80usize, 1..10usize),
+        (prefill_chunk, sequences_max, event_buffer) in (1..64usize, 1..9usize, 1..6usize),
+        share_prefixes in any::<bool>(),
+        spare in 0..20usize,
+    ) {
+        let pages = players.iter().map(|&(_, len, most, _)| (len as usize + most).div_ceil(16)).max();
+        let fake = Fake::new(pages.unwrap_or(1) + spare).limits(tokens_max, outputs_max);
+        let config =
+            EngineConfig { prefill_chunk, sequences_max, event_buffer, share_prefixes, ..EngineConfig::default() };
+        let handle = Handle::spawn(fake, config).unwrap();
+        let submit = |&(seed, len, most, _): &_| handle.submit(request(seed, len, most)).unwrap();
+        let generations: Vec<_> = players.iter().map(submit).collect();
+        for (mut generation, (seed, len, most, cancel)) in generations.into_iter().zip(players) {
+            let expected = expected(&request(seed, len, most));
+            let Some(events) = cancel else {
+                prop_assert_eq!(read(generation).0, expected);
+                continue;
+            };
+            for (event, id) in generation.by_ref().take(events).zip(&expected) {
+                let told = matches!(&event, Ok(Event::Token { id: found, .. }) if found == id);
+                prop_assert!(told, "{:?}", event);
+            }
+        }
+        let stats = settled(&handle);
+        prop_assert_eq!(stats.failed, 0);
+    }
+}

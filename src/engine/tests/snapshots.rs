@@ -1,0 +1,128 @@
+//! Saving and restoring prompts, alone and while others decode.
+
+use super::*;
+use crate::kv::snapshot::{self, SnapshotError, SnapshotHeader};
+use crate::model::Decoder;
+
+#[test]
+fn saving_and_restoring_while_others_decode_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let handle = spawn(30, EngineConfig::default());
+    let decoding: Vec<_> = (0..8).map(|seed| handle.submit(request(seed, 30, 120)).unwrap()).collect();
+    for seed in 20..30 {
+        let path = folder.path().join(format!("prompt{seed}"));
+        let asked = request(seed, 100, 10);
+        handle.save(&asked.prompt, &path).unwrap();
+        assert_eq!(handle.restore(&path).unwrap(), 100);
+        let expected = expected(&asked);
+        assert_eq!(tokens(&handle, asked), expected, "prompt {seed}");
+    }
+    for (seed, generation) in (0..8).zip(decoding) {
+        assert_eq!(read(generation).0, expected(&request(seed, 30, 120)), "request {seed}");
+    }
+    let stats = settled(&handle);
+    let (page, snapshots) = (8 * 16, stats.memory.snapshots);
+    assert_eq!((snapshots.bytes, snapshots.bytes_max), (0, 7 * page), "a prompt of 7 pages at a time");
+}
+
+#[test]
+fn restoring_twice_or_what_is_cached_is_no_harm() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompt");
+    let handle = spawn(64, EngineConfig::default());
+    let asked = || request(8, 100, 20);
+    handle.save(&asked().prompt, &path).unwrap();
+    for _ in 0..2 {
+        assert_eq!(handle.restore(&path).unwrap(), 100);
+        assert_eq!(settled(&handle).pages_cached, 6);
+    }
+    let (found, end) = read(handle.submit(asked()).unwrap());
+    assert_eq!((found, end.unwrap().1.cached_tokens), (expected(&asked()), 96));
+    // The running sequence shares the pages that a restore finds there already.
+    let running = handle.submit(asked()).unwrap();
+    assert_eq!(handle.restore(&path).unwrap(), 100);
+    assert_eq!(read(running).0, expected(&asked()));
+    settled(&handle);
+}
+
+#[test]
+fn the_callers_thread_reads_the_file_while_the_engines_stands_still() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompt");
+    std::fs::write(&path, [7; 500]).unwrap();
+    let fake = Fake::new(64);
+    let probe = Arc::clone(&fake.probe);
+    let handle = Handle::spawn(fake, EngineConfig::default()).unwrap();
+    probe.close_gate();
+    let running = handle.submit(request(1, 10, 5)).unwrap();
+    probe.wait_for_a_step();
+    assert!(matches!(handle.restore(&path), Err(EngineError::Snapshot(SnapshotError::NotASnapshot))));
+    let missing = folder.path().join("missing");
+    assert!(matches!(handle.restore(&missing), Err(EngineError::Snapshot(SnapshotError::Io { .. }))));
+    probe.open_gate();
+    assert!(read(running).1.is_ok());
+}
+
+#[test]
+fn what_does_not_belong_here_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompt");
+    spawn(64, EngineConfig::default()).save(&request(8, 100, 1).prompt, &path).unwrap();
+    let off = EngineConfig { share_prefixes: false, ..EngineConfig::default() };
+    let refusals = [
+        (Handle::spawn(Fake::new(64).model(2), EngineConfig::default()), "another model"),
+        (Handle::spawn(Fake::new(3), EngineConfig::default()), "7 pages, the KV cache 3"),
+        (Handle::spawn(Fake::new(64), off), "prefix sharing is off"),
+    ];
+    for (handle, expected) in refusals {
+        let handle = handle.unwrap();
+        let error = handle.restore(&path).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(settled(&handle).pages_cached, 0);
+        assert_eq!(tokens(&handle, request(4, 20, 9)), super::expected(&request(4, 20, 9)));
+    }
+}
+
+/// A file whose checksum is right and whose content is not.
+#[test]
+fn a_well_written_file_of_nonsense_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompt");
+    let fake = Fake::new(64);
+    let header = |tokens: Vec<TokenId>, starts: Vec<u32>, window| SnapshotHeader {
+        fingerprint: fake.fingerprint(),
+        layout: fake.kv_layout(),
+        window,
+        tokens,
+        starts,
+    };
+    let prompt = request(8, 40, 1).prompt;
+    let window = Some(Window { window: 16, sinks: 4 });
+    let strange = [prompt.clone(), vec![TokenId(VOCAB as u32)]].concat();
+    let cases = [
+        (header(prompt.clone(), vec![0, 32], None), "has 2 pages, its tokens take 3"),
+        (header(prompt, vec![0, 16, 32], window), "sliding window"),
+        (header(strange, vec![0, 16, 32], None), "token 64"),
+    ];
+    let handle = spawn(64, EngineConfig::default());
+    for (header, expected) in cases {
+        let page = vec![0; header.layout.page_bytes()];
+        let export = |_: usize, out: &mut Vec<u8>| {
+            out.extend_from_slice(&page);
+            Ok(())
+        };
+        snapshot::save(&path, &header, export).unwrap();
+        let error = handle.restore(&path).unwrap_err();
+        assert!(matches!(error, EngineError::Restore(_)), "{error:?}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    assert_eq!(settled(&handle).pages_cached, 0);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_an_error() {
+    let handle = spawn(64, EngineConfig::default());
+    let nowhere = std::path::Path::new("/nonexistent/prompt");
+    assert!(matches!(handle.save(&request(8, 40, 1).prompt, nowhere), Err(EngineError::Snapshot(_))));
+    assert_eq!(settled(&handle).memory.snapshots.bytes, 0);
+}

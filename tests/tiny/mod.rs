@@ -1,0 +1,193 @@
+//! Tiny models with random weights, of every family: files for tests that need no download. The
+//! tokenizers that a file may carry are in `vocabulary`.
+
+#![allow(dead_code, reason = "not every test that includes this module makes all of it")]
+
+pub mod vocabulary;
+
+use ottava::weights::{GgufWriter, TensorType};
+
+/// Of a test that passes its errors on.
+pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+/// Elements of the residual stream.
+pub const EMBEDDING: usize = 32;
+const FEED_FORWARD: usize = 48;
+const CONTEXT: usize = 256;
+
+/// What a tiny model has.
+#[derive(Clone, Copy)]
+pub struct Tiny {
+    pub vocab: usize,
+    pub family: &'static str,
+    pub layers: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    pub rope_dims: usize,
+    pub tied: bool,
+    pub window: u32,
+    pub dtype: TensorType,
+}
+
+/// SplitMix64 (Steele et al. 2014): the same weights on every machine.
+struct Random(u64);
+
+impl Random {
+    fn unit(&mut self) -> f32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z >> 40) as f32 / (1 << 24) as f32 - 0.5
+    }
+}
+
+/// Writes a file, a tensor at a time.
+pub struct Maker {
+    pub writer: GgufWriter,
+    random: Random,
+    dtype: TensorType,
+}
+
+impl Maker {
+    /// An empty file whose matrices will be of `dtype`, F32 or F16.
+    pub fn new(dtype: TensorType) -> Maker {
+        Maker { writer: GgufWriter::new(), random: Random(42), dtype }
+    }
+
+    /// Random values around 0, as large as keeps a product's variance near that of its source.
+    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Outcome {
+        let scale = 3.0 / (cols as f32).sqrt();
+        let values = (0..rows * cols).map(|_| half::f16::from_f32(scale * self.random.unit()));
+        let bytes: Vec<u8> = match self.dtype {
+            TensorType::F16 => values.flat_map(|value| value.to_le_bytes()).collect(),
+            _ => values.flat_map(|value| value.to_f32().to_le_bytes()).collect(),
+        };
+        self.writer.tensor(name, self.dtype, &[cols as u64, rows as u64], bytes)?;
+        Ok(())
+    }
+
+    /// Random values around `around`.
+    pub fn vector(&mut self, name: &str, len: usize, around: f32) -> Outcome {
+        let values: Vec<f32> = (0..len).map(|_| around + self.random.unit()).collect();
+        self.writer.vector(name, &values)?;
+        Ok(())
+    }
+
+    /// The tensors of a layer.
+    pub fn layer(&mut self, tiny: &Tiny, layer: usize) -> Outcome {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let (query, kv) = (tiny.heads * tiny.head_dim, tiny.kv_heads * tiny.head_dim);
+        self.vector(&name("attn_norm.weight"), EMBEDDING, 1.0)?;
+        for (part, rows) in [("attn_q", query), ("attn_k", kv), ("attn_v", kv)] {
+            self.matrix(&name(&format!("{part}.weight")), rows, EMBEDDING)?;
+            if tiny.family == "qwen2" {
+                self.vector(&name(&format!("{part}.bias")), rows, 0.0)?;
+            }
+        }
+        if matches!(tiny.family, "qwen3" | "gemma3") {
+            self.vector(&name("attn_q_norm.weight"), tiny.head_dim, 1.0)?;
+            self.vector(&name("attn_k_norm.weight"), tiny.head_dim, 1.0)?;
+        }
+        self.matrix(&name("attn_output.weight"), EMBEDDING, query)?;
+        if tiny.family == "gemma3" {
+            self.vector(&name("post_attention_norm.weight"), EMBEDDING, 1.0)?;
+            self.vector(&name("post_ffw_norm.weight"), EMBEDDING, 1.0)?;
+        }
+        self.vector(&name("ffn_norm.weight"), EMBEDDING, 1.0)?;
+        self.matrix(&name("ffn_gate.weight"), FEED_FORWARD, EMBEDDING)?;
+        self.matrix(&name("ffn_up.weight"), FEED_FORWARD, EMBEDDING)?;
+        self.matrix(&name("ffn_down.weight"), EMBEDDING, FEED_FORWARD)
+    }
+
+    /// The hyperparameters; `change` may replace entries.
+    pub fn metadata(&mut self, tiny: &Tiny, change: &[(&str, u32)]) {
+        self.writer.metadata("general.architecture", tiny.family);
+        let counts = [
+            ("block_count", tiny.layers),
+            ("context_length", CONTEXT),
+            ("embedding_length", EMBEDDING),
+            ("feed_forward_length", FEED_FORWARD),
+            ("attention.head_count", tiny.heads),
+            ("attention.head_count_kv", tiny.kv_heads),
+            ("attention.key_length", tiny.head_dim),
+            ("attention.value_length", tiny.head_dim),
+            ("attention.sliding_window", tiny.window as usize),
+            ("rope.dimension_count", tiny.rope_dims),
+        ];
+        for (key, value) in counts {
+            let changed = change.iter().find(|(other, _)| *other == key).map(|&(_, value)| value);
+            self.writer.metadata(&format!("{}.{key}", tiny.family), changed.unwrap_or(value as u32));
+        }
+        self.writer.metadata(&format!("{}.attention.layer_norm_rms_epsilon", tiny.family), 1e-5_f32);
+        self.writer.metadata(&format!("{}.rope.freq_base", tiny.family), 5000.0_f32);
+    }
+}
+
+/// The file of a tiny model.
+pub fn file(tiny: &Tiny, change: &[(&str, u32)]) -> Outcome<Vec<u8>> {
+    file_with(tiny, change, |_| Ok(()))
+}
+
+/// The file of a tiny model with what `add` adds.
+pub fn file_with(
+    tiny: &Tiny,
+    change: &[(&str, u32)],
+    add: impl Fn(&mut GgufWriter) -> Outcome,
+) -> Outcome<Vec<u8>> {
+    let mut maker = Maker::new(tiny.dtype);
+    maker.metadata(tiny, change);
+    maker.matrix("token_embd.weight", tiny.vocab, EMBEDDING)?;
+    (0..tiny.layers).try_for_each(|layer| maker.layer(tiny, layer))?;
+    maker.vector("output_norm.weight", EMBEDDING, 1.0)?;
+    if !tiny.tied {
+        maker.matrix("output.weight", tiny.vocab, EMBEDDING)?;
+    }
+    add(&mut maker.writer)?;
+    Ok(maker.writer.to_bytes())
+}
+
+/// A model of the llama family with a byte-level tokenizer and a chat template.
+pub fn llama() -> Outcome<Vec<u8>> {
+    let vocabulary = vocabulary::byte_level();
+    let tiny = Tiny {
+        vocab: vocabulary.tokens.len(),
+        family: "llama",
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        rope_dims: 8,
+        tied: false,
+        window: 0,
+        dtype: TensorType::F16,
+    };
+    file_with(&tiny, &[], |writer| {
+        writer.metadata("general.name", "tiny llama");
+        vocabulary.describe(writer);
+        Ok(())
+    })
+}
+
+/// A model of the gemma3 family, local and global layers, with a SentencePiece tokenizer.
+pub fn gemma3() -> Outcome<Vec<u8>> {
+    let vocabulary = vocabulary::sentence_piece();
+    let tiny = Tiny {
+        vocab: vocabulary.tokens.len(),
+        family: "gemma3",
+        layers: 7,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 16,
+        rope_dims: 16,
+        tied: true,
+        window: 24,
+        dtype: TensorType::F32,
+    };
+    file_with(&tiny, &[], |writer| {
+        writer.metadata("general.name", "tiny gemma");
+        vocabulary.describe(writer);
+        Ok(())
+    })
+}

@@ -1,0 +1,204 @@
+//! The whole engine on tiny models with random weights, made here: no file is needed. Crowding,
+//! preemption, prefix reuse and snapshots change no token.
+
+#![cfg(feature = "text")]
+
+mod tiny;
+
+use std::path::{Path, PathBuf};
+
+use ottava::backend::{KvDtype, KvLayout};
+use ottava::engine::{Event, FinishReason, GenerationError, Stats, Usage};
+use ottava::text::Message;
+use ottava::{Bytes, Engine, EngineBuilder, EngineConfig, Error, Request, TokenId};
+use tiny::Outcome;
+
+/// Most tokens of a sequence.
+const CONTEXT: usize = 160;
+/// Pages of the crowded cache: two sequences of the longest context.
+const PAGES: usize = 20;
+
+/// A model's file in a folder of its own, which lives as long as this does.
+struct Made {
+    folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+fn made(bytes: Vec<u8>) -> Outcome<Made> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, bytes)?;
+    Ok(Made { folder, path })
+}
+
+fn builder(path: &Path) -> EngineBuilder {
+    Engine::builder().model(path).context_max(CONTEXT)
+}
+
+/// An engine that runs one request at a time with all the room it wants.
+fn solo(path: &Path) -> Outcome<Engine> {
+    let config = EngineConfig { share_prefixes: false, sequences_max: 1, ..EngineConfig::default() };
+    Ok(builder(path).scheduling(config).build()?)
+}
+
+fn page_bytes(engine: &Engine) -> usize {
+    let config = engine.config();
+    let (layers, heads) = (config.block_count, config.heads);
+    KvLayout { layers, kv_heads: heads.kv, head_dim: heads.dim, dtype: KvDtype::F16 }.page_bytes()
+}
+
+/// What a reader is told.
+struct Told {
+    ids: Vec<TokenId>,
+    text: String,
+    finish: FinishReason,
+    usage: Usage,
+}
+
+fn read(events: impl Iterator<Item = Result<Event, GenerationError>>) -> Outcome<Told> {
+    let (mut ids, mut whole) = (Vec::new(), String::new());
+    for event in events {
+        match event? {
+            Event::Token { id, text, .. } => {
+                ids.push(id);
+                whole += &text;
+            }
+            Event::Done { finish, text, usage, .. } => {
+                return Ok(Told { ids, text: whole + &text, finish, usage });
+            }
+        }
+    }
+    Err("a generation ends with Done".into())
+}
+
+/// Prompts of 8 to about 90 tokens, some with a common beginning, answers of 20 to 49 tokens.
+fn request(index: usize) -> Request {
+    let beginning = ["", "the thing and the other thing on a string in there ", "an inn "][index % 3];
+    let rest = "the anthem rings and sings in the den of a hero ".chars().cycle().skip(7 * index);
+    let text: String = beginning.chars().chain(rest.take(8 + index * 13 % 60)).collect();
+    Request::text(format!("{text}{index}")).max_tokens(20 + index % 30).ignore_eos()
+}
+
+fn books_are_closed(engine: &Engine) -> Outcome<Stats> {
+    engine.check_integrity()?;
+    let stats = engine.stats();
+    assert_eq!(stats.admitted, stats.finished + stats.failed + stats.cancelled, "{stats:?}");
+    assert_eq!((stats.waiting, stats.running, stats.pages_used), (0, 0, 0), "{stats:?}");
+    Ok(stats)
+}
+
+/// Sixty-four at once where two fit; the answers of a solo run, and of one more round from the
+/// cache that the first left.
+fn a_crowd_gets_the_tokens_of_a_solo_run(bytes: Vec<u8>) -> Outcome {
+    let made = made(bytes)?;
+    let alone = solo(&made.path)?;
+    let budget = PAGES * page_bytes(&alone);
+    let crowded = builder(&made.path).kv_budget(Bytes(budget)).build()?;
+    let mut expected = Vec::new();
+    for index in 0..64 {
+        expected.push(read(alone.submit(request(index))?)?);
+    }
+    let mut distinct: Vec<_> = expected.iter().map(|told| &told.ids).collect();
+    distinct.sort();
+    distinct.dedup();
+    assert!(distinct.len() > 50, "different prompts have different answers: {} of 64", distinct.len());
+    for round in 0..2 {
+        let generations: Vec<_> =
+            (0..64).map(|index| crowded.submit(request(index))).collect::<Result<_, _>>()?;
+        for (index, (generation, expected)) in generations.into_iter().zip(&expected).enumerate() {
+            let told = read(generation)?;
+            assert_eq!(told.ids, expected.ids, "round {round}, request {index}");
+            assert_eq!(told.text, expected.text, "round {round}, request {index}");
+            assert_eq!((told.finish, told.ids.len()), (FinishReason::Length, 20 + index % 30));
+        }
+    }
+    let stats = books_are_closed(&crowded)?;
+    assert_eq!((stats.finished, stats.failed, stats.pages), (128, 0, PAGES as u64));
+    assert!(stats.preemptions > 0 && stats.cached_tokens > 0, "{stats:?}");
+    assert_eq!(books_are_closed(&alone)?.preemptions, 0);
+    let memory = stats.memory;
+    assert_eq!((memory.kv_pool.bytes, memory.kv_pages.bytes_max), (budget as u64, budget as u64));
+    assert!(memory.weights.bytes >= crowded.info().weight_bytes as u64 && memory.arena.bytes > 0);
+    assert!(memory.sequences.bytes == 0 && memory.sequences.bytes_max > 0);
+    Ok(())
+}
+
+#[test]
+fn a_crowd_on_a_tiny_llama_gets_the_tokens_of_a_solo_run() -> Outcome {
+    a_crowd_gets_the_tokens_of_a_solo_run(tiny::llama()?)
+}
+
+#[test]
+fn a_crowd_on_a_tiny_gemma_gets_the_tokens_of_a_solo_run() -> Outcome {
+    a_crowd_gets_the_tokens_of_a_solo_run(tiny::gemma3()?)
+}
+
+#[test]
+fn a_prompt_is_found_again_and_survives_in_a_file() -> Outcome {
+    for bytes in [tiny::llama()?, tiny::gemma3()?] {
+        let made = made(bytes)?;
+        let expected = read(solo(&made.path)?.submit(request(31))?)?;
+        let first = builder(&made.path).build()?;
+        let again = [read(first.submit(request(31))?)?, read(first.submit(request(31))?)?];
+        assert_eq!(again[0].usage.cached_tokens, 0);
+        let cached = again[1].usage.cached_tokens;
+        assert!(cached >= 16 && cached.is_multiple_of(16), "{cached} tokens");
+
+        let (file, ids) = (made.folder.path().join("prompt.kv"), first.prompt_ids(&request(31))?);
+        first.save_prompt(&ids, &file)?;
+        let second = builder(&made.path).build()?;
+        assert_eq!(second.restore_prompt(&file)?, ids.len());
+        let restored = read(second.submit(request(31))?)?;
+        assert_eq!(restored.usage.cached_tokens, cached);
+        for told in again.iter().chain([&restored]) {
+            assert_eq!(told.ids, expected.ids);
+        }
+        let snapshots = books_are_closed(&second)?.memory.snapshots;
+        assert!(snapshots.bytes == 0 && snapshots.bytes_max >= page_bytes(&second) as u64);
+
+        let mut bytes = std::fs::read(&file)?;
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&file, bytes)?;
+        assert!(matches!(second.restore_prompt(&file), Err(Error::Engine(_))), "a damaged file is refused");
+        assert_eq!(read(second.submit(request(31))?)?.ids, expected.ids);
+        books_are_closed(&second)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_snapshot_of_another_model_is_refused() -> Outcome {
+    let (llama, gemma) = (made(tiny::llama()?)?, made(tiny::gemma3()?)?);
+    let file = llama.folder.path().join("prompt.kv");
+    let engine = builder(&llama.path).build()?;
+    engine.save_prompt(&engine.prompt_ids(&request(3))?, &file)?;
+    let error = builder(&gemma.path).build()?.restore_prompt(&file).err().ok_or("accepted")?;
+    assert!(error.to_string().contains("another model"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn chats_scores_and_seeds_work_without_a_real_model() -> Outcome {
+    let made = made(tiny::llama()?)?;
+    let engine = builder(&made.path).build()?;
+    let chat = || Request::chat(vec![Message::new("user", "sing in the den")]).max_tokens(30).ignore_eos();
+    let ids = engine.prompt_ids(&chat())?;
+    let text: String = ids.iter().filter_map(|&id| engine.vocab().piece(id)).collect();
+    assert!(text.starts_with("<|im_start|>user") && text.contains("<|im_start|>assistant"), "{text}");
+    let drawn = |seed| read(engine.submit(chat().temperature(1.0).seed(seed))?);
+    assert_eq!(drawn(7)?.ids, drawn(7)?.ids);
+    assert_ne!(drawn(7)?.ids, drawn(8)?.ids);
+    // Greedy decoding takes the best of the scores.
+    let greedy = read(engine.submit(chat())?)?;
+    let whole = [ids.clone(), greedy.ids.clone()].concat();
+    let scores = engine.score(&whole, 1)?;
+    assert_eq!((scores.nll.len(), scores.top.len()), (whole.len() - 1, whole.len()));
+    let best: Vec<TokenId> = scores.top[ids.len() - 1..whole.len() - 1].iter().map(|top| top[0].0).collect();
+    assert_eq!(best, greedy.ids);
+    let gemma = builder(&self::made(tiny::gemma3()?)?.path).build()?;
+    let refused = gemma.submit(chat()).err().ok_or("accepted")?;
+    assert!(matches!(refused, Error::NoChatTemplate { .. }), "{refused}");
+    books_are_closed(&engine)?;
+    Ok(())
+}
