@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use build_script::{ARCHITECTURES, architectures, find_nvcc, in_parallel, one_source, sources};
+use build_script::{ARCHITECTURES, architectures, find_nvcc, in_parallel, one_source, ptx_arch, sources};
 
 const NVCC: &str = if cfg!(windows) { "nvcc.exe" } else { "nvcc" };
 /// Where the wheels put it in a Python environment.
@@ -88,11 +88,19 @@ fn without_nvcc_one_line_says_how_to_get_it() {
 
 #[test]
 fn architectures_are_numbers_with_at_most_a_letter() {
-    assert_eq!(architectures(ARCHITECTURES).unwrap().len(), 6);
+    assert_eq!(architectures(ARCHITECTURES).unwrap().len(), 5);
     assert_eq!(architectures(" 80, 90a,80,").unwrap(), ["80", "90a"]);
     for wrong in ["", ",", "sm_80", "8", "80;90", "90A", "1000", "90aa", "a"] {
         let message = architectures(wrong).unwrap_err();
         assert!(message.contains("80,86,89"), "{wrong}: {message}");
+    }
+}
+
+#[test]
+fn machine_code_is_made_from_the_ptx_of_the_same_or_an_earlier_card() {
+    for (arch, ptx) in [("80", "80"), ("86", "80"), ("89", "80"), ("90", "90"), ("90a", "90a"), ("120", "90")]
+    {
+        assert_eq!(ptx_arch(arch), ptx);
     }
 }
 

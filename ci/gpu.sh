@@ -1,0 +1,194 @@
+#!/usr/bin/env bash
+# All that only a real card can tell, in one call, on a machine that needs neither Rust nor network.
+#   ci/gpu.sh --build     here: programs, kernels, compute-sanitizer to target/gpu (or OTTAVA_GPU_FOLDER)
+#   ci/gpu.sh --run       there: tests, compute-sanitizer's tools, benches, a model, each with its verdict
+#   ci/gpu.sh --dry-run   here: the same on the emulated card; its times mean nothing
+# A part whose programs are not there is reported as missing, which --run counts as a failure. Tests
+# and benches are found by name: `cuda*` of ottava, `driver_*` and `golden*` of cuda-emu.
+# OTTAVA_GPU_SECONDS bounds each program (300); logs are in the folder's logs/.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+folder=${OTTAVA_GPU_FOLDER:-$PWD/target/gpu}
+seconds=${OTTAVA_GPU_SECONDS:-300}
+dry=
+failed=()
+missing=()
+
+# The programs among cargo's artifacts whose target is of a kind and a name: `kind glob folder`.
+collect() {
+    mkdir -p "$folder/$3"
+    python3 - "$folder/cargo.json" "$1" "$2" <<'PY' | while read -r name program; do
+import fnmatch, json, sys
+messages, kind, glob = sys.argv[1:]
+for line in open(messages):
+    message = json.loads(line)
+    target = message.get("target", {})
+    if message.get("executable") and kind in target["kind"] and fnmatch.fnmatch(target["name"], glob):
+        print(target["name"], message["executable"])
+PY
+        # Unstripped they do not fit through a narrow way to the card; lines of kernels stay.
+        strip -o "$folder/$3/$name" "$program" && echo "$3/$name"
+    done
+}
+
+# Builds some targets of a package, if their sources are there, and notes what cargo made.
+cargo_build() {
+    NVCC=${NVCC:-$(ci/cuda_toolkit.sh)} cargo "$@" --release --message-format=json > "$folder/cargo.json" \
+        || { echo "does not build: cargo $*"; exit 1; }
+}
+
+build() {
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    cp ci/gpu.sh "$folder/"
+    cargo_build build --all-features --bin ottava --example random_model
+    collect bin ottava bin
+    collect example random_model bin
+    cp "$(sed -nE 's/.*"OTTAVA_FATBIN","([^"]*)".*/\1/p' "$folder/cargo.json" | tail -n 1)" "$folder/kernels.fatbin"
+    # Unit tests of the backend, then the targets by name.
+    cargo_build test --all-features --no-run --lib
+    collect lib ottava unit
+    if compgen -G 'tests/cuda*.rs' > /dev/null; then
+        cargo_build test --all-features --no-run --test 'cuda*'
+        collect test 'cuda*' tests
+    fi
+    if compgen -G 'benches/cuda*.rs' > /dev/null; then
+        cargo_build bench --all-features --no-run --bench 'cuda*'
+        collect bench 'cuda*' benches
+    fi
+    cargo_build test -p cuda-emu --no-run --tests
+    collect test 'driver_*' emulator
+    collect test 'golden*' emulator
+    # For --dry-run only.
+    cargo_build build -p cuda-emu
+    cp "$(python3 -c 'import json, sys
+for message in map(json.loads, open(sys.argv[1])):
+    for name in message.get("filenames", []):
+        if name.endswith("libcuda_emu.so"): print(name)' "$folder/cargo.json" | tail -n 1)" "$folder/libcuda_emu.so"
+    collect_sanitizer
+    rm -f "$folder/cargo.json"
+    du -sh "$folder" | sed 's/^/built: /'
+}
+
+# compute-sanitizer and the libraries that it looks for beside itself.
+collect_sanitizer() {
+    local toolkit
+    toolkit=$(dirname "$(dirname "$(ci/cuda_toolkit.sh sanitizer)")")
+    mkdir -p "$folder/sanitizer/bin" "$folder/sanitizer/lib"
+    cp "$toolkit/bin/compute-sanitizer" "$toolkit/bin/libsanitizer-collection.so" "$folder/sanitizer/bin/"
+    cp "$toolkit"/lib/lib{Interceptor,TreeLauncher,sanitizer}*.so "$folder/sanitizer/lib/"
+}
+
+# Runs one program under the time limit: `part name command...`. Its log's end is shown if it fails.
+part() {
+    local what="$1 $2" log="$folder/logs/$1-$2.log" started=$SECONDS status=0
+    shift 2
+    timeout "$seconds" "$@" > "$log" 2>&1 || status=$?
+    if [ "$status" -eq 0 ]; then
+        echo "passed   $what ($((SECONDS - started)) s)"
+    else
+        echo "FAILED   $what (exit $status after $((SECONDS - started)) s); the end of $log:"
+        tail -n 30 "$log" | sed 's/^/    /'
+        failed+=("$what")
+    fi
+}
+
+absent() {
+    echo "MISSING  $1"
+    missing+=("$1")
+}
+
+programs() { find "$folder/$1" -type f -perm -u+x 2> /dev/null | sort; }
+
+run_tests() {
+    local program found=
+    for program in $(programs tests); do
+        found=yes
+        part tests "$(basename "$program")" "$program" --nocapture --test-threads 1
+    done
+    [ -n "$found" ] || absent "tests: no target cuda* of ottava"
+    if [ -x "$folder/unit/ottava" ]; then
+        part unit backend::cuda "$folder/unit/ottava" backend::cuda --nocapture
+    else
+        absent "unit: ottava's own tests"
+    fi
+    found=
+    for program in $(programs emulator); do
+        found=yes
+        part emulator "$(basename "$program")" "$program" --nocapture --test-threads 1
+    done
+    [ -n "$found" ] || absent "emulator: no target driver_* or golden* of cuda-emu"
+    compgen -G "$folder/emulator/golden*" > /dev/null || absent "emulator: golden vectors"
+}
+
+run_sanitizer() {
+    local sanitizer=$folder/sanitizer/bin/compute-sanitizer tool program
+    [ -x "$sanitizer" ] || sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+    [ -x "$sanitizer" ] || { absent "sanitizer: no compute-sanitizer"; return; }
+    [ -n "$(programs tests)" ] || { absent "sanitizer: no tests to run under it"; return; }
+    for program in $(programs tests); do
+        for tool in memcheck racecheck initcheck synccheck; do
+            local command=("$sanitizer" --tool "$tool" --error-exitcode 9 "$program" --test-threads 1)
+            if [ -n "$dry" ]; then
+                # It watches a real driver only.
+                part "$tool" "$(basename "$program")" "$sanitizer" --version
+                echo "dry run: not ${command[*]}"
+            else
+                part "$tool" "$(basename "$program")" "${command[@]}"
+            fi
+        done
+    done
+}
+
+run_benches() {
+    local program found=
+    for program in $(programs benches); do
+        found=yes
+        part benches "$(basename "$program")" "$program" ${dry:+--test} --bench
+        [ -n "$dry" ] || cat "$folder/logs/benches-$(basename "$program").log"
+    done
+    [ -n "$found" ] || absent "benches: no target cuda* of ottava"
+}
+
+run_model() {
+    [ -x "$folder/bin/ottava" ] && [ -x "$folder/bin/random_model" ] || { absent "model: programs"; return; }
+    local shape=1b lengths=(-p 512 -n 128)
+    [ -z "$dry" ] || { shape=tiny; lengths=(-p 8 -n 4 -r 1); }
+    part model "random_$shape" "$folder/bin/random_model" "$folder/model.gguf" "$shape"
+    part model "bench_$shape" "$folder/bin/ottava" bench --model "$folder/model.gguf" --device cuda "${lengths[@]}"
+    [ -n "$dry" ] || cat "$folder/logs/model-bench_$shape.log"
+}
+
+run() {
+    [ -d "$folder" ] || { echo "no $folder: ci/gpu.sh --build makes it"; exit 1; }
+    mkdir -p "$folder/logs"
+    if [ -n "$dry" ]; then
+        # Programs that look for the driver find the emulator.
+        mkdir -p "$folder/driver"
+        ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so"
+        ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so.1"
+        export CUDA_EMU_LIBRARY=$folder/libcuda_emu.so
+        run_tests
+        run_sanitizer
+        run_benches
+        LD_LIBRARY_PATH=$folder/driver run_model
+    else
+        nvidia-smi || absent "nvidia-smi"
+        export OTTAVA_TEST_GPU=1 CUDA_EMU_TEST_GPU=1
+        run_tests
+        run_sanitizer
+        run_benches
+        run_model
+    fi
+    echo "== ${#failed[@]} failed, ${#missing[@]} missing"
+    printf 'failed:  %s\n' "${failed[@]}" | grep -v 'failed:  $'
+    printf 'missing: %s\n' "${missing[@]}" | grep -v 'missing: $'
+    [ ${#failed[@]} -eq 0 ] && { [ -n "$dry" ] || [ ${#missing[@]} -eq 0 ]; }
+}
+
+case ${1:-} in
+    --build) build ;;
+    --run) run ;;
+    --dry-run) dry=yes; run ;;
+    *) sed -n '2,9s/^# //p' "$0" >&2; exit 2 ;;
+esac
