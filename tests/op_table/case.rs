@@ -204,7 +204,9 @@ impl<'a, B: Backend> Bench<'a, B> {
             matrices: matrices.collect::<Result<_, _>>().expect("matrices"),
             vectors: vectors.collect::<Result<_, _>>().expect("vectors"),
         };
-        let kv = backend.kv_pool(case.kv, PAGES).expect("a pool");
+        let mut kv = backend.kv_pool(case.kv, PAGES).expect("a pool");
+        let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut kv, step: &case.step };
+        backend.begin(&mut frame).expect("a step within the limits");
         Bench { backend, case, arena, weights, kv }
     }
 
