@@ -6,13 +6,18 @@
 #[path = "op_table/agree.rs"]
 mod agree;
 #[path = "op_table/case.rs"]
+#[allow(dead_code, reason = "the other backends' tolerances")]
 mod case;
+#[path = "golden/compare.rs"]
+mod compare;
+mod real_models;
 #[path = "op_table/table.rs"]
 mod table;
 
 use agree::{assert_agrees, assert_refuses, assert_same_bits};
-use case::{Case, run};
-use ottava::backend::Op;
+use case::run;
+use compare::{Run, STEP_TOKENS, cases};
+use ottava::backend::KvDtype;
 use ottava::backend::cuda::{Cuda, CudaOptions};
 
 /// The card of this process: emulated unless the environment asks for the real one.
@@ -21,15 +26,9 @@ fn cuda() -> Cuda {
     Cuda::new(&CudaOptions::default()).unwrap_or_else(|error| panic!("{error}: {:?}", cuda_emu::last_fault()))
 }
 
-/// Products and attention multiply in f16 and add in f32.
-fn eps(case: &Case) -> f64 {
-    let in_f16 = case.ops.iter().any(|op| matches!(op, Op::Matmul(_) | Op::Attention(_)));
-    if in_f16 { case.eps.max(2e-3) } else { case.eps }
-}
-
 #[test]
 fn the_table_agrees_with_the_reference() {
-    assert_agrees(&cuda(), eps);
+    assert_agrees(&cuda(), |case| case.eps_f16);
 }
 
 #[test]
@@ -49,4 +48,27 @@ fn a_row_alone_has_the_bits_it_has_among_others() {
 #[test]
 fn operands_that_do_not_fit_are_refused_and_nothing_runs() {
     assert_refuses(&cuda());
+}
+
+/// A model's first cases, `chunk` tokens a step.
+fn check_model(name: &str, kv: KvDtype, rms_max: f64, chunk: usize, count: usize) {
+    let cases = cases(name);
+    let run = Run { kv, rms_max, chunk };
+    compare::check(name, &format!("{chunk} tokens a step"), run, &cases[..count.min(cases.len())], cuda);
+}
+
+#[test]
+fn smollm2_in_prompts() {
+    check_model("smollm2", KvDtype::F16, 0.05, STEP_TOKENS, usize::MAX);
+}
+
+#[test]
+fn smollm2_token_by_token() {
+    check_model("smollm2", KvDtype::F16, 0.05, 1, 1);
+    check_model("smollm2", KvDtype::Int8, 0.2, 1, 1);
+}
+
+#[test]
+fn gemma3_in_prompts_and_token_by_token() {
+    check_model("gemma3", KvDtype::F16, 0.05, STEP_TOKENS, 1);
 }

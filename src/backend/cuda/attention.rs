@@ -156,7 +156,7 @@ impl Cuda {
             _ => (Kernel::AttentionPrefill256, 256, 32),
         };
         let rows = super::step::TILE_ROWS as usize + 2 * keys;
-        let shared_bytes = rows * (dim + 8) * 2 + 4 * keys;
+        let shared_bytes = rows * (dim + 8) * 2 + 4 * keys + 2 * keys / 8;
         let blocks = [shape.tiles, heads.query, 1];
         // SAFETY: checked by `attention`.
         unsafe { self.kernels.launch(kernel, Grid { blocks, threads: [128, 1], shared_bytes }, params) }
