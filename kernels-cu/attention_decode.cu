@@ -88,7 +88,7 @@ __device__ __forceinline__ void take_keys(Running<HEADS>& state, const Attention
 #pragma unroll
             for (int distance = LANES / 2; distance > 0; distance /= 2)
                 dot += __shfl_xor_sync(ALL_LANES, dot, distance);
-            scores[head][round] = seen[round] ? score_of(p, dot) : -INFINITY;
+            scores[head][round] = seen[round] ? score_of(p, dot * p.scale) : -INFINITY;
         }
     }
 #pragma unroll

@@ -23,6 +23,8 @@ struct PrefillShared {
     __half k[KEYS][PREFILL_STRIDE<DIM>];
     __half v[KEYS][PREFILL_STRIDE<DIM>];
     uint32_t positions[KEYS];
+    // Keys whose value is no number, a bit each; two sets, for the tile at hand and the next.
+    uint32_t poisoned[2][KEYS / 32];
 };
 
 __device__ __forceinline__ uint32_t pack(float low, float high) {
@@ -50,12 +52,27 @@ __device__ __forceinline__ uint4 page_halves(const KvLayer& kv, uint32_t page, i
     return make_uint4(out[0], out[1], out[2], out[3]);
 }
 
+// Takes what is no number out of eight f16, and tells whether there was any.
+__device__ __forceinline__ bool take_nan(uint4& raw) {
+    uint32_t* words = &raw.x;
+    uint32_t found = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const __half2 pair = *reinterpret_cast<const __half2*>(&words[i]);
+        const uint32_t mask = __hneu2_mask(pair, pair);
+        words[i] &= ~mask;
+        found |= mask;
+    }
+    return found != 0;
+}
+
 // The keys and values of KEYS / 16 pages from `entry` on; zeros beyond `last`, the newest position
-// that any row sees: what lies there was never written.
+// that any row sees: what lies there was never written. A weight of zero does not keep a value that is
+// no number from a sum, so such values become zeros, and their keys are marked in `poisoned`.
 template <int DIM, int KEYS>
 __device__ __forceinline__ void load_keys(PrefillShared<DIM, KEYS>& shared, const AttentionParams& p,
                                           const Sequence& sequence, uint32_t entry, uint32_t kv_head,
-                                          uint32_t last) {
+                                          uint32_t last, uint32_t* poisoned) {
     constexpr uint32_t CHUNKS = DIM / 8;
     for (uint32_t i = threadIdx.x; i < KEYS * CHUNKS; i += blockDim.x) {
         const uint32_t key = i / CHUNKS, first = i % CHUNKS * 8, index = entry + key / PAGE_TOKENS;
@@ -67,6 +84,7 @@ __device__ __forceinline__ void load_keys(PrefillShared<DIM, KEYS>& shared, cons
         if (there && first < p.kv.head_dim) {
             k = page_halves(p.kv, page.page, 0, kv_head, slot, first);
             v = page_halves(p.kv, page.page, 1, kv_head, slot, first);
+            if (take_nan(v)) atomicOr(&poisoned[key / 32], 1u << key % 32);
         }
         *reinterpret_cast<uint4*>(&shared.k[key][first]) = k;
         *reinterpret_cast<uint4*>(&shared.v[key][first]) = v;
@@ -82,7 +100,7 @@ struct Rows16 {
 template <int DIM, int KEYS>
 __device__ __forceinline__ void take_tile(Rows16<DIM>& rows, const PrefillShared<DIM, KEYS>& shared,
                                           const AttentionParams& p, const Sequence& sequence,
-                                          const uint32_t (&positions)[2]) {
+                                          const uint32_t (&positions)[2], const uint32_t* poisoned) {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, t = lane % 4;
     float scores[KEYS / 8][4] = {};
 #pragma unroll
@@ -112,6 +130,7 @@ __device__ __forceinline__ void take_tile(Rows16<DIM>& rows, const PrefillShared
                 const uint32_t key = shared.positions[8 * tile + 2 * t + i];
                 float& score = scores[tile][2 * row + i];
                 score = sees(sequence, p.window, positions[row], key) ? score_of(p, score) : -INFINITY;
+                if (poisoned[tile / 4] >> (8 * tile + 2 * t + i) % 32 & 1 && score != -INFINITY) score = NAN;
                 largest = fmaxf(largest, score);
             }
         }
@@ -171,7 +190,8 @@ __device__ __forceinline__ void attention_prefill(const AttentionParams& p) {
         float x = 0.0f;
         if (row < count && d < dim)
             x = p.q[(static_cast<size_t>(first_row + row) * p.query_heads + head) * dim + d];
-        shared.q[row][d] = __float2half_rn(x);
+        // Scaled first: f16 holds less than f32.
+        shared.q[row][d] = saturated_half(x * p.scale);
     }
     uint32_t positions[2];
 #pragma unroll
@@ -190,6 +210,8 @@ __device__ __forceinline__ void attention_prefill(const AttentionParams& p) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) rows.out[i][j] = 0.0f;
     }
+    if (threadIdx.x < KEYS / 32) shared.poisoned[0][threadIdx.x] = 0;
+    uint32_t* poisoned = shared.poisoned[0];
     for (uint32_t entry = sequence.pages_start; entry < sequence.pages_end; entry += KEYS / PAGE_TOKENS) {
         const uint32_t start = p.step.pages[entry].start;
         if (start > newest) break;
@@ -198,10 +220,13 @@ __device__ __forceinline__ void attention_prefill(const AttentionParams& p) {
         const uint32_t end = p.step.pages[last_entry].start + PAGE_TOKENS - 1;
         const uint32_t age = end < oldest ? oldest - end : 0;
         if (age >= p.window || (age >= sequence.window && start >= sequence.sinks)) continue;
+        uint32_t* next = poisoned == shared.poisoned[0] ? shared.poisoned[1] : shared.poisoned[0];
         __syncthreads();
-        load_keys<DIM, KEYS>(shared, p, sequence, entry, kv_head, newest);
+        if (threadIdx.x < KEYS / 32) next[threadIdx.x] = 0;
+        load_keys<DIM, KEYS>(shared, p, sequence, entry, kv_head, newest, poisoned);
         __syncthreads();
-        take_tile<DIM, KEYS>(rows, shared, p, sequence, positions);
+        take_tile<DIM, KEYS>(rows, shared, p, sequence, positions, poisoned);
+        poisoned = next;
     }
 #pragma unroll
     for (int row = 0; row < 2; ++row) {

@@ -4,6 +4,7 @@
 // Launch: grid [tokens, query heads + 2 · kv heads], a warp a head. Shared memory: a head in f32.
 
 #include "common/kv.cuh"
+#include "common/math.cuh"
 
 namespace ottava {
 
@@ -54,8 +55,7 @@ __device__ __forceinline__ void store_head(const float* head, const KvLayer& kv,
     const uint32_t lane = threadIdx.x, dim = kv.head_dim;
     if (kv.dtype == KvDtype::F16) {
         __half* out = page_elements<__half>(kv, page, which, kv_head) + slot * dim;
-        for (uint32_t i = lane; i < dim; i += WARP)
-            out[i] = __float2half_rn(isnan(head[i]) ? head[i] : fminf(fmaxf(head[i], -65504.0f), 65504.0f));
+        for (uint32_t i = lane; i < dim; i += WARP) out[i] = saturated_half(head[i]);
         return;
     }
     int8_t* out = page_elements<int8_t>(kv, page, which, kv_head) + slot * dim;

@@ -33,13 +33,15 @@ static_assert(sizeof(RopeParams) == 40, "the host's struct has no other padding"
 extern "C" __global__ void __launch_bounds__(128) rope_angles(const __grid_constant__ ottava::RopeAnglesParams p) {
     ottava::wait_for_predecessor();
     if (blockIdx.x >= p.step.counts[0]) return;
-    const double position = p.step.positions[blockIdx.x], turn = 6.283185307179586476925;
+    const double position = p.step.positions[blockIdx.x];
     float* row = p.dst + static_cast<size_t>(blockIdx.x) * 2 * p.half;
     for (uint32_t i = threadIdx.x; i < p.half; i += blockDim.x) {
-        const double turns = position * p.inv_freq[i] / turn;
-        // What is left of whole turns, in halves of one: f32's functions are exact to the last bits.
+        // What is left of whole turns, which is exact with a turn in two parts (Cody and Waite 1980);
+        // of so small an angle f32's functions are exact to the last bits.
+        const double angle = position * p.inv_freq[i], turns = rint(angle * 0.15915494309189535);
+        const double rest = fma(-turns, 2.4492935982947064e-16, fma(-turns, 6.283185307179586, angle));
         float sine, cosine;
-        sincospif(static_cast<float>(2.0 * (turns - rint(turns))), &sine, &cosine);
+        sincospif(static_cast<float>(rest * 0.3183098861837907), &sine, &cosine);
         row[i] = cosine * p.magnitude;
         row[p.half + i] = sine * p.magnitude;
     }

@@ -27,9 +27,9 @@ static_assert(sizeof(AttentionParams) == 160, "the host's struct has no other pa
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-// The score as an exponent of two.
-__device__ __forceinline__ float score_of(const AttentionParams& p, float dot) {
-    return p.soft_cap > 0.0f ? soft_cap(dot * p.scale, p.soft_cap) * LOG2_E : dot * p.scale;
+// The score as an exponent of two, of a product that has been scaled.
+__device__ __forceinline__ float score_of(const AttentionParams& p, float scaled) {
+    return p.soft_cap > 0.0f ? soft_cap(scaled, p.soft_cap) * LOG2_E : scaled;
 }
 
 }  // namespace ottava

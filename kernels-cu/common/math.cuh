@@ -1,6 +1,7 @@
 // Elementwise functions as `backend/ops.rs` defines them.
 #pragma once
 
+#include <cuda_fp16.h>
 #include <math.h>
 #include <stdint.h>
 
@@ -23,5 +24,10 @@ __device__ __forceinline__ float activate(Activation activation, float x) {
 
 // cap · tanh(x / cap)
 __device__ __forceinline__ float soft_cap(float x, float cap) { return cap * tanhf(x / cap); }
+
+// The nearest f16; what is beyond its range becomes its largest value, and NaN stays NaN.
+__device__ __forceinline__ __half saturated_half(float x) {
+    return __float2half_rn(isnan(x) ? x : fminf(fmaxf(x, -65504.0f), 65504.0f));
+}
 
 }  // namespace ottava

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Bytes, Device, Engine, EngineInfo, Shared};
+#[cfg(feature = "cuda")]
+use crate::backend::cuda::{self, Cuda, CudaOptions};
 use crate::{
     Result,
     backend::{
-        Backend, BackendError, KvDtype, KvLayout, Precision, StepLimits,
+        Backend, KvDtype, KvLayout, Precision, StepLimits,
         cpu::{Compute, Cpu, CpuOptions, Isa},
     },
     engine::{EngineConfig, Handle},
@@ -24,6 +26,17 @@ const STEP_TOKENS: usize = 320;
 const STEP_OUTPUTS: usize = 64;
 /// The context when none is asked for: the model's own, but no more than this.
 const CONTEXT_DEFAULT: usize = 4096;
+
+#[cfg(not(feature = "cuda"))]
+const NO_CUDA: &str = "this build has no CUDA backend (feature `cuda`)";
+
+/// A backend, before a model is loaded on it.
+enum Chosen {
+    /// With the reason why it is no GPU, where one would have been taken.
+    Cpu(Cpu, Option<String>),
+    #[cfg(feature = "cuda")]
+    Cuda(Cuda),
+}
 
 /// Describes an engine; [`EngineBuilder::build`] loads it.
 #[derive(Clone, Debug)]
@@ -127,16 +140,51 @@ impl EngineBuilder {
     /// # Errors
     /// As [`EngineBuilder::build`].
     pub fn build_with(self, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Engine> {
-        let started = Instant::now();
-        if let Device::Cuda(index) = self.device {
-            let reason = "this build has no CUDA backend".to_owned();
-            return Err(BackendError::Unavailable { what: format!("cuda:{index}"), reason }.into());
+        match self.choose()? {
+            Chosen::Cpu(cpu, why) => {
+                let threads = cpu.threads();
+                self.build_on(cpu, threads, why, progress)
+            }
+            #[cfg(feature = "cuda")]
+            Chosen::Cuda(cuda) => self.build_on(cuda, 1, None, progress),
         }
+    }
+
+    /// The device asked for, or the best there is.
+    fn choose(&self) -> Result<Chosen> {
+        let cpu = |why| Ok(Chosen::Cpu(Cpu::new(&self.cpu)?, why));
+        match self.device {
+            Device::Cpu => cpu(None),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(ordinal) => Ok(Chosen::Cuda(Cuda::new(&CudaOptions { ordinal })?)),
+            // A GPU that is there and fails is an error: nobody should wait for a CPU unawares.
+            #[cfg(feature = "cuda")]
+            Device::Auto => match cuda::probe(0) {
+                Ok(_) => Ok(Chosen::Cuda(Cuda::new(&CudaOptions::default())?)),
+                Err(why) => cpu(Some(why.to_string())),
+            },
+            #[cfg(not(feature = "cuda"))]
+            Device::Cuda(ordinal) => {
+                let reason = NO_CUDA.to_owned();
+                Err(crate::backend::BackendError::Unavailable { what: format!("cuda:{ordinal}"), reason }
+                    .into())
+            }
+            #[cfg(not(feature = "cuda"))]
+            Device::Auto => cpu(Some(NO_CUDA.to_owned())),
+        }
+    }
+
+    fn build_on<B: Backend>(
+        self,
+        backend: B,
+        threads: usize,
+        fallback: Option<String>,
+        progress: &mut dyn FnMut(LoadProgress<'_>),
+    ) -> Result<Engine> {
+        let started = Instant::now();
         let file = ModelFile::open(&self.model, &self.open)?;
         let config = ModelConfig::from_file(&file)?;
         let texts = Texts::read(&file)?;
-        let backend = Cpu::new(&self.cpu)?;
-        let threads = backend.threads();
         let options = self.load_options(&config);
         let layout_bytes = options.kv_bytes;
         let model = Model::load(&file, &config, backend, &options, progress)?;
@@ -144,6 +192,7 @@ impl EngineBuilder {
             name: model_name(&file),
             path: self.model,
             device: model.session().backend().describe(),
+            fallback,
             threads,
             file_bytes: file.file_bytes(),
             weight_bytes: model.weight_bytes(),

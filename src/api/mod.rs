@@ -57,6 +57,8 @@ pub struct EngineInfo {
     pub name: String,
     /// The device and its modes, in one line.
     pub device: String,
+    /// Why it is not a GPU, where [`Device::Auto`] would have taken one.
+    pub fallback: Option<String>,
     /// Worker threads of a CPU backend, the engine's own included; 0 where there are none.
     pub threads: usize,
     /// Bytes of the model file.

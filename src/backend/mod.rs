@@ -1,10 +1,12 @@
 //! The backend contract: fused inference operations over buffers that the backend owns.
 //!
 //! `ops` says what the operations are, `step` what a step's ragged rows are. Implementations:
-//! `reference` (f64, the specification), `cpu` (portable, AVX2, AVX-512, NEON). A backend knows
-//! nothing of models, sequences or text.
+//! `reference` (f64, the specification), `cpu` (portable, AVX2, AVX-512, NEON), `cuda` (NVIDIA
+//! GPUs; feature `cuda`). A backend knows nothing of models, sequences or text.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod ops;
 mod reference;
 mod step;
@@ -84,6 +86,18 @@ pub enum BackendError {
         what: String,
         /// Why there is none.
         reason: String,
+    },
+    /// A device's driver reports an error, of this call or of earlier work.
+    #[error("{device}: {call}: {error}{}", if *.lost { "; the device is lost until the process is restarted" } else { "" })]
+    Device {
+        /// Which device.
+        device: String,
+        /// The call or the kernel.
+        call: &'static str,
+        /// The driver's name of it.
+        error: String,
+        /// Whether the device refuses all further work.
+        lost: bool,
     },
     /// The step breaks its rules; nothing was run.
     #[error(transparent)]
@@ -199,7 +213,25 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
         out: &mut [f32],
     ) -> Result<(), BackendError>;
 
-    /// Runs one operation.
+    /// Takes up a step. Called once before its operations; a device copies the step's tables.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if the step is beyond the arena's limits,
+    /// [`BackendError::OutOfMemory`], [`BackendError::Device`].
+    fn begin(&self, frame: &mut Frame<'_, Self>) -> Result<(), BackendError> {
+        let _ = frame;
+        Ok(())
+    }
+
+    /// Waits for the work so far, where `execute` only starts it.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn wait(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Runs one operation of the step that [`Backend::begin`] took up; it may end later.
     ///
     /// # Errors
     /// [`BackendError::Shape`] if operands do not fit each other, the arena or the weights.

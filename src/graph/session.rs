@@ -85,11 +85,13 @@ impl<B: Backend> Session<B> {
         self.check(step).map_err(BackendError::from)?;
         let Session { backend, plan, weights, arena, kv, times, .. } = self;
         let mut frame = Frame { weights, arena, kv, step };
+        backend.begin(&mut frame)?;
         for (index, op) in plan.ops().iter().enumerate() {
             let start = (!times.is_empty()).then(Instant::now);
             let failed = |source| GraphError::Op { index, op: op.name(), source };
             backend.execute(op, &mut frame).map_err(failed)?;
             if let (Some(start), Some(time)) = (start, times.get_mut(index)) {
+                backend.wait().map_err(failed)?;
                 time.runs += 1;
                 time.total += start.elapsed();
             }

@@ -55,10 +55,12 @@ pub struct Case {
     pub values: Vec<(Place, Vec<f32>)>,
     pub ops: Vec<Op>,
     pub results: Vec<Place>,
-    /// Allowed error as a fraction of the largest magnitude in the result's row.
+    /// Allowed error as a fraction of the largest magnitude in the result's row, in f32.
     pub eps: f64,
     /// The same where activations are quantised to int8.
     pub eps_int8: f64,
+    /// The same where weights and activations are multiplied in f16.
+    pub eps_f16: f64,
 }
 
 impl Case {
@@ -74,12 +76,13 @@ impl Case {
             results: vec![],
             eps: 1e-6,
             eps_int8: 1e-6,
+            eps_f16: 1e-6,
         }
     }
 
     /// Within `eps` of the reference in either compute mode.
     pub fn within(self, eps: f64) -> Case {
-        Case { eps, eps_int8: eps, ..self }
+        Case { eps, eps_int8: eps, eps_f16: eps, ..self }
     }
 
     /// A step of one sequence at these positions, on pages in falling order.
@@ -204,7 +207,9 @@ impl<'a, B: Backend> Bench<'a, B> {
             matrices: matrices.collect::<Result<_, _>>().expect("matrices"),
             vectors: vectors.collect::<Result<_, _>>().expect("vectors"),
         };
-        let kv = backend.kv_pool(case.kv, PAGES).expect("a pool");
+        let mut kv = backend.kv_pool(case.kv, PAGES).expect("a pool");
+        let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut kv, step: &case.step };
+        backend.begin(&mut frame).expect("a step within the limits");
         Bench { backend, case, arena, weights, kv }
     }
 

@@ -60,11 +60,6 @@ impl Packed {
         }
     }
 
-    /// Bytes of everything.
-    pub(super) fn bytes(&self) -> usize {
-        self.codes.len() + 2 * (self.scales.len() + self.mins.as_ref().map_or(0, Vec::len))
-    }
-
     fn steps_of_load(bits: u32) -> usize {
         LOAD_BYTES * 8 / (bits as usize * 8)
     }
@@ -100,12 +95,16 @@ impl Packed {
                     8 => codes[start + 8 * step + number] = code,
                     // Nibbles 0 to 3 of the step's word are the first columns of its registers, 4 to
                     // 7 the second: one shift and mask gives both halves of a register.
-                    _ => codes[start + 4 * step + number % 2 * 2 + number / 4] |= code << (4 * (number / 2 % 2)),
+                    _ => {
+                        codes[start + 4 * step + number % 2 * 2 + number / 4] |=
+                            code << (4 * (number / 2 % 2))
+                    }
                 }
             }
         }
         let group_steps = if groups == 1 { UNIT_STEPS } else { matrix.group() / STEP_COLS };
-        let by_strip = |values: &[f16]| scales_by_strip(rows, groups, |row, group| values[row * groups + group]);
+        let by_strip =
+            |values: &[f16]| scales_by_strip(rows, groups, |row, group| values[row * groups + group]);
         let zero = u32::from(EXPONENT + zero_point as u16);
         Packed {
             rows,
@@ -224,13 +223,16 @@ mod tests {
                 for group in [16, 32, 64, 128, cols] {
                     for with_mins in [false, true] {
                         let count = rows * cols.div_ceil(group);
-                        let halves = |seed| random(count, seed).map(|x| f16::from_f32(x as f32 / 1e11)).collect();
+                        let halves =
+                            |seed| random(count, seed).map(|x| f16::from_f32(x as f32 / 1e11)).collect();
                         let parts = QuantParts {
                             rows,
                             cols,
                             bits,
                             group,
-                            codes: random(rows * code_bytes_per_row(bits, cols), 1).map(|x| x as u8).collect(),
+                            codes: random(rows * code_bytes_per_row(bits, cols), 1)
+                                .map(|x| x as u8)
+                                .collect(),
                             scales: halves(2),
                             mins: with_mins.then(|| halves(3)),
                         };

@@ -8,7 +8,7 @@ macro_rules! mirrored {
     ($($(#[$doc:meta])* struct $name:ident [$bytes:literal] { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {$(
         $(#[$doc])*
         #[repr(C)]
-        #[derive(Clone, Copy, Debug, Default)]
+        #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
         pub(super) struct $name {
             $($(#[$field_doc])* pub(super) $field: $type,)*
         }

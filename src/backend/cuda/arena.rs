@@ -1,0 +1,169 @@
+//! The arena in device memory, the step's tables, and the scratch that operations need beside them.
+//! Every place is checked here, on the host; kernels get addresses.
+
+use std::sync::Arc;
+
+use super::driver::Context;
+use super::matmul::MANY_TOKENS;
+use super::memory::DeviceBuffer;
+use super::pack::{STEP_COLS, UNIT_STEPS};
+use super::params::Address;
+use super::step::StepBuffers;
+use crate::backend::{BackendError, Op, Place, Rows as RowKind, StepInput, StepLimits};
+
+/// Intermediate values and scratch of one plan.
+#[derive(Debug)]
+pub struct Arena {
+    context: Arc<Context>,
+    values: DeviceBuffer,
+    pub(super) step: StepBuffers,
+    /// Activations of a product for many tokens, f16, and their rows' scales.
+    pub(super) halves: DeviceBuffer,
+    pub(super) inverse: DeviceBuffer,
+    /// Parts of split attention, and how many of a head's have arrived: zero between operations.
+    pub(super) partial: DeviceBuffer,
+    pub(super) arrived: DeviceBuffer,
+    /// The frequencies of the plan's rotations.
+    frequencies: Vec<(Arc<[f64]>, DeviceBuffer)>,
+    /// Floats of `partial` that a split of a sequence takes, in the largest attention.
+    partial_floats: usize,
+}
+
+/// A value's rows: `rows` times `cols` f32, row-major.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rows {
+    pub(super) address: Address,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+}
+
+impl Rows {
+    pub(super) fn elements(&self) -> usize {
+        self.rows * self.cols
+    }
+
+    /// Whether two values share memory.
+    pub(super) fn overlaps(&self, other: &Rows) -> bool {
+        let end = |rows: &Rows| rows.address + 4 * rows.elements() as u64;
+        self.address < end(other) && other.address < end(self)
+    }
+}
+
+/// Columns of an operand for many tokens: whole units.
+pub(super) fn half_cols(cols: usize) -> usize {
+    cols.next_multiple_of(UNIT_STEPS * STEP_COLS)
+}
+
+impl Arena {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        bytes: usize,
+        ops: &[Op],
+        limits: StepLimits,
+    ) -> Result<Arena, BackendError> {
+        let (mut halves, mut rows, mut partial_floats, mut heads) = (0usize, 0, 0, 0);
+        let mut frequencies: Vec<(Arc<[f64]>, DeviceBuffer)> = Vec::new();
+        for op in ops {
+            match op {
+                Op::Matmul(op) if op.src.rows.max(limits) >= MANY_TOKENS => {
+                    rows = rows.max(op.src.rows.max(limits));
+                    halves = halves.max(op.src.rows.max(limits).saturating_mul(half_cols(op.src.cols)));
+                }
+                Op::Attention(op) => {
+                    partial_floats = partial_floats.max(op.heads.query * (op.heads.dim + 2));
+                    heads = heads.max(op.heads.query);
+                }
+                Op::RopeAngles(op) if !frequencies.iter().any(|(known, _)| *known == op.inv_freq) => {
+                    let buffer = DeviceBuffer::of(context, &op.inv_freq, "frequencies")?;
+                    frequencies.push((Arc::clone(&op.inv_freq), buffer));
+                }
+                _ => {}
+            }
+        }
+        let zeroed = |bytes, what| DeviceBuffer::zeroed(context, bytes, what);
+        Ok(Arena {
+            context: Arc::clone(context),
+            values: zeroed(bytes, "intermediate values")?,
+            step: StepBuffers::new(context, limits)?,
+            halves: zeroed(halves.saturating_mul(2), "activations in f16")?,
+            inverse: zeroed(4 * rows, "activation scales")?,
+            partial: zeroed(0, "split attention")?,
+            arrived: zeroed(4 * heads * limits.tokens_max, "split attention")?,
+            frequencies,
+            partial_floats,
+        })
+    }
+
+    /// Takes up a step: its tables go to the device, and split attention gets its room.
+    pub(super) fn begin(&mut self, step: &StepInput) -> Result<(), BackendError> {
+        self.step.upload(step)?;
+        let shape = self.step.shape();
+        let parts = if shape.splits > 1 { shape.sequences * shape.splits } else { 0 };
+        let bytes = parts.saturating_mul(4 * self.partial_floats);
+        if bytes > self.partial.bytes() {
+            self.partial = DeviceBuffer::zeroed(&self.context, bytes.next_power_of_two(), "split attention")?;
+        }
+        Ok(())
+    }
+
+    /// The rows that `place` has in this step.
+    pub(super) fn rows(
+        &self,
+        op: &'static str,
+        place: &Place,
+        step: &StepInput,
+    ) -> Result<Rows, BackendError> {
+        let rows = place.rows.count(step);
+        let range = self.range(op, place, rows)?;
+        Ok(Rows { address: self.values.address() + range.start as u64, rows, cols: place.cols })
+    }
+
+    /// The address of a rotation's frequencies.
+    pub(super) fn frequencies(&self, op: &'static str, wanted: &Arc<[f64]>) -> Result<Address, BackendError> {
+        let same = |known: &Arc<[f64]>| Arc::ptr_eq(known, wanted) || known == wanted;
+        let found = self.frequencies.iter().find(|(known, _)| same(known));
+        found.map(|(_, buffer)| buffer.address()).ok_or_else(|| BackendError::Shape {
+            op,
+            expected: "frequencies of an operation that the arena was made for".into(),
+            found: format!("{} others", wanted.len()),
+        })
+    }
+
+    /// Copies rows of a value in, from row 0.
+    pub(super) fn write(&self, place: &Place, values: &[f32]) -> Result<(), BackendError> {
+        let range = self.range("write", place, values.len() / place.cols.max(1))?;
+        self.values.upload(range.start, values)
+    }
+
+    /// Copies rows of a value out.
+    pub(super) fn read(&self, place: &Place, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+        let rows = first_row.saturating_add(out.len() / place.cols.max(1));
+        let range = self.range("read", place, rows)?;
+        self.values.download(range.end - size_of_val(out), out)
+    }
+
+    /// The bytes of the first `rows` rows of `place`.
+    fn range(
+        &self,
+        op: &'static str,
+        place: &Place,
+        rows: usize,
+    ) -> Result<std::ops::Range<usize>, BackendError> {
+        let fixed = match place.rows {
+            RowKind::Fixed(n) => rows <= n,
+            RowKind::Tokens | RowKind::Outputs => true,
+        };
+        let bytes = rows.checked_mul(place.cols).and_then(|elements| elements.checked_mul(4));
+        let end = bytes.and_then(|bytes| bytes.checked_add(place.offset));
+        match end {
+            Some(end) if end <= self.values.bytes() && fixed && place.offset.is_multiple_of(64) => {
+                Ok(place.offset..end)
+            }
+            _ => Err(BackendError::Shape {
+                op,
+                expected: format!("a value within the arena of {} bytes", self.values.bytes()),
+                found: format!("{rows} rows at {place:?}"),
+            }),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! [`KvAppend`] and [`Attention`].
+
+use super::arena::Rows;
+use super::kernels::{Grid, Kernel};
+use super::params;
+use super::step::Shape;
+use super::weights::norm;
+use super::{Cuda, overlap_error, shape_error};
+use crate::backend::{Attention, BackendError, Frame, Heads, KvAppend, Rope, RopePairing};
+
+/// Values of `heads.dim` elements a head, one row a token.
+fn check_heads(
+    op: &'static str,
+    heads: Heads,
+    values: &[(Rows, usize)],
+    tokens: usize,
+) -> Result<(), BackendError> {
+    match values.iter().find(|(value, count)| value.rows != tokens || value.cols != count * heads.dim) {
+        Some((value, count)) => {
+            let expected = format!("[{tokens}, {count} heads of {}]", heads.dim);
+            Err(shape_error(op, expected, format!("[{}, {}]", value.rows, value.cols)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The angles of a rotation: one row a token, no longer than a head.
+pub(super) fn angles(
+    op: &'static str,
+    rope: &Rope,
+    head_dim: usize,
+    frame: &Frame<'_, Cuda>,
+) -> Result<Rows, BackendError> {
+    let angles = frame.arena.rows(op, &rope.angles, frame.step)?;
+    let tokens = frame.step.tokens.len();
+    if angles.rows != tokens || !angles.cols.is_multiple_of(2) || angles.cols > head_dim {
+        let expected = format!("angles [{tokens}, at most {head_dim}, even]");
+        return Err(shape_error(op, expected, format!("[{}, {}]", angles.rows, angles.cols)));
+    }
+    Ok(angles)
+}
+
+pub(super) fn interleaved(rope: &Rope) -> u32 {
+    u32::from(rope.pairing == RopePairing::Interleaved)
+}
+
+impl Cuda {
+    pub(super) fn kv_append(&self, op: &KvAppend, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
+        const OP: &str = "kv_append";
+        let heads = op.heads;
+        let (q_norm, q_eps) = norm(OP, frame.weights, op.q_norm.as_ref(), heads.dim)?;
+        let (k_norm, k_eps) = norm(OP, frame.weights, op.k_norm.as_ref(), heads.dim)?;
+        let [q, k, v] = [op.q, op.k, op.v].map(|place| frame.arena.rows(OP, &place, frame.step));
+        let (q, k, v) = (q?, k?, v?);
+        let tokens = frame.step.tokens.len();
+        check_heads(OP, heads, &[(q, heads.query), (k, heads.kv), (v, heads.kv)], tokens)?;
+        let turned = op.rope.as_ref().map(|rope| angles(OP, rope, heads.dim, frame)).transpose()?;
+        let on_angles = turned.is_some_and(|angles| angles.overlaps(&q) || angles.overlaps(&k));
+        if q.overlaps(&k) || q.overlaps(&v) || k.overlaps(&v) || on_angles {
+            return Err(overlap_error(OP, op));
+        }
+        let params = params::KvAppend {
+            step: frame.arena.step.params(),
+            kv: frame.kv.layer(OP, op.layer, heads)?,
+            q: q.address,
+            k: k.address,
+            v: v.address,
+            q_norm,
+            k_norm,
+            angles: turned.map_or(0, |angles| angles.address),
+            q_eps,
+            k_eps,
+            query_heads: heads.query as u32,
+            angle_cols: turned.map_or(0, |angles| angles.cols as u32),
+            interleaved: op.rope.as_ref().map_or(0, interleaved),
+            unused: 0,
+        };
+        let blocks = [tokens, heads.query + 2 * heads.kv, 1];
+        let grid = Grid { blocks, threads: [32, 1], shared_bytes: 4 * heads.dim };
+        // SAFETY: shapes and places are checked, the step's tables are on the device.
+        unsafe { self.kernels.launch(Kernel::KvAppend, grid, &params) }
+    }
+
+    pub(super) fn attention(&self, op: &Attention, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
+        const OP: &str = "attention";
+        let (q, dst) = (frame.arena.rows(OP, &op.q, frame.step)?, frame.arena.rows(OP, &op.dst, frame.step)?);
+        let tokens = frame.step.tokens.len();
+        check_heads(OP, op.heads, &[(q, op.heads.query), (dst, op.heads.query)], tokens)?;
+        if q.overlaps(&dst) {
+            return Err(overlap_error(OP, op));
+        }
+        op.check()?;
+        let arena = &frame.arena;
+        let heads_a_chunk = heads_a_block(op.heads);
+        let shape = arena.step.shape();
+        let parts = shape.sequences * op.heads.query;
+        let partial_bytes = if shape.splits > 1 { 4 * parts * shape.splits * (op.heads.dim + 2) } else { 0 };
+        if partial_bytes > arena.partial.bytes() || 4 * parts > arena.arrived.bytes() {
+            let expected = "an attention that the arena was made for".into();
+            return Err(shape_error(OP, expected, format!("{:?}", op.heads)));
+        }
+        let params = params::Attention {
+            step: arena.step.params(),
+            kv: frame.kv.layer(OP, op.layer, op.heads)?,
+            dst: dst.address,
+            q: q.address,
+            partial: arena.partial.address(),
+            arrived: arena.arrived.address(),
+            scale: op.scale * if op.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E },
+            soft_cap: op.soft_cap.unwrap_or(0.0),
+            window: op.window.unwrap_or(u32::MAX),
+            query_heads: op.heads.query as u32,
+            heads_a_chunk: heads_a_chunk as u32,
+            splits: shape.splits as u32,
+            unused: 0,
+            padding: 0,
+            tiles: arena.step.tiles(),
+        };
+        self.attend_decodes(&params, op.heads, shape)?;
+        self.attend_prompts(&params, op.heads, shape)
+    }
+
+    fn attend_decodes(
+        &self,
+        params: &params::Attention,
+        heads: Heads,
+        shape: Shape,
+    ) -> Result<(), BackendError> {
+        if !shape.decodes {
+            return Ok(());
+        }
+        let by_dim = match heads.dim {
+            0..=64 => 0,
+            65..=128 => 1,
+            _ => 2,
+        };
+        let block_heads = params.heads_a_chunk as usize;
+        let kernel = DECODE_KERNELS[block_heads - 1][by_dim];
+        // A part a warp: a head's sums, their maximum, the sum of the weights.
+        let shared_bytes = 4 * 4 * (heads.dim + 2);
+        let blocks = [shape.splits, heads.query / block_heads, shape.sequences];
+        // SAFETY: checked by `attention`.
+        unsafe { self.kernels.launch(kernel, Grid { blocks, threads: [128, 1], shared_bytes }, params) }
+    }
+
+    fn attend_prompts(
+        &self,
+        params: &params::Attention,
+        heads: Heads,
+        shape: Shape,
+    ) -> Result<(), BackendError> {
+        // Heads of at most that many elements, keys at a time: as instantiated in the kernel's file.
+        let (kernel, dim, keys) = match heads.dim {
+            0..=64 => (Kernel::AttentionPrefill64, 64, 64),
+            65..=128 => (Kernel::AttentionPrefill128, 128, 64),
+            _ => (Kernel::AttentionPrefill256, 256, 32),
+        };
+        let rows = super::step::TILE_ROWS as usize + 2 * keys;
+        let shared_bytes = rows * (dim + 8) * 2 + 4 * keys + 2 * keys / 8;
+        let blocks = [shape.tiles, heads.query, 1];
+        // SAFETY: checked by `attention`.
+        unsafe { self.kernels.launch(kernel, Grid { blocks, threads: [128, 1], shared_bytes }, params) }
+    }
+}
+
+/// By query heads of a block, less one, then by the size of a head.
+const DECODE_KERNELS: [[Kernel; 3]; 4] = [
+    [Kernel::AttentionDecode1x8, Kernel::AttentionDecode1x16, Kernel::AttentionDecode1x32],
+    [Kernel::AttentionDecode2x8, Kernel::AttentionDecode2x16, Kernel::AttentionDecode2x32],
+    [Kernel::AttentionDecode3x8, Kernel::AttentionDecode3x16, Kernel::AttentionDecode3x32],
+    [Kernel::AttentionDecode4x8, Kernel::AttentionDecode4x16, Kernel::AttentionDecode4x32],
+];
+
+/// Query heads that share what a block reads of a key head: the most that divide its group.
+fn heads_a_block(heads: Heads) -> usize {
+    let group = heads.query / heads.kv.max(1);
+    (1..=DECODE_KERNELS.len()).rev().find(|&n| group.is_multiple_of(n)).unwrap_or(1)
+}

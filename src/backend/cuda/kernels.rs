@@ -1,0 +1,185 @@
+//! The kernels by name, and how they are launched.
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
+
+use super::driver::{Context, Unavailable};
+use crate::backend::BackendError;
+
+macro_rules! kernels {
+    ($($kernel:ident = $name:literal,)*) => {
+        /// A kernel of `kernels-cu/`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Kernel { $(#[doc = $name] $kernel,)* }
+
+        /// The names in the order of [`Kernel`].
+        const NAMES: &[&str] = &[$($name,)*];
+    };
+}
+
+kernels! {
+    Activations = "activations",
+    AttentionDecode1x8 = "attention_decode_1_8",
+    AttentionDecode1x16 = "attention_decode_1_16",
+    AttentionDecode1x32 = "attention_decode_1_32",
+    AttentionDecode2x8 = "attention_decode_2_8",
+    AttentionDecode2x16 = "attention_decode_2_16",
+    AttentionDecode2x32 = "attention_decode_2_32",
+    AttentionDecode3x8 = "attention_decode_3_8",
+    AttentionDecode3x16 = "attention_decode_3_16",
+    AttentionDecode3x32 = "attention_decode_3_32",
+    AttentionDecode4x8 = "attention_decode_4_8",
+    AttentionDecode4x16 = "attention_decode_4_16",
+    AttentionDecode4x32 = "attention_decode_4_32",
+    AttentionPrefill64 = "attention_prefill_64",
+    AttentionPrefill128 = "attention_prefill_128",
+    AttentionPrefill256 = "attention_prefill_256",
+    Binary = "binary",
+    Embed = "embed",
+    GatherOutputs = "gather_outputs",
+    KvAppend = "kv_append",
+    MatmulFew8 = "matmul_few_8",
+    MatmulFew16 = "matmul_few_16",
+    MatmulFew32 = "matmul_few_32",
+    MatmulMany64 = "matmul_many_64",
+    MatmulMany128 = "matmul_many_128",
+    RmsNorm = "rms_norm",
+    Rope = "rope",
+    RopeAngles = "rope_angles",
+    Softmax = "softmax",
+    Transpose = "transpose",
+    Unary = "unary",
+}
+
+/// The kernels' machine code and PTX, as build.rs compiled them.
+static IMAGE: &[u8] = include_bytes!(env!("OTTAVA_FATBIN"));
+
+/// The loaded kernels.
+#[derive(Debug)]
+pub(super) struct Kernels {
+    context: Arc<Context>,
+    module: sys::CUmodule,
+    /// By [`Kernel`].
+    functions: Vec<sys::CUfunction>,
+}
+
+// SAFETY: handles of the driver, valid on any thread as long as the context lives.
+unsafe impl Send for Kernels {}
+// SAFETY: as above.
+unsafe impl Sync for Kernels {}
+
+/// A launch's shape.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grid {
+    /// Blocks.
+    pub(super) blocks: [usize; 3],
+    /// Threads of a block.
+    pub(super) threads: [u32; 2],
+    /// Bytes of dynamic shared memory.
+    pub(super) shared_bytes: usize,
+}
+
+impl Grid {
+    /// `blocks` blocks of `threads` threads.
+    pub(super) fn line(blocks: usize, threads: u32) -> Grid {
+        Grid { blocks: [blocks, 1, 1], threads: [threads, 1], shared_bytes: 0 }
+    }
+}
+
+impl Kernels {
+    /// Loads the image, and lets every kernel have all the shared memory that a block may have.
+    pub(super) fn load(context: &Arc<Context>) -> Result<Kernels, BackendError> {
+        context.enter()?;
+        // SAFETY: a whole fat binary, or text that ends with a zero.
+        let module = match unsafe { result::module::load_data(IMAGE.as_ptr().cast()) } {
+            Ok(module) => module,
+            Err(error) => {
+                let reason = match context.done::<()>("cuModuleLoadData", Err(error)) {
+                    Err(error) => error.to_string(),
+                    Ok(()) => String::new(),
+                };
+                let info = context.info();
+                let (major, minor) = info.compute_capability;
+                return Err(Unavailable::NoImage { name: info.name.clone(), major, minor, reason }.into());
+            }
+        };
+        let mut kernels = Kernels { context: Arc::clone(context), module, functions: Vec::new() };
+        for name in NAMES {
+            let text = CString::new(*name).unwrap_or_default();
+            // SAFETY: the module was just loaded.
+            let function = unsafe { result::module::get_function(module, text) };
+            let function = context.done("cuModuleGetFunction", function)?;
+            let shared = kernels.dynamic_shared_max(function)?;
+            // SAFETY: the function is the module's.
+            let set = unsafe {
+                result::function::set_function_attribute(
+                    function,
+                    Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                    shared,
+                )
+            };
+            context.done("cuFuncSetAttribute", set)?;
+            kernels.functions.push(function);
+        }
+        Ok(kernels)
+    }
+
+    fn dynamic_shared_max(&self, function: sys::CUfunction) -> Result<i32, BackendError> {
+        // SAFETY: the function is the module's.
+        let fixed = unsafe {
+            result::function::get_function_attribute(function, Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+        };
+        let fixed = self.context.done("cuFuncGetAttribute", fixed)?;
+        Ok(self.context.info().shared_block_max as i32 - fixed)
+    }
+
+    /// Starts a kernel after all work so far; without blocks nothing happens.
+    ///
+    /// # Safety
+    /// `params` is the kernel's own struct, its addresses are valid for what the kernel does with
+    /// this grid, and stay so until the stream has done it.
+    pub(super) unsafe fn launch<P: bytemuck::Pod>(
+        &self,
+        kernel: Kernel,
+        grid: Grid,
+        params: &P,
+    ) -> Result<(), BackendError> {
+        if grid.blocks.contains(&0) {
+            return Ok(());
+        }
+        let [x, y, z] = grid.blocks;
+        let limits = [i32::MAX as usize, 65_535, 65_535];
+        if grid.blocks.iter().zip(limits).any(|(&blocks, limit)| blocks > limit) {
+            return Err(BackendError::Shape {
+                op: NAMES[kernel as usize],
+                expected: format!("a grid within {limits:?}"),
+                found: format!("{:?}", grid.blocks),
+            });
+        }
+        let params: *const P = params;
+        // SAFETY: promised by the caller; the driver copies the parameters before it returns.
+        let launched = unsafe {
+            result::launch_kernel(
+                self.functions[kernel as usize],
+                (x as u32, y as u32, z as u32),
+                (grid.threads[0], grid.threads[1], 1),
+                grid.shared_bytes as u32,
+                self.context.stream(),
+                &mut [params.cast_mut().cast::<c_void>()],
+            )
+        };
+        self.context.done(NAMES[kernel as usize], launched)
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: loaded by `load`; launches under way keep what they need.
+            let _ = unsafe { result::module::unload(self.module) };
+        }
+    }
+}

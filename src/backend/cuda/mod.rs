@@ -1,0 +1,172 @@
+//! The CUDA backend: kernels of our own on NVIDIA GPUs, through the driver interface.
+//!
+//! `driver` finds a device and holds its context; `memory` owns what is allocated there, `arena`
+//! and `step` are a plan's values and a step's tables, `kv` the pages, `weights` the matrices, which
+//! `pack` lays out. `kernels` loads and launches `kernels-cu/`; `params` mirrors its structs.
+//! `matmul`, `attention` and `elementwise` check an operation on the host, once, and launch it.
+//!
+//! All work goes to one stream, in order; only reading waits for it. What the device refuses
+//! asynchronously shows at the next wait, and a lost device refuses everything from then on.
+
+mod arena;
+mod attention;
+mod driver;
+mod elementwise;
+mod kernels;
+mod kv;
+mod matmul;
+mod memory;
+mod pack;
+mod params;
+mod step;
+mod weights;
+
+use std::sync::Arc;
+
+use crate::backend::{Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, StepLimits};
+use crate::quant::WeightMatrix;
+pub use arena::Arena;
+use driver::Context;
+pub use driver::{DeviceInfo, Unavailable, probe};
+use kernels::Kernels;
+pub use kv::KvPool;
+pub use weights::{Matrix, Vector};
+
+/// How a CUDA backend is set up.
+#[derive(Clone, Debug, Default)]
+pub struct CudaOptions {
+    /// Which device, as the driver numbers them.
+    pub ordinal: usize,
+}
+
+/// One NVIDIA GPU.
+#[derive(Debug)]
+pub struct Cuda {
+    kernels: Kernels,
+    context: Arc<Context>,
+}
+
+impl Cuda {
+    /// Takes hold of a device and loads the kernels.
+    ///
+    /// # Errors
+    /// [`BackendError::Unavailable`] with the reason ([`Unavailable`]), [`BackendError::Device`].
+    pub fn new(options: &CudaOptions) -> Result<Cuda, BackendError> {
+        let context = Context::new(options.ordinal)?;
+        Ok(Cuda { kernels: Kernels::load(&context)?, context })
+    }
+
+    /// What the device is.
+    pub fn device(&self) -> &DeviceInfo {
+        self.context.info()
+    }
+}
+
+/// Operands that do not fit.
+fn shape_error(op: &'static str, expected: String, found: String) -> BackendError {
+    BackendError::Shape { op, expected, found }
+}
+
+/// Operands that share memory.
+fn overlap_error(op: &'static str, places: impl std::fmt::Debug) -> BackendError {
+    shape_error(op, "operands that do not overlap".into(), format!("{places:?}"))
+}
+
+/// Refuses values that are not whole rows.
+fn whole_rows(op: &'static str, place: &Place, elements: usize) -> Result<(), BackendError> {
+    if place.cols != 0 && elements.is_multiple_of(place.cols) {
+        return Ok(());
+    }
+    Err(shape_error(op, format!("whole rows of {}", place.cols), format!("{elements} elements")))
+}
+
+impl Backend for Cuda {
+    type Arena = Arena;
+    type Vector = Vector;
+    type Matrix = Matrix;
+    type KvPool = KvPool;
+
+    fn describe(&self) -> String {
+        let info = self.context.info();
+        let (major, minor) = info.compute_capability;
+        format!("cuda:{}, {}, compute capability {major}.{minor}", info.ordinal, info.name)
+    }
+
+    fn element_bytes(&self, _precision: Precision) -> usize {
+        size_of::<f32>()
+    }
+
+    fn upload_vector(&self, values: &[f32]) -> Result<Vector, BackendError> {
+        Vector::upload(&self.context, values)
+    }
+
+    fn prepare(&self, matrix: WeightMatrix) -> Result<Matrix, BackendError> {
+        Matrix::upload(&self.context, &matrix)
+    }
+
+    fn matrix_bytes(&self, matrix: &Matrix) -> usize {
+        matrix.bytes()
+    }
+
+    fn arena(&self, bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {
+        Arena::new(&self.context, bytes, ops, limits)
+    }
+
+    fn kv_pool(&self, layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
+        KvPool::new(&self.context, layout, pages)
+    }
+
+    fn copy_page(&self, pool: &mut KvPool, from: PageId, to: PageId) -> Result<(), BackendError> {
+        pool.copy_page(from, to)
+    }
+
+    fn export_page(&self, pool: &KvPool, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+        pool.export_page(page, out)
+    }
+
+    fn import_page(&self, pool: &mut KvPool, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+        pool.import_page(page, bytes)
+    }
+
+    fn write(&self, arena: &mut Arena, place: &Place, values: &[f32]) -> Result<(), BackendError> {
+        whole_rows("write", place, values.len())?;
+        arena.write(place, values)
+    }
+
+    fn read(
+        &self,
+        arena: &Arena,
+        place: &Place,
+        first_row: usize,
+        out: &mut [f32],
+    ) -> Result<(), BackendError> {
+        whole_rows("read", place, out.len())?;
+        arena.read(place, first_row, out)
+    }
+
+    fn begin(&self, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
+        frame.arena.begin(frame.step)
+    }
+
+    fn execute(&self, op: &Op, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
+        self.context.enter()?;
+        match op {
+            Op::Embed { dst, table, scale } => self.embed(dst, *table, *scale, frame),
+            Op::Norm { dst, src, norm, write } => self.norm([dst, src], norm, *write, frame),
+            Op::Matmul(matmul) => self.matmul(matmul, frame),
+            Op::RopeAngles(op) => self.rope_angles(op, frame),
+            Op::Rope { x, head_dim, rope } => self.rope(x, *head_dim, rope, frame),
+            Op::KvAppend(op) => self.kv_append(op, frame),
+            Op::Attention(op) => self.attention(op, frame),
+            Op::GatherOutputs { dst, src } => self.gather_outputs(dst, src, frame),
+            Op::Unary { dst, src, f } => self.unary([dst, src], *f, frame),
+            Op::Binary { dst, a, b, f } => self.binary([dst, a, b], *f, frame),
+            Op::Softmax { dst, src } => self.softmax([dst, src], frame),
+            Op::Transpose { dst, src } => self.transpose([dst, src], frame),
+        }
+    }
+
+    fn wait(&self) -> Result<(), BackendError> {
+        self.context.wait()
+    }
+}

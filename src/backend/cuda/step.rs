@@ -1,0 +1,189 @@
+//! A step in device memory: rows, page tables and outputs as kernels read them, in one upload.
+
+use std::sync::Arc;
+
+use super::driver::Context;
+use super::memory::{DeviceBuffer, HostBuffer};
+use super::params::{Sequence, Step};
+use crate::backend::{BackendError, StepInput, StepLimits};
+
+/// Rows of a block of `attention_prefill.cu`.
+pub(super) const TILE_ROWS: u32 = 64;
+/// Pages of a block of `attention_decode.cu`.
+pub(super) const SPLIT_PAGES: usize = 16;
+/// Entries that the page table has room for at first.
+const PAGES_MIN: usize = 1024;
+
+/// Where the parts of a step lie, in words from the start. The page table is last: it alone grows.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    positions: usize,
+    sequence_of: usize,
+    sequences: usize,
+    outputs: usize,
+    tiles: usize,
+    counts: usize,
+    pages: usize,
+}
+
+impl Layout {
+    fn new(limits: StepLimits) -> Layout {
+        let room = |words: usize| words.next_multiple_of(4);
+        let tokens = room(limits.tokens_max);
+        let sequences = 3 * tokens;
+        let outputs = sequences + room(SEQUENCE_WORDS * limits.tokens_max);
+        let tiles = outputs + room(limits.outputs_max);
+        let counts = tiles + room(2 * limits.tokens_max);
+        Layout {
+            positions: tokens,
+            sequence_of: 2 * tokens,
+            sequences,
+            outputs,
+            tiles,
+            counts,
+            pages: counts + 4,
+        }
+    }
+}
+
+const SEQUENCE_WORDS: usize = size_of::<Sequence>() / 4;
+
+/// What launches need to know of the step that is on the device.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Shape {
+    /// Its sequences.
+    pub(super) sequences: usize,
+    /// Whether there are sequences of one row.
+    pub(super) decodes: bool,
+    /// Blocks of rows of sequences with more rows than one.
+    pub(super) tiles: usize,
+    /// Splits of the longest past of a sequence of one row, at least 1.
+    pub(super) splits: usize,
+}
+
+/// A step's place on the device, filled once a step.
+#[derive(Debug)]
+pub(super) struct StepBuffers {
+    context: Arc<Context>,
+    layout: Layout,
+    limits: StepLimits,
+    host: HostBuffer,
+    device: DeviceBuffer,
+    shape: Shape,
+}
+
+impl StepBuffers {
+    pub(super) fn new(context: &Arc<Context>, limits: StepLimits) -> Result<StepBuffers, BackendError> {
+        let layout = Layout::new(limits);
+        let words = layout.pages + 2 * PAGES_MIN;
+        let host = HostBuffer::zeroed(context, words)?;
+        let device = DeviceBuffer::zeroed(context, 4 * words, "a step's tables")?;
+        Ok(StepBuffers {
+            context: Arc::clone(context),
+            layout,
+            limits,
+            host,
+            device,
+            shape: Shape::default(),
+        })
+    }
+
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Copies a step to the device. Allocates only where its page tables are longer than any before.
+    pub(super) fn upload(&mut self, step: &StepInput) -> Result<(), BackendError> {
+        let fits = step.tokens.len() <= self.limits.tokens_max
+            && step.sequences.len() <= self.limits.tokens_max
+            && step.outputs.len() <= self.limits.outputs_max;
+        if !fits {
+            return Err(BackendError::Shape {
+                op: "step",
+                expected: format!("a step within {:?}", self.limits),
+                found: format!("{} tokens, {} outputs", step.tokens.len(), step.outputs.len()),
+            });
+        }
+        // The last step's upload has been read when its work is done.
+        self.context.wait()?;
+        self.make_room(step.pages.len())?;
+        self.fill(step);
+        self.device.upload_pinned(&self.host, 4 * (self.layout.pages + 2 * step.pages.len()))
+    }
+
+    fn make_room(&mut self, pages: usize) -> Result<(), BackendError> {
+        let words = self.layout.pages + 2 * pages;
+        if words > self.host.words().len() {
+            let words = words.next_power_of_two();
+            self.host = HostBuffer::zeroed(&self.context, words)?;
+            self.device = DeviceBuffer::zeroed(&self.context, 4 * words, "a step's tables")?;
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, step: &StepInput) {
+        let Layout { positions, sequence_of, sequences, outputs, tiles, counts, pages } = self.layout;
+        let words = self.host.words_mut();
+        for (to, token) in words.iter_mut().zip(&step.tokens) {
+            *to = token.0;
+        }
+        words[positions..][..step.positions.len()].copy_from_slice(&step.positions);
+        words[outputs..][..step.outputs.len()].copy_from_slice(&step.outputs);
+        let mut shape = Shape { sequences: step.sequences.len(), splits: 1, ..Shape::default() };
+        for (index, sequence) in step.sequences.iter().enumerate() {
+            let rows = sequence.rows.start as usize..sequence.rows.end as usize;
+            words[sequence_of..][rows.clone()].fill(index as u32);
+            let window = sequence.window.map_or((u32::MAX, 0), |window| (window.window, window.sinks));
+            let entry = Sequence {
+                rows_start: sequence.rows.start,
+                rows_end: sequence.rows.end,
+                pages_start: sequence.pages.start,
+                pages_end: sequence.pages.end,
+                window: window.0,
+                sinks: window.1,
+            };
+            let at = sequences + SEQUENCE_WORDS * index;
+            words[at..at + SEQUENCE_WORDS].copy_from_slice(bytemuck::cast_slice(&[entry]));
+            if rows.len() == 1 {
+                shape.decodes = true;
+                shape.splits = shape.splits.max(sequence.pages.len().div_ceil(SPLIT_PAGES));
+                continue;
+            }
+            for first in (0..rows.len() as u32).step_by(TILE_ROWS as usize) {
+                let at = tiles + 2 * shape.tiles;
+                words[at..at + 2].copy_from_slice(&[index as u32, first]);
+                shape.tiles += 1;
+            }
+        }
+        let numbers = [step.tokens.len(), step.sequences.len(), step.outputs.len()];
+        for (to, number) in words[counts..].iter_mut().zip(numbers) {
+            *to = number as u32;
+        }
+        for (to, page) in words[pages..].chunks_exact_mut(2).zip(&step.pages) {
+            to.copy_from_slice(&[page.page.0, page.start]);
+        }
+        self.shape = shape;
+    }
+
+    fn address(&self, word: usize) -> u64 {
+        self.device.address() + 4 * word as u64
+    }
+
+    /// The tables' addresses, for kernels.
+    pub(super) fn params(&self) -> Step {
+        Step {
+            tokens: self.address(0),
+            positions: self.address(self.layout.positions),
+            sequence_of: self.address(self.layout.sequence_of),
+            sequences: self.address(self.layout.sequences),
+            pages: self.address(self.layout.pages),
+            outputs: self.address(self.layout.outputs),
+            counts: self.address(self.layout.counts),
+        }
+    }
+
+    /// The address of the blocks of rows of prompts.
+    pub(super) fn tiles(&self) -> u64 {
+        self.address(self.layout.tiles)
+    }
+}
