@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # All that only a real card can tell, in one call, on a machine that needs neither Rust nor network.
-#   ci/gpu.sh --build     here: programs, kernels, compute-sanitizer to target/gpu (or OTTAVA_GPU_FOLDER)
-#   ci/gpu.sh --run       there: tests, compute-sanitizer's tools, benches, a model, each with its verdict
+#   ci/gpu.sh --build     here: programs, kernels and compute-sanitizer to target/gpu and target/gpu.tar.gz
+#   gpu/gpu.sh --run      there, unpacked: tests, compute-sanitizer's tools, benches, a model, with verdicts
 #   ci/gpu.sh --dry-run   here: the same on the emulated card; its times mean nothing
 # A part whose programs are not there is reported as missing, which --run counts as a failure. Tests
 # and benches are found by name: `cuda*` of ottava, `driver_*` and `golden*` of cuda-emu.
-# OTTAVA_GPU_SECONDS bounds each program (300); logs are in the folder's logs/.
+# OTTAVA_GPU_SECONDS bounds each program (300), OTTAVA_CUDA_ARCHS says what card it is (90a); logs are in
+# the folder's logs/.
 set -uo pipefail
-cd "$(dirname "$0")/.."
-folder=${OTTAVA_GPU_FOLDER:-$PWD/target/gpu}
+folder=$(cd "$(dirname "$0")" && pwd)
+if [ "$(basename "$folder")" = ci ]; then
+    cd "$folder/.."
+    folder=$PWD/target/gpu
+fi
 seconds=${OTTAVA_GPU_SECONDS:-300}
 dry=
 failed=()
@@ -26,7 +30,6 @@ for line in open(messages):
     if message.get("executable") and kind in target["kind"] and fnmatch.fnmatch(target["name"], glob):
         print(target["name"], message["executable"])
 PY
-        # Unstripped they do not fit through a narrow way to the card; lines of kernels stay.
         strip -o "$folder/$3/$name" "$program" && echo "$3/$name"
     done
 }
@@ -41,6 +44,8 @@ build() {
     rm -rf "$folder"
     mkdir -p "$folder"
     cp ci/gpu.sh "$folder/"
+    # Every program carries all kernels, and the way to a card may be narrow.
+    export OTTAVA_CUDA_ARCHS=${OTTAVA_CUDA_ARCHS:-90a}
     cargo_build build --all-features --bin ottava --example random_model
     collect bin ottava bin
     collect example random_model bin
@@ -67,7 +72,8 @@ for message in map(json.loads, open(sys.argv[1])):
         if name.endswith("libcuda_emu.so"): print(name)' "$folder/cargo.json" | tail -n 1)" "$folder/libcuda_emu.so"
     collect_sanitizer
     rm -f "$folder/cargo.json"
-    du -sh "$folder" | sed 's/^/built: /'
+    tar -C "$(dirname "$folder")" -czf "$folder.tar.gz" "$(basename "$folder")"
+    du -sh "$folder" "$folder.tar.gz"
 }
 
 # compute-sanitizer and the libraries that it looks for beside itself.
@@ -190,5 +196,5 @@ case ${1:-} in
     --build) build ;;
     --run) run ;;
     --dry-run) dry=yes; run ;;
-    *) sed -n '2,9s/^# //p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,10s/^# //p' "$0" >&2; exit 2 ;;
 esac
