@@ -123,7 +123,7 @@ impl Matrix {
                 let block = &mut env.blocks[own];
                 block.check_range(u64::from(at), size, size, "read", 0)?;
                 // Chunks of 16 bytes stay together: one check each.
-                if at % 16 == 0 {
+                if at.is_multiple_of(16) {
                     let clocks = &env.clusters[block.cluster].clocks;
                     block.note(access, clocks, env.program, at, 16.min(block.memory.len() as u32 - at), 0)?;
                 }
