@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+use super::block::word;
 use super::isa::Isa;
 use super::lanes::{LANES, Lane, Registers, lanes_of, mask_of};
 use super::trap::{Step, trap_at};
@@ -247,7 +248,12 @@ impl Env<'_> {
                 address,
             );
         }
-        Ok((cluster.first + rank as usize - 1, address as u32 & ((1 << OFFSET_BITS) - 1)))
+        let target = cluster.first + rank as usize - 1;
+        if self.blocks[target].alive == 0 {
+            let allocation = format!("shared memory of the cluster's block {}, which has exited", rank - 1);
+            return trap_at(FaultKind::UseAfterFree { bytes, access, allocation }, lane, address);
+        }
+        Ok((target, address as u32 & ((1 << OFFSET_BITS) - 1)))
     }
 
     /// Notes a lane's access to shared memory, after checking bounds and alignment.
@@ -260,11 +266,7 @@ impl Env<'_> {
         bytes: u32,
         lane: usize,
     ) -> Step<(usize, u32)> {
-        let word = match access.kind() {
-            Kind::Read => "read",
-            Kind::Write => "write",
-            Kind::Atomic => "atomic",
-        };
+        let word = word(access.kind());
         let (target, offset) = self.shared_target(own, address, bytes, word, lane)?;
         let block = &mut self.blocks[target];
         block.check_range(u64::from(offset), bytes, bytes, word, lane)?;

@@ -295,7 +295,7 @@ fn run_fragment<I: Isa>(
                     continue;
                 }
                 let targets = branch_targets(warp, i.op, i.a, i.imm, lists, mask)?;
-                leave(env, warp, index, pc, rest, &targets, mask);
+                leave(env, warp, index, pc, rest, &targets, mask)?;
                 return Ok(None);
             }
             Op::Trap => return trap(FaultKind::Trap),
@@ -391,7 +391,7 @@ fn leave(
     rest: u32,
     targets: &[(u32, u32)],
     mask: u32,
-) {
+) -> Step<()> {
     warp.fragments.swap_remove(index);
     if rest != 0 {
         warp.fragments.push(Fragment { pc: pc + 1, mask: rest, wait: Wait::None });
@@ -404,7 +404,7 @@ fn leave(
         env.blocks[warp.block].alive -= mask.count_ones();
         barrier::after_exit(env, warp);
         if warp.done() {
-            asynchronous::send_all(env, warp);
+            asynchronous::at_exit(env, warp)?;
         }
     }
     // Lanes that others wait for may have gone.
@@ -413,6 +413,7 @@ fn leave(
         fragment.wait = Wait::None;
     }
     warp.merge();
+    Ok(())
 }
 
 /// Instructions that are rare, or long enough that one more call does not matter.

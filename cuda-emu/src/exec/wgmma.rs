@@ -1,9 +1,11 @@
 //! Tensor-core multiplication of four warps (`wgmma`).
 //!
 //! A multiplication reads shared memory when it is issued and keeps its result aside: registers hold
-//! NaN until the wait, and whoever touches them before is told. Each warp computes its own 16 rows.
+//! NaN until the wait, and whoever touches them before is told. So is who overwrites what it reads:
+//! its reads are those of an agent of its own, which the wait orders before the warp. Each warp
+//! computes its own 16 rows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::Env;
 use super::convert::format_of;
@@ -25,12 +27,17 @@ pub(super) struct Accumulators {
     /// Of each register: its group, the instruction, its value.
     pending: HashMap<Slot, (u32, u32, [u32; LANES])>,
     committed: u32,
+    /// Times of the commits that have not been waited for.
+    commits: VecDeque<u32>,
+    /// The warp has run a `wgmma.fence`.
+    fenced: bool,
 }
 
 impl Accumulators {
     pub(super) fn clear(&mut self) {
         self.pending.clear();
-        self.committed = 0;
+        self.commits.clear();
+        (self.committed, self.fenced) = (0, false);
     }
 
     /// Whether any register awaits its result.
@@ -153,8 +160,20 @@ fn element(bytes: &[u8], ty: Type) -> f32 {
 pub(super) fn wgmma<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], mask: u32) -> Step<()> {
     all_lanes(warp, mask, "wgmma")?;
     match i.op {
-        Op::WgmmaCommit => warp.accumulators.committed += 1,
-        Op::WgmmaWait => deliver(warp, i.imm as u32),
+        Op::WgmmaFence => warp.accumulators.fenced = true,
+        Op::WgmmaCommit => {
+            let time = env.clusters[env.blocks[warp.block].cluster].clocks.tick();
+            warp.accumulators.commits.push_back(time);
+            warp.accumulators.committed += 1;
+        }
+        Op::WgmmaWait => {
+            deliver(warp, i.imm as u32);
+            let excess = warp.accumulators.commits.len().saturating_sub(i.imm as usize);
+            if let Some(time) = warp.accumulators.commits.drain(..excess).last() {
+                let block = &env.blocks[warp.block];
+                env.clusters[block.cluster].clocks.wait_for(warp.agent, block.reader(warp.id), time);
+            }
+        }
         Op::Wgmma(kind) => multiply::<I>(env, warp, i, lists, kind)?,
         _ => {}
     }
@@ -162,7 +181,7 @@ pub(super) fn wgmma<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[S
 }
 
 fn deliver(warp: &mut Warp, keep: u32) {
-    let Accumulators { pending, committed } = &mut warp.accumulators;
+    let Accumulators { pending, committed, .. } = &mut warp.accumulators;
     let registers = &mut warp.registers;
     pending.retain(|slot, (group, _, values)| {
         let stays = *group + keep >= *committed;
@@ -178,7 +197,11 @@ fn multiply<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], ki
     let (n, k) = (u32::from(kind.n), 32 / size);
     let count = kind.n as usize / if kind.acc == Type::F16 { 4 } else { 2 };
     let (slots_d, slots_a) = lists.split_at(count);
-    let mut access = env.shared_access(warp, Kind::Read).asynchronous(None);
+    if !warp.accumulators.fenced {
+        return invalid("wgmma before the warp's first wgmma.fence");
+    }
+    let reader = env.blocks[warp.block].reader(warp.id);
+    let mut access = env.shared_access(warp, Kind::Read).asynchronous(reader);
     let uniform = |values: [u64; LANES]| {
         if values == [values[0]; LANES] {
             Ok(values[0])

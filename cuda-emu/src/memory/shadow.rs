@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 
 use super::clocks::Clocks;
 
@@ -52,10 +53,14 @@ impl Access {
         self.stamp.kind
     }
 
-    /// The same through the asynchronous proxy, by a copy engine if another agent is given.
-    pub(crate) fn asynchronous(mut self, engine: Option<u16>) -> Self {
+    pub(crate) fn pc(&self) -> u32 {
+        self.stamp.pc
+    }
+
+    /// The same through the asynchronous proxy, by the agent that stands for it.
+    pub(crate) fn asynchronous(mut self, agent: u16) -> Self {
         self.stamp.proxy = true;
-        self.stamp.agent = engine.unwrap_or(self.stamp.agent);
+        self.stamp.agent = agent;
         self
     }
 }
@@ -300,7 +305,7 @@ impl Shadow {
     fn step(&mut self, number: u32, access: &Access, clocks: &Clocks) -> Move {
         let Stamp { agent, kind, proxy, time, pc } = access.stamp;
         let who =
-            u32::from(agent) | u32::from(access.by) << 10 | (kind as u32) << 20 | u32::from(proxy) << 22;
+            u32::from(agent) | u32::from(access.by) << 11 | (kind as u32) << 22 | u32::from(proxy) << 24;
         let key = (number, who, time, pc, access.clock);
         if let Some(step) = self.moves.get(&key) {
             return *step;
@@ -337,7 +342,7 @@ impl Shadow {
         {
             return wrong(Conflict::Proxy(writer));
         }
-        let own = |w: &Stamp| w.agent == now.agent && !clocks.lanes_ordered(now.agent, w.time);
+        let own = |w: &Stamp| w.agent == access.by && !clocks.lanes_ordered(access.by, w.time);
         let own_lanes = now.kind != Kind::Atomic && state.writer.as_ref().is_some_and(own);
         let mut next = state;
         next.written = true;
@@ -350,6 +355,17 @@ impl Shadow {
             next.others.sort_by_key(|s| (s.agent, s.kind));
         }
         Move { to: self.intern(next), conflict: None, own_lanes }
+    }
+
+    /// An access of others than a block's own agents that none of those knows to be over.
+    pub(crate) fn unordered_from_outside(&self, clocks: &Clocks, own: Range<u16>) -> Option<Stamp> {
+        let mut numbers: Vec<u32> = self.entries.iter().map(|entry| self.number(*entry)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let states = numbers.iter().map(|number| &self.states[*number as usize]);
+        let known = |s: &Stamp| own.clone().any(|agent| clocks.ordered(agent, s.agent, s.time));
+        let mut stamps = states.flat_map(|state| state.writer.iter().chain(&state.others));
+        stamps.find(|s| !own.contains(&s.agent) && !known(s)).copied()
     }
 
     /// Bytes that an asynchronous copy, started at `pc`, will write: until then they are nobody's.
