@@ -12,3 +12,4 @@ compile() {
 
 compile llm sm_80
 compile hopper sm_90a
+compile bugs sm_90a
