@@ -96,7 +96,12 @@ impl Env<'_> {
                 address,
             );
         }
-        Ok((cluster.first + rank as usize - 1, address as u32 & ((1 << OFFSET_BITS) - 1)))
+        let target = cluster.first + rank as usize - 1;
+        if self.blocks[target].alive == 0 {
+            let allocation = format!("shared memory of the cluster's block {}, which has exited", rank - 1);
+            return trap_at(FaultKind::UseAfterFree { bytes, access, allocation }, lane, address);
+        }
+        Ok((target, address as u32 & ((1 << OFFSET_BITS) - 1)))
     }
 }
 

@@ -7,9 +7,10 @@ use super::Env;
 use super::lanes::{LANES, Lane, lanes_of};
 use super::mbarrier::Place;
 use super::tensor::{tensor_load, tensor_store};
-use super::trap::{Step, invalid};
+use super::trap::{Step, invalid, place, trap};
 use super::warp::Warp;
 use crate::decode::{Inst, Op, Slot};
+use crate::error::FaultKind;
 use crate::memory::shadow::{Access, Kind};
 
 /// Bulk stores that a warp's lanes have started.
@@ -25,6 +26,9 @@ pub(super) struct Stores {
 struct Store {
     lane: u8,
     group: u32,
+    /// When it started, at which instruction.
+    time: u32,
+    pc: u32,
     pieces: Vec<Piece>,
 }
 
@@ -63,7 +67,10 @@ pub(super) struct BulkCopy {
 pub(super) fn bulk(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], mask: u32) -> Step<()> {
     for lane in lanes_of(mask) {
         match i.op {
-            Op::BulkCommit => warp.stores.committed[lane] += 1,
+            Op::BulkCommit => {
+                warp.stores.committed[lane] += 1;
+                env.clusters[env.blocks[warp.block].cluster].clocks.tick();
+            }
             Op::BulkWait => finish_stores(env, warp, lane, i.imm as u32)?,
             Op::BulkLoad | Op::BulkShared => bulk_load(env, warp, i, lists, lane)?,
             Op::BulkStore => {
@@ -157,7 +164,7 @@ pub(super) fn start_load(
 ) -> Step<()> {
     let pc = env.trap_pc;
     let engine = env.blocks[barrier.0].engine();
-    let mut access = env.shared_access(warp, Kind::Write).asynchronous(Some(engine));
+    let mut access = env.shared_access(warp, Kind::Write).asynchronous(engine);
     for piece in &pieces {
         let block = &mut env.blocks[piece.block];
         block.check_range(u64::from(piece.offset), piece.bytes, 1, "write", lane)?;
@@ -215,7 +222,9 @@ impl Env<'_> {
 }
 
 pub(super) fn start_store(env: &mut Env, warp: &mut Warp, lane: usize, pieces: Vec<Piece>) -> Step<()> {
-    let mut access = env.shared_access(warp, Kind::Read).asynchronous(None);
+    let reader = env.blocks[warp.block].reader(warp.id);
+    let time = env.clusters[env.blocks[warp.block].cluster].clocks.time();
+    let mut access = env.shared_access(warp, Kind::Read).asynchronous(reader);
     for piece in &pieces {
         let block = &mut env.blocks[piece.block];
         block.check_range(u64::from(piece.offset), piece.bytes, 1, "read", lane)?;
@@ -230,7 +239,7 @@ pub(super) fn start_store(env: &mut Env, warp: &mut Warp, lane: usize, pieces: V
         }
     }
     let group = warp.stores.committed[lane];
-    warp.stores.under_way.push(Store { lane: lane as u8, group, pieces });
+    warp.stores.under_way.push(Store { lane: lane as u8, group, time, pc: env.trap_pc, pieces });
     Ok(())
 }
 
@@ -244,6 +253,8 @@ fn finish_stores(env: &mut Env, warp: &mut Warp, lane: usize, keep: u32) -> Step
             continue;
         }
         send(env, &store);
+        let block = &env.blocks[warp.block];
+        env.clusters[block.cluster].clocks.wait_for(warp.agent, block.reader(warp.id), store.time);
     }
     Ok(())
 }
@@ -259,9 +270,32 @@ fn send(env: &Env, store: &Store) {
     }
 }
 
-/// Sends out all stores of a warp that has ended: they complete whether waited for or not.
-pub(super) fn send_all(env: &Env, warp: &mut Warp) {
+/// A warp has ended. With a block's last one its shared memory is gone: no copy may be under way
+/// from or to it, and the cluster's other blocks must have done with it.
+pub(super) fn at_exit(env: &mut Env, warp: &mut Warp) -> Step<()> {
+    let started = |pc| Box::new(place(env.program, pc));
+    let (access, own) = ("exit", warp.block);
+    if let Some(store) = warp.stores.under_way.first().filter(|_| env.check) {
+        let what = "the source of a bulk store";
+        return trap(FaultKind::NotAwaited { access, what, started: started(store.pc) });
+    }
     for store in std::mem::take(&mut warp.stores.under_way) {
         send(env, &store);
     }
+    let block = &env.blocks[own];
+    if block.alive > 0 || !env.check {
+        return Ok(());
+    }
+    let mut under_way = env.blocks.iter().flat_map(|block| &block.bulk);
+    if let Some(copy) = under_way.find(|copy| copy.pieces.iter().any(|piece| piece.block == own)) {
+        let what = "the destination of an asynchronous copy";
+        return trap(FaultKind::NotAwaited { access, what, started: started(copy.access.pc()) });
+    }
+    let cluster = &env.clusters[block.cluster];
+    let foreign = block.shadow.as_ref().filter(|_| cluster.blocks > 1);
+    let agents = block.agent(0)..block.agent(block.agents);
+    if let Some(earlier) = foreign.and_then(|shadow| shadow.unordered_from_outside(&cluster.clocks, agents)) {
+        return trap(block.race("exit", earlier, env.program));
+    }
+    Ok(())
 }

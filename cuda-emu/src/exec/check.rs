@@ -3,6 +3,7 @@
 
 use super::Env;
 use super::address::Addresses;
+use super::block::word;
 use super::lanes::{LANES, lanes_of};
 use super::trap::{Step, trap_at};
 use super::warp::Warp;
@@ -207,11 +208,7 @@ impl Env<'_> {
         bytes: u32,
         lane: usize,
     ) -> Step<(usize, u32)> {
-        let word = match access.kind() {
-            Kind::Read => "read",
-            Kind::Write => "write",
-            Kind::Atomic => "atomic",
-        };
+        let word = word(access.kind());
         let (target, offset) = self.shared_target(own, address, bytes, word, lane)?;
         let block = &mut self.blocks[target];
         block.check_range(u64::from(offset), bytes, bytes, word, lane)?;

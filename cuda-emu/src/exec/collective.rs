@@ -17,7 +17,11 @@ pub(super) fn collective(warp: &mut Warp, i: &Inst, lists: &[Slot], active: u32,
     };
     let members = u32::get(&warp.registers, members);
     let first = members[mask.trailing_zeros() as usize & 31];
-    if members == [first; LANES] {
+    let mut difference = 0;
+    for member in members {
+        difference |= member ^ first;
+    }
+    if difference == 0 {
         return group(warp, i, active, mask, first);
     }
     groups(warp, i, &members, active, mask)
@@ -137,7 +141,12 @@ fn shuffle(warp: &mut Warp, i: &Inst, op: ShuffleOp, lanes: u32) -> Step<()> {
             sources[lane]
         ));
     }
-    u32::put(r, i.d, sources.map(|source| a[source as usize & 31]), lanes);
-    r.put_pred(i.imm as Slot, inside.iter().fold(0, |all, bit| all | bit), lanes);
+    let (mut d, mut all_inside) = ([0; LANES], 0);
+    for lane in 0..LANES {
+        d[lane] = a[sources[lane] as usize & 31];
+        all_inside |= inside[lane];
+    }
+    u32::put(r, i.d, d, lanes);
+    r.put_pred(i.imm as Slot, all_inside, lanes);
     Ok(())
 }

@@ -58,12 +58,14 @@ impl Env<'_> {
         let blocks: u32 = self.shared.gang_shape().iter().product();
         let per_cluster: u32 = launch.cluster.iter().product();
         let bytes = (self.program.shared_bytes + launch.dynamic_shared_bytes) as usize;
+        let per_block = if self.program.async_proxy { 2 * warps + 1 } else { warps + 1 };
         for number in 0..blocks {
             self.blocks.push(Block {
                 index: [0; 3],
                 cluster: (number / per_cluster) as usize,
                 rank: number % per_cluster,
                 warps,
+                agents: per_block,
                 memory: vec![0; bytes],
                 shadow: self.check.then(|| Shadow::new(bytes)),
                 barriers: std::array::from_fn(|_| Barrier::default()),
@@ -72,7 +74,7 @@ impl Env<'_> {
                 bulk: Vec::new(),
             });
         }
-        let agents = (per_cluster * (warps + 1)) as usize;
+        let agents = (per_cluster * per_block) as usize;
         self.clusters = (0..blocks / per_cluster)
             .map(|number| Cluster {
                 clocks: Clocks::new(agents),

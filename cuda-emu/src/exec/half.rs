@@ -24,18 +24,22 @@ pub(super) fn half<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mode: HalfMo
     }
     let d = match (mode.packed, mode.bf16) {
         (true, false) => {
-            let pairs = |slot: Slot| I::widen_pairs(&r.narrow[slot as usize].0);
-            let d = I::narrow_pairs(&values(&pairs(i.a), &pairs(i.b), || pairs(i.c), op, mode));
-            if mode.ftz || mode.sat || mode.relu {
-                let (low, high) = (finish(d.map(|d| d & 0xffff), mode), finish(d.map(|d| d >> 16), mode));
-                std::array::from_fn(|lane| low[lane] | high[lane] << 16)
+            let a = I::widen_pairs(&r.narrow[i.a as usize].0);
+            let b = I::widen_pairs(&r.narrow[i.b as usize].0);
+            let values = if op == HalfOp::Fma {
+                fused(&a, &b, &I::widen_pairs(&r.narrow[i.c as usize].0), false)
             } else {
-                d
-            }
+                unfused(&a, &b, op)
+            };
+            let d = I::narrow_pairs(&values);
+            if mode.ftz || mode.sat || mode.relu { finish_pairs(d, mode) } else { d }
         }
         (true, true) => {
-            let (low, high) = (one_half::<I>(r, i, op, mode, 0), one_half::<I>(r, i, op, mode, 16));
-            std::array::from_fn(|lane| low[lane] | high[lane] << 16)
+            let (mut low, high) = (one_half::<I>(r, i, op, mode, 0), one_half::<I>(r, i, op, mode, 16));
+            for lane in 0..LANES {
+                low[lane] |= high[lane] << 16;
+            }
+            low
         }
         (false, _) => one_half::<I>(r, i, op, mode, 0),
     };
@@ -91,20 +95,19 @@ fn bf16_bits(value: f32) -> u32 {
 
 #[inline(always)]
 fn one_half<I: Isa>(r: &Registers, i: &Inst, op: HalfOp, mode: HalfMode, shift: u32) -> [u32; LANES] {
-    let widened = |slot: Slot| widened::<I>(r, slot, mode.bf16, shift);
-    let values = values(&widened(i.a), &widened(i.b), || widened(i.c), op, mode);
+    let a = widened::<I>(r, i.a, mode.bf16, shift);
+    let b = widened::<I>(r, i.b, mode.bf16, shift);
+    let values = if op == HalfOp::Fma {
+        fused(&a, &b, &widened::<I>(r, i.c, mode.bf16, shift), mode.bf16)
+    } else {
+        unfused(&a, &b, op)
+    };
     finish(narrowed::<I>(values, mode.bf16), mode)
 }
 
-/// Results in f32, ready to be rounded.
+/// Results in f32, ready to be rounded, of all but `fma`.
 #[inline(always)]
-fn values<const N: usize>(
-    a: &[f32; N],
-    b: &[f32; N],
-    c: impl FnOnce() -> [f32; N],
-    op: HalfOp,
-    mode: HalfMode,
-) -> [f32; N] {
+fn unfused<const N: usize>(a: &[f32; N], b: &[f32; N], op: HalfOp) -> [f32; N] {
     let mut values = [0.0; N];
     macro_rules! each {
         ($f:expr) => {
@@ -137,8 +140,7 @@ fn values<const N: usize>(
         }
         HalfOp::Ex2 => each!(|a: f32, _| ex2(a)),
         HalfOp::Tanh => each!(|a: f32, _| f64::from(a).tanh() as f32),
-        HalfOp::Fma => return fused(a, b, &c(), mode.bf16),
-        HalfOp::Neg | HalfOp::Abs => values = *a,
+        HalfOp::Fma | HalfOp::Neg | HalfOp::Abs => values = *a,
     }
     values
 }
@@ -168,6 +170,12 @@ fn fused<const N: usize>(a: &[f32; N], b: &[f32; N], c: &[f32; N], bf16: bool) -
         }
     }
     values
+}
+
+/// [`finish`], of both halves.
+fn finish_pairs(d: [u32; LANES], mode: HalfMode) -> [u32; LANES] {
+    let (low, high) = (finish(d.map(|d| d & 0xffff), mode), finish(d.map(|d| d >> 16), mode));
+    std::array::from_fn(|lane| low[lane] | high[lane] << 16)
 }
 
 /// `.ftz`, `.sat` and `.relu`, on bits.

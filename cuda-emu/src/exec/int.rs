@@ -270,16 +270,26 @@ fn lop3(r: &mut Registers, i: &Inst, table: u8, mask: u32) {
 #[inline(always)]
 fn prmt(r: &mut Registers, i: &Inst, mask: u32) {
     let selectors = u32::get(r, i.c);
-    let first = selectors[0];
-    let difference = selectors.iter().fold(0, |difference, c| difference | (c ^ first));
+    let first = selectors[mask.trailing_zeros() as usize & 31];
+    let mut difference = 0;
+    for (lane, selector) in selectors.iter().enumerate() {
+        difference |= (selector ^ first) & (mask >> lane & 1).wrapping_neg();
+    }
     if (difference | first & 0x8888) & 0xffff != 0 {
         return map3(r, i, mask, prmt_index);
     }
-    let choice = |n: u32| first >> (4 * n) & 7;
-    let shifts: [u32; 4] = std::array::from_fn(|n| (choice(n as u32) & 3) * 8);
-    let of_b: [u32; 4] = std::array::from_fn(|n| if choice(n as u32) > 3 { u32::MAX } else { 0 });
+    let (mut shifts, mut of_b) = ([0; 4], [0; 4]);
+    for n in 0..4 {
+        let choice = first >> (4 * n) & 7;
+        shifts[n] = (choice & 3) * 8;
+        of_b[n] = (choice >> 2).wrapping_neg();
+    }
     map2(r, i, mask, |a: u32, b: u32| {
-        (0..4).fold(0, |d, n| d | ((a & !of_b[n] | b & of_b[n]) >> shifts[n] & 0xff) << (8 * n))
+        let mut d = 0;
+        for n in 0..4 {
+            d |= ((a & !of_b[n] | b & of_b[n]) >> shifts[n] & 0xff) << (8 * n);
+        }
+        d
     });
 }
 

@@ -79,7 +79,7 @@ fn run_fragment<I: Isa>(
             }
             Op::Branch | Op::BranchIndex | Op::Exit => {
                 let targets = branch_targets(warp, i.op, i.a, i.imm, lists, mask)?;
-                leave(env, warp, index, pc, active & !mask, &targets, mask);
+                leave(env, warp, index, pc, active & !mask, &targets, mask)?;
                 return Ok(None);
             }
             _ => other::<I>(env, warp, i, lists, (pc, active, mask))?,
@@ -228,7 +228,7 @@ fn leave(
     rest: u32,
     targets: &[(u32, u32)],
     mask: u32,
-) {
+) -> Step<()> {
     warp.fragments.swap_remove(index);
     if rest != 0 {
         warp.fragments.push(Fragment { pc: pc + 1, mask: rest, wait: Wait::None });
@@ -241,7 +241,7 @@ fn leave(
         env.blocks[warp.block].alive -= mask.count_ones();
         barrier::after_exit(env, warp);
         if warp.done() {
-            bulk::send_all(env, warp);
+            bulk::at_exit(env, warp)?;
         }
     }
     // Lanes that others wait for may have gone.
@@ -250,6 +250,7 @@ fn leave(
         fragment.wait = Wait::None;
     }
     warp.merge();
+    Ok(())
 }
 
 /// Instructions that are rare, or long enough that one more call does not matter.

@@ -131,11 +131,12 @@ fn gather<I: Isa, const PER: usize>(
     a: &mut [[f32; K_MAX]; 16],
     b: &mut [[f32; 8]; K_MAX],
 ) {
-    let parts = |slot: Slot, ty: Type| -> [[f32; LANES]; PER] {
-        std::array::from_fn(|n| elements::<I>(r, slot, ty, n as u32))
-    };
+    let mut parts = [[0f32; LANES]; PER];
     for (q, slot) in slots_a.iter().enumerate() {
-        let (parts, first) = (parts(*slot, ty_a), 4 * PER * (q >> 1));
+        for (n, part) in parts.iter_mut().enumerate() {
+            *part = elements::<I>(r, *slot, ty_a, n as u32);
+        }
+        let first = 4 * PER * (q >> 1);
         for (g, row) in a[8 * (q & 1)..][..8].iter_mut().enumerate() {
             let row = &mut row[first..first + 4 * PER];
             for t in 0..4 {
@@ -146,7 +147,10 @@ fn gather<I: Isa, const PER: usize>(
         }
     }
     for (q, slot) in slots_b.iter().enumerate() {
-        let (parts, first) = (parts(*slot, ty_b), 4 * PER * q);
+        for (n, part) in parts.iter_mut().enumerate() {
+            *part = elements::<I>(r, *slot, ty_b, n as u32);
+        }
+        let first = 4 * PER * q;
         let rows = &mut b[first..first + 4 * PER];
         for t in 0..4 {
             for n in 0..PER {

@@ -48,10 +48,14 @@ impl Access {
         self.stamp.kind
     }
 
-    /// The same through the asynchronous proxy, by a copy engine if another agent is given.
-    pub(crate) fn asynchronous(mut self, engine: Option<u16>) -> Self {
+    pub(crate) fn pc(&self) -> u32 {
+        self.stamp.pc
+    }
+
+    /// The same through the asynchronous proxy, by the agent that stands for it.
+    pub(crate) fn asynchronous(mut self, agent: u16) -> Self {
         self.stamp.proxy = true;
-        self.stamp.agent = engine.unwrap_or(self.stamp.agent);
+        self.stamp.agent = agent;
         self
     }
 }
@@ -155,6 +159,12 @@ impl Histories {
         &self.list[number as usize]
     }
 
+    /// The accesses of a history.
+    pub(super) fn stamps(&self, number: u32) -> impl Iterator<Item = &Stamp> {
+        let history = self.get(number);
+        history.writer.iter().chain(&history.others)
+    }
+
     /// Number of a history; none if it is new and there are `max` already.
     pub(super) fn number(&mut self, history: &History, max: usize) -> Option<u32> {
         if let Some(number) = self.numbers.get(history) {
@@ -181,7 +191,7 @@ impl Histories {
     fn key(number: u32, access: &Access) -> Key {
         let Stamp { agent, kind, proxy, time, pc } = access.stamp;
         let who =
-            u32::from(agent) | u32::from(access.by) << 10 | (kind as u32) << 20 | u32::from(proxy) << 22;
+            u32::from(agent) | u32::from(access.by) << 11 | (kind as u32) << 22 | u32::from(proxy) << 24;
         (number, who, time, pc, access.clock)
     }
 
@@ -217,7 +227,7 @@ impl Histories {
         {
             return Err(Conflict::Proxy(writer));
         }
-        let own = |w: &Stamp| w.agent == now.agent && !clocks.lanes_ordered(now.agent, w.time);
+        let own = |w: &Stamp| w.agent == access.by && !clocks.lanes_ordered(access.by, w.time);
         let own_lanes = now.kind != Kind::Atomic && history.writer.as_ref().is_some_and(own);
         if now.kind == Kind::Write {
             return Ok((History::written(now), own_lanes));

@@ -6,9 +6,11 @@
 //! check is a comparison and a store of numbers. In later epochs (after a barrier of all threads)
 //! the same moves come again and are remembered.
 
+use std::ops::Range;
+
 use super::clocks::Clocks;
-pub(crate) use super::history::{Access, Conflict, Kind};
-use super::history::{CLEAN, Histories, History, Move, Stamp, UNWRITTEN};
+pub(crate) use super::history::{Access, Conflict, Kind, Stamp};
+use super::history::{CLEAN, Histories, History, Move, UNWRITTEN};
 
 /// Bits of an entry that hold the history's number; the epoch is above.
 const NUMBER_BITS: u32 = 18;
@@ -209,6 +211,16 @@ impl Shadow {
         };
         self.histories.learn(number, access, step);
         step
+    }
+
+    /// An access of others than a block's own agents that none of those knows to be over.
+    pub(crate) fn unordered_from_outside(&self, clocks: &Clocks, own: Range<u16>) -> Option<Stamp> {
+        let mut numbers: Vec<u32> = self.entries.iter().map(|entry| self.number(*entry)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let known = |s: &Stamp| own.clone().any(|agent| clocks.ordered(agent, s.agent, s.time));
+        let mut stamps = numbers.iter().flat_map(|number| self.histories.stamps(*number));
+        stamps.find(|s| !own.contains(&s.agent) && !known(s)).copied()
     }
 
     /// Bytes that an asynchronous copy, started at `pc`, will write: until then they are nobody's.
