@@ -174,13 +174,19 @@ fn store_as<T: Scalar + PartialEq>(
             for (part, slot) in values.iter_mut().zip(lists) {
                 *part = fetch::<T>(&warp.registers, *slot);
             }
+            let run = env.check_shared_run(warp.block, &mut access, to, mask, bytes)?;
             for lane in lanes_of(mask) {
-                if same_already(env, warp.block, &values, lists.len(), to[lane], lane, size) {
+                if !run && same_already(env, warp.block, &values, lists.len(), to[lane], lane, size) {
                     continue;
                 }
-                let (block, offset) = env.check_shared(warp.block, &mut access, to[lane], bytes, lane)?;
+                let (block, offset) = if run {
+                    (warp.block, to[lane] as u32)
+                } else {
+                    env.check_shared(warp.block, &mut access, to[lane], bytes, lane)?
+                };
+                let memory = &mut env.blocks[block].memory[offset as usize..];
                 for (n, part) in values.iter().take(lists.len()).enumerate() {
-                    part[lane].write(&mut env.blocks[block].memory[offset as usize + n * size as usize..]);
+                    part[lane].write(&mut memory[n * size as usize..]);
                 }
             }
         }

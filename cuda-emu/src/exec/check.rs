@@ -9,7 +9,7 @@ use super::trap::{Step, trap_at};
 use super::warp::Warp;
 use crate::error::FaultKind;
 use crate::memory::Space;
-use crate::memory::shadow::{Access, Kind};
+use crate::memory::shadow::{Access, Kind, Shadow};
 
 impl Env<'_> {
     /// Checks a global access of all lanes: in bounds and aligned. Lanes that do not take part get a
@@ -169,16 +169,24 @@ impl Env<'_> {
             }
             return Ok(places);
         }
+        // Many lanes, or all, may want the same: one look is enough, unless it is what the warp's
+        // own lanes wrote.
+        let mut last = None;
         for lane in lanes_of(mask) {
-            places[lane] = self.check_shared(own, access, addresses[lane], bytes, lane)?;
+            let address = addresses[lane];
+            places[lane] = match last {
+                Some((same, place)) if same == address && Shadow::is_for_all_lanes(access) => place,
+                _ => self.check_shared(own, access, address, bytes, lane)?,
+            };
+            last = Some((address, places[lane]));
         }
         Ok(places)
     }
 
-    /// Checks a whole warp's read of consecutive elements of its own block at once, where all have
-    /// the same history; gives false, and has checked nothing but the first lane, for others.
+    /// Checks a whole warp's access to consecutive elements of its own block at once, where all have
+    /// the same history; gives false, and has noted nothing but the first lane, for others.
     #[inline(always)]
-    fn check_shared_run(
+    pub(super) fn check_shared_run(
         &mut self,
         own: usize,
         access: &mut Access,
@@ -186,16 +194,18 @@ impl Env<'_> {
         mask: u32,
         bytes: u32,
     ) -> Step<bool> {
-        let block = &self.blocks[own];
+        let (pc, first) = (self.trap_pc, addresses[0]);
         let Some(length) = one_run(addresses, mask, bytes) else { return Ok(false) };
-        let inside = addresses[0].checked_add(length).is_some_and(|end| end <= block.memory.len() as u64);
-        if !inside || access.kind() != Kind::Read {
+        let block = &self.blocks[own];
+        if first.checked_add(length).is_none_or(|end| end > block.memory.len() as u64)
+            || block.shadow.as_ref().is_some_and(|shadow| shadow.just_written(first as usize, 0, pc))
+        {
             return Ok(false);
         }
-        self.check_shared(own, access, addresses[0], bytes, 0)?;
-        let rest = (addresses[0] as u32 + bytes, length as u32 - bytes);
-        let block = &mut self.blocks[own];
-        Ok(block.shadow.as_mut().is_none_or(|shadow| shadow.repeat(access, rest.0, rest.1)))
+        self.check_shared(own, access, first, bytes, 0)?;
+        let (next, left) = (first as u32 + bytes, length as u32 - bytes);
+        let shadow = self.blocks[own].shadow.as_mut();
+        Ok(shadow.is_none_or(|shadow| shadow.repeat(access, next, left, bytes)))
     }
 
     /// Notes a lane's access to shared memory, after checking bounds and alignment.

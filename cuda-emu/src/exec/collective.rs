@@ -118,6 +118,22 @@ fn reduce(op: AtomicOp, ty: IntType, x: u32, y: u32) -> u32 {
 fn shuffle(warp: &mut Warp, i: &Inst, op: ShuffleOp, lanes: u32) -> Step<()> {
     let r = &mut warp.registers;
     let (a, b, c) = (u32::get(r, i.a), u32::get(r, i.b), u32::get(r, i.c));
+    let (by, segments) = (b[0], c[0]);
+    let mut difference = 0;
+    for lane in 0..LANES {
+        difference |= (b[lane] ^ by) | (c[lane] ^ segments);
+    }
+    // By far the most frequent: the whole warp, each lane with the one whose number differs in the
+    // same bits.
+    if op == ShuffleOp::Bfly && difference == 0 && segments == 31 && lanes == u32::MAX {
+        let mut d = [0; LANES];
+        for lane in 0..LANES {
+            d[lane] = a[(lane ^ by as usize) & 31];
+        }
+        u32::put(r, i.d, d, lanes);
+        r.put_pred(i.imm as Slot, u32::MAX, lanes);
+        return Ok(());
+    }
     // Of each lane, the one that it reads (itself, where that is none), and whether there is one.
     let mut sources = [0u32; LANES];
     let mut inside = [0u32; LANES];

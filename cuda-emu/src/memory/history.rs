@@ -36,12 +36,14 @@ pub(crate) struct Access {
     clock: u64,
     pub(super) from: u32,
     pub(super) to: u32,
+    /// It met what its own warp wrote, whose lanes have not met since: each lane needs a look.
+    pub(super) own_lanes: bool,
 }
 
 impl Access {
     pub(crate) fn new(clocks: &Clocks, agent: u16, kind: Kind, pc: u32) -> Self {
         let stamp = Stamp { agent, kind, proxy: false, time: clocks.time(), pc };
-        Self { stamp, by: agent, clock: clocks.id(agent), from: u32::MAX, to: 0 }
+        Self { stamp, by: agent, clock: clocks.id(agent), from: u32::MAX, to: 0, own_lanes: false }
     }
 
     pub(crate) fn kind(&self) -> Kind {

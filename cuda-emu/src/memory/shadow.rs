@@ -143,16 +143,31 @@ impl Shadow {
         Ok(())
     }
 
-    /// Notes the same access as before to more bytes, if they have the history that it met last; gives
-    /// false, and notes nothing, if not. For reads, whose lanes need no note.
+    /// Notes the same access as before to the bytes that follow, `each` by the next lanes after
+    /// lane 0, if they have the history that it met last; gives false, and notes nothing, if not.
     #[inline(always)]
-    pub(crate) fn repeat(&mut self, access: &Access, offset: u32, bytes: u32) -> bool {
-        let entries = &mut self.entries[offset as usize..(offset + bytes) as usize];
-        let different = entries.iter().fold(0, |different, entry| different | (entry ^ access.from));
-        if different == 0 {
-            entries.fill(access.to);
+    pub(crate) fn repeat(&mut self, access: &Access, offset: u32, bytes: u32, each: u32) -> bool {
+        let range = offset as usize..(offset + bytes) as usize;
+        let entries = &mut self.entries[range.clone()];
+        let mut different = 0;
+        for entry in entries.iter() {
+            different |= entry ^ access.from;
         }
-        different == 0
+        if different != 0 {
+            return false;
+        }
+        entries.fill(access.to);
+        if access.stamp.kind == Kind::Write {
+            for (lane, bytes) in (1..).zip(self.lanes[range].chunks_exact_mut(each as usize)) {
+                bytes.fill(lane);
+            }
+        }
+        true
+    }
+
+    /// Whether the same access by other lanes to the same bytes is as it was by the first.
+    pub(crate) fn is_for_all_lanes(access: &Access) -> bool {
+        access.stamp.kind == Kind::Read && !access.own_lanes
     }
 
     #[cold]
@@ -185,6 +200,7 @@ impl Shadow {
             }
             self.entries[at] = self.entry(step.to);
             // Lanes that need a look at the writer's lane may not take the short way.
+            access.own_lanes |= step.own_lanes;
             (access.from, access.to) =
                 if step.own_lanes { (u32::MAX, 0) } else { (entry, self.entry(step.to)) };
         }
@@ -312,6 +328,26 @@ mod tests {
         assert!(matches!(scene.go(0, Kind::Read, 0, 4, 6), Err(Conflict::Race(_))));
         scene.clocks.sync_lanes(0);
         scene.go(0, Kind::Read, 0, 4, 6).unwrap();
+    }
+
+    #[test]
+    fn a_run_is_noted_like_its_lanes() {
+        let mut scene = Scene::new();
+        let run = |scene: &mut Scene, agent: u16, kind: Kind| {
+            let mut access = Access::new(&scene.clocks, agent, kind, 7);
+            scene.shadow.access(&mut access, &scene.clocks, 0, 4, 0).unwrap();
+            scene.shadow.repeat(&access, 4, 60, 4)
+        };
+        assert!(run(&mut scene, 0, Kind::Write));
+        scene.go(0, Kind::Read, 12, 4, 3).unwrap();
+        assert!(matches!(scene.go(0, Kind::Read, 12, 4, 2), Err(Conflict::Race(_))), "of another lane");
+        assert!(matches!(scene.go(1, Kind::Read, 60, 4, 15), Err(Conflict::Race(s)) if s.agent == 0));
+        scene.barrier();
+        assert!(run(&mut scene, 1, Kind::Read));
+        assert!(matches!(scene.go(0, Kind::Write, 60, 4, 0), Err(Conflict::Race(s)) if s.agent == 1));
+        scene.barrier();
+        scene.go(2, Kind::Write, 32, 4, 0).unwrap();
+        assert!(!run(&mut scene, 1, Kind::Read), "not all have one history");
     }
 
     #[test]
