@@ -1,6 +1,7 @@
 //! Decodes branches, calls, barriers, fences and warp-wide instructions.
 
 use super::body::{Decoder, Reason, fail};
+use super::kinds::*;
 use super::math::int_type;
 use super::op::*;
 use super::operand::Opcode;

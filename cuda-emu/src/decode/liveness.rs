@@ -3,7 +3,7 @@
 //! Liveness of one thread is enough although lanes diverge: a slot holds 32 lanes, writes touch
 //! only the lanes that run, and each lane's values live and die by its own path.
 
-use super::body::{Decoded, Use};
+use super::decoded::{Decoded, Use};
 use super::names::Kind;
 use super::op::Op;
 

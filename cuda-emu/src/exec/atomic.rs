@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::Env;
-use super::access::{addresses, by_space, check_local};
+use super::address::{addresses, by_space};
+use super::check::check_local;
 use super::lanes::{LANES, Lane, lanes_of};
 use super::number::{BF16, F16, Format};
 use super::trap::Step;

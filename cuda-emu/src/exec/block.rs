@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::asynchronous::BulkCopy;
+use super::bulk::BulkCopy;
 use super::trap::{Step, place, trap_at};
 use crate::decode::Program;
 use crate::error::FaultKind;

@@ -3,10 +3,11 @@
 //! f16 are written with intrinsics.
 
 use super::Env;
+use super::interpret;
 use super::lanes::LANES;
 use super::number::F16;
 use super::trap::Step;
-use super::warp::{self, Pause, Warp};
+use super::warp::{Pause, Warp};
 use crate::decode::Rounding;
 
 /// What differs between versions.
@@ -36,7 +37,7 @@ pub(super) fn run_warp(portable: bool) -> RunWarp {
         return x86::run;
     }
     let _ = portable;
-    warp::run::<Portable>
+    interpret::run::<Portable>
 }
 
 /// Any processor.
@@ -70,7 +71,7 @@ impl Isa for Portable {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Env, Isa, LANES, Pause, Step, Warp, warp};
+    use super::{Env, Isa, LANES, Pause, Step, Warp, interpret};
 
     /// AVX2, FMA and F16C; used only after all three were detected.
     struct Avx2;
@@ -130,6 +131,6 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
     fn run_avx2(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
-        warp::run::<Avx2>(env, warp)
+        interpret::run::<Avx2>(env, warp)
     }
 }

@@ -8,7 +8,7 @@
 //! t·p + 4p·q onwards of column g; accumulators hold rows g and g + 8, columns 2t and 2t + 1.
 
 use super::Env;
-use super::access::addresses;
+use super::address::addresses;
 use super::convert::format_of;
 use super::half::{narrowed, widened};
 use super::isa::Isa;

@@ -5,23 +5,30 @@
 //! instructions, the other files what instructions do, by group.
 
 mod access;
-mod asynchronous;
+mod address;
 mod atomic;
 mod barrier;
 mod block;
+mod bulk;
+mod check;
 mod collective;
 mod convert;
+mod copies;
 mod float;
 mod gang;
 mod half;
 mod int;
+mod interpret;
 mod isa;
 mod lanes;
 mod matrix;
 mod mbarrier;
 mod number;
 mod print;
+mod scalar;
 mod select;
+mod tensor;
+mod traffic;
 mod trap;
 mod warp;
 mod wgmma;
