@@ -7,6 +7,7 @@ use cudarc::driver::{
     CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PinnedHostSlice, PushKernelArg,
     sys,
 };
+use cudarc::nvrtc::Ptx;
 use std::sync::Arc;
 use support::card::{Card, begin_capture, block_of, card, code, function, no_flags};
 use support::edit::Edit;
@@ -34,6 +35,7 @@ const BUGS: &[(&str, Program, Shows)] = &[
     ("a dependent kernel does not wait", without_grid_wait, Shows::Wrong),
     ("a buffer is freed before its kernel has run", early_free, Shows::Fault("UseAfterFree")),
     ("a graph outlives its buffer", early_free_of_graph, Shows::Fault("UseAfterFree")),
+    ("a module is unloaded before its kernel has run", early_unload, Shows::Fault("UseAfterFree")),
     ("a buffer is shorter than the kernel thinks", short_buffer, Shows::Fault("OutOfBounds")),
     ("a buffer is read that nothing wrote", unwritten, Shows::Fault("Uninitialised")),
 ];
@@ -195,6 +197,22 @@ fn early_free_of_graph(card: &Card, broken: bool) -> Vec<i32> {
     }
     graph.launch().unwrap();
     stream.clone_dtoh(&y).unwrap_or_default()
+}
+
+/// `by_code` reads the module's own memory.
+fn early_unload(card: &Card, broken: bool) -> Vec<i32> {
+    let stream = card.context.new_stream().unwrap();
+    let module = card.context.load_module(Ptx::from_src(include_str!("ptx/wide.sm_90a.ptx"))).unwrap();
+    let kernel = module.load_function("by_code").unwrap();
+    let code = stream.clone_htod(&[0u8; COUNT]).unwrap();
+    let zeros = stream.alloc_zeros::<f32>(COUNT).unwrap();
+    // SAFETY: the kernel takes two addresses of an element for each thread.
+    unsafe { stream.launch_builder(&kernel).arg(&zeros).arg(&code).launch(block_of(COUNT as u32)) }.unwrap();
+    if broken {
+        drop((module, kernel));
+    }
+    let found = stream.clone_dtoh(&zeros).unwrap_or_default();
+    found.iter().zip(wanted()).map(|(zero, right)| *zero as i32 + right).collect()
 }
 
 fn short_buffer(card: &Card, broken: bool) -> Vec<i32> {

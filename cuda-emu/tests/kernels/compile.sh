@@ -12,4 +12,6 @@ compile() {
 
 compile llm sm_80
 compile hopper sm_90a
+compile model sm_80
+compile wide sm_90a
 compile bugs sm_90a
