@@ -37,7 +37,7 @@ const LIBRARIES: &[&str] = &["src", "cuda-emu/src"];
 const DOCUMENTS: &[(&str, &[&str])] = &[
     ("README.md", &[""]),
     ("ARCHITECTURE.md", &[""]),
-    ("cuda-emu/README.md", &["cuda-emu/src", "cuda-emu"]),
+    ("cuda-emu/README.md", &["", "cuda-emu", "cuda-emu/src"]),
 ];
 
 /// How long a file is.

@@ -38,6 +38,7 @@ pub struct Found {
     pub kernel: String,
     /// File and line, innermost first.
     pub lines: Vec<(String, u32)>,
+    #[allow(dead_code, reason = "the debug form shows it")]
     pub text: String,
 }
 
