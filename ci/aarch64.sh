@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The NEON paths: builds for aarch64 and runs the backends' tests, and the beginning of a real
-# model's, under qemu's user emulation. Arguments replace what is run: `ci/aarch64.sh --lib kv::`.
-# Installs what is missing (Debian packages); the Rust standard library for the target comes from
-# rustup where that can download, else it is built from Debian's rust-src of the same version.
+# model's, under qemu's user emulation; the CUDA emulator is compiled only. Arguments replace what is
+# run: `ci/aarch64.sh --lib kv::`. Installs what is missing (Debian packages); the Rust standard
+# library for the target comes from rustup where that can download, else it is built from Debian's
+# rust-src of the same version.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 TARGET=aarch64-unknown-linux-gnu
@@ -68,6 +69,8 @@ if [ $# -gt 0 ]; then
     run_tests "$@"
     exit
 fi
+# The CUDA emulator has a loop for any processor.
+cargo check "${build_std[@]}" --target "$TARGET" --release -p cuda-emu
 # The full table of attention shapes takes five minutes in the emulator; the others cover its paths.
 run_tests --lib backend -- --skip decode_matches_f64_for_all_groups
 run_tests --test op_table -- --nocapture
