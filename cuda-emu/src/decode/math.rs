@@ -71,7 +71,15 @@ impl<'a> Decoder<'a, '_> {
 
     fn int(&mut self, i: &Instruction<'a>, op: &Opcode, ty: Type) -> Result<(), Reason> {
         use IntOp::*;
-        op.only(&["lo", "hi", "wide", "sat", "cc", "shiftamt"])?;
+        op.only(match op.parts[0] {
+            "mul" => &["lo", "hi", "wide"],
+            "mad" => &["lo", "hi", "wide", "cc"],
+            "madc" => &["lo", "hi", "cc"],
+            "add" | "sub" if ty == Type::S32 => &["sat", "cc"],
+            "add" | "sub" | "addc" | "subc" => &["cc"],
+            "bfind" => &["shiftamt"],
+            _ => &[],
+        })?;
         let int = int_type(ty)?;
         let (wide, high, carry_out) = (op.has("wide"), op.has("hi"), op.has("cc"));
         let carry_in = matches!(op.parts[0], "addc" | "subc" | "madc");
