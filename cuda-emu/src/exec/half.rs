@@ -35,7 +35,9 @@ pub(super) fn half<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mode: HalfMo
 #[inline(always)]
 fn sign(r: &mut Registers, i: &Inst, mode: HalfMode, mask: u32, f: impl Fn(u32, u32) -> u32) {
     let signs = if mode.packed { 0x8000_8000 } else { 0x8000 };
-    let a = u32::get(r, i.a);
+    // Only f16 has `.ftz` here: its subnormal numbers become zeros of their sign.
+    let flushed = |half: u32| if mode.ftz && half & 0x7c00 == 0 { half & 0x8000 } else { half };
+    let a = u32::get(r, i.a).map(|bits| flushed(bits & 0xffff) | flushed(bits >> 16) << 16);
     u32::put(r, i.d, a.map(|bits| f(bits, signs)), mask);
 }
 
@@ -79,10 +81,18 @@ fn bf16_bits(value: f32) -> u32 {
     if value.is_nan() { 0x7fff } else { rounded }
 }
 
+/// An operand's half as f32, flushed if the mode says so.
+#[inline(always)]
+fn source<I: Isa>(r: &Registers, slot: Slot, mode: HalfMode, shift: u32) -> Singles {
+    let values = widened::<I>(r, slot, mode.bf16, shift);
+    let normal = if mode.bf16 { f32::MIN_POSITIVE } else { 1.0 / 16384.0 };
+    if mode.ftz { values.map(|v| if v.abs() < normal { 0.0f32.copysign(v) } else { v }) } else { values }
+}
+
 #[inline(always)]
 fn one_half<I: Isa>(r: &Registers, i: &Inst, op: HalfOp, mode: HalfMode, shift: u32) -> [u32; LANES] {
-    let a = widened::<I>(r, i.a, mode.bf16, shift);
-    let b = widened::<I>(r, i.b, mode.bf16, shift);
+    let a = source::<I>(r, i.a, mode, shift);
+    let b = source::<I>(r, i.b, mode, shift);
     let mut values = [0.0; LANES];
     macro_rules! each {
         ($f:expr) => {
@@ -115,7 +125,7 @@ fn one_half<I: Isa>(r: &Registers, i: &Inst, op: HalfOp, mode: HalfMode, shift: 
         }
         HalfOp::Ex2 => each!(|a: f32, _| ex2(a)),
         HalfOp::Tanh => each!(|a: f32, _| f64::from(a).tanh() as f32),
-        HalfOp::Fma => return fused::<I>(&a, &b, &widened::<I>(r, i.c, mode.bf16, shift), mode),
+        HalfOp::Fma => return fused::<I>(&a, &b, &source::<I>(r, i.c, mode, shift), mode),
         HalfOp::Neg | HalfOp::Abs => values = a,
     }
     let d = narrowed::<I>(values, mode.bf16);
