@@ -259,7 +259,8 @@ impl<'a> Decoder<'a, '_> {
             from,
             rounding: rounding(op),
             to_integer: integral && to.is_float(),
-            sat: op.has("sat") || op.has("satfinite"),
+            sat: op.has("sat"),
+            satfinite: op.has("satfinite"),
             ftz: op.has("ftz"),
             relu: op.has("relu"),
         };
@@ -283,7 +284,7 @@ fn supported(c: &Conversion) -> Result<(), Reason> {
     let scalar = |t: Type| t.is_integer() && t != B128 || matches!(t, F16 | Bf16 | F32 | F64);
     let known = match (c.to, c.from) {
         (F16x2 | Bf16x2, F32) | (Tf32, F32) => true,
-        (E4m3x2 | E5m2x2, F32 | F16x2 | Bf16x2) => true,
+        (E4m3x2 | E5m2x2, F32 | F16x2) => true,
         (F16x2, E4m3x2 | E5m2x2) => true,
         (to, from) => scalar(to) && scalar(from),
     };
