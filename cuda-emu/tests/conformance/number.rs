@@ -134,6 +134,7 @@ pub fn encode(value: &Value, f: Format, mode: Mode) -> u64 {
     let signed = |negative: bool, bits: u64| (if negative { f.sign() } else { 0 }) | bits;
     match value {
         Nan => f.nan(),
+        Infinity(negative) if !f.infinite => signed(*negative, f.largest()),
         Infinity(negative) => signed(*negative, f.infinity()),
         Zero(negative) => signed(*negative, 0),
         Number(whole, exponent) => {

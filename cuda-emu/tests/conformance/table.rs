@@ -4,13 +4,20 @@
 mod bits;
 #[path = "compare.rs"]
 mod compare;
+#[path = "convert.rs"]
+mod convert;
 #[path = "float.rs"]
 mod float;
+#[path = "half.rs"]
+mod half;
 #[path = "integer.rs"]
 mod integer;
 
 use super::row::Row;
 
 pub fn rows() -> Vec<Row> {
-    [integer::rows(), bits::rows(), compare::rows(), float::rows()].into_iter().flatten().collect()
+    [integer::rows(), bits::rows(), compare::rows(), float::rows(), half::rows(), convert::rows()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
