@@ -47,13 +47,21 @@ pub enum Check {
     CardOnly { format: Format, relative: f64, absolute: f64 },
 }
 
+/// A fourth parameter.
+pub enum Extra {
+    None,
+    /// A tensor over `memory`: its address counts from there.
+    Map(TensorMap),
+    Bytes([u8; 128]),
+}
+
 /// A row.
 pub struct Row {
     /// The opcode with all its modifiers.
     pub form: String,
     pub arch: Arch,
-    pub block: u32,
-    pub grid: u32,
+    pub block: [u32; 3],
+    pub grid: [u32; 3],
     /// Declarations of the module, and directives of the kernel.
     pub module: String,
     pub directives: String,
@@ -66,8 +74,8 @@ pub struct Row {
     /// Bytes at `%memory`, before and after; none after if they do not matter.
     pub memory: Vec<u8>,
     pub memory_after: Option<Vec<u8>>,
-    /// A tensor over `memory` (its address counts from there), the parameter `map`.
-    pub map: Option<TensorMap>,
+    /// What the parameter `extra` holds, 128 bytes.
+    pub extra: Extra,
     pub expected: Vec<Vec<u64>>,
     pub check: Check,
 }
@@ -80,8 +88,8 @@ impl Row {
         let mut row = Self {
             form: form.to_string(),
             arch: Arch::Sm80,
-            block: 32,
-            grid: 1,
+            block: [32, 1, 1],
+            grid: [1, 1, 1],
             module: String::new(),
             directives: String::new(),
             text,
@@ -90,7 +98,7 @@ impl Row {
             inputs,
             memory: Vec::new(),
             memory_after: None,
-            map: None,
+            extra: Extra::None,
             expected: Vec::new(),
             check: Check::Bits,
         };
@@ -100,12 +108,12 @@ impl Row {
 
     /// Fills the last block with inputs from the start.
     fn pad(&mut self) {
-        let block = self.block as usize;
+        let block = 32;
         let first = self.inputs.clone();
         assert!(!first.is_empty(), "{}: no inputs", self.form);
         self.inputs
             .extend(first.iter().cycle().take(first.len().next_multiple_of(block) - first.len()).cloned());
-        self.grid = (self.inputs.len() / block) as u32;
+        self.grid[0] = (self.inputs.len() / block) as u32;
     }
 
     pub fn text(mut self, text: &str) -> Self {
@@ -124,9 +132,20 @@ impl Row {
     }
 
     /// Another shape of the grid, for as many threads as there are inputs.
-    pub fn shape(mut self, grid: u32, block: u32) -> Self {
+    pub fn shape(mut self, grid: [u32; 3], block: [u32; 3]) -> Self {
         (self.grid, self.block) = (grid, block);
-        assert_eq!(self.inputs.len() as u32, grid * block, "{}", self.form);
+        let threads = grid.iter().chain(&block).product::<u32>();
+        assert_eq!(self.inputs.len() as u32, threads, "{}", self.form);
+        self
+    }
+
+    pub fn directives(mut self, text: &str) -> Self {
+        self.directives = text.to_string();
+        self
+    }
+
+    pub fn extra(mut self, extra: Extra) -> Self {
+        self.extra = extra;
         self
     }
 
@@ -169,34 +188,63 @@ impl Row {
         self
     }
 
+    /// What stands before kernels.
+    pub fn header(arch: Arch) -> String {
+        let target = if arch == Arch::Sm80 { "sm_80" } else { "sm_90a" };
+        format!(".version 8.5\n.target {target}\n.address_size 64\n")
+    }
+
     /// The module's PTX; its kernel is `row`.
     pub fn ptx(&self) -> String {
-        let target = if self.arch == Arch::Sm80 { "sm_80" } else { "sm_90a" };
-        let map = if self.map.is_some() { ", .param .align 64 .b8 map[128]" } else { "" };
+        Self::header(self.arch) + &self.kernel("row")
+    }
+
+    /// The kernel's PTX, with the module's declarations.
+    pub fn kernel(&self, name: &str) -> String {
+        let extra = if matches!(self.extra, Extra::None) { "" } else { ", .param .align 64 .b8 extra[128]" };
         let mut ptx = format!(
-            ".version 8.5\n.target {target}\n.address_size 64\n{}\n.visible .entry row(.param .u64 input, \
-             .param .u64 output, .param .u64 memory{map}) {}\n{{\n.reg .pred %p<9>; .reg .b16 %h<33>; \
-             .reg .b32 %r<65>; .reg .b64 %x<33>; .reg .b32 %t; .reg .b64 %in, %out, %memory, %w;\n",
+            "{}\n.visible .entry {name}(.param .u64 input, .param .u64 output, .param .u64 memory{extra}) {}\n\
+             {{\n.reg .pred %p<9>; .reg .b16 %h<33>; .reg .b32 %r<65>; .reg .b64 %x<33>; .reg .b32 %t, %u; \
+             .reg .b64 %in, %out, %memory, %w;\n",
             self.module, self.directives
         );
         self.registers(&mut ptx, "%a", &self.ins);
         self.registers(&mut ptx, "%d", &self.outs);
         let (ins, outs) = (self.ins.len() * 8, self.outs.len() * 8);
+        // The thread's number in the grid, block by block.
+        ptx += "ld.param.u64 %in, [input]; ld.param.u64 %out, [output]; ld.param.u64 %memory, [memory];\n\
+                mov.u32 %t, 0;\n";
+        for (index, count) in [("ctaid", "nctaid"), ("tid", "ntid")] {
+            for axis in ["z", "y", "x"] {
+                let _ = write!(
+                    ptx,
+                    "mov.u32 %u, %{count}.{axis}; mul.lo.u32 %t, %t, %u; mov.u32 %u, %{index}.{axis}; \
+                     add.u32 %t, %t, %u;\n"
+                );
+            }
+        }
         let _ = write!(
             ptx,
-            "ld.param.u64 %in, [input]; ld.param.u64 %out, [output]; ld.param.u64 %memory, [memory];\n\
-             mov.u32 %t, %ctaid.x; mov.u32 %r0, %ntid.x; mul.lo.u32 %t, %t, %r0; mov.u32 %r0, %tid.x; \
-             add.u32 %t, %t, %r0;\nmul.wide.u32 %w, %t, {ins}; add.u64 %in, %in, %w; \
-             mul.wide.u32 %w, %t, {outs}; add.u64 %out, %out, %w;\n"
+            "mul.wide.u32 %w, %t, {ins}; add.u64 %in, %in, %w; mul.wide.u32 %w, %t, {outs}; \
+             add.u64 %out, %out, %w;\n"
         );
+        self.loads(&mut ptx);
+        let _ = writeln!(ptx, "{}", self.text);
+        self.stores(&mut ptx);
+        ptx + "ret;\n}\n"
+    }
+
+    fn loads(&self, ptx: &mut String) {
         for (n, size) in self.ins.iter().enumerate() {
             let at = n * 8;
             let _ = match size {
-                P => write!(ptx, "ld.global.b64 %w, [%in+{at}]; setp.ne.b64 %a{n}, %w, 0;\n"),
-                size => write!(ptx, "ld.global.b{} %a{n}, [%in+{at}];\n", size.bits()),
+                P => writeln!(ptx, "ld.global.b64 %w, [%in+{at}]; setp.ne.b64 %a{n}, %w, 0;"),
+                size => writeln!(ptx, "ld.global.b{} %a{n}, [%in+{at}];", size.bits()),
             };
         }
-        let _ = write!(ptx, "{}\n", self.text);
+    }
+
+    fn stores(&self, ptx: &mut String) {
         for (n, size) in self.outs.iter().enumerate() {
             let _ = match size {
                 P => write!(ptx, "selp.b64 %w, 1, 0, %d{n}; "),
@@ -204,15 +252,14 @@ impl Row {
                 W => write!(ptx, "cvt.u64.u32 %w, %d{n}; "),
                 X => write!(ptx, "mov.b64 %w, %d{n}; "),
             };
-            let _ = write!(ptx, "st.global.b64 [%out+{}], %w;\n", n * 8);
+            let _ = writeln!(ptx, "st.global.b64 [%out+{}], %w;", n * 8);
         }
-        ptx + "ret;\n}\n"
     }
 
     fn registers(&self, ptx: &mut String, prefix: &str, sizes: &[Size]) {
         for (n, size) in sizes.iter().enumerate() {
             let ty = if *size == P { "pred".to_string() } else { format!("b{}", size.bits()) };
-            let _ = write!(ptx, ".reg .{ty} {prefix}{n};\n");
+            let _ = writeln!(ptx, ".reg .{ty} {prefix}{n};");
         }
     }
 

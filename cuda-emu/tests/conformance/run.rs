@@ -1,8 +1,8 @@
 //! Runs a row in the emulator.
 
-use cuda_emu::{Device, DeviceConfig, Launch, Module, launch};
+use cuda_emu::{Device, DeviceConfig, Launch, Module, TensorMap, launch};
 
-use super::row::Row;
+use super::row::{Extra, Row};
 
 /// Results of each thread, and the memory afterwards.
 pub type Outcome = (Vec<Vec<u64>>, Vec<u8>);
@@ -39,14 +39,19 @@ pub fn emulate(row: &Row, portable: bool) -> Result<Outcome, String> {
     let output = allocate(&vec![0; row.inputs.len() * row.outs.len() * 8]);
     let memory = allocate(&row.memory);
     let mut params = [input, output, memory].map(u64::to_le_bytes).concat();
-    if let Some(map) = &row.map {
-        let mut map = map.clone();
-        map.address += memory;
-        params.resize(64, 0);
-        params.extend(map.encode().map_err(|e| e.to_string())?);
+    match &row.extra {
+        Extra::None => {}
+        Extra::Bytes(bytes) => {
+            params.resize(64, 0);
+            params.extend(bytes);
+        }
+        Extra::Map(map) => {
+            let map = TensorMap { address: map.address + memory, ..map.clone() };
+            params.resize(64, 0);
+            params.extend(map.encode().map_err(|e| e.to_string())?);
+        }
     }
-    launch(&device, &Launch::new(&kernel, [row.grid, 1, 1], [row.block, 1, 1], &params))
-        .map_err(|e| e.to_string())?;
+    launch(&device, &Launch::new(&kernel, row.grid, row.block, &params)).map_err(|e| e.to_string())?;
     let read = |address: u64, length: usize| {
         let mut bytes = vec![0; length];
         device.memory().copy_out(address, &mut bytes).unwrap();

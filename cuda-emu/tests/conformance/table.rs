@@ -13,11 +13,22 @@ mod half;
 #[path = "integer.rs"]
 mod integer;
 
+#[path = "memory.rs"]
+mod memory;
+
 use super::row::Row;
 
 pub fn rows() -> Vec<Row> {
-    [integer::rows(), bits::rows(), compare::rows(), float::rows(), half::rows(), convert::rows()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        integer::rows(),
+        bits::rows(),
+        compare::rows(),
+        float::rows(),
+        half::rows(),
+        convert::rows(),
+        memory::rows(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
