@@ -20,6 +20,11 @@ use row::Row;
 fn rows_hold() {
     let mut failed = Vec::new();
     let rows = table::rows();
+    println!(
+        "{} rows, {} forms",
+        rows.len(),
+        rows.iter().map(|r| &r.form).collect::<std::collections::HashSet<_>>().len()
+    );
     for row in &rows {
         for portable in [false, true] {
             if let Some(reason) = failure(row, portable) {

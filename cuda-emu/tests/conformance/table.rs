@@ -1,7 +1,11 @@
 //! All rows, by family.
 
+#[path = "atomic.rs"]
+mod atomic;
 #[path = "bits.rs"]
 mod bits;
+#[path = "collective.rs"]
+mod collective;
 #[path = "compare.rs"]
 mod compare;
 #[path = "convert.rs"]
@@ -12,23 +16,25 @@ mod float;
 mod half;
 #[path = "integer.rs"]
 mod integer;
-
+#[path = "matrix.rs"]
+mod matrix;
 #[path = "memory.rs"]
 mod memory;
 
 use super::row::Row;
 
 pub fn rows() -> Vec<Row> {
-    [
-        integer::rows(),
-        bits::rows(),
-        compare::rows(),
-        float::rows(),
-        half::rows(),
-        convert::rows(),
-        memory::rows(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let families = [
+        atomic::rows,
+        bits::rows,
+        collective::rows,
+        compare::rows,
+        convert::rows,
+        float::rows,
+        half::rows,
+        integer::rows,
+        matrix::rows,
+        memory::rows,
+    ];
+    families.into_iter().flat_map(|rows| rows()).collect()
 }
