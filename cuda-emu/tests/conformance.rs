@@ -2,6 +2,8 @@
 //! (`conformance/row.rs`), a file per family. Expected values are computed exactly, in wide integers
 //! or as exact rationals, and share no code with the emulator.
 
+#[path = "conformance/assembler.rs"]
+mod assembler;
 #[path = "conformance/number.rs"]
 mod number;
 #[path = "conformance/row.rs"]
@@ -41,4 +43,12 @@ fn failure(row: &Row, portable: bool) -> Option<String> {
         Ok((results, memory)) => row.mismatch(&results, &memory),
         Err(reason) => Some(reason),
     }
+}
+
+/// The rows are what NVIDIA's assembler takes: needs `ptxas` in the path, a few minutes.
+#[test]
+#[ignore = "needs ptxas"]
+fn the_assembler_takes_all_rows() {
+    let refused = assembler::refused(&table::rows()).expect("ptxas in the path");
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
 }

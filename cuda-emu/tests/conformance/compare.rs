@@ -1,5 +1,7 @@
 //! Comparisons, selections, classes.
 
+use cuda_emu::Arch;
+
 use super::integer::ALL;
 use crate::number::{BF16, F16, F32, F64, Format, Value, add, decode};
 use crate::row::{H, P, Row, Size, W};
@@ -51,6 +53,12 @@ struct Compared {
     order: Box<dyn Fn(u64, u64) -> Order>,
     comparisons: Vec<Comparison>,
     values: Vec<u64>,
+}
+
+impl Compared {
+    fn arch(&self) -> Arch {
+        if self.name == "bf16" { Arch::Sm90 } else { Arch::Sm80 }
+    }
 }
 
 fn compared() -> Vec<Compared> {
@@ -124,10 +132,12 @@ fn predicates(rows: &mut Vec<Row>, ty: &Compared) {
             let holds = |v: &[u64]| u64::from(orders.contains(&(ty.order)(v[0], v[1])));
             let row =
                 |outs: &[Size], text: String| Row::new(&form, outs, &[size, size, P], inputs(ty)).text(&text);
-            rows.push(
-                row(&[P, P], format!("{form} %d0|%d1, %a0, %a1{third};"))
-                    .each(|v| vec![combine(holds(v), v[2]), combine(1 - holds(v), v[2])]),
-            );
+            let half = ty.name.ends_with("f16");
+            let both = row(&[P, P], format!("{form} %d0|%d1, %a0, %a1{third};"))
+                .each(|v| vec![combine(holds(v), v[2]), combine(1 - holds(v), v[2])]);
+            let one = row(&[P], format!("{form} %d0, %a0, %a1{third};")).gives(|v| combine(holds(v), v[2]));
+            // A second predicate is not for halves (for two halves it is the other's).
+            rows.push(if half { one } else { both });
             if !combined.is_empty() {
                 rows.push(
                     row(&[P], format!("{form} %d0, %a0, %a1, !%a2;")).gives(|v| combine(holds(v), 1 - v[2])),
@@ -154,7 +164,7 @@ fn values(rows: &mut Vec<Row>, ty: &Compared) {
                 let (ftz, from) = ty.name.strip_prefix("ftz.").map_or(("", &*ty.name), |name| (".ftz", name));
                 let form = format!("set.{comparison}{combined}{ftz}.{to}.{from}");
                 let third = if combined.is_empty() { "" } else { ", %a2" };
-                let row = Row::new(&form, &[d], &[size, size, P], inputs(ty));
+                let row = Row { arch: ty.arch(), ..Row::new(&form, &[d], &[size, size, P], inputs(ty)) };
                 rows.push(row.text(&format!("{form} %d0, %a0, %a1{third};")).gives(|v| {
                     let holds = u64::from(orders.contains(&(ty.order)(v[0], v[1])));
                     combine(holds, v[2]) * full
@@ -174,6 +184,7 @@ fn packed(rows: &mut Vec<Row>) {
                 let inputs = tuples(&[&values[..]; 4], 256);
                 let inputs = inputs.iter().map(|v| vec![v[0] | v[1] << 16, v[2] | v[3] << 16]).collect();
                 let row = Row::new(&form, &[P, P], &[W, W], inputs);
+                let row = if f == BF16 { row.sm90() } else { row };
                 rows.push(row.text(&format!("{form} %d0|%d1, %a0, %a1;")).each(|v| {
                     let holds = |n: u32| {
                         let part = |v: u64| f.flush(v >> n & 0xffff, ftz);

@@ -97,6 +97,9 @@ fn from_integer(rows: &mut Vec<Row>, (from, bits, signed): Integer, to: &str, f:
             let inputs = singles(&integers(Size::of(bits).bits()));
             let row = Row::new(&form, &[Size::of(f.bits())], &[Size::of(bits)], inputs);
             let row = if f == BF16 { row.sm90() } else { row };
+            // Of bytes and bf16 the assembler wants a register of the byte's own type.
+            let text = format!("{{ .reg .{from} %c; cvt.{from}.u16 %c, %a0; {form} %d0, %c; }}");
+            let row = if f == BF16 && bits == 8 { row.text(&text) } else { row };
             rows.push(row.gives(|v| {
                 let value = wide(v[0], bits, signed);
                 let value = if sat { value.clamp(0, 1) } else { value };
@@ -109,7 +112,7 @@ fn from_integer(rows: &mut Vec<Row>, (from, bits, signed): Integer, to: &str, f:
 fn to_integer(rows: &mut Vec<Row>, (to, bits, signed): Integer, from: &str, f: Format) {
     for (mode_name, mode) in WHOLE {
         for ftz in [false, true].into_iter().filter(|ftz| !ftz || f == F32) {
-            for sat in [false, true] {
+            for sat in [false, true].into_iter().filter(|sat| !sat || f != BF16) {
                 let (ftz_text, sat_text) = (if ftz { ".ftz" } else { "" }, if sat { ".sat" } else { "" });
                 let form = format!("cvt.{mode_name}{ftz_text}{sat_text}.{to}.{from}");
                 let mut values = floats(f);
@@ -120,6 +123,8 @@ fn to_integer(rows: &mut Vec<Row>, (to, bits, signed): Integer, from: &str, f: F
                 );
                 let row = Row::new(&form, &[Size::of(bits)], &[Size::of(f.bits())], singles(&values));
                 let row = if f == BF16 { row.sm90() } else { row };
+                let text = format!("{{ .reg .{to} %c; {form} %c, %a0; cvt.{}16.{to} %d0, %c; }}", &to[..1]);
+                let row = if f == BF16 && bits == 8 { row.text(&text) } else { row };
                 rows.push(row.gives(|v| {
                     let (low, high) = limits(bits, signed);
                     let whole = match decode(f.flush(v[0], ftz), f) {
