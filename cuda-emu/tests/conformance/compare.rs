@@ -130,8 +130,10 @@ fn predicates(rows: &mut Vec<Row>, ty: &Compared) {
             let form = format!("setp.{comparison}{combined}.{}", ty.name);
             let third = if combined.is_empty() { "" } else { ", %a2" };
             let holds = |v: &[u64]| u64::from(orders.contains(&(ty.order)(v[0], v[1])));
-            let row =
-                |outs: &[Size], text: String| Row::new(&form, outs, &[size, size, P], inputs(ty)).text(&text);
+            let row = |outs: &[Size], text: String| Row {
+                arch: ty.arch(),
+                ..Row::new(&form, outs, &[size, size, P], inputs(ty)).text(&text)
+            };
             let half = ty.name.ends_with("f16");
             let both = row(&[P, P], format!("{form} %d0|%d1, %a0, %a1{third};"))
                 .each(|v| vec![combine(holds(v), v[2]), combine(1 - holds(v), v[2])]);

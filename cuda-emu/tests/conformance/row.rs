@@ -131,11 +131,12 @@ impl Row {
         self
     }
 
-    /// Another shape of the grid, for as many threads as there are inputs.
+    /// Another shape of the grid; there must be inputs for as many threads.
     pub fn shape(mut self, grid: [u32; 3], block: [u32; 3]) -> Self {
         (self.grid, self.block) = (grid, block);
-        let threads = grid.iter().chain(&block).product::<u32>();
-        assert_eq!(self.inputs.len() as u32, threads, "{}", self.form);
+        let threads = grid.iter().chain(&block).product::<u32>() as usize;
+        assert!(self.inputs.len() >= threads, "{}", self.form);
+        self.inputs.truncate(threads);
         self
     }
 

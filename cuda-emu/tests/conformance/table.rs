@@ -10,6 +10,8 @@ mod collective;
 mod compare;
 #[path = "convert.rs"]
 mod convert;
+#[path = "copy.rs"]
+mod copy;
 #[path = "float.rs"]
 mod float;
 #[path = "half.rs"]
@@ -20,6 +22,10 @@ mod integer;
 mod matrix;
 #[path = "memory.rs"]
 mod memory;
+#[path = "tensor.rs"]
+mod tensor;
+#[path = "wgmma.rs"]
+mod wgmma;
 
 use super::row::Row;
 
@@ -30,11 +36,14 @@ pub fn rows() -> Vec<Row> {
         collective::rows,
         compare::rows,
         convert::rows,
+        copy::rows,
         float::rows,
         half::rows,
         integer::rows,
         matrix::rows,
         memory::rows,
+        tensor::rows,
+        wgmma::rows,
     ];
     families.into_iter().flat_map(|rows| rows()).collect()
 }
