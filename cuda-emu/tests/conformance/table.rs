@@ -14,6 +14,8 @@ mod convert;
 mod copy;
 #[path = "float.rs"]
 mod float;
+#[path = "flow.rs"]
+mod flow;
 #[path = "half.rs"]
 mod half;
 #[path = "integer.rs"]
@@ -22,6 +24,8 @@ mod integer;
 mod matrix;
 #[path = "memory.rs"]
 mod memory;
+#[path = "special.rs"]
+mod special;
 #[path = "tensor.rs"]
 mod tensor;
 #[path = "wgmma.rs"]
@@ -38,10 +42,12 @@ pub fn rows() -> Vec<Row> {
         convert::rows,
         copy::rows,
         float::rows,
+        flow::rows,
         half::rows,
         integer::rows,
         matrix::rows,
         memory::rows,
+        special::rows,
         tensor::rows,
         wgmma::rows,
     ];
