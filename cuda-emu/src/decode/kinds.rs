@@ -180,7 +180,10 @@ pub(crate) struct Conversion {
     pub(crate) rounding: Rounding,
     /// Float to float of the same size rounds to an integer (`.rni` and the like).
     pub(crate) to_integer: bool,
+    /// Clamped to the integers of the type, or to 0 to 1.
     pub(crate) sat: bool,
+    /// What is too large becomes the largest finite number.
+    pub(crate) satfinite: bool,
     pub(crate) ftz: bool,
     pub(crate) relu: bool,
 }

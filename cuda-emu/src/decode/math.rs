@@ -72,7 +72,15 @@ impl<'a> Decoder<'a, '_> {
 
     fn int(&mut self, i: &Instruction<'a>, op: &Opcode, ty: Type) -> Result<(), Reason> {
         use IntOp::*;
-        op.only(&["lo", "hi", "wide", "sat", "cc", "shiftamt"])?;
+        op.only(match op.parts[0] {
+            "mul" => &["lo", "hi", "wide"],
+            "mad" => &["lo", "hi", "wide", "cc"],
+            "madc" => &["lo", "hi", "cc"],
+            "add" | "sub" if ty == Type::S32 => &["sat", "cc"],
+            "add" | "sub" | "addc" | "subc" => &["cc"],
+            "bfind" => &["shiftamt"],
+            _ => &[],
+        })?;
         let int = int_type(ty)?;
         let (wide, high, carry_out) = (op.has("wide"), op.has("hi"), op.has("cc"));
         let carry_in = matches!(op.parts[0], "addc" | "subc" | "madc");
@@ -252,7 +260,8 @@ impl<'a> Decoder<'a, '_> {
             from,
             rounding: rounding(op),
             to_integer: integral && to.is_float(),
-            sat: op.has("sat") || op.has("satfinite"),
+            sat: op.has("sat"),
+            satfinite: op.has("satfinite"),
             ftz: op.has("ftz"),
             relu: op.has("relu"),
         };
@@ -276,7 +285,7 @@ fn supported(c: &Conversion) -> Result<(), Reason> {
     let scalar = |t: Type| t.is_integer() && t != B128 || matches!(t, F16 | Bf16 | F32 | F64);
     let known = match (c.to, c.from) {
         (F16x2 | Bf16x2, F32) | (Tf32, F32) => true,
-        (E4m3x2 | E5m2x2, F32 | F16x2 | Bf16x2) => true,
+        (E4m3x2 | E5m2x2, F32 | F16x2) => true,
         (F16x2, E4m3x2 | E5m2x2) => true,
         (to, from) => scalar(to) && scalar(from),
     };

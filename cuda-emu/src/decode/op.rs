@@ -71,7 +71,7 @@ pub(crate) enum Op {
     /// d = predicate c ? a : b (negated if imm).
     Select32,
     Select64,
-    /// d = c >= 0 ? a : b; the bools: 64-bit, c is a float.
+    /// d = c >= 0 ? a : b; the bools: 64-bit, c is a float (a subnormal one is zero if imm).
     Slct(bool, bool),
     Pred(PredOp),
     /// Class of the float a into predicate d; imm is a set of classes.

@@ -222,7 +222,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
         let (a, b) = (self.read(operand(i, 1)?, ty)?, self.read(operand(i, 2)?, ty)?);
         let c = self.read(operand(i, 3)?, by)?;
         let d = self.write(operand(i, 0)?, ty)?;
-        self.emit(Inst { d, a, b, c, ..Inst::new(Op::Slct(ty.is_wide(), by == Type::F32)) });
+        let imm = i64::from(op.has("ftz"));
+        self.emit(Inst { d, a, b, c, imm, ..Inst::new(Op::Slct(ty.is_wide(), by == Type::F32)) });
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use crate::ptx::Type;
 #[inline(always)]
 pub(super) fn convert<I: Isa>(r: &mut Registers, i: &Inst, c: Conversion, mask: u32) {
     let (d, a) = (i.d & !(WIDE | NARROW), i.a & !(WIDE | NARROW));
-    let plain = !c.sat && !c.ftz && !c.relu && !c.to_integer && c.rounding != Rounding::Away;
+    let plain = !c.sat && !c.satfinite && !c.ftz && !c.relu && !c.to_integer && c.rounding != Rounding::Away;
     let as_declared = i.d & WIDE == if c.to.is_wide() { WIDE } else { 0 }
         && i.a & WIDE == if c.from.is_wide() { WIDE } else { 0 };
     if plain && as_declared {
@@ -107,7 +107,10 @@ pub(super) fn one(bits: u64, c: Conversion) -> u64 {
         }
         (from, to) if from.is_float() && to.is_float() => float_to_float(float_value(bits, from, c.ftz), c),
         (from, _) if from.is_float() => float_to_int(float_value(bits, from, c.ftz), c),
-        (from, to) if to.is_float() => int_to_float(int_value(bits, from), c),
+        (from, to) if to.is_float() => {
+            let value = int_value(bits, from);
+            int_to_float(if c.sat { value.clamp(0, 1) } else { value }, c)
+        }
         (from, _) => int_to_int(int_value(bits, from), c),
     }
 }
@@ -122,7 +125,7 @@ pub(super) fn small(value: f64, to: Format, c: Conversion) -> u32 {
     if value.is_nan() {
         return to.nan_bits();
     }
-    relu(to.encode(value, c.rounding, c.sat), to, c.relu)
+    relu(to.encode(value, c.rounding, c.satfinite), to, c.relu)
 }
 
 fn int_value(bits: u64, ty: Type) -> i128 {
@@ -170,12 +173,11 @@ fn float_to_float(value: f64, c: Conversion) -> u64 {
         Type::Tf32 => {
             // Ten bits of mantissa in a register of f32.
             let tf32 = Format { exponent_bits: 8, mantissa_bits: 10, infinity: true };
-            u64::from(tf32.encode(value, rounding, c.sat)) << 13
+            u64::from(small(value, tf32, c)) << 13
         }
         to => {
             let format = format_of(to).unwrap_or(F16);
-            let inexact = Conversion { rounding, sat: false, ..c };
-            u64::from(small(saturated(value, c.sat), format, inexact))
+            u64::from(small(saturated(value, c.sat), format, Conversion { rounding, ..c }))
         }
     }
 }
@@ -193,8 +195,8 @@ fn float_to_int(value: f64, c: Conversion) -> u64 {
     let rounded = to_integer(value, c.rounding);
     let (bits, signed) = (c.to.bytes() * 8, c.to.is_signed());
     if rounded.is_nan() {
-        // Cards give 0 up to 32 bits, and the most negative number for 64.
-        return if bits == 64 { 1 << 63 } else { 0 };
+        // "Zero if source is not .f64 and destination is not .s64, .u64", else the middle.
+        return if bits == 64 || c.from == Type::F64 { extended(1 << (bits - 1), c.to) } else { 0 };
     }
     let (low, high) =
         if signed { (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1) } else { (0, (1i128 << bits) - 1) };
@@ -222,17 +224,13 @@ fn int_to_int(value: i128, c: Conversion) -> u64 {
     let (low, high) =
         if signed { (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1) } else { (0, (1i128 << bits) - 1) };
     let value = if c.sat { value.clamp(low, high) } else { value };
-    // A register wider than the type takes the value extended as the type is signed.
-    let unused = 64 - bits;
-    if signed {
-        ((value as u64) << unused) as i64 as u64 >> unused | sign_fill(value as u64, bits)
-    } else {
-        (value as u64) << unused >> unused
-    }
+    extended(value as u64, c.to)
 }
 
-fn sign_fill(value: u64, bits: u32) -> u64 {
-    if bits < 64 && value >> (bits - 1) & 1 != 0 { u64::MAX << bits } else { 0 }
+/// A register wider than the type takes the value extended as the type is signed.
+fn extended(value: u64, ty: Type) -> u64 {
+    let unused = 64 - ty.bytes() * 8;
+    if ty.is_signed() { ((value << unused) as i64 >> unused) as u64 } else { value << unused >> unused }
 }
 
 /// Runs a conversion of two f32 into one register: a into the high half.
@@ -240,7 +238,7 @@ fn sign_fill(value: u64, bits: u32) -> u64 {
 pub(super) fn convert_pair<I: Isa>(r: &mut Registers, i: &Inst, c: Conversion, mask: u32) {
     let (a, b) = (f32::get(r, i.a), f32::get(r, i.b));
     let halves = c.to.bytes() == 4;
-    let d = if halves && c.rounding == Rounding::Nearest && !c.sat && !c.relu {
+    let d = if halves && c.rounding == Rounding::Nearest && !c.satfinite && !c.relu {
         let bf16 = c.to == Type::Bf16x2;
         let (high, low) = (narrowed::<I>(a, bf16), narrowed::<I>(b, bf16));
         std::array::from_fn(|lane| high[lane] << 16 | low[lane])

@@ -7,7 +7,7 @@
 
 use super::isa::Isa;
 use super::lanes::{Registers, map1, map2, map3};
-use super::number::{add_odd, fma_odd, to_f32};
+use super::number::{add_odd, to_f32};
 use crate::decode::{FloatMode, FloatOp, Inst, Rounding};
 
 /// The NaN of arithmetic on cards.
@@ -185,11 +185,17 @@ fn modified(r: &mut Registers, i: &Inst, op: FloatOp, mode: FloatMode, mask: u32
     }
     let directed = mode.rounding != Rounding::Nearest;
     match op {
-        FloatOp::Add if directed => two!(|a: f32, b: f32| directed_add(a, b, mode.rounding)),
-        FloatOp::Sub if directed => two!(|a: f32, b: f32| directed_add(a, -b, mode.rounding)),
+        FloatOp::Add if directed => {
+            two!(|a: f32, b: f32| directed_add(f64::from(a), f64::from(b), mode.rounding))
+        }
+        FloatOp::Sub if directed => {
+            two!(|a: f32, b: f32| directed_add(f64::from(a), -f64::from(b), mode.rounding))
+        }
         FloatOp::Mul if directed => two!(|a: f32, b: f32| to_f32(f64::from(a) * f64::from(b), mode.rounding)),
         FloatOp::Fma if directed => map3(r, i, mask, |a: f32, b: f32, c: f32| {
-            finish(to_f32(fma_odd(flush(a), flush(b), flush(c)), mode.rounding))
+            // Products of f32 are exact in f64.
+            let product = f64::from(flush(a)) * f64::from(flush(b));
+            finish(directed_add(product, f64::from(flush(c)), mode.rounding))
         }),
         FloatOp::Add => two!(|a: f32, b: f32| a + b),
         FloatOp::Sub => two!(|a: f32, b: f32| a - b),
@@ -214,8 +220,8 @@ fn modified(r: &mut Registers, i: &Inst, op: FloatOp, mode: FloatMode, mask: u32
     }
 }
 
-fn directed_add(a: f32, b: f32, rounding: Rounding) -> f32 {
-    let sum = add_odd(f64::from(a), f64::from(b));
+fn directed_add(a: f64, b: f64, rounding: Rounding) -> f32 {
+    let sum = add_odd(a, b);
     // An exact zero sum of unlike signs is −0 when rounding down.
     if sum == 0.0 && rounding == Rounding::Down && a.is_sign_negative() != b.is_sign_negative() {
         return -0.0;

@@ -49,6 +49,10 @@ fn coordinates(index: u64, shape: [u32; 3]) -> [u32; 3] {
     [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32]
 }
 
+/// Rounds in which no warp gets anywhere before that is a deadlock: a warp that asks once whether a
+/// phase is complete, or sleeps, goes on in the next.
+const IDLE_ROUNDS_MAX: u32 = 64;
+
 impl Env<'_> {
     /// Allocates the blocks, clusters and warps that every gang then uses again.
     fn make_gang(&mut self) -> Vec<Warp> {
@@ -212,6 +216,7 @@ impl Env<'_> {
     /// Gives warps their turns until all are done.
     fn run_gang(&mut self, warps: &mut [Warp], run: RunWarp) -> Result<(), Box<Fault>> {
         let mut order: Vec<usize> = (0..warps.len()).collect();
+        let mut idle = 0;
         loop {
             if self.random != 0 {
                 for last in (1..order.len()).rev() {
@@ -237,10 +242,11 @@ impl Env<'_> {
                 return Ok(());
             }
             // Copies under way come in when nothing else can: the latest that they may.
-            if !moved
-                && self.events == events
-                && !self.complete_bulk().map_err(|trap| self.fault(*trap, &warps[0]))?
-            {
+            let moved = moved
+                || self.events != events
+                || self.complete_bulk().map_err(|trap| self.fault(*trap, &warps[0]))?;
+            idle = if moved { 0 } else { idle + 1 };
+            if idle > IDLE_ROUNDS_MAX {
                 return Err(self.deadlock(warps));
             }
         }

@@ -24,13 +24,10 @@ pub(super) fn half<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mode: HalfMo
     }
     let d = match (mode.packed, mode.bf16) {
         (true, false) => {
-            let a = I::widen_pairs(&r.narrow[i.a as usize].0);
-            let b = I::widen_pairs(&r.narrow[i.b as usize].0);
-            let values = if op == HalfOp::Fma {
-                fused(&a, &b, &I::widen_pairs(&r.narrow[i.c as usize].0), false)
-            } else {
-                unfused(&a, &b, op)
-            };
+            let pairs = |slot: Slot| flushed(I::widen_pairs(&r.narrow[slot as usize].0), mode);
+            let (a, b) = (pairs(i.a), pairs(i.b));
+            let values =
+                if op == HalfOp::Fma { fused(&a, &b, &pairs(i.c), false) } else { unfused(&a, &b, op) };
             let d = I::narrow_pairs(&values);
             if mode.ftz || mode.sat || mode.relu { finish_pairs(d, mode) } else { d }
         }
@@ -49,7 +46,9 @@ pub(super) fn half<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mode: HalfMo
 #[inline(always)]
 fn sign(r: &mut Registers, i: &Inst, mode: HalfMode, mask: u32, f: impl Fn(u32, u32) -> u32) {
     let signs = if mode.packed { 0x8000_8000 } else { 0x8000 };
-    let a = u32::get(r, i.a);
+    // Only f16 has `.ftz` here: its subnormal numbers become zeros of their sign.
+    let flushed = |half: u32| if mode.ftz && half & 0x7c00 == 0 { half & 0x8000 } else { half };
+    let a = u32::get(r, i.a).map(|bits| flushed(bits & 0xffff) | flushed(bits >> 16) << 16);
     u32::put(r, i.d, a.map(|bits| f(bits, signs)), mask);
 }
 
@@ -93,12 +92,25 @@ fn bf16_bits(value: f32) -> u32 {
     if value.is_nan() { 0x7fff } else { rounded }
 }
 
+/// An operand's half as f32, flushed if the mode says so.
+#[inline(always)]
+fn source<I: Isa>(r: &Registers, slot: Slot, mode: HalfMode, shift: u32) -> Singles {
+    flushed(widened::<I>(r, slot, mode.bf16, shift), mode)
+}
+
+/// Subnormal operands as zeros of their sign, if the mode says so.
+#[inline(always)]
+fn flushed<const N: usize>(values: [f32; N], mode: HalfMode) -> [f32; N] {
+    let normal = if mode.bf16 { f32::MIN_POSITIVE } else { 1.0 / 16384.0 };
+    if mode.ftz { values.map(|v| if v.abs() < normal { 0.0f32.copysign(v) } else { v }) } else { values }
+}
+
 #[inline(always)]
 fn one_half<I: Isa>(r: &Registers, i: &Inst, op: HalfOp, mode: HalfMode, shift: u32) -> [u32; LANES] {
-    let a = widened::<I>(r, i.a, mode.bf16, shift);
-    let b = widened::<I>(r, i.b, mode.bf16, shift);
+    let a = source::<I>(r, i.a, mode, shift);
+    let b = source::<I>(r, i.b, mode, shift);
     let values = if op == HalfOp::Fma {
-        fused(&a, &b, &widened::<I>(r, i.c, mode.bf16, shift), mode.bf16)
+        fused(&a, &b, &source::<I>(r, i.c, mode, shift), mode.bf16)
     } else {
         unfused(&a, &b, op)
     };

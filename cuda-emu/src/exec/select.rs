@@ -70,6 +70,9 @@ fn compare_values<T: Copy + PartialOrd>(a: [T; LANES], b: [T; LANES], cmp: Cmp) 
     }
 }
 
+/// The smallest normal number of f16.
+const HALF_NORMAL_MIN: f32 = 1.0 / 16384.0;
+
 /// Lanes where the comparison of a type holds; for packed halves, of the low and the high ones.
 #[inline(always)]
 fn compare<I: Isa>(r: &Registers, i: &Inst, cmp: Cmp, ty: Type) -> (u32, u32) {
@@ -83,13 +86,18 @@ fn compare<I: Isa>(r: &Registers, i: &Inst, cmp: Cmp, ty: Type) -> (u32, u32) {
         Cmp::Nan => (Cmp::Num, u32::MAX),
         ordered => (ordered, 0),
     };
+    let ftz = i.imm >> 33 & 1 != 0;
     let halves = |bf16: bool, shift: u32| {
-        compare_values(widened::<I>(r, i.a, bf16, shift), widened::<I>(r, i.b, bf16, shift), cmp)
+        let [a, b] = [i.a, i.b].map(|slot| {
+            let values = widened::<I>(r, slot, bf16, shift);
+            if ftz { values.map(|v| if v.abs() < HALF_NORMAL_MIN { 0.0 } else { v }) } else { values }
+        });
+        compare_values(a, b, cmp)
     };
     let one = match ty {
         Type::U32 | Type::B32 => compared::<u32>(r, i, cmp),
         Type::S32 => compared::<i32>(r, i, cmp),
-        Type::F32 if i.imm >> 33 & 1 != 0 => {
+        Type::F32 if ftz => {
             let flush = |v: f32| if v.is_subnormal() { 0.0 } else { v };
             compare_values(f32::get(r, i.a).map(flush), f32::get(r, i.b).map(flush), cmp)
         }
@@ -175,7 +183,7 @@ pub(super) fn select<T: Lane>(r: &mut Registers, i: &Inst, mask: u32) {
 pub(super) fn slct(r: &mut Registers, i: &Inst, wide: bool, float: bool, mask: u32) {
     let chosen = if float {
         let c = f32::get(r, i.c);
-        mask_of(|lane| c[lane] >= 0.0)
+        mask_of(|lane| c[lane] >= 0.0 || i.imm != 0 && c[lane].is_subnormal())
     } else {
         let c = i32::get(r, i.c);
         mask_of(|lane| c[lane] >= 0)
