@@ -238,6 +238,25 @@ pub(crate) enum AtomicOp {
     Dec,
 }
 
+impl AtomicOp {
+    /// The operation that a part of an opcode names.
+    pub(super) fn parse(part: &str) -> Option<Self> {
+        Some(match part {
+            "add" => Self::Add,
+            "min" => Self::Min,
+            "max" => Self::Max,
+            "and" => Self::And,
+            "or" => Self::Or,
+            "xor" => Self::Xor,
+            "exch" => Self::Exch,
+            "cas" => Self::Cas,
+            "inc" => Self::Inc,
+            "dec" => Self::Dec,
+            _ => return None,
+        })
+    }
+}
+
 /// Which lane a shuffle reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShuffleOp {

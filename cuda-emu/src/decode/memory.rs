@@ -124,21 +124,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
 
     pub(super) fn atomic(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
         let ty = op.ty()?;
-        let kind = op.parts[1..].iter().find_map(|part| {
-            Some(match *part {
-                "add" => AtomicOp::Add,
-                "min" => AtomicOp::Min,
-                "max" => AtomicOp::Max,
-                "and" => AtomicOp::And,
-                "or" => AtomicOp::Or,
-                "xor" => AtomicOp::Xor,
-                "exch" => AtomicOp::Exch,
-                "cas" => AtomicOp::Cas,
-                "inc" => AtomicOp::Inc,
-                "dec" => AtomicOp::Dec,
-                _ => return None,
-            })
-        });
+        let kind = op.parts[1..].iter().copied().find_map(AtomicOp::parse);
         let kind = kind.ok_or("operation is not supported")?;
         let float_ok = kind == AtomicOp::Add
             || matches!(kind, AtomicOp::Min | AtomicOp::Max) && ty.bytes() < 8 && ty != Type::F32;

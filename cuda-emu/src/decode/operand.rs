@@ -274,6 +274,7 @@ impl<'a> Decoder<'a, '_> {
             "cluster_nctaid" => Special::ClusterNctaid(axis_number),
             "cluster_ctarank" => Special::ClusterCtarank,
             "cluster_nctarank" => Special::ClusterNctarank,
+            "is_explicit_cluster" => Special::IsExplicitCluster,
             "laneid" => Special::Lane,
             "warpid" => Special::Warp,
             "nwarpid" => Special::Nwarp,

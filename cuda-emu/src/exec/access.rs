@@ -24,8 +24,8 @@ pub(super) fn load<I: Isa>(
     ty: Type,
     mask: u32,
 ) -> Step<()> {
-    let from = addresses(&warp.registers, i.a, i.c != 0, i.imm);
-    by_space(space, from, mask, |space, from, mask| match ty.bytes() {
+    let mut from = addresses(&warp.registers, i.a, i.c != 0, i.imm);
+    by_space(space, &mut from, mask, |space, from, mask| match ty.bytes() {
         1 => I::run(
             #[inline(always)]
             || load_as::<u8>(env, warp, lists, space, ty, from, mask),
@@ -52,7 +52,7 @@ fn load_as<T: Scalar>(
     lists: &[Slot],
     space: Space,
     ty: Type,
-    from: Addresses,
+    from: &mut Addresses,
     mask: u32,
 ) -> Step<()> {
     let size = size_of::<T>() as u32;
@@ -61,32 +61,34 @@ fn load_as<T: Scalar>(
     let r = &mut warp.registers;
     match space {
         Space::Global | Space::Generic => {
-            let (all, region) = env.check_global(&from, mask, bytes, "read")?;
-            env.check_written(&all, region, mask, bytes)?;
-            env.count_global(&all, mask, bytes);
+            let region = env.check_global(from, mask, bytes, "read")?;
+            env.check_written(from, region, mask, bytes)?;
+            env.count_global(from, mask);
             env.traffic.global_bytes_read += total;
             for (n, slot) in lists.iter().enumerate().filter(|(_, slot)| **slot != SINK) {
                 let mut values = [T::default(); LANES];
                 for lane in 0..LANES {
                     // SAFETY: `check_global` found every lane's bytes inside of a live allocation,
                     // which the view keeps, and aligned.
-                    values[lane] = unsafe { T::load(all[lane] + n as u64 * u64::from(size)) };
+                    values[lane] = unsafe { T::load(from[lane] + n as u64 * u64::from(size)) };
                 }
-                deliver(r, *slot, values, ty.is_signed(), mask);
+                deliver(r, *slot, &values, ty.is_signed(), mask);
             }
         }
         Space::Shared => {
             let mut access = env.shared_access(warp, Kind::Read);
-            env.count_shared(&from, mask, bytes);
+            env.count_shared(from, mask, bytes);
             env.traffic.shared_bytes_read += total;
+            let places = env.check_shared_lanes(warp.block, &mut access, from, mask, bytes)?;
             let mut values = [[T::default(); LANES]; 4];
             for lane in lanes_of(mask) {
-                let (block, offset) = env.check_shared(warp.block, &mut access, from[lane], bytes, lane)?;
+                let (block, offset) = places[lane];
+                let memory = &env.blocks[block].memory[offset as usize..];
                 for (n, part) in values.iter_mut().take(lists.len()).enumerate() {
-                    part[lane] = T::read(&env.blocks[block].memory[offset as usize + n * size as usize..]);
+                    part[lane] = T::read(&memory[n * size as usize..]);
                 }
             }
-            for (slot, part) in lists.iter().zip(values) {
+            for (slot, part) in lists.iter().zip(&values) {
                 deliver(&mut warp.registers, *slot, part, ty.is_signed(), mask);
             }
         }
@@ -99,7 +101,7 @@ fn load_as<T: Scalar>(
                     let at = lane * length + from[lane] as usize + n * size as usize;
                     values[lane] = T::read(&warp.local[at..]);
                 }
-                deliver(r, *slot, values, ty.is_signed(), mask);
+                deliver(r, *slot, &values, ty.is_signed(), mask);
             }
         }
     }
@@ -117,8 +119,8 @@ pub(super) fn store<I: Isa>(
     ty: Type,
     mask: u32,
 ) -> Step<()> {
-    let to = addresses(&warp.registers, i.a, i.c != 0, i.imm);
-    by_space(space, to, mask, |space, to, mask| match ty.bytes() {
+    let mut to = addresses(&warp.registers, i.a, i.c != 0, i.imm);
+    by_space(space, &mut to, mask, |space, to, mask| match ty.bytes() {
         1 => I::run(
             #[inline(always)]
             || store_as::<u8>(env, warp, lists, space, to, mask),
@@ -144,7 +146,7 @@ fn store_as<T: Scalar + PartialEq>(
     warp: &mut Warp,
     lists: &[Slot],
     space: Space,
-    to: Addresses,
+    to: &mut Addresses,
     mask: u32,
 ) -> Step<()> {
     let size = size_of::<T>() as u32;
@@ -152,21 +154,21 @@ fn store_as<T: Scalar + PartialEq>(
     let total = u64::from(bytes * mask.count_ones());
     match space {
         Space::Global | Space::Generic => {
-            let (all, region) = env.check_global(&to, mask, bytes, "write")?;
-            env.mark_written(&all, region, mask, bytes);
-            env.count_global(&all, mask, bytes);
+            let region = env.check_global(to, mask, bytes, "write")?;
+            env.mark_written(to, region, mask, bytes);
+            env.count_global(to, mask);
             env.traffic.global_bytes_written += total;
             for (n, slot) in lists.iter().enumerate() {
                 let values = fetch::<T>(&warp.registers, *slot);
                 for lane in lanes_of(mask) {
                     // SAFETY: as in `load_as`.
-                    unsafe { values[lane].store(all[lane] + n as u64 * u64::from(size)) };
+                    unsafe { values[lane].store(to[lane] + n as u64 * u64::from(size)) };
                 }
             }
         }
         Space::Shared => {
             let mut access = env.shared_access(warp, Kind::Write);
-            env.count_shared(&to, mask, bytes);
+            env.count_shared(to, mask, bytes);
             env.traffic.shared_bytes_written += total;
             let mut values = [[T::default(); LANES]; 4];
             for (part, slot) in values.iter_mut().zip(lists) {

@@ -46,9 +46,9 @@ pub(super) fn addresses(r: &Registers, slot: Slot, narrow: bool, offset: i64) ->
 #[inline(always)]
 pub(super) fn by_space(
     space: Space,
-    addresses: Addresses,
+    addresses: &mut Addresses,
     mask: u32,
-    mut go: impl FnMut(Space, Addresses, u32) -> Step<()>,
+    mut go: impl FnMut(Space, &mut Addresses, u32) -> Step<()>,
 ) -> Step<()> {
     if space != Space::Generic {
         // 64-bit shared and local addresses come without their window.
@@ -56,14 +56,18 @@ pub(super) fn by_space(
     }
     let shared = mask & mask_of(|lane| space_of(addresses[lane]) == Space::Shared);
     let local = mask & mask_of(|lane| space_of(addresses[lane]) == Space::Local);
-    if mask & !(shared | local) != 0 {
-        go(Space::Global, addresses, mask & !(shared | local))?;
+    let global = mask & !(shared | local);
+    if global == mask {
+        return go(Space::Global, addresses, mask);
+    }
+    if global != 0 {
+        go(Space::Global, &mut addresses.clone(), global)?;
     }
     if shared != 0 {
-        go(Space::Shared, addresses.map(|a| a.wrapping_sub(SHARED_WINDOW)), shared)?;
+        go(Space::Shared, &mut addresses.map(|a| a.wrapping_sub(SHARED_WINDOW)), shared)?;
     }
     if local != 0 {
-        go(Space::Local, addresses.map(|a| a.wrapping_sub(LOCAL_WINDOW)), local)?;
+        go(Space::Local, &mut addresses.map(|a| a.wrapping_sub(LOCAL_WINDOW)), local)?;
     }
     Ok(())
 }

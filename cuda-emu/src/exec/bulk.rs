@@ -103,7 +103,7 @@ pub(super) fn narrow(warp: &Warp, slot: Slot, lane: usize) -> u32 {
 
 /// Addresses and size of a linear bulk copy are multiples of 16.
 fn check_bulk(global: u64, shared: u32, bytes: u32) -> Step<()> {
-    if bytes % 16 != 0 || global % 16 != 0 || shared % 16 != 0 {
+    if !(bytes.is_multiple_of(16) && global.is_multiple_of(16) && shared.is_multiple_of(16)) {
         return invalid(format!(
             "bulk copy of {bytes} bytes, global {global:#x}, shared {shared:#x}: all must be multiples of 16"
         ));
@@ -123,7 +123,7 @@ pub(super) fn global_range(
     // Byte by byte alignment: what alignment there must be was checked before.
     for at in [address, address + u64::from(bytes.max(1)) - 1] {
         found[lane] = at;
-        env.check_global(&found, 1 << lane, 1, access)?;
+        env.check_global(&mut found, 1 << lane, 1, access)?;
     }
     if access == "read" {
         found[lane] = address;
@@ -295,7 +295,7 @@ pub(super) fn at_exit(env: &mut Env, warp: &mut Warp) -> Step<()> {
     let foreign = block.shadow.as_ref().filter(|_| cluster.blocks > 1);
     let agents = block.agent(0)..block.agent(block.agents);
     if let Some(earlier) = foreign.and_then(|shadow| shadow.unordered_from_outside(&cluster.clocks, agents)) {
-        return trap(block.race(access, earlier, env.program));
+        return trap(block.race("exit", earlier, env.program));
     }
     Ok(())
 }

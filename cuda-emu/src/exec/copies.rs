@@ -65,12 +65,13 @@ fn start(env: &mut Env, warp: &mut Warp, i: &Inst, bytes: u8, mask: u32) -> Step
     let reads = u32::get(&warp.registers, i.c);
     let reading = lanes_of(mask).filter(|lane| reads[*lane] > 0).fold(0, |m, lane| m | 1 << lane);
     if reading != 0 {
-        let (all, region) = env.check_global(&from, reading, u32::from(bytes), "read")?;
+        let mut all = from;
+        let region = env.check_global(&mut all, reading, u32::from(bytes), "read")?;
         for lane in lanes_of(reading) {
             env.check_written(&all, region, 1 << lane, reads[lane].min(u32::from(bytes)))?;
             env.traffic.global_bytes_read += u64::from(reads[lane]);
         }
-        env.count_global(&all, reading, u32::from(bytes));
+        env.count_global(&all, reading);
     }
     env.count_shared(&to, mask, u32::from(bytes));
     env.traffic.shared_bytes_written += u64::from(bytes) * u64::from(mask.count_ones());

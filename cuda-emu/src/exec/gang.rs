@@ -26,7 +26,7 @@ impl Shared<'_> {
 }
 
 /// Runs gangs until there are no more.
-pub(super) fn run_all<'l>(shared: &'l Shared<'l>) -> Result<LaunchStats, Fault> {
+pub(super) fn run_all<'l>(shared: &'l Shared<'l>) -> Result<LaunchStats, Box<Fault>> {
     let mut env = Env::new(shared);
     let run = run_warp(shared.config.portable);
     let mut warps = env.make_gang();
@@ -210,7 +210,7 @@ impl Env<'_> {
     }
 
     /// Gives warps their turns until all are done.
-    fn run_gang(&mut self, warps: &mut [Warp], run: RunWarp) -> Result<(), Fault> {
+    fn run_gang(&mut self, warps: &mut [Warp], run: RunWarp) -> Result<(), Box<Fault>> {
         let mut order: Vec<usize> = (0..warps.len()).collect();
         loop {
             if self.random != 0 {
@@ -247,7 +247,7 @@ impl Env<'_> {
     }
 
     /// Counts a turn's instructions against the launch's limit.
-    fn count(&mut self, warp: &mut Warp) -> Result<(), Fault> {
+    fn count(&mut self, warp: &mut Warp) -> Result<(), Box<Fault>> {
         let instructions = std::mem::take(&mut warp.turn_instructions);
         match self.shared.too_many(instructions) {
             None => Ok(()),
@@ -261,17 +261,17 @@ impl Env<'_> {
         }
     }
 
-    fn finish_gang(&mut self, warps: &[Warp]) -> Result<(), Fault> {
+    fn finish_gang(&mut self, warps: &[Warp]) -> Result<(), Box<Fault>> {
         while self.complete_bulk().map_err(|trap| self.fault(*trap, &warps[0]))? {}
         Ok(())
     }
 
-    fn fault(&self, trap: Trap, warp: &Warp) -> Fault {
-        trap.into_fault(self.program, self.trap_pc, self.blocks[warp.block].index, warp.id)
+    fn fault(&self, trap: Trap, warp: &Warp) -> Box<Fault> {
+        Box::new(trap.into_fault(self.program, self.trap_pc, self.blocks[warp.block].index, warp.id))
     }
 
     /// Nobody can go on: says what each warp waits for.
-    fn deadlock(&mut self, warps: &[Warp]) -> Fault {
+    fn deadlock(&mut self, warps: &[Warp]) -> Box<Fault> {
         let stuck: Vec<&Warp> = warps.iter().filter(|warp| !warp.done()).collect();
         let waits: Vec<String> = stuck
             .iter()

@@ -1,7 +1,7 @@
 //! The loop over a warp's instructions.
 
 use super::isa::Isa;
-use super::lanes::{Lane, lanes_of};
+use super::lanes::{Lane, Registers, lanes_of};
 use super::trap::{Step, invalid, trap};
 use super::warp::{Flow, Fragment, Pause, Wait, Warp};
 use super::{Env, LOCAL_WINDOW, SHARED_WINDOW};
@@ -9,7 +9,7 @@ use super::{
     access, address, atomic, barrier, bulk, collective, convert, copies, float, half, int, matrix, mbarrier,
     print, select, wgmma,
 };
-use crate::decode::{Clock, Op};
+use crate::decode::{Clock, Inst, Op, Slot};
 use crate::error::FaultKind;
 use crate::memory::Space;
 
@@ -67,107 +67,121 @@ fn run_fragment<I: Isa>(
         if warp.accumulators.busy() {
             wgmma::check_untouched(env, warp, pc)?;
         }
-        let r = &mut warp.registers;
+        if arithmetic::<I>(&mut warp.registers, i, lists, mask) {
+            pc += 1;
+            continue;
+        }
         let flow = match i.op {
-            Op::Nop => Flow::Next,
-            Op::Mov32 => plain(select::mov::<u32>(r, i, mask)),
-            Op::Mov64 => plain(select::mov::<u64>(r, i, mask)),
-            Op::Int(op, ty) => plain(int::int::<I>(r, i, lists, op, ty, mask)),
-            Op::Bits(op) => plain(I::run(
-                #[inline(always)]
-                || int::bits(r, i, op, mask),
-            )),
-            Op::Float(op, mode) => plain(float::float::<I>(r, i, op, mode, mask)),
-            Op::Half(op, mode) => plain(I::run(
-                #[inline(always)]
-                || half::half::<I>(r, i, op, mode, mask),
-            )),
-            Op::Convert(c) => plain(I::run(
-                #[inline(always)]
-                || convert::convert::<I>(r, i, c, mask),
-            )),
-            Op::ConvertPair(c) => plain(I::run(
-                #[inline(always)]
-                || convert::convert_pair::<I>(r, i, c, mask),
-            )),
-            Op::Setp(cmp, ty, combine) => plain(select::setp::<I>(r, i, cmp, ty, combine, mask)),
-            Op::Set(cmp, ty, combine, float) => plain(I::run(
-                #[inline(always)]
-                || select::set::<I>(r, i, cmp, ty, combine, float, mask),
-            )),
-            Op::Select32 => plain(select::select::<u32>(r, i, mask)),
-            Op::Select64 => plain(select::select::<u64>(r, i, mask)),
-            Op::Slct(wide, float) => plain(select::slct(r, i, wide, float, mask)),
-            Op::Pred(op) => plain(select::predicate(r, i, op, mask)),
-            Op::Testp(double) => plain(select::testp(r, i, double, mask)),
-            Op::Pack { bits } => plain(I::run(
-                #[inline(always)]
-                || select::pack(r, i, lists, bits, mask),
-            )),
-            Op::Unpack { bits } => plain(I::run(
-                #[inline(always)]
-                || select::unpack(r, i, lists, bits, mask),
-            )),
-            Op::ToGeneric(space) => plain(select::offset(r, i, window(space), mask)),
-            Op::FromGeneric(space) => plain(select::offset(r, i, window(space).wrapping_neg(), mask)),
-            Op::Branch | Op::BranchIndex | Op::Exit => {
-                let rest = active & !mask;
-                if i.op == Op::Branch && rest == 0 {
-                    pc = i.imm as u32;
-                    // A loop that never comes back may be one that waits for another fragment.
-                    continue;
-                }
-                let targets = branch_targets(warp, i.op, i.a, i.imm, lists, mask)?;
-                leave(env, warp, index, pc, rest, &targets, mask)?;
-                return Ok(None);
-            }
-            Op::Trap => return trap(FaultKind::Trap),
-            Op::Mma(kind) => {
-                I::run(
-                    #[inline(always)]
-                    || matrix::mma::<I>(env, warp, lists, kind, mask),
-                )?;
-                Flow::Next
-            }
-            Op::Wgmma(_) | Op::WgmmaFence | Op::WgmmaCommit | Op::WgmmaWait => {
-                I::run(
-                    #[inline(always)]
-                    || wgmma::wgmma::<I>(env, warp, i, lists, mask),
-                )?;
-                Flow::Next
-            }
-            Op::Load(space, ty) => {
-                access::load::<I>(env, warp, i, lists, space, ty, mask)?;
-                Flow::Next
-            }
-            Op::Store(space, ty) => {
-                access::store::<I>(env, warp, i, lists, space, ty, mask)?;
-                Flow::Next
-            }
-            _ => rare(env, warp, pc, active, mask)?,
-        };
-        let (next, wait, pause) = match flow {
-            Flow::Next => {
-                pc += 1;
+            // A loop that never comes back may be one that waits for another fragment: turns end.
+            Op::Branch if mask == active => {
+                pc = i.imm as u32;
                 continue;
             }
-            Flow::WaitAfter(wait) => (pc + 1, wait, None),
-            Flow::WaitHere(wait) => (pc, wait, None),
-            Flow::Yield => (pc + 1, Wait::None, Some(Pause::Spinning)),
+            Op::Branch | Op::BranchIndex | Op::Exit => {
+                let targets = branch_targets(warp, i.op, i.a, i.imm, lists, mask)?;
+                leave(env, warp, index, pc, active & !mask, &targets, mask)?;
+                return Ok(None);
+            }
+            _ => other::<I>(env, warp, i, lists, (pc, active, mask))?,
         };
-        // A wait is for the lanes that ran the instruction; the others go on after it.
-        let fragment = &mut warp.fragments[index];
-        *fragment = Fragment { pc: next, mask: if wait == Wait::None { active } else { mask }, wait };
-        if wait != Wait::None && mask != active {
-            warp.fragments.push(Fragment { pc: pc + 1, mask: active & !mask, wait: Wait::None });
+        if let Flow::Next = flow {
+            pc += 1;
+            continue;
         }
-        return Ok(pause);
+        return Ok(pause(warp, index, pc, (active, mask), flow));
     }
 }
 
+/// Runs an instruction that only computes; gives false for others.
 #[inline(always)]
-fn plain((): ()) -> Flow {
-    Flow::Next
+fn arithmetic<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) -> bool {
+    macro_rules! run {
+        ($work:expr) => {
+            I::run(
+                #[inline(always)]
+                || $work,
+            )
+        };
+    }
+    match i.op {
+        Op::Nop => {}
+        Op::Mov32 => select::mov::<u32>(r, i, mask),
+        Op::Mov64 => select::mov::<u64>(r, i, mask),
+        Op::Int(op, ty) => int::int::<I>(r, i, lists, op, ty, mask),
+        Op::Bits(op) => run!(int::bits(r, i, op, mask)),
+        Op::Float(op, mode) => float::float::<I>(r, i, op, mode, mask),
+        Op::Half(op, mode) => run!(half::half::<I>(r, i, op, mode, mask)),
+        Op::Convert(c) => run!(convert::convert::<I>(r, i, c, mask)),
+        Op::ConvertPair(c) => run!(convert::convert_pair::<I>(r, i, c, mask)),
+        Op::Setp(cmp, ty, combine) => select::setp::<I>(r, i, cmp, ty, combine, mask),
+        Op::Set(cmp, ty, combine, float) => run!(select::set::<I>(r, i, cmp, ty, combine, float, mask)),
+        Op::Select32 => select::select::<u32>(r, i, mask),
+        Op::Select64 => select::select::<u64>(r, i, mask),
+        Op::Slct(wide, float) => select::slct(r, i, wide, float, mask),
+        Op::Pred(op) => select::predicate(r, i, op, mask),
+        Op::Testp(double) => select::testp(r, i, double, mask),
+        Op::Pack { bits } => run!(select::pack(r, i, lists, bits, mask)),
+        Op::Unpack { bits } => run!(select::unpack(r, i, lists, bits, mask)),
+        Op::ToGeneric(space) => select::offset(r, i, window(space), mask),
+        Op::FromGeneric(space) => select::offset(r, i, window(space).wrapping_neg(), mask),
+        _ => return false,
+    }
+    true
+}
+
+/// Runs an instruction that does more than compute, and does not branch. Its place is the program
+/// counter, the fragment's lanes, and those of them that take part.
+#[inline(always)]
+fn other<I: Isa>(
+    env: &mut Env,
+    warp: &mut Warp,
+    i: &Inst,
+    lists: &[Slot],
+    at: (u32, u32, u32),
+) -> Step<Flow> {
+    let (pc, active, mask) = at;
+    match i.op {
+        Op::Load(space, ty) => access::load::<I>(env, warp, i, lists, space, ty, mask)?,
+        Op::Store(space, ty) => access::store::<I>(env, warp, i, lists, space, ty, mask)?,
+        Op::Mma(kind) => I::run(
+            #[inline(always)]
+            || matrix::mma::<I>(env, warp, lists, kind, mask),
+        )?,
+        Op::Ldmatrix { .. } | Op::Stmatrix { .. } => I::run(
+            #[inline(always)]
+            || matrix::access(env, warp, i, lists, mask),
+        )?,
+        Op::Wgmma(_) | Op::WgmmaFence | Op::WgmmaCommit | Op::WgmmaWait => I::run(
+            #[inline(always)]
+            || wgmma::wgmma::<I>(env, warp, i, lists, mask),
+        )?,
+        Op::Shuffle(_) | Op::Vote(_) | Op::Match(..) | Op::Redux(..) | Op::Elect => {
+            return I::run(
+                #[inline(always)]
+                || collective::collective(warp, i, lists, active, mask),
+            );
+        }
+        Op::Trap => return trap(FaultKind::Trap),
+        _ => return rare(env, warp, pc, active, mask),
+    }
+    Ok(Flow::Next)
+}
+
+/// Notes what a fragment waits for, and where it goes on.
+fn pause(warp: &mut Warp, index: usize, pc: u32, (active, mask): (u32, u32), flow: Flow) -> Option<Pause> {
+    let (next, wait, pause) = match flow {
+        Flow::Next => (pc + 1, Wait::None, None),
+        Flow::WaitAfter(wait) => (pc + 1, wait, None),
+        Flow::WaitHere(wait) => (pc, wait, None),
+        Flow::Yield => (pc + 1, Wait::None, Some(Pause::Spinning)),
+    };
+    // A wait is for the lanes that ran the instruction; the others go on after it.
+    let fragment = &mut warp.fragments[index];
+    *fragment = Fragment { pc: next, mask: if wait == Wait::None { active } else { mask }, wait };
+    if wait != Wait::None && mask != active {
+        warp.fragments.push(Fragment { pc: pc + 1, mask: active & !mask, wait: Wait::None });
+    }
+    pause
 }
 
 fn window(space: Space) -> u64 {
@@ -274,11 +288,7 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
         Op::GridWait => env.shared.wait_predecessor(),
         Op::Nanosleep => return Ok(Flow::Yield),
         Op::Fence => {}
-        Op::Shuffle(_) | Op::Vote(_) | Op::Match(..) | Op::Redux(..) | Op::Elect => {
-            return collective::collective(warp, i, lists, active, mask);
-        }
         Op::ActiveMask => u32::put(&mut warp.registers, i.d, [mask; 32], mask),
-        Op::Ldmatrix { .. } | Op::Stmatrix { .. } => matrix::access(env, warp, i, lists, mask)?,
         Op::CpAsync { .. } | Op::CpCommit | Op::CpWait | Op::CpWaitAll | Op::CpArrive { .. } => {
             copies::copy(env, warp, i, mask)?;
         }

@@ -65,7 +65,7 @@ scalar! {
 pub(super) fn deliver<T: Scalar>(
     r: &mut Registers,
     tagged: Slot,
-    values: [T; LANES],
+    values: &[T; LANES],
     signed: bool,
     mask: u32,
 ) {

@@ -12,7 +12,7 @@ fn tensor_map(env: &mut Env, warp: &Warp, i: &Inst, dims: u8, lane: usize) -> St
     let address = u64::get(&warp.registers, i.b)[lane];
     let mut found = [0; LANES];
     found[lane] = address;
-    let (_, _) = env.check_global(&found, 1 << lane, 64, "read")?;
+    env.check_global(&mut found, 1 << lane, 64, "read")?;
     let Some(_) = env.view.find(address, TensorMap::BYTES as u64) else {
         return invalid("a tensor map outside of memory");
     };
@@ -42,7 +42,7 @@ fn tensor_pieces(
         .inner_bytes_max()
         .map_or(128, |bytes| if bytes == 128 { 1024 } else { bytes * 8 })
         .min(128);
-    if base % align != 0 {
+    if !base.is_multiple_of(align) {
         return invalid(format!("a tensor copy's shared address {base:#x} is no multiple of {align}"));
     }
     let size = map.element as u64;
@@ -52,9 +52,9 @@ fn tensor_pieces(
     let mut pieces = Vec::with_capacity((rows * row_bytes / 16) as usize);
     for row in 0..rows {
         let (mut address, mut rest, mut inside) = (map.address, row, true);
-        for axis in 1..map.dims.len() {
+        for (axis, start) in at.iter().enumerate().skip(1) {
             let extent = u64::from(map.box_dims[axis]);
-            let position = at[axis] + (rest % extent) as i64;
+            let position = start + (rest % extent) as i64;
             rest /= extent;
             inside &= (0..map.dims[axis] as i64).contains(&position);
             address = address.wrapping_add((position as u64).wrapping_mul(map.strides[axis - 1]));

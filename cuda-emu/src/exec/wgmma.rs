@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use super::Env;
 use super::convert::format_of;
 use super::isa::Isa;
-use super::lanes::{LANES, Lane};
+use super::lanes::{LANES, Lane, Registers};
 use super::matrix::{all_lanes, elements};
 use super::number::{BF16, F16};
 use super::trap::{Step, invalid, trap};
@@ -130,7 +130,7 @@ impl Matrix {
                 let block = &mut env.blocks[own];
                 block.check_range(u64::from(at), size, size, "read", 0)?;
                 // Chunks of 16 bytes stay together: one check each.
-                if at % 16 == 0 {
+                if at.is_multiple_of(16) {
                     let clocks = &env.clusters[block.cluster].clocks;
                     block.note(access, clocks, env.program, at, 16.min(block.memory.len() as u32 - at), 0)?;
                 }
@@ -169,7 +169,7 @@ pub(super) fn wgmma<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[S
         Op::WgmmaWait => {
             deliver(warp, i.imm as u32);
             let excess = warp.accumulators.commits.len().saturating_sub(i.imm as usize);
-            if let Some(time) = warp.accumulators.commits.drain(..excess).last() {
+            if let Some(time) = warp.accumulators.commits.drain(..excess).next_back() {
                 let block = &env.blocks[warp.block];
                 env.clusters[block.cluster].clocks.wait_for(warp.agent, block.reader(warp.id), time);
             }
@@ -192,6 +192,22 @@ fn deliver(warp: &mut Warp, keep: u32) {
     });
 }
 
+/// The 16 rows of A that a warp has in its registers.
+#[inline(always)]
+fn rows_in_registers<I: Isa>(r: &Registers, slots: &[Slot], ty: Type) -> Vec<[f32; 32]> {
+    let per = (4 / ty.bytes()) as usize;
+    let mut a = vec![[0f32; 32]; 16];
+    for (q, slot) in slots.iter().enumerate() {
+        for e in 0..per {
+            let values = elements::<I>(r, *slot, ty, e as u32);
+            for (lane, value) in values.iter().enumerate() {
+                a[(lane >> 2) + 8 * (q & 1)][(lane & 3) * per + e + 4 * per * (q >> 1)] = *value;
+            }
+        }
+    }
+    a
+}
+
 fn multiply<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], kind: WgmmaKind) -> Step<()> {
     let size = kind.a.bytes();
     let (n, k) = (u32::from(kind.n), 32 / size);
@@ -210,17 +226,7 @@ fn multiply<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], ki
         }
     };
     let a = if kind.a_registers {
-        let per = (4 / size) as usize;
-        let mut a = vec![[0f32; 32]; 16];
-        for (q, slot) in slots_a.iter().enumerate() {
-            for e in 0..per {
-                let values = elements::<I>(&warp.registers, *slot, kind.a, e as u32);
-                for (lane, value) in values.iter().enumerate() {
-                    a[(lane >> 2) + 8 * (q & 1)][(lane & 3) * per + e + 4 * per * (q >> 1)] = *value;
-                }
-            }
-        }
-        a
+        rows_in_registers::<I>(&warp.registers, slots_a, kind.a)
     } else {
         let matrix = Matrix::new(uniform(u64::get(&warp.registers, i.a))?, i.imm >> 2 & 1 != 0);
         matrix.read(env, warp, &mut access, kind.a, warp.id % 4 * 16, 16)?

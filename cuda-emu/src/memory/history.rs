@@ -79,7 +79,7 @@ pub(super) struct History {
     pub(super) written: bool,
     /// The last write, and the last other access of each agent and kind since.
     pub(super) writer: Option<Stamp>,
-    pub(super) others: Vec<Stamp>,
+    others: Vec<Stamp>,
     /// The instruction that started a copy that has yet to come.
     pub(super) pending: Option<u32>,
 }
@@ -157,6 +157,12 @@ impl Histories {
 
     pub(super) fn get(&self, number: u32) -> &History {
         &self.list[number as usize]
+    }
+
+    /// The accesses of a history.
+    pub(super) fn stamps(&self, number: u32) -> impl Iterator<Item = &Stamp> {
+        let history = self.get(number);
+        history.writer.iter().chain(&history.others)
     }
 
     /// Number of a history; none if it is new and there are `max` already.

@@ -143,6 +143,18 @@ impl Shadow {
         Ok(())
     }
 
+    /// Notes the same access as before to more bytes, if they have the history that it met last; gives
+    /// false, and notes nothing, if not. For reads, whose lanes need no note.
+    #[inline(always)]
+    pub(crate) fn repeat(&mut self, access: &Access, offset: u32, bytes: u32) -> bool {
+        let entries = &mut self.entries[offset as usize..(offset + bytes) as usize];
+        let different = entries.iter().fold(0, |different, entry| different | (entry ^ access.from));
+        if different == 0 {
+            entries.fill(access.to);
+        }
+        different == 0
+    }
+
     #[cold]
     fn access_slowly(
         &mut self,
@@ -156,6 +168,11 @@ impl Shadow {
             let entry = self.entries[at];
             if entry == access.from {
                 self.entries[at] = access.to;
+                continue;
+            }
+            // What another lane of the same instruction has read, or reached with an atomic, is as it
+            // will be, unless a look at the writer's lane is needed each time.
+            if entry == access.to && access.from != u32::MAX && access.stamp.kind != Kind::Write {
                 continue;
             }
             let step = self.step(self.number(entry), access, clocks);
@@ -201,9 +218,8 @@ impl Shadow {
         let mut numbers: Vec<u32> = self.entries.iter().map(|entry| self.number(*entry)).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        let histories = numbers.iter().map(|number| self.histories.get(*number));
         let known = |s: &Stamp| own.clone().any(|agent| clocks.ordered(agent, s.agent, s.time));
-        let mut stamps = histories.flat_map(|history| history.writer.iter().chain(&history.others));
+        let mut stamps = numbers.iter().flat_map(|number| self.histories.stamps(*number));
         stamps.find(|s| !own.contains(&s.agent) && !known(s)).copied()
     }
 

@@ -67,7 +67,7 @@ pub fn exchange(ptx: &str, _: Arch, seed: u64) -> Outcome {
     let scene = Scene::new(ptx, Arch::Sm90, seed);
     let out = scene.room(4 * 128);
     scene.launch("exchange", (4, 32, 0), &[&out.to_le_bytes()])?;
-    let wanted = |n: i32| (n / 32 % 2 ^ 1) * 100 + n % 32;
+    let wanted = |n: i32| ((n / 32 % 2) ^ 1) * 100 + n % 32;
     scene.expect_ints(out, &(0..128).map(wanted).collect::<Vec<_>>())
 }
 

@@ -29,6 +29,7 @@ pub fn card() -> Card {
         arch: ARCH,
         threads: 2,
         memory_bytes: MEMORY_BYTES,
+        memory_statistics: true,
         ..InstallOptions::default().device
     };
     let options = InstallOptions { device, ..InstallOptions::skipped_by("CUDA_EMU_TEST_GPU") };
