@@ -1,17 +1,22 @@
 //! Bugs that are put into correct kernels, a row each, and what the emulator says of them.
 //!
-//! `bugs/scene.rs` tells what a row is, `bugs/ampere.rs` and `bugs/hopper.rs` are the tables.
+//! `bugs/scene.rs` tells what a row is; `bugs/ampere.rs`, `bugs/attention.rs` and `bugs/hopper.rs` are the
+//! tables, the files of cases have the kernels' data.
 
 mod support;
 
 #[path = "bugs/ampere.rs"]
 mod ampere;
+#[path = "bugs/attention.rs"]
+mod attention;
 #[path = "bugs/cases.rs"]
 mod cases;
 #[path = "bugs/hopper.rs"]
 mod hopper;
 #[path = "bugs/hopper_cases.rs"]
 mod hopper_cases;
+#[path = "bugs/model_cases.rs"]
+mod model_cases;
 #[path = "bugs/scene.rs"]
 mod scene;
 
@@ -47,6 +52,11 @@ fn bugs_of_a_models_kernels() {
 }
 
 #[test]
+fn bugs_of_attention() {
+    check(attention::ATTENTION);
+}
+
+#[test]
 fn bugs_of_working_together() {
     check(ampere::TOGETHER);
 }
@@ -68,6 +78,13 @@ fn bugs_of_clusters() {
 
 #[test]
 fn no_false_alarms() {
-    let tables = [ampere::MODEL, ampere::TOGETHER, hopper::RELAY, hopper::COPIES, hopper::CLUSTERS];
+    let tables = [
+        ampere::MODEL,
+        ampere::TOGETHER,
+        attention::ATTENTION,
+        hopper::RELAY,
+        hopper::COPIES,
+        hopper::CLUSTERS,
+    ];
     tables.iter().for_each(|table| check_good(table));
 }

@@ -1,5 +1,7 @@
 //! A table's rows and how they run: kernels that are right, and the bugs put into them.
 
+use std::fmt;
+
 use cuda_emu::{Arch, Device, DeviceConfig, Launch, LaunchError, Module, launch};
 
 use crate::support::edit::{Edit, edited};
@@ -48,6 +50,12 @@ impl Found {
     }
 }
 
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.text)
+    }
+}
+
 impl From<LaunchError> for Found {
     fn from(error: LaunchError) -> Self {
         let LaunchError::Fault(fault) = error else { return Self::wrong(error.to_string()) };
@@ -70,7 +78,7 @@ impl Bug {
             return Err(format!("{}: seed {seed}: not found", self.name));
         };
         let right = |what: &str, is: bool| {
-            if is { Ok(()) } else { Err(format!("{}: seed {seed}: {what}: {found:?}", self.name)) }
+            if is { Ok(()) } else { Err(format!("{}: seed {seed}: {what}: {found}", self.name)) }
         };
         right("another kind", self.kinds.contains(&found.kind.as_str()))?;
         right("another kernel", found.kind == "Wrong" || found.kernel == self.kernel)?;
@@ -83,7 +91,7 @@ impl Bug {
     /// Fails if the kernel as it is does not pass.
     pub fn check_good(&self, seed: u64) -> Result<(), String> {
         (self.good)(self.file.ptx, self.file.arch, seed)
-            .map_err(|found| format!("{}: seed {seed}: false alarm: {found:?}", self.name))
+            .map_err(|found| format!("{}: seed {seed}: false alarm: {found}", self.name))
     }
 }
 
