@@ -48,6 +48,7 @@ pub enum Check {
 }
 
 /// A fourth parameter.
+#[derive(Clone)]
 pub enum Extra {
     None,
     /// A tensor over `memory`: its address counts from there.
@@ -56,6 +57,7 @@ pub enum Extra {
 }
 
 /// A row.
+#[derive(Clone)]
 pub struct Row {
     /// The opcode with all its modifiers.
     pub form: String,

@@ -174,12 +174,12 @@ fn multiply(case: &Case) -> Row {
     if case.a_layout.is_none() {
         inputs.iter_mut().zip(&a_parts).for_each(|(v, a)| v.extend(a));
     }
+    let [left, right] =
+        [&all.left, &all.right].map(|m| m.iter().map(|bits| case.element.value(*bits)).collect::<Vec<f64>>());
     let results: Vec<u64> = (0..64 * n)
         .map(|at| {
             let (row, column) = (at / n, at % n);
-            let product = |e: usize| {
-                case.element.value(all.left[row * k + e]) * case.element.value(all.right[e * n + column])
-            };
+            let product = |e: usize| left[row * k + e] * right[e * n + column];
             let sign = f64::from(case.scale.0 * case.scale.1);
             let start = if case.scale.2 { all.start[at] } else { 0 };
             sum(case.acc, sign * (0..k).map(product).sum::<f64>(), start, false)
