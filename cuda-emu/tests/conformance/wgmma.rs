@@ -229,7 +229,7 @@ fn text(case: &Case, k: usize, registers: usize) -> (String, String, usize) {
         "wgmma.mma_async.sync.aligned.m64n{}k{k}.{}.{}.{}",
         case.n, case.acc, element.name, element.name
     );
-    let copies = (a_bytes + case.b_layout.bytes(case.n)).next_multiple_of(2048) / 2048;
+    let copies = (a_bytes + case.b_layout.bytes(case.n)).div_ceil(2048);
     let mut text = "mov.u32 %r9, buffer; mad.lo.u32 %r0, %t, 16, %r9; mul.wide.u32 %x1, %t, 16; \
                     add.u64 %x1, %memory, %x1;\n"
         .to_string();
