@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../fuzz"
 seconds=${1:-20}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(gguf tokenizer_metadata chat_template)
+[ ${#targets[@]} -gt 0 ] || targets=(gguf tokenizer_metadata chat_template ptx)
 
 export RUSTC_BOOTSTRAP=1
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4

@@ -93,6 +93,26 @@ fn sentence_piece(folder: &Folder<'_>) -> Outcome {
     tokenizer(folder, "llama", &writer)
 }
 
+/// The kernels that the emulator's own tests run, each with its module's head.
+fn kernels(folder: &Folder<'_>) -> Outcome {
+    let texts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda-emu/tests/ptx");
+    for file in fs::read_dir(texts)? {
+        let path = file?.path();
+        let text = fs::read_to_string(&path)?;
+        let mut parts = text.split(".visible .entry");
+        let head = parts.next().ok_or("an empty text")?;
+        let name = path.file_stem().ok_or("no name")?.to_string_lossy();
+        for (at, kernel) in parts.enumerate() {
+            folder.put(
+                "ptx",
+                &format!("{name}-{at}"),
+                format!("{head}.visible .entry{kernel}").as_bytes(),
+            )?;
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Outcome {
     let path = std::env::args().nth(1).ok_or("expected a folder to write to")?;
     let folder = Folder(Path::new(&path));
@@ -101,6 +121,7 @@ fn main() -> Outcome {
         byte_level(&folder, pre)?;
     }
     sentence_piece(&folder)?;
+    kernels(&folder)?;
     for (at, template) in TEMPLATES.iter().enumerate() {
         folder.put("chat_template", &format!("template-{at}"), template.as_bytes())?;
     }

@@ -4,6 +4,10 @@
 
 #[path = "conformance/assembler.rs"]
 mod assembler;
+#[path = "conformance/card.rs"]
+mod card;
+#[path = "conformance/forms.rs"]
+mod forms;
 #[path = "conformance/number.rs"]
 mod number;
 #[path = "conformance/row.rs"]
@@ -15,26 +19,27 @@ mod table;
 #[path = "conformance/values.rs"]
 mod values;
 
+use std::collections::BTreeSet;
+
+use cuda_emu::{Arch, DeviceConfig, InstallOptions};
 use row::Row;
 
 /// Runs all rows, each by the vector instructions and by the plain loop.
 #[test]
 fn rows_hold() {
-    let mut failed = Vec::new();
     let rows = table::rows();
-    println!(
-        "{} rows, {} forms",
-        rows.len(),
-        rows.iter().map(|r| &r.form).collect::<std::collections::HashSet<_>>().len()
-    );
-    for row in &rows {
-        for portable in [false, true] {
-            if let Some(reason) = failure(row, portable) {
-                failed.push(format!("{}: {reason}", row.form));
-                break;
-            }
-        }
-    }
+    let wrong = |row: &Row| {
+        let reason = [false, true].into_iter().find_map(|portable| failure(row, portable))?;
+        Some(format!("{}: {reason}", row.form))
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let failed: Vec<String> = std::thread::scope(|scope| {
+        let parts = rows.chunks(rows.len().div_ceil(threads));
+        let workers: Vec<_> = parts
+            .map(|part| scope.spawn(move || part.iter().filter_map(wrong).collect::<Vec<_>>()))
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
     assert!(failed.is_empty(), "{} of {} rows:\n{}", failed.len(), rows.len(), failed.join("\n"));
 }
 
@@ -49,6 +54,72 @@ fn failure(row: &Row, portable: bool) -> Option<String> {
 #[test]
 #[ignore = "needs ptxas"]
 fn the_assembler_takes_all_rows() {
-    let refused = assembler::refused(&table::rows()).expect("ptxas in the path");
+    let refused = assembler::refused(table::rows()).expect("ptxas in the path");
     assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+/// Each form that the decoder knows has a row, and each row's form is in the list of forms.
+#[test]
+fn every_form_has_a_row() {
+    let rows: BTreeSet<String> = table::rows().iter().map(|row| row.form.clone()).collect();
+    let forms = forms::all();
+    let missing: Vec<_> = forms.difference(&rows).collect();
+    assert!(missing.is_empty(), "{} of {} forms have no row: {missing:#?}", missing.len(), forms.len());
+    let unlisted: Vec<_> = rows.difference(&forms).collect();
+    assert!(unlisted.is_empty(), "{} forms of rows are not listed: {unlisted:#?}", unlisted.len());
+}
+
+/// Each first word that the decoder knows, and each opcode of the committed kernels, has a row.
+#[test]
+fn what_the_decoder_and_kernels_name_has_a_row() {
+    let rows: BTreeSet<String> = table::rows().iter().map(|row| row.form.clone()).collect();
+    let heads: BTreeSet<&str> = rows.iter().filter_map(|form| form.split('.').next()).collect();
+    let missing: Vec<_> = forms::decoded_words().into_iter().filter(|word| !heads.contains(word)).collect();
+    assert_eq!(missing, forms::WORDS_WITHOUT_ROW);
+    let missing: BTreeSet<String> = forms::of_kernels().difference(&rows).cloned().collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+/// What a card gave is what the emulator gives: bit by bit, or within the row's tolerance.
+#[test]
+fn the_emulator_agrees_with_recorded_cards() {
+    let Ok(files) = std::fs::read_dir(card::folder()) else {
+        return eprintln!("no card is recorded yet in {}", card::folder().display());
+    };
+    let mut failed = Vec::new();
+    for file in files {
+        let path = file.unwrap().path();
+        let recorded = card::recorded(&std::fs::read_to_string(&path).unwrap());
+        for row in table::rows() {
+            let Some(results) = card::of_row(&recorded, row) else { continue };
+            let row = Row { expected: results, memory_after: None, ..row.clone() };
+            if let Some(reason) = failure(&row, false) {
+                failed.push(format!("{}, {}: {reason}", path.display(), row.form));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// The way through the driver that records a card, on the emulated one: a part of the rows.
+#[test]
+fn rows_hold_through_the_driver() {
+    let device = DeviceConfig { arch: Arch::Sm90, threads: 1, ..InstallOptions::default().device };
+    let options = InstallOptions { device, ..InstallOptions::skipped_by("CUDA_EMU_TEST_GPU") };
+    cuda_emu::install(&options).unwrap();
+    let rows: Vec<Row> = table::rows().iter().step_by(61).cloned().collect();
+    let (_, lines, wrong) = card::record(&rows).unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(lines.lines().count(), rows.len());
+}
+
+/// Runs all rows on the machine's card and writes what they gave to `tests/golden/<card>.txt`.
+#[test]
+#[ignore = "needs a card: CUDA_EMU_TEST_GPU=1"]
+fn record_the_card() {
+    assert!(std::env::var_os("CUDA_EMU_TEST_GPU").is_some(), "CUDA_EMU_TEST_GPU=1 lets this use the card");
+    let (name, lines, wrong) = card::record(table::rows()).unwrap();
+    std::fs::create_dir_all(card::folder()).unwrap();
+    std::fs::write(card::folder().join(format!("{name}.txt")), lines).unwrap();
+    assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
 }

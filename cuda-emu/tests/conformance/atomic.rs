@@ -142,9 +142,8 @@ fn apart(rows: &mut Vec<Row>, operation: &Operation, space: &str, order: &str) {
     let (module, before, after) = placed(space, &format!("mul.wide.u32 %x2, %t, {};", bits / 8));
     for opcode in ["atom", "red"] {
         let reduces = opcode == "red";
-        if reduces && ["exch", "cas"].iter().any(|op| operation.name.starts_with(op))
-            || reduces && (order.contains("acq") || order == ".gpu")
-        {
+        let unknown = ["exch", "cas"].iter().any(|op| operation.name.starts_with(op));
+        if reduces && (unknown || order.contains("acq") || order == ".gpu") {
             continue;
         }
         let form = form(opcode, order, space, &operation.name);

@@ -37,8 +37,10 @@ const FLOAT: [Comparison; 8] = [
     ("nan", &[Unordered]),
 ];
 
+type Combination = fn(u64, u64) -> u64;
+
 /// Ways to combine with a predicate.
-const COMBINED: [(&str, fn(u64, u64) -> u64); 4] =
+const COMBINED: [(&str, Combination); 4] =
     [("", |a, _| a), (".and", |a, c| a & c), (".or", |a, c| a | c), (".xor", |a, c| a ^ c)];
 
 /// Whether subnormal numbers can be zeros: both ways for f32 and f16, not for others.

@@ -238,7 +238,8 @@ fn rectified(rows: &mut Vec<Row>) {
         for (mode_name, mode) in [("rn", Mode::Nearest), ("rz", Mode::Zero), ("rna", Mode::Away)] {
             for relu in [false, true] {
                 // Those without are conversions as others, but to tf32.
-                if !relu && f != TF32 || mode == Mode::Away && (f != TF32 || relu) {
+                let known = if f == TF32 { mode != Mode::Away || !relu } else { mode != Mode::Away && relu };
+                if !known {
                     continue;
                 }
                 let form = format!("cvt.{mode_name}{}.{name}.f32", if relu { ".relu" } else { "" });

@@ -9,6 +9,9 @@ use crate::values::{Random, floats, pairs, singles, triples};
 const FLAGS: [(&str, bool, bool); 4] =
     [("", false, false), (".ftz", true, false), (".sat", false, true), (".ftz.sat", true, true)];
 
+/// What an approximation approximates.
+type Function = fn(f64) -> f64;
+
 pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, mode) in [("", Mode::Nearest)].into_iter().chain(MODES) {
@@ -158,7 +161,7 @@ fn moderate(f: Format, negative: bool) -> Vec<u64> {
 
 fn approximations(rows: &mut Vec<Row>) {
     // Relative and absolute error bounds, from the manual's table or wider.
-    let functions: [(&str, bool, f64, f64, fn(f64) -> f64); 8] = [
+    let functions: [(&str, bool, f64, f64, Function); 8] = [
         ("rcp", true, 2.5e-7, 0.0, |x| 1.0 / x),
         ("sqrt", false, 2.5e-7, 0.0, f64::sqrt),
         ("rsqrt", false, 4e-7, 0.0, |x| 1.0 / x.sqrt()),
@@ -184,7 +187,7 @@ fn approximations(rows: &mut Vec<Row>) {
         let row = Row::new(form, &[W], &[W; 2], inputs).card_only(F32, 2.5e-7, 0.0);
         rows.push(row.gives(|v| bits(number(v[0]) / number(v[1]), F32)));
     }
-    let double: [(&str, bool, fn(f64) -> f64); 3] = [
+    let double: [(&str, bool, Function); 3] = [
         ("rcp.approx.ftz.f64", true, |x| 1.0 / x),
         ("rsqrt.approx.ftz.f64", false, |x| 1.0 / x.sqrt()),
         ("rsqrt.approx.f64", false, |x| 1.0 / x.sqrt()),

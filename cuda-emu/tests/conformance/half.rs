@@ -11,6 +11,9 @@ type Half = (&'static str, Format, bool);
 const TYPES: [Half; 4] =
     [("f16", F16, false), ("f16x2", F16, true), ("bf16", BF16, false), ("bf16x2", BF16, true)];
 
+/// What an approximation approximates.
+type Function = fn(f64) -> f64;
+
 pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for half in TYPES {
@@ -150,7 +153,7 @@ fn approximations(rows: &mut Vec<Row>, half: Half) {
     // The manual: a relative error of 2^-9.9 for f16's, 2^-7 for bf16's ex2; 2^-10.987 and 2^-8 for tanh.
     let ulp = 0.5f64.powi(f.mantissa as i32);
     let ftz = if f == BF16 { ".ftz" } else { "" };
-    let functions: [(&str, &str, fn(f64) -> f64); 2] = [("ex2", ftz, f64::exp2), ("tanh", "", f64::tanh)];
+    let functions: [(&str, &str, Function); 2] = [("ex2", ftz, f64::exp2), ("tanh", "", f64::tanh)];
     for (op, ftz, function) in functions {
         let form = format!("{op}.approx{ftz}.{name}");
         let row = row(&form, half, singles(&numbers), |v| {

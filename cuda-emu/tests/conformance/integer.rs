@@ -53,7 +53,7 @@ fn two_operands(rows: &mut Vec<Row>, (name, bits, signed): Integer) {
     if signed {
         let row = |op: &str| Row::new(&format!("{op}.{name}"), &[size], &[size], singles(&values));
         rows.push(row("neg").gives(|v| -w(v[0]) as u64 & all));
-        rows.push(row("abs").gives(|v| w(v[0]).abs() as u64 & all));
+        rows.push(row("abs").gives(|v| w(v[0]).unsigned_abs() as u64 & all));
     }
 }
 

@@ -103,7 +103,7 @@ fn multiply(rows: &mut Vec<Row>, k: usize, a: Element, b: Element, acc: &str) {
 fn accumulator(acc: &str, n: u64, near_limits: bool, random: &mut Random) -> u64 {
     let value = (random.below(257) as f64 - 128.0) / 16.0;
     match acc {
-        "s32" if near_limits && n % 3 == 0 => u64::from(i32::MAX as u32) - n * 1000,
+        "s32" if near_limits && n.is_multiple_of(3) => u64::from(i32::MAX as u32) - n * 1000,
         "s32" if near_limits && n % 3 == 1 => u64::from(i32::MIN as u32) + n * 1000,
         "s32" => random.bits() & 0xffff,
         "f16" => encode(&decode(value.to_bits(), F64), F16, Mode::Nearest),

@@ -357,6 +357,14 @@ fn constants(rows: &mut Vec<Row>) {
             .text("mov.u64 %x0, table; cvta.const.u64 %x0, %x0; cvta.to.const.u64 %x0, %x0; ld.const.u32 %d0, [%x0];")
             .gives(|_| 5),
     );
+    // Parameters of kernels are reached by generic addresses too.
+    let bytes: [u8; 128] = random_bytes(128).try_into().unwrap();
+    rows.push(
+        row("cvta.param.u64", &[W])
+            .extra(Extra::Bytes(bytes))
+            .text("mov.b64 %x0, extra; cvta.param.u64 %x0, %x0; ld.u32 %d0, [%x0+12];")
+            .gives(|_| at(&bytes, 12, 32, false) as u64),
+    );
     rows.push(
         row("isspacep.const", &[P])
             .text("mov.u64 %x0, table; cvta.const.u64 %x0, %x0; isspacep.const %d0, %x0;")

@@ -78,8 +78,8 @@ impl Format {
 
     /// The largest finite number.
     pub fn largest(self) -> u64 {
-        let all = (self.top() + 1 << self.mantissa) - 2;
-        if self.infinite { (self.top() << self.mantissa) - 1 << self.shift } else { all }
+        let all = ((self.top() + 1) << self.mantissa) - 2;
+        if self.infinite { ((self.top() << self.mantissa) - 1) << self.shift } else { all }
     }
 
     /// What PTX calls the canonical NaN: all bits but the sign.

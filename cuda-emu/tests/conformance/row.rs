@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use cuda_emu::{Arch, TensorMap};
 
-use super::number::{F32, Format, decode};
+use super::number::{Format, decode};
 use super::values::mask;
 
 /// How large an operand is: a predicate, or a register of 16, 32 or 64 bits.
@@ -48,6 +48,7 @@ pub enum Check {
 }
 
 /// A fourth parameter.
+#[derive(Clone)]
 pub enum Extra {
     None,
     /// A tensor over `memory`: its address counts from there.
@@ -56,6 +57,7 @@ pub enum Extra {
 }
 
 /// A row.
+#[derive(Clone)]
 pub struct Row {
     /// The opcode with all its modifiers.
     pub form: String,
@@ -217,17 +219,17 @@ impl Row {
                 mov.u32 %t, 0;\n";
         for (index, count) in [("ctaid", "nctaid"), ("tid", "ntid")] {
             for axis in ["z", "y", "x"] {
-                let _ = write!(
+                let _ = writeln!(
                     ptx,
                     "mov.u32 %u, %{count}.{axis}; mul.lo.u32 %t, %t, %u; mov.u32 %u, %{index}.{axis}; \
-                     add.u32 %t, %t, %u;\n"
+                     add.u32 %t, %t, %u;"
                 );
             }
         }
-        let _ = write!(
+        let _ = writeln!(
             ptx,
             "mul.wide.u32 %w, %t, {ins}; add.u64 %in, %in, %w; mul.wide.u32 %w, %t, {outs}; \
-             add.u64 %out, %out, %w;\n"
+             add.u64 %out, %out, %w;"
         );
         self.loads(&mut ptx);
         let _ = writeln!(ptx, "{}", self.text);
@@ -303,14 +305,4 @@ impl Row {
         let [found, wanted] = [found, wanted].map(|v| decode(v, format).to_f64());
         (found - wanted).abs() <= absolute.max(relative * wanted.abs())
     }
-}
-
-/// f32 bits of a number.
-pub fn single(value: f64) -> u64 {
-    u64::from((value as f32).to_bits())
-}
-
-/// The number of f32 bits.
-pub fn number(bits: u64) -> f64 {
-    decode(bits, F32).to_f64()
 }

@@ -136,7 +136,7 @@ fn neighbours(rows: &mut Vec<Row>) {
         ("getctarank.u64", "mapa.u64 %x1, %x0, %r6; getctarank.u64 %d0, %x1;"),
     ];
     for (form, text) in ranks {
-        rows.push(row(form, &format!("{start} {text} {meet}")).gives(|v| (v[0] / 32 & 1) ^ 1));
+        rows.push(row(form, &format!("{start} {text} {meet}")).gives(|v| (v[0] / 32 % 2) ^ 1));
     }
     let write = "mapa.shared::cluster.u32 %r1, %r0, %r6; st.shared::cluster.u32 [%r1+128], %a0;";
     rows.push(

@@ -31,25 +31,31 @@ mod tensor;
 #[path = "wgmma.rs"]
 mod wgmma;
 
+use std::sync::LazyLock;
+
 use super::row::Row;
 
-pub fn rows() -> Vec<Row> {
-    let families = [
-        atomic::rows,
-        bits::rows,
-        collective::rows,
-        compare::rows,
-        convert::rows,
-        copy::rows,
-        float::rows,
-        flow::rows,
-        half::rows,
-        integer::rows,
-        matrix::rows,
-        memory::rows,
-        special::rows,
-        tensor::rows,
-        wgmma::rows,
-    ];
-    families.into_iter().flat_map(|rows| rows()).collect()
+/// The table, made once.
+pub fn rows() -> &'static [Row] {
+    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+        let families = [
+            atomic::rows,
+            bits::rows,
+            collective::rows,
+            compare::rows,
+            convert::rows,
+            copy::rows,
+            float::rows,
+            flow::rows,
+            half::rows,
+            integer::rows,
+            matrix::rows,
+            memory::rows,
+            special::rows,
+            tensor::rows,
+            wgmma::rows,
+        ];
+        families.into_iter().flat_map(|rows| rows()).collect()
+    });
+    &ROWS
 }

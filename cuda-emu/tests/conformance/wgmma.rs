@@ -174,12 +174,12 @@ fn multiply(case: &Case) -> Row {
     if case.a_layout.is_none() {
         inputs.iter_mut().zip(&a_parts).for_each(|(v, a)| v.extend(a));
     }
+    let [left, right] =
+        [&all.left, &all.right].map(|m| m.iter().map(|bits| case.element.value(*bits)).collect::<Vec<f64>>());
     let results: Vec<u64> = (0..64 * n)
         .map(|at| {
             let (row, column) = (at / n, at % n);
-            let product = |e: usize| {
-                case.element.value(all.left[row * k + e]) * case.element.value(all.right[e * n + column])
-            };
+            let product = |e: usize| left[row * k + e] * right[e * n + column];
             let sign = f64::from(case.scale.0 * case.scale.1);
             let start = if case.scale.2 { all.start[at] } else { 0 };
             sum(case.acc, sign * (0..k).map(product).sum::<f64>(), start, false)
@@ -229,7 +229,7 @@ fn text(case: &Case, k: usize, registers: usize) -> (String, String, usize) {
         "wgmma.mma_async.sync.aligned.m64n{}k{k}.{}.{}.{}",
         case.n, case.acc, element.name, element.name
     );
-    let copies = (a_bytes + case.b_layout.bytes(case.n)).next_multiple_of(2048) / 2048;
+    let copies = (a_bytes + case.b_layout.bytes(case.n)).div_ceil(2048);
     let mut text = "mov.u32 %r9, buffer; mad.lo.u32 %r0, %t, 16, %r9; mul.wide.u32 %x1, %t, 16; \
                     add.u64 %x1, %memory, %x1;\n"
         .to_string();
