@@ -6,10 +6,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTC_BOOTSTRAP=1
-export RUSTFLAGS="-Zsanitizer=address"
+# The driver library is loaded at run time and finds the sanitizer's functions in the test program.
+export RUSTFLAGS="-Zsanitizer=address -Clink-arg=-Wl,--export-dynamic-symbol=__asan_*
+    -Clink-arg=-Wl,--export-dynamic-symbol=__sanitizer_*"
 # Memory that lives as long as the process is no leak; the driver library stays loaded on purpose.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:abort_on_error=1}
 # With a target named, build scripts and procedural macros go without the flag.
 host=$(rustc -vV | sed -n 's/^host: //p')
 [ $# -gt 0 ] || set -- --lib --tests
-cargo test -p cuda-emu --target "$host" --target-dir "${CARGO_TARGET_DIR:-target}/sanitize" "$@"
+# Instrumented, the loops take the optimiser minutes; they are fast enough with less of it.
+less=(--config profile.dev.package.cuda-emu.opt-level=1 --config profile.test.package.cuda-emu.opt-level=1)
+cargo test "${less[@]}" -p cuda-emu --target "$host" --target-dir "${CARGO_TARGET_DIR:-target}/sanitize" "$@"

@@ -29,10 +29,10 @@ impl Env<'_> {
             }
         }
         let hit = self.hits[self.trap_pc as usize] as usize;
-        let (start, last) = match self.view.regions.get(hit) {
-            Some(region) => (region.start, (region.end - region.start).wrapping_sub(u64::from(bytes))),
-            None => (0, u64::MAX),
-        };
+        let region = self.view.regions.get(hit);
+        // Without a region, or with one that is too short, every offset is outside.
+        let last = region.and_then(|region| (region.end - region.start).checked_sub(u64::from(bytes)));
+        let (start, last) = region.zip(last).map_or((0, u64::MAX), |(region, last)| (region.start, last));
         // Without branches: the sign bit of an offset, or of what is left behind it, is set outside.
         let (mut outside, mut bits) = (0, 0);
         for address in addresses.iter() {

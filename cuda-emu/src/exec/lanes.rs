@@ -68,8 +68,18 @@ fn blend<T: Copy>(target: &mut [T; LANES], values: [T; LANES], mask: u32) {
 /// Apart from the loops, of which there are hundreds: they stay short.
 #[inline(never)]
 fn blend_some<T: Copy>(target: &mut [T; LANES], values: &[T; LANES], mask: u32) {
-    for lane in 0..LANES {
-        target[lane] = if mask >> lane & 1 != 0 { values[lane] } else { target[lane] };
+    // In groups of eight: where lanes diverge, few groups have both kinds.
+    let groups = target.as_chunks_mut::<8>().0.iter_mut().zip(values.as_chunks::<8>().0);
+    for (group, (target, values)) in groups.enumerate() {
+        match mask >> (8 * group) & 0xff {
+            0 => {}
+            0xff => *target = *values,
+            bits => {
+                for lane in 0..8 {
+                    target[lane] = if bits >> lane & 1 != 0 { values[lane] } else { target[lane] };
+                }
+            }
+        }
     }
 }
 

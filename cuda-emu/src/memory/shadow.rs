@@ -342,6 +342,8 @@ mod tests {
         scene.go(0, Kind::Read, 12, 4, 3).unwrap();
         assert!(matches!(scene.go(0, Kind::Read, 12, 4, 2), Err(Conflict::Race(_))), "of another lane");
         assert!(matches!(scene.go(1, Kind::Read, 60, 4, 15), Err(Conflict::Race(s)) if s.agent == 0));
+        let mut scene = Scene::new();
+        assert!(run(&mut scene, 0, Kind::Write));
         scene.barrier();
         assert!(run(&mut scene, 1, Kind::Read));
         assert!(matches!(scene.go(0, Kind::Write, 60, 4, 0), Err(Conflict::Race(s)) if s.agent == 1));
