@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# All tests that need neither network nor model nor Python: README's second command, and again
-# in release, where the optimiser takes undefined behaviour at its word.
+# All tests that need neither network nor model: README's second command, and with all features in
+# release, where the optimiser takes undefined behaviour at its word. The CUDA backend runs on an
+# emulated card, of the one generation and of the other.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # nvcc for the feature cuda; the emulated card runs the PTX of these.
 NVCC=${NVCC:-$(ci/cuda_toolkit.sh)}
 export NVCC OTTAVA_CUDA_ARCHS=80,90a
-cargo test --all-features
+cargo test
 cargo test --release --all-features
+CUDA_EMU_DEVICE=sm_90 cargo test --release --all-features --test cuda --test cuda_faults

@@ -24,6 +24,7 @@ const OVERSIZED: &[(&str, Size)] = &[];
 const UNSAFE_ALLOWED: &[&str] = &[
     "src/backend/cpu/",
     "src/backend/cpu.rs",
+    "src/backend/cuda/",
     "src/weights/source.rs",
     "cuda-emu/src/driver/",
     "cuda-emu/src/exec/",
