@@ -12,6 +12,7 @@ mod liveness;
 mod math;
 mod matrix;
 mod memory;
+mod modifiers;
 mod names;
 mod op;
 mod operand;
