@@ -21,8 +21,8 @@ mod values;
 
 use std::collections::BTreeSet;
 
-use cuda_emu::{Arch, DeviceConfig, InstallOptions};
-use row::Row;
+use cuda_emu::{Arch, Device, DeviceConfig, InstallOptions, Module};
+use row::{Row, Size};
 
 /// Runs all rows, each by the vector instructions and by the plain loop.
 #[test]
@@ -122,4 +122,58 @@ fn record_the_card() {
     std::fs::create_dir_all(card::folder()).unwrap();
     std::fs::write(card::folder().join(format!("{name}.txt")), lines).unwrap();
     assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// What is no instruction, or one that the emulator does not know, is refused: no modifier, and no
+/// operand, is passed over in silence.
+#[test]
+fn what_is_no_instruction_is_refused() {
+    let texts = [
+        "mad.hi.sat.s32 %r1, %r2, %r3, %r4;",
+        "mul.sat.s32 %r1, %r2, %r3;",
+        "add.sat.u32 %r1, %r2, %r3;",
+        "add.hi.s32 %r1, %r2, %r3;",
+        "mul.s32 %r1, %r2, %r3;",
+        "add.f32 %r1, %r2;",
+        "add.f32 %r1, %r2, %r3, %r4;",
+        "add.u32 %r1, %r2, %x3;",
+        "max.NaN.f64 %x1, %x2, %x3;",
+        "max.xorsign.abs.f32 %r1, %r2, %r3;",
+        "min.f32 %r1, %r2, %r3, %r4;",
+        "fma.f32 %r1, %r2, %r3, %r4;",
+        "add.ftz.bf16 %h1, %h2, %h3;",
+        "fma.rn.sat.bf16 %h1, %h2, %h3, %h4;",
+        "cvt.rn.satfinite.e4m3x2.bf16x2 %h1, %r1;",
+        "cvt.rn.sat.bf16.f32 %h1, %r1;",
+        "setp.lt.b32 %p1, %r1, %r2;",
+        "ld.global.frob.u32 %r1, [%x1];",
+        "st.global.frob.u32 [%x1], %r1;",
+        "ld.global.v3.u32 {%r1, %r2, %r3}, [%x1];",
+        "ld.global.v4.u32 {%r1, %r2}, [%x1];",
+        "ld.global.u32 {%r1, %r2}, [%x1];",
+        "atom.global.frob.add.u32 %r1, [%x1], %r2;",
+        "red.exch.b32 [%x1], %r2;",
+        "bar.frob 0;",
+        "fence.frob;",
+        "fence.proxy.frob;",
+        "mbarrier.init.frob.b64 [%r1], 1;",
+        "mbarrier.arrive.frob.shared.b64 %x1, [%r1];",
+        "cp.async.ca.frob.shared.global [%r1], [%x1], 4;",
+        "cp.async.cg.shared.global [%r1], [%x1], 8;",
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%x1], [%r1], 16;",
+        "shfl.up.b32 %r1, %r2, 1, 0;",
+        "shfl.sync.up.b32 %r1, %r2, 1, 0;",
+        "vote.ballot.b32 %r1, %p1;",
+        "griddepcontrol.frob;",
+        "setmaxnreg.frob.sync.aligned.u32 24;",
+        "multimem.ld_reduce.global.add.f32 %r1, [%x1];",
+    ];
+    let accepted: Vec<&str> = texts.into_iter().filter(|text| is_accepted(text)).collect();
+    assert!(accepted.is_empty(), "{accepted:#?}");
+}
+
+fn is_accepted(text: &str) -> bool {
+    let row = Row::new("refused", &[], &[Size::X], vec![vec![0]]).sm90().text(text);
+    let device = Device::new(DeviceConfig { arch: Arch::Sm90, ..DeviceConfig::default() });
+    Module::load(&device, &row.ptx()).is_ok_and(|module| module.kernel("row").is_ok())
 }

@@ -61,6 +61,11 @@ impl<'a> Decoder<'a, '_> {
         to: Type,
         imm: i64,
     ) -> Result<(), Reason> {
+        // The table of `lop3` comes after its sources.
+        let others = usize::from(matches!(kind, Op::Bits(BitOp::Lop3(_))));
+        if i.operands.len() != 1 + sources.len() + others {
+            return Err(format!("{} operands are needed", 1 + sources.len() + others));
+        }
         let mut slots = [SINK; 3];
         for (index, (slot, ty)) in slots.iter_mut().zip(sources).enumerate() {
             *slot = self.read(operand(i, index + 1)?, *ty)?;
@@ -81,6 +86,10 @@ impl<'a> Decoder<'a, '_> {
             "bfind" => &["shiftamt"],
             _ => &[],
         })?;
+        let product = matches!(op.parts[0], "mul" | "mad" | "madc");
+        if product && !["lo", "hi", "wide"].iter().any(|part| op.has(part)) {
+            return Err("a product needs .lo, .hi or .wide".to_string());
+        }
         let int = int_type(ty)?;
         let (wide, high, carry_out) = (op.has("wide"), op.has("hi"), op.has("cc"));
         let carry_in = matches!(op.parts[0], "addc" | "subc" | "madc");
@@ -167,6 +176,10 @@ impl<'a> Decoder<'a, '_> {
         };
         let double = ty == Type::F64;
         let rounding = rounding(op);
+        let named = ["rn", "rz", "rm", "rp"].iter().any(|part| op.has(part));
+        if kind == Fma && !named || double && op.has("NaN") {
+            return Err("this form of the instruction does not exist".to_string());
+        }
         let directed_ok = matches!(kind, Add | Sub | Mul | Fma) && !double;
         if rounding != Rounding::Nearest && !directed_ok {
             return Err("this rounding is not supported for this instruction".to_string());
@@ -177,7 +190,12 @@ impl<'a> Decoder<'a, '_> {
 
     fn half(&mut self, i: &Instruction<'a>, op: &Opcode, ty: Type) -> Result<(), Reason> {
         use HalfOp::*;
-        op.only(&["rn", "ftz", "sat", "relu", "approx", "NaN"])?;
+        // Only f16 has `.sat`, and `.ftz` but in ex2.
+        op.only(match ty {
+            Type::F16 | Type::F16x2 => &["rn", "ftz", "sat", "relu", "approx", "NaN"][..],
+            _ if op.parts[0] == "ex2" => &["ftz", "approx"],
+            _ => &["rn", "relu", "approx", "NaN"],
+        })?;
         let (kind, count) = match op.parts[0] {
             "add" => (Add, 2),
             "sub" => (Sub, 2),
@@ -293,6 +311,9 @@ fn supported(c: &Conversion) -> Result<(), Reason> {
     let directed = matches!(c.rounding, Rounding::Down | Rounding::Up | Rounding::Zero)
         && c.to.is_float()
         && !c.to_integer;
+    if c.sat && (c.to == Bf16 || c.from == Bf16) {
+        return Err("bf16 has no clamp".to_string());
+    }
     match (known, directed && double && c.to == F64) {
         (false, _) => Err(format!("conversion of {:?} to {:?} is not supported", c.from, c.to)),
         (_, true) => Err("this rounding is not supported for f64".to_string()),

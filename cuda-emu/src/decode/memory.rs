@@ -9,6 +9,18 @@ use super::simple::operand;
 use crate::memory::Space;
 use crate::ptx::{Instruction, Operand, Type};
 
+/// Fails unless there are as many registers as the opcode says.
+fn vector_of(op: &Opcode, registers: usize) -> Result<(), Reason> {
+    let wanted = if op.has("v2") {
+        2
+    } else if op.has("v4") {
+        4
+    } else {
+        1
+    };
+    if registers == wanted { Ok(()) } else { Err(format!("{wanted} registers are needed")) }
+}
+
 impl<'a, 'u> Decoder<'a, 'u> {
     pub(super) fn load(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
         let ty = op.ty()?;
@@ -17,6 +29,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
             Operand::Vector(elements) => elements,
             one => std::slice::from_ref(one),
         };
+        vector_of(op, targets.len())?;
         let space = if op.has("param") || op.has("param::entry") || op.has("param::func") {
             match self.param_address(from) {
                 Some(Ok(offset)) => return self.load_param(targets, ty, offset),
@@ -98,6 +111,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
             Operand::Vector(elements) => elements,
             one => std::slice::from_ref(one),
         };
+        vector_of(op, sources.len())?;
         if ty.bytes() > 8 || sources.len() > 4 || sources.len() as u32 * ty.bytes() > 16 {
             return Err("store of this size is not supported".to_string());
         }
@@ -126,6 +140,9 @@ impl<'a, 'u> Decoder<'a, 'u> {
         let ty = op.ty()?;
         let kind = op.parts[1..].iter().copied().find_map(AtomicOp::parse);
         let kind = kind.ok_or("operation is not supported")?;
+        if op.parts[0] == "red" && matches!(kind, AtomicOp::Exch | AtomicOp::Cas) {
+            return Err("a reduction without its old value has no use for this".to_string());
+        }
         let float_ok = kind == AtomicOp::Add
             || matches!(kind, AtomicOp::Min | AtomicOp::Max) && ty.bytes() < 8 && ty != Type::F32;
         if ty.is_float() && !float_ok || ty.bytes() > 8 || op.has("async") {

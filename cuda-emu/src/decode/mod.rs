@@ -15,6 +15,7 @@ mod liveness;
 mod math;
 mod matrix;
 mod memory;
+mod modifiers;
 mod names;
 mod op;
 mod operand;

@@ -20,6 +20,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
     /// Decodes any instruction but a call.
     pub(super) fn instruction(&mut self, i: &'u Instruction<'a>) -> Result<(), Reason> {
         let op = Opcode::new(i.opcode);
+        super::modifiers::check(&op)?;
         match op.parts[0] {
             "mov" => self.mov(i, &op),
             "cvta" => self.cvta(i, &op),
@@ -172,6 +173,10 @@ impl<'a, 'u> Decoder<'a, 'u> {
             "xor" => Combine::Xor,
             _ => Combine::None,
         };
+        let bits = matches!(op.ty()?, Type::B16 | Type::B32 | Type::B64);
+        if bits && !matches!(cmp, Cmp::Eq | Cmp::Ne) {
+            return Err("bits have no order".to_string());
+        }
         op.only(&[op.parts[1], "and", "or", "xor", "ftz"])?;
         if combine == Combine::None {
             return Ok((cmp, combine, TRUE, false));
