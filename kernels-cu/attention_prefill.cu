@@ -27,6 +27,7 @@ struct PrefillShared {
     uint32_t poisoned[2][KEYS / 32];
 };
 
+// Two f16 as one operand.
 __device__ __forceinline__ uint32_t pack(float low, float high) {
     const __half2 pair = __floats2half2_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&pair);
@@ -47,7 +48,9 @@ __device__ __forceinline__ uint4 page_halves(const KvLayer& kv, uint32_t page, i
     for (int i = 0; i < 4; ++i) {
         const uint32_t pair = words[i / 2] >> 16 * (i % 2);
         const float s = __half2float(scale);
-        out[i] = pack(static_cast<int8_t>(pair) * s, static_cast<int8_t>(pair >> 8) * s);
+        const __half2 values = __halves2half2(saturated_half(static_cast<int8_t>(pair) * s),
+                                              saturated_half(static_cast<int8_t>(pair >> 8) * s));
+        out[i] = *reinterpret_cast<const uint32_t*>(&values);
     }
     return make_uint4(out[0], out[1], out[2], out[3]);
 }

@@ -63,8 +63,8 @@ pub struct Run {
     pub kv: KvDtype,
     /// How far logits may be from the reference (root mean square).
     pub rms_max: f64,
-    /// Tokens of a step.
-    pub chunk: usize,
+    /// Tokens of the steps, one after the other and again from the first.
+    pub chunks: &'static [usize],
 }
 
 fn load<B: Backend>(name: &str, run: Run, backend: impl FnOnce() -> B) -> Option<Model<B>> {
@@ -82,11 +82,15 @@ fn load<B: Backend>(name: &str, run: Run, backend: impl FnOnce() -> B) -> Option
     Some(Model::load(&file, &config, backend(), &options, &mut |_| {}).expect("the model loads"))
 }
 
-/// The logits after each of `ids`, computed in steps of `chunk` tokens.
-fn all_logits<B: Backend>(model: &mut Model<B>, ids: &[TokenId], chunk: usize) -> Vec<Vec<f32>> {
-    let mut logits = Vec::with_capacity(ids.len());
-    for (index, tokens) in ids.chunks(chunk).enumerate() {
-        let (first, rows) = ((index * chunk) as u32, tokens.len() as u32);
+/// The logits after each of `ids`, computed in steps of as many tokens as `chunks` says.
+fn all_logits<B: Backend>(model: &mut Model<B>, ids: &[TokenId], chunks: &[usize]) -> Vec<Vec<f32>> {
+    let mut logits: Vec<Vec<f32>> = Vec::with_capacity(ids.len());
+    for &chunk in chunks.iter().cycle() {
+        let tokens = &ids[logits.len()..(logits.len() + chunk).min(ids.len())];
+        if tokens.is_empty() {
+            break;
+        }
+        let (first, rows) = (logits.len() as u32, tokens.len() as u32);
         let pages = (first + rows).div_ceil(PAGE_TOKENS as u32);
         let step = StepInput {
             tokens: tokens.to_vec(),
@@ -127,10 +131,10 @@ struct Finding {
     nll: [f64; 2],
 }
 
-fn compare<B: Backend>(model: &mut Model<B>, case: &Case, chunk: usize) -> Finding {
+fn compare<B: Backend>(model: &mut Model<B>, case: &Case, chunks: &[usize]) -> Finding {
     let prompt = case.tokens.len();
     let ids: Vec<TokenId> = case.tokens.iter().chain(&case.greedy).copied().collect();
-    let logits = all_logits(model, &ids[..ids.len() - 1], chunk);
+    let logits = all_logits(model, &ids[..ids.len() - 1], chunks);
     let (mut squares, mut count, mut wrong) = (0.0, 0, Vec::new());
     for (i, top) in case.top.iter().enumerate() {
         let row = &logits[prompt - 1 + i];
@@ -147,7 +151,7 @@ fn compare<B: Backend>(model: &mut Model<B>, case: &Case, chunk: usize) -> Findi
 /// Runs cases and compares; `what` names the backend in what is printed.
 pub fn check<B: Backend>(name: &str, what: &str, run: Run, cases: &[Case], backend: impl FnOnce() -> B) {
     let Some(mut model) = load(name, run, backend) else { return };
-    let findings: Vec<Finding> = cases.iter().map(|case| compare(&mut model, case, run.chunk)).collect();
+    let findings: Vec<Finding> = cases.iter().map(|case| compare(&mut model, case, run.chunks)).collect();
     let rms: Vec<String> = findings.iter().map(|f| format!("{:.4}", f.rms)).collect();
     let [found, expected] = [0, 1].map(|i| findings.iter().map(|f| f.nll[i]).sum::<f64>());
     let relative = (found - expected).abs() / expected;

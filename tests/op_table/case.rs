@@ -11,8 +11,8 @@ use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_
 
 /// Bytes that the widest backend takes for an element.
 const ELEMENT_BYTES: usize = 8;
-const PAGES: usize = 12;
-const TOKENS_MAX: usize = 64;
+const PAGES: usize = 64;
+const TOKENS_MAX: usize = 512;
 
 /// A reproducible stream of numbers in (−2, 2), with an outlier now and then.
 pub struct Numbers(pub u64);
@@ -103,6 +103,17 @@ impl Case {
         step.positions.extend(positions);
         let rows = row..step.tokens.len() as u32;
         step.sequences.push(StepSequence { rows, pages: first..first + count, window });
+    }
+
+    /// One more sequence, whose past is the sequence before: it has the same pages, and more where
+    /// it needs them.
+    pub fn continued(&mut self, positions: std::ops::Range<u32>, window: Option<Window>) {
+        let past = self.step.sequences.last().map_or(0..0, |sequence| sequence.pages.clone());
+        let first = self.step.pages.len();
+        self.sequence(positions, window);
+        for (own, past) in (first..self.step.pages.len()).zip(past) {
+            self.step.pages[own] = self.step.pages[past as usize];
+        }
     }
 
     fn place(&mut self, rows: Rows, cols: usize, values: Vec<f32>) -> Place {
