@@ -36,7 +36,7 @@ PY
 
 # Builds some targets of a package, if their sources are there, and notes what cargo made.
 cargo_build() {
-    NVCC=${NVCC:-$(ci/cuda_toolkit.sh)} cargo "$@" --release --message-format=json > "$folder/cargo.json" \
+    NVCC=${NVCC:-$(ci/cuda_toolkit.sh)} cargo "$@" --release --message-format=json-render-diagnostics > "$folder/cargo.json" \
         || { echo "does not build: cargo $*"; exit 1; }
 }
 

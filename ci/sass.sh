@@ -16,7 +16,7 @@ mkdir -p "$folder"
 cuobjdump=$(dirname "$NVCC")/cuobjdump
 [ -x "$cuobjdump" ] || cuobjdump=$(dirname "$(ci/cuda_toolkit.sh)")/cuobjdump
 # Release: the profile that ships.
-cargo check --quiet --release --no-default-features --features cuda --message-format=json > "$folder/cargo.json"
+cargo check --quiet --release --no-default-features --features cuda --message-format=json-render-diagnostics > "$folder/cargo.json"
 image=$(sed -nE 's/.*"OTTAVA_FATBIN","([^"]*)".*/\1/p' "$folder/cargo.json" | tail -n 1)
 [ -s "$image" ] || { echo "cargo has named no fat binary"; exit 1; }
 "$cuobjdump" --dump-resource-usage "$image" > "$folder/usage.txt"

@@ -1,7 +1,11 @@
-//! Writes a model of the llama family with random weights in Q8_0 and without a tokenizer, for
-//! speed where no real one can be had: `cargo run --release --example random_model -- FILE [1b|8b|tiny]`,
+//! Writes a model of the llama family with random weights in Q8_0 and a tokenizer of bytes, for speed
+//! where no real one can be had: `cargo run --release --example random_model -- FILE [1b|8b|tiny]`,
 //! then `ottava bench --model FILE`. What it says is noise; what it costs is what a real one of that
 //! shape costs.
+
+#[path = "../tests/tiny/vocabulary.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod vocabulary;
 
 use std::error::Error;
 use std::fs::File;
@@ -72,6 +76,7 @@ fn model(shape: Shape) -> Result<GgufWriter, Box<dyn Error>> {
     }
     writer.metadata("llama.attention.layer_norm_rms_epsilon", 1e-5_f32);
     writer.metadata("llama.rope.freq_base", 500_000.0_f32);
+    vocabulary::byte_level().describe(&mut writer);
 
     let mut matrix = |writer: &mut GgufWriter, name: &str, rows: usize, cols: usize| {
         let data = blocks(&mut random, rows, cols);
