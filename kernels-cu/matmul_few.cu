@@ -124,7 +124,7 @@ __device__ __forceinline__ void stage(FewShared<TILES>& shared, __half* x, const
     for (uint32_t token = warp; token < p.tokens; token += FEW_WARPS) {
         const float* row = p.src + static_cast<size_t>(token) * p.cols;
         const RowScale scale = first_time ? row_scale(row, p.norm, p.eps, p.cols) : shared.scales[token];
-        if (lane == 0) shared.scales[token] = scale;
+        if (first_time && lane == 0) shared.scales[token] = scale;
         for (uint32_t i = lane; i < units * UNIT_COLS; i += WARP) {
             const uint32_t col = first + i;
             float value = 0.0f;

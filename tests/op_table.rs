@@ -17,7 +17,7 @@ use std::num::NonZeroUsize;
 use agree::{assert_agrees, assert_refuses, assert_same_bits};
 use case::run;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
-use ottava::backend::{Op, Reference};
+use ottava::backend::{Backend, Op, Reference};
 
 fn cpu(isa: Isa, compute: Compute, threads: usize) -> Cpu {
     let threads = NonZeroUsize::new(threads);

@@ -67,7 +67,8 @@ __device__ __forceinline__ RowScale row_scale(const float* row, const float* wei
     frexpf(largest * gain, &exponent);
     // A row of zeros, and one with a value that is not finite, stay as they are.
     const bool scaled = largest > 0.0f && isfinite(largest * gain);
-    const int shift = scaled ? 11 - exponent : 0;
+    // A factor that f32 has: what is smaller than 2^-89 stays small.
+    const int shift = scaled ? min(11 - exponent, 100) : 0;
     return {ldexpf(gain, shift), ldexpf(1.0f, -shift)};
 }
 

@@ -4,6 +4,7 @@
 //! cudarc's thin layer (`driver::result`) is used, not its safe one: one stream needs no events
 //! for each slice, nothing is freed behind our back, and errors come from the call that had them.
 
+use std::error::Error;
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::result::{self, DriverError};
@@ -97,7 +98,7 @@ fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
         })
         .reduce(Result::or)
         .expect("a list of names")
-        .map_err(|error| Unavailable::NoDriver(error.to_string()))?;
+        .map_err(|error| Unavailable::NoDriver(error.source().unwrap_or(&error).to_string()))?;
     let failed = |error: DriverError| Unavailable::DriverFailed(name_of(error));
     result::init().map_err(failed)?;
     let mut version = 0;

@@ -55,7 +55,11 @@ kernels! {
 }
 
 /// The kernels' machine code and PTX, as build.rs compiled them.
-static IMAGE: &[u8] = include_bytes!(env!("OTTAVA_FATBIN"));
+static IMAGE: &Image<[u8]> = &Image(*include_bytes!(env!("OTTAVA_FATBIN")));
+
+/// Where the driver reads whole words.
+#[repr(align(16))]
+struct Image<T: ?Sized>(T);
 
 /// The loaded kernels.
 #[derive(Debug)]
@@ -94,7 +98,7 @@ impl Kernels {
     pub(super) fn load(context: &Arc<Context>) -> Result<Kernels, BackendError> {
         context.enter()?;
         // SAFETY: a whole fat binary, or text that ends with a zero.
-        let module = match unsafe { result::module::load_data(IMAGE.as_ptr().cast()) } {
+        let module = match unsafe { result::module::load_data(IMAGE.0.as_ptr().cast()) } {
             Ok(module) => module,
             Err(error) => {
                 let reason = match context.done::<()>("cuModuleLoadData", Err(error)) {

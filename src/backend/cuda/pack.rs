@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn every_quantised_weight_is_found_where_the_kernels_look() {
         for bits in [Bits::Four, Bits::Eight] {
-            for (rows, cols) in [(1, 32), (17, 100), (49, 64), (16, 576)] {
+            for (rows, cols) in [(1usize, 32usize), (17, 100), (49, 64), (16, 576)] {
                 for group in [16, 32, 64, 128, cols] {
                     for with_mins in [false, true] {
                         let count = rows * cols.div_ceil(group);
