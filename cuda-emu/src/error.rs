@@ -164,9 +164,9 @@ pub enum FaultKind {
         "race in shared memory: {access} after {other_access} by {other} without a barrier between, there in {other_place}"
     )]
     Race {
-        /// "read" or "write".
+        /// "read", "write", "atomic", or "exit": of the block whose memory it is.
         access: &'static str,
-        /// "read" or "write".
+        /// "read", "write" or "atomic".
         other_access: &'static str,
         /// Who made the earlier access: a warp of a block, or a copy engine.
         other: String,
@@ -176,7 +176,7 @@ pub enum FaultKind {
     /// An access to the destination or accumulator of an asynchronous operation before its wait.
     #[error("{access} of {what} before waiting for it, started in {started}")]
     NotAwaited {
-        /// "read" or "write".
+        /// "read", "write", "atomic", "use" of a register, or "exit" of the thread or block.
         access: &'static str,
         /// What was started.
         what: &'static str,

@@ -92,5 +92,5 @@ pub fn launch(device: &Device, launch: &Launch) -> Result<LaunchStats, LaunchErr
     if let Some(reason) = launch.broken_rule(device) {
         return Err(LaunchError::Refused { kernel: launch.kernel.name().to_string(), reason });
     }
-    exec::run(device, launch).map_err(|fault| LaunchError::Fault(Box::new(fault)))
+    exec::run(device, launch).map_err(LaunchError::Fault)
 }

@@ -50,13 +50,18 @@ pub struct LaunchStats {
     pub shared_bytes_read: u64,
     /// Bytes written to shared memory.
     pub shared_bytes_written: u64,
-    /// Global requests: warp-wide loads and stores with at least one lane.
+    /// Global requests: loads, stores, atomics and `cp.async` of a warp with at least one lane.
     pub global_requests: u64,
-    /// 32-byte sectors that the global requests touched (0 unless memory statistics are on).
+    /// Sectors of 32 bytes that the global requests touched, each counted once a request; 0 unless
+    /// [`DeviceConfig::memory_statistics`](crate::DeviceConfig) is set.
     pub global_sectors: u64,
-    /// Shared requests: warp-wide loads and stores with at least one lane.
+    /// Shared requests: loads, stores, atomics, `cp.async`, `ldmatrix` and `stmatrix` of a warp with
+    /// at least one lane. Bulk copies and `wgmma` make none.
     pub shared_requests: u64,
-    /// Cycles beyond the least possible that bank conflicts cost (0 unless memory statistics are on).
+    /// Cycles that bank conflicts add to the shared requests: of 32 banks of four bytes, each serves
+    /// one word a cycle, to all lanes that read it; requests of 64 and 128 bits a lane are served in
+    /// halves and quarters of the warp; atomics on one word go one after another. 0 unless
+    /// [`DeviceConfig::memory_statistics`](crate::DeviceConfig) is set.
     pub shared_bank_conflicts: u64,
     /// Multiply-adds of tensor-core instructions.
     pub tensor_multiply_adds: u64,

@@ -103,7 +103,7 @@ impl TensorMap {
                 self.box_dims.len()
             ));
         }
-        if self.address % 16 != 0 {
+        if !self.address.is_multiple_of(16) {
             return fail(format!("address {:#x} is not a multiple of 16", self.address));
         }
         if let Some(dim) = self.dims.iter().find(|d| **d == 0 || **d > 1 << 32) {
@@ -116,7 +116,7 @@ impl TensorMap {
             return fail(format!("box dimension of {dim} elements, must be 1 to 256"));
         }
         let inner = self.box_dims[0] * self.element as u32;
-        if inner % 16 != 0 {
+        if !inner.is_multiple_of(16) {
             return fail(format!("inner box dimension of {inner} bytes, must be a multiple of 16"));
         }
         match self.swizzle.inner_bytes_max() {

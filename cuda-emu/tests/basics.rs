@@ -68,7 +68,11 @@ fn lanes_diverge_and_meet() {
     run(&device, body, 64, out, 0).unwrap();
     for (n, word) in words(&device, out, 64).into_iter().enumerate() {
         let n = n as u32;
-        assert_eq!(word, (n * (n + 1) / 2) + if n % 2 == 0 { 2000 } else { 1000 } + (32 << 16), "{n}");
+        assert_eq!(
+            word,
+            (n * (n + 1) / 2) + if n.is_multiple_of(2) { 2000 } else { 1000 } + (32 << 16),
+            "{n}"
+        );
     }
 }
 

@@ -155,6 +155,8 @@ fn statistics_are_summed_by_kernel() {
     assert_eq!(add.launches, 2);
     assert_eq!(add.sum.global_bytes_read, (8 + 4) * 4);
     assert_eq!(add.sum.global_bytes_written, (8 + 4) * 4);
+    // Two launches of a warp, each with a load and a store of one sector.
+    assert_eq!((add.sum.global_requests, add.sum.global_sectors), (4, 4));
 }
 
 #[test]

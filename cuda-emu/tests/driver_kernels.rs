@@ -2,9 +2,8 @@
 
 mod support;
 
-use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg, sys};
-use std::ffi::c_void;
-use support::card::{ADD, begin_capture, block_of, card, code, function, no_flags};
+use cudarc::driver::{CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
+use support::card::{ADD, begin_capture, block_of, card, code, function, launch_programmatic, no_flags};
 
 #[test]
 fn a_kernel_adds() {
@@ -69,32 +68,6 @@ const PROGRAMMATIC: &str = "
         ret;
     }";
 
-/// Launches one block of 32 threads with programmatic stream serialization.
-fn launch_programmatic(stream: &CudaStream, kernel: &CudaFunction, params: &mut [*mut c_void]) {
-    // SAFETY: the union is plain numbers.
-    let mut value: sys::CUlaunchAttributeValue = unsafe { std::mem::zeroed() };
-    value.programmaticStreamSerializationAllowed = 1;
-    let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    let mut attribute = sys::CUlaunchAttribute { id, pad: [0; 4], value };
-    let config = sys::CUlaunchConfig {
-        gridDimX: 1,
-        gridDimY: 1,
-        gridDimZ: 1,
-        blockDimX: 32,
-        blockDimY: 1,
-        blockDimZ: 1,
-        sharedMemBytes: 0,
-        hStream: stream.cu_stream(),
-        attrs: &mut attribute,
-        numAttrs: 1,
-    };
-    // SAFETY: the parameters are those of the kernel.
-    let result = unsafe {
-        sys::cuLaunchKernelEx(&config, kernel.cu_function(), params.as_mut_ptr(), std::ptr::null_mut())
-    };
-    result.result().unwrap();
-}
-
 fn address(slice: &CudaSlice<u32>, stream: &CudaStream) -> u64 {
     use cudarc::driver::DevicePtr;
     slice.device_ptr(stream).0
@@ -115,7 +88,7 @@ fn run_programmatic(ptx: &str, captured: bool) -> Vec<u32> {
     }
     // SAFETY: `produce` takes an address of 32 elements.
     unsafe { stream.launch_builder(&produce).arg(&buffer).launch(block_of(32)) }.unwrap();
-    launch_programmatic(&stream, &consume, &mut [(&raw mut from).cast(), (&raw mut to).cast()]);
+    launch_programmatic(&stream, &consume, 32, &mut [(&raw mut from).cast(), (&raw mut to).cast()]);
     if captured {
         stream.end_capture(no_flags()).unwrap().unwrap().launch().unwrap();
     }

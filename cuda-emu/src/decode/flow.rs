@@ -1,6 +1,7 @@
 //! Decodes branches, calls, barriers, fences and warp-wide instructions.
 
 use super::body::{Decoder, Reason, fail};
+use super::kinds::*;
 use super::math::int_type;
 use super::op::*;
 use super::operand::Opcode;
@@ -104,7 +105,6 @@ impl<'a, 'u> Decoder<'a, 'u> {
         let aligned = op.parts[0] == "bar" || op.has("aligned");
         let arrive = op.has("arrive");
         let mut inst = Inst::new(Op::Barrier { aligned, arrive, reduction: None });
-        let mut next = 0;
         if op.has("red") {
             let reduction = match () {
                 () if op.has("popc") => BarrierReduction::Popc,
@@ -112,7 +112,6 @@ impl<'a, 'u> Decoder<'a, 'u> {
                 () => BarrierReduction::Or,
             };
             inst.op = Op::Barrier { aligned, arrive, reduction: Some(reduction) };
-            next = 1;
             let last = i.operands.len().saturating_sub(1);
             let (c, negated) = self.pred(operand(i, last)?)?;
             (inst.c, inst.imm) = (c, i64::from(negated));
@@ -126,10 +125,9 @@ impl<'a, 'u> Decoder<'a, 'u> {
                 inst.b = self.read(operand(i, 2)?, Type::U32)?;
             }
         } else {
-            inst.a = self.read(operand(i, next)?, Type::U32)?;
-            next += 1;
-            if i.operands.len() > next {
-                inst.b = self.read(operand(i, next)?, Type::U32)?;
+            inst.a = self.read(operand(i, 0)?, Type::U32)?;
+            if i.operands.len() > 1 {
+                inst.b = self.read(operand(i, 1)?, Type::U32)?;
             } else if arrive {
                 return Err("arrival without a count of threads".to_string());
             }
@@ -213,15 +211,11 @@ impl<'a, 'u> Decoder<'a, 'u> {
                 });
             }
             "redux" => {
-                let kind = match op.parts.get(2).copied().unwrap_or_default() {
-                    "add" => AtomicOp::Add,
-                    "min" => AtomicOp::Min,
-                    "max" => AtomicOp::Max,
-                    "and" => AtomicOp::And,
-                    "or" => AtomicOp::Or,
-                    "xor" => AtomicOp::Xor,
-                    other => return Err(format!("reduction `{other}`")),
+                let kind = op.parts.get(2).copied().and_then(AtomicOp::parse);
+                let is_reduction = |kind: &AtomicOp| {
+                    !matches!(kind, AtomicOp::Exch | AtomicOp::Cas | AtomicOp::Inc | AtomicOp::Dec)
                 };
+                let kind = kind.filter(is_reduction).ok_or("reduction is not supported")?;
                 let ty = op.ty()?;
                 let (a, b) = (self.read(operand(i, 1)?, ty)?, self.read(operand(i, 2)?, word)?);
                 let d = self.write(operand(i, 0)?, ty)?;

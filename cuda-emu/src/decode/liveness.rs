@@ -3,7 +3,7 @@
 //! Liveness of one thread is enough although lanes diverge: a slot holds 32 lanes, writes touch
 //! only the lanes that run, and each lane's values live and die by its own path.
 
-use super::body::{Decoded, Use};
+use super::decoded::{Decoded, Use};
 use super::names::Kind;
 use super::op::Op;
 
@@ -108,8 +108,8 @@ fn ranges(body: &Decoded) -> Vec<(usize, usize)> {
         for next in &block.next {
             blocks[*next].live_in.iter().for_each(|id| extend(id, block.end - 1));
         }
-        for at in block.start..block.end {
-            by_instruction[at].iter().for_each(|found| extend(found.register, at));
+        for (at, uses) in by_instruction.iter().enumerate().take(block.end).skip(block.start) {
+            uses.iter().for_each(|found| extend(found.register, at));
         }
     }
     ranges

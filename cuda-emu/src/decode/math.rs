@@ -1,6 +1,7 @@
 //! Decodes integer and floating arithmetic, bit operations and conversions.
 
 use super::body::{Decoder, Reason};
+use super::kinds::*;
 use super::op::*;
 use super::operand::Opcode;
 use super::simple::operand;

@@ -1,6 +1,7 @@
 //! Decodes tensor-core instructions and the loads and stores of their fragments.
 
 use super::body::{Decoder, Reason};
+use super::kinds::*;
 use super::op::*;
 use super::operand::Opcode;
 use super::simple::operand;

@@ -6,8 +6,11 @@
 //! which `liveness` finds registers that can share a slot; the second pass uses those slots. A
 //! warp's registers then stay in the processor's caches.
 
+mod asynchronous;
 mod body;
+mod decoded;
 mod flow;
+mod kinds;
 mod liveness;
 mod math;
 mod matrix;
@@ -23,6 +26,7 @@ use crate::error::{LoadError, SourceLine};
 use crate::module::{GlobalSet, Param};
 use crate::ptx::{Function, Unit};
 
+pub(crate) use kinds::*;
 pub(crate) use op::*;
 pub(crate) use variables::place_variables;
 

@@ -2,8 +2,9 @@
 
 use super::Broadcast;
 use super::body::{Decoder, Reason};
+use super::kinds::Special;
 use super::names::{Kind, Register};
-use super::op::{NARROW, PRED_SINK, SINK, Slot, Special, WIDE};
+use super::op::{NARROW, PRED_SINK, SINK, Slot, WIDE};
 use super::variables::{Placed, number_bits};
 use crate::memory::Space;
 use crate::ptx::{Number, Operand, Type};
@@ -273,6 +274,7 @@ impl<'a> Decoder<'a, '_> {
             "cluster_nctaid" => Special::ClusterNctaid(axis_number),
             "cluster_ctarank" => Special::ClusterCtarank,
             "cluster_nctarank" => Special::ClusterNctarank,
+            "is_explicit_cluster" => Special::IsExplicitCluster,
             "laneid" => Special::Lane,
             "warpid" => Special::Warp,
             "nwarpid" => Special::Nwarp,

@@ -2,6 +2,7 @@
 //! the decoder of all others by the opcode's first word.
 
 use super::body::{Decoder, Reason};
+use super::kinds::*;
 use super::op::*;
 use super::operand::Opcode;
 use crate::memory::Space;

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::Env;
-use super::access::{addresses, by_space, check_local};
+use super::address::{addresses, by_space};
+use super::check::check_local;
 use super::lanes::{LANES, Lane, lanes_of};
 use super::number::{BF16, F16, Format};
 use super::trap::Step;
@@ -24,7 +25,7 @@ pub(super) fn atomic(
 ) -> Step<()> {
     let (space, op, ty) = what;
     let bytes = ty.bytes();
-    let at = addresses(&warp.registers, i.a, lists[0] != 0, i.imm);
+    let mut at = addresses(&warp.registers, i.a, lists[0] != 0, i.imm);
     let read = |slot: Slot| {
         if bytes == 8 {
             u64::get(&warp.registers, slot)
@@ -34,12 +35,12 @@ pub(super) fn atomic(
     };
     let (b, c) = (read(i.b), read(i.c));
     let mut old = [0; LANES];
-    by_space(space, at, mask, |space, at, mask| {
+    by_space(space, &mut at, mask, |space, at, mask| {
         match space {
             Space::Global | Space::Generic => {
-                let (all, region) = env.check_global(&at, mask, bytes, "atomic")?;
-                env.check_written(&all, region, mask, bytes)?;
-                env.count_global(&all, mask, bytes);
+                let region = env.check_global(at, mask, bytes, "atomic")?;
+                env.check_written(at, region, mask, bytes)?;
+                env.count_global(at, mask);
                 let total = u64::from(bytes * mask.count_ones());
                 env.traffic.global_bytes_read += total;
                 env.traffic.global_bytes_written += total;
@@ -50,7 +51,7 @@ pub(super) fn atomic(
             }
             Space::Shared => {
                 let mut access = env.shared_access(warp, Kind::Atomic);
-                env.count_shared(&at, mask, bytes);
+                env.count_shared_atomic(at, mask, bytes);
                 let total = u64::from(bytes * mask.count_ones());
                 env.traffic.shared_bytes_read += total;
                 env.traffic.shared_bytes_written += total;

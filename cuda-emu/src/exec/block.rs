@@ -3,13 +3,13 @@
 
 use std::collections::HashMap;
 
-use super::asynchronous::BulkCopy;
+use super::bulk::BulkCopy;
 use super::trap::{Step, place, trap_at};
 use crate::decode::Program;
 use crate::error::FaultKind;
 use crate::memory::Space;
 use crate::memory::clocks::{Clocks, Released};
-use crate::memory::shadow::{Access, Conflict, Kind, Shadow};
+use crate::memory::shadow::{Access, Conflict, Kind, Shadow, Stamp};
 
 /// A block that runs.
 #[derive(Debug)]
@@ -19,6 +19,9 @@ pub(super) struct Block {
     pub(super) cluster: usize,
     pub(super) rank: u32,
     pub(super) warps: u32,
+    /// Agents of a block: its warps, its copy engine, and where there are asynchronous reads, those
+    /// of each warp.
+    pub(super) agents: u32,
     pub(super) memory: Vec<u8>,
     pub(super) shadow: Option<Shadow>,
     pub(super) barriers: [Barrier; 16],
@@ -59,15 +62,29 @@ pub(super) struct Cluster {
     pub(super) completed: Released,
 }
 
+/// How reports name an access.
+pub(super) fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Read => "read",
+        Kind::Write => "write",
+        Kind::Atomic => "atomic",
+    }
+}
+
 impl Block {
     /// The agent that a block's copy engine is.
     pub(super) fn engine(&self) -> u16 {
-        ((self.rank + 1) * (self.warps + 1) - 1) as u16
+        (self.rank * self.agents + self.warps) as u16
     }
 
     /// The agent that a warp is.
     pub(super) fn agent(&self, warp: u32) -> u16 {
-        (self.rank * (self.warps + 1) + warp) as u16
+        (self.rank * self.agents + warp) as u16
+    }
+
+    /// The agent that a warp's asynchronous reads are: those of `wgmma` and of bulk stores.
+    pub(super) fn reader(&self, warp: u32) -> u16 {
+        (self.rank * self.agents + self.warps + 1 + warp) as u16
     }
 
     /// Checks that a lane's access lies inside and is aligned.
@@ -117,6 +134,16 @@ impl Block {
         }
     }
 
+    /// A race with an earlier access.
+    pub(super) fn race(&self, access: &'static str, earlier: Stamp, program: &Program) -> FaultKind {
+        FaultKind::Race {
+            access,
+            other_access: word(earlier.kind),
+            other: self.agent_name(earlier.agent),
+            other_place: Box::new(place(program, earlier.pc)),
+        }
+    }
+
     #[cold]
     fn conflict(
         &self,
@@ -127,11 +154,6 @@ impl Block {
         bytes: u32,
         lane: usize,
     ) -> Step<()> {
-        let word = |kind: Kind| match kind {
-            Kind::Read => "read",
-            Kind::Write => "write",
-            Kind::Atomic => "atomic",
-        };
         let kind = match conflict {
             Conflict::Uninitialised => FaultKind::Uninitialised { space: Space::Shared, bytes },
             Conflict::Pending(pc) => FaultKind::NotAwaited {
@@ -142,19 +164,18 @@ impl Block {
             Conflict::Proxy(writer) => {
                 FaultKind::MissingProxyFence { written: Box::new(place(program, writer.pc)) }
             }
-            Conflict::Race(earlier) => FaultKind::Race {
-                access: word(access.kind()),
-                other_access: word(earlier.kind),
-                other: self.agent_name(earlier.agent),
-                other_place: Box::new(place(program, earlier.pc)),
-            },
+            Conflict::Race(earlier) => self.race(word(access.kind()), earlier, program),
         };
         trap_at(kind, lane, u64::from(offset))
     }
 
     fn agent_name(&self, agent: u16) -> String {
-        let (rank, warp) = (u32::from(agent) / (self.warps + 1), u32::from(agent) % (self.warps + 1));
-        let who = if warp == self.warps { "the copy engine".to_string() } else { format!("warp {warp}") };
+        let (rank, number) = (u32::from(agent) / self.agents, u32::from(agent) % self.agents);
+        let who = match number.checked_sub(self.warps) {
+            None => format!("warp {number}"),
+            Some(0) => "the copy engine".to_string(),
+            Some(reader) => format!("what warp {} started and has not waited for", reader - 1),
+        };
         if rank == self.rank { who } else { format!("{who} of the cluster's block {rank}") }
     }
 }

@@ -8,6 +8,7 @@ use crate::decode::{AtomicOp, Inst, IntType, Op, ShuffleOp, Slot, VoteOp};
 
 /// Runs a collective instruction. Lanes of different member masks may run it at the same time:
 /// each group by itself.
+#[inline(always)]
 pub(super) fn collective(warp: &mut Warp, i: &Inst, lists: &[Slot], active: u32, mask: u32) -> Step<Flow> {
     let members = match i.op {
         Op::Shuffle(_) => lists[0],
@@ -16,9 +17,18 @@ pub(super) fn collective(warp: &mut Warp, i: &Inst, lists: &[Slot], active: u32,
     };
     let members = u32::get(&warp.registers, members);
     let first = members[mask.trailing_zeros() as usize & 31];
-    if members == [first; LANES] {
+    let mut difference = 0;
+    for member in members {
+        difference |= member ^ first;
+    }
+    if difference == 0 {
         return group(warp, i, active, mask, first);
     }
+    groups(warp, i, &members, active, mask)
+}
+
+#[cold]
+fn groups(warp: &mut Warp, i: &Inst, members: &[u32; LANES], active: u32, mask: u32) -> Step<Flow> {
     // Look at all groups before any of them runs: a wait runs the instruction again.
     let mut rest = mask;
     let mut groups = Vec::new();
@@ -46,6 +56,7 @@ fn check(warp: &mut Warp, active: u32, lanes: u32, needed: u32) -> Step<Option<F
     gather(warp, active, lanes, needed, "warp-wide instruction")
 }
 
+#[inline(always)]
 fn group(warp: &mut Warp, i: &Inst, active: u32, lanes: u32, needed: u32) -> Step<Flow> {
     if let Some(flow) = check(warp, active, lanes, needed)? {
         return Ok(flow);
@@ -103,31 +114,39 @@ fn reduce(op: AtomicOp, ty: IntType, x: u32, y: u32) -> u32 {
     }
 }
 
+#[inline(always)]
 fn shuffle(warp: &mut Warp, i: &Inst, op: ShuffleOp, lanes: u32) -> Step<()> {
     let r = &mut warp.registers;
     let (a, b, c) = (u32::get(r, i.a), u32::get(r, i.b), u32::get(r, i.c));
-    let mut d = a;
-    let mut inside = 0;
-    for lane in 0..LANES as u32 {
-        let n = lane as usize;
-        let (segment, clamp, by) = (c[n] >> 8 & 31, c[n] & 31, b[n] & 31);
-        let most = (lane & segment) | (clamp & !segment);
+    // Of each lane, the one that it reads (itself, where that is none), and whether there is one.
+    let mut sources = [0u32; LANES];
+    let mut inside = [0u32; LANES];
+    for lane in 0..LANES {
+        let (own, segment, clamp, by) = (lane as u32, c[lane] >> 8 & 31, c[lane] & 31, b[lane] & 31);
+        let most = own & segment | clamp & !segment;
         let (source, valid) = match op {
-            ShuffleOp::Up => (lane.wrapping_sub(by), lane as i32 - by as i32 >= most as i32),
-            ShuffleOp::Down => (lane + by, lane + by <= most),
-            ShuffleOp::Bfly => (lane ^ by, lane ^ by <= most),
-            ShuffleOp::Idx => (lane & segment | by & !segment, (lane & segment | by & !segment) <= most),
+            ShuffleOp::Up => (own.wrapping_sub(by), own as i32 - by as i32 >= most as i32),
+            ShuffleOp::Down => (own + by, own + by <= most),
+            ShuffleOp::Bfly => (own ^ by, own ^ by <= most),
+            ShuffleOp::Idx => (own & segment | by & !segment, own & segment | by & !segment <= most),
         };
-        let source = if valid { source } else { lane };
-        if lanes >> lane & 1 != 0 && lanes >> source & 1 == 0 {
-            return invalid(format!(
-                "lane {lane} reads lane {source}, which does not take part ({lanes:#010x} do)"
-            ));
-        }
-        d[n] = a[source as usize & 31];
-        inside |= u32::from(valid) << lane;
+        sources[lane] = (if valid { source } else { own }) & 31;
+        inside[lane] = u32::from(valid) << lane;
+    }
+    if lanes != u32::MAX
+        && let Some(lane) = lanes_of(lanes).find(|lane| lanes >> sources[*lane] & 1 == 0)
+    {
+        return invalid(format!(
+            "lane {lane} reads lane {}, which does not take part ({lanes:#010x} do)",
+            sources[lane]
+        ));
+    }
+    let (mut d, mut all_inside) = ([0; LANES], 0);
+    for lane in 0..LANES {
+        d[lane] = a[sources[lane] as usize & 31];
+        all_inside |= inside[lane];
     }
     u32::put(r, i.d, d, lanes);
-    r.put_pred(i.imm as Slot, inside, lanes);
+    r.put_pred(i.imm as Slot, all_inside, lanes);
     Ok(())
 }

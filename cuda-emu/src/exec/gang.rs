@@ -26,7 +26,7 @@ impl Shared<'_> {
 }
 
 /// Runs gangs until there are no more.
-pub(super) fn run_all<'l>(shared: &'l Shared<'l>) -> Result<LaunchStats, Fault> {
+pub(super) fn run_all<'l>(shared: &'l Shared<'l>) -> Result<LaunchStats, Box<Fault>> {
     let mut env = Env::new(shared);
     let run = run_warp(shared.config.portable);
     let mut warps = env.make_gang();
@@ -62,12 +62,14 @@ impl Env<'_> {
         let blocks: u32 = self.shared.gang_shape().iter().product();
         let per_cluster: u32 = launch.cluster.iter().product();
         let bytes = (self.program.shared_bytes + launch.dynamic_shared_bytes) as usize;
+        let per_block = if self.program.async_proxy { 2 * warps + 1 } else { warps + 1 };
         for number in 0..blocks {
             self.blocks.push(Block {
                 index: [0; 3],
                 cluster: (number / per_cluster) as usize,
                 rank: number % per_cluster,
                 warps,
+                agents: per_block,
                 memory: vec![0; bytes],
                 shadow: self.check.then(|| Shadow::new(bytes)),
                 barriers: std::array::from_fn(|_| Barrier::default()),
@@ -76,7 +78,7 @@ impl Env<'_> {
                 bulk: Vec::new(),
             });
         }
-        let agents = (per_cluster * (warps + 1)) as usize;
+        let agents = (per_cluster * per_block) as usize;
         self.clusters = (0..blocks / per_cluster)
             .map(|number| Cluster {
                 clocks: Clocks::new(agents),
@@ -212,7 +214,7 @@ impl Env<'_> {
     }
 
     /// Gives warps their turns until all are done.
-    fn run_gang(&mut self, warps: &mut [Warp], run: RunWarp) -> Result<(), Fault> {
+    fn run_gang(&mut self, warps: &mut [Warp], run: RunWarp) -> Result<(), Box<Fault>> {
         let mut order: Vec<usize> = (0..warps.len()).collect();
         let mut idle = 0;
         loop {
@@ -251,7 +253,7 @@ impl Env<'_> {
     }
 
     /// Counts a turn's instructions against the launch's limit.
-    fn count(&mut self, warp: &mut Warp) -> Result<(), Fault> {
+    fn count(&mut self, warp: &mut Warp) -> Result<(), Box<Fault>> {
         let instructions = std::mem::take(&mut warp.turn_instructions);
         match self.shared.too_many(instructions) {
             None => Ok(()),
@@ -265,17 +267,17 @@ impl Env<'_> {
         }
     }
 
-    fn finish_gang(&mut self, warps: &[Warp]) -> Result<(), Fault> {
+    fn finish_gang(&mut self, warps: &[Warp]) -> Result<(), Box<Fault>> {
         while self.complete_bulk().map_err(|trap| self.fault(*trap, &warps[0]))? {}
         Ok(())
     }
 
-    fn fault(&self, trap: Trap, warp: &Warp) -> Fault {
-        trap.into_fault(self.program, self.trap_pc, self.blocks[warp.block].index, warp.id)
+    fn fault(&self, trap: Trap, warp: &Warp) -> Box<Fault> {
+        Box::new(trap.into_fault(self.program, self.trap_pc, self.blocks[warp.block].index, warp.id))
     }
 
     /// Nobody can go on: says what each warp waits for.
-    fn deadlock(&mut self, warps: &[Warp]) -> Fault {
+    fn deadlock(&mut self, warps: &[Warp]) -> Box<Fault> {
         let stuck: Vec<&Warp> = warps.iter().filter(|warp| !warp.done()).collect();
         let waits: Vec<String> = stuck
             .iter()

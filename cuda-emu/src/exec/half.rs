@@ -22,12 +22,26 @@ pub(super) fn half<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mode: HalfMo
         HalfOp::Abs => return sign(r, i, mode, mask, |bits, signs| bits & !signs),
         _ => {}
     }
-    let low = one_half::<I>(r, i, op, mode, 0);
-    let d = if mode.packed {
-        let high = one_half::<I>(r, i, op, mode, 16);
-        std::array::from_fn(|lane| low[lane] | high[lane] << 16)
-    } else {
-        low
+    let d = match (mode.packed, mode.bf16) {
+        (true, false) => {
+            let a = flushed(I::widen_pairs(&r.narrow[i.a as usize].0), mode);
+            let b = flushed(I::widen_pairs(&r.narrow[i.b as usize].0), mode);
+            let values = if op == HalfOp::Fma {
+                fused(&a, &b, &flushed(I::widen_pairs(&r.narrow[i.c as usize].0), mode), false)
+            } else {
+                unfused(&a, &b, op)
+            };
+            let d = I::narrow_pairs(&values);
+            if mode.ftz || mode.sat || mode.relu { finish_pairs(d, mode) } else { d }
+        }
+        (true, true) => {
+            let (mut low, high) = (one_half::<I>(r, i, op, mode, 0), one_half::<I>(r, i, op, mode, 16));
+            for lane in 0..LANES {
+                low[lane] |= high[lane] << 16;
+            }
+            low
+        }
+        (false, _) => one_half::<I>(r, i, op, mode, 0),
     };
     u32::put(r, i.d, d, mask);
 }
@@ -81,23 +95,39 @@ fn bf16_bits(value: f32) -> u32 {
     if value.is_nan() { 0x7fff } else { rounded }
 }
 
-/// An operand's half as f32, flushed if the mode says so.
+/// Subnormal numbers of the format as zeros of their sign, if the mode says so.
 #[inline(always)]
-fn source<I: Isa>(r: &Registers, slot: Slot, mode: HalfMode, shift: u32) -> Singles {
-    let values = widened::<I>(r, slot, mode.bf16, shift);
+fn flushed<const N: usize>(values: [f32; N], mode: HalfMode) -> [f32; N] {
     let normal = if mode.bf16 { f32::MIN_POSITIVE } else { 1.0 / 16384.0 };
     if mode.ftz { values.map(|v| if v.abs() < normal { 0.0f32.copysign(v) } else { v }) } else { values }
+}
+
+/// An operand's half as f32.
+#[inline(always)]
+fn source<I: Isa>(r: &Registers, slot: Slot, mode: HalfMode, shift: u32) -> Singles {
+    flushed(widened::<I>(r, slot, mode.bf16, shift), mode)
 }
 
 #[inline(always)]
 fn one_half<I: Isa>(r: &Registers, i: &Inst, op: HalfOp, mode: HalfMode, shift: u32) -> [u32; LANES] {
     let a = source::<I>(r, i.a, mode, shift);
     let b = source::<I>(r, i.b, mode, shift);
-    let mut values = [0.0; LANES];
+    let values = if op == HalfOp::Fma {
+        fused(&a, &b, &source::<I>(r, i.c, mode, shift), mode.bf16)
+    } else {
+        unfused(&a, &b, op)
+    };
+    finish(narrowed::<I>(values, mode.bf16), mode)
+}
+
+/// Results in f32, ready to be rounded, of all but `fma`.
+#[inline(always)]
+fn unfused<const N: usize>(a: &[f32; N], b: &[f32; N], op: HalfOp) -> [f32; N] {
+    let mut values = [0.0; N];
     macro_rules! each {
         ($f:expr) => {
-            for lane in 0..LANES {
-                values[lane] = $f(a[lane], b[lane]);
+            for n in 0..N {
+                values[n] = $f(a[n], b[n]);
             }
         };
     }
@@ -125,37 +155,42 @@ fn one_half<I: Isa>(r: &Registers, i: &Inst, op: HalfOp, mode: HalfMode, shift: 
         }
         HalfOp::Ex2 => each!(|a: f32, _| ex2(a)),
         HalfOp::Tanh => each!(|a: f32, _| f64::from(a).tanh() as f32),
-        HalfOp::Fma => return fused::<I>(&a, &b, &source::<I>(r, i.c, mode, shift), mode),
-        HalfOp::Neg | HalfOp::Abs => values = a,
+        HalfOp::Fma | HalfOp::Neg | HalfOp::Abs => values = *a,
     }
-    let d = narrowed::<I>(values, mode.bf16);
-    finish(d, mode)
+    values
 }
 
 #[inline(always)]
-fn fused<I: Isa>(a: &Singles, b: &Singles, c: &Singles, mode: HalfMode) -> [u32; LANES] {
+fn fused<const N: usize>(a: &[f32; N], b: &[f32; N], c: &[f32; N], bf16: bool) -> [f32; N] {
     // A result of f32 whose dropped bits are exactly one half may itself have been rounded to that;
     // and below the smallest normal number other bits are dropped.
-    let (dropped, tie, normal) = if mode.bf16 {
+    let (dropped, tie, normal) = if bf16 {
         (0xffff, 0x8000, f32::MIN_POSITIVE)
     } else {
         (0x1fff, 0x1000, f32::from_bits(0x3880_0000))
     };
-    let mut values = [0.0; LANES];
-    let mut doubtful = [0u32; LANES];
-    for lane in 0..LANES {
-        let value = a[lane].mul_add(b[lane], c[lane]);
-        let small = (value.abs() < normal) & (value != 0.0);
-        values[lane] = value;
-        doubtful[lane] = u32::from((value.to_bits() & dropped == tie) | small);
+    let doubtful =
+        |value: f32| (value.to_bits() & dropped == tie) | ((value.abs() < normal) & (value != 0.0));
+    let mut values = [0.0; N];
+    let mut any = 0;
+    for n in 0..N {
+        values[n] = a[n].mul_add(b[n], c[n]);
+        any |= u32::from(doubtful(values[n]));
     }
-    if doubtful.iter().fold(0, |any, d| any | d) != 0 {
-        for lane in (0..LANES).filter(|lane| doubtful[*lane] != 0) {
-            values[lane] = to_f32_odd(fma_odd(a[lane], b[lane], c[lane]));
+    if any != 0 {
+        for n in 0..N {
+            if doubtful(values[n]) {
+                values[n] = to_f32_odd(fma_odd(a[n], b[n], c[n]));
+            }
         }
     }
-    let d = narrowed::<I>(values, mode.bf16);
-    finish(d, mode)
+    values
+}
+
+/// [`finish`], of both halves.
+fn finish_pairs(d: [u32; LANES], mode: HalfMode) -> [u32; LANES] {
+    let (low, high) = (finish(d.map(|d| d & 0xffff), mode), finish(d.map(|d| d >> 16), mode));
+    std::array::from_fn(|lane| low[lane] | high[lane] << 16)
 }
 
 /// `.ftz`, `.sat` and `.relu`, on bits.

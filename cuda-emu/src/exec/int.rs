@@ -218,7 +218,7 @@ fn carry<T: Int>(r: &mut Registers, i: &Inst, op: IntOp, mask: u32) {
 pub(super) fn bits(r: &mut Registers, i: &Inst, op: BitOp, mask: u32) {
     match op {
         BitOp::Lop3(table) => lop3(r, i, table, mask),
-        BitOp::Prmt(PrmtMode::Index) => map3(r, i, mask, prmt_index),
+        BitOp::Prmt(PrmtMode::Index) => prmt(r, i, mask),
         BitOp::Prmt(mode) => map3(r, i, mask, |a, b, c| prmt_index(a, b, selector(mode, c))),
         BitOp::ShfLeft { wrap } => map3(r, i, mask, |a: u32, b: u32, c: u32| {
             let by = if wrap { c & 31 } else { c.min(32) };
@@ -263,6 +263,33 @@ fn lop3(r: &mut Registers, i: &Inst, table: u8, mask: u32) {
         let (b0, b1) = (pick(rows[0], rows[1], c), pick(rows[2], rows[3], c));
         let (b2, b3) = (pick(rows[4], rows[5], c), pick(rows[6], rows[7], c));
         pick(pick(b0, b1, b), pick(b2, b3, b), a)
+    });
+}
+
+/// `prmt` with a selector that is mostly the same in all lanes: then each byte is one shift.
+#[inline(always)]
+fn prmt(r: &mut Registers, i: &Inst, mask: u32) {
+    let selectors = u32::get(r, i.c);
+    let first = selectors[mask.trailing_zeros() as usize & 31];
+    let mut difference = 0;
+    for (lane, selector) in selectors.iter().enumerate() {
+        difference |= (selector ^ first) & (mask >> lane & 1).wrapping_neg();
+    }
+    if (difference | first & 0x8888) & 0xffff != 0 {
+        return map3(r, i, mask, prmt_index);
+    }
+    let (mut shifts, mut of_b) = ([0; 4], [0; 4]);
+    for n in 0..4 {
+        let choice = first >> (4 * n) & 7;
+        shifts[n] = (choice & 3) * 8;
+        of_b[n] = (choice >> 2).wrapping_neg();
+    }
+    map2(r, i, mask, |a: u32, b: u32| {
+        let mut d = 0;
+        for n in 0..4 {
+            d |= ((a & !of_b[n] | b & of_b[n]) >> shifts[n] & 0xff) << (8 * n);
+        }
+        d
     });
 }
 

@@ -8,7 +8,7 @@
 //! t·p + 4p·q onwards of column g; accumulators hold rows g and g + 8, columns 2t and 2t + 1.
 
 use super::Env;
-use super::access::addresses;
+use super::address::addresses;
 use super::convert::format_of;
 use super::half::{narrowed, widened};
 use super::isa::Isa;
@@ -24,6 +24,7 @@ use crate::ptx::Type;
 const K_MAX: usize = 32;
 
 /// `ldmatrix` and `stmatrix`: lane 8·m + r gives the address of row r of matrix m.
+#[inline(always)]
 pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], mask: u32) -> Step<()> {
     let (transposed, wide, load) = match i.op {
         Op::Ldmatrix { transposed, wide, .. } => (transposed, wide, true),
@@ -39,13 +40,10 @@ pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], m
     } else {
         env.traffic.shared_bytes_written += bytes
     }
-    // Where a lane's two elements are: row and column of each.
-    let element = |lane: usize, n: usize| {
-        if transposed { ((lane & 3) * 2 + n, lane >> 2) } else { (lane >> 2, (lane & 3) * 2 + n) }
-    };
+    // A row of 16 bytes for each of eight lanes a matrix: four matrices take the parts of a request
+    // of 128 bits.
+    env.count_shared(&rows, u32::MAX >> (32 - 8 * lists.len()), 16);
     for (matrix, slot) in lists.iter().enumerate() {
-        env.count_shared(&std::array::from_fn(|lane| rows[matrix * 8 + lane % 8]), 0xff, 16);
-        let mut values = u32::get(&warp.registers, *slot);
         let mut places = [(0, 0); 8];
         for (row, place) in places.iter_mut().enumerate() {
             let lane = matrix * 8 + row;
@@ -54,34 +52,49 @@ pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], m
             *place = env.check_shared(warp.block, &mut access, rows[lane], 16, lane)?;
         }
         if load {
-            let rows = places.map(|(block, offset)| {
-                let bytes: [u8; 16] =
-                    env.blocks[block].memory[offset as usize..].first_chunk().copied().unwrap_or_default();
-                std::array::from_fn::<u32, 8, _>(|n| {
-                    u32::from(bytes[2 * n]) | u32::from(bytes[2 * n + 1]) << 8
-                })
-            });
-            for (lane, value) in values.iter_mut().enumerate() {
-                let half = |n: usize| {
-                    let (row, column) = element(lane, n);
-                    rows[row][column]
-                };
-                *value = half(0) | half(1) << 16;
-            }
-            u32::put(&mut warp.registers, *slot, values, u32::MAX);
+            load_matrix(env, &places, transposed, &mut warp.registers.narrow[*slot as usize].0);
         } else {
-            for (lane, value) in values.iter().enumerate() {
-                for n in 0..2 {
-                    let (row, column) = element(lane, n);
-                    let (block, offset) = places[row];
-                    let at = offset as usize + column * 2;
-                    env.blocks[block].memory[at..at + 2]
-                        .copy_from_slice(&((value >> (16 * n)) as u16).to_le_bytes());
-                }
-            }
+            store_matrix(env, &places, transposed, &warp.registers.narrow[*slot as usize].0);
         }
     }
     Ok(())
+}
+
+/// Lane 4·g + t gets elements 2t and 2t + 1 of row g; transposed, of column g.
+#[inline(always)]
+fn load_matrix(env: &Env, places: &[(usize, u32); 8], transposed: bool, values: &mut [u32; LANES]) {
+    let row = |(block, offset): (usize, u32)| -> [u8; 16] {
+        env.blocks[block].memory[offset as usize..].first_chunk().copied().unwrap_or_default()
+    };
+    for (g, place) in places.iter().enumerate() {
+        let row = row(*place);
+        for t in 0..4 {
+            values[4 * g + t] =
+                u32::from_le_bytes([row[4 * t], row[4 * t + 1], row[4 * t + 2], row[4 * t + 3]]);
+        }
+    }
+    if transposed {
+        let rows = *values;
+        let half = |row: usize, column: usize| rows[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff;
+        for g in 0..8 {
+            for t in 0..4 {
+                values[4 * g + t] = half(2 * t, g) | half(2 * t + 1, g) << 16;
+            }
+        }
+    }
+}
+
+/// The opposite of [`load_matrix`].
+fn store_matrix(env: &mut Env, places: &[(usize, u32); 8], transposed: bool, values: &[u32; LANES]) {
+    for (lane, value) in values.iter().enumerate() {
+        for n in 0..2 {
+            let (g, column) = (lane >> 2, (lane & 3) * 2 + n);
+            let (row, column) = if transposed { (column, g) } else { (g, column) };
+            let (block, offset) = places[row];
+            let at = offset as usize + column * 2;
+            env.blocks[block].memory[at..at + 2].copy_from_slice(&((value >> (16 * n)) as u16).to_le_bytes());
+        }
+    }
 }
 
 /// Fails unless all 32 lanes take part.
@@ -109,6 +122,66 @@ pub(super) fn elements<I: Isa>(r: &Registers, slot: Slot, ty: Type, n: u32) -> [
     }
 }
 
+/// The fragments of A, [16, k], and B, [k, 8], with `PER` elements to a register.
+#[inline(always)]
+fn gather<I: Isa, const PER: usize>(
+    r: &Registers,
+    (slots_a, slots_b): (&[Slot], &[Slot]),
+    (ty_a, ty_b): (Type, Type),
+    a: &mut [[f32; K_MAX]; 16],
+    b: &mut [[f32; 8]; K_MAX],
+) {
+    let mut parts = [[0f32; LANES]; PER];
+    for (q, slot) in slots_a.iter().enumerate() {
+        for (n, part) in parts.iter_mut().enumerate() {
+            *part = elements::<I>(r, *slot, ty_a, n as u32);
+        }
+        let first = 4 * PER * (q >> 1);
+        for (g, row) in a[8 * (q & 1)..][..8].iter_mut().enumerate() {
+            let row = &mut row[first..first + 4 * PER];
+            for t in 0..4 {
+                for n in 0..PER {
+                    row[t * PER + n] = parts[n][4 * g + t];
+                }
+            }
+        }
+    }
+    for (q, slot) in slots_b.iter().enumerate() {
+        for (n, part) in parts.iter_mut().enumerate() {
+            *part = elements::<I>(r, *slot, ty_b, n as u32);
+        }
+        let first = 4 * PER * q;
+        let rows = &mut b[first..first + 4 * PER];
+        for t in 0..4 {
+            for n in 0..PER {
+                for g in 0..8 {
+                    rows[t * PER + n][g] = parts[n][4 * g + t];
+                }
+            }
+        }
+    }
+}
+
+/// The product of A and B. Each product is exact in f32 but for far exponents, so that it does not
+/// matter whether it is rounded before it is added; sums of 32 products of bytes are exact.
+#[inline(always)]
+fn products<I: Isa>(a: &[[f32; K_MAX]; 16], b: &[[f32; 8]]) -> [[f32; 8]; 16] {
+    let mut sums = [[0f32; 8]; 16];
+    // Four rows at a time: their sums stay in registers, and do not wait for each other.
+    for (sums, rows) in sums.as_chunks_mut::<4>().0.iter_mut().zip(a.as_chunks::<4>().0) {
+        let mut lines = [[0f32; 8]; 4];
+        for (n, b) in b.iter().enumerate().take(K_MAX) {
+            for (line, row) in lines.iter_mut().zip(rows) {
+                for column in 0..8 {
+                    line[column] = I::multiply_add(row[n], b[column], line[column]);
+                }
+            }
+        }
+        *sums = lines;
+    }
+    sums
+}
+
 /// Runs `mma.sync`.
 #[inline(always)]
 pub(super) fn mma<I: Isa>(
@@ -120,43 +193,20 @@ pub(super) fn mma<I: Isa>(
 ) -> Step<()> {
     all_lanes(warp, mask, "mma.sync")?;
     let r = &mut warp.registers;
-    let per = 4 / kind.a.bytes() as usize;
     let k = kind.k as usize;
-    let registers_a = k / (2 * per);
+    let registers_a = k * kind.a.bytes() as usize / 8;
     let acc = if kind.acc == Type::F16 { 2 } else { 4 };
     let (slots_d, rest) = lists.split_at(acc);
     let (slots_a, rest) = rest.split_at(registers_a);
     let (slots_b, slots_c) = rest.split_at(registers_a / 2);
-    let mut a = [[0f32; K_MAX]; 16];
-    let mut b = [[0f32; 8]; K_MAX];
-    for (q, slot) in slots_a.iter().enumerate() {
-        for n in 0..per {
-            let values = elements::<I>(r, *slot, kind.a, n as u32);
-            for (lane, value) in values.iter().enumerate() {
-                a[(lane >> 2) + 8 * (q & 1)][(lane & 3) * per + n + 4 * per * (q >> 1)] = *value;
-            }
-        }
-    }
-    for (q, slot) in slots_b.iter().enumerate() {
-        for n in 0..per {
-            let values = elements::<I>(r, *slot, kind.b, n as u32);
-            for (lane, value) in values.iter().enumerate() {
-                b[(lane & 3) * per + n + 4 * per * q][lane >> 2] = *value;
-            }
-        }
+    let (mut a, mut b) = ([[0f32; K_MAX]; 16], [[0f32; 8]; K_MAX]);
+    match kind.a.bytes() {
+        1 => gather::<I, 4>(r, (slots_a, slots_b), (kind.a, kind.b), &mut a, &mut b),
+        2 => gather::<I, 2>(r, (slots_a, slots_b), (kind.a, kind.b), &mut a, &mut b),
+        _ => gather::<I, 1>(r, (slots_a, slots_b), (kind.a, kind.b), &mut a, &mut b),
     }
     env.traffic.tensor_multiply_adds += 16 * 8 * k as u64;
-    // Sums of 32 products of bytes are exact in f32: below 2^24.
-    let mut sums = [[0f32; 8]; 16];
-    for (sums, row) in sums.iter_mut().zip(&a) {
-        let mut line = [0f32; 8];
-        for n in 0..k {
-            for column in 0..8 {
-                line[column] += row[n] * b[n][column];
-            }
-        }
-        *sums = line;
-    }
+    let sums = products::<I>(&a, &b[..k]);
     let sum = |lane: usize, n: usize| sums[(lane >> 2) + 8 * (n >> 1)][(lane & 3) * 2 + (n & 1)];
     match kind.acc {
         Type::F16 => {

@@ -4,7 +4,7 @@
 //! arrivals to come, 41 to 60 arrivals of a phase, 63 the phase.
 
 use super::Env;
-use super::access::addresses;
+use super::address::addresses;
 use super::lanes::{LANES, Lane, lanes_of};
 use super::trap::{Step, invalid};
 use super::warp::{Flow, Warp};

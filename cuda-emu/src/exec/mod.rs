@@ -5,23 +5,30 @@
 //! instructions, the other files what instructions do, by group.
 
 mod access;
-mod asynchronous;
+mod address;
 mod atomic;
 mod barrier;
 mod block;
+mod bulk;
+mod check;
 mod collective;
 mod convert;
+mod copies;
 mod float;
 mod gang;
 mod half;
 mod int;
+mod interpret;
 mod isa;
 mod lanes;
 mod matrix;
 mod mbarrier;
 mod number;
 mod print;
+mod scalar;
 mod select;
+mod tensor;
+mod traffic;
 mod trap;
 mod warp;
 mod wgmma;
@@ -38,21 +45,21 @@ use crate::stats::LaunchStats;
 use block::{Block, Cluster};
 
 /// Start of the shared window in the generic address space.
-pub(super) const SHARED_WINDOW: u64 = 1 << 60;
+const SHARED_WINDOW: u64 = 1 << 60;
 /// Start of the local window.
-pub(super) const LOCAL_WINDOW: u64 = 1 << 61;
+const LOCAL_WINDOW: u64 = 1 << 61;
 /// Threads below which a launch is not worth a second thread of the host.
 const THREADS_ALONE_MAX: u64 = 4096;
 
 /// What all threads of the host share in a launch.
-pub(super) struct Shared<'l> {
-    pub(super) program: &'l Program,
-    pub(super) launch: &'l Launch<'l>,
-    pub(super) config: &'l DeviceConfig,
-    pub(super) view: View,
+struct Shared<'l> {
+    program: &'l Program,
+    launch: &'l Launch<'l>,
+    config: &'l DeviceConfig,
+    view: View,
     /// Address of the parameter block, and of the workspace of grid-wide barriers.
-    pub(super) params: u64,
-    pub(super) workspace: u64,
+    params: u64,
+    workspace: u64,
     /// The predecessor has been run.
     predecessor: Once,
     stop: AtomicBool,
@@ -62,52 +69,52 @@ pub(super) struct Shared<'l> {
 }
 
 /// What a thread of the host works with: one gang at a time.
-pub(super) struct Env<'l> {
-    pub(super) shared: &'l Shared<'l>,
-    pub(super) program: &'l Program,
-    pub(super) view: &'l View,
-    pub(super) check: bool,
-    pub(super) measure: bool,
+struct Env<'l> {
+    shared: &'l Shared<'l>,
+    program: &'l Program,
+    view: &'l View,
+    check: bool,
+    measure: bool,
     /// Of each instruction, the region that its last access was in.
-    pub(super) hits: Vec<u32>,
+    hits: Vec<u32>,
     /// Of each instruction, how often warps and lanes ran it.
-    pub(super) counts: Vec<[u64; 2]>,
-    pub(super) traffic: LaunchStats,
-    pub(super) blocks: Vec<Block>,
-    pub(super) clusters: Vec<Cluster>,
+    counts: Vec<[u64; 2]>,
+    traffic: LaunchStats,
+    blocks: Vec<Block>,
+    clusters: Vec<Cluster>,
     /// Grows with everything that may let a waiting warp go on.
-    pub(super) events: u64,
+    events: u64,
     /// Where a trap happened.
-    pub(super) trap_pc: u32,
+    trap_pc: u32,
     /// State of the generator that shuffles; 0 is in order.
-    pub(super) random: u64,
+    random: u64,
 }
 
 impl Shared<'_> {
     /// Runs the predecessor, once.
-    pub(super) fn wait_predecessor(&self) {
+    fn wait_predecessor(&self) {
         if let Some(predecessor) = self.launch.predecessor {
             self.predecessor.call_once(predecessor);
         }
     }
 
-    pub(super) fn stopped(&self) -> bool {
+    fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
     /// Counts instructions; whether the launch has had too many.
-    pub(super) fn too_many(&self, instructions: u64) -> Option<u64> {
+    fn too_many(&self, instructions: u64) -> Option<u64> {
         let total = self.instructions.fetch_add(instructions, Ordering::Relaxed) + instructions;
         (total > self.config.warp_instructions_max).then_some(total)
     }
 
-    pub(super) fn nanoseconds(&self) -> u64 {
+    fn nanoseconds(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
 }
 
 /// Runs all blocks of a launch.
-pub(crate) fn run(device: &Device, launch: &Launch) -> Result<LaunchStats, Fault> {
+pub(crate) fn run(device: &Device, launch: &Launch) -> Result<LaunchStats, Box<Fault>> {
     let program = &*launch.kernel.program;
     let mut view =
         View { regions: device.memory().view().regions.clone(), freed: device.memory().view().freed.clone() };
@@ -190,7 +197,7 @@ impl<'l> Env<'l> {
     }
 
     /// The next number of the shuffle; only for a state that is not 0.
-    pub(super) fn random(&mut self) -> u64 {
+    fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

@@ -61,7 +61,7 @@ fn compare_values<T: Copy + PartialOrd>(a: [T; LANES], b: [T; LANES], cmp: Cmp) 
     match cmp {
         Cmp::Eq => holds!(|a: T, b: T| a == b),
         // False for NaN, unlike `!=`: an ordered comparison.
-        Cmp::Ne => holds!(|a: T, b: T| a < b || a > b),
+        Cmp::Ne => holds!(|a: T, b: T| (a < b) | (a > b)),
         Cmp::Lt => holds!(|a: T, b: T| a < b),
         Cmp::Le => holds!(|a: T, b: T| a <= b),
         Cmp::Gt => holds!(|a: T, b: T| a > b),
@@ -162,9 +162,9 @@ pub(super) fn set<I: Isa>(
         (true, _) => 0x3f80_0000,
     };
     let mut d = [0u32; LANES];
-    for lane in 0..LANES {
+    for (lane, d) in d.iter_mut().enumerate() {
         let bit = |bits: u32| if bits >> lane & 1 != 0 { one } else { 0 };
-        d[lane] = if packed { bit(low) | bit(high) << 16 } else { bit(low) };
+        *d = if packed { bit(low) | bit(high) << 16 } else { bit(low) };
     }
     u32::put(r, i.d, d, mask);
 }
@@ -174,8 +174,8 @@ pub(super) fn select<T: Lane>(r: &mut Registers, i: &Inst, mask: u32) {
     let chosen = r.pred(i.c, i.imm != 0);
     let (a, b) = (T::get(r, i.a), T::get(r, i.b));
     let mut d = b;
-    for lane in 0..LANES {
-        d[lane] = if chosen >> lane & 1 != 0 { a[lane] } else { b[lane] };
+    for (lane, d) in d.iter_mut().enumerate() {
+        *d = if chosen >> lane & 1 != 0 { a[lane] } else { *d };
     }
     T::put(r, i.d, d, mask);
 }

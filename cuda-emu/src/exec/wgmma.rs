@@ -1,14 +1,16 @@
 //! Tensor-core multiplication of four warps (`wgmma`).
 //!
 //! A multiplication reads shared memory when it is issued and keeps its result aside: registers hold
-//! NaN until the wait, and whoever touches them before is told. Each warp computes its own 16 rows.
+//! NaN until the wait, and whoever touches them before is told. So is who overwrites what it reads:
+//! its reads are those of an agent of its own, which the wait orders before the warp. Each warp
+//! computes its own 16 rows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::Env;
 use super::convert::format_of;
 use super::isa::Isa;
-use super::lanes::{LANES, Lane};
+use super::lanes::{LANES, Lane, Registers};
 use super::matrix::{all_lanes, elements};
 use super::number::{BF16, F16};
 use super::trap::{Step, invalid, trap};
@@ -25,12 +27,17 @@ pub(super) struct Accumulators {
     /// Of each register: its group, the instruction, its value.
     pending: HashMap<Slot, (u32, u32, [u32; LANES])>,
     committed: u32,
+    /// Times of the commits that have not been waited for.
+    commits: VecDeque<u32>,
+    /// The warp has run a `wgmma.fence`.
+    fenced: bool,
 }
 
 impl Accumulators {
     pub(super) fn clear(&mut self) {
         self.pending.clear();
-        self.committed = 0;
+        self.commits.clear();
+        (self.committed, self.fenced) = (0, false);
     }
 
     /// Whether any register awaits its result.
@@ -123,7 +130,7 @@ impl Matrix {
                 let block = &mut env.blocks[own];
                 block.check_range(u64::from(at), size, size, "read", 0)?;
                 // Chunks of 16 bytes stay together: one check each.
-                if at % 16 == 0 {
+                if at.is_multiple_of(16) {
                     let clocks = &env.clusters[block.cluster].clocks;
                     block.note(access, clocks, env.program, at, 16.min(block.memory.len() as u32 - at), 0)?;
                 }
@@ -153,8 +160,20 @@ fn element(bytes: &[u8], ty: Type) -> f32 {
 pub(super) fn wgmma<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], mask: u32) -> Step<()> {
     all_lanes(warp, mask, "wgmma")?;
     match i.op {
-        Op::WgmmaCommit => warp.accumulators.committed += 1,
-        Op::WgmmaWait => deliver(warp, i.imm as u32),
+        Op::WgmmaFence => warp.accumulators.fenced = true,
+        Op::WgmmaCommit => {
+            let time = env.clusters[env.blocks[warp.block].cluster].clocks.tick();
+            warp.accumulators.commits.push_back(time);
+            warp.accumulators.committed += 1;
+        }
+        Op::WgmmaWait => {
+            deliver(warp, i.imm as u32);
+            let excess = warp.accumulators.commits.len().saturating_sub(i.imm as usize);
+            if let Some(time) = warp.accumulators.commits.drain(..excess).next_back() {
+                let block = &env.blocks[warp.block];
+                env.clusters[block.cluster].clocks.wait_for(warp.agent, block.reader(warp.id), time);
+            }
+        }
         Op::Wgmma(kind) => multiply::<I>(env, warp, i, lists, kind)?,
         _ => {}
     }
@@ -162,7 +181,7 @@ pub(super) fn wgmma<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[S
 }
 
 fn deliver(warp: &mut Warp, keep: u32) {
-    let Accumulators { pending, committed } = &mut warp.accumulators;
+    let Accumulators { pending, committed, .. } = &mut warp.accumulators;
     let registers = &mut warp.registers;
     pending.retain(|slot, (group, _, values)| {
         let stays = *group + keep >= *committed;
@@ -173,12 +192,32 @@ fn deliver(warp: &mut Warp, keep: u32) {
     });
 }
 
+/// The 16 rows of A that a warp has in its registers.
+#[inline(always)]
+fn rows_in_registers<I: Isa>(r: &Registers, slots: &[Slot], ty: Type) -> Vec<[f32; 32]> {
+    let per = (4 / ty.bytes()) as usize;
+    let mut a = vec![[0f32; 32]; 16];
+    for (q, slot) in slots.iter().enumerate() {
+        for e in 0..per {
+            let values = elements::<I>(r, *slot, ty, e as u32);
+            for (lane, value) in values.iter().enumerate() {
+                a[(lane >> 2) + 8 * (q & 1)][(lane & 3) * per + e + 4 * per * (q >> 1)] = *value;
+            }
+        }
+    }
+    a
+}
+
 fn multiply<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], kind: WgmmaKind) -> Step<()> {
     let size = kind.a.bytes();
     let (n, k) = (u32::from(kind.n), 32 / size);
     let count = kind.n as usize / if kind.acc == Type::F16 { 4 } else { 2 };
     let (slots_d, slots_a) = lists.split_at(count);
-    let mut access = env.shared_access(warp, Kind::Read).asynchronous(None);
+    if !warp.accumulators.fenced {
+        return invalid("wgmma before the warp's first wgmma.fence");
+    }
+    let reader = env.blocks[warp.block].reader(warp.id);
+    let mut access = env.shared_access(warp, Kind::Read).asynchronous(reader);
     let uniform = |values: [u64; LANES]| {
         if values == [values[0]; LANES] {
             Ok(values[0])
@@ -187,17 +226,7 @@ fn multiply<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], ki
         }
     };
     let a = if kind.a_registers {
-        let per = (4 / size) as usize;
-        let mut a = vec![[0f32; 32]; 16];
-        for (q, slot) in slots_a.iter().enumerate() {
-            for e in 0..per {
-                let values = elements::<I>(&warp.registers, *slot, kind.a, e as u32);
-                for (lane, value) in values.iter().enumerate() {
-                    a[(lane >> 2) + 8 * (q & 1)][(lane & 3) * per + e + 4 * per * (q >> 1)] = *value;
-                }
-            }
-        }
-        a
+        rows_in_registers::<I>(&warp.registers, slots_a, kind.a)
     } else {
         let matrix = Matrix::new(uniform(u64::get(&warp.registers, i.a))?, i.imm >> 2 & 1 != 0);
         matrix.read(env, warp, &mut access, kind.a, warp.id % 4 * 16, 16)?

@@ -9,6 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const ALIGN: usize = 256;
 /// Allocations up to this size are filled with 0xff (NaN in every float type) when made.
 const POISON_BYTES_MAX: usize = 64 << 20;
+/// Room behind an allocation that no other gets: as much as itself, but for these bounds. An access
+/// past the end then lies in no allocation, instead of in the next.
+const GAP_BYTES: std::ops::RangeInclusive<usize> = 4 << 10..=1 << 20;
 
 /// A live range of global memory, or one that was freed and is still held by someone.
 #[derive(Debug)]
@@ -25,17 +28,19 @@ pub(crate) struct Allocation {
 impl Allocation {
     /// Fresh memory; `None` where the host has none.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
-        let layout = Layout::from_size_align(usize::try_from(bytes).ok()?.max(1), ALIGN).ok()?;
+        let size = usize::try_from(bytes).ok()?.max(1);
+        let gap = size.clamp(*GAP_BYTES.start(), *GAP_BYTES.end());
+        let layout = Layout::from_size_align(size.checked_add(gap)?, ALIGN).ok()?;
         // SAFETY: the layout's size is not zero.
         let pointer = unsafe { alloc_zeroed(layout) };
         if pointer.is_null() {
             return None;
         }
-        if layout.size() <= POISON_BYTES_MAX {
-            // SAFETY: `pointer` is the start of `layout.size()` bytes that nobody else has.
-            unsafe { pointer.write_bytes(0xff, layout.size()) };
+        if size <= POISON_BYTES_MAX {
+            // SAFETY: `pointer` is the start of more than `size` bytes that nobody else has.
+            unsafe { pointer.write_bytes(0xff, size) };
         }
-        let words = layout.size().div_ceil(64);
+        let words = size.div_ceil(64);
         let valid = (0..words).map(|_| AtomicU64::new(0)).collect();
         Some(Self {
             base: pointer as u64,

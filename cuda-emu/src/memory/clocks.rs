@@ -97,6 +97,20 @@ impl Clocks {
         clock.id = mix(clock.id, from.id);
     }
 
+    /// What comes later is of a later time; gives the time until now.
+    pub(crate) fn tick(&mut self) -> u32 {
+        self.time += 1;
+        self.time - 1
+    }
+
+    /// What `other` did up to a time comes before what `agent` does from now on.
+    pub(crate) fn wait_for(&mut self, agent: u16, other: u16, time: u32) {
+        let clock = &mut self.agents[agent as usize];
+        let known = &mut clock.times[other as usize];
+        *known = time.max(*known);
+        clock.id = mix(clock.id, u64::from(other) << 32 | u64::from(time) | 1 << 42);
+    }
+
     /// A warp's lanes have met.
     pub(crate) fn sync_lanes(&mut self, agent: u16) {
         let time = self.time;

@@ -6,6 +6,7 @@
 mod allocation;
 pub(crate) mod clocks;
 mod global;
+mod history;
 pub(crate) mod shadow;
 
 use std::fmt;

@@ -1,128 +1,21 @@
 //! The shadow of a block's shared memory: of each byte, who wrote and read it, and so whether an
 //! access races with an earlier one, reads what nothing wrote, or what a copy has yet to bring.
 //!
-//! Bytes with the same history share a state, and states are numbered: a byte's entry is a number
-//! with the epoch that it is of. An instruction usually moves all its bytes from one state to one
-//! other, so that the check is a comparison and a store of numbers. In later epochs (after a
-//! barrier of all threads) the same moves come again and are remembered.
+//! Bytes with the same history share its number: a byte's entry is that number with the epoch that
+//! it is of. An instruction usually moves all its bytes from one history to one other, so that the
+//! check is a comparison and a store of numbers. In later epochs (after a barrier of all threads)
+//! the same moves come again and are remembered.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 
 use super::clocks::Clocks;
+pub(crate) use super::history::{Access, Conflict, Kind, Stamp};
+use super::history::{CLEAN, Histories, History, Move, UNWRITTEN};
 
-/// How a byte is accessed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    Read,
-    Write,
-    /// Atomics, and volatile or otherwise strong loads and stores: they race with plain ones only.
-    Atomic,
-}
-
-/// An access that was made: who, when, at which instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Stamp {
-    pub(crate) agent: u16,
-    pub(crate) kind: Kind,
-    /// Made through the asynchronous proxy.
-    pub(crate) proxy: bool,
-    pub(crate) time: u32,
-    pub(crate) pc: u32,
-}
-
-/// An access by a warp instruction, and the last move between states that it made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Access {
-    stamp: Stamp,
-    /// Whose clock counts: the agent's, or for a copy engine that of the warp that started it.
-    by: u16,
-    clock: u64,
-    from: u32,
-    to: u32,
-}
-
-impl Access {
-    pub(crate) fn new(clocks: &Clocks, agent: u16, kind: Kind, pc: u32) -> Self {
-        let stamp = Stamp { agent, kind, proxy: false, time: clocks.time(), pc };
-        Self { stamp, by: agent, clock: clocks.id(agent), from: u32::MAX, to: 0 }
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        self.stamp.kind
-    }
-
-    /// The same through the asynchronous proxy, by a copy engine if another agent is given.
-    pub(crate) fn asynchronous(mut self, engine: Option<u16>) -> Self {
-        self.stamp.proxy = true;
-        self.stamp.agent = engine.unwrap_or(self.stamp.agent);
-        self
-    }
-}
-
-/// What is wrong with an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Conflict {
-    /// It is not ordered after an earlier one.
-    Race(Stamp),
-    /// Nothing wrote the byte.
-    Uninitialised,
-    /// A copy started at this instruction has not been waited for.
-    Pending(u32),
-    /// A write through the other proxy, without a fence.
-    Proxy(Stamp),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
-struct State {
-    written: bool,
-    /// The last write, and the last other access of each agent and kind since.
-    writer: Option<Stamp>,
-    others: Vec<Stamp>,
-    pending: Option<u32>,
-}
-
-/// What an access does to a state.
-#[derive(Clone, Copy, Debug)]
-struct Move {
-    to: u32,
-    conflict: Option<Conflict>,
-    /// The last writer is the same warp, whose lanes have not met since.
-    own_lanes: bool,
-}
-
-/// Number of the state of bytes that nothing wrote.
-const UNWRITTEN: u32 = 0;
-/// Number of the state of bytes all of whose accesses are ordered before everything to come.
-const CLEAN: u32 = 1;
-/// Bits of an entry that hold the state's number; the epoch is above.
-const STATE_BITS: u32 = 18;
-const STATE_MASK: u32 = (1 << STATE_BITS) - 1;
-const EPOCH_MAX: u32 = (1 << (32 - STATE_BITS)) - 1;
-
-/// Mixes the few words of a key; keys are not chosen by an adversary.
-#[derive(Default)]
-struct WordHasher(u64);
-
-impl Hasher for WordHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u32(&mut self, word: u32) {
-        self.write_u64(u64::from(word));
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
-type Words = BuildHasherDefault<WordHasher>;
+/// Bits of an entry that hold the history's number; the epoch is above.
+const NUMBER_BITS: u32 = 18;
+const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+const EPOCH_MAX: u32 = (1 << (32 - NUMBER_BITS)) - 1;
 
 /// The shadow of a block's shared memory.
 #[derive(Debug)]
@@ -131,36 +24,22 @@ pub(crate) struct Shadow {
     /// Of each byte, the lane that wrote it last.
     lanes: Vec<u8>,
     epoch: u32,
-    states: Vec<State>,
-    numbers: HashMap<State, u32, Words>,
-    /// States that copies gave last: what was asked for, its number.
+    histories: Histories,
+    /// Histories that copies gave last: what was asked for, its number.
     last_started: (u32, u32),
     last_finished: (Option<Stamp>, u32),
-    moves: HashMap<(u32, u32, u32, u32, u64), Move, Words>,
 }
 
 impl Shadow {
     pub(crate) fn new(bytes: usize) -> Self {
-        let mut shadow = Self {
+        Self {
             entries: vec![0; bytes],
             lanes: vec![0; bytes],
             epoch: 0,
-            states: Vec::new(),
-            numbers: HashMap::default(),
+            histories: Histories::new(),
             last_started: (0, UNWRITTEN),
             last_finished: (None, UNWRITTEN),
-            moves: HashMap::default(),
-        };
-        shadow.forget_states();
-        shadow
-    }
-
-    fn forget_states(&mut self) {
-        let clean = State { written: true, ..State::default() };
-        self.states = vec![State::default(), clean.clone()];
-        self.numbers = [(State::default(), UNWRITTEN), (clean, CLEAN)].into_iter().collect();
-        (self.last_started, self.last_finished) = ((0, UNWRITTEN), (None, UNWRITTEN));
-        self.moves.clear();
+        }
     }
 
     /// A new block: nothing is written. What was learnt about moves stays.
@@ -179,12 +58,12 @@ impl Shadow {
         self.epoch += 1;
     }
 
-    /// The number of an entry's state as it is in this epoch.
+    /// The number of an entry's history as it is in this epoch.
     fn number(&self, entry: u32) -> u32 {
-        let number = entry & STATE_MASK;
-        if entry >> STATE_BITS == self.epoch
+        let number = entry & NUMBER_MASK;
+        if entry >> NUMBER_BITS == self.epoch
             || number <= CLEAN
-            || self.states[number as usize].pending.is_some()
+            || self.histories.get(number).pending.is_some()
         {
             return number;
         }
@@ -192,42 +71,40 @@ impl Shadow {
     }
 
     fn entry(&self, number: u32) -> u32 {
-        self.epoch << STATE_BITS | number
+        self.epoch << NUMBER_BITS | number
     }
 
-    fn intern(&mut self, state: State) -> u32 {
-        if let Some(number) = self.numbers.get(&state) {
-            return *number;
+    fn intern(&mut self, history: &History) -> u32 {
+        if let Some(number) = self.histories.number(history, NUMBER_MASK as usize + 1) {
+            return number;
         }
-        if self.states.len() > STATE_MASK as usize {
-            // More histories than numbers: forget them. Races with what was before go unseen,
-            // nothing is reported that is none; bytes under way keep their state by a second copy.
-            let kept: Vec<Option<u32>> =
-                self.entries.iter().map(|entry| self.states[self.number(*entry) as usize].pending).collect();
-            let unwritten: Vec<bool> =
-                self.entries.iter().map(|entry| self.number(*entry) == UNWRITTEN).collect();
-            self.forget_states();
-            for at in 0..kept.len() {
-                let number = match (kept[at], unwritten[at]) {
-                    (None, true) => UNWRITTEN,
-                    (None, false) => CLEAN,
-                    (pending, _) => self.intern(State { written: true, pending, ..State::default() }),
-                };
-                self.entries[at] = self.entry(number);
-            }
+        self.forget_histories();
+        self.intern(history)
+    }
+
+    /// More histories than numbers: forgets them. Races with what was before go unseen, nothing is
+    /// reported that is none; bytes under way keep their history by a second copy.
+    fn forget_histories(&mut self) {
+        let numbers = self.entries.iter().map(|entry| self.number(*entry));
+        let kept: Vec<_> =
+            numbers.map(|number| (number.min(CLEAN), self.histories.get(number).pending)).collect();
+        self.histories = Histories::new();
+        (self.last_started, self.last_finished) = ((0, UNWRITTEN), (None, UNWRITTEN));
+        for (at, (number, pending)) in kept.into_iter().enumerate() {
+            let number = pending.map_or(number, |pc| self.intern(&History::pending(pc)));
+            self.entries[at] = self.entry(number);
         }
-        let number = self.states.len() as u32;
-        self.states.push(state.clone());
-        self.numbers.insert(state, number);
-        number
     }
 
     /// Whether another lane of the same instruction has just written a byte.
     #[inline(always)]
     pub(crate) fn just_written(&self, offset: usize, lane: u8, pc: u32) -> bool {
         let entry = self.entries[offset];
-        let own = || self.states[(entry & STATE_MASK) as usize].writer.is_some_and(|w| w.pc == pc);
-        entry >> STATE_BITS == self.epoch && entry & STATE_MASK > CLEAN && self.lanes[offset] != lane && own()
+        let own = || self.histories.get(entry & NUMBER_MASK).writer.is_some_and(|w| w.pc == pc);
+        entry >> NUMBER_BITS == self.epoch
+            && entry & NUMBER_MASK > CLEAN
+            && self.lanes[offset] != lane
+            && own()
     }
 
     /// Notes an access by a lane to `bytes` at `offset`, which must lie inside.
@@ -266,6 +143,18 @@ impl Shadow {
         Ok(())
     }
 
+    /// Notes the same access as before to more bytes, if they have the history that it met last; gives
+    /// false, and notes nothing, if not. For reads, whose lanes need no note.
+    #[inline(always)]
+    pub(crate) fn repeat(&mut self, access: &Access, offset: u32, bytes: u32) -> bool {
+        let entries = &mut self.entries[offset as usize..(offset + bytes) as usize];
+        let different = entries.iter().fold(0, |different, entry| different | (entry ^ access.from));
+        if different == 0 {
+            entries.fill(access.to);
+        }
+        different == 0
+    }
+
     #[cold]
     fn access_slowly(
         &mut self,
@@ -281,12 +170,17 @@ impl Shadow {
                 self.entries[at] = access.to;
                 continue;
             }
+            // What another lane of the same instruction has read, or reached with an atomic, is as it
+            // will be, unless a look at the writer's lane is needed each time.
+            if entry == access.to && access.from != u32::MAX && access.stamp.kind != Kind::Write {
+                continue;
+            }
             let step = self.step(self.number(entry), access, clocks);
             if let Some(conflict) = step.conflict {
                 return Err(conflict);
             }
             if step.own_lanes && self.lanes[at] != lane {
-                let writer = self.states[self.number(entry) as usize].writer;
+                let writer = self.histories.get(self.number(entry)).writer;
                 return writer.map_or(Ok(()), |writer| Err(Conflict::Race(writer)));
             }
             self.entries[at] = self.entry(step.to);
@@ -298,64 +192,41 @@ impl Shadow {
     }
 
     fn step(&mut self, number: u32, access: &Access, clocks: &Clocks) -> Move {
-        let Stamp { agent, kind, proxy, time, pc } = access.stamp;
-        let who =
-            u32::from(agent) | u32::from(access.by) << 10 | (kind as u32) << 20 | u32::from(proxy) << 22;
-        let key = (number, who, time, pc, access.clock);
-        if let Some(step) = self.moves.get(&key) {
-            return *step;
+        if let Some(step) = self.histories.recall(number, access) {
+            return step;
         }
-        let before = self.states.len();
-        let step = self.judge(number, access, clocks);
-        // Numbers may have been given anew: then what was learnt before is gone, this included.
-        if self.states.len() >= before {
-            self.moves.insert(key, step);
-        }
+        let step = match self.histories.judge(number, access, clocks) {
+            Err(conflict) => Move { to: number, conflict: Some(conflict), own_lanes: false },
+            Ok((next, own_lanes)) => {
+                let to = match self.histories.number(&next, NUMBER_MASK as usize + 1) {
+                    Some(to) => to,
+                    None => {
+                        // Numbers are given anew: this one means something else from now on.
+                        self.forget_histories();
+                        return Move { to: self.intern(&next), conflict: None, own_lanes };
+                    }
+                };
+                Move { to, conflict: None, own_lanes }
+            }
+        };
+        self.histories.learn(number, access, step);
         step
     }
 
-    fn judge(&mut self, number: u32, access: &Access, clocks: &Clocks) -> Move {
-        let state = self.states[number as usize].clone();
-        let now = access.stamp;
-        let reads = now.kind != Kind::Write;
-        let wrong = |conflict| Move { to: number, conflict: Some(conflict), own_lanes: false };
-        if let Some(pc) = state.pending {
-            return wrong(Conflict::Pending(pc));
-        }
-        if reads && !state.written {
-            return wrong(Conflict::Uninitialised);
-        }
-        let conflicts = |earlier: &Stamp| {
-            let kinds = earlier.kind != now.kind || now.kind == Kind::Write;
-            kinds && !clocks.ordered(access.by, earlier.agent, earlier.time)
-        };
-        if let Some(earlier) = state.writer.iter().chain(&state.others).find(|earlier| conflicts(earlier)) {
-            return wrong(Conflict::Race(*earlier));
-        }
-        if let Some(writer) = state.writer.filter(|w| now.proxy && !w.proxy)
-            && !clocks.fenced(access.by, writer.agent, writer.time)
-        {
-            return wrong(Conflict::Proxy(writer));
-        }
-        let own = |w: &Stamp| w.agent == now.agent && !clocks.lanes_ordered(now.agent, w.time);
-        let own_lanes = now.kind != Kind::Atomic && state.writer.as_ref().is_some_and(own);
-        let mut next = state;
-        next.written = true;
-        if now.kind == Kind::Write {
-            next.writer = Some(now);
-            next.others.clear();
-        } else {
-            next.others.retain(|s| s.agent != now.agent || s.kind != now.kind);
-            next.others.push(now);
-            next.others.sort_by_key(|s| (s.agent, s.kind));
-        }
-        Move { to: self.intern(next), conflict: None, own_lanes }
+    /// An access of others than a block's own agents that none of those knows to be over.
+    pub(crate) fn unordered_from_outside(&self, clocks: &Clocks, own: Range<u16>) -> Option<Stamp> {
+        let mut numbers: Vec<u32> = self.entries.iter().map(|entry| self.number(*entry)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let known = |s: &Stamp| own.clone().any(|agent| clocks.ordered(agent, s.agent, s.time));
+        let mut stamps = numbers.iter().flat_map(|number| self.histories.stamps(*number));
+        stamps.find(|s| !own.contains(&s.agent) && !known(s)).copied()
     }
 
     /// Bytes that an asynchronous copy, started at `pc`, will write: until then they are nobody's.
     pub(crate) fn start_copy(&mut self, offset: u32, bytes: u32, pc: u32) {
         if self.last_started.0 != pc || self.last_started.1 == UNWRITTEN {
-            let number = self.intern(State { written: true, pending: Some(pc), ..State::default() });
+            let number = self.intern(&History::pending(pc));
             self.last_started = (pc, number);
         }
         let entry = self.entry(self.last_started.1);
@@ -366,7 +237,7 @@ impl Shadow {
     pub(crate) fn finish_copy(&mut self, offset: u32, bytes: u32, by: &Access, lane: u8) {
         let writer = Stamp { kind: Kind::Write, ..by.stamp };
         if self.last_finished.0 != Some(writer) {
-            let number = self.intern(State { written: true, writer: Some(writer), ..State::default() });
+            let number = self.intern(&History::written(writer));
             self.last_finished = (Some(writer), number);
         }
         let entry = self.entry(self.last_finished.1);

@@ -4,8 +4,10 @@
 //! Text is not trusted: whatever it holds gives a tree or a [`LoadError`], in memory bounded by its
 //! length (declared sizes are numbers here, nothing is allocated for them).
 
+mod declaration;
 mod lexer;
 mod parser;
+mod statement;
 mod types;
 
 pub(crate) use parser::parse;

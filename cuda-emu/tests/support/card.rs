@@ -1,6 +1,7 @@
 //! What the tests of the driver share: the emulated card, which one test at a time has.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_emu::{Arch, DeviceConfig, Emulator, InstallOptions};
@@ -28,6 +29,7 @@ pub fn card() -> Card {
         arch: ARCH,
         threads: 2,
         memory_bytes: MEMORY_BYTES,
+        memory_statistics: true,
         ..InstallOptions::default().device
     };
     let options = InstallOptions { device, ..InstallOptions::skipped_by("CUDA_EMU_TEST_GPU") };
@@ -83,4 +85,35 @@ pub const ADD: &str = "
 /// A function of PTX text.
 pub fn function(context: &Arc<CudaContext>, ptx: &str, name: &str) -> CudaFunction {
     context.load_module(Ptx::from_src(ptx)).unwrap().load_function(name).unwrap()
+}
+
+/// Launches one block with programmatic stream serialization.
+pub fn launch_programmatic(
+    stream: &CudaStream,
+    kernel: &CudaFunction,
+    threads: u32,
+    params: &mut [*mut c_void],
+) {
+    // SAFETY: the union is plain numbers.
+    let mut value: sys::CUlaunchAttributeValue = unsafe { std::mem::zeroed() };
+    value.programmaticStreamSerializationAllowed = 1;
+    let id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    let mut attribute = sys::CUlaunchAttribute { id, pad: [0; 4], value };
+    let config = sys::CUlaunchConfig {
+        gridDimX: 1,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: stream.cu_stream(),
+        attrs: &mut attribute,
+        numAttrs: 1,
+    };
+    // SAFETY: the parameters are those of the kernel.
+    let result = unsafe {
+        sys::cuLaunchKernelEx(&config, kernel.cu_function(), params.as_mut_ptr(), std::ptr::null_mut())
+    };
+    result.result().unwrap();
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod card;
+pub mod edit;
 
 use cuda_emu::{Device, DeviceConfig, Kernel, Launch, LaunchError, LaunchStats, Module, launch};
 

@@ -1,0 +1,138 @@
+//! Addresses of memory instructions: of all lanes, of which space, in which block of a cluster.
+
+use super::lanes::{LANES, Lane, Registers, lanes_of, mask_of};
+use super::trap::{Step, invalid, trap_at};
+use super::warp::Warp;
+use super::{Env, LOCAL_WINDOW, SHARED_WINDOW};
+use crate::decode::{Inst, Slot};
+use crate::error::FaultKind;
+use crate::memory::Space;
+
+/// Addresses of a warp's lanes.
+pub(super) type Addresses = [u64; LANES];
+
+/// Bits of a shared address that are the offset; above is the block's rank in the cluster plus one,
+/// or zero for the own block.
+const OFFSET_BITS: u32 = 24;
+
+/// The space of a generic address.
+pub(super) fn space_of(address: u64) -> Space {
+    match address >> 60 {
+        1 => Space::Shared,
+        2 => Space::Local,
+        _ => Space::Global,
+    }
+}
+
+/// a + offset, of 32 bits if `narrow`.
+#[inline(always)]
+pub(super) fn addresses(r: &Registers, slot: Slot, narrow: bool, offset: i64) -> Addresses {
+    let mut found = [0; LANES];
+    if narrow {
+        let a = u32::get(r, slot);
+        for lane in 0..LANES {
+            found[lane] = u64::from(a[lane].wrapping_add(offset as u32));
+        }
+    } else {
+        let a = u64::get(r, slot);
+        for lane in 0..LANES {
+            found[lane] = a[lane].wrapping_add(offset as u64);
+        }
+    }
+    found
+}
+
+/// Gives each space's lanes of generic addresses to `go`, as addresses of that space.
+#[inline(always)]
+pub(super) fn by_space(
+    space: Space,
+    addresses: &mut Addresses,
+    mask: u32,
+    mut go: impl FnMut(Space, &mut Addresses, u32) -> Step<()>,
+) -> Step<()> {
+    if space != Space::Generic {
+        // 64-bit shared and local addresses come without their window.
+        return go(space, addresses, mask);
+    }
+    let shared = mask & mask_of(|lane| space_of(addresses[lane]) == Space::Shared);
+    let local = mask & mask_of(|lane| space_of(addresses[lane]) == Space::Local);
+    let global = mask & !(shared | local);
+    if global == mask {
+        return go(Space::Global, addresses, mask);
+    }
+    if global != 0 {
+        go(Space::Global, &mut addresses.clone(), global)?;
+    }
+    if shared != 0 {
+        go(Space::Shared, &mut addresses.map(|a| a.wrapping_sub(SHARED_WINDOW)), shared)?;
+    }
+    if local != 0 {
+        go(Space::Local, &mut addresses.map(|a| a.wrapping_sub(LOCAL_WINDOW)), local)?;
+    }
+    Ok(())
+}
+
+impl Env<'_> {
+    /// Block of a shared address, and the offset there.
+    #[inline(always)]
+    pub(super) fn shared_target(
+        &self,
+        own: usize,
+        address: u64,
+        bytes: u32,
+        access: &'static str,
+        lane: usize,
+    ) -> Step<(usize, u32)> {
+        let rank = address >> OFFSET_BITS;
+        if rank == 0 {
+            return Ok((own, address as u32));
+        }
+        let cluster = &self.clusters[self.blocks[own].cluster];
+        if rank > u64::from(cluster.blocks) {
+            let nearest = format!("no block of the cluster has rank {}", rank - 1);
+            return trap_at(
+                FaultKind::OutOfBounds { space: Space::Shared, bytes, access, nearest },
+                lane,
+                address,
+            );
+        }
+        let target = cluster.first + rank as usize - 1;
+        if self.blocks[target].alive == 0 {
+            let allocation = format!("shared memory of the cluster's block {}, which has exited", rank - 1);
+            return trap_at(FaultKind::UseAfterFree { bytes, access, allocation }, lane, address);
+        }
+        Ok((target, address as u32 & ((1 << OFFSET_BITS) - 1)))
+    }
+}
+
+/// `mapa`: an address of this block, in another block of the cluster.
+pub(super) fn mapa(env: &Env, warp: &mut Warp, i: &Inst, wide: bool, mask: u32) -> Step<()> {
+    let blocks = env.clusters[env.blocks[warp.block].cluster].blocks;
+    let ranks = u32::get(&warp.registers, i.b);
+    if let Some(lane) = lanes_of(mask).find(|lane| ranks[*lane] >= blocks) {
+        return invalid(format!("block {} of a cluster of {blocks} (lane {lane})", ranks[lane]));
+    }
+    let place =
+        |offset: u64, rank: u32| offset & ((1 << OFFSET_BITS) - 1) | u64::from(rank + 1) << OFFSET_BITS;
+    let r = &mut warp.registers;
+    if wide {
+        let window = if i.imm != 0 { SHARED_WINDOW } else { 0 };
+        let a = u64::get(r, i.a);
+        u64::put(r, i.d, std::array::from_fn(|lane| window + place(a[lane], ranks[lane])), mask);
+    } else {
+        let a = u32::get(r, i.a);
+        u32::put(r, i.d, std::array::from_fn(|lane| place(u64::from(a[lane]), ranks[lane]) as u32), mask);
+    }
+    Ok(())
+}
+
+/// `getctarank`
+pub(super) fn cta_rank(env: &Env, warp: &mut Warp, i: &Inst, wide: bool, mask: u32) {
+    let own = env.blocks[warp.block].rank;
+    let rank = |address: u64| {
+        ((address & 0xffff_ffff) >> OFFSET_BITS).checked_sub(1).map_or(own, |rank| rank as u32)
+    };
+    let r = &mut warp.registers;
+    let a = if wide { u64::get(r, i.a) } else { u32::get(r, i.a).map(u64::from) };
+    u32::put(r, i.d, a.map(rank), mask);
+}

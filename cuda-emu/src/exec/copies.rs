@@ -1,0 +1,127 @@
+//! Asynchronous copies of lanes: `cp.async` with its groups.
+//!
+//! They come in as late as they may, when they are waited for. Until then their destination holds
+//! NaN and is nobody's, so that a missing wait shows.
+
+use super::Env;
+use super::address::addresses;
+use super::lanes::{LANES, Lane, lanes_of};
+use super::trap::{Step, invalid};
+use super::warp::Warp;
+use crate::decode::{Inst, Op};
+use crate::memory::shadow::{Access, Kind};
+
+/// A `cp.async` under way.
+#[derive(Clone, Copy, Debug)]
+struct Copy {
+    lane: u8,
+    group: u32,
+    to: u32,
+    from: u64,
+    bytes: u8,
+    read: u8,
+    pc: u32,
+}
+
+/// Copies that a warp's lanes have started.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    under_way: Vec<Copy>,
+    /// Of each lane, the groups committed.
+    committed: [u32; LANES],
+}
+
+impl Copies {
+    pub(super) fn clear(&mut self) {
+        self.under_way.clear();
+        self.committed = [0; LANES];
+    }
+}
+
+/// Runs a `cp.async` instruction.
+pub(super) fn copy(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) -> Step<()> {
+    match i.op {
+        Op::CpAsync { bytes } => start(env, warp, i, bytes, mask)?,
+        Op::CpCommit => lanes_of(mask).for_each(|lane| warp.copies.committed[lane] += 1),
+        Op::CpWait => finish(env, warp, mask, Some(i.imm as u32)),
+        Op::CpWaitAll => finish(env, warp, mask, None),
+        Op::CpArrive { noinc } => {
+            // The arrival comes when the copies are there: now is one such time.
+            finish(env, warp, mask, None);
+            let at = addresses(&warp.registers, i.a, true, i.imm);
+            for lane in lanes_of(mask).filter(|_| noinc) {
+                let place = env.mbarrier_at(warp, at[lane], lane)?;
+                env.arrive(warp, place, 1)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn start(env: &mut Env, warp: &mut Warp, i: &Inst, bytes: u8, mask: u32) -> Step<()> {
+    let to = addresses(&warp.registers, i.a, true, i64::from(i.imm as i32));
+    let from = addresses(&warp.registers, i.b, false, i.imm >> 32);
+    let reads = u32::get(&warp.registers, i.c);
+    let reading = lanes_of(mask).filter(|lane| reads[*lane] > 0).fold(0, |m, lane| m | 1 << lane);
+    if reading != 0 {
+        let mut all = from;
+        let region = env.check_global(&mut all, reading, u32::from(bytes), "read")?;
+        for lane in lanes_of(reading) {
+            env.check_written(&all, region, 1 << lane, reads[lane].min(u32::from(bytes)))?;
+            env.traffic.global_bytes_read += u64::from(reads[lane]);
+        }
+        env.count_global(&all, reading);
+    }
+    env.count_shared(&to, mask, u32::from(bytes));
+    env.traffic.shared_bytes_written += u64::from(bytes) * u64::from(mask.count_ones());
+    let mut access = env.shared_access(warp, Kind::Write);
+    for lane in lanes_of(mask) {
+        if reads[lane] > u32::from(bytes) {
+            return invalid(format!("cp.async of {bytes} bytes reads {}", reads[lane]));
+        }
+        let (block, offset) = env.check_shared(warp.block, &mut access, to[lane], u32::from(bytes), lane)?;
+        let block = &mut env.blocks[block];
+        block.memory[offset as usize..][..bytes as usize].fill(0xff);
+        if let Some(shadow) = &mut block.shadow {
+            shadow.start_copy(offset, u32::from(bytes), env.trap_pc);
+        }
+        let group = warp.copies.committed[lane];
+        let read = reads[lane] as u8;
+        warp.copies.under_way.push(Copy {
+            lane: lane as u8,
+            group,
+            to: offset,
+            from: from[lane],
+            bytes,
+            read,
+            pc: env.trap_pc,
+        });
+    }
+    Ok(())
+}
+
+/// Brings in the copies of lanes but for the last `keep` groups; all, committed or not, for none.
+fn finish(env: &mut Env, warp: &mut Warp, mask: u32, keep: Option<u32>) {
+    let Copies { under_way, committed, .. } = &mut warp.copies;
+    let block = &mut env.blocks[warp.block];
+    let clocks = &env.clusters[block.cluster].clocks;
+    under_way.retain(|copy| {
+        let lane = copy.lane as usize;
+        let due = keep.is_none_or(|keep| copy.group + keep < committed[lane]);
+        if mask >> lane & 1 == 0 || !due {
+            return true;
+        }
+        let target = &mut block.memory[copy.to as usize..][..copy.bytes as usize];
+        let (data, rest) = target.split_at_mut(copy.read as usize);
+        // SAFETY: the bytes were found in a live allocation when the copy started, and the launch's
+        // view keeps that.
+        unsafe { std::ptr::copy(copy.from as *const u8, data.as_mut_ptr(), data.len()) };
+        rest.fill(0);
+        if let Some(shadow) = &mut block.shadow {
+            let by = Access::new(clocks, warp.agent, Kind::Write, copy.pc);
+            shadow.finish_copy(copy.to, u32::from(copy.bytes), &by, copy.lane);
+        }
+        false
+    });
+}

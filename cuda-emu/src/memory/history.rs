@@ -1,0 +1,241 @@
+//! Histories of shared bytes: who wrote and read a byte since the last barrier of all threads, what
+//! an access does to that, and so whether it races with an earlier one. Histories are numbered, and
+//! what was judged once is remembered.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::clocks::Clocks;
+
+/// How a byte is accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    /// Atomics, and volatile or otherwise strong loads and stores: they race with plain ones only.
+    Atomic,
+}
+
+/// An access that was made: who, when, at which instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Stamp {
+    pub(crate) agent: u16,
+    pub(crate) kind: Kind,
+    /// Made through the asynchronous proxy.
+    pub(crate) proxy: bool,
+    pub(crate) time: u32,
+    pub(crate) pc: u32,
+}
+
+/// An access by a warp instruction, and the last move between states that it made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Access {
+    pub(super) stamp: Stamp,
+    /// Whose clock counts: the agent's, or for a copy engine that of the warp that started it.
+    by: u16,
+    clock: u64,
+    pub(super) from: u32,
+    pub(super) to: u32,
+}
+
+impl Access {
+    pub(crate) fn new(clocks: &Clocks, agent: u16, kind: Kind, pc: u32) -> Self {
+        let stamp = Stamp { agent, kind, proxy: false, time: clocks.time(), pc };
+        Self { stamp, by: agent, clock: clocks.id(agent), from: u32::MAX, to: 0 }
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.stamp.kind
+    }
+
+    pub(crate) fn pc(&self) -> u32 {
+        self.stamp.pc
+    }
+
+    /// The same through the asynchronous proxy, by the agent that stands for it.
+    pub(crate) fn asynchronous(mut self, agent: u16) -> Self {
+        self.stamp.proxy = true;
+        self.stamp.agent = agent;
+        self
+    }
+}
+
+/// What is wrong with an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conflict {
+    /// It is not ordered after an earlier one.
+    Race(Stamp),
+    /// Nothing wrote the byte.
+    Uninitialised,
+    /// A copy started at this instruction has not been waited for.
+    Pending(u32),
+    /// A write through the other proxy, without a fence.
+    Proxy(Stamp),
+}
+
+/// What happened to a byte.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub(super) struct History {
+    pub(super) written: bool,
+    /// The last write, and the last other access of each agent and kind since.
+    pub(super) writer: Option<Stamp>,
+    others: Vec<Stamp>,
+    /// The instruction that started a copy that has yet to come.
+    pub(super) pending: Option<u32>,
+}
+
+impl History {
+    /// Of bytes that a copy, started at `pc`, will write.
+    pub(super) fn pending(pc: u32) -> Self {
+        Self { written: true, pending: Some(pc), ..Self::default() }
+    }
+
+    /// Of bytes that were just written.
+    pub(super) fn written(writer: Stamp) -> Self {
+        Self { written: true, writer: Some(writer), ..Self::default() }
+    }
+}
+
+/// What an access does to a byte of some history.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Move {
+    pub(super) to: u32,
+    pub(super) conflict: Option<Conflict>,
+    /// The last writer is the same warp, whose lanes have not met since.
+    pub(super) own_lanes: bool,
+}
+
+/// Number of the history of bytes that nothing wrote.
+pub(super) const UNWRITTEN: u32 = 0;
+/// Number of the history of bytes all of whose accesses are ordered before everything to come.
+pub(super) const CLEAN: u32 = 1;
+
+/// Mixes the few words of a key; keys are not chosen by an adversary.
+#[derive(Default)]
+struct WordHasher(u64);
+
+impl Hasher for WordHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+type Words = BuildHasherDefault<WordHasher>;
+
+/// A number of a history, and all that the judgement of an access to it depends on.
+type Key = (u32, u32, u32, u32, u64);
+
+/// The histories that have come up.
+#[derive(Debug)]
+pub(super) struct Histories {
+    list: Vec<History>,
+    numbers: HashMap<History, u32, Words>,
+    moves: HashMap<Key, Move, Words>,
+}
+
+impl Histories {
+    pub(super) fn new() -> Self {
+        let clean = History { written: true, ..History::default() };
+        Self {
+            list: vec![History::default(), clean.clone()],
+            numbers: [(History::default(), UNWRITTEN), (clean, CLEAN)].into_iter().collect(),
+            moves: HashMap::default(),
+        }
+    }
+
+    pub(super) fn get(&self, number: u32) -> &History {
+        &self.list[number as usize]
+    }
+
+    /// The accesses of a history.
+    pub(super) fn stamps(&self, number: u32) -> impl Iterator<Item = &Stamp> {
+        let history = self.get(number);
+        history.writer.iter().chain(&history.others)
+    }
+
+    /// Number of a history; none if it is new and there are `max` already.
+    pub(super) fn number(&mut self, history: &History, max: usize) -> Option<u32> {
+        if let Some(number) = self.numbers.get(history) {
+            return Some(*number);
+        }
+        if self.list.len() >= max {
+            return None;
+        }
+        let number = self.list.len() as u32;
+        self.list.push(history.clone());
+        self.numbers.insert(history.clone(), number);
+        Some(number)
+    }
+
+    /// What was learnt of an access like this one.
+    pub(super) fn recall(&self, number: u32, access: &Access) -> Option<Move> {
+        self.moves.get(&Self::key(number, access)).copied()
+    }
+
+    pub(super) fn learn(&mut self, number: u32, access: &Access, step: Move) {
+        self.moves.insert(Self::key(number, access), step);
+    }
+
+    fn key(number: u32, access: &Access) -> Key {
+        let Stamp { agent, kind, proxy, time, pc } = access.stamp;
+        let who =
+            u32::from(agent) | u32::from(access.by) << 11 | (kind as u32) << 22 | u32::from(proxy) << 24;
+        (number, who, time, pc, access.clock)
+    }
+
+    /// What a byte's history is after an access, and whether its writer was the same warp, whose
+    /// lanes have not met since.
+    ///
+    /// # Errors
+    /// What is wrong with the access.
+    pub(super) fn judge(
+        &self,
+        number: u32,
+        access: &Access,
+        clocks: &Clocks,
+    ) -> Result<(History, bool), Conflict> {
+        let history = self.get(number);
+        let now = access.stamp;
+        let reads = now.kind != Kind::Write;
+        if let Some(pc) = history.pending {
+            return Err(Conflict::Pending(pc));
+        }
+        if reads && !history.written {
+            return Err(Conflict::Uninitialised);
+        }
+        let conflicts = |earlier: &&Stamp| {
+            let kinds = earlier.kind != now.kind || now.kind == Kind::Write;
+            kinds && !clocks.ordered(access.by, earlier.agent, earlier.time)
+        };
+        if let Some(earlier) = history.writer.iter().chain(&history.others).find(conflicts) {
+            return Err(Conflict::Race(*earlier));
+        }
+        if let Some(writer) = history.writer.filter(|w| now.proxy && !w.proxy)
+            && !clocks.fenced(access.by, writer.agent, writer.time)
+        {
+            return Err(Conflict::Proxy(writer));
+        }
+        let own = |w: &Stamp| w.agent == access.by && !clocks.lanes_ordered(access.by, w.time);
+        let own_lanes = now.kind != Kind::Atomic && history.writer.as_ref().is_some_and(own);
+        if now.kind == Kind::Write {
+            return Ok((History::written(now), own_lanes));
+        }
+        let mut next = History { written: true, ..history.clone() };
+        next.others.retain(|s| s.agent != now.agent || s.kind != now.kind);
+        next.others.push(now);
+        next.others.sort_by_key(|s| (s.agent, s.kind));
+        Ok((next, own_lanes))
+    }
+}
