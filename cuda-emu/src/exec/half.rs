@@ -24,10 +24,13 @@ pub(super) fn half<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mode: HalfMo
     }
     let d = match (mode.packed, mode.bf16) {
         (true, false) => {
-            let pairs = |slot: Slot| flushed(I::widen_pairs(&r.narrow[slot as usize].0), mode);
-            let (a, b) = (pairs(i.a), pairs(i.b));
-            let values =
-                if op == HalfOp::Fma { fused(&a, &b, &pairs(i.c), false) } else { unfused(&a, &b, op) };
+            let a = flushed(I::widen_pairs(&r.narrow[i.a as usize].0), mode);
+            let b = flushed(I::widen_pairs(&r.narrow[i.b as usize].0), mode);
+            let values = if op == HalfOp::Fma {
+                fused(&a, &b, &flushed(I::widen_pairs(&r.narrow[i.c as usize].0), mode), false)
+            } else {
+                unfused(&a, &b, op)
+            };
             let d = I::narrow_pairs(&values);
             if mode.ftz || mode.sat || mode.relu { finish_pairs(d, mode) } else { d }
         }
@@ -92,17 +95,17 @@ fn bf16_bits(value: f32) -> u32 {
     if value.is_nan() { 0x7fff } else { rounded }
 }
 
-/// An operand's half as f32, flushed if the mode says so.
-#[inline(always)]
-fn source<I: Isa>(r: &Registers, slot: Slot, mode: HalfMode, shift: u32) -> Singles {
-    flushed(widened::<I>(r, slot, mode.bf16, shift), mode)
-}
-
-/// Subnormal operands as zeros of their sign, if the mode says so.
+/// Subnormal numbers of the format as zeros of their sign, if the mode says so.
 #[inline(always)]
 fn flushed<const N: usize>(values: [f32; N], mode: HalfMode) -> [f32; N] {
     let normal = if mode.bf16 { f32::MIN_POSITIVE } else { 1.0 / 16384.0 };
     if mode.ftz { values.map(|v| if v.abs() < normal { 0.0f32.copysign(v) } else { v }) } else { values }
+}
+
+/// An operand's half as f32.
+#[inline(always)]
+fn source<I: Isa>(r: &Registers, slot: Slot, mode: HalfMode, shift: u32) -> Singles {
+    flushed(widened::<I>(r, slot, mode.bf16, shift), mode)
 }
 
 #[inline(always)]

@@ -84,24 +84,32 @@ fn clusters(rows: &mut Vec<Row>) {
     row("cluster_nctarank", &|_| 4);
 }
 
-/// Pairs of blocks that read and write each other's shared memory.
-fn neighbours(rows: &mut Vec<Row>) {
-    let inputs: Vec<Vec<u64>> = (0..128).map(|n| vec![n]).collect();
-    let module = ".shared .align 16 .b8 buffer[512]; .shared .align 8 .b64 barrier;";
-    let row = |form: &str, text: &str| {
-        Row::new(form, &[W], &[W], inputs.clone())
-            .shape([4, 1, 1], [32, 1, 1])
-            .sm90()
-            .directives(".explicitcluster .reqnctapercluster 2, 1, 1")
-            .module(module)
-            .text(text)
-    };
-    let start = "mov.u32 %r9, buffer; mov.u32 %r8, %tid.x; mad.lo.u32 %r0, %r8, 4, %r9; mov.u64 %x0, buffer; \
+/// Each thread's word of `buffer`: `%r0`, generic `%x0`; the other block's rank: `%r6`.
+const START: &str = "mov.u32 %r9, buffer; mov.u32 %r8, %tid.x; mad.lo.u32 %r0, %r8, 4, %r9; mov.u64 %x0, buffer; \
                  mul.wide.u32 %x2, %r8, 4; add.u64 %x0, %x0, %x2; cvta.shared.u64 %x0, %x0; \
                  mov.u32 %r7, %cluster_ctarank; xor.b32 %r6, %r7, 1; st.shared.u32 [%r0], %a0;";
-    let peer = |v: &[u64]| v[0] ^ 32;
-    let meet = "barrier.cluster.arrive; barrier.cluster.wait;";
-    let read = "mapa.shared::cluster.u32 %r1, %r0, %r6; ld.shared::cluster.u32 %d0, [%r1];";
+const MEET: &str = "barrier.cluster.arrive; barrier.cluster.wait;";
+const READ: &str = "mapa.shared::cluster.u32 %r1, %r0, %r6; ld.shared::cluster.u32 %d0, [%r1];";
+
+/// A row of two pairs of blocks.
+fn pairs(form: &str, text: &str) -> Row {
+    let inputs: Vec<Vec<u64>> = (0..128).map(|n| vec![n]).collect();
+    let module = ".shared .align 16 .b8 buffer[512]; .shared .align 8 .b64 barrier;";
+    Row::new(form, &[W], &[W], inputs)
+        .shape([4, 1, 1], [32, 1, 1])
+        .sm90()
+        .directives(".explicitcluster .reqnctapercluster 2, 1, 1")
+        .module(module)
+        .text(&format!("{START} {text}"))
+}
+
+/// What the other block's thread has.
+fn peer(v: &[u64]) -> u64 {
+    v[0] ^ 32
+}
+
+/// Pairs of blocks that meet, and read each other's shared memory.
+fn neighbours(rows: &mut Vec<Row>) {
     let aligned = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;";
     let meets = [
         ("barrier.cluster.arrive", "barrier.cluster.wait"),
@@ -111,14 +119,14 @@ fn neighbours(rows: &mut Vec<Row>) {
     ];
     for (arrive, wait) in meets {
         for form in [arrive, wait] {
-            rows.push(row(form, &format!("{start} {arrive}; {wait}; {read} {aligned}")).gives(peer));
+            rows.push(pairs(form, &format!("{arrive}; {wait}; {READ} {aligned}")).gives(peer));
         }
     }
-    let relaxed = format!("{start} {meet} {read} barrier.cluster.arrive.relaxed; barrier.cluster.wait;");
-    rows.push(row("barrier.cluster.arrive.relaxed", &relaxed).gives(peer));
+    let relaxed = format!("{MEET} {READ} barrier.cluster.arrive.relaxed; barrier.cluster.wait;");
+    rows.push(pairs("barrier.cluster.arrive.relaxed", &relaxed).gives(peer));
     let ways = [
-        ("mapa.shared::cluster.u32", read),
-        ("ld.shared::cluster.u32", read),
+        ("mapa.shared::cluster.u32", READ),
+        ("ld.shared::cluster.u32", READ),
         (
             "mapa.shared::cluster.u64",
             "cvt.u64.u32 %x1, %r0; mapa.shared::cluster.u64 %x1, %x1, %r6; ld.shared::cluster.u32 %d0, [%x1];",
@@ -126,8 +134,13 @@ fn neighbours(rows: &mut Vec<Row>) {
         ("mapa.u64", "mapa.u64 %x1, %x0, %r6; ld.u32 %d0, [%x1];"),
     ];
     for (form, read) in ways {
-        rows.push(row(form, &format!("{start} {meet} {read} {meet}")).gives(peer));
+        rows.push(pairs(form, &format!("{MEET} {read} {MEET}")).gives(peer));
     }
+    remote_writes(rows);
+}
+
+/// Blocks that write, add to, and arrive in each other's shared memory.
+fn remote_writes(rows: &mut Vec<Row>) {
     let ranks = [
         (
             "getctarank.shared::cluster.u32",
@@ -136,35 +149,29 @@ fn neighbours(rows: &mut Vec<Row>) {
         ("getctarank.u64", "mapa.u64 %x1, %x0, %r6; getctarank.u64 %d0, %x1;"),
     ];
     for (form, text) in ranks {
-        rows.push(row(form, &format!("{start} {text} {meet}")).gives(|v| (v[0] / 32 % 2) ^ 1));
+        rows.push(pairs(form, &format!("{text} {MEET}")).gives(|v| (v[0] / 32 % 2) ^ 1));
     }
     let write = "mapa.shared::cluster.u32 %r1, %r0, %r6; st.shared::cluster.u32 [%r1+128], %a0;";
     rows.push(
-        row(
-            "st.shared::cluster.u32",
-            &format!("{start} {meet} {write} {meet} ld.shared.u32 %d0, [%r0+128];"),
-        )
-        .gives(peer),
+        pairs("st.shared::cluster.u32", &format!("{MEET} {write} {MEET} ld.shared.u32 %d0, [%r0+128];"))
+            .gives(peer),
     );
     let add = "mapa.shared::cluster.u32 %r1, %r0, %r6; atom.shared::cluster.add.u32 %r2, [%r1], 1000;";
     rows.push(
-        row(
-            "atom.shared::cluster.add.u32",
-            &format!("{start} {meet} {add} {meet} ld.shared.u32 %d0, [%r0];"),
-        )
-        .gives(|v| v[0] + 1000),
+        pairs("atom.shared::cluster.add.u32", &format!("{MEET} {add} {MEET} ld.shared.u32 %d0, [%r0];"))
+            .gives(|v| v[0] + 1000),
     );
     let add = add.replace("atom", "red").replace("%r2, ", "");
     rows.push(
-        row("red.shared::cluster.add.u32", &format!("{start} {meet} {add} {meet} ld.shared.u32 %d0, [%r0];"))
+        pairs("red.shared::cluster.add.u32", &format!("{MEET} {add} {MEET} ld.shared.u32 %d0, [%r0];"))
             .gives(|v| v[0] + 1000),
     );
     let init = "mov.u32 %r5, barrier; setp.eq.u32 %p1, %r8, 0; @%p1 mbarrier.init.shared::cta.b64 [%r5], 32; \
                 @%p1 fence.mbarrier_init.release.cluster;";
     let form = "mbarrier.arrive.release.cluster.shared::cluster.b64";
     let text = format!(
-        "{start} {init} {meet} mapa.shared::cluster.u32 %r1, %r5, %r6; {form} _, [%r1]; \
-         WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r5], 0; @!%p2 bra WAIT; {read} {meet}"
+        "{init} {MEET} mapa.shared::cluster.u32 %r1, %r5, %r6; {form} _, [%r1]; \
+         WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r5], 0; @!%p2 bra WAIT; {READ} {MEET}"
     );
-    rows.push(row(form, &text).gives(peer));
+    rows.push(pairs(form, &text).gives(peer));
 }
