@@ -6,7 +6,6 @@
 #[path = "op_table/agree.rs"]
 mod agree;
 #[path = "op_table/case.rs"]
-#[allow(dead_code, reason = "the other backends' tolerances")]
 mod case;
 #[path = "golden/compare.rs"]
 mod compare;

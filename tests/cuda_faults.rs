@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cuda_emu::{Emulator, Injection, InstallOptions};
+use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
 use ottava::backend::cuda::{Cuda, CudaOptions, Unavailable, probe};
 use ottava::backend::{
     Backend, BackendError, Frame, KvDtype, KvLayout, Op, Place, Precision, Rows, StepInput, StepLimits,
@@ -16,7 +16,9 @@ use ottava::backend::{
 fn card() -> Option<(Emulator, MutexGuard<'static, ()>)> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let emulator = cuda_emu::install(&InstallOptions::skipped_by("OTTAVA_TEST_GPU")).expect("an emulator");
+    let options = InstallOptions::skipped_by("OTTAVA_TEST_GPU");
+    let device = DeviceConfig { memory_bytes: 256 << 20, ..options.device.clone() };
+    let emulator = cuda_emu::install(&InstallOptions { device, ..options }).expect("an emulator");
     if emulator.reset().is_err() {
         eprintln!("skipped: faults are injected into the emulator only");
         return None;
@@ -87,9 +89,9 @@ fn a_device_that_is_not_there_is_named() {
 fn a_thousand_arenas_leave_no_memory_behind() {
     let Some(_card) = card() else { return };
     let cuda = cuda();
-    // The emulated card has 16 GiB: a thousand arenas of 64 MiB fit one after the other only.
+    // A thousand arenas of 1 MiB fit into 256 MiB one after the other only.
     for _ in 0..1000 {
-        cuda.arena(64 << 20, &[], LIMITS).expect("the memory of the arena before");
+        cuda.arena(1 << 20, &[], LIMITS).expect("the memory of the arena before");
     }
 }
 

@@ -45,6 +45,7 @@ impl Numbers {
 
 /// A row of the table.
 #[derive(Clone, Debug)]
+#[allow(dead_code, reason = "each program looks at its backends' tolerances")]
 pub struct Case {
     pub name: String,
     pub step: StepInput,
