@@ -4,7 +4,8 @@
 #   gpu/gpu.sh --run      there, unpacked: tests, compute-sanitizer's tools, benches, a model, with verdicts
 #   ci/gpu.sh --dry-run   here: the same on the emulated card; its times mean nothing
 # A part whose programs are not there is reported as missing, which --run counts as a failure. Tests
-# and benches are found by name: `cuda*` of ottava, `driver_*` and `golden*` of cuda-emu.
+# and benches are found by name: `cuda*` of ottava, `driver_*` of cuda-emu. What the card answers to
+# cuda-emu's `conformance` rows is written to the folder's golden/: commit it to cuda-emu/tests/golden.
 # OTTAVA_GPU_SECONDS bounds each program (300), OTTAVA_CUDA_ARCHS says what card it is (90a); logs are in
 # the folder's logs/.
 set -uo pipefail
@@ -63,7 +64,7 @@ build() {
     fi
     cargo_build test -p cuda-emu --no-run --tests
     collect test 'driver_*' emulator
-    collect test 'golden*' emulator
+    collect test conformance golden
     # For --dry-run only.
     cargo_build build -p cuda-emu
     cp "$(python3 -c 'import json, sys
@@ -123,8 +124,14 @@ run_tests() {
         found=yes
         part emulator "$(basename "$program")" "$program" --nocapture --test-threads 1
     done
-    [ -n "$found" ] || absent "emulator: no target driver_* or golden* of cuda-emu"
-    compgen -G "$folder/emulator/golden*" > /dev/null || absent "emulator: golden vectors"
+    [ -n "$found" ] || absent "emulator: no target driver_* of cuda-emu"
+    if [ ! -x "$folder/golden/conformance" ]; then
+        absent "golden: conformance of cuda-emu"
+    elif [ -n "$dry" ]; then
+        part golden conformance "$folder/golden/conformance" --nocapture
+    else
+        CUDA_EMU_GOLDEN=$folder/golden part golden conformance "$folder/golden/conformance" --ignored record_the_card
+    fi
 }
 
 run_sanitizer() {

@@ -8,7 +8,7 @@ mod real_models;
 
 use ottava::engine::{Event, FinishReason};
 use ottava::text::Message;
-use ottava::{Bytes, Engine, EngineBuilder, EngineConfig, Request, TokenId};
+use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, TokenId};
 
 const PROMPTS: [&str; 4] = [
     "Once upon a time",
@@ -19,7 +19,7 @@ const PROMPTS: [&str; 4] = [
 const TOKENS: usize = 24;
 
 fn builder(name: &str) -> Option<EngineBuilder> {
-    Some(Engine::builder().model(real_models::path(name)?).context_max(1024))
+    Some(Engine::builder().model(real_models::path(name)?).context_max(1024).device(Device::Cpu))
 }
 
 fn finish(
@@ -94,6 +94,7 @@ fn save_and_restore(from: &Engine, reference: &Engine, expected: &[TokenId]) {
     let to = Engine::builder()
         .model(&reference.info().path)
         .context_max(1024)
+        .device(Device::Cpu)
         .scheduling(options())
         .build()
         .unwrap();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use ottava::backend::{KvDtype, KvLayout};
 use ottava::engine::{Event, FinishReason, GenerationError, Stats, Usage};
 use ottava::text::Message;
-use ottava::{Bytes, Engine, EngineBuilder, EngineConfig, Error, Request, TokenId};
+use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Error, Request, TokenId};
 use tiny::Outcome;
 
 /// Most tokens of a sequence.
@@ -32,7 +32,7 @@ fn made(bytes: Vec<u8>) -> Outcome<Made> {
 }
 
 fn builder(path: &Path) -> EngineBuilder {
-    Engine::builder().model(path).context_max(CONTEXT)
+    Engine::builder().model(path).context_max(CONTEXT).device(Device::Cpu)
 }
 
 /// An engine that runs one request at a time with all the room it wants.

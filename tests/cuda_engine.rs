@@ -1,0 +1,132 @@
+//! The engine on the CUDA backend, with tiny models made here: what the CPU scores, crowds,
+//! cancelled readers, and a device that is lost under way. On the emulated driver or, with
+//! `OTTAVA_TEST_GPU=1`, on this machine's own card.
+
+#![cfg(all(feature = "cuda", feature = "text"))]
+
+mod tiny;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
+use ottava::backend::cpu::Compute;
+use ottava::engine::Event;
+use ottava::{Device, Engine, EngineBuilder, Request, TokenId};
+use tiny::Outcome;
+
+/// The card, for one test at a time.
+fn card() -> (Emulator, MutexGuard<'static, ()>) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let options = InstallOptions::skipped_by("OTTAVA_TEST_GPU");
+    let device = DeviceConfig { memory_bytes: 1 << 30, ..options.device.clone() };
+    let emulator = cuda_emu::install(&InstallOptions { device, ..options }).expect("an emulator");
+    // A real card is as the tests before have left it.
+    let _ = emulator.reset();
+    (emulator, turn)
+}
+
+/// A model's file in a folder that lives as long as this does.
+struct Made {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+fn made(bytes: Vec<u8>) -> Outcome<Made> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, bytes)?;
+    Ok(Made { _folder: folder, path })
+}
+
+fn builder(path: &Path, device: Device) -> EngineBuilder {
+    Engine::builder().model(path).context_max(128).device(device).compute(Compute::F32)
+}
+
+fn tokens(engine: &Engine, request: Request) -> Outcome<Vec<TokenId>> {
+    let mut ids = Vec::new();
+    for event in engine.submit(request)? {
+        if let Event::Token { id, .. } = event? {
+            ids.push(id);
+        }
+    }
+    Ok(ids)
+}
+
+fn request(index: usize) -> Request {
+    let text: String = "the thing in the den of a hero ".chars().cycle().skip(5 * index).take(20).collect();
+    Request::text(text).max_tokens(4 + index).ignore_eos()
+}
+
+#[test]
+fn scores_are_those_of_the_cpu() -> Outcome {
+    let _card = card();
+    for bytes in [tiny::llama()?, tiny::gemma3()?] {
+        let made = made(bytes)?;
+        let (cpu, cuda) =
+            (builder(&made.path, Device::Cpu).build()?, builder(&made.path, Device::Cuda(0)).build()?);
+        assert!(cuda.info().device.starts_with("cuda:0"), "{}", cuda.info().device);
+        // A prompt of many tokens in one step, and of few.
+        for count in [70, 9] {
+            let ids: Vec<TokenId> = (0..count).map(|i| TokenId(i * 37 % 250)).collect();
+            let [want, found] = [cpu.score(&ids, 0)?.nll, cuda.score(&ids, 0)?.nll];
+            for (i, (want, found)) in want.iter().zip(&found).enumerate() {
+                assert!((want - found).abs() < 0.01 * want.abs(), "token {i} of {count}: {found} for {want}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_crowd_gets_the_tokens_of_a_solo_run_and_the_cancelled_leave_nothing() -> Outcome {
+    let _card = card();
+    let made = made(tiny::llama()?)?;
+    let engine = builder(&made.path, Device::Cuda(0)).build()?;
+    let alone: Vec<_> = (0..6).map(|index| tokens(&engine, request(index))).collect::<Outcome<_>>()?;
+    let crowd = (0..6).map(|index| engine.submit(request(index))).collect::<Result<Vec<_>, _>>()?;
+    for (index, generation) in crowd.into_iter().enumerate() {
+        let mut found = Vec::new();
+        for event in generation {
+            if let Event::Token { id, .. } = event? {
+                found.push(id);
+            }
+        }
+        assert_eq!(found, alone[index], "request {index}");
+    }
+    for index in 0..50 {
+        let mut generation = engine.submit(request(index % 6).max_tokens(100))?;
+        if index % 3 == 0 {
+            let _ = generation.next();
+        }
+        drop(generation);
+    }
+    // Jobs are answered in order, so all cancellations have been seen.
+    engine.check_integrity()?;
+    tokens(&engine, request(0))?;
+    assert_eq!(engine.stats().pages_used, 0, "{:?}", engine.stats());
+    Ok(())
+}
+
+#[test]
+fn a_device_lost_under_way_fails_every_request_and_hangs_none() -> Outcome {
+    let (emulator, _turn) = card();
+    if !emulator.is_emulated() {
+        eprintln!("skipped: faults are injected into the emulator only");
+        return Ok(());
+    }
+    let made = made(tiny::llama()?)?;
+    let engine = builder(&made.path, Device::Cuda(0)).build()?;
+    tokens(&engine, request(1))?;
+    emulator.inject(Injection::Error { launch: 40, code: 700 })?;
+    let crowd = (0..4).map(|index| engine.submit(request(index))).collect::<Result<Vec<_>, _>>()?;
+    for generation in crowd {
+        let last = generation.last().ok_or("an end")?;
+        let error = last.err().ok_or("an error")?.to_string();
+        assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && error.contains("lost"), "{error}");
+    }
+    let error = tokens(&engine, request(2)).err().ok_or("a lost device stays lost")?.to_string();
+    assert!(error.contains("lost"), "{error}");
+    Ok(())
+}
