@@ -231,6 +231,17 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
         Ok(())
     }
 
+    /// Runs a plan over the step that [`Backend::begin`] took up. With one arena come always the same
+    /// operations, weights and pool: a device may keep what it has recorded of them.
+    ///
+    /// # Errors
+    /// The index of an operation, with what [`Backend::execute`] says of it.
+    fn run(&self, ops: &[Op], frame: &mut Frame<'_, Self>) -> Result<(), (usize, BackendError)> {
+        ops.iter()
+            .enumerate()
+            .try_for_each(|(index, op)| self.execute(op, frame).map_err(|error| (index, error)))
+    }
+
     /// Runs one operation of the step that [`Backend::begin`] took up; it may end later.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvDtype, KvLayout, PageId, StepError, StepInput, Weights,
+    Backend, BackendError, Frame, KvDtype, KvLayout, Op, PageId, StepError, StepInput, Weights,
 };
 
 use super::{GraphError, Plan};
@@ -86,15 +86,19 @@ impl<B: Backend> Session<B> {
         let Session { backend, plan, weights, arena, kv, times, .. } = self;
         let mut frame = Frame { weights, arena, kv, step };
         backend.begin(&mut frame)?;
-        for (index, op) in plan.ops().iter().enumerate() {
-            let start = (!times.is_empty()).then(Instant::now);
-            let failed = |source| GraphError::Op { index, op: op.name(), source };
-            backend.execute(op, &mut frame).map_err(failed)?;
-            if let (Some(start), Some(time)) = (start, times.get_mut(index)) {
-                backend.wait().map_err(failed)?;
-                time.runs += 1;
-                time.total += start.elapsed();
-            }
+        let failed = |index: usize, source| {
+            let op = plan.ops().get(index).map_or("plan", Op::name);
+            GraphError::Op { index, op, source }
+        };
+        if times.is_empty() {
+            return backend.run(plan.ops(), &mut frame).map_err(|(index, source)| failed(index, source));
+        }
+        for (index, (op, time)) in plan.ops().iter().zip(times).enumerate() {
+            let start = Instant::now();
+            let ran = backend.execute(op, &mut frame).and_then(|()| backend.wait());
+            ran.map_err(|source| failed(index, source))?;
+            time.runs += 1;
+            time.total += start.elapsed();
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::driver::Context;
+use super::graph::Graphs;
 use super::matmul::MANY_TOKENS;
 use super::memory::DeviceBuffer;
 use super::pack::{STEP_COLS, UNIT_STEPS};
@@ -23,6 +24,8 @@ pub struct Arena {
     /// Parts of split attention, and how many of a head's have arrived: zero between operations.
     pub(super) partial: DeviceBuffer,
     pub(super) arrived: DeviceBuffer,
+    /// Recorded decode steps.
+    pub(super) graphs: Graphs,
     /// The frequencies of the plan's rotations.
     frequencies: Vec<(Arc<[f64]>, DeviceBuffer)>,
     /// Floats of `partial` that a split of a sequence takes, in the largest attention.
@@ -89,6 +92,7 @@ impl Arena {
             inverse: zeroed(4 * rows, "activation scales")?,
             partial: zeroed(0, "split attention")?,
             arrived: zeroed(4 * heads * limits.tokens_max, "split attention")?,
+            graphs: Graphs::default(),
             frequencies,
             partial_floats,
         })

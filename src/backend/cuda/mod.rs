@@ -3,7 +3,8 @@
 //! `driver` finds a device and holds its context; `memory` owns what is allocated there, `arena`
 //! and `step` are a plan's values and a step's tables, `kv` the pages, `weights` the matrices, which
 //! `pack` lays out. `kernels` loads and launches `kernels-cu/`; `params` mirrors its structs.
-//! `matmul`, `attention` and `elementwise` check an operation on the host, once, and launch it.
+//! `matmul`, `attention` and `elementwise` check an operation on the host, once, and launch it;
+//! `graph` records the launches of decode steps and replays them.
 //!
 //! All work goes to one stream, in order; only reading waits for it. What the device refuses
 //! asynchronously shows at the next wait, and a lost device refuses everything from then on.
@@ -12,6 +13,7 @@ mod arena;
 mod attention;
 mod driver;
 mod elementwise;
+mod graph;
 mod kernels;
 mod kv;
 mod matmul;
@@ -164,6 +166,10 @@ impl Backend for Cuda {
             Op::Softmax { dst, src } => self.softmax([dst, src], frame),
             Op::Transpose { dst, src } => self.transpose([dst, src], frame),
         }
+    }
+
+    fn run(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<(), (usize, BackendError)> {
+        self.run_plan(ops, frame)
     }
 
     fn wait(&self) -> Result<(), BackendError> {

@@ -57,7 +57,8 @@ pub(super) struct Shape {
     pub(super) decodes: bool,
     /// Blocks of rows of sequences with more rows than one.
     pub(super) tiles: usize,
-    /// Splits of the longest past of a sequence of one row, at least 1.
+    /// Splits of the longest past of a sequence of one row, rounded up to a power of two: few
+    /// shapes, so that graphs are found again.
     pub(super) splits: usize,
 }
 
@@ -162,7 +163,7 @@ impl StepBuffers {
         for (to, page) in words[pages..].chunks_exact_mut(2).zip(&step.pages) {
             to.copy_from_slice(&[page.page.0, page.start]);
         }
-        self.shape = shape;
+        self.shape = Shape { splits: shape.splits.next_power_of_two(), ..shape };
     }
 
     fn address(&self, word: usize) -> u64 {

@@ -1,0 +1,201 @@
+//! CUDA graphs: a decode step's launches, recorded once for each of its shapes and replayed with one
+//! call. What changes from step to step (ids, positions, pages) lies in device memory, so a
+//! recording holds for every step of its shape.
+
+use std::sync::Arc;
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUstreamCaptureMode as CaptureMode};
+
+use super::arena::Arena;
+use super::driver::Context;
+use super::params::Address;
+use super::{Cuda, Op};
+use crate::backend::{BackendError, Frame, StepInput};
+
+/// Recordings that an arena keeps; one more than that, and it begins anew.
+const GRAPHS_MAX: usize = 128;
+
+/// All that a recording's launches have in them and that a step may change: equal keys, equal launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    tokens: usize,
+    outputs: usize,
+    sequences: usize,
+    splits: usize,
+    /// The step's tables and the parts of split attention, which move when they grow.
+    tables: Address,
+    partial: Address,
+}
+
+impl Key {
+    /// The key of a step of single tokens; prompts are seldom of the same shape twice.
+    fn of(step: &StepInput, arena: &Arena) -> Option<Key> {
+        let shape = arena.step.shape();
+        let decodes_only = shape.sequences == step.tokens.len() && shape.decodes;
+        decodes_only.then(|| Key {
+            tokens: step.tokens.len(),
+            outputs: step.outputs.len(),
+            sequences: shape.sequences,
+            splits: shape.splits,
+            tables: arena.step.params().tokens,
+            partial: arena.partial.address(),
+        })
+    }
+}
+
+/// A recording, ready to be launched.
+#[derive(Debug)]
+struct Graph {
+    context: Arc<Context>,
+    executable: sys::CUgraphExec,
+}
+
+// SAFETY: a handle of the driver, used by one thread at a time.
+unsafe impl Send for Graph {}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: made by `record`; launches under way keep what they need.
+            let _ = unsafe { result::graph::exec_destroy(self.executable) };
+        }
+    }
+}
+
+/// The recordings of an arena. Without a graph: the shape was seen once.
+#[derive(Debug, Default)]
+pub(super) struct Graphs(Vec<(Key, Option<Graph>)>);
+
+impl Cuda {
+    /// Runs a plan: prompts and shapes that are new launch by launch, others as a graph.
+    pub(super) fn run_plan(
+        &self,
+        ops: &[Op],
+        frame: &mut Frame<'_, Cuda>,
+    ) -> Result<(), (usize, BackendError)> {
+        let whole = |error| (0, error);
+        let Some(key) = Key::of(frame.step, frame.arena) else { return self.run_each(ops, frame) };
+        let graphs = &mut frame.arena.graphs.0;
+        match graphs.iter().position(|(known, _)| *known == key) {
+            None => {
+                if graphs.len() == GRAPHS_MAX {
+                    graphs.clear();
+                }
+                graphs.push((key, None));
+                self.run_each(ops, frame)
+            }
+            Some(index) => {
+                if graphs[index].1.is_none() {
+                    let graph = self.record(ops, frame)?;
+                    frame.arena.graphs.0[index].1 = Some(graph);
+                }
+                match &frame.arena.graphs.0[index].1 {
+                    Some(graph) => self.replay(graph).map_err(whole),
+                    None => self.run_each(ops, frame),
+                }
+            }
+        }
+    }
+
+    fn run_each(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<(), (usize, BackendError)> {
+        ops.iter().enumerate().try_for_each(|(index, op)| {
+            crate::backend::Backend::execute(self, op, frame).map_err(|error| (index, error))
+        })
+    }
+
+    /// Records the launches of a step, without running them.
+    fn record(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<Graph, (usize, BackendError)> {
+        let (context, whole) = (&self.context, |error| (0, error));
+        context.enter().map_err(whole)?;
+        // Other threads may use the driver meanwhile.
+        let mode = CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives as long as the context; the capture ends below in any case.
+        let begun = unsafe { result::stream::begin_capture(context.stream(), mode) };
+        context.done("cuStreamBeginCapture", begun).map_err(whole)?;
+        let launched = self.run_each(ops, frame);
+        // SAFETY: the capture was just begun.
+        let ended = unsafe { result::stream::end_capture(context.stream()) };
+        let graph = context.done("cuStreamEndCapture", ended);
+        launched?;
+        let graph = graph.map_err(whole)?;
+        // SAFETY: the graph was just made; its executable form does not need it.
+        let executable = unsafe {
+            let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            let _ = result::graph::destroy(graph);
+            executable
+        };
+        let executable = context.done("cuGraphInstantiate", executable).map_err(whole)?;
+        Ok(Graph { context: Arc::clone(context), executable })
+    }
+
+    fn replay(&self, graph: &Graph) -> Result<(), BackendError> {
+        self.context.enter()?;
+        // SAFETY: by the key all that the graph's launches name is where it was.
+        let launched = unsafe { result::graph::launch(graph.executable, self.context.stream()) };
+        self.context.done("cuGraphLaunch", launched)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CudaOptions;
+    use super::*;
+    use crate::TokenId;
+    use crate::backend::{
+        Backend, KvDtype, KvLayout, MatrixId, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows,
+        StepLimits, StepSequence, Weights,
+    };
+    use crate::quant::{DenseMatrix, DenseValues, WeightMatrix};
+
+    /// One token of each sequence, at positions of its own.
+    fn step(tokens: &[u32], position: u32) -> StepInput {
+        let count = tokens.len() as u32;
+        let pages = position / PAGE_TOKENS as u32 + 1;
+        let mut step = StepInput {
+            tokens: tokens.iter().map(|&id| TokenId(id)).collect(),
+            positions: vec![position; tokens.len()],
+            outputs: (0..count).collect(),
+            ..StepInput::default()
+        };
+        for sequence in 0..count {
+            let first = sequence * pages;
+            let page = |i| PageRef { page: PageId(first + i), start: i * PAGE_TOKENS as u32 };
+            step.pages.extend((0..pages).map(page));
+            let (rows, pages) = (sequence..sequence + 1, first..first + pages);
+            step.sequences.push(StepSequence { rows, pages, window: None });
+        }
+        step
+    }
+
+    #[test]
+    fn a_replayed_step_has_the_bits_of_its_launches_and_new_inputs() {
+        cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).unwrap();
+        let cuda = Cuda::new(&CudaOptions::default()).unwrap();
+        let place = |offset| Place { offset, rows: Rows::Tokens, cols: 4, precision: Precision::F32 };
+        let (x, out) = (place(0), place(1024));
+        let gathered = Place { rows: Rows::Outputs, ..out };
+        let embed = Op::Embed { dst: x, table: MatrixId(0), scale: 2.0 };
+        let ops = [embed, Op::GatherOutputs { dst: gathered, src: x }];
+        let limits = StepLimits { tokens_max: 8, outputs_max: 8 };
+        let values = DenseValues::F32((0..40).map(|i| i as f32).collect());
+        let table = WeightMatrix::Dense(DenseMatrix::new(10, 4, values).unwrap());
+        let weights = Weights { matrices: vec![cuda.prepare(table).unwrap()], vectors: vec![] };
+        let mut arena = cuda.arena(4096, &ops, limits).unwrap();
+        let layout = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: KvDtype::F16 };
+        let mut kv = cuda.kv_pool(layout, 0).unwrap();
+        for (round, tokens) in [[3, 1], [7, 0], [2, 9], [5, 5]].iter().enumerate() {
+            let step = step(tokens, round as u32);
+            let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut kv, step: &step };
+            cuda.begin(&mut frame).unwrap();
+            cuda.run(&ops, &mut frame).unwrap();
+            let mut found = [0.0; 8];
+            cuda.read(&arena, &gathered, 0, &mut found).unwrap();
+            let row = |id: u32| (0..4).map(move |i| (8 * id + 2 * i) as f32);
+            let want: Vec<f32> = tokens.iter().flat_map(|&id| row(id)).collect();
+            assert_eq!(found, want[..], "round {round}");
+            let recorded = arena.graphs.0.iter().filter(|(_, graph)| graph.is_some()).count();
+            assert_eq!(recorded, usize::from(round > 0), "the second step of a shape is recorded");
+        }
+    }
+}
