@@ -8,6 +8,7 @@
 
 mod asynchronous;
 mod body;
+mod convert;
 mod decoded;
 mod flow;
 mod kinds;
