@@ -116,9 +116,8 @@ impl Cuda {
         let launched = self.run_each(ops, frame);
         // SAFETY: the capture was just begun.
         let ended = unsafe { result::stream::end_capture(context.stream()) };
-        let graph = context.done("cuStreamEndCapture", ended);
-        launched?;
-        let graph = graph.map_err(whole)?;
+        // A failed launch spoils the capture: its own error says more than the capture's.
+        let graph = launched.and(context.done("cuStreamEndCapture", ended).map_err(whole))?;
         // SAFETY: the graph was just made; its executable form does not need it.
         let executable = unsafe {
             let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
