@@ -3,9 +3,7 @@
 # The models are fetched into the cache (OTTAVA_CACHE) and never committed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# nvcc for the feature cuda; the emulated card runs the PTX of these.
-NVCC=${NVCC:-$(ci/cuda_toolkit.sh)}
-export NVCC OTTAVA_CUDA_ARCHS=80,90a
+. ci/nvcc.env
 if ! python3 -m pip --version > /dev/null 2>&1; then
     apt-get update -qq && apt-get install -y -qq python3-pip > /dev/null
 fi

@@ -2,9 +2,7 @@
 # Format, clippy and rustdoc, with warnings as errors; the fuzz targets too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# nvcc for the feature cuda; the emulated card runs the PTX of these.
-NVCC=${NVCC:-$(ci/cuda_toolkit.sh)}
-export NVCC OTTAVA_CUDA_ARCHS=80,90a
+. ci/nvcc.env
 cargo fmt --check
 cargo fmt --check --manifest-path fuzz/Cargo.toml
 cargo clippy --all-features --all-targets -- -D warnings

@@ -4,9 +4,7 @@
 # emulated card, of the one generation and of the other.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# nvcc for the feature cuda; the emulated card runs the PTX of these.
-NVCC=${NVCC:-$(ci/cuda_toolkit.sh)}
-export NVCC OTTAVA_CUDA_ARCHS=80,90a
+. ci/nvcc.env
 cargo test
 cargo test --release --all-features
 CUDA_EMU_DEVICE=sm_90 cargo test --release --all-features --test cuda --test cuda_faults

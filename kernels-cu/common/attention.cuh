@@ -18,12 +18,11 @@ struct AttentionParams {
     float soft_cap;        // 0 without one
     uint32_t window;       // of the layer, UINT32_MAX without one
     uint32_t query_heads;
-    uint32_t heads_a_chunk;  // query heads of a block
-    uint32_t splits;         // of the launch
+    uint32_t splits;       // of the launch
     uint32_t unused;
     const uint2* tiles;    // prompts: (sequence, first row in it) of each block
 };
-static_assert(sizeof(AttentionParams) == 160, "the host's struct has no other padding");
+static_assert(sizeof(AttentionParams) == 152, "the host's struct has no other padding");
 
 constexpr float LOG2_E = 1.4426950408889634f;
 

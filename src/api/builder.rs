@@ -7,7 +7,10 @@ use std::time::Instant;
 
 use super::{Bytes, Device, Engine, EngineInfo, Shared};
 #[cfg(feature = "cuda")]
-use crate::backend::cuda::{self, Cuda, CudaOptions};
+use crate::backend::{
+    BackendError,
+    cuda::{Cuda, CudaOptions},
+};
 use crate::{
     Result,
     backend::{
@@ -36,6 +39,13 @@ enum Chosen {
     Cpu(Cpu, Option<String>),
     #[cfg(feature = "cuda")]
     Cuda(Cuda),
+}
+
+/// What is known before the model is loaded.
+struct On {
+    started: Instant,
+    threads: usize,
+    fallback: Option<String>,
 }
 
 /// Describes an engine; [`EngineBuilder::build`] loads it.
@@ -140,13 +150,14 @@ impl EngineBuilder {
     /// # Errors
     /// As [`EngineBuilder::build`].
     pub fn build_with(self, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Engine> {
+        let started = Instant::now();
         match self.choose()? {
-            Chosen::Cpu(cpu, why) => {
-                let threads = cpu.threads();
-                self.build_on(cpu, threads, why, progress)
+            Chosen::Cpu(cpu, fallback) => {
+                let on = On { started, threads: cpu.threads(), fallback };
+                self.build_on(cpu, on, progress)
             }
             #[cfg(feature = "cuda")]
-            Chosen::Cuda(cuda) => self.build_on(cuda, 1, None, progress),
+            Chosen::Cuda(cuda) => self.build_on(cuda, On { started, threads: 0, fallback: None }, progress),
         }
     }
 
@@ -159,9 +170,10 @@ impl EngineBuilder {
             Device::Cuda(ordinal) => Ok(Chosen::Cuda(Cuda::new(&CudaOptions { ordinal })?)),
             // A GPU that is there and fails is an error: nobody should wait for a CPU unawares.
             #[cfg(feature = "cuda")]
-            Device::Auto => match cuda::probe(0) {
-                Ok(_) => Ok(Chosen::Cuda(Cuda::new(&CudaOptions::default())?)),
-                Err(why) => cpu(Some(why.to_string())),
+            Device::Auto => match Cuda::new(&CudaOptions::default()) {
+                Ok(cuda) => Ok(Chosen::Cuda(cuda)),
+                Err(BackendError::Unavailable { reason, .. }) => cpu(Some(reason)),
+                Err(error) => Err(error.into()),
             },
             #[cfg(not(feature = "cuda"))]
             Device::Cuda(ordinal) => {
@@ -177,11 +189,9 @@ impl EngineBuilder {
     fn build_on<B: Backend>(
         self,
         backend: B,
-        threads: usize,
-        fallback: Option<String>,
+        on: On,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Engine> {
-        let started = Instant::now();
         let file = ModelFile::open(&self.model, &self.open)?;
         let config = ModelConfig::from_file(&file)?;
         let texts = Texts::read(&file)?;
@@ -192,15 +202,15 @@ impl EngineBuilder {
             name: model_name(&file),
             path: self.model,
             device: model.session().backend().describe(),
-            fallback,
-            threads,
+            fallback: on.fallback,
+            threads: on.threads,
             file_bytes: file.file_bytes(),
             weight_bytes: model.weight_bytes(),
             step_weight_bytes: model.step_weight_bytes(),
             parameters: file.tensors().iter().map(|t| t.dims.iter().product::<u64>()).sum(),
             kv_bytes: layout_bytes,
             context_max: options.context_max,
-            load_seconds: started.elapsed().as_secs_f64(),
+            load_seconds: on.started.elapsed().as_secs_f64(),
         };
         drop(file);
         let handle = Handle::spawn(model, self.engine)?;

@@ -8,11 +8,13 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod ops;
+mod place;
 mod reference;
 mod step;
 
 use crate::quant::WeightMatrix;
 pub use ops::*;
+use place::{overlap_error, shape_error};
 pub use reference::Reference;
 pub use step::*;
 
@@ -130,7 +132,9 @@ pub struct Frame<'a, B: Backend> {
 ///
 /// # Contract
 /// `execute` allocates nothing, and computes each row from that row (and its sequence's pages)
-/// alone: a row's result has the same bits whatever other rows are in the step.
+/// alone: a row's result has the same bits whatever other rows are in the step. On CUDA that holds
+/// among steps of up to 32 tokens, and among longer ones: the two have kernels of their own, which
+/// add in another order.
 pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Memory for intermediate values.
     type Arena: std::fmt::Debug + Send;
@@ -247,24 +251,4 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// # Errors
     /// [`BackendError::Shape`] if operands do not fit each other, the arena or the weights.
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Self>) -> Result<(), BackendError>;
-}
-
-impl Rows {
-    /// The number of rows in this step.
-    pub fn count(self, step: &StepInput) -> usize {
-        match self {
-            Rows::Tokens => step.tokens.len(),
-            Rows::Outputs => step.outputs.len(),
-            Rows::Fixed(n) => n,
-        }
-    }
-
-    /// The most rows that a step within `limits` has.
-    pub fn max(self, limits: StepLimits) -> usize {
-        match self {
-            Rows::Tokens => limits.tokens_max,
-            Rows::Outputs => limits.outputs_max,
-            Rows::Fixed(n) => n,
-        }
-    }
 }

@@ -43,8 +43,8 @@ struct Measurement {
 
 /// What the measurements are read against.
 struct Machine {
-    /// Bytes a second that the same threads read from memory.
-    bandwidth: f64,
+    /// Bytes a second that the same threads read from memory; a GPU's is not known here.
+    bandwidth: Option<f64>,
     /// Most memory that the model and its runs took.
     peak_bytes: Option<u64>,
 }
@@ -70,7 +70,8 @@ impl Bench {
         }
         let peak_bytes = memory::peak_bytes();
         // Last, since its buffer is larger than many a model.
-        let bandwidth = bandwidth::measure(engine.info().threads);
+        let threads = engine.info().threads;
+        let bandwidth = (threads > 0).then(|| bandwidth::measure(threads));
         let machine = Machine { bandwidth, peak_bytes };
         if self.json {
             print_json(&engine, &machine, &results)
@@ -113,8 +114,8 @@ fn once(engine: &Engine, prompt: usize, generate: usize) -> Result<Timings, Fail
     Ok(answer(engine, request, |_| Ok(Flow::Continue))?.timings)
 }
 
-fn percent(measurement: &Measurement, bandwidth: f64) -> Option<f64> {
-    measurement.weight_bytes_per_s.map(|rate| 100.0 * rate / bandwidth)
+fn percent(measurement: &Measurement, bandwidth: Option<f64>) -> Option<f64> {
+    Some(100.0 * measurement.weight_bytes_per_s? / bandwidth?)
 }
 
 fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
@@ -137,10 +138,11 @@ fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> R
             percent(result, machine.bandwidth).map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
         ))?;
     }
+    let bandwidth =
+        machine.bandwidth.map_or_else(|| "unknown".into(), |rate| format!("{:.1} GB/s", rate / 1e9));
     let peak = machine.peak_bytes.map_or_else(|| "unknown".into(), |peak| Bytes(peak as usize).to_string());
     output::print_line(format_args!(
-        "\nread bandwidth {:.1} GB/s; weights {} resident, {} read a token; peak memory {peak}; loaded in {:.2} s",
-        machine.bandwidth / 1e9,
+        "\nread bandwidth {bandwidth}; weights {} resident, {} read a token; peak memory {peak}; loaded in {:.2} s",
         Bytes(info.weight_bytes),
         Bytes(info.step_weight_bytes),
         info.load_seconds

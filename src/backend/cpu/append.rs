@@ -5,13 +5,13 @@
 
 use half::f16;
 
-use super::arena::{Rows, overlap};
+use super::arena::Rows;
 use super::dispatch::Kernel;
 use super::kv::KvLayer;
 use super::lanes::{LANES, Lanes};
 use super::norm::normalise;
 use super::rope::Rotation;
-use super::{Cpu, check_vector, shape_error};
+use super::{Cpu, check_vector, overlap_error, shape_error};
 use crate::backend::{
     BackendError, Frame, Heads, KV_SCALE_GROUP, KvAppend, KvDtype, PAGE_TOKENS, PageId, RmsNorm, StepInput,
 };
@@ -35,7 +35,7 @@ pub(super) fn append(cpu: &Cpu, op: &KvAppend, frame: &mut Frame<'_, Cpu>) -> Re
     check_heads(OP, heads, &[(q, heads.query), (k, heads.kv), (v, heads.kv)], frame.step)?;
     let turned = rotation.is_some_and(|rotation| rotation.overlaps(&q) || rotation.overlaps(&k));
     if q.overlaps(&k) || q.overlaps(&v) || k.overlaps(&v) || turned {
-        return Err(overlap(OP, op));
+        return Err(overlap_error(OP, op));
     }
     let layer = frame.kv.layer_for(OP, op.layer, heads)?;
     let kernel = Append { q, k, v, heads, q_norm, k_norm, rotation, layer, step: frame.step };

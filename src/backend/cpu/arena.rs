@@ -4,7 +4,11 @@
 use super::activations::{Activations, FloatGroup, Int8Group, groups};
 use super::matmul::{PanelArgs, terms};
 use super::memory::Buffer;
-use crate::backend::{BackendError, Op, Place, Rows as RowKind, StepInput, StepLimits};
+use super::overlap_error;
+use crate::backend::{BackendError, Op, Place, StepInput, StepLimits};
+
+/// Values are f32.
+const ELEMENT_BYTES: usize = 4;
 
 /// Intermediate values and scratch of one plan.
 #[derive(Debug)]
@@ -86,7 +90,7 @@ impl Arena {
         place: &Place,
         count: usize,
     ) -> Result<Rows, BackendError> {
-        let range = self.range(op, place, count)?;
+        let range = place.range(op, count, ELEMENT_BYTES, self.values.bytes())?;
         let ptr = self.values.as_mut_ptr().wrapping_add(range.start).cast();
         Ok(Rows { ptr, rows: count, cols: place.cols })
     }
@@ -99,11 +103,11 @@ impl Arena {
     ) -> Result<[&mut [f32]; N], BackendError> {
         let mut ranges = [const { 0..0 }; N];
         for (range, (place, rows)) in ranges.iter_mut().zip(places) {
-            let bytes = self.range(op, place, rows)?;
-            *range = bytes.start / 4..bytes.end / 4;
+            let bytes = place.range(op, rows, ELEMENT_BYTES, self.values.bytes())?;
+            *range = bytes.start / ELEMENT_BYTES..bytes.end / ELEMENT_BYTES;
         }
         let values = self.values.elements_mut::<f32>();
-        values.get_disjoint_mut(ranges).map_err(|_| overlap(op, places.map(|(place, _)| *place)))
+        values.get_disjoint_mut(ranges).map_err(|_| overlap_error(op, places.map(|(place, _)| *place)))
     }
 
     /// Rows of a place, for reading.
@@ -114,38 +118,8 @@ impl Arena {
         first_row: usize,
         rows: usize,
     ) -> Result<&[f32], BackendError> {
-        let end = self.range(op, place, first_row.saturating_add(rows))?.end / 4;
+        let rows_end = first_row.saturating_add(rows);
+        let end = place.range(op, rows_end, ELEMENT_BYTES, self.values.bytes())?.end / ELEMENT_BYTES;
         Ok(&self.values.elements()[end - rows * place.cols..end])
     }
-
-    /// The bytes of the first `rows` rows of `place`.
-    fn range(
-        &self,
-        op: &'static str,
-        place: &Place,
-        rows: usize,
-    ) -> Result<std::ops::Range<usize>, BackendError> {
-        let fixed = match place.rows {
-            RowKind::Fixed(n) => rows <= n,
-            RowKind::Tokens | RowKind::Outputs => true,
-        };
-        let bytes = rows.checked_mul(place.cols).and_then(|elements| elements.checked_mul(4));
-        let end = bytes.and_then(|bytes| bytes.checked_add(place.offset));
-        match end {
-            Some(end) if end <= self.values.bytes() && fixed && place.offset.is_multiple_of(64) => {
-                Ok(place.offset..end)
-            }
-            _ => Err(BackendError::Shape {
-                op,
-                expected: format!("a value within the arena of {} bytes", self.values.bytes()),
-                found: format!("{rows} rows at {place:?}"),
-            }),
-        }
-    }
-}
-
-/// The error of operands that share memory.
-pub(super) fn overlap(op: &'static str, places: impl std::fmt::Debug) -> BackendError {
-    let (expected, found) = ("operands that do not overlap".into(), format!("{places:?}"));
-    BackendError::Shape { op, expected, found }
 }

@@ -15,12 +15,12 @@ mod page;
 #[cfg(test)]
 mod tests;
 
-use super::Cpu;
 use super::append::check_heads;
-use super::arena::{Rows, overlap};
+use super::arena::Rows;
 use super::dispatch::Kernel;
 use super::kv::KvLayer;
 use super::lanes::{LANES, Lanes};
+use super::{Cpu, overlap_error};
 use crate::backend::{Attention, BackendError, Frame, Heads, PAGE_TOKENS, PageRef, StepInput, StepSequence};
 
 const OP: &str = "attention";
@@ -36,7 +36,7 @@ pub(super) fn attention(cpu: &Cpu, op: &Attention, frame: &mut Frame<'_, Cpu>) -
     let (q, dst) = (frame.arena.rows(OP, &op.q, frame.step)?, frame.arena.rows(OP, &op.dst, frame.step)?);
     check_heads(OP, op.heads, &[(q, op.heads.query), (dst, op.heads.query)], frame.step)?;
     if q.overlaps(&dst) {
-        return Err(overlap(OP, [q, dst]));
+        return Err(overlap_error(OP, [q, dst]));
     }
     op.check()?;
     let layer = frame.kv.layer_for(OP, op.layer, op.heads)?;

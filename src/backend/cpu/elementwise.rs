@@ -2,10 +2,10 @@
 
 use half::{bf16, f16};
 
-use super::arena::{Rows, overlap};
+use super::arena::Rows;
 use super::dispatch::Kernel;
 use super::lanes::{LANES, Lanes};
-use super::{Cpu, shape_error};
+use super::{Cpu, overlap_error, shape_error};
 use crate::backend::{Activation, BackendError, BinaryFn, Frame, Place, Precision, UnaryFn};
 
 /// Elements that a chunk should at least have to be worth another thread.
@@ -32,7 +32,7 @@ fn operands<const N: usize>(
             return Err(shape_error(op, expected, format!("[{}, {}]", rows.rows, rows.cols)));
         }
         if rows.ptr != dst.ptr && rows.overlaps(&dst) {
-            return Err(overlap(op, [dst, *rows]));
+            return Err(overlap_error(op, [dst, *rows]));
         }
     }
     Ok((dst, found))

@@ -4,13 +4,13 @@
 use half::{bf16, f16};
 
 use super::activations::{FloatGroup, Int8Group, Pack, ROWS_PER_CHUNK, groups};
-use super::arena::{Arena, Rows, overlap};
+use super::arena::{Arena, Rows};
 use super::dispatch::Isa;
 use super::formats::{Dense, Float, Int8};
 use super::pack::{Layout, Matrix};
 pub(super) use super::panel::PanelArgs;
 use super::panel::{Finish, activate_panel, run_panel};
-use super::{Compute, Cpu, check_vector, shape_error};
+use super::{Compute, Cpu, check_vector, overlap_error, shape_error};
 use crate::backend::{
     BackendError, Epilogue, Frame, Matmul, MatrixId, Product, RmsNorm, StepInput, Weights, Write,
 };
@@ -86,7 +86,7 @@ impl Call<'_> {
             rows.overlaps(&dst)
         };
         if dst.overlaps(&self.src) || self.arena.products.iter().any(clash) {
-            return Err(overlap(OP, product));
+            return Err(overlap_error(OP, product));
         }
         let bias = match product.bias {
             Some(id) => check_vector(OP, self.weights, id, matrix.rows())?.as_ptr(),

@@ -39,6 +39,7 @@ use std::ops::Deref;
 
 use crate::backend::{
     Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, StepLimits, VectorId, Weights,
+    overlap_error, shape_error,
 };
 use crate::quant::WeightMatrix;
 pub use arena::Arena;
@@ -123,11 +124,6 @@ impl Cpu {
         // SAFETY: `new` found the instruction set; the rest is the caller's promise.
         unsafe { self.pool.run(entry::<K>(self.isa), kernel, chunks) }
     }
-}
-
-/// Operands that do not fit.
-fn shape_error(op: &'static str, expected: String, found: String) -> BackendError {
-    BackendError::Shape { op, expected, found }
 }
 
 /// The vector `id`, which must have `len` elements.

@@ -4,10 +4,10 @@
 //! [`Op::Norm`]: crate::backend::Op::Norm
 
 use super::activations::sum_of_squares;
-use super::arena::{Rows, overlap};
+use super::arena::Rows;
 use super::dispatch::Kernel;
 use super::lanes::{LANES, Lanes};
-use super::{Cpu, check_vector, shape_error};
+use super::{Cpu, check_vector, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame, Place, RmsNorm, Write};
 
 const OP: &str = "rms_norm";
@@ -30,7 +30,7 @@ pub(super) fn norm(
         return Err(shape_error(OP, format!("dst [{}, {}]", src.rows, src.cols), found));
     }
     if dst.overlaps(&src) && (dst.ptr != src.ptr || write == Write::Add) {
-        return Err(overlap(OP, [dst, src]));
+        return Err(overlap_error(OP, [dst, src]));
     }
     let kernel = Norm { dst, src, weight, eps: norm.eps, add: write == Write::Add };
     // SAFETY: the rows lie in the arena, the weight has a row's length; a chunk writes its own

@@ -50,7 +50,7 @@ pub(super) fn gather_outputs(
 
 /// See [`crate::backend::Backend::write`].
 pub(super) fn write(arena: &mut Arena, place: &Place, values: &[f32]) -> Result<(), BackendError> {
-    let rows = whole_rows("write", place, values.len())?;
+    let rows = place.whole_rows("write", values.len())?;
     let [out] = arena.slices("write", [(place, rows)])?;
     out.copy_from_slice(values);
     Ok(())
@@ -63,14 +63,7 @@ pub(super) fn read(
     first_row: usize,
     out: &mut [f32],
 ) -> Result<(), BackendError> {
-    let rows = whole_rows("read", place, out.len())?;
+    let rows = place.whole_rows("read", out.len())?;
     out.copy_from_slice(arena.slice("read", place, first_row, rows)?);
     Ok(())
-}
-
-fn whole_rows(op: &'static str, place: &Place, elements: usize) -> Result<usize, BackendError> {
-    if place.cols != 0 && elements.is_multiple_of(place.cols) {
-        return Ok(elements / place.cols);
-    }
-    Err(shape_error(op, format!("whole rows of {}", place.cols), format!("{elements} elements")))
 }

@@ -10,7 +10,10 @@ use super::memory::DeviceBuffer;
 use super::pack::{STEP_COLS, UNIT_STEPS};
 use super::params::Address;
 use super::step::StepBuffers;
-use crate::backend::{BackendError, Op, Place, Rows as RowKind, StepInput, StepLimits};
+use crate::backend::{BackendError, Op, Place, StepInput, StepLimits};
+
+/// Values are f32.
+const ELEMENT_BYTES: usize = 4;
 
 /// Intermediate values and scratch of one plan.
 #[derive(Debug)]
@@ -118,7 +121,7 @@ impl Arena {
         step: &StepInput,
     ) -> Result<Rows, BackendError> {
         let rows = place.rows.count(step);
-        let range = self.range(op, place, rows)?;
+        let range = place.range(op, rows, ELEMENT_BYTES, self.values.bytes())?;
         Ok(Rows { address: self.values.address() + range.start as u64, rows, cols: place.cols })
     }
 
@@ -135,39 +138,15 @@ impl Arena {
 
     /// Copies rows of a value in, from row 0.
     pub(super) fn write(&self, place: &Place, values: &[f32]) -> Result<(), BackendError> {
-        let range = self.range("write", place, values.len() / place.cols.max(1))?;
+        let rows = place.whole_rows("write", values.len())?;
+        let range = place.range("write", rows, ELEMENT_BYTES, self.values.bytes())?;
         self.values.upload(range.start, values)
     }
 
     /// Copies rows of a value out.
     pub(super) fn read(&self, place: &Place, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
-        let rows = first_row.saturating_add(out.len() / place.cols.max(1));
-        let range = self.range("read", place, rows)?;
+        let rows = first_row.saturating_add(place.whole_rows("read", out.len())?);
+        let range = place.range("read", rows, ELEMENT_BYTES, self.values.bytes())?;
         self.values.download(range.end - size_of_val(out), out)
-    }
-
-    /// The bytes of the first `rows` rows of `place`.
-    fn range(
-        &self,
-        op: &'static str,
-        place: &Place,
-        rows: usize,
-    ) -> Result<std::ops::Range<usize>, BackendError> {
-        let fixed = match place.rows {
-            RowKind::Fixed(n) => rows <= n,
-            RowKind::Tokens | RowKind::Outputs => true,
-        };
-        let bytes = rows.checked_mul(place.cols).and_then(|elements| elements.checked_mul(4));
-        let end = bytes.and_then(|bytes| bytes.checked_add(place.offset));
-        match end {
-            Some(end) if end <= self.values.bytes() && fixed && place.offset.is_multiple_of(64) => {
-                Ok(place.offset..end)
-            }
-            _ => Err(BackendError::Shape {
-                op,
-                expected: format!("a value within the arena of {} bytes", self.values.bytes()),
-                found: format!("{rows} rows at {place:?}"),
-            }),
-        }
     }
 }

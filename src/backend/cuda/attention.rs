@@ -91,7 +91,6 @@ impl Cuda {
         }
         op.check()?;
         let arena = &frame.arena;
-        let heads_a_chunk = heads_a_block(op.heads);
         let shape = arena.step.shape();
         let parts = shape.sequences * op.heads.query;
         let partial_bytes = if shape.splits > 1 { 4 * parts * shape.splits * (op.heads.dim + 2) } else { 0 };
@@ -110,10 +109,8 @@ impl Cuda {
             soft_cap: op.soft_cap.unwrap_or(0.0),
             window: op.window.unwrap_or(u32::MAX),
             query_heads: op.heads.query as u32,
-            heads_a_chunk: heads_a_chunk as u32,
             splits: shape.splits as u32,
             unused: 0,
-            padding: 0,
             tiles: arena.step.tiles(),
         };
         self.attend_decodes(&params, op.heads, shape)?;
@@ -134,7 +131,7 @@ impl Cuda {
             65..=128 => 1,
             _ => 2,
         };
-        let block_heads = params.heads_a_chunk as usize;
+        let block_heads = heads_a_block(heads);
         let kernel = DECODE_KERNELS[block_heads - 1][by_dim];
         // A part a warp: a head's sums, their maximum, the sum of the weights.
         let shared_bytes = 4 * 4 * (heads.dim + 2);

@@ -12,8 +12,8 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
 use crate::backend::BackendError;
 
-/// CUDA 12.0: the lowest driver interface that the calls here need.
-const DRIVER_MIN: i32 = 12_000;
+/// CUDA 13.0: older drivers take neither machine code nor PTX of nvcc 13.
+const DRIVER_MIN: i32 = 13_000;
 
 /// Why there is no CUDA device to run on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -66,14 +66,6 @@ impl FewShape {
     }
 }
 
-/// One product of a launch, resolved; `up` is [`None`] where it is not gated.
-#[derive(Clone, Copy)]
-struct Resolved<'a> {
-    matrix: &'a Matrix,
-    up: Option<&'a Matrix>,
-    params: params::Product,
-}
-
 /// What `matmul.cuh` calls the epilogues.
 #[derive(Clone, Copy)]
 enum Finish {
@@ -88,21 +80,18 @@ impl Cuda {
         let Frame { weights, arena, step, .. } = frame;
         op.check()?;
         let src = arena.rows(OP, &op.src, step)?;
-        let mut products = Vec::with_capacity(PRODUCTS_MAX);
-        let mut destinations: Vec<Rows> = Vec::with_capacity(PRODUCTS_MAX);
-        for product in &op.products {
-            let (dst, resolved) = resolve(product, src, arena, weights, step)?;
-            if dst.overlaps(&src) || destinations.iter().any(|other| other.overlaps(&dst)) {
+        for (n, product) in op.products.iter().enumerate() {
+            let dst = arena.rows(OP, &product.dst, step)?;
+            let mut before = op.products[..n].iter().map(|other| arena.rows(OP, &other.dst, step));
+            if dst.overlaps(&src) || before.any(|other| other.is_ok_and(|other| other.overlaps(&dst))) {
                 return Err(overlap_error(OP, product));
             }
-            destinations.push(dst);
-            products.push(resolved);
         }
         let (norm, eps) = norm(OP, weights, op.norm.as_ref(), src.cols)?;
         if src.rows == 0 {
             return Ok(());
         }
-        let call = params::Matmul {
+        let mut call = params::Matmul {
             src: src.address,
             norm,
             eps,
@@ -111,47 +100,47 @@ impl Cuda {
             half_cols: half_cols(src.cols) as u32,
             ..params::Matmul::default()
         };
-        if src.rows < MANY_TOKENS {
-            self.few(call, &products)
-        } else {
-            self.many(call, &products, src, arena)
+        let many = src.rows >= MANY_TOKENS;
+        if many {
+            self.activations(&mut call, arena)?;
         }
-    }
-
-    fn few(&self, mut call: params::Matmul, products: &[Resolved<'_>]) -> Result<(), BackendError> {
-        let device = self.context.info();
-        let shape = FewShape::new(call.tokens as usize, call.cols as usize, device);
-        call.chunk_units = shape.chunk_units as u32;
-        for products in products.chunks(PRODUCTS_MAX) {
-            let mut strips = 0;
-            for (to, product) in call.products.iter_mut().zip(products) {
-                *to = params::Product { first_strip: strips as u32, ..product.params };
-                strips += product.matrix.rows().div_ceil(STRIP_ROWS);
+        for group in op.products.chunks(PRODUCTS_MAX) {
+            let mut products = [params::Product::default(); PRODUCTS_MAX];
+            for (to, product) in products.iter_mut().zip(group) {
+                *to = resolve(product, src, arena, weights, step)?;
             }
-            (call.strips, call.product_count) = (strips as u32, products.len() as u32);
-            let blocks = strips.min(device.multiprocessors * shape.blocks_per_multiprocessor);
-            let grid = Grid { shared_bytes: shape.shared_bytes, ..Grid::line(blocks, 256) };
-            // SAFETY: every shape and place was checked by `resolve` and `norm`.
-            unsafe { self.kernels.launch(shape.kernel, grid, &call)? };
+            let products = &products[..group.len()];
+            if many { self.many(call, products)? } else { self.few(call, products)? }
         }
         Ok(())
     }
 
-    fn many(
-        &self,
-        mut call: params::Matmul,
-        products: &[Resolved<'_>],
-        src: Rows,
-        arena: &Arena,
-    ) -> Result<(), BackendError> {
-        let needed = src.rows * half_cols(src.cols) * 2;
-        if needed > arena.halves.bytes() || 4 * src.rows > arena.inverse.bytes() {
+    fn few(&self, mut call: params::Matmul, products: &[params::Product]) -> Result<(), BackendError> {
+        let device = self.context.info();
+        let shape = FewShape::new(call.tokens as usize, call.cols as usize, device);
+        call.chunk_units = shape.chunk_units as u32;
+        for (to, product) in call.products.iter_mut().zip(products) {
+            *to = params::Product { first_strip: call.strips, ..*product };
+            call.strips += product.matrix.rows.div_ceil(STRIP_ROWS as u32);
+            call.product_count += 1;
+        }
+        let blocks = (call.strips as usize).min(device.multiprocessors * shape.blocks_per_multiprocessor);
+        let grid = Grid { shared_bytes: shape.shared_bytes, ..Grid::line(blocks, 256) };
+        // SAFETY: every shape and place was checked by `resolve` and `norm`.
+        unsafe { self.kernels.launch(shape.kernel, grid, &call) }
+    }
+
+    /// Rounds the activations of a call for many tokens to f16, once for all its products.
+    fn activations(&self, call: &mut params::Matmul, arena: &Arena) -> Result<(), BackendError> {
+        let (tokens, cols) = (call.tokens as usize, call.half_cols as usize);
+        let needed = tokens * cols * 2;
+        if needed > arena.halves.bytes() || 4 * tokens > arena.inverse.bytes() {
             let expected =
                 format!("at most {} bytes of activations, as the arena was made for", arena.halves.bytes());
             return Err(shape_error(OP, expected, format!("{needed}")));
         }
         (call.halves, call.inverse) = (arena.halves.address(), arena.inverse.address());
-        let activations = params::Activations {
+        let params = params::Activations {
             src: call.src,
             norm: call.norm,
             halves: call.halves,
@@ -162,68 +151,59 @@ impl Cuda {
             half_cols: call.half_cols,
         };
         // SAFETY: the scratch has room, as just checked.
-        unsafe {
-            self.kernels.launch(Kernel::Activations, Grid::line(src.rows.div_ceil(8), 256), &activations)?
-        };
+        unsafe { self.kernels.launch(Kernel::Activations, Grid::line(tokens.div_ceil(8), 256), &params) }
+    }
+
+    fn many(&self, call: params::Matmul, products: &[params::Product]) -> Result<(), BackendError> {
         // A warp multiplies both matrices of a gate with the same code, so those of different
         // formats are two launches: the gate's values, then the product with them.
-        let separate =
-            |product: &Resolved<'_>| product.up.is_some_and(|up| up.bits() != product.matrix.bits());
-        let halves_of_gates: Vec<Resolved<'_>> =
-            products.iter().filter(|p| separate(p)).map(gate_of).collect();
-        let rest: Vec<Resolved<'_>> = products
-            .iter()
-            .map(|product| match product.up {
-                Some(up) if separate(product) => product_of(product, up),
-                _ => *product,
-            })
-            .collect();
-        self.launch_many(call, &halves_of_gates)?;
-        self.launch_many(call, &rest)
+        let separate = |p: &params::Product| p.epilogue == Finish::Gated as u32 && p.up.bits != p.matrix.bits;
+        let gate = |p: &params::Product| params::Product {
+            up: params::Matrix::default(),
+            epilogue: Finish::Store as u32,
+            ..*p
+        };
+        let times_gate = |p: &params::Product| params::Product {
+            matrix: p.up,
+            epilogue: Finish::Multiply as u32,
+            ..gate(p)
+        };
+        self.launch_many(call, products.iter().filter(|p| separate(p)).map(gate))?;
+        self.launch_many(call, products.iter().map(|p| if separate(p) { times_gate(p) } else { *p }))
     }
 
-    fn launch_many(&self, mut call: params::Matmul, products: &[Resolved<'_>]) -> Result<(), BackendError> {
+    fn launch_many(
+        &self,
+        mut call: params::Matmul,
+        products: impl Iterator<Item = params::Product>,
+    ) -> Result<(), BackendError> {
         let (kernel, block_tokens) =
             if call.tokens <= 64 { (Kernel::MatmulMany64, 64) } else { (Kernel::MatmulMany128, 128) };
-        for products in products.chunks(PRODUCTS_MAX) {
-            let mut blocks = 0;
-            for (to, product) in call.products.iter_mut().zip(products) {
-                *to = params::Product { first_strip: blocks as u32, ..product.params };
-                let strips = if product.up.is_some() { BLOCK_STRIPS / 2 } else { BLOCK_STRIPS };
-                blocks += product.matrix.rows().div_ceil(strips * STRIP_ROWS);
-            }
-            call.product_count = products.len() as u32;
-            let token_blocks = (call.tokens as usize).div_ceil(block_tokens);
-            // STAGES · TOKENS · 160 bytes, see matmul_many.cu.
-            let shared_bytes = 4 * block_tokens * 160;
-            let grid = Grid { blocks: [blocks, token_blocks, 1], threads: [256, 1], shared_bytes };
-            // SAFETY: every shape and place was checked by `resolve` and `norm`.
-            unsafe { self.kernels.launch(kernel, grid, &call)? };
+        let mut blocks = 0;
+        for (to, product) in call.products.iter_mut().zip(products) {
+            let gated = product.epilogue == Finish::Gated as u32;
+            let strips = if gated { BLOCK_STRIPS / 2 } else { BLOCK_STRIPS };
+            *to = params::Product { first_strip: blocks as u32, ..product };
+            blocks += (product.matrix.rows as usize).div_ceil(strips * STRIP_ROWS);
+            call.product_count += 1;
         }
-        Ok(())
+        let token_blocks = (call.tokens as usize).div_ceil(block_tokens);
+        // STAGES · TOKENS · 160 bytes, see matmul_many.cu.
+        let shared_bytes = 4 * block_tokens * 160;
+        let grid = Grid { blocks: [blocks, token_blocks, 1], threads: [256, 1], shared_bytes };
+        // SAFETY: every shape and place was checked by `resolve` and `norm`.
+        unsafe { self.kernels.launch(kernel, grid, &call) }
     }
-}
-
-/// The gate's values alone.
-fn gate_of<'a>(product: &Resolved<'a>) -> Resolved<'a> {
-    let params = params::Product { epilogue: Finish::Store as u32, ..product.params };
-    Resolved { up: None, params, ..*product }
-}
-
-/// The product with the gate's values.
-fn product_of<'a>(product: &Resolved<'a>, up: &'a Matrix) -> Resolved<'a> {
-    let params = params::Product { matrix: up.params(), epilogue: Finish::Multiply as u32, ..product.params };
-    Resolved { matrix: up, up: None, params }
 }
 
 /// Checks a product's shapes, and finds what the kernel needs.
-fn resolve<'a>(
+fn resolve(
     product: &Product,
     src: Rows,
     arena: &Arena,
-    weights: &'a Weights<Cuda>,
+    weights: &Weights<Cuda>,
     step: &StepInput,
-) -> Result<(Rows, Resolved<'a>), BackendError> {
+) -> Result<params::Product, BackendError> {
     let own = matrix(OP, weights, product.matrix)?;
     let dst = arena.rows(OP, &product.dst, step)?;
     let shape = |matrix: &Matrix| (matrix.rows(), matrix.cols());
@@ -245,7 +225,7 @@ fn resolve<'a>(
             (Finish::Gated, Some(up), activation)
         }
     };
-    let params = params::Product {
+    Ok(params::Product {
         matrix: own.params(),
         up: up.map_or_else(params::Matrix::default, Matrix::params),
         bias,
@@ -254,6 +234,5 @@ fn resolve<'a>(
         epilogue: finish as u32,
         activation: super::elementwise::activation_code(activation),
         unused: 0,
-    };
-    Ok((dst, Resolved { matrix: own, up, params }))
+    })
 }

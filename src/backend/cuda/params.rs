@@ -132,7 +132,7 @@ mirrored! {
     }
 
     /// `attention.cuh`.
-    struct Attention [160] {
+    struct Attention [152] {
         step: Step,
         kv: KvLayer,
         dst: Address,
@@ -143,10 +143,8 @@ mirrored! {
         soft_cap: f32,
         window: u32,
         query_heads: u32,
-        heads_a_chunk: u32,
         splits: u32,
         unused: u32,
-        padding: u32,
         tiles: Address,
     }
 

@@ -54,11 +54,6 @@ impl Matrix {
         self.params.cols as usize
     }
 
-    /// Bits of a code.
-    pub(super) fn bits(&self) -> u32 {
-        self.params.bits
-    }
-
     pub(super) fn params(&self) -> params::Matrix {
         self.params
     }

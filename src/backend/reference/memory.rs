@@ -1,10 +1,12 @@
 //! Values, weights and pages in f64, every access checked.
 
+use std::ops::Range;
+
 use half::f16;
 
 use super::shape_error;
 use crate::backend::{
-    BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, Place, Rows, StepInput,
+    BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, Place, StepInput,
 };
 use crate::quant::WeightMatrix;
 
@@ -34,7 +36,7 @@ impl Arena {
         sharing: Sharing,
         step: &StepInput,
     ) -> Result<(), BackendError> {
-        let range = |place: &Place| self.range(op, place, place.rows.count(step).saturating_mul(place.cols));
+        let range = |place: &Place| self.range(op, place, place.rows.count(step));
         let (first, second) = (range(a)?, range(b)?);
         let overlap = first.start < second.end && second.start < first.end;
         if !overlap || (sharing == Sharing::InPlace && first.start == second.start) {
@@ -43,30 +45,15 @@ impl Arena {
         Err(shape_error(op, "operands that do not overlap".into(), format!("{a:?} and {b:?}")))
     }
 
-    fn range(
-        &self,
-        op: &'static str,
-        place: &Place,
-        elements: usize,
-    ) -> Result<std::ops::Range<usize>, BackendError> {
-        let start = place.offset / size_of::<f64>();
-        let fits = match place.rows {
-            Rows::Fixed(rows) => elements <= rows.saturating_mul(place.cols),
-            Rows::Tokens | Rows::Outputs => true,
-        };
-        match start.checked_add(elements) {
-            Some(end) if end <= self.0.len() && fits && place.offset.is_multiple_of(64) => Ok(start..end),
-            _ => {
-                let expected = format!("a value within {} elements", self.0.len());
-                Err(shape_error(op, expected, format!("{elements} elements at {place:?}")))
-            }
-        }
+    /// Where the first `rows` rows lie.
+    fn range(&self, op: &'static str, place: &Place, rows: usize) -> Result<Range<usize>, BackendError> {
+        let bytes = place.range(op, rows, size_of::<f64>(), size_of_val(self.0.as_slice()))?;
+        Ok(bytes.start / size_of::<f64>()..bytes.end / size_of::<f64>())
     }
 
     /// The first `rows` rows of a value.
     pub(super) fn get(&self, op: &'static str, place: &Place, rows: usize) -> Result<Vec<f64>, BackendError> {
-        let elements = rows.saturating_mul(place.cols);
-        Ok(self.0[self.range(op, place, elements)?].to_vec())
+        Ok(self.0[self.range(op, place, rows)?].to_vec())
     }
 
     /// Overwrites a value's first rows, which must be whole.
@@ -76,19 +63,10 @@ impl Arena {
         place: &Place,
         values: &[f64],
     ) -> Result<(), BackendError> {
-        whole_rows(op, place, values.len())?;
-        let range = self.range(op, place, values.len())?;
+        let range = self.range(op, place, place.whole_rows(op, values.len())?)?;
         self.0[range].copy_from_slice(values);
         Ok(())
     }
-}
-
-/// Rows that so many elements of a value make.
-pub(super) fn whole_rows(op: &'static str, place: &Place, elements: usize) -> Result<usize, BackendError> {
-    if place.cols != 0 && elements.is_multiple_of(place.cols) {
-        return Ok(elements / place.cols);
-    }
-    Err(shape_error(op, format!("whole rows of {}", place.cols), format!("{elements} elements")))
 }
 
 /// `count` times `value`, or an error where there is no memory.
@@ -192,7 +170,7 @@ impl KvPool {
     }
 
     /// Where a page's elements lie, a range a layer.
-    fn ranges(&self, page: PageId) -> Result<Vec<std::ops::Range<usize>>, BackendError> {
+    fn ranges(&self, page: PageId) -> Result<Vec<Range<usize>>, BackendError> {
         if page.index() >= self.pages {
             let expected = format!("a page below {}", self.pages);
             return Err(shape_error("kv page", expected, format!("page {}", page.0)));

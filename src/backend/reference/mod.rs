@@ -14,19 +14,14 @@ mod products;
 
 use super::{
     Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, RmsNorm, StepLimits, VectorId,
-    Weights,
+    Weights, shape_error,
 };
 use crate::quant::WeightMatrix;
-use memory::whole_rows;
 pub use memory::{Arena, KvPool, Matrix};
 
 /// The f64 reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reference;
-
-fn shape_error(op: &'static str, expected: String, found: String) -> BackendError {
-    BackendError::Shape { op, expected, found }
-}
 
 /// The vector `id`, which must have `len` elements, widened.
 fn vector(
@@ -125,7 +120,7 @@ impl Backend for Reference {
         first_row: usize,
         out: &mut [f32],
     ) -> Result<(), BackendError> {
-        let rows = whole_rows("read", place, out.len())?;
+        let rows = place.whole_rows("read", out.len())?;
         let values = arena.get("read", place, first_row.saturating_add(rows))?;
         let values = values.iter().skip(first_row * place.cols);
         out.iter_mut().zip(values).for_each(|(out, &value)| *out = value as f32);

@@ -1,0 +1,70 @@
+//! Where values lie in an arena, and what is wrong with operands: as every backend says it.
+
+use std::ops::Range;
+
+use super::{BackendError, Place, Rows, StepInput, StepLimits};
+
+/// Operands that do not fit.
+pub(super) fn shape_error(op: &'static str, expected: String, found: String) -> BackendError {
+    BackendError::Shape { op, expected, found }
+}
+
+/// Operands that share memory.
+pub(super) fn overlap_error(op: &'static str, places: impl std::fmt::Debug) -> BackendError {
+    shape_error(op, "operands that do not overlap".into(), format!("{places:?}"))
+}
+
+impl Rows {
+    /// The number of rows in this step.
+    pub fn count(self, step: &StepInput) -> usize {
+        match self {
+            Rows::Tokens => step.tokens.len(),
+            Rows::Outputs => step.outputs.len(),
+            Rows::Fixed(n) => n,
+        }
+    }
+
+    /// The most rows that a step within `limits` has.
+    pub fn max(self, limits: StepLimits) -> usize {
+        match self {
+            Rows::Tokens => limits.tokens_max,
+            Rows::Outputs => limits.outputs_max,
+            Rows::Fixed(n) => n,
+        }
+    }
+}
+
+impl Place {
+    /// The bytes of the first `rows` rows, in an arena of `arena_bytes` with elements of
+    /// `element_bytes`.
+    pub(super) fn range(
+        &self,
+        op: &'static str,
+        rows: usize,
+        element_bytes: usize,
+        arena_bytes: usize,
+    ) -> Result<Range<usize>, BackendError> {
+        let fixed = match self.rows {
+            Rows::Fixed(n) => rows <= n,
+            Rows::Tokens | Rows::Outputs => true,
+        };
+        let bytes = rows.checked_mul(self.cols).and_then(|elements| elements.checked_mul(element_bytes));
+        match bytes.and_then(|bytes| bytes.checked_add(self.offset)) {
+            Some(end) if end <= arena_bytes && fixed && self.offset.is_multiple_of(64) => {
+                Ok(self.offset..end)
+            }
+            _ => {
+                let expected = format!("a value within the arena of {arena_bytes} bytes");
+                Err(shape_error(op, expected, format!("{rows} rows at {self:?}")))
+            }
+        }
+    }
+
+    /// Rows that so many elements make.
+    pub(super) fn whole_rows(&self, op: &'static str, elements: usize) -> Result<usize, BackendError> {
+        if self.cols != 0 && elements.is_multiple_of(self.cols) {
+            return Ok(elements / self.cols);
+        }
+        Err(shape_error(op, format!("whole rows of {}", self.cols), format!("{elements} elements")))
+    }
+}
