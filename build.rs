@@ -16,9 +16,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
-/// What gets machine code of its own, unless `OTTAVA_CUDA_ARCHS` says otherwise. Not 120 yet: matmul_few_16
-/// takes more registers there than it may have. Such a card compiles the PTX of 90 when a program starts.
-pub const ARCHITECTURES: &str = "80,86,89,90a,100";
+/// What gets machine code of its own, unless `OTTAVA_CUDA_ARCHS` says otherwise.
+pub const ARCHITECTURES: &str = "80,86,89,90a,100,120";
 /// Nothing of a kernel may live in memory because registers ran out.
 const NO_SPILLS: &str = "-v,--warn-on-spills,--warn-on-local-memory-usage,--warning-as-error";
 /// 13.0: the PTX of a later one needs a driver later than 580.

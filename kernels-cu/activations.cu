@@ -24,17 +24,18 @@ static_assert(sizeof(ActivationsParams) == 48, "the host's struct has no other p
 
 extern "C" __global__ void __launch_bounds__(256) activations(const __grid_constant__ ottava::ActivationsParams p) {
     using namespace ottava;
-    const uint32_t token = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    constexpr int WARPS = 8;
+    __shared__ RowPart parts[WARPS][ROW_PARTS];
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, token = blockIdx.x * WARPS + warp;
     wait_for_predecessor();
     if (token >= p.tokens) return;
     const float* row = p.src + static_cast<size_t>(token) * p.cols;
     __half* halves = p.halves + static_cast<size_t>(token) * p.half_cols;
-    const RowScale scale = row_scale(row, p.norm, p.eps, p.cols);
+    row_parts<1>(parts[warp], row, p.norm, p.cols, 0);
+    __syncwarp();
+    const RowScale scale = row_scale(parts[warp], p.norm != nullptr, p.eps, p.cols);
     if (lane == 0) p.inverse[token] = scale.inverse;
-    for (uint32_t col = lane; col < p.half_cols; col += WARP) {
-        float value = 0.0f;
-        if (col < p.cols) value = row[col] * scale.factor * (p.norm ? p.norm[col] : 1.0f);
-        halves[col] = __float2half_rn(value);
-    }
+    for (uint32_t col = 4 * lane; col < p.half_cols; col += PART_COLS)
+        *reinterpret_cast<uint2*>(halves + col) = half_four(row, p.norm, scale.factor, col, p.cols);
     release_dependents();
 }

@@ -1,23 +1,36 @@
 // Attention of one token a sequence over its pages: softmax(soft_cap(q · k · scale)) · v, split over
 // the keys so that a long past keeps all multiprocessors busy.
 //
-// A block takes SPLIT_PAGES pages of one sequence and key head, for the HEADS query heads that share
-// it, so keys and values are read once for all of them. A warp takes a page at a time: LANES lanes
-// hold a key, 8 elements each (16 bytes of f16), so one load instruction brings 32 / LANES keys, and
-// up to four loads are under way before the first is used. The softmax is online, with a maximum
-// and a sum for each warp; warps, then splits, are merged in a fixed order, the splits by the block
-// that arrives last, so a result does not depend on scheduling.
+// A block takes some pages of one sequence and key head, for the HEADS query heads that share it, so
+// keys and values are read once for all of them. A warp takes a page at a time: LANES lanes hold a key,
+// 8 elements each (16 bytes of f16), so one load instruction brings 32 / LANES keys, and ROUNDS of
+// them for keys and as many for values are under way before the first is used. The softmax is online,
+// with a maximum and a sum for each warp; warps, then splits, are merged in a fixed order, the splits
+// by the block that arrives last, so a result does not depend on scheduling.
 //
-// Launch: grid [splits, kv heads · head chunks, sequences], 128 threads. Splits that a sequence does
-// not have end at once, so a graph is launched with the most that may be.
+// Where the inputs have keys that are in no page yet, each block prepares its own query heads first,
+// and the block with the token's page its key and value: what kv_append.cu does, to the bit. Blocks
+// of the same key head write the same bytes.
+//
+// Launch: grid [splits, kv heads · head chunks, sequences], 128 threads; shared memory for a part a
+// warp, and for HEADS + 2 heads. Splits that a sequence does not have end at once, so a graph is
+// launched with the most that may be.
 
 #include "common/attention.cuh"
 
 namespace ottava {
 
 constexpr int DECODE_WARPS = 4;
-// Pages of a block: fixed, so that a sequence is cut the same way whatever runs beside it.
-constexpr int SPLIT_PAGES = 16;
+// As in src/backend/cuda/step.rs.
+constexpr uint32_t SPLITS_MAX = 16;
+
+// Pages of a block: a page a warp, or more where there would be too many splits. By the length of the
+// sequence alone, so it is cut the same way whatever runs beside it.
+__device__ __forceinline__ uint32_t split_pages(uint32_t pages) {
+    constexpr uint32_t UNIT = SPLITS_MAX * DECODE_WARPS;
+    return (pages + UNIT - 1) / UNIT * DECODE_WARPS;
+}
+
 constexpr int ELEMENTS = 8;  // of a key in a lane
 
 // Eight elements of a key or a value.
@@ -38,30 +51,52 @@ __device__ __forceinline__ void widen(float (&x)[ELEMENTS], uint2 raw, float sca
         x[i] = static_cast<float>(static_cast<int8_t>(words[i / 4] >> 8 * (i % 4))) * scale;
 }
 
-// A lane's elements of one slot of a page; zeros beyond the head and for keys that nobody sees.
-__device__ __forceinline__ void load_elements(float (&x)[ELEMENTS], const AttentionParams& p, uint32_t page,
-                                              int which, uint32_t head, uint32_t slot, uint32_t first, bool seen) {
-#pragma unroll
-    for (int i = 0; i < ELEMENTS; ++i) x[i] = 0.0f;
-    if (!seen || first >= p.kv.head_dim) return;
-    const size_t at = slot * p.kv.head_dim + first;
-    if (p.kv.dtype == KvDtype::F16) {
-        widen(x, *reinterpret_cast<const uint4*>(page_elements<__half>(p.kv, page, which, head) + at));
-    } else {
-        const __half* scales = page_scales(p.kv, page, which, head);
-        const float scale = __half2float(scales[slot * p.kv.scale_groups + first / KV_SCALE_GROUP]);
-        widen(x, *reinterpret_cast<const uint2*>(page_elements<int8_t>(p.kv, page, which, head) + at), scale);
-    }
-}
-
 // A softmax under way: weights are 2^(score − max), `sum` is theirs, `out` is of weights · values.
 template <int HEADS>
 struct Running {
     float max[HEADS], sum[HEADS], out[HEADS][ELEMENTS];
 };
 
-// Loads that a warp has under way: more do not fit in registers.
+// Load instructions for keys, and for values, that a warp has under way: more do not fit in registers.
 constexpr int ROUNDS = 4;
+
+// What they bring to a lane: eight elements each, as they lie in the page.
+struct Loaded {
+    uint4 words[ROUNDS];
+    float scales[ROUNDS];
+};
+
+// Starts the loads of the slots from `start` on; zeros beyond the head and for keys that nobody sees.
+template <int LANES>
+__device__ __forceinline__ void load(Loaded& x, const KvLayer& kv, uint32_t page, int which, uint32_t head,
+                                     uint32_t start, const bool (&seen)[ROUNDS]) {
+    const uint32_t lane = threadIdx.x % WARP, first = lane % LANES * ELEMENTS;
+    const bool f16 = kv.dtype == KvDtype::F16;
+    const uint8_t* elements = page_elements<uint8_t>(kv, page, which, head, f16 ? 2 : 1);
+    const __half* scales = page_scales(kv, page, which, head) + first / KV_SCALE_GROUP;
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round) {
+        const uint32_t slot = start + round * (WARP / LANES) + lane / LANES, at = slot * kv.head_dim + first;
+        x.words[round] = make_uint4(0, 0, 0, 0);
+        x.scales[round] = 0.0f;
+        if (!seen[round] || first >= kv.head_dim) continue;
+        if (f16) {
+            x.words[round] = *reinterpret_cast<const uint4*>(elements + 2 * at);
+        } else {
+            const uint2 codes = *reinterpret_cast<const uint2*>(elements + at);
+            x.words[round] = make_uint4(codes.x, codes.y, 0, 0);
+            x.scales[round] = __half2float(scales[slot * kv.scale_groups]);
+        }
+    }
+}
+
+__device__ __forceinline__ void widen(float (&x)[ELEMENTS], const Loaded& loaded, int round, bool f16) {
+    const uint4 words = loaded.words[round];
+    if (f16)
+        widen(x, words);
+    else
+        widen(x, make_uint2(words.x, words.y), loaded.scales[round]);
+}
 
 // Takes up the keys of a page from slot `start` on that ROUNDS loads bring, by one warp.
 template <int HEADS, int LANES>
@@ -71,15 +106,20 @@ __device__ __forceinline__ void take_keys(Running<HEADS>& state, const Attention
                                           const float (&q)[HEADS][ELEMENTS]) {
     constexpr int KEYS = WARP / LANES;
     static_assert(PAGE_TOKENS % (KEYS * ROUNDS) == 0, "a page is a whole number of rounds");
-    const uint32_t lane = threadIdx.x % WARP, first = lane % LANES * ELEMENTS;
-    float scores[HEADS][ROUNDS];
+    const uint32_t lane = threadIdx.x % WARP;
+    const bool f16 = p.kv.dtype == KvDtype::F16;
     bool seen[ROUNDS];
 #pragma unroll
+    for (int round = 0; round < ROUNDS; ++round)
+        seen[round] = sees(sequence, p.window, position, entry.start + start + round * KEYS + lane / LANES);
+    Loaded keys, values;
+    load<LANES>(keys, p.kv, entry.page, 0, kv_head, start, seen);
+    load<LANES>(values, p.kv, entry.page, 1, kv_head, start, seen);
+    float scores[HEADS][ROUNDS];
+#pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
-        const uint32_t slot = start + round * KEYS + lane / LANES;
-        seen[round] = sees(sequence, p.window, position, entry.start + slot);
         float key[ELEMENTS];
-        load_elements(key, p, entry.page, 0, kv_head, slot, first, seen[round]);
+        widen(key, keys, round, f16);
 #pragma unroll
         for (int head = 0; head < HEADS; ++head) {
             float dot = 0.0f;
@@ -112,7 +152,7 @@ __device__ __forceinline__ void take_keys(Running<HEADS>& state, const Attention
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
         float value[ELEMENTS];
-        load_elements(value, p, entry.page, 1, kv_head, start + round * KEYS + lane / LANES, first, seen[round]);
+        widen(value, values, round, f16);
 #pragma unroll
         for (int head = 0; head < HEADS; ++head) {
             state.sum[head] += scores[head][round];
@@ -165,27 +205,43 @@ __device__ __forceinline__ void merge(float* out, const float* parts, uint32_t c
 
 template <int HEADS, int LANES>
 __device__ __forceinline__ void attention_decode(const AttentionParams& p) {
-    extern __shared__ float parts[];  // [warps][head_dim + 2]
+    extern __shared__ float parts[];  // [warps][head_dim + 2], then the prepared heads
     __shared__ bool is_last;
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, dim = p.kv.head_dim;
-    const uint32_t group = p.query_heads / p.kv.kv_heads, chunks = group / HEADS;
+    const uint32_t query_heads = p.inputs.query_heads;
+    const uint32_t group = query_heads / p.kv.kv_heads, chunks = group / HEADS;
     const uint32_t kv_head = blockIdx.y / chunks, first_head = kv_head * group + blockIdx.y % chunks * HEADS;
     wait_for_predecessor();
     if (blockIdx.z >= p.step.counts[1]) return;
     const Sequence sequence = p.step.sequences[blockIdx.z];
     if (sequence.rows_end - sequence.rows_start != 1) return;
     const uint32_t pages = sequence.pages_end - sequence.pages_start;
-    const uint32_t splits = (pages + SPLIT_PAGES - 1) / SPLIT_PAGES;
+    const uint32_t own_pages = split_pages(pages), splits = (pages + own_pages - 1) / own_pages;
     if (blockIdx.x >= splits) return;
     const uint32_t token = sequence.rows_start, position = p.step.positions[token];
+    const uint32_t begin = blockIdx.x * own_pages, end = min(begin + own_pages, pages);
+    const PageRef* entries = p.step.pages + sequence.pages_start;
 
+    const float* prepared = p.inputs.q + (static_cast<size_t>(token) * query_heads + first_head) * dim;
+    if (p.inputs.k) {
+        float* heads = parts + DECODE_WARPS * (dim + 2);
+        const uint32_t start = position / PAGE_TOKENS * PAGE_TOKENS;
+        const bool own = entries[begin].start <= start && (end == pages || entries[end].start > start);
+        uint32_t page = end - 1;
+        while (own && entries[page].start > start) --page;
+        for (uint32_t i = warp; i < (own ? HEADS + 2 : HEADS); i += DECODE_WARPS) {
+            const uint32_t index = i < HEADS ? first_head + i : query_heads + (i - HEADS) * p.kv.kv_heads + kv_head;
+            append_head(heads + i * dim, p.inputs, p.kv, entries[page], token, position, index);
+        }
+        __syncthreads();
+        prepared = heads;
+    }
     float q[HEADS][ELEMENTS];
     const uint32_t first = lane % LANES * ELEMENTS;
 #pragma unroll
     for (int head = 0; head < HEADS; ++head) {
-        const float* row = p.q + (static_cast<size_t>(token) * p.query_heads + first_head + head) * dim;
 #pragma unroll
-        for (int i = 0; i < ELEMENTS; ++i) q[head][i] = first < dim ? row[first + i] : 0.0f;
+        for (int i = 0; i < ELEMENTS; ++i) q[head][i] = first < dim ? prepared[head * dim + first + i] : 0.0f;
     }
     Running<HEADS> state;
 #pragma unroll
@@ -195,9 +251,9 @@ __device__ __forceinline__ void attention_decode(const AttentionParams& p) {
 #pragma unroll
         for (int i = 0; i < ELEMENTS; ++i) state.out[head][i] = 0.0f;
     }
-    const uint32_t begin = blockIdx.x * SPLIT_PAGES, end = min(begin + SPLIT_PAGES, pages);
     for (uint32_t page = begin + warp; page < end; page += DECODE_WARPS) {
-        const PageRef entry = p.step.pages[sequence.pages_start + page];
+        const PageRef entry = entries[page];
+        if (!sees_page(sequence, p.window, position, entry.start)) continue;
 #pragma unroll 1
         for (uint32_t start = 0; start < PAGE_TOKENS; start += WARP / LANES * ROUNDS)
             take_keys<HEADS, LANES>(state, p, sequence, entry, start, kv_head, position, q);
@@ -205,7 +261,7 @@ __device__ __forceinline__ void attention_decode(const AttentionParams& p) {
     join_keys<HEADS, LANES>(state);
 
     const uint32_t stride = dim + 2;
-    const size_t part_row = static_cast<size_t>(blockIdx.z) * p.query_heads + first_head;
+    const size_t part_row = static_cast<size_t>(blockIdx.z) * query_heads + first_head;
 #pragma unroll
     for (int head = 0; head < HEADS; ++head) {
         __syncthreads();
@@ -219,7 +275,7 @@ __device__ __forceinline__ void attention_decode(const AttentionParams& p) {
             part[dim + 1] = state.sum[head];
         }
         __syncthreads();
-        float* whole = p.dst + (static_cast<size_t>(token) * p.query_heads + first_head + head) * dim;
+        float* whole = p.dst + (static_cast<size_t>(token) * query_heads + first_head + head) * dim;
         float* split = p.partial + ((part_row + head) * p.splits + blockIdx.x) * stride;
         merge(splits == 1 ? whole : split, parts, DECODE_WARPS, stride, dim, splits == 1);
     }
@@ -236,7 +292,7 @@ __device__ __forceinline__ void attention_decode(const AttentionParams& p) {
     __threadfence();
 #pragma unroll
     for (int head = 0; head < HEADS; ++head) {
-        float* whole = p.dst + (static_cast<size_t>(token) * p.query_heads + first_head + head) * dim;
+        float* whole = p.dst + (static_cast<size_t>(token) * query_heads + first_head + head) * dim;
         merge(whole, p.partial + (part_row + head) * p.splits * stride, splits, stride, dim, true);
     }
 }

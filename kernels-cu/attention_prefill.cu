@@ -181,7 +181,7 @@ __device__ __forceinline__ void attention_prefill(const AttentionParams& p) {
     extern __shared__ __align__(16) uint8_t memory[];
     auto& shared = *reinterpret_cast<PrefillShared<DIM, KEYS>*>(memory);
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
-    const uint32_t head = blockIdx.y, kv_head = head / (p.query_heads / p.kv.kv_heads), dim = p.kv.head_dim;
+    const uint32_t head = blockIdx.y, kv_head = head / (p.inputs.query_heads / p.kv.kv_heads), dim = p.kv.head_dim;
     wait_for_predecessor();
     const uint2 tile = p.tiles[blockIdx.x];
     const Sequence sequence = p.step.sequences[tile.x];
@@ -192,7 +192,7 @@ __device__ __forceinline__ void attention_prefill(const AttentionParams& p) {
         const uint32_t row = i / DIM, d = i % DIM;
         float x = 0.0f;
         if (row < count && d < dim)
-            x = p.q[(static_cast<size_t>(first_row + row) * p.query_heads + head) * dim + d];
+            x = p.inputs.q[(static_cast<size_t>(first_row + row) * p.inputs.query_heads + head) * dim + d];
         // Scaled first: f16 holds less than f32.
         shared.q[row][d] = saturated_half(x * p.scale);
     }
@@ -238,7 +238,7 @@ __device__ __forceinline__ void attention_prefill(const AttentionParams& p) {
         const uint32_t own = 16 * warp + g + 8 * row;
         if (own >= count) continue;
         const float inverse = rows.sum[row] > 0.0f ? 1.0f / rows.sum[row] : 0.0f;
-        float* dst = p.dst + (static_cast<size_t>(first_row + own) * p.query_heads + head) * dim;
+        float* dst = p.dst + (static_cast<size_t>(first_row + own) * p.inputs.query_heads + head) * dim;
 #pragma unroll
         for (int i = 0; i < DIM / 8; ++i) {
 #pragma unroll

@@ -30,7 +30,7 @@ struct StripStream {
     Codes<BITS, STAGE_STEPS> next;
 
     __device__ __forceinline__ StripStream(const Matrix& m, uint32_t strip) : matrix(&m) {
-        loads = row_loads<BITS>(m.cols);
+        loads = row_loads(m.cols, BITS);
         row = m.codes + static_cast<size_t>(strip) * loads * WARP + threadIdx.x % WARP;
         scale_row = static_cast<size_t>(strip) * m.groups;
         next = load_codes<BITS, STAGE_STEPS>(row, 0, loads);

@@ -37,12 +37,19 @@ pub struct Global {
 #[derive(Clone, Debug)]
 pub struct Kernel {
     pub(crate) program: Arc<Program>,
+    /// The number in its module's target.
+    compiled_for: u32,
 }
 
 impl Kernel {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.program.name
+    }
+
+    /// The architecture that its PTX is for: 90 of `sm_90a`.
+    pub fn compiled_for(&self) -> u32 {
+        self.compiled_for
     }
 
     /// Its parameters, in order; a launch gives them as one block of [`Kernel::param_bytes`].
@@ -129,10 +136,18 @@ impl Module {
         let mut globals = GlobalSet { variables: Vec::new(), memory: device.memory().clone() };
         decode::place_variables(&unit, &mut globals, device.memory())?;
         let globals = Arc::new(globals);
+        let compiled_for = unit
+            .target
+            .chars()
+            .filter_map(|c| c.to_digit(10))
+            .fold(0u32, |n, digit| n.saturating_mul(10).saturating_add(digit));
         let mut kernels = BTreeMap::new();
         for function in unit.functions.iter().filter(|f| f.entry && f.body.is_some()) {
             let program = decode::program(&unit, function, text, &globals);
-            kernels.insert(function.name.to_string(), program.map(|p| Kernel { program: Arc::new(p) }));
+            kernels.insert(
+                function.name.to_string(),
+                program.map(|p| Kernel { program: Arc::new(p), compiled_for }),
+            );
         }
         Ok(Module { target: unit.target.to_string(), kernels, globals })
     }

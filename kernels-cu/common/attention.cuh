@@ -1,8 +1,7 @@
 // What the attention kernels share: parameters, and scores.
 #pragma once
 
-#include "kv.cuh"
-#include "math.cuh"
+#include "append.cuh"
 
 namespace ottava {
 
@@ -10,19 +9,17 @@ namespace ottava {
 struct AttentionParams {
     Step step;
     KvLayer kv;
-    float* dst;            // [tokens, query_heads · head_dim]
-    const float* q;        // as dst, normalised and rotated
-    float* partial;        // [sequences, query_heads, splits, head_dim + 2]: sums, maximum, sum of weights
-    uint32_t* arrived;     // [sequences, kv_heads · chunks], zero before and after
-    float scale;           // of q · k, times log2(e) unless there is a soft cap
-    float soft_cap;        // 0 without one
-    uint32_t window;       // of the layer, UINT32_MAX without one
-    uint32_t query_heads;
-    uint32_t splits;       // of the launch
-    uint32_t unused;
-    const uint2* tiles;    // prompts: (sequence, first row in it) of each block
+    AttentionInputs inputs;
+    float* dst;          // [tokens, query_heads · head_dim]
+    float* partial;      // [sequences, query_heads, splits, head_dim + 2]: sums, maximum, sum of weights
+    uint32_t* arrived;   // [sequences, kv_heads · chunks], zero before and after
+    float scale;         // of q · k, times log2(e) unless there is a soft cap
+    float soft_cap;      // 0 without one
+    uint32_t window;     // of the layer, UINT32_MAX without one
+    uint32_t splits;     // of the launch
+    const uint2* tiles;  // prompts: (sequence, first row in it) of each block
 };
-static_assert(sizeof(AttentionParams) == 152, "the host's struct has no other padding");
+static_assert(sizeof(AttentionParams) == 208, "the host's struct has no other padding");
 
 constexpr float LOG2_E = 1.4426950408889634f;
 

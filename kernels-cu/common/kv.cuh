@@ -66,10 +66,10 @@ __device__ __forceinline__ PageRef page_of(const Step& step, const Sequence& seq
 
 // The elements (`which` 0: keys, 1: values) of a page and head, [16][head_dim].
 template <typename T>
-__device__ __forceinline__ T* page_elements(const KvLayer& kv, uint32_t page, int which, uint32_t head) {
-    uint8_t* start = kv.base + page * kv.page_bytes;
+__device__ __forceinline__ T* page_elements(const KvLayer& kv, uint32_t page, int which, uint32_t head,
+                                            uint32_t element_bytes = sizeof(T)) {
     const size_t first = (static_cast<size_t>(which) * kv.kv_heads + head) * PAGE_TOKENS * kv.head_dim;
-    return reinterpret_cast<T*>(start) + first;
+    return reinterpret_cast<T*>(kv.base + page * kv.page_bytes + first * element_bytes);
 }
 
 // The scales of a page and head, [16][scale_groups].
@@ -84,6 +84,13 @@ __device__ __forceinline__ bool sees(const Sequence& sequence, uint32_t layer_wi
                                      uint32_t key) {
     const uint32_t age = position - key;
     return key <= position && age < layer_window && (age < sequence.window || key < sequence.sinks);
+}
+
+// Whether it may see any key of the page that begins at `start`.
+__device__ __forceinline__ bool sees_page(const Sequence& sequence, uint32_t layer_window, uint32_t position,
+                                          uint32_t start) {
+    const uint32_t last = start + PAGE_TOKENS - 1, age = position - min(last, position);
+    return start <= position && age < layer_window && (age < sequence.window || start < sequence.sinks);
 }
 
 }  // namespace ottava

@@ -52,17 +52,61 @@ struct RowScale {
     float inverse;  // what results are multiplied with
 };
 
-// For one row by one warp. `weight` is null without a norm.
-__device__ __forceinline__ RowScale row_scale(const float* row, const float* weight, float eps, uint32_t cols) {
-    float squares = 0.0f, largest = 0.0f;
-    for (uint32_t col = threadIdx.x % WARP; col < cols; col += WARP) {
-        const float x = row[col];
-        squares += x * x;
-        largest = fmaxf(largest, fabsf(weight ? x * weight[col] : x));
+// Four columns of a row from `col` on, zeros beyond its end. Rows of whole fours are aligned.
+__device__ __forceinline__ float4 load_four(const float* row, uint32_t col, uint32_t cols) {
+    if (cols % 4 == 0) return col < cols ? *reinterpret_cast<const float4*>(row + col) : make_float4(0, 0, 0, 0);
+    return {col < cols ? row[col] : 0.0f, col + 1 < cols ? row[col + 1] : 0.0f,
+            col + 2 < cols ? row[col + 2] : 0.0f, col + 3 < cols ? row[col + 3] : 0.0f};
+}
+
+__device__ __forceinline__ float4 times(float4 a, float4 b) {
+    return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
+}
+
+// What a part of a row adds to its scale. A row has ROW_PARTS, each of every ROW_PARTS-th 128
+// columns: so the sums, and all bits after them, are the same however many warps share a row.
+struct RowPart {
+    float squares, largest;
+};
+constexpr int ROW_PARTS = 8;
+constexpr uint32_t PART_COLS = 4 * WARP;
+
+// The parts `own`, `own + WARPS`, ... of a row, by one of the WARPS that share it. `weight` is null
+// without a norm.
+template <int WARPS>
+__device__ __forceinline__ void row_parts(RowPart (&parts)[ROW_PARTS], const float* row, const float* weight,
+                                          uint32_t cols, uint32_t own) {
+    constexpr int OWN = ROW_PARTS / WARPS;
+    const uint32_t lane = threadIdx.x % WARP;
+    float squares[OWN] = {}, largest[OWN] = {};
+#pragma unroll WARPS
+    for (uint32_t start = 0; start < cols; start += ROW_PARTS * PART_COLS) {
+#pragma unroll
+        for (int i = 0; i < OWN; ++i) {
+            const uint32_t col = start + (own + i * WARPS) * PART_COLS + 4 * lane;
+            const float4 x = load_four(row, col, cols);
+            squares[i] = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, squares[i]))));
+            const float4 y = weight ? times(x, load_four(weight, col, cols)) : x;
+            const float most = fmaxf(fmaxf(fabsf(y.x), fabsf(y.y)), fmaxf(fabsf(y.z), fabsf(y.w)));
+            largest[i] = fmaxf(largest[i], most);
+        }
     }
-    squares = warp_sum(squares);
-    largest = warp_max(largest);
-    const float gain = weight ? rsqrtf(squares / static_cast<float>(cols) + eps) : 1.0f;
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+        const RowPart part = {warp_sum(squares[i]), warp_max(largest[i])};
+        if (lane == 0) parts[own + i * WARPS] = part;
+    }
+}
+
+__device__ __forceinline__ RowScale row_scale(const RowPart (&parts)[ROW_PARTS], bool normed, float eps,
+                                              uint32_t cols) {
+    float squares = 0.0f, largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < ROW_PARTS; ++i) {
+        squares += parts[i].squares;
+        largest = fmaxf(largest, parts[i].largest);
+    }
+    const float gain = normed ? rsqrtf(squares / static_cast<float>(cols) + eps) : 1.0f;
     int exponent = 0;
     frexpf(largest * gain, &exponent);
     // A row of zeros, and one with a value that is not finite, stay as they are.
@@ -70,6 +114,16 @@ __device__ __forceinline__ RowScale row_scale(const float* row, const float* wei
     // A factor that f32 has: what is smaller than 2^-89 stays small.
     const int shift = scaled ? min(11 - exponent, 100) : 0;
     return {ldexpf(gain, shift), ldexpf(1.0f, -shift)};
+}
+
+// Four columns as they are multiplied.
+__device__ __forceinline__ uint2 half_four(const float* row, const float* weight, float factor, uint32_t col,
+                                           uint32_t cols) {
+    float4 x = load_four(row, col, cols);
+    x = {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
+    if (weight) x = times(x, load_four(weight, col, cols));
+    const __half2 low = __floats2half2_rn(x.x, x.y), high = __floats2half2_rn(x.z, x.w);
+    return {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
 }
 
 // What becomes of one element of a product, by the product's epilogue; `up` is read by gates only.

@@ -43,12 +43,8 @@ static_assert(sizeof(Matrix) == 48, "the host's struct has no other padding");
 template <int BITS>
 constexpr int LOAD_STEPS = 16 / BITS;
 
-// Loads of a row of `cols` columns.
-template <int BITS>
-__device__ __forceinline__ uint32_t row_loads(uint32_t cols) {
-    constexpr uint32_t load_cols = LOAD_STEPS<BITS> * STEP_COLS;
-    return (cols + load_cols - 1) / load_cols;
-}
+// Loads of a row of `cols` columns, of 256 bits each for a row of the strip.
+__device__ __forceinline__ uint32_t row_loads(uint32_t cols, uint32_t bits) { return (cols * bits + 255) / 256; }
 
 // A lane's codes of STEPS steps.
 template <int BITS, int STEPS>

@@ -15,6 +15,11 @@ __device__ __forceinline__ uint4 ld_stream(const void* address) {
     return value;
 }
 
+// Brings the line of an address to the second-level cache.
+__device__ __forceinline__ void prefetch_l2(const void* address) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 // A 32-bit address in the shared window, as instructions on shared memory want it.
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));

@@ -187,6 +187,9 @@ pub struct Heads {
 
 /// Prepares an attention: q and k get their per-head norm and their rotation, q in place, and k
 /// and v are written to the pages of `layer` at the tokens' positions.
+///
+/// Where the [`Attention`] of `q` follows at once, nothing else may read `q`: a backend may do both in
+/// one, and leave it as it was. It does where `dst` lies apart from all that the append reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvAppend {
     /// `[tokens, heads.query · heads.dim]`, changed in place.
@@ -205,6 +208,13 @@ pub struct KvAppend {
     pub k_norm: Option<RmsNorm>,
     /// Rotation, after the norms.
     pub rope: Option<Rope>,
+}
+
+impl KvAppend {
+    /// Whether it prepares this attention.
+    pub fn prepares(&self, attention: &Attention) -> bool {
+        (self.q, self.layer, self.heads) == (attention.q, attention.layer, attention.heads)
+    }
 }
 
 /// Causal attention of each token over its sequence's pages:

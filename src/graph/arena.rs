@@ -103,6 +103,11 @@ fn lives(program: &Program, slot_of: &[Value]) -> Vec<Slot> {
     };
     for (index, step) in program.steps.iter().enumerate() {
         step.reads().into_iter().chain(step.writes()).for_each(|value| live(value, index));
+        // A backend may do both in one: the attention's result is not to lie where the append reads.
+        let next = program.steps.get(index + 1);
+        if matches!((&step.op, next.map(|step| &step.op)), (Op::KvAppend(_), Some(Op::Attention(_)))) {
+            step.reads().into_iter().for_each(|value| live(value, index + 1));
+        }
     }
     // What is set before a run stays set; what a run leaves is there until the next.
     for &(_, input) in &program.inputs {

@@ -240,8 +240,8 @@ impl<'a, B: Backend> Bench<'a, B> {
 /// The results of a case on a backend, one after the other.
 pub fn run<B: Backend>(backend: &B, case: &Case) -> Vec<Vec<f32>> {
     let mut bench = Bench::new(backend, case);
-    for op in &case.ops {
-        bench.execute(op).unwrap_or_else(|error| panic!("{}: {error}", case.name));
-    }
+    let Bench { arena, weights, kv, .. } = &mut bench;
+    let ran = backend.run(&case.ops, &mut Frame { weights, arena, kv, step: &case.step });
+    ran.unwrap_or_else(|(index, error)| panic!("{}: operation {index}: {error}", case.name));
     case.results.iter().map(|place| bench.read(place)).collect()
 }

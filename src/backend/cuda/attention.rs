@@ -8,6 +8,9 @@ use super::weights::norm;
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{Attention, BackendError, Frame, Heads, KvAppend, Rope, RopePairing};
 
+const APPEND: &str = "kv_append";
+const ATTENTION: &str = "attention";
+
 /// Values of `heads.dim` elements a head, one row a token.
 fn check_heads(
     op: &'static str,
@@ -46,34 +49,11 @@ pub(super) fn interleaved(rope: &Rope) -> u32 {
 
 impl Cuda {
     pub(super) fn kv_append(&self, op: &KvAppend, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
-        const OP: &str = "kv_append";
-        let heads = op.heads;
-        let (q_norm, q_eps) = norm(OP, frame.weights, op.q_norm.as_ref(), heads.dim)?;
-        let (k_norm, k_eps) = norm(OP, frame.weights, op.k_norm.as_ref(), heads.dim)?;
-        let [q, k, v] = [op.q, op.k, op.v].map(|place| frame.arena.rows(OP, &place, frame.step));
-        let (q, k, v) = (q?, k?, v?);
-        let tokens = frame.step.tokens.len();
-        check_heads(OP, heads, &[(q, heads.query), (k, heads.kv), (v, heads.kv)], tokens)?;
-        let turned = op.rope.as_ref().map(|rope| angles(OP, rope, heads.dim, frame)).transpose()?;
-        let on_angles = turned.is_some_and(|angles| angles.overlaps(&q) || angles.overlaps(&k));
-        if q.overlaps(&k) || q.overlaps(&v) || k.overlaps(&v) || on_angles {
-            return Err(overlap_error(OP, op));
-        }
+        let (heads, tokens) = (op.heads, frame.step.tokens.len());
         let params = params::KvAppend {
             step: frame.arena.step.params(),
-            kv: frame.kv.layer(OP, op.layer, heads)?,
-            q: q.address,
-            k: k.address,
-            v: v.address,
-            q_norm,
-            k_norm,
-            angles: turned.map_or(0, |angles| angles.address),
-            q_eps,
-            k_eps,
-            query_heads: heads.query as u32,
-            angle_cols: turned.map_or(0, |angles| angles.cols as u32),
-            interleaved: op.rope.as_ref().map_or(0, interleaved),
-            unused: 0,
+            kv: frame.kv.layer(APPEND, op.layer, heads)?,
+            inputs: inputs(op, frame)?,
         };
         let blocks = [tokens, heads.query + 2 * heads.kv, 1];
         let grid = Grid { blocks, threads: [32, 1], shared_bytes: 4 * heads.dim };
@@ -82,39 +62,33 @@ impl Cuda {
     }
 
     pub(super) fn attention(&self, op: &Attention, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
-        const OP: &str = "attention";
-        let (q, dst) = (frame.arena.rows(OP, &op.q, frame.step)?, frame.arena.rows(OP, &op.dst, frame.step)?);
-        let tokens = frame.step.tokens.len();
-        check_heads(OP, op.heads, &[(q, op.heads.query), (dst, op.heads.query)], tokens)?;
-        if q.overlaps(&dst) {
-            return Err(overlap_error(OP, op));
-        }
-        op.check()?;
-        let arena = &frame.arena;
-        let shape = arena.step.shape();
-        let parts = shape.sequences * op.heads.query;
-        let partial_bytes = if shape.splits > 1 { 4 * parts * shape.splits * (op.heads.dim + 2) } else { 0 };
-        if partial_bytes > arena.partial.bytes() || 4 * parts > arena.arrived.bytes() {
-            let expected = "an attention that the arena was made for".into();
-            return Err(shape_error(OP, expected, format!("{:?}", op.heads)));
-        }
-        let params = params::Attention {
-            step: arena.step.params(),
-            kv: frame.kv.layer(OP, op.layer, op.heads)?,
-            dst: dst.address,
-            q: q.address,
-            partial: arena.partial.address(),
-            arrived: arena.arrived.address(),
-            scale: op.scale * if op.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E },
-            soft_cap: op.soft_cap.unwrap_or(0.0),
-            window: op.window.unwrap_or(u32::MAX),
-            query_heads: op.heads.query as u32,
-            splits: shape.splits as u32,
-            unused: 0,
-            tiles: arena.step.tiles(),
-        };
+        let q = frame.arena.rows(ATTENTION, &op.q, frame.step)?;
+        let query_heads = op.heads.query as u32;
+        let inputs = params::Inputs { q: q.address, query_heads, ..params::Inputs::default() };
+        let (params, shape) = attention_params(op, q, inputs, frame)?;
         self.attend_decodes(&params, op.heads, shape)?;
         self.attend_prompts(&params, op.heads, shape)
+    }
+
+    /// Both at once, for a step in which all sequences have one token; one after the other where a
+    /// sequence's result would lie on what others still read.
+    pub(super) fn append_and_attend(
+        &self,
+        append: &KvAppend,
+        op: &Attention,
+        frame: &mut Frame<'_, Cuda>,
+    ) -> Result<(), BackendError> {
+        let rows = |place| frame.arena.rows(ATTENTION, place, frame.step);
+        let (q, dst) = (rows(&op.q)?, rows(&op.dst)?);
+        let angles = append.rope.as_ref().map(|rope| &rope.angles);
+        for place in [&append.k, &append.v].into_iter().chain(angles) {
+            if rows(place)?.overlaps(&dst) {
+                self.kv_append(append, frame)?;
+                return self.attention(op, frame);
+            }
+        }
+        let (params, shape) = attention_params(op, q, inputs(append, frame)?, frame)?;
+        self.attend_decodes(&params, op.heads, shape)
     }
 
     fn attend_decodes(
@@ -133,8 +107,8 @@ impl Cuda {
         };
         let block_heads = heads_a_block(heads);
         let kernel = DECODE_KERNELS[block_heads - 1][by_dim];
-        // A part a warp: a head's sums, their maximum, the sum of the weights.
-        let shared_bytes = 4 * 4 * (heads.dim + 2);
+        // A part a warp: a head's sums, their maximum, the sum of the weights; then prepared heads.
+        let shared_bytes = 4 * (4 * (heads.dim + 2) + (block_heads + 2) * heads.dim);
         let blocks = [shape.splits, heads.query / block_heads, shape.sequences];
         // SAFETY: checked by `attention`.
         unsafe { self.kernels.launch(kernel, Grid { blocks, threads: [128, 1], shared_bytes }, params) }
@@ -158,6 +132,74 @@ impl Cuda {
         // SAFETY: checked by `attention`.
         unsafe { self.kernels.launch(kernel, Grid { blocks, threads: [128, 1], shared_bytes }, params) }
     }
+}
+
+/// Checks what an attention's heads are made of.
+fn inputs(op: &KvAppend, frame: &Frame<'_, Cuda>) -> Result<params::Inputs, BackendError> {
+    let heads = op.heads;
+    let (q_norm, q_eps) = norm(APPEND, frame.weights, op.q_norm.as_ref(), heads.dim)?;
+    let (k_norm, k_eps) = norm(APPEND, frame.weights, op.k_norm.as_ref(), heads.dim)?;
+    let [q, k, v] = [op.q, op.k, op.v].map(|place| frame.arena.rows(APPEND, &place, frame.step));
+    let (q, k, v) = (q?, k?, v?);
+    let tokens = frame.step.tokens.len();
+    check_heads(APPEND, heads, &[(q, heads.query), (k, heads.kv), (v, heads.kv)], tokens)?;
+    let turned = op.rope.as_ref().map(|rope| angles(APPEND, rope, heads.dim, frame)).transpose()?;
+    let on_angles = turned.is_some_and(|angles| angles.overlaps(&q) || angles.overlaps(&k));
+    if q.overlaps(&k) || q.overlaps(&v) || k.overlaps(&v) || on_angles {
+        return Err(overlap_error(APPEND, op));
+    }
+    Ok(params::Inputs {
+        q: q.address,
+        k: k.address,
+        v: v.address,
+        q_norm,
+        k_norm,
+        angles: turned.map_or(0, |angles| angles.address),
+        q_eps,
+        k_eps,
+        query_heads: heads.query as u32,
+        angle_cols: turned.map_or(0, |angles| angles.cols as u32),
+        interleaved: op.rope.as_ref().map_or(0, interleaved),
+        unused: 0,
+    })
+}
+
+/// Checks an attention of queries at `q`.
+fn attention_params(
+    op: &Attention,
+    q: Rows,
+    inputs: params::Inputs,
+    frame: &Frame<'_, Cuda>,
+) -> Result<(params::Attention, Shape), BackendError> {
+    let dst = frame.arena.rows(ATTENTION, &op.dst, frame.step)?;
+    let values = [(q, op.heads.query), (dst, op.heads.query)];
+    check_heads(ATTENTION, op.heads, &values, frame.step.tokens.len())?;
+    if q.overlaps(&dst) {
+        return Err(overlap_error(ATTENTION, op));
+    }
+    op.check()?;
+    let arena = &frame.arena;
+    let shape = arena.step.shape();
+    let parts = shape.sequences * op.heads.query;
+    let partial_bytes = if shape.splits > 1 { 4 * parts * shape.splits * (op.heads.dim + 2) } else { 0 };
+    if partial_bytes > arena.partial.bytes() || 4 * parts > arena.arrived.bytes() {
+        let expected = "an attention that the arena was made for".into();
+        return Err(shape_error(ATTENTION, expected, format!("{:?}", op.heads)));
+    }
+    let params = params::Attention {
+        step: arena.step.params(),
+        kv: frame.kv.layer(ATTENTION, op.layer, op.heads)?,
+        inputs,
+        dst: dst.address,
+        partial: arena.partial.address(),
+        arrived: arena.arrived.address(),
+        scale: op.scale * if op.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E },
+        soft_cap: op.soft_cap.unwrap_or(0.0),
+        window: op.window.unwrap_or(u32::MAX),
+        splits: shape.splits as u32,
+        tiles: arena.step.tiles(),
+    };
+    Ok((params, shape))
 }
 
 /// By query heads of a block, less one, then by the size of a head.

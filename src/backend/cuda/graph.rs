@@ -11,7 +11,7 @@ use super::arena::Arena;
 use super::driver::Context;
 use super::params::Address;
 use super::{Cuda, Op};
-use crate::backend::{BackendError, Frame, StepInput};
+use crate::backend::{Backend, BackendError, Frame, StepInput};
 
 /// Recordings that an arena keeps; one more than that, and it begins anew.
 const GRAPHS_MAX: usize = 128;
@@ -32,8 +32,7 @@ impl Key {
     /// The key of a step of single tokens; prompts are seldom of the same shape twice.
     fn of(step: &StepInput, arena: &Arena) -> Option<Key> {
         let shape = arena.step.shape();
-        let decodes_only = shape.sequences == step.tokens.len() && shape.decodes;
-        decodes_only.then(|| Key {
+        shape.decodes_only().then(|| Key {
             tokens: step.tokens.len(),
             outputs: step.outputs.len(),
             sequences: shape.sequences,
@@ -98,10 +97,24 @@ impl Cuda {
         }
     }
 
+    /// Runs a plan launch by launch. Where all sequences have one token, an append and its attention
+    /// are one.
     fn run_each(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<(), (usize, BackendError)> {
-        ops.iter().enumerate().try_for_each(|(index, op)| {
-            crate::backend::Backend::execute(self, op, frame).map_err(|error| (index, error))
-        })
+        let decodes_only = frame.arena.step.shape().decodes_only();
+        let mut index = 0;
+        while let Some(op) = ops.get(index) {
+            let (ran, next) = match (op, ops.get(index + 1)) {
+                (Op::KvAppend(append), Some(Op::Attention(attention)))
+                    if decodes_only && append.prepares(attention) =>
+                {
+                    (self.append_and_attend(append, attention, frame), index + 2)
+                }
+                _ => (self.execute(op, frame), index + 1),
+            };
+            ran.map_err(|error| (index, error))?;
+            index = next;
+        }
+        Ok(())
     }
 
     /// Records the launches of a step, without running them.

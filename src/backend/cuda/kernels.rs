@@ -68,6 +68,9 @@ pub(super) struct Kernels {
     module: sys::CUmodule,
     /// By [`Kernel`].
     functions: Vec<sys::CUfunction>,
+    /// Whether a kernel may start before the one before it has ended (programmatic dependent launch):
+    /// the kernels wait themselves where they need its results.
+    overlap: bool,
 }
 
 // SAFETY: handles of the driver, valid on any thread as long as the context lives.
@@ -110,7 +113,8 @@ impl Kernels {
                 return Err(Unavailable::NoImage { name: info.name.clone(), major, minor, reason }.into());
             }
         };
-        let mut kernels = Kernels { context: Arc::clone(context), module, functions: Vec::new() };
+        let mut kernels =
+            Kernels { context: Arc::clone(context), module, functions: Vec::new(), overlap: false };
         for name in NAMES {
             let text = CString::new(*name).unwrap_or_default();
             // SAFETY: the module was just loaded.
@@ -128,16 +132,24 @@ impl Kernels {
             context.done("cuFuncSetAttribute", set)?;
             kernels.functions.push(function);
         }
+        // A card may be able to, but not code for older ones, which has no such wait.
+        let compiled_for = match kernels.functions.first() {
+            Some(&function) => kernels.attribute(function, Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION)?,
+            None => 0,
+        };
+        kernels.overlap = context.info().compute_capability.0 >= 9 && compiled_for >= 90;
         Ok(kernels)
     }
 
     fn dynamic_shared_max(&self, function: sys::CUfunction) -> Result<i32, BackendError> {
-        // SAFETY: the function is the module's.
-        let fixed = unsafe {
-            result::function::get_function_attribute(function, Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
-        };
-        let fixed = self.context.done("cuFuncGetAttribute", fixed)?;
+        let fixed = self.attribute(function, Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
         Ok(self.context.info().shared_block_max as i32 - fixed)
+    }
+
+    fn attribute(&self, function: sys::CUfunction, attribute: Attribute) -> Result<i32, BackendError> {
+        // SAFETY: the function is the module's.
+        let value = unsafe { result::function::get_function_attribute(function, attribute) };
+        self.context.done("cuFuncGetAttribute", value)
     }
 
     /// Starts a kernel after all work so far; without blocks nothing happens.
@@ -164,18 +176,29 @@ impl Kernels {
             });
         }
         let params: *const P = params;
-        // SAFETY: promised by the caller; the driver copies the parameters before it returns.
-        let launched = unsafe {
-            result::launch_kernel(
-                self.functions[kernel as usize],
-                (x as u32, y as u32, z as u32),
-                (grid.threads[0], grid.threads[1], 1),
-                grid.shared_bytes as u32,
-                self.context.stream(),
-                &mut [params.cast_mut().cast::<c_void>()],
-            )
+        let mut params = [params.cast_mut().cast::<c_void>()];
+        let mut overlap = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
-        self.context.done(NAMES[kernel as usize], launched)
+        let config = sys::CUlaunchConfig {
+            gridDimX: x as u32,
+            gridDimY: y as u32,
+            gridDimZ: z as u32,
+            blockDimX: grid.threads[0],
+            blockDimY: grid.threads[1],
+            blockDimZ: 1,
+            sharedMemBytes: grid.shared_bytes as u32,
+            hStream: self.context.stream(),
+            attrs: &mut overlap,
+            numAttrs: u32::from(self.overlap),
+        };
+        let function = self.functions[kernel as usize];
+        // SAFETY: promised by the caller; the driver copies the parameters before it returns.
+        let launched =
+            unsafe { sys::cuLaunchKernelEx(&config, function, params.as_mut_ptr(), std::ptr::null_mut()) };
+        self.context.done(NAMES[kernel as usize], launched.result())
     }
 }
 

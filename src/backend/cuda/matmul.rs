@@ -39,10 +39,12 @@ impl FewShape {
             9..=16 => (Kernel::MatmulFew16, 2, 2),
             _ => (Kernel::MatmulFew32, 4, 1),
         };
-        // As `FewShared` in matmul_few.cu: the warps' parts and the rows' scales.
-        let fixed = FEW_WARPS * STRIP_ROWS * 8 * tiles * 4 + 8 * tiles * 8;
+        // As `FewShared` in matmul_few.cu: the warps' sums, and of each row its parts and its scale.
+        let fixed = 8 * tiles * (FEW_WARPS * STRIP_ROWS * 4 + 8 * 8 + 8);
         let unit = UNIT_STEPS * STEP_COLS;
-        let activations = |units: usize| tokens * (units * unit + STEP_COLS) * 2;
+        // A token's activations, and their sums over each step.
+        let token_bytes = |units: usize| (units * unit + STEP_COLS) * 2 + (units * UNIT_STEPS + 1) * 4;
+        let activations = |units: usize| tokens * token_bytes(units);
         let units = cols.div_ceil(unit).max(1);
         let room = |blocks: usize| {
             let share = (device.shared_multiprocessor / blocks).saturating_sub(RESERVED_BYTES);
@@ -53,7 +55,8 @@ impl FewShape {
         let (blocks, chunk_units) = match fits {
             Some(blocks) => (blocks, units),
             None => {
-                let most = (room(1) / (2 * tokens)).saturating_sub(STEP_COLS) / unit;
+                let most =
+                    (room(1) / tokens).saturating_sub(token_bytes(0)) / (token_bytes(1) - token_bytes(0));
                 (1, (most / FEW_WARPS * FEW_WARPS).clamp(FEW_WARPS, units.next_multiple_of(FEW_WARPS)))
             }
         };

@@ -113,10 +113,8 @@ mirrored! {
         sinks: u32,
     }
 
-    /// `kv_append.cu`.
-    struct KvAppend [160] {
-        step: Step,
-        kv: KvLayer,
+    /// `append.cuh`.
+    struct Inputs [72] {
         q: Address,
         k: Address,
         v: Address,
@@ -131,20 +129,25 @@ mirrored! {
         unused: u32,
     }
 
-    /// `attention.cuh`.
-    struct Attention [152] {
+    /// `kv_append.cu`.
+    struct KvAppend [160] {
         step: Step,
         kv: KvLayer,
+        inputs: Inputs,
+    }
+
+    /// `attention.cuh`.
+    struct Attention [208] {
+        step: Step,
+        kv: KvLayer,
+        inputs: Inputs,
         dst: Address,
-        q: Address,
         partial: Address,
         arrived: Address,
         scale: f32,
         soft_cap: f32,
         window: u32,
-        query_heads: u32,
         splits: u32,
-        unused: u32,
         tiles: Address,
     }
 

@@ -9,8 +9,9 @@ use crate::backend::{BackendError, StepInput, StepLimits};
 
 /// Rows of a block of `attention_prefill.cu`.
 pub(super) const TILE_ROWS: u32 = 64;
-/// Pages of a block of `attention_decode.cu`.
-pub(super) const SPLIT_PAGES: usize = 16;
+/// Blocks of `attention_decode.cu` that share a sequence at most, and warps of a block.
+const SPLITS_MAX: usize = 16;
+const DECODE_WARPS: usize = 4;
 /// Entries that the page table has room for at first.
 const PAGES_MIN: usize = 1024;
 
@@ -60,6 +61,18 @@ pub(super) struct Shape {
     /// Splits of the longest past of a sequence of one row, rounded up to a power of two: few
     /// shapes, so that graphs are found again.
     pub(super) splits: usize,
+}
+
+/// Blocks that share so many pages, as `split_pages` in `attention_decode.cu` has it.
+fn splits(pages: usize) -> usize {
+    pages.div_ceil(pages.div_ceil(SPLITS_MAX * DECODE_WARPS).max(1) * DECODE_WARPS)
+}
+
+impl Shape {
+    /// Whether all sequences have one row.
+    pub(super) fn decodes_only(&self) -> bool {
+        self.decodes && self.tiles == 0
+    }
 }
 
 /// A step's place on the device, filled once a step.
@@ -147,7 +160,7 @@ impl StepBuffers {
             words[at..at + SEQUENCE_WORDS].copy_from_slice(bytemuck::cast_slice(&[entry]));
             if rows.len() == 1 {
                 shape.decodes = true;
-                shape.splits = shape.splits.max(sequence.pages.len().div_ceil(SPLIT_PAGES));
+                shape.splits = shape.splits.max(splits(sequence.pages.len()));
                 continue;
             }
             for first in (0..rows.len() as u32).step_by(TILE_ROWS as usize) {
