@@ -55,6 +55,9 @@ pub struct LaunchStats {
     /// Sectors of 32 bytes that the global requests touched, each counted once a request; 0 unless
     /// [`DeviceConfig::memory_statistics`](crate::DeviceConfig) is set.
     pub global_sectors: u64,
+    /// Bytes of the sectors that the global requests of a launch touched, each counted once a launch:
+    /// what a cache that holds them all moves. 0 as above.
+    pub global_footprint_bytes: u64,
     /// Shared requests: loads, stores, atomics, `cp.async`, `ldmatrix` and `stmatrix` of a warp with
     /// at least one lane. Bulk copies and `wgmma` make none.
     pub shared_requests: u64,
@@ -81,6 +84,7 @@ impl LaunchStats {
         self.shared_bytes_written += other.shared_bytes_written;
         self.global_requests += other.global_requests;
         self.global_sectors += other.global_sectors;
+        self.global_footprint_bytes += other.global_footprint_bytes;
         self.shared_requests += other.shared_requests;
         self.shared_bank_conflicts += other.shared_bank_conflicts;
         self.tensor_multiply_adds += other.tensor_multiply_adds;

@@ -62,6 +62,17 @@ fn global_sectors() {
 }
 
 #[test]
+fn a_footprint_counts_each_sector_once_a_launch() {
+    let footprint = |threads, stride, access: &str| {
+        let body = format!("mul.wide.u32 %rd2, %r1, {stride}; add.s64 %rd3, %rd1, %rd2; {access}");
+        count(threads, &body).global_footprint_bytes
+    };
+    assert_eq!(footprint(32, 4, "ld.global.u32 %r3, [%rd3]; st.global.u32 [%rd3], %r1;"), 128, "twice");
+    assert_eq!(footprint(256, 0, "ld.global.u32 %r3, [%rd3];"), 32, "by eight warps");
+    assert_eq!(footprint(64, 4096, "ld.global.u32 %r3, [%rd3+64]; ld.global.u32 %r3, [%rd3+32];"), 64 * 64);
+}
+
+#[test]
 fn shared_bank_conflicts() {
     assert_eq!(shared(4, "st.shared.u32 [%r3], %r1; ld.shared.u32 %r4, [%r3];"), (2, 0), "a word each");
     assert_eq!(shared(8, "st.shared.u32 [%r3], %r1;"), (1, 1), "every other word");

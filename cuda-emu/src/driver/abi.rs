@@ -1,8 +1,10 @@
 //! The C side of the entry points: their declaration ([`entry_points`]), the pointers that they
 //! are given, and the structures that those point to. The layouts are those of `cuda.h`.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 
 use super::status::{Answer, Status};
 
@@ -144,8 +146,19 @@ impl Text {
     }
 }
 
-/// Runs an entry point's body; a panic must not reach C.
-pub(crate) fn guarded(name: &str, body: impl FnOnce() -> Answer) -> c_uint {
+/// How often each entry point was called.
+static CALLS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
+
+/// How often each of CUDA's entry points was called since the library was loaded.
+pub(crate) fn calls() -> BTreeMap<&'static str, u64> {
+    let mut calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    calls.retain(|name, _| !name.starts_with("cuda_emu"));
+    calls
+}
+
+/// Counts a call of an entry point and runs its body; a panic must not reach C.
+pub(crate) fn guarded(name: &'static str, body: impl FnOnce() -> Answer) -> c_uint {
+    *CALLS.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
         Ok(Err(status)) => status as c_uint,

@@ -6,13 +6,13 @@
 //! - `uint32_t cuda_emu_configure(const Settings *)`: before the first CUDA call.
 //! - `uint32_t cuda_emu_command(uint32_t number, uint64_t, uint64_t)`: see `wire::Command`.
 //! - `uint32_t cuda_emu_read(uint32_t what, sink, void *)`: hands text to a function: 1 is the
-//!   statistics, 2 the last failure.
+//!   statistics, 2 the last failure, 3 the calls by function.
 //!
 //! They give 0, or a `CUresult`.
 
 use std::ffi::{c_uint, c_void};
 
-use super::abi::{In, entry_points};
+use super::abi::{self, In, entry_points};
 use super::schedule::{configure, driver};
 use super::status::{Answer, Status};
 use super::wire::{self, Command, Settings};
@@ -20,6 +20,7 @@ use super::wire::{self, Command, Settings};
 /// What [`cuda_emu_read`] reads.
 pub(crate) const STATISTICS: c_uint = 1;
 pub(crate) const LAST_FAULT: c_uint = 2;
+pub(crate) const CALLS: c_uint = 3;
 
 /// A function that takes bytes, for the one who gave it with its argument.
 pub(crate) type Sink = Option<unsafe extern "C" fn(*mut c_void, *const u8, usize)>;
@@ -66,6 +67,7 @@ entry_points! {
         let text = match what {
             STATISTICS => wire::encode_statistics(&state.statistics),
             LAST_FAULT => state.faults.last.as_ref().map(wire::encode_report).unwrap_or_default(),
+            CALLS => wire::encode_calls(&abi::calls()),
             _ => return Err(Status::InvalidValue),
         };
         drop(state);

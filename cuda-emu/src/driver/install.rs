@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use super::control::{LAST_FAULT, STATISTICS};
+use super::control::{CALLS, LAST_FAULT, STATISTICS};
 use super::faults::Injection;
 use super::library::Library;
 use super::options::{self, InstallOptions};
@@ -168,6 +168,12 @@ impl Emulator {
     /// is not in it: synchronize first. Empty without an emulator.
     pub fn statistics(&self) -> BTreeMap<String, KernelStats> {
         self.library.map(|library| wire::decode_statistics(&library.read(STATISTICS))).unwrap_or_default()
+    }
+
+    /// How often each of the driver's functions was called in this process: what a program allocates
+    /// and waits for shows in the difference of two. Empty without an emulator.
+    pub fn calls(&self) -> BTreeMap<String, u64> {
+        self.library.map(|library| wire::decode_calls(&library.read(CALLS))).unwrap_or_default()
     }
 
     /// What stopped the device, if something did.

@@ -151,7 +151,7 @@ const CLASSES: [InstructionClass; 13] = [
 ];
 
 /// All counts, but for those by class.
-fn counts(stats: &mut LaunchStats) -> [&mut u64; 11] {
+fn counts(stats: &mut LaunchStats) -> [&mut u64; 12] {
     let LaunchStats {
         warp_instructions,
         thread_instructions,
@@ -162,6 +162,7 @@ fn counts(stats: &mut LaunchStats) -> [&mut u64; 11] {
         shared_bytes_written,
         global_requests,
         global_sectors,
+        global_footprint_bytes,
         shared_requests,
         shared_bank_conflicts,
         tensor_multiply_adds,
@@ -175,6 +176,7 @@ fn counts(stats: &mut LaunchStats) -> [&mut u64; 11] {
         shared_bytes_written,
         global_requests,
         global_sectors,
+        global_footprint_bytes,
         shared_requests,
         shared_bank_conflicts,
         tensor_multiply_adds,
@@ -194,6 +196,18 @@ pub(crate) fn encode_statistics(statistics: &BTreeMap<String, KernelStats>) -> S
         text.push('\n');
     }
     text
+}
+
+/// Calls by entry point, a line each.
+pub(crate) fn encode_calls(calls: &BTreeMap<&'static str, u64>) -> String {
+    calls.iter().map(|(name, count)| format!("{name}\t{count}\n")).collect()
+}
+
+/// From bytes.
+pub(crate) fn decode_calls(text: &str) -> BTreeMap<String, u64> {
+    let call =
+        |line: &str| line.split_once('\t').and_then(|(name, n)| Some((name.to_string(), n.parse().ok()?)));
+    text.lines().filter_map(call).collect()
 }
 
 /// From bytes. Lines that are no statistics are left out.

@@ -65,6 +65,7 @@ struct Shared<'l> {
     stop: AtomicBool,
     next_gang: AtomicU64,
     instructions: AtomicU64,
+    footprint: Mutex<traffic::Footprint>,
     start: std::time::Instant,
 }
 
@@ -80,6 +81,7 @@ struct Env<'l> {
     /// Of each instruction, how often warps and lanes ran it.
     counts: Vec<[u64; 2]>,
     traffic: LaunchStats,
+    footprint: traffic::Footprint,
     blocks: Vec<Block>,
     clusters: Vec<Cluster>,
     /// Grows with everything that may let a waiting warp go on.
@@ -132,6 +134,7 @@ pub(crate) fn run(device: &Device, launch: &Launch) -> Result<LaunchStats, Box<F
         stop: AtomicBool::new(false),
         next_gang: AtomicU64::new(0),
         instructions: AtomicU64::new(0),
+        footprint: Mutex::default(),
         start: std::time::Instant::now(),
     };
     let result = Mutex::new(Ok(LaunchStats::default()));
@@ -158,7 +161,10 @@ pub(crate) fn run(device: &Device, launch: &Launch) -> Result<LaunchStats, Box<F
         work();
     });
     shared.wait_predecessor();
-    result.into_inner().unwrap_or_else(PoisonError::into_inner)
+    let mut stats = result.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+    let footprint = shared.footprint.into_inner().unwrap_or_else(PoisonError::into_inner);
+    stats.global_footprint_bytes = footprint.bytes();
+    Ok(stats)
 }
 
 /// Bytes of this launch alone that kernels can address.
@@ -188,6 +194,7 @@ impl<'l> Env<'l> {
             hits: vec![u32::MAX; length],
             counts: vec![[0; 2]; length],
             traffic: LaunchStats::default(),
+            footprint: traffic::Footprint::default(),
             blocks: Vec::new(),
             clusters: Vec::new(),
             events: 0,
@@ -206,6 +213,7 @@ impl<'l> Env<'l> {
 
     /// What was counted, summed up.
     fn into_stats(self) -> LaunchStats {
+        self.shared.footprint.lock().unwrap_or_else(PoisonError::into_inner).merge(self.footprint);
         let mut stats = self.traffic;
         for (inst, [warps, lanes]) in self.program.code.iter().zip(&self.counts) {
             if *warps > 0 {

@@ -2,6 +2,8 @@
 //! memory, and cycles that bank conflicts of shared memory add. What copies in bulk and `wgmma` move
 //! counts as bytes, not as requests.
 
+use std::collections::HashMap;
+
 use super::Env;
 use super::address::Addresses;
 use super::lanes::{LANES, lanes_of};
@@ -11,6 +13,44 @@ const SECTOR_BYTES: u64 = 32;
 /// Banks of shared memory, each four bytes wide.
 const BANKS: u64 = 32;
 
+/// Sectors that requests have touched: by page, a bit a sector.
+#[derive(Debug, Default)]
+pub(super) struct Footprint {
+    pages: HashMap<u64, u128>,
+}
+
+impl Footprint {
+    fn touch(&mut self, addresses: &Addresses, mask: u32) {
+        let (mut page, mut bits) = (0, 0);
+        for lane in lanes_of(mask) {
+            let sector = addresses[lane] / SECTOR_BYTES;
+            let bit = 1 << (sector % u64::from(u128::BITS));
+            if bits != 0 && page == sector / u64::from(u128::BITS) {
+                bits |= bit;
+                continue;
+            }
+            self.add(page, bits);
+            (page, bits) = (sector / u64::from(u128::BITS), bit);
+        }
+        self.add(page, bits);
+    }
+
+    fn add(&mut self, page: u64, bits: u128) {
+        if bits != 0 {
+            *self.pages.entry(page).or_default() |= bits;
+        }
+    }
+
+    /// Takes up what another thread of the launch has touched.
+    pub(super) fn merge(&mut self, other: Footprint) {
+        other.pages.into_iter().for_each(|(page, bits)| self.add(page, bits));
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.pages.values().map(|bits| u64::from(bits.count_ones()) * SECTOR_BYTES).sum()
+    }
+}
+
 impl Env<'_> {
     /// Counts a global request.
     #[inline(always)]
@@ -18,6 +58,7 @@ impl Env<'_> {
         self.traffic.global_requests += 1;
         if self.measure {
             self.traffic.global_sectors += sectors(addresses, mask);
+            self.footprint.touch(addresses, mask);
         }
     }
 

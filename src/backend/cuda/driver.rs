@@ -5,6 +5,7 @@
 //! for each slice, nothing is freed behind our back, and errors come from the call that had them.
 
 use std::error::Error;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::result::{self, DriverError};
@@ -159,6 +160,9 @@ pub(super) struct Context {
     device: sys::CUdevice,
     context: sys::CUcontext,
     stream: sys::CUstream,
+    /// How often the stream was given work, and how much of that has been waited for.
+    given: AtomicU64,
+    waited: AtomicU64,
     /// The error that lost the device.
     lost: OnceLock<BackendError>,
 }
@@ -181,7 +185,15 @@ impl Context {
         let failed = |error| Unavailable::DriverFailed(name_of(error));
         // SAFETY: the device is one of the driver's; the context is released by `Drop`.
         let context = unsafe { result::primary_ctx::retain(device) }.map_err(failed)?;
-        let mut this = Context { info, device, context, stream: std::ptr::null_mut(), lost: OnceLock::new() };
+        let mut this = Context {
+            info,
+            device,
+            context,
+            stream: std::ptr::null_mut(),
+            given: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            lost: OnceLock::new(),
+        };
         // SAFETY: the context was just made.
         unsafe { result::ctx::set_current(context) }.map_err(failed)?;
         this.stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed)?;
@@ -192,7 +204,9 @@ impl Context {
         &self.info
     }
 
+    /// The stream, to be given work.
     pub(super) fn stream(&self) -> sys::CUstream {
+        self.given.fetch_add(1, Ordering::SeqCst);
         self.stream
     }
 
@@ -208,11 +222,16 @@ impl Context {
         self.done("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.context) })
     }
 
-    /// Waits for all work.
+    /// Waits for all work, if there is any.
     pub(super) fn wait(&self) -> Result<(), BackendError> {
         self.enter()?;
-        // SAFETY: the stream lives as long as `self`.
-        self.done("cuStreamSynchronize", unsafe { result::stream::synchronize(self.stream) })
+        let given = self.given.load(Ordering::SeqCst);
+        if self.waited.load(Ordering::SeqCst) < given {
+            // SAFETY: the stream lives as long as `self`.
+            self.done("cuStreamSynchronize", unsafe { result::stream::synchronize(self.stream) })?;
+            self.waited.fetch_max(given, Ordering::SeqCst);
+        }
+        Ok(())
     }
 
     /// A call's result as the backend's.

@@ -1,0 +1,130 @@
+//! What a decode step costs on the CUDA backend, counted by the emulated card at the shape of a layer
+//! of Llama-3.2-1B: launches, bytes of memory, calls of the driver, allocations of the host. And that
+//! a replayed step has the bits of its launches. Without the test harness, whose threads allocate.
+
+#[path = "layer/allocations.rs"]
+mod allocations;
+mod layer;
+
+use std::collections::BTreeMap;
+
+use cuda_emu::{DeviceConfig, Emulator, InstallOptions, KernelStats};
+use layer::Shape;
+use ottava::backend::cuda::{Cuda, CudaOptions};
+use ottava::backend::{Heads, KvDtype, KvLayout, PAGE_TOKENS, PageId, StepLimits};
+use ottava::graph::Session;
+
+const SHAPE: Shape =
+    Shape { width: 2048, hidden: 8192, heads: Heads { query: 32, kv: 8, dim: 64 }, vocab: 512, window: None };
+/// Tokens in the cache.
+const PAST: u32 = 1000;
+/// How far above the floor the bytes may be.
+const ABOVE_FLOOR: f64 = 0.03;
+
+/// Calls of the driver and work of the kernels between two looks.
+struct Cost {
+    calls: BTreeMap<String, u64>,
+    kernels: BTreeMap<String, KernelStats>,
+}
+
+/// Runs a step and gives its probabilities and what it cost.
+fn run(session: &mut Session<Cuda>, emulator: Emulator, first: u32) -> (Vec<f32>, Cost) {
+    let step = SHAPE.step(first, 1);
+    let mut out = vec![0.0; SHAPE.vocab];
+    let (calls, kernels) = (emulator.calls(), emulator.statistics());
+    let allocated = allocations::count();
+    session.run(&step).expect("a step");
+    session.read("probabilities", 0, &mut out).expect("probabilities");
+    let allocated = allocations::count() - allocated;
+    let mut cost = Cost { calls: emulator.calls(), kernels: emulator.statistics() };
+    for (name, count) in calls {
+        *cost.calls.entry(name).or_default() -= count;
+    }
+    for (name, before) in kernels {
+        let of_kernel = cost.kernels.entry(name).or_default();
+        of_kernel.launches -= before.launches;
+        of_kernel.sum.global_footprint_bytes -= before.sum.global_footprint_bytes;
+    }
+    cost.calls.retain(|_, count| *count > 0);
+    cost.kernels.retain(|_, stats| stats.launches > 0);
+    assert!(first <= PAST + 1 || allocated == 0, "{allocated} allocations in a replayed step");
+    (out, cost)
+}
+
+/// Bytes that a kernel's launches touched.
+fn footprint(cost: &Cost, kernel: &str) -> f64 {
+    cost.kernels.get(kernel).map_or(0.0, |stats| stats.sum.global_footprint_bytes as f64)
+}
+
+fn assert_near_floor(what: &str, bytes: f64, floor: f64) {
+    println!("{what}: {bytes} bytes, {:.4} of the floor", bytes / floor);
+    assert!((1.0..1.0 + ABOVE_FLOOR).contains(&(bytes / floor)), "{what}: {bytes} bytes for {floor}");
+}
+
+fn main() {
+    let options = InstallOptions::skipped_by("OTTAVA_TEST_GPU");
+    let device = DeviceConfig { memory_statistics: true, ..options.device.clone() };
+    let emulator = cuda_emu::install(&InstallOptions { device, ..options }).expect("an emulator");
+    if !emulator.is_emulated() {
+        println!("skipped: a real card does not count");
+        return;
+    }
+    let cuda = Cuda::new(&CudaOptions::default()).expect("a card");
+    let limits = StepLimits { tokens_max: 4, outputs_max: 1 };
+    let pages = (PAST as usize + 16).div_ceil(PAGE_TOKENS);
+    let mut session = SHAPE.session(cuda, limits, KvDtype::F16, pages);
+    let Heads { kv, dim, .. } = SHAPE.heads;
+    let layout = KvLayout { layers: 1, kv_heads: kv, head_dim: dim, dtype: KvDtype::F16 };
+    for page in 0..pages {
+        // Small numbers of either sign, as f16.
+        let half =
+            |i: usize| half::f16::from_f32(((i * 37 + page * 11) % 64) as f32 / 64.0 - 0.5).to_le_bytes();
+        let bytes: Vec<u8> = (0..layout.page_bytes() / 2).flat_map(half).collect();
+        session.import_page(PageId(page as u32), &bytes).expect("a page");
+    }
+
+    // The first of a shape is launched, the second recorded, the third replayed only.
+    let (launched, _) = run(&mut session, emulator, PAST);
+    assert!((launched.iter().sum::<f32>() - 1.0).abs() < 1e-4, "a softmax adds up");
+    let (recorded, _) = run(&mut session, emulator, PAST);
+    assert_eq!(launched, recorded, "the same step again, as a graph");
+    let (replayed, cost) = run(&mut session, emulator, PAST + 2);
+    assert_ne!(launched, replayed, "another token");
+
+    let launches: BTreeMap<&str, u64> =
+        cost.kernels.iter().map(|(name, stats)| (name.as_str(), stats.launches)).collect();
+    // A layer's are five: the products before and after the attention, the gate, and down.
+    let layer = [("attention_decode_4_8", 1), ("matmul_few_8", 4 + 1)];
+    let once = [("embed", 1), ("gather_outputs", 1), ("rope_angles", 1), ("softmax", 1)];
+    assert_eq!(launches, layer.into_iter().chain(once).collect(), "launches");
+
+    let calls: BTreeMap<&str, u64> = cost
+        .calls
+        .iter()
+        .map(|(name, count)| (name.as_str(), *count))
+        .filter(|(name, _)| *name != "cuCtxSetCurrent")
+        .collect();
+    let want = [
+        ("cuGraphLaunch", 1),
+        ("cuMemcpyDtoHAsync_v2", 1),
+        ("cuMemcpyHtoDAsync_v2", 1),
+        ("cuStreamSynchronize", 1),
+    ];
+    assert_eq!(calls, want.into_iter().collect(), "calls of the driver");
+
+    // 8 bits a weight and an f16 scale for 32; the embedding's table is read again for the logits.
+    let weight_bytes = |rows: usize, cols: usize| (rows * cols) as f64 * (1.0 + 2.0 / 32.0);
+    let Shape { width, hidden, heads, vocab, .. } = SHAPE;
+    let weights = weight_bytes((heads.query + 2 * heads.kv) * heads.dim, width)
+        + weight_bytes(width, heads.query * heads.dim)
+        + weight_bytes(3 * hidden, width)
+        + weight_bytes(vocab, width);
+    assert_near_floor("weights", footprint(&cost, "matmul_few_8"), weights);
+    let past = f64::from(PAST + 3) * 2.0 * (kv * dim * 2) as f64;
+    // What 16 splits hand over: for each head its sums, their maximum and the weights' sum.
+    let parts = (16 * SHAPE.heads.query * (dim + 2) * 4) as f64;
+    assert_near_floor("keys, values and parts", footprint(&cost, "attention_decode_4_8"), past + parts);
+    let all: f64 = cost.kernels.keys().map(|kernel| footprint(&cost, kernel)).sum();
+    assert_near_floor("the step", all, weights + past);
+    allocations::assert_counted();
+}
