@@ -4,6 +4,7 @@
 
 #![cfg(all(feature = "cuda", feature = "text"))]
 
+mod real_models;
 mod tiny;
 
 use std::path::{Path, PathBuf};
@@ -75,6 +76,22 @@ fn scores_are_those_of_the_cpu() -> Outcome {
                 assert!((want - found).abs() < 0.01 * want.abs(), "token {i} of {count}: {found} for {want}");
             }
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn smollm2_goes_on_as_on_the_cpu() -> Outcome {
+    let Some(path) = real_models::path("smollm2") else { return Ok(()) };
+    let _card = card();
+    let [cpu, cuda] = [Device::Cpu, Device::Cuda(0)].map(|device| builder(&path, device).build());
+    let (cpu, cuda) = (cpu?, cuda?);
+    // All of them agree; two are enough for an emulated card.
+    for case in &real_models::golden("smollm2.json")[..2] {
+        let ids = case["tokens"].as_array().ok_or("tokens")?.iter().filter_map(serde_json::Value::as_u64);
+        let ids: Vec<TokenId> = ids.map(|id| TokenId(id as u32)).collect();
+        let request = || Request::tokens(ids.clone()).max_tokens(16).ignore_eos();
+        assert_eq!(tokens(&cuda, request())?, tokens(&cpu, request())?, "{}", case["name"]);
     }
     Ok(())
 }
