@@ -179,7 +179,11 @@ impl<'a, 'u> Decoder<'a, 'u> {
             "inval" => inst.op = Op::MbarrierInval,
             "arrive" | "arrive_drop" => {
                 let (expect, drop) = (op.has("expect_tx"), what == "arrive_drop");
-                inst.op = Op::MbarrierArrive { expect, drop, cluster: op.has("shared::cluster") };
+                let partial = op.has("noComplete");
+                inst.op = Op::MbarrierArrive { expect, drop, partial };
+                if partial && i.operands.len() < 3 {
+                    return Err("an arrival of `.noComplete` needs its count".to_string());
+                }
                 inst.b = if i.operands.len() > first + 1 {
                     self.read(operand(i, first + 1)?, Type::U32)?
                 } else {

@@ -10,7 +10,6 @@ use crate::ptx::{Instruction, Number, Operand, Type};
 
 impl<'a> Decoder<'a, '_> {
     pub(super) fn matrix_access(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
-        op.only(&["sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta"])?;
         if op.ty()? != Type::B16 || !op.has("m8n8") {
             return Err("matrices of this type are not supported".to_string());
         }
@@ -37,14 +36,6 @@ impl<'a> Decoder<'a, '_> {
     }
 
     pub(super) fn mma(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
-        op.only(&[
-            "sync",
-            "aligned",
-            "row",
-            "col",
-            "satfinite",
-            op.parts.get(3).copied().unwrap_or_default(),
-        ])?;
         let [acc, a, b, c] = op.types()[..] else { return Err("expected four types".to_string()) };
         let shape = op.parts.get(3).copied().unwrap_or_default();
         let k = shape.strip_prefix("m16n8k").and_then(|k| k.parse::<u8>().ok()).unwrap_or(0);

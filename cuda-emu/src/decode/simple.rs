@@ -20,7 +20,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
     /// Decodes any instruction but a call.
     pub(super) fn instruction(&mut self, i: &'u Instruction<'a>) -> Result<(), Reason> {
         let op = Opcode::new(i.opcode);
-        super::modifiers::check(&op)?;
+        super::forms::check(i.opcode)?;
         match op.parts[0] {
             "mov" => self.mov(i, &op),
             "cvta" => self.cvta(i, &op),
@@ -62,7 +62,14 @@ impl<'a, 'u> Decoder<'a, 'u> {
             Some(bits @ (8 | 16 | 32)) => Ok((bits as u8, if bits == 32 { Type::B32 } else { Type::B16 })),
             _ => Err("parts of a size that is not supported".to_string()),
         };
-        if ty == Type::Pred {
+        if ty == Type::Pred && *from == Operand::Name("%is_explicit_cluster") {
+            // A special register that is a predicate: it is not zero.
+            let (a, b) = (self.read(from, Type::U32)?, self.constant(0, false));
+            let Operand::Name(name) = to else { return Err("expected a predicate to write".to_string()) };
+            let (d, imm) = (self.pred_named(name, true)?, i64::from(PRED_SINK));
+            let kind = Op::Setp(Cmp::Ne, Type::U32, Combine::None);
+            self.emit(Inst { d, a, b, c: TRUE, imm, ..Inst::new(kind) });
+        } else if ty == Type::Pred {
             let (a, negated) = self.pred(from)?;
             let Operand::Name(name) = to else { return Err("expected a predicate to write".to_string()) };
             let d = self.pred_named(name, true)?;
@@ -89,10 +96,9 @@ impl<'a, 'u> Decoder<'a, 'u> {
     fn mov_plain(&mut self, to: &Operand<'a>, from: &Operand<'a>, ty: Type) -> Result<(), Reason> {
         // Clocks are read when they are read; other special registers are known before.
         let clock = match from {
-            Operand::Name("%clock" | "%clock_hi") => Some(Clock::Cycles32),
-            Operand::Name("%clock64") => Some(Clock::Cycles64),
-            Operand::Name("%globaltimer_lo" | "%globaltimer_hi") => Some(Clock::Nanoseconds32),
-            Operand::Name("%globaltimer") => Some(Clock::Nanoseconds64),
+            Operand::Name("%clock" | "%globaltimer_lo") => Some(Clock::Low),
+            Operand::Name("%clock_hi" | "%globaltimer_hi") => Some(Clock::High),
+            Operand::Name("%clock64" | "%globaltimer") => Some(Clock::Whole),
             _ => None,
         };
         if let Some(clock) = clock {
@@ -173,11 +179,6 @@ impl<'a, 'u> Decoder<'a, 'u> {
             "xor" => Combine::Xor,
             _ => Combine::None,
         };
-        let bits = matches!(op.ty()?, Type::B16 | Type::B32 | Type::B64);
-        if bits && !matches!(cmp, Cmp::Eq | Cmp::Ne) {
-            return Err("bits have no order".to_string());
-        }
-        op.only(&[op.parts[1], "and", "or", "xor", "ftz"])?;
         if combine == Combine::None {
             return Ok((cmp, combine, TRUE, false));
         }
@@ -204,9 +205,6 @@ impl<'a, 'u> Decoder<'a, 'u> {
         let (cmp, combine, c, negated) = self.comparison(i, op, 3)?;
         let (a, b) = (self.read(operand(i, 1)?, from)?, self.read(operand(i, 2)?, from)?);
         let d = self.write(operand(i, 0)?, to)?;
-        if from.bytes() == 2 && to.bytes() == 4 && from.is_float() && to == Type::F16x2 {
-            return Err("set of these types is not supported".to_string());
-        }
         let imm = i64::from(negated) << 32 | i64::from(op.has("ftz")) << 33;
         self.emit(Inst { d, a, b, c, imm, ..Inst::new(Op::Set(cmp, from, combine, to.is_float())) });
         Ok(())

@@ -29,6 +29,9 @@ pub static RELAY: &[Bug] = &[
         [Edit::nth((0, 2), "relay", "mbarrier.init", "// mbarrier.init")], ["Uninitialised"], "mbarrier"),
     bug!("mbarriers are used before they are there", BUGS."relay", cases::relay,
         [Edit::all(1, "relay", "bar.sync \t0;", "")], ["Race", "Uninitialised", "Invalid"], "mbarrier"),
+    bug!("an arrival that is said not to complete a phase does", BUGS."relay", cases::relay,
+        [Edit::all(1, "relay", "mbarrier.arrive.shared::cta.b64 _, [%r21];", "mbarrier.arrive.noComplete.shared::cta.b64 _, [%r21], 1;")],
+        ["Invalid"], ""),
     bug!("a stage is handed back before it is read", BUGS."relay", cases::relay, [
         Edit::all(1, "relay", "ld.shared.f32 \t%f1, [%r4];", "mbarrier.arrive.shared::cta.b64 _, [%r19+8]; ld.shared.f32 %f1, [%r4];"),
         Edit::all(1, "relay", "mbarrier.arrive.shared::cta.b64 _, [%r21];", "")], ["Race", "Invalid", "Uninitialised"], ""),
