@@ -4,7 +4,7 @@ use super::body::{Decoder, Reason};
 use super::kinds::*;
 use super::op::*;
 use super::operand::Opcode;
-use super::simple::operand;
+use super::simple::{groups, operand};
 use crate::memory::Space;
 use crate::ptx::{Instruction, Number, Operand, Type};
 
@@ -74,12 +74,7 @@ impl<'a> Decoder<'a, '_> {
         match op.parts.get(1).copied().unwrap_or_default() {
             "fence" => self.emit(Inst::new(Op::WgmmaFence)),
             "commit_group" => self.emit(Inst::new(Op::WgmmaCommit)),
-            "wait_group" => {
-                let Operand::Number(Number::Int(groups)) = operand(i, 0)? else {
-                    return Err("expected a number".to_string());
-                };
-                self.emit(Inst { imm: *groups as i64, ..Inst::new(Op::WgmmaWait) });
-            }
+            "wait_group" => self.emit(Inst { imm: groups(i)?, ..Inst::new(Op::WgmmaWait) }),
             "mma_async" => self.mma_async(i, op)?,
             _ => return Err("instruction is not supported".to_string()),
         }

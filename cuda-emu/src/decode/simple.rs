@@ -6,7 +6,10 @@ use super::kinds::*;
 use super::op::*;
 use super::operand::Opcode;
 use crate::memory::Space;
-use crate::ptx::{Instruction, Operand, Type};
+use crate::ptx::{Instruction, Number, Operand, Type};
+
+/// Groups that a wait may leave under way.
+const GROUPS_MAX: u64 = i32::MAX as u64;
 
 /// Operand `index`, which must be there.
 pub(super) fn operand<'i, 'a>(
@@ -14,6 +17,15 @@ pub(super) fn operand<'i, 'a>(
     index: usize,
 ) -> Result<&'i Operand<'a>, Reason> {
     instruction.operands.get(index).ok_or_else(|| format!("operand {} is missing", index + 1))
+}
+
+/// How many groups may stay under way, which an instruction says as its only operand.
+pub(super) fn groups(instruction: &Instruction) -> Result<i64, Reason> {
+    match operand(instruction, 0)? {
+        Operand::Number(Number::Int(groups)) if *groups <= GROUPS_MAX => Ok(*groups as i64),
+        Operand::Number(Number::Int(_)) => Err(format!("a number of groups up to {GROUPS_MAX} is needed")),
+        _ => Err("expected a number".to_string()),
+    }
 }
 
 impl<'a, 'u> Decoder<'a, 'u> {

@@ -121,7 +121,7 @@ pub(super) fn global_range(
     let mut found = [0; LANES];
     found[lane] = address;
     // Byte by byte alignment: what alignment there must be was checked before.
-    for at in [address, address + u64::from(bytes.max(1)) - 1] {
+    for at in [address, address.saturating_add(u64::from(bytes.max(1)) - 1)] {
         found[lane] = at;
         env.check_global(&mut found, 1 << lane, 1, access)?;
     }

@@ -44,7 +44,9 @@ pub fn rows() -> Vec<Row> {
     qualified(&mut rows);
     named_spaces(&mut rows);
     addresses(&mut rows);
-    conversions(&mut rows);
+    let mut between = Vec::new();
+    conversions(&mut between);
+    rows.extend(between.into_iter().map(|row| if row.text.contains("::cluster") { row.sm90() } else { row }));
     hints(&mut rows);
     rows
 }
