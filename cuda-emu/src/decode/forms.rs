@@ -29,46 +29,41 @@ static FORMS: LazyLock<HashMap<&'static str, Vec<Vec<Part>>>> = LazyLock::new(||
 pub(super) fn check(opcode: &str) -> Result<(), Reason> {
     let head = opcode.split('.').next().unwrap_or_default();
     let Some(patterns) = FORMS.get(head) else { return Err("instruction is not supported".to_string()) };
-    let whole = |pattern: &Vec<Part>| matches(pattern, opcode, &|rest| rest.is_empty());
-    if patterns.iter().any(whole) {
+    let found = |end: usize, short| {
+        let whole = |pattern: &Vec<Part>| matches(pattern, &opcode[..end], short, &str::is_empty);
+        patterns.iter().any(whole)
+    };
+    if found(opcode.len(), |_, _| false) {
         return Ok(());
     }
     // The longest beginning that could go on says where it is wrong.
-    let goes_on = |end: usize| patterns.iter().any(|pattern| begins(pattern, &opcode[..end]));
     let ends = opcode.match_indices('.').map(|(at, _)| at).chain([opcode.len()]);
-    let good = ends.take_while(|end| goes_on(*end)).last().unwrap_or(head.len());
+    let good = ends.take_while(|end| found(*end, goes_on)).last().unwrap_or(head.len());
     match opcode[good..].split('.').nth(1) {
         Some(part) => Err(format!("modifier `.{part}` is not supported here")),
         None => Err("a modifier or type is missing".to_string()),
     }
 }
 
-/// Whether a text is what the parts give, and then what `then` takes.
-fn matches(parts: &[Part], text: &str, then: &dyn Fn(&str) -> bool) -> bool {
+/// Whether a text is what the parts give, and then what `then` takes; where the text is shorter than
+/// a part's, `short` decides.
+fn matches(parts: &[Part], text: &str, short: fn(&str, &str) -> bool, then: &dyn Fn(&str) -> bool) -> bool {
     match parts.split_first() {
         None => then(text),
-        Some((Part::Text(own), rest)) => text.strip_prefix(own).is_some_and(|text| matches(rest, text, then)),
+        Some((Part::Text(own), rest)) => match text.strip_prefix(own) {
+            Some(text) => matches(rest, text, short, then),
+            None => short(own, text),
+        },
         Some((Part::Choice(choices), rest)) => {
-            choices.iter().any(|choice| matches(choice, text, &|text| matches(rest, text, then)))
+            let go_on = |text: &str| matches(rest, text, short, then);
+            choices.iter().any(|choice| matches(choice, text, short, &go_on))
         }
     }
 }
 
-/// Whether a text is the beginning of what the parts give, up to a dot.
-fn begins(parts: &[Part], text: &str) -> bool {
-    fn walk(parts: &[Part], text: &str, then: &dyn Fn(&str) -> bool) -> bool {
-        match parts.split_first() {
-            None => then(text),
-            Some((Part::Text(own), rest)) => match text.strip_prefix(own) {
-                Some(text) => walk(rest, text, then),
-                None => own.strip_prefix(text).is_some_and(|more| more.is_empty() || more.starts_with('.')),
-            },
-            Some((Part::Choice(choices), rest)) => {
-                choices.iter().any(|choice| walk(choice, text, &|text| walk(rest, text, then)))
-            }
-        }
-    }
-    walk(parts, text, &|text| text.is_empty())
+/// Whether a part goes on after a text, at a dot.
+fn goes_on(own: &str, text: &str) -> bool {
+    own.strip_prefix(text).is_some_and(|more| more.starts_with('.'))
 }
 
 /// First words of what the parts give.
@@ -111,4 +106,22 @@ fn parse(text: &'static str) -> Vec<Part> {
         parts.extend(parse(&text[start..]));
     }
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+
+    #[test]
+    fn what_is_no_form_is_named() {
+        let reason = |opcode: &str| check(opcode).unwrap_err();
+        assert!(check("ld.global.nc.L1::no_allocate.L2::128B.v4.u32").is_ok());
+        assert!(check("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32").is_ok());
+        assert_eq!(reason("frob.u32"), "instruction is not supported");
+        assert_eq!(reason("ld.global.frob.u32"), "modifier `.frob` is not supported here");
+        assert_eq!(reason("add.u32.f64"), "modifier `.f64` is not supported here");
+        assert_eq!(reason("mul.s32"), "modifier `.s32` is not supported here");
+        assert_eq!(reason("ld.global"), "a modifier or type is missing");
+        assert_eq!(reason("ld.global.u32x"), "modifier `.u32x` is not supported here");
+    }
 }
