@@ -46,8 +46,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
             "and" | "or" | "xor" | "not" if op.has("pred") => self.pred_logic(i, &op),
             "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "min" | "max" | "neg" | "abs" | "and"
             | "or" | "xor" | "not" | "shl" | "shr" | "sad" | "popc" | "clz" | "brev" | "bfind" | "bfe"
-            | "bfi" | "addc" | "subc" | "madc" | "mul24" | "mad24" | "cnot" | "copysign" | "sqrt" | "rcp"
-            | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh" => self.arithmetic(i, &op),
+            | "bfi" | "addc" | "subc" | "madc" | "copysign" | "sqrt" | "rcp" | "rsqrt" | "ex2" | "lg2"
+            | "sin" | "cos" | "tanh" => self.arithmetic(i, &op),
             "lop3" | "prmt" | "shf" | "dp4a" | "dp2a" | "bmsk" => self.bits(i, &op),
             "cvt" => self.cvt(i, &op),
             "ld" | "ldu" => self.load(i, &op),
