@@ -173,15 +173,25 @@ pub enum FaultKind {
         /// The instruction of the earlier access.
         other_place: Box<Place>,
     },
-    /// An access to the destination or accumulator of an asynchronous operation before its wait.
+    /// An access to the destination of an asynchronous operation, or to its registers, before its wait.
     #[error("{access} of {what} before waiting for it, started in {started}")]
     NotAwaited {
-        /// "read", "write", "atomic", "use" of a register, or "exit" of the thread or block.
+        /// "read", "write", "atomic", or "exit" of the thread or block.
         access: &'static str,
         /// What was started.
-        what: &'static str,
+        what: String,
         /// The instruction that started it.
         started: Box<Place>,
+    },
+    /// A `wgmma` has a register that others touched after the last `wgmma.fence`.
+    #[error("wgmma has register `{register}` without wgmma.fence after its {access} in {earlier}")]
+    MissingWgmmaFence {
+        /// The register: an accumulator, or a fragment of A.
+        register: String,
+        /// "read" or "write", by an instruction that is no `wgmma` of the same shape.
+        access: &'static str,
+        /// That instruction.
+        earlier: Box<Place>,
     },
     /// The asynchronous proxy reads what ordinary stores wrote, without a proxy fence between.
     #[error("asynchronous read of shared memory without fence.proxy.async after the write in {written}")]

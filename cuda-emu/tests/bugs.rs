@@ -72,6 +72,11 @@ fn bugs_of_asynchronous_copies() {
 }
 
 #[test]
+fn bugs_of_registers_of_wgmma() {
+    check(hopper::REGISTERS);
+}
+
+#[test]
 fn bugs_of_clusters() {
     check(hopper::CLUSTERS);
 }
@@ -84,6 +89,7 @@ fn no_false_alarms() {
         attention::ATTENTION,
         hopper::RELAY,
         hopper::COPIES,
+        hopper::REGISTERS,
         hopper::CLUSTERS,
     ];
     tables.iter().for_each(|table| check_good(table));

@@ -81,6 +81,35 @@ fn what_tma_and_wgmma_get_wrong_is_named() {
     assert!(matches!(kind, FaultKind::Uninitialised { .. } | FaultKind::Invalid(_)), "{kind}");
 }
 
+/// A report names the kernel, the line, the register and what touched it.
+#[test]
+fn registers_of_wgmma_are_named() {
+    const CHAINED: &str = include_str!("ptx/chained.sm_90a.ptx");
+    let report = |edit: Edit| {
+        let device = device(0);
+        let ptx = edit.apply(CHAINED);
+        let module = load(&device, &ptx);
+        let kernel = module.kernel("chained").unwrap();
+        let params = Params::new(&kernel).pointer(floats(&device, 512)).int(3);
+        let Err(LaunchError::Fault(fault)) = params.launch(&device, [1, 1, 1], [128, 1, 1], 0) else {
+            panic!("not found")
+        };
+        let line = ptx.lines().nth(fault.place.ptx_line as usize - 1).unwrap().to_string();
+        (fault.to_string(), line)
+    };
+    let (text, line) = report(Edit::nth((1, 2), "chained", "wgmma.fence.sync.aligned;", ""));
+    let wanted = "wgmma has register `%r14` without wgmma.fence after its write in `chained` (PTX line 59: `cvt.rn.f16x2.f32 %r14, %f5, %f4";
+    assert!(text.starts_with(wanted), "{text}");
+    assert!(line.contains("m64n8k16"), "{line}");
+    let commit = "wgmma.commit_group.sync.aligned;";
+    let changed = "wgmma.commit_group.sync.aligned; mov.b32 %r15, 0;";
+    let (text, line) = report(Edit::nth((1, 2), "chained", commit, changed));
+    let wanted =
+        "write of the fragment of A `%r15` of wgmma before waiting for it, started in `chained` (PTX line 64";
+    assert!(text.starts_with(wanted), "{text}");
+    assert!(line.contains("mov.b32 %r15, 0"), "{line}");
+}
+
 #[test]
 fn clusters_read_each_other() {
     for seed in 0..4 {

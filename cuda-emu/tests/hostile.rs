@@ -3,11 +3,21 @@
 
 use std::panic::catch_unwind;
 
-use cuda_emu::{Arch, Checks, Device, DeviceConfig, Kernel, Launch, Module, launch};
+use cuda_emu::{
+    Arch, Checks, Device, DeviceConfig, Element, Kernel, Launch, Module, Swizzle, TensorMap, launch,
+};
 
-const TEXTS: [&str; 2] = [include_str!("ptx/llm.sm_80.ptx"), include_str!("ptx/hopper.sm_90a.ptx")];
+const TEXTS: [(&str, Arch); 5] = [
+    (include_str!("ptx/llm.sm_80.ptx"), Arch::Sm80),
+    (include_str!("ptx/hopper.sm_90a.ptx"), Arch::Sm90),
+    (include_str!("ptx/chained.sm_90a.ptx"), Arch::Sm90),
+    (include_str!("ptx/bugs.sm_90a.ptx"), Arch::Sm90),
+    (include_str!("ptx/wide.sm_90a.ptx"), Arch::Sm90),
+];
 /// Mutants of each kernel.
-const MUTANTS: u64 = 300;
+const MUTANTS: u64 = 120;
+/// The same in a long run.
+const MUTANTS_LONG: u64 = 5000;
 
 struct Random(u64);
 
@@ -163,10 +173,15 @@ fn block(kernel: &Kernel) -> [u32; 3] {
     kernel.block_required().unwrap_or([kernel.threads_max().min(64), 1, 1])
 }
 
-/// Addresses for what could be one, small numbers for the rest.
+/// Addresses for what could be one, tensor maps likewise, small numbers for the rest.
 fn params(kernel: &Kernel, buffer: u64) -> Vec<u8> {
     let mut bytes = vec![0; kernel.param_bytes() as usize];
     for param in kernel.params() {
+        if param.bytes as usize == TensorMap::BYTES {
+            bytes[param.offset as usize..][..TensorMap::BYTES]
+                .copy_from_slice(&map(buffer).encode().unwrap());
+            continue;
+        }
         let value = if param.bytes == 8 { buffer } else { 3 };
         let length = (param.bytes as usize).min(8);
         bytes[param.offset as usize..][..length].copy_from_slice(&value.to_le_bytes()[..length]);
@@ -174,12 +189,32 @@ fn params(kernel: &Kernel, buffer: u64) -> Vec<u8> {
     bytes
 }
 
+/// A matrix of 64 × 64 halves.
+fn map(address: u64) -> TensorMap {
+    let (element, swizzle) = (Element::Half, Swizzle::Bytes128);
+    let (dims, strides, box_dims) = (vec![64, 64], vec![128], vec![64, 64]);
+    TensorMap { element, address, dims, strides, box_dims, swizzle, fill_nan: false }
+}
+
 #[test]
 fn broken_ptx_is_refused_or_faults() {
-    let (mut number, mut began) = (0u64, 0);
-    for (text, arch) in TEXTS.into_iter().zip([Arch::Sm80, Arch::Sm90]) {
+    break_kernels(0, MUTANTS);
+}
+
+/// Many more, others each time.
+#[test]
+#[ignore = "takes minutes"]
+fn much_broken_ptx_is_refused_or_faults() {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    println!("from number {}", since.as_secs() << 20);
+    break_kernels(since.as_secs() << 20, MUTANTS_LONG);
+}
+
+fn break_kernels(first: u64, mutants: u64) {
+    let (mut number, mut began) = (first, 0);
+    for (text, arch) in TEXTS {
         for kernel in kernels(text) {
-            for _ in 0..MUTANTS {
+            for _ in 0..mutants {
                 number += 1;
                 let broken = mutant(&kernel, &mut Random(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
                 let checks = if number % 2 == 0 { Checks::All } else { Checks::Bounds };
@@ -190,12 +225,13 @@ fn broken_ptx_is_refused_or_faults() {
             }
         }
     }
+    let number = number - first;
     assert!(began > number / 10 && began < number, "{began} of {number} mutants ran");
 }
 
 #[test]
 fn texts_that_are_cut_off_are_refused() {
-    for text in TEXTS {
+    for (text, _) in TEXTS {
         for kernel in kernels(text) {
             let mut random = Random(text.len() as u64);
             for _ in 0..40 {
@@ -225,6 +261,11 @@ fn extremes_are_refused() {
         kernel(".reg .b32 %r<4294967295>; mov.u32 %r4294967294, 1;"),
         kernel(".reg .b32 %r<99999999999999999999>;"),
         kernel("L: bra L2; L2: bra L;"),
+        kernel("cp.async.commit_group; cp.async.wait_group -1; cp.async.wait_group 4294967295;"),
+        kernel("cp.async.bulk.commit_group; cp.async.bulk.wait_group -1;"),
+        kernel(
+            "wgmma.fence.sync.aligned; wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned -1;",
+        ),
         kernel(".reg .b32 %r<2>; bar.sync 4000000000; bar.sync 99, 7; bar.sync 0, 4294967295;"),
         format!("{header}.global .b8 big[18446744073709551615];"),
         format!("{header}.global .align 65536 .b8 big[65536][65536][65536];"),
@@ -242,4 +283,57 @@ fn extremes_are_refused() {
             panic!("panicked: {}", &text[..text.len().min(300)]);
         }
     }
+}
+
+/// Tensor maps that are valid and of no use: boxes larger than memory, addresses at the end of all.
+#[test]
+fn extreme_tensor_maps_fault() {
+    let text = TEXTS[1].0;
+    let device = Device::new(DeviceConfig { arch: Arch::Sm90, threads: 1, ..DeviceConfig::default() });
+    let module = Module::load(&device, text).unwrap();
+    let kernel = module.kernel("gemm").unwrap();
+    let buffer = device.memory().alloc(1 << 16).unwrap();
+    let plain = map(buffer);
+    let maps = [
+        TensorMap { box_dims: vec![64, 256], ..plain.clone() },
+        TensorMap { address: u64::MAX - 15, ..plain.clone() },
+        TensorMap { address: u64::MAX - 15, dims: vec![1 << 32, 1 << 32], ..plain.clone() },
+        TensorMap { dims: vec![1 << 32, 1 << 32], strides: vec![(1 << 40) - 16], ..plain.clone() },
+    ];
+    for map in maps {
+        let mut bytes = params(&kernel, buffer);
+        for param in kernel.params().iter().filter(|param| param.bytes as usize == TensorMap::BYTES) {
+            bytes[param.offset as usize..][..TensorMap::BYTES].copy_from_slice(&map.encode().unwrap());
+        }
+        let last = kernel.params().last().unwrap().offset as usize;
+        bytes[last..last + 4].copy_from_slice(&256i32.to_le_bytes());
+        let described = Launch::new(&kernel, [1, 2, 1], [256, 1, 1], &bytes);
+        let outcome = launch(&device, &Launch { dynamic_shared_bytes: 32768, ..described });
+        assert!(outcome.is_err(), "{map:?}");
+    }
+}
+
+/// A box of 2^43 bytes, by a kernel that copies boxes of five dimensions.
+#[test]
+fn a_box_larger_than_any_memory_faults() {
+    let text = ".version 8.5\n.target sm_90a\n.address_size 64\n.shared .align 1024 .b8 tile[1024];\n\
+                .shared .align 8 .b64 full;\n\
+                .visible .entry k(.param .align 64 .b8 map[128]) { .reg .b32 %r<4>; .reg .b64 %x<3>;\n\
+                mov.b64 %x1, map; cvta.param.u64 %x1, %x1; mov.u32 %r1, tile; mov.u32 %r2, full;\n\
+                mbarrier.init.shared::cta.b64 [%r2], 1;\n\
+                cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%x1, {0, 0, 0, 0, 0}], [%r2]; ret; }";
+    let device = Device::new(DeviceConfig { arch: Arch::Sm90, threads: 1, ..DeviceConfig::default() });
+    let module = Module::load(&device, text).unwrap();
+    let kernel = module.kernel("k").unwrap();
+    let map = TensorMap {
+        element: Element::Double,
+        address: device.memory().alloc(4096).unwrap(),
+        dims: vec![256; 5],
+        strides: vec![2048; 4],
+        box_dims: vec![256; 5],
+        swizzle: Swizzle::None,
+        fill_nan: false,
+    };
+    let bytes = map.encode().unwrap();
+    assert!(launch(&device, &Launch::new(&kernel, [1, 1, 1], [1, 1, 1], &bytes)).is_err());
 }

@@ -3,7 +3,7 @@
 
 #![no_main]
 
-use cuda_emu::{Arch, Device, DeviceConfig, Kernel, Launch, Module, launch};
+use cuda_emu::{Arch, Device, DeviceConfig, Element, Kernel, Launch, Module, Swizzle, TensorMap, launch};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -29,10 +29,20 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// Addresses for what could be one, small numbers for the rest.
+/// Addresses for what could be one, tensor maps likewise, small numbers for the rest.
 fn params(kernel: &Kernel, buffer: u64) -> Vec<u8> {
     let mut bytes = vec![0; kernel.param_bytes() as usize];
     for param in kernel.params() {
+        if param.bytes as usize == TensorMap::BYTES {
+            let (element, swizzle) = (Element::Half, Swizzle::Bytes128);
+            let (dims, strides, box_dims) = (vec![64, 64], vec![128], vec![64, 64]);
+            let map =
+                TensorMap { element, address: buffer, dims, strides, box_dims, swizzle, fill_nan: false };
+            if let Ok(map) = map.encode() {
+                bytes[param.offset as usize..][..TensorMap::BYTES].copy_from_slice(&map);
+            }
+            continue;
+        }
         let value = if param.bytes == 8 { buffer } else { 3 };
         let length = param.bytes.min(8) as usize;
         bytes[param.offset as usize..][..length].copy_from_slice(&value.to_le_bytes()[..length]);

@@ -3,7 +3,7 @@
 use super::body::{Decoder, Reason};
 use super::op::*;
 use super::operand::Opcode;
-use super::simple::operand;
+use super::simple::{groups, operand};
 use crate::memory::Space;
 use crate::ptx::{Instruction, Number, Operand, Type};
 
@@ -18,7 +18,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
         } else if op.has("commit_group") {
             self.emit(Inst::new(Op::CpCommit));
         } else if op.has("wait_group") {
-            self.emit(Inst { imm: number(0)?, ..Inst::new(Op::CpWait) });
+            self.emit(Inst { imm: groups(i)?, ..Inst::new(Op::CpWait) });
         } else if op.has("wait_all") {
             self.emit(Inst::new(Op::CpWaitAll));
         } else if op.has("mbarrier") {
@@ -74,10 +74,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
             return Ok(());
         }
         if op.has("wait_group") {
-            let Operand::Number(Number::Int(groups)) = operand(i, 0)? else {
-                return Err("expected a number".to_string());
-            };
-            self.emit(Inst { imm: *groups as i64, ..Inst::new(Op::BulkWait) });
+            self.emit(Inst { imm: groups(i)?, ..Inst::new(Op::BulkWait) });
             return Ok(());
         }
         if op.has("prefetch") {
@@ -179,7 +176,11 @@ impl<'a, 'u> Decoder<'a, 'u> {
             "inval" => inst.op = Op::MbarrierInval,
             "arrive" | "arrive_drop" => {
                 let (expect, drop) = (op.has("expect_tx"), what == "arrive_drop");
-                inst.op = Op::MbarrierArrive { expect, drop, cluster: op.has("shared::cluster") };
+                let partial = op.has("noComplete");
+                inst.op = Op::MbarrierArrive { expect, drop, partial };
+                if partial && i.operands.len() < 3 {
+                    return Err("an arrival of `.noComplete` needs its count".to_string());
+                }
                 inst.b = if i.operands.len() > first + 1 {
                     self.read(operand(i, first + 1)?, Type::U32)?
                 } else {

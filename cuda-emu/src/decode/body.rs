@@ -292,7 +292,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
                 }
             }
         }
-        self.out.waits_read_accumulators();
+        self.out.waits_read_registers_of_wgmma();
         self.out.local_bytes = self.local.bytes as u32;
         self.out.registers.resize(self.scopes.count() as usize, Kind::Word);
         Ok(())

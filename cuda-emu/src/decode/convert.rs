@@ -10,21 +10,6 @@ use crate::ptx::{Instruction, Type};
 
 impl<'a> Decoder<'a, '_> {
     pub(super) fn cvt(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
-        op.only(&[
-            "rn",
-            "rz",
-            "rm",
-            "rp",
-            "rna",
-            "rni",
-            "rzi",
-            "rmi",
-            "rpi",
-            "ftz",
-            "sat",
-            "satfinite",
-            "relu",
-        ])?;
         let [to, from] = op.types()[..] else { return Err("expected two types".to_string()) };
         let integral = ["rni", "rzi", "rmi", "rpi"].iter().any(|r| op.has(r));
         let conversion = Conversion {

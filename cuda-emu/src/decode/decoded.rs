@@ -4,7 +4,7 @@ use super::liveness::Slots;
 use super::names::Kind;
 use super::op::{Inst, Op, Slot};
 use super::variables::Layout;
-use super::{Broadcast, Files, Origin, Program};
+use super::{Broadcast, Files, Origin, Program, Touched};
 use crate::ptx::Function;
 
 /// A register that an instruction reads or writes.
@@ -31,14 +31,7 @@ pub(super) struct Decoded {
 
 impl Decoded {
     pub(super) fn into_program(self, function: &Function, layout: &Layout, slots: &Slots) -> Program {
-        let has_wgmma = self.code.iter().any(|inst| matches!(inst.op, Op::Wgmma(_)));
-        let mut touched = Vec::new();
-        for found in self.uses.iter().filter(|_| has_wgmma) {
-            if matches!(self.registers[found.register as usize], Kind::Word | Kind::Half) {
-                touched.push((found.instruction, slots.of[found.register as usize]));
-            }
-        }
-        touched.sort_unstable();
+        let touched = self.touched(slots);
         let async_proxy = self.code.iter().any(|inst| {
             matches!(
                 inst.op,
@@ -70,21 +63,45 @@ impl Decoded {
         }
     }
 
-    /// Results of `wgmma` are written when they are waited for: until then nothing else may take
-    /// their registers' slots, so each wait counts as a read of all of them.
-    pub(super) fn waits_read_accumulators(&mut self) {
-        let code = &self.code;
-        let is = |found: &Use, wanted: fn(Op) -> bool| wanted(code[found.instruction as usize].op);
-        let mut written: Vec<u32> = self
+    /// Registers that some `wgmma` has as accumulators or fragments of A, in order.
+    fn of_wgmma(&self) -> Vec<u32> {
+        let narrow = |register: u32| matches!(self.registers[register as usize], Kind::Word | Kind::Half);
+        let mut found: Vec<u32> = self
             .uses
             .iter()
-            .filter(|u| u.write && is(u, |op| matches!(op, Op::Wgmma(_))))
+            .filter(|u| matches!(self.code[u.instruction as usize].op, Op::Wgmma(_)) && narrow(u.register))
             .map(|u| u.register)
             .collect();
-        written.sort_unstable();
-        written.dedup();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Who else touches them.
+    fn touched(&self, slots: &Slots) -> Touched {
+        let watched = self.of_wgmma();
+        if watched.is_empty() {
+            return Touched::default();
+        }
+        let own = |op| matches!(op, Op::Wgmma(_) | Op::WgmmaFence | Op::WgmmaCommit | Op::WgmmaWait);
+        let mut found: Vec<(u32, Slot, bool)> = self
+            .uses
+            .iter()
+            .filter(|u| !own(self.code[u.instruction as usize].op))
+            .filter(|u| watched.binary_search(&u.register).is_ok())
+            .map(|u| (u.instruction, slots.of[u.register as usize], u.write))
+            .collect();
+        found.sort_unstable();
+        Touched::new(self.code.len(), &found)
+    }
+
+    /// Results of `wgmma` are written when they are waited for, and fragments of A are read until
+    /// then: nothing else may take their registers' slots before, so each wait counts as a read of
+    /// all of them.
+    pub(super) fn waits_read_registers_of_wgmma(&mut self) {
+        let (code, registers) = (&self.code, self.of_wgmma());
         for (at, _) in code.iter().enumerate().filter(|(_, inst)| inst.op == Op::WgmmaWait) {
-            let reads = written.iter().map(|register| Use {
+            let reads = registers.iter().map(|register| Use {
                 instruction: at as u32,
                 register: *register,
                 write: false,

@@ -343,8 +343,8 @@ pub(crate) enum Special {
 /// A clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
-    Cycles32,
-    Cycles64,
-    Nanoseconds32,
-    Nanoseconds64,
+    /// Cycles, which count as nanoseconds here, or nanoseconds: the low half of 64 bits.
+    Low,
+    High,
+    Whole,
 }

@@ -77,19 +77,6 @@ impl<'a> Decoder<'a, '_> {
 
     fn int(&mut self, i: &Instruction<'a>, op: &Opcode, ty: Type) -> Result<(), Reason> {
         use IntOp::*;
-        op.only(match op.parts[0] {
-            "mul" => &["lo", "hi", "wide"],
-            "mad" => &["lo", "hi", "wide", "cc"],
-            "madc" => &["lo", "hi", "cc"],
-            "add" | "sub" if ty == Type::S32 => &["sat", "cc"],
-            "add" | "sub" | "addc" | "subc" => &["cc"],
-            "bfind" => &["shiftamt"],
-            _ => &[],
-        })?;
-        let product = matches!(op.parts[0], "mul" | "mad" | "madc");
-        if product && !["lo", "hi", "wide"].iter().any(|part| op.has(part)) {
-            return Err("a product needs .lo, .hi or .wide".to_string());
-        }
         let int = int_type(ty)?;
         let (wide, high, carry_out) = (op.has("wide"), op.has("hi"), op.has("cc"));
         let carry_in = matches!(op.parts[0], "addc" | "subc" | "madc");
@@ -152,7 +139,6 @@ impl<'a> Decoder<'a, '_> {
 
     fn float(&mut self, i: &Instruction<'a>, op: &Opcode, ty: Type) -> Result<(), Reason> {
         use FloatOp::*;
-        op.only(&["rn", "rz", "rm", "rp", "ftz", "sat", "approx", "full", "NaN"])?;
         let (kind, count) = match op.parts[0] {
             "add" => (Add, 2),
             "sub" => (Sub, 2),
@@ -190,12 +176,6 @@ impl<'a> Decoder<'a, '_> {
 
     fn half(&mut self, i: &Instruction<'a>, op: &Opcode, ty: Type) -> Result<(), Reason> {
         use HalfOp::*;
-        // Only f16 has `.sat`, and `.ftz` but in ex2.
-        op.only(match ty {
-            Type::F16 | Type::F16x2 => &["rn", "ftz", "sat", "relu", "approx", "NaN"][..],
-            _ if op.parts[0] == "ex2" => &["ftz", "approx"],
-            _ => &["rn", "relu", "approx", "NaN"],
-        })?;
         let (kind, count) = match op.parts[0] {
             "add" => (Add, 2),
             "sub" => (Sub, 2),

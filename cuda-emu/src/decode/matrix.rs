@@ -4,13 +4,12 @@ use super::body::{Decoder, Reason};
 use super::kinds::*;
 use super::op::*;
 use super::operand::Opcode;
-use super::simple::operand;
+use super::simple::{groups, operand};
 use crate::memory::Space;
 use crate::ptx::{Instruction, Number, Operand, Type};
 
 impl<'a> Decoder<'a, '_> {
     pub(super) fn matrix_access(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
-        op.only(&["sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta"])?;
         if op.ty()? != Type::B16 || !op.has("m8n8") {
             return Err("matrices of this type are not supported".to_string());
         }
@@ -37,14 +36,6 @@ impl<'a> Decoder<'a, '_> {
     }
 
     pub(super) fn mma(&mut self, i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
-        op.only(&[
-            "sync",
-            "aligned",
-            "row",
-            "col",
-            "satfinite",
-            op.parts.get(3).copied().unwrap_or_default(),
-        ])?;
         let [acc, a, b, c] = op.types()[..] else { return Err("expected four types".to_string()) };
         let shape = op.parts.get(3).copied().unwrap_or_default();
         let k = shape.strip_prefix("m16n8k").and_then(|k| k.parse::<u8>().ok()).unwrap_or(0);
@@ -83,12 +74,7 @@ impl<'a> Decoder<'a, '_> {
         match op.parts.get(1).copied().unwrap_or_default() {
             "fence" => self.emit(Inst::new(Op::WgmmaFence)),
             "commit_group" => self.emit(Inst::new(Op::WgmmaCommit)),
-            "wait_group" => {
-                let Operand::Number(Number::Int(groups)) = operand(i, 0)? else {
-                    return Err("expected a number".to_string());
-                };
-                self.emit(Inst { imm: *groups as i64, ..Inst::new(Op::WgmmaWait) });
-            }
+            "wait_group" => self.emit(Inst { imm: groups(i)?, ..Inst::new(Op::WgmmaWait) }),
             "mma_async" => self.mma_async(i, op)?,
             _ => return Err("instruction is not supported".to_string()),
         }

@@ -115,7 +115,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
         if ty.bytes() > 8 || sources.len() > 4 || sources.len() as u32 * ty.bytes() > 16 {
             return Err("store of this size is not supported".to_string());
         }
-        let (space, address) = if op.has("param") {
+        let (space, address) = if op.has("param") || op.has("param::func") {
             let Some(Err(placed)) = self.param_address(operand(i, 0)?) else {
                 return Err("store to a parameter".to_string());
             };

@@ -11,16 +11,17 @@ mod body;
 mod convert;
 mod decoded;
 mod flow;
+mod forms;
 mod kinds;
 mod liveness;
 mod math;
 mod matrix;
 mod memory;
-mod modifiers;
 mod names;
 mod op;
 mod operand;
 mod simple;
+mod touched;
 mod variables;
 
 use crate::error::{LoadError, SourceLine};
@@ -29,6 +30,7 @@ use crate::ptx::{Function, Unit};
 
 pub(crate) use kinds::*;
 pub(crate) use op::*;
+pub(crate) use touched::Touched;
 pub(crate) use variables::place_variables;
 
 /// A kernel, decoded.
@@ -53,8 +55,7 @@ pub(crate) struct Program {
     pub(crate) files: Files,
     /// Registers filled before the kernel starts: slot (with [`WIDE`] if of the 64-bit file), value.
     pub(crate) broadcasts: Vec<(Slot, Broadcast)>,
-    /// Of kernels with wgmma: (instruction, slot of the 32-bit file) of each use, in order.
-    pub(crate) touched: Vec<(u32, Slot)>,
+    pub(crate) touched: Touched,
     /// The kernel uses the asynchronous proxy (bulk copies, wgmma).
     pub(crate) async_proxy: bool,
 }

@@ -154,11 +154,11 @@ pub(crate) enum Op {
     /// Mbarrier a + imm with count b.
     MbarrierInit,
     MbarrierInval,
-    /// Arrival of count b at a + imm; d = state (64 bits).
+    /// Arrival of count b at a + imm; d = state (64 bits). The phase must not end by it if `partial`.
     MbarrierArrive {
         expect: bool,
         drop: bool,
-        cluster: bool,
+        partial: bool,
     },
     MbarrierExpectTx,
     MbarrierCompleteTx,

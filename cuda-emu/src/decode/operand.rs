@@ -33,14 +33,6 @@ impl<'a> Opcode<'a> {
         self.types().last().copied().ok_or_else(|| "no type in the opcode".to_string())
     }
 
-    /// Fails on modifiers that are not among these (types aside).
-    pub(super) fn only(&self, known: &[&str]) -> Result<(), Reason> {
-        match self.parts[1..].iter().find(|p| Type::parse(p).is_none() && !known.contains(p)) {
-            Some(part) => Err(format!("modifier `.{part}` is not supported")),
-            None => Ok(()),
-        }
-    }
-
     /// The space that the opcode names.
     pub(super) fn space(&self) -> Space {
         let found = self.parts[1..].iter().find_map(|part| match part.split("::").next() {
@@ -257,13 +249,19 @@ impl<'a> Decoder<'a, '_> {
     fn special(&mut self, name: &str, wide: bool) -> Result<Slot, Reason> {
         let unknown = || format!("`{name}` is not declared");
         let (base, axis) = name.split_once('.').unwrap_or((name, ""));
+        let base = base.strip_prefix('%').ok_or_else(unknown)?;
+        let vector = ["tid", "ctaid", "clusterid", "cluster_ctaid"]
+            .iter()
+            .any(|name| base.trim_start_matches('n') == *name)
+            || base == "cluster_nctaid";
         let axis_number = match axis {
-            "" | "x" => 0,
-            "y" => 1,
-            "z" => 2,
+            "x" if vector => 0,
+            "y" if vector => 1,
+            "z" if vector => 2,
+            "" if !vector => 0,
             _ => return Err(unknown()),
         };
-        let special = match base.strip_prefix('%').ok_or_else(unknown)? {
+        let special = match base {
             "tid" => Special::Tid(axis_number),
             "ntid" => Special::Ntid(axis_number),
             "ctaid" => Special::Ctaid(axis_number),

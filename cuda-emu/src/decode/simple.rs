@@ -6,7 +6,10 @@ use super::kinds::*;
 use super::op::*;
 use super::operand::Opcode;
 use crate::memory::Space;
-use crate::ptx::{Instruction, Operand, Type};
+use crate::ptx::{Instruction, Number, Operand, Type};
+
+/// Groups that a wait may leave under way.
+const GROUPS_MAX: u64 = i32::MAX as u64;
 
 /// Operand `index`, which must be there.
 pub(super) fn operand<'i, 'a>(
@@ -16,11 +19,20 @@ pub(super) fn operand<'i, 'a>(
     instruction.operands.get(index).ok_or_else(|| format!("operand {} is missing", index + 1))
 }
 
+/// How many groups may stay under way, which an instruction says as its only operand.
+pub(super) fn groups(instruction: &Instruction) -> Result<i64, Reason> {
+    match operand(instruction, 0)? {
+        Operand::Number(Number::Int(groups)) if *groups <= GROUPS_MAX => Ok(*groups as i64),
+        Operand::Number(Number::Int(_)) => Err(format!("a number of groups up to {GROUPS_MAX} is needed")),
+        _ => Err("expected a number".to_string()),
+    }
+}
+
 impl<'a, 'u> Decoder<'a, 'u> {
     /// Decodes any instruction but a call.
     pub(super) fn instruction(&mut self, i: &'u Instruction<'a>) -> Result<(), Reason> {
         let op = Opcode::new(i.opcode);
-        super::modifiers::check(&op)?;
+        super::forms::check(i.opcode)?;
         match op.parts[0] {
             "mov" => self.mov(i, &op),
             "cvta" => self.cvta(i, &op),
@@ -34,8 +46,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
             "and" | "or" | "xor" | "not" if op.has("pred") => self.pred_logic(i, &op),
             "add" | "sub" | "mul" | "mad" | "fma" | "div" | "rem" | "min" | "max" | "neg" | "abs" | "and"
             | "or" | "xor" | "not" | "shl" | "shr" | "sad" | "popc" | "clz" | "brev" | "bfind" | "bfe"
-            | "bfi" | "addc" | "subc" | "madc" | "mul24" | "mad24" | "cnot" | "copysign" | "sqrt" | "rcp"
-            | "rsqrt" | "ex2" | "lg2" | "sin" | "cos" | "tanh" => self.arithmetic(i, &op),
+            | "bfi" | "addc" | "subc" | "madc" | "copysign" | "sqrt" | "rcp" | "rsqrt" | "ex2" | "lg2"
+            | "sin" | "cos" | "tanh" => self.arithmetic(i, &op),
             "lop3" | "prmt" | "shf" | "dp4a" | "dp2a" | "bmsk" => self.bits(i, &op),
             "cvt" => self.cvt(i, &op),
             "ld" | "ldu" => self.load(i, &op),
@@ -62,7 +74,14 @@ impl<'a, 'u> Decoder<'a, 'u> {
             Some(bits @ (8 | 16 | 32)) => Ok((bits as u8, if bits == 32 { Type::B32 } else { Type::B16 })),
             _ => Err("parts of a size that is not supported".to_string()),
         };
-        if ty == Type::Pred {
+        if ty == Type::Pred && *from == Operand::Name("%is_explicit_cluster") {
+            // A special register that is a predicate: it is not zero.
+            let (a, b) = (self.read(from, Type::U32)?, self.constant(0, false));
+            let Operand::Name(name) = to else { return Err("expected a predicate to write".to_string()) };
+            let (d, imm) = (self.pred_named(name, true)?, i64::from(PRED_SINK));
+            let kind = Op::Setp(Cmp::Ne, Type::U32, Combine::None);
+            self.emit(Inst { d, a, b, c: TRUE, imm, ..Inst::new(kind) });
+        } else if ty == Type::Pred {
             let (a, negated) = self.pred(from)?;
             let Operand::Name(name) = to else { return Err("expected a predicate to write".to_string()) };
             let d = self.pred_named(name, true)?;
@@ -89,10 +108,9 @@ impl<'a, 'u> Decoder<'a, 'u> {
     fn mov_plain(&mut self, to: &Operand<'a>, from: &Operand<'a>, ty: Type) -> Result<(), Reason> {
         // Clocks are read when they are read; other special registers are known before.
         let clock = match from {
-            Operand::Name("%clock" | "%clock_hi") => Some(Clock::Cycles32),
-            Operand::Name("%clock64") => Some(Clock::Cycles64),
-            Operand::Name("%globaltimer_lo" | "%globaltimer_hi") => Some(Clock::Nanoseconds32),
-            Operand::Name("%globaltimer") => Some(Clock::Nanoseconds64),
+            Operand::Name("%clock" | "%globaltimer_lo") => Some(Clock::Low),
+            Operand::Name("%clock_hi" | "%globaltimer_hi") => Some(Clock::High),
+            Operand::Name("%clock64" | "%globaltimer") => Some(Clock::Whole),
             _ => None,
         };
         if let Some(clock) = clock {
@@ -173,11 +191,6 @@ impl<'a, 'u> Decoder<'a, 'u> {
             "xor" => Combine::Xor,
             _ => Combine::None,
         };
-        let bits = matches!(op.ty()?, Type::B16 | Type::B32 | Type::B64);
-        if bits && !matches!(cmp, Cmp::Eq | Cmp::Ne) {
-            return Err("bits have no order".to_string());
-        }
-        op.only(&[op.parts[1], "and", "or", "xor", "ftz"])?;
         if combine == Combine::None {
             return Ok((cmp, combine, TRUE, false));
         }
@@ -204,9 +217,6 @@ impl<'a, 'u> Decoder<'a, 'u> {
         let (cmp, combine, c, negated) = self.comparison(i, op, 3)?;
         let (a, b) = (self.read(operand(i, 1)?, from)?, self.read(operand(i, 2)?, from)?);
         let d = self.write(operand(i, 0)?, to)?;
-        if from.bytes() == 2 && to.bytes() == 4 && from.is_float() && to == Type::F16x2 {
-            return Err("set of these types is not supported".to_string());
-        }
         let imm = i64::from(negated) << 32 | i64::from(op.has("ftz")) << 33;
         self.emit(Inst { d, a, b, c, imm, ..Inst::new(Op::Set(cmp, from, combine, to.is_float())) });
         Ok(())

@@ -67,6 +67,7 @@ fn classify(kind: &FaultKind) -> (Status, &'static str) {
         FaultKind::Uninitialised { .. } => (Status::LaunchFailed, "Uninitialised"),
         FaultKind::Race { .. } => (Status::LaunchFailed, "Race"),
         FaultKind::NotAwaited { .. } => (Status::LaunchFailed, "NotAwaited"),
+        FaultKind::MissingWgmmaFence { .. } => (Status::LaunchFailed, "MissingWgmmaFence"),
         FaultKind::MissingProxyFence { .. } => (Status::LaunchFailed, "MissingProxyFence"),
         FaultKind::Divergent { .. } => (Status::LaunchFailed, "Divergent"),
         FaultKind::Deadlock { .. } => (Status::LaunchTimeout, "Deadlock"),

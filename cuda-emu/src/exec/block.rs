@@ -158,7 +158,7 @@ impl Block {
             Conflict::Uninitialised => FaultKind::Uninitialised { space: Space::Shared, bytes },
             Conflict::Pending(pc) => FaultKind::NotAwaited {
                 access: word(access.kind()),
-                what: "the destination of an asynchronous copy",
+                what: "the destination of an asynchronous copy".to_string(),
                 started: Box::new(place(program, pc)),
             },
             Conflict::Proxy(writer) => {

@@ -121,7 +121,7 @@ pub(super) fn global_range(
     let mut found = [0; LANES];
     found[lane] = address;
     // Byte by byte alignment: what alignment there must be was checked before.
-    for at in [address, address + u64::from(bytes.max(1)) - 1] {
+    for at in [address, address.saturating_add(u64::from(bytes.max(1)) - 1)] {
         found[lane] = at;
         env.check_global(&mut found, 1 << lane, 1, access)?;
     }
@@ -276,7 +276,7 @@ pub(super) fn at_exit(env: &mut Env, warp: &mut Warp) -> Step<()> {
     let started = |pc| Box::new(place(env.program, pc));
     let (access, own) = ("exit", warp.block);
     if let Some(store) = warp.stores.under_way.first().filter(|_| env.check) {
-        let what = "the source of a bulk store";
+        let what = "the source of a bulk store".to_string();
         return trap(FaultKind::NotAwaited { access, what, started: started(store.pc) });
     }
     for store in std::mem::take(&mut warp.stores.under_way) {
@@ -288,7 +288,7 @@ pub(super) fn at_exit(env: &mut Env, warp: &mut Warp) -> Step<()> {
     }
     let mut under_way = env.blocks.iter().flat_map(|block| &block.bulk);
     if let Some(copy) = under_way.find(|copy| copy.pieces.iter().any(|piece| piece.block == own)) {
-        let what = "the destination of an asynchronous copy";
+        let what = "the destination of an asynchronous copy".to_string();
         return trap(FaultKind::NotAwaited { access, what, started: started(copy.access.pc()) });
     }
     let cluster = &env.clusters[block.cluster];

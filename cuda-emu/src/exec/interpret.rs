@@ -264,8 +264,9 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
             let nanoseconds = env.shared.nanoseconds();
             let r = &mut warp.registers;
             match clock {
-                Clock::Cycles32 | Clock::Nanoseconds32 => u32::put(r, i.d, [nanoseconds as u32; 32], mask),
-                Clock::Cycles64 | Clock::Nanoseconds64 => u64::put(r, i.d, [nanoseconds; 32], mask),
+                Clock::Low => u32::put(r, i.d, [nanoseconds as u32; 32], mask),
+                Clock::High => u32::put(r, i.d, [(nanoseconds >> 32) as u32; 32], mask),
+                Clock::Whole => u64::put(r, i.d, [nanoseconds; 32], mask),
             }
         }
         Op::IsSpace(space) => {

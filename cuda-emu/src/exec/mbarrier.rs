@@ -135,15 +135,18 @@ pub(super) fn mbarrier(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) -> S
                 match i.op {
                     Op::MbarrierExpectTx => env.change(place, 0, i64::from(operand))?,
                     Op::MbarrierCompleteTx => env.change(place, 0, -i64::from(operand))?,
-                    Op::MbarrierArrive { expect, drop, .. } => {
+                    Op::MbarrierArrive { expect, drop, partial } => {
+                        let count = if expect { 1 } else { u64::from(operand) };
                         if drop {
-                            let word = env.mbarrier_word(place);
-                            env.put_mbarrier(place, word - (1 << EXPECTED_SHIFT));
+                            env.drop_expected(place, count)?;
                         }
                         if expect {
                             env.change_tx(place, operand);
                         }
-                        env.arrive(warp, place, if expect { 1 } else { u64::from(operand) })?;
+                        env.arrive(warp, place, count)?;
+                        if partial && (env.mbarrier_word(place) ^ states[lane]) >> PHASE_SHIFT != 0 {
+                            return invalid("an arrival of `.noComplete` that completes the phase");
+                        }
                     }
                     _ => {}
                 }
@@ -157,6 +160,16 @@ pub(super) fn mbarrier(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) -> S
 }
 
 impl Env<'_> {
+    /// So many arrivals less in the next phases.
+    fn drop_expected(&mut self, place: Place, count: u64) -> Step<()> {
+        let word = self.mbarrier_word(place);
+        if count > expected(word) {
+            return invalid(format!("{count} of an mbarrier's {} arrivals drop out", expected(word)));
+        }
+        self.put_mbarrier(place, word - (count << EXPECTED_SHIFT));
+        Ok(())
+    }
+
     /// Expects bytes, without a look at whether the phase ends: the arrival follows.
     fn change_tx(&mut self, place: Place, bytes: u32) {
         let word = self.mbarrier_word(place);

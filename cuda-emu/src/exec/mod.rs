@@ -5,6 +5,7 @@
 //! instructions, the other files what instructions do, by group.
 
 mod access;
+mod accumulators;
 mod address;
 mod atomic;
 mod barrier;

@@ -48,6 +48,10 @@ fn tensor_pieces(
     let size = map.element as u64;
     let row_bytes = u64::from(map.box_dims[0]) * size;
     let rows: u64 = map.box_dims[1..].iter().map(|d| u64::from(*d)).product();
+    // A box may be larger than any memory.
+    let bytes = u32::try_from(rows * row_bytes).unwrap_or(u32::MAX);
+    let shared_access = if access == "read" { "write" } else { "read" };
+    env.blocks[block].check_range(u64::from(base), bytes, 1, shared_access, lane)?;
     let fill = if map.fill_nan { 0xff } else { 0 };
     let mut pieces = Vec::with_capacity((rows * row_bytes / 16) as usize);
     for row in 0..rows {
@@ -73,7 +77,7 @@ fn tensor_pieces(
                 pieces.push(Piece { block, offset, outside: Outside::Fill(fill), bytes: 16 });
                 continue;
             }
-            let from = address + low as u64 * size;
+            let from = address.wrapping_add(low as u64 * size);
             global_range(env, from, count, access, lane)?;
             for (start, bytes, outside) in [
                 (0, before, Outside::Fill(fill)),

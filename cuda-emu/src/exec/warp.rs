@@ -3,11 +3,11 @@
 //! Divergent lanes are fragments: a program counter and a mask each, sorted by counter. The lowest
 //! that can run does, up to where the next one stands; there they become one again.
 
+use super::accumulators::Accumulators;
 use super::block::Block;
 use super::bulk::Stores;
 use super::copies::Copies;
 use super::lanes::Registers;
-use super::wgmma::Accumulators;
 use crate::decode::Program;
 
 /// What a fragment waits for.
@@ -95,7 +95,7 @@ impl Warp {
             local: vec![0; program.local_bytes as usize * 32],
             copies: Copies::default(),
             stores: Stores::default(),
-            accumulators: Accumulators::default(),
+            accumulators: Accumulators::new(program),
             cluster_generation: 0,
             reduced: 0,
             yielded: 0,

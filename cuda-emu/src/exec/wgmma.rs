@@ -5,66 +5,20 @@
 //! its reads are those of an agent of its own, which the wait orders before the warp. Each warp
 //! computes its own 16 rows.
 
-use std::collections::{HashMap, VecDeque};
-
 use super::Env;
+pub(super) use super::accumulators::check_untouched;
+use super::accumulators::deliver;
 use super::convert::format_of;
 use super::isa::Isa;
 use super::lanes::{LANES, Lane, Registers};
 use super::matrix::{all_lanes, elements};
 use super::number::{BF16, F16};
-use super::trap::{Step, invalid, trap};
+use super::trap::{Step, invalid};
 use super::warp::Warp;
 use crate::decode::{Inst, Op, Rounding, Slot, WgmmaKind};
-use crate::error::FaultKind;
 use crate::memory::shadow::{Access, Kind};
 use crate::ptx::Type;
 use crate::tensor_map::Swizzle;
-
-/// Results that have not been waited for.
-#[derive(Debug, Default)]
-pub(super) struct Accumulators {
-    /// Of each register: its group, the instruction, its value.
-    pending: HashMap<Slot, (u32, u32, [u32; LANES])>,
-    committed: u32,
-    /// Times of the commits that have not been waited for.
-    commits: VecDeque<u32>,
-    /// The warp has run a `wgmma.fence`.
-    fenced: bool,
-}
-
-impl Accumulators {
-    pub(super) fn clear(&mut self) {
-        self.pending.clear();
-        self.commits.clear();
-        (self.committed, self.fenced) = (0, false);
-    }
-
-    /// Whether any register awaits its result.
-    #[inline(always)]
-    pub(super) fn busy(&self) -> bool {
-        !self.pending.is_empty()
-    }
-}
-
-/// Fails if an instruction touches a register whose result has not been waited for.
-#[cold]
-pub(super) fn check_untouched(env: &Env, warp: &Warp, pc: u32) -> Step<()> {
-    let program = env.program;
-    if matches!(program.code[pc as usize].op, Op::Wgmma(_) | Op::WgmmaWait | Op::WgmmaCommit | Op::WgmmaFence)
-    {
-        return Ok(());
-    }
-    let start = program.touched.partition_point(|(at, _)| *at < pc);
-    let touched = program.touched[start..].iter().take_while(|(at, _)| *at == pc);
-    for (_, slot) in touched {
-        if let Some((_, started, _)) = warp.accumulators.pending.get(slot) {
-            let started = Box::new(super::trap::place(program, *started));
-            return trap(FaultKind::NotAwaited { access: "use", what: "the accumulators of wgmma", started });
-        }
-    }
-    Ok(())
-}
 
 /// A matrix in shared memory, as a descriptor says.
 struct Matrix {
@@ -160,16 +114,14 @@ fn element(bytes: &[u8], ty: Type) -> f32 {
 pub(super) fn wgmma<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], mask: u32) -> Step<()> {
     all_lanes(warp, mask, "wgmma")?;
     match i.op {
-        Op::WgmmaFence => warp.accumulators.fenced = true,
+        Op::WgmmaFence => warp.accumulators.fence(),
         Op::WgmmaCommit => {
             let time = env.clusters[env.blocks[warp.block].cluster].clocks.tick();
-            warp.accumulators.commits.push_back(time);
-            warp.accumulators.committed += 1;
+            warp.accumulators.commit(time);
         }
         Op::WgmmaWait => {
             deliver(warp, i.imm as u32);
-            let excess = warp.accumulators.commits.len().saturating_sub(i.imm as usize);
-            if let Some(time) = warp.accumulators.commits.drain(..excess).next_back() {
+            if let Some(time) = warp.accumulators.waited(i.imm as u32) {
                 let block = &env.blocks[warp.block];
                 env.clusters[block.cluster].clocks.wait_for(warp.agent, block.reader(warp.id), time);
             }
@@ -178,18 +130,6 @@ pub(super) fn wgmma<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[S
         _ => {}
     }
     Ok(())
-}
-
-fn deliver(warp: &mut Warp, keep: u32) {
-    let Accumulators { pending, committed, .. } = &mut warp.accumulators;
-    let registers = &mut warp.registers;
-    pending.retain(|slot, (group, _, values)| {
-        let stays = *group + keep >= *committed;
-        if !stays {
-            u32::put(registers, *slot, *values, u32::MAX);
-        }
-        stays
-    });
 }
 
 /// The 16 rows of A that a warp has in its registers.
@@ -213,9 +153,7 @@ fn multiply<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], ki
     let (n, k) = (u32::from(kind.n), 32 / size);
     let count = kind.n as usize / if kind.acc == Type::F16 { 4 } else { 2 };
     let (slots_d, slots_a) = lists.split_at(count);
-    if !warp.accumulators.fenced {
-        return invalid("wgmma before the warp's first wgmma.fence");
-    }
+    warp.accumulators.check(env.program, (env.trap_pc, kind), slots_d, slots_a)?;
     let reader = env.blocks[warp.block].reader(warp.id);
     let mut access = env.shared_access(warp, Kind::Read).asynchronous(reader);
     let uniform = |values: [u64; LANES]| {
@@ -243,12 +181,10 @@ fn multiply<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], ki
         }
         sign * sum
     };
-    for (q, slot) in slots_d.iter().enumerate() {
-        let old = match warp.accumulators.pending.get(slot) {
-            Some((_, _, values)) => *values,
-            None => u32::get(&warp.registers, *slot),
-        };
-        let new: [u32; LANES] = std::array::from_fn(|lane| {
+    let (accumulators, registers) = (&warp.accumulators, &warp.registers);
+    let result = |(q, slot): (usize, &Slot)| -> [u32; LANES] {
+        let old = accumulators.pending(*slot).copied().unwrap_or_else(|| u32::get(registers, *slot));
+        std::array::from_fn(|lane| {
             let (g, t) = (lane >> 2, (lane & 3) * 2);
             if kind.acc == Type::F16 {
                 let half = |e: usize| {
@@ -266,10 +202,12 @@ fn multiply<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], ki
                 return (if keep { old[lane] } else { 0 }).wrapping_add(sum as i32 as u32);
             }
             (if keep { f32::from_bits(old[lane]) + sum } else { sum }).to_bits()
-        });
+        })
+    };
+    let results: Vec<[u32; LANES]> = slots_d.iter().enumerate().map(result).collect();
+    for slot in slots_d {
         u32::put(&mut warp.registers, *slot, [u32::MAX; LANES], u32::MAX);
-        let group = warp.accumulators.committed;
-        warp.accumulators.pending.insert(*slot, (group, env.trap_pc, new));
     }
+    warp.accumulators.start((env.trap_pc, kind), slots_d.iter().copied().zip(results), slots_a);
     Ok(())
 }

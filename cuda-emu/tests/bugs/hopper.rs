@@ -1,7 +1,7 @@
 //! Bugs of kernels with mbarriers, TMA, wgmma and clusters.
 
 use super::cases::{self, BUGS};
-use super::hopper_cases::{self, HOPPER};
+use super::hopper_cases::{self, CHAINED, HOPPER};
 use super::scene::{Bug, bug};
 use crate::support::edit::Edit;
 
@@ -29,6 +29,9 @@ pub static RELAY: &[Bug] = &[
         [Edit::nth((0, 2), "relay", "mbarrier.init", "// mbarrier.init")], ["Uninitialised"], "mbarrier"),
     bug!("mbarriers are used before they are there", BUGS."relay", cases::relay,
         [Edit::all(1, "relay", "bar.sync \t0;", "")], ["Race", "Uninitialised", "Invalid"], "mbarrier"),
+    bug!("an arrival that is said not to complete a phase does", BUGS."relay", cases::relay,
+        [Edit::all(1, "relay", "mbarrier.arrive.shared::cta.b64 _, [%r21];", "mbarrier.arrive.noComplete.shared::cta.b64 _, [%r21], 1;")],
+        ["Invalid"], ""),
     bug!("a stage is handed back before it is read", BUGS."relay", cases::relay, [
         Edit::all(1, "relay", "ld.shared.f32 \t%f1, [%r4];", "mbarrier.arrive.shared::cta.b64 _, [%r19+8]; ld.shared.f32 %f1, [%r4];"),
         Edit::all(1, "relay", "mbarrier.arrive.shared::cta.b64 _, [%r21];", "")], ["Race", "Invalid", "Uninitialised"], ""),
@@ -84,6 +87,38 @@ pub static COPIES: &[Bug] = &[
         [Edit::all(1, "rows_out", "cp.async.bulk.wait_group.read 0;", "")], ["Race"], "row[threadIdx.x] = 2"),
     bug!("a row goes out with a fence of another block's", BUGS."rows_out", cases::rows_out,
         [Edit::all(1, "rows_out", "fence.proxy.async.shared::cta;", "membar.cta;")], ["MissingProxyFence"], "cp.async.bulk.global"),
+];
+
+const FENCE: &str = "wgmma.fence.sync.aligned;";
+const COMMIT: &str = "wgmma.commit_group.sync.aligned;";
+
+/// Registers of wgmma. The second fence is before the product whose A was just written.
+pub static REGISTERS: &[Bug] = &[
+    bug!("A is written, and no fence before wgmma", CHAINED."chained", hopper_cases::chained,
+        [Edit::nth((1, 2), "chained", FENCE, "")], ["MissingWgmmaFence"], ""),
+    bug!("A is written after the fence", CHAINED."chained", hopper_cases::chained,
+        [Edit::nth((0, 2), "chained", FENCE, "wgmma.fence.sync.aligned; mov.b32 %r13, %r10;")], ["MissingWgmmaFence"], ""),
+    bug!("an accumulator is written after the fence", CHAINED."chained", hopper_cases::chained,
+        [Edit::nth((0, 2), "chained", FENCE, "wgmma.fence.sync.aligned; mov.f32 %f7, 0f00000000;")], ["MissingWgmmaFence"], ""),
+    bug!("an accumulator is read after the fence", CHAINED."chained", hopper_cases::chained,
+        [Edit::all(1, "chained", "cvt.rn.f16x2.f32 %r14, %f5, %f4;", "wgmma.fence.sync.aligned; cvt.rn.f16x2.f32 %r14, %f5, %f4;"),
+         Edit::nth((2, 3), "chained", FENCE, "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%f4, %f5, %f6, %f7, %f8, %f9, %f10, %f11}, {%r10, %r11, %r12, %r13}, %rd1, 0, 1, 1, 0;")],
+        ["MissingWgmmaFence"], ""),
+    bug!("wgmma of two shapes have accumulators in common", CHAINED."chained", hopper_cases::chained,
+        [Edit::nth((1, 2), "chained", COMMIT, "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%f4, %f5, %f6, %f7, %f0, %f1, %f2, %f3}, {%r10, %r11, %r12, %r13}, %rd1, 0, 1, 1, 0; wgmma.commit_group.sync.aligned;")],
+        ["MissingWgmmaFence"], ""),
+    bug!("A is written while wgmma may read it", CHAINED."chained", hopper_cases::chained,
+        [Edit::nth((1, 2), "chained", COMMIT, "wgmma.commit_group.sync.aligned; mov.b32 %r15, 0;")], ["NotAwaited"], ""),
+    bug!("A of a group that a wait lets run is written", CHAINED."chained", hopper_cases::chained,
+        [Edit::nth((0, 2), "chained", "wgmma.wait_group.sync.aligned 0;", "wgmma.wait_group.sync.aligned 1; mov.b32 %r10, %r11; wgmma.wait_group.sync.aligned 0;")],
+        ["NotAwaited"], ""),
+    bug!("an accumulator is written before the wait", CHAINED."chained", hopper_cases::chained,
+        [Edit::nth((1, 2), "chained", COMMIT, "wgmma.commit_group.sync.aligned; mov.f32 %f2, 0f00000000;")], ["NotAwaited"], ""),
+    bug!("an accumulator is another wgmma's A before the wait", CHAINED."chained", hopper_cases::chained,
+        [Edit::nth((1, 2), "chained", FENCE, "wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n16k16.f16.f16.f16 {%r14, %r15, %r16, %r17}, {%r10, %r11, %r12, %r13}, %rd1, 0, 1, 1, 0;")],
+        ["NotAwaited"], ""),
+    bug!("the result is read before the wait", CHAINED."chained", hopper_cases::chained,
+        [Edit::nth((1, 2), "chained", "wgmma.wait_group.sync.aligned 0;", "")], ["NotAwaited"], ""),
 ];
 
 pub static CLUSTERS: &[Bug] = &[

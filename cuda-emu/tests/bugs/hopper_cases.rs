@@ -11,6 +11,10 @@ pub static HOPPER: File = File {
     arch: Arch::Sm90,
 };
 
+/// Written by hand: it has no source, and its reports name no line of one.
+pub static CHAINED: File =
+    File { ptx: include_str!("../ptx/chained.sm_90a.ptx"), source: "", arch: Arch::Sm90 };
+
 type Outcome = Result<(), Found>;
 
 fn map(address: u64, rows: usize, k: usize, swizzle: Swizzle) -> [u8; 128] {
@@ -61,6 +65,16 @@ pub fn gemm_mapped_wrongly(ptx: &str, _: Arch, seed: u64) -> Outcome {
 
 pub fn gemm_short_of_shared(ptx: &str, _: Arch, seed: u64) -> Outcome {
     gemm_with(ptx, seed, Layout { shared: 24576, ..RIGHT })
+}
+
+pub fn chained(ptx: &str, _: Arch, seed: u64) -> Outcome {
+    let scene = Scene::new(ptx, Arch::Sm90, seed);
+    let (out, steps) = (scene.room(128 * 16), 3);
+    scene.launch("chained", (1, 128, 0), &[&out.to_le_bytes(), &i32::to_le_bytes(steps)])?;
+    // 16 times 1/2 in the first sum, 16 times 1/4 in the second.
+    let row = |thread: i32| f64::from(thread / 4 % 4 + 1) / 4.0;
+    let wanted = |n: i32| f64::from(steps) * 4.0 * 8.0 * row(n / 4);
+    scene.expect(out, &(0..512).map(wanted).collect::<Vec<_>>(), 0.0)
 }
 
 pub fn exchange(ptx: &str, _: Arch, seed: u64) -> Outcome {

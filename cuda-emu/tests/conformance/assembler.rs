@@ -13,9 +13,11 @@ const CHUNK: usize = 100;
 pub fn refused(rows: &[Row]) -> std::io::Result<Vec<String>> {
     let mut refused = Vec::new();
     for arch in [Arch::Sm80, Arch::Sm90] {
-        // Declarations of modules would meet: such rows stand alone.
-        let (alone, many): (Vec<&Row>, Vec<&Row>) =
-            rows.iter().filter(|row| row.arch == arch).partition(|row| !row.module.is_empty());
+        // Declarations of modules would meet: such rows stand alone, and those of a newer PTX.
+        let (alone, many): (Vec<&Row>, Vec<&Row>) = rows
+            .iter()
+            .filter(|row| row.arch == arch)
+            .partition(|row| !row.module.is_empty() || row.header().contains("8.6"));
         for chunk in many.chunks(CHUNK).chain(alone.chunks(1)) {
             refused.extend(refused_of(arch, chunk)?);
         }
@@ -24,7 +26,7 @@ pub fn refused(rows: &[Row]) -> std::io::Result<Vec<String>> {
 }
 
 fn refused_of(arch: Arch, rows: &[&Row]) -> std::io::Result<Vec<String>> {
-    let mut text = Row::header(arch);
+    let mut text = rows[0].header();
     let mut starts = Vec::new();
     for (n, row) in rows.iter().enumerate() {
         starts.push(text.lines().count() + 1);

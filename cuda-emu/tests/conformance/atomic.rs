@@ -80,6 +80,20 @@ pub fn rows() -> Vec<Row> {
         }
         apart(&mut rows, &operation, "shared", ".relaxed.cta");
         apart(&mut rows, &operation, "global", ".gpu");
+        if operation.name == "add.u32" {
+            for order in [".relaxed", ".acquire", ".release", ".acq_rel"] {
+                headers(&mut rows, &operation, order);
+            }
+            let mut newer = Vec::new();
+            apart(&mut newer, &operation, "global", ".relaxed.cluster");
+            rows.extend(newer.into_iter().map(Row::sm90));
+            let mut longer = Vec::new();
+            apart(&mut longer, &operation, "shared", "");
+            rows.extend(longer.into_iter().map(|row| {
+                let form = row.form.replace(".shared.", ".shared::cta.");
+                renamed(row, &form)
+            }));
+        }
     }
     vectors(&mut rows);
     rows
@@ -205,6 +219,20 @@ fn together(rows: &mut Vec<Row>, operation: &Operation, space: &str, order: &str
             .text(&format!("{before} {form} {target}[%x1], %a0; {after}"));
         let row = if operation.name.contains("bf16") { row.sm90() } else { row };
         rows.push(row.each(|_| Vec::new()));
+    }
+}
+
+fn renamed(row: Row, form: &str) -> Row {
+    Row { text: row.text.replace(&row.form, form), form: form.to_string(), ..row }
+}
+
+/// As cooperative groups' headers have it: the order and scope after the operation.
+fn headers(rows: &mut Vec<Row>, operation: &Operation, order: &str) {
+    for scope in ["cta", "gpu", "sys"] {
+        let mut found = Vec::new();
+        apart(&mut found, operation, "", &format!("{order}.{scope}"));
+        let atomics = found.into_iter().filter(|row| row.form.starts_with("atom"));
+        rows.extend(atomics.map(|row| renamed(row, &format!("atom.add{order}.{scope}.u32"))));
     }
 }
 

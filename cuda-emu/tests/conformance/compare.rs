@@ -196,7 +196,31 @@ fn packed(rows: &mut Vec<Row>) {
                     };
                     vec![holds(0), holds(16)]
                 }));
+                masks(rows, (f, name, ftz), (comparison, orders));
             }
+        }
+    }
+}
+
+/// `set` of two halves at once: all ones, or 1.0, in each half of a register.
+fn masks(rows: &mut Vec<Row>, (f, name, ftz): (Format, &str, bool), (comparison, orders): Comparison) {
+    let values = floats(f);
+    let inputs = tuples(&[&values[..], &values, &values, &values, &[0, 1]], 256);
+    let inputs: Vec<_> = inputs.iter().map(|v| vec![v[0] | v[1] << 16, v[2] | v[3] << 16, v[4]]).collect();
+    for (to, full) in [("u32", 0xffff), ("s32", 0xffff), (name, f.one())] {
+        for (combined, combine) in COMBINED {
+            let form = format!("set.{comparison}{combined}{}.{to}.{name}", if ftz { ".ftz" } else { "" });
+            let third = if combined.is_empty() { "" } else { ", %a2" };
+            let row = Row::new(&form, &[W], &[W, W, P], inputs.clone());
+            let row = if f == BF16 { row.sm90() } else { row };
+            rows.push(row.text(&format!("{form} %d0, %a0, %a1{third};")).gives(|v| {
+                let half = |n: u32| {
+                    let part = |v: u64| f.flush(v >> n & 0xffff, ftz);
+                    let holds = u64::from(orders.contains(&float_order(part(v[0]), part(v[1]), f)));
+                    (combine(holds, v[2]) * full) << n
+                };
+                half(0) | half(16)
+            }));
         }
     }
 }

@@ -175,13 +175,14 @@ fn whole(rows: &mut Vec<Row>, name: &str, f: Format) {
             }));
         }
     }
-    for sat in [false, true] {
-        if f != F32 {
+    for (ftz, sat) in [(false, false), (true, false), (false, true), (true, true)] {
+        if ftz && f != F32 || f == BF16 {
             continue;
         }
-        let form = format!("cvt{}.f32.f32", if sat { ".ftz.sat" } else { ".ftz" });
+        let (ftz_text, sat_text) = (if ftz { ".ftz" } else { "" }, if sat { ".sat" } else { "" });
+        let form = format!("cvt{ftz_text}{sat_text}.{name}.{name}");
         rows.push(Row::new(&form, &[size], &[size], singles(&floats(f))).float(f).gives(|v| {
-            let bits = f.flush(v[0], true);
+            let bits = f.flush(v[0], ftz);
             if sat { clamped(bits, f) } else { bits }
         }));
     }

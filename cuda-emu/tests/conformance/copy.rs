@@ -33,10 +33,12 @@ fn sizes(rows: &mut Vec<Row>) {
     let bytes = random_bytes(512);
     for (cache, sizes) in [("ca", &[4u64, 8, 16][..]), ("cg", &[16])] {
         for space in ["shared", "shared::cta"] {
-            for hint in ["", ".L2::64B", ".L2::128B", ".L2::256B", ".L2::cache_hint"] {
+            for hint in
+                ["", ".L2::64B", ".L2::128B", ".L2::256B", ".L2::cache_hint", ".L2::cache_hint.L2::128B"]
+            {
                 for size in sizes {
                     let form = format!("cp.async.{cache}.{space}.global{hint}");
-                    let policy = if hint.ends_with("hint") {
+                    let policy = if hint.contains("hint") {
                         (", %x3", "createpolicy.fractional.L2::evict_first.b64 %x3, 1.0;")
                     } else {
                         ("", "")
@@ -162,10 +164,33 @@ fn phases(rows: &mut Vec<Row>) {
             parity("%d1", 1)
         );
         rows.push(alone(&format!("mbarrier.arrive_drop.{at}"), &[P, P], &text, &[1, 1]));
+        incomplete(rows, space);
         let text = format!("{} mbarrier.inval.{at} [%r8]; {} {}", init(1), init(3), parity("%d0", 0));
         rows.push(alone(&format!("mbarrier.inval.{at}"), &[P], &text, &[0]));
     }
     counted(rows);
+}
+
+/// Arrivals that leave the phase as it is, and tell so; of drops, the next phase has as many less.
+fn incomplete(rows: &mut Vec<Row>, space: &str) {
+    for order in ["", ".release.cta"] {
+        for what in ["arrive", "arrive_drop"] {
+            let form = format!("mbarrier.{what}.noComplete{order}.{space}.b64");
+            let test =
+                |d: &str, phase: u32| format!("mbarrier.test_wait.parity.{space}.b64 {d}, [%r8], {phase};");
+            let next = if what == "arrive" { 6 } else { 3 };
+            let text = format!(
+                "mbarrier.init.{space}.b64 [%r8], 6; {form} %x3, [%r8], 2; {form} %x4, [%r8], 1; \
+                 mbarrier.pending_count.b64 %d0, %x3; mbarrier.pending_count.b64 %d1, %x4; {} \
+                 mbarrier.arrive.noComplete.{space}.b64 %x5, [%r8], 2; mbarrier.arrive.{space}.b64 %x5, [%r8]; {} \
+                 mbarrier.arrive.{space}.b64 %x5, [%r8]; mbarrier.pending_count.b64 %d4, %x5;",
+                test("%d2", 0),
+                test("%d3", 0),
+            );
+            let row = alone(&form, &[W, W, P, P, W], &text, &[6, 4, 0, 1, next]);
+            rows.push(if order.is_empty() { row } else { row.sm90() });
+        }
+    }
 }
 
 /// Hopper's: counts, orders and scopes, time limits.
@@ -179,6 +204,13 @@ fn counted(rows: &mut Vec<Row>) {
                  {form} _, [%r8], 3; mbarrier.test_wait.parity.shared::cta.b64 %d1, [%r8], 0;"
             );
             rows.push(alone(&form, &[W, P], &text, &[5, 1]).sm90());
+            // What drops out is of all of the count: of eight, three are left.
+            let text = format!(
+                "{init} {form} _, [%r8], 5; mbarrier.arrive.shared::cta.b64 _, [%r8], 3; \
+                 mbarrier.arrive.shared::cta.b64 %x3, [%r8]; mbarrier.pending_count.b64 %d0, %x3;"
+            );
+            let left = if what == "arrive" { 8 } else { 3 };
+            rows.push(alone(&form, &[W], &text, &[left]).sm90());
         }
     }
     for order in [".acquire.cta", ".acquire.cluster"] {
@@ -186,6 +218,13 @@ fn counted(rows: &mut Vec<Row>) {
             let limit = if name == "try_wait" { ", 100" } else { "" };
             let form = format!("mbarrier.{name}.parity{order}.shared::cta.b64");
             let text = format!("{init} {form} %d0, [%r8], 0{limit}; {form} %d1, [%r8], 1{limit};");
+            rows.push(alone(&form, &[P, P], &text, &[0, 1]).sm90());
+            // The same by the phase's state instead of its parity.
+            let form = format!("mbarrier.{name}{order}.shared::cta.b64");
+            let text = format!(
+                "{init} mbarrier.arrive.shared::cta.b64 %x3, [%r8], 7; {form} %d0, [%r8], %x3{limit}; \
+                 mbarrier.arrive.shared::cta.b64 %x4, [%r8]; {form} %d1, [%r8], %x3{limit};"
+            );
             rows.push(alone(&form, &[P, P], &text, &[0, 1]).sm90());
         }
     }
@@ -195,8 +234,8 @@ fn counted(rows: &mut Vec<Row>) {
 fn transactions(rows: &mut Vec<Row>) {
     let init = "mbarrier.init.shared::cta.b64 [%r8], 1;";
     let done = |d: &str| format!("mbarrier.test_wait.parity.shared::cta.b64 {d}, [%r8], 0;");
-    let expect = "mbarrier.expect_tx.relaxed.cta.shared::cta.b64";
-    let complete = "mbarrier.complete_tx.relaxed.cta.shared::cta.b64";
+    let [expect, complete] =
+        ["expect_tx", "complete_tx"].map(|what| format!("mbarrier.{what}.relaxed.cta.shared::cta.b64"));
     for order in ["", ".release.cta", ".release.cluster"] {
         for drop in ["", "_drop"] {
             let form = format!("mbarrier.arrive{drop}.expect_tx{order}.shared::cta.b64");
@@ -209,13 +248,17 @@ fn transactions(rows: &mut Vec<Row>) {
             rows.push(alone(&form, &[P, P, P], &text, &[0, 0, 1]).sm90());
         }
     }
-    let text = format!(
-        "{init} {expect} [%r8], 16; mbarrier.arrive.shared::cta.b64 %x3, [%r8]; {} {complete} [%r8], 16; {}",
-        done("%d0"),
-        done("%d1")
-    );
-    rows.push(alone(expect, &[P, P], &text, &[0, 1]).sm90());
-    rows.push(alone(complete, &[P, P], &text, &[0, 1]).sm90());
+    for scope in ["cta", "cluster"] {
+        let [expect, complete] =
+            [&expect, &complete].map(|form| form.replace("relaxed.cta", &format!("relaxed.{scope}")));
+        let text = format!(
+            "{init} {expect} [%r8], 16; mbarrier.arrive.shared::cta.b64 %x3, [%r8]; {} {complete} [%r8], 16; {}",
+            done("%d0"),
+            done("%d1")
+        );
+        rows.push(alone(&expect, &[P, P], &text, &[0, 1]).sm90());
+        rows.push(alone(&complete, &[P, P], &text, &[0, 1]).sm90());
+    }
 }
 
 /// The start of a kernel with one arrival expected, of `bytes`.
@@ -238,13 +281,15 @@ fn bulk(rows: &mut Vec<Row>) {
     for hint in ["", ".L2::cache_hint"] {
         let policy = if hint.is_empty() { "" } else { ", %x3" };
         let make = "createpolicy.fractional.L2::evict_first.b64 %x3, 1.0;";
-        let form = format!("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes{hint}");
-        let text = format!(
-            "{make} {} @%p1 {form} [%r9], [%memory], 512, [%r8]{policy}; {WAIT} ld.shared.v2.b64 {{%d0, %d1}}, [%r0];",
-            expecting(512)
-        );
-        let row = Row::new(&form, &[X, X], &[X], threads()).sm90().module(BUFFER).memory(&bytes);
-        rows.push(row.text(&text).each(own));
+        for space in ["shared::cluster", "shared::cta"] {
+            let form = format!("cp.async.bulk.{space}.global.mbarrier::complete_tx::bytes{hint}");
+            let text = format!(
+                "{make} {} @%p1 {form} [%r9], [%memory], 512, [%r8]{policy}; {WAIT} ld.shared.v2.b64 {{%d0, %d1}}, [%r0];",
+                expecting(512)
+            );
+            let row = Row::new(&form, &[X, X], &[X], threads()).sm90().module(BUFFER).memory(&bytes);
+            rows.push(row.text(&text).each(own));
+        }
         let mut after = bytes.clone();
         after[0..512].copy_from_slice(&[7; 512]);
         for wait in ["", ".read"] {

@@ -80,6 +80,11 @@ fn calls(rows: &mut Vec<Row>) {
         for form in [form, "st.param.b32", "ld.param.b32"] {
             rows.push(row(form, &text, wanted).module(module));
         }
+        let text = text.replace(".param.b32 [", ".param::func.b32 [");
+        for form in ["st.param::func.b32", "ld.param::func.b32"] {
+            let text = text.replace("ld.param.b32", "ld.param::func.b32");
+            rows.push(row(form, &text, wanted).module(module));
+        }
     }
 }
 
@@ -183,6 +188,10 @@ fn fences(rows: &mut Vec<Row>) {
         "fence.proxy.async.global",
         "fence.proxy.async.shared::cta",
         "fence.proxy.async.shared::cluster",
+        "fence.proxy.async::generic.acquire.sync_restrict::shared::cluster.cluster",
+        "fence.proxy.async::generic.release.sync_restrict::shared::cta.cluster",
+        "fence.acquire.sync_restrict::shared::cluster.cluster",
+        "fence.release.sync_restrict::shared::cta.cluster",
         "fence.mbarrier_init.release.cluster",
         "griddepcontrol.wait",
         "griddepcontrol.launch_dependents",
@@ -205,15 +214,23 @@ fn fences(rows: &mut Vec<Row>) {
 }
 
 fn hints(rows: &mut Vec<Row>) {
-    for form in ["applypriority.global.L2::evict_normal", "discard.global.L2"] {
+    let hints = [
+        "applypriority.global.L2::evict_normal",
+        "applypriority.L2::evict_normal",
+        "discard.global.L2",
+        "discard.L2",
+    ];
+    for form in hints {
         let row = Row::new(form, &[W], &[W], threads(32)).memory(&[0; 128]);
         rows.push(row.text(&format!("{form} [%memory], 128; mov.b32 %d0, %a0;")).gives(|v| v[0]));
     }
     for (form, d) in [
-        ("mov.u32.%clock", W),
-        ("mov.u64.%clock64", X),
-        ("mov.u64.%globaltimer", X),
-        ("mov.u32.%globaltimer_lo", W),
+        ("%clock", W),
+        ("%clock_hi", W),
+        ("%clock64", X),
+        ("%globaltimer", X),
+        ("%globaltimer_lo", W),
+        ("%globaltimer_hi", W),
     ] {
         clock(rows, form, d);
     }
@@ -221,10 +238,20 @@ fn hints(rows: &mut Vec<Row>) {
 
 /// Clocks do not go back.
 fn clock(rows: &mut Vec<Row>, form: &str, size: Size) {
-    let (opcode, register) = form.rsplit_once(".%").unwrap();
     let bits = size.bits();
+    if form.ends_with("_hi") {
+        // The upper half of what the whole is; it changes every four seconds.
+        let whole = if form == "%clock_hi" { "%clock64" } else { "%globaltimer" };
+        let text = format!(
+            "mov.u64 %x1, {whole}; mov.u32 %r1, {form}; mov.u64 %x2, {whole}; shr.u64 %x1, %x1, 32; \
+             shr.u64 %x2, %x2, 32; cvt.u64.u32 %x3, %r1; setp.ge.u64 %p1, %x3, %x1; \
+             setp.le.and.u64 %p1, %x3, %x2, %p1; selp.b32 %d0, 1, 0, %p1;"
+        );
+        rows.push(Row::new(form, &[size], &[W], threads(32)).text(&text).gives(|_| 1));
+        return;
+    }
     let text = format!(
-        "{opcode} %d0, %{register}; {opcode} %{0}3, %{register}; sub.u{bits} %{0}3, %{0}3, %d0; \
+        "mov.u{bits} %d0, {form}; mov.u{bits} %{0}3, {form}; sub.u{bits} %{0}3, %{0}3, %d0; \
          setp.ge.s{bits} %p1, %{0}3, 0; selp.b{bits} %d0, 1, 0, %p1;",
         if size == W { 'r' } else { 'x' }
     );

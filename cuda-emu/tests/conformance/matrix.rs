@@ -72,7 +72,9 @@ pub fn rows() -> Vec<Row> {
     for count in [1, 2, 4] {
         for transposed in [false, true] {
             load_matrices(&mut rows, count, transposed);
-            store_matrices(&mut rows, count, transposed);
+            for space in ["shared", "shared::cta"] {
+                store_matrices(&mut rows, count, transposed, space);
+            }
         }
     }
     rows
@@ -226,12 +228,12 @@ fn load_matrices(rows: &mut Vec<Row>, count: usize, transposed: bool) {
     }
 }
 
-fn store_matrices(rows: &mut Vec<Row>, count: usize, transposed: bool) {
+fn store_matrices(rows: &mut Vec<Row>, count: usize, transposed: bool, space: &str) {
     let mut random = Random::new(5);
     let inputs: Vec<Vec<u64>> =
         (0..32).map(|_| (0..count).map(|_| random.bits() & mask(32)).collect()).collect();
     let trans = if transposed { ".trans" } else { "" };
-    let form = format!("stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16");
+    let form = format!("stmatrix.sync.aligned.m8n8.x{count}{trans}.{space}.b16");
     let text = format!(
         "{} {form} [%r0], {}; bar.warp.sync -1; setp.lt.u32 %p1, %t, {}; \
          @%p1 ld.shared.v4.b32 {{%r1, %r2, %r3, %r4}}, [%r0]; \

@@ -1,5 +1,7 @@
 //! Loads and stores of all spaces, types and lengths; address conversions.
 
+use cuda_emu::Arch;
+
 use crate::row::{Extra, P, Row, Size, W, X};
 use crate::values::{Random, mask, wide};
 
@@ -40,8 +42,11 @@ pub fn rows() -> Vec<Row> {
         }
     }
     qualified(&mut rows);
+    named_spaces(&mut rows);
     addresses(&mut rows);
-    conversions(&mut rows);
+    let mut between = Vec::new();
+    conversions(&mut between);
+    rows.extend(between.into_iter().map(|row| if row.text.contains("::cluster") { row.sm90() } else { row }));
     hints(&mut rows);
     rows
 }
@@ -184,7 +189,7 @@ fn parameter(rows: &mut Vec<Row>, (ty, bits, signed): (&str, u32, bool), count: 
 /// Orders, scopes and cache hints, on a few types.
 fn qualified(rows: &mut Vec<Row>) {
     let word = ("u32", 32, false);
-    let scopes = ["cta", "gpu", "sys"];
+    let scopes = ["cta", "cluster", "gpu", "sys"];
     let ordered = |orders: &[&str]| -> Vec<String> {
         orders.iter().flat_map(|order| scopes.iter().map(move |scope| format!(".{order}.{scope}"))).collect()
     };
@@ -201,6 +206,41 @@ fn qualified(rows: &mut Vec<Row>) {
             store(rows, ("u64", 64, false), 1, space, qualifier);
         }
     }
+    for ty in TYPES {
+        for space in ["global", ""] {
+            load(rows, ty, 1, space, ".mmio.relaxed.sys");
+            store(rows, ty, 1, space, ".mmio.relaxed.sys");
+        }
+    }
+    // What is of clusters, or newer than Ampere.
+    let newer = [".cluster", ".mmio"];
+    rows.iter_mut()
+        .filter(|row| newer.iter().any(|word| row.form.contains(word)))
+        .for_each(|row| row.arch = Arch::Sm90);
+}
+
+/// Spaces by their longer names.
+fn named_spaces(rows: &mut Vec<Row>) {
+    let word = ("u32", 32, false);
+    for space in ["shared::cta", "shared::cluster"] {
+        for (opcode, make) in [("ld", load as fn(&mut Vec<Row>, _, _, &str, &str)), ("st", store)] {
+            let mut found = Vec::new();
+            make(&mut found, word, 1, "shared", "");
+            rows.extend(found.into_iter().map(|mut row| {
+                let form = format!("{opcode}.{space}.u32");
+                row.text = row.text.replace(&row.form, &form);
+                row.form = form;
+                if space == "shared::cluster" { row.sm90() } else { row }
+            }));
+        }
+    }
+    let mut found = Vec::new();
+    parameter(&mut found, word, 1);
+    rows.extend(found.into_iter().map(|mut row| {
+        row.form = "ld.param::entry.u32".to_string();
+        row.text = row.text.replace("ld.param.u32", &row.form);
+        row
+    }));
 }
 
 /// Hints after the space change nothing.
@@ -244,25 +284,80 @@ fn hints(rows: &mut Vec<Row>) {
             }
         }
     }
-    let mut found = Vec::new();
-    load(&mut found, ("u32", 32, false), 1, "global", "");
-    let mut row = found.swap_remove(0);
-    row.form = "ldu.global.u32".to_string();
-    row.text = row.text.replace("ld.global.u32", "ldu.global.u32");
-    rows.push(row);
-    let prefetches = ["prefetch.global.L1", "prefetch.global.L2", "prefetch.L1", "prefetchu.L1"];
+    let prefetches = [
+        "prefetch.global.L1",
+        "prefetch.global.L2",
+        "prefetch.global.L2::evict_last",
+        "prefetch.global.L2::evict_normal",
+        "prefetch.L1",
+        "prefetch.L2",
+        "prefetchu.L1",
+    ];
     for form in prefetches {
         let row = Row::new(form, &[X], &[X], threads()).memory(&[0; 16]);
         rows.push(row.text(&format!("{form} [%memory]; mov.b64 %d0, %a0;")).gives(|v| v[0]));
     }
-    let policy = "createpolicy.fractional.L2::evict_last.b64";
-    let row = Row::new(policy, &[W], &[X], threads()).memory(&random_bytes(BYTES));
-    let text = format!(
-        "{policy} %x3, 1.0; shl.b64 %x1, %a0, 2; add.u64 %x1, %memory, %x1; \
-         ld.global.L2::cache_hint.b32 %d0, [%x1], %x3; st.global.L2::cache_hint.b32 [%x1], %d0, %x3;"
-    );
+    for form in ["prefetch.local.L1", "prefetch.local.L2"] {
+        let text =
+            format!(".local .align 16 .b8 frame[32]; mov.u64 %x2, frame; {form} [%x2]; mov.b64 %d0, %a0;");
+        rows.push(Row::new(form, &[X], &[X], threads()).text(&text).gives(|v| v[0]));
+    }
+    policies(rows);
+    uniform(rows);
+}
+
+/// `ldu` is `ld` of an address that all threads have.
+fn uniform(rows: &mut Vec<Row>) {
+    for ty in TYPES {
+        for (count, space) in [(1, "global"), (2, "global"), (4, "global"), (1, ""), (2, ""), (4, "")] {
+            let mut found = Vec::new();
+            if count * ty.1 <= 128 {
+                load(&mut found, ty, count, space, "");
+            }
+            rows.extend(found.into_iter().map(|mut row| {
+                let form = format!("ldu{}", &row.form[2..]);
+                row.text = row.text.replace(&format!("{} ", row.form), &format!("{form} "));
+                row.form = form;
+                row
+            }));
+        }
+    }
+}
+
+/// Policies of caches: made in each way, and then of no effect on what is loaded, stored and added.
+fn policies(rows: &mut Vec<Row>) {
     let bytes = random_bytes(BYTES);
-    rows.push(row.text(&text).gives(|v| at(&bytes, v[0] as usize * 4, 32, false) as u64));
+    let mut row = |form: &str, make: &str| {
+        let text = format!(
+            "{make} shl.b64 %x1, %a0, 2; add.u64 %x1, %memory, %x1; \
+             ld.global.L2::cache_hint.b32 %d0, [%x1], %x3; st.global.L2::cache_hint.b32 [%x1], %d0, %x3; \
+             red.global.or.L2::cache_hint.b32 [%x1], 0, %x3; atom.global.or.L2::cache_hint.b32 %r1, [%x1], 0, %x3; \
+             xor.b32 %r1, %r1, %d0; add.u32 %d0, %d0, %r1;"
+        );
+        let row = Row::new(form, &[W], &[X], threads()).memory(&bytes);
+        rows.push(row.text(&text).gives(|v| at(&bytes, v[0] as usize * 4, 32, false) as u64));
+    };
+    let default = "createpolicy.fractional.L2::evict_last.b64 %x3, 1.0;";
+    for form in [
+        "ld.global.L2::cache_hint.b32",
+        "st.global.L2::cache_hint.b32",
+        "red.global.or.L2::cache_hint.b32",
+        "atom.global.or.L2::cache_hint.b32",
+    ] {
+        row(form, default);
+    }
+    for first in ["evict_last", "evict_normal", "evict_first", "evict_unchanged"] {
+        for second in ["", ".L2::evict_first", ".L2::evict_unchanged"] {
+            let form = format!("createpolicy.fractional.L2::{first}{second}.b64");
+            row(&form, &format!("{form} %x3, 1.0;"));
+            row(&form, &format!("{form} %x3;"));
+            for space in ["", ".global"] {
+                let form = format!("createpolicy.range{space}.L2::{first}{second}.b64");
+                row(&form, &format!("{form} %x3, [%memory], 0x100, 0x200;"));
+            }
+        }
+    }
+    row("createpolicy.cvt.L2.b64", "createpolicy.cvt.L2.b64 %x3, 0x10F0000000000000;");
 }
 
 /// Addresses with offsets below zero, of variables, and as 64-bit shared addresses.
@@ -298,6 +393,7 @@ fn conversions(rows: &mut Vec<Row>) {
     let inputs: Vec<Vec<u64>> = (0..32).map(|_| vec![random.bits() & mask(32)]).collect();
     let round_trip = [
         ("shared", "shared", ".shared .align 16 .b8 buffer[512];", "mov.u64 %x0, buffer;"),
+        ("shared::cluster", "shared::cluster", ".shared .align 16 .b8 buffer[512];", "mov.u64 %x0, buffer;"),
         ("shared::cta", "shared::cta", ".shared .align 16 .b8 buffer[512];", "mov.u64 %x0, buffer;"),
         ("local", "local", "", ".local .align 16 .b8 buffer[512]; mov.u64 %x0, buffer;"),
         ("global", "global", "", "mov.u64 %x0, %memory;"),
@@ -326,9 +422,8 @@ fn conversions(rows: &mut Vec<Row>) {
                 .gives(|v| v[0]),
         );
         // Which space is it? Each kind of address answers for itself alone.
-        for (asked, answer) in
-            [("global", "global"), ("shared", "shared"), ("local", "local"), ("shared::cta", "shared")]
-        {
+        let asked = ["global", "shared", "local", "shared::cta", "shared::cluster"];
+        for (asked, answer) in asked.map(|asked| (asked, asked.split(':').next().unwrap_or_default())) {
             let form = format!("isspacep.{asked}");
             let text = text("", &format!("{from} %x2, %x0;"), &format!("{form} %d0, %x2;"));
             let same = u64::from(space.starts_with(answer));

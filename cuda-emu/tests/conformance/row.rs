@@ -192,14 +192,21 @@ impl Row {
     }
 
     /// What stands before kernels.
-    pub fn header(arch: Arch) -> String {
-        let target = if arch == Arch::Sm80 { "sm_80" } else { "sm_90a" };
-        format!(".version 8.5\n.target {target}\n.address_size 64\n")
+    pub fn header(&self) -> String {
+        let target = if self.arch == Arch::Sm80 { "sm_80" } else { "sm_90a" };
+        format!(".version {}\n.target {target}\n.address_size 64\n", self.version())
+    }
+
+    /// The version of PTX that knows the form.
+    fn version(&self) -> &'static str {
+        let newer = [".shared::cta.global", ".sync_restrict"];
+        let newer = newer.iter().any(|words| self.form.contains(words));
+        if newer && self.arch == Arch::Sm90 { "8.6" } else { "8.5" }
     }
 
     /// The module's PTX; its kernel is `row`.
     pub fn ptx(&self) -> String {
-        Self::header(self.arch) + &self.kernel("row")
+        self.header() + &self.kernel("row")
     }
 
     /// The kernel's PTX, with the module's declarations.

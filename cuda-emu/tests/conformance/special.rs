@@ -1,6 +1,6 @@
 //! Special registers, and clusters of blocks.
 
-use crate::row::{Row, W, X};
+use crate::row::{P, Row, W, X};
 
 pub fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
@@ -82,6 +82,13 @@ fn clusters(rows: &mut Vec<Row>) {
     }
     row("cluster_ctarank", &|at| at[0] % 2 + at[2] % 2 * 2);
     row("cluster_nctarank", &|_| 4);
+    // A predicate: whether the launch is one of clusters.
+    for (directives, answer) in [(".explicitcluster .reqnctapercluster 2, 1, 2", 1), ("", 0)] {
+        let inputs = (0..32 * 16).map(|n| vec![n]).collect();
+        let row = Row::new("%is_explicit_cluster", &[P], &[X], inputs).shape(grid, [32, 1, 1]).sm90();
+        let text = "mov.pred %d0, %is_explicit_cluster;";
+        rows.push(row.directives(directives).text(text).gives(|_| answer));
+    }
 }
 
 /// Each thread's word of `buffer`: `%r0`, generic `%x0`; the other block's rank: `%r6`.
@@ -122,8 +129,10 @@ fn neighbours(rows: &mut Vec<Row>) {
             rows.push(pairs(form, &format!("{arrive}; {wait}; {READ} {aligned}")).gives(peer));
         }
     }
-    let relaxed = format!("{MEET} {READ} barrier.cluster.arrive.relaxed; barrier.cluster.wait;");
-    rows.push(pairs("barrier.cluster.arrive.relaxed", &relaxed).gives(peer));
+    for arrive in ["barrier.cluster.arrive.relaxed", "barrier.cluster.arrive.relaxed.aligned"] {
+        let text = format!("{MEET} {READ} {arrive}; barrier.cluster.wait;");
+        rows.push(pairs(arrive, &text).gives(peer));
+    }
     let ways = [
         ("mapa.shared::cluster.u32", READ),
         ("ld.shared::cluster.u32", READ),
@@ -145,6 +154,10 @@ fn remote_writes(rows: &mut Vec<Row>) {
         (
             "getctarank.shared::cluster.u32",
             "mapa.shared::cluster.u32 %r1, %r0, %r6; getctarank.shared::cluster.u32 %d0, %r1;",
+        ),
+        (
+            "getctarank.shared::cluster.u64",
+            "cvt.u64.u32 %x1, %r0; mapa.shared::cluster.u64 %x1, %x1, %r6; getctarank.shared::cluster.u64 %d0, %x1;",
         ),
         ("getctarank.u64", "mapa.u64 %x1, %x0, %r6; getctarank.u64 %d0, %x1;"),
     ];
@@ -168,10 +181,29 @@ fn remote_writes(rows: &mut Vec<Row>) {
     );
     let init = "mov.u32 %r5, barrier; setp.eq.u32 %p1, %r8, 0; @%p1 mbarrier.init.shared::cta.b64 [%r5], 32; \
                 @%p1 fence.mbarrier_init.release.cluster;";
-    let form = "mbarrier.arrive.release.cluster.shared::cluster.b64";
-    let text = format!(
-        "{init} {MEET} mapa.shared::cluster.u32 %r1, %r5, %r6; {form} _, [%r1]; \
-         WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r5], 0; @!%p2 bra WAIT; {READ} {MEET}"
-    );
-    rows.push(pairs(form, &text).gives(peer));
+    let mut remote = |form: &str, text: &str| {
+        let text = format!(
+            "{init} {MEET} mapa.shared::cluster.u32 %r1, %r5, %r6; {text} \
+             WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r5], 0; @!%p2 bra WAIT; {READ} {MEET}"
+        );
+        rows.push(pairs(form, &text).gives(peer));
+    };
+    let [expect, complete] = ["expect_tx", "complete_tx"]
+        .map(|what| format!("mbarrier.{what}.relaxed.cluster.shared::cluster.b64"));
+    for what in ["arrive", "arrive_drop"] {
+        let form = format!("mbarrier.{what}.release.cluster.shared::cluster.b64");
+        remote(&form, &format!("{form} _, [%r1];"));
+        remote(&form, &format!("setp.lt.u32 %p3, %r8, 16; @%p3 {form} _, [%r1], 2;"));
+        let form = format!("mbarrier.{what}.expect_tx.release.cluster.shared::cluster.b64");
+        remote(&form, &format!("{form} _, [%r1], 8; {complete} [%r1], 8;"));
+    }
+    for scope in ["cta", "cluster"] {
+        let [expect, complete] = [&expect, &complete]
+            .map(|form: &String| form.replace("relaxed.cluster", &format!("relaxed.{scope}")));
+        let text = format!(
+            "{expect} [%r1], 24; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1]; {complete} [%r1], 24;"
+        );
+        remote(&expect, &text);
+        remote(&complete, &text);
+    }
 }
