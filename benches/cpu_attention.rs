@@ -85,7 +85,7 @@ struct Places {
 /// One step's attention in every layer of a pool.
 struct Case {
     setup: Setup,
-    machine: Machine,
+    machine: Machine<Cpu>,
     ops: Vec<Op>,
     places: Places,
     /// `[rows, query, dim]`

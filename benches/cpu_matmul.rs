@@ -7,13 +7,10 @@ use std::num::NonZeroUsize;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
-use ottava::backend::{
-    Backend, Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, Weights, Write,
-};
-use ottava::quant::{QuantMatrix, WeightMatrix};
+use ottava::quant::QuantMatrix;
 
 mod support;
-use support::machine::{Layout, Machine, Room};
+use support::product::Products;
 use support::random::{Codes, Random};
 use support::timing::{Bench, Work, time};
 use support::{brief, step};
@@ -57,54 +54,6 @@ impl Setup {
     }
 }
 
-/// Products of one source with copies of a matrix, ready to run.
-struct Case {
-    machine: Machine,
-    ops: Vec<Op>,
-    dst: Place,
-    x: Vec<f32>,
-}
-
-impl Case {
-    fn new(source: &QuantMatrix, setup: Setup) -> Case {
-        let cpu = setup.cpu();
-        let copies = setup.copies(source.bytes());
-        let prepare = |_| cpu.prepare(WeightMatrix::Quant(source.clone())).expect("memory");
-        let weights = Weights { matrices: (0..copies).map(prepare).collect(), vectors: vec![] };
-        let mut layout = Layout::new(setup.tokens);
-        let src = layout.place(source.cols());
-        let dst: Vec<Place> = (0..copies).map(|_| layout.place(source.rows())).collect();
-        let op = |(copy, &dst): (usize, &Place)| {
-            let (matrix, epilogue) = (MatrixId(copy as u32), Epilogue::Write(Write::Store));
-            let products = vec![Product { dst, matrix, bias: None, epilogue }];
-            Op::Matmul(Matmul { src, norm: None, products })
-        };
-        let ops: Vec<Op> = dst.iter().enumerate().map(op).collect();
-        // The operation needs no keys and values; a frame does.
-        let kv = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: KvDtype::F16 };
-        let room = Room { layout, kv, pages: 1, ops: &ops };
-        let mut machine = Machine::new(cpu, weights, step(0..setup.tokens, 1), room);
-        let x = Random(9).values(setup.tokens * source.cols());
-        machine.write(&src, &x);
-        Case { machine, dst: dst[copies - 1], ops, x }
-    }
-
-    /// A thousand elements against f64, within the rounding of the activations.
-    fn assert_answer(&mut self, source: &QuantMatrix) {
-        self.machine.run(&self.ops);
-        let (rows, cols) = (source.rows(), source.cols());
-        let out = self.machine.read(&self.dst);
-        let mut weights = vec![0.0; cols];
-        for (i, found) in out.iter().enumerate().step_by((out.len() / 1024) | 1) {
-            source.dequantize_row(i % rows, &mut weights);
-            let x = &self.x[i / rows * cols..][..cols];
-            let terms = x.iter().zip(&weights).map(|(x, w)| f64::from(*x) * f64::from(*w));
-            let (exact, size) = terms.fold((0.0, 0.0), |(sum, size), t| (sum + t, size + t.abs()));
-            assert!((f64::from(*found) - exact).abs() <= 0.004 * size + 1e-4, "{found} for {exact} at {i}");
-        }
-    }
-}
-
 fn benches(criterion: &mut Criterion) {
     let tokens: &[usize] = if brief() { &[1, 17] } else { &[1, 8, 256] };
     for shape in SHAPES {
@@ -129,9 +78,10 @@ fn bench(criterion: &mut Criterion, shape: &str, source: &QuantMatrix, setup: Se
     let name = format!("{shape}/{isa}/{threads}t/m{tokens}");
     let bench = Bench { group: "matmul", name: &name, work, operations: setup.copies(source.bytes()) };
     time(criterion, &bench, || {
-        let mut case = Case::new(source, setup);
-        case.assert_answer(source);
-        move || case.machine.run(&case.ops)
+        let copies = setup.copies(source.bytes());
+        let mut products = Products::new(setup.cpu(), source, copies, step(0..tokens, 1));
+        products.assert_answer(source);
+        move || products.run()
     });
 }
 

@@ -90,7 +90,7 @@ impl Inputs {
         weights.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum()
     }
 
-    fn machine(&self, ops: &[Op]) -> Machine {
+    fn machine(&self, ops: &[Op]) -> Machine<Cpu> {
         let cpu = Cpu::new(&CpuOptions::default()).expect("the machine's own instruction set");
         let prepare = |matrix: &QuantMatrix| cpu.prepare(WeightMatrix::Quant(matrix.clone()));
         let upload = |values: &Vec<f32>| cpu.upload_vector(values).expect("memory");
@@ -106,7 +106,7 @@ impl Inputs {
     }
 
     /// Runs a case on fresh inputs and holds what it leaves against f64.
-    fn assert_answers(&self, machine: &mut Machine, case: &Case<'_>) {
+    fn assert_answers(&self, machine: &mut Machine<Cpu>, case: &Case<'_>) {
         for (area, values) in self.values.iter().enumerate() {
             machine.write(&Place { rows: Rows::Fixed(1), ..self.place(area, values.len()) }, values);
         }
@@ -149,7 +149,7 @@ fn benches(criterion: &mut Criterion) {
     }
 }
 
-fn bench(criterion: &mut Criterion, inputs: &Inputs, machine: &mut Machine, case: &Case<'_>) {
+fn bench(criterion: &mut Criterion, inputs: &Inputs, machine: &mut Machine<Cpu>, case: &Case<'_>) {
     let name = format!("{}/m{}", inputs.shape.name, inputs.tokens);
     let bench = Bench { group: case.name, name: &name, work: case.work, operations: 1 };
     time(criterion, &bench, move || {

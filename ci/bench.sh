@@ -4,4 +4,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
 cargo bench --all-features \
-    --bench cpu_matmul --bench cpu_attention --bench cpu_ops --bench model -- --test
+    --bench cpu_matmul --bench cpu_attention --bench cpu_ops --bench model \
+    --bench cuda_kernels -- --test

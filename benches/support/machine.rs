@@ -1,6 +1,5 @@
-//! A CPU backend with the memory of a step.
+//! A backend with the memory of a step.
 
-use ottava::backend::cpu::Cpu;
 use ottava::backend::{Backend, Frame, KvLayout, Op, Place, Precision, Rows, StepInput, StepLimits, Weights};
 
 /// Lays values of a step out in an arena, one behind the other.
@@ -34,38 +33,40 @@ pub struct Room<'o> {
 }
 
 /// Operations run on it, a step's as a plan would run them.
-pub struct Machine {
-    pub cpu: Cpu,
-    pub weights: Weights<Cpu>,
+pub struct Machine<B: Backend> {
+    pub weights: Weights<B>,
     pub step: StepInput,
-    arena: <Cpu as Backend>::Arena,
-    kv: <Cpu as Backend>::KvPool,
+    backend: B,
+    arena: B::Arena,
+    kv: B::KvPool,
 }
 
-impl Machine {
-    pub fn new(cpu: Cpu, weights: Weights<Cpu>, step: StepInput, room: Room<'_>) -> Machine {
+impl<B: Backend> Machine<B> {
+    pub fn new(backend: B, weights: Weights<B>, step: StepInput, room: Room<'_>) -> Machine<B> {
         let tokens = room.layout.tokens;
         let limits = StepLimits { tokens_max: tokens, outputs_max: tokens };
-        let arena = cpu.arena(room.layout.bytes, room.ops, limits).expect("memory");
-        let kv = cpu.kv_pool(room.kv, room.pages).expect("memory");
-        Machine { cpu, weights, step, arena, kv }
+        let arena = backend.arena(room.layout.bytes, room.ops, limits).expect("memory");
+        let kv = backend.kv_pool(room.kv, room.pages).expect("memory");
+        Machine { weights, step, backend, arena, kv }
     }
 
+    /// Takes up the step, runs the operations and waits for them.
     pub fn run(&mut self, ops: &[Op]) {
-        let Machine { cpu, weights, arena, kv, step } = self;
-        for op in ops {
-            cpu.execute(op, &mut Frame { weights, arena, kv, step }).expect("a valid operation");
-        }
+        let Machine { backend, weights, arena, kv, step } = self;
+        let mut frame = Frame { weights, arena, kv, step };
+        backend.begin(&mut frame).expect("a step within the limits");
+        backend.run(ops, &mut frame).expect("valid operations");
+        backend.wait().expect("operations that end");
     }
 
     pub fn write(&mut self, place: &Place, values: &[f32]) {
-        self.cpu.write(&mut self.arena, place, values).expect("a place in the arena");
+        self.backend.write(&mut self.arena, place, values).expect("a place in the arena");
     }
 
     /// All rows of a value.
     pub fn read(&self, place: &Place) -> Vec<f32> {
         let mut out = vec![f32::NAN; place.rows.count(&self.step) * place.cols];
-        self.cpu.read(&self.arena, place, 0, &mut out).expect("a place in the arena");
+        self.backend.read(&self.arena, place, 0, &mut out).expect("a place in the arena");
         out
     }
 }

@@ -4,6 +4,7 @@
 #![allow(dead_code)] // Each bench is a program of its own and uses a part.
 
 pub mod machine;
+pub mod product;
 pub mod random;
 pub mod shapes;
 pub mod timing;
@@ -18,6 +19,24 @@ use ottava::backend::{PAGE_TOKENS, PageId, PageRef, StepInput, StepSequence};
 pub fn brief() -> bool {
     let has = |name: &str| std::env::args().any(|arg| arg == name);
     has("--test") || !has("--bench")
+}
+
+/// One token of each of `count` sequences at `position`, each on pages of its own.
+pub fn decodes(count: usize, position: usize) -> StepInput {
+    let pages = position / PAGE_TOKENS + 1;
+    let page = |i: usize| PageRef { page: PageId(i as u32), start: (i % pages * PAGE_TOKENS) as u32 };
+    let rows = 0..count as u32;
+    let sequence = |row: u32| {
+        let first = row * pages as u32;
+        StepSequence { rows: row..row + 1, pages: first..first + pages as u32, window: None }
+    };
+    StepInput {
+        tokens: vec![TokenId(0); count],
+        positions: vec![position as u32; count],
+        sequences: rows.clone().map(sequence).collect(),
+        pages: (0..count * pages).map(page).collect(),
+        outputs: rows.collect(),
+    }
 }
 
 /// The `positions` of one sequence on pages in order, token `at · 7919` below `vocab` at each; the

@@ -1,4 +1,4 @@
-//! The machine's read bandwidth: the ceiling that decode is measured against.
+//! The machine's read bandwidth, and a GPU's: the ceiling that decode is measured against.
 
 use std::time::Instant;
 
@@ -36,6 +36,22 @@ fn sum(words: &[u64]) -> u64 {
     }
     let rest = blocks.remainder().iter().fold(0, |a: u64, b| a.wrapping_add(*b));
     strands.iter().fold(rest, |a, b| a.wrapping_add(*b))
+}
+
+/// Bytes a second that a GPU reads from its memory, where there is one with room to measure.
+pub fn of_gpu(device: ottava::Device) -> Option<f64> {
+    #[cfg(feature = "cuda")]
+    {
+        use ottava::backend::cuda::{Cuda, CudaOptions};
+        let ordinal = if let ottava::Device::Cuda(ordinal) = device { ordinal } else { 0 };
+        let cuda = Cuda::new(&CudaOptions { ordinal }).ok()?;
+        Some(cuda.bandwidth(ottava::Bytes::mib(256).0).ok()?.read)
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = device;
+        None
+    }
 }
 
 #[cfg(test)]

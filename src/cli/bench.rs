@@ -43,7 +43,7 @@ struct Measurement {
 
 /// What the measurements are read against.
 struct Machine {
-    /// Bytes a second that the same threads read from memory; a GPU's is not known here.
+    /// Bytes a second that the same threads, or the same GPU, read from memory.
     bandwidth: Option<f64>,
     /// Most memory that the model and its runs took.
     peak_bytes: Option<u64>,
@@ -70,8 +70,10 @@ impl Bench {
         }
         let peak_bytes = memory::peak_bytes();
         // Last, since its buffer is larger than many a model.
-        let threads = engine.info().threads;
-        let bandwidth = (threads > 0).then(|| bandwidth::measure(threads));
+        let bandwidth = match engine.info().threads {
+            0 => bandwidth::of_gpu(self.model.device),
+            threads => Some(bandwidth::measure(threads)),
+        };
         let machine = Machine { bandwidth, peak_bytes };
         if self.json {
             print_json(&engine, &machine, &results)

@@ -4,13 +4,14 @@
 //! and `step` are a plan's values and a step's tables, `kv` the pages, `weights` the matrices, which
 //! `pack` lays out. `kernels` loads and launches `kernels-cu/`; `params` mirrors its structs.
 //! `matmul`, `attention` and `elementwise` check an operation on the host, once, and launch it;
-//! `graph` records the launches of decode steps and replays them.
+//! `graph` records the launches of decode steps and replays them; `bandwidth` measures the memory.
 //!
 //! All work goes to one stream, in order; only reading waits for it. What the device refuses
 //! asynchronously shows at the next wait, and a lost device refuses everything from then on.
 
 mod arena;
 mod attention;
+mod bandwidth;
 mod driver;
 mod elementwise;
 mod graph;
@@ -31,6 +32,7 @@ use crate::backend::{
 };
 use crate::quant::WeightMatrix;
 pub use arena::Arena;
+pub use bandwidth::Bandwidth;
 use driver::Context;
 pub use driver::{DeviceInfo, Unavailable, probe};
 use kernels::Kernels;

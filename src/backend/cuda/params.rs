@@ -151,6 +151,13 @@ mirrored! {
         tiles: Address,
     }
 
+    /// `bandwidth.cu`.
+    struct Bandwidth [24] {
+        src: Address,
+        dst: Address,
+        count: u64,
+    }
+
     /// `elementwise.cu`.
     struct Unary [32] {
         dst: Address,

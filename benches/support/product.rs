@@ -1,0 +1,61 @@
+//! Matrix products of one source with copies of a matrix, on any backend.
+
+use ottava::backend::{
+    Backend, Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, StepInput, Weights, Write,
+};
+use ottava::quant::{QuantMatrix, WeightMatrix};
+
+use super::machine::{Layout, Machine, Room};
+use super::random::Random;
+
+/// Ready to run.
+pub struct Products<B: Backend> {
+    machine: Machine<B>,
+    ops: Vec<Op>,
+    dst: Place,
+    x: Vec<f32>,
+}
+
+impl<B: Backend> Products<B> {
+    /// A row of the source for each token of the step.
+    pub fn new(backend: B, matrix: &QuantMatrix, copies: usize, step: StepInput) -> Products<B> {
+        let prepare = |_| backend.prepare(WeightMatrix::Quant(matrix.clone())).expect("memory");
+        let weights = Weights { matrices: (0..copies).map(prepare).collect(), vectors: vec![] };
+        let tokens = step.tokens.len();
+        let mut layout = Layout::new(tokens);
+        let src = layout.place(matrix.cols());
+        let dst: Vec<Place> = (0..copies).map(|_| layout.place(matrix.rows())).collect();
+        let op = |(copy, &dst): (usize, &Place)| {
+            let (matrix, epilogue) = (MatrixId(copy as u32), Epilogue::Write(Write::Store));
+            let products = vec![Product { dst, matrix, bias: None, epilogue }];
+            Op::Matmul(Matmul { src, norm: None, products })
+        };
+        let ops: Vec<Op> = dst.iter().enumerate().map(op).collect();
+        // The operation needs no keys and values; a frame does.
+        let kv = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: KvDtype::F16 };
+        let room = Room { layout, kv, pages: 1, ops: &ops };
+        let mut machine = Machine::new(backend, weights, step, room);
+        let x = Random(9).values(tokens * matrix.cols());
+        machine.write(&src, &x);
+        Products { machine, dst: dst[copies - 1], ops, x }
+    }
+
+    pub fn run(&mut self) {
+        self.machine.run(&self.ops);
+    }
+
+    /// A thousand elements against f64, within the rounding of the activations.
+    pub fn assert_answer(&mut self, matrix: &QuantMatrix) {
+        self.run();
+        let (rows, cols) = (matrix.rows(), matrix.cols());
+        let out = self.machine.read(&self.dst);
+        let mut weights = vec![0.0; cols];
+        for (i, found) in out.iter().enumerate().step_by((out.len() / 1024) | 1) {
+            matrix.dequantize_row(i % rows, &mut weights);
+            let x = &self.x[i / rows * cols..][..cols];
+            let terms = x.iter().zip(&weights).map(|(x, w)| f64::from(*x) * f64::from(*w));
+            let (exact, size) = terms.fold((0.0, 0.0), |(sum, size), t| (sum + t, size + t.abs()));
+            assert!((f64::from(*found) - exact).abs() <= 0.004 * size + 1e-4, "{found} for {exact} at {i}");
+        }
+    }
+}
