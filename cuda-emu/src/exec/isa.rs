@@ -36,6 +36,8 @@ pub(super) trait Isa {
     fn signs(values: &[u32; LANES]) -> u32;
     /// Each lane's four bytes from those of `a` (0 to 3) and `b` (4 to 7).
     fn pick_bytes(a: &[u32; LANES], b: &[u32; LANES], picks: [u8; 4]) -> [u32; LANES];
+    /// The first values of pairs, and the second ones.
+    fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2];
     /// Rows as columns.
     fn transpose(rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8];
     /// Runs a piece of work with this version's instructions: as a function of its own, because one
@@ -138,6 +140,11 @@ impl Isa for Portable {
             *d = u32::from_le_bytes(picks.map(|pick| (both >> (8 * (pick & 7))) as u8));
         }
         d
+    }
+
+    #[inline(always)]
+    fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
+        std::array::from_fn(|n| std::array::from_fn(|lane| pairs[2 * lane + n]))
     }
 
     #[inline(always)]

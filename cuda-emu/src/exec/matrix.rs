@@ -65,8 +65,8 @@ fn load_matrix(env: &Env, places: &[(usize, u32); 8], transposed: bool, values: 
     };
     for (g, place) in places.iter().enumerate() {
         let row = row(*place);
-        let words = row.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
-        values[4 * g..][..4].iter_mut().zip(words).for_each(|(value, word)| *value = word);
+        let words: [u32; 4] = std::array::from_fn(|t| u32::from_le_bytes(row.as_chunks().0[t]));
+        values[4 * g..][..4].copy_from_slice(&words);
     }
     if transposed {
         let rows = *values;
@@ -173,13 +173,11 @@ fn products<I: Isa, const K: usize>(a: &[[f32; K]; 16], b: &[[f32; K]; 8], k: us
 
 /// Sums as the registers of an accumulator: of eight rows, even columns, then odd ones.
 #[inline(always)]
-fn fold(sums: &[[f32; 8]; 16]) -> [[f32; LANES]; 4] {
+fn fold<I: Isa>(sums: &[[f32; 8]; 16]) -> [[f32; LANES]; 4] {
     let mut registers = [[0f32; LANES]; 4];
-    for (rows, [even, odd]) in sums.as_chunks::<8>().0.iter().zip(registers.as_chunks_mut().0) {
-        let pairs = rows.as_flattened().as_chunks::<2>().0;
-        for lane in 0..LANES {
-            (even[lane], odd[lane]) = (pairs[lane][0], pairs[lane][1]);
-        }
+    let halves = sums.as_flattened().as_chunks().0;
+    for (registers, half) in registers.as_chunks_mut::<2>().0.iter_mut().zip(halves) {
+        *registers = I::split_pairs(half);
     }
     registers
 }
@@ -210,7 +208,7 @@ pub(super) fn mma<I: Isa>(
             products::<I, _>(&a, &b, k)
         }};
     }
-    let sums = fold(&match kind.a.bytes() {
+    let sums = fold::<I>(&match kind.a.bytes() {
         1 => sums!(4),
         2 => sums!(2),
         _ => sums!(1),

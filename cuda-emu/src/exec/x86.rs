@@ -153,20 +153,30 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     fn pick_bytes(a: &[u32; LANES], b: &[u32; LANES], picks: [u8; 4]) -> [u32; LANES] {
-        // Of each byte of 16, which one it is of `a`'s and of `b`'s; from 0x80 on it is zero.
-        let (mut of_a, mut of_b) = ([0x80u8; 32], [0x80u8; 32]);
-        for n in 0..32 {
-            let (pick, word) = (picks[n % 4], n as u8 & 0xc);
-            *(if pick < 4 { &mut of_a[n] } else { &mut of_b[n] }) = word | pick & 3;
-        }
+        // Of each byte of a lane, which one it is of `a`'s and of `b`'s; from 0x80 on it is zero.
+        let of_a = u32::from_le_bytes(picks.map(|pick| if pick < 4 { pick } else { 0x80 }));
+        let of_b = u32::from_le_bytes(picks.map(|pick| if pick < 4 { 0x80 } else { pick & 3 }));
         let mut d = [0; LANES];
         for chunk in (0..LANES).step_by(8) {
             // SAFETY: eight elements from `chunk` on lie inside of the arrays, and the processor
             // has AVX2, since this version runs.
             unsafe {
+                // Bytes are numbered inside of 16.
+                let word = _mm256_set_epi32(
+                    0x0c0c_0c0c,
+                    0x0808_0808,
+                    0x0404_0404,
+                    0,
+                    0x0c0c_0c0c,
+                    0x0808_0808,
+                    0x0404_0404,
+                    0,
+                );
+                let of_a = _mm256_or_si256(_mm256_set1_epi32(of_a as i32), word);
+                let of_b = _mm256_or_si256(_mm256_set1_epi32(of_b as i32), word);
                 let (a, b) = (a.as_ptr().add(chunk).cast(), b.as_ptr().add(chunk).cast());
-                let a = _mm256_shuffle_epi8(_mm256_loadu_si256(a), _mm256_loadu_si256(of_a.as_ptr().cast()));
-                let b = _mm256_shuffle_epi8(_mm256_loadu_si256(b), _mm256_loadu_si256(of_b.as_ptr().cast()));
+                let a = _mm256_shuffle_epi8(_mm256_loadu_si256(a), of_a);
+                let b = _mm256_shuffle_epi8(_mm256_loadu_si256(b), of_b);
                 _mm256_storeu_si256(d.as_mut_ptr().add(chunk).cast(), _mm256_or_si256(a, b));
             }
         }
@@ -177,6 +187,26 @@ impl Isa for Avx2 {
     fn transpose(rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8] {
         // SAFETY: the processor has AVX, since this version runs.
         unsafe { transpose(rows) }
+    }
+
+    #[inline(always)]
+    fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
+        let mut split = [[0.0; LANES]; 2];
+        for chunk in (0..LANES).step_by(8) {
+            // SAFETY: eight elements from `chunk` on, and sixteen from twice that, lie inside of the
+            // arrays, and the processor has AVX2, since this version runs.
+            unsafe {
+                let a = _mm256_loadu_ps(pairs.as_ptr().add(2 * chunk));
+                let b = _mm256_loadu_ps(pairs.as_ptr().add(2 * chunk + 8));
+                let even = _mm256_castps_pd(_mm256_shuffle_ps::<0b1000_1000>(a, b));
+                let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0b1101_1101>(a, b));
+                let (even, odd) =
+                    (_mm256_permute4x64_pd::<0b1101_1000>(even), _mm256_permute4x64_pd::<0b1101_1000>(odd));
+                _mm256_storeu_pd(split[0].as_mut_ptr().add(chunk).cast(), even);
+                _mm256_storeu_pd(split[1].as_mut_ptr().add(chunk).cast(), odd);
+            }
+        }
+        split
     }
 
     #[inline(always)]
