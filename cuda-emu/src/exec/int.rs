@@ -90,27 +90,27 @@ pub(super) fn int<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], op: IntOp
     match ty {
         IntType::U16 => I::run(
             #[inline(always)]
-            || typed::<u16>(r, i, lists, op, mask),
+            move || typed::<u16>(r, i, lists, op, mask),
         ),
         IntType::S16 => I::run(
             #[inline(always)]
-            || typed::<i16>(r, i, lists, op, mask),
+            move || typed::<i16>(r, i, lists, op, mask),
         ),
         IntType::U32 => I::run(
             #[inline(always)]
-            || typed::<u32>(r, i, lists, op, mask),
+            move || typed::<u32>(r, i, lists, op, mask),
         ),
         IntType::S32 => I::run(
             #[inline(always)]
-            || typed::<i32>(r, i, lists, op, mask),
+            move || typed::<i32>(r, i, lists, op, mask),
         ),
         IntType::U64 => I::run(
             #[inline(always)]
-            || typed::<u64>(r, i, lists, op, mask),
+            move || typed::<u64>(r, i, lists, op, mask),
         ),
         IntType::S64 => I::run(
             #[inline(always)]
-            || typed::<i64>(r, i, lists, op, mask),
+            move || typed::<i64>(r, i, lists, op, mask),
         ),
     }
 }

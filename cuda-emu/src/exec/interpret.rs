@@ -103,7 +103,7 @@ fn arithmetic<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) ->
         ($work:expr) => {
             I::run(
                 #[inline(always)]
-                || $work,
+                move || $work,
             )
         };
     }

@@ -151,9 +151,10 @@ fn combined(bits: u32, with: u32, combine: Combine) -> u32 {
 
 #[inline(always)]
 pub(super) fn setp<I: Isa>(r: &mut Registers, i: &Inst, cmp: Cmp, ty: Type, combine: Combine, mask: u32) {
+    let registers = &*r;
     let (first, second) = I::run(
         #[inline(always)]
-        || compare::<I>(r, i, cmp, ty),
+        move || compare::<I>(registers, i, cmp, ty),
     );
     let with = r.pred(i.c, i.imm >> 32 & 1 != 0);
     r.put_pred(i.d, combined(first, with, combine), mask);
