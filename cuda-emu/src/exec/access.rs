@@ -2,7 +2,7 @@
 
 use super::Env;
 use super::address::{Addresses, addresses, by_space};
-use super::check::check_local;
+use super::check::{Reach, check_local};
 use super::isa::Isa;
 use super::lanes::{LANES, lanes_of};
 use super::scalar::{Scalar, deliver, fetch};
@@ -28,25 +28,25 @@ pub(super) fn load<I: Isa>(
     by_space(space, &mut from, mask, |space, from, mask| match ty.bytes() {
         1 => I::run(
             #[inline(always)]
-            || load_as::<u8>(env, warp, lists, space, ty, from, mask),
+            || load_as::<I, u8>(env, warp, lists, space, ty, from, mask),
         ),
         2 => I::run(
             #[inline(always)]
-            || load_as::<u16>(env, warp, lists, space, ty, from, mask),
+            || load_as::<I, u16>(env, warp, lists, space, ty, from, mask),
         ),
         4 => I::run(
             #[inline(always)]
-            || load_as::<u32>(env, warp, lists, space, ty, from, mask),
+            || load_as::<I, u32>(env, warp, lists, space, ty, from, mask),
         ),
         _ => I::run(
             #[inline(always)]
-            || load_as::<u64>(env, warp, lists, space, ty, from, mask),
+            || load_as::<I, u64>(env, warp, lists, space, ty, from, mask),
         ),
     })
 }
 
 #[inline(always)]
-fn load_as<T: Scalar>(
+fn load_as<I: Isa, T: Scalar>(
     env: &mut Env,
     warp: &mut Warp,
     lists: &[Slot],
@@ -58,38 +58,37 @@ fn load_as<T: Scalar>(
     let size = size_of::<T>() as u32;
     let bytes = size * lists.len() as u32;
     let total = u64::from(bytes * mask.count_ones());
-    let r = &mut warp.registers;
     match space {
         Space::Global | Space::Generic => {
-            let region = env.check_global(from, mask, bytes, "read")?;
-            env.check_written(from, region, mask, bytes)?;
+            let found = env.check_global(from, mask, bytes, "read")?;
+            env.check_written(from, found.region, mask, bytes)?;
             env.count_global(from, mask);
             env.traffic.global_bytes_read += total;
             for (n, slot) in lists.iter().enumerate().filter(|(_, slot)| **slot != SINK) {
-                let mut values = [T::default(); LANES];
-                for lane in 0..LANES {
-                    // SAFETY: `check_global` found every lane's bytes inside of a live allocation,
-                    // which the view keeps, and aligned.
-                    values[lane] = unsafe { T::load(from[lane] + n as u64 * u64::from(size)) };
-                }
-                deliver(r, *slot, &values, ty.is_signed(), mask);
+                let part = u64::from(size) * n as u64;
+                // SAFETY: `check_global` found every lane's bytes inside of a live allocation,
+                // which the view keeps, and aligned. With one value a lane a run has no gaps.
+                let values = unsafe {
+                    if found.run && lists.len() == 1 {
+                        I::load_run::<T>(from[0])
+                    } else {
+                        I::assemble(
+                            #[inline(always)]
+                            |lane| T::load(from[lane] + part),
+                        )
+                    }
+                };
+                deliver(&mut warp.registers, *slot, &values, ty.is_signed(), mask);
             }
         }
         Space::Shared => {
             let mut access = env.shared_access(warp, Kind::Read);
             env.count_shared(from, mask, bytes);
             env.traffic.shared_bytes_read += total;
-            let places = env.check_shared_lanes(warp.block, &mut access, from, mask, bytes)?;
-            let mut values = [[T::default(); LANES]; 4];
-            for lane in lanes_of(mask) {
-                let (block, offset) = places[lane];
-                let memory = &env.blocks[block].memory[offset as usize..];
-                for (n, part) in values.iter_mut().take(lists.len()).enumerate() {
-                    part[lane] = T::read(&memory[n * size as usize..]);
-                }
-            }
-            for (slot, part) in lists.iter().zip(&values) {
-                deliver(&mut warp.registers, *slot, part, ty.is_signed(), mask);
+            let reach = env.check_shared_lanes(warp.block, &mut access, from, mask, bytes)?;
+            for (n, slot) in lists.iter().enumerate() {
+                let values = shared_values::<I, T>(env, warp.block, &reach, n, bytes as usize);
+                deliver(&mut warp.registers, *slot, &values, ty.is_signed(), mask);
             }
         }
         Space::Local => {
@@ -101,11 +100,48 @@ fn load_as<T: Scalar>(
                     let at = lane * length + from[lane] as usize + n * size as usize;
                     values[lane] = T::read(&warp.local[at..]);
                 }
-                deliver(r, *slot, &values, ty.is_signed(), mask);
+                deliver(&mut warp.registers, *slot, &values, ty.is_signed(), mask);
             }
         }
     }
     Ok(())
+}
+
+/// Value `n` of the `bytes` that each lane reads from shared memory.
+#[inline(always)]
+fn shared_values<I: Isa, T: Scalar>(
+    env: &Env,
+    own: usize,
+    reach: &Reach,
+    n: usize,
+    bytes: usize,
+) -> [T; LANES] {
+    let part = n * size_of::<T>();
+    let value = |(block, offset): (usize, u32)| {
+        let memory: &[u8] = &env.blocks[block].memory;
+        T::read(&memory[offset as usize + part..])
+    };
+    match reach {
+        Reach::One(place) => [value(*place); LANES],
+        Reach::Run(first) => {
+            let mut values = [T::default(); LANES];
+            let memory = &env.blocks[own].memory[*first..][..bytes * LANES];
+            if bytes == size_of::<T>() {
+                let each = memory.chunks_exact(size_of::<T>());
+                values.iter_mut().zip(each).for_each(|(value, bytes)| *value = T::read(bytes));
+                values
+            } else {
+                I::assemble(
+                    #[inline(always)]
+                    |lane| T::read(&memory[lane * bytes + part..]),
+                )
+            }
+        }
+        Reach::Each(places) => I::assemble(
+            #[inline(always)]
+            |lane| value(places[lane]),
+        ),
+    }
 }
 
 /// Runs a store.
@@ -123,25 +159,25 @@ pub(super) fn store<I: Isa>(
     by_space(space, &mut to, mask, |space, to, mask| match ty.bytes() {
         1 => I::run(
             #[inline(always)]
-            || store_as::<u8>(env, warp, lists, space, to, mask),
+            || store_as::<I, u8>(env, warp, lists, space, to, mask),
         ),
         2 => I::run(
             #[inline(always)]
-            || store_as::<u16>(env, warp, lists, space, to, mask),
+            || store_as::<I, u16>(env, warp, lists, space, to, mask),
         ),
         4 => I::run(
             #[inline(always)]
-            || store_as::<u32>(env, warp, lists, space, to, mask),
+            || store_as::<I, u32>(env, warp, lists, space, to, mask),
         ),
         _ => I::run(
             #[inline(always)]
-            || store_as::<u64>(env, warp, lists, space, to, mask),
+            || store_as::<I, u64>(env, warp, lists, space, to, mask),
         ),
     })
 }
 
 #[inline(always)]
-fn store_as<T: Scalar + PartialEq>(
+fn store_as<I: Isa, T: Scalar + PartialEq>(
     env: &mut Env,
     warp: &mut Warp,
     lists: &[Slot],
@@ -154,8 +190,8 @@ fn store_as<T: Scalar + PartialEq>(
     let total = u64::from(bytes * mask.count_ones());
     match space {
         Space::Global | Space::Generic => {
-            let region = env.check_global(to, mask, bytes, "write")?;
-            env.mark_written(to, region, mask, bytes);
+            let found = env.check_global(to, mask, bytes, "write")?;
+            env.mark_written(to, found.region, mask, bytes);
             env.count_global(to, mask);
             env.traffic.global_bytes_written += total;
             for (n, slot) in lists.iter().enumerate() {

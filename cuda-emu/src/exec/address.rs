@@ -29,12 +29,12 @@ pub(super) fn space_of(address: u64) -> Space {
 pub(super) fn addresses(r: &Registers, slot: Slot, narrow: bool, offset: i64) -> Addresses {
     let mut found = [0; LANES];
     if narrow {
-        let a = u32::get(r, slot);
+        let a = u32::stored(r, slot);
         for lane in 0..LANES {
             found[lane] = u64::from(a[lane].wrapping_add(offset as u32));
         }
     } else {
-        let a = u64::get(r, slot);
+        let a = u64::stored(r, slot);
         for lane in 0..LANES {
             found[lane] = a[lane].wrapping_add(offset as u64);
         }

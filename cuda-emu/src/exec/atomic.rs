@@ -38,7 +38,7 @@ pub(super) fn atomic(
     by_space(space, &mut at, mask, |space, at, mask| {
         match space {
             Space::Global | Space::Generic => {
-                let region = env.check_global(at, mask, bytes, "atomic")?;
+                let region = env.check_global(at, mask, bytes, "atomic")?.region;
                 env.check_written(at, region, mask, bytes)?;
                 env.count_global(at, mask);
                 let total = u64::from(bytes * mask.count_ones());

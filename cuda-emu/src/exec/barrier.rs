@@ -114,8 +114,8 @@ fn complete_if_full(env: &mut Env, block: usize, number: usize) {
     barrier.arrived = 0;
     barrier.result = std::mem::take(&mut barrier.sum);
     env.events += 1;
-    let released = std::mem::take(&mut barrier.released);
-    let waiting = std::mem::take(&mut barrier.waiting);
+    let mut released = std::mem::take(&mut barrier.released);
+    let mut waiting = std::mem::take(&mut barrier.waiting);
     // If all of the block's threads have met, everything before is ordered: a new epoch. Not so
     // where other blocks look on, or where writes await a proxy fence.
     let whole = waiting.len() as u32 * LANES as u32 >= block.alive && cluster.blocks == 1 && !asynchronous;
@@ -124,17 +124,22 @@ fn complete_if_full(env: &mut Env, block: usize, number: usize) {
         if let Some(shadow) = &mut block.shadow {
             shadow.next_epoch();
         }
-        block.barriers.iter_mut().for_each(|b| b.released = Released::default());
+        block.barriers.iter_mut().for_each(|b| b.released.clear());
         block.mbarriers.values_mut().for_each(|m| *m = Released::default());
     } else {
         waiting.iter().for_each(|agent| cluster.clocks.acquire(*agent, &released));
     }
+    // What they have allocated is for the next time.
+    released.clear();
+    waiting.clear();
+    (block.barriers[number].released, block.barriers[number].waiting) = (released, waiting);
 }
 
 /// Lanes have exited: barriers for all threads may be complete now.
 pub(super) fn after_exit(env: &mut Env, warp: &Warp) {
     for number in 0..16 {
-        if env.blocks[warp.block].barriers[number].expected == 0 {
+        let barrier = &env.blocks[warp.block].barriers[number];
+        if barrier.arrived > 0 && barrier.expected == 0 {
             complete_if_full(env, warp.block, number);
         }
     }

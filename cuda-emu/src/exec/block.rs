@@ -71,6 +71,16 @@ pub(super) fn word(kind: Kind) -> &'static str {
     }
 }
 
+impl Barrier {
+    /// As new, for the next block; what it has allocated stays.
+    pub(super) fn restart(&mut self) {
+        self.released.clear();
+        self.waiting.clear();
+        (self.arrived, self.expected, self.generation) = (0, 0, 0);
+        (self.sum, self.result) = Default::default();
+    }
+}
+
 impl Block {
     /// The agent that a block's copy engine is.
     pub(super) fn engine(&self) -> u16 {

@@ -11,9 +11,27 @@ use crate::error::FaultKind;
 use crate::memory::Space;
 use crate::memory::shadow::{Access, Kind, Shadow};
 
+/// What a check of global addresses found.
+pub(super) struct Found {
+    /// The region, if it is one.
+    pub(super) region: Option<usize>,
+    /// Each lane's bytes begin where those of the one before end.
+    pub(super) run: bool,
+}
+
+/// Where lanes' accesses to shared memory go. Lives on the stack for one instruction.
+#[allow(clippy::large_enum_variant)]
+pub(super) enum Reach {
+    /// All to the same place: a block and an offset there.
+    One((usize, u32)),
+    /// To places of the own block that follow each other, from an offset on.
+    Run(usize),
+    Each([(usize, u32); LANES]),
+}
+
 impl Env<'_> {
     /// Checks a global access of all lanes: in bounds and aligned. Lanes that do not take part get a
-    /// partner's address, so that all are valid. Gives the region if it is one.
+    /// partner's address, so that all are valid.
     #[inline(always)]
     pub(super) fn check_global(
         &mut self,
@@ -21,32 +39,26 @@ impl Env<'_> {
         mask: u32,
         bytes: u32,
         access: &'static str,
-    ) -> Step<Option<usize>> {
-        if mask != u32::MAX {
-            let first = addresses[mask.trailing_zeros() as usize & 31];
-            for (lane, address) in addresses.iter_mut().enumerate() {
-                *address = if mask >> lane & 1 != 0 { *address } else { first };
-            }
-        }
+    ) -> Step<Found> {
+        give_partners(addresses, mask);
         let hit = self.hits[self.trap_pc as usize] as usize;
         let region = self.view.regions.get(hit);
         // Without a region, or with one that is too short, every offset is outside.
         let last = region.and_then(|region| (region.end - region.start).checked_sub(u64::from(bytes)));
         let (start, last) = region.zip(last).map_or((0, u64::MAX), |(region, last)| (region.start, last));
         // Without branches: the sign bit of an offset, or of what is left behind it, is set outside.
-        let (mut outside, mut bits) = (0, 0);
-        for address in addresses.iter() {
+        let (mut outside, mut bits, mut apart) = (0, 0, 0);
+        for (lane, address) in addresses.iter().enumerate() {
             let offset = address.wrapping_sub(start);
             outside |= offset | last.wrapping_sub(offset);
             bits |= address;
+            apart |= addresses[0].wrapping_add(lane as u64 * u64::from(bytes)) ^ address;
         }
         if bits & u64::from(bytes - 1) != 0 {
             return misaligned(addresses, bytes, access);
         }
-        if outside >> 63 == 0 {
-            return Ok(Some(hit));
-        }
-        self.find_region(addresses, bytes, access)
+        let region = if outside >> 63 == 0 { Some(hit) } else { self.find_region(addresses, bytes, access)? };
+        Ok(Found { region, run: apart == 0 })
     }
 
     #[cold]
@@ -152,25 +164,29 @@ impl Env<'_> {
         }
     }
 
-    /// Checks a shared access of all lanes, and gives each one's block and offset.
+    /// Checks a shared access of all lanes. Lanes that do not take part get a partner's place.
     #[inline(always)]
     pub(super) fn check_shared_lanes(
         &mut self,
         own: usize,
         access: &mut Access,
-        addresses: &Addresses,
+        addresses: &mut Addresses,
         mask: u32,
         bytes: u32,
-    ) -> Step<[(usize, u32); LANES]> {
-        let mut places = [(own, 0); LANES];
-        if self.check_shared_run(own, access, addresses, mask, bytes)? {
-            for (place, address) in places.iter_mut().zip(addresses) {
-                place.1 = *address as u32;
+    ) -> Step<Reach> {
+        give_partners(addresses, mask);
+        let first = addresses[0];
+        if addresses.iter().fold(0, |different, address| different | (address ^ first)) == 0 {
+            let lane = mask.trailing_zeros() as usize & 31;
+            let place = self.check_shared(own, access, first, bytes, lane)?;
+            // One look is enough, unless it is what the warp's own lanes wrote.
+            if Shadow::is_for_all_lanes(access) {
+                return Ok(Reach::One(place));
             }
-            return Ok(places);
+        } else if self.check_shared_run(own, access, addresses, mask, bytes)? {
+            return Ok(Reach::Run(first as usize));
         }
-        // Many lanes, or all, may want the same: one look is enough, unless it is what the warp's
-        // own lanes wrote.
+        let mut places = [(own, 0); LANES];
         let mut last = None;
         for lane in lanes_of(mask) {
             let address = addresses[lane];
@@ -180,7 +196,11 @@ impl Env<'_> {
             };
             last = Some((address, places[lane]));
         }
-        Ok(places)
+        let partner = places[mask.trailing_zeros() as usize & 31];
+        for lane in lanes_of(!mask) {
+            places[lane] = partner;
+        }
+        Ok(Reach::Each(places))
     }
 
     /// Checks a whole warp's access to consecutive elements of its own block at once, where all have
@@ -232,6 +252,17 @@ impl Env<'_> {
     pub(super) fn shared_access(&self, warp: &Warp, kind: Kind) -> Access {
         let clocks = &self.clusters[self.blocks[warp.block].cluster].clocks;
         Access::new(clocks, warp.agent, kind, self.trap_pc)
+    }
+}
+
+/// Lanes that do not take part get the first other's address.
+#[inline(always)]
+fn give_partners(addresses: &mut Addresses, mask: u32) {
+    if mask != u32::MAX {
+        let first = addresses[mask.trailing_zeros() as usize & 31];
+        for (lane, address) in addresses.iter_mut().enumerate() {
+            *address = if mask >> lane & 1 != 0 { *address } else { first };
+        }
     }
 }
 

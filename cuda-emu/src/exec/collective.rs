@@ -1,6 +1,7 @@
 //! Instructions in which lanes of a warp exchange values: shuffles, votes, matches, reductions.
 
 use super::barrier::gather;
+use super::isa::Isa;
 use super::lanes::{LANES, Lane, lanes_of, mask_of};
 use super::trap::{Step, invalid};
 use super::warp::{Flow, Warp};
@@ -9,7 +10,13 @@ use crate::decode::{AtomicOp, Inst, IntType, Op, ShuffleOp, Slot, VoteOp};
 /// Runs a collective instruction. Lanes of different member masks may run it at the same time:
 /// each group by itself.
 #[inline(always)]
-pub(super) fn collective(warp: &mut Warp, i: &Inst, lists: &[Slot], active: u32, mask: u32) -> Step<Flow> {
+pub(super) fn collective<I: Isa>(
+    warp: &mut Warp,
+    i: &Inst,
+    lists: &[Slot],
+    active: u32,
+    mask: u32,
+) -> Step<Flow> {
     let members = match i.op {
         Op::Shuffle(_) => lists[0],
         Op::Elect => i.a,
@@ -22,13 +29,13 @@ pub(super) fn collective(warp: &mut Warp, i: &Inst, lists: &[Slot], active: u32,
         difference |= member ^ first;
     }
     if difference == 0 {
-        return group(warp, i, active, mask, first);
+        return group::<I>(warp, i, active, mask, first);
     }
-    groups(warp, i, &members, active, mask)
+    groups::<I>(warp, i, &members, active, mask)
 }
 
 #[cold]
-fn groups(warp: &mut Warp, i: &Inst, members: &[u32; LANES], active: u32, mask: u32) -> Step<Flow> {
+fn groups<I: Isa>(warp: &mut Warp, i: &Inst, members: &[u32; LANES], active: u32, mask: u32) -> Step<Flow> {
     // Look at all groups before any of them runs: a wait runs the instruction again.
     let mut rest = mask;
     let mut groups = Vec::new();
@@ -42,7 +49,7 @@ fn groups(warp: &mut Warp, i: &Inst, members: &[u32; LANES], active: u32, mask: 
         rest &= !lanes;
     }
     for (lanes, needed) in groups {
-        group(warp, i, lanes, lanes, needed)?;
+        group::<I>(warp, i, lanes, lanes, needed)?;
     }
     Ok(Flow::Next)
 }
@@ -57,13 +64,13 @@ fn check(warp: &mut Warp, active: u32, lanes: u32, needed: u32) -> Step<Option<F
 }
 
 #[inline(always)]
-fn group(warp: &mut Warp, i: &Inst, active: u32, lanes: u32, needed: u32) -> Step<Flow> {
+fn group<I: Isa>(warp: &mut Warp, i: &Inst, active: u32, lanes: u32, needed: u32) -> Step<Flow> {
     if let Some(flow) = check(warp, active, lanes, needed)? {
         return Ok(flow);
     }
     let r = &mut warp.registers;
     match i.op {
-        Op::Shuffle(op) => shuffle(warp, i, op, lanes)?,
+        Op::Shuffle(op) => shuffle::<I>(warp, i, op, lanes)?,
         Op::Vote(op) => {
             let truth = r.pred(i.a, i.imm != 0) & lanes;
             let all = |holds: bool| if holds { u32::MAX } else { 0 };
@@ -115,7 +122,7 @@ fn reduce(op: AtomicOp, ty: IntType, x: u32, y: u32) -> u32 {
 }
 
 #[inline(always)]
-fn shuffle(warp: &mut Warp, i: &Inst, op: ShuffleOp, lanes: u32) -> Step<()> {
+fn shuffle<I: Isa>(warp: &mut Warp, i: &Inst, op: ShuffleOp, lanes: u32) -> Step<()> {
     let r = &mut warp.registers;
     let (a, b, c) = (u32::get(r, i.a), u32::get(r, i.b), u32::get(r, i.c));
     let (by, segments) = (b[0], c[0]);
@@ -126,11 +133,11 @@ fn shuffle(warp: &mut Warp, i: &Inst, op: ShuffleOp, lanes: u32) -> Step<()> {
     // By far the most frequent: the whole warp, each lane with the one whose number differs in the
     // same bits.
     if op == ShuffleOp::Bfly && difference == 0 && segments == 31 && lanes == u32::MAX {
-        let mut d = [0; LANES];
-        for lane in 0..LANES {
-            d[lane] = a[(lane ^ by as usize) & 31];
+        let mut sources = [0; LANES];
+        for (lane, source) in sources.iter_mut().enumerate() {
+            *source = lane as u32 ^ by;
         }
-        u32::put(r, i.d, d, lanes);
+        u32::put(r, i.d, I::permute(&a, &sources), lanes);
         r.put_pred(i.imm as Slot, u32::MAX, lanes);
         return Ok(());
     }
@@ -157,12 +164,8 @@ fn shuffle(warp: &mut Warp, i: &Inst, op: ShuffleOp, lanes: u32) -> Step<()> {
             sources[lane]
         ));
     }
-    let (mut d, mut all_inside) = ([0; LANES], 0);
-    for lane in 0..LANES {
-        d[lane] = a[sources[lane] as usize & 31];
-        all_inside |= inside[lane];
-    }
-    u32::put(r, i.d, d, lanes);
+    let all_inside = inside.iter().fold(0, |all, bit| all | bit);
+    u32::put(r, i.d, I::permute(&a, &sources), lanes);
     r.put_pred(i.imm as Slot, all_inside, lanes);
     Ok(())
 }

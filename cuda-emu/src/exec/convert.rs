@@ -2,7 +2,7 @@
 
 use super::half::{narrowed, widened};
 use super::isa::Isa;
-use super::lanes::{LANES, Lane, Registers};
+use super::lanes::{LANES, Lane, Registers, map1};
 use super::number::{BF16, E4M3, E5M2, F16, Format, to_f32};
 use crate::decode::{Conversion, Inst, NARROW, Rounding, Slot, WIDE};
 use crate::ptx::Type;
@@ -18,12 +18,7 @@ pub(super) fn convert<I: Isa>(r: &mut Registers, i: &Inst, c: Conversion, mask: 
         // The conversions that kernels are full of, as loops of their own.
         macro_rules! each {
             ($from:ty => $to:ty, $f:expr) => {{
-                let values = <$from>::get(r, a);
-                let mut converted = [<$to>::default(); LANES];
-                for lane in 0..LANES {
-                    converted[lane] = $f(values[lane]);
-                }
-                return <$to>::put(r, d, converted, mask);
+                return map1(r, &Inst { d, a, ..*i }, mask, |value: $from| -> $to { $f(value) });
             }};
         }
         match (c.to, c.from) {

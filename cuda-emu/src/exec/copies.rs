@@ -4,7 +4,9 @@
 //! NaN and is nobody's, so that a missing wait shows.
 
 use super::Env;
-use super::address::addresses;
+use super::address::{Addresses, addresses};
+use super::block::Block;
+use super::isa::prefetch;
 use super::lanes::{LANES, Lane, lanes_of};
 use super::trap::{Step, invalid};
 use super::warp::Warp;
@@ -66,37 +68,52 @@ fn start(env: &mut Env, warp: &mut Warp, i: &Inst, bytes: u8, mask: u32) -> Step
     let reading = lanes_of(mask).filter(|lane| reads[*lane] > 0).fold(0, |m, lane| m | 1 << lane);
     if reading != 0 {
         let mut all = from;
-        let region = env.check_global(&mut all, reading, u32::from(bytes), "read")?;
+        let region = env.check_global(&mut all, reading, u32::from(bytes), "read")?.region;
         for lane in lanes_of(reading) {
             env.check_written(&all, region, 1 << lane, reads[lane].min(u32::from(bytes)))?;
             env.traffic.global_bytes_read += u64::from(reads[lane]);
         }
         env.count_global(&all, reading);
     }
+    if let Some(lane) = lanes_of(mask).find(|lane| reads[*lane] > u32::from(bytes)) {
+        return invalid(format!("cp.async of {bytes} bytes reads {}", reads[lane]));
+    }
     env.count_shared(&to, mask, u32::from(bytes));
     env.traffic.shared_bytes_written += u64::from(bytes) * u64::from(mask.count_ones());
+    let what = What { to: &to, from: &from, reads: &reads };
+    match bytes {
+        4 => start_lanes::<4>(env, warp, what, mask),
+        8 => start_lanes::<8>(env, warp, what, mask),
+        _ => start_lanes::<16>(env, warp, what, mask),
+    }
+}
+
+/// Of each lane, where `cp.async` copies to, where from, and how many bytes of it.
+#[derive(Clone, Copy)]
+struct What<'w> {
+    to: &'w Addresses,
+    from: &'w Addresses,
+    reads: &'w [u32; LANES],
+}
+
+/// Starts the copies of lanes, of `N` bytes each.
+fn start_lanes<const N: usize>(env: &mut Env, warp: &mut Warp, what: What, mask: u32) -> Step<()> {
     let mut access = env.shared_access(warp, Kind::Write);
+    let pc = env.trap_pc;
     for lane in lanes_of(mask) {
-        if reads[lane] > u32::from(bytes) {
-            return invalid(format!("cp.async of {bytes} bytes reads {}", reads[lane]));
-        }
-        let (block, offset) = env.check_shared(warp.block, &mut access, to[lane], u32::from(bytes), lane)?;
+        let (block, to) = env.check_shared(warp.block, &mut access, what.to[lane], N as u32, lane)?;
         let block = &mut env.blocks[block];
-        block.memory[offset as usize..][..bytes as usize].fill(0xff);
-        if let Some(shadow) = &mut block.shadow {
-            shadow.start_copy(offset, u32::from(bytes), env.trap_pc);
+        if let Some(target) = block.memory[to as usize..].first_chunk_mut::<N>() {
+            *target = [0xff; N];
         }
-        let group = warp.copies.committed[lane];
-        let read = reads[lane] as u8;
-        warp.copies.under_way.push(Copy {
-            lane: lane as u8,
-            group,
-            to: offset,
-            from: from[lane],
-            bytes,
-            read,
-            pc: env.trap_pc,
-        });
+        if let Some(shadow) = &mut block.shadow {
+            shadow.start_copy(to, N as u32, pc);
+        }
+        // It is read when it is waited for.
+        prefetch(what.from[lane]);
+        let (group, read) = (warp.copies.committed[lane], what.reads[lane] as u8);
+        let (lane, bytes, from) = (lane as u8, N as u8, what.from[lane]);
+        warp.copies.under_way.push(Copy { lane, group, to, from, bytes, read, pc });
     }
     Ok(())
 }
@@ -112,16 +129,32 @@ fn finish(env: &mut Env, warp: &mut Warp, mask: u32, keep: Option<u32>) {
         if mask >> lane & 1 == 0 || !due {
             return true;
         }
-        let target = &mut block.memory[copy.to as usize..][..copy.bytes as usize];
-        let (data, rest) = target.split_at_mut(copy.read as usize);
-        // SAFETY: the bytes were found in a live allocation when the copy started, and the launch's
-        // view keeps that.
-        unsafe { std::ptr::copy(copy.from as *const u8, data.as_mut_ptr(), data.len()) };
-        rest.fill(0);
-        if let Some(shadow) = &mut block.shadow {
-            let by = Access::new(clocks, warp.agent, Kind::Write, copy.pc);
-            shadow.finish_copy(copy.to, u32::from(copy.bytes), &by, copy.lane);
+        let by = Access::new(clocks, warp.agent, Kind::Write, copy.pc);
+        match copy.bytes {
+            4 => finish_one::<4>(block, copy, &by),
+            8 => finish_one::<8>(block, copy, &by),
+            _ => finish_one::<16>(block, copy, &by),
         }
         false
     });
+}
+
+/// Brings in a copy of `N` bytes: those that are not read are zeros.
+#[inline(always)]
+fn finish_one<const N: usize>(block: &mut Block, copy: &Copy, by: &Access) {
+    let mut data = [0; N];
+    if copy.read as usize == N {
+        // SAFETY: the bytes were found in a live allocation when the copy started, and the launch's
+        // view keeps that.
+        unsafe { std::ptr::copy(copy.from as *const u8, data.as_mut_ptr(), N) };
+    } else {
+        // SAFETY: as above; no copy reads more than its size.
+        unsafe { std::ptr::copy(copy.from as *const u8, data.as_mut_ptr(), copy.read as usize) };
+    }
+    if let Some(target) = block.memory[copy.to as usize..].first_chunk_mut::<N>() {
+        *target = data;
+    }
+    if let Some(shadow) = &mut block.shadow {
+        shadow.finish_copy(copy.to, N as u32, by, copy.lane);
+    }
 }

@@ -19,17 +19,17 @@ pub(super) fn float<I: Isa>(r: &mut Registers, i: &Inst, op: FloatOp, mode: Floa
     if mode.double {
         I::run(
             #[inline(always)]
-            || double(r, i, op, mask),
+            move || double(r, i, op, mask),
         );
     } else if mode.rounding == Rounding::Nearest && !mode.ftz && !mode.sat {
         I::run(
             #[inline(always)]
-            || single(r, i, op, mask),
+            move || single(r, i, op, mask),
         );
     } else {
         I::run(
             #[inline(always)]
-            || modified(r, i, op, mode, mask),
+            move || modified(r, i, op, mode, mask),
         );
     }
 }

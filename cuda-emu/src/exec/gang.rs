@@ -115,7 +115,7 @@ impl Env<'_> {
             if let Some(shadow) = &mut block.shadow {
                 shadow.restart();
             }
-            block.barriers = std::array::from_fn(|_| Barrier::default());
+            block.barriers.iter_mut().for_each(Barrier::restart);
             block.alive = threads;
             block.mbarriers.clear();
             block.bulk.clear();
@@ -148,13 +148,16 @@ impl Env<'_> {
             if warp.filled && !place {
                 continue;
             }
-            for lane in 0..LANES as u32 {
-                let value = self.broadcast(*value, warp, lane);
-                if slot & WIDE != 0 {
-                    warp.registers.wide[(slot & !WIDE) as usize].0[lane as usize] = value;
-                } else {
-                    warp.registers.narrow[*slot as usize].0[lane as usize] = value as u32;
-                }
+            // The block's place is also the same for all lanes.
+            let values = if place {
+                [self.broadcast(*value, warp, 0); LANES]
+            } else {
+                std::array::from_fn(|lane| self.broadcast(*value, warp, lane as u32))
+            };
+            if slot & WIDE != 0 {
+                warp.registers.wide[(slot & !WIDE) as usize].0 = values;
+            } else {
+                warp.registers.narrow[*slot as usize].0 = values.map(|value| value as u32);
             }
         }
     }

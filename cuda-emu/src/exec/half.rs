@@ -24,14 +24,17 @@ pub(super) fn half<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mode: HalfMo
     }
     let d = match (mode.packed, mode.bf16) {
         (true, false) => {
-            let a = flushed(I::widen_pairs(&r.narrow[i.a as usize].0), mode);
-            let b = flushed(I::widen_pairs(&r.narrow[i.b as usize].0), mode);
-            let values = if op == HalfOp::Fma {
-                fused(&a, &b, &flushed(I::widen_pairs(&r.narrow[i.c as usize].0), mode), false)
+            let mut a = I::widen_pairs(&r.narrow[i.a as usize].0);
+            let mut b = I::widen_pairs(&r.narrow[i.b as usize].0);
+            flush(&mut a, mode);
+            flush(&mut b, mode);
+            let d = if op == HalfOp::Fma {
+                let mut c = I::widen_pairs(&r.narrow[i.c as usize].0);
+                flush(&mut c, mode);
+                I::narrow_pairs(&fused(&a, &b, &c, false))
             } else {
-                unfused(&a, &b, op)
+                I::narrow_pairs(&unfused(&a, &b, op))
             };
-            let d = I::narrow_pairs(&values);
             if mode.ftz || mode.sat || mode.relu { finish_pairs(d, mode) } else { d }
         }
         (true, true) => {
@@ -95,17 +98,23 @@ fn bf16_bits(value: f32) -> u32 {
     if value.is_nan() { 0x7fff } else { rounded }
 }
 
-/// Subnormal numbers of the format as zeros of their sign, if the mode says so.
+/// Makes subnormal numbers of the format zeros of their sign, if the mode says so.
 #[inline(always)]
-fn flushed<const N: usize>(values: [f32; N], mode: HalfMode) -> [f32; N] {
+fn flush<const N: usize>(values: &mut [f32; N], mode: HalfMode) {
     let normal = if mode.bf16 { f32::MIN_POSITIVE } else { 1.0 / 16384.0 };
-    if mode.ftz { values.map(|v| if v.abs() < normal { 0.0f32.copysign(v) } else { v }) } else { values }
+    if mode.ftz {
+        for value in values {
+            *value = if value.abs() < normal { 0.0f32.copysign(*value) } else { *value };
+        }
+    }
 }
 
 /// An operand's half as f32.
 #[inline(always)]
 fn source<I: Isa>(r: &Registers, slot: Slot, mode: HalfMode, shift: u32) -> Singles {
-    flushed(widened::<I>(r, slot, mode.bf16, shift), mode)
+    let mut values = widened::<I>(r, slot, mode.bf16, shift);
+    flush(&mut values, mode);
+    values
 }
 
 #[inline(always)]

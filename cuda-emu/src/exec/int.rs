@@ -90,27 +90,27 @@ pub(super) fn int<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], op: IntOp
     match ty {
         IntType::U16 => I::run(
             #[inline(always)]
-            || typed::<u16>(r, i, lists, op, mask),
+            move || typed::<u16>(r, i, lists, op, mask),
         ),
         IntType::S16 => I::run(
             #[inline(always)]
-            || typed::<i16>(r, i, lists, op, mask),
+            move || typed::<i16>(r, i, lists, op, mask),
         ),
         IntType::U32 => I::run(
             #[inline(always)]
-            || typed::<u32>(r, i, lists, op, mask),
+            move || typed::<u32>(r, i, lists, op, mask),
         ),
         IntType::S32 => I::run(
             #[inline(always)]
-            || typed::<i32>(r, i, lists, op, mask),
+            move || typed::<i32>(r, i, lists, op, mask),
         ),
         IntType::U64 => I::run(
             #[inline(always)]
-            || typed::<u64>(r, i, lists, op, mask),
+            move || typed::<u64>(r, i, lists, op, mask),
         ),
         IntType::S64 => I::run(
             #[inline(always)]
-            || typed::<i64>(r, i, lists, op, mask),
+            move || typed::<i64>(r, i, lists, op, mask),
         ),
     }
 }
@@ -215,10 +215,10 @@ fn carry<T: Int>(r: &mut Registers, i: &Inst, op: IntOp, mask: u32) {
 
 /// Runs an instruction on 32 bits.
 #[inline(always)]
-pub(super) fn bits(r: &mut Registers, i: &Inst, op: BitOp, mask: u32) {
+pub(super) fn bits<I: Isa>(r: &mut Registers, i: &Inst, op: BitOp, mask: u32) {
     match op {
         BitOp::Lop3(table) => lop3(r, i, table, mask),
-        BitOp::Prmt(PrmtMode::Index) => prmt(r, i, mask),
+        BitOp::Prmt(PrmtMode::Index) => prmt::<I>(r, i, mask),
         BitOp::Prmt(mode) => map3(r, i, mask, |a, b, c| prmt_index(a, b, selector(mode, c))),
         BitOp::ShfLeft { wrap } => map3(r, i, mask, |a: u32, b: u32, c: u32| {
             let by = if wrap { c & 31 } else { c.min(32) };
@@ -266,10 +266,10 @@ fn lop3(r: &mut Registers, i: &Inst, table: u8, mask: u32) {
     });
 }
 
-/// `prmt` with a selector that is mostly the same in all lanes: then each byte is one shift.
+/// `prmt` with a selector that is mostly the same in all lanes.
 #[inline(always)]
-fn prmt(r: &mut Registers, i: &Inst, mask: u32) {
-    let selectors = u32::get(r, i.c);
+fn prmt<I: Isa>(r: &mut Registers, i: &Inst, mask: u32) {
+    let selectors = u32::stored(r, i.c);
     let first = selectors[mask.trailing_zeros() as usize & 31];
     let mut difference = 0;
     for (lane, selector) in selectors.iter().enumerate() {
@@ -278,19 +278,9 @@ fn prmt(r: &mut Registers, i: &Inst, mask: u32) {
     if (difference | first & 0x8888) & 0xffff != 0 {
         return map3(r, i, mask, prmt_index);
     }
-    let (mut shifts, mut of_b) = ([0; 4], [0; 4]);
-    for n in 0..4 {
-        let choice = first >> (4 * n) & 7;
-        shifts[n] = (choice & 3) * 8;
-        of_b[n] = (choice >> 2).wrapping_neg();
-    }
-    map2(r, i, mask, |a: u32, b: u32| {
-        let mut d = 0;
-        for n in 0..4 {
-            d |= ((a & !of_b[n] | b & of_b[n]) >> shifts[n] & 0xff) << (8 * n);
-        }
-        d
-    });
+    let picks = [first, first >> 4, first >> 8, first >> 12].map(|pick| pick as u8 & 7);
+    let d = I::pick_bytes(u32::stored(r, i.a), u32::stored(r, i.b), picks);
+    u32::put(r, i.d, d, mask);
 }
 
 #[inline(always)]

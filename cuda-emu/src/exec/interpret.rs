@@ -78,8 +78,12 @@ fn run_fragment<I: Isa>(
                 continue;
             }
             Op::Branch | Op::BranchIndex | Op::Exit => {
-                let targets = branch_targets(warp, i.op, i.a, i.imm, lists, mask)?;
-                leave(env, warp, index, pc, active & !mask, &targets, mask)?;
+                let targets = match i.op {
+                    Op::Branch => &[(i.imm as u32, mask)],
+                    Op::Exit => &[][..],
+                    _ => &branch_targets(warp, i.a, lists, mask)?,
+                };
+                leave(env, warp, index, pc, active & !mask, targets, mask)?;
                 return Ok(None);
             }
             _ => other::<I>(env, warp, i, lists, (pc, active, mask))?,
@@ -99,7 +103,7 @@ fn arithmetic<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) ->
         ($work:expr) => {
             I::run(
                 #[inline(always)]
-                || $work,
+                move || $work,
             )
         };
     }
@@ -108,7 +112,7 @@ fn arithmetic<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) ->
         Op::Mov32 => select::mov::<u32>(r, i, mask),
         Op::Mov64 => select::mov::<u64>(r, i, mask),
         Op::Int(op, ty) => int::int::<I>(r, i, lists, op, ty, mask),
-        Op::Bits(op) => run!(int::bits(r, i, op, mask)),
+        Op::Bits(op) => run!(int::bits::<I>(r, i, op, mask)),
         Op::Float(op, mode) => float::float::<I>(r, i, op, mode, mask),
         Op::Half(op, mode) => run!(half::half::<I>(r, i, op, mode, mask)),
         Op::Convert(c) => run!(convert::convert::<I>(r, i, c, mask)),
@@ -158,7 +162,7 @@ fn other<I: Isa>(
         Op::Shuffle(_) | Op::Vote(_) | Op::Match(..) | Op::Redux(..) | Op::Elect => {
             return I::run(
                 #[inline(always)]
-                || collective::collective(warp, i, lists, active, mask),
+                || collective::collective::<I>(warp, i, lists, active, mask),
             );
         }
         Op::Trap => return trap(FaultKind::Trap),
@@ -192,30 +196,21 @@ fn window(space: Space) -> u64 {
     }
 }
 
-/// Where lanes go: targets with the lanes that go there.
-fn branch_targets(warp: &Warp, op: Op, a: u32, imm: i64, lists: &[u32], mask: u32) -> Step<Vec<(u32, u32)>> {
-    match op {
-        Op::Branch => Ok(vec![(imm as u32, mask)]),
-        Op::Exit => Ok(Vec::new()),
-        _ => {
-            let index = u32::get(&warp.registers, a);
-            let mut targets: Vec<(u32, u32)> = Vec::new();
-            for lane in lanes_of(mask) {
-                let Some(target) = lists.get(index[lane] as usize) else {
-                    return invalid(format!(
-                        "index {} of a table of {} branch targets",
-                        index[lane],
-                        lists.len()
-                    ));
-                };
-                match targets.iter_mut().find(|(t, _)| t == target) {
-                    Some((_, lanes)) => *lanes |= 1 << lane,
-                    None => targets.push((*target, 1 << lane)),
-                }
-            }
-            Ok(targets)
+/// Where lanes go that branch by an index: targets with the lanes that go there.
+#[inline(never)]
+fn branch_targets(warp: &Warp, a: u32, lists: &[u32], mask: u32) -> Step<Vec<(u32, u32)>> {
+    let index = u32::get(&warp.registers, a);
+    let mut targets: Vec<(u32, u32)> = Vec::new();
+    for lane in lanes_of(mask) {
+        let Some(target) = lists.get(index[lane] as usize) else {
+            return invalid(format!("index {} of a table of {} branch targets", index[lane], lists.len()));
+        };
+        match targets.iter_mut().find(|(t, _)| t == target) {
+            Some((_, lanes)) => *lanes |= 1 << lane,
+            None => targets.push((*target, 1 << lane)),
         }
     }
+    Ok(targets)
 }
 
 /// Splits a fragment: `rest` goes on, others go to their targets or exit.

@@ -1,11 +1,12 @@
 //! The run loop in versions: plain, and with the processor's vector instructions, found at run
-//! time. The code is the same; the compiler makes other instructions of it. Only the conversions of
-//! f16 are written with intrinsics.
+//! time. The code is the same; the compiler makes other instructions of it. Only what it does not
+//! find by itself is written with intrinsics: conversions of f16, moves across lanes.
 
 use super::Env;
 use super::interpret;
-use super::lanes::LANES;
+use super::lanes::{LANES, mask_of};
 use super::number::F16;
+use super::scalar::Scalar;
 use super::trap::Step;
 use super::warp::{Pause, Warp};
 use crate::decode::Rounding;
@@ -22,6 +23,23 @@ pub(super) trait Isa {
     fn widen_pairs(pairs: &[u32; LANES]) -> [f32; 2 * LANES];
     /// As `narrow`, to pairs in the order of memory.
     fn narrow_pairs(values: &[f32; 2 * LANES]) -> [u32; LANES];
+    /// Reads a value for each lane from places that follow each other.
+    ///
+    /// # Safety
+    /// All bytes lie in a live allocation, and the address is aligned for one value.
+    unsafe fn load_run<T: Scalar>(address: u64) -> [T; LANES];
+    /// The lanes' values side by side.
+    fn assemble<T: Scalar>(value: impl Fn(usize) -> T) -> [T; LANES];
+    /// Each lane's value of `a` from the lane that the low five bits of `sources` name.
+    fn permute(a: &[u32; LANES], sources: &[u32; LANES]) -> [u32; LANES];
+    /// The highest bit of each lane.
+    fn signs(values: &[u32; LANES]) -> u32;
+    /// Each lane's four bytes from those of `a` (0 to 3) and `b` (4 to 7).
+    fn pick_bytes(a: &[u32; LANES], b: &[u32; LANES], picks: [u8; 4]) -> [u32; LANES];
+    /// The first values of pairs, and the second ones.
+    fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2];
+    /// Rows as columns.
+    fn transpose(rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8];
     /// Runs a piece of work with this version's instructions: as a function of its own, because one
     /// function with all loops takes the compiler forever. The closure must be `#[inline(always)]`.
     fn run<R>(work: impl FnOnce() -> R) -> R;
@@ -40,10 +58,19 @@ pub(super) fn run_warp(portable: bool) -> RunWarp {
         && is_x86_feature_detected!("bmi2")
         && is_x86_feature_detected!("lzcnt")
     {
-        return x86::run;
+        return super::x86::run;
     }
     let _ = portable;
     interpret::run::<Portable>
+}
+
+/// Says that an address will be read soon; any address will do.
+#[inline(always)]
+pub(super) fn prefetch(address: u64) {
+    #[cfg(target_arch = "x86_64")]
+    super::x86::prefetch(address);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 /// Any processor.
@@ -84,112 +111,49 @@ impl Isa for Portable {
         std::array::from_fn(|n| half(values[2 * n]) | half(values[2 * n + 1]) << 16)
     }
 
+    #[inline(always)]
+    unsafe fn load_run<T: Scalar>(address: u64) -> [T; LANES] {
+        // SAFETY: passed on to the caller.
+        std::array::from_fn(|lane| unsafe { T::load(address + (lane * size_of::<T>()) as u64) })
+    }
+
+    #[inline(always)]
+    fn assemble<T: Scalar>(value: impl Fn(usize) -> T) -> [T; LANES] {
+        std::array::from_fn(value)
+    }
+
+    #[inline(always)]
+    fn permute(a: &[u32; LANES], sources: &[u32; LANES]) -> [u32; LANES] {
+        sources.map(|source| a[source as usize & 31])
+    }
+
+    #[inline(always)]
+    fn signs(values: &[u32; LANES]) -> u32 {
+        mask_of(|lane| values[lane] >> 31 != 0)
+    }
+
+    #[inline(always)]
+    fn pick_bytes(a: &[u32; LANES], b: &[u32; LANES], picks: [u8; 4]) -> [u32; LANES] {
+        let mut d = [0; LANES];
+        for (lane, d) in d.iter_mut().enumerate() {
+            let both = u64::from(b[lane]) << 32 | u64::from(a[lane]);
+            *d = u32::from_le_bytes(picks.map(|pick| (both >> (8 * (pick & 7))) as u8));
+        }
+        d
+    }
+
+    #[inline(always)]
+    fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
+        std::array::from_fn(|n| std::array::from_fn(|lane| pairs[2 * lane + n]))
+    }
+
+    #[inline(always)]
+    fn transpose(rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8] {
+        std::array::from_fn(|column| std::array::from_fn(|row| rows[row][column]))
+    }
+
     #[inline(never)]
     fn run<R>(work: impl FnOnce() -> R) -> R {
         work()
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::arch::x86_64::*;
-
-    use super::{Env, Isa, LANES, Pause, Step, Warp, interpret};
-
-    /// AVX2, FMA and F16C; used only after all three were detected.
-    struct Avx2;
-
-    impl Isa for Avx2 {
-        #[inline(always)]
-        fn widen(halves: &[u32; LANES]) -> [f32; LANES] {
-            let mut values = [0.0; LANES];
-            for chunk in (0..LANES).step_by(8) {
-                // SAFETY: eight elements from `chunk` on lie inside of both arrays, and the
-                // processor has AVX2 and F16C, since this version runs.
-                unsafe {
-                    let bits = _mm256_loadu_si256(halves.as_ptr().add(chunk).cast());
-                    let low = _mm256_and_si256(bits, _mm256_set1_epi32(0xffff));
-                    let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(low, low));
-                    let singles = _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
-                    _mm256_storeu_ps(values.as_mut_ptr().add(chunk), singles);
-                }
-            }
-            values
-        }
-
-        #[inline(always)]
-        fn narrow(values: &[f32; LANES]) -> [u32; LANES] {
-            let mut halves = [0; LANES];
-            for chunk in (0..LANES).step_by(8) {
-                // SAFETY: as above.
-                unsafe {
-                    let singles = _mm256_loadu_ps(values.as_ptr().add(chunk));
-                    let bits = _mm256_cvtepu16_epi32(_mm256_cvtps_ph::<0>(singles));
-                    // NaN keeps its payload in the instruction; PTX says the canonical one.
-                    let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(singles, singles));
-                    let bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x7fff), nan);
-                    _mm256_storeu_si256(halves.as_mut_ptr().add(chunk).cast(), bits);
-                }
-            }
-            halves
-        }
-
-        #[inline(always)]
-        fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
-            a.mul_add(b, c)
-        }
-
-        #[inline(always)]
-        fn widen_pairs(pairs: &[u32; LANES]) -> [f32; 2 * LANES] {
-            let mut values = [0.0; 2 * LANES];
-            for chunk in (0..LANES).step_by(4) {
-                // SAFETY: four pairs from `chunk` on, and eight values from twice that, lie inside of
-                // the arrays, and the processor has F16C, since this version runs.
-                unsafe {
-                    let bits = _mm_loadu_si128(pairs.as_ptr().add(chunk).cast());
-                    _mm256_storeu_ps(values.as_mut_ptr().add(2 * chunk), _mm256_cvtph_ps(bits));
-                }
-            }
-            values
-        }
-
-        #[inline(always)]
-        fn narrow_pairs(values: &[f32; 2 * LANES]) -> [u32; LANES] {
-            let mut pairs = [0; LANES];
-            for chunk in (0..LANES).step_by(4) {
-                // SAFETY: as above, the other way round.
-                unsafe {
-                    let singles = _mm256_loadu_ps(values.as_ptr().add(2 * chunk));
-                    // The NaN whose upper bits are those of the canonical one.
-                    let canonical = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_e000));
-                    let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(singles, singles);
-                    let bits = _mm256_cvtps_ph::<0>(_mm256_blendv_ps(singles, canonical, nan));
-                    _mm_storeu_si128(pairs.as_mut_ptr().add(chunk).cast(), bits);
-                }
-            }
-            pairs
-        }
-
-        #[inline(always)]
-        fn run<R>(work: impl FnOnce() -> R) -> R {
-            // SAFETY: this version runs only where the features are there.
-            unsafe { with_features(work) }
-        }
-    }
-
-    #[inline(never)]
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
-    fn with_features<R>(work: impl FnOnce() -> R) -> R {
-        work()
-    }
-
-    pub(super) fn run(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
-        // SAFETY: `run_warp` gives this function out only where the features are there.
-        unsafe { run_avx2(env, warp) }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
-    fn run_avx2(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
-        interpret::run::<Avx2>(env, warp)
     }
 }

@@ -52,12 +52,36 @@ impl Registers {
 
 /// A type that registers can hold.
 pub(super) trait Lane: Copy + Default {
-    fn get(registers: &Registers, slot: Slot) -> [Self; LANES];
-    fn put(registers: &mut Registers, slot: Slot, values: [Self; LANES], mask: u32);
+    /// What the register file holds.
+    type Stored: Copy + Default;
+    /// A register as it is stored: loops over lanes read it in place, so that it is not copied first.
+    fn stored(registers: &Registers, slot: Slot) -> &[Self::Stored; LANES];
+    fn stored_mut(registers: &mut Registers, slot: Slot) -> &mut [Self::Stored; LANES];
+    fn of(stored: Self::Stored) -> Self;
+    fn store(self) -> Self::Stored;
+
+    #[inline(always)]
+    fn get(registers: &Registers, slot: Slot) -> [Self; LANES] {
+        let stored = Self::stored(registers, slot);
+        let mut values = [Self::default(); LANES];
+        for lane in 0..LANES {
+            values[lane] = Self::of(stored[lane]);
+        }
+        values
+    }
+
+    #[inline(always)]
+    fn put(registers: &mut Registers, slot: Slot, values: [Self; LANES], mask: u32) {
+        let mut stored = [Self::Stored::default(); LANES];
+        for lane in 0..LANES {
+            stored[lane] = values[lane].store();
+        }
+        blend(Self::stored_mut(registers, slot), stored, mask);
+    }
 }
 
 #[inline(always)]
-fn blend<T: Copy>(target: &mut [T; LANES], values: [T; LANES], mask: u32) {
+pub(super) fn blend<T: Copy>(target: &mut [T; LANES], values: [T; LANES], mask: u32) {
     if mask == u32::MAX {
         *target = values;
     } else {
@@ -84,61 +108,64 @@ fn blend_some<T: Copy>(target: &mut [T; LANES], values: &[T; LANES], mask: u32) 
 }
 
 macro_rules! lane {
-    ($($ty:ty, $file:ident, $from:expr, $to:expr;)*) => {$(
+    ($($ty:ty, $file:ident, $stored:ty, $from:expr, $to:expr;)*) => {$(
         impl Lane for $ty {
+            type Stored = $stored;
+
             #[inline(always)]
-            fn get(registers: &Registers, slot: Slot) -> [Self; LANES] {
-                let stored = &registers.$file[slot as usize].0;
-                let mut values = [<$ty>::default(); LANES];
-                for lane in 0..LANES {
-                    values[lane] = $from(stored[lane]);
-                }
-                values
+            fn stored(registers: &Registers, slot: Slot) -> &[$stored; LANES] {
+                &registers.$file[slot as usize].0
             }
 
             #[inline(always)]
-            fn put(registers: &mut Registers, slot: Slot, values: [Self; LANES], mask: u32) {
-                let mut stored = [Default::default(); LANES];
-                for lane in 0..LANES {
-                    stored[lane] = $to(values[lane]);
-                }
-                blend(&mut registers.$file[slot as usize].0, stored, mask);
+            fn stored_mut(registers: &mut Registers, slot: Slot) -> &mut [$stored; LANES] {
+                &mut registers.$file[slot as usize].0
+            }
+
+            #[inline(always)]
+            fn of(stored: $stored) -> Self {
+                $from(stored)
+            }
+
+            #[inline(always)]
+            fn store(self) -> $stored {
+                $to(self)
             }
         }
     )*};
 }
 
 lane! {
-    u16, narrow, |v: u32| v as u16, u32::from;
-    i16, narrow, |v: u32| v as i16, |v: i16| u32::from(v as u16);
-    u32, narrow, |v: u32| v, |v: u32| v;
-    i32, narrow, |v: u32| v as i32, |v: i32| v as u32;
-    f32, narrow, f32::from_bits, f32::to_bits;
-    u64, wide, |v: u64| v, |v: u64| v;
-    i64, wide, |v: u64| v as i64, |v: i64| v as u64;
-    f64, wide, f64::from_bits, f64::to_bits;
+    u16, narrow, u32, |v: u32| v as u16, u32::from;
+    i16, narrow, u32, |v: u32| v as i16, |v: i16| u32::from(v as u16);
+    u32, narrow, u32, |v: u32| v, |v: u32| v;
+    i32, narrow, u32, |v: u32| v as i32, |v: i32| v as u32;
+    f32, narrow, u32, f32::from_bits, f32::to_bits;
+    u64, wide, u64, |v: u64| v, |v: u64| v;
+    i64, wide, u64, |v: u64| v as i64, |v: i64| v as u64;
+    f64, wide, u64, f64::from_bits, f64::to_bits;
 }
 
 /// d = f(a)
 #[inline(always)]
 pub(super) fn map1<A: Lane, D: Lane>(r: &mut Registers, i: &Inst, mask: u32, f: impl Fn(A) -> D) {
-    let a = A::get(r, i.a);
-    let mut d = [D::default(); LANES];
+    let a = A::stored(r, i.a);
+    let mut d = [D::Stored::default(); LANES];
     for lane in 0..LANES {
-        d[lane] = f(a[lane]);
+        d[lane] = f(A::of(a[lane])).store();
     }
-    D::put(r, i.d, d, mask);
+    blend(D::stored_mut(r, i.d), d, mask);
 }
 
 /// d = f(a, b)
 #[inline(always)]
 pub(super) fn map2<A: Lane, B: Lane, D: Lane>(r: &mut Registers, i: &Inst, mask: u32, f: impl Fn(A, B) -> D) {
-    let (a, b) = (A::get(r, i.a), B::get(r, i.b));
-    let mut d = [D::default(); LANES];
+    let (a, b) = (A::stored(r, i.a), B::stored(r, i.b));
+    let mut d = [D::Stored::default(); LANES];
     for lane in 0..LANES {
-        d[lane] = f(a[lane], b[lane]);
+        d[lane] = f(A::of(a[lane]), B::of(b[lane])).store();
     }
-    D::put(r, i.d, d, mask);
+    blend(D::stored_mut(r, i.d), d, mask);
 }
 
 /// d = f(a, b, c)
@@ -149,12 +176,12 @@ pub(super) fn map3<A: Lane, B: Lane, C: Lane, D: Lane>(
     mask: u32,
     f: impl Fn(A, B, C) -> D,
 ) {
-    let (a, b, c) = (A::get(r, i.a), B::get(r, i.b), C::get(r, i.c));
-    let mut d = [D::default(); LANES];
+    let (a, b, c) = (A::stored(r, i.a), B::stored(r, i.b), C::stored(r, i.c));
+    let mut d = [D::Stored::default(); LANES];
     for lane in 0..LANES {
-        d[lane] = f(a[lane], b[lane], c[lane]);
+        d[lane] = f(A::of(a[lane]), B::of(b[lane]), C::of(c[lane])).store();
     }
-    D::put(r, i.d, d, mask);
+    blend(D::stored_mut(r, i.d), d, mask);
 }
 
 /// The lanes of a mask, lowest first.

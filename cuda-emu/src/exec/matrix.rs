@@ -20,9 +20,6 @@ use crate::error::FaultKind;
 use crate::memory::shadow::Kind;
 use crate::ptx::Type;
 
-/// Columns of the reduced dimension, at most.
-const K_MAX: usize = 32;
-
 /// `ldmatrix` and `stmatrix`: lane 8·m + r gives the address of row r of matrix m.
 #[inline(always)]
 pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], mask: u32) -> Step<()> {
@@ -68,10 +65,8 @@ fn load_matrix(env: &Env, places: &[(usize, u32); 8], transposed: bool, values: 
     };
     for (g, place) in places.iter().enumerate() {
         let row = row(*place);
-        for t in 0..4 {
-            values[4 * g + t] =
-                u32::from_le_bytes([row[4 * t], row[4 * t + 1], row[4 * t + 2], row[4 * t + 3]]);
-        }
+        let words: [u32; 4] = std::array::from_fn(|t| u32::from_le_bytes(row.as_chunks().0[t]));
+        values[4 * g..][..4].copy_from_slice(&words);
     }
     if transposed {
         let rows = *values;
@@ -122,64 +117,69 @@ pub(super) fn elements<I: Isa>(r: &Registers, slot: Slot, ty: Type, n: u32) -> [
     }
 }
 
-/// The fragments of A, [16, k], and B, [k, 8], with `PER` elements to a register.
+/// A fragment's registers, each of them 8 rows by `4 * PER` columns: lane 4·g + t has row g, columns
+/// t·PER onwards. Every `down` of them lie under each other, then come those to the right.
 #[inline(always)]
-fn gather<I: Isa, const PER: usize>(
+fn unfold<I: Isa, const PER: usize, const K: usize>(
     r: &Registers,
-    (slots_a, slots_b): (&[Slot], &[Slot]),
-    (ty_a, ty_b): (Type, Type),
-    a: &mut [[f32; K_MAX]; 16],
-    b: &mut [[f32; 8]; K_MAX],
+    slots: &[Slot],
+    ty: Type,
+    down: usize,
+    rows: &mut [[f32; K]],
 ) {
-    let mut parts = [[0f32; LANES]; PER];
-    for (q, slot) in slots_a.iter().enumerate() {
-        for (n, part) in parts.iter_mut().enumerate() {
-            *part = elements::<I>(r, *slot, ty_a, n as u32);
-        }
-        let first = 4 * PER * (q >> 1);
-        for (g, row) in a[8 * (q & 1)..][..8].iter_mut().enumerate() {
-            let row = &mut row[first..first + 4 * PER];
-            for t in 0..4 {
+    for (q, slot) in slots.iter().enumerate() {
+        let mut values = [[0f32; PER]; LANES];
+        let flat = values.as_flattened_mut();
+        match (ty, flat.first_chunk_mut()) {
+            (Type::F16, Some(flat)) => *flat = I::widen_pairs(&r.narrow[*slot as usize].0),
+            _ => {
                 for n in 0..PER {
-                    row[t * PER + n] = parts[n][4 * g + t];
+                    let part = elements::<I>(r, *slot, ty, n as u32);
+                    flat.iter_mut().skip(n).step_by(PER).zip(part).for_each(|(to, value)| *to = value);
                 }
             }
         }
-    }
-    for (q, slot) in slots_b.iter().enumerate() {
-        for (n, part) in parts.iter_mut().enumerate() {
-            *part = elements::<I>(r, *slot, ty_b, n as u32);
-        }
-        let first = 4 * PER * q;
-        let rows = &mut b[first..first + 4 * PER];
-        for t in 0..4 {
-            for n in 0..PER {
-                for g in 0..8 {
-                    rows[t * PER + n][g] = parts[n][4 * g + t];
-                }
-            }
+        let first = 4 * PER * (q / down);
+        for (row, values) in rows[8 * (q % down)..].iter_mut().zip(flat.chunks_exact(4 * PER)) {
+            row[first..][..4 * PER].copy_from_slice(values);
         }
     }
 }
 
-/// The product of A and B. Each product is exact in f32 but for far exponents, so that it does not
-/// matter whether it is rounded before it is added; sums of 32 products of bytes are exact.
+/// The product of A, [16, k], and the transposed B, [8, k]. Each product is exact in f32 but for far
+/// exponents, so that it does not matter whether it is rounded before it is added; sums of 32
+/// products of bytes are exact.
 #[inline(always)]
-fn products<I: Isa>(a: &[[f32; K_MAX]; 16], b: &[[f32; 8]]) -> [[f32; 8]; 16] {
+fn products<I: Isa, const K: usize>(a: &[[f32; K]; 16], b: &[[f32; K]; 8], k: usize) -> [[f32; 8]; 16] {
+    let mut columns = [[0f32; 8]; K];
+    for (part, columns) in columns.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        *columns = I::transpose(&b.each_ref().map(|row| row.as_chunks().0[part]));
+    }
     let mut sums = [[0f32; 8]; 16];
-    // Four rows at a time: their sums stay in registers, and do not wait for each other.
-    for (sums, rows) in sums.as_chunks_mut::<4>().0.iter_mut().zip(a.as_chunks::<4>().0) {
-        let mut lines = [[0f32; 8]; 4];
-        for (n, b) in b.iter().enumerate().take(K_MAX) {
+    // Eight rows at a time: their sums stay in registers, and do not wait for each other.
+    for (sums, rows) in sums.as_chunks_mut::<8>().0.iter_mut().zip(a.as_chunks::<8>().0) {
+        let mut lines = [[0f32; 8]; 8];
+        for (n, column) in columns.iter().enumerate().take(k) {
             for (line, row) in lines.iter_mut().zip(rows) {
-                for column in 0..8 {
-                    line[column] = I::multiply_add(row[n], b[column], line[column]);
+                for (sum, b) in line.iter_mut().zip(column) {
+                    *sum = I::multiply_add(row[n], *b, *sum);
                 }
             }
         }
         *sums = lines;
     }
     sums
+}
+
+/// Sums as the registers of an accumulator: of eight rows, even columns, then odd ones.
+#[inline(always)]
+fn fold<I: Isa>(sums: &[[f32; 8]; 16]) -> [[f32; LANES]; 4] {
+    let mut registers = [[0f32; LANES]; 4];
+    let halves = sums.as_flattened().as_chunks().0;
+    for (registers, half) in registers.as_chunks_mut::<2>().0.iter_mut().zip(halves) {
+        *registers = I::split_pairs(half);
+    }
+    registers
 }
 
 /// Runs `mma.sync`.
@@ -199,22 +199,28 @@ pub(super) fn mma<I: Isa>(
     let (slots_d, rest) = lists.split_at(acc);
     let (slots_a, rest) = rest.split_at(registers_a);
     let (slots_b, slots_c) = rest.split_at(registers_a / 2);
-    let (mut a, mut b) = ([[0f32; K_MAX]; 16], [[0f32; 8]; K_MAX]);
-    match kind.a.bytes() {
-        1 => gather::<I, 4>(r, (slots_a, slots_b), (kind.a, kind.b), &mut a, &mut b),
-        2 => gather::<I, 2>(r, (slots_a, slots_b), (kind.a, kind.b), &mut a, &mut b),
-        _ => gather::<I, 1>(r, (slots_a, slots_b), (kind.a, kind.b), &mut a, &mut b),
+    // The reduced dimension has at most two registers of columns, of four lanes each.
+    macro_rules! sums {
+        ($per:expr) => {{
+            let (mut a, mut b) = ([[0f32; 8 * $per]; 16], [[0f32; 8 * $per]; 8]);
+            unfold::<I, $per, _>(r, slots_a, kind.a, 2, &mut a);
+            unfold::<I, $per, _>(r, slots_b, kind.b, 1, &mut b);
+            products::<I, _>(&a, &b, k)
+        }};
     }
+    let sums = fold::<I>(&match kind.a.bytes() {
+        1 => sums!(4),
+        2 => sums!(2),
+        _ => sums!(1),
+    });
     env.traffic.tensor_multiply_adds += 16 * 8 * k as u64;
-    let sums = products::<I>(&a, &b[..k]);
-    let sum = |lane: usize, n: usize| sums[(lane >> 2) + 8 * (n >> 1)][(lane & 3) * 2 + (n & 1)];
     match kind.acc {
         Type::F16 => {
             for (half, (d, c)) in slots_d.iter().zip(slots_c).enumerate() {
                 let (low, high) = (widened::<I>(r, *c, false, 0), widened::<I>(r, *c, false, 16));
-                let low = narrowed::<I>(std::array::from_fn(|lane| low[lane] + sum(lane, 2 * half)), false);
+                let low = narrowed::<I>(std::array::from_fn(|lane| low[lane] + sums[2 * half][lane]), false);
                 let high =
-                    narrowed::<I>(std::array::from_fn(|lane| high[lane] + sum(lane, 2 * half + 1)), false);
+                    narrowed::<I>(std::array::from_fn(|lane| high[lane] + sums[2 * half + 1][lane]), false);
                 u32::put(r, *d, std::array::from_fn(|lane| low[lane] | high[lane] << 16), mask);
             }
         }
@@ -222,7 +228,7 @@ pub(super) fn mma<I: Isa>(
             for (n, (d, c)) in slots_d.iter().zip(slots_c).enumerate() {
                 let c = i32::get(r, *c);
                 let add = |lane: usize| {
-                    let products = sum(lane, n) as i32;
+                    let products = sums[n][lane] as i32;
                     if kind.sat { c[lane].saturating_add(products) } else { c[lane].wrapping_add(products) }
                 };
                 i32::put(r, *d, std::array::from_fn(add), mask);
@@ -232,9 +238,7 @@ pub(super) fn mma<I: Isa>(
             // D may be the same registers as C, in the same order.
             for (n, (d, c)) in slots_d.iter().zip(slots_c).enumerate() {
                 let mut values = f32::get(r, *c);
-                for (lane, value) in values.iter_mut().enumerate() {
-                    *value += sum(lane, n);
-                }
+                values.iter_mut().zip(&sums[n]).for_each(|(value, sum)| *value += sum);
                 f32::put(r, *d, values, mask);
             }
         }

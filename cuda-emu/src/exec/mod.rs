@@ -33,6 +33,8 @@ mod traffic;
 mod trap;
 mod warp;
 mod wgmma;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};

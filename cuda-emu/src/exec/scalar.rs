@@ -92,12 +92,12 @@ pub(super) fn fetch<T: Scalar>(r: &Registers, tagged: Slot) -> [T; LANES] {
     let slot = tagged & !(WIDE | NARROW);
     let mut values = [T::default(); LANES];
     if tagged & WIDE != 0 {
-        let wide = u64::get(r, slot);
+        let wide = u64::stored(r, slot);
         for lane in 0..LANES {
             values[lane] = T::truncate(wide[lane]);
         }
     } else {
-        let narrow = u32::get(r, slot);
+        let narrow = u32::stored(r, slot);
         for lane in 0..LANES {
             values[lane] = T::truncate(u64::from(narrow[lane]));
         }

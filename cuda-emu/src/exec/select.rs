@@ -2,7 +2,7 @@
 
 use super::half::widened;
 use super::isa::Isa;
-use super::lanes::{LANES, Lane, Registers, mask_of};
+use super::lanes::{LANES, Lane, Registers, blend, map1, mask_of};
 use crate::decode::{Cmp, Combine, Inst, PredOp, Slot};
 use crate::ptx::Type;
 
@@ -33,28 +33,52 @@ pub(super) fn pack(r: &mut Registers, i: &Inst, lists: &[Slot], bits: u8, mask: 
 #[inline(always)]
 pub(super) fn unpack(r: &mut Registers, i: &Inst, lists: &[Slot], bits: u8, mask: u32) {
     let width = (1u64 << bits) - 1;
-    let a = if i.c != 0 { u64::get(r, i.a) } else { u32::get(r, i.a).map(u64::from) };
-    for (n, slot) in lists.iter().enumerate() {
-        let mut part = [0u32; LANES];
-        for lane in 0..LANES {
-            part[lane] = (a[lane] >> (n as u32 * u32::from(bits)) & width) as u32;
+    if i.c == 0 {
+        // A part's register may be the whole's.
+        let a = u32::get(r, i.a);
+        for (n, slot) in lists.iter().enumerate() {
+            let part = a.map(|a| a >> (n as u32 * u32::from(bits)) & width as u32);
+            u32::put(r, *slot, part, mask);
         }
-        u32::put(r, *slot, part, mask);
+        return;
+    }
+    for (n, slot) in lists.iter().enumerate() {
+        let by = n as u32 * u32::from(bits);
+        map1(r, &Inst { d: *slot, ..*i }, mask, |a: u64| (a >> by & width) as u32);
     }
 }
 
 /// Lanes where the comparison holds.
 #[inline(always)]
-fn compared<T: Lane + PartialOrd>(r: &Registers, i: &Inst, cmp: Cmp) -> u32 {
-    compare_values(T::get(r, i.a), T::get(r, i.b), cmp)
+fn compared<I: Isa, T: Lane + PartialOrd>(r: &Registers, i: &Inst, cmp: Cmp) -> u32 {
+    let (a, b) = (T::stored(r, i.a), T::stored(r, i.b));
+    compare_lanes::<I, T>(
+        #[inline(always)]
+        |lane| (T::of(a[lane]), T::of(b[lane])),
+        cmp,
+    )
 }
 
 #[inline(always)]
-fn compare_values<T: Copy + PartialOrd>(a: [T; LANES], b: [T; LANES], cmp: Cmp) -> u32 {
+fn compare_values<I: Isa, T: Copy + PartialOrd>(a: [T; LANES], b: [T; LANES], cmp: Cmp) -> u32 {
+    compare_lanes::<I, T>(
+        #[inline(always)]
+        |lane| (a[lane], b[lane]),
+        cmp,
+    )
+}
+
+#[inline(always)]
+fn compare_lanes<I: Isa, T: Copy + PartialOrd>(values: impl Fn(usize) -> (T, T), cmp: Cmp) -> u32 {
     macro_rules! holds {
         ($f:expr) => {{
             let f = $f;
-            mask_of(|lane| f(a[lane], b[lane]))
+            let mut truth = [0; LANES];
+            for lane in 0..LANES {
+                let (a, b) = values(lane);
+                truth[lane] = u32::from(f(a, b)).wrapping_neg();
+            }
+            I::signs(&truth)
         }};
     }
     // Unordered comparisons are the opposites of ordered ones; `>` is `<` the other way round.
@@ -92,25 +116,25 @@ fn compare<I: Isa>(r: &Registers, i: &Inst, cmp: Cmp, ty: Type) -> (u32, u32) {
             let values = widened::<I>(r, slot, bf16, shift);
             if ftz { values.map(|v| if v.abs() < HALF_NORMAL_MIN { 0.0 } else { v }) } else { values }
         });
-        compare_values(a, b, cmp)
+        compare_values::<I, f32>(a, b, cmp)
     };
     let one = match ty {
-        Type::U32 | Type::B32 => compared::<u32>(r, i, cmp),
-        Type::S32 => compared::<i32>(r, i, cmp),
+        Type::U32 | Type::B32 => compared::<I, u32>(r, i, cmp),
+        Type::S32 => compared::<I, i32>(r, i, cmp),
         Type::F32 if ftz => {
             let flush = |v: f32| if v.is_subnormal() { 0.0 } else { v };
-            compare_values(f32::get(r, i.a).map(flush), f32::get(r, i.b).map(flush), cmp)
+            compare_values::<I, f32>(f32::get(r, i.a).map(flush), f32::get(r, i.b).map(flush), cmp)
         }
-        Type::F32 => compared::<f32>(r, i, cmp),
-        Type::U64 | Type::B64 => compared::<u64>(r, i, cmp),
-        Type::S64 => compared::<i64>(r, i, cmp),
-        Type::F64 => compared::<f64>(r, i, cmp),
-        Type::S16 => compared::<i16>(r, i, cmp),
+        Type::F32 => compared::<I, f32>(r, i, cmp),
+        Type::U64 | Type::B64 => compared::<I, u64>(r, i, cmp),
+        Type::S64 => compared::<I, i64>(r, i, cmp),
+        Type::F64 => compared::<I, f64>(r, i, cmp),
+        Type::S16 => compared::<I, i16>(r, i, cmp),
         Type::F16 => halves(false, 0),
         Type::Bf16 => halves(true, 0),
         Type::F16x2 => return (halves(false, 0) ^ opposite, halves(false, 16) ^ opposite),
         Type::Bf16x2 => return (halves(true, 0) ^ opposite, halves(true, 16) ^ opposite),
-        _ => compared::<u16>(r, i, cmp),
+        _ => compared::<I, u16>(r, i, cmp),
     };
     (one ^ opposite, !one ^ opposite)
 }
@@ -127,9 +151,10 @@ fn combined(bits: u32, with: u32, combine: Combine) -> u32 {
 
 #[inline(always)]
 pub(super) fn setp<I: Isa>(r: &mut Registers, i: &Inst, cmp: Cmp, ty: Type, combine: Combine, mask: u32) {
+    let registers = &*r;
     let (first, second) = I::run(
         #[inline(always)]
-        || compare::<I>(r, i, cmp, ty),
+        move || compare::<I>(registers, i, cmp, ty),
     );
     let with = r.pred(i.c, i.imm >> 32 & 1 != 0);
     r.put_pred(i.d, combined(first, with, combine), mask);
@@ -172,12 +197,12 @@ pub(super) fn set<I: Isa>(
 #[inline(always)]
 pub(super) fn select<T: Lane>(r: &mut Registers, i: &Inst, mask: u32) {
     let chosen = r.pred(i.c, i.imm != 0);
-    let (a, b) = (T::get(r, i.a), T::get(r, i.b));
-    let mut d = b;
-    for (lane, d) in d.iter_mut().enumerate() {
-        *d = if chosen >> lane & 1 != 0 { a[lane] } else { *d };
+    let (a, b) = (T::stored(r, i.a), T::stored(r, i.b));
+    let mut d = [T::Stored::default(); LANES];
+    for lane in 0..LANES {
+        d[lane] = if chosen >> lane & 1 != 0 { a[lane] } else { b[lane] };
     }
-    T::put(r, i.d, d, mask);
+    blend(T::stored_mut(r, i.d), d, mask);
 }
 
 pub(super) fn slct(r: &mut Registers, i: &Inst, wide: bool, float: bool, mask: u32) {
@@ -234,13 +259,11 @@ pub(super) fn testp(r: &mut Registers, i: &Inst, double: bool, mask: u32) {
 /// d = a ± a window's start.
 #[inline(always)]
 pub(super) fn offset(r: &mut Registers, i: &Inst, by: u64, mask: u32) {
-    let a = u64::get(r, i.a);
-    u64::put(r, i.d, a.map(|address| address.wrapping_add(by)), mask);
+    map1(r, i, mask, |address: u64| address.wrapping_add(by));
 }
 
 /// d = a
 #[inline(always)]
 pub(super) fn mov<T: Lane>(r: &mut Registers, i: &Inst, mask: u32) {
-    let a = T::get(r, i.a);
-    T::put(r, i.d, a, mask);
+    map1(r, i, mask, |a: T| a);
 }

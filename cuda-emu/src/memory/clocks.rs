@@ -30,6 +30,14 @@ pub(crate) struct Clocks {
     time: u32,
 }
 
+impl Released {
+    /// Nothing is released any more.
+    pub(crate) fn clear(&mut self) {
+        self.times.clear();
+        self.id = 0;
+    }
+}
+
 fn mix(id: u64, with: u64) -> u64 {
     let x = (id ^ with.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     x ^ x >> 29

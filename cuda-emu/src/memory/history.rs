@@ -107,6 +107,8 @@ pub(super) struct Move {
     pub(super) own_lanes: bool,
 }
 
+/// How many of the last moves are at hand.
+const RECENT: usize = 256;
 /// Number of the history of bytes that nothing wrote.
 pub(super) const UNWRITTEN: u32 = 0;
 /// Number of the history of bytes all of whose accesses are ordered before everything to come.
@@ -145,15 +147,20 @@ pub(super) struct Histories {
     list: Vec<History>,
     numbers: HashMap<History, u32, Words>,
     moves: HashMap<Key, Move, Words>,
+    /// Some of the last moves, by a few bits of their keys: most come again at once.
+    recent: Box<[(Key, Move)]>,
 }
 
 impl Histories {
     pub(super) fn new() -> Self {
         let clean = History { written: true, ..History::default() };
+        // No history has the number of this key.
+        let nothing = Move { to: CLEAN, conflict: None, own_lanes: false };
         Self {
             list: vec![History::default(), clean.clone()],
             numbers: [(History::default(), UNWRITTEN), (clean, CLEAN)].into_iter().collect(),
             moves: HashMap::default(),
+            recent: vec![((u32::MAX, 0, 0, 0, 0), nothing); RECENT].into(),
         }
     }
 
@@ -182,14 +189,27 @@ impl Histories {
     }
 
     /// What was learnt of an access like this one.
-    pub(super) fn recall(&self, number: u32, access: &Access) -> Option<Move> {
-        self.moves.get(&Self::key(number, access)).copied()
+    #[inline(always)]
+    pub(super) fn recall(&mut self, number: u32, access: &Access) -> Option<Move> {
+        let key = Self::key(number, access);
+        let recent = &mut self.recent[Self::place(&key)];
+        if recent.0 != key {
+            *recent = (key, *self.moves.get(&key)?);
+        }
+        Some(recent.1)
     }
 
     pub(super) fn learn(&mut self, number: u32, access: &Access, step: Move) {
         self.moves.insert(Self::key(number, access), step);
     }
 
+    /// Where among the recent moves one of this key may be.
+    #[inline(always)]
+    fn place((number, who, time, pc, _): &Key) -> usize {
+        (number ^ who.wrapping_mul(37) ^ time.wrapping_mul(11) ^ pc.wrapping_mul(5)) as usize % RECENT
+    }
+
+    #[inline(always)]
     fn key(number: u32, access: &Access) -> Key {
         let Stamp { agent, kind, proxy, time, pc } = access.stamp;
         let who =

@@ -120,25 +120,37 @@ impl Shadow {
         bytes: u32,
         lane: u8,
     ) -> Result<(), Conflict> {
-        let range = offset as usize..(offset + bytes) as usize;
-        let different = match bytes {
-            4 => differs::<4>(&self.entries, offset, access.from),
-            16 => differs::<16>(&self.entries, offset, access.from),
-            8 => differs::<8>(&self.entries, offset, access.from),
-            2 => differs::<2>(&self.entries, offset, access.from),
-            _ => self.entries[range.clone()].iter().any(|e| *e != access.from),
-        };
-        if different {
-            self.access_slowly(access, clocks, offset, bytes, lane)?;
-        } else {
-            match bytes {
-                4 => fill::<4>(&mut self.entries, offset, access.to),
-                16 => fill::<16>(&mut self.entries, offset, access.to),
-                _ => self.entries[range.clone()].fill(access.to),
+        match bytes {
+            4 => self.access_of::<4>(access, clocks, offset, lane),
+            16 => self.access_of::<16>(access, clocks, offset, lane),
+            8 => self.access_of::<8>(access, clocks, offset, lane),
+            2 => self.access_of::<2>(access, clocks, offset, lane),
+            1 => self.access_of::<1>(access, clocks, offset, lane),
+            _ => {
+                self.access_slowly(access, clocks, offset, bytes, lane)?;
+                if access.stamp.kind == Kind::Write {
+                    self.lanes[offset as usize..(offset + bytes) as usize].fill(lane);
+                }
+                Ok(())
             }
         }
+    }
+
+    #[inline(always)]
+    fn access_of<const N: usize>(
+        &mut self,
+        access: &mut Access,
+        clocks: &Clocks,
+        offset: u32,
+        lane: u8,
+    ) -> Result<(), Conflict> {
+        if differs::<N>(&self.entries, offset, access.from) {
+            self.access_slowly(access, clocks, offset, N as u32, lane)?;
+        } else {
+            fill::<N, _>(&mut self.entries, offset, access.to);
+        }
         if access.stamp.kind == Kind::Write {
-            self.lanes[range].fill(lane);
+            fill::<N, _>(&mut self.lanes, offset, lane);
         }
         Ok(())
     }
@@ -240,6 +252,7 @@ impl Shadow {
     }
 
     /// Bytes that an asynchronous copy, started at `pc`, will write: until then they are nobody's.
+    #[inline(always)]
     pub(crate) fn start_copy(&mut self, offset: u32, bytes: u32, pc: u32) {
         if self.last_started.0 != pc || self.last_started.1 == UNWRITTEN {
             let number = self.intern(&History::pending(pc));
@@ -250,6 +263,7 @@ impl Shadow {
     }
 
     /// A copy has written its bytes: they count as written by that access.
+    #[inline(always)]
     pub(crate) fn finish_copy(&mut self, offset: u32, bytes: u32, by: &Access, lane: u8) {
         let writer = Stamp { kind: Kind::Write, ..by.stamp };
         if self.last_finished.0 != Some(writer) {
@@ -271,7 +285,7 @@ fn differs<const N: usize>(entries: &[u32], offset: u32, from: u32) -> bool {
 }
 
 #[inline(always)]
-fn fill<const N: usize>(entries: &mut [u32], offset: u32, to: u32) {
+fn fill<const N: usize, T: Copy>(entries: &mut [T], offset: u32, to: T) {
     if let Some(found) = entries[offset as usize..].first_chunk_mut::<N>() {
         *found = [to; N];
     }

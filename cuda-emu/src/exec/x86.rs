@@ -1,0 +1,289 @@
+//! The run loop with AVX2, FMA and F16C, and the pieces of it that are written with intrinsics.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use super::isa::Isa;
+use super::lanes::LANES;
+use super::scalar::Scalar;
+use super::trap::Step;
+use super::warp::{Pause, Warp};
+use super::{Env, interpret};
+
+/// AVX2, FMA and F16C; used only after all three were detected.
+struct Avx2;
+
+impl Isa for Avx2 {
+    #[inline(always)]
+    fn widen(halves: &[u32; LANES]) -> [f32; LANES] {
+        let mut values = [0.0; LANES];
+        for chunk in (0..LANES).step_by(8) {
+            // SAFETY: eight elements from `chunk` on lie inside of both arrays, and the
+            // processor has AVX2 and F16C, since this version runs.
+            unsafe {
+                let bits = _mm256_loadu_si256(halves.as_ptr().add(chunk).cast());
+                let low = _mm256_and_si256(bits, _mm256_set1_epi32(0xffff));
+                let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(low, low));
+                let singles = _mm256_cvtph_ps(_mm256_castsi256_si128(packed));
+                _mm256_storeu_ps(values.as_mut_ptr().add(chunk), singles);
+            }
+        }
+        values
+    }
+
+    #[inline(always)]
+    fn narrow(values: &[f32; LANES]) -> [u32; LANES] {
+        let mut halves = [0; LANES];
+        for chunk in (0..LANES).step_by(8) {
+            // SAFETY: as above.
+            unsafe {
+                let singles = _mm256_loadu_ps(values.as_ptr().add(chunk));
+                let bits = _mm256_cvtepu16_epi32(_mm256_cvtps_ph::<0>(singles));
+                // NaN keeps its payload in the instruction; PTX says the canonical one.
+                let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(singles, singles));
+                let bits = _mm256_blendv_epi8(bits, _mm256_set1_epi32(0x7fff), nan);
+                _mm256_storeu_si256(halves.as_mut_ptr().add(chunk).cast(), bits);
+            }
+        }
+        halves
+    }
+
+    #[inline(always)]
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
+    fn widen_pairs(pairs: &[u32; LANES]) -> [f32; 2 * LANES] {
+        let mut values = [0.0; 2 * LANES];
+        for chunk in (0..LANES).step_by(4) {
+            // SAFETY: four pairs from `chunk` on, and eight values from twice that, lie inside of
+            // the arrays, and the processor has F16C, since this version runs.
+            unsafe {
+                let bits = _mm_loadu_si128(pairs.as_ptr().add(chunk).cast());
+                _mm256_storeu_ps(values.as_mut_ptr().add(2 * chunk), _mm256_cvtph_ps(bits));
+            }
+        }
+        values
+    }
+
+    #[inline(always)]
+    fn narrow_pairs(values: &[f32; 2 * LANES]) -> [u32; LANES] {
+        let mut pairs = [0; LANES];
+        for chunk in (0..LANES).step_by(4) {
+            // SAFETY: as above, the other way round.
+            unsafe {
+                let singles = _mm256_loadu_ps(values.as_ptr().add(2 * chunk));
+                // The NaN whose upper bits are those of the canonical one.
+                let canonical = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_e000));
+                let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(singles, singles);
+                let bits = _mm256_cvtps_ph::<0>(_mm256_blendv_ps(singles, canonical, nan));
+                _mm_storeu_si128(pairs.as_mut_ptr().add(chunk).cast(), bits);
+            }
+        }
+        pairs
+    }
+
+    #[inline(always)]
+    unsafe fn load_run<T: Scalar>(address: u64) -> [T; LANES] {
+        let mut values = [T::default(); LANES];
+        let to = values.as_mut_ptr().cast::<__m256i>();
+        for part in 0..size_of_val(&values) / 32 {
+            // SAFETY: the caller's bytes, and `values` has as many; any bits are an integer.
+            unsafe { _mm256_storeu_si256(to.add(part), load(address + 32 * part as u64)) };
+        }
+        values
+    }
+
+    #[inline(always)]
+    fn assemble<T: Scalar>(value: impl Fn(usize) -> T) -> [T; LANES] {
+        let mut values = [T::default(); LANES];
+        let (to, per_word) = (values.as_mut_ptr().cast::<__m256i>(), 8 / size_of::<T>());
+        // Put together in registers: a vector read of what was written piece by piece has to wait
+        // until the pieces have reached the cache.
+        for part in 0..size_of_val(&values) / 32 {
+            let mut words = [0; 4];
+            for (n, word) in words.iter_mut().enumerate() {
+                for lane in 0..per_word {
+                    let value = value((4 * part + n) * per_word + lane).widen(false);
+                    *word |= (value << (lane * 8 * size_of::<T>())) as i64;
+                }
+            }
+            let [a, b, c, d] = words;
+            // SAFETY: `values` has this part, and the processor has AVX, since this version runs.
+            unsafe { _mm256_storeu_si256(to.add(part), _mm256_set_epi64x(d, c, b, a)) };
+        }
+        values
+    }
+
+    #[inline(always)]
+    fn permute(a: &[u32; LANES], sources: &[u32; LANES]) -> [u32; LANES] {
+        let mut d = [0; LANES];
+        for chunk in (0..LANES).step_by(8) {
+            // SAFETY: eight elements from `chunk` on lie inside of the arrays, and the processor
+            // has AVX2, since this version runs.
+            unsafe {
+                let index = _mm256_loadu_si256(sources.as_ptr().add(chunk).cast());
+                let parts = a.as_ptr().cast::<f32>();
+                let part0 = _mm256_permutevar8x32_ps(_mm256_loadu_ps(parts), index);
+                let part1 = _mm256_permutevar8x32_ps(_mm256_loadu_ps(parts.add(8)), index);
+                let part2 = _mm256_permutevar8x32_ps(_mm256_loadu_ps(parts.add(16)), index);
+                let part3 = _mm256_permutevar8x32_ps(_mm256_loadu_ps(parts.add(24)), index);
+                // Bits 3 and 4 choose among the parts, as signs.
+                let (low, high) = (_mm256_slli_epi32::<28>(index), _mm256_slli_epi32::<27>(index));
+                let (low, high) = (_mm256_castsi256_ps(low), _mm256_castsi256_ps(high));
+                let first = _mm256_blendv_ps(part0, part1, low);
+                let second = _mm256_blendv_ps(part2, part3, low);
+                _mm256_storeu_ps(d.as_mut_ptr().add(chunk).cast(), _mm256_blendv_ps(first, second, high));
+            }
+        }
+        d
+    }
+
+    #[inline(always)]
+    fn signs(values: &[u32; LANES]) -> u32 {
+        let mut mask = 0;
+        for chunk in (0..LANES).step_by(8) {
+            // SAFETY: as above.
+            let signs = unsafe { _mm256_movemask_ps(_mm256_loadu_ps(values.as_ptr().add(chunk).cast())) };
+            mask |= (signs as u32) << chunk;
+        }
+        mask
+    }
+
+    #[inline(always)]
+    fn pick_bytes(a: &[u32; LANES], b: &[u32; LANES], picks: [u8; 4]) -> [u32; LANES] {
+        // Of each byte of a lane, which one it is of `a`'s and of `b`'s; from 0x80 on it is zero.
+        let of_a = u32::from_le_bytes(picks.map(|pick| if pick < 4 { pick } else { 0x80 }));
+        let of_b = u32::from_le_bytes(picks.map(|pick| if pick < 4 { 0x80 } else { pick & 3 }));
+        let mut d = [0; LANES];
+        for chunk in (0..LANES).step_by(8) {
+            // SAFETY: eight elements from `chunk` on lie inside of the arrays, and the processor
+            // has AVX2, since this version runs.
+            unsafe {
+                // Bytes are numbered inside of 16.
+                let word = _mm256_set_epi32(
+                    0x0c0c_0c0c,
+                    0x0808_0808,
+                    0x0404_0404,
+                    0,
+                    0x0c0c_0c0c,
+                    0x0808_0808,
+                    0x0404_0404,
+                    0,
+                );
+                let of_a = _mm256_or_si256(_mm256_set1_epi32(of_a as i32), word);
+                let of_b = _mm256_or_si256(_mm256_set1_epi32(of_b as i32), word);
+                let (a, b) = (a.as_ptr().add(chunk).cast(), b.as_ptr().add(chunk).cast());
+                let a = _mm256_shuffle_epi8(_mm256_loadu_si256(a), of_a);
+                let b = _mm256_shuffle_epi8(_mm256_loadu_si256(b), of_b);
+                _mm256_storeu_si256(d.as_mut_ptr().add(chunk).cast(), _mm256_or_si256(a, b));
+            }
+        }
+        d
+    }
+
+    #[inline(always)]
+    fn transpose(rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8] {
+        // SAFETY: the processor has AVX, since this version runs.
+        unsafe { transpose(rows) }
+    }
+
+    #[inline(always)]
+    fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
+        let mut split = [[0.0; LANES]; 2];
+        for chunk in (0..LANES).step_by(8) {
+            // SAFETY: eight elements from `chunk` on, and sixteen from twice that, lie inside of the
+            // arrays, and the processor has AVX2, since this version runs.
+            unsafe {
+                let a = _mm256_loadu_ps(pairs.as_ptr().add(2 * chunk));
+                let b = _mm256_loadu_ps(pairs.as_ptr().add(2 * chunk + 8));
+                let even = _mm256_castps_pd(_mm256_shuffle_ps::<0b1000_1000>(a, b));
+                let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0b1101_1101>(a, b));
+                let (even, odd) =
+                    (_mm256_permute4x64_pd::<0b1101_1000>(even), _mm256_permute4x64_pd::<0b1101_1000>(odd));
+                _mm256_storeu_pd(split[0].as_mut_ptr().add(chunk).cast(), even);
+                _mm256_storeu_pd(split[1].as_mut_ptr().add(chunk).cast(), odd);
+            }
+        }
+        split
+    }
+
+    #[inline(always)]
+    fn run<R>(work: impl FnOnce() -> R) -> R {
+        // SAFETY: this version runs only where the features are there.
+        unsafe { with_features(work) }
+    }
+}
+
+/// Says that an address will be read soon; any address will do.
+#[inline(always)]
+pub(super) fn prefetch(address: u64) {
+    // SAFETY: a hint, which neither reads nor faults, that every processor of this kind has.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address as *const i8) };
+}
+
+/// 32 bytes of global memory. In assembly, because other blocks may write there at the same time:
+/// what is then read is unknown, but it is not undefined behaviour.
+///
+/// # Safety
+/// The bytes lie in a live allocation.
+#[inline]
+#[target_feature(enable = "avx")]
+unsafe fn load(address: u64) -> __m256i {
+    let bits;
+    // SAFETY: only reads, and the caller's bytes.
+    unsafe {
+        asm!("vmovdqu {bits}, [{address}]", bits = out(ymm_reg) bits, address = in(reg) address,
+            options(nostack, readonly, preserves_flags));
+    }
+    bits
+}
+
+#[inline]
+#[target_feature(enable = "avx")]
+fn transpose(rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8] {
+    let mut columns = [[0.0; 8]; 8];
+    // Pairs of rows, then fours of them, then both halves of the vectors.
+    let mut fours = [_mm256_setzero_pd(); 8];
+    for (rows, fours) in rows.as_chunks::<4>().0.iter().zip(fours.as_chunks_mut::<4>().0) {
+        let mut row = [_mm256_setzero_ps(); 4];
+        for (row, values) in row.iter_mut().zip(rows) {
+            // SAFETY: rows have eight elements.
+            *row = unsafe { _mm256_loadu_ps(values.as_ptr()) };
+        }
+        let a = _mm256_castps_pd(_mm256_unpacklo_ps(row[0], row[1]));
+        let b = _mm256_castps_pd(_mm256_unpackhi_ps(row[0], row[1]));
+        let c = _mm256_castps_pd(_mm256_unpacklo_ps(row[2], row[3]));
+        let d = _mm256_castps_pd(_mm256_unpackhi_ps(row[2], row[3]));
+        fours[0] = _mm256_unpacklo_pd(a, c);
+        fours[1] = _mm256_unpackhi_pd(a, c);
+        fours[2] = _mm256_unpacklo_pd(b, d);
+        fours[3] = _mm256_unpackhi_pd(b, d);
+    }
+    for n in 0..4 {
+        let (low, high) = (_mm256_castpd_ps(fours[n]), _mm256_castpd_ps(fours[n + 4]));
+        // SAFETY: columns have eight elements.
+        unsafe {
+            _mm256_storeu_ps(columns[n].as_mut_ptr(), _mm256_permute2f128_ps::<0x20>(low, high));
+            _mm256_storeu_ps(columns[n + 4].as_mut_ptr(), _mm256_permute2f128_ps::<0x31>(low, high));
+        }
+    }
+    columns
+}
+
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
+fn with_features<R>(work: impl FnOnce() -> R) -> R {
+    work()
+}
+
+pub(super) fn run(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
+    // SAFETY: `run_warp` gives this function out only where the features are there.
+    unsafe { run_avx2(env, warp) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
+fn run_avx2(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
+    interpret::run::<Avx2>(env, warp)
+}
