@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# README's first command on a real model, then the recorded tokens and logits of two models.
+# README's first command on a real model, then the recorded tokens and logits of two models, on the CPU
+# and on the emulated card.
 # The models are fetched into the cache (OTTAVA_CACHE) and never committed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,3 +17,6 @@ ln -sf "$(cargo run --release --quiet -- pull smollm2-135m-instruct)" "$models/s
 ln -sf "$(cargo run --release --quiet -- pull gemma3-270m)" "$models/gemma3.gguf"
 OTTAVA_TEST_MODELS=$PWD/$models cargo test --release --all-features \
     --test golden --test text_golden --test engine_golden -- --nocapture --test-threads 1
+# The CUDA backend with the real models, on the emulated card: logits, and greedy tokens as the CPU's.
+OTTAVA_TEST_MODELS=$PWD/$models cargo test --release --all-features \
+    --test cuda --test cuda_engine -- smollm2 gemma3 --nocapture --test-threads 1

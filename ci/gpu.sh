@@ -181,6 +181,8 @@ run() {
         ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so"
         ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so.1"
         export CUDA_EMU_LIBRARY=$folder/libcuda_emu.so
+        # The card that --build compiles for unless told otherwise.
+        export CUDA_EMU_DEVICE=${CUDA_EMU_DEVICE:-sm_90}
         run_tests
         run_sanitizer
         run_benches
