@@ -100,7 +100,7 @@ fn attentions(criterion: &mut Criterion) {
     }
 }
 
-/// Attention over pages of zeros, whose answer is zero.
+/// Attention over pages of one value, which is the answer.
 fn attention(criterion: &mut Criterion, name: &str, (heads, dtype): (Heads, KvDtype), step: StepInput) {
     let (tokens, sequences) = (step.tokens.len(), step.sequences.len());
     let kv = KvLayout { layers: 1, kv_heads: heads.kv, head_dim: heads.dim, dtype };
@@ -116,13 +116,23 @@ fn attention(criterion: &mut Criterion, name: &str, (heads, dtype): (Heads, KvDt
             Op::Attention(Attention { dst, q, layer, heads, scale, window: None, soft_cap: None })
         };
         let ops: Vec<Op> = (0..layers).map(attention).collect();
-        let room = Room { layout, kv: KvLayout { layers, ..kv }, pages: step.pages.len(), ops: &ops };
+        let (kv, pages) = (KvLayout { layers, ..kv }, step.pages.len());
+        let room = Room { layout, kv, pages, ops: &ops };
         let weights = Weights { matrices: vec![], vectors: vec![] };
         let mut machine = Machine::new(cuda(), weights, step, room);
         machine.write(&q, &Random(3).values(tokens * q.cols));
-        machine.write(&dst, &vec![f32::NAN; tokens * dst.cols]);
-        machine.run(&ops);
-        assert!(machine.read(&dst).iter().all(|&x| x == 0.0), "values of zero");
+        // 1 as f16; or 60 as a code, with a scale of the same bytes.
+        let (bytes, value) = match dtype {
+            KvDtype::F16 => ([0x00, 0x3c], 1.0),
+            KvDtype::Int8 => ([0x3c, 0x3c], 60.0 * half::f16::from_bits(0x3c3c).to_f32()),
+        };
+        machine.fill_pages(pages, &bytes.repeat(kv.page_bytes() / 2));
+        for _ in 0..3 {
+            machine.write(&dst, &vec![f32::NAN; tokens * dst.cols]);
+            machine.run(&ops);
+        }
+        let found = machine.read(&dst);
+        assert!(found.iter().all(|x| (x - value).abs() < 1e-3 * value), "{value}: {:?}", &found[..8]);
         move || machine.run(&ops)
     });
 }

@@ -37,7 +37,7 @@ PY
 
 # Builds some targets of a package, if their sources are there, and notes what cargo made.
 cargo_build() {
-    NVCC=${NVCC:-$(ci/cuda_toolkit.sh)} cargo "$@" --release --message-format=json-render-diagnostics > "$folder/cargo.json" \
+    NVCC=${NVCC:-$(ci/cuda_toolkit.sh)} cargo "$@" --message-format=json-render-diagnostics > "$folder/cargo.json" \
         || { echo "does not build: cargo $*"; exit 1; }
 }
 
@@ -47,26 +47,26 @@ build() {
     cp ci/gpu.sh "$folder/"
     # Every program carries all kernels, and the way to a card may be narrow.
     export OTTAVA_CUDA_ARCHS=${OTTAVA_CUDA_ARCHS:-90a}
-    cargo_build build --all-features --bin ottava --example random_model
+    cargo_build build --release --all-features --bin ottava --example random_model
     collect bin ottava bin
     collect example random_model bin
     cp "$(sed -nE 's/.*"OTTAVA_FATBIN","([^"]*)".*/\1/p' "$folder/cargo.json" | tail -n 1)" "$folder/kernels.fatbin"
     # Unit tests of the backend, then the targets by name.
-    cargo_build test --all-features --no-run --lib
+    cargo_build test --release --all-features --no-run --lib
     collect lib ottava unit
     if compgen -G 'tests/cuda*.rs' > /dev/null; then
-        cargo_build test --all-features --no-run --test 'cuda*'
+        cargo_build test --release --all-features --no-run --test 'cuda*'
         collect test 'cuda*' tests
     fi
     if compgen -G 'benches/cuda*.rs' > /dev/null; then
         cargo_build bench --all-features --no-run --bench 'cuda*'
         collect bench 'cuda*' benches
     fi
-    cargo_build test -p cuda-emu --no-run --tests
+    cargo_build test --release -p cuda-emu --no-run --tests
     collect test 'driver_*' emulator
     collect test conformance golden
     # For --dry-run only.
-    cargo_build build -p cuda-emu
+    cargo_build build --release -p cuda-emu
     cp "$(python3 -c 'import json, sys
 for message in map(json.loads, open(sys.argv[1])):
     for name in message.get("filenames", []):

@@ -10,7 +10,7 @@
 //
 // Where the inputs have keys that are in no page yet, each block prepares its own query heads first,
 // and the block with the token's page its key and value: what kv_append.cu does, to the bit. Blocks
-// of the same key head write the same bytes.
+// of the same key head write the same bytes; no other sequence may have that page.
 //
 // Launch: grid [splits, kv heads · head chunks, sequences], 128 threads; shared memory for a part a
 // warp, and for HEADS + 2 heads. Splits that a sequence does not have end at once, so a graph is
@@ -179,23 +179,24 @@ __device__ __forceinline__ void join_keys(Running<HEADS>& state) {
 }
 
 // Merges `count` parts, `stride` floats apart, each [head_dim sums, maximum, sum of weights], into
-// `out`: the quotient where `last`, else a part again. By all threads of the block, in order.
+// `out`: the quotient where `last`, else a part again. By all threads of the block, in order. Parts
+// without a key have a sum of zero; what is no number stays none.
 __device__ __forceinline__ void merge(float* out, const float* parts, uint32_t count, uint32_t stride,
                                       uint32_t dim, bool last) {
     float max = -INFINITY;
     for (uint32_t i = 0; i < count; ++i) max = fmaxf(max, parts[i * stride + dim]);
     float sum = 0.0f;
     for (uint32_t i = 0; i < count; ++i) {
-        const float part_max = parts[i * stride + dim];
-        sum += part_max == -INFINITY ? 0.0f : exp2f(part_max - max) * parts[i * stride + dim + 1];
+        const float part_max = parts[i * stride + dim], part_sum = parts[i * stride + dim + 1];
+        sum += part_sum == 0.0f ? 0.0f : exp2f(part_max - max) * part_sum;
     }
     for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x) {
         float total = 0.0f;
         for (uint32_t i = 0; i < count; ++i) {
             const float part_max = parts[i * stride + dim];
-            if (part_max != -INFINITY) total = fmaf(exp2f(part_max - max), parts[i * stride + d], total);
+            if (parts[i * stride + dim + 1] != 0.0f) total = fmaf(exp2f(part_max - max), parts[i * stride + d], total);
         }
-        out[d] = last ? (sum > 0.0f ? total / sum : 0.0f) : total;
+        out[d] = last && sum != 0.0f ? total / sum : total;
     }
     if (!last && threadIdx.x == 0) {
         out[dim] = max;

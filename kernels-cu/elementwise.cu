@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) binary(const __grid_constant__
     ottava::wait_for_predecessor();
     const uint64_t i = ottava::element_index();
     if (i < p.count) {
-        const float a = p.a[i], b = p.b[i % p.b_count];
+        const float a = p.a[i], b = p.b[p.b_count == p.count ? i : i % p.b_count];
         p.dst[i] = p.multiply ? a * b : a + b;
     }
     ottava::release_dependents();

@@ -6,7 +6,7 @@
 // Sums of a group are f32, and so is everything after the product. What a block will read next is on its
 // way to the second-level cache, at first while the kernel before this one still runs.
 //
-// Launch: 256 threads; dynamic shared memory `matmul_few_shared_bytes`; any number of blocks, each
+// Launch: 256 threads; dynamic shared memory as `FewShape` in src/backend/cuda/matmul.rs has it; any number of blocks, each
 // takes every gridDim.x-th strip.
 
 #include "common/matmul.cuh"

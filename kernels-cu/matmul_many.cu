@@ -20,37 +20,49 @@ constexpr int STAGE_COLS = STAGE_STEPS * STEP_COLS;
 constexpr int STAGE_STRIDE = STAGE_COLS + 16;
 constexpr int BLOCK_STRIPS = 8;
 
-// A warp's strip of one matrix, and its codes one stage ahead.
+// A lane's codes of one stage, with the scale and the minimum of each step.
+template <int BITS>
+struct StageCodes {
+    Codes<BITS, STAGE_STEPS> codes;
+    __half2 scales[STAGE_STEPS], mins[STAGE_STEPS];
+};
+
+// A warp's strip of one matrix, one stage ahead.
 template <int BITS>
 struct StripStream {
     const Matrix* matrix;
     const uint4* row;
     size_t scale_row;
     uint32_t loads;
-    Codes<BITS, STAGE_STEPS> next;
+    int group_shift;  // of a step, to its group: groups are 1, 2, 4 or 8 steps
+    StageCodes<BITS> next;
 
     __device__ __forceinline__ StripStream(const Matrix& m, uint32_t strip) : matrix(&m) {
         loads = row_loads(m.cols, BITS);
         row = m.codes + static_cast<size_t>(strip) * loads * WARP + threadIdx.x % WARP;
         scale_row = static_cast<size_t>(strip) * m.groups;
-        next = load_codes<BITS, STAGE_STEPS>(row, 0, loads);
+        group_shift = __ffs(m.group_steps) - 1;
+        load(0);
     }
 
-    // The operand of a step with its scale and minimum.
-    __device__ __forceinline__ void operand(uint32_t (&a)[4], const Codes<BITS, STAGE_STEPS>& codes, uint32_t stage,
-                                            int step) const {
-        const uint32_t g = threadIdx.x % WARP / 4;
-        const uint32_t group = min((stage * STAGE_STEPS + step) / matrix->group_steps, matrix->groups - 1);
-        const __half2 scale = matrix->scales[(scale_row + group) * 8 + g];
+    __device__ __forceinline__ void load(uint32_t stage) {
+        next.codes = load_codes<BITS, STAGE_STEPS>(row, stage * STAGE_STEPS, loads);
+#pragma unroll
+        for (int step = 0; step < STAGE_STEPS; ++step) {
+            const uint32_t group = min((stage * STAGE_STEPS + step) >> group_shift, matrix->groups - 1);
+            const size_t at = (scale_row + group) * 8 + threadIdx.x % WARP / 4;
+            next.scales[step] = matrix->scales[at];
+            next.mins[step] = matrix->mins ? matrix->mins[at] : __float2half2_rn(0.0f);
+        }
+    }
+
+    // The operand of a step of a stage, scaled.
+    __device__ __forceinline__ void operand(uint32_t (&a)[4], const StageCodes<BITS>& stage, int step) const {
+        const __half2 scale = stage.scales[step], min = stage.mins[step];
         // Registers 0 and 2 hold row g, 1 and 3 row g + 8.
         const __half2 scales[2] = {__low2half2(scale), __high2half2(scale)};
-        step_operand(a, codes, step, matrix->zero);
-        __half2 mins[2] = {};
-        if (matrix->mins) {
-            const __half2 min = matrix->mins[(scale_row + group) * 8 + g];
-            mins[0] = __low2half2(min);
-            mins[1] = __high2half2(min);
-        }
+        const __half2 mins[2] = {__low2half2(min), __high2half2(min)};
+        step_operand(a, stage.codes, step, matrix->zero);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const __half2 scaled = __hfma2(*reinterpret_cast<__half2*>(&a[i]), scales[i % 2], mins[i % 2]);
@@ -99,15 +111,15 @@ __device__ __forceinline__ void matmul_many(const MatmulParams& p, const Product
         cp_async_wait<MANY_STAGES - 2>();
         __syncthreads();
         copy_stage<TILES>(ring, p, first_token, stage + MANY_STAGES - 1, stages);
-        const auto first_codes = first.next, second_codes = second.next;
-        first.next = load_codes<BITS, STAGE_STEPS>(first.row, (stage + 1) * STAGE_STEPS, first.loads);
-        second.next = load_codes<BITS, STAGE_STEPS>(second.row, (stage + 1) * STAGE_STEPS, second.loads);
+        const StageCodes<BITS> first_codes = first.next, second_codes = second.next;
+        first.load(stage + 1);
+        second.load(stage + 1);
         const __half* slot = ring + stage % MANY_STAGES * (TOKENS * STAGE_STRIDE) + column;
 #pragma unroll
         for (int step = 0; step < STAGE_STEPS; ++step) {
             uint32_t a[2][4];
-            first.operand(a[0], first_codes, stage, step);
-            second.operand(a[1], second_codes, stage, step);
+            first.operand(a[0], first_codes, step);
+            second.operand(a[1], second_codes, step);
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
                 const uint2 pair = *reinterpret_cast<const uint2*>(slot + 8 * tile * STAGE_STRIDE + step * STEP_COLS);

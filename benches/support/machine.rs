@@ -1,6 +1,8 @@
 //! A backend with the memory of a step.
 
-use ottava::backend::{Backend, Frame, KvLayout, Op, Place, Precision, Rows, StepInput, StepLimits, Weights};
+use ottava::backend::{
+    Backend, Frame, KvLayout, Op, PageId, Place, Precision, Rows, StepInput, StepLimits, Weights,
+};
 
 /// Lays values of a step out in an arena, one behind the other.
 pub struct Layout {
@@ -57,6 +59,13 @@ impl<B: Backend> Machine<B> {
         backend.begin(&mut frame).expect("a step within the limits");
         backend.run(ops, &mut frame).expect("valid operations");
         backend.wait().expect("operations that end");
+    }
+
+    /// Gives all pages the same bytes.
+    pub fn fill_pages(&mut self, pages: usize, bytes: &[u8]) {
+        for page in 0..pages as u32 {
+            self.backend.import_page(&mut self.kv, PageId(page), bytes).expect("a page's bytes");
+        }
     }
 
     pub fn write(&mut self, place: &Place, values: &[f32]) {

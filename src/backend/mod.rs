@@ -133,8 +133,8 @@ pub struct Frame<'a, B: Backend> {
 /// # Contract
 /// `execute` allocates nothing, and computes each row from that row (and its sequence's pages)
 /// alone: a row's result has the same bits whatever other rows are in the step. On CUDA that holds
-/// among steps of up to 32 tokens, and among longer ones: the two have kernels of their own, which
-/// add in another order.
+/// among steps of up to 32 tokens and among longer ones, and for attention among steps where the row
+/// is alone in its sequence and among others: these have kernels of their own, which round otherwise.
 pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Memory for intermediate values.
     type Arena: std::fmt::Debug + Send;
@@ -239,7 +239,8 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// operations, weights and pool: a device may keep what it has recorded of them.
     ///
     /// # Errors
-    /// The index of an operation, with what [`Backend::execute`] says of it.
+    /// The index of an operation, with what [`Backend::execute`] says of it; their number, where what
+    /// failed is all of them in one.
     fn run(&self, ops: &[Op], frame: &mut Frame<'_, Self>) -> Result<(), (usize, BackendError)> {
         ops.iter()
             .enumerate()

@@ -110,7 +110,7 @@ impl Cuda {
         // A part a warp: a head's sums, their maximum, the sum of the weights; then prepared heads.
         let shared_bytes = 4 * (4 * (heads.dim + 2) + (block_heads + 2) * heads.dim);
         let blocks = [shape.splits, heads.query / block_heads, shape.sequences];
-        // SAFETY: checked by `attention`.
+        // SAFETY: checked by `attention_params` and `inputs`.
         unsafe { self.kernels.launch(kernel, Grid { blocks, threads: [128, 1], shared_bytes }, params) }
     }
 
@@ -129,7 +129,7 @@ impl Cuda {
         let rows = super::step::TILE_ROWS as usize + 2 * keys;
         let shared_bytes = rows * (dim + 8) * 2 + 4 * keys + 2 * keys / 8;
         let blocks = [shape.tiles, heads.query, 1];
-        // SAFETY: checked by `attention`.
+        // SAFETY: checked by `attention_params` and `inputs`.
         unsafe { self.kernels.launch(kernel, Grid { blocks, threads: [128, 1], shared_bytes }, params) }
     }
 }

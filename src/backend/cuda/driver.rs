@@ -154,6 +154,12 @@ fn loses_the_device(error: DriverError) -> bool {
     matches!(error.0 as u32, 214 | 220 | 226 | 700 | 702 | 708..=710 | 714..=719)
 }
 
+/// A call's error as the backend's.
+pub(super) fn device_error(info: &DeviceInfo, call: &'static str, error: DriverError) -> BackendError {
+    let device = format!("CUDA device {} ({})", info.ordinal, info.name);
+    BackendError::Device { device, call, error: name_of(error), lost: loses_the_device(error) }
+}
+
 /// A device taken hold of, with the stream that all its work goes to.
 pub(super) struct Context {
     info: DeviceInfo,
@@ -182,9 +188,9 @@ impl Context {
     /// Takes hold of a device.
     pub(super) fn new(ordinal: usize) -> Result<Arc<Context>, BackendError> {
         let (device, info) = find(ordinal)?;
-        let failed = |error| Unavailable::DriverFailed(name_of(error));
         // SAFETY: the device is one of the driver's; the context is released by `Drop`.
-        let context = unsafe { result::primary_ctx::retain(device) }.map_err(failed)?;
+        let context = unsafe { result::primary_ctx::retain(device) }
+            .map_err(|error| device_error(&info, "cuDevicePrimaryCtxRetain", error))?;
         let mut this = Context {
             info,
             device,
@@ -195,8 +201,9 @@ impl Context {
             lost: OnceLock::new(),
         };
         // SAFETY: the context was just made.
-        unsafe { result::ctx::set_current(context) }.map_err(failed)?;
-        this.stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(failed)?;
+        this.done("cuCtxSetCurrent", unsafe { result::ctx::set_current(context) })?;
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
+        this.stream = this.done("cuStreamCreate", stream)?;
         Ok(Arc::new(this))
     }
 
@@ -240,11 +247,9 @@ impl Context {
         call: &'static str,
         result: Result<T, DriverError>,
     ) -> Result<T, BackendError> {
-        result.map_err(|error| {
-            let lost = loses_the_device(error);
-            let device = format!("CUDA device {} ({})", self.info.ordinal, self.info.name);
-            let error = BackendError::Device { device, call, error: name_of(error), lost };
-            if lost { self.lost.get_or_init(|| error).clone() } else { error }
+        result.map_err(|error| match device_error(&self.info, call, error) {
+            error @ BackendError::Device { lost: true, .. } => self.lost.get_or_init(|| error).clone(),
+            error => error,
         })
     }
 }

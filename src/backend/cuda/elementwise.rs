@@ -4,12 +4,14 @@ use super::arena::Rows;
 use super::attention::{angles, interleaved};
 use super::kernels::{Grid, Kernel};
 use super::params;
-use super::weights::{matrix, vector};
+use super::weights::{Matrix, matrix, vector};
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{
-    Activation, BackendError, BinaryFn, Frame, MatrixId, Place, Precision, RmsNorm, Rope, RopeAngles,
+    Activation, BackendError, BinaryFn, Frame, MatrixId, Op, Place, Precision, RmsNorm, Rope, RopeAngles,
     UnaryFn, Write,
 };
+
+use crate::token::TokenId;
 
 type Result = std::result::Result<(), BackendError>;
 
@@ -57,7 +59,36 @@ fn blocks_of(elements: usize) -> Grid {
     Grid::line(elements.div_ceil(THREADS as usize), THREADS)
 }
 
+/// Refuses ids that a table does not have.
+fn check_tokens(table: &Matrix, tokens: &[TokenId]) -> Result {
+    match tokens.iter().find(|token| token.index() >= table.rows()) {
+        Some(token) => {
+            Err(shape_error("embed", format!("tokens below {}", table.rows()), format!("{token}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses output rows that a step does not have.
+fn check_outputs(outputs: &[u32], tokens: usize) -> Result {
+    match outputs.iter().find(|&&row| row as usize >= tokens) {
+        Some(row) => Err(shape_error("gather_outputs", format!("rows below {tokens}"), format!("{row}"))),
+        None => Ok(()),
+    }
+}
+
 impl Cuda {
+    /// What an operation checks of the step beside its shape.
+    pub(super) fn check_indices(&self, op: &Op, frame: &Frame<'_, Cuda>) -> Result {
+        match op {
+            Op::Embed { table, .. } => {
+                check_tokens(matrix("embed", frame.weights, *table)?, &frame.step.tokens)
+            }
+            Op::GatherOutputs { .. } => check_outputs(&frame.step.outputs, frame.step.tokens.len()),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn embed(&self, dst: &Place, table: MatrixId, scale: f32, frame: &Frame<'_, Cuda>) -> Result {
         const OP: &str = "embed";
         let table = matrix(OP, frame.weights, table)?;
@@ -67,9 +98,7 @@ impl Cuda {
             let expected = format!("[{}, {}]", tokens.len(), table.cols());
             return Err(shape_error(OP, expected, format!("[{}, {}]", out.rows, out.cols)));
         }
-        if let Some(token) = tokens.iter().find(|token| token.index() >= table.rows()) {
-            return Err(shape_error(OP, format!("tokens below {}", table.rows()), format!("{token}")));
-        }
+        check_tokens(table, tokens)?;
         let step = frame.arena.step.params();
         let params = params::Embed { step, table: table.params(), dst: out.address, scale, unused: 0 };
         // SAFETY: shapes, places and ids are checked.
@@ -151,8 +180,8 @@ impl Cuda {
         const OP: &str = "gather_outputs";
         let (to, from) = (frame.arena.rows(OP, dst, frame.step)?, frame.arena.rows(OP, src, frame.step)?);
         let (tokens, outputs) = (frame.step.tokens.len(), &frame.step.outputs);
-        let below = outputs.iter().all(|&row| (row as usize) < from.rows);
-        if to.cols != from.cols || to.rows != outputs.len() || from.rows != tokens || !below {
+        check_outputs(outputs, tokens)?;
+        if to.cols != from.cols || to.rows != outputs.len() || from.rows != tokens {
             let expected = format!("[{}, {}] of rows below {tokens}", outputs.len(), from.cols);
             return Err(shape_error(OP, expected, format!("[{}, {}]", to.rows, to.cols)));
         }

@@ -13,7 +13,7 @@ use super::params::Address;
 use super::{Cuda, Op};
 use crate::backend::{Backend, BackendError, Frame, StepInput};
 
-/// Recordings that an arena keeps; one more than that, and it begins anew.
+/// Recordings that an arena keeps; the oldest makes room for one more.
 const GRAPHS_MAX: usize = 128;
 
 /// All that a recording's launches have in them and that a step may change: equal keys, equal launches.
@@ -23,7 +23,9 @@ struct Key {
     outputs: usize,
     sequences: usize,
     splits: usize,
-    /// The step's tables and the parts of split attention, which move when they grow.
+    /// Whether attention appends.
+    appends: bool,
+    /// The step's tables and, where there are splits, their parts: they move when they grow.
     tables: Address,
     partial: Address,
 }
@@ -37,9 +39,51 @@ impl Key {
             outputs: step.outputs.len(),
             sequences: shape.sequences,
             splits: shape.splits,
+            appends: shape.appends(),
             tables: arena.step.params().tokens,
-            partial: arena.partial.address(),
+            partial: if shape.splits > 1 { arena.partial.address() } else { 0 },
         })
+    }
+}
+
+/// The stream's recording under way: at the latest it ends when this is dropped.
+struct Capture<'c>(&'c Context);
+
+impl<'c> Capture<'c> {
+    fn begin(context: &'c Context) -> Result<Capture<'c>, BackendError> {
+        context.enter()?;
+        // Other threads may use the driver meanwhile.
+        let mode = CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives as long as the context; dropping this ends the capture.
+        let begun = unsafe { result::stream::begin_capture(context.stream(), mode) };
+        context.done("cuStreamBeginCapture", begun).map(|()| Capture(context))
+    }
+
+    fn end(self) -> Result<Recording, BackendError> {
+        let context = self.0;
+        std::mem::forget(self);
+        // SAFETY: the capture is under way.
+        let ended = unsafe { result::stream::end_capture(context.stream()) };
+        context.done("cuStreamEndCapture", ended).map(Recording)
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the capture is under way. What it has recorded is of no use.
+        let _ = unsafe { result::stream::end_capture(self.0.stream()) }.map(Recording);
+    }
+}
+
+/// What was recorded, before it can be launched.
+struct Recording(sys::CUgraph);
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: made by the end of a capture; an executable form does not need it.
+            let _ = unsafe { result::graph::destroy(self.0) };
+        }
     }
 }
 
@@ -66,6 +110,19 @@ impl Drop for Graph {
 #[derive(Debug, Default)]
 pub(super) struct Graphs(Vec<(Key, Option<Graph>)>);
 
+impl Graphs {
+    /// Takes up a shape; lets go of those whose memory has moved, and of the oldest.
+    fn remember(&mut self, key: Key) {
+        let moved =
+            |old: &Key| old.tables != key.tables || old.splits == key.splits && old.partial != key.partial;
+        self.0.retain(|(old, _)| !moved(old));
+        if self.0.len() == GRAPHS_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((key, None));
+    }
+}
+
 impl Cuda {
     /// Runs a plan: prompts and shapes that are new launch by launch, others as a graph.
     pub(super) fn run_plan(
@@ -73,39 +130,37 @@ impl Cuda {
         ops: &[Op],
         frame: &mut Frame<'_, Cuda>,
     ) -> Result<(), (usize, BackendError)> {
-        let whole = |error| (0, error);
         let Some(key) = Key::of(frame.step, frame.arena) else { return self.run_each(ops, frame) };
+        let whole = |error| (ops.len(), error);
         let graphs = &mut frame.arena.graphs.0;
-        match graphs.iter().position(|(known, _)| *known == key) {
-            None => {
-                if graphs.len() == GRAPHS_MAX {
-                    graphs.clear();
-                }
-                graphs.push((key, None));
-                self.run_each(ops, frame)
-            }
-            Some(index) => {
-                if graphs[index].1.is_none() {
-                    let graph = self.record(ops, frame)?;
-                    frame.arena.graphs.0[index].1 = Some(graph);
-                }
-                match &frame.arena.graphs.0[index].1 {
-                    Some(graph) => self.replay(graph).map_err(whole),
-                    None => self.run_each(ops, frame),
-                }
-            }
+        let Some(index) = graphs.iter().position(|(known, _)| *known == key) else {
+            self.run_each(ops, frame)?;
+            frame.arena.graphs.remember(key);
+            return Ok(());
+        };
+        if graphs[index].1.is_none() {
+            let graph = self.record(ops, frame)?;
+            frame.arena.graphs.0[index].1 = Some(graph);
+        }
+        // Of what the launches check, the indices are new in each step.
+        for (index, op) in ops.iter().enumerate() {
+            self.check_indices(op, frame).map_err(|error| (index, error))?;
+        }
+        match &frame.arena.graphs.0[index].1 {
+            Some(graph) => self.replay(graph).map_err(whole),
+            None => self.run_each(ops, frame),
         }
     }
 
     /// Runs a plan launch by launch. Where all sequences have one token, an append and its attention
-    /// are one.
+    /// are one, unless a page that is written is another sequence's too.
     fn run_each(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<(), (usize, BackendError)> {
-        let decodes_only = frame.arena.step.shape().decodes_only();
+        let appends = frame.arena.step.shape().appends();
         let mut index = 0;
         while let Some(op) = ops.get(index) {
             let (ran, next) = match (op, ops.get(index + 1)) {
                 (Op::KvAppend(append), Some(Op::Attention(attention)))
-                    if decodes_only && append.prepares(attention) =>
+                    if appends && append.prepares(attention) =>
                 {
                     (self.append_and_attend(append, attention, frame), index + 2)
                 }
@@ -119,24 +174,13 @@ impl Cuda {
 
     /// Records the launches of a step, without running them.
     fn record(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<Graph, (usize, BackendError)> {
-        let (context, whole) = (&self.context, |error| (0, error));
-        context.enter().map_err(whole)?;
-        // Other threads may use the driver meanwhile.
-        let mode = CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream lives as long as the context; the capture ends below in any case.
-        let begun = unsafe { result::stream::begin_capture(context.stream(), mode) };
-        context.done("cuStreamBeginCapture", begun).map_err(whole)?;
-        let launched = self.run_each(ops, frame);
-        // SAFETY: the capture was just begun.
-        let ended = unsafe { result::stream::end_capture(context.stream()) };
+        let (context, whole) = (&self.context, |error| (ops.len(), error));
+        let capture = Capture::begin(context).map_err(whole)?;
         // A failed launch spoils the capture: its own error says more than the capture's.
-        let graph = launched.and(context.done("cuStreamEndCapture", ended).map_err(whole))?;
+        self.run_each(ops, frame)?;
+        let recording = capture.end().map_err(whole)?;
         // SAFETY: the graph was just made; its executable form does not need it.
-        let executable = unsafe {
-            let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
-            let _ = result::graph::destroy(graph);
-            executable
-        };
+        let executable = unsafe { result::graph::instantiate(recording.0, sys::CUgraphInstantiate_flags(0)) };
         let executable = context.done("cuGraphInstantiate", executable).map_err(whole)?;
         Ok(Graph { context: Arc::clone(context), executable })
     }

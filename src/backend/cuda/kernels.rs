@@ -4,9 +4,9 @@ use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 use cudarc::driver::result;
-use cudarc::driver::sys::{self, CUfunction_attribute as Attribute};
+use cudarc::driver::sys::{self, CUfunction_attribute as Attribute, CUresult};
 
-use super::driver::{Context, Unavailable};
+use super::driver::{Context, Unavailable, device_error};
 use crate::backend::BackendError;
 
 macro_rules! kernels {
@@ -59,6 +59,14 @@ kernels! {
 /// The kernels' machine code and PTX, as build.rs compiled them.
 static IMAGE: &Image<[u8]> = &Image(*include_bytes!(env!("OTTAVA_FATBIN")));
 
+const LOAD: &str = "cuModuleLoadData";
+/// What loading says where the image has no code for a device.
+const NO_CODE: [CUresult; 3] = [
+    CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU,
+    CUresult::CUDA_ERROR_INVALID_PTX,
+    CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
+];
+
 /// Where the driver reads whole words.
 #[repr(align(16))]
 struct Image<T: ?Sized>(T);
@@ -105,12 +113,10 @@ impl Kernels {
         // SAFETY: a whole fat binary, or text that ends with a zero.
         let module = match unsafe { result::module::load_data(IMAGE.0.as_ptr().cast()) } {
             Ok(module) => module,
+            Err(error) if !NO_CODE.contains(&error.0) => return context.done(LOAD, Err(error)),
             Err(error) => {
-                let reason = match context.done::<()>("cuModuleLoadData", Err(error)) {
-                    Err(error) => error.to_string(),
-                    Ok(()) => String::new(),
-                };
                 let info = context.info();
+                let reason = device_error(info, LOAD, error).to_string();
                 let (major, minor) = info.compute_capability;
                 return Err(Unavailable::NoImage { name: info.name.clone(), major, minor, reason }.into());
             }

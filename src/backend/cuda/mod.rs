@@ -46,7 +46,8 @@ pub struct CudaOptions {
     pub ordinal: usize,
 }
 
-/// One NVIDIA GPU.
+/// One NVIDIA GPU. Work of several threads must not meet on it: a step's launches may be under
+/// recording, and who waits, waits for all.
 #[derive(Debug)]
 pub struct Cuda {
     kernels: Kernels,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::driver::Context;
 use super::memory::{DeviceBuffer, HostBuffer};
 use super::params::{Sequence, Step};
-use crate::backend::{BackendError, StepInput, StepLimits};
+use crate::backend::{BackendError, PAGE_TOKENS, StepInput, StepLimits, StepSequence};
 
 /// Rows of a block of `attention_prefill.cu`.
 pub(super) const TILE_ROWS: u32 = 64;
@@ -58,6 +58,8 @@ pub(super) struct Shape {
     pub(super) decodes: bool,
     /// Blocks of rows of sequences with more rows than one.
     pub(super) tiles: usize,
+    /// Whether no page that a sequence writes is another's too.
+    pub(super) apart: bool,
     /// Splits of the longest past of a sequence of one row, rounded up to a power of two: few
     /// shapes, so that graphs are found again.
     pub(super) splits: usize,
@@ -73,6 +75,11 @@ impl Shape {
     pub(super) fn decodes_only(&self) -> bool {
         self.decodes && self.tiles == 0
     }
+
+    /// Whether attention can append its keys and values itself: no block writes what another reads.
+    pub(super) fn appends(&self) -> bool {
+        self.decodes_only() && self.apart
+    }
 }
 
 /// A step's place on the device, filled once a step.
@@ -84,6 +91,8 @@ pub(super) struct StepBuffers {
     host: HostBuffer,
     device: DeviceBuffer,
     shape: Shape,
+    /// By page: how many sequences of one row write it. Zero between steps.
+    writers: Vec<u32>,
 }
 
 impl StepBuffers {
@@ -99,6 +108,7 @@ impl StepBuffers {
             host,
             device,
             shape: Shape::default(),
+            writers: Vec::new(),
         })
     }
 
@@ -118,6 +128,16 @@ impl StepBuffers {
                 found: format!("{} tokens, {} outputs", step.tokens.len(), step.outputs.len()),
             });
         }
+        let mut row = 0;
+        for sequence in &step.sequences {
+            let (rows, pages) = (&sequence.rows, &sequence.pages);
+            let within = rows.end as usize <= step.tokens.len() && pages.end as usize <= step.pages.len();
+            if rows.start != row || rows.end < row || pages.end < pages.start || !within {
+                let expected = format!("rows from {row} to {}, and pages of the step", step.tokens.len());
+                return Err(BackendError::Shape { op: "step", expected, found: format!("{sequence:?}") });
+            }
+            row = rows.end;
+        }
         // The last step's upload has been read when its work is done.
         self.context.wait()?;
         self.make_room(step.pages.len())?;
@@ -129,8 +149,9 @@ impl StepBuffers {
         let words = self.layout.pages + 2 * pages;
         if words > self.host.words().len() {
             let words = words.next_power_of_two();
-            self.host = HostBuffer::zeroed(&self.context, words)?;
+            let host = HostBuffer::zeroed(&self.context, words)?;
             self.device = DeviceBuffer::zeroed(&self.context, 4 * words, "a step's tables")?;
+            self.host = host;
         }
         Ok(())
     }
@@ -176,7 +197,32 @@ impl StepBuffers {
         for (to, page) in words[pages..].chunks_exact_mut(2).zip(&step.pages) {
             to.copy_from_slice(&[page.page.0, page.start]);
         }
-        self.shape = Shape { splits: shape.splits.next_power_of_two(), ..shape };
+        let apart = self.writes_apart(step);
+        self.shape = Shape { splits: shape.splits.next_power_of_two(), apart, ..shape };
+    }
+
+    /// Whether each page that a sequence of one row writes is in no other sequence's table.
+    fn writes_apart(&mut self, step: &StepInput) -> bool {
+        let written = |sequence: &StepSequence| {
+            let start =
+                step.positions[sequence.rows.start as usize] / PAGE_TOKENS as u32 * PAGE_TOKENS as u32;
+            let pages = &step.pages[sequence.pages.start as usize..sequence.pages.end as usize];
+            pages.iter().rfind(|entry| entry.start <= start).map(|entry| entry.page.index())
+        };
+        let pages = step.pages.iter().map(|entry| entry.page.index() + 1).max().unwrap_or(0);
+        if pages > self.writers.len() {
+            self.writers.resize(pages.next_power_of_two(), 0);
+        }
+        let decodes = || step.sequences.iter().filter(|sequence| sequence.rows.len() == 1);
+        decodes().filter_map(written).for_each(|page| self.writers[page] += 1);
+        let apart = step.sequences.iter().all(|sequence| {
+            let own = if sequence.rows.len() == 1 { written(sequence) } else { None };
+            let pages = &step.pages[sequence.pages.start as usize..sequence.pages.end as usize];
+            let others = |page: usize| self.writers[page] - u32::from(own == Some(page));
+            pages.iter().all(|entry| others(entry.page.index()) == 0)
+        });
+        decodes().filter_map(written).for_each(|page| self.writers[page] = 0);
+        apart
     }
 
     fn address(&self, word: usize) -> u64 {
