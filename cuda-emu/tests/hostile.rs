@@ -266,6 +266,7 @@ fn extremes_are_refused() {
         kernel(
             "wgmma.fence.sync.aligned; wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned -1;",
         ),
+        kernel(".reg .b32 %r<2>; .reg .b64 %rd<2>; mov.b64 %rd1, -4; st.shared.u32 [%rd1], %r1;"),
         kernel(".reg .b32 %r<2>; bar.sync 4000000000; bar.sync 99, 7; bar.sync 0, 4294967295;"),
         format!("{header}.global .b8 big[18446744073709551615];"),
         format!("{header}.global .align 65536 .b8 big[65536][65536][65536];"),

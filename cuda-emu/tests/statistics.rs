@@ -23,8 +23,8 @@ fn count(threads: u32, body: &str) -> LaunchStats {
     );
     let module = Module::load(&device, &text).unwrap();
     let kernel = module.kernel("k").unwrap();
-    let buffer = device.memory().alloc(1 << 16).unwrap();
-    device.memory().fill(buffer, &[0], 1 << 16).unwrap();
+    let buffer = device.memory().alloc(1 << 18).unwrap();
+    device.memory().fill(buffer, &[0], 1 << 18).unwrap();
     Params::new(&kernel).pointer(buffer).launch(&device, [1, 1, 1], [threads, 1, 1], 16 << 10).unwrap()
 }
 

@@ -12,7 +12,7 @@ use crate::device::{Checks, DeviceConfig};
 use crate::stats::{InstructionClass, LaunchStats};
 
 /// The version of everything here: both sides must have the same.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// A [`DeviceConfig`] as a C structure.
 #[repr(C)]

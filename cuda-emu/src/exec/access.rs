@@ -255,8 +255,8 @@ fn same_already<T: Scalar + PartialEq>(
 ) -> bool {
     let block = &env.blocks[block];
     let Some(shadow) = &block.shadow else { return false };
-    let offset = address as usize;
-    if address + u64::from(size) * count as u64 > block.memory.len() as u64
+    let (offset, bytes) = (address as usize, u64::from(size) * count as u64);
+    if address.checked_add(bytes).is_none_or(|end| end > block.memory.len() as u64)
         || !shadow.just_written(offset, lane as u8, env.trap_pc)
     {
         return false;

@@ -90,6 +90,7 @@ pub(super) fn barrier(
     env.clusters[block.cluster].clocks.release(warp.agent, &mut barrier.released);
     if !arrive {
         barrier.waiting.push(warp.agent);
+        barrier.lanes += mask.count_ones();
     }
     complete_if_full(env, warp.block, number as usize);
     let wait = Wait::Barrier { number: number as u8, generation };
@@ -118,7 +119,8 @@ fn complete_if_full(env: &mut Env, block: usize, number: usize) {
     let mut waiting = std::mem::take(&mut barrier.waiting);
     // If all of the block's threads have met, everything before is ordered: a new epoch. Not so
     // where other blocks look on, or where writes await a proxy fence.
-    let whole = waiting.len() as u32 * LANES as u32 >= block.alive && cluster.blocks == 1 && !asynchronous;
+    let lanes = std::mem::take(&mut barrier.lanes);
+    let whole = lanes >= block.alive && cluster.blocks == 1 && !asynchronous;
     if whole {
         cluster.clocks.restart();
         if let Some(shadow) = &mut block.shadow {

@@ -43,6 +43,8 @@ pub(super) struct Barrier {
     pub(super) released: Released,
     /// Agents that have arrived and wait.
     pub(super) waiting: Vec<u16>,
+    /// How many lanes wait: a warp may come in parts, and some of its lanes may have exited.
+    pub(super) lanes: u32,
     /// Reduction so far: how many predicates were true, of how many.
     pub(super) sum: (u32, u32),
     /// That of the last completion.
@@ -76,7 +78,7 @@ impl Barrier {
     pub(super) fn restart(&mut self) {
         self.released.clear();
         self.waiting.clear();
-        (self.arrived, self.expected, self.generation) = (0, 0, 0);
+        (self.arrived, self.lanes, self.expected, self.generation) = (0, 0, 0, 0);
         (self.sum, self.result) = Default::default();
     }
 }
@@ -138,6 +140,7 @@ impl Block {
         lane: usize,
     ) -> Step<()> {
         let Some(shadow) = &mut self.shadow else { return Ok(()) };
+        access.at(self.rank, shadow.renumbered());
         match shadow.access(access, clocks, offset, bytes, lane as u8) {
             Ok(()) => Ok(()),
             Err(conflict) => self.conflict(conflict, access, program, offset, bytes, lane),

@@ -75,20 +75,50 @@ impl Env<'_> {
             return Ok(found);
         }
         for (lane, address) in addresses.iter().enumerate() {
-            if self.view.find(*address, length).is_none() {
-                let kind = match self.view.freed_at(*address) {
-                    Some(allocation) => FaultKind::UseAfterFree { bytes, access, allocation },
-                    None => FaultKind::OutOfBounds {
-                        space: Space::Global,
-                        bytes,
-                        access,
-                        nearest: self.view.nearest(*address),
-                    },
-                };
-                return trap_at(kind, lane, *address);
-            }
+            self.check_inside(*address, bytes, access, lane)?;
         }
         Ok(None)
+    }
+
+    /// Checks that a lane's bytes lie in a live allocation.
+    fn check_inside(&self, address: u64, bytes: u32, access: &'static str, lane: usize) -> Step<()> {
+        if self.view.find(address, u64::from(bytes)).is_some() {
+            return Ok(());
+        }
+        let kind = match self.view.freed_at(address) {
+            Some(allocation) => FaultKind::UseAfterFree { bytes, access, allocation },
+            None => FaultKind::OutOfBounds {
+                space: Space::Global,
+                bytes,
+                access,
+                nearest: self.view.nearest(address),
+            },
+        };
+        trap_at(kind, lane, address)
+    }
+
+    /// Checks a global access of `lengths` bytes of each lane, at addresses that are for `align`.
+    #[cold]
+    pub(super) fn check_global_parts(
+        &self,
+        addresses: &Addresses,
+        mask: u32,
+        align: u32,
+        lengths: &[u32; LANES],
+        access: &'static str,
+    ) -> Step<()> {
+        for lane in lanes_of(mask) {
+            let address = addresses[lane];
+            if address & u64::from(align - 1) != 0 {
+                return trap_at(
+                    FaultKind::Misaligned { space: Space::Global, bytes: align, access },
+                    lane,
+                    address,
+                );
+            }
+            self.check_inside(address, lengths[lane], access, lane)?;
+        }
+        Ok(())
     }
 
     /// Checks that what lanes read from global memory was written.

@@ -66,17 +66,21 @@ fn start(env: &mut Env, warp: &mut Warp, i: &Inst, bytes: u8, mask: u32) -> Step
     let from = addresses(&warp.registers, i.b, false, i.imm >> 32);
     let reads = u32::get(&warp.registers, i.c);
     let reading = lanes_of(mask).filter(|lane| reads[*lane] > 0).fold(0, |m, lane| m | 1 << lane);
-    if reading != 0 {
-        let mut all = from;
-        let region = env.check_global(&mut all, reading, u32::from(bytes), "read")?.region;
-        for lane in lanes_of(reading) {
-            env.check_written(&all, region, 1 << lane, reads[lane].min(u32::from(bytes)))?;
-            env.traffic.global_bytes_read += u64::from(reads[lane]);
-        }
-        env.count_global(&all, reading);
-    }
     if let Some(lane) = lanes_of(mask).find(|lane| reads[*lane] > u32::from(bytes)) {
         return invalid(format!("cp.async of {bytes} bytes reads {}", reads[lane]));
+    }
+    if reading != 0 {
+        let region = if lanes_of(reading).all(|lane| reads[lane] == u32::from(bytes)) {
+            env.check_global(&mut { from }, reading, u32::from(bytes), "read")?.region
+        } else {
+            env.check_global_parts(&from, reading, u32::from(bytes), &reads, "read")?;
+            None
+        };
+        for lane in lanes_of(reading) {
+            env.check_written(&from, region, 1 << lane, reads[lane])?;
+            env.traffic.global_bytes_read += u64::from(reads[lane]);
+        }
+        env.count_global(&from, reading);
     }
     env.count_shared(&to, mask, u32::from(bytes));
     env.traffic.shared_bytes_written += u64::from(bytes) * u64::from(mask.count_ones());

@@ -55,7 +55,9 @@ pub(super) fn run_warp(portable: bool) -> RunWarp {
         && is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("f16c")
+        && is_x86_feature_detected!("bmi1")
         && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("popcnt")
         && is_x86_feature_detected!("lzcnt")
     {
         return super::x86::run;

@@ -30,7 +30,11 @@ pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], m
     };
     all_lanes(warp, mask, if load { "ldmatrix" } else { "stmatrix" })?;
     let rows = addresses(&warp.registers, i.a, !wide, i.imm);
-    let mut access = env.shared_access(warp, if load { Kind::Read } else { Kind::Write });
+    // A store counts as that of the row's owner; a load is each lane's.
+    let mut access = match load {
+        true => env.shared_access(warp, Kind::Read).for_all(),
+        false => env.shared_access(warp, Kind::Write),
+    };
     let bytes = 128 * lists.len() as u64;
     if load {
         env.traffic.shared_bytes_read += bytes
@@ -44,8 +48,6 @@ pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], m
         let mut places = [(0, 0); 8];
         for (row, place) in places.iter_mut().enumerate() {
             let lane = matrix * 8 + row;
-            // A store counts as the row's owner's, a load is each lane's: no lane's writes are safe
-            // to read before the lanes have met, so that any lane will do for the check.
             *place = env.check_shared(warp.block, &mut access, rows[lane], 16, lane)?;
         }
         if load {
@@ -208,39 +210,42 @@ pub(super) fn mma<I: Isa>(
             products::<I, _>(&a, &b, k)
         }};
     }
-    let sums = fold::<I>(&match kind.a.bytes() {
+    let mut sums = fold::<I>(&match kind.a.bytes() {
         1 => sums!(4),
         2 => sums!(2),
         _ => sums!(1),
     });
     env.traffic.tensor_multiply_adds += 16 * 8 * k as u64;
+    // D may be registers of C, in any order: none is written before all are read.
     match kind.acc {
         Type::F16 => {
-            for (half, (d, c)) in slots_d.iter().zip(slots_c).enumerate() {
+            let mut values = [[0; LANES]; 2];
+            for (half, (value, c)) in values.iter_mut().zip(slots_c).enumerate() {
                 let (low, high) = (widened::<I>(r, *c, false, 0), widened::<I>(r, *c, false, 16));
                 let low = narrowed::<I>(std::array::from_fn(|lane| low[lane] + sums[2 * half][lane]), false);
                 let high =
                     narrowed::<I>(std::array::from_fn(|lane| high[lane] + sums[2 * half + 1][lane]), false);
-                u32::put(r, *d, std::array::from_fn(|lane| low[lane] | high[lane] << 16), mask);
+                *value = std::array::from_fn(|lane| low[lane] | high[lane] << 16);
             }
+            slots_d.iter().zip(values).for_each(|(d, value)| u32::put(r, *d, value, mask));
         }
         Type::S32 => {
-            for (n, (d, c)) in slots_d.iter().zip(slots_c).enumerate() {
+            let mut values = [[0; LANES]; 4];
+            for (n, (value, c)) in values.iter_mut().zip(slots_c).enumerate() {
                 let c = i32::get(r, *c);
                 let add = |lane: usize| {
                     let products = sums[n][lane] as i32;
                     if kind.sat { c[lane].saturating_add(products) } else { c[lane].wrapping_add(products) }
                 };
-                i32::put(r, *d, std::array::from_fn(add), mask);
+                *value = std::array::from_fn(add);
             }
+            slots_d.iter().zip(values).for_each(|(d, value)| i32::put(r, *d, value, mask));
         }
         _ => {
-            // D may be the same registers as C, in the same order.
-            for (n, (d, c)) in slots_d.iter().zip(slots_c).enumerate() {
-                let mut values = f32::get(r, *c);
-                values.iter_mut().zip(&sums[n]).for_each(|(value, sum)| *value += sum);
-                f32::put(r, *d, values, mask);
+            for (sums, c) in sums.iter_mut().zip(slots_c) {
+                sums.iter_mut().zip(f32::get(r, *c)).for_each(|(sum, c)| *sum += c);
             }
+            slots_d.iter().zip(sums).for_each(|(d, sums)| f32::put(r, *d, sums, mask));
         }
     }
     Ok(())

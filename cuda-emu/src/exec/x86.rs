@@ -10,7 +10,7 @@ use super::trap::Step;
 use super::warp::{Pause, Warp};
 use super::{Env, interpret};
 
-/// AVX2, FMA and F16C; used only after all three were detected.
+/// AVX2, FMA, F16C, BMI1, BMI2, POPCNT and LZCNT; used only after all of them were detected.
 struct Avx2;
 
 impl Isa for Avx2 {

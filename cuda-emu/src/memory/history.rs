@@ -34,16 +34,39 @@ pub(crate) struct Access {
     /// Whose clock counts: the agent's, or for a copy engine that of the warp that started it.
     by: u16,
     clock: u64,
+    /// Whose histories `from` and `to` number: see [`Access::at`].
+    numbering: u64,
     pub(super) from: u32,
     pub(super) to: u32,
     /// It met what its own warp wrote, whose lanes have not met since: each lane needs a look.
     pub(super) own_lanes: bool,
+    /// It is made for all lanes at once, whoever gave its address.
+    pub(super) for_all: bool,
 }
 
 impl Access {
     pub(crate) fn new(clocks: &Clocks, agent: u16, kind: Kind, pc: u32) -> Self {
         let stamp = Stamp { agent, kind, proxy: false, time: clocks.time(), pc };
-        Self { stamp, by: agent, clock: clocks.id(agent), from: u32::MAX, to: 0, own_lanes: false }
+        Self {
+            stamp,
+            by: agent,
+            clock: clocks.id(agent),
+            numbering: u64::MAX,
+            from: u32::MAX,
+            to: 0,
+            own_lanes: false,
+            for_all: false,
+        }
+    }
+
+    /// It goes on in a block, whose shadow has given its histories numbers anew so many times: a
+    /// move that was made in another one, or with older numbers, means nothing there.
+    #[inline(always)]
+    pub(crate) fn at(&mut self, block: u32, renumbered: u32) {
+        let numbering = u64::from(block) << 32 | u64::from(renumbered);
+        if self.numbering != numbering {
+            (self.numbering, self.from, self.to) = (numbering, u32::MAX, 0);
+        }
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -52,6 +75,12 @@ impl Access {
 
     pub(crate) fn pc(&self) -> u32 {
         self.stamp.pc
+    }
+
+    /// The same for all lanes at once: what one of them wrote is not its own.
+    pub(crate) fn for_all(mut self) -> Self {
+        self.for_all = true;
+        self
     }
 
     /// The same through the asynchronous proxy, by the agent that stands for it.

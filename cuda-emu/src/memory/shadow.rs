@@ -25,6 +25,8 @@ pub(crate) struct Shadow {
     lanes: Vec<u8>,
     epoch: u32,
     histories: Histories,
+    /// How often histories were given numbers anew.
+    renumbered: u32,
     /// Histories that copies gave last: what was asked for, its number.
     last_started: (u32, u32),
     last_finished: (Option<Stamp>, u32),
@@ -37,9 +39,16 @@ impl Shadow {
             lanes: vec![0; bytes],
             epoch: 0,
             histories: Histories::new(),
+            renumbered: 0,
             last_started: (0, UNWRITTEN),
             last_finished: (None, UNWRITTEN),
         }
+    }
+
+    /// How often histories were given numbers anew, for [`Access::at`].
+    #[inline(always)]
+    pub(crate) fn renumbered(&self) -> u32 {
+        self.renumbered
     }
 
     /// A new block: nothing is written. What was learnt about moves stays.
@@ -89,6 +98,7 @@ impl Shadow {
         let kept: Vec<_> =
             numbers.map(|number| (number.min(CLEAN), self.histories.get(number).pending)).collect();
         self.histories = Histories::new();
+        self.renumbered = self.renumbered.wrapping_add(1);
         (self.last_started, self.last_finished) = ((0, UNWRITTEN), (None, UNWRITTEN));
         for (at, (number, pending)) in kept.into_iter().enumerate() {
             let number = pending.map_or(number, |pc| self.intern(&History::pending(pc)));
@@ -202,19 +212,21 @@ impl Shadow {
             if entry == access.to && access.from != u32::MAX && access.stamp.kind != Kind::Write {
                 continue;
             }
-            let step = self.step(self.number(entry), access, clocks);
+            let (number, renumbered) = (self.number(entry), self.renumbered);
+            let writer = self.histories.get(number).writer;
+            let step = self.step(number, access, clocks);
             if let Some(conflict) = step.conflict {
                 return Err(conflict);
             }
-            if step.own_lanes && self.lanes[at] != lane {
-                let writer = self.histories.get(self.number(entry)).writer;
+            if step.own_lanes && (self.lanes[at] != lane || access.for_all) {
                 return writer.map_or(Ok(()), |writer| Err(Conflict::Race(writer)));
             }
             self.entries[at] = self.entry(step.to);
-            // Lanes that need a look at the writer's lane may not take the short way.
+            // Lanes that need a look at the writer's lane may not take the short way, nor does it
+            // lead anywhere when the entry's number is of before.
             access.own_lanes |= step.own_lanes;
-            (access.from, access.to) =
-                if step.own_lanes { (u32::MAX, 0) } else { (entry, self.entry(step.to)) };
+            let again = !step.own_lanes && renumbered == self.renumbered;
+            (access.from, access.to) = if again { (entry, self.entry(step.to)) } else { (u32::MAX, 0) };
         }
         Ok(())
     }
@@ -401,6 +413,32 @@ mod tests {
         scene.shadow.finish_copy(0, 16, &by, 2);
         scene.go(0, Kind::Read, 4, 4, 2).unwrap();
         assert!(scene.go(1, Kind::Read, 4, 4, 2).is_err());
+    }
+
+    #[test]
+    fn a_conflict_as_numbers_run_out() {
+        let full = || {
+            let mut scene = Scene::new();
+            for _ in 0..=NUMBER_MASK - 2 {
+                scene.clocks.sync_lanes(0);
+                scene.go(0, Kind::Write, 0, 4, 0).unwrap();
+            }
+            assert_eq!(scene.shadow.renumbered(), 0);
+            scene
+        };
+        let mut scene = full();
+        assert!(matches!(scene.go(0, Kind::Read, 0, 4, 1), Err(Conflict::Race(s)) if s.agent == 0));
+        assert_eq!(scene.shadow.renumbered(), 1);
+        // One access that goes on with new numbers.
+        let mut scene = full();
+        let mut access = Access::new(&scene.clocks, 0, Kind::Write, 8);
+        for offset in (0..64).step_by(4) {
+            access.at(0, scene.shadow.renumbered());
+            scene.shadow.access(&mut access, &scene.clocks, offset, 4, 0).unwrap();
+            scene.shadow.start_copy(offset, 2, offset + 1);
+        }
+        assert_eq!(scene.go(0, Kind::Read, 0, 4, 0), Err(Conflict::Pending(1)));
+        assert!(matches!(scene.go(1, Kind::Read, 62, 2, 0), Err(Conflict::Race(s)) if s.pc == 8));
     }
 
     #[test]

@@ -1,0 +1,221 @@
+//! Small kernels, written by hand, at the edges of what is checked: right ones pass, and their
+//! broken twins are reported.
+
+mod support;
+
+use cuda_emu::{Arch, Device, DeviceConfig, FaultKind, Launch, LaunchError, Module, launch};
+use support::upload;
+
+const SEEDS: std::ops::Range<u64> = 0..32;
+
+fn device(arch: Arch, seed: u64) -> Device {
+    Device::new(DeviceConfig { arch, seed, threads: 1, ..DeviceConfig::default() })
+}
+
+/// A kernel `k` with its thread in %r1, shared memory from %r2 on, and its parameter in %rd1.
+fn kernel(target: &str, body: &str) -> String {
+    format!(
+        ".version 8.5\n.target {target}\n.address_size 64\n.extern .shared .align 16 .b8 smem[];\n
+.visible .entry k(.param .u64 a) {{
+  .reg .pred %p<9>; .reg .b32 %r<40>; .reg .f32 %f<9>; .reg .b64 %rd<9>;
+  ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; mov.u32 %r2, smem;
+  {body}
+  ret;
+}}"
+    )
+}
+
+fn run(device: &Device, ptx: &str, grid: u32, threads: u32, a: u64) -> Result<(), LaunchError> {
+    let module = Module::load(device, ptx).unwrap();
+    assert_eq!(module.problems().next(), None);
+    let kernel = module.kernel("k").unwrap();
+    let params = a.to_le_bytes();
+    let plain = Launch::new(&kernel, [grid, 1, 1], [threads, 1, 1], &params);
+    launch(device, &Launch { dynamic_shared_bytes: 4096, ..plain }).map(|_| ())
+}
+
+/// A kernel for sm_80, of one block.
+fn run_block(seed: u64, body: &str, threads: u32, a: &[u32]) -> (Result<(), LaunchError>, Vec<u32>) {
+    let device = device(Arch::Sm80, seed);
+    let address = upload(&device, a, |word| word.to_le_bytes());
+    let result = run(&device, &kernel("sm_80", body), 1, threads, address);
+    (result, words(&device, address, a.len()))
+}
+
+fn words(device: &Device, address: u64, count: usize) -> Vec<u32> {
+    let mut bytes = vec![0; count * 4];
+    device.memory().copy_out(address, &mut bytes).unwrap();
+    bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
+#[track_caller]
+fn fault(result: Result<(), LaunchError>) -> FaultKind {
+    match result {
+        Err(LaunchError::Fault(fault)) => fault.kind,
+        other => panic!("expected a fault, got {other:?}"),
+    }
+}
+
+/// A cluster of two blocks: each writes a word, twice; then all come to `body`.
+fn cluster(seed: u64, before: &str, body: &str) -> (Result<(), LaunchError>, Vec<u32>) {
+    let body = format!(
+        "mov.u32 %r3, %cluster_ctarank;
+         setp.eq.u32 %p1, %r1, 0;
+         @%p1 st.shared.u32 [%r2], %r1;
+         {MEET}
+         @%p1 st.shared.u32 [%r2], %r3;
+         {before}
+         {body}
+         {MEET}
+         @%p1 ld.shared.u32 %r4, [%r2];
+         mad.wide.u32 %rd2, %r3, 4, %rd1;
+         @%p1 st.global.u32 [%rd2], %r4;"
+    );
+    let text = kernel("sm_90", &body).replace("(.param .u64 a) {", "(.param .u64 a) .reqnctapercluster 2 {");
+    let device = device(Arch::Sm90, seed);
+    let out = upload(&device, &[7u32, 7], |word| word.to_le_bytes());
+    let result = run(&device, &text, 2, 64, out);
+    (result, words(&device, out, 2))
+}
+
+const MEET: &str = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;";
+
+#[test]
+fn lanes_of_a_warp_read_several_blocks() {
+    let read = "setp.lt.u32 %p2, %r1, 2;
+        @%p2 mapa.shared::cluster.u32 %r5, %r2, %r1;
+        @%p2 ld.shared::cluster.u32 %r6, [%r5];";
+    let one_reads = "setp.lt.u32 %p2, %r1, 2; setp.eq.and.u32 %p2, %r3, 0, %p2;
+        @%p2 mapa.shared::cluster.u32 %r5, %r2, %r1;
+        @%p2 ld.shared::cluster.u32 %r6, [%r5];";
+    for (seed, read) in SEEDS.flat_map(|seed| [(seed, read), (seed, one_reads)]) {
+        let (result, found) = cluster(seed, MEET, read);
+        result.unwrap();
+        assert_eq!(found, [0, 1]);
+        let found = fault(cluster(seed, "", read).0);
+        assert!(matches!(found, FaultKind::Race { .. }), "seed {seed}: {found}");
+    }
+}
+
+#[test]
+fn lanes_of_a_warp_add_to_several_blocks() {
+    let add = "and.b32 %r5, %r1, 1;
+        mapa.shared::cluster.u32 %r6, %r2, %r5;
+        red.shared::cluster.add.u32 [%r6], 1;";
+    for seed in SEEDS {
+        let (result, found) = cluster(seed, MEET, add);
+        result.unwrap();
+        assert_eq!(found, [64, 65]);
+        let found = fault(cluster(seed, "", add).0);
+        assert!(matches!(found, FaultKind::Race { .. }), "seed {seed}: {found}");
+    }
+}
+
+/// A barrier that half of the warps come to, each in two parts, orders nothing of the others.
+#[test]
+fn a_barrier_of_some_warps_orders_no_others() {
+    let body = "shr.u32 %r3, %r1, 5; setp.ge.u32 %p1, %r3, 2; @%p1 bra OTHERS;
+        and.b32 %r4, %r1, 16; setp.ne.u32 %p2, %r4, 0; @%p2 bra HIGH;
+        barrier.sync 1, 64; bra DONE;
+      HIGH: barrier.sync 1, 64; bra DONE;
+      OTHERS: and.b32 %r5, %r1, 31; shl.b32 %r5, %r5, 2; add.u32 %r5, %r5, %r2;
+        st.shared.u32 [%r5], %r3;
+      DONE:";
+    for seed in 0..200 {
+        let found = fault(run_block(seed, body, 128, &[0]).0);
+        assert!(matches!(found, FaultKind::Race { .. }), "seed {seed}: {found}");
+    }
+}
+
+/// The same where warps have lost lanes: those that wait are fewer than they seem.
+#[test]
+fn a_barrier_of_halved_warps_orders_no_others() {
+    let body = "shr.u32 %r3, %r1, 5; setp.ge.u32 %p1, %r3, 2; @%p1 bra OTHERS;
+        and.b32 %r4, %r1, 16; setp.ne.u32 %p2, %r4, 0; @%p2 exit;
+        barrier.sync.aligned 1, 64; bra DONE;
+      OTHERS: setp.ne.u32 %p3, %r1, 64; setp.ne.and.u32 %p3, %r1, 96, %p3; @%p3 exit;
+        st.shared.u32 [%r2], %r3;
+      DONE:";
+    for seed in 0..200 {
+        let found = fault(run_block(seed, body, 128, &[0]).0);
+        assert!(matches!(found, FaultKind::Race { .. }), "seed {seed}: {found}");
+    }
+}
+
+/// What `mma` gives for zeros times zeros is its accumulator, in other registers.
+#[test]
+fn mma_gives_its_sums_to_registers_of_c_in_another_order() {
+    let (a, b) = ("{%r30, %r30, %r30, %r30}", "{%r30, %r30}");
+    let four = |ty: &str| {
+        format!("mma.sync.aligned.{ty} {{%r12, %r13, %r10, %r11}}, {a}, {b}, {{%r10, %r11, %r12, %r13}};")
+    };
+    let cases = [
+        (four("m16n8k32.row.col.s32.s8.s8.s32"), [1, 2, 3, 4], [3, 4, 1, 2]),
+        (
+            four("m16n8k16.row.col.f32.f16.f16.f32")
+                .replace("%r12, %r13, %r10, %r11", "%f2, %f3, %f0, %f1")
+                .replace("%r10, %r11, %r12, %r13", "%f0, %f1, %f2, %f3"),
+            [1f32, 2.0, 3.0, 4.0].map(f32::to_bits),
+            [3f32, 4.0, 1.0, 2.0].map(f32::to_bits),
+        ),
+        (
+            format!(
+                "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {{%r11, %r10}}, {a}, {b}, {{%r10, %r11}};"
+            ),
+            [0x3c00_4000, 0x4200_4400, 5, 6],
+            [0x4200_4400, 0x3c00_4000, 5, 6],
+        ),
+    ];
+    for (mma, given, wanted) in cases {
+        let registers = if mma.contains("%f") { "{%f0, %f1, %f2, %f3}" } else { "{%r10, %r11, %r12, %r13}" };
+        let kind = if mma.contains("%f") { "f32" } else { "u32" };
+        let body = format!(
+            "mov.u32 %r30, 0; ld.global.v4.{kind} {registers}, [%rd1]; {mma}
+             setp.eq.u32 %p1, %r1, 0; bar.warp.sync -1; @%p1 st.global.v4.{kind} [%rd1], {registers};"
+        );
+        let (result, found) = run_block(0, &body, 32, &given);
+        result.unwrap();
+        assert_eq!(found, wanted, "{mma}");
+    }
+}
+
+/// A copy of fewer bytes than it writes reads no others.
+#[test]
+fn a_short_copy_ends_where_its_bytes_end() {
+    let copy = |from: u32, bytes: u32| {
+        let body = format!(
+            "cp.async.ca.shared.global [%r2], [%rd1+{from}], 16, {bytes}; cp.async.wait_all;
+             ld.shared.v4.u32 {{%r3, %r4, %r5, %r6}}, [%r2]; st.global.v4.u32 [%rd1], {{%r3, %r4, %r5, %r6}};"
+        );
+        run_block(0, &body, 1, &[1, 2, 3, 4, 5, 6])
+    };
+    let (result, found) = copy(16, 8);
+    result.unwrap();
+    assert_eq!(found, [5, 6, 0, 0, 5, 6]);
+    let (result, found) = copy(16, 3);
+    result.unwrap();
+    assert_eq!(found, [5, 0, 0, 0, 5, 6]);
+    let found = fault(copy(16, 9).0);
+    assert!(matches!(found, FaultKind::OutOfBounds { bytes: 9, .. }), "{found}");
+    let found = fault(copy(8, 8).0);
+    assert!(matches!(found, FaultKind::Misaligned { bytes: 16, .. }), "{found}");
+    let found = fault(copy(0, 17).0);
+    assert!(matches!(found, FaultKind::Invalid(_)), "{found}");
+}
+
+/// Each lane gets parts of all rows, also where it gives the address of the one that it wrote.
+#[test]
+fn a_fragment_is_read_by_all_lanes() {
+    let body = |meet: &str| {
+        format!(
+            "shl.b32 %r3, %r1, 4; add.u32 %r3, %r3, %r2;
+             st.shared.v4.u32 [%r3], {{%r1, %r1, %r1, %r1}};
+             {meet}
+             ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r4, %r5, %r6, %r7}}, [%r3];"
+        )
+    };
+    run_block(0, &body("bar.warp.sync -1;"), 32, &[0]).0.unwrap();
+    run_block(0, &body("bar.sync 0;"), 32, &[0]).0.unwrap();
+    let found = fault(run_block(0, &body(""), 32, &[0]).0);
+    assert!(matches!(found, FaultKind::Race { .. }), "{found}");
+}
