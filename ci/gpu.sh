@@ -6,6 +6,7 @@
 # A part whose programs are not there is reported as missing, which --run counts as a failure. Tests
 # and benches are found by name: `cuda*` of ottava, `driver_*` of cuda-emu. What the card answers to
 # cuda-emu's `conformance` rows is written to the folder's golden/: commit it to cuda-emu/tests/golden.
+# What is printed is in the folder's record.md: what is worth keeping goes to benches/record.
 # OTTAVA_GPU_SECONDS bounds each program (300), OTTAVA_CUDA_ARCHS says what card it is (90a); logs are in
 # the folder's logs/.
 set -uo pipefail
@@ -45,6 +46,7 @@ build() {
     rm -rf "$folder"
     mkdir -p "$folder"
     cp ci/gpu.sh "$folder/"
+    git rev-parse --short HEAD > "$folder/commit"
     # Every program carries all kernels, and the way to a card may be narrow.
     export OTTAVA_CUDA_ARCHS=${OTTAVA_CUDA_ARCHS:-90a}
     cargo_build build --release --all-features --bin ottava --example random_model
@@ -165,16 +167,20 @@ run_benches() {
 
 run_model() {
     [ -x "$folder/bin/ottava" ] && [ -x "$folder/bin/random_model" ] || { absent "model: programs"; return; }
-    local shape=1b lengths=(-p 512 -n 128)
-    [ -z "$dry" ] || { shape=tiny; lengths=(-p 8 -n 4 -r 1); }
-    part model "random_$shape" "$folder/bin/random_model" "$folder/model.gguf" "$shape"
-    part model "bench_$shape" "$folder/bin/ottava" bench --model "$folder/model.gguf" --device cuda "${lengths[@]}"
-    [ -n "$dry" ] || cat "$folder/logs/model-bench_$shape.log"
+    local shape shapes=(1b 8b) what=(-p 512,2048,8000 -n 128 --parallel 1,4,16,64)
+    [ -z "$dry" ] || { shapes=(tiny); what=(-p 8 -n 4 -r 1 --parallel 1,3); }
+    for shape in "${shapes[@]}"; do
+        part model "random_$shape" "$folder/bin/random_model" "$folder/model.gguf" "$shape"
+        part model "bench_$shape" "$folder/bin/ottava" bench --model "$folder/model.gguf" --device cuda "${what[@]}"
+        cat "$folder/logs/model-bench_$shape.log"
+    done
+    rm -f "$folder/model.gguf"
 }
 
 run() {
     [ -d "$folder" ] || { echo "no $folder: ci/gpu.sh --build makes it"; exit 1; }
     mkdir -p "$folder/logs"
+    echo "# $(date -u +%F), commit $(cat "$folder/commit")${dry:+, dry run: its times mean nothing}"
     if [ -n "$dry" ]; then
         # Programs that look for the driver find the emulator.
         mkdir -p "$folder/driver"
@@ -203,7 +209,7 @@ run() {
 
 case ${1:-} in
     --build) build ;;
-    --run) run ;;
-    --dry-run) dry=yes; run ;;
-    *) sed -n '2,10s/^# //p' "$0" >&2; exit 2 ;;
+    --run) run 2>&1 | tee "$folder/record.md"; exit "${PIPESTATUS[0]}" ;;
+    --dry-run) dry=yes; run 2>&1 | tee "$folder/record.md"; exit "${PIPESTATUS[0]}" ;;
+    *) sed -n '2,11s/^# //p' "$0" >&2; exit 2 ;;
 esac

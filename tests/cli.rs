@@ -167,10 +167,10 @@ fn tokenize_and_inspect_tell_what_is_in_the_file() {
 #[test]
 fn bench_and_perplexity_measure() {
     let (folder, model) = tiny_model();
-    let bench = json(&model, &["bench", "-p", "16", "-n", "4", "-r", "1"]);
+    let bench = json(&model, &["bench", "-p", "16", "-n", "4", "-r", "1", "--parallel", "1,3"]);
     let results = bench["results"].as_array().unwrap();
     let tests: Vec<&str> = results.iter().filter_map(|result| result["test"].as_str()).collect();
-    assert_eq!(tests, ["pp16", "tg4"]);
+    assert_eq!(tests, ["pp16", "tg4", "tg4 x3"]);
     for result in results {
         assert!(positive(&result["tokens_per_s"]) && result["spread"] == 0.0, "{result}");
     }

@@ -1,8 +1,11 @@
 //! `ottava bench`: prefill and decode speed as a table like llama-bench's.
 //!
 //! `pp N` processes a prompt of N tokens in one request; `tg N` generates N tokens from a prompt
-//! of one. Each is warmed up once and repeated; the table gives mean and standard deviation, and
-//! decode's share of the read bandwidth measured on the same machine with the same threads.
+//! of one, `tg N xR` in each of R requests at once. Each is warmed up once and repeated; the table gives
+//! mean and standard deviation, and decode's share of the read bandwidth measured on the same machine
+//! with the same threads.
+
+use std::time::Instant;
 
 use clap::Args;
 use ottava::engine::{EngineConfig, Timings};
@@ -22,6 +25,9 @@ pub struct Bench {
     /// Numbers of generated tokens to measure
     #[arg(short = 'n', long, value_delimiter = ',', default_value = "128")]
     generate: Vec<usize>,
+    /// Requests at once that generate
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    parallel: Vec<usize>,
     /// Repetitions of each
     #[arg(short = 'r', long, default_value_t = 5)]
     repetitions: usize,
@@ -56,17 +62,32 @@ impl Bench {
             return Err(Failure::Usage("-r must be at least 1".into()));
         }
         let longest = self.prompt.iter().chain(&self.generate).max().copied().unwrap_or(0) + 2;
-        if self.model.context.is_none_or(|context| context.get() < longest) {
-            self.model.context = std::num::NonZeroUsize::new(longest);
+        // The cache has room for two contexts unless told otherwise.
+        let room = longest * self.parallel.iter().max().map_or(1, |requests| requests.div_ceil(2).max(1));
+        if self.model.context.is_none_or(|context| context.get() < room) {
+            self.model.context = std::num::NonZeroUsize::new(room);
         }
         let scheduling = EngineConfig { share_prefixes: false, ..EngineConfig::default() };
         let engine = self.model.engine_with(scheduling)?;
         let mut results = Vec::new();
         for &tokens in self.prompt.iter().filter(|&&tokens| tokens > 0) {
-            results.push(self.measure(&engine, format!("pp{tokens}"), tokens, 1)?);
+            let run = || Ok(once(&engine, tokens, 1)?.prefill_tokens_per_s);
+            results.push(self.measure(format!("pp{tokens}"), None, run)?);
         }
+        let step_bytes = engine.info().step_weight_bytes as f64;
         for &tokens in self.generate.iter().filter(|&&tokens| tokens > 0) {
-            results.push(self.measure(&engine, format!("tg{tokens}"), 1, tokens)?);
+            for &requests in self.parallel.iter().filter(|&&requests| requests > 0) {
+                let bytes_a_token = Some(step_bytes / requests as f64);
+                let measurement = match requests {
+                    1 => self.measure(format!("tg{tokens}"), bytes_a_token, || {
+                        Ok(once(&engine, 1, tokens)?.decode_tokens_per_s)
+                    }),
+                    _ => self.measure(format!("tg{tokens} x{requests}"), bytes_a_token, || {
+                        at_once(&engine, requests, tokens)
+                    }),
+                };
+                results.push(measurement?);
+            }
         }
         let peak_bytes = memory::peak_bytes();
         // Last, since its buffer is larger than many a model.
@@ -82,27 +103,34 @@ impl Bench {
         }
     }
 
+    /// Tokens a second, of which `run` gives one measurement; of decodes also the bytes of weights that a
+    /// token takes.
     fn measure(
         &self,
-        engine: &Engine,
         test: String,
-        prompt: usize,
-        generate: usize,
+        bytes_a_token: Option<f64>,
+        run: impl Fn() -> Result<f64, Failure>,
     ) -> Result<Measurement, Failure> {
-        let decode = test.starts_with("tg");
-        let rate = |timings: &Timings| {
-            if decode { timings.decode_tokens_per_s } else { timings.prefill_tokens_per_s }
-        };
-        once(engine, prompt, generate.min(8))?;
-        let mut rates = Vec::with_capacity(self.repetitions);
-        for _ in 0..self.repetitions {
-            rates.push(rate(&once(engine, prompt, generate)?));
-        }
+        run()?;
+        let rates = (0..self.repetitions).map(|_| run()).collect::<Result<Vec<f64>, _>>()?;
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;
         let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / rates.len() as f64;
-        let weight_bytes_per_s = decode.then(|| mean * engine.info().step_weight_bytes as f64);
+        let weight_bytes_per_s = bytes_a_token.map(|bytes| mean * bytes);
         Ok(Measurement { test, tokens_per_s: mean, spread: variance.sqrt(), weight_bytes_per_s })
     }
+}
+
+/// Tokens a second of several requests at once: all that they generate, over the time to the last.
+fn at_once(engine: &Engine, requests: usize, generate: usize) -> Result<f64, Failure> {
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..requests).map(|_| scope.spawn(|| once(engine, 1, generate))).collect();
+        readers.into_iter().try_for_each(|reader| match reader.join() {
+            Ok(outcome) => outcome.map(|_| ()),
+            Err(_) => Err(Failure::Failed("a reader stopped".into())),
+        })
+    })?;
+    Ok((requests * (generate + 1)) as f64 / started.elapsed().as_secs_f64())
 }
 
 /// One request of pseudo-random prompt tokens that runs to its full length.
