@@ -40,12 +40,13 @@ fn kind(op: &Op) -> usize {
         Op::Binary { .. } => 9,
         Op::Softmax { .. } => 10,
         Op::Transpose { .. } => 11,
+        Op::Argmax { .. } => 12,
     }
 }
 
 #[test]
 fn the_table_has_every_operation() {
-    let mut seen = [false; 12];
+    let mut seen = [false; 13];
     for case in table::cases() {
         case.ops.iter().for_each(|op| seen[kind(op)] = true);
     }

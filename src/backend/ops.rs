@@ -347,6 +347,14 @@ pub enum Op {
         /// `[rows, cols]`
         src: Place,
     },
+    /// The column of each row's largest element, the lowest of equals; −1 for a row with a NaN or +∞, or
+    /// without anything above −∞.
+    Argmax {
+        /// `[rows, 1]`: whole numbers, exact below 2^24.
+        dst: Place,
+        /// `[rows, cols]`
+        src: Place,
+    },
     /// `dst[c][r] = src[r][c]`; both have fixed rows and do not overlap.
     Transpose {
         /// `[cols, rows]`
@@ -371,6 +379,7 @@ impl Op {
             Op::Unary { .. } => "unary",
             Op::Binary { .. } => "binary",
             Op::Softmax { .. } => "softmax",
+            Op::Argmax { .. } => "argmax",
             Op::Transpose { .. } => "transpose",
         }
     }

@@ -70,8 +70,19 @@ impl<D: Decoder> Worker<D> {
         index: usize,
         output: usize,
     ) -> Result<(TokenId, Option<Logprobs>), GenerationError> {
-        let read = self.decoder.logits(output, &mut self.logits);
-        read.map_err(|error| GenerationError::Step(error.to_string()))?;
+        let step_error = |error: ModelError| GenerationError::Step(error.to_string());
+        let request = &self.sequences[index].request;
+        if request.top.is_none() && request.mask.is_none() && request.sampling.takes_the_best() {
+            if self.best_ids.is_empty() {
+                self.best_ids.resize(self.step.outputs.len(), None);
+                self.decoder.best(&mut self.best_ids).map_err(step_error)?;
+            }
+            if let Some(Some(token)) = self.best_ids.get(output) {
+                add(&self.counters.decode_tokens, 1);
+                return Ok((*token, None));
+            }
+        }
+        self.decoder.logits(output, &mut self.logits).map_err(step_error)?;
         let sequence = &mut self.sequences[index];
         let mut mask = sequence.request.mask.take();
         let normaliser = sequence.request.top.map(|_| log_sum_exp(&self.logits)).transpose()?;

@@ -29,6 +29,7 @@ impl<D: Decoder> Worker<D> {
     /// Runs the step, counts it, and makes an error of a panic.
     pub(super) fn run_step(&mut self) -> Result<(), String> {
         let started = Instant::now();
+        self.best_ids.clear();
         // A step leaves nothing behind in the decoder but pages that a failure makes void.
         let result = catch_unwind(AssertUnwindSafe(|| self.decoder.step(&self.step)));
         add(&self.counters.steps, 1);

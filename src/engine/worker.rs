@@ -36,6 +36,8 @@ pub(super) struct Worker<D> {
     pub(super) shares: Vec<Share>,
     pub(super) step: StepInput,
     pub(super) logits: Vec<f32>,
+    /// Of the last step's outputs, once somebody has asked.
+    pub(super) best_ids: Vec<Option<TokenId>>,
     pub(super) best: Vec<(TokenId, f64)>,
     pub(super) sampler: Sampler,
 }
@@ -70,6 +72,7 @@ impl<D: Decoder> Worker<D> {
             shares: Vec::new(),
             step: StepInput::default(),
             logits,
+            best_ids: Vec::new(),
             best: Vec::new(),
             sampler: Sampler::default(),
         }

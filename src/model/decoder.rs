@@ -9,6 +9,8 @@ use super::ModelConfig;
 
 /// Name of the graph's result: logits, `[outputs, vocab_size]`.
 pub(super) const LOGITS: &str = "logits";
+/// Name of the tokens of the largest logits, `[outputs, 1]`, −1 where there is none.
+pub(super) const BEST: &str = "best";
 
 /// Builds the graph of a model.
 pub(super) fn build(config: &ModelConfig) -> Result<Graph, GraphError> {
@@ -27,6 +29,8 @@ pub(super) fn build(config: &ModelConfig) -> Result<Graph, GraphError> {
         None => x,
     };
     builder.graph.output(LOGITS, x)?;
+    let best = builder.graph.argmax(x)?;
+    builder.graph.output(BEST, best)?;
     Ok(builder.graph)
 }
 

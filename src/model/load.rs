@@ -202,6 +202,21 @@ impl<B: Backend> Decoder for Model<B> {
         Ok(self.session.read(decoder::LOGITS, output, out)?)
     }
 
+    fn best(&self, out: &mut [Option<TokenId>]) -> Result<(), ModelError> {
+        if out.len() > self.outputs {
+            return Err(ModelError::Output { found: out.len() - 1, outputs: self.outputs });
+        }
+        let mut ids = [0.0; 64];
+        for (first, part) in (0..).step_by(ids.len()).zip(out.chunks_mut(ids.len())) {
+            let ids = &mut ids[..part.len()];
+            self.session.read(decoder::BEST, first, ids)?;
+            for (to, &id) in part.iter_mut().zip(&*ids) {
+                *to = (id >= 0.0).then_some(TokenId(id as u32));
+            }
+        }
+        Ok(())
+    }
+
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), ModelError> {
         Ok(self.session.copy_page(from, to)?)
     }

@@ -168,6 +168,16 @@ pub trait Decoder: Send {
     /// is not as long as the vocabulary.
     fn logits(&self, output: usize, out: &mut [f32]) -> Result<(), ModelError>;
 
+    /// The tokens of the largest logits of the last step's outputs, as far as the decoder knows them
+    /// without its logits being read: the lowest of equal ones, none where a logit is no number or +∞.
+    ///
+    /// # Errors
+    /// [`ModelError::Output`] if `out` is longer than the last step's outputs.
+    fn best(&self, out: &mut [Option<TokenId>]) -> Result<(), ModelError> {
+        out.fill(None);
+        Ok(())
+    }
+
     /// Copies one page onto another, in all layers.
     ///
     /// # Errors

@@ -121,6 +121,11 @@ impl Sampling {
         Ok(())
     }
 
+    /// Whether the largest logit decides, whatever the history.
+    pub(crate) fn takes_the_best(&self) -> bool {
+        self.temperature == 0.0 && self.logit_bias.is_empty() && !self.penalises()
+    }
+
     fn penalises(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }

@@ -171,6 +171,21 @@ fn softmax_and_transpose() {
     case.ops = vec![Op::Softmax { dst, src }];
     assert_gives(&case, &[0.25, 0.75, 0.5, 0.5]);
 
+    let mut case = Case::new("argmax");
+    let nothing = f32::NEG_INFINITY;
+    let rows = [
+        [0.5, 2.0, 2.0],
+        [-0.0, 0.0, -3.0],
+        [nothing, nothing, -9.0],
+        [nothing; 3],
+        [f32::NAN, 1.0, 2.0],
+        [1.0, f32::INFINITY, 2.0],
+    ];
+    let src = case.input(&rows.concat(), 3);
+    let dst = case.output(6, 1);
+    case.ops = vec![Op::Argmax { dst, src }];
+    assert_gives(&case, &[1.0, 0.0, 2.0, -1.0, -1.0, -1.0]);
+
     let mut case = Case::new("transpose");
     let src = case.input(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3);
     let dst = case.output(3, 2);

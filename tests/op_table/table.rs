@@ -19,7 +19,8 @@ const MATRICES: [[usize; 2]; 4] = [[1, 32], [17, 100], [49, 64], [16, 576]];
 /// All rows.
 pub fn cases() -> Vec<Case> {
     let widths = WIDTHS.into_iter().flat_map(|cols| {
-        [norms(cols), vec![norm_extremes(cols)], unary(cols), binary(cols), softmax(cols)].concat()
+        [norms(cols), vec![norm_extremes(cols)], unary(cols), binary(cols), softmax(cols), vec![argmax(cols)]]
+            .concat()
     });
     let mut cases: Vec<Case> = widths.collect();
     cases.extend([vec![transpose(), activation_limits()], angles(), rotations(), embeddings()].concat());
@@ -124,6 +125,22 @@ fn softmax(cols: usize) -> Vec<Case> {
         case
     };
     vec![case(false), case(true)]
+}
+
+/// Equal ones, and rows without a largest element.
+fn argmax(cols: usize) -> Case {
+    let mut case = Case::new(format!("argmax {cols}"));
+    let mut x = Numbers(cols as u64 + 2).take(5 * cols);
+    let equal = x[..cols].iter().fold(0.0f32, |most, x| most.max(x.abs())) + 1.0;
+    (x[cols / 2], x[cols - 1]) = (equal, equal);
+    x[2 * cols + cols / 3] = f32::NAN;
+    x[3 * cols..4 * cols].fill(f32::NEG_INFINITY);
+    x[4 * cols] = f32::INFINITY;
+    let src = case.input(&x, cols);
+    let dst = case.output(5, 1);
+    case.results = vec![dst];
+    case.ops = vec![Op::Argmax { dst, src }];
+    case.within(0.0)
 }
 
 fn transpose() -> Case {

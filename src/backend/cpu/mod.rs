@@ -222,6 +222,7 @@ impl Backend for Cpu {
             Op::Unary { dst, src, f } => elementwise::unary(self, [dst, src], *f, frame),
             Op::Binary { dst, a, b, f } => elementwise::binary(self, [dst, a, b], *f, frame),
             Op::Softmax { dst, src } => elementwise::softmax(self, [dst, src], frame),
+            Op::Argmax { dst, src } => rows::argmax(self, [dst, src], frame),
             Op::Transpose { dst, src } => elementwise::transpose([dst, src], frame),
         }
     }

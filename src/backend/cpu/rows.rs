@@ -1,7 +1,10 @@
-//! Operations that move whole rows: embedding, gathering the output rows, and copies in and out.
+//! Operations on whole rows: embedding, gathering the output rows, the largest element, and copies in
+//! and out.
 
-use super::arena::Arena;
-use super::{Cpu, shape_error};
+use super::arena::{Arena, Rows};
+use super::dispatch::Kernel;
+use super::lanes::{LANES, Lanes};
+use super::{Cpu, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame, MatrixId, Place};
 
 /// See [`crate::backend::Op::Embed`].
@@ -46,6 +49,65 @@ pub(super) fn gather_outputs(
         out.copy_from_slice(&from[row as usize * src.cols..][..src.cols]);
     }
     Ok(())
+}
+
+/// See [`crate::backend::Op::Argmax`].
+pub(super) fn argmax(
+    cpu: &Cpu,
+    [dst, src]: [&Place; 2],
+    frame: &mut Frame<'_, Cpu>,
+) -> Result<(), BackendError> {
+    const OP: &str = "argmax";
+    let (to, from) = (frame.arena.rows(OP, dst, frame.step)?, frame.arena.rows(OP, src, frame.step)?);
+    if (to.rows, to.cols) != (from.rows, 1) {
+        let expected = format!("dst [{}, 1]", from.rows);
+        return Err(shape_error(OP, expected, format!("[{}, {}]", to.rows, to.cols)));
+    }
+    if to.overlaps(&from) {
+        return Err(overlap_error(OP, [dst, src]));
+    }
+    // SAFETY: shapes are checked; a chunk writes its own row.
+    unsafe { cpu.parallel(&Argmax { dst: to, src: from }, from.rows) };
+    Ok(())
+}
+
+struct Argmax {
+    dst: Rows,
+    src: Rows,
+}
+
+impl Kernel for Argmax {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(&self, row: usize, _worker: usize) {
+        // SAFETY: the row exists in both values, which do not overlap.
+        unsafe {
+            let values = std::slice::from_raw_parts(self.src.row(row), self.src.cols);
+            self.dst.row(row).write(largest_column(values));
+        }
+    }
+}
+
+/// The first column of the largest element, or −1; in strands, so that it runs in vector registers.
+#[inline(always)]
+fn largest_column(values: &[f32]) -> f32 {
+    let mut strands = [f32::NEG_INFINITY; LANES];
+    let mut finite = true;
+    let (blocks, rest) = values.as_chunks::<LANES>();
+    for block in blocks {
+        for (strand, &x) in strands.iter_mut().zip(block) {
+            finite &= x < f32::INFINITY;
+            *strand = if x > *strand { x } else { *strand };
+        }
+    }
+    for (strand, &x) in strands.iter_mut().zip(rest) {
+        finite &= x < f32::INFINITY;
+        *strand = strand.max(x);
+    }
+    let max = strands.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    if !finite || max == f32::NEG_INFINITY {
+        return -1.0;
+    }
+    values.iter().position(|&x| x == max).map_or(-1.0, |column| column as f32)
 }
 
 /// See [`crate::backend::Backend::write`].

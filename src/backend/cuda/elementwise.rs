@@ -237,6 +237,21 @@ impl Cuda {
         unsafe { self.kernels.launch(Kernel::Softmax, Grid::line(src.rows, THREADS), &params) }
     }
 
+    pub(super) fn argmax(&self, [dst, src]: [&Place; 2], frame: &Frame<'_, Cuda>) -> Result {
+        const OP: &str = "argmax";
+        let (dst, src) = (frame.arena.rows(OP, dst, frame.step)?, frame.arena.rows(OP, src, frame.step)?);
+        if (dst.rows, dst.cols) != (src.rows, 1) {
+            let expected = format!("dst [{}, 1]", src.rows);
+            return Err(shape_error(OP, expected, format!("[{}, {}]", dst.rows, dst.cols)));
+        }
+        if dst.overlaps(&src) {
+            return Err(overlap_error(OP, [dst, src]));
+        }
+        let params = rows_params(dst, src);
+        // SAFETY: shapes and places are checked.
+        unsafe { self.kernels.launch(Kernel::Argmax, Grid::line(src.rows, 1024), &params) }
+    }
+
     pub(super) fn transpose(&self, [dst, src]: [&Place; 2], frame: &Frame<'_, Cuda>) -> Result {
         const OP: &str = "transpose";
         let (dst, src) = (frame.arena.rows(OP, dst, frame.step)?, frame.arena.rows(OP, src, frame.step)?);

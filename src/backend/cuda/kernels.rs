@@ -22,6 +22,7 @@ macro_rules! kernels {
 
 kernels! {
     Activations = "activations",
+    Argmax = "argmax",
     AttentionDecode1x8 = "attention_decode_1_8",
     AttentionDecode1x16 = "attention_decode_1_16",
     AttentionDecode1x32 = "attention_decode_1_32",

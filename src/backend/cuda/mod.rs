@@ -150,6 +150,7 @@ impl Backend for Cuda {
             Op::Unary { dst, src, f } => self.unary([dst, src], *f, frame),
             Op::Binary { dst, a, b, f } => self.binary([dst, a, b], *f, frame),
             Op::Softmax { dst, src } => self.softmax([dst, src], frame),
+            Op::Argmax { dst, src } => self.argmax([dst, src], frame),
             Op::Transpose { dst, src } => self.transpose([dst, src], frame),
         }
     }

@@ -140,6 +140,7 @@ impl Backend for Reference {
             Op::Unary { dst, src, f } => elementwise::unary([dst, src], *f, frame),
             Op::Binary { dst, a, b, f } => elementwise::binary([dst, a, b], *f, frame),
             Op::Softmax { dst, src } => elementwise::softmax([dst, src], frame),
+            Op::Argmax { dst, src } => elementwise::argmax([dst, src], frame),
             Op::Transpose { dst, src } => elementwise::transpose([dst, src], frame),
         }
     }
