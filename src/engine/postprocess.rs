@@ -8,7 +8,7 @@ use super::stats::add;
 use super::worker::Worker;
 use crate::{
     kv::KvError,
-    model::Decoder,
+    model::{Decoder, ModelError},
     sample::{best_logits, log_sum_exp},
     token::TokenId,
 };

@@ -7,6 +7,7 @@ use crate::backend::{
 };
 use crate::graph::{CompileOptions, Fusion, KvMemory, Session};
 use crate::quant::{Quality, QuantFormat};
+use crate::token::TokenId;
 use crate::weights::ModelFile;
 
 use super::upload::{Source, upload};

@@ -17,6 +17,7 @@ mod upload;
 use crate::backend::{BackendError, KvLayout, PageId, StepInput, StepLimits};
 use crate::graph::GraphError;
 use crate::quant::QuantError;
+use crate::token::TokenId;
 use crate::weights::WeightsError;
 pub use family::{FAMILIES, Family, LocalLayers};
 pub use hyper::{LocalAttention, ModelConfig};
