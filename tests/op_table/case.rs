@@ -183,7 +183,10 @@ impl Case {
         self.results.iter_mut().for_each(&mut change);
         for op in &mut self.ops {
             match op {
-                Op::Norm { dst, src, .. } | Op::Unary { dst, src, .. } | Op::Softmax { dst, src } => {
+                Op::Norm { dst, src, .. }
+                | Op::Unary { dst, src, .. }
+                | Op::Softmax { dst, src }
+                | Op::Argmax { dst, src } => {
                     [dst, src].into_iter().for_each(&mut change);
                 }
                 Op::Binary { dst, a, b, .. } => [dst, a, b].into_iter().for_each(&mut change),
