@@ -88,7 +88,7 @@ fn without_nvcc_one_line_says_how_to_get_it() {
 
 #[test]
 fn architectures_are_numbers_with_at_most_a_letter() {
-    assert_eq!(architectures(ARCHITECTURES).unwrap().len(), 5);
+    assert_eq!(architectures(ARCHITECTURES).unwrap().len(), 6);
     assert_eq!(architectures(" 80, 90a,80,").unwrap(), ["80", "90a"]);
     for wrong in ["", ",", "sm_80", "8", "80;90", "90A", "1000", "90aa", "a"] {
         let message = architectures(wrong).unwrap_err();
