@@ -112,7 +112,7 @@ fn a_crowd_gets_the_tokens_of_a_solo_run_and_the_cancelled_leave_nothing() -> Ou
         }
         assert_eq!(found, alone[index], "request {index}");
     }
-    for index in 0..50 {
+    for index in 0..1000 {
         let mut generation = engine.submit(request(index % 6).max_tokens(100))?;
         if index % 3 == 0 {
             let _ = generation.next();

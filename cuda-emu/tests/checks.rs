@@ -4,25 +4,12 @@
 mod support;
 
 use cuda_emu::{Arch, Device, DeviceConfig, FaultKind, Launch, LaunchError, Module, launch};
-use support::upload;
+use support::{kernel_of, upload};
 
 const SEEDS: std::ops::Range<u64> = 0..32;
 
 fn device(arch: Arch, seed: u64) -> Device {
     Device::new(DeviceConfig { arch, seed, threads: 1, ..DeviceConfig::default() })
-}
-
-/// A kernel `k` with its thread in %r1, shared memory from %r2 on, and its parameter in %rd1.
-fn kernel(target: &str, body: &str) -> String {
-    format!(
-        ".version 8.5\n.target {target}\n.address_size 64\n.extern .shared .align 16 .b8 smem[];\n
-.visible .entry k(.param .u64 a) {{
-  .reg .pred %p<9>; .reg .b32 %r<40>; .reg .f32 %f<9>; .reg .b64 %rd<9>;
-  ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; mov.u32 %r2, smem;
-  {body}
-  ret;
-}}"
-    )
 }
 
 fn run(device: &Device, ptx: &str, grid: u32, threads: u32, a: u64) -> Result<(), LaunchError> {
@@ -38,7 +25,7 @@ fn run(device: &Device, ptx: &str, grid: u32, threads: u32, a: u64) -> Result<()
 fn run_block(seed: u64, body: &str, threads: u32, a: &[u32]) -> (Result<(), LaunchError>, Vec<u32>) {
     let device = device(Arch::Sm80, seed);
     let address = upload(&device, a, |word| word.to_le_bytes());
-    let result = run(&device, &kernel("sm_80", body), 1, threads, address);
+    let result = run(&device, &kernel_of("sm_80", body), 1, threads, address);
     (result, words(&device, address, a.len()))
 }
 
@@ -71,7 +58,8 @@ fn cluster(seed: u64, before: &str, body: &str) -> (Result<(), LaunchError>, Vec
          mad.wide.u32 %rd2, %r3, 4, %rd1;
          @%p1 st.global.u32 [%rd2], %r4;"
     );
-    let text = kernel("sm_90", &body).replace("(.param .u64 a) {", "(.param .u64 a) .reqnctapercluster 2 {");
+    let text =
+        kernel_of("sm_90", &body).replace("(.param .u64 a) {", "(.param .u64 a) .reqnctapercluster 2 {");
     let device = device(Arch::Sm90, seed);
     let out = upload(&device, &[7u32, 7], |word| word.to_le_bytes());
     let result = run(&device, &text, 2, 64, out);

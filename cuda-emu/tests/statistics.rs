@@ -12,15 +12,7 @@ fn device() -> Device {
 /// Runs a body in one block: %rd1 is a buffer of zeros, %r1 the thread, %r2 shared memory.
 fn count(threads: u32, body: &str) -> LaunchStats {
     let device = device();
-    let text = format!(
-        ".version 9.0\n.target sm_80\n.address_size 64\n.extern .shared .align 16 .b8 smem[];\n
-.visible .entry k(.param .u64 a) {{
-  .reg .pred %p<9>; .reg .b16 %rs<9>; .reg .b32 %r<29>; .reg .b64 %rd<9>;
-  ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; mov.u32 %r2, smem;
-  {body}
-  ret;
-}}"
-    );
+    let text = support::kernel_of("sm_80", body);
     let module = Module::load(&device, &text).unwrap();
     let kernel = module.kernel("k").unwrap();
     let buffer = device.memory().alloc(1 << 18).unwrap();

@@ -42,7 +42,7 @@ enum Chosen {
 }
 
 /// What is known before the model is loaded.
-struct On {
+struct BeforeLoad {
     started: Instant,
     threads: usize,
     fallback: Option<String>,
@@ -153,11 +153,13 @@ impl EngineBuilder {
         let started = Instant::now();
         match self.choose()? {
             Chosen::Cpu(cpu, fallback) => {
-                let on = On { started, threads: cpu.threads(), fallback };
-                self.build_on(cpu, on, progress)
+                let before = BeforeLoad { started, threads: cpu.threads(), fallback };
+                self.build_on(cpu, before, progress)
             }
             #[cfg(feature = "cuda")]
-            Chosen::Cuda(cuda) => self.build_on(cuda, On { started, threads: 0, fallback: None }, progress),
+            Chosen::Cuda(cuda) => {
+                self.build_on(cuda, BeforeLoad { started, threads: 0, fallback: None }, progress)
+            }
         }
     }
 
@@ -189,7 +191,7 @@ impl EngineBuilder {
     fn build_on<B: Backend>(
         self,
         backend: B,
-        on: On,
+        before: BeforeLoad,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Engine> {
         let file = ModelFile::open(&self.model, &self.open)?;
@@ -202,15 +204,15 @@ impl EngineBuilder {
             name: model_name(&file),
             path: self.model,
             device: model.session().backend().describe(),
-            fallback: on.fallback,
-            threads: on.threads,
+            fallback: before.fallback,
+            threads: before.threads,
             file_bytes: file.file_bytes(),
             weight_bytes: model.weight_bytes(),
             step_weight_bytes: model.step_weight_bytes(),
             parameters: file.tensors().iter().map(|t| t.dims.iter().product::<u64>()).sum(),
             kv_bytes: layout_bytes,
             context_max: options.context_max,
-            load_seconds: on.started.elapsed().as_secs_f64(),
+            load_seconds: before.started.elapsed().as_secs_f64(),
         };
         drop(file);
         let handle = Handle::spawn(model, self.engine)?;

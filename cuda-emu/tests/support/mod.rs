@@ -13,6 +13,20 @@ pub fn load(device: &Device, text: &str) -> Module {
     module
 }
 
+/// A kernel `k` around a body, with its thread in %r1, shared memory from %r2 on, and its parameter in
+/// %rd1.
+pub fn kernel_of(target: &str, body: &str) -> String {
+    format!(
+        ".version 9.0\n.target {target}\n.address_size 64\n.extern .shared .align 16 .b8 smem[];\n
+.visible .entry k(.param .u64 a) {{
+  .reg .pred %p<9>; .reg .b16 %rs<9>; .reg .b32 %r<40>; .reg .f32 %f<9>; .reg .b64 %rd<9>;
+  ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; mov.u32 %r2, smem;
+  {body}
+  ret;
+}}"
+    )
+}
+
 /// A parameter block, built in order.
 pub struct Params<'k> {
     kernel: &'k Kernel,

@@ -39,7 +39,7 @@ impl Key {
             outputs: step.outputs.len(),
             sequences: shape.sequences,
             splits: shape.splits,
-            appends: shape.appends(),
+            appends: shape.appends,
             tables: arena.step.params().tokens,
             partial: if shape.splits > 1 { arena.partial.address() } else { 0 },
         })
@@ -155,7 +155,7 @@ impl Cuda {
     /// Runs a plan launch by launch. Where all sequences have one token, an append and its attention
     /// are one, unless a page that is written is another sequence's too.
     fn run_each(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<(), (usize, BackendError)> {
-        let appends = frame.arena.step.shape().appends();
+        let appends = frame.arena.step.shape().appends;
         let mut index = 0;
         while let Some(op) = ops.get(index) {
             let (ran, next) = match (op, ops.get(index + 1)) {

@@ -58,8 +58,9 @@ pub(super) struct Shape {
     pub(super) decodes: bool,
     /// Blocks of rows of sequences with more rows than one.
     pub(super) tiles: usize,
-    /// Whether no page that a sequence writes is another's too.
-    pub(super) apart: bool,
+    /// Whether attention can append its keys itself: all sequences have one row, and no page that one
+    /// writes is another's too.
+    pub(super) appends: bool,
     /// Splits of the longest past of a sequence of one row, rounded up to a power of two: few
     /// shapes, so that graphs are found again.
     pub(super) splits: usize,
@@ -75,11 +76,6 @@ impl Shape {
     pub(super) fn decodes_only(&self) -> bool {
         self.decodes && self.tiles == 0
     }
-
-    /// Whether attention can append its keys and values itself: no block writes what another reads.
-    pub(super) fn appends(&self) -> bool {
-        self.decodes_only() && self.apart
-    }
 }
 
 /// A step's place on the device, filled once a step.
@@ -91,7 +87,7 @@ pub(super) struct StepBuffers {
     host: HostBuffer,
     device: DeviceBuffer,
     shape: Shape,
-    /// By page: how many sequences of one row write it. Zero between steps.
+    /// By page: how many sequences write it. Zero between steps.
     writers: Vec<u32>,
 }
 
@@ -116,23 +112,30 @@ impl StepBuffers {
         self.shape
     }
 
-    /// Copies a step to the device. Allocates only where its page tables are longer than any before.
+    /// Copies a step to the device. Allocates only where its page tables are longer, or
+    /// name a later page, than any before.
     pub(super) fn upload(&mut self, step: &StepInput) -> Result<(), BackendError> {
         let fits = step.tokens.len() <= self.limits.tokens_max
+            && step.positions.len() == step.tokens.len()
             && step.sequences.len() <= self.limits.tokens_max
             && step.outputs.len() <= self.limits.outputs_max;
         if !fits {
             return Err(BackendError::Shape {
                 op: "step",
                 expected: format!("a step within {:?}", self.limits),
-                found: format!("{} tokens, {} outputs", step.tokens.len(), step.outputs.len()),
+                found: format!(
+                    "{} tokens, {} positions, {} outputs",
+                    step.tokens.len(),
+                    step.positions.len(),
+                    step.outputs.len()
+                ),
             });
         }
         let mut row = 0;
         for sequence in &step.sequences {
             let (rows, pages) = (&sequence.rows, &sequence.pages);
             let within = rows.end as usize <= step.tokens.len() && pages.end as usize <= step.pages.len();
-            if rows.start != row || rows.end < row || pages.end < pages.start || !within {
+            if rows.start != row || rows.end <= row || pages.end < pages.start || !within {
                 let expected = format!("rows from {row} to {}, and pages of the step", step.tokens.len());
                 return Err(BackendError::Shape { op: "step", expected, found: format!("{sequence:?}") });
             }
@@ -197,31 +200,31 @@ impl StepBuffers {
         for (to, page) in words[pages..].chunks_exact_mut(2).zip(&step.pages) {
             to.copy_from_slice(&[page.page.0, page.start]);
         }
-        let apart = self.writes_apart(step);
-        self.shape = Shape { splits: shape.splits.next_power_of_two(), apart, ..shape };
+        shape.appends = shape.decodes_only() && self.writes_apart(step);
+        self.shape = Shape { splits: shape.splits.next_power_of_two(), ..shape };
     }
 
-    /// Whether each page that a sequence of one row writes is in no other sequence's table.
+    /// Whether each page that a sequence writes is in no other's table, where all have one row.
     fn writes_apart(&mut self, step: &StepInput) -> bool {
+        let table =
+            |sequence: &StepSequence| &step.pages[sequence.pages.start as usize..sequence.pages.end as usize];
         let written = |sequence: &StepSequence| {
             let start =
                 step.positions[sequence.rows.start as usize] / PAGE_TOKENS as u32 * PAGE_TOKENS as u32;
-            let pages = &step.pages[sequence.pages.start as usize..sequence.pages.end as usize];
-            pages.iter().rfind(|entry| entry.start <= start).map(|entry| entry.page.index())
+            table(sequence).iter().rfind(|entry| entry.start <= start).map(|entry| entry.page.index())
         };
         let pages = step.pages.iter().map(|entry| entry.page.index() + 1).max().unwrap_or(0);
         if pages > self.writers.len() {
             self.writers.resize(pages.next_power_of_two(), 0);
         }
-        let decodes = || step.sequences.iter().filter(|sequence| sequence.rows.len() == 1);
-        decodes().filter_map(written).for_each(|page| self.writers[page] += 1);
+        let all_written = || step.sequences.iter().filter_map(written);
+        all_written().for_each(|page| self.writers[page] += 1);
         let apart = step.sequences.iter().all(|sequence| {
-            let own = if sequence.rows.len() == 1 { written(sequence) } else { None };
-            let pages = &step.pages[sequence.pages.start as usize..sequence.pages.end as usize];
+            let own = written(sequence);
             let others = |page: usize| self.writers[page] - u32::from(own == Some(page));
-            pages.iter().all(|entry| others(entry.page.index()) == 0)
+            table(sequence).iter().all(|entry| others(entry.page.index()) == 0)
         });
-        decodes().filter_map(written).for_each(|page| self.writers[page] = 0);
+        all_written().for_each(|page| self.writers[page] = 0);
         apart
     }
 
