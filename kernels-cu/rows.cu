@@ -3,6 +3,7 @@
 
 #include "common/kv.cuh"
 #include "common/matrix.cuh"
+#include "common/sampled.cuh"
 
 namespace ottava {
 
@@ -11,10 +12,11 @@ struct EmbedParams {
     Step step;
     Matrix table;  // [vocabulary, cols]
     float* dst;    // [tokens, cols]
+    Sampled sampled;
     float scale;
     uint32_t unused;
 };
-static_assert(sizeof(EmbedParams) == 120, "the host's struct has no other padding");
+static_assert(sizeof(EmbedParams) == 136, "the host's struct has no other padding");
 
 // Mirrored by `backend::cuda::params::Gather`.
 struct GatherParams {
@@ -26,7 +28,7 @@ struct GatherParams {
 };
 static_assert(sizeof(GatherParams) == 80, "the host's struct has no other padding");
 
-// Mirrored by `backend::cuda::params::RowsOp`, for softmax, the largest element and transposition.
+// Mirrored by `backend::cuda::params::Rows`, for softmax and transposition.
 struct RowsParams {
     float* dst;
     const float* src;  // [rows, cols]
@@ -63,21 +65,13 @@ __device__ __forceinline__ float weight_at(const Matrix& m, uint32_t row, uint32
     return value;
 }
 
-// Larger for larger numbers, and among equal ones for lower columns; 0 is below all.
-__device__ __forceinline__ uint64_t rank_of(float x, uint32_t col) {
-    // Adding zero makes the zeros equal.
-    const uint32_t bits = __float_as_uint(x + 0.0f);
-    const uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return static_cast<uint64_t>(ordered) << 32 | ~col;
-}
-
 }  // namespace ottava
 
 // dst[t] = table[token t] · scale. Launch: a block a token, 256 threads.
 extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ ottava::EmbedParams p) {
     ottava::wait_for_predecessor();
     if (blockIdx.x >= p.step.counts[0]) return;
-    const uint32_t row = p.step.tokens[blockIdx.x];
+    const uint32_t row = ottava::token_of(p.step.tokens[blockIdx.x], p.sampled, p.step.counts, p.table.rows);
     float* dst = p.dst + static_cast<size_t>(blockIdx.x) * p.table.cols;
     for (uint32_t col = threadIdx.x; col < p.table.cols; col += blockDim.x)
         dst[col] = ottava::weight_at(p.table, row, col) * p.scale;
@@ -107,38 +101,6 @@ extern "C" __global__ void __launch_bounds__(256) softmax(const __grid_constant_
     for (uint32_t col = threadIdx.x; col < p.cols; col += blockDim.x) sum += expf(src[col] - largest);
     const float inverse = 1.0f / block_sum(sum, scratch);
     for (uint32_t col = threadIdx.x; col < p.cols; col += blockDim.x) dst[col] = expf(src[col] - largest) * inverse;
-    release_dependents();
-}
-
-// dst[row] = the column of the row's largest element, the lowest of equals; -1 for a row with a NaN or an
-// infinity above, or without anything above minus infinity. Launch: a block a row, 1024 threads.
-extern "C" __global__ void __launch_bounds__(1024) argmax(const __grid_constant__ ottava::RowsParams p) {
-    using namespace ottava;
-    __shared__ uint64_t best_of_warp[WARP];
-    wait_for_predecessor();
-    const float* src = p.src + static_cast<size_t>(blockIdx.x) * p.cols;
-    uint64_t best = 0;
-    bool usable = true;
-#pragma unroll 4
-    for (uint32_t col = threadIdx.x; col < p.cols; col += blockDim.x) {
-        const float x = src[col];
-        usable = usable && x < INFINITY;
-        const uint64_t rank = rank_of(x, col);
-        if (x > -INFINITY && rank > best) best = rank;
-    }
-    usable = __syncthreads_and(usable);
-#pragma unroll
-    for (int distance = WARP / 2; distance > 0; distance /= 2) {
-        const uint64_t other = __shfl_xor_sync(ALL_LANES, best, distance);
-        if (other > best) best = other;
-    }
-    if (threadIdx.x % WARP == 0) best_of_warp[threadIdx.x / WARP] = best;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (uint32_t warp = 1; warp < blockDim.x / WARP; ++warp)
-            if (best_of_warp[warp] > best) best = best_of_warp[warp];
-        p.dst[blockIdx.x] = usable && best != 0 ? static_cast<float>(~static_cast<uint32_t>(best)) : -1.0f;
-    }
     release_dependents();
 }
 

@@ -134,6 +134,7 @@ fn step(range: std::ops::Range<usize>) -> StepInput {
         sequences: vec![StepSequence { rows: 0..rows, pages: 0..pages.len() as u32, window: None }],
         pages,
         outputs: vec![rows - 1],
+        ..StepInput::default()
     }
 }
 

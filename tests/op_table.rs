@@ -40,7 +40,7 @@ fn kind(op: &Op) -> usize {
         Op::Binary { .. } => 9,
         Op::Softmax { .. } => 10,
         Op::Transpose { .. } => 11,
-        Op::Argmax { .. } => 12,
+        Op::Sample { .. } => 12,
     }
 }
 

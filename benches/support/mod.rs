@@ -36,6 +36,7 @@ pub fn decodes(count: usize, position: usize) -> StepInput {
         sequences: rows.clone().map(sequence).collect(),
         pages: (0..count * pages).map(page).collect(),
         outputs: rows.collect(),
+        ..StepInput::default()
     }
 }
 
@@ -51,5 +52,6 @@ pub fn step(positions: Range<usize>, vocab: usize) -> StepInput {
         sequences: vec![StepSequence { rows: 0..rows, pages: 0..pages.len() as u32, window: None }],
         pages,
         outputs: vec![rows - 1],
+        ..StepInput::default()
     }
 }

@@ -13,6 +13,7 @@ mod reference;
 mod step;
 
 use crate::quant::WeightMatrix;
+use crate::token::TokenId;
 pub use ops::*;
 use place::{overlap_error, shape_error};
 pub use reference::Reference;
@@ -245,6 +246,39 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
         ops.iter()
             .enumerate()
             .try_for_each(|(index, op)| self.execute(op, frame).map_err(|error| (index, error)))
+    }
+
+    /// Whether a step may be taken up before the tokens of the one before were asked for, and may be fed
+    /// them ([`StepInput::fed`]).
+    const RUNS_AHEAD: bool = false;
+
+    /// Whether [`Op::Sample`] takes rows with this sampling itself, and does not leave them to the caller.
+    fn samples(&self, sampling: &RowSampling, vocab: usize) -> bool;
+
+    /// What [`Op::Sample`] wrote to `place` for the first `out.len()` rows, `steps_back` steps before the
+    /// last one taken up: 0, or up to 1 on a backend that runs ahead. Waits for that step alone.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if there are no such rows or steps, [`BackendError::Device`].
+    fn sampled(
+        &self,
+        arena: &mut Self::Arena,
+        place: &Place,
+        steps_back: usize,
+        out: &mut [Option<TokenId>],
+    ) -> Result<(), BackendError> {
+        if steps_back > 0 {
+            return Err(shape_error("sampled", "the last step".into(), format!("{steps_back} steps back")));
+        }
+        let mut ids = [0.0; 64];
+        for (first, part) in (0..).step_by(ids.len()).zip(out.chunks_mut(ids.len())) {
+            let ids = &mut ids[..part.len()];
+            self.read(arena, place, first, ids)?;
+            for (to, &id) in part.iter_mut().zip(&*ids) {
+                *to = (id >= 0.0).then_some(TokenId(id as u32));
+            }
+        }
+        Ok(())
     }
 
     /// Runs one operation of the step that [`Backend::begin`] took up; it may end later.

@@ -347,12 +347,14 @@ pub enum Op {
         /// `[rows, cols]`
         src: Place,
     },
-    /// The column of each row's largest element, the lowest of equals; −1 for a row with a NaN or +∞, or
-    /// without anything above −∞.
-    Argmax {
+    /// The token of each row of logits, as [`StepInput::sampling`](super::StepInput::sampling) has it
+    /// for the output of the same index, greedy where it says nothing; −1 for a row with a NaN or +∞, or
+    /// without anything above −∞. A backend may leave rows to the caller, who then finds −1 too; the
+    /// logits of the others may have been adjusted in place.
+    Sample {
         /// `[rows, 1]`: whole numbers, exact below 2^24.
         dst: Place,
-        /// `[rows, cols]`
+        /// `[rows, vocab]`
         src: Place,
     },
     /// `dst[c][r] = src[r][c]`; both have fixed rows and do not overlap.
@@ -379,7 +381,7 @@ impl Op {
             Op::Unary { .. } => "unary",
             Op::Binary { .. } => "binary",
             Op::Softmax { .. } => "softmax",
-            Op::Argmax { .. } => "argmax",
+            Op::Sample { .. } => "sample",
             Op::Transpose { .. } => "transpose",
         }
     }

@@ -51,7 +51,7 @@ pub struct StepSequence {
 }
 
 /// Everything that a step needs to know; immutable while the step runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepInput {
     /// Token ids, `[tokens]`.
     pub tokens: Vec<TokenId>,
@@ -63,6 +63,68 @@ pub struct StepInput {
     pub pages: Vec<PageRef>,
     /// Rows whose logits are wanted, rising, `[outputs]`.
     pub outputs: Vec<u32>,
+    /// How [`Op::Sample`](super::Op::Sample) takes each output's token, `[outputs]`; or empty: all greedy.
+    pub sampling: Vec<RowSampling>,
+    /// The adjusted logits of all outputs, one behind the other.
+    pub adjustments: Vec<LogitAdjustment>,
+    /// Rows whose tokens are what the step before sampled, whatever [`StepInput::tokens`] says; for
+    /// backends that run ahead ([`Backend::RUNS_AHEAD`](super::Backend::RUNS_AHEAD)).
+    pub fed: Vec<FedRow>,
+}
+
+/// How one output's token is sampled: adjustments, temperature, top-k, top-p, min-p, draw, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowSampling {
+    /// Divides the logits; 0 takes the largest, and the lowest id among equal ones.
+    pub temperature: f32,
+    /// Keeps the `top_k` largest logits, lower ids first among equal ones; 0 keeps all.
+    pub top_k: u32,
+    /// Keeps the most likely tokens until their probability reaches this; 1 keeps all.
+    pub top_p: f32,
+    /// Keeps tokens at least this likely relative to the most likely; 0 keeps all.
+    pub min_p: f32,
+    /// Where the cumulative distribution of the kept tokens, in the order of their ids, is inverted,
+    /// in parts of 2^64.
+    pub draw: u64,
+    /// Its part of [`StepInput::adjustments`], where every token is named once.
+    pub adjustments: Range<u32>,
+}
+
+impl Default for RowSampling {
+    fn default() -> Self {
+        RowSampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, draw: 0, adjustments: 0..0 }
+    }
+}
+
+/// What biases and penalties make of one logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LogitAdjustment {
+    /// Whose logit.
+    pub token: TokenId,
+    /// Added first.
+    pub bias: f32,
+    /// Divides what is then positive, multiplies the rest.
+    pub repetition: f32,
+    /// Subtracted last.
+    pub penalty: f32,
+}
+
+impl LogitAdjustment {
+    /// The logit after bias and penalties.
+    pub fn apply(&self, logit: f32) -> f32 {
+        let biased = logit + self.bias;
+        let repeated = if biased > 0.0 { biased / self.repetition } else { biased * self.repetition };
+        repeated - self.penalty
+    }
+}
+
+/// A row whose token is what the step before sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FedRow {
+    /// The row.
+    pub row: u32,
+    /// The output of the step before.
+    pub output: u32,
 }
 
 /// What a compiled plan has room for.
@@ -87,6 +149,9 @@ impl StepInput {
         self.sequences.clear();
         self.pages.clear();
         self.outputs.clear();
+        self.sampling.clear();
+        self.adjustments.clear();
+        self.fed.clear();
     }
 
     /// Checks everything that kernels take for granted: counts, order, coverage, ranges.
@@ -112,6 +177,7 @@ impl StepInput {
         if !rising || self.outputs.last().is_some_and(|&row| row as usize >= tokens) {
             return fail(format!("outputs are not rising rows below {tokens}"));
         }
+        self.check_sampling(vocab).or_else(fail)?;
         let mut next = 0;
         for (index, sequence) in self.sequences.iter().enumerate() {
             if sequence.rows.start != next || sequence.rows.end <= next {
@@ -124,6 +190,28 @@ impl StepInput {
             return fail(format!("sequences cover {next} of {tokens} tokens"));
         }
         Ok(())
+    }
+
+    /// Checks what concerns sampling only: counts, ranges, ids and rows.
+    pub(crate) fn check_sampling(&self, vocab: usize) -> Result<(), String> {
+        let (rows, outputs) = (self.sampling.len(), self.outputs.len());
+        if rows != 0 && rows != outputs {
+            return Err(format!("sampling of {rows} rows for {outputs} outputs"));
+        }
+        for (output, sampling) in self.sampling.iter().enumerate() {
+            let Range { start, end } = sampling.adjustments;
+            if start > end || end as usize > self.adjustments.len() {
+                let count = self.adjustments.len();
+                return Err(format!("output {output}: adjustments {start}..{end} of {count}"));
+            }
+        }
+        if let Some(bad) = self.adjustments.iter().find(|entry| entry.token.index() >= vocab) {
+            return Err(format!("an adjustment of token {}, outside the vocabulary of {vocab}", bad.token));
+        }
+        match self.fed.iter().find(|fed| fed.row as usize >= self.tokens.len()) {
+            Some(fed) => Err(format!("row {} is fed, of {} rows", fed.row, self.tokens.len())),
+            None => Ok(()),
+        }
     }
 
     fn check_sequence(&self, sequence: &StepSequence, pages: usize) -> Result<(), String> {

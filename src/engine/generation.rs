@@ -129,8 +129,8 @@ impl Channel {
     }
 
     /// Whether a further token finds room; the last event always does.
-    pub(super) fn has_room(&self) -> bool {
-        self.lock().events.len() < self.capacity
+    pub(super) fn has_room_for(&self, events: usize) -> bool {
+        self.lock().events.len() + events <= self.capacity
     }
 
     pub(super) fn is_cancelled(&self) -> bool {

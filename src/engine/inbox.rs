@@ -166,6 +166,12 @@ impl Inbox {
         Arrivals { requests: std::mem::take(&mut state.requests), stop: state.stop }
     }
 
+    /// Whether nothing has arrived and nobody wants it to look.
+    pub(super) fn is_empty(&self) -> bool {
+        let state = self.lock();
+        !state.woken && !state.stop && state.requests.is_empty() && state.jobs.is_empty()
+    }
+
     /// The job that has waited longest. The others keep waiting here, where they are counted.
     pub(super) fn take_job(&self) -> Option<Job> {
         self.lock().jobs.pop_front()

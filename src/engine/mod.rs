@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod flight;
 mod generation;
 mod handle;
 mod inbox;

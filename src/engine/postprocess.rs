@@ -2,56 +2,90 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::flight::{Flight, Part};
 use super::generation::{FinishReason, GenerationError, Logprobs};
 use super::scheduler::Share;
 use super::stats::add;
 use super::worker::Worker;
 use crate::{
     kv::KvError,
-    model::{Decoder, ModelError},
-    sample::{best_logits, log_sum_exp},
+    model::Decoder,
+    sample::{SampleError, best_logits, log_sum_exp},
     token::TokenId,
 };
 
 impl<D: Decoder> Worker<D> {
-    /// Books the step's tokens, chooses the next token of each output, ends what has ended.
-    pub(super) fn sample_and_postprocess(&mut self) {
-        let mut shares = std::mem::take(&mut self.shares);
-        let mut output = 0;
+    /// Books the tokens of the step under way, if there is one, chooses the next token of each output,
+    /// ends what has ended.
+    pub(super) fn finish_step(&mut self) {
+        let mut flight = std::mem::take(&mut self.flight);
+        let tokens = self.wait_for_tokens(&flight);
         let mut ended = Vec::new();
-        for share in &shares {
-            // The step has an output for it whatever becomes of the books.
-            let has_output = self.sequences[share.index].pending() == share.tokens;
-            let chosen = match self.book(share) {
-                Ok(()) if !has_output => continue,
-                Ok(()) => self.sample_caught(share.index, output),
-                Err(error) => Err(GenerationError::Step(error.to_string())),
+        for &part in &flight.parts {
+            let index = part.share.index;
+            let chosen = match (self.book(part.share, flight.ahead), part.output, &tokens) {
+                (Err(error), ..) => Err(GenerationError::Step(error.to_string())),
+                (Ok(()), None, _) => continue,
+                (Ok(()), Some(_), Err(error)) => Err(error.clone()),
+                (Ok(()), Some(output), Ok(())) => self.choose(part, output, flight.number),
             };
-            output += usize::from(has_output);
             let end = match chosen {
-                Ok((token, logprobs)) => self.sequences[share.index].accept(token, logprobs).map(Ok),
+                Ok((token, logprobs)) => self.sequences[index].accept(token, logprobs).map(Ok),
                 Err(error) => Some(Err(error)),
             };
-            ended.extend(end.map(|end| (share.index, end)));
+            ended.extend(end.map(|end| (index, end)));
         }
         ended.sort_unstable_by_key(|&(index, _)| std::cmp::Reverse(index));
         for (index, end) in ended {
             self.end(index, end);
         }
-        shares.clear();
-        self.shares = shares;
+        flight.clear();
+        self.flight = flight;
     }
 
-    /// Moves a sequence over the tokens that the step computed.
-    fn book(&mut self, share: &Share) -> Result<(), KvError> {
+    /// Fetches what the step sampled, if anything.
+    fn wait_for_tokens(&mut self, flight: &Flight) -> Result<(), GenerationError> {
+        self.sampled.clear();
+        if !flight.parts.iter().any(|part| part.sampled) {
+            return Ok(());
+        }
+        self.sampled.resize(flight.outputs, None);
+        let read = self.decoder.sampled(flight.number, &mut self.sampled);
+        read.map_err(|error| GenerationError::Step(error.to_string()))
+    }
+
+    /// Moves a sequence over the tokens that the step computed. Those of a step ahead were reserved
+    /// together with the ones before them.
+    fn book(&mut self, share: Share, ahead: bool) -> Result<(), KvError> {
         let sequence = &mut self.sequences[share.index];
         let Some(id) = sequence.pages else { return Ok(()) };
         let end = sequence.computed + share.tokens;
         let generated = usize::from(sequence.computed >= sequence.request.prompt.len());
+        if ahead {
+            self.kv.reserve(id, share.tokens)?;
+        }
         self.kv.advance(id, &sequence.tokens[sequence.computed..end])?;
         sequence.computed = end;
         add(&self.counters.prefill_tokens, share.tokens - generated.min(share.tokens));
         Ok(())
+    }
+
+    /// What the step sampled, or else what the logits say.
+    fn choose(
+        &mut self,
+        part: Part,
+        output: usize,
+        step: u64,
+    ) -> Result<(TokenId, Option<Logprobs>), GenerationError> {
+        match self.sampled.get(output) {
+            Some(&Some(token)) if part.sampled => {
+                add(&self.counters.decode_tokens, 1);
+                Ok((token, None))
+            }
+            _ if self.decoder.steps() == step => self.sample_caught(part.share.index, output),
+            // The logits are those of the step ahead by now.
+            _ => Err(SampleError::Unusable.into()),
+        }
     }
 
     /// A mask is the caller's code: its panic is its own request's failure.
@@ -70,19 +104,8 @@ impl<D: Decoder> Worker<D> {
         index: usize,
         output: usize,
     ) -> Result<(TokenId, Option<Logprobs>), GenerationError> {
-        let step_error = |error: ModelError| GenerationError::Step(error.to_string());
-        let request = &self.sequences[index].request;
-        if request.top.is_none() && request.mask.is_none() && request.sampling.takes_the_best() {
-            if self.best_ids.is_empty() {
-                self.best_ids.resize(self.step.outputs.len(), None);
-                self.decoder.best(&mut self.best_ids).map_err(step_error)?;
-            }
-            if let Some(Some(token)) = self.best_ids.get(output) {
-                add(&self.counters.decode_tokens, 1);
-                return Ok((*token, None));
-            }
-        }
-        self.decoder.logits(output, &mut self.logits).map_err(step_error)?;
+        let read = self.decoder.logits(output, &mut self.logits);
+        read.map_err(|error| GenerationError::Step(error.to_string()))?;
         let sequence = &mut self.sequences[index];
         let mut mask = sequence.request.mask.take();
         let normaliser = sequence.request.top.map(|_| log_sum_exp(&self.logits)).transpose()?;
@@ -104,6 +127,8 @@ impl<D: Decoder> Worker<D> {
     /// Takes a sequence out of the list and tells its reader.
     pub(super) fn end(&mut self, index: usize, end: Result<FinishReason, GenerationError>) {
         let mut sequence = self.sequences.remove(index);
+        self.flight.forget(index);
+        self.ahead.forget(index);
         if let Some(id) = sequence.pages.take() {
             // What a failed sequence computed must not be found by others.
             let released = if end.is_err() { self.kv.release_unshared(id) } else { self.kv.release(id) };

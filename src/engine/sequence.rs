@@ -73,7 +73,7 @@ impl Sequence {
     }
 
     pub(super) fn is_paused(&self) -> bool {
-        !self.channel.has_room()
+        !self.channel.has_room_for(1)
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -82,6 +82,12 @@ impl Sequence {
 
     pub(super) fn history(&self) -> History<'_> {
         History { tokens: &self.tokens, prompt: self.request.prompt.len() }
+    }
+
+    /// Whether another token follows the next one, as far as its length, its reader and its room there
+    /// decide that.
+    pub(super) fn goes_on(&self) -> bool {
+        self.tokens.len() + 1 < self.tokens_max && self.channel.has_room_for(2) && !self.is_cancelled()
     }
 
     fn generated(&self) -> usize {

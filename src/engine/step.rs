@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
+use super::flight::Part;
 use super::generation::GenerationError;
 use super::sequence::Sequence;
 use super::stats::add;
@@ -15,21 +16,27 @@ use crate::{
 };
 
 impl<D: Decoder> Worker<D> {
-    /// Runs the step that the shares describe.
+    /// Runs the step that the shares describe: after that it is under way.
     pub(super) fn run_shares(&mut self) -> Result<(), String> {
         self.step.clear();
-        for share in &self.shares {
+        self.flight.clear();
+        for share in 0..self.shares.len() {
+            let share = self.shares[share];
             let sequence = &self.sequences[share.index];
-            let outputs = sequence.pending() == share.tokens;
-            push_rows(&mut self.step, &self.kv, sequence, share.tokens, outputs)?;
+            let last = sequence.pending() == share.tokens;
+            let output = last.then_some(self.step.outputs.len());
+            push_rows(&mut self.step, &self.kv, sequence, share.tokens, last)?;
+            let sampled = last && self.push_sampling(share.index, 0);
+            self.flight.parts.push(Part { share, output, sampled });
         }
-        self.run_step()
+        self.run_step()?;
+        (self.flight.number, self.flight.outputs) = (self.decoder.steps(), self.step.outputs.len());
+        Ok(())
     }
 
     /// Runs the step, counts it, and makes an error of a panic.
     pub(super) fn run_step(&mut self) -> Result<(), String> {
         let started = Instant::now();
-        self.best_ids.clear();
         // A step leaves nothing behind in the decoder but pages that a failure makes void.
         let result = catch_unwind(AssertUnwindSafe(|| self.decoder.step(&self.step)));
         add(&self.counters.steps, 1);
@@ -48,7 +55,7 @@ impl<D: Decoder> Worker<D> {
         for share in shares {
             self.shares = vec![share];
             match self.run_shares() {
-                Ok(()) => self.sample_and_postprocess(),
+                Ok(()) => self.finish_step(),
                 Err(error) => self.fail_share(error),
             }
         }

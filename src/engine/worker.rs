@@ -1,11 +1,12 @@
 //! The engine's thread: it owns the model and the KV books, and turns requests into steps.
 //!
-//! Each round: take what has arrived, schedule and secure pages (`pages`), run (`step`), sample and
-//! end what has ended (`postprocess`). Work that is answered once (scores, snapshots) is in `job`.
+//! Each round: take what has arrived, schedule and secure pages (`pages`), run (`step`, `flight`),
+//! sample and end what has ended (`postprocess`). Work that is answered once (scores, snapshots) is in `job`.
 
 use std::sync::Arc;
 
 use super::EngineConfig;
+use super::flight::Flight;
 use super::generation::{FinishReason, GenerationError};
 use super::inbox::{Arrivals, Inbox};
 use super::job::Prefill;
@@ -35,9 +36,12 @@ pub(super) struct Worker<D> {
     pub(super) candidates: Vec<Candidate>,
     pub(super) shares: Vec<Share>,
     pub(super) step: StepInput,
+    /// The step under way, and the one launched ahead of its tokens: empty where there is none.
+    pub(super) flight: Flight,
+    pub(super) ahead: Flight,
     pub(super) logits: Vec<f32>,
-    /// Of the last step's outputs, once somebody has asked.
-    pub(super) best_ids: Vec<Option<TokenId>>,
+    /// What the step under way sampled.
+    pub(super) sampled: Vec<Option<TokenId>>,
     pub(super) best: Vec<(TokenId, f64)>,
     pub(super) sampler: Sampler,
 }
@@ -71,8 +75,10 @@ impl<D: Decoder> Worker<D> {
             candidates: Vec::new(),
             shares: Vec::new(),
             step: StepInput::default(),
+            flight: Flight::default(),
+            ahead: Flight::default(),
             logits,
-            best_ids: Vec::new(),
+            sampled: Vec::new(),
             best: Vec::new(),
             sampler: Sampler::default(),
         }
@@ -124,11 +130,14 @@ impl<D: Decoder> Worker<D> {
 
     /// One chunk of the job at work, or the next job.
     fn work_on_jobs(&mut self) -> bool {
-        if self.prefill.is_none() {
-            match self.inbox.take_job() {
-                Some(job) => self.start_job(job),
-                None => return false,
-            }
+        let job = if self.prefill.is_none() { self.inbox.take_job() } else { None };
+        if job.is_none() && self.prefill.is_none() {
+            return false;
+        }
+        // A job has steps of its own.
+        self.finish_step();
+        if let Some(job) = job {
+            self.start_job(job);
         }
         self.continue_job();
         true
@@ -136,6 +145,17 @@ impl<D: Decoder> Worker<D> {
 
     /// One step over the sequences; whether there was anything to do.
     fn work_on_sequences(&mut self) -> bool {
+        if self.flight.parts.is_empty() && !self.launch() {
+            return false;
+        }
+        self.run_ahead();
+        self.finish_step();
+        std::mem::swap(&mut self.flight, &mut self.ahead);
+        true
+    }
+
+    /// Launches the next step; whether there was anything to do.
+    fn launch(&mut self) -> bool {
         self.schedule();
         self.secure_pages();
         // Before the step ends sequences: the pages are at their most.
@@ -144,7 +164,7 @@ impl<D: Decoder> Worker<D> {
             return false;
         }
         match self.run_shares() {
-            Ok(()) => self.sample_and_postprocess(),
+            Ok(()) => {}
             Err(_) if self.shares.len() > 1 => self.run_one_by_one(),
             Err(error) => self.fail_share(error),
         }

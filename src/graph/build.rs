@@ -311,22 +311,18 @@ impl Graph {
         Ok(self.push("softmax", "", NodeKind::Softmax { x }, shape, dtype))
     }
 
-    /// The column of each row's largest element, `[rows, 1]`: see [`crate::backend::Op::Argmax`].
+    /// The token of each row of logits, `[rows, 1]`: see [`crate::backend::Op::Sample`].
     ///
     /// # Errors
     /// [`GraphError::Shape`] for more columns than f32 can count.
-    pub fn argmax(&mut self, x: NodeId) -> Result<NodeId, GraphError> {
+    pub fn sample(&mut self, x: NodeId) -> Result<NodeId, GraphError> {
         const COLS_MAX: usize = 1 << 24;
         let (rows, cols) = self.shape(x)?;
         if cols > COLS_MAX {
-            return Err(self.misfit(
-                "argmax",
-                "",
-                format!("at most {COLS_MAX} columns"),
-                shape_text((rows, cols)),
-            ));
+            let expected = format!("at most {COLS_MAX} columns");
+            return Err(self.misfit("sample", "", expected, shape_text((rows, cols))));
         }
-        Ok(self.push("argmax", "", NodeKind::Argmax { x }, (rows, 1), Dtype::Exact(Precision::F32)))
+        Ok(self.push("sample", "", NodeKind::Sample { x }, (rows, 1), Dtype::Exact(Precision::F32)))
     }
 
     /// Rows become columns; both are fixed.

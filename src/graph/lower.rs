@@ -254,7 +254,7 @@ impl<'g> Lowering<'g> {
             NodeKind::Unary { f, .. } => Op::Unary { dst, src, f },
             NodeKind::Binary { f, .. } => Op::Binary { dst, a: src, b: place(1), f },
             NodeKind::Softmax { .. } => Op::Softmax { dst, src },
-            NodeKind::Argmax { .. } => Op::Argmax { dst, src },
+            NodeKind::Sample { .. } => Op::Sample { dst, src },
             NodeKind::Transpose { .. } => Op::Transpose { dst, src },
             NodeKind::Embed { table, scale } => Op::Embed { dst, table, scale },
             NodeKind::HeadNorm { .. }

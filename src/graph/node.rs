@@ -85,7 +85,7 @@ pub(super) enum NodeKind {
     Unary { x: NodeId, f: UnaryFn },
     Binary { a: NodeId, b: NodeId, f: BinaryFn },
     Softmax { x: NodeId },
-    Argmax { x: NodeId },
+    Sample { x: NodeId },
     Transpose { x: NodeId },
 }
 
@@ -101,7 +101,7 @@ impl NodeKind {
             | NodeKind::Outputs { x }
             | NodeKind::Unary { x, .. }
             | NodeKind::Softmax { x }
-            | NodeKind::Argmax { x }
+            | NodeKind::Sample { x }
             | NodeKind::Transpose { x } => vec![x],
             NodeKind::Attention { q, k, v, .. } => vec![q, k, v],
             NodeKind::Binary { a, b, .. } => vec![a, b],

@@ -249,7 +249,7 @@ impl Plan {
                 let sign = if *function == BinaryFn::Add { '+' } else { '·' };
                 writeln!(f, "{} = {} {sign} {}", Shown(*dst), Shown(*a), Shown(*b))
             }
-            Op::Argmax { dst, src } => writeln!(f, "{} = argmax({})", Shown(*dst), Shown(*src)),
+            Op::Sample { dst, src } => writeln!(f, "{} = sample({})", Shown(*dst), Shown(*src)),
             Op::Softmax { dst, src } => writeln!(f, "{} = softmax({})", Shown(*dst), Shown(*src)),
             Op::Transpose { dst, src } => writeln!(f, "{} = transpose({})", Shown(*dst), Shown(*src)),
         }

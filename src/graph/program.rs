@@ -209,7 +209,7 @@ pub(super) fn visit(op: &mut Op, f: &mut dyn FnMut(Role, &mut Place)) {
         Op::GatherOutputs { dst, src }
         | Op::Unary { dst, src, .. }
         | Op::Softmax { dst, src }
-        | Op::Argmax { dst, src }
+        | Op::Sample { dst, src }
         | Op::Transpose { dst, src } => {
             f(Role::Read, src);
             f(Role::Write, dst);

@@ -7,6 +7,7 @@ use crate::backend::{
 };
 
 use super::{GraphError, Plan};
+use crate::token::TokenId;
 
 /// The memory for keys and values that a session allocates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,9 @@ pub struct Session<B: Backend> {
     arena: B::Arena,
     kv: B::KvPool,
     pages: usize,
+    /// Steps that the backend has taken up, and outputs of the last one.
+    steps: u64,
+    outputs: usize,
     /// By operation; empty while profiling is off.
     times: Vec<OpTime>,
 }
@@ -57,7 +61,7 @@ impl<B: Backend> Session<B> {
         let KvMemory { layout, pages } = kv_memory(&plan, kv)?;
         let arena = backend.arena(plan.arena_bytes(), plan.ops(), plan.limits())?;
         let kv = backend.kv_pool(layout, pages)?;
-        Ok(Session { backend, plan, weights, arena, kv, pages, times: Vec::new() })
+        Ok(Session { backend, plan, weights, arena, kv, pages, steps: 0, outputs: 0, times: Vec::new() })
     }
 
     /// The plan that it runs.
@@ -83,9 +87,10 @@ impl<B: Backend> Session<B> {
     /// the backend failed: what the step was to write is undefined.
     pub fn run(&mut self, step: &StepInput) -> Result<(), GraphError> {
         self.check(step).map_err(BackendError::from)?;
-        let Session { backend, plan, weights, arena, kv, times, .. } = self;
+        let Session { backend, plan, weights, arena, kv, steps, outputs, times, .. } = self;
         let mut frame = Frame { weights, arena, kv, step };
         backend.begin(&mut frame)?;
+        (*steps, *outputs) = (*steps + 1, step.outputs.len());
         let failed = |index: usize, source| {
             let op = plan.ops().get(index).map_or("plan", Op::name);
             GraphError::Op { index, op, source }
@@ -106,6 +111,10 @@ impl<B: Backend> Session<B> {
     fn check(&self, step: &StepInput) -> Result<(), StepError> {
         let limits = self.plan.limits();
         let vocab = self.plan.vocab().unwrap_or(usize::MAX);
+        if let Some(fed) = step.fed.iter().find(|fed| !B::RUNS_AHEAD || fed.output as usize >= self.outputs) {
+            let backend = self.backend.describe();
+            return Err(StepError(format!("{fed:?} after a step of {} outputs on {backend}", self.outputs)));
+        }
         if self.plan.kv().is_some() {
             return step.check(limits, self.pages, vocab);
         }
@@ -161,6 +170,28 @@ impl<B: Backend> Session<B> {
             });
         }
         Ok(self.backend.read(&self.arena, &place, first_row, out)?)
+    }
+
+    /// Steps that were taken up.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// What the operation behind `output`, an [`Op::Sample`], gave the first `out.len()` outputs of step
+    /// number `step`, counted by [`Session::steps`]: see [`Backend::sampled`].
+    ///
+    /// # Errors
+    /// [`GraphError::Unknown`], or [`GraphError::Backend`] if the step or its rows are gone.
+    pub fn sampled(
+        &mut self,
+        output: &str,
+        step: u64,
+        out: &mut [Option<TokenId>],
+    ) -> Result<(), GraphError> {
+        let place = self.plan.place(output);
+        let place = place.ok_or_else(|| unknown("output", output, self.plan.outputs()))?;
+        let back = self.steps.checked_sub(step).and_then(|back| usize::try_from(back).ok());
+        Ok(self.backend.sampled(&mut self.arena, &place, back.unwrap_or(usize::MAX), out)?)
     }
 
     /// Copies one KV page onto another, in all layers.

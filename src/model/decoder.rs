@@ -9,8 +9,8 @@ use super::ModelConfig;
 
 /// Name of the graph's result: logits, `[outputs, vocab_size]`.
 pub(super) const LOGITS: &str = "logits";
-/// Name of the tokens of the largest logits, `[outputs, 1]`, −1 where there is none.
-pub(super) const BEST: &str = "best";
+/// Name of the tokens that were sampled, `[outputs, 1]`.
+pub(super) const SAMPLED: &str = "sampled";
 
 /// Builds the graph of a model.
 pub(super) fn build(config: &ModelConfig) -> Result<Graph, GraphError> {
@@ -29,8 +29,8 @@ pub(super) fn build(config: &ModelConfig) -> Result<Graph, GraphError> {
         None => x,
     };
     builder.graph.output(LOGITS, x)?;
-    let best = builder.graph.argmax(x)?;
-    builder.graph.output(BEST, best)?;
+    let sampled = builder.graph.sample(x)?;
+    builder.graph.output(SAMPLED, sampled)?;
     Ok(builder.graph)
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::backend::{
-    Backend, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, StepInput, StepLimits,
+    Backend, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling,
+    StepInput, StepLimits,
 };
 use crate::graph::{CompileOptions, Fusion, KvMemory, Session};
 use crate::quant::{Quality, QuantFormat};
@@ -203,19 +204,20 @@ impl<B: Backend> Decoder for Model<B> {
         Ok(self.session.read(decoder::LOGITS, output, out)?)
     }
 
-    fn best(&self, out: &mut [Option<TokenId>]) -> Result<(), ModelError> {
-        if out.len() > self.outputs {
-            return Err(ModelError::Output { found: out.len() - 1, outputs: self.outputs });
-        }
-        let mut ids = [0.0; 64];
-        for (first, part) in (0..).step_by(ids.len()).zip(out.chunks_mut(ids.len())) {
-            let ids = &mut ids[..part.len()];
-            self.session.read(decoder::BEST, first, ids)?;
-            for (to, &id) in part.iter_mut().zip(&*ids) {
-                *to = (id >= 0.0).then_some(TokenId(id as u32));
-            }
-        }
-        Ok(())
+    fn samples(&self, sampling: &RowSampling) -> bool {
+        self.session.backend().samples(sampling, self.config.vocab_size)
+    }
+
+    fn runs_ahead(&self) -> bool {
+        B::RUNS_AHEAD
+    }
+
+    fn steps(&self) -> u64 {
+        self.session.steps()
+    }
+
+    fn sampled(&mut self, step: u64, out: &mut [Option<TokenId>]) -> Result<(), ModelError> {
+        Ok(self.session.sampled(decoder::SAMPLED, step, out)?)
     }
 
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), ModelError> {

@@ -14,7 +14,7 @@ mod load;
 mod rope;
 mod upload;
 
-use crate::backend::{BackendError, KvLayout, PageId, StepInput, StepLimits};
+use crate::backend::{BackendError, KvLayout, PageId, RowSampling, StepInput, StepLimits};
 use crate::graph::GraphError;
 use crate::quant::QuantError;
 use crate::token::TokenId;
@@ -169,15 +169,28 @@ pub trait Decoder: Send {
     /// is not as long as the vocabulary.
     fn logits(&self, output: usize, out: &mut [f32]) -> Result<(), ModelError>;
 
-    /// The tokens of the largest logits of the last step's outputs, as far as the decoder knows them
-    /// without its logits being read: the lowest of equal ones, none where a logit is no number or +∞.
+    /// Whether steps sample such outputs themselves, so that [`Decoder::sampled`] has their tokens.
+    fn samples(&self, sampling: &RowSampling) -> bool {
+        let _ = sampling;
+        false
+    }
+
+    /// Whether a step may come before the tokens of the one before were asked for, and may be fed them
+    /// ([`StepInput::fed`]).
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
+    /// Steps taken up so far.
+    fn steps(&self) -> u64;
+
+    /// The tokens that the outputs of step number `step` (counted by [`Decoder::steps`]: the last one
+    /// taken up, or with [`Decoder::runs_ahead`] the one before) were given by their
+    /// [`StepInput::sampling`]; none where a logit is NaN or +∞ or all are −∞. Waits for that step.
     ///
     /// # Errors
-    /// [`ModelError::Output`] if `out` is longer than the last step's outputs.
-    fn best(&self, out: &mut [Option<TokenId>]) -> Result<(), ModelError> {
-        out.fill(None);
-        Ok(())
-    }
+    /// [`ModelError::Output`] if `out` is longer than the step's outputs, [`ModelError::Backend`].
+    fn sampled(&mut self, step: u64, out: &mut [Option<TokenId>]) -> Result<(), ModelError>;
 
     /// Copies one page onto another, in all layers.
     ///

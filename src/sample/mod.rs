@@ -1,13 +1,16 @@
 //! From logits to a token: parameters and their checks; the choice itself is in `sampler`.
 //!
-//! The order is fixed: logit bias and mask, penalties, temperature, top-k, top-p, min-p, draw.
+//! The order is fixed: logit bias, penalties, mask, temperature, top-k, top-p, min-p, draw. `row` is
+//! the same for backends, which choose without a look at the logits from here.
 
 #![forbid(unsafe_code)]
 
 mod random;
+mod row;
 mod sampler;
 
 pub use random::uniform;
+pub use row::row_sampling;
 pub use sampler::{History, Sampler, best_logits, log_sum_exp};
 
 use crate::token::TokenId;
@@ -85,6 +88,9 @@ pub enum SampleError {
         /// NaN or positive infinity.
         value: f32,
     },
+    /// The backend sampled, and found no token that it may take.
+    #[error("no token can be sampled: a logit is NaN or +inf, or all are -inf")]
+    Unusable,
     /// Bias and mask forbid every token.
     #[error("no token is allowed")]
     NothingAllowed,
@@ -121,12 +127,8 @@ impl Sampling {
         Ok(())
     }
 
-    /// Whether the largest logit decides, whatever the history.
-    pub(crate) fn takes_the_best(&self) -> bool {
-        self.temperature == 0.0 && self.logit_bias.is_empty() && !self.penalises()
-    }
-
-    fn penalises(&self) -> bool {
+    /// Whether tokens change the logits of what follows them.
+    pub(crate) fn penalises(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 }

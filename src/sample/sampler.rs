@@ -1,14 +1,14 @@
 //! One choice from one row of logits, with scratch that is kept between choices.
 
-use super::{SampleError, Sampling, TokenMask, uniform};
+use super::{SampleError, Sampling, TokenMask, row_sampling};
+use crate::backend::{LogitAdjustment, RowSampling};
 use crate::token::TokenId;
 
 /// Chooses tokens; allocates only while its scratch grows.
 #[derive(Debug, Default)]
 pub struct Sampler {
     candidates: Ranked,
-    /// Sorted recent tokens, for counting.
-    recent: Vec<TokenId>,
+    adjustments: Vec<LogitAdjustment>,
 }
 
 /// The tokens so far.
@@ -22,7 +22,7 @@ pub struct History<'a> {
 
 impl History<'_> {
     /// Index of the token to be chosen, among the generated ones.
-    fn position(&self) -> u64 {
+    pub fn position(&self) -> u64 {
         self.tokens.len().saturating_sub(self.prompt) as u64
     }
 }
@@ -41,76 +41,49 @@ impl Sampler {
         history: History<'_>,
     ) -> Result<TokenId, SampleError> {
         check_logits(logits)?;
-        for &(token, bias) in &sampling.logit_bias {
-            if let Some(logit) = logits.get_mut(token.index()) {
-                *logit += bias;
+        self.adjustments.clear();
+        let row = row_sampling(sampling, history, history.position(), &mut self.adjustments);
+        for adjustment in &self.adjustments {
+            if let Some(logit) = logits.get_mut(adjustment.token.index()) {
+                *logit = adjustment.apply(*logit);
             }
         }
         if let Some(mask) = mask {
             mask.apply(history.tokens, logits);
         }
-        if sampling.penalises() {
-            self.penalise(logits, sampling, history);
-        }
-        let token = if sampling.temperature == 0.0 {
-            argmax(logits)
-        } else {
-            self.draw(logits, sampling, uniform(sampling.seed, history.position()))
-        };
-        token.ok_or(SampleError::NothingAllowed)
+        self.pick(logits, &row).ok_or(SampleError::NothingAllowed)
     }
 
-    /// Repetition looks at the last tokens of prompt and answer, presence and frequency at those
-    /// of the answer.
-    fn penalise(&mut self, logits: &mut [f32], sampling: &Sampling, history: History<'_>) {
-        let start = history.tokens.len().saturating_sub(sampling.penalty_last_n);
-        self.count(&history.tokens[start..]);
-        for (token, _) in runs(&self.recent) {
-            if let Some(logit) = logits.get_mut(token.index()) {
-                let penalty = sampling.repetition_penalty;
-                *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
-            }
-        }
-        self.count(&history.tokens[start.max(history.prompt).min(history.tokens.len())..]);
-        for (token, times) in runs(&self.recent) {
-            if let Some(logit) = logits.get_mut(token.index()) {
-                *logit -= sampling.presence_penalty + sampling.frequency_penalty * times as f32;
-            }
-        }
+    /// The token of logits that are adjusted already and neither NaN nor +∞; none if all are −∞.
+    pub(crate) fn pick(&mut self, logits: &[f32], row: &RowSampling) -> Option<TokenId> {
+        if row.temperature == 0.0 { argmax(logits) } else { self.draw(logits, row) }
     }
 
-    fn count(&mut self, tokens: &[TokenId]) {
-        self.recent.clear();
-        self.recent.extend_from_slice(tokens);
-        self.recent.sort_unstable();
-    }
-
-    /// Draws by inverting the cumulative distribution of the kept candidates, best first, at `u`.
-    fn draw(&mut self, logits: &[f32], sampling: &Sampling, u: f64) -> Option<TokenId> {
+    /// Draws by inverting the cumulative distribution of the kept candidates, in the order of their ids.
+    fn draw(&mut self, logits: &[f32], sampling: &RowSampling) -> Option<TokenId> {
         let candidates = &mut self.candidates;
-        candidates.fill(logits, sampling.top_k);
-        let best = candidates.get(0)?.1;
+        candidates.fill(logits, sampling.top_k as usize);
+        let best = f64::from(largest(logits));
         candidates.items.iter_mut().for_each(|(_, value)| {
             *value = ((*value - best) / f64::from(sampling.temperature)).exp();
         });
         let (kept, sum) = candidates.nucleus(f64::from(sampling.top_p), f64::from(sampling.min_p));
-        let mut left = u * sum;
-        let mut token = None;
-        for rank in 0..kept {
-            let (candidate, weight) = candidates.get(rank)?;
-            token = Some(candidate);
-            left -= weight;
-            if left < 0.0 {
-                break;
-            }
+        let kept = &mut candidates.items[..kept];
+        if candidates.sorted > 0 {
+            kept.sort_unstable_by_key(|&(token, _)| token);
         }
-        token
+        let mut left = sampling.draw as f64 / 2f64.powi(64) * sum;
+        let passed = kept.iter().find(|&&(_, weight)| {
+            left -= weight;
+            left < 0.0
+        });
+        passed.or(kept.last()).map(|&(token, _)| token)
     }
 }
 
 /// Candidates with their logits, later their weights: sorted, best first and ties by the lower id,
-/// as far as anyone has looked. A draw rarely looks far, and sorting a whole vocabulary takes as
-/// long as computing a small model's step.
+/// as far as anyone has looked, the rest in any order; by their ids if nobody has. A draw rarely looks
+/// far, and sorting a whole vocabulary takes as long as computing a small model's step.
 #[derive(Debug, Default)]
 struct Ranked {
     items: Vec<(TokenId, f64)>,
@@ -191,11 +164,6 @@ pub fn best_logits(logits: &[f32], k: usize, best: &mut Vec<(TokenId, f64)>) {
     }
     best.sort_unstable_by(better);
     best.truncate(k);
-}
-
-/// Each distinct token of a sorted slice with its count.
-fn runs(sorted: &[TokenId]) -> impl Iterator<Item = (TokenId, usize)> + '_ {
-    sorted.chunk_by(|a, b| a == b).map(|run| (run[0], run.len()))
 }
 
 /// The largest logit's token, the lowest id among equals; `None` if all are −∞.
@@ -283,6 +251,7 @@ mod tests {
         }
         let best = nucleus[0].1;
         nucleus.retain(|x| x.1 / best >= f64::from(s.min_p));
+        nucleus.sort_by_key(|x| x.0);
         let total: f64 = nucleus.iter().map(|x| x.1).sum();
         nucleus.iter().map(|&(id, weight)| (id, weight / total)).collect()
     }
@@ -296,7 +265,9 @@ mod tests {
         ) {
             let sampling = Sampling { temperature, top_k, top_p, min_p, ..Sampling::default() };
             let expected = oracle(&logits, &sampling);
-            let drawn = Sampler::default().draw(&logits, &sampling, u).unwrap().0;
+            let draw = (u * 2f64.powi(64)) as u64;
+            let row = RowSampling { temperature, top_k: top_k as u32, top_p, min_p, draw, adjustments: 0..0 };
+            let drawn = Sampler::default().draw(&logits, &row).unwrap().0;
             let mut below = 0.0;
             let mut hit = false;
             for (id, p) in expected {

@@ -31,6 +31,11 @@ impl Numbers {
         std::iter::repeat_with(value).take(n).collect()
     }
 
+    /// Where a distribution is inverted.
+    pub fn draw(&mut self) -> u64 {
+        u64::from(self.next()) << 33 | u64::from(self.next()) << 2
+    }
+
     pub fn matrix(&mut self, [rows, cols]: [usize; 2], bits: Bits, group: usize, mins: bool) -> WeightMatrix {
         let count = rows * cols.div_ceil(group);
         let codes = (0..rows * code_bytes_per_row(bits, cols)).map(|_| self.next() as u8).collect();
@@ -186,7 +191,7 @@ impl Case {
                 Op::Norm { dst, src, .. }
                 | Op::Unary { dst, src, .. }
                 | Op::Softmax { dst, src }
-                | Op::Argmax { dst, src } => {
+                | Op::Sample { dst, src } => {
                     [dst, src].into_iter().for_each(&mut change);
                 }
                 Op::Binary { dst, a, b, .. } => [dst, a, b].into_iter().for_each(&mut change),

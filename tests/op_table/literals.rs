@@ -2,8 +2,9 @@
 //! calculator): it is the specification, so nothing that shares its code may vouch for it.
 
 use ottava::backend::{
-    Activation, Attention, BinaryFn, Epilogue, Heads, KvAppend, KvDtype, KvLayout, Matmul, Op, Precision,
-    Product, Reference, RmsNorm, Rope, RopeAngles, RopePairing, UnaryFn, Window, Write,
+    Activation, Attention, BinaryFn, Epilogue, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul,
+    Op, Precision, Product, Reference, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, UnaryFn, Window,
+    Write,
 };
 use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
 use std::f64::consts::FRAC_PI_2;
@@ -171,7 +172,7 @@ fn softmax_and_transpose() {
     case.ops = vec![Op::Softmax { dst, src }];
     assert_gives(&case, &[0.25, 0.75, 0.5, 0.5]);
 
-    let mut case = Case::new("argmax");
+    let mut case = Case::new("greedy");
     let nothing = f32::NEG_INFINITY;
     let rows = [
         [0.5, 2.0, 2.0],
@@ -183,7 +184,7 @@ fn softmax_and_transpose() {
     ];
     let src = case.input(&rows.concat(), 3);
     let dst = case.output(6, 1);
-    case.ops = vec![Op::Argmax { dst, src }];
+    case.ops = vec![Op::Sample { dst, src }];
     assert_gives(&case, &[1.0, 0.0, 2.0, -1.0, -1.0, -1.0]);
 
     let mut case = Case::new("transpose");
@@ -191,6 +192,58 @@ fn softmax_and_transpose() {
     let dst = case.output(3, 2);
     case.ops = vec![Op::Transpose { dst, src }];
     assert_gives(&case, &[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+}
+
+/// Weights of 1, 3, 2 and 2 for the tokens 0 to 3, and how each row takes one of them.
+#[test]
+fn sampling() {
+    let greedy = RowSampling { temperature: 1.0, ..RowSampling::default() };
+    // In parts of eight of the whole: 0 | 1 1 1 | 2 2 | 3 3.
+    let at = |eighths: f64| RowSampling { draw: (eighths / 8.0 * 2f64.powi(64)) as u64, ..greedy.clone() };
+    let rows = [
+        (at(0.9), 0.0),
+        (at(1.1), 1.0),
+        (at(3.9), 1.0),
+        (at(4.1), 2.0),
+        (at(7.9), 3.0),
+        // Of two: 1 1 1 | 2 2, since the lower of equal ones comes first.
+        (RowSampling { top_k: 2, ..at(4.9) }, 2.0),
+        (RowSampling { top_k: 2, ..at(4.7) }, 1.0),
+        // Five of eight are 62.5 %; a little more takes the fourth token in.
+        (RowSampling { top_p: 0.6, ..at(7.9) }, 2.0),
+        (RowSampling { top_p: 0.65, ..at(7.9) }, 3.0),
+        // Of the two of top-k, the first alone has 60 %.
+        (RowSampling { top_k: 2, top_p: 0.59, ..at(7.9) }, 1.0),
+        (RowSampling { min_p: 0.5, ..at(0.1) }, 1.0),
+        (RowSampling { min_p: 0.7, ..at(7.9) }, 1.0),
+        // The square of the weights: 1 9 4 4.
+        (RowSampling { temperature: 0.5, ..at(0.5) }, 1.0),
+        (RowSampling { temperature: 0.0, ..at(7.9) }, 1.0),
+        // Token 0 is biased to a weight of 8, token 1 is forbidden: 0 0 0 0 0 0 0 0 | 2 2 | 3 3.
+        (RowSampling { adjustments: 0..2, ..at(5.2) }, 0.0),
+        (RowSampling { adjustments: 0..2, ..at(5.5) }, 2.0),
+        // Half the logit of token 1, less ln 3 / 2, leaves it a weight of 1: 0 | 1 | 2 2 | 3 3.
+        (RowSampling { adjustments: 2..3, ..at(2.6) }, 1.0),
+        (RowSampling { adjustments: 2..3, ..at(2.7) }, 2.0),
+    ];
+    let entry = |token, bias, repetition, penalty| LogitAdjustment {
+        token: ottava::TokenId(token),
+        bias,
+        repetition,
+        penalty,
+    };
+    let mut case = Case::new("sampling").at(0..rows.len() as u32);
+    case.step.outputs = (0..rows.len() as u32).collect();
+    case.step.sampling = rows.iter().map(|(row, _)| row.clone()).collect();
+    case.step.adjustments = vec![
+        entry(0, 8f32.ln(), 1.0, 0.0),
+        entry(1, f32::NEG_INFINITY, 1.0, 0.0),
+        entry(1, 0.0, 2.0, LN_3 / 2.0),
+    ];
+    let src = case.input(&[0.0, LN_3, 2f32.ln(), 2f32.ln()].repeat(rows.len()), 4);
+    let dst = case.gathered(1);
+    case.ops = vec![Op::Sample { dst, src }];
+    assert_gives(&case, &rows.map(|(_, token)| token));
 }
 
 /// Three tokens, two query heads on one key head; scores of the last token: 0, 0 and ln 3 for the

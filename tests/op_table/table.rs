@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use ottava::TokenId;
 use ottava::backend::{
-    Activation, Attention, BinaryFn, Epilogue, Heads, KvAppend, KvDtype, KvLayout, Matmul, MatrixId, Op,
-    Place, Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, Rows, UnaryFn, VectorId, Window,
-    Write,
+    Activation, Attention, BinaryFn, Epilogue, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul,
+    MatrixId, Op, Place, Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, Rows,
+    UnaryFn, VectorId, Window, Write,
 };
 use ottava::quant::{Bits, DenseMatrix, DenseValues, WeightMatrix};
 
@@ -19,8 +20,15 @@ const MATRICES: [[usize; 2]; 4] = [[1, 32], [17, 100], [49, 64], [16, 576]];
 /// All rows.
 pub fn cases() -> Vec<Case> {
     let widths = WIDTHS.into_iter().flat_map(|cols| {
-        [norms(cols), vec![norm_extremes(cols)], unary(cols), binary(cols), softmax(cols), vec![argmax(cols)]]
-            .concat()
+        [
+            norms(cols),
+            vec![norm_extremes(cols)],
+            unary(cols),
+            binary(cols),
+            softmax(cols),
+            vec![greedy(cols), sampling(cols)],
+        ]
+        .concat()
     });
     let mut cases: Vec<Case> = widths.collect();
     cases.extend([vec![transpose(), activation_limits()], angles(), rotations(), embeddings()].concat());
@@ -128,8 +136,8 @@ fn softmax(cols: usize) -> Vec<Case> {
 }
 
 /// Equal ones, and rows without a largest element.
-fn argmax(cols: usize) -> Case {
-    let mut case = Case::new(format!("argmax {cols}"));
+fn greedy(cols: usize) -> Case {
+    let mut case = Case::new(format!("greedy {cols}"));
     let mut x = Numbers(cols as u64 + 2).take(5 * cols);
     let equal = x[..cols].iter().fold(0.0f32, |most, x| most.max(x.abs())) + 1.0;
     (x[cols / 2], x[cols - 1]) = (equal, equal);
@@ -139,7 +147,57 @@ fn argmax(cols: usize) -> Case {
     let src = case.input(&x, cols);
     let dst = case.output(5, 1);
     case.results = vec![dst];
-    case.ops = vec![Op::Argmax { dst, src }];
+    case.ops = vec![Op::Sample { dst, src }];
+    case.within(0.0)
+}
+
+/// Every way to sample, on rows with outliers, with equal logits, and without any that may be taken.
+fn sampling(cols: usize) -> Case {
+    let warm = RowSampling { temperature: 0.8, ..RowSampling::default() };
+    let kinds = [
+        RowSampling { adjustments: 0..1, ..RowSampling::default() },
+        warm.clone(),
+        RowSampling { temperature: 3.5, ..warm.clone() },
+        RowSampling { temperature: 1e-40, ..warm.clone() },
+        RowSampling { top_k: 1, ..warm.clone() },
+        RowSampling { top_k: 5, ..warm.clone() },
+        RowSampling { top_k: 10_000, top_p: 0.999, ..warm.clone() },
+        RowSampling { top_p: 0.3, ..warm.clone() },
+        RowSampling { top_p: 0.9, ..warm.clone() },
+        RowSampling { top_k: 40, top_p: 0.8, min_p: 0.05, ..warm.clone() },
+        RowSampling { min_p: 0.2, temperature: 2.0, ..warm.clone() },
+        // Each token once.
+        RowSampling { adjustments: 0..cols.min(2) as u32, ..warm.clone() },
+    ];
+    let mut numbers = Numbers(cols as u64 + 3);
+    let mut case = Case::new(format!("sampling {cols}")).at(0..3 * kinds.len() as u32);
+    case.step.outputs = (0..case.step.tokens.len() as u32).collect();
+    let entry = |token: usize, bias| LogitAdjustment {
+        token: TokenId(token as u32),
+        bias,
+        repetition: 1.5,
+        penalty: 0.25,
+    };
+    case.step.adjustments = vec![entry(cols / 2, 1.5), entry(cols - 1, -2.0)];
+    let mut x = Vec::new();
+    for kind in kinds.iter().flat_map(|kind| [kind; 3]) {
+        let draw = numbers.draw();
+        case.step.sampling.push(RowSampling { draw, ..kind.clone() });
+        x.push(numbers.take(cols));
+    }
+    for (number, row) in x.iter_mut().enumerate() {
+        // Of each kind, one row has many equal logits, and one has some that may not be taken.
+        match number % 3 {
+            1 => row.iter_mut().for_each(|x| *x = x.clamp(-0.5, 0.5)),
+            2 => row.iter_mut().skip(1).step_by(2).for_each(|x| *x = f32::NEG_INFINITY),
+            _ => {}
+        }
+    }
+    (x[3][cols / 2], x[6][0]) = (f32::NAN, f32::INFINITY);
+    x[9].fill(f32::NEG_INFINITY);
+    let src = case.input(&x.concat(), cols);
+    let dst = case.gathered(1);
+    case.ops = vec![Op::Sample { dst, src }];
     case.within(0.0)
 }
 
@@ -155,7 +213,7 @@ fn angles() -> Vec<Case> {
     let case = |positions: std::ops::Range<u32>| {
         let mut case = Case::new(format!("angles of {positions:?}"));
         case.step.positions = positions.clone().collect();
-        case.step.tokens = vec![ottava::TokenId(0); positions.len()];
+        case.step.tokens = vec![TokenId(0); positions.len()];
         let dst = case.output(positions.len(), 34);
         let inv_freq: Arc<[f64]> = (0..17).map(|i| 10_000f64.powf(f64::from(i) / -17.0)).collect();
         case.ops = vec![Op::RopeAngles(RopeAngles { dst, inv_freq, magnitude: 1.25 })];

@@ -38,8 +38,8 @@ use std::num::NonZeroUsize;
 use std::ops::Deref;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, StepLimits, VectorId, Weights,
-    overlap_error, shape_error,
+    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, RowSampling, StepLimits, VectorId,
+    Weights, overlap_error, shape_error,
 };
 use crate::quant::WeightMatrix;
 pub use arena::Arena;
@@ -209,6 +209,10 @@ impl Backend for Cpu {
         rows::read(arena, place, first_row, out)
     }
 
+    fn samples(&self, sampling: &RowSampling, _vocab: usize) -> bool {
+        rows::is_greedy(sampling)
+    }
+
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
         match op {
             Op::Embed { dst, table, scale } => rows::embed(dst, *table, *scale, frame),
@@ -222,7 +226,7 @@ impl Backend for Cpu {
             Op::Unary { dst, src, f } => elementwise::unary(self, [dst, src], *f, frame),
             Op::Binary { dst, a, b, f } => elementwise::binary(self, [dst, a, b], *f, frame),
             Op::Softmax { dst, src } => elementwise::softmax(self, [dst, src], frame),
-            Op::Argmax { dst, src } => rows::argmax(self, [dst, src], frame),
+            Op::Sample { dst, src } => rows::sample(self, [dst, src], frame),
             Op::Transpose { dst, src } => elementwise::transpose([dst, src], frame),
         }
     }

@@ -1,11 +1,10 @@
-//! Operations on whole rows: embedding, gathering the output rows, the largest element, and copies in
-//! and out.
+//! Operations on whole rows: embedding, gathering the output rows, sampling, and copies in and out.
 
 use super::arena::{Arena, Rows};
 use super::dispatch::Kernel;
 use super::lanes::{LANES, Lanes};
 use super::{Cpu, overlap_error, shape_error};
-use crate::backend::{BackendError, Frame, MatrixId, Place};
+use crate::backend::{BackendError, Frame, MatrixId, Place, RowSampling};
 
 /// See [`crate::backend::Op::Embed`].
 pub(super) fn embed(
@@ -51,13 +50,18 @@ pub(super) fn gather_outputs(
     Ok(())
 }
 
-/// See [`crate::backend::Op::Argmax`].
-pub(super) fn argmax(
+/// Whether this backend samples such rows; the others need more of their logits than a kernel keeps.
+pub(super) fn is_greedy(sampling: &RowSampling) -> bool {
+    sampling.temperature == 0.0 && sampling.adjustments.is_empty()
+}
+
+/// See [`crate::backend::Op::Sample`].
+pub(super) fn sample(
     cpu: &Cpu,
     [dst, src]: [&Place; 2],
     frame: &mut Frame<'_, Cpu>,
 ) -> Result<(), BackendError> {
-    const OP: &str = "argmax";
+    const OP: &str = "sample";
     let (to, from) = (frame.arena.rows(OP, dst, frame.step)?, frame.arena.rows(OP, src, frame.step)?);
     if (to.rows, to.cols) != (from.rows, 1) {
         let expected = format!("dst [{}, 1]", from.rows);
@@ -66,23 +70,26 @@ pub(super) fn argmax(
     if to.overlaps(&from) {
         return Err(overlap_error(OP, [dst, src]));
     }
+    let kernel = Sample { dst: to, src: from, sampling: &frame.step.sampling };
     // SAFETY: shapes are checked; a chunk writes its own row.
-    unsafe { cpu.parallel(&Argmax { dst: to, src: from }, from.rows) };
+    unsafe { cpu.parallel(&kernel, from.rows) };
     Ok(())
 }
 
-struct Argmax {
+struct Sample<'s> {
     dst: Rows,
     src: Rows,
+    sampling: &'s [RowSampling],
 }
 
-impl Kernel for Argmax {
+impl Kernel for Sample<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, row: usize, _worker: usize) {
         // SAFETY: the row exists in both values, which do not overlap.
         unsafe {
             let values = std::slice::from_raw_parts(self.src.row(row), self.src.cols);
-            self.dst.row(row).write(largest_column(values));
+            let greedy = self.sampling.get(row).is_none_or(is_greedy);
+            self.dst.row(row).write(if greedy { largest_column(values) } else { -1.0 });
         }
     }
 }

@@ -9,6 +9,7 @@ use super::matmul::MANY_TOKENS;
 use super::memory::DeviceBuffer;
 use super::pack::{STEP_COLS, UNIT_STEPS};
 use super::params::Address;
+use super::sample::Sampled;
 use super::step::StepBuffers;
 use crate::backend::{BackendError, Op, Place, StepInput, StepLimits};
 
@@ -27,6 +28,10 @@ pub struct Arena {
     /// Parts of split attention, and how many of a head's have arrived: zero between operations.
     pub(super) partial: DeviceBuffer,
     pub(super) arrived: DeviceBuffer,
+    /// What the last two steps sampled.
+    pub(super) sampled: Sampled,
+    /// Whether steps sample.
+    pub(super) samples: bool,
     /// Recorded decode steps.
     pub(super) graphs: Graphs,
     /// The frequencies of the plan's rotations.
@@ -95,6 +100,8 @@ impl Arena {
             inverse: zeroed(4 * rows, "activation scales")?,
             partial: zeroed(0, "split attention")?,
             arrived: zeroed(4 * heads * limits.tokens_max, "split attention")?,
+            sampled: Sampled::new(context, limits.outputs_max)?,
+            samples: ops.iter().any(|op| matches!(op, Op::Sample { .. })),
             graphs: Graphs::default(),
             frequencies,
             partial_floats,
@@ -103,13 +110,15 @@ impl Arena {
 
     /// Takes up a step: its tables go to the device, and split attention gets its room.
     pub(super) fn begin(&mut self, step: &StepInput) -> Result<(), BackendError> {
-        self.step.upload(step)?;
+        let slot = self.sampled.next()?;
+        self.step.upload(step, slot)?;
         let shape = self.step.shape();
         let parts = if shape.splits > 1 { shape.sequences * shape.splits } else { 0 };
         let bytes = parts.saturating_mul(4 * self.partial_floats);
         if bytes > self.partial.bytes() {
             self.partial = DeviceBuffer::zeroed(&self.context, bytes.next_power_of_two(), "split attention")?;
         }
+        self.sampled.begin(step.outputs.len());
         Ok(())
     }
 

@@ -59,7 +59,7 @@ fn blocks_of(elements: usize) -> Grid {
     Grid::line(elements.div_ceil(THREADS as usize), THREADS)
 }
 
-/// Refuses ids that a table does not have.
+/// Refuses ids that a table does not have. Of fed rows the kernel takes care.
 fn check_tokens(table: &Matrix, tokens: &[TokenId]) -> Result {
     match tokens.iter().find(|token| token.index() >= table.rows()) {
         Some(token) => {
@@ -99,8 +99,14 @@ impl Cuda {
             return Err(shape_error(OP, expected, format!("[{}, {}]", out.rows, out.cols)));
         }
         check_tokens(table, tokens)?;
-        let step = frame.arena.step.params();
-        let params = params::Embed { step, table: table.params(), dst: out.address, scale, unused: 0 };
+        let params = params::Embed {
+            step: frame.arena.step.params(),
+            table: table.params(),
+            dst: out.address,
+            sampled: frame.arena.sampled.params(),
+            scale,
+            unused: 0,
+        };
         // SAFETY: shapes, places and ids are checked.
         unsafe { self.kernels.launch(Kernel::Embed, Grid::line(out.rows, THREADS), &params) }
     }
@@ -235,21 +241,6 @@ impl Cuda {
         let params = rows_params(dst, src);
         // SAFETY: shapes and places are checked.
         unsafe { self.kernels.launch(Kernel::Softmax, Grid::line(src.rows, THREADS), &params) }
-    }
-
-    pub(super) fn argmax(&self, [dst, src]: [&Place; 2], frame: &Frame<'_, Cuda>) -> Result {
-        const OP: &str = "argmax";
-        let (dst, src) = (frame.arena.rows(OP, dst, frame.step)?, frame.arena.rows(OP, src, frame.step)?);
-        if (dst.rows, dst.cols) != (src.rows, 1) {
-            let expected = format!("dst [{}, 1]", src.rows);
-            return Err(shape_error(OP, expected, format!("[{}, {}]", dst.rows, dst.cols)));
-        }
-        if dst.overlaps(&src) {
-            return Err(overlap_error(OP, [dst, src]));
-        }
-        let params = rows_params(dst, src);
-        // SAFETY: shapes and places are checked.
-        unsafe { self.kernels.launch(Kernel::Argmax, Grid::line(src.rows, 1024), &params) }
     }
 
     pub(super) fn transpose(&self, [dst, src]: [&Place; 2], frame: &Frame<'_, Cuda>) -> Result {

@@ -124,12 +124,21 @@ impl Graphs {
 }
 
 impl Cuda {
-    /// Runs a plan: prompts and shapes that are new launch by launch, others as a graph.
+    /// Runs a plan, and sends what it sampled on its way to the host.
     pub(super) fn run_plan(
         &self,
         ops: &[Op],
         frame: &mut Frame<'_, Cuda>,
     ) -> Result<(), (usize, BackendError)> {
+        self.run_or_replay(ops, frame)?;
+        if frame.arena.samples {
+            frame.arena.sampled.copy().map_err(|error| (ops.len(), error))?;
+        }
+        Ok(())
+    }
+
+    /// Prompts and shapes that are new run launch by launch, others as a graph.
+    fn run_or_replay(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<(), (usize, BackendError)> {
         let Some(key) = Key::of(frame.step, frame.arena) else { return self.run_each(ops, frame) };
         let whole = |error| (ops.len(), error);
         let graphs = &mut frame.arena.graphs.0;

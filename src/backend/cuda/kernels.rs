@@ -22,7 +22,6 @@ macro_rules! kernels {
 
 kernels! {
     Activations = "activations",
-    Argmax = "argmax",
     AttentionDecode1x8 = "attention_decode_1_8",
     AttentionDecode1x16 = "attention_decode_1_16",
     AttentionDecode1x32 = "attention_decode_1_32",
@@ -52,6 +51,7 @@ kernels! {
     RmsNorm = "rms_norm",
     Rope = "rope",
     RopeAngles = "rope_angles",
+    Sample = "sample",
     Softmax = "softmax",
     Transpose = "transpose",
     Unary = "unary",

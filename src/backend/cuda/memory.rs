@@ -109,6 +109,23 @@ impl DeviceBuffer {
         self.context.done("cuMemcpyHtoDAsync", copied)
     }
 
+    /// Starts the copy of `bytes` from `offset` on to the front of a page-locked buffer.
+    pub(super) fn download_pinned(
+        &self,
+        offset: usize,
+        host: &mut HostBuffer,
+        bytes: usize,
+    ) -> Result<(), BackendError> {
+        let address = self.check(offset, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let out = &mut host.words_mut()[..bytes / 4];
+        // SAFETY: the range is inside; the target's owner waits before it reads, writes or frees it.
+        let copied = unsafe { result::memcpy_dtoh_async(out, address, self.context.stream()) };
+        self.context.done("cuMemcpyDtoHAsync", copied)
+    }
+
     /// Copies bytes from `offset` on out, after all work so far; returns when it is done.
     pub(super) fn download<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
         &self,

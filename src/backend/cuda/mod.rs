@@ -3,7 +3,7 @@
 //! `driver` finds a device and holds its context; `memory` owns what is allocated there, `arena`
 //! and `step` are a plan's values and a step's tables, `kv` the pages, `weights` the matrices, which
 //! `pack` lays out. `kernels` loads and launches `kernels-cu/`; `params` mirrors its structs.
-//! `matmul`, `attention` and `elementwise` check an operation on the host, once, and launch it;
+//! `matmul`, `attention`, `sample` and `elementwise` check an operation on the host, once, and launch it;
 //! `graph` records the launches of decode steps and replays them; `bandwidth` measures the memory.
 //!
 //! All work goes to one stream, in order; only reading waits for it. What the device refuses
@@ -21,16 +21,18 @@ mod matmul;
 mod memory;
 mod pack;
 mod params;
+mod sample;
 mod step;
 mod weights;
 
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, StepLimits, overlap_error,
-    shape_error,
+    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, RowSampling, StepLimits,
+    overlap_error, shape_error,
 };
 use crate::quant::WeightMatrix;
+use crate::token::TokenId;
 pub use arena::Arena;
 pub use bandwidth::Bandwidth;
 use driver::Context;
@@ -136,6 +138,22 @@ impl Backend for Cuda {
         frame.arena.begin(frame.step)
     }
 
+    const RUNS_AHEAD: bool = true;
+
+    fn samples(&self, sampling: &RowSampling, vocab: usize) -> bool {
+        Cuda::takes(sampling, vocab)
+    }
+
+    fn sampled(
+        &self,
+        arena: &mut Arena,
+        _place: &Place,
+        steps_back: usize,
+        out: &mut [Option<TokenId>],
+    ) -> Result<(), BackendError> {
+        arena.sampled.tokens(steps_back, out)
+    }
+
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
         self.context.enter()?;
         match op {
@@ -150,7 +168,7 @@ impl Backend for Cuda {
             Op::Unary { dst, src, f } => self.unary([dst, src], *f, frame),
             Op::Binary { dst, a, b, f } => self.binary([dst, a, b], *f, frame),
             Op::Softmax { dst, src } => self.softmax([dst, src], frame),
-            Op::Argmax { dst, src } => self.argmax([dst, src], frame),
+            Op::Sample { dst, src } => self.sample([dst, src], frame),
             Op::Transpose { dst, src } => self.transpose([dst, src], frame),
         }
     }

@@ -178,11 +178,42 @@ mirrored! {
         unused: u32,
     }
 
+    /// `sampled.cuh`.
+    struct Sampled [16] {
+        ids: Address,
+        outputs_max: u32,
+        unused: u32,
+    }
+
+    /// `sample.cu`.
+    struct RowSampling [32] {
+        temperature: f32,
+        top_k: u32,
+        top_p: f32,
+        min_p: f32,
+        draw: u64,
+        adjustments: u32,
+        adjustment_count: u32,
+    }
+
+    /// `sample.cu`.
+    struct Sample [64] {
+        dst: Address,
+        src: Address,
+        sampling: Address,
+        tables: Address,
+        counts: Address,
+        sampled: Sampled,
+        cols: u32,
+        unused: u32,
+    }
+
     /// `rows.cu`.
-    struct Embed [120] {
+    struct Embed [136] {
         step: Step,
         table: Matrix,
         dst: Address,
+        sampled: Sampled,
         scale: f32,
         unused: u32,
     }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::driver::Context;
 use super::memory::{DeviceBuffer, HostBuffer};
-use super::params::{Sequence, Step};
-use crate::backend::{BackendError, PAGE_TOKENS, StepInput, StepLimits, StepSequence};
+use super::params::{RowSampling, Sequence, Step};
+use super::sample::FED;
+use crate::backend::{self, BackendError, PAGE_TOKENS, StepError, StepInput, StepLimits, StepSequence};
 
 /// Rows of a block of `attention_prefill.cu`.
 pub(super) const TILE_ROWS: u32 = 64;
@@ -15,7 +16,8 @@ const DECODE_WARPS: usize = 4;
 /// Entries that the page table has room for at first.
 const PAGES_MIN: usize = 1024;
 
-/// Where the parts of a step lie, in words from the start. The page table is last: it alone grows.
+/// Where the parts of a step lie, in words from the start. The page table is last, and behind it the
+/// adjustments: they alone grow.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     positions: usize,
@@ -24,6 +26,7 @@ struct Layout {
     outputs: usize,
     tiles: usize,
     counts: usize,
+    sampling: usize,
     pages: usize,
 }
 
@@ -35,6 +38,7 @@ impl Layout {
         let outputs = sequences + room(SEQUENCE_WORDS * limits.tokens_max);
         let tiles = outputs + room(limits.outputs_max);
         let counts = tiles + room(2 * limits.tokens_max);
+        let sampling = counts + 4;
         Layout {
             positions: tokens,
             sequence_of: 2 * tokens,
@@ -42,12 +46,47 @@ impl Layout {
             outputs,
             tiles,
             counts,
-            pages: counts + 4,
+            sampling,
+            pages: sampling + SAMPLING_WORDS * limits.outputs_max,
         }
+    }
+
+    /// Where the adjustments of a step lie, aligned to one of them.
+    fn adjustments(&self, step: &StepInput) -> usize {
+        (self.pages + 2 * step.pages.len()).next_multiple_of(ADJUSTMENT_WORDS)
+    }
+
+    /// Writes how each output is sampled, and the adjustments.
+    fn fill_sampling(&self, step: &StepInput, words: &mut [u32]) {
+        let first = self.adjustments(step);
+        let greedy = backend::RowSampling::default();
+        let rows = step.sampling.iter().chain(std::iter::repeat(&greedy)).take(step.outputs.len());
+        for (to, row) in words[self.sampling..].chunks_exact_mut(SAMPLING_WORDS).zip(rows) {
+            let entry = RowSampling {
+                temperature: row.temperature,
+                top_k: row.top_k,
+                top_p: row.top_p,
+                min_p: row.min_p,
+                draw: row.draw,
+                adjustments: (first / ADJUSTMENT_WORDS) as u32 + row.adjustments.start,
+                adjustment_count: row.adjustments.len() as u32,
+            };
+            to.copy_from_slice(bytemuck::cast_slice(&[entry]));
+        }
+        for (to, entry) in words[first..].chunks_exact_mut(ADJUSTMENT_WORDS).zip(&step.adjustments) {
+            let [bias, repetition, penalty] = [entry.bias, entry.repetition, entry.penalty].map(f32::to_bits);
+            to.copy_from_slice(&[entry.token.0, bias, repetition, penalty]);
+        }
+    }
+
+    fn end(&self, step: &StepInput) -> usize {
+        self.adjustments(step) + ADJUSTMENT_WORDS * step.adjustments.len()
     }
 }
 
 const SEQUENCE_WORDS: usize = size_of::<Sequence>() / 4;
+const SAMPLING_WORDS: usize = size_of::<RowSampling>() / 4;
+const ADJUSTMENT_WORDS: usize = 4;
 
 /// What launches need to know of the step that is on the device.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,7 +123,8 @@ pub(super) struct StepBuffers {
     context: Arc<Context>,
     layout: Layout,
     limits: StepLimits,
-    host: HostBuffer,
+    /// By the turns of `sample`.
+    hosts: [HostBuffer; 2],
     device: DeviceBuffer,
     shape: Shape,
     /// By page: how many sequences write it. Zero between steps.
@@ -95,13 +135,13 @@ impl StepBuffers {
     pub(super) fn new(context: &Arc<Context>, limits: StepLimits) -> Result<StepBuffers, BackendError> {
         let layout = Layout::new(limits);
         let words = layout.pages + 2 * PAGES_MIN;
-        let host = HostBuffer::zeroed(context, words)?;
+        let hosts = [HostBuffer::zeroed(context, words)?, HostBuffer::zeroed(context, words)?];
         let device = DeviceBuffer::zeroed(context, 4 * words, "a step's tables")?;
         Ok(StepBuffers {
             context: Arc::clone(context),
             layout,
             limits,
-            host,
+            hosts,
             device,
             shape: Shape::default(),
             writers: Vec::new(),
@@ -112,9 +152,9 @@ impl StepBuffers {
         self.shape
     }
 
-    /// Copies a step to the device. Allocates only where its page tables are longer, or
-    /// name a later page, than any before.
-    pub(super) fn upload(&mut self, step: &StepInput) -> Result<(), BackendError> {
+    /// Copies a step to the device, through a buffer whose last copy is over. Allocates only where its
+    /// page tables are longer, or name a later page, than any before.
+    pub(super) fn upload(&mut self, step: &StepInput, slot: usize) -> Result<(), BackendError> {
         let fits = step.tokens.len() <= self.limits.tokens_max
             && step.positions.len() == step.tokens.len()
             && step.sequences.len() <= self.limits.tokens_max
@@ -141,29 +181,32 @@ impl StepBuffers {
             }
             row = rows.end;
         }
-        // The last step's upload has been read when its work is done.
-        self.context.wait()?;
-        self.make_room(step.pages.len())?;
-        self.fill(step);
-        self.device.upload_pinned(&self.host, 4 * (self.layout.pages + 2 * step.pages.len()))
+        step.check_sampling(usize::MAX).map_err(StepError)?;
+        self.context.enter()?;
+        self.make_room(self.layout.end(step))?;
+        self.fill(step, slot);
+        self.device.upload_pinned(&self.hosts[slot], 4 * self.layout.end(step))
     }
 
-    fn make_room(&mut self, pages: usize) -> Result<(), BackendError> {
-        let words = self.layout.pages + 2 * pages;
-        if words > self.host.words().len() {
+    fn make_room(&mut self, words: usize) -> Result<(), BackendError> {
+        if words > self.hosts[0].words().len() {
             let words = words.next_power_of_two();
-            let host = HostBuffer::zeroed(&self.context, words)?;
+            let host = || HostBuffer::zeroed(&self.context, words);
+            let hosts = [host()?, host()?];
             self.device = DeviceBuffer::zeroed(&self.context, 4 * words, "a step's tables")?;
-            self.host = host;
+            self.hosts = hosts;
         }
         Ok(())
     }
 
-    fn fill(&mut self, step: &StepInput) {
-        let Layout { positions, sequence_of, sequences, outputs, tiles, counts, pages } = self.layout;
-        let words = self.host.words_mut();
+    fn fill(&mut self, step: &StepInput, slot: usize) {
+        let Layout { positions, sequence_of, sequences, outputs, tiles, counts, pages, .. } = self.layout;
+        let words = self.hosts[slot].words_mut();
         for (to, token) in words.iter_mut().zip(&step.tokens) {
             *to = token.0;
+        }
+        for fed in &step.fed {
+            words[fed.row as usize] = FED | fed.output;
         }
         words[positions..][..step.positions.len()].copy_from_slice(&step.positions);
         words[outputs..][..step.outputs.len()].copy_from_slice(&step.outputs);
@@ -193,13 +236,14 @@ impl StepBuffers {
                 shape.tiles += 1;
             }
         }
-        let numbers = [step.tokens.len(), step.sequences.len(), step.outputs.len()];
+        let numbers = [step.tokens.len(), step.sequences.len(), step.outputs.len(), slot];
         for (to, number) in words[counts..].iter_mut().zip(numbers) {
             *to = number as u32;
         }
         for (to, page) in words[pages..].chunks_exact_mut(2).zip(&step.pages) {
             to.copy_from_slice(&[page.page.0, page.start]);
         }
+        self.layout.fill_sampling(step, words);
         shape.appends = shape.decodes_only() && self.writes_apart(step);
         self.shape = Shape { splits: shape.splits.next_power_of_two(), ..shape };
     }
@@ -243,6 +287,11 @@ impl StepBuffers {
             outputs: self.address(self.layout.outputs),
             counts: self.address(self.layout.counts),
         }
+    }
+
+    /// The address of how outputs are sampled.
+    pub(super) fn sampling(&self) -> u64 {
+        self.address(self.layout.sampling)
     }
 
     /// The address of the blocks of rows of prompts.

@@ -96,24 +96,6 @@ pub(super) fn softmax(places: [&Place; 2], frame: &mut Frame<'_, Reference>) -> 
     frame.arena.put(OP, places[0], &values)
 }
 
-/// The column of each row's largest element.
-pub(super) fn argmax([dst, src]: [&Place; 2], frame: &mut Frame<'_, Reference>) -> Result<(), BackendError> {
-    const OP: &str = "argmax";
-    let rows = src.rows.count(frame.step);
-    if (dst.rows.count(frame.step), dst.cols) != (rows, 1) {
-        return Err(shape_error(OP, format!("dst [{rows}, 1]"), format!("{dst:?}")));
-    }
-    frame.arena.check_sharing(OP, [dst, src], Sharing::Apart, frame.step)?;
-    let values = frame.arena.get(OP, src, rows)?;
-    let column = |row: &[f64]| {
-        let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let usable = max.is_finite() && !row.iter().any(|x| x.is_nan());
-        row.iter().position(|&x| usable && x == max).map_or(-1.0, |column| column as f64)
-    };
-    let columns: Vec<f64> = values.chunks(src.cols.max(1)).map(column).collect();
-    frame.arena.put(OP, dst, &columns)
-}
-
 /// `dst[c][r] = src[r][c]`
 pub(super) fn transpose(
     [dst, src]: [&Place; 2],

@@ -3,7 +3,7 @@
 //! It is the oracle of the other backends' tests and runs whole models, slowly. Keys and values
 //! are rounded to the pool's dtype, so that it is an oracle for cached attention too; nothing else
 //! is rounded. `memory` keeps values and pages, `products` embeds and multiplies, `attention`
-//! rotates, appends and attends, `elementwise` does the rest.
+//! rotates, appends and attends, `sample` chooses tokens, `elementwise` does the rest.
 
 #![forbid(unsafe_code)]
 
@@ -11,10 +11,11 @@ mod attention;
 mod elementwise;
 mod memory;
 mod products;
+mod sample;
 
 use super::{
-    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, RmsNorm, StepLimits, VectorId,
-    Weights, shape_error,
+    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, RmsNorm, RowSampling, StepLimits,
+    VectorId, Weights, shape_error,
 };
 use crate::quant::WeightMatrix;
 pub use memory::{Arena, KvPool, Matrix};
@@ -127,6 +128,10 @@ impl Backend for Reference {
         Ok(())
     }
 
+    fn samples(&self, _sampling: &RowSampling, _vocab: usize) -> bool {
+        true
+    }
+
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Self>) -> Result<(), BackendError> {
         match op {
             Op::Embed { dst, table, scale } => products::embed(dst, *table, *scale, frame),
@@ -140,7 +145,7 @@ impl Backend for Reference {
             Op::Unary { dst, src, f } => elementwise::unary([dst, src], *f, frame),
             Op::Binary { dst, a, b, f } => elementwise::binary([dst, a, b], *f, frame),
             Op::Softmax { dst, src } => elementwise::softmax([dst, src], frame),
-            Op::Argmax { dst, src } => elementwise::argmax([dst, src], frame),
+            Op::Sample { dst, src } => sample::sample([dst, src], frame),
             Op::Transpose { dst, src } => elementwise::transpose([dst, src], frame),
         }
     }

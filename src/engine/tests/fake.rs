@@ -1,14 +1,17 @@
 //! A decoder whose logits are a hash of what it reads back from its pages: of every position that
-//! a row sees. Any mistake with pages, chunks, copies, prefixes or preemption changes the tokens.
+//! a row sees. Any mistake with pages, chunks, copies, prefixes or preemption changes the tokens. It
+//! samples, and runs ahead as a device does, unless told not to.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::TokenId;
 use crate::backend::{
-    BackendError, KvDtype, KvLayout, PAGE_TOKENS, PageId, StepError, StepInput, StepLimits, Window,
+    BackendError, KvDtype, KvLayout, PAGE_TOKENS, PageId, RowSampling, StepError, StepInput, StepLimits,
+    Window,
 };
 use crate::model::{Decoder, DecoderMemory, ModelError};
+use crate::sample::Sampler;
 
 pub(super) const VOCAB: usize = 64;
 /// A history with this token has NaN for logits.
@@ -32,6 +35,8 @@ pub(super) struct Probe {
     moved: Condvar,
     pub(super) steps: AtomicUsize,
     pub(super) tokens_most: AtomicUsize,
+    /// Steps that were fed the tokens of the one before.
+    pub(super) steps_ahead: AtomicUsize,
     pub(super) dropped: AtomicBool,
     /// Exporting a page panics, where nothing catches it but the end of the thread.
     pub(super) breaks_down: AtomicBool,
@@ -71,6 +76,10 @@ pub(super) struct Fake {
     slots: Vec<[(u32, u32); PAGE_TOKENS]>,
     outputs: Vec<u64>,
     model: u8,
+    runs_ahead: bool,
+    steps: u64,
+    /// Of the last step and of the one before.
+    sampled: [Vec<Option<TokenId>>; 2],
 }
 
 impl Fake {
@@ -82,7 +91,16 @@ impl Fake {
             slots: vec![[(u32::MAX, u32::MAX); PAGE_TOKENS]; pages],
             outputs: Vec::new(),
             model: 1,
+            runs_ahead: true,
+            steps: 0,
+            sampled: Default::default(),
         }
+    }
+
+    /// Leaves sampling to the engine, which then waits for each step.
+    pub(super) fn in_step(mut self) -> Fake {
+        self.runs_ahead = false;
+        self
     }
 
     pub(super) fn limits(mut self, tokens_max: usize, outputs_max: usize) -> Fake {
@@ -138,6 +156,15 @@ fn logits(hash: u64) -> impl Iterator<Item = f32> {
     })
 }
 
+/// What a device samples, from all that it knows.
+fn pick(hash: u64, step: &StepInput, row: &RowSampling) -> Option<TokenId> {
+    let mut logits: Vec<f32> = logits(hash).collect();
+    for entry in &step.adjustments[row.adjustments.start as usize..row.adjustments.end as usize] {
+        logits[entry.token.index()] = entry.apply(logits[entry.token.index()]);
+    }
+    if hash == 0 { None } else { Sampler::default().pick(&logits, row) }
+}
+
 /// The logits that a sound engine sees after `tokens`.
 pub(super) fn logits_after(tokens: &[TokenId]) -> Vec<f32> {
     let positions = (0u64..).zip(tokens);
@@ -187,14 +214,22 @@ impl Decoder for Fake {
         if step.tokens.contains(&FAILING) {
             return Err(BackendError::from(StepError("fails as it was told to".into())).into());
         }
+        self.steps += 1;
         self.outputs.clear();
+        let mut tokens = step.tokens.clone();
+        for fed in &step.fed {
+            tokens[fed.row as usize] = self.sampled[0][fed.output as usize].unwrap_or(TokenId(0));
+        }
+        if !step.fed.is_empty() {
+            self.probe.steps_ahead.fetch_add(1, Ordering::SeqCst);
+        }
         for sequence in &step.sequences {
             let pages = &step.pages[sequence.pages.start as usize..sequence.pages.end as usize];
             for row in sequence.rows.clone() {
                 let position = step.positions[row as usize];
                 let page = pages.iter().find(|entry| entry.start == position / 16 * 16).unwrap();
                 let slot = (position % 16) as usize;
-                self.slots[page.page.index()][slot] = (step.tokens[row as usize].0, position);
+                self.slots[page.page.index()][slot] = (tokens[row as usize].0, position);
             }
         }
         for &row in &step.outputs {
@@ -203,6 +238,27 @@ impl Decoder for Fake {
             let hash = self.read_back(step, pages, step.positions[row as usize], sequence.window);
             self.outputs.push(hash);
         }
+        self.sampled.swap(0, 1);
+        self.sampled[0] =
+            self.outputs.iter().zip(&step.sampling).map(|(&hash, row)| pick(hash, step, row)).collect();
+        Ok(())
+    }
+
+    fn samples(&self, _sampling: &RowSampling) -> bool {
+        self.runs_ahead
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.runs_ahead
+    }
+
+    fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    fn sampled(&mut self, step: u64, out: &mut [Option<TokenId>]) -> Result<(), ModelError> {
+        let tokens = &self.sampled[(self.steps - step) as usize];
+        out.copy_from_slice(&tokens[..out.len()]);
         Ok(())
     }
 

@@ -204,3 +204,50 @@ proptest! {
         prop_assert_eq!(stats.failed, 0);
     }
 }
+
+/// Tokens, ends and texts are those of an engine that waits for each step, whatever ends a run ahead:
+/// stops, lengths, cancellations, arrivals, penalties, sleeping readers.
+#[test]
+fn running_ahead_changes_nothing_but_the_number_of_waits() {
+    let crowd = |handle: &Handle| {
+        let stop = expected(&request(3, 21, 40))[11];
+        let requests = (0..12u32).map(|s| {
+            let mut request = request(s, 18 + s, 10 + 7 * s as usize);
+            match s % 4 {
+                1 => request.sampling.presence_penalty = 0.5,
+                2 => request.top = Some(0),
+                3 => request.stop_ids = vec![stop],
+                _ => {}
+            }
+            request
+        });
+        let generations: Vec<_> = requests.map(|request| handle.submit(request).unwrap()).collect();
+        let ends: Vec<_> = generations.into_iter().map(read).collect();
+        // Alone, so that nothing but its own end can stop it.
+        let alone = read(handle.submit(request(5, 40, 64)).unwrap());
+        let stopped = TokenRequest { stop_ids: vec![stop], ..request(3, 21, 40) };
+        (ends, alone, read(handle.submit(stopped).unwrap()))
+    };
+    let config = || EngineConfig { sequences_max: 5, event_buffer: 3, ..EngineConfig::default() };
+    let (ahead, probe) = gated(Fake::new(60), config());
+    let (behind, never) = gated(Fake::new(60).in_step(), config());
+    assert_eq!(crowd(&ahead), crowd(&behind));
+    let steps_ahead = |probe: &fake::Probe| probe.steps_ahead.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(steps_ahead(&probe) >= 62, "the one alone decodes 64 tokens: {}", steps_ahead(&probe));
+    assert_eq!(steps_ahead(&never), 0);
+    settled(&ahead);
+    settled(&behind);
+}
+
+/// What was generated last is not known yet when the step after it is launched.
+#[test]
+fn penalties_keep_step() {
+    let (handle, probe) = gated(Fake::new(40), EngineConfig::default());
+    let penalised = || {
+        let mut request = request(1, 20, 30);
+        request.sampling.frequency_penalty = 0.3;
+        request
+    };
+    assert_eq!(tokens(&handle, penalised()), expected(&penalised()));
+    assert_eq!(probe.steps_ahead.load(std::sync::atomic::Ordering::SeqCst), 0);
+}

@@ -63,6 +63,7 @@ fn step(past: u32) -> StepInput {
         ],
         pages: vec![page(2), page(1)],
         outputs: vec![0, 3, 5],
+        ..StepInput::default()
     }
 }
 

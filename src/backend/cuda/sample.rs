@@ -1,0 +1,214 @@
+//! [`Op::Sample`](crate::backend::Op::Sample), and the way of its tokens: to the host, which may come for
+//! them one step later, and to the next step's embedding, which need not wait for the host.
+//!
+//! Steps take turns with two slots each of ids on the device, of a copy on the host, and of an event
+//! behind that copy; `step` has its tables in page-locked memory by the same turns.
+
+use std::sync::Arc;
+
+use cudarc::driver::result;
+use cudarc::driver::sys::{self, CUevent_flags};
+
+use super::driver::Context;
+use super::kernels::{Grid, Kernel};
+use super::memory::{DeviceBuffer, HostBuffer};
+use super::params;
+use super::{Cuda, overlap_error, shape_error};
+use crate::backend::{BackendError, Frame, Place, RowSampling};
+use crate::token::TokenId;
+
+const OP: &str = "sample";
+/// As in sampled.cuh: in place of an id, an output of the step before.
+pub(super) const FED: u32 = 1 << 31;
+/// As in sampled.cuh: in place of an id, none.
+const NO_TOKEN: u32 = u32::MAX;
+/// As in sample.cu: the kernel draws from so many tokens at most.
+const DRAW_COLS_MAX: usize = 1 << 18;
+
+/// A point in the stream.
+#[derive(Debug)]
+struct Event {
+    context: Arc<Context>,
+    event: sys::CUevent,
+}
+
+// SAFETY: a handle of the driver, used by one thread at a time.
+unsafe impl Send for Event {}
+
+impl Event {
+    fn new(context: &Arc<Context>) -> Result<Event, BackendError> {
+        context.enter()?;
+        let event = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        Ok(Event { context: Arc::clone(context), event: context.done("cuEventCreate", event)? })
+    }
+
+    /// Puts it behind all work so far.
+    fn record(&self) -> Result<(), BackendError> {
+        // SAFETY: the event and the stream are the context's.
+        let recorded = unsafe { result::event::record(self.event, self.context.stream()) };
+        self.context.done("cuEventRecord", recorded)
+    }
+
+    /// Waits until the stream has come by.
+    fn wait(&self) -> Result<(), BackendError> {
+        self.context.enter()?;
+        // SAFETY: the event is the context's.
+        let waited = unsafe { sys::cuEventSynchronize(self.event) }.result();
+        self.context.done("cuEventSynchronize", waited)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: made by `new`; the driver keeps it until the stream has come by.
+            let _ = unsafe { result::event::destroy(self.event) };
+        }
+    }
+}
+
+/// What a slot's step has under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Nothing.
+    Done,
+    /// Work that no event stands behind.
+    Open,
+    /// Work up to the slot's event.
+    Copying,
+}
+
+#[derive(Debug)]
+struct Slot {
+    host: HostBuffer,
+    copied: Event,
+    turn: Turn,
+    outputs: usize,
+}
+
+/// The tokens of the last two steps.
+#[derive(Debug)]
+pub(super) struct Sampled {
+    context: Arc<Context>,
+    /// `[2, outputs_max]`
+    ids: DeviceBuffer,
+    outputs_max: usize,
+    slots: [Slot; 2],
+    /// The last step's slot.
+    current: usize,
+}
+
+impl Sampled {
+    pub(super) fn new(context: &Arc<Context>, outputs_max: usize) -> Result<Sampled, BackendError> {
+        let slot = || -> Result<Slot, BackendError> {
+            let host = HostBuffer::zeroed(context, outputs_max)?;
+            Ok(Slot { host, copied: Event::new(context)?, turn: Turn::Done, outputs: 0 })
+        };
+        Ok(Sampled {
+            context: Arc::clone(context),
+            ids: DeviceBuffer::zeroed(context, 8 * outputs_max, "sampled tokens")?,
+            outputs_max,
+            slots: [slot()?, slot()?],
+            current: 0,
+        })
+    }
+
+    pub(super) fn params(&self) -> params::Sampled {
+        params::Sampled { ids: self.ids.address(), outputs_max: self.outputs_max as u32, unused: 0 }
+    }
+
+    /// The slot of the next step, once the step that had it before is over.
+    pub(super) fn next(&mut self) -> Result<usize, BackendError> {
+        let next = 1 - self.current;
+        self.finish(next)?;
+        Ok(next)
+    }
+
+    /// The next step has begun.
+    pub(super) fn begin(&mut self, outputs: usize) {
+        self.current = 1 - self.current;
+        let slot = &mut self.slots[self.current];
+        (slot.turn, slot.outputs) = (Turn::Open, outputs);
+    }
+
+    fn finish(&mut self, slot: usize) -> Result<(), BackendError> {
+        match self.slots[slot].turn {
+            Turn::Done => return Ok(()),
+            Turn::Open => self.context.wait()?,
+            Turn::Copying => self.slots[slot].copied.wait()?,
+        }
+        self.slots[slot].turn = Turn::Done;
+        Ok(())
+    }
+
+    /// Starts the copy of the step's tokens to the host.
+    pub(super) fn copy(&mut self) -> Result<(), BackendError> {
+        let slot = &mut self.slots[self.current];
+        self.ids.download_pinned(4 * self.current * self.outputs_max, &mut slot.host, 4 * slot.outputs)?;
+        slot.copied.record()?;
+        slot.turn = Turn::Copying;
+        Ok(())
+    }
+
+    /// The tokens of the first outputs of a step, once it is over.
+    pub(super) fn tokens(
+        &mut self,
+        steps_back: usize,
+        out: &mut [Option<TokenId>],
+    ) -> Result<(), BackendError> {
+        let index = self.current ^ steps_back;
+        let outputs = self.slots.get(index).map_or(0, |slot| slot.outputs);
+        if steps_back > 1 || out.len() > outputs {
+            let found = format!("{} outputs {steps_back} steps back", out.len());
+            return Err(shape_error(OP, format!("at most {outputs} outputs of the last two steps"), found));
+        }
+        if index == self.current && self.slots[index].turn == Turn::Open {
+            // Its operations were run one by one.
+            self.copy()?;
+        }
+        self.finish(index)?;
+        for (to, &id) in out.iter_mut().zip(self.slots[index].host.words()) {
+            *to = (id != NO_TOKEN).then_some(TokenId(id));
+        }
+        Ok(())
+    }
+}
+
+impl Cuda {
+    pub(super) fn sample(
+        &self,
+        [dst, src]: [&Place; 2],
+        frame: &Frame<'_, Cuda>,
+    ) -> Result<(), BackendError> {
+        let Frame { arena, step, .. } = frame;
+        let (to, from) = (arena.rows(OP, dst, step)?, arena.rows(OP, src, step)?);
+        if (to.rows, to.cols) != (from.rows, 1) {
+            let expected = format!("dst [{}, 1]", from.rows);
+            return Err(shape_error(OP, expected, format!("[{}, {}]", to.rows, to.cols)));
+        }
+        if to.overlaps(&from) {
+            return Err(overlap_error(OP, [dst, src]));
+        }
+        if let Some(entry) = step.adjustments.iter().find(|entry| entry.token.index() >= from.cols) {
+            return Err(shape_error(OP, format!("tokens below {}", from.cols), format!("{}", entry.token)));
+        }
+        let tables = arena.step.params();
+        let params = params::Sample {
+            dst: to.address,
+            src: from.address,
+            sampling: arena.step.sampling(),
+            tables: tables.tokens,
+            counts: tables.counts,
+            sampled: arena.sampled.params(),
+            cols: from.cols as u32,
+            unused: 0,
+        };
+        // SAFETY: shapes, places and ids are checked, the tables by the step.
+        unsafe { self.kernels.launch(Kernel::Sample, Grid::line(to.rows, 1024), &params) }
+    }
+
+    /// Whether the kernel takes such rows.
+    pub(super) fn takes(sampling: &RowSampling, vocab: usize) -> bool {
+        sampling.temperature == 0.0 || sampling.top_k == 1 || vocab <= DRAW_COLS_MAX
+    }
+}

@@ -1,0 +1,103 @@
+//! A request's sampling as backends take it: numbers instead of seeds, logits' adjustments instead of
+//! histories.
+
+use super::{History, Sampling, uniform};
+use crate::backend::{LogitAdjustment, RowSampling};
+
+/// How token number `position` of an answer is sampled, whose adjustments look at `history` and are
+/// added to `adjustments`.
+pub fn row_sampling(
+    sampling: &Sampling,
+    history: History<'_>,
+    position: u64,
+    adjustments: &mut Vec<LogitAdjustment>,
+) -> RowSampling {
+    let first = adjustments.len();
+    adjust(sampling, history, adjustments);
+    RowSampling {
+        temperature: sampling.temperature,
+        top_k: u32::try_from(sampling.top_k).unwrap_or(u32::MAX),
+        top_p: sampling.top_p,
+        min_p: sampling.min_p,
+        draw: (uniform(sampling.seed, position) * 2f64.powi(64)) as u64,
+        adjustments: first as u32..adjustments.len() as u32,
+    }
+}
+
+/// Adds what biases and penalties make of the logits that they concern, each token once. Repetition
+/// looks at the last tokens of prompt and answer, presence and frequency at those of the answer.
+fn adjust(sampling: &Sampling, history: History<'_>, adjustments: &mut Vec<LogitAdjustment>) {
+    let first = adjustments.len();
+    let entry = |token| LogitAdjustment { token, bias: 0.0, repetition: 1.0, penalty: 0.0 };
+    let biases = sampling.logit_bias.iter();
+    adjustments.extend(biases.map(|&(token, bias)| LogitAdjustment { bias, ..entry(token) }));
+    if sampling.penalises() {
+        let start = history.tokens.len().saturating_sub(sampling.penalty_last_n);
+        let recent = history.tokens.iter().enumerate().skip(start);
+        // `penalty` counts how often the token was generated, until they are merged.
+        adjustments.extend(recent.map(|(index, &token)| LogitAdjustment {
+            repetition: sampling.repetition_penalty,
+            penalty: if index >= history.prompt { 1.0 } else { 0.0 },
+            ..entry(token)
+        }));
+    }
+    let merged = merge(&mut adjustments[first..]);
+    adjustments.truncate(first + merged);
+    for LogitAdjustment { penalty, .. } in &mut adjustments[first..] {
+        if *penalty > 0.0 {
+            *penalty = sampling.presence_penalty + sampling.frequency_penalty * *penalty;
+        }
+    }
+}
+
+/// Makes entries of the same token one, at the front; how many are left.
+fn merge(entries: &mut [LogitAdjustment]) -> usize {
+    entries.sort_by_key(|entry| entry.token);
+    let mut kept = 0;
+    for index in 0..entries.len() {
+        let entry = entries[index];
+        match entries[..kept].last_mut() {
+            Some(last) if last.token == entry.token => {
+                last.bias += entry.bias;
+                last.penalty += entry.penalty;
+                if entry.repetition != 1.0 {
+                    last.repetition = entry.repetition;
+                }
+            }
+            _ => {
+                entries[kept] = entry;
+                kept += 1;
+            }
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TokenId;
+
+    #[test]
+    fn biases_and_penalties_of_a_token_are_one_adjustment() {
+        let sampling = Sampling {
+            temperature: 0.5,
+            top_k: 7,
+            logit_bias: vec![(TokenId(9), -1.0), (TokenId(3), 2.0), (TokenId(9), -2.0)],
+            repetition_penalty: 0.5,
+            presence_penalty: 0.25,
+            frequency_penalty: 0.125,
+            penalty_last_n: 4,
+            ..Sampling::default()
+        };
+        let tokens = [8, 7, 3, 9, 9].map(TokenId);
+        let mut adjustments =
+            vec![LogitAdjustment { token: TokenId(3), bias: 9.0, repetition: 1.0, penalty: 0.0 }];
+        let row = row_sampling(&sampling, History { tokens: &tokens, prompt: 3 }, 2, &mut adjustments);
+        assert_eq!((row.temperature, row.top_k, row.adjustments), (0.5, 7, 1..4));
+        assert_eq!(row.draw >> 11, (uniform(0, 2) * 2f64.powi(53)) as u64);
+        let entry =
+            |token, bias, penalty| LogitAdjustment { token: TokenId(token), bias, repetition: 0.5, penalty };
+        assert_eq!(adjustments[1..], [entry(3, 2.0, 0.0), entry(7, 0.0, 0.0), entry(9, -3.0, 0.5)]);
+    }
+}
