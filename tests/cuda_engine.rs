@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
 use ottava::backend::cpu::Compute;
 use ottava::engine::Event;
-use ottava::{Device, Engine, EngineBuilder, Request, TokenId};
+use ottava::{Device, Engine, EngineBuilder, Request, Sampling, TokenId};
 use tiny::Outcome;
 
 /// The card, for one test at a time.
@@ -123,6 +123,37 @@ fn a_crowd_gets_the_tokens_of_a_solo_run_and_the_cancelled_leave_nothing() -> Ou
     engine.check_integrity()?;
     tokens(&engine, request(0))?;
     assert_eq!(engine.stats().pages_used, 0, "{:?}", engine.stats());
+    Ok(())
+}
+
+/// A card samples and feeds itself; where the host wants to see log-probabilities it samples the same
+/// logits. Penalties look back at tokens, so they keep the host in step.
+#[test]
+fn the_card_samples_what_the_host_would() -> Outcome {
+    let (emulator, _turn) = card();
+    let made = made(tiny::llama()?)?;
+    let engine = builder(&made.path, Device::Cuda(0)).build()?;
+    let warm = || Sampling { temperature: 0.9, seed: 11, ..Sampling::default() };
+    let kinds = [
+        warm(),
+        Sampling { temperature: 0.0, ..warm() },
+        Sampling { top_k: 20, top_p: 0.9, min_p: 0.02, ..warm() },
+        Sampling { logit_bias: vec![(TokenId(7), 4.0), (TokenId(9), f32::NEG_INFINITY)], ..warm() },
+        Sampling { repetition_penalty: 1.3, frequency_penalty: 0.4, presence_penalty: 0.2, ..warm() },
+    ];
+    let waits = || emulator.calls().get("cuStreamSynchronize").copied().unwrap_or(0);
+    for sampling in kinds {
+        let request = || request(3).max_tokens(24).sampling(sampling.clone());
+        let before = waits();
+        let on_card = tokens(&engine, request())?;
+        let between = waits();
+        let on_host = tokens(&engine, request().top_logprobs(1))?;
+        assert_eq!(on_card, on_host, "{sampling:?}");
+        if emulator.is_emulated() {
+            let (card, host) = (between - before, waits() - between);
+            assert!(card <= 4 && host >= 24, "waits for the whole stream: {card} and {host}");
+        }
+    }
     Ok(())
 }
 

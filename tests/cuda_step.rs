@@ -32,13 +32,16 @@ struct Cost {
 /// Runs a step and gives its probabilities and what it cost.
 fn run(session: &mut Session<Cuda>, emulator: Emulator, first: u32) -> (Vec<f32>, Cost) {
     let step = SHAPE.step(first, 1);
-    let mut out = vec![0.0; SHAPE.vocab];
+    let (mut out, mut token) = (vec![0.0; SHAPE.vocab], [None]);
     let (calls, kernels) = (emulator.calls(), emulator.statistics());
     let allocated = allocations::count();
     session.run(&step).expect("a step");
-    session.read("probabilities", 0, &mut out).expect("probabilities");
+    session.sampled("sampled", session.steps(), &mut token).expect("a token");
     let allocated = allocations::count() - allocated;
     let mut cost = Cost { allocated, calls: emulator.calls(), kernels: emulator.statistics() };
+    session.read("probabilities", 0, &mut out).expect("probabilities");
+    let best = (0..SHAPE.vocab).rev().max_by(|&a, &b| out[a].total_cmp(&out[b]));
+    assert_eq!(token[0].map(|token| token.index()), best, "the token of the largest logit");
     for (name, count) in calls {
         *cost.calls.entry(name).or_default() -= count;
     }
@@ -102,7 +105,7 @@ fn main() {
         cost.kernels.iter().map(|(name, stats)| (name.as_str(), stats.launches)).collect();
     // A layer's are five: the products before and after the attention, the gate, and down.
     let layer = [("attention_decode_4_8", 1), ("matmul_few_8", 4 + 1)];
-    let once = [("embed", 1), ("gather_outputs", 1), ("rope_angles", 1), ("softmax", 1)];
+    let once = [("embed", 1), ("gather_outputs", 1), ("rope_angles", 1), ("sample", 1), ("softmax", 1)];
     assert_eq!(launches, layer.into_iter().chain(once).collect(), "launches");
 
     let calls: BTreeMap<&str, u64> = cost
@@ -112,10 +115,12 @@ fn main() {
         .filter(|(name, _)| *name != "cuCtxSetCurrent")
         .collect();
     let want = [
+        // Behind the sampled token's copy to the host, which waits for nothing else.
+        ("cuEventRecord", 1),
+        ("cuEventSynchronize", 1),
         ("cuGraphLaunch", 1),
         ("cuMemcpyDtoHAsync_v2", 1),
         ("cuMemcpyHtoDAsync_v2", 1),
-        ("cuStreamSynchronize", 1),
     ];
     assert_eq!(calls, want.into_iter().collect(), "calls of the driver");
 

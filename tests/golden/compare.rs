@@ -98,6 +98,7 @@ fn all_logits<B: Backend>(model: &mut Model<B>, ids: &[TokenId], chunks: &[usize
             sequences: vec![StepSequence { rows: 0..rows, pages: 0..pages, window: None }],
             pages: (0..pages).map(|i| PageRef { page: PageId(i), start: i * PAGE_TOKENS as u32 }).collect(),
             outputs: (0..rows).collect(),
+            ..StepInput::default()
         };
         model.step(&step).expect("the step runs");
         for row in 0..tokens.len() {

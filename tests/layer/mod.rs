@@ -57,6 +57,8 @@ impl Shape {
         let logits = g.matmul(x, table)?;
         let p = g.softmax(logits)?;
         g.output("probabilities", p)?;
+        let sampled = g.sample(logits)?;
+        g.output("sampled", sampled)?;
         Ok(g)
     }
 
@@ -90,6 +92,7 @@ impl Shape {
             sequences: vec![StepSequence { rows: 0..tokens, pages: 0..pages, window: None }],
             pages: (0..pages).map(|i| PageRef { page: PageId(i), start: 16 * i }).collect(),
             outputs: vec![tokens - 1],
+            ..StepInput::default()
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Sampling by its definition: sort, keep, draw.
 
+use std::cmp::Ordering;
+
 use super::memory::Sharing;
 use super::{Reference, shape_error};
 use crate::backend::{BackendError, Frame, LogitAdjustment, Place, RowSampling, StepInput};
@@ -39,7 +41,7 @@ fn token(mut logits: Vec<f64>, sampling: &RowSampling, adjustments: &[LogitAdjus
     }
     let mut kept: Vec<usize> = (0..logits.len()).filter(|&id| logits[id] > f64::NEG_INFINITY).collect();
     // Stable: lower ids stay first among equal logits.
-    kept.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    kept.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap_or(Ordering::Equal));
     let best = *kept.first()?;
     if sampling.temperature == 0.0 {
         return Some(best);
