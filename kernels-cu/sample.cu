@@ -9,15 +9,16 @@
 // warps take a stretch of columns each, one of them finds the token in its stretch.
 //
 // Reads a row 2 times if it is greedy or unfiltered, 4 times more for top-k and for top-p each.
-// Launch: a block a row, 1024 threads, no dynamic shared memory.
+// Launch: a block a row, 512 threads, no dynamic shared memory.
 
 #include "common/kv.cuh"
 #include "common/sampled.cuh"
 
 namespace ottava {
 
-constexpr uint32_t BLOCK_WARPS = 32;
+constexpr uint32_t BLOCK_WARPS = 16;
 constexpr uint32_t BINS = 2048;
+constexpr uint32_t THREAD_BINS = BINS / (BLOCK_WARPS * WARP);
 // Sums of 14-bit parts of weights over so many columns fit 32 bits.
 constexpr uint32_t SAMPLE_COLS_MAX = 1u << 18;
 constexpr float WEIGHT_ONE = 268435456.0f;  // 2^28
@@ -127,6 +128,7 @@ __device__ __forceinline__ void fill_bins(const Row& row, Shared& shared, Takes 
     for (uint32_t bin = threadIdx.x; bin < BINS; bin += blockDim.x)
         shared.count[bin] = shared.low[bin] = shared.high[bin] = 0;
     __syncthreads();
+#pragma unroll 4
     for (uint32_t col = threadIdx.x; col < row.cols; col += blockDim.x) {
         const float x = row.logits[col];
         if (!takes(x)) continue;
@@ -150,17 +152,18 @@ __device__ __forceinline__ uint32_t find_bin(Shared& shared, uint64_t goal, uint
         if (!WEIGHTS) return shared.count[bin];
         return (static_cast<uint64_t>(shared.high[bin]) << PART_BITS) + shared.low[bin];
     };
-    const uint32_t first = 2 * threadIdx.x;
-    const uint64_t values[2] = {value(first), value(first + 1)};
-    uint64_t whole, sum = block_scan(values[0] + values[1], shared.warp_value, whole);
+    const uint32_t first = THREAD_BINS * threadIdx.x;
+    uint64_t own = 0, whole;
+    for (uint32_t i = 0; i < THREAD_BINS; ++i) own += value(first + i);
+    uint64_t sum = block_scan(own, shared.warp_value, whole);
     const uint64_t reached = min(goal, whole);
-#pragma unroll
-    for (uint32_t i = 0; i < 2; ++i) {
-        if (sum < reached && sum + values[i] >= reached) {
+    for (uint32_t i = 0; i < THREAD_BINS; ++i) {
+        const uint64_t next = sum + value(first + i);
+        if (sum < reached && next >= reached) {
             shared.found_bin = first + i;
             shared.found_before = sum;
         }
-        sum += values[i];
+        sum = next;
     }
     __syncthreads();
     before = shared.found_before;
@@ -241,6 +244,7 @@ __device__ __forceinline__ Stretch measure(const Row& row, Shared& shared, Cut c
     __syncthreads();
     for (uint32_t other = 0; other < warp; ++other) stretch.equal_before += shared.warp_count[other];
     Walk walk{row, cut, min_p, stretch.equal_before};
+#pragma unroll 4
     for (uint32_t col = stretch.start; col < stretch.end; col += WARP)
         stretch.own += walk.kept_weight(col + lane, stretch.end);
     stretch.own = warp_sum(stretch.own);
@@ -258,6 +262,7 @@ __device__ __forceinline__ void draw(const Row& row, const Stretch& stretch, Cut
     const uint32_t lane = threadIdx.x % WARP;
     Walk walk{row, cut, min_p, stretch.equal_before};
     uint64_t before = stretch.before;
+#pragma unroll 1
     for (uint32_t col = stretch.start; col < stretch.end; col += WARP) {
         const uint64_t sum = before + warp_scan(walk.kept_weight(col + lane, stretch.end));
         const uint32_t passed = __ballot_sync(ALL_LANES, sum > target);
@@ -293,7 +298,7 @@ __device__ __forceinline__ uint64_t best_of(const float* logits, uint32_t cols, 
 
 }  // namespace ottava
 
-extern "C" __global__ void __launch_bounds__(1024) sample(const __grid_constant__ ottava::SampleParams p) {
+extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constant__ ottava::SampleParams p) {
     using namespace ottava;
     __shared__ Shared shared;
     wait_for_predecessor();

@@ -51,7 +51,7 @@ fn case<'m>(name: &'static str, op: Op, floats: usize, answer: Answer<'m>) -> Ca
 
 impl Inputs {
     pub fn cases(&self) -> Vec<Case<'_>> {
-        let mut cases = vec![self.embed(), self.softmax(), self.rope_angles(), self.rope()];
+        let mut cases = vec![self.embed(), self.softmax(), self.sample(), self.rope_angles(), self.rope()];
         cases.extend([self.kv_append(), self.matmul_gated()]);
         cases.extend(self.rows());
         cases.extend(self.elements());
@@ -82,6 +82,18 @@ impl Inputs {
         });
         let answer = Answer { tolerance: 1e-4 / cols as f64, ..answer };
         case("softmax", Op::Softmax { dst, src }, 2 * self.tokens * cols, answer)
+    }
+
+    /// Greedy, over a vocabulary or as many rows of a short one.
+    fn sample(&self) -> Case<'_> {
+        let cols = if self.tokens == 1 { self.shape.vocab } else { 1024 };
+        let (src, dst) = (self.place(0, cols), self.place(1, 1));
+        let answer = Answer::new(dst, move |row, _| {
+            let better =
+                |best, at| if self.x(0, cols, row, at) > self.x(0, cols, row, best) { at } else { best };
+            (1..cols).fold(0, better) as f64
+        });
+        case("sample", Op::Sample { dst, src }, self.tokens * cols, answer)
     }
 
     /// Operations over rows as wide as the residual stream.

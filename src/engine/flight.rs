@@ -116,7 +116,7 @@ impl<D: Decoder> Worker<D> {
         let position = self.sequences[index].tokens.len();
         match self.kv.reserve(id, position + 1 - computed) {
             // Its last page has been its own since the step under way was scheduled.
-            Ok(copies) if copies.is_empty() => {}
+            Ok([]) => {}
             _ => return false,
         }
         let row = self.step.tokens.len() as u32;

@@ -18,6 +18,8 @@ use crate::backend::{BackendError, Frame, Place, RowSampling};
 use crate::token::TokenId;
 
 const OP: &str = "sample";
+/// Of a block of sample.cu.
+const THREADS: u32 = 512;
 /// As in sampled.cuh: in place of an id, an output of the step before.
 pub(super) const FED: u32 = 1 << 31;
 /// As in sampled.cuh: in place of an id, none.
@@ -204,7 +206,7 @@ impl Cuda {
             unused: 0,
         };
         // SAFETY: shapes, places and ids are checked, the tables by the step.
-        unsafe { self.kernels.launch(Kernel::Sample, Grid::line(to.rows, 1024), &params) }
+        unsafe { self.kernels.launch(Kernel::Sample, Grid::line(to.rows, THREADS), &params) }
     }
 
     /// Whether the kernel takes such rows.
