@@ -14,7 +14,7 @@ use crate::backend::{
 use crate::{
     Result,
     backend::{
-        Backend, KvDtype, KvLayout, Precision, StepLimits,
+        Backend, KvDtype, KvLayout, Monitor, NoHealth, Precision, StepLimits,
         cpu::{Compute, Cpu, CpuOptions, Isa},
     },
     engine::{EngineConfig, Handle},
@@ -215,8 +215,9 @@ impl EngineBuilder {
             load_seconds: before.started.elapsed().as_secs_f64(),
         };
         drop(file);
+        let monitor = model.session().backend().monitor();
         let handle = Handle::spawn(model, self.engine)?;
-        Ok(Engine { handle, shared: Arc::new(texts.into_shared(info, config)) })
+        Ok(Engine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
     }
 
     fn load_options(&self, config: &ModelConfig) -> LoadOptions {
@@ -273,10 +274,16 @@ impl Texts {
         Ok(Texts { vocab: Arc::new(Vocab::from_metadata(file.metadata())?) })
     }
 
-    fn into_shared(self, info: EngineInfo, config: ModelConfig) -> Shared {
+    fn into_shared(
+        self,
+        info: EngineInfo,
+        config: ModelConfig,
+        monitor: Result<Arc<dyn Monitor>, NoHealth>,
+    ) -> Shared {
         Shared {
             info,
             config,
+            monitor,
             vocab: self.vocab,
             #[cfg(feature = "text")]
             tokenizer: self.tokenizer,

@@ -3,18 +3,20 @@
 //! `pp N` processes a prompt of N tokens in one request; `tg N` generates N tokens from a prompt
 //! of one, `tg N xR` in each of R requests at once. Each is warmed up once and repeated; the table gives
 //! mean and standard deviation, and decode's share of the read bandwidth measured on the same machine
-//! with the same threads.
+//! with the same threads. Where a GPU tells of its health, each measurement has its hottest moment beside
+//! it: it is asked after each repetition, when no clock runs.
 
 use std::time::Instant;
 
 use clap::Args;
+use ottava::backend::{DeviceHealth, NoHealth};
 use ottava::engine::{EngineConfig, Timings};
 use ottava::{Bytes, Engine, Request, TokenId};
 use serde_json::json;
 
 use super::options::ModelOptions;
 use super::run::{Flow, answer};
-use super::{Failure, bandwidth, memory, output};
+use super::{Failure, bandwidth, health, memory, output};
 
 /// Arguments of `bench`.
 #[derive(Args)]
@@ -45,6 +47,8 @@ struct Measurement {
     spread: f64,
     /// Bytes a second of weights that the speed means; decode only.
     weight_bytes_per_s: Option<f64>,
+    /// How the device was meanwhile.
+    health: Option<DeviceHealth>,
 }
 
 /// What the measurements are read against.
@@ -53,6 +57,8 @@ struct Machine {
     bandwidth: Option<f64>,
     /// Most memory that the model and its runs took.
     peak_bytes: Option<u64>,
+    /// How the device is at the end.
+    health: Result<DeviceHealth, NoHealth>,
 }
 
 impl Bench {
@@ -72,30 +78,30 @@ impl Bench {
         let mut results = Vec::new();
         for &tokens in self.prompt.iter().filter(|&&tokens| tokens > 0) {
             let run = || Ok(once(&engine, tokens, 1)?.prefill_tokens_per_s);
-            results.push(self.measure(format!("pp{tokens}"), None, run)?);
+            results.push(self.measure(&engine, format!("pp{tokens}"), None, run)?);
         }
         let step_bytes = engine.info().step_weight_bytes as f64;
         for &tokens in self.generate.iter().filter(|&&tokens| tokens > 0) {
             for &requests in self.parallel.iter().filter(|&&requests| requests > 0) {
                 let bytes_a_token = Some(step_bytes / requests as f64);
                 let measurement = match requests {
-                    1 => self.measure(format!("tg{tokens}"), bytes_a_token, || {
+                    1 => self.measure(&engine, format!("tg{tokens}"), bytes_a_token, || {
                         Ok(once(&engine, 1, tokens)?.decode_tokens_per_s)
                     }),
-                    _ => self.measure(format!("tg{tokens} x{requests}"), bytes_a_token, || {
+                    _ => self.measure(&engine, format!("tg{tokens} x{requests}"), bytes_a_token, || {
                         at_once(&engine, requests, tokens)
                     }),
                 };
                 results.push(measurement?);
             }
         }
-        let peak_bytes = memory::peak_bytes();
+        let (peak_bytes, health) = (memory::peak_bytes(), engine.health());
         // Last, since its buffer is larger than many a model.
         let bandwidth = match engine.info().threads {
             0 => bandwidth::of_gpu(self.model.device),
             threads => Some(bandwidth::measure(threads)),
         };
-        let machine = Machine { bandwidth, peak_bytes };
+        let machine = Machine { bandwidth, peak_bytes, health };
         if self.json {
             print_json(&engine, &machine, &results)
         } else {
@@ -107,16 +113,21 @@ impl Bench {
     /// token takes.
     fn measure(
         &self,
+        engine: &Engine,
         test: String,
         bytes_a_token: Option<f64>,
         run: impl Fn() -> Result<f64, Failure>,
     ) -> Result<Measurement, Failure> {
         run()?;
-        let rates = (0..self.repetitions).map(|_| run()).collect::<Result<Vec<f64>, _>>()?;
+        let (mut rates, mut health) = (Vec::with_capacity(self.repetitions), None);
+        for _ in 0..self.repetitions {
+            rates.push(run()?);
+            health = engine.health().ok().map(|now| health::together(health, now));
+        }
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;
         let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / rates.len() as f64;
         let weight_bytes_per_s = bytes_a_token.map(|bytes| mean * bytes);
-        Ok(Measurement { test, tokens_per_s: mean, spread: variance.sqrt(), weight_bytes_per_s })
+        Ok(Measurement { test, tokens_per_s: mean, spread: variance.sqrt(), weight_bytes_per_s, health })
     }
 }
 
@@ -151,13 +162,19 @@ fn percent(measurement: &Measurement, bandwidth: Option<f64>) -> Option<f64> {
 fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
     let info = engine.info();
     let size = Bytes(usize::try_from(info.file_bytes).unwrap_or(usize::MAX)).to_string();
-    output::print_line(
-        "| model | size | params | device | threads | test | tokens/s | % of read bandwidth |",
-    )?;
-    output::print_line("| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |")?;
+    let known = machine.health.is_ok();
+    let column = |text: &str| if known { text.to_owned() } else { String::new() };
+    output::print_line(format_args!(
+        "| model | size | params | device | threads | test | tokens/s | % of read bandwidth |{}",
+        column(" GPU |")
+    ))?;
+    output::print_line(format_args!(
+        "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |{}",
+        column(" --- |")
+    ))?;
     for result in results {
         output::print_line(format_args!(
-            "| {} | {size} | {:.2} M | {} | {} | {} | {:.2} ± {:.2} | {} |",
+            "| {} | {size} | {:.2} M | {} | {} | {} | {:.2} ± {:.2} | {} |{}",
             info.name,
             info.parameters as f64 / 1e6,
             info.device,
@@ -166,6 +183,7 @@ fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> R
             result.tokens_per_s,
             result.spread,
             percent(result, machine.bandwidth).map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
+            column(&format!(" {} |", result.health.as_ref().map(health::short).unwrap_or_default())),
         ))?;
     }
     let bandwidth =
@@ -176,7 +194,11 @@ fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> R
         Bytes(info.weight_bytes),
         Bytes(info.step_weight_bytes),
         info.load_seconds
-    ))
+    ))?;
+    match &machine.health {
+        Ok(_) | Err(NoHealth::Cpu) => Ok(()),
+        Err(why) => output::print_line(format_args!("the GPU's health is not known: {why}")),
+    }
 }
 
 fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
@@ -189,6 +211,7 @@ fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Re
                 "tokens_per_s": result.tokens_per_s,
                 "spread": result.spread,
                 "bandwidth_percent": percent(result, machine.bandwidth),
+                "device_health": result.health.as_ref().map(health::known),
             })
         })
         .collect();
@@ -205,6 +228,7 @@ fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Re
         "load_s": info.load_seconds,
         "peak_memory_bytes": machine.peak_bytes,
         "read_bandwidth_bytes_per_s": machine.bandwidth,
+        "device_health": health::as_json(&machine.health),
         "results": results,
     }))
 }

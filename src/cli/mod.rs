@@ -8,6 +8,7 @@ mod bench;
 mod catalog;
 mod chat;
 mod fetch;
+mod health;
 mod inspect;
 mod list;
 mod memory;

@@ -73,6 +73,8 @@ pub struct DeviceInfo {
     pub compute_capability: (i32, i32),
     /// Multiprocessors.
     pub multiprocessors: usize,
+    /// Where it is on the bus, as NVML writes it: its index there may be another.
+    pub pci_bus_id: String,
     /// Bytes of its memory.
     pub memory_bytes: usize,
     /// Bytes of shared memory that a block may ask for.
@@ -130,6 +132,13 @@ fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         ),
         multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
+        // Domain, bus, device; the function of a card is 0.
+        pci_bus_id: format!(
+            "{:08x}:{:02x}:{:02x}.0",
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?
+        ),
         // SAFETY: as above.
         memory_bytes: unsafe { result::device::total_mem(device) }.map_err(failed)?,
         shared_block_max: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?

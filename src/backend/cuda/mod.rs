@@ -4,7 +4,8 @@
 //! and `step` are a plan's values and a step's tables, `kv` the pages, `weights` the matrices, which
 //! `pack` lays out. `kernels` loads and launches `kernels-cu/`; `params` mirrors its structs.
 //! `matmul`, `attention` and `elementwise` check an operation on the host, once, and launch it;
-//! `graph` records the launches of decode steps and replays them; `bandwidth` measures the memory.
+//! `graph` records the launches of decode steps and replays them; `bandwidth` measures the memory,
+//! `nvml` (feature `nvml`) asks the card how it is.
 //!
 //! All work goes to one stream, in order; only reading waits for it. What the device refuses
 //! asynchronously shows at the next wait, and a lost device refuses everything from then on.
@@ -19,6 +20,8 @@ mod kernels;
 mod kv;
 mod matmul;
 mod memory;
+#[cfg(feature = "nvml")]
+mod nvml;
 mod pack;
 mod params;
 mod step;
@@ -27,8 +30,8 @@ mod weights;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, StepLimits, overlap_error,
-    shape_error,
+    Backend, BackendError, Frame, KvLayout, Monitor, NoHealth, Op, PageId, Place, Precision, StepLimits,
+    overlap_error, shape_error,
 };
 use crate::quant::WeightMatrix;
 pub use arena::Arena;
@@ -80,6 +83,13 @@ impl Backend for Cuda {
         let info = self.context.info();
         let (major, minor) = info.compute_capability;
         format!("cuda:{}, {}, compute capability {major}.{minor}", info.ordinal, info.name)
+    }
+
+    fn monitor(&self) -> Result<Arc<dyn Monitor>, NoHealth> {
+        #[cfg(feature = "nvml")]
+        return nvml::monitor(&self.context.info().pci_bus_id);
+        #[cfg(not(feature = "nvml"))]
+        Err(NoHealth::NotBuilt)
     }
 
     fn element_bytes(&self, _precision: Precision) -> usize {
