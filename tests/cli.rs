@@ -66,7 +66,7 @@ fn a_model_that_cannot_be_fetched_says_why_and_what_to_do() {
 
 #[test]
 fn help_version_and_list_go_to_stdout() {
-    for arguments in [&["--help"][..], &["--version"], &["list"], &["run", "--help"]] {
+    for arguments in [&["--help"][..], &["--version"], &["list"], &["devices"], &["run", "--help"]] {
         let output = ottava(arguments);
         assert!(output.status.success(), "{arguments:?}");
         assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{arguments:?}");
@@ -74,6 +74,10 @@ fn help_version_and_list_go_to_stdout() {
     let list = ottava(&["list", "--json"]);
     let json: Value = serde_json::from_slice(&list.stdout).expect("list --json prints JSON");
     assert_eq!(json["models"][0]["cached"], false);
+    let devices = ottava(&["devices", "--json"]);
+    let json: Value = serde_json::from_slice(&devices.stdout).expect("devices --json prints JSON");
+    assert_eq!(json["devices"][0]["device"], "cpu");
+    assert!(json["devices"].get(1).is_some() || json["no_gpu"].is_string(), "{json}");
 }
 
 /// A folder with `tiny.gguf`, a llama with a chat template; it lives as long as this does.

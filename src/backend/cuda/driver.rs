@@ -91,7 +91,16 @@ pub fn probe(ordinal: usize) -> Result<DeviceInfo, Unavailable> {
     find(ordinal).map(|(_, info)| info)
 }
 
-fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
+/// All devices of the driver, which may be none.
+///
+/// # Errors
+/// [`Unavailable`] says why there is no driver.
+pub fn devices() -> Result<Vec<DeviceInfo>, Unavailable> {
+    (0..start()?).map(probe).collect()
+}
+
+/// Starts the driver; gives the number of its devices.
+fn start() -> Result<usize, Unavailable> {
     // cudarc panics where there is no library.
     ["libcuda.so", "libcuda.so.1", "nvcuda.dll"]
         .iter()
@@ -102,7 +111,6 @@ fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
         .reduce(Result::or)
         .expect("a list of names")
         .map_err(|error| Unavailable::NoDriver(error.source().unwrap_or(&error).to_string()))?;
-    let failed = |error: DriverError| Unavailable::DriverFailed(name_of(error));
     result::init().map_err(failed)?;
     let mut version = 0;
     // SAFETY: writes the integer.
@@ -111,11 +119,19 @@ fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
         let [found, needed] = [version, DRIVER_MIN].map(|v| format!("{}.{}", v / 1000, v % 1000 / 10));
         return Err(Unavailable::DriverTooOld { found, needed });
     }
-    let count = match result::device::get_count() {
-        Ok(count) => usize::try_from(count).unwrap_or(0),
-        Err(DriverError(CUresult::CUDA_ERROR_NO_DEVICE)) => 0,
-        Err(error) => return Err(failed(error)),
-    };
+    match result::device::get_count() {
+        Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
+        Err(DriverError(CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn failed(error: DriverError) -> Unavailable {
+    Unavailable::DriverFailed(name_of(error))
+}
+
+fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
+    let count = start()?;
     if ordinal >= count {
         return Err(Unavailable::NoDevice { ordinal, count });
     }

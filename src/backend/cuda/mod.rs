@@ -37,10 +37,24 @@ use crate::quant::WeightMatrix;
 pub use arena::Arena;
 pub use bandwidth::Bandwidth;
 use driver::Context;
-pub use driver::{DeviceInfo, Unavailable, probe};
+pub use driver::{DeviceInfo, Unavailable, devices, probe};
 use kernels::Kernels;
 pub use kv::KvPool;
 pub use weights::{Matrix, Vector};
+
+/// What tells of a device's health, whether a backend has it or not.
+///
+/// # Errors
+/// [`NoHealth`] says what there is none of.
+pub fn monitor(info: &DeviceInfo) -> Result<Arc<dyn Monitor>, NoHealth> {
+    #[cfg(feature = "nvml")]
+    return nvml::monitor(&info.pci_bus_id);
+    #[cfg(not(feature = "nvml"))]
+    {
+        let _ = info;
+        Err(NoHealth::NotBuilt)
+    }
+}
 
 /// How a CUDA backend is set up.
 #[derive(Clone, Debug, Default)]
@@ -86,10 +100,7 @@ impl Backend for Cuda {
     }
 
     fn monitor(&self) -> Result<Arc<dyn Monitor>, NoHealth> {
-        #[cfg(feature = "nvml")]
-        return nvml::monitor(&self.context.info().pci_bus_id);
-        #[cfg(not(feature = "nvml"))]
-        Err(NoHealth::NotBuilt)
+        monitor(self.context.info())
     }
 
     fn element_bytes(&self, _precision: Precision) -> usize {
