@@ -60,7 +60,7 @@ fn devices_differ_in_name_place_and_memory() {
     assert_eq!(CudaContext::device_count(), Ok(2));
     assert_eq!(code(CudaContext::new(2)), 101, "an index too many");
     let names = cards.contexts.each_ref().map(|context| context.name().unwrap());
-    assert!(names[0].contains("A100") && names[1].contains("H200") && names[1].contains('1'), "{names:?}");
+    assert!(names[0].ends_with("(cuda-emu)") && names[1].ends_with("(cuda-emu 1)"), "{names:?}");
     let uuids = cards.contexts.each_ref().map(|context| context.uuid().unwrap().bytes);
     assert_ne!(uuids[0], uuids[1]);
     let bus = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID;

@@ -19,6 +19,7 @@ use crate::{
     },
     engine::{EngineConfig, Handle},
     model::{LoadOptions, LoadProgress, Model, ModelConfig},
+    quant::QuantFormat,
     text::Vocab,
     weights::{ModelFile, OpenOptions},
 };
@@ -54,6 +55,7 @@ pub struct EngineBuilder {
     model: PathBuf,
     device: Device,
     cpu: CpuOptions,
+    quantise: Option<QuantFormat>,
     kv_dtype: KvDtype,
     kv_budget: Option<Bytes>,
     context_max: Option<usize>,
@@ -67,6 +69,7 @@ impl Default for EngineBuilder {
             model: PathBuf::new(),
             device: Device::Auto,
             cpu: CpuOptions::default(),
+            quantise: None,
             kv_dtype: KvDtype::F16,
             kv_budget: None,
             context_max: None,
@@ -104,6 +107,12 @@ impl EngineBuilder {
     /// Activations of a CPU backend's matrix products: int8 (fast, at first) or f32 (exact).
     pub fn compute(mut self, compute: Compute) -> Self {
         self.cpu.compute = compute;
+        self
+    }
+
+    /// What F32, F16 and BF16 matrices become at load; they stay as they are at first.
+    pub fn quantise(mut self, format: QuantFormat) -> Self {
+        self.quantise = Some(format);
         self
     }
 
@@ -237,7 +246,7 @@ impl EngineBuilder {
             kv_dtype: self.kv_dtype,
             kv_bytes,
             context_max,
-            quantise: None,
+            quantise: self.quantise,
             activations: Precision::F32,
         }
     }

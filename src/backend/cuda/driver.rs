@@ -108,7 +108,8 @@ fn start() -> Result<usize, Unavailable> {
             // SAFETY: the driver's library may be loaded at any time.
             unsafe { libloading::Library::new(*name) }
         })
-        .reduce(Result::or)
+        // What was found, else the reason of the first name.
+        .reduce(|first, next| if first.is_err() && next.is_ok() { next } else { first })
         .expect("a list of names")
         .map_err(|error| Unavailable::NoDriver(error.source().unwrap_or(&error).to_string()))?;
     result::init().map_err(failed)?;
