@@ -10,7 +10,7 @@ use ottava::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
 use ottava::quant::QuantMatrix;
 
 mod support;
-use support::product::Products;
+use support::product::{Products, Repeats};
 use support::random::{Codes, Random};
 use support::timing::{Bench, Work, time};
 use support::{brief, step};
@@ -79,7 +79,8 @@ fn bench(criterion: &mut Criterion, shape: &str, source: &QuantMatrix, setup: Se
     let bench = Bench { group: "matmul", name: &name, work, operations: setup.copies(source.bytes()) };
     time(criterion, &bench, || {
         let copies = setup.copies(source.bytes());
-        let mut products = Products::new(setup.cpu(), source, copies, step(0..tokens, 1));
+        let repeats = Repeats { copies, launches: copies };
+        let mut products = Products::new(setup.cpu(), source, repeats, step(0..tokens, 1));
         products.assert_answer(source);
         move || products.run()
     });

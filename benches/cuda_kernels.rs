@@ -1,60 +1,161 @@
 //! The CUDA kernels on this machine's card at the shapes of real models: matrix products from one
 //! token to a long prompt and attention over long pasts, beside what the card's memory can do.
 //!
-//! Each kernel runs over copies of its operands, too many for the second-level cache, in one graph
-//! where a step has a token a sequence; a run ends with one wait, and its time is divided by the
-//! copies. Answers are asserted against f64 first. `--test` runs a few on the emulated card.
+//! Each kernel runs over copies of its operands, too many for the second-level cache, launched so often
+//! that a run takes milliseconds; where a step has a token a sequence the launches are one graph. A run
+//! ends with one wait; a figure is the median of several runs, divided by the launches. Answers are
+//! asserted against f64 first. `--json FILE` writes a line a case, for benches/cuda_table.py;
+//! `--seconds N` ends after so many, the cases of most worth first. `--test` runs a few on the emulated
+//! card.
 
-use std::cell::LazyCell;
+use std::fs::File;
+use std::io::Write;
+use std::time::{Duration, Instant};
 
-use criterion::{Criterion, criterion_group, criterion_main};
-use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{Attention, Heads, KvDtype, KvLayout, Op, StepInput, Weights};
+use ottava::backend::cuda::{Bandwidth, Cuda, CudaOptions};
+use ottava::backend::{Attention, Backend, Heads, KvDtype, KvLayout, Op, StepInput, Weights};
 use ottava::quant::QuantMatrix;
+use serde_json::{Value, json};
 
 mod support;
 use support::machine::{Layout, Machine, Room};
-use support::product::Products;
+use support::product::{Products, Repeats};
 use support::random::{Codes, Random};
-use support::timing::{Bench, Work, time};
 use support::{brief, decodes, step};
 
-/// Operands of a run together: many times the cache of an H200.
-const COPIES_BYTES: usize = 1 << 30;
+/// Operands of a run together: five times the cache of an H200.
+const COPIES_BYTES: usize = 320 << 20;
 /// What the ceilings are measured with.
 const CEILING_BYTES: usize = 1 << 30;
+/// Bytes that the launches of a run read: milliseconds on any card.
+const RUN_BYTES: usize = 8 << 30;
+/// Runs that are timed, after one that is not.
+const RUNS: usize = 7;
 
-/// A matrix of a model: its name, rows, columns, and how they are kept.
-const MATRICES: [(&str, usize, usize, Codes); 6] = [
-    ("1b o q8_0", 2048, 2048, Codes::Q8_0),
-    ("1b up q8_0", 8192, 2048, Codes::Q8_0),
-    ("1b down q4_0", 2048, 8192, Codes::Q4_0),
-    ("8b up q8_0", 14336, 4096, Codes::Q8_0),
-    ("8b up q4_1", 14336, 4096, Codes::Q4_1),
-    ("8b down q4_0", 4096, 14336, Codes::Q4_0),
+/// Matrices of Llama-3.1-8B, Llama-3.2-1B and Qwen2.5-1.5B: name, rows, columns. benches/cuda_peers.py has
+/// them too.
+const MATRICES: [(&str, usize, usize); 8] = [
+    ("8b up", 14336, 4096),
+    ("1b up", 8192, 2048),
+    ("8b down", 4096, 14336),
+    ("1.5b up", 8960, 1536),
+    ("1b down", 2048, 8192),
+    ("8b qkv", 6144, 4096),
+    ("1b o", 2048, 2048),
+    ("1.5b down", 1536, 8960),
 ];
-/// Of Llama-3.2-1B and Llama-3.1-8B.
-const HEADS: [(&str, Heads); 2] =
-    [("1b", Heads { query: 32, kv: 8, dim: 64 }), ("8b", Heads { query: 32, kv: 8, dim: 128 })];
+const FORMATS: [(&str, Codes); 3] =
+    [("w8g128", Codes::W8G128), ("w8g32", Codes::Q8_0), ("w4g32", Codes::Q4_0)];
+const TOKENS: [usize; 6] = [1, 4, 16, 64, 512, 2048];
+const HEADS: [(&str, Heads); 3] = [
+    ("8b", Heads { query: 32, kv: 8, dim: 128 }),
+    ("1b", Heads { query: 32, kv: 8, dim: 64 }),
+    ("1.5b", Heads { query: 12, kv: 2, dim: 128 }),
+];
+
+/// Where rows go, and until when they are made.
+struct Report {
+    json: Option<File>,
+    end: Option<Instant>,
+    read: f64,
+}
+
+/// A case's answer to how long it takes, and what it must move and multiply.
+struct Row {
+    /// What tells it from other cases.
+    case: Value,
+    bytes: usize,
+    macs: usize,
+    seconds: f64,
+}
+
+impl Report {
+    fn new() -> Report {
+        let json = argument("--json").map(|path| File::create(path).expect("a file that can be written"));
+        let seconds = argument("--seconds").map(|seconds| seconds.parse().expect("a number of seconds"));
+        Report { json, end: seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)), read: 0.0 }
+    }
+
+    /// Whether there is time for another case; says so the first time that there is none.
+    fn goes_on(&self, what: &str) -> bool {
+        let goes_on = self.end.is_none_or(|end| Instant::now() < end);
+        if !goes_on {
+            println!("MISSING  {what} and what follows: out of time");
+        }
+        goes_on
+    }
+
+    fn line(&mut self, value: &Value) {
+        if let Some(file) = &mut self.json {
+            writeln!(file, "{value}").expect("room for a line");
+        }
+    }
+
+    fn ceilings(&mut self, cuda: &Cuda) {
+        let Bandwidth { read, copy } =
+            cuda.bandwidth(if brief() { 1 << 20 } else { CEILING_BYTES }).expect("memory");
+        assert!(read > 0.0 && copy > 0.0);
+        let (read_gb_s, copy_gb_s, device) = (read / 1e9, copy / 1e9, cuda.describe());
+        println!("{device}\nmemory: read {read_gb_s:.1} GB/s, copy {copy_gb_s:.1} GB/s");
+        let row =
+            json!({ "op": "ceiling", "device": device, "read_gb_s": read_gb_s, "copy_gb_s": copy_gb_s });
+        self.line(&row);
+        self.read = read;
+    }
+
+    fn row(&mut self, row: Row) {
+        let Row { mut case, bytes, macs, seconds } = row;
+        let text = |name: &str| case[name].as_str().unwrap_or_default().to_owned();
+        let name = format!("{} {} {}", text("op"), text("shape"), text("format"));
+        let keys = case["keys"].as_u64().map_or_else(String::new, |keys| format!("{keys} keys, "));
+        let rate = bytes as f64 / seconds;
+        println!(
+            "{name:28} {keys}{} tokens: {:10.2} us {:7.1} GB/s {:3.0} % of read {:7.1} TFLOP/s",
+            case["tokens"],
+            seconds * 1e6,
+            rate / 1e9,
+            100.0 * rate / self.read,
+            2.0 * macs as f64 / seconds / 1e12,
+        );
+        case["us"] = (seconds * 1e6).into();
+        case["bytes"] = bytes.into();
+        case["macs"] = macs.into();
+        self.line(&case);
+    }
+}
+
+/// The argument after a name.
+fn argument(name: &str) -> Option<String> {
+    std::env::args().skip_while(|argument| argument != name).nth(1)
+}
 
 fn cuda() -> Cuda {
-    if brief() {
-        cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).expect("an emulator");
-    }
     Cuda::new(&CudaOptions::default()).expect("a card")
 }
 
-fn copies(bytes: usize) -> usize {
-    if brief() { 1 } else { (COPIES_BYTES / bytes).clamp(1, 512) }
+/// Copies of an operand and how often kernels go over them, for one that reads so many bytes.
+fn repeats(bytes: usize) -> Repeats {
+    if brief() {
+        return Repeats { copies: 1, launches: 2 };
+    }
+    Repeats {
+        copies: COPIES_BYTES.div_ceil(bytes).clamp(1, 512),
+        launches: RUN_BYTES.div_ceil(bytes).clamp(24, 1024),
+    }
 }
 
-fn ceilings(_: &mut Criterion) {
-    let cuda = cuda();
-    let bytes = if brief() { 1 << 20 } else { CEILING_BYTES };
-    let bandwidth = cuda.bandwidth(bytes).expect("memory");
-    println!("{}", ottava::backend::Backend::describe(&cuda));
-    println!("memory: read {:.1} GB/s, copy {:.1} GB/s", bandwidth.read / 1e9, bandwidth.copy / 1e9);
-    assert!(bandwidth.read > 0.0 && bandwidth.copy > 0.0);
+/// The median of several runs, divided by their launches, in seconds.
+fn seconds(launches: usize, mut run: impl FnMut()) -> f64 {
+    run();
+    let mut times: Vec<f64> = (0..if brief() { 1 } else { RUNS })
+        .map(|_| {
+            let begin = Instant::now();
+            run();
+            begin.elapsed().as_secs_f64()
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2] / launches as f64
 }
 
 /// As many tokens: of as many sequences where a decode has so many, else of a prompt.
@@ -62,80 +163,115 @@ fn tokens_of(count: usize) -> StepInput {
     if count <= 64 { decodes(count, 0) } else { step(0..count, 1) }
 }
 
-fn products(criterion: &mut Criterion) {
-    let tokens: &[usize] = if brief() { &[1, 8] } else { &[1, 4, 8, 16, 32, 64, 128, 512, 2048] };
-    for (name, rows, cols, codes) in &MATRICES[..if brief() { 1 } else { MATRICES.len() }] {
-        let source = LazyCell::new(|| Random(7).matrix(*rows, *cols, *codes));
-        for &tokens in tokens {
-            product(criterion, &format!("{name}/m{tokens}"), &source, tokens);
+fn products(report: &mut Report) {
+    let (matrices, tokens): (&[_], &[usize]) =
+        if brief() { (&MATRICES[6..7], &[1, 8]) } else { (&MATRICES, &TOKENS) };
+    for &(shape, rows, cols) in matrices {
+        for (format, codes) in FORMATS {
+            if !report.goes_on(&format!("matmul {shape} {format}")) {
+                return;
+            }
+            let source = Random(7).matrix(rows, cols, codes);
+            product(report, json!({ "op": "matmul", "shape": shape, "format": format }), &source, tokens);
         }
     }
 }
 
-fn product(criterion: &mut Criterion, name: &str, source: &QuantMatrix, tokens: usize) {
-    let copies = if tokens > 64 { 4.min(copies(1)) } else { copies(source.bytes()) };
-    let work = Work { bytes: source.bytes(), macs: source.rows() * source.cols() * tokens };
-    time(criterion, &Bench { group: "cuda_matmul", name, work, operations: copies }, || {
-        let mut products = Products::new(cuda(), source, copies, tokens_of(tokens));
-        products.assert_answer(source);
-        move || products.run()
-    });
+/// A matrix with steps of each number of tokens: few on copies of it, many on one.
+fn product(report: &mut Report, case: Value, source: &QuantMatrix, tokens: &[usize]) {
+    let few = |&count: &usize| count <= 64;
+    for group in tokens.chunk_by(|a, b| few(a) == few(b)) {
+        let most = *group.last().expect("a group has a member");
+        let repeats = if few(&most) { repeats(source.bytes()) } else { Repeats { copies: 4, launches: 24 } };
+        let mut products = Products::new(cuda(), source, repeats, tokens_of(most));
+        for &count in group {
+            products.set_step(tokens_of(count));
+            products.assert_answer(source);
+            let (rows, cols) = (source.rows(), source.cols());
+            let mut case = case.clone();
+            case["tokens"] = count.into();
+            report.row(Row {
+                case,
+                bytes: source.bytes() + size_of::<f32>() * count * (rows + cols),
+                macs: rows * cols * count,
+                seconds: seconds(repeats.launches, || products.run()),
+            });
+        }
+    }
 }
 
-fn attentions(criterion: &mut Criterion) {
-    let contexts: &[usize] = if brief() { &[100] } else { &[512, 4096, 32_768] };
-    for (model, heads) in HEADS {
+fn attentions(report: &mut Report) {
+    let (contexts, prompts, sequences): (&[usize], &[usize], &[usize]) =
+        if brief() { (&[100], &[40], &[3]) } else { (&[512, 4096], &[512, 2048, 8192], &[1, 4, 16, 64]) };
+    for (model, heads) in &HEADS[..if brief() { 1 } else { HEADS.len() }] {
         for dtype in [KvDtype::F16, KvDtype::Int8] {
-            for &context in contexts {
-                for sequences in [1, 16] {
-                    let name = format!("{model}/{dtype:?}/{context} keys/{sequences} sequences");
-                    attention(criterion, &name, (heads, dtype), decodes(sequences, context - 1));
+            for &keys in contexts {
+                for &count in sequences {
+                    attention(report, (model, *heads, dtype), (keys, decodes(count, keys - 1)));
                 }
-                if context < 32_768 {
-                    let name = format!("{model}/{dtype:?}/prompt of {context}");
-                    attention(criterion, &name, (heads, dtype), step(0..context, 1));
-                }
+            }
+            for &keys in prompts {
+                attention(report, (model, *heads, dtype), (keys, step(0..keys, 1)));
             }
         }
     }
 }
 
 /// Attention over pages of one value, which is the answer.
-fn attention(criterion: &mut Criterion, name: &str, (heads, dtype): (Heads, KvDtype), step: StepInput) {
+fn attention(
+    report: &mut Report,
+    (model, heads, dtype): (&str, Heads, KvDtype),
+    (keys, step): (usize, StepInput),
+) {
+    if !report.goes_on(&format!("attention {model} {dtype:?} over {keys} keys")) {
+        return;
+    }
     let (tokens, sequences) = (step.tokens.len(), step.sequences.len());
     let kv = KvLayout { layers: 1, kv_heads: heads.kv, head_dim: heads.dim, dtype };
     let bytes = kv.page_bytes() * step.pages.len();
-    let layers = copies(bytes).min(if tokens > sequences { 4 } else { 64 });
+    let Repeats { copies, launches } = repeats(bytes);
+    let prompt = tokens > sequences;
+    let (copies, launches) = (copies.min(64), if prompt { launches.min(24) } else { launches.min(256) });
     let seen: usize = step.positions.iter().map(|&position| position as usize + 1).sum();
-    let work = Work { bytes, macs: 2 * seen * heads.query * heads.dim };
-    time(criterion, &Bench { group: "cuda_attention", name, work, operations: layers }, || {
-        let mut layout = Layout::new(tokens);
-        let (q, dst) = (layout.place(heads.query * heads.dim), layout.place(heads.query * heads.dim));
-        let attention = |layer| {
-            let scale = 1.0 / (heads.dim as f32).sqrt();
-            Op::Attention(Attention { dst, q, layer, heads, scale, window: None, soft_cap: None })
-        };
-        let ops: Vec<Op> = (0..layers).map(attention).collect();
-        let (kv, pages) = (KvLayout { layers, ..kv }, step.pages.len());
-        let room = Room { layout, kv, pages, ops: &ops };
-        let weights = Weights { matrices: vec![], vectors: vec![] };
-        let mut machine = Machine::new(cuda(), weights, step, room);
-        machine.write(&q, &Random(3).values(tokens * q.cols));
-        // 1 as f16; or 60 as a code, with a scale of the same bytes.
-        let (bytes, value) = match dtype {
-            KvDtype::F16 => ([0x00, 0x3c], 1.0),
-            KvDtype::Int8 => ([0x3c, 0x3c], 60.0 * half::f16::from_bits(0x3c3c).to_f32()),
-        };
-        machine.fill_pages(pages, &bytes.repeat(kv.page_bytes() / 2));
-        for _ in 0..3 {
-            machine.write(&dst, &vec![f32::NAN; tokens * dst.cols]);
-            machine.run(&ops);
-        }
-        let found = machine.read(&dst);
-        assert!(found.iter().all(|x| (x - value).abs() < 1e-3 * value), "{value}: {:?}", &found[..8]);
-        move || machine.run(&ops)
+    let case = json!({
+        "op": "attention", "shape": model, "format": format!("{dtype:?}"), "keys": keys, "sequences": sequences,
+        "tokens": tokens,
     });
+    let mut layout = Layout::new(tokens);
+    let (q, dst) = (layout.place(heads.query * heads.dim), layout.place(heads.query * heads.dim));
+    let attention = |launch| {
+        let (layer, scale) = (launch % copies, 1.0 / (heads.dim as f32).sqrt());
+        Op::Attention(Attention { dst, q, layer, heads, scale, window: None, soft_cap: None })
+    };
+    let ops: Vec<Op> = (0..launches).map(attention).collect();
+    let (kv, pages) = (KvLayout { layers: copies, ..kv }, step.pages.len());
+    let room = Room { layout, kv, pages, ops: &ops };
+    let weights = Weights { matrices: vec![], vectors: vec![] };
+    let mut machine = Machine::new(cuda(), weights, step, room);
+    machine.write(&q, &Random(3).values(tokens * q.cols));
+    // 1 as f16; or 60 as a code, with a scale of the same bytes.
+    let (bytes_of_one, value) = match dtype {
+        KvDtype::F16 => ([0x00, 0x3c], 1.0),
+        KvDtype::Int8 => ([0x3c, 0x3c], 60.0 * half::f16::from_bits(0x3c3c).to_f32()),
+    };
+    machine.fill_pages(pages, &bytes_of_one.repeat(kv.page_bytes() / 2));
+    for _ in 0..3 {
+        machine.write(&dst, &vec![f32::NAN; tokens * dst.cols]);
+        machine.run(&ops);
+    }
+    let found = machine.read(&dst);
+    assert!(found.iter().all(|x| (x - value).abs() < 1e-3 * value), "{value}: {:?}", &found[..8]);
+    let moved = bytes + 2 * size_of::<f32>() * tokens * q.cols;
+    let seconds = seconds(launches, || machine.run(&ops));
+    report.row(Row { case, bytes: moved, macs: 2 * seen * heads.query * heads.dim, seconds });
 }
 
-criterion_group!(cuda_kernels, ceilings, products, attentions);
-criterion_main!(cuda_kernels);
+fn main() {
+    if brief() {
+        cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).expect("an emulator");
+    }
+    let mut report = Report::new();
+    report.ceilings(&cuda());
+    products(&mut report);
+    attentions(&mut report);
+}

@@ -6,3 +6,5 @@ cd "$(dirname "$0")/.."
 cargo bench --all-features \
     --bench cpu_matmul --bench cpu_attention --bench cpu_ops --bench model \
     --bench cuda_kernels -- --test
+# What runs beside a card goes through all but torch.
+python3 benches/cuda_peers.py --dry-run > /dev/null

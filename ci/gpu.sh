@@ -1,21 +1,31 @@
 #!/usr/bin/env bash
-# All that only a real card can tell, in one call, on a machine that needs neither Rust nor network.
-#   ci/gpu.sh --build     here: programs, kernels and compute-sanitizer to target/gpu and target/gpu.tar.gz
-#   gpu/gpu.sh --run      there, unpacked: tests, compute-sanitizer's tools, benches, a model, with verdicts
-#   ci/gpu.sh --dry-run   here: the same on the emulated card; its times mean nothing
-# A part whose programs are not there is reported as missing, which --run counts as a failure. Tests
-# and benches are found by name: `cuda*` of ottava, `driver_*` of cuda-emu. What the card answers to
-# cuda-emu's `conformance` rows is written to the folder's golden/: commit it to cuda-emu/tests/golden.
-# What is printed is in the folder's record.md: what is worth keeping goes to benches/record.
-# OTTAVA_GPU_SECONDS bounds each program (300), OTTAVA_CUDA_ARCHS says what card it is (90a); logs are in
-# the folder's logs/.
+# All that only a real card can tell, on a machine that needs neither Rust nor network.
+#   ci/gpu.sh --build               here: programs, kernels and compute-sanitizer to target/gpu and target/gpu.tar.xz
+#   gpu/gpu.sh --run [PART...]      there: the parts, with verdicts, and a table of what was measured
+#   ci/gpu.sh --dry-run [PART...]   here: the same on the emulated card; its times mean nothing
+#   ci/gpu.sh --table FOLDER        the table of a results/ folder, of several calls' files together
+# `python3 -m tarfile -e gpu.tar.xz` unpacks without xz.
+# Parts, the most worth first: tests benches peers model sanitizer. Each has its own time, after which what is
+# left of it is reported as missing: all take 25 minutes at most, `tests sanitizer`, `benches peers` and
+# `model` each less than ten. A part whose programs are not there is missing too, which --run counts as a
+# failure. Tests and benches are found by name: `cuda*` of ottava, `driver_*` of cuda-emu. What the card
+# answers to cuda-emu's `conformance` rows is written to the folder's golden/: commit it to
+# cuda-emu/tests/golden. What is printed is in results/record-*.md, the measurements beside it; what is worth
+# keeping goes to benches/record.
+# OTTAVA_CUDA_ARCHS says what card it is (90a), OTTAVA_MODEL names a real model's file, which --build packs if
+# it is set there (SmolLM2's 98 MB may be more than the way to the card takes), OTTAVA_LLAMA_BENCH names
+# llama.cpp's program to run beside ours; logs are in the folder's logs/.
 set -uo pipefail
 folder=$(cd "$(dirname "$0")" && pwd)
 if [ "$(basename "$folder")" = ci ]; then
     cd "$folder/.."
     folder=$PWD/target/gpu
 fi
-seconds=${OTTAVA_GPU_SECONDS:-300}
+parts=(tests benches peers model sanitizer)
+declare -A part_seconds=([tests]=240 [benches]=220 [peers]=220 [model]=500 [sanitizer]=300)
+# No program of a part takes longer.
+program_seconds=240
+results=$folder/results
 dry=
 failed=()
 missing=()
@@ -45,7 +55,8 @@ cargo_build() {
 build() {
     rm -rf "$folder"
     mkdir -p "$folder"
-    cp ci/gpu.sh "$folder/"
+    cp ci/gpu.sh benches/cuda_peers.py benches/cuda_table.py "$folder/"
+    [ -z "${OTTAVA_MODEL:-}" ] || cp -L "$OTTAVA_MODEL" "$folder/real.gguf"
     git rev-parse --short HEAD > "$folder/commit"
     # Every program carries all kernels, and the way to a card may be narrow.
     export OTTAVA_CUDA_ARCHS=${OTTAVA_CUDA_ARCHS:-90a}
@@ -74,9 +85,11 @@ for message in map(json.loads, open(sys.argv[1])):
     for name in message.get("filenames", []):
         if name.endswith("libcuda_emu.so"): print(name)' "$folder/cargo.json" | tail -n 1)" "$folder/libcuda_emu.so"
     collect_sanitizer
+    collect_peers
     rm -f "$folder/cargo.json"
-    tar -C "$(dirname "$folder")" -czf "$folder.tar.gz" "$(basename "$folder")"
-    du -sh "$folder" "$folder.tar.gz"
+    # All programs have the same kernels inside: a window that holds two of them writes these once.
+    XZ_OPT='-T0 --lzma2=preset=1,dict=64MiB' tar -C "$(dirname "$folder")" -cJf "$folder.tar.xz" "$(basename "$folder")"
+    du -sh "$folder" "$folder.tar.xz"
 }
 
 # compute-sanitizer and the libraries that it looks for beside itself.
@@ -88,17 +101,32 @@ collect_sanitizer() {
     cp "$toolkit"/lib/lib{Interceptor,TreeLauncher,sanitizer}*.so "$folder/sanitizer/lib/"
 }
 
-# Runs one program under the time limit: `part name command...`. Its log's end is shown if it fails.
+# Peers that are Python and small; a machine with torch has what they need.
+collect_peers() {
+    local pip
+    pip=$(dirname "$(ci/cuda_toolkit.sh)")/../../../../../../bin/pip
+    [ -x "$pip" ] || pip=pip
+    if ! "$pip" install --quiet --disable-pip-version-check --no-deps --no-compile --target "$folder/site" \
+        'humming-kernels==0.1.19' tabulate; then
+        echo "without humming-kernels: pip could not install it"
+        rm -rf "$folder/site"
+    fi
+}
+
+# Runs one program within what is left of its part's time: `part name command...`. Its log's end is shown if
+# it fails.
 part() {
-    local what="$1 $2" log="$folder/logs/$1-$2.log" started=$SECONDS status=0
+    local what="$1 $2" log="$folder/logs/$1-$2.log" started=$SECONDS status=0 left=$((part_end - SECONDS))
     shift 2
-    timeout "$seconds" "$@" > "$log" 2>&1 || status=$?
+    [ "$left" -gt 5 ] || { absent "$what: out of time"; return 1; }
+    timeout $((left < program_seconds ? left : program_seconds)) "$@" < /dev/null > "$log" 2>&1 || status=$?
     if [ "$status" -eq 0 ]; then
         echo "passed   $what ($((SECONDS - started)) s)"
     else
         echo "FAILED   $what (exit $status after $((SECONDS - started)) s); the end of $log:"
         tail -n 30 "$log" | sed 's/^/    /'
         failed+=("$what")
+        return 1
     fi
 }
 
@@ -116,7 +144,7 @@ run_tests() {
         part tests "$(basename "$program")" "$program" --nocapture --test-threads 1
     done
     [ -n "$found" ] || absent "tests: no target cuda* of ottava"
-    if [ -x "$folder/unit/ottava" ] && "$folder/unit/ottava" --list backend::cuda | grep -q ': test$'; then
+    if [ -x "$folder/unit/ottava" ] && "$folder/unit/ottava" --list backend::cuda | grep ': test$' > /dev/null; then
         part unit backend::cuda "$folder/unit/ottava" backend::cuda --nocapture
     else
         absent "unit: tests of backend::cuda in the library"
@@ -136,80 +164,160 @@ run_tests() {
     fi
 }
 
+# The kernels under each tool, by test program and names of tests. All tests under all tools take an hour;
+# what the tools look at is in these.
+sanitized() {
+    cat <<'ROWS'
+memcheck cuda the_table_agrees pages_are_copied
+memcheck cuda_attention
+racecheck cuda_attention
+racecheck cuda the_table_agrees
+synccheck cuda the_table_agrees
+initcheck cuda the_table_agrees
+initcheck cuda_attention
+synccheck cuda_attention
+ROWS
+}
+
 run_sanitizer() {
-    local sanitizer=$folder/sanitizer/bin/compute-sanitizer tool program
+    local sanitizer=$folder/sanitizer/bin/compute-sanitizer tool program tests
     [ -x "$sanitizer" ] || sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
     [ -x "$sanitizer" ] || { absent "sanitizer: no compute-sanitizer"; return; }
-    [ -n "$(programs tests)" ] || { absent "sanitizer: no tests to run under it"; return; }
-    for program in $(programs tests); do
-        for tool in memcheck racecheck initcheck synccheck; do
-            local command=("$sanitizer" --tool "$tool" --error-exitcode 9 "$program" --test-threads 1)
-            if [ -n "$dry" ]; then
-                # It watches a real driver only.
-                part "$tool" "$(basename "$program")" "$sanitizer" --version
-                echo "dry run: not ${command[*]}"
-            else
-                part "$tool" "$(basename "$program")" "${command[@]}"
-            fi
-        done
-    done
+    while read -r tool program tests; do
+        [ -x "$folder/tests/$program" ] || { absent "$tool: no test program $program"; continue; }
+        # The names are words of their own.
+        # shellcheck disable=SC2206
+        local command=("$folder/tests/$program" $tests --test-threads 1)
+        if [ -n "$dry" ]; then
+            # It watches a real driver only; but there must be tests of these names.
+            part "$tool" "$program" "$sanitizer" --version
+            "${command[@]}" --list | grep ': test$' > /dev/null || { absent "$tool: no tests in ${command[*]}"; continue; }
+            echo "dry run: not $sanitizer --tool $tool ${command[*]}"
+        else
+            part "$tool" "$program" "$sanitizer" --tool "$tool" --error-exitcode 9 "${command[@]}"
+        fi
+    done < <(sanitized)
 }
 
 run_benches() {
-    local program found=
+    local program name found=
     for program in $(programs benches); do
         found=yes
-        part benches "$(basename "$program")" "$program" ${dry:+--test} --bench
-        [ -n "$dry" ] || cat "$folder/logs/benches-$(basename "$program").log"
+        name=$(basename "$program")
+        part benches "$name" "$program" ${dry:+--test} --bench --seconds $((part_end - SECONDS - 20)) \
+            --json "$results/${name#cuda_}.jsonl"
+        [ -n "$dry" ] || cat "$folder/logs/benches-$name.log"
     done
     [ -n "$found" ] || absent "benches: no target cuda* of ottava"
 }
 
+run_peers() {
+    local seconds=$((part_end - SECONDS - 20))
+    PYTHONPATH=$folder/site part peers torch python3 "$folder/cuda_peers.py" ${dry:+--dry-run} \
+        --seconds "$seconds" --json "$results/peers.jsonl"
+    # What a peer could not do is no failure of ours.
+    grep '^MISSING' "$folder/logs/peers-torch.log" | sed 's/^MISSING/without /'
+}
+
+# A model's speed with prompts of some lengths: `bench_model name file lengths arguments...`.
+bench_model() {
+    local name=$1 file=$2 what=(-p "$3" -n 64 -r 3 -d 0,512,4096 --parallel 1,4,16,64)
+    shift 3
+    [ -z "$dry" ] || what=(-p 8 -n 4 -r 1 -d 0,32 --parallel 1,3)
+    part model "$name" "$folder/bin/ottava" bench --json --model "$file" --device cuda "${what[@]}" "$@" \
+        && cp "$folder/logs/model-$name.log" "$results/model-$name.json"
+}
+
+# Random weights of a shape, in the file's format that becomes what is asked for.
+bench_random() {
+    local shape=$1 format=$2 file=q8_0 file_path=$folder/model.gguf load=()
+    case $format in
+        w8g128) file=f16 load=(--weights w8g128) ;;
+        w4g32) file=q4_0 ;;
+    esac
+    part model "random-$shape-$file" "$folder/bin/random_model" "$file_path" "$shape" "$file" \
+        && bench_model "$shape-$format" "$file_path" 512,2048,8192 "${load[@]}"
+    rm -f "$file_path"
+}
+
+bench_real() {
+    local file=${OTTAVA_MODEL:-$folder/real.gguf}
+    [ -f "$file" ] || { echo "without a real model: OTTAVA_MODEL is not set, and --build has packed none"; return; }
+    bench_model real "$file" 512,2048
+    if [ -z "${OTTAVA_LLAMA_BENCH:-}" ]; then
+        echo "without llama.cpp: OTTAVA_LLAMA_BENCH is not set"
+        return
+    fi
+    part model llama.cpp "$OTTAVA_LLAMA_BENCH" -m "$file" -ngl 99 -fa 1 -p 512,2048 -n 64 -d 0,512,4096 -r 3 -o json \
+        && sed -n '/^\[/,/^\]/p' "$folder/logs/model-llama.cpp.log" > "$results/model-real-llama.cpp.json"
+}
+
 run_model() {
     [ -x "$folder/bin/ottava" ] && [ -x "$folder/bin/random_model" ] || { absent "model: programs"; return; }
-    local shape shapes=(1b 8b) what=(-p 512,2048,8000 -n 128 --parallel 1,4,16,64)
-    [ -z "$dry" ] || { shapes=(tiny); what=(-p 8 -n 4 -r 1 --parallel 1,3); }
-    for shape in "${shapes[@]}"; do
-        part model "random_$shape" "$folder/bin/random_model" "$folder/model.gguf" "$shape"
-        part model "bench_$shape" "$folder/bin/ottava" bench --model "$folder/model.gguf" --device cuda "${what[@]}"
-        cat "$folder/logs/model-bench_$shape.log"
+    local what cases=(1b-w8g128 8b-w8g32 8b-w8g128 8b-w4g32 1.5b-w8g128 1b-w8g32 1b-w4g32 1.5b-w8g32 1.5b-w4g32)
+    [ -z "$dry" ] || cases=(tiny-w8g128 tiny-w8g32 tiny-w4g32)
+    "$folder/bin/ottava" devices
+    bench_real
+    for what in "${cases[@]}"; do
+        bench_random "${what%-*}" "${what##*-}"
     done
-    rm -f "$folder/model.gguf"
 }
 
 run() {
-    [ -d "$folder" ] || { echo "no $folder: ci/gpu.sh --build makes it"; exit 1; }
-    mkdir -p "$folder/logs"
-    echo "# $(date -u +%F), commit $(cat "$folder/commit")${dry:+, dry run: its times mean nothing}"
+    local part
+    [ -d "$folder/bin" ] || { echo "no $folder: ci/gpu.sh --build makes it"; exit 1; }
+    [ $# -eq 0 ] || parts=("$@")
+    for part in "${parts[@]}"; do
+        [ -n "${part_seconds[$part]:-}" ] || { echo "no part $part: there are ${!part_seconds[*]}"; exit 2; }
+    done
+    mkdir -p "$folder/logs" "$results"
+    {
+        echo "# $(date -u +%F), commit $(cat "$folder/commit"), ${parts[*]}${dry:+, dry run: its times mean nothing}"
+        run_parts
+    } 2>&1 | tee "$results/record-$(IFS=-; echo "${parts[*]}").md"
+    exit "${PIPESTATUS[0]}"
+}
+
+run_parts() {
+    local part
     if [ -n "$dry" ]; then
         # Programs that look for the driver find the emulator.
         mkdir -p "$folder/driver"
         ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so"
         ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so.1"
         export CUDA_EMU_LIBRARY=$folder/libcuda_emu.so
-        # The card that --build compiles for unless told otherwise.
+        # The card that --build compiles for unless told otherwise; it is slow.
         export CUDA_EMU_DEVICE=${CUDA_EMU_DEVICE:-sm_90}
-        run_tests
-        run_sanitizer
-        run_benches
-        LD_LIBRARY_PATH=$folder/driver run_model
+        program_seconds=1800
     else
         nvidia-smi || absent "nvidia-smi"
         export OTTAVA_TEST_GPU=1 CUDA_EMU_TEST_GPU=1
-        run_tests
-        run_sanitizer
-        run_benches
-        run_model
     fi
+    for part in "${parts[@]}"; do
+        part_end=$((SECONDS + ${part_seconds[$part]}))
+        [ -z "$dry" ] || part_end=$((SECONDS + 7200))
+        echo "== $part"
+        if [ -n "$dry" ] && [ "$part" = model ]; then
+            LD_LIBRARY_PATH=$folder/driver run_model
+        else
+            "run_$part"
+        fi
+    done
+    echo
+    python3 "$folder/cuda_table.py" "$results"
+    echo
     echo "== ${#failed[@]} failed, ${#missing[@]} missing"
     printf 'failed:  %s\n' "${failed[@]}" | grep -v 'failed:  $'
     printf 'missing: %s\n' "${missing[@]}" | grep -v 'missing: $'
     [ ${#failed[@]} -eq 0 ] && { [ -n "$dry" ] || [ ${#missing[@]} -eq 0 ]; }
 }
 
-case ${1:-} in
+mode=${1:-}
+shift || true
+case $mode in
     --build) build ;;
-    --run) run 2>&1 | tee "$folder/record.md"; exit "${PIPESTATUS[0]}" ;;
-    --dry-run) dry=yes; run 2>&1 | tee "$folder/record.md"; exit "${PIPESTATUS[0]}" ;;
-    *) sed -n '2,11s/^# //p' "$0" >&2; exit 2 ;;
+    --run) run "$@" ;;
+    --dry-run) dry=yes; run "$@" ;;
+    --table) python3 "$([ -f "$folder/cuda_table.py" ] && echo "$folder" || echo benches)/cuda_table.py" "$@" ;;
+    *) sed -n '2,20s/^# //p' "$0" >&2; exit 2 ;;
 esac

@@ -43,6 +43,7 @@ fn mistakes_on_the_command_line_exit_with_2() {
     fails(&["run", "--device", "abacus", "x"], 2, &["abacus"]);
     fails(&["run", "--threads", "0", "x"], 2, &["threads"]);
     fails(&["bench", "-r", "0"], 2, &["-r"]);
+    fails(&["bench", "--weights", "w3g32"], 2, &["w3g32"]);
     fails(&["score"], 2, &["TEXT"]);
     fails(&["pull", "no-such-model"], 2, &["no-such-model"]);
 }
@@ -66,7 +67,7 @@ fn a_model_that_cannot_be_fetched_says_why_and_what_to_do() {
 
 #[test]
 fn help_version_and_list_go_to_stdout() {
-    for arguments in [&["--help"][..], &["--version"], &["list"], &["run", "--help"]] {
+    for arguments in [&["--help"][..], &["--version"], &["list"], &["devices"], &["run", "--help"]] {
         let output = ottava(arguments);
         assert!(output.status.success(), "{arguments:?}");
         assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{arguments:?}");
@@ -74,6 +75,10 @@ fn help_version_and_list_go_to_stdout() {
     let list = ottava(&["list", "--json"]);
     let json: Value = serde_json::from_slice(&list.stdout).expect("list --json prints JSON");
     assert_eq!(json["models"][0]["cached"], false);
+    let devices = ottava(&["devices", "--json"]);
+    let json: Value = serde_json::from_slice(&devices.stdout).expect("devices --json prints JSON");
+    assert_eq!(json["devices"][0]["device"], "cpu");
+    assert!(json["devices"].get(1).is_some() || json["no_gpu"].is_string(), "{json}");
 }
 
 /// A folder with `tiny.gguf`, a llama with a chat template; it lives as long as this does.
@@ -165,12 +170,24 @@ fn tokenize_and_inspect_tell_what_is_in_the_file() {
 }
 
 #[test]
+fn float_weights_are_quantised_at_load() {
+    let (_folder, model) = tiny_model();
+    let bytes = |more: &[&str]| {
+        let found = json(&model, &[&["run", "--temp", "0", "-n", "3", "the"], more].concat());
+        found["memory"]["weight_bytes"].as_u64().expect("a number of bytes")
+    };
+    let [whole, eight, four] = [&[][..], &["--weights", "w8g32"], &["--weights", "w4g32"]].map(bytes);
+    assert!(four < eight && eight < whole, "{whole}, {eight}, {four}");
+}
+
+#[test]
 fn bench_and_perplexity_measure() {
     let (folder, model) = tiny_model();
-    let bench = json(&model, &["bench", "-p", "16", "-n", "4", "-r", "1", "--parallel", "1,3"]);
+    let bench = json(&model, &["bench", "-p", "16", "-n", "4", "-r", "1", "--parallel", "1,3", "-d", "0,48"]);
     let results = bench["results"].as_array().unwrap();
     let tests: Vec<&str> = results.iter().filter_map(|result| result["test"].as_str()).collect();
-    assert_eq!(tests, ["pp16", "tg4", "tg4 x3"]);
+    let behind = ["pp16 @ d48", "tg4 @ d48", "tg4 x3 @ d48"];
+    assert_eq!(tests, [["pp16", "tg4", "tg4 x3"], behind].concat());
     for result in results {
         assert!(positive(&result["tokens_per_s"]) && result["spread"] == 0.0, "{result}");
     }

@@ -8,6 +8,13 @@ use ottava::quant::{QuantMatrix, WeightMatrix};
 use super::machine::{Layout, Machine, Room};
 use super::random::Random;
 
+/// How many matrices there are and how many products of a run go over them in turn.
+#[derive(Clone, Copy)]
+pub struct Repeats {
+    pub copies: usize,
+    pub launches: usize,
+}
+
 /// Ready to run.
 pub struct Products<B: Backend> {
     machine: Machine<B>,
@@ -17,20 +24,21 @@ pub struct Products<B: Backend> {
 }
 
 impl<B: Backend> Products<B> {
-    /// A row of the source for each token of the step.
-    pub fn new(backend: B, matrix: &QuantMatrix, copies: usize, step: StepInput) -> Products<B> {
+    /// A row of the source for each token of the step, which later ones may have fewer of.
+    pub fn new(backend: B, matrix: &QuantMatrix, repeats: Repeats, step: StepInput) -> Products<B> {
+        let Repeats { copies, launches } = repeats;
         let prepare = |_| backend.prepare(WeightMatrix::Quant(matrix.clone())).expect("memory");
         let weights = Weights { matrices: (0..copies).map(prepare).collect(), vectors: vec![] };
         let tokens = step.tokens.len();
         let mut layout = Layout::new(tokens);
         let src = layout.place(matrix.cols());
         let dst: Vec<Place> = (0..copies).map(|_| layout.place(matrix.rows())).collect();
-        let op = |(copy, &dst): (usize, &Place)| {
-            let (matrix, epilogue) = (MatrixId(copy as u32), Epilogue::Write(Write::Store));
-            let products = vec![Product { dst, matrix, bias: None, epilogue }];
+        let op = |launch: usize| {
+            let (matrix, epilogue) = (MatrixId((launch % copies) as u32), Epilogue::Write(Write::Store));
+            let products = vec![Product { dst: dst[launch % copies], matrix, bias: None, epilogue }];
             Op::Matmul(Matmul { src, norm: None, products })
         };
-        let ops: Vec<Op> = dst.iter().enumerate().map(op).collect();
+        let ops: Vec<Op> = (0..launches).map(op).collect();
         // The operation needs no keys and values; a frame does.
         let kv = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: KvDtype::F16 };
         let room = Room { layout, kv, pages: 1, ops: &ops };
@@ -38,6 +46,11 @@ impl<B: Backend> Products<B> {
         let x = Random(9).values(tokens * matrix.cols());
         machine.write(&src, &x);
         Products { machine, dst: dst[copies - 1], ops, x }
+    }
+
+    /// Other rows, at most as many as at first.
+    pub fn set_step(&mut self, step: StepInput) {
+        self.machine.step = step;
     }
 
     pub fn run(&mut self) {
@@ -48,8 +61,9 @@ impl<B: Backend> Products<B> {
     /// a backend that records the first ones replays.
     pub fn assert_answer(&mut self, matrix: &QuantMatrix) {
         let (rows, cols) = (matrix.rows(), matrix.cols());
+        let tokens = self.machine.step.tokens.len();
         for _ in 0..3 {
-            self.machine.write(&self.dst, &vec![f32::NAN; self.x.len() / cols * rows]);
+            self.machine.write(&self.dst, &vec![f32::NAN; tokens * rows]);
             self.run();
         }
         let out = self.machine.read(&self.dst);

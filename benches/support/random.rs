@@ -20,6 +20,7 @@ impl Codes {
     pub const Q4_1: Codes = Codes { bits: Bits::Four, group: 32, mins: true };
     pub const Q6_K: Codes = Codes { bits: Bits::Eight, group: 16, mins: false };
     pub const Q8_0: Codes = Codes { bits: Bits::Eight, group: 32, mins: false };
+    pub const W8G128: Codes = Codes { bits: Bits::Eight, group: 128, mins: false };
 }
 
 impl Random {

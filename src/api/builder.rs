@@ -14,11 +14,12 @@ use crate::backend::{
 use crate::{
     Result,
     backend::{
-        Backend, KvDtype, KvLayout, Precision, StepLimits,
+        Backend, KvDtype, KvLayout, Monitor, NoHealth, Precision, StepLimits,
         cpu::{Compute, Cpu, CpuOptions, Isa},
     },
     engine::{EngineConfig, Handle},
     model::{LoadOptions, LoadProgress, Model, ModelConfig},
+    quant::QuantFormat,
     text::Vocab,
     weights::{ModelFile, OpenOptions},
 };
@@ -54,6 +55,7 @@ pub struct EngineBuilder {
     model: PathBuf,
     device: Device,
     cpu: CpuOptions,
+    quantise: Option<QuantFormat>,
     kv_dtype: KvDtype,
     kv_budget: Option<Bytes>,
     context_max: Option<usize>,
@@ -67,6 +69,7 @@ impl Default for EngineBuilder {
             model: PathBuf::new(),
             device: Device::Auto,
             cpu: CpuOptions::default(),
+            quantise: None,
             kv_dtype: KvDtype::F16,
             kv_budget: None,
             context_max: None,
@@ -104,6 +107,12 @@ impl EngineBuilder {
     /// Activations of a CPU backend's matrix products: int8 (fast, at first) or f32 (exact).
     pub fn compute(mut self, compute: Compute) -> Self {
         self.cpu.compute = compute;
+        self
+    }
+
+    /// What F32, F16 and BF16 matrices become at load; they stay as they are at first.
+    pub fn quantise(mut self, format: QuantFormat) -> Self {
+        self.quantise = Some(format);
         self
     }
 
@@ -215,8 +224,9 @@ impl EngineBuilder {
             load_seconds: before.started.elapsed().as_secs_f64(),
         };
         drop(file);
+        let monitor = model.session().backend().monitor();
         let handle = Handle::spawn(model, self.engine)?;
-        Ok(Engine { handle, shared: Arc::new(texts.into_shared(info, config)) })
+        Ok(Engine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
     }
 
     fn load_options(&self, config: &ModelConfig) -> LoadOptions {
@@ -236,7 +246,7 @@ impl EngineBuilder {
             kv_dtype: self.kv_dtype,
             kv_bytes,
             context_max,
-            quantise: None,
+            quantise: self.quantise,
             activations: Precision::F32,
         }
     }
@@ -273,10 +283,16 @@ impl Texts {
         Ok(Texts { vocab: Arc::new(Vocab::from_metadata(file.metadata())?) })
     }
 
-    fn into_shared(self, info: EngineInfo, config: ModelConfig) -> Shared {
+    fn into_shared(
+        self,
+        info: EngineInfo,
+        config: ModelConfig,
+        monitor: Result<Arc<dyn Monitor>, NoHealth>,
+    ) -> Shared {
         Shared {
             info,
             config,
+            monitor,
             vocab: self.vocab,
             #[cfg(feature = "text")]
             tokenizer: self.tokenizer,

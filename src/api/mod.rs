@@ -23,6 +23,7 @@ pub use request::Request;
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::{
     Result, TokenId,
+    backend::{DeviceHealth, Monitor, NoHealth},
     engine::{Generation, Handle, Scores, Stats},
     model::ModelConfig,
     text::Vocab,
@@ -41,6 +42,7 @@ pub struct Engine {
 struct Shared {
     info: EngineInfo,
     config: ModelConfig,
+    monitor: std::result::Result<Arc<dyn Monitor>, NoHealth>,
     vocab: Arc<Vocab>,
     #[cfg(feature = "text")]
     tokenizer: Tokenizer,
@@ -190,6 +192,15 @@ impl Engine {
     /// Counters and rates since the start.
     pub fn stats(&self) -> Stats {
         self.handle.stats()
+    }
+
+    /// How the device is: temperature, power, memory, clocks, errors. The calling thread asks the driver,
+    /// which takes milliseconds; the engine goes on meanwhile.
+    ///
+    /// # Errors
+    /// [`NoHealth`] says why it is not known, or that the device is lost.
+    pub fn health(&self) -> std::result::Result<DeviceHealth, NoHealth> {
+        self.shared.monitor.as_ref().map_err(Clone::clone)?.health()
     }
 
     /// Recounts the KV cache's books; see [`crate::engine::Handle::check_integrity`].

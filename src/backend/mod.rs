@@ -1,19 +1,24 @@
 //! The backend contract: fused inference operations over buffers that the backend owns.
 //!
-//! `ops` says what the operations are, `step` what a step's ragged rows are. Implementations:
+//! `ops` says what the operations are, `step` what a step's ragged rows are, `health` what a device says
+//! of itself. Implementations:
 //! `reference` (f64, the specification), `cpu` (portable, AVX2, AVX-512, NEON), `cuda` (NVIDIA
 //! GPUs; feature `cuda`). A backend knows nothing of models, sequences or text.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod health;
 mod ops;
 mod place;
 mod reference;
 mod step;
 
+use std::sync::Arc;
+
 use crate::quant::WeightMatrix;
 use crate::token::TokenId;
+pub use health::*;
 pub use ops::*;
 use place::{overlap_error, shape_error};
 pub use reference::Reference;
@@ -148,6 +153,14 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
 
     /// One line for people: device, instruction set, threads, modes.
     fn describe(&self) -> String;
+
+    /// What tells of the device's health while it works.
+    ///
+    /// # Errors
+    /// [`NoHealth`]: there is nothing to ask. It keeps nobody from running.
+    fn monitor(&self) -> Result<Arc<dyn Monitor>, NoHealth> {
+        Err(NoHealth::Cpu)
+    }
 
     /// Bytes that an arena element asked for in `precision` takes.
     fn element_bytes(&self, precision: Precision) -> usize;

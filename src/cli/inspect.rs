@@ -5,12 +5,12 @@ use std::io::Write;
 
 use clap::Args;
 use ottava::Bytes;
-use ottava::backend::{KvDtype, KvLayout, PAGE_TOKENS};
+use ottava::backend::{KvLayout, PAGE_TOKENS};
 use ottava::model::ModelConfig;
 use ottava::weights::{ModelFile, OpenOptions, Value};
 use serde_json::json;
 
-use super::options::{Kv, ModelOptions};
+use super::options::ModelOptions;
 use super::{Failure, output};
 
 /// Characters of a metadata value shown before it is cut.
@@ -49,10 +49,7 @@ impl Inspect {
     fn need(&self, config: &ModelConfig) -> Need {
         let asked = self.model.context.map_or(usize::MAX, |context| context.get());
         let context = config.context_length.min(asked);
-        let dtype = match self.model.kv {
-            Kv::F16 => KvDtype::F16,
-            Kv::Int8 => KvDtype::Int8,
-        };
+        let dtype = self.model.kv_dtype();
         let heads = config.heads;
         let layout = KvLayout { layers: config.block_count, kv_heads: heads.kv, head_dim: heads.dim, dtype };
         Need { context, kv_bytes: context.div_ceil(PAGE_TOKENS).saturating_mul(layout.page_bytes()) }

@@ -7,7 +7,9 @@ mod bandwidth;
 mod bench;
 mod catalog;
 mod chat;
+mod devices;
 mod fetch;
+mod health;
 mod inspect;
 mod list;
 mod memory;
@@ -40,6 +42,8 @@ enum Command {
     Pull(fetch::Pull),
     /// List the models that are known and those in the cache
     List(list::List),
+    /// List the devices that --device may name
+    Devices(devices::Devices),
     /// Show a file's metadata, tensors and memory need
     Inspect(inspect::Inspect),
     /// Measure prefill and decode speed
@@ -85,6 +89,7 @@ pub fn main() -> ExitCode {
         Command::Chat(command) => command.run(),
         Command::Pull(command) => command.run(),
         Command::List(command) => command.run(),
+        Command::Devices(command) => command.run(),
         Command::Inspect(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Perplexity(command) => command.run(),

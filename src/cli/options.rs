@@ -8,6 +8,7 @@ use ottava::backend::{
     KvDtype,
     cpu::{Compute, Isa},
 };
+use ottava::quant::QuantFormat;
 use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, Sampling};
 
 use super::{Failure, catalog, fetch, output};
@@ -30,6 +31,9 @@ pub struct ModelOptions {
     /// Memory for keys and values in MiB [default: two full contexts]
     #[arg(long, value_name = "MIB")]
     pub kv_budget: Option<usize>,
+    /// What float weights become at load, such as w8g128 or w4g32 [default: they stay as they are]
+    #[arg(long, value_name = "FORMAT")]
+    pub weights: Option<QuantFormat>,
     /// Activations of matrix products: int8 is fast, f32 exact
     #[arg(long, value_enum, default_value_t = ComputeMode::Int8)]
     pub compute: ComputeMode,
@@ -78,19 +82,26 @@ impl ModelOptions {
         }
     }
 
+    /// How keys and values are stored.
+    pub fn kv_dtype(&self) -> KvDtype {
+        match self.kv {
+            Kv::F16 => KvDtype::F16,
+            Kv::Int8 => KvDtype::Int8,
+        }
+    }
+
     /// An engine's description with these options.
     pub fn builder(&self) -> Result<EngineBuilder, Failure> {
-        let mut builder = Engine::builder()
-            .model(self.path()?)
-            .device(self.device)
-            .kv_dtype(match self.kv {
-                Kv::F16 => KvDtype::F16,
-                Kv::Int8 => KvDtype::Int8,
-            })
-            .compute(match self.compute {
-                ComputeMode::Int8 => Compute::Int8,
-                ComputeMode::F32 => Compute::F32,
-            });
+        let mut builder =
+            Engine::builder().model(self.path()?).device(self.device).kv_dtype(self.kv_dtype()).compute(
+                match self.compute {
+                    ComputeMode::Int8 => Compute::Int8,
+                    ComputeMode::F32 => Compute::F32,
+                },
+            );
+        if let Some(format) = self.weights {
+            builder = builder.quantise(format);
+        }
         if let Some(threads) = self.threads {
             builder = builder.threads(threads);
         }

@@ -48,7 +48,7 @@ impl State {
         if own.capture.is_some() {
             return Err(Status::IllegalState);
         }
-        let memory = Arc::new(GraphMemory::new(self.device.memory().clone()));
+        let memory = Arc::new(GraphMemory::new(self.own().device.memory().clone()));
         let thread = std::thread::current().id();
         let capture = Capture { origin: stream, mode, thread, nodes: Vec::new(), memory, spoiled: false };
         let capture = self.captures.add(&mut self.handles, capture);

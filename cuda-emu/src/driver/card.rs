@@ -24,8 +24,9 @@ pub(crate) const CLUSTER_BLOCKS_PORTABLE: u32 = 8;
 /// A card's fixed properties.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Card {
-    /// `cuDeviceGetName`
-    pub(crate) name: &'static str,
+    name: &'static str,
+    /// Its index.
+    ordinal: usize,
     pub(crate) arch: Arch,
     pub(crate) multiprocessors: u32,
     /// Shared memory of a multiprocessor, bytes.
@@ -38,11 +39,12 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    /// The card of an architecture.
-    pub(crate) fn new(arch: Arch) -> Self {
+    /// The card of an architecture at an index.
+    pub(crate) fn new(arch: Arch, ordinal: usize) -> Self {
         match arch {
             Arch::Sm80 => Card {
-                name: "NVIDIA A100-SXM4-80GB (cuda-emu)",
+                name: "NVIDIA A100-SXM4-80GB",
+                ordinal,
                 arch,
                 multiprocessors: 108,
                 shared_bytes: 164 * 1024,
@@ -53,7 +55,8 @@ impl Card {
                 memory_bus_bits: 5120,
             },
             Arch::Sm90 => Card {
-                name: "NVIDIA H200 (cuda-emu)",
+                name: "NVIDIA H200",
+                ordinal,
                 arch,
                 multiprocessors: 132,
                 shared_bytes: 228 * 1024,
@@ -63,6 +66,14 @@ impl Card {
                 memory_clock_khz: 3_201_000,
                 memory_bus_bits: 6144,
             },
+        }
+    }
+
+    /// `cuDeviceGetName`; cards from the second on have their index in it.
+    pub(crate) fn full_name(&self) -> String {
+        match self.ordinal {
+            0 => format!("{} (cuda-emu)", self.name),
+            ordinal => format!("{} (cuda-emu {ordinal})", self.name),
         }
     }
 
@@ -93,7 +104,7 @@ impl Card {
             19 => 1,                            // CAN_MAP_HOST_MEMORY
             31 => 1,                            // CONCURRENT_KERNELS
             32 => 1,                            // ECC_ENABLED
-            33 => 1,                            // PCI_BUS_ID
+            33 => 1 + self.ordinal as u32,      // PCI_BUS_ID
             36 => self.memory_clock_khz,        // MEMORY_CLOCK_RATE
             37 => self.memory_bus_bits,         // GLOBAL_MEMORY_BUS_WIDTH
             38 => self.l2_bytes,                // L2_CACHE_SIZE

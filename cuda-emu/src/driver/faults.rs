@@ -1,4 +1,4 @@
-//! The state of being broken: the sticky error, failures that tests inject, and a launch that hangs.
+//! A device's state of being broken: the sticky error, failures that tests inject, and a launch that hangs.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,8 @@ use super::abi::Handle;
 use super::report::Report;
 use super::status::{Answer, Status};
 
-/// A failure to come, for tests of what a program does then. Counts start at 1 for the next one.
+/// A failure to come on one device, for tests of what a program does then. Counts start at 1 for the next
+/// one there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Injection {
@@ -65,9 +66,10 @@ impl Faults {
         self.sticky.map_or(Ok(()), Err)
     }
 
-    /// Notes a failure, which sticks.
-    pub(crate) fn fail(&mut self, report: Report) {
-        eprintln!("[cuda-emu] {}: {}", report.status.symbol().to_string_lossy(), report.text);
+    /// Notes a failure of the device at an index, which sticks.
+    pub(crate) fn fail(&mut self, ordinal: usize, report: Report) {
+        let device = if ordinal == 0 { String::new() } else { format!(" on device {ordinal}") };
+        eprintln!("[cuda-emu] {}{device}: {}", report.status.symbol().to_string_lossy(), report.text);
         self.sticky.get_or_insert(report.status);
         self.last = Some(report);
         self.hang = None;

@@ -203,6 +203,19 @@ fn registers_of_warp(kernel: &Kernel) -> u32 {
 }
 
 impl State {
+    /// A function runs on the device that its module was loaded on, and no other.
+    pub(crate) fn check_function(&self, function: Handle, stream: Handle) -> Answer {
+        let module = self.modules.get(self.functions.get(function)?.module)?;
+        let [loaded, asked] = [self.ordinal_of_context(module.context), self.ordinal_of_stream(stream)];
+        if loaded != asked {
+            eprintln!(
+                "[cuda-emu] CUDA_ERROR_INVALID_HANDLE: a function of device {loaded} in a stream of device {asked}"
+            );
+            return Err(Status::InvalidHandle);
+        }
+        Ok(())
+    }
+
     /// Checks a launch and copies its parameters.
     pub(crate) fn prepare_launch(
         &self,
@@ -212,7 +225,7 @@ impl State {
         extra: In<usize>,
     ) -> Answer<KernelLaunch> {
         let function = self.functions.get(function)?;
-        function.check(shape, &self.card)?;
+        function.check(shape, &self.own().card)?;
         let launch = KernelLaunch {
             kernel: function.kernel.clone(),
             grid: shape.grid,
@@ -223,7 +236,7 @@ impl State {
             cooperative: shape.cooperative,
             programmatic: shape.programmatic,
         };
-        match launch.as_launch(None).broken_rule(&self.device) {
+        match launch.as_launch(None).broken_rule(&self.own().device) {
             Some(reason) => Err(function.refuse(Status::InvalidValue, &reason)),
             None => Ok(launch),
         }

@@ -4,6 +4,7 @@ use std::alloc::{Layout, alloc, dealloc};
 
 use super::state::State;
 use super::status::{Answer, Status};
+use crate::memory::MemoryError;
 
 /// Alignment of pinned memory: a page.
 const PAGE: usize = 4096;
@@ -35,9 +36,24 @@ impl State {
         unsafe { pointer.write_bytes(POISON, bytes) };
         let address = pointer as usize;
         // SAFETY: the memory lives until `free_host`, which takes the registration back first.
-        unsafe { self.device.memory().register_host(address as u64, bytes as u64) };
+        unsafe { self.register_host(address, bytes) };
         self.pinned.insert(address, Pinned { bytes, flags, owned: Some(layout) });
         Ok(address)
+    }
+
+    /// Lets all devices see host memory, as unified addressing does.
+    ///
+    /// # Safety
+    /// The range must stay readable and writable until [`State::forget_host`].
+    unsafe fn register_host(&self, address: usize, bytes: usize) {
+        for shown in &self.devices {
+            // SAFETY: passed on to the caller.
+            unsafe { shown.device.memory().register_host(address as u64, bytes as u64) };
+        }
+    }
+
+    fn forget_host(&self, address: usize) -> Result<(), MemoryError> {
+        self.devices.iter().try_for_each(|shown| shown.device.memory().free(address as u64))
     }
 
     /// Pins memory of the program.
@@ -54,7 +70,7 @@ impl State {
             return Err(Status::HostMemoryAlreadyRegistered);
         }
         // SAFETY: passed on to the caller.
-        unsafe { self.device.memory().register_host(address as u64, bytes as u64) };
+        unsafe { self.register_host(address, bytes) };
         self.pinned.insert(address, Pinned { bytes, flags, owned: None });
         Ok(())
     }
@@ -65,14 +81,14 @@ impl State {
             return Err(Status::HostMemoryNotRegistered);
         }
         self.pinned.remove(&address);
-        self.device.memory().free(address as u64).map_err(|_| Status::HostMemoryNotRegistered)
+        self.forget_host(address).map_err(|_| Status::HostMemoryNotRegistered)
     }
 
     /// Frees pinned memory. No work must wait that uses the range.
     pub(crate) fn free_host(&mut self, address: usize) -> Answer {
         let layout = self.pinned.get(&address).and_then(|pinned| pinned.owned).ok_or(Status::InvalidValue)?;
         self.pinned.remove(&address);
-        self.device.memory().free(address as u64).map_err(|_| Status::InvalidValue)?;
+        self.forget_host(address).map_err(|_| Status::InvalidValue)?;
         // SAFETY: `allocate_host` allocated it with this layout, and it was in the table until now.
         unsafe { dealloc(address as *mut u8, layout) };
         Ok(())

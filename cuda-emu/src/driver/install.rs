@@ -9,7 +9,7 @@ use super::faults::Injection;
 use super::library::Library;
 use super::options::{self, InstallOptions};
 use super::state::KernelStats;
-use super::wire::{self, Command, FaultReport, Settings};
+use super::wire::{self, AllSettings, Command, FaultReport};
 
 /// Why the emulator could not be installed. `Debug` shows the message too, for tests that unwrap.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum InstallError {
     /// An environment variable cannot be understood.
     #[error("{0}")]
     Environment(String),
-    /// It is installed with other options. One process has one device.
+    /// It is installed with other options. One process has one driver.
     #[error("cuda-emu is installed in this process already, with other options")]
     OtherOptions,
 }
@@ -63,16 +63,20 @@ pub struct NotEmulated;
 
 /// An installed emulator, or the note that there is none because the environment says so.
 ///
-/// All handles of a process control the same device. A device's failure sticks to it, and tests of
-/// one process share it: tests that inject failures belong into a test program of their own, or
+/// All handles of a process control the same devices; what is for one of them is for the first, unless
+/// [`Emulator::device`] names another. A device's failure sticks to it, and tests of one process share it: tests that inject failures belong into a test program of their own, or
 /// must exclude each other and call [`Emulator::reset`].
 #[derive(Clone, Copy, Debug)]
 pub struct Emulator {
     library: Option<Library>,
+    /// How many devices there are.
+    devices: usize,
+    /// Which of them is spoken of.
+    device: usize,
 }
 
 /// What is installed in this process, and how.
-static INSTALLED: Mutex<Option<(Library, Settings)>> = Mutex::new(None);
+static INSTALLED: Mutex<Option<(Library, AllSettings)>> = Mutex::new(None);
 
 /// Makes programs of this process that look for the CUDA driver (`dlopen("libcuda.so")`, as cudarc
 /// with `dynamic-loading` does) find the emulator. Call it before the first CUDA call. Calling it
@@ -86,29 +90,33 @@ static INSTALLED: Mutex<Option<(Library, Settings)>> = Mutex::new(None);
 /// See [`InstallError`].
 pub fn install(options: &InstallOptions) -> Result<Emulator, InstallError> {
     if options.is_skipped() {
-        return Ok(Emulator { library: None });
+        return Ok(Emulator { library: None, devices: 0, device: 0 });
     }
-    let config = options::with_environment(options.device.clone()).map_err(InstallError::Environment)?;
-    let settings = Settings::from(&config);
+    let configs = [std::slice::from_ref(&options.device), &options.others].concat();
+    let configs = options::with_environment(configs).map_err(InstallError::Environment)?;
+    let settings = AllSettings::new(&configs);
+    let emulator = |library| Emulator { library: Some(library), devices: settings.count(), device: 0 };
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((library, before)) = *installed {
         let same = before == settings;
-        return if same { Ok(Emulator { library: Some(library) }) } else { Err(InstallError::OtherOptions) };
+        return if same { Ok(emulator(library)) } else { Err(InstallError::OtherOptions) };
     }
     let library = Library::load()?;
     if !library.configure(&settings) {
         return Err(InstallError::OtherOptions);
     }
     *installed = Some((library, settings));
-    Ok(Emulator { library: Some(library) })
+    Ok(emulator(library))
 }
 
-/// What stopped the emulated device, if something did and the emulator is installed.
+/// What stopped the first emulated device that was stopped, if something did and the emulator is installed.
 pub fn last_fault() -> Option<FaultReport> {
     let installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
-    let (library, _) = (*installed)?;
+    let (library, settings) = (*installed)?;
     drop(installed);
-    Emulator { library: Some(library) }.last_fault()
+    let devices = settings.count();
+    let on = |device| Emulator { library: Some(library), devices, device }.last_fault();
+    (0..devices).find_map(on)
 }
 
 impl Emulator {
@@ -117,8 +125,14 @@ impl Emulator {
         self.library.is_some()
     }
 
+    /// The same emulator, for what concerns one device: failures and parts of memory. `None` where there is
+    /// no such emulated device.
+    pub fn device(&self, ordinal: usize) -> Option<Emulator> {
+        (ordinal < self.devices).then_some(Emulator { device: ordinal, ..*self })
+    }
+
     fn command(&self, command: Command) -> Result<u32, NotEmulated> {
-        self.library.map(|library| library.command(command)).ok_or(NotEmulated)
+        self.library.map(|library| library.command(command, self.device)).ok_or(NotEmulated)
     }
 
     /// Starts the order of streams, warps and copies anew from a seed; 0 keeps them in order.
@@ -129,7 +143,7 @@ impl Emulator {
         self.command(Command::SetSeed(seed)).map(drop)
     }
 
-    /// Lets something fail later.
+    /// Lets something fail later on the device.
     ///
     /// # Errors
     /// There is no emulator.
@@ -137,7 +151,7 @@ impl Emulator {
         self.command(Command::Inject(injection)).map(drop)
     }
 
-    /// Forgets the sticky error, the last report, injections, statistics, and work that has not run.
+    /// Forgets sticky errors, the last reports, injections, statistics, and work that has not run.
     /// A card cannot do that: its process must end.
     ///
     /// # Errors
@@ -178,6 +192,6 @@ impl Emulator {
 
     /// What stopped the device, if something did.
     pub fn last_fault(&self) -> Option<FaultReport> {
-        wire::decode_report(&self.library?.read(LAST_FAULT))
+        wire::decode_report(&self.library?.read(wire::with_device(LAST_FAULT, self.device)))
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::control::Sink;
 use super::install::InstallError;
 use super::options;
-use super::wire::{self, Command, Settings};
+use super::wire::{self, AllSettings, Command};
 
 /// The file's name. The name that the loader knows it by is [`DRIVER`], see `build.rs`.
 const FILE: &str = "libcuda_emu.so";
@@ -18,7 +18,7 @@ const REAL_DRIVER: &CStr = c"libcuda.so.1";
 /// The loaded library. It stays loaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Library {
-    configure: unsafe extern "C" fn(*const Settings) -> c_uint,
+    configure: unsafe extern "C" fn(*const AllSettings) -> c_uint,
     command: unsafe extern "C" fn(c_uint, u64, u64) -> c_uint,
     read: unsafe extern "C" fn(c_uint, Sink, *mut c_void) -> c_uint,
 }
@@ -108,9 +108,10 @@ impl Library {
         // SAFETY: the functions of these names have these types in this version, which is checked.
         unsafe {
             Some(Self {
-                configure: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const Settings) -> c_uint>(
-                    configure,
-                ),
+                configure: std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(*const AllSettings) -> c_uint,
+                >(configure),
                 command: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_uint, u64, u64) -> c_uint>(
                     command,
                 ),
@@ -123,14 +124,15 @@ impl Library {
     }
 
     /// Configures the library; gives false where it has been, by another copy of this crate.
-    pub(crate) fn configure(&self, settings: &Settings) -> bool {
+    pub(crate) fn configure(&self, settings: &AllSettings) -> bool {
         // SAFETY: the structure is of this version and lives during the call.
         unsafe { (self.configure)(settings) == 0 }
     }
 
-    /// Runs a command; gives the `CUresult`.
-    pub(crate) fn command(&self, command: Command) -> u32 {
+    /// Runs a command for a device; gives the `CUresult`.
+    pub(crate) fn command(&self, command: Command, device: usize) -> u32 {
         let (number, first, second) = command.encode();
+        let number = wire::with_device(number, device);
         // SAFETY: takes numbers only.
         unsafe { (self.command)(number, first, second) }
     }

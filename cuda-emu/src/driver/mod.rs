@@ -9,13 +9,14 @@
 //! is shared but those functions.
 //!
 //! From the C side to the interpreter: `abi` (declarations, pointers, panics) → `entry` (a file per
-//! family) → `state` with `queue`, `capture`, `graph`, `function`, `host`, `image` → `schedule`
+//! family) → `state` with `devices`, `queue`, `capture`, `graph`, `function`, `host`, `image` → `schedule`
 //! (when and in which order) → `work` (one copy, one launch) → [`crate::launch`].
 
 mod abi;
 mod capture;
 mod card;
 mod control;
+mod devices;
 mod entry;
 mod faults;
 mod function;

@@ -1,11 +1,13 @@
 //! What an installed emulator is like: options in code, and the environment over them. All
 //! variables are read here.
 //!
-//! - `CUDA_EMU_DEVICE`: `sm_80` or `sm_90`, the card that it poses as.
+//! - `CUDA_EMU_DEVICE`: `sm_80` or `sm_90`, the card that all devices pose as; or a list, `sm_80,sm_90`: a
+//!   device of each.
 //! - `CUDA_EMU_SHUFFLE`: the seed of the order of streams, warps and copies; 0 keeps them in order.
 //! - `CUDA_EMU_LIBRARY`: the path of `libcuda_emu.so`, where it is not found beside the test.
 //! - the variable named by [`InstallOptions::skip_variable`].
 
+use super::devices::DEVICES_MAX;
 use crate::arch::Arch;
 use crate::device::DeviceConfig;
 
@@ -24,12 +26,15 @@ pub struct InstallOptions {
     /// The card, its memory, the checks and the seed. `CUDA_EMU_DEVICE` and `CUDA_EMU_SHUFFLE` go
     /// before its `arch` and `seed`.
     pub device: DeviceConfig,
+    /// Devices behind the first, at most 7: none at first. The environment goes before their `arch` and
+    /// `seed` too.
+    pub others: Vec<DeviceConfig>,
 }
 
 impl Default for InstallOptions {
     fn default() -> Self {
         let device = DeviceConfig { warp_instructions_max: WARP_INSTRUCTIONS_MAX, ..DeviceConfig::default() };
-        Self { skip_variable: None, device }
+        Self { skip_variable: None, device, others: Vec::new() }
     }
 }
 
@@ -50,29 +55,46 @@ pub(crate) fn library_path() -> Option<std::path::PathBuf> {
     std::env::var_os(LIBRARY).map(Into::into)
 }
 
-/// A configuration with what the environment says.
+/// Configurations with what the environment says. Devices that only the environment asks for are as the
+/// first.
 ///
 /// # Errors
-/// The environment says what cannot be understood.
-pub(crate) fn with_environment(config: DeviceConfig) -> Result<DeviceConfig, String> {
-    let arch = match std::env::var(DEVICE).as_deref() {
-        Err(_) | Ok("") => config.arch,
-        Ok("sm_80") => Arch::Sm80,
-        Ok("sm_90" | "sm_90a") => Arch::Sm90,
-        Ok(other) => return Err(format!("{DEVICE} is `{other}`, may be sm_80 or sm_90")),
+/// The environment says what cannot be understood, or there are too many devices.
+pub(crate) fn with_environment(mut configs: Vec<DeviceConfig>) -> Result<Vec<DeviceConfig>, String> {
+    let archs = match std::env::var(DEVICE).as_deref() {
+        Err(_) | Ok("") => Vec::new(),
+        Ok(names) => names.split(',').map(arch).collect::<Result<Vec<Arch>, String>>()?,
     };
-    let seed = match std::env::var(SHUFFLE).as_deref() {
-        Err(_) | Ok("") => config.seed,
-        Ok(text) => text.parse().map_err(|_| format!("{SHUFFLE} is `{text}`, must be a whole number"))?,
+    let seed: Option<u64> = match std::env::var(SHUFFLE).as_deref() {
+        Err(_) | Ok("") => None,
+        Ok(text) => Some(text.parse().map_err(|_| format!("{SHUFFLE} is `{text}`, must be a whole number"))?),
     };
-    Ok(DeviceConfig { arch, seed, ..config })
+    if let (2.., Some(first)) = (archs.len(), configs.first().cloned()) {
+        configs.resize(archs.len(), first);
+    }
+    if configs.len() > DEVICES_MAX {
+        return Err(format!("{} devices, may be at most {DEVICES_MAX}", configs.len()));
+    }
+    for (config, arch) in configs.iter_mut().zip(archs.iter().cycle()) {
+        config.arch = *arch;
+    }
+    configs.iter_mut().for_each(|config| config.seed = seed.unwrap_or(config.seed));
+    Ok(configs)
+}
+
+fn arch(name: &str) -> Result<Arch, String> {
+    match name.trim() {
+        "sm_80" => Ok(Arch::Sm80),
+        "sm_90" | "sm_90a" => Ok(Arch::Sm90),
+        other => Err(format!("{DEVICE} has `{other}`, may be sm_80 or sm_90, or a list of them")),
+    }
 }
 
 /// As [`with_environment`], for a library that nobody configured: what cannot be understood is said
 /// and left out.
-pub(crate) fn from_environment(config: DeviceConfig) -> DeviceConfig {
-    with_environment(config.clone()).unwrap_or_else(|message| {
+pub(crate) fn from_environment(configs: Vec<DeviceConfig>) -> Vec<DeviceConfig> {
+    with_environment(configs.clone()).unwrap_or_else(|message| {
         eprintln!("[cuda-emu] {message}");
-        config
+        configs
     })
 }

@@ -14,6 +14,8 @@ pub(crate) struct Report {
     pub(crate) kernel: String,
     /// The whole report.
     pub(crate) text: String,
+    /// The address of global memory that it is about.
+    pub(crate) address: Option<u64>,
 }
 
 impl Report {
@@ -26,13 +28,20 @@ impl Report {
                 kind: "Refused",
                 kernel: kernel.clone(),
                 text: error.to_string(),
+                address: None,
             },
         }
     }
 
     fn fault(fault: &Fault) -> Self {
         let (status, kind) = classify(&fault.kind);
-        Self { status, kind, kernel: fault.place.kernel.clone(), text: fault.to_string() }
+        Self {
+            status,
+            kind,
+            kernel: fault.place.kernel.clone(),
+            text: fault.to_string(),
+            address: fault.address,
+        }
     }
 
     /// Of a copy, memset or free whose memory is gone.
@@ -42,13 +51,14 @@ impl Report {
             kind: "Memory",
             kernel: String::new(),
             text: format!("{what}: {error}"),
+            address: None,
         }
     }
 
     /// Of a failure that a test injected.
     pub(crate) fn injected(status: Status, kernel: &str) -> Self {
         let text = format!("injected at a launch of `{kernel}`");
-        Self { status, kind: "Injected", kernel: kernel.to_string(), text }
+        Self { status, kind: "Injected", kernel: kernel.to_string(), text, address: None }
     }
 }
 

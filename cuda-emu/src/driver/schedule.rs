@@ -36,15 +36,15 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 
 /// The driver, made with what the environment says unless [`configure`] was called before.
 pub(crate) fn driver() -> &'static Driver {
-    DRIVER.get_or_init(|| Driver::new(super::options::from_environment(DeviceConfig::default())))
+    DRIVER.get_or_init(|| Driver::new(super::options::from_environment(vec![DeviceConfig::default()])))
 }
 
-/// Makes the driver; false where it was made before.
-pub(crate) fn configure(config: DeviceConfig) -> bool {
+/// Makes the driver with a device of each configuration; false where it was made before.
+pub(crate) fn configure(configs: Vec<DeviceConfig>) -> bool {
     let mut made = false;
     DRIVER.get_or_init(|| {
         made = true;
-        Driver::new(config)
+        Driver::new(configs)
     });
     made
 }
@@ -79,8 +79,8 @@ struct Task {
 }
 
 impl Driver {
-    fn new(config: DeviceConfig) -> Self {
-        Self { state: Mutex::new(State::new(config)), turn: Mutex::new(()) }
+    fn new(configs: Vec<DeviceConfig>) -> Self {
+        Self { state: Mutex::new(State::new(configs)), turn: Mutex::new(()) }
     }
 
     /// The state.
@@ -94,7 +94,7 @@ impl Driver {
         let mut state = self.lock();
         state.streams.iter_mut().for_each(|(_, stream)| stream.clear());
         state.bury_streams();
-        state.faults = Faults::default();
+        state.devices.iter_mut().for_each(|shown| shown.faults = Faults::default());
         state.statistics.clear();
     }
 
@@ -106,7 +106,7 @@ impl Driver {
             return Err(Status::NotInitialized);
         }
         thread::context()?;
-        state.faults.check()?;
+        state.own().faults.check()?;
         Ok(state)
     }
 
@@ -182,7 +182,7 @@ impl Driver {
         thread::must_not_be_in_host_function()?;
         self.step(Some(&[mark]), Policy::Needed)?;
         let state = self.lock();
-        state.faults.check()?;
+        state.own().faults.check()?;
         if state.streams.is_done(mark) { Ok(()) } else { Err(Status::NotReady) }
     }
 
@@ -191,12 +191,12 @@ impl Driver {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.lock();
         state.stop_hanging();
-        state.faults.check()?;
+        state.own().faults.check()?;
         if goal.is_some_and(|goal| goal.iter().all(|mark| state.streams.is_done(*mark))) {
             return Ok(Step::Reached);
         }
         let Some(stream) = state.choose(goal.unwrap_or(&[]), policy) else {
-            return Ok(if state.faults.hang.is_some() { Step::Hangs } else { Step::Reached });
+            return Ok(if state.hanging().next().is_some() { Step::Hangs } else { Step::Reached });
         };
         let Some(task) = state.take(stream) else { return Ok(Step::Ran) };
         drop(state);
@@ -209,22 +209,30 @@ impl Driver {
 impl State {
     /// Stops a launch that has hung for as long as it should.
     fn stop_hanging(&mut self) {
-        if let Some(hang) = self.faults.hang.take_if(|hang| hang.until <= Instant::now()) {
-            self.fail(Report::injected(Status::LaunchTimeout, &hang.kernel));
+        for ordinal in 0..self.devices.len() {
+            let hang = &mut self.devices[ordinal].faults.hang;
+            if let Some(hang) = hang.take_if(|hang| hang.until <= Instant::now()) {
+                self.fail(ordinal, Report::injected(Status::LaunchTimeout, &hang.kernel));
+            }
         }
+    }
+
+    /// Streams whose launch hangs.
+    fn hanging(&self) -> impl Iterator<Item = Handle> {
+        self.devices.iter().filter_map(|shown| shown.faults.hang.as_ref().map(|hang| hang.stream))
     }
 
     /// The stream whose first entry runs next.
     fn choose(&mut self, goal: &[Mark], policy: Policy) -> Option<Handle> {
-        let hanging = self.faults.hang.as_ref().map(|hang| hang.stream);
+        let hanging: Vec<Handle> = self.hanging().collect();
         let mut needed = self.streams.needed(goal);
-        needed.retain(|stream| Some(*stream) != hanging);
+        needed.retain(|stream| !hanging.contains(stream));
         if policy == Policy::Needed {
             return needed.first().copied();
         }
         let runnable = self.streams.iter().map(|(handle, _)| handle);
         let mut runnable: Vec<Handle> =
-            runnable.filter(|s| Some(*s) != hanging && self.streams.is_runnable(*s)).collect();
+            runnable.filter(|s| !hanging.contains(s) && self.streams.is_runnable(*s)).collect();
         if policy == Policy::OthersFirst && runnable.iter().any(|stream| !needed.contains(stream)) {
             runnable.retain(|stream| !needed.contains(stream));
         }
@@ -245,14 +253,16 @@ impl State {
         };
         let launches = chain.iter().filter_map(Work::launch);
         let kernel = launches.clone().next_back().map(|launch| launch.kernel.name().to_string());
-        let Some((kernel, instead)) = kernel.zip(self.faults.instead_of_launches(launches.count() as u64))
+        let ordinal = self.ordinal_of_stream(stream);
+        let shown = &mut self.devices[ordinal];
+        let Some((kernel, instead)) = kernel.zip(shown.faults.instead_of_launches(launches.count() as u64))
         else {
-            return Some(Task { stream, device: self.device.clone(), chain, nodes });
+            return Some(Task { stream, device: shown.device.clone(), chain, nodes });
         };
         match instead {
-            Instead::Fail(status) => self.fail(Report::injected(status, &kernel)),
+            Instead::Fail(status) => self.fail(ordinal, Report::injected(status, &kernel)),
             Instead::Hang(duration) => {
-                self.faults.hang = Some(Hang { stream, kernel, until: Instant::now() + duration });
+                shown.faults.hang = Some(Hang { stream, kernel, until: Instant::now() + duration });
             }
         }
         None
@@ -283,7 +293,8 @@ impl State {
             entry.sum.add(&stats);
         }
         if let Some(report) = outcome.failure {
-            return self.fail(report);
+            let ordinal = self.ordinal_of_stream(task.stream);
+            return self.fail(ordinal, self.name_owner(ordinal, report));
         }
         let Ok(stream) = self.streams.get_mut(task.stream) else { return };
         let entries = match (&task.nodes, stream.queue.front_mut().map(|entry| &mut entry.work)) {
@@ -306,10 +317,12 @@ impl State {
         self.bury_streams();
     }
 
-    /// Breaks the context: the error sticks, and no work runs any more.
-    pub(crate) fn fail(&mut self, report: Report) {
-        self.faults.fail(report);
-        for (_, stream) in self.streams.iter_mut() {
+    /// Breaks the contexts of a device: the error sticks, and no work runs there any more.
+    pub(crate) fn fail(&mut self, ordinal: usize, report: Report) {
+        self.devices[ordinal].faults.fail(ordinal, report);
+        let contexts = &self.contexts;
+        let is_there = |context| contexts.get(context).is_ok_and(|context| context.device == ordinal);
+        for (_, stream) in self.streams.iter_mut().filter(|(_, stream)| is_there(stream.context)) {
             stream.clear();
         }
         self.bury_streams();

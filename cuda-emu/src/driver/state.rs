@@ -1,5 +1,5 @@
-//! Everything that the driver knows, behind one lock: the device, the tables of objects, the work
-//! that waits, the faults. What runs work is `schedule`.
+//! Everything that the driver knows, behind one lock: the devices, the tables of objects, the work
+//! that waits. What runs work is `schedule`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,8 +8,7 @@ use std::time::Instant;
 
 use super::abi::Handle;
 use super::capture::{Branch, Capture};
-use super::card::Card;
-use super::faults::Faults;
+use super::devices::Shown;
 use super::function::Function;
 use super::graph::{Graph, GraphExec};
 use super::handles::{Handles, Table};
@@ -20,7 +19,7 @@ use super::queue::{Mark, Queued, Stream};
 use super::random::Random;
 use super::status::{Answer, Status};
 use super::work::Work;
-use crate::device::{Device, DeviceConfig};
+use crate::device::DeviceConfig;
 use crate::memory::MemoryError;
 use crate::stats::LaunchStats;
 
@@ -32,6 +31,8 @@ const PER_THREAD: Handle = 2;
 /// A context.
 #[derive(Debug)]
 pub(crate) struct Context {
+    /// The index of its device.
+    pub(crate) device: usize,
     pub(crate) flags: u32,
     pub(crate) cache_config: u32,
     pub(crate) limits: BTreeMap<u32, usize>,
@@ -66,12 +67,10 @@ pub struct KernelStats {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) initialised: bool,
-    pub(crate) device: Arc<Device>,
-    pub(crate) card: Card,
+    /// At least one.
+    pub(crate) devices: Vec<Shown>,
     pub(crate) handles: Handles,
     pub(crate) contexts: Table<Context>,
-    /// The primary context, once it was retained, and how often it is.
-    pub(crate) primary: (Handle, u32),
     pub(crate) streams: Table<Stream>,
     pub(crate) events: Table<Event>,
     pub(crate) modules: Table<LoadedModule>,
@@ -80,29 +79,26 @@ pub(crate) struct State {
     pub(crate) graphs: Table<Graph>,
     pub(crate) graph_execs: Table<GraphExec>,
     pub(crate) pools: Table<Pool>,
-    pub(crate) default_pool: Handle,
     pub(crate) pinned: BTreeMap<usize, Pinned>,
-    pub(crate) faults: Faults,
     pub(crate) statistics: BTreeMap<String, KernelStats>,
     pub(crate) random: Random,
     ticket: u64,
 }
 
 impl State {
-    /// A driver that nobody has called.
-    pub(crate) fn new(config: DeviceConfig) -> Self {
-        let card = Card::new(config.arch);
-        let random = Random::new(config.seed);
+    /// A driver that nobody has called, with a device of each configuration.
+    pub(crate) fn new(configs: Vec<DeviceConfig>) -> Self {
+        let random = Random::new(configs.first().map_or(0, |config| config.seed));
         let mut handles = Handles::new();
         let mut pools = Table::default();
-        let default_pool = pools.add(&mut handles, Pool::default());
+        let mut show =
+            |(ordinal, config)| Shown::new(ordinal, config, pools.add(&mut handles, Pool::default()));
+        let devices = configs.into_iter().enumerate().map(&mut show).collect();
         Self {
             initialised: false,
-            device: Arc::new(Device::new(config)),
-            card,
+            devices,
             handles,
             contexts: Table::default(),
-            primary: (0, 0),
             streams: Table::default(),
             events: Table::default(),
             modules: Table::default(),
@@ -111,9 +107,7 @@ impl State {
             graphs: Table::default(),
             graph_execs: Table::default(),
             pools,
-            default_pool,
             pinned: BTreeMap::new(),
-            faults: Faults::default(),
             statistics: BTreeMap::new(),
             random,
             ticket: 0,
@@ -122,19 +116,22 @@ impl State {
 
     /// Starts the adversary's choices, and the order of warps, anew from a seed.
     pub(crate) fn set_seed(&mut self, seed: u64) {
-        let config = DeviceConfig { seed, ..self.device.config().clone() };
-        self.device = Arc::new(self.device.with_config(config));
+        for shown in &mut self.devices {
+            let config = DeviceConfig { seed, ..shown.device.config().clone() };
+            shown.device = Arc::new(shown.device.with_config(config));
+        }
         self.random = Random::new(seed);
     }
 
     /// Whether the adversary makes choices: seed 0 keeps to the order of the program's calls.
     pub(crate) fn is_shuffled(&self) -> bool {
-        self.device.config().seed != 0
+        self.devices[0].device.config().seed != 0
     }
 
-    /// A context with its default stream.
-    pub(crate) fn add_context(&mut self, flags: u32) -> Handle {
+    /// A context of a device, with its default stream.
+    pub(crate) fn add_context(&mut self, device: usize, flags: u32) -> Handle {
         let context = Context {
+            device,
             flags,
             cache_config: 0,
             limits: BTreeMap::from([(0, 1024), (1, 1 << 20), (2, 8 << 20), (5, 128)]),
@@ -197,7 +194,7 @@ impl State {
     /// # Errors
     /// A test wants it to fail.
     pub(crate) fn count_allocation(&mut self, bytes: usize) -> Answer {
-        if self.faults.allocation_fails() {
+        if self.own_mut().faults.allocation_fails() {
             eprintln!("[cuda-emu] CUDA_ERROR_OUT_OF_MEMORY: injected at an allocation of {bytes} bytes");
             return Err(Status::OutOfMemory);
         }
@@ -206,7 +203,7 @@ impl State {
 
     /// Allocates device memory.
     pub(crate) fn allocate(&self, bytes: u64) -> Answer<u64> {
-        self.device.memory().alloc(bytes).map_err(|error| match error {
+        self.own().device.memory().alloc(bytes).map_err(|error| match error {
             MemoryError::OutOfMemory { .. } => Status::OutOfMemory,
             _ => Status::InvalidValue,
         })
@@ -215,9 +212,9 @@ impl State {
     /// Whether so many bytes at an address lie in one live allocation.
     pub(crate) fn check_range(&self, address: u64, bytes: u64) -> Answer {
         let inside =
-            self.device.memory().allocation_at(address).is_some_and(|(base, length)| {
+            self.own().device.memory().allocation_at(address).is_some_and(|(base, length)| {
                 address.checked_add(bytes).is_some_and(|end| end <= base + length)
             });
-        if inside || bytes == 0 { Ok(()) } else { Err(Status::InvalidValue) }
+        if inside || bytes == 0 { Ok(()) } else { Err(self.not_own_memory(address)) }
     }
 }

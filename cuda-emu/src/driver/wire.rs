@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::devices::DEVICES_MAX;
 use super::faults::Injection;
 use super::report::Report;
 use super::state::KernelStats;
@@ -12,11 +13,11 @@ use crate::device::{Checks, DeviceConfig};
 use crate::stats::{InstructionClass, LaunchStats};
 
 /// The version of everything here: both sides must have the same.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// A [`DeviceConfig`] as a C structure.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     arch: u32,
     checks: u32,
@@ -59,6 +60,43 @@ impl From<&Settings> for DeviceConfig {
             portable: settings.portable != 0,
         }
     }
+}
+
+/// All devices as a C structure: so many of the settings count.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AllSettings {
+    count: u64,
+    devices: [Settings; DEVICES_MAX],
+}
+
+impl AllSettings {
+    /// Of at most [`DEVICES_MAX`] devices.
+    pub(crate) fn new(configs: &[DeviceConfig]) -> Self {
+        let mut devices = [Settings::default(); DEVICES_MAX];
+        devices.iter_mut().zip(configs).for_each(|(settings, config)| *settings = config.into());
+        Self { count: configs.len() as u64, devices }
+    }
+
+    /// How many devices.
+    pub(crate) fn count(&self) -> usize {
+        (self.count as usize).min(DEVICES_MAX)
+    }
+
+    /// A configuration each.
+    pub(crate) fn configs(&self) -> Vec<DeviceConfig> {
+        self.devices[..self.count()].iter().map(DeviceConfig::from).collect()
+    }
+}
+
+/// A number with the index of the device that is meant: what [`split`] takes apart.
+pub(crate) fn with_device(number: u32, device: usize) -> u32 {
+    number | (device as u32) << 8
+}
+
+/// The number, and the index of the device.
+pub(crate) fn split(number: u32) -> (u32, usize) {
+    (number & 0xff, (number >> 8) as usize)
 }
 
 /// What the program tells the driver library: a number and two arguments.
@@ -112,8 +150,8 @@ impl Command {
 pub struct FaultReport {
     /// The `CUresult` that sticks to the context.
     pub code: u32,
-    /// The name of the [`FaultKind`](crate::FaultKind), `Memory` for a copy whose memory is gone,
-    /// `Injected` for what a test injected.
+    /// The name of the [`FaultKind`](crate::FaultKind), `Peer` where its address is memory of
+    /// another device, `Memory` for a copy whose memory is gone, `Injected` for what a test injected.
     pub kind: String,
     /// The kernel; empty where none ran.
     pub kernel: String,
@@ -269,7 +307,10 @@ mod tests {
     fn configurations_come_back() {
         let config =
             DeviceConfig { arch: Arch::Sm90, seed: 9, checks: Checks::Bounds, ..DeviceConfig::default() };
-        let settings = Settings::from(&config);
-        assert_eq!(Settings::from(&DeviceConfig::from(&settings)), settings);
+        let other = DeviceConfig { memory_bytes: 7, ..DeviceConfig::default() };
+        let settings = AllSettings::new(&[config, other]);
+        assert_eq!(settings.configs().len(), 2);
+        assert_eq!(AllSettings::new(&settings.configs()), settings);
+        assert_eq!(split(with_device(3, 5)), (3, 5));
     }
 }

@@ -73,6 +73,8 @@ pub struct DeviceInfo {
     pub compute_capability: (i32, i32),
     /// Multiprocessors.
     pub multiprocessors: usize,
+    /// Where it is on the bus, as NVML writes it: its index there may be another.
+    pub pci_bus_id: String,
     /// Bytes of its memory.
     pub memory_bytes: usize,
     /// Bytes of shared memory that a block may ask for.
@@ -89,7 +91,16 @@ pub fn probe(ordinal: usize) -> Result<DeviceInfo, Unavailable> {
     find(ordinal).map(|(_, info)| info)
 }
 
-fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
+/// All devices of the driver, which may be none.
+///
+/// # Errors
+/// [`Unavailable`] says why there is no driver.
+pub fn devices() -> Result<Vec<DeviceInfo>, Unavailable> {
+    (0..start()?).map(probe).collect()
+}
+
+/// Starts the driver; gives the number of its devices.
+fn start() -> Result<usize, Unavailable> {
     // cudarc panics where there is no library.
     ["libcuda.so", "libcuda.so.1", "nvcuda.dll"]
         .iter()
@@ -97,10 +108,10 @@ fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
             // SAFETY: the driver's library may be loaded at any time.
             unsafe { libloading::Library::new(*name) }
         })
-        .reduce(Result::or)
+        // What was found, else the reason of the first name.
+        .reduce(|first, next| if first.is_err() && next.is_ok() { next } else { first })
         .expect("a list of names")
         .map_err(|error| Unavailable::NoDriver(error.source().unwrap_or(&error).to_string()))?;
-    let failed = |error: DriverError| Unavailable::DriverFailed(name_of(error));
     result::init().map_err(failed)?;
     let mut version = 0;
     // SAFETY: writes the integer.
@@ -109,11 +120,19 @@ fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
         let [found, needed] = [version, DRIVER_MIN].map(|v| format!("{}.{}", v / 1000, v % 1000 / 10));
         return Err(Unavailable::DriverTooOld { found, needed });
     }
-    let count = match result::device::get_count() {
-        Ok(count) => usize::try_from(count).unwrap_or(0),
-        Err(DriverError(CUresult::CUDA_ERROR_NO_DEVICE)) => 0,
-        Err(error) => return Err(failed(error)),
-    };
+    match result::device::get_count() {
+        Ok(count) => Ok(usize::try_from(count).unwrap_or(0)),
+        Err(DriverError(CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn failed(error: DriverError) -> Unavailable {
+    Unavailable::DriverFailed(name_of(error))
+}
+
+fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
+    let count = start()?;
     if ordinal >= count {
         return Err(Unavailable::NoDevice { ordinal, count });
     }
@@ -130,6 +149,13 @@ fn find(ordinal: usize) -> Result<(sys::CUdevice, DeviceInfo), Unavailable> {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         ),
         multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
+        // Domain, bus, device; the function of a card is 0.
+        pci_bus_id: format!(
+            "{:08x}:{:02x}:{:02x}.0",
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?
+        ),
         // SAFETY: as above.
         memory_bytes: unsafe { result::device::total_mem(device) }.map_err(failed)?,
         shared_block_max: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?

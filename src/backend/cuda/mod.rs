@@ -4,7 +4,8 @@
 //! and `step` are a plan's values and a step's tables, `kv` the pages, `weights` the matrices, which
 //! `pack` lays out. `kernels` loads and launches `kernels-cu/`; `params` mirrors its structs.
 //! `matmul`, `attention`, `sample` and `elementwise` check an operation on the host, once, and launch it;
-//! `graph` records the launches of decode steps and replays them; `bandwidth` measures the memory.
+//! `graph` records the launches of decode steps and replays them; `bandwidth` measures the memory,
+//! `nvml` (feature `nvml`) asks the card how it is.
 //!
 //! All work goes to one stream, in order; only reading waits for it. What the device refuses
 //! asynchronously shows at the next wait, and a lost device refuses everything from then on.
@@ -19,6 +20,8 @@ mod kernels;
 mod kv;
 mod matmul;
 mod memory;
+#[cfg(feature = "nvml")]
+mod nvml;
 mod pack;
 mod params;
 mod sample;
@@ -28,18 +31,32 @@ mod weights;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, RowSampling, StepLimits,
-    overlap_error, shape_error,
+    Backend, BackendError, Frame, KvLayout, Monitor, NoHealth, Op, PageId, Place, Precision, RowSampling,
+    StepLimits, overlap_error, shape_error,
 };
 use crate::quant::WeightMatrix;
 use crate::token::TokenId;
 pub use arena::Arena;
 pub use bandwidth::Bandwidth;
 use driver::Context;
-pub use driver::{DeviceInfo, Unavailable, probe};
+pub use driver::{DeviceInfo, Unavailable, devices, probe};
 use kernels::Kernels;
 pub use kv::KvPool;
 pub use weights::{Matrix, Vector};
+
+/// What tells of a device's health, whether a backend has it or not.
+///
+/// # Errors
+/// [`NoHealth`] says what there is none of.
+pub fn monitor(info: &DeviceInfo) -> Result<Arc<dyn Monitor>, NoHealth> {
+    #[cfg(feature = "nvml")]
+    return nvml::monitor(&info.pci_bus_id);
+    #[cfg(not(feature = "nvml"))]
+    {
+        let _ = info;
+        Err(NoHealth::NotBuilt)
+    }
+}
 
 /// How a CUDA backend is set up.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +99,10 @@ impl Backend for Cuda {
         let info = self.context.info();
         let (major, minor) = info.compute_capability;
         format!("cuda:{}, {}, compute capability {major}.{minor}", info.ordinal, info.name)
+    }
+
+    fn monitor(&self) -> Result<Arc<dyn Monitor>, NoHealth> {
+        monitor(self.context.info())
     }
 
     fn element_bytes(&self, _precision: Precision) -> usize {

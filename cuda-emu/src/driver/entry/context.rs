@@ -1,4 +1,4 @@
-//! Contexts. A failure sticks to the process, as it does on a card whatever context made it.
+//! Contexts. A failure sticks to all contexts of its device.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -12,12 +12,8 @@ pub(crate) const PRIORITY_HIGHEST: c_int = -5;
 
 fn create(context: &Out<Handle>, flags: c_uint, device: c_int) -> Answer {
     let mut state = driver().lock();
-    match device {
-        _ if !state.initialised => return Err(Status::NotInitialized),
-        0 => {}
-        _ => return Err(Status::InvalidDevice),
-    }
-    let made = state.add_context(flags);
+    state.shown(device)?;
+    let made = state.add_context(device as usize, flags);
     thread::push(made);
     context.set(made)
 }
@@ -84,8 +80,8 @@ entry_points! {
     }
 
     fn cuCtxGetDevice(device: Out<c_int>) {
-        thread::context()?;
-        device.set(0)
+        let context = thread::context()?;
+        device.set(driver().lock().ordinal_of_context(context) as c_int)
     }
 
     fn cuCtxGetApiVersion(_context: Handle, version: Out<c_uint>) {

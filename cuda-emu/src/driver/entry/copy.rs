@@ -90,7 +90,7 @@ fn copy(to: u64, from: u64, bytes: usize, order: Order) -> Answer {
 fn copy_any(to: u64, from: u64, bytes: usize, order: Order) -> Answer {
     let known = |address: u64| {
         let state = driver().healthy()?;
-        Ok(state.device.memory().allocation_at(address).is_some())
+        Ok(state.own().device.memory().allocation_at(address).is_some())
     };
     match (known(to)?, known(from)?) {
         (true, true) => copy(to, from, bytes, order),
@@ -142,8 +142,15 @@ entry_points! {
         copy_any(to, from, bytes, Order::Stream(stream))
     }
 
-    /// There is one device: all contexts see the same memory.
-    fn cuMemcpyPeerAsync(to: u64, _to_context: Handle, from: u64, _from_context: Handle, bytes: usize, stream: Handle) {
+    /// Between contexts of one device only.
+    fn cuMemcpyPeerAsync(to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize, stream: Handle) {
+        let state = driver().healthy()?;
+        let [target, source] = [to_context, from_context].map(|context| state.ordinal_of_context(context));
+        drop(state);
+        if target != source {
+            eprintln!("[cuda-emu] CUDA_ERROR_NOT_SUPPORTED: a copy from device {source} to device {target}");
+            return Err(Status::NotSupported);
+        }
         copy(to, from, bytes, Order::Stream(stream))
     }
 

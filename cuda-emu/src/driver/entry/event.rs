@@ -99,6 +99,6 @@ entry_points! {
     fn cuEventDestroy_v2(event: Handle) {
         let mut state = driver().lock();
         state.events.remove(event)?;
-        state.faults.check()
+        state.own().faults.check()
     }
 }

@@ -10,7 +10,7 @@ fn blocks_per_multiprocessor(count: &Out<c_int>, function: Handle, threads: c_in
     let state = driver().healthy()?;
     let threads = u32::try_from(threads).ok().filter(|t| *t > 0).ok_or(Status::InvalidValue)?;
     let function = state.functions.get(function)?;
-    count.set(function.blocks_per_multiprocessor(threads, dynamic as u64, &state.card) as c_int)
+    count.set(function.blocks_per_multiprocessor(threads, dynamic as u64, &state.own().card) as c_int)
 }
 
 /// The block size that puts most threads on a multiprocessor, and the grid that fills the card.
@@ -26,7 +26,7 @@ fn best_block(
     let (card, most) = {
         let state = driver().healthy()?;
         let most = state.functions.get(function)?.threads_max();
-        (state.card, if limit == 0 { most } else { most.min(limit) })
+        (state.own().card, if limit == 0 { most } else { most.min(limit) })
     };
     let mut best = (0, 0, 0);
     for threads in (1..=most.div_ceil(32)).map(|warps| (warps * 32).min(most)) {
@@ -43,12 +43,12 @@ fn best_block(
 entry_points! {
     fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_uint, function: Handle) {
         let state = driver().healthy()?;
-        value.set(state.functions.get(function)?.attribute(attribute, &state.card)?)
+        value.set(state.functions.get(function)?.attribute(attribute, &state.own().card)?)
     }
 
     fn cuFuncSetAttribute(function: Handle, attribute: c_uint, value: c_int) {
         let mut state = driver().healthy()?;
-        let card = state.card;
+        let card = state.own().card;
         state.functions.get_mut(function)?.set_attribute(attribute, value, &card)
     }
 
@@ -104,13 +104,13 @@ entry_points! {
     fn cuOccupancyAvailableDynamicSMemPerBlock(bytes: Out<usize>, function: Handle, blocks: c_int, threads: c_int) {
         let state = driver().healthy()?;
         let (Ok(blocks @ 1..), 1..) = (u32::try_from(blocks), threads) else { return Err(Status::InvalidValue) };
-        bytes.set(state.functions.get(function)?.dynamic_shared_bytes_available(blocks, &state.card) as usize)
+        bytes.set(state.functions.get(function)?.dynamic_shared_bytes_available(blocks, &state.own().card) as usize)
     }
 
     fn cuOccupancyMaxPotentialClusterSize(blocks: Out<c_int>, function: Handle, _config: In<LaunchConfig>) {
         let state = driver().healthy()?;
         let most = state.functions.get(function)?.cluster_blocks_max();
-        blocks.set(if state.card.has_clusters() { most as c_int } else { 1 })
+        blocks.set(if state.own().card.has_clusters() { most as c_int } else { 1 })
     }
 
     fn cuOccupancyMaxActiveClusters(clusters: Out<c_int>, function: Handle, config: In<LaunchConfig>) {
@@ -119,8 +119,8 @@ entry_points! {
         let state = driver().healthy()?;
         let function = state.functions.get(function)?;
         let threads = shape.block.iter().product();
-        let each = function.blocks_per_multiprocessor(threads, u64::from(shape.dynamic_shared_bytes), &state.card);
+        let each = function.blocks_per_multiprocessor(threads, u64::from(shape.dynamic_shared_bytes), &state.own().card);
         let blocks: u32 = function.cluster_of(&shape).iter().product();
-        clusters.set((each * state.card.multiprocessors / blocks.max(1)) as c_int)
+        clusters.set((each * state.own().card.multiprocessors / blocks.max(1)) as c_int)
     }
 }

@@ -94,14 +94,14 @@ entry_points! {
     fn cuGraphDestroy(graph: Handle) {
         let mut state = driver().lock();
         state.graphs.remove(graph)?;
-        state.faults.check()
+        state.own().faults.check()
     }
 
     /// A launch that waits keeps the graph.
     fn cuGraphExecDestroy(exec: Handle) {
         let mut state = driver().lock();
         state.graph_execs.remove(exec)?;
-        state.faults.check()
+        state.own().faults.check()
     }
 
     fn cuGraphGetNodes(graph: Handle, nodes: Out<Handle>, count: Out<usize>) {

@@ -42,7 +42,11 @@ pub(crate) fn shape_of(config: &LaunchConfig) -> Answer<Shape> {
 }
 
 fn launch(function: Handle, shape: &Shape, stream: Handle, params: In<In<u8>>, extra: In<usize>) -> Answer {
-    let launch = driver().healthy()?.prepare_launch(function, shape, params, extra)?;
+    let mut state = driver().healthy()?;
+    let inner = state.stream(stream)?;
+    state.check_function(function, inner)?;
+    let launch = state.prepare_launch(function, shape, params, extra)?;
+    drop(state);
     driver().submit(stream, Work::Launch(Arc::new(launch)))
 }
 

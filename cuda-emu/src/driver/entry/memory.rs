@@ -87,7 +87,7 @@ entry_points! {
         if state.pinned_at(address as usize).is_some() {
             return Err(Status::InvalidValue);
         }
-        state.device.memory().free(address).map_err(|_| Status::InvalidValue)
+        state.own().device.memory().free(address).map_err(|_| state.not_own_memory(address))
     }
 
     fn cuMemAllocAsync(address: Out<u64>, bytes: usize, stream: Handle) {
@@ -111,15 +111,15 @@ entry_points! {
             }
             return state.capture_work(inner, capture, Work::Join);
         }
-        if state.device.memory().allocation_at(address).is_none_or(|(base, _)| base != address) {
-            return Err(Status::InvalidValue);
+        if state.own().device.memory().allocation_at(address).is_none_or(|(base, _)| base != address) {
+            return Err(state.not_own_memory(address));
         }
         drop(state);
         driver().submit(stream, Work::Free(address))
     }
 
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
-        let (bytes_free, bytes_total) = driver().healthy()?.device.memory().info();
+        let (bytes_free, bytes_total) = driver().healthy()?.own().device.memory().info();
         free.set(bytes_free as usize)?;
         total.set(bytes_total as usize)
     }
@@ -165,12 +165,12 @@ entry_points! {
         flags.set(state.pinned_at(address).ok_or(Status::InvalidValue)?.1.flags)
     }
 
-    fn cuDeviceGetDefaultMemPool(pool: Out<Handle>, _device: c_int) {
-        pool.set(driver().lock().default_pool)
+    fn cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: c_int) {
+        pool.set(driver().lock().shown(device)?.default_pool)
     }
 
-    fn cuDeviceGetMemPool(pool: Out<Handle>, _device: c_int) {
-        pool.set(driver().lock().default_pool)
+    fn cuDeviceGetMemPool(pool: Out<Handle>, device: c_int) {
+        pool.set(driver().lock().shown(device)?.default_pool)
     }
 
     fn cuDeviceSetMemPool(_device: c_int, pool: Handle) {
@@ -205,7 +205,7 @@ entry_points! {
     fn cuMemPoolGetAttribute(pool: Handle, attribute: c_uint, value: Out<u64>) {
         let wide = Pool::is_wide(attribute)?;
         let state = driver().healthy()?;
-        let (free, total) = state.device.memory().info();
+        let (free, total) = state.own().device.memory().info();
         let number = state.pools.get(pool)?.get(attribute, total - free);
         if wide { value.set(number) } else { value.cast::<u32>().set(number as u32) }
     }

@@ -47,7 +47,7 @@ impl Log {
 }
 
 fn load(handle: &Out<Handle>, image: In<u8>, log: &Log) -> Answer {
-    let arch = driver().healthy()?.card.arch;
+    let arch = driver().healthy()?.own().card.arch;
     if image.is_null() {
         return Err(Status::InvalidValue);
     }
@@ -68,7 +68,7 @@ fn load(handle: &Out<Handle>, image: In<u8>, log: &Log) -> Answer {
 
 /// Loads PTX text, without the state's lock: it may be long. Kernels that cannot run are named.
 fn load_ptx(text: &str) -> Result<Module, ImageError> {
-    let device = driver().lock().device.clone();
+    let device = driver().lock().own().device.clone();
     let target = image::target_of(text);
     let module = Module::load(&device, text).map_err(|error| {
         let runs = target.is_empty() || device.config().arch.runs_target(target);
@@ -124,7 +124,7 @@ entry_points! {
         let mut state = driver().lock();
         state.modules.remove(module)?;
         state.functions.retain(|function| function.module != module);
-        state.faults.check()
+        state.own().faults.check()
     }
 
     fn cuModuleGetFunction(function: Out<Handle>, module: Handle, name: Text) {

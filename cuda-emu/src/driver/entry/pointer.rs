@@ -15,7 +15,8 @@ entry_points! {
     fn cuPointerGetAttribute(value: Out<u64>, attribute: c_uint, address: u64) {
         let state = driver().healthy()?;
         let host = state.pinned_at(address as usize).map(|(start, pinned)| (start as u64, pinned.bytes as u64));
-        let device = state.device.memory().allocation_at(address);
+        let owner = state.owner_of(address);
+        let device = owner.and_then(|(_, shown)| shown.device.memory().allocation_at(address));
         let Some((start, bytes)) = host.or(device) else { return Err(Status::InvalidValue) };
         match attribute {
             1 => value.cast::<Handle>().set(thread::context()?),
@@ -24,7 +25,7 @@ entry_points! {
             4 if host.is_some() => value.set(address),
             7 | 11 => value.set(start),
             8 => value.cast::<u8>().set(0),
-            9 => value.cast::<c_int>().set(0),
+            9 => value.cast::<c_int>().set(owner.map_or(0, |(ordinal, _)| ordinal) as c_int),
             12 => value.set(bytes),
             13 => value.cast::<u8>().set(1),
             _ => Err(Status::InvalidValue),
@@ -32,7 +33,9 @@ entry_points! {
     }
 
     fn cuMemGetAddressRange_v2(start: Out<u64>, bytes: Out<usize>, address: u64) {
-        let found = driver().healthy()?.device.memory().allocation_at(address).ok_or(Status::NotFound)?;
+        let state = driver().healthy()?;
+        let (_, shown) = state.owner_of(address).ok_or(Status::NotFound)?;
+        let found = shown.device.memory().allocation_at(address).ok_or(Status::NotFound)?;
         start.set_if_wanted(found.0);
         bytes.set_if_wanted(found.1 as usize);
         Ok(())

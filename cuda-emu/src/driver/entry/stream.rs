@@ -61,7 +61,7 @@ entry_points! {
             state.capture_spoil(branch.capture);
         }
         state.bury_streams();
-        state.faults.check()
+        state.own().faults.check()
     }
 
     fn cuStreamSynchronize(stream: Handle) {

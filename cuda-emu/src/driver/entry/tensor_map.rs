@@ -64,7 +64,7 @@ entry_points! {
         l2_promotion: c_uint,
         fill: c_uint,
     ) {
-        if !driver().lock().card.has_clusters() {
+        if !driver().lock().own().card.has_clusters() {
             return refuse(Status::NotSupported, "this card has no tensor memory accelerator");
         }
         if !(1..=5).contains(&rank) || !(map.pointer() as usize).is_multiple_of(64) || l2_promotion > 3 || fill > 1 {

@@ -1,0 +1,89 @@
+//! What `ottava bench` prints.
+
+use ottava::backend::NoHealth;
+use ottava::{Bytes, Engine};
+use serde_json::json;
+
+use super::super::{Failure, health, output};
+use super::{Machine, Measurement};
+
+/// Per cent of the read bandwidth that a measurement means.
+fn percent(measurement: &Measurement, bandwidth: Option<f64>) -> Option<f64> {
+    Some(100.0 * measurement.bytes_per_s? / bandwidth?)
+}
+
+/// Prints a Markdown table, and what it is read against.
+pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
+    let info = engine.info();
+    let size = Bytes(usize::try_from(info.file_bytes).unwrap_or(usize::MAX)).to_string();
+    let known = machine.health.is_ok();
+    let column = |text: &str| if known { text.to_owned() } else { String::new() };
+    output::print_line(format_args!(
+        "| model | size | params | device | threads | test | tokens/s | % of read bandwidth |{}",
+        column(" GPU |")
+    ))?;
+    output::print_line(format_args!(
+        "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |{}",
+        column(" --- |")
+    ))?;
+    for result in results {
+        output::print_line(format_args!(
+            "| {} | {size} | {:.2} M | {} | {} | {} | {:.2} ± {:.2} | {} |{}",
+            info.name,
+            info.parameters as f64 / 1e6,
+            info.device,
+            info.threads,
+            result.test,
+            result.tokens_per_s,
+            result.spread,
+            percent(result, machine.bandwidth).map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
+            column(&format!(" {} |", result.health.as_ref().map(health::short).unwrap_or_default())),
+        ))?;
+    }
+    let bandwidth =
+        machine.bandwidth.map_or_else(|| "unknown".into(), |rate| format!("{:.1} GB/s", rate / 1e9));
+    let peak = machine.peak_bytes.map_or_else(|| "unknown".into(), |peak| Bytes(peak as usize).to_string());
+    output::print_line(format_args!(
+        "\nread bandwidth {bandwidth}; weights {} resident, {} read a token; peak memory {peak}; loaded in {:.2} s",
+        Bytes(info.weight_bytes),
+        Bytes(info.step_weight_bytes),
+        info.load_seconds
+    ))?;
+    match &machine.health {
+        Ok(_) | Err(NoHealth::Cpu) => Ok(()),
+        Err(why) => output::print_line(format_args!("the GPU's health is not known: {why}")),
+    }
+}
+
+/// Prints one JSON object.
+pub fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
+    let info = engine.info();
+    let results: Vec<_> = results
+        .iter()
+        .map(|result| {
+            json!({
+                "test": result.test,
+                "tokens_per_s": result.tokens_per_s,
+                "spread": result.spread,
+                "bandwidth_percent": percent(result, machine.bandwidth),
+                "device_health": result.health.as_ref().map(health::known),
+            })
+        })
+        .collect();
+    output::print_json(&json!({
+        "model": info.name,
+        "file": info.path,
+        "file_bytes": info.file_bytes,
+        "parameters": info.parameters,
+        "device": info.device,
+        "threads": info.threads,
+        "weight_bytes": info.weight_bytes,
+        "step_weight_bytes": info.step_weight_bytes,
+        "kv_bytes": info.kv_bytes,
+        "load_s": info.load_seconds,
+        "peak_memory_bytes": machine.peak_bytes,
+        "read_bandwidth_bytes_per_s": machine.bandwidth,
+        "device_health": health::as_json(&machine.health),
+        "results": results,
+    }))
+}

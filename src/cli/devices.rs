@@ -1,0 +1,89 @@
+//! `ottava devices`: what `--device` may name here, and how GPUs are.
+
+use clap::Args;
+use ottava::backend::cpu::Isa;
+use serde_json::{Value, json};
+
+use super::{Failure, output};
+
+/// Arguments of `devices`.
+#[derive(Args)]
+pub struct Devices {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// A device, as text and as data.
+struct Line {
+    device: String,
+    text: String,
+    data: Value,
+}
+
+impl Devices {
+    /// Prints a line a device, and why there is no GPU.
+    pub fn run(self) -> Result<(), Failure> {
+        let isa = Isa::detect();
+        let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+        let data = json!({ "isa": isa.to_string(), "threads": threads });
+        let mut lines = vec![Line { device: "cpu".into(), text: format!("{isa}, {threads} threads"), data }];
+        let obstacle = match gpus() {
+            Ok(gpus) => {
+                lines.extend(gpus);
+                None
+            }
+            Err(why) => Some(why),
+        };
+        if self.json {
+            let devices: Vec<Value> = lines
+                .into_iter()
+                .map(|mut line| {
+                    line.data["device"] = line.device.into();
+                    line.data
+                })
+                .collect();
+            return output::print_json(&json!({ "devices": devices, "no_gpu": obstacle }));
+        }
+        for line in lines {
+            output::print_line(format_args!("{:<8} {}", line.device, line.text))?;
+        }
+        obstacle.map_or(Ok(()), |why| output::print_line(format_args!("no GPU: {why}")))
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn gpus() -> Result<Vec<Line>, String> {
+    use ottava::backend::cuda;
+    let devices = cuda::devices().map_err(|why| why.to_string())?;
+    if devices.is_empty() {
+        return Err("the NVIDIA driver shows no device".into());
+    }
+    let line = |info: &cuda::DeviceInfo| {
+        let health = cuda::monitor(info).and_then(|monitor| monitor.health());
+        let (major, minor) = info.compute_capability;
+        let memory = ottava::Bytes(info.memory_bytes);
+        let mut text = format!(
+            "{}, compute capability {major}.{minor}, {} multiprocessors, {memory}, at {}",
+            info.name, info.multiprocessors, info.pci_bus_id
+        );
+        if let Ok(health) = &health {
+            text = format!("{text}; {}", super::health::short(health));
+        }
+        let data = json!({
+            "name": info.name,
+            "compute_capability": format!("{major}.{minor}"),
+            "multiprocessors": info.multiprocessors,
+            "memory_bytes": info.memory_bytes,
+            "pci_bus_id": info.pci_bus_id,
+            "health": super::health::as_json(&health),
+        });
+        Line { device: format!("cuda:{}", info.ordinal), text, data }
+    };
+    Ok(devices.iter().map(line).collect())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpus() -> Result<Vec<Line>, String> {
+    Err("this build has no CUDA backend (feature `cuda`)".into())
+}
