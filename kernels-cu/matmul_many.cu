@@ -6,6 +6,9 @@
 // product's two strips are the same rows of its two matrices. Scales and minimums are applied to the
 // operand in f16, so sums stay in the accumulators from the first column to the last.
 //
+// In batch-invariant mode a row's columns are added up in the parts that matmul_few.cu's warps make of
+// them, and the parts in its order: the bits are the same.
+//
 // Launch: grid [row blocks of all products, token blocks], 256 threads, dynamic shared memory
 // STAGES · 16 · TILES · 160 bytes.
 
@@ -19,6 +22,30 @@ constexpr int STAGE_COLS = STAGE_STEPS * STEP_COLS;
 // Elements between tokens in shared memory: an odd multiple of 32 bytes, see matmul_few.cu.
 constexpr int STAGE_STRIDE = STAGE_COLS + 16;
 constexpr int BLOCK_STRIPS = 8;
+
+// The order in which the stages of a row are multiplied: as they lie; INVARIANT: the units of one part,
+// every PARTS-th, then those of the next.
+template <bool INVARIANT>
+struct StageOrder {
+    static constexpr uint32_t PARTS = 8, UNIT_STAGES = UNIT_STEPS / STAGE_STEPS;
+    static_assert(UNIT_STAGES == 2, "the second half of a unit is the odd stage");
+    // From the end of a unit to the next of its part.
+    static constexpr uint32_t TO_NEXT = (PARTS - 1) * UNIT_STAGES + 1;
+    uint32_t stage, stages;
+
+    __device__ __forceinline__ bool ends_part() const {
+        return stage % UNIT_STAGES != 0 && stage + TO_NEXT >= stages;
+    }
+
+    __device__ __forceinline__ void next() {
+        if (!INVARIANT || stage % UNIT_STAGES == 0)
+            ++stage;
+        else if (ends_part())
+            stage = (stage + 1) % (PARTS * UNIT_STAGES);
+        else
+            stage += TO_NEXT;
+    }
+};
 
 // A lane's codes of one stage, with the scale and the minimum of each step.
 template <int BITS>
@@ -58,26 +85,19 @@ struct StripStream {
 
     // The operand of a step of a stage, scaled.
     __device__ __forceinline__ void operand(uint32_t (&a)[4], const StageCodes<BITS>& stage, int step) const {
-        const __half2 scale = stage.scales[step], min = stage.mins[step];
-        // Registers 0 and 2 hold row g, 1 and 3 row g + 8.
-        const __half2 scales[2] = {__low2half2(scale), __high2half2(scale)};
-        const __half2 mins[2] = {__low2half2(min), __high2half2(min)};
         step_operand(a, stage.codes, step, matrix->zero);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const __half2 scaled = __hfma2(*reinterpret_cast<__half2*>(&a[i]), scales[i % 2], mins[i % 2]);
-            a[i] = *reinterpret_cast<const uint32_t*>(&scaled);
-        }
+        scale_operand(a, stage.scales[step], stage.mins[step]);
     }
 };
 
-// Starts the copy of a stage's activations: tokens beyond the last, columns beyond the padding are zero.
+// Starts the copy of a stage's activations to the ring's place for the `count`-th, unless that were one too
+// many: tokens beyond the last, columns beyond the padding are zero.
 template <int TILES>
 __device__ __forceinline__ void copy_stage(__half* ring, const MatmulParams& p, uint32_t first_token,
-                                           uint32_t stage, uint32_t stages) {
+                                           uint32_t stage, uint32_t count, uint32_t counts) {
     constexpr uint32_t TOKENS = 16 * TILES, CHUNKS = STAGE_COLS / 8;
-    if (stage < stages) {
-        __half* slot = ring + stage % MANY_STAGES * (TOKENS * STAGE_STRIDE);
+    if (count < counts) {
+        __half* slot = ring + count % MANY_STAGES * (TOKENS * STAGE_STRIDE);
         for (uint32_t i = threadIdx.x; i < TOKENS * CHUNKS; i += blockDim.x) {
             const uint32_t token = i / CHUNKS, col = i % CHUNKS * 8;
             const bool inside = first_token + token < p.tokens;
@@ -89,7 +109,7 @@ __device__ __forceinline__ void copy_stage(__half* ring, const MatmulParams& p, 
     cp_async_commit();
 }
 
-template <int TILES, int BITS>
+template <int TILES, bool INVARIANT, int BITS>
 __device__ __forceinline__ void matmul_many(const MatmulParams& p, const Product& product, uint32_t strip) {
     extern __shared__ __align__(16) __half ring[];
     constexpr uint32_t TOKENS = 16 * TILES;
@@ -101,20 +121,24 @@ __device__ __forceinline__ void matmul_many(const MatmulParams& p, const Product
     StripStream<BITS> first(product.matrix, min(own[0], last_strip));
     StripStream<BITS> second(gated ? product.up : product.matrix, min(own[1], last_strip));
     const uint32_t first_token = blockIdx.y * TOKENS, stages = p.half_cols / STAGE_COLS;
-    float sums[2][TILES][4] = {};
+    // Of the part at hand; and of those before it, where a row has parts.
+    float sums[2][TILES][4] = {}, before[2][INVARIANT ? TILES : 1][4] = {};
+    StageOrder<INVARIANT> copied = {0, stages}, loaded = copied, multiplied = copied;
     const uint32_t column = (warp % 2 * 8 * TILES + g) * STAGE_STRIDE + 4 * t;
 
     wait_for_predecessor();
 #pragma unroll
-    for (int stage = 0; stage < MANY_STAGES - 1; ++stage) copy_stage<TILES>(ring, p, first_token, stage, stages);
-    for (uint32_t stage = 0; stage < stages; ++stage) {
+    for (int count = 0; count < MANY_STAGES - 1; ++count, copied.next())
+        copy_stage<TILES>(ring, p, first_token, copied.stage, count, stages);
+    for (uint32_t count = 0; count < stages; ++count, copied.next(), multiplied.next()) {
         cp_async_wait<MANY_STAGES - 2>();
         __syncthreads();
-        copy_stage<TILES>(ring, p, first_token, stage + MANY_STAGES - 1, stages);
+        copy_stage<TILES>(ring, p, first_token, copied.stage, count + MANY_STAGES - 1, stages);
         const StageCodes<BITS> first_codes = first.next, second_codes = second.next;
-        first.load(stage + 1);
-        second.load(stage + 1);
-        const __half* slot = ring + stage % MANY_STAGES * (TOKENS * STAGE_STRIDE) + column;
+        loaded.next();
+        first.load(loaded.stage);
+        second.load(loaded.stage);
+        const __half* slot = ring + count % MANY_STAGES * (TOKENS * STAGE_STRIDE) + column;
 #pragma unroll
         for (int step = 0; step < STAGE_STEPS; ++step) {
             uint32_t a[2][4];
@@ -128,6 +152,20 @@ __device__ __forceinline__ void matmul_many(const MatmulParams& p, const Product
                 mma_m16n8k16(sums[1][tile], a[1], b);
             }
         }
+        if constexpr (INVARIANT) {
+            if (!multiplied.ends_part()) continue;
+#pragma unroll
+            for (int i = 0; i < 2 * TILES * 4; ++i) {
+                float& sum = sums[i / 4 / TILES][i / 4 % TILES][i % 4];
+                before[i / 4 / TILES][i / 4 % TILES][i % 4] += sum;
+                sum = 0.0f;
+            }
+        }
+    }
+    if constexpr (INVARIANT) {
+#pragma unroll
+        for (int i = 0; i < 2 * TILES * 4; ++i)
+            sums[i / 4 / TILES][i / 4 % TILES][i % 4] = before[i / 4 / TILES][i / 4 % TILES][i % 4];
     }
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
@@ -136,7 +174,7 @@ __device__ __forceinline__ void matmul_many(const MatmulParams& p, const Product
             const uint32_t token = first_token + warp % 2 * 8 * TILES + 8 * tile + 2 * t + i % 2;
             if (token >= p.tokens) continue;
             const float inverse = p.inverse[token];
-            const float values[2] = {sums[0][tile][i] * inverse, sums[1][tile][i] * inverse};
+            const float values[2] = {__fmul_rn(sums[0][tile][i], inverse), __fmul_rn(sums[1][tile][i], inverse)};
 #pragma unroll
             for (int which = 0; which < 2; ++which) {
                 const uint32_t row = own[which] * STRIP_ROWS + g + i / 2 * 8;
@@ -147,7 +185,7 @@ __device__ __forceinline__ void matmul_many(const MatmulParams& p, const Product
     }
 }
 
-template <int TILES>
+template <int TILES, bool INVARIANT>
 __device__ __forceinline__ void matmul_many(const MatmulParams& p) {
     // Row blocks count through the products: `first_strip` is in blocks here.
     uint32_t index = 0;
@@ -156,20 +194,20 @@ __device__ __forceinline__ void matmul_many(const MatmulParams& p) {
     const uint32_t strips = product.epilogue == Epilogue::Gated ? BLOCK_STRIPS / 2 : BLOCK_STRIPS;
     const uint32_t strip = (blockIdx.x - product.first_strip) * strips;
     switch (product.matrix.bits) {
-        case 4: matmul_many<TILES, 4>(p, product, strip); break;
-        case 8: matmul_many<TILES, 8>(p, product, strip); break;
-        case 16: matmul_many<TILES, 16>(p, product, strip); break;
+        case 4: matmul_many<TILES, INVARIANT, 4>(p, product, strip); break;
+        case 8: matmul_many<TILES, INVARIANT, 8>(p, product, strip); break;
+        case 16: matmul_many<TILES, INVARIANT, 16>(p, product, strip); break;
     }
     release_dependents();
 }
 
 }  // namespace ottava
 
-#define OTTAVA_MATMUL_MANY(TOKENS)                                                            \
+#define OTTAVA_MATMUL_MANY(NAME, TOKENS, INVARIANT)                                           \
     extern "C" __global__ void __launch_bounds__(256, 1)                                      \
-        matmul_many_##TOKENS(const __grid_constant__ ottava::MatmulParams p) {                \
-        ottava::matmul_many<TOKENS / 16>(p);                                                  \
+        NAME(const __grid_constant__ ottava::MatmulParams p) {                                \
+        ottava::matmul_many<TOKENS / 16, INVARIANT>(p);                                       \
     }
-// Tokens of a block.
-OTTAVA_MATMUL_MANY(64)
-OTTAVA_MATMUL_MANY(128)
+OTTAVA_MATMUL_MANY(matmul_many_64, 64, false)
+OTTAVA_MATMUL_MANY(matmul_many_128, 128, false)
+OTTAVA_MATMUL_MANY(matmul_many_invariant_64, 64, true)

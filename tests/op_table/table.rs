@@ -23,7 +23,7 @@ pub fn cases() -> Vec<Case> {
     });
     let mut cases: Vec<Case> = widths.collect();
     cases.extend([vec![transpose(), activation_limits()], angles(), rotations(), embeddings()].concat());
-    cases.extend([products(), vec![shared_source()], gated(), appends(), attentions()].concat());
+    cases.extend([products(), shared_sources(), gated(), appends(), attentions()].concat());
     cases
 }
 
@@ -245,9 +245,14 @@ fn product(case: &mut Case, dst: Place, matrix: WeightMatrix) -> Product {
 }
 
 /// A norm, three formats, a bias and a residual in one operation.
-fn shared_source() -> Case {
-    let (rows, k, n) = (9, 100, 49);
-    let mut case = Case::new("norm, bias, residual, three products of one source");
+fn shared_sources() -> Vec<Case> {
+    // The second has more tokens than a GPU's block, and more columns than eight of its units.
+    [(9, 100), (70, 1100)].map(|(rows, k)| shared_source(rows, k)).to_vec()
+}
+
+fn shared_source(rows: usize, k: usize) -> Case {
+    let n = 49;
+    let mut case = Case::new(format!("norm, bias, residual, three products of one source, {rows} x {k}"));
     let mut numbers = Numbers(6);
     let norm = Some(RmsNorm { weight: case.vector(numbers.take(k)), eps: 1e-3 });
     let src = case.input(&numbers.take(rows * k), k);
@@ -274,9 +279,9 @@ fn shared_source() -> Case {
 fn gated() -> Vec<Case> {
     let mut cases = Vec::new();
     for (activation, up_bits) in [(Activation::Silu, Bits::Eight), (Activation::GeluTanh, Bits::Four)] {
-        for rows in [1, 8, 40] {
-            let (k, n) = (96, 49);
-            let mut case = Case::new(format!("{activation:?} gate of {rows} rows, up of {up_bits:?} bits"));
+        for (rows, k) in [(1, 96), (8, 96), (40, 96), (40, 1160)] {
+            let n = 49;
+            let mut case = Case::new(format!("{activation:?} gate of {rows} x {k}, up of {up_bits:?} bits"));
             let mut numbers = Numbers(7);
             let src = case.input(&numbers.take(rows * k), k);
             let dst = case.output(rows, n);

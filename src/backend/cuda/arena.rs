@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::Cuda;
 use super::driver::Context;
 use super::graph::Graphs;
 use super::matmul::MANY_TOKENS;
@@ -62,11 +63,12 @@ pub(super) fn half_cols(cols: usize) -> usize {
 
 impl Arena {
     pub(super) fn new(
-        context: &Arc<Context>,
+        cuda: &Cuda,
         bytes: usize,
         ops: &[Op],
         limits: StepLimits,
     ) -> Result<Arena, BackendError> {
+        let context = &cuda.context;
         let (mut halves, mut rows, mut partial_floats, mut heads) = (0usize, 0, 0, 0);
         let mut frequencies: Vec<(Arc<[f64]>, DeviceBuffer)> = Vec::new();
         for op in ops {
@@ -90,7 +92,7 @@ impl Arena {
         Ok(Arena {
             context: Arc::clone(context),
             values: zeroed(bytes, "intermediate values")?,
-            step: StepBuffers::new(context, limits)?,
+            step: StepBuffers::new(context, limits, cuda.batch_invariant)?,
             halves: zeroed(halves.saturating_mul(2), "activations in f16")?,
             inverse: zeroed(4 * rows, "activation scales")?,
             partial: zeroed(0, "split attention")?,
@@ -105,7 +107,7 @@ impl Arena {
     pub(super) fn begin(&mut self, step: &StepInput) -> Result<(), BackendError> {
         self.step.upload(step)?;
         let shape = self.step.shape();
-        let parts = if shape.splits > 1 { shape.sequences * shape.splits } else { 0 };
+        let parts = if shape.splits > 1 { shape.decodes_a_launch() * shape.splits } else { 0 };
         let bytes = parts.saturating_mul(4 * self.partial_floats);
         if bytes > self.partial.bytes() {
             self.partial = DeviceBuffer::zeroed(&self.context, bytes.next_power_of_two(), "split attention")?;

@@ -69,6 +69,15 @@ impl FewShape {
     }
 }
 
+/// The same kernel of `matmul_few.cu` for batch-invariant mode.
+fn invariant(kernel: Kernel) -> Kernel {
+    match kernel {
+        Kernel::MatmulFew8 => Kernel::MatmulFewInvariant8,
+        Kernel::MatmulFew16 => Kernel::MatmulFewInvariant16,
+        _ => Kernel::MatmulFewInvariant32,
+    }
+}
+
 /// What `matmul.cuh` calls the epilogues.
 #[derive(Clone, Copy)]
 enum Finish {
@@ -121,6 +130,7 @@ impl Cuda {
     fn few(&self, mut call: params::Matmul, products: &[params::Product]) -> Result<(), BackendError> {
         let device = self.context.info();
         let shape = FewShape::new(call.tokens as usize, call.cols as usize, device);
+        let kernel = if self.batch_invariant { invariant(shape.kernel) } else { shape.kernel };
         call.chunk_units = shape.chunk_units as u32;
         for (to, product) in call.products.iter_mut().zip(products) {
             *to = params::Product { first_strip: call.strips, ..*product };
@@ -130,7 +140,7 @@ impl Cuda {
         let blocks = (call.strips as usize).min(device.multiprocessors * shape.blocks_per_multiprocessor);
         let grid = Grid { shared_bytes: shape.shared_bytes, ..Grid::line(blocks, 256) };
         // SAFETY: every shape and place was checked by `resolve` and `norm`.
-        unsafe { self.kernels.launch(shape.kernel, grid, &call) }
+        unsafe { self.kernels.launch(kernel, grid, &call) }
     }
 
     /// Rounds the activations of a call for many tokens to f16, once for all its products.
@@ -180,8 +190,11 @@ impl Cuda {
         mut call: params::Matmul,
         products: impl Iterator<Item = params::Product>,
     ) -> Result<(), BackendError> {
-        let (kernel, block_tokens) =
-            if call.tokens <= 64 { (Kernel::MatmulMany64, 64) } else { (Kernel::MatmulMany128, 128) };
+        let (kernel, block_tokens) = match (self.batch_invariant, call.tokens) {
+            (true, _) => (Kernel::MatmulManyInvariant64, 64),
+            (false, ..=64) => (Kernel::MatmulMany64, 64),
+            (false, _) => (Kernel::MatmulMany128, 128),
+        };
         let mut blocks = 0;
         for (to, product) in call.products.iter_mut().zip(products) {
             let gated = product.epilogue == Finish::Gated as u32;

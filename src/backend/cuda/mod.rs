@@ -44,6 +44,11 @@ pub use weights::{Matrix, Vector};
 pub struct CudaOptions {
     /// Which device, as the driver numbers them.
     pub ordinal: usize,
+    /// Whether a token's results have the same bits whatever shares its steps and however its prompt
+    /// is cut (only where a sequence has a [window](crate::backend::Window) of its own may a cut
+    /// matter). Decodes cost about as much as without; prompts cost more: they attend a token at a
+    /// time, and are multiplied in blocks of 64.
+    pub batch_invariant: bool,
 }
 
 /// One NVIDIA GPU. Work of several threads must not meet on it: a step's launches may be under
@@ -52,6 +57,7 @@ pub struct CudaOptions {
 pub struct Cuda {
     kernels: Kernels,
     context: Arc<Context>,
+    batch_invariant: bool,
 }
 
 impl Cuda {
@@ -61,7 +67,7 @@ impl Cuda {
     /// [`BackendError::Unavailable`] with the reason ([`Unavailable`]), [`BackendError::Device`].
     pub fn new(options: &CudaOptions) -> Result<Cuda, BackendError> {
         let context = Context::new(options.ordinal)?;
-        Ok(Cuda { kernels: Kernels::load(&context)?, context })
+        Ok(Cuda { kernels: Kernels::load(&context)?, context, batch_invariant: options.batch_invariant })
     }
 
     /// What the device is.
@@ -99,7 +105,7 @@ impl Backend for Cuda {
     }
 
     fn arena(&self, bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {
-        Arena::new(&self.context, bytes, ops, limits)
+        Arena::new(self, bytes, ops, limits)
     }
 
     fn kv_pool(&self, layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {

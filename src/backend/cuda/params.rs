@@ -137,7 +137,7 @@ mirrored! {
     }
 
     /// `attention.cuh`.
-    struct Attention [208] {
+    struct Attention [216] {
         step: Step,
         kv: KvLayer,
         inputs: Inputs,
@@ -149,6 +149,8 @@ mirrored! {
         window: u32,
         splits: u32,
         tiles: Address,
+        by_rows: u32,
+        first_row: u32,
     }
 
     /// `bandwidth.cu`.
