@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Cuda;
 use super::driver::Context;
 use super::graph::Graphs;
-use super::matmul::MANY_TOKENS;
+use super::many::{MANY_TOKENS, partial_bytes};
 use super::memory::DeviceBuffer;
 use super::pack::{STEP_COLS, UNIT_STEPS};
 use super::params::Address;
@@ -25,6 +25,10 @@ pub struct Arena {
     /// Activations of a product for many tokens, f16, and their rows' scales.
     pub(super) halves: DeviceBuffer,
     pub(super) inverse: DeviceBuffer,
+    /// Sums of such a product's tiles that blocks share, and by tile how many blocks have handed theirs
+    /// in: zero between operations.
+    pub(super) sums: DeviceBuffer,
+    pub(super) sums_arrived: DeviceBuffer,
     /// Parts of split attention, and how many of a head's have arrived: zero between operations.
     pub(super) partial: DeviceBuffer,
     pub(super) arrived: DeviceBuffer,
@@ -88,6 +92,8 @@ impl Arena {
                 _ => {}
             }
         }
+        let shares = rows > 0 && !cuda.batch_invariant;
+        let blocks = if shares { context.info().multiprocessors } else { 0 };
         let zeroed = |bytes, what| DeviceBuffer::zeroed(context, bytes, what);
         Ok(Arena {
             context: Arc::clone(context),
@@ -95,6 +101,8 @@ impl Arena {
             step: StepBuffers::new(context, limits, cuda.batch_invariant)?,
             halves: zeroed(halves.saturating_mul(2), "activations in f16")?,
             inverse: zeroed(4 * rows, "activation scales")?,
+            sums: zeroed(partial_bytes(rows, blocks), "sums of shared tiles")?,
+            sums_arrived: zeroed(4 * blocks, "sums of shared tiles")?,
             partial: zeroed(0, "split attention")?,
             arrived: zeroed(4 * heads * limits.tokens_max, "split attention")?,
             graphs: Graphs::default(),

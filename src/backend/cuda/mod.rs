@@ -3,7 +3,7 @@
 //! `driver` finds a device and holds its context; `memory` owns what is allocated there, `arena`
 //! and `step` are a plan's values and a step's tables, `kv` the pages, `weights` the matrices, which
 //! `pack` lays out. `kernels` loads and launches `kernels-cu/`; `params` mirrors its structs.
-//! `matmul`, `attention` and `elementwise` check an operation on the host, once, and launch it;
+//! `matmul` (with `many`: in which shape), `attention` and `elementwise` check an operation on the host, once, and launch it;
 //! `graph` records the launches of decode steps and replays them; `bandwidth` measures the memory.
 //!
 //! All work goes to one stream, in order; only reading waits for it. What the device refuses
@@ -17,6 +17,7 @@ mod elementwise;
 mod graph;
 mod kernels;
 mod kv;
+mod many;
 mod matmul;
 mod memory;
 mod pack;

@@ -43,7 +43,7 @@ mirrored! {
     }
 
     /// `matmul.cuh`.
-    struct Matmul [576] {
+    struct Matmul [592] {
         src: Address,
         norm: Address,
         eps: f32,
@@ -56,6 +56,8 @@ mirrored! {
         inverse: Address,
         half_cols: u32,
         unused: u32,
+        partial: Address,
+        arrived: Address,
         products: [Product; PRODUCTS_MAX],
     }
 
