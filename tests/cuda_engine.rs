@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
 use ottava::backend::cpu::Compute;
 use ottava::engine::Event;
-use ottava::{Device, Engine, EngineBuilder, Request, TokenId};
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, Request, TokenId};
 use tiny::Outcome;
 
 /// The card, for one test at a time.
@@ -123,6 +123,28 @@ fn a_crowd_gets_the_tokens_of_a_solo_run_and_the_cancelled_leave_nothing() -> Ou
     engine.check_integrity()?;
     tokens(&engine, request(0))?;
     assert_eq!(engine.stats().pages_used, 0, "{:?}", engine.stats());
+    Ok(())
+}
+
+#[test]
+fn batch_invariant_scores_depend_neither_on_a_crowd_nor_on_chunks() -> Outcome {
+    let _card = card();
+    let ids: Vec<TokenId> = (0..90).map(|i| TokenId(i * 37 % 250)).collect();
+    for bytes in [tiny::llama()?, tiny::gemma3()?] {
+        let made = made(bytes)?;
+        let mut scores = Vec::new();
+        for prefill_chunk in [7, 40, 256] {
+            let config = EngineConfig { prefill_chunk, ..EngineConfig::default() };
+            let builder = builder(&made.path, Device::Cuda(0)).batch_invariant().scheduling(config);
+            let engine = builder.build()?;
+            scores.push(engine.score(&ids, 0)?.nll);
+            let crowd = (0..3).map(|index| engine.submit(request(index).max_tokens(60)));
+            let crowd = crowd.collect::<Result<Vec<_>, _>>()?;
+            scores.push(engine.score(&ids, 0)?.nll);
+            drop(crowd);
+        }
+        assert!(scores.iter().all(|score| *score == scores[0]), "{scores:?}");
+    }
     Ok(())
 }
 
