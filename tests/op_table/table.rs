@@ -303,6 +303,7 @@ fn gate(activation: Activation, up_bits: Bits, rows: usize, [n, k]: [usize; 2]) 
 
 /// Products of many rows whose matrices are too narrow, or a little too wide, for a GPU of 100 to 140
 /// multiprocessors; too large for every backend to run.
+#[allow(dead_code, reason = "for GPUs")]
 pub fn uneven() -> Vec<Case> {
     let mut numbers = Numbers(12);
     let mut one = |rows: usize, matrix: WeightMatrix, [n, k]: [usize; 2]| {
