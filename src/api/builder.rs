@@ -54,7 +54,6 @@ pub struct EngineBuilder {
     model: PathBuf,
     device: Device,
     cpu: CpuOptions,
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "the CPU always is"))]
     batch_invariant: bool,
     kv_dtype: KvDtype,
     kv_budget: Option<Bytes>,
