@@ -1,5 +1,6 @@
 // Attention of one token a sequence over its pages: softmax(soft_cap(q · k · scale)) · v, split over
-// the keys so that a long past keeps all multiprocessors busy.
+// the keys so that a long past keeps all multiprocessors busy. In batch-invariant mode prompts come here
+// too, a token at a time: a row has the bits that it has alone.
 //
 // A block takes some pages of one sequence and key head, for the HEADS query heads that share it, so
 // keys and values are read once for all of them. A warp takes a page at a time: LANES lanes hold a key,
@@ -12,7 +13,7 @@
 // and the block with the token's page its key and value: what kv_append.cu does, to the bit. Blocks
 // of the same key head write the same bytes; no other sequence may have that page.
 //
-// Launch: grid [splits, kv heads · head chunks, sequences], 128 threads; shared memory for a part a
+// Launch: grid [splits, kv heads · head chunks, sequences or rows], 128 threads; shared memory for a part a
 // warp, and for HEADS + 2 heads. Splits that a sequence does not have end at once, so a graph is
 // launched with the most that may be.
 
@@ -213,13 +214,17 @@ __device__ __forceinline__ void attention_decode(const AttentionParams& p) {
     const uint32_t group = query_heads / p.kv.kv_heads, chunks = group / HEADS;
     const uint32_t kv_head = blockIdx.y / chunks, first_head = kv_head * group + blockIdx.y % chunks * HEADS;
     wait_for_predecessor();
-    if (blockIdx.z >= p.step.counts[1]) return;
-    const Sequence sequence = p.step.sequences[blockIdx.z];
-    if (sequence.rows_end - sequence.rows_start != 1) return;
-    const uint32_t pages = sequence.pages_end - sequence.pages_start;
+    const uint32_t item = p.first_row + blockIdx.z;
+    if (item >= p.step.counts[p.by_rows ? 0 : 1]) return;
+    const Sequence sequence = p.step.sequences[p.by_rows ? p.step.sequence_of[item] : item];
+    if (!p.by_rows && sequence.rows_end - sequence.rows_start != 1) return;
+    const uint32_t token = p.by_rows ? item : sequence.rows_start, position = p.step.positions[token];
+    // Without those of later rows, which lie at the end of the table.
+    const uint32_t newest = p.by_rows ? p.step.positions[sequence.rows_end - 1] : position;
+    const uint32_t later = newest / PAGE_TOKENS - position / PAGE_TOKENS;
+    const uint32_t pages = sequence.pages_end - sequence.pages_start - later;
     const uint32_t own_pages = split_pages(pages), splits = (pages + own_pages - 1) / own_pages;
     if (blockIdx.x >= splits) return;
-    const uint32_t token = sequence.rows_start, position = p.step.positions[token];
     const uint32_t begin = blockIdx.x * own_pages, end = min(begin + own_pages, pages);
     const PageRef* entries = p.step.pages + sequence.pages_start;
 

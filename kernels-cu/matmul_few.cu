@@ -6,6 +6,9 @@
 // Sums of a group are f32, and so is everything after the product. What a block will read next is on its
 // way to the second-level cache, at first while the kernel before this one still runs.
 //
+// In batch-invariant mode a result has the bits that matmul_many.cu gives it: scales are applied to the
+// operand in f16 there, so they are here, and a warp's units are the part of a row that it adds up.
+//
 // Launch: 256 threads; dynamic shared memory as `FewShape` in src/backend/cuda/matmul.rs has it; any number of blocks, each
 // takes every gridDim.x-th strip.
 
@@ -22,7 +25,7 @@ __device__ __forceinline__ uint32_t activation_stride(uint32_t units) { return u
 __device__ __forceinline__ uint32_t sum_stride(uint32_t units) { return units * UNIT_STEPS + 1; }
 
 // One warp's part of a strip: the sums over its units of a chunk.
-template <int TILES, int BITS, int GROUP_STEPS>
+template <int TILES, bool INVARIANT, int BITS, int GROUP_STEPS>
 __device__ __forceinline__ void strip_part(float (&total)[TILES][4], const Matrix& matrix, uint32_t strip,
                                            const __half* x, const float* x_sums, const MatmulParams& p,
                                            uint32_t first_unit, uint32_t units) {
@@ -46,6 +49,7 @@ __device__ __forceinline__ void strip_part(float (&total)[TILES][4], const Matri
         for (int group = 0; group < UNIT_GROUPS; ++group) {
             const uint32_t index = min((first_unit + unit) * UNIT_GROUPS + group, matrix.groups - 1);
             scales[group] = matrix.scales[(scale_row + index) * 8 + g];
+            if constexpr (INVARIANT) mins[group] = __float2half2_rn(0.0f);
             if (matrix.mins) mins[group] = matrix.mins[(scale_row + index) * 8 + g];
         }
 #pragma unroll
@@ -56,14 +60,16 @@ __device__ __forceinline__ void strip_part(float (&total)[TILES][4], const Matri
                 const int step = group * GROUP_STEPS + i;
                 uint32_t a[4];
                 step_operand(a, codes, step, matrix.zero);
+                if constexpr (INVARIANT) scale_operand(a, scales[group], mins[group]);
 #pragma unroll
                 for (int tile = 0; tile < TILES; ++tile) {
                     const uint2 pair =
                         *reinterpret_cast<const uint2*>(columns[tile] + unit * UNIT_COLS + step * STEP_COLS);
                     const uint32_t b[2] = {pair.x, pair.y};
-                    mma_m16n8k16(sums[tile], a, b);
+                    mma_m16n8k16(INVARIANT ? total[tile] : sums[tile], a, b);
                 }
             }
+            if constexpr (INVARIANT) continue;
             const float2 scale = __half22float2(scales[group]);
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
@@ -92,13 +98,13 @@ __device__ __forceinline__ void strip_part(float (&total)[TILES][4], const Matri
 }
 
 // The table of formats: a row for each that a matrix may have.
-template <int TILES>
+template <int TILES, bool INVARIANT>
 __device__ __forceinline__ void any_strip_part(float (&total)[TILES][4], const Matrix& matrix, uint32_t strip,
                                                const __half* x, const float* x_sums,
                                                const MatmulParams& p, uint32_t first_unit, uint32_t units) {
 #define OTTAVA_FORMAT(BITS, STEPS)                                                                       \
     case BITS * 16 + STEPS:                                                                              \
-        strip_part<TILES, BITS, STEPS>(total, matrix, strip, x, x_sums, p, first_unit, units);           \
+        strip_part<TILES, INVARIANT, BITS, STEPS>(total, matrix, strip, x, x_sums, p, first_unit, units); \
         break
     switch (matrix.bits * 16 + matrix.group_steps) {
         OTTAVA_FORMAT(4, 1);
@@ -198,7 +204,7 @@ __device__ __forceinline__ void prefetch_strip(const MatmulParams& p, uint32_t s
     }
 }
 
-template <int TILES>
+template <int TILES, bool INVARIANT>
 __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
     extern __shared__ __align__(16) uint8_t memory[];
     auto& shared = *reinterpret_cast<FewShared<TILES>*>(memory);
@@ -228,7 +234,7 @@ __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
                     stage(shared, x, p, unit, units, first_time);
                     __syncthreads();
                 }
-                any_strip_part<TILES>(total, matrix, own_strip, x, x_sums, p, unit, units);
+                any_strip_part<TILES, INVARIANT>(total, matrix, own_strip, x, x_sums, p, unit, units);
             }
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) {
@@ -245,7 +251,7 @@ __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
                 float y = 0.0f;
 #pragma unroll
                 for (int part = 0; part < FEW_WARPS; ++part) y += shared.sums[part][row][token];
-                y *= shared.scales[token].inverse;
+                y = __fmul_rn(y, shared.scales[token].inverse);
                 const uint32_t out = own_strip * STRIP_ROWS + row;
                 if (which + 1 == matrices && out < matrix.rows) {
                     if (matrices == 2)
@@ -264,12 +270,16 @@ __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
 }  // namespace ottava
 
 // The last argument is how many blocks must fit an SM: registers bound them.
-#define OTTAVA_MATMUL_FEW(NAME, TILES, BLOCKS)                                                       \
+#define OTTAVA_MATMUL_FEW(TOKENS, BLOCKS)                                                            \
     extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                        \
-        NAME(const __grid_constant__ ottava::MatmulParams p) {                                       \
-        ottava::matmul_few<TILES>(p);                                                                \
+        matmul_few_##TOKENS(const __grid_constant__ ottava::MatmulParams p) {                        \
+        ottava::matmul_few<TOKENS / 8, false>(p);                                                    \
+    }                                                                                                \
+    extern "C" __global__ void __launch_bounds__(256, BLOCKS)                                        \
+        matmul_few_invariant_##TOKENS(const __grid_constant__ ottava::MatmulParams p) {              \
+        ottava::matmul_few<TOKENS / 8, true>(p);                                                     \
     }
-OTTAVA_MATMUL_FEW(matmul_few_8, 1, 2)
-OTTAVA_MATMUL_FEW(matmul_few_16, 2, 2)
-OTTAVA_MATMUL_FEW(matmul_few_32, 4, 1)
+OTTAVA_MATMUL_FEW(8, 2)
+OTTAVA_MATMUL_FEW(16, 2)
+OTTAVA_MATMUL_FEW(32, 1)
 #undef OTTAVA_MATMUL_FEW

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
 use ottava::backend::cpu::Compute;
 use ottava::engine::Event;
-use ottava::{Device, Engine, EngineBuilder, Request, Sampling, TokenId};
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, Request, Sampling, TokenId};
 use tiny::Outcome;
 
 /// The card, for one test at a time.
@@ -153,6 +153,28 @@ fn the_card_samples_what_the_host_would() -> Outcome {
             let (card, host) = (between - before, waits() - between);
             assert!(card <= 4 && host >= 24, "waits for the whole stream: {card} and {host}");
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn batch_invariant_scores_depend_neither_on_a_crowd_nor_on_chunks() -> Outcome {
+    let _card = card();
+    let ids: Vec<TokenId> = (0..90).map(|i| TokenId(i * 37 % 250)).collect();
+    for bytes in [tiny::llama()?, tiny::gemma3()?] {
+        let made = made(bytes)?;
+        let mut scores = Vec::new();
+        for prefill_chunk in [7, 40, 256] {
+            let config = EngineConfig { prefill_chunk, ..EngineConfig::default() };
+            let builder = builder(&made.path, Device::Cuda(0)).batch_invariant().scheduling(config);
+            let engine = builder.build()?;
+            scores.push(engine.score(&ids, 0)?.nll);
+            let crowd = (0..3).map(|index| engine.submit(request(index).max_tokens(60)));
+            let crowd = crowd.collect::<Result<Vec<_>, _>>()?;
+            scores.push(engine.score(&ids, 0)?.nll);
+            drop(crowd);
+        }
+        assert!(scores.iter().all(|score| *score == scores[0]), "{scores:?}");
     }
     Ok(())
 }

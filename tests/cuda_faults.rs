@@ -81,7 +81,7 @@ fn a_lost_device_gives_the_same_error_from_then_on() {
 fn a_device_that_is_not_there_is_named() {
     let Some(_card) = card() else { return };
     assert_eq!(probe(7), Err(Unavailable::NoDevice { ordinal: 7, count: 1 }));
-    let refused = Cuda::new(&CudaOptions { ordinal: 7 }).map(drop);
+    let refused = Cuda::new(&CudaOptions { ordinal: 7, ..CudaOptions::default() }).map(drop);
     assert!(matches!(refused, Err(BackendError::Unavailable { .. })), "{refused:?}");
 }
 

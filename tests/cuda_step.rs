@@ -1,6 +1,7 @@
 //! What a decode step costs on the CUDA backend, counted by the emulated card at the shape of a layer
 //! of Llama-3.2-1B: launches, bytes of memory, calls of the driver, allocations of the host. And that
-//! a replayed step has the bits of its launches. Without the test harness, whose threads allocate.
+//! a replayed step has the bits of its launches. And what the products of a prompt read and write.
+//! Without the test harness, whose threads allocate.
 
 #[path = "layer/allocations.rs"]
 mod allocations;
@@ -10,14 +11,21 @@ use std::collections::BTreeMap;
 
 use cuda_emu::{DeviceConfig, Emulator, InstallOptions, KernelStats};
 use layer::Shape;
+use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{Heads, KvDtype, KvLayout, PAGE_TOKENS, PageId, StepLimits};
+use ottava::backend::{
+    Heads, KvDtype, KvLayout, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence,
+};
 use ottava::graph::Session;
 
 const SHAPE: Shape =
     Shape { width: 2048, hidden: 8192, heads: Heads { query: 32, kv: 8, dim: 64 }, vocab: 512, window: None };
 /// Tokens in the cache.
 const PAST: u32 = 1000;
+/// Tokens of a prompt: one tile of `matmul_many.cu`, and so few that blocks share tiles.
+const PROMPT: u32 = 100;
+/// Sequences that decode side by side, so many that `matmul_many.cu` multiplies.
+const CROWD: u32 = 40;
 /// How far above the floor the bytes may be.
 const ABOVE_FLOOR: f64 = 0.03;
 
@@ -29,19 +37,25 @@ struct Cost {
     kernels: BTreeMap<String, KernelStats>,
 }
 
-/// Runs a step and gives its probabilities and what it cost.
-fn run(session: &mut Session<Cuda>, emulator: Emulator, first: u32) -> (Vec<f32>, Cost) {
-    let step = SHAPE.step(first, 1);
-    let (mut out, mut token) = (vec![0.0; SHAPE.vocab], [None]);
+/// Runs a step of so many tokens and gives its last probabilities and what it cost.
+fn run(session: &mut Session<Cuda>, emulator: Emulator, first: u32, tokens: u32) -> (Vec<f32>, Cost) {
+    run_step(session, emulator, &SHAPE.step(first, tokens))
+}
+
+fn run_step(session: &mut Session<Cuda>, emulator: Emulator, step: &StepInput) -> (Vec<f32>, Cost) {
+    let mut out = vec![0.0; step.outputs.len() * SHAPE.vocab];
+    let mut sampled = vec![None; step.outputs.len()];
     let (calls, kernels) = (emulator.calls(), emulator.statistics());
     let allocated = allocations::count();
-    session.run(&step).expect("a step");
-    session.sampled("sampled", session.steps(), &mut token).expect("a token");
+    session.run(step).expect("a step");
+    session.sampled("sampled", session.steps(), &mut sampled).expect("tokens");
     let allocated = allocations::count() - allocated;
     let mut cost = Cost { allocated, calls: emulator.calls(), kernels: emulator.statistics() };
     session.read("probabilities", 0, &mut out).expect("probabilities");
-    let best = (0..SHAPE.vocab).rev().max_by(|&a, &b| out[a].total_cmp(&out[b]));
-    assert_eq!(token[0].map(|token| token.index()), best, "the token of the largest logit");
+    for (token, row) in sampled.iter().zip(out.chunks(SHAPE.vocab)) {
+        let best = (0..SHAPE.vocab).rev().max_by(|&a, &b| row[a].total_cmp(&row[b]));
+        assert_eq!(token.map(|token| token.index()), best, "the token of the largest logit");
+    }
     for (name, count) in calls {
         *cost.calls.entry(name).or_default() -= count;
     }
@@ -49,6 +63,8 @@ fn run(session: &mut Session<Cuda>, emulator: Emulator, first: u32) -> (Vec<f32>
         let of_kernel = cost.kernels.entry(name).or_default();
         of_kernel.launches -= before.launches;
         of_kernel.sum.global_footprint_bytes -= before.sum.global_footprint_bytes;
+        of_kernel.sum.tensor_multiply_adds -= before.sum.tensor_multiply_adds;
+        of_kernel.sum.global_bytes_written -= before.sum.global_bytes_written;
     }
     cost.calls.retain(|_, count| *count > 0);
     cost.kernels.retain(|_, stats| stats.launches > 0);
@@ -63,6 +79,64 @@ fn footprint(cost: &Cost, kernel: &str) -> f64 {
 fn assert_near_floor(what: &str, bytes: f64, floor: f64) {
     println!("{what}: {bytes} bytes, {:.4} of the floor", bytes / floor);
     assert!((1.0..1.0 + ABOVE_FLOOR).contains(&(bytes / floor)), "{what}: {bytes} bytes for {floor}");
+}
+
+/// The products of a prompt: each part of a tile is multiplied by one block alone, and what the blocks
+/// that share a tile hand over is less than the weights.
+fn assert_prompt_is_read_once(emulator: Emulator) {
+    let cuda = Cuda::new(&CudaOptions::default()).expect("a card");
+    let limits = StepLimits { tokens_max: PROMPT as usize, outputs_max: 1 };
+    let mut session = SHAPE.session(cuda, limits, KvDtype::F16, (PROMPT as usize).div_ceil(PAGE_TOKENS));
+    let (_, cost) = run(&mut session, emulator, 0, PROMPT);
+    let stats = &cost.kernels["matmul_many_128"];
+    assert_eq!(stats.launches, 4, "q, k and v; o; the gate; down");
+    let Shape { width, hidden, heads: Heads { query, kv, dim }, .. } = SHAPE;
+    // Rows of the result, rows of all matrices, columns.
+    let q_k_v = (query + 2 * kv) * dim;
+    let products = [
+        (q_k_v, q_k_v, width),
+        (width, width, query * dim),
+        (hidden, 2 * hidden, width),
+        (width, width, hidden),
+    ];
+    let (mut weights, mut activations, mut results) = (0, 0, 0);
+    for (result, rows, cols) in products {
+        weights += rows * cols;
+        activations += 2 * PROMPT as usize * cols;
+        results += 4 * PROMPT as usize * result;
+    }
+    assert_eq!(stats.sum.tensor_multiply_adds, 128 * weights as u64, "a tile of 128 tokens, once");
+    let weights = weights as f64 * (1.0 + 2.0 / 32.0);
+    let handed_over = stats.sum.global_bytes_written as f64 - results as f64;
+    println!("{PROMPT} tokens: handed over {handed_over} bytes, {:.3} of the weights", handed_over / weights);
+    assert!((0.01..0.5).contains(&(handed_over / weights)), "{handed_over} bytes handed over");
+    let floor = weights + (activations + results) as f64 + handed_over;
+    assert_near_floor("a prompt's products", footprint(&cost, "matmul_many_128"), floor);
+}
+
+/// A replayed step of many sequences, whose blocks share tiles, finds all counts as the launches did.
+fn assert_crowd_is_replayed(emulator: Emulator) {
+    let cuda = Cuda::new(&CudaOptions::default()).expect("a card");
+    let limits = StepLimits { tokens_max: CROWD as usize, outputs_max: CROWD as usize };
+    let shape = Shape { hidden: 256, ..SHAPE };
+    let mut session = shape.session(cuda, limits, KvDtype::F16, CROWD as usize);
+    let step = StepInput {
+        tokens: (0..CROWD).map(TokenId).collect(),
+        positions: vec![0; CROWD as usize],
+        sequences: (0..CROWD)
+            .map(|i| StepSequence { rows: i..i + 1, pages: i..i + 1, window: None })
+            .collect(),
+        pages: (0..CROWD).map(|i| PageRef { page: PageId(i), start: 0 }).collect(),
+        outputs: (0..CROWD).collect(),
+        ..StepInput::default()
+    };
+    let runs = [(); 4].map(|()| run_step(&mut session, emulator, &step));
+    let [(launched, _), others @ ..] = runs;
+    assert!((launched.iter().sum::<f32>() - CROWD as f32).abs() < 1e-2, "softmaxes add up");
+    for (replayed, cost) in others {
+        assert!(cost.calls.contains_key("cuGraphLaunch") && cost.kernels.contains_key("matmul_many_64"));
+        assert_eq!(launched, replayed, "the same step again");
+    }
 }
 
 fn main() {
@@ -87,16 +161,19 @@ fn main() {
         session.import_page(PageId(page as u32), &bytes).expect("a page");
     }
 
+    assert_prompt_is_read_once(emulator);
+    assert_crowd_is_replayed(emulator);
+
     // The first of a shape is launched, the second recorded, the third replayed only.
-    let (launched, _) = run(&mut session, emulator, PAST);
+    let (launched, _) = run(&mut session, emulator, PAST, 1);
     assert!((launched.iter().sum::<f32>() - 1.0).abs() < 1e-4, "a softmax adds up");
-    let (recorded, _) = run(&mut session, emulator, PAST);
+    let (recorded, _) = run(&mut session, emulator, PAST, 1);
     assert_eq!(launched, recorded, "the same step again, as a graph");
-    let (replayed, cost) = run(&mut session, emulator, PAST + 2);
+    let (replayed, cost) = run(&mut session, emulator, PAST + 2, 1);
     assert_ne!(launched, replayed, "another token");
     // A profile runs each operation by itself: keys appended first, then attention.
     session.start_profile();
-    let (apart, _) = run(&mut session, emulator, PAST + 2);
+    let (apart, _) = run(&mut session, emulator, PAST + 2, 1);
     session.take_profile();
     assert_eq!(replayed, apart, "the same step, operation by operation");
 

@@ -20,7 +20,8 @@ pub struct DeviceConfig {
     pub arch: Arch,
     /// How much is checked.
     pub checks: Checks,
-    /// Order of warps and of asynchronous copies: 0 is in order, else shuffled from this seed.
+    /// Order of warps and of asynchronous copies: 0 is in order, else shuffled from this seed. Blocks run
+    /// in order or, with an odd seed, in reverse.
     pub seed: u64,
     /// Threads of the host that run blocks; results do not depend on it for kernels without races.
     pub threads: usize,

@@ -18,8 +18,10 @@ struct AttentionParams {
     uint32_t window;     // of the layer, UINT32_MAX without one
     uint32_t splits;     // of the launch
     const uint2* tiles;  // prompts: (sequence, first row in it) of each block
+    uint32_t by_rows;    // 1: attention_decode.cu takes a row of any sequence, not a sequence of one row
+    uint32_t first_row;  // of the launch, where it does
 };
-static_assert(sizeof(AttentionParams) == 208, "the host's struct has no other padding");
+static_assert(sizeof(AttentionParams) == 216, "the host's struct has no other padding");
 
 constexpr float LOG2_E = 1.4426950408889634f;
 

@@ -34,16 +34,18 @@ struct MatmulParams {
     float eps;
     uint32_t tokens;
     uint32_t cols;
-    uint32_t strips;       // of all products
+    uint32_t strips;       // of all products; many tokens: their row blocks, as `first_strip` then is
     uint32_t product_count;
     uint32_t chunk_units;  // few tokens: units of columns that are in shared memory at a time
     const __half* halves;  // many tokens: src as f16, [tokens, half_cols], made by `activations`
     const float* inverse;  // many tokens: what a row's results are multiplied with, [tokens]
     uint32_t half_cols;    // cols rounded up to whole units
     uint32_t unused;
+    float4* partial;       // many tokens: sums of tiles that blocks share, two a block
+    uint32_t* arrived;     // many tokens: by the block that begins it, how many have; zero before and after
     Product products[PRODUCTS_MAX];
 };
-static_assert(sizeof(MatmulParams) == 64 + 128 * PRODUCTS_MAX, "the host's struct has no other padding");
+static_assert(sizeof(MatmulParams) == 80 + 128 * PRODUCTS_MAX, "the host's struct has no other padding");
 
 // How a row of activations is turned to f16: normalised, and by a power of two so that its largest
 // value is in [1024, 2048). Nothing overflows, and what is 2^-25 of the largest keeps 11 bits.

@@ -56,6 +56,7 @@ pub struct EngineBuilder {
     device: Device,
     cpu: CpuOptions,
     quantise: Option<QuantFormat>,
+    batch_invariant: bool,
     kv_dtype: KvDtype,
     kv_budget: Option<Bytes>,
     context_max: Option<usize>,
@@ -70,6 +71,7 @@ impl Default for EngineBuilder {
             device: Device::Auto,
             cpu: CpuOptions::default(),
             quantise: None,
+            batch_invariant: false,
             kv_dtype: KvDtype::F16,
             kv_budget: None,
             context_max: None,
@@ -113,6 +115,13 @@ impl EngineBuilder {
     /// What F32, F16 and BF16 matrices become at load; they stay as they are at first.
     pub fn quantise(mut self, format: QuantFormat) -> Self {
         self.quantise = Some(format);
+        self
+    }
+
+    /// On a GPU, too, a request's logits have the same bits whatever other requests share its steps;
+    /// prompts take longer there. On a CPU that is always so.
+    pub fn batch_invariant(mut self) -> Self {
+        self.batch_invariant = true;
         self
     }
 
@@ -174,14 +183,16 @@ impl EngineBuilder {
 
     /// The device asked for, or the best there is.
     fn choose(&self) -> Result<Chosen> {
+        #[cfg(feature = "cuda")]
+        let cuda = |ordinal| Cuda::new(&CudaOptions { ordinal, batch_invariant: self.batch_invariant });
         let cpu = |why| Ok(Chosen::Cpu(Cpu::new(&self.cpu)?, why));
         match self.device {
             Device::Cpu => cpu(None),
             #[cfg(feature = "cuda")]
-            Device::Cuda(ordinal) => Ok(Chosen::Cuda(Cuda::new(&CudaOptions { ordinal })?)),
+            Device::Cuda(ordinal) => Ok(Chosen::Cuda(cuda(ordinal)?)),
             // A GPU that is there and fails is an error: nobody should wait for a CPU unawares.
             #[cfg(feature = "cuda")]
-            Device::Auto => match Cuda::new(&CudaOptions::default()) {
+            Device::Auto => match cuda(0) {
                 Ok(cuda) => Ok(Chosen::Cuda(cuda)),
                 Err(BackendError::Unavailable { reason, .. }) => cpu(Some(reason)),
                 Err(error) => Err(error.into()),

@@ -44,7 +44,7 @@ pub fn of_gpu(device: ottava::Device) -> Option<f64> {
     {
         use ottava::backend::cuda::{Cuda, CudaOptions};
         let ordinal = if let ottava::Device::Cuda(ordinal) = device { ordinal } else { 0 };
-        let cuda = Cuda::new(&CudaOptions { ordinal }).ok()?;
+        let cuda = Cuda::new(&CudaOptions { ordinal, ..CudaOptions::default() }).ok()?;
         Some(cuda.bandwidth(ottava::Bytes::mib(256).0).ok()?.read)
     }
     #[cfg(not(feature = "cuda"))]

@@ -40,6 +40,9 @@ pub struct ModelOptions {
     /// auto, cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     pub device: Device,
+    /// On a GPU, too, other requests do not change a bit of a request's logits; prompts are slower
+    #[arg(long)]
+    pub batch_invariant: bool,
     /// Force an instruction set: portable, avx2, avx512, dotprod, i8mm
     #[arg(long)]
     pub isa: Option<Isa>,
@@ -113,6 +116,9 @@ impl ModelOptions {
         }
         if let Some(isa) = self.isa {
             builder = builder.isa(isa);
+        }
+        if self.batch_invariant {
+            builder = builder.batch_invariant();
         }
         Ok(if self.no_mmap { builder.no_mmap() } else { builder })
     }

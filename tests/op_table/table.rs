@@ -32,7 +32,7 @@ pub fn cases() -> Vec<Case> {
     });
     let mut cases: Vec<Case> = widths.collect();
     cases.extend([vec![transpose(), activation_limits()], angles(), rotations(), embeddings()].concat());
-    cases.extend([products(), vec![shared_source()], gated(), appends(), attentions()].concat());
+    cases.extend([products(), shared_sources(), gated(), appends(), attentions()].concat());
     cases
 }
 
@@ -320,9 +320,14 @@ fn product(case: &mut Case, dst: Place, matrix: WeightMatrix) -> Product {
 }
 
 /// A norm, three formats, a bias and a residual in one operation.
-fn shared_source() -> Case {
-    let (rows, k, n) = (9, 100, 49);
-    let mut case = Case::new("norm, bias, residual, three products of one source");
+fn shared_sources() -> Vec<Case> {
+    // The second has more tokens than a GPU's block, and more columns than eight of its units.
+    [(9, 100), (70, 1100)].map(|(rows, k)| shared_source(rows, k)).to_vec()
+}
+
+fn shared_source(rows: usize, k: usize) -> Case {
+    let n = 49;
+    let mut case = Case::new(format!("norm, bias, residual, three products of one source, {rows} x {k}"));
     let mut numbers = Numbers(6);
     let norm = Some(RmsNorm { weight: case.vector(numbers.take(k)), eps: 1e-3 });
     let src = case.input(&numbers.take(rows * k), k);
@@ -349,23 +354,50 @@ fn shared_source() -> Case {
 fn gated() -> Vec<Case> {
     let mut cases = Vec::new();
     for (activation, up_bits) in [(Activation::Silu, Bits::Eight), (Activation::GeluTanh, Bits::Four)] {
-        for rows in [1, 8, 40] {
-            let (k, n) = (96, 49);
-            let mut case = Case::new(format!("{activation:?} gate of {rows} rows, up of {up_bits:?} bits"));
-            let mut numbers = Numbers(7);
-            let src = case.input(&numbers.take(rows * k), k);
-            let dst = case.output(rows, n);
-            let gate = numbers.matrix([n, k], Bits::Four, 32, true);
-            let up = numbers.matrix([n, k], up_bits, 32, false);
-            let gate = product(&mut case, dst, gate);
-            let epilogue = Epilogue::Gated { up: case.matrix(up), activation };
-            let products = vec![Product { epilogue, ..gate }];
-            case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
-            // One int8 term: half a step in 127 for each activation.
-            cases.push(Case { eps: 1e-5, eps_int8: 0.06, eps_f16: 2.0 * F16_EPS, ..case });
+        for (rows, k) in [(1, 96), (8, 96), (40, 96), (40, 1160)] {
+            cases.push(gate(activation, up_bits, rows, [49, k]));
         }
     }
     cases
+}
+
+fn gate(activation: Activation, up_bits: Bits, rows: usize, [n, k]: [usize; 2]) -> Case {
+    let mut case = Case::new(format!("{activation:?} gate of {rows} x [{n}, {k}], up of {up_bits:?} bits"));
+    let mut numbers = Numbers(7);
+    let src = case.input(&numbers.take(rows * k), k);
+    let dst = case.output(rows, n);
+    let gate = numbers.matrix([n, k], Bits::Four, 32, true);
+    let up = numbers.matrix([n, k], up_bits, 32, false);
+    let gate = product(&mut case, dst, gate);
+    let epilogue = Epilogue::Gated { up: case.matrix(up), activation };
+    let products = vec![Product { epilogue, ..gate }];
+    case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
+    // One int8 term: half a step in 127 for each activation.
+    Case { eps: 1e-5, eps_int8: 0.06, eps_f16: 2.0 * F16_EPS, ..case }
+}
+
+/// Products of many rows whose matrices are too narrow, or a little too wide, for a GPU of 100 to 140
+/// multiprocessors; too large for every backend to run.
+#[allow(dead_code, reason = "for GPUs")]
+pub fn uneven() -> Vec<Case> {
+    let mut numbers = Numbers(12);
+    let mut one = |rows: usize, matrix: WeightMatrix, [n, k]: [usize; 2]| {
+        let mut case = Case::new(format!("{rows} x [{n}, {k}]"));
+        let src = case.input(&numbers.take(rows * k), k);
+        let dst = case.output(rows, n);
+        let products = vec![product(&mut case, dst, matrix)];
+        case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
+        Case { eps_f16: F16_EPS, ..case }
+    };
+    let mut of = Numbers(13);
+    // More tiles than multiprocessors: a block ends one and begins another. Then more blocks than tiles,
+    // with tails in rows, columns and tokens.
+    let four = one(33, of.matrix([17_000, 100], Bits::Four, 32, true), [17_000, 100]);
+    let eight = one(130, of.matrix([300, 4100], Bits::Eight, 16, true), [300, 4100]);
+    let sixteen = one(65, dense(129, 2100, 8).remove(1), [129, 2100]);
+    let gates = [(Activation::Silu, Bits::Eight), (Activation::GeluTanh, Bits::Four)]
+        .map(|(activation, up_bits)| gate(activation, up_bits, 40, [150, 2100]));
+    [vec![four, eight, sixteen, shared_source(50, 3000)], gates.to_vec()].concat()
 }
 
 /// What an attention case varies.

@@ -32,10 +32,12 @@ pub(super) fn run_all<'l>(shared: &'l Shared<'l>) -> Result<LaunchStats, Box<Fau
     let mut warps = env.make_gang();
     let gangs = shared.gangs();
     loop {
-        let gang = shared.next_gang.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if gang >= gangs || shared.stopped() {
+        let turn = shared.next_gang.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if turn >= gangs || shared.stopped() {
             return Ok(env.into_stats());
         }
+        // Nothing promises an order of blocks: with every other seed the last are first.
+        let gang = if shared.config.seed % 2 == 1 { gangs - 1 - turn } else { turn };
         env.start_gang(&mut warps, gang);
         if let Err(fault) = env.run_gang(&mut warps, run) {
             shared.stop.store(true, std::sync::atomic::Ordering::Relaxed);

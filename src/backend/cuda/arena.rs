@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use super::Cuda;
 use super::driver::Context;
 use super::graph::Graphs;
-use super::matmul::MANY_TOKENS;
+use super::many::{MANY_TOKENS, partial_bytes};
 use super::memory::DeviceBuffer;
 use super::pack::{STEP_COLS, UNIT_STEPS};
 use super::params::Address;
@@ -25,6 +26,10 @@ pub struct Arena {
     /// Activations of a product for many tokens, f16, and their rows' scales.
     pub(super) halves: DeviceBuffer,
     pub(super) inverse: DeviceBuffer,
+    /// Sums of such a product's tiles that blocks share, and by tile how many blocks have handed theirs
+    /// in: zero between operations.
+    pub(super) sums: DeviceBuffer,
+    pub(super) sums_arrived: DeviceBuffer,
     /// Parts of split attention, and how many of a head's have arrived: zero between operations.
     pub(super) partial: DeviceBuffer,
     pub(super) arrived: DeviceBuffer,
@@ -67,11 +72,12 @@ pub(super) fn half_cols(cols: usize) -> usize {
 
 impl Arena {
     pub(super) fn new(
-        context: &Arc<Context>,
+        cuda: &Cuda,
         bytes: usize,
         ops: &[Op],
         limits: StepLimits,
     ) -> Result<Arena, BackendError> {
+        let context = &cuda.context;
         let (mut halves, mut rows, mut partial_floats, mut heads) = (0usize, 0, 0, 0);
         let mut frequencies: Vec<(Arc<[f64]>, DeviceBuffer)> = Vec::new();
         for op in ops {
@@ -91,13 +97,17 @@ impl Arena {
                 _ => {}
             }
         }
+        let shares = rows > 0 && !cuda.batch_invariant;
+        let blocks = if shares { context.info().multiprocessors } else { 0 };
         let zeroed = |bytes, what| DeviceBuffer::zeroed(context, bytes, what);
         Ok(Arena {
             context: Arc::clone(context),
             values: zeroed(bytes, "intermediate values")?,
-            step: StepBuffers::new(context, limits)?,
+            step: StepBuffers::new(context, limits, cuda.batch_invariant)?,
             halves: zeroed(halves.saturating_mul(2), "activations in f16")?,
             inverse: zeroed(4 * rows, "activation scales")?,
+            sums: zeroed(partial_bytes(rows, blocks), "sums of shared tiles")?,
+            sums_arrived: zeroed(4 * blocks, "sums of shared tiles")?,
             partial: zeroed(0, "split attention")?,
             arrived: zeroed(4 * heads * limits.tokens_max, "split attention")?,
             sampled: Sampled::new(context, limits.outputs_max)?,
@@ -113,7 +123,7 @@ impl Arena {
         let slot = self.sampled.next()?;
         self.step.upload(step, slot)?;
         let shape = self.step.shape();
-        let parts = if shape.splits > 1 { shape.sequences * shape.splits } else { 0 };
+        let parts = if shape.splits > 1 { shape.decodes_a_launch() * shape.splits } else { 0 };
         let bytes = parts.saturating_mul(4 * self.partial_floats);
         if bytes > self.partial.bytes() {
             self.partial = DeviceBuffer::zeroed(&self.context, bytes.next_power_of_two(), "split attention")?;

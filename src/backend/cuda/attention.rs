@@ -109,9 +109,15 @@ impl Cuda {
         let kernel = DECODE_KERNELS[block_heads - 1][by_dim];
         // A part a warp: a head's sums, their maximum, the sum of the weights; then prepared heads.
         let shared_bytes = 4 * (4 * (heads.dim + 2) + (block_heads + 2) * heads.dim);
-        let blocks = [shape.splits, heads.query / block_heads, shape.sequences];
-        // SAFETY: checked by `attention_params` and `inputs`.
-        unsafe { self.kernels.launch(kernel, Grid { blocks, threads: [128, 1], shared_bytes }, params) }
+        let (count, at_once) = (shape.by_rows.unwrap_or(shape.sequences), shape.decodes_a_launch());
+        for first in (0..count).step_by(at_once) {
+            let params = params::Attention { first_row: first as u32, ..*params };
+            let blocks = [shape.splits, heads.query / block_heads, at_once.min(count - first)];
+            let grid = Grid { blocks, threads: [128, 1], shared_bytes };
+            // SAFETY: checked by `attention_params` and `inputs`.
+            unsafe { self.kernels.launch(kernel, grid, &params) }?;
+        }
+        Ok(())
     }
 
     fn attend_prompts(
@@ -180,7 +186,7 @@ fn attention_params(
     op.check()?;
     let arena = &frame.arena;
     let shape = arena.step.shape();
-    let parts = shape.sequences * op.heads.query;
+    let parts = shape.decodes_a_launch() * op.heads.query;
     let partial_bytes = if shape.splits > 1 { 4 * parts * shape.splits * (op.heads.dim + 2) } else { 0 };
     if partial_bytes > arena.partial.bytes() || 4 * parts > arena.arrived.bytes() {
         let expected = "an attention that the arena was made for".into();
@@ -198,6 +204,8 @@ fn attention_params(
         window: op.window.unwrap_or(u32::MAX),
         splits: shape.splits as u32,
         tiles: arena.step.tiles(),
+        by_rows: u32::from(shape.by_rows.is_some()),
+        first_row: 0,
     };
     Ok((params, shape))
 }

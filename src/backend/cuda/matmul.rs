@@ -3,6 +3,7 @@
 use super::arena::{Arena, Rows, half_cols};
 use super::driver::DeviceInfo;
 use super::kernels::{Grid, Kernel};
+use super::many::{BLOCK_STRIPS, MANY_TOKENS, ManyShape};
 use super::pack::{STEP_COLS, STRIP_ROWS, UNIT_STEPS};
 use super::params::{self, PRODUCTS_MAX};
 use super::weights::{Matrix, matrix, norm, vector};
@@ -11,13 +12,9 @@ use crate::backend::{Activation, BackendError, Epilogue, Frame, Matmul, Product,
 
 const OP: &str = "matmul";
 
-/// From so many tokens on `matmul_many.cu` multiplies; fewer are `matmul_few.cu`'s.
-pub(super) const MANY_TOKENS: usize = 33;
 /// Warps of a block of `matmul_few.cu`: each takes every eighth unit of columns, so the bits of a
 /// result depend on how columns are cut only if they are cut elsewhere than at multiples of 8.
 const FEW_WARPS: usize = 8;
-/// Strips of a block of `matmul_many.cu`.
-const BLOCK_STRIPS: usize = 8;
 /// Shared memory that the hardware keeps of each block.
 const RESERVED_BYTES: usize = 1024;
 
@@ -66,6 +63,15 @@ impl FewShape {
             shared_bytes: fixed + activations(chunk_units),
             blocks_per_multiprocessor: blocks,
         }
+    }
+}
+
+/// The same kernel of `matmul_few.cu` for batch-invariant mode.
+fn invariant(kernel: Kernel) -> Kernel {
+    match kernel {
+        Kernel::MatmulFew8 => Kernel::MatmulFewInvariant8,
+        Kernel::MatmulFew16 => Kernel::MatmulFewInvariant16,
+        _ => Kernel::MatmulFewInvariant32,
     }
 }
 
@@ -121,6 +127,7 @@ impl Cuda {
     fn few(&self, mut call: params::Matmul, products: &[params::Product]) -> Result<(), BackendError> {
         let device = self.context.info();
         let shape = FewShape::new(call.tokens as usize, call.cols as usize, device);
+        let kernel = if self.batch_invariant { invariant(shape.kernel) } else { shape.kernel };
         call.chunk_units = shape.chunk_units as u32;
         for (to, product) in call.products.iter_mut().zip(products) {
             *to = params::Product { first_strip: call.strips, ..*product };
@@ -130,7 +137,7 @@ impl Cuda {
         let blocks = (call.strips as usize).min(device.multiprocessors * shape.blocks_per_multiprocessor);
         let grid = Grid { shared_bytes: shape.shared_bytes, ..Grid::line(blocks, 256) };
         // SAFETY: every shape and place was checked by `resolve` and `norm`.
-        unsafe { self.kernels.launch(shape.kernel, grid, &call) }
+        unsafe { self.kernels.launch(kernel, grid, &call) }
     }
 
     /// Rounds the activations of a call for many tokens to f16, once for all its products.
@@ -143,6 +150,8 @@ impl Cuda {
             return Err(shape_error(OP, expected, format!("{needed}")));
         }
         (call.halves, call.inverse) = (arena.halves.address(), arena.inverse.address());
+        // Made for as many tokens.
+        (call.partial, call.arrived) = (arena.sums.address(), arena.sums_arrived.address());
         let params = params::Activations {
             src: call.src,
             norm: call.norm,
@@ -180,22 +189,22 @@ impl Cuda {
         mut call: params::Matmul,
         products: impl Iterator<Item = params::Product>,
     ) -> Result<(), BackendError> {
-        let (kernel, block_tokens) =
-            if call.tokens <= 64 { (Kernel::MatmulMany64, 64) } else { (Kernel::MatmulMany128, 128) };
-        let mut blocks = 0;
         for (to, product) in call.products.iter_mut().zip(products) {
             let gated = product.epilogue == Finish::Gated as u32;
             let strips = if gated { BLOCK_STRIPS / 2 } else { BLOCK_STRIPS };
-            *to = params::Product { first_strip: blocks as u32, ..product };
-            blocks += (product.matrix.rows as usize).div_ceil(strips * STRIP_ROWS);
+            *to = params::Product { first_strip: call.strips, ..product };
+            call.strips += product.matrix.rows.div_ceil((strips * STRIP_ROWS) as u32);
             call.product_count += 1;
         }
-        let token_blocks = (call.tokens as usize).div_ceil(block_tokens);
-        // STAGES · TOKENS · 160 bytes, see matmul_many.cu.
-        let shared_bytes = 4 * block_tokens * 160;
-        let grid = Grid { blocks: [blocks, token_blocks, 1], threads: [256, 1], shared_bytes };
-        // SAFETY: every shape and place was checked by `resolve` and `norm`.
-        unsafe { self.kernels.launch(kernel, grid, &call) }
+        let [tokens, cols, row_blocks] = [call.tokens, call.half_cols, call.strips].map(|n| n as usize);
+        let shape = if self.batch_invariant {
+            ManyShape::batch_invariant(tokens, row_blocks)
+        } else {
+            ManyShape::new(tokens, cols, row_blocks, self.context.info().multiprocessors)
+        };
+        let grid = Grid { shared_bytes: shape.shared_bytes(), ..Grid::line(shape.blocks, 256) };
+        // SAFETY: every shape and place was checked by `resolve` and `norm`, the scratch by `activations`.
+        unsafe { self.kernels.launch(shape.kernel, grid, &call) }
     }
 }
 

@@ -3,9 +3,9 @@
 //! `driver` finds a device and holds its context; `memory` owns what is allocated there, `arena`
 //! and `step` are a plan's values and a step's tables, `kv` the pages, `weights` the matrices, which
 //! `pack` lays out. `kernels` loads and launches `kernels-cu/`; `params` mirrors its structs.
-//! `matmul`, `attention`, `sample` and `elementwise` check an operation on the host, once, and launch it;
-//! `graph` records the launches of decode steps and replays them; `bandwidth` measures the memory,
-//! `nvml` (feature `nvml`) asks the card how it is.
+//! `matmul` (with `many`: in which shape), `attention`, `sample` and `elementwise` check an operation on
+//! the host, once, and launch it; `graph` records the launches of decode steps and replays them;
+//! `bandwidth` measures the memory, `nvml` (feature `nvml`) asks the card how it is.
 //!
 //! All work goes to one stream, in order; only reading waits for it. What the device refuses
 //! asynchronously shows at the next wait, and a lost device refuses everything from then on.
@@ -18,6 +18,7 @@ mod elementwise;
 mod graph;
 mod kernels;
 mod kv;
+mod many;
 mod matmul;
 mod memory;
 #[cfg(feature = "nvml")]
@@ -63,6 +64,11 @@ pub fn monitor(info: &DeviceInfo) -> Result<Arc<dyn Monitor>, NoHealth> {
 pub struct CudaOptions {
     /// Which device, as the driver numbers them.
     pub ordinal: usize,
+    /// Whether a token's results have the same bits whatever shares its steps and however its prompt
+    /// is cut (only where a sequence has a [window](crate::backend::Window) of its own may a cut
+    /// matter). Decodes cost about as much as without; prompts cost more: they attend a token at a
+    /// time, and are multiplied in blocks of 64.
+    pub batch_invariant: bool,
 }
 
 /// One NVIDIA GPU. Work of several threads must not meet on it: a step's launches may be under
@@ -71,6 +77,7 @@ pub struct CudaOptions {
 pub struct Cuda {
     kernels: Kernels,
     context: Arc<Context>,
+    batch_invariant: bool,
 }
 
 impl Cuda {
@@ -80,7 +87,7 @@ impl Cuda {
     /// [`BackendError::Unavailable`] with the reason ([`Unavailable`]), [`BackendError::Device`].
     pub fn new(options: &CudaOptions) -> Result<Cuda, BackendError> {
         let context = Context::new(options.ordinal)?;
-        Ok(Cuda { kernels: Kernels::load(&context)?, context })
+        Ok(Cuda { kernels: Kernels::load(&context)?, context, batch_invariant: options.batch_invariant })
     }
 
     /// What the device is.
@@ -122,7 +129,7 @@ impl Backend for Cuda {
     }
 
     fn arena(&self, bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {
-        Arena::new(&self.context, bytes, ops, limits)
+        Arena::new(self, bytes, ops, limits)
     }
 
     fn kv_pool(&self, layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {

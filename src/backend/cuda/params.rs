@@ -43,7 +43,7 @@ mirrored! {
     }
 
     /// `matmul.cuh`.
-    struct Matmul [576] {
+    struct Matmul [592] {
         src: Address,
         norm: Address,
         eps: f32,
@@ -56,6 +56,8 @@ mirrored! {
         inverse: Address,
         half_cols: u32,
         unused: u32,
+        partial: Address,
+        arrived: Address,
         products: [Product; PRODUCTS_MAX],
     }
 
@@ -137,7 +139,7 @@ mirrored! {
     }
 
     /// `attention.cuh`.
-    struct Attention [208] {
+    struct Attention [216] {
         step: Step,
         kv: KvLayer,
         inputs: Inputs,
@@ -149,6 +151,8 @@ mirrored! {
         window: u32,
         splits: u32,
         tiles: Address,
+        by_rows: u32,
+        first_row: u32,
     }
 
     /// `bandwidth.cu`.

@@ -13,6 +13,8 @@ pub(super) const TILE_ROWS: u32 = 64;
 /// Blocks of `attention_decode.cu` that share a sequence at most, and warps of a block.
 const SPLITS_MAX: usize = 16;
 const DECODE_WARPS: usize = 4;
+/// Splits of all rows of a prompt that a launch of `attention_decode.cu` takes.
+const ROW_SPLITS_MAX: usize = 1024;
 /// Entries that the page table has room for at first.
 const PAGES_MIN: usize = 1024;
 
@@ -95,12 +97,14 @@ pub(super) struct Shape {
     pub(super) sequences: usize,
     /// Whether there are sequences of one row.
     pub(super) decodes: bool,
+    /// In batch-invariant mode, where some have more: the step's rows, which attend one by one.
+    pub(super) by_rows: Option<usize>,
     /// Blocks of rows of sequences with more rows than one.
     pub(super) tiles: usize,
     /// Whether attention can append its keys itself: all sequences have one row, and no page that one
     /// writes is another's too.
     pub(super) appends: bool,
-    /// Splits of the longest past of a sequence of one row, rounded up to a power of two: few
+    /// Splits of the longest past of a row that attends by itself, rounded up to a power of two: few
     /// shapes, so that graphs are found again.
     pub(super) splits: usize,
 }
@@ -113,7 +117,12 @@ fn splits(pages: usize) -> usize {
 impl Shape {
     /// Whether all sequences have one row.
     pub(super) fn decodes_only(&self) -> bool {
-        self.decodes && self.tiles == 0
+        self.decodes && self.tiles == 0 && self.by_rows.is_none()
+    }
+
+    /// Sequences or rows that a launch of `attention_decode.cu` takes.
+    pub(super) fn decodes_a_launch(&self) -> usize {
+        self.by_rows.map_or(self.sequences, |rows| rows.min(ROW_SPLITS_MAX / self.splits))
     }
 }
 
@@ -123,6 +132,7 @@ pub(super) struct StepBuffers {
     context: Arc<Context>,
     layout: Layout,
     limits: StepLimits,
+    batch_invariant: bool,
     /// By the turns of `sample`.
     hosts: [HostBuffer; 2],
     device: DeviceBuffer,
@@ -132,7 +142,11 @@ pub(super) struct StepBuffers {
 }
 
 impl StepBuffers {
-    pub(super) fn new(context: &Arc<Context>, limits: StepLimits) -> Result<StepBuffers, BackendError> {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        limits: StepLimits,
+        batch_invariant: bool,
+    ) -> Result<StepBuffers, BackendError> {
         let layout = Layout::new(limits);
         let words = layout.pages + 2 * PAGES_MIN;
         let hosts = [HostBuffer::zeroed(context, words)?, HostBuffer::zeroed(context, words)?];
@@ -142,6 +156,7 @@ impl StepBuffers {
             layout,
             limits,
             hosts,
+            batch_invariant,
             device,
             shape: Shape::default(),
             writers: Vec::new(),
@@ -210,7 +225,9 @@ impl StepBuffers {
         }
         words[positions..][..step.positions.len()].copy_from_slice(&step.positions);
         words[outputs..][..step.outputs.len()].copy_from_slice(&step.outputs);
-        let mut shape = Shape { sequences: step.sequences.len(), splits: 1, ..Shape::default() };
+        let by_rows = self.batch_invariant && step.sequences.iter().any(|sequence| sequence.rows.len() > 1);
+        let by_rows = by_rows.then_some(step.tokens.len());
+        let mut shape = Shape { sequences: step.sequences.len(), splits: 1, by_rows, ..Shape::default() };
         for (index, sequence) in step.sequences.iter().enumerate() {
             let rows = sequence.rows.start as usize..sequence.rows.end as usize;
             words[sequence_of..][rows.clone()].fill(index as u32);
@@ -225,9 +242,12 @@ impl StepBuffers {
             };
             let at = sequences + SEQUENCE_WORDS * index;
             words[at..at + SEQUENCE_WORDS].copy_from_slice(bytemuck::cast_slice(&[entry]));
-            if rows.len() == 1 {
+            if by_rows.is_some() || rows.len() == 1 {
                 shape.decodes = true;
-                shape.splits = shape.splits.max(splits(sequence.pages.len()));
+                // Rows of a prompt have no more pages than this, and may have more splits.
+                let first_pages = sequence.pages.len().saturating_sub((rows.len() - 1).div_ceil(PAGE_TOKENS));
+                let most = (first_pages..=sequence.pages.len()).map(splits).max();
+                shape.splits = shape.splits.max(most.unwrap_or(1));
                 continue;
             }
             for first in (0..rows.len() as u32).step_by(TILE_ROWS as usize) {
