@@ -58,16 +58,7 @@ struct StripStream {
 
     // The operand of a step of a stage, scaled.
     __device__ __forceinline__ void operand(uint32_t (&a)[4], const StageCodes<BITS>& stage, int step) const {
-        const __half2 scale = stage.scales[step], min = stage.mins[step];
-        // Registers 0 and 2 hold row g, 1 and 3 row g + 8.
-        const __half2 scales[2] = {__low2half2(scale), __high2half2(scale)};
-        const __half2 mins[2] = {__low2half2(min), __high2half2(min)};
-        step_operand(a, stage.codes, step, matrix->zero);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const __half2 scaled = __hfma2(*reinterpret_cast<__half2*>(&a[i]), scales[i % 2], mins[i % 2]);
-            a[i] = *reinterpret_cast<const uint32_t*>(&scaled);
-        }
+        scaled_operand(a, stage.codes, step, matrix->zero, stage.scales[step], stage.mins[step]);
     }
 };
 

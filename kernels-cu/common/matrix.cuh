@@ -97,4 +97,19 @@ __device__ __forceinline__ void step_operand(uint32_t (&a)[4], const Codes<BITS,
     }
 }
 
+// The same, scaled in f16: `scale` and `min` are those of rows g and g + 8.
+template <int BITS, int STEPS>
+__device__ __forceinline__ void scaled_operand(uint32_t (&a)[4], const Codes<BITS, STEPS>& codes, int step,
+                                               uint32_t zero, __half2 scale, __half2 min) {
+    // Registers 0 and 2 hold row g, 1 and 3 row g + 8.
+    const __half2 scales[2] = {__low2half2(scale), __high2half2(scale)};
+    const __half2 mins[2] = {__low2half2(min), __high2half2(min)};
+    step_operand(a, codes, step, zero);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const __half2 scaled = __hfma2(*reinterpret_cast<__half2*>(&a[i]), scales[i % 2], mins[i % 2]);
+        a[i] = *reinterpret_cast<const uint32_t*>(&scaled);
+    }
+}
+
 }  // namespace ottava
