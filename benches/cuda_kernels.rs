@@ -63,7 +63,8 @@ fn tokens_of(count: usize) -> StepInput {
 }
 
 fn products(criterion: &mut Criterion) {
-    let tokens: &[usize] = if brief() { &[1, 8] } else { &[1, 4, 8, 16, 32, 64, 128, 512, 2048] };
+    let tokens: &[usize] =
+        if brief() { &[1, 8, 96] } else { &[1, 4, 8, 16, 32, 64, 96, 128, 256, 512, 2048] };
     for (name, rows, cols, codes) in &MATRICES[..if brief() { 1 } else { MATRICES.len() }] {
         let source = LazyCell::new(|| Random(7).matrix(*rows, *cols, *codes));
         for &tokens in tokens {

@@ -9,6 +9,7 @@ use super::matmul::MANY_TOKENS;
 use super::memory::DeviceBuffer;
 use super::pack::{STEP_COLS, UNIT_STEPS};
 use super::params::Address;
+use super::sm90_matmul::SLAB_TOKENS;
 use super::step::StepBuffers;
 use crate::backend::{BackendError, Op, Place, StepInput, StepLimits};
 
@@ -73,7 +74,8 @@ impl Arena {
             match op {
                 Op::Matmul(op) if op.src.rows.max(limits) >= MANY_TOKENS => {
                     rows = rows.max(op.src.rows.max(limits));
-                    halves = halves.max(op.src.rows.max(limits).saturating_mul(half_cols(op.src.cols)));
+                    let slab = op.src.rows.max(limits).next_multiple_of(SLAB_TOKENS);
+                    halves = halves.max(slab.saturating_mul(half_cols(op.src.cols)));
                 }
                 Op::Attention(op) => {
                     partial_floats = partial_floats.max(op.heads.query * (op.heads.dim + 2));

@@ -5,6 +5,7 @@ use super::driver::DeviceInfo;
 use super::kernels::{Grid, Kernel};
 use super::pack::{STEP_COLS, STRIP_ROWS, UNIT_STEPS};
 use super::params::{self, PRODUCTS_MAX};
+use super::sm90_matmul::SLAB_TOKENS;
 use super::weights::{Matrix, matrix, norm, vector};
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{Activation, BackendError, Epilogue, Frame, Matmul, Product, StepInput, Weights, Write};
@@ -71,7 +72,7 @@ impl FewShape {
 
 /// What `matmul.cuh` calls the epilogues.
 #[derive(Clone, Copy)]
-enum Finish {
+pub(super) enum Finish {
     Store = 0,
     Add = 1,
     Gated = 2,
@@ -136,7 +137,12 @@ impl Cuda {
     /// Rounds the activations of a call for many tokens to f16, once for all its products.
     fn activations(&self, call: &mut params::Matmul, arena: &Arena) -> Result<(), BackendError> {
         let (tokens, cols) = (call.tokens as usize, call.half_cols as usize);
-        let needed = tokens * cols * 2;
+        let (kernel, room) = if self.is_sm90(tokens) {
+            (Kernel::Sm90Activations, tokens.next_multiple_of(SLAB_TOKENS))
+        } else {
+            (Kernel::Activations, tokens)
+        };
+        let needed = room * cols * 2;
         if needed > arena.halves.bytes() || 4 * tokens > arena.inverse.bytes() {
             let expected =
                 format!("at most {} bytes of activations, as the arena was made for", arena.halves.bytes());
@@ -154,7 +160,7 @@ impl Cuda {
             half_cols: call.half_cols,
         };
         // SAFETY: the scratch has room, as just checked.
-        unsafe { self.kernels.launch(Kernel::Activations, Grid::line(tokens.div_ceil(8), 256), &params) }
+        unsafe { self.kernels.launch(kernel, Grid::line(tokens.div_ceil(8), 256), &params) }
     }
 
     fn many(&self, call: params::Matmul, products: &[params::Product]) -> Result<(), BackendError> {
@@ -180,6 +186,9 @@ impl Cuda {
         mut call: params::Matmul,
         products: impl Iterator<Item = params::Product>,
     ) -> Result<(), BackendError> {
+        if self.is_sm90(call.tokens as usize) {
+            return self.launch_sm90(call, products);
+        }
         let (kernel, block_tokens) =
             if call.tokens <= 64 { (Kernel::MatmulMany64, 64) } else { (Kernel::MatmulMany128, 128) };
         let mut blocks = 0;

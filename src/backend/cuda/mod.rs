@@ -21,6 +21,7 @@ mod matmul;
 mod memory;
 mod pack;
 mod params;
+mod sm90_matmul;
 mod step;
 mod weights;
 
