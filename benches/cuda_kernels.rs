@@ -165,7 +165,7 @@ fn tokens_of(count: usize) -> StepInput {
 
 fn products(report: &mut Report) {
     let (matrices, tokens): (&[_], &[usize]) =
-        if brief() { (&MATRICES[6..7], &[1, 8]) } else { (&MATRICES, &TOKENS) };
+        if brief() { (&MATRICES[6..7], &[1, 8, 96]) } else { (&MATRICES, &TOKENS) };
     for &(shape, rows, cols) in matrices {
         for (format, codes) in FORMATS {
             if !report.goes_on(&format!("matmul {shape} {format}")) {

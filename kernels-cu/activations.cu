@@ -1,5 +1,6 @@
 // The activations of a matrix product for many tokens, once for all its row blocks: normalised,
-// scaled by a power of two a row, f16, padded with zeros to whole units.
+// scaled by a power of two a row, f16, padded with zeros to whole units. Row by row, or with the prefix
+// sm90 in the slabs that sm90_matmul_many.cu reads.
 //
 // Launch: a warp a token, 8 a block.
 
@@ -11,7 +12,7 @@ namespace ottava {
 struct ActivationsParams {
     const float* src;   // [tokens, cols]
     const float* norm;  // [cols], or null
-    __half* halves;     // [tokens, half_cols]
+    __half* halves;     // [tokens, half_cols], or slabs
     float* inverse;     // [tokens]
     float eps;
     uint32_t tokens;
@@ -20,22 +21,48 @@ struct ActivationsParams {
 };
 static_assert(sizeof(ActivationsParams) == 48, "the host's struct has no other padding");
 
-}  // namespace ottava
+// Four columns of a token's part of the slabs, where wgmma's operand B finds them: columns 4t.. of a
+// step are its rows 2t, 2t + 1, 2t + 8 and 2t + 9, as in `Matrix`.
+__device__ __forceinline__ void store_in_slab(__half* slabs, uint32_t tokens, uint32_t token, uint32_t col,
+                                              uint2 four) {
+    __half* row = slabs + col / SLAB_COLS * slab_tokens(tokens) * SLAB_COLS;
+    // Pieces of 16 bytes, which are 8 columns, are exchanged so that a column of 8 tokens meets all banks.
+    const uint32_t piece = col % SLAB_COLS / STEP_COLS * 2, in_piece = col % STEP_COLS / 2;
+    *reinterpret_cast<uint32_t*>(row + (piece ^ token % 8) * 8 + in_piece) = four.x;
+    *reinterpret_cast<uint32_t*>(row + (piece + 1 ^ token % 8) * 8 + in_piece) = four.y;
+}
 
-extern "C" __global__ void __launch_bounds__(256) activations(const __grid_constant__ ottava::ActivationsParams p) {
-    using namespace ottava;
+__device__ __forceinline__ void activations(const ActivationsParams& p, bool in_slabs) {
     constexpr int WARPS = 8;
     __shared__ RowPart parts[WARPS][ROW_PARTS];
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, token = blockIdx.x * WARPS + warp;
     wait_for_predecessor();
     if (token >= p.tokens) return;
     const float* row = p.src + static_cast<size_t>(token) * p.cols;
-    __half* halves = p.halves + static_cast<size_t>(token) * p.half_cols;
+    __half* halves = p.halves + static_cast<size_t>(token) * (in_slabs ? SLAB_COLS : p.half_cols);
     row_parts<1>(parts[warp], row, p.norm, p.cols, 0);
     __syncwarp();
     const RowScale scale = row_scale(parts[warp], p.norm != nullptr, p.eps, p.cols);
     if (lane == 0) p.inverse[token] = scale.inverse;
-    for (uint32_t col = 4 * lane; col < p.half_cols; col += PART_COLS)
-        *reinterpret_cast<uint2*>(halves + col) = half_four(row, p.norm, scale.factor, col, p.cols);
+    for (uint32_t col = 4 * lane; col < p.half_cols; col += PART_COLS) {
+        const uint2 four = half_four(row, p.norm, scale.factor, col, p.cols);
+        if (in_slabs)
+            store_in_slab(halves, p.tokens, token, col, four);
+        else
+            *reinterpret_cast<uint2*>(halves + col) = four;
+    }
     release_dependents();
 }
+
+}  // namespace ottava
+
+extern "C" __global__ void __launch_bounds__(256) activations(const __grid_constant__ ottava::ActivationsParams p) {
+    ottava::activations(p, false);
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+extern "C" __global__ void __launch_bounds__(256)
+    sm90_activations(const __grid_constant__ ottava::ActivationsParams p) {
+    ottava::activations(p, true);
+}
+#endif

@@ -91,8 +91,7 @@ struct StripStream {
 
     // The operand of a step of a stage, scaled.
     __device__ __forceinline__ void operand(uint32_t (&a)[4], const StageCodes<BITS>& stage, int step) const {
-        step_operand(a, stage.codes, step, matrix->zero);
-        scale_operand(a, stage.scales[step], stage.mins[step]);
+        scaled_operand(a, stage.codes, step, matrix->zero, stage.scales[step], stage.mins[step]);
     }
 };
 

@@ -1,14 +1,14 @@
 // The token of each row of logits: adjustments, temperature, top-k, top-p, min-p and a draw, exactly as
 // `backend::RowSampling` says, without sorting.
 //
-// A row's weights are exp((x - max) / temperature) in whole parts of 2^-28, so that sums of them are
+// A row's weights are exp((x - max) / temperature) in whole parts of 2^-27, so that sums of them are
 // the same in any order. Top-k and top-p keep the first of the order "largest logit first, lower ids
 // first among equal ones": a `Cut` says where that ends. It is found by histograms, the first over the
 // distance from the largest logit (its bins are filled evenly, so atomics seldom meet), then three
 // over the bits of the logit itself within one bin. A draw walks the kept weights in the order of ids:
 // warps take a stretch of columns each, one of them finds the token in its stretch.
 //
-// Reads a row 2 times if it is greedy or unfiltered, 4 times more for top-k and for top-p each.
+// Reads a greedy row once and any other twice, top-k 4 times more, top-p 5 times; a row with a cut once more.
 // Launch: a block a row, 512 threads, no dynamic shared memory.
 
 #include "common/kv.cuh"
@@ -19,9 +19,9 @@ namespace ottava {
 constexpr uint32_t BLOCK_WARPS = 16;
 constexpr uint32_t BINS = 2048;
 constexpr uint32_t THREAD_BINS = BINS / (BLOCK_WARPS * WARP);
-// Sums of 14-bit parts of weights over so many columns fit 32 bits.
+// Sums of the two parts of weights over so many columns fit 32 bits.
 constexpr uint32_t SAMPLE_COLS_MAX = 1u << 18;
-constexpr float WEIGHT_ONE = 268435456.0f;  // 2^28
+constexpr float WEIGHT_ONE = 134217728.0f;  // 2^27: its upper part is 2^13, so all sums of parts fit
 constexpr uint32_t PART_BITS = 14;
 
 // backend::RowSampling. Mirrored by `backend::cuda::params::RowSampling`.
@@ -81,7 +81,7 @@ struct Row {
     }
 };
 
-struct Shared {
+struct SampleShared {
     uint32_t count[BINS], low[BINS], high[BINS];
     uint64_t warp_value[BLOCK_WARPS];
     uint32_t warp_count[BLOCK_WARPS];
@@ -123,7 +123,7 @@ __device__ __forceinline__ uint64_t block_scan(uint64_t x, uint64_t* scratch, ui
 
 // What a level of the search counts into bin `bin_of(x)`: the elements that it `takes`, or their weights.
 template <bool WEIGHTS, typename Takes, typename BinOf>
-__device__ __forceinline__ void fill_bins(const Row& row, Shared& shared, Takes takes, BinOf bin_of) {
+__device__ __forceinline__ void fill_bins(const Row& row, SampleShared& shared, Takes takes, BinOf bin_of) {
     __syncthreads();
     for (uint32_t bin = threadIdx.x; bin < BINS; bin += blockDim.x)
         shared.count[bin] = shared.low[bin] = shared.high[bin] = 0;
@@ -147,7 +147,7 @@ __device__ __forceinline__ void fill_bins(const Row& row, Shared& shared, Takes 
 // Of bins in their order, the one in which the sum of all reaches `goal`, and the sum before it; the
 // last that holds anything where it never does.
 template <bool WEIGHTS>
-__device__ __forceinline__ uint32_t find_bin(Shared& shared, uint64_t goal, uint64_t& before) {
+__device__ __forceinline__ uint32_t find_bin(SampleShared& shared, uint64_t goal, uint64_t& before) {
     const auto value = [&](uint32_t bin) -> uint64_t {
         if (!WEIGHTS) return shared.count[bin];
         return (static_cast<uint64_t>(shared.high[bin]) << PART_BITS) + shared.low[bin];
@@ -172,7 +172,7 @@ __device__ __forceinline__ uint32_t find_bin(Shared& shared, uint64_t goal, uint
 
 // Where the elements, largest first, reach `goal` (above 0) by number or by weight.
 template <bool WEIGHTS>
-__device__ __forceinline__ Cut find_cut(const Row& row, Shared& shared, uint64_t goal) {
+__device__ __forceinline__ Cut find_cut(const Row& row, SampleShared& shared, uint64_t goal) {
     uint64_t before, left = goal;
     const auto any = [&](float x) { return x > -INFINITY; };
     fill_bins<WEIGHTS>(row, shared, any, [&](float x) { return row.distance(x); });
@@ -234,7 +234,7 @@ struct Stretch {
     uint64_t own, before, whole;
 };
 
-__device__ __forceinline__ Stretch measure(const Row& row, Shared& shared, Cut cut, float min_p) {
+__device__ __forceinline__ Stretch measure(const Row& row, SampleShared& shared, Cut cut, float min_p) {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const uint32_t cols = (row.cols + BLOCK_WARPS - 1) / BLOCK_WARPS;
     Stretch stretch{min(warp * cols, row.cols), min((warp + 1) * cols, row.cols), 0, 0, 0, 0};
@@ -276,7 +276,7 @@ __device__ __forceinline__ void draw(const Row& row, const Stretch& stretch, Cut
 
 // The largest element's order and column, the lowest column among equals, as one number; 0 without any
 // above minus infinity. `usable`: whether there is neither NaN nor infinity.
-__device__ __forceinline__ uint64_t best_of(const float* logits, uint32_t cols, Shared& shared, bool& usable) {
+__device__ __forceinline__ uint64_t best_of(const float* logits, uint32_t cols, SampleShared& shared, bool& usable) {
     uint64_t best = 0;
     usable = true;
 #pragma unroll 4
@@ -300,7 +300,7 @@ __device__ __forceinline__ uint64_t best_of(const float* logits, uint32_t cols, 
 
 extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constant__ ottava::SampleParams p) {
     using namespace ottava;
-    __shared__ Shared shared;
+    __shared__ SampleShared shared;
     wait_for_predecessor();
     float* logits = p.src + static_cast<size_t>(blockIdx.x) * p.cols;
     // Rows beyond the step's outputs are greedy, and nobody is fed with them.

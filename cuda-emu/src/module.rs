@@ -74,7 +74,12 @@ impl Kernel {
 
     /// Threads that a block may have: from `.maxntid` or `.reqntid`, else 1024.
     pub fn threads_max(&self) -> u32 {
-        self.program.block_required.or(self.program.block_max).map_or(1024, |d| d.iter().product())
+        self.threads_named().unwrap_or(1024)
+    }
+
+    /// Threads of `.maxntid` or `.reqntid`.
+    pub(crate) fn threads_named(&self) -> Option<u32> {
+        self.program.block_required.or(self.program.block_max).map(|d| d.iter().product())
     }
 
     /// The block that a launch must have, where the kernel says so (`.reqntid`).

@@ -26,6 +26,11 @@ struct Product {
 static_assert(sizeof(Product) == 128, "the host's struct has no other padding");
 
 constexpr int PRODUCTS_MAX = 4;
+// Columns of a slab of activations: [half_cols / 64][slab_tokens][64], 128 bytes a token.
+constexpr int SLAB_COLS = 64;
+
+// Tokens of a slab: whole tiles of the largest shape.
+__device__ __forceinline__ size_t slab_tokens(uint32_t tokens) { return (tokens + 127) / 128 * 128; }
 
 // Mirrored by `backend::cuda::params::Matmul`.
 struct MatmulParams {
@@ -37,7 +42,7 @@ struct MatmulParams {
     uint32_t strips;       // of all products; many tokens: their row blocks, as `first_strip` then is
     uint32_t product_count;
     uint32_t chunk_units;  // few tokens: units of columns that are in shared memory at a time
-    const __half* halves;  // many tokens: src as f16, [tokens, half_cols], made by `activations`
+    const __half* halves;  // many tokens: src as f16, [tokens, half_cols] or slabs, made by `activations`
     const float* inverse;  // many tokens: what a row's results are multiplied with, [tokens]
     uint32_t half_cols;    // cols rounded up to whole units
     uint32_t unused;
@@ -128,19 +133,33 @@ __device__ __forceinline__ uint2 half_four(const float* row, const float* weight
     return {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
 }
 
-// What becomes of one element of a product, by the product's epilogue; `up` is read by gates only.
+__device__ __forceinline__ constexpr bool reads_dst(Epilogue epilogue) {
+    return epilogue == Epilogue::Add || epilogue == Epilogue::Multiply;
+}
+
+// What a product's element becomes: `before` is what dst held where the epilogue reads it, `up` is read
+// by gates only.
+template <Epilogue EPILOGUE>
+__device__ __forceinline__ float finished(Activation activation, float y, float before, float up) {
+    if constexpr (EPILOGUE == Epilogue::Gated) return activate(activation, y) * up;
+    if constexpr (EPILOGUE == Epilogue::Multiply) return activate(activation, before) * y;
+    if constexpr (EPILOGUE == Epilogue::Add) return before + y;
+    return y;
+}
+
+// Writes one element of a product.
 __device__ __forceinline__ void finish(const Product& product, uint32_t token, uint32_t row, float y, float up) {
     float* dst = product.dst + static_cast<size_t>(token) * product.matrix.rows + row;
     if (product.epilogue == Epilogue::Gated) {
-        *dst = activate(product.activation, y) * up;
+        *dst = finished<Epilogue::Gated>(product.activation, y, 0.0f, up);
         return;
     }
     if (product.epilogue == Epilogue::Multiply) {
-        *dst = activate(product.activation, *dst) * y;
+        *dst = finished<Epilogue::Multiply>(product.activation, y, *dst, up);
         return;
     }
     if (product.bias) y += product.bias[row];
-    *dst = product.epilogue == Epilogue::Add ? *dst + y : y;
+    *dst = product.epilogue == Epilogue::Add ? finished<Epilogue::Add>(product.activation, y, *dst, up) : y;
 }
 
 }  // namespace ottava

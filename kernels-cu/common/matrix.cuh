@@ -97,7 +97,8 @@ __device__ __forceinline__ void step_operand(uint32_t (&a)[4], const Codes<BITS,
     }
 }
 
-// Scales an operand in f16: registers 0 and 2 hold row g, 1 and 3 row g + 8.
+// Scales an operand in f16: `scale` and `min` are those of rows g and g + 8; registers 0 and 2 hold row g,
+// 1 and 3 row g + 8.
 __device__ __forceinline__ void scale_operand(uint32_t (&a)[4], __half2 scale, __half2 min) {
     const __half2 scales[2] = {__low2half2(scale), __high2half2(scale)};
     const __half2 mins[2] = {__low2half2(min), __high2half2(min)};
@@ -106,6 +107,14 @@ __device__ __forceinline__ void scale_operand(uint32_t (&a)[4], __half2 scale, _
         const __half2 scaled = __hfma2(*reinterpret_cast<__half2*>(&a[i]), scales[i % 2], mins[i % 2]);
         a[i] = *reinterpret_cast<const uint32_t*>(&scaled);
     }
+}
+
+// The operand of a step, scaled.
+template <int BITS, int STEPS>
+__device__ __forceinline__ void scaled_operand(uint32_t (&a)[4], const Codes<BITS, STEPS>& codes, int step,
+                                               uint32_t zero, __half2 scale, __half2 min) {
+    step_operand(a, codes, step, zero);
+    scale_operand(a, scale, min);
 }
 
 }  // namespace ottava

@@ -96,4 +96,120 @@ __device__ __forceinline__ void release_dependents() {
 #endif
 }
 
+// Makes a barrier in shared memory, whose phases end after so many arrivals and the bytes they expect.
+__device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Shows barriers just made to copies that will complete on them.
+__device__ __forceinline__ void fence_mbarrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Arrives where `arrives` is true, without a branch: among wgmma it would have them serialised.
+__device__ __forceinline__ void mbarrier_arrive_if(bool arrives, uint64_t* barrier) {
+    asm volatile(
+        "{\n.reg .pred arrives;\nsetp.ne.u32 arrives, %1, 0;\n"
+        "@arrives mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(shared_address(barrier)),
+        "r"(static_cast<uint32_t>(arrives))
+        : "memory");
+}
+
+// Arrives, and has the phase wait for so many more bytes of copies.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
+}
+
+// Waits a while for the phase of this parity to end; whether it has.
+__device__ __forceinline__ bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity) {
+    uint32_t ended;
+    asm volatile(
+        "{\n.reg .pred ended;\nmbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, ended;\n}"
+        : "=r"(ended)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+    return ended;
+}
+
+// Starts a copy to shared memory that completes on a barrier; addresses and bytes are multiples of 16.
+__device__ __forceinline__ void bulk_copy(void* shared, const void* global, uint32_t bytes, uint64_t* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(shared)),
+                 "l"(global), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
+// Keeps what is done with registers before this line before it, and what is done after it after it:
+// instructions that work while others run use registers that the compiler does not see.
+template <int COUNT>
+__device__ __forceinline__ void keep_order(uint32_t (&registers)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+r"(registers[i])::"memory");
+}
+
+template <int COUNT>
+__device__ __forceinline__ void keep_order(float (&registers)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(registers[i])::"memory");
+}
+
+// Gives registers of the warpgroup's threads back, down to so many each.
+template <int REGISTERS>
+__device__ __forceinline__ void setmaxnreg_dec() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+// Waits until the warpgroup's threads can have so many registers each.
+template <int REGISTERS>
+__device__ __forceinline__ void setmaxnreg_inc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+// To be run between the last use of registers and the wgmma that has them.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Waits until at most `PENDING` groups are under way.
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+// d += a · b for a [64, 16] of f16 by rows, 16 rows a warp; b [16, N] of f16 by columns, in shared
+// memory as its descriptor says; d [64, N] of f32. A lane holds of a what it holds for mma_m16n8k16, of
+// d the same for 8 columns after the other. Runs on until it is waited for.
+#define OTTAVA_SUMS(i)                                                                              \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),     \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+__device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
+        : OTTAVA_SUMS(0), OTTAVA_SUMS(8), OTTAVA_SUMS(16), OTTAVA_SUMS(24)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+__device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, 1, 1, 1, 0;"
+        : OTTAVA_SUMS(0), OTTAVA_SUMS(8), OTTAVA_SUMS(16), OTTAVA_SUMS(24), OTTAVA_SUMS(32), OTTAVA_SUMS(40),
+          OTTAVA_SUMS(48), OTTAVA_SUMS(56)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+#undef OTTAVA_SUMS
+
 }  // namespace ottava

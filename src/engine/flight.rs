@@ -58,12 +58,19 @@ impl<D: Decoder> Worker<D> {
     pub(super) fn push_sampling(&mut self, index: usize, unknown: u64) -> bool {
         let sequence = &self.sequences[index];
         let request = &sequence.request;
-        let history = sequence.history();
+        if request.mask.is_some() || request.top.is_some() {
+            self.step.sampling.push(RowSampling::default());
+            return false;
+        }
+        let (history, first) = (sequence.history(), self.step.adjustments.len());
         let position = history.position() + unknown;
-        let row = row_sampling(&request.sampling, history, position, &mut self.step.adjustments);
-        let looked_at = request.mask.is_some() || request.top.is_some();
-        let sampled = !looked_at && self.decoder.samples(&row);
-        self.step.sampling.push(if looked_at { RowSampling::default() } else { row });
+        let mut row = row_sampling(&request.sampling, history, position, &mut self.step.adjustments);
+        let sampled = self.decoder.samples(&row);
+        if !sampled {
+            self.step.adjustments.truncate(first);
+            row.adjustments = 0..0;
+        }
+        self.step.sampling.push(row);
         sampled
     }
 
@@ -91,15 +98,18 @@ impl<D: Decoder> Worker<D> {
             return;
         }
         (self.ahead.number, self.ahead.ahead) = (self.decoder.steps(), true);
+        // Before the step under way ends sequences: the pages are at their most.
+        self.publish();
     }
 
     /// Whether nothing but the step under way and what follows from it is to be done.
     fn may_run_ahead(&self) -> bool {
         let Worker { flight, sequences, config, .. } = self;
         let sampled = |part: &Part| part.sampled && !sequences[part.share.index].request.sampling.penalises();
-        let seated = sequences.iter().filter(|sequence| sequence.pages.is_some()).count();
-        // Others wait for a place, and there is none.
-        let full = seated == sequences.len() || seated >= config.sequences_max;
+        // As the scheduler counts: a reader that does not read has no place.
+        let awake = || sequences.iter().filter(|sequence| !sequence.is_paused());
+        let seated = awake().filter(|sequence| sequence.pages.is_some()).count();
+        let full = seated >= config.sequences_max || awake().all(|sequence| sequence.pages.is_some());
         self.decoder.runs_ahead()
             && flight.parts.iter().all(sampled)
             && flight.parts.len() == seated

@@ -64,7 +64,8 @@ pub struct EngineConfig {
     pub prefill_chunk: usize,
     /// Whether requests that begin alike share what was computed for the beginning.
     pub share_prefixes: bool,
-    /// Events that a reader may leave unread before its sequence pauses.
+    /// Events that a reader may leave unread before its sequence pauses. With 1 a GPU waits for the reader
+    /// after each token.
     pub event_buffer: usize,
 }
 

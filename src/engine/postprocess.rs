@@ -1,6 +1,7 @@
 //! What follows a step: its tokens are booked, the next tokens chosen, ended sequences told so.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use super::flight::{Flight, Part};
 use super::generation::{FinishReason, GenerationError, Logprobs};
@@ -50,8 +51,14 @@ impl<D: Decoder> Worker<D> {
             return Ok(());
         }
         self.sampled.resize(flight.outputs, None);
-        let read = self.decoder.sampled(flight.number, &mut self.sampled);
-        read.map_err(|error| GenerationError::Step(error.to_string()))
+        let started = Instant::now();
+        let read = AssertUnwindSafe(|| self.decoder.sampled(flight.number, &mut self.sampled));
+        let read = catch_unwind(read);
+        add(&self.counters.step_us, started.elapsed().as_micros() as usize);
+        match read {
+            Ok(read) => read.map_err(|error| GenerationError::Step(error.to_string())),
+            Err(_) => Err(GenerationError::Step("the backend panicked".into())),
+        }
     }
 
     /// Moves a sequence over the tokens that the step computed. Those of a step ahead were reserved

@@ -84,8 +84,8 @@ impl Sequence {
         History { tokens: &self.tokens, prompt: self.request.prompt.len() }
     }
 
-    /// Whether another token follows the next one, as far as its length, its reader and its room there
-    /// decide that.
+    /// Whether another token may follow the next one: it is not too long then, and its reader has room for
+    /// both and has not gone.
     pub(super) fn goes_on(&self) -> bool {
         self.tokens.len() + 1 < self.tokens_max && self.channel.has_room_for(2) && !self.is_cancelled()
     }

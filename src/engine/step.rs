@@ -39,12 +39,13 @@ impl<D: Decoder> Worker<D> {
         let started = Instant::now();
         // A step leaves nothing behind in the decoder but pages that a failure makes void.
         let result = catch_unwind(AssertUnwindSafe(|| self.decoder.step(&self.step)));
-        add(&self.counters.steps, 1);
         add(&self.counters.step_us, started.elapsed().as_micros() as usize);
         match result {
-            Ok(result) => result.map_err(|error| error.to_string()),
-            Err(_) => Err("the backend panicked".into()),
+            Ok(result) => result.map_err(|error| error.to_string())?,
+            Err(_) => return Err("the backend panicked".into()),
         }
+        add(&self.counters.steps, 1);
+        Ok(())
     }
 
     /// A failed step does not say whose fault it was: each share alone does.

@@ -1,7 +1,7 @@
 //! From logits to a token: parameters and their checks; the choice itself is in `sampler`.
 //!
-//! The order is fixed: logit bias, penalties, mask, temperature, top-k, top-p, min-p, draw. `row` is
-//! the same for backends, which choose without a look at the logits from here.
+//! The order is fixed: logit bias, penalties, mask, temperature, top-k, top-p, min-p, draw. `row` turns a
+//! request's sampling into numbers for a backend that samples itself.
 
 #![forbid(unsafe_code)]
 

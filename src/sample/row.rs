@@ -52,7 +52,7 @@ fn adjust(sampling: &Sampling, history: History<'_>, adjustments: &mut Vec<Logit
 
 /// Makes entries of the same token one, at the front; how many are left.
 fn merge(entries: &mut [LogitAdjustment]) -> usize {
-    entries.sort_by_key(|entry| entry.token);
+    entries.sort_unstable_by_key(|entry| entry.token);
     let mut kept = 0;
     for index in 0..entries.len() {
         let entry = entries[index];

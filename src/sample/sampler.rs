@@ -40,7 +40,6 @@ impl Sampler {
         mask: Option<&mut (dyn TokenMask + 'static)>,
         history: History<'_>,
     ) -> Result<TokenId, SampleError> {
-        check_logits(logits)?;
         self.adjustments.clear();
         let row = row_sampling(sampling, history, history.position(), &mut self.adjustments);
         for adjustment in &self.adjustments {
@@ -48,6 +47,8 @@ impl Sampler {
                 *logit = adjustment.apply(*logit);
             }
         }
+        // No adjustment makes an unusable logit usable, but some of them overflow.
+        check_logits(logits)?;
         if let Some(mask) = mask {
             mask.apply(history.tokens, logits);
         }

@@ -31,8 +31,11 @@ pub fn cases() -> Vec<Case> {
         .concat()
     });
     let mut cases: Vec<Case> = widths.collect();
-    cases.extend([vec![transpose(), activation_limits()], angles(), rotations(), embeddings()].concat());
-    cases.extend([products(), shared_sources(), gated(), appends(), attentions()].concat());
+    cases.extend(
+        [vec![sampling_of_many(), transpose(), activation_limits()], angles(), rotations(), embeddings()]
+            .concat(),
+    );
+    cases.extend([products(), prompts(), shared_sources(), gated(), appends(), attentions()].concat());
     cases
 }
 
@@ -201,6 +204,23 @@ fn sampling(cols: usize) -> Case {
     case.within(0.0)
 }
 
+/// As many equal logits as a GPU draws from, all of them kept or cut somewhere in their midst.
+fn sampling_of_many() -> Case {
+    const COLS: usize = 1 << 18;
+    let warm = RowSampling { temperature: 1.0, draw: u64::MAX / 5 * 4, ..RowSampling::default() };
+    let mut case = Case::new("sampling of many equal logits").at(0..3);
+    case.step.outputs = vec![0, 1, 2];
+    case.step.sampling = vec![
+        RowSampling { top_p: 0.9, ..warm.clone() },
+        RowSampling { top_k: 100_000, ..warm.clone() },
+        warm,
+    ];
+    let src = case.input(&vec![-1.5; 3 * COLS], COLS);
+    let dst = case.gathered(1);
+    case.ops = vec![Op::Sample { dst, src }];
+    case.within(0.0)
+}
+
 fn transpose() -> Case {
     let mut case = Case::new("transpose there and back");
     let src = case.input(&Numbers(2).take(7 * 33), 33);
@@ -319,15 +339,45 @@ fn product(case: &mut Case, dst: Place, matrix: WeightMatrix) -> Product {
     Product { dst, matrix: case.matrix(matrix), bias: None, epilogue: Epilogue::Write(Write::Store) }
 }
 
-/// A norm, three formats, a bias and a residual in one operation.
-fn shared_sources() -> Vec<Case> {
-    // The second has more tokens than a GPU's block, and more columns than eight of its units.
-    [(9, 100), (70, 1100)].map(|(rows, k)| shared_source(rows, k)).to_vec()
+/// Whole and ragged blocks of tokens, of rows and of columns: what a GPU has other kernels for.
+fn prompts() -> Vec<Case> {
+    let formats = [
+        (65, [17, 576], Bits::Four, 32, true),
+        (66, [130, 96], Bits::Eight, 64, false),
+        (97, [33, 200], Bits::Four, 128, true),
+        (128, [49, 1536], Bits::Eight, 128, false),
+        (129, [272, 100], Bits::Eight, 16, true),
+        (192, [48, 200], Bits::Four, 200, true),
+        (257, [129, 64], Bits::Four, 16, false),
+        (70, [49, 576], Bits::Eight, 576, false),
+    ];
+    let quant = formats.map(|(rows, [n, k], bits, group, mins)| {
+        let name = format!("{rows} x [{n}, {k}] {bits:?} group {group} mins {mins}");
+        (name, rows, Numbers((rows * n) as u64).matrix([n, k], bits, group, mins))
+    });
+    let dense = [(65, [49, 100]), (130, [140, 576])]
+        .map(|(rows, [n, k])| (format!("{rows} x [{n}, {k}] bf16"), rows, dense(n, k, 8).remove(2)));
+    let case = |(name, rows, matrix): (String, usize, WeightMatrix)| {
+        let mut case = Case::new(name);
+        let src = case.input(&Numbers(rows as u64).take(rows * matrix.cols()), matrix.cols());
+        let dst = case.output(rows, matrix.rows());
+        let product = product(&mut case, dst, matrix);
+        case.ops = vec![Op::Matmul(Matmul { src, norm: None, products: vec![product] })];
+        Case { eps: 4e-6, eps_int8: INT8_EPS, eps_f16: F16_EPS, ..case }
+    };
+    quant.into_iter().chain(dense).map(case).collect()
 }
 
-fn shared_source(rows: usize, k: usize) -> Case {
-    let n = 49;
-    let mut case = Case::new(format!("norm, bias, residual, three products of one source, {rows} x {k}"));
+fn shared_sources() -> Vec<Case> {
+    // The third has more columns than eight of a GPU's units; the last are more blocks than it runs at a
+    // time, and several for each of its multiprocessors.
+    let shapes = [(9, 49, 100), (70, 49, 100), (70, 49, 1100), (256, 1450, 32), (256, 2900, 32)];
+    shapes.map(|(rows, n, k)| shared_source(rows, n, k)).to_vec()
+}
+
+/// A norm, three formats, a bias and a residual in one operation.
+fn shared_source(rows: usize, n: usize, k: usize) -> Case {
+    let mut case = Case::new(format!("norm, bias, residual, three products, {rows} x [{n}, {k}]"));
     let mut numbers = Numbers(6);
     let norm = Some(RmsNorm { weight: case.vector(numbers.take(k)), eps: 1e-3 });
     let src = case.input(&numbers.take(rows * k), k);
@@ -354,8 +404,27 @@ fn shared_source(rows: usize, k: usize) -> Case {
 fn gated() -> Vec<Case> {
     let mut cases = Vec::new();
     for (activation, up_bits) in [(Activation::Silu, Bits::Eight), (Activation::GeluTanh, Bits::Four)] {
-        for (rows, k) in [(1, 96), (8, 96), (40, 96), (40, 1160)] {
-            cases.push(gate(activation, up_bits, rows, [49, k]));
+        for (rows, n, k) in [(1, 49, 96), (8, 49, 96), (40, 49, 96), (130, 49, 96), (256, 2200, 32)] {
+            let name = format!("{activation:?} gate of {rows} x [{n}, {k}], up of {up_bits:?} bits");
+            let mut case = Case::new(name);
+            let mut numbers = Numbers(7);
+            let src = case.input(&numbers.take(rows * k), k);
+            let dst = case.output(rows, n);
+            let gate = numbers.matrix([n, k], Bits::Four, 32, true);
+            let up = numbers.matrix([n, k], up_bits, 32, false);
+            let gate = product(&mut case, dst, gate);
+            let epilogue = Epilogue::Gated { up: case.matrix(up), activation };
+            let gate = Product { epilogue, ..gate };
+            // Others beside it.
+            let plain =
+                [numbers.matrix([n, k], Bits::Eight, 16, false), dense(n, k, 3).remove(0)].map(|matrix| {
+                    let dst = case.output(rows, n);
+                    product(&mut case, dst, matrix)
+                });
+            let products = [vec![gate], plain.to_vec()].concat();
+            case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
+            // One int8 term: half a step in 127 for each activation.
+            cases.push(Case { eps: 1e-5, eps_int8: 0.06, eps_f16: 2.0 * F16_EPS, ..case });
         }
     }
     cases
@@ -397,7 +466,7 @@ pub fn uneven() -> Vec<Case> {
     let sixteen = one(65, dense(129, 2100, 8).remove(1), [129, 2100]);
     let gates = [(Activation::Silu, Bits::Eight), (Activation::GeluTanh, Bits::Four)]
         .map(|(activation, up_bits)| gate(activation, up_bits, 40, [150, 2100]));
-    [vec![four, eight, sixteen, shared_source(50, 3000)], gates.to_vec()].concat()
+    [vec![four, eight, sixteen, shared_source(50, 49, 3000)], gates.to_vec()].concat()
 }
 
 /// What an attention case varies.

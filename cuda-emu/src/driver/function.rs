@@ -67,7 +67,7 @@ impl Function {
             1 => self.kernel.static_shared_bytes(),
             2 | 7 => 0,
             3 => self.kernel.local_bytes(),
-            4 => self.kernel.registers_estimate(),
+            4 => registers(&self.kernel),
             5 => self.kernel.compiled_for(),
             6 => major * 10 + minor,
             MAX_DYNAMIC_SHARED_SIZE_BYTES => self.dynamic_shared_bytes_max,
@@ -196,9 +196,16 @@ impl Function {
     }
 }
 
+/// Registers of a thread: who compiles for blocks of a named size keeps to what such a block can have.
+fn registers(kernel: &Kernel) -> u32 {
+    // Its warps are spread over four register files.
+    let threads = kernel.threads_named().unwrap_or(1).clamp(1, 1024).next_multiple_of(128);
+    kernel.registers_estimate().min(card::REGISTERS / threads / 8 * 8)
+}
+
 /// Registers that a warp takes: given out to threads by 8, to warps by 256.
 fn registers_of_warp(kernel: &Kernel) -> u32 {
-    let each = kernel.registers_estimate().clamp(1, 255).next_multiple_of(8);
+    let each = registers(kernel).clamp(1, 255).next_multiple_of(8);
     (each * 32).next_multiple_of(256)
 }
 

@@ -11,8 +11,9 @@ use super::memory::DeviceBuffer;
 use super::pack::{STEP_COLS, UNIT_STEPS};
 use super::params::Address;
 use super::sample::Sampled;
+use super::sm90_matmul::SLAB_TOKENS;
 use super::step::StepBuffers;
-use crate::backend::{BackendError, Op, Place, StepInput, StepLimits};
+use crate::backend::{BackendError, Op, Place, StepInput, StepLimits, shape_error};
 
 /// Values are f32.
 const ELEMENT_BYTES: usize = 4;
@@ -84,7 +85,8 @@ impl Arena {
             match op {
                 Op::Matmul(op) if op.src.rows.max(limits) >= MANY_TOKENS => {
                     rows = rows.max(op.src.rows.max(limits));
-                    halves = halves.max(op.src.rows.max(limits).saturating_mul(half_cols(op.src.cols)));
+                    let slab = op.src.rows.max(limits).next_multiple_of(SLAB_TOKENS);
+                    halves = halves.max(slab.saturating_mul(half_cols(op.src.cols)));
                 }
                 Op::Attention(op) => {
                     partial_floats = partial_floats.max(op.heads.query * (op.heads.dim + 2));
@@ -99,6 +101,10 @@ impl Arena {
         }
         let shares = rows > 0 && !cuda.batch_invariant;
         let blocks = if shares { context.info().multiprocessors } else { 0 };
+        let samples = ops.iter().filter(|op| matches!(op, Op::Sample { .. })).count();
+        if samples > 1 {
+            return Err(shape_error("sample", "one such operation in a plan".into(), format!("{samples}")));
+        }
         let zeroed = |bytes, what| DeviceBuffer::zeroed(context, bytes, what);
         Ok(Arena {
             context: Arc::clone(context),
@@ -111,7 +117,7 @@ impl Arena {
             partial: zeroed(0, "split attention")?,
             arrived: zeroed(4 * heads * limits.tokens_max, "split attention")?,
             sampled: Sampled::new(context, limits.outputs_max)?,
-            samples: ops.iter().any(|op| matches!(op, Op::Sample { .. })),
+            samples: samples > 0,
             graphs: Graphs::default(),
             frequencies,
             partial_floats,
@@ -120,7 +126,7 @@ impl Arena {
 
     /// Takes up a step: its tables go to the device, and split attention gets its room.
     pub(super) fn begin(&mut self, step: &StepInput) -> Result<(), BackendError> {
-        let slot = self.sampled.next()?;
+        let slot = self.sampled.free_slot()?;
         self.step.upload(step, slot)?;
         let shape = self.step.shape();
         let parts = if shape.splits > 1 { shape.decodes_a_launch() * shape.splits } else { 0 };

@@ -4,6 +4,7 @@ use super::arena::Rows;
 use super::attention::{angles, interleaved};
 use super::kernels::{Grid, Kernel};
 use super::params;
+use super::sample::check_adjustments;
 use super::weights::{Matrix, matrix, vector};
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{
@@ -85,6 +86,7 @@ impl Cuda {
                 check_tokens(matrix("embed", frame.weights, *table)?, &frame.step.tokens)
             }
             Op::GatherOutputs { .. } => check_outputs(&frame.step.outputs, frame.step.tokens.len()),
+            Op::Sample { src, .. } => check_adjustments(&frame.step.adjustments, src.cols),
             _ => Ok(()),
         }
     }

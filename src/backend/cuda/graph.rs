@@ -130,7 +130,7 @@ impl Cuda {
         ops: &[Op],
         frame: &mut Frame<'_, Cuda>,
     ) -> Result<(), (usize, BackendError)> {
-        self.run_or_replay(ops, frame)?;
+        self.run_or_replay(ops, frame).inspect_err(|_| frame.arena.sampled.fail())?;
         if frame.arena.samples {
             frame.arena.sampled.copy().map_err(|error| (ops.len(), error))?;
         }

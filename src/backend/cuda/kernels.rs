@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
-use cudarc::driver::result;
+use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute, CUresult};
 
 use super::driver::{Context, Unavailable, device_error};
@@ -56,6 +56,11 @@ kernels! {
     Rope = "rope",
     RopeAngles = "rope_angles",
     Sample = "sample",
+    Sm90Activations = "sm90_activations",
+    Sm90MatmulMany128x64 = "sm90_matmul_many_128_64",
+    Sm90MatmulMany128x128 = "sm90_matmul_many_128_128",
+    Sm90MatmulMany256x64 = "sm90_matmul_many_256_64",
+    Sm90MatmulMany256x128 = "sm90_matmul_many_256_128",
     Softmax = "softmax",
     Transpose = "transpose",
     Unary = "unary",
@@ -63,6 +68,9 @@ kernels! {
 
 /// The kernels' machine code and PTX, as build.rs compiled them.
 static IMAGE: &Image<[u8]> = &Image(*include_bytes!(env!("OTTAVA_FATBIN")));
+
+/// How the names of kernels start that only code for compute capability 9.0 has.
+const ONLY_90: &str = "sm90_";
 
 const LOAD: &str = "cuModuleLoadData";
 /// What loading says where the image has no code for a device.
@@ -81,7 +89,7 @@ struct Image<T: ?Sized>(T);
 pub(super) struct Kernels {
     context: Arc<Context>,
     module: sys::CUmodule,
-    /// By [`Kernel`].
+    /// By [`Kernel`]; null for what the loaded code does not have.
     functions: Vec<sys::CUfunction>,
     /// Whether a kernel may start before the one before it has ended (programmatic dependent launch):
     /// the kernels wait themselves where they need its results.
@@ -131,8 +139,13 @@ impl Kernels {
         for name in NAMES {
             let text = CString::new(*name).unwrap_or_default();
             // SAFETY: the module was just loaded.
-            let function = unsafe { result::module::get_function(module, text) };
-            let function = context.done("cuModuleGetFunction", function)?;
+            let function = match unsafe { result::module::get_function(module, text) } {
+                Err(DriverError(CUresult::CUDA_ERROR_NOT_FOUND)) if name.starts_with(ONLY_90) => {
+                    kernels.functions.push(std::ptr::null_mut());
+                    continue;
+                }
+                function => context.done("cuModuleGetFunction", function)?,
+            };
             let shared = kernels.dynamic_shared_max(function)?;
             // SAFETY: the function is the module's.
             let set = unsafe {
@@ -154,6 +167,11 @@ impl Kernels {
         Ok(kernels)
     }
 
+    /// Whether the code that was loaded for this device has a kernel.
+    pub(super) fn has(&self, kernel: Kernel) -> bool {
+        !self.functions[kernel as usize].is_null()
+    }
+
     fn dynamic_shared_max(&self, function: sys::CUfunction) -> Result<i32, BackendError> {
         let fixed = self.attribute(function, Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
         Ok(self.context.info().shared_block_max as i32 - fixed)
@@ -168,8 +186,8 @@ impl Kernels {
     /// Starts a kernel after all work so far; without blocks nothing happens.
     ///
     /// # Safety
-    /// `params` is the kernel's own struct, its addresses are valid for what the kernel does with
-    /// this grid, and stay so until the stream has done it.
+    /// The loaded code [has](Kernels::has) the kernel, `params` is the kernel's own struct, its addresses
+    /// are valid for what the kernel does with this grid, and stay so until the stream has done it.
     pub(super) unsafe fn launch<P: bytemuck::Pod>(
         &self,
         kernel: Kernel,
@@ -217,8 +235,9 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
-            // SAFETY: loaded by `load`; launches under way keep what they need.
+        // Steps may be under way that nobody will ask about; what they fail with concerns nobody.
+        if self.context.wait().is_ok() {
+            // SAFETY: loaded by `load`, and no launch is under way.
             let _ = unsafe { result::module::unload(self.module) };
         }
     }

@@ -6,6 +6,7 @@ use super::kernels::{Grid, Kernel};
 use super::many::{BLOCK_STRIPS, MANY_TOKENS, ManyShape};
 use super::pack::{STEP_COLS, STRIP_ROWS, UNIT_STEPS};
 use super::params::{self, PRODUCTS_MAX};
+use super::sm90_matmul::SLAB_TOKENS;
 use super::weights::{Matrix, matrix, norm, vector};
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{Activation, BackendError, Epilogue, Frame, Matmul, Product, StepInput, Weights, Write};
@@ -77,7 +78,7 @@ fn invariant(kernel: Kernel) -> Kernel {
 
 /// What `matmul.cuh` calls the epilogues.
 #[derive(Clone, Copy)]
-enum Finish {
+pub(super) enum Finish {
     Store = 0,
     Add = 1,
     Gated = 2,
@@ -143,7 +144,12 @@ impl Cuda {
     /// Rounds the activations of a call for many tokens to f16, once for all its products.
     fn activations(&self, call: &mut params::Matmul, arena: &Arena) -> Result<(), BackendError> {
         let (tokens, cols) = (call.tokens as usize, call.half_cols as usize);
-        let needed = tokens * cols * 2;
+        let (kernel, room) = if self.is_sm90(tokens) {
+            (Kernel::Sm90Activations, tokens.next_multiple_of(SLAB_TOKENS))
+        } else {
+            (Kernel::Activations, tokens)
+        };
+        let needed = room * cols * 2;
         if needed > arena.halves.bytes() || 4 * tokens > arena.inverse.bytes() {
             let expected =
                 format!("at most {} bytes of activations, as the arena was made for", arena.halves.bytes());
@@ -163,7 +169,7 @@ impl Cuda {
             half_cols: call.half_cols,
         };
         // SAFETY: the scratch has room, as just checked.
-        unsafe { self.kernels.launch(Kernel::Activations, Grid::line(tokens.div_ceil(8), 256), &params) }
+        unsafe { self.kernels.launch(kernel, Grid::line(tokens.div_ceil(8), 256), &params) }
     }
 
     fn many(&self, call: params::Matmul, products: &[params::Product]) -> Result<(), BackendError> {
@@ -189,6 +195,9 @@ impl Cuda {
         mut call: params::Matmul,
         products: impl Iterator<Item = params::Product>,
     ) -> Result<(), BackendError> {
+        if self.is_sm90(call.tokens as usize) {
+            return self.launch_sm90(call, products);
+        }
         for (to, product) in call.products.iter_mut().zip(products) {
             let gated = product.epilogue == Finish::Gated as u32;
             let strips = if gated { BLOCK_STRIPS / 2 } else { BLOCK_STRIPS };

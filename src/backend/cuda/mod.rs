@@ -7,7 +7,8 @@
 //! the host, once, and launch it; `graph` records the launches of decode steps and replays them;
 //! `bandwidth` measures the memory, `nvml` (feature `nvml`) asks the card how it is.
 //!
-//! All work goes to one stream, in order; only reading waits for it. What the device refuses
+//! All work goes to one stream, in order; only reading waits for it, and sampled tokens are waited for
+//! without what follows them. What the device refuses
 //! asynchronously shows at the next wait, and a lost device refuses everything from then on.
 
 mod arena;
@@ -26,6 +27,7 @@ mod nvml;
 mod pack;
 mod params;
 mod sample;
+mod sm90_matmul;
 mod step;
 mod weights;
 

@@ -14,7 +14,7 @@ use super::kernels::{Grid, Kernel};
 use super::memory::{DeviceBuffer, HostBuffer};
 use super::params;
 use super::{Cuda, overlap_error, shape_error};
-use crate::backend::{BackendError, Frame, Place, RowSampling};
+use crate::backend::{BackendError, Frame, LogitAdjustment, Place, RowSampling};
 use crate::token::TokenId;
 
 const OP: &str = "sample";
@@ -69,9 +69,9 @@ impl Drop for Event {
     }
 }
 
-/// What a slot's step has under way.
+/// What a slot's step may have under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum Work {
     /// Nothing.
     Done,
     /// Work that no event stands behind.
@@ -84,7 +84,7 @@ enum Turn {
 struct Slot {
     host: HostBuffer,
     copied: Event,
-    turn: Turn,
+    work: Work,
     outputs: usize,
 }
 
@@ -104,7 +104,7 @@ impl Sampled {
     pub(super) fn new(context: &Arc<Context>, outputs_max: usize) -> Result<Sampled, BackendError> {
         let slot = || -> Result<Slot, BackendError> {
             let host = HostBuffer::zeroed(context, outputs_max)?;
-            Ok(Slot { host, copied: Event::new(context)?, turn: Turn::Done, outputs: 0 })
+            Ok(Slot { host, copied: Event::new(context)?, work: Work::Done, outputs: 0 })
         };
         Ok(Sampled {
             context: Arc::clone(context),
@@ -120,35 +120,44 @@ impl Sampled {
     }
 
     /// The slot of the next step, once the step that had it before is over.
-    pub(super) fn next(&mut self) -> Result<usize, BackendError> {
+    pub(super) fn free_slot(&mut self) -> Result<usize, BackendError> {
         let next = 1 - self.current;
         self.finish(next)?;
+        self.slots[next].work = Work::Open;
         Ok(next)
     }
 
-    /// The next step has begun.
+    /// The next step has been taken up.
     pub(super) fn begin(&mut self, outputs: usize) {
         self.current = 1 - self.current;
-        let slot = &mut self.slots[self.current];
-        (slot.turn, slot.outputs) = (Turn::Open, outputs);
+        self.slots[self.current].outputs = outputs;
+    }
+
+    /// The last step has failed: it has no tokens.
+    pub(super) fn fail(&mut self) {
+        self.slots[self.current].outputs = 0;
     }
 
     fn finish(&mut self, slot: usize) -> Result<(), BackendError> {
-        match self.slots[slot].turn {
-            Turn::Done => return Ok(()),
-            Turn::Open => self.context.wait()?,
-            Turn::Copying => self.slots[slot].copied.wait()?,
+        match self.slots[slot].work {
+            Work::Done => return Ok(()),
+            Work::Open => self.context.wait()?,
+            Work::Copying => self.slots[slot].copied.wait()?,
         }
-        self.slots[slot].turn = Turn::Done;
+        self.slots[slot].work = Work::Done;
         Ok(())
     }
 
-    /// Starts the copy of the step's tokens to the host.
+    /// Starts the copy of the last step's tokens to the host.
     pub(super) fn copy(&mut self) -> Result<(), BackendError> {
-        let slot = &mut self.slots[self.current];
-        self.ids.download_pinned(4 * self.current * self.outputs_max, &mut slot.host, 4 * slot.outputs)?;
+        self.copy_slot(self.current)
+    }
+
+    fn copy_slot(&mut self, index: usize) -> Result<(), BackendError> {
+        let slot = &mut self.slots[index];
+        self.ids.download_pinned(4 * index * self.outputs_max, &mut slot.host, 4 * slot.outputs)?;
         slot.copied.record()?;
-        slot.turn = Turn::Copying;
+        slot.work = Work::Copying;
         Ok(())
     }
 
@@ -158,21 +167,30 @@ impl Sampled {
         steps_back: usize,
         out: &mut [Option<TokenId>],
     ) -> Result<(), BackendError> {
+        // Steps take turns: the one before the last has the other slot.
         let index = self.current ^ steps_back;
         let outputs = self.slots.get(index).map_or(0, |slot| slot.outputs);
         if steps_back > 1 || out.len() > outputs {
             let found = format!("{} outputs {steps_back} steps back", out.len());
             return Err(shape_error(OP, format!("at most {outputs} outputs of the last two steps"), found));
         }
-        if index == self.current && self.slots[index].turn == Turn::Open {
+        if self.slots[index].work == Work::Open {
             // Its operations were run one by one.
-            self.copy()?;
+            self.copy_slot(index)?;
         }
         self.finish(index)?;
         for (to, &id) in out.iter_mut().zip(self.slots[index].host.words()) {
             *to = (id != NO_TOKEN).then_some(TokenId(id));
         }
         Ok(())
+    }
+}
+
+/// Refuses adjustments of logits that a row does not have.
+pub(super) fn check_adjustments(entries: &[LogitAdjustment], cols: usize) -> Result<(), BackendError> {
+    match entries.iter().find(|entry| entry.token.index() >= cols) {
+        Some(entry) => Err(shape_error(OP, format!("tokens below {cols}"), format!("{}", entry.token))),
+        None => Ok(()),
     }
 }
 
@@ -191,9 +209,7 @@ impl Cuda {
         if to.overlaps(&from) {
             return Err(overlap_error(OP, [dst, src]));
         }
-        if let Some(entry) = step.adjustments.iter().find(|entry| entry.token.index() >= from.cols) {
-            return Err(shape_error(OP, format!("tokens below {}", from.cols), format!("{}", entry.token)));
-        }
+        check_adjustments(&step.adjustments, from.cols)?;
         let tables = arena.step.params();
         let params = params::Sample {
             dst: to.address,

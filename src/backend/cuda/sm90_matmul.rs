@@ -1,0 +1,123 @@
+//! [`Matmul`](crate::backend::Matmul) of many tokens on cards of compute capability 9.0:
+//! `kernels-cu/sm90_matmul_many.cu`, in which shape. Other cards have `matmul_many.cu` alone.
+
+use super::Cuda;
+use super::kernels::{Grid, Kernel};
+use super::matmul::Finish;
+use super::params;
+use crate::backend::BackendError;
+
+/// From so many tokens on: fewer would not fill two tiles, and `matmul_many.cu` has one for them.
+const TOKENS_MIN: usize = 65;
+/// Tokens of a slab of activations are a multiple of these: the largest tile's.
+pub(super) const SLAB_TOKENS: usize = 128;
+/// Threads of a block: eight warps that multiply, and a warpgroup for the copies.
+const THREADS: u32 = 384;
+/// While the tensor cores multiply a step with so many tokens, a multiprocessor issues what makes the
+/// operand of the next one: tiles of fewer tokens wait for that. From the instructions in the machine
+/// code, see ARCHITECTURE.md; not measured.
+const OPERAND_TOKENS: usize = 80;
+
+/// A tile's shape, and what a block of it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    kernel: Kernel,
+    rows: usize,
+    tokens: usize,
+    /// `sizeof(Shared)`, and 1024 to align it.
+    shared_bytes: usize,
+}
+
+/// Small tiles first.
+const SHAPES: [Shape; 4] = [
+    Shape { kernel: Kernel::Sm90MatmulMany128x64, rows: 128, tokens: 64, shared_bytes: 222_336 },
+    Shape { kernel: Kernel::Sm90MatmulMany128x128, rows: 128, tokens: 128, shared_bytes: 214_112 },
+    Shape { kernel: Kernel::Sm90MatmulMany256x64, rows: 256, tokens: 64, shared_bytes: 230_496 },
+    Shape { kernel: Kernel::Sm90MatmulMany256x128, rows: 256, tokens: 128, shared_bytes: 222_288 },
+];
+
+/// A product's rows, and whether it is gated.
+type Extent = (usize, bool);
+
+impl Shape {
+    /// The shape that is done first, by rounds of a tile on each multiprocessor; of equals the largest,
+    /// which reads least. Which one it is changes no result's bits.
+    fn new(products: &[Extent], tokens: usize, multiprocessors: usize) -> Shape {
+        // Both matrices of a gate need the two strips a warp that tiles of 256 rows have.
+        let gated = products.iter().any(|(_, gated)| *gated);
+        let time = |shape: &Shape| {
+            let blocks: usize = products.iter().map(|product| shape.row_blocks(*product)).sum();
+            let rounds = (blocks * tokens.div_ceil(shape.tokens)).div_ceil(multiprocessors);
+            rounds * shape.rows * shape.tokens.max(OPERAND_TOKENS)
+        };
+        let candidates = if gated { &SHAPES[2..] } else { &SHAPES[..] };
+        candidates.iter().rev().copied().min_by_key(time).unwrap_or(SHAPES[3])
+    }
+
+    fn row_blocks(&self, (rows, gated): Extent) -> usize {
+        rows.div_ceil(if gated { self.rows / 2 } else { self.rows })
+    }
+}
+
+fn extent(product: params::Product) -> Extent {
+    (product.matrix.rows as usize, product.epilogue == Finish::Gated as u32)
+}
+
+impl Cuda {
+    /// Whether products of so many tokens are this kernel's, with activations in slabs.
+    pub(super) fn is_sm90(&self, tokens: usize) -> bool {
+        !self.batch_invariant && tokens >= TOKENS_MIN && self.kernels.has(Kernel::Sm90MatmulMany256x128)
+    }
+
+    /// Launches a call whose activations are in slabs.
+    pub(super) fn launch_sm90(
+        &self,
+        mut call: params::Matmul,
+        products: impl Iterator<Item = params::Product>,
+    ) -> Result<(), BackendError> {
+        for (to, product) in call.products.iter_mut().zip(products) {
+            *to = product;
+            call.product_count += 1;
+        }
+        let extents = call.products.map(extent);
+        let products = &mut call.products[..call.product_count as usize];
+        let extents = &extents[..products.len()];
+        let (tokens, multiprocessors) = (call.tokens as usize, self.context.info().multiprocessors);
+        let shape = Shape::new(extents, tokens, multiprocessors);
+        for (product, extent) in products.iter_mut().zip(extents) {
+            product.first_strip = call.strips;
+            call.strips += shape.row_blocks(*extent) as u32;
+        }
+        let tiles = call.strips as usize * tokens.div_ceil(shape.tokens);
+        let blocks = tiles.min(multiprocessors);
+        let grid = Grid { shared_bytes: shape.shared_bytes, ..Grid::line(blocks, THREADS) };
+        // SAFETY: every shape and place was checked by `resolve` and `norm`, and `is_sm90` said yes.
+        unsafe { self.kernels.launch(shape.kernel, grid, &call) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_small_where_large_ones_would_leave_multiprocessors_idle() {
+        // On the 132 multiprocessors of an H200.
+        let tile = |rows: &[usize], tokens: usize| {
+            let products: Vec<Extent> = rows.iter().map(|rows| (*rows, false)).collect();
+            let shape = Shape::new(&products, tokens, 132);
+            [shape.rows, shape.tokens]
+        };
+        assert_eq!(tile(&[2048], 512), [128, 64]);
+        assert_eq!(tile(&[4096], 512), [128, 128]);
+        assert_eq!(tile(&[2048, 512, 512], 512), [128, 128]);
+        assert_eq!(tile(&[14_336], 512), [256, 128]);
+        assert_eq!(tile(&[4096], 2048), [256, 128]);
+    }
+
+    #[test]
+    fn a_gate_has_two_strips_a_warp() {
+        let shape = Shape::new(&[(129, true), (129, false)], 70, 132);
+        assert_eq!((shape.rows, shape.row_blocks((129, true)), shape.row_blocks((129, false))), (256, 2, 1));
+    }
+}
