@@ -55,7 +55,7 @@ pub struct LaunchStats {
     /// Sectors of 32 bytes that the global requests touched, each counted once a request; 0 unless
     /// [`DeviceConfig::memory_statistics`](crate::DeviceConfig) is set.
     pub global_sectors: u64,
-    /// Bytes of the sectors that the global requests of a launch touched, each counted once a launch:
+    /// Bytes of the sectors that the global requests and bulk copies of a launch touched, each once a launch:
     /// what a cache that holds them all moves. 0 as above.
     pub global_footprint_bytes: u64,
     /// Shared requests: loads, stores, atomics, `cp.async`, `ldmatrix` and `stmatrix` of a warp with

@@ -207,7 +207,7 @@ fn sampling(cols: usize) -> Case {
 /// As many equal logits as a GPU draws from, all of them kept or cut somewhere in their midst.
 fn sampling_of_many() -> Case {
     const COLS: usize = 1 << 18;
-    let warm = RowSampling { temperature: 1.0, draw: u64::MAX / 5 * 4, ..RowSampling::default() };
+    let warm = RowSampling { temperature: 1.0, draw: u64::MAX / 7 * 3, ..RowSampling::default() };
     let mut case = Case::new("sampling of many equal logits").at(0..3);
     case.step.outputs = vec![0, 1, 2];
     case.step.sampling = vec![
@@ -423,8 +423,9 @@ fn gated() -> Vec<Case> {
                 });
             let products = [vec![gate], plain.to_vec()].concat();
             case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
-            // One int8 term: half a step in 127 for each activation.
-            cases.push(Case { eps: 1e-5, eps_int8: 0.06, eps_f16: 2.0 * F16_EPS, ..case });
+            // One int8 term: half a step in 127 for each activation. Of many rows the worst is worse.
+            let eps_int8 = if rows > 100 { 0.12 } else { 0.06 };
+            cases.push(Case { eps: 1e-5, eps_int8, eps_f16: 2.0 * F16_EPS, ..case });
         }
     }
     cases

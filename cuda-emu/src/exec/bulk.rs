@@ -125,6 +125,7 @@ pub(super) fn global_range(
         found[lane] = at;
         env.check_global(&mut found, 1 << lane, 1, access)?;
     }
+    env.count_bulk(address, bytes);
     if access == "read" {
         found[lane] = address;
         env.check_written(&found, None, 1 << lane, bytes)?;

@@ -1,6 +1,6 @@
 //! Counts requests to memory and, where a device is asked for it, what they cost: sectors of global
 //! memory, and cycles that bank conflicts of shared memory add. What copies in bulk and `wgmma` move
-//! counts as bytes, not as requests.
+//! counts as bytes and sectors touched, not as requests.
 
 use std::collections::HashMap;
 
@@ -35,6 +35,12 @@ impl Footprint {
         self.add(page, bits);
     }
 
+    fn touch_range(&mut self, address: u64, bytes: u64) {
+        for sector in address / SECTOR_BYTES..(address + bytes).div_ceil(SECTOR_BYTES) {
+            self.add(sector / u64::from(u128::BITS), 1 << (sector % u64::from(u128::BITS)));
+        }
+    }
+
     fn add(&mut self, page: u64, bits: u128) {
         if bits != 0 {
             *self.pages.entry(page).or_default() |= bits;
@@ -59,6 +65,13 @@ impl Env<'_> {
         if self.measure {
             self.traffic.global_sectors += sectors(addresses, mask);
             self.footprint.touch(addresses, mask);
+        }
+    }
+
+    /// Counts what a bulk copy touches of global memory, which it was found to be inside of.
+    pub(super) fn count_bulk(&mut self, address: u64, bytes: u32) {
+        if self.measure {
+            self.footprint.touch_range(address, u64::from(bytes));
         }
     }
 
