@@ -6,12 +6,14 @@
 //! ends with one wait; a figure is the median of several runs, divided by the launches. Answers are
 //! asserted against f64 first. `--json FILE` writes a line a case, for benches/cuda_table.py;
 //! `--seconds N` ends after so many, the cases of most worth first. `--test` runs a few on the emulated
-//! card.
+//! card and holds the bytes and multiply-adds that are printed against what it counts.
 
 use std::fs::File;
 use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use cuda_emu::{DeviceConfig, Emulator, InstallOptions};
 use ottava::backend::cuda::{Bandwidth, Cuda, CudaOptions};
 use ottava::backend::{Attention, Backend, Heads, KvDtype, KvLayout, Op, StepInput, Weights};
 use ottava::quant::QuantMatrix;
@@ -58,6 +60,9 @@ struct Report {
     json: Option<File>,
     end: Option<Instant>,
     read: f64,
+    /// The emulated card, which counts.
+    counter: Option<Emulator>,
+    wrong: usize,
 }
 
 /// A case's answer to how long it takes, and what it must move and multiply.
@@ -70,13 +75,14 @@ struct Row {
 }
 
 impl Report {
-    fn new() -> Report {
+    fn new(counter: Option<Emulator>) -> Report {
         let json = argument("--json").map(|path| File::create(path).expect("a file that can be written"));
         let seconds = argument("--seconds").map(|seconds| seconds.parse().expect("a number of seconds"));
-        Report { json, end: seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)), read: 0.0 }
+        let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+        Report { json, end, read: 0.0, counter, wrong: 0 }
     }
 
-    /// Whether there is time for another case; says so the first time that there is none.
+    /// Whether there is time for another case; says so if there is none.
     fn goes_on(&self, what: &str) -> bool {
         let goes_on = self.end.is_none_or(|end| Instant::now() < end);
         if !goes_on {
@@ -101,6 +107,35 @@ impl Report {
             json!({ "op": "ceiling", "device": device, "read_gb_s": read_gb_s, "copy_gb_s": copy_gb_s });
         self.line(&row);
         self.read = read;
+    }
+
+    /// Measures a case; a wrong answer is told, and others are measured all the same.
+    fn attempt(&mut self, case: Value, measure: impl FnOnce(&mut Report, Value)) {
+        let name = case.to_string();
+        if catch_unwind(AssertUnwindSafe(|| measure(self, case))).is_err() {
+            println!("WRONG    {name}");
+            self.wrong += 1;
+        }
+    }
+
+    /// Holds a case's bytes against those that the launches of a run touch, which have scratch of up to so
+    /// great a part, too; gives the multiply-adds of tensor cores for each launch.
+    fn check(&self, row: &Row, scratch: f64, launches: usize, run: impl FnOnce()) -> Option<f64> {
+        let counter = self.counter.filter(Emulator::is_emulated)?;
+        let counted = || {
+            let kernels = counter.statistics().into_values();
+            kernels.fold((0, 0), |(bytes, macs), kernel| {
+                (bytes + kernel.sum.global_footprint_bytes, macs + kernel.sum.tensor_multiply_adds)
+            })
+        };
+        let before = counted();
+        run();
+        let after = counted();
+        let of_one = |before: u64, after: u64| (after - before) as f64 / launches as f64;
+        let (bytes, macs) = (of_one(before.0, after.0), of_one(before.1, after.1));
+        let expected = row.bytes as f64..row.bytes as f64 * (1.0 + scratch);
+        assert!(expected.contains(&bytes), "{}: {bytes} bytes, expected {expected:?}", row.case);
+        Some(macs)
     }
 
     fn row(&mut self, row: Row) {
@@ -172,7 +207,8 @@ fn products(report: &mut Report) {
                 return;
             }
             let source = Random(7).matrix(rows, cols, codes);
-            product(report, json!({ "op": "matmul", "shape": shape, "format": format }), &source, tokens);
+            let case = json!({ "op": "matmul", "shape": shape, "format": format });
+            report.attempt(case, |report, case| product(report, case, &source, tokens));
         }
     }
 }
@@ -182,7 +218,11 @@ fn product(report: &mut Report, case: Value, source: &QuantMatrix, tokens: &[usi
     let few = |&count: &usize| count <= 64;
     for group in tokens.chunk_by(|a, b| few(a) == few(b)) {
         let most = *group.last().expect("a group has a member");
-        let repeats = if few(&most) { repeats(source.bytes()) } else { Repeats { copies: 4, launches: 24 } };
+        let Repeats { copies, launches } = repeats(source.bytes());
+        let repeats = Repeats {
+            copies: if few(&most) { copies } else { copies.min(16) },
+            launches: if few(&most) { launches } else { launches.min(48) },
+        };
         let mut products = Products::new(cuda(), source, repeats, tokens_of(most));
         for &count in group {
             products.set_step(tokens_of(count));
@@ -190,53 +230,53 @@ fn product(report: &mut Report, case: Value, source: &QuantMatrix, tokens: &[usi
             let (rows, cols) = (source.rows(), source.cols());
             let mut case = case.clone();
             case["tokens"] = count.into();
-            report.row(Row {
-                case,
-                bytes: source.bytes() + size_of::<f32>() * count * (rows + cols),
-                macs: rows * cols * count,
-                seconds: seconds(repeats.launches, || products.run()),
-            });
+            let bytes = source.bytes() + size_of::<f32>() * count * (rows + cols);
+            let mut row = Row { case, bytes, macs: rows * cols * count, seconds: 0.0 };
+            // Of many tokens there is a copy in f16, and sums that blocks hand over.
+            let (scratch, tile) = if count <= 16 { (0.03, 8) } else { (0.8, 128) };
+            if let Some(macs) = report.check(&row, scratch, repeats.launches, || products.run()) {
+                assert_eq!(macs, (rows * cols * count.next_multiple_of(tile)) as f64, "{}", row.case);
+            }
+            row.seconds = seconds(repeats.launches, || products.run());
+            report.row(row);
         }
     }
 }
 
 fn attentions(report: &mut Report) {
     let (contexts, prompts, sequences): (&[usize], &[usize], &[usize]) =
-        if brief() { (&[100], &[40], &[3]) } else { (&[512, 4096], &[512, 2048, 8192], &[1, 4, 16, 64]) };
+        if brief() { (&[112], &[48], &[3]) } else { (&[512, 4096], &[512, 2048, 8192], &[1, 4, 16, 64]) };
     for (model, heads) in &HEADS[..if brief() { 1 } else { HEADS.len() }] {
         for dtype in [KvDtype::F16, KvDtype::Int8] {
-            for &keys in contexts {
-                for &count in sequences {
-                    attention(report, (model, *heads, dtype), (keys, decodes(count, keys - 1)));
+            let decodes = contexts
+                .iter()
+                .flat_map(|&keys| sequences.iter().map(move |&count| (keys, decodes(count, keys - 1))));
+            let prompts = prompts.iter().map(|&keys| (keys, step(0..keys, 1)));
+            for (keys, step) in decodes.chain(prompts) {
+                let (tokens, sequences) = (step.tokens.len(), step.sequences.len());
+                let format = format!("{dtype:?}");
+                let case = json!({
+                    "op": "attention", "shape": model, "format": format, "keys": keys, "sequences": sequences,
+                    "tokens": tokens,
+                });
+                if !report.goes_on(&case.to_string()) {
+                    return;
                 }
-            }
-            for &keys in prompts {
-                attention(report, (model, *heads, dtype), (keys, step(0..keys, 1)));
+                report.attempt(case, |report, case| attention(report, case, (*heads, dtype), step));
             }
         }
     }
 }
 
-/// Attention over pages of one value, which is the answer.
-fn attention(
-    report: &mut Report,
-    (model, heads, dtype): (&str, Heads, KvDtype),
-    (keys, step): (usize, StepInput),
-) {
-    if !report.goes_on(&format!("attention {model} {dtype:?} over {keys} keys")) {
-        return;
-    }
+/// Attention over pages of one value, which is the answer, then timed over others.
+fn attention(report: &mut Report, case: Value, (heads, dtype): (Heads, KvDtype), step: StepInput) {
     let (tokens, sequences) = (step.tokens.len(), step.sequences.len());
     let kv = KvLayout { layers: 1, kv_heads: heads.kv, head_dim: heads.dim, dtype };
     let bytes = kv.page_bytes() * step.pages.len();
     let Repeats { copies, launches } = repeats(bytes);
     let prompt = tokens > sequences;
-    let (copies, launches) = (copies.min(64), if prompt { launches.min(24) } else { launches.min(256) });
+    let (copies, launches) = (copies.min(256), if prompt { launches.min(24) } else { launches.min(256) });
     let seen: usize = step.positions.iter().map(|&position| position as usize + 1).sum();
-    let case = json!({
-        "op": "attention", "shape": model, "format": format!("{dtype:?}"), "keys": keys, "sequences": sequences,
-        "tokens": tokens,
-    });
     let mut layout = Layout::new(tokens);
     let (q, dst) = (layout.place(heads.query * heads.dim), layout.place(heads.query * heads.dim));
     let attention = |launch| {
@@ -262,16 +302,30 @@ fn attention(
     let found = machine.read(&dst);
     assert!(found.iter().all(|x| (x - value).abs() < 1e-3 * value), "{value}: {:?}", &found[..8]);
     let moved = bytes + 2 * size_of::<f32>() * tokens * q.cols;
-    let seconds = seconds(launches, || machine.run(&ops));
-    report.row(Row { case, bytes: moved, macs: 2 * seen * heads.query * heads.dim, seconds });
+    // Timed over ordinary numbers: a card takes less power for equal ones, and so less time.
+    let halves = Random(5).values(kv.page_bytes() / 2).into_iter().map(half::f16::from_f32);
+    machine.fill_pages(pages, &halves.flat_map(half::f16::to_le_bytes).collect::<Vec<u8>>());
+    let mut row = Row { case, bytes: moved, macs: 2 * seen * heads.query * heads.dim, seconds: 0.0 };
+    // Splits hand over their parts. Decodes multiply without tensor cores, prompts in whole tiles.
+    report.check(&row, 0.25, launches, || machine.run(&ops));
+    row.seconds = seconds(launches, || machine.run(&ops));
+    report.row(row);
 }
 
 fn main() {
-    if brief() {
-        cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).expect("an emulator");
-    }
-    let mut report = Report::new();
-    report.ceilings(&cuda());
+    let emulator = brief().then(|| {
+        let options = InstallOptions::skipped_by("OTTAVA_TEST_GPU");
+        let device = DeviceConfig { memory_statistics: true, ..options.device.clone() };
+        cuda_emu::install(&InstallOptions { device, ..options }).expect("an emulator")
+    });
+    let mut report = Report::new(emulator);
+    // Held to the end: the device's context is made once.
+    let cuda = cuda();
+    report.ceilings(&cuda);
     products(&mut report);
     attentions(&mut report);
+    if report.wrong > 0 {
+        println!("{} cases gave wrong answers", report.wrong);
+        std::process::exit(1);
+    }
 }

@@ -91,6 +91,8 @@ class Card:
         times = []
         for _ in range(REPLAYS + 2):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            # The card is at work when the graph is launched, so that its launch is not timed.
+            torch.cuda._sleep(1_000_000)
             begin.record()
             graph.replay()
             end.record()
@@ -189,7 +191,7 @@ def attention(backend):
         bytes_each = 2 * 2 * sequences * kv_heads * keys * dim
         q = card.random(sequences, heads, queries, dim)
         pairs = [(card.random(sequences, kv_heads, keys, dim), card.random(sequences, kv_heads, keys, dim))
-                 for _ in range(min(64, copies_of(bytes_each)))]
+                 for _ in range(min(256, copies_of(bytes_each)))]
         attend = torch.nn.functional.scaled_dot_product_attention
         settings = {"is_causal": queries > 1, "enable_gqa": True}
         with sdpa_kernel(getattr(SDPBackend, backend)):

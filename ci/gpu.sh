@@ -14,7 +14,8 @@
 # keeping goes to benches/record.
 # OTTAVA_CUDA_ARCHS says what card it is (90a), OTTAVA_MODEL names a real model's file, which --build packs if
 # it is set there (SmolLM2's 98 MB may be more than the way to the card takes), OTTAVA_LLAMA_BENCH names
-# llama.cpp's program to run beside ours; logs are in the folder's logs/.
+# llama.cpp's program to run beside ours, OTTAVA_GPU_OUT a folder for gpu-PART.tar.gz, which has all that there
+# is after each part; logs are in the folder's logs/.
 set -uo pipefail
 folder=$(cd "$(dirname "$0")" && pwd)
 if [ "$(basename "$folder")" = ci ]; then
@@ -26,6 +27,7 @@ declare -A part_seconds=([tests]=240 [benches]=220 [peers]=220 [model]=500 [sani
 # No program of a part takes longer.
 program_seconds=240
 results=$folder/results
+kept=${OTTAVA_GPU_OUT:-$folder}
 dry=
 failed=()
 missing=()
@@ -57,7 +59,7 @@ build() {
     mkdir -p "$folder"
     cp ci/gpu.sh benches/cuda_peers.py benches/cuda_table.py "$folder/"
     [ -z "${OTTAVA_MODEL:-}" ] || cp -L "$OTTAVA_MODEL" "$folder/real.gguf"
-    git rev-parse --short HEAD > "$folder/commit"
+    git describe --always --dirty > "$folder/commit"
     # Every program carries all kernels, and the way to a card may be narrow.
     export OTTAVA_CUDA_ARCHS=${OTTAVA_CUDA_ARCHS:-90a}
     cargo_build build --release --all-features --bin ottava --example random_model
@@ -119,7 +121,7 @@ part() {
     local what="$1 $2" log="$folder/logs/$1-$2.log" started=$SECONDS status=0 left=$((part_end - SECONDS))
     shift 2
     [ "$left" -gt 5 ] || { absent "$what: out of time"; return 1; }
-    timeout $((left < program_seconds ? left : program_seconds)) "$@" < /dev/null > "$log" 2>&1 || status=$?
+    timeout -k 5 $((left < program_seconds ? left : program_seconds)) "$@" < /dev/null > "$log" 2>&1 || status=$?
     if [ "$status" -eq 0 ]; then
         echo "passed   $what ($((SECONDS - started)) s)"
     else
@@ -128,6 +130,11 @@ part() {
         failed+=("$what")
         return 1
     fi
+}
+
+# Packs what there is into one file after each part, since a machine may end a call at any time.
+keep() {
+    (cd "$folder" && shopt -s nullglob && tar -czf "$kept/gpu-$1.tar.gz" "${results##*/}" logs golden/*.txt)
 }
 
 absent() {
@@ -302,6 +309,7 @@ run_parts() {
         else
             "run_$part"
         fi
+        keep "$part"
     done
     echo
     python3 "$folder/cuda_table.py" "$results"
@@ -319,5 +327,5 @@ case $mode in
     --run) run "$@" ;;
     --dry-run) dry=yes; run "$@" ;;
     --table) python3 "$([ -f "$folder/cuda_table.py" ] && echo "$folder" || echo benches)/cuda_table.py" "$@" ;;
-    *) sed -n '2,20s/^# //p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,21s/^# //p' "$0" >&2; exit 2 ;;
 esac

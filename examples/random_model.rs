@@ -114,7 +114,9 @@ fn model(shape: Shape, format: TensorType) -> Result<GgufWriter, Box<dyn Error>>
     }
     writer.metadata(&format!("{family}.attention.layer_norm_rms_epsilon"), 1e-5_f32);
     writer.metadata(&format!("{family}.rope.freq_base"), 500_000.0_f32);
-    vocabulary::byte_level().describe(&mut writer);
+    let mut vocabulary = vocabulary::byte_level();
+    vocabulary.pad(vocab);
+    vocabulary.describe(&mut writer);
 
     let mut matrix = |writer: &mut GgufWriter, name: &str, rows: usize, cols: usize| {
         let data = blocks(&mut random, format, rows, cols);

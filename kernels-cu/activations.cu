@@ -51,7 +51,6 @@ __device__ __forceinline__ void activations(const ActivationsParams& p, bool in_
         else
             *reinterpret_cast<uint2*>(halves + col) = four;
     }
-    release_dependents();
 }
 
 }  // namespace ottava

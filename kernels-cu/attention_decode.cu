@@ -309,7 +309,6 @@ __device__ __forceinline__ void attention_decode(const AttentionParams& p) {
     extern "C" __global__ void __launch_bounds__(128, 2)                                        \
         attention_decode_##HEADS##_##LANES(const __grid_constant__ ottava::AttentionParams p) { \
         ottava::attention_decode<HEADS, LANES>(p);                                             \
-        ottava::release_dependents();                                                          \
     }
 // Query heads of a block, lanes of a key: heads of at most 64, 128 and 256 elements.
 #define OTTAVA_ATTENTION_DECODE_HEADS(HEADS) \

@@ -256,7 +256,6 @@ __device__ __forceinline__ void attention_prefill(const AttentionParams& p) {
     extern "C" __global__ void __launch_bounds__(128)                                          \
         attention_prefill_##DIM(const __grid_constant__ ottava::AttentionParams p) {           \
         ottava::attention_prefill<DIM, KEYS>(p);                                               \
-        ottava::release_dependents();                                                          \
     }
 // Heads of at most that many elements, keys at a time.
 OTTAVA_ATTENTION_PREFILL(64, 64)

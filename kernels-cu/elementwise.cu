@@ -56,7 +56,6 @@ extern "C" __global__ void __launch_bounds__(256) unary(const __grid_constant__ 
     ottava::wait_for_predecessor();
     const uint64_t i = ottava::element_index();
     if (i < p.count) p.dst[i] = ottava::apply(p.function, p.argument, p.src[i]);
-    ottava::release_dependents();
 }
 
 extern "C" __global__ void __launch_bounds__(256) binary(const __grid_constant__ ottava::BinaryParams p) {
@@ -66,5 +65,4 @@ extern "C" __global__ void __launch_bounds__(256) binary(const __grid_constant__
         const float a = p.a[i], b = p.b[p.b_count == p.count ? i : i % p.b_count];
         p.dst[i] = p.multiply ? a * b : a + b;
     }
-    ottava::release_dependents();
 }

@@ -31,5 +31,4 @@ extern "C" __global__ void __launch_bounds__(32) kv_append(const __grid_constant
         float* out = p.inputs.q + (static_cast<size_t>(token) * heads + index) * dim;
         for (uint32_t i = threadIdx.x; i < dim; i += WARP) out[i] = head[i];
     }
-    release_dependents();
 }

@@ -264,7 +264,6 @@ __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
             __syncthreads();
         }
     }
-    release_dependents();
 }
 
 }  // namespace ottava

@@ -28,6 +28,7 @@ constexpr int STAGE_COLS = STAGE_STEPS * STEP_COLS;
 // Elements between tokens in shared memory: an odd multiple of 32 bytes, see matmul_few.cu.
 constexpr int STAGE_STRIDE = STAGE_COLS + 16;
 constexpr int BLOCK_STRIPS = 8;
+constexpr uint32_t MANY_THREADS = 256;
 
 // The order in which the stages of a row are multiplied: as they lie; INVARIANT: the units of one part,
 // every PARTS-th, then those of the next.
@@ -103,7 +104,7 @@ __device__ __forceinline__ void copy_stage(__half* ring, const MatmulParams& p, 
     constexpr uint32_t TOKENS = 16 * TILES, CHUNKS = STAGE_COLS / 8;
     if (count < counts) {
         __half* slot = ring + count % MANY_STAGES * (TOKENS * STAGE_STRIDE);
-        for (uint32_t i = threadIdx.x; i < TOKENS * CHUNKS; i += blockDim.x) {
+        for (uint32_t i = threadIdx.x; i < TOKENS * CHUNKS; i += MANY_THREADS) {
             const uint32_t token = i / CHUNKS, col = i % CHUNKS * 8;
             const bool inside = first_token + token < p.tokens;
             const size_t row = inside ? first_token + token : 0;
@@ -310,13 +311,12 @@ __device__ __forceinline__ void matmul_many(const MatmulParams& p) {
         const bool whole = next - at == stages;
         if (whole || (!INVARIANT && join<TILES>(sums, p, tile, shares, start, stages))) finish_tile<TILES>(sums, p, tile);
     }
-    release_dependents();
 }
 
 }  // namespace ottava
 
 #define OTTAVA_MATMUL_MANY(NAME, TOKENS, INVARIANT)                                           \
-    extern "C" __global__ void __launch_bounds__(256, 1)                                      \
+    extern "C" __global__ void __launch_bounds__(ottava::MANY_THREADS, 1)                     \
         NAME(const __grid_constant__ ottava::MatmulParams p) {                                \
         ottava::matmul_many<TOKENS / 16, INVARIANT>(p);                                       \
     }

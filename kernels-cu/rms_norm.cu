@@ -35,5 +35,4 @@ extern "C" __global__ void __launch_bounds__(256) rms_norm(const __grid_constant
         const float y = p.src[start + col] * gain * p.weight[col];
         p.dst[start + col] = p.add ? p.dst[start + col] + y : y;
     }
-    release_dependents();
 }

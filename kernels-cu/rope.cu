@@ -45,7 +45,6 @@ extern "C" __global__ void __launch_bounds__(128) rope_angles(const __grid_const
         row[i] = cosine * p.magnitude;
         row[p.half + i] = sine * p.magnitude;
     }
-    ottava::release_dependents();
 }
 
 // Launch: grid [tokens, heads], 64 threads.
@@ -59,5 +58,4 @@ extern "C" __global__ void __launch_bounds__(64) rope(const __grid_constant__ ot
         head[first] = x * cosine - y * sine;
         head[second] = y * cosine + x * sine;
     }
-    ottava::release_dependents();
 }

@@ -75,7 +75,6 @@ extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ 
     float* dst = p.dst + static_cast<size_t>(blockIdx.x) * p.table.cols;
     for (uint32_t col = threadIdx.x; col < p.table.cols; col += blockDim.x)
         dst[col] = ottava::weight_at(p.table, row, col) * p.scale;
-    ottava::release_dependents();
 }
 
 // dst[i] = src[outputs[i]]. Launch: a block an output, 256 threads.
@@ -85,7 +84,6 @@ extern "C" __global__ void __launch_bounds__(256) gather_outputs(const __grid_co
     const float* src = p.src + static_cast<size_t>(p.step.outputs[blockIdx.x]) * p.cols;
     float* dst = p.dst + static_cast<size_t>(blockIdx.x) * p.cols;
     for (uint32_t col = threadIdx.x; col < p.cols; col += blockDim.x) dst[col] = src[col];
-    ottava::release_dependents();
 }
 
 // dst = softmax(src) over each row; dst may be src. Launch: a block a row, 256 threads.
@@ -101,7 +99,6 @@ extern "C" __global__ void __launch_bounds__(256) softmax(const __grid_constant_
     for (uint32_t col = threadIdx.x; col < p.cols; col += blockDim.x) sum += expf(src[col] - largest);
     const float inverse = 1.0f / block_sum(sum, scratch);
     for (uint32_t col = threadIdx.x; col < p.cols; col += blockDim.x) dst[col] = expf(src[col] - largest) * inverse;
-    release_dependents();
 }
 
 // dst[c][r] = src[r][c], through tiles of 32 x 32 so that both sides are read and written in rows.
@@ -119,5 +116,4 @@ extern "C" __global__ void __launch_bounds__(256) transpose(const __grid_constan
         const uint32_t c = blockIdx.x * 32 + i;
         if (c < p.cols && row < p.rows) p.dst[static_cast<size_t>(c) * p.rows + row] = tile[threadIdx.x][i];
     }
-    ottava::release_dependents();
 }

@@ -338,5 +338,4 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
         cut = find_cut<true>(row, shared, max(goal, static_cast<uint64_t>(1)));
     }
     draw(row, measure(row, shared, cut, own.min_p), cut, own.min_p, own.draw, put);
-    release_dependents();
 }

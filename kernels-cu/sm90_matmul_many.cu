@@ -361,7 +361,6 @@ __device__ __forceinline__ void sm90_matmul_many(const MatmulParams& p) {
         setmaxnreg_inc<232>();
         multiply_all(p, shared, tiles);
     }
-    release_dependents();
 }
 
 }  // namespace ottava

@@ -81,17 +81,12 @@ __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
     return d;
 }
 
-// Waits for the kernels that this one depends on (programmatic dependent launch); nothing that they
-// write may be read before.
+// Waits for the kernels that this one depends on (programmatic dependent launch): nothing that they write may be
+// read before. Those that depend on this one may start from then on, as soon as all its blocks have, and wait
+// for its end here in their turn.
 __device__ __forceinline__ void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// Lets dependent kernels start: they still wait for this one's end before they read its results.
-__device__ __forceinline__ void release_dependents() {
-#if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }

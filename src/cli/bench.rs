@@ -163,7 +163,8 @@ impl Bench {
             health = engine.health().ok().map(|now| health::together(health, now));
         }
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-        let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / rates.len() as f64;
+        let variance =
+            rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (rates.len().max(2) - 1) as f64;
         let bytes_per_s = bytes_a_token.map(|bytes| mean * bytes);
         Ok(Measurement { test, tokens_per_s: mean, spread: variance.sqrt(), bytes_per_s, health })
     }

@@ -2,10 +2,11 @@
 
 use ottava::weights::{Array, GgufWriter, Value};
 
-const NORMAL: u32 = 1;
-const UNKNOWN: u32 = 2;
-const CONTROL: u32 = 3;
-const BYTE: u32 = 6;
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const UNUSED: i32 = 5;
+const BYTE: i32 = 6;
 
 /// Merges of two pieces each, in order; `_` stands for a space.
 const MERGES: [(&str, &str); 12] = [
@@ -29,12 +30,12 @@ const CHAT: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\
 /// What a file says about its tokens.
 pub struct Vocabulary {
     pub tokens: Vec<String>,
-    kinds: Vec<u32>,
+    kinds: Vec<i32>,
     entries: Vec<(&'static str, Value)>,
 }
 
 impl Vocabulary {
-    fn push(&mut self, piece: impl Into<String>, kind: u32) {
+    fn push(&mut self, piece: impl Into<String>, kind: i32) {
         self.tokens.push(piece.into());
         self.kinds.push(kind);
     }
@@ -43,10 +44,18 @@ impl Vocabulary {
         self.tokens.iter().position(|token| token == piece).expect("a piece of the vocabulary") as u32
     }
 
+    /// Adds tokens that nothing is spelled with, until there are `count`: llama.cpp wants one for each row
+    /// of the embedding.
+    pub fn pad(&mut self, count: usize) {
+        for id in self.tokens.len()..count {
+            self.push(format!("<unused{id}>"), UNUSED);
+        }
+    }
+
     /// Writes the entries.
     pub fn describe(&self, writer: &mut GgufWriter) {
         writer.metadata("tokenizer.ggml.tokens", Value::Array(Array::String(self.tokens.clone())));
-        writer.metadata("tokenizer.ggml.token_type", Value::Array(Array::U32(self.kinds.clone())));
+        writer.metadata("tokenizer.ggml.token_type", Value::Array(Array::I32(self.kinds.clone())));
         for (key, value) in &self.entries {
             writer.metadata(key, value.clone());
         }

@@ -71,8 +71,10 @@ pub fn record(rows: &[Row]) -> Result<(String, String, Vec<String>), Box<dyn std
             }
             Err(error) => {
                 wrong.push(format!("{}: {error}", row.form));
-                // After a fault the context is of no more use.
-                stream.synchronize()?;
+                // After a fault the context is of no more use: what there is so far is kept.
+                if stream.synchronize().is_err() {
+                    break;
+                }
             }
         }
     }

@@ -9,8 +9,10 @@ use super::memory::DeviceBuffer;
 use super::{Cuda, params};
 use crate::backend::BackendError;
 
-/// Launches that are timed together, and how often.
+/// Launches that are timed together.
 const LAUNCHES: usize = 4;
+/// Seconds of them at least, for a card to reach its clocks, and rounds at least.
+const SECONDS: f64 = 0.05;
 const ROUNDS: usize = 3;
 /// Blocks of 256 threads that a multiprocessor holds.
 const BLOCKS: usize = 8;
@@ -71,8 +73,8 @@ impl Cuda {
         let params = params::Bandwidth { src: src.address(), dst: dst.address(), count };
         let blocks = (count as usize).div_ceil(256).min(BLOCKS * context.info().multiprocessors);
         let best = |kernel, moved: usize| {
-            let mut seconds = f64::INFINITY;
-            for _ in 0..ROUNDS {
+            let (mut least, mut whole, mut rounds) = (f64::INFINITY, 0.0, 0);
+            while whole < SECONDS || rounds < ROUNDS {
                 let start = Event::record(context)?;
                 for _ in 0..LAUNCHES {
                     // SAFETY: both buffers hold `count` times 16 bytes and live until the wait.
@@ -80,9 +82,11 @@ impl Cuda {
                 }
                 let end = Event::record(context)?;
                 context.wait()?;
-                seconds = seconds.min(start.until(&end)? / LAUNCHES as f64);
+                let seconds = start.until(&end)?;
+                least = least.min(seconds / LAUNCHES as f64);
+                (whole, rounds) = (whole + seconds.max(SECONDS / 1000.0), rounds + 1);
             }
-            Ok::<f64, BackendError>(moved as f64 / seconds)
+            Ok::<f64, BackendError>(moved as f64 / least)
         };
         Ok(Bandwidth {
             read: best(Kernel::ReadMemory, src.bytes())?,

@@ -109,6 +109,11 @@ fn check_cached(prompt: Prompt, cached: usize) -> Result<(), Failure> {
             prompt.depth
         )));
     }
+    // Prompts that repeat each other would be found in the cache, too.
+    if cached > prompt.depth {
+        let depth = prompt.depth;
+        return Err(Failure::Failed(format!("{cached} tokens came from the cache, of a past of {depth}")));
+    }
     Ok(())
 }
 
