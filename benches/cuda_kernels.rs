@@ -233,7 +233,7 @@ fn product(report: &mut Report, case: Value, source: &QuantMatrix, tokens: &[usi
             let bytes = source.bytes() + size_of::<f32>() * count * (rows + cols);
             let mut row = Row { case, bytes, macs: rows * cols * count, seconds: 0.0 };
             // Of many tokens there is a copy in f16, and sums that blocks hand over.
-            let (scratch, tile) = if count <= 16 { (0.03, 8) } else { (0.8, 128) };
+            let (scratch, tile) = if count <= 16 { (0.03, 8) } else { (1.5, 128) };
             if let Some(macs) = report.check(&row, scratch, repeats.launches, || products.run()) {
                 assert_eq!(macs, (rows * cols * count.next_multiple_of(tile)) as f64, "{}", row.case);
             }
