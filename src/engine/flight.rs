@@ -34,13 +34,13 @@ pub(super) struct Flight {
     pub(super) parts: Vec<Part>,
     pub(super) outputs: usize,
     /// Whether it was launched before the tokens of the one before were known.
-    pub(super) ahead: bool,
+    pub(super) launched_ahead: bool,
 }
 
 impl Flight {
     pub(super) fn clear(&mut self) {
         self.parts.clear();
-        (self.outputs, self.ahead) = (0, false);
+        (self.outputs, self.launched_ahead) = (0, false);
     }
 
     /// The sequence at `index` leaves the worker's list: whatever is computed for it is nobody's.
@@ -77,7 +77,7 @@ impl<D: Decoder> Worker<D> {
     /// Launches the step after the one under way, if that may be; then it is in `self.ahead`.
     pub(super) fn run_ahead(&mut self) {
         self.ahead.clear();
-        if !self.may_run_ahead() {
+        if !self.decoder.runs_ahead() || !self.may_run_ahead() {
             return;
         }
         self.step.clear();
@@ -97,7 +97,7 @@ impl<D: Decoder> Worker<D> {
             self.ahead.clear();
             return;
         }
-        (self.ahead.number, self.ahead.ahead) = (self.decoder.steps(), true);
+        (self.ahead.number, self.ahead.launched_ahead) = (self.decoder.steps(), true);
         // Before the step under way ends sequences: the pages are at their most.
         self.publish();
     }
@@ -110,8 +110,7 @@ impl<D: Decoder> Worker<D> {
         let awake = || sequences.iter().filter(|sequence| !sequence.is_paused());
         let seated = awake().filter(|sequence| sequence.pages.is_some()).count();
         let full = seated >= config.sequences_max || awake().all(|sequence| sequence.pages.is_some());
-        self.decoder.runs_ahead()
-            && flight.parts.iter().all(sampled)
+        flight.parts.iter().all(sampled)
             && flight.parts.len() == seated
             && full
             && self.prefill.is_none()

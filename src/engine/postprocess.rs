@@ -24,7 +24,7 @@ impl<D: Decoder> Worker<D> {
         let mut ended = Vec::new();
         for &part in &flight.parts {
             let index = part.share.index;
-            let chosen = match (self.book(part.share, flight.ahead), part.output, &tokens) {
+            let chosen = match (self.book(part.share, flight.launched_ahead), part.output, &tokens) {
                 (Err(error), ..) => Err(GenerationError::Step(error.to_string())),
                 (Ok(()), None, _) => continue,
                 (Ok(()), Some(_), Err(error)) => Err(error.clone()),
@@ -63,12 +63,12 @@ impl<D: Decoder> Worker<D> {
 
     /// Moves a sequence over the tokens that the step computed. Those of a step ahead were reserved
     /// together with the ones before them.
-    fn book(&mut self, share: Share, ahead: bool) -> Result<(), KvError> {
+    fn book(&mut self, share: Share, launched_ahead: bool) -> Result<(), KvError> {
         let sequence = &mut self.sequences[share.index];
         let Some(id) = sequence.pages else { return Ok(()) };
         let end = sequence.computed + share.tokens;
         let generated = usize::from(sequence.computed >= sequence.request.prompt.len());
-        if ahead {
+        if launched_ahead {
             self.kv.reserve(id, share.tokens)?;
         }
         self.kv.advance(id, &sequence.tokens[sequence.computed..end])?;
