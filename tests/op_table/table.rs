@@ -405,27 +405,19 @@ fn gated() -> Vec<Case> {
     let mut cases = Vec::new();
     for (activation, up_bits) in [(Activation::Silu, Bits::Eight), (Activation::GeluTanh, Bits::Four)] {
         for (rows, n, k) in [(1, 49, 96), (8, 49, 96), (40, 49, 96), (130, 49, 96), (256, 2200, 32)] {
-            let name = format!("{activation:?} gate of {rows} x [{n}, {k}], up of {up_bits:?} bits");
-            let mut case = Case::new(name);
-            let mut numbers = Numbers(7);
-            let src = case.input(&numbers.take(rows * k), k);
-            let dst = case.output(rows, n);
-            let gate = numbers.matrix([n, k], Bits::Four, 32, true);
-            let up = numbers.matrix([n, k], up_bits, 32, false);
-            let gate = product(&mut case, dst, gate);
-            let epilogue = Epilogue::Gated { up: case.matrix(up), activation };
-            let gate = Product { epilogue, ..gate };
+            let mut case = gate(activation, up_bits, rows, [n, k]);
             // Others beside it.
-            let plain =
-                [numbers.matrix([n, k], Bits::Eight, 16, false), dense(n, k, 3).remove(0)].map(|matrix| {
-                    let dst = case.output(rows, n);
-                    product(&mut case, dst, matrix)
-                });
-            let products = [vec![gate], plain.to_vec()].concat();
-            case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
-            // One int8 term: half a step in 127 for each activation. Of many rows the worst is worse.
-            let eps_int8 = if rows > 100 { 0.12 } else { 0.06 };
-            cases.push(Case { eps: 1e-5, eps_int8, eps_f16: 2.0 * F16_EPS, ..case });
+            let mut numbers = Numbers(8);
+            let plain = [numbers.matrix([n, k], Bits::Eight, 16, false), dense(n, k, 3).remove(0)];
+            let plain = plain.map(|matrix| {
+                let dst = case.output(rows, n);
+                product(&mut case, dst, matrix)
+            });
+            if let [Op::Matmul(gate)] = &mut case.ops[..] {
+                gate.products.extend(plain);
+            }
+            // Of many rows the worst is worse.
+            cases.push(Case { eps_int8: if rows > 100 { 0.12 } else { case.eps_int8 }, ..case });
         }
     }
     cases
