@@ -151,6 +151,10 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Memory for keys and values.
     type KvPool: std::fmt::Debug + Send;
 
+    /// Whether a step may be taken up before the tokens of the one before were asked for, and may be fed
+    /// them ([`StepInput::fed`]).
+    const RUNS_AHEAD: bool = false;
+
     /// One line for people: device, instruction set, threads, modes.
     fn describe(&self) -> String;
 
@@ -260,10 +264,6 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
             .enumerate()
             .try_for_each(|(index, op)| self.execute(op, frame).map_err(|error| (index, error)))
     }
-
-    /// Whether a step may be taken up before the tokens of the one before were asked for, and may be fed
-    /// them ([`StepInput::fed`]).
-    const RUNS_AHEAD: bool = false;
 
     /// Whether [`Op::Sample`] takes rows with this sampling itself, and does not leave them to the caller.
     fn samples(&self, sampling: &RowSampling, vocab: usize) -> bool;

@@ -293,3 +293,62 @@ impl Drop for Context {
         }
     }
 }
+
+/// A point in the stream: to wait for, or to tell the time between two.
+#[derive(Debug)]
+pub(super) struct Event {
+    context: Arc<Context>,
+    event: sys::CUevent,
+}
+
+// SAFETY: a handle of the driver, used by one thread at a time.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// One to wait for.
+    pub(super) fn untimed(context: &Arc<Context>) -> Result<Event, BackendError> {
+        Event::new(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// One that has a time.
+    pub(super) fn timed(context: &Arc<Context>) -> Result<Event, BackendError> {
+        Event::new(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn new(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Event, BackendError> {
+        context.enter()?;
+        let event = context.done("cuEventCreate", result::event::create(flags))?;
+        Ok(Event { context: Arc::clone(context), event })
+    }
+
+    /// Puts it behind all work so far.
+    pub(super) fn record(&self) -> Result<(), BackendError> {
+        // SAFETY: the event and the stream are the context's.
+        let recorded = unsafe { result::event::record(self.event, self.context.stream()) };
+        self.context.done("cuEventRecord", recorded)
+    }
+
+    /// Waits until the stream has come by.
+    pub(super) fn wait(&self) -> Result<(), BackendError> {
+        self.context.enter()?;
+        // SAFETY: the event is the context's.
+        let waited = unsafe { sys::cuEventSynchronize(self.event) }.result();
+        self.context.done("cuEventSynchronize", waited)
+    }
+
+    /// Seconds to a later one, where both are timed and the stream has come by.
+    pub(super) fn seconds_until(&self, later: &Event) -> Result<f64, BackendError> {
+        // SAFETY: both are events of the driver.
+        let milliseconds = unsafe { result::event::elapsed(self.event, later.event) };
+        Ok(f64::from(self.context.done("cuEventElapsedTime", milliseconds)?) / 1e3)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: made by `new`; the driver keeps it until the stream has come by.
+            let _ = unsafe { result::event::destroy(self.event) };
+        }
+    }
+}

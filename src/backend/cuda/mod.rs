@@ -104,6 +104,8 @@ impl Backend for Cuda {
     type Matrix = Matrix;
     type KvPool = KvPool;
 
+    const RUNS_AHEAD: bool = true;
+
     fn describe(&self) -> String {
         let info = self.context.info();
         let (major, minor) = info.compute_capability;
@@ -167,8 +169,6 @@ impl Backend for Cuda {
     fn begin(&self, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
         frame.arena.begin(frame.step)
     }
-
-    const RUNS_AHEAD: bool = true;
 
     fn samples(&self, sampling: &RowSampling, vocab: usize) -> bool {
         Cuda::takes(sampling, vocab)

@@ -6,10 +6,7 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::result;
-use cudarc::driver::sys::{self, CUevent_flags};
-
-use super::driver::Context;
+use super::driver::{Context, Event};
 use super::kernels::{Grid, Kernel};
 use super::memory::{DeviceBuffer, HostBuffer};
 use super::params;
@@ -26,48 +23,6 @@ pub(super) const FED: u32 = 1 << 31;
 const NO_TOKEN: u32 = u32::MAX;
 /// As in sample.cu: the kernel draws from so many tokens at most.
 const DRAW_COLS_MAX: usize = 1 << 18;
-
-/// A point in the stream.
-#[derive(Debug)]
-struct Event {
-    context: Arc<Context>,
-    event: sys::CUevent,
-}
-
-// SAFETY: a handle of the driver, used by one thread at a time.
-unsafe impl Send for Event {}
-
-impl Event {
-    fn new(context: &Arc<Context>) -> Result<Event, BackendError> {
-        context.enter()?;
-        let event = result::event::create(CUevent_flags::CU_EVENT_DISABLE_TIMING);
-        Ok(Event { context: Arc::clone(context), event: context.done("cuEventCreate", event)? })
-    }
-
-    /// Puts it behind all work so far.
-    fn record(&self) -> Result<(), BackendError> {
-        // SAFETY: the event and the stream are the context's.
-        let recorded = unsafe { result::event::record(self.event, self.context.stream()) };
-        self.context.done("cuEventRecord", recorded)
-    }
-
-    /// Waits until the stream has come by.
-    fn wait(&self) -> Result<(), BackendError> {
-        self.context.enter()?;
-        // SAFETY: the event is the context's.
-        let waited = unsafe { sys::cuEventSynchronize(self.event) }.result();
-        self.context.done("cuEventSynchronize", waited)
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if self.context.enter().is_ok() {
-            // SAFETY: made by `new`; the driver keeps it until the stream has come by.
-            let _ = unsafe { result::event::destroy(self.event) };
-        }
-    }
-}
 
 /// What a slot's step may have under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +59,7 @@ impl Sampled {
     pub(super) fn new(context: &Arc<Context>, outputs_max: usize) -> Result<Sampled, BackendError> {
         let slot = || -> Result<Slot, BackendError> {
             let host = HostBuffer::zeroed(context, outputs_max)?;
-            Ok(Slot { host, copied: Event::new(context)?, work: Work::Done, outputs: 0 })
+            Ok(Slot { host, copied: Event::untimed(context)?, work: Work::Done, outputs: 0 })
         };
         Ok(Sampled {
             context: Arc::clone(context),
