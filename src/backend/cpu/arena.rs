@@ -2,6 +2,7 @@
 //! it. Every access is checked against the buffer; kernels get [`Rows`].
 
 use super::activations::{Activations, FloatGroup, Int8Group, groups};
+use super::attention::partials;
 use super::matmul::{PanelArgs, terms};
 use super::memory::Buffer;
 use super::overlap_error;
@@ -18,6 +19,8 @@ pub struct Arena {
     pub(super) activations: Activations,
     /// Products of the operation that runs; its capacity fits every operation of the plan.
     pub(super) products: Vec<PanelArgs>,
+    /// Results of the attention that runs, where its tiles are split.
+    pub(super) partials: Buffer,
 }
 
 /// A value's rows, for kernels: `rows` times `cols` f32, row-major.
@@ -70,6 +73,7 @@ impl Arena {
                 float: Buffer::zeroed(bytes_of(size_of::<FloatGroup>()), "packed activations")?,
             },
             products: Vec::with_capacity(products),
+            partials: partials(ops.iter().any(|op| matches!(op, Op::Attention(_))))?,
         })
     }
 

@@ -1,35 +1,50 @@
 //! [`Attention`]: flash attention over pages, for prompts and decodes alike.
 //!
-//! A work item is a tile: rows (token × query head) of one sequence that read one key head. It
-//! walks the sequence's pages once; of each page it computes the scores of all rows (one vector of
-//! 16 keys a row, without horizontal sums, since keys lie transposed), updates the running maximum
-//! and sum (Milakov and Gimelshein 2018; Dao et al. 2022), and adds the weighted values to the
-//! output, which is the accumulator.
+//! A tile is rows (token × query head) of one sequence that read one key head. It walks the
+//! sequence's pages in splits of [`SPLIT`] positions: the scores of a split, their softmax, its
+//! weighted values; what splits give is joined by their maxima and sums (Milakov and Gimelshein
+//! 2018; Dao et al. 2022). A work item is a tile or, where tiles are too few for the threads (one
+//! sequence decodes), one split of a tile, joined in the same order when all are done.
 //!
-//! A row's bits depend on the row and its past alone: rows that see a whole page are worked off in
-//! blocks with the same arithmetic as one by one; a row that sees part of a page is worked off
-//! alone, over the keys it sees; a row that sees none of it skips the page. The arithmetic on a page
-//! is in `page`.
+//! A row's bits depend on the row and its past alone: splits begin at fixed positions, and within one
+//! every row goes through the same operations in the same order, whichever rows it is worked off
+//! with and on whichever thread. `tile` walks, the arithmetic on a split is in `split`.
 
-mod page;
+mod split;
 #[cfg(test)]
 mod tests;
+mod tile;
 
 use super::append::check_heads;
 use super::arena::Rows;
 use super::dispatch::Kernel;
 use super::kv::KvLayer;
 use super::lanes::{LANES, Lanes};
+use super::memory::Buffer;
 use super::{Cpu, overlap_error};
 use crate::backend::{Attention, BackendError, Frame, Heads, PAGE_TOKENS, PageRef, StepInput, StepSequence};
+use tile::{State, Tile, blend};
 
 const OP: &str = "attention";
-/// Rows of a tile at most: they share what is read of a page while it is in the cache.
+/// Rows of a tile at most: they share what is read of a split while it is in the cache.
 const TILE_ROWS: usize = 64;
-/// All keys of a page.
-const WHOLE: u32 = (1 << PAGE_TOKENS) - 1;
+/// Positions of a split: few enough that one short sequence has work for several threads.
+const SPLIT: u32 = 128;
+const SPLIT_PAGES: usize = SPLIT as usize / PAGE_TOKENS;
+/// Items that each thread gets, at least, before tiles are split.
+const ITEMS_PER_THREAD: usize = 4;
+/// Room for the results of splits, resident where it is used only. A step that needs more has whole
+/// tiles for items.
+const PARTIAL_BYTES: usize = 32 << 20;
+/// Rows whose splits one chunk joins.
+const ROWS_PER_CHUNK: usize = 64;
 
 const _: () = assert!(PAGE_TOKENS == LANES, "the keys of a page are one vector");
+
+/// Scratch for the results of splits.
+pub(super) fn partials(used: bool) -> Result<Buffer, BackendError> {
+    Buffer::sparse(if used { PARTIAL_BYTES } else { 0 }, "partial attention")
+}
 
 /// See [`Attention`].
 pub(super) fn attention(cpu: &Cpu, op: &Attention, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
@@ -40,163 +55,157 @@ pub(super) fn attention(cpu: &Cpu, op: &Attention, frame: &mut Frame<'_, Cpu>) -
     }
     op.check()?;
     let layer = frame.kv.layer_for(OP, op.layer, op.heads)?;
-    // Few rows are spread over all threads; many make full tiles.
-    let rows = q.rows * op.heads.query;
-    let tile_rows = rows.div_ceil(cpu.threads()).clamp(1, TILE_ROWS);
-    let kernel = Tiles { op, q, dst, layer, step: frame.step, tile_rows };
-    let tiles = frame.step.sequences.iter().map(|sequence| kernel.tiles_of(sequence) * op.heads.kv).sum();
-    // SAFETY: shapes are checked; a tile writes the outputs of its own rows, pages are only read.
-    unsafe { cpu.parallel(&kernel, tiles) };
+    let mut items = Items { op, q, dst, layer, step: frame.step, tile_rows: TILE_ROWS, partials: None };
+    items.divide(cpu.threads(), &mut frame.arena.partials);
+    let count = frame.step.sequences.iter().map(|sequence| items.of(sequence)).sum();
+    // SAFETY: shapes are checked; an item writes the outputs of its own rows or its own partial
+    // results, pages are only read.
+    unsafe { cpu.parallel(&items, count) };
+    if let Some(partials) = items.partials {
+        let rows = q.rows * op.heads.query;
+        let join = Join { dst, heads: op.heads, rows, partials, positions: &frame.step.positions };
+        // SAFETY: all partial results are written; a chunk writes the outputs of its own rows.
+        unsafe { cpu.parallel(&join, rows.div_ceil(ROWS_PER_CHUNK)) };
+    }
     Ok(())
 }
 
-struct Tiles<'a> {
+/// Where the results of splits lie: `[row][split]`, of each the values and then the state.
+#[derive(Clone, Copy)]
+struct Partials {
+    base: *mut f32,
+    splits: usize,
+    /// Elements of one.
+    stride: usize,
+}
+
+impl Partials {
+    fn at(&self, row: usize, split: usize) -> *mut f32 {
+        self.base.wrapping_add((row * self.splits + split) * self.stride)
+    }
+}
+
+/// The work of one operation.
+struct Items<'a> {
     op: &'a Attention,
     q: Rows,
     dst: Rows,
     layer: KvLayer,
     step: &'a StepInput,
     tile_rows: usize,
+    /// Where tiles are split.
+    partials: Option<Partials>,
 }
 
-impl Tiles<'_> {
+// SAFETY: pointers into the arena; `run` says which parts an item writes.
+unsafe impl Sync for Items<'_> {}
+
+impl Items<'_> {
+    /// Makes enough items for `threads`.
+    fn divide(&mut self, threads: usize, scratch: &mut Buffer) {
+        let tiles = |items: &Self| -> usize { self.step.sequences.iter().map(|s| items.of(s)).sum() };
+        if threads == 1 || tiles(self) >= threads * ITEMS_PER_THREAD {
+            return;
+        }
+        let rows = self.q.rows * self.op.heads.query;
+        let splits = self.step.sequences.iter().map(|s| splits_of(self.pages(s))).max().unwrap_or(0);
+        let stride = self.op.heads.dim.next_multiple_of(LANES) + LANES;
+        if splits > 1 && rows * splits * stride * size_of::<f32>() <= scratch.bytes() {
+            self.partials = Some(Partials { base: scratch.as_mut_ptr().cast(), splits, stride });
+        } else {
+            self.tile_rows = rows.div_ceil(threads).clamp(1, TILE_ROWS);
+        }
+    }
+
+    fn pages(&self, sequence: &StepSequence) -> &[PageRef] {
+        &self.step.pages[sequence.pages.start as usize..sequence.pages.end as usize]
+    }
+
     fn group(&self) -> usize {
         self.op.heads.query / self.op.heads.kv
     }
 
-    /// Tiles of a sequence and one key head.
-    fn tiles_of(&self, sequence: &StepSequence) -> usize {
-        (sequence.rows.len() * self.group()).div_ceil(self.tile_rows)
+    /// Items of a sequence: `[tile][split][key head]`.
+    fn of(&self, sequence: &StepSequence) -> usize {
+        let tiles = (sequence.rows.len() * self.group()).div_ceil(self.tile_rows);
+        tiles * self.op.heads.kv * self.splits(sequence)
+    }
+
+    fn splits(&self, sequence: &StepSequence) -> usize {
+        if self.partials.is_some() { splits_of(self.pages(sequence)) } else { 1 }
     }
 }
 
-impl Kernel for Tiles<'_> {
+/// Splits up to the last of these pages.
+fn splits_of(pages: &[PageRef]) -> usize {
+    pages.last().map_or(0, |last| (last.start / SPLIT) as usize + 1)
+}
+
+fn pages_of_split(pages: &[PageRef], split: usize) -> &[PageRef] {
+    let before = |split: usize| pages.partition_point(|page| ((page.start / SPLIT) as usize) < split);
+    &pages[before(split)..before(split + 1)]
+}
+
+impl Kernel for Items<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, chunk: usize, _worker: usize) {
         let mut index = chunk;
         for sequence in &self.step.sequences {
-            let tiles = self.tiles_of(sequence) * self.op.heads.kv;
-            if index < tiles {
-                let (kv_head, tile) = (index % self.op.heads.kv, index / self.op.heads.kv);
-                // SAFETY: the tile is one of this sequence's; its rows are this chunk's.
-                unsafe { Tile::new(self, sequence, kv_head, tile).run::<L>() };
-                return;
+            let count = self.of(sequence);
+            if index >= count {
+                index -= count;
+                continue;
             }
-            index -= tiles;
+            let (kv_head, rest) = (index % self.op.heads.kv, index / self.op.heads.kv);
+            let (split, tile) = (rest % self.splits(sequence), rest / self.splits(sequence));
+            let tile = Tile::new(self, sequence, kv_head, tile, split);
+            // SAFETY: the tile is one of this sequence's; its outputs are this chunk's.
+            unsafe {
+                match self.partials {
+                    None => tile.whole::<L>(self.pages(sequence)),
+                    Some(_) => tile.part::<L>(pages_of_split(self.pages(sequence), split)),
+                }
+            }
+            return;
         }
     }
 }
 
-/// Rows of one sequence that read one key head.
-struct Tile<'a> {
-    layer: KvLayer,
-    pages: &'a [PageRef],
-    positions: &'a [u32],
-    op: &'a Attention,
-    sequence: &'a StepSequence,
-    kv_head: usize,
+/// Joins the splits of rows, the oldest first, as a whole tile does.
+struct Join<'a> {
+    dst: Rows,
+    heads: Heads,
+    /// Tokens times query heads.
     rows: usize,
-    q: [*const f32; TILE_ROWS],
-    out: [*mut f32; TILE_ROWS],
-    position: [u32; TILE_ROWS],
-    max: [f32; TILE_ROWS],
-    sum: [f32; TILE_ROWS],
+    partials: Partials,
+    positions: &'a [u32],
 }
 
-impl<'a> Tile<'a> {
-    #[inline(always)]
-    fn new(tiles: &Tiles<'a>, sequence: &'a StepSequence, kv_head: usize, tile: usize) -> Tile<'a> {
-        let Heads { dim, .. } = tiles.op.heads;
-        let group = tiles.group();
-        let first = tile * tiles.tile_rows;
-        let end = (first + tiles.tile_rows).min(sequence.rows.len() * group);
-        let (pages, rows) = (sequence.pages.clone(), sequence.rows.clone());
-        let mut made = Tile {
-            layer: tiles.layer,
-            pages: &tiles.step.pages[pages.start as usize..pages.end as usize],
-            positions: &tiles.step.positions[rows.start as usize..rows.end as usize],
-            op: tiles.op,
-            sequence,
-            kv_head,
-            rows: end - first,
-            q: [std::ptr::null(); TILE_ROWS],
-            out: [std::ptr::null_mut(); TILE_ROWS],
-            position: [0; TILE_ROWS],
-            max: [f32::NEG_INFINITY; TILE_ROWS],
-            sum: [0.0; TILE_ROWS],
-        };
-        for (i, row) in (first..end).enumerate() {
-            let (token, head) = (row / group, kv_head * group + row % group);
-            let at = (rows.start as usize + token) * tiles.q.cols + head * dim;
-            made.q[i] = tiles.q.ptr.wrapping_add(at);
-            made.out[i] = tiles.dst.ptr.wrapping_add(at);
-            made.position[i] = made.positions[token];
-        }
-        made
-    }
+// SAFETY: `run` says which rows a chunk writes.
+unsafe impl Sync for Join<'_> {}
 
+impl Kernel for Join<'_> {
     #[inline(always)]
-    unsafe fn run<L: Lanes>(mut self) {
-        let dim = self.op.heads.dim;
-        for row in 0..self.rows {
-            // SAFETY: each output has `dim` elements and is this tile's.
-            unsafe { self.out[row].write_bytes(0, dim) };
-        }
-        for page in self.pages {
-            // SAFETY: the page belongs to the sequence.
-            unsafe { self.page::<L>(page) };
-        }
-        for row in 0..self.rows {
-            let inverse = if self.sum[row] == 0.0 { 0.0 } else { 1.0 / self.sum[row] };
-            for col in (0..dim).step_by(LANES) {
-                // SAFETY: within the row's output.
-                unsafe {
-                    let (p, n) = (self.out[row].add(col), (dim - col).min(LANES));
-                    L::store_n(p, n, L::mul(L::load_n(p, n), L::splat(inverse)));
+    unsafe fn run<L: Lanes>(&self, chunk: usize, _worker: usize) {
+        let (first, dim) = (chunk * ROWS_PER_CHUNK, self.heads.dim);
+        for row in first..(first + ROWS_PER_CHUNK).min(self.rows) {
+            let splits = self.positions[row / self.heads.query] / SPLIT + 1;
+            // SAFETY: rows of `dst` lie behind each other; every split up to a row's position was
+            // written.
+            unsafe {
+                let out = self.dst.ptr.add(row * dim);
+                out.write_bytes(0, dim);
+                let mut state = State::EMPTY;
+                for split in 0..splits as usize {
+                    let part = self.partials.at(row, split);
+                    let factors = state.join::<L>(State::load(part.add(dim)));
+                    for col in (0..dim).step_by(LANES) {
+                        let n = (dim - col).min(LANES);
+                        blend::<L>(out.add(col), n, L::load_n(part.add(col), n), factors);
+                    }
                 }
+                state.finish::<L>(out, dim);
             }
-        }
-    }
-
-    /// Which keys of a page a row sees, as bits.
-    #[inline(always)]
-    fn visible(&self, row: usize, start: u32) -> u32 {
-        let position = self.position[row];
-        // Bits below `n` positions after the page's start.
-        let below = |n: u32| (1u32 << n.min(PAGE_TOKENS as u32)) - 1;
-        let from = |oldest: u32| WHOLE & !below(oldest.saturating_sub(start));
-        let past = below((position + 1).saturating_sub(start));
-        let layer = self.op.window.map_or(WHOLE, |window| from((position + 1).saturating_sub(window)));
-        let sequence = self.sequence.window.map_or(WHOLE, |window| {
-            from((position + 1).saturating_sub(window.window)) | below(window.sinks.saturating_sub(start))
-        });
-        past & layer & sequence
-    }
-
-    #[inline(always)]
-    unsafe fn page<L: Lanes>(&mut self, page: &PageRef) {
-        let block = self.layer.block(page.page, self.kv_head).cast_const();
-        // The block that one kernel call takes; on AVX2 more would not fit in registers.
-        let most = if L::TOKENS >= 4 { 8 } else { 2 };
-        let mut row = 0;
-        while row < self.rows {
-            let seen = self.visible(row, page.start);
-            let mut run = 1;
-            if seen == WHOLE {
-                while run < most && row + run < self.rows && self.visible(row + run, page.start) == WHOLE {
-                    run += 1;
-                }
-            }
-            // SAFETY: the rows exist; those of a run see the whole page.
-            row += unsafe {
-                match (seen, run) {
-                    (0, _) => 1,
-                    (_, 8) => self.rows_on_page::<L, 8>(block, row, seen),
-                    (_, 4..) => self.rows_on_page::<L, 4>(block, row, seen),
-                    (_, 2 | 3) => self.rows_on_page::<L, 2>(block, row, seen),
-                    _ => self.rows_on_page::<L, 1>(block, row, seen),
-                }
-            };
         }
     }
 }

@@ -14,7 +14,7 @@ use super::shape_error;
 use crate::backend::{BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId};
 
 /// Vector loads of a ragged head may run this far past a layer's last block.
-const OVERREAD_BYTES: usize = 64;
+const OVERREAD_BYTES: usize = 128;
 
 /// Offsets in a block, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -400,7 +400,7 @@ fn chunking_threads_and_pages_do_not_change_a_bit() {
             let sequence = Sequence::new(&spec, 600, 77, window);
             let rig = |threads| Rig::new(isa, threads, spec, std::slice::from_ref(&sequence));
             let whole = rig(2).run(&[(0, 0..600)]).remove(0);
-            for (threads, chunk, seed) in [(1, 600, 1), (2, 256, 2), (2, 7, 3), (1, 1, 4)] {
+            for (threads, chunk, seed) in [(1, 600, 1), (2, 256, 2), (2, 7, 3), (1, 1, 4), (3, 1, 5)] {
                 let parts = rig(threads).shuffle(seed).chunks(0, 0..600, chunk);
                 assert_eq!(bits(&parts), bits(&whole), "{isa} {spec:?} chunks of {chunk}");
             }
