@@ -1,11 +1,16 @@
 //! The thread pool: persistent threads that work off one job at a time, chunk by chunk.
 //!
-//! A job is a function, a pointer to its data and a number of chunks. One atomic word holds the
-//! chunk count and the next chunk; a thread claims a chunk by compare-and-swap on it and only then
-//! reads which function to call. A claim therefore always belongs to the job that stands in the
-//! slot: the submitter cannot replace it before every claimed chunk is reported done. No lock is
-//! taken and nothing is allocated after start-up. Waiting spins briefly, then yields, then (idle
-//! workers) parks, so that an idle engine uses no CPU and a busy machine loses little.
+//! A job is a function, a pointer to its data and a number of chunks. Every thread has a range of
+//! chunks in an atomic word of its own: it claims the next one by compare-and-swap and, when it has
+//! none left, the last one of another thread's. So a thread reads one stretch of memory and shares
+//! no cache line while there is enough to do, and whoever is late loses its chunks to the others.
+//! Only behind a claim is it read which function to call: the submitter cannot replace a job before
+//! every claimed chunk is reported done, so a claim always belongs to the job that stands there. No
+//! lock is taken and nothing is allocated after start-up.
+//!
+//! Waiting spins briefly, then yields, then (idle workers) parks, so that an idle engine uses no CPU
+//! and a busy machine loses little. A thread that the system stops in the middle of a chunk stops
+//! all: once that has happened the submitter works alone for a while ([`Stalls`]).
 
 use std::any::Any;
 use std::num::NonZeroUsize;
@@ -21,6 +26,13 @@ const SPINS: u32 = 600;
 /// How long an idle worker yields before it parks: longer than sampling takes between two steps.
 const YIELD_FOR: Duration = Duration::from_millis(2);
 
+/// Waiting for others so long, and for so many chunks' time, is a stall.
+const STALL: Duration = Duration::from_micros(300);
+const STALL_CHUNKS: u32 = 8;
+/// How long the submitter works alone after a stall, in nanoseconds: at first, and when they go on.
+const PAUSE_MIN: u64 = 10_000_000;
+const PAUSE_MAX: u64 = 200_000_000;
+
 /// `task(data, chunk, worker)`
 type Task = unsafe fn(*const (), usize, usize);
 
@@ -29,10 +41,54 @@ type Task = unsafe fn(*const (), usize, usize);
 #[repr(align(128))]
 struct Line<T>(T);
 
+/// What the submitter has learnt about threads that stop in the middle of a chunk: where others want
+/// the cores, too, the system takes a thread off for milliseconds, and all wait for its chunk. One
+/// thread on a core of its own is faster than that.
+struct Stalls {
+    /// What times are counted from.
+    start: Instant,
+    /// Nanoseconds after `start` up to which the submitter works alone.
+    alone_until: AtomicU64,
+    /// Nanoseconds that it worked alone for, the last time.
+    pause: AtomicU64,
+}
+
+impl Default for Stalls {
+    fn default() -> Stalls {
+        Stalls { start: Instant::now(), alone_until: AtomicU64::new(0), pause: AtomicU64::new(0) }
+    }
+}
+
+impl Stalls {
+    fn at(&self, now: Instant) -> u64 {
+        now.duration_since(self.start).as_nanos() as u64
+    }
+
+    fn work_alone(&self, now: Instant) -> bool {
+        self.at(now) < self.alone_until.load(Ordering::Relaxed)
+    }
+
+    /// After a job of which the submitter did `own` chunks in `took`, and then, from `drained` on,
+    /// waited for the others.
+    fn note(&self, took: Duration, own: usize, drained: Instant) {
+        let chunk = took / own.max(1) as u32;
+        let now = Instant::now();
+        if own == 0 || now - drained < STALL.max(chunk * STALL_CHUNKS) {
+            return;
+        }
+        // Soon after the last time: it goes on.
+        let (now, before) = (self.at(now), self.pause.load(Ordering::Relaxed));
+        let again = now < self.alone_until.load(Ordering::Relaxed) + 4 * before;
+        let pause = if again { 2 * before } else { 0 }.clamp(PAUSE_MIN, PAUSE_MAX);
+        self.pause.store(pause, Ordering::Relaxed);
+        self.alone_until.store(now + pause, Ordering::Relaxed);
+    }
+}
+
 #[derive(Default)]
 struct Shared {
-    /// Chunks of the job (high half) and the next one (low half).
-    ticket: Line<AtomicU64>,
+    /// By thread, the submitter first: the end of its chunks (high half) and the next one (low half).
+    ranges: Vec<Line<AtomicU64>>,
     /// Chunks reported done.
     done: Line<AtomicUsize>,
     /// A [`Task`], valid while a claimed chunk is not reported.
@@ -46,6 +102,7 @@ struct Shared {
     begun: AtomicUsize,
     /// By worker: it has announced that it parks.
     parked: Vec<AtomicBool>,
+    stalls: Stalls,
 }
 
 /// Persistent worker threads; the submitting thread works as number 0.
@@ -65,9 +122,10 @@ impl Pool {
     /// A pool of `threads`, the submitter included. If the system refuses threads the pool is
     /// smaller.
     pub(super) fn new(threads: NonZeroUsize) -> Pool {
-        let mut parked = Vec::new();
+        let (mut ranges, mut parked) = (Vec::new(), Vec::new());
+        ranges.resize_with(threads.get(), Line::default);
         parked.resize_with(threads.get() - 1, AtomicBool::default);
-        let shared = Arc::new(Shared { parked, ..Shared::default() });
+        let shared = Arc::new(Shared { ranges, parked, ..Shared::default() });
         let mut workers = Vec::with_capacity(threads.get() - 1);
         for index in 0..threads.get() - 1 {
             let shared = Arc::clone(&shared);
@@ -100,7 +158,8 @@ impl Pool {
     /// # Safety
     /// `task` may be called with `data` and every chunk, from any thread, in any order.
     pub(super) unsafe fn run<T: Sync>(&self, task: unsafe fn(&T, usize, usize), data: &T, chunks: usize) {
-        let alone = chunks <= 1 || self.workers.is_empty();
+        let started = Instant::now();
+        let alone = chunks <= 1 || self.workers.is_empty() || self.shared.stalls.work_alone(started);
         if alone || self.shared.busy.swap(true, Ordering::Acquire) {
             for chunk in 0..chunks {
                 // SAFETY: promised by the caller.
@@ -108,16 +167,16 @@ impl Pool {
             }
             return;
         }
-        let chunks = u32::try_from(chunks).expect("fewer than 2^32 chunks");
+        assert!(u32::try_from(chunks).is_ok(), "fewer than 2^32 chunks");
         self.shared.task.store(task as *mut (), Ordering::Relaxed);
         self.shared.data.store(std::ptr::from_ref(data).cast_mut().cast(), Ordering::Relaxed);
         self.shared.done.0.store(0, Ordering::Relaxed);
-        // Sequentially consistent, as are the parking flags: a worker either sees the job before
-        // it parks or is seen parked here.
-        self.shared.ticket.0.store(u64::from(chunks) << 32, Ordering::SeqCst);
+        self.shared.publish(chunks as u64, self.threads() as u64);
         self.wake();
-        let own_panic = self.shared.drain(0);
-        self.shared.wait_done(chunks as usize);
+        let (own, own_panic) = self.shared.drain(0);
+        let drained = Instant::now();
+        self.shared.wait_done(chunks);
+        self.shared.stalls.note(drained - started, own, drained);
         let panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
         self.shared.busy.store(false, Ordering::Release);
         match own_panic {
@@ -147,42 +206,66 @@ impl Drop for Pool {
     }
 }
 
-impl Shared {
-    /// Claims the next chunk of the current job.
-    fn claim(&self) -> Option<usize> {
-        let mut ticket = self.ticket.0.load(Ordering::Acquire);
+impl Line<AtomicU64> {
+    /// Claims a chunk of this range, its first or its last one as `pick` chooses of `(end, next)`.
+    fn claim(&self, pick: impl Fn(u64, u64) -> u64) -> Option<usize> {
+        let mut range = self.0.load(Ordering::Acquire);
         loop {
-            let (chunks, next) = (ticket >> 32, ticket & u64::from(u32::MAX));
-            if next >= chunks {
+            let (end, next) = (range >> 32, range & u64::from(u32::MAX));
+            if next >= end {
                 return None;
             }
-            match self.ticket.0.compare_exchange_weak(ticket, ticket + 1, Ordering::AcqRel, Ordering::Acquire)
-            {
-                Ok(_) => return Some(next as usize),
-                Err(now) => ticket = now,
+            let chunk = pick(end, next);
+            let left = if chunk == next { end << 32 | (next + 1) } else { (end - 1) << 32 | next };
+            match self.0.compare_exchange_weak(range, left, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Some(chunk as usize),
+                Err(now) => range = now,
             }
         }
     }
+}
 
-    /// Works off chunks until none is left; gives the first panic's payload.
-    fn drain(&self, worker: usize) -> Option<Box<dyn Any + Send>> {
-        let mut payload = None;
-        while let Some(chunk) = self.claim() {
+impl Shared {
+    /// Gives every thread its share of a job.
+    fn publish(&self, chunks: u64, threads: u64) {
+        for (thread, range) in (0..threads).zip(&self.ranges) {
+            let (first, end) = (chunks * thread / threads, chunks * (thread + 1) / threads);
+            // Sequentially consistent, as are the parking flags: a worker either sees its chunks
+            // before it parks or is seen parked by the submitter.
+            range.0.store(end << 32 | first, Ordering::SeqCst);
+        }
+    }
+
+    /// Claims a chunk of the current job: the next of the thread's own, or the last of another's.
+    fn claim(&self, thread: usize) -> Option<usize> {
+        let (before, from_own_on) = self.ranges.split_at(thread);
+        let (own, after) = from_own_on.split_first()?;
+        let others = || after.iter().chain(before).find_map(|range| range.claim(|end, _| end - 1));
+        own.claim(|_, next| next).or_else(others)
+    }
+
+    /// Works off chunks until none is left; gives their number and the first panic's payload.
+    fn drain(&self, thread: usize) -> (usize, Option<Box<dyn Any + Send>>) {
+        let (mut count, mut payload) = (0, None);
+        while let Some(chunk) = self.claim(thread) {
             let data = self.data.load(Ordering::Relaxed);
             // SAFETY: `run` stored a `Task` whose first parameter is a thin reference, in the same
-            // slot, before it published the ticket that the claim acquired.
+            // slot, before it published the range that the claim acquired.
             let task = unsafe { std::mem::transmute::<*mut (), Task>(self.task.load(Ordering::Relaxed)) };
             // SAFETY: the claimed chunk is not reported yet, so `run` has not returned and `data`
             // lives; `run`'s caller promised that any thread may do any chunk.
-            let result = catch_unwind(AssertUnwindSafe(|| unsafe { task(data, chunk, worker) }));
+            let result = catch_unwind(AssertUnwindSafe(|| unsafe { task(data, chunk, thread) }));
             if let Err(panic) = result {
                 self.panicked.store(true, Ordering::Relaxed);
                 payload.get_or_insert(panic);
             }
-            // Releases the chunk's writes to `wait_done`. Nothing of the job is touched after.
-            self.done.0.fetch_add(1, Ordering::Release);
+            count += 1;
         }
-        payload
+        // Releases the chunks' writes to `wait_done`. Nothing of the job is touched after.
+        if count > 0 {
+            self.done.0.fetch_add(count, Ordering::Release);
+        }
+        (count, payload)
     }
 
     fn wait_done(&self, chunks: usize) {
@@ -197,16 +280,17 @@ impl Shared {
         }
     }
 
-    fn has_work(&self) -> bool {
-        let ticket = self.ticket.0.load(Ordering::SeqCst);
-        ticket >> 32 > ticket & u64::from(u32::MAX)
+    /// Whether a worker was given chunks that nobody has claimed.
+    fn has_work(&self, index: usize) -> bool {
+        let range = self.ranges[index + 1].0.load(Ordering::SeqCst);
+        range >> 32 > range & u64::from(u32::MAX)
     }
 
     /// A worker's life.
     fn work(&self, index: usize) {
         self.begun.fetch_add(1, Ordering::Release);
         while !self.stopping.load(Ordering::Relaxed) {
-            drop(self.drain(index + 1));
+            self.drain(index + 1);
             self.idle(index);
         }
     }
@@ -214,20 +298,20 @@ impl Shared {
     /// Returns when there is work, or is none for long and then is again.
     fn idle(&self, index: usize) {
         for _ in 0..SPINS {
-            if self.has_work() {
+            if self.has_work(index) {
                 return;
             }
             std::hint::spin_loop();
         }
         let start = Instant::now();
         while start.elapsed() < YIELD_FOR {
-            if self.has_work() {
+            if self.has_work(index) {
                 return;
             }
             thread::yield_now();
         }
         self.parked[index].store(true, Ordering::SeqCst);
-        if self.has_work() || self.stopping.load(Ordering::SeqCst) {
+        if self.has_work(index) || self.stopping.load(Ordering::SeqCst) {
             self.parked[index].store(false, Ordering::SeqCst);
             return;
         }
