@@ -115,6 +115,7 @@ impl Tile<'_> {
     ) {
         let (dim, shape) = (self.op.heads.dim, self.layer.shape);
         let blocks: [*const u8; P] = std::array::from_fn(|p| seen.blocks[(first + p).min(seen.count - 1)]);
+        let next: [*const u8; P] = std::array::from_fn(|p| seen.blocks[(first + P + p).min(seen.count - 1)]);
         let q: [*const f32; R] = std::array::from_fn(|r| self.q[row + r]);
         // SAFETY: keys are `[dim][16]`, a row of q has `dim` elements, scales are `[groups][16]`.
         unsafe {
@@ -122,6 +123,7 @@ impl Tile<'_> {
             match shape.dtype {
                 KvDtype::F16 => {
                     for d in 0..dim {
+                        ask_for::<L, R, P>(blocks, next, shape.values, d * PAGE_TOKENS * 2);
                         for p in 0..P {
                             let k = L::load_f16(blocks[p].cast::<f16>().add(d * PAGE_TOKENS));
                             for r in 0..R {
@@ -135,6 +137,7 @@ impl Tile<'_> {
                         let first = group * KV_SCALE_GROUP;
                         let mut sums = [[L::splat(0.0); P]; R];
                         for d in first..(first + KV_SCALE_GROUP).min(dim) {
+                            ask_for::<L, R, P>(blocks, next, shape.values, d * PAGE_TOKENS);
                             for p in 0..P {
                                 let k = L::load_i8(blocks[p].cast::<i8>().add(d * PAGE_TOKENS));
                                 for r in 0..R {
@@ -256,6 +259,27 @@ impl Tile<'_> {
                 let n = self.op.heads.dim.saturating_sub(at).min(LANES);
                 // SAFETY: within the row's output, of which a last vector may have nothing.
                 unsafe { blend::<L>(self.out[row + r].wrapping_add(at), n, values[r][c], factors[r]) };
+            }
+        }
+    }
+}
+
+/// While few rows compute (many find the pages in the cache), asks for what comes next: a line of the
+/// same pages' values, and one of the next pages' keys. A stream of 4 kB ends before the CPU's own
+/// prefetching has found it.
+#[inline(always)]
+unsafe fn ask_for<L: Lanes, const R: usize, const P: usize>(
+    blocks: [*const u8; P],
+    next: [*const u8; P],
+    values: usize,
+    at: usize,
+) {
+    if R < 8 && at.is_multiple_of(64) {
+        for p in 0..P {
+            // SAFETY: addresses to ask for need not be valid.
+            unsafe {
+                L::prefetch(blocks[p].wrapping_add(values + at));
+                L::prefetch(next[p].wrapping_add(at));
             }
         }
     }
