@@ -37,10 +37,11 @@ pub(super) struct Int8Group {
     pub(super) scale: f32,
     /// `scale · sum of codes`
     pub(super) scaled_sum: f32,
-    /// Minus the sum of all codes.
-    pub(super) neg_sum: i32,
-    /// Minus the sum of the first sixteen.
-    pub(super) neg_low: i32,
+    /// Minus the sum of all codes, times the zero points of 4 and of 8 bits: sums start at it.
+    pub(super) neg_sum_8: i32,
+    pub(super) neg_sum_128: i32,
+    /// Minus the sums of the first and the last sixteen.
+    pub(super) neg_halves: [i32; 2],
 }
 
 /// 32 activations in f32.
@@ -216,12 +217,13 @@ unsafe fn quantise<L: Lanes>(values: [L::F; 2], out: *mut Int8Group) -> [L::F; 2
         let codes = (&raw mut (*out).codes).cast::<i8>();
         L::store_i8(codes, low);
         L::store_i8(codes.add(LANES), high);
-        let neg_low = L::reduce_add_i32(low).wrapping_neg();
-        let neg_sum = neg_low.wrapping_sub(L::reduce_add_i32(high));
+        let neg_halves = [L::reduce_add_i32(low).wrapping_neg(), L::reduce_add_i32(high).wrapping_neg()];
+        let neg_sum = neg_halves[0].wrapping_add(neg_halves[1]);
         (*out).scale = scale;
         (*out).scaled_sum = -scale * neg_sum as f32;
-        (*out).neg_sum = neg_sum;
-        (*out).neg_low = neg_low;
+        (*out).neg_sum_8 = neg_sum.wrapping_mul(8);
+        (*out).neg_sum_128 = neg_sum.wrapping_mul(128);
+        (*out).neg_halves = neg_halves;
         let minus = L::splat(-scale);
         [L::fma(L::to_f32(low), minus, values[0]), L::fma(L::to_f32(high), minus, values[1])]
     }

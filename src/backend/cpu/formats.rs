@@ -115,17 +115,16 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Int8<FOUR, MINS, HA
     unsafe fn start<L: Lanes>(record: *const Int8Group, half: usize) -> L::I {
         // SAFETY: a whole record.
         unsafe {
-            let neg_sum = match (HALVES, half) {
-                (false, _) => (*record).neg_sum,
-                (true, 0) => (*record).neg_low,
-                (true, _) => (*record).neg_sum.wrapping_sub((*record).neg_low),
-            };
             let bias = if FOUR { 0 } else { L::BYTE_BIAS };
-            match Self::LAYOUT.zero_point() - bias {
-                8 => L::shl::<3>(L::splat_i32(neg_sum)),
-                128 => L::shl::<7>(L::splat_i32(neg_sum)),
-                -128 => L::sub_i32(L::splat_i32(0), L::shl::<7>(L::splat_i32(neg_sum))),
-                _ => L::splat_i32(0),
+            let zero = L::splat_i32(0);
+            match (Self::LAYOUT.zero_point() - bias, HALVES) {
+                (8, false) => L::splat_i32((*record).neg_sum_8),
+                (128, false) => L::splat_i32((*record).neg_sum_128),
+                (-128, false) => L::sub_i32(zero, L::splat_i32((*record).neg_sum_128)),
+                (8, true) => L::shl::<3>(L::splat_i32((*record).neg_halves[half])),
+                (128, true) => L::shl::<7>(L::splat_i32((*record).neg_halves[half])),
+                (-128, true) => L::sub_i32(zero, L::shl::<7>(L::splat_i32((*record).neg_halves[half]))),
+                _ => zero,
             }
         }
     }
@@ -135,10 +134,9 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Int8<FOUR, MINS, HA
     unsafe fn scaled_sum(record: *const Int8Group, half: usize) -> f32 {
         // SAFETY: a whole record.
         unsafe {
-            match (HALVES, half) {
-                (false, _) => (*record).scaled_sum,
-                (true, 0) => -(*record).scale * (*record).neg_low as f32,
-                (true, _) => -(*record).scale * (*record).neg_sum.wrapping_sub((*record).neg_low) as f32,
+            match HALVES {
+                false => (*record).scaled_sum,
+                true => -(*record).scale * (*record).neg_halves[half] as f32,
             }
         }
     }
