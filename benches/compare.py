@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Ottava beside llama.cpp, in one run on one machine: alternating pairs, medians, ratios.
 
-usage: compare.py OTTAVA LLAMA_BENCH MODEL.gguf... [--threads N] [--pairs N] [-p TOKENS] [-n TOKENS]
+usage: compare.py OTTAVA LLAMA_BENCH MODEL.gguf... [--threads N] [--pairs N] [-p TOKENS] [-n TOKENS] [-d TOKENS]
+
+Prefill is measured from an empty cache, decode behind a past of -d tokens.
 
 Prints a Markdown table with the load average before each pair's start, so that a noisy run shows.
 Peak memory is the whole process's; ours without the buffer that measures the read bandwidth at the end.
@@ -25,21 +27,22 @@ def run(command):
     return out, time.monotonic() - started, usage.ru_maxrss * 1024
 
 
+def halves(args):
+    """The options of both programs for the prefill, and for the decode."""
+    common = ["-t", str(args.threads), "-r", "1"]
+    return common + ["-p", str(args.p), "-n", "0"], common + ["-p", "0", "-n", str(args.n), "-d", str(args.d)]
+
+
 def ottava(program, model, args):
-    out, _, _ = run([program, "bench", "--json", "-m", model, "-t", str(args.threads), "-r", "1",
-                        "-p", str(args.p), "-n", str(args.n)])
-    bench = json.loads(out)
-    rates = {r["test"]: r["tokens_per_s"] for r in bench["results"]}
-    return rates[f"pp{args.p}"], rates[f"tg{args.n}"], bench["peak_memory_bytes"]
+    benches = [json.loads(run([program, "bench", "--json", "-m", model] + half)[0]) for half in halves(args)]
+    rates = [bench["results"][0]["tokens_per_s"] for bench in benches]
+    return *rates, max(bench["peak_memory_bytes"] for bench in benches)
 
 
 def llama(program, model, args):
-    out, _, peak = run([program, "-m", model, "-t", str(args.threads), "-r", "1",
-                        "-p", str(args.p), "-n", str(args.n), "-o", "json"])
-    tests = json.loads(out)
-    prefill = next(t["avg_ts"] for t in tests if t["n_prompt"])
-    decode = next(t["avg_ts"] for t in tests if t["n_gen"])
-    return prefill, decode, peak
+    runs = [run([program, "-m", model, "-o", "json"] + half) for half in halves(args)]
+    rates = [json.loads(out)[0]["avg_ts"] for out, _, _ in runs]
+    return *rates, max(peak for _, _, peak in runs)
 
 
 def main():
@@ -51,6 +54,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("-p", type=int, default=512)
     parser.add_argument("-n", type=int, default=64)
+    parser.add_argument("-d", type=int, default=512)
     args = parser.parse_args()
     for model in args.models:
         ours, theirs, loads = [], [], []
@@ -62,7 +66,7 @@ def main():
               f"load average {min(loads):.1f} to {max(loads):.1f}\n")
         print("| test | ottava | llama.cpp | ratio of medians | ratios of the pairs |")
         print("|---|---:|---:|---:|---|")
-        for column, name in enumerate([f"pp{args.p} (tokens/s)", f"tg{args.n} (tokens/s)", "peak memory (MB)"]):
+        for column, name in enumerate([f"pp{args.p} (tokens/s)", f"tg{args.n} @ d{args.d} (tokens/s)", "peak memory (MB)"]):
             scale = 1e6 if column == 2 else 1
             a = [run[column] / scale for run in ours]
             b = [run[column] / scale for run in theirs]
