@@ -37,10 +37,11 @@ impl Lanes for Avx2 {
     type F = F;
     type I = I;
     type C = I;
+    type A = *const i8;
 
     const TOKENS: usize = 2;
-    const BOTH_TILES: bool = false;
-    const BYTE_BIAS: i32 = 128;
+    const WIDE: bool = false;
+    const BYTE_BIAS: u8 = 128;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -198,9 +199,7 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn bytes(p: *const u8) -> I {
-        let flip = unsafe { [_mm256_set1_epi8(-128); 2] };
-        let codes = unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())] };
-        both!(_mm256_xor_si256; codes, flip)
+        unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())] }
     }
     #[inline(always)]
     unsafe fn nibbles(p: *const u8) -> (I, I) {
@@ -210,9 +209,12 @@ impl Lanes for Avx2 {
         (both!(_mm256_and_si256; codes, mask), both!(_mm256_and_si256; shifted, mask))
     }
     #[inline(always)]
-    unsafe fn dot_bytes(acc: I, codes: I, a: *const i8) -> I {
-        let (a, ones) =
-            unsafe { (_mm256_set1_epi32(a.cast::<i32>().read_unaligned()), _mm256_set1_epi16(1)) };
+    unsafe fn activations(p: *const i8) -> *const i8 {
+        p
+    }
+    #[inline(always)]
+    unsafe fn dot_bytes<const Q: usize>(acc: I, codes: I, a: *const i8) -> I {
+        let (a, ones) = unsafe { (quad(a, Q), _mm256_set1_epi16(1)) };
         let magnitude = both!(_mm256_abs_epi8; codes);
         let signed = both!(_mm256_sign_epi8; [a; 2], codes);
         let pairs = both!(_mm256_maddubs_epi16; magnitude, signed);
@@ -220,9 +222,8 @@ impl Lanes for Avx2 {
         both!(_mm256_add_epi32; acc, quads)
     }
     #[inline(always)]
-    unsafe fn dot_nibbles(acc: I, codes: I, a: *const i8) -> I {
-        let (a, ones) =
-            unsafe { (_mm256_set1_epi32(a.cast::<i32>().read_unaligned()), _mm256_set1_epi16(1)) };
+    unsafe fn dot_nibbles<const Q: usize>(acc: I, codes: I, a: *const i8) -> I {
+        let (a, ones) = unsafe { (quad(a, Q), _mm256_set1_epi16(1)) };
         let pairs = both!(_mm256_maddubs_epi16; codes, [a; 2]);
         let quads = both!(_mm256_madd_epi16; pairs, [ones; 2]);
         both!(_mm256_add_epi32; acc, quads)
@@ -237,4 +238,12 @@ impl Lanes for Avx2 {
     unsafe fn prefetch(p: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
+}
+
+/// Four activation codes, in all lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn quad(a: *const i8, q: usize) -> __m256i {
+    // SAFETY: the codes are readable by the contract of `dot_bytes`.
+    _mm256_set1_epi32(unsafe { a.add(4 * q).cast::<i32>().read_unaligned() })
 }

@@ -18,10 +18,11 @@ impl Lanes for Avx512 {
     type F = __m512;
     type I = __m512i;
     type C = __m512i;
+    type A = *const i8;
 
     const TOKENS: usize = 6;
-    const BOTH_TILES: bool = true;
-    const BYTE_BIAS: i32 = 0;
+    const WIDE: bool = true;
+    const BYTE_BIAS: u8 = 0;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -167,12 +168,19 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn dot_bytes(acc: __m512i, codes: __m512i, a: *const i8) -> __m512i {
-        unsafe { _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(a.cast::<i32>().read_unaligned())) }
+    unsafe fn activations(p: *const i8) -> *const i8 {
+        p
     }
     #[inline(always)]
-    unsafe fn dot_nibbles(acc: __m512i, codes: __m512i, a: *const i8) -> __m512i {
-        unsafe { Self::dot_bytes(acc, codes, a) }
+    unsafe fn dot_bytes<const Q: usize>(acc: __m512i, codes: __m512i, a: *const i8) -> __m512i {
+        unsafe {
+            let quad = a.add(4 * Q).cast::<i32>().read_unaligned();
+            _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(quad))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_nibbles<const Q: usize>(acc: __m512i, codes: __m512i, a: *const i8) -> __m512i {
+        unsafe { Self::dot_bytes::<Q>(acc, codes, a) }
     }
     #[inline(always)]
     unsafe fn widen<const K: u32>(codes: __m512i) -> __m512i {

@@ -61,6 +61,21 @@ impl Isa {
         }
     }
 
+    /// [`Lanes::BYTE_BIAS`]
+    pub(super) fn byte_bias(self) -> u8 {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => Avx2::BYTE_BIAS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Avx512::BYTE_BIAS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDotprod => Dotprod::BYTE_BIAS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => I8mm::BYTE_BIAS,
+            _ => Portable::BYTE_BIAS,
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Isa::Portable => "portable",

@@ -38,6 +38,14 @@ const fn quant(four: bool, mins: bool, halves: bool) -> Layout {
     Layout::Quant { bits: if four { Bits::Four } else { Bits::Eight }, mins, halves }
 }
 
+/// The same code for each value of a constant.
+macro_rules! for_each {
+    ([$($value:literal)*] $name:ident => $code:block) => {$({
+        const $name: usize = $value;
+        $code
+    })*};
+}
+
 /// Codes times int8 activations.
 pub(super) struct Int8<const FOUR: bool, const MINS: bool, const HALVES: bool>;
 
@@ -52,70 +60,111 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Format for Int8<FOU
         activations: *const Int8Group,
         sums: &mut [[L::F; M]; T],
     ) {
-        // SAFETY: all reads stay within the group and the records.
+        // SAFETY: the same contract.
         unsafe {
-            let halves = 1 + HALVES as usize;
-            for half in 0..halves {
-                let mut dots = [[L::splat_i32(0); M]; T];
-                for m in 0..M {
-                    let start = Self::start::<L>(activations.add(m), half);
-                    for t in 0..T {
-                        dots[t][m] = start;
+            for_each!([0 1] HALF => {
+                for_each!([0 1] PART => {
+                    if const { HALF <= HALVES as usize && PART < L::PARTS } {
+                        Self::part::<L, T, M, HALF, PART>(weights, tile, activations, sums);
                     }
-                }
-                if FOUR {
-                    for j in 0..4 {
-                        for t in 0..T {
-                            let (low, high) = L::nibbles(quad(weights, tile + t, j));
-                            for m in 0..M {
-                                let codes = (&raw const (*activations.add(m)).codes).cast::<i8>();
-                                if !HALVES || half == 0 {
-                                    dots[t][m] = L::dot_nibbles(dots[t][m], low, codes.add(4 * j));
-                                }
-                                if !HALVES || half == 1 {
-                                    dots[t][m] = L::dot_nibbles(dots[t][m], high, codes.add(4 * j + 16));
-                                }
-                            }
-                        }
-                    }
-                } else {
-                    for kq in half * 4..half * 4 + 8 / halves {
-                        for t in 0..T {
-                            let row_codes = L::bytes(quad(weights, tile + t, kq));
-                            for m in 0..M {
-                                let codes = (&raw const (*activations.add(m)).codes).cast::<i8>();
-                                dots[t][m] = L::dot_bytes(dots[t][m], row_codes, codes.add(4 * kq));
-                            }
-                        }
-                    }
-                }
-                for t in 0..T {
-                    let scale = factor::<L>(Self::LAYOUT, weights, half, tile + t);
-                    for m in 0..M {
-                        let value = L::mul(L::to_f32(dots[t][m]), scale);
-                        let activation_scale = L::splat((*activations.add(m)).scale);
-                        sums[t][m] = L::fma(value, activation_scale, sums[t][m]);
-                    }
-                    if MINS {
-                        let min = factor::<L>(Self::LAYOUT, weights, halves + half, tile + t);
-                        for m in 0..M {
-                            let total = Self::scaled_sum(activations.add(m), half);
-                            sums[t][m] = L::fma(min, L::splat(total), sums[t][m]);
-                        }
-                    }
-                }
-            }
+                });
+            });
         }
     }
 }
 
 impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Int8<FOUR, MINS, HALVES> {
+    /// The rows of part `PART` times half `HALF` of the columns, or all columns.
+    #[inline(always)]
+    unsafe fn part<L: Lanes, const T: usize, const M: usize, const HALF: usize, const PART: usize>(
+        weights: *const u8,
+        tile: usize,
+        activations: *const Int8Group,
+        sums: &mut [[L::F; M]; T],
+    ) {
+        // SAFETY: all reads stay within the group and the records.
+        unsafe {
+            let mut dots = [[L::splat_i32(0); M]; T];
+            for m in 0..M {
+                let start = Self::start::<L>(activations.add(m), HALF);
+                for t in 0..T {
+                    dots[t][m] = start;
+                }
+            }
+            Self::dots::<L, T, M, HALF>(weights, tile, activations, &mut dots);
+            for t in 0..T {
+                let scale = factor::<L>(Self::LAYOUT, weights, HALF, tile + t);
+                let mut new = sums[t];
+                for m in 0..M {
+                    let value = L::mul(L::to_f32(dots[t][m]), scale);
+                    let activation_scale = L::splat((*activations.add(m)).scale);
+                    new[m] = L::fma(value, activation_scale, new[m]);
+                }
+                if MINS {
+                    let min = factor::<L>(Self::LAYOUT, weights, 1 + HALVES as usize + HALF, tile + t);
+                    for m in 0..M {
+                        let total = Self::scaled_sum(activations.add(m), HALF);
+                        new[m] = L::fma(min, L::splat(total), new[m]);
+                    }
+                }
+                for m in 0..M {
+                    sums[t][m] = L::merge::<PART>(sums[t][m], new[m]);
+                }
+            }
+        }
+    }
+
+    /// Adds the integer products of half `HALF` of the columns, or of all columns.
+    #[inline(always)]
+    unsafe fn dots<L: Lanes, const T: usize, const M: usize, const HALF: usize>(
+        weights: *const u8,
+        tile: usize,
+        activations: *const Int8Group,
+        dots: &mut [[L::I; M]; T],
+    ) {
+        // SAFETY: all reads stay within the group and the records.
+        unsafe {
+            let codes = |m: usize| (&raw const (*activations.add(m)).codes).cast::<i8>();
+            let mut a = [[L::activations(codes(0)); M]; 2];
+            for m in 0..M {
+                a[0][m] = L::activations(codes(m));
+                a[1][m] = L::activations(codes(m).add(LANES));
+            }
+            if FOUR {
+                for_each!([0 1 2 3] Q => {
+                    for t in 0..T {
+                        let (low, high) = L::nibbles(quad(weights, tile + t, Q));
+                        for m in 0..M {
+                            if !HALVES || HALF == 0 {
+                                dots[t][m] = L::dot_nibbles::<Q>(dots[t][m], low, a[0][m]);
+                            }
+                            if !HALVES || HALF == 1 {
+                                dots[t][m] = L::dot_nibbles::<Q>(dots[t][m], high, a[1][m]);
+                            }
+                        }
+                    }
+                });
+            } else {
+                for_each!([0 1 2 3 4 5 6 7] KQ => {
+                    if !HALVES || HALF == KQ / 4 {
+                        for t in 0..T {
+                            let codes = L::bytes(quad(weights, tile + t, KQ));
+                            for m in 0..M {
+                                dots[t][m] = L::dot_bytes::<{ KQ % 4 }>(dots[t][m], codes, a[KQ / 4][m]);
+                            }
+                        }
+                    }
+                });
+            }
+        }
+    }
+
     /// Minus the zero point, as the dot product sees it, times the sum of activations.
     #[inline(always)]
     unsafe fn start<L: Lanes>(record: *const Int8Group, half: usize) -> L::I {
         // SAFETY: a whole record.
         unsafe {
-            let bias = if FOUR { 0 } else { L::BYTE_BIAS };
+            let bias = if FOUR { 0 } else { i32::from(L::BYTE_BIAS) };
             let zero = L::splat_i32(0);
             match (Self::LAYOUT.zero_point() - bias, HALVES) {
                 (8, false) => L::splat_i32((*record).neg_sum_8),
@@ -202,7 +251,7 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Float<FOUR, MINS, H
     /// Codes less their zero point, a vector for each of four columns.
     #[inline(always)]
     unsafe fn lanes<L: Lanes>(codes: L::C) -> [L::F; 4] {
-        let bias = if FOUR { 0 } else { L::BYTE_BIAS };
+        let bias = if FOUR { 0 } else { i32::from(L::BYTE_BIAS) };
         // SAFETY: register arithmetic.
         unsafe {
             let zero = L::splat((Self::LAYOUT.zero_point() - bias) as f32);

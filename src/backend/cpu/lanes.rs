@@ -26,13 +26,18 @@ pub(super) trait Lanes: Copy + 'static {
     type I: Copy;
     /// Sixteen rows of four code bytes.
     type C: Copy;
+    /// Sixteen activation codes, where the dot product finds them.
+    type A: Copy;
 
     /// Tokens that the matrix kernels hold in registers at once: 6, or at most 2.
     const TOKENS: usize;
-    /// Whether they hold both tiles of a panel at once.
-    const BOTH_TILES: bool;
-    /// What [`Lanes::bytes`] subtracts from each code before the dot product sees it.
-    const BYTE_BIAS: i32;
+    /// Whether there are 32 registers of sixteen lanes: the matrix kernels then hold both tiles of
+    /// a panel at once, and attention more than two rows.
+    const WIDE: bool;
+    /// Parts of the sixteen rows that the int8 kernels work off one after the other, 1 or 2.
+    const PARTS: usize = 1;
+    /// What packing subtracts from a code of 8 bits: 128 where dot products take signed bytes.
+    const BYTE_BIAS: u8;
 
     /// All lanes `x`.
     unsafe fn splat(x: f32) -> Self::F;
@@ -91,16 +96,24 @@ pub(super) trait Lanes: Copy + 'static {
     /// Sixteen bytes; values beyond i8 saturate.
     unsafe fn store_i8(p: *mut i8, v: Self::I);
 
-    /// 64 codes, each a byte less [`Lanes::BYTE_BIAS`]; for [`Lanes::dot_bytes`].
+    /// 64 codes less [`Lanes::BYTE_BIAS`], for [`Lanes::dot_bytes`].
     unsafe fn bytes(p: *const u8) -> Self::C;
     /// 64 bytes of two 4-bit codes: the low ones and the high ones, for [`Lanes::dot_nibbles`].
     unsafe fn nibbles(p: *const u8) -> (Self::C, Self::C);
-    /// `acc[r] += sum over k of codes[r][k] * a[k]`, exactly; `a` are four bytes in -127..=127.
-    unsafe fn dot_bytes(acc: Self::I, codes: Self::C, a: *const i8) -> Self::I;
+    /// Sixteen codes in -127..=127.
+    unsafe fn activations(p: *const i8) -> Self::A;
+    /// `acc[r] += sum over k of codes[r][k] * a[4 Q + k]`, exactly.
+    unsafe fn dot_bytes<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
     /// The same for codes in 0..=15.
-    unsafe fn dot_nibbles(acc: Self::I, codes: Self::C, a: *const i8) -> Self::I;
+    unsafe fn dot_nibbles<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
     /// Byte `K` of each row, as the dot product sees it.
     unsafe fn widen<const K: u32>(codes: Self::C) -> Self::I;
+
+    /// `new` in the lanes of part `PART` of the rows, `old` in the others.
+    #[inline(always)]
+    unsafe fn merge<const PART: usize>(_old: Self::F, new: Self::F) -> Self::F {
+        new
+    }
 
     /// Asks for the cache line at `p`, which need not be valid.
     #[inline(always)]

@@ -198,44 +198,96 @@ impl Check for Integers {
     }
 }
 
+struct Parts;
+
+impl Check for Parts {
+    #[inline(always)]
+    unsafe fn check<L: Lanes>(&self) {
+        let [a, b, _] = values();
+        // SAFETY: every pointer is to a whole array.
+        unsafe {
+            let (old, new) = (L::load(a.as_ptr()), L::load(b.as_ptr()));
+            let first = LANES / L::PARTS;
+            same(lanes::<L>(L::merge::<0>(old, new)), |i| if i < first { b[i] } else { a[i] });
+            if L::PARTS == 2 {
+                same(lanes::<L>(L::merge::<1>(old, new)), |i| if i < first { a[i] } else { b[i] });
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_make_up_the_lanes() {
+    on_every_isa(Parts);
+}
+
 #[test]
 fn integer_lanes() {
     on_every_isa(Integers);
 }
 
+/// The dot products with quad `Q` of `a`: of bytes, and of nibbles.
+#[inline(always)]
+unsafe fn dots<L: Lanes, const Q: usize>(codes: L::C, a: &[i8; 16]) -> [[i32; LANES]; 2] {
+    // SAFETY: a whole array, and register arithmetic.
+    unsafe {
+        let (start, a) = (L::splat_i32(1000), L::activations(a.as_ptr()));
+        let bytes = L::dot_bytes::<Q>(start, codes, a);
+        let nibbles = L::dot_nibbles::<Q>(start, codes, a);
+        [ints::<L>(bytes), ints::<L>(nibbles)]
+    }
+}
+
 struct Dots {
     codes: [u8; 64],
-    a: [i8; 4],
+    a: [i8; 16],
+}
+
+impl Dots {
+    /// Quad `Q` of the activations against all codes.
+    #[inline(always)]
+    unsafe fn quad<L: Lanes, const Q: usize>(&self) {
+        let Dots { codes, a } = self;
+        let dot = |code: &dyn Fn(u8) -> i32| -> [i32; LANES] {
+            std::array::from_fn(|r| {
+                1000 + (0..4).map(|k| code(codes[4 * r + k]) * i32::from(a[4 * Q + k])).sum::<i32>()
+            })
+        };
+        // SAFETY: every pointer is to a whole array.
+        unsafe {
+            let (low, high) = L::nibbles(codes.as_ptr());
+            assert_eq!(dots::<L, Q>(L::bytes(codes.as_ptr()), a)[0], dot(&byte::<L>));
+            assert_eq!(dots::<L, Q>(low, a)[1], dot(&|code| i32::from(code & 15)));
+            assert_eq!(dots::<L, Q>(high, a)[1], dot(&|code| i32::from(code >> 4)));
+        }
+    }
+}
+
+/// A stored byte as the dot product sees it.
+fn byte<L: Lanes>(code: u8) -> i32 {
+    if L::BYTE_BIAS == 0 { i32::from(code) } else { i32::from(code as i8) }
 }
 
 impl Check for Dots {
     #[inline(always)]
     unsafe fn check<L: Lanes>(&self) {
-        let Dots { codes, a } = self;
-        let dot = |code: &dyn Fn(u8) -> i32| -> [i32; LANES] {
-            std::array::from_fn(|r| {
-                1000 + (0..4).map(|k| code(codes[4 * r + k]) * i32::from(a[k])).sum::<i32>()
-            })
-        };
         let row = |code: &dyn Fn(u8) -> i32, k: usize| -> [i32; LANES] {
-            std::array::from_fn(|r| code(codes[4 * r + k]))
+            std::array::from_fn(|r| code(self.codes[4 * r + k]))
         };
-        let byte = |code: u8| i32::from(code) - L::BYTE_BIAS;
         // SAFETY: every pointer is to a whole array.
         unsafe {
-            let start = L::splat_i32(1000);
-            let bytes = L::bytes(codes.as_ptr());
-            assert_eq!(ints::<L>(L::dot_bytes(start, bytes, a.as_ptr())), dot(&byte));
-            assert_eq!(ints::<L>(L::widen::<0>(bytes)), row(&byte, 0));
-            assert_eq!(ints::<L>(L::widen::<1>(bytes)), row(&byte, 1));
-            assert_eq!(ints::<L>(L::widen::<2>(bytes)), row(&byte, 2));
-            assert_eq!(ints::<L>(L::widen::<3>(bytes)), row(&byte, 3));
-            let (low, high) = L::nibbles(codes.as_ptr());
-            let (low_code, high_code) = (|code| i32::from(code & 15), |code| i32::from(code >> 4));
-            assert_eq!(ints::<L>(L::dot_nibbles(start, low, a.as_ptr())), dot(&low_code));
-            assert_eq!(ints::<L>(L::dot_nibbles(start, high, a.as_ptr())), dot(&high_code));
-            assert_eq!(ints::<L>(L::widen::<3>(low)), row(&low_code, 3));
-            assert_eq!(ints::<L>(L::widen::<2>(high)), row(&high_code, 2));
+            self.quad::<L, 0>();
+            self.quad::<L, 1>();
+            self.quad::<L, 2>();
+            self.quad::<L, 3>();
+            let bytes = L::bytes(self.codes.as_ptr());
+            assert_eq!(ints::<L>(L::widen::<0>(bytes)), row(&byte::<L>, 0));
+            assert_eq!(ints::<L>(L::widen::<1>(bytes)), row(&byte::<L>, 1));
+            assert_eq!(ints::<L>(L::widen::<2>(bytes)), row(&byte::<L>, 2));
+            assert_eq!(ints::<L>(L::widen::<3>(bytes)), row(&byte::<L>, 3));
+            let (low, high) = L::nibbles(self.codes.as_ptr());
+            assert_eq!(ints::<L>(L::widen::<3>(low)), row(&|code| i32::from(code & 15), 3));
+            assert_eq!(ints::<L>(L::widen::<2>(high)), row(&|code| i32::from(code >> 4), 2));
         }
     }
 }
@@ -243,8 +295,9 @@ impl Check for Dots {
 #[test]
 fn dot_products_are_exact_at_their_extremes() {
     let mixed = std::array::from_fn(|i| (i * 37 + i / 7) as u8);
+    let turned: [i8; 16] = std::array::from_fn(|i| (i as i32 * 83 % 255 - 127) as i8);
     for codes in [[255; 64], [0; 64], [128; 64], [127; 64], mixed] {
-        for a in [[127; 4], [-127; 4], [127, -127, 126, -3], [0; 4], [1, -1, 0, 77]] {
+        for a in [[127; 16], [-127; 16], [0; 16], turned] {
             on_every_isa(Dots { codes, a });
         }
     }

@@ -482,18 +482,20 @@ fn nan_and_infinity_spoil_their_own_row_only() {
 
 #[test]
 fn packing_keeps_every_value() {
-    let cpu = Cpu::new(&CpuOptions::default()).unwrap();
-    let check = |matrix: WeightMatrix| {
-        let packed = cpu.prepare(matrix.clone()).unwrap();
-        let (mut expected, mut found) = (vec![0.0; matrix.cols()], vec![f32::NAN; matrix.cols()]);
-        for row in 0..matrix.rows() {
-            matrix.dequantize_row(row, &mut expected);
-            packed.row(row, 1.0, &mut found);
-            assert_same_bits(&found, &expected, "row");
-        }
-    };
-    each_case(|matrix, _, _| check(matrix.into()));
-    dense(&mut Random(9), 49, 100).into_iter().for_each(|matrix| check(matrix.into()));
+    for isa in Isa::available() {
+        let cpu = cpu(isa, Compute::Int8, 2);
+        let check = |matrix: WeightMatrix| {
+            let packed = cpu.prepare(matrix.clone()).unwrap();
+            let (mut expected, mut found) = (vec![0.0; matrix.cols()], vec![f32::NAN; matrix.cols()]);
+            for row in 0..matrix.rows() {
+                matrix.dequantize_row(row, &mut expected);
+                packed.row(row, 1.0, &mut found);
+                assert_same_bits(&found, &expected, "row");
+            }
+        };
+        each_case(|matrix, _, _| check(matrix.into()));
+        dense(&mut Random(9), 49, 100).into_iter().for_each(|matrix| check(matrix.into()));
+    }
 }
 
 #[test]

@@ -168,7 +168,7 @@ impl Backend for Cpu {
     }
 
     fn prepare(&self, matrix: WeightMatrix) -> Result<Matrix, BackendError> {
-        Matrix::pack(&matrix, &self.pool)
+        Matrix::pack(&matrix, self.isa.byte_bias(), &self.pool)
     }
 
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {

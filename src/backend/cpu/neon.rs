@@ -44,17 +44,20 @@ macro_rules! each {
 }
 
 macro_rules! neon_lanes {
-    ($name:ident, bias $bias:literal, flip $flip:literal, dot $dot:ident, top $top:ident) => {
+    ($name:ident, bias $bias:literal, dot $dot:ident, top $top:ident) => {
         // SAFETY of every method below: the trait's contract gives the features and the pointers.
         #[allow(clippy::undocumented_unsafe_blocks)]
         impl Lanes for $name {
             type F = F;
             type I = I;
             type C = C;
+            type A = int8x16_t;
 
-            const TOKENS: usize = 2;
-    const BOTH_TILES: bool = false;
-    const BYTE_BIAS: i32 = $bias;
+            const TOKENS: usize = 6;
+            const WIDE: bool = false;
+            // Eight rows times six tokens leave registers for all codes of the tokens.
+            const PARTS: usize = 2;
+            const BYTE_BIAS: u8 = $bias;
 
             #[inline(always)]
             unsafe fn splat(x: f32) -> F {
@@ -221,27 +224,35 @@ macro_rules! neon_lanes {
             }
 
             #[inline(always)]
+            unsafe fn merge<const PART: usize>(old: F, new: F) -> F {
+                if PART == 0 { [new[0], new[1], old[2], old[3]] } else { [old[0], old[1], new[2], new[3]] }
+            }
+            #[inline(always)]
             unsafe fn bytes(p: *const u8) -> C {
-                let flip = unsafe { [vdupq_n_u8($flip); 4] };
-                let codes =
-                    unsafe { [vld1q_u8(p), vld1q_u8(p.add(16)), vld1q_u8(p.add(32)), vld1q_u8(p.add(48))] };
-                each!(veorq_u8; codes, flip)
+                unsafe { [vld1q_u8(p), vld1q_u8(p.add(16)), vld1q_u8(p.add(32)), vld1q_u8(p.add(48))] }
             }
             #[inline(always)]
             unsafe fn nibbles(p: *const u8) -> (C, C) {
                 let mask = unsafe { [vdupq_n_u8(15); 4] };
-                let codes =
-                    unsafe { [vld1q_u8(p), vld1q_u8(p.add(16)), vld1q_u8(p.add(32)), vld1q_u8(p.add(48))] };
+                let codes = unsafe { Self::bytes(p) };
                 (each!(vandq_u8; codes, mask), each!(vshrq_n_u8::<4>; codes))
             }
             #[inline(always)]
-            unsafe fn dot_bytes(acc: I, codes: C, a: *const i8) -> I {
-                let a = unsafe { [vreinterpretq_s8_s32(vld1q_dup_s32(a.cast())); 4] };
-                each!($dot; acc, codes, a)
+            unsafe fn activations(p: *const i8) -> int8x16_t {
+                unsafe { vld1q_s8(p) }
             }
             #[inline(always)]
-            unsafe fn dot_nibbles(acc: I, codes: C, a: *const i8) -> I {
-                unsafe { Self::dot_bytes(acc, codes, a) }
+            unsafe fn dot_bytes<const Q: usize>(
+                acc: I,
+                codes: C,
+                a: int8x16_t,
+            ) -> I {
+                let a = [a; 4];
+                each!($dot::<Q>; acc, codes, a)
+            }
+            #[inline(always)]
+            unsafe fn dot_nibbles<const Q: usize>(acc: I, codes: C, a: int8x16_t) -> I {
+                unsafe { Self::dot_bytes::<Q>(acc, codes, a) }
             }
             #[inline(always)]
             unsafe fn widen<const K: u32>(codes: C) -> I {
@@ -254,8 +265,8 @@ macro_rules! neon_lanes {
     };
 }
 
-neon_lanes!(Dotprod, bias 128, flip 128, dot sdot, top top_signed);
-neon_lanes!(I8mm, bias 0, flip 0, dot usdot, top top_unsigned);
+neon_lanes!(Dotprod, bias 128, dot sdot, top top_signed);
+neon_lanes!(I8mm, bias 0, dot usdot, top top_unsigned);
 
 /// The top byte of each lane, sign-extended.
 #[inline(always)]
@@ -271,26 +282,26 @@ unsafe fn top_unsigned(a: int32x4_t) -> int32x4_t {
     unsafe { vreinterpretq_s32_u32(vshrq_n_u32::<24>(vreinterpretq_u32_s32(a))) }
 }
 
-/// `acc[i] += sum of codes[4i..4i+4] · a[4i..4i+4]`, both signed.
+/// `acc[i] += sum of codes[4i..4i+4] · a[4Q..4Q+4]`, both signed.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-unsafe fn sdot(mut acc: int32x4_t, codes: uint8x16_t, a: int8x16_t) -> int32x4_t {
+unsafe fn sdot<const Q: usize>(mut acc: int32x4_t, codes: uint8x16_t, a: int8x16_t) -> int32x4_t {
     // SAFETY: one instruction on registers; the caller vouches for dotprod.
     unsafe {
-        asm!("sdot {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) acc, in(vreg) codes, in(vreg) a,
-            options(pure, nomem, nostack, preserves_flags));
+        asm!("sdot {0:v}.4s, {1:v}.16b, {2:v}.4b[{3}]", inout(vreg) acc, in(vreg) codes, in(vreg) a,
+            const Q, options(pure, nomem, nostack, preserves_flags));
     }
     acc
 }
 
-/// `acc[i] += sum of codes[4i..4i+4] · a[4i..4i+4]`, unsigned codes, signed `a`.
+/// `acc[i] += sum of codes[4i..4i+4] · a[4Q..4Q+4]`, unsigned codes, signed `a`.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
-unsafe fn usdot(mut acc: int32x4_t, codes: uint8x16_t, a: int8x16_t) -> int32x4_t {
+unsafe fn usdot<const Q: usize>(mut acc: int32x4_t, codes: uint8x16_t, a: int8x16_t) -> int32x4_t {
     // SAFETY: one instruction on registers; the caller vouches for i8mm.
     unsafe {
-        asm!("usdot {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) acc, in(vreg) codes, in(vreg) a,
-            options(pure, nomem, nostack, preserves_flags));
+        asm!("usdot {0:v}.4s, {1:v}.16b, {2:v}.4b[{3}]", inout(vreg) acc, in(vreg) codes, in(vreg) a,
+            const Q, options(pure, nomem, nostack, preserves_flags));
     }
     acc
 }

@@ -1,4 +1,5 @@
-//! Weight matrices in the order in which the kernels read them, one for all instruction sets.
+//! Weight matrices in the order in which the kernels read them, one for all instruction sets but
+//! for the sign of a byte.
 //!
 //! Rows are cut into panels of 32: two tiles of 16 rows, a lane each. A panel is one stream of
 //! groups of 32 columns, each a multiple of 64 bytes:
@@ -9,8 +10,9 @@
 //! | scales, then mins if any | `[half][row 32]` f16 | the same | none |
 //!
 //! There are two halves where the canonical group is 16 columns, else one. Signed 8-bit codes are
-//! stored plus 128. Columns and rows that pad the last group and panel have value 0 or meet
-//! activations of 0.
+//! stored plus 128, and on instruction sets whose dot products take signed bytes all 8-bit codes
+//! less 128 ([`Lanes::BYTE_BIAS`](super::lanes::Lanes::BYTE_BIAS)). Columns and rows that pad the
+//! last group and panel have value 0 or meet activations of 0.
 
 use half::f16;
 
@@ -73,7 +75,7 @@ impl Layout {
         }
     }
 
-    /// What is subtracted from a stored code.
+    /// What is subtracted from a stored code, its byte's bias added back.
     pub(super) const fn zero_point(self) -> i32 {
         match self {
             Layout::Quant { bits: Bits::Four, mins: false, .. } => 8,
@@ -90,19 +92,20 @@ pub struct Matrix {
     rows: usize,
     cols: usize,
     layout: Layout,
+    byte_bias: u8,
 }
 
 impl Matrix {
-    /// Packs `source` on the pool's threads.
-    pub(super) fn pack(source: &WeightMatrix, pool: &Pool) -> Result<Matrix, BackendError> {
+    /// Packs `source` on the pool's threads, 8-bit codes less `byte_bias`.
+    pub(super) fn pack(source: &WeightMatrix, byte_bias: u8, pool: &Pool) -> Result<Matrix, BackendError> {
         let (rows, cols, layout) = (source.rows(), source.cols(), Layout::of(source));
         let panel_bytes = groups(cols).saturating_mul(layout.group_bytes());
         let bytes = panel_bytes.saturating_mul(rows.div_ceil(PANEL));
         let mut data = Buffer::zeroed(bytes, "a weight matrix")?;
-        let target = Target { source, layout, data: data.as_mut_ptr(), panel_bytes };
+        let target = Target { source, layout, byte_bias, data: data.as_mut_ptr(), panel_bytes };
         // SAFETY: each chunk writes its own panel of a buffer that holds them all.
         unsafe { pool.run(pack_panel, &target, rows.div_ceil(PANEL)) };
-        Ok(Matrix { data, rows, cols, layout })
+        Ok(Matrix { data, rows, cols, layout, byte_bias })
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -138,7 +141,8 @@ impl Matrix {
         let panel = &self.data.as_slice()[row / PANEL * self.panel_bytes()..][..self.panel_bytes()];
         let stream = panel.chunks_exact(self.layout.group_bytes());
         for (group, out) in stream.zip(out.chunks_mut(GROUP)) {
-            let view = GroupView { bytes: group, layout: self.layout, row: row % PANEL };
+            let view =
+                GroupView { bytes: group, layout: self.layout, byte_bias: self.byte_bias, row: row % PANEL };
             for (k, out) in out.iter_mut().enumerate() {
                 *out = view.value(k) * factor;
             }
@@ -150,6 +154,7 @@ impl Matrix {
 struct GroupView<'a> {
     bytes: &'a [u8],
     layout: Layout,
+    byte_bias: u8,
     row: usize,
 }
 
@@ -168,7 +173,7 @@ impl GroupView<'_> {
         let kq = k / 4;
         let code_at = |quad: usize| 4 * (quad * PANEL + self.row) + k % 4;
         let code = match bits {
-            Bits::Eight => self.bytes[code_at(kq)],
+            Bits::Eight => self.bytes[code_at(kq)].wrapping_add(self.byte_bias),
             Bits::Four => self.bytes[code_at(kq % 4)] >> (kq / 4 * 4) & 15,
         };
         let half = if halves { k / 16 } else { 0 };
@@ -189,6 +194,7 @@ impl GroupView<'_> {
 struct Target<'a> {
     source: &'a WeightMatrix,
     layout: Layout,
+    byte_bias: u8,
     data: *mut u8,
     panel_bytes: usize,
 }
@@ -206,17 +212,27 @@ unsafe fn pack_panel(target: &Target<'_>, panel: usize, _worker: usize) {
     for (lane, row) in rows.enumerate() {
         for (group, out) in out.chunks_exact_mut(group_bytes).enumerate() {
             match target.source {
-                WeightMatrix::Quant(m) => pack_codes(m, target.layout, (row, group), lane, out),
+                WeightMatrix::Quant(m) => pack_codes(m, target, (row, group), lane, out),
                 WeightMatrix::Dense(m) => pack_floats(m, (row, group), lane, out),
             }
         }
     }
 }
 
-fn pack_codes(m: &QuantMatrix, layout: Layout, (row, group): (usize, usize), lane: usize, out: &mut [u8]) {
+fn pack_codes(
+    m: &QuantMatrix,
+    target: &Target<'_>,
+    (row, group): (usize, usize),
+    lane: usize,
+    out: &mut [u8],
+) {
+    let layout = target.layout;
     let (codes, factors) = out.split_at_mut(layout.code_bytes());
     match m.bits() {
-        Bits::Eight => scatter(codes, lane, &group_codes(m, row, group, layout.zero_point() as u8)),
+        Bits::Eight => {
+            let stored = group_codes(m, row, group, layout.zero_point() as u8);
+            scatter(codes, lane, &stored.map(|code| code.wrapping_sub(target.byte_bias)));
+        }
         Bits::Four => scatter(codes, lane, &group_nibbles(m, row, group, layout.zero_point() as u8)),
     }
     let halves = if m.group() == 16 { 2 } else { 1 };
@@ -239,7 +255,7 @@ fn scatter(codes: &mut [u8], lane: usize, row: &[u8]) {
     }
 }
 
-/// The stored codes of 32 columns of 8 bits, padded with the zero point.
+/// The codes of 32 columns of 8 bits, as they are stored without a bias, padded with the zero point.
 fn group_codes(m: &QuantMatrix, row: usize, group: usize, zero_point: u8) -> [u8; GROUP] {
     let flip = if m.mins().is_none() { 0x80 } else { 0 };
     let mut out = [zero_point; GROUP];

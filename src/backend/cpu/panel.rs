@@ -79,7 +79,7 @@ impl<W: Format> Kernel for Panels<'_, W> {
     unsafe fn run<L: Lanes>(&self, panel: usize, _worker: usize) {
         // SAFETY: the same contract; tiles beyond the matrix's rows are left out.
         unsafe {
-            if L::BOTH_TILES {
+            if L::WIDE {
                 self.tokens::<L, 2>(panel, 0);
             } else {
                 self.tokens::<L, 1>(panel, 0);

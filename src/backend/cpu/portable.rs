@@ -43,10 +43,11 @@ impl Lanes for Portable {
     type F = F;
     type I = I;
     type C = [[u8; 4]; LANES];
+    type A = *const i8;
 
     const TOKENS: usize = 2;
-    const BOTH_TILES: bool = false;
-    const BYTE_BIAS: i32 = 0;
+    const WIDE: bool = false;
+    const BYTE_BIAS: u8 = 0;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -229,9 +230,13 @@ impl Lanes for Portable {
         (low, high)
     }
     #[inline(always)]
-    unsafe fn dot_bytes(acc: I, codes: Self::C, a: *const i8) -> I {
-        // SAFETY: four bytes are readable by contract.
-        let a = unsafe { a.cast::<[i8; 4]>().read_unaligned() };
+    unsafe fn activations(p: *const i8) -> *const i8 {
+        p
+    }
+    #[inline(always)]
+    unsafe fn dot_bytes<const Q: usize>(acc: I, codes: Self::C, a: *const i8) -> I {
+        // SAFETY: sixteen bytes are readable by contract.
+        let a = unsafe { a.add(4 * Q).cast::<[i8; 4]>().read_unaligned() };
         let mut out = acc;
         for (lane, row) in out.iter_mut().zip(codes) {
             for k in 0..4 {
@@ -241,9 +246,9 @@ impl Lanes for Portable {
         out
     }
     #[inline(always)]
-    unsafe fn dot_nibbles(acc: I, codes: Self::C, a: *const i8) -> I {
+    unsafe fn dot_nibbles<const Q: usize>(acc: I, codes: Self::C, a: *const i8) -> I {
         // SAFETY: the contract of `dot_bytes` is the same.
-        unsafe { Self::dot_bytes(acc, codes, a) }
+        unsafe { Self::dot_bytes::<Q>(acc, codes, a) }
     }
     #[inline(always)]
     unsafe fn widen<const K: u32>(codes: Self::C) -> I {

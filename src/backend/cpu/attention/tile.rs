@@ -181,9 +181,9 @@ impl<'a> Tile<'a> {
             // that no instruction set with few registers ever runs.
             row += unsafe {
                 match self.rows - row {
-                    8.. if const { L::TOKENS > 2 } => self.rows_on_split::<L, 8, 2, 2>(pages, row),
-                    4.. if const { L::TOKENS > 2 } => self.rows_on_split::<L, 4, 2, 4>(pages, row),
-                    3 if const { L::TOKENS > 2 } => self.rows_on_split::<L, 3, 4, 4>(pages, row),
+                    8.. if const { L::WIDE } => self.rows_on_split::<L, 8, 2, 2>(pages, row),
+                    4.. if const { L::WIDE } => self.rows_on_split::<L, 4, 2, 4>(pages, row),
+                    3 if const { L::WIDE } => self.rows_on_split::<L, 3, 4, 4>(pages, row),
                     2.. => self.rows_on_split::<L, 2, 2, 2>(pages, row),
                     _ => self.rows_on_split::<L, 1, 2, 2>(pages, row),
                 }
