@@ -82,7 +82,7 @@ impl<B: Backend> Model<B> {
             activations: options.activations,
         })?;
         let weights = upload(Source { file, quantise: options.quantise }, &plan, &backend, progress)?;
-        let fingerprint = fingerprint::<B>(file, kv.layout, options);
+        let fingerprint = fingerprint::<B>(file, kv.layout, options)?;
         let session = Session::new(backend, plan, weights, Some(kv))?;
         let config = config.clone();
         Ok(Model { config, session, kv, context_max: options.context_max, fingerprint, outputs: 0 })
@@ -147,13 +147,17 @@ fn kv_memory(config: &ModelConfig, options: &LoadOptions) -> Result<KvMemory, Mo
 }
 
 /// What keys and values depend on: the file, what its matrices became, and how they are stored.
-fn fingerprint<B: Backend>(file: &ModelFile, layout: KvLayout, options: &LoadOptions) -> [u8; 32] {
+fn fingerprint<B: Backend>(
+    file: &ModelFile,
+    layout: KvLayout,
+    options: &LoadOptions,
+) -> Result<[u8; 32], ModelError> {
     let mut hash = blake3::Hasher::new();
-    hash.update(&file.fingerprint());
+    hash.update(&file.fingerprint()?);
     let LoadOptions { quantise, activations, .. } = options;
     let made = format!("{} {layout:?} {quantise:?} {activations:?}", std::any::type_name::<B>());
     hash.update(made.as_bytes());
-    *hash.finalize().as_bytes()
+    Ok(*hash.finalize().as_bytes())
 }
 
 impl<B: Backend> Decoder for Model<B> {

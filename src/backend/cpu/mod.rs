@@ -38,14 +38,14 @@ use std::num::NonZeroUsize;
 use std::ops::Deref;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, RowSampling, StepLimits, VectorId,
-    Weights, overlap_error, shape_error,
+    Backend, BackendError, Frame, KvLayout, MatrixSource, Op, PageId, Place, Precision, RowSampling,
+    StepLimits, VectorId, Weights, overlap_error, shape_error,
 };
-use crate::quant::WeightMatrix;
 pub use arena::Arena;
 pub use dispatch::{Isa, UnknownIsa};
 use dispatch::{Kernel, entry};
 pub use kv::KvPool;
+use memory::Shelf;
 pub use pack::Matrix;
 use pool::{Pool, default_threads};
 
@@ -88,6 +88,8 @@ pub struct Cpu {
     pool: Pool,
     isa: Isa,
     compute: Compute,
+    /// Where weights go.
+    shelf: Shelf,
 }
 
 impl Cpu {
@@ -103,7 +105,7 @@ impl Cpu {
             return Err(BackendError::Unavailable { what: format!("instruction set {isa}"), reason });
         }
         let threads = options.threads.unwrap_or_else(default_threads);
-        Ok(Cpu { pool: Pool::new(threads), isa, compute: options.compute })
+        Ok(Cpu { pool: Pool::new(threads), isa, compute: options.compute, shelf: Shelf::default() })
     }
 
     /// Threads that work on an operation, the caller's included.
@@ -167,8 +169,8 @@ impl Backend for Cpu {
         Ok(Vector(values.into()))
     }
 
-    fn prepare(&self, matrix: WeightMatrix) -> Result<Matrix, BackendError> {
-        Matrix::pack(&matrix, &self.pool)
+    fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Matrix, S::Error> {
+        Matrix::pack(matrix, &self.pool, &self.shelf)
     }
 
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {

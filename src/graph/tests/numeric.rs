@@ -34,7 +34,7 @@ fn vector(name: &str, len: usize) -> Vec<f32> {
 fn session(plan: Plan) -> Session<Reference> {
     let prepare = |(name, rows, cols): (&str, usize, usize)| {
         let dense = DenseMatrix::new(rows, cols, DenseValues::F32(matrix(name, rows * cols))).expect("sized");
-        Reference.prepare(WeightMatrix::Dense(dense)).expect("prepares")
+        Reference.prepare(&WeightMatrix::Dense(dense)).expect("prepares")
     };
     let matrices = plan.matrices().iter().map(|spec| prepare((&spec.name, spec.rows, spec.cols))).collect();
     let upload = |name: &str, len| Reference.upload_vector(&vector(name, len)).expect("uploads");
