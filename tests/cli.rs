@@ -238,7 +238,8 @@ fn bench_tells_where_the_time_goes() {
     assert_eq!((&decode["steps"], &decode["tokens"]), (&10.into(), &10.into()));
     let read = decode["kinds"][0]["bytes_per_token"].as_f64();
     assert_eq!(read, bench["step_weight_bytes"].as_f64(), "a decode reads all weights");
-    let text = ottava(&["bench", "--profile", "-p", "16", "-n", "4", "-r", "1", "--model", &model]);
+    let text =
+        ottava(&["bench", "--profile", "-p", "16", "-n", "4", "-r", "1", "-t", "1", "--model", &model]);
     let text = String::from_utf8(text.stdout).unwrap();
     for line in ["| pp16 | µs a token |", "| tg4 | µs a token |", "| matmul | ", "| total | ", "f32 peak"] {
         assert!(text.contains(line), "{line}: {text}");
