@@ -186,6 +186,13 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Bytes that a prepared matrix keeps resident.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
 
+    /// Whether its products are of int8 weights and int8 activations: which of a device's peaks they are
+    /// held against.
+    fn multiplies_int8(&self, matrix: &Self::Matrix) -> bool {
+        let _ = matrix;
+        false
+    }
+
     /// Allocates an arena of `bytes` (from `Plan::arena_bytes`) for steps within
     /// `limits`, and whatever scratch the plan's operations need beside it.
     ///

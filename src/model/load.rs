@@ -6,7 +6,7 @@ use crate::backend::{
     Backend, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling,
     StepInput, StepLimits,
 };
-use crate::graph::{CompileOptions, Fusion, KvMemory, Session};
+use crate::graph::{CompileOptions, Fusion, KvMemory, OpKind, OpTimes, Session};
 use crate::quant::{Quality, QuantFormat};
 use crate::token::TokenId;
 use crate::weights::ModelFile;
@@ -91,11 +91,6 @@ impl<B: Backend> Model<B> {
     /// The hyperparameters.
     pub fn config(&self) -> &ModelConfig {
         &self.config
-    }
-
-    /// The plan, the backend and its memory; its profile is switched on here.
-    pub fn session_mut(&mut self) -> &mut Session<B> {
-        &mut self.session
     }
 
     /// The plan, the backend and its memory.
@@ -194,6 +189,13 @@ impl<B: Backend> Decoder for Model<B> {
     fn step(&mut self, step: &StepInput) -> Result<(), ModelError> {
         self.outputs = 0;
         self.session.run(step)?;
+        self.outputs = step.outputs.len();
+        Ok(())
+    }
+
+    fn step_timed(&mut self, step: &StepInput, times: &mut OpTimes) -> Result<(), ModelError> {
+        self.outputs = 0;
+        self.session.run_timed(step, |op, time| times[OpKind::of(op) as usize] += time)?;
         self.outputs = step.outputs.len();
         Ok(())
     }

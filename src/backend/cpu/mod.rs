@@ -2,7 +2,7 @@
 //!
 //! `lanes` is the vector abstraction, with a file for each instruction set; `dispatch` detects
 //! and instantiates; `pool` runs chunks on threads. `pack` lays weights out, `activations`
-//! quantises, `panel` and `formats` multiply, `matmul` puts them together. What each operation computes is
+//! quantises, `panel` and `formats` multiply, `matmul` puts them together; `peak` measures what could be reached. What each operation computes is
 //! specified by [`crate::backend::Op`] and `backend::reference`.
 
 mod activations;
@@ -29,6 +29,7 @@ mod neon;
 mod norm;
 mod pack;
 mod panel;
+mod peak;
 mod pool;
 mod portable;
 mod rope;
@@ -46,7 +47,9 @@ pub use dispatch::{Isa, UnknownIsa};
 use dispatch::{Kernel, entry};
 pub use kv::KvPool;
 use memory::Shelf;
+use pack::Layout;
 pub use pack::Matrix;
+pub use peak::Peaks;
 use pool::{Pool, default_threads};
 
 /// How a CPU backend is set up.
@@ -175,6 +178,10 @@ impl Backend for Cpu {
 
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {
         matrix.bytes()
+    }
+
+    fn multiplies_int8(&self, matrix: &Matrix) -> bool {
+        self.compute == Compute::Int8 && matches!(matrix.layout(), Layout::Quant { .. })
     }
 
     fn arena(&self, bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {
