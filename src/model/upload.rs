@@ -13,7 +13,7 @@ use super::ModelError;
 use super::load::LoadProgress;
 
 /// Bytes of a tensor after which the pages read before them are given back.
-const SLICE_BYTES: usize = 4 << 20;
+const SLICE_BYTES: usize = 1 << 20;
 
 /// Where matrices come from.
 #[derive(Clone, Copy)]
