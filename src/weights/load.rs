@@ -12,7 +12,7 @@ use super::{Fault, Metadata, TensorInfo, TensorRows, WeightsError, gguf};
 /// Bytes that [`ModelFile::fingerprint`] takes from each of three places of a tensor.
 const SAMPLE_BYTES: usize = 1024;
 /// Bytes of a file that is not mapped in which its header is looked for first.
-const HEAD_BYTES: usize = 16 << 20;
+const HEAD_BYTES: usize = 1 << 20;
 
 /// How a file is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]

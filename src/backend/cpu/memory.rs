@@ -116,12 +116,14 @@ impl Shelf {
         if let Some(part) = room.left.as_mut().and_then(|left| left.split(bytes)) {
             return Ok(part);
         }
+        let no_memory = BackendError::OutOfMemory { bytes, what };
+        let lines = bytes.checked_next_multiple_of(64).ok_or(no_memory.clone())?;
         // As much again as there is, so that little weights do not map much.
         let ahead = room.mapped.min(SHELF_BYTES_MAX);
-        let buffer = Buffer::zeroed(bytes.max(ahead), what).or_else(|_| Buffer::zeroed(bytes, what))?;
-        let mut mapping = Part::of(buffer);
-        room.mapped = room.mapped.saturating_add(mapping.bytes);
-        let part = mapping.split(bytes).ok_or(BackendError::OutOfMemory { bytes, what });
+        let buffer = Buffer::zeroed(lines.max(ahead), what).or_else(|_| Buffer::zeroed(lines, what));
+        let mut mapping = Part::of(buffer.map_err(|_| no_memory.clone())?);
+        room.mapped += mapping.bytes;
+        let part = mapping.split(bytes).ok_or(no_memory);
         room.left = Some(mapping);
         part
     }
@@ -134,15 +136,14 @@ impl Part {
         Part { buffer: Arc::new(buffer), ptr, bytes }
     }
 
-    /// Its first bytes, which are its own no longer; what follows them starts on a cache line.
+    /// Its first bytes, and what fills up their last cache line: they are its own no longer.
     fn split(&mut self, bytes: usize) -> Option<Part> {
-        let left = self.bytes.checked_sub(bytes)?;
-        let first = Part { buffer: Arc::clone(&self.buffer), ptr: self.ptr, bytes };
-        let padding = bytes.next_multiple_of(64) - bytes;
+        let taken = bytes.checked_next_multiple_of(64)?;
+        self.bytes = self.bytes.checked_sub(taken)?;
+        let ptr = self.ptr;
         // Within the mapping, or its end.
-        self.ptr = self.ptr.wrapping_add(bytes + padding.min(left));
-        self.bytes = left.saturating_sub(padding);
-        Some(first)
+        self.ptr = ptr.wrapping_add(taken);
+        Some(Part { buffer: Arc::clone(&self.buffer), ptr, bytes })
     }
 
     /// Its length.
@@ -189,6 +190,7 @@ mod tests {
         for bytes in [usize::MAX, usize::MAX / 2] {
             let refused = Buffer::zeroed(bytes, "weights").unwrap_err();
             assert_eq!(refused, BackendError::OutOfMemory { bytes, what: "weights" });
+            assert_eq!(Shelf::default().take(bytes, "weights").unwrap_err(), refused);
         }
     }
 
