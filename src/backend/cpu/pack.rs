@@ -310,9 +310,10 @@ fn group_codes(m: &QuantMatrix, row: usize, group: usize, zero_point: u8) -> [[u
     let flip = if m.mins().is_none() { 0x80 } else { 0 };
     let codes = &m.row_codes(row)[group * GROUP..];
     let mut out = [zero_point; GROUP];
+    let flipped = |(out, code): (&mut u8, &u8)| *out = code ^ flip;
     match codes.first_chunk::<GROUP>() {
-        Some(codes) => out = codes.map(|code| code ^ flip),
-        None => out.iter_mut().zip(codes).for_each(|(out, code)| *out = code ^ flip),
+        Some(codes) => out.iter_mut().zip(codes).for_each(flipped),
+        None => out.iter_mut().zip(codes).for_each(flipped),
     }
     bytemuck::cast(out)
 }
