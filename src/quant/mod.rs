@@ -2,8 +2,9 @@
 //!
 //! [`QuantMatrix`] holds 4- or 8-bit codes with one f16 scale (and optionally one f16 minimum) per
 //! group of columns; [`DenseMatrix`] holds 16- or 32-bit floats. A backend repacks either once, at
-//! load ([`crate::backend::Backend::prepare`]), a block of rows at a time, for which `shape` has the memory.
-//! The GGUF block formats are siblings, a file each; the quantiser is in `quantize`. Reading files is not here: see [`crate::weights`].
+//! load ([`crate::backend::Backend::prepare`]), a block of rows at a time, for which `shape` has the
+//! memory. The GGUF block formats are siblings, a file each; the quantiser is in `quantize`. Reading
+//! files is not here: see [`crate::weights`].
 
 #![forbid(unsafe_code)]
 

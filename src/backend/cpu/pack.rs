@@ -311,6 +311,7 @@ fn group_codes(m: &QuantMatrix, row: usize, group: usize, zero_point: u8) -> [[u
     let codes = &m.row_codes(row)[group * GROUP..];
     let mut out = [zero_point; GROUP];
     let flipped = |(out, code): (&mut u8, &u8)| *out = code ^ flip;
+    // A whole group's length is known when this is compiled: its loop becomes one of vectors.
     match codes.first_chunk::<GROUP>() {
         Some(codes) => out.iter_mut().zip(codes).for_each(flipped),
         None => out.iter_mut().zip(codes).for_each(flipped),
