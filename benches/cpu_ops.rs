@@ -92,7 +92,7 @@ impl Inputs {
 
     fn machine(&self, ops: &[Op]) -> Machine<Cpu> {
         let cpu = Cpu::new(&CpuOptions::default()).expect("the machine's own instruction set");
-        let prepare = |matrix: &QuantMatrix| cpu.prepare(WeightMatrix::Quant(matrix.clone()));
+        let prepare = |matrix: &QuantMatrix| cpu.prepare(&WeightMatrix::Quant(matrix.clone()));
         let upload = |values: &Vec<f32>| cpu.upload_vector(values).expect("memory");
         let weights = Weights {
             matrices: self.matrices.iter().map(|matrix| prepare(matrix).expect("memory")).collect(),

@@ -30,7 +30,7 @@ fn classifier() -> Result<Graph, GraphError> {
 fn weights(backend: &Reference) -> Result<Weights<Reference>, Box<dyn std::error::Error>> {
     let matrix = |values: [f32; 4]| -> Result<_, Box<dyn std::error::Error>> {
         let dense = DenseMatrix::new(2, 2, DenseValues::F32(values.to_vec()))?;
-        Ok(backend.prepare(WeightMatrix::Dense(dense))?)
+        Ok(backend.prepare(&WeightMatrix::Dense(dense))?)
     };
     let matrices = vec![matrix(HIDDEN)?, matrix(CLASSES)?];
     let vectors = vec![backend.upload_vector(&HIDDEN_BIAS)?, backend.upload_vector(&CLASSES_BIAS)?];

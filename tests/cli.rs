@@ -193,6 +193,7 @@ fn bench_and_perplexity_measure() {
     }
     assert_eq!(results[0]["bandwidth_percent"], Value::Null, "prefill is not bound by memory");
     assert!(positive(&results[1]["bandwidth_percent"]) && positive(&bench["read_bandwidth_bytes_per_s"]));
+    assert_eq!((&results[0]["profile"], &bench["ceilings"]), (&Value::Null, &Value::Array(Vec::new())));
     let text = folder.path().join("text");
     std::fs::write(&text, "the anthem rings in the den of a hero ".repeat(4)).unwrap();
     let found = json(&model, &["perplexity", text.to_str().unwrap(), "-c", "16", "--chunks", "3"]);
@@ -200,6 +201,49 @@ fn bench_and_perplexity_measure() {
     assert_eq!(found["tokens_scored"], 3 * 7);
     assert!(positive(&found["perplexity"]) && positive(&found["nll_mean"]), "{found}");
     assert!(found["perplexity"].as_f64().unwrap() > 1.0 && positive(&found["standard_error"]));
+}
+
+#[test]
+fn bench_tells_where_the_time_goes() {
+    let (_folder, model) = tiny_model();
+    let asked = ["bench", "--profile", "-p", "16", "-n", "4", "-r", "2", "--parallel", "1,3", "-d", "0,48"];
+    let bench = json(&model, &[&asked[..], &["--threads", "1", "--weights", "w8g32"]].concat());
+    let ceilings = bench["ceilings"].as_array().unwrap();
+    assert_eq!(ceilings[0]["threads"], 1);
+    for ceiling in ceilings {
+        let known = ["read_bandwidth_bytes_per_s", "int8_macs_per_s", "f32_macs_per_s"];
+        assert!(known.iter().all(|key| positive(&ceiling[key])), "{ceiling}");
+    }
+    let results = bench["results"].as_array().unwrap();
+    assert_eq!(results.len(), 6);
+    for result in results {
+        let rows = result["profile"]["kinds"].as_array().unwrap();
+        let kinds: Vec<&str> = rows.iter().filter_map(|row| row["kind"].as_str()).collect();
+        assert_eq!(kinds, ["matmul", "attention", "norms", "sampling", "rest", "host", "total"]);
+        let number = |row: usize, key: &str| rows[row][key].as_f64().unwrap();
+        let parts: f64 = (0..6).map(|row| number(row, "share_percent")).sum();
+        assert!((parts - 100.0).abs() < 0.1 && number(6, "share_percent") == 100.0, "{result}");
+        for key in ["us_per_token", "bytes_per_token", "macs_per_token"] {
+            let parts: f64 = (0..6).map(|row| number(row, key)).sum();
+            assert!((parts / number(6, key) - 1.0).abs() < 1e-3, "{key}: {result}");
+        }
+        for row in [0, 1, 6] {
+            assert!(positive(&rows[row]["floor_us_per_token"]), "{result}");
+        }
+        assert_eq!((&rows[5]["floor_percent"], &rows[5]["bytes_per_s"]), (&Value::Null, &Value::Null));
+    }
+    let [prompt, decode] = [&results[0]["profile"], &results[1]["profile"]];
+    // Two repetitions: a prompt's 16 tokens in one step, then four decodes; a prompt of one token is one.
+    assert_eq!((&prompt["steps"], &prompt["tokens"]), (&2.into(), &32.into()));
+    assert_eq!((&decode["steps"], &decode["tokens"]), (&10.into(), &10.into()));
+    let read = decode["kinds"][0]["bytes_per_token"].as_f64();
+    assert_eq!(read, bench["step_weight_bytes"].as_f64(), "a decode reads all weights");
+    let text =
+        ottava(&["bench", "--profile", "-p", "16", "-n", "4", "-r", "1", "-t", "1", "--model", &model]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    for line in ["| pp16 | µs a token |", "| tg4 | µs a token |", "| matmul | ", "| total | ", "f32 peak"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
 }
 
 #[test]

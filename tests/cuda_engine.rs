@@ -9,10 +9,12 @@ mod tiny;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
 use ottava::backend::cpu::Compute;
 use ottava::engine::Event;
+use ottava::model::OpKind;
 use ottava::{Device, Engine, EngineBuilder, EngineConfig, Request, Sampling, TokenId};
 use tiny::Outcome;
 
@@ -154,6 +156,23 @@ fn the_card_samples_what_the_host_would() -> Outcome {
             assert!(card <= 4 && host >= 24, "waits for the whole stream: {card} and {host}");
         }
     }
+    Ok(())
+}
+
+/// Operations then run one by one, steps that are fed the tokens of the one before among them.
+#[test]
+fn a_profile_changes_no_token_and_counts_the_work() -> Outcome {
+    let _card = card();
+    let made = made(tiny::llama()?)?;
+    let engine = builder(&made.path, Device::Cuda(0)).build()?;
+    let unseen = tokens(&engine, request(3))?;
+    engine.start_profile()?;
+    assert_eq!(tokens(&engine, request(3))?, unseen);
+    let decode = engine.take_profile()?.decode;
+    assert_eq!((decode.steps, decode.tokens), (6, 6), "the first of seven tokens is the prompt's");
+    let matmul = decode.ops[OpKind::Matmul as usize];
+    assert_eq!(matmul.work.bytes, 6 * engine.info().step_weight_bytes as u64);
+    assert!(decode.host() > Duration::ZERO && matmul.total > Duration::ZERO, "{decode:?}");
     Ok(())
 }
 

@@ -27,7 +27,8 @@ impl<B: Backend> Products<B> {
     /// A row of the source for each token of the step, which later ones may have fewer of.
     pub fn new(backend: B, matrix: &QuantMatrix, repeats: Repeats, step: StepInput) -> Products<B> {
         let Repeats { copies, launches } = repeats;
-        let prepare = |_| backend.prepare(WeightMatrix::Quant(matrix.clone())).expect("memory");
+        let matrix = WeightMatrix::Quant(matrix.clone());
+        let prepare = |_| backend.prepare(&matrix).expect("memory");
         let weights = Weights { matrices: (0..copies).map(prepare).collect(), vectors: vec![] };
         let tokens = step.tokens.len();
         let mut layout = Layout::new(tokens);

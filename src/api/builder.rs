@@ -1,8 +1,10 @@
 //! Describes an engine, loads its model and starts it.
 
 use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use super::{Bytes, Device, Engine, EngineInfo, Shared};
@@ -143,7 +145,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Reads the file into memory instead of mapping it: for files that others may truncate.
+    /// Reads the file where it is needed instead of mapping it: for files that others may truncate.
     pub fn no_mmap(mut self) -> Self {
         self.open.mmap = false;
         self
@@ -216,10 +218,15 @@ impl EngineBuilder {
     ) -> Result<Engine> {
         let file = ModelFile::open(&self.model, &self.open)?;
         let config = ModelConfig::from_file(&file)?;
-        let texts = Texts::read(&file)?;
         let options = self.load_options(&config);
         let layout_bytes = options.kv_bytes;
-        let model = Model::load(&file, &config, backend, &options, progress)?;
+        // A vocabulary takes a thread as long as the weights of a small model take all of them.
+        let (texts, model) = thread::scope(|scope| {
+            let texts = scope.spawn(|| Texts::read(&file));
+            let model = Model::load(&file, &config, backend, &options, progress);
+            (texts.join().unwrap_or_else(|panic| resume_unwind(panic)), model)
+        });
+        let (texts, model) = (texts?, model?);
         let info = EngineInfo {
             name: model_name(&file),
             path: self.model,

@@ -24,7 +24,7 @@ use crate::text::{ChatTemplate, Tokenizer};
 use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
-    engine::{Generation, Handle, Scores, Stats},
+    engine::{Generation, Handle, Profile, Scores, Stats},
     model::ModelConfig,
     text::Vocab,
 };
@@ -192,6 +192,22 @@ impl Engine {
     /// Counters and rates since the start.
     pub fn stats(&self) -> Stats {
         self.handle.stats()
+    }
+
+    /// Starts a profile of all requests' steps; see [`crate::engine::Handle::start_profile`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] if the engine is overloaded or has stopped.
+    pub fn start_profile(&self) -> Result<()> {
+        Ok(self.handle.start_profile()?)
+    }
+
+    /// Ends the profile and gives it; it is empty if none was started.
+    ///
+    /// # Errors
+    /// [`crate::Error::Engine`] if the engine is overloaded or has stopped.
+    pub fn take_profile(&self) -> Result<Profile> {
+        Ok(self.handle.take_profile()?)
     }
 
     /// How the device is: temperature, power, memory, clocks, errors. The calling thread asks the driver,

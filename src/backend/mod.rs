@@ -1,7 +1,7 @@
 //! The backend contract: fused inference operations over buffers that the backend owns.
 //!
 //! `ops` says what the operations are, `step` what a step's ragged rows are, `health` what a device says
-//! of itself. Implementations:
+//! of itself, `source` where weights come from. Implementations:
 //! `reference` (f64, the specification), `cpu` (portable, AVX2, AVX-512, NEON), `cuda` (NVIDIA
 //! GPUs; feature `cuda`). A backend knows nothing of models, sequences or text.
 
@@ -12,16 +12,17 @@ mod health;
 mod ops;
 mod place;
 mod reference;
+mod source;
 mod step;
 
 use std::sync::Arc;
 
-use crate::quant::WeightMatrix;
 use crate::token::TokenId;
 pub use health::*;
 pub use ops::*;
 use place::{overlap_error, shape_error};
 pub use reference::Reference;
+pub use source::MatrixSource;
 pub use step::*;
 
 /// How keys and values are stored.
@@ -178,11 +179,19 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Repacks a matrix into the backend's order, once, at load.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`], [`BackendError::Unavailable`].
-    fn prepare(&self, matrix: WeightMatrix) -> Result<Self::Matrix, BackendError>;
+    /// [`BackendError::OutOfMemory`], [`BackendError::Unavailable`]; what the source has against a row (of
+    /// several, the first block's).
+    fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Self::Matrix, S::Error>;
 
     /// Bytes that a prepared matrix keeps resident.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;
+
+    /// Whether its products are of int8 weights and int8 activations: which of a device's peaks they are
+    /// held against.
+    fn multiplies_int8(&self, matrix: &Self::Matrix) -> bool {
+        let _ = matrix;
+        false
+    }
 
     /// Allocates an arena of `bytes` (from `Plan::arena_bytes`) for steps within
     /// `limits`, and whatever scratch the plan's operations need beside it.

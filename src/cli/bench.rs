@@ -5,8 +5,11 @@
 //! is warmed up once and repeated; the table gives mean and standard deviation, and decode's share of the
 //! read bandwidth measured on the same machine with the same threads. Where a GPU tells of its health, each
 //! measurement has its hottest moment beside it: it is asked after each repetition, when no clock runs.
+//! `--profile` repeats each with its operations timed, and holds them against what the machine can do.
 
+mod ceiling;
 mod load;
+mod profile;
 mod report;
 
 use std::num::NonZeroUsize;
@@ -14,13 +17,14 @@ use std::num::NonZeroUsize;
 use clap::Args;
 use ottava::Engine;
 use ottava::backend::{DeviceHealth, KvLayout, NoHealth, PAGE_TOKENS};
-use ottava::engine::EngineConfig;
+use ottava::engine::{EngineConfig, StepProfile};
 use ottava::model::ModelConfig;
 use ottava::weights::{ModelFile, OpenOptions};
 
+use self::ceiling::Ceiling;
 use self::load::{Load, Prompt};
 use super::options::ModelOptions;
-use super::{Failure, bandwidth, health, memory};
+use super::{Failure, health, memory};
 
 /// Arguments of `bench`.
 #[derive(Args)]
@@ -40,6 +44,9 @@ pub struct Bench {
     /// Repetitions of each
     #[arg(short = 'r', long, default_value_t = 5)]
     repetitions: usize,
+    /// Repeat each with its operations timed, beside what the machine can do
+    #[arg(long)]
+    profile: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -56,12 +63,16 @@ struct Measurement {
     bytes_per_s: Option<f64>,
     /// How the device was meanwhile.
     health: Option<DeviceHealth>,
+    /// Of `--profile`: the prompt's steps, or the decodes.
+    profile: Option<StepProfile>,
 }
 
 /// What the measurements are read against.
 struct Machine {
-    /// Bytes a second that the same threads, or the same GPU, read from memory.
-    bandwidth: Option<f64>,
+    /// What the same threads, or the same GPU, can do.
+    ceiling: Ceiling,
+    /// Of `--profile`: the same for other numbers of threads, too.
+    ceilings: Vec<Ceiling>,
     /// Most memory that the model and its runs took.
     peak_bytes: Option<u64>,
     /// How the device is at the end.
@@ -84,11 +95,11 @@ impl Bench {
         let results = self.measure_all(&engine, kv_token_bytes)?;
         let (peak_bytes, health) = (memory::peak_bytes(), engine.health());
         // Last, since its buffer is larger than many a model.
-        let bandwidth = match engine.info().threads {
-            0 => bandwidth::of_gpu(self.model.device),
-            threads => Some(bandwidth::measure(threads)),
-        };
-        let machine = Machine { bandwidth, peak_bytes, health };
+        let threads = engine.info().threads;
+        let ceilings = if self.profile { Ceiling::all(threads, &self.model)? } else { Vec::new() };
+        let own = ceilings.iter().find(|ceiling| ceiling.threads == threads);
+        let ceiling = own.copied().unwrap_or_else(|| Ceiling::of_memory(threads, self.model.device));
+        let machine = Machine { ceiling, ceilings, peak_bytes, health };
         if self.json {
             report::print_json(&engine, &machine, &results)
         } else {
@@ -149,6 +160,7 @@ impl Bench {
     }
 
     /// Tokens a second, of which `run` gives one measurement; of decodes also the bytes that a token takes.
+    /// The profile is made of repetitions of its own, so that it slows down none that count.
     fn measure(
         &self,
         engine: &Engine,
@@ -166,6 +178,16 @@ impl Bench {
         let variance =
             rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (rates.len().max(2) - 1) as f64;
         let bytes_per_s = bytes_a_token.map(|bytes| mean * bytes);
-        Ok(Measurement { test, tokens_per_s: mean, spread: variance.sqrt(), bytes_per_s, health })
+        let mut profile = None;
+        if self.profile {
+            engine.start_profile()?;
+            for _ in 0..self.repetitions {
+                run()?;
+            }
+            let found = engine.take_profile()?;
+            profile = Some(if bytes_a_token.is_some() { found.decode } else { found.prefill });
+        }
+        let spread = variance.sqrt();
+        Ok(Measurement { test, tokens_per_s: mean, spread, bytes_per_s, health, profile })
     }
 }

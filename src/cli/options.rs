@@ -46,7 +46,7 @@ pub struct ModelOptions {
     /// Force an instruction set: portable, avx2, avx512, dotprod, i8mm
     #[arg(long)]
     pub isa: Option<Isa>,
-    /// Read the file into memory instead of mapping it
+    /// Read the file instead of mapping it
     #[arg(long)]
     pub no_mmap: bool,
 }

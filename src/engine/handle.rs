@@ -12,7 +12,7 @@ use super::request::{RequestLimits, TokenRequest, check_prompt};
 use super::stats::{Counters, Stats};
 use super::store::Place;
 use super::worker::Worker;
-use super::{EngineConfig, EngineError, Scores, SubmitError};
+use super::{EngineConfig, EngineError, Profile, Scores, SubmitError};
 use crate::{backend::PAGE_TOKENS, kv::snapshot, model::Decoder, token::TokenId};
 
 /// The engine as others see it: cheap to clone, usable from any thread. When the last clone goes,
@@ -154,6 +154,23 @@ impl Handle {
     /// [`EngineError::Stopped`].
     pub fn check_integrity(&self) -> Result<(), EngineError> {
         self.ask(|reply| Job::Check { reply })
+    }
+
+    /// Starts a profile, from zero. While it is on, a step's operations run one by one, each waited for: a
+    /// GPU is slower then.
+    ///
+    /// # Errors
+    /// [`EngineError::JobsFull`], [`EngineError::Stopped`].
+    pub fn start_profile(&self) -> Result<(), EngineError> {
+        self.ask(|reply| Job::StartProfile { reply })
+    }
+
+    /// Ends the profile and gives it; it is empty if none was started.
+    ///
+    /// # Errors
+    /// [`EngineError::JobsFull`], [`EngineError::Stopped`].
+    pub fn take_profile(&self) -> Result<Profile, EngineError> {
+        self.ask(|reply| Job::TakeProfile { reply })
     }
 
     /// Counters and gauges.

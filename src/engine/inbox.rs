@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::stats::{Counters, add};
 use super::store::Exported;
-use super::{EngineConfig, EngineError, Scores, generation::Channel, request::TokenRequest};
+use super::{EngineConfig, EngineError, Profile, Scores, generation::Channel, request::TokenRequest};
 use crate::kv::snapshot::Snapshot;
 use crate::token::TokenId;
 
@@ -42,6 +42,12 @@ pub(super) enum Job {
     /// Proves the KV books.
     Check {
         reply: mpsc::SyncSender<Result<(), EngineError>>,
+    },
+    StartProfile {
+        reply: mpsc::SyncSender<Result<(), EngineError>>,
+    },
+    TakeProfile {
+        reply: mpsc::SyncSender<Result<Profile, EngineError>>,
     },
 }
 

@@ -1,5 +1,5 @@
 //! Work that is answered once: scores of given tokens, prompts to save or restore (`store` copies
-//! their pages), proofs of the books. A job takes turns with the sequences, a chunk a round.
+//! their pages), proofs of the books, profiles. A job takes turns with the sequences, a chunk a round.
 
 use std::sync::mpsc::SyncSender;
 
@@ -63,6 +63,11 @@ impl<D: Decoder> Worker<D> {
             Job::Check { reply } => {
                 return drop(reply.send(self.kv.check_integrity().map_err(EngineError::from)));
             }
+            Job::StartProfile { reply } => {
+                self.start_profile();
+                return drop(reply.send(Ok(())));
+            }
+            Job::TakeProfile { reply } => return drop(reply.send(Ok(self.take_profile()))),
         };
         let spec = SequenceSpec { tokens_max: ids.len(), window: None };
         // Allocated by its first token only: every token is to be computed, none found.

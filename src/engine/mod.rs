@@ -5,7 +5,7 @@
 //! events, `inbox` connects the two sides. On the thread, `worker` is the loop: `scheduler` decides
 //! what a step works on, `pages` finds room, `step` runs, `postprocess` chooses tokens; `sequence`
 //! is one request on its way, `job` scores given tokens, `store` saves and restores prompts, `stats`
-//! counts. Text and templates of requests are made by [`crate::api`].
+//! counts, `profile` times. Text and templates of requests are made by [`crate::api`].
 //!
 //! # What bounds what
 //!
@@ -33,6 +33,7 @@ mod inbox;
 mod job;
 mod pages;
 mod postprocess;
+mod profile;
 mod request;
 mod scheduler;
 mod sequence;
@@ -45,6 +46,7 @@ mod worker;
 
 pub use generation::{Event, FinishReason, Generation, GenerationError, Logprobs, Usage};
 pub use handle::Handle;
+pub use profile::{Profile, StepProfile};
 pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings};
 pub use store::RestoreError;

@@ -38,7 +38,10 @@ impl<D: Decoder> Worker<D> {
     pub(super) fn run_step(&mut self) -> Result<(), String> {
         let started = Instant::now();
         // A step leaves nothing behind in the decoder but pages that a failure makes void.
-        let result = catch_unwind(AssertUnwindSafe(|| self.decoder.step(&self.step)));
+        let result = catch_unwind(AssertUnwindSafe(|| match &mut self.profiler {
+            None => self.decoder.step(&self.step),
+            Some(profiler) => self.decoder.step_timed(&self.step, profiler.begin(&self.step)),
+        }));
         add(&self.counters.step_us, started.elapsed().as_micros() as usize);
         match result {
             Ok(result) => result.map_err(|error| error.to_string())?,

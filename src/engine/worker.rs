@@ -10,6 +10,7 @@ use super::flight::Flight;
 use super::generation::{FinishReason, GenerationError};
 use super::inbox::{Arrivals, Inbox};
 use super::job::Prefill;
+use super::profile::Profiler;
 use super::scheduler::{Candidate, Share};
 use super::sequence::Sequence;
 use super::stats::{Counters, set};
@@ -44,6 +45,8 @@ pub(super) struct Worker<D> {
     pub(super) sampled: Vec<Option<TokenId>>,
     pub(super) best: Vec<(TokenId, f64)>,
     pub(super) sampler: Sampler,
+    /// While a profile is on.
+    pub(super) profiler: Option<Profiler>,
 }
 
 impl<D: Decoder> Worker<D> {
@@ -81,6 +84,7 @@ impl<D: Decoder> Worker<D> {
             sampled: Vec::new(),
             best: Vec::new(),
             sampler: Sampler::default(),
+            profiler: None,
         }
     }
 
@@ -97,7 +101,7 @@ impl<D: Decoder> Worker<D> {
             let worked = self.work_on_jobs() | self.work_on_sequences();
             self.publish();
             if !worked {
-                self.inbox.wait();
+                self.sleep();
             }
         }
     }

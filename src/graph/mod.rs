@@ -4,7 +4,7 @@
 //! [`Graph::compile`] lowers what the outputs need to backend operations over numbered values
 //! (`lower`, `program`), fuses them (`fuse`), gives every value a place in one arena by liveness
 //! (`arena`), and yields a [`Plan`] (`plan`). A [`Session`] (`session`) binds a plan to a backend
-//! and its weights, and runs it. The operations are [`crate::backend::Op`]; which graph a model
+//! and its weights, and runs it; `work` says what a run has to do at least. The operations are [`crate::backend::Op`]; which graph a model
 //! is, is not known here (see [`crate::model`]).
 
 #![forbid(unsafe_code)]
@@ -20,13 +20,15 @@ mod program;
 mod session;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use crate::backend::{Precision, StepLimits};
 pub use build::Graph;
 pub use error::GraphError;
 pub use node::{AttentionSpec, Dtype, NodeId, RopeSpec};
 pub use plan::{KvShape, MatrixSpec, Plan, VectorSpec};
-pub use session::{KvMemory, OpTime, Session};
+pub use session::{KvMemory, Session};
+pub use work::{OpKind, OpTime, OpTimes, Work};
 
 /// Whether operations are merged where that changes no result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

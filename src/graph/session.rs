@@ -1,12 +1,14 @@
 //! The session: a plan, its weights and its memory on one backend; runs step after step.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvDtype, KvLayout, Op, PageId, StepError, StepInput, Weights,
+    Backend, BackendError, Frame, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, StepError, StepInput,
+    Weights,
 };
 
-use super::{GraphError, Plan};
+use super::work::{Counting, MatrixSize};
+use super::{GraphError, OpTime, Plan};
 use crate::token::TokenId;
 
 /// The memory for keys and values that a session allocates.
@@ -18,15 +20,6 @@ pub struct KvMemory {
     pub pages: usize,
 }
 
-/// Time that one operation of a plan took over all runs since profiling was switched on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpTime {
-    /// Runs counted.
-    pub runs: u64,
-    /// Their time together.
-    pub total: Duration,
-}
-
 /// A plan bound to a backend. Everything is allocated when it is made; [`Session::run`] allocates
 /// nothing.
 #[derive(Debug)]
@@ -36,12 +29,10 @@ pub struct Session<B: Backend> {
     weights: Weights<B>,
     arena: B::Arena,
     kv: B::KvPool,
-    pages: usize,
+    kv_memory: KvMemory,
     /// Steps that the backend has taken up, and outputs of the last one.
     steps: u64,
     outputs: usize,
-    /// By operation; empty while profiling is off.
-    times: Vec<OpTime>,
 }
 
 impl<B: Backend> Session<B> {
@@ -58,10 +49,10 @@ impl<B: Backend> Session<B> {
     ) -> Result<Self, GraphError> {
         expect_count("matrices", plan.matrices().len(), weights.matrices.len())?;
         expect_count("vectors", plan.vectors().len(), weights.vectors.len())?;
-        let KvMemory { layout, pages } = kv_memory(&plan, kv)?;
+        let kv_memory = kv_memory(&plan, kv)?;
         let arena = backend.arena(plan.arena_bytes(), plan.ops(), plan.limits())?;
-        let kv = backend.kv_pool(layout, pages)?;
-        Ok(Session { backend, plan, weights, arena, kv, pages, steps: 0, outputs: 0, times: Vec::new() })
+        let kv = backend.kv_pool(kv_memory.layout, kv_memory.pages)?;
+        Ok(Session { backend, plan, weights, arena, kv, kv_memory, steps: 0, outputs: 0 })
     }
 
     /// The plan that it runs.
@@ -87,23 +78,46 @@ impl<B: Backend> Session<B> {
     /// the backend failed: what the step was to write is undefined.
     pub fn run(&mut self, step: &StepInput) -> Result<(), GraphError> {
         self.check(step).map_err(BackendError::from)?;
-        let Session { backend, plan, weights, arena, kv, steps, outputs, times, .. } = self;
+        let Session { backend, plan, weights, arena, kv, steps, outputs, .. } = self;
         let mut frame = Frame { weights, arena, kv, step };
         backend.begin(&mut frame)?;
         (*steps, *outputs) = (*steps + 1, step.outputs.len());
-        let failed = |index: usize, source| {
-            let op = plan.ops().get(index).map_or("plan", Op::name);
-            GraphError::Op { index, op, source }
+        backend.run(plan.ops(), &mut frame).map_err(|(index, source)| op_error(plan, index, source))
+    }
+
+    /// As [`Session::run`], operation by operation: each is waited for, and then `seen` is told what it
+    /// took. A backend that does several operations in one does them apart here.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn run_timed(
+        &mut self,
+        step: &StepInput,
+        mut seen: impl FnMut(&Op, OpTime),
+    ) -> Result<(), GraphError> {
+        self.check(step).map_err(BackendError::from)?;
+        let Session { backend, plan, weights, arena, kv, kv_memory, steps, outputs } = self;
+        let (backend, weights): (&B, &Weights<B>) = (backend, weights);
+        let matrix = |id: MatrixId| {
+            let both = plan.matrices().get(id.0 as usize).zip(weights.matrices.get(id.0 as usize));
+            both.map_or_else(MatrixSize::default, |(spec, matrix)| MatrixSize {
+                rows: spec.rows,
+                cols: spec.cols,
+                bytes: backend.matrix_bytes(matrix),
+                int8: backend.multiplies_int8(matrix),
+            })
         };
-        if times.is_empty() {
-            return backend.run(plan.ops(), &mut frame).map_err(|(index, source)| failed(index, source));
-        }
-        for (index, (op, time)) in plan.ops().iter().zip(times).enumerate() {
+        let kv_bytes = KvLayout { layers: 1, ..kv_memory.layout }.page_bytes() / PAGE_TOKENS;
+        let counting = Counting { step, kv_bytes, matrix: &matrix };
+        let mut frame = Frame { weights, arena, kv, step };
+        backend.begin(&mut frame)?;
+        (*steps, *outputs) = (*steps + 1, step.outputs.len());
+        for (index, op) in plan.ops().iter().enumerate() {
             let start = Instant::now();
             let ran = backend.execute(op, &mut frame).and_then(|()| backend.wait());
-            ran.map_err(|source| failed(index, source))?;
-            time.runs += 1;
-            time.total += start.elapsed();
+            let total = start.elapsed();
+            ran.map_err(|source| op_error(plan, index, source))?;
+            seen(op, OpTime { runs: 1, total, work: counting.work(op) });
         }
         Ok(())
     }
@@ -116,7 +130,7 @@ impl<B: Backend> Session<B> {
             return Err(StepError(format!("{fed:?} after a step of {} outputs on {backend}", self.outputs)));
         }
         if self.plan.kv().is_some() {
-            return step.check(limits, self.pages, vocab);
+            return step.check(limits, self.kv_memory.pages, vocab);
         }
         let tokens = step.tokens.len();
         let rising = step.outputs.windows(2).all(|pair| pair[0] < pair[1]);
@@ -217,16 +231,11 @@ impl<B: Backend> Session<B> {
     pub fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
         self.backend.import_page(&mut self.kv, page, bytes)
     }
+}
 
-    /// Starts counting each operation's time, from zero. Off until called.
-    pub fn start_profile(&mut self) {
-        self.times = vec![OpTime::default(); self.plan.ops().len()];
-    }
-
-    /// Stops counting and returns the times, by operation; empty if it was off.
-    pub fn take_profile(&mut self) -> Vec<OpTime> {
-        std::mem::take(&mut self.times)
-    }
+fn op_error(plan: &Plan, index: usize, source: BackendError) -> GraphError {
+    let op = plan.ops().get(index).map_or("plan", Op::name);
+    GraphError::Op { index, op, source }
 }
 
 fn expect_count(what: &str, expected: usize, found: usize) -> Result<(), GraphError> {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::backend::Heads;
 use crate::graph::{Graph, RopeSpec};
-use crate::weights::{Metadata, ModelFile};
+use crate::weights::{Metadata, ModelFile, Strings};
 
 use super::family::{Family, LocalLayers};
 use super::rope::{RopeBase, RopeScaling, Yarn};
@@ -229,7 +229,7 @@ impl<'f> Reader<'f> {
             let expected = format!("{rows}, the rows of token_embd.weight");
             return Err(key(&self.name("vocab_size"), &expected, &told.to_string()));
         }
-        let pieces = self.metadata.strings("tokenizer.ggml.tokens")?.map_or(0, <[String]>::len);
+        let pieces = self.metadata.strings("tokenizer.ggml.tokens")?.map_or(0, Strings::len);
         if pieces > rows {
             let expected = format!("at most {rows} pieces, the rows of token_embd.weight");
             return Err(key("tokenizer.ggml.tokens", &expected, &pieces.to_string()));

@@ -6,7 +6,7 @@ use crate::backend::{
     Backend, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling,
     StepInput, StepLimits,
 };
-use crate::graph::{CompileOptions, Fusion, KvMemory, Session};
+use crate::graph::{CompileOptions, Fusion, KvMemory, OpKind, OpTimes, Session};
 use crate::quant::{Quality, QuantFormat};
 use crate::token::TokenId;
 use crate::weights::ModelFile;
@@ -82,7 +82,7 @@ impl<B: Backend> Model<B> {
             activations: options.activations,
         })?;
         let weights = upload(Source { file, quantise: options.quantise }, &plan, &backend, progress)?;
-        let fingerprint = fingerprint::<B>(file, kv.layout, options);
+        let fingerprint = fingerprint::<B>(file, kv.layout, options)?;
         let session = Session::new(backend, plan, weights, Some(kv))?;
         let config = config.clone();
         Ok(Model { config, session, kv, context_max: options.context_max, fingerprint, outputs: 0 })
@@ -91,11 +91,6 @@ impl<B: Backend> Model<B> {
     /// The hyperparameters.
     pub fn config(&self) -> &ModelConfig {
         &self.config
-    }
-
-    /// The plan, the backend and its memory; its profile is switched on here.
-    pub fn session_mut(&mut self) -> &mut Session<B> {
-        &mut self.session
     }
 
     /// The plan, the backend and its memory.
@@ -147,13 +142,17 @@ fn kv_memory(config: &ModelConfig, options: &LoadOptions) -> Result<KvMemory, Mo
 }
 
 /// What keys and values depend on: the file, what its matrices became, and how they are stored.
-fn fingerprint<B: Backend>(file: &ModelFile, layout: KvLayout, options: &LoadOptions) -> [u8; 32] {
+fn fingerprint<B: Backend>(
+    file: &ModelFile,
+    layout: KvLayout,
+    options: &LoadOptions,
+) -> Result<[u8; 32], ModelError> {
     let mut hash = blake3::Hasher::new();
-    hash.update(&file.fingerprint());
+    hash.update(&file.fingerprint()?);
     let LoadOptions { quantise, activations, .. } = options;
     let made = format!("{} {layout:?} {quantise:?} {activations:?}", std::any::type_name::<B>());
     hash.update(made.as_bytes());
-    *hash.finalize().as_bytes()
+    Ok(*hash.finalize().as_bytes())
 }
 
 impl<B: Backend> Decoder for Model<B> {
@@ -190,6 +189,13 @@ impl<B: Backend> Decoder for Model<B> {
     fn step(&mut self, step: &StepInput) -> Result<(), ModelError> {
         self.outputs = 0;
         self.session.run(step)?;
+        self.outputs = step.outputs.len();
+        Ok(())
+    }
+
+    fn step_timed(&mut self, step: &StepInput, times: &mut OpTimes) -> Result<(), ModelError> {
+        self.outputs = 0;
+        self.session.run_timed(step, |op, time| times[OpKind::of(op) as usize] += time)?;
         self.outputs = step.outputs.len();
         Ok(())
     }

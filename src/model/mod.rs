@@ -16,6 +16,7 @@ mod upload;
 
 use crate::backend::{BackendError, KvLayout, PageId, RowSampling, StepInput, StepLimits};
 use crate::graph::GraphError;
+pub use crate::graph::{OpKind, OpTime, OpTimes, Work};
 use crate::quant::QuantError;
 use crate::token::TokenId;
 use crate::weights::WeightsError;
@@ -161,6 +162,16 @@ pub trait Decoder: Send {
     /// # Errors
     /// A malformed step changes nothing; after a backend's failure the rows' pages are undefined.
     fn step(&mut self, step: &StepInput) -> Result<(), ModelError>;
+
+    /// As [`Decoder::step`], operation by operation, each of which adds its time and work to those of its
+    /// kind; a decoder may have nothing to add.
+    ///
+    /// # Errors
+    /// As [`Decoder::step`].
+    fn step_timed(&mut self, step: &StepInput, times: &mut OpTimes) -> Result<(), ModelError> {
+        let _ = times;
+        self.step(step)
+    }
 
     /// Copies out the logits, `[vocab_size]`, of output number `output` of the last step.
     ///

@@ -1,21 +1,19 @@
-//! Bringing weights to a backend: several threads decode matrices from the file, one prepares
-//! them as they come; each matrix's source pages are released as soon as it is decoded.
+//! Bringing weights to a backend, a matrix after the other: the backend takes a matrix block by block, on
+//! as many threads as it likes, and the file's pages are given back behind it.
 
-use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
-use crate::backend::{Backend, Weights};
-use crate::graph::{MatrixSpec, Plan};
-use crate::quant::{Quality, QuantFormat, WeightMatrix, quantize};
-use crate::weights::ModelFile;
+use crate::backend::{Backend, MatrixSource, Weights};
+use crate::graph::Plan;
+use crate::quant::{Distance, MatrixForm, Quality, QuantFormat, WeightMatrix, quantize_block};
+use crate::weights::{ModelFile, TensorRows};
 
 use super::ModelError;
 use super::load::LoadProgress;
 
-/// Threads that decode at most: more only hold more decoded matrices at once.
-const THREADS_MAX: usize = 8;
+/// Bytes of a tensor after which the pages read before them are given back.
+const SLICE_BYTES: usize = 1 << 20;
 
 /// Where matrices come from.
 #[derive(Clone, Copy)]
@@ -25,23 +23,113 @@ pub(super) struct Source<'f> {
     pub quantise: Option<QuantFormat>,
 }
 
-/// A matrix in canonical form, and what was lost if it was quantised just now.
-type Canonical = (WeightMatrix, Option<Quality>);
-
-/// A decoded matrix and its number.
-type Decoded = (usize, Result<Canonical, ModelError>);
-
 impl Source<'_> {
-    fn matrix(&self, name: &str) -> Result<Canonical, ModelError> {
-        self.file.prefetch(name);
-        let matrix = self.file.matrix(name)?;
-        self.file.release(name);
-        let (WeightMatrix::Dense(dense), Some(format)) = (&matrix, self.quantise) else {
-            return Ok((matrix, None));
+    /// Brings one matrix to the backend; what was lost if it was quantised for that.
+    fn prepare<B: Backend>(
+        &self,
+        name: &str,
+        backend: &B,
+    ) -> Result<(B::Matrix, Option<Quality>), ModelError> {
+        let tensor = Tensor::new(self.file.rows(name)?);
+        let (matrix, quality) = match (tensor.rows.form(), self.quantise) {
+            (MatrixForm::Quant(_), _) | (_, None) => (backend.prepare(&tensor)?, None),
+            (_, Some(format)) => {
+                let quantised = Quantised { tensor, format, lost: Mutex::default() };
+                (backend.prepare(&quantised)?, Some(quantised.quality()))
+            }
         };
-        let failed = |source| ModelError::Quantise { tensor: name.into(), source };
-        let (quantised, quality) = quantize(dense, format).map_err(failed)?;
-        Ok((WeightMatrix::Quant(quantised), Some(quality)))
+        self.file.release(name);
+        Ok((matrix, quality))
+    }
+}
+
+/// A tensor whose rows are read once, about in ascending order.
+struct Tensor<'f> {
+    rows: TensorRows<'f>,
+    slice_rows: usize,
+}
+
+impl Tensor<'_> {
+    fn new(rows: TensorRows<'_>) -> Tensor<'_> {
+        Tensor { rows, slice_rows: (SLICE_BYTES / rows.row_bytes().max(1)).max(1) }
+    }
+}
+
+impl MatrixSource for Tensor<'_> {
+    type Error = ModelError;
+
+    fn rows(&self) -> usize {
+        self.rows.rows()
+    }
+
+    fn cols(&self) -> usize {
+        self.rows.cols()
+    }
+
+    fn form(&self) -> MatrixForm {
+        self.rows.form()
+    }
+
+    fn read(&self, rows: Range<usize>, into: &mut WeightMatrix) -> Result<(), ModelError> {
+        let slices = rows.start / self.slice_rows..rows.end / self.slice_rows;
+        self.rows.read(rows, into)?;
+        // Other threads may still be at the slice that was ended, hardly at the one before. Where one is,
+        // it reads its pages again.
+        if !slices.is_empty() {
+            let slice = |number: usize| number.saturating_sub(1) * self.slice_rows;
+            self.rows.release(slice(slices.start)..slice(slices.end));
+        }
+        Ok(())
+    }
+}
+
+/// A float tensor that is quantised as it is read.
+struct Quantised<'f> {
+    tensor: Tensor<'f>,
+    format: QuantFormat,
+    /// What was lost, by the first row of a block.
+    lost: Mutex<Vec<(usize, Distance)>>,
+}
+
+impl Quantised<'_> {
+    fn quality(self) -> Quality {
+        let mut lost = self.lost.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Floats are added up in the rows' order, whichever thread was first.
+        lost.sort_unstable_by_key(|&(row, _)| row);
+        let mut sum = Distance::default();
+        lost.iter().for_each(|(_, distance)| sum.add(distance));
+        sum.quality()
+    }
+}
+
+impl MatrixSource for Quantised<'_> {
+    type Error = ModelError;
+
+    fn rows(&self) -> usize {
+        self.tensor.rows()
+    }
+
+    fn cols(&self) -> usize {
+        self.tensor.cols()
+    }
+
+    fn form(&self) -> MatrixForm {
+        MatrixForm::Quant(self.format.form(self.cols()))
+    }
+
+    fn read(&self, rows: Range<usize>, into: &mut WeightMatrix) -> Result<(), ModelError> {
+        let first = rows.start;
+        self.tensor.read(rows, into)?;
+        if let WeightMatrix::Dense(floats) = &*into {
+            let failed = |source: crate::quant::QuantError| ModelError::Quantise {
+                tensor: self.tensor.rows.name().into(),
+                source: source.after_rows(first),
+            };
+            let (matrix, distance) = quantize_block(floats, self.format).map_err(failed)?;
+            *into = WeightMatrix::Quant(matrix);
+            self.lost.lock().unwrap_or_else(PoisonError::into_inner).push((first, distance));
+        }
+        Ok(())
     }
 }
 
@@ -53,66 +141,22 @@ pub(super) fn upload<B: Backend>(
     progress: &mut dyn FnMut(LoadProgress<'_>),
 ) -> Result<Weights<B>, ModelError> {
     let mut report = Report::new(source.file, plan, progress);
-    let matrices = upload_matrices(source, plan.matrices(), backend, &mut report)?;
     let mut vectors = Vec::with_capacity(plan.vectors().len());
     for spec in plan.vectors() {
         vectors.push(backend.upload_vector(&source.file.vector(&spec.name)?)?);
         report.loaded(&spec.name, None);
     }
+    let mut matrices = Vec::with_capacity(plan.matrices().len());
+    let mut ahead = plan.matrices().iter().map(|spec| &spec.name);
+    ahead.next().into_iter().for_each(|name| source.file.prefetch(name));
+    for spec in plan.matrices() {
+        // The system reads the next matrix while this one is packed.
+        ahead.next().into_iter().for_each(|name| source.file.prefetch(name));
+        let (matrix, quality) = source.prepare(&spec.name, backend)?;
+        matrices.push(matrix);
+        report.loaded(&spec.name, quality);
+    }
     Ok(Weights { matrices, vectors })
-}
-
-fn upload_matrices<B: Backend>(
-    source: Source<'_>,
-    specs: &[MatrixSpec],
-    backend: &B,
-    report: &mut Report<'_>,
-) -> Result<Vec<B::Matrix>, ModelError> {
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX);
-    let next = AtomicUsize::new(0);
-    let mut prepared: Vec<Option<B::Matrix>> = specs.iter().map(|_| None).collect();
-    thread::scope(|scope| {
-        let (sender, receiver) = sync_channel(1);
-        for _ in 0..threads.min(specs.len()) {
-            let (sender, next) = (sender.clone(), &next);
-            scope.spawn(move || decode(source, specs, next, &sender));
-        }
-        // The channel ends with the last thread.
-        drop(sender);
-        prepare(specs, backend, receiver, &mut prepared, report)
-    })?;
-    // Every number was sent exactly once, or the scope has panicked.
-    Ok(prepared.into_iter().flatten().collect())
-}
-
-/// One decoding thread: takes the next matrix until there is none, or nobody wants it.
-fn decode(source: Source<'_>, specs: &[MatrixSpec], next: &AtomicUsize, sender: &SyncSender<Decoded>) {
-    loop {
-        let index = next.fetch_add(1, Ordering::Relaxed);
-        let Some(spec) = specs.get(index) else { return };
-        if sender.send((index, source.matrix(&spec.name))).is_err() {
-            return;
-        }
-    }
-}
-
-/// Prepares matrices as they come. A failure drops the receiver, which ends the threads.
-fn prepare<B: Backend>(
-    specs: &[MatrixSpec],
-    backend: &B,
-    receiver: Receiver<Decoded>,
-    prepared: &mut [Option<B::Matrix>],
-    report: &mut Report<'_>,
-) -> Result<(), ModelError> {
-    for (index, matrix) in receiver {
-        let (matrix, quality) = matrix?;
-        let matrix = backend.prepare(matrix)?;
-        if let (Some(slot), Some(spec)) = (prepared.get_mut(index), specs.get(index)) {
-            *slot = Some(matrix);
-            report.loaded(&spec.name, quality);
-        }
-    }
-    Ok(())
 }
 
 /// What the caller is told.

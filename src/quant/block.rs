@@ -1,12 +1,12 @@
 //! What all GGUF block formats share: the walk over blocks, and the moves of nibbles.
 //!
-//! A format file (`q4_0` and its siblings) gives a [`Layout`] and a closure that unpacks one block;
+//! A format file (`q4_0` and its siblings) gives a [`BlockFormat`]: a [`Layout`] and what unpacks one block.
 //! [`decode`] walks the blocks, and [`encode`] walks back for the formats that lose nothing. Blocks
-//! never straddle rows, so a matrix is one flat run of them.
+//! never straddle rows, so any rows of a matrix are one flat run of them.
 
 use half::f16;
 
-use super::{Bits, QuantError, QuantMatrix, QuantParts, code_bytes_per_row};
+use super::{Bits, QuantError, QuantForm, QuantMatrix, code_bytes_per_row};
 
 /// Elements of one block of the K formats.
 pub(crate) const SUPER_BLOCK: usize = 256;
@@ -23,6 +23,20 @@ pub(crate) struct Layout {
     pub group: usize,
     /// Whether groups have minima.
     pub mins: bool,
+}
+
+impl Layout {
+    /// The canonical form of its matrices.
+    pub const fn form(&self) -> QuantForm {
+        QuantForm { bits: self.bits, group: self.group, mins: self.mins }
+    }
+}
+
+/// A block format that can be read.
+pub(crate) struct BlockFormat {
+    pub layout: Layout,
+    /// Overwrites all rows of a matrix of the layout's form with what their blocks hold.
+    pub decode: fn(&[u8], &mut QuantMatrix) -> Result<(), QuantError>,
 }
 
 /// Where one block's codes, scales and minima go.
@@ -45,38 +59,33 @@ pub(crate) struct GroupsRef<'a> {
     pub min: f16,
 }
 
-/// The canonical matrix of `rows` × `cols` from its `blocks` of `BYTES` bytes each.
+/// Overwrites all rows of `into` with what their `blocks` of `BYTES` bytes each unpack to.
 pub(crate) fn decode<const BYTES: usize>(
     layout: &Layout,
     blocks: &[u8],
-    (rows, cols): (usize, usize),
+    into: &mut QuantMatrix,
     unpack: impl Fn(&[u8; BYTES], Groups<'_>),
-) -> Result<QuantMatrix, QuantError> {
-    let too_large = QuantError::TooLarge { rows, cols };
-    let Some(block_count) = rows.checked_mul(cols).map(|n| n / layout.len) else {
-        return Err(too_large);
-    };
-    check_cols(layout, cols)?;
-    let expected = block_count.checked_mul(BYTES).ok_or(too_large)?;
-    super::check_length("blocks", expected, blocks.len())?;
+) -> Result<(), QuantError> {
+    debug_assert_eq!(into.form(), layout.form(), "{}", layout.name);
+    check_cols(layout, into.cols)?;
+    let QuantMatrix { rows, cols, codes, scales, mins, .. } = into;
+    super::check_length("blocks", *rows * (*cols / layout.len) * BYTES, blocks.len())?;
 
-    let code_bytes = code_bytes_per_row(layout.bits, layout.len);
     let groups = layout.len / layout.group;
+    let mut no_mins = Vec::new();
+    let mins = mins.as_mut().unwrap_or(&mut no_mins);
+    let mut mins_left = mins.as_mut_slice();
     let min_groups = if layout.mins { groups } else { 0 };
-    let mut codes = vec![0; block_count * code_bytes];
-    let mut scales = vec![f16::ZERO; block_count * groups];
-    let mut mins = vec![f16::ZERO; block_count * min_groups];
-
-    let parts = codes.chunks_exact_mut(code_bytes).zip(scales.chunks_exact_mut(groups));
-    for (index, (block, (codes, scales))) in blocks.as_chunks::<BYTES>().0.iter().zip(parts).enumerate() {
-        let mins = &mut mins[index * min_groups..(index + 1) * min_groups];
+    let parts = codes
+        .chunks_exact_mut(code_bytes_per_row(layout.bits, layout.len))
+        .zip(scales.chunks_exact_mut(groups));
+    for (block, (codes, scales)) in blocks.as_chunks::<BYTES>().0.iter().zip(parts) {
+        let (mins, left) = std::mem::take(&mut mins_left).split_at_mut(min_groups);
+        mins_left = left;
         unpack(block, Groups { codes, scales, mins });
     }
-    check_finite("scale", &scales, cols / layout.group)?;
-    check_finite("minimum", &mins, cols / layout.group)?;
-
-    let mins = layout.mins.then_some(mins);
-    QuantMatrix::new(QuantParts { rows, cols, bits: layout.bits, group: layout.group, codes, scales, mins })
+    check_finite("scale", scales, *cols / layout.group)?;
+    check_finite("minimum", mins, *cols / layout.group)
 }
 
 /// The blocks of `matrix`, which must have exactly the layout of the format.
@@ -113,7 +122,7 @@ fn check_cols(layout: &Layout, cols: usize) -> Result<(), QuantError> {
 
 /// Refuses NaN and infinities, which would poison every value of their group.
 fn check_finite(part: &'static str, values: &[f16], per_row: usize) -> Result<(), QuantError> {
-    match values.iter().position(|value| !value.is_finite()) {
+    match super::position_in_chunks(values, f16::is_finite) {
         None => Ok(()),
         Some(index) => Err(QuantError::GroupNonFinite {
             part,
@@ -227,6 +236,7 @@ pub(crate) fn six_bit_scales(packed: &[u8]) -> ([u8; 8], [u8; 8]) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{MatrixForm, WeightMatrix};
     use super::*;
 
     #[test]
@@ -251,22 +261,29 @@ mod tests {
         }
     }
 
+    fn q8_0(blocks: &[u8], shape: [usize; 2]) -> Result<(), QuantError> {
+        let format = &super::super::q8_0::FORMAT;
+        let mut matrix = WeightMatrix::default();
+        matrix.reshape(MatrixForm::Quant(format.layout.form()), shape)?;
+        let WeightMatrix::Quant(matrix) = &mut matrix else { panic!("not quantised") };
+        (format.decode)(blocks, matrix)
+    }
+
     #[test]
     fn a_wrong_length_and_a_partial_block_are_refused() {
-        let short = super::super::q8_0::decode(&[0; 33], 1, 32);
-        assert_eq!(short, Err(QuantError::Length { part: "blocks", expected: 34, found: 33 }));
-        let partial = super::super::q8_0::decode(&[0; 34], 1, 33);
-        assert_eq!(partial, Err(QuantError::Columns { format: "Q8_0", block: 32, cols: 33 }));
-        let huge = super::super::q8_0::decode(&[], usize::MAX, 32);
-        assert_eq!(huge, Err(QuantError::TooLarge { rows: usize::MAX, cols: 32 }));
+        let short = QuantError::Length { part: "blocks", expected: 34, found: 33 };
+        assert_eq!(q8_0(&[0; 33], [1, 32]), Err(short));
+        let partial = QuantError::Columns { format: "Q8_0", block: 32, cols: 33 };
+        assert_eq!(q8_0(&[0; 34], [1, 33]), Err(partial));
+        let huge = QuantError::TooLarge { rows: usize::MAX, cols: 32 };
+        assert_eq!(q8_0(&[], [usize::MAX, 32]), Err(huge));
     }
 
     #[test]
     fn a_scale_that_is_not_finite_is_refused_with_its_place() {
         let mut blocks = vec![0; 4 * 34];
         blocks[3 * 34..3 * 34 + 2].copy_from_slice(&f16::INFINITY.to_le_bytes());
-        let found = super::super::q8_0::decode(&blocks, 2, 64);
         let expected = QuantError::GroupNonFinite { part: "scale", row: 1, group: 1, value: f32::INFINITY };
-        assert_eq!(found, Err(expected));
+        assert_eq!(q8_0(&blocks, [2, 64]), Err(expected));
     }
 }

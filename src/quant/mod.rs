@@ -2,8 +2,9 @@
 //!
 //! [`QuantMatrix`] holds 4- or 8-bit codes with one f16 scale (and optionally one f16 minimum) per
 //! group of columns; [`DenseMatrix`] holds 16- or 32-bit floats. A backend repacks either once, at
-//! load ([`crate::backend::Backend::prepare`]). The GGUF block formats are siblings, a file each;
-//! the quantiser is in `quantize`. Reading files is not here: see [`crate::weights`].
+//! load ([`crate::backend::Backend::prepare`]), a block of rows at a time, for which `shape` has the
+//! memory. The GGUF block formats are siblings, a file each; the quantiser is in `quantize`. Reading
+//! files is not here: see [`crate::weights`].
 
 #![forbid(unsafe_code)]
 
@@ -20,14 +21,19 @@ pub(crate) mod q6_k;
 pub(crate) mod q8_0;
 mod quality;
 mod quantize;
+mod shape;
 #[cfg(test)]
 mod tests;
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+pub(crate) use block::BlockFormat;
+pub(crate) use quality::Distance;
 pub use quality::Quality;
+pub(crate) use quantize::quantize_block;
 pub use quantize::{Group, QuantFormat, quantize};
+pub use shape::{MatrixForm, QuantForm};
 
 /// Bits of one code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -153,6 +159,16 @@ pub enum QuantError {
         /// Columns asked for.
         cols: usize,
     },
+}
+
+impl QuantError {
+    /// The same of a matrix that has `rows` more in front.
+    pub(crate) fn after_rows(mut self, rows: usize) -> QuantError {
+        if let QuantError::NonFinite { row, .. } | QuantError::GroupNonFinite { row, .. } = &mut self {
+            *row += rows;
+        }
+        self
+    }
 }
 
 impl QuantMatrix {
@@ -343,6 +359,11 @@ impl DenseMatrix {
     /// The elements, row-major.
     pub fn values(&self) -> &DenseValues {
         &self.values
+    }
+
+    /// The elements, to be overwritten; their number and type stay.
+    pub(crate) fn values_mut(&mut self) -> &mut DenseValues {
+        &mut self.values
     }
 
     /// The values of one row in f32, into `out` of `cols` elements.

@@ -1,15 +1,17 @@
 //! Q2_K: 256 codes of two bits in sixteen groups, whose scales and minima are 4-bit factors of two f16 values.
 
-use super::block::{self, Groups, Layout, SUPER_BLOCK, half, pack_eight, scaled};
+use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, pack_eight, scaled};
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 84;
 const LAYOUT: Layout = Layout { name: "Q2_K", len: SUPER_BLOCK, bits: Bits::Four, group: 16, mins: true };
 
-/// The canonical matrix of Q2_K `blocks`: 4-bit codes with mins, group 16; scale products are rounded to f16, the
+/// Q2_K blocks to canonical rows: 4-bit codes with mins, group 16; scale products are rounded to f16, the
 /// only loss.
-pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
-    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
+
+fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
+    block::decode(&LAYOUT, blocks, into, |block: &[u8; BYTES], out: Groups<'_>| {
         let (factors, rest) = block.split_at(16);
         let (low, rest) = rest.split_at(64);
         let (d, d_min) = (half(&rest[..2]).to_f32(), half(&rest[2..]).to_f32());

@@ -1,14 +1,16 @@
 //! Q3_K: 256 codes of three bits, each 4 above its value, in sixteen groups with a 6-bit factor of one f16 value.
 
-use super::block::{self, Groups, Layout, SUPER_BLOCK, half, pack_eight, scaled};
+use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, pack_eight, scaled};
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 110;
 const LAYOUT: Layout = Layout { name: "Q3_K", len: SUPER_BLOCK, bits: Bits::Four, group: 16, mins: false };
 
-/// The canonical matrix of Q3_K `blocks`: 4-bit codes, group 16; scale products are rounded to f16, the only loss.
-pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
-    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+/// Q3_K blocks to canonical rows: 4-bit codes, group 16; scale products are rounded to f16, the only loss.
+pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
+
+fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
+    block::decode(&LAYOUT, blocks, into, |block: &[u8; BYTES], out: Groups<'_>| {
         let (third, rest) = block.split_at(32);
         let (low, rest) = rest.split_at(64);
         let (factors, d) = rest.split_at(12);

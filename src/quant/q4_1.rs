@@ -1,14 +1,16 @@
 //! Q4_1: an f16 scale, an f16 minimum and 32 nibbles. Exactly the canonical 4-bit format with mins, group 32.
 
-use super::block::{self, Groups, Layout, half, repack_nibbles, split_nibbles};
+use super::block::{self, BlockFormat, Groups, Layout, half, repack_nibbles, split_nibbles};
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 20;
 const LAYOUT: Layout = Layout { name: "Q4_1", len: 32, bits: Bits::Four, group: 32, mins: true };
 
-/// The canonical matrix of Q4_1 `blocks`; nothing is lost.
-pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
-    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+/// Q4_1 blocks to canonical rows; nothing is lost.
+pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
+
+fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
+    block::decode(&LAYOUT, blocks, into, |block: &[u8; BYTES], out: Groups<'_>| {
         out.scales[0] = half(&block[..2]);
         out.mins[0] = half(&block[2..4]);
         repack_nibbles(&block[4..], out.codes);

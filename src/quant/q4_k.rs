@@ -2,15 +2,19 @@
 //!
 //! The canonical matrix has one f16 a scale: the products are rounded, which is the only loss.
 
-use super::block::{self, Groups, Layout, SUPER_BLOCK, half, repack_nibbles, scaled, six_bit_scales};
+use super::block::{
+    self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, repack_nibbles, scaled, six_bit_scales,
+};
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 144;
 const LAYOUT: Layout = Layout { name: "Q4_K", len: SUPER_BLOCK, bits: Bits::Four, group: 32, mins: true };
 
-/// The canonical matrix of Q4_K `blocks`: 4-bit codes with mins, group 32.
-pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
-    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+/// Q4_K blocks to canonical rows: 4-bit codes with mins, group 32.
+pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
+
+fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
+    block::decode(&LAYOUT, blocks, into, |block: &[u8; BYTES], out: Groups<'_>| {
         unpack_scales(&block[..16], out.scales, out.mins);
         for (split, codes) in block[16..].as_chunks::<32>().0.iter().zip(out.codes.as_chunks_mut::<32>().0) {
             repack_nibbles(split, codes);

@@ -1,14 +1,16 @@
 //! Q5_0: an f16 scale, 32 fifth bits and 32 nibbles, each code 16 above its value; kept as 8-bit codes, group 32.
 
-use super::block::{self, Groups, Layout, add_fifth_bits, half, pack_five_bits, widen_nibbles};
+use super::block::{self, BlockFormat, Groups, Layout, add_fifth_bits, half, pack_five_bits, widen_nibbles};
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 22;
 const LAYOUT: Layout = Layout { name: "Q5_0", len: 32, bits: Bits::Eight, group: 32, mins: false };
 
-/// The canonical matrix of Q5_0 `blocks`; nothing is lost.
-pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
-    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+/// Q5_0 blocks to canonical rows; nothing is lost.
+pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
+
+fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
+    block::decode(&LAYOUT, blocks, into, |block: &[u8; BYTES], out: Groups<'_>| {
         out.scales[0] = half(&block[..2]);
         widen_nibbles(&block[6..], out.codes);
         add_fifth_bits(&block[2..6], out.codes);

@@ -1,14 +1,16 @@
 //! Q5_1: an f16 scale, an f16 minimum, 32 fifth bits and 32 nibbles; kept as 8-bit codes with mins, group 32.
 
-use super::block::{self, Groups, Layout, add_fifth_bits, half, pack_five_bits, widen_nibbles};
+use super::block::{self, BlockFormat, Groups, Layout, add_fifth_bits, half, pack_five_bits, widen_nibbles};
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 24;
 const LAYOUT: Layout = Layout { name: "Q5_1", len: 32, bits: Bits::Eight, group: 32, mins: true };
 
-/// The canonical matrix of Q5_1 `blocks`; nothing is lost.
-pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
-    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+/// Q5_1 blocks to canonical rows; nothing is lost.
+pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
+
+fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
+    block::decode(&LAYOUT, blocks, into, |block: &[u8; BYTES], out: Groups<'_>| {
         out.scales[0] = half(&block[..2]);
         out.mins[0] = half(&block[2..4]);
         widen_nibbles(&block[8..], out.codes);

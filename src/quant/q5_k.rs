@@ -1,15 +1,17 @@
 //! Q5_K: like Q4_K with a fifth bit for each code; kept as 8-bit codes with mins, group 32.
 
-use super::block::{self, Groups, Layout, SUPER_BLOCK, widen_nibbles};
+use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, widen_nibbles};
 use super::q4_k::unpack_scales;
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 176;
 const LAYOUT: Layout = Layout { name: "Q5_K", len: SUPER_BLOCK, bits: Bits::Eight, group: 32, mins: true };
 
-/// The canonical matrix of Q5_K `blocks`; scale products are rounded to f16, the only loss.
-pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
-    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+/// Q5_K blocks to canonical rows; scale products are rounded to f16, the only loss.
+pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
+
+fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
+    block::decode(&LAYOUT, blocks, into, |block: &[u8; BYTES], out: Groups<'_>| {
         unpack_scales(&block[..16], out.scales, out.mins);
         let (fifth, nibbles) = block[16..].split_at(32);
         for (split, codes) in nibbles.as_chunks::<32>().0.iter().zip(out.codes.as_chunks_mut::<64>().0) {

@@ -1,14 +1,16 @@
 //! Q6_K: 256 codes of six bits, each 32 above its value, in sixteen groups with an 8-bit factor of one f16 value.
 
-use super::block::{self, Groups, Layout, SUPER_BLOCK, half, scaled};
+use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, scaled};
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 210;
 const LAYOUT: Layout = Layout { name: "Q6_K", len: SUPER_BLOCK, bits: Bits::Eight, group: 16, mins: false };
 
-/// The canonical matrix of Q6_K `blocks`: 8-bit codes, group 16; scale products are rounded to f16, the only loss.
-pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
-    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+/// Q6_K blocks to canonical rows: 8-bit codes, group 16; scale products are rounded to f16, the only loss.
+pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
+
+fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
+    block::decode(&LAYOUT, blocks, into, |block: &[u8; BYTES], out: Groups<'_>| {
         let (low, rest) = block.split_at(128);
         let (high, rest) = rest.split_at(64);
         let (factors, d) = rest.split_at(16);

@@ -1,14 +1,16 @@
 //! Q8_0: an f16 scale and 32 signed bytes. Exactly the canonical 8-bit format, group 32.
 
-use super::block::{self, Groups, Layout, half};
+use super::block::{self, BlockFormat, Groups, Layout, half};
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 34;
 const LAYOUT: Layout = Layout { name: "Q8_0", len: 32, bits: Bits::Eight, group: 32, mins: false };
 
-/// The canonical matrix of Q8_0 `blocks`; nothing is lost.
-pub(crate) fn decode(blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
-    block::decode(&LAYOUT, blocks, (rows, cols), |block: &[u8; BYTES], out: Groups<'_>| {
+/// Q8_0 blocks to canonical rows; nothing is lost.
+pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
+
+fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
+    block::decode(&LAYOUT, blocks, into, |block: &[u8; BYTES], out: Groups<'_>| {
         out.scales[0] = half(&block[..2]);
         out.codes.copy_from_slice(&block[2..]);
     })

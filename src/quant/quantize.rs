@@ -8,7 +8,9 @@ use std::str::FromStr;
 
 use half::f16;
 
-use super::{Bits, DenseMatrix, Quality, QuantError, QuantMatrix, QuantParts, code_bytes_per_row};
+use super::{
+    Bits, DenseMatrix, Distance, Quality, QuantError, QuantForm, QuantMatrix, QuantParts, code_bytes_per_row,
+};
 
 /// Which columns share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +42,15 @@ impl QuantFormat {
     pub const W4G32: QuantFormat = QuantFormat { bits: Bits::Four, group: Group::Columns(32), mins: false };
     /// 4 bits, groups of 128, no mins.
     pub const W4G128: QuantFormat = QuantFormat { bits: Bits::Four, group: Group::Columns(128), mins: false };
+
+    /// What matrices of `cols` columns become.
+    pub fn form(&self, cols: usize) -> QuantForm {
+        let group = match self.group {
+            Group::Columns(columns) => columns,
+            Group::Row => cols,
+        };
+        QuantForm { bits: self.bits, group, mins: self.mins }
+    }
 }
 
 impl fmt::Display for QuantFormat {
@@ -78,11 +89,16 @@ impl FromStr for QuantFormat {
 /// [`QuantError::Group`] for an unsupported group, [`QuantError::NonFinite`] for a NaN or an
 /// infinity, [`QuantError::GroupNonFinite`] for a group whose scale or minimum is beyond f16.
 pub fn quantize(values: &DenseMatrix, format: QuantFormat) -> Result<(QuantMatrix, Quality), QuantError> {
+    quantize_block(values, format).map(|(matrix, distance)| (matrix, distance.quality()))
+}
+
+/// [`quantize`] for some rows of a matrix, with their part of what was lost.
+pub(crate) fn quantize_block(
+    values: &DenseMatrix,
+    format: QuantFormat,
+) -> Result<(QuantMatrix, Distance), QuantError> {
     let (rows, cols) = (values.rows(), values.cols());
-    let group = match format.group {
-        Group::Columns(columns) => columns,
-        Group::Row => cols,
-    };
+    let group = format.form(cols).group;
     super::check_group(group, cols)?;
     let coder = Coder::new(format);
     let row_bytes = code_bytes_per_row(format.bits, cols);
@@ -108,8 +124,8 @@ pub fn quantize(values: &DenseMatrix, format: QuantFormat) -> Result<(QuantMatri
     let scales = fits.iter().map(|fit| fit.scale).collect();
     let mins = format.mins.then(|| fits.iter().map(|fit| fit.min).collect());
     let matrix = QuantMatrix::new(QuantParts { rows, cols, bits: format.bits, group, codes, scales, mins })?;
-    let quality = Quality::measure(values, &matrix)?;
-    Ok((matrix, quality))
+    let distance = Distance::measure(values, &matrix)?;
+    Ok((matrix, distance))
 }
 
 fn pack_row(bits: Bits, codes: &[u8], packed: &mut [u8]) {

@@ -4,23 +4,37 @@ use proptest::prelude::*;
 
 use super::*;
 
-type Decode = fn(&[u8], usize, usize) -> Result<QuantMatrix, QuantError>;
 type Encode = fn(&QuantMatrix) -> Result<Vec<u8>, QuantError>;
 
-fn decoder(format: &str) -> Decode {
-    match format {
-        "Q2_K" => q2_k::decode,
-        "Q3_K" => q3_k::decode,
-        "Q4_0" => q4_0::decode,
-        "Q4_1" => q4_1::decode,
-        "Q4_K" => q4_k::decode,
-        "Q5_0" => q5_0::decode,
-        "Q5_1" => q5_1::decode,
-        "Q5_K" => q5_k::decode,
-        "Q6_K" => q6_k::decode,
-        "Q8_0" => q8_0::decode,
-        other => panic!("no format {other}"),
-    }
+fn format_named(name: &str) -> &'static BlockFormat {
+    let formats = [
+        &q2_k::FORMAT,
+        &q3_k::FORMAT,
+        &q4_0::FORMAT,
+        &q4_1::FORMAT,
+        &q4_k::FORMAT,
+        &q5_0::FORMAT,
+        &q5_1::FORMAT,
+        &q5_k::FORMAT,
+        &q6_k::FORMAT,
+        &q8_0::FORMAT,
+    ];
+    formats.into_iter().find(|format| format.layout.name == name).expect("a format of that name")
+}
+
+/// Decodes into memory that held something else.
+fn decode(format: &str, blocks: &[u8], rows: usize, cols: usize) -> Result<QuantMatrix, QuantError> {
+    let format = format_named(format);
+    let mut matrix = WeightMatrix::default();
+    matrix.reshape(MatrixForm::Quant(format.layout.form()), [rows + 1, cols])?;
+    let WeightMatrix::Quant(m) = &mut matrix else { panic!("not quantised") };
+    m.codes.fill(0xa5);
+    m.scales.fill(f16::NAN);
+    m.mins.iter_mut().for_each(|mins| mins.fill(f16::NAN));
+    matrix.reshape(MatrixForm::Quant(format.layout.form()), [rows, cols])?;
+    let WeightMatrix::Quant(mut m) = matrix else { panic!("not quantised") };
+    (format.decode)(blocks, &mut m)?;
+    Ok(m)
 }
 
 const EXACT: [(&str, usize, Encode); 5] = [
@@ -59,7 +73,7 @@ fn every_format_gives_the_values_of_an_independent_library() {
     for Vector { format, exact, block, values } in vectors {
         // Twice two rows of the block: the walk over blocks and rows is under test as well.
         let cols = 2 * values.len();
-        let matrix = decoder(format)(&block.repeat(4), 2, cols).unwrap();
+        let matrix = decode(format, &block.repeat(4), 2, cols).unwrap();
         for row in 0..2 {
             let mut found = vec![f32::NAN; cols];
             matrix.dequantize_row(row, &mut found);
@@ -84,7 +98,7 @@ fn every_format_gives_the_values_of_an_independent_library() {
 #[test]
 fn a_row_dequantises_as_its_codes_say() {
     for Vector { format, block, values, .. } in vectors() {
-        let matrix = decoder(format)(&block, 1, values.len()).unwrap();
+        let matrix = decode(format, &block, 1, values.len()).unwrap();
         let mut found = vec![f32::NAN; values.len()];
         matrix.dequantize_row(0, &mut found);
         for (col, &found) in found.iter().enumerate() {
@@ -109,7 +123,7 @@ proptest! {
                     block[2..4].copy_from_slice(&f16::from_f32(scale[1]).to_le_bytes());
                 }
             }
-            let matrix = decoder(format)(&blocks, 2, 96).unwrap();
+            let matrix = decode(format, &blocks, 2, 96).unwrap();
             prop_assert_eq!(encode(&matrix).unwrap(), blocks, "{}", format);
         }
     }
@@ -118,7 +132,7 @@ proptest! {
     fn decoders_take_any_bytes_of_the_right_length(bytes in proptest::collection::vec(any::<u8>(), 2 * 210)) {
         for Vector { format, block, values, .. } in vectors() {
             let blocks = &bytes[..2 * block.len()];
-            match decoder(format)(blocks, 2, values.len()) {
+            match decode(format, blocks, 2, values.len()) {
                 Ok(matrix) => prop_assert!(matrix.scales().iter().all(|scale| scale.is_finite())),
                 Err(QuantError::GroupNonFinite { .. }) => {}
                 Err(other) => prop_assert!(false, "{}: {}", format, other),
@@ -168,4 +182,45 @@ fn a_dense_row_widens_to_its_elements() {
     bad[555] = bf16::NAN;
     let matrix = DenseMatrix::new(2, 300, DenseValues::Bf16(bad)).unwrap();
     assert!(matches!(matrix.first_non_finite(), Some((1, 255, value)) if value.is_nan()));
+}
+
+#[test]
+fn a_matrix_is_refilled_with_rows_of_any_other() {
+    let codes: Vec<u8> = (0..7 * 20).map(|i| (i * 37 % 251) as u8).collect();
+    let halves = |seed: usize| (0..7 * 3).map(|i| f16::from_f32((i * seed) as f32)).collect();
+    let parts = QuantParts {
+        rows: 7,
+        cols: 40,
+        bits: Bits::Four,
+        group: 16,
+        codes,
+        scales: halves(3),
+        mins: Some(halves(5)),
+    };
+    let floats: Vec<f32> = (0..7 * 40).map(|i| i as f32).collect();
+    let dense = |values| WeightMatrix::Dense(DenseMatrix::new(7, 40, values).unwrap());
+    let matrices = [
+        WeightMatrix::Quant(QuantMatrix::new(parts).unwrap()),
+        dense(DenseValues::F16(floats.iter().map(|&v| f16::from_f32(v)).collect())),
+        dense(DenseValues::Bf16(floats.iter().map(|&v| bf16::from_f32(v)).collect())),
+        dense(DenseValues::F32(floats)),
+    ];
+    let mut block = WeightMatrix::default();
+    let (mut expected, mut found) = (vec![0.0; 40], vec![0.0; 40]);
+    for matrix in matrices.iter().chain(&matrices) {
+        for rows in [1..6, 4..7, 2..3] {
+            block.reshape(matrix.form(), [rows.len() + 1, 40]).unwrap();
+            block.copy_rows(0, matrix, 0..1);
+            block.copy_rows(1, matrix, rows.clone());
+            assert_eq!((block.form(), block.rows(), block.cols()), (matrix.form(), rows.len() + 1, 40));
+            for (at, row) in std::iter::once(0).chain(rows).enumerate() {
+                matrix.dequantize_row(row, &mut expected);
+                block.dequantize_row(at, &mut found);
+                assert_eq!(found, expected, "row {row} of {:?}", matrix.form());
+            }
+        }
+    }
+    let group = QuantForm { bits: Bits::Four, group: 48, mins: false };
+    let refused = block.reshape(MatrixForm::Quant(group), [1, 40]);
+    assert_eq!(refused, Err(QuantError::Group { found: 48, cols: 40 }));
 }

@@ -102,7 +102,7 @@ mod tests {
             model: "llama".to_owned(),
             scores: Some(vec![0.0; tokens.len()]),
             types: Some(types),
-            tokens,
+            tokens: tokens.into_iter().collect(),
             ..VocabParts::default()
         };
         Arc::new(Vocab::from_parts(&parts).unwrap())

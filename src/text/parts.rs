@@ -4,7 +4,7 @@
 //! them, `vocab.rs` and `tokenizer.rs`.
 
 use super::error::TextError;
-use crate::weights::Metadata;
+use crate::weights::{Metadata, Strings};
 
 /// The keys, as they stand in the file and in error messages.
 pub(crate) mod key {
@@ -39,7 +39,7 @@ pub(crate) enum Spelling {
 pub(crate) struct VocabParts {
     pub(crate) model: String,
     pub(crate) pre: String,
-    pub(crate) tokens: Vec<String>,
+    pub(crate) tokens: Strings,
     pub(crate) scores: Option<Vec<f32>>,
     pub(crate) types: Option<Vec<u32>>,
     pub(crate) bos: Option<u32>,
@@ -58,7 +58,7 @@ impl VocabParts {
         Ok(VocabParts {
             model: model.to_owned(),
             pre: metadata.str(key::PRE)?.unwrap_or_default().to_owned(),
-            tokens: tokens.to_vec(),
+            tokens: tokens.clone(),
             scores: metadata.f32s(key::SCORES)?,
             types: metadata.u32s(key::TYPES)?,
             bos: metadata.u32(key::BOS)?,

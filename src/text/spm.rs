@@ -10,21 +10,37 @@ use super::parts::VocabParts;
 use super::vocab::{TokenKind, Vocab, byte_token};
 use crate::TokenId;
 use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
+use std::hash::{BuildHasher, RandomState};
 
 /// Segments text by the scores of its pieces.
 #[derive(Debug)]
 pub(crate) struct Spm {
-    pieces: HashMap<Box<str>, Piece>,
+    pieces: Index,
+    /// By id.
+    scores: Vec<f32>,
     /// `<0xNN>` tokens, by byte.
     bytes: Box<[Option<TokenId>; 256]>,
     unknown: Option<TokenId>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    id: TokenId,
-    score: f32,
+/// Ids by spelling: a hash table that leaves the spellings where they are, in the vocabulary. Hundreds of
+/// thousands of keys with an allocation each took most of the time to load a small model.
+#[derive(Debug)]
+struct Index {
+    /// A power of two, at most half of them taken; a piece lies at its hash or behind it.
+    slots: Vec<Option<TokenId>>,
+    hasher: RandomState,
+}
+
+/// Where a piece is not, but would go.
+struct Vacant(usize);
+
+/// What is segmented, and what with.
+#[derive(Clone, Copy)]
+struct Text<'t> {
+    text: &'t str,
+    vocab: &'t Vocab,
 }
 
 /// A stretch of the text that is a piece (or a single character), linked to its neighbours.
@@ -50,14 +66,14 @@ struct Pair {
 impl Spm {
     /// Indexes the pieces. Where two tokens are spelled alike, the lower id counts.
     pub(crate) fn new(vocab: &Vocab, parts: &VocabParts) -> Spm {
-        let scores = parts.scores.iter().flatten().copied();
-        let mut pieces = HashMap::with_capacity(vocab.len());
+        let scores = parts.scores.clone().unwrap_or_default();
+        let mut pieces = Index::with_capacity(vocab.len());
         let mut bytes = Box::new([None; 256]);
-        for (id, score) in vocab.ids().zip(scores) {
+        for id in vocab.ids() {
             let (Some(piece), Some(kind)) = (vocab.piece(id), vocab.kind(id)) else { continue };
             match kind {
                 TokenKind::Normal | TokenKind::UserDefined if !piece.is_empty() => {
-                    pieces.entry(Box::from(piece)).or_insert(Piece { id, score });
+                    pieces.insert(vocab, piece, id);
                 }
                 TokenKind::Byte => {
                     if let Some(slot) = byte_token(piece).and_then(|byte| bytes.get_mut(usize::from(byte))) {
@@ -68,12 +84,13 @@ impl Spm {
                 _ => {}
             }
         }
-        Spm { pieces, bytes, unknown: vocab.unknown() }
+        Spm { pieces, scores, bytes, unknown: vocab.unknown() }
     }
 
     /// Appends the tokens of `text`, in which spaces are already written `▁`.
-    pub(crate) fn encode(&self, text: &str, out: &mut Vec<TokenId>) -> Result<(), TextError> {
-        let mut symbols = characters(text);
+    pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<TokenId>) -> Result<(), TextError> {
+        let text = Text { text, vocab };
+        let mut symbols = characters(text.text);
         let mut pairs = BinaryHeap::new();
         for right in 1..symbols.len() {
             self.propose(text, &symbols, (Some(right - 1), Some(right)), &mut pairs);
@@ -94,7 +111,7 @@ impl Spm {
     /// Queues two neighbours if together they are a piece.
     fn propose(
         &self,
-        text: &str,
+        Text { text, vocab }: Text<'_>,
         symbols: &[Symbol],
         neighbours: (Option<usize>, Option<usize>),
         pairs: &mut BinaryHeap<Pair>,
@@ -103,15 +120,21 @@ impl Spm {
         let (Some(first), Some(second)) = (symbols.get(left), symbols.get(right)) else { return };
         let len = first.len + second.len;
         let joint = text.get(first.start..first.start + len);
-        if let Some(piece) = joint.and_then(|joint| self.pieces.get(joint)) {
-            pairs.push(Pair { score: piece.score, left, right, len });
+        let piece = joint.and_then(|joint| self.pieces.find(vocab, joint).ok());
+        if let Some(&score) = piece.and_then(|id| self.scores.get(id.index())) {
+            pairs.push(Pair { score, left, right, len });
         }
     }
 
-    fn emit(&self, text: &str, symbol: &Symbol, out: &mut Vec<TokenId>) -> Result<(), TextError> {
+    fn emit(
+        &self,
+        Text { text, vocab }: Text<'_>,
+        symbol: &Symbol,
+        out: &mut Vec<TokenId>,
+    ) -> Result<(), TextError> {
         let spelled = text.get(symbol.start..symbol.start + symbol.len).unwrap_or_default();
-        if let Some(piece) = self.pieces.get(spelled) {
-            out.push(piece.id);
+        if let Ok(id) = self.pieces.find(vocab, spelled) {
+            out.push(id);
             return Ok(());
         }
         let byte = |byte: u8| self.bytes.get(usize::from(byte)).copied().flatten();
@@ -123,6 +146,34 @@ impl Spm {
         let unknown = self.unknown.ok_or(TextError::Unencodable { character, offset: symbol.start })?;
         out.push(unknown);
         Ok(())
+    }
+}
+
+impl Index {
+    fn with_capacity(pieces: usize) -> Index {
+        Index { slots: vec![None; (2 * pieces + 1).next_power_of_two()], hasher: RandomState::new() }
+    }
+
+    /// The piece's id, or where it would go.
+    fn find(&self, vocab: &Vocab, piece: &str) -> Result<TokenId, Vacant> {
+        let mask = self.slots.len() - 1;
+        let mut at = self.hasher.hash_one(piece) as usize & mask;
+        while let Some(Some(id)) = self.slots.get(at) {
+            if vocab.piece(*id) == Some(piece) {
+                return Ok(*id);
+            }
+            at = (at + 1) & mask;
+        }
+        Err(Vacant(at))
+    }
+
+    /// Adds a piece that is not there yet.
+    fn insert(&mut self, vocab: &Vocab, piece: &str, id: TokenId) {
+        if let Err(Vacant(at)) = self.find(vocab, piece)
+            && let Some(slot) = self.slots.get_mut(at)
+        {
+            *slot = Some(id);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::pretokenize::{PreTokenizer, WholeWords};
 use super::spm::Spm;
 use super::vocab::{TokenKind, Vocab};
 use crate::TokenId;
-use crate::weights::Metadata;
+use crate::weights::{Metadata, Strings};
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use std::sync::Arc;
 use tokenizers::Model;
@@ -64,11 +64,12 @@ impl Tokenizer {
         let parts = VocabParts::read(metadata)?;
         match metadata.strings(key::MERGES)? {
             None if parts.model == "gpt2" => Err(TextError::MissingKey { key: key::MERGES }),
-            rules => Tokenizer::from_parts(&parts, rules.unwrap_or_default()),
+            None => Tokenizer::from_parts(&parts, &Strings::default()),
+            Some(rules) => Tokenizer::from_parts(&parts, rules),
         }
     }
 
-    fn from_parts(parts: &VocabParts, rules: &[String]) -> Result<Tokenizer, TextError> {
+    fn from_parts(parts: &VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
         let vocab = Arc::new(Vocab::from_parts(parts)?);
         let pieces = match parts.spelling()? {
             Spelling::ByteLevel => Pieces::ByteLevel(Box::new(ByteLevel::new(&vocab, &parts.pre, rules)?)),
@@ -134,7 +135,7 @@ impl Tokenizer {
             Pieces::ByteLevel(pieces) => pieces.encode(text, ids),
             Pieces::SentencePiece(pieces) => {
                 let prefix = if self.vocab.add_space_prefix() { "▁" } else { "" };
-                pieces.encode(&format!("{prefix}{}", text.replace(' ', "▁")), ids)
+                pieces.encode(&self.vocab, &format!("{prefix}{}", text.replace(' ', "▁")), ids)
             }
         }
     }
@@ -148,7 +149,7 @@ struct ByteLevel {
 }
 
 impl ByteLevel {
-    fn new(vocab: &Vocab, pre: &str, rules: &[String]) -> Result<ByteLevel, TextError> {
+    fn new(vocab: &Vocab, pre: &str, rules: &Strings) -> Result<ByteLevel, TextError> {
         let words = PreTokenizer::named(pre)?;
         let mut pieces = bpe::Vocab::default();
         for id in vocab.ids().filter(|&id| !vocab.is_control(id)) {
@@ -177,10 +178,10 @@ impl ByteLevel {
 }
 
 /// The merge rules, each checked: two pieces of the vocabulary that together are a third.
-fn merges(rules: &[String], pieces: &bpe::Vocab) -> Result<Vec<(String, String)>, TextError> {
+fn merges(rules: &Strings, pieces: &bpe::Vocab) -> Result<Vec<(String, String)>, TextError> {
     let mut joint = String::new();
-    let split = |(index, rule): (usize, &String)| {
-        let bad = |reason| TextError::BadMerge { index, merge: rule.clone(), reason };
+    let split = |(index, rule): (usize, &str)| {
+        let bad = |reason| TextError::BadMerge { index, merge: rule.to_owned(), reason };
         let (left, right) = rule.split_once(' ').ok_or_else(|| bad("expected two pieces and a space"))?;
         if left.is_empty() || right.is_empty() || right.contains(' ') {
             return Err(bad("expected two pieces and one space"));

@@ -8,7 +8,7 @@ use super::byte_level::byte_of;
 use super::error::TextError;
 use super::parts::{Spelling, VocabParts, key};
 use crate::TokenId;
-use crate::weights::Metadata;
+use crate::weights::{Metadata, Strings};
 
 /// Tokens that end a turn in the chat formats of the supported families; generation stops at them when
 /// the vocabulary has them as control (or user-defined) tokens.
@@ -59,7 +59,7 @@ impl TokenKind {
 /// The vocabulary of a model.
 #[derive(Debug)]
 pub struct Vocab {
-    bytes: Strings,
+    bytes: ByteStrings,
     pieces: Strings,
     kinds: Vec<TokenKind>,
     bos: Option<TokenId>,
@@ -85,17 +85,16 @@ impl Vocab {
         let spelling = parts.spelling()?;
         let kinds = kinds(parts)?;
         check_scores(parts, spelling)?;
-        let (mut bytes, mut pieces) = (Strings::default(), Strings::default());
+        let mut bytes = ByteStrings::default();
         let mut spelled = Vec::new();
         for (piece, &kind) in parts.tokens.iter().zip(&kinds) {
             spelled.clear();
             spell(piece, kind, spelling, &mut spelled);
             bytes.push(&spelled);
-            pieces.push(piece.as_bytes());
         }
         let mut vocab = Vocab {
             bytes,
-            pieces,
+            pieces: parts.tokens.clone(),
             kinds,
             bos: special_id(parts.bos, key::BOS, parts.tokens.len())?,
             eos: special_id(parts.eos, key::EOS, parts.tokens.len())?,
@@ -122,7 +121,7 @@ impl Vocab {
 
     /// The token as the file writes it. `None` where the id is not in the vocabulary.
     pub fn piece(&self, id: TokenId) -> Option<&str> {
-        self.pieces.get(id.index()).and_then(|bytes| std::str::from_utf8(bytes).ok())
+        self.pieces.get(id.index())
     }
 
     /// The kind of the token. `None` where the id is not in the vocabulary.
@@ -264,7 +263,10 @@ fn spell(piece: &str, kind: TokenKind, spelling: Spelling, out: &mut Vec<u8>) {
         }),
         Spelling::SentencePiece => match byte_token(piece) {
             Some(byte) if kind == TokenKind::Byte => out.push(byte),
-            _ => piece.chars().for_each(|c| push_char(if c == '▁' { ' ' } else { c }, out)),
+            _ => piece.split('▁').enumerate().for_each(|(index, part)| {
+                out.extend_from_slice(if index > 0 { b" " } else { b"" });
+                out.extend_from_slice(part.as_bytes());
+            }),
         },
     }
 }
@@ -279,14 +281,14 @@ pub(crate) fn byte_token(piece: &str) -> Option<u8> {
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
-/// Many short byte strings in one allocation.
+/// As [`Strings`], of any bytes.
 #[derive(Debug, Default)]
-struct Strings {
+struct ByteStrings {
     bytes: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Strings {
+impl ByteStrings {
     fn push(&mut self, string: &[u8]) {
         self.bytes.extend_from_slice(string);
         self.ends.push(self.bytes.len());

@@ -14,7 +14,7 @@ pub(super) use cursor::Located;
 use cursor::{Cursor, Parsed, repeat};
 
 use super::tensor::{TypeNumber, tensor_bytes, type_from_number};
-use super::{Array, Fault, Metadata, TensorInfo, TensorType, Value};
+use super::{Array, Fault, Metadata, Strings, TensorInfo, TensorType, Value};
 
 /// Longest metadata key that the format allows, in bytes.
 const KEY_BYTES_MAX: u64 = 65_535;
@@ -38,9 +38,10 @@ pub(super) struct Header {
     pub bytes: usize,
 }
 
-/// Reads and checks the whole header of `bytes`, the contents of `file`.
-pub(super) fn parse(file: &Path, bytes: &[u8]) -> Parsed<Header> {
-    let mut cursor = Cursor::new(bytes);
+/// Reads and checks the whole header of `file`, of whose `file_bytes` the first are `bytes`. Where these
+/// do not reach to the header's end, some field is said to be truncated.
+pub(super) fn parse(file: &Path, bytes: &[u8], file_bytes: u64) -> Parsed<Header> {
+    let mut cursor = Cursor::new(bytes, file_bytes);
     let version = parse_version(&mut cursor)?;
     let (tensors_at, tensor_count) = (cursor.offset(), cursor.u64("tensor count")?);
     let (entries_at, entry_count) = (cursor.offset(), cursor.u64("metadata count")?);
@@ -60,8 +61,8 @@ pub(super) fn parse(file: &Path, bytes: &[u8]) -> Parsed<Header> {
     check_split(&metadata)?;
 
     let entries = repeat(tensor_count, || parse_tensor(&mut cursor))?;
-    let tensors = place_tensors(entries, cursor.offset(), bytes.len() as u64, alignment)?;
-    Ok(Header { version, metadata, tensors, bytes: bytes.len() - cursor.left() as usize })
+    let tensors = place_tensors(entries, cursor.offset(), file_bytes, alignment)?;
+    Ok(Header { version, metadata, tensors, bytes: cursor.offset() as usize })
 }
 
 fn parse_version(cursor: &mut Cursor<'_>) -> Parsed<u32> {
@@ -130,7 +131,7 @@ fn parse_value(cursor: &mut Cursor<'_>, key: &str) -> Parsed<Value> {
         5 => Value::I32(i32::from_le_bytes(cursor.scalar()?)),
         6 => Value::F32(f32::from_le_bytes(cursor.scalar()?)),
         7 => Value::Bool(parse_bool(cursor, key)?),
-        8 => Value::String(parse_string(cursor, key)?),
+        8 => Value::String(parse_string(cursor, key)?.to_owned()),
         9 => Value::Array(parse_array(cursor, key, 1)?),
         10 => Value::U64(u64::from_le_bytes(cursor.scalar()?)),
         11 => Value::I64(i64::from_le_bytes(cursor.scalar()?)),
@@ -149,7 +150,7 @@ fn parse_bool(cursor: &mut Cursor<'_>, key: &str) -> Parsed<bool> {
     }
 }
 
-fn parse_string(cursor: &mut Cursor<'_>, key: &str) -> Parsed<String> {
+fn parse_string<'a>(cursor: &mut Cursor<'a>, key: &str) -> Parsed<&'a str> {
     let offset = cursor.offset();
     let found = cursor.u64("string length")?;
     let left = cursor.left();
@@ -158,12 +159,21 @@ fn parse_string(cursor: &mut Cursor<'_>, key: &str) -> Parsed<String> {
     }
     let bytes = cursor.take(found, "string")?;
     match std::str::from_utf8(bytes) {
-        Ok(text) => Ok(text.to_owned()),
+        Ok(text) => Ok(text),
         Err(error) => {
             let bad = error.valid_up_to() as u64;
             Err(Located { offset, fault: Fault::StringText { key: key.to_owned(), bad } })
         }
     }
+}
+
+/// `count` strings, which must have been checked against the bytes that are left.
+fn parse_strings(cursor: &mut Cursor<'_>, key: &str, count: u64) -> Parsed<Strings> {
+    let mut strings = Strings::with_capacity(count as usize);
+    for _ in 0..count {
+        strings.push(parse_string(cursor, key)?);
+    }
+    Ok(strings)
 }
 
 /// `depth` counts this array: 1 for one that is an entry's value.
@@ -198,7 +208,7 @@ fn parse_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Parsed<Array
         5 => Array::I32(cursor.scalars(found, i32::from_le_bytes)?),
         6 => Array::F32(cursor.scalars(found, f32::from_le_bytes)?),
         7 => Array::Bool(repeat(found, || parse_bool(cursor, key))?),
-        8 => Array::String(repeat(found, || parse_string(cursor, key))?),
+        8 => Array::String(parse_strings(cursor, key, found)?),
         9 => Array::Nested(repeat(found, || parse_array(cursor, key, depth + 1))?),
         10 => Array::U64(cursor.scalars(found, u64::from_le_bytes)?),
         11 => Array::I64(cursor.scalars(found, i64::from_le_bytes)?),

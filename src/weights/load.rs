@@ -4,26 +4,23 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use half::{bf16, f16};
-
-use crate::quant::{
-    DenseMatrix, DenseValues, QuantError, WeightMatrix, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k,
-    q8_0,
-};
+use crate::quant::{QuantError, WeightMatrix};
 
 use super::source::Source;
-use super::{Metadata, TensorInfo, TensorType, WeightsError, gguf};
+use super::{Fault, Metadata, TensorInfo, TensorRows, WeightsError, gguf};
 
 /// Bytes that [`ModelFile::fingerprint`] takes from each of three places of a tensor.
 const SAMPLE_BYTES: usize = 1024;
+/// Bytes of a file that is not mapped in which its header is looked for first.
+const HEAD_BYTES: usize = 1 << 20;
 
 /// How a file is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Map the file (the default) instead of reading it into memory at once.
+    /// Map the file (the default) instead of reading its parts when they are asked for.
     ///
     /// A mapped file must not be cut short while it is open: touching bytes that are gone ends the
-    /// process (SIGBUS). Read files that others may write to.
+    /// process (SIGBUS). Read files that others may cut: then it is [`WeightsError::Io`].
     pub mmap: bool,
 }
 
@@ -74,12 +71,8 @@ impl ModelFile {
     }
 
     fn from_source(path: &Path, source: Source) -> Result<ModelFile, WeightsError> {
-        let header = gguf::parse(path, source.bytes()).map_err(|located| WeightsError::Malformed {
-            file: path.to_owned(),
-            offset: located.offset,
-            fault: located.fault,
-        })?;
-        let gguf::Header { version, metadata, tensors, bytes: header_bytes } = header;
+        let gguf::Header { version, metadata, tensors, bytes: header_bytes } = read_header(path, &source)?;
+        source.release(0..header_bytes);
         let index = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
         Ok(ModelFile { path: path.to_owned(), source, version, header_bytes, metadata, tensors, index })
     }
@@ -91,7 +84,7 @@ impl ModelFile {
 
     /// Bytes of the whole file.
     pub fn file_bytes(&self) -> u64 {
-        self.source.bytes().len() as u64
+        self.source.len() as u64
     }
 
     /// The GGUF version: 2 or 3.
@@ -114,25 +107,30 @@ impl ModelFile {
         self.index.get(name).and_then(|&index| self.tensors.get(index))
     }
 
-    /// The tensor called `name` as a canonical matrix: quantised types as codes, floats as they are.
+    /// The tensor called `name` as a canonical matrix that is yet to be decoded.
     ///
-    /// A tensor of one dimension is one row. One thread decodes; decode several tensors at once for
-    /// more.
+    /// A tensor of one dimension is one row.
     ///
     /// # Errors
-    /// [`WeightsError::Missing`]; [`WeightsError::Shape`] if it has more than two dimensions above 1;
-    /// [`WeightsError::Tensor`] if a scale or a float is not finite.
-    pub fn matrix(&self, name: &str) -> Result<WeightMatrix, WeightsError> {
+    /// [`WeightsError::Missing`]; [`WeightsError::Shape`] if it has more than two dimensions above 1.
+    pub fn rows(&self, name: &str) -> Result<TensorRows<'_>, WeightsError> {
         let info = self.find(name)?;
         if info.dims.iter().skip(2).any(|&dim| dim != 1) {
             return Err(self.shape_error(info, "one or two dimensions"));
         }
-        decode(info, self.data(info)).map_err(|source| WeightsError::Tensor {
-            file: self.path.clone(),
-            tensor: info.name.clone(),
-            offset: info.offset,
-            source,
-        })
+        Ok(TensorRows::new(self, info))
+    }
+
+    /// The tensor called `name` as a canonical matrix: quantised types as codes, floats as they are. One
+    /// thread decodes.
+    ///
+    /// # Errors
+    /// As [`ModelFile::rows`] and [`TensorRows::read`].
+    pub fn matrix(&self, name: &str) -> Result<WeightMatrix, WeightsError> {
+        let rows = self.rows(name)?;
+        let mut matrix = WeightMatrix::default();
+        rows.read(0..rows.rows(), &mut matrix)?;
+        Ok(matrix)
     }
 
     /// The one row of the tensor called `name`, of any type, widened to f32.
@@ -162,36 +160,54 @@ impl ModelFile {
     /// happens for a file that is not mapped, or a name that is not there.
     pub fn release(&self, name: &str) {
         if let Some(info) = self.tensor(name) {
-            self.source.release(range(info));
+            self.release_bytes(range(info));
         }
+    }
+
+    pub(super) fn release_bytes(&self, range: Range<usize>) {
+        self.source.release(range);
     }
 
     /// A hash that tells models apart: BLAKE3 of the header (metadata and tensor table), the file's
     /// length, and 1 KiB from the start, the middle and the end of each tensor. Cheap, and no proof
     /// against someone who means to deceive.
-    pub fn fingerprint(&self) -> [u8; 32] {
-        let bytes = self.source.bytes();
+    ///
+    /// # Errors
+    /// [`WeightsError::Io`] if the file is not mapped and cannot be read.
+    pub fn fingerprint(&self) -> Result<[u8; 32], WeightsError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.file_bytes().to_le_bytes());
-        hasher.update(bytes.get(..self.header_bytes).unwrap_or(bytes));
+        let mut update = |range: Range<usize>| {
+            self.with(range, |bytes| {
+                hasher.update(bytes);
+            })
+        };
+        update(0..self.header_bytes)?;
+        self.release_bytes(0..self.header_bytes);
         for info in &self.tensors {
-            let data = self.data(info);
-            let last = data.len().saturating_sub(SAMPLE_BYTES);
-            for start in [0, last / 2, last] {
-                hasher.update(data.get(start..data.len().min(start + SAMPLE_BYTES)).unwrap_or(data));
+            let Range { start, end } = range(info);
+            let last = (end - start).saturating_sub(SAMPLE_BYTES);
+            for at in [start, start + last / 2, start + last] {
+                update(at..end.min(at + SAMPLE_BYTES))?;
             }
+            // The system maps what lies around what is touched.
+            self.release_bytes(start..end);
         }
-        *hasher.finalize().as_bytes()
+        Ok(*hasher.finalize().as_bytes())
+    }
+
+    /// What `use_bytes` makes of the file's bytes in `range`.
+    pub(super) fn with<T>(
+        &self,
+        range: Range<usize>,
+        use_bytes: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, WeightsError> {
+        self.source.with(range, use_bytes).map_err(|source| read_error(&self.path, source))
     }
 
     fn find(&self, name: &str) -> Result<&TensorInfo, WeightsError> {
         self.tensor(name)
             .ok_or_else(|| WeightsError::Missing { file: self.path.clone(), tensor: name.to_owned() })
-    }
-
-    /// The tensor's bytes: never shorter than the table says, which was checked at open.
-    fn data(&self, info: &TensorInfo) -> &[u8] {
-        self.source.bytes().get(range(info)).unwrap_or(&[])
     }
 
     fn shape_error(&self, info: &TensorInfo, expected: &'static str) -> WeightsError {
@@ -203,40 +219,42 @@ impl ModelFile {
             found: info.dims.clone(),
         }
     }
+
+    pub(super) fn tensor_error(&self, info: &TensorInfo, source: QuantError) -> WeightsError {
+        WeightsError::Tensor {
+            file: self.path.clone(),
+            tensor: info.name.clone(),
+            offset: info.offset,
+            source,
+        }
+    }
 }
 
+fn read_error(path: &Path, source: std::io::Error) -> WeightsError {
+    WeightsError::Io { file: path.to_owned(), action: "read", source }
+}
+
+/// Where a tensor lies: never beyond the file's end, which was checked at open.
 fn range(info: &TensorInfo) -> Range<usize> {
     info.offset as usize..(info.offset + info.bytes) as usize
 }
 
-fn decode(info: &TensorInfo, data: &[u8]) -> Result<WeightMatrix, QuantError> {
-    let (rows, cols) = (info.rows(), info.cols());
-    let decode = match info.dtype {
-        TensorType::F32 => return dense(rows, cols, DenseValues::F32(floats(data, f32::from_le_bytes))),
-        TensorType::F16 => return dense(rows, cols, DenseValues::F16(floats(data, f16::from_le_bytes))),
-        TensorType::Bf16 => return dense(rows, cols, DenseValues::Bf16(floats(data, bf16::from_le_bytes))),
-        TensorType::Q4_0 => q4_0::decode,
-        TensorType::Q4_1 => q4_1::decode,
-        TensorType::Q5_0 => q5_0::decode,
-        TensorType::Q5_1 => q5_1::decode,
-        TensorType::Q8_0 => q8_0::decode,
-        TensorType::Q2K => q2_k::decode,
-        TensorType::Q3K => q3_k::decode,
-        TensorType::Q4K => q4_k::decode,
-        TensorType::Q5K => q5_k::decode,
-        TensorType::Q6K => q6_k::decode,
-    };
-    decode(data, rows, cols).map(WeightMatrix::Quant)
-}
-
-fn floats<const N: usize, T>(data: &[u8], from: fn([u8; N]) -> T) -> Vec<T> {
-    data.as_chunks::<N>().0.iter().map(|&chunk| from(chunk)).collect()
-}
-
-fn dense(rows: usize, cols: usize, values: DenseValues) -> Result<WeightMatrix, QuantError> {
-    let matrix = DenseMatrix::new(rows, cols, values)?;
-    match matrix.first_non_finite() {
-        Some((row, col, value)) => Err(QuantError::NonFinite { row, col, value }),
-        None => Ok(WeightMatrix::Dense(matrix)),
+/// The header, of a file that is not mapped from as many of its first bytes as it takes.
+fn read_header(path: &Path, source: &Source) -> Result<gguf::Header, WeightsError> {
+    let len = source.len();
+    let mut head = if let Source::Read(_) = source { len.min(HEAD_BYTES) } else { len };
+    loop {
+        let parsed = source.with(0..head, |bytes| gguf::parse(path, bytes, len as u64));
+        match parsed.map_err(|source| read_error(path, source))? {
+            Ok(header) => return Ok(header),
+            Err(gguf::Located { fault: Fault::Truncated { needed, left, .. }, .. })
+                if needed <= left && head < len =>
+            {
+                head = head.saturating_mul(4).min(len);
+            }
+            Err(gguf::Located { offset, fault }) => {
+                return Err(WeightsError::Malformed { file: path.to_owned(), offset, fault });
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::WeightsError;
+use super::{Strings, WeightsError};
 
 /// A metadata value.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +39,7 @@ pub enum Array {
     I32(Vec<i32>),
     F32(Vec<f32>),
     Bool(Vec<bool>),
-    String(Vec<String>),
+    String(Strings),
     Nested(Vec<Array>),
     U64(Vec<u64>),
     I64(Vec<i64>),
@@ -160,7 +160,7 @@ macro_rules! value_from {
         }
         impl From<Vec<$from>> for Value {
             fn from(values: Vec<$from>) -> Self {
-                Value::Array(Array::$scalar(values))
+                Value::Array(Array::$scalar(values.into_iter().collect()))
             }
         }
     )*};
@@ -277,9 +277,9 @@ impl Metadata {
     ///
     /// # Errors
     /// [`WeightsError::Type`] if the value is no array of strings.
-    pub fn strings(&self, key: &str) -> Result<Option<&[String]>, WeightsError> {
+    pub fn strings(&self, key: &str) -> Result<Option<&Strings>, WeightsError> {
         self.read(key, "array of string", |value| match value {
-            Value::Array(Array::String(v)) => Some(v.as_slice()),
+            Value::Array(Array::String(v)) => Some(v),
             _ => None,
         })
     }
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(metadata.u64("wide").unwrap(), Some(1 << 32));
         assert_eq!(metadata.f32("half").unwrap(), Some(0.5));
         assert_eq!(metadata.u32s("ids").unwrap(), Some(vec![1, 2]));
-        assert_eq!(metadata.strings("merges").unwrap().unwrap(), ["a b"]);
+        assert_eq!(metadata.strings("merges").unwrap(), Some(&["a b"].into_iter().collect()));
         assert_eq!(metadata.str("absent").unwrap(), None);
     }
 

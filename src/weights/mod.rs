@@ -5,20 +5,25 @@
 //! names the file, the place, what was expected and what was found. After [`ModelFile::open`] has
 //! succeeded, each tensor lies inside the file and has a type that can be read.
 //!
-//! Reading order: `gguf` (the format), `metadata` (typed values), `tensor` (types and shapes),
-//! `load` (tensors to canonical matrices), `source` (mmap), `write` (the way back). The block formats
-//! themselves are in [`crate::quant`]; what the metadata means to a model or a tokenizer is theirs.
+//! Reading order: `gguf` (the format), `metadata` (typed values, `strings` among them), `tensor` (types
+//! and shapes), `load` (the file), `rows` (tensors to canonical matrices), `source` (mapped or read),
+//! `write` (the way back). The block formats themselves are in [`crate::quant`]; what the metadata means
+//! to a model or a tokenizer is theirs.
 
 mod error;
 mod gguf;
 mod load;
 mod metadata;
+mod rows;
 mod source;
+mod strings;
 mod tensor;
 mod write;
 
 pub use error::{Fault, WeightsError};
 pub use load::{ModelFile, OpenOptions};
 pub use metadata::{Array, Metadata, Value};
+pub use rows::TensorRows;
+pub use strings::Strings;
 pub use tensor::{TensorInfo, TensorType};
 pub use write::{GgufWriter, WriteError};

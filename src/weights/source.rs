@@ -1,18 +1,32 @@
-//! Where a file's bytes are: mapped, or read into memory. The only file here with unsafe code.
+//! Where a file's bytes are: mapped, in memory, or read where they are asked for. The only file here with
+//! unsafe code.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memmap2::Mmap;
 
 use super::{OpenOptions, WeightsError};
 
+/// Buffers above this are not kept for the next read.
+const SPARE_BYTES_MAX: usize = 4 << 20;
+
 /// The bytes of a file.
 pub(super) enum Source {
     Mapped(Mmap),
     Owned(Vec<u8>),
+    Read(ReadFile),
+}
+
+/// A file that is read where it is asked for.
+pub(super) struct ReadFile {
+    file: File,
+    bytes: usize,
+    /// Buffers of earlier reads: as many as threads have read at once.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Source {
@@ -23,8 +37,11 @@ impl Source {
         if !metadata.is_file() {
             return Err(io_error("open")(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
         }
-        if !options.mmap || metadata.len() == 0 {
-            return std::fs::read(path).map(Source::Owned).map_err(io_error("read"));
+        let bytes = usize::try_from(metadata.len()).map_err(|_| {
+            io_error("open")(io::Error::new(io::ErrorKind::FileTooLarge, "beyond this machine"))
+        })?;
+        if !options.mmap || bytes == 0 {
+            return Ok(Source::Read(ReadFile { file, bytes, spare: Mutex::default() }));
         }
         // SAFETY: the mapping is read-only and private to this value. Bytes are only ever copied out,
         // checked, so a file that changes underneath gives wrong values, not undefined behaviour in
@@ -33,11 +50,23 @@ impl Source {
         unsafe { Mmap::map(&file) }.map(Source::Mapped).map_err(io_error("map"))
     }
 
-    pub fn bytes(&self) -> &[u8] {
+    /// Bytes of the file.
+    pub fn len(&self) -> usize {
         match self {
+            Source::Mapped(map) => map.len(),
+            Source::Owned(bytes) => bytes.len(),
+            Source::Read(file) => file.bytes,
+        }
+    }
+
+    /// What `use_bytes` makes of the bytes of `range`.
+    pub fn with<T>(&self, range: Range<usize>, use_bytes: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
+        let all: &[u8] = match self {
             Source::Mapped(map) => map,
             Source::Owned(bytes) => bytes,
-        }
+            Source::Read(file) => return file.with(range, use_bytes),
+        };
+        all.get(range).map(use_bytes).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     /// Asks for the pages of `range`; a hint, so a refusal is no error.
@@ -71,6 +100,42 @@ impl Source {
 
     #[cfg(not(unix))]
     pub fn release(&self, _: Range<usize>) {}
+}
+
+impl ReadFile {
+    fn with<T>(&self, range: Range<usize>, use_bytes: impl FnOnce(&[u8]) -> T) -> io::Result<T> {
+        // Checked before a buffer is made for it.
+        if range.end > self.bytes {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut buffer = self.spare().pop().unwrap_or_default();
+        buffer.resize(range.len(), 0);
+        self.read(&mut buffer, range.start as u64)?;
+        let made = use_bytes(&buffer);
+        if buffer.capacity() <= SPARE_BYTES_MAX {
+            self.spare().push(buffer);
+        }
+        Ok(made)
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(unix)]
+    fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, buffer, offset)
+    }
+
+    #[cfg(not(unix))]
+    fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        use std::io::{Read, Seek, SeekFrom};
+        // One thread at a time: the file has one position.
+        let _alone = self.spare();
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(offset))?;
+        file.read_exact(buffer)
+    }
 }
 
 #[cfg(unix)]

@@ -105,7 +105,7 @@ fn weights<B: Backend>(backend: &B, plan: &Plan) -> Weights<B> {
         let parts = QuantParts { rows, cols, bits: Bits::Eight, group: 32, codes, scales, mins: None };
         WeightMatrix::Quant(QuantMatrix::new(parts).expect("parts that fit"))
     };
-    let prepare = |rows, cols| backend.prepare(matrix(rows, cols)).expect("memory");
+    let prepare = |rows, cols| backend.prepare(&matrix(rows, cols)).expect("memory");
     Weights {
         matrices: plan.matrices().iter().map(|spec| prepare(spec.rows, spec.cols)).collect(),
         vectors: plan

@@ -221,7 +221,7 @@ impl<'a, B: Backend> Bench<'a, B> {
         for (place, values) in &case.values {
             backend.write(&mut arena, place, values).expect("a value within the arena");
         }
-        let matrices = case.matrices.iter().map(|matrix| backend.prepare(matrix.clone()));
+        let matrices = case.matrices.iter().map(|matrix| backend.prepare(matrix));
         let vectors = case.vectors.iter().map(|vector| backend.upload_vector(vector));
         let weights = Weights {
             matrices: matrices.collect::<Result<_, _>>().expect("matrices"),

@@ -54,7 +54,7 @@ impl Vocabulary {
 
     /// Writes the entries.
     pub fn describe(&self, writer: &mut GgufWriter) {
-        writer.metadata("tokenizer.ggml.tokens", Value::Array(Array::String(self.tokens.clone())));
+        writer.metadata("tokenizer.ggml.tokens", self.tokens.clone());
         writer.metadata("tokenizer.ggml.token_type", Value::Array(Array::I32(self.kinds.clone())));
         for (key, value) in &self.entries {
             writer.metadata(key, value.clone());
@@ -89,7 +89,7 @@ pub fn byte_level() -> Vocabulary {
     vocabulary.entries = vec![
         ("tokenizer.ggml.model", "gpt2".into()),
         ("tokenizer.ggml.pre", "smollm".into()),
-        ("tokenizer.ggml.merges", Value::Array(Array::String(merges))),
+        ("tokenizer.ggml.merges", merges.into()),
         ("tokenizer.ggml.bos_token_id", vocabulary.id("<|endoftext|>").into()),
         ("tokenizer.ggml.eos_token_id", vocabulary.id("<|im_end|>").into()),
         ("tokenizer.ggml.add_bos_token", false.into()),

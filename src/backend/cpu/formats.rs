@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use half::{bf16, f16};
 
 use super::activations::{FloatGroup, GROUP, Int8Group};
-use super::lanes::{LANES, Lanes};
+use super::lanes::{LANES, Lanes, for_each};
 use super::pack::{Layout, PANEL};
 use crate::quant::Bits;
 
@@ -36,14 +36,6 @@ pub(super) trait Format: Sync {
 
 const fn quant(four: bool, mins: bool, halves: bool) -> Layout {
     Layout::Quant { bits: if four { Bits::Four } else { Bits::Eight }, mins, halves }
-}
-
-/// The same code for each value of a constant.
-macro_rules! for_each {
-    ([$($value:literal)*] $name:ident => $code:block) => {$({
-        const $name: usize = $value;
-        $code
-    })*};
 }
 
 /// Codes times int8 activations.

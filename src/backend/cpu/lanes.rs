@@ -6,6 +6,16 @@
 
 use half::{bf16, f16};
 
+/// The same code for each value of a constant.
+macro_rules! for_each {
+    ([$($value:literal)*] $name:ident => $code:block) => {$({
+        const $name: usize = $value;
+        $code
+    })*};
+}
+
+pub(super) use for_each;
+
 /// Lanes of a virtual vector.
 pub(super) const LANES: usize = 16;
 

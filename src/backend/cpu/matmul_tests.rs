@@ -107,7 +107,7 @@ impl Setup {
 
     fn weights(&self, cpu: &Cpu) -> Weights<Cpu> {
         Weights {
-            matrices: self.matrices.iter().map(|m| cpu.prepare(m.clone()).unwrap()).collect(),
+            matrices: self.matrices.iter().map(|m| cpu.prepare(m).unwrap()).collect(),
             vectors: self.vectors.iter().map(|v| cpu.upload_vector(v).unwrap()).collect(),
         }
     }
@@ -485,7 +485,7 @@ fn packing_keeps_every_value() {
     for isa in Isa::available() {
         let cpu = cpu(isa, Compute::Int8, 2);
         let check = |matrix: WeightMatrix| {
-            let packed = cpu.prepare(matrix.clone()).unwrap();
+            let packed = cpu.prepare(&matrix).unwrap();
             let (mut expected, mut found) = (vec![0.0; matrix.cols()], vec![f32::NAN; matrix.cols()]);
             for row in 0..matrix.rows() {
                 matrix.dequantize_row(row, &mut expected);
@@ -502,7 +502,7 @@ fn packing_keeps_every_value() {
 fn embedding_scales_rows_and_outputs_are_gathered() {
     let cpu = Cpu::new(&CpuOptions::default()).unwrap();
     let table: WeightMatrix = Random(10).quant(40, 100, (Bits::Eight, 32, false)).into();
-    let weights = Weights::<Cpu> { matrices: vec![cpu.prepare(table.clone()).unwrap()], vectors: vec![] };
+    let weights = Weights::<Cpu> { matrices: vec![cpu.prepare(&table).unwrap()], vectors: vec![] };
     let (hidden, out) = (place(0, 100), Place { rows: Rows::Outputs, ..place(4096, 100) });
     let step =
         StepInput { tokens: [7, 39, 0, 7].map(TokenId).into(), outputs: vec![1, 3], ..StepInput::default() };

@@ -2,7 +2,7 @@
 //!
 //! `lanes` is the vector abstraction, with a file for each instruction set; `dispatch` detects
 //! and instantiates; `pool` runs chunks on threads. `pack` lays weights out, `activations`
-//! quantises, `panel` and `formats` multiply, `matmul` puts them together. What each operation computes is
+//! quantises, `panel` and `formats` multiply, `matmul` puts them together; `peak` measures what could be reached. What each operation computes is
 //! specified by [`crate::backend::Op`] and `backend::reference`.
 
 mod activations;
@@ -29,6 +29,7 @@ mod neon;
 mod norm;
 mod pack;
 mod panel;
+mod peak;
 mod pool;
 mod portable;
 mod rope;
@@ -38,15 +39,17 @@ use std::num::NonZeroUsize;
 use std::ops::Deref;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, RowSampling, StepLimits, VectorId,
-    Weights, overlap_error, shape_error,
+    Backend, BackendError, Frame, KvLayout, MatrixSource, Op, PageId, Place, Precision, RowSampling,
+    StepLimits, VectorId, Weights, overlap_error, shape_error,
 };
-use crate::quant::WeightMatrix;
 pub use arena::Arena;
 pub use dispatch::{Isa, UnknownIsa};
 use dispatch::{Kernel, entry};
 pub use kv::KvPool;
+use memory::Shelf;
+use pack::Layout;
 pub use pack::Matrix;
+pub use peak::Peaks;
 use pool::{Pool, default_threads};
 
 /// How a CPU backend is set up.
@@ -88,6 +91,8 @@ pub struct Cpu {
     pool: Pool,
     isa: Isa,
     compute: Compute,
+    /// Where weights go.
+    shelf: Shelf,
 }
 
 impl Cpu {
@@ -103,7 +108,7 @@ impl Cpu {
             return Err(BackendError::Unavailable { what: format!("instruction set {isa}"), reason });
         }
         let threads = options.threads.unwrap_or_else(default_threads);
-        Ok(Cpu { pool: Pool::new(threads), isa, compute: options.compute })
+        Ok(Cpu { pool: Pool::new(threads), isa, compute: options.compute, shelf: Shelf::default() })
     }
 
     /// Threads that work on an operation, the caller's included.
@@ -167,12 +172,16 @@ impl Backend for Cpu {
         Ok(Vector(values.into()))
     }
 
-    fn prepare(&self, matrix: WeightMatrix) -> Result<Matrix, BackendError> {
-        Matrix::pack(&matrix, self.isa.byte_bias(), &self.pool)
+    fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Matrix, S::Error> {
+        Matrix::pack(matrix, self.isa.byte_bias(), &self.pool, &self.shelf)
     }
 
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {
         matrix.bytes()
+    }
+
+    fn multiplies_int8(&self, matrix: &Matrix) -> bool {
+        self.compute == Compute::Int8 && matches!(matrix.layout(), Layout::Quant { .. })
     }
 
     fn arena(&self, bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {

@@ -1,5 +1,5 @@
-//! Weight matrices in the order in which the kernels read them, one for all instruction sets but
-//! for the sign of a byte.
+//! Weight matrices in the order in which the kernels read them, one for all instruction sets but for the
+//! sign of a byte.
 //!
 //! Rows are cut into panels of 32: two tiles of 16 rows, a lane each. A panel is one stream of
 //! groups of 32 columns, each a multiple of 64 bytes:
@@ -10,21 +10,32 @@
 //! | scales, then mins if any | `[half][row 32]` f16 | the same | none |
 //!
 //! There are two halves where the canonical group is 16 columns, else one. Signed 8-bit codes are
-//! stored plus 128, and on instruction sets whose dot products take signed bytes all 8-bit codes
-//! less 128 ([`Lanes::BYTE_BIAS`](super::lanes::Lanes::BYTE_BIAS)). Columns and rows that pad the
-//! last group and panel have value 0 or meet activations of 0.
+//! stored plus 128, and all 8-bit codes less 128 for instruction sets whose dot products take signed
+//! bytes ([`Lanes::BYTE_BIAS`](super::lanes::Lanes::BYTE_BIAS)). Columns and rows that pad the last group
+//! and panel have value 0 or meet activations of 0.
+//!
+//! Packing goes panel by panel: a thread reads 32 rows of the source into memory of its own, which stays
+//! in its second-level cache, and writes their panel from there. So a weight is read once and written once,
+//! and the thread that writes a page is the one that had the system clear it.
 
+use std::sync::{Mutex, PoisonError};
+
+use bytemuck::Pod;
 use half::f16;
 
 use super::activations::{GROUP, groups};
 use super::lanes::LANES;
-use super::memory::Buffer;
+use super::memory::{Part, Shelf};
 use super::pool::Pool;
-use crate::backend::BackendError;
-use crate::quant::{Bits, DenseMatrix, DenseValues, QuantMatrix, WeightMatrix};
+use crate::backend::MatrixSource;
+use crate::quant::{Bits, DenseMatrix, DenseValues, MatrixForm, QuantForm, QuantMatrix, WeightMatrix};
 
 /// Rows of a panel.
 pub(super) const PANEL: usize = 2 * LANES;
+/// Quads of columns of a group.
+const QUADS: usize = GROUP / 4;
+/// Bytes that a thread packs at a time: a huge page, so that few are shared with another thread.
+const RUN_BYTES: usize = 2 << 20;
 
 /// How a packed matrix stores its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,16 +53,14 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    fn of(matrix: &WeightMatrix) -> Layout {
-        match matrix {
-            WeightMatrix::Quant(m) => {
-                Layout::Quant { bits: m.bits(), mins: m.mins().is_some(), halves: m.group() == 16 }
+    fn of(form: MatrixForm) -> Layout {
+        match form {
+            MatrixForm::Quant(QuantForm { bits, group, mins }) => {
+                Layout::Quant { bits, mins, halves: group == 16 }
             }
-            WeightMatrix::Dense(m) => match m.values() {
-                DenseValues::F32(_) => Layout::F32,
-                DenseValues::F16(_) => Layout::F16,
-                DenseValues::Bf16(_) => Layout::Bf16,
-            },
+            MatrixForm::F32 => Layout::F32,
+            MatrixForm::F16 => Layout::F16,
+            MatrixForm::Bf16 => Layout::Bf16,
         }
     }
 
@@ -88,7 +97,7 @@ impl Layout {
 /// A packed weight matrix.
 #[derive(Debug)]
 pub struct Matrix {
-    data: Buffer,
+    data: Part,
     rows: usize,
     cols: usize,
     layout: Layout,
@@ -96,16 +105,38 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Packs `source` on the pool's threads, 8-bit codes less `byte_bias`.
-    pub(super) fn pack(source: &WeightMatrix, byte_bias: u8, pool: &Pool) -> Result<Matrix, BackendError> {
-        let (rows, cols, layout) = (source.rows(), source.cols(), Layout::of(source));
+    /// Packs what `source` reads on the pool's threads, 8-bit codes less `byte_bias`, to a place on `shelf`.
+    pub(super) fn pack<S: MatrixSource>(
+        source: &S,
+        byte_bias: u8,
+        pool: &Pool,
+        shelf: &Shelf,
+    ) -> Result<Matrix, S::Error> {
+        let (rows, cols, layout) = (source.rows(), source.cols(), Layout::of(source.form()));
         let panel_bytes = groups(cols).saturating_mul(layout.group_bytes());
-        let bytes = panel_bytes.saturating_mul(rows.div_ceil(PANEL));
-        let mut data = Buffer::zeroed(bytes, "a weight matrix")?;
-        let target = Target { source, layout, byte_bias, data: data.as_mut_ptr(), panel_bytes };
-        // SAFETY: each chunk writes its own panel of a buffer that holds them all.
-        unsafe { pool.run(pack_panel, &target, rows.div_ceil(PANEL)) };
-        Ok(Matrix { data, rows, cols, layout, byte_bias })
+        let panels = rows.div_ceil(PANEL);
+        let mut data = shelf.take(panel_bytes.saturating_mul(panels), "a weight matrix")?;
+        // Little matrices are shared out as well.
+        let run = (RUN_BYTES / panel_bytes.max(1)).min(panels / (4 * pool.threads())).max(1);
+        let mut scratch = Vec::new();
+        scratch.resize_with(pool.threads(), Mutex::default);
+        let failed = Mutex::new(None);
+        let job = Packing {
+            source,
+            layout,
+            byte_bias,
+            data: data.as_mut_ptr(),
+            panel_bytes,
+            run,
+            scratch: &scratch,
+            failed: &failed,
+        };
+        // SAFETY: each chunk writes its own panels of a part that holds them all.
+        unsafe { pool.run(pack_run, &job, panels.div_ceil(run)) };
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some((_, error)) => Err(error),
+            None => Ok(Matrix { data, rows, cols, layout, byte_bias }),
+        }
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -190,115 +221,155 @@ impl GroupView<'_> {
     }
 }
 
-/// Where packing goes.
-struct Target<'a> {
-    source: &'a WeightMatrix,
+/// A matrix that is being packed.
+struct Packing<'a, S: MatrixSource> {
+    source: &'a S,
     layout: Layout,
     byte_bias: u8,
     data: *mut u8,
     panel_bytes: usize,
+    /// Panels of a chunk.
+    run: usize,
+    /// By worker: the rows at hand.
+    scratch: &'a [Mutex<WeightMatrix>],
+    /// The first panel that could not be read, so far.
+    failed: &'a Mutex<Option<(usize, S::Error)>>,
 }
 
-// SAFETY: the threads write different panels.
-unsafe impl Sync for Target<'_> {}
+// SAFETY: the threads write different panels; the rest may be shared.
+unsafe impl<S: MatrixSource> Sync for Packing<'_, S> {}
 
-unsafe fn pack_panel(target: &Target<'_>, panel: usize, _worker: usize) {
-    // SAFETY: the buffer holds `panel_bytes` for each panel, and only this chunk writes this one.
-    let out = unsafe {
-        std::slice::from_raw_parts_mut(target.data.add(panel * target.panel_bytes), target.panel_bytes)
-    };
-    let rows = panel * PANEL..((panel + 1) * PANEL).min(target.source.rows());
-    let group_bytes = target.layout.group_bytes();
-    for (lane, row) in rows.enumerate() {
-        for (group, out) in out.chunks_exact_mut(group_bytes).enumerate() {
-            match target.source {
-                WeightMatrix::Quant(m) => pack_codes(m, target, (row, group), lane, out),
-                WeightMatrix::Dense(m) => pack_floats(m, (row, group), lane, out),
+/// Packs the panels of chunk `chunk`.
+unsafe fn pack_run<S: MatrixSource>(job: &Packing<'_, S>, chunk: usize, worker: usize) {
+    let mut block = job.scratch[worker].lock().unwrap_or_else(PoisonError::into_inner);
+    let (rows, first) = (job.source.rows(), chunk * job.run);
+    for panel in first..(first + job.run).min(rows.div_ceil(PANEL)) {
+        let rows = panel * PANEL..((panel + 1) * PANEL).min(rows);
+        if let Err(error) = job.source.read(rows, &mut block) {
+            let mut failed = job.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if failed.as_ref().is_none_or(|(earlier, _)| panel < *earlier) {
+                *failed = Some((panel, error));
             }
+            return;
         }
+        // SAFETY: the part holds `panel_bytes` for each panel, and only this chunk writes this one.
+        let out =
+            unsafe { std::slice::from_raw_parts_mut(job.data.add(panel * job.panel_bytes), job.panel_bytes) };
+        pack_panel(&block, job.layout, job.byte_bias, out);
     }
 }
 
-fn pack_codes(
-    m: &QuantMatrix,
-    target: &Target<'_>,
-    (row, group): (usize, usize),
-    lane: usize,
-    out: &mut [u8],
-) {
-    let layout = target.layout;
+/// Packs up to 32 rows into a panel of zeros.
+fn pack_panel(block: &WeightMatrix, layout: Layout, byte_bias: u8, panel: &mut [u8]) {
+    let streams = panel.chunks_exact_mut(layout.group_bytes()).enumerate();
+    match block {
+        WeightMatrix::Quant(m) => {
+            streams.for_each(|(group, out)| pack_group(m, layout, byte_bias, group, out));
+        }
+        WeightMatrix::Dense(m) => streams.for_each(|(group, out)| match m.values() {
+            DenseValues::F32(values) => pack_floats(m, values, group, out),
+            DenseValues::F16(values) => pack_floats(m, values, group, out),
+            DenseValues::Bf16(values) => pack_floats(m, values, group, out),
+        }),
+    }
+}
+
+fn pack_group(m: &QuantMatrix, layout: Layout, byte_bias: u8, group: usize, out: &mut [u8]) {
     let (codes, factors) = out.split_at_mut(layout.code_bytes());
+    let zero_point = layout.zero_point() as u8;
     match m.bits() {
         Bits::Eight => {
-            let stored = group_codes(m, row, group, layout.zero_point() as u8);
-            scatter(codes, lane, &stored.map(|code| code.wrapping_sub(target.byte_bias)));
+            // What a code becomes, by adding and subtracting 128, is to turn its top bit or to leave it.
+            let flip = byte_bias ^ if m.mins().is_none() { 128 } else { 0 };
+            let padding = zero_point ^ byte_bias;
+            transpose::<QUADS>(codes, m.rows(), |row| group_codes(m, row, group, (flip, padding)));
         }
-        Bits::Four => scatter(codes, lane, &group_nibbles(m, row, group, layout.zero_point() as u8)),
+        Bits::Four => {
+            transpose::<{ QUADS / 2 }>(codes, m.rows(), |row| group_nibbles(m, row, group, zero_point))
+        }
     }
+    // Of a group of 16 columns there are two here, the second perhaps behind the row's end.
     let halves = if m.group() == 16 { 2 } else { 1 };
-    for (set, values) in [Some(m.scales()), m.mins()].into_iter().flatten().enumerate() {
-        for half in 0..halves {
+    let mut lines = factors.as_chunks_mut::<{ 2 * PANEL }>().0.iter_mut();
+    for values in [Some(m.scales()), m.mins()].into_iter().flatten() {
+        for (half, line) in (0..halves).zip(&mut lines) {
             let col = group * GROUP + half * 16;
             if col < m.cols() {
-                let value = values[row * m.groups_per_row() + col / m.group()];
-                let at = 2 * ((set * halves + half) * PANEL + lane);
-                factors[at..at + 2].copy_from_slice(&value.to_bits().to_le_bytes());
+                pack_factors(values, m.groups_per_row(), col / m.group(), line);
             }
         }
     }
 }
 
-/// Writes a row's bytes, four at a time, into lane `lane` of `[quad][32][4]`.
-fn scatter(codes: &mut [u8], lane: usize, row: &[u8]) {
-    for (quad, bytes) in codes.chunks_exact_mut(4 * PANEL).zip(row.chunks_exact(4)) {
-        quad[4 * lane..4 * lane + 4].copy_from_slice(bytes);
+/// The scales or mins number `index` of all rows.
+fn pack_factors(values: &[f16], groups_per_row: usize, index: usize, line: &mut [u8; 2 * PANEL]) {
+    let rows = values.chunks_exact(groups_per_row);
+    for (slot, row) in line.as_chunks_mut::<2>().0.iter_mut().zip(rows) {
+        *slot = row[index].to_bits().to_le_bytes();
     }
 }
 
-/// The codes of 32 columns of 8 bits, as they are stored without a bias, padded with the zero point.
-fn group_codes(m: &QuantMatrix, row: usize, group: usize, zero_point: u8) -> [u8; GROUP] {
-    let flip = if m.mins().is_none() { 0x80 } else { 0 };
-    let mut out = [zero_point; GROUP];
-    for (out, code) in out.iter_mut().zip(&m.row_codes(row)[group * GROUP..]) {
-        *out = code ^ flip;
+/// Writes rows of `Q` quads of bytes as `[quad][row 32][4]`; those that are not there as zeros. What is
+/// written is written in order, a line after the other; the rows' strides are met once, by `row`.
+fn transpose<const Q: usize>(out: &mut [u8], rows: usize, row: impl Fn(usize) -> [[u8; 4]; Q]) {
+    let mut tile = [[[0; 4]; Q]; PANEL];
+    for (index, slot) in tile.iter_mut().take(rows).enumerate() {
+        *slot = row(index);
     }
-    out
+    for (quad, line) in (0..Q).zip(out.as_chunks_mut::<{ 4 * PANEL }>().0) {
+        for (slot, row) in line.as_chunks_mut::<4>().0.iter_mut().zip(&tile) {
+            *slot = row[quad];
+        }
+    }
+}
+
+/// The codes of 32 columns of 8 bits with the bits of `flip` turned, padded.
+#[inline]
+fn group_codes(m: &QuantMatrix, row: usize, group: usize, (flip, padding): (u8, u8)) -> [[u8; 4]; QUADS] {
+    let codes = &m.row_codes(row)[group * GROUP..];
+    let mut out = [padding; GROUP];
+    let flipped = |(out, code): (&mut u8, &u8)| *out = code ^ flip;
+    // A whole group's length is known when this is compiled: its loop becomes one of vectors.
+    match codes.first_chunk::<GROUP>() {
+        Some(codes) => out.iter_mut().zip(codes).for_each(flipped),
+        None => out.iter_mut().zip(codes).for_each(flipped),
+    }
+    bytemuck::cast(out)
 }
 
 /// The stored codes of 32 columns of 4 bits: column `i` in the low half of byte `i`, column
 /// `i + 16` in its high half, padded with the zero point.
-fn group_nibbles(m: &QuantMatrix, row: usize, group: usize, zero_point: u8) -> [u8; GROUP / 2] {
+#[inline]
+fn group_nibbles(m: &QuantMatrix, row: usize, group: usize, zero_point: u8) -> [[u8; 4]; QUADS / 2] {
+    let codes = &m.row_codes(row)[group * GROUP / 2..];
     let mut source = [zero_point * 0x11; GROUP / 2];
-    for (to, from) in source.iter_mut().zip(&m.row_codes(row)[group * GROUP / 2..]) {
-        *to = *from;
+    match codes.first_chunk() {
+        Some(codes) => source = *codes,
+        None => source.iter_mut().zip(codes).for_each(|(to, from)| *to = *from),
     }
     if m.cols() - group * GROUP < GROUP && !m.cols().is_multiple_of(2) {
         // Half of the row's last byte is no column.
         let last = &mut source[(m.cols() - group * GROUP) / 2];
         *last = *last & 15 | zero_point << 4;
     }
+    let (low, high) = source.split_at(GROUP / 4);
     let mut out = [0; GROUP / 2];
-    for j in 0..GROUP / 4 {
-        let (low, high) = (source[j], source[j + GROUP / 4]);
-        out[2 * j] = low & 15 | high << 4;
-        out[2 * j + 1] = low >> 4 | high & 0xf0;
+    for (out, (low, high)) in out.as_chunks_mut::<2>().0.iter_mut().zip(low.iter().zip(high)) {
+        *out = [low & 15 | high << 4, low >> 4 | high & 0xf0];
     }
-    out
+    bytemuck::cast(out)
 }
 
-fn pack_floats(m: &DenseMatrix, (row, group): (usize, usize), lane: usize, out: &mut [u8]) {
-    let start = row * m.cols() + group * GROUP;
-    let cols = start..start + (m.cols() - group * GROUP).min(GROUP);
-    match m.values() {
-        DenseValues::F32(v) => place(bytemuck::cast_slice(&v[cols]), 4, lane, out),
-        DenseValues::F16(v) => place(bytemuck::cast_slice(&v[cols]), 2, lane, out),
-        DenseValues::Bf16(v) => place(bytemuck::cast_slice(&v[cols]), 2, lane, out),
+/// Writes the elements of a group's columns as `[column][row 32]`.
+fn pack_floats<T: Pod>(m: &DenseMatrix, values: &[T], group: usize, out: &mut [u8]) {
+    let cols = group * GROUP..m.cols().min((group + 1) * GROUP);
+    let out: &mut [T] = bytemuck::cast_slice_mut(out);
+    for (line, col) in out.chunks_exact_mut(PANEL).zip(cols) {
+        for (slot, row) in line.iter_mut().zip(values.chunks_exact(m.cols())) {
+            *slot = row[col];
+        }
     }
 }
 
-/// Writes a row's elements of `size` bytes into lane `lane` of `[k][32]`.
-fn place(row: &[u8], size: usize, lane: usize, out: &mut [u8]) {
-    for (value, slots) in row.chunks_exact(size).zip(out.chunks_exact_mut(size * PANEL)) {
-        slots[size * lane..size * (lane + 1)].copy_from_slice(value);
-    }
-}
+#[cfg(test)]
+mod tests;

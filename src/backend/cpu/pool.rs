@@ -68,11 +68,10 @@ impl Stalls {
         self.at(now) < self.alone_until.load(Ordering::Relaxed)
     }
 
-    /// After a job of which the submitter did `own` chunks in `took`, and then, from `drained` on,
-    /// waited for the others.
-    fn note(&self, took: Duration, own: usize, drained: Instant) {
+    /// After a job of which the submitter did `own` chunks in `took`, and then waited from `drained` to
+    /// `now` for the others.
+    fn note(&self, took: Duration, own: usize, drained: Instant, now: Instant) {
         let chunk = took / own.max(1) as u32;
-        let now = Instant::now();
         if own == 0 || now - drained < STALL.max(chunk * STALL_CHUNKS) {
             return;
         }
@@ -161,11 +160,14 @@ impl Pool {
         let started = Instant::now();
         let alone = chunks <= 1 || self.workers.is_empty() || self.shared.stalls.work_alone(started);
         if alone || self.shared.busy.swap(true, Ordering::Acquire) {
+            let mut payload = None;
             for chunk in 0..chunks {
                 // SAFETY: promised by the caller.
-                unsafe { task(data, chunk, 0) };
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| unsafe { task(data, chunk, 0) })) {
+                    payload.get_or_insert(panic);
+                }
             }
-            return;
+            return payload.map_or((), |panic| resume_unwind(panic));
         }
         assert!(u32::try_from(chunks).is_ok(), "fewer than 2^32 chunks");
         self.shared.task.store(task as *mut (), Ordering::Relaxed);
@@ -176,7 +178,7 @@ impl Pool {
         let (own, own_panic) = self.shared.drain(0);
         let drained = Instant::now();
         self.shared.wait_done(chunks);
-        self.shared.stalls.note(drained - started, own, drained);
+        self.shared.stalls.note(drained - started, own, drained, Instant::now());
         let panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
         self.shared.busy.store(false, Ordering::Release);
         match own_panic {
@@ -400,6 +402,56 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// Its first chunk of the second half ends when all others have.
+    unsafe fn wait_for_others(counts: &Counts, chunk: usize, _worker: usize) {
+        let all = counts.0.len();
+        let done = || counts.0.iter().map(|n| n.load(Ordering::Relaxed)).sum::<usize>();
+        while chunk == all / 2 && done() < all - 1 {
+            thread::yield_now();
+        }
+        counts.0[chunk].fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn chunks_of_a_thread_that_is_late_are_done_by_the_other() {
+        let pool = pool(2);
+        for _ in 0..20 {
+            // Alone, nobody would do the others.
+            pool.shared.stalls.alone_until.store(0, Ordering::Relaxed);
+            let data = counts(64);
+            // SAFETY: `wait_for_others` may run anywhere.
+            unsafe { pool.run(wait_for_others, &data, 64) };
+            assert_each(&data, 1);
+        }
+    }
+
+    #[test]
+    fn the_submitter_works_alone_after_a_stall_and_longer_if_they_go_on() {
+        let stalls = Stalls::default();
+        let ms = Duration::from_millis;
+        // Ten chunks in 1 ms, then so long for the others.
+        let job = |end: Duration, waited: Duration| {
+            let end = stalls.start + end;
+            stalls.note(ms(1), 10, end - waited, end);
+        };
+        let alone = |at: Duration| stalls.work_alone(stalls.start + at);
+        job(ms(100), Duration::from_micros(700));
+        assert!(!alone(ms(100)), "less than eight chunks");
+        job(ms(200), ms(3));
+        assert!(alone(ms(209)) && !alone(ms(210)));
+        job(ms(215), ms(3));
+        assert!(alone(ms(234)) && !alone(ms(235)), "twice as long");
+        for _ in 0..9 {
+            job(ms(240), ms(3));
+        }
+        assert!(alone(ms(439)) && !alone(ms(440)), "no longer than this");
+        job(ms(2000), ms(3));
+        assert!(alone(ms(2009)) && !alone(ms(2010)), "it had stopped");
+        let end = stalls.start + ms(3000);
+        stalls.note(ms(1), 0, end - ms(3), end);
+        assert!(!alone(ms(3000)), "the submitter itself was late");
     }
 
     unsafe fn nested((pool, outer): &(Pool, Counts), chunk: usize, _worker: usize) {

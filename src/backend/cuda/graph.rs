@@ -245,7 +245,7 @@ mod tests {
         let limits = StepLimits { tokens_max: 8, outputs_max: 8 };
         let values = DenseValues::F32((0..40).map(|i| i as f32).collect());
         let table = WeightMatrix::Dense(DenseMatrix::new(10, 4, values).unwrap());
-        let weights = Weights { matrices: vec![cuda.prepare(table).unwrap()], vectors: vec![] };
+        let weights = Weights { matrices: vec![cuda.prepare(&table).unwrap()], vectors: vec![] };
         let mut arena = cuda.arena(4096, &ops, limits).unwrap();
         let layout = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: KvDtype::F16 };
         let mut kv = cuda.kv_pool(layout, 0).unwrap();

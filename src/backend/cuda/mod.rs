@@ -34,10 +34,9 @@ mod weights;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, Monitor, NoHealth, Op, PageId, Place, Precision, RowSampling,
-    StepLimits, overlap_error, shape_error,
+    Backend, BackendError, Frame, KvLayout, MatrixSource, Monitor, NoHealth, Op, PageId, Place, Precision,
+    RowSampling, StepLimits, overlap_error, shape_error,
 };
-use crate::quant::WeightMatrix;
 use crate::token::TokenId;
 pub use arena::Arena;
 pub use bandwidth::Bandwidth;
@@ -124,8 +123,8 @@ impl Backend for Cuda {
         Vector::upload(&self.context, values)
     }
 
-    fn prepare(&self, matrix: WeightMatrix) -> Result<Matrix, BackendError> {
-        Matrix::upload(&self.context, &matrix)
+    fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Matrix, S::Error> {
+        Ok(Matrix::upload(&self.context, &*matrix.whole()?)?)
     }
 
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {

@@ -6,7 +6,8 @@ use half::f16;
 
 use super::shape_error;
 use crate::backend::{
-    BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, Place, StepInput,
+    BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, MatrixSource, PAGE_TOKENS, PageId, Place,
+    StepInput,
 };
 use crate::quant::WeightMatrix;
 
@@ -87,11 +88,13 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    pub(super) fn new(matrix: &WeightMatrix) -> Result<Matrix, BackendError> {
+    pub(super) fn new<S: MatrixSource>(matrix: &S) -> Result<Matrix, S::Error> {
         let (rows, cols) = (matrix.rows(), matrix.cols());
         let mut values = filled(0.0, rows.saturating_mul(cols), "weights")?;
+        let mut row_at_hand = WeightMatrix::default();
         for (row, out) in values.chunks_exact_mut(cols.max(1)).enumerate() {
-            matrix.dequantize_row(row, out);
+            matrix.read(row..row + 1, &mut row_at_hand)?;
+            row_at_hand.dequantize_row(0, out);
         }
         Ok(Matrix { rows, cols, values })
     }

@@ -14,10 +14,9 @@ mod products;
 mod sample;
 
 use super::{
-    Backend, BackendError, Frame, KvLayout, Op, PageId, Place, Precision, RmsNorm, RowSampling, StepLimits,
-    VectorId, Weights, shape_error,
+    Backend, BackendError, Frame, KvLayout, MatrixSource, Op, PageId, Place, Precision, RmsNorm, RowSampling,
+    StepLimits, VectorId, Weights, shape_error,
 };
-use crate::quant::WeightMatrix;
 pub use memory::{Arena, KvPool, Matrix};
 
 /// The f64 reference.
@@ -81,8 +80,8 @@ impl Backend for Reference {
         Ok(values.to_vec())
     }
 
-    fn prepare(&self, matrix: WeightMatrix) -> Result<Matrix, BackendError> {
-        Matrix::new(&matrix)
+    fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Matrix, S::Error> {
+        Matrix::new(matrix)
     }
 
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {

@@ -5,7 +5,8 @@ use ottava::{Bytes, Engine};
 use serde_json::json;
 
 use super::super::{Failure, health, output};
-use super::{Machine, Measurement};
+use super::ceiling::Ceiling;
+use super::{Machine, Measurement, profile};
 
 /// Per cent of the read bandwidth that a measurement means.
 fn percent(measurement: &Measurement, bandwidth: Option<f64>) -> Option<f64> {
@@ -16,7 +17,7 @@ fn percent(measurement: &Measurement, bandwidth: Option<f64>) -> Option<f64> {
 pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
     let info = engine.info();
     let size = Bytes(usize::try_from(info.file_bytes).unwrap_or(usize::MAX)).to_string();
-    let known = machine.health.is_ok();
+    let (known, bandwidth) = (machine.health.is_ok(), machine.ceiling.bandwidth);
     let column = |text: &str| if known { text.to_owned() } else { String::new() };
     output::print_line(format_args!(
         "| model | size | params | device | threads | test | tokens/s | % of read bandwidth |{}",
@@ -36,12 +37,11 @@ pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) 
             result.test,
             result.tokens_per_s,
             result.spread,
-            percent(result, machine.bandwidth).map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
+            percent(result, bandwidth).map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
             column(&format!(" {} |", result.health.as_ref().map(health::short).unwrap_or_default())),
         ))?;
     }
-    let bandwidth =
-        machine.bandwidth.map_or_else(|| "unknown".into(), |rate| format!("{:.1} GB/s", rate / 1e9));
+    let bandwidth = bandwidth.map_or_else(|| "unknown".into(), |rate| format!("{:.1} GB/s", rate / 1e9));
     let peak = machine.peak_bytes.map_or_else(|| "unknown".into(), |peak| Bytes(peak as usize).to_string());
     output::print_line(format_args!(
         "\nread bandwidth {bandwidth}; weights {} resident, {} read a token; peak memory {peak}; loaded in {:.2} s",
@@ -50,9 +50,10 @@ pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) 
         info.load_seconds
     ))?;
     match &machine.health {
-        Ok(_) | Err(NoHealth::Cpu) => Ok(()),
-        Err(why) => output::print_line(format_args!("the GPU's health is not known: {why}")),
+        Ok(_) | Err(NoHealth::Cpu) => {}
+        Err(why) => output::print_line(format_args!("the GPU's health is not known: {why}"))?,
     }
+    profile::print(machine, results)
 }
 
 /// Prints one JSON object.
@@ -65,8 +66,9 @@ pub fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -
                 "test": result.test,
                 "tokens_per_s": result.tokens_per_s,
                 "spread": result.spread,
-                "bandwidth_percent": percent(result, machine.bandwidth),
+                "bandwidth_percent": percent(result, machine.ceiling.bandwidth),
                 "device_health": result.health.as_ref().map(health::known),
+                "profile": result.profile.map(|steps| profile::as_json(&steps, &machine.ceiling)),
             })
         })
         .collect();
@@ -82,7 +84,8 @@ pub fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -
         "kv_bytes": info.kv_bytes,
         "load_s": info.load_seconds,
         "peak_memory_bytes": machine.peak_bytes,
-        "read_bandwidth_bytes_per_s": machine.bandwidth,
+        "read_bandwidth_bytes_per_s": machine.ceiling.bandwidth,
+        "ceilings": machine.ceilings.iter().map(Ceiling::as_json).collect::<Vec<_>>(),
         "device_health": health::as_json(&machine.health),
         "results": results,
     }))

@@ -4,13 +4,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use crate::TokenId;
 use crate::backend::{
     BackendError, KvDtype, KvLayout, PAGE_TOKENS, PageId, RowSampling, StepError, StepInput, StepLimits,
     Window,
 };
-use crate::model::{Decoder, DecoderMemory, ModelError};
+use crate::model::{Decoder, DecoderMemory, ModelError, OpKind, OpTime, OpTimes};
 use crate::sample::Sampler;
 
 pub(super) const VOCAB: usize = 64;
@@ -242,6 +243,13 @@ impl Decoder for Fake {
         self.sampled[0] =
             self.outputs.iter().zip(&step.sampling).map(|(&hash, row)| pick(hash, step, row)).collect();
         Ok(())
+    }
+
+    /// A microsecond for each row, as if it were a matrix product.
+    fn step_timed(&mut self, step: &StepInput, times: &mut OpTimes) -> Result<(), ModelError> {
+        let total = Duration::from_micros(step.tokens.len() as u64);
+        times[OpKind::Matmul as usize] += OpTime { runs: 1, total, ..OpTime::default() };
+        self.step(step)
     }
 
     fn samples(&self, _sampling: &RowSampling) -> bool {

@@ -1,8 +1,11 @@
 //! Full queues, cancellation, readers that sleep, step limits, memory gauges.
 
+use std::time::Instant;
+
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::OpTime;
 
 /// SplitMix64's next number (Steele, Lea, Flood 2014).
 fn random(state: &mut u64) -> u64 {
@@ -255,4 +258,34 @@ fn penalties_keep_step() {
     };
     assert_eq!(tokens(&handle, penalised()), expected(&penalised()));
     assert_eq!(probe.steps_ahead.load(std::sync::atomic::Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_profile_has_prompts_and_decodes_apart_and_no_sleep() {
+    let config = EngineConfig { prefill_chunk: 16, ..EngineConfig::default() };
+    for fake in [Fake::new(40), Fake::new(40).in_step()] {
+        let handle = Handle::spawn(fake, config).unwrap();
+        assert_eq!(handle.take_profile().unwrap(), Profile::default(), "none was started");
+        let unseen = tokens(&handle, request(5, 40, 8));
+        let started = Instant::now();
+        handle.start_profile().unwrap();
+        std::thread::sleep(Duration::from_millis(60));
+        let seen = tokens(&handle, request(5, 40, 8));
+        let Profile { prefill, decode } = handle.take_profile().unwrap();
+        let lasted = started.elapsed();
+        assert_eq!(seen, unseen, "a profile changes no token");
+        // Of 40 tokens 32 are cached; the prompt's step gives the first of eight tokens.
+        assert_eq!((prefill.steps, prefill.tokens), (1, 8));
+        assert_eq!((decode.steps, decode.tokens), (7, 7));
+        for profile in [prefill, decode] {
+            let [matmul, others @ ..] = profile.ops;
+            assert_eq!(matmul.runs, profile.steps);
+            assert_eq!(matmul.total, Duration::from_micros(profile.tokens));
+            assert_eq!(others, [OpTime::default(); 4]);
+            assert_eq!(profile.host(), profile.busy.saturating_sub(matmul.total));
+        }
+        let busy = prefill.busy + decode.busy;
+        assert!(busy > Duration::ZERO && busy + Duration::from_millis(30) < lasted, "{busy:?} of {lasted:?}");
+        assert_eq!(handle.take_profile().unwrap(), Profile::default(), "it has ended");
+    }
 }

@@ -12,7 +12,7 @@ fn vocab_of(pieces: impl IntoIterator<Item = String>) -> Arc<Vocab> {
     writer.metadata("tokenizer.ggml.model", "llama");
     writer.metadata("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; pieces.len()])));
     writer.metadata("tokenizer.ggml.token_type", Value::Array(Array::U32(types)));
-    writer.metadata("tokenizer.ggml.tokens", Value::Array(Array::String(pieces)));
+    writer.metadata("tokenizer.ggml.tokens", pieces);
     let file = ModelFile::from_bytes("vocabulary", writer.to_bytes()).unwrap();
     Arc::new(Vocab::from_metadata(file.metadata()).unwrap())
 }

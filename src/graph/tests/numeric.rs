@@ -5,11 +5,11 @@ use proptest::prelude::*;
 
 use crate::TokenId;
 use crate::backend::{
-    Activation, Backend, BinaryFn, KvDtype, KvLayout, PageId, PageRef, Reference, StepInput, StepSequence,
-    UnaryFn, Weights,
+    Activation, Backend, BinaryFn, KvDtype, KvLayout, Op, PageId, PageRef, Reference, StepInput,
+    StepSequence, UnaryFn, Weights,
 };
 use crate::graph::node::NodeKind;
-use crate::graph::{Fusion, Graph, KvMemory, Plan, Session};
+use crate::graph::{Fusion, Graph, KvMemory, OpKind, OpTime, OpTimes, Plan, Session, Work};
 use crate::quant::{DenseMatrix, DenseValues, WeightMatrix};
 
 use super::{GEMMA, LIMITS, LLAMA, QWEN2, QWEN3, choices, decoder, options, random_graph};
@@ -34,7 +34,7 @@ fn vector(name: &str, len: usize) -> Vec<f32> {
 fn session(plan: Plan) -> Session<Reference> {
     let prepare = |(name, rows, cols): (&str, usize, usize)| {
         let dense = DenseMatrix::new(rows, cols, DenseValues::F32(matrix(name, rows * cols))).expect("sized");
-        Reference.prepare(WeightMatrix::Dense(dense)).expect("prepares")
+        Reference.prepare(&WeightMatrix::Dense(dense)).expect("prepares")
     };
     let matrices = plan.matrices().iter().map(|spec| prepare((&spec.name, spec.rows, spec.cols))).collect();
     let upload = |name: &str, len| Reference.upload_vector(&vector(name, len)).expect("uploads");
@@ -111,16 +111,29 @@ fn unknown_names_are_told_with_those_that_exist() {
 }
 
 #[test]
-fn the_profile_counts_runs_only_while_it_is_on() {
+fn a_timed_run_computes_the_same_and_tells_of_every_operation() {
     let g = decoder(1, LLAMA).expect("builds");
     let mut session = session(g.compile(&options(Fusion::On)).expect("compiles"));
+    let (mut plain, mut timed) = (vec![0.0; 60], vec![f32::NAN; 60]);
     session.run(&step(0)).expect("runs");
-    assert!(session.take_profile().is_empty());
-    session.start_profile();
-    (0..2).for_each(|_| session.run(&step(0)).expect("runs"));
-    let times = session.take_profile();
-    assert_eq!(times.len(), session.plan().ops().len());
-    assert!(times.iter().all(|time| time.runs == 2));
+    session.read("logits", 0, &mut plain).expect("reads");
+    let (mut names, mut times) = (Vec::new(), OpTimes::default());
+    let tell = |op: &Op, time: OpTime| {
+        names.push(op.name());
+        times[OpKind::of(op) as usize] += time;
+    };
+    session.run_timed(&step(0), tell).expect("runs");
+    session.read("logits", 0, &mut timed).expect("reads");
+    assert_eq!((plain, session.steps()), (timed, 2));
+    assert_eq!(names, session.plan().ops().iter().map(Op::name).collect::<Vec<_>>());
+    assert_eq!(times.iter().map(|time| time.runs).sum::<u64>(), names.len() as u64);
+    // Every matrix once; six rows through the layer, three through the head.
+    let [matmul, attention, ..] = times.map(|time| time.work);
+    let elements = (32 + 16 + 16) * 24 + 24 * 32 + 3 * 40 * 24;
+    let bytes: usize = session.weights().matrices.iter().map(|m| session.backend().matrix_bytes(m)).sum();
+    assert_eq!(matmul, Work { bytes: bytes as u64, int8_macs: 0, float_macs: 6 * elements + 3 * 20 * 24 });
+    // Four rows and two that see 1 to 4 and 1 to 2 keys, in two heads of eight with f16.
+    assert_eq!(attention, Work { bytes: 6 * 64, int8_macs: 0, float_macs: 2 * (10 + 3) * 32 });
 }
 
 /// The values of every node, computed one after the other in f64: `[rows][cols]`.

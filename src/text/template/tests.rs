@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 fn vocab() -> Vocab {
     let parts = VocabParts {
         model: "llama".to_owned(),
-        tokens: vec!["<s>".to_owned(), "</s>".to_owned()],
+        tokens: ["<s>", "</s>"].into_iter().collect(),
         types: Some(vec![3, 3]),
         scores: Some(vec![0.0; 2]),
         bos: Some(0),

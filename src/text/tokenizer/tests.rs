@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 /// All 256 bytes, a few merges, two control tokens and a user-defined one.
-fn byte_level_parts(pre: &str) -> (VocabParts, Vec<String>) {
+fn byte_level_parts(pre: &str) -> (VocabParts, Strings) {
     let mut tokens: Vec<String> = (0..=255).map(|byte| char_of(byte).to_string()).collect();
     let merges = ["h e", "l l", "he ll", "hell o", "Ġ hello", "1 2", "Ġ Ġ", "a a", "aa aa"];
     tokens.extend(merges.iter().map(|rule| rule.replace(' ', "")));
@@ -16,15 +16,15 @@ fn byte_level_parts(pre: &str) -> (VocabParts, Vec<String>) {
     let parts = VocabParts {
         model: "gpt2".to_owned(),
         pre: pre.to_owned(),
-        tokens,
+        tokens: tokens.into_iter().collect(),
         types: Some(types),
         bos: Some(265),
         ..VocabParts::default()
     };
-    (parts, merges.map(str::to_owned).to_vec())
+    (parts, merges.into_iter().collect())
 }
 
-fn build((parts, rules): &(VocabParts, Vec<String>)) -> Result<Tokenizer, TextError> {
+fn build((parts, rules): &(VocabParts, Strings)) -> Result<Tokenizer, TextError> {
     Tokenizer::from_parts(parts, rules)
 }
 
@@ -47,7 +47,7 @@ fn spm_parts() -> VocabParts {
     }
     VocabParts {
         model: "llama".to_owned(),
-        tokens: rows.iter().map(|row| row.0.clone()).collect(),
+        tokens: rows.iter().map(|row| &row.0).collect(),
         types: Some(rows.iter().map(|row| row.1).collect()),
         scores: Some(rows.iter().map(|row| row.2).collect()),
         bos: Some(1),
@@ -58,7 +58,7 @@ fn spm_parts() -> VocabParts {
 }
 
 fn spm() -> Tokenizer {
-    Tokenizer::from_parts(&spm_parts(), &[]).unwrap()
+    Tokenizer::from_parts(&spm_parts(), &Strings::default()).unwrap()
 }
 
 fn pieces(tokenizer: &Tokenizer, text: &str, special: Special) -> Vec<String> {
@@ -100,7 +100,7 @@ fn bos_comes_once_and_only_where_the_model_wants_it() {
 #[test]
 fn llama_bpe_takes_whole_words_and_others_merge() {
     let (mut parts, rules) = byte_level_parts("llama-bpe");
-    parts.tokens.push("xyz".to_owned());
+    parts.tokens.push("xyz");
     parts.types.as_mut().unwrap().push(1);
     let taken = Tokenizer::from_parts(&parts, &rules).unwrap();
     assert_eq!(pieces(&taken, "xyz", Special::Text), ["xyz"]);
@@ -121,7 +121,7 @@ fn bad_merges_are_named() {
         ("", "two pieces"),
     ] {
         let (parts, mut rules) = byte_level_parts("default");
-        rules.push(rule.to_owned());
+        rules.push(rule);
         let message = Tokenizer::from_parts(&parts, &rules).unwrap_err().to_string();
         assert!(message.contains("merges`[9]") && message.contains(reason), "{rule:?}: {message}");
     }
@@ -130,17 +130,17 @@ fn bad_merges_are_named() {
 #[test]
 fn of_tokens_spelled_alike_the_lower_id_is_used() {
     let (mut parts, rules) = byte_level_parts("default");
-    parts.tokens.extend(["hello".to_owned(), "<|end|>".to_owned()]);
+    ["hello", "<|end|>"].into_iter().for_each(|piece| parts.tokens.push(piece));
     parts.types.as_mut().unwrap().extend([1, 3]);
     let tokenizer = Tokenizer::from_parts(&parts, &rules).unwrap();
     let ids = tokenizer.encode("hello<|end|>", Special::Parse, AddBos::No).unwrap();
     assert_eq!(ids, [TokenId(259), TokenId(265)]);
     assert_eq!(tokenizer.decode(&[TokenId(268)]), "hello");
     let mut parts = spm_parts();
-    parts.tokens.push("abc".to_owned());
+    parts.tokens.push("abc");
     parts.types.as_mut().unwrap().push(1);
     parts.scores.as_mut().unwrap().push(9.0);
-    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
+    let tokenizer = Tokenizer::from_parts(&parts, &Strings::default()).unwrap();
     assert_eq!(tokenizer.encode("abc", Special::Text, AddBos::No).unwrap(), [TokenId(263)]);
 }
 
@@ -162,7 +162,7 @@ fn sentencepiece_merges_greedily_by_score() {
 fn the_space_prefix_goes_before_text_not_before_nothing() {
     let mut parts = spm_parts();
     parts.add_space_prefix = Some(true);
-    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
+    let tokenizer = Tokenizer::from_parts(&parts, &Strings::default()).unwrap();
     assert_eq!(pieces(&tokenizer, "abc<s>abc", Special::Parse), ["▁abc", "<s>", "▁abc"]);
     assert_eq!(tokenizer.encode("", Special::Parse, AddBos::AsModel).unwrap(), [TokenId(1)]);
     assert_eq!(tokenizer.decode(&tokenizer.encode(" abc", Special::Text, AddBos::No).unwrap()), " abc");
@@ -172,10 +172,10 @@ fn the_space_prefix_goes_before_text_not_before_nothing() {
 fn what_cannot_be_spelled_is_unknown_or_an_error() {
     let mut parts = spm_parts();
     parts.types.as_mut().unwrap().iter_mut().filter(|kind| **kind == 6).for_each(|kind| *kind = 5);
-    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
+    let tokenizer = Tokenizer::from_parts(&parts, &Strings::default()).unwrap();
     assert_eq!(pieces(&tokenizer, "aé", Special::Text), ["a", "<unk>"]);
     parts.unknown = None;
-    let tokenizer = Tokenizer::from_parts(&parts, &[]).unwrap();
+    let tokenizer = Tokenizer::from_parts(&parts, &Strings::default()).unwrap();
     let message = tokenizer.encode("aé", Special::Text, AddBos::No).unwrap_err().to_string();
     assert!(message.contains("`é` at byte 1"), "{message}");
 }

@@ -6,7 +6,7 @@ use crate::weights::Value;
 fn spm(tokens: &[(&str, u32)]) -> VocabParts {
     VocabParts {
         model: "llama".to_owned(),
-        tokens: tokens.iter().map(|(piece, _)| (*piece).to_owned()).collect(),
+        tokens: tokens.iter().map(|(piece, _)| piece).collect(),
         types: Some(tokens.iter().map(|&(_, kind)| kind).collect()),
         scores: Some(vec![0.0; tokens.len()]),
         ..VocabParts::default()
@@ -41,7 +41,7 @@ fn sentencepiece_spells_spaces_and_bytes() {
 fn byte_level_spells_the_alphabet() {
     let parts = VocabParts {
         model: "gpt2".to_owned(),
-        tokens: ["Ġhi", "Ã", "<|im_end|>", "日"].map(str::to_owned).to_vec(),
+        tokens: ["Ġhi", "Ã", "<|im_end|>", "日"].into_iter().collect(),
         types: Some(vec![1, 1, 3, 1]),
         ..VocabParts::default()
     };
@@ -64,7 +64,10 @@ fn stop_ids_are_eos_and_control_markers() {
 fn metadata_that_do_not_fit_are_named() {
     let good = spm(&[("a", 1), ("b", 1)]);
     let cases = [
-        (VocabParts { tokens: vec![], ..good.clone() }, "`tokenizer.ggml.tokens`: expected between 1"),
+        (
+            VocabParts { tokens: Strings::default(), ..good.clone() },
+            "`tokenizer.ggml.tokens`: expected between 1",
+        ),
         (VocabParts { model: "t5".to_owned(), ..good.clone() }, "`tokenizer.ggml.model` is `t5`"),
         (
             VocabParts { types: Some(vec![1]), ..good.clone() },
@@ -99,7 +102,7 @@ fn metadata_of_a_file_are_read() {
     );
     writer.metadata(key::MODEL, Value::String("llama".to_owned()));
     assert!(read(&writer).unwrap_err().contains("key `tokenizer.ggml.tokens` expected"));
-    let tokens = ["<s>", "▁a"].map(str::to_owned).to_vec();
+    let tokens = ["<s>", "▁a"].into_iter().collect();
     writer.metadata(key::TOKENS, Value::Array(Array::String(tokens)));
     writer.metadata(key::SCORES, Value::Array(Array::F32(vec![0.0, -1.0])));
     writer.metadata(key::TYPES, Value::Array(Array::I32(vec![3, 1])));

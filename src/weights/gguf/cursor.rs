@@ -21,23 +21,26 @@ pub(super) fn repeat<T>(count: u64, mut parse: impl FnMut() -> Parsed<T>) -> Par
     Ok(elements)
 }
 
-/// A position in the file's bytes; never beyond their end.
+/// A position in the file's bytes; never beyond those at hand.
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
+    file_bytes: u64,
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Cursor<'a> {
-        Cursor { bytes, at: 0 }
+    /// `bytes` are the first, or all, of a file of `file_bytes`.
+    pub(super) fn new(bytes: &'a [u8], file_bytes: u64) -> Cursor<'a> {
+        Cursor { bytes, at: 0, file_bytes }
     }
 
     pub(super) fn offset(&self) -> u64 {
         self.at as u64
     }
 
+    /// Bytes from here to the end of the file.
     pub(super) fn left(&self) -> u64 {
-        (self.bytes.len() - self.at) as u64
+        self.file_bytes.saturating_sub(self.offset())
     }
 
     pub(super) fn take(&mut self, needed: u64, what: &'static str) -> Parsed<&'a [u8]> {

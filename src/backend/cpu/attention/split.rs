@@ -9,7 +9,7 @@
 
 use half::f16;
 
-use super::tile::{State, Tile, WHOLE, blend};
+use super::tile::{State, Tile, WHOLE, blend, hide};
 use super::{SPLIT, SPLIT_PAGES};
 use crate::backend::cpu::elementwise::soft_cap;
 use crate::backend::cpu::lanes::{LANES, Lanes};
@@ -348,15 +348,6 @@ unsafe fn add_key<L: Lanes, const R: usize, const C: usize, const INT8: bool>(
                     sums[r][c] = L::fma(weight, v[c], sums[r][c]);
                 }
             }
-        }
-    }
-}
-
-/// Scores of keys that are not seen become minus infinity, whatever they were.
-fn hide(scores: &mut [f32], seen: u32) {
-    for (key, score) in scores.iter_mut().enumerate() {
-        if seen >> key & 1 == 0 {
-            *score = f32::NEG_INFINITY;
         }
     }
 }

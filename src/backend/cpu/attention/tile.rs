@@ -206,3 +206,12 @@ impl<'a> Tile<'a> {
         past & layer & sequence
     }
 }
+
+/// Scores of keys that are not seen become minus infinity, whatever they were.
+pub(super) fn hide(scores: &mut [f32], seen: u32) {
+    for (key, score) in scores.iter_mut().enumerate() {
+        if seen >> key & 1 == 0 {
+            *score = f32::NEG_INFINITY;
+        }
+    }
+}

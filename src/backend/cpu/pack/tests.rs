@@ -1,0 +1,192 @@
+//! Packing by blocks against the layout as the table in the module's head says it, weight by weight.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+
+use half::bf16;
+
+use super::*;
+use crate::backend::BackendError;
+use crate::quant::{QuantError, QuantParts, code_bytes_per_row};
+
+/// A matrix in memory that notes which rows are asked for, and refuses the bad ones.
+struct Source<'a> {
+    matrix: &'a WeightMatrix,
+    bad: &'a [usize],
+    asked: Mutex<Vec<Range<usize>>>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Failure {
+    Backend(BackendError),
+    Rows(QuantError),
+}
+
+impl From<BackendError> for Failure {
+    fn from(error: BackendError) -> Failure {
+        Failure::Backend(error)
+    }
+}
+
+fn bad_row(row: usize) -> Failure {
+    Failure::Rows(QuantError::NonFinite { row, col: 3, value: f32::INFINITY })
+}
+
+impl MatrixSource for Source<'_> {
+    type Error = Failure;
+
+    fn rows(&self) -> usize {
+        self.matrix.rows()
+    }
+
+    fn cols(&self) -> usize {
+        self.matrix.cols()
+    }
+
+    fn form(&self) -> MatrixForm {
+        self.matrix.form()
+    }
+
+    fn read(&self, rows: Range<usize>, into: &mut WeightMatrix) -> Result<(), Failure> {
+        self.asked.lock().unwrap().push(rows.clone());
+        match self.bad.iter().find(|row| rows.contains(row)) {
+            Some(&row) => Err(bad_row(row)),
+            None => Ok(MatrixSource::read(self.matrix, rows, into)?),
+        }
+    }
+}
+
+fn pool(threads: usize) -> Pool {
+    Pool::new(NonZeroUsize::new(threads).unwrap())
+}
+
+fn random(count: usize, seed: u64) -> impl Iterator<Item = u32> {
+    let mut state = seed;
+    std::iter::repeat_with(move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32
+    })
+    .take(count)
+}
+
+fn quant([rows, cols]: [usize; 2], form: QuantForm) -> WeightMatrix {
+    let QuantForm { bits, group, mins } = form;
+    let factors =
+        |seed| random(rows * cols.div_ceil(group), seed).map(|x| f16::from_bits(x as u16 & 0xbbff)).collect();
+    let codes = random(rows * code_bytes_per_row(bits, cols), 1).map(|x| x as u8).collect();
+    let (scales, mins) = (factors(2), mins.then(|| factors(3)));
+    WeightMatrix::Quant(
+        QuantMatrix::new(QuantParts { rows, cols, bits, group, codes, scales, mins }).unwrap(),
+    )
+}
+
+fn dense([rows, cols]: [usize; 2]) -> [WeightMatrix; 3] {
+    let floats: Vec<f32> = random(rows * cols, 4).map(|x| x as f32 / 1e9 - 1.0).collect();
+    let values = [
+        DenseValues::F16(floats.iter().map(|&x| f16::from_f32(x)).collect()),
+        DenseValues::Bf16(floats.iter().map(|&x| bf16::from_f32(x)).collect()),
+        DenseValues::F32(floats),
+    ];
+    values.map(|values| WeightMatrix::Dense(DenseMatrix::new(rows, cols, values).unwrap()))
+}
+
+/// The whole packed matrix, a weight after the other.
+fn specified(matrix: &WeightMatrix, byte_bias: u8) -> Vec<u8> {
+    let (layout, groups) = (Layout::of(matrix.form()), groups(matrix.cols()));
+    let mut out = vec![0; matrix.rows().div_ceil(PANEL) * groups * layout.group_bytes()];
+    for row in 0..matrix.rows() {
+        for (group, out) in out[row / PANEL * groups * layout.group_bytes()..]
+            .chunks_exact_mut(layout.group_bytes())
+            .take(groups)
+            .enumerate()
+        {
+            match matrix {
+                WeightMatrix::Quant(m) => specify_codes(m, layout, byte_bias, [row, group], out),
+                WeightMatrix::Dense(m) => specify_floats(m, [row, group], out),
+            }
+        }
+    }
+    out
+}
+
+fn specify_codes(m: &QuantMatrix, layout: Layout, byte_bias: u8, [row, group]: [usize; 2], out: &mut [u8]) {
+    let lane = row % PANEL;
+    for k in 0..GROUP {
+        let col = group * GROUP + k;
+        let signed = if col < m.cols() { m.code(row, col) } else { 0 };
+        // Without mins the padding is the code of 0; with mins it is 0 itself, which is the same here.
+        let stored = (signed + layout.zero_point()) as u8;
+        match m.bits() {
+            Bits::Eight => out[4 * (k / 4 * PANEL + lane) + k % 4] = stored.wrapping_sub(byte_bias),
+            Bits::Four => out[4 * (k / 4 % 4 * PANEL + lane) + k % 4] |= stored << (k / 16 * 4),
+        }
+    }
+    let halves = if m.group() == 16 { 2 } else { 1 };
+    for (set, values) in [Some(m.scales()), m.mins()].into_iter().flatten().enumerate() {
+        for half in 0..halves {
+            let col = group * GROUP + half * 16;
+            if col < m.cols() {
+                let at = layout.code_bytes() + 2 * ((set * halves + half) * PANEL + lane);
+                let value = values[row * m.groups_per_row() + col / m.group()];
+                out[at..at + 2].copy_from_slice(&value.to_le_bytes());
+            }
+        }
+    }
+}
+
+fn specify_floats(m: &DenseMatrix, [row, group]: [usize; 2], out: &mut [u8]) {
+    for col in group * GROUP..m.cols().min((group + 1) * GROUP) {
+        let (at, from) = (col % GROUP * PANEL + row % PANEL, row * m.cols() + col);
+        match m.values() {
+            DenseValues::F32(v) => out[4 * at..4 * at + 4].copy_from_slice(&v[from].to_le_bytes()),
+            DenseValues::F16(v) => out[2 * at..2 * at + 2].copy_from_slice(&v[from].to_le_bytes()),
+            DenseValues::Bf16(v) => out[2 * at..2 * at + 2].copy_from_slice(&v[from].to_le_bytes()),
+        }
+    }
+}
+
+fn check(matrix: &WeightMatrix, pool: &Pool, shelf: &Shelf) {
+    for byte_bias in [0, 128] {
+        let source = Source { matrix, bad: &[], asked: Mutex::default() };
+        let packed = Matrix::pack(&source, byte_bias, pool, shelf).unwrap();
+        let what = format!("{} x {} of {:?}, {byte_bias}", matrix.rows(), matrix.cols(), matrix.form());
+        assert!(packed.data.as_slice() == specified(matrix, byte_bias), "{what}: other bytes");
+        let mut asked = source.asked.into_inner().unwrap();
+        asked.sort_unstable_by_key(|rows| rows.start);
+        let each: Vec<usize> = asked.into_iter().flatten().collect();
+        assert!(each.iter().copied().eq(0..matrix.rows()), "{what}: rows asked for {each:?}");
+    }
+}
+
+#[test]
+fn every_form_is_packed_as_the_layout_says() {
+    for pool in [pool(1), pool(3)] {
+        // One shelf for all: what lies before and behind a matrix stays as it is.
+        let shelf = Shelf::default();
+        for shape in [[1, 32], [31, 33], [32, 256], [33, 47], [70, 100], [200, 64], [97, 160]] {
+            for bits in [Bits::Four, Bits::Eight] {
+                for group in [16, 32, 64, 128, shape[1]] {
+                    for mins in [false, true] {
+                        check(&quant(shape, QuantForm { bits, group, mins }), &pool, &shelf);
+                    }
+                }
+            }
+            dense(shape).iter().for_each(|matrix| check(matrix, &pool, &shelf));
+        }
+    }
+}
+
+#[test]
+fn of_several_bad_rows_the_first_panels_is_told() {
+    let [matrix, ..] = dense([900, 40]);
+    let (pool, shelf) = (pool(3), Shelf::default());
+    for bad in [vec![0], vec![899], vec![40, 500], vec![800, 130, 460, 129]] {
+        let source = Source { matrix: &matrix, bad: &bad, asked: Mutex::default() };
+        let first = bad.iter().min().unwrap() / PANEL;
+        match Matrix::pack(&source, 0, &pool, &shelf).unwrap_err() {
+            Failure::Rows(QuantError::NonFinite { row, .. }) => assert_eq!(row / PANEL, first, "{bad:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    check(&matrix, &pool, &shelf);
+}

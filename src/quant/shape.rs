@@ -1,0 +1,148 @@
+//! What a canonical matrix is made of, its values aside; and matrices as memory that is filled again and
+//! again, with a block of rows at a time.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::{
+    Bits, DenseMatrix, DenseValues, QuantError, QuantMatrix, WeightMatrix, check_group, code_bytes_per_row,
+};
+
+/// What codes a [`QuantMatrix`] has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuantForm {
+    /// Bits of a code.
+    pub bits: Bits,
+    /// Columns that share a scale.
+    pub group: usize,
+    /// Whether groups have minima.
+    pub mins: bool,
+}
+
+/// How a [`WeightMatrix`] stores its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MatrixForm {
+    /// Codes, scales and perhaps minima.
+    Quant(QuantForm),
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl QuantMatrix {
+    /// What its codes are.
+    pub fn form(&self) -> QuantForm {
+        QuantForm { bits: self.bits, group: self.group, mins: self.mins.is_some() }
+    }
+}
+
+/// No rows and no columns: memory to be filled.
+impl Default for WeightMatrix {
+    fn default() -> WeightMatrix {
+        WeightMatrix::Dense(DenseMatrix { rows: 0, cols: 0, values: DenseValues::F32(Vec::new()) })
+    }
+}
+
+impl WeightMatrix {
+    /// How it stores its values.
+    pub fn form(&self) -> MatrixForm {
+        match self {
+            WeightMatrix::Quant(m) => MatrixForm::Quant(m.form()),
+            WeightMatrix::Dense(m) => match m.values {
+                DenseValues::F32(_) => MatrixForm::F32,
+                DenseValues::F16(_) => MatrixForm::F16,
+                DenseValues::Bf16(_) => MatrixForm::Bf16,
+            },
+        }
+    }
+
+    /// Becomes `[rows, cols]` of `form`, in the memory that it has if that is enough. Its values are left
+    /// to be overwritten.
+    ///
+    /// # Errors
+    /// [`QuantError::Group`], [`QuantError::TooLarge`]; then it is unchanged.
+    pub fn reshape(&mut self, form: MatrixForm, [rows, cols]: [usize; 2]) -> Result<(), QuantError> {
+        let elements = rows.checked_mul(cols).ok_or(QuantError::TooLarge { rows, cols })?;
+        if let MatrixForm::Quant(QuantForm { group, .. }) = form {
+            check_group(group, cols)?;
+        }
+        if self.form() != form {
+            *self = WeightMatrix::empty(form);
+        }
+        match self {
+            WeightMatrix::Quant(m) => {
+                (m.rows, m.cols) = (rows, cols);
+                m.codes.resize(rows * code_bytes_per_row(m.bits, cols), 0);
+                let groups = rows * cols.div_ceil(m.group);
+                m.scales.resize(groups, f16::ZERO);
+                m.mins.iter_mut().for_each(|mins| mins.resize(groups, f16::ZERO));
+            }
+            WeightMatrix::Dense(m) => {
+                (m.rows, m.cols) = (rows, cols);
+                match &mut m.values {
+                    DenseValues::F32(v) => v.resize(elements, 0.0),
+                    DenseValues::F16(v) => v.resize(elements, f16::ZERO),
+                    DenseValues::Bf16(v) => v.resize(elements, bf16::ZERO),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn empty(form: MatrixForm) -> WeightMatrix {
+        let values = match form {
+            MatrixForm::Quant(QuantForm { bits, group, mins }) => {
+                let (codes, scales, mins) = (Vec::new(), Vec::new(), mins.then(Vec::new));
+                return WeightMatrix::Quant(QuantMatrix {
+                    rows: 0,
+                    cols: 0,
+                    bits,
+                    group,
+                    codes,
+                    scales,
+                    mins,
+                });
+            }
+            MatrixForm::F32 => DenseValues::F32(Vec::new()),
+            MatrixForm::F16 => DenseValues::F16(Vec::new()),
+            MatrixForm::Bf16 => DenseValues::Bf16(Vec::new()),
+        };
+        WeightMatrix::Dense(DenseMatrix { rows: 0, cols: 0, values })
+    }
+
+    /// Overwrites its rows from `at` on with `rows` of `from`.
+    ///
+    /// # Panics
+    /// If the two differ in form or columns, or rows are beyond either.
+    pub fn copy_rows(&mut self, at: usize, from: &WeightMatrix, rows: Range<usize>) {
+        let same = (self.form(), self.cols()) == (from.form(), from.cols());
+        assert!(same, "rows of {:?} into {:?}", from.form(), self.form());
+        let cols = from.cols();
+        match (self, from) {
+            (WeightMatrix::Quant(to), WeightMatrix::Quant(from)) => {
+                let groups = from.groups_per_row();
+                copy(&mut to.codes, at, &from.codes, &rows, code_bytes_per_row(from.bits, cols));
+                copy(&mut to.scales, at, &from.scales, &rows, groups);
+                if let (Some(to), Some(from)) = (&mut to.mins, &from.mins) {
+                    copy(to, at, from, &rows, groups);
+                }
+            }
+            (WeightMatrix::Dense(to), WeightMatrix::Dense(from)) => match (&mut to.values, &from.values) {
+                (DenseValues::F32(to), DenseValues::F32(from)) => copy(to, at, from, &rows, cols),
+                (DenseValues::F16(to), DenseValues::F16(from)) => copy(to, at, from, &rows, cols),
+                (DenseValues::Bf16(to), DenseValues::Bf16(from)) => copy(to, at, from, &rows, cols),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+}
+
+/// `rows` of `from` over those of `to` from `at` on; both have `width` elements a row.
+fn copy<T: Copy>(to: &mut [T], at: usize, from: &[T], rows: &Range<usize>, width: usize) {
+    to[at * width..][..rows.len() * width].copy_from_slice(&from[rows.start * width..rows.end * width]);
+}

@@ -1,0 +1,125 @@
+//! [`TensorRows`]: a tensor as a canonical matrix that is decoded a block of rows at a time.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use crate::quant::{
+    BlockFormat, DenseMatrix, DenseValues, MatrixForm, QuantError, WeightMatrix, q2_k, q3_k, q4_0, q4_1,
+    q4_k, q5_0, q5_1, q5_k, q6_k, q8_0,
+};
+
+use super::{ModelFile, TensorInfo, TensorType, WeightsError};
+
+/// A tensor of a file as a canonical matrix: quantised types as codes, floats as they are. Nothing is
+/// decoded before [`TensorRows::read`].
+#[derive(Clone, Copy)]
+pub struct TensorRows<'f> {
+    file: &'f ModelFile,
+    info: &'f TensorInfo,
+}
+
+impl<'f> TensorRows<'f> {
+    pub(super) fn new(file: &'f ModelFile, info: &'f TensorInfo) -> TensorRows<'f> {
+        TensorRows { file, info }
+    }
+
+    /// The tensor's name.
+    pub fn name(&self) -> &'f str {
+        &self.info.name
+    }
+
+    /// Output features: 1 for a tensor of one dimension.
+    pub fn rows(&self) -> usize {
+        self.info.rows()
+    }
+
+    /// Input features.
+    pub fn cols(&self) -> usize {
+        self.info.cols()
+    }
+
+    /// What the canonical matrix stores.
+    pub fn form(&self) -> MatrixForm {
+        match (block_format(self.info.dtype), self.info.dtype) {
+            (Some(format), _) => MatrixForm::Quant(format.layout.form()),
+            (None, TensorType::F16) => MatrixForm::F16,
+            (None, TensorType::Bf16) => MatrixForm::Bf16,
+            (None, _) => MatrixForm::F32,
+        }
+    }
+
+    /// Bytes of one row in the file.
+    pub fn row_bytes(&self) -> usize {
+        self.cols() / self.info.dtype.block_len() * self.info.dtype.block_bytes()
+    }
+
+    /// Makes `into` some rows of the tensor, in the memory that it has if that is enough. Threads may read
+    /// at once.
+    ///
+    /// # Errors
+    /// [`WeightsError::Tensor`] if a scale or a float is not finite, [`WeightsError::Io`] if the file is
+    /// not mapped and cannot be read.
+    ///
+    /// # Panics
+    /// If the tensor has no such rows.
+    pub fn read(&self, rows: Range<usize>, into: &mut WeightMatrix) -> Result<(), WeightsError> {
+        assert!(rows.start <= rows.end && rows.end <= self.rows(), "rows {rows:?} of {}", self.rows());
+        let refused = |source: QuantError| self.file.tensor_error(self.info, source.after_rows(rows.start));
+        into.reshape(self.form(), [rows.len(), self.cols()]).map_err(refused)?;
+        let decoded =
+            self.file.with(self.bytes(&rows), |bytes| match (into, block_format(self.info.dtype)) {
+                (WeightMatrix::Quant(matrix), Some(format)) => (format.decode)(bytes, matrix),
+                (WeightMatrix::Dense(matrix), _) => fill_dense(matrix, bytes),
+                // The form was taken from the same format.
+                (WeightMatrix::Quant(_), None) => Ok(()),
+            });
+        decoded?.map_err(refused)
+    }
+
+    /// Gives the rows' pages back to the system, as [`ModelFile::release`] does the whole tensor's.
+    pub fn release(&self, rows: Range<usize>) {
+        self.file.release_bytes(self.bytes(&rows));
+    }
+
+    /// Where rows lie in the file.
+    fn bytes(&self, rows: &Range<usize>) -> Range<usize> {
+        let start = self.info.offset as usize;
+        start + rows.start * self.row_bytes()..start + rows.end * self.row_bytes()
+    }
+}
+
+/// How the blocks of a type are decoded; none for floats.
+fn block_format(dtype: TensorType) -> Option<&'static BlockFormat> {
+    Some(match dtype {
+        TensorType::F32 | TensorType::F16 | TensorType::Bf16 => return None,
+        TensorType::Q4_0 => &q4_0::FORMAT,
+        TensorType::Q4_1 => &q4_1::FORMAT,
+        TensorType::Q5_0 => &q5_0::FORMAT,
+        TensorType::Q5_1 => &q5_1::FORMAT,
+        TensorType::Q8_0 => &q8_0::FORMAT,
+        TensorType::Q2K => &q2_k::FORMAT,
+        TensorType::Q3K => &q3_k::FORMAT,
+        TensorType::Q4K => &q4_k::FORMAT,
+        TensorType::Q5K => &q5_k::FORMAT,
+        TensorType::Q6K => &q6_k::FORMAT,
+    })
+}
+
+fn fill_dense(matrix: &mut DenseMatrix, bytes: &[u8]) -> Result<(), QuantError> {
+    match matrix.values_mut() {
+        DenseValues::F32(values) => fill(values, bytes, f32::from_le_bytes),
+        DenseValues::F16(values) => fill(values, bytes, f16::from_le_bytes),
+        DenseValues::Bf16(values) => fill(values, bytes, bf16::from_le_bytes),
+    }
+    match matrix.first_non_finite() {
+        Some((row, col, value)) => Err(QuantError::NonFinite { row, col, value }),
+        None => Ok(()),
+    }
+}
+
+fn fill<const N: usize, T>(values: &mut [T], bytes: &[u8], from: fn([u8; N]) -> T) {
+    for (value, &chunk) in values.iter_mut().zip(bytes.as_chunks::<N>().0) {
+        *value = from(chunk);
+    }
+}

@@ -1,0 +1,68 @@
+//! What is resident while a model is loaded: its weights once, not beside the file or another form of them.
+
+#![cfg(target_os = "linux")]
+
+mod tiny;
+
+use std::num::NonZeroUsize;
+
+use ottava::backend::cpu::{Cpu, CpuOptions};
+use ottava::backend::{KvDtype, Precision, StepLimits};
+use ottava::model::{LoadOptions, Model, ModelConfig};
+use ottava::weights::{ModelFile, OpenOptions, TensorType};
+use tiny::{Outcome, Tiny};
+
+/// Nearly all of it is the table of 32 columns, 30 MB.
+const MODEL: Tiny = Tiny {
+    vocab: 480_000,
+    family: "llama",
+    layers: 1,
+    heads: 2,
+    kv_heads: 1,
+    head_dim: 16,
+    rope_dims: 16,
+    tied: true,
+    window: 0,
+    dtype: TensorType::F16,
+};
+
+/// Bytes that `/proc/self/status` tells.
+fn status(field: &str) -> Outcome<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).ok_or("no such field")?;
+    Ok(1024 * line.trim_start_matches(':').trim_end_matches("kB").trim().parse::<u64>()?)
+}
+
+#[test]
+fn weights_are_resident_once_at_every_moment() -> Outcome {
+    let mut file = tempfile::NamedTempFile::new()?;
+    std::io::Write::write_all(&mut file, &tiny::file(&MODEL, &[])?)?;
+    let options = LoadOptions {
+        limits: StepLimits { tokens_max: 1, outputs_max: 1 },
+        kv_dtype: KvDtype::F16,
+        kv_bytes: 1 << 20,
+        context_max: 32,
+        quantise: None,
+        activations: Precision::F32,
+    };
+    for mmap in [true, false] {
+        let source = ModelFile::open(file.path(), &OpenOptions { mmap })?;
+        let config = ModelConfig::from_file(&source)?;
+        let cpu = Cpu::new(&CpuOptions { threads: NonZeroUsize::new(2), ..CpuOptions::default() })?;
+        // 5: the peak starts again from what is resident now, vocabulary and all.
+        std::fs::write("/proc/self/clear_refs", "5")?;
+        let before = status("VmRSS")?;
+        let model = Model::load(&source, &config, cpu, &options, &mut |_| {})?;
+        let (peak, weights) = (status("VmHWM")?.saturating_sub(before), model.weight_bytes() as u64);
+        assert!(weights > 30_000_000, "{weights} bytes of weights");
+        assert!(
+            peak > weights,
+            "a peak of {peak} bytes with {weights} bytes of weights: nothing was measured"
+        );
+        assert!(
+            peak < weights * 3 / 2 + (4 << 20),
+            "mmap {mmap}: {peak} bytes for {weights} bytes of weights"
+        );
+    }
+    Ok(())
+}
