@@ -43,7 +43,7 @@ pub struct ModelOptions {
     /// On a GPU, too, other requests do not change a bit of a request's logits; prompts are slower
     #[arg(long)]
     pub batch_invariant: bool,
-    /// Force an instruction set: portable, avx2, avx512, dotprod, i8mm
+    /// Force an instruction set: portable, avx2, avxvnni, avx512, dotprod, i8mm
     #[arg(long)]
     pub isa: Option<Isa>,
     /// Read the file instead of mapping it

@@ -1,7 +1,7 @@
-//! Lanes on AVX2 with FMA and F16C: two registers a vector.
-//!
-//! `vpmaddubsw` saturates at 16 bits, so codes of 8 bits go through it as |code| times the
-//! activation with the code's sign: 2 · 128 · 127 fits. Codes of 4 bits fit as they are.
+//! Lanes on AVX2 with FMA and F16C: two registers a vector. With AVX-VNNI there is `vpdpbusd` for the dot
+//! product, of bytes without a sign. Without it `vpmaddubsw` saturates at 16 bits, so codes of 8 bits go
+//! through it as |code| times the activation with the code's sign: 2 · 128 · 127 fits. Codes of 4 bits fit
+//! as they are.
 
 use core::arch::x86_64::*;
 
@@ -9,9 +9,9 @@ use half::{bf16, f16};
 
 use super::lanes::Lanes;
 
-/// AVX2, FMA and F16C.
+/// AVX2, FMA and F16C, and perhaps AVX-VNNI.
 #[derive(Clone, Copy)]
-pub(super) struct Avx2;
+pub(super) struct Avx2<const VNNI: bool>;
 
 type F = [__m256; 2];
 type I = [__m256i; 2];
@@ -33,15 +33,17 @@ macro_rules! both {
 
 // SAFETY of every method below: the trait's contract gives the features and the pointers.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Lanes for Avx2 {
+impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     type F = F;
     type I = I;
     type C = I;
     type A = *const i8;
 
-    const TOKENS: usize = 2;
+    const TOKENS: usize = 6;
     const WIDE: bool = false;
-    const BYTE_BIAS: u8 = 128;
+    // Eight rows times six tokens fit the sixteen registers.
+    const PARTS: usize = 2;
+    const BYTE_BIAS: u8 = if VNNI { 0 } else { 128 };
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -198,6 +200,10 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn merge<const PART: usize>(old: F, new: F) -> F {
+        if PART == 0 { [new[0], old[1]] } else { [old[0], new[1]] }
+    }
+    #[inline(always)]
     unsafe fn bytes(p: *const u8) -> I {
         unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())] }
     }
@@ -214,6 +220,10 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn dot_bytes<const Q: usize>(acc: I, codes: I, a: *const i8) -> I {
+        if VNNI {
+            // SAFETY: bytes without a sign are what both kinds of codes are here.
+            return unsafe { Self::dot_nibbles::<Q>(acc, codes, a) };
+        }
         let (a, ones) = unsafe { (quad(a, Q), _mm256_set1_epi16(1)) };
         let magnitude = both!(_mm256_abs_epi8; codes);
         let signed = both!(_mm256_sign_epi8; [a; 2], codes);
@@ -224,6 +234,9 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn dot_nibbles<const Q: usize>(acc: I, codes: I, a: *const i8) -> I {
         let (a, ones) = unsafe { (quad(a, Q), _mm256_set1_epi16(1)) };
+        if VNNI {
+            return both!(vpdpbusd; acc, codes, [a; 2]);
+        }
         let pairs = both!(_mm256_maddubs_epi16; codes, [a; 2]);
         let quads = both!(_mm256_madd_epi16; pairs, [ones; 2]);
         both!(_mm256_add_epi32; acc, quads)
@@ -232,7 +245,7 @@ impl Lanes for Avx2 {
     unsafe fn widen<const K: u32>(codes: I) -> I {
         let up = unsafe { [_mm_cvtsi32_si128(24 - 8 * K as i32); 2] };
         let top = both!(_mm256_sll_epi32; codes, up);
-        both!(_mm256_srai_epi32::<24>; top)
+        if VNNI { both!(_mm256_srli_epi32::<24>; top) } else { both!(_mm256_srai_epi32::<24>; top) }
     }
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
@@ -246,4 +259,11 @@ impl Lanes for Avx2 {
 unsafe fn quad(a: *const i8, q: usize) -> __m256i {
     // SAFETY: the codes are readable by the contract of `dot_bytes`.
     _mm256_set1_epi32(unsafe { a.add(4 * q).cast::<i32>().read_unaligned() })
+}
+
+/// `acc[i] += sum of codes[4i..4i+4] · a[4i..4i+4]`, unsigned codes, signed `a`.
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+unsafe fn vpdpbusd(acc: __m256i, codes: __m256i, a: __m256i) -> __m256i {
+    _mm256_dpbusd_avx_epi32(acc, codes, a)
 }

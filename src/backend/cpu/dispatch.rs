@@ -20,6 +20,8 @@ pub enum Isa {
     Portable,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
+    /// x86-64 with AVX2, FMA, F16C and AVX-VNNI.
+    AvxVnni,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
     /// aarch64 with `sdot`.
@@ -29,7 +31,8 @@ pub enum Isa {
 }
 
 impl Isa {
-    const ALL: [Isa; 5] = [Isa::Avx512, Isa::NeonI8mm, Isa::Avx2, Isa::NeonDotprod, Isa::Portable];
+    const ALL: [Isa; 6] =
+        [Isa::Avx512, Isa::AvxVnni, Isa::Avx2, Isa::NeonI8mm, Isa::NeonDotprod, Isa::Portable];
 
     /// The best that this machine has.
     pub fn detect() -> Isa {
@@ -48,6 +51,8 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => has_avx2(),
             #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => has_avx2() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => has_avx2() && has_avx512(),
             #[cfg(target_arch = "aarch64")]
             Isa::NeonDotprod => std::arch::is_aarch64_feature_detected!("dotprod"),
@@ -65,7 +70,9 @@ impl Isa {
     pub(super) fn byte_bias(self) -> u8 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => Avx2::BYTE_BIAS,
+            Isa::Avx2 => Avx2::<false>::BYTE_BIAS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => Avx2::<true>::BYTE_BIAS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Avx512::BYTE_BIAS,
             #[cfg(target_arch = "aarch64")]
@@ -80,6 +87,7 @@ impl Isa {
         match self {
             Isa::Portable => "portable",
             Isa::Avx2 => "avx2",
+            Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
             Isa::NeonDotprod => "dotprod",
             Isa::NeonI8mm => "i8mm",
@@ -109,7 +117,7 @@ impl fmt::Display for Isa {
 
 /// A name that is no instruction set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected portable, avx2, avx512, dotprod or i8mm, found {0:?}")]
+#[error("expected portable, avx2, avxvnni, avx512, dotprod or i8mm, found {0:?}")]
 pub struct UnknownIsa(String);
 
 impl FromStr for Isa {
@@ -144,6 +152,8 @@ pub(super) fn entry<K: Kernel>(isa: Isa) -> Entry<K> {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => run_avx2::<K>,
         #[cfg(target_arch = "x86_64")]
+        Isa::AvxVnni => run_avxvnni::<K>,
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => run_avx512::<K>,
         #[cfg(target_arch = "aarch64")]
         Isa::NeonDotprod => run_dotprod::<K>,
@@ -166,7 +176,8 @@ macro_rules! entries {
 }
 
 entries! {
-    "x86_64" run_avx2 "avx2,fma,f16c" Avx2;
+    "x86_64" run_avx2 "avx2,fma,f16c" Avx2<false>;
+    "x86_64" run_avxvnni "avx2,fma,f16c,avxvnni" Avx2<true>;
     "x86_64" run_avx512 "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni" Avx512;
     "aarch64" run_dotprod "neon,dotprod" Dotprod;
     "aarch64" run_i8mm "neon,dotprod,i8mm" I8mm;
@@ -187,7 +198,10 @@ mod tests {
             assert_eq!(isa.to_string().parse(), Ok(isa));
         }
         let refused = "sse9".parse::<Isa>().unwrap_err();
-        assert_eq!(refused.to_string(), "expected portable, avx2, avx512, dotprod or i8mm, found \"sse9\"");
+        assert_eq!(
+            refused.to_string(),
+            "expected portable, avx2, avxvnni, avx512, dotprod or i8mm, found \"sse9\""
+        );
     }
 
     #[test]
