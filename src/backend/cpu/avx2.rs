@@ -164,6 +164,10 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe { [_mm256_set1_epi32(x); 2] }
     }
     #[inline(always)]
+    unsafe fn add_i32(a: I, b: I) -> I {
+        both!(_mm256_add_epi32; a, b)
+    }
+    #[inline(always)]
     unsafe fn sub_i32(a: I, b: I) -> I {
         both!(_mm256_sub_epi32; a, b)
     }

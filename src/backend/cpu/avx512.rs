@@ -131,6 +131,10 @@ impl Lanes for Avx512 {
         unsafe { _mm512_set1_epi32(x) }
     }
     #[inline(always)]
+    unsafe fn add_i32(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
     unsafe fn sub_i32(a: __m512i, b: __m512i) -> __m512i {
         unsafe { _mm512_sub_epi32(a, b) }
     }

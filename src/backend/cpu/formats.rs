@@ -6,14 +6,23 @@
 // the index says which of them.
 #![allow(clippy::needless_range_loop)]
 
+use std::hint::black_box;
 use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
-use super::activations::{FloatGroup, GROUP, Int8Group};
+use super::activations::{FloatGroup, GROUP, Int8Group, SECOND_BITS};
 use super::lanes::{LANES, Lanes, for_each};
 use super::pack::{Layout, PANEL};
 use crate::quant::Bits;
+
+/// A block's activations of one group, a record a token; with two terms those of the second as well.
+pub(super) struct Operand<R> {
+    pub(super) first: *const R,
+    /// Nothing that may be read unless `two`.
+    pub(super) second: *const R,
+    pub(super) two: bool,
+}
 
 /// How one group of a panel is multiplied.
 pub(super) trait Format: Sync {
@@ -25,11 +34,11 @@ pub(super) trait Format: Sync {
     /// `sums[t][m] += tile (tile + t) of the group · activations[m]`
     ///
     /// # Safety
-    /// `weights` is a group of `LAYOUT`, `activations` are `M` records, the CPU has `L`'s features.
+    /// `weights` is a group of `LAYOUT`, `activations` are `M` records a term, the CPU has `L`'s features.
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
         weights: *const u8,
         tile: usize,
-        activations: *const Self::Record,
+        activations: &Operand<Self::Record>,
         sums: &mut [[L::F; M]; T],
     );
 }
@@ -49,7 +58,7 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Format for Int8<FOU
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
         weights: *const u8,
         tile: usize,
-        activations: *const Int8Group,
+        activations: &Operand<Int8Group>,
         sums: &mut [[L::F; M]; T],
     ) {
         // SAFETY: the same contract.
@@ -71,31 +80,44 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Int8<FOUR, MINS, HA
     unsafe fn part<L: Lanes, const T: usize, const M: usize, const HALF: usize, const PART: usize>(
         weights: *const u8,
         tile: usize,
-        activations: *const Int8Group,
+        activations: &Operand<Int8Group>,
         sums: &mut [[L::F; M]; T],
     ) {
         // SAFETY: all reads stay within the group and the records.
         unsafe {
+            let Operand { first, second, two } = *activations;
             let mut dots = [[L::splat_i32(0); M]; T];
             for m in 0..M {
-                let start = Self::start::<L>(activations.add(m), HALF);
+                let start = Self::start::<L>(first.add(m), HALF);
                 for t in 0..T {
                     dots[t][m] = start;
                 }
             }
-            Self::dots::<L, T, M, HALF>(weights, tile, activations, &mut dots);
+            Self::dots::<L, T, M, HALF>(weights, tile, first, &mut dots);
+            if two {
+                for m in 0..M {
+                    let start = Self::start::<L>(second.add(m), HALF);
+                    for t in 0..T {
+                        dots[t][m] = L::add_i32(L::shl::<SECOND_BITS>(dots[t][m]), start);
+                    }
+                }
+                // Many tokens leave no registers for a group's codes between the terms: the compiler
+                // shall read them again and not store what it has unpacked.
+                let again = if M > 2 { black_box(weights) } else { weights };
+                Self::dots::<L, T, M, HALF>(again, tile, second, &mut dots);
+            }
             for t in 0..T {
                 let scale = factor::<L>(Self::LAYOUT, weights, HALF, tile + t);
                 let mut new = sums[t];
                 for m in 0..M {
                     let value = L::mul(L::to_f32(dots[t][m]), scale);
-                    let activation_scale = L::splat((*activations.add(m)).scale);
+                    let activation_scale = L::splat((*first.add(m)).scale);
                     new[m] = L::fma(value, activation_scale, new[m]);
                 }
                 if MINS {
                     let min = factor::<L>(Self::LAYOUT, weights, 1 + HALVES as usize + HALF, tile + t);
                     for m in 0..M {
-                        let total = Self::scaled_sum(activations.add(m), HALF);
+                        let total = Self::scaled_sum(first.add(m), HALF);
                         new[m] = L::fma(min, L::splat(total), new[m]);
                     }
                 }
@@ -177,7 +199,7 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Int8<FOUR, MINS, HA
         unsafe {
             match HALVES {
                 false => (*record).scaled_sum,
-                true => -(*record).scale * (*record).neg_halves[half] as f32,
+                true => (*record).scaled_halves[half],
             }
         }
     }
@@ -194,9 +216,10 @@ impl<const FOUR: bool, const MINS: bool, const HALVES: bool> Format for Float<FO
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
         weights: *const u8,
         tile: usize,
-        activations: *const FloatGroup,
+        activations: &Operand<FloatGroup>,
         sums: &mut [[L::F; M]; T],
     ) {
+        let activations = activations.first;
         // SAFETY: all reads stay within the group and the records.
         unsafe {
             let halves = 1 + HALVES as usize;
@@ -308,9 +331,10 @@ impl<E: Element> Format for Dense<E> {
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
         weights: *const u8,
         tile: usize,
-        activations: *const FloatGroup,
+        activations: &Operand<FloatGroup>,
         sums: &mut [[L::F; M]; T],
     ) {
+        let activations = activations.first;
         let weights = weights.cast::<E>();
         // SAFETY: all reads stay within the group and the records.
         unsafe {

@@ -93,6 +93,8 @@ pub(super) trait Lanes: Copy + 'static {
 
     /// All lanes `x`.
     unsafe fn splat_i32(x: i32) -> Self::I;
+    /// `a + b`, wrapping.
+    unsafe fn add_i32(a: Self::I, b: Self::I) -> Self::I;
     /// `a - b`, wrapping.
     unsafe fn sub_i32(a: Self::I, b: Self::I) -> Self::I;
     /// `a << BITS`

@@ -192,6 +192,7 @@ impl Check for Integers {
             assert_eq!(L::reduce_add_i32(rounded), expected.iter().sum::<i32>());
             assert_eq!(ints::<L>(L::shl::<7>(rounded)), expected.map(|x| x << 7));
             assert_eq!(ints::<L>(L::sub_i32(L::splat_i32(0), rounded)), expected.map(|x| -x));
+            assert_eq!(ints::<L>(L::add_i32(L::splat_i32(7), rounded)), expected.map(|x| x + 7));
             L::store_i8(out.as_mut_ptr(), rounded);
             assert_eq!(out, expected.map(|x| x.clamp(-128, 127) as i8));
         }

@@ -82,7 +82,7 @@ impl Call<'_> {
             return Err(shape_error(OP, expected, found));
         }
         let clash = |args: &PanelArgs| {
-            let rows = Rows { ptr: args.dst, rows: args.tokens / args.terms, cols: args.rows };
+            let rows = Rows { ptr: args.dst, rows: args.tokens, cols: args.rows };
             rows.overlaps(&dst)
         };
         if dst.overlaps(&self.src) || self.arena.products.iter().any(clash) {
@@ -124,7 +124,7 @@ impl Call<'_> {
             panel_bytes: matrix.panel_bytes(),
             groups: groups(matrix.cols()),
             rows: matrix.rows(),
-            tokens: dst.rows * terms,
+            tokens: dst.rows,
             terms,
             activations,
             dst: dst.ptr,

@@ -193,6 +193,10 @@ macro_rules! neon_lanes {
                 unsafe { [vdupq_n_s32(x); 4] }
             }
             #[inline(always)]
+            unsafe fn add_i32(a: I, b: I) -> I {
+                each!(vaddq_s32; a, b)
+            }
+            #[inline(always)]
             unsafe fn sub_i32(a: I, b: I) -> I {
                 each!(vsubq_s32; a, b)
             }

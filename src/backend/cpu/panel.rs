@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 
 use super::activations::block_len;
 use super::dispatch::{Isa, Kernel, entry};
-use super::formats::Format;
+use super::formats::{Format, Operand};
 use super::lanes::{LANES, Lanes};
 use super::pack::PANEL;
 use crate::backend::Activation;
@@ -40,13 +40,12 @@ pub(super) struct PanelArgs {
     pub(super) groups: usize,
     /// Rows of the matrix.
     pub(super) rows: usize,
-    /// Rows of activations: `terms` for each token.
     pub(super) tokens: usize,
-    /// 2 where the product of every second row is added to that of the row before, else 1.
+    /// Terms of an activation, 1 or 2.
     pub(super) terms: usize,
-    /// Records of the kind that the format reads.
+    /// Records of the kind that the format reads, `[tokens · groups]` a term.
     pub(super) activations: *const u8,
-    /// `[tokens / terms, rows]`
+    /// `[tokens, rows]`
     pub(super) dst: *mut f32,
     /// `[rows]` or null.
     pub(super) bias: *const f32,
@@ -126,11 +125,14 @@ impl<W: Format> Panels<'_, W> {
     ) {
         let args = self.0;
         // SAFETY: the panel is `groups` records of the format; the block's activations are
-        // `groups · M` records from `start · groups` on; the tokens' rows of `dst` exist.
+        // `groups · M` records a term from `start · groups` on; the tokens' rows of `dst` exist.
         unsafe {
             let mut sums = [[L::splat(0.0); M]; T];
             let mut weights = args.weights.add(panel * args.panel_bytes);
-            let mut activations = args.activations.cast::<W::Record>().add(start * args.groups);
+            let first = args.activations.cast::<W::Record>().add(start * args.groups);
+            // Behind those of all tokens, if there are any.
+            let second = first.wrapping_add(args.tokens * args.groups);
+            let mut activations = Operand { first, second, two: args.terms == 2 };
             // Where a panel is worked off in several blocks, only the first finds it in memory, and
             // the memory is idle while the others compute: each block asks for its share of the
             // next panel.
@@ -142,9 +144,10 @@ impl<W: Format> Panels<'_, W> {
                     L::prefetch(next);
                     next = next.wrapping_add(64);
                 }
-                W::group::<L, T, M>(weights, tile, activations, &mut sums);
+                W::group::<L, T, M>(weights, tile, &activations, &mut sums);
                 weights = weights.add(W::LAYOUT.group_bytes());
-                activations = activations.add(M);
+                activations.first = activations.first.add(M);
+                activations.second = activations.second.wrapping_add(M);
             }
             // Through memory, so that what follows is one small loop and not T · M copies of it.
             let mut results = [[[0.0f32; LANES]; M]; T];
@@ -172,12 +175,8 @@ impl<W: Format> Panels<'_, W> {
         }
         // SAFETY: `lanes` elements from `row` on exist in the token's row of `dst` and in the bias.
         unsafe {
-            let dst = args.dst.add(token / args.terms * args.rows + row);
+            let dst = args.dst.add(token * args.rows + row);
             let mut y = sums;
-            if !token.is_multiple_of(args.terms) {
-                L::store_n(dst, lanes, L::add(L::load_n(dst, lanes), y));
-                return;
-            }
             if !args.bias.is_null() {
                 y = L::add(y, L::load_n(args.bias.add(row), lanes));
             }

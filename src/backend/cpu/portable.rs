@@ -176,6 +176,10 @@ impl Lanes for Portable {
         [x; LANES]
     }
     #[inline(always)]
+    unsafe fn add_i32(a: I, b: I) -> I {
+        zip_i32(a, b, i32::wrapping_add)
+    }
+    #[inline(always)]
     unsafe fn sub_i32(a: I, b: I) -> I {
         zip_i32(a, b, i32::wrapping_sub)
     }
