@@ -210,7 +210,7 @@ fn five_bits_are_written_when_asked_for() {
     writer.tensor("q5", TensorType::Q5_0, &[32, 1], block).unwrap();
     let first = open(writer.to_bytes());
     let WeightMatrix::Quant(matrix) = first.matrix("q5").unwrap() else { panic!("not quantised") };
-    assert_eq!(matrix.bits(), Bits::Eight);
+    assert_eq!(matrix.bits(), Bits::Five);
     let mut again = GgufWriter::new();
     again.matrix_as("q5", &matrix, TensorType::Q5_0).unwrap();
     assert_eq!(again.to_bytes(), writer.to_bytes());

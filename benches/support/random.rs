@@ -18,7 +18,8 @@ impl Codes {
     pub const Q4_0: Codes = Codes { bits: Bits::Four, group: 32, mins: false };
     /// Q4_K's, too: its scales are multiplied out.
     pub const Q4_1: Codes = Codes { bits: Bits::Four, group: 32, mins: true };
-    pub const Q6_K: Codes = Codes { bits: Bits::Eight, group: 16, mins: false };
+    pub const Q5_0: Codes = Codes { bits: Bits::Five, group: 32, mins: false };
+    pub const Q6_K: Codes = Codes { bits: Bits::Six, group: 16, mins: false };
     pub const Q8_0: Codes = Codes { bits: Bits::Eight, group: 32, mins: false };
     pub const W8G128: Codes = Codes { bits: Bits::Eight, group: 128, mins: false };
 }
@@ -50,10 +51,16 @@ impl Random {
         // Unsigned 4-bit codes without minimums stand for -8 to 7.
         let (spread, mean) = match bits {
             Bits::Four => (4.6, 7.5),
+            Bits::Five => (9.2, 0.0),
+            Bits::Six => (18.5, 0.0),
             Bits::Eight => (73.9, 0.0),
         };
         let size = 1.0 / (spread * (cols as f32).sqrt());
-        let codes = self.bytes(rows * code_bytes_per_row(bits, cols));
+        let mut codes = self.bytes(rows * code_bytes_per_row(bits, cols));
+        if bits != Bits::Four {
+            let (low, last) = (*bits.codes(mins).start() as u8, (1 << bits.count()) - 1);
+            codes.iter_mut().for_each(|code| *code = low.wrapping_add(*code & last as u8));
+        }
         let scales: Vec<f32> =
             (0..rows * cols.div_ceil(group)).map(|_| size * (1.0 + self.unit() / 2.0)).collect();
         let minimum = |&scale: &f32| f16::from_f32(-mean * scale);

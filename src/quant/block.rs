@@ -88,14 +88,16 @@ pub(crate) fn decode<const BYTES: usize>(
     check_finite("minimum", mins, *cols / layout.group)
 }
 
-/// The blocks of `matrix`, which must have exactly the layout of the format.
+/// The blocks of `matrix`, which must have exactly the layout of the format, but for the bits of codes
+/// that have a byte each: what fits is for `pack` to say.
 pub(crate) fn encode<const BYTES: usize>(
     layout: &Layout,
     matrix: &QuantMatrix,
     pack: impl Fn(GroupsRef<'_>) -> Option<[u8; BYTES]>,
 ) -> Result<Vec<u8>, QuantError> {
     check_cols(layout, matrix.cols())?;
-    let same = matrix.bits() == layout.bits
+    let bytes = |bits| bits != Bits::Four;
+    let same = bytes(matrix.bits()) == bytes(layout.bits)
         && matrix.group() == layout.group
         && matrix.mins().is_some() == layout.mins
         && layout.group == layout.len;

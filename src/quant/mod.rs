@@ -1,7 +1,7 @@
 //! The canonical matrix: what every weight matrix becomes, whatever file it came from.
 //!
-//! [`QuantMatrix`] holds 4- or 8-bit codes with one f16 scale (and optionally one f16 minimum) per
-//! group of columns; [`DenseMatrix`] holds 16- or 32-bit floats. A backend repacks either once, at
+//! [`QuantMatrix`] holds codes of 4, 5, 6 or 8 bits with one f16 scale (and optionally one f16 minimum)
+//! per group of columns; [`DenseMatrix`] holds 16- or 32-bit floats. A backend repacks either once, at
 //! load ([`crate::backend::Backend::prepare`]), a block of rows at a time, for which `shape` has the
 //! memory. The GGUF block formats are siblings, a file each; the quantiser is in `quantize`. Reading
 //! files is not here: see [`crate::weights`].
@@ -25,6 +25,8 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
+use std::ops::RangeInclusive;
+
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -40,8 +42,31 @@ pub use shape::{MatrixForm, QuantForm};
 pub enum Bits {
     /// Two codes a byte, low nibble first.
     Four,
+    /// One code a byte, which stays within five bits.
+    Five,
+    /// One code a byte, which stays within six bits.
+    Six,
     /// One code a byte.
     Eight,
+}
+
+impl Bits {
+    /// How many.
+    pub const fn count(self) -> usize {
+        match self {
+            Bits::Four => 4,
+            Bits::Five => 5,
+            Bits::Six => 6,
+            Bits::Eight => 8,
+        }
+    }
+
+    /// The integers that multiply a scale: from 0 up with mins, else as many below zero as not.
+    pub const fn codes(self, mins: bool) -> RangeInclusive<i32> {
+        let count = 1 << self.count();
+        let low = if mins { 0 } else { -count / 2 };
+        low..=low + count - 1
+    }
 }
 
 /// A quantised matrix of `rows` output features by `cols` input features.
@@ -52,6 +77,8 @@ pub enum Bits {
 /// | bits | without mins | with mins |
 /// |---|---|---|
 /// | 8 | `q · s`, `q` stored as `i8` | `q · s + m`, `q` stored as `u8` |
+/// | 6 | the same, `q` in −32..=31 | the same, `q` in 0..=63 |
+/// | 5 | the same, `q` in −16..=15 | the same, `q` in 0..=31 |
 /// | 4 | `(q − 8) · s`, `q` in 0..=15 | `q · s + m`, `q` in 0..=15 |
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantMatrix {
@@ -104,6 +131,18 @@ pub enum QuantError {
         expected: usize,
         /// Elements given.
         found: usize,
+    },
+    /// A code of 5 or 6 bits that takes more.
+    #[error("expected a code of {} bits, found {code} at row {row}, column {col}", .bits.count())]
+    Code {
+        /// Bits of the matrix's codes.
+        bits: Bits,
+        /// Row of the code.
+        row: usize,
+        /// Column of the code.
+        col: usize,
+        /// The integer that would multiply the scale.
+        code: i32,
     },
     /// A value that is NaN or infinite.
     #[error("expected finite values, found {value} at row {row}, column {col}")]
@@ -164,7 +203,8 @@ pub enum QuantError {
 impl QuantError {
     /// The same of a matrix that has `rows` more in front.
     pub(crate) fn after_rows(mut self, rows: usize) -> QuantError {
-        if let QuantError::NonFinite { row, .. } | QuantError::GroupNonFinite { row, .. } = &mut self {
+        use QuantError::{Code, GroupNonFinite, NonFinite};
+        if let NonFinite { row, .. } | GroupNonFinite { row, .. } | Code { row, .. } = &mut self {
             *row += rows;
         }
         self
@@ -172,10 +212,10 @@ impl QuantError {
 }
 
 impl QuantMatrix {
-    /// A matrix from its parts; every length is checked against the shape.
+    /// A matrix from its parts; every length is checked against the shape, every code against its bits.
     ///
     /// # Errors
-    /// [`QuantError::Group`], [`QuantError::Length`], [`QuantError::TooLarge`].
+    /// [`QuantError::Group`], [`QuantError::Length`], [`QuantError::TooLarge`], [`QuantError::Code`].
     pub fn new(parts: QuantParts) -> Result<Self, QuantError> {
         let QuantParts { rows, cols, bits, group, codes, scales, mins } = parts;
         check_group(group, cols)?;
@@ -187,7 +227,24 @@ impl QuantMatrix {
         if let Some(mins) = &mins {
             check_length("mins", groups, mins.len())?;
         }
-        Ok(QuantMatrix { rows, cols, bits, group, codes, scales, mins })
+        let matrix = QuantMatrix { rows, cols, bits, group, codes, scales, mins };
+        match matrix.first_code_beyond() {
+            None => Ok(matrix),
+            Some(at) => {
+                let (row, col) = (at / cols, at % cols);
+                Err(QuantError::Code { bits, row, col, code: matrix.code(row, col) })
+            }
+        }
+    }
+
+    /// Where the first code is that takes more than its bits, if those are fewer than its byte has.
+    fn first_code_beyond(&self) -> Option<usize> {
+        if !matches!(self.bits, Bits::Five | Bits::Six) {
+            return None;
+        }
+        let codes = self.bits.codes(self.mins.is_some());
+        let (low, count) = (*codes.start() as u8, 1 << self.bits.count());
+        position_in_chunks(&self.codes, |code| code.wrapping_sub(low) < count)
     }
 
     /// Output features (N).
@@ -245,12 +302,12 @@ impl QuantMatrix {
     pub fn code(&self, row: usize, col: usize) -> i32 {
         let codes = self.row_codes(row);
         match (self.bits, &self.mins) {
-            (Bits::Eight, None) => i32::from(codes[col] as i8),
-            (Bits::Eight, Some(_)) => i32::from(codes[col]),
             (Bits::Four, mins) => {
                 let nibble = i32::from(codes[col / 2] >> (4 * (col % 2)) & 15);
                 nibble - if mins.is_none() { 8 } else { 0 }
             }
+            (_, None) => i32::from(codes[col] as i8),
+            (_, Some(_)) => i32::from(codes[col]),
         }
     }
 
@@ -269,14 +326,14 @@ impl QuantMatrix {
             let min = self.mins.as_ref().map(|mins| mins[index].to_f32());
             let codes = &codes[group * code_bytes..];
             match (self.bits, min) {
-                (Bits::Eight, None) => {
-                    out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code as i8) * scale);
-                }
-                (Bits::Eight, Some(min)) => {
-                    out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code) * scale + min);
-                }
                 (Bits::Four, None) => each_nibble(codes, out, |code| (f32::from(code) - 8.0) * scale),
                 (Bits::Four, Some(min)) => each_nibble(codes, out, |code| f32::from(code) * scale + min),
+                (_, None) => {
+                    out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code as i8) * scale);
+                }
+                (_, Some(min)) => {
+                    out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code) * scale + min);
+                }
             }
         }
     }
@@ -295,7 +352,7 @@ fn each_nibble(codes: &[u8], out: &mut [f32], value: impl Fn(u8) -> f32) {
 pub fn code_bytes_per_row(bits: Bits, cols: usize) -> usize {
     match bits {
         Bits::Four => cols.div_ceil(2),
-        Bits::Eight => cols,
+        Bits::Five | Bits::Six | Bits::Eight => cols,
     }
 }
 
@@ -414,7 +471,7 @@ fn position_in_chunks<T: Copy>(values: &[T], good: impl Fn(T) -> bool) -> Option
 /// A weight matrix as it comes from a file or from the quantiser.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WeightMatrix {
-    /// 4- or 8-bit codes.
+    /// Codes of 4 to 8 bits.
     Quant(QuantMatrix),
     /// 16- or 32-bit floats.
     Dense(DenseMatrix),

@@ -1,10 +1,10 @@
-//! Q5_0: an f16 scale, 32 fifth bits and 32 nibbles, each code 16 above its value; kept as 8-bit codes, group 32.
+//! Q5_0: an f16 scale, 32 fifth bits and 32 nibbles, each code 16 above its value; kept as 5-bit codes, group 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, add_fifth_bits, half, pack_five_bits, widen_nibbles};
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 22;
-const LAYOUT: Layout = Layout { name: "Q5_0", len: 32, bits: Bits::Eight, group: 32, mins: false };
+const LAYOUT: Layout = Layout { name: "Q5_0", len: 32, bits: Bits::Five, group: 32, mins: false };
 
 /// Q5_0 blocks to canonical rows; nothing is lost.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
@@ -18,7 +18,7 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
     })
 }
 
-/// Q5_0 blocks of a matrix with 8-bit codes in −16..=15 in groups of 32; nothing is lost.
+/// Q5_0 blocks of a matrix with codes in −16..=15, a byte each, in groups of 32; nothing is lost.
 pub(crate) fn encode(matrix: &QuantMatrix) -> Result<Vec<u8>, QuantError> {
     block::encode(&LAYOUT, matrix, |group| {
         let mut codes = [0; 32];

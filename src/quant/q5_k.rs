@@ -1,11 +1,11 @@
-//! Q5_K: like Q4_K with a fifth bit for each code; kept as 8-bit codes with mins, group 32.
+//! Q5_K: like Q4_K with a fifth bit for each code; kept as 5-bit codes with mins, group 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, widen_nibbles};
 use super::q4_k::unpack_scales;
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 176;
-const LAYOUT: Layout = Layout { name: "Q5_K", len: SUPER_BLOCK, bits: Bits::Eight, group: 32, mins: true };
+const LAYOUT: Layout = Layout { name: "Q5_K", len: SUPER_BLOCK, bits: Bits::Five, group: 32, mins: true };
 
 /// Q5_K blocks to canonical rows; scale products are rounded to f16, the only loss.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };

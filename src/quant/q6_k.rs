@@ -4,9 +4,9 @@ use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, scaled}
 use super::{Bits, QuantError, QuantMatrix};
 
 const BYTES: usize = 210;
-const LAYOUT: Layout = Layout { name: "Q6_K", len: SUPER_BLOCK, bits: Bits::Eight, group: 16, mins: false };
+const LAYOUT: Layout = Layout { name: "Q6_K", len: SUPER_BLOCK, bits: Bits::Six, group: 16, mins: false };
 
-/// Q6_K blocks to canonical rows: 8-bit codes, group 16; scale products are rounded to f16, the only loss.
+/// Q6_K blocks to canonical rows: 6-bit codes, group 16; scale products are rounded to f16, the only loss.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };
 
 fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {

@@ -16,7 +16,7 @@ fn decode(blocks: &[u8], into: &mut QuantMatrix) -> Result<(), QuantError> {
     })
 }
 
-/// Q8_0 blocks of a matrix with 8-bit codes in groups of 32; nothing is lost.
+/// Q8_0 blocks of a matrix with codes of a byte each in groups of 32; nothing is lost.
 pub(crate) fn encode(matrix: &QuantMatrix) -> Result<Vec<u8>, QuantError> {
     block::encode(&LAYOUT, matrix, |group| {
         let mut block = [0; BYTES];

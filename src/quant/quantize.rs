@@ -1,4 +1,4 @@
-//! The quantiser: floats to 4- or 8-bit codes, round to nearest even against the f16-rounded scale.
+//! The quantiser: floats to codes of 4, 5, 6 or 8 bits, round to nearest even against the f16-rounded scale.
 //!
 //! Each value comes back within half a scale (and float rounding): the scale is chosen so that no
 //! code is clamped by more. [`Quality`] says what was lost.
@@ -55,10 +55,7 @@ impl QuantFormat {
 
 impl fmt::Display for QuantFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.bits {
-            Bits::Four => "w4",
-            Bits::Eight => "w8",
-        })?;
+        write!(f, "w{}", self.bits.count())?;
         match self.group {
             Group::Columns(columns) => write!(f, "g{columns}")?,
             Group::Row => f.write_str("row")?,
@@ -74,7 +71,7 @@ impl FromStr for QuantFormat {
         let format = |bits, group, mins| QuantFormat { bits, group, mins };
         let groups = [16, 32, 64, 128].map(Group::Columns).into_iter().chain([Group::Row]);
         groups
-            .flat_map(|group| [Bits::Four, Bits::Eight].map(|bits| (bits, group)))
+            .flat_map(|group| [Bits::Four, Bits::Five, Bits::Six, Bits::Eight].map(|bits| (bits, group)))
             .flat_map(|(bits, group)| [false, true].map(|mins| format(bits, group, mins)))
             .find(|format| format.to_string() == text)
             .ok_or_else(|| QuantError::Format { found: text.to_owned() })
@@ -130,12 +127,12 @@ pub(crate) fn quantize_block(
 
 fn pack_row(bits: Bits, codes: &[u8], packed: &mut [u8]) {
     match bits {
-        Bits::Eight => packed.copy_from_slice(codes),
         Bits::Four => {
             for (byte, pair) in packed.iter_mut().zip(codes.chunks(2)) {
                 *byte = pair.iter().rev().fold(0, |byte, code| byte << 4 | code);
             }
         }
+        Bits::Five | Bits::Six | Bits::Eight => packed.copy_from_slice(codes),
     }
 }
 
@@ -167,11 +164,11 @@ struct Coder {
 
 impl Coder {
     fn new(format: QuantFormat) -> Coder {
-        let (low, high, offset) = match (format.bits, format.mins) {
-            (Bits::Eight, false) => (-127, 127, 0),
-            (Bits::Eight, true) => (0, 255, 0),
-            (Bits::Four, false) => (-8, 7, 8),
-            (Bits::Four, true) => (0, 15, 0),
+        let (low, high) = format.bits.codes(format.mins).into_inner();
+        let (low, offset) = match (format.bits, format.mins) {
+            (Bits::Eight, false) => (-high, 0),
+            (Bits::Four, false) => (low, -low),
+            _ => (low, 0),
         };
         Coder { low, high, offset, mins: format.mins }
     }
@@ -248,7 +245,7 @@ mod tests {
 
     fn all_formats() -> Vec<QuantFormat> {
         let mut formats = Vec::new();
-        for bits in ["w4", "w8"] {
+        for bits in ["w4", "w5", "w6", "w8"] {
             for group in ["g16", "g32", "g64", "g128", "row"] {
                 for mins in ["", "m"] {
                     formats.push(format!("{bits}{group}{mins}").parse().unwrap());

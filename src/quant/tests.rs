@@ -133,7 +133,10 @@ proptest! {
         for Vector { format, block, values, .. } in vectors() {
             let blocks = &bytes[..2 * block.len()];
             match decode(format, blocks, 2, values.len()) {
-                Ok(matrix) => prop_assert!(matrix.scales().iter().all(|scale| scale.is_finite())),
+                Ok(matrix) => {
+                    prop_assert!(matrix.scales().iter().all(|scale| scale.is_finite()));
+                    prop_assert_eq!(matrix.first_code_beyond(), None, "{}", format);
+                }
                 Err(QuantError::GroupNonFinite { .. }) => {}
                 Err(other) => prop_assert!(false, "{}: {}", format, other),
             }
@@ -161,6 +164,29 @@ fn an_encoder_refuses_what_it_cannot_hold() {
     let beyond = QuantError::Inexact { format: "Q5_0", reason: "a code beyond its range" };
     assert_eq!(q5_0::encode(&sixteen), Err(beyond));
     assert!(q8_0::encode(&sixteen).is_ok());
+}
+
+#[test]
+fn a_code_beyond_its_bits_is_refused_with_its_place() {
+    for (bits, good, bad) in
+        [(Bits::Five, [-16, 15, 31], [-17, 16, 32]), (Bits::Six, [-32, 31, 63], [-33, 32, 64])]
+    {
+        for (index, (good, bad)) in good.into_iter().zip(bad).enumerate() {
+            let matrix = |code: i32| {
+                let mut codes = vec![good as u8; 3 * 40];
+                codes[40 + 33] = code as u8;
+                let mins = (index == 2).then(|| vec![f16::ONE; 6]);
+                let scales = vec![f16::ONE; 6];
+                QuantMatrix::new(QuantParts { rows: 3, cols: 40, bits, group: 32, codes, scales, mins })
+            };
+            assert_eq!(matrix(good).unwrap().code(1, 33), good);
+            let expected = QuantError::Code { bits, row: 1, col: 33, code: bad };
+            assert_eq!(matrix(bad).unwrap_err(), expected);
+            assert_eq!(expected.clone().after_rows(5), QuantError::Code { bits, row: 6, col: 33, code: bad });
+        }
+    }
+    let text = QuantError::Code { bits: Bits::Five, row: 1, col: 2, code: 16 }.to_string();
+    assert_eq!(text, "expected a code of 5 bits, found 16 at row 1, column 2");
 }
 
 #[test]

@@ -305,10 +305,10 @@ fn dense_bytes(matrix: &DenseMatrix) -> (TensorType, Vec<u8>) {
 
 fn quant_bytes(matrix: &QuantMatrix) -> Result<(TensorType, Vec<u8>), QuantError> {
     let dtype = match (matrix.bits(), matrix.mins()) {
-        (Bits::Eight, None) => TensorType::Q8_0,
-        (Bits::Eight, Some(_)) => TensorType::Q5_1,
         (Bits::Four, None) => TensorType::Q4_0,
         (Bits::Four, Some(_)) => TensorType::Q4_1,
+        (Bits::Five | Bits::Six | Bits::Eight, None) => TensorType::Q8_0,
+        (Bits::Five | Bits::Six | Bits::Eight, Some(_)) => TensorType::Q5_1,
     };
     encode(matrix, dtype).map(|data| (dtype, data))
 }

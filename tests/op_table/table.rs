@@ -280,7 +280,13 @@ fn embeddings() -> Vec<Case> {
         Case { eps_f16: 5e-4, ..case.within(1.2e-7) }
     };
     let mut numbers = Numbers(10);
-    let formats = [(Bits::Eight, 32, false), (Bits::Four, 100, true), (Bits::Four, 16, false)];
+    let formats = [
+        (Bits::Eight, 32, false),
+        (Bits::Four, 100, true),
+        (Bits::Four, 16, false),
+        (Bits::Five, 32, true),
+        (Bits::Six, 16, false),
+    ];
     let quant = formats.map(|(bits, group, mins)| {
         case(numbers.matrix([11, 100], bits, group, mins), &format!("{bits:?} {group}"))
     });
@@ -313,6 +319,10 @@ fn products() -> Vec<Case> {
                     matrices.push((name, numbers.matrix([n, k], bits, group, mins), INT8_EPS));
                 }
             }
+        }
+        for (bits, group, mins) in [(Bits::Five, 32, false), (Bits::Five, 32, true), (Bits::Six, 16, false)] {
+            let name = format!("{bits:?} group {group} mins {mins}");
+            matrices.push((name, numbers.matrix([n, k], bits, group, mins), INT8_EPS));
         }
         let dense = dense(n, k, 9).into_iter().zip(["f32", "f16", "bf16"]);
         matrices.extend(dense.map(|(matrix, name)| (name.to_string(), matrix, 4e-6)));

@@ -1,7 +1,7 @@
 //! Lanes on AVX2 with FMA and F16C: two registers a vector. With AVX-VNNI there is `vpdpbusd` for the dot
 //! product, of bytes without a sign. Without it `vpmaddubsw` saturates at 16 bits, so codes of 8 bits go
-//! through it as |code| times the activation with the code's sign: 2 · 128 · 127 fits. Codes of 4 bits fit
-//! as they are.
+//! through it as |code| times the activation with the code's sign: 2 · 128 · 127 fits. Codes of 4 to 6 bits
+//! fit as they are.
 
 use core::arch::x86_64::*;
 
@@ -212,11 +212,23 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())] }
     }
     #[inline(always)]
-    unsafe fn nibbles(p: *const u8) -> (I, I) {
-        let mask = unsafe { [_mm256_set1_epi8(15); 2] };
-        let codes = unsafe { [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())] };
-        let shifted = both!(_mm256_srli_epi16::<4>; codes);
-        (both!(_mm256_and_si256; codes, mask), both!(_mm256_and_si256; shifted, mask))
+    unsafe fn low<const BITS: i32>(a: I) -> I {
+        let mask = unsafe { [_mm256_set1_epi8((1 << BITS) - 1); 2] };
+        both!(_mm256_and_si256; a, mask)
+    }
+    #[inline(always)]
+    unsafe fn high<const BITS: i32>(a: I) -> I {
+        let mask = unsafe { [_mm256_set1_epi8((255 >> BITS) as i8); 2] };
+        let shifted = both!(_mm256_srli_epi16::<BITS>; a);
+        both!(_mm256_and_si256; shifted, mask)
+    }
+    #[inline(always)]
+    unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: I, b: I) -> I {
+        let mask = unsafe { [_mm256_set1_epi8((255 >> KEEP) as i8); 2] };
+        let shifted = both!(_mm256_srli_epi16::<SHIFT>; b);
+        let below = both!(_mm256_and_si256; mask, shifted);
+        let kept = both!(_mm256_andnot_si256; mask, a);
+        both!(_mm256_or_si256; kept, below)
     }
     #[inline(always)]
     unsafe fn activations(p: *const i8) -> *const i8 {
@@ -226,7 +238,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     unsafe fn dot_bytes<const Q: usize>(acc: I, codes: I, a: *const i8) -> I {
         if VNNI {
             // SAFETY: bytes without a sign are what both kinds of codes are here.
-            return unsafe { Self::dot_nibbles::<Q>(acc, codes, a) };
+            return unsafe { Self::dot_small::<Q>(acc, codes, a) };
         }
         let (a, ones) = unsafe { (quad(a, Q), _mm256_set1_epi16(1)) };
         let magnitude = both!(_mm256_abs_epi8; codes);
@@ -236,7 +248,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         both!(_mm256_add_epi32; acc, quads)
     }
     #[inline(always)]
-    unsafe fn dot_nibbles<const Q: usize>(acc: I, codes: I, a: *const i8) -> I {
+    unsafe fn dot_small<const Q: usize>(acc: I, codes: I, a: *const i8) -> I {
         let (a, ones) = unsafe { (quad(a, Q), _mm256_set1_epi16(1)) };
         if VNNI {
             return both!(vpdpbusd; acc, codes, [a; 2]);

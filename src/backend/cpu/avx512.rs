@@ -164,11 +164,23 @@ impl Lanes for Avx512 {
         unsafe { _mm512_loadu_si512(p.cast()) }
     }
     #[inline(always)]
-    unsafe fn nibbles(p: *const u8) -> (__m512i, __m512i) {
+    unsafe fn low<const BITS: i32>(a: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(a, _mm512_set1_epi8((1 << BITS) - 1)) }
+    }
+    #[inline(always)]
+    unsafe fn high<const BITS: i32>(a: __m512i) -> __m512i {
         unsafe {
-            let both = _mm512_loadu_si512(p.cast());
-            let mask = _mm512_set1_epi8(15);
-            (_mm512_and_si512(both, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask))
+            let shifted = _mm512_srl_epi16(a, _mm_cvtsi32_si128(BITS));
+            _mm512_and_si512(shifted, _mm512_set1_epi8((255 >> BITS) as i8))
+        }
+    }
+    #[inline(always)]
+    unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: __m512i, b: __m512i) -> __m512i {
+        // Where the first operand's bit is set the second's, else the third's.
+        const CHOOSE: i32 = 0xca;
+        unsafe {
+            let shifted = _mm512_srl_epi16(b, _mm_cvtsi32_si128(SHIFT));
+            _mm512_ternarylogic_epi32::<CHOOSE>(_mm512_set1_epi8((255 >> KEEP) as i8), shifted, a)
         }
     }
     #[inline(always)]
@@ -183,7 +195,7 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn dot_nibbles<const Q: usize>(acc: __m512i, codes: __m512i, a: *const i8) -> __m512i {
+    unsafe fn dot_small<const Q: usize>(acc: __m512i, codes: __m512i, a: *const i8) -> __m512i {
         unsafe { Self::dot_bytes::<Q>(acc, codes, a) }
     }
     #[inline(always)]

@@ -108,16 +108,22 @@ pub(super) trait Lanes: Copy + 'static {
     /// Sixteen bytes; values beyond i8 saturate.
     unsafe fn store_i8(p: *mut i8, v: Self::I);
 
-    /// 64 codes less [`Lanes::BYTE_BIAS`], for [`Lanes::dot_bytes`].
+    /// 64 bytes.
     unsafe fn bytes(p: *const u8) -> Self::C;
-    /// 64 bytes of two 4-bit codes: the low ones and the high ones, for [`Lanes::dot_nibbles`].
-    unsafe fn nibbles(p: *const u8) -> (Self::C, Self::C);
+    /// The lowest `BITS` bits of each byte, below 8.
+    unsafe fn low<const BITS: i32>(a: Self::C) -> Self::C;
+    /// Each byte shifted right by `BITS`, above 0.
+    unsafe fn high<const BITS: i32>(a: Self::C) -> Self::C;
+    /// The upper `KEEP` bits of each byte of `a`, and below them those of `b` shifted right by `SHIFT`;
+    /// `0 < SHIFT <= KEEP < 8`.
+    unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: Self::C, b: Self::C) -> Self::C;
     /// Sixteen codes in -127..=127.
     unsafe fn activations(p: *const i8) -> Self::A;
-    /// `acc[r] += sum over k of codes[r][k] * a[4 Q + k]`, exactly.
+    /// `acc[r] += sum over k of codes[r][k] * a[4 Q + k]`, exactly; the codes are signed bytes where
+    /// [`Lanes::BYTE_BIAS`] is not 0.
     unsafe fn dot_bytes<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
-    /// The same for codes in 0..=15.
-    unsafe fn dot_nibbles<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
+    /// The same for codes in 0..=63.
+    unsafe fn dot_small<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
     /// Byte `K` of each row, as the dot product sees it.
     unsafe fn widen<const K: u32>(codes: Self::C) -> Self::I;
 

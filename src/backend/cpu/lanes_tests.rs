@@ -227,15 +227,15 @@ fn integer_lanes() {
     on_every_isa(Integers);
 }
 
-/// The dot products with quad `Q` of `a`: of bytes, and of nibbles.
+/// The dot products with quad `Q` of `a`: of bytes, and of small codes.
 #[inline(always)]
 unsafe fn dots<L: Lanes, const Q: usize>(codes: L::C, a: &[i8; 16]) -> [[i32; LANES]; 2] {
     // SAFETY: a whole array, and register arithmetic.
     unsafe {
         let (start, a) = (L::splat_i32(1000), L::activations(a.as_ptr()));
         let bytes = L::dot_bytes::<Q>(start, codes, a);
-        let nibbles = L::dot_nibbles::<Q>(start, codes, a);
-        [ints::<L>(bytes), ints::<L>(nibbles)]
+        let small = L::dot_small::<Q>(start, codes, a);
+        [ints::<L>(bytes), ints::<L>(small)]
     }
 }
 
@@ -256,10 +256,10 @@ impl Dots {
         };
         // SAFETY: every pointer is to a whole array.
         unsafe {
-            let (low, high) = L::nibbles(codes.as_ptr());
-            assert_eq!(dots::<L, Q>(L::bytes(codes.as_ptr()), a)[0], dot(&byte::<L>));
-            assert_eq!(dots::<L, Q>(low, a)[1], dot(&|code| i32::from(code & 15)));
-            assert_eq!(dots::<L, Q>(high, a)[1], dot(&|code| i32::from(code >> 4)));
+            let bytes = L::bytes(codes.as_ptr());
+            assert_eq!(dots::<L, Q>(bytes, a)[0], dot(&byte::<L>));
+            assert_eq!(dots::<L, Q>(L::low::<6>(bytes), a)[1], dot(&|code| i32::from(code & 63)));
+            assert_eq!(dots::<L, Q>(L::high::<2>(bytes), a)[1], dot(&|code| i32::from(code >> 2)));
         }
     }
 }
@@ -286,10 +286,59 @@ impl Check for Dots {
             assert_eq!(ints::<L>(L::widen::<1>(bytes)), row(&byte::<L>, 1));
             assert_eq!(ints::<L>(L::widen::<2>(bytes)), row(&byte::<L>, 2));
             assert_eq!(ints::<L>(L::widen::<3>(bytes)), row(&byte::<L>, 3));
-            let (low, high) = L::nibbles(self.codes.as_ptr());
-            assert_eq!(ints::<L>(L::widen::<3>(low)), row(&|code| i32::from(code & 15), 3));
-            assert_eq!(ints::<L>(L::widen::<2>(high)), row(&|code| i32::from(code >> 4), 2));
         }
+    }
+}
+
+/// What cuts codes out of bytes; results below 64 are what `widen` shows of them.
+struct Cuts {
+    a: [u8; 64],
+    b: [u8; 64],
+}
+
+impl Cuts {
+    #[inline(always)]
+    unsafe fn same<L: Lanes>(found: L::C, expected: impl Fn(usize) -> u8) {
+        let row = |k: usize| -> [i32; LANES] { std::array::from_fn(|r| i32::from(expected(4 * r + k))) };
+        // SAFETY: register arithmetic.
+        unsafe {
+            assert_eq!(ints::<L>(L::widen::<0>(found)), row(0));
+            assert_eq!(ints::<L>(L::widen::<1>(found)), row(1));
+            assert_eq!(ints::<L>(L::widen::<2>(found)), row(2));
+            assert_eq!(ints::<L>(L::widen::<3>(found)), row(3));
+        }
+    }
+}
+
+impl Check for Cuts {
+    #[inline(always)]
+    unsafe fn check<L: Lanes>(&self) {
+        let Cuts { a, b } = self;
+        let spliced = |i: usize, keep: u32, shift: u32| a[i] & !(255 >> keep) | b[i] >> shift & (255 >> keep);
+        // SAFETY: every pointer is to a whole array.
+        unsafe {
+            let (va, vb) = (L::bytes(a.as_ptr()), L::bytes(b.as_ptr()));
+            Self::same::<L>(L::low::<4>(va), |i| a[i] & 15);
+            Self::same::<L>(L::low::<5>(va), |i| a[i] & 31);
+            Self::same::<L>(L::low::<6>(va), |i| a[i] & 63);
+            Self::same::<L>(L::high::<4>(va), |i| a[i] >> 4);
+            Self::same::<L>(L::high::<3>(va), |i| a[i] >> 3);
+            Self::same::<L>(L::high::<2>(va), |i| a[i] >> 2);
+            Self::same::<L>(L::high::<2>(L::splice::<3, 3>(va, vb)), |i| spliced(i, 3, 3) >> 2);
+            Self::same::<L>(L::high::<2>(L::splice::<3, 1>(va, vb)), |i| spliced(i, 3, 1) >> 2);
+            Self::same::<L>(L::low::<6>(L::splice::<4, 2>(va, vb)), |i| spliced(i, 4, 2) & 63);
+            Self::same::<L>(L::low::<6>(L::splice::<4, 4>(va, vb)), |i| spliced(i, 4, 4) & 63);
+            Self::same::<L>(L::low::<6>(L::splice::<2, 2>(va, vb)), |i| spliced(i, 2, 2) & 63);
+        }
+    }
+}
+
+#[test]
+fn codes_are_cut_out_of_their_own_bytes() {
+    let mixed = std::array::from_fn(|i| (i * 37 + i / 7) as u8);
+    let other = std::array::from_fn(|i| (i * 101 + 55) as u8);
+    for (a, b) in [([255; 64], [0; 64]), ([0; 64], [255; 64]), (mixed, other), (other, mixed)] {
+        on_every_isa(Cuts { a, b });
     }
 }
 

@@ -187,25 +187,29 @@ unsafe fn run_panels(list: &PanelList<'_>, chunk: usize, _worker: usize) {
 /// The kernel for a format, and whether it reads int8 activations.
 fn kernel(layout: Layout, compute: Compute) -> (unsafe fn(&PanelArgs, Isa, usize), bool) {
     macro_rules! quant {
-        ($format:ident, $int8:literal, $four:expr, $mins:expr, $halves:expr) => {
-            match ($four, $mins, $halves) {
-                (true, false, false) => (run_panel::<$format<true, false, false>>, $int8),
-                (true, false, true) => (run_panel::<$format<true, false, true>>, $int8),
-                (true, true, false) => (run_panel::<$format<true, true, false>>, $int8),
-                (true, true, true) => (run_panel::<$format<true, true, true>>, $int8),
-                (false, false, false) => (run_panel::<$format<false, false, false>>, $int8),
-                (false, false, true) => (run_panel::<$format<false, false, true>>, $int8),
-                (false, true, false) => (run_panel::<$format<false, true, false>>, $int8),
-                (false, true, true) => (run_panel::<$format<false, true, true>>, $int8),
+        ($format:ident, $int8:literal, $form:expr) => {
+            match $form {
+                (Bits::Four, false, false) => (run_panel::<$format<4, false, false>>, $int8),
+                (Bits::Four, false, true) => (run_panel::<$format<4, false, true>>, $int8),
+                (Bits::Four, true, false) => (run_panel::<$format<4, true, false>>, $int8),
+                (Bits::Four, true, true) => (run_panel::<$format<4, true, true>>, $int8),
+                (Bits::Five, false, false) => (run_panel::<$format<5, false, false>>, $int8),
+                (Bits::Five, true, false) => (run_panel::<$format<5, true, false>>, $int8),
+                (Bits::Six, false, true) => (run_panel::<$format<6, false, true>>, $int8),
+                (Bits::Eight, false, false) => (run_panel::<$format<8, false, false>>, $int8),
+                (Bits::Eight, false, true) => (run_panel::<$format<8, false, true>>, $int8),
+                (Bits::Eight, true, false) => (run_panel::<$format<8, true, false>>, $int8),
+                (Bits::Eight, true, true) => (run_panel::<$format<8, true, true>>, $int8),
+                (Bits::Five | Bits::Six, ..) => unreachable!("`Layout::of` packs them as 8 bits"),
             }
         };
     }
     match (layout, compute) {
         (Layout::Quant { bits, mins, halves }, Compute::Int8) => {
-            quant!(Int8, true, bits == Bits::Four, mins, halves)
+            quant!(Int8, true, (bits, mins, halves))
         }
         (Layout::Quant { bits, mins, halves }, Compute::F32) => {
-            quant!(Float, false, bits == Bits::Four, mins, halves)
+            quant!(Float, false, (bits, mins, halves))
         }
         (Layout::F32, _) => (run_panel::<Dense<f32>>, false),
         (Layout::F16, _) => (run_panel::<Dense<f16>>, false),

@@ -51,7 +51,11 @@ impl Random {
 
     fn quant(&mut self, rows: usize, cols: usize, (bits, group, mins): Format) -> QuantMatrix {
         let count = rows * cols.div_ceil(group);
-        let codes = (0..rows * code_bytes_per_row(bits, cols)).map(|_| self.next() as u8).collect();
+        let mut code = || match bits {
+            Bits::Four => self.next() as u8,
+            _ => (bits.codes(mins).start() + (self.next() % (1 << bits.count())) as i32) as u8,
+        };
+        let codes = (0..rows * code_bytes_per_row(bits, cols)).map(|_| code()).collect();
         let scales = (0..count).map(|_| f16::from_f32(self.unit() * 0.02)).collect();
         let minimums = (0..count).map(|_| f16::from_f32(self.unit() * 0.1)).collect();
         let mins = mins.then_some(minimums);
@@ -63,7 +67,7 @@ type Format = (Bits, usize, bool);
 
 fn formats(cols: usize) -> Vec<Format> {
     let mut formats = Vec::new();
-    for bits in [Bits::Four, Bits::Eight] {
+    for bits in [Bits::Four, Bits::Five, Bits::Six, Bits::Eight] {
         for group in [16, 32, 64, 128, cols] {
             formats.extend([(bits, group, false), (bits, group, true)]);
         }
@@ -248,6 +252,36 @@ fn int8_products_equal_a_scalar_emulation_bit_by_bit() {
     });
 }
 
+/// The integer sum of a group is exact whatever the stored codes are, and what follows is the same.
+#[test]
+fn few_bits_give_the_bits_of_eight() {
+    let mut random = Random(12);
+    let (n, k) = (49, 576);
+    for format in [(Bits::Five, 32, false), (Bits::Five, 32, true), (Bits::Six, 16, false)] {
+        let few = random.quant(n, k, format);
+        let parts = QuantParts {
+            rows: n,
+            cols: k,
+            bits: Bits::Eight,
+            group: few.group(),
+            codes: few.codes().to_vec(),
+            scales: few.scales().to_vec(),
+            mins: few.mins().map(<[f16]>::to_vec),
+        };
+        let [few, eight] = [few, QuantMatrix::new(parts).unwrap()].map(Setup::plain);
+        let x = random.activations(MS[0], k);
+        for isa in Isa::available() {
+            let cpu = cpu(isa, Compute::Int8, 2);
+            let [found, expected] = [&few, &eight].map(|setup| {
+                let weights = setup.weights(&cpu);
+                (weights.matrices[0].bytes(), setup.run(&cpu, &weights, &x, f32::NAN))
+            });
+            assert!(found.0 < expected.0, "{} bytes for {}", found.0, expected.0);
+            assert_same_bits(&found.1, &expected.1, &format!("{format:?} on {isa}"));
+        }
+    }
+}
+
 #[test]
 fn f32_products_are_close_to_f64() {
     let backends: Vec<Cpu> = Isa::available().into_iter().map(|isa| cpu(isa, Compute::F32, 1)).collect();
@@ -295,7 +329,7 @@ fn a_row_has_the_same_bits_whatever_its_neighbours_and_the_threads() {
     for isa in Isa::available() {
         for compute in [Compute::Int8, Compute::F32] {
             let backends = [1, 2, 3].map(|threads| cpu(isa, compute, threads));
-            for format in [(Bits::Four, 32, true), (Bits::Eight, 16, false), (Bits::Four, 128, false)] {
+            for format in [(Bits::Four, 32, true), (Bits::Six, 16, false), (Bits::Five, 128, false)] {
                 let (n, k) = (113, 160);
                 let setup = Setup::plain(random.quant(n, k, format));
                 let x = random.activations(MS[0], k);
@@ -370,7 +404,7 @@ fn norm_bias_residual_and_shared_source() {
     let (k, n, rows, eps) = (100, 49, 9, 1e-3f32);
     let matrices = vec![
         random.quant(n, k, (Bits::Four, 32, true)).into(),
-        random.quant(n, k, (Bits::Eight, 16, false)).into(),
+        random.quant(n, k, (Bits::Six, 16, false)).into(),
         dense(&mut random, n, k)[1].clone().into(),
     ];
     let (gain, bias) = (random.vector(k), random.vector(n));

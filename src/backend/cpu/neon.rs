@@ -236,10 +236,20 @@ macro_rules! neon_lanes {
                 unsafe { [vld1q_u8(p), vld1q_u8(p.add(16)), vld1q_u8(p.add(32)), vld1q_u8(p.add(48))] }
             }
             #[inline(always)]
-            unsafe fn nibbles(p: *const u8) -> (C, C) {
-                let mask = unsafe { [vdupq_n_u8(15); 4] };
-                let codes = unsafe { Self::bytes(p) };
-                (each!(vandq_u8; codes, mask), each!(vshrq_n_u8::<4>; codes))
+            unsafe fn low<const BITS: i32>(a: C) -> C {
+                let mask = unsafe { [vdupq_n_u8((1 << BITS) - 1); 4] };
+                each!(vandq_u8; a, mask)
+            }
+            #[inline(always)]
+            unsafe fn high<const BITS: i32>(a: C) -> C {
+                each!(vshrq_n_u8::<BITS>; a)
+            }
+            #[inline(always)]
+            unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: C, b: C) -> C {
+                // The instruction keeps as many bits as it shifts.
+                let up = unsafe { [vdupq_n_s8((KEEP - SHIFT) as i8); 4] };
+                let b = if KEEP == SHIFT { b } else { each!(vshlq_u8; b, up) };
+                each!(vsriq_n_u8::<KEEP>; a, b)
             }
             #[inline(always)]
             unsafe fn activations(p: *const i8) -> int8x16_t {
@@ -255,7 +265,7 @@ macro_rules! neon_lanes {
                 each!($dot::<Q>; acc, codes, a)
             }
             #[inline(always)]
-            unsafe fn dot_nibbles<const Q: usize>(acc: I, codes: C, a: int8x16_t) -> I {
+            unsafe fn dot_small<const Q: usize>(acc: I, codes: C, a: int8x16_t) -> I {
                 unsafe { Self::dot_bytes::<Q>(acc, codes, a) }
             }
             #[inline(always)]

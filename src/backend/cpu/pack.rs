@@ -4,15 +4,27 @@
 //! Rows are cut into panels of 32: two tiles of 16 rows, a lane each. A panel is one stream of
 //! groups of 32 columns, each a multiple of 64 bytes:
 //!
-//! | part | 8 bits | 4 bits | dense |
-//! |---|---|---|---|
-//! | values | `[kq 8][row 32][k 4]` bytes | `[j 4][row 32][k 4]` bytes, low nibble `kq = j`, high `kq = j + 4` | `[k 32][row 32]` floats |
-//! | scales, then mins if any | `[half][row 32]` f16 | the same | none |
+//! | part | codes | dense |
+//! |---|---|---|
+//! | values | `[line][row 32][k 4]` bytes, as many lines as a code has bits | `[k 32][row 32]` floats |
+//! | scales, then mins if any | `[half][row 32]` f16 | none |
 //!
-//! There are two halves where the canonical group is 16 columns, else one. Signed 8-bit codes are
-//! stored plus 128, and all 8-bit codes less 128 for instruction sets whose dot products take signed
-//! bytes ([`Lanes::BYTE_BIAS`](super::lanes::Lanes::BYTE_BIAS)). Columns and rows that pad the last group
-//! and panel have value 0 or meet activations of 0.
+//! There are two halves where the canonical group is 16 columns, else one. The 4 columns `4 kq ..` of a
+//! row are a quad. Lines hold whole quads, and what bits they leave hold the others, so that most codes
+//! are an `and` away; byte `k` of a quad is cut from and put into byte `k` of a line:
+//!
+//! | bits | quads in the low bits of lines | others, from the highest bit down |
+//! |---|---|---|
+//! | 8 | 0 to 7 | |
+//! | 6 | 0, 1, 3; 4, 5, 7 | 2: bits 7 and 6 of lines 0, 1, 2; 6: of lines 3, 4, 5 |
+//! | 5 | 0, 1, 3, 5, 7 | 2: bits 7 to 5 of line 0, 7 and 6 of line 1; 4: bits 7 to 5 of line 2, 5 of line 1, 5 of line 3; 6: bits 7 to 5 of line 4, 7 and 6 of line 3 |
+//! | 4 | 0, 2, 4, 6 | 1, 3, 5, 7: bits 7 to 4 of a line each |
+//!
+//! In their order quads need the lines in theirs, and never more than three at once. Signed codes are
+//! stored plus 8, 16, 32 or 128, and all 8-bit codes less 128 for instruction sets whose dot products take
+//! signed bytes ([`Lanes::BYTE_BIAS`](super::lanes::Lanes::BYTE_BIAS)). Codes of 5 bits in groups of 16, and
+//! of 6 bits in other forms than groups of 16 without mins, which no file has, are packed as 8 bits.
+//! Columns and rows that pad the last group and panel have value 0 or meet activations of 0.
 //!
 //! Packing goes panel by panel: a thread reads 32 rows of the source into memory of its own, which stays
 //! in its second-level cache, and writes their panel from there. So a weight is read once and written once,
@@ -56,7 +68,13 @@ impl Layout {
     fn of(form: MatrixForm) -> Layout {
         match form {
             MatrixForm::Quant(QuantForm { bits, group, mins }) => {
-                Layout::Quant { bits, mins, halves: group == 16 }
+                let halves = group == 16;
+                // Those that kernels are compiled for.
+                let bits = match (bits, halves, mins) {
+                    (Bits::Four, ..) | (Bits::Five, false, _) | (Bits::Six, true, false) => bits,
+                    _ => Bits::Eight,
+                };
+                Layout::Quant { bits, mins, halves }
             }
             MatrixForm::F32 => Layout::F32,
             MatrixForm::F16 => Layout::F16,
@@ -77,8 +95,7 @@ impl Layout {
     /// Bytes of its values or codes.
     pub(super) const fn code_bytes(self) -> usize {
         match self {
-            Layout::Quant { bits: Bits::Four, .. } => PANEL * GROUP / 2,
-            Layout::Quant { bits: Bits::Eight, .. } => PANEL * GROUP,
+            Layout::Quant { bits, .. } => PANEL * GROUP / 8 * bits.count(),
             Layout::F32 => PANEL * GROUP * 4,
             Layout::F16 | Layout::Bf16 => PANEL * GROUP * 2,
         }
@@ -87,8 +104,7 @@ impl Layout {
     /// What is subtracted from a stored code, its byte's bias added back.
     pub(super) const fn zero_point(self) -> i32 {
         match self {
-            Layout::Quant { bits: Bits::Four, mins: false, .. } => 8,
-            Layout::Quant { bits: Bits::Eight, mins: false, .. } => 128,
+            Layout::Quant { bits, mins: false, .. } => 1 << (bits.count() - 1),
             _ => 0,
         }
     }
@@ -201,11 +217,12 @@ impl GroupView<'_> {
     }
 
     fn dequantised(&self, k: usize, bits: Bits, mins: bool, halves: bool) -> f32 {
-        let kq = k / 4;
-        let code_at = |quad: usize| 4 * (quad * PANEL + self.row) + k % 4;
+        let line = |line: usize| self.bytes[4 * (line * PANEL + self.row) + k % 4];
         let code = match bits {
-            Bits::Eight => self.bytes[code_at(kq)].wrapping_add(self.byte_bias),
-            Bits::Four => self.bytes[code_at(kq % 4)] >> (kq / 4 * 4) & 15,
+            Bits::Four => line(k / 8) >> (k / 4 % 2 * 4) & 15,
+            Bits::Five => five_bits(k / 4, line),
+            Bits::Six => six_bits(k / 4, line),
+            Bits::Eight => line(k / 4).wrapping_add(self.byte_bias),
         };
         let half = if halves { k / 16 } else { 0 };
         let factor = |set: usize| {
@@ -218,6 +235,25 @@ impl GroupView<'_> {
 
     fn word(&self, at: usize) -> u16 {
         u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
+    }
+}
+
+/// The code of 5 bits of quad `kq`.
+fn five_bits(kq: usize, line: impl Fn(usize) -> u8) -> u8 {
+    match kq {
+        2 => line(0) >> 5 << 2 | line(1) >> 6,
+        4 => line(2) >> 5 << 2 | (line(1) >> 5 & 1) << 1 | line(3) >> 5 & 1,
+        6 => line(4) >> 5 << 2 | line(3) >> 6,
+        _ => line(kq.div_ceil(2)) & 31,
+    }
+}
+
+/// The code of 6 bits of quad `kq`.
+fn six_bits(kq: usize, line: impl Fn(usize) -> u8) -> u8 {
+    let first = kq / 4 * 3;
+    match kq % 4 {
+        2 => line(first) >> 6 << 4 | line(first + 1) >> 6 << 2 | line(first + 2) >> 6,
+        quad => line(first + quad.min(2)) & 63,
     }
 }
 
@@ -276,17 +312,18 @@ fn pack_panel(block: &WeightMatrix, layout: Layout, byte_bias: u8, panel: &mut [
 
 fn pack_group(m: &QuantMatrix, layout: Layout, byte_bias: u8, group: usize, out: &mut [u8]) {
     let (codes, factors) = out.split_at_mut(layout.code_bytes());
-    let zero_point = layout.zero_point() as u8;
-    match m.bits() {
-        Bits::Eight => {
-            // What a code becomes, by adding and subtracting 128, is to turn its top bit or to leave it.
-            let flip = byte_bias ^ if m.mins().is_none() { 128 } else { 0 };
-            let padding = zero_point ^ byte_bias;
-            transpose::<QUADS>(codes, m.rows(), |row| group_codes(m, row, group, (flip, padding)));
+    let (rows, zero) = (m.rows(), layout.zero_point() as u8);
+    match layout {
+        Layout::Quant { bits: Bits::Four, .. } => {
+            transpose::<4>(codes, rows, |row| group_nibbles(m, row, group, zero));
         }
-        Bits::Four => {
-            transpose::<{ QUADS / 2 }>(codes, m.rows(), |row| group_nibbles(m, row, group, zero_point))
+        Layout::Quant { bits: Bits::Five, .. } => {
+            transpose::<5>(codes, rows, |row| five_lines(group_codes(m, row, group, zero)));
         }
+        Layout::Quant { bits: Bits::Six, .. } => {
+            transpose::<6>(codes, rows, |row| six_lines(group_codes(m, row, group, zero)));
+        }
+        _ => transpose::<QUADS>(codes, rows, |row| group_codes(m, row, group, zero ^ byte_bias)),
     }
     // Of a group of 16 columns there are two here, the second perhaps behind the row's end.
     let halves = if m.group() == 16 { 2 } else { 1 };
@@ -323,11 +360,13 @@ fn transpose<const Q: usize>(out: &mut [u8], rows: usize, row: impl Fn(usize) ->
     }
 }
 
-/// The codes of 32 columns of 8 bits with the bits of `flip` turned, padded.
+/// The codes of 32 columns, a byte each, with the bits of `flip` turned; as many are added as there are
+/// columns missing, of value 0. To turn a code's top bit is to add the zero point or to subtract it; what it
+/// does to bits above the code's is for the caller to cut off.
 #[inline]
-fn group_codes(m: &QuantMatrix, row: usize, group: usize, (flip, padding): (u8, u8)) -> [[u8; 4]; QUADS] {
+fn group_codes(m: &QuantMatrix, row: usize, group: usize, flip: u8) -> [[u8; 4]; QUADS] {
     let codes = &m.row_codes(row)[group * GROUP..];
-    let mut out = [padding; GROUP];
+    let mut out = [flip; GROUP];
     let flipped = |(out, code): (&mut u8, &u8)| *out = code ^ flip;
     // A whole group's length is known when this is compiled: its loop becomes one of vectors.
     match codes.first_chunk::<GROUP>() {
@@ -337,8 +376,38 @@ fn group_codes(m: &QuantMatrix, row: usize, group: usize, (flip, padding): (u8, 
     bytemuck::cast(out)
 }
 
-/// The stored codes of 32 columns of 4 bits: column `i` in the low half of byte `i`, column
-/// `i + 16` in its high half, padded with the zero point.
+/// The lines of 32 codes of 5 bits.
+#[inline]
+fn five_lines(quads: [[u8; 4]; QUADS]) -> [[u8; 4]; 5] {
+    let q = quads.map(|quad| u32::from_ne_bytes(quad) & 0x1f1f_1f1f);
+    let (one, two) = (0x0101_0101, 0x0303_0303);
+    [
+        q[0] | q[2] << 3 & 0xe0e0_e0e0,
+        q[1] | (q[2] & two) << 6 | (q[4] >> 1 & one) << 5,
+        q[3] | q[4] << 3 & 0xe0e0_e0e0,
+        q[5] | (q[6] & two) << 6 | (q[4] & one) << 5,
+        q[7] | q[6] << 3 & 0xe0e0_e0e0,
+    ]
+    .map(u32::to_ne_bytes)
+}
+
+/// The lines of 32 codes of 6 bits.
+#[inline]
+fn six_lines(quads: [[u8; 4]; QUADS]) -> [[u8; 4]; 6] {
+    let q = quads.map(|quad| u32::from_ne_bytes(quad) & 0x3f3f_3f3f);
+    let top = |codes: u32| codes & 0xc0c0_c0c0;
+    [
+        q[0] | top(q[2] << 2),
+        q[1] | top(q[2] << 4),
+        q[3] | top(q[2] << 6),
+        q[4] | top(q[6] << 2),
+        q[5] | top(q[6] << 4),
+        q[7] | top(q[6] << 6),
+    ]
+    .map(u32::to_ne_bytes)
+}
+
+/// The lines of 32 codes of 4 bits, padded with the zero point.
 #[inline]
 fn group_nibbles(m: &QuantMatrix, row: usize, group: usize, zero_point: u8) -> [[u8; 4]; QUADS / 2] {
     let codes = &m.row_codes(row)[group * GROUP / 2..];
@@ -352,12 +421,12 @@ fn group_nibbles(m: &QuantMatrix, row: usize, group: usize, zero_point: u8) -> [
         let last = &mut source[(m.cols() - group * GROUP) / 2];
         *last = *last & 15 | zero_point << 4;
     }
-    let (low, high) = source.split_at(GROUP / 4);
-    let mut out = [0; GROUP / 2];
-    for (out, (low, high)) in out.as_chunks_mut::<2>().0.iter_mut().zip(low.iter().zip(high)) {
-        *out = [low & 15 | high << 4, low >> 4 | high & 0xf0];
-    }
-    bytemuck::cast(out)
+    // Neighbours share a byte of a row; of eight codes, here the first four have the low nibbles.
+    bytemuck::cast::<_, [[u8; 4]; QUADS / 2]>(source).map(|pairs| {
+        let pairs = u32::from_le_bytes(pairs);
+        let pairs = pairs & 0xff00_00ff | (pairs & 0x00ff_0000) >> 8 | (pairs & 0x0000_ff00) << 8;
+        (pairs & 0xf00f_f00f | (pairs & 0x0f00_0f00) >> 4 | (pairs & 0x00f0_00f0) << 4).to_le_bytes()
+    })
 }
 
 /// Writes the elements of a group's columns as `[column][row 32]`.

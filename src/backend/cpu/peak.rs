@@ -97,8 +97,8 @@ unsafe fn dots<L: Lanes, const T: usize, const M: usize>() -> usize {
     // SAFETY: sixteen rows of four codes are there, and four quads for each step and each of at most six
     // rows of activations.
     unsafe {
-        let (low, high) = L::nibbles(codes.as_ptr());
-        let codes = [low, high];
+        let codes = L::bytes(codes.as_ptr());
+        let codes = [L::low::<4>(codes), L::high::<4>(codes)];
         let mut sums = [[L::splat_i32(0); T]; M];
         for _ in 0..ROUNDS {
             // What the compiler does not know it cannot compute once for all rounds.
@@ -112,7 +112,7 @@ unsafe fn dots<L: Lanes, const T: usize, const M: usize>() -> usize {
                 for_each!([0 1 2 3] Q => {
                     for (sums, &activations) in sums.iter_mut().zip(&activations) {
                         for (sum, &codes) in sums.iter_mut().zip(&codes) {
-                            *sum = L::dot_nibbles::<Q>(*sum, codes, activations);
+                            *sum = L::dot_small::<Q>(*sum, codes, activations);
                         }
                     }
                 });

@@ -223,15 +223,26 @@ impl Lanes for Portable {
         unsafe { p.cast::<Self::C>().read_unaligned() }
     }
     #[inline(always)]
-    unsafe fn nibbles(p: *const u8) -> (Self::C, Self::C) {
-        // SAFETY: 64 bytes are readable by contract.
-        let both = unsafe { p.cast::<Self::C>().read_unaligned() };
-        let (mut low, mut high) = (both, both);
-        for (low, high) in low.as_flattened_mut().iter_mut().zip(high.as_flattened_mut()) {
-            *low &= 15;
-            *high >>= 4;
+    unsafe fn low<const BITS: i32>(mut a: Self::C) -> Self::C {
+        for byte in a.as_flattened_mut() {
+            *byte &= (1 << BITS) - 1;
         }
-        (low, high)
+        a
+    }
+    #[inline(always)]
+    unsafe fn high<const BITS: i32>(mut a: Self::C) -> Self::C {
+        for byte in a.as_flattened_mut() {
+            *byte >>= BITS;
+        }
+        a
+    }
+    #[inline(always)]
+    unsafe fn splice<const KEEP: i32, const SHIFT: i32>(mut a: Self::C, b: Self::C) -> Self::C {
+        for (a, b) in a.as_flattened_mut().iter_mut().zip(b.as_flattened()) {
+            let below = 255 >> KEEP;
+            *a = *a & !below | b >> SHIFT & below;
+        }
+        a
     }
     #[inline(always)]
     unsafe fn activations(p: *const i8) -> *const i8 {
@@ -250,7 +261,7 @@ impl Lanes for Portable {
         out
     }
     #[inline(always)]
-    unsafe fn dot_nibbles<const Q: usize>(acc: I, codes: Self::C, a: *const i8) -> I {
+    unsafe fn dot_small<const Q: usize>(acc: I, codes: Self::C, a: *const i8) -> I {
         // SAFETY: the contract of `dot_bytes` is the same.
         unsafe { Self::dot_bytes::<Q>(acc, codes, a) }
     }

@@ -82,8 +82,8 @@ impl Packed {
     fn quant(matrix: &QuantMatrix) -> Packed {
         let (rows, cols, groups) = (matrix.rows(), matrix.cols(), matrix.groups_per_row());
         let (bits, signed_zero) = match matrix.bits() {
-            Bits::Eight => (8, 128),
             Bits::Four => (4, 8),
+            Bits::Five | Bits::Six | Bits::Eight => (8, 128),
         };
         let zero_point = if matrix.mins().is_some() { 0 } else { signed_zero };
         let mut codes = Packed::blank(rows, cols, bits);
@@ -218,25 +218,32 @@ mod tests {
 
     #[test]
     fn every_quantised_weight_is_found_where_the_kernels_look() {
-        for bits in [Bits::Four, Bits::Eight] {
+        for bits in [Bits::Four, Bits::Five, Bits::Six, Bits::Eight] {
             for (rows, cols) in [(1usize, 32usize), (17, 100), (49, 64), (16, 576)] {
                 for group in [16, 32, 64, 128, cols] {
                     for with_mins in [false, true] {
                         let count = rows * cols.div_ceil(group);
                         let halves =
                             |seed| random(count, seed).map(|x| f16::from_f32(x as f32 / 1e11)).collect();
+                        let code = |x: u32| match bits {
+                            Bits::Four => x as u8,
+                            _ => (bits.codes(with_mins).start() + (x % (1 << bits.count())) as i32) as u8,
+                        };
                         let parts = QuantParts {
                             rows,
                             cols,
                             bits,
                             group,
-                            codes: random(rows * code_bytes_per_row(bits, cols), 1)
-                                .map(|x| x as u8)
-                                .collect(),
+                            codes: random(rows * code_bytes_per_row(bits, cols), 1).map(code).collect(),
                             scales: halves(2),
                             mins: with_mins.then(|| halves(3)),
                         };
-                        assert_same(&WeightMatrix::Quant(QuantMatrix::new(parts).unwrap()));
+                        let matrix = WeightMatrix::Quant(QuantMatrix::new(parts.clone()).unwrap());
+                        assert_same(&matrix);
+                        if bits != Bits::Four {
+                            let eight = QuantMatrix::new(QuantParts { bits: Bits::Eight, ..parts }).unwrap();
+                            assert_eq!(Packed::new(&matrix), Packed::new(&WeightMatrix::Quant(eight)));
+                        }
                     }
                 }
             }

@@ -73,7 +73,10 @@ fn quant([rows, cols]: [usize; 2], form: QuantForm) -> WeightMatrix {
     let QuantForm { bits, group, mins } = form;
     let factors =
         |seed| random(rows * cols.div_ceil(group), seed).map(|x| f16::from_bits(x as u16 & 0xbbff)).collect();
-    let codes = random(rows * code_bytes_per_row(bits, cols), 1).map(|x| x as u8).collect();
+    let low = if bits == Bits::Four { 0 } else { *bits.codes(mins).start() as u8 };
+    let span = if bits == Bits::Four { 256 } else { 1 << bits.count() };
+    let code = |x: u32| low.wrapping_add((x % span) as u8);
+    let codes = random(rows * code_bytes_per_row(bits, cols), 1).map(code).collect();
     let (scales, mins) = (factors(2), mins.then(|| factors(3)));
     WeightMatrix::Quant(
         QuantMatrix::new(QuantParts { rows, cols, bits, group, codes, scales, mins }).unwrap(),
@@ -116,9 +119,11 @@ fn specify_codes(m: &QuantMatrix, layout: Layout, byte_bias: u8, [row, group]: [
         let signed = if col < m.cols() { m.code(row, col) } else { 0 };
         // Without mins the padding is the code of 0; with mins it is 0 itself, which is the same here.
         let stored = (signed + layout.zero_point()) as u8;
-        match m.bits() {
-            Bits::Eight => out[4 * (k / 4 * PANEL + lane) + k % 4] = stored.wrapping_sub(byte_bias),
-            Bits::Four => out[4 * (k / 4 % 4 * PANEL + lane) + k % 4] |= stored << (k / 16 * 4),
+        let Layout::Quant { bits, .. } = layout else { panic!("not quantised") };
+        let stored = if bits == Bits::Eight { stored.wrapping_sub(byte_bias) } else { stored };
+        // The lowest bit first.
+        for (at, &(line, bit)) in places(bits, k / 4).iter().enumerate() {
+            out[4 * (line * PANEL + lane) + k % 4] |= (stored >> at & 1) << bit;
         }
     }
     let halves = if m.group() == 16 { 2 } else { 1 };
@@ -131,6 +136,22 @@ fn specify_codes(m: &QuantMatrix, layout: Layout, byte_bias: u8, [row, group]: [
                 out[at..at + 2].copy_from_slice(&value.to_le_bytes());
             }
         }
+    }
+}
+
+/// The line and the bit there of each bit of a quad's codes, the lowest first.
+fn places(bits: Bits, quad: usize) -> Vec<(usize, usize)> {
+    let low = |line| (0..bits.count()).map(|bit| (line, bit)).collect();
+    match (bits, quad) {
+        (Bits::Four, _) => (0..4).map(|bit| (quad / 2, quad % 2 * 4 + bit)).collect(),
+        (Bits::Five, 2) => vec![(1, 6), (1, 7), (0, 5), (0, 6), (0, 7)],
+        (Bits::Five, 4) => vec![(3, 5), (1, 5), (2, 5), (2, 6), (2, 7)],
+        (Bits::Five, 6) => vec![(3, 6), (3, 7), (4, 5), (4, 6), (4, 7)],
+        (Bits::Five, _) => low([0, 1, 0, 2, 0, 3, 0, 4][quad]),
+        (Bits::Six, 2) => vec![(2, 6), (2, 7), (1, 6), (1, 7), (0, 6), (0, 7)],
+        (Bits::Six, 6) => vec![(5, 6), (5, 7), (4, 6), (4, 7), (3, 6), (3, 7)],
+        (Bits::Six, _) => low([0, 1, 0, 2, 3, 4, 0, 5][quad]),
+        (Bits::Eight, _) => low(quad),
     }
 }
 
@@ -164,7 +185,7 @@ fn every_form_is_packed_as_the_layout_says() {
         // One shelf for all: what lies before and behind a matrix stays as it is.
         let shelf = Shelf::default();
         for shape in [[1, 32], [31, 33], [32, 256], [33, 47], [70, 100], [200, 64], [97, 160]] {
-            for bits in [Bits::Four, Bits::Eight] {
+            for bits in [Bits::Four, Bits::Five, Bits::Six, Bits::Eight] {
                 for group in [16, 32, 64, 128, shape[1]] {
                     for mins in [false, true] {
                         check(&quant(shape, QuantForm { bits, group, mins }), &pool, &shelf);
@@ -173,6 +194,21 @@ fn every_form_is_packed_as_the_layout_says() {
             }
             dense(shape).iter().for_each(|matrix| check(matrix, &pool, &shelf));
         }
+    }
+}
+
+#[test]
+fn codes_of_five_and_six_bits_take_no_more_where_kernels_read_them() {
+    let bytes = |bits, group, mins| {
+        let matrix = quant([64, 96], QuantForm { bits, group, mins });
+        let packed = Matrix::pack(&matrix, 0, &pool(1), &Shelf::default()).unwrap();
+        // Less its scales and mins, by the code.
+        let factors = 64 * 96 / group.min(32) * if mins { 4 } else { 2 };
+        8 * (packed.bytes() - factors) / (64 * 96)
+    };
+    for mins in [false, true] {
+        assert_eq!([16, 32, 64, 128].map(|group| bytes(Bits::Five, group, mins)), [8, 5, 5, 5]);
+        assert_eq!([16, 32].map(|group| bytes(Bits::Six, group, mins)), [if mins { 8 } else { 6 }, 8]);
     }
 }
 
