@@ -75,8 +75,8 @@ pub(super) fn block_len<L: Lanes>(left: usize) -> usize {
     match left {
         8 if L::TOKENS > 4 => 4,
         left if left >= L::TOKENS => L::TOKENS,
-        4.. => 4,
-        2 | 3 => 2,
+        4.. if L::TOKENS >= 4 => 4,
+        2 | 3 if L::TOKENS >= 2 => 2,
         _ => 1,
     }
 }

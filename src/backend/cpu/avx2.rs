@@ -39,9 +39,9 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     type C = I;
     type A = *const i8;
 
-    const TOKENS: usize = 6;
+    const TOKENS: usize = 4;
     const WIDE: bool = false;
-    // Eight rows times six tokens fit the sixteen registers.
+    // Eight rows times four tokens fit the sixteen registers.
     const PARTS: usize = 2;
     const BYTE_BIAS: u8 = if VNNI { 0 } else { 128 };
 

@@ -39,7 +39,7 @@ pub(super) trait Lanes: Copy + 'static {
     /// Sixteen activation codes, where the dot product finds them.
     type A: Copy;
 
-    /// Tokens that the matrix kernels hold in registers at once: 6, or at most 2.
+    /// Tokens that the matrix kernels hold in registers at once: 1, 2, 4 or 6.
     const TOKENS: usize;
     /// Whether there are 32 registers of sixteen lanes: the matrix kernels then hold both tiles of
     /// a panel at once, and attention more than two rows.

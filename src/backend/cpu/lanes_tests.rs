@@ -14,6 +14,8 @@ trait Check: Sync {
 struct Checked<T>(T);
 
 impl<T: Check> Kernel for Checked<T> {
+    const DOTS: bool = true;
+
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, _chunk: usize, _worker: usize) {
         // SAFETY: the same contract.

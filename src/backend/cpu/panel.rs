@@ -74,6 +74,8 @@ pub(super) unsafe fn run_panel<W: Format>(args: &PanelArgs, isa: Isa, panel: usi
 struct Panels<'a, W>(&'a PanelArgs, PhantomData<W>);
 
 impl<W: Format> Kernel for Panels<'_, W> {
+    const DOTS: bool = W::DOTS;
+
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, panel: usize, _worker: usize) {
         // SAFETY: the same contract; tiles beyond the matrix's rows are left out.
@@ -98,17 +100,13 @@ impl<W: Format> Panels<'_, W> {
         while start < self.0.tokens {
             let len = block_len::<L>(self.0.tokens - start);
             // SAFETY: the block lies within the tokens. A `const` condition keeps the compiler
-            // from making blocks that no instruction set with few registers ever runs.
+            // from making blocks that an instruction set never runs.
             unsafe {
-                if const { L::TOKENS > 2 } && len > 2 {
-                    match len {
-                        4 => self.block::<L, T, 4>(panel, tile, start),
-                        _ => self.block::<L, T, 6>(panel, tile, start),
-                    }
-                } else if len == 2 {
-                    self.block::<L, T, 2>(panel, tile, start);
-                } else {
-                    self.block::<L, T, 1>(panel, tile, start);
+                match len {
+                    6 if const { L::TOKENS >= 6 } => self.block::<L, T, 6>(panel, tile, start),
+                    4 if const { L::TOKENS >= 4 } => self.block::<L, T, 4>(panel, tile, start),
+                    2 if const { L::TOKENS >= 2 } => self.block::<L, T, 2>(panel, tile, start),
+                    _ => self.block::<L, T, 1>(panel, tile, start),
                 }
             }
             start += len;

@@ -69,6 +69,8 @@ struct Products {
 }
 
 impl Kernel for Products {
+    const DOTS: bool = true;
+
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, _chunk: usize, _worker: usize) {
         // As many sums as hide the latency of an instruction and fit in registers: twelve registers of

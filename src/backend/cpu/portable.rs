@@ -45,7 +45,7 @@ impl Lanes for Portable {
     type C = [[u8; 4]; LANES];
     type A = *const i8;
 
-    const TOKENS: usize = 2;
+    const TOKENS: usize = 1;
     const WIDE: bool = false;
     const BYTE_BIAS: u8 = 0;
 

@@ -17,6 +17,7 @@ pub(in crate::backend::cpu) struct Int8<const BITS: usize, const MINS: bool, con
 impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BITS, MINS, HALVES> {
     const LAYOUT: Layout = quant(BITS, MINS, HALVES);
     type Record = Int8Group;
+    const DOTS: bool = true;
 
     #[inline(always)]
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
