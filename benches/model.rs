@@ -112,6 +112,7 @@ fn load<B: Backend>(file: &ModelFile, backend: B) -> Model<B> {
         kv_bytes: 64 << 20,
         context_max: 2 * CHUNK,
         quantise: None,
+        sidecar: None,
         activations: Precision::F32,
     };
     Model::load(file, &config, backend, &options, &mut |_| {}).expect("a model that fits")

@@ -24,6 +24,7 @@ pub mod backend;
 pub mod engine;
 pub mod env;
 mod error;
+mod file;
 pub mod graph;
 pub mod kv;
 pub mod model;

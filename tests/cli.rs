@@ -100,6 +100,29 @@ fn json(model: &str, arguments: &[&str]) -> Value {
     json
 }
 
+#[test]
+fn packed_weights_are_kept_where_the_caller_says() {
+    let (folder, model) = tiny_model();
+    let run = |option: &str| {
+        ottava(&["run", "the den", "--raw", "-n", "7", "--temp", "0", option, "--model", &model])
+    };
+    let plain = run("--threads=1");
+    let nowhere = folder.path().join("no-such-folder");
+    for (option, warning) in [
+        ("--sidecar".to_owned(), None),
+        ("--sidecar".to_owned(), None),
+        (format!("--sidecar={}", nowhere.display()), Some("no-such-folder")),
+    ] {
+        let output = run(&option);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{option}: {told}");
+        assert_eq!(output.stdout, plain.stdout, "{option}");
+        assert_eq!(told.lines().count(), warning.iter().count(), "{option}: {told}");
+        assert!(warning.is_none_or(|word| told.starts_with("warning: ") && told.contains(word)), "{told}");
+    }
+    assert!(folder.path().join("tiny.gguf.packed").is_file());
+}
+
 fn ids(value: &Value) -> Vec<u64> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
 }

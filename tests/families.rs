@@ -113,6 +113,7 @@ const OPTIONS: LoadOptions = LoadOptions {
     kv_bytes: 1 << 20,
     context_max: 32,
     quantise: None,
+    sidecar: None,
     activations: Precision::F32,
 };
 

@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 
 use ottava::backend::cpu::{Cpu, CpuOptions};
 use ottava::backend::{KvDtype, Precision, StepLimits};
-use ottava::model::{LoadOptions, Model, ModelConfig};
+use ottava::model::{LoadOptions, Model, ModelConfig, SidecarUse};
 use ottava::weights::{ModelFile, OpenOptions, TensorType};
 use tiny::{Outcome, Tiny};
 
@@ -37,15 +37,19 @@ fn status(field: &str) -> Outcome<u64> {
 fn weights_are_resident_once_at_every_moment() -> Outcome {
     let mut file = tempfile::NamedTempFile::new()?;
     std::io::Write::write_all(&mut file, &tiny::file(&MODEL, &[])?)?;
-    let options = LoadOptions {
+    let mut options = LoadOptions {
         limits: StepLimits { tokens_max: 1, outputs_max: 1 },
         kv_dtype: KvDtype::F16,
         kv_bytes: 1 << 20,
         context_max: 32,
         quantise: None,
+        sidecar: None,
         activations: Precision::F32,
     };
-    for mmap in [true, false] {
+    let (folder, mut last) = (tempfile::tempdir()?, None);
+    // The first one with a sidecar writes it.
+    for (mmap, kept) in [(true, false), (false, false), (true, true), (true, true)] {
+        options.sidecar = kept.then(|| folder.path().join("weights.packed"));
         let source = ModelFile::open(file.path(), &OpenOptions { mmap })?;
         let config = ModelConfig::from_file(&source)?;
         let cpu = Cpu::new(&CpuOptions { threads: NonZeroUsize::new(2), ..CpuOptions::default() })?;
@@ -61,8 +65,11 @@ fn weights_are_resident_once_at_every_moment() -> Outcome {
         );
         assert!(
             peak < weights * 3 / 2 + (4 << 20),
-            "mmap {mmap}: {peak} bytes for {weights} bytes of weights"
+            "mmap {mmap}, {:?}: {peak} bytes for {weights} bytes of weights",
+            model.sidecar()
         );
+        last = Some(model.sidecar().clone());
     }
+    assert_eq!(last, Some(SidecarUse::Read));
     Ok(())
 }

@@ -51,6 +51,14 @@ struct BeforeLoad {
     fallback: Option<String>,
 }
 
+/// Where packed weights are kept.
+#[derive(Clone, Debug)]
+enum Keep {
+    Nowhere,
+    BesideTheModel,
+    In(PathBuf),
+}
+
 /// Describes an engine; [`EngineBuilder::build`] loads it.
 #[derive(Clone, Debug)]
 pub struct EngineBuilder {
@@ -58,6 +66,7 @@ pub struct EngineBuilder {
     device: Device,
     cpu: CpuOptions,
     quantise: Option<QuantFormat>,
+    sidecar: Keep,
     batch_invariant: bool,
     kv_dtype: KvDtype,
     kv_budget: Option<Bytes>,
@@ -73,6 +82,7 @@ impl Default for EngineBuilder {
             device: Device::Auto,
             cpu: CpuOptions::default(),
             quantise: None,
+            sidecar: Keep::Nowhere,
             batch_invariant: false,
             kv_dtype: KvDtype::F16,
             kv_budget: None,
@@ -117,6 +127,21 @@ impl EngineBuilder {
     /// What F32, F16 and BF16 matrices become at load; they stay as they are at first.
     pub fn quantise(mut self, format: QuantFormat) -> Self {
         self.quantise = Some(format);
+        self
+    }
+
+    /// Keeps the weights as a CPU backend packs them in a file beside the model, `NAME.gguf.packed`: later
+    /// loads map it instead of packing again. It is about as large as the model, checked whenever it is
+    /// read, replaced if the model or its options have changed, and safe to delete at any time.
+    /// [`EngineInfo::sidecar`] says what became of it; that it cannot be used or written fails nothing.
+    pub fn sidecar(mut self) -> Self {
+        self.sidecar = Keep::BesideTheModel;
+        self
+    }
+
+    /// As [`EngineBuilder::sidecar`], in a folder of its own. Models of the same name replace each other's.
+    pub fn sidecar_in(mut self, folder: impl AsRef<Path>) -> Self {
+        self.sidecar = Keep::In(folder.as_ref().to_path_buf());
         self
     }
 
@@ -239,12 +264,27 @@ impl EngineBuilder {
             parameters: file.tensors().iter().map(|t| t.dims.iter().product::<u64>()).sum(),
             kv_bytes: layout_bytes,
             context_max: options.context_max,
+            sidecar: model.sidecar().clone(),
             load_seconds: before.started.elapsed().as_secs_f64(),
         };
         drop(file);
         let monitor = model.session().backend().monitor();
         let handle = Handle::spawn(model, self.engine)?;
         Ok(Engine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
+    }
+
+    /// The file of packed weights: the model's name, what its matrices become, and `packed`.
+    fn sidecar_path(&self) -> Option<PathBuf> {
+        let mut name = self.model.file_name()?.to_owned();
+        if let Some(format) = self.quantise {
+            name.push(format!(".{format}"));
+        }
+        name.push(".packed");
+        match &self.sidecar {
+            Keep::Nowhere => None,
+            Keep::BesideTheModel => Some(self.model.with_file_name(name)),
+            Keep::In(folder) => Some(folder.join(name)),
+        }
     }
 
     fn load_options(&self, config: &ModelConfig) -> LoadOptions {
@@ -265,6 +305,7 @@ impl EngineBuilder {
             kv_bytes,
             context_max,
             quantise: self.quantise,
+            sidecar: self.sidecar_path(),
             activations: Precision::F32,
         }
     }

@@ -25,7 +25,7 @@ use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
     engine::{Generation, Handle, Profile, Scores, Stats},
-    model::ModelConfig,
+    model::{ModelConfig, SidecarUse},
     text::Vocab,
 };
 
@@ -75,6 +75,8 @@ pub struct EngineInfo {
     pub kv_bytes: usize,
     /// Most tokens of one sequence.
     pub context_max: usize,
+    /// What became of the file of packed weights.
+    pub sidecar: SidecarUse,
     /// Wall time from opening the file to being ready, in seconds.
     pub load_seconds: f64,
 }

@@ -1,7 +1,7 @@
 //! The backend contract: fused inference operations over buffers that the backend owns.
 //!
 //! `ops` says what the operations are, `step` what a step's ragged rows are, `health` what a device says
-//! of itself, `source` where weights come from. Implementations:
+//! of itself, `source` where weights come from, `sidecar` where they may be kept. Implementations:
 //! `reference` (f64, the specification), `cpu` (portable, AVX2, AVX-512, NEON), `cuda` (NVIDIA
 //! GPUs; feature `cuda`). A backend knows nothing of models, sequences or text.
 
@@ -12,6 +12,7 @@ mod health;
 mod ops;
 mod place;
 mod reference;
+mod sidecar;
 mod source;
 mod step;
 
@@ -22,6 +23,7 @@ pub use health::*;
 pub use ops::*;
 use place::{overlap_error, shape_error};
 pub use reference::Reference;
+pub use sidecar::{MatrixShape, NoSidecar, Sidecar};
 pub use source::MatrixSource;
 pub use step::*;
 
@@ -182,6 +184,25 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// [`BackendError::OutOfMemory`], [`BackendError::Unavailable`]; what the source has against a row (of
     /// several, the first block's).
     fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Self::Matrix, S::Error>;
+
+    /// The matrices that [`Backend::keep`] wrote, in their order, in place of preparing them.
+    ///
+    /// # Errors
+    /// [`NoSidecar`] says why the file cannot be used; nothing of it is.
+    fn restore(&self, sidecar: &Sidecar<'_>) -> Result<Vec<Self::Matrix>, NoSidecar> {
+        let _ = sidecar;
+        Err(NoSidecar::Unsupported)
+    }
+
+    /// Writes prepared matrices, of the sidecar's shapes and in their order, for [`Backend::restore`]. What
+    /// is there under that name is replaced at once, at the end.
+    ///
+    /// # Errors
+    /// [`NoSidecar`]; then all is as it was.
+    fn keep(&self, sidecar: &Sidecar<'_>, matrices: &[Self::Matrix]) -> Result<(), NoSidecar> {
+        let _ = (sidecar, matrices);
+        Err(NoSidecar::Unsupported)
+    }
 
     /// Bytes that a prepared matrix keeps resident.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> usize;

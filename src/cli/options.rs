@@ -46,6 +46,9 @@ pub struct ModelOptions {
     /// Force an instruction set: portable, avx2, avxvnni, avx512, dotprod, i8mm
     #[arg(long)]
     pub isa: Option<Isa>,
+    /// Keep packed weights in a file beside the model, or in DIR: later loads on a CPU map it
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    pub sidecar: Option<Option<PathBuf>>,
     /// Read the file instead of mapping it
     #[arg(long)]
     pub no_mmap: bool,
@@ -117,6 +120,11 @@ impl ModelOptions {
         if let Some(isa) = self.isa {
             builder = builder.isa(isa);
         }
+        match &self.sidecar {
+            None => {}
+            Some(None) => builder = builder.sidecar(),
+            Some(Some(folder)) => builder = builder.sidecar_in(folder),
+        }
         if self.batch_invariant {
             builder = builder.batch_invariant();
         }
@@ -134,6 +142,7 @@ impl ModelOptions {
         let engine =
             self.builder()?.scheduling(scheduling).build_with(&mut |progress| bar.update(progress))?;
         bar.finish();
+        output::tell_sidecar(&engine.info().sidecar);
         Ok(engine)
     }
 }

@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ottava::engine::{MemoryStats, Timings, Usage};
+use ottava::model::SidecarUse;
 use ottava::{Bytes, LoadProgress};
 
 use super::Failure;
@@ -66,6 +67,19 @@ impl LoadBar {
     /// Takes the bar away.
     pub fn finish(&self) {
         self.0.finish_and_clear();
+    }
+}
+
+/// Says so where packed weights could not be taken from their file, or are not kept.
+pub fn tell_sidecar(sidecar: &SidecarUse) {
+    match sidecar {
+        SidecarUse::Off | SidecarUse::Read | SidecarUse::Written { replaced: None } => {}
+        SidecarUse::Written { replaced: Some(why) } => {
+            eprintln!("warning: packed weights were replaced: {}", one_line(why));
+        }
+        SidecarUse::NotWritten { reason } => {
+            eprintln!("warning: packed weights are not kept: {}", one_line(reason));
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! A loaded model: its graph compiled, its weights on a backend, its pages allocated.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use crate::backend::{
     Backend, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling,
@@ -12,7 +13,7 @@ use crate::token::TokenId;
 use crate::weights::ModelFile;
 
 use super::upload::{Source, upload};
-use super::{Decoder, DecoderMemory, ModelConfig, ModelError, decoder};
+use super::{Decoder, DecoderMemory, ModelConfig, ModelError, SidecarUse, decoder};
 
 /// How a model is loaded.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +28,9 @@ pub struct LoadOptions {
     pub context_max: usize,
     /// What F32, F16 and BF16 matrices become; kept as they are if none.
     pub quantise: Option<QuantFormat>,
+    /// A file of the matrices as the backend prepared them: read instead of preparing them again, written
+    /// or replaced where that cannot be. It is safe to delete at any time. None is kept if none.
+    pub sidecar: Option<PathBuf>,
     /// How activations are asked to be stored; the residual stream is f32 always.
     pub activations: Precision,
 }
@@ -56,6 +60,7 @@ pub struct Model<B: Backend> {
     kv: KvMemory,
     context_max: usize,
     fingerprint: [u8; 32],
+    sidecar: SidecarUse,
     /// Outputs of the last step.
     outputs: usize,
 }
@@ -81,11 +86,15 @@ impl<B: Backend> Model<B> {
             fuse: Fusion::On,
             activations: options.activations,
         })?;
-        let weights = upload(Source { file, quantise: options.quantise }, &plan, &backend, progress)?;
-        let fingerprint = fingerprint::<B>(file, kv.layout, options)?;
+        let fingerprint = file.fingerprint()?;
+        let source =
+            Source { file, fingerprint, quantise: options.quantise, sidecar: options.sidecar.as_deref() };
+        let (weights, sidecar) = upload(source, &plan, &backend, progress)?;
+        let fingerprint = cache_fingerprint::<B>(fingerprint, kv.layout, options);
         let session = Session::new(backend, plan, weights, Some(kv))?;
         let config = config.clone();
-        Ok(Model { config, session, kv, context_max: options.context_max, fingerprint, outputs: 0 })
+        let context_max = options.context_max;
+        Ok(Model { config, session, kv, context_max, fingerprint, sidecar, outputs: 0 })
     }
 
     /// The hyperparameters.
@@ -96,6 +105,11 @@ impl<B: Backend> Model<B> {
     /// The plan, the backend and its memory.
     pub fn session(&self) -> &Session<B> {
         &self.session
+    }
+
+    /// What became of the file of prepared weights.
+    pub fn sidecar(&self) -> &SidecarUse {
+        &self.sidecar
     }
 
     /// Bytes that the prepared matrices keep resident.
@@ -142,17 +156,13 @@ fn kv_memory(config: &ModelConfig, options: &LoadOptions) -> Result<KvMemory, Mo
 }
 
 /// What keys and values depend on: the file, what its matrices became, and how they are stored.
-fn fingerprint<B: Backend>(
-    file: &ModelFile,
-    layout: KvLayout,
-    options: &LoadOptions,
-) -> Result<[u8; 32], ModelError> {
+fn cache_fingerprint<B: Backend>(file: [u8; 32], layout: KvLayout, options: &LoadOptions) -> [u8; 32] {
     let mut hash = blake3::Hasher::new();
-    hash.update(&file.fingerprint()?);
+    hash.update(&file);
     let LoadOptions { quantise, activations, .. } = options;
     let made = format!("{} {layout:?} {quantise:?} {activations:?}", std::any::type_name::<B>());
     hash.update(made.as_bytes());
-    Ok(*hash.finalize().as_bytes())
+    *hash.finalize().as_bytes()
 }
 
 impl<B: Backend> Decoder for Model<B> {

@@ -2,7 +2,7 @@
 //!
 //! `family` is the table of supported architectures, `hyper` parses and checks hyperparameters,
 //! `rope` turns scaling schemes into frequencies, `decoder` builds the graph, `load` compiles it
-//! and `upload` brings the weights to a backend. [`Decoder`] is all that the engine knows of a model; which sequences
+//! and `upload` brings the weights to a backend, `sidecar` from a file of prepared ones. [`Decoder`] is all that the engine knows of a model; which sequences
 //! there are, and what is sampled, is not known here.
 
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ mod family;
 mod hyper;
 mod load;
 mod rope;
+mod sidecar;
 mod upload;
 
 use crate::backend::{BackendError, KvLayout, PageId, RowSampling, StepInput, StepLimits};
@@ -23,6 +24,7 @@ use crate::weights::WeightsError;
 pub use family::{FAMILIES, Family, LocalLayers};
 pub use hyper::{LocalAttention, ModelConfig};
 pub use load::{LoadOptions, LoadProgress, Model};
+pub use sidecar::SidecarUse;
 
 /// Why a model could not be made, or could not run a step.
 #[derive(Debug, thiserror::Error)]

@@ -2,15 +2,16 @@
 //! as many threads as it likes, and the file's pages are given back behind it.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use crate::backend::{Backend, MatrixSource, Weights};
+use crate::backend::{Backend, MatrixShape, MatrixSource, Weights};
 use crate::graph::Plan;
 use crate::quant::{Distance, MatrixForm, Quality, QuantFormat, WeightMatrix, quantize_block};
 use crate::weights::{ModelFile, TensorRows};
 
-use super::ModelError;
 use super::load::LoadProgress;
+use super::{ModelError, SidecarUse, sidecar};
 
 /// Bytes of a tensor after which the pages read before them are given back.
 const SLICE_BYTES: usize = 1 << 20;
@@ -19,11 +20,25 @@ const SLICE_BYTES: usize = 1 << 20;
 #[derive(Clone, Copy)]
 pub(super) struct Source<'f> {
     pub file: &'f ModelFile,
+    /// The file's own.
+    pub fingerprint: [u8; 32],
     /// What float matrices become.
     pub quantise: Option<QuantFormat>,
+    /// Where prepared matrices are kept.
+    pub sidecar: Option<&'f Path>,
 }
 
 impl Source<'_> {
+    /// What a matrix is prepared from.
+    pub fn shape(&self, name: &str) -> Result<MatrixShape, ModelError> {
+        let rows = self.file.rows(name)?;
+        let form = match (rows.form(), self.quantise) {
+            (form @ MatrixForm::Quant(_), _) | (form, None) => form,
+            (_, Some(format)) => MatrixForm::Quant(format.form(rows.cols())),
+        };
+        Ok(MatrixShape { rows: rows.rows(), cols: rows.cols(), form })
+    }
+
     /// Brings one matrix to the backend; what was lost if it was quantised for that.
     fn prepare<B: Backend>(
         &self,
@@ -139,13 +154,28 @@ pub(super) fn upload<B: Backend>(
     plan: &Plan,
     backend: &B,
     progress: &mut dyn FnMut(LoadProgress<'_>),
-) -> Result<Weights<B>, ModelError> {
+) -> Result<(Weights<B>, SidecarUse), ModelError> {
     let mut report = Report::new(source.file, plan, progress);
     let mut vectors = Vec::with_capacity(plan.vectors().len());
     for spec in plan.vectors() {
         vectors.push(backend.upload_vector(&source.file.vector(&spec.name)?)?);
         report.loaded(&spec.name, None);
     }
+    let prepare = || prepare_all(source, plan, backend, &mut report);
+    let (matrices, used) = sidecar::matrices(&source, plan, backend, prepare)?;
+    if used == SidecarUse::Read {
+        plan.matrices().iter().for_each(|spec| report.loaded(&spec.name, None));
+    }
+    Ok((Weights { matrices, vectors }, used))
+}
+
+/// Brings all matrices of a plan to the backend.
+fn prepare_all<B: Backend>(
+    source: Source<'_>,
+    plan: &Plan,
+    backend: &B,
+    report: &mut Report<'_>,
+) -> Result<Vec<B::Matrix>, ModelError> {
     let mut matrices = Vec::with_capacity(plan.matrices().len());
     let mut ahead = plan.matrices().iter().map(|spec| &spec.name);
     ahead.next().into_iter().for_each(|name| source.file.prefetch(name));
@@ -156,7 +186,7 @@ pub(super) fn upload<B: Backend>(
         matrices.push(matrix);
         report.loaded(&spec.name, quality);
     }
-    Ok(Weights { matrices, vectors })
+    Ok(matrices)
 }
 
 /// What the caller is told.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::quant::{QuantError, WeightMatrix};
 
@@ -44,6 +45,7 @@ impl Default for OpenOptions {
 /// ```
 pub struct ModelFile {
     path: PathBuf,
+    modified: Option<SystemTime>,
     source: Source,
     version: u32,
     header_bytes: usize,
@@ -59,7 +61,8 @@ impl ModelFile {
     /// [`WeightsError::Io`] if it cannot be opened, mapped or read; [`WeightsError::Malformed`] if it
     /// is not a sound GGUF file, holds a tensor type that cannot be read, or is one part of several.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
-        ModelFile::from_source(path, Source::open(path, options)?)
+        let (source, modified) = Source::open(path, options)?;
+        Ok(ModelFile { modified, ..ModelFile::from_source(path, source)? })
     }
 
     /// A file from its bytes; errors call it `name`.
@@ -74,12 +77,19 @@ impl ModelFile {
         let gguf::Header { version, metadata, tensors, bytes: header_bytes } = read_header(path, &source)?;
         source.release(0..header_bytes);
         let index = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
-        Ok(ModelFile { path: path.to_owned(), source, version, header_bytes, metadata, tensors, index })
+        let path = path.to_owned();
+        Ok(ModelFile { path, modified: None, source, version, header_bytes, metadata, tensors, index })
     }
 
     /// The file's path, or the name given to [`ModelFile::from_bytes`].
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// When the file had last been changed when it was opened; none of bytes in memory, or where the system
+    /// does not say.
+    pub fn modified(&self) -> Option<SystemTime> {
+        self.modified
     }
 
     /// Bytes of the whole file.

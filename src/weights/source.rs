@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use memmap2::Mmap;
 
@@ -30,7 +31,8 @@ pub(super) struct ReadFile {
 }
 
 impl Source {
-    pub fn open(path: &Path, options: &OpenOptions) -> Result<Source, WeightsError> {
+    /// The file at `path`, and when it was last changed, if the system says.
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<(Source, Option<SystemTime>), WeightsError> {
         let io_error = |action| move |source| WeightsError::Io { file: path.to_owned(), action, source };
         let file = File::open(path).map_err(io_error("open"))?;
         let metadata = file.metadata().map_err(io_error("open"))?;
@@ -40,14 +42,16 @@ impl Source {
         let bytes = usize::try_from(metadata.len()).map_err(|_| {
             io_error("open")(io::Error::new(io::ErrorKind::FileTooLarge, "beyond this machine"))
         })?;
+        let modified = metadata.modified().ok();
         if !options.mmap || bytes == 0 {
-            return Ok(Source::Read(ReadFile { file, bytes, spare: Mutex::default() }));
+            return Ok((Source::Read(ReadFile { file, bytes, spare: Mutex::default() }), modified));
         }
         // SAFETY: the mapping is read-only and private to this value. Bytes are only ever copied out,
         // checked, so a file that changes underneath gives wrong values, not undefined behaviour in
         // practice; one that is cut short while it is open ends the process with SIGBUS, as with
         // every program that maps files. `OpenOptions::mmap` says so and offers reading instead.
-        unsafe { Mmap::map(&file) }.map(Source::Mapped).map_err(io_error("map"))
+        let map = unsafe { Mmap::map(&file) }.map_err(io_error("map"))?;
+        Ok((Source::Mapped(map), modified))
     }
 
     /// Bytes of the file.

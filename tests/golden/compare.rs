@@ -77,6 +77,7 @@ fn load<B: Backend>(name: &str, run: Run, backend: impl FnOnce() -> B) -> Option
         kv_bytes: Bytes::mib(64).0,
         context_max: 256,
         quantise: None,
+        sidecar: None,
         activations: Precision::F32,
     };
     Some(Model::load(&file, &config, backend(), &options, &mut |_| {}).expect("the model loads"))

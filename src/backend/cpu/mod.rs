@@ -1,7 +1,7 @@
 //! The CPU backend: packed weights, int8 activations, one kernel source for every instruction set.
 //!
 //! `lanes` is the vector abstraction, with a file for each instruction set; `dispatch` detects
-//! and instantiates; `pool` runs chunks on threads. `pack` lays weights out, `activations`
+//! and instantiates; `pool` runs chunks on threads. `pack` lays weights out, `sidecar` keeps them, `activations`
 //! quantises, `panel` and `formats` multiply, `matmul` puts them together; `peak` measures what could be reached. What each operation computes is
 //! specified by [`crate::backend::Op`] and `backend::reference`.
 
@@ -34,13 +34,14 @@ mod pool;
 mod portable;
 mod rope;
 mod rows;
+mod sidecar;
 
 use std::num::NonZeroUsize;
 use std::ops::Deref;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, MatrixSource, Op, PageId, Place, Precision, RowSampling,
-    StepLimits, VectorId, Weights, overlap_error, shape_error,
+    Backend, BackendError, Frame, KvLayout, MatrixSource, NoSidecar, Op, PageId, Place, Precision,
+    RowSampling, Sidecar, StepLimits, VectorId, Weights, overlap_error, shape_error,
 };
 pub use arena::Arena;
 pub use dispatch::{Isa, UnknownIsa};
@@ -174,6 +175,14 @@ impl Backend for Cpu {
 
     fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Matrix, S::Error> {
         Matrix::pack(matrix, self.isa.byte_bias(), &self.pool, &self.shelf)
+    }
+
+    fn restore(&self, sidecar: &Sidecar<'_>) -> Result<Vec<Matrix>, NoSidecar> {
+        sidecar::restore(sidecar, &self.pool)
+    }
+
+    fn keep(&self, sidecar: &Sidecar<'_>, matrices: &[Matrix]) -> Result<(), NoSidecar> {
+        sidecar::keep(sidecar, matrices, &self.pool)
     }
 
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {

@@ -65,7 +65,7 @@ pub(super) enum Layout {
 }
 
 impl Layout {
-    fn of(form: MatrixForm) -> Layout {
+    pub(super) fn of(form: MatrixForm) -> Layout {
         match form {
             MatrixForm::Quant(QuantForm { bits, group, mins }) => {
                 let halves = group == 16;
@@ -108,6 +108,11 @@ impl Layout {
             _ => 0,
         }
     }
+}
+
+/// Bytes of a packed matrix, a multiple of 64; none if there are too many to count.
+pub(super) fn packed_bytes([rows, cols]: [usize; 2], layout: Layout) -> Option<usize> {
+    groups(cols).checked_mul(layout.group_bytes())?.checked_mul(rows.div_ceil(PANEL))
 }
 
 /// A packed weight matrix.
@@ -155,6 +160,12 @@ impl Matrix {
         }
     }
 
+    /// What was packed before: as many bytes as `packed_bytes` says.
+    pub(super) fn packed(data: Part, [rows, cols]: [usize; 2], layout: Layout) -> Matrix {
+        assert_eq!(Some(data.bytes()), packed_bytes([rows, cols], layout), "a {rows} x {cols} {layout:?}");
+        Matrix { data, rows, cols, layout }
+    }
+
     pub(super) fn rows(&self) -> usize {
         self.rows
     }
@@ -173,6 +184,10 @@ impl Matrix {
 
     pub(super) fn as_ptr(&self) -> *const u8 {
         self.data.as_ptr()
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        self.data.as_slice()
     }
 
     pub(super) fn panels(&self) -> usize {

@@ -9,8 +9,8 @@
 //! whatever else the bytes depend on. To restore: `adopt` (or `allocate`, `reserve`, `advance`,
 //! which also makes the prefix findable) and import the pages in the order of their starts.
 
-mod atomic;
 mod format;
+mod hashing;
 #[cfg(test)]
 mod tests;
 
@@ -19,9 +19,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::backend::{KvLayout, Window};
+use crate::file::Temporary;
 use crate::token::TokenId;
-use atomic::{Hashing, Temporary};
 use format::{Fault, VERSION, decode, encode_head};
+use hashing::Hashing;
 
 /// What a snapshot holds beside the pages' bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

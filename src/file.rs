@@ -1,41 +1,18 @@
-//! A file that is whole or not there: written beside its name, synced, renamed.
+//! A file that is whole or not there: written beside its name, then renamed.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
-/// A writer that remembers the hash of what passed.
-pub(super) struct Hashing<'a> {
-    file: BufWriter<&'a File>,
-    hasher: blake3::Hasher,
-}
-
-impl<'a> Hashing<'a> {
-    pub(super) fn new(file: &'a File) -> Hashing<'a> {
-        Hashing { file: BufWriter::new(file), hasher: blake3::Hasher::new() }
-    }
-
-    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.hasher.update(bytes);
-        self.file.write_all(bytes)
-    }
-
-    pub(super) fn finish(mut self) -> io::Result<()> {
-        let hash = self.hasher.finalize();
-        self.file.write_all(hash.as_bytes())?;
-        self.file.flush()
-    }
-}
-
 /// A file in the target's folder that vanishes unless it is renamed.
-pub(super) struct Temporary {
+pub(crate) struct Temporary {
     path: PathBuf,
-    pub(super) file: File,
+    pub(crate) file: File,
     folder: PathBuf,
 }
 
 impl Temporary {
-    pub(super) fn beside(target: &Path) -> io::Result<Temporary> {
+    pub(crate) fn beside(target: &Path) -> io::Result<Temporary> {
         let name = target.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
         let folder = parent.unwrap_or(Path::new(".")).to_owned();
@@ -54,13 +31,19 @@ impl Temporary {
     }
 
     /// The content is on the disk before the name is, and the name before this returns.
-    pub(super) fn rename_to(self, target: &Path) -> io::Result<()> {
+    pub(crate) fn rename_to(self, target: &Path) -> io::Result<()> {
         self.file.sync_all()?;
         std::fs::rename(&self.path, target)?;
         if cfg!(unix) {
             File::open(&self.folder)?.sync_all()?;
         }
         Ok(())
+    }
+
+    /// The name is there when this returns, the content on the disk some time later: for what can be made
+    /// again, and is checked when it is read.
+    pub(crate) fn rename_unsynced(self, target: &Path) -> io::Result<()> {
+        std::fs::rename(&self.path, target)
     }
 }
 

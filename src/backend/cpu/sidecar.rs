@@ -1,0 +1,226 @@
+//! Packed matrices in a file, which later loads map: no tensor is read, decoded or packed again.
+//!
+//! | part | bytes |
+//! |---|---|
+//! | head | magic 8; version 4, in the byte order of the machine; matrices 4; key 32; where data begin 8; bytes of data 8 |
+//! | table | for each matrix rows 8, columns 8, where it begins 8, its bytes 8, code of its layout 8 |
+//! | checksums | CRC-32 of each block of 1 MiB of each matrix, 4 each |
+//! | data | at the next page's boundary the matrices, one close behind the other, each a multiple of 64 bytes |
+//!
+//! Little-endian but for the version. Head and table follow from what the reader asks for, so nothing in
+//! them is parsed: they are made again and compared, which proves bounds, alignment and sizes at once. Then
+//! all threads check the checksums, which also has the system map the pages. The file is written beside
+//! its name and renamed: whoever maps the old one keeps it.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::memory::Part;
+use super::pack::{Layout, Matrix, packed_bytes};
+use super::pool::Pool;
+use crate::backend::{NoSidecar, Sidecar};
+use crate::file::Temporary;
+use crate::quant::Bits;
+
+const MAGIC: &[u8; 8] = b"OTTAVACP";
+/// Goes up whenever the same tensors are packed into other bytes.
+const VERSION: u32 = 1;
+/// Where the key stands.
+const KEY: Range<usize> = 16..48;
+/// Bytes of what comes before the table.
+const HEAD_BYTES: usize = 64;
+/// Bytes of a matrix with a checksum of their own.
+const BLOCK_BYTES: usize = 1 << 20;
+/// Data begin at a multiple of this, the largest page size in use.
+const DATA_ALIGN: usize = 1 << 16;
+
+/// The matrices of `sidecar`'s file, mapped.
+pub(super) fn restore(sidecar: &Sidecar<'_>, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
+    let expected = Contents::of(sidecar)?;
+    let (file, checksums) = expected.open(sidecar.path)?;
+    let mut part = Part::of_file(&file).map_err(io_error("map"))?;
+    // What comes before the data; a file may have become shorter since it was opened.
+    part.split(expected.data_at).ok_or(LENGTH)?;
+    let mut matrices = Vec::with_capacity(expected.places.len());
+    for place in &expected.places {
+        let data = part.split(place.bytes).ok_or(LENGTH)?;
+        matrices.push(Matrix::packed(data, place.shape, place.layout));
+    }
+    let found = Blocks::of(&matrices).checksums(pool);
+    match found.iter().zip(&checksums).position(|(found, expected)| found != expected) {
+        None => Ok(matrices),
+        Some(block) => Err(NoSidecar::Damaged { offset: expected.block_offset(block) }),
+    }
+}
+
+/// Writes the file of `sidecar`, or leaves all as it was.
+pub(super) fn keep(sidecar: &Sidecar<'_>, matrices: &[Matrix], pool: &Pool) -> Result<(), NoSidecar> {
+    let contents = Contents::of(sidecar)?;
+    let blocks = Blocks::of(matrices);
+    let mut before_data = contents.head.clone();
+    before_data.extend(blocks.checksums(pool).iter().flat_map(|checksum| checksum.to_le_bytes()));
+    before_data.resize(contents.data_at, 0);
+    let temporary = Temporary::beside(sidecar.path).map_err(io_error("create"))?;
+    let mut out = BufWriter::with_capacity(BLOCK_BYTES, &temporary.file);
+    let mut write = |bytes: &[u8]| out.write_all(bytes);
+    write(&before_data).map_err(io_error("write"))?;
+    blocks.0.into_iter().try_for_each(write).map_err(io_error("write"))?;
+    out.flush().map_err(io_error("write"))?;
+    drop(out);
+    // Its checksums are what tells a file that a crash has cut.
+    temporary.rename_unsynced(sidecar.path).map_err(io_error("rename"))
+}
+
+fn io_error(action: &'static str) -> impl Fn(io::Error) -> NoSidecar {
+    move |source| NoSidecar::Io { action, source }
+}
+
+const LENGTH: NoSidecar = NoSidecar::Not("as long as its head says");
+
+/// Where a matrix lies in the data.
+struct Place {
+    shape: [usize; 2],
+    layout: Layout,
+    bytes: usize,
+}
+
+/// What a file holds but for the weights' values.
+struct Contents {
+    places: Vec<Place>,
+    /// Head and table.
+    head: Vec<u8>,
+    /// How many checksums follow.
+    blocks: usize,
+    data_at: usize,
+    file_bytes: usize,
+}
+
+impl Contents {
+    fn of(sidecar: &Sidecar<'_>) -> Result<Contents, NoSidecar> {
+        Contents::counted(sidecar).ok_or(NoSidecar::Not("of a size that can be counted"))
+    }
+
+    /// None if sizes are beyond counting.
+    fn counted(sidecar: &Sidecar<'_>) -> Option<Contents> {
+        let (mut places, mut table) = (Vec::new(), Vec::new());
+        let (mut data_bytes, mut blocks) = (0_usize, 0);
+        for shape in sidecar.shapes {
+            let (layout, dims) = (Layout::of(shape.form), [shape.rows, shape.cols]);
+            let bytes = packed_bytes(dims, layout)?;
+            for number in [shape.rows, shape.cols, data_bytes, bytes, code(layout)] {
+                table.extend((number as u64).to_le_bytes());
+            }
+            places.push(Place { shape: dims, layout, bytes });
+            blocks += bytes.div_ceil(BLOCK_BYTES);
+            data_bytes = data_bytes.checked_add(bytes)?;
+        }
+        let data_at = (HEAD_BYTES + table.len() + 4 * blocks).next_multiple_of(DATA_ALIGN);
+        let file_bytes = data_at.checked_add(data_bytes)?;
+        let mut head = Vec::with_capacity(HEAD_BYTES + table.len());
+        head.extend(MAGIC);
+        head.extend(VERSION.to_ne_bytes());
+        head.extend(u32::try_from(places.len()).ok()?.to_le_bytes());
+        head.extend(sidecar.key);
+        head.extend((data_at as u64).to_le_bytes());
+        head.extend((data_bytes as u64).to_le_bytes());
+        head.extend(table);
+        Some(Contents { places, head, blocks, data_at, file_bytes })
+    }
+
+    /// Opens a file that begins as expected and is as long as expected; its checksums.
+    fn open(&self, path: &Path) -> Result<(File, Vec<u32>), NoSidecar> {
+        let file = File::open(path).map_err(io_error("open"))?;
+        let metadata = file.metadata().map_err(io_error("open"))?;
+        if !metadata.is_file() {
+            return Err(NoSidecar::Not("a regular file"));
+        }
+        let wanted = self.head.len() + 4 * self.blocks;
+        let mut found = Vec::with_capacity(wanted);
+        (&file).take(wanted as u64).read_to_end(&mut found).map_err(io_error("read"))?;
+        self.compare(&found)?;
+        if metadata.len() != self.file_bytes as u64 {
+            return Err(LENGTH);
+        }
+        let checksums = found[self.head.len()..].as_chunks().0.iter();
+        Ok((file, checksums.map(|&bytes| u32::from_le_bytes(bytes)).collect()))
+    }
+
+    /// Whether all up to the data is there, and is as expected but for the checksums.
+    fn compare(&self, found: &[u8]) -> Result<(), NoSidecar> {
+        let same = |range: Range<usize>| found.get(range.clone()) == self.head.get(range);
+        let expected = if !same(0..KEY.start - 4) {
+            "a file of packed weights of this version"
+        } else if !same(KEY) {
+            "of this model file, these options and this version"
+        } else if !same(0..self.head.len()) {
+            "of this model's matrices"
+        } else if found.len() != self.head.len() + 4 * self.blocks {
+            return Err(LENGTH);
+        } else {
+            return Ok(());
+        };
+        Err(NoSidecar::Not(expected))
+    }
+
+    /// Where block number `block` begins in the file.
+    fn block_offset(&self, block: usize) -> usize {
+        let starts = self.places.iter().scan(self.data_at, |end, place| {
+            let start = *end;
+            *end += place.bytes;
+            Some((start..*end).step_by(BLOCK_BYTES))
+        });
+        starts.flatten().nth(block).unwrap_or(self.data_at)
+    }
+}
+
+/// A layout as a number.
+fn code(layout: Layout) -> usize {
+    match layout {
+        Layout::Quant { bits, mins, halves } => {
+            let bits = match bits {
+                Bits::Four => 4,
+                Bits::Eight => 8,
+            };
+            bits | usize::from(mins) << 8 | usize::from(halves) << 9
+        }
+        Layout::F16 => 16,
+        Layout::Bf16 => 17,
+        Layout::F32 => 32,
+    }
+}
+
+/// Matrices, cut into blocks.
+struct Blocks<'a>(Vec<&'a [u8]>);
+
+impl Blocks<'_> {
+    fn of(matrices: &[Matrix]) -> Blocks<'_> {
+        Blocks(matrices.iter().flat_map(|matrix| matrix.as_slice().chunks(BLOCK_BYTES)).collect())
+    }
+
+    /// The blocks' checksums, made on all threads.
+    fn checksums(&self, pool: &Pool) -> Vec<u32> {
+        let mut found = Vec::new();
+        found.resize_with(self.0.len(), AtomicU32::default);
+        let job = Checking { blocks: &self.0, found: &found };
+        // SAFETY: any thread may do any chunk below the number of blocks.
+        unsafe { pool.run(check, &job, self.0.len()) };
+        found.into_iter().map(AtomicU32::into_inner).collect()
+    }
+}
+
+/// Blocks that are being read.
+struct Checking<'a> {
+    blocks: &'a [&'a [u8]],
+    found: &'a [AtomicU32],
+}
+
+/// Makes the checksum of block `block`.
+unsafe fn check(job: &Checking<'_>, block: usize, _worker: usize) {
+    job.found[block].store(crc32fast::hash(job.blocks[block]), Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,62 @@
+//! A file in which a backend may keep a model's matrices as it prepared them, for the next load: what it is
+//! told of it, and why there is none.
+
+use std::io;
+use std::path::Path;
+
+use crate::quant::MatrixForm;
+
+/// A file of prepared matrices.
+#[derive(Clone, Copy, Debug)]
+pub struct Sidecar<'a> {
+    /// Where it is, or is to be.
+    pub path: &'a Path,
+    /// Stands for all that the matrices were made of: with another key it is a file of other matrices.
+    pub key: [u8; 32],
+    /// The matrices in order.
+    pub shapes: &'a [MatrixShape],
+}
+
+/// What a matrix is prepared from, its values aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixShape {
+    /// Output features.
+    pub rows: usize,
+    /// Input features.
+    pub cols: usize,
+    /// How the canonical matrix stores its values.
+    pub form: MatrixForm,
+}
+
+/// Why no matrices come from a file, or go to it. It keeps nobody from preparing them.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoSidecar {
+    /// The backend keeps no matrices.
+    #[error("this device keeps no prepared weights")]
+    Unsupported,
+    /// The file system refused.
+    #[error("cannot {action}: {source}")]
+    Io {
+        /// What was attempted.
+        action: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// The file is another one than expected: of what it is not.
+    #[error("not {0}")]
+    Not(&'static str),
+    /// The matrices are not what was written.
+    #[error("weights are damaged at byte {offset} or behind it")]
+    Damaged {
+        /// Where the first block begins whose checksum is another.
+        offset: usize,
+    },
+}
+
+impl NoSidecar {
+    /// Whether there is no file.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, NoSidecar::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}

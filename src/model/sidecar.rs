@@ -1,0 +1,65 @@
+//! Matrices from a file of prepared ones, where the caller wants one kept beside the model.
+
+use std::time::UNIX_EPOCH;
+
+use crate::backend::{Backend, Sidecar};
+use crate::graph::Plan;
+
+use super::ModelError;
+use super::upload::Source;
+
+/// What became of the file of prepared weights ([`super::LoadOptions::sidecar`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SidecarUse {
+    /// None was asked for.
+    Off,
+    /// The weights came from it.
+    Read,
+    /// It was written, for the next load.
+    Written {
+        /// Why the one that was there could not be used; none if there was none.
+        replaced: Option<String>,
+    },
+    /// There is none for the next load, and for this one it made no difference.
+    NotWritten {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The matrices of a plan: from the file of prepared ones, else from `prepare`, and then kept.
+pub(super) fn matrices<B: Backend>(
+    source: &Source<'_>,
+    plan: &Plan,
+    backend: &B,
+    prepare: impl FnOnce() -> Result<Vec<B::Matrix>, ModelError>,
+) -> Result<(Vec<B::Matrix>, SidecarUse), ModelError> {
+    let Some(path) = source.sidecar else { return Ok((prepare()?, SidecarUse::Off)) };
+    let shapes = plan.matrices().iter().map(|spec| source.shape(&spec.name));
+    let shapes: Vec<_> = shapes.collect::<Result<_, _>>()?;
+    let sidecar = Sidecar { path, key: key(source, plan), shapes: &shapes };
+    let unusable = match backend.restore(&sidecar) {
+        Ok(matrices) => return Ok((matrices, SidecarUse::Read)),
+        Err(why) => why,
+    };
+    let matrices = prepare()?;
+    let told = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let used = match backend.keep(&sidecar, &matrices) {
+        Ok(()) => SidecarUse::Written { replaced: (!unusable.is_missing()).then(|| told(&unusable)) },
+        Err(why) => SidecarUse::NotWritten { reason: told(&why) },
+    };
+    Ok((matrices, used))
+}
+
+/// What prepared matrices depend on: the model file, by its fingerprint and, since that looks at a part of
+/// the tensors only, when it was changed; which tensors in which order, and what they become; this
+/// version's decoders.
+fn key(source: &Source<'_>, plan: &Plan) -> [u8; 32] {
+    let mut hash = blake3::Hasher::new();
+    hash.update(&source.fingerprint);
+    let changed = source.file.modified().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let names: Vec<_> = plan.matrices().iter().map(|spec| &spec.name).collect();
+    let made = format!("{changed:?} {:?} {names:?} {}", source.quantise, env!("CARGO_PKG_VERSION"));
+    hash.update(made.as_bytes());
+    *hash.finalize().as_bytes()
+}
