@@ -1,9 +1,9 @@
 //! The CPU backend: packed weights, int8 activations, one kernel source for every instruction set.
 //!
 //! `lanes` is the vector abstraction, with a file for each instruction set; `dispatch` detects
-//! and instantiates; `pool` runs chunks on threads. `pack` lays weights out, `sidecar` keeps them, `activations`
-//! quantises, `panel` and `formats` multiply, `matmul` puts them together; `peak` measures what could be reached. What each operation computes is
-//! specified by [`crate::backend::Op`] and `backend::reference`.
+//! and instantiates; `pool` runs chunks on threads. `pack` lays weights out, `sidecar` keeps them,
+//! `activations` quantises, `panel` and `formats` multiply, `matmul` puts them together; `peak` measures
+//! what could be reached. What each operation computes is specified by [`crate::backend::Op`] and `backend::reference`.
 
 mod activations;
 mod append;
@@ -178,11 +178,11 @@ impl Backend for Cpu {
     }
 
     fn restore(&self, sidecar: &Sidecar<'_>) -> Result<Vec<Matrix>, NoSidecar> {
-        sidecar::restore(sidecar, &self.pool)
+        sidecar::restore(sidecar, self.isa.byte_bias(), &self.pool)
     }
 
     fn keep(&self, sidecar: &Sidecar<'_>, matrices: &[Matrix]) -> Result<(), NoSidecar> {
-        sidecar::keep(sidecar, matrices, &self.pool)
+        sidecar::keep(sidecar, self.isa.byte_bias(), matrices, &self.pool)
     }
 
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {

@@ -161,9 +161,9 @@ impl Matrix {
     }
 
     /// What was packed before: as many bytes as `packed_bytes` says.
-    pub(super) fn packed(data: Part, [rows, cols]: [usize; 2], layout: Layout) -> Matrix {
+    pub(super) fn packed(data: Part, [rows, cols]: [usize; 2], layout: Layout, byte_bias: u8) -> Matrix {
         assert_eq!(Some(data.bytes()), packed_bytes([rows, cols], layout), "a {rows} x {cols} {layout:?}");
-        Matrix { data, rows, cols, layout }
+        Matrix { data, rows, cols, layout, byte_bias }
     }
 
     pub(super) fn rows(&self) -> usize {

@@ -38,8 +38,8 @@ const BLOCK_BYTES: usize = 1 << 20;
 const DATA_ALIGN: usize = 1 << 16;
 
 /// The matrices of `sidecar`'s file, mapped.
-pub(super) fn restore(sidecar: &Sidecar<'_>, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
-    let expected = Contents::of(sidecar)?;
+pub(super) fn restore(sidecar: &Sidecar<'_>, byte_bias: u8, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
+    let expected = Contents::of(sidecar, byte_bias)?;
     let (file, checksums) = expected.open(sidecar.path)?;
     let mut part = Part::of_file(&file).map_err(io_error("map"))?;
     // What comes before the data; a file may have become shorter since it was opened.
@@ -47,7 +47,7 @@ pub(super) fn restore(sidecar: &Sidecar<'_>, pool: &Pool) -> Result<Vec<Matrix>,
     let mut matrices = Vec::with_capacity(expected.places.len());
     for place in &expected.places {
         let data = part.split(place.bytes).ok_or(LENGTH)?;
-        matrices.push(Matrix::packed(data, place.shape, place.layout));
+        matrices.push(Matrix::packed(data, place.shape, place.layout, byte_bias));
     }
     let found = Blocks::of(&matrices).checksums(pool);
     match found.iter().zip(&checksums).position(|(found, expected)| found != expected) {
@@ -57,8 +57,13 @@ pub(super) fn restore(sidecar: &Sidecar<'_>, pool: &Pool) -> Result<Vec<Matrix>,
 }
 
 /// Writes the file of `sidecar`, or leaves all as it was.
-pub(super) fn keep(sidecar: &Sidecar<'_>, matrices: &[Matrix], pool: &Pool) -> Result<(), NoSidecar> {
-    let contents = Contents::of(sidecar)?;
+pub(super) fn keep(
+    sidecar: &Sidecar<'_>,
+    byte_bias: u8,
+    matrices: &[Matrix],
+    pool: &Pool,
+) -> Result<(), NoSidecar> {
+    let contents = Contents::of(sidecar, byte_bias)?;
     let blocks = Blocks::of(matrices);
     let mut before_data = contents.head.clone();
     before_data.extend(blocks.checksums(pool).iter().flat_map(|checksum| checksum.to_le_bytes()));
@@ -99,18 +104,18 @@ struct Contents {
 }
 
 impl Contents {
-    fn of(sidecar: &Sidecar<'_>) -> Result<Contents, NoSidecar> {
-        Contents::counted(sidecar).ok_or(NoSidecar::Not("of a size that can be counted"))
+    fn of(sidecar: &Sidecar<'_>, byte_bias: u8) -> Result<Contents, NoSidecar> {
+        Contents::counted(sidecar, byte_bias).ok_or(NoSidecar::Not("of a size that can be counted"))
     }
 
     /// None if sizes are beyond counting.
-    fn counted(sidecar: &Sidecar<'_>) -> Option<Contents> {
+    fn counted(sidecar: &Sidecar<'_>, byte_bias: u8) -> Option<Contents> {
         let (mut places, mut table) = (Vec::new(), Vec::new());
         let (mut data_bytes, mut blocks) = (0_usize, 0);
         for shape in sidecar.shapes {
             let (layout, dims) = (Layout::of(shape.form), [shape.rows, shape.cols]);
             let bytes = packed_bytes(dims, layout)?;
-            for number in [shape.rows, shape.cols, data_bytes, bytes, code(layout)] {
+            for number in [shape.rows, shape.cols, data_bytes, bytes, code(layout, byte_bias)] {
                 table.extend((number as u64).to_le_bytes());
             }
             places.push(Place { shape: dims, layout, bytes });
@@ -177,12 +182,14 @@ impl Contents {
 }
 
 /// A layout as a number.
-fn code(layout: Layout) -> usize {
+fn code(layout: Layout, byte_bias: u8) -> usize {
     match layout {
         Layout::Quant { bits, mins, halves } => {
             let bits = match bits {
                 Bits::Four => 4,
-                Bits::Eight => 8,
+                Bits::Five => 5,
+                Bits::Six => 6,
+                Bits::Eight => 8 | usize::from(byte_bias) << 16,
             };
             bits | usize::from(mins) << 8 | usize::from(halves) << 9
         }
