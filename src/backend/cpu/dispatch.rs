@@ -133,9 +133,9 @@ impl FromStr for Isa {
 /// Implementors are the operation's operands; `run` does one chunk. It must be `#[inline(always)]`,
 /// and so must all that it calls on hot paths, to become part of an instruction set's own function.
 pub(super) trait Kernel: Sync {
-    /// Whether it multiplies bytes ([`Lanes::dot_bytes`]): instruction sets that differ in nothing else
-    /// share the code of other kernels.
-    const DOTS: bool = false;
+    /// Whether it multiplies codes, or reads those of 8 bits ([`Lanes::BYTE_BIAS`]): instruction sets that
+    /// differ in nothing else share the code of other kernels.
+    const ON_CODES: bool = false;
 
     /// Does chunk `chunk`. `worker` is below the pool's thread count, and no two chunks that run
     /// at the same time have the same one.
@@ -156,7 +156,7 @@ pub(super) fn entry<K: Kernel>(isa: Isa) -> Entry<K> {
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => run_avx2::<K>,
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni if const { K::DOTS } => run_avxvnni::<K>,
+        Isa::AvxVnni if const { K::ON_CODES } => run_avxvnni::<K>,
         #[cfg(target_arch = "x86_64")]
         Isa::AvxVnni => run_avx2::<K>,
         #[cfg(target_arch = "x86_64")]

@@ -30,8 +30,8 @@ pub(super) trait Format: Sync {
     const LAYOUT: Layout;
     /// The activations that it reads.
     type Record;
-    /// [`Kernel::DOTS`](super::dispatch::Kernel::DOTS)
-    const DOTS: bool = false;
+    /// [`Kernel::ON_CODES`](super::dispatch::Kernel::ON_CODES)
+    const ON_CODES: bool = false;
 
     /// `sums[t][m] += tile (tile + t) of the group · activations[m]`
     ///

@@ -14,7 +14,7 @@ trait Check: Sync {
 struct Checked<T>(T);
 
 impl<T: Check> Kernel for Checked<T> {
-    const DOTS: bool = true;
+    const ON_CODES: bool = true;
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, _chunk: usize, _worker: usize) {

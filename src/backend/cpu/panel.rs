@@ -74,7 +74,7 @@ pub(super) unsafe fn run_panel<W: Format>(args: &PanelArgs, isa: Isa, panel: usi
 struct Panels<'a, W>(&'a PanelArgs, PhantomData<W>);
 
 impl<W: Format> Kernel for Panels<'_, W> {
-    const DOTS: bool = W::DOTS;
+    const ON_CODES: bool = W::ON_CODES;
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, panel: usize, _worker: usize) {

@@ -69,7 +69,7 @@ struct Products {
 }
 
 impl Kernel for Products {
-    const DOTS: bool = true;
+    const ON_CODES: bool = true;
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, _chunk: usize, _worker: usize) {

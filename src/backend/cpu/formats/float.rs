@@ -15,6 +15,7 @@ pub(in crate::backend::cpu) struct Float<const BITS: usize, const MINS: bool, co
 impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Float<BITS, MINS, HALVES> {
     const LAYOUT: Layout = quant(BITS, MINS, HALVES);
     type Record = FloatGroup;
+    const ON_CODES: bool = BITS == 8;
 
     #[inline(always)]
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(

@@ -17,7 +17,7 @@ pub(in crate::backend::cpu) struct Int8<const BITS: usize, const MINS: bool, con
 impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BITS, MINS, HALVES> {
     const LAYOUT: Layout = quant(BITS, MINS, HALVES);
     type Record = Int8Group;
-    const DOTS: bool = true;
+    const ON_CODES: bool = true;
 
     #[inline(always)]
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
@@ -58,18 +58,25 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                     dots[t][m] = start;
                 }
             }
-            Self::dots::<L, T, M, HALF>(weights, tile, first, &mut dots);
-            if two {
-                for m in 0..M {
-                    let start = Self::start::<L>(second.add(m), HALF);
-                    for t in 0..T {
-                        dots[t][m] = L::add_i32(L::shl::<SECOND_BITS>(dots[t][m]), start);
+            if const { M > 2 } {
+                let (mut term, mut last) = (first, !two);
+                loop {
+                    // One loop for both terms, and the compiler shall not unpack a group's codes before it:
+                    // there are no registers for them.
+                    Self::dots::<L, T, M, HALF>(black_box(weights), tile, term, &mut dots);
+                    if last {
+                        break;
                     }
+                    Self::next_term::<L, T, M, HALF>(second, &mut dots);
+                    (term, last) = (second, true);
                 }
-                // Many tokens leave no registers for a group's codes between the terms: the compiler
-                // shall read them again and not store what it has unpacked.
-                let again = if M > 2 { black_box(weights) } else { weights };
-                Self::dots::<L, T, M, HALF>(again, tile, second, &mut dots);
+            } else {
+                // Codes stay unpacked from one term to the other.
+                Self::dots::<L, T, M, HALF>(weights, tile, first, &mut dots);
+                if two {
+                    Self::next_term::<L, T, M, HALF>(second, &mut dots);
+                    Self::dots::<L, T, M, HALF>(weights, tile, second, &mut dots);
+                }
             }
             for t in 0..T {
                 let scale = factor::<L>(Self::LAYOUT, weights, HALF, tile + t);
@@ -88,6 +95,23 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 }
                 for m in 0..M {
                     sums[t][m] = L::merge::<PART>(sums[t][m], new[m]);
+                }
+            }
+        }
+    }
+
+    /// Makes room below the first term's sums for those of the second, and starts these.
+    #[inline(always)]
+    unsafe fn next_term<L: Lanes, const T: usize, const M: usize, const HALF: usize>(
+        second: *const Int8Group,
+        dots: &mut [[L::I; M]; T],
+    ) {
+        // SAFETY: `M` records.
+        unsafe {
+            for m in 0..M {
+                let start = Self::start::<L>(second.add(m), HALF);
+                for t in 0..T {
+                    dots[t][m] = L::add_i32(L::shl::<SECOND_BITS>(dots[t][m]), start);
                 }
             }
         }
