@@ -22,7 +22,7 @@ const SHAPES: [Shape; 8] = [
     ("smollm2 qkv q4_1", 960, 576, Codes::Q4_1),
     ("smollm2 down q4_1", 576, 1536, Codes::Q4_1),
     ("smollm2 head q8_0", 49152, 576, Codes::Q8_0),
-    ("gemma3 up q4_k", 2048, 640, Codes::Q4_1),
+    ("gemma3 up q5_0", 2048, 640, Codes::Q5_0),
     ("gemma3 down q6_k", 640, 2048, Codes::Q6_K),
     ("8b up q4_0", 14336, 4096, Codes::Q4_0),
     ("8b up q8_0", 14336, 4096, Codes::Q8_0),

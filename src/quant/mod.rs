@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod dense;
 pub(crate) mod q2_k;
 pub(crate) mod q3_k;
 pub(crate) mod q4_0;
@@ -27,10 +28,10 @@ mod tests;
 
 use std::ops::RangeInclusive;
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
+use half::f16;
 
 pub(crate) use block::BlockFormat;
+pub use dense::{DenseMatrix, DenseValues};
 pub(crate) use quality::Distance;
 pub use quality::Quality;
 pub(crate) use quantize::quantize_block;
@@ -366,96 +367,6 @@ fn check_group(group: usize, cols: usize) -> Result<(), QuantError> {
 
 fn check_length(part: &'static str, expected: usize, found: usize) -> Result<(), QuantError> {
     if expected == found { Ok(()) } else { Err(QuantError::Length { part, expected, found }) }
-}
-
-/// The elements of a [`DenseMatrix`].
-#[derive(Clone, Debug, PartialEq)]
-pub enum DenseValues {
-    /// IEEE single precision.
-    F32(Vec<f32>),
-    /// IEEE half precision.
-    F16(Vec<f16>),
-    /// bfloat16.
-    Bf16(Vec<bf16>),
-}
-
-/// A matrix of floats, `[rows, cols]` row-major.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DenseMatrix {
-    rows: usize,
-    cols: usize,
-    values: DenseValues,
-}
-
-impl DenseMatrix {
-    /// A matrix from its values.
-    ///
-    /// # Errors
-    /// [`QuantError::Length`] if there are not `rows · cols` values.
-    pub fn new(rows: usize, cols: usize, values: DenseValues) -> Result<Self, QuantError> {
-        let expected = rows.checked_mul(cols).ok_or(QuantError::TooLarge { rows, cols })?;
-        let found = match &values {
-            DenseValues::F32(v) => v.len(),
-            DenseValues::F16(v) => v.len(),
-            DenseValues::Bf16(v) => v.len(),
-        };
-        check_length("values", expected, found)?;
-        Ok(DenseMatrix { rows, cols, values })
-    }
-
-    /// Output features (N).
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Input features (K).
-    pub fn cols(&self) -> usize {
-        self.cols
-    }
-
-    /// The elements, row-major.
-    pub fn values(&self) -> &DenseValues {
-        &self.values
-    }
-
-    /// The elements, to be overwritten; their number and type stay.
-    pub(crate) fn values_mut(&mut self) -> &mut DenseValues {
-        &mut self.values
-    }
-
-    /// The values of one row in f32, into `out` of `cols` elements.
-    ///
-    /// # Panics
-    /// If `row` is not below `rows` or `out` is not `cols` long.
-    pub fn widen_row(&self, row: usize, out: &mut [f32]) {
-        assert_eq!(out.len(), self.cols, "one element a column");
-        let row = row * self.cols..(row + 1) * self.cols;
-        match &self.values {
-            DenseValues::F32(v) => out.copy_from_slice(&v[row]),
-            DenseValues::F16(v) => v[row].convert_to_f32_slice(out),
-            DenseValues::Bf16(v) => v[row].convert_to_f32_slice(out),
-        }
-    }
-
-    /// Row, column and value of the first element that is NaN or infinite.
-    pub(crate) fn first_non_finite(&self) -> Option<(usize, usize, f32)> {
-        let position = match &self.values {
-            DenseValues::F32(v) => position_in_chunks(v, |v| v.is_finite()),
-            DenseValues::F16(v) => position_in_chunks(v, |v| v.is_finite()),
-            DenseValues::Bf16(v) => position_in_chunks(v, |v| v.is_finite()),
-        };
-        position.map(|at| (at / self.cols, at % self.cols)).map(|(row, col)| (row, col, self.get(row, col)))
-    }
-
-    /// The value at (`row`, `col`), widened.
-    pub fn get(&self, row: usize, col: usize) -> f32 {
-        let index = row * self.cols + col;
-        match &self.values {
-            DenseValues::F32(v) => v[index],
-            DenseValues::F16(v) => v[index].to_f32(),
-            DenseValues::Bf16(v) => v[index].to_f32(),
-        }
-    }
 }
 
 /// Where the first value is that is not `good`. Whole chunks are tested without a branch, at the

@@ -1,5 +1,6 @@
 //! The block formats against values that another library computed, and round trips through the encoders.
 
+use half::bf16;
 use proptest::prelude::*;
 
 use super::*;
