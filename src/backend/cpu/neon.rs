@@ -256,11 +256,7 @@ macro_rules! neon_lanes {
                 unsafe { vld1q_s8(p) }
             }
             #[inline(always)]
-            unsafe fn dot_bytes<const Q: usize>(
-                acc: I,
-                codes: C,
-                a: int8x16_t,
-            ) -> I {
+            unsafe fn dot_bytes<const Q: usize>(acc: I, codes: C, a: int8x16_t) -> I {
                 let a = [a; 4];
                 each!($dot::<Q>; acc, codes, a)
             }
@@ -296,29 +292,24 @@ unsafe fn top_unsigned(a: int32x4_t) -> int32x4_t {
     unsafe { vreinterpretq_s32_u32(vshrq_n_u32::<24>(vreinterpretq_u32_s32(a))) }
 }
 
-/// `acc[i] += sum of codes[4i..4i+4] · a[4Q..4Q+4]`, both signed.
-#[inline]
-#[target_feature(enable = "neon,dotprod")]
-unsafe fn sdot<const Q: usize>(mut acc: int32x4_t, codes: uint8x16_t, a: int8x16_t) -> int32x4_t {
-    // SAFETY: one instruction on registers; the caller vouches for dotprod.
-    unsafe {
-        asm!("sdot {0:v}.4s, {1:v}.16b, {2:v}.4b[{3}]", inout(vreg) acc, in(vreg) codes, in(vreg) a,
-            const Q, options(pure, nomem, nostack, preserves_flags));
-    }
-    acc
+/// `acc[i] += sum of codes[4i..4i+4] · a[4Q..4Q+4]`, codes with a sign for `sdot` and without for `usdot`.
+macro_rules! dot_product {
+    ($name:ident $features:literal) => {
+        #[inline]
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const Q: usize>(mut acc: int32x4_t, codes: uint8x16_t, a: int8x16_t) -> int32x4_t {
+            // SAFETY: one instruction on registers; the caller vouches for the feature.
+            unsafe {
+                asm!(concat!(stringify!($name), " {0:v}.4s, {1:v}.16b, {2:v}.4b[{3}]"), inout(vreg) acc,
+                    in(vreg) codes, in(vreg) a, const Q, options(pure, nomem, nostack, preserves_flags));
+            }
+            acc
+        }
+    };
 }
 
-/// `acc[i] += sum of codes[4i..4i+4] · a[4Q..4Q+4]`, unsigned codes, signed `a`.
-#[inline]
-#[target_feature(enable = "neon,i8mm")]
-unsafe fn usdot<const Q: usize>(mut acc: int32x4_t, codes: uint8x16_t, a: int8x16_t) -> int32x4_t {
-    // SAFETY: one instruction on registers; the caller vouches for i8mm.
-    unsafe {
-        asm!("usdot {0:v}.4s, {1:v}.16b, {2:v}.4b[{3}]", inout(vreg) acc, in(vreg) codes, in(vreg) a,
-            const Q, options(pure, nomem, nostack, preserves_flags));
-    }
-    acc
-}
+dot_product!(sdot "neon,dotprod");
+dot_product!(usdot "neon,i8mm");
 
 /// Four half-precision values, widened.
 #[inline]
