@@ -81,6 +81,8 @@ fn bench(criterion: &mut Criterion, shape: &str, source: &QuantMatrix, setup: Se
         let copies = setup.copies(source.bytes());
         let repeats = Repeats { copies, launches: copies };
         let mut products = Products::new(setup.cpu(), source, repeats, step(0..tokens, 1));
+        products.poison();
+        products.run();
         products.assert_answer(source);
         move || products.run()
     });

@@ -100,7 +100,8 @@ impl Inputs {
         };
         let heads = self.shape.heads;
         let kv = KvLayout { layers: 1, kv_heads: heads.kv, head_dim: heads.dim, dtype: KvDtype::F16 };
-        let layout = Layout { tokens: self.tokens, bytes: AREAS * self.area * size_of::<f32>() };
+        let bytes = AREAS * self.area * size_of::<f32>();
+        let layout = Layout { bytes, ..Layout::new(self.tokens) };
         let room = Room { layout, kv, pages: self.step.pages.len(), ops };
         Machine::new(cpu, weights, self.step.clone(), room)
     }

@@ -41,10 +41,9 @@ def kernels(folder):
     if ceiling:
         print(f"{ceiling['device']}: memory reads {ceiling['read_gb_s']:.0f} GB/s, "
               f"copies {ceiling['copy_gb_s']:.0f} GB/s\n")
-    for op in ("matmul", "attention"):
+    for op in dict.fromkeys(row["op"] for row in ours if row is not ceiling):
         rows = [row for row in ours if row["op"] == op]
-        if not rows:
-            continue
+        print(f"**{op}**\n")
         names = list(dict.fromkeys(row["who"] for row in peers if row["op"] == op))
         head = ["shape", "format", "tokens", "keys", "µs", "GB/s", "% of read", "TFLOP/s"]
         head += [f"{name} µs (ratio)" for name in names]

@@ -10,17 +10,19 @@ pub struct Layout {
     pub tokens: usize,
     /// Bytes so far.
     pub bytes: usize,
+    /// Bytes of an element.
+    pub element_bytes: usize,
 }
 
 impl Layout {
     pub fn new(tokens: usize) -> Layout {
-        Layout { tokens, bytes: 0 }
+        Layout { tokens, bytes: 0, element_bytes: size_of::<f32>() }
     }
 
     /// The next value, a row a token.
     pub fn place(&mut self, cols: usize) -> Place {
         let offset = self.bytes;
-        self.bytes = (offset + self.tokens * cols * size_of::<f32>()).next_multiple_of(64);
+        self.bytes = (offset + self.tokens * cols * self.element_bytes).next_multiple_of(64);
         Place { offset, rows: Rows::Tokens, cols, precision: Precision::F32 }
     }
 }
@@ -30,7 +32,7 @@ pub struct Room<'o> {
     pub layout: Layout,
     pub kv: KvLayout,
     pub pages: usize,
-    /// All that will run.
+    /// All that will run, or an operation that is like all others.
     pub ops: &'o [Op],
 }
 
@@ -38,7 +40,8 @@ pub struct Room<'o> {
 pub struct Machine<B: Backend> {
     pub weights: Weights<B>,
     pub step: StepInput,
-    backend: B,
+    pub backend: B,
+    pub kv_layout: KvLayout,
     arena: B::Arena,
     kv: B::KvPool,
 }
@@ -49,16 +52,31 @@ impl<B: Backend> Machine<B> {
         let limits = StepLimits { tokens_max: tokens, outputs_max: tokens };
         let arena = backend.arena(room.layout.bytes, room.ops, limits).expect("memory");
         let kv = backend.kv_pool(room.kv, room.pages).expect("memory");
-        Machine { weights, step, backend, arena, kv }
+        Machine { weights, step, backend, kv_layout: room.kv, arena, kv }
     }
 
-    /// Takes up the step, runs the operations and waits for them.
-    pub fn run(&mut self, ops: &[Op]) {
-        let Machine { backend, weights, arena, kv, step } = self;
+    /// Takes up the step, and gives what its operations work on.
+    pub fn with_frame<R>(&mut self, work: impl FnOnce(&B, &mut Frame<'_, B>) -> R) -> R {
+        let Machine { backend, weights, arena, kv, step, .. } = self;
         let mut frame = Frame { weights, arena, kv, step };
         backend.begin(&mut frame).expect("a step within the limits");
-        backend.run(ops, &mut frame).expect("valid operations");
-        backend.wait().expect("operations that end");
+        work(backend, &mut frame)
+    }
+
+    /// Runs a step's operations and waits for them.
+    pub fn run(&mut self, ops: &[Op]) {
+        self.with_frame(|backend, frame| {
+            backend.run(ops, frame).expect("valid operations");
+            backend.wait().expect("operations that end");
+        });
+    }
+
+    /// Runs operations one by one, others than a plan's, and waits for them.
+    pub fn execute(&mut self, ops: &[Op]) {
+        self.with_frame(|backend, frame| {
+            ops.iter().for_each(|op| backend.execute(op, frame).expect("a valid operation"));
+            backend.wait().expect("operations that end");
+        });
     }
 
     /// Gives all pages the same bytes.

@@ -17,8 +17,8 @@ pub struct Repeats {
 
 /// Ready to run.
 pub struct Products<B: Backend> {
-    machine: Machine<B>,
-    ops: Vec<Op>,
+    pub machine: Machine<B>,
+    pub ops: Vec<Op>,
     dst: Place,
     x: Vec<f32>,
 }
@@ -58,23 +58,26 @@ impl<B: Backend> Products<B> {
         self.machine.run(&self.ops);
     }
 
-    /// A thousand elements against f64, within the rounding of the activations: of the third run, which
-    /// a backend that records the first ones replays.
-    pub fn assert_answer(&mut self, matrix: &QuantMatrix) {
-        let (rows, cols) = (matrix.rows(), matrix.cols());
+    /// Makes the answer wrong until it is computed.
+    pub fn poison(&mut self) {
         let tokens = self.machine.step.tokens.len();
-        for _ in 0..3 {
-            self.machine.write(&self.dst, &vec![f32::NAN; tokens * rows]);
-            self.run();
-        }
-        let out = self.machine.read(&self.dst);
-        let mut weights = vec![0.0; cols];
-        for (i, found) in out.iter().enumerate().step_by((out.len() / 1024) | 1) {
-            matrix.dequantize_row(i % rows, &mut weights);
-            let x = &self.x[i / rows * cols..][..cols];
-            let terms = x.iter().zip(&weights).map(|(x, w)| f64::from(*x) * f64::from(*w));
-            let (exact, size) = terms.fold((0.0, 0.0), |(sum, size), t| (sum + t, size + t.abs()));
-            assert!((f64::from(*found) - exact).abs() <= 0.004 * size + 1e-4, "{found} for {exact} at {i}");
-        }
+        self.machine.write(&self.dst, &vec![f32::NAN; tokens * self.dst.cols]);
+    }
+
+    pub fn assert_answer(&self, matrix: &QuantMatrix) {
+        assert_products(&self.machine.read(&self.dst), &self.x, matrix);
+    }
+}
+
+/// A thousand elements against f64, within the rounding of the activations.
+pub fn assert_products(out: &[f32], x: &[f32], matrix: &QuantMatrix) {
+    let (rows, cols) = (matrix.rows(), matrix.cols());
+    let mut weights = vec![0.0; cols];
+    for (i, found) in out.iter().enumerate().step_by((out.len() / 1024) | 1) {
+        matrix.dequantize_row(i % rows, &mut weights);
+        let x = &x[i / rows * cols..][..cols];
+        let terms = x.iter().zip(&weights).map(|(x, w)| f64::from(*x) * f64::from(*w));
+        let (exact, size) = terms.fold((0.0, 0.0), |(sum, size), t| (sum + t, size + t.abs()));
+        assert!((f64::from(*found) - exact).abs() <= 0.004 * size + 1e-4, "{found} for {exact} at {i}");
     }
 }

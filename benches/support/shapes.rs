@@ -42,17 +42,43 @@ pub const GEMMA3_270M: Shape = Shape {
     activation: Activation::GeluTanh,
 };
 
-/// The layers of Llama 3 8B, two of them, and the vocabulary of Mistral 7B, which has them too.
-pub const SIZE_8B: Shape = Shape {
-    name: "8b",
+pub const LLAMA_3_2_1B: Shape = Shape {
+    name: "1b",
     family: "llama",
-    layers: 2,
-    width: 4096,
-    hidden: 14336,
-    heads: Heads { query: 32, kv: 8, dim: 128 },
-    vocab: 32768,
+    layers: 16,
+    width: 2048,
+    hidden: 8192,
+    heads: Heads { query: 32, kv: 8, dim: 64 },
+    vocab: 128_256,
     more_norms: false,
     activation: Activation::Silu,
 };
+
+pub const QWEN2_5_1_5B: Shape = Shape {
+    name: "1.5b",
+    family: "qwen2",
+    layers: 28,
+    width: 1536,
+    hidden: 8960,
+    heads: Heads { query: 12, kv: 2, dim: 128 },
+    vocab: 151_936,
+    more_norms: false,
+    activation: Activation::Silu,
+};
+
+pub const LLAMA_3_1_8B: Shape = Shape {
+    name: "8b",
+    family: "llama",
+    layers: 32,
+    width: 4096,
+    hidden: 14336,
+    heads: Heads { query: 32, kv: 8, dim: 128 },
+    vocab: 128_256,
+    more_norms: false,
+    activation: Activation::Silu,
+};
+
+/// The layers of Llama 3 8B, two of them, and the vocabulary of Mistral 7B, which has them too.
+pub const SIZE_8B: Shape = Shape { layers: 2, vocab: 32768, ..LLAMA_3_1_8B };
 
 pub const MODELS: [Shape; 3] = [SMOLLM2_135M, GEMMA3_270M, SIZE_8B];

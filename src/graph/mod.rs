@@ -28,7 +28,7 @@ pub use error::GraphError;
 pub use node::{AttentionSpec, Dtype, NodeId, RopeSpec};
 pub use plan::{KvShape, MatrixSpec, Plan, VectorSpec};
 pub use session::{KvMemory, Session};
-pub use work::{OpKind, OpTime, OpTimes, Work};
+pub use work::{Counting, MatrixSize, OpKind, OpTime, OpTimes, Work};
 
 /// Whether operations are merged where that changes no result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

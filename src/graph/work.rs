@@ -113,26 +113,31 @@ pub type OpTimes = [OpTime; OpKind::ALL.len()];
 
 /// A weight matrix as work is counted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct MatrixSize {
-    pub(super) rows: usize,
-    pub(super) cols: usize,
+pub struct MatrixSize {
+    /// Its rows: results of a product.
+    pub rows: usize,
+    /// Its columns.
+    pub cols: usize,
     /// As the backend keeps it.
-    pub(super) bytes: usize,
+    pub bytes: usize,
     /// Whether it is multiplied with int8 activations.
-    pub(super) int8: bool,
+    pub int8: bool,
 }
 
 /// What work is counted from, beside the operation.
-pub(super) struct Counting<'a> {
-    pub(super) step: &'a StepInput,
+#[derive(Clone, Copy)]
+pub struct Counting<'a> {
+    /// The rows, and the pasts that they see.
+    pub step: &'a StepInput,
     /// Bytes of the keys and values of a token in one layer.
-    pub(super) kv_bytes: usize,
-    pub(super) matrix: &'a dyn Fn(MatrixId) -> MatrixSize,
+    pub kv_bytes: usize,
+    /// The matrices that operations name.
+    pub matrix: &'a dyn Fn(MatrixId) -> MatrixSize,
 }
 
 impl Counting<'_> {
     /// The work of one run.
-    pub(super) fn work(&self, op: &Op) -> Work {
+    pub fn work(&self, op: &Op) -> Work {
         match op {
             Op::Matmul(matmul) => self.matmul(matmul),
             Op::Attention(attention) => self.attention(attention),

@@ -1,6 +1,6 @@
 //! CUDA graphs: a decode step's launches, recorded once for each of its shapes and replayed with one
 //! call. What changes from step to step (ids, positions, pages) lies in device memory, so a
-//! recording holds for every step of its shape.
+//! recording holds for every step of its shape. And what the device takes for such a graph.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUstreamCaptureMode as CaptureMode};
 
 use super::arena::Arena;
-use super::driver::Context;
+use super::driver::{Context, Event};
 use super::params::Address;
 use super::{Cuda, Op};
 use crate::backend::{Backend, BackendError, Frame, StepInput};
@@ -161,6 +161,31 @@ impl Cuda {
         }
     }
 
+    /// Seconds that the device takes, by its own clock, for the operations of the step that
+    /// [`Backend::begin`] took up: each of so many replays of them as one graph, which follow each other
+    /// without the host. Before these the operations run twice, launched one by one and replayed, so that
+    /// what a driver does at first is not in the times. Nothing of it is kept.
+    ///
+    /// # Errors
+    /// As [`Backend::execute`].
+    pub fn replay_seconds(
+        &self,
+        ops: &[Op],
+        frame: &mut Frame<'_, Cuda>,
+        replays: usize,
+    ) -> Result<Vec<f64>, BackendError> {
+        let of_op = |(_, error)| error;
+        self.run_each(ops, frame).map_err(of_op)?;
+        let graph = self.record(ops, frame).map_err(of_op)?;
+        let ends = (0..=replays).map(|_| Event::timed(&self.context)).collect::<Result<Vec<Event>, _>>()?;
+        for end in &ends {
+            self.replay(&graph)?;
+            end.record()?;
+        }
+        self.context.wait()?;
+        ends.windows(2).map(|pair| pair[0].seconds_until(&pair[1])).collect()
+    }
+
     /// Runs a plan launch by launch. Where all sequences have one token, an append and its attention
     /// are one, unless a page that is written is another sequence's too.
     fn run_each(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<(), (usize, BackendError)> {
@@ -208,7 +233,7 @@ mod tests {
     use super::*;
     use crate::TokenId;
     use crate::backend::{
-        Backend, KvDtype, KvLayout, MatrixId, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows,
+        Backend, BinaryFn, KvDtype, KvLayout, MatrixId, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows,
         StepLimits, StepSequence, Weights,
     };
     use crate::quant::{DenseMatrix, DenseValues, WeightMatrix};
@@ -262,5 +287,37 @@ mod tests {
             let recorded = arena.graphs.0.iter().filter(|(_, graph)| graph.is_some()).count();
             assert_eq!(recorded, usize::from(round > 0), "the second step of a shape is recorded");
         }
+    }
+
+    #[test]
+    fn replays_are_timed_one_by_one() {
+        cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).unwrap();
+        let cuda = Cuda::new(&CudaOptions::default()).unwrap();
+        let place = |offset| Place { offset, rows: Rows::Tokens, cols: 512, precision: Precision::F32 };
+        let (sum, one) = (place(0), place(4096));
+        let add = Op::Binary { dst: sum, a: sum, b: one, f: BinaryFn::Add };
+        let limits = StepLimits { tokens_max: 2, outputs_max: 2 };
+        let weights = Weights { matrices: vec![], vectors: vec![] };
+        let mut arena = cuda.arena(8192, std::slice::from_ref(&add), limits).unwrap();
+        let layout = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: KvDtype::F16 };
+        let mut kv = cuda.kv_pool(layout, 0).unwrap();
+        let step = step(&[0, 0], 0);
+        cuda.write(&mut arena, &one, &[1.0; 1024]).unwrap();
+        let mut check = |ops: usize, replays: usize| {
+            cuda.write(&mut arena, &sum, &[0.0; 1024]).unwrap();
+            let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut kv, step: &step };
+            cuda.begin(&mut frame).unwrap();
+            let begin = std::time::Instant::now();
+            let times = cuda.replay_seconds(&vec![add.clone(); ops], &mut frame, replays).unwrap();
+            let host = begin.elapsed().as_secs_f64();
+            assert_eq!(times.len(), replays);
+            assert!(times.iter().all(|&time| time > 0.0) && times.iter().sum::<f64>() <= host, "{times:?}");
+            assert!(arena.graphs.0.is_empty(), "an arena keeps the recordings of plans only");
+            let mut found = [0.0; 1024];
+            cuda.read(&arena, &sum, 0, &mut found).unwrap();
+            assert_eq!(found, [(ops * (replays + 2)) as f32; 1024], "{replays} replays of {ops}");
+        };
+        check(1, 5);
+        check(32, 3);
     }
 }

@@ -1,0 +1,238 @@
+//! Attention over long pasts and of long prompts; the same with the step's own keys appended in the same
+//! kernel, as decodes do; and appending by itself, as prompts do.
+
+use std::ops::RangeInclusive;
+
+use ottava::backend::cuda::Cuda;
+use ottava::backend::{
+    Attention, Heads, KvAppend, KvDtype, KvLayout, Op, Place, Rope, RopePairing, StepInput, Weights,
+};
+use serde_json::{Value, json};
+
+use super::cost::Launches;
+use super::report::Report;
+use super::support::machine::{Layout, Machine, Room};
+use super::support::product::Repeats;
+use super::support::random::Random;
+use super::support::shapes::{LLAMA_3_1_8B, LLAMA_3_2_1B, QWEN2_5_1_5B, Shape};
+use super::support::{brief, decodes, step};
+use super::{cuda, repeats};
+
+const MODELS: [Shape; 3] = [LLAMA_3_1_8B, LLAMA_3_2_1B, QWEN2_5_1_5B];
+const DTYPES: [KvDtype; 2] = [KvDtype::F16, KvDtype::Int8];
+/// Rows and keys of a tile of `attention_prefill.cu`.
+const TILE: usize = 64;
+
+/// Pages of a block of `attention_decode.cu`, at least.
+const SPLIT_PAGES: usize = 4;
+/// What is read of memory at least, and of a step's tables at most.
+const SECTOR_BYTES: usize = 32;
+const TABLE_BYTES: usize = 1024;
+
+/// What a launch does.
+#[derive(Clone, Copy, PartialEq)]
+enum Does {
+    Attends,
+    /// Both, in one kernel where all sequences have one token.
+    AppendsAndAttends,
+    Appends,
+}
+
+impl Does {
+    fn name(self) -> &'static str {
+        match self {
+            Does::Attends => "attention",
+            Does::AppendsAndAttends => "append+attention",
+            Does::Appends => "kv_append",
+        }
+    }
+}
+
+/// Attention, appended to before or not.
+pub fn attentions(report: &mut Report) {
+    let (contexts, prompts, sequences): (&[usize], &[usize], &[usize]) =
+        if brief() { (&[112], &[48], &[3]) } else { (&[512, 4096], &[512, 2048, 8192], &[1, 4, 16, 64]) };
+    let decodes = |keys: usize| sequences.iter().map(move |&count| (keys, decodes(count, keys - 1)));
+    for_all(report, Does::Attends, || {
+        let prompts = prompts.iter().map(|&keys| (keys, step(0..keys, 1)));
+        contexts.iter().flat_map(|&keys| decodes(keys)).chain(prompts).collect()
+    });
+    for_all(report, Does::AppendsAndAttends, || decodes(contexts[0]).collect());
+}
+
+/// Appending by itself.
+pub fn appends(report: &mut Report) {
+    let (sequences, prompts): (&[usize], &[usize]) =
+        if brief() { (&[3], &[33]) } else { (&[1, 16, 64], &[512, 2048]) };
+    for_all(report, Does::Appends, || {
+        let decodes = sequences.iter().map(|&count| (512, decodes(count, 511)));
+        decodes.chain(prompts.iter().map(|&keys| (keys, step(0..keys, 1)))).collect()
+    });
+}
+
+/// Each model and kind of pages, with steps over so many keys.
+fn for_all(report: &mut Report, does: Does, steps: impl Fn() -> Vec<(usize, StepInput)>) {
+    for model in &MODELS[..if brief() { 1 } else { MODELS.len() }] {
+        for dtype in DTYPES {
+            for (keys, step) in steps() {
+                let case = json!({
+                    "op": does.name(), "shape": model.name, "format": format!("{dtype:?}"), "keys": keys,
+                    "sequences": step.sequences.len(), "tokens": step.tokens.len(),
+                });
+                let bench = Bench::new((model.heads, dtype), does, step);
+                report.attempt(case, |report, case| bench.measure(report, case));
+            }
+        }
+    }
+}
+
+/// What launches work on: copies are layers of the pages, all else is shared.
+struct Bench {
+    heads: Heads,
+    /// Of a layer.
+    kv: KvLayout,
+    does: Does,
+    step: StepInput,
+    q: Place,
+    k: Place,
+    v: Place,
+    angles: Place,
+    dst: Place,
+    /// Bytes of these.
+    bytes: usize,
+}
+
+impl Bench {
+    fn new((heads, dtype): (Heads, KvDtype), does: Does, step: StepInput) -> Bench {
+        let kv = KvLayout { layers: 1, kv_heads: heads.kv, head_dim: heads.dim, dtype };
+        let mut layout = Layout::new(step.tokens.len());
+        let [q, k, v, angles, dst] = [heads.query, heads.kv, heads.kv, 1, heads.query]
+            .map(|heads_of| layout.place(heads_of * heads.dim));
+        Bench { heads, kv, does, step, q, k, v, angles, dst, bytes: layout.bytes }
+    }
+
+    fn append(&self, layer: usize) -> Op {
+        let Bench { q, k, v, angles, heads, .. } = *self;
+        let rope = Some(Rope { angles, pairing: RopePairing::Halves });
+        Op::KvAppend(KvAppend { q, k, v, layer, heads, q_norm: None, k_norm: None, rope })
+    }
+
+    fn attend(&self, layer: usize, window: Option<u32>) -> Op {
+        let Bench { q, dst, heads, .. } = *self;
+        let scale = 1.0 / (heads.dim as f32).sqrt();
+        Op::Attention(Attention { dst, q, layer, heads, scale, window, soft_cap: None })
+    }
+
+    fn launch(&self, layer: usize) -> Vec<Op> {
+        match self.does {
+            Does::Attends => vec![self.attend(layer, None)],
+            Does::AppendsAndAttends => vec![self.append(layer), self.attend(layer, None)],
+            Does::Appends => vec![self.append(layer)],
+        }
+    }
+
+    fn repeats(&self) -> Repeats {
+        let Repeats { copies, launches } = repeats(self.kv.page_bytes() * self.step.pages.len());
+        let prompt = self.step.tokens.len() > self.step.sequences.len();
+        Repeats { copies: copies.min(256), launches: launches.min(if prompt { 24 } else { 256 }) }
+    }
+
+    fn measure(&self, report: &mut Report, case: Value) {
+        let Repeats { copies, launches } = self.repeats();
+        let each = self.launch(0).len();
+        let ops: Vec<Op> = (0..launches).flat_map(|launch| self.launch(launch % copies)).collect();
+        let (kv, pages) = (KvLayout { layers: copies, ..self.kv }, self.step.pages.len());
+        let layout = Layout { bytes: self.bytes, ..Layout::new(self.step.tokens.len()) };
+        // What is appended is seen by an attention.
+        let all = [ops.clone(), vec![self.attend(0, None)]].concat();
+        let room = Room { layout, kv, pages, ops: &all };
+        let weights = Weights { matrices: vec![], vectors: vec![] };
+        let mut machine = Machine::new(cuda(), weights, self.step.clone(), room);
+        let tokens = self.step.tokens.len();
+        let [q, k, v] = [(3, self.q), (4, self.k), (6, self.v)].map(|(seed, place)| {
+            let values = Random(seed).values(tokens * place.cols);
+            machine.write(&place, &values);
+            values
+        });
+        let mut random = Random(8);
+        let turns: Vec<(f32, f32)> =
+            (0..tokens * self.heads.dim / 2).map(|_| random.unit().sin_cos()).collect();
+        let rows = turns.chunks(self.heads.dim / 2);
+        let angles = |row: &[(f32, f32)]| -> Vec<f32> {
+            row.iter().map(|turn| turn.1).chain(row.iter().map(|turn| turn.0)).collect()
+        };
+        machine.write(&self.angles, &rows.flat_map(angles).collect::<Vec<f32>>());
+        if self.does == Does::Appends {
+            self.assert_appended(&mut machine, [&q, &v], &turns);
+        } else {
+            self.assert_attended(&mut machine, &ops);
+        }
+        // Timed over ordinary numbers: a card takes less power for equal ones, and so less time.
+        let halves = Random(5).values(kv.page_bytes() / 2).into_iter().map(half::f16::from_f32);
+        machine.fill_pages(pages, &halves.flat_map(half::f16::to_le_bytes).collect::<Vec<u8>>());
+        machine.write(&self.k, &k);
+        machine.write(&self.v, &v);
+        let measured = report.time(&mut machine, &Launches { ops: &ops, each, matrix: [0, 0] });
+        measured.assert_counts(self.beside(), self.tensor_macs(measured.cost.macs));
+        report.row(case, &measured);
+    }
+
+    /// Over pages of one value, which is the answer, too; as a graph.
+    fn assert_attended(&self, machine: &mut Machine<Cuda>, ops: &[Op]) {
+        // 1 as f16; or 60 as a code, with a scale of the same bytes.
+        let (bytes_of_one, value) = match self.kv.dtype {
+            KvDtype::F16 => ([0x00, 0x3c], 1.0),
+            KvDtype::Int8 => ([0x3c, 0x3c], 60.0 * half::f16::from_bits(0x3c3c).to_f32()),
+        };
+        let page_bytes = machine.kv_layout.page_bytes();
+        machine.fill_pages(self.step.pages.len(), &bytes_of_one.repeat(page_bytes / 2));
+        let tokens = self.step.tokens.len();
+        machine.write(&self.v, &vec![value; tokens * self.v.cols]);
+        machine.write(&self.dst, &vec![f32::NAN; tokens * self.dst.cols]);
+        let replayed = machine.with_frame(|cuda, frame| cuda.replay_seconds(ops, frame, 0));
+        replayed.expect("operations that can be replayed");
+        let found = machine.read(&self.dst);
+        assert!(found.iter().all(|x| (x - value).abs() < 1e-3 * value), "{value}: {:?}", &found[..8]);
+    }
+
+    /// The queries are turned, and a token that sees itself alone attends to its own value.
+    fn assert_appended(&self, machine: &mut Machine<Cuda>, [q, v]: [&[f32]; 2], turns: &[(f32, f32)]) {
+        machine.execute(&[self.append(0), self.attend(0, Some(1))]);
+        let Heads { query, kv, dim } = self.heads;
+        let (turned, seen) = (machine.read(&self.q), machine.read(&self.dst));
+        let rounding = if self.kv.dtype == KvDtype::F16 { 1e-3 } else { 6e-3 };
+        for at in (0..seen.len()).step_by(7) {
+            let (token, head, i) = (at / self.q.cols, at % self.q.cols / dim, at % dim);
+            let first = at - i + i % (dim / 2);
+            let (sine, cosine) = turns[token * (dim / 2) + i % (dim / 2)];
+            let (x, y) = (q[first], q[first + dim / 2]);
+            let expected = if i < dim / 2 { x * cosine - y * sine } else { y * cosine + x * sine };
+            assert!((turned[at] - expected).abs() < 1e-5, "{} for {expected} at {at}", turned[at]);
+            let value = v[token * self.v.cols + head / (query / kv) * dim + i];
+            assert!((seen[at] - value).abs() < rounding, "{} for {value} at {at}", seen[at]);
+        }
+    }
+
+    /// Bytes that a launch touches beside its operands, at most: a step's tables, the rest of the sectors of
+    /// int8's scales, and the parts that splits hand over.
+    fn beside(&self) -> usize {
+        let Heads { query, kv, dim } = self.heads;
+        let tokens = self.step.tokens.len();
+        let splits = match (self.does, self.step.pages.len() / tokens) {
+            (Does::Appends, _) | (_, 0) => 0,
+            (_, pages) => pages.div_ceil(SPLIT_PAGES),
+        };
+        let part = size_of::<f32>() * query * (dim + 2) + size_of::<u32>() * query;
+        TABLE_BYTES + tokens * (2 * kv * SECTOR_BYTES + splits * part)
+    }
+
+    /// Of a launch: prompts multiply whole tiles, decodes do without tensor cores.
+    fn tensor_macs(&self, macs: usize) -> RangeInclusive<usize> {
+        let tokens = self.step.tokens.len();
+        if self.does == Does::Appends || tokens == self.step.sequences.len() {
+            return 0..=0;
+        }
+        let tiles: usize = (1..=tokens.div_ceil(TILE)).sum();
+        macs..=2 * self.heads.query * self.heads.dim * tiles * TILE * TILE
+    }
+}

@@ -1,0 +1,234 @@
+//! Matrix products from one token to a long prompt: plain ones, a vocabulary's, the gated pair behind its
+//! norm; and what it takes to pack the activations of many tokens.
+
+use ottava::backend::{
+    Backend, Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, RmsNorm, VectorId, Weights,
+    Write,
+};
+use ottava::quant::{QuantMatrix, WeightMatrix};
+use serde_json::{Value, json};
+
+use super::cost::{Cost, Launches, Measured};
+use super::report::Report;
+use super::subject::{Operands, Subject};
+use super::support::machine::{Layout, Machine, Room};
+use super::support::product::{Products, Repeats, assert_products};
+use super::support::random::{Codes, Random};
+use super::support::shapes::{LLAMA_3_1_8B, LLAMA_3_2_1B, QWEN2_5_1_5B, SMOLLM2_135M, Shape};
+use super::support::{brief, decodes};
+use super::{cuda, repeats};
+
+/// Matrices of Llama-3.1-8B, Llama-3.2-1B and Qwen2.5-1.5B: name, rows, columns. benches/cuda_peers.py has
+/// them too.
+const MATRICES: [(&str, usize, usize); 8] = [
+    ("8b up", 14336, 4096),
+    ("1b up", 8192, 2048),
+    ("8b down", 4096, 14336),
+    ("1.5b up", 8960, 1536),
+    ("1b down", 2048, 8192),
+    ("8b qkv", 6144, 4096),
+    ("1b o", 2048, 2048),
+    ("1.5b down", 1536, 8960),
+];
+const FORMATS: [(&str, Codes); 3] =
+    [("w8g128", Codes::W8G128), ("w8g32", Codes::Q8_0), ("w4g32", Codes::Q4_0)];
+const TOKENS: [usize; 6] = [1, 4, 16, 64, 512, 2048];
+const MODELS: [Shape; 4] = [LLAMA_3_2_1B, LLAMA_3_1_8B, QWEN2_5_1_5B, SMOLLM2_135M];
+/// Up to so many tokens each launch has a matrix of its own.
+const FEW: usize = 64;
+/// Bytes of a step's tables that a launch touches.
+const TABLE_BYTES: usize = 256;
+/// Columns that kernels multiply at a time.
+const UNIT_COLS: usize = 128;
+/// Products that share a launch, and launches that share activations, where packing is measured.
+const SHARED: usize = 4;
+const LAUNCHES: usize = 8;
+
+/// Multiply-adds of tensor cores for a matrix, in whole units of columns and tiles of tokens.
+fn tensor_macs(matrix: &QuantMatrix, tokens: usize) -> usize {
+    let tile = if tokens <= 16 { 8 } else { 128 };
+    matrix.rows() * matrix.cols().next_multiple_of(UNIT_COLS) * tokens.next_multiple_of(tile)
+}
+
+/// Bytes that products touch beside their operands: of few tokens a step's tables; of many a copy in f16,
+/// and sums that blocks hand over.
+fn scratch(cost: &Cost, tokens: usize) -> usize {
+    if tokens <= 16 { TABLE_BYTES } else { cost.touched + cost.touched / 2 }
+}
+
+/// Plain products.
+pub fn products(report: &mut Report) {
+    let (matrices, tokens): (&[_], &[usize]) =
+        if brief() { (&MATRICES[6..7], &[1, 8, 96]) } else { (&MATRICES, &TOKENS) };
+    for &(shape, rows, cols) in matrices {
+        for format in FORMATS {
+            product(report, (shape, rows, cols), format, tokens);
+        }
+    }
+}
+
+/// The last product of a step: a row for each token of the vocabulary.
+pub fn logits(report: &mut Report) {
+    let (models, formats, tokens): (_, _, &[usize]) = if brief() {
+        (&MODELS[3..], &FORMATS[..1], &[1])
+    } else {
+        (&MODELS[..], &FORMATS[1..], &[1, 16, 64])
+    };
+    for model in models {
+        let shape = format!("{} logits", model.name);
+        formats
+            .iter()
+            .for_each(|&format| product(report, (&shape, model.vocab, model.width), format, tokens));
+    }
+}
+
+/// A matrix with each number of tokens: few on copies of it, many on few.
+fn product(
+    report: &mut Report,
+    (shape, rows, cols): (&str, usize, usize),
+    (format, codes): (&str, Codes),
+    tokens: &[usize],
+) {
+    let case = json!({ "op": "matmul", "shape": shape, "format": format });
+    if !report.goes_on(&case.to_string()) {
+        return;
+    }
+    let source = Random(7).matrix(rows, cols, codes);
+    for group in tokens.chunk_by(|&a, &b| (a <= FEW) == (b <= FEW)) {
+        let most = *group.last().expect("a group has a member");
+        let repeats = repeats_of(most, source.bytes());
+        report.attempt(case.clone(), |report, case| {
+            let mut products = Products::new(cuda(), &source, repeats, decodes(most, 0));
+            for &count in group {
+                products.set_step(decodes(count, 0));
+                products.poison();
+                let Products { machine, ops, .. } = &mut products;
+                let measured = report.time(machine, &Launches { ops, each: 1, matrix: [rows, cols] });
+                products.assert_answer(&source);
+                let macs = tensor_macs(&source, count);
+                measured.assert_counts(scratch(&measured.cost, count), macs..=macs);
+                let mut case = case.clone();
+                case["tokens"] = count.into();
+                report.row(case, &measured);
+            }
+        });
+    }
+}
+
+fn repeats_of(tokens: usize, bytes: usize) -> Repeats {
+    let Repeats { copies, launches } = repeats(bytes);
+    if tokens <= FEW {
+        return Repeats { copies, launches };
+    }
+    Repeats { copies: copies.min(16), launches: launches.min(48) }
+}
+
+/// The gated pair of a feed-forward layer, which normalises its source.
+pub fn gates(report: &mut Report) {
+    let (models, formats, tokens): (_, _, &[usize]) = if brief() {
+        (&MODELS[3..], &FORMATS[1..2], &[1, 96])
+    } else {
+        (&MODELS[..3], &FORMATS[..], &[1, 16, 64, 512])
+    };
+    for model in models {
+        for &(format, codes) in formats {
+            let case = json!({ "op": "gate", "shape": model.name, "format": format });
+            if !report.goes_on(&case.to_string()) {
+                return;
+            }
+            let pair = [7, 8].map(|seed| Random(seed).matrix(model.hidden, model.width, codes));
+            for &tokens in tokens {
+                let mut case = case.clone();
+                case["tokens"] = tokens.into();
+                report.attempt(case, |report, case| gate(report, case, (model, &pair), tokens));
+            }
+        }
+    }
+}
+
+fn gate(report: &mut Report, case: Value, (model, pair): (&Shape, &[QuantMatrix; 2]), tokens: usize) {
+    let op = |operands: &Operands| {
+        let [gate, up] = [operands.matrices[0], operands.matrices[1]];
+        let epilogue = Epilogue::Gated { up, activation: model.activation };
+        let products = vec![Product { dst: operands.dst, matrix: gate, bias: None, epilogue }];
+        let norm = Some(RmsNorm { weight: VectorId(0), eps: 1e-5 });
+        Op::Matmul(Matmul { src: operands.sources[0], norm, products })
+    };
+    let bytes = 2 * pair[0].bytes() + size_of::<f32>() * tokens * (model.width + model.hidden);
+    let cost = Cost { moved: bytes, touched: bytes, macs: 0 };
+    let subject = Subject {
+        step: decodes(tokens, 0),
+        sources: vec![model.width],
+        dst: model.hidden,
+        matrices: pair,
+        vectors: &[Random(11).values(model.width)],
+        op: &op,
+        rows: 1,
+        tolerance: 0.02,
+        beside: scratch(&cost, tokens) + size_of::<f32>() * model.width,
+        tensor_macs: 2 * tensor_macs(&pair[0], tokens),
+    };
+    subject.measure(report, case);
+}
+
+/// What packing the activations of many tokens adds to products: the time of products that each pack
+/// theirs, less the time of as many that share them.
+pub fn packing(report: &mut Report) {
+    let (cols, tokens): (&[usize], &[usize]) =
+        if brief() { (&[576], &[96]) } else { (&[2048, 4096, 14336], &[64, 512, 2048]) };
+    for &cols in cols {
+        for &tokens in tokens {
+            let shape = format!("{cols} columns");
+            let case = json!({ "op": "activations", "shape": shape, "format": "f16", "tokens": tokens });
+            report.attempt(case, |report, case| pack(report, case, cols, tokens));
+        }
+    }
+}
+
+fn pack(report: &mut Report, case: Value, cols: usize, tokens: usize) {
+    let bytes = tokens * (size_of::<f32>() * (cols + 1) + size_of::<half::f16>() * cols);
+    let repeats = repeats_of(tokens, bytes);
+    let groups = repeats.launches.div_ceil(LAUNCHES);
+    let mut layout = Layout::new(tokens);
+    let sources: Vec<Place> = (0..repeats.copies).map(|_| layout.place(cols)).collect();
+    // A strip of the tensor cores' operand: as little as there is to multiply.
+    let strip = Random(7).matrix(16, cols, Codes::Q8_0);
+    let results: Vec<Place> = (0..SHARED * LAUNCHES).map(|_| layout.place(strip.rows())).collect();
+    let op = |source: usize, results: &[Place]| {
+        let epilogue = Epilogue::Write(Write::Store);
+        let product = |&dst| Product { dst, matrix: MatrixId(0), bias: None, epilogue };
+        let products = results.iter().map(product).collect();
+        Op::Matmul(Matmul { src: sources[source % sources.len()], norm: None, products })
+    };
+    let shared: Vec<Op> = (0..groups).map(|group| op(group, &results)).collect();
+    let own = |launch: usize| op(launch, &results[launch % LAUNCHES * SHARED..][..SHARED]);
+    let own: Vec<Op> = (0..groups * LAUNCHES).map(own).collect();
+    let backend = cuda();
+    let matrix = backend.prepare(&WeightMatrix::Quant(strip.clone())).expect("memory");
+    let weights = Weights { matrices: vec![matrix], vectors: vec![] };
+    let kv = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: KvDtype::F16 };
+    let room = Room { layout, kv, pages: 1, ops: &own };
+    let mut machine = Machine::new(backend, weights, decodes(tokens, 0), room);
+    let values = Random(9).values(tokens * cols);
+    sources.iter().for_each(|source| machine.write(source, &values));
+    let poison = vec![f32::NAN; tokens * strip.rows()];
+    results.iter().for_each(|result| machine.write(result, &poison));
+    let matrix = [strip.rows(), cols];
+    let shared = report.time(&mut machine, &Launches { ops: &shared, each: 1, matrix });
+    let own = report.time(&mut machine, &Launches { ops: &own, each: 1, matrix });
+    results.iter().for_each(|result| assert_products(&machine.read(result), &values, &strip));
+    // Of groups: as many products, and one packing instead of as many as there are launches.
+    let seconds = (own.seconds * LAUNCHES as f64 - shared.seconds) / (LAUNCHES - 1) as f64;
+    // On the emulated card the difference may be anything.
+    let seconds = if brief() { seconds.max(1e-9) } else { seconds };
+    let counted = own.counted.map(|(mut counts, launches)| {
+        counts.retain(|kernel, _| kernel.ends_with("activations"));
+        assert_eq!(counts.values().map(|count| count.launches as usize).sum::<usize>(), launches);
+        (counts, launches)
+    });
+    let measured = Measured { cost: Cost { moved: bytes, touched: bytes, macs: 0 }, seconds, counted };
+    // Rows are filled up to whole units of columns.
+    let filling = tokens * size_of::<half::f16>() * (cols.next_multiple_of(UNIT_COLS) - cols);
+    measured.assert_counts(TABLE_BYTES + filling, 0..=0);
+    report.row(case, &measured);
+}
