@@ -59,8 +59,9 @@ fn weights_are_resident_once_at_every_moment() -> Outcome {
         let model = Model::load(&source, &config, cpu, &options, &mut |_| {})?;
         let (peak, weights) = (status("VmHWM")?.saturating_sub(before), model.weight_bytes() as u64);
         assert!(weights > 30_000_000, "{weights} bytes of weights");
+        // What was resident before may be given back meanwhile.
         assert!(
-            peak > weights,
+            peak > weights * 3 / 4,
             "a peak of {peak} bytes with {weights} bytes of weights: nothing was measured"
         );
         assert!(
