@@ -39,8 +39,10 @@ impl Numbers {
     pub fn matrix(&mut self, [rows, cols]: [usize; 2], bits: Bits, group: usize, mins: bool) -> WeightMatrix {
         let count = rows * cols.div_ceil(group);
         let mut code = || match bits {
-            Bits::Four => self.next() as u8,
-            _ => (bits.codes(mins).start() + (self.next() % (1 << bits.count())) as i32) as u8,
+            Bits::Four | Bits::Eight => self.next() as u8,
+            Bits::Five | Bits::Six => {
+                (bits.codes(mins).start() + (self.next() % (1 << bits.count())) as i32) as u8
+            }
         };
         let codes = (0..rows * code_bytes_per_row(bits, cols)).map(|_| code()).collect();
         let mut halves = |size: f32| -> Vec<f16> {

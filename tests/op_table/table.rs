@@ -322,7 +322,7 @@ fn products() -> Vec<Case> {
         }
         for (bits, group, mins) in [(Bits::Five, 32, false), (Bits::Five, 32, true), (Bits::Six, 16, false)] {
             let name = format!("{bits:?} group {group} mins {mins}");
-            matrices.push((name, numbers.matrix([n, k], bits, group, mins), INT8_EPS));
+            matrices.push((name, Numbers(k as u64).matrix([n, k], bits, group, mins), INT8_EPS));
         }
         let dense = dense(n, k, 9).into_iter().zip(["f32", "f16", "bf16"]);
         matrices.extend(dense.map(|(matrix, name)| (name.to_string(), matrix, 4e-6)));
