@@ -68,15 +68,15 @@ pub(super) struct Activations {
     pub(super) float: Buffer,
 }
 
-/// Tokens of the next block when `left` are left: the kernel's full block, or the largest power of
-/// two up to 4 that fits. Eight are two blocks of 4: six and two take a quarter longer.
+/// Tokens of the next block when `left` are left: the kernel's full block; where that is 6, else the largest
+/// power of two up to 4 that fits. Eight are two blocks of 4: six and two take a quarter longer.
 #[inline(always)]
 pub(super) fn block_len<L: Lanes>(left: usize) -> usize {
     match left {
-        8 if L::TOKENS > 4 => 4,
+        8 if L::TOKENS == 6 => 4,
         left if left >= L::TOKENS => L::TOKENS,
-        4.. if L::TOKENS >= 4 => 4,
-        2 | 3 if L::TOKENS >= 2 => 2,
+        4.. if L::TOKENS == 6 => 4,
+        2 | 3 if L::TOKENS == 6 => 2,
         _ => 1,
     }
 }

@@ -39,7 +39,8 @@ pub(super) trait Lanes: Copy + 'static {
     /// Sixteen activation codes, where the dot product finds them.
     type A: Copy;
 
-    /// Tokens that the matrix kernels hold in registers at once: 1, 2, 4 or 6.
+    /// Tokens that the matrix kernels hold in registers at once: 6, with smaller blocks of 4 and 2, or 4 or 1
+    /// (each block more is a tenth of what is to be compiled).
     const TOKENS: usize;
     /// Whether there are 32 registers of sixteen lanes: the matrix kernels then hold both tiles of
     /// a panel at once, and attention more than two rows.

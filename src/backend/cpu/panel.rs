@@ -103,9 +103,9 @@ impl<W: Format> Panels<'_, W> {
             // from making blocks that an instruction set never runs.
             unsafe {
                 match len {
-                    6 if const { L::TOKENS >= 6 } => self.block::<L, T, 6>(panel, tile, start),
+                    6 if const { L::TOKENS == 6 } => self.block::<L, T, 6>(panel, tile, start),
                     4 if const { L::TOKENS >= 4 } => self.block::<L, T, 4>(panel, tile, start),
-                    2 if const { L::TOKENS >= 2 } => self.block::<L, T, 2>(panel, tile, start),
+                    2 if const { L::TOKENS == 6 } => self.block::<L, T, 2>(panel, tile, start),
                     _ => self.block::<L, T, 1>(panel, tile, start),
                 }
             }

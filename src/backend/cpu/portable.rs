@@ -251,14 +251,7 @@ impl Lanes for Portable {
     #[inline(always)]
     unsafe fn dot_bytes<const Q: usize>(acc: I, codes: Self::C, a: *const i8) -> I {
         // SAFETY: sixteen bytes are readable by contract.
-        let a = unsafe { a.add(4 * Q).cast::<[i8; 4]>().read_unaligned() };
-        let mut out = acc;
-        for (lane, row) in out.iter_mut().zip(codes) {
-            for k in 0..4 {
-                *lane += i32::from(row[k]) * i32::from(a[k]);
-            }
-        }
-        out
+        dot(acc, &codes, unsafe { a.add(4 * Q).cast::<[i8; 4]>().read_unaligned() })
     }
     #[inline(always)]
     unsafe fn dot_small<const Q: usize>(acc: I, codes: Self::C, a: *const i8) -> I {
@@ -273,4 +266,15 @@ impl Lanes for Portable {
         }
         out
     }
+}
+
+/// `acc[r] += sum over k of codes[r][k] * a[k]`. Not inline: kernels are many, and each has it 8 times.
+#[inline(never)]
+fn dot(mut acc: I, codes: &[[u8; 4]; LANES], a: [i8; 4]) -> I {
+    for (lane, row) in acc.iter_mut().zip(codes) {
+        for k in 0..4 {
+            *lane += i32::from(row[k]) * i32::from(a[k]);
+        }
+    }
+    acc
 }

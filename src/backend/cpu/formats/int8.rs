@@ -58,7 +58,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                     dots[t][m] = start;
                 }
             }
-            if const { M > 2 } {
+            if const { M > 1 } {
                 let (mut term, mut last) = (first, !two);
                 loop {
                     // One loop for both terms, and the compiler shall not unpack a group's codes before it:
