@@ -135,6 +135,7 @@ impl FromStr for Isa {
 pub(super) trait Kernel: Sync {
     /// Whether it multiplies codes, or reads those of 8 bits ([`Lanes::BYTE_BIAS`]): instruction sets that
     /// differ in nothing else share the code of other kernels.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const ON_CODES: bool = false;
 
     /// Does chunk `chunk`. `worker` is below the pool's thread count, and no two chunks that run

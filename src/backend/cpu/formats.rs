@@ -31,6 +31,7 @@ pub(super) trait Format: Sync {
     /// The activations that it reads.
     type Record;
     /// [`Kernel::ON_CODES`](super::dispatch::Kernel::ON_CODES)
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const ON_CODES: bool = false;
 
     /// `sums[t][m] += tile (tile + t) of the group · activations[m]`
