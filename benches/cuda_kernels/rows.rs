@@ -50,7 +50,7 @@ fn plain<'s>(tokens: usize, sources: &[usize], dst: usize, op: &'s dyn Fn(&Opera
         rows: tokens,
         tolerance: 4e-6,
         beside: STEP_BYTES + TOKEN_BYTES * tokens,
-        tensor_macs: 0,
+        tensor_macs: 0..=0,
     }
 }
 
