@@ -7,11 +7,15 @@ use core::arch::x86_64::*;
 
 use half::{bf16, f16};
 
+use super::dispatch::kernel_entry;
 use super::lanes::Lanes;
 
 /// AVX2, FMA and F16C, and perhaps AVX-VNNI.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2<const VNNI: bool>;
+
+kernel_entry!(run_avx2, Avx2<false>, "avx2,fma,f16c");
+kernel_entry!(run_avxvnni, Avx2<true>, "avx2,fma,f16c,avxvnni");
 
 type F = [__m256; 2];
 type I = [__m256i; 2];
@@ -258,7 +262,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         both!(_mm256_add_epi32; acc, quads)
     }
     #[inline(always)]
-    unsafe fn widen<const K: u32>(codes: I) -> I {
+    unsafe fn widen<const K: usize>(codes: I) -> I {
         let up = unsafe { [_mm_cvtsi32_si128(24 - 8 * K as i32); 2] };
         let top = both!(_mm256_sll_epi32; codes, up);
         if VNNI { both!(_mm256_srli_epi32::<24>; top) } else { both!(_mm256_srai_epi32::<24>; top) }

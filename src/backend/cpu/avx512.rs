@@ -4,11 +4,14 @@ use core::arch::x86_64::*;
 
 use half::{bf16, f16};
 
+use super::dispatch::kernel_entry;
 use super::lanes::Lanes;
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512;
+
+kernel_entry!(run_avx512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni");
 
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
@@ -199,7 +202,7 @@ impl Lanes for Avx512 {
         unsafe { Self::dot_bytes::<Q>(acc, codes, a) }
     }
     #[inline(always)]
-    unsafe fn widen<const K: u32>(codes: __m512i) -> __m512i {
+    unsafe fn widen<const K: usize>(codes: __m512i) -> __m512i {
         unsafe {
             let count = _mm_cvtsi32_si128(8 * K as i32);
             _mm512_and_si512(_mm512_srl_epi32(codes, count), _mm512_set1_epi32(255))

@@ -4,14 +4,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-#[cfg(target_arch = "x86_64")]
-use super::avx2::Avx2;
-#[cfg(target_arch = "x86_64")]
-use super::avx512::Avx512;
 use super::lanes::Lanes;
 #[cfg(target_arch = "aarch64")]
-use super::neon::{Dotprod, I8mm};
-use super::portable::Portable;
+use super::neon::{self, Dotprod, I8mm};
+use super::portable::{self, Portable};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx2::Avx2, avx512, avx512::Avx512};
 
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,45 +153,38 @@ pub(super) type Entry<K> = unsafe fn(&K, usize, usize);
 pub(super) fn entry<K: Kernel>(isa: Isa) -> Entry<K> {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => run_avx2::<K>,
+        Isa::Avx2 => avx2::run_avx2::<K>,
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni if const { K::ON_CODES } => run_avxvnni::<K>,
+        Isa::AvxVnni if const { K::ON_CODES } => avx2::run_avxvnni::<K>,
         #[cfg(target_arch = "x86_64")]
-        Isa::AvxVnni => run_avx2::<K>,
+        Isa::AvxVnni => avx2::run_avx2::<K>,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => run_avx512::<K>,
+        Isa::Avx512 => avx512::run_avx512::<K>,
         #[cfg(target_arch = "aarch64")]
-        Isa::NeonDotprod => run_dotprod::<K>,
+        Isa::NeonDotprod => neon::run_dotprod::<K>,
         #[cfg(target_arch = "aarch64")]
-        Isa::NeonI8mm => run_i8mm::<K>,
-        _ => run_portable::<K>,
+        Isa::NeonI8mm => neon::run_i8mm::<K>,
+        _ => portable::run_portable::<K>,
     }
 }
 
-/// One function an instruction set: its name, its features, its lanes.
-macro_rules! entries {
-    ($($arch:literal $name:ident $features:literal $lanes:ty;)*) => {$(
-        #[cfg(target_arch = $arch)]
-        #[target_feature(enable = $features)]
-        unsafe fn $name<K: Kernel>(kernel: &K, chunk: usize, worker: usize) {
-            // SAFETY: the caller keeps the contract of `Kernel::run`.
+/// Defines the function that runs a kernel with an instruction set's lanes and features.
+///
+/// It stands in the instruction set's own module: a generic function's code is compiled with the module
+/// that defines it, and so the kernels of one set beside those of another.
+macro_rules! kernel_entry {
+    ($name:ident, $lanes:ty $(, $features:literal)?) => {
+        /// # Safety
+        /// As [`Kernel::run`](super::dispatch::Kernel::run).
+        $(#[target_feature(enable = $features)])?
+        pub(super) unsafe fn $name<K: super::dispatch::Kernel>(kernel: &K, chunk: usize, worker: usize) {
+            // SAFETY: the same contract.
             unsafe { kernel.run::<$lanes>(chunk, worker) }
         }
-    )*};
+    };
 }
 
-entries! {
-    "x86_64" run_avx2 "avx2,fma,f16c" Avx2<false>;
-    "x86_64" run_avxvnni "avx2,fma,f16c,avxvnni" Avx2<true>;
-    "x86_64" run_avx512 "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni" Avx512;
-    "aarch64" run_dotprod "neon,dotprod" Dotprod;
-    "aarch64" run_i8mm "neon,dotprod,i8mm" I8mm;
-}
-
-unsafe fn run_portable<K: Kernel>(kernel: &K, chunk: usize, worker: usize) {
-    // SAFETY: the caller keeps the contract of `Kernel::run`; `Portable` needs no feature.
-    unsafe { kernel.run::<Portable>(chunk, worker) }
-}
+pub(super) use kernel_entry;
 
 #[cfg(test)]
 mod tests {

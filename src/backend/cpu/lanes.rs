@@ -126,7 +126,7 @@ pub(super) trait Lanes: Copy + 'static {
     /// The same for codes in 0..=63.
     unsafe fn dot_small<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
     /// Byte `K` of each row, as the dot product sees it.
-    unsafe fn widen<const K: u32>(codes: Self::C) -> Self::I;
+    unsafe fn widen<const K: usize>(codes: Self::C) -> Self::I;
 
     /// `new` in the lanes of part `PART` of the rows, `old` in the others.
     #[inline(always)]

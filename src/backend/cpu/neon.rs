@@ -9,6 +9,7 @@ use core::arch::asm;
 
 use half::{bf16, f16};
 
+use super::dispatch::kernel_entry;
 use super::lanes::Lanes;
 
 /// NEON with `sdot`.
@@ -18,6 +19,9 @@ pub(super) struct Dotprod;
 /// NEON with `usdot`.
 #[derive(Clone, Copy)]
 pub(super) struct I8mm;
+
+kernel_entry!(run_dotprod, Dotprod, "neon,dotprod");
+kernel_entry!(run_i8mm, I8mm, "neon,dotprod,i8mm");
 
 type F = [float32x4_t; 4];
 type I = [int32x4_t; 4];
@@ -265,7 +269,7 @@ macro_rules! neon_lanes {
                 unsafe { Self::dot_bytes::<Q>(acc, codes, a) }
             }
             #[inline(always)]
-            unsafe fn widen<const K: u32>(codes: C) -> I {
+            unsafe fn widen<const K: usize>(codes: C) -> I {
                 let up = unsafe { [vdupq_n_s32(24 - 8 * K as i32); 4] };
                 let rows = each!(vreinterpretq_s32_u8; codes);
                 let top = each!(vshlq_s32; rows, up);

@@ -48,7 +48,7 @@ use crate::quant::{Bits, DenseMatrix, DenseValues, MatrixForm, QuantForm, QuantM
 /// Rows of a panel.
 pub(super) const PANEL: usize = 2 * LANES;
 /// Quads of columns of a group.
-const QUADS: usize = GROUP / 4;
+pub(super) const QUADS: usize = GROUP / 4;
 /// Bytes that a thread packs at a time: a huge page, so that few are shared with another thread.
 const RUN_BYTES: usize = 2 << 20;
 

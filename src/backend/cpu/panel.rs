@@ -7,6 +7,7 @@
 //! operations in the same order whatever the block's size, so a row's bits do not depend on its
 //! neighbours.
 
+use std::hint::black_box;
 use std::marker::PhantomData;
 
 use super::activations::block_len;
@@ -80,12 +81,13 @@ impl<W: Format> Kernel for Panels<'_, W> {
     unsafe fn run<L: Lanes>(&self, panel: usize, _worker: usize) {
         // SAFETY: the same contract; tiles beyond the matrix's rows are left out.
         unsafe {
-            if L::WIDE {
+            if const { L::WIDE } {
                 self.tokens::<L, 2>(panel, 0);
             } else {
-                self.tokens::<L, 1>(panel, 0);
-                if panel * PANEL + LANES < self.0.rows {
-                    self.tokens::<L, 1>(panel, 1);
+                let rows = self.0.rows - panel * PANEL;
+                // A number that the compiler does not know, or there would be all blocks' code for each tile.
+                for tile in 0..black_box(if rows > LANES { 2 } else { 1 }) {
+                    self.tokens::<L, 1>(panel, tile);
                 }
             }
         }

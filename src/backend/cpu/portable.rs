@@ -3,11 +3,14 @@
 
 use half::{bf16, f16};
 
+use super::dispatch::kernel_entry;
 use super::lanes::{LANES, Lanes};
 
 /// No instruction set in particular.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
+
+kernel_entry!(run_portable, Portable);
 
 type F = [f32; LANES];
 type I = [i32; LANES];
@@ -259,10 +262,10 @@ impl Lanes for Portable {
         unsafe { Self::dot_bytes::<Q>(acc, codes, a) }
     }
     #[inline(always)]
-    unsafe fn widen<const K: u32>(codes: Self::C) -> I {
+    unsafe fn widen<const K: usize>(codes: Self::C) -> I {
         let mut out = [0; LANES];
         for (lane, row) in out.iter_mut().zip(codes) {
-            *lane = i32::from(row[K as usize]);
+            *lane = i32::from(row[K]);
         }
         out
     }
