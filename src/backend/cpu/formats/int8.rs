@@ -71,11 +71,14 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                     (term, last) = (second, true);
                 }
             } else {
-                // Codes stay unpacked from one term to the other.
+                // Codes stay unpacked from one term to the other, whose sums wait for nothing of the first's.
                 Self::dots::<L, T, M, HALF>(weights, tile, first, &mut dots);
                 if two {
-                    Self::next_term::<L, T, M, HALF>(second, &mut dots);
-                    Self::dots::<L, T, M, HALF>(weights, tile, second, &mut dots);
+                    let mut low = [[Self::start::<L>(second, HALF); M]; T];
+                    Self::dots::<L, T, M, HALF>(weights, tile, second, &mut low);
+                    for t in 0..T {
+                        dots[t][0] = L::add_i32(L::shl::<SECOND_BITS>(dots[t][0]), low[t][0]);
+                    }
                 }
             }
             for t in 0..T {
