@@ -13,6 +13,8 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::hash::{BuildHasher, RandomState};
 
+use hashbrown::HashTable;
+
 /// Segments text by the scores of its pieces.
 #[derive(Debug)]
 pub(crate) struct Spm {
@@ -28,13 +30,9 @@ pub(crate) struct Spm {
 /// thousands of keys with an allocation each took most of the time to load a small model.
 #[derive(Debug)]
 struct Index {
-    /// A power of two, at most half of them taken; a piece lies at its hash or behind it.
-    slots: Vec<Option<TokenId>>,
+    ids: HashTable<TokenId>,
     hasher: RandomState,
 }
-
-/// Where a piece is not, but would go.
-struct Vacant(usize);
 
 /// What is segmented, and what with.
 #[derive(Clone, Copy)]
@@ -120,7 +118,7 @@ impl Spm {
         let (Some(first), Some(second)) = (symbols.get(left), symbols.get(right)) else { return };
         let len = first.len + second.len;
         let joint = text.get(first.start..first.start + len);
-        let piece = joint.and_then(|joint| self.pieces.find(vocab, joint).ok());
+        let piece = joint.and_then(|joint| self.pieces.find(vocab, joint));
         if let Some(&score) = piece.and_then(|id| self.scores.get(id.index())) {
             pairs.push(Pair { score, left, right, len });
         }
@@ -133,7 +131,7 @@ impl Spm {
         out: &mut Vec<TokenId>,
     ) -> Result<(), TextError> {
         let spelled = text.get(symbol.start..symbol.start + symbol.len).unwrap_or_default();
-        if let Ok(id) = self.pieces.find(vocab, spelled) {
+        if let Some(id) = self.pieces.find(vocab, spelled) {
             out.push(id);
             return Ok(());
         }
@@ -151,29 +149,19 @@ impl Spm {
 
 impl Index {
     fn with_capacity(pieces: usize) -> Index {
-        Index { slots: vec![None; (2 * pieces + 1).next_power_of_two()], hasher: RandomState::new() }
+        Index { ids: HashTable::with_capacity(pieces), hasher: RandomState::new() }
     }
 
-    /// The piece's id, or where it would go.
-    fn find(&self, vocab: &Vocab, piece: &str) -> Result<TokenId, Vacant> {
-        let mask = self.slots.len() - 1;
-        let mut at = self.hasher.hash_one(piece) as usize & mask;
-        while let Some(Some(id)) = self.slots.get(at) {
-            if vocab.piece(*id) == Some(piece) {
-                return Ok(*id);
-            }
-            at = (at + 1) & mask;
-        }
-        Err(Vacant(at))
+    fn find(&self, vocab: &Vocab, piece: &str) -> Option<TokenId> {
+        let spelled = |id: &TokenId| vocab.piece(*id) == Some(piece);
+        self.ids.find(self.hasher.hash_one(piece), spelled).copied()
     }
 
     /// Adds a piece that is not there yet.
     fn insert(&mut self, vocab: &Vocab, piece: &str, id: TokenId) {
-        if let Err(Vacant(at)) = self.find(vocab, piece)
-            && let Some(slot) = self.slots.get_mut(at)
-        {
-            *slot = Some(id);
-        }
+        let spelled = |id: &TokenId| vocab.piece(*id) == Some(piece);
+        let hash = |id: &TokenId| self.hasher.hash_one(vocab.piece(*id).unwrap_or_default());
+        self.ids.entry(self.hasher.hash_one(piece), spelled, hash).or_insert(id);
     }
 }
 

@@ -138,8 +138,9 @@ impl<'a, 'u> Decoder<'a, 'u> {
 
     pub(super) fn fence(&mut self, _i: &Instruction<'a>, op: &Opcode) -> Result<(), Reason> {
         let kind = match op.parts[0] {
+            // Proxies are told apart in shared memory only: a fence for global memory is none of theirs.
             "fence"
-                if op.has("proxy") && op.has("async")
+                if op.has("proxy") && op.has("async") && !op.has("global")
                     || op.parts.iter().any(|p| p.starts_with("async::")) =>
             {
                 Op::FenceProxyAsync

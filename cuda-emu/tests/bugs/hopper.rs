@@ -77,6 +77,8 @@ pub static COPIES: &[Bug] = &[
     bug!("a bulk copy reads past the end", HOPPER."bulk", hopper_cases::bulk, hopper_cases::bulk_past_the_end, [], ["OutOfBounds"], ""),
     bug!("what a bulk store reads has no proxy fence", HOPPER."bulk", hopper_cases::bulk,
         [Edit::all(1, "bulk", "fence.proxy.async.shared::cta;", "")], ["MissingProxyFence"], "cp.async.bulk.global"),
+    bug!("the proxy fence is of another memory", HOPPER."bulk", hopper_cases::bulk,
+        [Edit::all(1, "bulk", "fence.proxy.async.shared::cta;", "fence.proxy.async.global;")], ["MissingProxyFence"], "cp.async.bulk.global"),
     bug!("a bulk store reads before all have written", HOPPER."bulk", hopper_cases::bulk,
         [Edit::nth((1, 2), "bulk", "bar.sync \t0;", "")], ["Race", "Uninitialised"], "cp.async.bulk.global"),
     bug!("a block ends before its bulk store has read", HOPPER."bulk", hopper_cases::bulk,

@@ -10,7 +10,8 @@
 //! this they are by 0.09 to 0.14.
 //!
 //! Rows are cut into blocks ([`block_len`]); a block of `m` tokens is `[groups][m]` records, so
-//! that a kernel walks through one stream. A row's records depend on that row alone.
+//! that a kernel walks through one stream. Where [`Lanes::PAIRS`] says so, two neighbours in a block share
+//! the room of their codes. What a row's records hold of it depends on that row alone.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -27,6 +28,10 @@ pub(super) fn groups(cols: usize) -> usize {
     cols.div_ceil(GROUP)
 }
 
+/// Columns whose codes of two tokens are together where [`Lanes::PAIRS`] says so: in two records one behind
+/// the other there are four times eight columns of the one token and of the other.
+const OCTET: usize = 8;
+
 /// Bits by which the first of two terms is above the second.
 pub(super) const SECOND_BITS: u32 = 8;
 /// Steps of the second term in one of the first.
@@ -37,7 +42,7 @@ const SECOND_STEPS: f32 = (1 << SECOND_BITS) as f32;
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Int8Group {
-    /// In -127..=127.
+    /// In -127..=127; of two tokens where [`Lanes::PAIRS`] says so.
     pub(super) codes: [i8; GROUP],
     /// NaN if any value was not finite; not there in a second term.
     pub(super) scale: f32,
@@ -96,6 +101,8 @@ fn block_of<L: Lanes>(row: usize, rows: usize) -> (usize, usize) {
 
 /// Rows that one chunk prepares.
 pub(super) const ROWS_PER_CHUNK: usize = 4;
+// Blocks start at even rows: so two rows that share room are one chunk's.
+const _: () = assert!(ROWS_PER_CHUNK.is_multiple_of(2));
 
 /// Normalises and packs the rows of a matrix product's source.
 pub(super) struct Pack {
@@ -119,7 +126,7 @@ impl Kernel for Pack {
     unsafe fn run<L: Lanes>(&self, chunk: usize, _worker: usize) {
         let first = chunk * ROWS_PER_CHUNK;
         for row in first..(first + ROWS_PER_CHUNK).min(self.src.rows) {
-            // SAFETY: the row exists; each row is in one chunk and owns its records.
+            // SAFETY: the row exists; each row is in one chunk, with the neighbour that it shares room with.
             unsafe { self.pack_row::<L>(row) }
         }
     }
@@ -129,27 +136,29 @@ impl Pack {
     #[inline(always)]
     unsafe fn pack_row<L: Lanes>(&self, row: usize) {
         let cols = self.src.cols;
-        // Where a row's records start, and how far apart they are: those of a block are together.
+        // Where a row's records start, and how far apart they are: those of a block are together; and which
+        // of two tokens it is, where the codes of two are together.
         let place = |row: usize, rows: usize| {
             let (start, len) = block_of::<L>(row, rows);
-            (start * groups(cols) + (row - start), len)
+            let of_two = (L::PAIRS && len > 1).then_some((row - start) % 2);
+            (start * groups(cols) + (row - start), len, of_two)
         };
         // SAFETY: `row` is below `rows`, and so are its terms below theirs; a row's records are
-        // its own.
+        // its own, but for codes that it puts among its neighbour's, between them.
         unsafe {
             let src = self.src.row(row).cast_const();
             let gain = match self.norm {
                 Some((_, eps)) => 1.0 / (sum_of_squares::<L>(src, cols) / cols as f32 + eps).sqrt(),
                 None => 1.0,
             };
-            let (first, stride) = place(row, self.src.rows);
+            let (first, stride, of_two) = place(row, self.src.rows);
             let second = (self.terms == 2).then_some(self.src.rows * groups(cols));
             for group in 0..groups(cols) {
                 let values = self.group::<L>(src, group * GROUP, L::splat(gain));
                 let record = first + group * stride;
                 if !self.int8.is_null() {
                     let first = self.int8.add(record);
-                    quantise::<L>(values, first, second.map(|behind| first.add(behind)));
+                    quantise::<L>(values, of_two, first, second.map(|behind| first.add(behind)));
                 }
                 if !self.float.is_null() {
                     keep::<L>(values, self.float.add(record));
@@ -206,7 +215,12 @@ pub(super) unsafe fn sum_of_squares<L: Lanes>(p: *const f32, n: usize) -> f32 {
 
 /// Writes 32 values in one term or in two.
 #[inline(always)]
-unsafe fn quantise<L: Lanes>(values: [L::F; 2], first: *mut Int8Group, second: Option<*mut Int8Group>) {
+unsafe fn quantise<L: Lanes>(
+    values: [L::F; 2],
+    of_two: Option<usize>,
+    first: *mut Int8Group,
+    second: Option<*mut Int8Group>,
+) {
     // SAFETY: the records are the caller's.
     unsafe {
         let largest = L::reduce_max(L::max(L::abs(values[0]), L::abs(values[1])));
@@ -220,14 +234,14 @@ unsafe fn quantise<L: Lanes>(values: [L::F; 2], first: *mut Int8Group, second: O
         for steps in &mut steps {
             *steps = L::mul(*steps, L::splat(inverse));
         }
-        let mut neg_halves = codes::<L>(steps, first);
+        let mut neg_halves = codes::<L>(steps, of_two, first);
         if let Some(second) = second {
             for steps in &mut steps {
                 let left = L::mul(L::sub(*steps, L::round(*steps)), L::splat(SECOND_STEPS));
                 // Half a step of the first would be one more than codes go to.
                 *steps = L::max(L::splat(-127.0), L::min(L::splat(127.0), left));
             }
-            let neg_left = codes::<L>(steps, second);
+            let neg_left = codes::<L>(steps, of_two, second);
             scale /= SECOND_STEPS;
             for (sum, left) in neg_halves.iter_mut().zip(neg_left) {
                 *sum = (*sum << SECOND_BITS).wrapping_add(left);
@@ -242,13 +256,24 @@ unsafe fn quantise<L: Lanes>(values: [L::F; 2], first: *mut Int8Group, second: O
 
 /// Writes the nearest codes of 32 steps, and gives minus the sums of their halves.
 #[inline(always)]
-unsafe fn codes<L: Lanes>(steps: [L::F; 2], out: *mut Int8Group) -> [i32; 2] {
-    // SAFETY: `out` is the caller's record.
+unsafe fn codes<L: Lanes>(steps: [L::F; 2], of_two: Option<usize>, out: *mut Int8Group) -> [i32; 2] {
+    // SAFETY: `out` is the caller's record, and of two tokens the second's is behind the first's.
     unsafe {
         let (low, high) = (L::to_i32(steps[0]), L::to_i32(steps[1]));
-        let codes = (&raw mut (*out).codes).cast::<i8>();
+        let mut own = [0i8; GROUP];
+        let codes = match of_two {
+            None => (&raw mut (*out).codes).cast::<i8>(),
+            Some(_) => own.as_mut_ptr(),
+        };
         L::store_i8(codes, low);
         L::store_i8(codes.add(LANES), high);
+        if let Some(token) = of_two {
+            for (i, own) in own.chunks_exact(OCTET).enumerate() {
+                let record = out.sub(token).add(i / 2);
+                let to = (&raw mut (*record).codes).cast::<i8>().add((i % 2 * 2 + token) * OCTET);
+                to.copy_from_nonoverlapping(own.as_ptr(), OCTET);
+            }
+        }
         let neg_halves = [L::reduce_add_i32(low).wrapping_neg(), L::reduce_add_i32(high).wrapping_neg()];
         let neg_sum = neg_halves[0].wrapping_add(neg_halves[1]);
         (*out).neg_sum_8 = neg_sum.wrapping_mul(8);

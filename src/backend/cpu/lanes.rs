@@ -47,6 +47,8 @@ pub(super) trait Lanes: Copy + 'static {
     const WIDE: bool;
     /// Parts of the sixteen rows that the int8 kernels work off one after the other, 1 or 2.
     const PARTS: usize = 1;
+    /// Whether the int8 kernels multiply two tokens at once where there are several, by [`Lanes::dot_pair`].
+    const PAIRS: bool = false;
     /// What packing subtracts from a code of 8 bits: 128 where dot products take signed bytes.
     const BYTE_BIAS: u8;
 
@@ -125,6 +127,29 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn dot_bytes<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
     /// The same for codes in 0..=63.
     unsafe fn dot_small<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
+    /// Of four columns of sixteen rows and the next four, eight columns of rows `4i` and `4i + 1`, and of rows
+    /// `4i + 2` and `4i + 3`, `i` in 0..4.
+    #[inline(always)]
+    unsafe fn pair_rows(_a: Self::C, _b: Self::C) -> [Self::C; 2] {
+        unreachable!("no pairs")
+    }
+    /// `acc[4i + 2r + t] += sum over k of codes[2i + r][k] * a[t][k]`, exactly: eight columns of two rows, codes
+    /// without a sign, times those of two tokens, `i` in 0..4.
+    #[inline(always)]
+    unsafe fn dot_pair(_acc: Self::I, _codes: Self::C, _a: Self::A) -> Self::I {
+        unreachable!("no pairs")
+    }
+    /// Sixteen rows' sums of one token and of another as [`Lanes::dot_pair`] has them, for both of
+    /// [`Lanes::pair_rows`].
+    #[inline(always)]
+    unsafe fn pair(_a: Self::I, _b: Self::I) -> [Self::I; 2] {
+        unreachable!("no pairs")
+    }
+    /// The other way round.
+    #[inline(always)]
+    unsafe fn unpair(_a: Self::I, _b: Self::I) -> [Self::I; 2] {
+        unreachable!("no pairs")
+    }
     /// Byte `K` of each row, as the dot product sees it.
     unsafe fn widen<const K: usize>(codes: Self::C) -> Self::I;
 

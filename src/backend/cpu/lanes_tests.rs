@@ -292,6 +292,53 @@ impl Check for Dots {
     }
 }
 
+/// Four columns of sixteen rows, the next four, and eight of two tokens.
+struct Pairs {
+    a: [u8; 64],
+    b: [u8; 64],
+    tokens: [[i8; 8]; 2],
+}
+
+impl Check for Pairs {
+    #[inline(always)]
+    unsafe fn check<L: Lanes>(&self) {
+        // So that this is not passed over where it matters.
+        assert_eq!(L::PAIRS, cfg!(target_arch = "aarch64") && L::BYTE_BIAS == 0 && L::PARTS == 2);
+        if !L::PAIRS {
+            return;
+        }
+        let Pairs { a, b, tokens } = self;
+        // SAFETY: every pointer is to a whole array.
+        let sums = unsafe {
+            let [low, high] = L::pair_rows(L::bytes(a.as_ptr()), L::bytes(b.as_ptr()));
+            let tokens = L::activations(tokens.as_flattened().as_ptr());
+            let [first, second] = L::pair(L::splat_i32(1000), L::splat_i32(-2000));
+            let sums = L::unpair(L::dot_pair(first, low, tokens), L::dot_pair(second, high, tokens));
+            sums.map(|sums| ints::<L>(sums))
+        };
+        for (token, start) in [1000, -2000].into_iter().enumerate() {
+            let product = |row: usize, k: usize| {
+                let code = if k < 4 { a[4 * row + k] } else { b[4 * row + k - 4] };
+                i32::from(code) * i32::from(tokens[token][k])
+            };
+            let expected = std::array::from_fn(|row| start + (0..8).map(|k| product(row, k)).sum::<i32>());
+            assert_eq!(sums[token], expected, "token {token}");
+        }
+    }
+}
+
+#[test]
+fn dot_products_of_two_tokens_are_exact() {
+    let mixed = std::array::from_fn(|i| (i * 37 + i / 7) as u8);
+    let other = std::array::from_fn(|i| (i * 101 + 55) as u8);
+    let turned: [i8; 8] = std::array::from_fn(|i| (i as i32 * 83 % 255 - 127) as i8);
+    for (a, b) in [([255; 64], [255; 64]), (mixed, other), (other, mixed)] {
+        for tokens in [[[127; 8], [-127; 8]], [turned, [1, 2, 4, 8, 16, 32, 64, 127]]] {
+            on_every_isa(Pairs { a, b, tokens });
+        }
+    }
+}
+
 /// What cuts codes out of bytes; results below 64 are what `widen` shows of them.
 struct Cuts {
     a: [u8; 64],

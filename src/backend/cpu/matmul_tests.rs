@@ -223,11 +223,13 @@ fn product(m: &WeightMatrix, x: &[f32]) -> Vec<(f64, f64)> {
 /// Calls `f` for every ragged shape and format.
 fn each_case(mut f: impl FnMut(QuantMatrix, Vec<f32>, &str)) {
     let mut random = Random(1);
+    // Blocks of six tokens, then of two and one; of six, four and one; of four.
+    let mut rows = [33, 29, 8].into_iter().cycle();
     for n in NS {
         for k in KS {
             for format in formats(k) {
                 let matrix = random.quant(n, k, format);
-                let x = random.activations(MS[0], k);
+                let x = random.activations(rows.next().unwrap(), k);
                 f(matrix, x, &format!("[{n}, {k}] {format:?}"));
             }
         }

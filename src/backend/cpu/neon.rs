@@ -1,5 +1,6 @@
 //! Lanes on aarch64: four registers a vector. [`Dotprod`] multiplies signed bytes (`sdot`),
-//! [`I8mm`] unsigned codes by signed activations (`usdot`); all else they share.
+//! [`I8mm`] unsigned codes by signed activations (`usdot`, and of two tokens at once `usmmla`); all else
+//! they share.
 //!
 //! The dot products and the half-precision conversions are not stable intrinsics: each is a
 //! function of one instruction at the end of this file.
@@ -48,7 +49,7 @@ macro_rules! each {
 }
 
 macro_rules! neon_lanes {
-    ($name:ident, bias $bias:literal, dot $dot:ident, top $top:ident) => {
+    ($name:ident, bias $bias:literal, dot $dot:ident, top $top:ident, $($pairs:item)*) => {
         // SAFETY of every method below: the trait's contract gives the features and the pointers.
         #[allow(clippy::undocumented_unsafe_blocks)]
         impl Lanes for $name {
@@ -275,12 +276,36 @@ macro_rules! neon_lanes {
                 let top = each!(vshlq_s32; rows, up);
                 each!($top; top)
             }
+            $($pairs)*
         }
     };
 }
 
-neon_lanes!(Dotprod, bias 128, dot sdot, top top_signed);
-neon_lanes!(I8mm, bias 0, dot usdot, top top_unsigned);
+neon_lanes!(Dotprod, bias 128, dot sdot, top top_signed,);
+neon_lanes! {
+    I8mm, bias 0, dot usdot, top top_unsigned,
+    const PAIRS: bool = true;
+
+    #[inline(always)]
+    unsafe fn pair_rows(a: C, b: C) -> [C; 2] {
+        let (a, b) = (each!(vreinterpretq_s32_u8; a), each!(vreinterpretq_s32_u8; b));
+        let [low, high] = unsafe { Self::pair(a, b) };
+        [each!(vreinterpretq_u8_s32; low), each!(vreinterpretq_u8_s32; high)]
+    }
+    #[inline(always)]
+    unsafe fn dot_pair(acc: I, codes: C, a: int8x16_t) -> I {
+        let a = [a; 4];
+        each!(usmmla; acc, codes, a)
+    }
+    #[inline(always)]
+    unsafe fn pair(a: I, b: I) -> [I; 2] {
+        [each!(vzip1q_s32; a, b), each!(vzip2q_s32; a, b)]
+    }
+    #[inline(always)]
+    unsafe fn unpair(a: I, b: I) -> [I; 2] {
+        [each!(vuzp1q_s32; a, b), each!(vuzp2q_s32; a, b)]
+    }
+}
 
 /// The top byte of each lane, sign-extended.
 #[inline(always)]
@@ -314,6 +339,18 @@ macro_rules! dot_product {
 
 dot_product!(sdot "neon,dotprod");
 dot_product!(usdot "neon,i8mm");
+
+/// `acc[2i + j] += sum over k of codes[8i + k] · a[8j + k]`, `i` and `j` in 0..2.
+#[inline]
+#[target_feature(enable = "neon,i8mm")]
+unsafe fn usmmla(mut acc: int32x4_t, codes: uint8x16_t, a: int8x16_t) -> int32x4_t {
+    // SAFETY: one instruction on registers; the caller vouches for the feature.
+    unsafe {
+        asm!("usmmla {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) acc, in(vreg) codes, in(vreg) a,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    acc
+}
 
 /// Four half-precision values, widened.
 #[inline]

@@ -114,7 +114,12 @@ unsafe fn dots<L: Lanes, const T: usize, const M: usize>() -> usize {
                 for_each!([0 1 2 3] Q => {
                     for (sums, &activations) in sums.iter_mut().zip(&activations) {
                         for (sum, &codes) in sums.iter_mut().zip(&codes) {
-                            *sum = L::dot_small::<Q>(*sum, codes, activations);
+                            *sum = match (const { L::PAIRS }, Q) {
+                                (false, _) => L::dot_small::<Q>(*sum, codes, activations),
+                                // Half as many, of eight columns each.
+                                (true, 0 | 1) => L::dot_pair(*sum, codes, activations),
+                                (true, _) => *sum,
+                            };
                         }
                     }
                 });

@@ -51,13 +51,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         // SAFETY: all reads stay within the group and the records.
         unsafe {
             let Operand { first, second, two } = *activations;
-            let mut dots = [[L::splat_i32(0); M]; T];
-            for m in 0..M {
-                let start = Self::start::<L>(first.add(m), HALF);
-                for t in 0..T {
-                    dots[t][m] = start;
-                }
-            }
+            let mut dots = [Self::starts::<L, M>(first, HALF); T];
             if const { M > 1 } {
                 let (mut term, mut last) = (first, !two);
                 loop {
@@ -67,18 +61,21 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                     if last {
                         break;
                     }
-                    Self::next_term::<L, T, M, HALF>(second, &mut dots);
+                    join::<L, T, M>(&mut dots, [Self::starts::<L, M>(second, HALF); T]);
                     (term, last) = (second, true);
+                }
+                if const { L::PAIRS } {
+                    for [low, high] in dots.as_flattened_mut().as_chunks_mut().0 {
+                        [*low, *high] = L::unpair(*low, *high);
+                    }
                 }
             } else {
                 // Codes stay unpacked from one term to the other, whose sums wait for nothing of the first's.
                 Self::dots::<L, T, M, HALF>(weights, tile, first, &mut dots);
                 if two {
-                    let mut low = [[Self::start::<L>(second, HALF); M]; T];
+                    let mut low = [Self::starts::<L, M>(second, HALF); T];
                     Self::dots::<L, T, M, HALF>(weights, tile, second, &mut low);
-                    for t in 0..T {
-                        dots[t][0] = L::add_i32(L::shl::<SECOND_BITS>(dots[t][0]), low[t][0]);
-                    }
+                    join::<L, T, M>(&mut dots, low);
                 }
             }
             for t in 0..T {
@@ -103,20 +100,21 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Makes room below the first term's sums for those of the second, and starts these.
+    /// What the tokens' integer sums start at, in the order in which they are added up.
     #[inline(always)]
-    unsafe fn next_term<L: Lanes, const T: usize, const M: usize, const HALF: usize>(
-        second: *const Int8Group,
-        dots: &mut [[L::I; M]; T],
-    ) {
+    unsafe fn starts<L: Lanes, const M: usize>(records: *const Int8Group, half: usize) -> [L::I; M] {
         // SAFETY: `M` records.
         unsafe {
+            let mut starts = [L::splat_i32(0); M];
             for m in 0..M {
-                let start = Self::start::<L>(second.add(m), HALF);
-                for t in 0..T {
-                    dots[t][m] = L::add_i32(L::shl::<SECOND_BITS>(dots[t][m]), start);
+                starts[m] = Self::start::<L>(records.add(m), half);
+            }
+            if const { L::PAIRS && M > 1 } {
+                for [first, second] in starts.as_chunks_mut().0 {
+                    [*first, *second] = L::pair(*first, *second);
                 }
             }
+            starts
         }
     }
 
@@ -131,20 +129,40 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         // SAFETY: all reads stay within the group and the records.
         unsafe {
             let codes = |m: usize| (&raw const (*activations.add(m)).codes).cast::<i8>();
-            let mut a = [[L::activations(codes(0)); M]; 2];
-            for m in 0..M {
-                a[0][m] = L::activations(codes(m));
-                a[1][m] = L::activations(codes(m).add(LANES));
+            let mut a = [L::activations(codes(0)); M];
+            if const { L::PAIRS && M > 1 } {
+                for_each!([0 1 2 3] OCTET => {
+                    if !HALVES || HALF == OCTET / 2 {
+                        // Two tokens' codes of eight columns are together.
+                        for m in 0..M / 2 {
+                            a[m] = L::activations(codes(2 * m + OCTET / 2).add(OCTET % 2 * LANES));
+                        }
+                        for t in 0..T {
+                            let codes = L::pair_rows(
+                                quad::<L, BITS, { 2 * OCTET }>(weights, tile + t),
+                                quad::<L, BITS, { 2 * OCTET + 1 }>(weights, tile + t),
+                            );
+                            for m in 0..M {
+                                dots[t][m] = L::dot_pair(dots[t][m], codes[m % 2], a[m / 2]);
+                            }
+                        }
+                    }
+                });
+                return;
             }
             for_each!([0 1 2 3 4 5 6 7] KQ => {
                 if !HALVES || HALF == KQ / 4 {
+                    if KQ % 4 == 0 {
+                        for m in 0..M {
+                            a[m] = L::activations(codes(m).add(KQ / 4 * LANES));
+                        }
+                    }
                     for t in 0..T {
                         let codes = quad::<L, BITS, KQ>(weights, tile + t);
                         for m in 0..M {
-                            let (dot, a) = (dots[t][m], a[KQ / 4][m]);
                             dots[t][m] = match BITS {
-                                8 => L::dot_bytes::<{ KQ % 4 }>(dot, codes, a),
-                                _ => L::dot_small::<{ KQ % 4 }>(dot, codes, a),
+                                8 => L::dot_bytes::<{ KQ % 4 }>(dots[t][m], codes, a[m]),
+                                _ => L::dot_small::<{ KQ % 4 }>(dots[t][m], codes, a[m]),
                             };
                         }
                     }
@@ -183,6 +201,17 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 false => (*record).scaled_sum,
                 true => (*record).scaled_halves[half],
             }
+        }
+    }
+}
+
+/// Joins the sums of both terms.
+#[inline(always)]
+unsafe fn join<L: Lanes, const T: usize, const M: usize>(first: &mut [[L::I; M]; T], second: [[L::I; M]; T]) {
+    for t in 0..T {
+        for m in 0..M {
+            // SAFETY: register arithmetic.
+            first[t][m] = unsafe { L::add_i32(L::shl::<SECOND_BITS>(first[t][m]), second[t][m]) };
         }
     }
 }
