@@ -152,7 +152,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
             }
             for_each!([0 1 2 3 4 5 6 7] KQ => {
                 if !HALVES || HALF == KQ / 4 {
-                    if KQ % 4 == 0 {
+                    if KQ.is_multiple_of(4) {
                         for m in 0..M {
                             a[m] = L::activations(codes(m).add(KQ / 4 * LANES));
                         }
