@@ -42,7 +42,7 @@ const SECOND_STEPS: f32 = (1 << SECOND_BITS) as f32;
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Int8Group {
-    /// In -127..=127; of two tokens where [`Lanes::PAIRS`] says so.
+    /// In -127..=127; where [`Lanes::PAIRS`] says so, half of them another token's ([`OCTET`]).
     pub(super) codes: [i8; GROUP],
     /// NaN if any value was not finite; not there in a second term.
     pub(super) scale: f32,

@@ -1,5 +1,5 @@
-//! Instruction sets: which there are, which this machine has, and the one place where a kernel
-//! written over [`Lanes`] becomes code for each of them.
+//! Instruction sets: which there are, which this machine has, and the code that a kernel written over
+//! [`Lanes`] has for each of them.
 
 use std::fmt;
 use std::str::FromStr;

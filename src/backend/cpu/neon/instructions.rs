@@ -22,7 +22,11 @@ macro_rules! dot_product {
     ($name:ident $features:literal) => {
         #[inline]
         #[target_feature(enable = $features)]
-        pub(super) unsafe fn $name<const Q: usize>(mut acc: int32x4_t, codes: uint8x16_t, a: int8x16_t) -> int32x4_t {
+        pub(super) unsafe fn $name<const Q: usize>(
+            mut acc: int32x4_t,
+            codes: uint8x16_t,
+            a: int8x16_t,
+        ) -> int32x4_t {
             // SAFETY: one instruction on registers; the caller vouches for the feature.
             unsafe {
                 asm!(concat!(stringify!($name), " {0:v}.4s, {1:v}.16b, {2:v}.4b[{3}]"), inout(vreg) acc,
