@@ -1,13 +1,12 @@
 //! Activations as the matrix kernels read them: normalised, cut into groups of 32, quantised to
 //! int8 (or kept in f32), in the order in which a block of tokens is worked off.
 //!
-//! An activation in int8 is one term, or two: the codes of the value, and the codes of what they miss in
-//! steps of a 256th. So a group's two products become one integer, by a shift and an addition.
-//! Products that are written to the residual stream or to an attention take two, which leaves
-//! their error at that of 15 bits; the gated pair of a feed-forward layer, where most of the work
-//! is and where errors average out in the product that follows, takes one. With one term
-//! everywhere SmolLM2's logits were off by 0.19 to 0.28 (root mean square, six golden cases), with
-//! this they are by 0.09 to 0.14.
+//! A group in int8 is one term, or two: the codes of the values, and the codes of what they miss in steps of
+//! a 256th. So a group's two products become one integer, by a shift and an addition. What codes miss is as
+//! large as their steps are, so most of a row's error comes from few groups, those with outliers: they have
+//! a second term, which leaves their error at that of 15 bits. With one term everywhere SmolLM2's logits are
+//! off by 0.18 to 0.29 (root mean square, six golden cases), with a second one for a twelfth of the groups by
+//! 0.09 to 0.13.
 //!
 //! Rows are cut into blocks ([`block_len`]); a block of `m` tokens is `[groups][m]` records, so
 //! that a kernel walks through one stream. Where [`Lanes::PAIRS`] says so, two neighbours in a block share
@@ -37,14 +36,18 @@ pub(super) const SECOND_BITS: u32 = 8;
 /// Steps of the second term in one of the first.
 const SECOND_STEPS: f32 = (1 << SECOND_BITS) as f32;
 
+/// A group whose largest value is above this many times the mean of the row's groups' has a second term.
+const OUTLIER: f32 = 2.0;
+
 /// One term of 32 quantised activations. Value = `scale · codes[k]`, of two terms
-/// `scale · (256 · first.codes[k] + second.codes[k])` with the first's scale.
+/// `second.scale · (256 · first.codes[k] + second.codes[k])`. Where there is no second term its record is there
+/// nevertheless, with codes of 0, for tokens whose neighbour in a block has one.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Int8Group {
     /// In -127..=127; where [`Lanes::PAIRS`] says so, half of them another token's ([`OCTET`]).
     pub(super) codes: [i8; GROUP],
-    /// NaN if any value was not finite; not there in a second term.
+    /// NaN if any value was not finite; in a second term a 256th of the first's.
     pub(super) scale: f32,
     /// Sum of the values, of all terms; not there in a second term.
     pub(super) scaled_sum: f32,
@@ -56,6 +59,9 @@ pub(super) struct Int8Group {
     /// Sums of the first and the last sixteen values, of all terms; not there in a second term.
     pub(super) scaled_halves: [f32; 2],
 }
+
+/// What a group of a row takes: a record for each term, and whether there is a second one.
+pub(super) const INT8_BYTES: usize = 2 * size_of::<Int8Group>() + 1;
 
 /// 32 activations in f32.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -110,10 +116,8 @@ pub(super) struct Pack {
     pub(super) src: Rows,
     /// `[K]`, and what is added to the mean square.
     pub(super) norm: Option<(*const f32, f32)>,
-    /// `[rows · terms · groups]`, or null if no product needs them.
+    /// `[rows · groups]` and what [`behind`] says, or null if no product needs them.
     pub(super) int8: *mut Int8Group,
-    /// Terms of an int8 activation.
-    pub(super) terms: usize,
     /// `[rows · groups]`, or null if no product needs them.
     pub(super) float: *mut FloatGroup,
 }
@@ -143,8 +147,8 @@ impl Pack {
             let of_two = (L::PAIRS && len > 1).then_some((row - start) % 2);
             (start * groups(cols) + (row - start), len, of_two)
         };
-        // SAFETY: `row` is below `rows`, and so are its terms below theirs; a row's records are
-        // its own, but for codes that it puts among its neighbour's, between them.
+        // SAFETY: `row` is below `rows`; a row's records are its own, but for codes that it puts among its
+        // neighbour's, between them.
         unsafe {
             let src = self.src.row(row).cast_const();
             let gain = match self.norm {
@@ -152,13 +156,26 @@ impl Pack {
                 None => 1.0,
             };
             let (first, stride, of_two) = place(row, self.src.rows);
-            let second = (self.terms == 2).then_some(self.src.rows * groups(cols));
+            let mut total = 0.0;
+            if !self.int8.is_null() {
+                for group in 0..groups(cols) {
+                    let values = self.group::<L>(src, group * GROUP, L::splat(gain));
+                    let largest = L::reduce_max(L::max(L::abs(values[0]), L::abs(values[1])));
+                    // It becomes the scale.
+                    (*self.int8.add(first + group * stride)).scale = largest;
+                    total += largest;
+                }
+            }
+            let usual = OUTLIER * total / groups(cols) as f32;
             for group in 0..groups(cols) {
                 let values = self.group::<L>(src, group * GROUP, L::splat(gain));
                 let record = first + group * stride;
                 if !self.int8.is_null() {
-                    let first = self.int8.add(record);
-                    quantise::<L>(values, of_two, first, second.map(|behind| first.add(behind)));
+                    let (second, outliers) = behind(self.int8, self.src.rows * groups(cols));
+                    let (first, second) = (self.int8.add(record), second.add(record));
+                    let outlier = (*first).scale > usual;
+                    outliers.cast::<u8>().add(record).write(u8::from(outlier));
+                    quantise::<L>(values, outlier, of_two, [first, second]);
                 }
                 if !self.float.is_null() {
                     keep::<L>(values, self.float.add(record));
@@ -183,6 +200,12 @@ impl Pack {
             values
         }
     }
+}
+
+/// What is behind `records` first terms: as many second ones, and for each a byte that is 0 if it is empty.
+#[inline(always)]
+pub(super) fn behind<R>(first: *mut R, records: usize) -> (*mut R, *mut u8) {
+    (first.wrapping_add(records), first.wrapping_add(2 * records).cast())
 }
 
 /// Up to 32 elements, of which `left` exist.
@@ -213,42 +236,44 @@ pub(super) unsafe fn sum_of_squares<L: Lanes>(p: *const f32, n: usize) -> f32 {
     }
 }
 
-/// Writes 32 values in one term or in two.
+/// Writes 32 values, the largest of which is the first record's scale, in one term or in two.
 #[inline(always)]
 unsafe fn quantise<L: Lanes>(
     values: [L::F; 2],
+    outlier: bool,
     of_two: Option<usize>,
-    first: *mut Int8Group,
-    second: Option<*mut Int8Group>,
+    [first, second]: [*mut Int8Group; 2],
 ) {
     // SAFETY: the records are the caller's.
     unsafe {
-        let largest = L::reduce_max(L::max(L::abs(values[0]), L::abs(values[1])));
+        let largest = (*first).scale;
         // x · 0 is 0 unless x is infinite or NaN: then the scale, and so the row, becomes NaN.
         let zero = L::splat(0.0);
         let poison = L::reduce_add(L::fma(values[0], zero, L::mul(values[1], zero)));
-        // Below this the reciprocal overflows; the values are as good as zero.
-        let inverse = if largest > 1e-36 { 127.0 / largest } else { 0.0 };
-        let mut scale = if largest > 1e-36 { largest / 127.0 } else { 0.0 };
+        // Below this the reciprocal overflows, or a part of the scale is not normal; the values are as good as
+        // zero.
+        let (inverse, scale) = if largest > 1e-32 { (127.0 / largest, largest / 127.0) } else { (0.0, 0.0) };
         let mut steps = values;
         for steps in &mut steps {
             *steps = L::mul(*steps, L::splat(inverse));
         }
-        let mut neg_halves = codes::<L>(steps, of_two, first);
-        if let Some(second) = second {
+        let mut neg_halves = codes::<L>(steps, of_two, first).map(|sum| sum << SECOND_BITS);
+        if outlier {
             for steps in &mut steps {
                 let left = L::mul(L::sub(*steps, L::round(*steps)), L::splat(SECOND_STEPS));
                 // Half a step of the first would be one more than codes go to.
                 *steps = L::max(L::splat(-127.0), L::min(L::splat(127.0), left));
             }
             let neg_left = codes::<L>(steps, of_two, second);
-            scale /= SECOND_STEPS;
             for (sum, left) in neg_halves.iter_mut().zip(neg_left) {
-                *sum = (*sum << SECOND_BITS).wrapping_add(left);
+                *sum = sum.wrapping_add(left);
             }
+        } else {
+            no_codes(of_two, second);
         }
-        scale += poison;
-        (*first).scale = scale;
+        (*first).scale = scale + poison;
+        let scale = scale / SECOND_STEPS + poison;
+        (*second).scale = scale;
         (*first).scaled_sum = -scale * neg_halves[0].wrapping_add(neg_halves[1]) as f32;
         (*first).scaled_halves = neg_halves.map(|sum| -scale * sum as f32);
     }
@@ -268,11 +293,7 @@ unsafe fn codes<L: Lanes>(steps: [L::F; 2], of_two: Option<usize>, out: *mut Int
         L::store_i8(codes, low);
         L::store_i8(codes.add(LANES), high);
         if let Some(token) = of_two {
-            for (i, own) in own.chunks_exact(OCTET).enumerate() {
-                let record = out.sub(token).add(i / 2);
-                let to = (&raw mut (*record).codes).cast::<i8>().add((i % 2 * 2 + token) * OCTET);
-                to.copy_from_nonoverlapping(own.as_ptr(), OCTET);
-            }
+            put_octets(&own, token, out);
         }
         let neg_halves = [L::reduce_add_i32(low).wrapping_neg(), L::reduce_add_i32(high).wrapping_neg()];
         let neg_sum = neg_halves[0].wrapping_add(neg_halves[1]);
@@ -280,6 +301,32 @@ unsafe fn codes<L: Lanes>(steps: [L::F; 2], of_two: Option<usize>, out: *mut Int
         (*out).neg_sum_128 = neg_sum.wrapping_mul(128);
         (*out).neg_halves = neg_halves;
         neg_halves
+    }
+}
+
+/// Writes codes of 0.
+#[inline(always)]
+unsafe fn no_codes(of_two: Option<usize>, out: *mut Int8Group) {
+    // SAFETY: as in `codes`.
+    unsafe {
+        match of_two {
+            None => (*out).codes = [0; GROUP],
+            Some(token) => put_octets(&[0; GROUP], token, out),
+        }
+        ((*out).neg_sum_8, (*out).neg_sum_128, (*out).neg_halves) = (0, 0, [0; 2]);
+    }
+}
+
+/// Puts a token's codes between those of its neighbour in a block.
+#[inline(always)]
+unsafe fn put_octets(own: &[i8; GROUP], token: usize, out: *mut Int8Group) {
+    for (i, own) in own.chunks_exact(OCTET).enumerate() {
+        // SAFETY: `out` is the record of token 0 or 1 of two, one behind the other.
+        unsafe {
+            let record = out.sub(token).add(i / 2);
+            let to = (&raw mut (*record).codes).cast::<i8>().add((i % 2 * 2 + token) * OCTET);
+            to.copy_from_nonoverlapping(own.as_ptr(), OCTET);
+        }
     }
 }
 

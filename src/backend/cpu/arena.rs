@@ -1,9 +1,9 @@
 //! The arena: one buffer for all intermediate values, and the scratch that operations need beside
 //! it. Every access is checked against the buffer; kernels get [`Rows`].
 
-use super::activations::{Activations, FloatGroup, Int8Group, groups};
+use super::activations::{Activations, FloatGroup, INT8_BYTES, groups};
 use super::attention::partials;
-use super::matmul::{PanelArgs, terms};
+use super::matmul::PanelArgs;
 use super::memory::Buffer;
 use super::overlap_error;
 use crate::backend::{BackendError, Op, Place, StepInput, StepLimits};
@@ -60,7 +60,6 @@ impl Arena {
         for op in ops {
             if let Op::Matmul(matmul) = op {
                 let rows = matmul.src.rows.max(limits);
-                let rows = rows.saturating_mul(terms(matmul));
                 group_count = group_count.max(rows.saturating_mul(groups(matmul.src.cols)));
                 products = products.max(3 * matmul.products.len());
             }
@@ -69,7 +68,7 @@ impl Arena {
         Ok(Arena {
             values: Buffer::zeroed(bytes, "intermediate values")?,
             activations: Activations {
-                int8: Buffer::zeroed(bytes_of(size_of::<Int8Group>()), "quantised activations")?,
+                int8: Buffer::zeroed(bytes_of(INT8_BYTES), "quantised activations")?,
                 float: Buffer::zeroed(bytes_of(size_of::<FloatGroup>()), "packed activations")?,
             },
             products: Vec::with_capacity(products),

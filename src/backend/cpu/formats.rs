@@ -16,12 +16,23 @@ use super::lanes::{LANES, Lanes};
 use super::pack::{Layout, PANEL};
 use crate::quant::Bits;
 
-/// A block's activations of one group, a record a token; with two terms those of the second as well.
+/// A block's activations of one group, a record a token.
 pub(super) struct Operand<R> {
     pub(super) first: *const R,
-    /// Nothing that may be read unless `two`.
+    /// Those of the second term, if the records are of int8.
     pub(super) second: *const R,
-    pub(super) two: bool,
+    /// Whether there is one, likewise.
+    pub(super) outliers: *const u8,
+}
+
+impl<R> Operand<R> {
+    /// Goes on by some records.
+    #[inline(always)]
+    pub(super) fn skip(&mut self, records: usize) {
+        self.first = self.first.wrapping_add(records);
+        self.second = self.second.wrapping_add(records);
+        self.outliers = self.outliers.wrapping_add(records);
+    }
 }
 
 /// How one group of a panel is multiplied.
@@ -37,7 +48,7 @@ pub(super) trait Format: Sync {
     /// `sums[t][m] += tile (tile + t) of the group · activations[m]`
     ///
     /// # Safety
-    /// `weights` is a group of `LAYOUT`, `activations` are `M` records a term, the CPU has `L`'s features.
+    /// `weights` is a group of `LAYOUT`, `activations` are `M` records, the CPU has `L`'s features.
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
         weights: *const u8,
         tile: usize,

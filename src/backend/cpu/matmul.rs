@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::activations::{FloatGroup, Int8Group, Pack, ROWS_PER_CHUNK, groups};
+use super::activations::{FloatGroup, INT8_BYTES, Int8Group, Pack, ROWS_PER_CHUNK, groups};
 use super::arena::{Arena, Rows};
 use super::dispatch::Isa;
 use super::formats::{Dense, Float, Int8};
@@ -31,9 +31,7 @@ impl Cpu {
             return Ok(());
         }
         let norm = op.norm.as_ref().map(|norm| norm_weight(norm, weights, src.cols)).transpose()?;
-        let terms = terms(op);
-        let mut call =
-            Call { cpu: self, weights, arena, step, src, terms, panels: 0, int8: false, float: false };
+        let mut call = Call { cpu: self, weights, arena, step, src, panels: 0, int8: false, float: false };
         call.arena.products.clear();
         for product in &op.products {
             call.add(product)?;
@@ -44,12 +42,6 @@ impl Cpu {
     }
 }
 
-/// Terms of an int8 activation: two where products are written, one where they are gated.
-pub(super) fn terms(op: &Matmul) -> usize {
-    let gated = |product: &Product| matches!(product.epilogue, Epilogue::Gated { .. });
-    if op.products.iter().any(gated) { 1 } else { 2 }
-}
-
 /// One operation on its way.
 struct Call<'a> {
     cpu: &'a Cpu,
@@ -57,7 +49,6 @@ struct Call<'a> {
     arena: &'a mut Arena,
     step: &'a StepInput,
     src: Rows,
-    terms: usize,
     panels: usize,
     int8: bool,
     float: bool,
@@ -113,7 +104,6 @@ impl Call<'_> {
         let (run, int8) = kernel(matrix.layout(), self.cpu.compute);
         self.int8 |= int8;
         self.float |= !int8;
-        let terms = if int8 { self.terms } else { 1 };
         let activations = match int8 {
             true => self.arena.activations.int8.as_ptr(),
             false => self.arena.activations.float.as_ptr(),
@@ -125,7 +115,6 @@ impl Call<'_> {
             groups: groups(matrix.cols()),
             rows: matrix.rows(),
             tokens: dst.rows,
-            terms,
             activations,
             dst: dst.ptr,
             bias,
@@ -135,8 +124,8 @@ impl Call<'_> {
     }
 
     fn check_scratch(&self) -> Result<(), BackendError> {
-        let needed = self.src.rows * self.terms * groups(self.src.cols);
-        let room = self.arena.activations.int8.bytes() / size_of::<Int8Group>();
+        let needed = self.src.rows * groups(self.src.cols);
+        let room = self.arena.activations.int8.bytes() / INT8_BYTES;
         if needed > room {
             let expected = format!("at most {room} groups of activations, as the arena was made for");
             return Err(shape_error(OP, expected, format!("{needed}")));
@@ -150,7 +139,7 @@ impl Call<'_> {
             if self.int8 { scratch.int8.as_mut_ptr().cast::<Int8Group>() } else { std::ptr::null_mut() };
         let float =
             if self.float { scratch.float.as_mut_ptr().cast::<FloatGroup>() } else { std::ptr::null_mut() };
-        let pack = Pack { src: self.src, norm, int8, terms: self.terms, float };
+        let pack = Pack { src: self.src, norm, int8, float };
         let per_chunk = (self.panels / (self.cpu.threads() * CHUNKS_PER_THREAD)).max(1);
         let list =
             PanelList { isa: self.cpu.isa, products: &self.arena.products, panels: self.panels, per_chunk };

@@ -10,7 +10,7 @@
 use std::hint::black_box;
 use std::marker::PhantomData;
 
-use super::activations::block_len;
+use super::activations::{behind, block_len};
 use super::dispatch::{Isa, Kernel, entry};
 use super::formats::{Format, Operand};
 use super::lanes::{LANES, Lanes};
@@ -42,9 +42,7 @@ pub(super) struct PanelArgs {
     /// Rows of the matrix.
     pub(super) rows: usize,
     pub(super) tokens: usize,
-    /// Terms of an activation, 1 or 2.
-    pub(super) terms: usize,
-    /// Records of the kind that the format reads, `[tokens · groups]` a term.
+    /// `[tokens · groups]` records of the kind that the format reads; of int8 those of [`behind`] are behind them.
     pub(super) activations: *const u8,
     /// `[tokens, rows]`
     pub(super) dst: *mut f32,
@@ -125,14 +123,14 @@ impl<W: Format> Panels<'_, W> {
     ) {
         let args = self.0;
         // SAFETY: the panel is `groups` records of the format; the block's activations are
-        // `groups · M` records a term from `start · groups` on; the tokens' rows of `dst` exist.
+        // `groups · M` records from `start · groups` on, and in int8 as many behind all; the tokens' rows of `dst` exist.
         unsafe {
             let mut sums = [[L::splat(0.0); M]; T];
             let mut weights = args.weights.add(panel * args.panel_bytes);
-            let first = args.activations.cast::<W::Record>().add(start * args.groups);
-            // Behind those of all tokens, if there are any.
-            let second = first.wrapping_add(args.tokens * args.groups);
-            let mut activations = Operand { first, second, two: args.terms == 2 };
+            let first = args.activations.cast::<W::Record>();
+            let (second, outliers) = behind(first.cast_mut(), args.tokens * args.groups);
+            let mut activations = Operand { first, second, outliers };
+            activations.skip(start * args.groups);
             // Where a panel is worked off in several blocks, only the first finds it in memory, and
             // the memory is idle while the others compute: each block asks for its share of the
             // next panel.
@@ -146,8 +144,7 @@ impl<W: Format> Panels<'_, W> {
                 }
                 W::group::<L, T, M>(weights, tile, &activations, &mut sums);
                 weights = weights.add(W::LAYOUT.group_bytes());
-                activations.first = activations.first.add(M);
-                activations.second = activations.second.wrapping_add(M);
+                activations.skip(M);
             }
             // Through memory, so that what follows is one small loop and not T · M copies of it.
             let mut results = [[[0.0f32; LANES]; M]; T];

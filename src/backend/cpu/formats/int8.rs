@@ -28,10 +28,15 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
     ) {
         // SAFETY: the same contract.
         unsafe {
+            let mut outliers = 0;
+            for m in 0..M {
+                outliers |= *activations.outliers.add(m);
+            }
+            let second = (outliers != 0).then_some(activations.second);
             for_each!([0 1] HALF => {
                 for_each!([0 1] PART => {
                     if const { HALF <= HALVES as usize && PART < L::PARTS } {
-                        Self::part::<L, T, M, HALF, PART>(weights, tile, activations, sums);
+                        Self::part::<L, T, M, HALF, PART>(weights, tile, activations.first, second, sums);
                     }
                 });
             });
@@ -45,24 +50,26 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     unsafe fn part<L: Lanes, const T: usize, const M: usize, const HALF: usize, const PART: usize>(
         weights: *const u8,
         tile: usize,
-        activations: &Operand<Int8Group>,
+        first: *const Int8Group,
+        second: Option<*const Int8Group>,
         sums: &mut [[L::F; M]; T],
     ) {
         // SAFETY: all reads stay within the group and the records.
         unsafe {
-            let Operand { first, second, two } = *activations;
             let mut dots = [Self::starts::<L, M>(first, HALF); T];
             if const { M > 1 } {
-                let (mut term, mut last) = (first, !two);
+                let mut term = first;
                 loop {
                     // One loop for both terms, and the compiler shall not unpack a group's codes before it:
                     // there are no registers for them.
                     Self::dots::<L, T, M, HALF>(black_box(weights), tile, term, &mut dots);
-                    if last {
-                        break;
+                    match second {
+                        Some(second) if term != second => {
+                            join::<L, T, M>(&mut dots, [Self::starts::<L, M>(second, HALF); T]);
+                            term = second;
+                        }
+                        _ => break,
                     }
-                    join::<L, T, M>(&mut dots, [Self::starts::<L, M>(second, HALF); T]);
-                    (term, last) = (second, true);
                 }
                 if const { L::PAIRS } {
                     for [low, high] in dots.as_flattened_mut().as_chunks_mut().0 {
@@ -72,18 +79,19 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
             } else {
                 // Codes stay unpacked from one term to the other, whose sums wait for nothing of the first's.
                 Self::dots::<L, T, M, HALF>(weights, tile, first, &mut dots);
-                if two {
+                if let Some(second) = second {
                     let mut low = [Self::starts::<L, M>(second, HALF); T];
                     Self::dots::<L, T, M, HALF>(weights, tile, second, &mut low);
                     join::<L, T, M>(&mut dots, low);
                 }
             }
+            let scales = second.unwrap_or(first);
             for t in 0..T {
                 let scale = factor::<L>(Self::LAYOUT, weights, HALF, tile + t);
                 let mut new = sums[t];
                 for m in 0..M {
                     let value = L::mul(L::to_f32(dots[t][m]), scale);
-                    let activation_scale = L::splat((*first.add(m)).scale);
+                    let activation_scale = L::splat((*scales.add(m)).scale);
                     new[m] = L::fma(value, activation_scale, new[m]);
                 }
                 if MINS {
