@@ -90,14 +90,48 @@ fn tiny_model() -> (tempfile::TempDir, String) {
     (folder, path)
 }
 
+/// What stands on stderr beside the note that a program for GPUs runs on the CPU.
+fn told(output: &Output) -> String {
+    let error = String::from_utf8_lossy(&output.stderr);
+    error.lines().filter(|line| !line.starts_with(ON_CPU)).map(|line| format!("{line}\n")).collect()
+}
+
+/// How that note begins.
+const ON_CPU: &str = "note: runs on cpu";
+
 /// The one JSON object that a command on the tiny model prints, and nothing else.
 fn json(model: &str, arguments: &[&str]) -> Value {
     let output = ottava(&[arguments, &["--model", model, "--json"]].concat());
-    let error = String::from_utf8_lossy(&output.stderr);
+    let error = told(&output);
     assert!(output.status.success() && error.is_empty(), "{arguments:?}: {error}");
     let json: Value = serde_json::from_slice(&output.stdout).expect("stdout is one JSON value");
     assert!(json.is_object(), "{arguments:?}: {json}");
     json
+}
+
+#[test]
+fn auto_falls_back_to_the_cpu_and_says_why() {
+    let (_folder, model) = tiny_model();
+    let asked = ["run", "the den", "-n", "3", "--device", "auto", "--json", "--model", &model];
+    let output = ottava(&asked);
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("stdout is one JSON value");
+    let devices: Value = serde_json::from_slice(&ottava(&["devices", "--json"]).stdout).unwrap();
+    let device = answer["device"].as_str().unwrap();
+    if devices["devices"].get(1).is_some() {
+        assert!(device.starts_with("cuda") && answer["fallback"].is_null(), "there is a GPU: {answer}");
+        return;
+    }
+    let why = answer["fallback"].as_str().expect("a reason");
+    assert!(device.starts_with("cpu") && why == devices["no_gpu"], "{answer}, {devices}");
+    let note = String::from_utf8_lossy(&output.stderr).into_owned();
+    match cfg!(feature = "cuda") {
+        true => {
+            assert!(note.starts_with(ON_CPU) && note.contains(why) && note.lines().count() == 1, "{note}")
+        }
+        false => assert_eq!(note, "", "a program that knows no GPU makes no words about it"),
+    }
+    fails(&["run", "the den", "--device", "cuda", "--model", &model], 1, &["cuda:0", why]);
+    assert_eq!(json(&model, &["run", "the den", "-n", "3", "--device", "cpu"])["fallback"], Value::Null);
 }
 
 #[test]
@@ -114,7 +148,7 @@ fn packed_weights_are_kept_where_the_caller_says() {
         (format!("--sidecar={}", nowhere.display()), Some("no-such-folder")),
     ] {
         let output = run(&option);
-        let told = String::from_utf8_lossy(&output.stderr);
+        let told = told(&output);
         assert!(output.status.success(), "{option}: {told}");
         assert_eq!(output.stdout, plain.stdout, "{option}");
         assert_eq!(told.lines().count(), warning.iter().count(), "{option}: {told}");
@@ -154,7 +188,7 @@ fn run_answers_as_json_and_as_text() {
         assert!(positive(&answer["memory"][key]), "{key}: {answer}");
     }
     let text = ottava(&[&asked[..], &["--model", &model]].concat());
-    assert!(text.status.success() && text.stderr.is_empty());
+    assert!(text.status.success() && told(&text).is_empty());
     assert_eq!(String::from_utf8(text.stdout).unwrap(), format!("{}\n", answer["text"].as_str().unwrap()));
     let chat = json(&model, &["run", "the den", "-n", "3", "--seed", "5"]);
     assert!(ids(&chat["prompt_ids"]).len() > prompt.len() && chat["seed"] == 5, "the template adds its own");

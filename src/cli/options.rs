@@ -37,7 +37,7 @@ pub struct ModelOptions {
     /// Activations of matrix products: int8 is fast, f32 exact
     #[arg(long, value_enum, default_value_t = ComputeMode::Int8)]
     pub compute: ComputeMode,
-    /// auto, cpu, cuda or cuda:N
+    /// auto (a GPU if there is one), cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     pub device: Device,
     /// On a GPU, too, other requests do not change a bit of a request's logits; prompts are slower
@@ -142,6 +142,7 @@ impl ModelOptions {
         let engine =
             self.builder()?.scheduling(scheduling).build_with(&mut |progress| bar.update(progress))?;
         bar.finish();
+        output::tell_fallback(engine.info());
         output::tell_sidecar(&engine.info().sidecar);
         Ok(engine)
     }

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use indicatif::{ProgressBar, ProgressStyle};
 use ottava::engine::{MemoryStats, Timings, Usage};
 use ottava::model::SidecarUse;
-use ottava::{Bytes, LoadProgress};
+use ottava::{Bytes, EngineInfo, LoadProgress};
 
 use super::Failure;
 
@@ -80,6 +80,13 @@ pub fn tell_sidecar(sidecar: &SidecarUse) {
         SidecarUse::NotWritten { reason } => {
             eprintln!("warning: packed weights are not kept: {}", one_line(reason));
         }
+    }
+}
+
+/// Says so where a program that could use a GPU does not, though nobody asked for the CPU.
+pub fn tell_fallback(info: &EngineInfo) {
+    if let (true, Some(why)) = (cfg!(feature = "cuda"), &info.fallback) {
+        eprintln!("note: runs on {}: {}", info.device, one_line(why));
     }
 }
 

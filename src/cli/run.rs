@@ -98,6 +98,8 @@ impl Answer {
         let ids = |ids: &[TokenId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
         json!({
             "model": engine.info().name,
+            "device": engine.info().device,
+            "fallback": engine.info().fallback,
             "text": self.text,
             "prompt_ids": ids(prompt_ids),
             "token_ids": ids(&self.ids),

@@ -78,6 +78,7 @@ pub fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -
         "file_bytes": info.file_bytes,
         "parameters": info.parameters,
         "device": info.device,
+        "fallback": info.fallback,
         "threads": info.threads,
         "weight_bytes": info.weight_bytes,
         "step_weight_bytes": info.step_weight_bytes,
