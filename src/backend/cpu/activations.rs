@@ -174,7 +174,7 @@ impl Pack {
                     let (second, outliers) = behind(self.int8, self.src.rows * groups(cols));
                     let (first, second) = (self.int8.add(record), second.add(record));
                     let outlier = (*first).scale > usual;
-                    outliers.cast::<u8>().add(record).write(u8::from(outlier));
+                    outliers.add(record).write(u8::from(outlier));
                     quantise::<L>(values, outlier, of_two, [first, second]);
                 }
                 if !self.float.is_null() {
