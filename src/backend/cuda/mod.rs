@@ -104,6 +104,9 @@ impl Backend for Cuda {
     type KvPool = KvPool;
 
     const RUNS_AHEAD: bool = true;
+    /// The narrowest product of a model of 1 B then has a tile of 128 by 128 for each of an H200's 132
+    /// multiprocessors, twice over; with 256 tokens it has 32. A step of 8 B is 33 Tflop, 60 ms or so.
+    const PREFILL_CHUNK: usize = 2048;
 
     fn describe(&self) -> String {
         let info = self.context.info();
