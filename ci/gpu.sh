@@ -12,9 +12,11 @@
 # answers to cuda-emu's `conformance` rows is written to the folder's golden/: commit it to
 # cuda-emu/tests/golden. What is printed is in results/record-*.md, the measurements beside it; what is worth
 # keeping goes to benches/record.
+# llama.cpp is built there from its source (ci/llama_bench.sh) beside the first parts, and on beyond the end
+# of a call: run `model` in a later one, or as a later part, or it is reported as missing.
 # OTTAVA_CUDA_ARCHS says what card it is (90a), OTTAVA_MODEL names a real model's file, which --build packs if
 # it is set there (SmolLM2's 98 MB may be more than the way to the card takes), OTTAVA_LLAMA_BENCH names
-# llama.cpp's program to run beside ours, OTTAVA_GPU_OUT a folder for gpu-PART.tar.gz, which has all that there
+# a llama-bench that is there already, OTTAVA_GPU_OUT a folder for gpu-PART.tar.gz, which has all that there
 # is after each part; logs are in the folder's logs/.
 set -uo pipefail
 folder=$(cd "$(dirname "$0")" && pwd)
@@ -26,8 +28,12 @@ parts=(tests benches peers model sanitizer)
 declare -A part_seconds=([tests]=240 [benches]=300 [peers]=220 [model]=500 [sanitizer]=300)
 # No program of a part takes longer.
 program_seconds=300
+# llama.cpp's build, and what of it the models wait for: compilers would be in the way of what is timed.
+llama_build_seconds=1200
+llama_wait_seconds=100
 results=$folder/results
 kept=${OTTAVA_GPU_OUT:-$folder}
+llama_bench=${OTTAVA_LLAMA_BENCH:-$folder/llama/llama-bench}
 dry=
 failed=()
 missing=()
@@ -88,6 +94,8 @@ for message in map(json.loads, open(sys.argv[1])):
         if name.endswith("libcuda_emu.so"): print(name)' "$folder/cargo.json" | tail -n 1)" "$folder/libcuda_emu.so"
     collect_sanitizer
     collect_peers
+    ci/llama_bench.sh --fetch "$folder/llama" \
+        || { echo "without llama.cpp: its source could not be fetched"; rm -rf "$folder/llama"; }
     rm -f "$folder/cargo.json"
     # All programs have the same kernels inside: a window that holds two of them writes these once.
     XZ_OPT='-T0 --lzma2=preset=1,dict=64MiB' tar -C "$(dirname "$folder")" -cJf "$folder.tar.xz" "$(basename "$folder")"
@@ -226,11 +234,49 @@ run_peers() {
     grep '^MISSING' "$folder/logs/peers-torch.log" | sed 's/^MISSING/without /'
 }
 
+# Builds llama.cpp with what the parts leave of the processor. The lock is held as long as that takes.
+start_llama() {
+    [ -d "$folder/llama" ] && [ ! -x "$llama_bench" ] || return
+    setsid flock -n "$folder/llama/lock" timeout "$llama_build_seconds" nice -n 19 \
+        "$folder/llama/llama_bench.sh" --build "$([ -n "$dry" ] && echo cpu || echo cuda)" \
+        < /dev/null > "$folder/logs/llama-build.log" 2>&1 &
+}
+
+# Waits for its build.
+wait_for_llama() {
+    if [ -d "$folder/llama" ] && ! flock -w "$llama_wait_seconds" "$folder/llama/lock" true; then
+        absent "llama.cpp: its build is not over, and takes time from what follows"
+    elif [ ! -x "$llama_bench" ]; then
+        absent "llama.cpp: $(tail -n 1 "$folder/logs/llama-build.log" 2> /dev/null || echo "nothing has built it before")"
+    fi
+}
+
+# llama.cpp's speed with the same file, in steps as long as ours: `bench_llama name file lengths`.
+bench_llama() {
+    local what=(-ngl 99 -ub 2048 -p "$3" -n 64 -r 2 -d 0,512,4096)
+    [ -z "$dry" ] || what=(-ngl 0 -p 8 -n 4 -r 1 -d 0,32)
+    [ -x "$llama_bench" ] || return
+    part model "$1-llama.cpp" "$llama_bench" -m "$2" -fa on -o json "${what[@]}" \
+        && sed -n '/^\[/,/^\]/p' "$folder/logs/model-$1-llama.cpp.log" > "$results/model-$1-llama.cpp.json"
+}
+
+# What a dry run measures of a model. A real run's prompts, numbers of sequences and deepest past are there, each
+# by itself, and the context and the cache of all together; an emulated card would need hours for that.
+dry_measures() {
+    case $1 in
+        tiny-w8g128) echo "-p 512,2048,8192 --parallel 1,4,16,64 --ctx 12290 --kv-budget 80" ;;
+        tiny-w8g32) echo "-p 512 -d 4096 --parallel 1" ;;
+        tiny-w4g32) echo "-p 512 -d 0,64 --parallel 1,4,16,64" ;;
+        *) echo "-p 8 -d 0,32 --parallel 1,3" ;;
+    esac
+}
+
 # A model's speed with prompts of some lengths: `bench_model name file lengths arguments...`.
 bench_model() {
     local name=$1 file=$2 what=(-p "$3" -n 64 -r 3 -d 0,512,4096 --parallel 1,4,16,64)
     shift 3
-    [ -z "$dry" ] || what=(-p 8 -n 4 -r 1 -d 0,32 --parallel 1,3)
+    # shellcheck disable=SC2207
+    [ -z "$dry" ] || what=(-n 4 -r 1 $(dry_measures "$name"))
     part model "$name" "$folder/bin/ottava" bench --json --model "$file" --device cuda "${what[@]}" "$@" \
         && cp "$folder/logs/model-$name.log" "$results/model-$name.json"
 }
@@ -244,19 +290,15 @@ bench_random() {
     esac
     part model "random-$shape-$file" "$folder/bin/random_model" "$file_path" "$shape" "$file" \
         && bench_model "$shape-$format" "$file_path" 512,2048,8192 "${load[@]}"
+    [ ! -f "$file_path" ] || bench_llama "$shape-$file" "$file_path" 512,2048,8192
     rm -f "$file_path"
 }
 
 bench_real() {
     local file=${OTTAVA_MODEL:-$folder/real.gguf}
-    [ -f "$file" ] || { echo "without a real model: OTTAVA_MODEL is not set, and --build has packed none"; return; }
+    [ -f "$file" ] || { absent "a real model: OTTAVA_MODEL is not set, and --build has packed none"; return; }
     bench_model real "$file" 512,2048
-    if [ -z "${OTTAVA_LLAMA_BENCH:-}" ]; then
-        echo "without llama.cpp: OTTAVA_LLAMA_BENCH is not set"
-        return
-    fi
-    part model llama.cpp "$OTTAVA_LLAMA_BENCH" -m "$file" -ngl 99 -fa 1 -p 512,2048 -n 64 -d 0,512,4096 -r 3 -o json \
-        && sed -n '/^\[/,/^\]/p' "$folder/logs/model-llama.cpp.log" > "$results/model-real-llama.cpp.json"
+    bench_llama real "$file" 512,2048
 }
 
 run_model() {
@@ -264,6 +306,7 @@ run_model() {
     local what cases=(1b-w8g128 8b-w8g32 8b-w8g128 8b-w4g32 1.5b-w8g128 1b-w8g32 1b-w4g32 1.5b-w8g32 1.5b-w4g32)
     [ -z "$dry" ] || cases=(tiny-w8g128 tiny-w8g32 tiny-w4g32)
     "$folder/bin/ottava" devices
+    wait_for_llama
     bench_real
     for what in "${cases[@]}"; do
         bench_random "${what%-*}" "${what##*-}"
@@ -300,6 +343,7 @@ run_parts() {
         nvidia-smi || absent "nvidia-smi"
         export OTTAVA_TEST_GPU=1 CUDA_EMU_TEST_GPU=1
     fi
+    [ "${parts[0]}" = model ] || start_llama
     for part in "${parts[@]}"; do
         part_end=$((SECONDS + ${part_seconds[$part]}))
         [ -z "$dry" ] || part_end=$((SECONDS + 7200))
@@ -327,5 +371,5 @@ case $mode in
     --run) run "$@" ;;
     --dry-run) dry=yes; run "$@" ;;
     --table) python3 "$([ -f "$folder/cuda_table.py" ] && echo "$folder" || echo benches)/cuda_table.py" "$@" ;;
-    *) sed -n '2,21s/^# //p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,23s/^# //p' "$0" >&2; exit 2 ;;
 esac

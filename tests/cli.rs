@@ -42,6 +42,7 @@ fn mistakes_on_the_command_line_exit_with_2() {
     fails(&["run", "--isa", "altivec", "x"], 2, &["altivec"]);
     fails(&["run", "--device", "abacus", "x"], 2, &["abacus"]);
     fails(&["run", "--threads", "0", "x"], 2, &["threads"]);
+    fails(&["run", "--prefill-chunk", "0", "x"], 2, &["prefill-chunk"]);
     fails(&["bench", "-r", "0"], 2, &["-r"]);
     fails(&["bench", "--weights", "w3g32"], 2, &["w3g32"]);
     fails(&["score"], 2, &["TEXT"]);
@@ -235,6 +236,16 @@ fn float_weights_are_quantised_at_load() {
     };
     let [whole, eight, four] = [&[][..], &["--weights", "w8g32"], &["--weights", "w4g32"]].map(bytes);
     assert!(four < eight && eight < whole, "{whole}, {eight}, {four}");
+}
+
+#[test]
+fn steps_of_fewer_prompt_tokens_take_less_memory() {
+    let (_folder, model) = tiny_model();
+    let bytes = |more: &[&str]| {
+        let found = json(&model, &[&["run", "--temp", "0", "-n", "3", "the"], more].concat());
+        found["memory"]["arena_bytes"].as_u64().expect("a number of bytes")
+    };
+    assert!(bytes(&["--prefill-chunk", "32"]) < bytes(&[]));
 }
 
 #[test]

@@ -176,6 +176,28 @@ fn a_profile_changes_no_token_and_counts_the_work() -> Outcome {
     Ok(())
 }
 
+/// Up to 600 rows at once, as the larger tiles want them. A chunk is as long as the backend likes it, or as it
+/// was asked for; no room is taken for more than the cache holds.
+#[test]
+fn prompts_are_cut_into_the_chunks_of_the_backend() -> Outcome {
+    let _card = card();
+    let made = made(tiny::llama_of(2048)?)?;
+    let ids: Vec<TokenId> = (0..600).map(|i| TokenId(i * 37 % 250)).collect();
+    let run = |device, prefill_chunk| -> Outcome<_> {
+        let config = EngineConfig { prefill_chunk, ..EngineConfig::default() };
+        let engine = builder(&made.path, device).context_max(2048).scheduling(config).build()?;
+        engine.start_profile()?;
+        let found = tokens(&engine, Request::tokens(ids.clone()).max_tokens(3).ignore_eos())?;
+        Ok((engine.take_profile()?.prefill.steps, found))
+    };
+    let (steps, want) = run(Device::Cpu, None)?;
+    assert_eq!(steps, 3, "256 tokens a step");
+    for (prefill_chunk, steps) in [(None, 1), (Some(512), 2), (Some(100), 6), (Some(usize::MAX), 1)] {
+        assert_eq!(run(Device::Cuda(0), prefill_chunk)?, (steps, want.clone()), "{prefill_chunk:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn batch_invariant_scores_depend_neither_on_a_crowd_nor_on_chunks() -> Outcome {
     let _card = card();
@@ -183,7 +205,7 @@ fn batch_invariant_scores_depend_neither_on_a_crowd_nor_on_chunks() -> Outcome {
     for bytes in [tiny::llama()?, tiny::gemma3()?] {
         let made = made(bytes)?;
         let mut scores = Vec::new();
-        for prefill_chunk in [7, 40, 256] {
+        for prefill_chunk in [7, 40, 256].map(Some) {
             let config = EngineConfig { prefill_chunk, ..EngineConfig::default() };
             let builder = builder(&made.path, Device::Cuda(0)).batch_invariant().scheduling(config);
             let engine = builder.build()?;

@@ -26,8 +26,15 @@ use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::backend::{Heads, KvDtype, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence};
 
 /// More columns than eight units of 128, and a tail.
-const SHAPE: Shape =
-    Shape { width: 1096, hidden: 72, heads: Heads { query: 4, kv: 2, dim: 32 }, vocab: 50, window: None };
+const SHAPE: Shape = Shape {
+    width: 1096,
+    hidden: 72,
+    heads: Heads { query: 4, kv: 2, dim: 32 },
+    vocab: 50,
+    layers: 1,
+    group: 32,
+    window: None,
+};
 /// Tokens of the sequences: of one, three and seven pages, the last past one split of attention.
 const LENGTHS: [u32; 4] = [100, 4, 40, 33];
 const PAGES_EACH: u32 = 7;

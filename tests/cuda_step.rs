@@ -1,6 +1,6 @@
-//! What a decode step costs on the CUDA backend, counted by the emulated card at the shape of a layer
-//! of Llama-3.2-1B: launches, bytes of memory, calls of the driver, allocations of the host. And that
-//! a replayed step has the bits of its launches. And what the products of a prompt read and write.
+//! What a decode step costs on the CUDA backend, counted by the emulated card at the shape of Llama-3.2-1B,
+//! of one layer and of all: launches, bytes of memory, calls of the driver, allocations of the host. And
+//! that a replayed step has the bits of its launches. And what the products of a prompt read and write.
 //! Without the test harness, whose threads allocate.
 
 #[path = "layer/allocations.rs"]
@@ -13,13 +13,25 @@ use cuda_emu::{DeviceConfig, Emulator, InstallOptions, KernelStats};
 use layer::Shape;
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{
-    Heads, KvDtype, KvLayout, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence,
-};
+use ottava::backend::{Heads, KvDtype, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence};
 use ottava::graph::Session;
 
-const SHAPE: Shape =
-    Shape { width: 2048, hidden: 8192, heads: Heads { query: 32, kv: 8, dim: 64 }, vocab: 512, window: None };
+/// A layer of it with 512 tokens.
+const SHAPE: Shape = Shape {
+    width: 2048,
+    hidden: 8192,
+    heads: Heads { query: 32, kv: 8, dim: 64 },
+    vocab: 512,
+    layers: 1,
+    group: 32,
+    window: None,
+};
+/// All of it.
+const WHOLE: Shape = Shape { vocab: 128_256, layers: 16, group: 128, ..SHAPE };
+/// Its past, and what a decode behind it reads at least: 988 MB of layers, 267 MB of head and 17 MB of
+/// keys and values.
+const WHOLE_PAST: u32 = 512;
+const WHOLE_FLOOR: f64 = 1272e6;
 /// Tokens in the cache.
 const PAST: u32 = 1000;
 /// Tokens of a prompt: one tile of `matmul_many.cu`, and so few that blocks share tiles.
@@ -43,7 +55,8 @@ fn run(session: &mut Session<Cuda>, emulator: Emulator, first: u32, tokens: u32)
 }
 
 fn run_step(session: &mut Session<Cuda>, emulator: Emulator, step: &StepInput) -> (Vec<f32>, Cost) {
-    let mut out = vec![0.0; step.outputs.len() * SHAPE.vocab];
+    let vocab = session.plan().vocab().expect("a plan that embeds");
+    let mut out = vec![0.0; step.outputs.len() * vocab];
     let mut sampled = vec![None; step.outputs.len()];
     let (calls, kernels) = (emulator.calls(), emulator.statistics());
     let allocated = allocations::count();
@@ -52,8 +65,8 @@ fn run_step(session: &mut Session<Cuda>, emulator: Emulator, step: &StepInput) -
     let allocated = allocations::count() - allocated;
     let mut cost = Cost { allocated, calls: emulator.calls(), kernels: emulator.statistics() };
     session.read("probabilities", 0, &mut out).expect("probabilities");
-    for (token, row) in sampled.iter().zip(out.chunks(SHAPE.vocab)) {
-        let best = (0..SHAPE.vocab).rev().max_by(|&a, &b| row[a].total_cmp(&row[b]));
+    for (token, row) in sampled.iter().zip(out.chunks(vocab)) {
+        let best = (0..vocab).rev().max_by(|&a, &b| row[a].total_cmp(&row[b]));
         assert_eq!(token.map(|token| token.index()), best, "the token of the largest logit");
     }
     for (name, count) in calls {
@@ -144,6 +157,19 @@ fn assert_crowd_is_replayed(emulator: Emulator) {
     }
 }
 
+/// A decode of the whole model: five launches a layer, and no byte twice.
+fn assert_whole_model_is_read_once(emulator: Emulator) {
+    let cuda = Cuda::new(&CudaOptions::default()).expect("a card");
+    let limits = StepLimits { tokens_max: 1, outputs_max: 1 };
+    let pages = (WHOLE_PAST as usize + 1).div_ceil(PAGE_TOKENS);
+    let mut session = WHOLE.session(cuda, limits, KvDtype::F16, pages);
+    let (_, cost) = run_step(&mut session, emulator, &WHOLE.step(WHOLE_PAST, 1));
+    let launches: u64 = cost.kernels.values().map(|stats| stats.launches).sum();
+    assert_eq!(launches, 5 * WHOLE.layers as u64 + 6, "the layers', the head and what is done once");
+    let bytes: f64 = cost.kernels.keys().map(|kernel| footprint(&cost, kernel)).sum();
+    assert_near_floor("a decode of the whole model", bytes, WHOLE_FLOOR);
+}
+
 fn main() {
     let options = InstallOptions::skipped_by("OTTAVA_TEST_GPU");
     let device = DeviceConfig { memory_statistics: true, ..options.device.clone() };
@@ -157,7 +183,7 @@ fn main() {
     let pages = (PAST as usize + 16).div_ceil(PAGE_TOKENS);
     let mut session = SHAPE.session(cuda, limits, KvDtype::F16, pages);
     let Heads { kv, dim, .. } = SHAPE.heads;
-    let layout = KvLayout { layers: 1, kv_heads: kv, head_dim: dim, dtype: KvDtype::F16 };
+    let layout = SHAPE.kv_layout(KvDtype::F16);
     for page in 0..pages {
         // Small numbers of either sign, as f16.
         let half =
@@ -166,6 +192,7 @@ fn main() {
         session.import_page(PageId(page as u32), &bytes).expect("a page");
     }
 
+    assert_whole_model_is_read_once(emulator);
     assert_prompt_is_read_once(emulator);
     assert_crowd_is_replayed(emulator);
 

@@ -46,7 +46,7 @@ fn greedy(engine: &Engine, prompt: &str) -> Vec<TokenId> {
 }
 
 fn config(prefill_chunk: usize, share_prefixes: bool) -> EngineConfig {
-    EngineConfig { prefill_chunk, share_prefixes, ..EngineConfig::default() }
+    EngineConfig { prefill_chunk: Some(prefill_chunk), share_prefixes, ..EngineConfig::default() }
 }
 
 fn scheduling_changes_nothing(name: &str) {

@@ -11,8 +11,15 @@ use layer::Shape;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
 use ottava::backend::{Heads, KvDtype, StepInput, StepLimits};
 
-const SHAPE: Shape =
-    Shape { width: 64, hidden: 192, heads: Heads { query: 4, kv: 2, dim: 16 }, vocab: 50, window: Some(30) };
+const SHAPE: Shape = Shape {
+    width: 64,
+    hidden: 192,
+    heads: Heads { query: 4, kv: 2, dim: 16 },
+    vocab: 50,
+    layers: 1,
+    group: 32,
+    window: Some(30),
+};
 
 fn main() {
     for (threads, compute, dtype) in

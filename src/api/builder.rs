@@ -16,7 +16,7 @@ use crate::backend::{
 use crate::{
     Result,
     backend::{
-        Backend, KvDtype, KvLayout, Monitor, NoHealth, Precision, StepLimits,
+        Backend, KvDtype, KvLayout, Monitor, NoHealth, PAGE_TOKENS, Precision, StepLimits,
         cpu::{Compute, Cpu, CpuOptions, Isa},
     },
     engine::{EngineConfig, Handle},
@@ -26,9 +26,7 @@ use crate::{
     weights::{ModelFile, OpenOptions},
 };
 
-/// Tokens of a step: a prefill chunk of 256 and the running decodes beside it.
-const STEP_TOKENS: usize = 320;
-/// Rows of a step whose logits are computed.
+/// Rows of a step whose logits are computed, and room for running decodes beside a prefill chunk.
 const STEP_OUTPUTS: usize = 64;
 /// The context when none is asked for: the model's own, but no more than this.
 const CONTEXT_DEFAULT: usize = 4096;
@@ -243,7 +241,7 @@ impl EngineBuilder {
     ) -> Result<Engine> {
         let file = ModelFile::open(&self.model, &self.open)?;
         let config = ModelConfig::from_file(&file)?;
-        let options = self.load_options(&config);
+        let (options, prefill_chunk) = self.load_options(&config, B::PREFILL_CHUNK);
         let layout_bytes = options.kv_bytes;
         // A vocabulary takes a thread as long as the weights of a small model take all of them.
         let (texts, model) = thread::scope(|scope| {
@@ -269,7 +267,8 @@ impl EngineBuilder {
         };
         drop(file);
         let monitor = model.session().backend().monitor();
-        let handle = Handle::spawn(model, self.engine)?;
+        let handle =
+            Handle::spawn(model, EngineConfig { prefill_chunk: Some(prefill_chunk), ..self.engine })?;
         Ok(Engine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
     }
 
@@ -287,19 +286,23 @@ impl EngineBuilder {
         }
     }
 
-    fn load_options(&self, config: &ModelConfig) -> LoadOptions {
+    /// How the model is loaded, and most prompt tokens of its steps.
+    fn load_options(&self, config: &ModelConfig, chunk_default: usize) -> (LoadOptions, usize) {
         let context_max =
             self.context_max.unwrap_or(CONTEXT_DEFAULT.min(config.context_length)).min(config.context_length);
-        let limits = StepLimits { tokens_max: STEP_TOKENS, outputs_max: STEP_OUTPUTS };
         let layout = KvLayout {
             layers: config.block_count,
             kv_heads: config.heads.kv,
             head_dim: config.heads.dim,
             dtype: self.kv_dtype,
         };
-        let context_pages = context_max.div_ceil(crate::backend::PAGE_TOKENS);
+        let context_pages = context_max.div_ceil(PAGE_TOKENS);
         let kv_bytes = self.kv_budget.map_or(2 * context_pages * layout.page_bytes(), |bytes| bytes.0);
-        LoadOptions {
+        // A step's memory is taken at load: none for more tokens than the cache can hold.
+        let pool_tokens = layout.pages_in(kv_bytes).saturating_mul(PAGE_TOKENS);
+        let chunk = self.engine.prefill_chunk.unwrap_or(chunk_default).min(pool_tokens);
+        let limits = StepLimits { tokens_max: chunk.saturating_add(STEP_OUTPUTS), outputs_max: STEP_OUTPUTS };
+        let options = LoadOptions {
             limits,
             kv_dtype: self.kv_dtype,
             kv_bytes,
@@ -307,7 +310,8 @@ impl EngineBuilder {
             quantise: self.quantise,
             sidecar: self.sidecar_path(),
             activations: Precision::F32,
-        }
+        };
+        (options, chunk)
     }
 }
 

@@ -40,6 +40,10 @@ pub struct ModelOptions {
     /// auto (a GPU if there is one), cpu, cuda or cuda:N
     #[arg(long, default_value = "auto")]
     pub device: Device,
+    /// Most prompt tokens of a step [default: 256, on a GPU 2048]. More multiply prompts faster, and take more
+    /// memory; running answers get their next token when the step is over
+    #[arg(long, value_name = "TOKENS")]
+    pub prefill_chunk: Option<NonZeroUsize>,
     /// On a GPU, too, other requests do not change a bit of a request's logits; prompts are slower
     #[arg(long)]
     pub batch_invariant: bool,
@@ -138,6 +142,8 @@ impl ModelOptions {
 
     /// The engine with other scheduling than the default.
     pub fn engine_with(&self, scheduling: EngineConfig) -> Result<Engine, Failure> {
+        let scheduling =
+            EngineConfig { prefill_chunk: self.prefill_chunk.map(NonZeroUsize::get), ..scheduling };
         let bar = output::LoadBar::new();
         let engine =
             self.builder()?.scheduling(scheduling).build_with(&mut |progress| bar.update(progress))?;

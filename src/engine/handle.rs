@@ -27,6 +27,7 @@ struct Inner {
     inbox: Arc<Inbox>,
     counters: Arc<Counters>,
     config: EngineConfig,
+    prefill_chunk: usize,
     limits: RequestLimits,
     place: Place,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -43,7 +44,7 @@ impl Handle {
             ("queue_max", config.queue_max),
             ("jobs_max", config.jobs_max),
             ("sequences_max", config.sequences_max),
-            ("prefill_chunk", config.prefill_chunk),
+            ("prefill_chunk", config.prefill_chunk.unwrap_or(1)),
             ("event_buffer", config.event_buffer),
             ("the decoder's tokens of a step", step.tokens_max),
             ("the decoder's outputs of a step", step.outputs_max),
@@ -54,12 +55,15 @@ impl Handle {
         }
         config.sequences_max = config.sequences_max.min(step.outputs_max).min(step.tokens_max);
         let (inbox, counters) = (Arc::new(Inbox::new(&config)), Arc::new(Counters::default()));
+        let prefill_chunk = config.chunk_in(step);
         let limits = RequestLimits { vocab: decoder.vocab_size(), context_max: decoder.context_max() };
         let place = Place::of(&decoder, &config);
         let worker = Worker::new(decoder, config, Arc::clone(&inbox), Arc::clone(&counters));
         let thread = std::thread::Builder::new().name("ottava-engine".into()).spawn(move || worker.run())?;
         let thread = Mutex::new(Some(thread));
-        Ok(Handle { inner: Arc::new(Inner { inbox, counters, config, limits, place, thread }) })
+        Ok(Handle {
+            inner: Arc::new(Inner { inbox, counters, config, prefill_chunk, limits, place, thread }),
+        })
     }
 
     /// Queues a request.
@@ -86,7 +90,7 @@ impl Handle {
         let tokens = request.prompt.len().saturating_add(request.max_tokens).min(inner.limits.context_max);
         let kept = request.window.map_or(tokens, |window| {
             // Pages at three edges are kept in part, and a chunk is written before old pages go.
-            let edges = 3 * PAGE_TOKENS + inner.config.prefill_chunk;
+            let edges = 3 * PAGE_TOKENS + inner.prefill_chunk;
             (window.sinks as usize).saturating_add(window.window as usize).saturating_add(edges).min(tokens)
         });
         self.check_fit(kept)

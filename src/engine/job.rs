@@ -116,7 +116,7 @@ impl<D: Decoder> Worker<D> {
     fn chunk(&self, prefill: &Prefill) -> std::ops::Range<usize> {
         let limits = self.decoder.limits();
         let start = prefill.done;
-        let end = (start + self.config.prefill_chunk.min(limits.tokens_max)).min(prefill.ids.len());
+        let end = (start + self.config.chunk_in(limits)).min(prefill.ids.len());
         let outputs_end = prefill.goal.first_output().max(start).saturating_add(limits.outputs_max);
         start..end.min(outputs_end)
     }

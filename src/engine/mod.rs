@@ -51,7 +51,7 @@ pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings};
 pub use store::RestoreError;
 
-use crate::{kv, token::TokenId};
+use crate::{backend::StepLimits, kv, token::TokenId};
 
 /// How the engine schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +62,9 @@ pub struct EngineConfig {
     pub jobs_max: usize,
     /// Most sequences at work at once.
     pub sequences_max: usize,
-    /// Most prompt tokens of a step, so that prompts do not stall running answers.
-    pub prefill_chunk: usize,
+    /// Most prompt tokens of a step, so that prompts do not stall running answers: their next token waits
+    /// for the step. None: as many as suit the [backend](crate::backend::Backend::PREFILL_CHUNK).
+    pub prefill_chunk: Option<usize>,
     /// Whether requests that begin alike share what was computed for the beginning.
     pub share_prefixes: bool,
     /// Events that a reader may leave unread before its sequence pauses. With 1 a GPU waits for the reader
@@ -77,10 +78,17 @@ impl Default for EngineConfig {
             queue_max: 256,
             jobs_max: 16,
             sequences_max: 64,
-            prefill_chunk: 256,
+            prefill_chunk: None,
             share_prefixes: true,
             event_buffer: 64,
         }
+    }
+}
+
+impl EngineConfig {
+    /// Most prompt tokens of a step within such limits.
+    fn chunk_in(&self, limits: StepLimits) -> usize {
+        self.prefill_chunk.unwrap_or(limits.tokens_max).min(limits.tokens_max)
     }
 }
 

@@ -18,11 +18,9 @@ impl<D: Decoder> Worker<D> {
             running: sequence.pages.is_some(),
             paused: sequence.is_paused(),
         }));
-        let room = Room {
-            limits: self.decoder.limits(),
-            prefill_chunk: self.config.prefill_chunk,
-            sequences_max: self.config.sequences_max,
-        };
+        let limits = self.decoder.limits();
+        let prefill_chunk = self.config.chunk_in(limits);
+        let room = Room { limits, prefill_chunk, sequences_max: self.config.sequences_max };
         schedule(&self.candidates, &room, &mut self.shares);
     }
 

@@ -108,7 +108,7 @@ fn sixty_four_in_a_small_cache_get_the_tokens_of_a_solo_run() {
 #[test]
 fn prefill_chunks_and_prefix_reuse_change_nothing() {
     let whole = tokens(&spawn(40, EngineConfig::default()), request(3, 200, 20));
-    for prefill_chunk in [1, 7, 256] {
+    for prefill_chunk in [Some(1), Some(7), Some(256), None] {
         let handle = spawn(40, EngineConfig { prefill_chunk, ..EngineConfig::default() });
         assert_eq!(tokens(&handle, request(3, 200, 20)), whole);
         let (again, end) = read(handle.submit(request(3, 200, 20)).unwrap());
@@ -143,7 +143,7 @@ fn what_cannot_be_served_is_refused() {
     assert!(refused(TokenRequest { sampling: hot, ..request(0, 3, 3) }).to_string().contains("temperature"));
     let stop = TokenRequest { stop_strings: vec!["x".into()], ..request(0, 3, 3) };
     assert!(refused(stop).to_string().contains("vocabulary"));
-    let zero = EngineConfig { prefill_chunk: 0, ..EngineConfig::default() };
+    let zero = EngineConfig { prefill_chunk: Some(0), ..EngineConfig::default() };
     assert!(matches!(Handle::spawn(Fake::new(1), zero), Err(EngineError::Config { name: "prefill_chunk" })));
 }
 
@@ -218,7 +218,7 @@ fn a_saved_prompt_comes_back_and_a_damaged_one_does_not() {
 fn a_window_frees_old_pages_and_gives_the_same_tokens_in_any_chunks() {
     let windowed = || TokenRequest { window: Some(Window { window: 40, sinks: 4 }), ..request(6, 150, 80) };
     let whole = tokens(&spawn(60, EngineConfig::default()), windowed());
-    let config = EngineConfig { prefill_chunk: 8, ..EngineConfig::default() };
+    let config = EngineConfig { prefill_chunk: Some(8), ..EngineConfig::default() };
     assert_eq!(tokens(&spawn(9, config), windowed()), whole, "230 tokens in 9 pages");
     assert_ne!(tokens(&spawn(60, EngineConfig::default()), request(6, 150, 80)), whole);
 }

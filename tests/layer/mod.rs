@@ -1,4 +1,4 @@
-//! One layer of a decoder with all that a plan can fuse, of any size, on any backend.
+//! Layers of a decoder with all that a plan can fuse, of any size, on any backend.
 
 use std::sync::Arc;
 
@@ -19,13 +19,17 @@ pub struct Shape {
     pub hidden: usize,
     pub heads: Heads,
     pub vocab: usize,
+    /// All with the same matrices: what a launch touches does not depend on the launches before.
+    pub layers: usize,
+    /// Weights of a row that share a scale.
+    pub group: usize,
     /// Of the attention.
     pub window: Option<u32>,
 }
 
 impl Shape {
     fn graph(&self) -> Result<Graph, GraphError> {
-        let Shape { width, hidden, heads, vocab, window } = *self;
+        let Shape { width, hidden, heads, vocab, layers, window, .. } = *self;
         let mut g = Graph::new();
         let table = g.matrix("table", vocab, width)?;
         let [q, k, v] = [("q", heads.query), ("k", heads.kv), ("v", heads.kv)]
@@ -37,22 +41,24 @@ impl Shape {
         let norm = g.vector("norm", width)?;
         let inv_freq: Arc<[f64]> = (0..heads.dim / 2).map(|i| 0.8f64.powi(i as i32)).collect();
         let spec = RopeSpec { dims: heads.dim, inv_freq, magnitude: 1.0, pairing: RopePairing::Halves };
-        let x = g.embed(table, 1.0)?;
-        let h = g.rms_norm(x, norm, 1e-5)?;
-        let (q, k, v) = (g.matmul(h, q)?, g.matmul(h, k)?, g.matmul(h, v)?);
-        let (q, k) = (g.rope(q, heads.dim, &spec)?, g.rope(k, heads.dim, &spec)?);
         let scale = 1.0 / (heads.dim as f32).sqrt();
-        let attention = AttentionSpec { layer: 0, heads, scale, window, soft_cap: Some(20.0) };
-        let a = g.attention(q, k, v, attention)?;
-        let a = g.matmul(a, o)?;
-        let x = g.add(x, a)?;
-        let h = g.rms_norm(x, norm, 1e-5)?;
-        let gated = g.matmul(h, gate)?;
-        let gated = g.activation(gated, Activation::Silu)?;
-        let up = g.matmul(h, up)?;
-        let h = g.mul(gated, up)?;
-        let h = g.matmul(h, down)?;
-        let x = g.add(x, h)?;
+        let mut x = g.embed(table, 1.0)?;
+        for layer in 0..layers {
+            let h = g.rms_norm(x, norm, 1e-5)?;
+            let (q, k, v) = (g.matmul(h, q)?, g.matmul(h, k)?, g.matmul(h, v)?);
+            let (q, k) = (g.rope(q, heads.dim, &spec)?, g.rope(k, heads.dim, &spec)?);
+            let attention = AttentionSpec { layer, heads, scale, window, soft_cap: Some(20.0) };
+            let a = g.attention(q, k, v, attention)?;
+            let a = g.matmul(a, o)?;
+            x = g.add(x, a)?;
+            let h = g.rms_norm(x, norm, 1e-5)?;
+            let gated = g.matmul(h, gate)?;
+            let gated = g.activation(gated, Activation::Silu)?;
+            let up = g.matmul(h, up)?;
+            let h = g.mul(gated, up)?;
+            let h = g.matmul(h, down)?;
+            x = g.add(x, h)?;
+        }
         let x = g.outputs(x)?;
         let logits = g.matmul(x, table)?;
         let p = g.softmax(logits)?;
@@ -62,7 +68,7 @@ impl Shape {
         Ok(g)
     }
 
-    /// The layer with weights of 8 bits, a scale for 32, and `pages` pages.
+    /// The layers with weights of 8 bits, and `pages` pages.
     pub fn session<B: Backend>(
         &self,
         backend: B,
@@ -78,9 +84,14 @@ impl Shape {
             activations: Precision::F32,
         };
         let plan = self.graph().expect("shapes that fit").compile(&options).expect("a graph that compiles");
-        let weights = weights(&backend, &plan);
-        let layout = KvLayout { layers: 1, kv_heads: self.heads.kv, head_dim: self.heads.dim, dtype };
+        let weights = self.weights(&backend, &plan);
+        let layout = self.kv_layout(dtype);
         Session::new(backend, plan, weights, Some(KvMemory { layout, pages })).expect("memory")
+    }
+
+    pub fn kv_layout(&self, dtype: KvDtype) -> KvLayout {
+        let Shape { layers, heads, .. } = *self;
+        KvLayout { layers, kv_heads: heads.kv, head_dim: heads.dim, dtype }
     }
 
     /// `tokens` tokens from position `first` on, of one sequence with its pages.
@@ -95,23 +106,23 @@ impl Shape {
             ..StepInput::default()
         }
     }
-}
-
-fn weights<B: Backend>(backend: &B, plan: &Plan) -> Weights<B> {
-    let matrix = |rows: usize, cols: usize| {
-        let code = |i: usize| (i.wrapping_mul(2_654_435_761) >> 7) as u8;
-        let codes = (0..rows * cols).map(code).collect();
-        let scales = vec![half::f16::from_f32(0.004 / (cols as f32).sqrt()); rows * cols.div_ceil(32)];
-        let parts = QuantParts { rows, cols, bits: Bits::Eight, group: 32, codes, scales, mins: None };
-        WeightMatrix::Quant(QuantMatrix::new(parts).expect("parts that fit"))
-    };
-    let prepare = |rows, cols| backend.prepare(&matrix(rows, cols)).expect("memory");
-    Weights {
-        matrices: plan.matrices().iter().map(|spec| prepare(spec.rows, spec.cols)).collect(),
-        vectors: plan
-            .vectors()
-            .iter()
-            .map(|spec| backend.upload_vector(&vec![1.0; spec.len]).expect("memory"))
-            .collect(),
+    fn weights<B: Backend>(&self, backend: &B, plan: &Plan) -> Weights<B> {
+        let group = self.group;
+        let matrix = |rows: usize, cols: usize| {
+            let code = |i: usize| (i.wrapping_mul(2_654_435_761) >> 7) as u8;
+            let codes = (0..rows * cols).map(code).collect();
+            let scales = vec![half::f16::from_f32(0.004 / (cols as f32).sqrt()); rows * cols.div_ceil(group)];
+            let parts = QuantParts { rows, cols, bits: Bits::Eight, group, codes, scales, mins: None };
+            WeightMatrix::Quant(QuantMatrix::new(parts).expect("parts that fit"))
+        };
+        let prepare = |rows, cols| backend.prepare(&matrix(rows, cols)).expect("memory");
+        Weights {
+            matrices: plan.matrices().iter().map(|spec| prepare(spec.rows, spec.cols)).collect(),
+            vectors: plan
+                .vectors()
+                .iter()
+                .map(|spec| backend.upload_vector(&vec![1.0; spec.len]).expect("memory"))
+                .collect(),
+        }
     }
 }

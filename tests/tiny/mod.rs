@@ -150,6 +150,11 @@ pub fn file_with(
 
 /// A model of the llama family with a byte-level tokenizer and a chat template.
 pub fn llama() -> Outcome<Vec<u8>> {
+    llama_of(CONTEXT)
+}
+
+/// The same for sequences of so many tokens.
+pub fn llama_of(context: usize) -> Outcome<Vec<u8>> {
     let vocabulary = vocabulary::byte_level();
     let tiny = Tiny {
         vocab: vocabulary.tokens.len(),
@@ -163,7 +168,7 @@ pub fn llama() -> Outcome<Vec<u8>> {
         window: 0,
         dtype: TensorType::F16,
     };
-    file_with(&tiny, &[], |writer| {
+    file_with(&tiny, &[("context_length", context as u32)], |writer| {
         writer.metadata("general.name", "tiny llama");
         vocabulary.describe(writer);
         Ok(())

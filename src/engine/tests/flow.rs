@@ -124,7 +124,7 @@ fn chunks_and_step_limits_change_nothing() {
     let asked = || request(3, 300, 20);
     let expected = expected(&asked());
     for (prefill_chunk, tokens_max, outputs_max) in [(1, 300, 64), (7, 300, 1), (256, 300, 8), (256, 1, 1)] {
-        let config = EngineConfig { prefill_chunk, ..EngineConfig::default() };
+        let config = EngineConfig { prefill_chunk: Some(prefill_chunk), ..EngineConfig::default() };
         let (handle, probe) = gated(Fake::new(64).limits(tokens_max, outputs_max), config);
         let two = [handle.submit(asked()).unwrap(), handle.submit(asked()).unwrap()];
         for generation in two {
@@ -139,7 +139,7 @@ fn chunks_and_step_limits_change_nothing() {
 fn a_window_survives_preemption_and_a_small_cache() {
     let windowed =
         |seed| TokenRequest { window: Some(Window { window: 40, sinks: 4 }), ..request(seed, 50, 150) };
-    let config = EngineConfig { prefill_chunk: 16, ..EngineConfig::default() };
+    let config = EngineConfig { prefill_chunk: Some(16), ..EngineConfig::default() };
     let ample = spawn(500, config);
     // 200 tokens would take 13 pages; the window leaves at most 7.
     let (small, probe) = gated(Fake::new(9), config);
@@ -181,7 +181,8 @@ proptest! {
     fn everyone_ends_with_its_own_tokens_whatever_the_limits(
         players in prop::collection::vec(player(), 1..14),
         (tokens_max, outputs_max) in (1..80usize, 1..10usize),
-        (prefill_chunk, sequences_max, event_buffer) in (1..64usize, 1..9usize, 1..6usize),
+        prefill_chunk in prop::option::of(1..64usize),
+        (sequences_max, event_buffer) in (1..9usize, 1..6usize),
         share_prefixes in any::<bool>(),
         spare in 0..20usize,
     ) {
@@ -262,7 +263,7 @@ fn penalties_keep_step() {
 
 #[test]
 fn a_profile_has_prompts_and_decodes_apart_and_no_sleep() {
-    let config = EngineConfig { prefill_chunk: 16, ..EngineConfig::default() };
+    let config = EngineConfig { prefill_chunk: Some(16), ..EngineConfig::default() };
     for fake in [Fake::new(40), Fake::new(40).in_step()] {
         let handle = Handle::spawn(fake, config).unwrap();
         assert_eq!(handle.take_profile().unwrap(), Profile::default(), "none was started");
