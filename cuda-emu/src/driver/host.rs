@@ -90,7 +90,8 @@ impl State {
     pub(crate) fn no_copy_needs(&mut self, address: usize) -> Answer {
         let Some((start, pinned)) = self.pinned_at(address) else { return Ok(()) };
         let ends = start + pinned.bytes;
-        let queued = self.streams.iter().flat_map(|(_, stream)| stream.queue.iter().map(move |at| (stream, at)));
+        let queued =
+            self.streams.iter().flat_map(|(_, stream)| stream.queue.iter().map(move |at| (stream, at)));
         let needs = |work: &Work| work.pinned().is_some_and(|range| (start..ends).contains(&range.address));
         let Some((stream, entry)) = queued.into_iter().find(|(_, entry)| needs(&entry.work)) else {
             return Ok(());

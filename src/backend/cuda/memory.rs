@@ -71,6 +71,11 @@ impl DeviceBuffer {
         self.bytes
     }
 
+    /// Whether its work goes to this context's stream.
+    pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+
     fn check(&self, offset: usize, bytes: usize) -> Result<Address, BackendError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(self.address + offset as u64),
