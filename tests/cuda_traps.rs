@@ -14,8 +14,9 @@
 //! 7. Reads of page-locked memory that do not wait for its copy: `cuda_step` compares the tokens of a step
 //!    that nobody has waited for; [`page_locked_memory_is_left_alone_while_a_copy_needs_it`].
 //! 8. Copies as long as the host's side: [`copies_are_as_long_as_both_sides`], and `cuda` for pages.
-//! 9. Page-locked memory that the host reads slowly, or that goes or changes under a copy: it is allocated
-//!    without flags, so cached; the test of 7.
+//! 9. Page-locked memory that the host reads slowly, or that changes or goes under a copy: it is allocated
+//!    without flags, so cached; the second test of 7; `page_locked_memory_goes_after_its_copies_have_run` in
+//!    the backend's `memory.rs`.
 //! 10. Errors that show in a later, unrelated call, and devices that are lost: `cuda_faults` and
 //!     `cuda_engine::a_device_lost_under_way_fails_every_request_and_hangs_none`.
 //! 11. Pools that keep what was freed, allocations in a step: `cuda_step` counts none, `cuda_faults` makes a
@@ -100,7 +101,7 @@ fn the_bindings_are_those_that_fit() {
     assert!(!others.iter().any(|other| features.contains(other)), "{line}");
     // The oldest driver that is let through has all of their functions.
     assert_eq!(*bindings[0], format!("cuda-{}", sys::CUDA_VERSION));
-    assert!(sys::CUDA_VERSION <= 13_000);
+    const { assert!(sys::CUDA_VERSION <= 13_000) };
 }
 
 #[test]
