@@ -110,27 +110,67 @@ fn a_device_that_is_not_there_is_named_with_their_number() -> Outcome {
     Ok(())
 }
 
-/// The program finds the emulator as a driver, as any program would.
+/// The program, which finds the emulator as a driver, as any program would.
 #[cfg(feature = "cli")]
-#[test]
-fn the_program_lists_them() -> Outcome {
-    let Some(_cards) = cards() else { return Ok(()) };
+fn ottava(arguments: &[&str], variable: &str, value: &str) -> Outcome<std::process::Output> {
     let program = std::env::current_exe()?;
     let mut folders = program.ancestors().skip(1).take(3);
     let library = folders.find_map(|folder| Some(folder.join("libcuda_emu.so")).filter(|path| path.exists()));
     let library = std::env::var_os("CUDA_EMU_LIBRARY").map(Into::into).or(library).ok_or("the emulator")?;
     let folder = tempfile::tempdir()?;
     std::os::unix::fs::symlink(library, folder.path().join("libcuda.so"))?;
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_ottava"))
-        .args(["devices", "--json"])
-        .env("LD_LIBRARY_PATH", folder.path())
-        .env("CUDA_EMU_DEVICE", "sm_80,sm_90")
-        .output()?;
+    let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_ottava"));
+    Ok(program.args(arguments).env("LD_LIBRARY_PATH", folder.path()).env(variable, value).output()?)
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn the_program_lists_them() -> Outcome {
+    let Some(_cards) = cards() else { return Ok(()) };
+    let output = ottava(&["devices", "--json"], "CUDA_EMU_DEVICE", "sm_80,sm_90")?;
     let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let devices = json["devices"].as_array().ok_or("devices")?;
     let names: Vec<_> = devices.iter().filter_map(|device| device["device"].as_str()).collect();
     assert_eq!(names, ["cpu", "cuda:0", "cuda:1"], "{json}");
     assert_eq!(devices[1]["compute_capability"], "8.0");
     assert_eq!(devices[2]["compute_capability"], "9.0");
+    Ok(())
+}
+
+/// Who asked for the card is told in one line, who did not goes on without it.
+#[cfg(feature = "cli")]
+#[test]
+fn a_driver_or_card_that_cannot_be_used_is_named() -> Outcome {
+    let Some(_cards) = cards() else { return Ok(()) };
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, tiny::llama()?)?;
+    let model = path.to_str().ok_or("a path")?;
+    let run = ["run", "the den", "--raw", "-n", "1", "--model", model, "--device"];
+    for (variable, value, reason) in [
+        (
+            "CUDA_EMU_DRIVER",
+            "12080",
+            "the NVIDIA driver is for CUDA 12.8, this program needs CUDA 13.0: update the driver",
+        ),
+        (
+            "CUDA_EMU_DRIVER",
+            "mismatch",
+            "the NVIDIA driver does not start: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        ),
+        (
+            "CUDA_EMU_DEVICE",
+            "sm_75",
+            "this program has no code for Tesla T4 (cuda-emu) (compute capability 7.5)",
+        ),
+    ] {
+        let refused = ottava(&[&run[..], &["cuda"]].concat(), variable, value)?;
+        let told = String::from_utf8(refused.stderr)?;
+        assert_eq!(refused.status.code(), Some(1), "{value}: {told}");
+        let lines: Vec<_> = told.lines().filter(|line| !line.starts_with("[cuda-emu]")).collect();
+        assert!(lines.len() == 1 && lines[0].contains(reason), "{value}: {told}");
+        let done = ottava(&[&run[..], &["auto"]].concat(), variable, value)?;
+        assert!(done.status.success() && !done.stdout.is_empty(), "{value}: {done:?}");
+    }
     Ok(())
 }

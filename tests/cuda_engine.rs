@@ -1,5 +1,5 @@
 //! The engine on the CUDA backend, with tiny models made here: what the CPU scores, crowds,
-//! cancelled readers, and a device that is lost under way. On the emulated driver or, with
+//! cancelled readers, memory that runs out, and a device that is lost or hangs under way. On the emulated driver or, with
 //! `OTTAVA_TEST_GPU=1`, on this machine's own card.
 
 #![cfg(all(feature = "cuda", feature = "text"))]
@@ -12,11 +12,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
+use ottava::backend::BackendError;
 use ottava::backend::cpu::Compute;
 use ottava::engine::Event;
-use ottava::model::OpKind;
-use ottava::{Device, Engine, EngineBuilder, EngineConfig, Request, Sampling, TokenId};
-use tiny::Outcome;
+use ottava::graph::GraphError;
+use ottava::model::{ModelError, OpKind};
+use ottava::weights::TensorType;
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, Error, Request, Sampling, TokenId};
+use tiny::{Outcome, Tiny};
 
 /// The card, for one test at a time.
 fn card() -> (Emulator, MutexGuard<'static, ()>) {
@@ -220,8 +223,162 @@ fn batch_invariant_scores_depend_neither_on_a_crowd_nor_on_chunks() -> Outcome {
     Ok(())
 }
 
+/// A model of one layer, with so many tokens that a bias for each is more than a step's tables hold at first.
+fn one_layer() -> Outcome<Made> {
+    const VOCAB: usize = 600;
+    let mut vocabulary = tiny::vocabulary::byte_level();
+    vocabulary.pad(VOCAB);
+    let tiny = Tiny {
+        vocab: VOCAB,
+        family: "llama",
+        layers: 1,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 8,
+        rope_dims: 8,
+        tied: true,
+        window: 0,
+        dtype: TensorType::F16,
+    };
+    made(tiny::file_with(&tiny, &[], |writer| {
+        vocabulary.describe(writer);
+        Ok(())
+    })?)
+}
+
+/// How often a function of the driver was called.
+fn calls(emulator: Emulator, name: &str) -> i64 {
+    emulator.calls().get(name).map_or(0, |&count| count as i64)
+}
+
+/// Calls that take something from the driver, less those that give it back.
+fn held(emulator: Emulator) -> i64 {
+    let pairs = [
+        ("cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease_v2"),
+        ("cuStreamCreate", "cuStreamDestroy_v2"),
+        ("cuModuleLoadData", "cuModuleUnload"),
+        ("cuEventCreate", "cuEventDestroy_v2"),
+        ("cuMemAlloc_v2", "cuMemFree_v2"),
+        ("cuMemHostAlloc", "cuMemFreeHost"),
+    ];
+    pairs.map(|(taken, given)| calls(emulator, taken) - calls(emulator, given)).iter().sum()
+}
+
+#[test]
+fn a_load_that_finds_no_memory_says_so_and_keeps_nothing() -> Outcome {
+    let (emulator, _turn) = card();
+    if !emulator.is_emulated() {
+        eprintln!("skipped: faults are injected into the emulator only");
+        return Ok(());
+    }
+    let made = one_layer()?;
+    let mut faults = 0;
+    let before = held(emulator);
+    let engine = loop {
+        emulator.inject(Injection::OutOfMemory { allocation: faults + 1 })?;
+        match builder(&made.path, Device::Cuda(0)).build() {
+            Ok(engine) => break engine,
+            Err(Error::Model(ModelError::Backend(error) | ModelError::Graph(GraphError::Backend(error)))) => {
+                assert!(matches!(error, BackendError::OutOfMemory { .. }), "allocation {faults}: {error}");
+            }
+            Err(error) => return Err(error.into()),
+        }
+        faults += 1;
+        // The calls that failed were counted and have nothing to give back.
+        assert_eq!(held(emulator) - before, faults as i64, "after allocation {faults} failed");
+    };
+    assert!(faults >= 20, "matrices, vectors, an arena and a cache are more than {faults} allocations");
+    assert_eq!(tokens(&engine, request(0))?.len(), 4);
+    drop(engine);
+    assert_eq!(held(emulator) - before, faults as i64, "after an engine that lived");
+    Ok(())
+}
+
+#[test]
+fn a_step_that_finds_no_memory_fails_its_request_and_no_other() -> Outcome {
+    let (emulator, _turn) = card();
+    if !emulator.is_emulated() {
+        eprintln!("skipped: faults are injected into the emulator only");
+        return Ok(());
+    }
+    let made = one_layer()?;
+    let build = || builder(&made.path, Device::Cuda(0)).build();
+    // Longer tables, page-locked twice and on the device, and a past that is split.
+    let grows = |repetition_penalty| {
+        let ids = (0..70).map(|i| TokenId(i * 37 % 250)).collect::<Vec<_>>();
+        let logit_bias = (0..600).map(|id| (TokenId(id), (id % 7) as f32)).collect();
+        let sampling = Sampling { temperature: 0.0, repetition_penalty, logit_bias, ..Sampling::default() };
+        Request::tokens(ids).max_tokens(4).ignore_eos().sampling(sampling)
+    };
+    let engine = build()?;
+    let want = [tokens(&engine, grows(1.3))?, tokens(&engine, grows(1.0))?, tokens(&engine, request(0))?];
+    let mut faults = 0;
+    loop {
+        let engine = build()?;
+        emulator.inject(Injection::OutOfMemory { allocation: faults + 1 })?;
+        // A penalty keeps the host in step.
+        match tokens(&engine, grows(1.3)) {
+            Ok(found) => {
+                assert_eq!(found, want[0]);
+                break;
+            }
+            Err(error) => assert!(error.to_string().contains("no memory for"), "{error}"),
+        }
+        faults += 1;
+        assert_eq!(tokens(&engine, request(0))?, want[2], "another after allocation {faults} failed");
+        assert_eq!(tokens(&engine, grows(1.3))?, want[0], "the same again after allocation {faults} failed");
+        assert_eq!(engine.stats().pages_used, 0);
+    }
+    assert_eq!(faults, 4);
+
+    // Without one the last of them is of the step ahead: that is run again when its turn has come.
+    emulator.reset()?;
+    let (engine, before) = (build()?, calls(emulator, "cuMemAlloc_v2"));
+    emulator.inject(Injection::OutOfMemory { allocation: 4 })?;
+    assert_eq!(tokens(&engine, grows(1.0))?, want[1]);
+    assert_eq!(calls(emulator, "cuMemAlloc_v2") - before, 3, "tables, parts of splits, and these again");
+    Ok(())
+}
+
+/// A card without a watchdog runs such a kernel for ever: who reads its tokens waits, and nobody else.
+#[test]
+fn a_device_that_hangs_holds_its_readers_only() -> Outcome {
+    let (emulator, _turn) = card();
+    if !emulator.is_emulated() {
+        eprintln!("skipped: faults are injected into the emulator only");
+        return Ok(());
+    }
+    let made = made(tiny::llama()?)?;
+    let engine = builder(&made.path, Device::Cuda(0)).build()?;
+    emulator.inject(Injection::NeverEnds { launch: 1, stopped_after: Duration::from_secs(3600) })?;
+    let hangs = engine.submit(request(0))?;
+    while engine.stats().running == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // These come back, whatever they say.
+    let late = engine.submit(request(1))?;
+    late.cancel();
+    let _ = engine.health();
+    assert_eq!((engine.stats().running, emulator.last_fault()), (1, None));
+    drop((hangs, late));
+    // A way out that a card does not have.
+    emulator.reset()?;
+    drop(engine);
+    Ok(())
+}
+
+#[test]
+fn a_kernel_that_the_driver_stops_fails_every_request() -> Outcome {
+    fails_all(Injection::NeverEnds { launch: 40, stopped_after: Duration::from_millis(50) }, "LAUNCH_TIMEOUT")
+}
+
 #[test]
 fn a_device_lost_under_way_fails_every_request_and_hangs_none() -> Outcome {
+    fails_all(Injection::Error { launch: 40, code: 700 }, "ILLEGAL_ADDRESS")
+}
+
+/// What is injected ends all requests with an error of that name, those that come later too.
+fn fails_all(injection: Injection, name: &str) -> Outcome {
     let (emulator, _turn) = card();
     if !emulator.is_emulated() {
         eprintln!("skipped: faults are injected into the emulator only");
@@ -230,12 +387,12 @@ fn a_device_lost_under_way_fails_every_request_and_hangs_none() -> Outcome {
     let made = made(tiny::llama()?)?;
     let engine = builder(&made.path, Device::Cuda(0)).build()?;
     tokens(&engine, request(1))?;
-    emulator.inject(Injection::Error { launch: 40, code: 700 })?;
+    emulator.inject(injection)?;
     let crowd = (0..4).map(|index| engine.submit(request(index))).collect::<Result<Vec<_>, _>>()?;
     for generation in crowd {
         let last = generation.last().ok_or("an end")?;
         let error = last.err().ok_or("an error")?.to_string();
-        assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && error.contains("lost"), "{error}");
+        assert!(error.contains(&format!("CUDA_ERROR_{name}")) && error.contains("lost"), "{error}");
     }
     let error = tokens(&engine, request(2)).err().ok_or("a lost device stays lost")?.to_string();
     assert!(error.contains("lost"), "{error}");

@@ -15,9 +15,9 @@ mod table;
 use std::num::NonZeroUsize;
 
 use agree::{assert_agrees, assert_refuses, assert_same_bits};
-use case::run;
+use case::{Case, run};
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
-use ottava::backend::{Backend, Op, Reference};
+use ottava::backend::{Backend, Op, Place, Reference, Rows, UnaryFn};
 
 fn cpu(isa: Isa, compute: Compute, threads: usize) -> Cpu {
     let threads = NonZeroUsize::new(threads);
@@ -51,6 +51,16 @@ fn the_table_has_every_operation() {
         case.ops.iter().for_each(|op| seen[kind(op)] = true);
     }
     assert_eq!(seen, [true; 13]);
+}
+
+#[test]
+#[should_panic(expected = "behind Place")]
+fn a_row_too_many_is_noticed() {
+    let mut case = Case::new("two rows, one of them behind its place");
+    let (src, dst) = (case.input(&[1.0; 8], 4), case.output(1, 4));
+    let dst = Place { rows: Rows::Fixed(2), ..dst };
+    case.ops = vec![Op::Unary { dst, src, f: UnaryFn::Scale(2.0) }];
+    run(&Reference, &case);
 }
 
 #[test]

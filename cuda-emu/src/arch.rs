@@ -3,6 +3,9 @@
 /// A graphics architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Arch {
+    /// Turing, compute capability 7.5 (T4): what a program for newer cards meets and refuses. Of its limits
+    /// only the shared memory is its own, the others are Ampere's.
+    Sm75,
     /// Ampere, compute capability 8.0 (A100).
     Sm80,
     /// Hopper, compute capability 9.0 with its own instructions, `sm_90a` (H100, H200).
@@ -13,6 +16,7 @@ impl Arch {
     /// Compute capability: major, minor.
     pub fn capability(self) -> (u32, u32) {
         match self {
+            Arch::Sm75 => (7, 5),
             Arch::Sm80 => (8, 0),
             Arch::Sm90 => (9, 0),
         }
@@ -21,6 +25,7 @@ impl Arch {
     /// Shared memory that one block may have with the opt-in attribute, static and dynamic together.
     pub fn shared_bytes_max(self) -> u32 {
         match self {
+            Arch::Sm75 => 64 * 1024,
             Arch::Sm80 => 163 * 1024,
             Arch::Sm90 => 227 * 1024,
         }
@@ -47,6 +52,7 @@ mod tests {
 
     #[test]
     fn targets_that_run() {
+        assert!(Arch::Sm75.runs_target("sm_75") && !Arch::Sm75.runs_target("sm_80"));
         assert!(Arch::Sm80.runs_target("sm_80"));
         assert!(Arch::Sm80.runs_target("sm_75"));
         assert!(!Arch::Sm80.runs_target("sm_86"));

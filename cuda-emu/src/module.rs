@@ -98,8 +98,8 @@ impl Kernel {
     }
 }
 
-/// A loaded module.
-#[derive(Debug)]
+/// A loaded module. Cheap to clone, but for its names; clones share its variables.
+#[derive(Clone, Debug)]
 pub struct Module {
     target: String,
     kernels: BTreeMap<String, Result<Kernel, LoadError>>,
@@ -155,6 +155,11 @@ impl Module {
             );
         }
         Ok(Module { target: unit.target.to_string(), kernels, globals })
+    }
+
+    /// Whether it has variables in global memory, and so a state of its own.
+    pub(crate) fn has_variables(&self) -> bool {
+        !self.globals.variables.is_empty()
     }
 
     /// The PTX's `.target`, such as `sm_90a`.

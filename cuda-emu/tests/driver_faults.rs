@@ -38,6 +38,9 @@ fn memory_runs_out_at_the_chosen_allocation() {
     assert_eq!(code(stream.alloc_zeros::<u8>(16)), 2);
     stream.alloc_zeros::<u8>(16).unwrap();
     assert_eq!(kept.len(), 2);
+    card.emulator.inject(Injection::OutOfMemory { allocation: 1 }).unwrap();
+    // SAFETY: nothing is allocated.
+    assert_eq!(code(unsafe { result::malloc_host(16, 0) }), 2, "page-locked memory counts");
 }
 
 #[test]
@@ -144,6 +147,33 @@ fn memory_freed_too_early_in_another_stream_is_reported() {
     owner.synchronize().unwrap();
     assert_eq!(code(user.synchronize()), 700, "the copy ran after the free");
     assert_eq!(card.emulator.last_fault().unwrap().kind, "Memory");
+}
+
+#[test]
+fn pinned_memory_freed_before_its_copy_is_reported() {
+    let Some(card) = emulated() else { return };
+    let stream = card.context.new_stream().unwrap();
+    let buffer = stream.alloc_zeros::<u8>(16).unwrap();
+    for waits in [true, false] {
+        // SAFETY: freed below.
+        let host = unsafe { result::malloc_host(16, 0) }.unwrap();
+        let address = {
+            use cudarc::driver::DevicePtr;
+            buffer.device_ptr(&stream).0
+        };
+        // SAFETY: both have 16 bytes, and the emulator does not run the copy of what is gone.
+        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(host, address, 16, stream.cu_stream()) };
+        assert_eq!(copied, sys::CUresult::CUDA_SUCCESS);
+        if waits {
+            stream.synchronize().unwrap();
+        }
+        // SAFETY: allocated above.
+        let freed = code(unsafe { result::free_host(host) });
+        assert_eq!(freed, if waits { 0 } else { 700 });
+    }
+    let report = card.emulator.last_fault().unwrap();
+    assert!(report.kind == "Memory" && report.text.contains("copy from device to host"), "{report:?}");
+    card.emulator.reset().unwrap();
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! A row of the table: one or several operations with all that they read, the results to compare,
 //! and how far they may be from the reference; and how any backend runs it.
 
+use std::collections::BTreeSet;
+
 use half::f16;
 use ottava::TokenId;
 use ottava::backend::{
@@ -11,8 +13,13 @@ use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_
 
 /// Bytes that the widest backend takes for an element.
 const ELEMENT_BYTES: usize = 8;
+/// Elements between a value and the next at least, and how many of them are looked at at most.
+const GAP: usize = 8;
+const GUARD_MAX: usize = 64;
 const PAGES: usize = 64;
 const TOKENS_MAX: usize = 512;
+/// A byte of pages that a step does not name: as f16, elements and scales of it are no numbers.
+const FOREIGN: u8 = 0xff;
 
 /// A reproducible stream of numbers in (−2, 2), with an outlier now and then.
 pub struct Numbers(pub u64);
@@ -167,8 +174,15 @@ impl Case {
 
     /// Bytes of arena that the values take, with a gap behind each.
     pub fn bytes(&self) -> usize {
-        let end = |(place, values): &(Place, Vec<f32>)| place.offset + (values.len() + 8) * ELEMENT_BYTES;
+        let end = |(place, values): &(Place, Vec<f32>)| place.offset + (values.len() + GAP) * ELEMENT_BYTES;
         self.values.last().map_or(0, end).next_multiple_of(64)
+    }
+
+    /// Pages beside those that the step names.
+    fn pages_of_others(&self) -> Vec<PageId> {
+        let named: BTreeSet<u32> = self.step.pages.iter().map(|entry| entry.page.0).collect();
+        let beside: BTreeSet<u32> = named.iter().flat_map(|page| [page.wrapping_sub(1), page + 1]).collect();
+        beside.difference(&named).filter(|&&page| page < PAGES as u32).copied().map(PageId).collect()
     }
 
     /// Each row of a case whose values all have the same fixed rows, as a case of its own.
@@ -211,6 +225,12 @@ impl Case {
     }
 }
 
+/// A value and what lies behind it, as one row.
+fn guarded<B: Backend>(backend: &B, place: &Place, len: usize) -> Place {
+    let room = (len + GAP) * ELEMENT_BYTES / backend.element_bytes(Precision::F32);
+    Place { rows: Rows::Fixed(1), cols: room.min(len + GUARD_MAX), ..*place }
+}
+
 /// What a backend holds for a case.
 pub struct Bench<'a, B: Backend> {
     backend: &'a B,
@@ -218,6 +238,8 @@ pub struct Bench<'a, B: Backend> {
     arena: B::Arena,
     weights: Weights<B>,
     kv: B::KvPool,
+    /// The pages beside those of the step, as they were at first.
+    foreign: Vec<u8>,
 }
 
 impl<'a, B: Backend> Bench<'a, B> {
@@ -225,7 +247,10 @@ impl<'a, B: Backend> Bench<'a, B> {
         let limits = StepLimits { tokens_max: TOKENS_MAX, outputs_max: TOKENS_MAX };
         let mut arena = backend.arena(case.bytes(), &case.ops, limits).expect("an arena");
         for (place, values) in &case.values {
-            backend.write(&mut arena, place, values).expect("a value within the arena");
+            let guarded = guarded(backend, place, values.len());
+            let mut values = values.clone();
+            values.resize(guarded.cols, f32::NAN);
+            backend.write(&mut arena, &guarded, &values).expect("a value within the arena");
         }
         let matrices = case.matrices.iter().map(|matrix| backend.prepare(matrix));
         let vectors = case.vectors.iter().map(|vector| backend.upload_vector(vector));
@@ -234,14 +259,37 @@ impl<'a, B: Backend> Bench<'a, B> {
             vectors: vectors.collect::<Result<_, _>>().expect("vectors"),
         };
         let mut kv = backend.kv_pool(case.kv, PAGES).expect("a pool");
+        let mut foreign = vec![];
+        for page in case.pages_of_others() {
+            backend.import_page(&mut kv, page, &vec![FOREIGN; case.kv.page_bytes()]).expect("a page");
+            backend.export_page(&kv, page, &mut foreign).expect("a page");
+        }
         let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut kv, step: &case.step };
         backend.begin(&mut frame).expect("a step within the limits");
-        Bench { backend, case, arena, weights, kv }
+        Bench { backend, case, arena, weights, kv, foreign }
     }
 
     pub fn execute(&mut self, op: &Op) -> Result<(), BackendError> {
-        let Bench { backend, case, arena, weights, kv } = self;
+        let Bench { backend, case, arena, weights, kv, .. } = self;
         backend.execute(op, &mut Frame { weights, arena, kv, step: &case.step })
+    }
+
+    /// Fails if what lies behind values, or in pages beside the step's, is not what it was: no numbers,
+    /// so that who only reads it shows, too.
+    pub fn assert_the_rest_is_untouched(&self) {
+        let Bench { backend, case, arena, kv, foreign, .. } = self;
+        for (place, values) in &case.values {
+            let guarded = guarded(*backend, place, values.len());
+            let mut found = vec![0.0; guarded.cols];
+            backend.read(arena, &guarded, 0, &mut found).expect("a value within the arena");
+            let untouched = found[values.len()..].iter().all(|x| x.is_nan());
+            assert!(untouched, "{}: behind {place:?}", case.name);
+        }
+        let mut pages = vec![];
+        for page in case.pages_of_others() {
+            backend.export_page(kv, page, &mut pages).expect("a page");
+        }
+        assert!(pages == *foreign, "{}: a page that the step does not name", case.name);
     }
 
     pub fn read(&self, place: &Place) -> Vec<f32> {
@@ -257,5 +305,6 @@ pub fn run<B: Backend>(backend: &B, case: &Case) -> Vec<Vec<f32>> {
     let Bench { arena, weights, kv, .. } = &mut bench;
     let ran = backend.run(&case.ops, &mut Frame { weights, arena, kv, step: &case.step });
     ran.unwrap_or_else(|(index, error)| panic!("{}: operation {index}: {error}", case.name));
+    bench.assert_the_rest_is_untouched();
     case.results.iter().map(|place| bench.read(place)).collect()
 }

@@ -1,4 +1,5 @@
-//! What the emulated cards say about themselves: an A100 for sm_80, an H200 for sm_90.
+//! What the emulated cards say about themselves: a T4 for sm_75, an A100 for sm_80, an H200 for
+//! sm_90.
 //!
 //! Figures are those of the architectures' tuning guides and of `cuDeviceGetAttribute` on such
 //! cards. Memory is the device's configured size, so that a program which takes all it is offered
@@ -42,6 +43,18 @@ impl Card {
     /// The card of an architecture at an index.
     pub(crate) fn new(arch: Arch, ordinal: usize) -> Self {
         match arch {
+            Arch::Sm75 => Card {
+                name: "Tesla T4",
+                ordinal,
+                arch,
+                multiprocessors: 40,
+                shared_bytes: 64 * 1024,
+                l2_bytes: 4 << 20,
+                l2_persisting_bytes: 0,
+                clock_khz: 1_590_000,
+                memory_clock_khz: 5_001_000,
+                memory_bus_bits: 256,
+            },
             Arch::Sm80 => Card {
                 name: "NVIDIA A100-SXM4-80GB",
                 ordinal,

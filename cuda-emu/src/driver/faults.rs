@@ -11,7 +11,7 @@ use super::status::{Answer, Status};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Injection {
-    /// The allocation of that number (`cuMemAlloc`, `cuMemAllocAsync`, …) fails for lack of memory.
+    /// The allocation of that number (`cuMemAlloc`, `cuMemAllocAsync`, `cuMemHostAlloc`, …) fails for lack of memory.
     OutOfMemory {
         /// 1 is the next allocation.
         allocation: u64,

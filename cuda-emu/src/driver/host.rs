@@ -2,8 +2,10 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 
+use super::report::Report;
 use super::state::State;
 use super::status::{Answer, Status};
+use super::work::Work;
 use crate::memory::MemoryError;
 
 /// Alignment of pinned memory: a page.
@@ -82,6 +84,21 @@ impl State {
         }
         self.pinned.remove(&address);
         self.forget_host(address).map_err(|_| Status::HostMemoryNotRegistered)
+    }
+
+    /// Breaks the device that a copy of a pinned range waits on, as the copy would once the range is gone.
+    pub(crate) fn no_copy_needs(&mut self, address: usize) -> Answer {
+        let Some((start, pinned)) = self.pinned_at(address) else { return Ok(()) };
+        let ends = start + pinned.bytes;
+        let queued =
+            self.streams.iter().flat_map(|(_, stream)| stream.queue.iter().map(move |at| (stream, at)));
+        let needs = |work: &Work| work.pinned().is_some_and(|range| (start..ends).contains(&range.address));
+        let Some((stream, entry)) = queued.into_iter().find(|(_, entry)| needs(&entry.work)) else {
+            return Ok(());
+        };
+        let (ordinal, kind) = (self.ordinal_of_context(stream.context), entry.work.kind());
+        self.fail(ordinal, Report::freed_early(kind, start));
+        Err(Status::IllegalAddress)
     }
 
     /// Frees pinned memory. No work must wait that uses the range.

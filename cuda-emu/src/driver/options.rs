@@ -1,8 +1,10 @@
 //! What an installed emulator is like: options in code, and the environment over them. All
 //! variables are read here.
 //!
-//! - `CUDA_EMU_DEVICE`: `sm_80` or `sm_90`, the card that all devices pose as; or a list, `sm_80,sm_90`: a
-//!   device of each.
+//! - `CUDA_EMU_DEVICE`: `sm_75`, `sm_80` or `sm_90`, the card that all devices pose as; or a list,
+//!   `sm_80,sm_90`: a device of each.
+//! - `CUDA_EMU_DRIVER`: the version of CUDA that the driver is for, such as `12080`, or `mismatch`: a driver
+//!   that does not start, as after an update without a restart.
 //! - `CUDA_EMU_SHUFFLE`: the seed of the order of streams, warps and copies; 0 keeps them in order.
 //! - `CUDA_EMU_LIBRARY`: the path of `libcuda_emu.so`, where it is not found beside the test.
 //! - the variable named by [`InstallOptions::skip_variable`].
@@ -12,10 +14,13 @@ use crate::arch::Arch;
 use crate::device::DeviceConfig;
 
 const DEVICE: &str = "CUDA_EMU_DEVICE";
+const DRIVER: &str = "CUDA_EMU_DRIVER";
 const SHUFFLE: &str = "CUDA_EMU_SHUFFLE";
 const LIBRARY: &str = "CUDA_EMU_LIBRARY";
 /// Instructions after which a launch counts as one that never ends: minutes of run time.
 const WARP_INSTRUCTIONS_MAX: u64 = 1 << 34;
+/// The version of the driver API that is spoken: 13.0.
+pub(crate) const DRIVER_VERSION: i32 = 13_000;
 
 /// How to install the emulator.
 #[derive(Clone, Debug)]
@@ -55,12 +60,28 @@ pub(crate) fn library_path() -> Option<std::path::PathBuf> {
     std::env::var_os(LIBRARY).map(Into::into)
 }
 
+/// The version that the driver says it has; `None` where it does not start.
+///
+/// # Errors
+/// The environment says what cannot be understood.
+pub(crate) fn driver_version() -> Result<Option<i32>, String> {
+    match std::env::var(DRIVER).as_deref() {
+        Err(_) | Ok("") => Ok(Some(DRIVER_VERSION)),
+        Ok("mismatch") => Ok(None),
+        Ok(text) => match text.parse() {
+            Ok(version) => Ok(Some(version)),
+            Err(_) => Err(format!("{DRIVER} is `{text}`, must be a number such as 12080, or mismatch")),
+        },
+    }
+}
+
 /// Configurations with what the environment says. Devices that only the environment asks for are as the
 /// first.
 ///
 /// # Errors
 /// The environment says what cannot be understood, or there are too many devices.
 pub(crate) fn with_environment(mut configs: Vec<DeviceConfig>) -> Result<Vec<DeviceConfig>, String> {
+    driver_version()?;
     let archs = match std::env::var(DEVICE).as_deref() {
         Err(_) | Ok("") => Vec::new(),
         Ok(names) => names.split(',').map(arch).collect::<Result<Vec<Arch>, String>>()?,
@@ -84,9 +105,10 @@ pub(crate) fn with_environment(mut configs: Vec<DeviceConfig>) -> Result<Vec<Dev
 
 fn arch(name: &str) -> Result<Arch, String> {
     match name.trim() {
+        "sm_75" => Ok(Arch::Sm75),
         "sm_80" => Ok(Arch::Sm80),
         "sm_90" | "sm_90a" => Ok(Arch::Sm90),
-        other => Err(format!("{DEVICE} has `{other}`, may be sm_80 or sm_90, or a list of them")),
+        other => Err(format!("{DEVICE} has `{other}`, may be sm_75, sm_80 or sm_90, or a list of them")),
     }
 }
 

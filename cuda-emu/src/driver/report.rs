@@ -55,6 +55,17 @@ impl Report {
         }
     }
 
+    /// Of pinned memory that is freed while a copy waits that needs it.
+    pub(crate) fn freed_early(what: &'static str, address: usize) -> Self {
+        Self {
+            status: Status::IllegalAddress,
+            kind: "Memory",
+            kernel: String::new(),
+            text: format!("cuMemFreeHost of {address:#x} before its {what} has run"),
+            address: None,
+        }
+    }
+
     /// Of a failure that a test injected.
     pub(crate) fn injected(status: Status, kernel: &str) -> Self {
         let text = format!("injected at a launch of `{kernel}`");

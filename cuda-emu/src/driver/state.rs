@@ -19,8 +19,10 @@ use super::queue::{Mark, Queued, Stream};
 use super::random::Random;
 use super::status::{Answer, Status};
 use super::work::Work;
+use crate::arch::Arch;
 use crate::device::DeviceConfig;
 use crate::memory::MemoryError;
+use crate::module::Module;
 use crate::stats::LaunchStats;
 
 /// The handle that C gives for the legacy default stream, and its other name.
@@ -75,6 +77,9 @@ pub(crate) struct State {
     pub(crate) events: Table<Event>,
     pub(crate) modules: Table<LoadedModule>,
     pub(crate) functions: Table<Function>,
+    /// The last module without variables, its architecture and text: programs load the same one again and
+    /// again, one context after the other.
+    pub(crate) decoded: Option<(Arch, String, Module)>,
     pub(crate) captures: Table<Capture>,
     pub(crate) graphs: Table<Graph>,
     pub(crate) graph_execs: Table<GraphExec>,
@@ -103,6 +108,7 @@ impl State {
             events: Table::default(),
             modules: Table::default(),
             functions: Table::default(),
+            decoded: None,
             captures: Table::default(),
             graphs: Table::default(),
             graph_execs: Table::default(),

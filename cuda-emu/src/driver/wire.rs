@@ -33,6 +33,7 @@ impl From<&DeviceConfig> for Settings {
     fn from(config: &DeviceConfig) -> Self {
         Self {
             arch: match config.arch {
+                Arch::Sm75 => 75,
                 Arch::Sm80 => 80,
                 Arch::Sm90 => 90,
             },
@@ -50,7 +51,11 @@ impl From<&DeviceConfig> for Settings {
 impl From<&Settings> for DeviceConfig {
     fn from(settings: &Settings) -> Self {
         Self {
-            arch: if settings.arch == 90 { Arch::Sm90 } else { Arch::Sm80 },
+            arch: match settings.arch {
+                75 => Arch::Sm75,
+                90 => Arch::Sm90,
+                _ => Arch::Sm80,
+            },
             checks: if settings.checks == 0 { Checks::Bounds } else { Checks::All },
             seed: settings.seed,
             threads: settings.threads as usize,
@@ -307,7 +312,7 @@ mod tests {
     fn configurations_come_back() {
         let config =
             DeviceConfig { arch: Arch::Sm90, seed: 9, checks: Checks::Bounds, ..DeviceConfig::default() };
-        let other = DeviceConfig { memory_bytes: 7, ..DeviceConfig::default() };
+        let other = DeviceConfig { arch: Arch::Sm75, memory_bytes: 7, ..DeviceConfig::default() };
         let settings = AllSettings::new(&[config, other]);
         assert_eq!(settings.configs().len(), 2);
         assert_eq!(AllSettings::new(&settings.configs()), settings);

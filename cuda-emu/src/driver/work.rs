@@ -150,6 +150,16 @@ impl Work {
         }
     }
 
+    /// The host memory that it uses when it runs.
+    pub(crate) fn pinned(&self) -> Option<HostRange> {
+        match self {
+            Work::Upload { from: HostBytes::Range(range), .. } | Work::Download { to: range, .. } => {
+                Some(*range)
+            }
+            _ => None,
+        }
+    }
+
     /// What it is, for reports.
     pub(crate) fn kind(&self) -> &'static str {
         match self {

@@ -124,6 +124,11 @@ impl Arena {
         })
     }
 
+    /// Whether its work goes to this context's stream.
+    pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+
     /// Takes up a step: its tables go to the device, and split attention gets its room.
     pub(super) fn begin(&mut self, step: &StepInput) -> Result<(), BackendError> {
         let slot = self.sampled.free_slot()?;

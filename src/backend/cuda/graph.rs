@@ -229,7 +229,7 @@ impl Cuda {
 
 #[cfg(test)]
 mod tests {
-    use super::super::CudaOptions;
+    use super::super::{CudaOptions, KvPool};
     use super::*;
     use crate::TokenId;
     use crate::backend::{
@@ -258,34 +258,84 @@ mod tests {
         step
     }
 
+    /// A plan that embeds tokens and picks outputs, with its memory.
+    struct Lookup {
+        cuda: Cuda,
+        ops: [Op; 2],
+        picked: Place,
+        weights: Weights<Cuda>,
+        arena: Arena,
+        kv: KvPool,
+    }
+
+    impl Lookup {
+        const TOKENS_MAX: usize = 16;
+
+        fn new() -> Lookup {
+            cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).unwrap();
+            let cuda = Cuda::new(&CudaOptions::default()).unwrap();
+            let place = |offset, rows| Place { offset, rows, cols: 4, precision: Precision::F32 };
+            let (x, picked) = (place(0, Rows::Tokens), place(1024, Rows::Outputs));
+            let embed = Op::Embed { dst: x, table: MatrixId(0), scale: 2.0 };
+            let ops = [embed, Op::GatherOutputs { dst: picked, src: x }];
+            let limits = StepLimits { tokens_max: Self::TOKENS_MAX, outputs_max: Self::TOKENS_MAX };
+            let values = DenseValues::F32((0..40).map(|i| i as f32).collect());
+            let table = WeightMatrix::Dense(DenseMatrix::new(10, 4, values).unwrap());
+            let weights = Weights { matrices: vec![cuda.prepare(&table).unwrap()], vectors: vec![] };
+            let arena = cuda.arena(4096, &ops, limits).unwrap();
+            let layout = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: KvDtype::F16 };
+            let kv = cuda.kv_pool(layout, 0).unwrap();
+            Lookup { cuda, ops, picked, weights, arena, kv }
+        }
+
+        /// Runs the step and compares each of its outputs.
+        fn check(&mut self, step: &StepInput) {
+            let Lookup { cuda, ops, picked, weights, arena, kv } = self;
+            let mut frame = Frame { weights, arena, kv, step };
+            cuda.begin(&mut frame).unwrap();
+            cuda.run(ops, &mut frame).unwrap();
+            let mut found = vec![0.0; 4 * step.outputs.len()];
+            cuda.read(arena, picked, 0, &mut found).unwrap();
+            let row =
+                |&output: &u32| (0..4).map(move |i| (8 * step.tokens[output as usize].0 + 2 * i) as f32);
+            assert_eq!(found, step.outputs.iter().flat_map(row).collect::<Vec<_>>(), "{step:?}");
+        }
+
+        fn recorded(&self) -> usize {
+            self.arena.graphs.0.iter().filter(|(_, graph)| graph.is_some()).count()
+        }
+    }
+
     #[test]
     fn a_replayed_step_has_the_bits_of_its_launches_and_new_inputs() {
-        cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).unwrap();
-        let cuda = Cuda::new(&CudaOptions::default()).unwrap();
-        let place = |offset| Place { offset, rows: Rows::Tokens, cols: 4, precision: Precision::F32 };
-        let (x, out) = (place(0), place(1024));
-        let gathered = Place { rows: Rows::Outputs, ..out };
-        let embed = Op::Embed { dst: x, table: MatrixId(0), scale: 2.0 };
-        let ops = [embed, Op::GatherOutputs { dst: gathered, src: x }];
-        let limits = StepLimits { tokens_max: 8, outputs_max: 8 };
-        let values = DenseValues::F32((0..40).map(|i| i as f32).collect());
-        let table = WeightMatrix::Dense(DenseMatrix::new(10, 4, values).unwrap());
-        let weights = Weights { matrices: vec![cuda.prepare(&table).unwrap()], vectors: vec![] };
-        let mut arena = cuda.arena(4096, &ops, limits).unwrap();
-        let layout = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: KvDtype::F16 };
-        let mut kv = cuda.kv_pool(layout, 0).unwrap();
+        let mut lookup = Lookup::new();
         for (round, tokens) in [[3, 1], [7, 0], [2, 9], [5, 5]].iter().enumerate() {
-            let step = step(tokens, round as u32);
-            let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut kv, step: &step };
-            cuda.begin(&mut frame).unwrap();
-            cuda.run(&ops, &mut frame).unwrap();
-            let mut found = [0.0; 8];
-            cuda.read(&arena, &gathered, 0, &mut found).unwrap();
-            let row = |id: u32| (0..4).map(move |i| (8 * id + 2 * i) as f32);
-            let want: Vec<f32> = tokens.iter().flat_map(|&id| row(id)).collect();
-            assert_eq!(found, want[..], "round {round}");
-            let recorded = arena.graphs.0.iter().filter(|(_, graph)| graph.is_some()).count();
-            assert_eq!(recorded, usize::from(round > 0), "the second step of a shape is recorded");
+            lookup.check(&step(tokens, round as u32));
+            assert_eq!(lookup.recorded(), usize::from(round > 0), "the second step of a shape is recorded");
+        }
+    }
+
+    #[test]
+    fn the_oldest_recordings_make_room() {
+        let mut lookup = Lookup::new();
+        let shapes =
+            || (1..=Lookup::TOKENS_MAX as u32).flat_map(|n| (1..=n).map(move |outputs| (n, outputs)));
+        let shifted = |(n, outputs): (u32, u32), by| {
+            let tokens: Vec<u32> = (0..n).map(|i| (i + by) % 10).collect();
+            StepInput { outputs: (n - outputs..n).collect(), ..step(&tokens, by) }
+        };
+        assert!(shapes().count() > GRAPHS_MAX);
+        for shape in shapes() {
+            (0..2).for_each(|by| lookup.check(&shifted(shape, by)));
+        }
+        assert_eq!((lookup.arena.graphs.0.len(), lookup.recorded()), (GRAPHS_MAX, GRAPHS_MAX));
+        // The first shape is a new one again, the last is still there.
+        let (first, last) = (shapes().next().unwrap(), shapes().last().unwrap());
+        lookup.check(&shifted(first, 2));
+        assert_eq!(lookup.recorded(), GRAPHS_MAX - 1);
+        for (shape, by) in [(first, 3), (first, 4), (last, 2)] {
+            lookup.check(&shifted(shape, by));
+            assert_eq!((lookup.arena.graphs.0.len(), lookup.recorded()), (GRAPHS_MAX, GRAPHS_MAX));
         }
     }
 

@@ -41,6 +41,11 @@ impl KvPool {
         Ok(KvPool { layout, pages, page_bytes, memory })
     }
 
+    /// Whether its work goes to this context's stream.
+    pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
+        self.memory.is_of(context)
+    }
+
     /// One layer, for a kernel of `heads`.
     pub(super) fn layer(
         &self,

@@ -71,6 +71,11 @@ impl DeviceBuffer {
         self.bytes
     }
 
+    /// Whether its work goes to this context's stream.
+    pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+
     fn check(&self, offset: usize, bytes: usize) -> Result<Address, BackendError> {
         match offset.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(self.address + offset as u64),
@@ -213,5 +218,27 @@ impl Drop for HostBuffer {
         let _ = self.context.wait();
         // SAFETY: allocated by `zeroed`, freed nowhere else.
         let _ = unsafe { result::free_host(self.start.cast()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_locked_memory_goes_after_its_copies_have_run() {
+        cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).unwrap();
+        let context = Context::new(0).unwrap();
+        let buffer = DeviceBuffer::of(&context, &[7_u32; 64], "a test").unwrap();
+        let mut host = HostBuffer::zeroed(&context, 64).unwrap();
+        buffer.download_pinned(0, &mut host, 256).unwrap();
+        drop(host);
+        let mut host = HostBuffer::zeroed(&context, 64).unwrap();
+        host.words_mut().fill(9);
+        buffer.upload_pinned(&host, 256).unwrap();
+        drop(host);
+        let mut found = [0_u32; 64];
+        buffer.download(0, &mut found).unwrap();
+        assert_eq!((found, cuda_emu::last_fault()), ([9; 64], None));
     }
 }

@@ -95,6 +95,19 @@ impl Cuda {
     pub fn device(&self) -> &DeviceInfo {
         self.context.info()
     }
+
+    /// Refuses memory of another backend: nothing orders its stream and this one's.
+    fn check_owner(&self, frame: &Frame<'_, Cuda>) -> Result<(), BackendError> {
+        let (Frame { weights, arena, kv, .. }, own) = (frame, &self.context);
+        let is_own = arena.is_of(own)
+            && kv.is_of(own)
+            && weights.matrices.iter().all(|matrix| matrix.is_of(own))
+            && weights.vectors.iter().all(|vector| vector.is_of(own));
+        if is_own {
+            return Ok(());
+        }
+        Err(shape_error("step", "weights, arena and pages of this backend".into(), "another's".into()))
+    }
 }
 
 impl Backend for Cuda {
@@ -170,6 +183,7 @@ impl Backend for Cuda {
     }
 
     fn begin(&self, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
+        self.check_owner(frame)?;
         frame.arena.begin(frame.step)
     }
 

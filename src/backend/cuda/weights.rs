@@ -46,6 +46,11 @@ impl Matrix {
         self.codes.bytes() + self.scales.bytes() + self.mins.bytes()
     }
 
+    /// Whether its work goes to this context's stream.
+    pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
+        self.codes.is_of(context)
+    }
+
     pub(super) fn rows(&self) -> usize {
         self.params.rows as usize
     }
@@ -69,6 +74,11 @@ pub struct Vector {
 impl Vector {
     pub(super) fn upload(context: &Arc<Context>, values: &[f32]) -> Result<Vector, BackendError> {
         Ok(Vector { values: DeviceBuffer::of(context, values, "a vector")?, len: values.len() })
+    }
+
+    /// Whether its work goes to this context's stream.
+    pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
+        self.values.is_of(context)
     }
 }
 

@@ -3,11 +3,10 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use crate::driver::abi::{Handle, Out, Uuid, entry_points};
+use crate::driver::options::{DRIVER_VERSION, driver_version};
 use crate::driver::schedule::driver;
 use crate::driver::status::{Answer, Status};
 
-/// The version of the driver API that is spoken: 13.0.
-const VERSION: c_int = 13000;
 /// Reads "cuda-emu device", with the index behind it.
 fn uuid_of(device: c_int) -> Answer<Uuid> {
     driver().lock().shown(device)?;
@@ -21,12 +20,16 @@ entry_points! {
         if flags != 0 {
             return Err(Status::InvalidValue);
         }
+        // What cannot be understood was said where the devices were made.
+        if driver_version() == Ok(None) {
+            return Err(Status::SystemDriverMismatch);
+        }
         driver().lock().initialised = true;
         Ok(())
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {
-        version.set(VERSION)
+        version.set(driver_version().ok().flatten().unwrap_or(DRIVER_VERSION))
     }
 
     fn cuDeviceGetCount(count: Out<c_int>) {

@@ -127,16 +127,20 @@ entry_points! {
     fn cuMemHostAlloc(address: Out<usize>, bytes: usize, flags: c_uint) {
         let mut state = driver().healthy()?;
         state.capture_forbids_unsafe_call()?;
+        state.count_allocation(bytes)?;
         address.set(state.allocate_host(bytes, flags)?)
     }
 
     fn cuMemAllocHost_v2(address: Out<usize>, bytes: usize) {
         let mut state = driver().healthy()?;
         state.capture_forbids_unsafe_call()?;
+        state.count_allocation(bytes)?;
         address.set(state.allocate_host(bytes, 0)?)
     }
 
+    /// The manual does not say that it waits.
     fn cuMemFreeHost(address: usize) {
+        driver().healthy()?.no_copy_needs(address)?;
         quiesce()?;
         driver().lock().free_host(address)
     }

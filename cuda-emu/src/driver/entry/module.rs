@@ -68,15 +68,24 @@ fn load(handle: &Out<Handle>, image: In<u8>, log: &Log) -> Answer {
 
 /// Loads PTX text, without the state's lock: it may be long. Kernels that cannot run are named.
 fn load_ptx(text: &str) -> Result<Module, ImageError> {
-    let device = driver().lock().own().device.clone();
+    let state = driver().lock();
+    let device = state.own().device.clone();
+    let arch = device.config().arch;
+    if let Some((_, _, module)) = state.decoded.as_ref().filter(|(on, of, _)| *on == arch && of == text) {
+        return Ok(module.clone());
+    }
+    drop(state);
     let target = image::target_of(text);
     let module = Module::load(&device, text).map_err(|error| {
-        let runs = target.is_empty() || device.config().arch.runs_target(target);
+        let runs = target.is_empty() || arch.runs_target(target);
         let status = if runs { Status::InvalidPtx } else { Status::NoBinaryForGpu };
         ImageError { status, message: error.to_string() }
     })?;
     for problem in module.problems() {
         eprintln!("[cuda-emu] not supported, so this kernel cannot be launched: {problem}");
+    }
+    if !module.has_variables() {
+        driver().lock().decoded = Some((arch, text.to_string(), module.clone()));
     }
     Ok(module)
 }
