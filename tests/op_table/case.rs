@@ -12,7 +12,7 @@ use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_
 /// Bytes that the widest backend takes for an element.
 const ELEMENT_BYTES: usize = 8;
 const PAGES: usize = 64;
-const TOKENS_MAX: usize = 512;
+const TOKENS_MAX: usize = 1024;
 
 /// A reproducible stream of numbers in (−2, 2), with an outlier now and then.
 pub struct Numbers(pub u64);
