@@ -20,3 +20,6 @@ OTTAVA_TEST_MODELS=$PWD/$models cargo test --release --all-features \
 # The CUDA backend with the real models, on the emulated card: logits, and greedy tokens as the CPU's.
 OTTAVA_TEST_MODELS=$PWD/$models cargo test --release --all-features \
     --test cuda --test cuda_engine -- smollm2 gemma3 --nocapture --test-threads 1
+# A prompt by Hopper's kernels.
+CUDA_EMU_DEVICE=sm_90 OTTAVA_TEST_MODELS=$PWD/$models cargo test --release --all-features \
+    --test cuda -- large_tiles --nocapture

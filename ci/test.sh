@@ -7,4 +7,7 @@ cd "$(dirname "$0")/.."
 . ci/nvcc.env
 cargo test
 cargo test --release --all-features
-CUDA_EMU_DEVICE=sm_90 cargo test --release --all-features --test cuda --test cuda_attention --test cuda_engine --test cuda_faults --test cuda_step
+export CUDA_EMU_DEVICE=sm_90
+cargo test --release --all-features --lib backend::cuda
+cargo test --release --all-features --test cuda --test cuda_attention --test cuda_devices --test cuda_engine \
+    --test cuda_faults --test cuda_health --test cuda_invariant --test cuda_step

@@ -13,47 +13,85 @@ mod real_models;
 #[path = "op_table/table.rs"]
 mod table;
 
-use agree::{assert_agrees, assert_agrees_in, assert_refuses, assert_same_bits};
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use agree::{answered, assert_agrees, assert_refuses, assert_rows_alone, assert_same_bits};
 use case::run;
 use compare::{Case, Run, STEP_TOKENS, cases};
+use cuda_emu::Emulator;
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::backend::{Backend, Epilogue, KvDtype, KvLayout, Op, PageId, Product, Write};
+use table::large;
 
-/// The card of this process: emulated unless the environment asks for the real one.
-fn emulator() -> cuda_emu::Emulator {
-    cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).expect("an emulator")
+/// The card, emulated unless the environment asks for the real one: for one test at a time, which sets its
+/// order and counts what it runs.
+fn card() -> (Emulator, MutexGuard<'static, ()>) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let emulator = cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU"));
+    (emulator.expect("an emulator"), turn)
 }
 
-fn cuda() -> Cuda {
-    emulator();
-    Cuda::new(&CudaOptions::default()).unwrap_or_else(|error| panic!("{error}: {:?}", cuda_emu::last_fault()))
+fn cuda(batch_invariant: bool) -> Cuda {
+    let options = CudaOptions { batch_invariant, ..CudaOptions::default() };
+    Cuda::new(&options).unwrap_or_else(|error| panic!("{error}: {:?}", cuda_emu::last_fault()))
 }
 
 #[test]
-fn the_table_agrees_with_the_reference() {
-    let cuda = cuda();
+fn the_table_agrees_with_the_reference_and_runs_every_kernel() {
+    let (emulator, _turn) = card();
+    // What the tests before have run is forgotten; a real card counts nothing.
+    let _ = emulator.reset();
+    let cuda = [false, true].map(cuda);
+    let table = answered(table::cases());
     for seed in 0..3 {
         // The order of warps, blocks and streams; a real card has one of its own.
-        let emulated = emulator().set_seed(seed).is_ok();
-        assert_agrees(&cuda, |case| case.eps_f16);
+        let emulated = emulator.set_seed(seed).is_ok();
+        assert_agrees(&table, &cuda[0], |case| case.eps_f16);
         if !emulated {
-            return;
+            break;
         }
     }
-    // Where the code for compute capability 9.0 was built, its kernels were among those that agreed.
-    let ran = emulator().statistics();
-    let of_90 = ran.keys().filter(|name| name.starts_with("sm90_")).count();
+    assert_agrees(&table, &cuda[1], |case| case.eps_f16);
+    for long in [large::long_rows(), large::long_prompts()] {
+        assert_agrees(&answered(long), &cuda[0], |case| case.eps_f16);
+    }
+    if emulator.is_emulated() {
+        let ran = emulator.statistics().into_keys().collect();
+        let all = kernels(cuda[0].device().compute_capability == (9, 0));
+        let other: Vec<_> = all.symmetric_difference(&ran).collect();
+        assert!(
+            other.is_empty(),
+            "kernels that no case runs, or that ci/sass.table does not name: {other:?}"
+        );
+    }
+}
+
+/// All kernels of a step that the emulated card has code for: `ci/sass.sh` sees to it that the table names
+/// them all.
+fn kernels(hopper: bool) -> BTreeSet<String> {
     let built = option_env!("OTTAVA_CUDA_ARCHS").is_none_or(|archs| archs.contains("90a"));
-    let expected = if built && cuda.device().compute_capability == (9, 0) { 5 } else { 0 };
-    assert_eq!(of_90, expected, "{:?}", ran.keys());
+    let hopper = hopper && built;
+    let rows = include_str!("../ci/sass.table").lines().filter(|row| !row.starts_with('#'));
+    let names = rows.filter_map(|row| row.split_whitespace().next());
+    let of_a_step = |name: &&str| match *name {
+        // Of bandwidth alone.
+        "copy_memory" | "read_memory" => false,
+        // Hopper's own do its work.
+        "matmul_many_128" => !hopper,
+        name => hopper || !name.starts_with("sm90_"),
+    };
+    names.filter(of_a_step).map(String::from).collect()
 }
 
 /// Where blocks share tiles, the one that comes last adds up: whichever it is, and however often.
 #[test]
 fn shared_tiles_agree_and_have_the_same_bits_in_any_order() {
-    let cuda = cuda();
-    assert_agrees_in(table::uneven(), &cuda, |case| case.eps_f16);
-    for mut case in table::uneven() {
+    let (emulator, _turn) = card();
+    let cuda = cuda(false);
+    assert_agrees(&answered(large::uneven()), &cuda, |case| case.eps_f16);
+    for mut case in large::uneven() {
         let want = run(&cuda, &case);
         // The same again in one arena, where the first has left its counts; but not onto a residual.
         let adds = |product: &Product| matches!(product.epilogue, Epilogue::Write(Write::Add));
@@ -62,7 +100,7 @@ fn shared_tiles_agree_and_have_the_same_bits_in_any_order() {
         }
         for seed in 1..4 {
             // A real card has an order of its own, each time.
-            let _ = emulator().set_seed(seed);
+            let _ = emulator.set_seed(seed);
             assert_same_bits(&run(&cuda, &case), &want, &format!("{}, seed {seed}", case.name));
         }
     }
@@ -70,27 +108,29 @@ fn shared_tiles_agree_and_have_the_same_bits_in_any_order() {
 
 #[test]
 fn a_row_alone_has_the_bits_it_has_among_others() {
-    let cuda = cuda();
+    let _card = card();
+    let cuda = cuda(false);
     // More than 32 rows are another kernel's.
-    for case in table::cases().into_iter().filter(|case| case.rows_alone().len() <= 32) {
-        let whole = run(&cuda, &case);
-        for (row, alone) in case.rows_alone().iter().enumerate() {
-            let of_row = whole.iter().zip(&case.results);
-            let want: Vec<Vec<f32>> =
-                of_row.map(|(all, place)| all[row * place.cols..][..place.cols].to_vec()).collect();
-            assert_same_bits(&run(&cuda, alone), &want, &format!("{} row {row}", case.name));
-        }
+    let few = |cases: Vec<case::Case>| cases.into_iter().filter(|case| case.rows_alone().len() <= 32);
+    for case in few(table::cases()) {
+        assert_rows_alone(&cuda, &case, 1);
+    }
+    // Many in chunks, and one at once.
+    for case in few(large::long_rows()) {
+        assert_rows_alone(&cuda, &case, 15);
     }
 }
 
 #[test]
 fn operands_that_do_not_fit_are_refused_and_nothing_runs() {
-    assert_refuses(&cuda());
+    let _card = card();
+    assert_refuses(&cuda(false));
 }
 
 #[test]
 fn pages_are_copied_exported_and_imported() {
-    let cuda = cuda();
+    let _card = card();
+    let cuda = cuda(false);
     let layout = KvLayout { layers: 3, kv_heads: 2, head_dim: 40, dtype: KvDtype::Int8 };
     let mut pool = cuda.kv_pool(layout, 4).expect("a pool");
     let bytes: Vec<u8> = (0..layout.page_bytes()).map(|i| (i * 7 % 251) as u8).collect();
@@ -108,10 +148,11 @@ fn pages_are_copied_exported_and_imported() {
 
 /// Some of a model's cases.
 fn check_model(name: &str, run: Run, cases: &[Case]) {
-    compare::check(name, &format!("steps of {:?} tokens", run.chunks), run, cases, cuda);
+    let _card = card();
+    compare::check(name, &format!("steps of {:?} tokens", run.chunks), run, cases, || cuda(false));
 }
 
-const WHOLE: Run = Run { kv: KvDtype::F16, rms_max: 0.03, chunks: &[STEP_TOKENS] };
+const WHOLE: Run = Run { kv: KvDtype::F16, rms_max: 0.03, chunks: &[STEP_TOKENS], sequences: 1 };
 
 #[test]
 fn smollm2_in_prompts_and_token_by_token() {
@@ -122,7 +163,17 @@ fn smollm2_in_prompts_and_token_by_token() {
     let cases = cases("smollm2");
     check_model("smollm2", WHOLE, &cases);
     check_model("smollm2", Run { chunks: &[13, 1, 40, 1, 1], ..WHOLE }, &cases[..1]);
-    check_model("smollm2", Run { kv: KvDtype::Int8, rms_max: 0.2, chunks: &[7, 35, 1] }, &cases[..1]);
+    let int8 = Run { kv: KvDtype::Int8, rms_max: 0.2, chunks: &[7, 35, 1], ..WHOLE };
+    check_model("smollm2", int8, &cases[..1]);
+}
+
+/// A recorded prompt is too short for the kernels of large tiles, Hopper's own among them: two are not.
+#[test]
+fn large_tiles_multiply_a_real_prompt() {
+    if real_models::path("smollm2").is_none() {
+        return;
+    }
+    check_model("smollm2", Run { sequences: 2, ..WHOLE }, &cases("smollm2")[..1]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn check_cases(name: &str, isa: Isa, modes: &[Mode], cases: &[Case]) {
         compare::check(
             name,
             &format!("{isa} {compute:?}"),
-            Run { kv, rms_max, chunks: &[STEP_TOKENS] },
+            Run { kv, rms_max, chunks: &[STEP_TOKENS], sequences: 1 },
             cases,
             cpu,
         );

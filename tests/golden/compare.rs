@@ -19,6 +19,7 @@ const NLL_TOLERANCE: f64 = 0.005;
 const NLL_TOKENS_MIN: usize = 40;
 /// Tokens of a step at most.
 pub const STEP_TOKENS: usize = 128;
+const CONTEXT_MAX: usize = 256;
 
 /// A recorded case.
 pub struct Case {
@@ -65,6 +66,8 @@ pub struct Run {
     pub rms_max: f64,
     /// Tokens of the steps, one after the other and again from the first.
     pub chunks: &'static [usize],
+    /// Sequences that all have these tokens, side by side; the last one is compared.
+    pub sequences: usize,
 }
 
 fn load<B: Backend>(name: &str, run: Run, backend: impl FnOnce() -> B) -> Option<Model<B>> {
@@ -75,7 +78,7 @@ fn load<B: Backend>(name: &str, run: Run, backend: impl FnOnce() -> B) -> Option
         limits: StepLimits { tokens_max: STEP_TOKENS, outputs_max: STEP_TOKENS },
         kv_dtype: run.kv,
         kv_bytes: Bytes::mib(64).0,
-        context_max: 256,
+        context_max: CONTEXT_MAX,
         quantise: None,
         sidecar: None,
         activations: Precision::F32,
@@ -83,22 +86,30 @@ fn load<B: Backend>(name: &str, run: Run, backend: impl FnOnce() -> B) -> Option
     Some(Model::load(&file, &config, backend(), &options, &mut |_| {}).expect("the model loads"))
 }
 
-/// The logits after each of `ids`, computed in steps of as many tokens as `chunks` says.
-fn all_logits<B: Backend>(model: &mut Model<B>, ids: &[TokenId], chunks: &[usize]) -> Vec<Vec<f32>> {
+/// The logits after each of `ids`, computed in steps as `run` says.
+fn all_logits<B: Backend>(model: &mut Model<B>, ids: &[TokenId], run: Run) -> Vec<Vec<f32>> {
+    let count = run.sequences as u32;
     let mut logits: Vec<Vec<f32>> = Vec::with_capacity(ids.len());
-    for &chunk in chunks.iter().cycle() {
+    for &chunk in run.chunks.iter().cycle() {
         let tokens = &ids[logits.len()..(logits.len() + chunk).min(ids.len())];
         if tokens.is_empty() {
             break;
         }
         let (first, rows) = (logits.len() as u32, tokens.len() as u32);
         let pages = (first + rows).div_ceil(PAGE_TOKENS as u32);
+        let own = |sequence: u32, count: u32| sequence * count..(sequence + 1) * count;
+        let page = |sequence: u32, i: u32| PageRef {
+            page: PageId(sequence * (CONTEXT_MAX / PAGE_TOKENS) as u32 + i),
+            start: i * PAGE_TOKENS as u32,
+        };
         let step = StepInput {
-            tokens: tokens.to_vec(),
-            positions: (first..first + rows).collect(),
-            sequences: vec![StepSequence { rows: 0..rows, pages: 0..pages, window: None }],
-            pages: (0..pages).map(|i| PageRef { page: PageId(i), start: i * PAGE_TOKENS as u32 }).collect(),
-            outputs: (0..rows).collect(),
+            tokens: tokens.repeat(run.sequences),
+            positions: (0..count).flat_map(|_| first..first + rows).collect(),
+            sequences: (0..count)
+                .map(|i| StepSequence { rows: own(i, rows), pages: own(i, pages), window: None })
+                .collect(),
+            pages: (0..count).flat_map(|sequence| (0..pages).map(move |i| page(sequence, i))).collect(),
+            outputs: own(count - 1, rows).collect(),
             ..StepInput::default()
         };
         model.step(&step).expect("the step runs");
@@ -133,10 +144,10 @@ struct Finding {
     nll: [f64; 2],
 }
 
-fn compare<B: Backend>(model: &mut Model<B>, case: &Case, chunks: &[usize]) -> Finding {
+fn compare<B: Backend>(model: &mut Model<B>, case: &Case, run: Run) -> Finding {
     let prompt = case.tokens.len();
     let ids: Vec<TokenId> = case.tokens.iter().chain(&case.greedy).copied().collect();
-    let logits = all_logits(model, &ids[..ids.len() - 1], chunks);
+    let logits = all_logits(model, &ids[..ids.len() - 1], run);
     let (mut squares, mut count, mut wrong) = (0.0, 0, Vec::new());
     for (i, top) in case.top.iter().enumerate() {
         let row = &logits[prompt - 1 + i];
@@ -153,7 +164,7 @@ fn compare<B: Backend>(model: &mut Model<B>, case: &Case, chunks: &[usize]) -> F
 /// Runs cases and compares; `what` names the backend in what is printed.
 pub fn check<B: Backend>(name: &str, what: &str, run: Run, cases: &[Case], backend: impl FnOnce() -> B) {
     let Some(mut model) = load(name, run, backend) else { return };
-    let findings: Vec<Finding> = cases.iter().map(|case| compare(&mut model, case, run.chunks)).collect();
+    let findings: Vec<Finding> = cases.iter().map(|case| compare(&mut model, case, run)).collect();
     let rms: Vec<String> = findings.iter().map(|f| format!("{:.4}", f.rms)).collect();
     let [found, expected] = [0, 1].map(|i| findings.iter().map(|f| f.nll[i]).sum::<f64>());
     let relative = (found - expected).abs() / expected;

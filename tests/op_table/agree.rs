@@ -36,24 +36,29 @@ fn leave_to_the_caller<B: Backend>(backend: &B, case: &Case, want: &mut [Vec<f32
     }
 }
 
-/// Runs the table on `backend` and prints the case that came nearest to its tolerance.
-pub fn assert_agrees<B: Backend>(backend: &B, eps: fn(&Case) -> f64) {
-    assert_agrees_in(table::cases(), backend, eps);
+/// A case and what the reference answers.
+pub type Answered = (Case, Vec<Vec<f32>>);
+
+/// What the reference answers, for all backends that are held against it.
+pub fn answered(cases: Vec<Case>) -> Vec<Answered> {
+    let answer = |case: &Case| run(&Reference, case);
+    let answers: Vec<_> = cases.iter().map(answer).collect();
+    cases.into_iter().zip(answers).collect()
 }
 
-/// As [`assert_agrees`], in these cases.
-pub fn assert_agrees_in<B: Backend>(cases: Vec<Case>, backend: &B, eps: fn(&Case) -> f64) {
+/// Runs the cases on `backend` and prints the one that came nearest to its tolerance.
+pub fn assert_agrees<B: Backend>(answered: &[Answered], backend: &B, eps: fn(&Case) -> f64) {
     let (mut nearest, mut failed) = ((0.0, String::new()), Vec::new());
-    for case in cases {
-        let (found, mut want) = (run(backend, &case), run(&Reference, &case));
-        leave_to_the_caller(backend, &case, &mut want);
+    for (case, want) in answered {
+        let (found, mut want) = (run(backend, case), want.clone());
+        leave_to_the_caller(backend, case, &mut want);
         for ((found, want), place) in found.iter().zip(&want).zip(&case.results) {
             let error = error(found, want, place.cols);
-            let what = format!("{}: error {error:.1e}, allowed {:.1e}", case.name, eps(&case));
-            if error > eps(&case) {
+            let what = format!("{}: error {error:.1e}, allowed {:.1e}", case.name, eps(case));
+            if error > eps(case) {
                 failed.push(what);
-            } else if error > nearest.0 * eps(&case) {
-                nearest = (error / eps(&case), what);
+            } else if error > nearest.0 * eps(case) {
+                nearest = (error / eps(case), what);
             }
         }
     }
@@ -64,6 +69,23 @@ pub fn assert_agrees_in<B: Backend>(cases: Vec<Case>, backend: &B, eps: fn(&Case
 pub fn assert_same_bits(found: &[Vec<f32>], want: &[Vec<f32>], what: &str) {
     let bits = |values: &[Vec<f32>]| values.concat().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
     assert!(bits(found) == bits(want), "{what}: {found:?} for {want:?}");
+}
+
+/// Runs every so many of a case's rows alone, for the bits that they have among the others, and gives their
+/// number.
+pub fn assert_rows_alone<B: Backend>(backend: &B, case: &Case, every: usize) -> usize {
+    let (whole, alone) = (run(backend, case), case.rows_alone());
+    for (row, alone) in alone.iter().enumerate().step_by(every) {
+        let of_row = whole.iter().zip(&case.results);
+        let want: Vec<_> =
+            of_row.map(|(all, place)| all[row * place.cols..][..place.cols].to_vec()).collect();
+        assert_same_bits(
+            &run(backend, alone),
+            &want,
+            &format!("{}: {} row {row}", backend.describe(), case.name),
+        );
+    }
+    alone.len().div_ceil(every)
 }
 
 pub fn assert_refuses<B: Backend>(backend: &B) {

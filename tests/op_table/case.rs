@@ -17,7 +17,7 @@ const ELEMENT_BYTES: usize = 8;
 const GAP: usize = 8;
 const GUARD_MAX: usize = 64;
 const PAGES: usize = 64;
-const TOKENS_MAX: usize = 512;
+const TOKENS_MAX: usize = 1024;
 /// A byte of pages that a step does not name: as f16, elements and scales of it are no numbers.
 const FOREIGN: u8 = 0xff;
 

@@ -1,5 +1,8 @@
 //! The table: every operation at ragged shapes, in place and apart, at its extremes.
 
+#[allow(dead_code, reason = "for GPUs")]
+pub mod large;
+
 use std::sync::Arc;
 
 use ottava::TokenId;
@@ -379,9 +382,10 @@ fn prompts() -> Vec<Case> {
 }
 
 fn shared_sources() -> Vec<Case> {
-    // The third has more columns than eight of a GPU's units; the last are more blocks than it runs at a
+    // The fourth has more columns than eight of a GPU's units; the last are more blocks than it runs at a
     // time, and several for each of its multiprocessors.
-    let shapes = [(9, 49, 100), (70, 49, 100), (70, 49, 1100), (256, 1450, 32), (256, 2900, 32)];
+    let shapes =
+        [(9, 49, 100), (20, 49, 100), (70, 49, 100), (70, 49, 1100), (256, 1450, 32), (256, 2900, 32)];
     shapes.map(|(rows, n, k)| shared_source(rows, n, k)).to_vec()
 }
 
@@ -445,30 +449,6 @@ fn gate(activation: Activation, up_bits: Bits, rows: usize, [n, k]: [usize; 2]) 
     let products = vec![Product { epilogue, ..gate }];
     case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
     Case { eps: 1e-5, eps_int8: INT8_EPS, eps_f16: 2.0 * F16_EPS, ..case }
-}
-
-/// Products of many rows whose matrices are too narrow, or a little too wide, for a GPU of 100 to 140
-/// multiprocessors; too large for every backend to run.
-#[allow(dead_code, reason = "for GPUs")]
-pub fn uneven() -> Vec<Case> {
-    let mut numbers = Numbers(12);
-    let mut one = |rows: usize, matrix: WeightMatrix, [n, k]: [usize; 2]| {
-        let mut case = Case::new(format!("{rows} x [{n}, {k}]"));
-        let src = case.input(&numbers.take(rows * k), k);
-        let dst = case.output(rows, n);
-        let products = vec![product(&mut case, dst, matrix)];
-        case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
-        Case { eps_f16: F16_EPS, ..case }
-    };
-    let mut of = Numbers(13);
-    // More tiles than multiprocessors: a block ends one and begins another. Then more blocks than tiles,
-    // with tails in rows, columns and tokens.
-    let four = one(33, of.matrix([17_000, 100], Bits::Four, 32, true), [17_000, 100]);
-    let eight = one(130, of.matrix([300, 4100], Bits::Eight, 16, true), [300, 4100]);
-    let sixteen = one(65, dense(129, 2100, 8).remove(1), [129, 2100]);
-    let gates = [(Activation::Silu, Bits::Eight), (Activation::GeluTanh, Bits::Four)]
-        .map(|(activation, up_bits)| gate(activation, up_bits, 40, [150, 2100]));
-    [vec![four, eight, sixteen, shared_source(50, 49, 3000)], gates.to_vec()].concat()
 }
 
 /// What an attention case varies.
@@ -590,7 +570,10 @@ fn attentions() -> Vec<Case> {
             more.continued(past + 5..past + 6, window(20, 3));
             cases.push(Shape { window: Some(19), ..shape }.case(more, None));
         }
-        for (query, kv, dim) in [(4, 1, 256), (2, 2, 80), (6, 1, 128), (4, 2, 8)] {
+        // Query heads for a key head and the size of a head decide which of a GPU's kernels it is.
+        let small = [(2, 2, 80), (6, 1, 128), (4, 1, 128), (4, 2, 8), (8, 2, 64)];
+        let large = [(1, 1, 160), (2, 1, 160), (3, 1, 160), (4, 1, 256)];
+        for (query, kv, dim) in small.into_iter().chain(large) {
             let mut one = Case::new(format!("one token after 40, {query}/{kv} of {dim}, {dtype:?}"));
             one.sequence(0..40, None);
             one.continued(40..41, None);

@@ -257,3 +257,61 @@ fn resolve(
         unused: 0,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A card by the shared memory of a block at most, and of a multiprocessor, in KiB.
+    fn card(shared_block_max: usize, shared_multiprocessor: usize) -> DeviceInfo {
+        DeviceInfo {
+            ordinal: 0,
+            name: String::new(),
+            compute_capability: (8, 0),
+            multiprocessors: 108,
+            pci_bus_id: String::new(),
+            memory_bytes: 0,
+            shared_block_max: shared_block_max << 10,
+            shared_multiprocessor: shared_multiprocessor << 10,
+        }
+    }
+
+    #[test]
+    fn activations_that_fit_no_block_come_in_chunks() {
+        let cards = [card(99, 100), card(163, 164), card(227, 228)];
+        // (tokens, columns) to (blocks a multiprocessor, units a chunk) on an RTX 4090, an A100 and an H200.
+        for (tokens, cols, want) in [
+            (1, 14_336, [(2, 112), (2, 112), (2, 112)]),
+            (3, 14_336, [(1, 104), (1, 112), (2, 112)]),
+            (7, 14_336, [(1, 40), (1, 80), (1, 112)]),
+            (8, 8960, [(1, 40), (1, 70), (1, 70)]),
+            (9, 8960, [(1, 32), (1, 56), (1, 70)]),
+            (16, 2048, [(1, 16), (1, 16), (2, 16)]),
+            (16, 14_336, [(1, 16), (1, 32), (1, 48)]),
+            // Registers allow no second block.
+            (17, 100, [(1, 1), (1, 1), (1, 1)]),
+            (32, 2048, [(1, 8), (1, 8), (1, 16)]),
+        ] {
+            let found = cards.each_ref().map(|card| {
+                let shape = FewShape::new(tokens, cols, card);
+                (shape.blocks_per_multiprocessor, shape.chunk_units)
+            });
+            assert_eq!(found, want, "{tokens} x {cols}");
+        }
+    }
+
+    #[test]
+    fn blocks_fit_beside_each_other_and_chunks_end_where_the_warps_turns_do() {
+        for card in [card(99, 100), card(163, 164), card(227, 228)] {
+            for (tokens, cols) in (1..MANY_TOKENS).flat_map(|n| [32, 576, 2100, 8960, 28_672].map(|k| (n, k)))
+            {
+                let shape = FewShape::new(tokens, cols, &card);
+                let all = shape.blocks_per_multiprocessor * (shape.shared_bytes + RESERVED_BYTES);
+                assert!(shape.shared_bytes <= card.shared_block_max, "{tokens} x {cols}: {shape:?}");
+                assert!(all <= card.shared_multiprocessor, "{tokens} x {cols}: {shape:?}");
+                let whole = shape.chunk_units * UNIT_STEPS * STEP_COLS >= cols;
+                assert!(whole || shape.chunk_units.is_multiple_of(FEW_WARPS), "{tokens} x {cols}: {shape:?}");
+            }
+        }
+    }
+}
