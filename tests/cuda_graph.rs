@@ -17,8 +17,15 @@ use ottava::backend::{
 use ottava::graph::Session;
 
 /// With so many tokens that an adjustment for each is more than a step's tables hold at first.
-const SHAPE: Shape =
-    Shape { width: 64, hidden: 72, heads: Heads { query: 4, kv: 2, dim: 32 }, vocab: 600, window: None };
+const SHAPE: Shape = Shape {
+    width: 64,
+    hidden: 72,
+    heads: Heads { query: 4, kv: 2, dim: 32 },
+    vocab: 600,
+    layers: 1,
+    group: 32,
+    window: None,
+};
 const SEQUENCES: u32 = 3;
 /// Of each sequence: so many that attention over it is split.
 const PAST: u32 = 70;
