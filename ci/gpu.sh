@@ -12,10 +12,10 @@
 # answers to cuda-emu's `conformance` rows is written to the folder's golden/: commit it to
 # cuda-emu/tests/golden. What is printed is in results/record-*.md, the measurements beside it; what is worth
 # keeping goes to benches/record.
-# llama.cpp is built there from its source (ci/llama_bench.sh) beside the first parts, and on beyond the end
-# of a call: run `model` in a later one, or as a later part, or it is reported as missing.
+# llama.cpp is built there from its source (ci/llama_bench.sh) beside the first parts, and on after the script
+# has ended: run `model` in a later call, or as a later part, or it is reported as missing.
 # OTTAVA_CUDA_ARCHS says what card it is (90a), OTTAVA_MODEL names a real model's file, which --build packs if
-# it is set there (SmolLM2's 98 MB may be more than the way to the card takes), OTTAVA_LLAMA_BENCH names
+# it is set there (SmolLM2's 98 MB may be more than the way to the card takes; without one it is missing), OTTAVA_LLAMA_BENCH names
 # a llama-bench that is there already, OTTAVA_GPU_OUT a folder for gpu-PART.tar.gz, which has all that there
 # is after each part; logs are in the folder's logs/.
 set -uo pipefail
@@ -159,7 +159,7 @@ run_tests() {
         part tests "$(basename "$program")" "$program" --nocapture --test-threads 1
     done
     [ -n "$found" ] || absent "tests: no target cuda* of ottava"
-    if [ -x "$folder/unit/ottava" ] && "$folder/unit/ottava" --list backend::cuda | grep ': test$' > /dev/null; then
+    if [ -x "$folder/unit/ottava" ] && timeout 60 "$folder/unit/ottava" --list backend::cuda | grep ': test$' > /dev/null; then
         part unit backend::cuda "$folder/unit/ottava" backend::cuda --nocapture
     else
         absent "unit: tests of backend::cuda in the library"
@@ -237,9 +237,9 @@ run_peers() {
 # Builds llama.cpp with what the parts leave of the processor. The lock is held as long as that takes.
 start_llama() {
     [ -d "$folder/llama" ] && [ ! -x "$llama_bench" ] || return
-    setsid flock -n "$folder/llama/lock" timeout "$llama_build_seconds" nice -n 19 \
+    setsid flock -n "$folder/llama/lock" timeout -k 10 "$llama_build_seconds" nice -n 19 \
         "$folder/llama/llama_bench.sh" --build "$([ -n "$dry" ] && echo cpu || echo cuda)" \
-        < /dev/null > "$folder/logs/llama-build.log" 2>&1 &
+        < /dev/null >> "$folder/logs/llama-build.log" 2>&1 &
 }
 
 # Waits for its build.
@@ -253,7 +253,7 @@ wait_for_llama() {
 
 # llama.cpp's speed with the same file, in steps as long as ours: `bench_llama name file lengths`.
 bench_llama() {
-    local what=(-ngl 99 -ub 2048 -p "$3" -n 64 -r 2 -d 0,512,4096)
+    local what=(-ngl 99 -ub 2048 -p "$3" -n 64 -r 2 -d 0,512)
     [ -z "$dry" ] || what=(-ngl 0 -p 8 -n 4 -r 1 -d 0,32)
     [ -x "$llama_bench" ] || return
     part model "$1-llama.cpp" "$llama_bench" -m "$2" -fa on -o json "${what[@]}" \
@@ -289,8 +289,7 @@ bench_random() {
         w4g32) file=q4_0 ;;
     esac
     part model "random-$shape-$file" "$folder/bin/random_model" "$file_path" "$shape" "$file" \
-        && bench_model "$shape-$format" "$file_path" 512,2048,8192 "${load[@]}"
-    [ ! -f "$file_path" ] || bench_llama "$shape-$file" "$file_path" 512,2048,8192
+        && { bench_model "$shape-$format" "$file_path" 512,2048,8192 "${load[@]}"; bench_llama "$shape-$file" "$file_path" 512; }
     rm -f "$file_path"
 }
 
@@ -298,14 +297,14 @@ bench_real() {
     local file=${OTTAVA_MODEL:-$folder/real.gguf}
     [ -f "$file" ] || { absent "a real model: OTTAVA_MODEL is not set, and --build has packed none"; return; }
     bench_model real "$file" 512,2048
-    bench_llama real "$file" 512,2048
+    bench_llama real "$file" 512
 }
 
 run_model() {
     [ -x "$folder/bin/ottava" ] && [ -x "$folder/bin/random_model" ] || { absent "model: programs"; return; }
     local what cases=(1b-w8g128 8b-w8g32 8b-w8g128 8b-w4g32 1.5b-w8g128 1b-w8g32 1b-w4g32 1.5b-w8g32 1.5b-w4g32)
     [ -z "$dry" ] || cases=(tiny-w8g128 tiny-w8g32 tiny-w4g32)
-    "$folder/bin/ottava" devices
+    timeout 60 "$folder/bin/ottava" devices
     wait_for_llama
     bench_real
     for what in "${cases[@]}"; do
@@ -340,10 +339,11 @@ run_parts() {
         export CUDA_EMU_DEVICE=${CUDA_EMU_DEVICE:-sm_90}
         program_seconds=1800
     else
-        nvidia-smi || absent "nvidia-smi"
+        timeout 60 nvidia-smi || absent "nvidia-smi"
         export OTTAVA_TEST_GPU=1 CUDA_EMU_TEST_GPU=1
     fi
-    [ "${parts[0]}" = model ] || start_llama
+    # Who asks for tests alone means to ask for models in a later call.
+    [ "${parts[0]}" = model ] || { [ -n "$dry" ] && [[ " ${parts[*]} " != *" model "* ]]; } || start_llama
     for part in "${parts[@]}"; do
         part_end=$((SECONDS + ${part_seconds[$part]}))
         [ -z "$dry" ] || part_end=$((SECONDS + 7200))

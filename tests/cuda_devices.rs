@@ -170,7 +170,9 @@ fn a_driver_or_card_that_cannot_be_used_is_named() -> Outcome {
         let lines: Vec<_> = told.lines().filter(|line| !line.starts_with("[cuda-emu]")).collect();
         assert!(lines.len() == 1 && lines[0].contains(reason), "{value}: {told}");
         let done = ottava(&[&run[..], &["auto"]].concat(), variable, value)?;
-        assert!(done.status.success() && !done.stdout.is_empty(), "{value}: {done:?}");
+        let told = String::from_utf8(done.stderr)?;
+        let noted = told.lines().any(|line| line.starts_with("note: runs on cpu") && line.contains(reason));
+        assert!(done.status.success() && !done.stdout.is_empty() && noted, "{value}: {told}");
     }
     Ok(())
 }

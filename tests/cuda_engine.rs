@@ -1,6 +1,6 @@
 //! The engine on the CUDA backend, with tiny models made here: what the CPU scores, crowds,
-//! cancelled readers, memory that runs out, and a device that is lost or hangs under way. On the emulated driver or, with
-//! `OTTAVA_TEST_GPU=1`, on this machine's own card.
+//! cancelled readers, memory that runs out, and a device that is lost or hangs under way. On the emulated
+//! driver or, with `OTTAVA_TEST_GPU=1`, on this machine's own card.
 
 #![cfg(all(feature = "cuda", feature = "text"))]
 
@@ -9,7 +9,7 @@ mod tiny;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
 use ottava::backend::BackendError;
@@ -361,7 +361,9 @@ fn a_device_that_hangs_holds_its_readers_only() -> Outcome {
     let engine = builder(&made.path, Device::Cuda(0)).build()?;
     emulator.inject(Injection::NeverEnds { launch: 1, stopped_after: Duration::from_secs(3600) })?;
     let hangs = engine.submit(request(0))?;
+    let started = Instant::now();
     while engine.stats().running == 0 {
+        assert!(started.elapsed() < Duration::from_secs(60), "it never ran");
         std::thread::sleep(Duration::from_millis(1));
     }
     // These come back, whatever they say.

@@ -19,9 +19,9 @@ type Mode = (Compute, KvDtype, f64);
 const MODES: [Mode; 4] = [
     (Compute::F32, KvDtype::F16, 0.02),
     (Compute::F32, KvDtype::Int8, 0.2),
-    (Compute::Int8, KvDtype::F16, 0.2),
+    (Compute::Int8, KvDtype::F16, 0.15),
     // Both roundings together: the root of the sum of their squares.
-    (Compute::Int8, KvDtype::Int8, 0.28),
+    (Compute::Int8, KvDtype::Int8, 0.23),
 ];
 
 fn check_model(name: &str, isa: Isa, modes: &[Mode]) {

@@ -106,6 +106,7 @@ impl Shape {
             ..StepInput::default()
         }
     }
+
     fn weights<B: Backend>(&self, backend: &B, plan: &Plan) -> Weights<B> {
         let group = self.group;
         let matrix = |rows: usize, cols: usize| {

@@ -123,7 +123,8 @@ impl<W: Format> Panels<'_, W> {
     ) {
         let args = self.0;
         // SAFETY: the panel is `groups` records of the format; the block's activations are
-        // `groups · M` records from `start · groups` on, and in int8 as many behind all; the tokens' rows of `dst` exist.
+        // `groups · M` records from `start · groups` on, and in int8 as many behind all; the tokens' rows of
+        // `dst` exist.
         unsafe {
             let mut sums = [[L::splat(0.0); M]; T];
             let mut weights = args.weights.add(panel * args.panel_bytes);
