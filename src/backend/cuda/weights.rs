@@ -75,11 +75,6 @@ impl Vector {
     pub(super) fn upload(context: &Arc<Context>, values: &[f32]) -> Result<Vector, BackendError> {
         Ok(Vector { values: DeviceBuffer::of(context, values, "a vector")?, len: values.len() })
     }
-
-    /// Whether its work goes to this context's stream.
-    pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
-        self.values.is_of(context)
-    }
 }
 
 /// The matrix `id`.
