@@ -33,6 +33,16 @@ fn card() -> (Emulator, MutexGuard<'static, ()>) {
     (emulator, turn)
 }
 
+/// The same where faults can be injected, which they cannot be into a real card.
+fn card_with_faults() -> Option<(Emulator, MutexGuard<'static, ()>)> {
+    let card = card();
+    if !card.0.is_emulated() {
+        eprintln!("skipped: faults are injected into the emulator only");
+        return None;
+    }
+    Some(card)
+}
+
 /// A model's file in a folder that lives as long as this does.
 struct Made {
     _folder: tempfile::TempDir,
@@ -275,11 +285,7 @@ fn held(emulator: Emulator) -> i64 {
 
 #[test]
 fn a_load_that_finds_no_memory_says_so_and_keeps_nothing() -> Outcome {
-    let (emulator, _turn) = card();
-    if !emulator.is_emulated() {
-        eprintln!("skipped: faults are injected into the emulator only");
-        return Ok(());
-    }
+    let Some((emulator, _turn)) = card_with_faults() else { return Ok(()) };
     let made = one_layer()?;
     let mut faults = 0;
     let before = held(emulator);
@@ -305,11 +311,7 @@ fn a_load_that_finds_no_memory_says_so_and_keeps_nothing() -> Outcome {
 
 #[test]
 fn a_step_that_finds_no_memory_fails_its_request_and_no_other() -> Outcome {
-    let (emulator, _turn) = card();
-    if !emulator.is_emulated() {
-        eprintln!("skipped: faults are injected into the emulator only");
-        return Ok(());
-    }
+    let Some((emulator, _turn)) = card_with_faults() else { return Ok(()) };
     let made = one_layer()?;
     let build = || builder(&made.path, Device::Cuda(0)).build();
     // Longer tables, page-locked twice and on the device, and a past that is split.
@@ -352,11 +354,7 @@ fn a_step_that_finds_no_memory_fails_its_request_and_no_other() -> Outcome {
 /// A card without a watchdog runs such a kernel for ever: who reads its tokens waits, and nobody else.
 #[test]
 fn a_device_that_hangs_holds_its_readers_only() -> Outcome {
-    let (emulator, _turn) = card();
-    if !emulator.is_emulated() {
-        eprintln!("skipped: faults are injected into the emulator only");
-        return Ok(());
-    }
+    let Some((emulator, _turn)) = card_with_faults() else { return Ok(()) };
     let made = made(tiny::llama()?)?;
     let engine = builder(&made.path, Device::Cuda(0)).build()?;
     emulator.inject(Injection::NeverEnds { launch: 1, stopped_after: Duration::from_secs(3600) })?;
@@ -390,11 +388,7 @@ fn a_device_lost_under_way_fails_every_request_and_hangs_none() -> Outcome {
 
 /// What is injected ends all requests with an error of that name, those that come later too.
 fn fails_all(injection: Injection, name: &str) -> Outcome {
-    let (emulator, _turn) = card();
-    if !emulator.is_emulated() {
-        eprintln!("skipped: faults are injected into the emulator only");
-        return Ok(());
-    }
+    let Some((emulator, _turn)) = card_with_faults() else { return Ok(()) };
     let made = made(tiny::llama()?)?;
     let engine = builder(&made.path, Device::Cuda(0)).build()?;
     tokens(&engine, request(1))?;
