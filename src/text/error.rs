@@ -59,7 +59,7 @@ pub enum TextError {
         /// Its offset in the piece of text between special tokens, in bytes.
         offset: usize,
     },
-    /// The tokenizer library refused the vocabulary or a text.
+    /// No search for special tokens could be made of the vocabulary.
     #[error("tokenizer: {0}")]
     Tokenizer(String),
     /// The chat template does not parse, or uses something that is not supported.

@@ -15,6 +15,12 @@ mod stop;
 mod vocab;
 
 #[cfg(feature = "text")]
+mod bpe;
+#[cfg(feature = "text")]
+mod index;
+#[cfg(feature = "text")]
+mod merge;
+#[cfg(feature = "text")]
 mod pretokenize;
 #[cfg(feature = "text")]
 mod spm;

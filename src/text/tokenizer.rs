@@ -1,22 +1,19 @@
 //! Text to token ids, for the two kinds of tokenizer found in GGUF files.
 //!
-//! `gpt2` is byte-level BPE: words by `pretokenize.rs`, merges by the `tokenizers` crate. `llama` is
-//! SentencePiece by scores, in `spm.rs`. Here stands what both share: special tokens are cut out of the
-//! text first, then BOS and the space prefix are put where the model wants them.
+//! `gpt2` is byte-level BPE, in `bpe.rs`; `llama` is SentencePiece by scores, in `spm.rs`. Here stands what
+//! both share: special tokens are cut out of the text first, then BOS and the space prefix are put where the
+//! model wants them.
 
-use super::byte_level::char_of;
+use super::bpe::ByteLevel;
 use super::detokenize::Detokenizer;
 use super::error::TextError;
 use super::parts::{Spelling, VocabParts, key};
-use super::pretokenize::{PreTokenizer, WholeWords};
 use super::spm::Spm;
 use super::vocab::{TokenKind, Vocab};
 use crate::TokenId;
 use crate::weights::{Metadata, Strings};
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use std::sync::Arc;
-use tokenizers::Model;
-use tokenizers::models::bpe::{self, BPE};
 
 /// Whether the names of control tokens in a text mean those tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +47,7 @@ pub struct Tokenizer {
 /// What turns plain text into ids.
 #[derive(Debug)]
 enum Pieces {
-    ByteLevel(Box<ByteLevel>),
+    ByteLevel(ByteLevel),
     SentencePiece(Spm),
 }
 
@@ -72,7 +69,7 @@ impl Tokenizer {
     fn from_parts(parts: &VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
         let vocab = Arc::new(Vocab::from_parts(parts)?);
         let pieces = match parts.spelling()? {
-            Spelling::ByteLevel => Pieces::ByteLevel(Box::new(ByteLevel::new(&vocab, &parts.pre, rules)?)),
+            Spelling::ByteLevel => Pieces::ByteLevel(ByteLevel::new(&vocab, &parts.pre, rules)?),
             Spelling::SentencePiece => Pieces::SentencePiece(Spm::new(&vocab, parts)),
         };
         let always = Matcher::new(&vocab, &[TokenKind::UserDefined])?;
@@ -132,68 +129,16 @@ impl Tokenizer {
     fn encode_plain(&self, text: &str, ids: &mut Vec<TokenId>) -> Result<(), TextError> {
         match &self.pieces {
             _ if text.is_empty() => Ok(()),
-            Pieces::ByteLevel(pieces) => pieces.encode(text, ids),
+            Pieces::ByteLevel(pieces) => {
+                pieces.encode(&self.vocab, text, ids);
+                Ok(())
+            }
             Pieces::SentencePiece(pieces) => {
                 let prefix = if self.vocab.add_space_prefix() { "▁" } else { "" };
                 pieces.encode(&self.vocab, &format!("{prefix}{}", text.replace(' ', "▁")), ids)
             }
         }
     }
-}
-
-/// Byte-level BPE.
-#[derive(Debug)]
-struct ByteLevel {
-    words: PreTokenizer,
-    merges: BPE,
-}
-
-impl ByteLevel {
-    fn new(vocab: &Vocab, pre: &str, rules: &Strings) -> Result<ByteLevel, TextError> {
-        let words = PreTokenizer::named(pre)?;
-        let mut pieces = bpe::Vocab::default();
-        for id in vocab.ids().filter(|&id| !vocab.is_control(id)) {
-            pieces.entry(vocab.piece(id).unwrap_or_default().to_owned()).or_insert(id.0);
-        }
-        let merges = merges(rules, &pieces)?;
-        let model = BPE::builder()
-            .vocab_and_merges(pieces, merges)
-            .ignore_merges(words.whole_words() == WholeWords::Taken)
-            .build()
-            .map_err(|error| TextError::Tokenizer(error.to_string()))?;
-        Ok(ByteLevel { words, merges: model })
-    }
-
-    fn encode(&self, text: &str, ids: &mut Vec<TokenId>) -> Result<(), TextError> {
-        let mut spelled = String::new();
-        for word in self.words.words(text) {
-            spelled.clear();
-            spelled.extend(word.bytes().map(char_of));
-            let tokens = self.merges.tokenize(&spelled);
-            let tokens = tokens.map_err(|error| TextError::Tokenizer(error.to_string()))?;
-            ids.extend(tokens.iter().map(|token| TokenId(token.id)));
-        }
-        Ok(())
-    }
-}
-
-/// The merge rules, each checked: two pieces of the vocabulary that together are a third.
-fn merges(rules: &Strings, pieces: &bpe::Vocab) -> Result<Vec<(String, String)>, TextError> {
-    let mut joint = String::new();
-    let split = |(index, rule): (usize, &str)| {
-        let bad = |reason| TextError::BadMerge { index, merge: rule.to_owned(), reason };
-        let (left, right) = rule.split_once(' ').ok_or_else(|| bad("expected two pieces and a space"))?;
-        if left.is_empty() || right.is_empty() || right.contains(' ') {
-            return Err(bad("expected two pieces and one space"));
-        }
-        joint.clear();
-        joint.extend([left, right]);
-        if [left, right, joint.as_str()].iter().any(|piece| !pieces.contains_key(*piece)) {
-            return Err(bad("its pieces and what they make must be tokens"));
-        }
-        Ok((left.to_owned(), right.to_owned()))
-    };
-    rules.iter().enumerate().map(split).collect()
 }
 
 /// Finds whole tokens in a text: the leftmost, of those the longest.

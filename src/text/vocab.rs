@@ -85,7 +85,12 @@ impl Vocab {
         let spelling = parts.spelling()?;
         let kinds = kinds(parts)?;
         check_scores(parts, spelling)?;
-        let mut bytes = ByteStrings::default();
+        // No piece spells more than its own length.
+        let spelled_max = parts.tokens.iter().map(str::len).sum();
+        let mut bytes = ByteStrings {
+            bytes: Vec::with_capacity(spelled_max),
+            ends: Vec::with_capacity(parts.tokens.len()),
+        };
         let mut spelled = Vec::new();
         for (piece, &kind) in parts.tokens.iter().zip(&kinds) {
             spelled.clear();
@@ -282,7 +287,7 @@ pub(crate) fn byte_token(piece: &str) -> Option<u8> {
 }
 
 /// As [`Strings`], of any bytes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ByteStrings {
     bytes: Vec<u8>,
     ends: Vec<usize>,

@@ -173,6 +173,7 @@ fn parse_strings(cursor: &mut Cursor<'_>, key: &str, count: u64) -> Parsed<Strin
     for _ in 0..count {
         strings.push(parse_string(cursor, key)?);
     }
+    strings.shrink();
     Ok(strings)
 }
 

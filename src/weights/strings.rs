@@ -2,8 +2,9 @@
 //! read them.
 
 use std::fmt;
+use std::sync::Arc;
 
-/// Many strings in one allocation.
+/// Many strings in one allocation, which clones share.
 ///
 /// ```
 /// use ottava::weights::Strings;
@@ -13,7 +14,10 @@ use std::fmt;
 /// assert_eq!(strings.iter().collect::<Vec<_>>(), ["a", "", "bc"]);
 /// ```
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Strings {
+pub struct Strings(Arc<Shared>);
+
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Shared {
     text: String,
     ends: Vec<usize>,
 }
@@ -21,30 +25,37 @@ pub struct Strings {
 impl Strings {
     /// Room for so many strings; their bytes are found room for as they come.
     pub fn with_capacity(strings: usize) -> Strings {
-        Strings { text: String::new(), ends: Vec::with_capacity(strings) }
+        Strings(Arc::new(Shared { text: String::new(), ends: Vec::with_capacity(strings) }))
     }
 
     /// Adds a string.
     pub fn push(&mut self, string: &str) {
-        self.text.push_str(string);
-        self.ends.push(self.text.len());
+        let Shared { text, ends } = Arc::make_mut(&mut self.0);
+        text.push_str(string);
+        ends.push(text.len());
+    }
+
+    /// Gives back the room that nothing was found for.
+    pub(super) fn shrink(&mut self) {
+        Arc::make_mut(&mut self.0).text.shrink_to_fit();
     }
 
     /// Strings.
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.0.ends.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.0.ends.is_empty()
     }
 
     /// The string number `index`.
     pub fn get(&self, index: usize) -> Option<&str> {
-        let end = *self.ends.get(index)?;
-        let start = index.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
-        self.text.get(start..end)
+        let Shared { text, ends } = &*self.0;
+        let end = *ends.get(index)?;
+        let start = index.checked_sub(1).map_or(Some(0), |before| ends.get(before).copied())?;
+        text.get(start..end)
     }
 
     /// All strings, in order.

@@ -1,5 +1,6 @@
 //! Tests of the tokenizers on small vocabularies made here; the real ones are in `tests/text_golden.rs`.
 
+use super::super::byte_level::char_of;
 use super::*;
 use proptest::prelude::*;
 
@@ -208,7 +209,47 @@ fn naive_spm(parts: &VocabParts, text: &str) -> Vec<String> {
     }
 }
 
+/// The specification of `bpe.rs`: look for the first rule that applies anywhere, merge where it first does, again.
+fn naive_bpe(rules: &[[String; 2]], text: &str) -> Vec<String> {
+    let mut symbols: Vec<String> = text.chars().map(String::from).collect();
+    let applies = |symbols: &[String], rule: &[String; 2]| symbols.windows(2).position(|pair| pair == rule);
+    while let Some(left) = rules.iter().find_map(|rule| applies(&symbols, rule)) {
+        let right = symbols.remove(left + 1);
+        symbols[left].push_str(&right);
+    }
+    symbols
+}
+
+/// Rules that each join two tokens which there are by then: characters, and what rules made.
+fn rules_of(picks: &[[prop::sample::Index; 2]]) -> Vec<[String; 2]> {
+    let mut tokens: Vec<String> = ["a", "b", "c"].map(String::from).to_vec();
+    let rule = |pick: &[prop::sample::Index; 2]| {
+        let rule = [pick[0].get(&tokens).clone(), pick[1].get(&tokens).clone()];
+        tokens.push(rule.concat());
+        rule
+    };
+    picks.iter().map(rule).collect()
+}
+
 proptest! {
+    #[test]
+    fn byte_level_agrees_with_the_naive_model(
+        picks in prop::collection::vec(any::<[prop::sample::Index; 2]>(), 0..12),
+        order in any::<prop::sample::Index>(),
+        text in "[abc]{0,40}",
+    ) {
+        let mut rules = rules_of(&picks);
+        // Rules may as well stand before those that make their tokens.
+        let middle = order.index(rules.len() + 1);
+        rules.rotate_left(middle);
+        let (mut parts, _) = byte_level_parts("default");
+        parts.tokens = (0..=255).map(|byte| char_of(byte).to_string()).chain(rules.iter().map(|rule| rule.concat())).collect();
+        (parts.types, parts.bos) = (None, None);
+        let lines: Strings = rules.iter().map(|rule| rule.join(" ")).collect();
+        let tokenizer = build(&(parts, lines)).unwrap();
+        prop_assert_eq!(pieces(&tokenizer, &text, Special::Text), naive_bpe(&rules, &text));
+    }
+
     #[test]
     fn byte_level_round_trip(text in "[ -~\n\t]{0,30}|\\PC{0,30}|(<\\|end|hello|aa| ){0,9}") {
         for pre in ["default", "smollm", "llama-bpe", "qwen2"] {
