@@ -8,7 +8,7 @@ use core::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::dispatch::kernel_entry;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Order};
 
 /// AVX2, FMA and F16C, and perhaps AVX-VNNI.
 #[derive(Clone, Copy)]
@@ -47,7 +47,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     const WIDE: bool = false;
     // Eight rows times four tokens fit the sixteen registers.
     const PARTS: usize = 2;
-    const BYTE_BIAS: u8 = if VNNI { 0 } else { 128 };
+    const ORDER: Order = if VNNI { Order::Unsigned } else { Order::Signed };
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {

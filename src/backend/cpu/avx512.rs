@@ -5,7 +5,7 @@ use core::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::dispatch::kernel_entry;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Order};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 #[derive(Clone, Copy)]
@@ -25,7 +25,7 @@ impl Lanes for Avx512 {
 
     const TOKENS: usize = 6;
     const WIDE: bool = true;
-    const BYTE_BIAS: u8 = 0;
+    const ORDER: Order = Order::Unsigned;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {

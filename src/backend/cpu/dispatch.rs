@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Order};
 #[cfg(target_arch = "aarch64")]
 use super::neon::{self, Dotprod, I8mm};
 use super::portable::{self, Portable};
@@ -64,20 +64,20 @@ impl Isa {
         }
     }
 
-    /// [`Lanes::BYTE_BIAS`]
-    pub(super) fn byte_bias(self) -> u8 {
+    /// [`Lanes::ORDER`]
+    pub(super) fn order(self) -> Order {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => Avx2::<false>::BYTE_BIAS,
+            Isa::Avx2 => Avx2::<false>::ORDER,
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni => Avx2::<true>::BYTE_BIAS,
+            Isa::AvxVnni => Avx2::<true>::ORDER,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => Avx512::BYTE_BIAS,
+            Isa::Avx512 => Avx512::ORDER,
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonDotprod => Dotprod::BYTE_BIAS,
+            Isa::NeonDotprod => Dotprod::ORDER,
             #[cfg(target_arch = "aarch64")]
-            Isa::NeonI8mm => I8mm::BYTE_BIAS,
-            _ => Portable::BYTE_BIAS,
+            Isa::NeonI8mm => I8mm::ORDER,
+            _ => Portable::ORDER,
         }
     }
 
@@ -131,7 +131,7 @@ impl FromStr for Isa {
 /// Implementors are the operation's operands; `run` does one chunk. It must be `#[inline(always)]`,
 /// and so must all that it calls on hot paths, to become part of an instruction set's own function.
 pub(super) trait Kernel: Sync {
-    /// Whether it multiplies codes, or reads those of 8 bits ([`Lanes::BYTE_BIAS`]): instruction sets that
+    /// Whether it multiplies codes, or reads those of 8 bits ([`Lanes::ORDER`]): instruction sets that
     /// differ in nothing else share the code of other kernels.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const ON_CODES: bool = false;

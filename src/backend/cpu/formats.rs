@@ -67,7 +67,7 @@ const fn quant(bits: usize, mins: bool, halves: bool) -> Layout {
     Layout::Quant { bits, mins, halves }
 }
 
-/// The stored codes of quad `KQ` of a tile, from the lines that have them; `pack` says which.
+/// What is stored in the places of quad `KQ` of a tile, from the lines that have it; `pack` says which.
 #[inline(always)]
 unsafe fn quad<L: Lanes, const BITS: usize, const KQ: usize>(weights: *const u8, tile: usize) -> L::C {
     // Of a group of 16 columns 6-bit codes have lines of their own.
@@ -92,6 +92,26 @@ unsafe fn quad<L: Lanes, const BITS: usize, const KQ: usize>(weights: *const u8,
             (6, 3 | 7) => L::low::<6>(L::bytes(line(first + 2))),
             (6, _) => L::low::<6>(L::bytes(line(first + KQ % 4))),
             _ => L::bytes(line(KQ)),
+        }
+    }
+}
+
+/// The stored codes of columns `4 KQ ..` of a tile, four of each row. Where [`Order::Pairs`] has them in the
+/// places of two quads those are `EVEN` and `ODD`, and the compiler cuts them out once for both.
+///
+/// [`Order::Pairs`]: super::lanes::Order::Pairs
+#[inline(always)]
+unsafe fn columns<L: Lanes, const BITS: usize, const KQ: usize, const EVEN: usize, const ODD: usize>(
+    weights: *const u8,
+    tile: usize,
+) -> L::C {
+    // SAFETY: the same contract.
+    unsafe {
+        if const { L::PAIRS } {
+            let (even, odd) = (quad::<L, BITS, EVEN>(weights, tile), quad::<L, BITS, ODD>(weights, tile));
+            L::unpair_rows(even, odd)[KQ % 2]
+        } else {
+            quad::<L, BITS, KQ>(weights, tile)
         }
     }
 }

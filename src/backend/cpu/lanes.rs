@@ -19,6 +19,31 @@ pub(super) use for_each;
 /// Lanes of a virtual vector.
 pub(super) const LANES: usize = 16;
 
+/// How packed codes lie, as an instruction set's dot products want them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Bytes without a sign, four columns of a row together.
+    Unsigned,
+    /// The same, and codes of 8 bits less 128, with a sign.
+    Signed,
+    /// Bytes without a sign, eight columns of a row together. Of four rows the codes of four columns and of
+    /// the next four change places: where the former were are the first two rows', where the latter were the
+    /// other two's.
+    Pairs,
+}
+
+impl Order {
+    /// What is subtracted from a code of 8 bits.
+    pub(super) const fn byte_bias(self) -> u8 {
+        if matches!(self, Order::Signed) { 128 } else { 0 }
+    }
+
+    /// Whether eight columns of a row are together.
+    pub(super) const fn pairs(self) -> bool {
+        matches!(self, Order::Pairs)
+    }
+}
+
 /// Sixteen lanes of one instruction set.
 ///
 /// Every method is `#[inline(always)]` so that it becomes part of the `#[target_feature]` function
@@ -47,10 +72,12 @@ pub(super) trait Lanes: Copy + 'static {
     const WIDE: bool;
     /// Parts of the sixteen rows that the int8 kernels work off one after the other, 1 or 2.
     const PARTS: usize = 1;
+    /// What packing does for the dot products.
+    const ORDER: Order;
+    /// What packing subtracts from a code of 8 bits.
+    const BYTE_BIAS: u8 = Self::ORDER.byte_bias();
     /// Whether the int8 kernels multiply two tokens at once where there are several, by [`Lanes::dot_pair`].
-    const PAIRS: bool = false;
-    /// What packing subtracts from a code of 8 bits: 128 where dot products take signed bytes.
-    const BYTE_BIAS: u8;
+    const PAIRS: bool = Self::ORDER.pairs();
 
     /// All lanes `x`.
     unsafe fn splat(x: f32) -> Self::F;
@@ -127,10 +154,10 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn dot_bytes<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
     /// The same for codes in 0..=63.
     unsafe fn dot_small<const Q: usize>(acc: Self::I, codes: Self::C, a: Self::A) -> Self::I;
-    /// Of four columns of sixteen rows and the next four, eight columns of rows `4i` and `4i + 1`, and of rows
+    /// Four columns of sixteen rows, and the next four, of eight columns of rows `4i` and `4i + 1`, and of rows
     /// `4i + 2` and `4i + 3`, `i` in 0..4.
     #[inline(always)]
-    unsafe fn pair_rows(_a: Self::C, _b: Self::C) -> [Self::C; 2] {
+    unsafe fn unpair_rows(_a: Self::C, _b: Self::C) -> [Self::C; 2] {
         unreachable!("no pairs")
     }
     /// `acc[4i + 2r + t] += sum over k of codes[2i + r][k] * a[t][k]`, exactly: eight columns of two rows, codes
@@ -139,8 +166,8 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn dot_pair(_acc: Self::I, _codes: Self::C, _a: Self::A) -> Self::I {
         unreachable!("no pairs")
     }
-    /// Sixteen rows' sums of one token and of another as [`Lanes::dot_pair`] has them, for both of
-    /// [`Lanes::pair_rows`].
+    /// Sixteen rows' sums of one token and of another as [`Lanes::dot_pair`] has them, for both halves of
+    /// [`Order::Pairs`].
     #[inline(always)]
     unsafe fn pair(_a: Self::I, _b: Self::I) -> [Self::I; 2] {
         unreachable!("no pairs")

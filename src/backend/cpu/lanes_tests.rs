@@ -292,11 +292,29 @@ impl Check for Dots {
     }
 }
 
-/// Four columns of sixteen rows, the next four, and eight of two tokens.
+/// Eight columns of rows `4i` and `4i + 1`, of rows `4i + 2` and `4i + 3`, and of two tokens.
 struct Pairs {
     a: [u8; 64],
     b: [u8; 64],
     tokens: [[i8; 8]; 2],
+}
+
+impl Pairs {
+    fn code(&self, row: usize, k: usize) -> u8 {
+        let half = if row % 4 < 2 { &self.a } else { &self.b };
+        half[row / 4 * 16 + row % 2 * 8 + k]
+    }
+}
+
+/// Four bytes of each row.
+#[inline(always)]
+unsafe fn columns_of<L: Lanes>(codes: L::C) -> [[i32; LANES]; 4] {
+    // SAFETY: register arithmetic.
+    unsafe {
+        let columns =
+            [L::widen::<0>(codes), L::widen::<1>(codes), L::widen::<2>(codes), L::widen::<3>(codes)];
+        columns.map(|column| ints::<L>(column))
+    }
 }
 
 impl Check for Pairs {
@@ -310,17 +328,20 @@ impl Check for Pairs {
         let Pairs { a, b, tokens } = self;
         // SAFETY: every pointer is to a whole array.
         let sums = unsafe {
-            let [low, high] = L::pair_rows(L::bytes(a.as_ptr()), L::bytes(b.as_ptr()));
+            let [low, high] = [L::bytes(a.as_ptr()), L::bytes(b.as_ptr())];
+            for (half, columns) in L::unpair_rows(low, high).into_iter().enumerate() {
+                for (k, column) in columns_of::<L>(columns).into_iter().enumerate() {
+                    let expected = std::array::from_fn(|row| i32::from(self.code(row, 4 * half + k)));
+                    assert_eq!(column, expected, "column {}", 4 * half + k);
+                }
+            }
             let tokens = L::activations(tokens.as_flattened().as_ptr());
             let [first, second] = L::pair(L::splat_i32(1000), L::splat_i32(-2000));
             let sums = L::unpair(L::dot_pair(first, low, tokens), L::dot_pair(second, high, tokens));
             sums.map(|sums| ints::<L>(sums))
         };
         for (token, start) in [1000, -2000].into_iter().enumerate() {
-            let product = |row: usize, k: usize| {
-                let code = if k < 4 { a[4 * row + k] } else { b[4 * row + k - 4] };
-                i32::from(code) * i32::from(tokens[token][k])
-            };
+            let product = |row: usize, k: usize| i32::from(self.code(row, k)) * i32::from(tokens[token][k]);
             let expected = std::array::from_fn(|row| start + (0..8).map(|k| product(row, k)).sum::<i32>());
             assert_eq!(sums[token], expected, "token {token}");
         }

@@ -174,15 +174,15 @@ impl Backend for Cpu {
     }
 
     fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Matrix, S::Error> {
-        Matrix::pack(matrix, self.isa.byte_bias(), &self.pool, &self.shelf)
+        Matrix::pack(matrix, self.isa.order(), &self.pool, &self.shelf)
     }
 
     fn restore(&self, sidecar: &Sidecar<'_>) -> Result<Vec<Matrix>, NoSidecar> {
-        sidecar::restore(sidecar, self.isa.byte_bias(), &self.pool)
+        sidecar::restore(sidecar, self.isa.order(), &self.pool)
     }
 
     fn keep(&self, sidecar: &Sidecar<'_>, matrices: &[Matrix]) -> Result<(), NoSidecar> {
-        sidecar::keep(sidecar, self.isa.byte_bias(), matrices, &self.pool)
+        sidecar::keep(sidecar, self.isa.order(), matrices, &self.pool)
     }
 
     fn matrix_bytes(&self, matrix: &Matrix) -> usize {

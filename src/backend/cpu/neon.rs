@@ -13,7 +13,7 @@ use half::{bf16, f16};
 use instructions::{fcvtl, fcvtn, sdot, top_signed, top_unsigned, usdot, usmmla};
 
 use super::dispatch::kernel_entry;
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Order};
 
 /// NEON with `sdot`.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ macro_rules! each {
 }
 
 macro_rules! neon_lanes {
-    ($name:ident, bias $bias:literal, dot $dot:ident, top $top:ident, $($pairs:item)*) => {
+    ($name:ident, $order:expr, dot $dot:ident, top $top:ident, $($pairs:item)*) => {
         // SAFETY of every method below: the trait's contract gives the features and the pointers.
         #[allow(clippy::undocumented_unsafe_blocks)]
         impl Lanes for $name {
@@ -64,7 +64,7 @@ macro_rules! neon_lanes {
             const WIDE: bool = false;
             // Eight rows times six tokens leave registers for all codes of the tokens.
             const PARTS: usize = 2;
-            const BYTE_BIAS: u8 = $bias;
+            const ORDER: Order = $order;
 
             #[inline(always)]
             unsafe fn splat(x: f32) -> F {
@@ -283,16 +283,14 @@ macro_rules! neon_lanes {
     };
 }
 
-neon_lanes!(Dotprod, bias 128, dot sdot, top top_signed,);
+neon_lanes!(Dotprod, Order::Signed, dot sdot, top top_signed,);
 neon_lanes! {
-    I8mm, bias 0, dot usdot, top top_unsigned,
-    const PAIRS: bool = true;
-
+    I8mm, Order::Pairs, dot usdot, top top_unsigned,
     #[inline(always)]
-    unsafe fn pair_rows(a: C, b: C) -> [C; 2] {
+    unsafe fn unpair_rows(a: C, b: C) -> [C; 2] {
         let (a, b) = (each!(vreinterpretq_s32_u8; a), each!(vreinterpretq_s32_u8; b));
-        let [low, high] = unsafe { Self::pair(a, b) };
-        [each!(vreinterpretq_u8_s32; low), each!(vreinterpretq_u8_s32; high)]
+        let [first, second] = unsafe { Self::unpair(a, b) };
+        [each!(vreinterpretq_u8_s32; first), each!(vreinterpretq_u8_s32; second)]
     }
     #[inline(always)]
     unsafe fn dot_pair(acc: I, codes: C, a: int8x16_t) -> I {

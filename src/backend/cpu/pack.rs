@@ -22,7 +22,8 @@
 //!
 //! In their order quads need the lines in theirs, and never more than three at once. Signed codes are
 //! stored plus 8, 16, 32 or 128, and all 8-bit codes less 128 for instruction sets whose dot products take
-//! signed bytes ([`Lanes::BYTE_BIAS`](super::lanes::Lanes::BYTE_BIAS)). Codes of 5 bits in groups of 16, and
+//! signed bytes; for those that multiply eight columns at once rows and quads change places before lines are
+//! made ([`Order`]). Codes of 5 bits in groups of 16, and
 //! of 6 bits in other forms than groups of 16 without mins, which no file has, are packed as 8 bits.
 //! Columns and rows that pad the last group and panel have value 0 or meet activations of 0.
 //!
@@ -36,10 +37,13 @@ use std::sync::{Mutex, PoisonError};
 
 use bytemuck::Pod;
 use half::f16;
-use lines::{five_bits, five_lines, group_codes, group_nibbles, six_bits, six_lines};
+use lines::{
+    five_bits, five_lines, group_codes, group_nibbles, paired, paired_nibbles, paired_quads, six_bits,
+    six_lines,
+};
 
 use super::activations::{GROUP, groups};
-use super::lanes::LANES;
+use super::lanes::{LANES, Order};
 use super::memory::{Part, Shelf};
 use super::pool::Pool;
 use crate::backend::MatrixSource;
@@ -125,14 +129,14 @@ pub struct Matrix {
     rows: usize,
     cols: usize,
     layout: Layout,
-    byte_bias: u8,
+    order: Order,
 }
 
 impl Matrix {
-    /// Packs what `source` reads on the pool's threads, 8-bit codes less `byte_bias`, to a place on `shelf`.
+    /// Packs what `source` reads on the pool's threads, to a place on `shelf`.
     pub(super) fn pack<S: MatrixSource>(
         source: &S,
-        byte_bias: u8,
+        order: Order,
         pool: &Pool,
         shelf: &Shelf,
     ) -> Result<Matrix, S::Error> {
@@ -148,7 +152,7 @@ impl Matrix {
         let job = Packing {
             source,
             layout,
-            byte_bias,
+            order,
             data: data.as_mut_ptr(),
             panel_bytes,
             run,
@@ -159,14 +163,14 @@ impl Matrix {
         unsafe { pool.run(pack_run, &job, panels.div_ceil(run)) };
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some((_, error)) => Err(error),
-            None => Ok(Matrix { data, rows, cols, layout, byte_bias }),
+            None => Ok(Matrix { data, rows, cols, layout, order }),
         }
     }
 
     /// What was packed before: as many bytes as `packed_bytes` says.
-    pub(super) fn packed(data: Part, [rows, cols]: [usize; 2], layout: Layout, byte_bias: u8) -> Matrix {
+    pub(super) fn packed(data: Part, [rows, cols]: [usize; 2], layout: Layout, order: Order) -> Matrix {
         assert_eq!(Some(data.bytes()), packed_bytes([rows, cols], layout), "a {rows} x {cols} {layout:?}");
-        Matrix { data, rows, cols, layout, byte_bias }
+        Matrix { data, rows, cols, layout, order }
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -206,8 +210,7 @@ impl Matrix {
         let panel = &self.data.as_slice()[row / PANEL * self.panel_bytes()..][..self.panel_bytes()];
         let stream = panel.chunks_exact(self.layout.group_bytes());
         for (group, out) in stream.zip(out.chunks_mut(GROUP)) {
-            let view =
-                GroupView { bytes: group, layout: self.layout, byte_bias: self.byte_bias, row: row % PANEL };
+            let view = GroupView { bytes: group, layout: self.layout, order: self.order, row: row % PANEL };
             for (k, out) in out.iter_mut().enumerate() {
                 *out = view.value(k) * factor;
             }
@@ -219,7 +222,7 @@ impl Matrix {
 struct GroupView<'a> {
     bytes: &'a [u8],
     layout: Layout,
-    byte_bias: u8,
+    order: Order,
     row: usize,
 }
 
@@ -235,12 +238,13 @@ impl GroupView<'_> {
     }
 
     fn dequantised(&self, k: usize, bits: Bits, mins: bool, halves: bool) -> f32 {
-        let line = |line: usize| self.bytes[4 * (line * PANEL + self.row) + k % 4];
+        let (row, quad) = if self.order.pairs() { paired(self.row, k / 4) } else { (self.row, k / 4) };
+        let line = |line: usize| self.bytes[4 * (line * PANEL + row) + k % 4];
         let code = match bits {
-            Bits::Four => line(k / 8) >> (k / 4 % 2 * 4) & 15,
-            Bits::Five => five_bits(k / 4, line),
-            Bits::Six => six_bits(k / 4, line),
-            Bits::Eight => line(k / 4).wrapping_add(self.byte_bias),
+            Bits::Four => line(quad / 2) >> (quad % 2 * 4) & 15,
+            Bits::Five => five_bits(quad, line),
+            Bits::Six => six_bits(quad, line),
+            Bits::Eight => line(quad).wrapping_add(self.order.byte_bias()),
         };
         let half = if halves { k / 16 } else { 0 };
         let factor = |set: usize| {
@@ -260,7 +264,7 @@ impl GroupView<'_> {
 struct Packing<'a, S: MatrixSource> {
     source: &'a S,
     layout: Layout,
-    byte_bias: u8,
+    order: Order,
     data: *mut u8,
     panel_bytes: usize,
     /// Panels of a chunk.
@@ -290,16 +294,16 @@ unsafe fn pack_run<S: MatrixSource>(job: &Packing<'_, S>, chunk: usize, worker: 
         // SAFETY: the part holds `panel_bytes` for each panel, and only this chunk writes this one.
         let out =
             unsafe { std::slice::from_raw_parts_mut(job.data.add(panel * job.panel_bytes), job.panel_bytes) };
-        pack_panel(&block, job.layout, job.byte_bias, out);
+        pack_panel(&block, job.layout, job.order, out);
     }
 }
 
 /// Packs up to 32 rows into a panel of zeros.
-fn pack_panel(block: &WeightMatrix, layout: Layout, byte_bias: u8, panel: &mut [u8]) {
+fn pack_panel(block: &WeightMatrix, layout: Layout, order: Order, panel: &mut [u8]) {
     let streams = panel.chunks_exact_mut(layout.group_bytes()).enumerate();
     match block {
         WeightMatrix::Quant(m) => {
-            streams.for_each(|(group, out)| pack_group(m, layout, byte_bias, group, out));
+            streams.for_each(|(group, out)| pack_group(m, layout, order, group, out));
         }
         WeightMatrix::Dense(m) => streams.for_each(|(group, out)| match m.values() {
             DenseValues::F32(values) => pack_floats(m, values, group, out),
@@ -309,20 +313,32 @@ fn pack_panel(block: &WeightMatrix, layout: Layout, byte_bias: u8, panel: &mut [
     }
 }
 
-fn pack_group(m: &QuantMatrix, layout: Layout, byte_bias: u8, group: usize, out: &mut [u8]) {
+fn pack_group(m: &QuantMatrix, layout: Layout, order: Order, group: usize, out: &mut [u8]) {
     let (codes, factors) = out.split_at_mut(layout.code_bytes());
     let (rows, zero) = (m.rows(), layout.zero_point() as u8);
+    let quads = |row, flip| match order.pairs() {
+        false => group_codes(m, row, group, flip),
+        true => {
+            let of = |row| if row < rows { group_codes(m, row, group, flip) } else { [[0; 4]; QUADS] };
+            paired_quads(row, of)
+        }
+    };
+    let lanes = if order.pairs() { rows.next_multiple_of(4) } else { rows };
     match layout {
+        Layout::Quant { bits: Bits::Four, .. } if !order.pairs() => {
+            transpose::<4>(codes, lanes, |row| group_nibbles(m, row, group, zero));
+        }
         Layout::Quant { bits: Bits::Four, .. } => {
-            transpose::<4>(codes, rows, |row| group_nibbles(m, row, group, zero));
+            let of = |row| if row < rows { group_nibbles(m, row, group, zero) } else { [[0; 4]; QUADS / 2] };
+            transpose::<4>(codes, lanes, |row| paired_nibbles(row, of));
         }
         Layout::Quant { bits: Bits::Five, .. } => {
-            transpose::<5>(codes, rows, |row| five_lines(group_codes(m, row, group, zero)));
+            transpose::<5>(codes, lanes, |row| five_lines(quads(row, zero)));
         }
         Layout::Quant { bits: Bits::Six, .. } => {
-            transpose::<6>(codes, rows, |row| six_lines(group_codes(m, row, group, zero)));
+            transpose::<6>(codes, lanes, |row| six_lines(quads(row, zero)));
         }
-        _ => transpose::<QUADS>(codes, rows, |row| group_codes(m, row, group, zero ^ byte_bias)),
+        _ => transpose::<QUADS>(codes, lanes, |row| quads(row, zero ^ order.byte_bias())),
     }
     // Of a group of 16 columns there are two here, the second perhaps behind the row's end.
     let halves = if m.group() == 16 { 2 } else { 1 };

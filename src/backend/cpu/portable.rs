@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 
 use super::dispatch::kernel_entry;
-use super::lanes::{LANES, Lanes};
+use super::lanes::{LANES, Lanes, Order};
 
 /// No instruction set in particular.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ impl Lanes for Portable {
 
     const TOKENS: usize = 1;
     const WIDE: bool = false;
-    const BYTE_BIAS: u8 = 0;
+    const ORDER: Order = Order::Unsigned;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {

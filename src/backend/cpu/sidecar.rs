@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::lanes::Order;
 use super::memory::Part;
 use super::pack::{Layout, Matrix, packed_bytes};
 use super::pool::Pool;
@@ -38,8 +39,8 @@ const BLOCK_BYTES: usize = 1 << 20;
 const DATA_ALIGN: usize = 1 << 16;
 
 /// The matrices of `sidecar`'s file, mapped.
-pub(super) fn restore(sidecar: &Sidecar<'_>, byte_bias: u8, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
-    let expected = Contents::of(sidecar, byte_bias)?;
+pub(super) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
+    let expected = Contents::of(sidecar, order)?;
     let (file, checksums) = expected.open(sidecar.path)?;
     let mut part = Part::of_file(&file).map_err(io_error("map"))?;
     // What comes before the data; a file may have become shorter since it was opened.
@@ -47,7 +48,7 @@ pub(super) fn restore(sidecar: &Sidecar<'_>, byte_bias: u8, pool: &Pool) -> Resu
     let mut matrices = Vec::with_capacity(expected.places.len());
     for place in &expected.places {
         let data = part.split(place.bytes).ok_or(LENGTH)?;
-        matrices.push(Matrix::packed(data, place.shape, place.layout, byte_bias));
+        matrices.push(Matrix::packed(data, place.shape, place.layout, order));
     }
     let found = Blocks::of(&matrices).checksums(pool);
     match found.iter().zip(&checksums).position(|(found, expected)| found != expected) {
@@ -59,11 +60,11 @@ pub(super) fn restore(sidecar: &Sidecar<'_>, byte_bias: u8, pool: &Pool) -> Resu
 /// Writes the file of `sidecar`, or leaves all as it was.
 pub(super) fn keep(
     sidecar: &Sidecar<'_>,
-    byte_bias: u8,
+    order: Order,
     matrices: &[Matrix],
     pool: &Pool,
 ) -> Result<(), NoSidecar> {
-    let contents = Contents::of(sidecar, byte_bias)?;
+    let contents = Contents::of(sidecar, order)?;
     let blocks = Blocks::of(matrices);
     let mut before_data = contents.head.clone();
     before_data.extend(blocks.checksums(pool).iter().flat_map(|checksum| checksum.to_le_bytes()));
@@ -104,18 +105,18 @@ struct Contents {
 }
 
 impl Contents {
-    fn of(sidecar: &Sidecar<'_>, byte_bias: u8) -> Result<Contents, NoSidecar> {
-        Contents::counted(sidecar, byte_bias).ok_or(NoSidecar::Not("of a size that can be counted"))
+    fn of(sidecar: &Sidecar<'_>, order: Order) -> Result<Contents, NoSidecar> {
+        Contents::counted(sidecar, order).ok_or(NoSidecar::Not("of a size that can be counted"))
     }
 
     /// None if sizes are beyond counting.
-    fn counted(sidecar: &Sidecar<'_>, byte_bias: u8) -> Option<Contents> {
+    fn counted(sidecar: &Sidecar<'_>, order: Order) -> Option<Contents> {
         let (mut places, mut table) = (Vec::new(), Vec::new());
         let (mut data_bytes, mut blocks) = (0_usize, 0);
         for shape in sidecar.shapes {
             let (layout, dims) = (Layout::of(shape.form), [shape.rows, shape.cols]);
             let bytes = packed_bytes(dims, layout)?;
-            for number in [shape.rows, shape.cols, data_bytes, bytes, code(layout, byte_bias)] {
+            for number in [shape.rows, shape.cols, data_bytes, bytes, code(layout, order)] {
                 table.extend((number as u64).to_le_bytes());
             }
             places.push(Place { shape: dims, layout, bytes });
@@ -182,16 +183,16 @@ impl Contents {
 }
 
 /// A layout as a number.
-fn code(layout: Layout, byte_bias: u8) -> usize {
+fn code(layout: Layout, order: Order) -> usize {
     match layout {
         Layout::Quant { bits, mins, halves } => {
             let bits = match bits {
                 Bits::Four => 4,
                 Bits::Five => 5,
                 Bits::Six => 6,
-                Bits::Eight => 8 | usize::from(byte_bias) << 16,
+                Bits::Eight => 8 | usize::from(order.byte_bias()) << 16,
             };
-            bits | usize::from(mins) << 8 | usize::from(halves) << 9
+            bits | usize::from(mins) << 8 | usize::from(halves) << 9 | usize::from(order.pairs()) << 10
         }
         Layout::F16 => 16,
         Layout::Bf16 => 17,

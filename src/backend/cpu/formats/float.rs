@@ -6,7 +6,7 @@
 
 use std::hint::black_box;
 
-use super::{Format, Operand, factor, quad, quant};
+use super::{Format, Operand, columns, factor, quant};
 use crate::backend::cpu::activations::FloatGroup;
 use crate::backend::cpu::lanes::{Lanes, for_each};
 use crate::backend::cpu::pack::{Layout, QUADS};
@@ -34,7 +34,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Float<B
             let mut codes = [[L::bytes(weights); T]; QUADS];
             for_each!([0 1 2 3 4 5 6 7] KQ => {
                 for t in 0..T {
-                    codes[KQ][t] = quad::<L, BITS, KQ>(weights, tile + t);
+                    codes[KQ][t] = columns::<L, BITS, KQ, { KQ / 2 * 2 }, { KQ / 2 * 2 + 1 }>(weights, tile + t);
                 }
             });
             let bias = if BITS == 8 { i32::from(L::BYTE_BIAS) } else { 0 };

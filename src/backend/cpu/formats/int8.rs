@@ -6,7 +6,7 @@
 
 use std::hint::black_box;
 
-use super::{Format, Operand, factor, quad, quant};
+use super::{Format, Operand, columns, factor, quad, quant};
 use crate::backend::cpu::activations::{Int8Group, SECOND_BITS};
 use crate::backend::cpu::lanes::{LANES, Lanes, for_each};
 use crate::backend::cpu::pack::Layout;
@@ -146,10 +146,10 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                             a[m] = L::activations(codes(2 * m + OCTET / 2).add(OCTET % 2 * LANES));
                         }
                         for t in 0..T {
-                            let codes = L::pair_rows(
+                            let codes = [
                                 quad::<L, BITS, { 2 * OCTET }>(weights, tile + t),
                                 quad::<L, BITS, { 2 * OCTET + 1 }>(weights, tile + t),
-                            );
+                            ];
                             for m in 0..M {
                                 dots[t][m] = L::dot_pair(dots[t][m], codes[m % 2], a[m / 2]);
                             }
@@ -166,7 +166,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                         }
                     }
                     for t in 0..T {
-                        let codes = quad::<L, BITS, KQ>(weights, tile + t);
+                        let codes = columns::<L, BITS, KQ, { KQ / 2 * 2 }, { KQ / 2 * 2 + 1 }>(weights, tile + t);
                         for m in 0..M {
                             dots[t][m] = match BITS {
                                 8 => L::dot_bytes::<{ KQ % 4 }>(dots[t][m], codes, a[m]),

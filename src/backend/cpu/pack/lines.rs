@@ -97,3 +97,29 @@ pub(super) fn six_bits(kq: usize, line: impl Fn(usize) -> u8) -> u8 {
         quad => line(first + quad.min(2)) & 63,
     }
 }
+
+/// Where the codes of quad `quad` of row `row` are in [`Order::Pairs`](crate::backend::cpu::lanes::Order): the
+/// row and the quad whose place they have.
+pub(super) fn paired(row: usize, quad: usize) -> (usize, usize) {
+    let (four, of_four) = (row / 4 * 4, row % 4);
+    (four + of_four % 2 * 2 + quad % 2, quad / 2 * 2 + of_four / 2)
+}
+
+/// The quads that are in the places of row `row` then.
+pub(super) fn paired_quads(row: usize, of: impl Fn(usize) -> [[u8; 4]; QUADS]) -> [[u8; 4]; QUADS] {
+    let rows = paired_rows(row).map(of);
+    std::array::from_fn(|quad| rows[quad % 2][quad / 2 * 2 + row % 2])
+}
+
+/// The same of codes of 4 bits.
+pub(super) fn paired_nibbles(row: usize, of: impl Fn(usize) -> [[u8; 4]; QUADS / 2]) -> [[u8; 4]; QUADS / 2] {
+    let [even, odd] = paired_rows(row).map(of);
+    let nibble = |byte: u8| byte >> (row % 2 * 4) & 15;
+    std::array::from_fn(|line| std::array::from_fn(|k| nibble(even[line][k]) | nibble(odd[line][k]) << 4))
+}
+
+/// The rows of whose quads every other one is in the places of row `row`, even quads' first.
+fn paired_rows(row: usize) -> [usize; 2] {
+    let first = row / 4 * 4 + row % 4 / 2;
+    [first, first + 2]
+}

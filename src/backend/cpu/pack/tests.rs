@@ -94,7 +94,7 @@ fn dense([rows, cols]: [usize; 2]) -> [WeightMatrix; 3] {
 }
 
 /// The whole packed matrix, a weight after the other.
-fn specified(matrix: &WeightMatrix, byte_bias: u8) -> Vec<u8> {
+fn specified(matrix: &WeightMatrix, order: Order) -> Vec<u8> {
     let (layout, groups) = (Layout::of(matrix.form()), groups(matrix.cols()));
     let mut out = vec![0; matrix.rows().div_ceil(PANEL) * groups * layout.group_bytes()];
     for row in 0..matrix.rows() {
@@ -104,7 +104,7 @@ fn specified(matrix: &WeightMatrix, byte_bias: u8) -> Vec<u8> {
             .enumerate()
         {
             match matrix {
-                WeightMatrix::Quant(m) => specify_codes(m, layout, byte_bias, [row, group], out),
+                WeightMatrix::Quant(m) => specify_codes(m, layout, order, [row, group], out),
                 WeightMatrix::Dense(m) => specify_floats(m, [row, group], out),
             }
         }
@@ -112,7 +112,7 @@ fn specified(matrix: &WeightMatrix, byte_bias: u8) -> Vec<u8> {
     out
 }
 
-fn specify_codes(m: &QuantMatrix, layout: Layout, byte_bias: u8, [row, group]: [usize; 2], out: &mut [u8]) {
+fn specify_codes(m: &QuantMatrix, layout: Layout, order: Order, [row, group]: [usize; 2], out: &mut [u8]) {
     let lane = row % PANEL;
     for k in 0..GROUP {
         let col = group * GROUP + k;
@@ -120,9 +120,16 @@ fn specify_codes(m: &QuantMatrix, layout: Layout, byte_bias: u8, [row, group]: [
         // Without mins the padding is the code of 0; with mins it is 0 itself, which is the same here.
         let stored = (signed + layout.zero_point()) as u8;
         let Layout::Quant { bits, .. } = layout else { panic!("not quantised") };
-        let stored = if bits == Bits::Eight { stored.wrapping_sub(byte_bias) } else { stored };
+        let stored = if bits == Bits::Eight { stored.wrapping_sub(order.byte_bias()) } else { stored };
         // The lowest bit first.
-        for (at, &(line, bit)) in places(bits, k / 4).iter().enumerate() {
+        let (lane, quad) = match (order, row % 4) {
+            (Order::Unsigned | Order::Signed, _) => (lane, k / 4),
+            // Two rows' eight columns one behind the other, and then the other two's.
+            (Order::Pairs, of_four) => {
+                (lane - of_four + of_four % 2 * 2 + k / 4 % 2, k / 8 * 2 + of_four / 2)
+            }
+        };
+        for (at, &(line, bit)) in places(bits, quad).iter().enumerate() {
             out[4 * (line * PANEL + lane) + k % 4] |= (stored >> at & 1) << bit;
         }
     }
@@ -167,11 +174,11 @@ fn specify_floats(m: &DenseMatrix, [row, group]: [usize; 2], out: &mut [u8]) {
 }
 
 fn check(matrix: &WeightMatrix, pool: &Pool, shelf: &Shelf) {
-    for byte_bias in [0, 128] {
+    for order in [Order::Unsigned, Order::Signed, Order::Pairs] {
         let source = Source { matrix, bad: &[], asked: Mutex::default() };
-        let packed = Matrix::pack(&source, byte_bias, pool, shelf).unwrap();
-        let what = format!("{} x {} of {:?}, {byte_bias}", matrix.rows(), matrix.cols(), matrix.form());
-        assert!(packed.data.as_slice() == specified(matrix, byte_bias), "{what}: other bytes");
+        let packed = Matrix::pack(&source, order, pool, shelf).unwrap();
+        let what = format!("{} x {} of {:?}, {order:?}", matrix.rows(), matrix.cols(), matrix.form());
+        assert!(packed.data.as_slice() == specified(matrix, order), "{what}: other bytes");
         let mut asked = source.asked.into_inner().unwrap();
         asked.sort_unstable_by_key(|rows| rows.start);
         let each: Vec<usize> = asked.into_iter().flatten().collect();
@@ -201,7 +208,7 @@ fn every_form_is_packed_as_the_layout_says() {
 fn codes_of_five_and_six_bits_take_no_more_where_kernels_read_them() {
     let bytes = |bits, group, mins| {
         let matrix = quant([64, 96], QuantForm { bits, group, mins });
-        let packed = Matrix::pack(&matrix, 0, &pool(1), &Shelf::default()).unwrap();
+        let packed = Matrix::pack(&matrix, Order::Unsigned, &pool(1), &Shelf::default()).unwrap();
         // Less its scales and mins, by the code.
         let factors = 64 * 96 / group.min(32) * if mins { 4 } else { 2 };
         8 * (packed.bytes() - factors) / (64 * 96)
@@ -219,7 +226,7 @@ fn of_several_bad_rows_the_first_panels_is_told() {
     for bad in [vec![0], vec![899], vec![40, 500], vec![800, 130, 460, 129]] {
         let source = Source { matrix: &matrix, bad: &bad, asked: Mutex::default() };
         let first = bad.iter().min().unwrap() / PANEL;
-        match Matrix::pack(&source, 0, &pool, &shelf).unwrap_err() {
+        match Matrix::pack(&source, Order::Unsigned, &pool, &shelf).unwrap_err() {
             Failure::Rows(QuantError::NonFinite { row, .. }) => assert_eq!(row / PANEL, first, "{bad:?}"),
             other => panic!("{other:?}"),
         }

@@ -99,7 +99,7 @@ fn what_was_kept_comes_back_and_nothing_else_is_left() {
 #[test]
 fn every_byte_before_the_data_counts() {
     let kept = Kept::new();
-    let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().byte_bias()).unwrap();
+    let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().order()).unwrap();
     let mut bytes = kept.bytes();
     assert_eq!((bytes.len(), contents.blocks), (contents.file_bytes, 6));
     for at in 0..contents.head.len() + 4 * contents.blocks {
@@ -124,7 +124,7 @@ fn every_byte_before_the_data_counts() {
 #[test]
 fn a_flipped_bit_of_the_data_is_found_in_its_block() {
     let kept = Kept::new();
-    let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().byte_bias()).unwrap();
+    let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().order()).unwrap();
     let bytes = kept.bytes();
     let large = contents.data_at + contents.places[0].bytes + contents.places[1].bytes;
     let [first, second] = [large, large + BLOCK_BYTES];
@@ -141,7 +141,7 @@ fn a_flipped_bit_of_the_data_is_found_in_its_block() {
 #[test]
 fn files_of_any_other_length_or_content_are_refused() {
     let kept = Kept::new();
-    let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().byte_bias()).unwrap();
+    let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().order()).unwrap();
     let bytes = kept.bytes();
     let head = contents.head.len() + 4 * contents.blocks;
     let cuts = (0..=head).chain([contents.data_at - 1, contents.data_at, bytes.len() - 64, bytes.len() - 1]);
@@ -173,10 +173,12 @@ fn other_weights_and_absurd_shapes_are_refused() {
     let path = kept.path();
     let of = |sidecar: &Sidecar<'_>| kept.cpu.restore(sidecar).unwrap_err().to_string();
     assert!(of(&Sidecar { key: [8; 32], ..kept.sidecar(&path) }).contains("model file"));
-    // Codes of 8 bits with the sign that other instruction sets take.
-    let other = kept.cpu.isa().byte_bias() ^ 128;
-    let refused = restore(&kept.sidecar(&path), other, &kept.cpu.pool).unwrap_err();
-    assert!(refused.to_string().contains("matrices"), "{refused}");
+    // Codes as other instruction sets take them.
+    for other in [Order::Unsigned, Order::Signed, Order::Pairs] {
+        let restored = restore(&kept.sidecar(&path), other, &kept.cpu.pool);
+        let refused = restored.is_err_and(|why| why.to_string().contains("matrices"));
+        assert_eq!(refused, other != kept.cpu.isa().order(), "{other:?}");
+    }
     let mut shapes = kept.shapes.clone();
     shapes.swap(0, 1);
     assert!(of(&Sidecar { shapes: &shapes, ..kept.sidecar(&path) }).contains("matrices"));
