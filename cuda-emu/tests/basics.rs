@@ -172,11 +172,32 @@ fn endless_loops_and_traps_stop() {
 
 #[test]
 fn unknown_instructions_are_named() {
+    let texts = [
+        ("frobnicate.u32 %r1, %r2;", "instruction is not supported"),
+        ("@!%p1 frobnicate;", "instruction is not supported"),
+        ("ld.global.frob.u32 %r2, [%rd4];", "modifier `.frob` is not supported here"),
+        ("add.u32.f64 %r1, %r2, %r3;", "modifier `.f64` is not supported here"),
+        ("ld.global %r2, [%rd4];", "a modifier or type is missing"),
+        ("mov.u32 %r2, %frob.x;", "%frob.x"),
+        ("add.u32 %r1, %r2, %q;", "%q"),
+        ("@%q add.u32 %r1, %r2, %r3;", "%q"),
+        ("add.u32 %r1, %r2;", "operand"),
+        ("cp.async.cg.shared.global [%r1], [%rd4], 8;", "8"),
+        ("bra NOWHERE;", "no label `NOWHERE`"),
+        ("@%p1 bra NOWHERE;", "no label `NOWHERE`"),
+        ("call frob, ();", "`frob` has no body in this module"),
+        ("call %rd1, ();", "`%rd1` has no body in this module"),
+    ];
     let device = device();
-    let module = Module::load(&device, &kernel("frobnicate.u32 %r1, %r2;")).unwrap();
-    let problem = module.kernel("k").unwrap_err();
-    assert_eq!(
-        (problem.kernel.as_str(), problem.text.as_str(), problem.line),
-        ("k", "frobnicate.u32 %r1, %r2;", 10)
-    );
+    for (text, message) in texts {
+        let module = Module::load(&device, &kernel(&format!("add.u32 %r2, %r1, 1;\n{text}"))).unwrap();
+        let problem = module.kernel("k").unwrap_err();
+        assert_eq!((&*problem.kernel, &*problem.text, problem.line), ("k", text, 11), "{problem}");
+        assert!(problem.message.contains(message), "{problem}");
+        assert_eq!(module.problems().collect::<Vec<_>>(), [&problem]);
+    }
+    // In a function, whose line it is.
+    let text = kernel("call f, ();").replace(".visible", ".func f() {\n frobnicate.u32;\n ret;\n}\n.visible");
+    let problem = Module::load(&device, &text).unwrap().kernel("k").unwrap_err();
+    assert_eq!((&*problem.kernel, &*problem.text, problem.line), ("k", "frobnicate.u32;", 7), "{problem}");
 }
