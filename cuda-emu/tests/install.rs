@@ -1,10 +1,12 @@
 //! What `install` says where it cannot work, and that it leaves alone who does not want it: each case
 //! in a process of its own, which is this program again.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cuda_emu::InstallOptions;
+use cudarc::driver::{CudaContext, DevicePtr, sys};
 
 const SKIP: &str = "CUDA_EMU_TEST_SKIPS";
 
@@ -20,10 +22,33 @@ fn installs() {
     println!("{outcome}; library loaded: {}", maps.contains("libcuda_emu"));
 }
 
+/// Two streams that nothing orders: which of them was the last to write.
+#[test]
+#[ignore = "another test runs it, in processes of its own"]
+fn races_streams() {
+    cuda_emu::install(&InstallOptions::default()).unwrap();
+    let context = CudaContext::new(0).unwrap();
+    let streams = [1, 2].map(|value| (value, context.new_stream().unwrap()));
+    let buffer = streams[0].1.alloc_zeros::<u8>(1).unwrap();
+    let address = buffer.device_ptr(&streams[0].1).0;
+    context.synchronize().unwrap();
+    for (value, stream) in &streams {
+        // SAFETY: the buffer has that byte.
+        unsafe { sys::cuMemsetD8Async(address, *value, 1, stream.cu_stream()) }.result().unwrap();
+    }
+    context.synchronize().unwrap();
+    println!("last: {:?}", streams[0].1.clone_dtoh(&buffer).unwrap());
+}
+
 /// What `installs` prints in a process with these variables.
 fn outcome(program: &Path, variables: &[(&str, &str)]) -> String {
+    printed(program, "installs", variables)
+}
+
+/// What an ignored test prints in a process of its own.
+fn printed(program: &Path, test: &str, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(program);
-    command.args(["installs", "--exact", "--ignored", "--nocapture"]);
+    command.args([test, "--exact", "--ignored", "--nocapture"]);
     for name in ["DEVICE", "DRIVER", "SHUFFLE", "LIBRARY", "TEST_SKIPS"] {
         command.env_remove(format!("CUDA_EMU_{name}"));
     }
@@ -79,6 +104,18 @@ fn an_environment_that_cannot_be_understood_is_quoted() {
         let found = outcome(&program(), &[(name, value)]);
         assert!(found.contains(message) && found.contains("library loaded: false"), "{found}");
     }
+}
+
+#[test]
+fn the_environments_seed_orders_streams() {
+    let last = |seed: &str| {
+        let text = printed(&program(), "races_streams", &[("CUDA_EMU_SHUFFLE", seed)]);
+        text.split("last: ").nth(1).and_then(|rest| rest.lines().next()).unwrap().to_string()
+    };
+    let seeds = ["1", "2", "3", "4", "5", "6", "7", "8"];
+    let orders = seeds.map(last);
+    assert_eq!(orders, seeds.map(last));
+    assert_eq!(orders.iter().collect::<BTreeSet<_>>().len(), 2, "{orders:?}");
 }
 
 #[test]
