@@ -105,6 +105,39 @@ fn warps_meet_at_barriers() {
 }
 
 #[test]
+fn a_race_names_both_sides() {
+    let body = "mov.u32 %r2, smem; and.b32 %r3, %r1, 31; mad.lo.u32 %r2, %r3, 4, %r2;
+      setp.lt.u32 %p1, %r1, 32;
+      .loc 1 5 0
+      @%p1 st.shared.u32 [%r2+8], %r1;
+      .loc 1 9 0
+      @!%p1 ld.shared.u32 %r4, [%r2+8];";
+    let text = kernel(body) + ".file 1 \"shared.cu\"\n";
+    let device = device();
+    let module = Module::load(&device, &text).unwrap();
+    let kernel = module.kernel("k").unwrap();
+    let launched = Launch::new(&kernel, [1, 1, 1], [64, 1, 1], &[0; 16]);
+    let Err(LaunchError::Fault(found)) = launch(&device, &Launch { dynamic_shared_bytes: 256, ..launched })
+    else {
+        panic!("not found")
+    };
+    assert_eq!((found.block, found.warp, found.lane, found.address), ([0; 3], 1, Some(0), Some(8)));
+    let side = |place: &cuda_emu::Place| {
+        let lines: Vec<String> = place.source.iter().map(ToString::to_string).collect();
+        (place.kernel.clone(), lines, place.ptx_line, place.ptx_text.clone())
+    };
+    let at = |source: &str, line, text: &str| {
+        ("k".to_string(), vec![format!("shared.cu:{source}")], line, text.to_string())
+    };
+    assert_eq!(side(&found.place), at("9", 15, "@!%p1 ld.shared.u32 %r4, [%r2+8];"));
+    let FaultKind::Race { access: "read", other_access: "write", other, other_place } = &found.kind else {
+        panic!("{found}")
+    };
+    assert_eq!(other, "warp 0");
+    assert_eq!(side(other_place), at("5", 13, "@%p1 st.shared.u32 [%r2+8], %r1;"));
+}
+
+#[test]
 fn accesses_out_of_bounds_are_found() {
     let device = device();
     let out = device.memory().alloc(63 * 4).unwrap();
