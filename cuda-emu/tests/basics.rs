@@ -220,6 +220,7 @@ fn unknown_instructions_are_named() {
         ("@%p1 bra NOWHERE;", "no label `NOWHERE`"),
         ("call frob, ();", "`frob` has no body in this module"),
         ("call %rd1, ();", "`%rd1` has no body in this module"),
+        ("call (), %rd1, (), f;", "calls through pointers are not supported"),
     ];
     let device = device();
     for (text, message) in texts {
@@ -229,6 +230,12 @@ fn unknown_instructions_are_named() {
         assert!(problem.message.contains(message), "{problem}");
         assert_eq!(module.problems().collect::<Vec<_>>(), [&problem]);
     }
+    // Prototypes say nothing of their own, and what is no PTX at all is quoted by its line.
+    let text = kernel("f: .callprototype ()_ (.param .b64 _); g: .calltargets k; trap;");
+    Module::load(&device, &text).unwrap().kernel("k").unwrap();
+    let found = Module::load(&device, &kernel("add.u32 %r2, %r1 7;")).unwrap_err();
+    assert_eq!((&*found.kernel, &*found.text, found.line), ("k", "add.u32 %r2, %r1 7;", 10), "{found}");
+    assert_eq!(found.message, "expected `,` or `;`, found a number");
     // In a function, whose line it is.
     let text = kernel("call f, ();").replace(".visible", ".func f() {\n frobnicate.u32;\n ret;\n}\n.visible");
     let problem = Module::load(&device, &text).unwrap().kernel("k").unwrap_err();
