@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # cuda-emu, on which kernels run where there is no card: format, clippy, rustdoc and tests, with
-# warnings as errors. Its bench is among all targets: `cargo test` runs each part of it once.
+# warnings as errors. Its bench is among all targets: `cargo test` runs each part of it once. At last
+# the tests that reach all that is unsafe, under AddressSanitizer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fmt --check -p cuda-emu
@@ -8,3 +9,4 @@ cargo clippy -p cuda-emu --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc -p cuda-emu --no-deps
 cargo test -p cuda-emu --all-targets
 cargo test -p cuda-emu --doc
+ci/emu_sanitize.sh --test basics --test checks --test 'driver_*' --test hopper --test hostile

@@ -13,7 +13,7 @@ pub struct LoadError {
     pub kernel: String,
     /// Line of the PTX text, from 1.
     pub line: u32,
-    /// The statement, as written; empty where there is none.
+    /// The statement, as written, or the line of what is no PTX; empty where there is none.
     pub text: String,
     /// What was expected, or what is not supported.
     pub message: String,

@@ -61,3 +61,8 @@ pub use memory::{Memory, MemoryError, Space};
 pub use module::{Global, Kernel, Module, Param};
 pub use stats::{InstructionClass, LaunchStats};
 pub use tensor_map::{Element, Swizzle, TensorMap, TensorMapError};
+
+/// The README's example, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -105,6 +105,39 @@ fn warps_meet_at_barriers() {
 }
 
 #[test]
+fn a_race_names_both_sides() {
+    let body = "mov.u32 %r2, smem; and.b32 %r3, %r1, 31; mad.lo.u32 %r2, %r3, 4, %r2;
+      setp.lt.u32 %p1, %r1, 32;
+      .loc 1 5 0
+      @%p1 st.shared.u32 [%r2+8], %r1;
+      .loc 1 9 0
+      @!%p1 ld.shared.u32 %r4, [%r2+8];";
+    let text = kernel(body) + ".file 1 \"shared.cu\"\n";
+    let device = device();
+    let module = Module::load(&device, &text).unwrap();
+    let kernel = module.kernel("k").unwrap();
+    let launched = Launch::new(&kernel, [1, 1, 1], [64, 1, 1], &[0; 16]);
+    let Err(LaunchError::Fault(found)) = launch(&device, &Launch { dynamic_shared_bytes: 256, ..launched })
+    else {
+        panic!("not found")
+    };
+    assert_eq!((found.block, found.warp, found.lane, found.address), ([0; 3], 1, Some(0), Some(8)));
+    let side = |place: &cuda_emu::Place| {
+        let lines: Vec<String> = place.source.iter().map(ToString::to_string).collect();
+        (place.kernel.clone(), lines, place.ptx_line, place.ptx_text.clone())
+    };
+    let at = |source: &str, line, text: &str| {
+        ("k".to_string(), vec![format!("shared.cu:{source}")], line, text.to_string())
+    };
+    assert_eq!(side(&found.place), at("9", 15, "@!%p1 ld.shared.u32 %r4, [%r2+8];"));
+    let FaultKind::Race { access: "read", other_access: "write", other, other_place } = &found.kind else {
+        panic!("{found}")
+    };
+    assert_eq!(other, "warp 0");
+    assert_eq!(side(other_place), at("5", 13, "@%p1 st.shared.u32 [%r2+8], %r1;"));
+}
+
+#[test]
 fn accesses_out_of_bounds_are_found() {
     let device = device();
     let out = device.memory().alloc(63 * 4).unwrap();
@@ -172,11 +205,39 @@ fn endless_loops_and_traps_stop() {
 
 #[test]
 fn unknown_instructions_are_named() {
+    let texts = [
+        ("frobnicate.u32 %r1, %r2;", "instruction is not supported"),
+        ("@!%p1 frobnicate;", "instruction is not supported"),
+        ("ld.global.frob.u32 %r2, [%rd4];", "modifier `.frob` is not supported here"),
+        ("add.u32.f64 %r1, %r2, %r3;", "modifier `.f64` is not supported here"),
+        ("ld.global %r2, [%rd4];", "a modifier or type is missing"),
+        ("mov.u32 %r2, %frob.x;", "%frob.x"),
+        ("add.u32 %r1, %r2, %q;", "%q"),
+        ("@%q add.u32 %r1, %r2, %r3;", "%q"),
+        ("add.u32 %r1, %r2;", "operand"),
+        ("cp.async.cg.shared.global [%r1], [%rd4], 8;", "8"),
+        ("bra NOWHERE;", "no label `NOWHERE`"),
+        ("@%p1 bra NOWHERE;", "no label `NOWHERE`"),
+        ("call frob, ();", "`frob` has no body in this module"),
+        ("call %rd1, ();", "`%rd1` has no body in this module"),
+        ("call (), %rd1, (), f;", "calls through pointers are not supported"),
+    ];
     let device = device();
-    let module = Module::load(&device, &kernel("frobnicate.u32 %r1, %r2;")).unwrap();
-    let problem = module.kernel("k").unwrap_err();
-    assert_eq!(
-        (problem.kernel.as_str(), problem.text.as_str(), problem.line),
-        ("k", "frobnicate.u32 %r1, %r2;", 10)
-    );
+    for (text, message) in texts {
+        let module = Module::load(&device, &kernel(&format!("add.u32 %r2, %r1, 1;\n{text}"))).unwrap();
+        let problem = module.kernel("k").unwrap_err();
+        assert_eq!((&*problem.kernel, &*problem.text, problem.line), ("k", text, 11), "{problem}");
+        assert!(problem.message.contains(message), "{problem}");
+        assert_eq!(module.problems().collect::<Vec<_>>(), [&problem]);
+    }
+    // Prototypes say nothing of their own, and what is no PTX at all is quoted by its line.
+    let text = kernel("f: .callprototype ()_ (.param .b64 _); g: .calltargets k; trap;");
+    Module::load(&device, &text).unwrap().kernel("k").unwrap();
+    let found = Module::load(&device, &kernel("add.u32 %r2, %r1 7;")).unwrap_err();
+    assert_eq!((&*found.kernel, &*found.text, found.line), ("k", "add.u32 %r2, %r1 7;", 10), "{found}");
+    assert_eq!(found.message, "expected `,` or `;`, found a number");
+    // In a function, whose line it is.
+    let text = kernel("call f, ();").replace(".visible", ".func f() {\n frobnicate.u32;\n ret;\n}\n.visible");
+    let problem = Module::load(&device, &text).unwrap().kernel("k").unwrap_err();
+    assert_eq!((&*problem.kernel, &*problem.text, problem.line), ("k", "frobnicate.u32;", 7), "{problem}");
 }

@@ -207,3 +207,38 @@ fn a_fragment_is_read_by_all_lanes() {
     let found = fault(run_block(0, &body(""), 32, &[0]).0);
     assert!(matches!(found, FaultKind::Race { .. }), "{found}");
 }
+
+/// Warp 0 writes, warp 2 copies, two barriers between them: a proxy fence counts wherever it stands
+/// behind the one and before the other, and nowhere else.
+#[test]
+fn a_proxy_fence_counts_on_the_way_from_the_write_to_the_copy() {
+    let body = |warp: u32, place: usize| {
+        let mut fences = [""; 3];
+        fences[place] = "@%p2 fence.proxy.async;";
+        let [before, between, behind] = fences;
+        format!(
+            "shr.u32 %r3, %r1, 5; shl.b32 %r4, %r1, 2; add.u32 %r4, %r2, %r4;
+             setp.eq.u32 %p2, %r3, {warp}; setp.eq.u32 %p3, %r1, 64;
+             st.shared.u32 [%r4], %r1;
+             {before} bar.sync 0; {between} bar.sync 0; {behind}
+             @%p3 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r2], 128;
+             @%p3 cp.async.bulk.commit_group;
+             @%p3 cp.async.bulk.wait_group 0;"
+        )
+    };
+    let counts = [(0, 0), (0, 1), (1, 1), (2, 1), (2, 2)];
+    for (warp, place) in (0..3).flat_map(|warp| (0..3).map(move |place| (warp, place))) {
+        for seed in SEEDS {
+            let device = device(Arch::Sm90, seed);
+            let out = upload(&device, &[7u32; 32], |word| word.to_le_bytes());
+            let result = run(&device, &kernel_of("sm_90", &body(warp, place)), 1, 96, out);
+            if counts.contains(&(warp, place)) {
+                result.unwrap();
+                assert_eq!(words(&device, out, 2), [0, 1]);
+            } else {
+                let found = fault(result);
+                assert!(matches!(found, FaultKind::MissingProxyFence { .. }), "{warp}, {place}: {found}");
+            }
+        }
+    }
+}

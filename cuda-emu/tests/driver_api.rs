@@ -96,6 +96,32 @@ fn ptx_that_cannot_be_loaded_is_refused() {
     }
 }
 
+/// The code of loading PTX, and what is in the log of errors then.
+fn load_log(text: &str) -> (u32, String) {
+    let text = std::ffi::CString::new(text).unwrap();
+    let mut log = [0u8; 256];
+    let mut options =
+        [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+    let mut values = [log.as_mut_ptr().cast(), log.len() as *mut std::ffi::c_void];
+    let mut module = std::ptr::null_mut();
+    // SAFETY: the text ends with zero, and each option has its value; the log outlives the call.
+    let result = unsafe {
+        sys::cuModuleLoadDataEx(
+            &mut module,
+            text.as_ptr().cast(),
+            2,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    if !module.is_null() {
+        // SAFETY: it was loaded here, and nothing of it is used.
+        unsafe { result::module::unload(module) }.unwrap();
+    }
+    let length = log.iter().position(|byte| *byte == 0).unwrap();
+    (result as u32, String::from_utf8_lossy(&log[..length]).into_owned())
+}
+
 #[test]
 fn unsupported_kernels_are_refused_one_by_one() {
     let card = card();
@@ -103,6 +129,11 @@ fn unsupported_kernels_are_refused_one_by_one() {
         return eprintln!("skipped: a card knows no such instruction");
     }
     let text = empty_kernel("sm_80", "good") + ".visible .entry bad() { frobnicate.sync; ret; }\n";
+    assert_eq!(
+        load_log(&text),
+        (0, "PTX line 5 in `bad`: instruction is not supported: `frobnicate.sync;`".to_string())
+    );
+    assert_eq!(load_log("this is no PTX").0, 218);
     let module = card.context.load_module(Ptx::from_src(text)).unwrap();
     module.load_function("good").unwrap();
     assert_eq!(code(module.load_function("bad")), 801);

@@ -7,8 +7,9 @@ use cuda_emu::{
     Arch, Checks, Device, DeviceConfig, Element, Kernel, Launch, Module, Swizzle, TensorMap, launch,
 };
 
-const TEXTS: [(&str, Arch); 5] = [
+const TEXTS: [(&str, Arch); 6] = [
     (include_str!("ptx/llm.sm_80.ptx"), Arch::Sm80),
+    (include_str!("ptx/model.sm_80.ptx"), Arch::Sm80),
     (include_str!("ptx/hopper.sm_90a.ptx"), Arch::Sm90),
     (include_str!("ptx/chained.sm_90a.ptx"), Arch::Sm90),
     (include_str!("ptx/bugs.sm_90a.ptx"), Arch::Sm90),
@@ -116,7 +117,7 @@ fn mutant(text: &str, random: &mut Random) -> String {
         }
         let (start, end) = tokens[random.below(tokens.len())];
         let (other, other_end) = tokens[random.below(tokens.len())];
-        let replacement = match random.below(20) {
+        let replacement = match random.below(21) {
             0 => String::new(),
             1 => format!("{0} {0}", &text[start..end]),
             2 => REPLACEMENTS[random.below(REPLACEMENTS.len())].to_string(),
@@ -132,6 +133,8 @@ fn mutant(text: &str, random: &mut Random) -> String {
                 [".v4", ".s8", ".f64", ".sat", ".cc", ".pred"][random.below(6)]
             ),
             6 => text[other..other_end].to_string(),
+            // What no token has, or what begins and ends other things than tokens.
+            7 => ["\0", "é", "\u{2028}", "\"", "\\", "/*", "//", "."][random.below(8)].to_string(),
             _ => alike(&text, &tokens, (start, end), random),
         };
         text.replace_range(start..end, &replacement);
@@ -289,7 +292,7 @@ fn extremes_are_refused() {
 /// Tensor maps that are valid and of no use: boxes larger than memory, addresses at the end of all.
 #[test]
 fn extreme_tensor_maps_fault() {
-    let text = TEXTS[1].0;
+    let text = TEXTS[2].0;
     let device = Device::new(DeviceConfig { arch: Arch::Sm90, threads: 1, ..DeviceConfig::default() });
     let module = Module::load(&device, text).unwrap();
     let kernel = module.kernel("gemm").unwrap();

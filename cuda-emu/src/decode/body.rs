@@ -118,7 +118,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
         };
         let guard = self.guard(instruction).map_err(located)?;
         if instruction.opcode.starts_with("call") {
-            self.call(instruction, guard)?;
+            let here = |e: LoadError| if e.line == instruction.line { located(e.message) } else { e };
+            self.call(instruction, guard).map_err(here)?;
         } else {
             self.instruction(instruction).map_err(located)?;
         }
@@ -278,7 +279,10 @@ impl<'a, 'u> Decoder<'a, 'u> {
         for (at, list, scope, label, line) in std::mem::take(&mut self.fixups) {
             let mut scope = Some(scope);
             let target = loop {
-                let Some(current) = scope else { return Err(fail(line, format!("no label `{label}`"))) };
+                let Some(current) = scope else {
+                    let text = self.out.origins[at].text.clone();
+                    return Err(LoadError { text, ..fail(line, format!("no label `{label}`")) });
+                };
                 if let Some(target) = self.labels.get(&(current, label)) {
                     break *target;
                 }

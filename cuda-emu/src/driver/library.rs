@@ -1,11 +1,11 @@
 //! The driver library as the program sees it: found, loaded, and called through `control`.
 
-use std::ffi::{CStr, CString, c_uint, c_void};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::ffi::{CStr, c_uint, c_void};
+use std::path::PathBuf;
 
 use super::control::Sink;
 use super::install::InstallError;
+use super::loader::Loaded;
 use super::options;
 use super::wire::{self, AllSettings, Command};
 
@@ -21,35 +21,6 @@ pub(crate) struct Library {
     configure: unsafe extern "C" fn(*const AllSettings) -> c_uint,
     command: unsafe extern "C" fn(c_uint, u64, u64) -> c_uint,
     read: unsafe extern "C" fn(c_uint, Sink, *mut c_void) -> c_uint,
-}
-
-/// A handle of the loader.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Loaded(*mut c_void);
-
-impl Loaded {
-    fn open(name: &CStr, flags: i32) -> Option<Self> {
-        // SAFETY: the name ends with zero; the library's constructors are Rust's own, or the CUDA
-        // driver's, which any program may run.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
-        (!handle.is_null()).then_some(Self(handle))
-    }
-
-    fn symbol(self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the handle is of a loaded library.
-        let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        (!symbol.is_null()).then_some(symbol)
-    }
-}
-
-fn loader_message() -> String {
-    // SAFETY: `dlerror` gives null or a string that lives until this thread's next loader call.
-    let message = unsafe { libc::dlerror() };
-    if message.is_null() {
-        return "no reason given".to_string();
-    }
-    // SAFETY: as above.
-    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
 }
 
 /// Where the shared library can lie: named by the environment, or beside the program. Cargo puts
@@ -73,26 +44,24 @@ impl Library {
         if cfg!(any(not(target_os = "linux"), target_env = "musl")) {
             return Err(InstallError::Unsupported);
         }
-        let loaded_before = Loaded::open(DRIVER, libc::RTLD_NOW | libc::RTLD_NOLOAD);
-        let real = Loaded::open(REAL_DRIVER, libc::RTLD_NOW | libc::RTLD_NOLOAD);
-        if real.is_some()
-            || loaded_before.is_some_and(|library| library.symbol(c"cuda_emu_version").is_none())
-        {
+        let is_real = |library: Loaded| library.symbol(c"cuda_emu_version").is_none();
+        if Loaded::known_as(REAL_DRIVER).is_some() || Loaded::known_as(DRIVER).is_some_and(is_real) {
             return Err(InstallError::RealDriver);
         }
         let mut tried = Vec::new();
         for path in candidates() {
-            match Self::load_from(&path) {
-                Ok(library) => return library.take_over(),
+            match Loaded::load(&path) {
+                Ok(library) => return Self::take_over(library),
                 Err(reason) => tried.push(format!("{}: {reason}", path.display())),
             }
         }
         Err(InstallError::NotFound { tried: tried.join("\n  ") })
     }
 
-    fn load_from(path: &Path) -> Result<Loaded, String> {
-        let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-        Loaded::open(&name, libc::RTLD_NOW | libc::RTLD_LOCAL).ok_or_else(loader_message)
+    /// Makes sure that a program that asks for the driver will get this library.
+    fn take_over(loaded: Loaded) -> Result<Self, InstallError> {
+        let library = Self::functions(loaded).ok_or(InstallError::OtherVersion)?;
+        if Loaded::known_as(DRIVER) == Some(loaded) { Ok(library) } else { Err(InstallError::WrongName) }
     }
 
     fn functions(library: Loaded) -> Option<Self> {
@@ -149,16 +118,5 @@ impl Library {
         // SAFETY: `append` is called with the vector, which lives during the call.
         unsafe { (self.read)(what, Some(append), (&raw mut bytes).cast()) };
         String::from_utf8_lossy(&bytes).into_owned()
-    }
-}
-
-impl Loaded {
-    /// Makes sure that a program that asks for the driver will get this library.
-    fn take_over(self) -> Result<Library, InstallError> {
-        let library = Library::functions(self).ok_or(InstallError::OtherVersion)?;
-        match Loaded::open(DRIVER, libc::RTLD_NOW | libc::RTLD_NOLOAD) {
-            Some(driver) if driver == self => Ok(library),
-            _ => Err(InstallError::WrongName),
-        }
     }
 }

@@ -26,6 +26,8 @@ mod host;
 mod image;
 mod install;
 mod library;
+#[cfg_attr(not(unix), path = "no_loader.rs")]
+mod loader;
 mod options;
 mod pool;
 mod queue;

@@ -1,10 +1,10 @@
 //! Registers of `wgmma`: results that have not been waited for, fragments of A that may still be
 //! read, and who touched which of them since the last fence.
 //!
-//! The manual lets no instruction use accumulators, nor change fragments of A, before the wait; and
-//! it asks for a `wgmma.fence` between any access of a register and the `wgmma` that has it, but for
-//! accumulators of several `wgmma` of one shape. (It forbids reads of fragments of A before the wait
-//! too; as they can do no harm, they are let pass.)
+//! The manual lets no instruction use accumulators or fragments of A before the wait; and it asks for
+//! a `wgmma.fence` between any access of a register and the `wgmma` that has it, but for accumulators
+//! of several `wgmma` of one shape. (That several have a fragment of A in common is let pass: it can
+//! do no harm.)
 
 use std::collections::{HashMap, VecDeque};
 
@@ -187,8 +187,8 @@ pub(super) fn deliver(warp: &mut Warp, keep: u32) {
     reading.retain(|_, (group, _)| stays(*group));
 }
 
-/// Fails if an instruction touches a register whose result has not been waited for, or changes one
-/// that may still be read; notes what it touches.
+/// Fails if an instruction touches a register of a `wgmma` that has not been waited for; notes what it
+/// touches.
 #[inline(never)]
 pub(super) fn check_untouched(env: &Env, warp: &mut Warp, pc: u32) -> Step<()> {
     let (program, registers) = (env.program, &mut warp.accumulators);
@@ -197,8 +197,8 @@ pub(super) fn check_untouched(env: &Env, warp: &mut Warp, pc: u32) -> Step<()> {
         if let Some(Pending { pc: started, .. }) = registers.pending.get(slot) {
             return not_awaited(program, *slot, *started, by.word(), "the accumulator");
         }
-        if let Some((_, started)) = registers.reading.get(slot).filter(|_| *write) {
-            return not_awaited(program, *slot, *started, "write", "the fragment of A");
+        if let Some((_, started)) = registers.reading.get(slot) {
+            return not_awaited(program, *slot, *started, by.word(), "the fragment of A");
         }
         registers.touch(*slot, pc, by);
     }

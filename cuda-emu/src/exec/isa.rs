@@ -17,7 +17,7 @@ pub(super) trait Isa {
     fn widen(halves: &[u32; LANES]) -> [f32; LANES];
     /// f32 to f16, to nearest even, in the low halves.
     fn narrow(values: &[f32; LANES]) -> [u32; LANES];
-    /// a · b + c, where it does not matter whether the product is rounded: it is exact.
+    /// a · b + c, rounded once; of factors with at most 12 bits.
     fn multiply_add(a: f32, b: f32, c: f32) -> f32;
     /// The low and high halves of each lane to f32, in the order of memory.
     fn widen_pairs(pairs: &[u32; LANES]) -> [f32; 2 * LANES];
@@ -98,7 +98,9 @@ impl Isa for Portable {
 
     #[inline(always)]
     fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
-        a * b + c
+        // The product is exact, unless its exponent is none of f32: bf16 and tf32 have such.
+        let product = a * b;
+        if product.is_normal() { product + c } else { a.mul_add(b, c) }
     }
 
     #[inline(always)]
@@ -157,5 +159,19 @@ impl Isa for Portable {
     #[inline(never)]
     fn run<R>(work: impl FnOnce() -> R) -> R {
         work()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_that_are_too_small_for_f32_are_not_rounded() {
+        let (a, b) = (f32::from_bits(27 << 23), f32::from_bits(67 << 23));
+        assert_eq!(a * b, 0.0);
+        assert_eq!(Portable::multiply_add(-a, b, 0.0).to_bits(), (-0f32).to_bits());
+        assert_eq!(Portable::multiply_add(a, 2.0, 1.0), 1.0);
+        assert_eq!(Portable::multiply_add(f32::MAX, 2.0, -f32::MAX), f32::MAX);
     }
 }

@@ -9,6 +9,8 @@
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Released {
     times: Vec<u32>,
+    /// As the agents' own; empty without proxy fences.
+    fenced: Vec<u32>,
     id: u64,
 }
 
@@ -17,8 +19,9 @@ struct AgentClock {
     times: Vec<u32>,
     /// Up to when the warp's own lanes are ordered among themselves.
     lanes: u32,
-    /// When it last ran a proxy fence.
-    fence: u32,
+    /// Of each agent, up to when its writes are before a proxy fence that is before all that the warp
+    /// does now, whoever ran it. Empty without proxy fences.
+    fenced: Vec<u32>,
     /// Names the content of this clock: equal ids are equal clocks, also in different epochs.
     id: u64,
 }
@@ -34,6 +37,7 @@ impl Released {
     /// Nothing is released any more.
     pub(crate) fn clear(&mut self) {
         self.times.clear();
+        self.fenced.clear();
         self.id = 0;
     }
 }
@@ -41,6 +45,12 @@ impl Released {
 fn mix(id: u64, with: u64) -> u64 {
     let x = (id ^ with.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     x ^ x >> 29
+}
+
+/// Raises times to others; there may be none yet.
+fn raise(times: &mut Vec<u32>, to: &[u32]) {
+    times.resize(times.len().max(to.len()), 0);
+    times.iter_mut().zip(to).for_each(|(time, to)| *time = (*time).max(*to));
 }
 
 impl Clocks {
@@ -71,7 +81,7 @@ impl Clocks {
 
     /// Whether a proxy fence stands between a write and what `agent` does now.
     pub(crate) fn fenced(&self, agent: u16, writer: u16, time: u32) -> bool {
-        self.agents[writer as usize].fence > time || self.agents[agent as usize].fence > time
+        self.agents[agent as usize].fenced.get(writer as usize).is_some_and(|until| *until >= time)
     }
 
     /// All threads have met: a new epoch.
@@ -79,7 +89,8 @@ impl Clocks {
         self.time = 1;
         for agent in &mut self.agents {
             agent.times.fill(0);
-            (agent.lanes, agent.fence, agent.id) = (0, 0, 0);
+            agent.fenced.clear();
+            (agent.lanes, agent.id) = (0, 0);
         }
     }
 
@@ -87,7 +98,8 @@ impl Clocks {
     pub(crate) fn release(&mut self, agent: u16, into: &mut Released) {
         let clock = &self.agents[agent as usize];
         into.times.resize(self.agents.len(), 0);
-        into.times.iter_mut().zip(&clock.times).for_each(|(a, b)| *a = (*a).max(*b));
+        raise(&mut into.times, &clock.times);
+        raise(&mut into.fenced, &clock.fenced);
         into.times[agent as usize] = self.time;
         into.id = mix(mix(into.id, clock.id), u64::from(agent) << 32 | u64::from(self.time));
         self.time += 1;
@@ -99,7 +111,8 @@ impl Clocks {
             return;
         }
         let clock = &mut self.agents[agent as usize];
-        clock.times.iter_mut().zip(&from.times).for_each(|(a, b)| *a = (*a).max(*b));
+        raise(&mut clock.times, &from.times);
+        raise(&mut clock.fenced, &from.fenced);
         // A barrier that the warp took part in orders its lanes too.
         clock.lanes = clock.lanes.max(from.times[agent as usize]);
         clock.id = mix(clock.id, from.id);
@@ -130,10 +143,11 @@ impl Clocks {
 
     /// A warp has run a proxy fence.
     pub(crate) fn fence_proxy(&mut self, agent: u16) {
-        self.time += 1;
         let time = self.time;
         let clock = &mut self.agents[agent as usize];
-        clock.fence = time;
+        clock.fenced.clone_from(&clock.times);
+        clock.fenced[agent as usize] = time;
+        self.time += 1;
         clock.id = mix(clock.id, u64::from(time) | 1 << 41);
     }
 }

@@ -1,5 +1,7 @@
 //! PTX text to tokens. Comments vanish; a token knows its line and place in the text.
 
+use std::fmt;
+
 use super::Number;
 use crate::error::LoadError;
 
@@ -11,6 +13,17 @@ pub(super) enum Token<'a> {
     Number(Number),
     Text(&'a str),
     Punct(char),
+}
+
+impl fmt::Display for Token<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Token::Word(word) => write!(f, "`{word}`"),
+            Token::Number(_) => f.write_str("a number"),
+            Token::Text(text) => write!(f, "{text:?}"),
+            Token::Punct(punct) => write!(f, "`{punct}`"),
+        }
+    }
 }
 
 /// A token and where it stands.

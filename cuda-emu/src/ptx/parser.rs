@@ -8,6 +8,9 @@ use crate::error::LoadError;
 /// Nesting of brackets in an operand; deeper is no PTX.
 pub(super) const DEPTH_MAX: u32 = 8;
 
+/// Characters of a line that an error shows.
+const QUOTED_MAX: usize = 200;
+
 pub(super) type Result<T> = std::result::Result<T, LoadError>;
 
 /// Parses a whole text.
@@ -15,6 +18,14 @@ pub(super) type Result<T> = std::result::Result<T, LoadError>;
 /// # Errors
 /// The first thing that is not PTX, with its line.
 pub(crate) fn parse(text: &str) -> Result<Unit<'_>> {
+    unit(text).map_err(|error| {
+        let line = (error.line as usize).checked_sub(1).and_then(|line| text.lines().nth(line));
+        let quoted = line.unwrap_or_default().trim().chars().take(QUOTED_MAX).collect();
+        LoadError { text: quoted, ..error }
+    })
+}
+
+fn unit(text: &str) -> Result<Unit<'_>> {
     let mut parser = Parser { tokens: tokens(text)?, at: 0 };
     let mut unit = Unit::default();
     while let Some(token) = parser.peek() {
@@ -40,7 +51,7 @@ impl<'a> Parser<'a> {
 
     pub(super) fn unexpected(&self, wanted: &str) -> LoadError {
         match self.peek() {
-            Some(token) => error(self.line(), format!("expected {wanted}, found {token:?}")),
+            Some(token) => error(self.line(), format!("expected {wanted}, found {token}")),
             None => error(self.line(), format!("expected {wanted}, found the end")),
         }
     }

@@ -34,7 +34,8 @@ impl<'a> Parser<'a> {
         if word == ".loc" {
             self.at += 1;
             statements.push(Statement::Source(self.source()?));
-        } else if word == ".pragma" {
+        } else if matches!(word, ".pragma" | ".callprototype" | ".calltargets") {
+            // Calls through pointers are refused where they stand.
             self.skip_to_semicolon();
         } else if word == ".branchtargets" {
             self.at += 1;

@@ -111,6 +111,8 @@ pub static REGISTERS: &[Bug] = &[
         ["MissingWgmmaFence"], ""),
     bug!("A is written while wgmma may read it", CHAINED."chained", hopper_cases::chained,
         [Edit::nth((1, 2), "chained", COMMIT, "wgmma.commit_group.sync.aligned; mov.b32 %r15, 0;")], ["NotAwaited"], ""),
+    bug!("A is read before the wait", CHAINED."chained", hopper_cases::chained,
+        [Edit::nth((1, 2), "chained", COMMIT, "wgmma.commit_group.sync.aligned; mov.b32 %r18, %r15;")], ["NotAwaited"], ""),
     bug!("A of a group that a wait lets run is written", CHAINED."chained", hopper_cases::chained,
         [Edit::nth((0, 2), "chained", "wgmma.wait_group.sync.aligned 0;", "wgmma.wait_group.sync.aligned 1; mov.b32 %r10, %r11; wgmma.wait_group.sync.aligned 0;")],
         ["NotAwaited"], ""),

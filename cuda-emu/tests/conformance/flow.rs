@@ -66,13 +66,13 @@ fn branches(rows: &mut Vec<Row>) {
 }
 
 fn calls(rows: &mut Vec<Row>) {
-    let module = ".func (.param .b32 result) weigh(.param .b32 a, .param .align 4 .b8 rest[8]) {\n\
+    let module = ".func (.param .b32 result) weigh(.param .b32 a, .param .align 8 .b8 rest[8]) {\n\
                   .reg .b32 %r<9>; .reg .pred %p<2>; ld.param.b32 %r1, [a]; ld.param.b32 %r2, [rest+4];\n\
                   setp.gt.u32 %p1, %r1, 40; @%p1 bra BIG; add.u32 %r3, %r1, %r2; st.param.b32 [result], %r3; ret;\n\
                   BIG: mul.lo.u32 %r3, %r1, %r2; st.param.b32 [result], %r3; ret; }\n";
     for form in ["call", "call.uni"] {
         let text = format!(
-            "{{ .param .b32 first; .param .align 4 .b8 second[8]; .param .b32 back; st.param.b32 [first], %a0; \
+            "{{ .param .b32 first; .param .align 8 .b8 second[8]; .param .b32 back; st.param.b32 [first], %a0; \
              st.param.b32 [second], 0; st.param.b32 [second+4], 6; {form} (back), weigh, (first, second); \
              ld.param.b32 %d0, [back]; }}"
         );
@@ -80,6 +80,9 @@ fn calls(rows: &mut Vec<Row>) {
         for form in [form, "st.param.b32", "ld.param.b32"] {
             rows.push(row(form, &text, wanted).module(module));
         }
+        let parts = "st.param.b32 [second], 0; st.param.b32 [second+4], 6;";
+        let whole = text.replace(parts, "st.param.b64 [second], 0x600000000;");
+        rows.push(row("st.param.b64", &whole, wanted).module(module));
         let text = text.replace(".param.b32 [", ".param::func.b32 [");
         for form in ["st.param::func.b32", "ld.param::func.b32"] {
             let text = text.replace("ld.param.b32", "ld.param::func.b32");

@@ -1,6 +1,9 @@
 //! The opcode forms that the decoder accepts: it reads them from the same file, written out from the
 //! manual's syntax lines, and refuses all else.
 
+#[path = "../support/opcodes.rs"]
+mod opcodes;
+
 use std::collections::BTreeSet;
 
 const PATTERNS: &str = include_str!("../../src/decode/forms.txt");
@@ -80,21 +83,17 @@ pub fn registers() -> BTreeSet<String> {
     found
 }
 
-/// Opcodes of the committed kernels.
-pub fn of_kernels() -> BTreeSet<String> {
-    let texts = [include_str!("../ptx/llm.sm_80.ptx"), include_str!("../ptx/hopper.sm_90a.ptx")];
-    let mut found = BTreeSet::new();
-    for statement in texts.iter().flat_map(|text| text.split([';', '{', '}'])) {
-        // The opcode is the first word of the last line, after a guard.
-        let line = statement.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
-        let words = line.split_whitespace().skip_while(|word| word.starts_with('@'));
-        found.extend(words.take(1).filter(|word| is_opcode(word)).map(String::from));
-    }
-    found
-}
-
-fn is_opcode(word: &str) -> bool {
-    word.starts_with(|c: char| c.is_ascii_lowercase())
-        && word.chars().all(|c| c.is_ascii_alphanumeric() || "._:".contains(c))
-        && word.contains('.')
+/// Opcodes of the committed kernels, and of those that ship.
+pub fn of_kernels() -> BTreeSet<&'static str> {
+    let texts = [
+        include_str!("../ptx/bugs.sm_90a.ptx"),
+        include_str!("../ptx/chained.sm_90a.ptx"),
+        include_str!("../ptx/hopper.sm_90a.ptx"),
+        include_str!("../ptx/llm.sm_80.ptx"),
+        include_str!("../ptx/model.sm_80.ptx"),
+        include_str!("../ptx/scale.sm_80.ptx"),
+        include_str!("../ptx/wide.sm_90a.ptx"),
+    ];
+    let shipped = include_str!("shipped.txt").lines().filter(|line| !line.starts_with('#'));
+    texts.into_iter().flat_map(opcodes::of).chain(shipped).collect()
 }

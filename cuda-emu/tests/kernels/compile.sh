@@ -15,3 +15,4 @@ compile hopper sm_90a
 compile model sm_80
 compile wide sm_90a
 compile bugs sm_90a
+compile scale sm_80

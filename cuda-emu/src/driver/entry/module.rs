@@ -15,7 +15,7 @@ use crate::module::Module;
 const ERROR_LOG: c_uint = 5;
 const ERROR_LOG_BYTES: c_uint = 6;
 
-/// Where the caller wants the reason of a failure.
+/// Where the caller wants the reason of a failure, and to be told of kernels that cannot run.
 #[derive(Default)]
 struct Log {
     address: usize,
@@ -59,6 +59,8 @@ fn load(handle: &Out<Handle>, image: In<u8>, log: &Log) -> Answer {
         log.write(&error.message);
         error.status
     })?;
+    let problems: Vec<String> = module.problems().map(ToString::to_string).collect();
+    log.write(&problems.join("\n"));
     let context = thread::context()?;
     let mut state = driver().healthy()?;
     let state = &mut *state;
