@@ -179,6 +179,16 @@ fn check(matrix: &WeightMatrix, pool: &Pool, shelf: &Shelf) {
         let packed = Matrix::pack(&source, order, pool, shelf).unwrap();
         let what = format!("{} x {} of {:?}, {order:?}", matrix.rows(), matrix.cols(), matrix.form());
         assert!(packed.data.as_slice() == specified(matrix, order), "{what}: other bytes");
+        for row in 0..matrix.rows() {
+            let mut values = [0.0, 1.0].map(|x| vec![x; matrix.cols()]);
+            let [read, expected] = &mut values;
+            packed.row(row, 1.0, read);
+            match matrix {
+                WeightMatrix::Quant(m) => m.dequantize_row(row, expected),
+                WeightMatrix::Dense(m) => m.widen_row(row, expected),
+            }
+            assert_eq!(read, expected, "{what}: row {row}");
+        }
         let mut asked = source.asked.into_inner().unwrap();
         asked.sort_unstable_by_key(|rows| rows.start);
         let each: Vec<usize> = asked.into_iter().flatten().collect();
