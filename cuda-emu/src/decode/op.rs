@@ -38,6 +38,14 @@ pub(crate) struct Inst {
     pub(crate) imm: i64,
 }
 
+impl Inst {
+    /// Its list, of the program's lists.
+    #[inline(always)]
+    pub(crate) fn slots<'l>(&self, lists: &'l [Slot]) -> &'l [Slot] {
+        &lists[self.list as usize..][..self.list_len as usize]
+    }
+}
+
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {

@@ -175,6 +175,7 @@ fn bfe<T: Int>(a: T, position: u32, length: u32) -> T {
 #[inline(always)]
 fn bfi<T: Int>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) {
     let (a, b) = (T::get(r, i.a), T::get(r, i.b));
+    let lists = i.slots(lists);
     let (positions, lengths) = (u32::get(r, lists[0]), u32::get(r, lists[1]));
     let mut d = [T::default(); LANES];
     for lane in 0..LANES {

@@ -9,7 +9,7 @@ use super::{
     access, address, atomic, barrier, bulk, collective, convert, copies, float, half, int, matrix, mbarrier,
     print, select, wgmma,
 };
-use crate::decode::{Clock, Inst, Op, Slot};
+use crate::decode::{Clock, Inst, Op, Slot, TRUE};
 use crate::error::FaultKind;
 use crate::memory::Space;
 
@@ -19,16 +19,16 @@ const TURN_INSTRUCTIONS: u64 = 20_000;
 /// Runs a warp until it pauses.
 #[inline(always)]
 pub(super) fn run<I: Isa>(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
-    let mut left = TURN_INSTRUCTIONS;
+    let mut ran = 0;
     loop {
         let block = &env.blocks[warp.block];
         let Some((index, limit)) = warp.choose(block, env.clusters[block.cluster].generation) else {
             warp.desperate = false;
             return Ok(if warp.done() { Pause::Done } else { Pause::Waiting });
         };
-        let before = left;
-        let pause = run_fragment::<I>(env, warp, index, limit, &mut left);
-        warp.turn_instructions += before - left;
+        let before = ran;
+        let pause = run_fragment::<I>(env, warp, index, limit, &mut ran);
+        warp.turn_instructions += ran - before;
         if let Some(pause) = pause? {
             warp.yielded = warp.fragments.get(index).map_or(0, |f| f.mask);
             return Ok(pause);
@@ -43,60 +43,88 @@ fn run_fragment<I: Isa>(
     warp: &mut Warp,
     index: usize,
     limit: u32,
-    left: &mut u64,
+    ran: &mut u64,
 ) -> Step<Option<Pause>> {
-    let program = env.program;
     let Fragment { mut pc, mask: active, .. } = warp.fragments[index];
     loop {
-        if pc >= limit || *left == 0 {
+        // A loop that never comes back may be one that waits for another fragment: turns end.
+        if *ran >= TURN_INSTRUCTIONS {
             warp.fragments[index].pc = pc;
-            return Ok((*left == 0).then_some(Pause::Slice));
+            return Ok(Some(Pause::Slice));
         }
-        let i = &program.code[pc as usize];
-        let mask = active & warp.registers.pred(u32::from(i.guard), i.negated);
-        let counts = &mut env.counts[pc as usize];
-        counts[0] += 1;
-        counts[1] += u64::from(mask.count_ones());
-        *left -= 1;
-        if mask == 0 {
-            pc += 1;
-            continue;
-        }
-        let lists = &program.lists[i.list as usize..i.list as usize + i.list_len as usize];
-        env.trap_pc = pc;
-        if warp.accumulators.busy() {
-            wgmma::check_untouched(env, warp, pc)?;
-        }
-        if arithmetic::<I>(&mut warp.registers, i, lists, mask) {
-            pc += 1;
-            continue;
-        }
-        let flow = match i.op {
-            // A loop that never comes back may be one that waits for another fragment: turns end.
+        let start = pc;
+        let stop = run_straight::<I>(env, warp, &mut pc, limit, active)?;
+        let end = pc + u32::from(!matches!(stop, Stop::Meets));
+        env.counts.add(start..end, active);
+        *ran += u64::from(end - start);
+        let mask = match stop {
+            Stop::Meets => {
+                warp.fragments[index].pc = pc;
+                return Ok(None);
+            }
+            Stop::Waits(flow, mask) => return Ok(pause(warp, index, pc, (active, mask), flow)),
+            Stop::Leaves(mask) => mask,
+        };
+        let i = &env.program.code[pc as usize];
+        let targets = match i.op {
             Op::Branch if mask == active => {
                 pc = i.imm as u32;
                 continue;
             }
-            Op::Branch | Op::BranchIndex | Op::Exit => {
-                let targets = match i.op {
-                    Op::Branch => &[(i.imm as u32, mask)],
-                    Op::Exit => &[][..],
-                    _ => &branch_targets(warp, i.a, lists, mask)?,
-                };
-                leave(env, warp, index, pc, active & !mask, targets, mask)?;
-                return Ok(None);
-            }
-            _ => other::<I>(env, warp, i, lists, (pc, active, mask))?,
+            Op::Branch => &[(i.imm as u32, mask)],
+            Op::Exit => &[][..],
+            _ => &branch_targets(warp, i.a, i.slots(&env.program.lists), mask)?,
         };
-        if let Flow::Next = flow {
-            pc += 1;
-            continue;
-        }
-        return Ok(pause(warp, index, pc, (active, mask), flow));
+        leave(env, warp, index, pc, active & !mask, targets, mask)?;
+        return Ok(None);
     }
 }
 
-/// Runs an instruction that only computes; gives false for others.
+/// Why a run of instructions that follow each other ends.
+enum Stop {
+    /// The next instruction is where another fragment stands.
+    Meets,
+    /// These lanes branch or exit.
+    Leaves(u32),
+    /// The instruction does this to these lanes' flow.
+    Waits(Flow, u32),
+}
+
+/// Runs instructions one after another from `pc` on, up to the one that ends the run.
+#[inline(always)]
+fn run_straight<I: Isa>(env: &mut Env, warp: &mut Warp, pc: &mut u32, limit: u32, active: u32) -> Step<Stop> {
+    let program = env.program;
+    let code = &program.code[..program.code.len().min(limit as usize)];
+    let watched = warp.accumulators.busy();
+    while let Some(i) = code.get(*pc as usize) {
+        let mut mask = active;
+        if u32::from(i.guard) != TRUE {
+            mask &= warp.registers.pred(u32::from(i.guard), i.negated);
+            env.counts.skip(*pc, active & !mask);
+            if mask == 0 {
+                *pc += 1;
+                continue;
+            }
+        }
+        env.trap_pc = *pc;
+        if watched {
+            wgmma::check_untouched(env, warp, *pc)?;
+        }
+        if !arithmetic::<I>(&mut warp.registers, i, &program.lists, mask) {
+            match i.op {
+                Op::Branch | Op::BranchIndex | Op::Exit => return Ok(Stop::Leaves(mask)),
+                _ => match other::<I>(env, warp, i, &program.lists, (*pc, active, mask))? {
+                    Flow::Next => {}
+                    flow => return Ok(Stop::Waits(flow, mask)),
+                },
+            }
+        }
+        *pc += 1;
+    }
+    Ok(Stop::Meets)
+}
+
+/// Runs an instruction that only computes; gives false for others. Lists are the program's.
 #[inline(always)]
 fn arithmetic<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) -> bool {
     macro_rules! run {
@@ -124,8 +152,8 @@ fn arithmetic<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) ->
         Op::Slct(wide, float) => select::slct(r, i, wide, float, mask),
         Op::Pred(op) => select::predicate(r, i, op, mask),
         Op::Testp(double) => select::testp(r, i, double, mask),
-        Op::Pack { bits } => run!(select::pack(r, i, lists, bits, mask)),
-        Op::Unpack { bits } => run!(select::unpack(r, i, lists, bits, mask)),
+        Op::Pack { bits } => run!(select::pack(r, i, i.slots(lists), bits, mask)),
+        Op::Unpack { bits } => run!(select::unpack(r, i, i.slots(lists), bits, mask)),
         Op::ToGeneric(space) => select::offset(r, i, window(space), mask),
         Op::FromGeneric(space) => select::offset(r, i, window(space).wrapping_neg(), mask),
         _ => return false,
@@ -145,24 +173,24 @@ fn other<I: Isa>(
 ) -> Step<Flow> {
     let (pc, active, mask) = at;
     match i.op {
-        Op::Load(space, ty) => access::load::<I>(env, warp, i, lists, space, ty, mask)?,
-        Op::Store(space, ty) => access::store::<I>(env, warp, i, lists, space, ty, mask)?,
+        Op::Load(space, ty) => access::load::<I>(env, warp, i, i.slots(lists), space, ty, mask)?,
+        Op::Store(space, ty) => access::store::<I>(env, warp, i, i.slots(lists), space, ty, mask)?,
         Op::Mma(kind) => I::run(
             #[inline(always)]
-            || matrix::mma::<I>(env, warp, lists, kind, mask),
+            || matrix::mma::<I>(env, warp, i.slots(lists), kind, mask),
         )?,
         Op::Ldmatrix { .. } | Op::Stmatrix { .. } => I::run(
             #[inline(always)]
-            || matrix::access(env, warp, i, lists, mask),
+            || matrix::access(env, warp, i, i.slots(lists), mask),
         )?,
         Op::Wgmma(_) | Op::WgmmaFence | Op::WgmmaCommit | Op::WgmmaWait => I::run(
             #[inline(always)]
-            || wgmma::wgmma::<I>(env, warp, i, lists, mask),
+            || wgmma::wgmma::<I>(env, warp, i, i.slots(lists), mask),
         )?,
         Op::Shuffle(_) | Op::Vote(_) | Op::Match(..) | Op::Redux(..) | Op::Elect => {
             return I::run(
                 #[inline(always)]
-                || collective::collective::<I>(warp, i, lists, active, mask),
+                || collective::collective::<I>(warp, i, i.slots(lists), active, mask),
             );
         }
         Op::Trap => return trap(FaultKind::Trap),
@@ -253,7 +281,7 @@ fn leave(
 fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step<Flow> {
     let program = env.program;
     let i = &program.code[pc as usize];
-    let lists = &program.lists[i.list as usize..i.list as usize + i.list_len as usize];
+    let lists = i.slots(&program.lists);
     match i.op {
         Op::ReadClock(clock) => {
             let nanoseconds = env.shared.nanoseconds();

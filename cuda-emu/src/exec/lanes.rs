@@ -59,6 +59,8 @@ pub(super) trait Lane: Copy + Default {
     fn stored_mut(registers: &mut Registers, slot: Slot) -> &mut [Self::Stored; LANES];
     fn of(stored: Self::Stored) -> Self;
     fn store(self) -> Self::Stored;
+    /// `a` if the bit is 1, `b` if it is 0: without a branch, as a loop over lanes needs it.
+    fn pick(bit: u32, a: Self::Stored, b: Self::Stored) -> Self::Stored;
 
     #[inline(always)]
     fn get(registers: &Registers, slot: Slot) -> [Self; LANES] {
@@ -85,7 +87,9 @@ pub(super) fn blend<T: Copy>(target: &mut [T; LANES], values: [T; LANES], mask: 
     if mask == u32::MAX {
         *target = values;
     } else {
-        blend_some(target, &values, mask);
+        // A copy, so that only here the values need a place in memory.
+        let copy = std::array::from_fn(|lane| values[lane]);
+        blend_some(target, &copy, mask);
     }
 }
 
@@ -130,6 +134,12 @@ macro_rules! lane {
             #[inline(always)]
             fn store(self) -> $stored {
                 $to(self)
+            }
+
+            #[inline(always)]
+            fn pick(bit: u32, a: $stored, b: $stored) -> $stored {
+                let all = <$stored>::from(bit).wrapping_neg();
+                a & all | b & !all
             }
         }
     )*};

@@ -15,6 +15,7 @@ mod check;
 mod collective;
 mod convert;
 mod copies;
+mod counts;
 mod float;
 mod gang;
 mod half;
@@ -46,6 +47,7 @@ use crate::launch::Launch;
 use crate::memory::{Allocation, Region, View};
 use crate::stats::LaunchStats;
 use block::{Block, Cluster};
+use counts::Counts;
 
 /// Start of the shared window in the generic address space.
 const SHARED_WINDOW: u64 = 1 << 60;
@@ -81,8 +83,7 @@ struct Env<'l> {
     measure: bool,
     /// Of each instruction, the region that its last access was in.
     hits: Vec<u32>,
-    /// Of each instruction, how often warps and lanes ran it.
-    counts: Vec<[u64; 2]>,
+    counts: Counts,
     traffic: LaunchStats,
     footprint: traffic::Footprint,
     blocks: Vec<Block>,
@@ -195,7 +196,7 @@ impl<'l> Env<'l> {
             check: shared.config.checks == Checks::All,
             measure: shared.config.memory_statistics,
             hits: vec![u32::MAX; length],
-            counts: vec![[0; 2]; length],
+            counts: Counts::new(length),
             traffic: LaunchStats::default(),
             footprint: traffic::Footprint::default(),
             blocks: Vec::new(),
@@ -218,8 +219,8 @@ impl<'l> Env<'l> {
     fn into_stats(self) -> LaunchStats {
         self.shared.footprint.lock().unwrap_or_else(PoisonError::into_inner).merge(self.footprint);
         let mut stats = self.traffic;
-        for (inst, [warps, lanes]) in self.program.code.iter().zip(&self.counts) {
-            if *warps > 0 {
+        for (inst, [warps, lanes]) in self.program.code.iter().zip(self.counts.each()) {
+            if warps > 0 {
                 stats.warp_instructions += warps;
                 stats.thread_instructions += lanes;
                 *stats.by_class.entry(inst.op.class()).or_default() += warps;

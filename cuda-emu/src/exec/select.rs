@@ -200,7 +200,7 @@ pub(super) fn select<T: Lane>(r: &mut Registers, i: &Inst, mask: u32) {
     let (a, b) = (T::stored(r, i.a), T::stored(r, i.b));
     let mut d = [T::Stored::default(); LANES];
     for lane in 0..LANES {
-        d[lane] = if chosen >> lane & 1 != 0 { a[lane] } else { b[lane] };
+        d[lane] = T::pick(chosen >> lane & 1, a[lane], b[lane]);
     }
     blend(T::stored_mut(r, i.d), d, mask);
 }
