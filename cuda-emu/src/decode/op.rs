@@ -29,6 +29,8 @@ pub(crate) struct Inst {
     pub(crate) negated: bool,
     /// Length of the list.
     pub(crate) list_len: u8,
+    /// How far it is to the next instruction that does something, or where lanes may meet.
+    pub(crate) step: u8,
     /// Start of the list in [`super::Program::lists`].
     pub(crate) list: u32,
     pub(crate) d: Slot,

@@ -102,7 +102,7 @@ fn run_straight<I: Isa>(env: &mut Env, warp: &mut Warp, pc: &mut u32, limit: u32
             mask &= warp.registers.pred(u32::from(i.guard), i.negated);
             env.counts.skip(*pc, active & !mask);
             if mask == 0 {
-                *pc += 1;
+                *pc += u32::from(i.step);
                 continue;
             }
         }
@@ -119,7 +119,7 @@ fn run_straight<I: Isa>(env: &mut Env, warp: &mut Warp, pc: &mut u32, limit: u32
                 },
             }
         }
-        *pc += 1;
+        *pc += u32::from(i.step);
     }
     Ok(Stop::Meets)
 }
