@@ -1,13 +1,13 @@
 //! The loop over a warp's instructions.
 
 use super::isa::Isa;
-use super::lanes::{Lane, Registers, lanes_of};
-use super::trap::{Step, invalid, trap};
+use super::lanes::{Lane, Registers};
+use super::trap::{Step, trap};
 use super::warp::{Flow, Fragment, Pause, Wait, Warp};
 use super::{Env, LOCAL_WINDOW, SHARED_WINDOW};
 use super::{
-    access, address, atomic, barrier, bulk, collective, convert, copies, float, half, int, matrix, mbarrier,
-    print, select, wgmma,
+    access, address, atomic, barrier, branch, bulk, collective, convert, copies, float, half, int, matrix,
+    mbarrier, print, select, wgmma,
 };
 use crate::decode::{Clock, Inst, Op, Slot, TRUE};
 use crate::error::FaultKind;
@@ -73,9 +73,9 @@ fn run_fragment<I: Isa>(
             }
             Op::Branch => &[(i.imm as u32, mask)],
             Op::Exit => &[][..],
-            _ => &branch_targets(warp, i.a, i.slots(&env.program.lists), mask)?,
+            _ => &branch::targets(warp, i.a, i.slots(&env.program.lists), mask)?,
         };
-        leave(env, warp, index, pc, active & !mask, targets, mask)?;
+        branch::leave(env, warp, index, pc, active & !mask, targets, mask)?;
         return Ok(None);
     }
 }
@@ -181,7 +181,11 @@ fn other<I: Isa>(
         )?,
         Op::Ldmatrix { .. } | Op::Stmatrix { .. } => I::run(
             #[inline(always)]
-            || matrix::access(env, warp, i, i.slots(lists), mask),
+            || matrix::access::<I>(env, warp, i, i.slots(lists), mask),
+        )?,
+        Op::CpAsync { .. } | Op::CpCommit | Op::CpWait | Op::CpWaitAll | Op::CpArrive { .. } => I::run(
+            #[inline(always)]
+            || copies::copy::<I>(env, warp, i, mask),
         )?,
         Op::Wgmma(_) | Op::WgmmaFence | Op::WgmmaCommit | Op::WgmmaWait => I::run(
             #[inline(always)]
@@ -224,58 +228,6 @@ fn window(space: Space) -> u64 {
     }
 }
 
-/// Where lanes go that branch by an index: targets with the lanes that go there.
-#[inline(never)]
-fn branch_targets(warp: &Warp, a: u32, lists: &[u32], mask: u32) -> Step<Vec<(u32, u32)>> {
-    let index = u32::get(&warp.registers, a);
-    let mut targets: Vec<(u32, u32)> = Vec::new();
-    for lane in lanes_of(mask) {
-        let Some(target) = lists.get(index[lane] as usize) else {
-            return invalid(format!("index {} of a table of {} branch targets", index[lane], lists.len()));
-        };
-        match targets.iter_mut().find(|(t, _)| t == target) {
-            Some((_, lanes)) => *lanes |= 1 << lane,
-            None => targets.push((*target, 1 << lane)),
-        }
-    }
-    Ok(targets)
-}
-
-/// Splits a fragment: `rest` goes on, others go to their targets or exit.
-#[cold]
-fn leave(
-    env: &mut Env,
-    warp: &mut Warp,
-    index: usize,
-    pc: u32,
-    rest: u32,
-    targets: &[(u32, u32)],
-    mask: u32,
-) -> Step<()> {
-    warp.fragments.swap_remove(index);
-    if rest != 0 {
-        warp.fragments.push(Fragment { pc: pc + 1, mask: rest, wait: Wait::None });
-    }
-    for (target, lanes) in targets {
-        warp.fragments.push(Fragment { pc: *target, mask: *lanes, wait: Wait::None });
-    }
-    if targets.is_empty() {
-        env.events += 1;
-        env.blocks[warp.block].alive -= mask.count_ones();
-        barrier::after_exit(env, warp);
-        if warp.done() {
-            bulk::at_exit(env, warp)?;
-        }
-    }
-    // Lanes that others wait for may have gone.
-    warp.desperate = false;
-    for fragment in warp.fragments.iter_mut().filter(|f| f.wait == Wait::Lanes) {
-        fragment.wait = Wait::None;
-    }
-    warp.merge();
-    Ok(())
-}
-
 /// Instructions that are rare, or long enough that one more call does not matter.
 #[inline(never)]
 fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step<Flow> {
@@ -313,9 +265,6 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
         Op::Nanosleep => return Ok(Flow::Yield),
         Op::Fence => {}
         Op::ActiveMask => u32::put(&mut warp.registers, i.d, [mask; 32], mask),
-        Op::CpAsync { .. } | Op::CpCommit | Op::CpWait | Op::CpWaitAll | Op::CpArrive { .. } => {
-            copies::copy(env, warp, i, mask)?;
-        }
         Op::BulkLoad
         | Op::BulkStore
         | Op::BulkShared

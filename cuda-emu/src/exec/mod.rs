@@ -10,6 +10,7 @@ mod address;
 mod atomic;
 mod barrier;
 mod block;
+mod branch;
 mod bulk;
 mod check;
 mod collective;
@@ -36,6 +37,8 @@ mod warp;
 mod wgmma;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_loads;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
