@@ -49,6 +49,32 @@ fn words(device: &Device, address: u64, count: usize) -> Vec<u32> {
     bytes.chunks_exact(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect()
 }
 
+/// Moves may cost nothing, but copies must not change when what they were copied from does; and they
+/// count.
+#[test]
+fn copies_keep_their_values() {
+    let device = device();
+    let out = device.memory().alloc(32 * 4).unwrap();
+    let body = "
+      mov.u32 %r2, 0; mov.u32 %r3, 1; mov.u32 %r9, %r3; mov.u32 %r8, 0;
+    LOOP:
+      mov.u32 %r4, %r2; add.u32 %r2, %r2, %r3; mov.u32 %r3, %r4;
+      add.u32 %r8, %r8, 1; setp.le.u32 %p1, %r8, %r1;
+      @%p1 bra LOOP;
+      mov.u32 %r10, %r2; mov.u32 %r11, %r10; mov.u32 %r12, 5; mov.u32 %r13, %r12;
+      add.u32 %r14, %r11, %r13; mad.lo.u32 %r14, %r9, 1000, %r14;
+      st.global.u32 [%rd4], %r14;";
+    let stats = run(&device, body, 32, out, 0).unwrap();
+    let (mut fibonacci, mut before) = (1, 0);
+    for (n, word) in words(&device, out, 32).into_iter().enumerate() {
+        assert_eq!(word, fibonacci + 5 + 1000, "{n}");
+        (fibonacci, before) = (fibonacci + before, fibonacci);
+    }
+    // Five instructions come before, and one after; of a branch, the lanes that take it count.
+    assert_eq!(stats.warp_instructions, 5 + 4 + 6 * 32 + 7 + 1);
+    assert_eq!(stats.thread_instructions, 32 * (5 + 4 + 7 + 1) + 6 * (1..=32).sum::<u64>() - 32);
+}
+
 #[test]
 fn lanes_diverge_and_meet() {
     let device = device();

@@ -152,8 +152,11 @@ impl<'a, 'u> Decoder<'a, 'u> {
         [Some((source.file, source.line)), source.inlined_at].into_iter().flatten().map(named).collect()
     }
 
-    /// Appends an instruction.
-    pub(super) fn emit(&mut self, inst: Inst) {
+    /// Appends an instruction; a move to where the value is already does nothing.
+    pub(super) fn emit(&mut self, mut inst: Inst) {
+        if self.slots.is_some() && matches!(inst.op, Op::Mov32 | Op::Mov64) && inst.d == inst.a {
+            inst.op = Op::Nop;
+        }
         self.out.code.push(inst);
     }
 
@@ -175,7 +178,10 @@ impl<'a, 'u> Decoder<'a, 'u> {
         self.out.registers[id] = register.kind;
         self.out.uses.push(Use { instruction: self.out.code.len() as u32, register: register.id, write });
         match self.slots {
-            Some(slots) => slots.of.get(id).copied().unwrap_or(SINK),
+            Some(slots) => match slots.known.get(&register.id) {
+                Some(value) => self.broadcast(*value, register.kind == Kind::Wide),
+                None => slots.of.get(id).copied().unwrap_or(SINK),
+            },
             // The first pass only looks at uses: any slot that is not the guard's `TRUE` will do.
             None => 2,
         }
@@ -315,6 +321,7 @@ impl Inst {
             guard: TRUE as u16,
             negated: false,
             list_len: 0,
+            step: 1,
             list: 0,
             d: SINK,
             a: SINK,

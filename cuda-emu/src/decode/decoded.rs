@@ -2,10 +2,11 @@
 
 use super::liveness::Slots;
 use super::names::Kind;
-use super::op::{Inst, Op, Slot};
+use super::op::{Inst, Op, Slot, TRUE};
 use super::variables::Layout;
 use super::{Broadcast, Files, Origin, Program, Touched};
 use crate::ptx::Function;
+use crate::stats::InstructionClass;
 
 /// A register that an instruction reads or writes.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +31,9 @@ pub(super) struct Decoded {
 }
 
 impl Decoded {
-    pub(super) fn into_program(self, function: &Function, layout: &Layout, slots: &Slots) -> Program {
+    pub(super) fn into_program(mut self, function: &Function, layout: &Layout, slots: &Slots) -> Program {
         let touched = self.touched(slots);
+        self.step_over_nothing();
         let async_proxy = self.code.iter().any(|inst| {
             matches!(
                 inst.op,
@@ -63,8 +65,29 @@ impl Decoded {
         }
     }
 
+    /// Lets each instruction be followed by the next that does something, or where lanes that were
+    /// elsewhere may stand: there they become one warp again.
+    fn step_over_nothing(&mut self) {
+        let mut met = vec![false; self.code.len() + 1];
+        for (at, inst) in self.code.iter().enumerate() {
+            use InstructionClass::{Collective, Flow, Sync};
+            met[at + 1] |= matches!(inst.op.class(), Flow | Sync | Collective);
+            match inst.op {
+                Op::Branch => met[inst.imm as usize] = true,
+                Op::BranchIndex => inst.slots(&self.lists).iter().for_each(|to| met[*to as usize] = true),
+                _ => {}
+            }
+        }
+        let mut step: u8 = 1;
+        for (at, inst) in self.code.iter_mut().enumerate().rev() {
+            inst.step = step;
+            let nothing = inst.op == Op::Nop && u32::from(inst.guard) == TRUE && !met[at];
+            step = if nothing { step.saturating_add(1) } else { 1 };
+        }
+    }
+
     /// Registers that some `wgmma` has as accumulators or fragments of A, in order.
-    fn of_wgmma(&self) -> Vec<u32> {
+    pub(super) fn of_wgmma(&self) -> Vec<u32> {
         let narrow = |register: u32| matches!(self.registers[register as usize], Kind::Word | Kind::Half);
         let mut found: Vec<u32> = self
             .uses

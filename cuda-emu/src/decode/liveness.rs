@@ -1,16 +1,24 @@
 //! Which registers can share a slot: liveness over the control-flow graph, then a linear scan.
 //!
+//! A register that only ever holds a copy of another, or of what is known before the kernel starts,
+//! takes no slot of its own: `nvcc` moves a lot, as inline assembly wants its operands in registers.
+//!
 //! Liveness of one thread is enough although lanes diverge: a slot holds 32 lanes, writes touch
 //! only the lanes that run, and each lane's values live and die by its own path.
 
+use std::collections::HashMap;
+
+use super::Broadcast;
 use super::decoded::{Decoded, Use};
 use super::names::Kind;
-use super::op::Op;
+use super::op::{Op, TRUE, WIDE};
 
 /// A slot for each register, by its number.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     pub(super) of: Vec<u32>,
+    /// Registers that have the slot of a value that is known before the kernel starts.
+    pub(super) known: HashMap<u32, Broadcast>,
     /// Slots of the 32-bit and 64-bit files and of predicates that registers take, reserved ones
     /// included.
     pub(super) narrow: u32,
@@ -53,11 +61,14 @@ struct Block {
 
 /// Finds slots for all registers of a decoded body.
 pub(super) fn assign(body: &Decoded) -> Slots {
-    let ranges = ranges(body);
-    let mut order: Vec<u32> = (0..body.registers.len() as u32).collect();
+    let count = body.registers.len();
+    let mut copies = Copies { ranges: ranges(body), of: (0..count as u32).collect(), known: HashMap::new() };
+    copies.find(body);
+    let Copies { ranges, of, known } = copies;
+    let mut order: Vec<u32> =
+        (0..count as u32).filter(|id| of[*id as usize] == *id && !known.contains_key(id)).collect();
     order.sort_by_key(|id| ranges[*id as usize].0);
-    let mut slots =
-        Slots { of: vec![0; body.registers.len()], narrow: 1, wide: 1, preds: 2, registers_estimate: 0 };
+    let mut slots = Slots { of: vec![0; count], known, narrow: 1, wide: 1, preds: 2, registers_estimate: 0 };
     // Of each file, (end of life, slot) of what is in use, and free slots.
     let mut busy: [Vec<(usize, u32)>; 2] = Default::default();
     let mut free: [Vec<u32>; 2] = Default::default();
@@ -88,7 +99,72 @@ pub(super) fn assign(body: &Decoded) -> Slots {
         slots.of[id as usize] = slot;
         slots.registers_estimate = slots.registers_estimate.max((busy[0].len() + 2 * busy[1].len()) as u32);
     }
+    for (id, original) in of.iter().enumerate() {
+        slots.of[id] = slots.of[*original as usize];
+    }
     slots
+}
+
+/// Which registers are copies.
+struct Copies {
+    /// Of each register, where it lives; of one that has copies, where they live too.
+    ranges: Vec<(usize, usize)>,
+    /// Of each register, the one that it is a copy of, or itself.
+    of: Vec<u32>,
+    known: HashMap<u32, Broadcast>,
+}
+
+impl Copies {
+    /// Finds registers that one move alone writes, and whose source does not change while they live.
+    fn find(&mut self, body: &Decoded) {
+        let mut uses: Vec<Vec<Use>> = vec![Vec::new(); body.code.len()];
+        let mut writes: Vec<Vec<usize>> = vec![Vec::new(); body.registers.len()];
+        for found in &body.uses {
+            uses[found.instruction as usize].push(*found);
+            if found.write {
+                writes[found.register as usize].push(found.instruction as usize);
+            }
+        }
+        // Registers of `wgmma` are watched by slot.
+        let watched = body.of_wgmma();
+        for (at, inst) in body.code.iter().enumerate() {
+            if !matches!(inst.op, Op::Mov32 | Op::Mov64) || u32::from(inst.guard) != TRUE {
+                continue;
+            }
+            let Some(to) = uses[at].iter().find(|found| found.write).map(|found| found.register) else {
+                continue;
+            };
+            let from = uses[at].iter().find(|found| !found.write).map(|found| found.register);
+            let alone = writes[to as usize].len() == 1;
+            if !alone || [Some(to), from].iter().flatten().any(|id| watched.binary_search(id).is_ok()) {
+                continue;
+            }
+            match from {
+                Some(from) => self.copy(to, from, &writes),
+                None => {
+                    let slot = if inst.op == Op::Mov64 { inst.a | WIDE } else { inst.a };
+                    let value = body.broadcasts.iter().find(|(of, _)| *of == slot).map(|(_, value)| *value);
+                    value.map(|value| self.known.insert(to, value));
+                }
+            }
+        }
+    }
+
+    /// Notes that a register is a copy, if its source does not change while it lives.
+    fn copy(&mut self, to: u32, from: u32, writes: &[Vec<usize>]) {
+        if let Some(value) = self.known.get(&from) {
+            self.known.insert(to, *value);
+            return;
+        }
+        let original = self.of[from as usize];
+        let (start, end) = self.ranges[to as usize];
+        if original == to || writes[original as usize].iter().any(|at| (start..=end).contains(at)) {
+            return;
+        }
+        self.of[to as usize] = original;
+        let range = &mut self.ranges[original as usize];
+        *range = (range.0.min(start), range.1.max(end));
+    }
 }
 
 /// First and last instruction between which each register holds something that is read.

@@ -29,6 +29,8 @@ pub(crate) struct Inst {
     pub(crate) negated: bool,
     /// Length of the list.
     pub(crate) list_len: u8,
+    /// How far it is to the next instruction that does something, or where lanes may meet.
+    pub(crate) step: u8,
     /// Start of the list in [`super::Program::lists`].
     pub(crate) list: u32,
     pub(crate) d: Slot,
@@ -36,6 +38,14 @@ pub(crate) struct Inst {
     pub(crate) b: Slot,
     pub(crate) c: Slot,
     pub(crate) imm: i64,
+}
+
+impl Inst {
+    /// Its list, of the program's lists.
+    #[inline(always)]
+    pub(crate) fn slots<'l>(&self, lists: &'l [Slot]) -> &'l [Slot] {
+        &lists[self.list as usize..][..self.list_len as usize]
+    }
 }
 
 /// An operation.

@@ -1,8 +1,8 @@
 //! Loads and stores.
 
 use super::Env;
-use super::address::{Addresses, addresses, by_space};
-use super::check::{Reach, check_local};
+use super::address::{Addresses, addresses, by_space, check_local};
+use super::check::Reach;
 use super::isa::Isa;
 use super::lanes::{LANES, lanes_of};
 use super::scalar::{Scalar, deliver, fetch};
@@ -25,7 +25,25 @@ pub(super) fn load<I: Isa>(
     mask: u32,
 ) -> Step<()> {
     let mut from = addresses(&warp.registers, i.a, i.c != 0, i.imm);
-    by_space(space, &mut from, mask, |space, from, mask| match ty.bytes() {
+    if space == Space::Generic {
+        return by_space(space, &mut from, mask, |space, from, mask| {
+            load_in::<I>(env, warp, lists, space, ty, from, mask)
+        });
+    }
+    load_in::<I>(env, warp, lists, space, ty, &mut from, mask)
+}
+
+#[inline(always)]
+fn load_in<I: Isa>(
+    env: &mut Env,
+    warp: &mut Warp,
+    lists: &[Slot],
+    space: Space,
+    ty: Type,
+    from: &mut Addresses,
+    mask: u32,
+) -> Step<()> {
+    match ty.bytes() {
         1 => I::run(
             #[inline(always)]
             || load_as::<I, u8>(env, warp, lists, space, ty, from, mask),
@@ -42,7 +60,7 @@ pub(super) fn load<I: Isa>(
             #[inline(always)]
             || load_as::<I, u64>(env, warp, lists, space, ty, from, mask),
         ),
-    })
+    }
 }
 
 #[inline(always)]
@@ -60,16 +78,24 @@ fn load_as<I: Isa, T: Scalar>(
     let total = u64::from(bytes * mask.count_ones());
     match space {
         Space::Global | Space::Generic => {
-            let found = env.check_global(from, mask, bytes, "read")?;
-            env.check_written(from, found.region, mask, bytes)?;
+            let region = env.check_global::<I>(from, mask, bytes, "read")?;
+            env.check_written(from, region, mask, bytes)?;
             env.count_global(from, mask);
             env.traffic.global_bytes_read += total;
+            if size == 4 && lists.len() == 4 {
+                // SAFETY: as below.
+                let words = unsafe { I::load_fours(from) };
+                for (slot, words) in lists.iter().zip(&words) {
+                    deliver(&mut warp.registers, *slot, words, ty.is_signed(), mask);
+                }
+                return Ok(());
+            }
             for (n, slot) in lists.iter().enumerate().filter(|(_, slot)| **slot != SINK) {
                 let part = u64::from(size) * n as u64;
                 // SAFETY: `check_global` found every lane's bytes inside of a live allocation,
                 // which the view keeps, and aligned. With one value a lane a run has no gaps.
                 let values = unsafe {
-                    if found.run && lists.len() == 1 {
+                    if lists.len() == 1 && I::in_steps(from, u64::from(size)) {
                         I::load_run::<T>(from[0])
                     } else {
                         I::assemble(
@@ -85,7 +111,7 @@ fn load_as<I: Isa, T: Scalar>(
             let mut access = env.shared_access(warp, Kind::Read);
             env.count_shared(from, mask, bytes);
             env.traffic.shared_bytes_read += total;
-            let reach = env.check_shared_lanes(warp.block, &mut access, from, mask, bytes)?;
+            let reach = env.check_shared_lanes::<I>(warp.block, &mut access, from, mask, bytes)?;
             for (n, slot) in lists.iter().enumerate() {
                 let values = shared_values::<I, T>(env, warp.block, &reach, n, bytes as usize);
                 deliver(&mut warp.registers, *slot, &values, ty.is_signed(), mask);
@@ -156,7 +182,25 @@ pub(super) fn store<I: Isa>(
     mask: u32,
 ) -> Step<()> {
     let mut to = addresses(&warp.registers, i.a, i.c != 0, i.imm);
-    by_space(space, &mut to, mask, |space, to, mask| match ty.bytes() {
+    if space == Space::Generic {
+        return by_space(space, &mut to, mask, |space, to, mask| {
+            store_in::<I>(env, warp, lists, space, ty, to, mask)
+        });
+    }
+    store_in::<I>(env, warp, lists, space, ty, &mut to, mask)
+}
+
+#[inline(always)]
+fn store_in<I: Isa>(
+    env: &mut Env,
+    warp: &mut Warp,
+    lists: &[Slot],
+    space: Space,
+    ty: Type,
+    to: &mut Addresses,
+    mask: u32,
+) -> Step<()> {
+    match ty.bytes() {
         1 => I::run(
             #[inline(always)]
             || store_as::<I, u8>(env, warp, lists, space, to, mask),
@@ -173,7 +217,7 @@ pub(super) fn store<I: Isa>(
             #[inline(always)]
             || store_as::<I, u64>(env, warp, lists, space, to, mask),
         ),
-    })
+    }
 }
 
 #[inline(always)]
@@ -190,8 +234,8 @@ fn store_as<I: Isa, T: Scalar + PartialEq>(
     let total = u64::from(bytes * mask.count_ones());
     match space {
         Space::Global | Space::Generic => {
-            let found = env.check_global(to, mask, bytes, "write")?;
-            env.mark_written(to, found.region, mask, bytes);
+            let region = env.check_global::<I>(to, mask, bytes, "write")?;
+            env.mark_written(to, region, mask, bytes);
             env.count_global(to, mask);
             env.traffic.global_bytes_written += total;
             for (n, slot) in lists.iter().enumerate() {
@@ -210,7 +254,7 @@ fn store_as<I: Isa, T: Scalar + PartialEq>(
             for (part, slot) in values.iter_mut().zip(lists) {
                 *part = fetch::<T>(&warp.registers, *slot);
             }
-            let run = env.check_shared_run(warp.block, &mut access, to, mask, bytes)?;
+            let run = env.check_shared_run::<I>(warp.block, &mut access, to, mask, bytes)?;
             for lane in lanes_of(mask) {
                 if !run && same_already(env, warp.block, &values, lists.len(), to[lane], lane, size) {
                     continue;

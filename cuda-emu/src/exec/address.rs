@@ -43,7 +43,6 @@ pub(super) fn addresses(r: &Registers, slot: Slot, narrow: bool, offset: i64) ->
 }
 
 /// Gives each space's lanes of generic addresses to `go`, as addresses of that space.
-#[inline(always)]
 pub(super) fn by_space(
     space: Space,
     addresses: &mut Addresses,
@@ -103,6 +102,29 @@ impl Env<'_> {
         }
         Ok((target, address as u32 & ((1 << OFFSET_BITS) - 1)))
     }
+}
+
+/// Checks an access to local memory.
+#[inline(always)]
+pub(super) fn check_local(
+    address: u64,
+    bytes: u32,
+    length: usize,
+    access: &'static str,
+    lane: usize,
+) -> Step<()> {
+    if address.checked_add(u64::from(bytes)).is_none_or(|end| end > length as u64) {
+        let nearest = format!("the thread has {length} bytes of it");
+        return trap_at(
+            FaultKind::OutOfBounds { space: Space::Local, bytes, access, nearest },
+            lane,
+            address,
+        );
+    }
+    if address & u64::from(bytes - 1) != 0 {
+        return trap_at(FaultKind::Misaligned { space: Space::Local, bytes, access }, lane, address);
+    }
+    Ok(())
 }
 
 /// `mapa`: an address of this block, in another block of the cluster.

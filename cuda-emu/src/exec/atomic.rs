@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::Env;
-use super::address::{addresses, by_space};
-use super::check::check_local;
+use super::address::{addresses, by_space, check_local};
+use super::isa::Portable;
 use super::lanes::{LANES, Lane, lanes_of};
 use super::number::{BF16, F16, Format};
 use super::trap::Step;
@@ -38,7 +38,7 @@ pub(super) fn atomic(
     by_space(space, &mut at, mask, |space, at, mask| {
         match space {
             Space::Global | Space::Generic => {
-                let region = env.check_global(at, mask, bytes, "atomic")?.region;
+                let region = env.check_global::<Portable>(at, mask, bytes, "atomic")?;
                 env.check_written(at, region, mask, bytes)?;
                 env.count_global(at, mask);
                 let total = u64::from(bytes * mask.count_ones());

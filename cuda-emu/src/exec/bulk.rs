@@ -4,6 +4,7 @@
 //! NaN and is nobody's, so that a missing wait shows.
 
 use super::Env;
+use super::isa::Portable;
 use super::lanes::{LANES, Lane, lanes_of};
 use super::mbarrier::Place;
 use super::tensor::{tensor_load, tensor_store};
@@ -123,7 +124,7 @@ pub(super) fn global_range(
     // Byte by byte alignment: what alignment there must be was checked before.
     for at in [address, address.saturating_add(u64::from(bytes.max(1)) - 1)] {
         found[lane] = at;
-        env.check_global(&mut found, 1 << lane, 1, access)?;
+        env.check_global::<Portable>(&mut found, 1 << lane, 1, access)?;
     }
     env.count_bulk(address, bytes);
     if access == "read" {

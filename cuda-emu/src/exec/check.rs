@@ -3,21 +3,14 @@
 
 use super::Env;
 use super::address::Addresses;
-use super::block::word;
-use super::lanes::{LANES, lanes_of};
+use super::block::{Block, word};
+use super::isa::{Isa, Portable};
+use super::lanes::{LANES, Lane, lanes_of};
 use super::trap::{Step, trap_at};
 use super::warp::Warp;
 use crate::error::FaultKind;
 use crate::memory::Space;
 use crate::memory::shadow::{Access, Kind, Shadow};
-
-/// What a check of global addresses found.
-pub(super) struct Found {
-    /// The region, if it is one.
-    pub(super) region: Option<usize>,
-    /// Each lane's bytes begin where those of the one before end.
-    pub(super) run: bool,
-}
 
 /// Where lanes' accesses to shared memory go. Lives on the stack for one instruction.
 #[allow(clippy::large_enum_variant)]
@@ -30,35 +23,27 @@ pub(super) enum Reach {
 }
 
 impl Env<'_> {
-    /// Checks a global access of all lanes: in bounds and aligned. Lanes that do not take part get a
-    /// partner's address, so that all are valid.
+    /// Checks a global access of all lanes: in bounds and aligned. Gives the region, if it is one.
+    /// Lanes that do not take part get a partner's address, so that all are valid.
     #[inline(always)]
-    pub(super) fn check_global(
+    pub(super) fn check_global<I: Isa>(
         &mut self,
         addresses: &mut Addresses,
         mask: u32,
         bytes: u32,
         access: &'static str,
-    ) -> Step<Found> {
+    ) -> Step<Option<usize>> {
         give_partners(addresses, mask);
         let hit = self.hits[self.trap_pc as usize] as usize;
         let region = self.view.regions.get(hit);
         // Without a region, or with one that is too short, every offset is outside.
         let last = region.and_then(|region| (region.end - region.start).checked_sub(u64::from(bytes)));
         let (start, last) = region.zip(last).map_or((0, u64::MAX), |(region, last)| (region.start, last));
-        // Without branches: the sign bit of an offset, or of what is left behind it, is set outside.
-        let (mut outside, mut bits, mut apart) = (0, 0, 0);
-        for (lane, address) in addresses.iter().enumerate() {
-            let offset = address.wrapping_sub(start);
-            outside |= offset | last.wrapping_sub(offset);
-            bits |= address;
-            apart |= addresses[0].wrapping_add(lane as u64 * u64::from(bytes)) ^ address;
-        }
+        let (outside, bits) = I::bounds(addresses, start, last);
         if bits & u64::from(bytes - 1) != 0 {
             return misaligned(addresses, bytes, access);
         }
-        let region = if outside >> 63 == 0 { Some(hit) } else { self.find_region(addresses, bytes, access)? };
-        Ok(Found { region, run: apart == 0 })
+        if outside { self.find_region(addresses, bytes, access) } else { Ok(Some(hit)) }
     }
 
     #[cold]
@@ -196,7 +181,7 @@ impl Env<'_> {
 
     /// Checks a shared access of all lanes. Lanes that do not take part get a partner's place.
     #[inline(always)]
-    pub(super) fn check_shared_lanes(
+    pub(super) fn check_shared_lanes<I: Isa>(
         &mut self,
         own: usize,
         access: &mut Access,
@@ -206,14 +191,14 @@ impl Env<'_> {
     ) -> Step<Reach> {
         give_partners(addresses, mask);
         let first = addresses[0];
-        if addresses.iter().fold(0, |different, address| different | (address ^ first)) == 0 {
+        if I::in_steps(addresses, 0) {
             let lane = mask.trailing_zeros() as usize & 31;
             let place = self.check_shared(own, access, first, bytes, lane)?;
             // One look is enough, unless it is what the warp's own lanes wrote.
             if Shadow::is_for_all_lanes(access) {
                 return Ok(Reach::One(place));
             }
-        } else if self.check_shared_run(own, access, addresses, mask, bytes)? {
+        } else if self.check_shared_run::<I>(own, access, addresses, mask, bytes)? {
             return Ok(Reach::Run(first as usize));
         }
         let mut places = [(own, 0); LANES];
@@ -236,7 +221,7 @@ impl Env<'_> {
     /// Checks a whole warp's access to consecutive elements of its own block at once, where all have
     /// the same history; gives false, and has noted nothing but the first lane, for others.
     #[inline(always)]
-    pub(super) fn check_shared_run(
+    pub(super) fn check_shared_run<I: Isa>(
         &mut self,
         own: usize,
         access: &mut Access,
@@ -245,7 +230,10 @@ impl Env<'_> {
         bytes: u32,
     ) -> Step<bool> {
         let (pc, first) = (self.trap_pc, addresses[0]);
-        let Some(length) = one_run(addresses, mask, bytes) else { return Ok(false) };
+        if mask != u32::MAX || !I::in_steps(addresses, u64::from(bytes)) {
+            return Ok(false);
+        }
+        let length = u64::from(bytes) * LANES as u64;
         let block = &self.blocks[own];
         if first.checked_add(length).is_none_or(|end| end > block.memory.len() as u64)
             || block.shadow.as_ref().is_some_and(|shadow| shadow.just_written(first as usize, 0, pc))
@@ -256,6 +244,38 @@ impl Env<'_> {
         let (next, left) = (first as u32 + bytes, length as u32 - bytes);
         let shadow = self.blocks[own].shadow.as_mut();
         Ok(shadow.is_none_or(|shadow| shadow.repeat(access, next, left, bytes)))
+    }
+
+    /// Checks each lane's access to shared memory, and hands over its block and the offset there.
+    #[inline(always)]
+    pub(super) fn check_shared_each<I: Isa>(
+        &mut self,
+        own: usize,
+        access: &mut Access,
+        addresses: &Addresses,
+        (mask, bytes): (u32, u32),
+        mut visit: impl FnMut(&mut Block, u32, usize),
+    ) -> Step<()> {
+        let mut all = *addresses;
+        give_partners(&mut all, mask);
+        let last = (self.blocks[own].memory.len() as u64).checked_sub(u64::from(bytes));
+        let (outside, bits) = I::bounds(&all, 0, last.unwrap_or(u64::MAX));
+        if outside || bits & u64::from(bytes - 1) != 0 {
+            // Something is wrong, or another block's.
+            for lane in lanes_of(mask) {
+                let (target, offset) = self.check_shared(own, access, addresses[lane], bytes, lane)?;
+                visit(&mut self.blocks[target], offset, lane);
+            }
+            return Ok(());
+        }
+        let block = &mut self.blocks[own];
+        let clocks = &self.clusters[block.cluster].clocks;
+        for lane in lanes_of(mask) {
+            let offset = addresses[lane] as u32;
+            block.note(access, clocks, self.program, offset, bytes, lane)?;
+            visit(block, offset, lane);
+        }
+        Ok(())
     }
 
     /// Notes a lane's access to shared memory, after checking bounds and alignment.
@@ -291,7 +311,7 @@ fn give_partners(addresses: &mut Addresses, mask: u32) {
     if mask != u32::MAX {
         let first = addresses[mask.trailing_zeros() as usize & 31];
         for (lane, address) in addresses.iter_mut().enumerate() {
-            *address = if mask >> lane & 1 != 0 { *address } else { first };
+            *address = u64::pick(mask >> lane & 1, *address, first);
         }
     }
 }
@@ -302,36 +322,9 @@ fn misaligned<T>(addresses: &Addresses, bytes: u32, access: &'static str) -> Ste
     trap_at(FaultKind::Misaligned { space: Space::Global, bytes, access }, lane, addresses[lane])
 }
 
-/// Checks an access to local memory.
-#[inline(always)]
-pub(super) fn check_local(
-    address: u64,
-    bytes: u32,
-    length: usize,
-    access: &'static str,
-    lane: usize,
-) -> Step<()> {
-    if address.checked_add(u64::from(bytes)).is_none_or(|end| end > length as u64) {
-        let nearest = format!("the thread has {length} bytes of it");
-        return trap_at(
-            FaultKind::OutOfBounds { space: Space::Local, bytes, access, nearest },
-            lane,
-            address,
-        );
-    }
-    if address & u64::from(bytes - 1) != 0 {
-        return trap_at(FaultKind::Misaligned { space: Space::Local, bytes, access }, lane, address);
-    }
-    Ok(())
-}
-
 /// Length of the run of bytes that lanes access if all take part and each begins where the one
 /// before ends.
-#[inline(always)]
 fn one_run(addresses: &Addresses, mask: u32, bytes: u32) -> Option<u64> {
-    let mut difference = 0;
-    for (lane, address) in addresses.iter().enumerate() {
-        difference |= addresses[0].wrapping_add(lane as u64 * u64::from(bytes)) ^ address;
-    }
-    (mask == u32::MAX && difference == 0).then_some(u64::from(bytes) * LANES as u64)
+    let run = mask == u32::MAX && Portable::in_steps(addresses, u64::from(bytes));
+    run.then_some(u64::from(bytes) * LANES as u64)
 }

@@ -22,16 +22,12 @@ pub(super) fn collective<I: Isa>(
         Op::Elect => i.a,
         _ => i.b,
     };
-    let members = u32::get(&warp.registers, members);
-    let first = members[mask.trailing_zeros() as usize & 31];
-    let mut difference = 0;
-    for member in members {
-        difference |= member ^ first;
+    let members = u32::stored(&warp.registers, members);
+    if I::all_equal(members) {
+        let needed = members[0];
+        return group::<I>(warp, i, active, mask, needed);
     }
-    if difference == 0 {
-        return group::<I>(warp, i, active, mask, first);
-    }
-    groups::<I>(warp, i, &members, active, mask)
+    groups::<I>(warp, i, &members.clone(), active, mask)
 }
 
 #[cold]
@@ -124,20 +120,16 @@ fn reduce(op: AtomicOp, ty: IntType, x: u32, y: u32) -> u32 {
 #[inline(always)]
 fn shuffle<I: Isa>(warp: &mut Warp, i: &Inst, op: ShuffleOp, lanes: u32) -> Step<()> {
     let r = &mut warp.registers;
-    let (a, b, c) = (u32::get(r, i.a), u32::get(r, i.b), u32::get(r, i.c));
-    let (by, segments) = (b[0], c[0]);
-    let mut difference = 0;
-    for lane in 0..LANES {
-        difference |= (b[lane] ^ by) | (c[lane] ^ segments);
-    }
+    let [a, b, c] = [i.a, i.b, i.c].map(|slot| u32::stored(r, slot));
     // By far the most frequent: the whole warp, each lane with the one whose number differs in the
     // same bits.
-    if op == ShuffleOp::Bfly && difference == 0 && segments == 31 && lanes == u32::MAX {
-        let mut sources = [0; LANES];
+    if op == ShuffleOp::Bfly && c[0] == 31 && lanes == u32::MAX && I::all_equal(b) && I::all_equal(c) {
+        let (mut sources, by) = ([0; LANES], b[0]);
         for (lane, source) in sources.iter_mut().enumerate() {
             *source = lane as u32 ^ by;
         }
-        u32::put(r, i.d, I::permute(&a, &sources), lanes);
+        let d = I::permute(a, &sources);
+        u32::put(r, i.d, d, lanes);
         r.put_pred(i.imm as Slot, u32::MAX, lanes);
         return Ok(());
     }
@@ -165,7 +157,8 @@ fn shuffle<I: Isa>(warp: &mut Warp, i: &Inst, op: ShuffleOp, lanes: u32) -> Step
         ));
     }
     let all_inside = inside.iter().fold(0, |all, bit| all | bit);
-    u32::put(r, i.d, I::permute(&a, &sources), lanes);
+    let d = I::permute(a, &sources);
+    u32::put(r, i.d, d, lanes);
     r.put_pred(i.imm as Slot, all_inside, lanes);
     Ok(())
 }

@@ -175,6 +175,7 @@ fn bfe<T: Int>(a: T, position: u32, length: u32) -> T {
 #[inline(always)]
 fn bfi<T: Int>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) {
     let (a, b) = (T::get(r, i.a), T::get(r, i.b));
+    let lists = i.slots(lists);
     let (positions, lengths) = (u32::get(r, lists[0]), u32::get(r, lists[1]));
     let mut d = [T::default(); LANES];
     for lane in 0..LANES {
@@ -270,12 +271,8 @@ fn lop3(r: &mut Registers, i: &Inst, table: u8, mask: u32) {
 #[inline(always)]
 fn prmt<I: Isa>(r: &mut Registers, i: &Inst, mask: u32) {
     let selectors = u32::stored(r, i.c);
-    let first = selectors[mask.trailing_zeros() as usize & 31];
-    let mut difference = 0;
-    for (lane, selector) in selectors.iter().enumerate() {
-        difference |= (selector ^ first) & (mask >> lane & 1).wrapping_neg();
-    }
-    if (difference | first & 0x8888) & 0xffff != 0 {
+    let first = selectors[0];
+    if first & 0x8888 != 0 || !I::all_equal(selectors) {
         return map3(r, i, mask, prmt_index);
     }
     let picks = [first, first >> 4, first >> 8, first >> 12].map(|pick| pick as u8 & 7);

@@ -1,15 +1,15 @@
 //! The loop over a warp's instructions.
 
 use super::isa::Isa;
-use super::lanes::{Lane, Registers, lanes_of};
-use super::trap::{Step, invalid, trap};
+use super::lanes::{Lane, Registers};
+use super::trap::{Step, trap};
 use super::warp::{Flow, Fragment, Pause, Wait, Warp};
 use super::{Env, LOCAL_WINDOW, SHARED_WINDOW};
 use super::{
-    access, address, atomic, barrier, bulk, collective, convert, copies, float, half, int, matrix, mbarrier,
-    print, select, wgmma,
+    access, address, atomic, barrier, branch, bulk, collective, convert, copies, float, half, int, matrix,
+    mbarrier, print, select, wgmma,
 };
-use crate::decode::{Clock, Inst, Op, Slot};
+use crate::decode::{Clock, Inst, Op, Slot, TRUE};
 use crate::error::FaultKind;
 use crate::memory::Space;
 
@@ -19,16 +19,16 @@ const TURN_INSTRUCTIONS: u64 = 20_000;
 /// Runs a warp until it pauses.
 #[inline(always)]
 pub(super) fn run<I: Isa>(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
-    let mut left = TURN_INSTRUCTIONS;
+    let mut ran = 0;
     loop {
         let block = &env.blocks[warp.block];
         let Some((index, limit)) = warp.choose(block, env.clusters[block.cluster].generation) else {
             warp.desperate = false;
             return Ok(if warp.done() { Pause::Done } else { Pause::Waiting });
         };
-        let before = left;
-        let pause = run_fragment::<I>(env, warp, index, limit, &mut left);
-        warp.turn_instructions += before - left;
+        let before = ran;
+        let pause = run_fragment::<I>(env, warp, index, limit, &mut ran);
+        warp.turn_instructions += ran - before;
         if let Some(pause) = pause? {
             warp.yielded = warp.fragments.get(index).map_or(0, |f| f.mask);
             return Ok(pause);
@@ -43,60 +43,88 @@ fn run_fragment<I: Isa>(
     warp: &mut Warp,
     index: usize,
     limit: u32,
-    left: &mut u64,
+    ran: &mut u64,
 ) -> Step<Option<Pause>> {
-    let program = env.program;
     let Fragment { mut pc, mask: active, .. } = warp.fragments[index];
     loop {
-        if pc >= limit || *left == 0 {
+        // A loop that never comes back may be one that waits for another fragment: turns end.
+        if *ran >= TURN_INSTRUCTIONS {
             warp.fragments[index].pc = pc;
-            return Ok((*left == 0).then_some(Pause::Slice));
+            return Ok(Some(Pause::Slice));
         }
-        let i = &program.code[pc as usize];
-        let mask = active & warp.registers.pred(u32::from(i.guard), i.negated);
-        let counts = &mut env.counts[pc as usize];
-        counts[0] += 1;
-        counts[1] += u64::from(mask.count_ones());
-        *left -= 1;
-        if mask == 0 {
-            pc += 1;
-            continue;
-        }
-        let lists = &program.lists[i.list as usize..i.list as usize + i.list_len as usize];
-        env.trap_pc = pc;
-        if warp.accumulators.busy() {
-            wgmma::check_untouched(env, warp, pc)?;
-        }
-        if arithmetic::<I>(&mut warp.registers, i, lists, mask) {
-            pc += 1;
-            continue;
-        }
-        let flow = match i.op {
-            // A loop that never comes back may be one that waits for another fragment: turns end.
+        let start = pc;
+        let stop = run_straight::<I>(env, warp, &mut pc, limit, active)?;
+        let end = pc + u32::from(!matches!(stop, Stop::Meets));
+        env.counts.add(start..end, active);
+        *ran += u64::from(end - start);
+        let mask = match stop {
+            Stop::Meets => {
+                warp.fragments[index].pc = pc;
+                return Ok(None);
+            }
+            Stop::Waits(flow, mask) => return Ok(pause(warp, index, pc, (active, mask), flow)),
+            Stop::Leaves(mask) => mask,
+        };
+        let i = &env.program.code[pc as usize];
+        let targets = match i.op {
             Op::Branch if mask == active => {
                 pc = i.imm as u32;
                 continue;
             }
-            Op::Branch | Op::BranchIndex | Op::Exit => {
-                let targets = match i.op {
-                    Op::Branch => &[(i.imm as u32, mask)],
-                    Op::Exit => &[][..],
-                    _ => &branch_targets(warp, i.a, lists, mask)?,
-                };
-                leave(env, warp, index, pc, active & !mask, targets, mask)?;
-                return Ok(None);
-            }
-            _ => other::<I>(env, warp, i, lists, (pc, active, mask))?,
+            Op::Branch => &[(i.imm as u32, mask)],
+            Op::Exit => &[][..],
+            _ => &branch::targets(warp, i.a, i.slots(&env.program.lists), mask)?,
         };
-        if let Flow::Next = flow {
-            pc += 1;
-            continue;
-        }
-        return Ok(pause(warp, index, pc, (active, mask), flow));
+        branch::leave(env, warp, index, pc, active & !mask, targets, mask)?;
+        return Ok(None);
     }
 }
 
-/// Runs an instruction that only computes; gives false for others.
+/// Why a run of instructions that follow each other ends.
+enum Stop {
+    /// The next instruction is where another fragment stands.
+    Meets,
+    /// These lanes branch or exit.
+    Leaves(u32),
+    /// The instruction does this to these lanes' flow.
+    Waits(Flow, u32),
+}
+
+/// Runs instructions one after another from `pc` on, up to the one that ends the run.
+#[inline(always)]
+fn run_straight<I: Isa>(env: &mut Env, warp: &mut Warp, pc: &mut u32, limit: u32, active: u32) -> Step<Stop> {
+    let program = env.program;
+    let code = &program.code[..program.code.len().min(limit as usize)];
+    let watched = warp.accumulators.busy();
+    while let Some(i) = code.get(*pc as usize) {
+        let mut mask = active;
+        if u32::from(i.guard) != TRUE {
+            mask &= warp.registers.pred(u32::from(i.guard), i.negated);
+            env.counts.skip(*pc, active & !mask);
+            if mask == 0 {
+                *pc += u32::from(i.step);
+                continue;
+            }
+        }
+        env.trap_pc = *pc;
+        if watched {
+            wgmma::check_untouched(env, warp, *pc)?;
+        }
+        if !arithmetic::<I>(&mut warp.registers, i, &program.lists, mask) {
+            match i.op {
+                Op::Branch | Op::BranchIndex | Op::Exit => return Ok(Stop::Leaves(mask)),
+                _ => match other::<I>(env, warp, i, &program.lists, (*pc, active, mask))? {
+                    Flow::Next => {}
+                    flow => return Ok(Stop::Waits(flow, mask)),
+                },
+            }
+        }
+        *pc += u32::from(i.step);
+    }
+    Ok(Stop::Meets)
+}
+
+/// Runs an instruction that only computes; gives false for others. Lists are the program's.
 #[inline(always)]
 fn arithmetic<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) -> bool {
     macro_rules! run {
@@ -124,8 +152,8 @@ fn arithmetic<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) ->
         Op::Slct(wide, float) => select::slct(r, i, wide, float, mask),
         Op::Pred(op) => select::predicate(r, i, op, mask),
         Op::Testp(double) => select::testp(r, i, double, mask),
-        Op::Pack { bits } => run!(select::pack(r, i, lists, bits, mask)),
-        Op::Unpack { bits } => run!(select::unpack(r, i, lists, bits, mask)),
+        Op::Pack { bits } => run!(select::pack(r, i, i.slots(lists), bits, mask)),
+        Op::Unpack { bits } => run!(select::unpack(r, i, i.slots(lists), bits, mask)),
         Op::ToGeneric(space) => select::offset(r, i, window(space), mask),
         Op::FromGeneric(space) => select::offset(r, i, window(space).wrapping_neg(), mask),
         _ => return false,
@@ -145,24 +173,28 @@ fn other<I: Isa>(
 ) -> Step<Flow> {
     let (pc, active, mask) = at;
     match i.op {
-        Op::Load(space, ty) => access::load::<I>(env, warp, i, lists, space, ty, mask)?,
-        Op::Store(space, ty) => access::store::<I>(env, warp, i, lists, space, ty, mask)?,
+        Op::Load(space, ty) => access::load::<I>(env, warp, i, i.slots(lists), space, ty, mask)?,
+        Op::Store(space, ty) => access::store::<I>(env, warp, i, i.slots(lists), space, ty, mask)?,
         Op::Mma(kind) => I::run(
             #[inline(always)]
-            || matrix::mma::<I>(env, warp, lists, kind, mask),
+            || matrix::mma::<I>(env, warp, i.slots(lists), kind, mask),
         )?,
         Op::Ldmatrix { .. } | Op::Stmatrix { .. } => I::run(
             #[inline(always)]
-            || matrix::access(env, warp, i, lists, mask),
+            || matrix::access::<I>(env, warp, i, i.slots(lists), mask),
+        )?,
+        Op::CpAsync { .. } | Op::CpCommit | Op::CpWait | Op::CpWaitAll | Op::CpArrive { .. } => I::run(
+            #[inline(always)]
+            || copies::copy::<I>(env, warp, i, mask),
         )?,
         Op::Wgmma(_) | Op::WgmmaFence | Op::WgmmaCommit | Op::WgmmaWait => I::run(
             #[inline(always)]
-            || wgmma::wgmma::<I>(env, warp, i, lists, mask),
+            || wgmma::wgmma::<I>(env, warp, i, i.slots(lists), mask),
         )?,
         Op::Shuffle(_) | Op::Vote(_) | Op::Match(..) | Op::Redux(..) | Op::Elect => {
             return I::run(
                 #[inline(always)]
-                || collective::collective::<I>(warp, i, lists, active, mask),
+                || collective::collective::<I>(warp, i, i.slots(lists), active, mask),
             );
         }
         Op::Trap => return trap(FaultKind::Trap),
@@ -196,64 +228,12 @@ fn window(space: Space) -> u64 {
     }
 }
 
-/// Where lanes go that branch by an index: targets with the lanes that go there.
-#[inline(never)]
-fn branch_targets(warp: &Warp, a: u32, lists: &[u32], mask: u32) -> Step<Vec<(u32, u32)>> {
-    let index = u32::get(&warp.registers, a);
-    let mut targets: Vec<(u32, u32)> = Vec::new();
-    for lane in lanes_of(mask) {
-        let Some(target) = lists.get(index[lane] as usize) else {
-            return invalid(format!("index {} of a table of {} branch targets", index[lane], lists.len()));
-        };
-        match targets.iter_mut().find(|(t, _)| t == target) {
-            Some((_, lanes)) => *lanes |= 1 << lane,
-            None => targets.push((*target, 1 << lane)),
-        }
-    }
-    Ok(targets)
-}
-
-/// Splits a fragment: `rest` goes on, others go to their targets or exit.
-#[cold]
-fn leave(
-    env: &mut Env,
-    warp: &mut Warp,
-    index: usize,
-    pc: u32,
-    rest: u32,
-    targets: &[(u32, u32)],
-    mask: u32,
-) -> Step<()> {
-    warp.fragments.swap_remove(index);
-    if rest != 0 {
-        warp.fragments.push(Fragment { pc: pc + 1, mask: rest, wait: Wait::None });
-    }
-    for (target, lanes) in targets {
-        warp.fragments.push(Fragment { pc: *target, mask: *lanes, wait: Wait::None });
-    }
-    if targets.is_empty() {
-        env.events += 1;
-        env.blocks[warp.block].alive -= mask.count_ones();
-        barrier::after_exit(env, warp);
-        if warp.done() {
-            bulk::at_exit(env, warp)?;
-        }
-    }
-    // Lanes that others wait for may have gone.
-    warp.desperate = false;
-    for fragment in warp.fragments.iter_mut().filter(|f| f.wait == Wait::Lanes) {
-        fragment.wait = Wait::None;
-    }
-    warp.merge();
-    Ok(())
-}
-
 /// Instructions that are rare, or long enough that one more call does not matter.
 #[inline(never)]
 fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step<Flow> {
     let program = env.program;
     let i = &program.code[pc as usize];
-    let lists = &program.lists[i.list as usize..i.list as usize + i.list_len as usize];
+    let lists = i.slots(&program.lists);
     match i.op {
         Op::ReadClock(clock) => {
             let nanoseconds = env.shared.nanoseconds();
@@ -285,9 +265,6 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
         Op::Nanosleep => return Ok(Flow::Yield),
         Op::Fence => {}
         Op::ActiveMask => u32::put(&mut warp.registers, i.d, [mask; 32], mask),
-        Op::CpAsync { .. } | Op::CpCommit | Op::CpWait | Op::CpWaitAll | Op::CpArrive { .. } => {
-            copies::copy(env, warp, i, mask)?;
-        }
         Op::BulkLoad
         | Op::BulkStore
         | Op::BulkShared

@@ -28,10 +28,22 @@ pub(super) trait Isa {
     /// # Safety
     /// All bytes lie in a live allocation, and the address is aligned for one value.
     unsafe fn load_run<T: Scalar>(address: u64) -> [T; LANES];
+    /// Reads four words for each lane: the first words of all lanes, then the second ones, and so on.
+    ///
+    /// # Safety
+    /// As for `load_run`, at each lane's address.
+    unsafe fn load_fours(addresses: &[u64; LANES]) -> [[u32; LANES]; 4];
     /// The lanes' values side by side.
     fn assemble<T: Scalar>(value: impl Fn(usize) -> T) -> [T; LANES];
     /// Each lane's value of `a` from the lane that the low five bits of `sources` name.
     fn permute(a: &[u32; LANES], sources: &[u32; LANES]) -> [u32; LANES];
+    /// Whether all lanes have the same value.
+    fn all_equal(values: &[u32; LANES]) -> bool;
+    /// Whether each lane's value is that of the lane before and a step.
+    fn in_steps(values: &[u64; LANES], step: u64) -> bool;
+    /// Whether some value is before `start` or more than `last` behind it (all are if `last` is all
+    /// ones), and the bits that any of them has.
+    fn bounds(values: &[u64; LANES], start: u64, last: u64) -> (bool, u64);
     /// The highest bit of each lane.
     fn signs(values: &[u32; LANES]) -> u32;
     /// Each lane's four bytes from those of `a` (0 to 3) and `b` (4 to 7).
@@ -43,6 +55,16 @@ pub(super) trait Isa {
     /// Runs a piece of work with this version's instructions: as a function of its own, because one
     /// function with all loops takes the compiler forever. The closure must be `#[inline(always)]`.
     fn run<R>(work: impl FnOnce() -> R) -> R;
+}
+
+/// [`mask_of`], for what vectors can tell.
+#[inline(always)]
+pub(super) fn mask_by<I: Isa>(truth: impl Fn(usize) -> bool) -> u32 {
+    let mut lanes = [0; LANES];
+    for (lane, value) in lanes.iter_mut().enumerate() {
+        *value = u32::from(truth(lane)).wrapping_neg();
+    }
+    I::signs(&lanes)
 }
 
 /// Runs a warp until it pauses.
@@ -70,7 +92,7 @@ pub(super) fn run_warp(portable: bool) -> RunWarp {
 #[inline(always)]
 pub(super) fn prefetch(address: u64) {
     #[cfg(target_arch = "x86_64")]
-    super::x86::prefetch(address);
+    super::x86_loads::prefetch(address);
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
@@ -122,6 +144,12 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
+    unsafe fn load_fours(addresses: &[u64; LANES]) -> [[u32; LANES]; 4] {
+        // SAFETY: passed on to the caller.
+        std::array::from_fn(|n| addresses.map(|address| unsafe { u32::load(address + 4 * n as u64) }))
+    }
+
+    #[inline(always)]
     fn assemble<T: Scalar>(value: impl Fn(usize) -> T) -> [T; LANES] {
         std::array::from_fn(value)
     }
@@ -129,6 +157,29 @@ impl Isa for Portable {
     #[inline(always)]
     fn permute(a: &[u32; LANES], sources: &[u32; LANES]) -> [u32; LANES] {
         sources.map(|source| a[source as usize & 31])
+    }
+
+    #[inline(always)]
+    fn all_equal(values: &[u32; LANES]) -> bool {
+        values.iter().fold(0, |different, value| different | (value ^ values[0])) == 0
+    }
+
+    #[inline(always)]
+    fn in_steps(values: &[u64; LANES], step: u64) -> bool {
+        let expected = |lane: usize| values[0].wrapping_add(lane as u64 * step);
+        (0..LANES).fold(0, |different, lane| different | (values[lane] ^ expected(lane))) == 0
+    }
+
+    #[inline(always)]
+    fn bounds(values: &[u64; LANES], start: u64, last: u64) -> (bool, u64) {
+        // Without branches: the sign bit of an offset, or of what is left behind it, is set outside.
+        let (mut outside, mut bits) = (0, 0);
+        for value in values {
+            let offset = value.wrapping_sub(start);
+            outside |= offset | last.wrapping_sub(offset);
+            bits |= value;
+        }
+        (outside >> 63 != 0, bits)
     }
 
     #[inline(always)]

@@ -59,6 +59,8 @@ pub(super) trait Lane: Copy + Default {
     fn stored_mut(registers: &mut Registers, slot: Slot) -> &mut [Self::Stored; LANES];
     fn of(stored: Self::Stored) -> Self;
     fn store(self) -> Self::Stored;
+    /// `a` if the bit is 1, `b` if it is 0: without a branch, as a loop over lanes needs it.
+    fn pick(bit: u32, a: Self::Stored, b: Self::Stored) -> Self::Stored;
 
     #[inline(always)]
     fn get(registers: &Registers, slot: Slot) -> [Self; LANES] {
@@ -76,22 +78,24 @@ pub(super) trait Lane: Copy + Default {
         for lane in 0..LANES {
             stored[lane] = values[lane].store();
         }
-        blend(Self::stored_mut(registers, slot), stored, mask);
+        blend::<Self>(Self::stored_mut(registers, slot), stored, mask);
     }
 }
 
 #[inline(always)]
-pub(super) fn blend<T: Copy>(target: &mut [T; LANES], values: [T; LANES], mask: u32) {
+pub(super) fn blend<D: Lane>(target: &mut [D::Stored; LANES], values: [D::Stored; LANES], mask: u32) {
     if mask == u32::MAX {
         *target = values;
     } else {
-        blend_some(target, &values, mask);
+        // A copy, so that only here the values need a place in memory.
+        let copy = std::array::from_fn(|lane| values[lane]);
+        blend_some::<D>(target, &copy, mask);
     }
 }
 
 /// Apart from the loops, of which there are hundreds: they stay short.
 #[inline(never)]
-fn blend_some<T: Copy>(target: &mut [T; LANES], values: &[T; LANES], mask: u32) {
+fn blend_some<D: Lane>(target: &mut [D::Stored; LANES], values: &[D::Stored; LANES], mask: u32) {
     // In groups of eight: where lanes diverge, few groups have both kinds.
     let groups = target.as_chunks_mut::<8>().0.iter_mut().zip(values.as_chunks::<8>().0);
     for (group, (target, values)) in groups.enumerate() {
@@ -100,7 +104,7 @@ fn blend_some<T: Copy>(target: &mut [T; LANES], values: &[T; LANES], mask: u32) 
             0xff => *target = *values,
             bits => {
                 for lane in 0..8 {
-                    target[lane] = if bits >> lane & 1 != 0 { values[lane] } else { target[lane] };
+                    target[lane] = D::pick(bits >> lane & 1, values[lane], target[lane]);
                 }
             }
         }
@@ -131,6 +135,12 @@ macro_rules! lane {
             fn store(self) -> $stored {
                 $to(self)
             }
+
+            #[inline(always)]
+            fn pick(bit: u32, a: $stored, b: $stored) -> $stored {
+                let all = <$stored>::from(bit).wrapping_neg();
+                a & all | b & !all
+            }
         }
     )*};
 }
@@ -154,7 +164,7 @@ pub(super) fn map1<A: Lane, D: Lane>(r: &mut Registers, i: &Inst, mask: u32, f: 
     for lane in 0..LANES {
         d[lane] = f(A::of(a[lane])).store();
     }
-    blend(D::stored_mut(r, i.d), d, mask);
+    blend::<D>(D::stored_mut(r, i.d), d, mask);
 }
 
 /// d = f(a, b)
@@ -165,7 +175,7 @@ pub(super) fn map2<A: Lane, B: Lane, D: Lane>(r: &mut Registers, i: &Inst, mask:
     for lane in 0..LANES {
         d[lane] = f(A::of(a[lane]), B::of(b[lane])).store();
     }
-    blend(D::stored_mut(r, i.d), d, mask);
+    blend::<D>(D::stored_mut(r, i.d), d, mask);
 }
 
 /// d = f(a, b, c)
@@ -181,7 +191,7 @@ pub(super) fn map3<A: Lane, B: Lane, C: Lane, D: Lane>(
     for lane in 0..LANES {
         d[lane] = f(A::of(a[lane]), B::of(b[lane]), C::of(c[lane])).store();
     }
-    blend(D::stored_mut(r, i.d), d, mask);
+    blend::<D>(D::stored_mut(r, i.d), d, mask);
 }
 
 /// The lanes of a mask, lowest first.

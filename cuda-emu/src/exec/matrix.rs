@@ -8,7 +8,7 @@
 //! t·p + 4p·q onwards of column g; accumulators hold rows g and g + 8, columns 2t and 2t + 1.
 
 use super::Env;
-use super::address::addresses;
+use super::address::{Addresses, addresses};
 use super::convert::format_of;
 use super::half::{narrowed, widened};
 use super::isa::Isa;
@@ -22,7 +22,13 @@ use crate::ptx::Type;
 
 /// `ldmatrix` and `stmatrix`: lane 8·m + r gives the address of row r of matrix m.
 #[inline(always)]
-pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], mask: u32) -> Step<()> {
+pub(super) fn access<I: Isa>(
+    env: &mut Env,
+    warp: &mut Warp,
+    i: &Inst,
+    lists: &[Slot],
+    mask: u32,
+) -> Step<()> {
     let (transposed, wide, load) = match i.op {
         Op::Ldmatrix { transposed, wide, .. } => (transposed, wide, true),
         Op::Stmatrix { transposed, wide, .. } => (transposed, wide, false),
@@ -30,47 +36,56 @@ pub(super) fn access(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], m
     };
     all_lanes(warp, mask, if load { "ldmatrix" } else { "stmatrix" })?;
     let rows = addresses(&warp.registers, i.a, !wide, i.imm);
-    // A store counts as that of the row's owner; a load is each lane's.
-    let mut access = match load {
-        true => env.shared_access(warp, Kind::Read).for_all(),
-        false => env.shared_access(warp, Kind::Write),
-    };
     let bytes = 128 * lists.len() as u64;
-    if load {
-        env.traffic.shared_bytes_read += bytes
-    } else {
-        env.traffic.shared_bytes_written += bytes
-    }
     // A row of 16 bytes for each of eight lanes a matrix: four matrices take the parts of a request
     // of 128 bits.
-    env.count_shared(&rows, u32::MAX >> (32 - 8 * lists.len()), 16);
+    let lanes = u32::MAX >> (32 - 8 * lists.len());
+    env.count_shared(&rows, lanes, 16);
+    if load {
+        env.traffic.shared_bytes_read += bytes;
+        return load_matrices::<I>(env, warp, lists, &rows, lanes, transposed);
+    }
+    env.traffic.shared_bytes_written += bytes;
+    // A store counts as that of the row's owner.
+    let mut access = env.shared_access(warp, Kind::Write);
     for (matrix, slot) in lists.iter().enumerate() {
         let mut places = [(0, 0); 8];
         for (row, place) in places.iter_mut().enumerate() {
             let lane = matrix * 8 + row;
             *place = env.check_shared(warp.block, &mut access, rows[lane], 16, lane)?;
         }
-        if load {
-            load_matrix(env, &places, transposed, &mut warp.registers.narrow[*slot as usize].0);
-        } else {
-            store_matrix(env, &places, transposed, &warp.registers.narrow[*slot as usize].0);
-        }
+        store_matrix(env, &places, transposed, &warp.registers.narrow[*slot as usize].0);
     }
     Ok(())
 }
 
 /// Lane 4·g + t gets elements 2t and 2t + 1 of row g; transposed, of column g.
 #[inline(always)]
-fn load_matrix(env: &Env, places: &[(usize, u32); 8], transposed: bool, values: &mut [u32; LANES]) {
-    let row = |(block, offset): (usize, u32)| -> [u8; 16] {
-        env.blocks[block].memory[offset as usize..].first_chunk().copied().unwrap_or_default()
-    };
-    for (g, place) in places.iter().enumerate() {
-        let row = row(*place);
-        let words: [u32; 4] = std::array::from_fn(|t| u32::from_le_bytes(row.as_chunks().0[t]));
-        values[4 * g..][..4].copy_from_slice(&words);
-    }
-    if transposed {
+fn load_matrices<I: Isa>(
+    env: &mut Env,
+    warp: &mut Warp,
+    lists: &[Slot],
+    rows: &Addresses,
+    lanes: u32,
+    transposed: bool,
+) -> Step<()> {
+    // Whoever gave a row's address, all lanes read it.
+    let mut access = env.shared_access(warp, Kind::Read).for_all();
+    let r = &mut warp.registers;
+    env.check_shared_each::<I>(
+        warp.block,
+        &mut access,
+        rows,
+        (lanes, 16),
+        #[inline(always)]
+        |block, offset, lane| {
+            let row: [u8; 16] = block.memory[offset as usize..].first_chunk().copied().unwrap_or_default();
+            let words: [u32; 4] = std::array::from_fn(|t| u32::from_le_bytes(row.as_chunks().0[t]));
+            r.narrow[lists[lane / 8] as usize].0[4 * (lane % 8)..][..4].copy_from_slice(&words);
+        },
+    )?;
+    for slot in lists.iter().filter(|_| transposed) {
+        let values = &mut r.narrow[*slot as usize].0;
         let rows = *values;
         let half = |row: usize, column: usize| rows[4 * row + column / 2] >> (16 * (column % 2)) & 0xffff;
         for g in 0..8 {
@@ -79,9 +94,10 @@ fn load_matrix(env: &Env, places: &[(usize, u32); 8], transposed: bool, values: 
             }
         }
     }
+    Ok(())
 }
 
-/// The opposite of [`load_matrix`].
+/// The opposite, of one matrix.
 fn store_matrix(env: &mut Env, places: &[(usize, u32); 8], transposed: bool, values: &[u32; LANES]) {
     for (lane, value) in values.iter().enumerate() {
         for n in 0..2 {
@@ -119,56 +135,57 @@ pub(super) fn elements<I: Isa>(r: &Registers, slot: Slot, ty: Type, n: u32) -> [
     }
 }
 
-/// A fragment's registers, each of them 8 rows by `4 * PER` columns: lane 4·g + t has row g, columns
-/// t·PER onwards. Every `down` of them lie under each other, then come those to the right.
+/// A fragment's register: 8 rows by `W` columns, of which lane 4·g + t has row g, columns t·W/4 onwards.
 #[inline(always)]
-fn unfold<I: Isa, const PER: usize, const K: usize>(
-    r: &Registers,
-    slots: &[Slot],
-    ty: Type,
-    down: usize,
-    rows: &mut [[f32; K]],
-) {
-    for (q, slot) in slots.iter().enumerate() {
-        let mut values = [[0f32; PER]; LANES];
-        let flat = values.as_flattened_mut();
-        match (ty, flat.first_chunk_mut()) {
-            (Type::F16, Some(flat)) => *flat = I::widen_pairs(&r.narrow[*slot as usize].0),
-            _ => {
-                for n in 0..PER {
-                    let part = elements::<I>(r, *slot, ty, n as u32);
-                    flat.iter_mut().skip(n).step_by(PER).zip(part).for_each(|(to, value)| *to = value);
-                }
-            }
-        }
-        let first = 4 * PER * (q / down);
-        for (row, values) in rows[8 * (q % down)..].iter_mut().zip(flat.chunks_exact(4 * PER)) {
-            row[first..][..4 * PER].copy_from_slice(values);
-        }
+fn unfold<I: Isa, const W: usize>(r: &Registers, slot: Slot, ty: Type) -> [[f32; W]; 8] {
+    if ty == Type::F16
+        && let Some(rows) = I::widen_pairs(&r.narrow[slot as usize].0).as_chunks().0.first_chunk()
+    {
+        return *rows;
     }
+    let mut rows = [[0f32; W]; 8];
+    for n in 0..W / 4 {
+        let part = elements::<I>(r, slot, ty, n as u32);
+        rows.as_flattened_mut().iter_mut().skip(n).step_by(W / 4).zip(part).for_each(|(to, v)| *to = v);
+    }
+    rows
 }
 
-/// The product of A, [16, k], and the transposed B, [8, k]. Each product is exact in f32 but for far
+/// The product of fragments A, [16, k], and B, [k, 8]. Each product is exact in f32 but for far
 /// exponents, so that it does not matter whether it is rounded before it is added; sums of 32
 /// products of bytes are exact.
 #[inline(always)]
-fn products<I: Isa, const K: usize>(a: &[[f32; K]; 16], b: &[[f32; K]; 8], k: usize) -> [[f32; 8]; 16] {
-    let mut columns = [[0f32; 8]; K];
-    for (part, columns) in columns.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        *columns = I::transpose(&b.each_ref().map(|row| row.as_chunks().0[part]));
-    }
+fn products<I: Isa, const W: usize>(
+    r: &Registers,
+    kind: MmaKind,
+    slots_a: &[Slot],
+    slots_b: &[Slot],
+) -> [[f32; 8]; 16] {
     let mut sums = [[0f32; 8]; 16];
-    // Eight rows at a time: their sums stay in registers, and do not wait for each other.
-    for (sums, rows) in sums.as_chunks_mut::<8>().0.iter_mut().zip(a.as_chunks::<8>().0) {
-        let mut lines = [[0f32; 8]; 8];
-        for (n, column) in columns.iter().enumerate().take(k) {
-            for (line, row) in lines.iter_mut().zip(rows) {
-                for (sum, b) in line.iter_mut().zip(column) {
-                    *sum = I::multiply_add(row[n], *b, *sum);
+    // Registers of A go down first, then to the right.
+    for (slots_a, slot_b) in slots_a.as_chunks::<2>().0.iter().zip(slots_b) {
+        let b = unfold::<I, W>(r, *slot_b, kind.b);
+        let mut columns = [[0f32; 8]; W];
+        for (part, columns) in columns.chunks_mut(8).enumerate() {
+            let mut square = [[0f32; 8]; 8];
+            for (square, row) in square.iter_mut().zip(&b) {
+                square.iter_mut().zip(&row[8 * part..]).for_each(|(to, value)| *to = *value);
+            }
+            columns.iter_mut().zip(I::transpose(&square)).for_each(|(to, column)| *to = column);
+        }
+        for (slot, sums) in slots_a.iter().zip(sums.as_chunks_mut::<8>().0) {
+            let rows = unfold::<I, W>(r, *slot, kind.a);
+            // Eight rows at a time: their sums stay in registers, and do not wait for each other.
+            let mut lines = *sums;
+            for (n, column) in columns.iter().enumerate() {
+                for (line, row) in lines.iter_mut().zip(&rows) {
+                    for (sum, b) in line.iter_mut().zip(column) {
+                        *sum = I::multiply_add(row[n], *b, *sum);
+                    }
                 }
             }
+            *sums = lines;
         }
-        *sums = lines;
     }
     sums
 }
@@ -201,19 +218,10 @@ pub(super) fn mma<I: Isa>(
     let (slots_d, rest) = lists.split_at(acc);
     let (slots_a, rest) = rest.split_at(registers_a);
     let (slots_b, slots_c) = rest.split_at(registers_a / 2);
-    // The reduced dimension has at most two registers of columns, of four lanes each.
-    macro_rules! sums {
-        ($per:expr) => {{
-            let (mut a, mut b) = ([[0f32; 8 * $per]; 16], [[0f32; 8 * $per]; 8]);
-            unfold::<I, $per, _>(r, slots_a, kind.a, 2, &mut a);
-            unfold::<I, $per, _>(r, slots_b, kind.b, 1, &mut b);
-            products::<I, _>(&a, &b, k)
-        }};
-    }
     let mut sums = fold::<I>(&match kind.a.bytes() {
-        1 => sums!(4),
-        2 => sums!(2),
-        _ => sums!(1),
+        1 => products::<I, 16>(r, kind, slots_a, slots_b),
+        2 => products::<I, 8>(r, kind, slots_a, slots_b),
+        _ => products::<I, 4>(r, kind, slots_a, slots_b),
     });
     env.traffic.tensor_multiply_adds += 16 * 8 * k as u64;
     // D may be registers of C, in any order: none is written before all are read.

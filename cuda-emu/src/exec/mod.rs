@@ -10,11 +10,13 @@ mod address;
 mod atomic;
 mod barrier;
 mod block;
+mod branch;
 mod bulk;
 mod check;
 mod collective;
 mod convert;
 mod copies;
+mod counts;
 mod float;
 mod gang;
 mod half;
@@ -35,6 +37,8 @@ mod warp;
 mod wgmma;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+#[cfg(target_arch = "x86_64")]
+mod x86_loads;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
@@ -46,6 +50,7 @@ use crate::launch::Launch;
 use crate::memory::{Allocation, Region, View};
 use crate::stats::LaunchStats;
 use block::{Block, Cluster};
+use counts::Counts;
 
 /// Start of the shared window in the generic address space.
 const SHARED_WINDOW: u64 = 1 << 60;
@@ -81,8 +86,7 @@ struct Env<'l> {
     measure: bool,
     /// Of each instruction, the region that its last access was in.
     hits: Vec<u32>,
-    /// Of each instruction, how often warps and lanes ran it.
-    counts: Vec<[u64; 2]>,
+    counts: Counts,
     traffic: LaunchStats,
     footprint: traffic::Footprint,
     blocks: Vec<Block>,
@@ -195,7 +199,7 @@ impl<'l> Env<'l> {
             check: shared.config.checks == Checks::All,
             measure: shared.config.memory_statistics,
             hits: vec![u32::MAX; length],
-            counts: vec![[0; 2]; length],
+            counts: Counts::new(length),
             traffic: LaunchStats::default(),
             footprint: traffic::Footprint::default(),
             blocks: Vec::new(),
@@ -218,8 +222,8 @@ impl<'l> Env<'l> {
     fn into_stats(self) -> LaunchStats {
         self.shared.footprint.lock().unwrap_or_else(PoisonError::into_inner).merge(self.footprint);
         let mut stats = self.traffic;
-        for (inst, [warps, lanes]) in self.program.code.iter().zip(&self.counts) {
-            if *warps > 0 {
+        for (inst, [warps, lanes]) in self.program.code.iter().zip(self.counts.each()) {
+            if warps > 0 {
                 stats.warp_instructions += warps;
                 stats.thread_instructions += lanes;
                 *stats.by_class.entry(inst.op.class()).or_default() += warps;

@@ -1,7 +1,7 @@
 //! Moves of parts, comparisons, selections, logic on predicates.
 
 use super::half::widened;
-use super::isa::Isa;
+use super::isa::{Isa, mask_by};
 use super::lanes::{LANES, Lane, Registers, blend, map1, mask_of};
 use crate::decode::{Cmp, Combine, Inst, PredOp, Slot};
 use crate::ptx::Type;
@@ -37,7 +37,10 @@ pub(super) fn unpack(r: &mut Registers, i: &Inst, lists: &[Slot], bits: u8, mask
         // A part's register may be the whole's.
         let a = u32::get(r, i.a);
         for (n, slot) in lists.iter().enumerate() {
-            let part = a.map(|a| a >> (n as u32 * u32::from(bits)) & width as u32);
+            let mut part = [0; LANES];
+            for lane in 0..LANES {
+                part[lane] = a[lane] >> (n as u32 * u32::from(bits)) & width as u32;
+            }
             u32::put(r, *slot, part, mask);
         }
         return;
@@ -73,12 +76,13 @@ fn compare_lanes<I: Isa, T: Copy + PartialOrd>(values: impl Fn(usize) -> (T, T),
     macro_rules! holds {
         ($f:expr) => {{
             let f = $f;
-            let mut truth = [0; LANES];
-            for lane in 0..LANES {
-                let (a, b) = values(lane);
-                truth[lane] = u32::from(f(a, b)).wrapping_neg();
-            }
-            I::signs(&truth)
+            mask_by::<I>(
+                #[inline(always)]
+                |lane| {
+                    let (a, b) = values(lane);
+                    f(a, b)
+                },
+            )
         }};
     }
     // Unordered comparisons are the opposites of ordered ones; `>` is `<` the other way round.
@@ -200,9 +204,9 @@ pub(super) fn select<T: Lane>(r: &mut Registers, i: &Inst, mask: u32) {
     let (a, b) = (T::stored(r, i.a), T::stored(r, i.b));
     let mut d = [T::Stored::default(); LANES];
     for lane in 0..LANES {
-        d[lane] = if chosen >> lane & 1 != 0 { a[lane] } else { b[lane] };
+        d[lane] = T::pick(chosen >> lane & 1, a[lane], b[lane]);
     }
-    blend(T::stored_mut(r, i.d), d, mask);
+    blend::<T>(T::stored_mut(r, i.d), d, mask);
 }
 
 pub(super) fn slct(r: &mut Registers, i: &Inst, wide: bool, float: bool, mask: u32) {

@@ -2,6 +2,7 @@
 
 use super::Env;
 use super::bulk::{Outside, Piece, global_range, narrow, start_load, start_store};
+use super::isa::Portable;
 use super::lanes::{LANES, Lane, lanes_of};
 use super::trap::{Step, invalid};
 use super::warp::Warp;
@@ -12,7 +13,7 @@ fn tensor_map(env: &mut Env, warp: &Warp, i: &Inst, dims: u8, lane: usize) -> St
     let address = u64::get(&warp.registers, i.b)[lane];
     let mut found = [0; LANES];
     found[lane] = address;
-    env.check_global(&mut found, 1 << lane, 64, "read")?;
+    env.check_global::<Portable>(&mut found, 1 << lane, 64, "read")?;
     let Some(_) = env.view.find(address, TensorMap::BYTES as u64) else {
         return invalid("a tensor map outside of memory");
     };

@@ -1,6 +1,5 @@
 //! The run loop with AVX2, FMA and F16C, and the pieces of it that are written with intrinsics.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::isa::Isa;
@@ -8,6 +7,7 @@ use super::lanes::LANES;
 use super::scalar::Scalar;
 use super::trap::Step;
 use super::warp::{Pause, Warp};
+use super::x86_loads::{load, load_fours};
 use super::{Env, interpret};
 
 /// AVX2, FMA, F16C, BMI1, BMI2, POPCNT and LZCNT; used only after all of them were detected.
@@ -70,15 +70,17 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn narrow_pairs(values: &[f32; 2 * LANES]) -> [u32; LANES] {
         let mut pairs = [0; LANES];
-        for chunk in (0..LANES).step_by(4) {
+        for chunk in (0..LANES).step_by(8) {
             // SAFETY: as above, the other way round.
             unsafe {
-                let singles = _mm256_loadu_ps(values.as_ptr().add(2 * chunk));
-                // The NaN whose upper bits are those of the canonical one.
-                let canonical = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_e000));
-                let nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(singles, singles);
-                let bits = _mm256_cvtps_ph::<0>(_mm256_blendv_ps(singles, canonical, nan));
-                _mm_storeu_si128(pairs.as_mut_ptr().add(chunk).cast(), bits);
+                let four =
+                    |first: usize| _mm256_cvtps_ph::<0>(_mm256_loadu_ps(values.as_ptr().add(2 * first)));
+                let bits = _mm256_set_m128i(four(chunk + 4), four(chunk));
+                // NaN keeps its payload in the instruction; PTX says the canonical one.
+                let (canonical, infinity) = (_mm256_set1_epi16(0x7fff), _mm256_set1_epi16(0x7c00));
+                let nan = _mm256_cmpgt_epi16(_mm256_and_si256(bits, canonical), infinity);
+                let bits = _mm256_blendv_epi8(bits, canonical, nan);
+                _mm256_storeu_si256(pairs.as_mut_ptr().add(chunk).cast(), bits);
             }
         }
         pairs
@@ -93,6 +95,21 @@ impl Isa for Avx2 {
             unsafe { _mm256_storeu_si256(to.add(part), load(address + 32 * part as u64)) };
         }
         values
+    }
+
+    #[inline(always)]
+    unsafe fn load_fours(addresses: &[u64; LANES]) -> [[u32; LANES]; 4] {
+        let mut words = [[0; LANES]; 4];
+        for (part, addresses) in addresses.as_chunks().0.iter().enumerate() {
+            // SAFETY: the caller's addresses, and each of `words` has eight elements a part.
+            unsafe {
+                let columns = load_fours(addresses);
+                for (words, column) in words.iter_mut().zip(columns) {
+                    _mm256_storeu_si256(words.as_mut_ptr().add(8 * part).cast(), column);
+                }
+            }
+        }
+        words
     }
 
     #[inline(always)]
@@ -138,6 +155,59 @@ impl Isa for Avx2 {
             }
         }
         d
+    }
+
+    #[inline(always)]
+    fn all_equal(values: &[u32; LANES]) -> bool {
+        // SAFETY: eight elements from each chunk on lie inside of the array, and the processor has
+        // AVX2, since this version runs.
+        unsafe {
+            let first = _mm256_set1_epi32(values[0] as i32);
+            let mut different = _mm256_setzero_si256();
+            for chunk in (0..LANES).step_by(8) {
+                let values = _mm256_loadu_si256(values.as_ptr().add(chunk).cast());
+                different = _mm256_or_si256(different, _mm256_xor_si256(values, first));
+            }
+            _mm256_testz_si256(different, different) != 0
+        }
+    }
+
+    #[inline(always)]
+    fn in_steps(values: &[u64; LANES], step: u64) -> bool {
+        // SAFETY: four elements from each chunk on lie inside of the array, and the processor has
+        // AVX2, since this version runs.
+        unsafe {
+            let steps = [0, 1, 2, 3].map(|lane| values[0].wrapping_add(lane * step) as i64);
+            let mut expected = _mm256_set_epi64x(steps[3], steps[2], steps[1], steps[0]);
+            let next = _mm256_set1_epi64x((4 * step) as i64);
+            let mut different = _mm256_setzero_si256();
+            for chunk in (0..LANES).step_by(4) {
+                let values = _mm256_loadu_si256(values.as_ptr().add(chunk).cast());
+                different = _mm256_or_si256(different, _mm256_xor_si256(values, expected));
+                expected = _mm256_add_epi64(expected, next);
+            }
+            _mm256_testz_si256(different, different) != 0
+        }
+    }
+
+    #[inline(always)]
+    fn bounds(values: &[u64; LANES], start: u64, last: u64) -> (bool, u64) {
+        // SAFETY: four elements from each chunk on lie inside of the array, and the processor has
+        // AVX2, since this version runs.
+        unsafe {
+            let (start, last) = (_mm256_set1_epi64x(start as i64), _mm256_set1_epi64x(last as i64));
+            let (mut outside, mut bits) = (_mm256_setzero_si256(), _mm256_setzero_si256());
+            for chunk in (0..LANES).step_by(4) {
+                let values = _mm256_loadu_si256(values.as_ptr().add(chunk).cast());
+                let offset = _mm256_sub_epi64(values, start);
+                let left = _mm256_sub_epi64(last, offset);
+                outside = _mm256_or_si256(outside, _mm256_or_si256(offset, left));
+                bits = _mm256_or_si256(bits, values);
+            }
+            let half = _mm_or_si128(_mm256_castsi256_si128(bits), _mm256_extracti128_si256::<1>(bits));
+            let bits = _mm_cvtsi128_si64(half) | _mm_extract_epi64::<1>(half);
+            (_mm256_movemask_pd(_mm256_castsi256_pd(outside)) != 0, bits as u64)
+        }
     }
 
     #[inline(always)]
@@ -214,30 +284,6 @@ impl Isa for Avx2 {
         // SAFETY: this version runs only where the features are there.
         unsafe { with_features(work) }
     }
-}
-
-/// Says that an address will be read soon; any address will do.
-#[inline(always)]
-pub(super) fn prefetch(address: u64) {
-    // SAFETY: a hint, which neither reads nor faults, that every processor of this kind has.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(address as *const i8) };
-}
-
-/// 32 bytes of global memory. In assembly, because other blocks may write there at the same time:
-/// what is then read is unknown, but it is not undefined behaviour.
-///
-/// # Safety
-/// The bytes lie in a live allocation.
-#[inline]
-#[target_feature(enable = "avx")]
-unsafe fn load(address: u64) -> __m256i {
-    let bits;
-    // SAFETY: only reads, and the caller's bytes.
-    unsafe {
-        asm!("vmovdqu {bits}, [{address}]", bits = out(ymm_reg) bits, address = in(reg) address,
-            options(nostack, readonly, preserves_flags));
-    }
-    bits
 }
 
 #[inline]

@@ -42,6 +42,8 @@ pub(crate) struct Access {
     pub(super) own_lanes: bool,
     /// It is made for all lanes at once, whoever gave its address.
     pub(super) for_all: bool,
+    /// It starts a copy that will write the bytes later.
+    of_copy: bool,
 }
 
 impl Access {
@@ -52,10 +54,11 @@ impl Access {
             by: agent,
             clock: clocks.id(agent),
             numbering: u64::MAX,
-            from: u32::MAX,
+            from: NO_NUMBER,
             to: 0,
             own_lanes: false,
             for_all: false,
+            of_copy: false,
         }
     }
 
@@ -65,8 +68,14 @@ impl Access {
     pub(crate) fn at(&mut self, block: u32, renumbered: u32) {
         let numbering = u64::from(block) << 32 | u64::from(renumbered);
         if self.numbering != numbering {
-            (self.numbering, self.from, self.to) = (numbering, u32::MAX, 0);
+            self.numbering = numbering;
+            self.forget_move();
         }
+    }
+
+    /// The last move is not one that comes again.
+    pub(super) fn forget_move(&mut self) {
+        (self.from, self.to) = (NO_NUMBER, 0);
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -80,6 +89,12 @@ impl Access {
     /// The same for all lanes at once: what one of them wrote is not its own.
     pub(crate) fn for_all(mut self) -> Self {
         self.for_all = true;
+        self
+    }
+
+    /// The same for a copy that is started: until it comes, the bytes are nobody's.
+    pub(crate) fn of_copy(mut self) -> Self {
+        self.of_copy = true;
         self
     }
 
@@ -143,6 +158,11 @@ pub(super) const UNWRITTEN: u32 = 0;
 /// Number of the history of bytes all of whose accesses are ordered before everything to come.
 pub(super) const CLEAN: u32 = 1;
 
+/// Part of the numbers of histories with a copy that has yet to come.
+pub(super) const PENDING: u32 = 1 << 31;
+/// What is no history's number.
+pub(super) const NO_NUMBER: u32 = PENDING - 1;
+
 /// Mixes the few words of a key; keys are not chosen by an adversary.
 #[derive(Default)]
 struct WordHasher(u64);
@@ -194,7 +214,7 @@ impl Histories {
     }
 
     pub(super) fn get(&self, number: u32) -> &History {
-        &self.list[number as usize]
+        &self.list[(number & !PENDING) as usize]
     }
 
     /// The accesses of a history.
@@ -211,7 +231,8 @@ impl Histories {
         if self.list.len() >= max {
             return None;
         }
-        let number = self.list.len() as u32;
+        let pending = if history.pending.is_some() { PENDING } else { 0 };
+        let number = self.list.len() as u32 | pending;
         self.list.push(history.clone());
         self.numbers.insert(history.clone(), number);
         Some(number)
@@ -243,6 +264,7 @@ impl Histories {
         let Stamp { agent, kind, proxy, time, pc } = access.stamp;
         let who =
             u32::from(agent) | u32::from(access.by) << 11 | (kind as u32) << 22 | u32::from(proxy) << 24;
+        let who = who | u32::from(access.of_copy) << 25;
         (number, who, time, pc, access.clock)
     }
 
@@ -281,7 +303,8 @@ impl Histories {
         let own = |w: &Stamp| w.agent == access.by && !clocks.lanes_ordered(access.by, w.time);
         let own_lanes = now.kind != Kind::Atomic && history.writer.as_ref().is_some_and(own);
         if now.kind == Kind::Write {
-            return Ok((History::written(now), own_lanes));
+            let next = if access.of_copy { History::pending(now.pc) } else { History::written(now) };
+            return Ok((next, own_lanes));
         }
         let mut next = History { written: true, ..history.clone() };
         next.others.retain(|s| s.agent != now.agent || s.kind != now.kind);

@@ -1,29 +1,31 @@
 //! The shadow of a block's shared memory: of each byte, who wrote and read it, and so whether an
 //! access races with an earlier one, reads what nothing wrote, or what a copy has yet to bring.
 //!
-//! Bytes with the same history share its number: a byte's entry is that number with the epoch that
-//! it is of. An instruction usually moves all its bytes from one history to one other, so that the
-//! check is a comparison and a store of numbers. In later epochs (after a barrier of all threads)
-//! the same moves come again and are remembered.
+//! Bytes with the same history share its number. The bytes of a word mostly have the same one; a word
+//! of which that is not true is split. An instruction usually moves all its bytes from one history to
+//! one other, so that the check is a comparison and a store of numbers. A barrier of all threads
+//! orders all that was before; after it the same moves come again and are remembered.
 
 use std::ops::Range;
 
 use super::clocks::Clocks;
 pub(crate) use super::history::{Access, Conflict, Kind, Stamp};
-use super::history::{CLEAN, Histories, History, Move, UNWRITTEN};
+use super::history::{CLEAN, Histories, History, Move, NO_NUMBER, PENDING, UNWRITTEN};
 
-/// Bits of an entry that hold the history's number; the epoch is above.
-const NUMBER_BITS: u32 = 18;
-const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
-const EPOCH_MAX: u32 = (1 << (32 - NUMBER_BITS)) - 1;
+/// Instead of the number of a word: its bytes have numbers of their own.
+const SPLIT: u32 = u32::MAX;
+/// How many histories can have numbers.
+const NUMBERS_MAX: usize = 1 << 18;
 
 /// The shadow of a block's shared memory.
 #[derive(Debug)]
 pub(crate) struct Shadow {
-    entries: Vec<u32>,
+    /// Of each word, the number of its bytes' history, or [`SPLIT`].
+    words: Vec<u32>,
+    /// Of each byte of a split word, its number.
+    bytes: Vec<[u32; 4]>,
     /// Of each byte, the lane that wrote it last.
     lanes: Vec<u8>,
-    epoch: u32,
     histories: Histories,
     /// How often histories were given numbers anew.
     renumbered: u32,
@@ -35,9 +37,9 @@ pub(crate) struct Shadow {
 impl Shadow {
     pub(crate) fn new(bytes: usize) -> Self {
         Self {
-            entries: vec![0; bytes],
+            words: vec![0; bytes.div_ceil(4)],
+            bytes: vec![[0; 4]; bytes.div_ceil(4)],
             lanes: vec![0; bytes],
-            epoch: 0,
             histories: Histories::new(),
             renumbered: 0,
             last_started: (0, UNWRITTEN),
@@ -53,38 +55,63 @@ impl Shadow {
 
     /// A new block: nothing is written. What was learnt about moves stays.
     pub(crate) fn restart(&mut self) {
-        self.epoch = 0;
-        self.entries.fill(UNWRITTEN);
+        self.words.fill(UNWRITTEN);
     }
 
-    /// A barrier of all threads.
+    /// A barrier of all threads: what was before is ordered before all to come.
     pub(crate) fn next_epoch(&mut self) {
-        if self.epoch == EPOCH_MAX {
-            let settled: Vec<u32> = self.entries.iter().map(|entry| self.number(*entry)).collect();
-            self.entries = settled;
-            self.epoch = 0;
+        let mut split = false;
+        for word in &mut self.words {
+            split |= *word == SPLIT;
+            *word = settled(*word);
         }
-        self.epoch += 1;
+        if split {
+            self.renew_split(|_, number| settled(number));
+        }
     }
 
-    /// The number of an entry's history as it is in this epoch.
-    fn number(&self, entry: u32) -> u32 {
-        let number = entry & NUMBER_MASK;
-        if entry >> NUMBER_BITS == self.epoch
-            || number <= CLEAN
-            || self.histories.get(number).pending.is_some()
-        {
-            return number;
+    /// Gives the bytes of split words other numbers.
+    fn renew_split(&mut self, mut renew: impl FnMut(&mut Self, u32) -> u32) {
+        for word in 0..self.words.len() {
+            if self.words[word] == SPLIT {
+                let bytes = self.bytes[word].map(|number| renew(self, number));
+                self.bytes[word] = bytes;
+                self.words[word] = if bytes == [bytes[0]; 4] { bytes[0] } else { SPLIT };
+            }
         }
-        CLEAN
     }
 
-    fn entry(&self, number: u32) -> u32 {
-        self.epoch << NUMBER_BITS | number
+    /// The number of a byte's history.
+    #[inline(always)]
+    fn number_at(&self, at: usize) -> u32 {
+        match self.words[at / 4] {
+            SPLIT => self.bytes[at / 4][at % 4],
+            number => number,
+        }
+    }
+
+    /// Sets the numbers of some bytes.
+    #[inline(always)]
+    fn set(&mut self, range: Range<usize>, number: u32) {
+        if range.start.is_multiple_of(4) && range.end.is_multiple_of(4) {
+            self.words[range.start / 4..range.end / 4].fill(number);
+        } else {
+            range.for_each(|at| self.set_one(at, number));
+        }
+    }
+
+    /// Sets the number of a byte: its word is split, or is no longer.
+    fn set_one(&mut self, at: usize, number: u32) {
+        let (word, bytes) = (&mut self.words[at / 4], &mut self.bytes[at / 4]);
+        if *word != SPLIT {
+            *bytes = [*word; 4];
+        }
+        bytes[at % 4] = number;
+        *word = if *bytes == [number; 4] { number } else { SPLIT };
     }
 
     fn intern(&mut self, history: &History) -> u32 {
-        if let Some(number) = self.histories.number(history, NUMBER_MASK as usize + 1) {
+        if let Some(number) = self.histories.number(history, NUMBERS_MAX) {
             return number;
         }
         self.forget_histories();
@@ -94,27 +121,27 @@ impl Shadow {
     /// More histories than numbers: forgets them. Races with what was before go unseen, nothing is
     /// reported that is none; bytes under way keep their history by a second copy.
     fn forget_histories(&mut self) {
-        let numbers = self.entries.iter().map(|entry| self.number(*entry));
-        let kept: Vec<_> =
-            numbers.map(|number| (number.min(CLEAN), self.histories.get(number).pending)).collect();
-        self.histories = Histories::new();
+        let old = std::mem::replace(&mut self.histories, Histories::new());
         self.renumbered = self.renumbered.wrapping_add(1);
         (self.last_started, self.last_finished) = ((0, UNWRITTEN), (None, UNWRITTEN));
-        for (at, (number, pending)) in kept.into_iter().enumerate() {
-            let number = pending.map_or(number, |pc| self.intern(&History::pending(pc)));
-            self.entries[at] = self.entry(number);
+        let renew = |shadow: &mut Self, number: u32| match old.get(number).pending {
+            Some(pc) => shadow.intern(&History::pending(pc)),
+            None => number.min(CLEAN),
+        };
+        for word in 0..self.words.len() {
+            if self.words[word] != SPLIT {
+                self.words[word] = renew(self, self.words[word]);
+            }
         }
+        self.renew_split(renew);
     }
 
     /// Whether another lane of the same instruction has just written a byte.
     #[inline(always)]
     pub(crate) fn just_written(&self, offset: usize, lane: u8, pc: u32) -> bool {
-        let entry = self.entries[offset];
-        let own = || self.histories.get(entry & NUMBER_MASK).writer.is_some_and(|w| w.pc == pc);
-        entry >> NUMBER_BITS == self.epoch
-            && entry & NUMBER_MASK > CLEAN
-            && self.lanes[offset] != lane
-            && own()
+        let number = self.number_at(offset);
+        let own = || self.histories.get(number).writer.is_some_and(|w| w.pc == pc);
+        number > CLEAN && self.lanes[offset] != lane && own()
     }
 
     /// Notes an access by a lane to `bytes` at `offset`, which must lie inside.
@@ -131,15 +158,14 @@ impl Shadow {
         lane: u8,
     ) -> Result<(), Conflict> {
         match bytes {
-            4 => self.access_of::<4>(access, clocks, offset, lane),
-            16 => self.access_of::<16>(access, clocks, offset, lane),
-            8 => self.access_of::<8>(access, clocks, offset, lane),
-            2 => self.access_of::<2>(access, clocks, offset, lane),
-            1 => self.access_of::<1>(access, clocks, offset, lane),
+            4 if offset.is_multiple_of(4) => self.access_words::<1>(access, clocks, offset, lane),
+            8 if offset.is_multiple_of(4) => self.access_words::<2>(access, clocks, offset, lane),
+            16 if offset.is_multiple_of(4) => self.access_words::<4>(access, clocks, offset, lane),
             _ => {
-                self.access_slowly(access, clocks, offset, bytes, lane)?;
+                let range = offset as usize..(offset + bytes) as usize;
+                self.access_slowly(access, clocks, range.clone(), lane)?;
                 if access.stamp.kind == Kind::Write {
-                    self.lanes[offset as usize..(offset + bytes) as usize].fill(lane);
+                    self.lanes[range].fill(lane);
                 }
                 Ok(())
             }
@@ -147,22 +173,51 @@ impl Shadow {
     }
 
     #[inline(always)]
-    fn access_of<const N: usize>(
+    fn access_words<const N: usize>(
         &mut self,
         access: &mut Access,
         clocks: &Clocks,
         offset: u32,
         lane: u8,
     ) -> Result<(), Conflict> {
-        if differs::<N>(&self.entries, offset, access.from) {
-            self.access_slowly(access, clocks, offset, N as u32, lane)?;
+        let words = self.words[offset as usize / 4..].first_chunk_mut::<N>();
+        let words = words.expect("the access was checked to lie inside");
+        if words.iter().fold(0, |different, word| different | (word ^ access.from)) != 0 {
+            self.access_anew::<N>(access, clocks, offset, lane)?;
         } else {
-            fill::<N, _>(&mut self.entries, offset, access.to);
+            *words = [access.to; N];
         }
-        if access.stamp.kind == Kind::Write {
-            fill::<N, _>(&mut self.lanes, offset, lane);
+        let lanes = self.lanes[offset as usize..].as_chunks_mut().0;
+        if access.stamp.kind == Kind::Write
+            && let Some(lanes) = lanes.first_chunk_mut::<N>()
+        {
+            *lanes = [[lane; 4]; N];
         }
         Ok(())
+    }
+
+    /// As `access_slowly`, for words that mostly have one history: what is true of the first is then
+    /// true of all.
+    #[inline(never)]
+    fn access_anew<const N: usize>(
+        &mut self,
+        access: &mut Access,
+        clocks: &Clocks,
+        offset: u32,
+        lane: u8,
+    ) -> Result<(), Conflict> {
+        let range = offset as usize..offset as usize + 4 * N;
+        let words = &self.words[range.start / 4..range.end / 4];
+        let first = words[0];
+        if first == SPLIT || words.iter().any(|word| *word != first) {
+            return self.access_slowly(access, clocks, range, lane);
+        }
+        self.access_slowly(access, clocks, range.start..range.start + 4, lane)?;
+        if access.from == first {
+            self.set(range, access.to);
+            return Ok(());
+        }
+        self.access_slowly(access, clocks, range.start + 4..range.end, lane)
     }
 
     /// Notes the same access as before to the bytes that follow, `each` by the next lanes after
@@ -170,15 +225,15 @@ impl Shadow {
     #[inline(always)]
     pub(crate) fn repeat(&mut self, access: &Access, offset: u32, bytes: u32, each: u32) -> bool {
         let range = offset as usize..(offset + bytes) as usize;
-        let entries = &mut self.entries[range.clone()];
-        let mut different = 0;
-        for entry in entries.iter() {
-            different |= entry ^ access.from;
-        }
-        if different != 0 {
+        // Elements of less than a word leave a part of one at the start.
+        let aligned = range.start.next_multiple_of(4).min(range.end);
+        let words = &self.words[aligned / 4..range.end.div_ceil(4)];
+        let different = words.iter().fold(0, |different, word| different | (word ^ access.from));
+        if different != 0 || (range.start..aligned).any(|at| self.number_at(at) != access.from) {
             return false;
         }
-        entries.fill(access.to);
+        self.set(range.start..aligned, access.to);
+        self.set(aligned..range.end, access.to);
         if access.stamp.kind == Kind::Write {
             for (lane, bytes) in (1..).zip(self.lanes[range].chunks_exact_mut(each as usize)) {
                 bytes.fill(lane);
@@ -197,36 +252,42 @@ impl Shadow {
         &mut self,
         access: &mut Access,
         clocks: &Clocks,
-        offset: u32,
-        bytes: u32,
+        range: Range<usize>,
         lane: u8,
     ) -> Result<(), Conflict> {
-        for at in offset as usize..(offset + bytes) as usize {
-            let entry = self.entries[at];
-            if entry == access.from {
-                self.entries[at] = access.to;
+        let mut next = range.start;
+        while next < range.end {
+            let at = next;
+            let whole = at.is_multiple_of(4) && range.end - at >= 4 && self.words[at / 4] != SPLIT;
+            next += if whole { 4 } else { 1 };
+            let (number, renumbered) = (self.number_at(at), self.renumbered);
+            if number == access.from {
+                self.set(at..next, access.to);
                 continue;
             }
             // What another lane of the same instruction has read, or reached with an atomic, is as it
             // will be, unless a look at the writer's lane is needed each time.
-            if entry == access.to && access.from != u32::MAX && access.stamp.kind != Kind::Write {
+            if number == access.to && access.from != NO_NUMBER && access.stamp.kind != Kind::Write {
                 continue;
             }
-            let (number, renumbered) = (self.number(entry), self.renumbered);
             let writer = self.histories.get(number).writer;
             let step = self.step(number, access, clocks);
             if let Some(conflict) = step.conflict {
                 return Err(conflict);
             }
-            if step.own_lanes && (self.lanes[at] != lane || access.for_all) {
+            let other_lane = || access.for_all || self.lanes[at..next].iter().any(|last| *last != lane);
+            if step.own_lanes && other_lane() {
                 return writer.map_or(Ok(()), |writer| Err(Conflict::Race(writer)));
             }
-            self.entries[at] = self.entry(step.to);
+            self.set(at..next, step.to);
             // Lanes that need a look at the writer's lane may not take the short way, nor does it
-            // lead anywhere when the entry's number is of before.
+            // lead anywhere when the number is of before.
             access.own_lanes |= step.own_lanes;
-            let again = !step.own_lanes && renumbered == self.renumbered;
-            (access.from, access.to) = if again { (entry, self.entry(step.to)) } else { (u32::MAX, 0) };
+            if !step.own_lanes && renumbered == self.renumbered {
+                (access.from, access.to) = (number, step.to);
+            } else {
+                access.forget_move();
+            }
         }
         Ok(())
     }
@@ -238,7 +299,7 @@ impl Shadow {
         let step = match self.histories.judge(number, access, clocks) {
             Err(conflict) => Move { to: number, conflict: Some(conflict), own_lanes: false },
             Ok((next, own_lanes)) => {
-                let to = match self.histories.number(&next, NUMBER_MASK as usize + 1) {
+                let to = match self.histories.number(&next, NUMBERS_MAX) {
                     Some(to) => to,
                     None => {
                         // Numbers are given anew: this one means something else from now on.
@@ -255,7 +316,7 @@ impl Shadow {
 
     /// An access of others than a block's own agents that none of those knows to be over.
     pub(crate) fn unordered_from_outside(&self, clocks: &Clocks, own: Range<u16>) -> Option<Stamp> {
-        let mut numbers: Vec<u32> = self.entries.iter().map(|entry| self.number(*entry)).collect();
+        let mut numbers: Vec<u32> = (0..4 * self.words.len()).map(|at| self.number_at(at)).collect();
         numbers.sort_unstable();
         numbers.dedup();
         let known = |s: &Stamp| own.clone().any(|agent| clocks.ordered(agent, s.agent, s.time));
@@ -270,8 +331,7 @@ impl Shadow {
             let number = self.intern(&History::pending(pc));
             self.last_started = (pc, number);
         }
-        let entry = self.entry(self.last_started.1);
-        self.entries[offset as usize..(offset + bytes) as usize].fill(entry);
+        self.set(offset as usize..(offset + bytes) as usize, self.last_started.1);
     }
 
     /// A copy has written its bytes: they count as written by that access.
@@ -282,25 +342,17 @@ impl Shadow {
             let number = self.intern(&History::written(writer));
             self.last_finished = (Some(writer), number);
         }
-        let entry = self.entry(self.last_finished.1);
         let range = offset as usize..(offset + bytes) as usize;
         self.lanes[range.clone()].fill(lane);
-        self.entries[range].fill(entry);
+        self.set(range, self.last_finished.1);
     }
 }
 
+/// A number after a barrier: copies stay under way, and split words split.
 #[inline(always)]
-fn differs<const N: usize>(entries: &[u32], offset: u32, from: u32) -> bool {
-    let found: &[u32; N] =
-        entries[offset as usize..].first_chunk().expect("the access was checked to lie inside");
-    found.iter().fold(0, |difference, entry| difference | (entry ^ from)) != 0
-}
-
-#[inline(always)]
-fn fill<const N: usize, T: Copy>(entries: &mut [T], offset: u32, to: T) {
-    if let Some(found) = entries[offset as usize..].first_chunk_mut::<N>() {
-        *found = [to; N];
-    }
+fn settled(number: u32) -> u32 {
+    const { assert!(PENDING as i32 == i32::MIN, "as signed numbers they are less than all others") };
+    (number as i32).min(CLEAN as i32) as u32
 }
 
 #[cfg(test)]
@@ -419,7 +471,7 @@ mod tests {
     fn a_conflict_as_numbers_run_out() {
         let full = || {
             let mut scene = Scene::new();
-            for _ in 0..=NUMBER_MASK - 2 {
+            for _ in 0..NUMBERS_MAX - 2 {
                 scene.clocks.sync_lanes(0);
                 scene.go(0, Kind::Write, 0, 4, 0).unwrap();
             }
@@ -439,6 +491,31 @@ mod tests {
         }
         assert_eq!(scene.go(0, Kind::Read, 0, 4, 0), Err(Conflict::Pending(1)));
         assert!(matches!(scene.go(1, Kind::Read, 62, 2, 0), Err(Conflict::Race(s)) if s.pc == 8));
+    }
+
+    #[test]
+    fn bytes_of_a_word_have_their_own_histories() {
+        let mut scene = Scene::new();
+        scene.go(0, Kind::Write, 0, 4, 0).unwrap();
+        scene.go(0, Kind::Write, 4, 2, 0).unwrap();
+        assert_eq!(scene.go(0, Kind::Read, 4, 4, 0), Err(Conflict::Uninitialised));
+        scene.barrier();
+        scene.go(1, Kind::Write, 2, 1, 0).unwrap();
+        scene.go(2, Kind::Read, 0, 2, 0).unwrap();
+        assert!(matches!(scene.go(2, Kind::Read, 0, 4, 0), Err(Conflict::Race(s)) if s.agent == 1));
+        scene.shadow.start_copy(3, 1, 9);
+        scene.barrier();
+        scene.go(2, Kind::Read, 0, 2, 0).unwrap();
+        assert_eq!(scene.go(2, Kind::Read, 0, 4, 0), Err(Conflict::Pending(9)));
+        // Numbers that are given anew mean other histories than before, of words and of parts of them.
+        scene.shadow.start_copy(8, 4, 10);
+        scene.shadow.start_copy(12, 2, 11);
+        scene.shadow.start_copy(14, 2, 11);
+        scene.shadow.forget_histories();
+        assert_eq!(scene.go(2, Kind::Read, 3, 1, 0), Err(Conflict::Pending(9)));
+        assert_eq!(scene.go(2, Kind::Read, 8, 4, 0), Err(Conflict::Pending(10)));
+        assert_eq!(scene.go(2, Kind::Read, 12, 4, 0), Err(Conflict::Pending(11)));
+        scene.go(2, Kind::Read, 0, 2, 0).unwrap();
     }
 
     #[test]
