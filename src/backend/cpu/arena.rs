@@ -10,11 +10,15 @@ use crate::backend::{BackendError, Op, Place, StepInput, StepLimits};
 
 /// Values are f32.
 const ELEMENT_BYTES: usize = 4;
+/// From so many tokens on a step is worth huge pages. One of few touches a little of each value.
+const TOKENS_FOR_HUGE_PAGES: usize = 64;
 
 /// Intermediate values and scratch of one plan.
 #[derive(Debug)]
 pub struct Arena {
     values: Buffer,
+    /// Whether huge pages have been asked for.
+    huge_pages: bool,
     /// Activations of the operation that runs.
     pub(super) activations: Activations,
     /// Products of the operation that runs; its capacity fits every operation of the plan.
@@ -66,14 +70,24 @@ impl Arena {
         }
         let bytes_of = |size: usize| group_count.saturating_mul(size);
         Ok(Arena {
-            values: Buffer::zeroed(bytes, "intermediate values")?,
+            values: Buffer::aligned(bytes, "intermediate values")?,
+            huge_pages: false,
             activations: Activations {
-                int8: Buffer::zeroed(bytes_of(INT8_BYTES), "quantised activations")?,
-                float: Buffer::zeroed(bytes_of(size_of::<FloatGroup>()), "packed activations")?,
+                int8: Buffer::aligned(bytes_of(INT8_BYTES), "quantised activations")?,
+                float: Buffer::aligned(bytes_of(size_of::<FloatGroup>()), "packed activations")?,
             },
             products: Vec::with_capacity(products),
             partials: partials(ops.iter().any(|op| matches!(op, Op::Attention(_))))?,
         })
+    }
+
+    /// Told of each step before its first value is written.
+    pub(super) fn begin_step(&mut self, tokens: usize) {
+        if tokens >= TOKENS_FOR_HUGE_PAGES && !self.huge_pages {
+            self.huge_pages = true;
+            let Activations { int8, float } = &self.activations;
+            [&self.values, int8, float].into_iter().for_each(Buffer::ask_for_huge_pages);
+        }
     }
 
     /// The rows that `place` has in this step.

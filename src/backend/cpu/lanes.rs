@@ -29,6 +29,7 @@ pub(super) enum Order {
     /// Bytes without a sign, eight columns of a row together. Of four rows the codes of four columns and of
     /// the next four change places: where the former were are the first two rows', where the latter were the
     /// other two's.
+    #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code))]
     Pairs,
 }
 

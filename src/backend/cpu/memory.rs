@@ -26,16 +26,27 @@ pub(super) struct Buffer {
 impl Buffer {
     /// `bytes` zeros that will all be used, in huge pages where the system has them.
     pub(super) fn zeroed(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
+        let buffer = Buffer::aligned(bytes, what)?;
+        buffer.ask_for_huge_pages();
+        Ok(buffer)
+    }
+
+    /// `bytes` zeros that may all be used later: in small pages until huge ones are asked for.
+    pub(super) fn aligned(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let slack = if bytes >= HUGE { HUGE } else { 0 };
         let Buffer { map, .. } = Buffer::sparse(bytes.saturating_add(slack), what)
             .map_err(|_| BackendError::OutOfMemory { bytes, what })?;
         let start = if slack == 0 { 0 } else { map.as_ptr().align_offset(HUGE).min(slack) };
-        #[cfg(target_os = "linux")]
-        if slack != 0 {
-            // Advice: a kernel without huge pages refuses, and nothing is lost.
-            let _ = map.advise_range(memmap2::Advice::HugePage, start, bytes);
-        }
         Ok(Buffer { map, start, bytes })
+    }
+
+    /// Has the system take huge pages where none has been touched.
+    pub(super) fn ask_for_huge_pages(&self) {
+        #[cfg(target_os = "linux")]
+        if self.bytes >= HUGE {
+            // Advice: a kernel without huge pages refuses, and nothing is lost.
+            let _ = self.map.advise_range(memmap2::Advice::HugePage, self.start, self.bytes);
+        }
     }
 
     /// `bytes` zeros of which only a part may ever be used: small pages, so that no more than that

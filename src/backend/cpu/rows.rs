@@ -24,6 +24,8 @@ pub(super) fn embed(
     if let Some(token) = tokens.iter().find(|token| token.index() >= table.rows()) {
         return Err(shape_error(OP, format!("tokens below {}", table.rows()), format!("{token}")));
     }
+    // Where a step begins.
+    frame.arena.begin_step(tokens.len());
     let [out] = frame.arena.slices(OP, [(dst, tokens.len())])?;
     for (token, row) in tokens.iter().zip(out.chunks_exact_mut(dst.cols.max(1))) {
         table.row(token.index(), scale, row);
