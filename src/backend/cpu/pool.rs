@@ -10,7 +10,8 @@
 //!
 //! Waiting spins briefly, then yields, then (idle workers) parks, so that an idle engine uses no CPU
 //! and a busy machine loses little. A thread that the system stops in the middle of a chunk stops
-//! all: once that has happened the submitter works alone for a while ([`Stalls`]).
+//! all: once that has happened the submitter works alone for a while ([`Stalls`]). Where it is the
+//! submitter that is stopped a worker sees it, and parks: its core is free then.
 
 use std::any::Any;
 use std::num::NonZeroUsize;
@@ -41,7 +42,7 @@ type Task = unsafe fn(*const (), usize, usize);
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// What the submitter has learnt about threads that stop in the middle of a chunk: where others want
+/// What is known of threads that stop in the middle of a chunk: where others want
 /// the cores, too, the system takes a thread off for milliseconds, and all wait for its chunk. One
 /// thread on a core of its own is faster than that.
 struct Stalls {
@@ -68,12 +69,12 @@ impl Stalls {
         self.at(now) < self.alone_until.load(Ordering::Relaxed)
     }
 
-    /// After a job of which the submitter did `own` chunks in `took`, and then waited from `drained` to
-    /// `now` for the others.
-    fn note(&self, took: Duration, own: usize, drained: Instant, now: Instant) {
+    /// Of a job a thread did `own` chunks in `took`, and then waited from `drained` to `now` for the others.
+    /// Gives whether that is a stall.
+    fn note(&self, took: Duration, own: usize, drained: Instant, now: Instant) -> bool {
         let chunk = took / own.max(1) as u32;
         if own == 0 || now - drained < STALL.max(chunk * STALL_CHUNKS) {
-            return;
+            return false;
         }
         // Soon after the last time: it goes on.
         let (now, before) = (self.at(now), self.pause.load(Ordering::Relaxed));
@@ -81,6 +82,7 @@ impl Stalls {
         let pause = if again { 2 * before } else { 0 }.clamp(PAUSE_MIN, PAUSE_MAX);
         self.pause.store(pause, Ordering::Relaxed);
         self.alone_until.store(now + pause, Ordering::Relaxed);
+        true
     }
 }
 
@@ -95,6 +97,8 @@ struct Shared {
     data: AtomicPtr<()>,
     /// Someone is submitting.
     busy: AtomicBool,
+    /// Jobs so far.
+    jobs: AtomicUsize,
     panicked: AtomicBool,
     stopping: AtomicBool,
     /// Workers that have begun.
@@ -230,6 +234,7 @@ impl Line<AtomicU64> {
 impl Shared {
     /// Gives every thread its share of a job.
     fn publish(&self, chunks: u64, threads: u64) {
+        self.jobs.fetch_add(1, Ordering::Relaxed);
         for (thread, range) in (0..threads).zip(&self.ranges) {
             let (first, end) = (chunks * thread / threads, chunks * (thread + 1) / threads);
             // Sequentially consistent, as are the parking flags: a worker either sees its chunks
@@ -292,13 +297,19 @@ impl Shared {
     fn work(&self, index: usize) {
         self.begun.fetch_add(1, Ordering::Release);
         while !self.stopping.load(Ordering::Relaxed) {
-            self.drain(index + 1);
-            self.idle(index);
+            let (started, job) = (Instant::now(), self.jobs.load(Ordering::Relaxed));
+            let (own, _) = self.drain(index + 1);
+            let drained = Instant::now();
+            let others_take_long = |now| {
+                let same_job = self.busy.load(Ordering::Relaxed) && self.jobs.load(Ordering::Relaxed) == job;
+                same_job && self.stalls.note(drained - started, own, drained, now)
+            };
+            self.idle(index, others_take_long);
         }
     }
 
     /// Returns when there is work, or is none for long and then is again.
-    fn idle(&self, index: usize) {
+    fn idle(&self, index: usize, others_take_long: impl Fn(Instant) -> bool) {
         for _ in 0..SPINS {
             if self.has_work(index) {
                 return;
@@ -306,7 +317,11 @@ impl Shared {
             std::hint::spin_loop();
         }
         let start = Instant::now();
-        while start.elapsed() < YIELD_FOR {
+        loop {
+            let now = Instant::now();
+            if now - start >= YIELD_FOR || others_take_long(now) {
+                break;
+            }
             if self.has_work(index) {
                 return;
             }
@@ -427,6 +442,35 @@ mod tests {
         }
     }
 
+    /// The submitter's first chunk ends some time after all others have.
+    unsafe fn stop_the_submitter(counts: &Counts, chunk: usize, worker: usize) {
+        let done = || counts.0.iter().map(|n| n.load(Ordering::Relaxed)).sum::<usize>();
+        if (chunk, worker) == (0, 0) {
+            while done() < counts.0.len() - 1 {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        counts.0[chunk].fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_worker_sees_that_the_submitter_is_stopped() {
+        let pool = pool(2);
+        let stalled = || pool.shared.stalls.pause.load(Ordering::Relaxed) > 0;
+        // The worker itself may be stopped meanwhile, or have done the first chunk.
+        for _ in 0..100 {
+            let data = counts(64);
+            // SAFETY: `stop_the_submitter` may run anywhere.
+            unsafe { pool.run(stop_the_submitter, &data, 64) };
+            assert_each(&data, 1);
+            if stalled() {
+                return;
+            }
+        }
+        panic!("nobody noticed");
+    }
+
     #[test]
     fn the_submitter_works_alone_after_a_stall_and_longer_if_they_go_on() {
         let stalls = Stalls::default();
@@ -434,12 +478,11 @@ mod tests {
         // Ten chunks in 1 ms, then so long for the others.
         let job = |end: Duration, waited: Duration| {
             let end = stalls.start + end;
-            stalls.note(ms(1), 10, end - waited, end);
+            stalls.note(ms(1), 10, end - waited, end)
         };
         let alone = |at: Duration| stalls.work_alone(stalls.start + at);
-        job(ms(100), Duration::from_micros(700));
-        assert!(!alone(ms(100)), "less than eight chunks");
-        job(ms(200), ms(3));
+        assert!(!job(ms(100), Duration::from_micros(700)) && !alone(ms(100)), "less than eight chunks");
+        assert!(job(ms(200), ms(3)));
         assert!(alone(ms(209)) && !alone(ms(210)));
         job(ms(215), ms(3));
         assert!(alone(ms(234)) && !alone(ms(235)), "twice as long");
