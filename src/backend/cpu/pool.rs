@@ -2,10 +2,12 @@
 //!
 //! A job is a function, a pointer to its data and a number of chunks. Every thread has a range of
 //! chunks in an atomic word of its own: it claims the next one by compare-and-swap and, when it has
-//! none left, the last one of another thread's. So a thread reads one stretch of memory and shares
-//! no cache line while there is enough to do, and whoever is late loses its chunks to the others.
+//! none left, takes over the second half of another thread's. So a thread reads long stretches of memory
+//! forwards and shares no cache line while there is enough to do, and whoever is late loses its chunks to
+//! the others.
 //! Only behind a claim is it read which function to call: the submitter cannot replace a job before
-//! every claimed chunk is reported done, so a claim always belongs to the job that stands there. No
+//! every claimed chunk is reported done, so a claim always belongs to the job that stands there, whichever
+//! job it was when the thread looked for one. No
 //! lock is taken and nothing is allocated after start-up.
 //!
 //! Waiting spins briefly, then yields, then (idle workers) parks, so that an idle engine uses no CPU
@@ -90,6 +92,8 @@ impl Stalls {
 struct Shared {
     /// By thread, the submitter first: the end of its chunks (high half) and the next one (low half).
     ranges: Vec<Line<AtomicU64>>,
+    /// By thread: what it took over from others, which they may take back.
+    taken: Vec<Line<AtomicU64>>,
     /// Chunks reported done.
     done: Line<AtomicUsize>,
     /// A [`Task`], valid while a claimed chunk is not reported.
@@ -125,10 +129,11 @@ impl Pool {
     /// A pool of `threads`, the submitter included. If the system refuses threads the pool is
     /// smaller.
     pub(super) fn new(threads: NonZeroUsize) -> Pool {
-        let (mut ranges, mut parked) = (Vec::new(), Vec::new());
+        let (mut ranges, mut taken, mut parked) = (Vec::new(), Vec::new(), Vec::new());
         ranges.resize_with(threads.get(), Line::default);
+        taken.resize_with(threads.get(), Line::default);
         parked.resize_with(threads.get() - 1, AtomicBool::default);
-        let shared = Arc::new(Shared { ranges, parked, ..Shared::default() });
+        let shared = Arc::new(Shared { ranges, taken, parked, ..Shared::default() });
         let mut workers = Vec::with_capacity(threads.get() - 1);
         for index in 0..threads.get() - 1 {
             let shared = Arc::clone(&shared);
@@ -213,21 +218,33 @@ impl Drop for Pool {
 }
 
 impl Line<AtomicU64> {
-    /// Claims a chunk of this range, its first or its last one as `pick` chooses of `(end, next)`.
-    fn claim(&self, pick: impl Fn(u64, u64) -> u64) -> Option<usize> {
+    /// Splits the range: what `left` gives of `(next, end)` is left, and that is returned.
+    fn split(&self, left: impl Fn(u64, u64) -> (u64, u64)) -> Option<(u64, u64)> {
         let mut range = self.0.load(Ordering::Acquire);
         loop {
-            let (end, next) = (range >> 32, range & u64::from(u32::MAX));
+            let (next, end) = (range & u64::from(u32::MAX), range >> 32);
             if next >= end {
                 return None;
             }
-            let chunk = pick(end, next);
-            let left = if chunk == next { end << 32 | (next + 1) } else { (end - 1) << 32 | next };
+            let (left_next, left_end) = left(next, end);
+            let left = left_end << 32 | left_next;
             match self.0.compare_exchange_weak(range, left, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Some(chunk as usize),
+                Ok(_) => return Some((next, end)),
                 Err(now) => range = now,
             }
         }
+    }
+
+    /// Claims the first chunk.
+    fn claim(&self) -> Option<usize> {
+        self.split(|next, end| (next + 1, end)).map(|(next, _)| next as usize)
+    }
+
+    /// Claims the second half, or all if that is one chunk.
+    fn claim_half(&self) -> Option<(u64, u64)> {
+        let middle = |next, end| next + (end - next) / 2;
+        let (next, end) = self.split(|next, end| (next, middle(next, end)))?;
+        Some((middle(next, end), end))
     }
 }
 
@@ -243,12 +260,17 @@ impl Shared {
         }
     }
 
-    /// Claims a chunk of the current job: the next of the thread's own, or the last of another's.
+    /// Claims a chunk of the current job: the next of the thread's own, or of what it takes over.
     fn claim(&self, thread: usize) -> Option<usize> {
-        let (before, from_own_on) = self.ranges.split_at(thread);
-        let (own, after) = from_own_on.split_first()?;
-        let others = || after.iter().chain(before).find_map(|range| range.claim(|end, _| end - 1));
-        own.claim(|_, next| next).or_else(others)
+        let (given, taken) = (self.ranges.get(thread)?, self.taken.get(thread)?);
+        given.claim().or_else(|| taken.claim()).or_else(|| {
+            let (before, from) = self.ranges.split_at(thread);
+            let (first, end) = from.iter().chain(before).chain(&self.taken).find_map(Line::claim_half)?;
+            // The submitter may be giving out the job from which this comes, but writes no `taken`; and as long
+            // as something is claimed there is no other job.
+            taken.0.store(end << 32 | (first + 1), Ordering::Release);
+            Some(first as usize)
+        })
     }
 
     /// Works off chunks until none is left; gives their number and the first panic's payload.
