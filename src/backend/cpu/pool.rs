@@ -4,11 +4,9 @@
 //! chunks in an atomic word of its own: it claims the next one by compare-and-swap and, when it has
 //! none left, takes over the second half of another thread's. So a thread reads long stretches of memory
 //! forwards and shares no cache line while there is enough to do, and whoever is late loses its chunks to
-//! the others.
-//! Only behind a claim is it read which function to call: the submitter cannot replace a job before
-//! every claimed chunk is reported done, so a claim always belongs to the job that stands there, whichever
-//! job it was when the thread looked for one. No
-//! lock is taken and nothing is allocated after start-up.
+//! the others. Only behind a claim is it read which function to call: the submitter cannot replace a job
+//! before every claimed chunk is reported done, so a claim always belongs to the job that stands there,
+//! whichever it was when the thread looked for one. No lock is taken and nothing is allocated after start-up.
 //!
 //! Waiting spins briefly, then yields, then (idle workers) parks, so that an idle engine uses no CPU
 //! and a busy machine loses little. A thread that the system stops in the middle of a chunk stops
