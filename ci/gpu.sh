@@ -28,7 +28,8 @@ parts=(tests benches peers model sanitizer)
 declare -A part_seconds=([tests]=240 [benches]=300 [peers]=220 [model]=500 [sanitizer]=300)
 # No program of a part takes longer.
 program_seconds=300
-# llama.cpp's build, and what of it the models wait for: compilers would be in the way of what is timed.
+# llama.cpp's build, and what of it the models wait for: compilers would be in the way of what is timed. A dry
+# run waits for all of it, or what it shows missing would depend on how busy the machine is.
 llama_build_seconds=1200
 llama_wait_seconds=100
 results=$folder/results
@@ -369,7 +370,7 @@ shift || true
 case $mode in
     --build) build ;;
     --run) run "$@" ;;
-    --dry-run) dry=yes; run "$@" ;;
+    --dry-run) dry=yes; llama_wait_seconds=$llama_build_seconds; run "$@" ;;
     --table) python3 "$([ -f "$folder/cuda_table.py" ] && echo "$folder" || echo benches)/cuda_table.py" "$@" ;;
     *) sed -n '2,23s/^# //p' "$0" >&2; exit 2 ;;
 esac
