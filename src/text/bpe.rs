@@ -98,7 +98,7 @@ impl Merges {
         Ok(merges)
     }
 
-    /// Adds the next rule. If its pair has one already, that applies.
+    /// Adds the next rule. If its pair has one already, that one counts.
     fn push(&mut self, merge: Merge) {
         let Ok(number) = u32::try_from(self.rules.len()) else { return };
         self.rules.push(merge);

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Many strings in one allocation, which clones share.
+/// Many strings in few allocations, which clones share.
 ///
 /// ```
 /// use ottava::weights::Strings;
@@ -35,7 +35,7 @@ impl Strings {
         ends.push(text.len());
     }
 
-    /// Gives back the room that nothing was found for.
+    /// Gives unused capacity back.
     pub(super) fn shrink(&mut self) {
         Arc::make_mut(&mut self.0).text.shrink_to_fit();
     }

@@ -26,9 +26,8 @@ pub(super) enum Order {
     Unsigned,
     /// The same, and codes of 8 bits less 128, with a sign.
     Signed,
-    /// Bytes without a sign, eight columns of a row together. Of four rows the codes of four columns and of
-    /// the next four change places: where the former were are the first two rows', where the latter were the
-    /// other two's.
+    /// Bytes without a sign, eight columns of a row together: of four rows and eight columns the place of the
+    /// first four columns has all eight of the first two rows, that of the others all of the last two.
     #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code))]
     Pairs,
 }
@@ -173,7 +172,7 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn pair(_a: Self::I, _b: Self::I) -> [Self::I; 2] {
         unreachable!("no pairs")
     }
-    /// The other way round.
+    /// Undoes [`Lanes::pair`].
     #[inline(always)]
     unsafe fn unpair(_a: Self::I, _b: Self::I) -> [Self::I; 2] {
         unreachable!("no pairs")

@@ -31,7 +31,7 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// `bytes` zeros that may all be used later: in small pages until huge ones are asked for.
+    /// `bytes` zeros that may all be used later, and for which huge pages may be asked then.
     pub(super) fn aligned(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let slack = if bytes >= HUGE { HUGE } else { 0 };
         let Buffer { map, .. } = Buffer::sparse(bytes.saturating_add(slack), what)

@@ -1,5 +1,5 @@
-//! Weight matrices in the order in which the kernels read them, one for all instruction sets but for the
-//! sign of a byte.
+//! Weight matrices in the order in which the kernels read them, one for all instruction sets but for what
+//! [`Order`] says.
 //!
 //! Rows are cut into panels of 32: two tiles of 16 rows, a lane each. A panel is one stream of
 //! groups of 32 columns, each a multiple of 64 bytes:

@@ -2,7 +2,7 @@
 //!
 //! A job is a function, a pointer to its data and a number of chunks. Every thread has a range of
 //! chunks in an atomic word of its own: it claims the next one by compare-and-swap and, when it has
-//! none left, takes over the second half of another thread's. So a thread reads long stretches of memory
+//! none left, takes over the second half of another thread's, into a second word. So a thread reads long stretches of memory
 //! forwards and shares no cache line while there is enough to do, and whoever is late loses its chunks to
 //! the others. Only behind a claim is it read which function to call: the submitter cannot replace a job
 //! before every claimed chunk is reported done, so a claim always belongs to the job that stands there,
@@ -52,11 +52,14 @@ struct Stalls {
     alone_until: AtomicU64,
     /// Nanoseconds that it worked alone for, the last time.
     pause: AtomicU64,
+    /// The job that last stalled.
+    job: AtomicUsize,
 }
 
 impl Default for Stalls {
     fn default() -> Stalls {
-        Stalls { start: Instant::now(), alone_until: AtomicU64::new(0), pause: AtomicU64::new(0) }
+        let [alone_until, pause] = [0, 0].map(AtomicU64::new);
+        Stalls { start: Instant::now(), alone_until, pause, job: AtomicUsize::new(0) }
     }
 }
 
@@ -69,12 +72,16 @@ impl Stalls {
         self.at(now) < self.alone_until.load(Ordering::Relaxed)
     }
 
-    /// Of a job a thread did `own` chunks in `took`, and then waited from `drained` to `now` for the others.
-    /// Gives whether that is a stall.
-    fn note(&self, took: Duration, own: usize, drained: Instant, now: Instant) -> bool {
+    /// Of job `job` a thread did `own` chunks in the first time, and until `now` waited the second for the
+    /// others. Gives whether that is a stall.
+    fn note(&self, job: usize, [took, waited]: [Duration; 2], own: usize, now: Instant) -> bool {
         let chunk = took / own.max(1) as u32;
-        if own == 0 || now - drained < STALL.max(chunk * STALL_CHUNKS) {
+        if own == 0 || waited < STALL.max(chunk * STALL_CHUNKS) {
             return false;
+        }
+        if self.job.swap(job, Ordering::Relaxed) == job {
+            // Somebody else has noted it.
+            return true;
         }
         // Soon after the last time: it goes on.
         let (now, before) = (self.at(now), self.pause.load(Ordering::Relaxed));
@@ -99,7 +106,7 @@ struct Shared {
     data: AtomicPtr<()>,
     /// Someone is submitting.
     busy: AtomicBool,
-    /// Jobs so far.
+    /// Jobs that have begun or ended: odd while there is one.
     jobs: AtomicUsize,
     panicked: AtomicBool,
     stopping: AtomicBool,
@@ -164,6 +171,7 @@ impl Pool {
     /// # Safety
     /// `task` may be called with `data` and every chunk, from any thread, in any order.
     pub(super) unsafe fn run<T: Sync>(&self, task: unsafe fn(&T, usize, usize), data: &T, chunks: usize) {
+        assert!(u32::try_from(chunks).is_ok(), "fewer than 2^32 chunks");
         let started = Instant::now();
         let alone = chunks <= 1 || self.workers.is_empty() || self.shared.stalls.work_alone(started);
         if alone || self.shared.busy.swap(true, Ordering::Acquire) {
@@ -176,16 +184,17 @@ impl Pool {
             }
             return payload.map_or((), |panic| resume_unwind(panic));
         }
-        assert!(u32::try_from(chunks).is_ok(), "fewer than 2^32 chunks");
         self.shared.task.store(task as *mut (), Ordering::Relaxed);
         self.shared.data.store(std::ptr::from_ref(data).cast_mut().cast(), Ordering::Relaxed);
         self.shared.done.0.store(0, Ordering::Relaxed);
-        self.shared.publish(chunks as u64, self.threads() as u64);
+        let job = self.shared.publish(chunks as u64, self.threads() as u64);
         self.wake();
         let (own, own_panic) = self.shared.drain(0);
         let drained = Instant::now();
         self.shared.wait_done(chunks);
-        self.shared.stalls.note(drained - started, own, drained, Instant::now());
+        self.shared.jobs.fetch_add(1, Ordering::Relaxed);
+        let now = Instant::now();
+        self.shared.stalls.note(job, [drained - started, now - drained], own, now);
         let panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
         self.shared.busy.store(false, Ordering::Release);
         match own_panic {
@@ -247,15 +256,16 @@ impl Line<AtomicU64> {
 }
 
 impl Shared {
-    /// Gives every thread its share of a job.
-    fn publish(&self, chunks: u64, threads: u64) {
-        self.jobs.fetch_add(1, Ordering::Relaxed);
+    /// Gives every thread its share of a job, and gives the job's number.
+    fn publish(&self, chunks: u64, threads: u64) -> usize {
+        let job = self.jobs.fetch_add(1, Ordering::Relaxed) + 1;
         for (thread, range) in (0..threads).zip(&self.ranges) {
             let (first, end) = (chunks * thread / threads, chunks * (thread + 1) / threads);
             // Sequentially consistent, as are the parking flags: a worker either sees its chunks
             // before it parks or is seen parked by the submitter.
             range.0.store(end << 32 | first, Ordering::SeqCst);
         }
+        job
     }
 
     /// Claims a chunk of the current job: the next of the thread's own, or of what it takes over.
@@ -321,14 +331,14 @@ impl Shared {
             let (own, _) = self.drain(index + 1);
             let drained = Instant::now();
             let others_take_long = |now| {
-                let same_job = self.busy.load(Ordering::Relaxed) && self.jobs.load(Ordering::Relaxed) == job;
-                same_job && self.stalls.note(drained - started, own, drained, now)
+                let times = [drained - started, now - drained];
+                self.jobs.load(Ordering::Relaxed) == job && self.stalls.note(job, times, own, now)
             };
             self.idle(index, others_take_long);
         }
     }
 
-    /// Returns when there is work, or is none for long and then is again.
+    /// Returns when there is work. Parks where there is none for long, or others take long.
     fn idle(&self, index: usize, others_take_long: impl Fn(Instant) -> bool) {
         for _ in 0..SPINS {
             if self.has_work(index) {
@@ -443,7 +453,9 @@ mod tests {
     unsafe fn wait_for_others(counts: &Counts, chunk: usize, _worker: usize) {
         let all = counts.0.len();
         let done = || counts.0.iter().map(|n| n.load(Ordering::Relaxed)).sum::<usize>();
+        let start = Instant::now();
         while chunk == all / 2 && done() < all - 1 {
+            assert!(start.elapsed() < Duration::from_secs(10), "nobody does the others");
             thread::yield_now();
         }
         counts.0[chunk].fetch_add(1, Ordering::Relaxed);
@@ -459,36 +471,53 @@ mod tests {
             // SAFETY: `wait_for_others` may run anywhere.
             unsafe { pool.run(wait_for_others, &data, 64) };
             assert_each(&data, 1);
+            assert_eq!(
+                pool.shared.jobs.load(Ordering::Relaxed) % 2,
+                0,
+                "it is over, and nobody waits for it"
+            );
         }
     }
 
-    /// The submitter's first chunk ends some time after all others have.
+    /// The submitter's first chunk takes long.
     unsafe fn stop_the_submitter(counts: &Counts, chunk: usize, worker: usize) {
-        let done = || counts.0.iter().map(|n| n.load(Ordering::Relaxed)).sum::<usize>();
         if (chunk, worker) == (0, 0) {
-            while done() < counts.0.len() - 1 {
-                thread::yield_now();
-            }
             thread::sleep(Duration::from_millis(20));
         }
         counts.0[chunk].fetch_add(1, Ordering::Relaxed);
     }
 
     #[test]
-    fn a_worker_sees_that_the_submitter_is_stopped() {
-        let pool = pool(2);
-        let stalled = || pool.shared.stalls.pause.load(Ordering::Relaxed) > 0;
-        // The worker itself may be stopped meanwhile, or have done the first chunk.
-        for _ in 0..100 {
-            let data = counts(64);
-            // SAFETY: `stop_the_submitter` may run anywhere.
-            unsafe { pool.run(stop_the_submitter, &data, 64) };
-            assert_each(&data, 1);
-            if stalled() {
-                return;
+    fn workers_see_that_the_submitter_is_stopped_and_one_says_so() {
+        for threads in [2, 4] {
+            let pool = pool(threads);
+            let pause = || pool.shared.stalls.pause.load(Ordering::Relaxed);
+            // The workers may be stopped meanwhile, or have done the first chunk.
+            for _ in 0..100 {
+                let data = counts(64);
+                // SAFETY: `stop_the_submitter` may run anywhere.
+                unsafe { pool.run(stop_the_submitter, &data, 64) };
+                assert_each(&data, 1);
+                if pause() > 0 {
+                    break;
+                }
             }
+            assert_eq!(pause(), PAUSE_MIN, "{threads} threads");
         }
-        panic!("nobody noticed");
+    }
+
+    #[test]
+    fn halves_of_a_range_are_all_of_it() {
+        let range = |next: u64, end: u64| Line(AtomicU64::new(end << 32 | next));
+        assert_eq!((range(7, 7).claim_half(), range(7, 7).claim()), (None, None));
+        assert_eq!(range(7, 8).claim_half(), Some((7, 8)));
+        for end in 8..40 {
+            let range = range(7, end);
+            let (first, last) = range.claim_half().unwrap();
+            assert_eq!((first, last), (7 + (end - 7) / 2, end));
+            let left: Vec<usize> = std::iter::from_fn(|| range.claim()).collect();
+            assert!(left.into_iter().eq(7..first as usize));
+        }
     }
 
     #[test]
@@ -496,13 +525,18 @@ mod tests {
         let stalls = Stalls::default();
         let ms = Duration::from_millis;
         // Ten chunks in 1 ms, then so long for the others.
+        let number = std::cell::Cell::new(1);
         let job = |end: Duration, waited: Duration| {
-            let end = stalls.start + end;
-            stalls.note(ms(1), 10, end - waited, end)
+            number.set(number.get() + 2);
+            stalls.note(number.get(), [ms(1), waited], 10, stalls.start + end)
         };
         let alone = |at: Duration| stalls.work_alone(stalls.start + at);
         assert!(!job(ms(100), Duration::from_micros(700)) && !alone(ms(100)), "less than eight chunks");
         assert!(job(ms(200), ms(3)));
+        assert!(
+            stalls.note(number.get(), [ms(1), ms(3)], 10, stalls.start + ms(200)),
+            "seen by another thread"
+        );
         assert!(alone(ms(209)) && !alone(ms(210)));
         job(ms(215), ms(3));
         assert!(alone(ms(234)) && !alone(ms(235)), "twice as long");
@@ -512,8 +546,7 @@ mod tests {
         assert!(alone(ms(439)) && !alone(ms(440)), "no longer than this");
         job(ms(2000), ms(3));
         assert!(alone(ms(2009)) && !alone(ms(2010)), "it had stopped");
-        let end = stalls.start + ms(3000);
-        stalls.note(ms(1), 0, end - ms(3), end);
+        stalls.note(99, [ms(1), ms(3)], 0, stalls.start + ms(3000));
         assert!(!alone(ms(3000)), "the submitter itself was late");
     }
 

@@ -77,6 +77,17 @@ fn merges_apply_in_order_within_words() {
 }
 
 #[test]
+fn of_rules_for_the_same_pair_the_first_counts() {
+    let (mut parts, _) = byte_level_parts("default");
+    parts.tokens.push("xa");
+    parts.types.as_mut().unwrap().push(1);
+    for (rules, expected) in [(&["a a", "x a", "a a"][..], ["x", "aa"]), (&["x a", "a a"], ["xa", "a"])] {
+        let tokenizer = Tokenizer::from_parts(&parts, &rules.iter().collect()).unwrap();
+        assert_eq!(pieces(&tokenizer, "xaa", Special::Text), expected);
+    }
+}
+
+#[test]
 fn control_tokens_are_matched_only_when_parsed() {
     let tokenizer = byte_level();
     assert_eq!(pieces(&tokenizer, "he<|end|>", Special::Parse), ["he", "<|end|>"]);
