@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # cuda-emu, on which kernels run where there is no card: format, clippy, rustdoc and tests, with
-# warnings as errors. Its bench is among all targets: `cargo test` runs each part of it once. At last
-# the tests that reach all that is unsafe, under AddressSanitizer.
+# warnings as errors. Its bench is among all targets: `cargo test` runs each part of it once. Finally
+# the tests that reach most of what is unsafe, under AddressSanitizer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fmt --check -p cuda-emu

@@ -2,7 +2,7 @@
 # cuda-emu's tests under AddressSanitizer: `ci/emu_sanitize.sh [arguments of cargo test]`. Emulated
 # memory is the host's, so that an access that slips through the emulator's checks is reported too.
 # Needs no nightly: RUSTC_BOOTSTRAP lets the stable compiler take the flag. Everything is built once
-# more; ci/emu.sh runs a part, whose build takes a minute of two cores and which itself takes ten seconds.
+# more; ci/emu.sh runs a part: a minute to build with two cores, ten seconds to run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export RUSTC_BOOTSTRAP=1

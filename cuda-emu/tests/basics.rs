@@ -76,6 +76,24 @@ fn copies_keep_their_values() {
 }
 
 #[test]
+fn copies_before_what_they_copy_keep_their_values() {
+    let device = device();
+    let out = device.memory().alloc(32 * 4).unwrap();
+    // In the text %r3 is copied from %r2 before that is written: as what is known, and as a copy.
+    for source in ["mov.u32 %r2, 7;", "add.u32 %r6, %r1, 7; sub.u32 %r6, %r6, %r1; mov.u32 %r2, %r6;"] {
+        let body = format!(
+            "bra FIRST;
+          LAST: mov.u32 %r3, %r2; mov.u32 %r5, %r4; add.u32 %r7, %r5, %r3; st.global.u32 [%rd4], %r7; ret;
+          FIRST: {source} add.u32 %r4, %r1, 9; bra LAST;"
+        );
+        run(&device, &body, 32, out, 0).unwrap();
+        for (n, word) in words(&device, out, 32).into_iter().enumerate() {
+            assert_eq!(word, n as u32 + 16, "{source}");
+        }
+    }
+}
+
+#[test]
 fn lanes_diverge_and_meet() {
     let device = device();
     let out = device.memory().alloc(64 * 4).unwrap();

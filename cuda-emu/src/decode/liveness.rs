@@ -1,7 +1,8 @@
 //! Which registers can share a slot: liveness over the control-flow graph, then a linear scan.
 //!
-//! A register that only ever holds a copy of another, or of what is known before the kernel starts,
-//! takes no slot of its own: `nvcc` moves a lot, as inline assembly wants its operands in registers.
+//! A register that only ever holds a copy of another, which does not change meanwhile, or of what is
+//! known before the kernel starts takes no slot of its own: `nvcc` moves a lot, as inline assembly wants
+//! its operands in registers.
 //!
 //! Liveness of one thread is enough although lanes diverge: a slot holds 32 lanes, writes touch
 //! only the lanes that run, and each lane's values live and die by its own path.
@@ -62,9 +63,14 @@ struct Block {
 /// Finds slots for all registers of a decoded body.
 pub(super) fn assign(body: &Decoded) -> Slots {
     let count = body.registers.len();
-    let mut copies = Copies { ranges: ranges(body), of: (0..count as u32).collect(), known: HashMap::new() };
+    let mut copies = Copies {
+        ranges: ranges(body),
+        of: (0..count as u32).collect(),
+        copied: vec![false; count],
+        known: HashMap::new(),
+    };
     copies.find(body);
-    let Copies { ranges, of, known } = copies;
+    let Copies { ranges, of, known, .. } = copies;
     let mut order: Vec<u32> =
         (0..count as u32).filter(|id| of[*id as usize] == *id && !known.contains_key(id)).collect();
     order.sort_by_key(|id| ranges[*id as usize].0);
@@ -111,6 +117,9 @@ struct Copies {
     ranges: Vec<(usize, usize)>,
     /// Of each register, the one that it is a copy of, or itself.
     of: Vec<u32>,
+    /// Of each register, whether it has copies. Then it keeps its slot: what it is a copy of itself may come
+    /// later in the text.
+    copied: Vec<bool>,
     known: HashMap<u32, Broadcast>,
 }
 
@@ -127,6 +136,7 @@ impl Copies {
         }
         // Registers of `wgmma` are watched by slot.
         let watched = body.of_wgmma();
+        let constants: HashMap<u32, Broadcast> = body.broadcasts.iter().copied().collect();
         for (at, inst) in body.code.iter().enumerate() {
             if !matches!(inst.op, Op::Mov32 | Op::Mov64) || u32::from(inst.guard) != TRUE {
                 continue;
@@ -135,7 +145,7 @@ impl Copies {
                 continue;
             };
             let from = uses[at].iter().find(|found| !found.write).map(|found| found.register);
-            let alone = writes[to as usize].len() == 1;
+            let alone = writes[to as usize].len() == 1 && !self.copied[to as usize];
             if !alone || [Some(to), from].iter().flatten().any(|id| watched.binary_search(id).is_ok()) {
                 continue;
             }
@@ -143,8 +153,9 @@ impl Copies {
                 Some(from) => self.copy(to, from, &writes),
                 None => {
                     let slot = if inst.op == Op::Mov64 { inst.a | WIDE } else { inst.a };
-                    let value = body.broadcasts.iter().find(|(of, _)| *of == slot).map(|(_, value)| *value);
-                    value.map(|value| self.known.insert(to, value));
+                    if let Some(value) = constants.get(&slot) {
+                        self.known.insert(to, *value);
+                    }
                 }
             }
         }
@@ -158,10 +169,13 @@ impl Copies {
         }
         let original = self.of[from as usize];
         let (start, end) = self.ranges[to as usize];
-        if original == to || writes[original as usize].iter().any(|at| (start..=end).contains(at)) {
+        let writes = &writes[original as usize];
+        let changes = writes.get(writes.partition_point(|at| *at < start)).is_some_and(|at| *at <= end);
+        if original == to || changes {
             return;
         }
         self.of[to as usize] = original;
+        self.copied[original as usize] = true;
         let range = &mut self.ranges[original as usize];
         *range = (range.0.min(start), range.1.max(end));
     }

@@ -122,7 +122,7 @@ impl Isa for Portable {
     fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
         // The product is exact, unless its exponent is none of f32: bf16 and tf32 have such.
         let product = a * b;
-        if product.is_normal() { product + c } else { a.mul_add(b, c) }
+        if product.is_normal() || a == 0.0 || b == 0.0 { product + c } else { a.mul_add(b, c) }
     }
 
     #[inline(always)]
