@@ -79,17 +79,16 @@ fn copies_keep_their_values() {
 fn copies_before_what_they_copy_keep_their_values() {
     let device = device();
     let out = device.memory().alloc(32 * 4).unwrap();
-    // In the text %r3 is copied from %r2 before that is written: as what is known, and as a copy.
-    for source in ["mov.u32 %r2, 7;", "add.u32 %r6, %r1, 7; sub.u32 %r6, %r6, %r1; mov.u32 %r2, %r6;"] {
+    // In the text %r3 and %r5 are copied from registers before these are written: with what is known, and
+    // with copies.
+    for sources in ["mov.u32 %r2, 7; mov.u32 %r4, 9;", "mov.u32 %r2, %r6; mov.u32 %r4, %r8;"] {
         let body = format!(
-            "bra FIRST;
-          LAST: mov.u32 %r3, %r2; mov.u32 %r5, %r4; add.u32 %r7, %r5, %r3; st.global.u32 [%rd4], %r7; ret;
-          FIRST: {source} add.u32 %r4, %r1, 9; bra LAST;"
+            "add.u32 %r6, %r1, 7; sub.u32 %r6, %r6, %r1; add.u32 %r8, %r6, 2; bra FIRST;
+          LAST: mov.u32 %r3, %r2; mov.u32 %r5, %r4; mad.lo.u32 %r7, %r5, 100, %r3; st.global.u32 [%rd4], %r7; ret;
+          FIRST: {sources} bra LAST;"
         );
         run(&device, &body, 32, out, 0).unwrap();
-        for (n, word) in words(&device, out, 32).into_iter().enumerate() {
-            assert_eq!(word, n as u32 + 16, "{source}");
-        }
+        assert_eq!(words(&device, out, 32), [907; 32], "{sources}");
     }
 }
 
