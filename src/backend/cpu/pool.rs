@@ -10,8 +10,10 @@
 //!
 //! Waiting spins briefly, then yields, then (idle workers) parks, so that an idle engine uses no CPU
 //! and a busy machine loses little. A thread that the system stops in the middle of a chunk stops
-//! all: once that has happened the submitter works alone for a while ([`Stalls`]). Where it is the
+//! all, and one that hardly runs is not worth waking: then the submitter works alone for a while ([`Stalls`]). Where it is the
 //! submitter that is stopped a worker sees it, and parks: its core is free then.
+
+mod stalls;
 
 use std::any::Any;
 use std::num::NonZeroUsize;
@@ -21,18 +23,13 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use stalls::Stalls;
+
 /// Spins before a waiting thread starts to yield: some microseconds, the gap between two
 /// operations of a step.
 const SPINS: u32 = 600;
 /// How long an idle worker yields before it parks: longer than sampling takes between two steps.
 const YIELD_FOR: Duration = Duration::from_millis(2);
-
-/// Waiting for others so long, and for so many chunks' time, is a stall.
-const STALL: Duration = Duration::from_micros(300);
-const STALL_CHUNKS: u32 = 8;
-/// How long the submitter works alone after a stall, in nanoseconds: at first, and when they go on.
-const PAUSE_MIN: u64 = 10_000_000;
-const PAUSE_MAX: u64 = 200_000_000;
 
 /// `task(data, chunk, worker)`
 type Task = unsafe fn(*const (), usize, usize);
@@ -41,57 +38,6 @@ type Task = unsafe fn(*const (), usize, usize);
 #[derive(Default)]
 #[repr(align(128))]
 struct Line<T>(T);
-
-/// What is known of threads that stop in the middle of a chunk: where others want
-/// the cores, too, the system takes a thread off for milliseconds, and all wait for its chunk. One
-/// thread on a core of its own is faster than that.
-struct Stalls {
-    /// What times are counted from.
-    start: Instant,
-    /// Nanoseconds after `start` up to which the submitter works alone.
-    alone_until: AtomicU64,
-    /// Nanoseconds that it worked alone for, the last time.
-    pause: AtomicU64,
-    /// The job that last stalled.
-    job: AtomicUsize,
-}
-
-impl Default for Stalls {
-    fn default() -> Stalls {
-        let [alone_until, pause] = [0, 0].map(AtomicU64::new);
-        Stalls { start: Instant::now(), alone_until, pause, job: AtomicUsize::new(0) }
-    }
-}
-
-impl Stalls {
-    fn at(&self, now: Instant) -> u64 {
-        now.duration_since(self.start).as_nanos() as u64
-    }
-
-    fn work_alone(&self, now: Instant) -> bool {
-        self.at(now) < self.alone_until.load(Ordering::Relaxed)
-    }
-
-    /// Of job `job` a thread did `own` chunks in the first time, and until `now` waited the second for the
-    /// others. Gives whether that is a stall.
-    fn note(&self, job: usize, [took, waited]: [Duration; 2], own: usize, now: Instant) -> bool {
-        let chunk = took / own.max(1) as u32;
-        if own == 0 || waited < STALL.max(chunk * STALL_CHUNKS) {
-            return false;
-        }
-        if self.job.swap(job, Ordering::Relaxed) == job {
-            // Somebody else has noted it.
-            return true;
-        }
-        // Soon after the last time: it goes on.
-        let (now, before) = (self.at(now), self.pause.load(Ordering::Relaxed));
-        let again = now < self.alone_until.load(Ordering::Relaxed) + 4 * before;
-        let pause = if again { 2 * before } else { 0 }.clamp(PAUSE_MIN, PAUSE_MAX);
-        self.pause.store(pause, Ordering::Relaxed);
-        self.alone_until.store(now + pause, Ordering::Relaxed);
-        true
-    }
-}
 
 #[derive(Default)]
 struct Shared {
@@ -194,7 +140,10 @@ impl Pool {
         self.shared.wait_done(chunks);
         self.shared.jobs.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
-        self.shared.stalls.note(job, [drained - started, now - drained], own, now);
+        let stalls = &self.shared.stalls;
+        if !stalls.note(job, [drained - started, now - drained], own, now) {
+            stalls.count(now - started, own, chunks, now);
+        }
         let panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
         self.shared.busy.store(false, Ordering::Release);
         match own_panic {
@@ -503,7 +452,7 @@ mod tests {
                     break;
                 }
             }
-            assert_eq!(pause(), PAUSE_MIN, "{threads} threads");
+            assert_eq!(pause(), stalls::PAUSE_MIN, "{threads} threads");
         }
     }
 
@@ -519,36 +468,6 @@ mod tests {
             let left: Vec<usize> = std::iter::from_fn(|| range.claim()).collect();
             assert!(left.into_iter().eq(7..first as usize));
         }
-    }
-
-    #[test]
-    fn the_submitter_works_alone_after_a_stall_and_longer_if_they_go_on() {
-        let stalls = Stalls::default();
-        let ms = Duration::from_millis;
-        // Ten chunks in 1 ms, then so long for the others.
-        let number = std::cell::Cell::new(1);
-        let job = |end: Duration, waited: Duration| {
-            number.set(number.get() + 2);
-            stalls.note(number.get(), [ms(1), waited], 10, stalls.start + end)
-        };
-        let alone = |at: Duration| stalls.work_alone(stalls.start + at);
-        assert!(!job(ms(100), Duration::from_micros(700)) && !alone(ms(100)), "less than eight chunks");
-        assert!(job(ms(200), ms(3)));
-        assert!(
-            stalls.note(number.get(), [ms(1), ms(3)], 10, stalls.start + ms(200)),
-            "seen by another thread"
-        );
-        assert!(alone(ms(209)) && !alone(ms(210)));
-        job(ms(215), ms(3));
-        assert!(alone(ms(234)) && !alone(ms(235)), "twice as long");
-        for _ in 0..9 {
-            job(ms(240), ms(3));
-        }
-        assert!(alone(ms(439)) && !alone(ms(440)), "no longer than this");
-        job(ms(2000), ms(3));
-        assert!(alone(ms(2009)) && !alone(ms(2010)), "it had stopped");
-        stalls.note(99, [ms(1), ms(3)], 0, stalls.start + ms(3000));
-        assert!(!alone(ms(3000)), "the submitter itself was late");
     }
 
     unsafe fn nested((pool, outer): &(Pool, Counts), chunk: usize, _worker: usize) {
