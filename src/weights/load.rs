@@ -110,6 +110,12 @@ impl ModelFile {
         &self.metadata
     }
 
+    /// Takes the metadata out, for who has no more use for them than for the file's bytes: a vocabulary's are
+    /// megabytes.
+    pub(crate) fn take_metadata(&mut self) -> Metadata {
+        std::mem::take(&mut self.metadata)
+    }
+
     /// The tensor table, in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
