@@ -5,6 +5,7 @@
 mod tiny;
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 
 use ottava::backend::cpu::{Cpu, CpuOptions};
 use ottava::backend::{KvDtype, Precision, StepLimits};
@@ -31,6 +32,16 @@ fn status(field: &str) -> Outcome<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(field)).ok_or("no such field")?;
     Ok(1024 * line.trim_start_matches(':').trim_end_matches("kB").trim().parse::<u64>()?)
+}
+
+/// Bytes resident of a file's mapping; none if it is not mapped.
+fn resident(file: &Path) -> Outcome<Option<u64>> {
+    let maps = std::fs::read_to_string("/proc/self/smaps")?;
+    let Some((_, map)) = maps.split_once(file.to_str().ok_or("a name without text")?) else {
+        return Ok(None);
+    };
+    let line = map.lines().find_map(|line| line.strip_prefix("Rss:")).ok_or("no such field")?;
+    Ok(Some(1024 * line.trim().trim_end_matches("kB").trim().parse::<u64>()?))
 }
 
 #[test]
@@ -69,6 +80,8 @@ fn weights_are_resident_once_at_every_moment() -> Outcome {
             "mmap {mmap}, {:?}: {peak} bytes for {weights} bytes of weights",
             model.sidecar()
         );
+        // Nor pages at the ends of tensors, and what the system mapped around them.
+        assert_eq!(resident(file.path())?, mmap.then_some(0), "mmap {mmap}, {:?}", model.sidecar());
         last = Some(model.sidecar().clone());
     }
     assert_eq!(last, Some(SidecarUse::Read));

@@ -23,7 +23,7 @@ use crate::{
     model::{LoadOptions, LoadProgress, Model, ModelConfig},
     quant::QuantFormat,
     text::Vocab,
-    weights::{ModelFile, OpenOptions},
+    weights::{Metadata, ModelFile, OpenOptions},
 };
 
 /// Rows of a step whose logits are computed, and room for running decodes beside a prefill chunk.
@@ -239,19 +239,21 @@ impl EngineBuilder {
         before: BeforeLoad,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Engine> {
-        let file = ModelFile::open(&self.model, &self.open)?;
-        let config = ModelConfig::from_file(&file)?;
+        let mut file = ModelFile::open(&self.model, &self.open)?;
+        let (config, name) = (ModelConfig::from_file(&file)?, model_name(&file));
         let (options, prefill_chunk) = self.load_options(&config, B::PREFILL_CHUNK);
         let layout_bytes = options.kv_bytes;
-        // A vocabulary takes a thread as long as the weights of a small model take all of them.
+        // A vocabulary takes a thread as long as the weights of a small model take all of them. What it is
+        // made of is gone before the last weights come.
+        let metadata = file.take_metadata();
         let (texts, model) = thread::scope(|scope| {
-            let texts = scope.spawn(|| Texts::read(&file));
+            let texts = scope.spawn(move || Texts::read(&metadata));
             let model = Model::load(&file, &config, backend, &options, progress);
             (texts.join().unwrap_or_else(|panic| resume_unwind(panic)), model)
         });
         let (texts, model) = (texts?, model?);
         let info = EngineInfo {
-            name: model_name(&file),
+            name,
             path: self.model,
             device: model.session().backend().describe(),
             fallback: before.fallback,
@@ -334,16 +336,16 @@ struct Texts {
 
 impl Texts {
     #[cfg(feature = "text")]
-    fn read(file: &ModelFile) -> Result<Texts> {
-        let tokenizer = crate::text::Tokenizer::from_metadata(file.metadata())?;
+    fn read(metadata: &Metadata) -> Result<Texts> {
+        let tokenizer = crate::text::Tokenizer::from_metadata(metadata)?;
         let vocab = Arc::clone(tokenizer.vocab());
-        let template = crate::text::ChatTemplate::from_metadata(file.metadata(), &vocab)?;
+        let template = crate::text::ChatTemplate::from_metadata(metadata, &vocab)?;
         Ok(Texts { vocab, tokenizer, template })
     }
 
     #[cfg(not(feature = "text"))]
-    fn read(file: &ModelFile) -> Result<Texts> {
-        Ok(Texts { vocab: Arc::new(Vocab::from_metadata(file.metadata())?) })
+    fn read(metadata: &Metadata) -> Result<Texts> {
+        Ok(Texts { vocab: Arc::new(Vocab::from_metadata(metadata)?) })
     }
 
     fn into_shared(

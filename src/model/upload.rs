@@ -159,6 +159,7 @@ pub(super) fn upload<B: Backend>(
     let mut vectors = Vec::with_capacity(plan.vectors().len());
     for spec in plan.vectors() {
         vectors.push(backend.upload_vector(&source.file.vector(&spec.name)?)?);
+        source.file.release(&spec.name);
         report.loaded(&spec.name, None);
     }
     let prepare = || prepare_all(source, plan, backend, &mut report);

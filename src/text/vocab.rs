@@ -8,7 +8,7 @@ use super::byte_level::byte_of;
 use super::error::TextError;
 use super::parts::{Spelling, VocabParts, key};
 use crate::TokenId;
-use crate::weights::{Metadata, Strings};
+use crate::weights::{Ends, Metadata, Strings};
 
 /// Tokens that end a turn in the chat formats of the supported families; generation stops at them when
 /// the vocabulary has them as control (or user-defined) tokens.
@@ -85,11 +85,11 @@ impl Vocab {
         let spelling = parts.spelling()?;
         let kinds = kinds(parts)?;
         check_scores(parts, spelling)?;
-        // No piece spells more than its own length.
+        // No piece spells more than its own length, so all of them end where `Ends` can say it.
         let spelled_max = parts.tokens.iter().map(str::len).sum();
         let mut bytes = ByteStrings {
             bytes: Vec::with_capacity(spelled_max),
-            ends: Vec::with_capacity(parts.tokens.len()),
+            ends: Ends::with_capacity(parts.tokens.len()),
         };
         let mut spelled = Vec::new();
         for (piece, &kind) in parts.tokens.iter().zip(&kinds) {
@@ -290,7 +290,7 @@ pub(crate) fn byte_token(piece: &str) -> Option<u8> {
 #[derive(Debug)]
 struct ByteStrings {
     bytes: Vec<u8>,
-    ends: Vec<usize>,
+    ends: Ends,
 }
 
 impl ByteStrings {
@@ -300,9 +300,7 @@ impl ByteStrings {
     }
 
     fn get(&self, index: usize) -> Option<&[u8]> {
-        let end = *self.ends.get(index)?;
-        let start = index.checked_sub(1).map_or(Some(0), |before| self.ends.get(before).copied())?;
-        self.bytes.get(start..end)
+        self.bytes.get(self.ends.range(index)?)
     }
 }
 

@@ -164,14 +164,14 @@ pub enum Fault {
         /// The byte.
         found: u8,
     },
-    /// A string reaches beyond the end of the file.
+    /// A string reaches beyond the end of the file, or is more than fits into its array's 4 GiB.
     #[error("metadata `{key}`: expected a string of at most {left} bytes, found a length of {found}")]
     StringLength {
         /// The key.
         key: String,
         /// The string's length.
         found: u64,
-        /// Bytes left in the file.
+        /// Bytes left in the file or the array.
         left: u64,
     },
     /// A string is not UTF-8.

@@ -171,7 +171,13 @@ fn parse_string<'a>(cursor: &mut Cursor<'a>, key: &str) -> Parsed<&'a str> {
 fn parse_strings(cursor: &mut Cursor<'_>, key: &str, count: u64) -> Parsed<Strings> {
     let mut strings = Strings::with_capacity(count as usize);
     for _ in 0..count {
-        strings.push(parse_string(cursor, key)?);
+        let offset = cursor.offset();
+        let (string, left) = (parse_string(cursor, key)?, strings.room());
+        if string.len() > left {
+            let (found, left) = (string.len() as u64, left as u64);
+            return Err(Located { offset, fault: Fault::StringLength { key: key.to_owned(), found, left } });
+        }
+        strings.push(string);
     }
     strings.shrink();
     Ok(strings)

@@ -12,6 +12,9 @@ use super::{Fault, Metadata, TensorInfo, TensorRows, WeightsError, gguf};
 
 /// Bytes that [`ModelFile::fingerprint`] takes from each of three places of a tensor.
 const SAMPLE_BYTES: usize = 1024;
+/// A system maps up to so many bytes on either side of a page that is touched, where it has them (Linux does
+/// 64 KiB).
+const AROUND_BYTES: usize = 64 << 10;
 /// Bytes of a file that is not mapped in which its header is looked for first.
 const HEAD_BYTES: usize = 1 << 20;
 
@@ -107,6 +110,12 @@ impl ModelFile {
         &self.metadata
     }
 
+    /// Takes the metadata out, for who has no more use for them than for the file's bytes: a vocabulary's are
+    /// megabytes.
+    pub(crate) fn take_metadata(&mut self) -> Metadata {
+        std::mem::take(&mut self.metadata)
+    }
+
     /// The tensor table, in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
@@ -166,12 +175,17 @@ impl ModelFile {
         }
     }
 
-    /// Gives the tensor's pages back to the system; they are read again when next used. Nothing
-    /// happens for a file that is not mapped, or a name that is not there.
+    /// Gives the tensor's pages back to the system, and those around it, which came with them; they are read
+    /// again when next used. Nothing happens for a file that is not mapped, or a name that is not there.
     pub fn release(&self, name: &str) {
         if let Some(info) = self.tensor(name) {
-            self.release_bytes(range(info));
+            self.release_around(range(info));
         }
+    }
+
+    fn release_around(&self, range: Range<usize>) {
+        let end = range.end.saturating_add(AROUND_BYTES);
+        self.release_bytes(range.start.saturating_sub(AROUND_BYTES)..end);
     }
 
     pub(super) fn release_bytes(&self, range: Range<usize>) {
@@ -200,8 +214,7 @@ impl ModelFile {
             for at in [start, start + last / 2, start + last] {
                 update(at..end.min(at + SAMPLE_BYTES))?;
             }
-            // The system maps what lies around what is touched.
-            self.release_bytes(start..end);
+            self.release_around(start..end);
         }
         Ok(*hasher.finalize().as_bytes())
     }

@@ -135,7 +135,12 @@ impl Array {
     /// The elements as u32: `None` if they are no integers, or one does not fit.
     fn to_u32s(&self) -> Option<Vec<u32>> {
         fn fit<T: Copy + TryInto<u32>>(values: &[T]) -> Option<Vec<u32>> {
-            values.iter().map(|&v| v.try_into().ok()).collect()
+            // Collecting options would find room for them in steps.
+            let mut fitting = Vec::with_capacity(values.len());
+            for &value in values {
+                fitting.push(value.try_into().ok()?);
+            }
+            Some(fitting)
         }
         match self {
             Array::U8(v) => fit(v),

@@ -24,6 +24,7 @@ pub use error::{Fault, WeightsError};
 pub use load::{ModelFile, OpenOptions};
 pub use metadata::{Array, Metadata, Value};
 pub use rows::TensorRows;
+pub(crate) use strings::Ends;
 pub use strings::Strings;
 pub use tensor::{TensorInfo, TensorType};
 pub use write::{GgufWriter, WriteError};

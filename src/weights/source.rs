@@ -83,14 +83,15 @@ impl Source {
         }
     }
 
-    /// Gives back the pages that lie wholly inside `range`; a hint, so a refusal is no error.
+    /// Gives back the pages that lie wholly inside `range`, which may go beyond the end; a hint, so a refusal
+    /// is no error.
     #[cfg(unix)]
     pub fn release(&self, range: Range<usize>) {
         let page = page_bytes();
         let (start, end) = (range.start.next_multiple_of(page), range.end / page * page);
+        let end = end.min(self.len());
         if let Source::Mapped(map) = self
             && start < end
-            && end <= map.len()
         {
             // SAFETY: the mapping is read-only and backed by the file, so a dropped page is read
             // again from the file when it is next touched; no reference sees other bytes.

@@ -316,29 +316,20 @@ fn pack_panel(block: &WeightMatrix, layout: Layout, order: Order, panel: &mut [u
 fn pack_group(m: &QuantMatrix, layout: Layout, order: Order, group: usize, out: &mut [u8]) {
     let (codes, factors) = out.split_at_mut(layout.code_bytes());
     let (rows, zero) = (m.rows(), layout.zero_point() as u8);
-    let quads = |row, flip| match order.pairs() {
-        false => group_codes(m, row, group, flip),
-        true => {
-            let of = |row| if row < rows { group_codes(m, row, group, flip) } else { [[0; 4]; QUADS] };
-            paired_quads(row, of)
-        }
+    let flip = match layout {
+        Layout::Quant { bits: Bits::Eight, .. } => zero ^ order.byte_bias(),
+        _ => zero,
     };
-    let lanes = if order.pairs() { rows.next_multiple_of(4) } else { rows };
-    match layout {
-        Layout::Quant { bits: Bits::Four, .. } if !order.pairs() => {
-            transpose::<4>(codes, lanes, |row| group_nibbles(m, row, group, zero));
-        }
-        Layout::Quant { bits: Bits::Four, .. } => {
-            let of = |row| if row < rows { group_nibbles(m, row, group, zero) } else { [[0; 4]; QUADS / 2] };
-            transpose::<4>(codes, lanes, |row| paired_nibbles(row, of));
-        }
-        Layout::Quant { bits: Bits::Five, .. } => {
-            transpose::<5>(codes, lanes, |row| five_lines(quads(row, zero)));
-        }
-        Layout::Quant { bits: Bits::Six, .. } => {
-            transpose::<6>(codes, lanes, |row| six_lines(quads(row, zero)));
-        }
-        _ => transpose::<QUADS>(codes, lanes, |row| quads(row, zero ^ order.byte_bias())),
+    let quads = |row| group_codes(m, row, group, flip);
+    let nibbles = |row| group_nibbles(m, row, group, zero);
+    // Told apart here and not for each row: so a row's codes stay in vectors where they stay together.
+    if order.pairs() {
+        let quads = |row| paired_quads(row, |row| if row < rows { quads(row) } else { Default::default() });
+        let nibbles =
+            |row| paired_nibbles(row, |row| if row < rows { nibbles(row) } else { Default::default() });
+        pack_codes(codes, layout, rows.next_multiple_of(4), quads, nibbles);
+    } else {
+        pack_codes(codes, layout, rows, quads, nibbles);
     }
     // Of a group of 16 columns there are two here, the second perhaps behind the row's end.
     let halves = if m.group() == 16 { 2 } else { 1 };
@@ -350,6 +341,22 @@ fn pack_group(m: &QuantMatrix, layout: Layout, order: Order, group: usize, out: 
                 pack_factors(values, m.groups_per_row(), col / m.group(), line);
             }
         }
+    }
+}
+
+/// Packs the codes of a group: a row's are `quads`, or `nibbles` where two have a byte.
+fn pack_codes(
+    out: &mut [u8],
+    layout: Layout,
+    rows: usize,
+    quads: impl Fn(usize) -> [[u8; 4]; QUADS],
+    nibbles: impl Fn(usize) -> [[u8; 4]; QUADS / 2],
+) {
+    match layout {
+        Layout::Quant { bits: Bits::Four, .. } => transpose(out, rows, nibbles),
+        Layout::Quant { bits: Bits::Five, .. } => transpose(out, rows, |row| five_lines(quads(row))),
+        Layout::Quant { bits: Bits::Six, .. } => transpose(out, rows, |row| six_lines(quads(row))),
+        _ => transpose(out, rows, quads),
     }
 }
 
