@@ -185,9 +185,12 @@ impl KvCacheManager {
     /// # Errors
     /// [`KvError::StaleSequence`].
     pub fn release_unshared(&mut self, seq: SeqId) -> Result<(), KvError> {
-        for entry in self.sequences.get(seq)?.table.live() {
+        let sequence = self.sequences.get(seq)?;
+        for entry in sequence.table.live() {
             self.pool.prefix.unregister(entry.page);
         }
+        // A window may have left pages behind, which are cached.
+        sequence.chain.iter().for_each(|hash| self.pool.forget(hash));
         self.release(seq)
     }
 

@@ -1,7 +1,7 @@
 //! The pool's pages: references, the free list, and the way between free, cached and used.
 
 use super::PrefixSharing;
-use super::prefix::PrefixIndex;
+use super::prefix::{ChainHash, PrefixIndex};
 use crate::backend::PageId;
 
 /// Every page of the pool is free (no reference, in `free`), cached (no reference, parked in
@@ -76,6 +76,16 @@ impl PagePool {
         match self.prefix.is_registered(page) {
             true => self.prefix.park(page),
             false => self.free.push(page),
+        }
+    }
+
+    /// No page is found under `hash` any more; one that no sequence has is free.
+    pub(super) fn forget(&mut self, hash: &ChainHash) {
+        let Some(page) = self.prefix.find(hash) else { return };
+        self.prefix.unregister(page);
+        if self.references(page) == 0 {
+            self.prefix.unpark(page);
+            self.free.push(page);
         }
     }
 }

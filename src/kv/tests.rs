@@ -250,6 +250,17 @@ fn pages_of_a_poisoned_sequence_are_never_found() {
 }
 
 #[test]
+fn pages_that_a_window_took_from_a_poisoned_sequence_are_never_found() {
+    let mut kv = manager(8);
+    let seq = written(&mut kv, &ids(0..40), windowed(64, 16, 0)).seq;
+    assert_eq!((starts(&kv, seq), kv.stats().cached), (vec![16, 32], 1));
+    kv.release_unshared(seq).unwrap();
+    kv.check_integrity().unwrap();
+    assert_eq!((kv.stats().cached, kv.used_pages(), kv.free_pages()), (0, 0, 8));
+    assert_eq!(kv.allocate(&ids(0..40), spec(64)).unwrap().cached_tokens, 0);
+}
+
+#[test]
 fn an_adopted_sequence_has_the_pages_that_the_saved_one_had() {
     for (len, spec) in [
         (1, spec(64)),
