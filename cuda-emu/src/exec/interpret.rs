@@ -197,6 +197,12 @@ fn other<I: Isa>(
                 || collective::collective::<I>(warp, i, i.slots(lists), active, mask),
             );
         }
+        Op::Barrier { aligned, arrive, reduction } => {
+            return I::run(
+                #[inline(always)]
+                || barrier::barrier(env, warp, i, (aligned, arrive, reduction), active, mask),
+            );
+        }
         Op::Trap => return trap(FaultKind::Trap),
         _ => return rare(env, warp, pc, active, mask),
     }
@@ -252,9 +258,6 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
         Op::Mapa(wide) => address::mapa(env, warp, i, wide, mask)?,
         Op::GetCtaRank(wide) => address::cta_rank(env, warp, i, wide, mask),
         Op::Atomic(space, op, ty) => atomic::atomic(env, warp, i, lists, (space, op, ty), mask)?,
-        Op::Barrier { aligned, arrive, reduction } => {
-            return barrier::barrier(env, warp, i, (aligned, arrive, reduction), active, mask);
-        }
         Op::BarrierWarp => return barrier::lanes(env, warp, i, active, mask),
         Op::ClusterArrive | Op::ClusterWait => return barrier::cluster(env, warp, i, active, mask),
         Op::FenceProxyAsync => {

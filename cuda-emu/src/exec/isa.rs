@@ -5,6 +5,7 @@
 use super::Env;
 use super::interpret;
 use super::lanes::{LANES, mask_of};
+use super::matrix::Rows;
 use super::number::F16;
 use super::scalar::Scalar;
 use super::trap::Step;
@@ -17,8 +18,6 @@ pub(super) trait Isa {
     fn widen(halves: &[u32; LANES]) -> [f32; LANES];
     /// f32 to f16, to nearest even, in the low halves.
     fn narrow(values: &[f32; LANES]) -> [u32; LANES];
-    /// a · b + c, rounded once; of factors with at most 12 bits.
-    fn multiply_add(a: f32, b: f32, c: f32) -> f32;
     /// The low and high halves of each lane to f32, in the order of memory.
     fn widen_pairs(pairs: &[u32; LANES]) -> [f32; 2 * LANES];
     /// As `narrow`, to pairs in the order of memory.
@@ -52,6 +51,9 @@ pub(super) trait Isa {
     fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2];
     /// Rows as columns.
     fn transpose(rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8];
+    /// The product of A, parts of [8, W] side by side, and B, parts of [W, 8] one below another, as rows of
+    /// eight: one term after another, each rounded once; of factors with at most 12 bits.
+    fn multiply<const W: usize>(a: &[Rows], b: &[Rows]) -> [f32; 64];
     /// Runs a piece of work with this version's instructions: as a function of its own, because one
     /// function with all loops takes the compiler forever. The closure must be `#[inline(always)]`.
     fn run<R>(work: impl FnOnce() -> R) -> R;
@@ -116,13 +118,6 @@ impl Isa for Portable {
     #[inline(always)]
     fn narrow(values: &[f32; LANES]) -> [u32; LANES] {
         values.map(|value| F16.encode(f64::from(value), Rounding::Nearest, false))
-    }
-
-    #[inline(always)]
-    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
-        // The product is exact, unless its exponent is none of f32: bf16 and tf32 have such.
-        let product = a * b;
-        if product.is_normal() || a == 0.0 || b == 0.0 { product + c } else { a.mul_add(b, c) }
     }
 
     #[inline(always)]
@@ -207,10 +202,31 @@ impl Isa for Portable {
         std::array::from_fn(|column| std::array::from_fn(|row| rows[row][column]))
     }
 
+    #[inline(always)]
+    fn multiply<const W: usize>(a: &[Rows], b: &[Rows]) -> [f32; 64] {
+        let mut sums = [0.0; 64];
+        for (a, b) in a.iter().zip(b) {
+            for (a, sums) in a.as_chunks::<W>().0.iter().zip(sums.as_chunks_mut::<8>().0) {
+                for (a, b) in a.iter().zip(b.as_chunks::<8>().0) {
+                    sums.iter_mut().zip(b).for_each(|(sum, b)| *sum = multiply_add(*a, *b, *sum));
+                }
+            }
+        }
+        sums
+    }
+
     #[inline(never)]
     fn run<R>(work: impl FnOnce() -> R) -> R {
         work()
     }
+}
+
+/// a · b + c, rounded once; of factors with at most 12 bits.
+#[inline(always)]
+fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+    // The product is exact, unless its exponent is none of f32: bf16 and tf32 have such.
+    let product = a * b;
+    if product.is_normal() || a == 0.0 || b == 0.0 { product + c } else { a.mul_add(b, c) }
 }
 
 #[cfg(test)]
@@ -221,8 +237,8 @@ mod tests {
     fn products_that_are_too_small_for_f32_are_not_rounded() {
         let (a, b) = (f32::from_bits(27 << 23), f32::from_bits(67 << 23));
         assert_eq!(a * b, 0.0);
-        assert_eq!(Portable::multiply_add(-a, b, 0.0).to_bits(), (-0f32).to_bits());
-        assert_eq!(Portable::multiply_add(a, 2.0, 1.0), 1.0);
-        assert_eq!(Portable::multiply_add(f32::MAX, 2.0, -f32::MAX), f32::MAX);
+        assert_eq!(multiply_add(-a, b, 0.0).to_bits(), (-0f32).to_bits());
+        assert_eq!(multiply_add(a, 2.0, 1.0), 1.0);
+        assert_eq!(multiply_add(f32::MAX, 2.0, -f32::MAX), f32::MAX);
     }
 }

@@ -39,6 +39,8 @@ mod wgmma;
 mod x86;
 #[cfg(target_arch = "x86_64")]
 mod x86_loads;
+#[cfg(target_arch = "x86_64")]
+mod x86_matrix;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
@@ -97,6 +99,7 @@ struct Env<'l> {
     trap_pc: u32,
     /// State of the generator that shuffles; 0 is in order.
     random: u64,
+    unfolded: matrix::Unfolded,
 }
 
 impl Shared<'_> {
@@ -207,6 +210,7 @@ impl<'l> Env<'l> {
             events: 0,
             trap_pc: 0,
             random: 0,
+            unfolded: matrix::Unfolded::new(),
         }
     }
 

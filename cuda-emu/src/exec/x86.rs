@@ -4,10 +4,12 @@ use std::arch::x86_64::*;
 
 use super::isa::Isa;
 use super::lanes::LANES;
+use super::matrix::Rows;
 use super::scalar::Scalar;
 use super::trap::Step;
 use super::warp::{Pause, Warp};
 use super::x86_loads::{load, load_fours};
+use super::x86_matrix::{multiply, transpose};
 use super::{Env, interpret};
 
 /// AVX2, FMA, F16C, BMI1, BMI2, POPCNT and LZCNT; used only after all of them were detected.
@@ -46,11 +48,6 @@ impl Isa for Avx2 {
             }
         }
         halves
-    }
-
-    #[inline(always)]
-    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
-        a.mul_add(b, c)
     }
 
     #[inline(always)]
@@ -260,6 +257,12 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    fn multiply<const W: usize>(a: &[Rows], b: &[Rows]) -> [f32; 64] {
+        // SAFETY: the processor has AVX and FMA, since this version runs.
+        unsafe { multiply::<W>(a, b) }
+    }
+
+    #[inline(always)]
     fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
         let mut split = [[0.0; LANES]; 2];
         for chunk in (0..LANES).step_by(8) {
@@ -284,38 +287,6 @@ impl Isa for Avx2 {
         // SAFETY: this version runs only where the features are there.
         unsafe { with_features(work) }
     }
-}
-
-#[inline]
-#[target_feature(enable = "avx")]
-fn transpose(rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8] {
-    let mut columns = [[0.0; 8]; 8];
-    // Pairs of rows, then fours of them, then both halves of the vectors.
-    let mut fours = [_mm256_setzero_pd(); 8];
-    for (rows, fours) in rows.as_chunks::<4>().0.iter().zip(fours.as_chunks_mut::<4>().0) {
-        let mut row = [_mm256_setzero_ps(); 4];
-        for (row, values) in row.iter_mut().zip(rows) {
-            // SAFETY: rows have eight elements.
-            *row = unsafe { _mm256_loadu_ps(values.as_ptr()) };
-        }
-        let a = _mm256_castps_pd(_mm256_unpacklo_ps(row[0], row[1]));
-        let b = _mm256_castps_pd(_mm256_unpackhi_ps(row[0], row[1]));
-        let c = _mm256_castps_pd(_mm256_unpacklo_ps(row[2], row[3]));
-        let d = _mm256_castps_pd(_mm256_unpackhi_ps(row[2], row[3]));
-        fours[0] = _mm256_unpacklo_pd(a, c);
-        fours[1] = _mm256_unpackhi_pd(a, c);
-        fours[2] = _mm256_unpacklo_pd(b, d);
-        fours[3] = _mm256_unpackhi_pd(b, d);
-    }
-    for n in 0..4 {
-        let (low, high) = (_mm256_castpd_ps(fours[n]), _mm256_castpd_ps(fours[n + 4]));
-        // SAFETY: columns have eight elements.
-        unsafe {
-            _mm256_storeu_ps(columns[n].as_mut_ptr(), _mm256_permute2f128_ps::<0x20>(low, high));
-            _mm256_storeu_ps(columns[n + 4].as_mut_ptr(), _mm256_permute2f128_ps::<0x31>(low, high));
-        }
-    }
-    columns
 }
 
 #[inline(never)]

@@ -29,9 +29,10 @@ pub(crate) struct Shadow {
     histories: Histories,
     /// How often histories were given numbers anew.
     renumbered: u32,
-    /// Histories that copies gave last: what was asked for, its number.
+    /// Histories that copies gave last: what was asked for, its number. Those that have come, by a few
+    /// bits of their instructions and warps.
     last_started: (u32, u32),
-    last_finished: (Option<Stamp>, u32),
+    last_finished: [(Option<Stamp>, u32); 32],
 }
 
 impl Shadow {
@@ -43,7 +44,7 @@ impl Shadow {
             histories: Histories::new(),
             renumbered: 0,
             last_started: (0, UNWRITTEN),
-            last_finished: (None, UNWRITTEN),
+            last_finished: [(None, UNWRITTEN); 32],
         }
     }
 
@@ -59,6 +60,7 @@ impl Shadow {
     }
 
     /// A barrier of all threads: what was before is ordered before all to come.
+    #[inline(always)]
     pub(crate) fn next_epoch(&mut self) {
         let mut split = false;
         for word in &mut self.words {
@@ -123,7 +125,7 @@ impl Shadow {
     fn forget_histories(&mut self) {
         let old = std::mem::replace(&mut self.histories, Histories::new());
         self.renumbered = self.renumbered.wrapping_add(1);
-        (self.last_started, self.last_finished) = ((0, UNWRITTEN), (None, UNWRITTEN));
+        (self.last_started, self.last_finished) = ((0, UNWRITTEN), [(None, UNWRITTEN); 32]);
         let renew = |shadow: &mut Self, number: u32| match old.get(number).pending {
             Some(pc) => shadow.intern(&History::pending(pc)),
             None => number.min(CLEAN),
@@ -172,6 +174,50 @@ impl Shadow {
         }
     }
 
+    /// Notes an access by the lanes of a mask to `N` words each, at offsets that are multiples of that many
+    /// and lie inside.
+    ///
+    /// # Errors
+    /// The lane whose access is wrong, and what is wrong with it.
+    #[inline(always)]
+    pub(crate) fn access_lanes<const N: usize>(
+        &mut self,
+        access: &mut Access,
+        clocks: &Clocks,
+        offsets: &[u64; 32],
+        mask: u32,
+    ) -> Result<(), (usize, Conflict)> {
+        let mut left = mask;
+        while left != 0 {
+            let lane = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let words = &mut self.words.as_chunks_mut::<N>().0[offsets[lane] as usize / (4 * N)];
+            if words.iter().fold(0, |different, word| different | (word ^ access.from)) == 0 {
+                *words = [access.to; N];
+            } else if let Err(conflict) =
+                self.access_anew::<N>(access, clocks, offsets[lane] as u32, lane as u8)
+            {
+                return Err((lane, conflict));
+            }
+        }
+        // Who starts a copy has written nothing yet.
+        if access.stamp.kind == Kind::Write && !access.of_copy {
+            self.wrote::<N>(|lane| offsets[lane] as usize, mask);
+        }
+        Ok(())
+    }
+
+    /// Notes which lanes wrote `N` words each.
+    #[inline(always)]
+    fn wrote<const N: usize>(&mut self, offset: impl Fn(usize) -> usize, mut mask: u32) {
+        let lanes = self.lanes.as_chunks_mut::<4>().0;
+        while mask != 0 {
+            let lane = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            lanes.as_chunks_mut::<N>().0[offset(lane) / (4 * N)] = [[lane as u8; 4]; N];
+        }
+    }
+
     #[inline(always)]
     fn access_words<const N: usize>(
         &mut self,
@@ -211,6 +257,14 @@ impl Shadow {
         let first = words[0];
         if first == SPLIT || words.iter().any(|word| *word != first) {
             return self.access_slowly(access, clocks, range, lane);
+        }
+        // Mostly it is an instruction's first look at what was seen before.
+        if access.from == NO_NUMBER
+            && let Some(Move { to, conflict: None, own_lanes: false }) = self.histories.recall(first, access)
+        {
+            (access.from, access.to) = (first, to);
+            self.set(range, to);
+            return Ok(());
         }
         self.access_slowly(access, clocks, range.start..range.start + 4, lane)?;
         if access.from == first {
@@ -337,14 +391,36 @@ impl Shadow {
     /// A copy has written its bytes: they count as written by that access.
     #[inline(always)]
     pub(crate) fn finish_copy(&mut self, offset: u32, bytes: u32, by: &Access, lane: u8) {
-        let writer = Stamp { kind: Kind::Write, ..by.stamp };
-        if self.last_finished.0 != Some(writer) {
-            let number = self.intern(&History::written(writer));
-            self.last_finished = (Some(writer), number);
-        }
+        let number = self.finished(by);
         let range = offset as usize..(offset + bytes) as usize;
         self.lanes[range.clone()].fill(lane);
-        self.set(range, self.last_finished.1);
+        self.set(range, number);
+    }
+
+    /// [`Self::finish_copy`] of `N` words by each lane of a mask.
+    #[inline(always)]
+    pub(crate) fn finish_copies<const N: usize>(&mut self, offsets: &[u32; 32], mask: u32, by: &Access) {
+        let number = self.finished(by);
+        let words = self.words.as_chunks_mut::<N>().0;
+        let mut left = mask;
+        while left != 0 {
+            words[offsets[left.trailing_zeros() as usize] as usize / (4 * N)] = [number; N];
+            left &= left - 1;
+        }
+        self.wrote::<N>(|lane| offsets[lane] as usize, mask);
+    }
+
+    /// Number of the history of bytes that a copy has just written.
+    fn finished(&mut self, by: &Access) -> u32 {
+        let writer = Stamp { kind: Kind::Write, ..by.stamp };
+        let place = (writer.pc ^ u32::from(writer.agent) << 16).wrapping_mul(0x9e37_79b9) as usize >> 27;
+        let (last, number) = self.last_finished[place];
+        if last == Some(writer) {
+            return number;
+        }
+        let number = self.intern(&History::written(writer));
+        self.last_finished[place] = (Some(writer), number);
+        number
     }
 }
 
