@@ -5,7 +5,7 @@
 //! it lies where a second rounding could go wrong, and such lanes are computed exactly.
 
 use super::float::ex2;
-use super::isa::Isa;
+use super::isa::{Isa, Portable};
 use super::lanes::{LANES, Lane, Registers};
 use super::number::{fma_odd, to_f32_odd};
 use crate::decode::{HalfMode, HalfOp, Inst, Slot};
@@ -24,16 +24,13 @@ pub(super) fn half<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mode: HalfMo
     }
     let d = match (mode.packed, mode.bf16) {
         (true, false) => {
-            let mut a = I::widen_pairs(&r.narrow[i.a as usize].0);
-            let mut b = I::widen_pairs(&r.narrow[i.b as usize].0);
-            flush(&mut a, mode);
-            flush(&mut b, mode);
-            let d = if op == HalfOp::Fma {
-                let mut c = I::widen_pairs(&r.narrow[i.c as usize].0);
-                flush(&mut c, mode);
-                I::narrow_pairs(&fused(&a, &b, &c, false))
-            } else {
-                I::narrow_pairs(&unfused(&a, &b, op))
+            let d = match op {
+                // The frequent ones as loops of their own.
+                HalfOp::Fma => pairs::<I>(r, i, HalfOp::Fma, mode),
+                HalfOp::Add => pairs::<I>(r, i, HalfOp::Add, mode),
+                HalfOp::Sub => pairs::<I>(r, i, HalfOp::Sub, mode),
+                HalfOp::Mul => pairs::<I>(r, i, HalfOp::Mul, mode),
+                op => pairs::<I>(r, i, op, mode),
             };
             if mode.ftz || mode.sat || mode.relu { finish_pairs(d, mode) } else { d }
         }
@@ -47,6 +44,39 @@ pub(super) fn half<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mode: HalfMo
         (false, _) => one_half::<I>(r, i, op, mode, 0),
     };
     u32::put(r, i.d, d, mask);
+}
+
+/// Pairs of f16, eight at a time: they stay in registers.
+#[inline(always)]
+fn pairs<I: Isa>(r: &Registers, i: &Inst, op: HalfOp, mode: HalfMode) -> [u32; LANES] {
+    let parts = |slot: Slot| r.narrow[slot as usize].0.as_chunks::<8>().0;
+    let (a, b, c) = (parts(i.a), parts(i.b), parts(i.c));
+    let mut d = [0; LANES];
+    for (part, d) in d.as_chunks_mut().0.iter_mut().enumerate() {
+        let (a, b, c) = (&a[part], &b[part], &c[part]);
+        *d = if op == HalfOp::Fma {
+            match I::fuse_pairs(a, b, c) {
+                Some(fused) if !mode.ftz => fused,
+                _ => fused_pairs(a, b, c, mode),
+            }
+        } else if mode.ftz {
+            let mut values = [a, b].map(I::widen_pairs);
+            values.iter_mut().for_each(|values| flush(values, mode));
+            I::narrow_pairs(&unfused(&values[0], &values[1], op))
+        } else {
+            I::narrow_pairs(&unfused(&I::widen_pairs(a), &I::widen_pairs(b), op))
+        };
+    }
+    d
+}
+
+/// `fma` of pairs, where a second rounding could go wrong.
+#[cold]
+fn fused_pairs(a: &[u32; 8], b: &[u32; 8], c: &[u32; 8], mode: HalfMode) -> [u32; 8] {
+    let mut values = [a, b, c].map(|pairs| Portable::widen_pairs(pairs));
+    values.iter_mut().for_each(|values| flush(values, mode));
+    let [a, b, c] = values;
+    Portable::narrow_pairs(&fused(&a, &b, &c, false))
 }
 
 #[inline(always)]

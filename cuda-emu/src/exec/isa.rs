@@ -18,10 +18,12 @@ pub(super) trait Isa {
     fn widen(halves: &[u32; LANES]) -> [f32; LANES];
     /// f32 to f16, to nearest even, in the low halves.
     fn narrow(values: &[f32; LANES]) -> [u32; LANES];
-    /// The low and high halves of each lane to f32, in the order of memory.
-    fn widen_pairs(pairs: &[u32; LANES]) -> [f32; 2 * LANES];
+    /// The low and high halves of eight lanes to f32, in the order of memory.
+    fn widen_pairs(pairs: &[u32; 8]) -> [f32; 16];
     /// As `narrow`, to pairs in the order of memory.
-    fn narrow_pairs(values: &[f32; 2 * LANES]) -> [u32; LANES];
+    fn narrow_pairs(values: &[f32; 16]) -> [u32; 8];
+    /// a · b + c of pairs, if it is certain that rounding to f32 first has changed no result.
+    fn fuse_pairs(a: &[u32; 8], b: &[u32; 8], c: &[u32; 8]) -> Option<[u32; 8]>;
     /// Reads a value for each lane from places that follow each other.
     ///
     /// # Safety
@@ -105,14 +107,7 @@ pub(super) struct Portable;
 impl Isa for Portable {
     #[inline(always)]
     fn widen(halves: &[u32; LANES]) -> [f32; LANES] {
-        halves.map(|half| {
-            // Exponent and mantissa move into place; the multiplication corrects the bias, also for
-            // subnormal numbers.
-            let magnitude = (half & 0x7fff) << 13;
-            let value = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
-            let value = if half & 0x7c00 == 0x7c00 { magnitude | 0x7f80_0000 } else { value.to_bits() };
-            f32::from_bits(value | (half & 0x8000) << 16)
-        })
+        halves.map(widen)
     }
 
     #[inline(always)]
@@ -121,15 +116,19 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn widen_pairs(pairs: &[u32; LANES]) -> [f32; 2 * LANES] {
-        let (low, high) = (Self::widen(pairs), Self::widen(&pairs.map(|pair| pair >> 16)));
-        std::array::from_fn(|n| if n % 2 == 0 { low[n / 2] } else { high[n / 2] })
+    fn widen_pairs(pairs: &[u32; 8]) -> [f32; 16] {
+        std::array::from_fn(|n| widen(pairs[n / 2] >> (16 * (n % 2))))
     }
 
     #[inline(always)]
-    fn narrow_pairs(values: &[f32; 2 * LANES]) -> [u32; LANES] {
+    fn narrow_pairs(values: &[f32; 16]) -> [u32; 8] {
         let half = |value: f32| F16.encode(f64::from(value), Rounding::Nearest, false);
         std::array::from_fn(|n| half(values[2 * n]) | half(values[2 * n + 1]) << 16)
+    }
+
+    #[inline(always)]
+    fn fuse_pairs(_: &[u32; 8], _: &[u32; 8], _: &[u32; 8]) -> Option<[u32; 8]> {
+        None
     }
 
     #[inline(always)]
@@ -219,6 +218,17 @@ impl Isa for Portable {
     fn run<R>(work: impl FnOnce() -> R) -> R {
         work()
     }
+}
+
+/// The f16 in the low half as f32.
+#[inline(always)]
+fn widen(half: u32) -> f32 {
+    // Exponent and mantissa move into place; the multiplication corrects the bias, also for
+    // subnormal numbers.
+    let magnitude = (half & 0x7fff) << 13;
+    let value = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
+    let value = if half & 0x7c00 == 0x7c00 { magnitude | 0x7f80_0000 } else { value.to_bits() };
+    f32::from_bits(value | (half & 0x8000) << 16)
 }
 
 /// a · b + c, rounded once; of factors with at most 12 bits.

@@ -160,10 +160,11 @@ impl Unfolded {
 /// A fragment's register: 8 rows by `W` columns, of which lane 4·g + t has row g, columns t·W/4 onwards.
 #[inline(always)]
 fn unfold<I: Isa, const W: usize>(r: &Registers, slot: Slot, ty: Type, rows: &mut Rows) {
-    if ty == Type::F16
-        && let Some(rows) = rows.first_chunk_mut()
-    {
-        *rows = I::widen_pairs(&r.narrow[slot as usize].0);
+    if ty == Type::F16 {
+        let parts = rows.as_chunks_mut().0.iter_mut().zip(r.narrow[slot as usize].0.as_chunks().0);
+        for (rows, pairs) in parts {
+            *rows = I::widen_pairs(pairs);
+        }
         return;
     }
     I::run(

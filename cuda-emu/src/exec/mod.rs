@@ -38,6 +38,8 @@ mod wgmma;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
+mod x86_half;
+#[cfg(target_arch = "x86_64")]
 mod x86_loads;
 #[cfg(target_arch = "x86_64")]
 mod x86_matrix;

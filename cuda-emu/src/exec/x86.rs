@@ -8,6 +8,7 @@ use super::matrix::Rows;
 use super::scalar::Scalar;
 use super::trap::Step;
 use super::warp::{Pause, Warp};
+use super::x86_half::{fuse_pairs, pack};
 use super::x86_loads::{load, load_fours};
 use super::x86_matrix::{multiply, transpose};
 use super::{Env, interpret};
@@ -51,36 +52,30 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn widen_pairs(pairs: &[u32; LANES]) -> [f32; 2 * LANES] {
-        let mut values = [0.0; 2 * LANES];
-        for chunk in (0..LANES).step_by(4) {
-            // SAFETY: four pairs from `chunk` on, and eight values from twice that, lie inside of
-            // the arrays, and the processor has F16C, since this version runs.
+    fn widen_pairs(pairs: &[u32; 8]) -> [f32; 16] {
+        let mut values = [0.0; 16];
+        for part in 0..2 {
+            // SAFETY: four pairs and eight values a part lie inside of the arrays, and the processor
+            // has F16C, since this version runs.
             unsafe {
-                let bits = _mm_loadu_si128(pairs.as_ptr().add(chunk).cast());
-                _mm256_storeu_ps(values.as_mut_ptr().add(2 * chunk), _mm256_cvtph_ps(bits));
+                let bits = _mm_loadu_si128(pairs.as_ptr().add(4 * part).cast());
+                _mm256_storeu_ps(values.as_mut_ptr().add(8 * part), _mm256_cvtph_ps(bits));
             }
         }
         values
     }
 
     #[inline(always)]
-    fn narrow_pairs(values: &[f32; 2 * LANES]) -> [u32; LANES] {
-        let mut pairs = [0; LANES];
-        for chunk in (0..LANES).step_by(8) {
-            // SAFETY: as above, the other way round.
-            unsafe {
-                let four =
-                    |first: usize| _mm256_cvtps_ph::<0>(_mm256_loadu_ps(values.as_ptr().add(2 * first)));
-                let bits = _mm256_set_m128i(four(chunk + 4), four(chunk));
-                // NaN keeps its payload in the instruction; PTX says the canonical one.
-                let (canonical, infinity) = (_mm256_set1_epi16(0x7fff), _mm256_set1_epi16(0x7c00));
-                let nan = _mm256_cmpgt_epi16(_mm256_and_si256(bits, canonical), infinity);
-                let bits = _mm256_blendv_epi8(bits, canonical, nan);
-                _mm256_storeu_si256(pairs.as_mut_ptr().add(chunk).cast(), bits);
-            }
-        }
-        pairs
+    fn narrow_pairs(values: &[f32; 16]) -> [u32; 8] {
+        // SAFETY: eight values a part lie inside of the array, and the processor has AVX2 and F16C, since
+        // this version runs.
+        unsafe { pack([0, 8].map(|first| _mm256_loadu_ps(values.as_ptr().add(first)))) }
+    }
+
+    #[inline(always)]
+    fn fuse_pairs(a: &[u32; 8], b: &[u32; 8], c: &[u32; 8]) -> Option<[u32; 8]> {
+        // SAFETY: the processor has AVX2, FMA and F16C, since this version runs.
+        unsafe { fuse_pairs(a, b, c) }
     }
 
     #[inline(always)]
