@@ -5,32 +5,29 @@
 //! `cos`, `tanh` and `rsqrt` have only `.approx` forms: here they are the host's functions, within
 //! a unit or so of the exact value. Compare results with a tolerance.
 
-use super::isa::Isa;
+use super::isa::{Compute, Isa, compile};
 use super::lanes::{Registers, map1, map2, map3};
 use super::number::{add_odd, to_f32};
-use crate::decode::{FloatMode, FloatOp, Inst, Rounding};
+use crate::decode::{FloatMode, FloatOp, Inst, Op, Rounding};
 
 /// The NaN of arithmetic on cards.
 const NAN: f32 = f32::from_bits(0x7fff_ffff);
 
-/// Runs a floating instruction.
-#[inline(always)]
-pub(super) fn float<I: Isa>(r: &mut Registers, i: &Inst, op: FloatOp, mode: FloatMode, mask: u32) {
+/// What floating instructions of a mode do.
+pub(super) fn float<I: Isa>(mode: FloatMode) -> Compute {
+    macro_rules! of {
+        (|$r:ident, $i:ident, $op:ident, $mode:pat_param, $mask:ident| $work:expr) => {
+            compile!(I, |$r, $i, _, $mask| if let Op::Float($op, $mode) = $i.op {
+                $work
+            })
+        };
+    }
     if mode.double {
-        I::run(
-            #[inline(always)]
-            move || double(r, i, op, mask),
-        );
+        of!(|r, i, op, _, mask| double(r, i, op, mask))
     } else if mode.rounding == Rounding::Nearest && !mode.ftz && !mode.sat {
-        I::run(
-            #[inline(always)]
-            move || single(r, i, op, mask),
-        );
+        of!(|r, i, op, _, mask| single(r, i, op, mask))
     } else {
-        I::run(
-            #[inline(always)]
-            move || modified(r, i, op, mode, mask),
-        );
+        of!(|r, i, op, mode, mask| modified(r, i, op, mode, mask))
     }
 }
 

@@ -3,14 +3,14 @@
 //! find by itself is written with intrinsics: conversions of f16, moves across lanes.
 
 use super::Env;
-use super::interpret;
-use super::lanes::{LANES, mask_of};
+use super::lanes::{LANES, Registers, mask_of};
+use super::{arithmetic, interpret};
 use super::matrix::Rows;
 use super::number::F16;
 use super::scalar::Scalar;
 use super::trap::Step;
 use super::warp::{Pause, Warp};
-use crate::decode::Rounding;
+use crate::decode::{Inst, Rounding, Slot};
 
 /// What differs between versions.
 pub(super) trait Isa {
@@ -59,6 +59,33 @@ pub(super) trait Isa {
     /// Runs a piece of work with this version's instructions: as a function of its own, because one
     /// function with all loops takes the compiler forever. The closure must be `#[inline(always)]`.
     fn run<R>(work: impl FnOnce() -> R) -> R;
+    /// A closure that captures nothing, likewise, as what an instruction of a program does.
+    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(work: F) -> Compute;
+}
+
+/// What an instruction that only computes does with a warp's registers, of the lanes of a mask; lists
+/// are the program's. It may be called where the processor can run the version that it is of.
+pub(super) type Compute = unsafe fn(&mut Registers, &Inst, &[Slot], u32);
+
+/// Makes a [`Compute`] of a closure that captures nothing.
+macro_rules! compile {
+    ($isa:ty, |$r:ident, $i:ident, $lists:pat_param, $mask:ident| $work:expr) => {
+        <$isa>::compile(
+            #[inline(always)]
+            |$r, $i, $lists, $mask| $work,
+        )
+    };
+}
+pub(super) use compile;
+
+/// A value of a type that has no content.
+///
+/// # Safety
+/// There is a value of the type.
+pub(super) unsafe fn nothing<F: Copy>() -> F {
+    const { assert!(size_of::<F>() == 0, "the closure captures something") };
+    // SAFETY: a copy of the value that there is: it has no bytes.
+    unsafe { std::ptr::NonNull::dangling().read() }
 }
 
 /// [`mask_of`], for what vectors can tell.
@@ -71,11 +98,16 @@ pub(super) fn mask_by<I: Isa>(truth: impl Fn(usize) -> bool) -> u32 {
     I::signs(&lanes)
 }
 
-/// Runs a warp until it pauses.
-pub(super) type RunWarp = fn(&mut Env, &mut Warp) -> Step<Pause>;
+/// A version of the run loop.
+pub(super) struct Version {
+    /// Runs a warp until it pauses.
+    pub(super) run: fn(&mut Env, &mut Warp) -> Step<Pause>,
+    /// What an instruction does, if it only computes.
+    pub(super) compute: fn(&Inst) -> Option<Compute>,
+}
 
 /// The best version that this processor can run.
-pub(super) fn run_warp(portable: bool) -> RunWarp {
+pub(super) fn version(portable: bool) -> Version {
     #[cfg(target_arch = "x86_64")]
     if !portable
         && is_x86_feature_detected!("avx2")
@@ -86,10 +118,10 @@ pub(super) fn run_warp(portable: bool) -> RunWarp {
         && is_x86_feature_detected!("popcnt")
         && is_x86_feature_detected!("lzcnt")
     {
-        return super::x86::run;
+        return super::x86::VERSION;
     }
     let _ = portable;
-    interpret::run::<Portable>
+    Version { run: interpret::run::<Portable>, compute: arithmetic::compute::<Portable> }
 }
 
 /// Says that an address will be read soon; any address will do.
@@ -217,6 +249,14 @@ impl Isa for Portable {
     #[inline(never)]
     fn run<R>(work: impl FnOnce() -> R) -> R {
         work()
+    }
+
+    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(_: F) -> Compute {
+        |r, i, lists, mask| {
+            // SAFETY: `compile` was given one.
+            let work = unsafe { nothing::<F>() };
+            work(r, i, lists, mask);
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 mod access;
 mod accumulators;
 mod address;
+mod arithmetic;
 mod atomic;
 mod barrier;
 mod block;
@@ -66,6 +67,9 @@ const THREADS_ALONE_MAX: u64 = 4096;
 /// What all threads of the host share in a launch.
 struct Shared<'l> {
     program: &'l Program,
+    version: isa::Version,
+    /// What the program's instructions do that only compute.
+    computes: Vec<Option<isa::Compute>>,
     launch: &'l Launch<'l>,
     config: &'l DeviceConfig,
     view: View,
@@ -135,8 +139,12 @@ pub(crate) fn run(device: &Device, launch: &Launch) -> Result<LaunchStats, Box<F
     let params = private(&mut view, launch.params);
     let workspace = private(&mut view, &[0; 256]);
     view.regions.sort_by_key(|region| region.start);
+    let version = isa::version(device.config().portable);
+    let computes = program.code.iter().map(version.compute).collect();
     let shared = Shared {
         program,
+        version,
+        computes,
         launch,
         config: device.config(),
         view,

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::isa::Isa;
-use super::lanes::LANES;
+use super::isa::{Compute, Isa, Version, nothing};
+use super::lanes::{LANES, Registers};
 use super::matrix::Rows;
 use super::scalar::Scalar;
 use super::trap::Step;
@@ -11,7 +11,8 @@ use super::warp::{Pause, Warp};
 use super::x86_half::{fuse_pairs, pack};
 use super::x86_loads::{load, load_fours};
 use super::x86_matrix::{multiply, transpose};
-use super::{Env, interpret};
+use super::{Env, arithmetic, interpret};
+use crate::decode::{Inst, Slot};
 
 /// AVX2, FMA, F16C, BMI1, BMI2, POPCNT and LZCNT; used only after all of them were detected.
 struct Avx2;
@@ -282,6 +283,10 @@ impl Isa for Avx2 {
         // SAFETY: this version runs only where the features are there.
         unsafe { with_features(work) }
     }
+
+    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(_: F) -> Compute {
+        compute::<F>
+    }
 }
 
 #[inline(never)]
@@ -290,8 +295,23 @@ fn with_features<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-pub(super) fn run(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
-    // SAFETY: `run_warp` gives this function out only where the features are there.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
+fn compute<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(
+    r: &mut Registers,
+    i: &Inst,
+    lists: &[Slot],
+    mask: u32,
+) {
+    // SAFETY: `compile` was given one.
+    let work = unsafe { nothing::<F>() };
+    work(r, i, lists, mask);
+}
+
+/// To be used only where the features are there.
+pub(super) const VERSION: Version = Version { run, compute: arithmetic::compute::<Avx2> };
+
+fn run(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
+    // SAFETY: `version` gives this function out only where the features are there.
     unsafe { run_avx2(env, warp) }
 }
 
