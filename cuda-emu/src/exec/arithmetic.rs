@@ -22,14 +22,14 @@ pub(super) fn compute<I: Isa>(i: &Inst) -> Option<Compute> {
         Op::Mov32 => compile!(I, |r, i, _, mask| select::mov::<u32>(r, i, mask)),
         Op::Mov64 => compile!(I, |r, i, _, mask| select::mov::<u64>(r, i, mask)),
         Op::Int(op, ty) => int::int::<I>(op, ty),
-        Op::Bits(_) => of!(Op::Bits(op), |r, i, mask| int::bits::<I>(r, i, op, mask)),
-        Op::Float(_, mode) => float::float::<I>(mode),
-        Op::Half(..) => of!(Op::Half(op, mode), |r, i, mask| half::half::<I>(r, i, op, mode, mask)),
-        Op::Convert(_) => of!(Op::Convert(c), |r, i, mask| convert::convert::<I>(r, i, c, mask)),
+        Op::Bits(op) => int::bits::<I>(op),
+        Op::Float(op, mode) => float::float::<I>(op, mode),
+        Op::Half(op, mode) => half::half::<I>(op, mode),
+        Op::Convert(c) => convert::convert::<I>(i, c),
         Op::ConvertPair(_) => of!(Op::ConvertPair(c), |r, i, mask| convert::convert_pair::<I>(r, i, c, mask)),
-        Op::Setp(..) => of!(Op::Setp(cmp, ty, combine), |r, i, mask| {
-            select::setp::<I>(r, i, cmp, ty, combine, mask)
-        }),
+        Op::Setp(..) => {
+            of!(Op::Setp(cmp, ty, combine), |r, i, mask| { select::setp::<I>(r, i, cmp, ty, combine, mask) })
+        }
         Op::Set(..) => of!(Op::Set(cmp, ty, combine, float), |r, i, mask| {
             select::set::<I>(r, i, cmp, ty, combine, float, mask)
         }),
@@ -44,9 +44,9 @@ pub(super) fn compute<I: Isa>(i: &Inst) -> Option<Compute> {
         Op::Unpack { .. } => compile!(I, |r, i, lists, mask| if let Op::Unpack { bits } = i.op {
             select::unpack(r, i, i.slots(lists), bits, mask);
         }),
-        Op::ToGeneric(_) => of!(Op::ToGeneric(space), |r, i, mask| {
-            select::offset(r, i, window(space), mask)
-        }),
+        Op::ToGeneric(_) => {
+            of!(Op::ToGeneric(space), |r, i, mask| { select::offset(r, i, window(space), mask) })
+        }
         Op::FromGeneric(_) => of!(Op::FromGeneric(space), |r, i, mask| {
             select::offset(r, i, window(space).wrapping_neg(), mask)
         }),

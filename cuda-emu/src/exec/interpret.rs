@@ -1,10 +1,10 @@
 //! The loop over a warp's instructions.
 
+use super::Env;
 use super::isa::Isa;
 use super::lanes::Lane;
 use super::trap::{Step, trap};
 use super::warp::{Flow, Fragment, Pause, Wait, Warp};
-use super::Env;
 use super::{
     access, address, atomic, barrier, branch, bulk, collective, copies, matrix, mbarrier, print, wgmma,
 };

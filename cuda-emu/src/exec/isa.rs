@@ -4,12 +4,12 @@
 
 use super::Env;
 use super::lanes::{LANES, Registers, mask_of};
-use super::{arithmetic, interpret};
 use super::matrix::Rows;
 use super::number::F16;
 use super::scalar::Scalar;
 use super::trap::Step;
 use super::warp::{Pause, Warp};
+use super::{arithmetic, interpret};
 use crate::decode::{Inst, Rounding, Slot};
 
 /// What differs between versions.
@@ -23,7 +23,7 @@ pub(super) trait Isa {
     /// As `narrow`, to pairs in the order of memory.
     fn narrow_pairs(values: &[f32; 16]) -> [u32; 8];
     /// a · b + c of pairs, if it is certain that rounding to f32 first has changed no result.
-    fn fuse_pairs(a: &[u32; 8], b: &[u32; 8], c: &[u32; 8]) -> Option<[u32; 8]>;
+    fn fuse_pairs(a: &[u32; LANES], b: &[u32; LANES], c: &[u32; LANES]) -> Option<[u32; LANES]>;
     /// Reads a value for each lane from places that follow each other.
     ///
     /// # Safety
@@ -77,6 +77,14 @@ macro_rules! compile {
     };
 }
 pub(super) use compile;
+
+/// Makes a [`Compute`] of what is done to each lane.
+macro_rules! each_lane {
+    ($isa:ty, $map:ident, $f:expr) => {
+        compile!($isa, |r, i, _, mask| $map(r, i, mask, $f))
+    };
+}
+pub(super) use each_lane;
 
 /// A value of a type that has no content.
 ///
@@ -159,7 +167,7 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn fuse_pairs(_: &[u32; 8], _: &[u32; 8], _: &[u32; 8]) -> Option<[u32; 8]> {
+    fn fuse_pairs(_: &[u32; LANES], _: &[u32; LANES], _: &[u32; LANES]) -> Option<[u32; LANES]> {
         None
     }
 

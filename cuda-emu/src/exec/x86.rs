@@ -74,7 +74,7 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn fuse_pairs(a: &[u32; 8], b: &[u32; 8], c: &[u32; 8]) -> Option<[u32; 8]> {
+    fn fuse_pairs(a: &[u32; LANES], b: &[u32; LANES], c: &[u32; LANES]) -> Option<[u32; LANES]> {
         // SAFETY: the processor has AVX2, FMA and F16C, since this version runs.
         unsafe { fuse_pairs(a, b, c) }
     }
