@@ -28,7 +28,7 @@ pub(super) fn compute<I: Isa>(i: &Inst) -> Option<Compute> {
         Op::Convert(c) => convert::convert::<I>(i, c),
         Op::ConvertPair(_) => of!(Op::ConvertPair(c), |r, i, mask| convert::convert_pair::<I>(r, i, c, mask)),
         Op::Setp(..) => {
-            of!(Op::Setp(cmp, ty, combine), |r, i, mask| { select::setp::<I>(r, i, cmp, ty, combine, mask) })
+            of!(Op::Setp(cmp, ty, combine), |r, i, mask| select::setp::<I>(r, i, cmp, ty, combine, mask))
         }
         Op::Set(..) => of!(Op::Set(cmp, ty, combine, float), |r, i, mask| {
             select::set::<I>(r, i, cmp, ty, combine, float, mask)
@@ -45,7 +45,7 @@ pub(super) fn compute<I: Isa>(i: &Inst) -> Option<Compute> {
             select::unpack(r, i, i.slots(lists), bits, mask);
         }),
         Op::ToGeneric(_) => {
-            of!(Op::ToGeneric(space), |r, i, mask| { select::offset(r, i, window(space), mask) })
+            of!(Op::ToGeneric(space), |r, i, mask| select::offset(r, i, window(space), mask))
         }
         Op::FromGeneric(_) => of!(Op::FromGeneric(space), |r, i, mask| {
             select::offset(r, i, window(space).wrapping_neg(), mask)

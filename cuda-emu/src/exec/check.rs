@@ -258,10 +258,15 @@ impl Env<'_> {
         mut visit: impl FnMut(&mut Block, u32, usize),
     ) -> Step<()> {
         let bytes = 4 * N as u32;
-        let mut all = *addresses;
-        give_partners(&mut all, mask);
         let last = (self.blocks[own].memory.len() as u64).checked_sub(u64::from(bytes));
-        let (outside, bits) = I::bounds(&all, 0, last.unwrap_or(u64::MAX));
+        let first = mask.trailing_ones();
+        let (outside, bits) = if first == mask.count_ones() && first.is_multiple_of(4) {
+            I::bounds(&addresses[..first as usize], 0, last.unwrap_or(u64::MAX))
+        } else {
+            let mut all = *addresses;
+            give_partners(&mut all, mask);
+            I::bounds(&all, 0, last.unwrap_or(u64::MAX))
+        };
         if outside || bits & u64::from(bytes - 1) != 0 {
             // Something is wrong, or another block's.
             for lane in lanes_of(mask) {

@@ -8,6 +8,7 @@ use super::{Env, Shared};
 use crate::decode::{Broadcast, Special, WIDE};
 use crate::error::{Fault, FaultKind};
 use crate::memory::clocks::{Clocks, Released};
+use crate::memory::fill;
 use crate::memory::shadow::Shadow;
 use crate::stats::LaunchStats;
 
@@ -111,7 +112,7 @@ impl Env<'_> {
             let inner = coordinates(u64::from(block.rank), launch.cluster);
             block.index =
                 std::array::from_fn(|d| origin[d] * shape[d] + cluster[d] * launch.cluster[d] + inner[d]);
-            block.memory.fill(0xff);
+            fill(&mut block.memory, 0xff);
             if let Some(shadow) = &mut block.shadow {
                 shadow.restart();
             }

@@ -43,8 +43,8 @@ pub(super) trait Isa {
     /// Whether each lane's value is that of the lane before and a step.
     fn in_steps(values: &[u64; LANES], step: u64) -> bool;
     /// Whether some value is before `start` or more than `last` behind it (all are if `last` is all
-    /// ones), and the bits that any of them has.
-    fn bounds(values: &[u64; LANES], start: u64, last: u64) -> (bool, u64);
+    /// ones), and the bits that any of them has. There are a multiple of four.
+    fn bounds(values: &[u64], start: u64, last: u64) -> (bool, u64);
     /// The highest bit of each lane.
     fn signs(values: &[u32; LANES]) -> u32;
     /// Each lane's four bytes from those of `a` (0 to 3) and `b` (4 to 7).
@@ -205,7 +205,7 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn bounds(values: &[u64; LANES], start: u64, last: u64) -> (bool, u64) {
+    fn bounds(values: &[u64], start: u64, last: u64) -> (bool, u64) {
         // Without branches: the sign bit of an offset, or of what is left behind it, is set outside.
         let (mut outside, mut bits) = (0, 0);
         for value in values {

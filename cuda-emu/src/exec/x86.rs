@@ -167,6 +167,9 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     fn in_steps(values: &[u64; LANES], step: u64) -> bool {
+        if values[1] != values[0].wrapping_add(step) {
+            return false;
+        }
         // SAFETY: four elements from each chunk on lie inside of the array, and the processor has
         // AVX2, since this version runs.
         unsafe {
@@ -184,14 +187,13 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn bounds(values: &[u64; LANES], start: u64, last: u64) -> (bool, u64) {
-        // SAFETY: four elements from each chunk on lie inside of the array, and the processor has
-        // AVX2, since this version runs.
+    fn bounds(values: &[u64], start: u64, last: u64) -> (bool, u64) {
+        // SAFETY: chunks have four elements, and the processor has AVX2, since this version runs.
         unsafe {
             let (start, last) = (_mm256_set1_epi64x(start as i64), _mm256_set1_epi64x(last as i64));
             let (mut outside, mut bits) = (_mm256_setzero_si256(), _mm256_setzero_si256());
-            for chunk in (0..LANES).step_by(4) {
-                let values = _mm256_loadu_si256(values.as_ptr().add(chunk).cast());
+            for values in values.as_chunks::<4>().0 {
+                let values = _mm256_loadu_si256(values.as_ptr().cast());
                 let offset = _mm256_sub_epi64(values, start);
                 let left = _mm256_sub_epi64(last, offset);
                 outside = _mm256_or_si256(outside, _mm256_or_si256(offset, left));

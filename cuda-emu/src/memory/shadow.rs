@@ -6,9 +6,12 @@
 //! one other, so that the check is a comparison and a store of numbers. A barrier of all threads
 //! orders all that was before; after it the same moves come again and are remembered.
 
+mod warps;
+
 use std::ops::Range;
 
 use super::clocks::Clocks;
+use super::fill;
 pub(crate) use super::history::{Access, Conflict, Kind, Stamp};
 use super::history::{CLEAN, Histories, History, Move, NO_NUMBER, PENDING, UNWRITTEN};
 
@@ -32,7 +35,7 @@ pub(crate) struct Shadow {
     /// Histories that copies gave last: what was asked for, its number. Those that have come, by a few
     /// bits of their instructions and warps.
     last_started: (u32, u32),
-    last_finished: [(Option<Stamp>, u32); 32],
+    last_finished: [(Option<Stamp>, u32); 128],
 }
 
 impl Shadow {
@@ -44,7 +47,7 @@ impl Shadow {
             histories: Histories::new(),
             renumbered: 0,
             last_started: (0, UNWRITTEN),
-            last_finished: [(None, UNWRITTEN); 32],
+            last_finished: [(None, UNWRITTEN); 128],
         }
     }
 
@@ -56,7 +59,7 @@ impl Shadow {
 
     /// A new block: nothing is written. What was learnt about moves stays.
     pub(crate) fn restart(&mut self) {
-        self.words.fill(UNWRITTEN);
+        fill(&mut self.words, UNWRITTEN);
     }
 
     /// A barrier of all threads: what was before is ordered before all to come.
@@ -125,7 +128,7 @@ impl Shadow {
     fn forget_histories(&mut self) {
         let old = std::mem::replace(&mut self.histories, Histories::new());
         self.renumbered = self.renumbered.wrapping_add(1);
-        (self.last_started, self.last_finished) = ((0, UNWRITTEN), [(None, UNWRITTEN); 32]);
+        (self.last_started, self.last_finished) = ((0, UNWRITTEN), [(None, UNWRITTEN); 128]);
         let renew = |shadow: &mut Self, number: u32| match old.get(number).pending {
             Some(pc) => shadow.intern(&History::pending(pc)),
             None => number.min(CLEAN),
@@ -171,50 +174,6 @@ impl Shadow {
                 }
                 Ok(())
             }
-        }
-    }
-
-    /// Notes an access by the lanes of a mask to `N` words each, at offsets that are multiples of that many
-    /// and lie inside.
-    ///
-    /// # Errors
-    /// The lane whose access is wrong, and what is wrong with it.
-    #[inline(always)]
-    pub(crate) fn access_lanes<const N: usize>(
-        &mut self,
-        access: &mut Access,
-        clocks: &Clocks,
-        offsets: &[u64; 32],
-        mask: u32,
-    ) -> Result<(), (usize, Conflict)> {
-        let mut left = mask;
-        while left != 0 {
-            let lane = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let words = &mut self.words.as_chunks_mut::<N>().0[offsets[lane] as usize / (4 * N)];
-            if words.iter().fold(0, |different, word| different | (word ^ access.from)) == 0 {
-                *words = [access.to; N];
-            } else if let Err(conflict) =
-                self.access_anew::<N>(access, clocks, offsets[lane] as u32, lane as u8)
-            {
-                return Err((lane, conflict));
-            }
-        }
-        // Who starts a copy has written nothing yet.
-        if access.stamp.kind == Kind::Write && !access.of_copy {
-            self.wrote::<N>(|lane| offsets[lane] as usize, mask);
-        }
-        Ok(())
-    }
-
-    /// Notes which lanes wrote `N` words each.
-    #[inline(always)]
-    fn wrote<const N: usize>(&mut self, offset: impl Fn(usize) -> usize, mut mask: u32) {
-        let lanes = self.lanes.as_chunks_mut::<4>().0;
-        while mask != 0 {
-            let lane = mask.trailing_zeros() as usize;
-            mask &= mask - 1;
-            lanes.as_chunks_mut::<N>().0[offset(lane) / (4 * N)] = [[lane as u8; 4]; N];
         }
     }
 
@@ -376,51 +335,6 @@ impl Shadow {
         let known = |s: &Stamp| own.clone().any(|agent| clocks.ordered(agent, s.agent, s.time));
         let mut stamps = numbers.iter().flat_map(|number| self.histories.stamps(*number));
         stamps.find(|s| !own.contains(&s.agent) && !known(s)).copied()
-    }
-
-    /// Bytes that an asynchronous copy, started at `pc`, will write: until then they are nobody's.
-    #[inline(always)]
-    pub(crate) fn start_copy(&mut self, offset: u32, bytes: u32, pc: u32) {
-        if self.last_started.0 != pc || self.last_started.1 == UNWRITTEN {
-            let number = self.intern(&History::pending(pc));
-            self.last_started = (pc, number);
-        }
-        self.set(offset as usize..(offset + bytes) as usize, self.last_started.1);
-    }
-
-    /// A copy has written its bytes: they count as written by that access.
-    #[inline(always)]
-    pub(crate) fn finish_copy(&mut self, offset: u32, bytes: u32, by: &Access, lane: u8) {
-        let number = self.finished(by);
-        let range = offset as usize..(offset + bytes) as usize;
-        self.lanes[range.clone()].fill(lane);
-        self.set(range, number);
-    }
-
-    /// [`Self::finish_copy`] of `N` words by each lane of a mask.
-    #[inline(always)]
-    pub(crate) fn finish_copies<const N: usize>(&mut self, offsets: &[u32; 32], mask: u32, by: &Access) {
-        let number = self.finished(by);
-        let words = self.words.as_chunks_mut::<N>().0;
-        let mut left = mask;
-        while left != 0 {
-            words[offsets[left.trailing_zeros() as usize] as usize / (4 * N)] = [number; N];
-            left &= left - 1;
-        }
-        self.wrote::<N>(|lane| offsets[lane] as usize, mask);
-    }
-
-    /// Number of the history of bytes that a copy has just written.
-    fn finished(&mut self, by: &Access) -> u32 {
-        let writer = Stamp { kind: Kind::Write, ..by.stamp };
-        let place = (writer.pc ^ u32::from(writer.agent) << 16).wrapping_mul(0x9e37_79b9) as usize >> 27;
-        let (last, number) = self.last_finished[place];
-        if last == Some(writer) {
-            return number;
-        }
-        let number = self.intern(&History::written(writer));
-        self.last_finished[place] = (Some(writer), number);
-        number
     }
 }
 
