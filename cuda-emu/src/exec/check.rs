@@ -259,6 +259,7 @@ impl Env<'_> {
     ) -> Step<()> {
         let bytes = 4 * N as u32;
         let last = (self.blocks[own].memory.len() as u64).checked_sub(u64::from(bytes));
+        // Mostly the first lanes take part, and the others' addresses need no look.
         let first = mask.trailing_ones();
         let (outside, bits) = if first == mask.count_ones() && first.is_multiple_of(4) {
             I::bounds(&addresses[..first as usize], 0, last.unwrap_or(u64::MAX))

@@ -149,11 +149,13 @@ pub(super) struct Unfolded {
     /// Of B the columns of eight rows, as they come, and as rows.
     columns: Rows,
     b: [Rows; 2],
+    /// The product, as the registers of an accumulator.
+    sums: [[f32; LANES]; 4],
 }
 
 impl Unfolded {
     pub(super) fn new() -> Self {
-        Self { a: [[[0.0; 128]; 2]; 2], columns: [0.0; 128], b: [[0.0; 128]; 2] }
+        Self { a: [[[0.0; 128]; 2]; 2], columns: [0.0; 128], b: [[0.0; 128]; 2], sums: [[0.0; LANES]; 4] }
     }
 }
 
@@ -178,9 +180,9 @@ fn unfold<I: Isa, const W: usize>(r: &Registers, slot: Slot, ty: Type, rows: &mu
     );
 }
 
-/// The product of fragments A, [16, k], and B, [k, 8], as the registers of an accumulator. Each product
-/// is exact in f32 but for far exponents, so that it does not matter whether it is rounded before it
-/// is added; sums of 32 products of bytes are exact.
+/// The product of fragments A, [16, k], and B, [k, 8]. Each product is exact in f32 but for far exponents,
+/// so that it does not matter whether it is rounded before it is added; sums of 32 products of bytes
+/// are exact.
 #[inline(always)]
 fn products<I: Isa, const W: usize>(
     r: &Registers,
@@ -188,8 +190,8 @@ fn products<I: Isa, const W: usize>(
     slots_a: &[Slot],
     slots_b: &[Slot],
     unfolded: &mut Unfolded,
-) -> [[f32; LANES]; 4] {
-    let Unfolded { a: [upper, lower], columns, b } = unfolded;
+) {
+    let Unfolded { a: [upper, lower], columns, b, sums } = unfolded;
     // Registers of A go down first, then to the right. They come first: their elements are then in the
     // cache, where vectors that have just been written would have to be waited for.
     for ((slots, upper), lower) in slots_a.as_chunks::<2>().0.iter().zip(&mut *upper).zip(&mut *lower) {
@@ -209,11 +211,9 @@ fn products<I: Isa, const W: usize>(
     }
     let parts = slots_b.len();
     // Even columns, then odd ones.
-    let mut registers = [[0f32; LANES]; 4];
-    for (rows, registers) in [upper, lower].into_iter().zip(registers.as_chunks_mut::<2>().0) {
-        *registers = I::split_pairs(&I::multiply::<W>(&rows[..parts], &b[..parts]));
+    for (rows, sums) in [upper, lower].into_iter().zip(sums.as_chunks_mut::<2>().0) {
+        *sums = I::split_pairs(&I::multiply::<W>(&rows[..parts], &b[..parts]));
     }
-    registers
 }
 
 /// Runs `mma.sync`.
@@ -234,11 +234,12 @@ pub(super) fn mma<I: Isa>(
     let (slots_a, rest) = rest.split_at(registers_a);
     let (slots_b, slots_c) = rest.split_at(registers_a / 2);
     let unfolded = &mut env.unfolded;
-    let mut sums = match kind.a.bytes() {
+    match kind.a.bytes() {
         1 => products::<I, 16>(r, kind, slots_a, slots_b, unfolded),
         2 => products::<I, 8>(r, kind, slots_a, slots_b, unfolded),
         _ => products::<I, 4>(r, kind, slots_a, slots_b, unfolded),
-    };
+    }
+    let sums = &mut unfolded.sums;
     env.traffic.tensor_multiply_adds += 16 * 8 * k as u64;
     // D may be registers of C, in any order: none is written before all are read.
     match kind.acc {
@@ -267,9 +268,9 @@ pub(super) fn mma<I: Isa>(
         }
         _ => {
             for (sums, c) in sums.iter_mut().zip(slots_c) {
-                sums.iter_mut().zip(f32::get(r, *c)).for_each(|(sum, c)| *sum += c);
+                sums.iter_mut().zip(f32::stored(r, *c)).for_each(|(sum, c)| *sum += f32::of(*c));
             }
-            slots_d.iter().zip(sums).for_each(|(d, sums)| f32::put(r, *d, sums, mask));
+            slots_d.iter().zip(sums).for_each(|(d, sums)| f32::put(r, *d, *sums, mask));
         }
     }
     Ok(())
