@@ -32,8 +32,8 @@ pub(crate) struct Shadow {
     histories: Histories,
     /// How often histories were given numbers anew.
     renumbered: u32,
-    /// Histories that copies gave last: what was asked for, its number. Those that have come, by a few
-    /// bits of their instructions and warps.
+    /// Histories that copies gave last: what was asked for, its number. Those that have come by some bits
+    /// of who, when and where.
     last_started: (u32, u32),
     last_finished: [(Option<Stamp>, u32); 128],
 }

@@ -82,7 +82,8 @@ impl Shadow {
     /// Number of the history of bytes that a copy has just written.
     fn finished(&mut self, by: &Access) -> u32 {
         let writer = Stamp { kind: Kind::Write, ..by.stamp };
-        let place = (writer.pc ^ u32::from(writer.agent) << 16).wrapping_mul(0x9e37_79b9) as usize >> 25;
+        let words = writer.pc ^ u32::from(writer.agent) << 16 ^ writer.time.rotate_left(24);
+        let place = words.wrapping_mul(0x9e37_79b9) as usize >> 25;
         let (last, number) = self.last_finished[place];
         if last == Some(writer) {
             return number;
