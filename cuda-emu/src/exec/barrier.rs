@@ -30,6 +30,7 @@ pub(super) fn gather(
 }
 
 /// `bar.sync`, `barrier.arrive`, `bar.red` and their kin.
+#[inline(always)]
 pub(super) fn barrier(
     env: &mut Env,
     warp: &mut Warp,
@@ -102,6 +103,7 @@ pub(super) fn barrier(
 }
 
 /// Completes a barrier if all threads that it is for have come.
+#[inline(always)]
 fn complete_if_full(env: &mut Env, block: usize, number: usize) {
     let asynchronous = env.program.async_proxy;
     let block = &mut env.blocks[block];

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use super::address::Addresses;
 use super::bulk::BulkCopy;
 use super::trap::{Step, place, trap_at};
 use crate::decode::Program;
@@ -144,6 +145,26 @@ impl Block {
         match shadow.access(access, clocks, offset, bytes, lane as u8) {
             Ok(()) => Ok(()),
             Err(conflict) => self.conflict(conflict, access, program, offset, bytes, lane),
+        }
+    }
+
+    /// Notes accesses of the lanes of a mask, of `N` words each, that lie inside and are aligned.
+    #[inline(always)]
+    pub(super) fn note_lanes<const N: usize>(
+        &mut self,
+        access: &mut Access,
+        clocks: &Clocks,
+        program: &Program,
+        offsets: &Addresses,
+        mask: u32,
+    ) -> Step<()> {
+        let Some(shadow) = &mut self.shadow else { return Ok(()) };
+        access.at(self.rank, shadow.renumbered());
+        match shadow.access_lanes::<N>(access, clocks, offsets, mask) {
+            Ok(()) => Ok(()),
+            Err((lane, conflict)) => {
+                self.conflict(conflict, access, program, offsets[lane] as u32, 4 * N as u32, lane)
+            }
         }
     }
 

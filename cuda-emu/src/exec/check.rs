@@ -246,20 +246,28 @@ impl Env<'_> {
         Ok(shadow.is_none_or(|shadow| shadow.repeat(access, next, left, bytes)))
     }
 
-    /// Checks each lane's access to shared memory, and hands over its block and the offset there.
+    /// Checks each lane's access to `N` words of shared memory, and hands over its block and the offset
+    /// there.
     #[inline(always)]
-    pub(super) fn check_shared_each<I: Isa>(
+    pub(super) fn check_shared_each<I: Isa, const N: usize>(
         &mut self,
         own: usize,
         access: &mut Access,
         addresses: &Addresses,
-        (mask, bytes): (u32, u32),
+        mask: u32,
         mut visit: impl FnMut(&mut Block, u32, usize),
     ) -> Step<()> {
-        let mut all = *addresses;
-        give_partners(&mut all, mask);
+        let bytes = 4 * N as u32;
         let last = (self.blocks[own].memory.len() as u64).checked_sub(u64::from(bytes));
-        let (outside, bits) = I::bounds(&all, 0, last.unwrap_or(u64::MAX));
+        // Mostly the first lanes take part, and the others' addresses need no look.
+        let first = mask.trailing_ones();
+        let (outside, bits) = if first == mask.count_ones() && first.is_multiple_of(4) {
+            I::bounds(&addresses[..first as usize], 0, last.unwrap_or(u64::MAX))
+        } else {
+            let mut all = *addresses;
+            give_partners(&mut all, mask);
+            I::bounds(&all, 0, last.unwrap_or(u64::MAX))
+        };
         if outside || bits & u64::from(bytes - 1) != 0 {
             // Something is wrong, or another block's.
             for lane in lanes_of(mask) {
@@ -270,10 +278,9 @@ impl Env<'_> {
         }
         let block = &mut self.blocks[own];
         let clocks = &self.clusters[block.cluster].clocks;
+        block.note_lanes::<N>(access, clocks, self.program, addresses, mask)?;
         for lane in lanes_of(mask) {
-            let offset = addresses[lane] as u32;
-            block.note(access, clocks, self.program, offset, bytes, lane)?;
-            visit(block, offset, lane);
+            visit(block, addresses[lane] as u32, lane);
         }
         Ok(())
     }

@@ -1,16 +1,14 @@
 //! Conversions: between integers, between floats, and from one to the other.
 
 use super::half::{narrowed, widened};
-use super::isa::Isa;
+use super::isa::{Compute, Isa, compile};
 use super::lanes::{LANES, Lane, Registers, map1};
 use super::number::{BF16, E4M3, E5M2, F16, Format, to_f32};
-use crate::decode::{Conversion, Inst, NARROW, Rounding, Slot, WIDE};
+use crate::decode::{Conversion, Inst, NARROW, Op, Rounding, Slot, WIDE};
 use crate::ptx::Type;
 
-/// Runs a conversion of one value.
-#[inline(always)]
-pub(super) fn convert<I: Isa>(r: &mut Registers, i: &Inst, c: Conversion, mask: u32) {
-    let (d, a) = (i.d & !(WIDE | NARROW), i.a & !(WIDE | NARROW));
+/// What a conversion of one value does.
+pub(super) fn convert<I: Isa>(i: &Inst, c: Conversion) -> Compute {
     let plain = !c.sat && !c.satfinite && !c.ftz && !c.relu && !c.to_integer && c.rounding != Rounding::Away;
     let as_declared = i.d & WIDE == if c.to.is_wide() { WIDE } else { 0 }
         && i.a & WIDE == if c.from.is_wide() { WIDE } else { 0 };
@@ -18,15 +16,19 @@ pub(super) fn convert<I: Isa>(r: &mut Registers, i: &Inst, c: Conversion, mask: 
         // The conversions that kernels are full of, as loops of their own.
         macro_rules! each {
             ($from:ty => $to:ty, $f:expr) => {{
-                return map1(r, &Inst { d, a, ..*i }, mask, |value: $from| -> $to { $f(value) });
+                return compile!(I, |r, i, _, mask| map1(r, &untagged(i), mask, |value: $from| -> $to {
+                    $f(value)
+                }));
             }};
         }
         match (c.to, c.from) {
-            (Type::F32, Type::F16) => return f32::put(r, d, widened::<I>(r, a, false, 0), mask),
-            (Type::F32, Type::Bf16) => return f32::put(r, d, widened::<I>(r, a, true, 0), mask),
-            (Type::F16 | Type::Bf16, Type::F32) if c.rounding == Rounding::Nearest => {
-                let bits = narrowed::<I>(f32::get(r, a), c.to == Type::Bf16);
-                return u32::put(r, d, bits, mask);
+            (Type::F32, Type::F16) => return compile!(I, |r, i, _, mask| widen::<I>(r, i, false, mask)),
+            (Type::F32, Type::Bf16) => return compile!(I, |r, i, _, mask| widen::<I>(r, i, true, mask)),
+            (Type::F16, Type::F32) if c.rounding == Rounding::Nearest => {
+                return compile!(I, |r, i, _, mask| narrow::<I>(r, i, false, mask));
+            }
+            (Type::Bf16, Type::F32) if c.rounding == Rounding::Nearest => {
+                return compile!(I, |r, i, _, mask| narrow::<I>(r, i, true, mask));
             }
             (Type::S64, Type::S32) => each!(i32 => i64, i64::from),
             (Type::U64, Type::U32) => each!(u32 => u64, u64::from),
@@ -48,7 +50,27 @@ pub(super) fn convert<I: Isa>(r: &mut Registers, i: &Inst, c: Conversion, mask: 
             _ => {}
         }
     }
-    general(r, i, c, mask);
+    compile!(I, |r, i, _, mask| if let Op::Convert(c) = i.op {
+        general(r, i, c, mask);
+    })
+}
+
+/// An instruction whose slots say no more which file they are of.
+#[inline(always)]
+fn untagged(i: &Inst) -> Inst {
+    Inst { d: i.d & !(WIDE | NARROW), a: i.a & !(WIDE | NARROW), ..*i }
+}
+
+#[inline(always)]
+fn widen<I: Isa>(r: &mut Registers, i: &Inst, bf16: bool, mask: u32) {
+    let i = untagged(i);
+    f32::put(r, i.d, widened::<I>(r, i.a, bf16, 0), mask);
+}
+
+#[inline(always)]
+fn narrow<I: Isa>(r: &mut Registers, i: &Inst, bf16: bool, mask: u32) {
+    let i = untagged(i);
+    u32::put(r, i.d, narrowed::<I>(f32::get(r, i.a), bf16), mask);
 }
 
 fn raw(r: &Registers, tagged: Slot) -> [u64; LANES] {

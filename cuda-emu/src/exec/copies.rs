@@ -15,10 +15,10 @@ use crate::memory::shadow::{Access, Kind};
 
 /// A `cp.async` of a warp under way: of each lane, where it copies to, where from, and how many bytes
 /// of it; the others are zeros.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Started {
     pc: u32,
-    bytes: u8,
+    words: u8,
     /// Lanes whose copies have yet to come.
     lanes: u32,
     groups: [u32; LANES],
@@ -27,10 +27,13 @@ struct Started {
     reads: [u32; LANES],
 }
 
-/// Copies that a warp's lanes have started.
+/// Copies that a warp's lanes have started. Boxed, so that they stay where they were written.
 #[derive(Debug, Default)]
+#[allow(clippy::vec_box)]
 pub(super) struct Copies {
-    under_way: Vec<Started>,
+    under_way: Vec<Box<Started>>,
+    /// Room of those that have come, for the next.
+    free: Vec<Box<Started>>,
     /// Of each lane, the groups committed.
     committed: [u32; LANES],
 }
@@ -46,9 +49,9 @@ impl Copies {
 #[inline(always)]
 pub(super) fn copy<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) -> Step<()> {
     match i.op {
-        Op::CpAsync { bytes: 4 } => start::<I, 4>(env, warp, i, mask)?,
-        Op::CpAsync { bytes: 8 } => start::<I, 8>(env, warp, i, mask)?,
-        Op::CpAsync { .. } => start::<I, 16>(env, warp, i, mask)?,
+        Op::CpAsync { bytes: 4 } => start::<I, 1>(env, warp, i, mask)?,
+        Op::CpAsync { bytes: 8 } => start::<I, 2>(env, warp, i, mask)?,
+        Op::CpAsync { .. } => start::<I, 4>(env, warp, i, mask)?,
         Op::CpCommit => {
             let committed = warp.copies.committed.iter_mut().enumerate();
             committed.for_each(|(lane, groups)| *groups += mask >> lane & 1);
@@ -69,13 +72,17 @@ pub(super) fn copy<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) 
     Ok(())
 }
 
-/// Starts the copies of lanes, of `N` bytes each.
+/// Starts the copies of lanes, of `N` words each.
 #[inline(always)]
 fn start<I: Isa, const N: usize>(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) -> Step<()> {
-    let bytes = N as u32;
+    let bytes = 4 * N as u32;
     let offsets = addresses(&warp.registers, i.a, true, i64::from(i.imm as i32));
-    let from = addresses(&warp.registers, i.b, false, i.imm >> 32);
-    let reads = u32::get(&warp.registers, i.c);
+    let mut copy = warp.copies.free.pop().unwrap_or_default();
+    (copy.pc, copy.words, copy.lanes) = (env.trap_pc, N as u8, mask);
+    copy.groups = warp.copies.committed;
+    copy.from = addresses(&warp.registers, i.b, false, i.imm >> 32);
+    copy.reads = u32::get(&warp.registers, i.c);
+    let Started { from, to, reads, .. } = &mut *copy;
     let too_many = mask & mask_by::<I>(|lane| reads[lane] > bytes);
     if too_many != 0 {
         let reads = reads[too_many.trailing_zeros() as usize];
@@ -84,46 +91,44 @@ fn start<I: Isa, const N: usize>(env: &mut Env, warp: &mut Warp, i: &Inst, mask:
     let reading = mask & mask_by::<I>(|lane| reads[lane] > 0);
     if reading != 0 {
         if reading & mask_by::<I>(|lane| reads[lane] < bytes) == 0 {
-            let region = env.check_global::<I>(&mut { from }, reading, bytes, "read")?;
-            env.check_written(&from, region, reading, bytes)?;
+            let region = env.check_global::<I>(from, reading, bytes, "read")?;
+            env.check_written(from, region, reading, bytes)?;
+            env.traffic.global_bytes_read += u64::from(bytes * reading.count_ones());
         } else {
-            env.check_global_parts(&from, reading, bytes, &reads, "read")?;
+            env.check_global_parts(from, reading, bytes, reads, "read")?;
             for lane in lanes_of(reading) {
-                env.check_written(&from, None, 1 << lane, reads[lane])?;
+                env.check_written(from, None, 1 << lane, reads[lane])?;
+                env.traffic.global_bytes_read += u64::from(reads[lane]);
             }
         }
-        let read = |lane: usize| if mask >> lane & 1 != 0 { reads[lane] } else { 0 };
-        env.traffic.global_bytes_read += (0..LANES).map(|lane| u64::from(read(lane))).sum::<u64>();
-        env.count_global(&from, reading);
+        env.count_global(from, reading);
     }
     env.count_shared(&offsets, mask, bytes);
     env.traffic.shared_bytes_written += u64::from(bytes * mask.count_ones());
     let mut access = env.shared_access(warp, Kind::Write).of_copy();
-    let mut to = [0; LANES];
-    env.check_shared_each::<I>(
+    env.check_shared_each::<I, N>(
         warp.block,
         &mut access,
         &offsets,
-        (mask, bytes),
+        mask,
         #[inline(always)]
         |block, offset, lane| {
-            if let Some(target) = block.memory[offset as usize..].first_chunk_mut::<N>() {
-                *target = [0xff; N];
+            if let Some(target) = words_at(block, offset) {
+                *target = [[0xff; 4]; N];
             }
             // It is read when it is waited for.
             prefetch(from[lane]);
             to[lane] = offset;
         },
     )?;
-    let (pc, groups) = (env.trap_pc, warp.copies.committed);
-    warp.copies.under_way.push(Started { pc, bytes: N as u8, lanes: mask, groups, to, from, reads });
+    warp.copies.under_way.push(copy);
     Ok(())
 }
 
 /// Brings in the copies of lanes but for the last `keep` groups; all, committed or not, for none.
 #[inline(always)]
 fn finish<I: Isa>(env: &mut Env, warp: &mut Warp, mask: u32, keep: Option<u32>) {
-    let Copies { under_way, committed, .. } = &mut warp.copies;
+    let Copies { under_way, free, committed } = &mut warp.copies;
     let block = &mut env.blocks[warp.block];
     let clocks = &env.clusters[block.cluster].clocks;
     for copy in under_way.iter_mut() {
@@ -136,35 +141,41 @@ fn finish<I: Isa>(env: &mut Env, warp: &mut Warp, mask: u32, keep: Option<u32>) 
             continue;
         }
         let by = Access::new(clocks, warp.agent, Kind::Write, copy.pc);
-        match copy.bytes {
-            4 => finish_lanes::<4>(block, copy, due, &by),
-            8 => finish_lanes::<8>(block, copy, due, &by),
-            _ => finish_lanes::<16>(block, copy, due, &by),
+        match copy.words {
+            1 => finish_lanes::<1>(block, copy, due, &by),
+            2 => finish_lanes::<2>(block, copy, due, &by),
+            _ => finish_lanes::<4>(block, copy, due, &by),
         }
         copy.lanes &= !due;
     }
-    under_way.retain(|copy| copy.lanes != 0);
+    free.extend(under_way.extract_if(.., |copy| copy.lanes == 0));
 }
 
-/// Brings in lanes' copies of `N` bytes each: those that are not read are zeros.
+/// Brings in lanes' copies of `N` words each: those that are not read are zeros.
 #[inline(always)]
 fn finish_lanes<const N: usize>(block: &mut Block, copy: &Started, lanes: u32, by: &Access) {
     for lane in lanes_of(lanes) {
-        let mut data = [0; N];
+        let mut data = [[0u8; 4]; N];
         let (from, read) = (copy.from[lane] as *const u8, copy.reads[lane] as usize);
-        if read == N {
+        if read == size_of_val(&data) {
             // SAFETY: the bytes were found in a live allocation when the copy started, and the
             // launch's view keeps that.
-            unsafe { std::ptr::copy(from, data.as_mut_ptr(), N) };
+            unsafe { std::ptr::copy(from, data.as_mut_ptr().cast(), size_of_val(&data)) };
         } else {
             // SAFETY: as above; no copy reads more than its size.
-            unsafe { std::ptr::copy(from, data.as_mut_ptr(), read) };
+            unsafe { std::ptr::copy(from, data.as_mut_ptr().cast(), read) };
         }
-        if let Some(target) = block.memory[copy.to[lane] as usize..].first_chunk_mut::<N>() {
+        if let Some(target) = words_at(block, copy.to[lane]) {
             *target = data;
         }
-        if let Some(shadow) = &mut block.shadow {
-            shadow.finish_copy(copy.to[lane], N as u32, by, lane as u8);
-        }
     }
+    if let Some(shadow) = &mut block.shadow {
+        shadow.finish_copies::<N>(&copy.to, lanes, by);
+    }
+}
+
+/// `N` words of a block's shared memory.
+#[inline(always)]
+pub(super) fn words_at<const N: usize>(block: &mut Block, offset: u32) -> Option<&mut [[u8; 4]; N]> {
+    block.memory[offset as usize..].as_chunks_mut().0.first_chunk_mut()
 }

@@ -5,32 +5,29 @@
 //! `cos`, `tanh` and `rsqrt` have only `.approx` forms: here they are the host's functions, within
 //! a unit or so of the exact value. Compare results with a tolerance.
 
-use super::isa::Isa;
+use super::isa::{Compute, Isa, compile, each_lane};
 use super::lanes::{Registers, map1, map2, map3};
 use super::number::{add_odd, to_f32};
-use crate::decode::{FloatMode, FloatOp, Inst, Rounding};
+use crate::decode::{FloatMode, FloatOp, Inst, Op, Rounding};
 
 /// The NaN of arithmetic on cards.
 const NAN: f32 = f32::from_bits(0x7fff_ffff);
 
-/// Runs a floating instruction.
-#[inline(always)]
-pub(super) fn float<I: Isa>(r: &mut Registers, i: &Inst, op: FloatOp, mode: FloatMode, mask: u32) {
+/// What floating instructions of a mode do.
+pub(super) fn float<I: Isa>(op: FloatOp, mode: FloatMode) -> Compute {
+    macro_rules! of {
+        (|$r:ident, $i:ident, $op:ident, $mode:pat_param, $mask:ident| $work:expr) => {
+            compile!(I, |$r, $i, _, $mask| if let Op::Float($op, $mode) = $i.op {
+                $work
+            })
+        };
+    }
     if mode.double {
-        I::run(
-            #[inline(always)]
-            move || double(r, i, op, mask),
-        );
+        of!(|r, i, op, _, mask| double(r, i, op, mask))
     } else if mode.rounding == Rounding::Nearest && !mode.ftz && !mode.sat {
-        I::run(
-            #[inline(always)]
-            move || single(r, i, op, mask),
-        );
+        single::<I>(op)
     } else {
-        I::run(
-            #[inline(always)]
-            move || modified(r, i, op, mode, mask),
-        );
+        of!(|r, i, op, mode, mask| modified(r, i, op, mode, mask))
     }
 }
 
@@ -62,31 +59,41 @@ macro_rules! minmax {
     };
 }
 
-#[inline(always)]
-fn single(r: &mut Registers, i: &Inst, op: FloatOp, mask: u32) {
-    let (min, max) = minmax!(f32, NAN);
+fn single<I: Isa>(op: FloatOp) -> Compute {
+    macro_rules! one {
+        ($f:expr) => {
+            each_lane!(I, map1, $f)
+        };
+    }
+    macro_rules! two {
+        ($f:expr) => {
+            each_lane!(I, map2, $f)
+        };
+    }
     match op {
-        FloatOp::Add => map2(r, i, mask, |a: f32, b: f32| a + b),
-        FloatOp::Sub => map2(r, i, mask, |a: f32, b: f32| a - b),
-        FloatOp::Mul => map2(r, i, mask, |a: f32, b: f32| a * b),
-        FloatOp::Div => map2(r, i, mask, |a: f32, b: f32| a / b),
-        FloatOp::Fma => map3(r, i, mask, f32::mul_add),
-        FloatOp::Min => map2(r, i, mask, min),
-        FloatOp::Max => map2(r, i, mask, max),
+        FloatOp::Add => two!(|a: f32, b: f32| a + b),
+        FloatOp::Sub => two!(|a: f32, b: f32| a - b),
+        FloatOp::Mul => two!(|a: f32, b: f32| a * b),
+        FloatOp::Div => two!(|a: f32, b: f32| a / b),
+        FloatOp::Fma => each_lane!(I, map3, f32::mul_add),
+        FloatOp::Min => two!(minmax!(f32, NAN).0),
+        FloatOp::Max => two!(minmax!(f32, NAN).1),
         FloatOp::MinNan => {
-            map2(r, i, mask, |a: f32, b: f32| if a.is_nan() || b.is_nan() { NAN } else { min(a, b) })
+            two!(|a: f32, b: f32| if a.is_nan() || b.is_nan() { NAN } else { minmax!(f32, NAN).0(a, b) })
         }
         FloatOp::MaxNan => {
-            map2(r, i, mask, |a: f32, b: f32| if a.is_nan() || b.is_nan() { NAN } else { max(a, b) })
+            two!(|a: f32, b: f32| if a.is_nan() || b.is_nan() { NAN } else { minmax!(f32, NAN).1(a, b) })
         }
-        FloatOp::Neg => map1(r, i, mask, |a: f32| -a),
-        FloatOp::Abs => map1(r, i, mask, f32::abs),
-        FloatOp::Sqrt => map1(r, i, mask, f32::sqrt),
-        FloatOp::Rcp => map1(r, i, mask, |a: f32| 1.0 / a),
-        FloatOp::CopySign => map2(r, i, mask, |a: f32, b: f32| b.copysign(a)),
-        FloatOp::Ex2 => map1(r, i, mask, ex2),
+        FloatOp::Neg => one!(|a: f32| -a),
+        FloatOp::Abs => one!(f32::abs),
+        FloatOp::Sqrt => one!(f32::sqrt),
+        FloatOp::Rcp => one!(|a: f32| 1.0 / a),
+        FloatOp::CopySign => two!(|a: f32, b: f32| b.copysign(a)),
+        FloatOp::Ex2 => one!(ex2),
         FloatOp::Rsqrt | FloatOp::Lg2 | FloatOp::Sin | FloatOp::Cos | FloatOp::Tanh => {
-            map1(r, i, mask, |a: f32| transcendental(op, a));
+            compile!(I, |r, i, _, mask| if let Op::Float(op, _) = i.op {
+                map1(r, i, mask, |a: f32| transcendental(op, a));
+            })
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Gangs: making blocks and warps ready, and giving warps their turns.
 
 use super::block::{Barrier, Block, Cluster};
-use super::isa::{RunWarp, run_warp};
 use super::lanes::LANES;
 use super::trap::{Trap, place};
 use super::warp::{Pause, Warp};
@@ -9,6 +8,7 @@ use super::{Env, Shared};
 use crate::decode::{Broadcast, Special, WIDE};
 use crate::error::{Fault, FaultKind};
 use crate::memory::clocks::{Clocks, Released};
+use crate::memory::fill;
 use crate::memory::shadow::Shadow;
 use crate::stats::LaunchStats;
 
@@ -28,7 +28,6 @@ impl Shared<'_> {
 /// Runs gangs until there are no more.
 pub(super) fn run_all<'l>(shared: &'l Shared<'l>) -> Result<LaunchStats, Box<Fault>> {
     let mut env = Env::new(shared);
-    let run = run_warp(shared.config.portable);
     let mut warps = env.make_gang();
     let gangs = shared.gangs();
     loop {
@@ -39,7 +38,7 @@ pub(super) fn run_all<'l>(shared: &'l Shared<'l>) -> Result<LaunchStats, Box<Fau
         // Nothing promises an order of blocks: with every other seed the last are first.
         let gang = if shared.config.seed % 2 == 1 { gangs - 1 - turn } else { turn };
         env.start_gang(&mut warps, gang);
-        if let Err(fault) = env.run_gang(&mut warps, run) {
+        if let Err(fault) = env.run_gang(&mut warps) {
             shared.stop.store(true, std::sync::atomic::Ordering::Relaxed);
             return Err(fault);
         }
@@ -113,7 +112,7 @@ impl Env<'_> {
             let inner = coordinates(u64::from(block.rank), launch.cluster);
             block.index =
                 std::array::from_fn(|d| origin[d] * shape[d] + cluster[d] * launch.cluster[d] + inner[d]);
-            block.memory.fill(0xff);
+            fill(&mut block.memory, 0xff);
             if let Some(shadow) = &mut block.shadow {
                 shadow.restart();
             }
@@ -219,7 +218,7 @@ impl Env<'_> {
     }
 
     /// Gives warps their turns until all are done.
-    fn run_gang(&mut self, warps: &mut [Warp], run: RunWarp) -> Result<(), Box<Fault>> {
+    fn run_gang(&mut self, warps: &mut [Warp]) -> Result<(), Box<Fault>> {
         let mut order: Vec<usize> = (0..warps.len()).collect();
         let mut idle = 0;
         loop {
@@ -235,7 +234,7 @@ impl Env<'_> {
                 if warp.done() {
                     continue;
                 }
-                let pause = run(self, warp).map_err(|trap| self.fault(*trap, warp))?;
+                let pause = (self.shared.version.run)(self, warp).map_err(|trap| self.fault(*trap, warp))?;
                 self.count(warp)?;
                 moved |= pause == Pause::Slice;
                 done &= pause == Pause::Done;

@@ -5,47 +5,64 @@
 //! it lies where a second rounding could go wrong, and such lanes are computed exactly.
 
 use super::float::ex2;
-use super::isa::Isa;
+use super::isa::{Compute, Isa, compile};
 use super::lanes::{LANES, Lane, Registers};
 use super::number::{fma_odd, to_f32_odd};
-use crate::decode::{HalfMode, HalfOp, Inst, Slot};
+use crate::decode::{HalfMode, HalfOp, Inst, Op, Slot};
 
 /// Values of the low or high halves of a register, as f32.
 type Singles = [f32; LANES];
 
-/// Runs a half-precision instruction.
+/// What a half-precision instruction does.
+pub(super) fn half<I: Isa>(op: HalfOp, mode: HalfMode) -> Compute {
+    // The frequent ones have functions of their own.
+    let plain = mode.packed && !(mode.bf16 || mode.ftz || mode.sat || mode.relu);
+    match op {
+        HalfOp::Fma if plain => compile!(I, |r, i, _, mask| {
+            let [a, b, c] = [&r.narrow[i.a as usize].0, &r.narrow[i.b as usize].0, &r.narrow[i.c as usize].0];
+            match I::fuse_pairs(a, b, c) {
+                Some(d) => u32::put(r, i.d, d, mask),
+                None => I::run(
+                    #[inline(always)]
+                    || any::<I>(r, i, mask),
+                ),
+            }
+        }),
+        HalfOp::Add if plain => compile!(I, |r, i, _, mask| pairs::<I>(r, i, HalfOp::Add, mask)),
+        HalfOp::Sub if plain => compile!(I, |r, i, _, mask| pairs::<I>(r, i, HalfOp::Sub, mask)),
+        HalfOp::Mul if plain => compile!(I, |r, i, _, mask| pairs::<I>(r, i, HalfOp::Mul, mask)),
+        _ => compile!(I, |r, i, _, mask| any::<I>(r, i, mask)),
+    }
+}
+
+/// Sums and products of pairs of f16, eight at a time: they stay in registers.
 #[inline(always)]
-pub(super) fn half<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mode: HalfMode, mask: u32) {
+fn pairs<I: Isa>(r: &mut Registers, i: &Inst, op: HalfOp, mask: u32) {
+    let parts = |slot: Slot| r.narrow[slot as usize].0.as_chunks::<8>().0;
+    let mut d = [0; LANES];
+    for ((d, a), b) in d.as_chunks_mut().0.iter_mut().zip(parts(i.a)).zip(parts(i.b)) {
+        *d = I::narrow_pairs(&unfused(&I::widen_pairs(a), &I::widen_pairs(b), op));
+    }
+    u32::put(r, i.d, d, mask);
+}
+
+/// Any half-precision instruction.
+#[inline(always)]
+fn any<I: Isa>(r: &mut Registers, i: &Inst, mask: u32) {
+    let Op::Half(op, mode) = i.op else { return };
     // Signs are bits: no rounding, and NaN keeps its payload.
     match op {
         HalfOp::Neg => return sign(r, i, mode, mask, |bits, signs| bits ^ signs),
         HalfOp::Abs => return sign(r, i, mode, mask, |bits, signs| bits & !signs),
         _ => {}
     }
-    let d = match (mode.packed, mode.bf16) {
-        (true, false) => {
-            let mut a = I::widen_pairs(&r.narrow[i.a as usize].0);
-            let mut b = I::widen_pairs(&r.narrow[i.b as usize].0);
-            flush(&mut a, mode);
-            flush(&mut b, mode);
-            let d = if op == HalfOp::Fma {
-                let mut c = I::widen_pairs(&r.narrow[i.c as usize].0);
-                flush(&mut c, mode);
-                I::narrow_pairs(&fused(&a, &b, &c, false))
-            } else {
-                I::narrow_pairs(&unfused(&a, &b, op))
-            };
-            if mode.ftz || mode.sat || mode.relu { finish_pairs(d, mode) } else { d }
+    let mut d = one_half::<I>(r, i, op, mode, 0);
+    if mode.packed {
+        let high = one_half::<I>(r, i, op, mode, 16);
+        for lane in 0..LANES {
+            d[lane] |= high[lane] << 16;
         }
-        (true, true) => {
-            let (mut low, high) = (one_half::<I>(r, i, op, mode, 0), one_half::<I>(r, i, op, mode, 16));
-            for lane in 0..LANES {
-                low[lane] |= high[lane] << 16;
-            }
-            low
-        }
-        (false, _) => one_half::<I>(r, i, op, mode, 0),
-    };
+    }
     u32::put(r, i.d, d, mask);
 }
 
@@ -194,12 +211,6 @@ fn fused<const N: usize>(a: &[f32; N], b: &[f32; N], c: &[f32; N], bf16: bool) -
         }
     }
     values
-}
-
-/// [`finish`], of both halves.
-fn finish_pairs(d: [u32; LANES], mode: HalfMode) -> [u32; LANES] {
-    let (low, high) = (finish(d.map(|d| d & 0xffff), mode), finish(d.map(|d| d >> 16), mode));
-    std::array::from_fn(|lane| low[lane] | high[lane] << 16)
 }
 
 /// `.ftz`, `.sat` and `.relu`, on bits.

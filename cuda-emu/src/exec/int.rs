@@ -3,9 +3,9 @@
 //! What PTX leaves open: division by zero gives all ones, and the remainder the dividend, as cards
 //! do.
 
-use super::isa::Isa;
+use super::isa::{Compute, Isa, compile, each_lane};
 use super::lanes::{LANES, Lane, Registers, map1, map2, map3};
-use crate::decode::{BitOp, Inst, IntOp, IntType, PrmtMode, Slot};
+use crate::decode::{BitOp, Inst, IntOp, IntType, Op, PrmtMode, Slot};
 
 /// What integer instructions need of a type.
 trait Int: Lane + PartialOrd {
@@ -84,46 +84,26 @@ int! {
     i64, u64, i64, i128, true;
 }
 
-/// Runs an integer instruction.
-#[inline(always)]
-pub(super) fn int<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], op: IntOp, ty: IntType, mask: u32) {
+/// What an integer instruction does.
+pub(super) fn int<I: Isa>(op: IntOp, ty: IntType) -> Compute {
     match ty {
-        IntType::U16 => I::run(
-            #[inline(always)]
-            move || typed::<u16>(r, i, lists, op, mask),
-        ),
-        IntType::S16 => I::run(
-            #[inline(always)]
-            move || typed::<i16>(r, i, lists, op, mask),
-        ),
-        IntType::U32 => I::run(
-            #[inline(always)]
-            move || typed::<u32>(r, i, lists, op, mask),
-        ),
-        IntType::S32 => I::run(
-            #[inline(always)]
-            move || typed::<i32>(r, i, lists, op, mask),
-        ),
-        IntType::U64 => I::run(
-            #[inline(always)]
-            move || typed::<u64>(r, i, lists, op, mask),
-        ),
-        IntType::S64 => I::run(
-            #[inline(always)]
-            move || typed::<i64>(r, i, lists, op, mask),
-        ),
+        IntType::U16 => typed::<I, u16>(op),
+        IntType::S16 => typed::<I, i16>(op),
+        IntType::U32 => typed::<I, u32>(op),
+        IntType::S32 => typed::<I, i32>(op),
+        IntType::U64 => typed::<I, u64>(op),
+        IntType::S64 => typed::<I, i64>(op),
     }
 }
 
-#[inline(always)]
-fn typed<T: Int>(r: &mut Registers, i: &Inst, lists: &[Slot], op: IntOp, mask: u32) {
+fn typed<I: Isa, T: Int>(op: IntOp) -> Compute {
     use IntOp::*;
     // Each arm has a loop of its own: the operation is a constant inside of it.
     macro_rules! arms {
         (two: $($two:ident)*; one: $($one:ident)*; $($rest:tt)*) => {
             match op {
-                $($two => map2(r, i, mask, |a: T, b: T| T::wrapping($two, a, b)),)*
-                $($one => map1(r, i, mask, |a: T| T::wrapping($one, a, a)),)*
+                $($two => each_lane!(I, map2, |a: T, b: T| T::wrapping($two, a, b)),)*
+                $($one => each_lane!(I, map1, |a: T| T::wrapping($one, a, a)),)*
                 $($rest)*
             }
         };
@@ -131,24 +111,28 @@ fn typed<T: Int>(r: &mut Registers, i: &Inst, lists: &[Slot], op: IntOp, mask: u
     arms! {
         two: Add Sub AddSat SubSat MulLo Div Rem Min Max And Or Xor;
         one: Not Neg Abs Brev;
-        MulHi => map2(r, i, mask, T::mul_hi),
-        MulWide => map2(r, i, mask, T::mul_wide),
-        MadLo => map3(r, i, mask, |a: T, b, c| T::wrapping(Add, T::wrapping(MulLo, a, b), c)),
-        MadHi => map3(r, i, mask, |a: T, b, c| T::wrapping(Add, T::mul_hi(a, b), c)),
-        MadWide => map3(r, i, mask, |a: T, b: T, c: T::Wide| T::wide_add(T::mul_wide(a, b), c)),
-        Sad => map3(r, i, mask, |a: T, b, c| T::wrapping(Add, T::abs_diff_of(a, b), c)),
-        Shl => map2(r, i, mask, |a: T, by: u32| a.shl(by)),
-        Shr => map2(r, i, mask, |a: T, by: u32| a.shr(by)),
-        Popc => map1(r, i, mask, |a: T| a.bits().count_ones()),
-        Clz => map1(r, i, mask, |a: T| a.bits().leading_zeros() - (64 - T::BITS)),
-        Bfind => map1(r, i, mask, bfind::<T>),
-        BfindShift => map1(r, i, mask, |a: T| match bfind(a) {
+        MulHi => each_lane!(I, map2, T::mul_hi),
+        MulWide => each_lane!(I, map2, T::mul_wide),
+        MadLo => each_lane!(I, map3, |a: T, b, c| T::wrapping(Add, T::wrapping(MulLo, a, b), c)),
+        MadHi => each_lane!(I, map3, |a: T, b, c| T::wrapping(Add, T::mul_hi(a, b), c)),
+        MadWide => each_lane!(I, map3, |a: T, b: T, c: T::Wide| T::wide_add(T::mul_wide(a, b), c)),
+        Sad => each_lane!(I, map3, |a: T, b, c| T::wrapping(Add, T::abs_diff_of(a, b), c)),
+        Shl => each_lane!(I, map2, |a: T, by: u32| a.shl(by)),
+        Shr => each_lane!(I, map2, |a: T, by: u32| a.shr(by)),
+        Popc => each_lane!(I, map1, |a: T| a.bits().count_ones()),
+        Clz => each_lane!(I, map1, |a: T| a.bits().leading_zeros() - (64 - T::BITS)),
+        Bfind => each_lane!(I, map1, bfind::<T>),
+        BfindShift => each_lane!(I, map1, |a: T| match bfind(a) {
             u32::MAX => u32::MAX,
             found => T::BITS - 1 - found,
         }),
-        Bfe => map3(r, i, mask, bfe::<T>),
-        Bfi => bfi::<T>(r, i, lists, mask),
-        AddCarry | SubCarry | MadLoCarry | MadHiCarry => carry::<T>(r, i, op, mask),
+        Bfe => each_lane!(I, map3, bfe::<T>),
+        Bfi => compile!(I, |r, i, lists, mask| bfi::<T>(r, i, lists, mask)),
+        AddCarry | SubCarry | MadLoCarry | MadHiCarry => {
+            compile!(I, |r, i, _, mask| if let Op::Int(op, _) = i.op {
+                carry::<T>(r, i, op, mask);
+            })
+        }
     }
 }
 
@@ -214,12 +198,21 @@ fn carry<T: Int>(r: &mut Registers, i: &Inst, op: IntOp, mask: u32) {
     T::put(r, i.d, d, mask);
 }
 
-/// Runs an instruction on 32 bits.
+/// What an instruction on 32 bits does.
+pub(super) fn bits<I: Isa>(op: BitOp) -> Compute {
+    match op {
+        BitOp::Prmt(PrmtMode::Index) => compile!(I, |r, i, _, mask| prmt::<I>(r, i, mask)),
+        BitOp::Dp4a(true, true) => each_lane!(I, map3, |a, b, c| dot::<4>(a, b, c, true, true)),
+        _ => compile!(I, |r, i, _, mask| if let Op::Bits(op) = i.op {
+            rarer_bits(r, i, op, mask);
+        }),
+    }
+}
+
 #[inline(always)]
-pub(super) fn bits<I: Isa>(r: &mut Registers, i: &Inst, op: BitOp, mask: u32) {
+fn rarer_bits(r: &mut Registers, i: &Inst, op: BitOp, mask: u32) {
     match op {
         BitOp::Lop3(table) => lop3(r, i, table, mask),
-        BitOp::Prmt(PrmtMode::Index) => prmt::<I>(r, i, mask),
         BitOp::Prmt(mode) => map3(r, i, mask, |a, b, c| prmt_index(a, b, selector(mode, c))),
         BitOp::ShfLeft { wrap } => map3(r, i, mask, |a: u32, b: u32, c: u32| {
             let by = if wrap { c & 31 } else { c.min(32) };
@@ -229,7 +222,6 @@ pub(super) fn bits<I: Isa>(r: &mut Registers, i: &Inst, op: BitOp, mask: u32) {
             let by = if wrap { c & 31 } else { c.min(32) };
             ((u64::from(b) << 32 | u64::from(a)) >> by) as u32
         }),
-        BitOp::Dp4a(true, true) => map3(r, i, mask, |a, b, c| dot::<4>(a, b, c, true, true)),
         BitOp::Dp4a(a_signed, b_signed) => map3(r, i, mask, |a, b, c| dot::<4>(a, b, c, a_signed, b_signed)),
         BitOp::Dp2a { a_signed, b_signed, high } => map3(r, i, mask, |a: u32, b: u32, c: u32| {
             let b = if high { b >> 16 } else { b & 0xffff };

@@ -1,17 +1,15 @@
 //! The loop over a warp's instructions.
 
+use super::Env;
 use super::isa::Isa;
-use super::lanes::{Lane, Registers};
+use super::lanes::Lane;
 use super::trap::{Step, trap};
 use super::warp::{Flow, Fragment, Pause, Wait, Warp};
-use super::{Env, LOCAL_WINDOW, SHARED_WINDOW};
 use super::{
-    access, address, atomic, barrier, branch, bulk, collective, convert, copies, float, half, int, matrix,
-    mbarrier, print, select, wgmma,
+    access, address, atomic, barrier, branch, bulk, collective, copies, matrix, mbarrier, print, wgmma,
 };
 use crate::decode::{Clock, Inst, Op, Slot, TRUE};
 use crate::error::FaultKind;
-use crate::memory::Space;
 
 /// Instructions of a turn, after which another warp has its own.
 const TURN_INSTRUCTIONS: u64 = 20_000;
@@ -95,6 +93,7 @@ enum Stop {
 fn run_straight<I: Isa>(env: &mut Env, warp: &mut Warp, pc: &mut u32, limit: u32, active: u32) -> Step<Stop> {
     let program = env.program;
     let code = &program.code[..program.code.len().min(limit as usize)];
+    let computes = &env.shared.computes[..code.len()];
     let watched = warp.accumulators.busy();
     while let Some(i) = code.get(*pc as usize) {
         let mut mask = active;
@@ -110,55 +109,18 @@ fn run_straight<I: Isa>(env: &mut Env, warp: &mut Warp, pc: &mut u32, limit: u32
         if watched {
             wgmma::check_untouched(env, warp, *pc)?;
         }
-        if !arithmetic::<I>(&mut warp.registers, i, &program.lists, mask) {
-            match i.op {
-                Op::Branch | Op::BranchIndex | Op::Exit => return Ok(Stop::Leaves(mask)),
-                _ => match other::<I>(env, warp, i, &program.lists, (*pc, active, mask))? {
-                    Flow::Next => {}
-                    flow => return Ok(Stop::Waits(flow, mask)),
-                },
-            }
+        match (computes.get(*pc as usize).copied().flatten(), i.op) {
+            // SAFETY: it is of the version that runs.
+            (Some(compute), _) => unsafe { compute(&mut warp.registers, i, &program.lists, mask) },
+            (None, Op::Branch | Op::BranchIndex | Op::Exit) => return Ok(Stop::Leaves(mask)),
+            (None, _) => match other::<I>(env, warp, i, &program.lists, (*pc, active, mask))? {
+                Flow::Next => {}
+                flow => return Ok(Stop::Waits(flow, mask)),
+            },
         }
         *pc += u32::from(i.step);
     }
     Ok(Stop::Meets)
-}
-
-/// Runs an instruction that only computes; gives false for others. Lists are the program's.
-#[inline(always)]
-fn arithmetic<I: Isa>(r: &mut Registers, i: &Inst, lists: &[Slot], mask: u32) -> bool {
-    macro_rules! run {
-        ($work:expr) => {
-            I::run(
-                #[inline(always)]
-                move || $work,
-            )
-        };
-    }
-    match i.op {
-        Op::Nop => {}
-        Op::Mov32 => select::mov::<u32>(r, i, mask),
-        Op::Mov64 => select::mov::<u64>(r, i, mask),
-        Op::Int(op, ty) => int::int::<I>(r, i, lists, op, ty, mask),
-        Op::Bits(op) => run!(int::bits::<I>(r, i, op, mask)),
-        Op::Float(op, mode) => float::float::<I>(r, i, op, mode, mask),
-        Op::Half(op, mode) => run!(half::half::<I>(r, i, op, mode, mask)),
-        Op::Convert(c) => run!(convert::convert::<I>(r, i, c, mask)),
-        Op::ConvertPair(c) => run!(convert::convert_pair::<I>(r, i, c, mask)),
-        Op::Setp(cmp, ty, combine) => select::setp::<I>(r, i, cmp, ty, combine, mask),
-        Op::Set(cmp, ty, combine, float) => run!(select::set::<I>(r, i, cmp, ty, combine, float, mask)),
-        Op::Select32 => select::select::<u32>(r, i, mask),
-        Op::Select64 => select::select::<u64>(r, i, mask),
-        Op::Slct(wide, float) => select::slct(r, i, wide, float, mask),
-        Op::Pred(op) => select::predicate(r, i, op, mask),
-        Op::Testp(double) => select::testp(r, i, double, mask),
-        Op::Pack { bits } => run!(select::pack(r, i, i.slots(lists), bits, mask)),
-        Op::Unpack { bits } => run!(select::unpack(r, i, i.slots(lists), bits, mask)),
-        Op::ToGeneric(space) => select::offset(r, i, window(space), mask),
-        Op::FromGeneric(space) => select::offset(r, i, window(space).wrapping_neg(), mask),
-        _ => return false,
-    }
-    true
 }
 
 /// Runs an instruction that does more than compute, and does not branch. Its place is the program
@@ -197,6 +159,12 @@ fn other<I: Isa>(
                 || collective::collective::<I>(warp, i, i.slots(lists), active, mask),
             );
         }
+        Op::Barrier { aligned, arrive, reduction } => {
+            return I::run(
+                #[inline(always)]
+                || barrier::barrier(env, warp, i, (aligned, arrive, reduction), active, mask),
+            );
+        }
         Op::Trap => return trap(FaultKind::Trap),
         _ => return rare(env, warp, pc, active, mask),
     }
@@ -218,14 +186,6 @@ fn pause(warp: &mut Warp, index: usize, pc: u32, (active, mask): (u32, u32), flo
         warp.fragments.push(Fragment { pc: pc + 1, mask: active & !mask, wait: Wait::None });
     }
     pause
-}
-
-fn window(space: Space) -> u64 {
-    match space {
-        Space::Shared => SHARED_WINDOW,
-        Space::Local => LOCAL_WINDOW,
-        Space::Global | Space::Generic => 0,
-    }
 }
 
 /// Instructions that are rare, or long enough that one more call does not matter.
@@ -252,9 +212,6 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
         Op::Mapa(wide) => address::mapa(env, warp, i, wide, mask)?,
         Op::GetCtaRank(wide) => address::cta_rank(env, warp, i, wide, mask),
         Op::Atomic(space, op, ty) => atomic::atomic(env, warp, i, lists, (space, op, ty), mask)?,
-        Op::Barrier { aligned, arrive, reduction } => {
-            return barrier::barrier(env, warp, i, (aligned, arrive, reduction), active, mask);
-        }
         Op::BarrierWarp => return barrier::lanes(env, warp, i, active, mask),
         Op::ClusterArrive | Op::ClusterWait => return barrier::cluster(env, warp, i, active, mask),
         Op::FenceProxyAsync => {

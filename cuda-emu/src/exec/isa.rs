@@ -3,13 +3,14 @@
 //! find by itself is written with intrinsics: conversions of f16, moves across lanes.
 
 use super::Env;
-use super::interpret;
-use super::lanes::{LANES, mask_of};
+use super::lanes::{LANES, Registers, mask_of};
+use super::matrix::Rows;
 use super::number::F16;
 use super::scalar::Scalar;
 use super::trap::Step;
 use super::warp::{Pause, Warp};
-use crate::decode::Rounding;
+use super::{arithmetic, interpret};
+use crate::decode::{Inst, Rounding, Slot};
 
 /// What differs between versions.
 pub(super) trait Isa {
@@ -17,12 +18,12 @@ pub(super) trait Isa {
     fn widen(halves: &[u32; LANES]) -> [f32; LANES];
     /// f32 to f16, to nearest even, in the low halves.
     fn narrow(values: &[f32; LANES]) -> [u32; LANES];
-    /// a · b + c, rounded once; of factors with at most 12 bits.
-    fn multiply_add(a: f32, b: f32, c: f32) -> f32;
-    /// The low and high halves of each lane to f32, in the order of memory.
-    fn widen_pairs(pairs: &[u32; LANES]) -> [f32; 2 * LANES];
+    /// The low and high halves of eight lanes to f32, in the order of memory.
+    fn widen_pairs(pairs: &[u32; 8]) -> [f32; 16];
     /// As `narrow`, to pairs in the order of memory.
-    fn narrow_pairs(values: &[f32; 2 * LANES]) -> [u32; LANES];
+    fn narrow_pairs(values: &[f32; 16]) -> [u32; 8];
+    /// a · b + c of pairs, if it is certain that rounding to f32 first has changed no result.
+    fn fuse_pairs(a: &[u32; LANES], b: &[u32; LANES], c: &[u32; LANES]) -> Option<[u32; LANES]>;
     /// Reads a value for each lane from places that follow each other.
     ///
     /// # Safety
@@ -42,8 +43,8 @@ pub(super) trait Isa {
     /// Whether each lane's value is that of the lane before and a step.
     fn in_steps(values: &[u64; LANES], step: u64) -> bool;
     /// Whether some value is before `start` or more than `last` behind it (all are if `last` is all
-    /// ones), and the bits that any of them has.
-    fn bounds(values: &[u64; LANES], start: u64, last: u64) -> (bool, u64);
+    /// ones), and the bits that any of them has. There are a multiple of four.
+    fn bounds(values: &[u64], start: u64, last: u64) -> (bool, u64);
     /// The highest bit of each lane.
     fn signs(values: &[u32; LANES]) -> u32;
     /// Each lane's four bytes from those of `a` (0 to 3) and `b` (4 to 7).
@@ -52,9 +53,47 @@ pub(super) trait Isa {
     fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2];
     /// Rows as columns.
     fn transpose(rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8];
+    /// The product of A, parts of [8, W] side by side, and B, parts of [W, 8] one below another, as rows of
+    /// eight: one term after another, each rounded once; of factors with at most 12 bits.
+    fn multiply<const W: usize>(a: &[Rows], b: &[Rows]) -> [f32; 64];
     /// Runs a piece of work with this version's instructions: as a function of its own, because one
     /// function with all loops takes the compiler forever. The closure must be `#[inline(always)]`.
     fn run<R>(work: impl FnOnce() -> R) -> R;
+    /// A closure that captures nothing, likewise, as what an instruction of a program does.
+    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(work: F) -> Compute;
+}
+
+/// What an instruction that only computes does with a warp's registers, of the lanes of a mask; lists
+/// are the program's. It may be called where the processor can run the version that it is of.
+pub(super) type Compute = unsafe fn(&mut Registers, &Inst, &[Slot], u32);
+
+/// Makes a [`Compute`] of a closure that captures nothing.
+macro_rules! compile {
+    ($isa:ty, |$r:ident, $i:ident, $lists:pat_param, $mask:ident| $work:expr) => {
+        <$isa>::compile(
+            #[inline(always)]
+            |$r, $i, $lists, $mask| $work,
+        )
+    };
+}
+pub(super) use compile;
+
+/// Makes a [`Compute`] of what is done to each lane.
+macro_rules! each_lane {
+    ($isa:ty, $map:ident, $f:expr) => {
+        compile!($isa, |r, i, _, mask| $map(r, i, mask, $f))
+    };
+}
+pub(super) use each_lane;
+
+/// A value of a type that has no content.
+///
+/// # Safety
+/// There is a value of the type.
+pub(super) unsafe fn nothing<F: Copy>() -> F {
+    const { assert!(size_of::<F>() == 0, "the closure captures something") };
+    // SAFETY: a copy of the value that there is: it has no bytes.
+    unsafe { std::ptr::NonNull::dangling().read() }
 }
 
 /// [`mask_of`], for what vectors can tell.
@@ -67,11 +106,16 @@ pub(super) fn mask_by<I: Isa>(truth: impl Fn(usize) -> bool) -> u32 {
     I::signs(&lanes)
 }
 
-/// Runs a warp until it pauses.
-pub(super) type RunWarp = fn(&mut Env, &mut Warp) -> Step<Pause>;
+/// A version of the run loop.
+pub(super) struct Version {
+    /// Runs a warp until it pauses.
+    pub(super) run: fn(&mut Env, &mut Warp) -> Step<Pause>,
+    /// What an instruction does, if it only computes.
+    pub(super) compute: fn(&Inst) -> Option<Compute>,
+}
 
 /// The best version that this processor can run.
-pub(super) fn run_warp(portable: bool) -> RunWarp {
+pub(super) fn version(portable: bool) -> Version {
     #[cfg(target_arch = "x86_64")]
     if !portable
         && is_x86_feature_detected!("avx2")
@@ -82,10 +126,10 @@ pub(super) fn run_warp(portable: bool) -> RunWarp {
         && is_x86_feature_detected!("popcnt")
         && is_x86_feature_detected!("lzcnt")
     {
-        return super::x86::run;
+        return super::x86::VERSION;
     }
     let _ = portable;
-    interpret::run::<Portable>
+    Version { run: interpret::run::<Portable>, compute: arithmetic::compute::<Portable> }
 }
 
 /// Says that an address will be read soon; any address will do.
@@ -103,14 +147,7 @@ pub(super) struct Portable;
 impl Isa for Portable {
     #[inline(always)]
     fn widen(halves: &[u32; LANES]) -> [f32; LANES] {
-        halves.map(|half| {
-            // Exponent and mantissa move into place; the multiplication corrects the bias, also for
-            // subnormal numbers.
-            let magnitude = (half & 0x7fff) << 13;
-            let value = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
-            let value = if half & 0x7c00 == 0x7c00 { magnitude | 0x7f80_0000 } else { value.to_bits() };
-            f32::from_bits(value | (half & 0x8000) << 16)
-        })
+        halves.map(widen)
     }
 
     #[inline(always)]
@@ -119,22 +156,19 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
-        // The product is exact, unless its exponent is none of f32: bf16 and tf32 have such.
-        let product = a * b;
-        if product.is_normal() || a == 0.0 || b == 0.0 { product + c } else { a.mul_add(b, c) }
+    fn widen_pairs(pairs: &[u32; 8]) -> [f32; 16] {
+        std::array::from_fn(|n| widen(pairs[n / 2] >> (16 * (n % 2))))
     }
 
     #[inline(always)]
-    fn widen_pairs(pairs: &[u32; LANES]) -> [f32; 2 * LANES] {
-        let (low, high) = (Self::widen(pairs), Self::widen(&pairs.map(|pair| pair >> 16)));
-        std::array::from_fn(|n| if n % 2 == 0 { low[n / 2] } else { high[n / 2] })
-    }
-
-    #[inline(always)]
-    fn narrow_pairs(values: &[f32; 2 * LANES]) -> [u32; LANES] {
+    fn narrow_pairs(values: &[f32; 16]) -> [u32; 8] {
         let half = |value: f32| F16.encode(f64::from(value), Rounding::Nearest, false);
         std::array::from_fn(|n| half(values[2 * n]) | half(values[2 * n + 1]) << 16)
+    }
+
+    #[inline(always)]
+    fn fuse_pairs(_: &[u32; LANES], _: &[u32; LANES], _: &[u32; LANES]) -> Option<[u32; LANES]> {
+        None
     }
 
     #[inline(always)]
@@ -171,7 +205,7 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn bounds(values: &[u64; LANES], start: u64, last: u64) -> (bool, u64) {
+    fn bounds(values: &[u64], start: u64, last: u64) -> (bool, u64) {
         // Without branches: the sign bit of an offset, or of what is left behind it, is set outside.
         let (mut outside, mut bits) = (0, 0);
         for value in values {
@@ -207,10 +241,50 @@ impl Isa for Portable {
         std::array::from_fn(|column| std::array::from_fn(|row| rows[row][column]))
     }
 
+    #[inline(always)]
+    fn multiply<const W: usize>(a: &[Rows], b: &[Rows]) -> [f32; 64] {
+        let mut sums = [0.0; 64];
+        for (a, b) in a.iter().zip(b) {
+            for (a, sums) in a.as_chunks::<W>().0.iter().zip(sums.as_chunks_mut::<8>().0) {
+                for (a, b) in a.iter().zip(b.as_chunks::<8>().0) {
+                    sums.iter_mut().zip(b).for_each(|(sum, b)| *sum = multiply_add(*a, *b, *sum));
+                }
+            }
+        }
+        sums
+    }
+
     #[inline(never)]
     fn run<R>(work: impl FnOnce() -> R) -> R {
         work()
     }
+
+    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(_: F) -> Compute {
+        |r, i, lists, mask| {
+            // SAFETY: `compile` was given one.
+            let work = unsafe { nothing::<F>() };
+            work(r, i, lists, mask);
+        }
+    }
+}
+
+/// The f16 in the low half as f32.
+#[inline(always)]
+fn widen(half: u32) -> f32 {
+    // Exponent and mantissa move into place; the multiplication corrects the bias, also for
+    // subnormal numbers.
+    let magnitude = (half & 0x7fff) << 13;
+    let value = f32::from_bits(magnitude) * f32::from_bits(0x7780_0000);
+    let value = if half & 0x7c00 == 0x7c00 { magnitude | 0x7f80_0000 } else { value.to_bits() };
+    f32::from_bits(value | (half & 0x8000) << 16)
+}
+
+/// a · b + c, rounded once; of factors with at most 12 bits.
+#[inline(always)]
+fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+    // The product is exact, unless its exponent is none of f32: bf16 and tf32 have such.
+    let product = a * b;
+    if product.is_normal() || a == 0.0 || b == 0.0 { product + c } else { a.mul_add(b, c) }
 }
 
 #[cfg(test)]
@@ -221,8 +295,8 @@ mod tests {
     fn products_that_are_too_small_for_f32_are_not_rounded() {
         let (a, b) = (f32::from_bits(27 << 23), f32::from_bits(67 << 23));
         assert_eq!(a * b, 0.0);
-        assert_eq!(Portable::multiply_add(-a, b, 0.0).to_bits(), (-0f32).to_bits());
-        assert_eq!(Portable::multiply_add(a, 2.0, 1.0), 1.0);
-        assert_eq!(Portable::multiply_add(f32::MAX, 2.0, -f32::MAX), f32::MAX);
+        assert_eq!(multiply_add(-a, b, 0.0).to_bits(), (-0f32).to_bits());
+        assert_eq!(multiply_add(a, 2.0, 1.0), 1.0);
+        assert_eq!(multiply_add(f32::MAX, 2.0, -f32::MAX), f32::MAX);
     }
 }

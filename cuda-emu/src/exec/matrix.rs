@@ -10,6 +10,7 @@
 use super::Env;
 use super::address::{Addresses, addresses};
 use super::convert::format_of;
+use super::copies::words_at;
 use super::half::{narrowed, widened};
 use super::isa::Isa;
 use super::lanes::{LANES, Lane, Registers};
@@ -72,16 +73,17 @@ fn load_matrices<I: Isa>(
     // Whoever gave a row's address, all lanes read it.
     let mut access = env.shared_access(warp, Kind::Read).for_all();
     let r = &mut warp.registers;
-    env.check_shared_each::<I>(
+    env.check_shared_each::<I, 4>(
         warp.block,
         &mut access,
         rows,
-        (lanes, 16),
+        lanes,
         #[inline(always)]
         |block, offset, lane| {
-            let row: [u8; 16] = block.memory[offset as usize..].first_chunk().copied().unwrap_or_default();
-            let words: [u32; 4] = std::array::from_fn(|t| u32::from_le_bytes(row.as_chunks().0[t]));
-            r.narrow[lists[lane / 8] as usize].0[4 * (lane % 8)..][..4].copy_from_slice(&words);
+            let values = &mut r.narrow[lists[lane / 8] as usize].0.as_chunks_mut::<4>().0[lane % 8];
+            if let Some(words) = words_at(block, offset) {
+                *values = words.map(u32::from_le_bytes);
+            }
         },
     )?;
     for slot in lists.iter().filter(|_| transposed) {
@@ -135,70 +137,83 @@ pub(super) fn elements<I: Isa>(r: &Registers, slot: Slot, ty: Type, n: u32) -> [
     }
 }
 
-/// A fragment's register: 8 rows by `W` columns, of which lane 4·g + t has row g, columns t·W/4 onwards.
-#[inline(always)]
-fn unfold<I: Isa, const W: usize>(r: &Registers, slot: Slot, ty: Type) -> [[f32; W]; 8] {
-    if ty == Type::F16
-        && let Some(rows) = I::widen_pairs(&r.narrow[slot as usize].0).as_chunks().0.first_chunk()
-    {
-        return *rows;
-    }
-    let mut rows = [[0f32; W]; 8];
-    for n in 0..W / 4 {
-        let part = elements::<I>(r, slot, ty, n as u32);
-        rows.as_flattened_mut().iter_mut().skip(n).step_by(W / 4).zip(part).for_each(|(to, v)| *to = v);
-    }
-    rows
+/// A register of a fragment in f32: eight rows of up to 16 columns, one after another.
+pub(super) type Rows = [f32; 128];
+
+/// Registers of fragments in f32. They are kept, so that they need not be cleared for each instruction.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Unfolded {
+    /// Of A the upper eight rows, from left to right, then the lower ones.
+    a: [[Rows; 2]; 2],
+    /// Of B the columns of eight rows, as they come, and as rows.
+    columns: Rows,
+    b: [Rows; 2],
+    /// The product, as the registers of an accumulator.
+    sums: [[f32; LANES]; 4],
 }
 
-/// The product of fragments A, [16, k], and B, [k, 8]. Each product is exact in f32 but for far
-/// exponents, so that it does not matter whether it is rounded before it is added; sums of 32
-/// products of bytes are exact.
+impl Unfolded {
+    pub(super) fn new() -> Self {
+        Self { a: [[[0.0; 128]; 2]; 2], columns: [0.0; 128], b: [[0.0; 128]; 2], sums: [[0.0; LANES]; 4] }
+    }
+}
+
+/// A fragment's register: 8 rows by `W` columns, of which lane 4·g + t has row g, columns t·W/4 onwards.
+#[inline(always)]
+fn unfold<I: Isa, const W: usize>(r: &Registers, slot: Slot, ty: Type, rows: &mut Rows) {
+    if ty == Type::F16 {
+        let parts = rows.as_chunks_mut().0.iter_mut().zip(r.narrow[slot as usize].0.as_chunks().0);
+        for (rows, pairs) in parts {
+            *rows = I::widen_pairs(pairs);
+        }
+        return;
+    }
+    I::run(
+        #[inline(always)]
+        || {
+            for n in 0..W / 4 {
+                let part = elements::<I>(r, slot, ty, n as u32);
+                rows.iter_mut().skip(n).step_by(W / 4).zip(part).for_each(|(to, value)| *to = value);
+            }
+        },
+    );
+}
+
+/// The product of fragments A, [16, k], and B, [k, 8]. Each product is exact in f32 but for far exponents,
+/// so that it does not matter whether it is rounded before it is added; sums of 32 products of bytes
+/// are exact.
 #[inline(always)]
 fn products<I: Isa, const W: usize>(
     r: &Registers,
     kind: MmaKind,
     slots_a: &[Slot],
     slots_b: &[Slot],
-) -> [[f32; 8]; 16] {
-    let mut sums = [[0f32; 8]; 16];
-    // Registers of A go down first, then to the right.
-    for (slots_a, slot_b) in slots_a.as_chunks::<2>().0.iter().zip(slots_b) {
-        let b = unfold::<I, W>(r, *slot_b, kind.b);
-        let mut columns = [[0f32; 8]; W];
-        for (part, columns) in columns.chunks_mut(8).enumerate() {
+    unfolded: &mut Unfolded,
+) {
+    let Unfolded { a: [upper, lower], columns, b, sums } = unfolded;
+    // Registers of A go down first, then to the right. They come first: their elements are then in the
+    // cache, where vectors that have just been written would have to be waited for.
+    for ((slots, upper), lower) in slots_a.as_chunks::<2>().0.iter().zip(&mut *upper).zip(&mut *lower) {
+        unfold::<I, W>(r, slots[0], kind.a, upper);
+        unfold::<I, W>(r, slots[1], kind.a, lower);
+    }
+    for (slot, b) in slots_b.iter().zip(&mut *b) {
+        unfold::<I, W>(r, *slot, kind.b, columns);
+        for part in 0..W.div_ceil(8) {
             let mut square = [[0f32; 8]; 8];
-            for (square, row) in square.iter_mut().zip(&b) {
-                square.iter_mut().zip(&row[8 * part..]).for_each(|(to, value)| *to = *value);
+            for (square, column) in square.iter_mut().zip(columns.as_chunks::<W>().0) {
+                square.iter_mut().zip(&column[8 * part..]).for_each(|(to, value)| *to = *value);
             }
-            columns.iter_mut().zip(I::transpose(&square)).for_each(|(to, column)| *to = column);
-        }
-        for (slot, sums) in slots_a.iter().zip(sums.as_chunks_mut::<8>().0) {
-            let rows = unfold::<I, W>(r, *slot, kind.a);
-            // Eight rows at a time: their sums stay in registers, and do not wait for each other.
-            let mut lines = *sums;
-            for (n, column) in columns.iter().enumerate() {
-                for (line, row) in lines.iter_mut().zip(&rows) {
-                    for (sum, b) in line.iter_mut().zip(column) {
-                        *sum = I::multiply_add(row[n], *b, *sum);
-                    }
-                }
-            }
-            *sums = lines;
+            let rows = b.as_chunks_mut().0.iter_mut().skip(8 * part);
+            rows.zip(I::transpose(&square)).for_each(|(to, row)| *to = row);
         }
     }
-    sums
-}
-
-/// Sums as the registers of an accumulator: of eight rows, even columns, then odd ones.
-#[inline(always)]
-fn fold<I: Isa>(sums: &[[f32; 8]; 16]) -> [[f32; LANES]; 4] {
-    let mut registers = [[0f32; LANES]; 4];
-    let halves = sums.as_flattened().as_chunks().0;
-    for (registers, half) in registers.as_chunks_mut::<2>().0.iter_mut().zip(halves) {
-        *registers = I::split_pairs(half);
+    let parts = slots_b.len();
+    // Even columns, then odd ones.
+    for (rows, sums) in [upper, lower].into_iter().zip(sums.as_chunks_mut::<2>().0) {
+        *sums = I::split_pairs(&I::multiply::<W>(&rows[..parts], &b[..parts]));
     }
-    registers
 }
 
 /// Runs `mma.sync`.
@@ -218,11 +233,13 @@ pub(super) fn mma<I: Isa>(
     let (slots_d, rest) = lists.split_at(acc);
     let (slots_a, rest) = rest.split_at(registers_a);
     let (slots_b, slots_c) = rest.split_at(registers_a / 2);
-    let mut sums = fold::<I>(&match kind.a.bytes() {
-        1 => products::<I, 16>(r, kind, slots_a, slots_b),
-        2 => products::<I, 8>(r, kind, slots_a, slots_b),
-        _ => products::<I, 4>(r, kind, slots_a, slots_b),
-    });
+    let unfolded = &mut env.unfolded;
+    match kind.a.bytes() {
+        1 => products::<I, 16>(r, kind, slots_a, slots_b, unfolded),
+        2 => products::<I, 8>(r, kind, slots_a, slots_b, unfolded),
+        _ => products::<I, 4>(r, kind, slots_a, slots_b, unfolded),
+    }
+    let sums = &mut unfolded.sums;
     env.traffic.tensor_multiply_adds += 16 * 8 * k as u64;
     // D may be registers of C, in any order: none is written before all are read.
     match kind.acc {
@@ -251,9 +268,9 @@ pub(super) fn mma<I: Isa>(
         }
         _ => {
             for (sums, c) in sums.iter_mut().zip(slots_c) {
-                sums.iter_mut().zip(f32::get(r, *c)).for_each(|(sum, c)| *sum += c);
+                sums.iter_mut().zip(f32::stored(r, *c)).for_each(|(sum, c)| *sum += f32::of(*c));
             }
-            slots_d.iter().zip(sums).for_each(|(d, sums)| f32::put(r, *d, sums, mask));
+            slots_d.iter().zip(sums).for_each(|(d, sums)| f32::put(r, *d, *sums, mask));
         }
     }
     Ok(())

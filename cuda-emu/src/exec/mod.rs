@@ -7,6 +7,7 @@
 mod access;
 mod accumulators;
 mod address;
+mod arithmetic;
 mod atomic;
 mod barrier;
 mod block;
@@ -38,7 +39,11 @@ mod wgmma;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
+mod x86_half;
+#[cfg(target_arch = "x86_64")]
 mod x86_loads;
+#[cfg(target_arch = "x86_64")]
+mod x86_matrix;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
@@ -62,6 +67,9 @@ const THREADS_ALONE_MAX: u64 = 4096;
 /// What all threads of the host share in a launch.
 struct Shared<'l> {
     program: &'l Program,
+    version: isa::Version,
+    /// What the program's instructions do that only compute.
+    computes: Vec<Option<isa::Compute>>,
     launch: &'l Launch<'l>,
     config: &'l DeviceConfig,
     view: View,
@@ -97,6 +105,7 @@ struct Env<'l> {
     trap_pc: u32,
     /// State of the generator that shuffles; 0 is in order.
     random: u64,
+    unfolded: matrix::Unfolded,
 }
 
 impl Shared<'_> {
@@ -130,8 +139,12 @@ pub(crate) fn run(device: &Device, launch: &Launch) -> Result<LaunchStats, Box<F
     let params = private(&mut view, launch.params);
     let workspace = private(&mut view, &[0; 256]);
     view.regions.sort_by_key(|region| region.start);
+    let version = isa::version(device.config().portable);
+    let computes = program.code.iter().map(version.compute).collect();
     let shared = Shared {
         program,
+        version,
+        computes,
         launch,
         config: device.config(),
         view,
@@ -207,6 +220,7 @@ impl<'l> Env<'l> {
             events: 0,
             trap_pc: 0,
             random: 0,
+            unfolded: matrix::Unfolded::new(),
         }
     }
 

@@ -155,11 +155,7 @@ fn combined(bits: u32, with: u32, combine: Combine) -> u32 {
 
 #[inline(always)]
 pub(super) fn setp<I: Isa>(r: &mut Registers, i: &Inst, cmp: Cmp, ty: Type, combine: Combine, mask: u32) {
-    let registers = &*r;
-    let (first, second) = I::run(
-        #[inline(always)]
-        move || compare::<I>(registers, i, cmp, ty),
-    );
+    let (first, second) = compare::<I>(r, i, cmp, ty);
     let with = r.pred(i.c, i.imm >> 32 & 1 != 0);
     r.put_pred(i.d, combined(first, with, combine), mask);
     r.put_pred(i.imm as u32, combined(second, with, combine), mask);
@@ -175,10 +171,7 @@ pub(super) fn set<I: Isa>(
     float: bool,
     mask: u32,
 ) {
-    let (low, high) = I::run(
-        #[inline(always)]
-        || compare::<I>(r, i, cmp, ty),
-    );
+    let (low, high) = compare::<I>(r, i, cmp, ty);
     let with = r.pred(i.c, i.imm >> 32 & 1 != 0);
     let (low, high) = (combined(low, with, combine), combined(high, with, combine));
     // The result of packed halves is packed halves; that of others has the destination's size.

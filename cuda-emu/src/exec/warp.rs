@@ -9,6 +9,7 @@ use super::bulk::Stores;
 use super::copies::Copies;
 use super::lanes::Registers;
 use crate::decode::Program;
+use crate::memory::fill;
 
 /// What a fragment waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +110,7 @@ impl Warp {
     pub(super) fn start(&mut self, mask: u32) {
         self.fragments.clear();
         self.fragments.push(Fragment { pc: 0, mask, wait: Wait::None });
-        self.local.fill(0xff);
+        fill(&mut self.local, 0xff);
         self.copies.clear();
         self.stores.clear();
         self.accumulators.clear();

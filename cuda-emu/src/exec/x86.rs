@@ -2,13 +2,17 @@
 
 use std::arch::x86_64::*;
 
-use super::isa::Isa;
-use super::lanes::LANES;
+use super::isa::{Compute, Isa, Version, nothing};
+use super::lanes::{LANES, Registers};
+use super::matrix::Rows;
 use super::scalar::Scalar;
 use super::trap::Step;
 use super::warp::{Pause, Warp};
+use super::x86_half::{fuse_pairs, pack};
 use super::x86_loads::{load, load_fours};
-use super::{Env, interpret};
+use super::x86_matrix::{multiply, transpose};
+use super::{Env, arithmetic, interpret};
+use crate::decode::{Inst, Slot};
 
 /// AVX2, FMA, F16C, BMI1, BMI2, POPCNT and LZCNT; used only after all of them were detected.
 struct Avx2;
@@ -49,41 +53,30 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
-        a.mul_add(b, c)
-    }
-
-    #[inline(always)]
-    fn widen_pairs(pairs: &[u32; LANES]) -> [f32; 2 * LANES] {
-        let mut values = [0.0; 2 * LANES];
-        for chunk in (0..LANES).step_by(4) {
-            // SAFETY: four pairs from `chunk` on, and eight values from twice that, lie inside of
-            // the arrays, and the processor has F16C, since this version runs.
+    fn widen_pairs(pairs: &[u32; 8]) -> [f32; 16] {
+        let mut values = [0.0; 16];
+        for part in 0..2 {
+            // SAFETY: four pairs and eight values a part lie inside of the arrays, and the processor
+            // has F16C, since this version runs.
             unsafe {
-                let bits = _mm_loadu_si128(pairs.as_ptr().add(chunk).cast());
-                _mm256_storeu_ps(values.as_mut_ptr().add(2 * chunk), _mm256_cvtph_ps(bits));
+                let bits = _mm_loadu_si128(pairs.as_ptr().add(4 * part).cast());
+                _mm256_storeu_ps(values.as_mut_ptr().add(8 * part), _mm256_cvtph_ps(bits));
             }
         }
         values
     }
 
     #[inline(always)]
-    fn narrow_pairs(values: &[f32; 2 * LANES]) -> [u32; LANES] {
-        let mut pairs = [0; LANES];
-        for chunk in (0..LANES).step_by(8) {
-            // SAFETY: as above, the other way round.
-            unsafe {
-                let four =
-                    |first: usize| _mm256_cvtps_ph::<0>(_mm256_loadu_ps(values.as_ptr().add(2 * first)));
-                let bits = _mm256_set_m128i(four(chunk + 4), four(chunk));
-                // NaN keeps its payload in the instruction; PTX says the canonical one.
-                let (canonical, infinity) = (_mm256_set1_epi16(0x7fff), _mm256_set1_epi16(0x7c00));
-                let nan = _mm256_cmpgt_epi16(_mm256_and_si256(bits, canonical), infinity);
-                let bits = _mm256_blendv_epi8(bits, canonical, nan);
-                _mm256_storeu_si256(pairs.as_mut_ptr().add(chunk).cast(), bits);
-            }
-        }
-        pairs
+    fn narrow_pairs(values: &[f32; 16]) -> [u32; 8] {
+        // SAFETY: eight values a part lie inside of the array, and the processor has AVX2 and F16C, since
+        // this version runs.
+        unsafe { pack([0, 8].map(|first| _mm256_loadu_ps(values.as_ptr().add(first)))) }
+    }
+
+    #[inline(always)]
+    fn fuse_pairs(a: &[u32; LANES], b: &[u32; LANES], c: &[u32; LANES]) -> Option<[u32; LANES]> {
+        // SAFETY: the processor has AVX2, FMA and F16C, since this version runs.
+        unsafe { fuse_pairs(a, b, c) }
     }
 
     #[inline(always)]
@@ -174,6 +167,9 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     fn in_steps(values: &[u64; LANES], step: u64) -> bool {
+        if values[1] != values[0].wrapping_add(step) {
+            return false;
+        }
         // SAFETY: four elements from each chunk on lie inside of the array, and the processor has
         // AVX2, since this version runs.
         unsafe {
@@ -191,14 +187,13 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn bounds(values: &[u64; LANES], start: u64, last: u64) -> (bool, u64) {
-        // SAFETY: four elements from each chunk on lie inside of the array, and the processor has
-        // AVX2, since this version runs.
+    fn bounds(values: &[u64], start: u64, last: u64) -> (bool, u64) {
+        // SAFETY: chunks have four elements, and the processor has AVX2, since this version runs.
         unsafe {
             let (start, last) = (_mm256_set1_epi64x(start as i64), _mm256_set1_epi64x(last as i64));
             let (mut outside, mut bits) = (_mm256_setzero_si256(), _mm256_setzero_si256());
-            for chunk in (0..LANES).step_by(4) {
-                let values = _mm256_loadu_si256(values.as_ptr().add(chunk).cast());
+            for values in values.as_chunks::<4>().0 {
+                let values = _mm256_loadu_si256(values.as_ptr().cast());
                 let offset = _mm256_sub_epi64(values, start);
                 let left = _mm256_sub_epi64(last, offset);
                 outside = _mm256_or_si256(outside, _mm256_or_si256(offset, left));
@@ -260,6 +255,12 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    fn multiply<const W: usize>(a: &[Rows], b: &[Rows]) -> [f32; 64] {
+        // SAFETY: the processor has AVX and FMA, since this version runs.
+        unsafe { multiply::<W>(a, b) }
+    }
+
+    #[inline(always)]
     fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
         let mut split = [[0.0; LANES]; 2];
         for chunk in (0..LANES).step_by(8) {
@@ -284,38 +285,10 @@ impl Isa for Avx2 {
         // SAFETY: this version runs only where the features are there.
         unsafe { with_features(work) }
     }
-}
 
-#[inline]
-#[target_feature(enable = "avx")]
-fn transpose(rows: &[[f32; 8]; 8]) -> [[f32; 8]; 8] {
-    let mut columns = [[0.0; 8]; 8];
-    // Pairs of rows, then fours of them, then both halves of the vectors.
-    let mut fours = [_mm256_setzero_pd(); 8];
-    for (rows, fours) in rows.as_chunks::<4>().0.iter().zip(fours.as_chunks_mut::<4>().0) {
-        let mut row = [_mm256_setzero_ps(); 4];
-        for (row, values) in row.iter_mut().zip(rows) {
-            // SAFETY: rows have eight elements.
-            *row = unsafe { _mm256_loadu_ps(values.as_ptr()) };
-        }
-        let a = _mm256_castps_pd(_mm256_unpacklo_ps(row[0], row[1]));
-        let b = _mm256_castps_pd(_mm256_unpackhi_ps(row[0], row[1]));
-        let c = _mm256_castps_pd(_mm256_unpacklo_ps(row[2], row[3]));
-        let d = _mm256_castps_pd(_mm256_unpackhi_ps(row[2], row[3]));
-        fours[0] = _mm256_unpacklo_pd(a, c);
-        fours[1] = _mm256_unpackhi_pd(a, c);
-        fours[2] = _mm256_unpacklo_pd(b, d);
-        fours[3] = _mm256_unpackhi_pd(b, d);
+    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(_: F) -> Compute {
+        compute::<F>
     }
-    for n in 0..4 {
-        let (low, high) = (_mm256_castpd_ps(fours[n]), _mm256_castpd_ps(fours[n + 4]));
-        // SAFETY: columns have eight elements.
-        unsafe {
-            _mm256_storeu_ps(columns[n].as_mut_ptr(), _mm256_permute2f128_ps::<0x20>(low, high));
-            _mm256_storeu_ps(columns[n + 4].as_mut_ptr(), _mm256_permute2f128_ps::<0x31>(low, high));
-        }
-    }
-    columns
 }
 
 #[inline(never)]
@@ -324,8 +297,23 @@ fn with_features<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-pub(super) fn run(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
-    // SAFETY: `run_warp` gives this function out only where the features are there.
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
+fn compute<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(
+    r: &mut Registers,
+    i: &Inst,
+    lists: &[Slot],
+    mask: u32,
+) {
+    // SAFETY: `compile` was given one.
+    let work = unsafe { nothing::<F>() };
+    work(r, i, lists, mask);
+}
+
+/// To be used only where the features are there.
+pub(super) const VERSION: Version = Version { run, compute: arithmetic::compute::<Avx2> };
+
+fn run(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
+    // SAFETY: `version` gives this function out only where the features are there.
     unsafe { run_avx2(env, warp) }
 }
 

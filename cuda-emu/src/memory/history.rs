@@ -43,7 +43,7 @@ pub(crate) struct Access {
     /// It is made for all lanes at once, whoever gave its address.
     pub(super) for_all: bool,
     /// It starts a copy that will write the bytes later.
-    of_copy: bool,
+    pub(super) of_copy: bool,
 }
 
 impl Access {
@@ -152,7 +152,7 @@ pub(super) struct Move {
 }
 
 /// How many of the last moves are at hand.
-const RECENT: usize = 256;
+const RECENT: usize = 1 << 10;
 /// Number of the history of bytes that nothing wrote.
 pub(super) const UNWRITTEN: u32 = 0;
 /// Number of the history of bytes all of whose accesses are ordered before everything to come.
@@ -256,7 +256,8 @@ impl Histories {
     /// Where among the recent moves one of this key may be.
     #[inline(always)]
     fn place((number, who, time, pc, _): &Key) -> usize {
-        (number ^ who.wrapping_mul(37) ^ time.wrapping_mul(11) ^ pc.wrapping_mul(5)) as usize % RECENT
+        let words = number ^ who.rotate_left(8) ^ time.rotate_left(24) ^ pc.rotate_left(16);
+        (words.wrapping_mul(0x9e37_79b9) >> (u32::BITS - RECENT.ilog2())) as usize
     }
 
     #[inline(always)]

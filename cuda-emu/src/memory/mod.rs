@@ -14,6 +14,13 @@ use std::fmt;
 pub(crate) use allocation::{Allocation, Region, View};
 pub use global::{Memory, MemoryError};
 
+/// Fills a slice, unless it is empty: then its address may be none, and `memset` takes long with such.
+pub(crate) fn fill<T: Copy>(values: &mut [T], value: T) {
+    if !values.is_empty() {
+        values.fill(value);
+    }
+}
+
 /// A state space of PTX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Space {

@@ -6,9 +6,12 @@
 //! one other, so that the check is a comparison and a store of numbers. A barrier of all threads
 //! orders all that was before; after it the same moves come again and are remembered.
 
+mod warps;
+
 use std::ops::Range;
 
 use super::clocks::Clocks;
+use super::fill;
 pub(crate) use super::history::{Access, Conflict, Kind, Stamp};
 use super::history::{CLEAN, Histories, History, Move, NO_NUMBER, PENDING, UNWRITTEN};
 
@@ -29,9 +32,10 @@ pub(crate) struct Shadow {
     histories: Histories,
     /// How often histories were given numbers anew.
     renumbered: u32,
-    /// Histories that copies gave last: what was asked for, its number.
+    /// Histories that copies gave last: what was asked for, its number. Those that have come by some bits
+    /// of who, when and where.
     last_started: (u32, u32),
-    last_finished: (Option<Stamp>, u32),
+    last_finished: [(Option<Stamp>, u32); 128],
 }
 
 impl Shadow {
@@ -43,7 +47,7 @@ impl Shadow {
             histories: Histories::new(),
             renumbered: 0,
             last_started: (0, UNWRITTEN),
-            last_finished: (None, UNWRITTEN),
+            last_finished: [(None, UNWRITTEN); 128],
         }
     }
 
@@ -55,10 +59,11 @@ impl Shadow {
 
     /// A new block: nothing is written. What was learnt about moves stays.
     pub(crate) fn restart(&mut self) {
-        self.words.fill(UNWRITTEN);
+        fill(&mut self.words, UNWRITTEN);
     }
 
     /// A barrier of all threads: what was before is ordered before all to come.
+    #[inline(always)]
     pub(crate) fn next_epoch(&mut self) {
         let mut split = false;
         for word in &mut self.words {
@@ -123,7 +128,7 @@ impl Shadow {
     fn forget_histories(&mut self) {
         let old = std::mem::replace(&mut self.histories, Histories::new());
         self.renumbered = self.renumbered.wrapping_add(1);
-        (self.last_started, self.last_finished) = ((0, UNWRITTEN), (None, UNWRITTEN));
+        (self.last_started, self.last_finished) = ((0, UNWRITTEN), [(None, UNWRITTEN); 128]);
         let renew = |shadow: &mut Self, number: u32| match old.get(number).pending {
             Some(pc) => shadow.intern(&History::pending(pc)),
             None => number.min(CLEAN),
@@ -211,6 +216,14 @@ impl Shadow {
         let first = words[0];
         if first == SPLIT || words.iter().any(|word| *word != first) {
             return self.access_slowly(access, clocks, range, lane);
+        }
+        // Mostly it is an instruction's first look at what was seen before.
+        if access.from == NO_NUMBER
+            && let Some(Move { to, conflict: None, own_lanes: false }) = self.histories.recall(first, access)
+        {
+            (access.from, access.to) = (first, to);
+            self.set(range, to);
+            return Ok(());
         }
         self.access_slowly(access, clocks, range.start..range.start + 4, lane)?;
         if access.from == first {
@@ -322,29 +335,6 @@ impl Shadow {
         let known = |s: &Stamp| own.clone().any(|agent| clocks.ordered(agent, s.agent, s.time));
         let mut stamps = numbers.iter().flat_map(|number| self.histories.stamps(*number));
         stamps.find(|s| !own.contains(&s.agent) && !known(s)).copied()
-    }
-
-    /// Bytes that an asynchronous copy, started at `pc`, will write: until then they are nobody's.
-    #[inline(always)]
-    pub(crate) fn start_copy(&mut self, offset: u32, bytes: u32, pc: u32) {
-        if self.last_started.0 != pc || self.last_started.1 == UNWRITTEN {
-            let number = self.intern(&History::pending(pc));
-            self.last_started = (pc, number);
-        }
-        self.set(offset as usize..(offset + bytes) as usize, self.last_started.1);
-    }
-
-    /// A copy has written its bytes: they count as written by that access.
-    #[inline(always)]
-    pub(crate) fn finish_copy(&mut self, offset: u32, bytes: u32, by: &Access, lane: u8) {
-        let writer = Stamp { kind: Kind::Write, ..by.stamp };
-        if self.last_finished.0 != Some(writer) {
-            let number = self.intern(&History::written(writer));
-            self.last_finished = (Some(writer), number);
-        }
-        let range = offset as usize..(offset + bytes) as usize;
-        self.lanes[range.clone()].fill(lane);
-        self.set(range, self.last_finished.1);
     }
 }
 
