@@ -246,8 +246,8 @@ impl Env<'_> {
         Ok(shadow.is_none_or(|shadow| shadow.repeat(access, next, left, bytes)))
     }
 
-    /// Checks each lane's access to `N` words of shared memory, and hands over its block and the offset
-    /// there.
+    /// Checks each lane's access to `N` words of the block's own shared memory, and hands over the block and
+    /// the offset there.
     #[inline(always)]
     pub(super) fn check_shared_each<I: Isa, const N: usize>(
         &mut self,
@@ -269,10 +269,16 @@ impl Env<'_> {
             I::bounds(&all, 0, last.unwrap_or(u64::MAX))
         };
         if outside || bits & u64::from(bytes - 1) != 0 {
-            // Something is wrong, or another block's.
+            // Something is wrong, or the block is named by its rank.
             for lane in lanes_of(mask) {
-                let (target, offset) = self.check_shared(own, access, addresses[lane], bytes, lane)?;
-                visit(&mut self.blocks[target], offset, lane);
+                let (address, word) = (addresses[lane], word(access.kind()));
+                if self.shared_target(own, address, bytes, word, lane)?.0 != own {
+                    let nearest = "another block's, which this instruction does not reach".to_owned();
+                    let kind = FaultKind::OutOfBounds { space: Space::Shared, bytes, access: word, nearest };
+                    return trap_at(kind, lane, address);
+                }
+                let (_, offset) = self.check_shared(own, access, address, bytes, lane)?;
+                visit(&mut self.blocks[own], offset, lane);
             }
             return Ok(());
         }
