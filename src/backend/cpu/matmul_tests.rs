@@ -191,17 +191,13 @@ fn emulated(m: &QuantMatrix, row: usize, x: &[(Vec<i32>, f32)], fused: bool) -> 
     let span = if m.group() == 16 { 16 } else { 32 };
     let mut sum = 0.0f32;
     for (group, (codes, scale)) in x.iter().enumerate() {
-        let parts = || codes.chunks(span).enumerate().map(|(part, codes)| (group * 32 + part * span, codes));
-        let index = |col: usize| row * m.groups_per_row() + col / m.group();
-        let mut value = 0.0f32;
-        for (col, codes) in parts() {
+        for (part, codes) in codes.chunks(span).enumerate() {
+            let col = group * 32 + part * span;
+            let index = row * m.groups_per_row() + col / m.group();
             let dot: i32 = codes.iter().enumerate().map(|(i, a)| m.code(row, col + i) * a).sum();
-            value = fma(dot as f32, m.scales()[index(col)].to_f32(), value);
-        }
-        sum = fma(value, *scale, sum);
-        for (col, codes) in parts() {
+            sum = fma(dot as f32 * m.scales()[index].to_f32(), *scale, sum);
             if let Some(mins) = m.mins() {
-                sum = fma(mins[index(col)].to_f32(), scale * codes.iter().sum::<i32>() as f32, sum);
+                sum = fma(mins[index].to_f32(), scale * codes.iter().sum::<i32>() as f32, sum);
             }
         }
     }

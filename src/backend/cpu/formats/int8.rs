@@ -33,73 +33,27 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
                 outliers |= *activations.outliers.add(m);
             }
             let second = (outliers != 0).then_some(activations.second);
-            for_each!([0 1] PART => {
-                if const { PART < L::PARTS } {
-                    Self::part::<L, T, M, PART>(weights, tile, activations.first, second, sums);
-                }
+            for_each!([0 1] HALF => {
+                for_each!([0 1] PART => {
+                    if const { HALF <= HALVES as usize && PART < L::PARTS } {
+                        Self::part::<L, T, M, HALF, PART>(weights, tile, activations.first, second, sums);
+                    }
+                });
             });
         }
     }
 }
 
 impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, HALVES> {
-    /// The rows of part `PART`.
+    /// The rows of part `PART` times half `HALF` of the columns, or all columns.
     #[inline(always)]
-    unsafe fn part<L: Lanes, const T: usize, const M: usize, const PART: usize>(
+    unsafe fn part<L: Lanes, const T: usize, const M: usize, const HALF: usize, const PART: usize>(
         weights: *const u8,
         tile: usize,
         first: *const Int8Group,
         second: Option<*const Int8Group>,
         sums: &mut [[L::F; M]; T],
     ) {
-        // SAFETY: all reads stay within the group and the records.
-        unsafe {
-            let mut values = [[L::splat(0.0); M]; T];
-            for_each!([0 1] HALF => {
-                if const { HALF <= HALVES as usize } {
-                    let dots = Self::half::<L, T, M, HALF>(weights, tile, first, second);
-                    for t in 0..T {
-                        let scale = factor::<L>(Self::LAYOUT, weights, HALF, tile + t);
-                        for m in 0..M {
-                            let dots = L::to_f32(dots[t][m]);
-                            values[t][m] = match HALF {
-                                0 => L::mul(dots, scale),
-                                _ => L::fma(dots, scale, values[t][m]),
-                            };
-                        }
-                    }
-                }
-            });
-            let scales = second.unwrap_or(first);
-            for t in 0..T {
-                let mut new = sums[t];
-                for m in 0..M {
-                    new[m] = L::fma(values[t][m], L::splat((*scales.add(m)).scale), new[m]);
-                }
-                for_each!([0 1] HALF => {
-                    if const { MINS && HALF <= HALVES as usize } {
-                        let min = factor::<L>(Self::LAYOUT, weights, 1 + HALVES as usize + HALF, tile + t);
-                        for m in 0..M {
-                            let total = Self::scaled_sum(first.add(m), HALF);
-                            new[m] = L::fma(min, L::splat(total), new[m]);
-                        }
-                    }
-                });
-                for m in 0..M {
-                    sums[t][m] = L::merge::<PART>(sums[t][m], new[m]);
-                }
-            }
-        }
-    }
-
-    /// The integer products of half `HALF` of the columns, or of all columns.
-    #[inline(always)]
-    unsafe fn half<L: Lanes, const T: usize, const M: usize, const HALF: usize>(
-        weights: *const u8,
-        tile: usize,
-        first: *const Int8Group,
-        second: Option<*const Int8Group>,
-    ) -> [[L::I; M]; T] {
         // SAFETY: all reads stay within the group and the records.
         unsafe {
             let mut dots = [Self::starts::<L, M>(first, HALF); T];
@@ -131,7 +85,26 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                     join::<L, T, M>(&mut dots, low);
                 }
             }
-            dots
+            let scales = second.unwrap_or(first);
+            for t in 0..T {
+                let scale = factor::<L>(Self::LAYOUT, weights, HALF, tile + t);
+                let mut new = sums[t];
+                for m in 0..M {
+                    let value = L::mul(L::to_f32(dots[t][m]), scale);
+                    let activation_scale = L::splat((*scales.add(m)).scale);
+                    new[m] = L::fma(value, activation_scale, new[m]);
+                }
+                if MINS {
+                    let min = factor::<L>(Self::LAYOUT, weights, 1 + HALVES as usize + HALF, tile + t);
+                    for m in 0..M {
+                        let total = Self::scaled_sum(first.add(m), HALF);
+                        new[m] = L::fma(min, L::splat(total), new[m]);
+                    }
+                }
+                for m in 0..M {
+                    sums[t][m] = L::merge::<PART>(sums[t][m], new[m]);
+                }
+            }
         }
     }
 
