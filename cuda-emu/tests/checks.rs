@@ -103,12 +103,13 @@ fn lanes_of_a_warp_add_to_several_blocks() {
 fn copies_and_matrix_loads_reach_their_own_block_only() {
     let copy = "@%p1 cp.async.ca.shared.global [%r6], [%rd1], 4; cp.async.wait_all;";
     let load = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r5}, [%r6];";
+    let store = "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r6], {%r5};";
     let of_rank = |rank: &str, body: &str| format!("{rank} mapa.shared::cluster.u32 %r6, %r2, %r5; {body}");
     for seed in SEEDS {
         let (result, found) = cluster(seed, MEET, &of_rank("mov.u32 %r5, %r3;", copy));
         result.unwrap();
         assert_eq!(found, [7, 7]);
-        for body in [copy, load] {
+        for body in [copy, load, store] {
             let found = fault(cluster(seed, MEET, &of_rank("xor.b32 %r5, %r3, 1;", body)).0);
             assert!(matches!(found, FaultKind::OutOfBounds { .. }), "seed {seed}: {found}");
         }

@@ -1,5 +1,6 @@
 //! Addresses of memory instructions: of all lanes, of which space, in which block of a cluster.
 
+use super::block::word;
 use super::lanes::{LANES, Lane, Registers, lanes_of, mask_of};
 use super::trap::{Step, invalid, trap_at};
 use super::warp::Warp;
@@ -7,6 +8,7 @@ use super::{Env, LOCAL_WINDOW, SHARED_WINDOW};
 use crate::decode::{Inst, Slot};
 use crate::error::FaultKind;
 use crate::memory::Space;
+use crate::memory::shadow::Access;
 
 /// Addresses of a warp's lanes.
 pub(super) type Addresses = [u64; LANES];
@@ -72,6 +74,24 @@ pub(super) fn by_space(
 }
 
 impl Env<'_> {
+    /// [`Self::check_shared`] of an instruction that reaches the own block's memory only; gives the offset.
+    pub(super) fn check_own_shared(
+        &mut self,
+        own: usize,
+        access: &mut Access,
+        address: u64,
+        bytes: u32,
+        lane: usize,
+    ) -> Step<u32> {
+        let rank = address >> OFFSET_BITS;
+        if rank != 0 && self.clusters[self.blocks[own].cluster].first as u64 + rank != own as u64 + 1 {
+            let (access, nearest) = (word(access.kind()), "it is not the own block's".to_owned());
+            let kind = FaultKind::OutOfBounds { space: Space::Shared, bytes, access, nearest };
+            return trap_at(kind, lane, address);
+        }
+        Ok(self.check_shared(own, access, address, bytes, lane)?.1)
+    }
+
     /// Block of a shared address, and the offset there.
     #[inline(always)]
     pub(super) fn shared_target(

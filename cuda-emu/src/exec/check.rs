@@ -39,7 +39,7 @@ impl Env<'_> {
         // Without a region, or with one that is too short, every offset is outside.
         let last = region.and_then(|region| (region.end - region.start).checked_sub(u64::from(bytes)));
         let (start, last) = region.zip(last).map_or((0, u64::MAX), |(region, last)| (region.start, last));
-        let (outside, bits) = I::bounds(addresses, start, last);
+        let (outside, bits) = I::bounds(addresses.as_chunks().0, start, last);
         if bits & u64::from(bytes - 1) != 0 {
             return misaligned(addresses, bytes, access);
         }
@@ -262,22 +262,16 @@ impl Env<'_> {
         // Mostly the first lanes take part, and the others' addresses need no look.
         let first = mask.trailing_ones();
         let (outside, bits) = if first == mask.count_ones() && first.is_multiple_of(4) {
-            I::bounds(&addresses[..first as usize], 0, last.unwrap_or(u64::MAX))
+            I::bounds(addresses[..first as usize].as_chunks().0, 0, last.unwrap_or(u64::MAX))
         } else {
             let mut all = *addresses;
             give_partners(&mut all, mask);
-            I::bounds(&all, 0, last.unwrap_or(u64::MAX))
+            I::bounds(all.as_chunks().0, 0, last.unwrap_or(u64::MAX))
         };
         if outside || bits & u64::from(bytes - 1) != 0 {
             // Something is wrong, or the block is named by its rank.
             for lane in lanes_of(mask) {
-                let (address, word) = (addresses[lane], word(access.kind()));
-                if self.shared_target(own, address, bytes, word, lane)?.0 != own {
-                    let nearest = "another block's, which this instruction does not reach".to_owned();
-                    let kind = FaultKind::OutOfBounds { space: Space::Shared, bytes, access: word, nearest };
-                    return trap_at(kind, lane, address);
-                }
-                let (_, offset) = self.check_shared(own, access, address, bytes, lane)?;
+                let offset = self.check_own_shared(own, access, addresses[lane], bytes, lane)?;
                 visit(&mut self.blocks[own], offset, lane);
             }
             return Ok(());

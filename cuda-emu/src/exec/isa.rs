@@ -43,8 +43,8 @@ pub(super) trait Isa {
     /// Whether each lane's value is that of the lane before and a step.
     fn in_steps(values: &[u64; LANES], step: u64) -> bool;
     /// Whether some value is before `start` or more than `last` behind it (all are if `last` is all
-    /// ones), and the bits that any of them has. There are a multiple of four.
-    fn bounds(values: &[u64], start: u64, last: u64) -> (bool, u64);
+    /// ones), and the bits that any of them has.
+    fn bounds(values: &[[u64; 4]], start: u64, last: u64) -> (bool, u64);
     /// The highest bit of each lane.
     fn signs(values: &[u32; LANES]) -> u32;
     /// Each lane's four bytes from those of `a` (0 to 3) and `b` (4 to 7).
@@ -60,7 +60,7 @@ pub(super) trait Isa {
     /// function with all loops takes the compiler forever. The closure must be `#[inline(always)]`.
     fn run<R>(work: impl FnOnce() -> R) -> R;
     /// A closure that captures nothing, likewise, as what an instruction of a program does.
-    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(work: F) -> Compute;
+    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy + 'static>(work: F) -> Compute;
 }
 
 /// What an instruction that only computes does with a warp's registers, of the lanes of a mask; lists
@@ -205,10 +205,10 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn bounds(values: &[u64], start: u64, last: u64) -> (bool, u64) {
+    fn bounds(values: &[[u64; 4]], start: u64, last: u64) -> (bool, u64) {
         // Without branches: the sign bit of an offset, or of what is left behind it, is set outside.
         let (mut outside, mut bits) = (0, 0);
-        for value in values {
+        for value in values.as_flattened() {
             let offset = value.wrapping_sub(start);
             outside |= offset | last.wrapping_sub(offset);
             bits |= value;
@@ -259,7 +259,7 @@ impl Isa for Portable {
         work()
     }
 
-    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(_: F) -> Compute {
+    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy + 'static>(_: F) -> Compute {
         |r, i, lists, mask| {
             // SAFETY: `compile` was given one.
             let work = unsafe { nothing::<F>() };

@@ -50,10 +50,10 @@ pub(super) fn access<I: Isa>(
     // A store counts as that of the row's owner.
     let mut access = env.shared_access(warp, Kind::Write);
     for (matrix, slot) in lists.iter().enumerate() {
-        let mut places = [(0, 0); 8];
+        let mut places = [(warp.block, 0); 8];
         for (row, place) in places.iter_mut().enumerate() {
             let lane = matrix * 8 + row;
-            *place = env.check_shared(warp.block, &mut access, rows[lane], 16, lane)?;
+            place.1 = env.check_own_shared(warp.block, &mut access, rows[lane], 16, lane)?;
         }
         store_matrix(env, &places, transposed, &warp.registers.narrow[*slot as usize].0);
     }

@@ -187,12 +187,12 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn bounds(values: &[u64], start: u64, last: u64) -> (bool, u64) {
-        // SAFETY: chunks have four elements, and the processor has AVX2, since this version runs.
+    fn bounds(values: &[[u64; 4]], start: u64, last: u64) -> (bool, u64) {
+        // SAFETY: there are four elements each, and the processor has AVX2, since this version runs.
         unsafe {
             let (start, last) = (_mm256_set1_epi64x(start as i64), _mm256_set1_epi64x(last as i64));
             let (mut outside, mut bits) = (_mm256_setzero_si256(), _mm256_setzero_si256());
-            for values in values.as_chunks::<4>().0 {
+            for values in values {
                 let values = _mm256_loadu_si256(values.as_ptr().cast());
                 let offset = _mm256_sub_epi64(values, start);
                 let left = _mm256_sub_epi64(last, offset);
@@ -286,7 +286,7 @@ impl Isa for Avx2 {
         unsafe { with_features(work) }
     }
 
-    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(_: F) -> Compute {
+    fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy + 'static>(_: F) -> Compute {
         compute::<F>
     }
 }
@@ -298,7 +298,7 @@ fn with_features<R>(work: impl FnOnce() -> R) -> R {
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
-fn compute<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy>(
+fn compute<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy + 'static>(
     r: &mut Registers,
     i: &Inst,
     lists: &[Slot],

@@ -3,8 +3,8 @@
 use super::{Access, Clocks, Conflict, History, Kind, Shadow, Stamp, UNWRITTEN};
 
 impl Shadow {
-    /// Notes an access by the lanes of a mask to `N` words each, at offsets that are multiples of that many
-    /// and lie inside.
+    /// Notes a read by the lanes of a mask, or that they start a copy, which has written nothing yet: of `N` words
+    /// each, at offsets that are multiples of that many and lie inside.
     ///
     /// # Errors
     /// The lane whose access is wrong, and what is wrong with it.
@@ -16,6 +16,10 @@ impl Shadow {
         offsets: &[u64; 32],
         mask: u32,
     ) -> Result<(), (usize, Conflict)> {
+        debug_assert!(
+            access.of_copy || access.stamp.kind == Kind::Read,
+            "lanes that write are noted one by one"
+        );
         let mut left = mask;
         while left != 0 {
             let lane = left.trailing_zeros() as usize;
@@ -28,10 +32,6 @@ impl Shadow {
             {
                 return Err((lane, conflict));
             }
-        }
-        // Who starts a copy has written nothing yet.
-        if access.stamp.kind == Kind::Write && !access.of_copy {
-            self.wrote::<N>(|lane| offsets[lane] as usize, mask);
         }
         Ok(())
     }
