@@ -180,7 +180,8 @@ impl KvCacheManager {
     }
 
     /// Ends a sequence whose keys and values are not to be trusted (NaN, a failed step): none of
-    /// its pages is found by a later sequence. Sequences that have such a page already keep it.
+    /// its pages is found by a later sequence, nor those that its window has left behind (those that
+    /// [`KvCacheManager::truncate`] took are no longer its own). Sequences that have such a page already keep it.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].
@@ -190,7 +191,11 @@ impl KvCacheManager {
             self.pool.prefix.unregister(entry.page);
         }
         // A window may have left pages behind, which are cached.
-        sequence.chain.iter().for_each(|hash| self.pool.forget(hash));
+        let left = window::sink_pages(sequence.spec.window)..sequence.table.dropped / PAGE_TOKENS;
+        let left = left.start..left.end.min(sequence.chain.len());
+        for hash in sequence.chain.get(left).unwrap_or_default() {
+            self.pool.forget(hash);
+        }
         self.release(seq)
     }
 

@@ -250,6 +250,17 @@ fn pages_of_a_poisoned_sequence_are_never_found() {
 }
 
 #[test]
+fn a_page_of_the_same_past_that_another_sequence_made_stays_where_one_is_poisoned() {
+    let mut kv = manager(8);
+    let [healthy, poisoned] = [0, 1].map(|_| kv.allocate(&ids(0..40), spec(64)).unwrap().seq);
+    write(&mut kv, healthy, &ids(0..40));
+    write(&mut kv, poisoned, &ids(0..40));
+    kv.release_unshared(poisoned).unwrap();
+    kv.check_integrity().unwrap();
+    assert_eq!(kv.allocate(&ids(0..40), spec(64)).unwrap().cached_tokens, 32);
+}
+
+#[test]
 fn pages_that_a_window_took_from_a_poisoned_sequence_are_never_found() {
     let mut kv = manager(8);
     let seq = written(&mut kv, &ids(0..40), windowed(64, 16, 0)).seq;
