@@ -1,4 +1,4 @@
-//! Codes times int8 activations, summed exactly within a group.
+//! Codes times int8 activations, summed exactly over the columns that share a scale.
 
 // Register blocks are indexed by tile and token on purpose: the loops unroll into registers, and
 // the index says which of them.
