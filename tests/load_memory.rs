@@ -37,6 +37,7 @@ fn status(field: &str) -> Outcome<u64> {
 /// Bytes resident of a file's mapping; none if it is not mapped.
 fn resident(file: &Path) -> Outcome<Option<u64>> {
     let maps = std::fs::read_to_string("/proc/self/smaps")?;
+    let file = file.canonicalize()?;
     let Some((_, map)) = maps.split_once(file.to_str().ok_or("a name without text")?) else {
         return Ok(None);
     };

@@ -77,7 +77,8 @@ impl<'f> TensorRows<'f> {
         decoded?.map_err(refused)
     }
 
-    /// Gives the rows' pages back to the system, as [`ModelFile::release`] does the whole tensor's.
+    /// Gives the rows' pages back to the system. [`ModelFile::release`] does the whole tensor's, and those around
+    /// it.
     pub fn release(&self, rows: Range<usize>) {
         self.file.release_bytes(self.bytes(&rows));
     }

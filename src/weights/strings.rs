@@ -87,6 +87,7 @@ impl Ends {
 
     /// Adds a string that ends before byte `end`, at most [`Ends::LAST`].
     pub(crate) fn push(&mut self, end: usize) {
+        debug_assert!(end <= Ends::LAST, "a string that ends at {end}");
         self.0.push(end.min(Ends::LAST) as u32);
     }
 
