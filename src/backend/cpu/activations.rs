@@ -52,8 +52,8 @@ pub(super) struct Int8Group {
     /// Minus the sum of all codes, times the zero points of 4 and of 8 bits: sums start at it.
     pub(super) neg_sum_8: i32,
     pub(super) neg_sum_128: i32,
-    /// Minus the sums of the first and the last sixteen.
-    pub(super) neg_halves: [i32; 2],
+    /// Minus the sums of the first and the last sixteen, times the zero point of 6 bits.
+    pub(super) neg_halves_32: [i32; 2],
     /// Sums of the first and the last sixteen values, of all terms; not there in a second term.
     pub(super) scaled_halves: [f32; 2],
 }
@@ -297,7 +297,7 @@ unsafe fn codes<L: Lanes>(steps: [L::F; 2], of_two: Option<usize>, out: *mut Int
         let neg_sum = neg_halves[0].wrapping_add(neg_halves[1]);
         (*out).neg_sum_8 = neg_sum.wrapping_mul(8);
         (*out).neg_sum_128 = neg_sum.wrapping_mul(128);
-        (*out).neg_halves = neg_halves;
+        (*out).neg_halves_32 = neg_halves.map(|sum| sum.wrapping_mul(32));
         neg_halves
     }
 }
@@ -311,7 +311,7 @@ unsafe fn no_codes(of_two: Option<usize>, out: *mut Int8Group) {
             None => (*out).codes = [0; GROUP],
             Some(token) => put_octets(&[0; GROUP], token, out),
         }
-        ((*out).neg_sum_8, (*out).neg_sum_128, (*out).neg_halves) = (0, 0, [0; 2]);
+        ((*out).neg_sum_8, (*out).neg_sum_128, (*out).neg_halves_32) = (0, 0, [0; 2]);
     }
 }
 

@@ -134,15 +134,19 @@ impl<W: Format> Panels<'_, W> {
             activations.skip(start * args.groups);
             // Where a panel is worked off in several blocks, only the first finds it in memory, and
             // the memory is idle while the others compute: each block asks for its share of the
-            // next panel.
-            let lines = if M < args.tokens { args.panel_bytes / 64 } else { 0 };
-            let share = (lines * M).div_ceil(args.tokens * args.groups);
-            let mut next = weights.wrapping_add(args.panel_bytes + lines * start / args.tokens * 64);
+            // next panel, some lines a group.
+            let lines = if M > 1 && M < args.tokens { args.panel_bytes / 64 } else { 0 };
+            let [from, to] = [start, start + M].map(|token| lines * token / args.tokens);
+            let mut next = weights.wrapping_add(args.panel_bytes + from * 64);
+            let mut left = to - from;
+            let share = left.div_ceil(args.groups);
             for _ in 0..args.groups {
-                for _ in 0..share {
-                    L::prefetch(next);
+                let now = share.min(left);
+                for _ in 0..now {
+                    L::prefetch_far(next);
                     next = next.wrapping_add(64);
                 }
+                left -= now;
                 W::group::<L, T, M>(weights, tile, &activations, &mut sums);
                 weights = weights.add(W::LAYOUT.group_bytes());
                 activations.skip(M);

@@ -5,6 +5,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use std::hint::black_box;
+use std::slice;
 
 use super::{Format, Operand, columns, factor, quad, quant};
 use crate::backend::cpu::activations::{Int8Group, SECOND_BITS};
@@ -28,11 +29,10 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
     ) {
         // SAFETY: the same contract.
         unsafe {
-            let mut outliers = 0;
-            for m in 0..M {
-                outliers |= *activations.outliers.add(m);
-            }
-            let second = (outliers != 0).then_some(activations.second);
+            let outliers = slice::from_raw_parts(activations.outliers, M);
+            // One branch for all tokens: seldom has one of them a second term.
+            let any = outliers.iter().fold(0, |any, outlier| any | outlier);
+            let second = (any != 0).then_some((activations.second, outliers));
             for_each!([0 1] HALF => {
                 for_each!([0 1] PART => {
                     if const { HALF <= HALVES as usize && PART < L::PARTS } {
@@ -51,41 +51,30 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         weights: *const u8,
         tile: usize,
         first: *const Int8Group,
-        second: Option<*const Int8Group>,
+        second: Option<(*const Int8Group, &[u8])>,
         sums: &mut [[L::F; M]; T],
     ) {
         // SAFETY: all reads stay within the group and the records.
         unsafe {
             let mut dots = [Self::starts::<L, M>(first, HALF); T];
-            if const { M > 1 } {
-                let mut term = first;
-                loop {
-                    // One loop for both terms, and the compiler shall not unpack a group's codes before it:
-                    // there are no registers for them.
-                    Self::dots::<L, T, M, HALF>(black_box(weights), tile, term, &mut dots);
-                    match second {
-                        Some(second) if term != second => {
-                            join::<L, T, M>(&mut dots, [Self::starts::<L, M>(second, HALF); T]);
-                            term = second;
-                        }
-                        _ => break,
-                    }
-                }
-                if const { L::PAIRS } {
-                    for [low, high] in dots.as_flattened_mut().as_chunks_mut().0 {
-                        [*low, *high] = L::unpair(*low, *high);
-                    }
-                }
-            } else {
-                // Codes stay unpacked from one term to the other, whose sums wait for nothing of the first's.
-                Self::dots::<L, T, M, HALF>(weights, tile, first, &mut dots);
-                if let Some(second) = second {
-                    let mut low = [Self::starts::<L, M>(second, HALF); T];
-                    Self::dots::<L, T, M, HALF>(weights, tile, second, &mut low);
-                    join::<L, T, M>(&mut dots, low);
+            Self::dots::<L, T, M, HALF>(weights, tile, first, &mut dots);
+            if let Some((second, outliers)) = second {
+                // One token's codes stay unpacked from one term to the other, whose sums wait for nothing of
+                // the first's; beside several tokens there are no registers for them.
+                let weights = if M == 1 { weights } else { black_box(weights) };
+                let low = if const { L::PAIRS && M > 1 } {
+                    Self::term::<L, T, M, 2, HALF>(weights, tile, second, outliers)
+                } else {
+                    Self::term::<L, T, M, 1, HALF>(weights, tile, second, outliers)
+                };
+                join::<L, T, M>(&mut dots, &low);
+            }
+            if const { L::PAIRS && M > 1 } {
+                for [low, high] in dots.as_flattened_mut().as_chunks_mut().0 {
+                    [*low, *high] = L::unpair(*low, *high);
                 }
             }
-            let scales = second.unwrap_or(first);
+            let scales = second.map_or(first, |(second, _)| second);
             for t in 0..T {
                 let scale = factor::<L>(Self::LAYOUT, weights, HALF, tile + t);
                 let mut new = sums[t];
@@ -105,6 +94,32 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                     sums[t][m] = L::merge::<PART>(sums[t][m], new[m]);
                 }
             }
+        }
+    }
+
+    /// The integer sums of the second term, `N` tokens at a time; 0 where none of the `N` has one, for of a
+    /// block few do.
+    #[inline(always)]
+    unsafe fn term<L: Lanes, const T: usize, const M: usize, const N: usize, const HALF: usize>(
+        weights: *const u8,
+        tile: usize,
+        second: *const Int8Group,
+        outliers: &[u8],
+    ) -> [[L::I; M]; T] {
+        // SAFETY: as `dots`, for `N` of the block's tokens.
+        unsafe {
+            let mut sums = [[L::splat_i32(0); M]; T];
+            for (i, outliers) in outliers.chunks_exact(N).enumerate() {
+                if outliers.iter().any(|&outlier| outlier != 0) {
+                    let records = second.add(i * N);
+                    let mut dots = [Self::starts::<L, N>(records, HALF); T];
+                    Self::dots::<L, T, N, HALF>(weights, tile, records, &mut dots);
+                    for t in 0..T {
+                        sums[t][i * N..][..N].copy_from_slice(&dots[t]);
+                    }
+                }
+            }
+            sums
         }
     }
 
@@ -191,10 +206,10 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 (16, false) => L::shl::<1>(L::splat_i32((*record).neg_sum_8)),
                 (128, false) => L::splat_i32((*record).neg_sum_128),
                 (-128, false) => L::sub_i32(zero, L::splat_i32((*record).neg_sum_128)),
-                (8, true) => L::shl::<3>(L::splat_i32((*record).neg_halves[half])),
-                (32, true) => L::shl::<5>(L::splat_i32((*record).neg_halves[half])),
-                (128, true) => L::shl::<7>(L::splat_i32((*record).neg_halves[half])),
-                (-128, true) => L::sub_i32(zero, L::shl::<7>(L::splat_i32((*record).neg_halves[half]))),
+                (8, true) => L::splat_i32((*record).neg_halves_32[half] >> 2),
+                (32, true) => L::splat_i32((*record).neg_halves_32[half]),
+                (128, true) => L::shl::<2>(L::splat_i32((*record).neg_halves_32[half])),
+                (-128, true) => L::sub_i32(zero, L::shl::<2>(L::splat_i32((*record).neg_halves_32[half]))),
                 _ => zero,
             }
         }
@@ -215,7 +230,10 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
 
 /// Joins the sums of both terms.
 #[inline(always)]
-unsafe fn join<L: Lanes, const T: usize, const M: usize>(first: &mut [[L::I; M]; T], second: [[L::I; M]; T]) {
+unsafe fn join<L: Lanes, const T: usize, const M: usize>(
+    first: &mut [[L::I; M]; T],
+    second: &[[L::I; M]; T],
+) {
     for t in 0..T {
         for m in 0..M {
             // SAFETY: register arithmetic.
