@@ -31,7 +31,7 @@ mod loader;
 mod options;
 mod pool;
 mod queue;
-mod random;
+pub(crate) mod random;
 mod report;
 mod schedule;
 mod state;

@@ -6,6 +6,8 @@
 //! one other, so that the check is a comparison and a store of numbers. A barrier of all threads
 //! orders all that was before; after it the same moves come again and are remembered.
 
+#[cfg(test)]
+mod model;
 mod warps;
 
 use std::ops::Range;

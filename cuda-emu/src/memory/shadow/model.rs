@@ -1,0 +1,381 @@
+//! The shadow against a model of it: each byte has a list of what happened to it, and warps know up to
+//! which step others' accesses come before their own. No numbers of histories, no words, nothing is
+//! remembered of what was judged.
+
+use super::{Access, Clocks, Conflict, Kind, Shadow};
+use crate::driver::random::Random;
+use crate::memory::clocks::Released;
+
+const BYTES: usize = 512;
+const AGENTS: usize = 4;
+/// Few, as in a loop: histories come again.
+const PCS: usize = 5;
+
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    agent: u16,
+    lane: u8,
+    kind: Kind,
+    pc: u32,
+    step: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Byte {
+    written: bool,
+    pending: Option<u32>,
+    /// The last write and all that came after it.
+    events: Vec<Event>,
+}
+
+/// What must be reported: of a race, any of these earlier accesses.
+#[derive(Debug)]
+enum Wrong {
+    Uninitialised,
+    Pending(u32),
+    Race(Vec<Event>),
+}
+
+impl Wrong {
+    fn is(&self, found: Conflict) -> bool {
+        match (self, found) {
+            (Wrong::Uninitialised, Conflict::Uninitialised) => true,
+            (Wrong::Pending(pc), Conflict::Pending(found)) => *pc == found,
+            (Wrong::Race(earlier), Conflict::Race(s)) => {
+                earlier.iter().any(|e| (e.agent, e.kind, e.pc) == (s.agent, s.kind, s.pc))
+            }
+            _ => false,
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Model {
+    bytes: Vec<Byte>,
+    step: u32,
+    /// Of each warp, up to which step each other's accesses come before what it does now; of itself,
+    /// those of all of its lanes.
+    known: [[u32; AGENTS]; AGENTS],
+}
+
+/// An instruction: who, how, and what its lanes access.
+#[derive(Clone, Debug)]
+struct Instruction {
+    agent: u16,
+    kind: Kind,
+    pc: u32,
+    /// It is made for all lanes together; it starts a copy.
+    for_all: bool,
+    of_copy: bool,
+    form: Form,
+    bytes: usize,
+    mask: u32,
+    offsets: [u64; 32],
+}
+
+/// By which of the shadow's functions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Form {
+    /// `access_lanes`
+    Lanes,
+    /// `access` and `repeat`
+    Run,
+    /// `access` by each lane
+    Each,
+}
+
+impl Instruction {
+    fn lanes(&self) -> impl Iterator<Item = (usize, usize)> {
+        let lanes = (0..32).filter(|lane| self.mask >> lane & 1 != 0);
+        lanes.map(|lane| (lane, self.offsets[lane] as usize))
+    }
+}
+
+impl Model {
+    fn new() -> Self {
+        Self { bytes: vec![Byte::default(); BYTES], step: 0, known: [[0; AGENTS]; AGENTS] }
+    }
+
+    fn wrong(&self, at: usize, now: Event, for_all: bool) -> Option<Wrong> {
+        let byte = &self.bytes[at];
+        if let Some(pc) = byte.pending {
+            return Some(Wrong::Pending(pc));
+        }
+        if now.kind != Kind::Write && !byte.written {
+            return Some(Wrong::Uninitialised);
+        }
+        let known = self.known[now.agent as usize];
+        let after = |e: &&Event| known[e.agent as usize] >= e.step;
+        let others = byte.events.iter().filter(|e| e.agent != now.agent && !after(e));
+        let mut earlier: Vec<Event> =
+            others.filter(|e| e.kind != now.kind || now.kind == Kind::Write).copied().collect();
+        // Lanes of one warp: what another of them wrote.
+        if now.kind != Kind::Atomic && earlier.is_empty() {
+            let own = |e: &&Event| e.agent == now.agent && e.kind == Kind::Write;
+            let another = |e: &&Event| for_all || e.lane != now.lane;
+            earlier.extend(byte.events.iter().filter(own).filter(|e| !after(e)).filter(another));
+        }
+        (!earlier.is_empty()).then_some(Wrong::Race(earlier))
+    }
+
+    fn note(&mut self, at: usize, now: Event, of_copy: bool) {
+        let byte = &mut self.bytes[at];
+        if now.kind == Kind::Write {
+            byte.events.clear();
+            byte.written = true;
+        }
+        if of_copy {
+            byte.pending = Some(now.pc);
+        } else {
+            byte.events.push(now);
+        }
+    }
+
+    fn run(&mut self, i: &Instruction) -> Result<(), (usize, Wrong)> {
+        self.step += 1;
+        for (lane, offset) in i.lanes() {
+            let now = Event { agent: i.agent, lane: lane as u8, kind: i.kind, pc: i.pc, step: self.step };
+            for at in offset..offset + i.bytes {
+                match self.wrong(at, now, i.for_all) {
+                    Some(wrong) => return Err((lane, wrong)),
+                    None => self.note(at, now, i.of_copy),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, i: &Instruction) {
+        self.step += 1;
+        for (lane, offset) in i.lanes() {
+            for at in offset..offset + i.bytes {
+                self.bytes[at].pending = None;
+                let now =
+                    Event { agent: i.agent, lane: lane as u8, kind: Kind::Write, pc: i.pc, step: self.step };
+                self.note(at, now, false);
+            }
+        }
+    }
+
+    fn barrier(&mut self) {
+        self.bytes.iter_mut().for_each(|byte| byte.events.clear());
+    }
+}
+
+/// The shadow and its model.
+struct Pair {
+    random: Random,
+    shadow: Shadow,
+    clocks: Clocks,
+    model: Model,
+    /// Copies under way.
+    copies: Vec<Instruction>,
+    /// What was released, and what is known to whom acquires it.
+    released: (Released, [u32; AGENTS]),
+}
+
+impl Pair {
+    fn new(seed: u64) -> Self {
+        let (shadow, clocks) = (Shadow::new(BYTES), Clocks::new(AGENTS));
+        let released = (Released::default(), [0; AGENTS]);
+        Self { random: Random::new(seed), shadow, clocks, model: Model::new(), copies: Vec::new(), released }
+    }
+
+    fn chance(&mut self, one_in: usize) -> bool {
+        self.random.below(one_in) == 0
+    }
+
+    /// Of lanes that follow each other, at some distance, or all at one place.
+    fn offsets(&mut self, bytes: usize) -> [u64; 32] {
+        let slots = BYTES / bytes;
+        let start = self.random.below(slots);
+        let stride = [1, 1, 3, 2 * self.random.below(slots) + 1, 0][self.random.below(5)];
+        std::array::from_fn(|lane| ((start + lane * stride) % slots * bytes) as u64)
+    }
+
+    fn mask(&mut self) -> u32 {
+        let bits = self.random.below(1 << 32) as u32;
+        match self.random.below(4) {
+            0 => u32::MAX,
+            1 => u32::MAX >> (bits % 32),
+            2 => 1 << (bits % 32),
+            _ => bits.max(1),
+        }
+    }
+
+    fn instruction(&mut self) -> Instruction {
+        let kinds = [Kind::Read, Kind::Read, Kind::Write, Kind::Write, Kind::Atomic];
+        let kind = kinds[self.random.below(kinds.len())];
+        let form = [Form::Lanes, Form::Lanes, Form::Each, Form::Run][self.random.below(4)];
+        let mut i = Instruction {
+            agent: self.random.below(AGENTS) as u16,
+            kind,
+            pc: self.random.below(PCS) as u32,
+            for_all: false,
+            of_copy: false,
+            form,
+            bytes: 1 << self.random.below(5),
+            mask: self.mask(),
+            offsets: [0; 32],
+        };
+        match form {
+            Form::Lanes => {
+                i.kind = [Kind::Read, Kind::Write][self.random.below(2)];
+                i.bytes = 4 << self.random.below(3);
+                i.of_copy = i.kind == Kind::Write;
+                i.for_all = !i.of_copy && self.chance(2);
+                i.offsets = self.offsets(i.bytes);
+            }
+            Form::Run => {
+                (i.mask, i.bytes) = (u32::MAX, i.bytes.min(8));
+                let first = self.random.below(BYTES / i.bytes - 31);
+                i.offsets = std::array::from_fn(|lane| ((first + lane) * i.bytes) as u64);
+            }
+            Form::Each => i.offsets = self.offsets(i.bytes),
+        }
+        i
+    }
+
+    fn access(&self, i: &Instruction) -> Access {
+        let mut access = Access::new(&self.clocks, i.agent, i.kind, i.pc);
+        (access.for_all, access.of_copy) = (i.for_all, i.of_copy);
+        access
+    }
+
+    /// Runs an instruction in the shadow.
+    fn shadow_run(&mut self, i: &Instruction) -> Result<(), (usize, Conflict)> {
+        let mut access = self.access(i);
+        let Self { shadow, clocks, .. } = self;
+        match (i.form, i.bytes) {
+            (Form::Lanes, 4) => return shadow.access_lanes::<1>(&mut access, clocks, &i.offsets, i.mask),
+            (Form::Lanes, 8) => return shadow.access_lanes::<2>(&mut access, clocks, &i.offsets, i.mask),
+            (Form::Lanes, _) => return shadow.access_lanes::<4>(&mut access, clocks, &i.offsets, i.mask),
+            _ => {}
+        }
+        let bytes = i.bytes as u32;
+        for (lane, offset) in i.lanes() {
+            shadow
+                .access(&mut access, clocks, offset as u32, bytes, lane as u8)
+                .map_err(|conflict| (lane, conflict))?;
+            if i.form == Form::Run && lane == 0 {
+                if shadow.repeat(&access, offset as u32 + bytes, 31 * bytes, bytes) {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs an instruction in both; whether it went well.
+    fn run(&mut self, i: &Instruction) -> bool {
+        let expected = self.model.run(i);
+        let found = self.shadow_run(i);
+        match (&expected, found) {
+            (Ok(()), Ok(())) => true,
+            (Err((lane, wrong)), Err((found_lane, found))) if *lane == found_lane && wrong.is(found) => false,
+            _ => panic!("{i:?}: {found:?} instead of {expected:?}"),
+        }
+    }
+
+    /// Some lanes' copies come.
+    fn finish(&mut self) {
+        if self.copies.is_empty() {
+            return;
+        }
+        let n = self.random.below(self.copies.len());
+        let lanes = if self.chance(2) { u32::MAX } else { self.mask() };
+        let copy = &mut self.copies[n];
+        let coming = Instruction { mask: copy.mask & lanes, ..copy.clone() };
+        copy.mask &= !lanes;
+        if copy.mask == 0 {
+            self.copies.remove(n);
+        }
+        let by = Access::new(&self.clocks, coming.agent, Kind::Write, coming.pc);
+        let offsets = coming.offsets.map(|offset| offset as u32);
+        match coming.bytes {
+            4 => self.shadow.finish_copies::<1>(&offsets, coming.mask, &by),
+            8 => self.shadow.finish_copies::<2>(&offsets, coming.mask, &by),
+            _ => self.shadow.finish_copies::<4>(&offsets, coming.mask, &by),
+        }
+        self.model.finish(&coming);
+    }
+
+    /// Warps meet, alone or together, or hand over what they know.
+    fn synchronise(&mut self) {
+        let agent = self.random.below(AGENTS);
+        let step = self.model.step;
+        match self.random.below(6) {
+            0 => {
+                self.clocks.restart();
+                self.shadow.next_epoch();
+                self.model.barrier();
+                self.released.0.clear();
+                self.released.1 = [0; AGENTS];
+            }
+            1 => {
+                self.clocks.sync_lanes(agent as u16);
+                self.model.known[agent][agent] = step;
+            }
+            2 | 3 => {
+                self.clocks.release(agent as u16, &mut self.released.0);
+                let known = self.model.known[agent];
+                for (other, into) in self.released.1.iter_mut().enumerate() {
+                    *into = (*into).max(if other == agent { step } else { known[other] });
+                }
+            }
+            4 => {
+                self.clocks.acquire(agent as u16, &self.released.0);
+                for (into, from) in self.model.known[agent].iter_mut().zip(self.released.1) {
+                    *into = (*into).max(from);
+                }
+            }
+            _ if self.chance(4) => {
+                // Races with what was before go unseen.
+                self.shadow.forget_histories();
+                self.model.barrier();
+            }
+            _ => {}
+        }
+    }
+
+    /// Each byte by one lane of some warp: what went before was noted rightly.
+    fn probe(&mut self) {
+        for at in 0..BYTES {
+            let mut i = self.instruction();
+            (i.form, i.bytes, i.mask) = (Form::Each, 1, 1 << self.random.below(32));
+            (i.for_all, i.of_copy, i.offsets) = (false, false, [at as u64; 32]);
+            self.run(&i);
+        }
+    }
+
+    /// Until the first that is wrong, of which most are left out.
+    fn scene(&mut self) {
+        for _ in 0..60 {
+            match self.random.below(8) {
+                0 | 1 => self.synchronise(),
+                2 => self.finish(),
+                _ => {
+                    let i = self.instruction();
+                    if self.model.clone().run(&i).is_err() && !self.chance(16) {
+                        continue;
+                    }
+                    if !self.run(&i) {
+                        return;
+                    }
+                    if i.of_copy {
+                        self.copies.push(i);
+                    }
+                }
+            }
+        }
+        self.probe();
+    }
+}
+
+#[test]
+fn reports_are_those_of_a_model() {
+    let scenes = if cfg!(miri) { 4 } else { 3000 };
+    for seed in 0..scenes {
+        Pair::new(seed).scene();
+    }
+}
