@@ -284,3 +284,58 @@ fn unknown_instructions_are_named() {
     let problem = Module::load(&device, &text).unwrap().kernel("k").unwrap_err();
     assert_eq!((&*problem.kernel, &*problem.text, problem.line), ("k", "frobnicate.u32;", 7), "{problem}");
 }
+
+/// Directives that stand outside of kernels: a module that has one of these is refused by its line.
+#[test]
+fn directives_that_are_not_supported_are_named() {
+    let device = device();
+    let cases = [
+        (".global .texref t;", "directive `.texref` is not supported"),
+        (".global .samplerref s;", "directive `.samplerref` is not supported"),
+        (".visible .global .surfref s;", "directive `.surfref` is not supported"),
+        (".tex .u32 t;", "directive `.tex` is not supported"),
+        (".global .attribute(.unified(1, 2)) .u32 v;", "attribute `.unified` is not supported"),
+        (".visible .entry f() .frob 3 { ret; }", "directive `.frob` is not supported"),
+    ];
+    for (line, message) in cases {
+        let text = kernel("").replace(".extern .shared", &format!("{line}\n.extern .shared"));
+        let found = Module::load(&device, &text).unwrap_err();
+        assert_eq!((&*found.kernel, &*found.text, found.line, &*found.message), ("", line, 4, message));
+    }
+}
+
+/// Managed variables are the device's and, at the same address, the host's.
+#[test]
+fn managed_variables_lie_in_global_memory() {
+    let device = device();
+    let body = "mov.u64 %rd5, v; ld.global.u32 %r2, [%rd5+4]; st.global.u32 [%rd4], %r2;";
+    let text = kernel(body)
+        .replace(".visible", ".visible .global .attribute(.managed) .align 4 .u32 v[2] = {5, 6};\n.visible");
+    let module = Module::load(&device, &text).unwrap();
+    let v = module.global("v").unwrap();
+    assert_eq!(words(&device, v.address, 2), [5, 6]);
+    device.memory().copy_in(v.address + 4, &[8, 0, 0, 0]).unwrap();
+    let out = device.memory().alloc(4).unwrap();
+    let (kernel, params) = (module.kernel("k").unwrap(), [out, 0].map(u64::to_le_bytes).concat());
+    launch(&device, &Launch::new(&kernel, [1, 1, 1], [1, 1, 1], &params)).unwrap();
+    assert_eq!(words(&device, out, 1), [8]);
+}
+
+/// A function goes by its other names too.
+#[test]
+fn aliases_are_called() {
+    let device = device();
+    let out = device.memory().alloc(4).unwrap();
+    let functions = ".func (.param .b32 r) f(.param .b32 x) {
+          .reg .b32 %a; ld.param.b32 %a, [x]; add.u32 %a, %a, 30; st.param.b32 [r], %a; ret;
+        }
+        .func (.param .b32 r) g(.param .b32 x);
+        .alias g, f;
+        .visible";
+    let body = "{ .param .b32 in; .param .b32 back; st.param.b32 [in], 12; call.uni (back), g, (in);
+        ld.param.b32 %r2, [back]; } st.global.u32 [%rd4], %r2;";
+    let module = Module::load(&device, &kernel(body).replace(".visible", functions)).unwrap();
+    let (kernel, params) = (module.kernel("k").unwrap(), [out, 0].map(u64::to_le_bytes).concat());
+    launch(&device, &Launch::new(&kernel, [1, 1, 1], [1, 1, 1], &params)).unwrap();
+    assert_eq!(words(&device, out, 1), [42]);
+}

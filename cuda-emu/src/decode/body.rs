@@ -230,7 +230,9 @@ impl<'a, 'u> Decoder<'a, 'u> {
         params: &[Placed],
         line: u32,
     ) -> Result<(), LoadError> {
-        let callee = self.unit.functions.iter().find(|f| f.name == name && f.body.is_some());
+        let alias = self.unit.aliases.iter().find(|(alias, _)| *alias == name);
+        let own_name = alias.map_or(name, |(_, own)| own);
+        let callee = self.unit.functions.iter().find(|f| f.name == own_name && f.body.is_some());
         let callee = callee.ok_or_else(|| fail(line, format!("`{name}` has no body in this module")))?;
         if callee.params.len() != params.len() || callee.returns.len() != returns.len() {
             return Err(fail(line, format!("`{name}` takes other parameters")));

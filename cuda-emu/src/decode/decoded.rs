@@ -62,6 +62,7 @@ impl Decoded {
             files: self.files,
             broadcasts: self.broadcasts,
             async_proxy,
+            constants: layout.constants.clone(),
         }
     }
 

@@ -24,6 +24,8 @@ mod simple;
 mod touched;
 mod variables;
 
+use std::ops::Range;
+
 use crate::error::{LoadError, SourceLine};
 use crate::module::{GlobalSet, Param};
 use crate::ptx::{Function, Unit};
@@ -58,6 +60,8 @@ pub(crate) struct Program {
     pub(crate) touched: Touched,
     /// The kernel uses the asynchronous proxy (bulk copies, wgmma).
     pub(crate) async_proxy: bool,
+    /// Where the module's constants lie in global memory.
+    pub(crate) constants: Vec<Range<u64>>,
 }
 
 /// How many registers of each kind a warp has.

@@ -97,7 +97,7 @@ pub(crate) enum Op {
     ToGeneric(Space),
     /// d = a − window of the space (64 bits).
     FromGeneric(Space),
-    /// d = whether a is an address of the space.
+    /// d = whether a is an address of the space; imm: of constants, which lie in global memory.
     IsSpace(Space),
     /// d = address a in the shared memory of block b of the cluster; the bool: 64 bits (generic).
     Mapa(bool),

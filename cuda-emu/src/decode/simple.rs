@@ -143,7 +143,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
             return Err("expected a predicate to write".to_string());
         };
         let d = self.pred_named(name, true)?;
-        self.emit(Inst { d, a, ..Inst::new(Op::IsSpace(op.space())) });
+        let imm = i64::from(op.has("const"));
+        self.emit(Inst { d, a, imm, ..Inst::new(Op::IsSpace(op.space())) });
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 //! at offsets of their windows, parameters at offsets of the parameter block.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::error::LoadError;
 use crate::memory::{Memory, Space};
@@ -29,6 +30,7 @@ pub(super) struct Layout<'a> {
     pub(super) param_bytes: u32,
     pub(super) shared_bytes: u32,
     pub(super) variables: HashMap<&'a str, Placed>,
+    pub(super) constants: Vec<Range<u64>>,
 }
 
 fn fail(variable: &Variable, message: impl Into<String>) -> LoadError {
@@ -133,7 +135,11 @@ pub(super) fn layout<'a>(
     layout.param_bytes = params.bytes as u32;
     for global in &globals.variables {
         if let Some(variable) = unit.variables.iter().find(|v| v.name == global.name) {
-            layout.variables.insert(variable.name, Placed { space: Space::Global, address: global.address });
+            let address = global.address;
+            layout.variables.insert(variable.name, Placed { space: Space::Global, address });
+            if variable.space == VariableSpace::Const {
+                layout.constants.push(address..address + global.bytes);
+            }
         }
     }
     let mut shared = Cursor::default();

@@ -5,7 +5,7 @@ use super::lanes::{LANES, Lane, Registers, lanes_of, mask_of};
 use super::trap::{Step, invalid, trap_at};
 use super::warp::Warp;
 use super::{Env, LOCAL_WINDOW, SHARED_WINDOW};
-use crate::decode::{Inst, Slot};
+use crate::decode::{Inst, Program, Slot};
 use crate::error::FaultKind;
 use crate::memory::Space;
 use crate::memory::shadow::Access;
@@ -24,6 +24,15 @@ pub(super) fn space_of(address: u64) -> Space {
         2 => Space::Local,
         _ => Space::Global,
     }
+}
+
+/// `isspacep`
+pub(super) fn is_space(program: &Program, warp: &mut Warp, i: &Inst, space: Space, mask: u32) {
+    let a = u64::get(&warp.registers, i.a);
+    let constant = |address: u64| program.constants.iter().any(|range| range.contains(&address));
+    let of_kind = |address: u64| space != Space::Global || constant(address) == (i.imm != 0);
+    let bits = mask_of(|lane| space_of(a[lane]) == space && of_kind(a[lane]));
+    warp.registers.put_pred(i.d, bits, mask);
 }
 
 /// a + offset, of 32 bits if `narrow`.

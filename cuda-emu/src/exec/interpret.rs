@@ -204,11 +204,7 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
                 Clock::Whole => u64::put(r, i.d, [nanoseconds; 32], mask),
             }
         }
-        Op::IsSpace(space) => {
-            let a = u64::get(&warp.registers, i.a);
-            let bits = super::lanes::mask_of(|lane| address::space_of(a[lane]) == space);
-            warp.registers.put_pred(i.d, bits, mask);
-        }
+        Op::IsSpace(space) => address::is_space(program, warp, i, space, mask),
         Op::Mapa(wide) => address::mapa(env, warp, i, wide, mask)?,
         Op::GetCtaRank(wide) => address::cta_rank(env, warp, i, wide, mask),
         Op::Atomic(space, op, ty) => atomic::atomic(env, warp, i, lists, (space, op, ty), mask)?,

@@ -37,7 +37,8 @@ impl<'a> Parser<'a> {
             self.at += 1;
             for part in parts.split('.') {
                 match part {
-                    "visible" | "extern" | "weak" | "common" | "managed" | "ptr" => {}
+                    "visible" | "extern" | "weak" | "common" | "ptr" => {}
+                    "attribute" => self.variable_attribute()?,
                     "entry" => head.function = Some(true),
                     "func" => head.function = Some(false),
                     "global" | "const" | "shared" | "local" | "param" => self.space(part, &mut head),
@@ -56,6 +57,15 @@ impl<'a> Parser<'a> {
             }
         }
         Ok(head)
+    }
+
+    /// `(.managed)`: the host reaches all memory here.
+    fn variable_attribute(&mut self) -> Result<()> {
+        self.expect('(')?;
+        match self.word()? {
+            ".managed" => self.expect(')'),
+            word => Err(error(self.line(), format!("attribute `{word}` is not supported"))),
+        }
     }
 
     pub(super) fn space(&self, word: &str, head: &mut Head) {

@@ -22,6 +22,8 @@ pub(crate) struct Unit<'a> {
     pub(crate) files: Vec<(u32, &'a str)>,
     /// Module-level variables.
     pub(crate) variables: Vec<Variable<'a>>,
+    /// Other names of functions, with the function's own.
+    pub(crate) aliases: Vec<(&'a str, &'a str)>,
     /// Kernels and functions, also those that are only declared.
     pub(crate) functions: Vec<Function<'a>>,
 }

@@ -121,7 +121,13 @@ impl<'a> Parser<'a> {
             }
             ".section" => self.skip_section()?,
             ".pragma" => self.skip_to_semicolon(),
-            ".alias" => return Err(error(self.line(), ".alias is not supported")),
+            ".alias" => {
+                self.at += 1;
+                let name = self.word()?;
+                self.expect(',')?;
+                unit.aliases.push((name, self.word()?));
+                self.expect(';')?;
+            }
             _ => self.declaration(unit)?,
         }
         Ok(())

@@ -422,7 +422,7 @@ fn conversions(rows: &mut Vec<Row>) {
                 .gives(|v| v[0]),
         );
         // Which space is it? Each kind of address answers for itself alone.
-        let asked = ["global", "shared", "local", "shared::cta", "shared::cluster"];
+        let asked = ["global", "shared", "local", "const", "shared::cta", "shared::cluster"];
         for (asked, answer) in asked.map(|asked| (asked, asked.split(':').next().unwrap_or_default())) {
             let form = format!("isspacep.{asked}");
             let text = text("", &format!("{from} %x2, %x0;"), &format!("{form} %d0, %x2;"));
@@ -460,9 +460,15 @@ fn constants(rows: &mut Vec<Row>) {
             .text("mov.b64 %x0, extra; cvta.param.u64 %x0, %x0; ld.u32 %d0, [%x0+12];")
             .gives(|_| at(&bytes, 12, 32, false) as u64),
     );
-    rows.push(
-        row("isspacep.const", &[P])
-            .text("mov.u64 %x0, table; cvta.const.u64 %x0, %x0; isspacep.const %d0, %x0;")
-            .gives(|_| 1),
-    );
+    // The window of constants is no part of global memory, that of parameters is one.
+    for (asked, of_table, of_extra) in [("const", 1, 0), ("global", 0, 1), ("shared", 0, 0), ("local", 0, 0)]
+    {
+        let form = format!("isspacep.{asked}");
+        let text = format!(
+            "mov.u64 %x0, table; cvta.const.u64 %x0, %x0; add.u64 %x1, %x0, 15; {form} %d0, %x0; {form} %d1, %x1;
+             mov.b64 %x0, extra; cvta.param.u64 %x0, %x0; {form} %d2, %x0;"
+        );
+        let row = row(&form, &[P, P, P]).extra(Extra::Bytes(bytes)).text(&text);
+        rows.push(row.each(|_| vec![of_table, of_table, of_extra]));
+    }
 }
