@@ -259,3 +259,118 @@ fn a_proxy_fence_counts_on_the_way_from_the_write_to_the_copy() {
         }
     }
 }
+
+/// Lanes of a warp may store one result; other warps, and lanes that come back, may not without a barrier.
+#[test]
+fn one_value_is_stored_by_one_warp() {
+    let store = "mov.u32 %r3, 7; @%p1 st.shared.u32 [%r2], %r3;";
+    let by = |lanes: &str| format!("{lanes} {store}");
+    for seed in SEEDS {
+        run_block(seed, &by("setp.lt.u32 %p1, %r1, 32;"), 64, &[0]).0.unwrap();
+        // The second warp's lane 1, and the first's lane 0.
+        let two = by("setp.eq.u32 %p1, %r1, 0; setp.eq.or.u32 %p1, %r1, 33, %p1;");
+        let found = fault(run_block(seed, &two, 64, &[0]).0);
+        assert!(matches!(found, FaultKind::Race { .. }), "seed {seed}: {found}");
+    }
+}
+
+/// A copy in bulk lies in one unit of a pool, not across two, even where the next begins.
+#[test]
+fn a_bulk_copy_stays_in_its_part() {
+    let body = |bytes: u32| {
+        format!(
+            "shl.b32 %r4, %r1, 2; add.u32 %r4, %r2, %r4; setp.eq.u32 %p1, %r1, 0;
+             st.shared.u32 [%r4], %r1; fence.proxy.async; bar.sync 0;
+             @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r2], {bytes};
+             @%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0;"
+        )
+    };
+    let device = device(Arch::Sm90, 0);
+    let pool = upload(&device, &[7u32; 64], |word| word.to_le_bytes());
+    device.memory().register_part(pool, 128).unwrap();
+    device.memory().register_part(pool + 128, 128).unwrap();
+    run(&device, &kernel_of("sm_90", &body(128)), 1, 64, pool).unwrap();
+    assert_eq!(words(&device, pool, 33)[31..], [31, 7]);
+    let found = fault(run(&device, &kernel_of("sm_90", &body(256)), 1, 64, pool));
+    assert!(matches!(found, FaultKind::OutOfBounds { bytes: 256, .. }), "{found}");
+}
+
+/// A copy from shared memory to shared memory reads its source by the asynchronous proxy, until it has come.
+#[test]
+fn a_bulk_copy_reads_shared_memory() {
+    let body = |write: &str, fence: &str, before: &str, after: &str| {
+        let overwrite = "st.shared.u32 [%r6], %r2;";
+        let [before, after] = [before, after].map(|here| here.replace("overwrite", overwrite));
+        format!(
+            "setp.eq.u32 %p1, %r1, 0; add.u32 %r3, %r2, 512; add.u32 %r4, %r2, 1024;
+             shl.b32 %r5, %r1, 2; add.u32 %r6, %r3, %r5; add.u32 %r7, %r4, %r5;
+             @%p1 mbarrier.init.shared::cta.b64 [%r2], 1;
+             {write} {fence} bar.sync 0;
+             @%p1 mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 %rd2, [%r2], 128;
+             @%p1 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r4], [%r3], 128, [%r2];
+             bar.warp.sync -1; {before}
+           WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], 0; @!%p2 bra WAIT;
+             {after} ld.shared.u32 %r8, [%r7]; mad.wide.u32 %rd3, %r1, 4, %rd1; st.global.u32 [%rd3], %r8;"
+        )
+    };
+    let (write, fence) = ("st.shared.u32 [%r6], %r1;", "fence.proxy.async;");
+    for seed in SEEDS {
+        let go = |body: &str| {
+            let device = device(Arch::Sm90, seed);
+            let out = upload(&device, &[99u32; 32], |word| word.to_le_bytes());
+            let result = run(&device, &kernel_of("sm_90", body), 1, 32, out);
+            (result, words(&device, out, 32))
+        };
+        let (result, found) = go(&body(write, fence, "", "overwrite"));
+        result.unwrap();
+        assert!(found.into_iter().eq(0..32));
+        let found = fault(go(&body("", fence, "", "")).0);
+        assert!(matches!(found, FaultKind::Uninitialised { .. }), "seed {seed}: {found}");
+        let found = fault(go(&body(write, "", "", "")).0);
+        assert!(matches!(found, FaultKind::MissingProxyFence { .. }), "seed {seed}: {found}");
+        let found = fault(go(&body(write, fence, "overwrite", "")).0);
+        assert!(
+            matches!(found, FaultKind::Race { access: "write", other_access: "read", .. }),
+            "seed {seed}: {found}"
+        );
+    }
+}
+
+/// As many bytes as an mbarrier can expect in a phase.
+#[test]
+fn an_mbarrier_counts_so_many_bytes() {
+    let body = |expect: &str| format!("mbarrier.init.shared::cta.b64 [%r2], 2; mbarrier.{expect};");
+    for (expect, most) in [
+        ("arrive.expect_tx.release.cta.shared::cta.b64 %rd2, [%r2], BYTES", 0xf_ffff),
+        ("expect_tx.relaxed.cta.shared::cta.b64 [%r2], BYTES", 0xf_ffff),
+    ] {
+        let go = |bytes: u32| {
+            let device = device(Arch::Sm90, 0);
+            run(&device, &kernel_of("sm_90", &body(&expect.replace("BYTES", &bytes.to_string()))), 1, 1, 0)
+        };
+        go(most).unwrap();
+        let found = fault(go(most + 1));
+        assert!(matches!(found, FaultKind::Invalid(_)), "{expect}: {found}");
+    }
+}
+
+/// Each lane's own operand counts, of the barriers that a warp's lanes come to.
+#[test]
+fn lanes_name_their_barriers() {
+    let halves = "setp.lt.u32 %p1, %r1, 16; selp.b32 %r3, 0xffff, 0xffff0000, %p1;";
+    let one_less = "mov.u32 %r3, 0x7fffffff;";
+    let sync = "bar.warp.sync %r3;";
+    run_block(0, &format!("{halves} {sync}"), 32, &[0]).0.unwrap();
+    let wrong = [
+        format!("{one_less} {sync}"),
+        format!("{halves} not.b32 %r3, %r3; {sync}"),
+        "and.b32 %r3, %r1, 1; barrier.sync %r3;".to_string(),
+        "and.b32 %r3, %r1, 32; add.u32 %r3, %r3, 32; shr.u32 %r4, %r1, 4; and.b32 %r4, %r4, 1;
+         mad.lo.u32 %r3, %r4, 32, %r3; barrier.sync 1, %r3;"
+            .to_string(),
+    ];
+    for body in wrong {
+        let found = fault(run_block(0, &body, 32, &[0]).0);
+        assert!(matches!(found, FaultKind::Invalid(_)), "{body}: {found}");
+    }
+}

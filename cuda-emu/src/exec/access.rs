@@ -10,7 +10,7 @@ use super::trap::Step;
 use super::warp::Warp;
 use crate::decode::{Inst, SINK, Slot};
 use crate::memory::Space;
-use crate::memory::shadow::Kind;
+use crate::memory::shadow::{Access, Kind};
 use crate::ptx::Type;
 
 /// Runs a load.
@@ -256,7 +256,7 @@ fn store_as<I: Isa, T: Scalar + PartialEq>(
             }
             let run = env.check_shared_run::<I>(warp.block, &mut access, to, mask, bytes)?;
             for lane in lanes_of(mask) {
-                if !run && same_already(env, warp.block, &values, lists.len(), to[lane], lane, size) {
+                if !run && same_already(env, warp.block, &access, &values, lists.len(), to[lane], lane) {
                     continue;
                 }
                 let (block, offset) = if run {
@@ -291,19 +291,19 @@ fn store_as<I: Isa, T: Scalar + PartialEq>(
 fn same_already<T: Scalar + PartialEq>(
     env: &Env,
     block: usize,
+    access: &Access,
     values: &[[T; LANES]; 4],
     count: usize,
     address: u64,
     lane: usize,
-    size: u32,
 ) -> bool {
     let block = &env.blocks[block];
-    let Some(shadow) = &block.shadow else { return false };
-    let (offset, bytes) = (address as usize, u64::from(size) * count as u64);
-    if address.checked_add(bytes).is_none_or(|end| end > block.memory.len() as u64)
-        || !shadow.just_written(offset, lane as u8, env.trap_pc)
+    let (Some(shadow), clocks) = (&block.shadow, &env.clusters[block.cluster].clocks) else { return false };
+    let (offset, size) = (address as usize, size_of::<T>());
+    if address.checked_add((size * count) as u64).is_none_or(|end| end > block.memory.len() as u64)
+        || !shadow.just_written(access, clocks, offset, lane as u8)
     {
         return false;
     }
-    (0..count).all(|n| T::read(&block.memory[offset + n * size as usize..]) == values[n][lane])
+    (0..count).all(|n| T::read(&block.memory[offset + n * size..]) == values[n][lane])
 }

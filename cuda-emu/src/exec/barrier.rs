@@ -1,7 +1,7 @@
 //! Barriers: of a block, of a warp's lanes, of a cluster.
 
 use super::Env;
-use super::lanes::{LANES, Lane};
+use super::lanes::{LANES, Lane, lanes_of, mask_of};
 use super::trap::{Step, invalid, trap};
 use super::warp::{Flow, Wait, Warp};
 use crate::decode::{BarrierReduction, Inst, Op, SINK};
@@ -46,8 +46,12 @@ pub(super) fn barrier(
         }
     }
     let first = mask.trailing_zeros() as usize & 31;
-    let number = u32::get(&warp.registers, i.a)[first];
-    let expected = if i.b == SINK { 0 } else { u32::get(&warp.registers, i.b)[first] };
+    let numbers = u32::get(&warp.registers, i.a);
+    let counts = if i.b == SINK { [0; LANES] } else { u32::get(&warp.registers, i.b) };
+    let (number, expected) = (numbers[first], counts[first]);
+    if mask & mask_of(|lane| (numbers[lane], counts[lane]) != (number, expected)) != 0 {
+        return invalid("lanes of a warp come to different barriers");
+    }
     if number >= 16 || expected % LANES as u32 != 0 {
         return invalid(format!("barrier {number} for {expected} threads: 0 to 15, and a multiple of 32"));
     }
@@ -153,10 +157,10 @@ pub(super) fn after_exit(env: &mut Env, warp: &Warp) {
 /// `bar.warp.sync`
 pub(super) fn lanes(env: &mut Env, warp: &mut Warp, i: &Inst, active: u32, mask: u32) -> Step<Flow> {
     let members = u32::get(&warp.registers, i.a);
-    let needed = members[mask.trailing_zeros() as usize & 31];
-    if needed & mask == 0 {
-        return invalid(format!("a lane syncs with {needed:#010x}, which it is not in"));
+    if let Some(lane) = lanes_of(mask).find(|lane| members[*lane] >> lane & 1 == 0) {
+        return invalid(format!("lane {lane} syncs with {:#010x}, which it is not in", members[lane]));
     }
+    let needed = lanes_of(mask).fold(0, |all, lane| all | members[lane]);
     if let Some(flow) = gather(warp, active, mask, needed, "bar.warp.sync")? {
         return Ok(flow);
     }

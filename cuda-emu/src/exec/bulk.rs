@@ -4,7 +4,6 @@
 //! NaN and is nobody's, so that a missing wait shows.
 
 use super::Env;
-use super::isa::Portable;
 use super::lanes::{LANES, Lane, lanes_of};
 use super::mbarrier::Place;
 use super::tensor::{tensor_load, tensor_store};
@@ -119,16 +118,11 @@ pub(super) fn global_range(
     access: &'static str,
     lane: usize,
 ) -> Step<()> {
-    let mut found = [0; LANES];
-    found[lane] = address;
+    let found = [address; LANES];
     // Byte by byte alignment: what alignment there must be was checked before.
-    for at in [address, address.saturating_add(u64::from(bytes.max(1)) - 1)] {
-        found[lane] = at;
-        env.check_global::<Portable>(&mut found, 1 << lane, 1, access)?;
-    }
+    env.check_global_parts(&found, 1 << lane, 1, &[bytes; LANES], access)?;
     env.count_bulk(address, bytes);
     if access == "read" {
-        found[lane] = address;
         env.check_written(&found, None, 1 << lane, bytes)?;
         env.traffic.global_bytes_read += u64::from(bytes);
     } else {
@@ -149,7 +143,6 @@ fn bulk_load(env: &mut Env, warp: &mut Warp, i: &Inst, lists: &[Slot], lane: usi
         let from = narrow(warp, i.b, lane);
         check_bulk(0, from | to, bytes)?;
         let (source, at) = env.shared_target(warp.block, u64::from(from), bytes, "read", lane)?;
-        env.blocks[source].check_range(u64::from(at), bytes, 16, "read", lane)?;
         Outside::Shared(source, at)
     };
     let barrier = env.mbarrier_at(warp, u64::from(narrow(warp, lists[0], lane)), lane)?;
@@ -168,6 +161,14 @@ pub(super) fn start_load(
     let engine = env.blocks[barrier.0].engine();
     let mut access = env.shared_access(warp, Kind::Write).asynchronous(engine);
     for piece in &pieces {
+        if let Outside::Shared(source, offset) = piece.outside {
+            let mut read = env.shared_access(warp, Kind::Read).asynchronous(engine);
+            let block = &mut env.blocks[source];
+            block.check_range(u64::from(offset), piece.bytes, 1, "read", lane)?;
+            let clocks = &env.clusters[block.cluster].clocks;
+            block.note(&mut read, clocks, env.program, offset, piece.bytes, lane)?;
+            env.traffic.shared_bytes_read += u64::from(piece.bytes);
+        }
         let block = &mut env.blocks[piece.block];
         block.check_range(u64::from(piece.offset), piece.bytes, 1, "write", lane)?;
         let clocks = &env.clusters[block.cluster].clocks;

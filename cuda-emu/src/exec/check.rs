@@ -229,14 +229,16 @@ impl Env<'_> {
         mask: u32,
         bytes: u32,
     ) -> Step<bool> {
-        let (pc, first) = (self.trap_pc, addresses[0]);
+        let first = addresses[0];
         if mask != u32::MAX || !I::in_steps(addresses, u64::from(bytes)) {
             return Ok(false);
         }
         let length = u64::from(bytes) * LANES as u64;
         let block = &self.blocks[own];
+        let clocks = &self.clusters[block.cluster].clocks;
+        let just_written = |shadow: &Shadow| shadow.just_written(access, clocks, first as usize, 0);
         if first.checked_add(length).is_none_or(|end| end > block.memory.len() as u64)
-            || block.shadow.as_ref().is_some_and(|shadow| shadow.just_written(first as usize, 0, pc))
+            || block.shadow.as_ref().is_some_and(just_written)
         {
             return Ok(false);
         }

@@ -30,6 +30,12 @@ fn expected(word: u64) -> u64 {
     word >> EXPECTED_SHIFT & COUNT_MASK
 }
 
+/// The count of bytes to come, so many more.
+fn tx_after(word: u64, more: i64) -> Step<u64> {
+    let bytes = ((word & TX_MASK) as i64 + more) as u64;
+    if bytes > TX_MASK { invalid("an mbarrier's count of bytes is out of range") } else { Ok(bytes) }
+}
+
 impl Env<'_> {
     fn mbarrier_word(&self, (block, offset): Place) -> u64 {
         self.blocks[block].memory[offset as usize..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
@@ -58,10 +64,7 @@ impl Env<'_> {
                 pending(word)
             ));
         }
-        let bytes = ((word & TX_MASK) as i64 + tx) as u64;
-        if bytes > TX_MASK {
-            return invalid("an mbarrier's count of bytes is out of range".to_string());
-        }
+        let bytes = tx_after(word, tx)?;
         let left = pending(word) - arrivals;
         let next = word & !(TX_MASK | COUNT_MASK << PENDING_SHIFT) | bytes | left << PENDING_SHIFT;
         self.put_mbarrier(place, if left == 0 && bytes == TX_ZERO { next_phase(next) } else { next });
@@ -141,7 +144,7 @@ pub(super) fn mbarrier(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) -> S
                             env.drop_expected(place, count)?;
                         }
                         if expect {
-                            env.change_tx(place, operand);
+                            env.expect_tx(place, operand)?;
                         }
                         env.arrive(warp, place, count)?;
                         if partial && (env.mbarrier_word(place) ^ states[lane]) >> PHASE_SHIFT != 0 {
@@ -171,9 +174,10 @@ impl Env<'_> {
     }
 
     /// Expects bytes, without a look at whether the phase ends: the arrival follows.
-    fn change_tx(&mut self, place: Place, bytes: u32) {
+    fn expect_tx(&mut self, place: Place, bytes: u32) -> Step<()> {
         let word = self.mbarrier_word(place);
-        self.put_mbarrier(place, word & !TX_MASK | (word & TX_MASK).wrapping_add(u64::from(bytes)) & TX_MASK);
+        self.put_mbarrier(place, word & !TX_MASK | tx_after(word, i64::from(bytes))?);
+        Ok(())
     }
 }
 

@@ -136,6 +136,11 @@ impl History {
         Self { written: true, pending: Some(pc), ..Self::default() }
     }
 
+    /// The last write, if nothing came after it.
+    pub(super) fn only_written(&self) -> Option<&Stamp> {
+        self.writer.as_ref().filter(|_| self.others.is_empty())
+    }
+
     /// Of bytes that were just written.
     pub(super) fn written(writer: Stamp) -> Self {
         Self { written: true, writer: Some(writer), ..Self::default() }

@@ -143,12 +143,16 @@ impl Shadow {
         self.renew_split(renew);
     }
 
-    /// Whether another lane of the same instruction has just written a byte.
+    /// Whether another lane of the warp has written a byte by the same instruction: the lanes have not
+    /// met since, and nobody has read it.
     #[inline(always)]
-    pub(crate) fn just_written(&self, offset: usize, lane: u8, pc: u32) -> bool {
+    pub(crate) fn just_written(&self, access: &Access, clocks: &Clocks, offset: usize, lane: u8) -> bool {
         let number = self.number_at(offset);
-        let own = || self.histories.get(number).writer.is_some_and(|w| w.pc == pc);
-        number > CLEAN && self.lanes[offset] != lane && own()
+        let Stamp { agent, pc, .. } = access.stamp;
+        let own = |w: &Stamp| (w.agent, w.pc) == (agent, pc) && !clocks.lanes_ordered(agent, w.time);
+        number > CLEAN
+            && self.lanes[offset] != lane
+            && self.histories.get(number).only_written().is_some_and(own)
     }
 
     /// Notes an access by a lane to `bytes` at `offset`, which must lie inside.
