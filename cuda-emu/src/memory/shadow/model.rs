@@ -172,23 +172,38 @@ struct Pair {
     copies: Vec<Instruction>,
     /// What was released, and what is known to whom acquires it.
     released: (Released, [u32; AGENTS]),
+    /// Where the last instruction was, and by whom: the next is often there too.
+    last: (u16, usize),
 }
 
 impl Pair {
     fn new(seed: u64) -> Self {
         let (shadow, clocks) = (Shadow::new(BYTES), Clocks::new(AGENTS));
         let released = (Released::default(), [0; AGENTS]);
-        Self { random: Random::new(seed), shadow, clocks, model: Model::new(), copies: Vec::new(), released }
+        Self {
+            random: Random::new(seed),
+            shadow,
+            clocks,
+            model: Model::new(),
+            copies: Vec::new(),
+            released,
+            last: (0, 0),
+        }
     }
 
     fn chance(&mut self, one_in: usize) -> bool {
         self.random.below(one_in) == 0
     }
 
+    /// One of so many slots, often where the last instruction was.
+    fn slot(&mut self, slots: usize, bytes: usize) -> usize {
+        if self.chance(2) { self.last.1 / bytes } else { self.random.below(slots) }
+    }
+
     /// Of lanes that follow each other, at some distance, or all at one place.
     fn offsets(&mut self, bytes: usize) -> [u64; 32] {
         let slots = BYTES / bytes;
-        let start = self.random.below(slots);
+        let start = self.slot(slots, bytes);
         let stride = [1, 1, 3, 2 * self.random.below(slots) + 1, 0][self.random.below(5)];
         std::array::from_fn(|lane| ((start + lane * stride) % slots * bytes) as u64)
     }
@@ -208,7 +223,7 @@ impl Pair {
         let kind = kinds[self.random.below(kinds.len())];
         let form = [Form::Lanes, Form::Lanes, Form::Each, Form::Run][self.random.below(4)];
         let mut i = Instruction {
-            agent: self.random.below(AGENTS) as u16,
+            agent: if self.chance(2) { self.last.0 } else { self.random.below(AGENTS) as u16 },
             kind,
             pc: self.random.below(PCS) as u32,
             for_all: false,
@@ -228,11 +243,12 @@ impl Pair {
             }
             Form::Run => {
                 (i.mask, i.bytes) = (u32::MAX, i.bytes.min(8));
-                let first = self.random.below(BYTES / i.bytes - 31);
+                let first = self.slot(BYTES / i.bytes, i.bytes).min(BYTES / i.bytes - 32);
                 i.offsets = std::array::from_fn(|lane| ((first + lane) * i.bytes) as u64);
             }
             Form::Each => i.offsets = self.offsets(i.bytes),
         }
+        self.last = (i.agent, i.offsets[0] as usize);
         i
     }
 
@@ -338,25 +354,37 @@ impl Pair {
         }
     }
 
-    /// Each byte by one lane of some warp: what went before was noted rightly.
-    fn probe(&mut self) {
-        for at in 0..BYTES {
-            let mut i = self.instruction();
-            (i.form, i.bytes, i.mask) = (Form::Each, 1, 1 << self.random.below(32));
-            (i.for_all, i.of_copy, i.offsets) = (false, false, [at as u64; 32]);
-            self.run(&i);
-        }
+    /// A byte by one lane of some warp: that changes nothing where it is wrong, so that all goes on.
+    fn touch(&mut self, at: usize) {
+        let mut i = self.instruction();
+        (i.form, i.bytes, i.mask) = (Form::Each, 1, 1 << self.random.below(32));
+        (i.for_all, i.of_copy, i.offsets) = (false, false, [at as u64; 32]);
+        self.run(&i);
     }
 
-    /// Until the first that is wrong, of which most are left out.
+    /// A new block, by the same warps.
+    fn restart(&mut self) {
+        self.shadow.restart();
+        self.clocks.restart();
+        self.model = Model::new();
+        self.copies.clear();
+        self.released = (Released::default(), [0; AGENTS]);
+    }
+
+    /// Blocks one after another, until a wrong instruction: most of those are left out.
     fn scene(&mut self) {
-        for _ in 0..60 {
-            match self.random.below(8) {
+        for _ in 0..100 {
+            match self.random.below(10) {
                 0 | 1 => self.synchronise(),
                 2 => self.finish(),
+                3 => {
+                    let at = self.random.below(BYTES);
+                    self.touch(at);
+                }
+                4 if self.chance(8) => self.restart(),
                 _ => {
                     let i = self.instruction();
-                    if self.model.clone().run(&i).is_err() && !self.chance(16) {
+                    if self.model.clone().run(&i).is_err() && !self.chance(32) {
                         continue;
                     }
                     if !self.run(&i) {
@@ -368,7 +396,7 @@ impl Pair {
                 }
             }
         }
-        self.probe();
+        (0..BYTES).for_each(|at| self.touch(at));
     }
 }
 
