@@ -192,6 +192,10 @@ fn accesses_out_of_bounds_are_found() {
     let fresh = device.memory().alloc(128).unwrap();
     let found = fault(&device, "ld.global.u32 %r2, [%rd4];", 32, fresh);
     assert!(matches!(&found.kind, FaultKind::Uninitialised { .. }), "{found}");
+    let half = device.memory().alloc(256).unwrap();
+    let found = fault(&device, "st.global.u32 [%rd4], %r1; ld.global.u32 %r2, [%rd4+4];", 32, half);
+    assert!(matches!(&found.kind, FaultKind::Uninitialised { .. }), "{found}");
+    assert_eq!((found.lane, found.address), (Some(31), Some(half + 128)), "behind what was written");
     device.memory().free(out).unwrap();
     let found = fault(&device, "st.global.u32 [%rd4], %r1;", 32, out);
     assert!(matches!(&found.kind, FaultKind::UseAfterFree { .. }), "{found}");

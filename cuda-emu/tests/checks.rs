@@ -374,3 +374,82 @@ fn lanes_name_their_barriers() {
         assert!(matches!(found, FaultKind::Invalid(_)), "{body}: {found}");
     }
 }
+
+/// Atomics and copies read global memory like loads: what something wrote.
+#[test]
+fn nothing_wrote_what_is_read() {
+    let bodies = [
+        "atom.global.add.u32 %r3, [%rd1], 1;",
+        "red.global.add.u32 [%rd1], 1;",
+        "cp.async.ca.shared.global [%r2], [%rd1], 16; cp.async.wait_all;",
+        "cp.async.ca.shared.global [%r2], [%rd1], 16, 4; cp.async.wait_all;",
+        "mbarrier.init.shared::cta.b64 [%r2], 1; add.u32 %r3, %r2, 128;
+         cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd1], 16, [%r2];",
+    ];
+    for body in bodies {
+        let device = device(Arch::Sm90, 0);
+        let fresh = device.memory().alloc(64).unwrap();
+        let found = fault(run(&device, &kernel_of("sm_90", body), 1, 1, fresh));
+        assert!(matches!(found, FaultKind::Uninitialised { .. }), "{body}: {found}");
+    }
+}
+
+/// A bulk store writes its bytes and no others.
+#[test]
+fn a_bulk_store_writes_global_memory() {
+    let body = |read: u32| {
+        format!(
+            "shl.b32 %r4, %r1, 2; add.u32 %r4, %r2, %r4; setp.eq.u32 %p1, %r1, 0;
+             st.shared.u32 [%r4], %r1; fence.proxy.async; bar.sync 0;
+             @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r2], 128;
+             @%p1 cp.async.bulk.commit_group; @%p1 cp.async.bulk.wait_group 0;
+             bar.sync 0; ld.global.u32 %r5, [%rd1+{read}];"
+        )
+    };
+    let device = device(Arch::Sm90, 0);
+    let fresh = device.memory().alloc(256).unwrap();
+    run(&device, &kernel_of("sm_90", &body(124)), 1, 32, fresh).unwrap();
+    let found = fault(run(&device, &kernel_of("sm_90", &body(128)), 1, 32, fresh));
+    assert!(matches!(found, FaultKind::Uninitialised { .. }), "{found}");
+}
+
+#[test]
+fn addresses_are_multiples_of_the_access() {
+    let bodies = [
+        "st.shared.u32 [%r2+2], %r1;",
+        "st.shared.v2.u32 [%r2+4], {%r1, %r1};",
+        "st.shared.u32 [%r2], %r1; ld.shared.u16 %rs1, [%r2+1];",
+        "st.shared.u64 [%r2], %rd1; atom.shared.add.u32 %r3, [%r2+2], 1;",
+        "cp.async.ca.shared.global [%r2+4], [%rd1], 8;",
+        ".local .align 8 .b8 b[16]; mov.u64 %rd2, b; st.local.u32 [%rd2+2], %r1;",
+        ".local .align 8 .b8 b[16]; mov.u64 %rd2, b; cvta.local.u64 %rd2, %rd2; st.u64 [%rd2+4], %rd1;",
+    ];
+    for body in bodies {
+        let found = fault(run_block(0, body, 1, &[0, 0]).0);
+        assert!(matches!(found, FaultKind::Misaligned { .. }), "{body}: {found}");
+    }
+}
+
+#[test]
+fn what_mbarriers_cannot_count_is_invalid() {
+    let bodies = [
+        "st.shared.u64 [%r2], %rd1; mbarrier.arrive.shared.b64 %rd2, [%r2];",
+        "mbarrier.init.shared.b64 [%r2], 0;",
+        "mbarrier.init.shared.b64 [%r2], 1; mbarrier.inval.shared.b64 [%r2]; mbarrier.arrive.shared.b64 %rd2, [%r2];",
+        "mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.noComplete.shared.b64 %rd2, [%r2], 2;",
+        "mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive.noComplete.shared.b64 %rd2, [%r2], 1;",
+        "mbarrier.init.shared.b64 [%r2], 1; mbarrier.arrive_drop.noComplete.shared.b64 %rd2, [%r2], 2;",
+    ];
+    for body in bodies {
+        let found = fault(run_block(0, body, 1, &[0]).0);
+        assert!(matches!(found, FaultKind::Invalid(_)), "{body}: {found}");
+    }
+    run_block(
+        0,
+        "mbarrier.init.shared.b64 [%r2], 2; mbarrier.arrive.noComplete.shared.b64 %rd2, [%r2], 1;",
+        1,
+        &[0],
+    )
+    .0
+    .unwrap();
+}

@@ -79,10 +79,11 @@ fn a_fork_joined_by_events_is_one_graph() {
     let (main, side) = (card.context.new_stream().unwrap(), card.context.new_stream().unwrap());
     let (mut a, mut b) = (zeros(&main), zeros(&main));
     let (ones, twos) = (main.clone_htod(&[1u32; 8]).unwrap(), main.clone_htod(&[2u32; 8]).unwrap());
-    let mut sum = zeros(&main);
+    let (mut sum, mut own) = (zeros(&main), zeros(&main));
     begin_capture(&main);
     main.memcpy_dtod(&ones, &mut a).unwrap();
     side.join(&main).unwrap();
+    main.memcpy_dtod(&twos, &mut own).unwrap();
     assert_eq!(status(&side), sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE);
     side.memcpy_dtod(&a, &mut b).unwrap();
     main.join(&side).unwrap();
@@ -96,6 +97,7 @@ fn a_fork_joined_by_events_is_one_graph() {
         }
         graph.launch().unwrap();
         assert_eq!(main.clone_dtoh(&sum).unwrap(), [1; 8], "seed {seed}");
+        assert_eq!(main.clone_dtoh(&own).unwrap(), [2; 8], "seed {seed}");
     }
 }
 

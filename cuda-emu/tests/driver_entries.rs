@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use cudarc::driver::sys::{
     CUctx_flags, CUfunc_cache, CUlimit, CUpointer_attribute as Pointer, CUresult, CUstreamCaptureMode,
 };
-use cudarc::driver::{DevicePtr, sys};
+use cudarc::driver::{DevicePtr, PushKernelArg, sys};
 use support::card::{ADD, block_of, card, code, function};
 
 /// What a call hands out through its pointer.
@@ -240,11 +240,13 @@ fn managed_memory_is_the_hosts_too() {
         done(sys::cuMemPrefetchAsync_v2(address, 8, location, 0, stream.cu_stream()));
         assert_eq!(fails(sys::cuMemPrefetchAsync_v2(address, 9, location, 0, stream.cu_stream())), 1);
         done(sys::cuStreamAttachMemAsync(stream.cu_stream(), address, 8, 4));
-        use cudarc::driver::PushKernelArg;
         stream.launch_builder(&add).arg(&address).arg(&10u32).launch(block_of(2)).unwrap();
         stream.synchronize().unwrap();
         assert_eq!(std::slice::from_raw_parts(address as *const u32, 2), [15, 16]);
+        // The free waits for the kernel.
+        stream.launch_builder(&add).arg(&address).arg(&10u32).launch(block_of(2)).unwrap();
         done(sys::cuMemFree_v2(address));
+        stream.synchronize().unwrap();
     }
 }
 
@@ -437,7 +439,6 @@ fn captures_and_graphs_are_described() {
             done(sys::cuMemsetD32Async(address, value, 4, s));
             assert!(matches!(info(), (1, 1.., 1)));
             for _ in 0..=u32::from(twice) {
-                use cudarc::driver::PushKernelArg;
                 stream.launch_builder(&add).arg(&mut buffer).arg(&1u32).launch(block_of(4)).unwrap();
             }
             given(|p| sys::cuStreamEndCapture(s, p)).unwrap()

@@ -7,7 +7,7 @@
 //! orders all that was before; after it the same moves come again and are remembered.
 
 #[cfg(test)]
-mod model;
+mod model_tests;
 mod warps;
 
 use std::ops::Range;
@@ -402,6 +402,31 @@ mod tests {
         assert!(matches!(scene.go(0, Kind::Read, 0, 4, 6), Err(Conflict::Race(_))));
         scene.clocks.sync_lanes(0);
         scene.go(0, Kind::Read, 0, 4, 6).unwrap();
+    }
+
+    #[test]
+    fn what_was_just_written_is_of_the_same_warp_and_unseen() {
+        let written = |scene: &Scene, agent: u16, pc: u32, lane: u8| {
+            let access = Access::new(&scene.clocks, agent, Kind::Write, pc);
+            scene.shadow.just_written(&access, &scene.clocks, 0, lane)
+        };
+        let mut scene = Scene::new();
+        assert!(!written(&scene, 0, 7, 6), "nothing is");
+        scene.go(0, Kind::Write, 0, 4, 5).unwrap();
+        assert!(written(&scene, 0, 7, 6));
+        assert!(!written(&scene, 0, 7, 5), "by the lane itself");
+        assert!(!written(&scene, 0, 8, 6), "by another instruction");
+        assert!(!written(&scene, 1, 7, 6), "by another warp");
+        let mut object = Released::default();
+        scene.clocks.release(0, &mut object);
+        assert!(written(&scene, 0, 7, 6), "at another time");
+        scene.clocks.acquire(1, &object);
+        scene.go(1, Kind::Read, 0, 4, 0).unwrap();
+        assert!(!written(&scene, 0, 7, 6), "and read");
+        let mut scene = Scene::new();
+        scene.go(0, Kind::Write, 0, 4, 5).unwrap();
+        scene.clocks.sync_lanes(0);
+        assert!(!written(&scene, 0, 7, 6), "before the lanes met");
     }
 
     #[test]
