@@ -273,10 +273,9 @@ impl Pair {
             shadow
                 .access(&mut access, clocks, offset as u32, bytes, lane as u8)
                 .map_err(|conflict| (lane, conflict))?;
-            if i.form == Form::Run && lane == 0 {
-                if shadow.repeat(&access, offset as u32 + bytes, 31 * bytes, bytes) {
-                    return Ok(());
-                }
+            let (next, left) = (offset as u32 + bytes, 31 * bytes);
+            if i.form == Form::Run && lane == 0 && shadow.repeat(&access, next, left, bytes) {
+                return Ok(());
             }
         }
         Ok(())
