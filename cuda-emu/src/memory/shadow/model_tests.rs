@@ -370,26 +370,25 @@ impl Pair {
         self.released = (Released::default(), [0; AGENTS]);
     }
 
-    /// Blocks one after another, until a wrong instruction: most of those are left out.
+    /// Blocks one after another: a wrong instruction ends one, most of those are left out.
     fn scene(&mut self) {
-        for _ in 0..100 {
-            match self.random.below(10) {
+        for _ in 0..200 {
+            match self.random.below(12) {
                 0 | 1 => self.synchronise(),
                 2 => self.finish(),
-                3 => {
-                    let at = self.random.below(BYTES);
-                    self.touch(at);
+                3 | 4 => {
+                    let at = self.slot(BYTES, 1) + self.random.below(4);
+                    self.touch(at % BYTES);
                 }
-                4 if self.chance(8) => self.restart(),
+                5 if self.chance(8) => self.restart(),
                 _ => {
                     let i = self.instruction();
-                    if self.model.clone().run(&i).is_err() && !self.chance(32) {
+                    if self.model.clone().run(&i).is_err() && !self.chance(6) {
                         continue;
                     }
                     if !self.run(&i) {
-                        return;
-                    }
-                    if i.of_copy {
+                        self.restart();
+                    } else if i.of_copy {
                         self.copies.push(i);
                     }
                 }
