@@ -453,3 +453,105 @@ fn what_mbarriers_cannot_count_is_invalid() {
     .0
     .unwrap();
 }
+
+/// A block's memory ends with it: whoever reads it later, and who has not said that it is done.
+#[test]
+fn a_block_that_exits_takes_its_memory_along() {
+    let read = "setp.eq.u32 %p2, %r3, 0; @%p2 exit;
+        mov.u32 %r5, 0; mapa.shared::cluster.u32 %r5, %r2, %r5; ld.shared::cluster.u32 %r6, [%r5];";
+    let found: Vec<FaultKind> = SEEDS.map(|seed| fault(cluster(seed, MEET, read).0)).collect();
+    let freed = |kind: &FaultKind| matches!(kind, FaultKind::UseAfterFree { .. });
+    let raced = |kind: &FaultKind| matches!(kind, FaultKind::Race { access: "exit", .. });
+    assert!(found.iter().all(|kind| freed(kind) || raced(kind)), "{found:?}");
+    assert!(found.iter().any(freed) && found.iter().any(raced), "{found:?}");
+}
+
+#[test]
+fn a_bulk_load_comes_before_its_block_ends() {
+    let body = |wait: &str| {
+        format!(
+            "mbarrier.init.shared::cta.b64 [%r2], 1; add.u32 %r3, %r2, 128;
+             mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 %rd2, [%r2], 16;
+             cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd1], 16, [%r2]; {wait}"
+        )
+    };
+    let wait = "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], 0; @!%p2 bra WAIT;";
+    let device = device(Arch::Sm90, 0);
+    let from = upload(&device, &[7u32; 4], |word| word.to_le_bytes());
+    run(&device, &kernel_of("sm_90", &body(wait)), 1, 1, from).unwrap();
+    let found = fault(run(&device, &kernel_of("sm_90", &body("")), 1, 1, from));
+    assert!(matches!(found, FaultKind::NotAwaited { access: "exit", .. }), "{found}");
+}
+
+/// A wait for bulk stores is for the lane's own, and leaves as many groups as it says.
+#[test]
+fn waits_for_bulk_stores_count_groups_of_a_lane() {
+    let body = |lane: u32, keep: u32, group: u32| {
+        format!(
+            "shl.b32 %r4, %r1, 2; add.u32 %r4, %r2, %r4; setp.eq.u32 %p1, %r1, 0; setp.eq.u32 %p2, %r1, {lane};
+             st.shared.u32 [%r4], %r1; st.shared.u32 [%r4+128], %r1; fence.proxy.async; bar.sync 0;
+             @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r2], 128;
+             cp.async.bulk.commit_group; add.u32 %r5, %r2, 128;
+             @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1+128], [%r5], 128;
+             cp.async.bulk.commit_group;
+             @%p2 cp.async.bulk.wait_group {keep}; bar.warp.sync -1;
+             st.shared.u32 [%r4+{}], %r1; @%p1 cp.async.bulk.wait_group 0;",
+            128 * group
+        )
+    };
+    for (lane, keep, group, ordered) in
+        [(0, 0, 0, true), (0, 0, 1, true), (0, 1, 0, true), (0, 1, 1, false), (1, 0, 0, false)]
+    {
+        let device = device(Arch::Sm90, 0);
+        let to = upload(&device, &[0u32; 64], |word| word.to_le_bytes());
+        let result = run(&device, &kernel_of("sm_90", &body(lane, keep, group)), 1, 32, to);
+        if ordered {
+            result.unwrap();
+        } else {
+            let found = fault(result);
+            assert!(matches!(found, FaultKind::Race { .. }), "{lane}, {keep}, {group}: {found}");
+        }
+    }
+}
+
+/// Lanes and warps that have exited are waited for by nobody.
+#[test]
+fn who_has_exited_is_not_waited_for() {
+    let bodies = [
+        "setp.ge.u32 %p1, %r1, 32; @%p1 bra OUT; bar.sync 0; OUT:",
+        "and.b32 %r3, %r1, 31; setp.lt.u32 %p1, %r3, 4; @%p1 exit; bar.warp.sync -1;
+         shfl.sync.down.b32 %r3, %r1, 1, 31, -1; bar.sync 0;",
+    ];
+    for (seed, body) in SEEDS.flat_map(|seed| bodies.map(|body| (seed, body))) {
+        run_block(seed, body, 64, &[0]).0.unwrap();
+    }
+}
+
+#[test]
+fn more_than_are_expected_is_invalid() {
+    let barrier = "setp.lt.u32 %p1, %r1, 16; setp.ge.or.u32 %p1, %r1, 32, %p1; @%p1 barrier.sync 1, 32;";
+    let shuffle = "shfl.sync.down.b32 %r3, %r1, 1, 31, 0xffff;";
+    for body in [barrier, shuffle] {
+        let found = fault(run_block(0, body, 64, &[0]).0);
+        assert!(matches!(found, FaultKind::Invalid(_)), "{body}: {found}");
+    }
+    let arrivals = "mbarrier.init.shared::cta.b64 [%r2], 1;
+        mbarrier.arrive.release.cta.shared::cta.b64 %rd2, [%r2], 2;";
+    let found = fault(run(&device(Arch::Sm90, 0), &kernel_of("sm_90", arrivals), 1, 1, 0));
+    assert!(matches!(found, FaultKind::Invalid(_)), "{found}");
+}
+
+/// An arrival that does not wait orders nothing for its warp.
+#[test]
+fn an_arrival_is_no_wait() {
+    let body = "setp.lt.u32 %p1, %r1, 32; @%p1 bra FIRST;
+        st.shared.u32 [%r2], %r1; bar.sync 1, 64; bra DONE;
+      FIRST: bar.arrive 1, 64; ld.shared.u32 %r3, [%r2];
+      DONE:";
+    for seed in SEEDS {
+        let body = body.replace("st.shared", "setp.eq.u32 %p2, %r1, 32; @%p2 st.shared");
+        let found = fault(run_block(seed, &body, 64, &[0]).0);
+        let kinds = matches!(found, FaultKind::Race { .. } | FaultKind::Uninitialised { .. });
+        assert!(kinds, "seed {seed}: {found}");
+    }
+}
