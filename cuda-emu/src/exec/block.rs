@@ -160,7 +160,13 @@ impl Block {
     ) -> Step<()> {
         let Some(shadow) = &mut self.shadow else { return Ok(()) };
         access.at(self.rank, shadow.renumbered());
-        match shadow.access_lanes::<N>(access, clocks, offsets, mask) {
+        let rows = mask.trailing_ones();
+        let noted = if access.kind() == Kind::Read && rows == mask.count_ones() {
+            shadow.read_rows::<N>(access, clocks, &offsets[..rows as usize])
+        } else {
+            shadow.access_lanes::<N>(access, clocks, offsets, mask)
+        };
+        match noted {
             Ok(()) => Ok(()),
             Err((lane, conflict)) => {
                 self.conflict(conflict, access, program, offsets[lane] as u32, 4 * N as u32, lane)

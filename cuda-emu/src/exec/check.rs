@@ -3,7 +3,7 @@
 
 use super::Env;
 use super::address::Addresses;
-use super::block::{Block, word};
+use super::block::word;
 use super::isa::{Isa, Portable};
 use super::lanes::{LANES, Lane, lanes_of};
 use super::trap::{Step, trap_at};
@@ -248,16 +248,14 @@ impl Env<'_> {
         Ok(shadow.is_none_or(|shadow| shadow.repeat(access, next, left, bytes)))
     }
 
-    /// Checks each lane's access to `N` words of the block's own shared memory, and hands over the block and
-    /// the offset there.
+    /// Checks each lane's access to `N` words of the block's own shared memory; addresses become offsets there.
     #[inline(always)]
     pub(super) fn check_shared_each<I: Isa, const N: usize>(
         &mut self,
         own: usize,
         access: &mut Access,
-        addresses: &Addresses,
+        addresses: &mut Addresses,
         mask: u32,
-        mut visit: impl FnMut(&mut Block, u32, usize),
     ) -> Step<()> {
         let bytes = 4 * N as u32;
         let last = (self.blocks[own].memory.len() as u64).checked_sub(u64::from(bytes));
@@ -274,17 +272,13 @@ impl Env<'_> {
             // Something is wrong, or the block is named by its rank.
             for lane in lanes_of(mask) {
                 let offset = self.check_own_shared(own, access, addresses[lane], bytes, lane)?;
-                visit(&mut self.blocks[own], offset, lane);
+                addresses[lane] = u64::from(offset);
             }
             return Ok(());
         }
         let block = &mut self.blocks[own];
         let clocks = &self.clusters[block.cluster].clocks;
-        block.note_lanes::<N>(access, clocks, self.program, addresses, mask)?;
-        for lane in lanes_of(mask) {
-            visit(block, addresses[lane] as u32, lane);
-        }
-        Ok(())
+        block.note_lanes::<N>(access, clocks, self.program, addresses, mask)
     }
 
     /// Notes a lane's access to shared memory, after checking bounds and alignment.

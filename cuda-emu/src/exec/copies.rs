@@ -76,7 +76,7 @@ pub(super) fn copy<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) 
 #[inline(always)]
 fn start<I: Isa, const N: usize>(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) -> Step<()> {
     let bytes = 4 * N as u32;
-    let offsets = addresses(&warp.registers, i.a, true, i64::from(i.imm as i32));
+    let mut offsets = addresses(&warp.registers, i.a, true, i64::from(i.imm as i32));
     let mut copy = warp.copies.free.pop().unwrap_or_default();
     (copy.pc, copy.words, copy.lanes) = (env.trap_pc, N as u8, mask);
     copy.groups = warp.copies.committed;
@@ -106,21 +106,14 @@ fn start<I: Isa, const N: usize>(env: &mut Env, warp: &mut Warp, i: &Inst, mask:
     env.count_shared(&offsets, mask, bytes);
     env.traffic.shared_bytes_written += u64::from(bytes * mask.count_ones());
     let mut access = env.shared_access(warp, Kind::Write).of_copy();
-    env.check_shared_each::<I, N>(
-        warp.block,
-        &mut access,
-        &offsets,
-        mask,
-        #[inline(always)]
-        |block, offset, lane| {
-            if let Some(target) = words_at(block, offset) {
-                *target = [[0xff; 4]; N];
-            }
-            // It is read when it is waited for.
-            prefetch(from[lane]);
-            to[lane] = offset;
-        },
-    )?;
+    env.check_shared_each::<I, N>(warp.block, &mut access, &mut offsets, mask)?;
+    to.iter_mut().zip(offsets).for_each(|(to, offset)| *to = offset as u32);
+    let memory = groups::<N>(&mut env.blocks[warp.block].memory);
+    for lane in lanes_of(mask) {
+        memory[offsets[lane] as usize / (4 * N)] = [[0xff; 4]; N];
+        // It is read when it is waited for.
+        prefetch(from[lane]);
+    }
     warp.copies.under_way.push(copy);
     Ok(())
 }
@@ -154,19 +147,18 @@ fn finish<I: Isa>(env: &mut Env, warp: &mut Warp, mask: u32, keep: Option<u32>) 
 /// Brings in lanes' copies of `N` words each: those that are not read are zeros.
 #[inline(always)]
 fn finish_lanes<const N: usize>(block: &mut Block, copy: &Started, lanes: u32, by: &Access) {
+    let memory = groups::<N>(&mut block.memory);
     for lane in lanes_of(lanes) {
-        let mut data = [[0u8; 4]; N];
+        let target = &mut memory[copy.to[lane] as usize / (4 * N)];
         let (from, read) = (copy.from[lane] as *const u8, copy.reads[lane] as usize);
-        if read == size_of_val(&data) {
+        if read == size_of_val(target) {
             // SAFETY: the bytes were found in a live allocation when the copy started, and the
             // launch's view keeps that.
-            unsafe { std::ptr::copy(from, data.as_mut_ptr().cast(), size_of_val(&data)) };
+            *target = unsafe { from.cast::<[[u8; 4]; N]>().read_unaligned() };
         } else {
+            *target = [[0; 4]; N];
             // SAFETY: as above; no copy reads more than its size.
-            unsafe { std::ptr::copy(from, data.as_mut_ptr().cast(), read) };
-        }
-        if let Some(target) = words_at(block, copy.to[lane]) {
-            *target = data;
+            unsafe { std::ptr::copy(from, target.as_flattened_mut().as_mut_ptr(), read) };
         }
     }
     if let Some(shadow) = &mut block.shadow {
@@ -174,8 +166,8 @@ fn finish_lanes<const N: usize>(block: &mut Block, copy: &Started, lanes: u32, b
     }
 }
 
-/// `N` words of a block's shared memory.
+/// A block's shared memory by groups of `N` words.
 #[inline(always)]
-pub(super) fn words_at<const N: usize>(block: &mut Block, offset: u32) -> Option<&mut [[u8; 4]; N]> {
-    block.memory[offset as usize..].as_chunks_mut().0.first_chunk_mut()
+pub(super) fn groups<const N: usize>(memory: &mut [u8]) -> &mut [[[u8; 4]; N]] {
+    memory.as_chunks_mut().0.as_chunks_mut().0
 }

@@ -10,7 +10,7 @@
 use super::Env;
 use super::address::{Addresses, addresses};
 use super::convert::format_of;
-use super::copies::words_at;
+use super::copies::groups;
 use super::half::{narrowed, widened};
 use super::isa::Isa;
 use super::lanes::{LANES, Lane, Registers};
@@ -36,7 +36,7 @@ pub(super) fn access<I: Isa>(
         _ => return Ok(()),
     };
     all_lanes(warp, mask, if load { "ldmatrix" } else { "stmatrix" })?;
-    let rows = addresses(&warp.registers, i.a, !wide, i.imm);
+    let mut rows = addresses(&warp.registers, i.a, !wide, i.imm);
     let bytes = 128 * lists.len() as u64;
     // A row of 16 bytes for each of eight lanes a matrix: four matrices take the parts of a request
     // of 128 bits.
@@ -44,7 +44,7 @@ pub(super) fn access<I: Isa>(
     env.count_shared(&rows, lanes, 16);
     if load {
         env.traffic.shared_bytes_read += bytes;
-        return load_matrices::<I>(env, warp, lists, &rows, lanes, transposed);
+        return load_matrices::<I>(env, warp, lists, &mut rows, lanes, transposed);
     }
     env.traffic.shared_bytes_written += bytes;
     // A store counts as that of the row's owner.
@@ -66,26 +66,21 @@ fn load_matrices<I: Isa>(
     env: &mut Env,
     warp: &mut Warp,
     lists: &[Slot],
-    rows: &Addresses,
+    rows: &mut Addresses,
     lanes: u32,
     transposed: bool,
 ) -> Step<()> {
     // Whoever gave a row's address, all lanes read it.
     let mut access = env.shared_access(warp, Kind::Read).for_all();
     let r = &mut warp.registers;
-    env.check_shared_each::<I, 4>(
-        warp.block,
-        &mut access,
-        rows,
-        lanes,
-        #[inline(always)]
-        |block, offset, lane| {
-            let values = &mut r.narrow[lists[lane / 8] as usize].0.as_chunks_mut::<4>().0[lane % 8];
-            if let Some(words) = words_at(block, offset) {
-                *values = words.map(u32::from_le_bytes);
-            }
-        },
-    )?;
+    env.check_shared_each::<I, 4>(warp.block, &mut access, rows, lanes)?;
+    let memory = groups::<4>(&mut env.blocks[warp.block].memory);
+    for (slot, rows) in lists.iter().zip(rows.as_chunks::<8>().0) {
+        let values = r.narrow[*slot as usize].0.as_chunks_mut::<4>().0;
+        for (values, row) in values.iter_mut().zip(rows) {
+            *values = memory[*row as usize / 16].map(u32::from_le_bytes);
+        }
+    }
     for slot in lists.iter().filter(|_| transposed) {
         let values = &mut r.narrow[*slot as usize].0;
         let rows = *values;

@@ -24,27 +24,51 @@ impl Shadow {
         while left != 0 {
             let lane = left.trailing_zeros() as usize;
             left &= left - 1;
-            let words = &mut self.words.as_chunks_mut::<N>().0[offsets[lane] as usize / (4 * N)];
-            if words.iter().fold(0, |different, word| different | (word ^ access.from)) == 0 {
-                *words = [access.to; N];
-            } else if let Err(conflict) =
-                self.access_anew::<N>(access, clocks, offsets[lane] as u32, lane as u8)
-            {
-                return Err((lane, conflict));
-            }
+            self.access_row::<N>(access, clocks, offsets[lane], lane)?;
         }
         Ok(())
     }
 
-    /// Notes which lanes wrote `N` words each.
+    /// The same of the first lanes, which read.
     #[inline(always)]
-    fn wrote<const N: usize>(&mut self, offset: impl Fn(usize) -> usize, mut mask: u32) {
-        let lanes = self.lanes.as_chunks_mut::<4>().0;
-        while mask != 0 {
-            let lane = mask.trailing_zeros() as usize;
-            mask &= mask - 1;
-            lanes.as_chunks_mut::<N>().0[offset(lane) / (4 * N)] = [[lane as u8; 4]; N];
+    pub(crate) fn read_rows<const N: usize>(
+        &mut self,
+        access: &mut Access,
+        clocks: &Clocks,
+        offsets: &[u64],
+    ) -> Result<(), (usize, Conflict)> {
+        let Some((first, rest)) = offsets.split_first() else { return Ok(()) };
+        self.access_row::<N>(access, clocks, *first, 0)?;
+        // Mostly all have one history. Unlike copies, rows may be the same: to read one twice is to read it once.
+        let rows = self.words.as_chunks_mut::<N>().0;
+        let mut different = [0; N];
+        for offset in rest {
+            let row = &rows[*offset as usize / (4 * N)];
+            different = std::array::from_fn(|n| different[n] | (row[n] ^ access.from));
         }
+        if different == [0; N] {
+            for offset in rest {
+                rows[*offset as usize / (4 * N)] = [access.to; N];
+            }
+            return Ok(());
+        }
+        (1..).zip(rest).try_for_each(|(lane, offset)| self.access_row::<N>(access, clocks, *offset, lane))
+    }
+
+    #[inline(always)]
+    fn access_row<const N: usize>(
+        &mut self,
+        access: &mut Access,
+        clocks: &Clocks,
+        offset: u64,
+        lane: usize,
+    ) -> Result<(), (usize, Conflict)> {
+        let words = &mut self.words.as_chunks_mut::<N>().0[offset as usize / (4 * N)];
+        if words.iter().fold(0, |different, word| different | (word ^ access.from)) == 0 {
+            *words = [access.to; N];
+            return Ok(());
+        }
+        self.access_anew::<N>(access, clocks, offset as u32, lane as u8).map_err(|conflict| (lane, conflict))
     }
 
     /// Bytes that an asynchronous copy, started at `pc`, will write: until then they are nobody's.
@@ -68,15 +92,17 @@ impl Shadow {
 
     /// [`Self::finish_copy`] of `N` words by each lane of a mask.
     #[inline(always)]
-    pub(crate) fn finish_copies<const N: usize>(&mut self, offsets: &[u32; 32], mask: u32, by: &Access) {
+    pub(crate) fn finish_copies<const N: usize>(&mut self, offsets: &[u32; 32], mut mask: u32, by: &Access) {
         let number = self.finished(by);
         let words = self.words.as_chunks_mut::<N>().0;
-        let mut left = mask;
-        while left != 0 {
-            words[offsets[left.trailing_zeros() as usize] as usize / (4 * N)] = [number; N];
-            left &= left - 1;
+        let lanes = self.lanes.as_chunks_mut::<4>().0.as_chunks_mut::<N>().0;
+        while mask != 0 {
+            let lane = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            let row = offsets[lane] as usize / (4 * N);
+            words[row] = [number; N];
+            lanes[row] = [[lane as u8; 4]; N];
         }
-        self.wrote::<N>(|lane| offsets[lane] as usize, mask);
     }
 
     /// Number of the history of bytes that a copy has just written.
