@@ -156,8 +156,16 @@ pub(super) struct Move {
     pub(super) own_lanes: bool,
 }
 
-/// How many of the last moves are at hand.
-const RECENT: usize = 1 << 10;
+/// A move that led on to a number, without a conflict. Small, so that many fit into the processor's caches.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    key: Key,
+    to: u32,
+    own_lanes: bool,
+}
+
+/// How many of the last moves are at hand: a block that goes through a few dozen barriers has thousands.
+const RECENT: usize = 1 << 11;
 /// Number of the history of bytes that nothing wrote.
 pub(super) const UNWRITTEN: u32 = 0;
 /// Number of the history of bytes all of whose accesses are ordered before everything to come.
@@ -202,19 +210,19 @@ pub(super) struct Histories {
     numbers: HashMap<History, u32, Words>,
     moves: HashMap<Key, Move, Words>,
     /// Some of the last moves, by a few bits of their keys: most come again at once.
-    recent: Box<[(Key, Move)]>,
+    recent: Box<[Recent]>,
 }
 
 impl Histories {
     pub(super) fn new() -> Self {
         let clean = History { written: true, ..History::default() };
         // No history has the number of this key.
-        let nothing = Move { to: CLEAN, conflict: None, own_lanes: false };
+        let nothing = Recent { key: (u32::MAX, 0, 0, 0, 0), to: CLEAN, own_lanes: false };
         Self {
             list: vec![History::default(), clean.clone()],
             numbers: [(History::default(), UNWRITTEN), (clean, CLEAN)].into_iter().collect(),
             moves: HashMap::default(),
-            recent: vec![((u32::MAX, 0, 0, 0, 0), nothing); RECENT].into(),
+            recent: vec![nothing; RECENT].into(),
         }
     }
 
@@ -248,10 +256,14 @@ impl Histories {
     pub(super) fn recall(&mut self, number: u32, access: &Access) -> Option<Move> {
         let key = Self::key(number, access);
         let recent = &mut self.recent[Self::place(&key)];
-        if recent.0 != key {
-            *recent = (key, *self.moves.get(&key)?);
+        if recent.key != key {
+            let step = *self.moves.get(&key)?;
+            if step.conflict.is_some() {
+                return Some(step);
+            }
+            *recent = Recent { key, to: step.to, own_lanes: step.own_lanes };
         }
-        Some(recent.1)
+        Some(Move { to: recent.to, conflict: None, own_lanes: recent.own_lanes })
     }
 
     pub(super) fn learn(&mut self, number: u32, access: &Access, step: Move) {
