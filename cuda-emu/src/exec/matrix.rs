@@ -263,7 +263,10 @@ pub(super) fn mma<I: Isa>(
         }
         _ => {
             for (sums, c) in sums.iter_mut().zip(slots_c) {
-                sums.iter_mut().zip(f32::stored(r, *c)).for_each(|(sum, c)| *sum += f32::of(*c));
+                // Sixteen at once: for single ones the compiler takes no vectors.
+                let parts =
+                    sums.as_chunks_mut::<16>().0.iter_mut().zip(f32::stored(r, *c).as_chunks::<16>().0);
+                parts.for_each(|(sums, c)| *sums = std::array::from_fn(|n| sums[n] + f32::of(c[n])));
             }
             slots_d.iter().zip(sums).for_each(|(d, sums)| f32::put(r, *d, *sums, mask));
         }
