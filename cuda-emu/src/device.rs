@@ -13,6 +13,17 @@ pub enum Checks {
     All,
 }
 
+/// How wide the vector instructions of the host are that run kernels. Results do not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Vectors {
+    /// None: the plain loop.
+    None,
+    /// AVX2 at most.
+    Avx2,
+    /// The widest that the processor has: AVX-512 too.
+    Widest,
+}
+
 /// What a [`Device`] poses as and how it runs kernels.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
@@ -31,8 +42,8 @@ pub struct DeviceConfig {
     pub warp_instructions_max: u64,
     /// Whether shared-memory bank conflicts and sectors per global request are counted (slower).
     pub memory_statistics: bool,
-    /// Whether the plain loop runs even where the processor has vector instructions (for tests).
-    pub portable: bool,
+    /// The widest vector instructions to take where the processor has them (less for tests).
+    pub vectors: Vectors,
 }
 
 impl Default for DeviceConfig {
@@ -45,7 +56,7 @@ impl Default for DeviceConfig {
             memory_bytes: 16 << 30,
             warp_instructions_max: u64::MAX,
             memory_statistics: false,
-            portable: false,
+            vectors: Vectors::Widest,
         }
     }
 }

@@ -50,7 +50,7 @@ mod stats;
 mod tensor_map;
 
 pub use arch::Arch;
-pub use device::{Checks, Device, DeviceConfig};
+pub use device::{Checks, Device, DeviceConfig, Vectors};
 pub use driver::{
     Emulator, FaultReport, Injection, InstallError, InstallOptions, KernelStats, NotEmulated, install,
     last_fault,

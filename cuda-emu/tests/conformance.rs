@@ -21,15 +21,17 @@ mod values;
 
 use std::collections::BTreeSet;
 
-use cuda_emu::{Arch, Device, DeviceConfig, InstallOptions, Module};
+use cuda_emu::{Arch, Device, DeviceConfig, InstallOptions, Module, Vectors};
 use row::{Row, Size};
 
-/// Runs all rows, each by the vector instructions and by the plain loop.
+/// Runs all rows, each by the vector instructions of all widths and by the plain loop.
 #[test]
 fn rows_hold() {
     let rows = table::rows();
     let wrong = |row: &Row| {
-        let reason = [false, true].into_iter().find_map(|portable| failure(row, portable))?;
+        let reason = [Vectors::Widest, Vectors::Avx2, Vectors::None]
+            .into_iter()
+            .find_map(|vectors| failure(row, vectors))?;
         Some(format!("{}: {reason}", row.form))
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -43,8 +45,8 @@ fn rows_hold() {
     assert!(failed.is_empty(), "{} of {} rows:\n{}", failed.len(), rows.len(), failed.join("\n"));
 }
 
-fn failure(row: &Row, portable: bool) -> Option<String> {
-    match run::emulate(row, portable) {
+fn failure(row: &Row, vectors: Vectors) -> Option<String> {
+    match run::emulate(row, vectors) {
         Ok((results, memory)) => row.mismatch(&results, &memory),
         Err(reason) => Some(reason),
     }
@@ -96,7 +98,7 @@ fn the_emulator_agrees_with_recorded_cards() {
         for row in table::rows() {
             let Some(results) = card::of_row(&recorded, row) else { continue };
             let row = Row { expected: results, memory_after: None, ..row.clone() };
-            if let Some(reason) = failure(&row, false) {
+            if let Some(reason) = failure(&row, Vectors::Widest) {
                 failed.push(format!("{}, {}: {reason}", path.display(), row.form));
             }
         }

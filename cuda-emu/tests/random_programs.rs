@@ -5,15 +5,15 @@
 #[path = "programs/generator.rs"]
 mod generator;
 
-use cuda_emu::{Arch, Device, DeviceConfig, Launch, Module, launch};
+use cuda_emu::{Arch, Device, DeviceConfig, Launch, Module, Vectors, launch};
 
 const PROGRAMS: u64 = 1000;
 
 /// What a program leaves in its output, or its fault.
-fn run(text: &str, portable: bool, seed: u64) -> Result<Vec<u8>, String> {
+fn run(text: &str, vectors: Vectors, seed: u64) -> Result<Vec<u8>, String> {
     let device = Device::new(DeviceConfig {
         arch: Arch::Sm90,
-        portable,
+        vectors,
         seed,
         threads: 1,
         warp_instructions_max: 1 << 20,
@@ -34,11 +34,14 @@ fn run(text: &str, portable: bool, seed: u64) -> Result<Vec<u8>, String> {
 fn vector_and_plain_loops_agree() {
     for seed in 0..PROGRAMS {
         let text = generator::program(seed);
-        let wanted = run(&text, true, 0).unwrap_or_else(|e| panic!("program {seed}: {e}\n{text}"));
-        for order in [0, seed + 1] {
-            let found = run(&text, false, order).unwrap_or_else(|e| panic!("program {seed}: {e}\n{text}"));
+        let wanted = run(&text, Vectors::None, 0).unwrap_or_else(|e| panic!("program {seed}: {e}\n{text}"));
+        for (vectors, order) in [(Vectors::Widest, 0), (Vectors::Avx2, 0), (Vectors::Widest, seed + 1)] {
+            let found = run(&text, vectors, order).unwrap_or_else(|e| panic!("program {seed}: {e}\n{text}"));
             let different = found.iter().zip(&wanted).position(|(f, w)| f != w);
-            assert_eq!(different, None, "program {seed}, order {order}: first different byte\n{text}");
+            assert_eq!(
+                different, None,
+                "program {seed}, {vectors:?}, order {order}: first different byte\n{text}"
+            );
         }
     }
 }

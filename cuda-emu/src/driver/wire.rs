@@ -9,7 +9,7 @@ use super::faults::Injection;
 use super::report::Report;
 use super::state::KernelStats;
 use crate::arch::Arch;
-use crate::device::{Checks, DeviceConfig};
+use crate::device::{Checks, DeviceConfig, Vectors};
 use crate::stats::{InstructionClass, LaunchStats};
 
 /// The version of everything here: both sides must have the same.
@@ -26,7 +26,7 @@ pub(crate) struct Settings {
     memory_bytes: u64,
     warp_instructions_max: u64,
     memory_statistics: u32,
-    portable: u32,
+    vectors: u32,
 }
 
 impl From<&DeviceConfig> for Settings {
@@ -43,7 +43,7 @@ impl From<&DeviceConfig> for Settings {
             memory_bytes: config.memory_bytes,
             warp_instructions_max: config.warp_instructions_max,
             memory_statistics: u32::from(config.memory_statistics),
-            portable: u32::from(config.portable),
+            vectors: config.vectors as u32,
         }
     }
 }
@@ -62,7 +62,11 @@ impl From<&Settings> for DeviceConfig {
             memory_bytes: settings.memory_bytes,
             warp_instructions_max: settings.warp_instructions_max,
             memory_statistics: settings.memory_statistics != 0,
-            portable: settings.portable != 0,
+            vectors: match settings.vectors {
+                0 => Vectors::None,
+                1 => Vectors::Avx2,
+                _ => Vectors::Widest,
+            },
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn load<I: Isa>(
     ty: Type,
     mask: u32,
 ) -> Step<()> {
-    let mut from = addresses(&warp.registers, i.a, i.c != 0, i.imm);
+    let mut from = addresses::<I>(&warp.registers, i.a, i.c != 0, i.imm);
     if space == Space::Generic {
         return by_space(space, &mut from, mask, |space, from, mask| {
             load_in::<I>(env, warp, lists, space, ty, from, mask)
@@ -98,10 +98,7 @@ fn load_as<I: Isa, T: Scalar>(
                     if lists.len() == 1 && I::in_steps(from, u64::from(size)) {
                         I::load_run::<T>(from[0])
                     } else {
-                        I::assemble(
-                            #[inline(always)]
-                            |lane| T::load(from[lane] + part),
-                        )
+                        I::gather::<T>(from, part)
                     }
                 };
                 deliver(&mut warp.registers, *slot, &values, ty.is_signed(), mask);
@@ -181,7 +178,7 @@ pub(super) fn store<I: Isa>(
     ty: Type,
     mask: u32,
 ) -> Step<()> {
-    let mut to = addresses(&warp.registers, i.a, i.c != 0, i.imm);
+    let mut to = addresses::<I>(&warp.registers, i.a, i.c != 0, i.imm);
     if space == Space::Generic {
         return by_space(space, &mut to, mask, |space, to, mask| {
             store_in::<I>(env, warp, lists, space, ty, to, mask)

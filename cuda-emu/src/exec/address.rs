@@ -1,6 +1,7 @@
 //! Addresses of memory instructions: of all lanes, of which space, in which block of a cluster.
 
 use super::block::word;
+use super::isa::Isa;
 use super::lanes::{LANES, Lane, Registers, lanes_of, mask_of};
 use super::trap::{Step, invalid, trap_at};
 use super::warp::Warp;
@@ -37,20 +38,12 @@ pub(super) fn is_space(program: &Program, warp: &mut Warp, i: &Inst, space: Spac
 
 /// a + offset, of 32 bits if `narrow`.
 #[inline(always)]
-pub(super) fn addresses(r: &Registers, slot: Slot, narrow: bool, offset: i64) -> Addresses {
-    let mut found = [0; LANES];
+pub(super) fn addresses<I: Isa>(r: &Registers, slot: Slot, narrow: bool, offset: i64) -> Addresses {
     if narrow {
-        let a = u32::stored(r, slot);
-        for lane in 0..LANES {
-            found[lane] = u64::from(a[lane].wrapping_add(offset as u32));
-        }
+        I::add_narrow(u32::stored(r, slot), offset as u32)
     } else {
-        let a = u64::stored(r, slot);
-        for lane in 0..LANES {
-            found[lane] = a[lane].wrapping_add(offset as u64);
-        }
+        I::add_wide(u64::stored(r, slot), offset as u64)
     }
-    found
 }
 
 /// Gives each space's lanes of generic addresses to `go`, as addresses of that space.

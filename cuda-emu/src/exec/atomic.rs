@@ -25,7 +25,7 @@ pub(super) fn atomic(
 ) -> Step<()> {
     let (space, op, ty) = what;
     let bytes = ty.bytes();
-    let mut at = addresses(&warp.registers, i.a, lists[0] != 0, i.imm);
+    let mut at = addresses::<Portable>(&warp.registers, i.a, lists[0] != 0, i.imm);
     let read = |slot: Slot| {
         if bytes == 8 {
             u64::get(&warp.registers, slot)

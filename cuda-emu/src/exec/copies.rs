@@ -61,7 +61,7 @@ pub(super) fn copy<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) 
         Op::CpArrive { noinc } => {
             // The arrival comes when the copies are there: now is one such time.
             finish::<I>(env, warp, mask, None);
-            let at = addresses(&warp.registers, i.a, true, i.imm);
+            let at = addresses::<I>(&warp.registers, i.a, true, i.imm);
             for lane in lanes_of(mask).filter(|_| noinc) {
                 let place = env.mbarrier_at(warp, at[lane], lane)?;
                 env.arrive(warp, place, 1)?;
@@ -76,11 +76,11 @@ pub(super) fn copy<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) 
 #[inline(always)]
 fn start<I: Isa, const N: usize>(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) -> Step<()> {
     let bytes = 4 * N as u32;
-    let mut offsets = addresses(&warp.registers, i.a, true, i64::from(i.imm as i32));
+    let mut offsets = addresses::<I>(&warp.registers, i.a, true, i64::from(i.imm as i32));
     let mut copy = warp.copies.free.pop().unwrap_or_default();
     (copy.pc, copy.words, copy.lanes) = (env.trap_pc, N as u8, mask);
     copy.groups = warp.copies.committed;
-    copy.from = addresses(&warp.registers, i.b, false, i.imm >> 32);
+    copy.from = addresses::<I>(&warp.registers, i.b, false, i.imm >> 32);
     copy.reads = u32::get(&warp.registers, i.c);
     let Started { from, to, reads, .. } = &mut *copy;
     let too_many = mask & mask_by::<I>(|lane| reads[lane] > bytes);

@@ -4,13 +4,14 @@
 
 use super::Env;
 use super::lanes::{LANES, Registers, mask_of};
-use super::matrix::Rows;
+use super::matrix::{Rows, Unfolded};
 use super::number::F16;
 use super::scalar::Scalar;
 use super::trap::Step;
 use super::warp::{Pause, Warp};
 use super::{arithmetic, interpret};
 use crate::decode::{Inst, Rounding, Slot};
+use crate::device::Vectors;
 
 /// What differs between versions.
 pub(super) trait Isa {
@@ -29,11 +30,20 @@ pub(super) trait Isa {
     /// # Safety
     /// All bytes lie in a live allocation, and the address is aligned for one value.
     unsafe fn load_run<T: Scalar>(address: u64) -> [T; LANES];
+    /// Reads a value for each lane, so many bytes behind its address.
+    ///
+    /// # Safety
+    /// As for `load_run`, at each lane's place.
+    unsafe fn gather<T: Scalar>(addresses: &[u64; LANES], behind: u64) -> [T; LANES];
     /// Reads four words for each lane: the first words of all lanes, then the second ones, and so on.
     ///
     /// # Safety
     /// As for `load_run`, at each lane's address.
     unsafe fn load_fours(addresses: &[u64; LANES]) -> [[u32; LANES]; 4];
+    /// Each lane's value and a number.
+    fn add_narrow(values: &[u32; LANES], number: u32) -> [u64; LANES];
+    /// As `add_narrow`, of 64 bits.
+    fn add_wide(values: &[u64; LANES], number: u64) -> [u64; LANES];
     /// The lanes' values side by side.
     fn assemble<T: Scalar>(value: impl Fn(usize) -> T) -> [T; LANES];
     /// Each lane's value of `a` from the lane that the low five bits of `sources` name.
@@ -56,6 +66,9 @@ pub(super) trait Isa {
     /// The product of A, parts of [8, W] side by side, and B, parts of [W, 8] one below another, as rows of
     /// eight: one term after another, each rounded once; of factors with at most 12 bits.
     fn multiply<const W: usize>(a: &[Rows], b: &[Rows]) -> [f32; 64];
+    /// The same of registers of two-byte elements at once, as registers of an accumulator; gives false, and
+    /// does nothing, where `multiply` is as good.
+    fn multiply_halves(r: &Registers, a: &[Slot], b: &[Slot], bf16: bool, scratch: &mut Unfolded) -> bool;
     /// Runs a piece of work with this version's instructions: as a function of its own, because one
     /// function with all loops takes the compiler forever. The closure must be `#[inline(always)]`.
     fn run<R>(work: impl FnOnce() -> R) -> R;
@@ -114,11 +127,10 @@ pub(super) struct Version {
     pub(super) compute: fn(&Inst) -> Option<Compute>,
 }
 
-/// The best version that this processor can run.
-pub(super) fn version(portable: bool) -> Version {
+/// The widest vector instructions of this processor that there is a version for.
+pub(super) fn detected() -> Vectors {
     #[cfg(target_arch = "x86_64")]
-    if !portable
-        && is_x86_feature_detected!("avx2")
+    if is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
         && is_x86_feature_detected!("f16c")
         && is_x86_feature_detected!("bmi1")
@@ -126,10 +138,24 @@ pub(super) fn version(portable: bool) -> Version {
         && is_x86_feature_detected!("popcnt")
         && is_x86_feature_detected!("lzcnt")
     {
-        return super::x86::VERSION;
+        let wide = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        return if wide { Vectors::Widest } else { Vectors::Avx2 };
     }
-    let _ = portable;
-    Version { run: interpret::run::<Portable>, compute: arithmetic::compute::<Portable> }
+    Vectors::None
+}
+
+/// The best version that this processor can run, with no wider vectors than these.
+pub(super) fn version(widest: Vectors) -> Version {
+    match widest.min(detected()) {
+        #[cfg(target_arch = "x86_64")]
+        Vectors::Widest => super::x86_entry::wide::VERSION,
+        #[cfg(target_arch = "x86_64")]
+        Vectors::Avx2 => super::x86_entry::narrow::VERSION,
+        _ => Version { run: interpret::run::<Portable>, compute: arithmetic::compute::<Portable> },
+    }
 }
 
 /// Says that an address will be read soon; any address will do.
@@ -178,9 +204,25 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
+    unsafe fn gather<T: Scalar>(addresses: &[u64; LANES], behind: u64) -> [T; LANES] {
+        // SAFETY: passed on to the caller.
+        addresses.map(|address| unsafe { T::load(address + behind) })
+    }
+
+    #[inline(always)]
     unsafe fn load_fours(addresses: &[u64; LANES]) -> [[u32; LANES]; 4] {
         // SAFETY: passed on to the caller.
         std::array::from_fn(|n| addresses.map(|address| unsafe { u32::load(address + 4 * n as u64) }))
+    }
+
+    #[inline(always)]
+    fn add_narrow(values: &[u32; LANES], number: u32) -> [u64; LANES] {
+        values.map(|value| u64::from(value.wrapping_add(number)))
+    }
+
+    #[inline(always)]
+    fn add_wide(values: &[u64; LANES], number: u64) -> [u64; LANES] {
+        values.map(|value| value.wrapping_add(number))
     }
 
     #[inline(always)]
@@ -252,6 +294,11 @@ impl Isa for Portable {
             }
         }
         sums
+    }
+
+    #[inline(always)]
+    fn multiply_halves(_: &Registers, _: &[Slot], _: &[Slot], _: bool, _: &mut Unfolded) -> bool {
+        false
     }
 
     #[inline(never)]

@@ -36,7 +36,7 @@ pub(super) fn access<I: Isa>(
         _ => return Ok(()),
     };
     all_lanes(warp, mask, if load { "ldmatrix" } else { "stmatrix" })?;
-    let mut rows = addresses(&warp.registers, i.a, !wide, i.imm);
+    let mut rows = addresses::<I>(&warp.registers, i.a, !wide, i.imm);
     let bytes = 128 * lists.len() as u64;
     // A row of 16 bytes for each of eight lanes a matrix: four matrices take the parts of a request
     // of 128 bits.
@@ -143,9 +143,9 @@ pub(super) struct Unfolded {
     a: [[Rows; 2]; 2],
     /// Of B the columns of eight rows, as they come, and as rows.
     columns: Rows,
-    b: [Rows; 2],
+    pub(super) b: [Rows; 2],
     /// The product, as the registers of an accumulator.
-    sums: [[f32; LANES]; 4],
+    pub(super) sums: [[f32; LANES]; 4],
 }
 
 impl Unfolded {
@@ -179,13 +179,16 @@ fn unfold<I: Isa, const W: usize>(r: &Registers, slot: Slot, ty: Type, rows: &mu
 /// so that it does not matter whether it is rounded before it is added; sums of 32 products of bytes
 /// are exact.
 #[inline(always)]
-fn products<I: Isa, const W: usize>(
+pub(super) fn products<I: Isa, const W: usize>(
     r: &Registers,
     kind: MmaKind,
     slots_a: &[Slot],
     slots_b: &[Slot],
     unfolded: &mut Unfolded,
 ) {
+    if W == 8 && I::multiply_halves(r, slots_a, slots_b, kind.a == Type::Bf16, unfolded) {
+        return;
+    }
     let Unfolded { a: [upper, lower], columns, b, sums } = unfolded;
     // Registers of A go down first, then to the right. They come first: their elements are then in the
     // cache, where vectors that have just been written would have to be waited for.

@@ -5,6 +5,7 @@
 
 use super::Env;
 use super::address::addresses;
+use super::isa::Portable;
 use super::lanes::{LANES, Lane, lanes_of};
 use super::trap::{Step, invalid};
 use super::warp::{Flow, Warp};
@@ -106,7 +107,7 @@ pub(super) fn mbarrier(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) -> S
         u32::put(&mut warp.registers, i.d, counts, mask);
         return Ok(Flow::Next);
     }
-    let at = addresses(&warp.registers, i.a, i.c != 0, i.imm);
+    let at = addresses::<Portable>(&warp.registers, i.a, i.c != 0, i.imm);
     match i.op {
         Op::MbarrierInit => {
             let counts = u32::get(&warp.registers, i.b);

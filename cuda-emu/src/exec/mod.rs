@@ -39,11 +39,15 @@ mod wgmma;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
+mod x86_entry;
+#[cfg(target_arch = "x86_64")]
 mod x86_half;
 #[cfg(target_arch = "x86_64")]
 mod x86_loads;
 #[cfg(target_arch = "x86_64")]
 mod x86_matrix;
+#[cfg(target_arch = "x86_64")]
+mod x86_wide;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
@@ -139,7 +143,7 @@ pub(crate) fn run(device: &Device, launch: &Launch) -> Result<LaunchStats, Box<F
     let params = private(&mut view, launch.params);
     let workspace = private(&mut view, &[0; 256]);
     view.regions.sort_by_key(|region| region.start);
-    let version = isa::version(device.config().portable);
+    let version = isa::version(device.config().vectors);
     let computes = program.code.iter().map(version.compute).collect();
     let shared = Shared {
         program,

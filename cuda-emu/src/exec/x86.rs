@@ -1,23 +1,24 @@
-//! The run loop with AVX2, FMA and F16C, and the pieces of it that are written with intrinsics.
+//! The run loop with AVX2, FMA and F16C, or with AVX-512 too, and the pieces of it that are written
+//! with intrinsics.
 
 use std::arch::x86_64::*;
 
-use super::isa::{Compute, Isa, Version, nothing};
+use super::isa::{Compute, Isa};
 use super::lanes::{LANES, Registers};
-use super::matrix::Rows;
+use super::matrix::{Rows, Unfolded};
 use super::scalar::Scalar;
-use super::trap::Step;
-use super::warp::{Pause, Warp};
+use super::x86_entry::{narrow, wide};
 use super::x86_half::{fuse_pairs, pack};
-use super::x86_loads::{load, load_fours};
+use super::x86_loads::{load, load_fours, load_words};
 use super::x86_matrix::{multiply, transpose};
-use super::{Env, arithmetic, interpret};
+use super::x86_wide::{self, multiply_halves};
 use crate::decode::{Inst, Slot};
 
-/// AVX2, FMA, F16C, BMI1, BMI2, POPCNT and LZCNT; used only after all of them were detected.
-struct Avx2;
+/// AVX2, FMA, F16C, BMI1, BMI2, POPCNT and LZCNT, if `WIDE` AVX-512 (F, BW, DQ and VL) too; used only after
+/// all of them were detected.
+pub(super) struct X86<const WIDE: bool>;
 
-impl Isa for Avx2 {
+impl<const WIDE: bool> Isa for X86<WIDE> {
     #[inline(always)]
     fn widen(halves: &[u32; LANES]) -> [f32; LANES] {
         let mut values = [0.0; LANES];
@@ -55,6 +56,15 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn widen_pairs(pairs: &[u32; 8]) -> [f32; 16] {
         let mut values = [0.0; 16];
+        if WIDE {
+            // SAFETY: both arrays have 64 bytes or half of them, and the processor has AVX-512, since this
+            // version runs.
+            unsafe {
+                let bits = _mm256_loadu_si256(pairs.as_ptr().cast());
+                _mm512_storeu_ps(values.as_mut_ptr(), _mm512_cvtph_ps(bits));
+            }
+            return values;
+        }
         for part in 0..2 {
             // SAFETY: four pairs and eight values a part lie inside of the arrays, and the processor
             // has F16C, since this version runs.
@@ -68,6 +78,10 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     fn narrow_pairs(values: &[f32; 16]) -> [u32; 8] {
+        if WIDE {
+            // SAFETY: there are sixteen values, and the processor has AVX-512, since this version runs.
+            return unsafe { x86_wide::pack(_mm512_loadu_ps(values.as_ptr())) };
+        }
         // SAFETY: eight values a part lie inside of the array, and the processor has AVX2 and F16C, since
         // this version runs.
         unsafe { pack([0, 8].map(|first| _mm256_loadu_ps(values.as_ptr().add(first)))) }
@@ -75,8 +89,8 @@ impl Isa for Avx2 {
 
     #[inline(always)]
     fn fuse_pairs(a: &[u32; LANES], b: &[u32; LANES], c: &[u32; LANES]) -> Option<[u32; LANES]> {
-        // SAFETY: the processor has AVX2, FMA and F16C, since this version runs.
-        unsafe { fuse_pairs(a, b, c) }
+        // SAFETY: the processor has AVX2, FMA and F16C, and AVX-512 if `WIDE`, since this version runs.
+        unsafe { if WIDE { x86_wide::fuse_pairs(a, b, c) } else { fuse_pairs(a, b, c) } }
     }
 
     #[inline(always)]
@@ -86,6 +100,24 @@ impl Isa for Avx2 {
         for part in 0..size_of_val(&values) / 32 {
             // SAFETY: the caller's bytes, and `values` has as many; any bits are an integer.
             unsafe { _mm256_storeu_si256(to.add(part), load(address + 32 * part as u64)) };
+        }
+        values
+    }
+
+    #[inline(always)]
+    unsafe fn gather<T: Scalar>(addresses: &[u64; LANES], behind: u64) -> [T; LANES] {
+        if size_of::<T>() != 4 {
+            return Self::assemble(
+                #[inline(always)]
+                // SAFETY: the caller's bytes.
+                |lane| unsafe { T::load(addresses[lane] + behind) },
+            );
+        }
+        let mut values = [T::default(); LANES];
+        let to = values.as_mut_ptr().cast::<__m256i>();
+        for (part, addresses) in addresses.as_chunks().0.iter().enumerate() {
+            // SAFETY: the caller's addresses, and `values` has eight elements of four bytes a part.
+            unsafe { _mm256_storeu_si256(to.add(part), load_words(addresses, behind)) };
         }
         values
     }
@@ -103,6 +135,35 @@ impl Isa for Avx2 {
             }
         }
         words
+    }
+
+    #[inline(always)]
+    fn add_narrow(values: &[u32; LANES], number: u32) -> [u64; LANES] {
+        let mut sums = [0; LANES];
+        for chunk in (0..LANES).step_by(4) {
+            // SAFETY: four elements from `chunk` on lie inside of both arrays, and the processor has AVX2,
+            // since this version runs.
+            unsafe {
+                let values = _mm_loadu_si128(values.as_ptr().add(chunk).cast());
+                let sum = _mm256_cvtepu32_epi64(_mm_add_epi32(values, _mm_set1_epi32(number as i32)));
+                _mm256_storeu_si256(sums.as_mut_ptr().add(chunk).cast(), sum);
+            }
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn add_wide(values: &[u64; LANES], number: u64) -> [u64; LANES] {
+        let mut sums = [0; LANES];
+        for chunk in (0..LANES).step_by(4) {
+            // SAFETY: as above.
+            unsafe {
+                let values = _mm256_loadu_si256(values.as_ptr().add(chunk).cast());
+                let sum = _mm256_add_epi64(values, _mm256_set1_epi64x(number as i64));
+                _mm256_storeu_si256(sums.as_mut_ptr().add(chunk).cast(), sum);
+            }
+        }
+        sums
     }
 
     #[inline(always)]
@@ -261,6 +322,18 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    fn multiply_halves(r: &Registers, a: &[Slot], b: &[Slot], bf16: bool, scratch: &mut Unfolded) -> bool {
+        match (WIDE, bf16) {
+            (false, _) => return false,
+            // SAFETY: the processor has AVX-512, since this version runs.
+            (true, false) => unsafe { multiply_halves::<false>(r, a, b, scratch) },
+            // SAFETY: as above.
+            (true, true) => unsafe { multiply_halves::<true>(r, a, b, scratch) },
+        }
+        true
+    }
+
+    #[inline(always)]
     fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
         let mut split = [[0.0; LANES]; 2];
         for chunk in (0..LANES).step_by(8) {
@@ -283,41 +356,10 @@ impl Isa for Avx2 {
     #[inline(always)]
     fn run<R>(work: impl FnOnce() -> R) -> R {
         // SAFETY: this version runs only where the features are there.
-        unsafe { with_features(work) }
+        unsafe { if WIDE { wide::with_features(work) } else { narrow::with_features(work) } }
     }
 
     fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy + 'static>(_: F) -> Compute {
-        compute::<F>
+        if WIDE { wide::compute::<F> } else { narrow::compute::<F> }
     }
-}
-
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
-fn with_features<R>(work: impl FnOnce() -> R) -> R {
-    work()
-}
-
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
-fn compute<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy + 'static>(
-    r: &mut Registers,
-    i: &Inst,
-    lists: &[Slot],
-    mask: u32,
-) {
-    // SAFETY: `compile` was given one.
-    let work = unsafe { nothing::<F>() };
-    work(r, i, lists, mask);
-}
-
-/// To be used only where the features are there.
-pub(super) const VERSION: Version = Version { run, compute: arithmetic::compute::<Avx2> };
-
-fn run(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
-    // SAFETY: `version` gives this function out only where the features are there.
-    unsafe { run_avx2(env, warp) }
-}
-
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt,lzcnt")]
-fn run_avx2(env: &mut Env, warp: &mut Warp) -> Step<Pause> {
-    interpret::run::<Avx2>(env, warp)
 }

@@ -43,6 +43,27 @@ unsafe fn load_half(address: u64) -> __m128i {
     bits
 }
 
+/// A word at each of eight addresses and so many bytes behind.
+///
+/// # Safety
+/// As for [`load_half`], of these bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn load_words(addresses: &[u64; 8], behind: u64) -> __m256i {
+    let mut halves = [_mm_setzero_si128(); 2];
+    for (half, addresses) in halves.iter_mut().zip(addresses.as_chunks::<4>().0) {
+        let [a, b, c, d] = addresses.map(|address| address + behind);
+        // SAFETY: only reads, and the caller's bytes.
+        unsafe {
+            asm!("vmovd {bits}, dword ptr [{a}]", "vpinsrd {bits}, {bits}, dword ptr [{b}], 1",
+                "vpinsrd {bits}, {bits}, dword ptr [{c}], 2", "vpinsrd {bits}, {bits}, dword ptr [{d}], 3",
+                bits = out(xmm_reg) *half, a = in(reg) a, b = in(reg) b, c = in(reg) c, d = in(reg) d,
+                options(nostack, readonly, preserves_flags));
+        }
+    }
+    _mm256_set_m128i(halves[1], halves[0])
+}
+
 /// Four words at each of eight addresses, as four vectors of eight.
 ///
 /// # Safety

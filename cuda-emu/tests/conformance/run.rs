@@ -1,6 +1,6 @@
 //! Runs a row in the emulator.
 
-use cuda_emu::{Device, DeviceConfig, Launch, Module, TensorMap, launch};
+use cuda_emu::{Device, DeviceConfig, Launch, Module, TensorMap, Vectors, launch};
 
 use super::row::{Extra, Row};
 
@@ -19,12 +19,12 @@ pub fn outputs(row: &Row, bytes: &[u8]) -> Vec<Vec<u64>> {
     words.chunks(per_thread).take(row.inputs.len()).map(<[u64]>::to_vec).collect()
 }
 
-/// Runs a row, with the vector instructions or without.
-pub fn emulate(row: &Row, portable: bool) -> Result<Outcome, String> {
+/// Runs a row, with vector instructions of at most a width.
+pub fn emulate(row: &Row, vectors: Vectors) -> Result<Outcome, String> {
     let device = Device::new(DeviceConfig {
         arch: row.arch,
         threads: 1,
-        portable,
+        vectors,
         warp_instructions_max: 1 << 22,
         ..DeviceConfig::default()
     });

@@ -1,0 +1,268 @@
+//! Pairs of f16, and squares of matrices of f16 or bf16, with AVX-512.
+
+use std::arch::x86_64::*;
+use std::hint::black_box;
+
+use super::lanes::{LANES, Registers};
+use super::matrix::Unfolded;
+use crate::decode::Slot;
+
+/// Eight pairs rounded to nearest even; NaN is the canonical one.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn pack(values: __m512) -> [u32; 8] {
+    let bits = _mm512_cvtps_ph::<0>(values);
+    // NaN keeps its payload in the instruction; PTX says the canonical one.
+    let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(values, values);
+    let mut pairs = [0; 8];
+    // SAFETY: `pairs` has room for the vector.
+    unsafe {
+        let bits = _mm256_mask_blend_epi16(nan, bits, _mm256_set1_epi16(0x7fff));
+        _mm256_storeu_si256(pairs.as_mut_ptr().cast(), bits);
+    }
+    pairs
+}
+
+/// As [`super::x86_half::fuse_pairs`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn fuse_pairs(a: &[u32; LANES], b: &[u32; LANES], c: &[u32; LANES]) -> Option<[u32; LANES]> {
+    let mut d = [0; LANES];
+    // Of all results, how near the dropped bits come to the middle, and how small they are but for zero.
+    let (mut nearest, mut least) = (_mm512_set1_epi32(-1), _mm512_set1_epi32(-1));
+    for (part, d) in d.as_chunks_mut().0.iter_mut().enumerate() {
+        // SAFETY: eight elements of a part lie inside of the arrays.
+        let [a, b, c] = unsafe {
+            [a, b, c].map(|pairs| widen::<false>(_mm256_loadu_si256(pairs.as_ptr().add(8 * part).cast())))
+        };
+        let values = _mm512_fmadd_ps(a, b, c);
+        let bits = _mm512_castps_si512(values);
+        let dropped = _mm512_and_si512(bits, _mm512_set1_epi32(0x1fff));
+        nearest = _mm512_min_epu32(nearest, _mm512_xor_si512(dropped, _mm512_set1_epi32(0x1000)));
+        let magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fff_ffff));
+        least = _mm512_min_epu32(least, _mm512_sub_epi32(magnitude, _mm512_set1_epi32(1)));
+        *d = pack(values);
+    }
+    let middle = _mm512_testn_epi32_mask(nearest, nearest);
+    let small = _mm512_cmplt_epu32_mask(least, _mm512_set1_epi32(0x3880_0000 - 1));
+    (middle | small == 0).then_some(d)
+}
+
+/// Where [`columns_of`] finds its first four columns: words of four rows and of the four below.
+const COLUMNS: [u16; 32] = {
+    let mut words = [0; 32];
+    let mut word = 0;
+    while word < 32 {
+        // Pairs go to a vector's lanes so that its halves are columns once pairs have met the other rows'.
+        let (part, pair) = (word / 8, word / 2 % 4);
+        let (column, row) = (part / 2 + 2 * (pair / 2), 2 * (part % 2) + pair % 2);
+        words[word] = (32 * (word % 2) + 8 * row + column) as u16;
+        word += 1;
+    }
+    words
+};
+
+/// Sixteen values in f32.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn widen<const BF16: bool>(halves: __m256i) -> __m512 {
+    if BF16 {
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
+    } else {
+        _mm512_cvtph_ps(halves)
+    }
+}
+
+/// The eight columns of sixteen rows, which two registers hold. Element 4 · j + i of each is row 4 · i + j.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn columns_of<const BF16: bool>(upper: &[u32; LANES], lower: &[u32; LANES]) -> [__m512; 8] {
+    // SAFETY: registers have 32 elements, and so has the table.
+    let (rows, first) = unsafe {
+        let fours = |register: &[u32; LANES], at: usize| _mm512_loadu_si512(register.as_ptr().add(at).cast());
+        let rows = [fours(upper, 0), fours(upper, 16), fours(lower, 0), fours(lower, 16)];
+        (rows, _mm512_loadu_si512(COLUMNS.as_ptr().cast()))
+    };
+    let mut columns = [_mm512_setzero_ps(); 8];
+    for (half, columns) in columns.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+        let from = _mm512_add_epi16(first, _mm512_set1_epi16(4 * half as i16));
+        let upper = _mm512_permutex2var_epi16(rows[0], from, rows[1]);
+        let lower = _mm512_permutex2var_epi16(rows[2], from, rows[3]);
+        let pairs = [_mm512_unpacklo_epi32(upper, lower), _mm512_unpackhi_epi32(upper, lower)];
+        for (columns, pair) in columns.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
+            columns[0] = widen::<BF16>(_mm512_castsi512_si256(pair));
+            columns[1] = widen::<BF16>(_mm512_extracti64x4_epi64::<1>(pair));
+        }
+    }
+    columns
+}
+
+/// a · b as [`super::isa::Isa::multiply`] has it, of the registers of A and B: a column of A at a time, for all
+/// sixteen rows, by an element of B that a multiplication repeats as it loads it.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn multiply_halves<const BF16: bool>(
+    r: &Registers,
+    a: &[Slot],
+    b: &[Slot],
+    scratch: &mut Unfolded,
+) {
+    let register = |slot: Slot| &r.narrow[slot as usize].0;
+    let Unfolded { b: b_columns, sums, .. } = scratch;
+    // Of B the columns, one after another, first: when elements are loaded, they are in the cache.
+    for (slot, columns) in b.iter().zip(&mut *b_columns) {
+        let columns = columns.as_chunks_mut::<16>().0;
+        for (pairs, columns) in register(*slot).as_chunks::<8>().0.iter().zip(columns) {
+            // SAFETY: eight pairs are loaded, which are two columns, and as many values stored.
+            unsafe {
+                let values = widen::<BF16>(_mm256_loadu_si256(pairs.as_ptr().cast()));
+                _mm512_storeu_ps(columns.as_mut_ptr(), values);
+            }
+        }
+    }
+    // Out of sight, so that they are loaded, and not taken out of vectors.
+    let b_columns = black_box(&*b_columns);
+    let mut lines = [_mm512_setzero_ps(); 8];
+    for (slots, b_columns) in a.as_chunks::<2>().0.iter().zip(b_columns) {
+        for (n, a) in columns_of::<BF16>(register(slots[0]), register(slots[1])).into_iter().enumerate() {
+            for (line, b) in lines.iter_mut().zip(b_columns.as_chunks::<8>().0) {
+                *line = _mm512_fmadd_ps(a, _mm512_set1_ps(b[n]), *line);
+            }
+        }
+    }
+    // Of even columns, then of odd ones, four a row.
+    for odd in 0..2 {
+        let [c, d, e, f] = [0, 2, 4, 6].map(|n| lines[n + odd]);
+        let pairs = |[a, b]: [__m512; 2]| {
+            [_mm512_castps_pd(_mm512_unpacklo_ps(a, b)), _mm512_castps_pd(_mm512_unpackhi_ps(a, b))]
+        };
+        let ([left, left_below], [right, right_below]) = (pairs([c, d]), pairs([e, f]));
+        let rows = [
+            _mm512_unpacklo_pd(left, right),
+            _mm512_unpackhi_pd(left, right),
+            _mm512_unpacklo_pd(left_below, right_below),
+            _mm512_unpackhi_pd(left_below, right_below),
+        ];
+        for (n, rows) in rows.into_iter().enumerate() {
+            let to = &mut sums[odd + n / 2 * 2].as_chunks_mut::<16>().0[n % 2];
+            // SAFETY: there is room for sixteen values.
+            unsafe { _mm512_storeu_pd(to.as_mut_ptr().cast(), rows) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::{Files, MmaKind, Rounding};
+    use crate::device::Vectors;
+    use crate::exec::isa::{Isa, Portable, detected};
+    use crate::exec::matrix::products;
+    use crate::exec::number::{F16, fma_odd};
+    use crate::exec::x86::X86;
+    use crate::ptx::Type;
+
+    /// Random halves, a third of them zeros, subnormals, infinities, NaNs and others at the ends of ranges.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u32 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 16) as u32
+        }
+
+        fn half(&mut self) -> u32 {
+            const ENDS: [u32; 12] =
+                [0, 1, 0x3ff, 0x400, 0x7bff, 0x7c00, 0x7c01, 0x7fff, 0x3c00, 0x3c01, 0x7f7f, 0x7f80];
+            let (kind, sign) = (self.next() % 6, self.next() & 0x8000);
+            match kind {
+                0 | 1 => ENDS[self.next() as usize % ENDS.len()] | sign,
+                // Around one: sums of such meet the middle between two halves often.
+                2 => 0x3800 + self.next() % 0x800 | sign,
+                _ => self.next() & 0xffff,
+            }
+        }
+
+        fn register(&mut self) -> [u32; LANES] {
+            std::array::from_fn(|_| self.half() | self.half() << 16)
+        }
+    }
+
+    /// a · b + c of pairs, rounded once.
+    fn fused(operands: [[u32; LANES]; 3]) -> [u32; LANES] {
+        let half = |n: usize, shift: u32| {
+            let [a, b, c] = operands.map(|pairs| F16.decode(pairs[n] >> shift & 0xffff) as f32);
+            F16.encode(fma_odd(a, b, c), Rounding::Nearest, false) << shift
+        };
+        std::array::from_fn(|n| half(n, 0) | half(n, 16))
+    }
+
+    /// The same value, or both NaN.
+    fn same(a: f32, b: f32) -> bool {
+        a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
+    }
+
+    /// All that a version computes by itself is what the portable one does, over random values.
+    fn agrees<I: Isa>() {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut scratch = [(); 2].map(|()| Unfolded::new());
+        for _ in 0..3000 {
+            let [a, b, c] = [(); 3].map(|()| random.register());
+            let lanes = random.next();
+            let wide = [a, b].map(|values| values.map(|value| u64::from(value) << 32 | u64::from(!value)));
+            assert_eq!(I::add_narrow(&a, lanes), Portable::add_narrow(&a, lanes));
+            assert_eq!(I::add_wide(&wide[0], wide[1][0]), Portable::add_wide(&wide[0], wide[1][0]));
+            let places = std::array::from_fn(|lane| &raw const b[31 & a[lane] as usize] as u64);
+            // SAFETY: they are places of `b`, which has a word at each.
+            let found: [u32; LANES] = unsafe { I::gather(&places, 0) };
+            assert_eq!(found, a.map(|place| b[31 & place as usize]));
+            for part in a.as_chunks::<8>().0 {
+                let (values, wanted) = (I::widen_pairs(part), Portable::widen_pairs(part));
+                assert!(values.into_iter().zip(wanted).all(|(value, wanted)| same(value, wanted)));
+                let sums = std::array::from_fn(|n| wanted[n] * 1.000_3 + wanted[15 - n]);
+                assert_eq!(I::narrow_pairs(&sums), Portable::narrow_pairs(&sums));
+            }
+            // Of numbers from one to two with two bits behind the point nothing is doubtful.
+            let few_bits = [a, b, c].map(|pairs| pairs.map(|pair| pair & 0x8300_8300 | 0x3c00_3c00));
+            assert_eq!(I::fuse_pairs(&few_bits[0], &few_bits[1], &few_bits[2]), Some(fused(few_bits)));
+            // Of one that is, among others of that kind, nothing is said that is wrong.
+            let mut one_of_all = few_bits;
+            let lane = lanes as usize % LANES;
+            one_of_all.iter_mut().zip([a, b, c]).for_each(|(to, from)| to[lane] = from[lane]);
+            let [a, b, c] = &one_of_all;
+            assert!(I::fuse_pairs(a, b, c).is_none_or(|found| found == fused(one_of_all)));
+            let mut r = Registers::new(Files { narrow: 6, ..Files::default() });
+            r.narrow.iter_mut().for_each(|register| register.0 = random.register());
+            for ty in [Type::F16, Type::Bf16] {
+                for (k, registers) in [(8, 2), (16, 4)] {
+                    let kind = MmaKind { a: ty, b: ty, acc: Type::F32, k, sat: false };
+                    let (a, b) = (&[0, 1, 2, 3][..registers], &[4, 5][..registers / 2]);
+                    products::<Portable, 8>(&r, kind, a, b, &mut scratch[0]);
+                    products::<I, 8>(&r, kind, a, b, &mut scratch[1]);
+                    let [wanted, found] = scratch.each_ref().map(|scratch| scratch.sums.as_flattened());
+                    let different =
+                        wanted.iter().zip(found).position(|(wanted, found)| !same(*wanted, *found));
+                    assert_eq!(different, None, "{ty:?}, {k} columns");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn avx2_computes_what_the_portable_version_does() {
+        if detected() < Vectors::Avx2 {
+            return eprintln!("skipped: the processor has no AVX2");
+        }
+        agrees::<X86<false>>();
+    }
+
+    #[test]
+    fn avx512_computes_what_the_portable_version_does() {
+        if detected() < Vectors::Widest {
+            return eprintln!("skipped: the processor has no AVX-512");
+        }
+        agrees::<X86<true>>();
+    }
+}
