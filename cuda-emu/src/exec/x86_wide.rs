@@ -180,7 +180,7 @@ mod tests {
             match kind {
                 0 | 1 => ENDS[self.next() as usize % ENDS.len()] | sign,
                 // Around one: sums of such meet the middle between two halves often.
-                2 => 0x3800 + self.next() % 0x800 | sign,
+                2 => 0x3800 | (self.next() % 0x800) | sign,
                 _ => self.next() & 0xffff,
             }
         }
