@@ -13,7 +13,8 @@ pub enum Checks {
     All,
 }
 
-/// How wide the vector instructions of the host are that run kernels. Results do not depend on it.
+/// How wide the vector instructions of the host are that run kernels. Results do not depend on it, but for
+/// the bits of a NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Vectors {
     /// None: the plain loop.

@@ -13,7 +13,7 @@ use crate::device::{Checks, DeviceConfig, Vectors};
 use crate::stats::{InstructionClass, LaunchStats};
 
 /// The version of everything here: both sides must have the same.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// A [`DeviceConfig`] as a C structure.
 #[repr(C)]

@@ -40,9 +40,9 @@ pub(super) trait Isa {
     /// # Safety
     /// As for `load_run`, at each lane's address.
     unsafe fn load_fours(addresses: &[u64; LANES]) -> [[u32; LANES]; 4];
-    /// Each lane's value and a number.
+    /// Each lane's value and a number added up, modulo 2^32.
     fn add_narrow(values: &[u32; LANES], number: u32) -> [u64; LANES];
-    /// As `add_narrow`, of 64 bits.
+    /// Each lane's value and a number added up, modulo 2^64.
     fn add_wide(values: &[u64; LANES], number: u64) -> [u64; LANES];
     /// The lanes' values side by side.
     fn assemble<T: Scalar>(value: impl Fn(usize) -> T) -> [T; LANES];

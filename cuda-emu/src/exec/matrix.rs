@@ -141,7 +141,7 @@ pub(super) type Rows = [f32; 128];
 pub(super) struct Unfolded {
     /// Of A the upper eight rows, from left to right, then the lower ones.
     a: [[Rows; 2]; 2],
-    /// Of B the columns of eight rows, as they come, and as rows.
+    /// Of B the columns of eight rows, as they come, and as rows (with AVX-512 as columns).
     columns: Rows,
     pub(super) b: [Rows; 2],
     /// The product, as the registers of an accumulator.

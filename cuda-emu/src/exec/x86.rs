@@ -116,7 +116,8 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
         let mut values = [T::default(); LANES];
         let to = values.as_mut_ptr().cast::<__m256i>();
         for (part, addresses) in addresses.as_chunks().0.iter().enumerate() {
-            // SAFETY: the caller's addresses, and `values` has eight elements of four bytes a part.
+            // SAFETY: the caller's addresses; `values` has eight elements of four bytes a part, and any bits are
+            // a scalar.
             unsafe { _mm256_storeu_si256(to.add(part), load_words(addresses, behind)) };
         }
         values
@@ -323,12 +324,15 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
 
     #[inline(always)]
     fn multiply_halves(r: &Registers, a: &[Slot], b: &[Slot], bf16: bool, scratch: &mut Unfolded) -> bool {
-        match (WIDE, bf16) {
-            (false, _) => return false,
-            // SAFETY: the processor has AVX-512, since this version runs.
-            (true, false) => unsafe { multiply_halves::<false>(r, a, b, scratch) },
-            // SAFETY: as above.
-            (true, true) => unsafe { multiply_halves::<true>(r, a, b, scratch) },
+        if !WIDE {
+            return false;
+        }
+        // SAFETY: the processor has AVX-512, since this version runs.
+        unsafe {
+            match bf16 {
+                true => multiply_halves::<true>(r, a, b, scratch),
+                false => multiply_halves::<false>(r, a, b, scratch),
+            }
         }
         true
     }
