@@ -46,6 +46,7 @@ mod launch;
 mod memory;
 mod module;
 mod ptx;
+mod random;
 mod stats;
 mod tensor_map;
 

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::abi::Handle;
 use super::queue::Mark;
-use super::random::Random;
 use super::status::{Answer, Status};
 use super::work::Work;
 use crate::memory::Memory;
+use crate::random::Random;
 
 /// A node: work that runs when all nodes of `after` have.
 #[derive(Clone, Debug)]

@@ -31,7 +31,6 @@ mod loader;
 mod options;
 mod pool;
 mod queue;
-pub(crate) mod random;
 mod report;
 mod schedule;
 mod state;

@@ -16,13 +16,13 @@ use super::host::Pinned;
 use super::image::LoadedModule;
 use super::pool::Pool;
 use super::queue::{Mark, Queued, Stream};
-use super::random::Random;
 use super::status::{Answer, Status};
 use super::work::Work;
 use crate::arch::Arch;
 use crate::device::DeviceConfig;
 use crate::memory::MemoryError;
 use crate::module::Module;
+use crate::random::Random;
 use crate::stats::LaunchStats;
 
 /// The handle that C gives for the legacy default stream, and its other name.

@@ -161,33 +161,27 @@ mod tests {
     use crate::exec::number::{F16, fma_odd};
     use crate::exec::x86::X86;
     use crate::ptx::Type;
+    use crate::random::Random;
 
     /// Random halves, a third of them zeros, subnormals, infinities, NaNs and others at the ends of ranges.
-    struct Random(u64);
+    fn word(random: &mut Random) -> u32 {
+        random.below(1 << 32) as u32
+    }
 
-    impl Random {
-        fn next(&mut self) -> u32 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 >> 16) as u32
+    fn half(random: &mut Random) -> u32 {
+        const ENDS: [u32; 12] =
+            [0, 1, 0x3ff, 0x400, 0x7bff, 0x7c00, 0x7c01, 0x7fff, 0x3c00, 0x3c01, 0x7f7f, 0x7f80];
+        let (kind, sign) = (random.below(6), word(random) & 0x8000);
+        match kind {
+            0 | 1 => ENDS[random.below(ENDS.len())] | sign,
+            // Around one: sums of such meet the middle between two halves often.
+            2 => 0x3800 | (word(random) % 0x800) | sign,
+            _ => word(random) & 0xffff,
         }
+    }
 
-        fn half(&mut self) -> u32 {
-            const ENDS: [u32; 12] =
-                [0, 1, 0x3ff, 0x400, 0x7bff, 0x7c00, 0x7c01, 0x7fff, 0x3c00, 0x3c01, 0x7f7f, 0x7f80];
-            let (kind, sign) = (self.next() % 6, self.next() & 0x8000);
-            match kind {
-                0 | 1 => ENDS[self.next() as usize % ENDS.len()] | sign,
-                // Around one: sums of such meet the middle between two halves often.
-                2 => 0x3800 | (self.next() % 0x800) | sign,
-                _ => self.next() & 0xffff,
-            }
-        }
-
-        fn register(&mut self) -> [u32; LANES] {
-            std::array::from_fn(|_| self.half() | self.half() << 16)
-        }
+    fn register(random: &mut Random) -> [u32; LANES] {
+        std::array::from_fn(|_| half(random) | half(random) << 16)
     }
 
     /// a · b + c of pairs, rounded once.
@@ -207,11 +201,11 @@ mod tests {
     /// Sums of addresses, strided loads, pairs of f16 and products of matrices are what the portable version says
     /// they are, over random values.
     fn agrees<I: Isa>() {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::new(1);
         let mut scratch = [(); 2].map(|()| Unfolded::new());
         for _ in 0..3000 {
-            let [a, b, c] = [(); 3].map(|()| random.register());
-            let lanes = random.next();
+            let [a, b, c] = [(); 3].map(|()| register(&mut random));
+            let lanes = word(&mut random);
             let wide = [a, b].map(|values| values.map(|value| u64::from(value) << 32 | u64::from(!value)));
             assert_eq!(I::add_narrow(&a, lanes), Portable::add_narrow(&a, lanes));
             assert_eq!(I::add_wide(&wide[0], wide[1][0]), Portable::add_wide(&wide[0], wide[1][0]));
@@ -236,7 +230,7 @@ mod tests {
             let [a, b, c] = &one_of_all;
             assert!(I::fuse_pairs(a, b, c).is_none_or(|found| found == fused(one_of_all)));
             let mut r = Registers::new(Files { narrow: 6, ..Files::default() });
-            r.narrow.iter_mut().for_each(|register| register.0 = random.register());
+            r.narrow.iter_mut().for_each(|to| to.0 = register(&mut random));
             for ty in [Type::F16, Type::Bf16] {
                 for (k, registers) in [(8, 2), (16, 4)] {
                     let kind = MmaKind { a: ty, b: ty, acc: Type::F32, k, sat: false };

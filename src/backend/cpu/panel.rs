@@ -134,7 +134,8 @@ impl<W: Format> Panels<'_, W> {
             activations.skip(start * args.groups);
             // Where a panel is worked off in several blocks, only the first finds it in memory, and
             // the memory is idle while the others compute: each block asks for its share of the
-            // next panel, some lines a group.
+            // next panel, some lines a group. Not into the first-level cache: requests that wait for
+            // memory would take the room of those for the codes at hand.
             let lines = if M > 1 && M < args.tokens { args.panel_bytes / 64 } else { 0 };
             let [from, to] = [start, start + M].map(|token| lines * token / args.tokens);
             let mut next = weights.wrapping_add(args.panel_bytes + from * 64);

@@ -3,8 +3,8 @@
 //! remembered of what was judged.
 
 use super::{Access, Clocks, Conflict, Kind, Shadow};
-use crate::driver::random::Random;
 use crate::memory::clocks::Released;
+use crate::random::Random;
 
 const BYTES: usize = 512;
 const AGENTS: usize = 4;

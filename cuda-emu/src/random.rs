@@ -1,4 +1,4 @@
-//! The generator behind the adversary's choices: splitmix64, for repeatable runs from a seed.
+//! The generator behind the adversary's choices and random tests: splitmix64, for repeatable runs from a seed.
 
 /// A repeatable sequence of choices.
 #[derive(Debug)]
