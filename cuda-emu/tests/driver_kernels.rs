@@ -113,6 +113,34 @@ fn a_dependent_kernel_that_does_not_wait_sees_what_was_before() {
     }
 }
 
+/// Every wait of a chain is inside the one before; on one stack, this many overflowed it.
+#[test]
+fn long_chains_of_dependent_kernels_run_to_their_end() {
+    const COUNT: usize = 1000;
+    let card = card();
+    let stream = card.context.new_stream().unwrap();
+    let consume = function(&card.context, PROGRAMMATIC, "consume");
+    for captured in [false, true] {
+        // Each kernel copies its predecessor's row.
+        let mut rows = stream.alloc_zeros::<u32>((COUNT + 1) * 32).unwrap();
+        let first: Vec<u32> = (1..33).collect();
+        stream.memcpy_htod(&first, &mut rows.slice_mut(..32)).unwrap();
+        let start = address(&rows, &stream);
+        stream.synchronize().unwrap();
+        if captured {
+            begin_capture(&stream);
+        }
+        for row in 0..COUNT as u64 {
+            let (mut from, mut to) = (start + row * 128, start + (row + 1) * 128);
+            launch_programmatic(&stream, &consume, 32, &mut [(&raw mut from).cast(), (&raw mut to).cast()]);
+        }
+        if captured {
+            stream.end_capture(no_flags()).unwrap().unwrap().launch().unwrap();
+        }
+        assert_eq!(stream.clone_dtoh(&rows.slice(COUNT * 32..)).unwrap(), first);
+    }
+}
+
 #[test]
 fn cooperative_launches_are_bounded_by_what_fits() {
     let card = card();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::abi::Handle;
 use super::queue::Mark;
 use super::status::{Answer, Status};
-use super::work::Work;
+use super::work::{CHAIN_MAX, Work};
 use crate::memory::Memory;
 use crate::random::Random;
 
@@ -140,7 +140,9 @@ impl GraphRun {
             return Vec::new();
         };
         let mut chain = vec![*first];
-        while let Some(next) = self.programmatic_successor(chain[chain.len() - 1]) {
+        while chain.len() < CHAIN_MAX
+            && let Some(next) = self.programmatic_successor(chain[chain.len() - 1])
+        {
             chain.push(next);
         }
         chain

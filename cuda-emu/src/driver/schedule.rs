@@ -272,7 +272,7 @@ impl State {
     fn programmatic_chain(&self, stream: Handle) -> Vec<Work> {
         let mut chain: Vec<Work> = Vec::new();
         let Ok(stream) = self.streams.get(stream) else { return chain };
-        for entry in &stream.queue {
+        for entry in stream.queue.iter().take(work::CHAIN_MAX) {
             let follows = match chain.last() {
                 None => true,
                 Some(last) => last.launch().is_some() && entry.work.is_programmatic(),

@@ -203,6 +203,9 @@ impl Work {
     }
 }
 
+/// Kernels of a chain: a card holds no more grids at once (CUDA's table of technical specifications).
+pub(crate) const CHAIN_MAX: usize = 128;
+
 /// What running work gave.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
@@ -224,7 +227,7 @@ pub(crate) fn run(device: &Device, chain: &[Work]) -> Outcome {
     let run_earlier = || {
         // Once: it may be called when a kernel waits and again at its end.
         let mut earlier = earlier.lock().unwrap_or_else(PoisonError::into_inner);
-        earlier.get_or_insert_with(|| run(device, before));
+        earlier.get_or_insert_with(|| run_apart(device, before));
     };
     let predecessor: Option<&(dyn Fn() + Sync)> = if before.is_empty() { None } else { Some(&run_earlier) };
     let result = launch::launch(device, &kernel_launch.as_launch(predecessor));
@@ -237,4 +240,14 @@ pub(crate) fn run(device: &Device, chain: &[Work]) -> Outcome {
         Err(error) => outcome.failure = outcome.failure.or(Some(Report::launch(&error))),
     }
     outcome
+}
+
+/// Runs a chain on a stack of its own: each kernel runs inside the wait of the one behind it, and a
+/// long chain would overflow the stack of the one thread that comes to all waits.
+fn run_apart(device: &Device, chain: &[Work]) -> Outcome {
+    let work = || run(device, chain);
+    std::thread::scope(|scope| match std::thread::Builder::new().spawn_scoped(scope, work) {
+        Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        Err(_) => work(),
+    })
 }
