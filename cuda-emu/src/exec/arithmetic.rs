@@ -27,14 +27,12 @@ pub(super) fn compute<I: Isa>(i: &Inst) -> Option<Compute> {
         Op::Half(op, mode) => half::half::<I>(op, mode),
         Op::Convert(c) => convert::convert::<I>(i, c),
         Op::ConvertPair(_) => of!(Op::ConvertPair(c), |r, i, mask| convert::convert_pair::<I>(r, i, c, mask)),
-        Op::Setp(..) => {
-            of!(Op::Setp(cmp, ty, combine), |r, i, mask| select::setp::<I>(r, i, cmp, ty, combine, mask))
-        }
+        Op::Setp(cmp, ty, _) => select::setp::<I>(cmp, ty),
         Op::Set(..) => of!(Op::Set(cmp, ty, combine, float), |r, i, mask| {
             select::set::<I>(r, i, cmp, ty, combine, float, mask)
         }),
-        Op::Select32 => compile!(I, |r, i, _, mask| select::select::<u32>(r, i, mask)),
-        Op::Select64 => compile!(I, |r, i, _, mask| select::select::<u64>(r, i, mask)),
+        Op::Select32 => compile!(I, |r, i, _, mask| select::select::<I, u32>(r, i, mask)),
+        Op::Select64 => compile!(I, |r, i, _, mask| select::select::<I, u64>(r, i, mask)),
         Op::Slct(..) => of!(Op::Slct(wide, float), |r, i, mask| select::slct(r, i, wide, float, mask)),
         Op::Pred(_) => of!(Op::Pred(op), |r, i, mask| select::predicate(r, i, op, mask)),
         Op::Testp(_) => of!(Op::Testp(double), |r, i, mask| select::testp(r, i, double, mask)),

@@ -30,8 +30,8 @@ pub(super) fn convert<I: Isa>(i: &Inst, c: Conversion) -> Compute {
             (Type::Bf16, Type::F32) if c.rounding == Rounding::Nearest => {
                 return compile!(I, |r, i, _, mask| narrow::<I>(r, i, true, mask));
             }
-            (Type::S64, Type::S32) => each!(i32 => i64, i64::from),
-            (Type::U64, Type::U32) => each!(u32 => u64, u64::from),
+            (Type::S64, Type::S32) => return compile!(I, |r, i, _, mask| extend::<I>(r, i, true, mask)),
+            (Type::U64, Type::U32) => return compile!(I, |r, i, _, mask| extend::<I>(r, i, false, mask)),
             (Type::S64 | Type::U64, Type::S16) => each!(i16 => i64, i64::from),
             (Type::S64 | Type::U64, Type::U16) => each!(u16 => u64, u64::from),
             (Type::U32 | Type::S32, Type::U64 | Type::S64) => each!(u64 => u32, |v: u64| v as u32),
@@ -59,6 +59,13 @@ pub(super) fn convert<I: Isa>(i: &Inst, c: Conversion) -> Compute {
 #[inline(always)]
 fn untagged(i: &Inst) -> Inst {
     Inst { d: i.d & !(WIDE | NARROW), a: i.a & !(WIDE | NARROW), ..*i }
+}
+
+#[inline(always)]
+fn extend<I: Isa>(r: &mut Registers, i: &Inst, signed: bool, mask: u32) {
+    let i = untagged(i);
+    let a = u32::stored(r, i.a);
+    u64::put(r, i.d, if signed { I::extend(a) } else { I::add_narrow(a, 0) }, mask);
 }
 
 #[inline(always)]

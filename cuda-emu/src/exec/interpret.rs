@@ -95,7 +95,19 @@ fn run_straight<I: Isa>(env: &mut Env, warp: &mut Warp, pc: &mut u32, limit: u32
     let code = &program.code[..program.code.len().min(limit as usize)];
     let computes = &env.shared.computes[..code.len()];
     let watched = warp.accumulators.busy();
-    while let Some(i) = code.get(*pc as usize) {
+    loop {
+        // Mostly what follows only computes, in all lanes.
+        let mut at = *pc as usize;
+        while let (Some(i), Some(Some(compute))) = (code.get(at), computes.get(at))
+            && u32::from(i.guard) == TRUE
+            && !watched
+        {
+            // SAFETY: it is of the version that runs.
+            unsafe { compute(&mut warp.registers, i, &program.lists, active) };
+            at += usize::from(i.step);
+        }
+        *pc = at as u32;
+        let Some(i) = code.get(at) else { return Ok(Stop::Meets) };
         let mut mask = active;
         if u32::from(i.guard) != TRUE {
             mask &= warp.registers.pred(u32::from(i.guard), i.negated);
@@ -105,22 +117,26 @@ fn run_straight<I: Isa>(env: &mut Env, warp: &mut Warp, pc: &mut u32, limit: u32
                 continue;
             }
         }
-        env.trap_pc = *pc;
         if watched {
+            env.trap_pc = *pc;
             wgmma::check_untouched(env, warp, *pc)?;
         }
-        match (computes.get(*pc as usize).copied().flatten(), i.op) {
+        if let Some(compute) = computes.get(*pc as usize).copied().flatten() {
             // SAFETY: it is of the version that runs.
-            (Some(compute), _) => unsafe { compute(&mut warp.registers, i, &program.lists, mask) },
-            (None, Op::Branch | Op::BranchIndex | Op::Exit) => return Ok(Stop::Leaves(mask)),
-            (None, _) => match other::<I>(env, warp, i, &program.lists, (*pc, active, mask))? {
+            unsafe { compute(&mut warp.registers, i, &program.lists, mask) };
+            *pc += u32::from(i.step);
+            continue;
+        }
+        env.trap_pc = *pc;
+        match i.op {
+            Op::Branch | Op::BranchIndex | Op::Exit => return Ok(Stop::Leaves(mask)),
+            _ => match other::<I>(env, warp, i, &program.lists, (*pc, active, mask))? {
                 Flow::Next => {}
                 flow => return Ok(Stop::Waits(flow, mask)),
             },
         }
         *pc += u32::from(i.step);
     }
-    Ok(Stop::Meets)
 }
 
 /// Runs an instruction that does more than compute, and does not branch. Its place is the program
@@ -139,30 +155,30 @@ fn other<I: Isa>(
         Op::Store(space, ty) => access::store::<I>(env, warp, i, i.slots(lists), space, ty, mask)?,
         Op::Mma(kind) => I::run(
             #[inline(always)]
-            || matrix::mma::<I>(env, warp, i.slots(lists), kind, mask),
+            move || matrix::mma::<I>(env, warp, i.slots(lists), kind, mask),
         )?,
         Op::Ldmatrix { .. } | Op::Stmatrix { .. } => I::run(
             #[inline(always)]
-            || matrix::access::<I>(env, warp, i, i.slots(lists), mask),
+            move || matrix::access::<I>(env, warp, i, i.slots(lists), mask),
         )?,
         Op::CpAsync { .. } | Op::CpCommit | Op::CpWait | Op::CpWaitAll | Op::CpArrive { .. } => I::run(
             #[inline(always)]
-            || copies::copy::<I>(env, warp, i, mask),
+            move || copies::copy::<I>(env, warp, i, mask),
         )?,
         Op::Wgmma(_) | Op::WgmmaFence | Op::WgmmaCommit | Op::WgmmaWait => I::run(
             #[inline(always)]
-            || wgmma::wgmma::<I>(env, warp, i, i.slots(lists), mask),
+            move || wgmma::wgmma::<I>(env, warp, i, i.slots(lists), mask),
         )?,
         Op::Shuffle(_) | Op::Vote(_) | Op::Match(..) | Op::Redux(..) | Op::Elect => {
             return I::run(
                 #[inline(always)]
-                || collective::collective::<I>(warp, i, i.slots(lists), active, mask),
+                move || collective::collective::<I>(warp, i, i.slots(lists), active, mask),
             );
         }
         Op::Barrier { aligned, arrive, reduction } => {
             return I::run(
                 #[inline(always)]
-                || barrier::barrier(env, warp, i, (aligned, arrive, reduction), active, mask),
+                move || barrier::barrier(env, warp, i, (aligned, arrive, reduction), active, mask),
             );
         }
         Op::Trap => return trap(FaultKind::Trap),

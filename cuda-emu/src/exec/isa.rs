@@ -3,7 +3,7 @@
 //! find by itself is written with intrinsics: conversions of f16, moves across lanes.
 
 use super::Env;
-use super::lanes::{LANES, Registers, mask_of};
+use super::lanes::{LANES, Lane, Registers, Stored, mask_of};
 use super::matrix::{Rows, Unfolded};
 use super::number::F16;
 use super::scalar::Scalar;
@@ -42,6 +42,12 @@ pub(super) trait Isa {
     unsafe fn load_fours(addresses: &[u64; LANES]) -> [[u32; LANES]; 4];
     /// Each lane's value and a number added up, modulo 2^32.
     fn add_narrow(values: &[u32; LANES], number: u32) -> [u64; LANES];
+    /// Each lane's value as a signed number of 64 bits.
+    fn extend(values: &[u32; LANES]) -> [u64; LANES];
+    /// Of each lane `a` if its bit of `chosen` is 1, else `b`.
+    fn pick<T: Lane>(chosen: u32, a: &Stored<T>, b: &Stored<T>) -> Stored<T>;
+    /// Rows of a matrix side by side.
+    fn join(rows: [&[[u8; 4]; 4]; 4]) -> [[u8; 4]; 16];
     /// Each lane's value and a number added up, modulo 2^64.
     fn add_wide(values: &[u64; LANES], number: u64) -> [u64; LANES];
     /// The lanes' values side by side.
@@ -68,7 +74,12 @@ pub(super) trait Isa {
     fn multiply<const W: usize>(a: &[Rows], b: &[Rows]) -> [f32; 64];
     /// The same of registers of two-byte elements at once, as registers of an accumulator; gives false, and
     /// does nothing, where `multiply` is as good.
-    fn multiply_halves(r: &Registers, a: &[Slot], b: &[Slot], bf16: bool, scratch: &mut Unfolded) -> bool;
+    fn multiply_halves(r: &mut Registers, a: &[Slot], b: &[Slot], bf16: bool, scratch: &mut Unfolded)
+    -> bool;
+    /// d = a · b + c of the registers of `mma.m16n8k16` with sums of f32, which come in the order D, A, B, C; or
+    /// gives false, likewise.
+    fn multiply_add_halves(r: &mut Registers, slots: &[Slot; 14], bf16: bool, scratch: &mut Unfolded)
+    -> bool;
     /// Runs a piece of work with this version's instructions: as a function of its own, because one
     /// function with all loops takes the compiler forever. The closure must be `#[inline(always)]`.
     fn run<R>(work: impl FnOnce() -> R) -> R;
@@ -226,6 +237,27 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
+    fn extend(values: &[u32; LANES]) -> [u64; LANES] {
+        values.map(|value| value as i32 as u64)
+    }
+
+    #[inline(always)]
+    fn pick<T: Lane>(chosen: u32, a: &Stored<T>, b: &Stored<T>) -> Stored<T> {
+        let mut d = [T::Stored::default(); LANES];
+        for lane in 0..LANES {
+            d[lane] = T::pick(chosen >> lane & 1, a[lane], b[lane]);
+        }
+        d
+    }
+
+    #[inline(always)]
+    fn join(rows: [&[[u8; 4]; 4]; 4]) -> [[u8; 4]; 16] {
+        let mut joined = [[0; 4]; 16];
+        joined.as_chunks_mut().0.iter_mut().zip(rows).for_each(|(to, row)| *to = *row);
+        joined
+    }
+
+    #[inline(always)]
     fn assemble<T: Scalar>(value: impl Fn(usize) -> T) -> [T; LANES] {
         std::array::from_fn(value)
     }
@@ -297,7 +329,12 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn multiply_halves(_: &Registers, _: &[Slot], _: &[Slot], _: bool, _: &mut Unfolded) -> bool {
+    fn multiply_halves(_: &mut Registers, _: &[Slot], _: &[Slot], _: bool, _: &mut Unfolded) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn multiply_add_halves(_: &mut Registers, _: &[Slot; 14], _: bool, _: &mut Unfolded) -> bool {
         false
     }
 

@@ -76,9 +76,10 @@ fn load_matrices<I: Isa>(
     env.check_shared_each::<I, 4>(warp.block, &mut access, rows, lanes)?;
     let memory = groups::<4>(&mut env.blocks[warp.block].memory);
     for (slot, rows) in lists.iter().zip(rows.as_chunks::<8>().0) {
-        let values = r.narrow[*slot as usize].0.as_chunks_mut::<4>().0;
-        for (values, row) in values.iter_mut().zip(rows) {
-            *values = memory[*row as usize / 16].map(u32::from_le_bytes);
+        let values = r.narrow[*slot as usize].0.as_chunks_mut::<16>().0;
+        // Joined, so that a vector of several rows, read soon, is of one store.
+        for (values, rows) in values.iter_mut().zip(rows.as_chunks::<4>().0) {
+            *values = I::join(rows.map(|row| &memory[row as usize / 16])).map(u32::from_le_bytes);
         }
     }
     for slot in lists.iter().filter(|_| transposed) {
@@ -180,7 +181,7 @@ fn unfold<I: Isa, const W: usize>(r: &Registers, slot: Slot, ty: Type, rows: &mu
 /// are exact.
 #[inline(always)]
 pub(super) fn products<I: Isa, const W: usize>(
-    r: &Registers,
+    r: &mut Registers,
     kind: MmaKind,
     slots_a: &[Slot],
     slots_b: &[Slot],
@@ -226,6 +227,15 @@ pub(super) fn mma<I: Isa>(
     all_lanes(warp, mask, "mma.sync")?;
     let r = &mut warp.registers;
     let k = kind.k as usize;
+    env.traffic.tensor_multiply_adds += 16 * 8 * k as u64;
+    // What most kernels multiply, all of it in registers.
+    if kind.acc == Type::F32
+        && kind.a.bytes() == 2
+        && let Ok(slots) = lists.try_into()
+        && I::multiply_add_halves(r, slots, kind.a == Type::Bf16, &mut env.unfolded)
+    {
+        return Ok(());
+    }
     let registers_a = k * kind.a.bytes() as usize / 8;
     let acc = if kind.acc == Type::F16 { 2 } else { 4 };
     let (slots_d, rest) = lists.split_at(acc);
@@ -238,7 +248,6 @@ pub(super) fn mma<I: Isa>(
         _ => products::<I, 4>(r, kind, slots_a, slots_b, unfolded),
     }
     let sums = &mut unfolded.sums;
-    env.traffic.tensor_multiply_adds += 16 * 8 * k as u64;
     // D may be registers of C, in any order: none is written before all are read.
     match kind.acc {
         Type::F16 => {

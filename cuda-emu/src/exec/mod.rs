@@ -43,6 +43,8 @@ mod x86_entry;
 #[cfg(target_arch = "x86_64")]
 mod x86_half;
 #[cfg(target_arch = "x86_64")]
+mod x86_lanes;
+#[cfg(target_arch = "x86_64")]
 mod x86_loads;
 #[cfg(target_arch = "x86_64")]
 mod x86_matrix;

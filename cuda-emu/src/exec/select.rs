@@ -1,9 +1,9 @@
 //! Moves of parts, comparisons, selections, logic on predicates.
 
 use super::half::widened;
-use super::isa::{Isa, mask_by};
+use super::isa::{Compute, Isa, compile, mask_by};
 use super::lanes::{LANES, Lane, Registers, blend, map1, mask_of};
-use crate::decode::{Cmp, Combine, Inst, PredOp, Slot};
+use crate::decode::{Cmp, Combine, Inst, Op, PredOp, Slot};
 use crate::ptx::Type;
 
 #[inline(always)]
@@ -153,9 +153,34 @@ fn combined(bits: u32, with: u32, combine: Combine) -> u32 {
     }
 }
 
+/// What a comparison into a predicate does.
+pub(super) fn setp<I: Isa>(cmp: Cmp, ty: Type) -> Compute {
+    // Those that kernels are full of have a function each.
+    macro_rules! each {
+        ($ty:ty: $($cmp:ident)*) => {
+            match cmp {
+                $(Cmp::$cmp => return compile!(I, |r, i, _, mask| {
+                    let holds = compared::<I, $ty>(r, i, Cmp::$cmp);
+                    put_both(r, i, (holds, !holds), mask);
+                }),)*
+                _ => {}
+            }
+        };
+    }
+    match ty {
+        Type::S32 => each!(i32: Eq Ne Lt Le Gt Ge),
+        Type::U32 | Type::B32 => each!(u32: Eq Ne Lt Le Gt Ge),
+        _ => {}
+    }
+    compile!(I, |r, i, _, mask| if let Op::Setp(cmp, ty, _) = i.op {
+        put_both(r, i, compare::<I>(r, i, cmp, ty), mask);
+    })
+}
+
+/// Writes a comparison's predicates: what it gave, and the complement.
 #[inline(always)]
-pub(super) fn setp<I: Isa>(r: &mut Registers, i: &Inst, cmp: Cmp, ty: Type, combine: Combine, mask: u32) {
-    let (first, second) = compare::<I>(r, i, cmp, ty);
+fn put_both(r: &mut Registers, i: &Inst, (first, second): (u32, u32), mask: u32) {
+    let Op::Setp(_, _, combine) = i.op else { return };
     let with = r.pred(i.c, i.imm >> 32 & 1 != 0);
     r.put_pred(i.d, combined(first, with, combine), mask);
     r.put_pred(i.imm as u32, combined(second, with, combine), mask);
@@ -192,13 +217,9 @@ pub(super) fn set<I: Isa>(
 }
 
 #[inline(always)]
-pub(super) fn select<T: Lane>(r: &mut Registers, i: &Inst, mask: u32) {
+pub(super) fn select<I: Isa, T: Lane>(r: &mut Registers, i: &Inst, mask: u32) {
     let chosen = r.pred(i.c, i.imm != 0);
-    let (a, b) = (T::stored(r, i.a), T::stored(r, i.b));
-    let mut d = [T::Stored::default(); LANES];
-    for lane in 0..LANES {
-        d[lane] = T::pick(chosen >> lane & 1, a[lane], b[lane]);
-    }
+    let d = I::pick::<T>(chosen, T::stored(r, i.a), T::stored(r, i.b));
     blend::<T>(T::stored_mut(r, i.d), d, mask);
 }
 

@@ -3,12 +3,13 @@
 
 use std::arch::x86_64::*;
 
-use super::isa::{Compute, Isa};
-use super::lanes::{LANES, Registers};
+use super::isa::{Compute, Isa, Portable};
+use super::lanes::{LANES, Lane, Registers, Stored};
 use super::matrix::{Rows, Unfolded};
 use super::scalar::Scalar;
 use super::x86_entry::{narrow, wide};
 use super::x86_half::{fuse_pairs, pack};
+use super::x86_lanes;
 use super::x86_loads::{load, load_fours, load_words};
 use super::x86_matrix::{multiply, transpose};
 use super::x86_wide::{self, multiply_halves};
@@ -168,6 +169,34 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
     }
 
     #[inline(always)]
+    fn extend(values: &[u32; LANES]) -> [u64; LANES] {
+        let mut wide = [0; LANES];
+        for (values, wide) in values.as_chunks::<8>().0.iter().zip(wide.as_chunks_mut::<8>().0) {
+            // SAFETY: the processor has AVX2, and AVX-512 if `WIDE`, since this version runs.
+            *wide = unsafe { if WIDE { x86_wide::extend(values) } else { x86_lanes::extend(values) } };
+        }
+        wide
+    }
+
+    #[inline(always)]
+    fn pick<T: Lane>(chosen: u32, a: &Stored<T>, b: &Stored<T>) -> Stored<T> {
+        if WIDE {
+            // SAFETY: the processor has AVX-512, since this version runs.
+            return unsafe { x86_wide::pick::<T>(chosen, a, b) };
+        }
+        Portable::pick::<T>(chosen, a, b)
+    }
+
+    #[inline(always)]
+    fn join(rows: [&[[u8; 4]; 4]; 4]) -> [[u8; 4]; 16] {
+        if WIDE {
+            // SAFETY: the processor has AVX-512, since this version runs.
+            return unsafe { x86_wide::join(rows) };
+        }
+        Portable::join(rows)
+    }
+
+    #[inline(always)]
     fn assemble<T: Scalar>(value: impl Fn(usize) -> T) -> [T; LANES] {
         let mut values = [T::default(); LANES];
         let (to, per_word) = (values.as_mut_ptr().cast::<__m256i>(), 8 / size_of::<T>());
@@ -190,26 +219,8 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
 
     #[inline(always)]
     fn permute(a: &[u32; LANES], sources: &[u32; LANES]) -> [u32; LANES] {
-        let mut d = [0; LANES];
-        for chunk in (0..LANES).step_by(8) {
-            // SAFETY: eight elements from `chunk` on lie inside of the arrays, and the processor
-            // has AVX2, since this version runs.
-            unsafe {
-                let index = _mm256_loadu_si256(sources.as_ptr().add(chunk).cast());
-                let parts = a.as_ptr().cast::<f32>();
-                let part0 = _mm256_permutevar8x32_ps(_mm256_loadu_ps(parts), index);
-                let part1 = _mm256_permutevar8x32_ps(_mm256_loadu_ps(parts.add(8)), index);
-                let part2 = _mm256_permutevar8x32_ps(_mm256_loadu_ps(parts.add(16)), index);
-                let part3 = _mm256_permutevar8x32_ps(_mm256_loadu_ps(parts.add(24)), index);
-                // Bits 3 and 4 choose among the parts, as signs.
-                let (low, high) = (_mm256_slli_epi32::<28>(index), _mm256_slli_epi32::<27>(index));
-                let (low, high) = (_mm256_castsi256_ps(low), _mm256_castsi256_ps(high));
-                let first = _mm256_blendv_ps(part0, part1, low);
-                let second = _mm256_blendv_ps(part2, part3, low);
-                _mm256_storeu_ps(d.as_mut_ptr().add(chunk).cast(), _mm256_blendv_ps(first, second, high));
-            }
-        }
-        d
+        // SAFETY: the processor has AVX2, since this version runs.
+        unsafe { x86_lanes::permute(a, sources) }
     }
 
     #[inline(always)]
@@ -269,6 +280,10 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
 
     #[inline(always)]
     fn signs(values: &[u32; LANES]) -> u32 {
+        if WIDE {
+            // SAFETY: the processor has AVX-512, since this version runs.
+            return unsafe { x86_wide::signs(values) };
+        }
         let mut mask = 0;
         for chunk in (0..LANES).step_by(8) {
             // SAFETY: as above.
@@ -280,34 +295,8 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
 
     #[inline(always)]
     fn pick_bytes(a: &[u32; LANES], b: &[u32; LANES], picks: [u8; 4]) -> [u32; LANES] {
-        // Of each byte of a lane, which one it is of `a`'s and of `b`'s; from 0x80 on it is zero.
-        let of_a = u32::from_le_bytes(picks.map(|pick| if pick < 4 { pick } else { 0x80 }));
-        let of_b = u32::from_le_bytes(picks.map(|pick| if pick < 4 { 0x80 } else { pick & 3 }));
-        let mut d = [0; LANES];
-        for chunk in (0..LANES).step_by(8) {
-            // SAFETY: eight elements from `chunk` on lie inside of the arrays, and the processor
-            // has AVX2, since this version runs.
-            unsafe {
-                // Bytes are numbered inside of 16.
-                let word = _mm256_set_epi32(
-                    0x0c0c_0c0c,
-                    0x0808_0808,
-                    0x0404_0404,
-                    0,
-                    0x0c0c_0c0c,
-                    0x0808_0808,
-                    0x0404_0404,
-                    0,
-                );
-                let of_a = _mm256_or_si256(_mm256_set1_epi32(of_a as i32), word);
-                let of_b = _mm256_or_si256(_mm256_set1_epi32(of_b as i32), word);
-                let (a, b) = (a.as_ptr().add(chunk).cast(), b.as_ptr().add(chunk).cast());
-                let a = _mm256_shuffle_epi8(_mm256_loadu_si256(a), of_a);
-                let b = _mm256_shuffle_epi8(_mm256_loadu_si256(b), of_b);
-                _mm256_storeu_si256(d.as_mut_ptr().add(chunk).cast(), _mm256_or_si256(a, b));
-            }
-        }
-        d
+        // SAFETY: the processor has AVX2, since this version runs.
+        unsafe { x86_lanes::pick_bytes(a, b, picks) }
     }
 
     #[inline(always)]
@@ -323,7 +312,13 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
     }
 
     #[inline(always)]
-    fn multiply_halves(r: &Registers, a: &[Slot], b: &[Slot], bf16: bool, scratch: &mut Unfolded) -> bool {
+    fn multiply_halves(
+        r: &mut Registers,
+        a: &[Slot],
+        b: &[Slot],
+        bf16: bool,
+        scratch: &mut Unfolded,
+    ) -> bool {
         if !WIDE {
             return false;
         }
@@ -338,23 +333,29 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
     }
 
     #[inline(always)]
-    fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
-        let mut split = [[0.0; LANES]; 2];
-        for chunk in (0..LANES).step_by(8) {
-            // SAFETY: eight elements from `chunk` on, and sixteen from twice that, lie inside of the
-            // arrays, and the processor has AVX2, since this version runs.
-            unsafe {
-                let a = _mm256_loadu_ps(pairs.as_ptr().add(2 * chunk));
-                let b = _mm256_loadu_ps(pairs.as_ptr().add(2 * chunk + 8));
-                let even = _mm256_castps_pd(_mm256_shuffle_ps::<0b1000_1000>(a, b));
-                let odd = _mm256_castps_pd(_mm256_shuffle_ps::<0b1101_1101>(a, b));
-                let (even, odd) =
-                    (_mm256_permute4x64_pd::<0b1101_1000>(even), _mm256_permute4x64_pd::<0b1101_1000>(odd));
-                _mm256_storeu_pd(split[0].as_mut_ptr().add(chunk).cast(), even);
-                _mm256_storeu_pd(split[1].as_mut_ptr().add(chunk).cast(), odd);
+    fn multiply_add_halves(
+        r: &mut Registers,
+        slots: &[Slot; 14],
+        bf16: bool,
+        scratch: &mut Unfolded,
+    ) -> bool {
+        if !WIDE {
+            return false;
+        }
+        // SAFETY: the processor has AVX-512, since this version runs.
+        unsafe {
+            match bf16 {
+                true => x86_wide::multiply_add_halves::<true>(r, slots, scratch),
+                false => x86_wide::multiply_add_halves::<false>(r, slots, scratch),
             }
         }
-        split
+        true
+    }
+
+    #[inline(always)]
+    fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
+        // SAFETY: the processor has AVX2, since this version runs.
+        unsafe { x86_lanes::split_pairs(pairs) }
     }
 
     #[inline(always)]

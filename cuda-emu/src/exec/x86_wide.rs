@@ -3,8 +3,8 @@
 use std::arch::x86_64::*;
 use std::hint::black_box;
 
-use super::lanes::{LANES, Registers};
-use super::matrix::Unfolded;
+use super::lanes::{LANES, Lane, Registers, Stored};
+use super::matrix::{Rows, Unfolded};
 use crate::decode::Slot;
 
 /// Eight pairs rounded to nearest even; NaN is the canonical one.
@@ -46,6 +46,69 @@ pub(super) fn fuse_pairs(a: &[u32; LANES], b: &[u32; LANES], c: &[u32; LANES]) -
     let middle = _mm512_testn_epi32_mask(nearest, nearest);
     let small = _mm512_cmplt_epu32_mask(least, _mm512_set1_epi32(0x3880_0000 - 1));
     (middle | small == 0).then_some(d)
+}
+
+/// As [`super::x86_lanes::extend`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn extend(values: &[u32; 8]) -> [u64; 8] {
+    let mut wide = [0; 8];
+    // SAFETY: eight values are loaded, and as many stored.
+    unsafe {
+        let values = _mm256_loadu_si256(values.as_ptr().cast());
+        _mm512_storeu_si512(wide.as_mut_ptr().cast(), _mm512_cvtepi32_epi64(values));
+    }
+    wide
+}
+
+/// As [`super::isa::Isa::pick`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn pick<T: Lane>(chosen: u32, a: &Stored<T>, b: &Stored<T>) -> Stored<T> {
+    let mut d = [T::Stored::default(); LANES];
+    let lanes = 64 / size_of::<T::Stored>();
+    for first in (0..LANES).step_by(lanes) {
+        let chosen = chosen >> first;
+        // SAFETY: 64 bytes from `first` on lie inside of the registers; any bits are a value.
+        unsafe {
+            let (a, b) = (a.as_ptr().add(first).cast(), b.as_ptr().add(first).cast());
+            let (a, b) = (_mm512_loadu_si512(a), _mm512_loadu_si512(b));
+            let picked = if lanes == 16 {
+                _mm512_mask_blend_epi32(chosen as u16, b, a)
+            } else {
+                _mm512_mask_blend_epi64(chosen as u8, b, a)
+            };
+            _mm512_storeu_si512(d.as_mut_ptr().add(first).cast(), picked);
+        }
+    }
+    d
+}
+
+/// As [`super::isa::Isa::signs`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+pub(super) fn signs(values: &[u32; LANES]) -> u32 {
+    // SAFETY: there are two times sixteen values.
+    let (low, high) = unsafe {
+        let parts = values.as_ptr().cast::<__m512i>();
+        (_mm512_loadu_si512(parts), _mm512_loadu_si512(parts.add(1)))
+    };
+    u32::from(_mm512_movepi32_mask(low)) | u32::from(_mm512_movepi32_mask(high)) << 16
+}
+
+/// As [`super::isa::Isa::join`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn join(rows: [&[[u8; 4]; 4]; 4]) -> [[u8; 4]; 16] {
+    let mut joined = [[0; 4]; 16];
+    // SAFETY: rows have 16 bytes, and `joined` has those of four.
+    unsafe {
+        let [a, b, c, d] = rows.map(|row| _mm_loadu_si128(row.as_ptr().cast()));
+        let (ab, cd) = (_mm256_set_m128i(b, a), _mm256_set_m128i(d, c));
+        let all = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(ab), cd);
+        _mm512_storeu_si512(joined.as_mut_ptr().cast(), all);
+    }
+    joined
 }
 
 /// Where [`columns_of`] finds its first four columns: words of four rows and of the four below.
@@ -97,18 +160,18 @@ fn columns_of<const BF16: bool>(upper: &[u32; LANES], lower: &[u32; LANES]) -> [
     columns
 }
 
-/// a · b as [`super::isa::Isa::multiply`] has it, of the registers of A and B: a column of A at a time, for all
-/// sixteen rows, by an element of B that a multiplication repeats as it loads it.
+/// Finishes with a · b of the registers of A and B, as those of an accumulator, which no memory has held: a column
+/// of A at a time, for all sixteen rows, by an element of B that a multiplication repeats as it loads it.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn multiply_halves<const BF16: bool>(
-    r: &Registers,
+fn product<const BF16: bool>(
+    r: &mut Registers,
     a: &[Slot],
     b: &[Slot],
-    scratch: &mut Unfolded,
+    b_columns: &mut [Rows; 2],
+    finish: impl FnOnce(&mut Registers, [[__m512; 2]; 4]),
 ) {
     let register = |slot: Slot| &r.narrow[slot as usize].0;
-    let Unfolded { b: b_columns, sums, .. } = scratch;
     // Of B the columns, one after another, first: when elements are loaded, they are in the cache.
     for (slot, columns) in b.iter().zip(&mut *b_columns) {
         let columns = columns.as_chunks_mut::<16>().0;
@@ -131,6 +194,7 @@ pub(super) fn multiply_halves<const BF16: bool>(
         }
     }
     // Of even columns, then of odd ones, four a row.
+    let mut sums = [[_mm512_setzero_ps(); 2]; 4];
     for odd in 0..2 {
         let [c, d, e, f] = [0, 2, 4, 6].map(|n| lines[n + odd]);
         let pairs = |[a, b]: [__m512; 2]| {
@@ -144,10 +208,56 @@ pub(super) fn multiply_halves<const BF16: bool>(
             _mm512_unpackhi_pd(left_below, right_below),
         ];
         for (n, rows) in rows.into_iter().enumerate() {
-            let to = &mut sums[odd + n / 2 * 2].as_chunks_mut::<16>().0[n % 2];
-            // SAFETY: there is room for sixteen values.
-            unsafe { _mm512_storeu_pd(to.as_mut_ptr().cast(), rows) };
+            sums[odd + n / 2 * 2][n % 2] = _mm512_castpd_ps(rows);
         }
+    }
+    finish(r, sums);
+}
+
+/// a · b as [`super::isa::Isa::multiply`] has it, of registers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn multiply_halves<const BF16: bool>(
+    r: &mut Registers,
+    a: &[Slot],
+    b: &[Slot],
+    scratch: &mut Unfolded,
+) {
+    let Unfolded { b: b_columns, sums: to, .. } = scratch;
+    product::<BF16>(r, a, b, b_columns, |_, sums| {
+        to.iter_mut().zip(sums).for_each(|(to, sums)| store(to.as_chunks_mut().0, sums));
+    });
+}
+
+/// As [`super::isa::Isa::multiply_add_halves`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn multiply_add_halves<const BF16: bool>(
+    r: &mut Registers,
+    slots: &[Slot; 14],
+    scratch: &mut Unfolded,
+) {
+    product::<BF16>(r, &slots[4..8], &slots[8..10], &mut scratch.b, |r, mut sums| {
+        for (sums, c) in sums.iter_mut().zip(&slots[10..]) {
+            for (sums, c) in sums.iter_mut().zip(f32::stored(r, *c).as_chunks::<16>().0) {
+                // SAFETY: there are sixteen values.
+                *sums = _mm512_add_ps(*sums, unsafe { _mm512_loadu_ps(c.as_ptr().cast()) });
+            }
+        }
+        // D may be registers of C, in any order: all were read.
+        for (sums, d) in sums.into_iter().zip(slots) {
+            store(f32::stored_mut(r, *d).as_chunks_mut().0, sums);
+        }
+    });
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn store<T>(to: &mut [[T; 16]], sums: [__m512; 2]) {
+    const { assert!(size_of::<T>() == 4, "there is room for sixteen values each") };
+    for (to, sums) in to.iter_mut().zip(sums) {
+        // SAFETY: see above; any bits are a number, of integers and floats.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr().cast(), sums) };
     }
 }
 
@@ -209,6 +319,14 @@ mod tests {
             let wide = [a, b].map(|values| values.map(|value| u64::from(value) << 32 | u64::from(!value)));
             assert_eq!(I::add_narrow(&a, lanes), Portable::add_narrow(&a, lanes));
             assert_eq!(I::add_wide(&wide[0], wide[1][0]), Portable::add_wide(&wide[0], wide[1][0]));
+            assert_eq!(I::extend(&a), Portable::extend(&a));
+            assert_eq!(I::signs(&a), Portable::signs(&a));
+            assert_eq!(I::pick::<u32>(lanes, &a, &b), Portable::pick::<u32>(lanes, &a, &b));
+            let [first, second] = &wide;
+            assert_eq!(I::pick::<u64>(lanes, first, second), Portable::pick::<u64>(lanes, first, second));
+            let bytes = a.map(u32::to_le_bytes);
+            let rows = [4, 0, 6, 3].map(|row| &bytes.as_chunks().0[row]);
+            assert_eq!(I::join(rows), Portable::join(rows));
             let places =
                 std::array::from_fn(|lane| (&raw const b[31 & a[lane] as usize] as u64).wrapping_sub(8));
             // SAFETY: eight bytes behind them are places of `b`, which has a word at each.
@@ -229,18 +347,27 @@ mod tests {
             one_of_all.iter_mut().zip([a, b, c]).for_each(|(to, from)| to[lane] = from[lane]);
             let [a, b, c] = &one_of_all;
             assert!(I::fuse_pairs(a, b, c).is_none_or(|found| found == fused(one_of_all)));
-            let mut r = Registers::new(Files { narrow: 6, ..Files::default() });
+            let mut r = Registers::new(Files { narrow: 10, ..Files::default() });
             r.narrow.iter_mut().for_each(|to| to.0 = register(&mut random));
             for ty in [Type::F16, Type::Bf16] {
                 for (k, registers) in [(8, 2), (16, 4)] {
                     let kind = MmaKind { a: ty, b: ty, acc: Type::F32, k, sat: false };
                     let (a, b) = (&[0, 1, 2, 3][..registers], &[4, 5][..registers / 2]);
-                    products::<Portable, 8>(&r, kind, a, b, &mut scratch[0]);
-                    products::<I, 8>(&r, kind, a, b, &mut scratch[1]);
+                    products::<Portable, 8>(&mut r, kind, a, b, &mut scratch[0]);
+                    products::<I, 8>(&mut r, kind, a, b, &mut scratch[1]);
                     let [wanted, found] = scratch.each_ref().map(|scratch| scratch.sums.as_flattened());
                     let different =
                         wanted.iter().zip(found).position(|(wanted, found)| !same(*wanted, *found));
                     assert_eq!(different, None, "{ty:?}, {k} columns");
+                }
+                // Of 16 columns now: added to C, to whose registers they go in another order.
+                let terms: [_; 4] = std::array::from_fn(|n| f32::get(&r, 6 + n as Slot));
+                let slots = [7, 6, 9, 8, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+                if I::multiply_add_halves(&mut r, &slots, ty == Type::Bf16, &mut scratch[1]) {
+                    for (n, (d, c)) in slots[..4].iter().zip(terms).enumerate() {
+                        let mut all = f32::get(&r, *d).into_iter().zip(c).zip(scratch[0].sums[n]);
+                        assert!(all.all(|((found, c), sum)| same(found, sum + c)), "{ty:?}, register {n}");
+                    }
                 }
             }
         }

@@ -156,8 +156,10 @@ pub(super) struct Move {
     pub(super) own_lanes: bool,
 }
 
-/// A move that led on to a number, without a conflict. Small, so that many fit into the processor's caches.
+/// A move that led on to a number, without a conflict. Small, so that many fit into the processor's caches,
+/// and none lies in two of their lines.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 struct Recent {
     key: Key,
     to: u32,
