@@ -323,13 +323,13 @@ impl Histories {
         let before = |earlier: &Stamp| clocks.ordered(access.by, earlier.agent, earlier.time);
         // Who has met a strong write is behind it, and so is who comes after that.
         let met = |earlier: &Stamp| {
-            let reads = || history.others.iter().filter(|s| s.kind == Kind::StrongRead);
-            earlier.kind.strong() && reads().any(before)
+            let mut reads = history.others.iter().filter(|s| s.kind == Kind::StrongRead);
+            earlier.kind.strong() && earlier.kind.writes() && reads.any(before)
         };
         let conflicts = |earlier: &&Stamp| {
             let kinds = earlier.kind.writes() || now.kind.writes();
             let strong = earlier.kind.strong() && now.kind.strong();
-            kinds && !strong && !before(earlier) && !(earlier.kind.writes() && met(earlier))
+            kinds && !strong && !before(earlier) && !met(earlier)
         };
         if let Some(earlier) = history.writer.iter().chain(&history.others).find(conflicts) {
             return Err(Conflict::Race(*earlier));
