@@ -75,6 +75,24 @@ fn copies_keep_their_values() {
     assert_eq!(stats.thread_instructions, 32 * (5 + 4 + 7 + 1) + 6 * (1..=32).sum::<u64>() - 32);
 }
 
+/// Lanes that jump and lanes that come along are one warp from the label on, also where what stands
+/// there costs nothing.
+#[test]
+fn lanes_meet_at_a_label_of_copies() {
+    let device = device();
+    let out = device.memory().alloc(32 * 4).unwrap();
+    let body = "
+      setp.lt.u32 %p1, %r1, 16;
+      @%p1 bra LABEL;
+      add.u32 %r2, %r1, 1; mov.u32 %r3, %r2;
+    LABEL:
+      mov.u32 %r4, %r1; mov.u32 %r5, %r4;
+      st.global.u32 [%rd4], %r5;";
+    let stats = run(&device, body, 32, out, 0).unwrap();
+    assert!(words(&device, out, 32).into_iter().eq(0..32));
+    assert_eq!(stats.warp_instructions, 5 + 2 + 2 + 3 + 1);
+}
+
 #[test]
 fn copies_before_what_they_copy_keep_their_values() {
     let device = device();

@@ -3,7 +3,10 @@
 
 mod support;
 
-use cuda_emu::{Arch, Device, DeviceConfig, FaultKind, Launch, LaunchError, Module, launch};
+use cuda_emu::{
+    Arch, Checks, Device, DeviceConfig, Element, FaultKind, Launch, LaunchError, Module, Swizzle, TensorMap,
+    launch,
+};
 use support::{kernel_of, upload};
 
 const SEEDS: std::ops::Range<u64> = 0..32;
@@ -554,4 +557,100 @@ fn an_arrival_is_no_wait() {
         let kinds = matches!(found, FaultKind::Race { .. } | FaultKind::Uninitialised { .. });
         assert!(kinds, "seed {seed}: {found}");
     }
+}
+
+/// Copies of boxes: the map has as many dimensions as the copy says, the box starts at a multiple of 128
+/// bytes, and each block that a copy goes to has an mbarrier.
+#[test]
+fn a_box_comes_as_its_map_says() {
+    let body = |dims: &str, offset: u32, with_mbarrier: &str, multicast: (&str, &str)| {
+        format!(
+            "setp.eq.u32 %p1, %r1, 0; mov.u32 %r5, %cluster_ctarank; setp.eq.and.u32 %p2, %r5, 0, %p1;
+             add.u32 %r3, %r2, {offset}; add.u32 %r4, %r2, 2048; mov.u32 %r6, 0; mov.b16 %rs1, 3;
+             @{with_mbarrier} mbarrier.init.shared::cta.b64 [%r4], 1; {MEET} @!{with_mbarrier} bra OUT;
+             mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 %rd2, [%r4], 64;
+             @%p2 cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes{} [%r3], [%rd1, {dims}], [%r4]{};
+           WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r4], 0; @!%p3 bra WAIT;
+           OUT: {MEET}",
+            dims.matches("%r6").count(),
+            multicast.0,
+            multicast.1
+        )
+    };
+    let go = |body: String| {
+        let device = device(Arch::Sm90, 0);
+        let map = TensorMap {
+            element: Element::Word,
+            address: upload(&device, &[1u32; 256], |word| word.to_le_bytes()),
+            dims: vec![32, 8],
+            strides: vec![128],
+            box_dims: vec![8, 2],
+            swizzle: Swizzle::None,
+            fill_nan: false,
+        };
+        let map = upload(&device, &map.encode().unwrap(), |byte| [*byte]);
+        let text =
+            kernel_of("sm_90", &body).replace("(.param .u64 a) {", "(.param .u64 a) .reqnctapercluster 2 {");
+        run(&device, &text, 2, 32, map)
+    };
+    let (plane, one, both) = ("{%r6, %r6}", ("", ""), (".multicast::cluster", ", %rs1"));
+    go(body(plane, 0, "%p2", one)).unwrap();
+    go(body(plane, 128, "%p1", both)).unwrap();
+    let wrong = [body("{%r6}", 0, "%p2", one), body(plane, 16, "%p2", one), body(plane, 0, "%p2", both)];
+    for body in wrong {
+        let found = fault(go(body.clone()));
+        assert!(matches!(found, FaultKind::Invalid(_)), "{body}: {found}");
+    }
+}
+
+/// A `wgmma` of zeros by one warpgroup: `before` stands between its fence and itself.
+fn multiply(before: &str, a: &str, b: &str) -> Result<(), LaunchError> {
+    let signs = if a.starts_with('{') { "0" } else { "0, 0" };
+    let body = format!(
+        "mov.u32 %r3, 0; shl.b32 %r4, %r1, 4; add.u32 %r4, %r4, %r2; mov.b32 %r10, 0; mov.b32 %r11, 0;
+         st.shared.v4.u32 [%r4], {{%r3, %r3, %r3, %r3}}; fence.proxy.async; bar.sync 0;
+         shr.u32 %r5, %r2, 4; cvt.u64.u32 %rd2, %r5; or.b64 %rd2, %rd2, 0x0000001000080000;
+         and.b32 %r5, %r1, 1; cvt.u64.u32 %rd3, %r5; add.u64 %rd3, %rd3, %rd2;
+         wgmma.fence.sync.aligned; {before}
+         wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {{%f0, %f1, %f2, %f3}}, {a}, {b}, 0, 1, 1, {signs};
+         wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;"
+    );
+    run(&device(Arch::Sm90, 0), &kernel_of("sm_90a", &body), 1, 128, 0)
+}
+
+#[test]
+fn lanes_agree_on_descriptors() {
+    multiply("", "%rd2", "%rd2").unwrap();
+    for (a, b) in [("%rd3", "%rd2"), ("%rd2", "%rd3")] {
+        let found = fault(multiply("", a, b));
+        assert!(matches!(found, FaultKind::Invalid(_)), "{a}, {b}: {found}");
+    }
+}
+
+/// A read of what was just written does not make up for the fence.
+#[test]
+fn a_fragment_that_was_written_and_read_needs_a_fence() {
+    let fragment = "{%r10, %r11, %r11, %r11}";
+    let (write, read) = ("mov.b32 %r10, %r1;", "add.u32 %r12, %r10, 1;");
+    multiply(read, fragment, "%rd2").unwrap();
+    multiply(&format!("{write} {read} wgmma.fence.sync.aligned;"), fragment, "%rd2").unwrap();
+    let found = fault(multiply(&format!("{write} {read}"), fragment, "%rd2"));
+    assert!(matches!(found, FaultKind::MissingWgmmaFence { .. }), "{found}");
+}
+
+/// Without the shadow too, what a copy has yet to bring is not what was there before.
+#[test]
+fn a_bulk_load_under_way_leaves_nothing_there() {
+    let body = "mov.u32 %r3, 7; st.shared.u32 [%r2+128], %r3; add.u32 %r4, %r2, 128;
+        mbarrier.init.shared::cta.b64 [%r2], 1;
+        mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 %rd2, [%r2], 16;
+        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r4], [%rd1], 16, [%r2];
+        ld.shared.u32 %r5, [%r4];
+      WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], 0; @!%p2 bra WAIT;
+        ld.shared.u32 %r6, [%r4]; st.global.v2.u32 [%rd1+16], {%r5, %r6};";
+    let config = DeviceConfig { arch: Arch::Sm90, checks: Checks::Bounds, ..DeviceConfig::default() };
+    let device = Device::new(config);
+    let at = upload(&device, &[5u32, 5, 5, 5, 0, 0], |word| word.to_le_bytes());
+    run(&device, &kernel_of("sm_90", body), 1, 1, at).unwrap();
+    assert_eq!(words(&device, at, 6)[4..], [u32::MAX, 5]);
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, PushKernelArg, result, sys};
+use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DevicePtr, PushKernelArg, result, sys};
 use std::sync::Arc;
 use support::card::{ADD, begin_capture, block_of, card, code, function, no_flags};
 
@@ -174,6 +174,19 @@ fn stream_ordered_memory_of_a_capture_belongs_to_the_graph() {
         graph.launch().unwrap();
     }
     assert_eq!(stream.clone_dtoh(&seen).unwrap(), [4; 8]);
+}
+
+#[test]
+fn a_capture_frees_its_own_memory_only() {
+    let card = card();
+    let stream = card.context.new_stream().unwrap();
+    let buffer = zeros(&stream);
+    let address = buffer.device_ptr(&stream).0;
+    begin_capture(&stream);
+    // SAFETY: it is refused.
+    assert_eq!(code(unsafe { result::free_async(address, stream.cu_stream()) }), 1);
+    end(&stream);
+    assert_eq!(stream.clone_dtoh(&buffer).unwrap(), [0; 8]);
 }
 
 #[test]

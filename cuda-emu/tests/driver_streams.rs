@@ -3,7 +3,7 @@
 
 mod support;
 
-use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, sys};
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, result, sys};
 use std::sync::Arc;
 use support::card::{Card, card, code};
 
@@ -172,6 +172,32 @@ fn events_are_not_ready_until_their_stream_was_run() {
     assert!(start.elapsed_ms(&end).unwrap() >= 0.0);
     let untimed = stream.record_event(None).unwrap();
     assert_eq!(code(start.elapsed_ms(&untimed)), 400);
+}
+
+/// The first record of an event that was recorded again tells nothing.
+#[test]
+fn an_event_recorded_twice_is_at_its_second_place() {
+    let card = card();
+    let stream = card.context.new_stream().unwrap();
+    let timed = || Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+    let (start, event) = (stream.record_event(timed()).unwrap(), stream.record_event(timed()).unwrap());
+    let mut buffer = stream.alloc_zeros::<u8>(1 << 20).unwrap();
+    for _ in 0..10 {
+        stream.memset_zeros(&mut buffer).unwrap();
+    }
+    event.record(&stream).unwrap();
+    // SAFETY: both events live.
+    let elapsed = || unsafe { result::event::elapsed(start.cu_event(), event.cu_event()) };
+    let mut early = Vec::new();
+    loop {
+        let found = code(elapsed());
+        if event.try_is_complete().unwrap() {
+            break;
+        }
+        early.push(found);
+    }
+    assert!(early.iter().all(|found| *found == 600), "{early:?}");
+    assert!(elapsed().unwrap() >= 0.0);
 }
 
 #[test]

@@ -45,6 +45,8 @@ impl Decoded {
                     | Op::TensorStore { .. }
             )
         });
+        let fences = self.code.iter().any(|inst| inst.op == Op::Fence);
+        let flags = self.code.iter().filter_map(|inst| inst.op.flag()).any(|o| fences || o.releases());
         Program {
             name: function.name.to_string(),
             params: layout.params.clone(),
@@ -62,6 +64,7 @@ impl Decoded {
             files: self.files,
             broadcasts: self.broadcasts,
             async_proxy,
+            flags,
             constants: layout.constants.clone(),
         }
     }

@@ -57,6 +57,25 @@ pub(crate) enum IntOp {
     MadHiCarry,
 }
 
+/// What a strong access or an atomic orders by itself; a fence does the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Relaxed,
+    Acquire,
+    Release,
+    AcqRel,
+}
+
+impl Order {
+    pub(crate) fn acquires(self) -> bool {
+        matches!(self, Order::Acquire | Order::AcqRel)
+    }
+
+    pub(crate) fn releases(self) -> bool {
+        matches!(self, Order::Release | Order::AcqRel)
+    }
+}
+
 /// Operations on 32 bits that fit no type: the parameter is the instruction's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BitOp {

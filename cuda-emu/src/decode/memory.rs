@@ -38,7 +38,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
                     return self.emit_load(
                         targets,
                         ty,
-                        Space::Local,
+                        Op::Load(Space::Local, ty),
                         Address { slot, narrow: true, offset: 0 },
                     );
                 }
@@ -49,26 +49,26 @@ impl<'a, 'u> Decoder<'a, 'u> {
             op.space()
         };
         let address = self.address(from, space)?;
-        self.emit_load(targets, ty, space, address)
+        let kind = match op.order() {
+            Some(order) => Op::LoadStrong(space, ty, order),
+            None => Op::Load(space, ty),
+        };
+        self.emit_load(targets, ty, kind, address)
     }
 
     fn emit_load(
         &mut self,
         targets: &[Operand<'a>],
         ty: Type,
-        space: Space,
+        op: Op,
         address: Address,
     ) -> Result<(), Reason> {
         if ty.bytes() > 8 || targets.len() > 4 || targets.len() as u32 * ty.bytes() > 16 {
             return Err("load of this size is not supported".to_string());
         }
         let list: Vec<Slot> = targets.iter().map(|t| self.write_any(t)).collect::<Result<_, _>>()?;
-        let inst = Inst {
-            a: address.slot,
-            c: u32::from(address.narrow),
-            imm: address.offset,
-            ..Inst::new(Op::Load(space, ty))
-        };
+        let inst =
+            Inst { a: address.slot, c: u32::from(address.narrow), imm: address.offset, ..Inst::new(op) };
         let inst = self.with_list(inst, &list)?;
         self.emit(inst);
         Ok(())
@@ -124,13 +124,13 @@ impl<'a, 'u> Decoder<'a, 'u> {
             let space = op.space();
             (space, self.address(operand(i, 0)?, space)?)
         };
-        let list: Vec<Slot> = sources.iter().map(|s| self.read_any(s, ty)).collect::<Result<_, _>>()?;
-        let inst = Inst {
-            a: address.slot,
-            c: u32::from(address.narrow),
-            imm: address.offset,
-            ..Inst::new(Op::Store(space, ty))
+        let op = match op.order() {
+            Some(order) => Op::StoreStrong(space, ty, order),
+            None => Op::Store(space, ty),
         };
+        let list: Vec<Slot> = sources.iter().map(|s| self.read_any(s, ty)).collect::<Result<_, _>>()?;
+        let inst =
+            Inst { a: address.slot, c: u32::from(address.narrow), imm: address.offset, ..Inst::new(op) };
         let inst = self.with_list(inst, &list)?;
         self.emit(inst);
         Ok(())
@@ -148,7 +148,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
         if ty.is_float() && !float_ok || ty.bytes() > 8 || op.has("async") {
             return Err("atomic of this type is not supported".to_string());
         }
-        let space = op.space();
+        let (space, order) = (op.space(), op.order().unwrap_or(Order::Relaxed));
         let first = usize::from(op.parts[0] == "atom");
         let address = self.address(operand(i, first)?, space)?;
         let sources: Vec<Operand<'a>> = match operand(i, first + 1)? {
@@ -161,7 +161,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
             let c = if kind == AtomicOp::Cas { self.read(operand(i, first + 2)?, ty)? } else { SINK };
             let d = if first == 1 { self.write(operand(i, 0)?, ty)? } else { SINK };
             let imm = address.offset + index as i64 * i64::from(ty.bytes());
-            let inst = Inst { d, a: address.slot, b, c, imm, ..Inst::new(Op::Atomic(space, kind, ty)) };
+            let inst =
+                Inst { d, a: address.slot, b, c, imm, ..Inst::new(Op::Atomic(space, kind, ty, order)) };
             let inst = self.with_list(inst, &[u32::from(address.narrow)])?;
             self.emit(inst);
         }

@@ -60,6 +60,8 @@ pub(crate) struct Program {
     pub(crate) touched: Touched,
     /// The kernel uses the asynchronous proxy (bulk copies, wgmma).
     pub(crate) async_proxy: bool,
+    /// Strong accesses may order warps: something releases.
+    pub(crate) flags: bool,
     /// Where the module's constants lie in global memory.
     pub(crate) constants: Vec<Range<u64>>,
 }

@@ -91,8 +91,11 @@ pub(crate) enum Op {
     Load(Space, Type),
     /// Bytes at a + imm = the list; c: the address has 32 bits.
     Store(Space, Type),
+    /// As [`Op::Load`] and [`Op::Store`], but strong.
+    LoadStrong(Space, Type, Order),
+    StoreStrong(Space, Type, Order),
     /// d = old value at a + imm; operands b and c; list\[0\]: the address has 32 bits.
-    Atomic(Space, AtomicOp, Type),
+    Atomic(Space, AtomicOp, Type, Order),
     /// d = a + window of the space (64 bits).
     ToGeneric(Space),
     /// d = a − window of the space (64 bits).
@@ -211,6 +214,18 @@ pub(crate) enum Op {
 }
 
 impl Op {
+    /// Order of a strong access that may be one to shared memory.
+    pub(super) fn flag(self) -> Option<Order> {
+        match self {
+            Op::LoadStrong(space, _, order)
+            | Op::StoreStrong(space, _, order)
+            | Op::Atomic(space, _, _, order) => {
+                matches!(space, Space::Shared | Space::Generic).then_some(order)
+            }
+            _ => None,
+        }
+    }
+
     /// What it is counted as.
     pub(crate) fn class(self) -> InstructionClass {
         use InstructionClass::*;
@@ -218,7 +233,10 @@ impl Op {
             Op::Float(..) | Op::Testp(_) => Float,
             Op::Half(..) => Half,
             Op::Convert(c) | Op::ConvertPair(c) if c.to.is_float() || c.from.is_float() => Convert,
-            Op::Load(space, _) | Op::Store(space, _) => match space {
+            Op::Load(space, _)
+            | Op::Store(space, _)
+            | Op::LoadStrong(space, ..)
+            | Op::StoreStrong(space, ..) => match space {
                 Space::Shared => Shared,
                 Space::Local => Local,
                 Space::Global | Space::Generic => Global,

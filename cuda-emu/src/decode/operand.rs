@@ -2,7 +2,7 @@
 
 use super::Broadcast;
 use super::body::{Decoder, Reason};
-use super::kinds::Special;
+use super::kinds::{Order, Special};
 use super::names::{Kind, Register};
 use super::op::{NARROW, PRED_SINK, SINK, Slot, WIDE};
 use super::variables::{Placed, number_bits};
@@ -31,6 +31,17 @@ impl<'a> Opcode<'a> {
     /// The last type.
     pub(super) fn ty(&self) -> Result<Type, Reason> {
         self.types().last().copied().ok_or_else(|| "no type in the opcode".to_string())
+    }
+
+    /// How the access is ordered, if it is a strong one.
+    pub(super) fn order(&self) -> Option<Order> {
+        self.parts[1..].iter().find_map(|part| match *part {
+            "volatile" | "relaxed" => Some(Order::Relaxed),
+            "acquire" => Some(Order::Acquire),
+            "release" => Some(Order::Release),
+            "acq_rel" => Some(Order::AcqRel),
+            _ => None,
+        })
     }
 
     /// The space that the opcode names.

@@ -13,6 +13,9 @@ use crate::memory::Space;
 use crate::memory::shadow::{Access, Kind};
 use crate::ptx::Type;
 
+/// What is accessed, and how: as a plain access, or as a strong one.
+pub(super) type What = (Space, Type, Kind);
+
 /// Runs a load.
 #[inline(always)]
 pub(super) fn load<I: Isa>(
@@ -20,17 +23,17 @@ pub(super) fn load<I: Isa>(
     warp: &mut Warp,
     i: &Inst,
     lists: &[Slot],
-    space: Space,
-    ty: Type,
+    what: What,
     mask: u32,
 ) -> Step<()> {
+    let space = what.0;
     let mut from = addresses::<I>(&warp.registers, i.a, i.c != 0, i.imm);
     if space == Space::Generic {
         return by_space(space, &mut from, mask, |space, from, mask| {
-            load_in::<I>(env, warp, lists, space, ty, from, mask)
+            load_in::<I>(env, warp, lists, (space, what.1, what.2), from, mask)
         });
     }
-    load_in::<I>(env, warp, lists, space, ty, &mut from, mask)
+    load_in::<I>(env, warp, lists, what, &mut from, mask)
 }
 
 #[inline(always)]
@@ -38,27 +41,26 @@ fn load_in<I: Isa>(
     env: &mut Env,
     warp: &mut Warp,
     lists: &[Slot],
-    space: Space,
-    ty: Type,
+    what: What,
     from: &mut Addresses,
     mask: u32,
 ) -> Step<()> {
-    match ty.bytes() {
+    match what.1.bytes() {
         1 => I::run(
             #[inline(always)]
-            || load_as::<I, u8>(env, warp, lists, space, ty, from, mask),
+            || load_as::<I, u8>(env, warp, lists, what, from, mask),
         ),
         2 => I::run(
             #[inline(always)]
-            || load_as::<I, u16>(env, warp, lists, space, ty, from, mask),
+            || load_as::<I, u16>(env, warp, lists, what, from, mask),
         ),
         4 => I::run(
             #[inline(always)]
-            || load_as::<I, u32>(env, warp, lists, space, ty, from, mask),
+            || load_as::<I, u32>(env, warp, lists, what, from, mask),
         ),
         _ => I::run(
             #[inline(always)]
-            || load_as::<I, u64>(env, warp, lists, space, ty, from, mask),
+            || load_as::<I, u64>(env, warp, lists, what, from, mask),
         ),
     }
 }
@@ -68,8 +70,7 @@ fn load_as<I: Isa, T: Scalar>(
     env: &mut Env,
     warp: &mut Warp,
     lists: &[Slot],
-    space: Space,
-    ty: Type,
+    (space, ty, kind): What,
     from: &mut Addresses,
     mask: u32,
 ) -> Step<()> {
@@ -105,7 +106,7 @@ fn load_as<I: Isa, T: Scalar>(
             }
         }
         Space::Shared => {
-            let mut access = env.shared_access(warp, Kind::Read);
+            let mut access = env.shared_access(warp, kind);
             env.count_shared(from, mask, bytes);
             env.traffic.shared_bytes_read += total;
             let reach = env.check_shared_lanes::<I>(warp.block, &mut access, from, mask, bytes)?;
@@ -174,17 +175,17 @@ pub(super) fn store<I: Isa>(
     warp: &mut Warp,
     i: &Inst,
     lists: &[Slot],
-    space: Space,
-    ty: Type,
+    what: What,
     mask: u32,
 ) -> Step<()> {
+    let space = what.0;
     let mut to = addresses::<I>(&warp.registers, i.a, i.c != 0, i.imm);
     if space == Space::Generic {
         return by_space(space, &mut to, mask, |space, to, mask| {
-            store_in::<I>(env, warp, lists, space, ty, to, mask)
+            store_in::<I>(env, warp, lists, (space, what.1, what.2), to, mask)
         });
     }
-    store_in::<I>(env, warp, lists, space, ty, &mut to, mask)
+    store_in::<I>(env, warp, lists, what, &mut to, mask)
 }
 
 #[inline(always)]
@@ -192,27 +193,26 @@ fn store_in<I: Isa>(
     env: &mut Env,
     warp: &mut Warp,
     lists: &[Slot],
-    space: Space,
-    ty: Type,
+    what: What,
     to: &mut Addresses,
     mask: u32,
 ) -> Step<()> {
-    match ty.bytes() {
+    match what.1.bytes() {
         1 => I::run(
             #[inline(always)]
-            || store_as::<I, u8>(env, warp, lists, space, to, mask),
+            || store_as::<I, u8>(env, warp, lists, what, to, mask),
         ),
         2 => I::run(
             #[inline(always)]
-            || store_as::<I, u16>(env, warp, lists, space, to, mask),
+            || store_as::<I, u16>(env, warp, lists, what, to, mask),
         ),
         4 => I::run(
             #[inline(always)]
-            || store_as::<I, u32>(env, warp, lists, space, to, mask),
+            || store_as::<I, u32>(env, warp, lists, what, to, mask),
         ),
         _ => I::run(
             #[inline(always)]
-            || store_as::<I, u64>(env, warp, lists, space, to, mask),
+            || store_as::<I, u64>(env, warp, lists, what, to, mask),
         ),
     }
 }
@@ -222,7 +222,7 @@ fn store_as<I: Isa, T: Scalar + PartialEq>(
     env: &mut Env,
     warp: &mut Warp,
     lists: &[Slot],
-    space: Space,
+    (space, _, kind): What,
     to: &mut Addresses,
     mask: u32,
 ) -> Step<()> {
@@ -244,7 +244,7 @@ fn store_as<I: Isa, T: Scalar + PartialEq>(
             }
         }
         Space::Shared => {
-            let mut access = env.shared_access(warp, Kind::Write);
+            let mut access = env.shared_access(warp, kind);
             env.count_shared(to, mask, bytes);
             env.traffic.shared_bytes_written += total;
             let mut values = [[T::default(); LANES]; 4];

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use super::Env;
 use super::address::{addresses, by_space, check_local};
 use super::isa::Portable;
-use super::lanes::{LANES, Lane, lanes_of};
+use super::lanes::{LANES, Lane, lanes_of, mask_of};
 use super::number::{BF16, F16, Format};
+use super::strong;
 use super::trap::Step;
 use super::warp::Warp;
-use crate::decode::{AtomicOp, Inst, Rounding, Slot};
+use crate::decode::{AtomicOp, Inst, Order, Rounding, Slot};
 use crate::memory::Space;
 use crate::memory::shadow::Kind;
 use crate::ptx::Type;
@@ -20,10 +21,10 @@ pub(super) fn atomic(
     warp: &mut Warp,
     i: &Inst,
     lists: &[Slot],
-    what: (Space, AtomicOp, Type),
+    what: (Space, AtomicOp, Type, Order),
     mask: u32,
 ) -> Step<()> {
-    let (space, op, ty) = what;
+    let (space, op, ty, order) = what;
     let bytes = ty.bytes();
     let mut at = addresses::<Portable>(&warp.registers, i.a, lists[0] != 0, i.imm);
     let read = |slot: Slot| {
@@ -62,6 +63,9 @@ pub(super) fn atomic(
                             apply(op, ty, old, b[lane], c[lane])
                         });
                 }
+                let missed = if op == AtomicOp::Cas { mask_of(|lane| old[lane] != b[lane]) } else { 0 };
+                strong::flags(env, warp, at, mask, (Kind::StrongRead, order))?;
+                strong::flags(env, warp, at, mask & !missed, (Kind::Atomic, order))?;
                 env.events += 1;
             }
             Space::Local => {

@@ -134,6 +134,7 @@ fn complete_if_full(env: &mut Env, block: usize, number: usize) {
         }
         block.barriers.iter_mut().for_each(|b| b.released.clear());
         block.mbarriers.values_mut().for_each(|m| *m = Released::default());
+        block.flags.clear();
     } else {
         waiting.iter().for_each(|agent| cluster.clocks.acquire(*agent, &released));
     }

@@ -30,6 +30,8 @@ pub(super) struct Block {
     pub(super) alive: u32,
     /// Mbarriers by offset: what their 64 bits have no room for.
     pub(super) mbarriers: HashMap<u32, Released>,
+    /// Bytes that were written by strong accesses, likewise.
+    pub(super) flags: HashMap<u32, Released>,
     pub(super) bulk: Vec<BulkCopy>,
 }
 
@@ -70,6 +72,8 @@ pub(super) fn word(kind: Kind) -> &'static str {
     match kind {
         Kind::Read => "read",
         Kind::Write => "write",
+        Kind::StrongRead => "strong read",
+        Kind::StrongWrite => "strong write",
         Kind::Atomic => "atomic",
     }
 }

@@ -76,6 +76,7 @@ impl Env<'_> {
                 barriers: std::array::from_fn(|_| Barrier::default()),
                 alive: 0,
                 mbarriers: std::collections::HashMap::new(),
+                flags: std::collections::HashMap::new(),
                 bulk: Vec::new(),
             });
         }
@@ -119,6 +120,7 @@ impl Env<'_> {
             block.barriers.iter_mut().for_each(Barrier::restart);
             block.alive = threads;
             block.mbarriers.clear();
+            block.flags.clear();
             block.bulk.clear();
         }
         for cluster in &mut self.clusters {
@@ -245,10 +247,11 @@ impl Env<'_> {
             if self.shared.stopped() {
                 return Ok(());
             }
-            // Copies under way come in when nothing else can: the latest that they may.
-            let moved = moved
-                || self.events != events
-                || self.complete_bulk().map_err(|trap| self.fault(*trap, &warps[0]))?;
+            // Copies under way come in when nothing else can: the latest that they may. Warps that go on
+            // and on may do so until one comes.
+            let moved = self.events != events
+                || self.complete_bulk().map_err(|trap| self.fault(*trap, &warps[0]))?
+                || moved;
             idle = if moved { 0 } else { idle + 1 };
             if idle > IDLE_ROUNDS_MAX {
                 return Err(self.deadlock(warps));

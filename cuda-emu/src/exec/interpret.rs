@@ -6,10 +6,12 @@ use super::lanes::Lane;
 use super::trap::{Step, trap};
 use super::warp::{Flow, Fragment, Pause, Wait, Warp};
 use super::{
-    access, address, atomic, barrier, branch, bulk, collective, copies, matrix, mbarrier, print, wgmma,
+    access, address, atomic, barrier, branch, bulk, collective, copies, matrix, mbarrier, print, strong,
+    wgmma,
 };
 use crate::decode::{Clock, Inst, Op, Slot, TRUE};
 use crate::error::FaultKind;
+use crate::memory::shadow::Kind;
 
 /// Instructions of a turn, after which another warp has its own.
 const TURN_INSTRUCTIONS: u64 = 20_000;
@@ -151,8 +153,12 @@ fn other<I: Isa>(
 ) -> Step<Flow> {
     let (pc, active, mask) = at;
     match i.op {
-        Op::Load(space, ty) => access::load::<I>(env, warp, i, i.slots(lists), space, ty, mask)?,
-        Op::Store(space, ty) => access::store::<I>(env, warp, i, i.slots(lists), space, ty, mask)?,
+        Op::Load(space, ty) => {
+            access::load::<I>(env, warp, i, i.slots(lists), (space, ty, Kind::Read), mask)?;
+        }
+        Op::Store(space, ty) => {
+            access::store::<I>(env, warp, i, i.slots(lists), (space, ty, Kind::Write), mask)?;
+        }
         Op::Mma(kind) => I::run(
             #[inline(always)]
             move || matrix::mma::<I>(env, warp, i.slots(lists), kind, mask),
@@ -223,7 +229,11 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
         Op::IsSpace(space) => address::is_space(program, warp, i, space, mask),
         Op::Mapa(wide) => address::mapa(env, warp, i, wide, mask)?,
         Op::GetCtaRank(wide) => address::cta_rank(env, warp, i, wide, mask),
-        Op::Atomic(space, op, ty) => atomic::atomic(env, warp, i, lists, (space, op, ty), mask)?,
+        Op::LoadStrong(space, ty, order) => strong::load(env, warp, i, lists, (space, ty, order), mask)?,
+        Op::StoreStrong(space, ty, order) => strong::store(env, warp, i, lists, (space, ty, order), mask)?,
+        Op::Atomic(space, op, ty, order) => {
+            atomic::atomic(env, warp, i, lists, (space, op, ty, order), mask)?
+        }
         Op::BarrierWarp => return barrier::lanes(env, warp, i, active, mask),
         Op::ClusterArrive | Op::ClusterWait => return barrier::cluster(env, warp, i, active, mask),
         Op::FenceProxyAsync => {
@@ -232,7 +242,7 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
         }
         Op::GridWait => env.shared.wait_predecessor(),
         Op::Nanosleep => return Ok(Flow::Yield),
-        Op::Fence => {}
+        Op::Fence => strong::fence(env, warp),
         Op::ActiveMask => u32::put(&mut warp.registers, i.d, [mask; 32], mask),
         Op::BulkLoad
         | Op::BulkStore

@@ -31,6 +31,7 @@ mod number;
 mod print;
 mod scalar;
 mod select;
+mod strong;
 mod tensor;
 mod traffic;
 mod trap;

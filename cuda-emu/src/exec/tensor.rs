@@ -9,6 +9,9 @@ use super::warp::Warp;
 use crate::decode::{Inst, Slot};
 use crate::tensor_map::TensorMap;
 
+/// What addresses of boxes in shared memory are multiples of.
+const BOX_ALIGN: u32 = 128;
+
 fn tensor_map(env: &mut Env, warp: &Warp, i: &Inst, dims: u8, lane: usize) -> Step<TensorMap> {
     let address = u64::get(&warp.registers, i.b)[lane];
     let mut found = [0; LANES];
@@ -38,13 +41,8 @@ fn tensor_pieces(
     access: &'static str,
     lane: usize,
 ) -> Step<Vec<Piece>> {
-    let align = map
-        .swizzle
-        .inner_bytes_max()
-        .map_or(128, |bytes| if bytes == 128 { 1024 } else { bytes * 8 })
-        .min(128);
-    if !base.is_multiple_of(align) {
-        return invalid(format!("a tensor copy's shared address {base:#x} is no multiple of {align}"));
+    if !base.is_multiple_of(BOX_ALIGN) {
+        return invalid(format!("a tensor copy's shared address {base:#x} is no multiple of {BOX_ALIGN}"));
     }
     let size = map.element as u64;
     let row_bytes = u64::from(map.box_dims[0]) * size;

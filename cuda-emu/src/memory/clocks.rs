@@ -5,7 +5,8 @@
 //! that the warp does now. A barrier of all threads starts a new epoch instead: everything before
 //! it is ordered, so that clocks and time begin anew.
 
-/// A synchronisation object's clock: what was released into it.
+/// A synchronisation object's clock: what was released into it. The object is a barrier, an mbarrier,
+/// or a flag: bytes that strong accesses reach.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Released {
     times: Vec<u32>,
@@ -26,10 +27,21 @@ struct AgentClock {
     id: u64,
 }
 
+/// What flags and fences do together, of a warp.
+#[derive(Clone, Debug, Default)]
+struct Fences {
+    /// What was before the last fence: relaxed writes release it.
+    before: Released,
+    /// What relaxed reads have met since: the next fence acquires it.
+    met: Released,
+}
+
 /// The clocks of a cluster.
 #[derive(Debug)]
 pub(crate) struct Clocks {
     agents: Vec<AgentClock>,
+    /// Of each agent; empty until a warp needs its own.
+    fences: Vec<Fences>,
     time: u32,
 }
 
@@ -40,6 +52,12 @@ impl Released {
         self.fenced.clear();
         self.id = 0;
     }
+
+    /// What was released into another object is released into this one too.
+    fn add(&mut self, other: &Self) {
+        let more = raise(&mut self.times, &other.times) | raise(&mut self.fenced, &other.fenced);
+        self.id = if more { mix(self.id, other.id) } else { self.id };
+    }
 }
 
 fn mix(id: u64, with: u64) -> u64 {
@@ -47,16 +65,20 @@ fn mix(id: u64, with: u64) -> u64 {
     x ^ x >> 29
 }
 
-/// Raises times to others; there may be none yet.
-fn raise(times: &mut Vec<u32>, to: &[u32]) {
+/// Raises times to others, and says whether any was less; there may be none yet.
+fn raise(times: &mut Vec<u32>, to: &[u32]) -> bool {
     times.resize(times.len().max(to.len()), 0);
-    times.iter_mut().zip(to).for_each(|(time, to)| *time = (*time).max(*to));
+    times.iter_mut().zip(to).fold(false, |raised, (time, to)| {
+        let less = *time < *to;
+        *time = (*time).max(*to);
+        raised | less
+    })
 }
 
 impl Clocks {
     pub(crate) fn new(agents: usize) -> Self {
         let clock = AgentClock { times: vec![0; agents], ..AgentClock::default() };
-        Self { agents: vec![clock; agents], time: 1 }
+        Self { agents: vec![clock; agents], fences: Vec::new(), time: 1 }
     }
 
     pub(crate) fn time(&self) -> u32 {
@@ -87,6 +109,7 @@ impl Clocks {
     /// All threads have met: a new epoch.
     pub(crate) fn restart(&mut self) {
         self.time = 1;
+        self.fences.clear();
         for agent in &mut self.agents {
             agent.times.fill(0);
             agent.fenced.clear();
@@ -111,11 +134,48 @@ impl Clocks {
             return;
         }
         let clock = &mut self.agents[agent as usize];
-        raise(&mut clock.times, &from.times);
-        raise(&mut clock.fenced, &from.fenced);
+        let more = raise(&mut clock.times, &from.times) | raise(&mut clock.fenced, &from.fenced);
+        // A warp that polls learns the same again and again.
+        if !more && clock.lanes >= from.times[agent as usize] {
+            return;
+        }
         // A barrier that the warp took part in orders its lanes too.
         clock.lanes = clock.lanes.max(from.times[agent as usize]);
         clock.id = mix(clock.id, from.id);
+    }
+
+    fn fences(&mut self, agent: u16) -> &mut Fences {
+        if self.fences.is_empty() {
+            self.fences.resize_with(self.agents.len(), Fences::default);
+        }
+        &mut self.fences[agent as usize]
+    }
+
+    /// A warp has run a fence: relaxed reads before it acquire, relaxed writes after it release.
+    pub(crate) fn fence(&mut self, agent: u16) {
+        let Fences { mut before, met } = std::mem::take(self.fences(agent));
+        self.acquire(agent, &met);
+        before.clear();
+        self.release(agent, &mut before);
+        self.fences(agent).before = before;
+    }
+
+    /// A warp has written a flag: all that it did until now, or until its last fence, goes into it.
+    pub(crate) fn write_flag(&mut self, agent: u16, releases: bool, flag: &mut Released) {
+        if releases {
+            self.release(agent, flag);
+        } else {
+            flag.add(&self.fences(agent).before);
+        }
+    }
+
+    /// A warp has read a flag: what went into it comes before what it does now, or from its next fence on.
+    pub(crate) fn read_flag(&mut self, agent: u16, acquires: bool, flag: &Released) {
+        if acquires {
+            self.acquire(agent, flag);
+        } else {
+            self.fences(agent).met.add(flag);
+        }
     }
 
     /// What comes later is of a later time; gives the time until now.

@@ -325,6 +325,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_allocated_again_is_no_longer_freed() {
+        let memory = Memory::new(4096);
+        let base = memory.alloc(256).unwrap();
+        let registered = |bytes| {
+            // SAFETY: the bytes are of the room behind a live allocation, and nothing is launched.
+            unsafe { memory.register_host(base + 1024, bytes) };
+            memory.free(base + 1024).unwrap();
+        };
+        registered(256);
+        assert!(memory.view().freed_at(base + 1124).is_some());
+        registered(64);
+        assert!(memory.view().freed_at(base + 1124).is_none());
+    }
+
+    #[test]
     fn parts_take_the_place_of_their_allocation() {
         let memory = Memory::new(4096);
         let a = memory.alloc(1024).unwrap();

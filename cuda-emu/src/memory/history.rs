@@ -12,8 +12,21 @@ use super::clocks::Clocks;
 pub(crate) enum Kind {
     Read,
     Write,
-    /// Atomics, and volatile or otherwise strong loads and stores: they race with plain ones only.
+    /// Volatile, relaxed and acquiring loads, the like stores, and atomics are strong: they race with
+    /// plain accesses only.
+    StrongRead,
+    StrongWrite,
     Atomic,
+}
+
+impl Kind {
+    pub(super) fn strong(self) -> bool {
+        matches!(self, Kind::StrongRead | Kind::StrongWrite | Kind::Atomic)
+    }
+
+    fn writes(self) -> bool {
+        !matches!(self, Kind::Read | Kind::StrongRead)
+    }
 }
 
 /// An access that was made: who, when, at which instruction.
@@ -123,7 +136,8 @@ pub(crate) enum Conflict {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct History {
     pub(super) written: bool,
-    /// The last write, and the last other access of each agent and kind since.
+    /// The last plain write, and of what came since the last strong write and the last access of each
+    /// agent and kind: of strong ones those since that write, which have all met it.
     pub(super) writer: Option<Stamp>,
     others: Vec<Stamp>,
     /// The instruction that started a copy that has yet to come.
@@ -283,8 +297,8 @@ impl Histories {
     fn key(number: u32, access: &Access) -> Key {
         let Stamp { agent, kind, proxy, time, pc } = access.stamp;
         let who =
-            u32::from(agent) | u32::from(access.by) << 11 | (kind as u32) << 22 | u32::from(proxy) << 24;
-        let who = who | u32::from(access.of_copy) << 25;
+            u32::from(agent) | u32::from(access.by) << 11 | (kind as u32) << 22 | u32::from(proxy) << 25;
+        let who = who | u32::from(access.of_copy) << 26;
         (number, who, time, pc, access.clock)
     }
 
@@ -301,33 +315,45 @@ impl Histories {
     ) -> Result<(History, bool), Conflict> {
         let history = self.get(number);
         let now = access.stamp;
-        let reads = now.kind != Kind::Write;
+        let reads = !matches!(now.kind, Kind::Write | Kind::StrongWrite);
         if let Some(pc) = history.pending {
             return Err(Conflict::Pending(pc));
         }
         if reads && !history.written {
             return Err(Conflict::Uninitialised);
         }
+        let before = |earlier: &Stamp| clocks.ordered(access.by, earlier.agent, earlier.time);
+        // Who has met a strong write is behind it, and so is who comes after that.
+        let met = |earlier: &Stamp| {
+            let mut reads = history.others.iter().filter(|s| s.kind == Kind::StrongRead);
+            earlier.kind.strong() && earlier.kind.writes() && reads.any(before)
+        };
         let conflicts = |earlier: &&Stamp| {
-            let kinds = earlier.kind != now.kind || now.kind == Kind::Write;
-            kinds && !clocks.ordered(access.by, earlier.agent, earlier.time)
+            let kinds = earlier.kind.writes() || now.kind.writes();
+            let strong = earlier.kind.strong() && now.kind.strong();
+            kinds && !strong && !before(earlier) && !met(earlier)
         };
         if let Some(earlier) = history.writer.iter().chain(&history.others).find(conflicts) {
             return Err(Conflict::Race(*earlier));
         }
-        if let Some(writer) = history.writer.filter(|w| now.proxy && !w.proxy)
-            && !clocks.fenced(access.by, writer.agent, writer.time)
-        {
-            return Err(Conflict::Proxy(writer));
+        let unfenced = |w: &&Stamp| {
+            now.proxy && w.kind.writes() && !w.proxy && !clocks.fenced(access.by, w.agent, w.time)
+        };
+        if let Some(writer) = history.writer.iter().chain(&history.others).find(unfenced) {
+            return Err(Conflict::Proxy(*writer));
         }
         let own = |w: &Stamp| w.agent == access.by && !clocks.lanes_ordered(access.by, w.time);
-        let own_lanes = now.kind != Kind::Atomic && history.writer.as_ref().is_some_and(own);
+        let own_lanes = !now.kind.strong() && history.writer.as_ref().is_some_and(own);
         if now.kind == Kind::Write {
             let next = if access.of_copy { History::pending(now.pc) } else { History::written(now) };
             return Ok((next, own_lanes));
         }
         let mut next = History { written: true, ..history.clone() };
-        next.others.retain(|s| s.agent != now.agent || s.kind != now.kind);
+        if now.kind.writes() {
+            next.others.retain(|s| !s.kind.strong());
+        } else {
+            next.others.retain(|s| s.agent != now.agent || s.kind != now.kind);
+        }
         next.others.push(now);
         next.others.sort_by_key(|s| (s.agent, s.kind));
         Ok((next, own_lanes))

@@ -24,7 +24,7 @@ struct Event {
 struct Byte {
     written: bool,
     pending: Option<u32>,
-    /// The last write and all that came after it.
+    /// The last plain write and all that came after it, but for what a strong write has taken the place of.
     events: Vec<Event>,
 }
 
@@ -56,6 +56,12 @@ struct Model {
     /// Of each warp, up to which step each other's accesses come before what it does now; of itself,
     /// those of all of its lanes.
     known: [[u32; AGENTS]; AGENTS],
+    /// Of each warp, what its last fence found, and what it has met since.
+    fences: [([u32; AGENTS], [u32; AGENTS]); AGENTS],
+}
+
+fn raise(known: &mut [u32; AGENTS], to: [u32; AGENTS]) {
+    known.iter_mut().zip(to).for_each(|(known, to)| *known = (*known).max(to));
 }
 
 /// An instruction: who, how, and what its lanes access.
@@ -93,7 +99,12 @@ impl Instruction {
 
 impl Model {
     fn new() -> Self {
-        Self { bytes: vec![Byte::default(); BYTES], step: 0, known: [[0; AGENTS]; AGENTS] }
+        Self {
+            bytes: vec![Byte::default(); BYTES],
+            step: 0,
+            known: [[0; AGENTS]; AGENTS],
+            fences: Default::default(),
+        }
     }
 
     fn wrong(&self, at: usize, now: Event, for_all: bool) -> Option<Wrong> {
@@ -101,16 +112,22 @@ impl Model {
         if let Some(pc) = byte.pending {
             return Some(Wrong::Pending(pc));
         }
-        if now.kind != Kind::Write && !byte.written {
+        if !matches!(now.kind, Kind::Write | Kind::StrongWrite) && !byte.written {
             return Some(Wrong::Uninitialised);
         }
         let known = self.known[now.agent as usize];
         let after = |e: &&Event| known[e.agent as usize] >= e.step;
+        let strong = |kind| matches!(kind, Kind::StrongRead | Kind::StrongWrite | Kind::Atomic);
+        let reads = |kind| matches!(kind, Kind::Read | Kind::StrongRead);
+        let mut met = byte.events.iter().filter(|e| e.kind == Kind::StrongRead);
+        let met = met.any(|e| e.agent == now.agent || after(&e));
         let others = byte.events.iter().filter(|e| e.agent != now.agent && !after(e));
-        let mut earlier: Vec<Event> =
-            others.filter(|e| e.kind != now.kind || now.kind == Kind::Write).copied().collect();
+        let others = others.filter(|e| !(reads(e.kind) && reads(now.kind)));
+        let others = others.filter(|e| !(strong(e.kind) && strong(now.kind)));
+        let others = others.filter(|e| !(met && matches!(e.kind, Kind::StrongWrite | Kind::Atomic)));
+        let mut earlier: Vec<Event> = others.copied().collect();
         // Lanes of one warp: what another of them wrote.
-        if now.kind != Kind::Atomic && earlier.is_empty() {
+        if !strong(now.kind) && earlier.is_empty() {
             let own = |e: &&Event| e.agent == now.agent && e.kind == Kind::Write;
             let another = |e: &&Event| for_all || e.lane != now.lane;
             earlier.extend(byte.events.iter().filter(own).filter(|e| !after(e)).filter(another));
@@ -120,10 +137,14 @@ impl Model {
 
     fn note(&mut self, at: usize, now: Event, of_copy: bool) {
         let byte = &mut self.bytes[at];
-        if now.kind == Kind::Write {
-            byte.events.clear();
-            byte.written = true;
+        match now.kind {
+            Kind::Write => byte.events.clear(),
+            Kind::StrongWrite | Kind::Atomic => {
+                byte.events.retain(|e| matches!(e.kind, Kind::Read | Kind::Write));
+            }
+            Kind::Read | Kind::StrongRead => {}
         }
+        byte.written = true;
         if of_copy {
             byte.pending = Some(now.pc);
         } else {
@@ -159,6 +180,19 @@ impl Model {
 
     fn barrier(&mut self) {
         self.bytes.iter_mut().for_each(|byte| byte.events.clear());
+    }
+
+    /// What a warp knows, with all that it has done.
+    fn all_of(&self, agent: usize) -> [u32; AGENTS] {
+        let mut known = self.known[agent];
+        known[agent] = self.step;
+        known
+    }
+
+    fn fence(&mut self, agent: usize) {
+        let (_, met) = std::mem::take(&mut self.fences[agent]);
+        raise(&mut self.known[agent], met);
+        self.fences[agent].0 = self.all_of(agent);
     }
 }
 
@@ -219,7 +253,8 @@ impl Pair {
     }
 
     fn instruction(&mut self) -> Instruction {
-        let kinds = [Kind::Read, Kind::Read, Kind::Write, Kind::Write, Kind::Atomic];
+        let strong = [Kind::StrongRead, Kind::StrongWrite, Kind::Atomic][self.random.below(3)];
+        let kinds = [Kind::Read, Kind::Read, Kind::Write, Kind::Write, strong, strong];
         let kind = kinds[self.random.below(kinds.len())];
         let form = [Form::Lanes, Form::Lanes, Form::Each, Form::Run][self.random.below(4)];
         let mut i = Instruction {
@@ -318,31 +353,39 @@ impl Pair {
     /// Warps meet, alone or together, or hand over what they know.
     fn synchronise(&mut self) {
         let agent = self.random.below(AGENTS);
-        let step = self.model.step;
-        match self.random.below(6) {
+        let Self { model, clocks, released: (released, known), .. } = self;
+        match self.random.below(10) {
             0 => {
-                self.clocks.restart();
+                clocks.restart();
                 self.shadow.next_epoch();
-                self.model.barrier();
-                self.released.0.clear();
-                self.released.1 = [0; AGENTS];
+                model.barrier();
+                model.fences = Default::default();
+                released.clear();
+                *known = [0; AGENTS];
             }
             1 => {
-                self.clocks.sync_lanes(agent as u16);
-                self.model.known[agent][agent] = step;
+                clocks.sync_lanes(agent as u16);
+                model.known[agent][agent] = model.step;
             }
             2 | 3 => {
-                self.clocks.release(agent as u16, &mut self.released.0);
-                let known = self.model.known[agent];
-                for (other, into) in self.released.1.iter_mut().enumerate() {
-                    *into = (*into).max(if other == agent { step } else { known[other] });
-                }
+                clocks.write_flag(agent as u16, true, released);
+                raise(known, model.all_of(agent));
             }
-            4 => {
-                self.clocks.acquire(agent as u16, &self.released.0);
-                for (into, from) in self.model.known[agent].iter_mut().zip(self.released.1) {
-                    *into = (*into).max(from);
-                }
+            4 | 5 => {
+                clocks.write_flag(agent as u16, false, released);
+                raise(known, model.fences[agent].0);
+            }
+            6 => {
+                clocks.read_flag(agent as u16, true, released);
+                raise(&mut model.known[agent], *known);
+            }
+            7 => {
+                clocks.read_flag(agent as u16, false, released);
+                raise(&mut model.fences[agent].1, *known);
+            }
+            8 => {
+                clocks.fence(agent as u16);
+                model.fence(agent);
             }
             _ if self.chance(4) => {
                 // Races with what was before go unseen.
