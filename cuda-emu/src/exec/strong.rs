@@ -58,7 +58,8 @@ fn elements(
     by_space(space, at, mask, |space, at, mask| {
         for _ in 0..if space == Space::Shared { count } else { 0 } {
             flags(env, warp, at, mask, how)?;
-            at.iter_mut().for_each(|address| *address += u64::from(ty.bytes()));
+            // Lanes that do not take part may hold anything.
+            at.iter_mut().for_each(|address| *address = address.wrapping_add(u64::from(ty.bytes())));
         }
         Ok(())
     })
