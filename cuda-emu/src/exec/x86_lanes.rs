@@ -1,4 +1,5 @@
-//! Moves of lanes, and inside of them, with AVX2.
+//! Moves of lanes, and inside of them, with AVX2. Always inline, with what is around them: as functions with
+//! features of their own the compiler would call some.
 
 use std::arch::x86_64::*;
 
@@ -20,12 +21,14 @@ pub(super) fn extend(values: &[u32; 8]) -> [u64; 8] {
 }
 
 /// As [`super::isa::Isa::permute`].
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn permute(a: &[u32; LANES], sources: &[u32; LANES]) -> [u32; LANES] {
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+pub(super) unsafe fn permute(a: &[u32; LANES], sources: &[u32; LANES]) -> [u32; LANES] {
     let mut d = [0; LANES];
     for chunk in (0..LANES).step_by(8) {
-        // SAFETY: eight elements from `chunk` on lie inside of the arrays.
+        // SAFETY: eight elements from `chunk` on lie inside of the arrays; the caller has AVX2.
         unsafe {
             let index = _mm256_loadu_si256(sources.as_ptr().add(chunk).cast());
             let parts = a.as_ptr().cast::<f32>();
@@ -45,15 +48,17 @@ pub(super) fn permute(a: &[u32; LANES], sources: &[u32; LANES]) -> [u32; LANES] 
 }
 
 /// As [`super::isa::Isa::pick_bytes`].
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn pick_bytes(a: &[u32; LANES], b: &[u32; LANES], picks: [u8; 4]) -> [u32; LANES] {
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+pub(super) unsafe fn pick_bytes(a: &[u32; LANES], b: &[u32; LANES], picks: [u8; 4]) -> [u32; LANES] {
     // Of each byte of a lane, which one it is of `a`'s and of `b`'s; from 0x80 on it is zero.
     let of_a = u32::from_le_bytes(picks.map(|pick| if pick < 4 { pick } else { 0x80 }));
     let of_b = u32::from_le_bytes(picks.map(|pick| if pick < 4 { 0x80 } else { pick & 3 }));
     let mut d = [0; LANES];
     for chunk in (0..LANES).step_by(8) {
-        // SAFETY: eight elements from `chunk` on lie inside of the arrays.
+        // SAFETY: eight elements from `chunk` on lie inside of the arrays; the caller has AVX2.
         unsafe {
             // Bytes are numbered inside of 16.
             let word = _mm256_set_epi32(
@@ -78,13 +83,15 @@ pub(super) fn pick_bytes(a: &[u32; LANES], b: &[u32; LANES], picks: [u8; 4]) -> 
 }
 
 /// As [`super::isa::Isa::split_pairs`].
-#[inline]
-#[target_feature(enable = "avx2")]
-pub(super) fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+pub(super) unsafe fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
     let mut split = [[0.0; LANES]; 2];
     for chunk in (0..LANES).step_by(8) {
         // SAFETY: eight elements from `chunk` on, and sixteen from twice that, lie inside of the
-        // arrays.
+        // arrays; the caller has AVX2.
         unsafe {
             let a = _mm256_loadu_ps(pairs.as_ptr().add(2 * chunk));
             let b = _mm256_loadu_ps(pairs.as_ptr().add(2 * chunk + 8));

@@ -84,16 +84,18 @@ pub(super) fn pick<T: Lane>(chosen: u32, a: &Stored<T>, b: &Stored<T>) -> Stored
     d
 }
 
-/// As [`super::isa::Isa::signs`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
-pub(super) fn signs(values: &[u32; LANES]) -> u32 {
-    // SAFETY: there are two times sixteen values.
-    let (low, high) = unsafe {
+/// As [`super::isa::Isa::signs`]. Always inline: there are many, which the compiler would call.
+///
+/// # Safety
+/// The processor has AVX-512.
+#[inline(always)]
+pub(super) unsafe fn signs(values: &[u32; LANES]) -> u32 {
+    // SAFETY: there are two times sixteen values; the caller has AVX-512.
+    unsafe {
         let parts = values.as_ptr().cast::<__m512i>();
-        (_mm512_loadu_si512(parts), _mm512_loadu_si512(parts.add(1)))
-    };
-    u32::from(_mm512_movepi32_mask(low)) | u32::from(_mm512_movepi32_mask(high)) << 16
+        let (low, high) = (_mm512_loadu_si512(parts), _mm512_loadu_si512(parts.add(1)));
+        u32::from(_mm512_movepi32_mask(low)) | u32::from(_mm512_movepi32_mask(high)) << 16
+    }
 }
 
 /// As [`super::isa::Isa::join`].
