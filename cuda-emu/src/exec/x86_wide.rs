@@ -31,11 +31,12 @@ pub(super) fn fuse_pairs(a: &[u32; LANES], b: &[u32; LANES], c: &[u32; LANES]) -
     // Of all results, how near the dropped bits come to the middle, and how small they are but for zero.
     let (mut nearest, mut least) = (_mm512_set1_epi32(-1), _mm512_set1_epi32(-1));
     for (part, d) in d.as_chunks_mut().0.iter_mut().enumerate() {
-        // SAFETY: eight elements of a part lie inside of the arrays.
-        let [a, b, c] = unsafe {
-            [a, b, c].map(|pairs| widen::<false>(_mm256_loadu_si256(pairs.as_ptr().add(8 * part).cast())))
+        let factor = |pairs: &[u32; LANES]| {
+            // SAFETY: eight elements of a part lie inside of the arrays.
+            widen::<false>(unsafe { _mm256_loadu_si256(pairs.as_ptr().add(8 * part).cast()) })
         };
-        let values = _mm512_fmadd_ps(a, b, c);
+        // Not by `map`, which may become a function without these instructions.
+        let values = _mm512_fmadd_ps(factor(a), factor(b), factor(c));
         let bits = _mm512_castps_si512(values);
         let dropped = _mm512_and_si512(bits, _mm512_set1_epi32(0x1fff));
         nearest = _mm512_min_epu32(nearest, _mm512_xor_si512(dropped, _mm512_set1_epi32(0x1000)));
@@ -105,8 +106,8 @@ pub(super) fn join(rows: [&[[u8; 4]; 4]; 4]) -> [[u8; 4]; 16] {
     let mut joined = [[0; 4]; 16];
     // SAFETY: rows have 16 bytes, and `joined` has those of four.
     unsafe {
-        let [a, b, c, d] = rows.map(|row| _mm_loadu_si128(row.as_ptr().cast()));
-        let (ab, cd) = (_mm256_set_m128i(b, a), _mm256_set_m128i(d, c));
+        let load = |row: usize| _mm_loadu_si128(rows[row].as_ptr().cast());
+        let (ab, cd) = (_mm256_set_m128i(load(1), load(0)), _mm256_set_m128i(load(3), load(2)));
         let all = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(ab), cd);
         _mm512_storeu_si512(joined.as_mut_ptr().cast(), all);
     }
@@ -198,7 +199,7 @@ fn product<const BF16: bool>(
     // Of even columns, then of odd ones, four a row.
     let mut sums = [[_mm512_setzero_ps(); 2]; 4];
     for odd in 0..2 {
-        let [c, d, e, f] = [0, 2, 4, 6].map(|n| lines[n + odd]);
+        let [c, d, e, f] = [lines[odd], lines[2 + odd], lines[4 + odd], lines[6 + odd]];
         let pairs = |[a, b]: [__m512; 2]| {
             [_mm512_castps_pd(_mm512_unpacklo_ps(a, b)), _mm512_castps_pd(_mm512_unpackhi_ps(a, b))]
         };
