@@ -145,6 +145,8 @@ impl<'a, 'u> Decoder<'a, 'u> {
             {
                 Op::FenceProxyAsync
             }
+            // Those of other proxies, and for mbarriers that were made: warps are not ordered by them.
+            "fence" if op.has("proxy") || op.has("mbarrier_init") => Op::Nop,
             "membar" | "fence" => Op::Fence,
             "griddepcontrol" if op.has("wait") => Op::GridWait,
             "createpolicy" => return self.create_policy(_i),

@@ -10,7 +10,7 @@ use super::number::{BF16, F16, Format};
 use super::strong;
 use super::trap::Step;
 use super::warp::Warp;
-use crate::decode::{AtomicOp, Inst, Order, Rounding, Slot};
+use crate::decode::{AtomicOp, Inst, Order, Rounding, SINK, Slot};
 use crate::memory::Space;
 use crate::memory::shadow::Kind;
 use crate::ptx::Type;
@@ -64,7 +64,9 @@ pub(super) fn atomic(
                         });
                 }
                 let missed = if op == AtomicOp::Cas { mask_of(|lane| old[lane] != b[lane]) } else { 0 };
-                strong::flags(env, warp, at, mask, (Kind::StrongRead, order))?;
+                // A reduction gives nothing back that could tell its warp what others did.
+                let told = if i.d == SINK { 0 } else { mask };
+                strong::flags(env, warp, at, told, (Kind::StrongRead, order))?;
                 strong::flags(env, warp, at, mask & !missed, (Kind::Atomic, order))?;
                 env.events += 1;
             }

@@ -136,8 +136,8 @@ pub(crate) enum Conflict {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct History {
     pub(super) written: bool,
-    /// The last plain write, and of what came since the last strong write and the last access of each
-    /// agent and kind: of strong ones those since that write, which have all met it.
+    /// The last plain write. `others` came since: the last strong write, the strong reads since that, and
+    /// the last plain read of each agent.
     pub(super) writer: Option<Stamp>,
     others: Vec<Stamp>,
     /// The instruction that started a copy that has yet to come.
