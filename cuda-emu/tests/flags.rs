@@ -253,6 +253,16 @@ fn a_strong_write_hides_no_other() {
        DONE:"
     );
     is_a_race("sm_80", (1, 2), &body);
+    // Warp 1 knows what came before the flag's new value, but has read the old one only.
+    let body = format!(
+        "mov.u32 %r10, 1; setp.ne.u32 %p4, %r4, 0; @%p4 bra READER;
+         {FENCE} @%p2 st.relaxed.cta.shared.u32 [%r2+132], %r10; {} @%p2 {RELAXED_STORE} bra DONE;
+       READER: @%p2 {RELAXED_LOAD} @%p2 st.relaxed.cta.shared.u32 [%r2+136], %r10; {} {WEAK_LOAD}
+       DONE:",
+        poll("WAIT", "ld.relaxed.cta.shared.u32 %r7, [%r2+136];", 1),
+        poll("POLL", "ld.acquire.cta.shared.u32 %r7, [%r2+132];", 1),
+    );
+    is_a_race("sm_80", (1, 2), &body);
 }
 
 #[test]
