@@ -133,6 +133,18 @@ fn a_flag_hands_over() {
         [MEMBAR, VOLATILE_STORE, "ld.volatile.shared.v2.u32 {%r7, %r11}, [%r2+128];", MEMBAR],
         // Who has met the flag's value may take it back, by a plain store too.
         [MEMBAR, VOLATILE_STORE, VOLATILE_LOAD, "membar.cta; @%p2 st.shared.u32 [%r2+128], %r6;"],
+        [
+            "membar.cta; @%p2 st.release.cta.shared.u32 [%r2+132], %r10;",
+            VOLATILE_STORE,
+            VOLATILE_LOAD,
+            "membar.cta; @%p2 st.shared.u32 [%r2+128], %r6;",
+        ],
+        [
+            NONE,
+            "st.release.cta.shared.u32 [%r2+128], %r6; @%p2 st.relaxed.cta.shared.u32 [%r2+128], %r10;",
+            ACQUIRE,
+            "@%p2 st.shared.u32 [%r2+128], %r6;",
+        ],
     ];
     for pieces in right {
         is_right("sm_80", (1, 2), &hand_over(pieces), |lane| lane ^ 1);

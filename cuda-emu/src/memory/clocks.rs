@@ -200,7 +200,6 @@ impl Clocks {
         }
         if releases {
             let last = flag.last.entry(agent).or_default();
-            last.clear();
             if self.fences(agent).before.times.is_empty() {
                 self.writes_release_since(agent, self.time);
             }
