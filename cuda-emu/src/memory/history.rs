@@ -46,6 +46,9 @@ pub(crate) struct Access {
     pub(super) stamp: Stamp,
     /// Whose clock counts: the agent's, or for a copy engine that of the warp that started it.
     by: u16,
+    /// Part of the keys of its moves: both agents, the kind, and of which sort it is. Put together as it is made,
+    /// not from fields that have just been written one by one.
+    who: u32,
     clock: u64,
     /// Whose histories `from` and `to` number: see [`Access::at`].
     numbering: u64,
@@ -65,6 +68,7 @@ impl Access {
         Self {
             stamp,
             by: agent,
+            who: 0,
             clock: clocks.id(agent),
             numbering: u64::MAX,
             from: NO_NUMBER,
@@ -73,6 +77,16 @@ impl Access {
             for_all: false,
             of_copy: false,
         }
+        .named()
+    }
+
+    /// With its part of keys.
+    #[inline(always)]
+    fn named(mut self) -> Self {
+        let Stamp { agent, kind, proxy, .. } = self.stamp;
+        let agents = u32::from(agent) | u32::from(self.by) << 11;
+        self.who = agents | (kind as u32) << 22 | u32::from(proxy) << 25 | u32::from(self.of_copy) << 26;
+        self
     }
 
     /// It goes on in a block, whose shadow has given its histories numbers anew so many times: a
@@ -108,14 +122,14 @@ impl Access {
     /// The same for a copy that is started: until it comes, the bytes are nobody's.
     pub(crate) fn of_copy(mut self) -> Self {
         self.of_copy = true;
-        self
+        self.named()
     }
 
     /// The same through the asynchronous proxy, by the agent that stands for it.
     pub(crate) fn asynchronous(mut self, agent: u16) -> Self {
         self.stamp.proxy = true;
         self.stamp.agent = agent;
-        self
+        self.named()
     }
 }
 
@@ -295,11 +309,8 @@ impl Histories {
 
     #[inline(always)]
     fn key(number: u32, access: &Access) -> Key {
-        let Stamp { agent, kind, proxy, time, pc } = access.stamp;
-        let who =
-            u32::from(agent) | u32::from(access.by) << 11 | (kind as u32) << 22 | u32::from(proxy) << 25;
-        let who = who | u32::from(access.of_copy) << 26;
-        (number, who, time, pc, access.clock)
+        let Stamp { time, pc, .. } = access.stamp;
+        (number, access.who, time, pc, access.clock)
     }
 
     /// What a byte's history is after an access, and whether its writer was the same warp, whose

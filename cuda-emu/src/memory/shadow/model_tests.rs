@@ -288,9 +288,9 @@ impl Pair {
     }
 
     fn access(&self, i: &Instruction) -> Access {
-        let mut access = Access::new(&self.clocks, i.agent, i.kind, i.pc);
-        (access.for_all, access.of_copy) = (i.for_all, i.of_copy);
-        access
+        let access = Access::new(&self.clocks, i.agent, i.kind, i.pc);
+        let access = if i.for_all { access.for_all() } else { access };
+        if i.of_copy { access.of_copy() } else { access }
     }
 
     /// Runs an instruction in the shadow.
