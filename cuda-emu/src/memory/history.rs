@@ -68,7 +68,7 @@ impl Access {
         Self {
             stamp,
             by: agent,
-            who: 0,
+            who: who(&stamp, agent),
             clock: clocks.id(agent),
             numbering: u64::MAX,
             from: NO_NUMBER,
@@ -77,16 +77,6 @@ impl Access {
             for_all: false,
             of_copy: false,
         }
-        .named()
-    }
-
-    /// With its part of keys.
-    #[inline(always)]
-    fn named(mut self) -> Self {
-        let Stamp { agent, kind, proxy, .. } = self.stamp;
-        let agents = u32::from(agent) | u32::from(self.by) << 11;
-        self.who = agents | (kind as u32) << 22 | u32::from(proxy) << 25 | u32::from(self.of_copy) << 26;
-        self
     }
 
     /// It goes on in a block, whose shadow has given its histories numbers anew so many times: a
@@ -122,15 +112,24 @@ impl Access {
     /// The same for a copy that is started: until it comes, the bytes are nobody's.
     pub(crate) fn of_copy(mut self) -> Self {
         self.of_copy = true;
-        self.named()
+        self.who |= 1 << 26;
+        self
     }
 
     /// The same through the asynchronous proxy, by the agent that stands for it.
     pub(crate) fn asynchronous(mut self, agent: u16) -> Self {
         self.stamp.proxy = true;
         self.stamp.agent = agent;
-        self.named()
+        self.who = who(&self.stamp, self.by);
+        self
     }
+}
+
+/// Part of the keys of an access's moves.
+#[inline(always)]
+fn who(stamp: &Stamp, by: u16) -> u32 {
+    let agents = u32::from(stamp.agent) | u32::from(by) << 11;
+    agents | (stamp.kind as u32) << 22 | u32::from(stamp.proxy) << 25
 }
 
 /// What is wrong with an access.
@@ -285,15 +284,20 @@ impl Histories {
     #[inline(always)]
     pub(super) fn recall(&mut self, number: u32, access: &Access) -> Option<Move> {
         let key = Self::key(number, access);
-        let recent = &mut self.recent[Self::place(&key)];
+        let recent = &self.recent[Self::place(&key)];
         if recent.key != key {
-            let step = *self.moves.get(&key)?;
-            if step.conflict.is_some() {
-                return Some(step);
-            }
-            *recent = Recent { key, to: step.to, own_lanes: step.own_lanes };
+            return self.recall_old(key);
         }
         Some(Move { to: recent.to, conflict: None, own_lanes: recent.own_lanes })
+    }
+
+    #[inline(never)]
+    fn recall_old(&mut self, key: Key) -> Option<Move> {
+        let step = *self.moves.get(&key)?;
+        if step.conflict.is_none() {
+            self.recent[Self::place(&key)] = Recent { key, to: step.to, own_lanes: step.own_lanes };
+        }
+        Some(step)
     }
 
     pub(super) fn learn(&mut self, number: u32, access: &Access, step: Move) {

@@ -297,10 +297,11 @@ impl Pair {
     fn shadow_run(&mut self, i: &Instruction) -> Result<(), (usize, Conflict)> {
         let mut access = self.access(i);
         let Self { shadow, clocks, .. } = self;
+        let offsets = i.offsets.map(|offset| offset as u32);
         match (i.form, i.bytes) {
-            (Form::Lanes, 4) => return shadow.access_lanes::<1>(&mut access, clocks, &i.offsets, i.mask),
-            (Form::Lanes, 8) => return shadow.access_lanes::<2>(&mut access, clocks, &i.offsets, i.mask),
-            (Form::Lanes, _) => return shadow.access_lanes::<4>(&mut access, clocks, &i.offsets, i.mask),
+            (Form::Lanes, 4) => return shadow.access_lanes::<1>(&mut access, clocks, &offsets, i.mask),
+            (Form::Lanes, 8) => return shadow.access_lanes::<2>(&mut access, clocks, &offsets, i.mask),
+            (Form::Lanes, _) => return shadow.access_lanes::<4>(&mut access, clocks, &offsets, i.mask),
             _ => {}
         }
         let bytes = i.bytes as u32;
