@@ -112,6 +112,12 @@ fn a_flag_hands_over() {
         [MEMBAR, VOLATILE_STORE, VOLATILE_LOAD, MEMBAR],
         [FENCE, RELAXED_STORE, ACQUIRE, NONE],
         [NONE, RELEASE, VOLATILE_LOAD, MEMBAR],
+        [
+            NONE,
+            "st.release.cta.shared.u32 [%r2+128], %r6; st.relaxed.cta.shared.u32 [%r2+128], %r10;",
+            ACQUIRE,
+            NONE,
+        ],
         [NONE, "atom.release.cta.shared.exch.b32 %r11, [%r2+128], %r10;", ACQUIRE, NONE],
         [NONE, "red.release.cta.shared.add.u32 [%r2+128], %r10;", ACQUIRE, NONE],
         [NONE, RELEASE, "atom.acquire.cta.shared.or.b32 %r7, [%r2+128], %r6;", NONE],
@@ -175,6 +181,17 @@ fn a_flag_that_lacks_a_piece_orders_nothing() {
     assert!(found.iter().any(Result::is_ok) && found.iter().any(Result::is_err), "{found:?}");
 }
 
+/// Fences of one side; PTX has them of clusters only.
+#[test]
+fn a_fence_may_order_one_way() {
+    let acquire = "fence.acquire.sync_restrict::shared::cluster.cluster;";
+    let release = "fence.release.sync_restrict::shared::cta.cluster;";
+    let body = |before, after| hand_over([before, RELAXED_STORE, RELAXED_LOAD, after]);
+    is_right("sm_90", (1, 2), &body(release, acquire), |lane| lane ^ 1);
+    is_a_race("sm_90", (1, 2), &body(acquire, acquire));
+    is_a_race("sm_90", (1, 2), &body(release, release));
+}
+
 /// Warp 0 sets a flag to 1, warp 1 waits for that and does something, and warp 2 reads what warp 0 wrote.
 fn chain(middle: &str, last: &str) -> String {
     format!(
@@ -212,6 +229,52 @@ fn an_atomic_keeps_what_a_flag_holds() {
     is_right("sm_80", (1, 3), &chain(&middle(add), &last), |lane| lane ^ 1);
     let store = "st.relaxed.cta.shared.u32 [%r2+128], %r12;";
     is_a_race("sm_80", (1, 3), &chain(&middle(store), &last));
+}
+
+/// Who has not met all that was written there reads a flag by strong loads only.
+#[test]
+fn a_strong_write_hides_no_other() {
+    for write in [
+        "red.shared.add.u32 [%r2+128], 1;",
+        "atom.shared.add.u32 %r7, [%r2+128], 1;",
+        "st.relaxed.cta.shared.u32 [%r2+128], %r4;",
+        "membar.cta; atom.shared.add.u32 %r7, [%r2+128], 1;",
+    ] {
+        for read in [WEAK_LOAD, WEAK_STORE] {
+            let both = format!("mov.u32 %r10, 1; @%p2 {write} setp.eq.u32 %p4, %r4, 1; @%p4 {read}");
+            is_a_race("sm_80", (1, 2), &both);
+        }
+    }
+    // Nothing was released before the flag's value that is met here.
+    let met = poll("POLL", RELAXED_LOAD, 1);
+    let body = format!(
+        "mov.u32 %r10, 1; setp.eq.u32 %p4, %r4, 0; @%p4 {RELAXED_STORE} @%p4 bra DONE;
+         {met} {FENCE} {WEAK_LOAD}
+       DONE:"
+    );
+    is_a_race("sm_80", (1, 2), &body);
+    // Warp 1 knows what came before the flag's new value, but has read the old one only.
+    let body = format!(
+        "mov.u32 %r10, 1; setp.ne.u32 %p4, %r4, 0; @%p4 bra READER;
+         {FENCE} @%p2 st.relaxed.cta.shared.u32 [%r2+132], %r10; {} @%p2 {RELAXED_STORE} bra DONE;
+       READER: @%p2 {RELAXED_LOAD} @%p2 st.relaxed.cta.shared.u32 [%r2+136], %r10; {} {WEAK_LOAD}
+       DONE:",
+        poll("WAIT", "ld.relaxed.cta.shared.u32 %r7, [%r2+136];", 1),
+        poll("POLL", "ld.acquire.cta.shared.u32 %r7, [%r2+132];", 1),
+    );
+    is_a_race("sm_80", (1, 2), &body);
+}
+
+#[test]
+fn lanes_meet_before_a_volatile_load_of_what_another_wrote() {
+    let body = |meet: &str| {
+        format!(
+            "xor.b32 %r8, %r5, 4; st.shared.u32 [%r5], %r3; {meet} ld.volatile.shared.u32 %r9, [%r8];
+             mad.wide.u32 %rd2, %r3, 4, %rd1; st.global.u32 [%rd2], %r9;"
+        )
+    };
+    is_right("sm_80", (1, 1), &body("bar.warp.sync -1;"), |lane| lane ^ 1);
+    is_a_race("sm_80", (1, 1), &body(NONE));
 }
 
 /// Each thread counts itself, one at a time.
@@ -330,8 +393,9 @@ fn blocks_of_a_cluster_hand_over() {
 /// are handed to and fro more often than idle ones are borne.
 #[test]
 fn who_polls_lets_others_go_on() {
-    let copy = format!(
-        "mov.u32 %r10, 1; setp.ne.u32 %p4, %r4, 0; @%p4 bra READER;
+    let copy = |get: &str| {
+        format!(
+            "mov.u32 %r10, 1; setp.ne.u32 %p4, %r4, 0; @%p4 bra READER;
          @%p2 mbarrier.init.shared::cta.b64 [%r2+256], 1; bar.warp.sync -1; add.u32 %r11, %r2, 256;
          @%p2 mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 %rd2, [%r11], 128;
          @%p2 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%rd1], 128, [%r11];
@@ -339,9 +403,12 @@ fn who_polls_lets_others_go_on() {
          @%p2 {RELEASE} bra DONE;
        READER: {} {READ}
        DONE:",
-        poll("POLL", ACQUIRE, 1)
-    );
-    is_right("sm_90", (1, 2), &copy, |_| 0);
+            poll("POLL", get, 1)
+        )
+    };
+    is_right("sm_90", (1, 2), &copy(ACQUIRE), |_| 0);
+    is_right("sm_90", (1, 2), &copy("atom.acquire.cta.shared.or.b32 %r7, [%r2+128], %r6;"), |_| 0);
+    is_right("sm_90", (1, 2), &copy("atom.acquire.cta.shared.cas.b32 %r7, [%r2+128], 2, 3;"), |_| 0);
     let rally = "mov.u32 %r10, 0; @!%p2 bra DONE;
        AGAIN: setp.ge.u32 %p4, %r10, 200; @%p4 bra DONE;
        POLL: nanosleep.u32 20; ld.acquire.cta.shared.u32 %r7, [%r2+128]; and.b32 %r8, %r7, 1;
@@ -349,4 +416,20 @@ fn who_polls_lets_others_go_on() {
          add.u32 %r10, %r7, 1; st.release.cta.shared.u32 [%r2+128], %r10; bra AGAIN;
        DONE:";
     is_right("sm_80", (1, 2), rally, |_| 0);
+}
+
+/// Another block or the host may be about to change global memory: who sleeps and looks there may go on.
+#[test]
+fn who_looks_at_global_memory_is_not_stuck() {
+    let ends = |get: &str| {
+        let body = format!("POLL: nanosleep.u32 20; {get} setp.ne.u32 %p3, %r7, 1; @%p3 bra POLL;");
+        match run(1, "sm_80", (1, 1), &body).0 {
+            Err(LaunchError::Fault(fault)) => fault.kind,
+            other => panic!("{other:?}"),
+        }
+    };
+    for get in ["ld.acquire.gpu.global.u32 %r7, [%rd1];", "atom.global.or.b32 %r7, [%rd1], %r6;"] {
+        assert!(matches!(ends(get), FaultKind::NeverEnds { .. }), "{get}");
+    }
+    assert!(matches!(ends(VOLATILE_LOAD), FaultKind::Deadlock { .. }));
 }

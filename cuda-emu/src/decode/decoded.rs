@@ -45,7 +45,7 @@ impl Decoded {
                     | Op::TensorStore { .. }
             )
         });
-        let fences = self.code.iter().any(|inst| inst.op == Op::Fence);
+        let fences = self.code.iter().any(|inst| matches!(inst.op, Op::Fence(_)));
         let flags = self.code.iter().filter_map(|inst| inst.op.flag()).any(|o| fences || o.releases());
         Program {
             name: function.name.to_string(),

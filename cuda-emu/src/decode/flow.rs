@@ -147,7 +147,7 @@ impl<'a, 'u> Decoder<'a, 'u> {
             }
             // Those of other proxies, and for mbarriers that were made: warps are not ordered by them.
             "fence" if op.has("proxy") || op.has("mbarrier_init") => Op::Nop,
-            "membar" | "fence" => Op::Fence,
+            "membar" | "fence" => Op::Fence(op.order().unwrap_or(Order::AcqRel)),
             "griddepcontrol" if op.has("wait") => Op::GridWait,
             "createpolicy" => return self.create_policy(_i),
             _ => Op::Nop,

@@ -123,7 +123,7 @@ pub(crate) enum Op {
     BarrierWarp,
     ClusterArrive,
     ClusterWait,
-    Fence,
+    Fence(Order),
     FenceProxyAsync,
     Nanosleep,
     /// `griddepcontrol.wait`
@@ -248,7 +248,7 @@ impl Op {
             | Op::BarrierWarp
             | Op::ClusterArrive
             | Op::ClusterWait
-            | Op::Fence
+            | Op::Fence(_)
             | Op::FenceProxyAsync
             | Op::Nanosleep
             | Op::GridWait

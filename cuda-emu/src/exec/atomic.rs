@@ -36,6 +36,7 @@ pub(super) fn atomic(
     };
     let (b, c) = (read(i.b), read(i.c));
     let mut old = [0; LANES];
+    let update = |lane: usize, old: u64| apply(op, ty, old, b[lane], c[lane]);
     by_space(space, &mut at, mask, |space, at, mask| {
         match space {
             Space::Global | Space::Generic => {
@@ -46,9 +47,9 @@ pub(super) fn atomic(
                 env.traffic.global_bytes_read += total;
                 env.traffic.global_bytes_written += total;
                 for lane in lanes_of(mask) {
-                    old[lane] = global(at[lane], bytes, |old| apply(op, ty, old, b[lane], c[lane]));
+                    old[lane] = global(at[lane], bytes, |old| update(lane, old));
                 }
-                env.events += 1;
+                env.looked_outside = true;
             }
             Space::Shared => {
                 let mut access = env.shared_access(warp, Kind::Atomic);
@@ -58,29 +59,27 @@ pub(super) fn atomic(
                 env.traffic.shared_bytes_written += total;
                 for lane in lanes_of(mask) {
                     let (block, offset) = env.check_shared(warp.block, &mut access, at[lane], bytes, lane)?;
-                    old[lane] =
-                        in_place(&mut env.blocks[block].memory[offset as usize..][..bytes as usize], |old| {
-                            apply(op, ty, old, b[lane], c[lane])
-                        });
+                    let place = &mut env.blocks[block].memory[offset as usize..][..bytes as usize];
+                    old[lane] = in_place(place, |old| update(lane, old));
                 }
                 let missed = if op == AtomicOp::Cas { mask_of(|lane| old[lane] != b[lane]) } else { 0 };
                 // A reduction gives nothing back that could tell its warp what others did.
                 let told = if i.d == SINK { 0 } else { mask };
                 strong::flags(env, warp, at, told, (Kind::StrongRead, order))?;
                 strong::flags(env, warp, at, mask & !missed, (Kind::Atomic, order))?;
-                env.events += 1;
             }
             Space::Local => {
                 let length = warp.local.len() / LANES;
                 for lane in lanes_of(mask) {
                     check_local(at[lane], bytes, length, "atomic", lane)?;
                     let start = lane * length + at[lane] as usize;
-                    old[lane] = in_place(&mut warp.local[start..][..bytes as usize], |old| {
-                        apply(op, ty, old, b[lane], c[lane])
-                    });
+                    let place = &mut warp.local[start..][..bytes as usize];
+                    old[lane] = in_place(place, |old| update(lane, old));
                 }
             }
         }
+        // Some other warp may wait for it. Who polls changes nothing, and may be waiting for a copy.
+        env.events += u64::from(lanes_of(mask).any(|lane| update(lane, old[lane]) != old[lane]));
         Ok(())
     })?;
     if bytes == 8 {

@@ -9,7 +9,7 @@ use super::trap::{Step, place, trap_at};
 use crate::decode::Program;
 use crate::error::FaultKind;
 use crate::memory::Space;
-use crate::memory::clocks::{Clocks, Released};
+use crate::memory::clocks::{Clocks, Flag, Released};
 use crate::memory::shadow::{Access, Conflict, Kind, Shadow, Stamp};
 
 /// A block that runs.
@@ -31,7 +31,7 @@ pub(super) struct Block {
     /// Mbarriers by offset: what their 64 bits have no room for.
     pub(super) mbarriers: HashMap<u32, Released>,
     /// Bytes that were written by strong accesses, likewise.
-    pub(super) flags: HashMap<u32, Released>,
+    pub(super) flags: HashMap<u32, Flag>,
     pub(super) bulk: Vec<BulkCopy>,
 }
 

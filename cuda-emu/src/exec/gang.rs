@@ -251,7 +251,9 @@ impl Env<'_> {
             // and on may do so until one comes.
             let moved = self.events != events
                 || self.complete_bulk().map_err(|trap| self.fault(*trap, &warps[0]))?
-                || moved;
+                || moved
+                || self.looked_outside;
+            self.looked_outside = false;
             idle = if moved { 0 } else { idle + 1 };
             if idle > IDLE_ROUNDS_MAX {
                 return Err(self.deadlock(warps));

@@ -242,7 +242,7 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
         }
         Op::GridWait => env.shared.wait_predecessor(),
         Op::Nanosleep => return Ok(Flow::Yield),
-        Op::Fence => strong::fence(env, warp),
+        Op::Fence(order) => strong::fence(env, warp, order),
         Op::ActiveMask => u32::put(&mut warp.registers, i.d, [mask; 32], mask),
         Op::BulkLoad
         | Op::BulkStore

@@ -108,6 +108,8 @@ struct Env<'l> {
     clusters: Vec<Cluster>,
     /// Grows with everything that may let a waiting warp go on.
     events: u64,
+    /// A warp has looked in this round at global memory for what others may change: another gang, or the host.
+    looked_outside: bool,
     /// Where a trap happened.
     trap_pc: u32,
     /// State of the generator that shuffles; 0 is in order.
@@ -226,6 +228,7 @@ impl<'l> Env<'l> {
             blocks: Vec::new(),
             clusters: Vec::new(),
             events: 0,
+            looked_outside: false,
             trap_pc: 0,
             random: 0,
             unfolded: matrix::Unfolded::new(),

@@ -56,6 +56,7 @@ fn elements(
     how: (Kind, Order),
 ) -> Step<()> {
     by_space(space, at, mask, |space, at, mask| {
+        env.looked_outside |= matches!(space, Space::Global | Space::Generic);
         for _ in 0..if space == Space::Shared { count } else { 0 } {
             flags(env, warp, at, mask, how)?;
             // Lanes that do not take part may hold anything.
@@ -88,19 +89,15 @@ pub(super) fn flags(
             continue;
         }
         let flag = block.flags.entry(offset).or_default();
-        // Who reads this value learns nothing of the one before, unless an atomic made the one of the other.
-        if kind == Kind::StrongWrite {
-            flag.clear();
-        }
-        clocks.write_flag(warp.agent, order.releases(), flag);
+        clocks.write_flag(warp.agent, order.releases(), kind == Kind::Atomic, flag);
     }
     Ok(())
 }
 
 /// `fence` and `membar`
-pub(super) fn fence(env: &mut Env, warp: &Warp) {
+pub(super) fn fence(env: &mut Env, warp: &Warp, order: Order) {
     if env.check && env.program.flags {
         let cluster = env.blocks[warp.block].cluster;
-        env.clusters[cluster].clocks.fence(warp.agent);
+        env.clusters[cluster].clocks.fence(warp.agent, order.acquires(), order.releases());
     }
 }

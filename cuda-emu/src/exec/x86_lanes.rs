@@ -1,5 +1,5 @@
-//! Moves of lanes, and inside of them, with AVX2. Always inline, with what is around them: as functions with
-//! features of their own the compiler would call some.
+//! Moves of lanes, and inside of them, with AVX2. Those with many callers are always inline, with what is
+//! around them: as functions with features of their own the compiler would call them.
 
 use std::arch::x86_64::*;
 

@@ -66,6 +66,7 @@ pub(super) fn extend(values: &[u32; 8]) -> [u64; 8] {
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn pick<T: Lane>(chosen: u32, a: &Stored<T>, b: &Stored<T>) -> Stored<T> {
+    const { assert!(matches!(size_of::<T::Stored>(), 4 | 8)) };
     let mut d = [T::Stored::default(); LANES];
     let lanes = 64 / size_of::<T::Stored>();
     for first in (0..LANES).step_by(lanes) {

@@ -5,8 +5,10 @@
 //! that the warp does now. A barrier of all threads starts a new epoch instead: everything before
 //! it is ordered, so that clocks and time begin anew.
 
+use std::collections::HashMap;
+
 /// A synchronisation object's clock: what was released into it. The object is a barrier, an mbarrier,
-/// or a flag: bytes that strong accesses reach.
+/// or the value of a flag.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Released {
     times: Vec<u32>,
@@ -27,6 +29,15 @@ struct AgentClock {
     id: u64,
 }
 
+/// Bytes that strong accesses reach.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Flag {
+    /// What who reads the value that it has may learn.
+    value: Released,
+    /// What agents released into it last: what they write there later hands it on too.
+    last: HashMap<u16, Released>,
+}
+
 /// What flags and fences do together, of a warp.
 #[derive(Clone, Debug, Default)]
 struct Fences {
@@ -34,6 +45,8 @@ struct Fences {
     before: Released,
     /// What relaxed reads have met since: the next fence acquires it.
     met: Released,
+    /// When relaxed writes release: the time of the last fence, or of the last release where there was none.
+    since: Option<u32>,
 }
 
 /// The clocks of a cluster.
@@ -151,30 +164,61 @@ impl Clocks {
         &mut self.fences[agent as usize]
     }
 
-    /// A warp has run a fence: relaxed reads before it acquire, relaxed writes after it release.
-    pub(crate) fn fence(&mut self, agent: u16) {
-        let Fences { mut before, met } = std::mem::take(self.fences(agent));
-        self.acquire(agent, &met);
-        before.clear();
-        self.release(agent, &mut before);
-        self.fences(agent).before = before;
+    /// A warp has run a fence: relaxed reads before one that acquires do so, and relaxed writes after one that
+    /// releases.
+    pub(crate) fn fence(&mut self, agent: u16, acquires: bool, releases: bool) {
+        if acquires {
+            let met = std::mem::take(&mut self.fences(agent).met);
+            self.acquire(agent, &met);
+        }
+        if releases {
+            let mut before = std::mem::take(&mut self.fences(agent).before);
+            before.clear();
+            self.writes_release_since(agent, self.time);
+            self.release(agent, &mut before);
+            self.fences(agent).before = before;
+        }
     }
 
-    /// A warp has written a flag: all that it did until now, or until its last fence, goes into it.
-    pub(crate) fn write_flag(&mut self, agent: u16, releases: bool, flag: &mut Released) {
+    fn writes_release_since(&mut self, agent: u16, time: u32) {
+        self.fences(agent).since = Some(time);
+        let clock = &mut self.agents[agent as usize];
+        clock.id = mix(clock.id, u64::from(time) | 1 << 43);
+    }
+
+    /// From which time on what a warp writes now is known to whom acquires it by a flag.
+    pub(crate) fn released_since(&self, agent: u16) -> u32 {
+        self.fences.get(agent as usize).and_then(|fences| fences.since).unwrap_or(self.time)
+    }
+
+    /// A warp has written a flag: all that it did until now, or until its last fence, or its last release
+    /// into this flag, goes into it. What it held before stays only if an atomic made its value of that.
+    pub(crate) fn write_flag(&mut self, agent: u16, releases: bool, atomic: bool, flag: &mut Flag) {
+        // Who reads this value learns nothing of the one before, unless an atomic made the one of the other.
+        if !atomic {
+            flag.value.clear();
+        }
         if releases {
-            self.release(agent, flag);
+            let last = flag.last.entry(agent).or_default();
+            last.clear();
+            if self.fences(agent).before.times.is_empty() {
+                self.writes_release_since(agent, self.time);
+            }
+            self.release(agent, last);
         } else {
-            flag.add(&self.fences(agent).before);
+            flag.value.add(&self.fences(agent).before);
+        }
+        if let Some(last) = flag.last.get(&agent) {
+            flag.value.add(last);
         }
     }
 
     /// A warp has read a flag: what went into it comes before what it does now, or from its next fence on.
-    pub(crate) fn read_flag(&mut self, agent: u16, acquires: bool, flag: &Released) {
+    pub(crate) fn read_flag(&mut self, agent: u16, acquires: bool, flag: &Flag) {
         if acquires {
-            self.acquire(agent, flag);
+            self.acquire(agent, &flag.value);
         } else {
-            self.fences(agent).met.add(flag);
+            self.fences(agent).met.add(&flag.value);
         }
     }
 

@@ -27,6 +27,10 @@ impl Kind {
     fn writes(self) -> bool {
         !matches!(self, Kind::Read | Kind::StrongRead)
     }
+
+    fn reads(self) -> bool {
+        !matches!(self, Kind::Write | Kind::StrongWrite)
+    }
 }
 
 /// An access that was made: who, when, at which instruction.
@@ -37,7 +41,15 @@ pub(crate) struct Stamp {
     /// Made through the asynchronous proxy.
     pub(crate) proxy: bool,
     pub(crate) time: u32,
+    /// Of a strong write: who knows its agent up to this time, and has met the value, is behind it.
+    pub(super) since: u32,
     pub(crate) pc: u32,
+}
+
+impl Stamp {
+    fn strong_write(&self) -> bool {
+        self.kind.strong() && self.kind.writes()
+    }
 }
 
 /// An access by a warp instruction, and the last move between states that it made.
@@ -64,7 +76,10 @@ pub(crate) struct Access {
 
 impl Access {
     pub(crate) fn new(clocks: &Clocks, agent: u16, kind: Kind, pc: u32) -> Self {
-        let stamp = Stamp { agent, kind, proxy: false, time: clocks.time(), pc };
+        let mut stamp = Stamp { agent, kind, proxy: false, time: clocks.time(), since: 0, pc };
+        if stamp.strong_write() {
+            stamp.since = clocks.released_since(agent);
+        }
         Self {
             stamp,
             by: agent,
@@ -149,9 +164,11 @@ pub(crate) enum Conflict {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct History {
     pub(super) written: bool,
-    /// The last plain write. `others` came since: the last strong write, the strong reads since that, and
-    /// the last plain read of each agent.
+    /// The last plain write.
     pub(super) writer: Option<Stamp>,
+    /// What came since, of each agent and kind the last. Plain reads are first. Of strong accesses those before
+    /// the last two strong writes of different agents are forgotten, and reads between two strong writes are
+    /// in the order of their agents.
     others: Vec<Stamp>,
     /// The instruction that started a copy that has yet to come.
     pub(super) pending: Option<u32>,
@@ -166,6 +183,22 @@ impl History {
     /// The last write, if nothing came after it.
     pub(super) fn only_written(&self) -> Option<&Stamp> {
         self.writer.as_ref().filter(|_| self.others.is_empty())
+    }
+
+    /// Something other than a plain write comes.
+    fn add(&mut self, now: Stamp) {
+        if now.strong_write() {
+            let other = |s: &Stamp| s.strong_write() && s.agent != now.agent;
+            if let Some(last) = self.others.iter().rposition(other) {
+                let strong = self.others.partition_point(|s| !s.kind.strong());
+                self.others.drain(strong..last);
+            }
+        }
+        self.others.retain(|s| s.agent != now.agent || s.kind != now.kind);
+        self.others.insert(if now.kind.strong() { self.others.len() } else { 0 }, now);
+        for reads in self.others.split_mut(Stamp::strong_write) {
+            reads.sort_by_key(|s| (s.kind, s.agent));
+        }
     }
 
     /// Of bytes that were just written.
@@ -313,6 +346,7 @@ impl Histories {
 
     #[inline(always)]
     fn key(number: u32, access: &Access) -> Key {
+        // The clock's name says since when its writes release.
         let Stamp { time, pc, .. } = access.stamp;
         (number, access.who, time, pc, access.clock)
     }
@@ -330,26 +364,30 @@ impl Histories {
     ) -> Result<(History, bool), Conflict> {
         let history = self.get(number);
         let now = access.stamp;
-        let reads = !matches!(now.kind, Kind::Write | Kind::StrongWrite);
         if let Some(pc) = history.pending {
             return Err(Conflict::Pending(pc));
         }
-        if reads && !history.written {
+        if now.kind.reads() && !history.written {
             return Err(Conflict::Uninitialised);
         }
         let before = |earlier: &Stamp| clocks.ordered(access.by, earlier.agent, earlier.time);
-        // Who has met a strong write is behind it, and so is who comes after that.
-        let met = |earlier: &Stamp| {
-            let mut reads = history.others.iter().filter(|s| s.kind == Kind::StrongRead);
-            earlier.kind.strong() && earlier.kind.writes() && reads.any(before)
-        };
-        let conflicts = |earlier: &&Stamp| {
+        let conflicts = |earlier: &Stamp| {
             let kinds = earlier.kind.writes() || now.kind.writes();
             let strong = earlier.kind.strong() && now.kind.strong();
-            kinds && !strong && !before(earlier) && !met(earlier)
+            kinds && !strong && !before(earlier)
         };
-        if let Some(earlier) = history.writer.iter().chain(&history.others).find(conflicts) {
-            return Err(Conflict::Race(*earlier));
+        if let Some(writer) = history.writer.filter(conflicts) {
+            return Err(Conflict::Race(writer));
+        }
+        for (n, earlier) in history.others.iter().enumerate().filter(|(_, earlier)| conflicts(earlier)) {
+            // Who has met a strong write, and what was released before it, is behind it.
+            let met = |s: &Stamp| s.kind.strong() && s.kind.reads() && before(s);
+            let behind = earlier.strong_write()
+                && clocks.ordered(access.by, earlier.agent, earlier.since)
+                && history.others[n + 1..].iter().any(met);
+            if !behind {
+                return Err(Conflict::Race(*earlier));
+            }
         }
         let unfenced = |w: &&Stamp| {
             now.proxy && w.kind.writes() && !w.proxy && !clocks.fenced(access.by, w.agent, w.time)
@@ -358,19 +396,13 @@ impl Histories {
             return Err(Conflict::Proxy(*writer));
         }
         let own = |w: &Stamp| w.agent == access.by && !clocks.lanes_ordered(access.by, w.time);
-        let own_lanes = !now.kind.strong() && history.writer.as_ref().is_some_and(own);
+        let own_lanes = now.kind != Kind::Atomic && history.writer.as_ref().is_some_and(own);
         if now.kind == Kind::Write {
             let next = if access.of_copy { History::pending(now.pc) } else { History::written(now) };
             return Ok((next, own_lanes));
         }
         let mut next = History { written: true, ..history.clone() };
-        if now.kind.writes() {
-            next.others.retain(|s| !s.kind.strong());
-        } else {
-            next.others.retain(|s| s.agent != now.agent || s.kind != now.kind);
-        }
-        next.others.push(now);
-        next.others.sort_by_key(|s| (s.agent, s.kind));
+        next.add(now);
         Ok((next, own_lanes))
     }
 }

@@ -3,7 +3,7 @@
 //! remembered of what was judged.
 
 use super::{Access, Clocks, Conflict, Kind, Shadow};
-use crate::memory::clocks::Released;
+use crate::memory::clocks::Flag;
 use crate::random::Random;
 
 const BYTES: usize = 512;
@@ -18,13 +18,29 @@ struct Event {
     kind: Kind,
     pc: u32,
     step: u32,
+    /// Of a strong write: the step of its warp's last fence, or of its last release if there was none.
+    since: u32,
+}
+
+impl Event {
+    fn strong(&self) -> bool {
+        matches!(self.kind, Kind::StrongRead | Kind::StrongWrite | Kind::Atomic)
+    }
+
+    fn reads(&self) -> bool {
+        !matches!(self.kind, Kind::Write | Kind::StrongWrite)
+    }
+
+    fn writes(&self) -> bool {
+        !matches!(self.kind, Kind::Read | Kind::StrongRead)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
 struct Byte {
     written: bool,
     pending: Option<u32>,
-    /// The last plain write and all that came after it, but for what a strong write has taken the place of.
+    /// The last plain write and all that came after it, in that order, but for what [`Model::note`] forgets.
     events: Vec<Event>,
 }
 
@@ -58,6 +74,10 @@ struct Model {
     known: [[u32; AGENTS]; AGENTS],
     /// Of each warp, what its last fence found, and what it has met since.
     fences: [([u32; AGENTS], [u32; AGENTS]); AGENTS],
+    /// Of each warp, the step of its last fence, and of its last release.
+    since: [[u32; 2]; AGENTS],
+    /// Of the flag, what who reads its value may learn, and what each warp released into it last.
+    flag: ([u32; AGENTS], [[u32; AGENTS]; AGENTS]),
 }
 
 fn raise(known: &mut [u32; AGENTS], to: [u32; AGENTS]) {
@@ -104,6 +124,8 @@ impl Model {
             step: 0,
             known: [[0; AGENTS]; AGENTS],
             fences: Default::default(),
+            since: Default::default(),
+            flag: Default::default(),
         }
     }
 
@@ -112,22 +134,23 @@ impl Model {
         if let Some(pc) = byte.pending {
             return Some(Wrong::Pending(pc));
         }
-        if !matches!(now.kind, Kind::Write | Kind::StrongWrite) && !byte.written {
+        if now.reads() && !byte.written {
             return Some(Wrong::Uninitialised);
         }
         let known = self.known[now.agent as usize];
         let after = |e: &&Event| known[e.agent as usize] >= e.step;
-        let strong = |kind| matches!(kind, Kind::StrongRead | Kind::StrongWrite | Kind::Atomic);
-        let reads = |kind| matches!(kind, Kind::Read | Kind::StrongRead);
-        let mut met = byte.events.iter().filter(|e| e.kind == Kind::StrongRead);
-        let met = met.any(|e| e.agent == now.agent || after(&e));
-        let others = byte.events.iter().filter(|e| e.agent != now.agent && !after(e));
-        let others = others.filter(|e| !(reads(e.kind) && reads(now.kind)));
-        let others = others.filter(|e| !(strong(e.kind) && strong(now.kind)));
-        let others = others.filter(|e| !(met && matches!(e.kind, Kind::StrongWrite | Kind::Atomic)));
-        let mut earlier: Vec<Event> = others.copied().collect();
+        let met = |n: usize| {
+            let mut later = byte.events[n..].iter().skip(1).filter(|e| e.strong() && e.reads());
+            later.any(|e| e.agent == now.agent || after(&e))
+        };
+        let others = byte.events.iter().enumerate().filter(|(_, e)| e.agent != now.agent && !after(e));
+        let others = others.filter(|(_, e)| e.writes() || now.writes());
+        let others = others.filter(|(_, e)| !(e.strong() && now.strong()));
+        let released = |e: &Event| e.strong() && e.writes() && known[e.agent as usize] >= e.since;
+        let others = others.filter(|(n, e)| !(released(e) && met(*n)));
+        let mut earlier: Vec<Event> = others.map(|(_, e)| *e).collect();
         // Lanes of one warp: what another of them wrote.
-        if !strong(now.kind) && earlier.is_empty() {
+        if now.kind != Kind::Atomic && earlier.is_empty() {
             let own = |e: &&Event| e.agent == now.agent && e.kind == Kind::Write;
             let another = |e: &&Event| for_all || e.lane != now.lane;
             earlier.extend(byte.events.iter().filter(own).filter(|e| !after(e)).filter(another));
@@ -135,14 +158,20 @@ impl Model {
         (!earlier.is_empty()).then_some(Wrong::Race(earlier))
     }
 
+    /// Of strong accesses those before the last two strong writes of different warps are forgotten, and all
+    /// but a warp's last of a kind.
     fn note(&mut self, at: usize, now: Event, of_copy: bool) {
         let byte = &mut self.bytes[at];
-        match now.kind {
-            Kind::Write => byte.events.clear(),
-            Kind::StrongWrite | Kind::Atomic => {
-                byte.events.retain(|e| matches!(e.kind, Kind::Read | Kind::Write));
-            }
-            Kind::Read | Kind::StrongRead => {}
+        if now.kind == Kind::Write {
+            byte.events.clear();
+        } else if now.strong() && now.writes() {
+            let other = |e: &Event| e.strong() && e.writes() && e.agent != now.agent;
+            let keep = byte.events.iter().rposition(other).unwrap_or(0);
+            let (old, new) = byte.events.split_at(keep);
+            byte.events = old.iter().filter(|e| !e.strong()).chain(new).copied().collect();
+        }
+        if now.strong() {
+            byte.events.retain(|e| (e.agent, e.kind) != (now.agent, now.kind));
         }
         byte.written = true;
         if of_copy {
@@ -152,10 +181,16 @@ impl Model {
         }
     }
 
+    fn event(&self, i: &Instruction, lane: usize) -> Event {
+        let step = self.step;
+        let since = self.since[i.agent as usize].into_iter().find(|since| *since > 0).unwrap_or(step);
+        Event { agent: i.agent, lane: lane as u8, kind: i.kind, pc: i.pc, step, since }
+    }
+
     fn run(&mut self, i: &Instruction) -> Result<(), (usize, Wrong)> {
         self.step += 1;
         for (lane, offset) in i.lanes() {
-            let now = Event { agent: i.agent, lane: lane as u8, kind: i.kind, pc: i.pc, step: self.step };
+            let now = self.event(i, lane);
             for at in offset..offset + i.bytes {
                 match self.wrong(at, now, i.for_all) {
                     Some(wrong) => return Err((lane, wrong)),
@@ -171,15 +206,19 @@ impl Model {
         for (lane, offset) in i.lanes() {
             for at in offset..offset + i.bytes {
                 self.bytes[at].pending = None;
-                let now =
-                    Event { agent: i.agent, lane: lane as u8, kind: Kind::Write, pc: i.pc, step: self.step };
+                let now = self.event(i, lane);
                 self.note(at, now, false);
             }
         }
     }
 
-    fn barrier(&mut self) {
+    fn forget(&mut self) {
         self.bytes.iter_mut().for_each(|byte| byte.events.clear());
+    }
+
+    fn barrier(&mut self) {
+        self.forget();
+        (self.fences, self.since, self.flag) = Default::default();
     }
 
     /// What a warp knows, with all that it has done.
@@ -189,10 +228,34 @@ impl Model {
         known
     }
 
-    fn fence(&mut self, agent: usize) {
-        let (_, met) = std::mem::take(&mut self.fences[agent]);
-        raise(&mut self.known[agent], met);
-        self.fences[agent].0 = self.all_of(agent);
+    fn fence(&mut self, agent: usize, acquires: bool, releases: bool) {
+        if acquires {
+            raise(&mut self.known[agent], std::mem::take(&mut self.fences[agent].1));
+        }
+        if releases {
+            self.fences[agent].0 = self.all_of(agent);
+            self.since[agent][0] = self.step;
+        }
+    }
+
+    fn write_flag(&mut self, agent: usize, releases: bool, atomic: bool) {
+        let all = self.all_of(agent);
+        let (value, last) = &mut self.flag;
+        if !atomic {
+            *value = [0; AGENTS];
+        }
+        if releases {
+            last[agent] = all;
+            self.since[agent][1] = self.step;
+        } else {
+            raise(value, self.fences[agent].0);
+        }
+        raise(value, last[agent]);
+    }
+
+    fn read_flag(&mut self, agent: usize, acquires: bool) {
+        let known = if acquires { &mut self.known[agent] } else { &mut self.fences[agent].1 };
+        raise(known, self.flag.0);
     }
 }
 
@@ -204,8 +267,7 @@ struct Pair {
     model: Model,
     /// Copies under way.
     copies: Vec<Instruction>,
-    /// What was released, and what is known to whom acquires it.
-    released: (Released, [u32; AGENTS]),
+    flag: Flag,
     /// Where the last instruction was, and by whom: the next is often there too.
     last: (u16, usize),
 }
@@ -213,14 +275,13 @@ struct Pair {
 impl Pair {
     fn new(seed: u64) -> Self {
         let (shadow, clocks) = (Shadow::new(BYTES), Clocks::new(AGENTS));
-        let released = (Released::default(), [0; AGENTS]);
         Self {
             random: Random::new(seed),
             shadow,
             clocks,
             model: Model::new(),
             copies: Vec::new(),
-            released,
+            flag: Flag::default(),
             last: (0, 0),
         }
     }
@@ -354,44 +415,37 @@ impl Pair {
     /// Warps meet, alone or together, or hand over what they know.
     fn synchronise(&mut self) {
         let agent = self.random.below(AGENTS);
-        let Self { model, clocks, released: (released, known), .. } = self;
+        let one_of_two = self.chance(2);
+        let Self { model, clocks, flag, .. } = self;
         match self.random.below(10) {
             0 => {
                 clocks.restart();
                 self.shadow.next_epoch();
                 model.barrier();
-                model.fences = Default::default();
-                released.clear();
-                *known = [0; AGENTS];
+                *flag = Flag::default();
             }
             1 => {
                 clocks.sync_lanes(agent as u16);
                 model.known[agent][agent] = model.step;
             }
-            2 | 3 => {
-                clocks.write_flag(agent as u16, true, released);
-                raise(known, model.all_of(agent));
+            2..=5 => {
+                let (releases, atomic) = (self.random.below(2) == 0, one_of_two);
+                clocks.write_flag(agent as u16, releases, atomic, flag);
+                model.write_flag(agent, releases, atomic);
             }
-            4 | 5 => {
-                clocks.write_flag(agent as u16, false, released);
-                raise(known, model.fences[agent].0);
-            }
-            6 => {
-                clocks.read_flag(agent as u16, true, released);
-                raise(&mut model.known[agent], *known);
-            }
-            7 => {
-                clocks.read_flag(agent as u16, false, released);
-                raise(&mut model.fences[agent].1, *known);
+            6 | 7 => {
+                clocks.read_flag(agent as u16, one_of_two, flag);
+                model.read_flag(agent, one_of_two);
             }
             8 => {
-                clocks.fence(agent as u16);
-                model.fence(agent);
+                let (acquires, releases) = [(true, false), (false, true), (true, true)][self.random.below(3)];
+                clocks.fence(agent as u16, acquires, releases);
+                model.fence(agent, acquires, releases);
             }
             _ if self.chance(4) => {
                 // Races with what was before go unseen.
                 self.shadow.forget_histories();
-                self.model.barrier();
+                self.model.forget();
             }
             _ => {}
         }
@@ -411,7 +465,7 @@ impl Pair {
         self.clocks.restart();
         self.model = Model::new();
         self.copies.clear();
-        self.released = (Released::default(), [0; AGENTS]);
+        self.flag = Flag::default();
     }
 
     /// Blocks one after another: a wrong instruction ends one, most of those are left out.
