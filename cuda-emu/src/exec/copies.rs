@@ -112,8 +112,9 @@ fn start<I: Isa, const N: usize>(env: &mut Env, warp: &mut Warp, i: &Inst, mask:
     let block = &mut env.blocks[warp.block];
     // Where there is a shadow, nobody reads it before the copy comes.
     if block.shadow.is_none() {
+        let rows = block.memory.as_chunks_mut().0.as_chunks_mut().0;
         for lane in lanes_of(mask) {
-            block.memory[to[lane] as usize..][..4 * N].fill(0xff);
+            rows[to[lane] as usize / (4 * N)] = [[0xff; 4]; N];
         }
     }
     for lane in lanes_of(mask) {
