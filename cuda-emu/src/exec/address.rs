@@ -14,6 +14,9 @@ use crate::memory::shadow::Access;
 /// Addresses of a warp's lanes.
 pub(super) type Addresses = [u64; LANES];
 
+/// Offsets in a block's shared memory, likewise.
+pub(super) type Offsets = [u32; LANES];
+
 /// Bits of a shared address that are the offset; above is the block's rank in the cluster plus one,
 /// or zero for the own block.
 const OFFSET_BITS: u32 = 24;
@@ -44,6 +47,14 @@ pub(super) fn addresses<I: Isa>(r: &Registers, slot: Slot, narrow: bool, offset:
     } else {
         I::add_wide(u64::stored(r, slot), offset as u64)
     }
+}
+
+/// a + offset, of 32 bits.
+#[inline(always)]
+pub(super) fn offsets(r: &Registers, slot: Slot, offset: i64) -> Offsets {
+    let mut sums = *u32::stored(r, slot);
+    sums.iter_mut().for_each(|sum| *sum = sum.wrapping_add(offset as u32));
+    sums
 }
 
 /// Gives each space's lanes of generic addresses to `go`, as addresses of that space.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::address::Addresses;
+use super::address::Offsets;
 use super::bulk::BulkCopy;
 use super::trap::{Step, place, trap_at};
 use crate::decode::Program;
@@ -159,21 +159,15 @@ impl Block {
         access: &mut Access,
         clocks: &Clocks,
         program: &Program,
-        offsets: &Addresses,
+        offsets: &Offsets,
         mask: u32,
     ) -> Step<()> {
         let Some(shadow) = &mut self.shadow else { return Ok(()) };
         access.at(self.rank, shadow.renumbered());
-        let rows = mask.trailing_ones();
-        let noted = if access.kind() == Kind::Read && rows == mask.count_ones() {
-            shadow.read_rows::<N>(access, clocks, &offsets[..rows as usize])
-        } else {
-            shadow.access_lanes::<N>(access, clocks, offsets, mask)
-        };
-        match noted {
+        match shadow.access_lanes::<N>(access, clocks, offsets, mask) {
             Ok(()) => Ok(()),
             Err((lane, conflict)) => {
-                self.conflict(conflict, access, program, offsets[lane] as u32, 4 * N as u32, lane)
+                self.conflict(conflict, access, program, offsets[lane], 4 * N as u32, lane)
             }
         }
     }

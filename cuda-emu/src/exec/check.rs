@@ -2,7 +2,7 @@
 //! and for shared memory races.
 
 use super::Env;
-use super::address::Addresses;
+use super::address::{Addresses, Offsets};
 use super::block::word;
 use super::isa::{Isa, Portable};
 use super::lanes::{LANES, Lane, lanes_of};
@@ -250,29 +250,35 @@ impl Env<'_> {
 
     /// Checks each lane's access to `N` words of the block's own shared memory; addresses become offsets there.
     #[inline(always)]
-    pub(super) fn check_shared_each<I: Isa, const N: usize>(
+    pub(super) fn check_shared_each<const N: usize>(
         &mut self,
         own: usize,
         access: &mut Access,
-        addresses: &mut Addresses,
+        addresses: &mut Offsets,
         mask: u32,
     ) -> Step<()> {
         let bytes = 4 * N as u32;
-        let last = (self.blocks[own].memory.len() as u64).checked_sub(u64::from(bytes));
-        // Mostly the first lanes take part, and the others' addresses need no look.
+        let last = self.blocks[own].memory.len().checked_sub(bytes as usize);
+        let last = last.map_or(0, |last| last as u32);
+        // Mostly all lanes take part, or the first: in eights, as vectors, without a mask.
         let first = mask.trailing_ones();
-        let (outside, bits) = if first == mask.count_ones() && first.is_multiple_of(4) {
-            I::bounds(addresses[..first as usize].as_chunks().0, 0, last.unwrap_or(u64::MAX))
+        let mut wrong = last == 0;
+        if first == mask.count_ones() && first.is_multiple_of(8) {
+            for addresses in addresses[..first as usize].as_chunks::<8>().0 {
+                for address in addresses {
+                    wrong |= *address > last || *address & (bytes - 1) != 0;
+                }
+            }
         } else {
-            let mut all = *addresses;
-            give_partners(&mut all, mask);
-            I::bounds(all.as_chunks().0, 0, last.unwrap_or(u64::MAX))
-        };
-        if outside || bits & u64::from(bytes - 1) != 0 {
+            for lane in lanes_of(mask) {
+                wrong |= addresses[lane] > last || addresses[lane] & (bytes - 1) != 0;
+            }
+        }
+        if wrong {
             // Something is wrong, or the block is named by its rank.
             for lane in lanes_of(mask) {
-                let offset = self.check_own_shared(own, access, addresses[lane], bytes, lane)?;
-                addresses[lane] = u64::from(offset);
+                addresses[lane] =
+                    self.check_own_shared(own, access, u64::from(addresses[lane]), bytes, lane)?;
             }
             return Ok(());
         }

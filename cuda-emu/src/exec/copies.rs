@@ -1,17 +1,17 @@
 //! Asynchronous copies of lanes: `cp.async` with its groups.
 //!
-//! They come in as late as they may, when they are waited for. Until then their destination holds
-//! NaN and is nobody's, so that a missing wait shows.
+//! They come in as late as they may, when they are waited for. Until then their destination is nobody's,
+//! and without a shadow to say so holds NaN, so that a missing wait shows.
 
 use super::Env;
-use super::address::{Addresses, addresses};
+use super::address::{Addresses, Offsets, addresses, offsets};
 use super::block::Block;
 use super::isa::{Isa, mask_by, prefetch};
 use super::lanes::{LANES, Lane, lanes_of};
 use super::trap::{Step, invalid};
 use super::warp::Warp;
 use crate::decode::{Inst, Op};
-use crate::memory::shadow::{Access, Kind};
+use crate::memory::shadow::{Access, Kind, follow, rows_at};
 
 /// A `cp.async` of a warp under way: of each lane, where it copies to, where from, and how many bytes
 /// of it; the others are zeros.
@@ -22,7 +22,7 @@ struct Started {
     /// Lanes whose copies have yet to come.
     lanes: u32,
     groups: [u32; LANES],
-    to: [u32; LANES],
+    to: Offsets,
     from: Addresses,
     reads: [u32; LANES],
 }
@@ -76,13 +76,15 @@ pub(super) fn copy<I: Isa>(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) 
 #[inline(always)]
 fn start<I: Isa, const N: usize>(env: &mut Env, warp: &mut Warp, i: &Inst, mask: u32) -> Step<()> {
     let bytes = 4 * N as u32;
-    let mut offsets = addresses::<I>(&warp.registers, i.a, true, i64::from(i.imm as i32));
     let mut copy = warp.copies.free.pop().unwrap_or_default();
     (copy.pc, copy.words, copy.lanes) = (env.trap_pc, N as u8, mask);
     copy.groups = warp.copies.committed;
     copy.from = addresses::<I>(&warp.registers, i.b, false, i.imm >> 32);
-    copy.reads = u32::get(&warp.registers, i.c);
-    let Started { from, to, reads, .. } = &mut *copy;
+    // Looked at where it has been for longer.
+    let reads = u32::stored(&warp.registers, i.c);
+    copy.reads = *reads;
+    copy.to = offsets(&warp.registers, i.a, i.imm);
+    let Started { from, to, .. } = &mut *copy;
     let too_many = mask & mask_by::<I>(|lane| reads[lane] > bytes);
     if too_many != 0 {
         let reads = reads[too_many.trailing_zeros() as usize];
@@ -103,14 +105,19 @@ fn start<I: Isa, const N: usize>(env: &mut Env, warp: &mut Warp, i: &Inst, mask:
         }
         env.count_global(from, reading);
     }
-    env.count_shared(&offsets, mask, bytes);
+    env.count_shared(to, mask, bytes);
     env.traffic.shared_bytes_written += u64::from(bytes * mask.count_ones());
     let mut access = env.shared_access(warp, Kind::Write).of_copy();
-    env.check_shared_each::<I, N>(warp.block, &mut access, &mut offsets, mask)?;
-    to.iter_mut().zip(offsets).for_each(|(to, offset)| *to = offset as u32);
-    let memory = groups::<N>(&mut env.blocks[warp.block].memory);
+    env.check_shared_each::<N>(warp.block, &mut access, to, mask)?;
+    let block = &mut env.blocks[warp.block];
+    // Where there is a shadow, nobody reads it before the copy comes.
+    if block.shadow.is_none() {
+        let rows = block.memory.as_chunks_mut().0.as_chunks_mut().0;
+        for lane in lanes_of(mask) {
+            rows[to[lane] as usize / (4 * N)] = [[0xff; 4]; N];
+        }
+    }
     for lane in lanes_of(mask) {
-        memory[offsets[lane] as usize / (4 * N)] = [[0xff; 4]; N];
         // It is read when it is waited for.
         prefetch(from[lane]);
     }
@@ -147,15 +154,30 @@ fn finish<I: Isa>(env: &mut Env, warp: &mut Warp, mask: u32, keep: Option<u32>) 
 /// Brings in lanes' copies of `N` words each: those that are not read are zeros.
 #[inline(always)]
 fn finish_lanes<const N: usize>(block: &mut Block, copy: &Started, lanes: u32, by: &Access) {
-    let memory = groups::<N>(&mut block.memory);
-    for lane in lanes_of(lanes) {
-        let target = &mut memory[copy.to[lane] as usize / (4 * N)];
-        let (from, read) = (copy.from[lane] as *const u8, copy.reads[lane] as usize);
-        if read == size_of_val(target) {
-            // SAFETY: the bytes were found in a live allocation when the copy started, and the
-            // launch's view keeps that.
-            *target = unsafe { from.cast::<[[u8; 4]; N]>().read_unaligned() };
-        } else {
+    let memory = block.memory.as_chunks_mut().0;
+    let (to, from) = (copy.to.as_chunks::<4>().0, copy.from.as_chunks::<4>().0);
+    for (group, ((to, from), reads)) in to.iter().zip(from).zip(copy.reads.as_chunks::<4>().0).enumerate() {
+        let due = lanes >> (4 * group) & 15;
+        if due == 15
+            && *reads == [4 * N as u32; 4]
+            && follow::<N>(to)
+            && let Some(rows) = rows_at::<N, _>(memory, to[0])
+        {
+            for (row, from) in rows.iter_mut().zip(from) {
+                // SAFETY: the bytes were found in a live allocation when the copy started, and the
+                // launch's view keeps that.
+                *row = unsafe { (*from as *const [[u8; 4]; N]).read_unaligned() };
+            }
+            continue;
+        }
+        for lane in lanes_of(due) {
+            let target = &mut memory.as_chunks_mut::<N>().0[to[lane] as usize / (4 * N)];
+            let (from, read) = (from[lane] as *const u8, reads[lane] as usize);
+            if read == size_of_val(target) {
+                // SAFETY: as above.
+                *target = unsafe { from.cast::<[[u8; 4]; N]>().read_unaligned() };
+                continue;
+            }
             *target = [[0; 4]; N];
             // SAFETY: as above; no copy reads more than its size.
             unsafe { std::ptr::copy(from, target.as_flattened_mut().as_mut_ptr(), read) };
@@ -164,10 +186,4 @@ fn finish_lanes<const N: usize>(block: &mut Block, copy: &Started, lanes: u32, b
     if let Some(shadow) = &mut block.shadow {
         shadow.finish_copies::<N>(&copy.to, lanes, by);
     }
-}
-
-/// A block's shared memory by groups of `N` words.
-#[inline(always)]
-pub(super) fn groups<const N: usize>(memory: &mut [u8]) -> &mut [[[u8; 4]; N]] {
-    memory.as_chunks_mut().0.as_chunks_mut().0
 }

@@ -6,7 +6,7 @@
 
 use super::float::ex2;
 use super::isa::{Compute, Isa, compile};
-use super::lanes::{LANES, Lane, Registers};
+use super::lanes::{LANES, Lane, Registers, map1};
 use super::number::{fma_odd, to_f32_odd};
 use crate::decode::{HalfMode, HalfOp, Inst, Op, Slot};
 
@@ -71,8 +71,7 @@ fn sign(r: &mut Registers, i: &Inst, mode: HalfMode, mask: u32, f: impl Fn(u32, 
     let signs = if mode.packed { 0x8000_8000 } else { 0x8000 };
     // Only f16 has `.ftz` here: its subnormal numbers become zeros of their sign.
     let flushed = |half: u32| if mode.ftz && half & 0x7c00 == 0 { half & 0x8000 } else { half };
-    let a = u32::get(r, i.a).map(|bits| flushed(bits & 0xffff) | flushed(bits >> 16) << 16);
-    u32::put(r, i.d, a.map(|bits| f(bits, signs)), mask);
+    map1(r, i, mask, |bits: u32| f(flushed(bits & 0xffff) | flushed(bits >> 16) << 16, signs));
 }
 
 /// The half at `shift` of a register as f32.

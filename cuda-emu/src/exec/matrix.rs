@@ -8,12 +8,11 @@
 //! t·p + 4p·q onwards of column g; accumulators hold rows g and g + 8, columns 2t and 2t + 1.
 
 use super::Env;
-use super::address::{Addresses, addresses};
+use super::address::{Offsets, addresses, offsets};
 use super::convert::format_of;
-use super::copies::groups;
 use super::half::{narrowed, widened};
 use super::isa::Isa;
-use super::lanes::{LANES, Lane, Registers};
+use super::lanes::{LANES, Lane, Registers, lanes_of};
 use super::trap::{Step, trap};
 use super::warp::Warp;
 use crate::decode::{Inst, MmaKind, Op, Slot};
@@ -36,19 +35,33 @@ pub(super) fn access<I: Isa>(
         _ => return Ok(()),
     };
     all_lanes(warp, mask, if load { "ldmatrix" } else { "stmatrix" })?;
-    let mut rows = addresses::<I>(&warp.registers, i.a, !wide, i.imm);
     let bytes = 128 * lists.len() as u64;
     // A row of 16 bytes for each of eight lanes a matrix: four matrices take the parts of a request
     // of 128 bits.
     let lanes = u32::MAX >> (32 - 8 * lists.len());
-    env.count_shared(&rows, lanes, 16);
     if load {
         env.traffic.shared_bytes_read += bytes;
-        return load_matrices::<I>(env, warp, lists, &mut rows, lanes, transposed);
+        // Whoever gave a row's address, all lanes read it.
+        let mut access = env.shared_access(warp, Kind::Read).for_all();
+        let mut rows = offsets(&warp.registers, i.a, i.imm);
+        if wide {
+            let addresses = addresses::<I>(&warp.registers, i.a, false, i.imm);
+            env.count_shared(&addresses, lanes, 16);
+            for lane in lanes_of(lanes) {
+                rows[lane] = env.check_own_shared(warp.block, &mut access, addresses[lane], 16, lane)?;
+            }
+        } else {
+            env.count_shared(&rows, lanes, 16);
+            env.check_shared_each::<4>(warp.block, &mut access, &mut rows, lanes)?;
+        }
+        load_matrices::<I>(&env.blocks[warp.block].memory, &mut warp.registers, lists, &rows, transposed);
+        return Ok(());
     }
     env.traffic.shared_bytes_written += bytes;
     // A store counts as that of the row's owner.
     let mut access = env.shared_access(warp, Kind::Write);
+    let rows = addresses::<I>(&warp.registers, i.a, !wide, i.imm);
+    env.count_shared(&rows, lanes, 16);
     for (matrix, slot) in lists.iter().enumerate() {
         let mut places = [(warp.block, 0); 8];
         for (row, place) in places.iter_mut().enumerate() {
@@ -62,19 +75,8 @@ pub(super) fn access<I: Isa>(
 
 /// Lane 4·g + t gets elements 2t and 2t + 1 of row g; transposed, of column g.
 #[inline(always)]
-fn load_matrices<I: Isa>(
-    env: &mut Env,
-    warp: &mut Warp,
-    lists: &[Slot],
-    rows: &mut Addresses,
-    lanes: u32,
-    transposed: bool,
-) -> Step<()> {
-    // Whoever gave a row's address, all lanes read it.
-    let mut access = env.shared_access(warp, Kind::Read).for_all();
-    let r = &mut warp.registers;
-    env.check_shared_each::<I, 4>(warp.block, &mut access, rows, lanes)?;
-    let memory = groups::<4>(&mut env.blocks[warp.block].memory);
+fn load_matrices<I: Isa>(memory: &[u8], r: &mut Registers, lists: &[Slot], rows: &Offsets, transposed: bool) {
+    let memory = memory.as_chunks().0.as_chunks().0;
     for (slot, rows) in lists.iter().zip(rows.as_chunks::<8>().0) {
         let values = r.narrow[*slot as usize].0.as_chunks_mut::<16>().0;
         // Joined, so that a vector of several rows, read soon, is of one store.
@@ -92,7 +94,6 @@ fn load_matrices<I: Isa>(
             }
         }
     }
-    Ok(())
 }
 
 /// The opposite, of one matrix.

@@ -77,12 +77,10 @@ pub(super) fn deliver<T: Scalar>(
         }
         u64::put(r, slot, wide, mask);
     } else {
+        let kept = if tagged & NARROW != 0 { 0xffff } else { u32::MAX };
         let mut narrow = [0; LANES];
         for lane in 0..LANES {
-            narrow[lane] = values[lane].widen(signed) as u32;
-        }
-        if tagged & NARROW != 0 {
-            narrow = narrow.map(|value| value & 0xffff);
+            narrow[lane] = values[lane].widen(signed) as u32 & kept;
         }
         u32::put(r, slot, narrow, mask);
     }

@@ -77,10 +77,11 @@ impl Env<'_> {
 
     /// Counts a shared request of loads, stores or copies.
     #[inline(always)]
-    pub(super) fn count_shared(&mut self, offsets: &Addresses, mask: u32, bytes: u32) {
+    pub(super) fn count_shared<T: Copy + Into<u64>>(&mut self, offsets: &[T; LANES], mask: u32, bytes: u32) {
         self.traffic.shared_requests += 1;
         if self.measure {
-            self.traffic.shared_bank_conflicts += bank_conflicts(offsets, mask, bytes, true);
+            let offsets = offsets.map(T::into);
+            self.traffic.shared_bank_conflicts += bank_conflicts(&offsets, mask, bytes, true);
         }
     }
 

@@ -58,6 +58,9 @@ pub(crate) struct Access {
     pub(super) stamp: Stamp,
     /// Whose clock counts: the agent's, or for a copy engine that of the warp that started it.
     by: u16,
+    /// Part of the keys of its moves: both agents, the kind, and of which sort it is. Put together as it is made,
+    /// not from fields that have just been written one by one.
+    who: u32,
     clock: u64,
     /// Whose histories `from` and `to` number: see [`Access::at`].
     numbering: u64,
@@ -80,6 +83,7 @@ impl Access {
         Self {
             stamp,
             by: agent,
+            who: who(&stamp, agent),
             clock: clocks.id(agent),
             numbering: u64::MAX,
             from: NO_NUMBER,
@@ -123,6 +127,7 @@ impl Access {
     /// The same for a copy that is started: until it comes, the bytes are nobody's.
     pub(crate) fn of_copy(mut self) -> Self {
         self.of_copy = true;
+        self.who |= 1 << 26;
         self
     }
 
@@ -130,8 +135,16 @@ impl Access {
     pub(crate) fn asynchronous(mut self, agent: u16) -> Self {
         self.stamp.proxy = true;
         self.stamp.agent = agent;
+        self.who = who(&self.stamp, self.by);
         self
     }
+}
+
+/// Part of the keys of an access's moves.
+#[inline(always)]
+fn who(stamp: &Stamp, by: u16) -> u32 {
+    let agents = u32::from(stamp.agent) | u32::from(by) << 11;
+    agents | (stamp.kind as u32) << 22 | u32::from(stamp.proxy) << 25
 }
 
 /// What is wrong with an access.
@@ -304,15 +317,20 @@ impl Histories {
     #[inline(always)]
     pub(super) fn recall(&mut self, number: u32, access: &Access) -> Option<Move> {
         let key = Self::key(number, access);
-        let recent = &mut self.recent[Self::place(&key)];
+        let recent = &self.recent[Self::place(&key)];
         if recent.key != key {
-            let step = *self.moves.get(&key)?;
-            if step.conflict.is_some() {
-                return Some(step);
-            }
-            *recent = Recent { key, to: step.to, own_lanes: step.own_lanes };
+            return self.recall_old(key);
         }
         Some(Move { to: recent.to, conflict: None, own_lanes: recent.own_lanes })
+    }
+
+    #[inline(never)]
+    fn recall_old(&mut self, key: Key) -> Option<Move> {
+        let step = *self.moves.get(&key)?;
+        if step.conflict.is_none() {
+            self.recent[Self::place(&key)] = Recent { key, to: step.to, own_lanes: step.own_lanes };
+        }
+        Some(step)
     }
 
     pub(super) fn learn(&mut self, number: u32, access: &Access, step: Move) {
@@ -329,11 +347,8 @@ impl Histories {
     #[inline(always)]
     fn key(number: u32, access: &Access) -> Key {
         // The clock's name says since when its writes release.
-        let Stamp { agent, kind, proxy, time, since: _, pc } = access.stamp;
-        let who =
-            u32::from(agent) | u32::from(access.by) << 11 | (kind as u32) << 22 | u32::from(proxy) << 25;
-        let who = who | u32::from(access.of_copy) << 26;
-        (number, who, time, pc, access.clock)
+        let Stamp { time, pc, .. } = access.stamp;
+        (number, access.who, time, pc, access.clock)
     }
 
     /// What a byte's history is after an access, and whether its writer was the same warp, whose

@@ -12,6 +12,8 @@ mod warps;
 
 use std::ops::Range;
 
+pub(crate) use warps::{follow, rows_at};
+
 use super::clocks::Clocks;
 use super::fill;
 pub(crate) use super::history::{Access, Conflict, Kind, Stamp};
@@ -19,6 +21,8 @@ use super::history::{CLEAN, Histories, History, Move, NO_NUMBER, PENDING, UNWRIT
 
 /// Instead of the number of a word: its bytes have numbers of their own.
 const SPLIT: u32 = u32::MAX;
+/// Instead of the lane that wrote a word: its bytes were written by lanes of their own.
+const MIXED: u8 = u8::MAX;
 /// How many histories can have numbers.
 const NUMBERS_MAX: usize = 1 << 18;
 
@@ -29,8 +33,9 @@ pub(crate) struct Shadow {
     words: Vec<u32>,
     /// Of each byte of a split word, its number.
     bytes: Vec<[u32; 4]>,
-    /// Of each byte, the lane that wrote it last.
-    lanes: Vec<u8>,
+    /// Of each word, the lane that wrote it last, or [`MIXED`]; then that of each byte.
+    writers: Vec<u8>,
+    byte_writers: Vec<[u8; 4]>,
     histories: Histories,
     /// How often histories were given numbers anew.
     renumbered: u32,
@@ -45,7 +50,8 @@ impl Shadow {
         Self {
             words: vec![0; bytes.div_ceil(4)],
             bytes: vec![[0; 4]; bytes.div_ceil(4)],
-            lanes: vec![0; bytes],
+            writers: vec![0; bytes.div_ceil(4)],
+            byte_writers: vec![[0; 4]; bytes.div_ceil(4)],
             histories: Histories::new(),
             renumbered: 0,
             last_started: (0, UNWRITTEN),
@@ -117,6 +123,30 @@ impl Shadow {
         *word = if *bytes == [number; 4] { number } else { SPLIT };
     }
 
+    /// The lane that wrote a byte last.
+    #[inline(always)]
+    fn writer_at(&self, at: usize) -> u8 {
+        match self.writers[at / 4] {
+            MIXED => self.byte_writers[at / 4][at % 4],
+            lane => lane,
+        }
+    }
+
+    /// A lane has written some bytes.
+    fn set_writer(&mut self, range: Range<usize>, lane: u8) {
+        if range.start.is_multiple_of(4) && range.end.is_multiple_of(4) {
+            return self.writers[range.start / 4..range.end / 4].fill(lane);
+        }
+        for at in range {
+            let (word, bytes) = (&mut self.writers[at / 4], &mut self.byte_writers[at / 4]);
+            if *word != MIXED {
+                *bytes = [*word; 4];
+            }
+            bytes[at % 4] = lane;
+            *word = if *bytes == [lane; 4] { lane } else { MIXED };
+        }
+    }
+
     fn intern(&mut self, history: &History) -> u32 {
         if let Some(number) = self.histories.number(history, NUMBERS_MAX) {
             return number;
@@ -151,7 +181,7 @@ impl Shadow {
         let Stamp { agent, pc, .. } = access.stamp;
         let own = |w: &Stamp| (w.agent, w.pc) == (agent, pc) && !clocks.lanes_ordered(agent, w.time);
         number > CLEAN
-            && self.lanes[offset] != lane
+            && self.writer_at(offset) != lane
             && self.histories.get(number).only_written().is_some_and(own)
     }
 
@@ -176,7 +206,7 @@ impl Shadow {
                 let range = offset as usize..(offset + bytes) as usize;
                 self.access_slowly(access, clocks, range.clone(), lane)?;
                 if access.stamp.kind == Kind::Write {
-                    self.lanes[range].fill(lane);
+                    self.set_writer(range, lane);
                 }
                 Ok(())
             }
@@ -198,11 +228,10 @@ impl Shadow {
         } else {
             *words = [access.to; N];
         }
-        let lanes = self.lanes[offset as usize..].as_chunks_mut().0;
         if access.stamp.kind == Kind::Write
-            && let Some(lanes) = lanes.first_chunk_mut::<N>()
+            && let Some(writers) = self.writers[offset as usize / 4..].first_chunk_mut::<N>()
         {
-            *lanes = [[lane; 4]; N];
+            *writers = [lane; N];
         }
         Ok(())
     }
@@ -239,33 +268,6 @@ impl Shadow {
         self.access_slowly(access, clocks, range.start + 4..range.end, lane)
     }
 
-    /// Notes the same access as before to the bytes that follow, `each` by the next lanes after
-    /// lane 0, if they have the history that it met last; gives false, and notes nothing, if not.
-    #[inline(always)]
-    pub(crate) fn repeat(&mut self, access: &Access, offset: u32, bytes: u32, each: u32) -> bool {
-        let range = offset as usize..(offset + bytes) as usize;
-        // Elements of less than a word leave a part of one at the start.
-        let aligned = range.start.next_multiple_of(4).min(range.end);
-        let words = &self.words[aligned / 4..range.end.div_ceil(4)];
-        let different = words.iter().fold(0, |different, word| different | (word ^ access.from));
-        if different != 0 || (range.start..aligned).any(|at| self.number_at(at) != access.from) {
-            return false;
-        }
-        self.set(range.start..aligned, access.to);
-        self.set(aligned..range.end, access.to);
-        if access.stamp.kind == Kind::Write {
-            for (lane, bytes) in (1..).zip(self.lanes[range].chunks_exact_mut(each as usize)) {
-                bytes.fill(lane);
-            }
-        }
-        true
-    }
-
-    /// Whether the same access by other lanes to the same bytes is as it was by the first.
-    pub(crate) fn is_for_all_lanes(access: &Access) -> bool {
-        access.stamp.kind == Kind::Read && !access.own_lanes
-    }
-
     #[cold]
     fn access_slowly(
         &mut self,
@@ -294,7 +296,7 @@ impl Shadow {
             if let Some(conflict) = step.conflict {
                 return Err(conflict);
             }
-            let other_lane = || access.for_all || self.lanes[at..next].iter().any(|last| *last != lane);
+            let other_lane = || access.for_all || (at..next).any(|at| self.writer_at(at) != lane);
             if step.own_lanes && other_lane() {
                 return writer.map_or(Ok(()), |writer| Err(Conflict::Race(writer)));
             }

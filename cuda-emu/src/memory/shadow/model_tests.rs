@@ -349,19 +349,20 @@ impl Pair {
     }
 
     fn access(&self, i: &Instruction) -> Access {
-        let mut access = Access::new(&self.clocks, i.agent, i.kind, i.pc);
-        (access.for_all, access.of_copy) = (i.for_all, i.of_copy);
-        access
+        let access = Access::new(&self.clocks, i.agent, i.kind, i.pc);
+        let access = if i.for_all { access.for_all() } else { access };
+        if i.of_copy { access.of_copy() } else { access }
     }
 
     /// Runs an instruction in the shadow.
     fn shadow_run(&mut self, i: &Instruction) -> Result<(), (usize, Conflict)> {
         let mut access = self.access(i);
         let Self { shadow, clocks, .. } = self;
+        let offsets = i.offsets.map(|offset| offset as u32);
         match (i.form, i.bytes) {
-            (Form::Lanes, 4) => return shadow.access_lanes::<1>(&mut access, clocks, &i.offsets, i.mask),
-            (Form::Lanes, 8) => return shadow.access_lanes::<2>(&mut access, clocks, &i.offsets, i.mask),
-            (Form::Lanes, _) => return shadow.access_lanes::<4>(&mut access, clocks, &i.offsets, i.mask),
+            (Form::Lanes, 4) => return shadow.access_lanes::<1>(&mut access, clocks, &offsets, i.mask),
+            (Form::Lanes, 8) => return shadow.access_lanes::<2>(&mut access, clocks, &offsets, i.mask),
+            (Form::Lanes, _) => return shadow.access_lanes::<4>(&mut access, clocks, &offsets, i.mask),
             _ => {}
         }
         let bytes = i.bytes as u32;
