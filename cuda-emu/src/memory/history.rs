@@ -75,6 +75,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
+    #[inline(always)]
     pub(crate) fn new(clocks: &Clocks, agent: u16, kind: Kind, pc: u32) -> Self {
         let mut stamp = Stamp { agent, kind, proxy: false, time: clocks.time(), since: 0, pc };
         if stamp.strong_write() {
@@ -119,12 +120,14 @@ impl Access {
     }
 
     /// The same for all lanes at once: what one of them wrote is not its own.
+    #[inline(always)]
     pub(crate) fn for_all(mut self) -> Self {
         self.for_all = true;
         self
     }
 
     /// The same for a copy that is started: until it comes, the bytes are nobody's.
+    #[inline(always)]
     pub(crate) fn of_copy(mut self) -> Self {
         self.of_copy = true;
         self.who |= 1 << 26;
