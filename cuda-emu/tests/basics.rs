@@ -110,6 +110,21 @@ fn copies_before_what_they_copy_keep_their_values() {
     }
 }
 
+/// The address's register has a number of its own kind: more of those may be in use than of 32 bits.
+#[test]
+fn ldmatrix_takes_addresses_of_64_bits() {
+    let device = device();
+    let (out, wide) = (device.memory().alloc(32 * 4).unwrap(), device.memory().alloc(16).unwrap());
+    device.memory().fill(wide, &[3], 16).unwrap();
+    let body = "mov.u64 %rd5, smem; add.u64 %rd6, %rd5, %rd3; st.shared.u32 [%rd6], %r1; bar.warp.sync -1;
+        ld.global.u64 %rd7, [%rd2]; ld.global.u64 %rd8, [%rd2+8];
+        and.b64 %rd6, %rd3, 28; shl.b64 %rd6, %rd6, 2; add.u64 %rd6, %rd6, %rd5;
+        ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r2}, [%rd6];
+        add.u64 %rd7, %rd7, %rd8; st.global.u64 [%rd2], %rd7; st.global.u32 [%rd4], %r2;";
+    run(&device, body, 32, out, wide).unwrap();
+    assert!(words(&device, out, 32).into_iter().eq(0..32));
+}
+
 #[test]
 fn lanes_diverge_and_meet() {
     let device = device();

@@ -18,8 +18,17 @@ fn run(
     (grid, warps): (u32, u32),
     body: &str,
 ) -> (Result<(), LaunchError>, Vec<u32>) {
+    run_at_most(50_000_000, seed, target, (grid, warps), body)
+}
+
+fn run_at_most(
+    warp_instructions_max: u64,
+    seed: u64,
+    target: &str,
+    (grid, warps): (u32, u32),
+    body: &str,
+) -> (Result<(), LaunchError>, Vec<u32>) {
     let arch = if target == "sm_90" { Arch::Sm90 } else { Arch::Sm80 };
-    let warp_instructions_max = 50_000_000;
     let device = Device::new(DeviceConfig {
         arch,
         seed,
@@ -243,28 +252,21 @@ fn an_atomic_keeps_what_a_flag_holds() {
     is_a_race("sm_80", (1, 3), &chain(&middle(store), &last));
 }
 
-/// Who has not met all that was written there reads a flag by strong loads only.
+/// Who has not read all that was written there reads a flag by strong loads only.
 #[test]
 fn a_strong_write_hides_no_other() {
-    for write in [
-        "red.shared.add.u32 [%r2+128], 1;",
-        "atom.shared.add.u32 %r7, [%r2+128], 1;",
-        "st.relaxed.cta.shared.u32 [%r2+128], %r4;",
-        "membar.cta; atom.shared.add.u32 %r7, [%r2+128], 1;",
-    ] {
-        for read in [WEAK_LOAD, WEAK_STORE] {
-            let both = format!("mov.u32 %r10, 1; @%p2 {write} setp.eq.u32 %p4, %r4, 1; @%p4 {read}");
-            is_a_race("sm_80", (1, 2), &both);
+    let both = |write: &str, read: &str| {
+        format!("mov.u32 %r10, 1; @%p2 {write} setp.eq.u32 %p4, %r4, 1; @%p4 {read}")
+    };
+    for read in [WEAK_LOAD, WEAK_STORE] {
+        is_a_race("sm_80", (1, 2), &both("st.relaxed.cta.shared.u32 [%r2+128], %r4;", read));
+        // Who adds last has read the sum of the others. It need not come last.
+        for write in ["red.shared.add.u32 [%r2+128], 1;", "atom.shared.add.u32 %r7, [%r2+128], 1;"] {
+            let found: Vec<_> =
+                SEEDS.map(|seed| run(seed, "sm_80", (1, 2), &both(write, read)).0.is_ok()).collect();
+            assert!(found.contains(&true) && found.contains(&false), "{write} {read}: {found:?}");
         }
     }
-    // Nothing was released before the flag's value that is met here.
-    let met = poll("POLL", RELAXED_LOAD, 1);
-    let body = format!(
-        "mov.u32 %r10, 1; setp.eq.u32 %p4, %r4, 0; @%p4 {RELAXED_STORE} @%p4 bra DONE;
-         {met} {FENCE} {WEAK_LOAD}
-       DONE:"
-    );
-    is_a_race("sm_80", (1, 2), &body);
     // Warp 1 knows what came before the flag's new value, but has read the old one only.
     let body = format!(
         "mov.u32 %r10, 1; setp.ne.u32 %p4, %r4, 0; @%p4 bra READER;
@@ -275,6 +277,37 @@ fn a_strong_write_hides_no_other() {
         poll("POLL", "ld.acquire.cta.shared.u32 %r7, [%r2+132];", 1),
     );
     is_a_race("sm_80", (1, 2), &body);
+}
+
+/// What was read is behind who has read it, without any fence.
+#[test]
+fn who_has_read_a_flag_may_take_it_back() {
+    let count = "@%p2 atom.shared.add.u32 %r9, [%r2+128], 1; @!%p2 bra DONE;
+         setp.eq.u32 %p3, %r9, 2; @%p3 st.shared.u32 [%r2+128], %r6;
+       DONE:";
+    is_right("sm_80", (1, 3), count, |_| 0);
+    let flag = |set: &str, get: &str| {
+        format!(
+            "mov.u32 %r10, 1; setp.ne.u32 %p4, %r4, 0; @%p4 bra READER;
+             @%p2 {RELEASE} @%p2 st.release.cta.shared.u32 [%r2+132], %r10; @%p2 {set} bra DONE;
+           READER: {} @%p2 {WEAK_STORE}
+           DONE:",
+            poll("POLL", get, 2)
+        )
+    };
+    let set = "st.relaxed.cta.shared.u32 [%r2+128], 2;";
+    is_right("sm_80", (1, 2), &flag(set, RELAXED_LOAD), |_| 0);
+    is_right("sm_80", (1, 2), &flag("red.shared.add.u32 [%r2+128], 1;", ACQUIRE), |_| 0);
+    // A store, by whoever, makes its value of no other.
+    let stores = format!(
+        "mov.u32 %r10, 1; setp.eq.u32 %p4, %r4, 2; @%p4 bra READER; @%p2 {RELAXED_STORE} @%p2 {} bra DONE;
+       READER: {} @%p2 {WEAK_STORE}
+       DONE:",
+        "red.shared.add.u32 [%r2+132], 1;",
+        poll("POLL", "ld.relaxed.cta.shared.u32 %r7, [%r2+132];", 2)
+            .replace("POLL_MEET:", "POLL_MEET: @%p2 ld.relaxed.cta.shared.u32 %r7, [%r2+128];"),
+    );
+    is_a_race("sm_80", (1, 3), &stores);
 }
 
 #[test]
@@ -421,6 +454,11 @@ fn who_polls_lets_others_go_on() {
     is_right("sm_90", (1, 2), &copy(ACQUIRE), |_| 0);
     is_right("sm_90", (1, 2), &copy("atom.acquire.cta.shared.or.b32 %r7, [%r2+128], %r6;"), |_| 0);
     is_right("sm_90", (1, 2), &copy("atom.acquire.cta.shared.cas.b32 %r7, [%r2+128], 2, 3;"), |_| 0);
+    // One that takes a lock and gives it back each time.
+    let take = "LOCK: atom.acquire.cta.shared.cas.b32 %r9, [%r2+132], %r6, %r10; setp.ne.u32 %p5, %r9, 0;
+         @%p5 bra LOCK;";
+    let locked = format!("{take} {RELAXED_LOAD} {} {ACQUIRE}", "st.release.cta.shared.u32 [%r2+132], %r6;");
+    is_right("sm_90", (1, 2), &copy(&locked), |_| 0);
     let rally = "mov.u32 %r10, 0; @!%p2 bra DONE;
        AGAIN: setp.ge.u32 %p4, %r10, 200; @%p4 bra DONE;
        POLL: nanosleep.u32 20; ld.acquire.cta.shared.u32 %r7, [%r2+128]; and.b32 %r8, %r7, 1;
@@ -430,17 +468,22 @@ fn who_polls_lets_others_go_on() {
     is_right("sm_80", (1, 2), rally, |_| 0);
 }
 
-/// Another block or the host may be about to change global memory: who sleeps and looks there may go on.
+/// Another block or the host may be about to change global memory, and time goes on: who sleeps and looks there
+/// may go on.
 #[test]
-fn who_looks_at_global_memory_is_not_stuck() {
+fn who_looks_at_what_others_change_is_not_stuck() {
     let ends = |get: &str| {
         let body = format!("POLL: nanosleep.u32 20; {get} setp.ne.u32 %p3, %r7, 1; @%p3 bra POLL;");
-        match run(1, "sm_80", (1, 1), &body).0 {
+        match run_at_most(100_000, 1, "sm_80", (1, 1), &body).0 {
             Err(LaunchError::Fault(fault)) => fault.kind,
             other => panic!("{other:?}"),
         }
     };
-    for get in ["ld.acquire.gpu.global.u32 %r7, [%rd1];", "atom.global.or.b32 %r7, [%rd1], %r6;"] {
+    for get in [
+        "ld.acquire.gpu.global.u32 %r7, [%rd1];",
+        "atom.global.or.b32 %r7, [%rd1], %r6;",
+        "mov.u32 %r7, %clock; and.b32 %r7, %r7, 0;",
+    ] {
         assert!(matches!(ends(get), FaultKind::NeverEnds { .. }), "{get}");
     }
     assert!(matches!(ends(VOLATILE_LOAD), FaultKind::Deadlock { .. }));

@@ -53,6 +53,11 @@ fn coordinates(index: u64, shape: [u32; 3]) -> [u32; 3] {
 /// Rounds in which no warp gets anywhere before that is a deadlock: a warp that asks once whether a
 /// phase is complete, or sleeps, goes on in the next.
 const IDLE_ROUNDS_MAX: u32 = 64;
+/// The same where one looks at what others than the gang change.
+const OUTSIDE_ROUNDS_MAX: u32 = 1 << 24;
+/// Rounds in which warps may keep copies from coming, by doing what some other one may wait for: it may also be a
+/// warp that waits for the copy, and takes a lock each time it looks.
+const LATE_ROUNDS_MAX: u32 = 64;
 
 impl Env<'_> {
     /// Allocates the blocks, clusters and warps that every gang then uses again.
@@ -222,7 +227,8 @@ impl Env<'_> {
     /// Gives warps their turns until all are done.
     fn run_gang(&mut self, warps: &mut [Warp]) -> Result<(), Box<Fault>> {
         let mut order: Vec<usize> = (0..warps.len()).collect();
-        let mut idle = 0;
+        let (mut idle, mut late) = (0, 0);
+        self.looked_outside = false;
         loop {
             if self.random != 0 {
                 for last in (1..order.len()).rev() {
@@ -249,13 +255,13 @@ impl Env<'_> {
             }
             // Copies under way come in when nothing else can: the latest that they may. Warps that go on
             // and on may do so until one comes.
-            let moved = self.events != events
-                || self.complete_bulk().map_err(|trap| self.fault(*trap, &warps[0]))?
-                || moved
-                || self.looked_outside;
-            self.looked_outside = false;
+            let went_on = self.events != events;
+            late = if went_on && late < LATE_ROUNDS_MAX { late + 1 } else { 0 };
+            let came = late == 0 && self.complete_bulk().map_err(|trap| self.fault(*trap, &warps[0]))?;
+            let moved = moved || went_on || came;
             idle = if moved { 0 } else { idle + 1 };
-            if idle > IDLE_ROUNDS_MAX {
+            self.looked_outside &= !moved;
+            if idle > if self.looked_outside { OUTSIDE_ROUNDS_MAX } else { IDLE_ROUNDS_MAX } {
                 return Err(self.deadlock(warps));
             }
         }

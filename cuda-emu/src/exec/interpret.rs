@@ -219,6 +219,7 @@ fn rare(env: &mut Env, warp: &mut Warp, pc: u32, active: u32, mask: u32) -> Step
     match i.op {
         Op::ReadClock(clock) => {
             let nanoseconds = env.shared.nanoseconds();
+            env.looked_outside = true;
             let r = &mut warp.registers;
             match clock {
                 Clock::Low => u32::put(r, i.d, [nanoseconds as u32; 32], mask),

@@ -43,7 +43,7 @@ pub(super) fn access<I: Isa>(
         env.traffic.shared_bytes_read += bytes;
         // Whoever gave a row's address, all lanes read it.
         let mut access = env.shared_access(warp, Kind::Read).for_all();
-        let mut rows = offsets(&warp.registers, i.a, i.imm);
+        let mut rows = [0; LANES];
         if wide {
             let addresses = addresses::<I>(&warp.registers, i.a, false, i.imm);
             env.count_shared(&addresses, lanes, 16);
@@ -51,6 +51,7 @@ pub(super) fn access<I: Isa>(
                 rows[lane] = env.check_own_shared(warp.block, &mut access, addresses[lane], 16, lane)?;
             }
         } else {
+            rows = offsets(&warp.registers, i.a, i.imm);
             env.count_shared(&rows, lanes, 16);
             env.check_shared_each::<4>(warp.block, &mut access, &mut rows, lanes)?;
         }

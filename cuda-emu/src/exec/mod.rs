@@ -108,7 +108,7 @@ struct Env<'l> {
     clusters: Vec<Cluster>,
     /// Grows with everything that may let a waiting warp go on.
     events: u64,
-    /// A warp has looked in this round at global memory for what others may change: another gang, or the host.
+    /// Since one went on, a warp has looked at what others than the gang change: global memory, or the time.
     looked_outside: bool,
     /// Where a trap happened.
     trap_pc: u32,

@@ -56,7 +56,7 @@ fn elements(
     how: (Kind, Order),
 ) -> Step<()> {
     by_space(space, at, mask, |space, at, mask| {
-        env.looked_outside |= matches!(space, Space::Global | Space::Generic);
+        env.looked_outside |= how.0 == Kind::StrongRead && space == Space::Global;
         for _ in 0..if space == Space::Shared { count } else { 0 } {
             flags(env, warp, at, mask, how)?;
             // Lanes that do not take part may hold anything.

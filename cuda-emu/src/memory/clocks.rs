@@ -45,8 +45,6 @@ struct Fences {
     before: Released,
     /// What relaxed reads have met since: the next fence acquires it.
     met: Released,
-    /// When relaxed writes release: the time of the last fence, or of the last release where there was none.
-    since: Option<u32>,
 }
 
 /// The clocks of a cluster.
@@ -174,21 +172,9 @@ impl Clocks {
         if releases {
             let mut before = std::mem::take(&mut self.fences(agent).before);
             before.clear();
-            self.writes_release_since(agent, self.time);
             self.release(agent, &mut before);
             self.fences(agent).before = before;
         }
-    }
-
-    fn writes_release_since(&mut self, agent: u16, time: u32) {
-        self.fences(agent).since = Some(time);
-        let clock = &mut self.agents[agent as usize];
-        clock.id = mix(clock.id, u64::from(time) | 1 << 43);
-    }
-
-    /// From which time on what a warp writes now is known to whom acquires it by a flag.
-    pub(crate) fn released_since(&self, agent: u16) -> u32 {
-        self.fences.get(agent as usize).and_then(|fences| fences.since).unwrap_or(self.time)
     }
 
     /// A warp has written a flag: all that it did until now, or until its last fence, or its last release
@@ -199,11 +185,7 @@ impl Clocks {
             flag.value.clear();
         }
         if releases {
-            let last = flag.last.entry(agent).or_default();
-            if self.fences(agent).before.times.is_empty() {
-                self.writes_release_since(agent, self.time);
-            }
-            self.release(agent, last);
+            self.release(agent, flag.last.entry(agent).or_default());
         } else {
             flag.value.add(&self.fences(agent).before);
         }

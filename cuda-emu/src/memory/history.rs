@@ -5,150 +5,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use super::access::{Access, Kind, Stamp};
 use super::clocks::Clocks;
-
-/// How a byte is accessed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    Read,
-    Write,
-    /// Volatile, relaxed and acquiring loads, the like stores, and atomics are strong: they race with
-    /// plain accesses only.
-    StrongRead,
-    StrongWrite,
-    Atomic,
-}
-
-impl Kind {
-    pub(super) fn strong(self) -> bool {
-        matches!(self, Kind::StrongRead | Kind::StrongWrite | Kind::Atomic)
-    }
-
-    fn writes(self) -> bool {
-        !matches!(self, Kind::Read | Kind::StrongRead)
-    }
-
-    fn reads(self) -> bool {
-        !matches!(self, Kind::Write | Kind::StrongWrite)
-    }
-}
-
-/// An access that was made: who, when, at which instruction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Stamp {
-    pub(crate) agent: u16,
-    pub(crate) kind: Kind,
-    /// Made through the asynchronous proxy.
-    pub(crate) proxy: bool,
-    pub(crate) time: u32,
-    /// Of a strong write: who knows its agent up to this time, and has met the value, is behind it.
-    pub(super) since: u32,
-    pub(crate) pc: u32,
-}
-
-impl Stamp {
-    fn strong_write(&self) -> bool {
-        self.kind.strong() && self.kind.writes()
-    }
-}
-
-/// An access by a warp instruction, and the last move between states that it made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Access {
-    pub(super) stamp: Stamp,
-    /// Whose clock counts: the agent's, or for a copy engine that of the warp that started it.
-    by: u16,
-    /// Part of the keys of its moves: both agents, the kind, and of which sort it is. Put together as it is made,
-    /// not from fields that have just been written one by one.
-    who: u32,
-    clock: u64,
-    /// Whose histories `from` and `to` number: see [`Access::at`].
-    numbering: u64,
-    pub(super) from: u32,
-    pub(super) to: u32,
-    /// It met what its own warp wrote, whose lanes have not met since: each lane needs a look.
-    pub(super) own_lanes: bool,
-    /// It is made for all lanes at once, whoever gave its address.
-    pub(super) for_all: bool,
-    /// It starts a copy that will write the bytes later.
-    pub(super) of_copy: bool,
-}
-
-impl Access {
-    #[inline(always)]
-    pub(crate) fn new(clocks: &Clocks, agent: u16, kind: Kind, pc: u32) -> Self {
-        let mut stamp = Stamp { agent, kind, proxy: false, time: clocks.time(), since: 0, pc };
-        if stamp.strong_write() {
-            stamp.since = clocks.released_since(agent);
-        }
-        Self {
-            stamp,
-            by: agent,
-            who: who(&stamp, agent),
-            clock: clocks.id(agent),
-            numbering: u64::MAX,
-            from: NO_NUMBER,
-            to: 0,
-            own_lanes: false,
-            for_all: false,
-            of_copy: false,
-        }
-    }
-
-    /// It goes on in a block, whose shadow has given its histories numbers anew so many times: a
-    /// move that was made in another one, or with older numbers, means nothing there.
-    #[inline(always)]
-    pub(crate) fn at(&mut self, block: u32, renumbered: u32) {
-        let numbering = u64::from(block) << 32 | u64::from(renumbered);
-        if self.numbering != numbering {
-            self.numbering = numbering;
-            self.forget_move();
-        }
-    }
-
-    /// The last move is not one that comes again.
-    pub(super) fn forget_move(&mut self) {
-        (self.from, self.to) = (NO_NUMBER, 0);
-    }
-
-    pub(crate) fn kind(&self) -> Kind {
-        self.stamp.kind
-    }
-
-    pub(crate) fn pc(&self) -> u32 {
-        self.stamp.pc
-    }
-
-    /// The same for all lanes at once: what one of them wrote is not its own.
-    #[inline(always)]
-    pub(crate) fn for_all(mut self) -> Self {
-        self.for_all = true;
-        self
-    }
-
-    /// The same for a copy that is started: until it comes, the bytes are nobody's.
-    #[inline(always)]
-    pub(crate) fn of_copy(mut self) -> Self {
-        self.of_copy = true;
-        self.who |= 1 << 26;
-        self
-    }
-
-    /// The same through the asynchronous proxy, by the agent that stands for it.
-    pub(crate) fn asynchronous(mut self, agent: u16) -> Self {
-        self.stamp.proxy = true;
-        self.stamp.agent = agent;
-        self.who = who(&self.stamp, self.by);
-        self
-    }
-}
-
-/// Part of the keys of an access's moves.
-#[inline(always)]
-fn who(stamp: &Stamp, by: u16) -> u32 {
-    let agents = u32::from(stamp.agent) | u32::from(by) << 11;
-    agents | (stamp.kind as u32) << 22 | u32::from(stamp.proxy) << 25
-}
 
 /// What is wrong with an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,9 +27,9 @@ pub(super) struct History {
     pub(super) written: bool,
     /// The last plain write.
     pub(super) writer: Option<Stamp>,
-    /// What came since, of each agent and kind the last. Plain reads are first. Of strong accesses those before
-    /// the last two strong writes of different agents are forgotten, and reads between two strong writes are
-    /// in the order of their agents.
+    /// What came since, of each agent and kind the last. Of strong writes there are the last, and the one before
+    /// if it is of another agent and the last is no atomic. Plain reads are first, and reads between two strong
+    /// writes are in the order of their agents.
     others: Vec<Stamp>,
     /// The instruction that started a copy that has yet to come.
     pub(super) pending: Option<u32>,
@@ -191,11 +49,10 @@ impl History {
     /// Something other than a plain write comes.
     fn add(&mut self, now: Stamp) {
         if now.strong_write() {
-            let other = |s: &Stamp| s.strong_write() && s.agent != now.agent;
-            if let Some(last) = self.others.iter().rposition(other) {
-                let strong = self.others.partition_point(|s| !s.kind.strong());
-                self.others.drain(strong..last);
-            }
+            // Who is behind an atomic is behind the write whose value that has read.
+            let other = |s: &&Stamp| s.strong_write() && s.agent != now.agent && now.kind != Kind::Atomic;
+            let before = self.others.iter().rfind(other).copied();
+            self.others.retain(|s| !s.strong_write() || Some(*s) == before);
         }
         self.others.retain(|s| s.agent != now.agent || s.kind != now.kind);
         self.others.insert(if now.kind.strong() { self.others.len() } else { 0 }, now);
@@ -231,6 +88,8 @@ struct Recent {
 
 /// How many of the last moves are at hand: a block that goes through a few dozen barriers has thousands.
 const RECENT: usize = 1 << 11;
+/// How many moves are remembered at all.
+const MOVES_MAX: usize = 1 << 20;
 /// Number of the history of bytes that nothing wrote.
 pub(super) const UNWRITTEN: u32 = 0;
 /// Number of the history of bytes all of whose accesses are ordered before everything to come.
@@ -337,6 +196,10 @@ impl Histories {
     }
 
     pub(super) fn learn(&mut self, number: u32, access: &Access, step: Move) {
+        // What was forgotten is judged anew.
+        if self.moves.len() >= MOVES_MAX {
+            self.moves.clear();
+        }
         self.moves.insert(Self::key(number, access), step);
     }
 
@@ -349,7 +212,6 @@ impl Histories {
 
     #[inline(always)]
     fn key(number: u32, access: &Access) -> Key {
-        // The clock's name says since when its writes release.
         let Stamp { time, pc, .. } = access.stamp;
         (number, access.who, time, pc, access.clock)
     }
@@ -383,12 +245,10 @@ impl Histories {
             return Err(Conflict::Race(writer));
         }
         for (n, earlier) in history.others.iter().enumerate().filter(|(_, earlier)| conflicts(earlier)) {
-            // Who has met a strong write, and what was released before it, is behind it.
-            let met = |s: &Stamp| s.kind.strong() && s.kind.reads() && before(s);
-            let behind = earlier.strong_write()
-                && clocks.ordered(access.by, earlier.agent, earlier.since)
-                && history.others[n + 1..].iter().any(met);
-            if !behind {
+            // Who has read a strong write's value, or one that atomics made of it, is behind that.
+            let mut later = history.others[n + 1..].iter().take_while(|s| s.kind != Kind::StrongWrite);
+            let read = |s: &Stamp| s.kind.strong() && s.kind.reads() && before(s);
+            if !(earlier.strong_write() && later.any(read)) {
                 return Err(Conflict::Race(*earlier));
             }
         }

@@ -3,6 +3,7 @@
 //! Global addresses are addresses of the host, so that host memory can be registered and is then
 //! valid on both sides, as with unified addressing on a card.
 
+mod access;
 mod allocation;
 pub(crate) mod clocks;
 mod global;

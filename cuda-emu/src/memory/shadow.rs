@@ -14,9 +14,10 @@ use std::ops::Range;
 
 pub(crate) use warps::{follow, rows_at};
 
+pub(crate) use super::access::{Access, Kind, Stamp};
 use super::clocks::Clocks;
 use super::fill;
-pub(crate) use super::history::{Access, Conflict, Kind, Stamp};
+pub(crate) use super::history::Conflict;
 use super::history::{CLEAN, Histories, History, Move, NO_NUMBER, PENDING, UNWRITTEN};
 
 /// Instead of the number of a word: its bytes have numbers of their own.
@@ -252,12 +253,9 @@ impl Shadow {
         if first == SPLIT || words.iter().any(|word| *word != first) {
             return self.access_slowly(access, clocks, range, lane);
         }
-        // Mostly it is an instruction's first look at what was seen before.
-        if access.from == NO_NUMBER
-            && let Some(Move { to, conflict: None, own_lanes: false }) = self.histories.recall(first, access)
-        {
-            (access.from, access.to) = (first, to);
-            self.set(range, to);
+        self.look(access, offset);
+        if access.from == first {
+            self.set(range, access.to);
             return Ok(());
         }
         self.access_slowly(access, clocks, range.start..range.start + 4, lane)?;

@@ -18,8 +18,6 @@ struct Event {
     kind: Kind,
     pc: u32,
     step: u32,
-    /// Of a strong write: the step of its warp's last fence, or of its last release if there was none.
-    since: u32,
 }
 
 impl Event {
@@ -74,8 +72,6 @@ struct Model {
     known: [[u32; AGENTS]; AGENTS],
     /// Of each warp, what its last fence found, and what it has met since.
     fences: [([u32; AGENTS], [u32; AGENTS]); AGENTS],
-    /// Of each warp, the step of its last fence, and of its last release.
-    since: [[u32; 2]; AGENTS],
     /// Of the flag, what who reads its value may learn, and what each warp released into it last.
     flag: ([u32; AGENTS], [[u32; AGENTS]; AGENTS]),
 }
@@ -124,7 +120,6 @@ impl Model {
             step: 0,
             known: [[0; AGENTS]; AGENTS],
             fences: Default::default(),
-            since: Default::default(),
             flag: Default::default(),
         }
     }
@@ -139,15 +134,15 @@ impl Model {
         }
         let known = self.known[now.agent as usize];
         let after = |e: &&Event| known[e.agent as usize] >= e.step;
+        // By a strong read of its value, or of one that atomics made of it.
         let met = |n: usize| {
-            let mut later = byte.events[n..].iter().skip(1).filter(|e| e.strong() && e.reads());
-            later.any(|e| e.agent == now.agent || after(&e))
+            let mut later = byte.events[n..].iter().skip(1).take_while(|e| e.kind != Kind::StrongWrite);
+            later.any(|e| e.strong() && e.reads() && (e.agent == now.agent || after(&e)))
         };
         let others = byte.events.iter().enumerate().filter(|(_, e)| e.agent != now.agent && !after(e));
         let others = others.filter(|(_, e)| e.writes() || now.writes());
         let others = others.filter(|(_, e)| !(e.strong() && now.strong()));
-        let released = |e: &Event| e.strong() && e.writes() && known[e.agent as usize] >= e.since;
-        let others = others.filter(|(n, e)| !(released(e) && met(*n)));
+        let others = others.filter(|(n, e)| !(e.strong() && e.writes() && met(*n)));
         let mut earlier: Vec<Event> = others.map(|(_, e)| *e).collect();
         // Lanes of one warp: what another of them wrote.
         if now.kind != Kind::Atomic && earlier.is_empty() {
@@ -158,20 +153,22 @@ impl Model {
         (!earlier.is_empty()).then_some(Wrong::Race(earlier))
     }
 
-    /// Of strong accesses those before the last two strong writes of different warps are forgotten, and all
-    /// but a warp's last of a kind.
+    /// An atomic takes the place of earlier strong writes, a strong store that of all but the last one by another
+    /// warp, a strong read that of its warp's.
     fn note(&mut self, at: usize, now: Event, of_copy: bool) {
         let byte = &mut self.bytes[at];
         if now.kind == Kind::Write {
             byte.events.clear();
-        } else if now.strong() && now.writes() {
-            let other = |e: &Event| e.strong() && e.writes() && e.agent != now.agent;
-            let keep = byte.events.iter().rposition(other).unwrap_or(0);
-            let (old, new) = byte.events.split_at(keep);
-            byte.events = old.iter().filter(|e| !e.strong()).chain(new).copied().collect();
-        }
-        if now.strong() {
+        } else if now.kind == Kind::StrongRead {
             byte.events.retain(|e| (e.agent, e.kind) != (now.agent, now.kind));
+        } else if now.strong() {
+            let other = |e: &Event| e.strong() && e.writes() && e.agent != now.agent;
+            let keep = byte.events.iter().rposition(other).filter(|_| now.kind == Kind::StrongWrite);
+            let mut n = 0;
+            byte.events.retain(|e| {
+                n += 1;
+                !(e.strong() && e.writes()) || Some(n - 1) == keep
+            });
         }
         byte.written = true;
         if of_copy {
@@ -182,9 +179,7 @@ impl Model {
     }
 
     fn event(&self, i: &Instruction, lane: usize) -> Event {
-        let step = self.step;
-        let since = self.since[i.agent as usize].into_iter().find(|since| *since > 0).unwrap_or(step);
-        Event { agent: i.agent, lane: lane as u8, kind: i.kind, pc: i.pc, step, since }
+        Event { agent: i.agent, lane: lane as u8, kind: i.kind, pc: i.pc, step: self.step }
     }
 
     fn run(&mut self, i: &Instruction) -> Result<(), (usize, Wrong)> {
@@ -218,7 +213,7 @@ impl Model {
 
     fn barrier(&mut self) {
         self.forget();
-        (self.fences, self.since, self.flag) = Default::default();
+        (self.fences, self.flag) = Default::default();
     }
 
     /// What a warp knows, with all that it has done.
@@ -234,7 +229,6 @@ impl Model {
         }
         if releases {
             self.fences[agent].0 = self.all_of(agent);
-            self.since[agent][0] = self.step;
         }
     }
 
@@ -246,7 +240,6 @@ impl Model {
         }
         if releases {
             last[agent] = all;
-            self.since[agent][1] = self.step;
         } else {
             raise(value, self.fences[agent].0);
         }

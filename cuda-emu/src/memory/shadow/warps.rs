@@ -60,7 +60,7 @@ impl Shadow {
 
     /// An instruction's first look, at a word: mostly what it does to such a history is known.
     #[inline(always)]
-    fn look(&mut self, access: &mut Access, offset: u32) {
+    pub(super) fn look(&mut self, access: &mut Access, offset: u32) {
         if access.from == NO_NUMBER
             && let Some(&first) = self.words.get(offset as usize / 4)
             && first != SPLIT
