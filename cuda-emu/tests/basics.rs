@@ -114,14 +114,19 @@ fn copies_before_what_they_copy_keep_their_values() {
 #[test]
 fn ldmatrix_takes_addresses_of_64_bits() {
     let device = device();
-    let (out, wide) = (device.memory().alloc(32 * 4).unwrap(), device.memory().alloc(16).unwrap());
-    device.memory().fill(wide, &[3], 16).unwrap();
-    let body = "mov.u64 %rd5, smem; add.u64 %rd6, %rd5, %rd3; st.shared.u32 [%rd6], %r1; bar.warp.sync -1;
-        ld.global.u64 %rd7, [%rd2]; ld.global.u64 %rd8, [%rd2+8];
-        and.b64 %rd6, %rd3, 28; shl.b64 %rd6, %rd6, 2; add.u64 %rd6, %rd6, %rd5;
-        ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r2}, [%rd6];
-        add.u64 %rd7, %rd7, %rd8; st.global.u64 [%rd2], %rd7; st.global.u32 [%rd4], %r2;";
-    run(&device, body, 32, out, wide).unwrap();
+    let (out, wide) = (device.memory().alloc(32 * 4).unwrap(), device.memory().alloc(19 * 8).unwrap());
+    // So many values of 64 bits are kept that the address has a number beyond all registers of 32.
+    let each = |f: fn(usize) -> String| (0..16).map(f).collect::<String>();
+    let body = format!(
+        "{{ .reg .b64 %w<17>; mov.u64 %rd5, smem; add.u64 %rd6, %rd5, %rd3; st.shared.u32 [%rd6], %r1;
+        bar.warp.sync -1; {} and.b64 %rd6, %rd3, 28; shl.b64 %rd6, %rd6, 2; add.u64 %w16, %rd6, %rd5;
+        ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r2}}, [%w16];
+        {} st.global.u64 [%rd2+128], %rd3; st.global.u64 [%rd2+136], %rd5; st.global.u64 [%rd2+144], %rd6;
+        st.global.u32 [%rd4], %r2; }}",
+        each(|n| format!("xor.b64 %w{n}, %rd2, {n};")),
+        each(|n| format!("st.global.u64 [%rd2+{}], %w{n};", 8 * n)),
+    );
+    run(&device, &body, 32, out, wide).unwrap();
     assert!(words(&device, out, 32).into_iter().eq(0..32));
 }
 
