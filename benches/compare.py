@@ -11,68 +11,104 @@ Peak memory is the whole process's; ours without the buffer that measures the re
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import time
+from dataclasses import dataclass
+from statistics import median
+
+
+@dataclass
+class Sample:
+    """One program's run: tokens a second, and peak resident bytes."""
+
+    prefill: float
+    decode: float
+    peak: int
 
 
 def run(command):
     """Standard output, wall seconds and peak resident bytes of a command."""
     started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     out = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     if status:
-        raise SystemExit(f"{command[0]} failed with status {status}")
+        raise SystemExit(f"{' '.join(command)} failed with status {status}")
     return out, time.monotonic() - started, usage.ru_maxrss * 1024
+
+
+def bench(program, model, threads, options):
+    """What `ottava bench` found, of one repetition behind its warm-up."""
+    return json.loads(run([program, "bench", "--json", "-m", model, "-t", str(threads), "-r", "1", *options])[0])
 
 
 def halves(args):
     """The options of both programs for the prefill, and for the decode."""
-    common = ["-t", str(args.threads), "-r", "1"]
-    return common + ["-p", str(args.p), "-n", "0"], common + ["-p", "0", "-n", str(args.n), "-d", str(args.d)]
+    return ["-p", str(args.p), "-n", "0"], ["-p", "0", "-n", str(args.n), "-d", str(args.d)]
 
 
-def ottava(program, model, args):
-    benches = [json.loads(run([program, "bench", "--json", "-m", model] + half)[0]) for half in halves(args)]
-    rates = [bench["results"][0]["tokens_per_s"] for bench in benches]
-    return *rates, max(bench["peak_memory_bytes"] for bench in benches)
+def ottava(model, args):
+    found = [bench(args.ottava, model, args.threads, half) for half in halves(args)]
+    rates = [half["results"][0]["tokens_per_s"] for half in found]
+    return Sample(*rates, max(half["peak_memory_bytes"] for half in found)), found[1]
 
 
-def llama(program, model, args):
-    runs = [run([program, "-m", model, "-o", "json"] + half) for half in halves(args)]
-    rates = [json.loads(out)[0]["avg_ts"] for out, _, _ in runs]
-    return *rates, max(peak for _, _, peak in runs)
+def llama(model, args):
+    command = [args.llama_bench, "-m", model, "-o", "json", "-t", str(args.threads), "-r", "1"]
+    found = [run(command + half) for half in halves(args)]
+    rates = [json.loads(out)[0]["avg_ts"] for out, _, _ in found]
+    return Sample(*rates, max(peak for _, _, peak in found))
 
 
-def main():
-    parser = argparse.ArgumentParser()
+def table(head, rows):
+    """Prints a Markdown table; text to the left, numbers to the right and as short as three digits allow."""
+    print(f"\n| {head} |")
+    print("|" + "|".join("---" if isinstance(cell, str) else "---:" for cell in rows[0]) + "|")
+    for row in rows:
+        cells = (cell if isinstance(cell, str) else f"{cell:.0f}" if cell >= 100 else f"{cell:.3g}" for cell in row)
+        print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def pairs(model, args):
+    """Measures and prints; gives both programs' samples, and what `ottava bench` says of the model."""
+    ours, theirs, loads = [], [], []
+    for _ in range(args.pairs):
+        loads.append(os.getloadavg()[0])
+        sample, found = ottava(model, args)
+        ours.append(sample)
+        theirs.append(llama(model, args))
+    print(f"\n{os.path.basename(model)}, threads: {args.threads}, {args.pairs} pairs, "
+          f"load average {min(loads):.1f} to {max(loads):.1f}")
+    rows = []
+    for field, what, unit in [("prefill", f"pp{args.p} (tokens/s)", 1),
+                              ("decode", f"tg{args.n} @ d{args.d} (tokens/s)", 1),
+                              ("peak", "peak memory (MB)", 1e6)]:
+        a, b = ([getattr(sample, field) / unit for sample in samples] for samples in (ours, theirs))
+        each = " ".join(f"{x / y:.2f}" for x, y in zip(a, b))
+        rows.append([what, median(a), median(b), median(a) / median(b), each])
+    table("test | ottava | llama.cpp | ratio of medians | ratios of the pairs", rows)
+    return ours, theirs, found
+
+
+def parser(description):
+    """The arguments that all comparisons have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ottava")
-    parser.add_argument("llama_bench")
-    parser.add_argument("models", nargs="+")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("-p", type=int, default=512)
     parser.add_argument("-n", type=int, default=64)
     parser.add_argument("-d", type=int, default=512)
-    args = parser.parse_args()
+    return parser
+
+
+def main():
+    arguments = parser(__doc__)
+    arguments.add_argument("llama_bench")
+    arguments.add_argument("models", nargs="+")
+    args = arguments.parse_args()
     for model in args.models:
-        ours, theirs, loads = [], [], []
-        for _ in range(args.pairs):
-            loads.append(os.getloadavg()[0])
-            ours.append(ottava(args.ottava, model, args))
-            theirs.append(llama(args.llama_bench, model, args))
-        print(f"\n{os.path.basename(model)}, {args.threads} threads, {args.pairs} pairs, "
-              f"load average {min(loads):.1f} to {max(loads):.1f}\n")
-        print("| test | ottava | llama.cpp | ratio of medians | ratios of the pairs |")
-        print("|---|---:|---:|---:|---|")
-        for column, name in enumerate([f"pp{args.p} (tokens/s)", f"tg{args.n} @ d{args.d} (tokens/s)", "peak memory (MB)"]):
-            scale = 1e6 if column == 2 else 1
-            a = [run[column] / scale for run in ours]
-            b = [run[column] / scale for run in theirs]
-            ratio = statistics.median(a) / statistics.median(b)
-            pairs = " ".join(f"{x / y:.2f}" for x, y in zip(a, b))
-            print(f"| {name} | {statistics.median(a):.1f} | {statistics.median(b):.1f} | {ratio:.2f} | {pairs} |")
+        pairs(model, args)
 
 
 if __name__ == "__main__":

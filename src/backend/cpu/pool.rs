@@ -10,9 +10,11 @@
 //!
 //! Waiting spins briefly, then yields, then (idle workers) parks, so that an idle engine uses no CPU
 //! and a busy machine loses little. A thread that the system stops in the middle of a chunk stops
-//! all, and one that hardly runs is not worth waking: then the submitter works alone for a while ([`Stalls`]). Where it is the
+//! all, and one that yields to a neighbour hardly comes back: where that is seen, workers sleep often for a while instead,
+//! so that what they use of their core is theirs, or the submitter works alone ([`Stalls`]). Where it is the
 //! submitter that is stopped a worker sees it, and parks: its core is free then.
 
+mod cores;
 mod stalls;
 
 use std::any::Any;
@@ -23,13 +25,17 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering}
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use stalls::Stalls;
+use stalls::{Mode, Stalls};
 
 /// Spins before a waiting thread starts to yield: some microseconds, the gap between two
 /// operations of a step.
 const SPINS: u32 = 600;
 /// How long an idle worker yields before it parks: longer than sampling takes between two steps.
 const YIELD_FOR: Duration = Duration::from_millis(2);
+
+/// How long a worker that is a guest ([`Mode::Guests`]) is awake before it sleeps for a moment.
+const AWAKE_MAX: Duration = Duration::from_micros(200);
+const NAP: Duration = Duration::from_micros(20);
 
 /// `task(data, chunk, worker)`
 type Task = unsafe fn(*const (), usize, usize);
@@ -55,6 +61,10 @@ struct Shared {
     busy: AtomicBool,
     /// Jobs that have begun or ended: odd while there is one.
     jobs: AtomicUsize,
+    /// [`Mode::Guests`]
+    guests: AtomicBool,
+    /// The submitter's.
+    core: AtomicUsize,
     panicked: AtomicBool,
     stopping: AtomicBool,
     /// Workers that have begun.
@@ -126,7 +136,8 @@ impl Pool {
     pub(super) unsafe fn run<T: Sync>(&self, task: unsafe fn(&T, usize, usize), data: &T, chunks: usize) {
         assert!(u32::try_from(chunks).is_ok(), "fewer than 2^32 chunks");
         let started = Instant::now();
-        let alone = chunks <= 1 || self.workers.is_empty() || self.shared.stalls.work_alone(started);
+        let mode = self.shared.stalls.mode(started);
+        let alone = chunks <= 1 || self.workers.is_empty() || mode == Mode::Alone;
         if alone || self.shared.busy.swap(true, Ordering::Acquire) {
             let mut payload = None;
             for chunk in 0..chunks {
@@ -141,20 +152,28 @@ impl Pool {
         self.shared.data.store(std::ptr::from_ref(data).cast_mut().cast(), Ordering::Relaxed);
         self.shared.done.0.store(0, Ordering::Relaxed);
         self.shared.worked.store(0, Ordering::Relaxed);
+        let guests = mode == Mode::Guests;
+        self.shared.guests.store(guests, Ordering::Relaxed);
+        if guests {
+            self.shared.core.store(cores::current().unwrap_or(usize::MAX), Ordering::Relaxed);
+        }
         let job = self.shared.publish(chunks as u64, self.threads() as u64);
         self.wake();
-        let (own, own_panic) = self.shared.drain(0);
+        let woken = Instant::now();
+        let (own, own_panic) = self.shared.drain(0, || false);
         let drained = Instant::now();
-        self.shared.wait_done(chunks);
+        let late_panic = self.shared.wait_done(chunks, guests);
         self.shared.jobs.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let stalls = &self.shared.stalls;
         if !stalls.note(job, [drained - started, now - drained], own, now) {
-            stalls.count(job, now - started, self.shared.worked.load(Ordering::Relaxed), now);
+            let lost = (woken - started) + (now - drained);
+            let worked = Duration::from_nanos(self.shared.worked.load(Ordering::Relaxed));
+            stalls.count(job, [now - started, worked, lost], now);
         }
         let panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
         self.shared.busy.store(false, Ordering::Release);
-        match own_panic {
+        match own_panic.or(late_panic) {
             Some(payload) => resume_unwind(payload),
             None if panicked => panic!("a task panicked on a pool thread"),
             None => {}
@@ -238,10 +257,13 @@ impl Shared {
         })
     }
 
-    /// Works off chunks until none is left; gives their number and the first panic's payload.
-    fn drain(&self, thread: usize) -> (usize, Option<Box<dyn Any + Send>>) {
+    /// Works off chunks until none is left, or the thread is tired; gives their number and the first panic's
+    /// payload.
+    fn drain(&self, thread: usize, tired: impl Fn() -> bool) -> (usize, Option<Box<dyn Any + Send>>) {
         let (mut count, mut payload, mut began) = (0, None, None);
-        while let Some(chunk) = self.claim(thread) {
+        while !tired()
+            && let Some(chunk) = self.claim(thread)
+        {
             began = began.or_else(|| Some(Instant::now()));
             let data = self.data.load(Ordering::Relaxed);
             // SAFETY: `run` stored a `Task` whose first parameter is a thin reference, in the same
@@ -266,9 +288,14 @@ impl Shared {
         (count, payload)
     }
 
-    fn wait_done(&self, chunks: usize) {
-        let mut spins = 0;
+    /// Waits until all chunks are done; gives the first panic's payload of those that it has to do itself.
+    fn wait_done(&self, chunks: usize, guests: bool) -> Option<Box<dyn Any + Send>> {
+        let (mut spins, mut payload) = (0, None);
         while self.done.0.load(Ordering::Acquire) != chunks {
+            if guests {
+                // One may have gone to sleep on what it had just taken over.
+                payload = payload.or(self.drain(0, || false).1);
+            }
             if spins < SPINS {
                 spins += 1;
                 std::hint::spin_loop();
@@ -276,6 +303,7 @@ impl Shared {
                 thread::yield_now();
             }
         }
+        payload
     }
 
     /// Whether a worker was given chunks that nobody has claimed.
@@ -287,27 +315,49 @@ impl Shared {
     /// A worker's life.
     fn work(&self, index: usize) {
         self.begun.fetch_add(1, Ordering::Release);
+        let mut woken = Instant::now();
         while !self.stopping.load(Ordering::Relaxed) {
             let (started, job) = (Instant::now(), self.jobs.load(Ordering::Relaxed));
-            let (own, _) = self.drain(index + 1);
+            let tired = || self.guests.load(Ordering::Relaxed) && woken.elapsed() > AWAKE_MAX;
+            let (own, _) = self.drain(index + 1, tired);
+            if tired() {
+                woken = self.nap();
+                continue;
+            }
             let drained = Instant::now();
             let others_take_long = |now| {
                 let times = [drained - started, now - drained];
                 self.jobs.load(Ordering::Relaxed) == job && self.stalls.note(job, times, own, now)
             };
-            self.idle(index, others_take_long);
+            woken = self.idle(index, others_take_long).unwrap_or(woken);
         }
     }
 
-    /// Returns when there is work. Parks where there is none for long, or others take long.
-    fn idle(&self, index: usize, others_take_long: impl Fn(Instant) -> bool) {
+    /// Sleeps for a moment; gives when that was over.
+    fn nap(&self) -> Instant {
+        thread::sleep(NAP);
+        self.step_aside()
+    }
+
+    /// A guest that has woken up leaves the submitter's core, where its work would gain nothing; gives the time.
+    fn step_aside(&self) -> Instant {
+        let submitter = self.core.load(Ordering::Relaxed);
+        if self.guests.load(Ordering::Relaxed) && cores::current() == Some(submitter) {
+            cores::leave(submitter);
+        }
+        Instant::now()
+    }
+
+    /// Returns when there is work. Parks where there is none for long, or others take long. Gives when it last
+    /// slept, if it has.
+    fn idle(&self, index: usize, others_take_long: impl Fn(Instant) -> bool) -> Option<Instant> {
         for _ in 0..SPINS {
             if self.has_work(index) {
-                return;
+                return None;
             }
             std::hint::spin_loop();
         }
-        let start = Instant::now();
+        let (start, mut woken) = (Instant::now(), None);
         loop {
             let now = Instant::now();
             // A yield may take longer than both where others want the core.
@@ -315,17 +365,23 @@ impl Shared {
                 break;
             }
             if self.has_work(index) {
-                return;
+                return woken;
             }
-            thread::yield_now();
+            // Who yields behind a neighbour comes back a time slice later, who wakes up at once.
+            if self.guests.load(Ordering::Relaxed) {
+                woken = Some(self.nap());
+            } else {
+                thread::yield_now();
+            }
         }
         self.parked[index].store(true, Ordering::SeqCst);
         if self.has_work(index) || self.stopping.load(Ordering::SeqCst) {
             self.parked[index].store(false, Ordering::SeqCst);
-            return;
+            return woken;
         }
         thread::park();
         self.parked[index].store(false, Ordering::SeqCst);
+        Some(self.step_aside())
     }
 }
 
@@ -370,9 +426,10 @@ mod tests {
 
     #[test]
     fn each_chunk_of_many_tiny_jobs_is_done_once() {
-        for threads in [1, 2, 3, 8] {
+        for (threads, guests_until) in [(1, 0), (2, 0), (2, u64::MAX), (3, 0), (8, 0), (8, u64::MAX)] {
             let pool = pool(threads);
             assert_eq!(pool.threads(), threads);
+            pool.shared.stalls.guests_until.store(guests_until, Ordering::Relaxed);
             for job in 0..3000 {
                 let data = counts(job % 9);
                 // SAFETY: `count` may run anywhere.
@@ -428,7 +485,7 @@ mod tests {
         let pool = pool(2);
         for _ in 0..20 {
             // Alone, nobody would do the others.
-            pool.shared.stalls.alone_until.store(0, Ordering::Relaxed);
+            pool.shared.stalls.guests_until.store(0, Ordering::Relaxed);
             let data = counts(64);
             // SAFETY: `wait_for_others` may run anywhere.
             unsafe { pool.run(wait_for_others, &data, 64) };
@@ -438,6 +495,26 @@ mod tests {
                 0,
                 "it is over, and nobody waits for it"
             );
+        }
+    }
+
+    unsafe fn work_for_long(counts: &Counts, chunk: usize, _worker: usize) {
+        let start = Instant::now();
+        while start.elapsed() < AWAKE_MAX / 2 {
+            std::hint::spin_loop();
+        }
+        counts.0[chunk].fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn guests_that_sleep_in_the_middle_of_a_job_lose_nothing() {
+        let pool = pool(3);
+        for _ in 0..20 {
+            pool.shared.stalls.guests_until.store(u64::MAX, Ordering::Relaxed);
+            let data = counts(64);
+            // SAFETY: `work_for_long` may run anywhere.
+            unsafe { pool.run(work_for_long, &data, 64) };
+            assert_each(&data, 1);
         }
     }
 
@@ -453,10 +530,10 @@ mod tests {
     fn workers_see_that_the_submitter_is_stopped_and_one_says_so() {
         for threads in [2, 4] {
             let pool = pool(threads);
-            let pause = || pool.shared.stalls.pause.load(Ordering::Relaxed);
+            let stay = || pool.shared.stalls.stay.load(Ordering::Relaxed);
             // The workers may be stopped meanwhile, or have done the first chunk.
             for _ in 0..100 {
-                pool.shared.stalls.alone_until.store(0, Ordering::Relaxed);
+                pool.shared.stalls.guests_until.store(0, Ordering::Relaxed);
                 let data = counts(64);
                 // SAFETY: `stop_the_submitter` may run anywhere.
                 unsafe { pool.run(stop_the_submitter, &data, 64) };
@@ -465,7 +542,7 @@ mod tests {
                     break;
                 }
             }
-            assert!(pool.shared.stalls.noted() && pause() > 0, "{threads} threads");
+            assert!(pool.shared.stalls.noted() && stay() > 0, "{threads} threads");
         }
     }
 

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""All speed goals of the CPU path, in one run on one machine: a table for each, and which hold.
+
+usage: goals.py OTTAVA LLAMA_BIN --small MODEL.gguf... --large MODEL.gguf... [--pairs N] [--part NAME...]
+
+LLAMA_BIN is a folder with llama.cpp's llama-bench and llama-simple. What is compared runs in turns, medians
+of all rounds are held against the goals, and the load average stands beside them. The parts:
+
+pairs    prefill 512 and decode 64 behind 512 beside llama-bench, with one thread and with all; peak memory
+machine  large models: the share of the int8 peak in prompts' products, of the read bandwidth at decode
+eight    large models: eight sequences at once against one
+busy     decode beside a busy process on the last core, with all threads and with one, against the idle machine
+load     from the program's start to the first token, beside llama-simple, without and with a sidecar
+"""
+import argparse
+import os
+import subprocess
+import tempfile
+from statistics import median
+
+import compare
+from compare import bench, run, table
+
+
+class Goals:
+    """What was found, to be told at the end."""
+
+    def __init__(self):
+        self.found = []
+
+    def at_least(self, bound, model, what, value):
+        self.found.append((value >= bound, f"{name(model)}, {what}: {value:.4g}, at least {bound}"))
+
+    def report(self):
+        missed = [text for holds, text in self.found if not holds]
+        print(f"\n{len(self.found) - len(missed)} of {len(self.found)} goals hold.")
+        for text in missed:
+            print(f"MISSED {text}")
+
+
+def name(model):
+    return os.path.basename(model).removesuffix(".gguf")
+
+
+def rates(values):
+    return " ".join(f"{value:.0f}" for value in values)
+
+
+def pairs(args, goals):
+    all_threads = args.threads
+    for args.threads in (1, all_threads):
+        for model in args.small + args.large:
+            ours, theirs, info = compare.pairs(model, args)
+            prefill, decode = (
+                median(getattr(a, field) for a in ours) / median(getattr(b, field) for b in theirs)
+                for field in ("prefill", "decode")
+            )
+            at = f"threads: {args.threads}"
+            goals.at_least(1.5 if "q4_0" in model.lower() else 2, model, f"prefill, {at}", prefill)
+            goals.at_least(1.4 if model in args.small else 1, model, f"decode, {at}", decode)
+            allowed = 1.15 * info["file_bytes"] + info["kv_bytes"]
+            goals.at_least(1, model, f"allowed memory by peak, {at}", allowed / median(a.peak for a in ours))
+
+
+def machine(args, goals):
+    rows = []
+    for model in args.large:
+        peaks, shares = [], []
+        for _ in range(args.pairs):
+            found = bench(args.ottava, model, args.threads, ["-p", "512", "-n", "64", "--profile"])["results"]
+            products = next(kind for kind in found[0]["profile"]["kinds"] if kind["kind"] == "matmul")
+            peaks.append(products["peak_percent"])
+            shares.append(found[1]["bandwidth_percent"])
+        goals.at_least(45, model, "% of the int8 peak", median(peaks))
+        goals.at_least(92, model, "% of the read bandwidth", median(shares))
+        rows.append([name(model), median(peaks), rates(peaks), median(shares), rates(shares)])
+    table("model | prompts' products, % of the int8 peak | rounds | decode, % of the read bandwidth | rounds", rows)
+
+
+def decode(args, model, threads, sequences=1):
+    options = ["-p", "0", "-n", "64", "--parallel", str(sequences)]
+    return bench(args.ottava, model, threads, options)["results"][0]["tokens_per_s"]
+
+
+def eight(args, goals):
+    rows = []
+    for model in args.large:
+        one, eight = [], []
+        for _ in range(args.pairs):
+            one.append(decode(args, model, args.threads))
+            eight.append(decode(args, model, args.threads, sequences=8))
+        times = median(eight) / median(one)
+        goals.at_least(5, model, "eight sequences by one", times)
+        rows.append([name(model), median(eight), rates(eight), median(one), rates(one), times])
+    table("model | eight, tokens/s | rounds | one | rounds | ratio", rows)
+
+
+def busy(args, goals):
+    rows = []
+    neighbour = ["taskset", "-c", str(os.cpu_count() - 1), "sh", "-c", "while :; do :; done"]
+    for model in args.small + args.large:
+        idle, shared, alone = [], [], []
+        for _ in range(args.pairs):
+            idle.append(decode(args, model, args.threads))
+            with subprocess.Popen(neighbour) as process:
+                try:
+                    shared.append(decode(args, model, args.threads))
+                    alone.append(decode(args, model, 1))
+                finally:
+                    process.kill()
+        of_idle, of_alone = (median(shared) / median(other) for other in (idle, alone))
+        goals.at_least(0.6, model, "beside a busy process, of idle", of_idle)
+        goals.at_least(1, model, "beside a busy process, of one thread", of_alone)
+        rows.append([name(model), *map(median, (idle, shared, alone)), of_idle, of_alone, rates(shared), rates(alone)])
+    table("model | idle, tokens/s | busy | busy, one thread | of idle | of one thread | busy | one thread", rows)
+
+
+def load(args, goals):
+    rows = []
+    for model in args.small + args.large:
+        theirs = [os.path.join(args.llama_bin, "llama-simple"), "-m", model, "-n", "1", "Once"]
+        ours = [args.ottava, "run", "-m", model, "-t", str(args.threads), "--raw", "--temp", "0", "-n", "1", "Once"]
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            commands = [theirs, ours, ours + [f"--sidecar={folder}"]]
+            for command in commands:  # reads the file, and writes the sidecar
+                run(command)
+            rounds = [[run(command)[1] for command in commands] for _ in range(args.pairs)]
+        llama, plain, kept = map(median, zip(*rounds))
+        goals.at_least(1.5, model, "load", llama / plain)
+        goals.at_least(1.5, model, "load with a sidecar", llama / kept)
+        rows.append([name(model), plain, kept, llama, llama / plain, llama / kept])
+    table("model | load, s | with a sidecar | llama.cpp | ratio | with a sidecar", rows)
+
+
+PARTS = {part.__name__: part for part in (pairs, machine, eight, busy, load)}
+
+
+def main():
+    arguments = compare.parser(__doc__)
+    arguments.add_argument("llama_bin")
+    arguments.add_argument("--small", nargs="*", default=[])
+    arguments.add_argument("--large", nargs="*", default=[])
+    arguments.add_argument("--part", nargs="*", choices=PARTS, default=list(PARTS))
+    args = arguments.parse_args()
+    args.llama_bench = os.path.join(args.llama_bin, "llama-bench")
+    goals = Goals()
+    for part in args.part:
+        print(f"\n## {part}, load average {os.getloadavg()[0]:.1f}", flush=True)
+        PARTS[part](args, goals)
+    goals.report()
+
+
+if __name__ == "__main__":
+    main()
