@@ -98,7 +98,7 @@ impl Bench {
         let threads = engine.info().threads;
         let ceilings = if self.profile { Ceiling::all(threads, &self.model)? } else { Vec::new() };
         let own = ceilings.iter().find(|ceiling| ceiling.threads == threads);
-        let ceiling = own.copied().unwrap_or_else(|| Ceiling::of_memory(threads, self.model.device));
+        let ceiling = own.copied().map_or_else(|| Ceiling::of_memory(threads, &self.model), Ok)?;
         let machine = Machine { ceiling, ceilings, peak_bytes, health };
         if self.json {
             report::print_json(&engine, &machine, &results)

@@ -3,7 +3,6 @@
 //! Answers go to stdout; progress, statistics and errors to stderr, the first two only on a
 //! terminal. Exit codes: 0, 1 (failed), 2 (usage).
 
-mod bandwidth;
 mod bench;
 mod catalog;
 mod chat;

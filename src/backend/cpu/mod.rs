@@ -13,6 +13,7 @@ mod attention;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bandwidth;
 mod dispatch;
 mod elementwise;
 mod formats;

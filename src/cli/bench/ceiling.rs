@@ -7,8 +7,11 @@ use ottava::Device;
 use ottava::backend::cpu::{Cpu, CpuOptions, Peaks};
 use serde_json::{Value, json};
 
+use super::super::Failure;
 use super::super::options::ModelOptions;
-use super::super::{Failure, bandwidth};
+
+/// Bytes of the buffer that is read: well beyond any cache.
+const BUFFER_BYTES: usize = 512 << 20;
 
 /// What so many threads reach together, or a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,28 +26,28 @@ pub struct Ceiling {
 
 impl Ceiling {
     /// Measures the memory alone.
-    pub fn of_memory(threads: usize, device: Device) -> Ceiling {
-        let bandwidth = match threads {
-            0 => bandwidth::of_gpu(device),
-            threads => Some(bandwidth::measure(threads)),
-        };
-        Ceiling { threads, bandwidth, peaks: None }
+    pub fn of_memory(threads: usize, model: &ModelOptions) -> Result<Ceiling, Failure> {
+        if threads == 0 {
+            return Ok(Ceiling { threads, bandwidth: of_gpu(model.device), peaks: None });
+        }
+        Ceiling::of_cpu(&cpu(NonZeroUsize::new(threads), model)?)
     }
 
     /// Measures the engine's own threads, all cores, and the powers of two below; of a GPU the memory.
     pub fn all(threads: usize, model: &ModelOptions) -> Result<Vec<Ceiling>, Failure> {
         if threads == 0 {
-            return Ok(vec![Ceiling::of_memory(0, model.device)]);
+            return Ok(vec![Ceiling::of_memory(0, model)?]);
         }
-        let cpu = |threads| {
-            let options = CpuOptions { threads, isa: model.isa, ..CpuOptions::default() };
-            Cpu::new(&options).map_err(|error| Failure::from(ottava::Error::from(error)))
-        };
         let measure = |threads| {
-            let peaks = Some(cpu(NonZeroUsize::new(threads))?.peaks());
-            Ok(Ceiling { peaks, ..Ceiling::of_memory(threads, model.device) })
+            let cpu = cpu(NonZeroUsize::new(threads), model)?;
+            Ok(Ceiling { peaks: Some(cpu.peaks()), ..Ceiling::of_cpu(&cpu)? })
         };
-        counts(cpu(None)?.threads(), threads).into_iter().map(measure).collect()
+        counts(cpu(None, model)?.threads(), threads).into_iter().map(measure).collect()
+    }
+
+    fn of_cpu(cpu: &Cpu) -> Result<Ceiling, Failure> {
+        let bandwidth = cpu.read_bandwidth(BUFFER_BYTES).map_err(ottava::Error::from)?;
+        Ok(Ceiling { threads: cpu.threads(), bandwidth: Some(bandwidth), peaks: None })
     }
 
     pub fn as_json(&self) -> Value {
@@ -54,6 +57,27 @@ impl Ceiling {
             "int8_macs_per_s": self.peaks.map(|peaks| peaks.int8),
             "f32_macs_per_s": self.peaks.map(|peaks| peaks.f32),
         })
+    }
+}
+
+fn cpu(threads: Option<NonZeroUsize>, model: &ModelOptions) -> Result<Cpu, Failure> {
+    let options = CpuOptions { threads, isa: model.isa, ..CpuOptions::default() };
+    Cpu::new(&options).map_err(|error| Failure::from(ottava::Error::from(error)))
+}
+
+/// Bytes a second that a GPU reads from its memory, where there is one with room to measure.
+fn of_gpu(device: Device) -> Option<f64> {
+    #[cfg(feature = "cuda")]
+    {
+        use ottava::backend::cuda::{Cuda, CudaOptions};
+        let ordinal = if let Device::Cuda(ordinal) = device { ordinal } else { 0 };
+        let cuda = Cuda::new(&CudaOptions { ordinal, ..CudaOptions::default() }).ok()?;
+        Some(cuda.bandwidth(ottava::Bytes::mib(256).0).ok()?.read)
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = device;
+        None
     }
 }
 

@@ -1,0 +1,88 @@
+//! What the memory can do at most: bytes a second that kernels read which do nothing else, from huge pages and by
+//! threads that each read long stretches, as weights are read.
+
+use std::time::{Duration, Instant};
+
+use super::Cpu;
+use super::dispatch::Kernel;
+use super::lanes::{LANES, Lanes};
+use super::memory::Buffer;
+use crate::backend::BackendError;
+
+/// Passes go on for so long, and are so many at least; the best counts, for a ceiling.
+const MEASURE_FOR: Duration = Duration::from_millis(300);
+const PASSES: usize = 5;
+/// Elements of a chunk, and of a step of its loop. Sums of so many ones are exact.
+const CHUNK: usize = 1 << 18;
+const STEP: usize = 4 * LANES;
+/// Bytes that are asked for ahead.
+const AHEAD: usize = 8 << 10;
+
+impl Cpu {
+    /// Bytes a second that the CPU's threads read together from `bytes` of memory, which should be many times the
+    /// caches; takes a fraction of a second.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`].
+    pub fn read_bandwidth(&self, bytes: usize) -> Result<f64, BackendError> {
+        let chunks = (bytes / size_of::<f32>()).div_ceil(CHUNK).max(1);
+        let bytes = chunks * CHUNK * size_of::<f32>();
+        let mut buffer = Buffer::zeroed(bytes, "what is read to measure the bandwidth")?;
+        // Pages that nobody has written are all the same one.
+        buffer.elements_mut::<f32>().fill(1.0);
+        let ones = Ones(buffer.elements());
+        let (start, mut passes, mut best) = (Instant::now(), 0, f64::INFINITY);
+        while passes < PASSES || start.elapsed() < MEASURE_FOR {
+            let began = Instant::now();
+            // SAFETY: a chunk reads its own part of the buffer.
+            unsafe { self.parallel(&ones, chunks) };
+            best = best.min(began.elapsed().as_secs_f64());
+            passes += 1;
+        }
+        Ok(bytes as f64 / best)
+    }
+}
+
+/// Chunks of ones, which are added up.
+struct Ones<'a>(&'a [f32]);
+
+impl Kernel for Ones<'_> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(&self, chunk: usize, _worker: usize) {
+        let (steps, _) = self.0[chunk * CHUNK..][..CHUNK].as_chunks::<STEP>();
+        // SAFETY: each load is of a step's elements; what is asked for ahead need not be there.
+        unsafe {
+            let mut sums = [L::splat(0.0); STEP / LANES];
+            for step in steps {
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    let at = step.as_ptr().add(i * LANES);
+                    L::prefetch_far(at.cast::<u8>().wrapping_add(AHEAD));
+                    *sum = L::add(*sum, L::load(at));
+                }
+            }
+            let mut total = 0.0;
+            for sum in sums {
+                total += L::reduce_add(sum);
+            }
+            assert_eq!(total, CHUNK as f32, "every element is read");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use crate::backend::cpu::{Cpu, CpuOptions, Isa};
+
+    /// The kernel asserts its sums: what is measured here is that they are right.
+    #[test]
+    fn every_instruction_set_reads_all() {
+        for isa in Isa::available() {
+            let options =
+                CpuOptions { isa: Some(isa), threads: NonZeroUsize::new(2), ..CpuOptions::default() };
+            let bandwidth = Cpu::new(&options).unwrap().read_bandwidth(3 << 20).unwrap();
+            assert!(bandwidth.is_finite() && bandwidth > 1e6, "{isa}: {bandwidth}");
+        }
+    }
+}
