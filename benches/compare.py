@@ -62,6 +62,8 @@ def llama(model, args):
 
 def table(head, rows):
     """Prints a Markdown table; text to the left, numbers to the right and as short as three digits allow."""
+    if not rows:
+        return
     print(f"\n| {head} |")
     print("|" + "|".join("---" if isinstance(cell, str) else "---:" for cell in rows[0]) + "|")
     for row in rows:

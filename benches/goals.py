@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """All speed goals of the CPU path, in one run on one machine: a table for each, and which hold.
 
-usage: goals.py OTTAVA LLAMA_BIN --small MODEL.gguf... --large MODEL.gguf... [--pairs N] [--part NAME...]
+usage: goals.py OTTAVA LLAMA_BIN --small MODEL.gguf... --large MODEL.gguf...
+                [--pairs N] [--threads N] [--part NAME...]
 
 LLAMA_BIN is a folder with llama.cpp's llama-bench and llama-simple. What is compared runs in turns, medians
 of all rounds are held against the goals, and the load average stands beside them. The parts:
@@ -36,6 +37,7 @@ class Goals:
         print(f"\n{len(self.found) - len(missed)} of {len(self.found)} goals hold.")
         for text in missed:
             print(f"MISSED {text}")
+        return 1 if missed else 0
 
 
 def name(model):
@@ -55,7 +57,7 @@ def pairs(args, goals):
                 for field in ("prefill", "decode")
             )
             at = f"threads: {threads}"
-            goals.at_least(1.5 if "q4_0" in model.lower() else 2, model, f"prefill, {at}", prefill)
+            goals.at_least(1.5 if "q4_0" in name(model).lower() else 2, model, f"prefill, {at}", prefill)
             goals.at_least(1.4 if model in args.small else 1, model, f"decode, {at}", decode)
             allowed = 1.15 * info["file_bytes"] + info["kv_bytes"]
             goals.at_least(1, model, f"allowed memory by peak, {at}", allowed / median(a.peak for a in ours))
@@ -96,7 +98,8 @@ def eight(args, goals):
 
 def busy(args, goals):
     rows = []
-    neighbour = ["taskset", "-c", str(os.cpu_count() - 1), "sh", "-c", "while :; do :; done"]
+    core = max(os.sched_getaffinity(0))
+    neighbour = ["taskset", "-c", str(core), "sh", "-c", "while :; do :; done"]
     for model in args.small + args.large:
         idle, shared, alone = [], [], []
         for _ in range(args.pairs):
@@ -105,6 +108,7 @@ def busy(args, goals):
                 try:
                     shared.append(decode(args, model, args.threads))
                     alone.append(decode(args, model, 1))
+                    assert process.poll() is None, "the neighbour is still busy"
                 finally:
                     process.kill()
         of_idle, of_alone = (median(shared) / median(other) for other in (idle, alone))
@@ -147,7 +151,7 @@ def main():
     for part in args.part:
         print(f"\n## {part}, load average {os.getloadavg()[0]:.1f}", flush=True)
         PARTS[part](args, goals)
-    goals.report()
+    raise SystemExit(goals.report())
 
 
 if __name__ == "__main__":

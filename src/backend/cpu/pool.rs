@@ -8,7 +8,7 @@
 //! before every claimed chunk is reported done, so a claim always belongs to the job that stands there,
 //! whichever it was when the thread looked for one. No lock is taken and nothing is allocated after start-up.
 //!
-//! Waiting spins briefly, then yields, then (idle workers) parks, so that an idle engine uses no CPU
+//! Waiting spins briefly, then yields, then (idle workers) parks ([`Worker`]), so that an idle engine uses no CPU
 //! and a busy machine loses little. A thread that the system stops in the middle of a chunk stops
 //! all, and one that yields to a neighbour hardly comes back: where that is seen, workers sleep often for a while instead,
 //! so that what they use of their core is theirs, or the submitter works alone ([`Stalls`]). Where it is the
@@ -16,6 +16,7 @@
 
 mod cores;
 mod stalls;
+mod worker;
 
 use std::any::Any;
 use std::num::NonZeroUsize;
@@ -23,20 +24,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+pub(super) use cores::default_threads;
 use stalls::{Mode, Stalls};
+use worker::Worker;
 
 /// Spins before a waiting thread starts to yield: some microseconds, the gap between two
 /// operations of a step.
 const SPINS: u32 = 600;
-/// How long an idle worker yields before it parks: longer than sampling takes between two steps.
-const YIELD_FOR: Duration = Duration::from_millis(2);
-
-/// How long a worker that is a guest ([`Mode::Guests`]) is awake before it sleeps for a moment.
-const AWAKE_MAX: Duration = Duration::from_micros(200);
-const NAP: Duration = Duration::from_micros(20);
-
 /// `task(data, chunk, worker)`
 type Task = unsafe fn(*const (), usize, usize);
 
@@ -51,9 +47,8 @@ struct Shared {
     ranges: Vec<Line<AtomicU64>>,
     /// By thread: what it took over from others, which they may take back.
     taken: Vec<Line<AtomicU64>>,
-    /// Chunks reported done, and the nanoseconds that workers took for theirs.
+    /// Chunks reported done.
     done: Line<AtomicUsize>,
-    worked: AtomicU64,
     /// A [`Task`], valid while a claimed chunk is not reported.
     task: AtomicPtr<()>,
     data: AtomicPtr<()>,
@@ -63,7 +58,7 @@ struct Shared {
     jobs: AtomicUsize,
     /// [`Mode::Guests`]
     guests: AtomicBool,
-    /// The submitter's.
+    /// That the submitter runs on.
     core: AtomicUsize,
     panicked: AtomicBool,
     stopping: AtomicBool,
@@ -106,7 +101,7 @@ impl Pool {
         for index in 0..threads.get() - 1 {
             let shared = Arc::clone(&shared);
             let builder = thread::Builder::new().name(format!("ottava-cpu-{}", index + 1));
-            match builder.spawn(move || shared.work(index)) {
+            match builder.spawn(move || Worker::new(&shared, index).work()) {
                 Ok(worker) => workers.push(worker),
                 Err(_) => break,
             }
@@ -151,25 +146,25 @@ impl Pool {
         self.shared.task.store(task as *mut (), Ordering::Relaxed);
         self.shared.data.store(std::ptr::from_ref(data).cast_mut().cast(), Ordering::Relaxed);
         self.shared.done.0.store(0, Ordering::Relaxed);
-        self.shared.worked.store(0, Ordering::Relaxed);
         let guests = mode == Mode::Guests;
-        self.shared.guests.store(guests, Ordering::Relaxed);
         if guests {
             self.shared.core.store(cores::current().unwrap_or(usize::MAX), Ordering::Relaxed);
         }
+        self.shared.guests.store(guests, Ordering::Release);
         let job = self.shared.publish(chunks as u64, self.threads() as u64);
         self.wake();
         let woken = Instant::now();
         let (own, own_panic) = self.shared.drain(0, || false);
         let drained = Instant::now();
-        let late_panic = self.shared.wait_done(chunks, guests);
+        let (late, late_panic) = self.shared.wait_done(chunks, guests);
         self.shared.jobs.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let stalls = &self.shared.stalls;
-        if !stalls.note(job, [drained - started, now - drained], own, now) {
-            let lost = (woken - started) + (now - drained);
-            let worked = Duration::from_nanos(self.shared.worked.load(Ordering::Relaxed));
-            stalls.count(job, [now - started, worked, lost], now);
+        if !stalls.note(mode, job, [drained - started, now - drained], own, now) {
+            let worked = drained - woken;
+            let late_work = worked * late as u32 / own.max(1) as u32;
+            let lost = (woken - started) + (now - drained).saturating_sub(late_work);
+            stalls.count(mode, job, [now - started, worked, lost], [own, chunks - own - late], now);
         }
         let panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
         self.shared.busy.store(false, Ordering::Release);
@@ -260,11 +255,10 @@ impl Shared {
     /// Works off chunks until none is left, or the thread is tired; gives their number and the first panic's
     /// payload.
     fn drain(&self, thread: usize, tired: impl Fn() -> bool) -> (usize, Option<Box<dyn Any + Send>>) {
-        let (mut count, mut payload, mut began) = (0, None, None);
+        let (mut count, mut payload) = (0, None);
         while !tired()
             && let Some(chunk) = self.claim(thread)
         {
-            began = began.or_else(|| Some(Instant::now()));
             let data = self.data.load(Ordering::Relaxed);
             // SAFETY: `run` stored a `Task` whose first parameter is a thin reference, in the same
             // slot, before it published the range that the claim acquired.
@@ -279,22 +273,22 @@ impl Shared {
             count += 1;
         }
         // Releases the chunks' writes to `wait_done`. Nothing of the job is touched after.
-        if let Some(began) = began {
-            if thread > 0 {
-                self.worked.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            }
+        if count > 0 {
             self.done.0.fetch_add(count, Ordering::Release);
         }
         (count, payload)
     }
 
-    /// Waits until all chunks are done; gives the first panic's payload of those that it has to do itself.
-    fn wait_done(&self, chunks: usize, guests: bool) -> Option<Box<dyn Any + Send>> {
-        let (mut spins, mut payload) = (0, None);
+    /// Waits until all chunks are done; gives the number of those that it has to do itself, and the first panic's
+    /// payload.
+    fn wait_done(&self, chunks: usize, guests: bool) -> (usize, Option<Box<dyn Any + Send>>) {
+        let (mut spins, mut count, mut payload) = (0, 0, None);
         while self.done.0.load(Ordering::Acquire) != chunks {
             if guests {
                 // One may have gone to sleep on what it had just taken over.
-                payload = payload.or(self.drain(0, || false).1);
+                let (late, panic) = self.drain(0, || false);
+                count += late;
+                payload = payload.or(panic);
             }
             if spins < SPINS {
                 spins += 1;
@@ -303,7 +297,7 @@ impl Shared {
                 thread::yield_now();
             }
         }
-        payload
+        (count, payload)
     }
 
     /// Whether a worker was given chunks that nobody has claimed.
@@ -311,99 +305,13 @@ impl Shared {
         let range = self.ranges[index + 1].0.load(Ordering::SeqCst);
         range >> 32 > range & u64::from(u32::MAX)
     }
-
-    /// A worker's life.
-    fn work(&self, index: usize) {
-        self.begun.fetch_add(1, Ordering::Release);
-        let mut woken = Instant::now();
-        while !self.stopping.load(Ordering::Relaxed) {
-            let (started, job) = (Instant::now(), self.jobs.load(Ordering::Relaxed));
-            let tired = || self.guests.load(Ordering::Relaxed) && woken.elapsed() > AWAKE_MAX;
-            let (own, _) = self.drain(index + 1, tired);
-            if tired() {
-                woken = self.nap();
-                continue;
-            }
-            let drained = Instant::now();
-            let others_take_long = |now| {
-                let times = [drained - started, now - drained];
-                self.jobs.load(Ordering::Relaxed) == job && self.stalls.note(job, times, own, now)
-            };
-            woken = self.idle(index, others_take_long).unwrap_or(woken);
-        }
-    }
-
-    /// Sleeps for a moment; gives when that was over.
-    fn nap(&self) -> Instant {
-        thread::sleep(NAP);
-        self.step_aside()
-    }
-
-    /// A guest that has woken up leaves the submitter's core, where its work would gain nothing; gives the time.
-    fn step_aside(&self) -> Instant {
-        let submitter = self.core.load(Ordering::Relaxed);
-        if self.guests.load(Ordering::Relaxed) && cores::current() == Some(submitter) {
-            cores::leave(submitter);
-        }
-        Instant::now()
-    }
-
-    /// Returns when there is work. Parks where there is none for long, or others take long. Gives when it last
-    /// slept, if it has.
-    fn idle(&self, index: usize, others_take_long: impl Fn(Instant) -> bool) -> Option<Instant> {
-        for _ in 0..SPINS {
-            if self.has_work(index) {
-                return None;
-            }
-            std::hint::spin_loop();
-        }
-        let (start, mut woken) = (Instant::now(), None);
-        loop {
-            let now = Instant::now();
-            // A yield may take longer than both where others want the core.
-            if others_take_long(now) || now - start >= YIELD_FOR {
-                break;
-            }
-            if self.has_work(index) {
-                return woken;
-            }
-            // Who yields behind a neighbour comes back a time slice later, who wakes up at once.
-            if self.guests.load(Ordering::Relaxed) {
-                woken = Some(self.nap());
-            } else {
-                thread::yield_now();
-            }
-        }
-        self.parked[index].store(true, Ordering::SeqCst);
-        if self.has_work(index) || self.stopping.load(Ordering::SeqCst) {
-            self.parked[index].store(false, Ordering::SeqCst);
-            return woken;
-        }
-        thread::park();
-        self.parked[index].store(false, Ordering::SeqCst);
-        Some(self.step_aside())
-    }
-}
-
-/// Threads for a pool when none are asked for: the physical cores that this process may use.
-pub(super) fn default_threads() -> NonZeroUsize {
-    let logical = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    physical_cores().map_or(logical, |physical| physical.min(logical))
-}
-
-/// Distinct sibling sets among the machine's CPUs, where the system tells.
-fn physical_cores() -> Option<NonZeroUsize> {
-    let mut siblings = std::collections::BTreeSet::new();
-    for entry in std::fs::read_dir("/sys/devices/system/cpu").ok()?.flatten() {
-        if let Ok(list) = std::fs::read_to_string(entry.path().join("topology/thread_siblings_list")) {
-            siblings.insert(list);
-        }
-    }
-    NonZeroUsize::new(siblings.len())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::worker::{AWAKE_MAX, YIELD_FOR};
     use super::*;
 
     fn pool(threads: usize) -> Pool {
@@ -429,8 +337,8 @@ mod tests {
         for (threads, guests_until) in [(1, 0), (2, 0), (2, u64::MAX), (3, 0), (8, 0), (8, u64::MAX)] {
             let pool = pool(threads);
             assert_eq!(pool.threads(), threads);
-            pool.shared.stalls.guests_until.store(guests_until, Ordering::Relaxed);
             for job in 0..3000 {
+                pool.shared.stalls.set([guests_until, 0]);
                 let data = counts(job % 9);
                 // SAFETY: `count` may run anywhere.
                 unsafe { pool.run(count, &data, job % 9) };
@@ -485,7 +393,7 @@ mod tests {
         let pool = pool(2);
         for _ in 0..20 {
             // Alone, nobody would do the others.
-            pool.shared.stalls.guests_until.store(0, Ordering::Relaxed);
+            pool.shared.stalls.set([0; 2]);
             let data = counts(64);
             // SAFETY: `wait_for_others` may run anywhere.
             unsafe { pool.run(wait_for_others, &data, 64) };
@@ -510,12 +418,30 @@ mod tests {
     fn guests_that_sleep_in_the_middle_of_a_job_lose_nothing() {
         let pool = pool(3);
         for _ in 0..20 {
-            pool.shared.stalls.guests_until.store(u64::MAX, Ordering::Relaxed);
+            pool.shared.stalls.set([u64::MAX, 0]);
             let data = counts(64);
             // SAFETY: `work_for_long` may run anywhere.
             unsafe { pool.run(work_for_long, &data, 64) };
             assert_each(&data, 1);
+            assert!(pool.shared.guests.load(Ordering::Relaxed));
         }
+    }
+
+    #[test]
+    fn the_submitter_does_what_a_guest_sleeps_on() {
+        let mut shared = Shared::default();
+        shared.ranges.resize_with(2, Line::default);
+        shared.taken.resize_with(2, Line::default);
+        let data = counts(5);
+        let task: unsafe fn(&Counts, usize, usize) = count;
+        shared.task.store(task as *mut (), Ordering::Relaxed);
+        shared.data.store(std::ptr::from_ref(&data).cast_mut().cast(), Ordering::Relaxed);
+        // The worker has done the first two and taken over the others.
+        shared.done.0.store(2, Ordering::Relaxed);
+        shared.taken[1].0.store(5 << 32 | 2, Ordering::Relaxed);
+        assert_eq!(shared.wait_done(5, true).0, 3);
+        let done: Vec<usize> = data.0.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+        assert_eq!(done, [0, 0, 1, 1, 1]);
     }
 
     /// The submitter's first chunk takes long.
@@ -533,7 +459,7 @@ mod tests {
             let stay = || pool.shared.stalls.stay.load(Ordering::Relaxed);
             // The workers may be stopped meanwhile, or have done the first chunk.
             for _ in 0..100 {
-                pool.shared.stalls.guests_until.store(0, Ordering::Relaxed);
+                pool.shared.stalls.set([0; 2]);
                 let data = counts(64);
                 // SAFETY: `stop_the_submitter` may run anywhere.
                 unsafe { pool.run(stop_the_submitter, &data, 64) };

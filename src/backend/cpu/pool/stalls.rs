@@ -42,14 +42,15 @@ pub(super) struct Stalls {
     /// What times are counted from.
     start: Instant,
     /// Nanoseconds after `start` up to which workers are guests, and up to which the submitter works alone.
-    pub(super) guests_until: AtomicU64,
+    guests_until: AtomicU64,
     alone_until: AtomicU64,
     /// Nanoseconds that workers were guests for, the last time.
     pub(super) stay: AtomicU64,
     /// The job that last stalled.
     job: AtomicUsize,
-    /// Of the jobs since a window began: nanoseconds, those of workers, and those that the submitter lost.
-    window: [AtomicU64; 3],
+    /// Of the jobs of owners and of guests since a window began: nanoseconds, those of workers, and those that the
+    /// submitter lost.
+    windows: [[AtomicU64; 3]; 2],
 }
 
 impl Default for Stalls {
@@ -62,8 +63,8 @@ impl Stalls {
     /// Nothing is known yet of so many threads.
     pub(super) fn of(threads: usize) -> Stalls {
         let [guests_until, alone_until, stay] = Default::default();
-        let (job, window) = Default::default();
-        Stalls { threads, start: Instant::now(), guests_until, alone_until, stay, job, window }
+        let (job, windows) = Default::default();
+        Stalls { threads, start: Instant::now(), guests_until, alone_until, stay, job, windows }
     }
 
     fn at(&self, now: Instant) -> u64 {
@@ -79,11 +80,18 @@ impl Stalls {
         }
     }
 
-    /// Of job `job` a thread did `own` chunks in the first time, and until `now` waited the second for the
-    /// others. Gives whether that is a stall; guests are judged by [`Stalls::count`] alone.
-    pub(super) fn note(&self, job: usize, [took, waited]: [Duration; 2], own: usize, now: Instant) -> bool {
+    /// Of job `job`, in mode `mode`, a thread did `own` chunks in the first time, and until `now` waited the second for
+    /// the others. Gives whether that is a stall; guests are judged by [`Stalls::count`] alone.
+    pub(super) fn note(
+        &self,
+        mode: Mode,
+        job: usize,
+        [took, waited]: [Duration; 2],
+        own: usize,
+        now: Instant,
+    ) -> bool {
         let chunk = took / own.max(1) as u32;
-        if own == 0 || waited < STALL.max(chunk * STALL_CHUNKS) || self.mode(now) != Mode::Owners {
+        if mode == Mode::Guests || own == 0 || waited < STALL.max(chunk * STALL_CHUNKS) {
             return false;
         }
         if self.job.swap(job, Ordering::Relaxed) == job {
@@ -94,31 +102,46 @@ impl Stalls {
         true
     }
 
-    /// A job that nobody has noted took the first time, of which workers were at work for the second and the submitter
-    /// lost the third: it woke them, and waited for them.
-    pub(super) fn count(&self, job: usize, times: [Duration; 3], now: Instant) {
-        if times[0] < SHORT || self.job.load(Ordering::Relaxed) == job {
+    /// A job that nobody has noted took the first time, the submitter's own chunks the second, and it lost the third: it woke
+    /// the workers, and waited for them. They did the second number of chunks and it the first: so long it would have taken
+    /// for theirs.
+    pub(super) fn count(
+        &self,
+        mode: Mode,
+        job: usize,
+        [took, worked, lost]: [Duration; 3],
+        [own, others]: [usize; 2],
+        now: Instant,
+    ) {
+        if took < SHORT || own == 0 || self.job.load(Ordering::Relaxed) == job {
             return;
         }
+        let helped = worked * others as u32 / own as u32;
+        let window = &self.windows[usize::from(mode == Mode::Guests)];
         let mut sums = [0; 3];
-        for ((sum, total), time) in sums.iter_mut().zip(&self.window).zip(times) {
+        for ((sum, total), time) in sums.iter_mut().zip(window).zip([took, helped, lost]) {
             *sum = total.load(Ordering::Relaxed) + time.as_nanos() as u64;
             total.store(*sum, Ordering::Relaxed);
         }
-        let [took, worked, lost] = sums;
+        let [took, helped, lost] = sums;
         if took < WINDOW {
             return;
         }
-        self.window.iter().for_each(|total| total.store(0, Ordering::Relaxed));
-        match self.mode(now) {
-            Mode::Owners if worked < took / EIGHTH => self.be_guests(now, STAY_MAX),
-            Mode::Guests if lost > worked.max(took / EIGHTH) => {
+        window.iter().for_each(|total| total.store(0, Ordering::Relaxed));
+        match mode {
+            Mode::Owners if helped < took / EIGHTH => self.be_guests(now, STAY_MAX),
+            Mode::Guests if lost > helped.max(took / EIGHTH) => {
                 let until = self.guests_until.load(Ordering::Relaxed).max(self.at(now) + STAY_MIN);
-                self.guests_until.store(until, Ordering::Relaxed);
-                self.alone_until.store(until, Ordering::Relaxed);
+                self.set([until; 2]);
             }
             _ => {}
         }
+    }
+
+    /// Up to when workers are guests, and the submitter works alone.
+    pub(super) fn set(&self, [guests, alone]: [u64; 2]) {
+        self.guests_until.store(guests, Ordering::Relaxed);
+        self.alone_until.store(alone, Ordering::Relaxed);
     }
 
     /// Whether a thread has ever waited too long.
@@ -151,15 +174,16 @@ mod tests {
         let number = std::cell::Cell::new(1);
         let job = |end: Duration, waited: Duration| {
             number.set(number.get() + 2);
-            stalls.note(number.get(), [MS(1), waited], 10, stalls.start + end)
+            let end = stalls.start + end;
+            stalls.note(stalls.mode(end), number.get(), [MS(1), waited], 10, end)
         };
         let guests = |at: Duration| stalls.mode(stalls.start + at) == Mode::Guests;
         assert!(!job(MS(100), US(700)) && !guests(MS(100)), "less than eight chunks");
         assert!(job(MS(200), MS(3)));
-        assert!(!job(MS(205), MS(3)), "guests are not waited for so long");
+        assert!(!job(MS(205), MS(3)), "guests are waited for");
         assert!(guests(MS(209)) && !guests(MS(210)));
         job(MS(235), MS(3));
-        let again = stalls.note(number.get(), [MS(1), MS(3)], 10, stalls.start + MS(256));
+        let again = stalls.note(Mode::Owners, number.get(), [MS(1), MS(3)], 10, stalls.start + MS(256));
         assert!(again, "seen by another thread");
         assert!(guests(MS(254)) && !guests(MS(255)), "twice as long");
         let mut end = MS(260);
@@ -171,11 +195,11 @@ mod tests {
         assert_eq!(stalls.stay.load(Ordering::Relaxed), STAY_MAX, "no longer than this");
         job(end + MS(31), MS(3));
         assert!(guests(end + MS(40)) && !guests(end + MS(41)), "it had stopped");
-        stalls.note(99, [MS(1), MS(3)], 0, stalls.start + MS(9000));
+        stalls.note(Mode::Owners, 99, [MS(1), MS(3)], 0, stalls.start + MS(9000));
         assert!(!guests(MS(9000)), "the submitter itself was late");
         let many = Stalls::of(4);
         for job in 1..9 {
-            many.note(job, [MS(1), MS(3)], 10, many.start + MS(10 * job as u64));
+            many.note(Mode::Owners, job, [MS(1), MS(3)], 10, many.start + MS(10 * job as u64));
         }
         let guests = |at: Duration| many.mode(many.start + at) == Mode::Guests;
         assert!(guests(MS(89)) && !guests(MS(90)), "three would be guests because of one");
@@ -183,44 +207,46 @@ mod tests {
 
     #[test]
     fn workers_that_hardly_help_are_guests() {
-        // Jobs that take 2 ms together, twice, and how long workers were at work in each.
-        let after = |took: Duration, worked: Duration| {
+        // Jobs that take 2 ms together, twice, and of a hundred chunks how many workers did.
+        let after = |took: Duration, others: usize| {
             let stalls = Stalls::default();
             let end = stalls.start + MS(100);
             let count = || {
-                (0..MS(2).as_micros() / took.as_micros())
-                    .for_each(|_| stalls.count(1, [took, worked, Duration::ZERO], end));
+                (0..MS(2).as_micros() / took.as_micros()).for_each(|_| {
+                    stalls.count(Mode::Owners, 1, [took, took, MS(0)], [100 - others, others], end);
+                });
             };
             count();
             assert_eq!(stalls.mode(end), Mode::Owners, "that is too few to tell");
             count();
             stalls.mode(end)
         };
-        assert_eq!([after(US(80), US(0)), after(US(80), US(9))], [Mode::Guests; 2], "less than an eighth");
-        assert_eq!([after(US(80), US(10)), after(US(80), US(70))], [Mode::Owners; 2]);
-        assert_eq!(after(US(10), US(0)), Mode::Owners, "no worker would be in time");
+        assert_eq!([after(US(80), 0), after(US(80), 11)], [Mode::Guests; 2], "less than an eighth");
+        assert_eq!([after(US(80), 12), after(US(80), 50)], [Mode::Owners; 2]);
+        assert_eq!(after(US(10), 0), Mode::Owners, "no worker would be in time");
         let stalls = Stalls::default();
-        for (job, worked) in [(1, MS(2)), (3, MS(0)), (5, MS(2))] {
-            stalls.count(job, [MS(4), worked, MS(0)], stalls.start);
-            assert_eq!(stalls.mode(stalls.start) == Mode::Guests, worked == MS(0), "each window for itself");
-            stalls.guests_until.store(0, Ordering::Relaxed);
+        for (job, others) in [(1, 5), (3, 0), (5, 5)] {
+            stalls.count(Mode::Owners, job, [MS(4), MS(4), MS(0)], [5, others], stalls.start);
+            assert_eq!(stalls.mode(stalls.start) == Mode::Guests, others == 0, "each window for itself");
+            stalls.set([0; 2]);
         }
-        stalls.note(7, [MS(1), MS(3)], 10, stalls.start);
-        stalls.guests_until.store(0, Ordering::Relaxed);
-        stalls.count(7, [MS(4), MS(0), MS(0)], stalls.start);
+        stalls.note(Mode::Owners, 7, [MS(1), MS(3)], 10, stalls.start);
+        stalls.set([0; 2]);
+        stalls.count(Mode::Owners, 7, [MS(4), MS(4), MS(0)], [5, 0], stalls.start);
         assert_eq!(stalls.mode(stalls.start), Mode::Owners, "once for a job");
     }
 
     #[test]
     fn the_submitter_works_alone_where_guests_cost_more_than_they_do() {
-        let after = |worked: Duration, lost: Duration| {
+        // The submitter did ten chunks in 2 ms, workers so many, and it lost so much.
+        let after = |others: usize, lost: Duration| {
             let stalls = Stalls::of(2);
-            stalls.note(1, [MS(1), MS(3)], 10, stalls.start);
-            stalls.count(3, [MS(4), worked, lost], stalls.start + MS(8));
+            stalls.note(Mode::Owners, 1, [MS(1), MS(3)], 10, stalls.start);
+            stalls.count(Mode::Guests, 3, [MS(4), MS(2), lost], [10, others], stalls.start + MS(8));
             [8, 17, 18].map(|ms| stalls.mode(stalls.start + MS(ms)))
         };
-        assert_eq!(after(US(500), US(600)), [Mode::Alone, Mode::Alone, Mode::Owners]);
-        assert_eq!(after(US(700), US(600))[0], Mode::Guests, "they do more");
-        assert_eq!(after(US(0), US(500))[0], Mode::Guests, "it is not worth it");
+        assert_eq!(after(9, MS(2)), [Mode::Alone, Mode::Alone, Mode::Owners]);
+        assert_eq!(after(10, MS(2))[0], Mode::Guests, "they do as much");
+        assert_eq!(after(0, US(500))[0], Mode::Guests, "it is an eighth, no more");
     }
 }
