@@ -33,6 +33,7 @@ use worker::Worker;
 /// Spins before a waiting thread starts to yield: some microseconds, the gap between two
 /// operations of a step.
 const SPINS: u32 = 600;
+
 /// `task(data, chunk, worker)`
 type Task = unsafe fn(*const (), usize, usize);
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// Waiting for others so long, and for so many chunks' time, is a stall.
 const STALL: Duration = Duration::from_micros(300);
 const STALL_CHUNKS: u32 = 8;
-/// Jobs of so many nanoseconds together are judged by how much of it workers were at work, and how much the
-/// submitter lost by them: an eighth makes a difference.
+/// Jobs of so many nanoseconds together are judged by how long the submitter would have taken for the workers' chunks, and
+/// by how much it lost by them: an eighth makes a difference.
 const WINDOW: u64 = 4_000_000;
 const EIGHTH: u64 = 8;
 /// Jobs shorter than this say nothing: a healthy worker may come too late for them.
@@ -48,7 +48,7 @@ pub(super) struct Stalls {
     pub(super) stay: AtomicU64,
     /// The job that last stalled.
     job: AtomicUsize,
-    /// Of the jobs of owners and of guests since a window began: nanoseconds, those of workers, and those that the
+    /// Of the jobs of owners and of guests since a window began: nanoseconds, how much workers helped, and what the
     /// submitter lost.
     windows: [[AtomicU64; 3]; 2],
 }
@@ -103,8 +103,8 @@ impl Stalls {
     }
 
     /// A job that nobody has noted took the first time, the submitter's own chunks the second, and it lost the third: it woke
-    /// the workers, and waited for them. They did the second number of chunks and it the first: so long it would have taken
-    /// for theirs.
+    /// the workers, and waited for them. Of the chunks it did the first number and they the second. What it would have
+    /// taken for theirs is how much they helped: their own time has that in it in which they were stopped.
     pub(super) fn count(
         &self,
         mode: Mode,

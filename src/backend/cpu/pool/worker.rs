@@ -36,7 +36,7 @@ impl<'a> Worker<'a> {
         self.shared.guests.load(Ordering::Acquire)
     }
 
-    /// A worker's life.
+    /// Works off chunks and idles until the pool ends.
     pub(super) fn work(mut self) {
         self.shared.begun.fetch_add(1, Ordering::Release);
         while !self.shared.stopping.load(Ordering::Relaxed) {
