@@ -11,7 +11,10 @@ pairs    prefill 512 and decode 64 behind 512 beside llama-bench, with one threa
 machine  large models: the share of the int8 peak in prompts' products, of the read bandwidth at decode
 eight    large models: eight sequences at once against one
 busy     decode beside a busy process on the last core, with all threads and with one, against the idle machine
-load     from the program's start to the first token, beside llama-simple, without and with a sidecar
+load     from the program's start to the first token, beside llama-simple (which has threads of its own choice),
+         without and with a sidecar
+
+-p, -n and -d are those of `pairs`. The exit code is 1 if a goal is missed.
 """
 import argparse
 import os
