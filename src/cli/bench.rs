@@ -3,7 +3,8 @@
 //! `pp N` processes a prompt of N tokens in one request; `tg N` generates N tokens, `tg N xR` in each of R
 //! requests at once; `@ dD` is behind a past of D tokens, which is in the cache before the clock runs. Each
 //! is warmed up once and repeated; the table gives mean and standard deviation, and decode's share of the
-//! read bandwidth measured on the same machine with the same threads. Where a GPU tells of its health, each
+//! read bandwidth, the median of what each repetition reached of what the same threads read right before and
+//! after it: on a machine shared with others the memory is not the same for long. Where a GPU tells of its health, each
 //! measurement has its hottest moment beside it: it is asked after each repetition, when no clock runs.
 //! `--profile` repeats each with its operations timed, and holds them against what the machine can do.
 
@@ -21,7 +22,7 @@ use ottava::engine::{EngineConfig, StepProfile};
 use ottava::model::ModelConfig;
 use ottava::weights::{ModelFile, OpenOptions};
 
-use self::ceiling::Ceiling;
+use self::ceiling::{Ceiling, Meter};
 use self::load::{Load, Prompt};
 use super::options::ModelOptions;
 use super::{Failure, health, memory};
@@ -54,13 +55,27 @@ pub struct Bench {
     model: ModelOptions,
 }
 
+/// What is measured, behind a past of `depth` tokens.
+struct Test {
+    name: String,
+    depth: usize,
+    work: TestWork,
+}
+
+enum TestWork {
+    /// A prompt of so many tokens.
+    Prefill(usize),
+    /// So many tokens of each of the requests; bytes of weights, keys and values that one takes.
+    Decode { tokens: usize, requests: usize, bytes_a_token: f64 },
+}
+
 /// One line of the table.
 struct Measurement {
     test: String,
     tokens_per_s: f64,
     spread: f64,
-    /// Bytes a second of weights, keys and values that the speed means; decode only.
-    bytes_per_s: Option<f64>,
+    /// What part of the read bandwidth the weights, keys and values mean that were read; decode only.
+    bandwidth_percent: Option<f64>,
     /// How the device was meanwhile.
     health: Option<DeviceHealth>,
     /// Of `--profile`: the prompt's steps, or the decodes.
@@ -92,13 +107,20 @@ impl Bench {
         // A past is found in the cache; without one nothing may be.
         let share_prefixes = self.depth.iter().any(|&depth| depth > 0);
         let engine = self.model.engine_with(EngineConfig { share_prefixes, ..EngineConfig::default() })?;
-        let results = self.measure_all(&engine, kv_token_bytes)?;
-        let (peak_bytes, health) = (memory::peak_bytes(), engine.health());
-        // Last, since its buffer is larger than many a model.
-        let threads = engine.info().threads;
-        let ceilings = if self.profile { Ceiling::all(threads, &self.model)? } else { Vec::new() };
-        let own = ceilings.iter().find(|ceiling| ceiling.threads == threads);
-        let ceiling = own.copied().map_or_else(|| Ceiling::of_memory(threads, &self.model), Ok)?;
+        let (load, tests) = (Load::new(&engine), self.tests(&engine, kv_token_bytes));
+        for test in &tests {
+            test.prepare(&load)?;
+            test.run(&load)?;
+        }
+        // Before the memory that is read to measure the bandwidth, which is more than many a model takes.
+        let peak_bytes = memory::peak_bytes();
+        let meter = Meter::new(engine.info().threads, &self.model)?;
+        let measured = tests.into_iter().map(|test| self.measure(test, &engine, &load, &meter));
+        let results = measured.collect::<Result<Vec<_>, Failure>>()?;
+        let ceilings = if self.profile { meter.all(&self.model)? } else { Vec::new() };
+        let own = ceilings.iter().find(|ceiling| ceiling.threads == engine.info().threads);
+        let ceiling = own.copied().unwrap_or_else(|| meter.ceiling());
+        let health = engine.health();
         let machine = Machine { ceiling, ceilings, peak_bytes, health };
         if self.json {
             report::print_json(&engine, &machine, &results)
@@ -129,65 +151,112 @@ impl Bench {
         Ok(page as f64 / PAGE_TOKENS as f64)
     }
 
-    fn measure_all(&self, engine: &Engine, kv_token_bytes: f64) -> Result<Vec<Measurement>, Failure> {
-        let load = Load::new(engine);
+    /// The table's lines: for each past the prompts, then the decodes.
+    fn tests(&self, engine: &Engine, kv_token_bytes: f64) -> Vec<Test> {
         let step_bytes = engine.info().step_weight_bytes as f64;
-        let mut results = Vec::new();
+        let mut tests = Vec::new();
         for &depth in &self.depth {
             let behind = if depth > 0 { format!(" @ d{depth}") } else { String::new() };
-            if depth > 0 {
-                load.fill(depth, 1)?;
-            }
             for &fresh in &self.prompt {
-                let run = || load.prefill(Prompt { depth, fresh });
-                results.push(self.measure(engine, format!("pp{fresh}{behind}"), None, run)?);
+                tests.push(Test {
+                    name: format!("pp{fresh}{behind}"),
+                    depth,
+                    work: TestWork::Prefill(fresh),
+                });
             }
             for &tokens in &self.generate {
                 for &requests in &self.parallel {
-                    if depth > 0 {
-                        load.fill(depth, requests)?;
-                    }
                     let past = depth as f64 + tokens as f64 / 2.0;
                     let bytes_a_token = step_bytes / requests as f64 + kv_token_bytes * past;
                     let at_once = if requests > 1 { format!(" x{requests}") } else { String::new() };
-                    let run = || load.decode(depth, tokens, requests);
-                    let test = format!("tg{tokens}{at_once}{behind}");
-                    results.push(self.measure(engine, test, Some(bytes_a_token), run)?);
+                    let name = format!("tg{tokens}{at_once}{behind}");
+                    tests.push(Test {
+                        name,
+                        depth,
+                        work: TestWork::Decode { tokens, requests, bytes_a_token },
+                    });
                 }
             }
         }
-        Ok(results)
+        tests
     }
 
-    /// Tokens a second, of which `run` gives one measurement; of decodes also the bytes that a token takes.
-    /// The profile is made of repetitions of its own, so that it slows down none that count.
+    /// Tokens a second, and of decodes what part of the bandwidth they took. The profile is made of
+    /// repetitions of its own, so that it slows down none that count.
     fn measure(
         &self,
+        test: Test,
         engine: &Engine,
-        test: String,
-        bytes_a_token: Option<f64>,
-        run: impl Fn() -> Result<f64, Failure>,
+        load: &Load<'_>,
+        meter: &Meter,
     ) -> Result<Measurement, Failure> {
-        run()?;
-        let (mut rates, mut health) = (Vec::with_capacity(self.repetitions), None);
+        test.prepare(load)?;
+        let bytes_a_token = match test.work {
+            TestWork::Prefill(_) => None,
+            TestWork::Decode { bytes_a_token, .. } => Some(bytes_a_token),
+        };
+        let bandwidth = || bytes_a_token.and_then(|bytes| Some(meter.bandwidth()? / bytes));
+        let (mut rates, mut shares) = (Vec::new(), Vec::new());
+        let (mut before, mut health) = (bandwidth(), None);
         for _ in 0..self.repetitions {
-            rates.push(run()?);
+            let rate = test.run(load)?;
+            rates.push(rate);
+            let after = bandwidth();
+            shares.extend(before.zip(after).map(|(before, after)| 100.0 * rate / ((before + after) / 2.0)));
+            before = after;
             health = engine.health().ok().map(|now| health::together(health, now));
         }
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;
         let variance =
             rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (rates.len().max(2) - 1) as f64;
-        let bytes_per_s = bytes_a_token.map(|bytes| mean * bytes);
         let mut profile = None;
         if self.profile {
             engine.start_profile()?;
             for _ in 0..self.repetitions {
-                run()?;
+                test.run(load)?;
             }
             let found = engine.take_profile()?;
             profile = Some(if bytes_a_token.is_some() { found.decode } else { found.prefill });
         }
-        let spread = variance.sqrt();
-        Ok(Measurement { test, tokens_per_s: mean, spread, bytes_per_s, health, profile })
+        let (spread, bandwidth_percent) = (variance.sqrt(), median(shares));
+        Ok(Measurement { test: test.name, tokens_per_s: mean, spread, bandwidth_percent, health, profile })
+    }
+}
+
+impl Test {
+    /// Has the past in the cache.
+    fn prepare(&self, load: &Load<'_>) -> Result<(), Failure> {
+        let requests = match self.work {
+            TestWork::Prefill(_) => 1,
+            TestWork::Decode { requests, .. } => requests,
+        };
+        if self.depth > 0 { load.fill(self.depth, requests) } else { Ok(()) }
+    }
+
+    /// Tokens a second.
+    fn run(&self, load: &Load<'_>) -> Result<f64, Failure> {
+        match self.work {
+            TestWork::Prefill(fresh) => load.prefill(Prompt { depth: self.depth, fresh }),
+            TestWork::Decode { tokens, requests, .. } => load.decode(self.depth, tokens, requests),
+        }
+    }
+}
+
+/// Of two in the middle their mean; nothing of nothing.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = values.len() / 2;
+    let lower = values.len().checked_sub(1)? / 2;
+    Some((values[lower] + values[upper]) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn medians() {
+        let median = |values: &[f64]| super::median(values.to_vec());
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 9.0, 1.0]), Some(3.0));
+        assert_eq!(median(&[4.0, 9.0, 1.0, 2.0]), Some(3.0));
     }
 }

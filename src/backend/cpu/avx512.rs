@@ -26,6 +26,7 @@ impl Lanes for Avx512 {
     const TOKENS: usize = 6;
     const WIDE: bool = true;
     const ORDER: Order = Order::Unsigned;
+    const UPPER: bool = true;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -146,6 +147,10 @@ impl Lanes for Avx512 {
         unsafe { _mm512_slli_epi32::<BITS>(a) }
     }
     #[inline(always)]
+    unsafe fn shr<const BITS: u32>(a: __m512i) -> __m512i {
+        unsafe { _mm512_srai_epi32::<BITS>(a) }
+    }
+    #[inline(always)]
     unsafe fn to_f32(a: __m512i) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(a) }
     }
@@ -176,6 +181,10 @@ impl Lanes for Avx512 {
             let shifted = _mm512_srl_epi16(a, _mm_cvtsi32_si128(BITS));
             _mm512_and_si512(shifted, _mm512_set1_epi8((255 >> BITS) as i8))
         }
+    }
+    #[inline(always)]
+    unsafe fn upper<const BITS: i32>(a: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(a, _mm512_set1_epi8((255 << BITS) as i8)) }
     }
     #[inline(always)]
     unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: __m512i, b: __m512i) -> __m512i {

@@ -9,40 +9,50 @@ use super::lanes::{LANES, Lanes};
 use super::memory::Buffer;
 use crate::backend::BackendError;
 
-/// Passes go on for so long, and are so many at least; the best counts, for a ceiling.
-const MEASURE_FOR: Duration = Duration::from_millis(300);
-const PASSES: usize = 5;
+/// Passes go on for so long, and are so many at least.
+const MEASURE_FOR: Duration = Duration::from_millis(100);
+const PASSES: usize = 3;
 /// Elements of a chunk, and of a step of its loop.
 const CHUNK: usize = 1 << 18;
 const STEP: usize = 4 * LANES;
 /// Bytes that are asked for ahead.
 const AHEAD: usize = 8 << 10;
 
-impl Cpu {
-    /// Bytes a second that the CPU's threads read together from `bytes` of memory, which should be many times the
-    /// caches; takes a fraction of a second.
+/// Memory that is read to measure how fast.
+#[derive(Debug)]
+pub struct ReadProbe {
+    buffer: Buffer,
+}
+
+impl ReadProbe {
+    /// At least `bytes`, which should be many times the caches.
     ///
     /// # Errors
     /// [`BackendError::OutOfMemory`].
-    pub fn read_bandwidth(&self, bytes: usize) -> Result<f64, BackendError> {
+    pub fn new(bytes: usize) -> Result<ReadProbe, BackendError> {
         let chunk_bytes = CHUNK * size_of::<f32>();
-        let chunks = bytes.div_ceil(chunk_bytes).max(1);
-        let bytes = chunks.saturating_mul(chunk_bytes);
+        let bytes = bytes.div_ceil(chunk_bytes).max(1).saturating_mul(chunk_bytes);
         let mut buffer = Buffer::zeroed(bytes, "what is read to measure the bandwidth")?;
         // Pages that nobody has written are all the same one.
         for (i, step) in buffer.elements_mut::<f32>().chunks_mut(STEP).enumerate() {
             step.fill(value(i));
         }
-        let numbers = Numbers(buffer.elements());
-        let (start, mut passes, mut best) = (Instant::now(), 0, f64::INFINITY);
-        while passes < PASSES || start.elapsed() < MEASURE_FOR {
-            let began = Instant::now();
+        Ok(ReadProbe { buffer })
+    }
+}
+
+impl Cpu {
+    /// Bytes a second that the CPU's threads read together, the mean of a tenth of a second.
+    pub fn read_bandwidth(&self, probe: &ReadProbe) -> f64 {
+        let numbers = Numbers(probe.buffer.elements());
+        let chunks = numbers.0.len() / CHUNK;
+        let (began, mut passes) = (Instant::now(), 0);
+        while passes < PASSES || began.elapsed() < MEASURE_FOR {
             // SAFETY: a chunk reads its own part of the buffer.
             unsafe { self.parallel(&numbers, chunks) };
-            best = best.min(began.elapsed().as_secs_f64());
             passes += 1;
         }
-        Ok(bytes as f64 / best)
+        (passes * probe.buffer.bytes()) as f64 / began.elapsed().as_secs_f64()
     }
 }
 
@@ -81,15 +91,16 @@ impl Kernel for Numbers<'_> {
 mod tests {
     use std::num::NonZeroUsize;
 
-    use crate::backend::cpu::{Cpu, CpuOptions, Isa};
+    use crate::backend::cpu::{Cpu, CpuOptions, Isa, ReadProbe};
 
     /// The kernel asserts its sums: what is measured here is that they are right.
     #[test]
     fn every_instruction_set_reads_all() {
+        let probe = ReadProbe::new(3 << 20).unwrap();
         for isa in Isa::available() {
             let options =
                 CpuOptions { isa: Some(isa), threads: NonZeroUsize::new(2), ..CpuOptions::default() };
-            let bandwidth = Cpu::new(&options).unwrap().read_bandwidth(3 << 20).unwrap();
+            let bandwidth = Cpu::new(&options).unwrap().read_bandwidth(&probe);
             assert!(bandwidth.is_finite() && bandwidth > 1e6, "{isa}: {bandwidth}");
         }
     }

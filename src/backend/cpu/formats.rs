@@ -19,6 +19,8 @@ use crate::quant::Bits;
 /// A block's activations of one group, a record a token.
 pub(super) struct Operand<R> {
     pub(super) first: *const R,
+    /// The same, but the compiler does not know.
+    pub(super) again: *const R,
     /// Those of the second term, if the records are of int8.
     pub(super) second: *const R,
     /// Whether there is one, likewise.
@@ -30,6 +32,7 @@ impl<R> Operand<R> {
     #[inline(always)]
     pub(super) fn skip(&mut self, records: usize) {
         self.first = self.first.wrapping_add(records);
+        self.again = self.again.wrapping_add(records);
         self.second = self.second.wrapping_add(records);
         self.outliers = self.outliers.wrapping_add(records);
     }
@@ -67,6 +70,12 @@ const fn quant(bits: usize, mins: bool, halves: bool) -> Layout {
     Layout::Quant { bits, mins, halves }
 }
 
+/// Line `number` of a tile's codes.
+#[inline(always)]
+fn code_line(weights: *const u8, tile: usize, number: usize) -> *const u8 {
+    weights.wrapping_add((2 * number + tile) * 4 * LANES)
+}
+
 /// What is stored in the places of quad `KQ` of a tile, from the lines that have it; `pack` says which.
 #[inline(always)]
 unsafe fn quad<L: Lanes, const BITS: usize, const KQ: usize>(weights: *const u8, tile: usize) -> L::C {
@@ -74,7 +83,7 @@ unsafe fn quad<L: Lanes, const BITS: usize, const KQ: usize>(weights: *const u8,
     let first = KQ / 4 * 3;
     // SAFETY: the lines are within the group's codes.
     unsafe {
-        let line = |line: usize| weights.add((2 * line + tile) * 4 * LANES);
+        let line = |number: usize| code_line(weights, tile, number);
         match (BITS, KQ) {
             (4, 0 | 2 | 4 | 6) => L::low::<4>(L::bytes(line(KQ / 2))),
             (4, _) => L::high::<4>(L::bytes(line(KQ / 2))),

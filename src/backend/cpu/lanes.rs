@@ -70,6 +70,9 @@ pub(super) trait Lanes: Copy + 'static {
     /// Whether there are 32 registers of sixteen lanes: the matrix kernels then hold both tiles of
     /// a panel at once, and attention more than two rows.
     const WIDE: bool;
+    /// Whether [`Lanes::dot_bytes`] takes codes of 4 bits where they lie in the upper half of a byte, 16 times as
+    /// large: one token's products then need no shifts.
+    const UPPER: bool = false;
     /// Parts of the sixteen rows that the int8 kernels work off one after the other, 1 or 2.
     const PARTS: usize = 1;
     /// What packing does for the dot products.
@@ -129,6 +132,10 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn sub_i32(a: Self::I, b: Self::I) -> Self::I;
     /// `a << BITS`
     unsafe fn shl<const BITS: u32>(a: Self::I) -> Self::I;
+    /// `a >> BITS`, with the sign.
+    unsafe fn shr<const BITS: u32>(_a: Self::I) -> Self::I {
+        unreachable!("no codes in upper halves")
+    }
     /// As f32, ties to even.
     unsafe fn to_f32(a: Self::I) -> Self::F;
     /// The nearest integers, ties to even.
@@ -144,6 +151,10 @@ pub(super) trait Lanes: Copy + 'static {
     unsafe fn low<const BITS: i32>(a: Self::C) -> Self::C;
     /// Each byte shifted right by `BITS`, above 0.
     unsafe fn high<const BITS: i32>(a: Self::C) -> Self::C;
+    /// Each byte without its lowest `BITS` bits.
+    unsafe fn upper<const BITS: i32>(_a: Self::C) -> Self::C {
+        unreachable!("no codes in upper halves")
+    }
     /// The upper `KEEP` bits of each byte of `a`, and below them those of `b` shifted right by `SHIFT`;
     /// `0 < SHIFT <= KEEP < 8`.
     unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: Self::C, b: Self::C) -> Self::C;

@@ -45,6 +45,7 @@ use crate::backend::{
     RowSampling, Sidecar, StepLimits, VectorId, Weights, overlap_error, shape_error,
 };
 pub use arena::Arena;
+pub use bandwidth::ReadProbe;
 pub use dispatch::{Isa, UnknownIsa};
 use dispatch::{Kernel, entry};
 pub use kv::KvPool;

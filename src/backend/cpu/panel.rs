@@ -130,7 +130,7 @@ impl<W: Format> Panels<'_, W> {
             let mut weights = args.weights.add(panel * args.panel_bytes);
             let first = args.activations.cast::<W::Record>();
             let (second, outliers) = behind(first.cast_mut(), args.tokens * args.groups);
-            let mut activations = Operand { first, second, outliers };
+            let mut activations = Operand { first, again: black_box(first), second, outliers };
             activations.skip(start * args.groups);
             // Where a panel is worked off in several blocks, only the first finds it in memory, and
             // the memory is idle while the others compute: each block asks for its share of the

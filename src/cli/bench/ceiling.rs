@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 
 use ottava::Device;
-use ottava::backend::cpu::{Cpu, CpuOptions, Peaks};
+use ottava::backend::cpu::{Cpu, CpuOptions, Peaks, ReadProbe};
 use serde_json::{Value, json};
 
 use super::super::Failure;
@@ -24,31 +24,47 @@ pub struct Ceiling {
     pub peaks: Option<Peaks>,
 }
 
-impl Ceiling {
-    /// Measures the memory alone.
-    pub fn of_memory(threads: usize, model: &ModelOptions) -> Result<Ceiling, Failure> {
-        if threads == 0 {
-            return Ok(Ceiling { threads, bandwidth: of_gpu(model.device), peaks: None });
-        }
-        Ok(Ceiling::of_cpu(&cpu(NonZeroUsize::new(threads), model)?))
+/// Measures the read bandwidth whenever it is asked.
+pub struct Meter {
+    threads: usize,
+    cpu: Option<(Cpu, ReadProbe)>,
+    /// A GPU's, measured once.
+    gpu: Option<f64>,
+}
+
+impl Meter {
+    /// For so many threads of the CPU; for a GPU if there are none.
+    pub fn new(threads: usize, model: &ModelOptions) -> Result<Meter, Failure> {
+        let Some(count) = NonZeroUsize::new(threads) else {
+            return Ok(Meter { threads, cpu: None, gpu: of_gpu(model.device) });
+        };
+        let cpu = cpu(Some(count), model)?;
+        Ok(Meter { threads, cpu: ReadProbe::new(BUFFER_BYTES).ok().map(|probe| (cpu, probe)), gpu: None })
     }
 
-    /// Measures the engine's own threads, all cores, and the powers of two below; of a GPU the memory.
-    pub fn all(threads: usize, model: &ModelOptions) -> Result<Vec<Ceiling>, Failure> {
-        if threads == 0 {
-            return Ok(vec![Ceiling::of_memory(0, model)?]);
-        }
+    /// Bytes a second; none where there is no room to measure.
+    pub fn bandwidth(&self) -> Option<f64> {
+        self.cpu.as_ref().map(|(cpu, probe)| cpu.read_bandwidth(probe)).or(self.gpu)
+    }
+
+    /// What the memory does now, and nothing of the cores.
+    pub fn ceiling(&self) -> Ceiling {
+        Ceiling { threads: self.threads, bandwidth: self.bandwidth(), peaks: None }
+    }
+
+    /// Measures the same threads, all cores, and the powers of two below; of a GPU the memory.
+    pub fn all(&self, model: &ModelOptions) -> Result<Vec<Ceiling>, Failure> {
+        let Some((_, probe)) = &self.cpu else { return Ok(vec![self.ceiling()]) };
         let measure = |threads| {
             let cpu = cpu(NonZeroUsize::new(threads), model)?;
-            Ok(Ceiling { peaks: Some(cpu.peaks()), ..Ceiling::of_cpu(&cpu) })
+            let (bandwidth, peaks) = (Some(cpu.read_bandwidth(probe)), Some(cpu.peaks()));
+            Ok(Ceiling { threads: cpu.threads(), bandwidth, peaks })
         };
-        counts(cpu(None, model)?.threads(), threads).into_iter().map(measure).collect()
+        counts(cpu(None, model)?.threads(), self.threads).into_iter().map(measure).collect()
     }
+}
 
-    fn of_cpu(cpu: &Cpu) -> Ceiling {
-        Ceiling { threads: cpu.threads(), bandwidth: cpu.read_bandwidth(BUFFER_BYTES).ok(), peaks: None }
-    }
-
+impl Ceiling {
     pub fn as_json(&self) -> Value {
         json!({
             "threads": self.threads,

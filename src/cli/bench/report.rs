@@ -8,11 +8,6 @@ use super::super::{Failure, health, output};
 use super::ceiling::Ceiling;
 use super::{Machine, Measurement, profile};
 
-/// Per cent of the read bandwidth that a measurement means.
-fn percent(measurement: &Measurement, bandwidth: Option<f64>) -> Option<f64> {
-    Some(100.0 * measurement.bytes_per_s? / bandwidth?)
-}
-
 /// Prints a Markdown table, and what it is read against.
 pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
     let info = engine.info();
@@ -37,7 +32,7 @@ pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) 
             result.test,
             result.tokens_per_s,
             result.spread,
-            percent(result, bandwidth).map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
+            result.bandwidth_percent.map_or_else(|| "-".into(), |percent| format!("{percent:.0}")),
             column(&format!(" {} |", result.health.as_ref().map(health::short).unwrap_or_default())),
         ))?;
     }
@@ -66,7 +61,7 @@ pub fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -
                 "test": result.test,
                 "tokens_per_s": result.tokens_per_s,
                 "spread": result.spread,
-                "bandwidth_percent": percent(result, machine.ceiling.bandwidth),
+                "bandwidth_percent": result.bandwidth_percent,
                 "device_health": result.health.as_ref().map(health::known),
                 "profile": result.profile.map(|steps| profile::as_json(&steps, &machine.ceiling)),
             })

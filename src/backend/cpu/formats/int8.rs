@@ -7,10 +7,13 @@
 use std::hint::black_box;
 use std::slice;
 
-use super::{Format, Operand, columns, factor, quad, quant};
+use super::{Format, Operand, code_line, columns, factor, quad, quant};
 use crate::backend::cpu::activations::{Int8Group, SECOND_BITS};
 use crate::backend::cpu::lanes::{LANES, Lanes, for_each};
-use crate::backend::cpu::pack::Layout;
+use crate::backend::cpu::pack::{Layout, QUADS};
+
+/// Bytes by which one token's products ask for weights before they need them.
+const AHEAD: usize = 6 << 10;
 
 /// Codes times int8 activations.
 pub(in crate::backend::cpu) struct Int8<const BITS: usize, const MINS: bool, const HALVES: bool>;
@@ -36,7 +39,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
             for_each!([0 1] HALF => {
                 for_each!([0 1] PART => {
                     if const { HALF <= HALVES as usize && PART < L::PARTS } {
-                        Self::part::<L, T, M, HALF, PART>(weights, tile, activations.first, second, sums);
+                        Self::part::<L, T, M, HALF, PART>(weights, tile, activations, second, sums);
                     }
                 });
             });
@@ -50,14 +53,19 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     unsafe fn part<L: Lanes, const T: usize, const M: usize, const HALF: usize, const PART: usize>(
         weights: *const u8,
         tile: usize,
-        first: *const Int8Group,
+        activations: &Operand<Int8Group>,
         second: Option<(*const Int8Group, &[u8])>,
         sums: &mut [[L::F; M]; T],
     ) {
         // SAFETY: all reads stay within the group and the records.
         unsafe {
+            let first = activations.first;
             let mut dots = [Self::starts::<L, M>(first, HALF); T];
-            Self::dots::<L, T, M, HALF>(weights, tile, first, &mut dots);
+            if const { M == 1 && L::WIDE && BITS < 8 } {
+                Self::dots::<L, T, M, HALF, true>(weights, tile, [first, activations.again], &mut dots);
+            } else {
+                Self::dots::<L, T, M, HALF, false>(weights, tile, [first; 2], &mut dots);
+            }
             if let Some((second, outliers)) = second {
                 // One token's codes stay unpacked from one term to the other, whose sums wait for nothing of
                 // the first's; beside several tokens there are no registers for them.
@@ -113,7 +121,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 if outliers.iter().any(|&outlier| outlier != 0) {
                     let records = second.add(i * N);
                     let mut dots = [Self::starts::<L, N>(records, HALF); T];
-                    Self::dots::<L, T, N, HALF>(weights, tile, records, &mut dots);
+                    Self::dots::<L, T, N, HALF, false>(weights, tile, [records; 2], &mut dots);
                     for t in 0..T {
                         sums[t][i * N..][..N].copy_from_slice(&dots[t]);
                     }
@@ -141,24 +149,28 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Adds the integer products of half `HALF` of the columns, or of all columns.
+    /// Adds the integer products of half `HALF` of the columns, or of all columns; where `ASK` says so, asks for
+    /// the weights of a group further on.
+    ///
+    /// The records are there once for each tile, so that each tile's dot products take them from memory:
+    /// instructions of their own for what both share would be half as many again.
     #[inline(always)]
-    unsafe fn dots<L: Lanes, const T: usize, const M: usize, const HALF: usize>(
+    unsafe fn dots<L: Lanes, const T: usize, const M: usize, const HALF: usize, const ASK: bool>(
         weights: *const u8,
         tile: usize,
-        activations: *const Int8Group,
+        activations: [*const Int8Group; 2],
         dots: &mut [[L::I; M]; T],
     ) {
         // SAFETY: all reads stay within the group and the records.
         unsafe {
-            let codes = |m: usize| (&raw const (*activations.add(m)).codes).cast::<i8>();
-            let mut a = [L::activations(codes(0)); M];
+            let codes = |t: usize, m: usize| (&raw const (*activations[t].add(m)).codes).cast::<i8>();
+            let mut a = [[L::activations(codes(0, 0)); M]; T];
             if const { L::PAIRS && M > 1 } {
                 for_each!([0 1 2 3] OCTET => {
                     if !HALVES || HALF == OCTET / 2 {
                         // Two tokens' codes of eight columns are together.
                         for m in 0..M / 2 {
-                            a[m] = L::activations(codes(2 * m + OCTET / 2).add(OCTET % 2 * LANES));
+                            a[0][m] = L::activations(codes(0, 2 * m + OCTET / 2).add(OCTET % 2 * LANES));
                         }
                         for t in 0..T {
                             let codes = [
@@ -166,31 +178,56 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                                 quad::<L, BITS, { 2 * OCTET + 1 }>(weights, tile + t),
                             ];
                             for m in 0..M {
-                                dots[t][m] = L::dot_pair(dots[t][m], codes[m % 2], a[m / 2]);
+                                dots[t][m] = L::dot_pair(dots[t][m], codes[m % 2], a[0][m / 2]);
                             }
                         }
                     }
                 });
                 return;
             }
+            let mut upper = [[L::splat_i32(0); M]; T];
             for_each!([0 1 2 3 4 5 6 7] KQ => {
                 if !HALVES || HALF == KQ / 4 {
-                    if KQ.is_multiple_of(4) {
-                        for m in 0..M {
-                            a[m] = L::activations(codes(m).add(KQ / 4 * LANES));
-                        }
-                    }
                     for t in 0..T {
+                        if KQ.is_multiple_of(4) {
+                            for m in 0..M {
+                                a[t][m] = L::activations(codes(t, m).add(KQ / 4 * LANES));
+                            }
+                        }
+                        if ASK {
+                            Self::ask_ahead::<L>(weights, KQ * T + t, QUADS * T);
+                        }
+                        if const { BITS == 4 && M == 1 && L::UPPER && KQ % 2 == 1 } {
+                            let codes = L::upper::<4>(L::bytes(code_line(weights, tile + t, KQ / 2)));
+                            upper[t][0] = L::dot_bytes::<{ KQ % 4 }>(upper[t][0], codes, a[t][0]);
+                            continue;
+                        }
                         let codes = columns::<L, BITS, KQ, { KQ / 2 * 2 }, { KQ / 2 * 2 + 1 }>(weights, tile + t);
                         for m in 0..M {
                             dots[t][m] = match BITS {
-                                8 => L::dot_bytes::<{ KQ % 4 }>(dots[t][m], codes, a[m]),
-                                _ => L::dot_small::<{ KQ % 4 }>(dots[t][m], codes, a[m]),
+                                8 => L::dot_bytes::<{ KQ % 4 }>(dots[t][m], codes, a[t][m]),
+                                _ => L::dot_small::<{ KQ % 4 }>(dots[t][m], codes, a[t][m]),
                             };
                         }
                     }
                 }
             });
+            if const { BITS == 4 && M == 1 && L::UPPER } {
+                for t in 0..T {
+                    dots[t][0] = L::add_i32(dots[t][0], L::shr::<4>(upper[t][0]));
+                }
+            }
+        }
+    }
+
+    /// Asks for a step's share of the lines of a group further on. All at once would stand in the way of the
+    /// loads of codes.
+    #[inline(always)]
+    unsafe fn ask_ahead<L: Lanes>(weights: *const u8, step: usize, steps: usize) {
+        let lines = Self::LAYOUT.group_bytes() / 64;
+        for line in step * lines / steps..(step + 1) * lines / steps {
+            // SAFETY: what is asked for need not be there.
+            unsafe { L::prefetch(weights.wrapping_add(AHEAD + 64 * line)) };
         }
     }
 
