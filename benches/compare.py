@@ -6,7 +6,7 @@ usage: compare.py OTTAVA LLAMA_BENCH MODEL.gguf... [--threads N] [--pairs N] [-p
 Prefill is measured from an empty cache, decode behind a past of -d tokens.
 
 Prints a Markdown table with the load average before each pair's start, so that a noisy run shows.
-Peak memory is the whole process's; ours without the buffer that measures the read bandwidth at the end.
+Peak memory is the whole process's; ours without the buffer that measures the read bandwidth.
 """
 import argparse
 import json
@@ -37,9 +37,10 @@ def run(command):
     return out, time.monotonic() - started, usage.ru_maxrss * 1024
 
 
-def bench(program, model, threads, options):
-    """What `ottava bench` found, of one repetition behind its warm-up."""
-    return json.loads(run([program, "bench", "--json", "-m", model, "-t", str(threads), "-r", "1", *options])[0])
+def bench(program, model, threads, options, repetitions=1):
+    """What `ottava bench` found, of repetitions behind a warm-up."""
+    fixed = ["--json", "-m", model, "-t", str(threads), "-r", str(repetitions)]
+    return json.loads(run([program, "bench", *fixed, *options])[0])
 
 
 def halves(args):

@@ -71,7 +71,8 @@ def machine(args, goals):
     for model in args.large:
         peaks, shares = [], []
         for _ in range(args.pairs):
-            found = bench(args.ottava, model, args.threads, ["-p", "512", "-n", "64", "--profile"])["results"]
+            options = ["-p", "512", "-n", "64", "--profile"]
+            found = bench(args.ottava, model, args.threads, options, repetitions=3)["results"]
             products = next(kind for kind in found[0]["profile"]["kinds"] if kind["kind"] == "matmul")
             peaks.append(products["peak_percent"])
             shares.append(found[1]["bandwidth_percent"])

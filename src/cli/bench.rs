@@ -4,8 +4,9 @@
 //! requests at once; `@ dD` is behind a past of D tokens, which is in the cache before the clock runs. Each
 //! is warmed up once and repeated; the table gives mean and standard deviation, and decode's share of the
 //! read bandwidth, the median of what each repetition reached of what the same threads read right before and
-//! after it: on a machine shared with others the memory is not the same for long. Where a GPU tells of its health, each
-//! measurement has its hottest moment beside it: it is asked after each repetition, when no clock runs.
+//! after it: on a machine shared with others the memory is not the same for long. Where a GPU tells of its
+//! health, each measurement has its hottest moment beside it: it is asked after each repetition, when no clock
+//! runs.
 //! `--profile` repeats each with its operations timed, and holds them against what the machine can do.
 
 mod ceiling;
@@ -107,20 +108,18 @@ impl Bench {
         // A past is found in the cache; without one nothing may be.
         let share_prefixes = self.depth.iter().any(|&depth| depth > 0);
         let engine = self.model.engine_with(EngineConfig { share_prefixes, ..EngineConfig::default() })?;
-        let (load, tests) = (Load::new(&engine), self.tests(&engine, kv_token_bytes));
-        for test in &tests {
-            test.prepare(&load)?;
-            test.run(&load)?;
-        }
-        // Before the memory that is read to measure the bandwidth, which is more than many a model takes.
-        let peak_bytes = memory::peak_bytes();
+        let loaded = memory::peak_bytes();
         let meter = Meter::new(engine.info().threads, &self.model)?;
-        let measured = tests.into_iter().map(|test| self.measure(test, &engine, &load, &meter));
-        let results = measured.collect::<Result<Vec<_>, Failure>>()?;
+        let load = Load::new(&engine);
+        let tests = self.tests(&engine, kv_token_bytes).into_iter();
+        let results = tests.map(|test| self.measure(test, &engine, &load, &meter));
+        let results = results.collect::<Result<Vec<_>, Failure>>()?;
+        // The meter reads more memory than many a model takes.
+        let running = memory::peak_bytes().map(|peak| peak.saturating_sub(meter.bytes()));
+        let (peak_bytes, health) = (loaded.max(running), engine.health());
         let ceilings = if self.profile { meter.all(&self.model)? } else { Vec::new() };
         let own = ceilings.iter().find(|ceiling| ceiling.threads == engine.info().threads);
         let ceiling = own.copied().unwrap_or_else(|| meter.ceiling());
-        let health = engine.health();
         let machine = Machine { ceiling, ceilings, peak_bytes, health };
         if self.json {
             report::print_json(&engine, &machine, &results)
@@ -191,17 +190,18 @@ impl Bench {
         meter: &Meter,
     ) -> Result<Measurement, Failure> {
         test.prepare(load)?;
+        test.run(load)?;
         let bytes_a_token = match test.work {
             TestWork::Prefill(_) => None,
             TestWork::Decode { bytes_a_token, .. } => Some(bytes_a_token),
         };
-        let bandwidth = || bytes_a_token.and_then(|bytes| Some(meter.bandwidth()? / bytes));
+        let limit = || bytes_a_token.and_then(|bytes| Some(meter.bandwidth()? / bytes));
         let (mut rates, mut shares) = (Vec::new(), Vec::new());
-        let (mut before, mut health) = (bandwidth(), None);
+        let (mut before, mut health) = (limit(), None);
         for _ in 0..self.repetitions {
             let rate = test.run(load)?;
             rates.push(rate);
-            let after = bandwidth();
+            let after = limit();
             shares.extend(before.zip(after).map(|(before, after)| 100.0 * rate / ((before + after) / 2.0)));
             before = after;
             health = engine.health().ok().map(|now| health::together(health, now));

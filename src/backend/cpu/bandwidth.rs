@@ -1,5 +1,5 @@
-//! What the memory can do at most: bytes a second that kernels read which do nothing else, from huge pages and by
-//! threads that each read long stretches, as weights are read.
+//! What the memory can do: bytes a second that kernels read which do nothing else, from huge pages and by threads
+//! that each read long stretches, as weights are read.
 
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,11 @@ pub struct ReadProbe {
 }
 
 impl ReadProbe {
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.buffer.bytes()
+    }
+
     /// At least `bytes`, which should be many times the caches.
     ///
     /// # Errors
@@ -42,14 +47,17 @@ impl ReadProbe {
 }
 
 impl Cpu {
-    /// Bytes a second that the CPU's threads read together, the mean of a tenth of a second.
+    /// Bytes a second that the CPU's threads read together, the mean of a tenth of a second and three passes at
+    /// least.
     pub fn read_bandwidth(&self, probe: &ReadProbe) -> f64 {
         let numbers = Numbers(probe.buffer.elements());
-        let chunks = numbers.0.len() / CHUNK;
+        // SAFETY: a chunk reads its own part of the buffer.
+        let pass = || unsafe { self.parallel(&numbers, numbers.0.len() / CHUNK) };
+        // Has the threads awake.
+        pass();
         let (began, mut passes) = (Instant::now(), 0);
         while passes < PASSES || began.elapsed() < MEASURE_FOR {
-            // SAFETY: a chunk reads its own part of the buffer.
-            unsafe { self.parallel(&numbers, chunks) };
+            pass();
             passes += 1;
         }
         (passes * probe.buffer.bytes()) as f64 / began.elapsed().as_secs_f64()

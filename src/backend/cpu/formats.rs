@@ -19,7 +19,8 @@ use crate::quant::Bits;
 /// A block's activations of one group, a record a token.
 pub(super) struct Operand<R> {
     pub(super) first: *const R,
-    /// The same, but the compiler does not know.
+    /// The same, but the compiler does not know: one token's dot products then read their activations from
+    /// memory themselves, where one load for both tiles would be an instruction more.
     pub(super) again: *const R,
     /// Those of the second term, if the records are of int8.
     pub(super) second: *const R,
@@ -72,8 +73,9 @@ const fn quant(bits: usize, mins: bool, halves: bool) -> Layout {
 
 /// Line `number` of a tile's codes.
 #[inline(always)]
-fn code_line(weights: *const u8, tile: usize, number: usize) -> *const u8 {
-    weights.wrapping_add((2 * number + tile) * 4 * LANES)
+unsafe fn code_line(weights: *const u8, tile: usize, number: usize) -> *const u8 {
+    // SAFETY: the line is within the group's codes.
+    unsafe { weights.add((2 * number + tile) * 4 * LANES) }
 }
 
 /// What is stored in the places of quad `KQ` of a tile, from the lines that have it; `pack` says which.

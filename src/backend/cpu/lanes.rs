@@ -133,6 +133,7 @@ pub(super) trait Lanes: Copy + 'static {
     /// `a << BITS`
     unsafe fn shl<const BITS: u32>(a: Self::I) -> Self::I;
     /// `a >> BITS`, with the sign.
+    #[inline(always)]
     unsafe fn shr<const BITS: u32>(_a: Self::I) -> Self::I {
         unreachable!("no codes in upper halves")
     }
@@ -152,6 +153,7 @@ pub(super) trait Lanes: Copy + 'static {
     /// Each byte shifted right by `BITS`, above 0.
     unsafe fn high<const BITS: i32>(a: Self::C) -> Self::C;
     /// Each byte without its lowest `BITS` bits.
+    #[inline(always)]
     unsafe fn upper<const BITS: i32>(_a: Self::C) -> Self::C {
         unreachable!("no codes in upper halves")
     }

@@ -193,6 +193,9 @@ impl Check for Integers {
             assert_eq!(ints::<L>(rounded), expected);
             assert_eq!(L::reduce_add_i32(rounded), expected.iter().sum::<i32>());
             assert_eq!(ints::<L>(L::shl::<7>(rounded)), expected.map(|x| x << 7));
+            if const { L::UPPER } {
+                assert_eq!(ints::<L>(L::shr::<4>(rounded)), expected.map(|x| x >> 4));
+            }
             assert_eq!(ints::<L>(L::sub_i32(L::splat_i32(0), rounded)), expected.map(|x| -x));
             assert_eq!(ints::<L>(L::add_i32(L::splat_i32(7), rounded)), expected.map(|x| x + 7));
             L::store_i8(out.as_mut_ptr(), rounded);
@@ -260,6 +263,9 @@ impl Dots {
         unsafe {
             let bytes = L::bytes(codes.as_ptr());
             assert_eq!(dots::<L, Q>(bytes, a)[0], dot(&byte::<L>));
+            if const { L::UPPER } {
+                assert_eq!(dots::<L, Q>(L::upper::<4>(bytes), a)[0], dot(&|code| i32::from(code & 0xf0)));
+            }
             assert_eq!(dots::<L, Q>(L::low::<6>(bytes), a)[1], dot(&|code| i32::from(code & 63)));
             assert_eq!(dots::<L, Q>(L::high::<2>(bytes), a)[1], dot(&|code| i32::from(code >> 2)));
         }

@@ -1,7 +1,9 @@
 //! What a machine can do: the ceilings that measurements are held against.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use ottava::Device;
 use ottava::backend::cpu::{Cpu, CpuOptions, Peaks, ReadProbe};
@@ -9,9 +11,12 @@ use serde_json::{Value, json};
 
 use super::super::Failure;
 use super::super::options::ModelOptions;
+use super::median;
 
 /// Bytes of the buffer that is read: well beyond any cache.
 const BUFFER_BYTES: usize = 512 << 20;
+/// After so long a pool's threads are asleep.
+const ASLEEP_AFTER: Duration = Duration::from_millis(5);
 
 /// What so many threads reach together, or a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,41 +29,64 @@ pub struct Ceiling {
     pub peaks: Option<Peaks>,
 }
 
-/// Measures the read bandwidth whenever it is asked.
+/// Measures the read bandwidth whenever it is asked, and remembers.
 pub struct Meter {
+    /// 0 for a GPU.
     threads: usize,
-    cpu: Option<(Cpu, ReadProbe)>,
-    /// A GPU's, measured once.
-    gpu: Option<f64>,
+    cpu: Option<Cpu>,
+    /// None where there is no room for it.
+    probe: Option<ReadProbe>,
+    /// Bytes a second; of a GPU one.
+    found: RefCell<Vec<f64>>,
 }
 
 impl Meter {
     /// For so many threads of the CPU; for a GPU if there are none.
     pub fn new(threads: usize, model: &ModelOptions) -> Result<Meter, Failure> {
         let Some(count) = NonZeroUsize::new(threads) else {
-            return Ok(Meter { threads, cpu: None, gpu: of_gpu(model.device) });
+            let found = RefCell::new(of_gpu(model.device).into_iter().collect());
+            return Ok(Meter { threads, cpu: None, probe: None, found });
         };
-        let cpu = cpu(Some(count), model)?;
-        Ok(Meter { threads, cpu: ReadProbe::new(BUFFER_BYTES).ok().map(|probe| (cpu, probe)), gpu: None })
+        let (cpu, probe) = (cpu(Some(count), model)?, ReadProbe::new(BUFFER_BYTES).ok());
+        Ok(Meter { threads, cpu: Some(cpu), probe, found: RefCell::default() })
     }
 
-    /// Bytes a second; none where there is no room to measure.
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> u64 {
+        self.probe.as_ref().map_or(0, |probe| probe.bytes() as u64)
+    }
+
+    /// Bytes a second, now.
     pub fn bandwidth(&self) -> Option<f64> {
-        self.cpu.as_ref().map(|(cpu, probe)| cpu.read_bandwidth(probe)).or(self.gpu)
+        let (Some(cpu), Some(probe)) = (&self.cpu, &self.probe) else { return self.known() };
+        // The engine's threads and these are awake for a while after their work.
+        std::thread::sleep(ASLEEP_AFTER);
+        let bandwidth = cpu.read_bandwidth(probe);
+        std::thread::sleep(ASLEEP_AFTER);
+        self.found.borrow_mut().push(bandwidth);
+        Some(bandwidth)
     }
 
-    /// What the memory does now, and nothing of the cores.
+    /// The median of what was found, or what it is now.
     pub fn ceiling(&self) -> Ceiling {
-        Ceiling { threads: self.threads, bandwidth: self.bandwidth(), peaks: None }
+        let bandwidth = self.known().or_else(|| self.bandwidth());
+        Ceiling { threads: self.threads, bandwidth, peaks: None }
     }
 
-    /// Measures the same threads, all cores, and the powers of two below; of a GPU the memory.
+    fn known(&self) -> Option<f64> {
+        median(self.found.borrow().clone())
+    }
+
+    /// Measures the cores as well, and all of them, and the powers of two below; of a GPU what is known.
     pub fn all(&self, model: &ModelOptions) -> Result<Vec<Ceiling>, Failure> {
-        let Some((_, probe)) = &self.cpu else { return Ok(vec![self.ceiling()]) };
+        if self.threads == 0 {
+            return Ok(vec![self.ceiling()]);
+        }
         let measure = |threads| {
             let cpu = cpu(NonZeroUsize::new(threads), model)?;
-            let (bandwidth, peaks) = (Some(cpu.read_bandwidth(probe)), Some(cpu.peaks()));
-            Ok(Ceiling { threads: cpu.threads(), bandwidth, peaks })
+            let now = || self.probe.as_ref().map(|probe| cpu.read_bandwidth(probe));
+            let bandwidth = if threads == self.threads { self.ceiling().bandwidth } else { now() };
+            Ok(Ceiling { threads, bandwidth, peaks: Some(cpu.peaks()) })
         };
         counts(cpu(None, model)?.threads(), self.threads).into_iter().map(measure).collect()
     }
