@@ -25,11 +25,6 @@ pub struct ReadProbe {
 }
 
 impl ReadProbe {
-    /// Its length in bytes.
-    pub fn bytes(&self) -> usize {
-        self.buffer.bytes()
-    }
-
     /// At least `bytes`, which should be many times the caches.
     ///
     /// # Errors
@@ -43,6 +38,11 @@ impl ReadProbe {
             step.fill(value(i));
         }
         Ok(ReadProbe { buffer })
+    }
+
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.buffer.bytes()
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 /// Waiting for others so long, and for so many chunks' time, is a stall.
 const STALL: Duration = Duration::from_micros(300);
 const STALL_CHUNKS: u32 = 8;
-/// Jobs of so many nanoseconds together are judged by how long the submitter would have taken for the workers' chunks, and
-/// by how much it lost by them: an eighth makes a difference.
+/// Jobs of so many nanoseconds together are judged by how long the submitter would have taken for the workers'
+/// chunks, and by how much it lost by them: an eighth makes a difference.
 const WINDOW: u64 = 4_000_000;
 const EIGHTH: u64 = 8;
 /// Jobs shorter than this say nothing: a healthy worker may come too late for them.
