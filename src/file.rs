@@ -9,6 +9,7 @@ pub(crate) struct Temporary {
     path: PathBuf,
     pub(crate) file: File,
     folder: PathBuf,
+    renamed: bool,
 }
 
 impl Temporary {
@@ -22,7 +23,7 @@ impl Temporary {
             temporary.push(format!(".{}-{attempt}.tmp", std::process::id()));
             let path = folder.join(temporary);
             match OpenOptions::new().write(true).create_new(true).open(&path) {
-                Ok(file) => return Ok(Temporary { path, file, folder }),
+                Ok(file) => return Ok(Temporary { path, file, folder, renamed: false }),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -31,9 +32,9 @@ impl Temporary {
     }
 
     /// The content is on the disk before the name is, and the name before this returns.
-    pub(crate) fn rename_to(self, target: &Path) -> io::Result<()> {
+    pub(crate) fn rename_to(mut self, target: &Path) -> io::Result<()> {
         self.file.sync_all()?;
-        std::fs::rename(&self.path, target)?;
+        self.rename(target)?;
         if cfg!(unix) {
             File::open(&self.folder)?.sync_all()?;
         }
@@ -42,14 +43,47 @@ impl Temporary {
 
     /// The name is there when this returns, the content on the disk some time later: for what can be made
     /// again, and is checked when it is read.
-    pub(crate) fn rename_unsynced(self, target: &Path) -> io::Result<()> {
-        std::fs::rename(&self.path, target)
+    pub(crate) fn rename_unsynced(mut self, target: &Path) -> io::Result<()> {
+        self.rename(target)
+    }
+
+    fn rename(&mut self, target: &Path) -> io::Result<()> {
+        std::fs::rename(&self.path, target)?;
+        self.renamed = true;
+        Ok(())
     }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After a rename there is nothing to remove, and nobody to tell if there is.
-        let _ = std::fs::remove_file(&self.path);
+        // After a rename the name may be that of another thread's file already.
+        if !self.renamed {
+            // There is nobody to tell that it is still there.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_write_one_target_do_not_remove_each_others_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        Temporary::beside(&target).unwrap().rename_unsynced(&target).unwrap();
+                    }
+                });
+            }
+        });
+        drop(Temporary::beside(&target).unwrap());
+        let names: Vec<_> =
+            folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["target"]);
     }
 }
