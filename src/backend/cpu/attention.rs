@@ -10,6 +10,7 @@
 //! every row goes through the same operations in the same order, whichever rows it is worked off
 //! with and on whichever thread. `tile` walks, the arithmetic on a split is in `split`.
 
+mod ahead;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use super::lanes::{LANES, Lanes};
 use super::memory::Buffer;
 use super::{Cpu, overlap_error};
 use crate::backend::{Attention, BackendError, Frame, Heads, PAGE_TOKENS, PageRef, StepInput, StepSequence};
+use ahead::Next;
 use tile::{State, Tile, blend};
 
 const OP: &str = "attention";
@@ -159,11 +161,16 @@ impl Kernel for Items<'_> {
             let (kv_head, rest) = (index % self.op.heads.kv, index / self.op.heads.kv);
             let (split, tile) = (rest % self.splits(sequence), rest / self.splits(sequence));
             let tile = Tile::new(self, sequence, kv_head, tile, split);
+            let (all, of_split) = (self.pages(sequence), |split| pages_of_split(self.pages(sequence), split));
+            let next = |pages, rest| match kv_head + 1 < self.op.heads.kv {
+                true => Next { pages, kv_head: kv_head + 1 },
+                false => Next { pages: rest, kv_head: 0 },
+            };
             // SAFETY: the tile is one of this sequence's; its outputs are this chunk's.
             unsafe {
                 match self.partials {
-                    None => tile.whole::<L>(self.pages(sequence)),
-                    Some(_) => tile.part::<L>(pages_of_split(self.pages(sequence), split)),
+                    None => tile.whole::<L>(all, next(all, &[])),
+                    Some(_) => tile.part::<L>(of_split(split), next(of_split(split), of_split(split + 1))),
                 }
             }
             return;

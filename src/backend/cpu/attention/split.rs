@@ -9,6 +9,7 @@
 
 use half::f16;
 
+use super::ahead::{Blocks, Next, ask_for, ask_for_each};
 use super::tile::{State, Tile, WHOLE, blend, hide};
 use super::{SPLIT, SPLIT_PAGES};
 use crate::backend::cpu::elementwise::soft_cap;
@@ -21,7 +22,9 @@ type Keys = [f32; SPLIT as usize];
 /// The pages of a split that any row of a block sees.
 struct Seen<const R: usize> {
     count: usize,
-    blocks: [*const u8; SPLIT_PAGES],
+    blocks: Blocks,
+    /// What is read after them.
+    next: Blocks,
     /// By row: which keys, as bits.
     keys: [[u32; SPLIT_PAGES]; R],
 }
@@ -50,9 +53,10 @@ impl Tile<'_> {
     pub(super) unsafe fn rows_on_split<L: Lanes, const R: usize, const P: usize, const C: usize>(
         &mut self,
         pages: &[PageRef],
+        next: Next<'_>,
         row: usize,
     ) -> usize {
-        let seen = self.seen::<R>(pages, row);
+        let seen = self.seen::<R>(pages, next, row);
         if seen.count == 0 {
             return R;
         }
@@ -87,9 +91,9 @@ impl Tile<'_> {
     }
 
     #[inline(always)]
-    fn seen<const R: usize>(&self, pages: &[PageRef], row: usize) -> Seen<R> {
-        let mut seen =
-            Seen { count: 0, blocks: [std::ptr::null(); SPLIT_PAGES], keys: [[0; SPLIT_PAGES]; R] };
+    fn seen<const R: usize>(&self, pages: &[PageRef], next: Next<'_>, row: usize) -> Seen<R> {
+        let blocks = [std::ptr::null(); SPLIT_PAGES];
+        let mut seen = Seen { count: 0, blocks, next: blocks, keys: [[0; SPLIT_PAGES]; R] };
         for page in pages.iter().take(SPLIT_PAGES) {
             let keys: [u32; R] = std::array::from_fn(|r| self.visible(row + r, page.start));
             if keys.iter().any(|&keys| keys != 0) {
@@ -100,6 +104,7 @@ impl Tile<'_> {
                 seen.count += 1;
             }
         }
+        seen.next = next.blocks::<R>(self, row, seen.blocks);
         seen
     }
 
@@ -115,7 +120,6 @@ impl Tile<'_> {
     ) {
         let (dim, shape) = (self.op.heads.dim, self.layer.shape);
         let blocks: [*const u8; P] = std::array::from_fn(|p| seen.blocks[(first + p).min(seen.count - 1)]);
-        let next: [*const u8; P] = std::array::from_fn(|p| seen.blocks[(first + P + p).min(seen.count - 1)]);
         let q: [*const f32; R] = std::array::from_fn(|r| self.q[row + r]);
         // SAFETY: keys are `[dim][16]`, a row of q has `dim` elements, scales are `[groups][16]`.
         unsafe {
@@ -123,7 +127,7 @@ impl Tile<'_> {
             match shape.dtype {
                 KvDtype::F16 => {
                     for d in 0..dim {
-                        ask_for::<L, R, P>(blocks, next, shape.values, d * PAGE_TOKENS * 2);
+                        ask_for_each::<L, R, P>(blocks, shape.values + d * PAGE_TOKENS * 2);
                         for p in 0..P {
                             let k = L::load_f16(blocks[p].cast::<f16>().add(d * PAGE_TOKENS));
                             for r in 0..R {
@@ -137,7 +141,7 @@ impl Tile<'_> {
                         let first = group * KV_SCALE_GROUP;
                         let mut sums = [[L::splat(0.0); P]; R];
                         for d in first..(first + KV_SCALE_GROUP).min(dim) {
-                            ask_for::<L, R, P>(blocks, next, shape.values, d * PAGE_TOKENS);
+                            ask_for_each::<L, R, P>(blocks, shape.values + d * PAGE_TOKENS);
                             for p in 0..P {
                                 let k = L::load_i8(blocks[p].cast::<i8>().add(d * PAGE_TOKENS));
                                 for r in 0..R {
@@ -207,10 +211,11 @@ impl Tile<'_> {
         unsafe {
             let mut sums = [[L::splat(0.0); C]; R];
             for page in 0..seen.count {
-                let values = seen.blocks[page].add(self.layer.shape.values + 2 * col);
                 let weights =
                     Weights { first: weights.as_ptr().cast::<f32>().add(page * LANES), row: SPLIT as usize };
-                add_page::<L, R, C, false>(&mut sums, seen, page, weights, (values, 2 * self.op.heads.dim));
+                let values =
+                    Values::new(seen, page, self.layer.shape.values, [2 * col, 2 * self.op.heads.dim]);
+                add_page::<L, R, C, false>(&mut sums, seen, page, weights, values);
             }
             sums
         }
@@ -229,7 +234,6 @@ impl Tile<'_> {
         unsafe {
             let mut sums = [[L::splat(0.0); 2]; R];
             for page in 0..seen.count {
-                let values = seen.blocks[page].add(shape.values + col);
                 let scales = seen.blocks[page].add(shape.value_scales).cast::<f16>();
                 let scale = L::load_f16(scales.add(col / KV_SCALE_GROUP * PAGE_TOKENS));
                 let mut scaled = [[0.0f32; LANES]; R];
@@ -238,7 +242,8 @@ impl Tile<'_> {
                     L::store(scaled[r].as_mut_ptr(), L::mul(weights, scale));
                 }
                 let weights = Weights { first: scaled.as_ptr().cast(), row: LANES };
-                add_page::<L, R, 2, true>(&mut sums, seen, page, weights, (values, self.op.heads.dim));
+                let values = Values::new(seen, page, shape.values, [col, self.op.heads.dim]);
+                add_page::<L, R, 2, true>(&mut sums, seen, page, weights, values);
             }
             sums
         }
@@ -264,27 +269,6 @@ impl Tile<'_> {
     }
 }
 
-/// While few rows compute (many find the pages in the cache), asks for what comes next: a line of the
-/// same pages' values, and one of the next pages' keys. A stream of 4 kB ends before the CPU's own
-/// prefetching has found it.
-#[inline(always)]
-unsafe fn ask_for<L: Lanes, const R: usize, const P: usize>(
-    blocks: [*const u8; P],
-    next: [*const u8; P],
-    values: usize,
-    at: usize,
-) {
-    if R < 8 && at.is_multiple_of(64) {
-        for p in 0..P {
-            // SAFETY: addresses to ask for need not be valid.
-            unsafe {
-                L::prefetch(blocks[p].wrapping_add(values + at));
-                L::prefetch(next[p].wrapping_add(at));
-            }
-        }
-    }
-}
-
 /// The weights of a page's keys: `[row][16]`, rows so many elements apart.
 #[derive(Clone, Copy)]
 struct Weights {
@@ -292,21 +276,42 @@ struct Weights {
     row: usize,
 }
 
-/// `sums[r][c] += weights[r][key] · values[key][c]` for all keys of a page, the oldest first. `values`
-/// and the bytes from one key's to the next: f16, or codes.
+/// The values of a page's keys, f16 or codes, from some column on.
+#[derive(Clone, Copy)]
+struct Values {
+    first: *const u8,
+    /// Bytes from one key's to the next.
+    key: usize,
+    /// As far into the block that is read next.
+    next: *const u8,
+}
+
+impl Values {
+    /// Of a page whose values are `offset` bytes into its block, from byte `at` of each.
+    #[inline(always)]
+    fn new<const R: usize>(seen: &Seen<R>, page: usize, offset: usize, [at, key]: [usize; 2]) -> Values {
+        let first = seen.blocks[page].wrapping_add(offset + at);
+        Values { first, key, next: seen.next[page].wrapping_add(at) }
+    }
+}
+
+/// `sums[r][c] += weights[r][key] · values[key][c]` for all keys of a page, the oldest first.
 #[inline(always)]
 unsafe fn add_page<L: Lanes, const R: usize, const C: usize, const INT8: bool>(
     sums: &mut [[L::F; C]; R],
     seen: &Seen<R>,
     page: usize,
     weights: Weights,
-    (values, bytes): (*const u8, usize),
+    values: Values,
 ) {
     // SAFETY: a page has sixteen keys; the caller vouches for the rest.
     unsafe {
         if seen.by_all(page) == WHOLE {
             for key in 0..PAGE_TOKENS {
-                add_key::<L, R, C, INT8>(sums, [true; R], weights, key, values.add(key * bytes));
+                for line in 0..(C / 2).max(1) {
+                    ask_for::<L, R>(values.next.wrapping_add(key * values.key + 64 * line));
+                }
+                add_key::<L, R, C, INT8>(sums, [true; R], weights, key, values.first.add(key * values.key));
             }
             return;
         }
@@ -317,7 +322,7 @@ unsafe fn add_page<L: Lanes, const R: usize, const C: usize, const INT8: bool>(
             for r in 0..R {
                 by[r] = seen.keys[r][page] >> key & 1 == 1;
             }
-            add_key::<L, R, C, INT8>(sums, by, weights, key, values.add(key * bytes));
+            add_key::<L, R, C, INT8>(sums, by, weights, key, values.first.add(key * values.key));
             left &= left - 1;
         }
     }

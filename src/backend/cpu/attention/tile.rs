@@ -1,5 +1,6 @@
 //! A tile: rows of one sequence that read one key head, and their way through its splits.
 
+use super::ahead::Next;
 use super::{Items, SPLIT, TILE_ROWS};
 use crate::backend::cpu::kv::KvLayer;
 use crate::backend::cpu::lanes::{LANES, Lanes};
@@ -84,7 +85,7 @@ pub(super) struct Tile<'a> {
     pub(super) op: &'a Attention,
     sequence: &'a StepSequence,
     pub(super) kv_head: usize,
-    rows: usize,
+    pub(super) rows: usize,
     pub(super) q: [*const f32; TILE_ROWS],
     /// `dim` values a row, their sum not yet divided.
     pub(super) out: [*mut f32; TILE_ROWS],
@@ -131,17 +132,19 @@ impl<'a> Tile<'a> {
         made
     }
 
-    /// All splits of these pages, to the end.
+    /// All splits of these pages, to the end; then `next` is read.
     ///
     /// # Safety
     /// The pages are the sequence's, the CPU has the features of `L`.
     #[inline(always)]
-    pub(super) unsafe fn whole<L: Lanes>(mut self, pages: &[PageRef]) {
+    pub(super) unsafe fn whole<L: Lanes>(mut self, pages: &[PageRef], next: Next<'_>) {
         // SAFETY: the same contract.
         unsafe {
             self.clear();
-            for pages in pages.chunk_by(|a, b| a.start / SPLIT == b.start / SPLIT) {
-                self.split::<L>(pages);
+            let mut splits = pages.chunk_by(|a, b| a.start / SPLIT == b.start / SPLIT).peekable();
+            while let Some(split) = splits.next() {
+                let rest = splits.peek().map(|&pages| Next { pages, kv_head: self.kv_head });
+                self.split::<L>(split, rest.unwrap_or(next));
             }
             for row in 0..self.rows {
                 self.state[row].finish::<L>(self.out[row], self.op.heads.dim);
@@ -149,16 +152,16 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// The pages of one split; the state goes behind the values.
+    /// The pages of one split; the state goes behind the values. Then `next` is read.
     ///
     /// # Safety
     /// As for [`Tile::whole`]; outputs have room for the state.
     #[inline(always)]
-    pub(super) unsafe fn part<L: Lanes>(mut self, pages: &[PageRef]) {
+    pub(super) unsafe fn part<L: Lanes>(mut self, pages: &[PageRef], next: Next<'_>) {
         // SAFETY: the same contract.
         unsafe {
             self.clear();
-            self.split::<L>(pages);
+            self.split::<L>(pages, next);
             for row in 0..self.rows {
                 self.state[row].store(self.out[row].add(self.op.heads.dim));
             }
@@ -174,18 +177,18 @@ impl<'a> Tile<'a> {
 
     /// All rows on the pages of one split, in blocks that fit the registers.
     #[inline(always)]
-    unsafe fn split<L: Lanes>(&mut self, pages: &[PageRef]) {
+    unsafe fn split<L: Lanes>(&mut self, pages: &[PageRef], next: Next<'_>) {
         let mut row = 0;
         while row < self.rows {
             // SAFETY: the rows exist. A `const` condition keeps the compiler from making blocks
             // that no instruction set with few registers ever runs.
             row += unsafe {
                 match self.rows - row {
-                    8.. if const { L::WIDE } => self.rows_on_split::<L, 8, 2, 2>(pages, row),
-                    4.. if const { L::WIDE } => self.rows_on_split::<L, 4, 2, 4>(pages, row),
-                    3 if const { L::WIDE } => self.rows_on_split::<L, 3, 4, 4>(pages, row),
-                    2.. => self.rows_on_split::<L, 2, 2, 2>(pages, row),
-                    _ => self.rows_on_split::<L, 1, 2, 2>(pages, row),
+                    8.. if const { L::WIDE } => self.rows_on_split::<L, 8, 2, 2>(pages, next, row),
+                    4.. if const { L::WIDE } => self.rows_on_split::<L, 4, 4, 4>(pages, next, row),
+                    3 if const { L::WIDE } => self.rows_on_split::<L, 3, 4, 4>(pages, next, row),
+                    2.. => self.rows_on_split::<L, 2, 2, 2>(pages, next, row),
+                    _ => self.rows_on_split::<L, 1, 2, 2>(pages, next, row),
                 }
             };
         }

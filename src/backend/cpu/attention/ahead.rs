@@ -1,0 +1,60 @@
+//! Asking for keys and values before they are needed.
+//!
+//! What a head has of a page is a stream of few kB, which ends before the CPU's own prefetching has found
+//! it. So the scores of a split ask for its values, and the values ask for the keys that are read next.
+
+use super::SPLIT_PAGES;
+use super::tile::Tile;
+use crate::backend::PageRef;
+use crate::backend::cpu::lanes::Lanes;
+
+/// A head's block of each page of a split.
+pub(super) type Blocks = [*const u8; SPLIT_PAGES];
+
+/// What is read after a split.
+#[derive(Clone, Copy)]
+pub(super) struct Next<'a> {
+    pub(super) pages: &'a [PageRef],
+    pub(super) kv_head: usize,
+}
+
+impl Next<'_> {
+    /// The blocks that are read after `blocks`. Where there is nothing more, or a tile has more rows that read
+    /// `blocks` themselves, those again: they are in the cache.
+    #[inline(always)]
+    pub(super) fn blocks<const R: usize>(self, tile: &Tile<'_>, row: usize, mut blocks: Blocks) -> Blocks {
+        if asks::<R>() && row + R == tile.rows {
+            let visible = self.pages.iter().filter(|page| tile.visible(row, page.start) != 0);
+            for (block, page) in blocks.iter_mut().zip(visible) {
+                *block = tile.layer.block(page.page, self.kv_head);
+            }
+        }
+        blocks
+    }
+}
+
+/// Whether blocks of `R` rows ask. Many rows compute for long, and find pages in the cache.
+const fn asks<const R: usize>() -> bool {
+    R < 8
+}
+
+/// Asks for a line, if one begins there.
+#[inline(always)]
+pub(super) unsafe fn ask_for<L: Lanes, const R: usize>(address: *const u8) {
+    if asks::<R>() && address.addr().is_multiple_of(64) {
+        // SAFETY: what is asked for need not be there.
+        unsafe { L::prefetch(address) };
+    }
+}
+
+/// The same so far into each block.
+#[inline(always)]
+pub(super) unsafe fn ask_for_each<L: Lanes, const R: usize, const P: usize>(
+    blocks: [*const u8; P],
+    offset: usize,
+) {
+    for block in blocks {
+        // SAFETY: as above.
+        unsafe { ask_for::<L, R>(block.wrapping_add(offset)) };
+    }
+}
