@@ -8,7 +8,8 @@ LLAMA_BIN is a folder with llama.cpp's llama-bench and llama-simple. What is com
 of all rounds are held against the goals, and the load average stands beside them. The parts:
 
 pairs    prefill 512 and decode 64 behind 512 beside llama-bench, with one thread and with all; peak memory
-machine  large models: the share of the int8 peak in prompts' products, of the read bandwidth at decode
+machine  large models: the share of the int8 peak in prompts' products, of the read bandwidth at decode, both
+         behind 512 tokens
 eight    large models: eight sequences at once against one
 busy     decode beside a busy process on the last core, with all threads and with one, against the idle machine
 load     from the program's start to the first token, beside llama-simple (which has threads of its own choice);
@@ -71,7 +72,7 @@ def machine(args, goals):
     for model in args.large:
         peaks, shares = [], []
         for _ in range(args.pairs):
-            options = ["-p", "512", "-n", "64", "--profile"]
+            options = ["-p", "512", "-n", "64", "-d", "512", "--profile"]
             found = bench(args.ottava, model, args.threads, options, repetitions=3)["results"]
             products = next(kind for kind in found[0]["profile"]["kinds"] if kind["kind"] == "matmul")
             peaks.append(products["peak_percent"])

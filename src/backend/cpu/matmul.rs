@@ -19,8 +19,11 @@ use crate::quant::Bits;
 const OP: &str = "matmul";
 
 /// Chunks that each thread gets, at least, where there are panels enough: a thread that is late or
-/// shares its core leaves its part to the others.
-const CHUNKS_PER_THREAD: usize = 16;
+/// shares its core leaves its part to the others, and at the end none waits long.
+const CHUNKS_PER_THREAD: usize = 64;
+/// The same where products are gated. A chunk reads its part of one matrix and then of the other, and at the
+/// start of each the CPU's prefetching begins anew.
+const GATED_CHUNKS_PER_THREAD: usize = 16;
 
 impl Cpu {
     pub(super) fn matmul(&self, op: &Matmul, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
@@ -55,7 +58,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Resolves a product: one entry, or two for a gated one, `up` first.
+    /// Resolves a product: one entry, or three for a gated one.
     fn add(&mut self, product: &Product) -> Result<(), BackendError> {
         let matrix = matrix(self.weights, product.matrix)?;
         let dst = self.arena.rows(OP, &product.dst, self.step)?;
@@ -87,8 +90,8 @@ impl Call<'_> {
             Epilogue::Write(Write::Store) => self.push(matrix, dst, bias, Finish::Store),
             Epilogue::Write(Write::Add) => self.push(matrix, dst, bias, Finish::Add),
             Epilogue::Gated { up, activation } => {
-                // Three entries for the same panels: a thread does one panel's gate, activation
-                // and product before the next panel, so the values are still in its cache. The
+                // Three entries for the same panels: a thread does a chunk's gates, activations
+                // and products before the next chunk, so the values are still in its cache. The
                 // two matrices may have different formats.
                 let up = matrix_like(self.weights, up, matrix)?;
                 self.push(matrix, dst, bias, Finish::Store);
@@ -140,7 +143,9 @@ impl Call<'_> {
         let float =
             if self.float { scratch.float.as_mut_ptr().cast::<FloatGroup>() } else { std::ptr::null_mut() };
         let pack = Pack { src: self.src, norm, int8, float };
-        let per_chunk = (self.panels / (self.cpu.threads() * CHUNKS_PER_THREAD)).max(1);
+        let gated = self.arena.products.iter().any(|product| product.finish == Finish::Multiply);
+        let chunks = if gated { GATED_CHUNKS_PER_THREAD } else { CHUNKS_PER_THREAD };
+        let per_chunk = (self.panels / (self.cpu.threads() * chunks)).max(1);
         let list =
             PanelList { isa: self.cpu.isa, products: &self.arena.products, panels: self.panels, per_chunk };
         // SAFETY: the instruction set is available; the scratch has room for all groups
@@ -162,13 +167,12 @@ struct PanelList<'a> {
 
 unsafe fn run_panels(list: &PanelList<'_>, chunk: usize, _worker: usize) {
     let first = chunk * list.per_chunk;
-    for panel in first..(first + list.per_chunk).min(list.panels) {
-        for product in list.products {
-            let panels = product.rows.div_ceil(super::pack::PANEL);
-            if panel >= product.first_panel && panel < product.first_panel + panels {
-                // SAFETY: promised by `Call::run`.
-                unsafe { (product.run)(product, list.isa, panel - product.first_panel) }
-            }
+    let end = (first + list.per_chunk).min(list.panels);
+    for product in list.products {
+        let panels = product.rows.div_ceil(super::pack::PANEL);
+        for panel in first.max(product.first_panel)..end.min(product.first_panel + panels) {
+            // SAFETY: promised by `Call::run`.
+            unsafe { (product.run)(product, list.isa, panel - product.first_panel) }
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::backend::cpu::lanes::{LANES, Lanes, for_each};
 use crate::backend::cpu::pack::{Layout, QUADS};
 
 /// Bytes by which one token's products ask for weights before they need them.
-const AHEAD: usize = 6 << 10;
+const AHEAD: usize = 4 << 10;
 
 /// Codes times int8 activations.
 pub(in crate::backend::cpu) struct Int8<const BITS: usize, const MINS: bool, const HALVES: bool>;
