@@ -91,8 +91,9 @@ impl Call<'_> {
             Epilogue::Write(Write::Add) => self.push(matrix, dst, bias, Finish::Add),
             Epilogue::Gated { up, activation } => {
                 // Three entries for the same panels: a thread does a chunk's gates, activations
-                // and products before the next chunk, so the values are still in its cache. The
-                // two matrices may have different formats.
+                // and products before the next chunk, so the values are still in its caches (of one
+                // token in the first, of a long prompt in the second or third). The two matrices may
+                // have different formats.
                 let up = matrix_like(self.weights, up, matrix)?;
                 self.push(matrix, dst, bias, Finish::Store);
                 self.push(matrix, dst, std::ptr::null(), Finish::Activate(activation));
