@@ -49,12 +49,14 @@ pub(super) trait Format: Sync {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const ON_CODES: bool = false;
 
-    /// `sums[t][m] += tile (tile + t) of the group · activations[m]`
+    /// `sums[t][m] += tile (tile + t) of the group · activations[m]`; meanwhile asks for the group `later`, which need
+    /// not be valid, if that pays.
     ///
     /// # Safety
     /// `weights` is a group of `LAYOUT`, `activations` are `M` records, the CPU has `L`'s features.
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
         weights: *const u8,
+        later: *const u8,
         tile: usize,
         activations: &Operand<Self::Record>,
         sums: &mut [[L::F; M]; T],

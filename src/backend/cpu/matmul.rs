@@ -9,7 +9,7 @@ use super::dispatch::Isa;
 use super::formats::{Dense, Float, Int8};
 use super::pack::{Layout, Matrix};
 pub(super) use super::panel::PanelArgs;
-use super::panel::{Finish, activate_panel, run_panel};
+use super::panel::{Finish, RunPanel, activate_panel, run_panel};
 use super::{Compute, Cpu, check_vector, overlap_error, shape_error};
 use crate::backend::{
     BackendError, Epilogue, Frame, Matmul, MatrixId, Product, RmsNorm, StepInput, Weights, Write,
@@ -21,9 +21,6 @@ const OP: &str = "matmul";
 /// Chunks that each thread gets, at least, where there are panels enough: a thread that is late or
 /// shares its core leaves its part to the others, and at the end none waits long.
 const CHUNKS_PER_THREAD: usize = 64;
-/// The same where products are gated. A chunk reads its part of one matrix and then of the other, and at the
-/// start of each the CPU's prefetching begins anew.
-const GATED_CHUNKS_PER_THREAD: usize = 16;
 
 impl Cpu {
     pub(super) fn matmul(&self, op: &Matmul, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
@@ -90,10 +87,9 @@ impl Call<'_> {
             Epilogue::Write(Write::Store) => self.push(matrix, dst, bias, Finish::Store),
             Epilogue::Write(Write::Add) => self.push(matrix, dst, bias, Finish::Add),
             Epilogue::Gated { up, activation } => {
-                // Three entries for the same panels: a thread does a chunk's gates, activations
-                // and products before the next chunk, so the values are still in its caches (of one
-                // token in the first, of a long prompt in the second or third). The two matrices may
-                // have different formats.
+                // Three entries for the same panels: a thread does one panel's gate, activation
+                // and product before the next panel, so the values are still in its cache. The
+                // two matrices may have different formats.
                 let up = matrix_like(self.weights, up, matrix)?;
                 self.push(matrix, dst, bias, Finish::Store);
                 self.push(matrix, dst, std::ptr::null(), Finish::Activate(activation));
@@ -144,9 +140,7 @@ impl Call<'_> {
         let float =
             if self.float { scratch.float.as_mut_ptr().cast::<FloatGroup>() } else { std::ptr::null_mut() };
         let pack = Pack { src: self.src, norm, int8, float };
-        let gated = self.arena.products.iter().any(|product| product.finish == Finish::Multiply);
-        let chunks = if gated { GATED_CHUNKS_PER_THREAD } else { CHUNKS_PER_THREAD };
-        let per_chunk = (self.panels / (self.cpu.threads() * chunks)).max(1);
+        let per_chunk = (self.panels / (self.cpu.threads() * CHUNKS_PER_THREAD)).max(1);
         let list =
             PanelList { isa: self.cpu.isa, products: &self.arena.products, panels: self.panels, per_chunk };
         // SAFETY: the instruction set is available; the scratch has room for all groups
@@ -166,20 +160,33 @@ struct PanelList<'a> {
     per_chunk: usize,
 }
 
+impl PanelList<'_> {
+    /// The products that have panel `panel`, from product `from` on, with its number among their own.
+    fn of(&self, panel: usize, from: usize) -> impl Iterator<Item = (usize, &PanelArgs, usize)> {
+        let products = self.products.iter().enumerate().skip(from);
+        products.filter_map(move |(index, product)| Some((index, product, product.own(panel)?)))
+    }
+
+    /// The weights that are read after those of panel `panel` in product `index`, if that is not the last.
+    fn behind(&self, panel: usize, index: usize) -> Option<*const u8> {
+        let mut behind = self.of(panel, index + 1).chain(self.of(panel + 1, 0));
+        behind.find_map(|(_, product, own)| product.weights_of(own))
+    }
+}
+
+/// The panels of a chunk, each with all products that have it.
 unsafe fn run_panels(list: &PanelList<'_>, chunk: usize, _worker: usize) {
     let first = chunk * list.per_chunk;
-    let end = (first + list.per_chunk).min(list.panels);
-    for product in list.products {
-        let panels = product.rows.div_ceil(super::pack::PANEL);
-        for panel in first.max(product.first_panel)..end.min(product.first_panel + panels) {
+    for panel in first..(first + list.per_chunk).min(list.panels) {
+        for (index, product, own) in list.of(panel, 0) {
             // SAFETY: promised by `Call::run`.
-            unsafe { (product.run)(product, list.isa, panel - product.first_panel) }
+            unsafe { (product.run)(product, list.isa, own, list.behind(panel, index)) }
         }
     }
 }
 
 /// The kernel for a format, and whether it reads int8 activations.
-fn kernel(layout: Layout, compute: Compute) -> (unsafe fn(&PanelArgs, Isa, usize), bool) {
+fn kernel(layout: Layout, compute: Compute) -> (RunPanel, bool) {
     macro_rules! quant {
         ($format:ident, $int8:literal, $form:expr) => {
             match $form {
@@ -238,4 +245,51 @@ fn norm_weight(
     cols: usize,
 ) -> Result<(*const f32, f32), BackendError> {
     Ok((check_vector(OP, weights, norm.weight, cols)?.as_ptr(), norm.eps))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pack::PANEL;
+    use super::*;
+    use crate::backend::Activation;
+
+    /// What is read behind each panel of an operation, by product and panel, where products are given as their first
+    /// panel among all, their number of panels, and what becomes of the sums.
+    fn order(products: &[(usize, usize, Finish)]) -> Vec<Option<(usize, usize)>> {
+        // Addresses that tell product and panel; nothing is read.
+        let address = |product: usize| std::ptr::without_provenance::<u8>((product + 1) << 16);
+        let args = |(index, &(first_panel, panels, finish)): (usize, &(usize, usize, Finish))| PanelArgs {
+            run: activate_panel,
+            weights: address(index),
+            panel_bytes: 64,
+            groups: 1,
+            rows: panels * PANEL - 1,
+            tokens: 1,
+            activations: std::ptr::null(),
+            dst: std::ptr::null_mut(),
+            bias: std::ptr::null(),
+            finish,
+            first_panel,
+        };
+        let products: Vec<_> = products.iter().enumerate().map(args).collect();
+        let panels = products.iter().map(|product| product.first_panel + 1).max().unwrap_or(0);
+        let list = PanelList { isa: Isa::Portable, products: &products, panels, per_chunk: 1 };
+        let place = |address: *const u8| ((address.addr() >> 16) - 1, (address.addr() & 0xffff) / 64);
+        (0..panels + 1)
+            .flat_map(|panel| list.of(panel, 0).map(move |(index, ..)| (panel, index)).collect::<Vec<_>>())
+            .map(|(panel, index)| list.behind(panel, index).map(place))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_is_read_next() {
+        let store = Finish::Store;
+        let behind_each_other = order(&[(0, 2, store), (2, 1, store), (3, 1, store)]);
+        assert_eq!(behind_each_other, [Some((0, 1)), Some((1, 0)), Some((2, 0)), None]);
+        let silu = Finish::Activate(Activation::Silu);
+        let gated = order(&[(0, 2, store), (0, 2, silu), (0, 2, Finish::Multiply)]);
+        // Behind a gate and its activation the ups, behind these the next gates.
+        let up = |panel| Some((2, panel));
+        assert_eq!(gated, [up(0), up(0), Some((0, 1)), up(1), up(1), None]);
+    }
 }

@@ -17,6 +17,9 @@ use super::lanes::{LANES, Lanes};
 use super::pack::PANEL;
 use crate::backend::Activation;
 
+/// Bytes by which one token's products ask for weights before they need them.
+const AHEAD: usize = 6 << 10;
+
 /// What a kernel does with its sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
@@ -30,11 +33,14 @@ pub(super) enum Finish {
     Activate(Activation),
 }
 
+/// [`run_panel`] for one format, or [`activate_panel`].
+pub(super) type RunPanel = unsafe fn(&PanelArgs, Isa, usize, Option<*const u8>);
+
 /// A product of all tokens with one packed matrix.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PanelArgs {
     /// [`Panels`] of the matrix's format.
-    pub(super) run: unsafe fn(&PanelArgs, Isa, usize),
+    pub(super) run: RunPanel,
     pub(super) weights: *const u8,
     pub(super) panel_bytes: usize,
     /// Groups of 32 columns.
@@ -58,19 +64,41 @@ unsafe impl Send for PanelArgs {}
 // SAFETY: as above.
 unsafe impl Sync for PanelArgs {}
 
-/// Does one panel of a product with format `W`, on instruction set `isa`.
+impl PanelArgs {
+    /// The panel of this product that is number `panel` of the operation's.
+    pub(super) fn own(&self, panel: usize) -> Option<usize> {
+        panel.checked_sub(self.first_panel).filter(|&own| own < self.rows.div_ceil(PANEL))
+    }
+
+    /// Where the weights of its panel `panel` are, if it reads any.
+    pub(super) fn weights_of(&self, panel: usize) -> Option<*const u8> {
+        let reads = !matches!(self.finish, Finish::Activate(_));
+        reads.then(|| self.weights.wrapping_add(panel * self.panel_bytes))
+    }
+}
+
+/// Does one panel of a product with format `W`, on instruction set `isa`. Asks for what is read `next`, which need
+/// not be valid: if that is not known, for what is behind the panel.
 ///
 /// # Safety
 /// As [`Kernel::run`]: `isa` is available, the panel exists, the pointers are valid for the
 /// shapes, and no other thread touches the panel's columns of `dst`.
-pub(super) unsafe fn run_panel<W: Format>(args: &PanelArgs, isa: Isa, panel: usize) {
-    let kernel = Panels::<W>(args, PhantomData);
+pub(super) unsafe fn run_panel<W: Format>(args: &PanelArgs, isa: Isa, panel: usize, next: Option<*const u8>) {
+    let next = next.unwrap_or(args.weights.wrapping_add((panel + 1) * args.panel_bytes));
+    let kernel = Panels::<W> { args, next, format: PhantomData };
     // SAFETY: the same contract.
     unsafe { entry::<Panels<'_, W>>(isa)(&kernel, panel, 0) }
 }
 
 /// The panels of one product.
-struct Panels<'a, W>(&'a PanelArgs, PhantomData<W>);
+struct Panels<'a, W> {
+    args: &'a PanelArgs,
+    next: *const u8,
+    format: PhantomData<W>,
+}
+
+// SAFETY: as for `PanelArgs`; `next` is only asked for.
+unsafe impl<W> Sync for Panels<'_, W> {}
 
 impl<W: Format> Kernel for Panels<'_, W> {
     const ON_CODES: bool = W::ON_CODES;
@@ -82,7 +110,7 @@ impl<W: Format> Kernel for Panels<'_, W> {
             if const { L::WIDE } {
                 self.tokens::<L, 2>(panel, 0);
             } else {
-                let rows = self.0.rows - panel * PANEL;
+                let rows = self.args.rows - panel * PANEL;
                 // A number that the compiler does not know, or there would be all blocks' code for each tile.
                 for tile in 0..black_box(if rows > LANES { 2 } else { 1 }) {
                     self.tokens::<L, 1>(panel, tile);
@@ -97,8 +125,8 @@ impl<W: Format> Panels<'_, W> {
     #[inline(always)]
     unsafe fn tokens<L: Lanes, const T: usize>(&self, panel: usize, tile: usize) {
         let mut start = 0;
-        while start < self.0.tokens {
-            let len = block_len::<L>(self.0.tokens - start);
+        while start < self.args.tokens {
+            let len = block_len::<L>(self.args.tokens - start);
             // SAFETY: the block lies within the tokens. A `const` condition keeps the compiler
             // from making blocks that an instruction set never runs.
             unsafe {
@@ -121,7 +149,7 @@ impl<W: Format> Panels<'_, W> {
         tile: usize,
         start: usize,
     ) {
-        let args = self.0;
+        let args = self.args;
         // SAFETY: the panel is `groups` records of the format; the block's activations are
         // `groups · M` records from `start · groups` on, and in int8 as many behind all; the tokens' rows of
         // `dst` exist.
@@ -138,18 +166,24 @@ impl<W: Format> Panels<'_, W> {
             // memory would take the room of those for the codes at hand.
             let lines = if M > 1 && M < args.tokens { args.panel_bytes / 64 } else { 0 };
             let [from, to] = [start, start + M].map(|token| lines * token / args.tokens);
-            let mut next = weights.wrapping_add(args.panel_bytes + from * 64);
+            let mut next = self.next.wrapping_add(from * 64);
             let mut left = to - from;
             let share = left.div_ceil(args.groups);
-            for _ in 0..args.groups {
+            let group_bytes = W::LAYOUT.group_bytes();
+            for group in 0..args.groups {
                 let now = share.min(left);
                 for _ in 0..now {
                     L::prefetch_far(next);
                     next = next.wrapping_add(64);
                 }
                 left -= now;
-                W::group::<L, T, M>(weights, tile, &activations, &mut sums);
-                weights = weights.add(W::LAYOUT.group_bytes());
+                let ahead = AHEAD / group_bytes;
+                let later = match (group + ahead).checked_sub(args.groups) {
+                    None => weights.wrapping_add(ahead * group_bytes),
+                    Some(group) => self.next.wrapping_add(group * group_bytes),
+                };
+                W::group::<L, T, M>(weights, later, tile, &activations, &mut sums);
+                weights = weights.add(group_bytes);
                 activations.skip(M);
             }
             // Through memory, so that what follows is one small loop and not T · M copies of it.
@@ -171,7 +205,7 @@ impl<W: Format> Panels<'_, W> {
     /// Sixteen sums of one token, from matrix row `row` on.
     #[inline(always)]
     unsafe fn finish<L: Lanes>(&self, row: usize, token: usize, sums: L::F) {
-        let args = self.0;
+        let args = self.args;
         let lanes = args.rows.saturating_sub(row).min(LANES);
         if lanes == 0 {
             return;
@@ -197,7 +231,7 @@ impl<W: Format> Panels<'_, W> {
 ///
 /// # Safety
 /// As [`run_panel`].
-pub(super) unsafe fn activate_panel(args: &PanelArgs, isa: Isa, panel: usize) {
+pub(super) unsafe fn activate_panel(args: &PanelArgs, isa: Isa, panel: usize, _next: Option<*const u8>) {
     // SAFETY: the same contract.
     unsafe { entry::<Activate<'_>>(isa)(&Activate(args), panel, 0) }
 }

@@ -49,6 +49,7 @@ impl<E: Element> Format for Dense<E> {
     #[inline(always)]
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
         weights: *const u8,
+        _later: *const u8,
         tile: usize,
         activations: &Operand<FloatGroup>,
         sums: &mut [[L::F; M]; T],

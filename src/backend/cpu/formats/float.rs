@@ -22,6 +22,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Float<B
     #[inline(always)]
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
         weights: *const u8,
+        _later: *const u8,
         tile: usize,
         activations: &Operand<FloatGroup>,
         sums: &mut [[L::F; M]; T],

@@ -12,9 +12,6 @@ use crate::backend::cpu::activations::{Int8Group, SECOND_BITS};
 use crate::backend::cpu::lanes::{LANES, Lanes, for_each};
 use crate::backend::cpu::pack::{Layout, QUADS};
 
-/// Bytes by which one token's products ask for weights before they need them.
-const AHEAD: usize = 4 << 10;
-
 /// Codes times int8 activations.
 pub(in crate::backend::cpu) struct Int8<const BITS: usize, const MINS: bool, const HALVES: bool>;
 
@@ -26,6 +23,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
     #[inline(always)]
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
         weights: *const u8,
+        later: *const u8,
         tile: usize,
         activations: &Operand<Int8Group>,
         sums: &mut [[L::F; M]; T],
@@ -39,7 +37,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
             for_each!([0 1] HALF => {
                 for_each!([0 1] PART => {
                     if const { HALF <= HALVES as usize && PART < L::PARTS } {
-                        Self::part::<L, T, M, HALF, PART>(weights, tile, activations, second, sums);
+                        Self::part::<L, T, M, HALF, PART>(weights, later, tile, activations, second, sums);
                     }
                 });
             });
@@ -52,6 +50,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     #[inline(always)]
     unsafe fn part<L: Lanes, const T: usize, const M: usize, const HALF: usize, const PART: usize>(
         weights: *const u8,
+        later: *const u8,
         tile: usize,
         activations: &Operand<Int8Group>,
         second: Option<(*const Int8Group, &[u8])>,
@@ -62,9 +61,10 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
             let first = activations.first;
             let mut dots = [Self::starts::<L, M>(first, HALF); T];
             if const { M == 1 && L::WIDE && BITS < 8 } {
-                Self::dots::<L, T, M, HALF, true>(weights, tile, [first, activations.again], &mut dots);
+                let both = [first, activations.again];
+                Self::dots::<L, T, M, HALF>(weights, tile, both, Some(later), &mut dots);
             } else {
-                Self::dots::<L, T, M, HALF, false>(weights, tile, [first; 2], &mut dots);
+                Self::dots::<L, T, M, HALF>(weights, tile, [first; 2], None, &mut dots);
             }
             if let Some((second, outliers)) = second {
                 // One token's codes stay unpacked from one term to the other, whose sums wait for nothing of
@@ -121,7 +121,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 if outliers.iter().any(|&outlier| outlier != 0) {
                     let records = second.add(i * N);
                     let mut dots = [Self::starts::<L, N>(records, HALF); T];
-                    Self::dots::<L, T, N, HALF, false>(weights, tile, [records; 2], &mut dots);
+                    Self::dots::<L, T, N, HALF>(weights, tile, [records; 2], None, &mut dots);
                     for t in 0..T {
                         sums[t][i * N..][..N].copy_from_slice(&dots[t]);
                     }
@@ -149,16 +149,17 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Adds the integer products of half `HALF` of the columns, or of all columns; where `ASK` says so, asks for
-    /// the weights of a group further on.
+    /// Adds the integer products of half `HALF` of the columns, or of all columns; asks for the group
+    /// `later`, if there is one.
     ///
     /// The records are there once for each tile, so that each tile's dot products take them from memory:
     /// instructions of their own for what both share would be half as many again.
     #[inline(always)]
-    unsafe fn dots<L: Lanes, const T: usize, const M: usize, const HALF: usize, const ASK: bool>(
+    unsafe fn dots<L: Lanes, const T: usize, const M: usize, const HALF: usize>(
         weights: *const u8,
         tile: usize,
         activations: [*const Int8Group; 2],
+        later: Option<*const u8>,
         dots: &mut [[L::I; M]; T],
     ) {
         // SAFETY: all reads stay within the group and the records.
@@ -194,8 +195,8 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                                 a[t][m] = L::activations(codes(t, m).add(KQ / 4 * LANES));
                             }
                         }
-                        if ASK {
-                            Self::ask_ahead::<L>(weights, KQ * T + t, QUADS * T);
+                        if let Some(later) = later {
+                            Self::ask::<L>(later, KQ * T + t, QUADS * T);
                         }
                         if const { BITS == 4 && M == 1 && L::UPPER && KQ % 2 == 1 } {
                             let codes = L::upper::<4>(L::bytes(code_line(weights, tile + t, KQ / 2)));
@@ -223,11 +224,11 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     /// Asks for a step's share of the lines of a group further on. All at once would stand in the way of the
     /// loads of codes.
     #[inline(always)]
-    unsafe fn ask_ahead<L: Lanes>(weights: *const u8, step: usize, steps: usize) {
+    unsafe fn ask<L: Lanes>(group: *const u8, step: usize, steps: usize) {
         let lines = Self::LAYOUT.group_bytes() / 64;
         for line in step * lines / steps..(step + 1) * lines / steps {
             // SAFETY: what is asked for need not be there.
-            unsafe { L::prefetch(weights.wrapping_add(AHEAD + 64 * line)) };
+            unsafe { L::prefetch(group.wrapping_add(64 * line)) };
         }
     }
 
