@@ -87,9 +87,10 @@ impl Call<'_> {
             Epilogue::Write(Write::Store) => self.push(matrix, dst, bias, Finish::Store),
             Epilogue::Write(Write::Add) => self.push(matrix, dst, bias, Finish::Add),
             Epilogue::Gated { up, activation } => {
-                // Three entries for the same panels: a thread does one panel's gate, activation
-                // and product before the next panel, so the values are still in its cache. The
-                // two matrices may have different formats.
+                // Three entries for the same panels: a thread does a chunk's gates, activations
+                // and products before the next chunk, so the values are still in its caches (of one
+                // token in the first, of a long prompt in the second or third). The two matrices may
+                // have different formats.
                 let up = matrix_like(self.weights, up, matrix)?;
                 self.push(matrix, dst, bias, Finish::Store);
                 self.push(matrix, dst, std::ptr::null(), Finish::Activate(activation));
@@ -161,27 +162,24 @@ struct PanelList<'a> {
 }
 
 impl PanelList<'_> {
-    /// The products that have panel `panel`, from product `from` on, with its number among their own.
-    fn of(&self, panel: usize, from: usize) -> impl Iterator<Item = (usize, &PanelArgs, usize)> {
-        let products = self.products.iter().enumerate().skip(from);
-        products.filter_map(move |(index, product)| Some((index, product, product.own(panel)?)))
-    }
-
-    /// The weights that are read after those of panel `panel` in product `index`, if that is not the last.
-    fn behind(&self, panel: usize, index: usize) -> Option<*const u8> {
-        let mut behind = self.of(panel, index + 1).chain(self.of(panel + 1, 0));
-        behind.find_map(|(_, product, own)| product.weights_of(own))
+    /// The panels of chunk `chunk` in the order in which they are worked off, product by product, with their
+    /// numbers in their products.
+    fn steps(&self, chunk: usize) -> impl Iterator<Item = (&PanelArgs, usize)> + Clone {
+        let first = chunk * self.per_chunk;
+        let chunk = first..(first + self.per_chunk).min(self.panels);
+        let of = move |product| PanelArgs::own_panels(product, &chunk).map(move |panel| (product, panel));
+        self.products.iter().flat_map(of)
     }
 }
 
-/// The panels of a chunk, each with all products that have it.
 unsafe fn run_panels(list: &PanelList<'_>, chunk: usize, _worker: usize) {
-    let first = chunk * list.per_chunk;
-    for panel in first..(first + list.per_chunk).min(list.panels) {
-        for (index, product, own) in list.of(panel, 0) {
-            // SAFETY: promised by `Call::run`.
-            unsafe { (product.run)(product, list.isa, own, list.behind(panel, index)) }
-        }
+    let mut steps = list.steps(chunk);
+    while let Some((product, panel)) = steps.next() {
+        // A thread's next chunk is most often the one behind this.
+        let mut later = steps.clone().chain(list.steps(chunk + 1));
+        let next = later.find_map(|(product, panel)| product.weights_of(panel));
+        // SAFETY: promised by `Call::run`.
+        unsafe { (product.run)(product, list.isa, panel, next.unwrap_or(product.end())) }
     }
 }
 
@@ -253,14 +251,12 @@ mod tests {
     use super::*;
     use crate::backend::Activation;
 
-    /// What is read behind each panel of an operation, by product and panel, where products are given as their first
-    /// panel among all, their number of panels, and what becomes of the sums.
-    fn order(products: &[(usize, usize, Finish)]) -> Vec<Option<(usize, usize)>> {
-        // Addresses that tell product and panel; nothing is read.
-        let address = |product: usize| std::ptr::without_provenance::<u8>((product + 1) << 16);
-        let args = |(index, &(first_panel, panels, finish)): (usize, &(usize, usize, Finish))| PanelArgs {
+    /// The panels of an operation in chunks of two, as numbers of product and panel; products are given as their first panel
+    /// among all, their number of panels, and what becomes of the sums.
+    fn steps(products: &[(usize, usize, Finish)]) -> Vec<Vec<(usize, usize)>> {
+        let args = |&(first_panel, panels, finish): &(usize, usize, Finish)| PanelArgs {
             run: activate_panel,
-            weights: address(index),
+            weights: std::ptr::null(),
             panel_bytes: 64,
             groups: 1,
             rows: panels * PANEL - 1,
@@ -271,25 +267,22 @@ mod tests {
             finish,
             first_panel,
         };
-        let products: Vec<_> = products.iter().enumerate().map(args).collect();
-        let panels = products.iter().map(|product| product.first_panel + 1).max().unwrap_or(0);
-        let list = PanelList { isa: Isa::Portable, products: &products, panels, per_chunk: 1 };
-        let place = |address: *const u8| ((address.addr() >> 16) - 1, (address.addr() & 0xffff) / 64);
-        (0..panels + 1)
-            .flat_map(|panel| list.of(panel, 0).map(move |(index, ..)| (panel, index)).collect::<Vec<_>>())
-            .map(|(panel, index)| list.behind(panel, index).map(place))
-            .collect()
+        let panels = products.iter().map(|(first, panels, _)| first + panels).max().unwrap_or(0);
+        let products: Vec<_> = products.iter().map(args).collect();
+        let list = PanelList { isa: Isa::Portable, products: &products, panels, per_chunk: 2 };
+        let number = |of: &PanelArgs| products.iter().position(|product| std::ptr::eq(product, of)).unwrap();
+        let chunk = |chunk| list.steps(chunk).map(|(product, panel)| (number(product), panel)).collect();
+        (0..=panels.div_ceil(2)).map(chunk).collect()
     }
 
     #[test]
-    fn what_is_asked_for_is_what_is_read_next() {
+    fn a_chunk_goes_through_its_products_one_after_the_other() {
         let store = Finish::Store;
-        let behind_each_other = order(&[(0, 2, store), (2, 1, store), (3, 1, store)]);
-        assert_eq!(behind_each_other, [Some((0, 1)), Some((1, 0)), Some((2, 0)), None]);
+        let three = steps(&[(0, 3, store), (3, 1, store), (4, 1, store)]);
+        assert_eq!(three, [vec![(0, 0), (0, 1)], vec![(0, 2), (1, 0)], vec![(2, 0)], vec![]]);
         let silu = Finish::Activate(Activation::Silu);
-        let gated = order(&[(0, 2, store), (0, 2, silu), (0, 2, Finish::Multiply)]);
-        // Behind a gate and its activation the ups, behind these the next gates.
-        let up = |panel| Some((2, panel));
-        assert_eq!(gated, [up(0), up(0), Some((0, 1)), up(1), up(1), None]);
+        let gated = steps(&[(0, 3, store), (0, 3, silu), (0, 3, Finish::Multiply), (3, 1, store)]);
+        let first = vec![(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)];
+        assert_eq!(gated, [first, vec![(0, 2), (1, 2), (2, 2), (3, 0)], vec![]]);
     }
 }

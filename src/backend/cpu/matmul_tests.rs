@@ -477,7 +477,7 @@ fn norm_bias_residual_and_shared_source() {
 fn gated_products_apply_the_activation() {
     check_gated(49, 2);
     // A chunk has several panels, the last one fewer.
-    check_gated(2257, 1);
+    check_gated(4177, 1);
 }
 
 fn check_gated(n: usize, threads: usize) {

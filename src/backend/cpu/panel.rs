@@ -9,6 +9,7 @@
 
 use std::hint::black_box;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::activations::{behind, block_len};
 use super::dispatch::{Isa, Kernel, entry};
@@ -17,7 +18,7 @@ use super::lanes::{LANES, Lanes};
 use super::pack::PANEL;
 use crate::backend::Activation;
 
-/// Bytes by which one token's products ask for weights before they need them.
+/// Bytes by which one token's products ask for weights before they need them, in whole groups.
 const AHEAD: usize = 6 << 10;
 
 /// What a kernel does with its sums.
@@ -33,13 +34,12 @@ pub(super) enum Finish {
     Activate(Activation),
 }
 
-/// [`run_panel`] for one format, or [`activate_panel`].
-pub(super) type RunPanel = unsafe fn(&PanelArgs, Isa, usize, Option<*const u8>);
+/// [`run_panel`] for one format, or [`activate_panel`]: a panel, and where the weights are that are read next.
+pub(super) type RunPanel = unsafe fn(&PanelArgs, Isa, usize, *const u8);
 
 /// A product of all tokens with one packed matrix.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PanelArgs {
-    /// [`Panels`] of the matrix's format.
     pub(super) run: RunPanel,
     pub(super) weights: *const u8,
     pub(super) panel_bytes: usize,
@@ -65,9 +65,10 @@ unsafe impl Send for PanelArgs {}
 unsafe impl Sync for PanelArgs {}
 
 impl PanelArgs {
-    /// The panel of this product that is number `panel` of the operation's.
-    pub(super) fn own(&self, panel: usize) -> Option<usize> {
-        panel.checked_sub(self.first_panel).filter(|&own| own < self.rows.div_ceil(PANEL))
+    /// Its panels among the operation's `panels`, as it counts them.
+    pub(super) fn own_panels(&self, panels: &Range<usize>) -> Range<usize> {
+        let own = |panel: usize| panel.saturating_sub(self.first_panel).min(self.rows.div_ceil(PANEL));
+        own(panels.start)..own(panels.end)
     }
 
     /// Where the weights of its panel `panel` are, if it reads any.
@@ -75,16 +76,20 @@ impl PanelArgs {
         let reads = !matches!(self.finish, Finish::Activate(_));
         reads.then(|| self.weights.wrapping_add(panel * self.panel_bytes))
     }
+
+    /// Where its weights end.
+    pub(super) fn end(&self) -> *const u8 {
+        self.weights.wrapping_add(self.rows.div_ceil(PANEL) * self.panel_bytes)
+    }
 }
 
-/// Does one panel of a product with format `W`, on instruction set `isa`. Asks for what is read `next`, which need
-/// not be valid: if that is not known, for what is behind the panel.
+/// Does one panel of a product with format `W`, on instruction set `isa`. Asks for what is read `next`, as for a panel of
+/// the same length; it need not be valid.
 ///
 /// # Safety
 /// As [`Kernel::run`]: `isa` is available, the panel exists, the pointers are valid for the
 /// shapes, and no other thread touches the panel's columns of `dst`.
-pub(super) unsafe fn run_panel<W: Format>(args: &PanelArgs, isa: Isa, panel: usize, next: Option<*const u8>) {
-    let next = next.unwrap_or(args.weights.wrapping_add((panel + 1) * args.panel_bytes));
+pub(super) unsafe fn run_panel<W: Format>(args: &PanelArgs, isa: Isa, panel: usize, next: *const u8) {
     let kernel = Panels::<W> { args, next, format: PhantomData };
     // SAFETY: the same contract.
     unsafe { entry::<Panels<'_, W>>(isa)(&kernel, panel, 0) }
@@ -231,7 +236,7 @@ impl<W: Format> Panels<'_, W> {
 ///
 /// # Safety
 /// As [`run_panel`].
-pub(super) unsafe fn activate_panel(args: &PanelArgs, isa: Isa, panel: usize, _next: Option<*const u8>) {
+pub(super) unsafe fn activate_panel(args: &PanelArgs, isa: Isa, panel: usize, _next: *const u8) {
     // SAFETY: the same contract.
     unsafe { entry::<Activate<'_>>(isa)(&Activate(args), panel, 0) }
 }
