@@ -267,14 +267,6 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         let top = both!(_mm256_sll_epi32; codes, up);
         if VNNI { both!(_mm256_srli_epi32::<24>; top) } else { both!(_mm256_srai_epi32::<24>; top) }
     }
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn prefetch_far(p: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
-    }
 }
 
 /// Four activation codes, in all lanes.

@@ -217,12 +217,4 @@ impl Lanes for Avx512 {
             _mm512_and_si512(_mm512_srl_epi32(codes, count), _mm512_set1_epi32(255))
         }
     }
-    #[inline(always)]
-    unsafe fn prefetch(p: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn prefetch_far(p: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
-    }
 }

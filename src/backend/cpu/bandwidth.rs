@@ -7,6 +7,7 @@ use super::Cpu;
 use super::dispatch::Kernel;
 use super::lanes::{LANES, Lanes};
 use super::memory::Buffer;
+use super::prefetch::prefetch_far;
 use crate::backend::BackendError;
 
 /// Passes go on for so long, and are so many at least.
@@ -76,13 +77,13 @@ impl Kernel for Numbers<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, chunk: usize, _worker: usize) {
         let (steps, _) = self.0[chunk * CHUNK..][..CHUNK].as_chunks::<STEP>();
-        // SAFETY: each load is of a step's elements; what is asked for ahead need not be there.
+        // SAFETY: each load is of a step's elements.
         unsafe {
             let mut sums = [L::splat(0.0); STEP / LANES];
             for step in steps {
                 for (i, sum) in sums.iter_mut().enumerate() {
                     let at = step.as_ptr().add(i * LANES);
-                    L::prefetch_far(at.cast::<u8>().wrapping_add(AHEAD));
+                    prefetch_far(at.cast::<u8>().wrapping_add(AHEAD));
                     *sum = L::add(*sum, L::load(at));
                 }
             }

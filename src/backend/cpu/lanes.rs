@@ -199,14 +199,6 @@ pub(super) trait Lanes: Copy + 'static {
         new
     }
 
-    /// Asks for the cache line at `p`, which need not be valid.
-    #[inline(always)]
-    unsafe fn prefetch(_p: *const u8) {}
-
-    /// The same, for later: into the second-level cache.
-    #[inline(always)]
-    unsafe fn prefetch_far(_p: *const u8) {}
-
     /// The first `n` lanes from memory, at most all, the others 0.
     #[inline(always)]
     unsafe fn load_n(p: *const f32, n: usize) -> Self::F {

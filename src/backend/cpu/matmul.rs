@@ -1,6 +1,8 @@
 //! [`Matmul`]: checks the shapes, packs the activations once, and has the pool work off the panels
 //! of all products as one list. The arithmetic is in `panel`.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use super::activations::{FloatGroup, INT8_BYTES, Int8Group, Pack, ROWS_PER_CHUNK, groups};
@@ -21,9 +23,18 @@ const OP: &str = "matmul";
 /// Chunks that each thread gets, at least, where there are panels enough: a thread that is late or
 /// shares its core leaves its part to the others, and at the end none waits long.
 const CHUNKS_PER_THREAD: usize = 64;
+/// Rows up to which threads that wait ask for the next operation's weights: those of more rows compute for longer than
+/// they read.
+const ROWS_AHEAD: usize = 16;
 
 impl Cpu {
-    pub(super) fn matmul(&self, op: &Matmul, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
+    /// See [`Matmul`]. Threads that wait for others meanwhile ask for the weights of `next`, which comes after it.
+    pub(super) fn matmul(
+        &self,
+        op: &Matmul,
+        next: Option<&Matmul>,
+        frame: &mut Frame<'_, Cpu>,
+    ) -> Result<(), BackendError> {
         let Frame { weights, arena, step, .. } = frame;
         op.check()?;
         let src = arena.rows(OP, &op.src, step)?;
@@ -37,9 +48,43 @@ impl Cpu {
             call.add(product)?;
         }
         call.check_scratch()?;
-        call.run(norm);
+        call.run(norm, next);
         Ok(())
     }
+
+    fn panels_per_chunk(&self, panels: usize) -> usize {
+        (panels / (self.threads() * CHUNKS_PER_THREAD)).max(1)
+    }
+
+    /// Tells all threads where they begin in the weights of an operation.
+    pub(super) fn announce(&self, op: Option<&Matmul>, weights: &Weights<Cpu>) {
+        let matrices = || {
+            let products = op.iter().flat_map(|op| &op.products);
+            products.filter_map(|product| weights.matrices.get(product.matrix.0 as usize))
+        };
+        let panels = matrices().map(Matrix::panels).sum();
+        let per_chunk = self.panels_per_chunk(panels);
+        for (thread, upcoming) in self.pool.upcoming().enumerate() {
+            let share = self.pool.share(panels.div_ceil(per_chunk), thread);
+            let (start, bytes) = first_weights(matrices(), share.start * per_chunk..share.end * per_chunk);
+            upcoming.set(start, bytes);
+        }
+    }
+}
+
+/// Where some panels of all matrices' begin, and the bytes of them in that matrix.
+fn first_weights<'a>(
+    mut matrices: impl Iterator<Item = &'a Matrix>,
+    panels: Range<usize>,
+) -> (*const u8, usize) {
+    let mut before = 0;
+    let first = matrices.find_map(|matrix| {
+        let [first, end] = [panels.start, panels.end].map(|panel| panel.saturating_sub(before));
+        before += matrix.panels();
+        let own = (first..end.min(matrix.panels())).len() * matrix.panel_bytes();
+        (own > 0).then(|| (matrix.as_ptr().wrapping_add(first * matrix.panel_bytes()), own))
+    });
+    first.unwrap_or((std::ptr::null(), 0))
 }
 
 /// One operation on its way.
@@ -134,22 +179,34 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn run(&mut self, norm: Option<(*const f32, f32)>) {
+    fn run(&mut self, norm: Option<(*const f32, f32)>, next: Option<&Matmul>) {
         let scratch = &mut self.arena.activations;
         let int8 =
             if self.int8 { scratch.int8.as_mut_ptr().cast::<Int8Group>() } else { std::ptr::null_mut() };
         let float =
             if self.float { scratch.float.as_mut_ptr().cast::<FloatGroup>() } else { std::ptr::null_mut() };
         let pack = Pack { src: self.src, norm, int8, float };
-        let per_chunk = (self.panels / (self.cpu.threads() * CHUNKS_PER_THREAD)).max(1);
+        let per_chunk = self.cpu.panels_per_chunk(self.panels);
         let list =
             PanelList { isa: self.cpu.isa, products: &self.arena.products, panels: self.panels, per_chunk };
-        // SAFETY: the instruction set is available; the scratch has room for all groups
-        // (`check_scratch`), each chunk of `pack` writes the records of its own rows.
-        unsafe { self.cpu.parallel(&pack, self.src.rows.div_ceil(ROWS_PER_CHUNK)) };
+        let pack_chunks = self.src.rows.div_ceil(ROWS_PER_CHUNK);
+        let chunks = self.panels.div_ceil(per_chunk);
+        let prepare = || {
+            // SAFETY: the instruction set is available; the scratch has room for all groups
+            // (`check_scratch`), each chunk of `pack` writes the records of its own rows.
+            unsafe { self.cpu.parallel(&pack, pack_chunks) };
+            self.cpu.announce(next.filter(|_| self.src.rows <= ROWS_AHEAD), self.weights);
+        };
         // SAFETY: shapes were checked in `add`, weights and arena outlive the call, destinations
         // do not overlap each other or the source, and a panel's columns belong to one chunk.
-        unsafe { self.cpu.pool.run(run_panels, &list, self.panels.div_ceil(per_chunk)) };
+        unsafe {
+            if pack_chunks == 1 {
+                self.cpu.pool.run_behind(prepare, run_panels, &list, chunks);
+            } else {
+                prepare();
+                self.cpu.pool.run(run_panels, &list, chunks);
+            }
+        }
     }
 }
 

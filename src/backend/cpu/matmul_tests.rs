@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 
 use half::{bf16, f16};
 
+use super::prefetch::Upcoming;
 use super::*;
 use crate::TokenId;
 use crate::backend::{
@@ -571,6 +572,35 @@ fn embedding_scales_rows_and_outputs_are_gathered() {
         cpu.read(&arena, &out, index, &mut found).unwrap();
         assert_eq!(found, row);
     }
+}
+
+#[test]
+fn threads_are_told_where_they_begin_in_the_weights_of_an_operation() {
+    let (cpu, mut random) = (cpu(Isa::detect(), Compute::Int8, 3), Random(12));
+    // Nine panels: three a thread, of which the last one's first two are in one matrix.
+    let mut setup = Setup::plain(random.quant(70, 64, (Bits::Four, 32, false)));
+    for (id, rows) in [(1, 130), (2, 20)] {
+        setup.matrices.push(random.quant(rows, 64, (Bits::Four, 32, false)).into());
+        let product = setup.op.products[0];
+        setup.op.products.push(Product { matrix: MatrixId(id), ..product });
+    }
+    let weights = setup.weights(&cpu);
+    let told = || -> Vec<Vec<usize>> {
+        let lines =
+            |upcoming| std::iter::repeat_with(|| Upcoming::take(upcoming)).take(99).flatten().collect();
+        cpu.pool.upcoming().map(lines).collect()
+    };
+    cpu.announce(Some(&setup.op), &weights);
+    let expected = [(0, 0..3), (1, 0..3), (1, 3..5)].map(|(matrix, panels)| {
+        let matrix = &weights.matrices[matrix];
+        let line = |panel| (matrix.as_ptr().addr() + panel * matrix.panel_bytes()) / 64;
+        (line(panels.start)..line(panels.end)).collect::<Vec<_>>()
+    });
+    assert_eq!(told(), expected);
+    assert!(told().iter().all(Vec::is_empty), "once");
+    cpu.announce(Some(&setup.op), &weights);
+    cpu.announce(None, &weights);
+    assert!(told().iter().all(Vec::is_empty), "nothing comes after it");
 }
 
 fn refused(setup: &Setup, rows: usize) -> String {

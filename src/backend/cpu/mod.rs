@@ -33,6 +33,7 @@ mod panel;
 mod peak;
 mod pool;
 mod portable;
+mod prefetch;
 mod rope;
 mod rows;
 mod sidecar;
@@ -41,7 +42,7 @@ use std::num::NonZeroUsize;
 use std::ops::Deref;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, MatrixSource, NoSidecar, Op, PageId, Place, Precision,
+    Backend, BackendError, Frame, KvLayout, Matmul, MatrixSource, NoSidecar, Op, PageId, Place, Precision,
     RowSampling, Sidecar, StepLimits, VectorId, Weights, overlap_error, shape_error,
 };
 pub use arena::Arena;
@@ -233,11 +234,25 @@ impl Backend for Cpu {
         rows::is_greedy(sampling)
     }
 
+    fn run(&self, ops: &[Op], frame: &mut Frame<'_, Cpu>) -> Result<(), (usize, BackendError)> {
+        for (index, op) in ops.iter().enumerate() {
+            let ran = match op {
+                // Behind the last one comes the next step's first.
+                Op::Matmul(op) => {
+                    self.matmul(op, ops[index + 1..].iter().chain(ops).find_map(as_matmul), frame)
+                }
+                op => self.execute(op, frame),
+            };
+            ran.map_err(|error| (index, error))?;
+        }
+        Ok(())
+    }
+
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
         match op {
             Op::Embed { dst, table, scale } => rows::embed(dst, *table, *scale, frame),
             Op::Norm { dst, src, norm, write } => norm::norm(self, [dst, src], norm, *write, frame),
-            Op::Matmul(matmul) => self.matmul(matmul, frame),
+            Op::Matmul(matmul) => self.matmul(matmul, None, frame),
             Op::RopeAngles(op) => rope::angles(op, frame),
             Op::Rope { x, head_dim, rope } => rope::rope(self, x, *head_dim, rope, frame),
             Op::KvAppend(op) => append::append(self, op, frame),
@@ -250,4 +265,8 @@ impl Backend for Cpu {
             Op::Transpose { dst, src } => elementwise::transpose([dst, src], frame),
         }
     }
+}
+
+fn as_matmul(op: &Op) -> Option<&Matmul> {
+    if let Op::Matmul(matmul) = op { Some(matmul) } else { None }
 }

@@ -16,6 +16,7 @@ use super::dispatch::{Isa, Kernel, entry};
 use super::formats::{Format, Operand};
 use super::lanes::{LANES, Lanes};
 use super::pack::PANEL;
+use super::prefetch::prefetch_far;
 use crate::backend::Activation;
 
 /// Bytes by which one token's products ask for weights before they need them, in whole groups.
@@ -178,7 +179,7 @@ impl<W: Format> Panels<'_, W> {
             for group in 0..args.groups {
                 let now = share.min(left);
                 for _ in 0..now {
-                    L::prefetch_far(next);
+                    prefetch_far(next);
                     next = next.wrapping_add(64);
                 }
                 left -= now;

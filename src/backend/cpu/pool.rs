@@ -6,9 +6,10 @@
 //! forwards and shares no cache line while there is enough to do, and whoever is late loses its chunks to
 //! the others. Only behind a claim is it read which function to call: the submitter cannot replace a job
 //! before every claimed chunk is reported done, so a claim always belongs to the job that stands there,
-//! whichever it was when the thread looked for one. No lock is taken and nothing is allocated after start-up.
+//! whichever it was when the thread looked for one. A job may be given out before what its chunks need is made
+//! ([`Pool::run_behind`]): threads find them meanwhile. No lock is taken and nothing is allocated after start-up.
 //!
-//! Waiting spins briefly, then yields, then (idle workers) parks ([`Worker`]), so that an idle engine uses no CPU
+//! Waiting asks for what is read next ([`Upcoming`]), spins briefly, then yields, then (idle workers) parks ([`Worker`]), so that an idle engine uses no CPU
 //! and a busy machine loses little. A thread that the system stops in the middle of a chunk stops
 //! all, and one that yields to a neighbour hardly comes back: where that is seen, workers sleep often for a while instead,
 //! so that what they use of their core is theirs, or the submitter works alone ([`Stalls`]). Where it is the
@@ -20,6 +21,7 @@ mod worker;
 
 use std::any::Any;
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -29,6 +31,8 @@ use std::time::Instant;
 pub(super) use cores::default_threads;
 use stalls::{Mode, Stalls};
 use worker::Worker;
+
+use super::prefetch::Upcoming;
 
 /// Spins before a waiting thread starts to yield: some microseconds, the gap between two
 /// operations of a step.
@@ -53,6 +57,10 @@ struct Shared {
     /// A [`Task`], valid while a claimed chunk is not reported.
     task: AtomicPtr<()>,
     data: AtomicPtr<()>,
+    /// What comes before its chunks is done.
+    ready: AtomicBool,
+    /// By thread: what it asks for while it waits.
+    upcoming: Vec<Line<Upcoming>>,
     /// Someone is submitting.
     busy: AtomicBool,
     /// Jobs that have begun or ended: odd while there is one.
@@ -87,13 +95,16 @@ impl Pool {
     /// A pool of `threads`, the submitter included. If the system refuses threads the pool is
     /// smaller.
     pub(super) fn new(threads: NonZeroUsize) -> Pool {
-        let (mut ranges, mut taken, mut parked) = (Vec::new(), Vec::new(), Vec::new());
+        let [mut ranges, mut taken] = [Vec::new(), Vec::new()];
+        let (mut upcoming, mut parked) = (Vec::new(), Vec::new());
         ranges.resize_with(threads.get(), Line::default);
         taken.resize_with(threads.get(), Line::default);
+        upcoming.resize_with(threads.get(), Line::default);
         parked.resize_with(threads.get() - 1, AtomicBool::default);
         let shared = Arc::new(Shared {
             ranges,
             taken,
+            upcoming,
             parked,
             stalls: Stalls::of(threads.get()),
             ..Shared::default()
@@ -120,6 +131,17 @@ impl Pool {
         self.workers.len() + 1
     }
 
+    /// By thread: what it reads next, and asks for while it waits.
+    pub(super) fn upcoming(&self) -> impl ExactSizeIterator<Item = &Upcoming> {
+        self.shared.upcoming.iter().map(|line| &line.0)
+    }
+
+    /// The chunks of `chunks` that a thread is given.
+    pub(super) fn share(&self, chunks: usize, thread: usize) -> Range<usize> {
+        let first = |thread| chunks * thread / self.threads();
+        first(thread)..first(thread + 1)
+    }
+
     /// Calls `task(data, chunk, worker)` for every chunk below `chunks`, on all threads, and
     /// returns when all are done. If the pool is taken (another thread submits, or a task does)
     /// the caller does all chunks itself, as worker 0.
@@ -130,50 +152,95 @@ impl Pool {
     /// # Safety
     /// `task` may be called with `data` and every chunk, from any thread, in any order.
     pub(super) unsafe fn run<T: Sync>(&self, task: unsafe fn(&T, usize, usize), data: &T, chunks: usize) {
+        // SAFETY: the same contract.
+        unsafe { self.submit(None, task, data, chunks) }
+    }
+
+    /// The same for tasks that need what `before` makes, which the caller does while the other threads find their
+    /// chunks.
+    ///
+    /// # Panics
+    /// If `before` or a task did, after all tasks have ended.
+    ///
+    /// # Safety
+    /// As [`Pool::run`]'s, once `before` has ended.
+    pub(super) unsafe fn run_behind<T: Sync>(
+        &self,
+        mut before: impl FnMut(),
+        task: unsafe fn(&T, usize, usize),
+        data: &T,
+        chunks: usize,
+    ) {
+        // SAFETY: the same contract.
+        unsafe { self.submit(Some(&mut before), task, data, chunks) }
+    }
+
+    unsafe fn submit<T: Sync>(
+        &self,
+        before: Option<&mut dyn FnMut()>,
+        task: unsafe fn(&T, usize, usize),
+        data: &T,
+        chunks: usize,
+    ) {
         assert!(u32::try_from(chunks).is_ok(), "fewer than 2^32 chunks");
         let started = Instant::now();
         let mode = self.shared.stalls.mode(started);
         let alone = chunks <= 1 || self.workers.is_empty() || mode == Mode::Alone;
         if alone || self.shared.busy.swap(true, Ordering::Acquire) {
-            let mut payload = None;
+            let mut payload = before.and_then(caught);
             for chunk in 0..chunks {
                 // SAFETY: promised by the caller.
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| unsafe { task(data, chunk, 0) })) {
-                    payload.get_or_insert(panic);
-                }
+                payload = payload.or(caught(|| unsafe { task(data, chunk, 0) }));
             }
             return payload.map_or((), |panic| resume_unwind(panic));
         }
         self.shared.task.store(task as *mut (), Ordering::Relaxed);
         self.shared.data.store(std::ptr::from_ref(data).cast_mut().cast(), Ordering::Relaxed);
         self.shared.done.0.store(0, Ordering::Relaxed);
+        self.shared.ready.store(before.is_none(), Ordering::Relaxed);
         let guests = mode == Mode::Guests;
         if guests {
             self.shared.core.store(cores::current().unwrap_or(usize::MAX), Ordering::Relaxed);
         }
         self.shared.guests.store(guests, Ordering::Release);
-        let job = self.shared.publish(chunks as u64, self.threads() as u64);
+        let job = self.publish(chunks);
         self.wake();
         let woken = Instant::now();
+        let before_panic = before.and_then(caught);
+        self.shared.ready.store(true, Ordering::Release);
+        let prepared = Instant::now();
         let (own, own_panic) = self.shared.drain(0, || false);
         let drained = Instant::now();
         let (late, late_panic) = self.shared.wait_done(chunks, guests);
         self.shared.jobs.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let stalls = &self.shared.stalls;
-        if !stalls.note(mode, job, [drained - started, now - drained], own, now) {
-            let worked = drained - woken;
+        let worked = drained - prepared;
+        if !stalls.note(mode, job, [worked, now - drained], own, now) {
             let late_work = worked * late as u32 / own.max(1) as u32;
             let lost = (woken - started) + (now - drained).saturating_sub(late_work);
-            stalls.count(mode, job, [now - started, worked, lost], [own, chunks - own - late], now);
+            let took = now - started - (prepared - woken);
+            stalls.count(mode, job, [took, worked, lost], [own, chunks - own - late], now);
         }
         let panicked = self.shared.panicked.swap(false, Ordering::Relaxed);
         self.shared.busy.store(false, Ordering::Release);
-        match own_panic.or(late_panic) {
+        match before_panic.or(own_panic).or(late_panic) {
             Some(payload) => resume_unwind(payload),
             None if panicked => panic!("a task panicked on a pool thread"),
             None => {}
         }
+    }
+
+    /// Gives every thread its share of a job, and gives the job's number.
+    fn publish(&self, chunks: usize) -> usize {
+        let job = self.shared.jobs.fetch_add(1, Ordering::Relaxed) + 1;
+        for (thread, range) in (0..self.threads()).zip(&self.shared.ranges) {
+            let share = self.share(chunks, thread);
+            // Sequentially consistent, as are the parking flags: a worker either sees its chunks
+            // before it parks or is seen parked by the submitter.
+            range.0.store((share.end as u64) << 32 | share.start as u64, Ordering::SeqCst);
+        }
+        job
     }
 
     fn wake(&self) {
@@ -228,18 +295,6 @@ impl Line<AtomicU64> {
 }
 
 impl Shared {
-    /// Gives every thread its share of a job, and gives the job's number.
-    fn publish(&self, chunks: u64, threads: u64) -> usize {
-        let job = self.jobs.fetch_add(1, Ordering::Relaxed) + 1;
-        for (thread, range) in (0..threads).zip(&self.ranges) {
-            let (first, end) = (chunks * thread / threads, chunks * (thread + 1) / threads);
-            // Sequentially consistent, as are the parking flags: a worker either sees its chunks
-            // before it parks or is seen parked by the submitter.
-            range.0.store(end << 32 | first, Ordering::SeqCst);
-        }
-        job
-    }
-
     /// Claims a chunk of the current job: the next of the thread's own, or of what it takes over.
     fn claim(&self, thread: usize) -> Option<usize> {
         let (given, taken) = (self.ranges.get(thread)?, self.taken.get(thread)?);
@@ -260,14 +315,14 @@ impl Shared {
         while !tired()
             && let Some(chunk) = self.claim(thread)
         {
+            self.wait_ready(thread);
             let data = self.data.load(Ordering::Relaxed);
-            // SAFETY: `run` stored a `Task` whose first parameter is a thin reference, in the same
+            // SAFETY: `submit` stored a `Task` whose first parameter is a thin reference, in the same
             // slot, before it published the range that the claim acquired.
             let task = unsafe { std::mem::transmute::<*mut (), Task>(self.task.load(Ordering::Relaxed)) };
-            // SAFETY: the claimed chunk is not reported yet, so `run` has not returned and `data`
-            // lives; `run`'s caller promised that any thread may do any chunk.
-            let result = catch_unwind(AssertUnwindSafe(|| unsafe { task(data, chunk, thread) }));
-            if let Err(panic) = result {
+            // SAFETY: the claimed chunk is not reported yet, so `submit` has not returned and `data`
+            // lives; its caller promised that any thread may do any chunk.
+            if let Some(panic) = caught(|| unsafe { task(data, chunk, thread) }) {
                 self.panicked.store(true, Ordering::Relaxed);
                 payload.get_or_insert(panic);
             }
@@ -291,14 +346,19 @@ impl Shared {
                 count += late;
                 payload = payload.or(panic);
             }
-            if spins < SPINS {
-                spins += 1;
-                std::hint::spin_loop();
-            } else {
-                thread::yield_now();
-            }
+            self.upcoming[0].0.ask();
+            pause(&mut spins);
         }
         (count, payload)
+    }
+
+    /// Waits for what comes before the chunks.
+    fn wait_ready(&self, thread: usize) {
+        let mut spins = 0;
+        while !self.ready.load(Ordering::Acquire) {
+            self.upcoming[thread].0.ask();
+            pause(&mut spins);
+        }
     }
 
     /// Whether a worker was given chunks that nobody has claimed.
@@ -306,6 +366,21 @@ impl Shared {
         let range = self.ranges[index + 1].0.load(Ordering::SeqCst);
         range >> 32 > range & u64::from(u32::MAX)
     }
+}
+
+/// Spins, and from some time on yields.
+fn pause(spins: &mut u32) {
+    if *spins < SPINS {
+        *spins += 1;
+        std::hint::spin_loop();
+    } else {
+        thread::yield_now();
+    }
+}
+
+/// The payload of the panic with which `run` ends, if it does.
+fn caught(run: impl FnOnce()) -> Option<Box<dyn Any + Send>> {
+    catch_unwind(AssertUnwindSafe(run)).err()
 }
 
 #[cfg(test)]
@@ -433,6 +508,8 @@ mod tests {
         let mut shared = Shared::default();
         shared.ranges.resize_with(2, Line::default);
         shared.taken.resize_with(2, Line::default);
+        shared.upcoming.resize_with(2, Line::default);
+        shared.ready.store(true, Ordering::Relaxed);
         let data = counts(5);
         let task: unsafe fn(&Counts, usize, usize) = count;
         shared.task.store(task as *mut (), Ordering::Relaxed);
@@ -443,6 +520,34 @@ mod tests {
         assert_eq!(shared.wait_done(5, true).0, 3);
         let done: Vec<usize> = data.0.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         assert_eq!(done, [0, 0, 1, 1, 1]);
+    }
+
+    /// What the chunks need, and how often each was done.
+    struct Made(AtomicBool, Counts);
+
+    unsafe fn use_what_was_made(made: &Made, chunk: usize, worker: usize) {
+        assert!(made.0.load(Ordering::Relaxed), "chunk {chunk}");
+        // SAFETY: it may run anywhere.
+        unsafe { count(&made.1, chunk, worker) };
+    }
+
+    #[test]
+    fn chunks_wait_for_what_comes_before_them() {
+        for (threads, until) in [(1, [0; 2]), (3, [0; 2]), (3, [u64::MAX, 0]), (3, [0, u64::MAX])] {
+            let pool = pool(threads);
+            for chunks in [0, 1, 2, 9] {
+                pool.shared.stalls.set(until);
+                let made = Made(AtomicBool::default(), counts(chunks));
+                let make = || {
+                    thread::sleep(Duration::from_millis(2));
+                    made.0.store(true, Ordering::Relaxed);
+                };
+                // SAFETY: `use_what_was_made` may run anywhere.
+                unsafe { pool.run_behind(make, use_what_was_made, &made, chunks) };
+                assert!(made.0.load(Ordering::Relaxed));
+                assert_each(&made.1, 1);
+            }
+        }
     }
 
     /// The submitter's first chunk takes long.
@@ -518,6 +623,11 @@ mod tests {
             assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
             let done: usize = data.0.iter().map(|n| n.load(Ordering::Relaxed)).sum();
             assert_eq!(done, 15, "every other chunk was done");
+            let data = counts(16);
+            // SAFETY: `count` may run anywhere.
+            let run = || unsafe { pool.run_behind(|| panic!("before the chunks"), count, &data, 16) };
+            assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+            assert_each(&data, 1);
             let data = counts(16);
             // SAFETY: `count` may run anywhere.
             unsafe { pool.run(count, &data, 16) };

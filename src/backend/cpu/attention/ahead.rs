@@ -6,7 +6,7 @@
 use super::SPLIT_PAGES;
 use super::tile::Tile;
 use crate::backend::PageRef;
-use crate::backend::cpu::lanes::Lanes;
+use crate::backend::cpu::prefetch::prefetch;
 
 /// A head's block of each page of a split.
 pub(super) type Blocks = [*const u8; SPLIT_PAGES];
@@ -40,21 +40,16 @@ const fn asks<const R: usize>() -> bool {
 
 /// Asks for a line, if one begins there.
 #[inline(always)]
-pub(super) unsafe fn ask_for<L: Lanes, const R: usize>(address: *const u8) {
+pub(super) fn ask_for<const R: usize>(address: *const u8) {
     if asks::<R>() && address.addr().is_multiple_of(64) {
-        // SAFETY: what is asked for need not be there.
-        unsafe { L::prefetch(address) };
+        prefetch(address);
     }
 }
 
 /// The same so far into each block.
 #[inline(always)]
-pub(super) unsafe fn ask_for_each<L: Lanes, const R: usize, const P: usize>(
-    blocks: [*const u8; P],
-    offset: usize,
-) {
+pub(super) fn ask_for_each<const R: usize, const P: usize>(blocks: [*const u8; P], offset: usize) {
     for block in blocks {
-        // SAFETY: as above.
-        unsafe { ask_for::<L, R>(block.wrapping_add(offset)) };
+        ask_for::<R>(block.wrapping_add(offset));
     }
 }

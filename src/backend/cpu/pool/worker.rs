@@ -65,6 +65,7 @@ impl<'a> Worker<'a> {
             if self.shared.has_work(self.index) {
                 return;
             }
+            self.shared.upcoming[self.index + 1].0.ask();
             std::hint::spin_loop();
         }
         let start = Instant::now();
