@@ -58,17 +58,27 @@ impl Cpu {
 
     /// Tells all threads where they begin in the weights of an operation.
     pub(super) fn announce(&self, op: Option<&Matmul>, weights: &Weights<Cpu>) {
-        let matrices = || {
-            let products = op.iter().flat_map(|op| &op.products);
+        for (upcoming, (start, bytes)) in self.pool.upcoming().zip(self.beginnings(op, weights)) {
+            upcoming.set(start, bytes);
+        }
+    }
+
+    /// By thread: where it begins in the weights of an operation, and the bytes that it reads from there on.
+    pub(super) fn beginnings(
+        &self,
+        op: Option<&Matmul>,
+        weights: &Weights<Cpu>,
+    ) -> impl Iterator<Item = (*const u8, usize)> {
+        let matrices = move || {
+            let products = op.into_iter().flat_map(|op| &op.products);
             products.filter_map(|product| weights.matrices.get(product.matrix.0 as usize))
         };
         let panels = matrices().map(Matrix::panels).sum();
         let per_chunk = self.panels_per_chunk(panels);
-        for (thread, upcoming) in self.pool.upcoming().enumerate() {
+        (0..self.threads()).map(move |thread| {
             let share = self.pool.share(panels.div_ceil(per_chunk), thread);
-            let (start, bytes) = first_weights(matrices(), share.start * per_chunk..share.end * per_chunk);
-            upcoming.set(start, bytes);
-        }
+            first_weights(matrices(), share.start * per_chunk..share.end * per_chunk)
+        })
     }
 }
 
