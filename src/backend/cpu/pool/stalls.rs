@@ -11,6 +11,9 @@ const STALL_CHUNKS: u32 = 8;
 /// chunks, and by how much it lost by them: an eighth makes a difference.
 const WINDOW: u64 = 4_000_000;
 const EIGHTH: u64 = 8;
+/// Eighths of that time that a second thread helps for where its core is its own: it is 6 to 9 then, and 0 to 4 beside a
+/// busy neighbour (a slower core looks like one). Of more threads one neighbour takes too little to be seen.
+const HELP_OF_ONE: u64 = 5;
 /// Jobs shorter than this say nothing: a healthy worker may come too late for them.
 const SHORT: Duration = Duration::from_micros(20);
 /// How long workers are guests, in nanoseconds: at first, and when it goes on. Of many threads most would be
@@ -129,13 +132,18 @@ impl Stalls {
         }
         window.iter().for_each(|total| total.store(0, Ordering::Relaxed));
         match mode {
-            Mode::Owners if helped < took / EIGHTH => self.be_guests(now, STAY_MAX),
+            Mode::Owners if helped < self.help_min(took) => self.be_guests(now, STAY_MAX),
             Mode::Guests if lost > helped.max(took / EIGHTH) => {
                 let until = self.guests_until.load(Ordering::Relaxed).max(self.at(now) + STAY_MIN);
                 self.set([until; 2]);
             }
             _ => {}
         }
+    }
+
+    /// Less help than this in so long a time, and workers have not got their cores for themselves.
+    fn help_min(&self, took: u64) -> u64 {
+        took / EIGHTH * if self.threads == 2 { HELP_OF_ONE } else { 1 }
     }
 
     /// Up to when workers are guests, and the submitter works alone.
@@ -208,8 +216,8 @@ mod tests {
     #[test]
     fn workers_that_hardly_help_are_guests() {
         // Jobs that take 2 ms together, twice, and of a hundred chunks how many workers did.
-        let after = |took: Duration, others: usize| {
-            let stalls = Stalls::default();
+        let after = |threads: usize, took: Duration, others: usize| {
+            let stalls = Stalls::of(threads);
             let end = stalls.start + MS(100);
             let count = || {
                 (0..MS(2).as_micros() / took.as_micros()).for_each(|_| {
@@ -221,10 +229,16 @@ mod tests {
             count();
             stalls.mode(end)
         };
-        assert_eq!([after(US(80), 0), after(US(80), 11)], [Mode::Guests; 2], "less than an eighth");
-        assert_eq!([after(US(80), 12), after(US(80), 50)], [Mode::Owners; 2]);
-        assert_eq!(after(US(10), 0), Mode::Owners, "no worker would be in time");
-        let stalls = Stalls::default();
+        assert_eq!([0, 11].map(|others| after(3, US(80), others)), [Mode::Guests; 2], "less than an eighth");
+        assert_eq!([12, 50].map(|others| after(3, US(80), others)), [Mode::Owners; 2]);
+        assert_eq!(
+            [0, 38].map(|others| after(2, US(80), others)),
+            [Mode::Guests; 2],
+            "less than five eighths"
+        );
+        assert_eq!([39, 50].map(|others| after(2, US(80), others)), [Mode::Owners; 2]);
+        assert_eq!(after(2, US(10), 0), Mode::Owners, "no worker would be in time");
+        let stalls = Stalls::of(3);
         for (job, others) in [(1, 5), (3, 0), (5, 5)] {
             stalls.count(Mode::Owners, job, [MS(4), MS(4), MS(0)], [5, others], stalls.start);
             assert_eq!(stalls.mode(stalls.start) == Mode::Guests, others == 0, "each window for itself");
