@@ -3,10 +3,10 @@
 //! `pp N` processes a prompt of N tokens in one request; `tg N` generates N tokens, `tg N xR` in each of R
 //! requests at once; `@ dD` is behind a past of D tokens, which is in the cache before the clock runs. Each
 //! is warmed up once and repeated; the table gives mean and standard deviation, and decode's share of the
-//! read bandwidth, the median of what each repetition reached of what the same threads read right before and
-//! after it: on a machine shared with others the memory is not the same for long. Where a GPU tells of its
-//! health, each measurement has its hottest moment beside it: it is asked after each repetition, when no clock
-//! runs.
+//! read bandwidth. That is of pieces of a tenth of a second, since on a machine shared with others the memory is
+//! not the same for long: the median of what each reached of what the same threads read right before and after
+//! it. Where a GPU tells of its health, each measurement has its hottest moment beside it: it is asked after each
+//! repetition, when no clock runs.
 //! `--profile` repeats each with its operations timed, and holds them against what the machine can do.
 
 mod ceiling;
@@ -27,6 +27,11 @@ use self::ceiling::{Ceiling, Meter};
 use self::load::{Load, Prompt};
 use super::options::ModelOptions;
 use super::{Failure, health, memory};
+
+/// Pieces of a decode, for each repetition, that are held against the read bandwidth.
+const PIECES: usize = 8;
+/// How long one takes, as long as the bandwidth is measured.
+const PIECE_SECONDS: f64 = 0.1;
 
 /// Arguments of `bench`.
 #[derive(Args)]
@@ -66,8 +71,16 @@ struct Test {
 enum TestWork {
     /// A prompt of so many tokens.
     Prefill(usize),
-    /// So many tokens of each of the requests; bytes of weights, keys and values that one takes.
-    Decode { tokens: usize, requests: usize, bytes_a_token: f64 },
+    /// So many tokens of each of the requests.
+    Decode { tokens: usize, requests: usize },
+}
+
+/// Bytes that a step of a decode reads.
+#[derive(Clone, Copy)]
+struct StepBytes {
+    weights: f64,
+    /// Of a token's keys and values.
+    kv_token: f64,
 }
 
 /// One line of the table.
@@ -104,15 +117,16 @@ impl Bench {
         for list in [&mut self.prompt, &mut self.generate, &mut self.parallel] {
             list.retain(|&count| count > 0);
         }
-        let kv_token_bytes = self.make_room()?;
+        let kv_token = self.make_room()?;
         // A past is found in the cache; without one nothing may be.
         let share_prefixes = self.depth.iter().any(|&depth| depth > 0);
         let engine = self.model.engine_with(EngineConfig { share_prefixes, ..EngineConfig::default() })?;
         let loaded = memory::peak_bytes();
         let meter = Meter::new(engine.info().threads, &self.model)?;
         let load = Load::new(&engine);
-        let tests = self.tests(&engine, kv_token_bytes).into_iter();
-        let results = tests.map(|test| self.measure(test, &engine, &load, &meter));
+        let bytes = StepBytes { weights: engine.info().step_weight_bytes as f64, kv_token };
+        let tests = self.tests().into_iter();
+        let results = tests.map(|test| self.measure(test, bytes, &engine, &load, &meter));
         let results = results.collect::<Result<Vec<_>, Failure>>()?;
         // The meter reads more memory than many a model takes.
         let running = memory::peak_bytes().map(|peak| peak.saturating_sub(meter.bytes()));
@@ -151,8 +165,7 @@ impl Bench {
     }
 
     /// The table's lines: for each past the prompts, then the decodes.
-    fn tests(&self, engine: &Engine, kv_token_bytes: f64) -> Vec<Test> {
-        let step_bytes = engine.info().step_weight_bytes as f64;
+    fn tests(&self) -> Vec<Test> {
         let mut tests = Vec::new();
         for &depth in &self.depth {
             let behind = if depth > 0 { format!(" @ d{depth}") } else { String::new() };
@@ -165,15 +178,9 @@ impl Bench {
             }
             for &tokens in &self.generate {
                 for &requests in &self.parallel {
-                    let past = depth as f64 + tokens as f64 / 2.0;
-                    let bytes_a_token = step_bytes / requests as f64 + kv_token_bytes * past;
                     let at_once = if requests > 1 { format!(" x{requests}") } else { String::new() };
                     let name = format!("tg{tokens}{at_once}{behind}");
-                    tests.push(Test {
-                        name,
-                        depth,
-                        work: TestWork::Decode { tokens, requests, bytes_a_token },
-                    });
+                    tests.push(Test { name, depth, work: TestWork::Decode { tokens, requests } });
                 }
             }
         }
@@ -185,25 +192,18 @@ impl Bench {
     fn measure(
         &self,
         test: Test,
+        bytes: StepBytes,
         engine: &Engine,
         load: &Load<'_>,
         meter: &Meter,
     ) -> Result<Measurement, Failure> {
         test.prepare(load)?;
         test.run(load)?;
-        let bytes_a_token = match test.work {
-            TestWork::Prefill(_) => None,
-            TestWork::Decode { bytes_a_token, .. } => Some(bytes_a_token),
-        };
-        let limit = || bytes_a_token.and_then(|bytes| Some(meter.bandwidth()? / bytes));
-        let (mut rates, mut shares) = (Vec::new(), Vec::new());
-        let (mut before, mut health) = (limit(), None);
+        let (mut rates, mut shares, mut health) = (Vec::new(), Vec::new(), None);
         for _ in 0..self.repetitions {
             let rate = test.run(load)?;
             rates.push(rate);
-            let after = limit();
-            shares.extend(before.zip(after).map(|(before, after)| 100.0 * rate / ((before + after) / 2.0)));
-            before = after;
+            test.add_shares(rate, bytes, load, meter, &mut shares)?;
             health = engine.health().ok().map(|now| health::together(health, now));
         }
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;
@@ -216,7 +216,10 @@ impl Bench {
                 test.run(load)?;
             }
             let found = engine.take_profile()?;
-            profile = Some(if bytes_a_token.is_some() { found.decode } else { found.prefill });
+            profile = Some(match test.work {
+                TestWork::Prefill(_) => found.prefill,
+                TestWork::Decode { .. } => found.decode,
+            });
         }
         let (spread, bandwidth_percent) = (variance.sqrt(), median(shares));
         Ok(Measurement { test: test.name, tokens_per_s: mean, spread, bandwidth_percent, health, profile })
@@ -237,8 +240,39 @@ impl Test {
     fn run(&self, load: &Load<'_>) -> Result<f64, Failure> {
         match self.work {
             TestWork::Prefill(fresh) => load.prefill(Prompt { depth: self.depth, fresh }),
-            TestWork::Decode { tokens, requests, .. } => load.decode(self.depth, tokens, requests),
+            TestWork::Decode { tokens, requests } => load.decode(self.depth, tokens, requests),
         }
+    }
+
+    /// What parts of the read bandwidth a decode takes that makes `rate` tokens a second: of a device whose bandwidth
+    /// does not change one, else one for each of some pieces.
+    fn add_shares(
+        &self,
+        rate: f64,
+        bytes: StepBytes,
+        load: &Load<'_>,
+        meter: &Meter,
+        shares: &mut Vec<f64>,
+    ) -> Result<(), Failure> {
+        let TestWork::Decode { tokens, requests } = self.work else { return Ok(()) };
+        let percent = |rate: f64, tokens: usize, bandwidth: f64| {
+            let past = self.depth as f64 + tokens as f64 / 2.0;
+            100.0 * rate * (bytes.weights / requests as f64 + bytes.kv_token * past) / bandwidth
+        };
+        let Some(mut before) = meter.bandwidth() else { return Ok(()) };
+        if meter.is_steady() {
+            shares.push(percent(rate, tokens, before));
+            return Ok(());
+        }
+        // Requests do not begin all at once.
+        let piece = ((rate / requests as f64 * PIECE_SECONDS) as usize).clamp(requests.min(tokens), tokens);
+        for _ in 0..PIECES {
+            let rate = load.decode(self.depth, piece, requests)?;
+            let Some(after) = meter.bandwidth() else { return Ok(()) };
+            shares.push(percent(rate, piece, (before + after) / 2.0));
+            before = after;
+        }
+        Ok(())
     }
 }
 

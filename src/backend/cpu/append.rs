@@ -18,7 +18,7 @@ use crate::backend::{
 
 const OP: &str = "kv_append";
 /// Tokens of a chunk.
-const TOKENS_PER_CHUNK: usize = 8;
+const TOKENS_PER_CHUNK: usize = 2;
 
 /// See [`KvAppend`].
 pub(super) fn append(cpu: &Cpu, op: &KvAppend, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {

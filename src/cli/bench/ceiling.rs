@@ -56,6 +56,11 @@ impl Meter {
         self.probe.as_ref().map_or(0, |probe| probe.bytes() as u64)
     }
 
+    /// Whether it finds the same whenever it is asked.
+    pub fn is_steady(&self) -> bool {
+        self.cpu.is_none()
+    }
+
     /// Bytes a second, now.
     pub fn bandwidth(&self) -> Option<f64> {
         let (Some(cpu), Some(probe)) = (&self.cpu, &self.probe) else { return self.known() };

@@ -35,18 +35,38 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
             // One branch for all tokens: seldom has one of them a second term.
             let any = outliers.iter().fold(0, |any, outlier| any | outlier);
             let second = (any != 0).then_some((activations.second, outliers));
-            for_each!([0 1] HALF => {
-                for_each!([0 1] PART => {
-                    if const { HALF <= HALVES as usize && PART < L::PARTS } {
-                        Self::part::<L, T, M, HALF, PART>(weights, later, tile, activations, second, sums);
-                    }
-                });
-            });
+            if const { HALVES && M == 4 } && second.is_none() {
+                // Without a branch between the halves, or the compiler keeps the first's dots until the second's are
+                // done, and there are no registers for both.
+                Self::parts::<L, T, M>(weights, later, tile, activations, None, sums);
+            } else {
+                Self::parts::<L, T, M>(weights, later, tile, activations, second, sums);
+            }
         }
     }
 }
 
 impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, HALVES> {
+    /// All rows times all columns, with a second term if there is one.
+    #[inline(always)]
+    unsafe fn parts<L: Lanes, const T: usize, const M: usize>(
+        weights: *const u8,
+        later: *const u8,
+        tile: usize,
+        activations: &Operand<Int8Group>,
+        second: Option<(*const Int8Group, &[u8])>,
+        sums: &mut [[L::F; M]; T],
+    ) {
+        for_each!([0 1] HALF => {
+            for_each!([0 1] PART => {
+                if const { HALF <= HALVES as usize && PART < L::PARTS } {
+                    // SAFETY: the same contract.
+                    unsafe { Self::part::<L, T, M, HALF, PART>(weights, later, tile, activations, second, sums) }
+                }
+            });
+        });
+    }
+
     /// The rows of part `PART` times half `HALF` of the columns, or all columns.
     #[inline(always)]
     unsafe fn part<L: Lanes, const T: usize, const M: usize, const HALF: usize, const PART: usize>(
