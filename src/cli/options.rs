@@ -47,7 +47,7 @@ pub struct ModelOptions {
     /// On a GPU, too, other requests do not change a bit of a request's logits; prompts are slower
     #[arg(long)]
     pub batch_invariant: bool,
-    /// Force an instruction set: portable, avx2, avxvnni, avx512, dotprod, i8mm
+    /// Force an instruction set: portable, avx2, avxvnni, avx512, amx, dotprod, i8mm
     #[arg(long)]
     pub isa: Option<Isa>,
     /// Keep packed weights in a file beside the model, or in DIR: later loads on a CPU map it

@@ -45,7 +45,8 @@ const OUTLIER: f32 = 2.0;
 pub(super) struct Int8Group {
     /// In -127..=127; where [`Lanes::PAIRS`] says so, half of them another token's ([`OCTET`]).
     pub(super) codes: [i8; GROUP],
-    /// NaN if any value was not finite; in a second term a 256th of the first's.
+    /// NaN if any value was not finite; in a second term a 256th of the first's, and in the first of a tile's block
+    /// the second's if there is one.
     pub(super) scale: f32,
     /// Sum of the values, of all terms; not there in a second term.
     pub(super) scaled_sum: f32,
@@ -70,6 +71,20 @@ pub(super) struct FloatGroup {
     pub(super) sums: [f32; 2],
 }
 
+/// A group's activations.
+pub(super) trait Record {
+    /// Whether sixteen tokens are a block where [`Lanes::TILES`] says so.
+    const TILES: bool;
+}
+
+impl Record for Int8Group {
+    const TILES: bool = true;
+}
+
+impl Record for FloatGroup {
+    const TILES: bool = false;
+}
+
 /// Scratch for one operation's activations.
 #[derive(Debug)]
 pub(super) struct Activations {
@@ -77,11 +92,12 @@ pub(super) struct Activations {
     pub(super) float: Buffer,
 }
 
-/// Tokens of the next block when `left` are left: the kernel's full block; where that is 6, else the largest
-/// power of two up to 4 that fits. Eight are two blocks of 4: six and two take a quarter longer.
+/// Tokens of the next block when `left` are left: those of a tile, or the kernel's full block; where that is 6, else
+/// the largest power of two up to 4 that fits. Eight are two blocks of 4: six and two take a quarter longer.
 #[inline(always)]
-pub(super) fn block_len<L: Lanes>(left: usize) -> usize {
+pub(super) fn block_len<L: Lanes, R: Record>(left: usize) -> usize {
     match left {
+        LANES.. if L::TILES && R::TILES => LANES,
         8 if L::TOKENS == 6 => 4,
         left if left >= L::TOKENS => L::TOKENS,
         4.. if L::TOKENS == 6 => 4,
@@ -92,10 +108,10 @@ pub(super) fn block_len<L: Lanes>(left: usize) -> usize {
 
 /// The block of row `row` among `rows`: its first row and its length.
 #[inline(always)]
-fn block_of<L: Lanes>(row: usize, rows: usize) -> (usize, usize) {
+fn block_of<L: Lanes, R: Record>(row: usize, rows: usize) -> (usize, usize) {
     let mut start = 0;
     loop {
-        let len = block_len::<L>(rows - start);
+        let len = block_len::<L, R>(rows - start);
         if row < start + len {
             return (start, len);
         }
@@ -124,6 +140,8 @@ pub(super) struct Pack {
 unsafe impl Sync for Pack {}
 
 impl Kernel for Pack {
+    const ON_CODES: bool = true;
+
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, chunk: usize, _worker: usize) {
         let first = chunk * ROWS_PER_CHUNK;
@@ -138,13 +156,14 @@ impl Pack {
     #[inline(always)]
     unsafe fn pack_row<L: Lanes>(&self, row: usize) {
         let cols = self.src.cols;
-        // Where a row's records start, and how far apart they are: those of a block are together; and which
-        // of two tokens it is, where the codes of two are together.
-        let place = |row: usize, rows: usize| {
-            let (start, len) = block_of::<L>(row, rows);
-            let of_two = (L::PAIRS && len > 1).then_some((row - start) % 2);
-            (start * groups(cols) + (row - start), len, of_two)
-        };
+        let rows = self.src.rows;
+        // Where the row's records start, and how far apart they are: those of a block are together.
+        let records = |(start, len): (usize, usize)| (start * groups(cols) + (row - start), len);
+        let block = block_of::<L, Int8Group>(row, rows);
+        let (first, stride) = records(block);
+        let (first_float, stride_float) = records(block_of::<L, FloatGroup>(row, rows));
+        // Which of two tokens it is, where the codes of two are together.
+        let of_two = (L::PAIRS && stride > 1).then_some((row - block.0) % 2);
         // SAFETY: `row` is below `rows`; a row's records are its own, but for codes that it puts among its
         // neighbour's, between them.
         unsafe {
@@ -153,7 +172,6 @@ impl Pack {
                 Some((_, eps)) => 1.0 / (sum_of_squares::<L>(src, cols) / cols as f32 + eps).sqrt(),
                 None => 1.0,
             };
-            let (first, stride, of_two) = place(row, self.src.rows);
             let mut total = 0.0;
             if !self.int8.is_null() {
                 for group in 0..groups(cols) {
@@ -167,16 +185,20 @@ impl Pack {
             let usual = OUTLIER * total / groups(cols) as f32;
             for group in 0..groups(cols) {
                 let values = self.group::<L>(src, group * GROUP, L::splat(gain));
-                let record = first + group * stride;
                 if !self.int8.is_null() {
+                    let record = first + group * stride;
                     let (second, outliers) = behind(self.int8, self.src.rows * groups(cols));
                     let (first, second) = (self.int8.add(record), second.add(record));
                     let outlier = (*first).scale > usual;
                     outliers.add(record).write(u8::from(outlier));
                     quantise::<L>(values, outlier, of_two, [first, second]);
+                    if L::TILES && stride == LANES && outlier {
+                        // Tiles' sums are scaled by one record, whether terms were joined or not.
+                        (*first).scale = (*second).scale;
+                    }
                 }
                 if !self.float.is_null() {
-                    keep::<L>(values, self.float.add(record));
+                    keep::<L>(values, self.float.add(first_float + group * stride_float));
                 }
             }
         }

@@ -1,23 +1,26 @@
-//! Lanes on AVX-512 with VNNI: one register a vector, and `vpdpbusd` for the dot product.
+//! Lanes on AVX-512 with VNNI: one register a vector, and `vpdpbusd` for the dot product. With AMX there are tiles
+//! for sixteen tokens.
 
 use core::arch::x86_64::*;
 
 use half::{bf16, f16};
 
+use super::amx;
 use super::dispatch::kernel_entry;
-use super::lanes::{Lanes, Order};
+use super::lanes::{Lanes, Order, Tile};
 
-/// AVX-512 F, BW, DQ, VL and VNNI.
+/// AVX-512 F, BW, DQ, VL and VNNI, and perhaps AMX.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512;
+pub(super) struct Avx512<const AMX: bool>;
 
-kernel_entry!(run_avx512, Avx512, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni");
+kernel_entry!(run_amx, Avx512<true>, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni");
+kernel_entry!(run_avx512, Avx512<false>, "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni");
 
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
 // SAFETY of every method below: the trait's contract gives the features and the pointers.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Lanes for Avx512 {
+impl<const AMX: bool> Lanes for Avx512<AMX> {
     type F = __m512;
     type I = __m512i;
     type C = __m512i;
@@ -27,6 +30,7 @@ impl Lanes for Avx512 {
     const WIDE: bool = true;
     const ORDER: Order = Order::Unsigned;
     const UPPER: bool = true;
+    const TILES: bool = AMX;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -216,5 +220,34 @@ impl Lanes for Avx512 {
             let count = _mm_cvtsi32_si128(8 * K as i32);
             _mm512_and_si512(_mm512_srl_epi32(codes, count), _mm512_set1_epi32(255))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn begin_tiles(quads: usize) {
+        unsafe { amx::begin(quads) }
+    }
+    #[inline(always)]
+    unsafe fn end_tiles() {
+        unsafe { amx::end() }
+    }
+    #[inline(always)]
+    unsafe fn tile_dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
+        unsafe { amx::dots::<SIGNED>(a, codes) }
+    }
+    #[inline(always)]
+    unsafe fn store_dots(dots: *mut Tile) {
+        unsafe { amx::store(dots) }
+    }
+    #[inline(always)]
+    unsafe fn store_codes(p: *mut u8, codes: __m512i, zero: u8) {
+        unsafe { _mm512_storeu_si512(p.cast(), _mm512_sub_epi8(codes, _mm512_set1_epi8(zero as i8))) }
+    }
+    #[inline(always)]
+    unsafe fn load_i32(p: *const i32) -> __m512i {
+        unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_i32(p: *mut i32, v: __m512i) {
+        unsafe { _mm512_storeu_si512(p.cast(), v) }
     }
 }

@@ -9,7 +9,7 @@ use super::lanes::{Lanes, Order};
 use super::neon::{self, Dotprod, I8mm};
 use super::portable::{self, Portable};
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, avx2::Avx2, avx512, avx512::Avx512};
+use super::{amx, avx2, avx2::Avx2, avx512, avx512::Avx512};
 
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +22,8 @@ pub enum Isa {
     AvxVnni,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
+    /// The same and AMX with int8 (Linux).
+    Amx,
     /// aarch64 with `sdot`.
     NeonDotprod,
     /// aarch64 with `usdot`.
@@ -29,8 +31,8 @@ pub enum Isa {
 }
 
 impl Isa {
-    const ALL: [Isa; 6] =
-        [Isa::Avx512, Isa::AvxVnni, Isa::Avx2, Isa::NeonI8mm, Isa::NeonDotprod, Isa::Portable];
+    const ALL: [Isa; 7] =
+        [Isa::Amx, Isa::Avx512, Isa::AvxVnni, Isa::Avx2, Isa::NeonI8mm, Isa::NeonDotprod, Isa::Portable];
 
     /// The best that this machine has.
     pub fn detect() -> Isa {
@@ -52,6 +54,8 @@ impl Isa {
             Isa::AvxVnni => has_avx2() && is_x86_feature_detected!("avxvnni"),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => has_avx2() && has_avx512(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => has_avx2() && has_avx512() && amx::is_available(),
             #[cfg(target_arch = "aarch64")]
             Isa::NeonDotprod => std::arch::is_aarch64_feature_detected!("dotprod"),
             #[cfg(target_arch = "aarch64")]
@@ -72,7 +76,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::AvxVnni => Avx2::<true>::ORDER,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => Avx512::ORDER,
+            Isa::Avx512 | Isa::Amx => Avx512::<false>::ORDER,
             #[cfg(target_arch = "aarch64")]
             Isa::NeonDotprod => Dotprod::ORDER,
             #[cfg(target_arch = "aarch64")]
@@ -87,6 +91,7 @@ impl Isa {
             Isa::Avx2 => "avx2",
             Isa::AvxVnni => "avxvnni",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
             Isa::NeonDotprod => "dotprod",
             Isa::NeonI8mm => "i8mm",
         }
@@ -115,7 +120,7 @@ impl fmt::Display for Isa {
 
 /// A name that is no instruction set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected portable, avx2, avxvnni, avx512, dotprod or i8mm, found {0:?}")]
+#[error("expected portable, avx2, avxvnni, avx512, amx, dotprod or i8mm, found {0:?}")]
 pub struct UnknownIsa(String);
 
 impl FromStr for Isa {
@@ -131,8 +136,8 @@ impl FromStr for Isa {
 /// Implementors are the operation's operands; `run` does one chunk. It must be `#[inline(always)]`,
 /// and so must all that it calls on hot paths, to become part of an instruction set's own function.
 pub(super) trait Kernel: Sync {
-    /// Whether it multiplies codes, or reads those of 8 bits ([`Lanes::ORDER`]): instruction sets that
-    /// differ in nothing else share the code of other kernels.
+    /// Whether it multiplies codes, reads those of 8 bits ([`Lanes::ORDER`]), or puts activations in blocks
+    /// ([`Lanes::TILES`]): instruction sets that differ in nothing else share the code of other kernels.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const ON_CODES: bool = false;
 
@@ -159,7 +164,9 @@ pub(super) fn entry<K: Kernel>(isa: Isa) -> Entry<K> {
         #[cfg(target_arch = "x86_64")]
         Isa::AvxVnni => avx2::run_avx2::<K>,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => avx512::run_avx512::<K>,
+        Isa::Amx if const { K::ON_CODES } => avx512::run_amx::<K>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 | Isa::Amx => avx512::run_avx512::<K>,
         #[cfg(target_arch = "aarch64")]
         Isa::NeonDotprod => neon::run_dotprod::<K>,
         #[cfg(target_arch = "aarch64")]
@@ -198,7 +205,7 @@ mod tests {
         let refused = "sse9".parse::<Isa>().unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "expected portable, avx2, avxvnni, avx512, dotprod or i8mm, found \"sse9\""
+            "expected portable, avx2, avxvnni, avx512, amx, dotprod or i8mm, found \"sse9\""
         );
     }
 

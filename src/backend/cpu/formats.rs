@@ -5,6 +5,7 @@
 mod dense;
 mod float;
 mod int8;
+mod tiles;
 
 use half::f16;
 
@@ -12,11 +13,13 @@ pub(super) use dense::Dense;
 pub(super) use float::Float;
 pub(super) use int8::Int8;
 
-use super::lanes::{LANES, Lanes};
+use super::activations::Record;
+use super::lanes::{LANES, Lanes, Tile};
 use super::pack::{Layout, PANEL};
 use crate::quant::Bits;
 
 /// A block's activations of one group, a record a token.
+#[derive(Clone, Copy)]
 pub(super) struct Operand<R> {
     pub(super) first: *const R,
     /// The same, but the compiler does not know: one token's dot products then read their activations from
@@ -44,7 +47,7 @@ pub(super) trait Format: Sync {
     /// The packed order.
     const LAYOUT: Layout;
     /// The activations that it reads.
-    type Record;
+    type Record: Record;
     /// [`Kernel::ON_CODES`](super::dispatch::Kernel::ON_CODES)
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const ON_CODES: bool = false;
@@ -61,6 +64,22 @@ pub(super) trait Format: Sync {
         activations: &Operand<Self::Record>,
         sums: &mut [[L::F; M]; T],
     );
+
+    /// `sums[i][t] += tile t of the panel · block i of sixteen tokens`, where [`Lanes::TILES`] and [`Record::TILES`] say so;
+    /// asks for what is read `next`, which need not be valid.
+    ///
+    /// # Safety
+    /// `weights` are `groups` groups of `LAYOUT`, `activations` as many records for each token, the CPU has `L`'s features.
+    #[inline(always)]
+    unsafe fn blocks<L: Lanes>(
+        _weights: *const u8,
+        _next: *const u8,
+        _groups: usize,
+        _activations: &Operand<Self::Record>,
+        _sums: &mut [[Tile<f32>; 2]],
+    ) {
+        unreachable!("no tiles")
+    }
 }
 
 const fn quant(bits: usize, mins: bool, halves: bool) -> Layout {

@@ -19,6 +19,11 @@ pub(super) use for_each;
 /// Lanes of a virtual vector.
 pub(super) const LANES: usize = 16;
 
+/// Sixteen lanes of sixteen tokens.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Tile<T = i32>(pub(super) [[T; LANES]; LANES]);
+
 /// How packed codes lie, as an instruction set's dot products want them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
@@ -75,6 +80,8 @@ pub(super) trait Lanes: Copy + 'static {
     const UPPER: bool = false;
     /// Parts of the sixteen rows that the int8 kernels work off one after the other, 1 or 2.
     const PARTS: usize = 1;
+    /// Whether the int8 kernels multiply sixteen tokens at once, by [`Lanes::tile_dots`], where there are as many.
+    const TILES: bool = false;
     /// What packing does for the dot products.
     const ORDER: Order;
     /// What packing subtracts from a code of 8 bits.
@@ -189,6 +196,43 @@ pub(super) trait Lanes: Copy + 'static {
     #[inline(always)]
     unsafe fn unpair(_a: Self::I, _b: Self::I) -> [Self::I; 2] {
         unreachable!("no pairs")
+    }
+    /// Has [`Lanes::tile_dots`] multiply `4 quads` columns, on this thread, until [`Lanes::end_tiles`].
+    #[inline(always)]
+    unsafe fn begin_tiles(_quads: usize) {
+        unreachable!("no tiles")
+    }
+    /// See [`Lanes::begin_tiles`].
+    #[inline(always)]
+    unsafe fn end_tiles() {
+        unreachable!("no tiles")
+    }
+    /// Multiplies two times sixteen rows and sixteen tokens, exactly, for [`Lanes::store_dots`]:
+    /// `dots[t][m][r] = sum over q and k of codes[t][q][r][k] * a[m][4 q + k]`; codes are signed or not, `a[m]` and
+    /// `codes[t][q]` are 64 bytes apart, `codes[t]` eight times that.
+    #[inline(always)]
+    unsafe fn tile_dots<const SIGNED: bool>(_a: *const i8, _codes: *const u8) {
+        unreachable!("no tiles")
+    }
+    /// Stores both tiles of the last [`Lanes::tile_dots`].
+    #[inline(always)]
+    unsafe fn store_dots(_dots: *mut Tile) {
+        unreachable!("no tiles")
+    }
+    /// Stores bytes less `zero`, wrapping.
+    #[inline(always)]
+    unsafe fn store_codes(_p: *mut u8, _codes: Self::C, _zero: u8) {
+        unreachable!("no tiles")
+    }
+    /// Sixteen i32 from memory.
+    #[inline(always)]
+    unsafe fn load_i32(_p: *const i32) -> Self::I {
+        unreachable!("no tiles")
+    }
+    /// Sixteen i32 to memory.
+    #[inline(always)]
+    unsafe fn store_i32(_p: *mut i32, _v: Self::I) {
+        unreachable!("no tiles")
     }
     /// Byte `K` of each row, as the dot product sees it.
     unsafe fn widen<const K: usize>(codes: Self::C) -> Self::I;

@@ -361,6 +361,29 @@ fn a_row_has_the_same_bits_whatever_its_neighbours_and_the_threads() {
     }
 }
 
+/// Instruction sets with tiles multiply sixteen tokens at once and unpack codes for 256, others have blocks of six.
+#[test]
+fn many_rows_have_the_bits_of_few() {
+    const ROWS: usize = 273;
+    let mut random = Random(29);
+    for form in formats(288).into_iter().filter(|&(_, group, _)| group <= 32) {
+        let (n, k) = (49, 288);
+        let x = random.activations(ROWS, k);
+        let mut setup = Setup::plain(random.quant(n, k, form));
+        setup.op.products[0].dst.offset = ROWS * k * size_of::<f32>();
+        for isa in Isa::available() {
+            let cpu = cpu(isa, Compute::Int8, 2);
+            let weights = setup.weights(&cpu);
+            let found = setup.run(&cpu, &weights, &x, 0.0);
+            for (i, x) in x.chunks(7 * k).enumerate() {
+                let expected = setup.run(&cpu, &weights, x, 0.0);
+                let found = &found[i * 7 * n..][..expected.len()];
+                assert_same_bits(found, &expected, &format!("{isa} {form:?} from row {}", i * 7));
+            }
+        }
+    }
+}
+
 #[test]
 fn instruction_sets_agree() {
     let mut random = Random(4);

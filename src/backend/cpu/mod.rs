@@ -6,6 +6,8 @@
 //! what could be reached. What each operation computes is specified by [`crate::backend::Op`] and `backend::reference`.
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod append;
 mod arena;
 mod attention;

@@ -11,16 +11,19 @@ use std::hint::black_box;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::activations::{behind, block_len};
+use super::activations::{Record, behind, block_len};
 use super::dispatch::{Isa, Kernel, entry};
 use super::formats::{Format, Operand};
-use super::lanes::{LANES, Lanes};
+use super::lanes::{LANES, Lanes, Tile};
 use super::pack::PANEL;
 use super::prefetch::prefetch_far;
 use crate::backend::Activation;
 
 /// Bytes by which one token's products ask for weights before they need them, in whole groups.
 const AHEAD: usize = 6 << 10;
+
+/// Blocks of tiles for which a panel's codes are unpacked once.
+const BLOCKS: usize = 16;
 
 /// What a kernel does with its sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,8 +134,13 @@ impl<W: Format> Panels<'_, W> {
     #[inline(always)]
     unsafe fn tokens<L: Lanes, const T: usize>(&self, panel: usize, tile: usize) {
         let mut start = 0;
+        if const { T == 2 && L::TILES && <W::Record as Record>::TILES } {
+            start = self.args.tokens / LANES * LANES;
+            // SAFETY: the same contract.
+            unsafe { self.tiles::<L>(panel, start) }
+        }
         while start < self.args.tokens {
-            let len = block_len::<L>(self.args.tokens - start);
+            let len = block_len::<L, W::Record>(self.args.tokens - start);
             // SAFETY: the block lies within the tokens. A `const` condition keeps the compiler
             // from making blocks that an instruction set never runs.
             unsafe {
@@ -145,6 +153,40 @@ impl<W: Format> Panels<'_, W> {
             }
             start += len;
         }
+    }
+
+    /// The first `tokens`, a multiple of sixteen, times the panel.
+    #[inline(always)]
+    unsafe fn tiles<L: Lanes>(&self, panel: usize, tokens: usize) {
+        let args = self.args;
+        // SAFETY: as in `block`, of some blocks of sixteen tokens.
+        unsafe {
+            let weights = args.weights.add(panel * args.panel_bytes);
+            let mut sums = [[Tile([[0.0f32; LANES]; LANES]); 2]; BLOCKS];
+            for start in (0..tokens).step_by(BLOCKS * LANES) {
+                let sums = &mut sums[..BLOCKS.min((tokens - start) / LANES)];
+                sums.fill([Tile([[0.0; LANES]; LANES]); 2]);
+                W::blocks::<L>(weights, self.next, args.groups, &self.activations(start), sums);
+                for (block, sums) in sums.iter().enumerate() {
+                    for (tile, sums) in sums.iter().enumerate() {
+                        for (m, sums) in sums.0.iter().enumerate() {
+                            let row = panel * PANEL + tile * LANES;
+                            self.finish::<L>(row, start + block * LANES + m, L::load(sums.as_ptr()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The activations from token `start` on, the first of a block.
+    #[inline(always)]
+    fn activations(&self, start: usize) -> Operand<W::Record> {
+        let first = self.args.activations.cast::<W::Record>();
+        let (second, outliers) = behind(first.cast_mut(), self.args.tokens * self.args.groups);
+        let mut activations = Operand { first, again: black_box(first), second, outliers };
+        activations.skip(start * self.args.groups);
+        activations
     }
 
     /// `M` tokens times `T` tiles.
@@ -162,10 +204,7 @@ impl<W: Format> Panels<'_, W> {
         unsafe {
             let mut sums = [[L::splat(0.0); M]; T];
             let mut weights = args.weights.add(panel * args.panel_bytes);
-            let first = args.activations.cast::<W::Record>();
-            let (second, outliers) = behind(first.cast_mut(), args.tokens * args.groups);
-            let mut activations = Operand { first, again: black_box(first), second, outliers };
-            activations.skip(start * args.groups);
+            let mut activations = self.activations(start);
             // Where a panel is worked off in several blocks, only the first finds it in memory, and
             // the memory is idle while the others compute: each block asks for its share of the
             // next panel, some lines a group. Not into the first-level cache: requests that wait for
