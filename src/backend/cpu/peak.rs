@@ -30,7 +30,8 @@ pub struct Peaks {
 }
 
 impl Cpu {
-    /// Measures the instruction set in use on all threads of the pool; takes a fraction of a second.
+    /// Measures the instruction set in use on all threads of the pool, of AMX its dot products and not its tiles; takes
+    /// a fraction of a second.
     pub fn peaks(&self) -> Peaks {
         Peaks { int8: self.peak(Unit::Int8), f32: self.peak(Unit::F32) }
     }
