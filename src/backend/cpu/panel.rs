@@ -1,7 +1,7 @@
 //! The matrix kernels' frame: a panel of 32 weight rows times a block of tokens, and what becomes
 //! of the products. How a group is multiplied, for each weight format, is in `formats`.
 //!
-//! A block's f32 sums stay in registers while the panel's groups stream by. Within a group int8
+//! A block's f32 sums stay in registers while the panel's groups stream by (those of tiles in the first-level cache). Within a group int8
 //! products are summed exactly in i32, starting at minus zero point times the sum of activations;
 //! then the group's sum is scaled and added. Each element of a result goes through the same
 //! operations in the same order whatever the block's size, so a row's bits do not depend on its
@@ -9,7 +9,9 @@
 
 use std::hint::black_box;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::slice;
 
 use super::activations::{Record, behind, block_len};
 use super::dispatch::{Isa, Kernel, entry};
@@ -162,10 +164,13 @@ impl<W: Format> Panels<'_, W> {
         // SAFETY: as in `block`, of some blocks of sixteen tokens.
         unsafe {
             let weights = args.weights.add(panel * args.panel_bytes);
-            let mut sums = [[Tile([[0.0f32; LANES]; LANES]); 2]; BLOCKS];
+            let mut room = [const { MaybeUninit::<[Tile<f32>; 2]>::uninit() }; BLOCKS];
             for start in (0..tokens).step_by(BLOCKS * LANES) {
-                let sums = &mut sums[..BLOCKS.min((tokens - start) / LANES)];
-                sums.fill([Tile([[0.0; LANES]; LANES]); 2]);
+                let blocks = BLOCKS.min((tokens - start) / LANES);
+                for sums in &mut room[..blocks] {
+                    sums.write([Tile([[0.0; LANES]; LANES]); 2]);
+                }
+                let sums = slice::from_raw_parts_mut(room.as_mut_ptr().cast(), blocks);
                 W::blocks::<L>(weights, self.next, args.groups, &self.activations(start), sums);
                 for (block, sums) in sums.iter().enumerate() {
                     for (tile, sums) in sums.iter().enumerate() {
