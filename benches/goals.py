@@ -4,8 +4,9 @@
 usage: goals.py OTTAVA LLAMA_BIN --small MODEL.gguf... --large MODEL.gguf...
                 [--pairs N] [--threads N] [--part NAME...]
 
-LLAMA_BIN is a folder with llama.cpp's llama-bench and llama-simple. What is compared runs in turns, medians
-of all rounds are held against the goals, and the load average stands beside them. The parts:
+LLAMA_BIN is a folder with llama.cpp's llama-bench and llama-simple; `random_model.py` makes a large model. What is
+compared runs in turns, medians of all rounds are held against the goals, and the load average stands beside them. The
+parts:
 
 pairs    prefill 512 and decode 64 behind 512 beside llama-bench, with one thread and with all; peak memory
 machine  large models: the share of the int8 peak in prompts' products, of the read bandwidth at decode, both

@@ -18,10 +18,10 @@ use super::dispatch::{Isa, Kernel, entry};
 use super::formats::{Format, Operand};
 use super::lanes::{LANES, Lanes, Tile};
 use super::pack::PANEL;
-use super::prefetch::prefetch_far;
+use super::prefetch::{LINE, prefetch, prefetch_far};
 use crate::backend::Activation;
 
-/// Bytes by which one token's products ask for weights before they need them, in whole groups.
+/// Bytes by which a block asks for weights before it needs them, in whole groups.
 const AHEAD: usize = 6 << 10;
 
 /// Blocks of tiles for which a panel's codes are unpacked once.
@@ -210,23 +210,10 @@ impl<W: Format> Panels<'_, W> {
             let mut sums = [[L::splat(0.0); M]; T];
             let mut weights = args.weights.add(panel * args.panel_bytes);
             let mut activations = self.activations(start);
-            // Where a panel is worked off in several blocks, only the first finds it in memory, and
-            // the memory is idle while the others compute: each block asks for its share of the
-            // next panel, some lines a group. Not into the first-level cache: requests that wait for
-            // memory would take the room of those for the codes at hand.
-            let lines = if M > 1 && M < args.tokens { args.panel_bytes / 64 } else { 0 };
-            let [from, to] = [start, start + M].map(|token| lines * token / args.tokens);
-            let mut next = self.next.wrapping_add(from * 64);
-            let mut left = to - from;
-            let share = left.div_ceil(args.groups);
             let group_bytes = W::LAYOUT.group_bytes();
+            let mut requests = self.requests::<L, M>(weights, tile, start);
             for group in 0..args.groups {
-                let now = share.min(left);
-                for _ in 0..now {
-                    prefetch_far(next);
-                    next = next.wrapping_add(64);
-                }
-                left -= now;
+                requests.ask(group);
                 let ahead = AHEAD / group_bytes;
                 let later = match (group + ahead).checked_sub(args.groups) {
                     None => weights.wrapping_add(ahead * group_bytes),
@@ -252,6 +239,35 @@ impl<W: Format> Panels<'_, W> {
         }
     }
 
+    /// What a block of `M` tokens asks for while it multiplies.
+    ///
+    /// Where a panel is worked off in several blocks, only the first finds it in memory, and the memory is idle while
+    /// the others compute: each block asks for its share of the next panel. But a first block of more than half of the
+    /// tokens asks for all that it reads soon itself. One token's products do so within a group.
+    #[inline(always)]
+    fn requests<L: Lanes, const M: usize>(&self, weights: *const u8, tile: usize, start: usize) -> Requests {
+        let args = self.args;
+        let mut requests =
+            Requests { line: self.next, left: 0, share: 0, turn: usize::MAX, next: self.next, near: false };
+        let most = 2 * block_len::<L, W::Record>(args.tokens) > args.tokens;
+        if M > 1 && !most {
+            let lines = args.panel_bytes / LINE;
+            let [from, to] = [start, start + M].map(|token| lines * token / args.tokens);
+            requests.line = self.next.wrapping_add(from * LINE);
+            requests.left = to - from;
+            requests.share = requests.left.div_ceil(args.groups);
+        } else if M > 1 && start == 0 && tile == 0 {
+            let group_bytes = W::LAYOUT.group_bytes();
+            let ahead = (AHEAD / group_bytes).min(args.groups);
+            requests.line = weights.wrapping_add(ahead * group_bytes);
+            requests.left = usize::MAX;
+            requests.share = group_bytes / LINE;
+            requests.turn = args.groups - ahead;
+            requests.near = true;
+        }
+        requests
+    }
+
     /// Sixteen sums of one token, from matrix row `row` on.
     #[inline(always)]
     unsafe fn finish<L: Lanes>(&self, row: usize, token: usize, sums: L::F) {
@@ -273,6 +289,38 @@ impl<W: Format> Panels<'_, W> {
                 Finish::Multiply => y = L::mul(L::load_n(dst, lanes), y),
             }
             L::store_n(dst, lanes, y);
+        }
+    }
+}
+
+/// Lines that a block asks for, some with each group.
+struct Requests {
+    line: *const u8,
+    left: usize,
+    /// Of a group.
+    share: usize,
+    /// The group at which `line` becomes `next`.
+    turn: usize,
+    next: *const u8,
+    /// Into the first-level cache. Others, which wait for longer, would take the room of those for the codes at hand.
+    near: bool,
+}
+
+impl Requests {
+    #[inline(always)]
+    fn ask(&mut self, group: usize) {
+        if group == self.turn {
+            self.line = self.next;
+        }
+        let now = self.share.min(self.left);
+        self.left -= now;
+        for _ in 0..now {
+            if self.near {
+                prefetch(self.line)
+            } else {
+                prefetch_far(self.line)
+            }
+            self.line = self.line.wrapping_add(LINE);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 
 /// Asks for the cache line at `p`.
 #[inline(always)]
@@ -27,6 +27,18 @@ pub(super) fn prefetch_far(p: *const u8) {
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T1>(p.cast());
+    }
+    let _ = p;
+}
+
+/// The same, of what is read once and need not be kept: into the first-level cache.
+#[inline(always)]
+pub(super) fn prefetch_once(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_NTA>(p.cast());
     }
     let _ = p;
 }

@@ -116,7 +116,10 @@ fn largest_column(values: &[f32]) -> f32 {
     if !finite || max == f32::NEG_INFINITY {
         return -1.0;
     }
-    values.iter().position(|&x| x == max).map_or(-1.0, |column| column as f32)
+    // Block by block, which vectors compare.
+    let has_max = |block: &[f32]| block.iter().fold(false, |found, &x| found | (x == max));
+    let start = LANES * blocks.iter().position(|block| has_max(block)).unwrap_or(blocks.len());
+    values[start..].iter().position(|&x| x == max).map_or(-1.0, |column| (start + column) as f32)
 }
 
 /// See [`crate::backend::Backend::write`].

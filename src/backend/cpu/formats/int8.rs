@@ -11,7 +11,7 @@ use super::{Format, Operand, code_line, columns, factor, quad, quant};
 use crate::backend::cpu::activations::{Int8Group, SECOND_BITS};
 use crate::backend::cpu::lanes::{LANES, Lanes, Tile, for_each};
 use crate::backend::cpu::pack::{Layout, QUADS};
-use crate::backend::cpu::prefetch::prefetch;
+use crate::backend::cpu::prefetch::{prefetch, prefetch_once};
 
 /// Codes times int8 activations.
 pub(in crate::backend::cpu) struct Int8<const BITS: usize, const MINS: bool, const HALVES: bool>;
@@ -234,7 +234,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                             }
                         }
                         if let Some(later) = later {
-                            Self::ask(later, KQ * T + t, QUADS * T);
+                            Self::ask::<L>(later, KQ * T + t, QUADS * T);
                         }
                         if const { BITS == 4 && M == 1 && L::UPPER && KQ % 2 == 1 } {
                             let codes = L::upper::<4>(L::bytes(code_line(weights, tile + t, KQ / 2)));
@@ -262,10 +262,11 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     /// Asks for a step's share of the lines of a group further on. All at once would stand in the way of the
     /// loads of codes.
     #[inline(always)]
-    fn ask(group: *const u8, step: usize, steps: usize) {
+    fn ask<L: Lanes>(group: *const u8, step: usize, steps: usize) {
         let lines = Self::LAYOUT.group_bytes() / 64;
         for line in step * lines / steps..(step + 1) * lines / steps {
-            prefetch(group.wrapping_add(64 * line));
+            let line = group.wrapping_add(64 * line);
+            if const { L::TILES } { prefetch(line) } else { prefetch_once(line) }
         }
     }
 
