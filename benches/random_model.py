@@ -3,7 +3,7 @@
 
 usage: random_model.py VOCABULARY.gguf OUT.gguf [--seed N]
 
-The tokenizer is that of any small GGUF file (SmolLM2's, say), filled up with tokens that are never used until the
+The tokenizer is that of a GGUF file with byte pairs and fewer tokens (SmolLM2's, say), filled up with tokens that are never used until the
 language-model head has its real size. `llama-quantize` makes the formats of it that are measured.
 Needs the packages `gguf` and `numpy`.
 """

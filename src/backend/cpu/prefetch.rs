@@ -7,41 +7,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
 
-/// Asks for the cache line at `p`.
-#[inline(always)]
-pub(super) fn prefetch(p: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 has it, and any address may be asked for.
-    unsafe {
-        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(p.cast());
-    }
-    let _ = p;
+/// Defines a function that asks for the cache line at an address.
+macro_rules! prefetch {
+    ($(#[$doc:meta])* $name:ident, $hint:ident) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub(super) fn $name(p: *const u8) {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: every x86-64 has it, and any address may be asked for.
+            unsafe {
+                use core::arch::x86_64::{$hint, _mm_prefetch};
+                _mm_prefetch::<$hint>(p.cast());
+            }
+            let _ = p;
+        }
+    };
 }
 
-/// The same, for later: into the second-level cache.
-#[inline(always)]
-pub(super) fn prefetch_far(p: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        use core::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(p.cast());
-    }
-    let _ = p;
-}
-
-/// The same, of what is read once and need not be kept: into the first-level cache.
-#[inline(always)]
-pub(super) fn prefetch_once(p: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        use core::arch::x86_64::{_MM_HINT_NTA, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_NTA>(p.cast());
-    }
-    let _ = p;
-}
+prefetch!(
+    /// Asks for the cache line at `p`.
+    prefetch,
+    _MM_HINT_T0
+);
+prefetch!(
+    /// The same, for later: into the second-level cache.
+    prefetch_far,
+    _MM_HINT_T1
+);
+prefetch!(
+    /// The same, of what is read once and need not be kept: into the first-level cache.
+    prefetch_once,
+    _MM_HINT_NTA
+);
 
 /// Bits of an [`Upcoming`] that count lines: 64 KiB, what a thread has the time to ask for between two operations.
 const COUNT_BITS: u32 = 10;

@@ -11,7 +11,7 @@ use super::{Format, Operand, code_line, columns, factor, quad, quant};
 use crate::backend::cpu::activations::{Int8Group, SECOND_BITS};
 use crate::backend::cpu::lanes::{LANES, Lanes, Tile, for_each};
 use crate::backend::cpu::pack::{Layout, QUADS};
-use crate::backend::cpu::prefetch::{prefetch, prefetch_once};
+use crate::backend::cpu::prefetch::{LINE, prefetch, prefetch_once};
 
 /// Codes times int8 activations.
 pub(in crate::backend::cpu) struct Int8<const BITS: usize, const MINS: bool, const HALVES: bool>;
@@ -260,12 +260,12 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     }
 
     /// Asks for a step's share of the lines of a group further on. All at once would stand in the way of the
-    /// loads of codes.
+    /// loads of codes. Where there are tiles only the ordinary request was measured.
     #[inline(always)]
     fn ask<L: Lanes>(group: *const u8, step: usize, steps: usize) {
-        let lines = Self::LAYOUT.group_bytes() / 64;
+        let lines = Self::LAYOUT.group_bytes() / LINE;
         for line in step * lines / steps..(step + 1) * lines / steps {
-            let line = group.wrapping_add(64 * line);
+            let line = group.wrapping_add(LINE * line);
             if const { L::TILES } { prefetch(line) } else { prefetch_once(line) }
         }
     }
