@@ -361,6 +361,28 @@ fn a_row_has_the_same_bits_whatever_its_neighbours_and_the_threads() {
     }
 }
 
+/// Eight to sixteen tokens multiply a long row in stretches, others in one.
+#[test]
+fn stretches_of_a_row_have_the_bits_of_the_whole() {
+    let mut random = Random(31);
+    let (n, k) = (49, 5440);
+    for form in [(Bits::Eight, 32, false), (Bits::Four, 32, true), (Bits::Six, 16, false)] {
+        let setup = Setup::plain(random.quant(n, k, form));
+        let x = random.activations(17, k);
+        for isa in Isa::available() {
+            for compute in [Compute::Int8, Compute::F32] {
+                let cpu = cpu(isa, compute, 2);
+                let weights = setup.weights(&cpu);
+                let whole = setup.run(&cpu, &weights, &x, f32::NAN);
+                for rows in [7, 8, 9, 12, 15, 16] {
+                    let found = setup.run(&cpu, &weights, &x[..rows * k], f32::NAN);
+                    assert_same_bits(&found, &whole[..rows * n], &format!("{isa} {form:?}, {rows} rows"));
+                }
+            }
+        }
+    }
+}
+
 /// Instruction sets with tiles multiply sixteen tokens at once and unpack codes for 256, others have blocks of six.
 #[test]
 fn many_rows_have_the_bits_of_few() {

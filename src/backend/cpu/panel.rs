@@ -24,6 +24,15 @@ use crate::backend::Activation;
 /// Bytes by which a block asks for weights before it needs them, in whole groups.
 const AHEAD: usize = 6 << 10;
 
+/// Of fewer tokens the first block, which has more than half of them, asks for all weights.
+const FEW: usize = 8;
+
+/// A panel beyond this, which does not stay in the first-level cache, is worked off in stretches of about so many bytes, if
+/// there are no more tokens than these: for many the sums' way to memory and back costs more than it gives.
+const WHOLE: usize = 40 << 10;
+const STRETCH: usize = 16 << 10;
+const STRETCH_TOKENS: usize = 16;
+
 /// Blocks of tiles for which a panel's codes are unpacked once.
 const BLOCKS: usize = 16;
 
@@ -141,19 +150,45 @@ impl<W: Format> Panels<'_, W> {
             // SAFETY: the same contract.
             unsafe { self.tiles::<L>(panel, start) }
         }
-        while start < self.args.tokens {
-            let len = block_len::<L, W::Record>(self.args.tokens - start);
-            // SAFETY: the block lies within the tokens. A `const` condition keeps the compiler
-            // from making blocks that an instruction set never runs.
-            unsafe {
-                match len {
-                    6 if const { L::TOKENS == 6 } => self.block::<L, T, 6>(panel, tile, start),
-                    4 if const { L::TOKENS >= 4 } => self.block::<L, T, 4>(panel, tile, start),
-                    2 if const { L::TOKENS == 6 } => self.block::<L, T, 2>(panel, tile, start),
-                    _ => self.block::<L, T, 1>(panel, tile, start),
+        let mut kept = [const { MaybeUninit::<Sums<T>>::uninit() }; STRETCH_TOKENS];
+        let kept = kept.as_mut_ptr().cast::<Sums<T>>();
+        let groups = self.args.groups;
+        let length = self.stretch::<L>();
+        for from in (0..groups).step_by(length) {
+            let mut token = start;
+            while token < self.args.tokens {
+                let len = block_len::<L, W::Record>(self.args.tokens - token);
+                // SAFETY: the block lies within the tokens, and its sums within those kept, which are of all tokens
+                // where there are several stretches. A `const` condition keeps the compiler from making blocks that an
+                // instruction set never runs.
+                unsafe {
+                    let kept = kept.add(if length < groups { token - start } else { 0 });
+                    match len {
+                        6 if const { L::TOKENS == 6 } => {
+                            self.block::<L, T, 6>(panel, tile, token, [from, length], kept)
+                        }
+                        4 if const { L::TOKENS >= 4 } => {
+                            self.block::<L, T, 4>(panel, tile, token, [from, length], kept)
+                        }
+                        2 if const { L::TOKENS == 6 } => {
+                            self.block::<L, T, 2>(panel, tile, token, [from, length], kept)
+                        }
+                        _ => self.block::<L, T, 1>(panel, tile, token, [from, length], kept),
+                    }
                 }
+                token += len;
             }
-            start += len;
+        }
+    }
+
+    /// Groups that all blocks multiply before any goes on, so that the second finds them in the first-level cache.
+    #[inline(always)]
+    fn stretch<L: Lanes>(&self) -> usize {
+        let args = self.args;
+        if (FEW..=STRETCH_TOKENS).contains(&args.tokens) && args.panel_bytes > WHOLE {
+            args.groups.div_ceil(args.panel_bytes.div_ceil(STRETCH))
+        } else {
+            args.groups
         }
     }
 
@@ -194,25 +229,39 @@ impl<W: Format> Panels<'_, W> {
         activations
     }
 
-    /// `M` tokens times `T` tiles.
+    /// `M` tokens times a stretch of `T` tiles, `length` groups from group `from` on. Their sums are in `kept` from one
+    /// stretch to the next.
     #[inline(always)]
     unsafe fn block<L: Lanes, const T: usize, const M: usize>(
         &self,
         panel: usize,
         tile: usize,
         start: usize,
+        [from, length]: [usize; 2],
+        kept: *mut Sums<T>,
     ) {
         let args = self.args;
+        let to = args.groups.min(from + length);
         // SAFETY: the panel is `groups` records of the format; the block's activations are
         // `groups · M` records from `start · groups` on, and in int8 as many behind all; the tokens' rows of
-        // `dst` exist.
+        // `dst` exist, and as many sums, which the first stretch writes.
         unsafe {
+            let kept_at = |t: usize, m: usize| (&raw mut (*kept.add(m))[t]).cast::<f32>();
             let mut sums = [[L::splat(0.0); M]; T];
-            let mut weights = args.weights.add(panel * args.panel_bytes);
-            let mut activations = self.activations(start);
+            if from > 0 {
+                for t in 0..T {
+                    for m in 0..M {
+                        sums[t][m] = L::load(kept_at(t, m));
+                    }
+                }
+            }
             let group_bytes = W::LAYOUT.group_bytes();
-            let mut requests = self.requests::<L, M>(weights, tile, start);
-            for group in 0..args.groups {
+            let whole = args.weights.add(panel * args.panel_bytes);
+            let mut weights = whole.add(from * group_bytes);
+            let mut activations = self.activations(start);
+            activations.skip(from * M);
+            let mut requests = self.requests::<L, M>(whole, tile, start, [to, length]);
+            for group in from..to {
                 requests.ask(group);
                 let ahead = AHEAD / group_bytes;
                 let later = match (group + ahead).checked_sub(args.groups) {
@@ -223,43 +272,56 @@ impl<W: Format> Panels<'_, W> {
                 weights = weights.add(group_bytes);
                 activations.skip(M);
             }
-            // Through memory, so that what follows is one small loop and not T · M copies of it.
-            let mut results = [[[0.0f32; LANES]; M]; T];
+            // Through memory, too, so that what follows is one small loop and not T · M copies of it.
             for t in 0..T {
                 for m in 0..M {
-                    L::store(results[t][m].as_mut_ptr(), sums[t][m]);
+                    L::store(kept_at(t, m), sums[t][m]);
                 }
             }
-            for (t, results) in results.iter().enumerate() {
+            if to < args.groups {
+                return;
+            }
+            for t in 0..T {
                 let row = panel * PANEL + (tile + t) * LANES;
-                for (m, result) in results.iter().enumerate() {
-                    self.finish::<L>(row, start + m, L::load(result.as_ptr()));
+                for m in 0..M {
+                    self.finish::<L>(row, start + m, L::load(kept_at(t, m)));
                 }
             }
         }
     }
 
-    /// What a block of `M` tokens asks for while it multiplies.
+    /// What a block of `M` tokens asks for while it multiplies a stretch, up to group `end`, of the panel at `whole`.
     ///
-    /// Where a panel is worked off in several blocks, only the first finds it in memory, and the memory is idle while
-    /// the others compute: each block asks for its share of the next panel. But a first block of more than half of the
-    /// tokens asks for all that it reads soon itself. One token's products do so within a group.
+    /// Where there are several blocks, only the first finds a stretch in memory, and the memory is idle while
+    /// the others compute: each block asks for its share of the next stretch. But of [`FEW`] tokens the first block asks for
+    /// all that it reads soon. One token's products do so within a group.
     #[inline(always)]
-    fn requests<L: Lanes, const M: usize>(&self, weights: *const u8, tile: usize, start: usize) -> Requests {
+    fn requests<L: Lanes, const M: usize>(
+        &self,
+        whole: *const u8,
+        tile: usize,
+        start: usize,
+        [end, length]: [usize; 2],
+    ) -> Requests {
         let args = self.args;
+        let group_bytes = W::LAYOUT.group_bytes();
+        let near = length < args.groups;
         let mut requests =
-            Requests { line: self.next, left: 0, share: 0, turn: usize::MAX, next: self.next, near: false };
-        let most = 2 * block_len::<L, W::Record>(args.tokens) > args.tokens;
-        if M > 1 && !most {
-            let lines = args.panel_bytes / LINE;
+            Requests { line: self.next, left: 0, share: 0, turn: usize::MAX, next: self.next, near };
+        if M > 1 && args.tokens >= FEW {
+            let mut groups = length;
+            if end < args.groups {
+                requests.line = whole.wrapping_add(end * group_bytes);
+                groups = groups.min(args.groups - end);
+            }
+            let lines = groups * group_bytes / LINE;
             let [from, to] = [start, start + M].map(|token| lines * token / args.tokens);
-            requests.line = self.next.wrapping_add(from * LINE);
+            requests.line = requests.line.wrapping_add(from * LINE);
             requests.left = to - from;
-            requests.share = requests.left.div_ceil(args.groups);
+            requests.share = requests.left.div_ceil(length);
         } else if M > 1 && start == 0 && tile == 0 {
-            let group_bytes = W::LAYOUT.group_bytes();
             let ahead = (AHEAD / group_bytes).min(args.groups);
-            requests.line = weights.wrapping_add(ahead * group_bytes);
+            requests.line = whole.wrapping_add(ahead * group_bytes);
             requests.left = usize::MAX;
             requests.share = group_bytes / LINE;
             requests.turn = args.groups - ahead;
@@ -292,6 +354,9 @@ impl<W: Format> Panels<'_, W> {
         }
     }
 }
+
+/// Sixteen sums of each of `T` tiles, of one token.
+type Sums<const T: usize> = [[f32; LANES]; T];
 
 /// Lines that a block asks for, some with each group.
 struct Requests {
