@@ -231,6 +231,8 @@ impl<W: Format> Panels<'_, W> {
 
     /// `M` tokens times a stretch of `T` tiles, `length` groups from group `from` on. Their sums are in `kept` from one
     /// stretch to the next.
+    // Register blocks are indexed by tile and token on purpose, as in `formats`.
+    #[allow(clippy::needless_range_loop)]
     #[inline(always)]
     unsafe fn block<L: Lanes, const T: usize, const M: usize>(
         &self,
