@@ -1,11 +1,13 @@
 //! The matrix kernels' frame: a panel of 32 weight rows times a block of tokens, and what becomes
-//! of the products. How a group is multiplied, for each weight format, is in `formats`.
+//! of the products. How a group is multiplied, for each weight format, is in `formats`; what is asked for ahead, in `requests`.
 //!
 //! A block's f32 sums stay in registers while the panel's groups stream by (those of tiles in the first-level cache). Within a group int8
 //! products are summed exactly in i32, starting at minus zero point times the sum of activations;
 //! then the group's sum is scaled and added. Each element of a result goes through the same
 //! operations in the same order whatever the block's size, so a row's bits do not depend on its
 //! neighbours.
+
+mod requests;
 
 use std::hint::black_box;
 use std::marker::PhantomData;
@@ -18,14 +20,11 @@ use super::dispatch::{Isa, Kernel, entry};
 use super::formats::{Format, Operand};
 use super::lanes::{LANES, Lanes, Tile};
 use super::pack::PANEL;
-use super::prefetch::{LINE, prefetch, prefetch_far};
 use crate::backend::Activation;
+use requests::FEW;
 
 /// Bytes by which a block asks for weights before it needs them, in whole groups.
 const AHEAD: usize = 6 << 10;
-
-/// Of fewer tokens the first block, which has more than half of them, asks for all weights.
-const FEW: usize = 8;
 
 /// A panel beyond this, which does not stay in the first-level cache, is worked off in stretches of about so many bytes, if
 /// there are no more tokens than these: for many the sums' way to memory and back costs more than it gives.
@@ -292,46 +291,6 @@ impl<W: Format> Panels<'_, W> {
         }
     }
 
-    /// What a block of `M` tokens asks for while it multiplies a stretch, up to group `end`, of the panel at `whole`.
-    ///
-    /// Where there are several blocks, only the first finds a stretch in memory, and the memory is idle while
-    /// the others compute: each block asks for its share of the next stretch. But of [`FEW`] tokens the first block asks for
-    /// all that it reads soon. One token's products do so within a group.
-    #[inline(always)]
-    fn requests<L: Lanes, const M: usize>(
-        &self,
-        whole: *const u8,
-        tile: usize,
-        start: usize,
-        [end, length]: [usize; 2],
-    ) -> Requests {
-        let args = self.args;
-        let group_bytes = W::LAYOUT.group_bytes();
-        let near = length < args.groups;
-        let mut requests =
-            Requests { line: self.next, left: 0, share: 0, turn: usize::MAX, next: self.next, near };
-        if M > 1 && args.tokens >= FEW {
-            let mut groups = length;
-            if end < args.groups {
-                requests.line = whole.wrapping_add(end * group_bytes);
-                groups = groups.min(args.groups - end);
-            }
-            let lines = groups * group_bytes / LINE;
-            let [from, to] = [start, start + M].map(|token| lines * token / args.tokens);
-            requests.line = requests.line.wrapping_add(from * LINE);
-            requests.left = to - from;
-            requests.share = requests.left.div_ceil(length);
-        } else if M > 1 && start == 0 && tile == 0 {
-            let ahead = (AHEAD / group_bytes).min(args.groups);
-            requests.line = whole.wrapping_add(ahead * group_bytes);
-            requests.left = usize::MAX;
-            requests.share = group_bytes / LINE;
-            requests.turn = args.groups - ahead;
-            requests.near = true;
-        }
-        requests
-    }
-
     /// Sixteen sums of one token, from matrix row `row` on.
     #[inline(always)]
     unsafe fn finish<L: Lanes>(&self, row: usize, token: usize, sums: L::F) {
@@ -359,38 +318,6 @@ impl<W: Format> Panels<'_, W> {
 
 /// Sixteen sums of each of `T` tiles, of one token.
 type Sums<const T: usize> = [[f32; LANES]; T];
-
-/// Lines that a block asks for, some with each group.
-struct Requests {
-    line: *const u8,
-    left: usize,
-    /// Of a group.
-    share: usize,
-    /// The group at which `line` becomes `next`.
-    turn: usize,
-    next: *const u8,
-    /// Into the first-level cache. Others, which wait for longer, would take the room of those for the codes at hand.
-    near: bool,
-}
-
-impl Requests {
-    #[inline(always)]
-    fn ask(&mut self, group: usize) {
-        if group == self.turn {
-            self.line = self.next;
-        }
-        let now = self.share.min(self.left);
-        self.left -= now;
-        for _ in 0..now {
-            if self.near {
-                prefetch(self.line)
-            } else {
-                prefetch_far(self.line)
-            }
-            self.line = self.line.wrapping_add(LINE);
-        }
-    }
-}
 
 /// Applies [`Finish::Activate`] to a panel's columns of `dst`.
 ///
