@@ -1,5 +1,6 @@
 //! The matrix kernels' frame: a panel of 32 weight rows times a block of tokens, and what becomes
-//! of the products. How a group is multiplied, for each weight format, is in `formats`; what is asked for ahead, in `requests`.
+//! of the products. How a group is multiplied, for each weight format, is in `formats`; what is asked
+//! for ahead, in `requests`.
 //!
 //! A block's f32 sums stay in registers while the panel's groups stream by (those of tiles in the first-level cache). Within a group int8
 //! products are summed exactly in i32, starting at minus zero point times the sum of activations;
@@ -26,11 +27,12 @@ use requests::FEW;
 /// Bytes by which a block asks for weights before it needs them, in whole groups.
 const AHEAD: usize = 6 << 10;
 
-/// A panel beyond this, which does not stay in the first-level cache, is worked off in stretches of about so many bytes, if
-/// there are no more tokens than these: for many the sums' way to memory and back costs more than it gives.
+/// Of more tokens a panel is not cut into stretches: their sums' way to memory and back costs more than that gives.
+const SEVERAL: usize = 16;
+/// Bytes of the longest panel that stays in the first-level cache, and is not cut either.
 const WHOLE: usize = 40 << 10;
+/// Bytes of a stretch, at most.
 const STRETCH: usize = 16 << 10;
-const STRETCH_TOKENS: usize = 16;
 
 /// Blocks of tiles for which a panel's codes are unpacked once.
 const BLOCKS: usize = 16;
@@ -149,10 +151,10 @@ impl<W: Format> Panels<'_, W> {
             // SAFETY: the same contract.
             unsafe { self.tiles::<L>(panel, start) }
         }
-        let mut kept = [const { MaybeUninit::<Sums<T>>::uninit() }; STRETCH_TOKENS];
+        let mut kept = [const { MaybeUninit::<Sums<T>>::uninit() }; SEVERAL];
         let kept = kept.as_mut_ptr().cast::<Sums<T>>();
         let groups = self.args.groups;
-        let length = self.stretch::<L>();
+        let length = self.stretch();
         for from in (0..groups).step_by(length) {
             let mut token = start;
             while token < self.args.tokens {
@@ -182,9 +184,9 @@ impl<W: Format> Panels<'_, W> {
 
     /// Groups that all blocks multiply before any goes on, so that the second finds them in the first-level cache.
     #[inline(always)]
-    fn stretch<L: Lanes>(&self) -> usize {
+    fn stretch(&self) -> usize {
         let args = self.args;
-        if (FEW..=STRETCH_TOKENS).contains(&args.tokens) && args.panel_bytes > WHOLE {
+        if (FEW..=SEVERAL).contains(&args.tokens) && args.panel_bytes > WHOLE {
             args.groups.div_ceil(args.panel_bytes.div_ceil(STRETCH))
         } else {
             args.groups

@@ -1,6 +1,6 @@
 //! What a block of tokens asks the memory for while it multiplies.
 
-use super::{AHEAD, Panels};
+use super::{AHEAD, Panels, SEVERAL};
 use crate::backend::cpu::formats::Format;
 use crate::backend::cpu::lanes::Lanes;
 use crate::backend::cpu::prefetch::{LINE, prefetch, prefetch_far};
@@ -44,8 +44,8 @@ impl<W: Format> Panels<'_, W> {
     /// What a block of `M` tokens asks for while it multiplies a stretch, up to group `end`, of the panel at `whole`.
     ///
     /// Where there are several blocks, only the first finds a stretch in memory, and the memory is idle while
-    /// the others compute: each block asks for its share of the next stretch. But of [`FEW`] tokens the first block asks for
-    /// all that it reads soon. One token's products do so within a group.
+    /// the others compute: each block asks for its share of the next stretch. But of fewer than [`FEW`] tokens the first
+    /// block asks for all that it reads soon. One token's products do so within a group.
     #[inline(always)]
     pub(super) fn requests<L: Lanes, const M: usize>(
         &self,
@@ -56,7 +56,7 @@ impl<W: Format> Panels<'_, W> {
     ) -> Requests {
         let args = self.args;
         let group_bytes = W::LAYOUT.group_bytes();
-        let near = length < args.groups;
+        let near = args.tokens <= SEVERAL;
         let mut requests =
             Requests { line: self.next, left: 0, share: 0, turn: usize::MAX, next: self.next, near };
         if M > 1 && args.tokens >= FEW {
@@ -76,7 +76,6 @@ impl<W: Format> Panels<'_, W> {
             requests.left = usize::MAX;
             requests.share = group_bytes / LINE;
             requests.turn = args.groups - ahead;
-            requests.near = true;
         }
         requests
     }
