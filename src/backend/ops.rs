@@ -129,7 +129,7 @@ pub struct Matmul {
 }
 
 impl Matmul {
-    /// Checks what does not depend on shapes: at least one product, no bias on a gated one.
+    /// Checks what does not depend on matrices: at least one column and one product, no bias on a gated one.
     pub(super) fn check(&self) -> Result<(), BackendError> {
         let error = |expected: &str, found: &str| {
             Err(BackendError::Shape { op: "matmul", expected: expected.into(), found: found.into() })
@@ -138,6 +138,7 @@ impl Matmul {
             |product: &Product| product.bias.is_some() && matches!(product.epilogue, Epilogue::Gated { .. });
         match &self.products[..] {
             [] => error("at least one product", "none"),
+            _ if self.src.cols == 0 => error("a source of at least one column", "none"),
             products if products.iter().any(biased_gate) => error("a gated product without bias", "one"),
             _ => Ok(()),
         }

@@ -28,26 +28,40 @@ pub enum Isa {
     NeonDotprod,
     /// aarch64 with `usdot`.
     NeonI8mm,
+    /// [`Isa::Portable`] with tiles in memory.
+    #[cfg(test)]
+    Tiles,
 }
 
 impl Isa {
-    const ALL: [Isa; 7] =
-        [Isa::Amx, Isa::Avx512, Isa::AvxVnni, Isa::Avx2, Isa::NeonI8mm, Isa::NeonDotprod, Isa::Portable];
+    const ALL: &[Isa] = &[
+        Isa::Amx,
+        Isa::Avx512,
+        Isa::AvxVnni,
+        Isa::Avx2,
+        Isa::NeonI8mm,
+        Isa::NeonDotprod,
+        #[cfg(test)]
+        Isa::Tiles,
+        Isa::Portable,
+    ];
 
     /// The best that this machine has.
     pub fn detect() -> Isa {
-        Isa::ALL.into_iter().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
+        Isa::available().first().copied().unwrap_or(Isa::Portable)
     }
 
     /// All that this machine has, best first.
     pub fn available() -> Vec<Isa> {
-        Isa::ALL.into_iter().filter(|isa| isa.is_available()).collect()
+        Isa::ALL.iter().copied().filter(|isa| isa.is_available()).collect()
     }
 
     /// Whether this machine has it.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Portable => true,
+            #[cfg(test)]
+            Isa::Tiles => true,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => has_avx2(),
             #[cfg(target_arch = "x86_64")]
@@ -81,7 +95,7 @@ impl Isa {
             Isa::NeonDotprod => Dotprod::ORDER,
             #[cfg(target_arch = "aarch64")]
             Isa::NeonI8mm => I8mm::ORDER,
-            _ => Portable::ORDER,
+            _ => Portable::<false>::ORDER,
         }
     }
 
@@ -94,6 +108,8 @@ impl Isa {
             Isa::Amx => "amx",
             Isa::NeonDotprod => "dotprod",
             Isa::NeonI8mm => "i8mm",
+            #[cfg(test)]
+            Isa::Tiles => "tiles",
         }
     }
 }
@@ -127,7 +143,7 @@ impl FromStr for Isa {
     type Err = UnknownIsa;
 
     fn from_str(text: &str) -> Result<Isa, UnknownIsa> {
-        Isa::ALL.into_iter().find(|isa| isa.name() == text).ok_or_else(|| UnknownIsa(text.into()))
+        Isa::ALL.iter().copied().find(|isa| isa.name() == text).ok_or_else(|| UnknownIsa(text.into()))
     }
 }
 
@@ -171,6 +187,8 @@ pub(super) fn entry<K: Kernel>(isa: Isa) -> Entry<K> {
         Isa::NeonDotprod => neon::run_dotprod::<K>,
         #[cfg(target_arch = "aarch64")]
         Isa::NeonI8mm => neon::run_i8mm::<K>,
+        #[cfg(test)]
+        Isa::Tiles if const { K::ON_CODES } => portable::run_tiles::<K>,
         _ => portable::run_portable::<K>,
     }
 }
@@ -199,7 +217,7 @@ mod tests {
 
     #[test]
     fn names_round_trip_and_strangers_are_refused() {
-        for isa in Isa::ALL {
+        for &isa in Isa::ALL {
             assert_eq!(isa.to_string().parse(), Ok(isa));
         }
         let refused = "sse9".parse::<Isa>().unwrap_err();

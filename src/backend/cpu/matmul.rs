@@ -11,7 +11,7 @@ use super::dispatch::Isa;
 use super::formats::{Dense, Float, Int8};
 use super::pack::{Layout, Matrix};
 pub(super) use super::panel::PanelArgs;
-use super::panel::{Finish, RunPanel, activate_panel, run_panel};
+use super::panel::{Finish, RunPanel, activate_panel, run_panel, stretch};
 use super::{Compute, Cpu, check_vector, overlap_error, shape_error};
 use crate::backend::{
     BackendError, Epilogue, Frame, Matmul, MatrixId, Product, RmsNorm, StepInput, Weights, Write,
@@ -164,13 +164,15 @@ impl Call<'_> {
             true => self.arena.activations.int8.as_ptr(),
             false => self.arena.activations.float.as_ptr(),
         };
+        let (groups, tokens) = (groups(matrix.cols()), dst.rows);
         self.arena.products.push(PanelArgs {
             run: if matches!(finish, Finish::Activate(_)) { activate_panel } else { run },
             weights: matrix.as_ptr(),
             panel_bytes: matrix.panel_bytes(),
-            groups: groups(matrix.cols()),
+            groups,
             rows: matrix.rows(),
-            tokens: dst.rows,
+            tokens,
+            stretch: stretch(tokens, groups, matrix.layout().group_bytes(), self.cpu.cache),
             activations,
             dst: dst.ptr,
             bias,
@@ -322,17 +324,10 @@ mod tests {
     /// among all, their number of panels, and what becomes of the sums.
     fn steps(products: &[(usize, usize, Finish)]) -> Vec<Vec<(usize, usize)>> {
         let args = |&(first_panel, panels, finish): &(usize, usize, Finish)| PanelArgs {
-            run: activate_panel,
-            weights: std::ptr::null(),
-            panel_bytes: 64,
-            groups: 1,
             rows: panels * PANEL - 1,
-            tokens: 1,
-            activations: std::ptr::null(),
-            dst: std::ptr::null_mut(),
-            bias: std::ptr::null(),
             finish,
             first_panel,
+            ..PanelArgs::of_shape(1, 1, 64)
         };
         let panels = products.iter().map(|(first, panels, _)| first + panels).max().unwrap_or(0);
         let products: Vec<_> = products.iter().map(args).collect();

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::Pod;
-use memmap2::{Mmap, MmapMut, MmapOptions};
+use memmap2::{Mmap, MmapOptions, MmapRaw};
 
 use crate::backend::BackendError;
 
@@ -15,10 +15,10 @@ use crate::backend::BackendError;
 /// reads all weights once, and with small pages address translation costs more than the reading.
 const HUGE: usize = 2 << 20;
 
-/// An anonymous mapping.
+/// An anonymous mapping. Its pointers may be kept while others of it are in use: none comes from a reference to all of it.
 #[derive(Debug)]
 pub(super) struct Buffer {
-    map: MmapMut,
+    map: MmapRaw,
     start: usize,
     bytes: usize,
 }
@@ -54,7 +54,7 @@ impl Buffer {
     pub(super) fn sparse(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let map = MmapOptions::new().len(bytes.max(1)).map_anon();
         let map = map.map_err(|_| BackendError::OutOfMemory { bytes, what })?;
-        Ok(Buffer { map, start: 0, bytes })
+        Ok(Buffer { map: map.into(), start: 0, bytes })
     }
 
     /// Its length.
@@ -64,32 +64,32 @@ impl Buffer {
 
     /// Its first byte, aligned to 64.
     pub(super) fn as_ptr(&self) -> *const u8 {
-        self.as_slice().as_ptr()
+        // The mapping is longer than `start`.
+        self.map.as_ptr().wrapping_add(self.start)
     }
 
     /// Its first byte, aligned to 64, for writing through `&mut self` or by agreement of threads.
     pub(super) fn as_mut_ptr(&mut self) -> *mut u8 {
-        // The mapping is longer than `start`.
         self.map.as_mut_ptr().wrapping_add(self.start)
     }
 
     /// All of it.
     pub(super) fn as_slice(&self) -> &[u8] {
-        &self.map[self.start..self.start + self.bytes]
+        // SAFETY: the mapping is of `bytes` initialised bytes from `start` on, at least, and lives as long.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.bytes) }
     }
 
     /// All of it as elements.
     pub(super) fn elements_mut<T: Pod>(&mut self) -> &mut [T] {
-        let bytes = &mut self.map[self.start..self.start + self.bytes];
-        let whole = bytes.len() / size_of::<T>() * size_of::<T>();
-        bytemuck::cast_slice_mut(&mut bytes[..whole])
+        let whole = self.bytes / size_of::<T>() * size_of::<T>();
+        // SAFETY: as in `as_slice`; it is borrowed as a whole.
+        bytemuck::cast_slice_mut(unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), whole) })
     }
 
     /// All of it as elements.
     pub(super) fn elements<T: Pod>(&self) -> &[T] {
-        let bytes = self.as_slice();
-        let whole = bytes.len() / size_of::<T>() * size_of::<T>();
-        bytemuck::cast_slice(&bytes[..whole])
+        let whole = self.bytes / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice(&self.as_slice()[..whole])
     }
 }
 

@@ -16,6 +16,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod bandwidth;
+mod cache;
 mod dispatch;
 mod elementwise;
 mod formats;
@@ -39,6 +40,8 @@ mod prefetch;
 mod rope;
 mod rows;
 mod sidecar;
+#[cfg(test)]
+mod tiles_emulated;
 
 use std::num::NonZeroUsize;
 use std::ops::Deref;
@@ -97,6 +100,8 @@ pub struct Cpu {
     pool: Pool,
     isa: Isa,
     compute: Compute,
+    /// Bytes of a core's first-level cache.
+    cache: usize,
     /// Where weights go.
     shelf: Shelf,
 }
@@ -114,7 +119,13 @@ impl Cpu {
             return Err(BackendError::Unavailable { what: format!("instruction set {isa}"), reason });
         }
         let threads = options.threads.unwrap_or_else(default_threads);
-        Ok(Cpu { pool: Pool::new(threads), isa, compute: options.compute, shelf: Shelf::default() })
+        Ok(Cpu {
+            pool: Pool::new(threads),
+            isa,
+            compute: options.compute,
+            cache: cache::first_level_bytes(),
+            shelf: Shelf::default(),
+        })
     }
 
     /// Threads that work on an operation, the caller's included.

@@ -2,8 +2,8 @@
 //! of the products. How a group is multiplied, for each weight format, is in `formats`; what is asked
 //! for ahead, in `requests`.
 //!
-//! A block's f32 sums stay in registers while the panel's groups stream by (those of tiles in the first-level cache). Within a group int8
-//! products are summed exactly in i32, starting at minus zero point times the sum of activations;
+//! A block's f32 sums stay in registers while a stretch of the panel's groups streams by (those of tiles in the first-level
+//! cache), and in memory from one stretch to the next. Within a group int8 products are summed exactly in i32, starting at minus zero point times the sum of activations;
 //! then the group's sum is scaled and added. Each element of a result goes through the same
 //! operations in the same order whatever the block's size, so a row's bits do not depend on its
 //! neighbours.
@@ -22,17 +22,16 @@ use super::formats::{Format, Operand};
 use super::lanes::{LANES, Lanes, Tile};
 use super::pack::PANEL;
 use crate::backend::Activation;
-use requests::FEW;
+use requests::Requests;
 
 /// Bytes by which a block asks for weights before it needs them, in whole groups.
 const AHEAD: usize = 6 << 10;
 
-/// Of more tokens a panel is not cut into stretches: their sums' way to memory and back costs more than that gives.
+/// Of fewer tokens the first block, which has more than half of them, asks for all weights, and panels are not cut into
+/// stretches.
+const FEW: usize = 8;
+/// Of more tokens they are not cut either: their sums' way to memory and back costs more than that gives.
 const SEVERAL: usize = 16;
-/// Bytes of the longest panel that stays in the first-level cache, and is not cut either.
-const WHOLE: usize = 40 << 10;
-/// Bytes of a stretch, at most.
-const STRETCH: usize = 16 << 10;
 
 /// Blocks of tiles for which a panel's codes are unpacked once.
 const BLOCKS: usize = 16;
@@ -64,6 +63,8 @@ pub(super) struct PanelArgs {
     /// Rows of the matrix.
     pub(super) rows: usize,
     pub(super) tokens: usize,
+    /// Groups that all blocks multiply before any goes on ([`stretch`]).
+    pub(super) stretch: usize,
     /// `[tokens · groups]` records of the kind that the format reads; of int8 those of [`behind`] are behind them.
     pub(super) activations: *const u8,
     /// `[tokens, rows]`
@@ -93,10 +94,55 @@ impl PanelArgs {
         reads.then(|| self.weights.wrapping_add(panel * self.panel_bytes))
     }
 
+    /// The stretch from group `from` on.
+    #[inline(always)]
+    fn stretch_from(&self, from: usize) -> Stretch {
+        Stretch { from, to: self.groups.min(from + self.stretch), length: self.stretch }
+    }
+
+    /// One of a shape, and of nothing in memory; it stores one row.
+    #[cfg(test)]
+    pub(super) fn of_shape(tokens: usize, groups: usize, group_bytes: usize) -> PanelArgs {
+        PanelArgs {
+            run: activate_panel,
+            weights: std::ptr::null(),
+            panel_bytes: groups * group_bytes,
+            groups,
+            rows: 1,
+            tokens,
+            stretch: stretch(tokens, groups, group_bytes, 48 << 10),
+            activations: std::ptr::null(),
+            dst: std::ptr::null_mut(),
+            bias: std::ptr::null(),
+            finish: Finish::Store,
+            first_panel: 0,
+        }
+    }
+
     /// Where its weights end.
     pub(super) fn end(&self) -> *const u8 {
         self.weights.wrapping_add(self.rows.div_ceil(PANEL) * self.panel_bytes)
     }
+}
+
+/// Groups that all blocks of `tokens` multiply before any goes on, so that the second finds them in the first-level cache,
+/// which has `cache` bytes: a third of it, or all of a panel that stays there whole beside what else is read.
+pub(super) fn stretch(tokens: usize, groups: usize, group_bytes: usize, cache: usize) -> usize {
+    if (FEW..=SEVERAL).contains(&tokens) && groups * group_bytes > cache / 6 * 5 {
+        let most = (cache / 3 / group_bytes).max(1);
+        groups.div_ceil(groups.div_ceil(most))
+    } else {
+        groups
+    }
+}
+
+/// Some of a panel's groups.
+#[derive(Clone, Copy)]
+struct Stretch {
+    from: usize,
+    to: usize,
+    /// Groups of all stretches but the last, which may have fewer.
+    length: usize,
 }
 
 /// Does one panel of a product with format `W`, on instruction set `isa`. Asks for what is read `next`, as for a panel of
@@ -153,43 +199,32 @@ impl<W: Format> Panels<'_, W> {
         }
         let mut kept = [const { MaybeUninit::<Sums<T>>::uninit() }; SEVERAL];
         let kept = kept.as_mut_ptr().cast::<Sums<T>>();
-        let groups = self.args.groups;
-        let length = self.stretch();
-        for from in (0..groups).step_by(length) {
+        let args = self.args;
+        for from in (0..args.groups).step_by(args.stretch) {
+            let stretch = args.stretch_from(from);
             let mut token = start;
-            while token < self.args.tokens {
-                let len = block_len::<L, W::Record>(self.args.tokens - token);
+            while token < args.tokens {
+                let len = block_len::<L, W::Record>(args.tokens - token);
                 // SAFETY: the block lies within the tokens, and its sums within those kept, which are of all tokens
                 // where there are several stretches. A `const` condition keeps the compiler from making blocks that an
                 // instruction set never runs.
                 unsafe {
-                    let kept = kept.add(if length < groups { token - start } else { 0 });
+                    let kept = kept.add(if args.stretch < args.groups { token - start } else { 0 });
                     match len {
                         6 if const { L::TOKENS == 6 } => {
-                            self.block::<L, T, 6>(panel, tile, token, [from, length], kept)
+                            self.block::<L, T, 6>(panel, tile, token, stretch, kept)
                         }
                         4 if const { L::TOKENS >= 4 } => {
-                            self.block::<L, T, 4>(panel, tile, token, [from, length], kept)
+                            self.block::<L, T, 4>(panel, tile, token, stretch, kept)
                         }
                         2 if const { L::TOKENS == 6 } => {
-                            self.block::<L, T, 2>(panel, tile, token, [from, length], kept)
+                            self.block::<L, T, 2>(panel, tile, token, stretch, kept)
                         }
-                        _ => self.block::<L, T, 1>(panel, tile, token, [from, length], kept),
+                        _ => self.block::<L, T, 1>(panel, tile, token, stretch, kept),
                     }
                 }
                 token += len;
             }
-        }
-    }
-
-    /// Groups that all blocks multiply before any goes on, so that the second finds them in the first-level cache.
-    #[inline(always)]
-    fn stretch(&self) -> usize {
-        let args = self.args;
-        if (FEW..=SEVERAL).contains(&args.tokens) && args.panel_bytes > WHOLE {
-            args.groups.div_ceil(args.panel_bytes.div_ceil(STRETCH))
-        } else {
-            args.groups
         }
     }
 
@@ -230,8 +265,7 @@ impl<W: Format> Panels<'_, W> {
         activations
     }
 
-    /// `M` tokens times a stretch of `T` tiles, `length` groups from group `from` on. Their sums are in `kept` from one
-    /// stretch to the next.
+    /// `M` tokens times a stretch of `T` tiles. Their sums are in `kept` from one stretch to the next.
     // Register blocks are indexed by tile and token on purpose, as in `formats`.
     #[allow(clippy::needless_range_loop)]
     #[inline(always)]
@@ -240,14 +274,14 @@ impl<W: Format> Panels<'_, W> {
         panel: usize,
         tile: usize,
         start: usize,
-        [from, length]: [usize; 2],
+        stretch: Stretch,
         kept: *mut Sums<T>,
     ) {
         let args = self.args;
-        let to = args.groups.min(from + length);
+        let Stretch { from, to, .. } = stretch;
         // SAFETY: the panel is `groups` records of the format; the block's activations are
-        // `groups · M` records from `start · groups` on, and in int8 as many behind all; the tokens' rows of
-        // `dst` exist, and as many sums, which the first stretch writes.
+        // `groups · M` records from `start · groups` on, and in int8 as many behind all, with a byte each; the tokens'
+        // rows of `dst` exist, and as many sums, which the first stretch writes.
         unsafe {
             let kept_at = |t: usize, m: usize| (&raw mut (*kept.add(m))[t]).cast::<f32>();
             let mut sums = [[L::splat(0.0); M]; T];
@@ -263,14 +297,18 @@ impl<W: Format> Panels<'_, W> {
             let mut weights = whole.add(from * group_bytes);
             let mut activations = self.activations(start);
             activations.skip(from * M);
-            let mut requests = self.requests::<L, M>(whole, tile, start, [to, length]);
+            // Where tiles come one by one the first has asked for both.
+            let mut requests = match tile {
+                0 => Requests::of(args, group_bytes, [whole, self.next], [start, M], stretch),
+                _ => Requests::none(),
+            };
             for group in from..to {
-                requests.ask(group);
                 let ahead = AHEAD / group_bytes;
                 let later = match (group + ahead).checked_sub(args.groups) {
                     None => weights.wrapping_add(ahead * group_bytes),
                     Some(group) => self.next.wrapping_add(group * group_bytes),
                 };
+                requests.ask(later, group_bytes);
                 W::group::<L, T, M>(weights, later, tile, &activations, &mut sums);
                 weights = weights.add(group_bytes);
                 activations.skip(M);

@@ -5,12 +5,16 @@ use half::{bf16, f16};
 
 use super::dispatch::kernel_entry;
 use super::lanes::{LANES, Lanes, Order};
+#[cfg(test)]
+use super::{lanes::Tile, tiles_emulated};
 
-/// No instruction set in particular.
+/// No instruction set in particular; for tests there is one with tiles.
 #[derive(Clone, Copy)]
-pub(super) struct Portable;
+pub(super) struct Portable<const TILES: bool>;
 
-kernel_entry!(run_portable, Portable);
+kernel_entry!(run_portable, Portable<false>);
+#[cfg(test)]
+kernel_entry!(run_tiles, Portable<true>);
 
 type F = [f32; LANES];
 type I = [i32; LANES];
@@ -42,14 +46,15 @@ fn zip_i32(a: I, b: I, f: impl Fn(i32, i32) -> i32) -> I {
     out
 }
 
-impl Lanes for Portable {
+impl<const TILES: bool> Lanes for Portable<TILES> {
     type F = F;
     type I = I;
     type C = [[u8; 4]; LANES];
     type A = *const i8;
 
     const TOKENS: usize = 1;
-    const WIDE: bool = false;
+    const WIDE: bool = TILES;
+    const TILES: bool = TILES;
     const ORDER: Order = Order::Unsigned;
 
     #[inline(always)]
@@ -268,6 +273,43 @@ impl Lanes for Portable {
             *lane = i32::from(row[K]);
         }
         out
+    }
+
+    #[cfg(test)]
+    unsafe fn begin_tiles(quads: usize) {
+        tiles_emulated::begin(quads);
+    }
+    #[cfg(test)]
+    unsafe fn end_tiles() {
+        tiles_emulated::end();
+    }
+    #[cfg(test)]
+    unsafe fn tile_dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
+        // SAFETY: the same contract.
+        unsafe { tiles_emulated::dots::<SIGNED>(a, codes) }
+    }
+    #[cfg(test)]
+    unsafe fn store_dots(dots: *mut Tile) {
+        // SAFETY: the same contract.
+        unsafe { tiles_emulated::store(dots) }
+    }
+    #[cfg(test)]
+    unsafe fn store_codes(p: *mut u8, mut codes: Self::C, zero: u8) {
+        for byte in codes.as_flattened_mut() {
+            *byte = byte.wrapping_sub(zero);
+        }
+        // SAFETY: 64 bytes are writable by contract.
+        unsafe { p.cast::<Self::C>().write_unaligned(codes) }
+    }
+    #[cfg(test)]
+    unsafe fn load_i32(p: *const i32) -> I {
+        // SAFETY: sixteen elements are readable by contract.
+        unsafe { p.cast::<I>().read_unaligned() }
+    }
+    #[cfg(test)]
+    unsafe fn store_i32(p: *mut i32, v: I) {
+        // SAFETY: sixteen elements are writable by contract.
+        unsafe { p.cast::<I>().write_unaligned(v) }
     }
 }
 
