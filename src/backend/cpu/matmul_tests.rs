@@ -370,8 +370,7 @@ fn a_row_has_the_same_bits_whatever_its_neighbours_and_the_threads() {
 /// Eight to sixteen tokens multiply a long row in stretches, others in one; what becomes of the sums waits for the last.
 #[test]
 fn stretches_of_a_row_have_the_bits_of_the_whole() {
-    let mut random = Random(31);
-    let (n, k) = (49, 5440);
+    let (mut random, n, k) = (Random(31), 49, 5440);
     for form in [(Bits::Eight, 32, false), (Bits::Four, 32, true), (Bits::Six, 16, false)] {
         let x = random.activations(17, k);
         let stored = Setup::plain(random.quant(n, k, form));
@@ -383,13 +382,12 @@ fn stretches_of_a_row_have_the_bits_of_the_whole() {
         gated.op.products[0].epilogue = Epilogue::Gated { up: MatrixId(1), activation: Activation::Silu };
         for (setup, before) in [(stored, f32::NAN), (added, 0.5), (gated, f32::NAN)] {
             for isa in Isa::available() {
-                for compute in [Compute::Int8, Compute::F32] {
-                    let cpu = cpu(isa, compute, 2);
+                for cpu in [Compute::Int8, Compute::F32].map(|compute| cpu(isa, compute, 2)) {
                     let weights = setup.weights(&cpu);
-                    let whole = setup.run(&cpu, &weights, &x, before);
+                    let of = |rows: usize| setup.run(&cpu, &weights, &x[..rows * k], before);
+                    let whole = of(17);
                     for rows in [7, 8, 9, 12, 15, 16] {
-                        let found = setup.run(&cpu, &weights, &x[..rows * k], before);
-                        assert_same_bits(&found, &whole[..rows * n], &format!("{isa} {form:?}, {rows} rows"));
+                        assert_same_bits(&of(rows), &whole[..rows * n], &format!("{isa} {form:?} {rows}"));
                     }
                 }
             }
@@ -427,11 +425,11 @@ fn instruction_sets_agree() {
     for format in formats(k) {
         let setup = Setup::plain(random.quant(n, k, format));
         let x = random.activations(7, k);
-        let results = Isa::available().into_iter().map(|isa| {
+        let mut results = Vec::new();
+        for isa in Isa::available() {
             let cpu = cpu(isa, Compute::Int8, 1);
-            (isa, setup.run(&cpu, &setup.weights(&cpu), &x, f32::NAN))
-        });
-        let results: Vec<_> = results.collect();
+            results.push((isa, setup.run(&cpu, &setup.weights(&cpu), &x, f32::NAN)));
+        }
         let largest = results[0].1.iter().fold(0.0f32, |max, y| max.max(y.abs()));
         for (isa, result) in &results {
             for (a, b) in result.iter().zip(&results[0].1) {
