@@ -1,7 +1,8 @@
 //! Intel's AMX: products of tiles of sixteen rows. What lanes make of them is in `avx512`.
 //!
 //! Rust has no stable intrinsics for it, hence `asm!`. What one step leaves in tiles the next finds there: the compiler
-//! knows them as registers that `asm!` may name as overwritten and keeps nothing in them, nor do the C library's functions. Source: Intel's Software Developer's Manual, volume 1, chapter 18.
+//! knows them as registers that `asm!` may name as overwritten, and keeps nothing in them. Source: Intel's Software
+//! Developer's Manual, volume 1, chapter 18.
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;

@@ -48,7 +48,7 @@ impl Isa {
 
     /// The best that this machine has.
     pub fn detect() -> Isa {
-        Isa::available().first().copied().unwrap_or(Isa::Portable)
+        Isa::ALL.iter().copied().find(|isa| isa.is_available()).unwrap_or(Isa::Portable)
     }
 
     /// All that this machine has, best first.

@@ -27,8 +27,7 @@ use requests::Requests;
 /// Bytes by which a block asks for weights before it needs them, in whole groups.
 const AHEAD: usize = 6 << 10;
 
-/// Of fewer tokens the first block, which has more than half of them, asks for all weights, and panels are not cut into
-/// stretches.
+/// Of fewer tokens the first block, if it has several, asks for all weights, and panels are not cut into stretches.
 const FEW: usize = 8;
 /// Of more tokens they are not cut either: their sums' way to memory and back costs more than that gives.
 const SEVERAL: usize = 16;
