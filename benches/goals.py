@@ -20,7 +20,9 @@ load     from the program's start to the first token, beside llama-simple (which
 """
 import argparse
 import os
+import signal
 import subprocess
+import sys
 import tempfile
 from statistics import median
 
@@ -71,17 +73,23 @@ def pairs(args, goals):
 def machine(args, goals):
     rows = []
     for model in args.large:
-        peaks, shares = [], []
+        peaks, shares, reads = [], [], []
         for _ in range(args.pairs):
             options = ["-p", "512", "-n", "64", "-d", "512", "--profile"]
-            found = bench(args.ottava, model, args.threads, options, repetitions=3)["results"]
+            report = bench(args.ottava, model, args.threads, options, repetitions=3)
+            found = report["results"]
             products = next(kind for kind in found[0]["profile"]["kinds"] if kind["kind"] == "matmul")
             peaks.append(products["peak_percent"])
             shares.append(found[1]["bandwidth_percent"])
+            reads.append(report["read_bandwidth_bytes_per_s"] / 1e9)
         goals.at_least(45, model, "% of the int8 peak", median(peaks))
         goals.at_least(92, model, "% of the read bandwidth", median(shares))
-        rows.append([name(model), median(peaks), rates(peaks), median(shares), rates(shares)])
-    table("model | prompts' products, % of the int8 peak | rounds | decode, % of the read bandwidth | rounds", rows)
+        rows.append([name(model), median(peaks), rates(peaks), median(shares), rates(shares), rates(reads)])
+    table(
+        "model | prompts' products, % of the int8 peak | rounds | decode, % of the read bandwidth | rounds"
+        " | read bandwidth, GB/s",
+        rows,
+    )
 
 
 def decode(args, model, threads, sequences=1):
@@ -152,6 +160,8 @@ def main():
     arguments.add_argument("--part", nargs="*", choices=PARTS, default=list(PARTS))
     args = arguments.parse_args()
     args.llama_bench = os.path.join(args.llama_bin, "llama-bench")
+    # So that what runs beside is ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     goals = Goals()
     for part in args.part:
         print(f"\n## {part}, load average {os.getloadavg()[0]:.1f}", flush=True)

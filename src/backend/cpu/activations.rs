@@ -106,6 +106,12 @@ pub(super) fn block_len<L: Lanes, R: Record>(left: usize) -> usize {
     }
 }
 
+/// How many of `tokens` are in blocks of several, where there are such blocks: all but the last few.
+#[inline(always)]
+pub(super) fn in_blocks<L: Lanes>(tokens: usize) -> usize {
+    tokens - tokens % if L::TOKENS == 6 { 2 } else { L::TOKENS }
+}
+
 /// The block of row `row` among `rows`: its first row and its length.
 #[inline(always)]
 fn block_of<L: Lanes, R: Record>(row: usize, rows: usize) -> (usize, usize) {
@@ -358,5 +364,34 @@ unsafe fn keep<L: Lanes>(values: [L::F; 2], out: *mut FloatGroup) {
         L::store(to, values[0]);
         L::store(to.add(LANES), values[1]);
         (*out).sums = [L::reduce_add(values[0]), L::reduce_add(values[1])];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn single_tokens_come_last<L: Lanes>() {
+        for tokens in 0..100 {
+            let mut start = 0;
+            while let len @ 2.. = block_len::<L, FloatGroup>(tokens - start) {
+                start += len;
+            }
+            assert_eq!(in_blocks::<L>(tokens), start, "of {tokens} tokens");
+            assert!((0..tokens - start).all(|left| block_len::<L, FloatGroup>(left) == 1));
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn all_tokens_but_the_last_few_are_in_blocks_of_several() {
+        single_tokens_come_last::<crate::backend::cpu::avx2::Avx2<true>>();
+        single_tokens_come_last::<crate::backend::cpu::avx512::Avx512<false>>();
+    }
+
+    #[test]
+    #[cfg(target_arch = "aarch64")]
+    fn all_tokens_but_the_last_few_are_in_blocks_of_several() {
+        single_tokens_come_last::<crate::backend::cpu::neon::I8mm>();
     }
 }

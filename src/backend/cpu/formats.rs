@@ -51,6 +51,8 @@ pub(super) trait Format: Sync {
     /// [`Kernel::ON_CODES`](super::dispatch::Kernel::ON_CODES)
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const ON_CODES: bool = false;
+    /// Bytes by which a block asks for weights before it needs them, in whole groups.
+    const AHEAD: usize = 6 << 10;
 
     /// `sums[t][m] += tile (tile + t) of the group · activations[m]`; meanwhile asks for the group `later`, which need
     /// not be valid, if that pays.

@@ -16,16 +16,13 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::slice;
 
-use super::activations::{Record, behind, block_len};
+use super::activations::{Record, behind, block_len, in_blocks};
 use super::dispatch::{Isa, Kernel, entry};
 use super::formats::{Format, Operand};
 use super::lanes::{LANES, Lanes, Tile};
 use super::pack::PANEL;
 use crate::backend::Activation;
 use requests::Requests;
-
-/// Bytes by which a block asks for weights before it needs them, in whole groups.
-const AHEAD: usize = 6 << 10;
 
 /// Of fewer tokens the first block, if it has several, asks for all weights, and panels are not cut into stretches.
 const FEW: usize = 8;
@@ -296,21 +293,31 @@ impl<W: Format> Panels<'_, W> {
             let mut weights = whole.add(from * group_bytes);
             let mut activations = self.activations(start);
             activations.skip(from * M);
-            // Where tiles come one by one the first has asked for both.
+            // A single token's products ask within a group, where it pays; where tiles come one by one the first has asked
+            // for both.
             let mut requests = match tile {
-                0 => Requests::of(args, group_bytes, [whole, self.next], [start, M], stretch),
+                0 if M > 1 => {
+                    let sharing = in_blocks::<L>(args.tokens);
+                    Requests::of(args, group_bytes, [whole, self.next], [start, M, sharing], stretch)
+                }
                 _ => Requests::none(),
             };
-            for group in from..to {
-                let ahead = AHEAD / group_bytes;
-                let later = match (group + ahead).checked_sub(args.groups) {
-                    None => weights.wrapping_add(ahead * group_bytes),
-                    Some(group) => self.next.wrapping_add(group * group_bytes),
-                };
-                requests.ask(later, group_bytes);
-                W::group::<L, T, M>(weights, later, tile, &activations, &mut sums);
-                weights = weights.add(group_bytes);
-                activations.skip(M);
+            // From `last` on what is read later is the next panel's. Two loops in one: one token's groups are so few
+            // instructions that it counts how many each has.
+            let ahead = W::AHEAD / group_bytes;
+            let last = args.groups.saturating_sub(ahead).clamp(from, to);
+            let beyond = (last + ahead).saturating_sub(args.groups);
+            for (groups, mut later) in [
+                (from..last, weights.wrapping_add(ahead * group_bytes)),
+                (last..to, self.next.wrapping_add(beyond * group_bytes)),
+            ] {
+                for _ in groups {
+                    requests.ask(later, group_bytes);
+                    W::group::<L, T, M>(weights, later, tile, &activations, &mut sums);
+                    weights = weights.add(group_bytes);
+                    later = later.wrapping_add(group_bytes);
+                    activations.skip(M);
+                }
             }
             // Through memory, too, so that what follows is one small loop and not T · M copies of it.
             for t in 0..T {

@@ -20,6 +20,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
     const LAYOUT: Layout = quant(BITS, MINS, HALVES);
     type Record = Int8Group;
     const ON_CODES: bool = true;
+    const AHEAD: usize = if BITS == 8 { 9 << 10 } else { 6 << 10 };
 
     #[inline(always)]
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
@@ -93,9 +94,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         unsafe {
             let first = activations.first;
             let mut dots = [Self::starts::<L, M>(first, HALF); T];
-            // Of 8 bits there are few instructions between a core and what it reads next: Zen 5 loses 3 to 6 % by requests,
-            // Sapphire Rapids, which has tiles, gains 18.
-            if const { M == 1 && L::WIDE && (BITS < 8 || L::TILES) } {
+            if const { M == 1 && L::WIDE } {
                 let both = [first, activations.again];
                 Self::dots::<L, T, M, HALF>(weights, tile, both, Some(later), &mut dots);
             } else {

@@ -9,25 +9,27 @@ pub(super) struct Requests {
     left: usize,
     /// Of a group.
     share: usize,
-    /// Whether they are those of the group that the block reads [`AHEAD`](super::AHEAD) from the one at hand.
+    /// Whether they are those of the group that the block reads [`Format::AHEAD`](super::Format::AHEAD) from the one at
+    /// hand.
     own: bool,
     /// Into the first-level cache. Others, which wait for longer, would take the room of those for the codes at hand.
     near: bool,
 }
 
 impl Requests {
-    /// What a block of `len` tokens from token `start` on asks for while it multiplies a stretch of the panel at `whole`,
-    /// whose groups have `group_bytes`; behind that panel comes `next`.
+    /// What a block of `len` tokens, more than one, from token `start` on asks for while it multiplies a stretch of the
+    /// panel at `whole`, whose groups have `group_bytes`; behind that panel comes `next`. The blocks of several tokens have
+    /// `sharing` tokens together.
     ///
     /// Where there are several blocks, only the first finds a stretch in memory, and the memory is idle while
-    /// the others compute: each block asks for its share of the next stretch. But of fewer than [`FEW`] tokens the first
-    /// block asks for all that it reads soon, unless it is a single token: those do so within a group, where it pays.
+    /// the others compute: each asks for its share of the next stretch. But of fewer than [`FEW`] tokens the first
+    /// block asks for all that it reads soon.
     #[inline(always)]
     pub(super) fn of(
         args: &PanelArgs,
         group_bytes: usize,
         [whole, next]: [*const u8; 2],
-        [start, len]: [usize; 2],
+        [start, len, sharing]: [usize; 3],
         Stretch { from, to, length }: Stretch,
     ) -> Requests {
         let near = args.tokens <= SEVERAL;
@@ -39,12 +41,12 @@ impl Requests {
                 groups = groups.min(args.groups - to);
             }
             let lines = groups * group_bytes / LINE;
-            let [first, end] = [start, start + len].map(|token| lines * token / args.tokens);
+            let [first, end] = [start, start + len].map(|token| lines * token / sharing);
             requests.line = requests.line.wrapping_add(first * LINE);
             requests.left = end - first;
             // The last stretch may be shorter than the one that it asks for.
             requests.share = requests.left.div_ceil(to - from);
-        } else if len > 1 && start == 0 {
+        } else if start == 0 {
             requests.own = true;
         }
         requests
@@ -56,8 +58,8 @@ impl Requests {
         Requests { line: std::ptr::null(), left: 0, share: 0, own: false, near: false }
     }
 
-    /// Asks for the lines of a group; `later` is the group that the block reads [`AHEAD`](super::AHEAD) from it, of
-    /// `group_bytes`, which the compiler should know.
+    /// Asks for the lines of a group; `later` is the group that the block reads [`Format::AHEAD`](super::Format::AHEAD)
+    /// from it, of `group_bytes`, which the compiler should know.
     #[inline(always)]
     pub(super) fn ask(&mut self, later: *const u8, group_bytes: usize) {
         if self.own {
@@ -94,15 +96,16 @@ mod tests {
     const WHOLE: *const u8 = without_provenance(1 << 30);
     const NEXT: *const u8 = without_provenance(1 << 40);
 
-    /// What the blocks of a stretch ask for.
+    /// What the blocks of a stretch ask for, those of `block` tokens and one of the rest, if that is of several, too.
     fn requests(
         args: &PanelArgs,
         group_bytes: usize,
         block: usize,
         stretch: Stretch,
     ) -> impl Iterator<Item = Requests> {
-        (0..args.tokens).step_by(block).map(move |start| {
-            let block = [start, block.min(args.tokens - start)];
+        let sharing = args.tokens - usize::from(args.tokens % block == 1);
+        (0..sharing).step_by(block).map(move |start| {
+            let block = [start, block.min(sharing - start), sharing];
             Requests::of(args, group_bytes, [WHOLE, NEXT], block, stretch)
         })
     }
@@ -121,7 +124,7 @@ mod tests {
                         };
                         let first = start.addr() / LINE;
                         let expected = first..first + groups * group_bytes / LINE;
-                        for block in [6, 4, 1] {
+                        for block in [6, 4] {
                             let blocks = requests(&args, group_bytes, block, stretch);
                             let groups = blocks
                                 .flat_map(|mut block| (from..stretch.to).flat_map(move |_| block.take()));
@@ -143,7 +146,6 @@ mod tests {
             assert_eq!(stretch.to, 64);
             let own = |block| requests(&args, 9 * LINE, block, stretch).map(|requests| requests.own);
             assert!(own(4).enumerate().all(|(block, own)| own == (block == 0)));
-            assert!(own(1).all(|own| !own), "a single token's products do so themselves");
             assert!(
                 requests(&args, 9 * LINE, 4, stretch).all(|mut requests| requests.take().next().is_none())
             );
