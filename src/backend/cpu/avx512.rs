@@ -112,7 +112,8 @@ impl<const AMX: bool> Lanes for Avx512<AMX> {
 
     #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> __m512 {
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+        // `_mm512_cvtph_ps` suppresses exceptions, which only a register's conversion can: a load more.
+        unsafe { _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(_mm256_loadu_si256(p.cast())) }
     }
     #[inline(always)]
     unsafe fn store_f16(p: *mut f16, v: __m512) {

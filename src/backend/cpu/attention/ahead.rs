@@ -6,7 +6,7 @@
 use super::SPLIT_PAGES;
 use super::tile::Tile;
 use crate::backend::PageRef;
-use crate::backend::cpu::prefetch::prefetch;
+use crate::backend::cpu::prefetch::{LINE, prefetch};
 
 /// A head's block of each page of a split.
 pub(super) type Blocks = [*const u8; SPLIT_PAGES];
@@ -41,15 +41,18 @@ const fn asks<const R: usize>() -> bool {
 /// Asks for a line, if one begins there.
 #[inline(always)]
 pub(super) fn ask_for<const R: usize>(address: *const u8) {
-    if asks::<R>() && address.addr().is_multiple_of(64) {
+    if asks::<R>() && address.addr().is_multiple_of(LINE) {
         prefetch(address);
     }
 }
 
-/// The same so far into each block.
+/// The same so far into each block, by one test for all: parts of a block begin at multiples of a line, and blocks that do
+/// not have theirs asked for nevertheless.
 #[inline(always)]
 pub(super) fn ask_for_each<const R: usize, const P: usize>(blocks: [*const u8; P], offset: usize) {
-    for block in blocks {
-        ask_for::<R>(block.wrapping_add(offset));
+    if asks::<R>() && offset.is_multiple_of(LINE) {
+        for block in blocks {
+            prefetch(block.wrapping_add(offset));
+        }
     }
 }
