@@ -20,6 +20,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
     const LAYOUT: Layout = quant(BITS, MINS, HALVES);
     type Record = Int8Group;
     const ON_CODES: bool = true;
+    // Eight bits take the fewest instructions a byte; from 6 KiB one thread loses 1 %.
     const AHEAD: usize = if BITS == 8 { 9 << 10 } else { 6 << 10 };
 
     #[inline(always)]
