@@ -1,6 +1,6 @@
 //! What the memory can do: bytes a second that kernels read which do nothing else, from huge pages and by threads
-//! that each read long stretches, as weights are read. Lines are asked for ahead in both ways that products use, and the
-//! faster one counts: which it is differs from CPU to CPU, and a limit that products exceed is none.
+//! that each read long stretches, as weights are read. Lines are asked for ahead in two of the ways that products use, and
+//! the faster one counts: a limit that products exceed is none.
 
 use std::time::{Duration, Instant};
 
