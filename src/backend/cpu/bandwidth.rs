@@ -57,6 +57,7 @@ impl Cpu {
         self.reads(&Numbers::<true>(numbers)).max(self.reads(&Numbers::<false>(numbers)))
     }
 
+    /// The same, by one of them.
     fn reads<const IS_FAR: bool>(&self, numbers: &Numbers<'_, IS_FAR>) -> f64 {
         // SAFETY: a chunk reads its own part of the numbers.
         let pass = || unsafe { self.parallel(numbers, numbers.0.len() / CHUNK) };
