@@ -8,7 +8,7 @@ use super::Cpu;
 use super::dispatch::Kernel;
 use super::lanes::{LANES, Lanes};
 use super::memory::Buffer;
-use super::prefetch::{prefetch_far, prefetch_once};
+use super::prefetch::{LINE, prefetch_far, prefetch_once};
 use crate::backend::BackendError;
 
 /// Passes of a kernel go on for so long, and are so many at least.
@@ -17,9 +17,10 @@ const PASSES: usize = 3;
 /// Elements of a chunk, and of a step of its loop.
 const CHUNK: usize = 1 << 18;
 const STEP: usize = 4 * LANES;
-/// Bytes that are asked for ahead, into the second-level cache and to be read once.
-const FAR: usize = 8 << 10;
-const ONCE: usize = 6 << 10;
+/// Bytes that are asked for ahead, into the second-level cache and to be read once: no multiples of 2 KiB, by which one
+/// core reads up to 4 % less.
+const FAR: usize = (8 << 10) + LINE;
+const ONCE: usize = (6 << 10) + 3 * LINE;
 
 /// Memory that is read to measure how fast.
 #[derive(Debug)]

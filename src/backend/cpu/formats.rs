@@ -53,6 +53,8 @@ pub(super) trait Format: Sync {
     const ON_CODES: bool = false;
     /// Bytes by which a block asks for weights before it needs them, in whole groups.
     const AHEAD: usize = 6 << 10;
+    /// The same of one token in panels that are long.
+    const AHEAD_LONG: usize = Self::AHEAD;
 
     /// `sums[t][m] += tile (tile + t) of the group · activations[m]`; meanwhile asks for the group `later`, which need
     /// not be valid, if that pays.

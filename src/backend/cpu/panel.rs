@@ -29,6 +29,9 @@ const FEW: usize = 8;
 /// Of more tokens they are not cut either: their sums' way to memory and back costs more than that gives.
 const SEVERAL: usize = 16;
 
+/// Groups of a panel that is long, at least: in shorter ones all but a few groups ask for another panel's.
+const LONG: usize = 64;
+
 /// Blocks of tiles for which a panel's codes are unpacked once.
 const BLOCKS: usize = 16;
 
@@ -304,7 +307,8 @@ impl<W: Format> Panels<'_, W> {
             };
             // From `last` on what is read later is the next panel's. Two loops in one: one token's groups are so few
             // instructions that it counts how many each has.
-            let ahead = W::AHEAD / group_bytes;
+            let long = M == 1 && args.groups >= LONG;
+            let ahead = if long { W::AHEAD_LONG } else { W::AHEAD } / group_bytes;
             let last = args.groups.saturating_sub(ahead).clamp(from, to);
             let beyond = (last + ahead).saturating_sub(args.groups);
             for (groups, mut later) in [
