@@ -22,7 +22,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
     const ON_CODES: bool = true;
     // Eight bits take the fewest instructions a byte; from 6 KiB one thread loses 1 %.
     const AHEAD: usize = if BITS == 8 { 9 << 10 } else { 6 << 10 };
-    const AHEAD_LONG: usize = if BITS == 4 { 9 << 9 } else { Self::AHEAD };
+    const AHEAD_LONG: usize = if BITS == 4 { 4608 } else { Self::AHEAD };
 
     #[inline(always)]
     unsafe fn group<L: Lanes, const T: usize, const M: usize>(
