@@ -10,8 +10,8 @@ parts:
 
 pairs    prefill 512 and decode 64 behind 512 beside llama-bench, with one thread and with all; peak memory
 machine  large models: the share of the int8 peak in prompts' products, of the read bandwidth at decode, both
-         behind 512 tokens
-eight    large models: eight sequences at once against one
+         behind 512 tokens; each model once a round
+eight    large models: eight sequences at once against one; each model once a round
 busy     decode beside a busy process on the last core, with all threads and with one, against the idle machine
 load     from the program's start to the first token, beside llama-simple (which has threads of its own choice);
          the goal is one of loads with a sidecar, those without stand beside them
@@ -80,10 +80,10 @@ def machine(args, goals):
     for model in in_turns(args.large, args.pairs):
         options = ["-p", "512", "-n", "64", "-d", "512", "--profile"]
         report = bench(args.ottava, model, args.threads, options, repetitions=3)
-        prefill, decode = report["results"]
+        prefill, generation = report["results"]
         products = next(kind for kind in prefill["profile"]["kinds"] if kind["kind"] == "matmul")
         read = report["read_bandwidth_bytes_per_s"] / 1e9
-        found[model].append((products["peak_percent"], decode["bandwidth_percent"], read))
+        found[model].append((products["peak_percent"], generation["bandwidth_percent"], read))
     rows = []
     for model, rounds in found.items():
         peaks, shares, reads = zip(*rounds)
