@@ -2,7 +2,7 @@
 // scaled by a power of two a row, f16, padded with zeros to whole units. Row by row, or with the prefix
 // sm90 in the slabs that sm90_matmul_many.cu reads.
 //
-// Launch: a warp a token, 8 a block.
+// Launch: a block of 256 threads per token.
 
 #include "common/matmul.cuh"
 
@@ -33,18 +33,17 @@ __device__ __forceinline__ void store_in_slab(__half* slabs, uint32_t tokens, ui
 }
 
 __device__ __forceinline__ void activations(const ActivationsParams& p, bool in_slabs) {
-    constexpr int WARPS = 8;
-    __shared__ RowPart parts[WARPS][ROW_PARTS];
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, token = blockIdx.x * WARPS + warp;
-    wait_for_predecessor();
-    if (token >= p.tokens) return;
+    __shared__ RowPart parts[ROW_PARTS];
+    const uint32_t warp = threadIdx.x / WARP, token = blockIdx.x;
     const float* row = p.src + static_cast<size_t>(token) * p.cols;
     __half* halves = p.halves + static_cast<size_t>(token) * (in_slabs ? SLAB_COLS : p.half_cols);
-    row_parts<1>(parts[warp], row, p.norm, p.cols, 0);
-    __syncwarp();
-    const RowScale scale = row_scale(parts[warp], p.norm != nullptr, p.eps, p.cols);
-    if (lane == 0) p.inverse[token] = scale.inverse;
-    for (uint32_t col = 4 * lane; col < p.half_cols; col += PART_COLS) {
+    wait_for_predecessor();
+    row_parts<ROW_PARTS>(parts, row, p.norm, p.cols, warp);
+    __syncthreads();
+    const RowScale scale = row_scale(parts, p.norm != nullptr, p.eps, p.cols);
+    if (threadIdx.x == 0) p.inverse[token] = scale.inverse;
+#pragma unroll 4
+    for (uint32_t col = 4 * threadIdx.x; col < p.half_cols; col += ROW_PARTS * PART_COLS) {
         const uint2 four = half_four(row, p.norm, scale.factor, col, p.cols);
         if (in_slabs)
             store_in_slab(halves, p.tokens, token, col, four);

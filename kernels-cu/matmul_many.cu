@@ -1,267 +1,262 @@
-// dst = epilogue(x · matrixᵀ) for many tokens, from activations that `activations` has turned to f16.
+// dst = epilogue(x · matrixᵀ) from 5 tokens on, from activations that `activations` has turned to f16.
 //
-// A tile is 8 strips of 16 rows by 16 · TILES tokens, for a block of four warps along the rows, two along the
-// tokens, each with two strips. Activations go through a ring of shared memory by cp.async; weights go
-// straight to registers, since no other warp of the block needs them, one stage ahead. A gated
-// product's two strips are the same rows of its two matrices. Scales and minimums are applied to the
-// operand in f16, so sums stay in the accumulators from the first column to the last.
+// A tile is 8 strips of 16 rows by TOKENS tokens. Each warp has two strips: neighbours, or of a gated product the
+// same rows of its two matrices. A block's ring of stages in shared memory is filled by cp.async: activations are
+// shared by the warps, and each strip's codes, scales and minimums are read from memory once. Scales and minimums are
+// applied to the operand in f16, so sums stay in the accumulators.
 //
-// In batch-invariant mode a row's columns are added up in the parts that matmul_few.cu's warps make of
-// them, and the parts in its order: the bits are the same.
+//   for stage of 1 KB of codes per strip     // copied STAGES - 1 ahead
+//     for step of 16 columns
+//       a = scale · (code - zero) + min      // two operands A in registers
+//       for 8 tokens: b from shared memory, two mma
 //
-// Where tiles do not fill the multiprocessors, all tiles' stages are dealt out evenly ("stream-K", Osama et
-// al. 2023): a block ends one tile, may have whole ones, and begins one more. The sums of a tile with
-// several blocks go through memory; the block that comes last adds them up in the order of the columns,
-// so bits depend on the shape and the number of blocks, and on nothing else.
+// A row's parts (see part_begin) are blocks of their own where a tile has up to 64 tokens. Their sums go through memory,
+// and the block that comes last adds them up in the order of the columns. Tiles of 128 tokens are whole: a block adds
+// up its parts itself. Bits are the same, and those of matmul_few.cu.
 //
-// Launch: `ManyShape` in src/backend/cuda/many.rs; any number of blocks up to all stages, 256 threads, dynamic
-// shared memory STAGES · 16 · TILES · 160 bytes. `partial` and `arrived` are needed unless each block
-// has one tile.
+// Launch: `ManyShape` in src/backend/cuda/many.rs: a block per tile and part, 128 threads (tiles of 128 tokens: 256).
+// `partial` and `arrived` are needed where parts are blocks.
 
 #include "common/matmul.cuh"
 
 namespace ottava {
 
-constexpr int MANY_STAGES = 4;
-constexpr int STAGE_STEPS = 4;
-constexpr int STAGE_COLS = STAGE_STEPS * STEP_COLS;
-// Elements between tokens in shared memory: an odd multiple of 32 bytes, see matmul_few.cu.
-constexpr int STAGE_STRIDE = STAGE_COLS + 16;
-constexpr int BLOCK_STRIPS = 8;
-constexpr uint32_t MANY_THREADS = 256;
+constexpr int TILE_STRIPS = 8;
 
-// The order in which the stages of a row are multiplied: as they lie; INVARIANT: the units of one part,
-// every PARTS-th, then those of the next.
-template <bool INVARIANT>
-struct StageOrder {
-    static constexpr uint32_t PARTS = 8, UNIT_STAGES = UNIT_STEPS / STAGE_STEPS;
-    static_assert(UNIT_STAGES == 2, "the second half of a unit is the odd stage");
-    // From the end of a unit to the next of its part.
-    static constexpr uint32_t TO_NEXT = (PARTS - 1) * UNIT_STAGES + 1;
-    uint32_t stage, stages;
-
-    __device__ __forceinline__ bool ends_part() const {
-        return stage % UNIT_STAGES != 0 && stage + TO_NEXT >= stages;
-    }
-
-    __device__ __forceinline__ void next() {
-        if (!INVARIANT || stage % UNIT_STAGES == 0)
-            ++stage;
-        else if (ends_part())
-            stage = (stage + 1) % (PARTS * UNIT_STAGES);
-        else
-            stage += TO_NEXT;
-    }
+// How a tile of so many tokens is worked on.
+template <int TOKENS_>
+struct ManyTile {
+    static constexpr int TOKENS = TOKENS_;
+    // Two warps share a tile's tokens where there are 128.
+    static constexpr int TOKEN_WARPS = TOKENS == 128 ? 2 : 1;
+    static constexpr int WARPS = TILE_STRIPS / 2 * TOKEN_WARPS, THREADS = WARPS * WARP;
+    // Eights of tokens of a warp.
+    static constexpr int EIGHTS = TOKENS / 8 / TOKEN_WARPS;
+    static constexpr int STAGES = TOKENS == 16 ? 5 : TOKENS == 128 ? 3 : 4;
+    static constexpr bool WHOLE = TOKENS == 128;
+    // A lane's sums: of its warp's two strips, of eights of tokens.
+    using Sums = float[2][EIGHTS][4];
 };
 
-// A lane's codes of one stage, with the scale and the minimum of each step.
-template <int BITS>
-struct StageCodes {
-    Codes<BITS, STAGE_STEPS> codes;
-    __half2 scales[STAGE_STEPS], mins[STAGE_STEPS];
+// Steps of a stage: 1 KB of codes per strip, half of that where many tokens leave less room for it.
+template <int TOKENS, int BITS>
+constexpr int STAGE_STEPS = TOKENS >= 64 && BITS == 4 ? 4 : 32 / BITS;
+
+template <int TOKENS, int BITS>
+struct Stage {
+    static constexpr int STEPS = STAGE_STEPS<TOKENS, BITS>, COLS = STEPS * STEP_COLS;
+    static constexpr int LOADS = STEPS / LOAD_STEPS<BITS>;
+    // A row's distance is an odd multiple of 32 bytes, see matmul_few.cu.
+    __half activations[TOKENS][COLS + 16];
+    struct Strip {
+        uint4 codes[LOADS][WARP];
+        __half2 scales[STEPS][8], mins[STEPS][8];  // rows g and g + 8
+    } strips[TILE_STRIPS];
 };
-
-// A warp's strip of one matrix, one stage ahead.
-template <int BITS>
-struct StripStream {
-    const Matrix* matrix;
-    const uint4* row;
-    size_t scale_row;
-    uint32_t loads;
-    int group_shift;  // of a step, to its group: groups are 1, 2, 4 or 8 steps
-    StageCodes<BITS> next;
-
-    __device__ __forceinline__ StripStream(const Matrix& m, uint32_t strip, uint32_t stage) : matrix(&m) {
-        loads = row_loads(m.cols, BITS);
-        row = m.codes + static_cast<size_t>(strip) * loads * WARP + threadIdx.x % WARP;
-        scale_row = static_cast<size_t>(strip) * m.groups;
-        group_shift = __ffs(m.group_steps) - 1;
-        load(stage);
-    }
-
-    __device__ __forceinline__ void load(uint32_t stage) {
-        next.codes = load_codes<BITS, STAGE_STEPS>(row, stage * STAGE_STEPS, loads);
-#pragma unroll
-        for (int step = 0; step < STAGE_STEPS; ++step) {
-            const uint32_t group = min((stage * STAGE_STEPS + step) >> group_shift, matrix->groups - 1);
-            const size_t at = (scale_row + group) * 8 + threadIdx.x % WARP / 4;
-            next.scales[step] = matrix->scales[at];
-            next.mins[step] = matrix->mins ? matrix->mins[at] : __float2half2_rn(0.0f);
-        }
-    }
-
-    // The operand of a step of a stage, scaled.
-    __device__ __forceinline__ void operand(uint32_t (&a)[4], const StageCodes<BITS>& stage, int step) const {
-        scaled_operand(a, stage.codes, step, matrix->zero, stage.scales[step], stage.mins[step]);
-    }
-};
-
-// Starts the copy of a stage's activations to the ring's place for the `count`-th, unless that were one too
-// many: tokens beyond the last, columns beyond the padding are zero.
-template <int TILES>
-__device__ __forceinline__ void copy_stage(__half* ring, const MatmulParams& p, uint32_t first_token,
-                                           uint32_t stage, uint32_t count, uint32_t counts) {
-    constexpr uint32_t TOKENS = 16 * TILES, CHUNKS = STAGE_COLS / 8;
-    if (count < counts) {
-        __half* slot = ring + count % MANY_STAGES * (TOKENS * STAGE_STRIDE);
-        for (uint32_t i = threadIdx.x; i < TOKENS * CHUNKS; i += MANY_THREADS) {
-            const uint32_t token = i / CHUNKS, col = i % CHUNKS * 8;
-            const bool inside = first_token + token < p.tokens;
-            const size_t row = inside ? first_token + token : 0;
-            cp_async_16(slot + token * STAGE_STRIDE + col, p.halves + row * p.half_cols + stage * STAGE_COLS + col,
-                        inside);
-        }
-    }
-    cp_async_commit();
-}
+static_assert(sizeof(Stage<16, 4>) == 16896 && sizeof(Stage<16, 8>) == 12800 && sizeof(Stage<16, 16>) == 10752 &&
+                  sizeof(Stage<64, 4>) == 16384 && sizeof(Stage<64, 8>) == 20480 && sizeof(Stage<64, 16>) == 15360,
+              "as in many.rs");
 
 // An output tile: rows of a product by tokens.
 struct Tile {
     const Product* product;
-    uint32_t first_token;
-    // A warp's two strips and its first token.
-    uint32_t strips[2], warp_token;
+    bool gated;
+    uint32_t strip, token;  // the first
 
     // Tiles count through the row blocks of all products, then through the tokens.
     __device__ __forceinline__ Tile(const MatmulParams& p, uint32_t index, uint32_t tokens) {
-        const uint32_t row_block = index % p.strips, warp = threadIdx.x / WARP;
-        uint32_t own = 0;
-        while (own + 1 < p.product_count && row_block >= p.products[own + 1].first_strip) ++own;
-        product = &p.products[own];
-        const uint32_t block = row_block - product->first_strip;
-        strips[0] = gated() ? block * (BLOCK_STRIPS / 2) + warp / 2 : block * BLOCK_STRIPS + warp / 2 * 2;
-        strips[1] = strips[0] + (gated() ? 0 : 1);
-        first_token = index / p.strips * tokens;
-        warp_token = first_token + warp % 2 * (tokens / 2);
+        const uint32_t row_block = index % p.row_blocks;
+        product = &product_of(p, row_block);
+        gated = product->epilogue == Epilogue::Gated;
+        strip = (row_block - product->first_block) * (gated ? TILE_STRIPS / 2 : TILE_STRIPS);
+        token = index / p.row_blocks * tokens;
     }
 
-    __device__ __forceinline__ bool gated() const { return product->epilogue == Epilogue::Gated; }
+    // The matrix and the strip of it that the tile's `own`-th strip is.
+    __device__ __forceinline__ const Matrix& matrix(uint32_t own) const {
+        return gated && own % 2 ? product->up : product->matrix;
+    }
+    __device__ __forceinline__ uint32_t strip_of(uint32_t own) const { return strip + (gated ? own / 2 : own); }
 };
 
-// A warp's sums: of its two strips, of eights of tokens.
-template <int TILES>
-using Sums = float[2][TILES][4];
+// Copies one strip's weights to the stages, in order. Beyond the last strip the work of the last one is done again, and
+// its result dropped.
+template <class Stage, int BITS>
+struct WeightCopies {
+    const uint4* codes;                        // the lane's part
+    const __half2 *scales, *mins;              // 16 bytes of a group of the strip, by lane
+    uint32_t loads, last_group, shift, group;  // of a row; of a step, to its group; of a stage, the lane's
 
-// Adds the products of the stages from `begin` to `end`, of a row of `stages`.
-template <int TILES, bool INVARIANT, int BITS>
-__device__ __forceinline__ void multiply(Sums<TILES>& sums, const MatmulParams& p, const Tile& tile, uint32_t begin,
-                                         uint32_t end, uint32_t stages) {
-    extern __shared__ __align__(16) __half ring[];
-    constexpr uint32_t TOKENS = 16 * TILES;
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
-    const Matrix& matrix = tile.product->matrix;
-    // Beyond the last strip the work is done again, and its result dropped.
-    const uint32_t last_strip = (matrix.rows + STRIP_ROWS - 1) / STRIP_ROWS - 1;
-    StripStream<BITS> first(matrix, min(tile.strips[0], last_strip), begin);
-    StripStream<BITS> second(tile.gated() ? tile.product->up : matrix, min(tile.strips[1], last_strip), begin);
-    // Of the parts before the one at hand, where a row has parts.
-    float before[2][INVARIANT ? TILES : 1][4] = {};
-    StageOrder<INVARIANT> copied = {begin, stages}, loaded = copied, multiplied = copied;
-    const uint32_t column = (warp % 2 * 8 * TILES + g) * STAGE_STRIDE + 4 * t, counts = end - begin;
+    WeightCopies() = default;
+    __device__ __forceinline__ WeightCopies(const Tile& tile, uint32_t own) {
+        const Matrix& m = tile.matrix(own);
+        const uint32_t lane = threadIdx.x % WARP;
+        const size_t strip = min(tile.strip_of(own), (m.rows + STRIP_ROWS - 1) / STRIP_ROWS - 1);
+        loads = row_loads(m.cols, BITS);
+        codes = m.codes + strip * loads * WARP + lane;
+        last_group = m.groups - 1;
+        shift = __ffs(m.group_steps) - 1;
+        // Two lanes copy a group's 32 bytes.
+        group = lane / 2;
+        scales = m.scales + strip * m.groups * 8 + lane % 2 * 4;
+        mins = m.mins ? m.mins + strip * m.groups * 8 + lane % 2 * 4 : nullptr;
+    }
 
-    wait_for_predecessor();
-    __syncthreads();
+    __device__ __forceinline__ void copy(typename Stage::Strip& to, uint32_t stage) const {
+        const uint32_t lane = threadIdx.x % WARP;
 #pragma unroll
-    for (int count = 0; count < MANY_STAGES - 1; ++count, copied.next())
-        copy_stage<TILES>(ring, p, tile.first_token, copied.stage, count, counts);
-    for (uint32_t count = 0; count < counts; ++count, copied.next(), multiplied.next()) {
-        cp_async_wait<MANY_STAGES - 2>();
-        __syncthreads();
-        copy_stage<TILES>(ring, p, tile.first_token, copied.stage, count + MANY_STAGES - 1, counts);
-        const StageCodes<BITS> first_codes = first.next, second_codes = second.next;
-        loaded.next();
-        // The stage after the last is another block's to read.
-        if (count + 1 < counts) {
-            first.load(loaded.stage);
-            second.load(loaded.stage);
+        for (int i = 0; i < Stage::LOADS; ++i) {
+            const uint32_t load = stage * Stage::LOADS + i;
+            cp_async_16(&to.codes[i][lane], codes + (load < loads ? load : 0) * WARP, load < loads);
         }
-        const __half* slot = ring + count % MANY_STAGES * (TOKENS * STAGE_STRIDE) + column;
+        if (group >= max(Stage::STEPS >> shift, 1)) return;
+        const uint32_t from = min((stage * Stage::STEPS >> shift) + group, last_group) * 8;
+        cp_async_16(&to.scales[group][lane % 2 * 4], scales + from, true);
+        if (mins) cp_async_16(&to.mins[group][lane % 2 * 4], mins + from, true);
+    }
+};
+
+// Copies a stage's activations; those of tokens beyond the last are zero.
+template <class Shape, class Stage>
+__device__ __forceinline__ void copy_activations(Stage& to, const MatmulParams& p, uint32_t first_token, uint32_t stage) {
+    constexpr uint32_t CHUNKS = Stage::COLS / 8;
 #pragma unroll
-        for (int step = 0; step < STAGE_STEPS; ++step) {
+    for (uint32_t i = threadIdx.x; i < Shape::TOKENS * CHUNKS; i += Shape::THREADS) {
+        const uint32_t token = i / CHUNKS, col = i % CHUNKS * 8;
+        const bool inside = first_token + token < p.tokens;
+        const size_t row = inside ? first_token + token : 0;
+        cp_async_16(&to.activations[token][col], p.halves + row * p.half_cols + stage * Stage::COLS + col, inside);
+    }
+}
+
+// The sums of the parts from `part` to `part_end` of a tile.
+template <class Shape, int BITS>
+__device__ __forceinline__ void multiply(typename Shape::Sums& sums, const MatmulParams& p, const Tile& tile,
+                                         uint32_t part, uint32_t part_end) {
+    using Stage = ottava::Stage<Shape::TOKENS, BITS>;
+    constexpr uint32_t STAGES = Shape::STAGES, COPIED = TILE_STRIPS / Shape::WARPS;
+    extern __shared__ __align__(16) uint8_t ring[];
+    auto* const slots = reinterpret_cast<Stage*>(ring);
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
+    const uint32_t row_warp = warp / Shape::TOKEN_WARPS, first_eight = warp % Shape::TOKEN_WARPS * Shape::EIGHTS;
+    const uint32_t units = p.half_cols / UNIT_COLS;
+    const auto first_stage = [&](uint32_t part) {
+        return part_begin(part, p.parts, units) * (UNIT_STEPS / Stage::STEPS);
+    };
+    const uint32_t begin = first_stage(part), end = first_stage(part_end);
+
+    WeightCopies<Stage, BITS> copies[COPIED];
+#pragma unroll
+    for (uint32_t i = 0; i < COPIED; ++i) copies[i] = {tile, warp * COPIED + i};
+    const auto copy_weights = [&](uint32_t slot, uint32_t stage) {
+#pragma unroll
+        for (uint32_t i = 0; i < COPIED; ++i) copies[i].copy(slots[slot].strips[warp * COPIED + i], stage);
+    };
+    // Weights are no kernel's result: the first are on their way before activations are there.
+#pragma unroll
+    for (uint32_t i = 0; i < STAGES - 1; ++i)
+        if (begin + i < end) copy_weights(i, begin + i);
+    wait_for_predecessor();
+#pragma unroll
+    for (uint32_t i = 0; i < STAGES - 1; ++i) {
+        if (begin + i < end) copy_activations<Shape>(slots[i], p, tile.token, begin + i);
+        cp_async_commit();
+    }
+
+    uint32_t zeros[2], shifts[2];
+    bool has_mins[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const Matrix& m = tile.matrix(2 * row_warp + i);
+        zeros[i] = m.zero;
+        shifts[i] = __ffs(m.group_steps) - 1;
+        has_mins[i] = m.mins != nullptr;
+    }
+    typename Shape::Sums before = {};  // of the parts before the one at hand, in whole tiles
+    uint32_t part_stages = first_stage(part + 1);
+    for (uint32_t stage = begin, slot = 0; stage < end; ++stage, slot = slot + 1 < STAGES ? slot + 1 : 0) {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();
+        // The slot before this one is free.
+        if (stage + STAGES - 1 < end) {
+            const uint32_t freed = slot > 0 ? slot - 1 : STAGES - 1;
+            copy_weights(freed, stage + STAGES - 1);
+            copy_activations<Shape>(slots[freed], p, tile.token, stage + STAGES - 1);
+        }
+        cp_async_commit();
+        const auto* strips = &slots[slot].strips[2 * row_warp];
+        Codes<BITS, Stage::STEPS> codes[2];
+#pragma unroll
+        for (int i = 0; i < 2 * Stage::LOADS; ++i) codes[i % 2].loads[i / 2] = strips[i % 2].codes[i / 2][lane];
+#pragma unroll
+        for (int step = 0; step < Stage::STEPS; ++step) {
             uint32_t a[2][4];
-            first.operand(a[0], first_codes, step);
-            second.operand(a[1], second_codes, step);
 #pragma unroll
-            for (int tile = 0; tile < TILES; ++tile) {
-                const uint2 pair = *reinterpret_cast<const uint2*>(slot + 8 * tile * STAGE_STRIDE + step * STEP_COLS);
+            for (int i = 0; i < 2; ++i) {
+                const uint32_t group = step >> shifts[i];
+                const __half2 min = has_mins[i] ? strips[i].mins[group][g] : __float2half2_rn(0.0f);
+                scaled_operand(a[i], codes[i], step, zeros[i], strips[i].scales[group][g], min);
+            }
+#pragma unroll
+            for (int eight = 0; eight < Shape::EIGHTS; ++eight) {
+                const auto& row = slots[slot].activations[8 * (first_eight + eight) + g];
+                const uint2 pair = *reinterpret_cast<const uint2*>(&row[step * STEP_COLS + 4 * t]);
                 const uint32_t b[2] = {pair.x, pair.y};
-                mma_m16n8k16(sums[0][tile], a[0], b);
-                mma_m16n8k16(sums[1][tile], a[1], b);
+                mma_m16n8k16(sums[0][eight], a[0], b);
+                mma_m16n8k16(sums[1][eight], a[1], b);
             }
         }
-        if constexpr (INVARIANT) {
-            if (!multiplied.ends_part()) continue;
+        if constexpr (Shape::WHOLE) {
+            if (stage + 1 < part_stages) continue;
+            part_stages = first_stage(++part + 1);
 #pragma unroll
-            for (int i = 0; i < 2 * TILES * 4; ++i) {
-                float& sum = sums[i / 4 / TILES][i / 4 % TILES][i % 4];
-                before[i / 4 / TILES][i / 4 % TILES][i % 4] += sum;
+            for (int i = 0; i < 2 * Shape::EIGHTS * 4; ++i) {
+                float& sum = sums[i / 4 / Shape::EIGHTS][i / 4 % Shape::EIGHTS][i % 4];
+                before[i / 4 / Shape::EIGHTS][i / 4 % Shape::EIGHTS][i % 4] += sum;
                 sum = 0.0f;
             }
         }
     }
-    if constexpr (INVARIANT) {
+    if constexpr (Shape::WHOLE) {
 #pragma unroll
-        for (int i = 0; i < 2 * TILES * 4; ++i)
-            sums[i / 4 / TILES][i / 4 % TILES][i % 4] = before[i / 4 / TILES][i / 4 % TILES][i % 4];
+        for (int i = 0; i < 2 * Shape::EIGHTS * 4; ++i)
+            sums[i / 4 / Shape::EIGHTS][i / 4 % Shape::EIGHTS][i % 4] =
+                before[i / 4 / Shape::EIGHTS][i / 4 % Shape::EIGHTS][i % 4];
     }
 }
 
-// The blocks' shares of all tiles' stages, one after the other and as equal as can be.
-struct Shares {
-    uint32_t size, longer;  // the first `longer` blocks have one stage more
-
-    __device__ __forceinline__ uint32_t begin(uint32_t block) const { return block * size + min(block, longer); }
-    __device__ __forceinline__ uint32_t block_of(uint32_t stage) const {
-        const uint32_t in_longer = longer * (size + 1);
-        return stage < in_longer ? stage / (size + 1) : longer + (stage - in_longer) / size;
-    }
-};
-
-// Where blocks share a tile, whose stages are those from `start` on: hands in this block's sums, and
-// tells whether they were the last. Then `sums` are those of all, added in the order of the columns.
-template <int TILES>
-__device__ __forceinline__ bool join(Sums<TILES>& sums, const MatmulParams& p, const Tile& tile, const Shares& shares,
-                                     uint32_t start, uint32_t stages) {
+// Hands in the sums of a part of tile `index`, and tells whether they were the tile's last. Then `sums` are those of
+// all parts, added in their order.
+template <class Shape>
+__device__ __forceinline__ bool join(typename Shape::Sums& sums, const MatmulParams& p, const Tile& tile, uint32_t index,
+                                     uint32_t part) {
+    constexpr int SLOTS = 2 * Shape::EIGHTS;
     __shared__ bool is_last;
-    const uint32_t head = shares.block_of(start), tail = shares.block_of(start + stages - 1);
-    // A block shares two tiles at most: one that began in a block before it, and one that it begins.
-    const auto slot_of = [&](uint32_t block) {
-        const uint32_t slot = 2 * block + (block == head && shares.begin(block) < start ? 1 : 0);
-        return p.partial + static_cast<size_t>(slot) * (2 * TILES * 256) + threadIdx.x;
+    const auto slots_of = [&](uint32_t part) {
+        return p.partial + static_cast<size_t>(index * p.parts + part) * (SLOTS * Shape::THREADS) + threadIdx.x;
     };
-    // One tile at most begins in a block and ends in another.
-    uint32_t* arrived = p.arrived + head;
-    // The block that begins the tile ends its share with it and so is often the last: then it keeps its
-    // sums, which are the first in order.
-    if (threadIdx.x == 0)
-        is_last = blockIdx.x == head && *static_cast<volatile uint32_t*>(arrived) == tail - head;
-    __syncthreads();
-    const bool kept = is_last;
-    if (!kept) {
-        float4* own = slot_of(blockIdx.x);
+    float4* const own = slots_of(part);
 #pragma unroll
-        for (int i = 0; i < 2 * TILES; ++i) {
-            const float(&sum)[4] = sums[i / TILES][i % TILES];
-            if (tile.warp_token + i % TILES * 8 < p.tokens) own[i * 256] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-        }
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) is_last = atomicAdd(arrived, 1) == tail - head;
-        __syncthreads();
-        if (!is_last) return false;
-        // What any number added to gives that number.
-#pragma unroll
-        for (int i = 0; i < 2 * TILES * 4; ++i) sums[i / 4 / TILES][i / 4 % TILES][i % 4] = -0.0f;
+    for (int i = 0; i < SLOTS; ++i) {
+        const float(&sum)[4] = sums[i % 2][i / 2];
+        if (tile.token + i / 2 * 8 < p.tokens) own[i * Shape::THREADS] = make_float4(sum[0], sum[1], sum[2], sum[3]);
     }
-    if (threadIdx.x == 0) *arrived = 0;
     __threadfence();
-    for (uint32_t block = kept ? head + 1 : head; block <= tail; ++block) {
-        const float4* part = slot_of(block);
+    __syncthreads();
+    if (threadIdx.x == 0) is_last = atomicAdd(p.arrived + index, 1) == p.parts - 1;
+    __syncthreads();
+    if (!is_last) return false;
+    if (threadIdx.x == 0) p.arrived[index] = 0;
+    __threadfence();
 #pragma unroll
-        for (int i = 0; i < 2 * TILES; ++i) {
-            if (tile.warp_token + i % TILES * 8 >= p.tokens) continue;
-            const float4 values = __ldcg(part + i * 256);
-            float(&sum)[4] = sums[i / TILES][i % TILES];
+    for (int i = 0; i < SLOTS * 4; ++i) sums[i / 4 % 2][i / 8][i % 4] = 0.0f;
+    for (uint32_t other = 0; other < p.parts; ++other) {
+        const float4* const slots = slots_of(other);
+#pragma unroll
+        for (int i = 0; i < SLOTS; ++i) {
+            if (tile.token + i / 2 * 8 >= p.tokens) continue;
+            const float4 values = __ldcg(slots + i * Shape::THREADS);
+            float(&sum)[4] = sums[i % 2][i / 2];
             sum[0] += values.x;
             sum[1] += values.y;
             sum[2] += values.z;
@@ -271,55 +266,75 @@ __device__ __forceinline__ bool join(Sums<TILES>& sums, const MatmulParams& p, c
     return true;
 }
 
-template <int TILES>
-__device__ __forceinline__ void finish_tile(const Sums<TILES>& sums, const MatmulParams& p, const Tile& at) {
-    const uint32_t lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+// Writes a warp's part of a tile, eight tokens at a time: all reads of eight before its writes.
+template <class Shape, Epilogue EPILOGUE>
+__device__ __forceinline__ void store(const typename Shape::Sums& sums, const MatmulParams& p, const Tile& tile) {
+    // A gate's second strip is the other matrix of the first.
+    constexpr int STORED = EPILOGUE == Epilogue::Gated ? 1 : 2;
+    const Product& product = *tile.product;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, rows = product.matrix.rows;
+    const uint32_t row = tile.strip_of(2 * (warp / Shape::TOKEN_WARPS)) * STRIP_ROWS + lane / 4;
+    const uint32_t token = tile.token + warp % Shape::TOKEN_WARPS * 8 * Shape::EIGHTS + 2 * (lane % 4);
+    float bias[STORED][2];
 #pragma unroll
-    for (int tile = 0; tile < TILES; ++tile) {
+    for (int i = 0; i < 2 * STORED; ++i)
+        bias[i / 2][i % 2] = product.bias && row + 8 * i < rows ? product.bias[row + 8 * i] : 0.0f;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const uint32_t token = at.warp_token + 8 * tile + 2 * t + i % 2;
-            if (token >= p.tokens) continue;
-            const float inverse = p.inverse[token];
-            const float values[2] = {__fmul_rn(sums[0][tile][i], inverse), __fmul_rn(sums[1][tile][i], inverse)};
+    for (int eight = 0; eight < Shape::EIGHTS; ++eight) {
+        float* const at = product.dst + static_cast<size_t>(token + 8 * eight) * rows + row;
+        float before[STORED][4], inverse[2];
 #pragma unroll
-            for (int which = 0; which < 2; ++which) {
-                const uint32_t row = at.strips[which] * STRIP_ROWS + g + i / 2 * 8;
-                if (row >= at.product->matrix.rows || (at.gated() && which == 1)) continue;
-                finish(*at.product, token, row, values[which], values[1]);
-            }
+        for (int i = 0; i < 2; ++i) inverse[i] = token + 8 * eight + i < p.tokens ? p.inverse[token + 8 * eight + i] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < 4 * STORED; ++i) {
+            const uint32_t below = i / 4 * STRIP_ROWS + i / 2 % 2 * 8, right = i % 2;
+            const bool inside = token + 8 * eight + right < p.tokens && row + below < rows;
+            before[i / 4][i % 4] = reads_dst(EPILOGUE) && inside ? at[static_cast<size_t>(right) * rows + below] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < 4 * STORED; ++i) {
+            const uint32_t below = i / 4 * STRIP_ROWS + i / 2 % 2 * 8, right = i % 2;
+            float y = __fmul_rn(sums[i / 4][eight][i % 4], inverse[right]);
+            if (product.bias) y += bias[i / 4][i / 2 % 2];
+            const float up = __fmul_rn(sums[1][eight][i % 4], inverse[right]);
+            const float value = finished<EPILOGUE>(product.activation, y, before[i / 4][i % 4], up);
+            if (token + 8 * eight + right < p.tokens && row + below < rows)
+                at[static_cast<size_t>(right) * rows + below] = value;
         }
     }
 }
 
-template <int TILES, bool INVARIANT>
+template <int TOKENS>
 __device__ __forceinline__ void matmul_many(const MatmulParams& p) {
-    constexpr uint32_t TOKENS = 16 * TILES;
-    const uint32_t stages = p.half_cols / STAGE_COLS, all = p.strips * ((p.tokens + TOKENS - 1) / TOKENS) * stages;
-    const Shares shares = {all / gridDim.x, all % gridDim.x};
-    const uint32_t end = shares.begin(blockIdx.x + 1);
-    for (uint32_t at = shares.begin(blockIdx.x), next; at < end; at = next) {
-        const uint32_t first = at % stages, start = at - first;
-        next = min(start + stages, end);
-        const Tile tile(p, at / stages, TOKENS);
-        Sums<TILES> sums = {};
-        switch (tile.product->matrix.bits) {
-            case 4: multiply<TILES, INVARIANT, 4>(sums, p, tile, first, next - start, stages); break;
-            case 8: multiply<TILES, INVARIANT, 8>(sums, p, tile, first, next - start, stages); break;
-            case 16: multiply<TILES, INVARIANT, 16>(sums, p, tile, first, next - start, stages); break;
-        }
-        const bool whole = next - at == stages;
-        if (whole || (!INVARIANT && join<TILES>(sums, p, tile, shares, start, stages))) finish_tile<TILES>(sums, p, tile);
+    using Shape = ManyTile<TOKENS>;
+    const uint32_t splits = Shape::WHOLE ? 1 : p.parts, index = blockIdx.x / splits, part = blockIdx.x % splits;
+    const uint32_t part_end = Shape::WHOLE ? p.parts : part + 1;
+    const Tile tile(p, index, TOKENS);
+    typename Shape::Sums sums = {};
+    switch (tile.product->matrix.bits) {
+        case 4: multiply<Shape, 4>(sums, p, tile, part, part_end); break;
+        case 8: multiply<Shape, 8>(sums, p, tile, part, part_end); break;
+        case 16: multiply<Shape, 16>(sums, p, tile, part, part_end); break;
+    }
+    if (splits > 1 && !join<Shape>(sums, p, tile, index, part)) return;
+    switch (tile.product->epilogue) {
+        case Epilogue::Store: store<Shape, Epilogue::Store>(sums, p, tile); break;
+        case Epilogue::Add: store<Shape, Epilogue::Add>(sums, p, tile); break;
+        case Epilogue::Gated: store<Shape, Epilogue::Gated>(sums, p, tile); break;
+        case Epilogue::Multiply: store<Shape, Epilogue::Multiply>(sums, p, tile); break;
     }
 }
 
 }  // namespace ottava
 
-#define OTTAVA_MATMUL_MANY(NAME, TOKENS, INVARIANT)                                           \
-    extern "C" __global__ void __launch_bounds__(ottava::MANY_THREADS, 1)                     \
-        NAME(const __grid_constant__ ottava::MatmulParams p) {                                \
-        ottava::matmul_many<TOKENS / 16, INVARIANT>(p);                                       \
+// How many blocks must fit an SM: registers bound them.
+#define OTTAVA_MATMUL_MANY(TOKENS, BLOCKS)                                                    \
+    extern "C" __global__ void __launch_bounds__(ottava::ManyTile<TOKENS>::THREADS, BLOCKS)   \
+        matmul_many_##TOKENS(const __grid_constant__ ottava::MatmulParams p) {                \
+        ottava::matmul_many<TOKENS>(p);                                                       \
     }
-OTTAVA_MATMUL_MANY(matmul_many_64, 64, false)
-OTTAVA_MATMUL_MANY(matmul_many_128, 128, false)
-OTTAVA_MATMUL_MANY(matmul_many_invariant_64, 64, true)
+OTTAVA_MATMUL_MANY(16, 3)
+OTTAVA_MATMUL_MANY(32, 3)
+OTTAVA_MATMUL_MANY(64, 2)
+OTTAVA_MATMUL_MANY(128, 1)
+#undef OTTAVA_MATMUL_MANY

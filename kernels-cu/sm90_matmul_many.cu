@@ -84,13 +84,10 @@ struct Sm90Tile {
     static __device__ __forceinline__ Sm90Tile at(const MatmulParams& p, uint32_t index) {
         const uint32_t token_blocks = (p.tokens + Shared::TOKENS - 1) / Shared::TOKENS;
         const uint32_t block = index / token_blocks;
-        uint32_t which = 0;
-        // `first_strip` is in row blocks here.
-        while (which + 1 < p.product_count && block >= p.products[which + 1].first_strip) ++which;
-        const Product& product = p.products[which];
+        const Product& product = product_of(p, block);
         const bool gated = product.epilogue == Epilogue::Gated;
         const uint32_t strips = gated ? Shared::BLOCK_STRIPS / 2 : Shared::BLOCK_STRIPS;
-        return {&product, gated, (block - product.first_strip) * strips, index % token_blocks * Shared::TOKENS};
+        return {&product, gated, (block - product.first_block) * strips, index % token_blocks * Shared::TOKENS};
     }
 
     __device__ __forceinline__ uint32_t slabs() const {
@@ -342,8 +339,7 @@ __device__ __forceinline__ void sm90_matmul_many(const MatmulParams& p) {
     // Aligned by hand: the compiler would align all shared memory of every kernel.
     extern __shared__ __align__(16) unsigned char sm90_shared[];
     Shared& shared = *reinterpret_cast<Shared*>(sm90_shared + (-shared_address(sm90_shared) & 1023));
-    // `strips` is in row blocks here.
-    const uint32_t tiles = p.strips * ((p.tokens + Shared::TOKENS - 1) / Shared::TOKENS);
+    const uint32_t tiles = p.row_blocks * ((p.tokens + Shared::TOKENS - 1) / Shared::TOKENS);
     if (threadIdx.x == 0) {
         for (uint32_t slot = 0; slot < Shared::SLOTS; ++slot) {
             mbarrier_init(&shared.full[slot], Shared::BLOCK_STRIPS + 2);

@@ -18,7 +18,7 @@ struct Product {
     Matrix up;             // of a gated product
     const float* bias;     // [matrix.rows], or null
     float* dst;            // [tokens, matrix.rows]
-    uint32_t first_strip;  // strips of the products before this one
+    uint32_t first_block;  // row blocks of the products before this one, see MatmulParams
     Epilogue epilogue;
     Activation activation;
     uint32_t unused;
@@ -32,25 +32,46 @@ constexpr int SLAB_COLS = 64;
 // Tokens of a slab: whole tiles of the largest shape.
 __device__ __forceinline__ size_t slab_tokens(uint32_t tokens) { return (tokens + 127) / 128 * 128; }
 
-// Mirrored by `backend::cuda::params::Matmul`.
+// How matmul_few.cu prefetches weights into L2. Only benches ask for another than the default.
+enum class Prefetch : uint32_t { Default = 0, Lines = 1, None = 2 };
+
+// Mirrored by `backend::cuda::params::Matmul`. Rows are dealt out in row blocks: strips of 16 rows in matmul_few.cu,
+// a tile's rows in the other kernels.
 struct MatmulParams {
     const float* src;      // [tokens, cols]
     const float* norm;     // [cols], or null
     float eps;
     uint32_t tokens;
     uint32_t cols;
-    uint32_t strips;       // of all products; many tokens: their row blocks, as `first_strip` then is
+    uint32_t row_blocks;   // of all products
     uint32_t product_count;
-    uint32_t chunk_units;  // few tokens: units of columns that are in shared memory at a time
-    const __half* halves;  // many tokens: src as f16, [tokens, half_cols] or slabs, made by `activations`
-    const float* inverse;  // many tokens: what a row's results are multiplied with, [tokens]
+    uint32_t parts;        // parts that a row's units are cut into, see part_begin
+    const __half* halves;  // tiles: src as f16, [tokens, half_cols] or slabs, made by `activations`
+    const float* inverse;  // tiles: what a row's results are multiplied with, [tokens]
     uint32_t half_cols;    // cols rounded up to whole units
-    uint32_t unused;
-    float4* partial;       // many tokens: sums of tiles that blocks share, two a block
-    uint32_t* arrived;     // many tokens: by the block that begins it, how many have; zero before and after
+    Prefetch prefetch;
+    float4* partial;       // tiles: sums of the parts of tiles that blocks share
+    uint32_t* arrived;     // tiles: how many parts of a tile are there; zero before and after
     Product products[PRODUCTS_MAX];
 };
 static_assert(sizeof(MatmulParams) == 80 + 128 * PRODUCTS_MAX, "the host's struct has no other padding");
+
+// The product that a row block belongs to.
+__device__ __forceinline__ const Product& product_of(const MatmulParams& p, uint32_t row_block) {
+    uint32_t index = 0;
+    while (index + 1 < p.product_count && row_block >= p.products[index + 1].first_block) ++index;
+    return p.products[index];
+}
+
+constexpr uint32_t PARTS_MAX = 8;
+
+// The first unit of a part. A row's units are cut into `parts` runs, as equal as can be. The sum over a row is
+// the parts' sums, each a single chain of mma instructions, added in the order of the columns. matmul_few.cu
+// and matmul_many.cu both add up so, with the same number of parts for a product whatever the number of tokens:
+// so a token's result has the same bits from either.
+__device__ __forceinline__ uint32_t part_begin(uint32_t part, uint32_t parts, uint32_t units) {
+    return part * units / parts;
+}
 
 // How a row of activations is turned to f16: normalised, and by a power of two so that its largest
 // value is in [1024, 2048). Nothing overflows, and what is 2^-25 of the largest keeps 11 bits.

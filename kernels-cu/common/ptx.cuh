@@ -15,10 +15,17 @@ __device__ __forceinline__ uint4 ld_stream(const void* address) {
     return value;
 }
 
-// Brings the line of an address to the second-level cache.
+// Prefetches the 128-byte line of an address into L2.
 __device__ __forceinline__ void prefetch_l2(const void* address) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
+
+#if __CUDA_ARCH__ >= 900
+// Prefetches a range into L2; address and bytes are multiples of 16.
+__device__ __forceinline__ void bulk_prefetch_l2(const void* address, uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes));
+}
+#endif
 
 // A 32-bit address in the shared window, as instructions on shared memory want it.
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {

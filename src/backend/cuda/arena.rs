@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::Cuda;
 use super::driver::Context;
 use super::graph::Graphs;
-use super::many::{MANY_TOKENS, partial_bytes};
+use super::many::scratch_bytes;
 use super::memory::DeviceBuffer;
 use super::pack::{STEP_COLS, UNIT_STEPS};
 use super::params::Address;
 use super::sample::Sampled;
-use super::sm90_matmul::SLAB_TOKENS;
+use super::sm90_matmul::{SLAB_TOKENS, TOKENS_MIN as SM90_TOKENS_MIN};
 use super::step::StepBuffers;
 use crate::backend::{BackendError, Op, Place, StepInput, StepLimits, shape_error};
 
@@ -24,11 +24,11 @@ pub struct Arena {
     context: Arc<Context>,
     values: DeviceBuffer,
     pub(super) step: StepBuffers,
-    /// Activations of a product for many tokens, f16, and their rows' scales.
+    /// Packed activations of a product, f16, and their rows' scales.
     pub(super) halves: DeviceBuffer,
     pub(super) inverse: DeviceBuffer,
-    /// Sums of such a product's tiles that blocks share, and by tile how many blocks have handed theirs
-    /// in: zero between operations.
+    /// Sums of the tiles that blocks share, and for each tile how many blocks have handed theirs in: zero
+    /// between operations.
     pub(super) sums: DeviceBuffer,
     pub(super) sums_arrived: DeviceBuffer,
     /// Parts of split attention, and how many of a head's have arrived: zero between operations.
@@ -66,7 +66,7 @@ impl Rows {
     }
 }
 
-/// Columns of an operand for many tokens: whole units.
+/// Columns of packed activations: whole units.
 pub(super) fn half_cols(cols: usize) -> usize {
     cols.next_multiple_of(UNIT_STEPS * STEP_COLS)
 }
@@ -83,7 +83,7 @@ impl Arena {
         let mut frequencies: Vec<(Arc<[f64]>, DeviceBuffer)> = Vec::new();
         for op in ops {
             match op {
-                Op::Matmul(op) if op.src.rows.max(limits) >= MANY_TOKENS => {
+                Op::Matmul(op) if cuda.few_shape(op.src.rows.max(limits), op.src.cols).is_none() => {
                     rows = rows.max(op.src.rows.max(limits));
                     let slab = op.src.rows.max(limits).next_multiple_of(SLAB_TOKENS);
                     halves = halves.max(slab.saturating_mul(half_cols(op.src.cols)));
@@ -99,8 +99,9 @@ impl Arena {
                 _ => {}
             }
         }
-        let shares = rows > 0 && !cuda.batch_invariant;
-        let blocks = if shares { context.info().multiprocessors } else { 0 };
+        // Prompts on Hopper have kernels of their own.
+        let tiled = if cuda.is_sm90(rows) { rows.min(SM90_TOKENS_MIN - 1) } else { rows };
+        let (sums, sums_arrived) = scratch_bytes(tiled, context.info().multiprocessors);
         let samples = ops.iter().filter(|op| matches!(op, Op::Sample { .. })).count();
         if samples > 1 {
             return Err(shape_error("sample", "one such operation in a plan".into(), format!("{samples}")));
@@ -112,8 +113,8 @@ impl Arena {
             step: StepBuffers::new(context, limits, cuda.batch_invariant)?,
             halves: zeroed(halves.saturating_mul(2), "activations in f16")?,
             inverse: zeroed(4 * rows, "activation scales")?,
-            sums: zeroed(partial_bytes(rows, blocks), "sums of shared tiles")?,
-            sums_arrived: zeroed(4 * blocks, "sums of shared tiles")?,
+            sums: zeroed(sums, "sums of shared tiles")?,
+            sums_arrived: zeroed(sums_arrived, "sums of shared tiles")?,
             partial: zeroed(0, "split attention")?,
             arrived: zeroed(4 * heads * limits.tokens_max, "split attention")?,
             sampled: Sampled::new(context, limits.outputs_max)?,

@@ -1,61 +1,137 @@
-//! How `matmul_many.cu` is launched: the size of a tile, and how many blocks share the work.
+//! How `matmul_many.cu` is launched: the size of a tile, and which blocks share one; and into how many parts
+//! it and `matmul_few.cu` cut the columns.
 
-use super::kernels::Kernel;
-use super::pack::{STEP_COLS, STRIP_ROWS};
+use super::kernels::{Grid, Kernel};
+use super::matmul::Finish;
+use super::pack::{STEP_COLS, STRIP_ROWS, UNIT_STEPS};
+use super::{Cuda, params};
+use crate::backend::BackendError;
 
-/// From so many tokens on `matmul_many.cu` multiplies; fewer are `matmul_few.cu`'s.
-pub(super) const MANY_TOKENS: usize = 33;
+/// Parts that columns are cut into at most: a warp each in `matmul_few.cu`.
+pub(super) const PARTS_MAX: usize = 8;
+/// Units of columns that a part has at least, where a row has so many.
+const PART_UNITS_MIN: usize = 2;
 /// Strips of a tile: half of them of each matrix of a gate.
-pub(super) const BLOCK_STRIPS: usize = 8;
-/// Columns of a stage: what a block multiplies at a time.
-const STAGE_COLS: usize = 4 * STEP_COLS;
-/// Stages that are worth a block of its own: twice as many as it has under way. Not measured on a card.
-const SHARE_STAGES_MIN: usize = 8;
-/// Of the multiprocessors' time, in percent, that tiles must fill for none of them to be shared, which
-/// costs traffic. Not measured on a card.
-const FILLED_PERCENT: usize = 80;
+const TILE_STRIPS: usize = 8;
+/// Blocks per multiprocessor that products should have: parts are added until they do. Not measured on a card.
+const BLOCKS_WANTED: usize = 2;
+/// Blocks per multiprocessor with shared tiles at most: beyond that tiles of 128 tokens fill the device.
+const SHARED_BLOCKS_MAX: usize = 8;
+
+/// The tiles, by tokens; all but the last may be shared.
+const TILES: [(usize, Kernel); 4] = [
+    (16, Kernel::MatmulMany16),
+    (32, Kernel::MatmulMany32),
+    (64, Kernel::MatmulMany64),
+    (128, Kernel::MatmulMany128),
+];
+
+/// Row blocks of a product: tiles of one block of tokens.
+fn row_blocks(product: &params::Product) -> usize {
+    let gated = product.epilogue == Finish::Gated as u32;
+    let strips = if gated { TILE_STRIPS / 2 } else { TILE_STRIPS };
+    (product.matrix.rows as usize).div_ceil(strips * STRIP_ROWS)
+}
+
+/// Parts of the columns of products that share a launch: as few as give every multiprocessor blocks enough. The
+/// number of tokens does not count, so that a token's bits do not depend on what shares its step.
+pub(super) fn parts(products: &[params::Product], cols: usize, multiprocessors: usize) -> usize {
+    parts_of(products.iter().map(row_blocks).sum(), cols, multiprocessors)
+}
+
+fn parts_of(row_blocks: usize, cols: usize, multiprocessors: usize) -> usize {
+    let units = cols.div_ceil(UNIT_STEPS * STEP_COLS);
+    let enough =
+        |parts: &usize| parts * row_blocks >= BLOCKS_WANTED * multiprocessors || units < 2 * parts * PART_UNITS_MIN;
+    [1, 2, 4].into_iter().find(enough).unwrap_or(PARTS_MAX)
+}
 
 /// How `matmul_many.cu` is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ManyShape {
-    pub(super) kernel: Kernel,
+struct ManyShape {
+    kernel: Kernel,
     /// Tokens of a tile.
-    pub(super) tile_tokens: usize,
-    pub(super) tiles: usize,
-    /// As many as tiles, with a tile each; or with equal shares of all tiles' stages.
-    pub(super) blocks: usize,
+    tokens: usize,
+    tiles: usize,
+    /// Blocks of a tile.
+    splits: usize,
 }
 
 impl ManyShape {
-    /// For `tokens` rows of `cols` columns, whole units of them, and the row blocks of all products. A
-    /// multiprocessor holds one block.
-    pub(super) fn new(tokens: usize, cols: usize, row_blocks: usize, multiprocessors: usize) -> ManyShape {
-        let (kernel, tile_tokens) =
-            if tokens <= 64 { (Kernel::MatmulMany64, 64) } else { (Kernel::MatmulMany128, 128) };
-        let tiles = row_blocks * tokens.div_ceil(tile_tokens);
-        let rounds = tiles.div_ceil(multiprocessors);
-        let filled = 100 * tiles >= FILLED_PERCENT * rounds * multiprocessors;
-        let shares = (tiles * (cols / STAGE_COLS) / SHARE_STAGES_MIN).max(tiles).min(multiprocessors);
-        ManyShape { kernel, tile_tokens, tiles, blocks: if filled { tiles } else { shares } }
+    fn new(tokens: usize, row_blocks: usize, parts: usize, multiprocessors: usize) -> ManyShape {
+        let tile = |(tile_tokens, kernel): (usize, Kernel), splits| ManyShape {
+            kernel,
+            tokens: tile_tokens,
+            tiles: row_blocks * tokens.div_ceil(tile_tokens),
+            splits,
+        };
+        if let Some(one) = TILES[..3].iter().find(|(tile_tokens, _)| tokens <= *tile_tokens) {
+            return tile(*one, parts);
+        }
+        let shared = tile(TILES[2], parts);
+        if shared.splits > 1 && shared.blocks() <= SHARED_BLOCKS_MAX * multiprocessors {
+            shared
+        } else {
+            tile(TILES[3], 1)
+        }
     }
 
-    /// The same sums whatever else is in the step: tiles are one block's, and added up in parts.
-    pub(super) fn batch_invariant(tokens: usize, row_blocks: usize) -> ManyShape {
-        let tiles = row_blocks * tokens.div_ceil(64);
-        ManyShape { kernel: Kernel::MatmulManyInvariant64, tile_tokens: 64, tiles, blocks: tiles }
+    fn blocks(&self) -> usize {
+        self.tiles * self.splits
     }
 
-    /// Dynamic shared memory: STAGES · TOKENS · 160 bytes, see matmul_many.cu.
-    pub(super) fn shared_bytes(&self) -> usize {
-        4 * self.tile_tokens * 160
+    fn threads(&self) -> u32 {
+        if self.tokens == 128 { 256 } else { 128 }
+    }
+
+    /// Dynamic shared memory: the ring of stages in matmul_many.cu, of codes of so many bits.
+    fn shared_bytes(&self, bits: usize) -> usize {
+        let stages = match self.tokens {
+            16 => 5,
+            128 => 3,
+            _ => 4,
+        };
+        let steps = if self.tokens >= 64 && bits == 4 { 4 } else { 32 / bits };
+        let activations = self.tokens * (steps * STEP_COLS + STEP_COLS) * 2;
+        // Codes, and of each step scales and minimums of 16 rows.
+        let strip = steps * STEP_COLS * STRIP_ROWS * bits / 8 + steps * STRIP_ROWS * 2 * 2;
+        stages * (activations + TILE_STRIPS * strip)
     }
 }
 
-/// Bytes of the sums that blocks hand in, of products of up to so many tokens.
-pub(super) fn partial_bytes(tokens_max: usize, multiprocessors: usize) -> usize {
-    // Two tiles a block, in f32.
-    let tile = if tokens_max <= 64 { 64 } else { 128 } * BLOCK_STRIPS * STRIP_ROWS;
-    2 * multiprocessors * tile * size_of::<f32>()
+/// Bytes of the sums that blocks hand in, and of the counters of tiles, for steps of up to so many tokens.
+pub(super) fn scratch_bytes(tokens_max: usize, multiprocessors: usize) -> (usize, usize) {
+    if tokens_max == 0 {
+        return (0, 0);
+    }
+    let tile_tokens = TILES[..3].iter().find(|(tile, _)| tokens_max <= *tile).map_or(64, |(tile, _)| *tile);
+    // Up to 64 tokens parts are doubled only while blocks are fewer than wanted.
+    let per_multiprocessor = if tokens_max <= 64 { 2 * BLOCKS_WANTED } else { SHARED_BLOCKS_MAX };
+    let blocks = per_multiprocessor * multiprocessors;
+    (blocks * tile_tokens * TILE_STRIPS * STRIP_ROWS * size_of::<f32>(), blocks * size_of::<u32>())
+}
+
+impl Cuda {
+    /// Launches products by `matmul_many.cu`, from packed activations; both matrices of a gate have one format.
+    pub(super) fn launch_tiles(
+        &self,
+        mut call: params::Matmul,
+        products: impl Iterator<Item = params::Product>,
+    ) -> Result<(), BackendError> {
+        for (to, product) in call.products.iter_mut().zip(products) {
+            *to = params::Product { first_block: call.row_blocks, ..product };
+            call.row_blocks += row_blocks(&product) as u32;
+            call.product_count += 1;
+        }
+        let [tokens, row_blocks, parts] = [call.tokens, call.row_blocks, call.parts].map(|n| n as usize);
+        let shape = ManyShape::new(tokens, row_blocks, parts, self.context.info().multiprocessors);
+        let products = &call.products[..call.product_count as usize];
+        let shared = products.iter().map(|product| shape.shared_bytes(product.matrix.bits as usize));
+        let shared_bytes = shared.max().unwrap_or_default();
+        let grid = Grid { shared_bytes, ..Grid::line(shape.blocks(), shape.threads()) };
+        // SAFETY: every shape and place was checked by `resolve` and `norm`, the scratch by `activations`.
+        unsafe { self.kernels.launch(shape.kernel, grid, &call) }
+    }
 }
 
 #[cfg(test)]
@@ -63,46 +139,72 @@ mod tests {
     use super::*;
 
     #[test]
-    fn narrow_matrices_are_shared_until_every_multiprocessor_has_work() {
-        // (tokens, columns, row blocks) to (tiles, blocks), on an H200.
-        for (tokens, cols, row_blocks, want) in [
-            // Llama-3.2-1B: q, k and v; o; gate and up; down; at 33, 64 and 128 tokens.
-            (33, 2048, 24, (24, 96)),
-            (64, 2048, 16, (16, 64)),
-            (128, 2048, 128, (128, 128)),
-            (128, 8192, 16, (16, 132)),
-            // SmolLM2-135M: few stages are not worth a block.
-            (40, 640, 5, (5, 6)),
-            (40, 128, 5, (5, 5)),
-            // A wave and a little; 85 and 97 percent of two waves; many, and the last all but empty.
-            (128, 2048, 140, (140, 132)),
-            (128, 128, 140, (140, 132)),
-            (128, 4096, 224, (224, 224)),
-            (512, 4096, 64, (256, 256)),
-            (129, 2048, 600, (1200, 1200)),
-            (1024, 4096, 17, (136, 132)),
+    fn columns_are_cut_until_every_multiprocessor_has_blocks() {
+        // (row blocks, columns) to parts, on the 132 multiprocessors of an H200.
+        for (row_blocks, cols, want) in [
+            // Llama-3.1-8B: q, k and v; o; gate and up; down; the head.
+            (48, 4096, 8),
+            (32, 4096, 8),
+            (224, 4096, 2),
+            (32, 14_336, 8),
+            (1002, 4096, 1),
+            // Llama-3.2-1B: gate and up.
+            (128, 2048, 4),
+            // Few columns are cut into parts of two units at least.
+            (5, 576, 2),
+            (5, 100, 1),
+            (5, 1024, 4),
+            (5, 2048, 8),
         ] {
-            let shape = ManyShape::new(tokens, cols, row_blocks, 132);
-            assert_eq!(
-                (shape.tiles, shape.blocks),
-                want,
-                "{tokens} x {cols}, {row_blocks} row blocks: {shape:?}"
-            );
-            assert_eq!(shape.tile_tokens == 64, tokens <= 64);
+            assert_eq!(parts_of(row_blocks, cols, 132), want, "{row_blocks} row blocks of {cols} columns");
         }
     }
 
     #[test]
-    fn a_batch_invariant_tile_is_one_blocks_whatever_there_are() {
-        for tokens in [33, 64, 65, 500] {
-            let shape = ManyShape::batch_invariant(tokens, 3);
-            assert_eq!((shape.tiles, shape.blocks), (3 * tokens.div_ceil(64), 3 * tokens.div_ceil(64)));
+    fn tiles_are_as_small_as_the_tokens_allow_and_shared_until_the_device_is_full() {
+        // (tokens, row blocks, parts) to (a tile's tokens, tiles, splits), on an A100.
+        for (tokens, row_blocks, parts, want) in [
+            (5, 48, 8, (16, 48, 8)),
+            (17, 48, 8, (32, 48, 8)),
+            (64, 224, 2, (64, 224, 2)),
+            (65, 16, 8, (64, 32, 8)),
+            (384, 16, 8, (64, 96, 8)),
+            (512, 16, 8, (128, 64, 1)),
+            (100, 1002, 1, (128, 1002, 1)),
+        ] {
+            let shape = ManyShape::new(tokens, row_blocks, parts, 108);
+            assert_eq!((shape.tokens, shape.tiles, shape.splits), want, "{tokens} tokens, {row_blocks} row blocks");
         }
     }
 
     #[test]
     fn all_sums_that_are_handed_in_have_room() {
-        assert_eq!(partial_bytes(64, 132), 264 * 64 * 128 * 4);
-        assert_eq!(partial_bytes(65, 108), 216 * 128 * 128 * 4);
+        for multiprocessors in [16, 108, 132] {
+            for row_blocks in 1..1200 {
+                let parts = parts_of(row_blocks, 1 << 20, multiprocessors);
+                for tokens in [5, 16, 17, 64, 65, 200, 500, 4000] {
+                    let shape = ManyShape::new(tokens, row_blocks, parts, multiprocessors);
+                    if shape.splits == 1 {
+                        continue;
+                    }
+                    let bytes = shape.blocks() * shape.tokens * 128 * 4;
+                    let (sums, counters) = scratch_bytes(tokens, multiprocessors);
+                    assert!(bytes <= sums && 4 * shape.tiles <= counters, "{tokens} tokens, {shape:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_ring_of_stages_fits_the_smallest_block() {
+        for (tokens, kernel) in TILES {
+            for bits in [4, 8, 16] {
+                let shape = ManyShape { kernel, tokens, tiles: 1, splits: 1 };
+                assert!(shape.shared_bytes(bits) <= (99 << 10) - 64, "{tokens} tokens, {bits} bits");
+            }
+        }
+        let shape = |(tokens, kernel)| ManyShape { kernel, tokens, tiles: 1, splits: 1 };
+        assert_eq!([4, 8, 16].map(|bits| shape(TILES[0]).shared_bytes(bits)), [5 * 16_896, 5 * 12_800, 5 * 10_752]);
+        assert_eq!([4, 8, 16].map(|bits| shape(TILES[2]).shared_bytes(bits)), [4 * 16_384, 4 * 20_480, 4 * 15_360]);
     }
 }

@@ -3,7 +3,7 @@
 //! `driver` finds a device and holds its context; `memory` owns what is allocated there, `arena`
 //! and `step` are a plan's values and a step's tables, `kv` the pages, `weights` the matrices, which
 //! `pack` lays out. `kernels` loads and launches `kernels-cu/`; `params` mirrors its structs.
-//! `matmul` (with `many`: in which shape), `attention`, `sample` and `elementwise` check an operation on
+//! `matmul` (with `few`, `many` and `sm90_matmul`: in which shape), `attention`, `sample` and `elementwise` check an operation on
 //! the host, once, and launch it; `graph` records the launches of decode steps and replays them;
 //! `bandwidth` measures the memory, `nvml` (feature `nvml`) asks the card how it is.
 //!
@@ -16,6 +16,7 @@ mod attention;
 mod bandwidth;
 mod driver;
 mod elementwise;
+mod few;
 mod graph;
 mod kernels;
 mod kv;

@@ -8,7 +8,7 @@ use super::params;
 use crate::backend::BackendError;
 
 /// From so many tokens on: fewer would not fill two tiles, and `matmul_many.cu` has one for them.
-const TOKENS_MIN: usize = 65;
+pub(super) const TOKENS_MIN: usize = 65;
 /// Tokens of a slab of activations are a multiple of these: the largest tile's.
 pub(super) const SLAB_TOKENS: usize = 128;
 /// Threads of a block: eight warps that multiply, and a warpgroup for the copies.
@@ -85,10 +85,10 @@ impl Cuda {
         let (tokens, multiprocessors) = (call.tokens as usize, self.context.info().multiprocessors);
         let shape = Shape::new(extents, tokens, multiprocessors);
         for (product, extent) in products.iter_mut().zip(extents) {
-            product.first_strip = call.strips;
-            call.strips += shape.row_blocks(*extent) as u32;
+            product.first_block = call.row_blocks;
+            call.row_blocks += shape.row_blocks(*extent) as u32;
         }
-        let tiles = call.strips as usize * tokens.div_ceil(shape.tokens);
+        let tiles = call.row_blocks as usize * tokens.div_ceil(shape.tokens);
         let blocks = tiles.min(multiprocessors);
         let grid = Grid { shared_bytes: shape.shared_bytes, ..Grid::line(blocks, THREADS) };
         // SAFETY: every shape and place was checked by `resolve` and `norm`, and `is_sm90` said yes.
