@@ -77,57 +77,95 @@ struct Tile {
         return gated && own % 2 ? product->up : product->matrix;
     }
     __device__ __forceinline__ uint32_t strip_of(uint32_t own) const { return strip + (gated ? own / 2 : own); }
+    // A strip to read: beyond the last one the work is done again, and its result dropped.
+    __device__ __forceinline__ uint32_t read_strip(uint32_t own) const {
+        return min(strip_of(own), (product->matrix.rows + STRIP_ROWS - 1) / STRIP_ROWS - 1);
+    }
 };
 
-// Copies one strip's weights to the stages, in order. Beyond the last strip the work of the last one is done again, and
-// its result dropped.
+// Copies a strip's codes, stage by stage. Beyond the row's end they are zero.
 template <class Stage, int BITS>
-struct WeightCopies {
-    const uint4* codes;                        // the lane's part
-    const __half2 *scales, *mins;              // 16 bytes of a group of the strip, by lane
-    uint32_t loads, last_group, shift, group;  // of a row; of a step, to its group; of a stage, the lane's
+struct CodeCopies {
+    const uint4* codes;  // the lane's part of the next stage
+    int loads;           // of the row, from the next stage on
 
-    WeightCopies() = default;
-    __device__ __forceinline__ WeightCopies(const Tile& tile, uint32_t own) {
-        const Matrix& m = tile.matrix(own);
-        const uint32_t lane = threadIdx.x % WARP;
-        const size_t strip = min(tile.strip_of(own), (m.rows + STRIP_ROWS - 1) / STRIP_ROWS - 1);
-        loads = row_loads(m.cols, BITS);
-        codes = m.codes + strip * loads * WARP + lane;
-        last_group = m.groups - 1;
-        shift = __ffs(m.group_steps) - 1;
-        // Two lanes copy a group's 32 bytes.
-        group = lane / 2;
-        scales = m.scales + strip * m.groups * 8 + lane % 2 * 4;
-        mins = m.mins ? m.mins + strip * m.groups * 8 + lane % 2 * 4 : nullptr;
+    CodeCopies() = default;
+    __device__ __forceinline__ CodeCopies(const Matrix& m, uint32_t strip, uint32_t stage) {
+        const uint32_t all_loads = row_loads(m.cols, BITS);
+        loads = static_cast<int>(all_loads - stage * Stage::LOADS);
+        codes = m.codes + (static_cast<size_t>(strip) * all_loads + stage * Stage::LOADS) * WARP + threadIdx.x % WARP;
     }
 
-    __device__ __forceinline__ void copy(typename Stage::Strip& to, uint32_t stage) const {
-        const uint32_t lane = threadIdx.x % WARP;
+    __device__ __forceinline__ void next(typename Stage::Strip& to) {
 #pragma unroll
-        for (int i = 0; i < Stage::LOADS; ++i) {
-            const uint32_t load = stage * Stage::LOADS + i;
-            cp_async_16(&to.codes[i][lane], codes + (load < loads ? load : 0) * WARP, load < loads);
-        }
-        if (group >= max(Stage::STEPS >> shift, 1)) return;
-        const uint32_t from = min((stage * Stage::STEPS >> shift) + group, last_group) * 8;
-        cp_async_16(&to.scales[group][lane % 2 * 4], scales + from, true);
-        if (mins) cp_async_16(&to.mins[group][lane % 2 * 4], mins + from, true);
+        for (int i = 0; i < Stage::LOADS; ++i)
+            cp_async_16(&to.codes[i][threadIdx.x % WARP], codes + i * WARP, i < loads);
+        codes += Stage::LOADS * WARP;
+        loads -= Stage::LOADS;
     }
 };
 
-// Copies a stage's activations; those of tokens beyond the last are zero.
-template <class Shape, class Stage>
-__device__ __forceinline__ void copy_activations(Stage& to, const MatmulParams& p, uint32_t first_token, uint32_t stage) {
-    constexpr uint32_t CHUNKS = Stage::COLS / 8;
-#pragma unroll
-    for (uint32_t i = threadIdx.x; i < Shape::TOKENS * CHUNKS; i += Shape::THREADS) {
-        const uint32_t token = i / CHUNKS, col = i % CHUNKS * 8;
-        const bool inside = first_token + token < p.tokens;
-        const size_t row = inside ? first_token + token : 0;
-        cp_async_16(&to.activations[token][col], p.halves + row * p.half_cols + stage * Stage::COLS + col, inside);
+// Copies the scales and minimums of a warp's strips, stage by stage: a lane has 16 bytes of a group of one of them.
+template <class Stage, int STRIPS>
+struct ScaleCopies {
+    static constexpr uint32_t STRIP_LANES = 16;
+    static_assert(STRIPS * STRIP_LANES <= WARP && 2 * Stage::STEPS <= STRIP_LANES, "all groups of a stage");
+    const __half2 *scales, *mins;  // of the strip's first group
+    uint32_t step, shift, last_group;
+    bool active;
+
+    __device__ __forceinline__ ScaleCopies(const Matrix& m, uint32_t strip, uint32_t stage) {
+        const uint32_t lane = threadIdx.x % WARP;
+        const size_t first = static_cast<size_t>(strip) * m.groups * 8 + lane % 2 * 4;
+        scales = m.scales + first;
+        mins = m.mins ? m.mins + first : nullptr;
+        step = stage * Stage::STEPS;
+        shift = __ffs(m.group_steps) - 1;
+        last_group = m.groups - 1;
+        active = lane < STRIPS * STRIP_LANES && group() < max(Stage::STEPS >> shift, 1);
     }
-}
+
+    // Of a stage.
+    static __device__ __forceinline__ uint32_t group() { return threadIdx.x % STRIP_LANES / 2; }
+    // Of a warp's strips.
+    static __device__ __forceinline__ uint32_t strip() { return min(threadIdx.x % WARP / STRIP_LANES, STRIPS - 1); }
+
+    // A row with one scale, and what lies beyond a row's end, have its last one.
+    __device__ __forceinline__ void next(typename Stage::Strip& to) {
+        const uint32_t from = min((step >> shift) + group(), last_group) * 8, at = threadIdx.x % 2 * 4;
+        if (active) cp_async_16(&to.scales[group()][at], scales + from, true);
+        if (active && mins) cp_async_16(&to.mins[group()][at], mins + from, true);
+        step += Stage::STEPS;
+    }
+};
+
+// Copies a tile's activations, stage by stage; those of tokens beyond the last are zero.
+template <class Shape, class Stage>
+struct ActivationCopies {
+    // Pieces of 16 bytes: a thread has those at its column of every ROWS-th token.
+    static constexpr int CHUNKS = Stage::COLS / 8, ROWS = Shape::THREADS / CHUNKS;
+    static constexpr int COUNT = (Shape::TOKENS + ROWS - 1) / ROWS;
+    static_assert(Shape::TOKENS % ROWS == 0 || COUNT == 1, "whole turns, or some threads idle");
+    const __half* from;
+    size_t distance;
+    int tokens;  // from the thread's first on
+
+    __device__ __forceinline__ ActivationCopies(const MatmulParams& p, uint32_t first_token, uint32_t stage) {
+        const uint32_t token = first_token + threadIdx.x / CHUNKS;
+        from = p.halves + static_cast<size_t>(token) * p.half_cols + stage * Stage::COLS + threadIdx.x % CHUNKS * 8;
+        distance = static_cast<size_t>(ROWS) * p.half_cols;
+        tokens = static_cast<int>(p.tokens - token);
+    }
+
+    __device__ __forceinline__ void next(Stage& to) {
+        const uint32_t token = threadIdx.x / CHUNKS, col = threadIdx.x % CHUNKS * 8;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            if (Shape::TOKENS >= ROWS || token < Shape::TOKENS)
+                cp_async_16(&to.activations[token + i * ROWS][col], from + i * distance, i * ROWS < tokens);
+        from += Stage::COLS;
+    }
+};
 
 // The sums of the parts from `part` to `part_end` of a tile.
 template <class Shape, int BITS>
@@ -145,21 +183,27 @@ __device__ __forceinline__ void multiply(typename Shape::Sums& sums, const Matmu
     };
     const uint32_t begin = first_stage(part), end = first_stage(part_end);
 
-    WeightCopies<Stage, BITS> copies[COPIED];
+    CodeCopies<Stage, BITS> codes_of[COPIED];
 #pragma unroll
-    for (uint32_t i = 0; i < COPIED; ++i) copies[i] = {tile, warp * COPIED + i};
-    const auto copy_weights = [&](uint32_t slot, uint32_t stage) {
+    for (uint32_t i = 0; i < COPIED; ++i)
+        codes_of[i] = {tile.matrix(warp * COPIED + i), tile.read_strip(warp * COPIED + i), begin};
+    using Scales = ScaleCopies<Stage, COPIED>;
+    const uint32_t scaled = warp * COPIED + Scales::strip();
+    Scales scales(tile.matrix(scaled), tile.read_strip(scaled), begin);
+    ActivationCopies<Shape, Stage> activations(p, tile.token, begin);
+    const auto copy_weights = [&](Stage& to) {
 #pragma unroll
-        for (uint32_t i = 0; i < COPIED; ++i) copies[i].copy(slots[slot].strips[warp * COPIED + i], stage);
+        for (uint32_t i = 0; i < COPIED; ++i) codes_of[i].next(to.strips[warp * COPIED + i]);
+        scales.next(to.strips[scaled]);
     };
     // Weights are no kernel's result: the first are on their way before activations are there.
 #pragma unroll
     for (uint32_t i = 0; i < STAGES - 1; ++i)
-        if (begin + i < end) copy_weights(i, begin + i);
+        if (begin + i < end) copy_weights(slots[i]);
     wait_for_predecessor();
 #pragma unroll
     for (uint32_t i = 0; i < STAGES - 1; ++i) {
-        if (begin + i < end) copy_activations<Shape>(slots[i], p, tile.token, begin + i);
+        if (begin + i < end) activations.next(slots[i]);
         cp_async_commit();
     }
 
@@ -179,9 +223,9 @@ __device__ __forceinline__ void multiply(typename Shape::Sums& sums, const Matmu
         __syncthreads();
         // The slot before this one is free.
         if (stage + STAGES - 1 < end) {
-            const uint32_t freed = slot > 0 ? slot - 1 : STAGES - 1;
-            copy_weights(freed, stage + STAGES - 1);
-            copy_activations<Shape>(slots[freed], p, tile.token, stage + STAGES - 1);
+            Stage& freed = slots[slot > 0 ? slot - 1 : STAGES - 1];
+            copy_weights(freed);
+            activations.next(freed);
         }
         cp_async_commit();
         const auto* strips = &slots[slot].strips[2 * row_warp];
@@ -333,8 +377,8 @@ __device__ __forceinline__ void matmul_many(const MatmulParams& p) {
         matmul_many_##TOKENS(const __grid_constant__ ottava::MatmulParams p) {                \
         ottava::matmul_many<TOKENS>(p);                                                       \
     }
-OTTAVA_MATMUL_MANY(16, 3)
-OTTAVA_MATMUL_MANY(32, 3)
-OTTAVA_MATMUL_MANY(64, 2)
+OTTAVA_MATMUL_MANY(16, 4)
+OTTAVA_MATMUL_MANY(32, 4)
+OTTAVA_MATMUL_MANY(64, 3)
 OTTAVA_MATMUL_MANY(128, 1)
 #undef OTTAVA_MATMUL_MANY

@@ -91,7 +91,8 @@ fn footprint(cost: &Cost, kernel: &str) -> f64 {
 
 fn assert_near_floor(what: &str, bytes: f64, floor: f64) {
     println!("{what}: {bytes} bytes, {:.4} of the floor", bytes / floor);
-    assert!((1.0..1.0 + ABOVE_FLOOR).contains(&(bytes / floor)), "{what}: {bytes} bytes for {floor}");
+    // Counters of tiles are written more than once, which the floor of a prompt counts.
+    assert!((0.9999..1.0 + ABOVE_FLOOR).contains(&(bytes / floor)), "{what}: {bytes} bytes for {floor}");
 }
 
 /// The products of a prompt: each part of a tile is multiplied by one block alone, and what the blocks

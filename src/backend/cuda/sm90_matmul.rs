@@ -4,6 +4,7 @@
 use super::Cuda;
 use super::kernels::{Grid, Kernel};
 use super::matmul::Finish;
+use super::pack::STEP_COLS;
 use super::params;
 use crate::backend::BackendError;
 
@@ -13,10 +14,12 @@ pub(super) const TOKENS_MIN: usize = 65;
 pub(super) const SLAB_TOKENS: usize = 128;
 /// Threads of a block: eight warps that multiply, and a warpgroup for the copies.
 const THREADS: u32 = 384;
-/// While the tensor cores multiply a step with so many tokens, a multiprocessor issues what makes the
-/// operand of the next one: tiles of fewer tokens wait for that. From the instructions in the machine
-/// code, see ARCHITECTURE.md; not measured.
+/// While the tensor cores multiply a step with so many tokens, a multiprocessor issues what makes the operand of the
+/// next one: tiles of fewer tokens wait for that. From the instructions in the machine code; not measured.
 const OPERAND_TOKENS: usize = 80;
+/// What L2 gives each multiprocessor, in bytes per 100 clocks: 5.5 TB/s for 132 of them at 1.7 GHz. A published figure,
+/// not measured here.
+const L2_BYTES_PER_100_CLOCKS: usize = 2450;
 
 /// A tile's shape, and what a block of it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,31 +39,49 @@ const SHAPES: [Shape; 4] = [
     Shape { kernel: Kernel::Sm90MatmulMany256x128, rows: 256, tokens: 128, shared_bytes: 222_288 },
 ];
 
-/// A product's rows, and whether it is gated.
-type Extent = (usize, bool);
+/// What the choice of a tile needs of a product.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extent {
+    rows: usize,
+    bits: usize,
+    gated: bool,
+}
 
 impl Shape {
     /// The shape that is done first, by rounds of a tile on each multiprocessor; of equals the largest,
     /// which reads least. Which one it is changes no result's bits.
     fn new(products: &[Extent], tokens: usize, multiprocessors: usize) -> Shape {
-        // Both matrices of a gate need the two strips a warp that tiles of 256 rows have.
-        let gated = products.iter().any(|(_, gated)| *gated);
+        // Both matrices of a gate need the two strips per warp that tiles of 256 rows have.
+        let gated = products.iter().any(|product| product.gated);
+        let bits = products.iter().map(|product| product.bits).max().unwrap_or_default();
         let time = |shape: &Shape| {
             let blocks: usize = products.iter().map(|product| shape.row_blocks(*product)).sum();
             let rounds = (blocks * tokens.div_ceil(shape.tokens)).div_ceil(multiprocessors);
-            rounds * shape.rows * shape.tokens.max(OPERAND_TOKENS)
+            rounds * shape.step_clocks(bits)
         };
         let candidates = if gated { &SHAPES[2..] } else { &SHAPES[..] };
         candidates.iter().rev().copied().min_by_key(time).unwrap_or(SHAPES[3])
     }
 
-    fn row_blocks(&self, (rows, gated): Extent) -> usize {
+    /// Hundredths of clocks that a tile's step of 16 columns takes: the tensor cores' or L2's, whichever is slower.
+    fn step_clocks(&self, bits: usize) -> usize {
+        // 128 rows by a token each clock.
+        let tensor = 100 * self.rows * self.tokens.max(OPERAND_TOKENS) / 128;
+        let bytes = self.rows * STEP_COLS * bits / 8 + self.tokens * STEP_COLS * size_of::<u16>();
+        tensor.max(100 * 100 * bytes / L2_BYTES_PER_100_CLOCKS)
+    }
+
+    fn row_blocks(&self, Extent { rows, gated, .. }: Extent) -> usize {
         rows.div_ceil(if gated { self.rows / 2 } else { self.rows })
     }
 }
 
 fn extent(product: params::Product) -> Extent {
-    (product.matrix.rows as usize, product.epilogue == Finish::Gated as u32)
+    Extent {
+        rows: product.matrix.rows as usize,
+        bits: product.matrix.bits as usize,
+        gated: product.epilogue == Finish::Gated as u32,
+    }
 }
 
 impl Cuda {
@@ -103,21 +124,24 @@ mod tests {
     #[test]
     fn tiles_are_small_where_large_ones_would_leave_multiprocessors_idle() {
         // On the 132 multiprocessors of an H200.
-        let tile = |rows: &[usize], tokens: usize| {
-            let products: Vec<Extent> = rows.iter().map(|rows| (*rows, false)).collect();
+        let tile = |rows: &[usize], bits: usize, tokens: usize| {
+            let products: Vec<Extent> = rows.iter().map(|&rows| Extent { rows, bits, gated: false }).collect();
             let shape = Shape::new(&products, tokens, 132);
             [shape.rows, shape.tokens]
         };
-        assert_eq!(tile(&[2048], 512), [128, 64]);
-        assert_eq!(tile(&[4096], 512), [128, 128]);
-        assert_eq!(tile(&[2048, 512, 512], 512), [128, 128]);
-        assert_eq!(tile(&[14_336], 512), [256, 128]);
-        assert_eq!(tile(&[4096], 2048), [256, 128]);
+        assert_eq!(tile(&[2048], 8, 512), [128, 64]);
+        assert_eq!(tile(&[4096], 8, 512), [128, 128]);
+        assert_eq!(tile(&[2048, 512, 512], 8, 512), [128, 128]);
+        assert_eq!(tile(&[14_336], 8, 512), [256, 128]);
+        assert_eq!(tile(&[4096], 8, 2048), [256, 128]);
+        // Three rounds of small tiles would multiply no longer than one of large ones, and read more from L2.
+        assert_eq!(tile(&[4096, 1024, 1024], 8, 512), [256, 128]);
     }
 
     #[test]
-    fn a_gate_has_two_strips_a_warp() {
-        let shape = Shape::new(&[(129, true), (129, false)], 70, 132);
-        assert_eq!((shape.rows, shape.row_blocks((129, true)), shape.row_blocks((129, false))), (256, 2, 1));
+    fn a_gate_has_two_strips_per_warp() {
+        let product = |gated| Extent { rows: 129, bits: 4, gated };
+        let shape = Shape::new(&[product(true), product(false)], 70, 132);
+        assert_eq!((shape.rows, shape.row_blocks(product(true)), shape.row_blocks(product(false))), (256, 2, 1));
     }
 }
