@@ -39,6 +39,10 @@ pub struct DeviceConfig {
     pub threads: usize,
     /// Bytes of global memory; allocation fails beyond.
     pub memory_bytes: u64,
+    /// Whether the 1024 bytes of shared memory that the system takes from every block count as the kernel's
+    /// own: in `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`, and so against the dynamic memory that may be asked
+    /// for. Machine code for 9.0 and later names them; whether a driver counts them is not documented.
+    pub reserved_is_static: bool,
     /// Warp instructions that one launch may take before it is stopped as one that never ends.
     pub warp_instructions_max: u64,
     /// Whether shared-memory bank conflicts and sectors per global request are counted (slower).
@@ -55,6 +59,7 @@ impl Default for DeviceConfig {
             seed: 0,
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
             memory_bytes: 16 << 30,
+            reserved_is_static: false,
             warp_instructions_max: u64::MAX,
             memory_statistics: false,
             vectors: Vectors::Widest,

@@ -7,7 +7,9 @@ use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_emu::{Arch, DeviceConfig, Emulator, Injection, InstallOptions};
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, PushKernelArg, result, sys};
+use cudarc::driver::{
+    CudaContext, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg, result, sys,
+};
 use support::card::{ADD, block_of, code, function};
 
 const MEMORY_BYTES: [u64; 2] = [32 << 20, 48 << 20];
@@ -22,7 +24,8 @@ struct Cards {
 fn install() -> Emulator {
     let base = DeviceConfig { threads: 2, ..InstallOptions::default().device };
     let device = DeviceConfig { arch: Arch::Sm80, memory_bytes: MEMORY_BYTES[0], ..base.clone() };
-    let others = vec![DeviceConfig { arch: Arch::Sm90, memory_bytes: MEMORY_BYTES[1], ..base }];
+    let (memory_bytes, reserved_is_static) = (MEMORY_BYTES[1], true);
+    let others = vec![DeviceConfig { arch: Arch::Sm90, memory_bytes, reserved_is_static, ..base }];
     cuda_emu::install(&InstallOptions { device, others, ..InstallOptions::skipped_by("CUDA_EMU_TEST_GPU") })
         .unwrap()
 }
@@ -74,6 +77,52 @@ fn devices_differ_in_name_place_and_memory() {
         assert_eq!(device, ordinal as i32);
     }
     assert_ne!(cards.contexts[0].cu_ctx(), cards.contexts[1].cu_ctx());
+}
+
+/// A card of 164 KiB, and one of 228 KiB whose driver counts what the system takes as the kernel's own.
+#[test]
+fn reserved_shared_memory_counts_as_the_kernels_where_the_configuration_says_so() {
+    use sys::CUfunction_attribute as Attribute;
+    let Some(cards) = cards() else { return };
+    for (context, fixed, block_max) in
+        [(&cards.contexts[0], 0, 163 << 10), (&cards.contexts[1], 1024, 227 << 10)]
+    {
+        context.bind_to_thread().unwrap();
+        let add = function(context, ADD, "add");
+        let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        assert_eq!(add.get_attribute(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES), Ok(fixed));
+        assert_eq!(add.get_attribute(most), Ok((48 << 10) - fixed));
+        assert_eq!(code(add.set_attribute(most, block_max - fixed + 1)), 1);
+        add.set_attribute(most, block_max - fixed).unwrap();
+        let stream = context.new_stream().unwrap();
+        let target = stream.alloc_zeros::<u32>(32).unwrap();
+        let launch = |shared_mem_bytes| {
+            let config = LaunchConfig { shared_mem_bytes, ..block_of(32) };
+            // SAFETY: `add` takes an address and a number, and has 32 elements.
+            code(unsafe { stream.launch_builder(&add).arg(&target).arg(&1u32).launch(config) })
+        };
+        assert_eq!([launch((block_max - fixed) as u32), launch((block_max - fixed) as u32 + 1)], [0, 1]);
+        // A block takes the same of a multiprocessor, however it is counted.
+        assert_eq!(
+            add.occupancy_max_active_blocks_per_multiprocessor(32, block_max as usize / 2 - 1024, None),
+            Ok(2)
+        );
+        stream.synchronize().unwrap();
+    }
+}
+
+/// The share of shared memory is a wish in per cent, or -1 for the driver's own choice.
+#[test]
+fn the_carve_out_is_kept_and_nonsense_refused() {
+    let Some(cards) = cards() else { return };
+    cards.contexts[0].bind_to_thread().unwrap();
+    let add = function(&cards.contexts[0], ADD, "add");
+    let carveout = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+    assert_eq!(add.get_attribute(carveout), Ok(-1));
+    for (wish, refused) in [(100, 0), (101, 1), (-2, 1), (0, 0), (-1, 0), (100, 0)] {
+        assert_eq!(code(add.set_attribute(carveout, wish)), refused, "{wish}");
+    }
+    assert_eq!(add.get_attribute(carveout), Ok(100));
 }
 
 #[test]

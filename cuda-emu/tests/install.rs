@@ -49,7 +49,7 @@ fn outcome(program: &Path, variables: &[(&str, &str)]) -> String {
 fn printed(program: &Path, test: &str, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(program);
     command.args([test, "--exact", "--ignored", "--nocapture"]);
-    for name in ["DEVICE", "DRIVER", "SHUFFLE", "LIBRARY", "TEST_SKIPS"] {
+    for name in ["DEVICE", "DRIVER", "SHUFFLE", "RESERVED", "LIBRARY", "TEST_SKIPS"] {
         command.env_remove(format!("CUDA_EMU_{name}"));
     }
     let output = command.env_remove("LD_LIBRARY_PATH").envs(variables.iter().copied()).output().unwrap();
@@ -99,6 +99,7 @@ fn an_environment_that_cannot_be_understood_is_quoted() {
         ),
         ("CUDA_EMU_DRIVER", "new", "CUDA_EMU_DRIVER is `new`, must be a number"),
         ("CUDA_EMU_SHUFFLE", "-1", "CUDA_EMU_SHUFFLE is `-1`, must be a whole number"),
+        ("CUDA_EMU_RESERVED", "yes", "CUDA_EMU_RESERVED is `yes`, must be static or apart"),
     ];
     for (name, value, message) in cases {
         let found = outcome(&program(), &[(name, value)]);

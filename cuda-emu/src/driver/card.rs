@@ -8,6 +8,8 @@
 use std::ffi::c_int;
 
 use crate::arch::Arch;
+use crate::device::DeviceConfig;
+use crate::module::Kernel;
 
 /// Shared memory that a block may have without opting in, bytes.
 pub(crate) const SHARED_BYTES_DEFAULT_MAX: u32 = 48 * 1024;
@@ -29,6 +31,7 @@ pub(crate) struct Card {
     /// Its index.
     ordinal: usize,
     pub(crate) arch: Arch,
+    reserved_is_static: bool,
     pub(crate) multiprocessors: u32,
     /// Shared memory of a multiprocessor, bytes.
     pub(crate) shared_bytes: u32,
@@ -40,13 +43,15 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    /// The card of an architecture at an index.
-    pub(crate) fn new(arch: Arch, ordinal: usize) -> Self {
+    /// The card that a configuration asks for, at an index.
+    pub(crate) fn new(config: &DeviceConfig, ordinal: usize) -> Self {
+        let (arch, reserved_is_static) = (config.arch, config.reserved_is_static);
         match arch {
             Arch::Sm75 => Card {
                 name: "Tesla T4",
                 ordinal,
                 arch,
+                reserved_is_static,
                 multiprocessors: 40,
                 shared_bytes: 64 * 1024,
                 l2_bytes: 4 << 20,
@@ -59,6 +64,7 @@ impl Card {
                 name: "NVIDIA A100-SXM4-80GB",
                 ordinal,
                 arch,
+                reserved_is_static,
                 multiprocessors: 108,
                 shared_bytes: 164 * 1024,
                 l2_bytes: 40 << 20,
@@ -71,6 +77,7 @@ impl Card {
                 name: "NVIDIA H200",
                 ordinal,
                 arch,
+                reserved_is_static,
                 multiprocessors: 132,
                 shared_bytes: 228 * 1024,
                 l2_bytes: 50 << 20,
@@ -80,6 +87,11 @@ impl Card {
                 memory_bus_bits: 6144,
             },
         }
+    }
+
+    /// Static shared memory of a kernel's block, as the driver counts it.
+    pub(crate) fn static_shared_bytes(&self, kernel: &Kernel) -> u32 {
+        kernel.static_shared_bytes() + if self.reserved_is_static { SHARED_BYTES_RESERVED } else { 0 }
     }
 
     /// `cuDeviceGetName`; cards from the second on have their index in it.

@@ -31,7 +31,7 @@ impl Shown {
     /// A device that nobody has used.
     pub(crate) fn new(ordinal: usize, config: DeviceConfig, default_pool: Handle) -> Self {
         Self {
-            card: Card::new(config.arch, ordinal),
+            card: Card::new(&config, ordinal),
             device: Arc::new(Device::new(config)),
             primary: (0, 0),
             default_pool,

@@ -44,9 +44,9 @@ pub(crate) struct Shape {
 }
 
 impl Function {
-    /// A kernel with attributes as loaded.
-    pub(crate) fn new(module: Handle, kernel: Kernel) -> Self {
-        let most = card::SHARED_BYTES_DEFAULT_MAX.saturating_sub(kernel.static_shared_bytes());
+    /// A kernel with attributes as loaded on a card.
+    pub(crate) fn new(module: Handle, kernel: Kernel, card: &Card) -> Self {
+        let most = card::SHARED_BYTES_DEFAULT_MAX.saturating_sub(card.static_shared_bytes(&kernel));
         let cluster = kernel.cluster_required().unwrap_or([0; 3]);
         Self {
             module,
@@ -64,7 +64,7 @@ impl Function {
         let (major, minor) = card.arch.capability();
         let value = match attribute {
             0 => self.threads_max(),
-            1 => self.kernel.static_shared_bytes(),
+            1 => card.static_shared_bytes(&self.kernel),
             2 | 7 => 0,
             3 => self.kernel.local_bytes(),
             4 => registers(&self.kernel),
@@ -88,7 +88,8 @@ impl Function {
         let number = u32::try_from(value);
         match (attribute, number) {
             (MAX_DYNAMIC_SHARED_SIZE_BYTES, Ok(bytes)) => {
-                let most = card.arch.shared_bytes_max().saturating_sub(self.kernel.static_shared_bytes());
+                let most =
+                    card.arch.shared_bytes_max().saturating_sub(card.static_shared_bytes(&self.kernel));
                 if bytes > most {
                     let reason = format!("{bytes} bytes of dynamic shared memory, at most {most}");
                     return Err(self.refuse(Status::InvalidValue, &reason));

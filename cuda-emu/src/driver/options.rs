@@ -6,6 +6,8 @@
 //! - `CUDA_EMU_DRIVER`: the version of CUDA that the driver is for, such as `12080`, or `mismatch`: a driver
 //!   that does not start, as after an update without a restart.
 //! - `CUDA_EMU_SHUFFLE`: the seed of the order of streams, warps and copies; 0 keeps them in order.
+//! - `CUDA_EMU_RESERVED`: `static` or `apart`: whether the shared memory that the system takes from every block
+//!   counts as the kernel's own.
 //! - `CUDA_EMU_LIBRARY`: the path of `libcuda_emu.so`, where it is not found beside the test.
 //! - the variable named by [`InstallOptions::skip_variable`].
 
@@ -16,6 +18,7 @@ use crate::device::DeviceConfig;
 const DEVICE: &str = "CUDA_EMU_DEVICE";
 const DRIVER: &str = "CUDA_EMU_DRIVER";
 const SHUFFLE: &str = "CUDA_EMU_SHUFFLE";
+const RESERVED: &str = "CUDA_EMU_RESERVED";
 const LIBRARY: &str = "CUDA_EMU_LIBRARY";
 /// Instructions after which a launch counts as one that never ends: minutes of run time.
 const WARP_INSTRUCTIONS_MAX: u64 = 1 << 34;
@@ -28,11 +31,10 @@ pub struct InstallOptions {
     /// An environment variable that makes [`install`](crate::install) do nothing when it is set, and
     /// neither empty nor `0`: then the same tests run on the machine's own card.
     pub skip_variable: Option<&'static str>,
-    /// The card, its memory, the checks and the seed. `CUDA_EMU_DEVICE` and `CUDA_EMU_SHUFFLE` go
-    /// before its `arch` and `seed`.
+    /// The card, its memory, the checks and the seed. `CUDA_EMU_DEVICE`, `CUDA_EMU_SHUFFLE` and
+    /// `CUDA_EMU_RESERVED` go before its `arch`, `seed` and `reserved_is_static`.
     pub device: DeviceConfig,
-    /// Devices behind the first, at most 7: none at first. The environment goes before their `arch` and
-    /// `seed` too.
+    /// Devices behind the first, at most 7: none at first. The environment goes before the same of theirs.
     pub others: Vec<DeviceConfig>,
 }
 
@@ -90,6 +92,12 @@ pub(crate) fn with_environment(mut configs: Vec<DeviceConfig>) -> Result<Vec<Dev
         Err(_) | Ok("") => None,
         Ok(text) => Some(text.parse().map_err(|_| format!("{SHUFFLE} is `{text}`, must be a whole number"))?),
     };
+    let reserved_is_static = match std::env::var(RESERVED).as_deref() {
+        Err(_) | Ok("") => None,
+        Ok("static") => Some(true),
+        Ok("apart") => Some(false),
+        Ok(text) => return Err(format!("{RESERVED} is `{text}`, must be static or apart")),
+    };
     if let (2.., Some(first)) = (archs.len(), configs.first().cloned()) {
         configs.resize(archs.len(), first);
     }
@@ -99,7 +107,10 @@ pub(crate) fn with_environment(mut configs: Vec<DeviceConfig>) -> Result<Vec<Dev
     for (config, arch) in configs.iter_mut().zip(archs.iter().cycle()) {
         config.arch = *arch;
     }
-    configs.iter_mut().for_each(|config| config.seed = seed.unwrap_or(config.seed));
+    for config in &mut configs {
+        config.seed = seed.unwrap_or(config.seed);
+        config.reserved_is_static = reserved_is_static.unwrap_or(config.reserved_is_static);
+    }
     Ok(configs)
 }
 

@@ -13,7 +13,7 @@ use crate::device::{Checks, DeviceConfig, Vectors};
 use crate::stats::{InstructionClass, LaunchStats};
 
 /// The version of everything here: both sides must have the same.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// A [`DeviceConfig`] as a C structure.
 #[repr(C)]
@@ -27,6 +27,7 @@ pub(crate) struct Settings {
     warp_instructions_max: u64,
     memory_statistics: u32,
     vectors: u32,
+    reserved_is_static: u64,
 }
 
 impl From<&DeviceConfig> for Settings {
@@ -44,6 +45,7 @@ impl From<&DeviceConfig> for Settings {
             warp_instructions_max: config.warp_instructions_max,
             memory_statistics: u32::from(config.memory_statistics),
             vectors: config.vectors as u32,
+            reserved_is_static: u64::from(config.reserved_is_static),
         }
     }
 }
@@ -62,6 +64,7 @@ impl From<&Settings> for DeviceConfig {
             memory_bytes: settings.memory_bytes,
             warp_instructions_max: settings.warp_instructions_max,
             memory_statistics: settings.memory_statistics != 0,
+            reserved_is_static: settings.reserved_is_static != 0,
             vectors: match settings.vectors {
                 0 => Vectors::None,
                 1 => Vectors::Avx2,
@@ -316,9 +319,18 @@ mod tests {
     fn configurations_come_back() {
         let config =
             DeviceConfig { arch: Arch::Sm90, seed: 9, checks: Checks::Bounds, ..DeviceConfig::default() };
-        let other = DeviceConfig { arch: Arch::Sm75, memory_bytes: 7, ..DeviceConfig::default() };
+        let other = DeviceConfig {
+            arch: Arch::Sm75,
+            memory_bytes: 7,
+            reserved_is_static: true,
+            ..DeviceConfig::default()
+        };
         let settings = AllSettings::new(&[config, other]);
         assert_eq!(settings.configs().len(), 2);
+        assert_eq!(
+            settings.configs().iter().map(|c| c.reserved_is_static).collect::<Vec<_>>(),
+            [false, true]
+        );
         assert_eq!(AllSettings::new(&settings.configs()), settings);
         assert_eq!(split(with_device(3, 5)), (3, 5));
     }

@@ -95,6 +95,7 @@ fn load_ptx(text: &str) -> Result<Module, ImageError> {
 fn find_function(module: Handle, name: &str) -> Answer<Handle> {
     let mut state = driver().healthy()?;
     let state = &mut *state;
+    let card = state.devices[state.ordinal_of_context(state.modules.get(module)?.context)].card;
     let loaded = state.modules.get_mut(module)?;
     if let Some(known) = loaded.functions.get(name) {
         return Ok(*known);
@@ -106,7 +107,7 @@ fn find_function(module: Handle, name: &str) -> Answer<Handle> {
         eprintln!("[cuda-emu] CUDA_ERROR_NOT_SUPPORTED: {error}");
         Status::NotSupported
     })?;
-    let function = state.functions.add(&mut state.handles, Function::new(module, kernel));
+    let function = state.functions.add(&mut state.handles, Function::new(module, kernel, &card));
     loaded.functions.insert(name.to_string(), function);
     Ok(function)
 }
