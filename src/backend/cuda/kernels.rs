@@ -68,6 +68,10 @@ static IMAGE: &Image<[u8]> = &Image(*include_bytes!(env!("OTTAVA_FATBIN")));
 /// How the names of kernels start that only code for compute capability 9.0 has.
 const ONLY_90: &str = "sm90_";
 
+/// How much of a multiprocessor's first-level cache is shared memory, in per cent: a driver takes the nearest
+/// split that it has.
+const CARVEOUT_PERCENT: i32 = 100;
+
 const LOAD: &str = "cuModuleLoadData";
 /// What loading says where the image has no code for a device.
 const NO_CODE: [CUresult; 3] = [
@@ -85,11 +89,19 @@ struct Image<T: ?Sized>(T);
 pub(super) struct Kernels {
     context: Arc<Context>,
     module: sys::CUmodule,
-    /// By [`Kernel`]; null for what the loaded code does not have.
-    functions: Vec<sys::CUfunction>,
+    /// By [`Kernel`]; none for what the loaded code does not have.
+    functions: Vec<Option<Function>>,
     /// Whether a kernel may start before the one before it has ended (programmatic dependent launch):
     /// the kernels wait themselves where they need its results.
     overlap: bool,
+}
+
+/// A kernel of the loaded code.
+#[derive(Clone, Copy, Debug)]
+struct Function {
+    handle: sys::CUfunction,
+    /// Bytes of dynamic shared memory that its launches may ask for, as the driver was told.
+    dynamic_shared_max: usize,
 }
 
 // SAFETY: handles of the driver, valid on any thread as long as the context lives.
@@ -115,48 +127,36 @@ impl Grid {
     }
 }
 
+/// Loads the fat binary; where it has no code for the device, the reason is [`Unavailable`].
+fn load_image(context: &Context) -> Result<sys::CUmodule, BackendError> {
+    context.enter()?;
+    // SAFETY: a whole fat binary, or text that ends with a zero.
+    match unsafe { result::module::load_data(IMAGE.0.as_ptr().cast()) } {
+        Err(error) if NO_CODE.contains(&error.0) => {
+            let info = context.info();
+            let reason = device_error(info, LOAD, error).to_string();
+            let (major, minor) = info.compute_capability;
+            Err(Unavailable::NoImage { name: info.name.clone(), major, minor, reason }.into())
+        }
+        module => context.done(LOAD, module),
+    }
+}
+
 impl Kernels {
-    /// Loads the image, and lets every kernel have all the shared memory that a block may have.
+    /// Loads the image. Every kernel may have all the shared memory that a block may have, and all have the
+    /// same carve-out: where one kernel wants another split of the first-level cache than the one before it,
+    /// a multiprocessor has to run empty first, and neither overlap nor early loads are left.
     pub(super) fn load(context: &Arc<Context>) -> Result<Kernels, BackendError> {
-        context.enter()?;
-        // SAFETY: a whole fat binary, or text that ends with a zero.
-        let module = match unsafe { result::module::load_data(IMAGE.0.as_ptr().cast()) } {
-            Ok(module) => module,
-            Err(error) if !NO_CODE.contains(&error.0) => return context.done(LOAD, Err(error)),
-            Err(error) => {
-                let info = context.info();
-                let reason = device_error(info, LOAD, error).to_string();
-                let (major, minor) = info.compute_capability;
-                return Err(Unavailable::NoImage { name: info.name.clone(), major, minor, reason }.into());
-            }
-        };
+        let module = load_image(context)?;
         let mut kernels =
             Kernels { context: Arc::clone(context), module, functions: Vec::new(), overlap: false };
         for name in NAMES {
-            let text = CString::new(*name).unwrap_or_default();
-            // SAFETY: the module was just loaded.
-            let function = match unsafe { result::module::get_function(module, text) } {
-                Err(DriverError(CUresult::CUDA_ERROR_NOT_FOUND)) if name.starts_with(ONLY_90) => {
-                    kernels.functions.push(std::ptr::null_mut());
-                    continue;
-                }
-                function => context.done("cuModuleGetFunction", function)?,
-            };
-            let shared = kernels.dynamic_shared_max(function)?;
-            // SAFETY: the function is the module's.
-            let set = unsafe {
-                result::function::set_function_attribute(
-                    function,
-                    Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                    shared,
-                )
-            };
-            context.done("cuFuncSetAttribute", set)?;
+            let function = kernels.find(name)?;
             kernels.functions.push(function);
         }
         // A card may be able to, but not code for older ones, which has no such wait.
-        let compiled_for = match kernels.functions.first() {
-            Some(&function) => kernels.attribute(function, Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION)?,
+        let compiled_for = match kernels.functions.iter().flatten().next() {
+            Some(function) => kernels.attribute(function.handle, Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION)?,
             None => 0,
         };
         kernels.overlap = context.info().compute_capability.0 >= 9 && compiled_for >= 90;
@@ -165,12 +165,56 @@ impl Kernels {
 
     /// Whether the code that was loaded for this device has a kernel.
     pub(super) fn has(&self, kernel: Kernel) -> bool {
-        !self.functions[kernel as usize].is_null()
+        self.functions[kernel as usize].is_some()
     }
 
-    fn dynamic_shared_max(&self, function: sys::CUfunction) -> Result<i32, BackendError> {
-        let fixed = self.attribute(function, Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
-        Ok(self.context.info().shared_block_max as i32 - fixed)
+    /// Bytes of dynamic shared memory that a launch of a kernel may ask for: what the driver was told. 0
+    /// where the loaded code does not [have](Kernels::has) it. A block that is to share a multiprocessor
+    /// with others has less.
+    pub(super) fn dynamic_shared_max(&self, kernel: Kernel) -> usize {
+        self.functions[kernel as usize].map_or(0, |function| function.dynamic_shared_max)
+    }
+
+    /// Blocks of so many threads, without dynamic shared memory, that a multiprocessor holds at a time.
+    pub(super) fn blocks_per_multiprocessor(
+        &self,
+        kernel: Kernel,
+        threads: u32,
+    ) -> Result<usize, BackendError> {
+        let Some(function) = self.functions[kernel as usize] else { return Ok(0) };
+        self.context.enter()?;
+        // SAFETY: the function is the module's.
+        let blocks = unsafe {
+            result::occupancy::max_active_block_per_multiprocessor(function.handle, threads as i32, 0)
+        };
+        let blocks = self.context.done("cuOccupancyMaxActiveBlocksPerMultiprocessor", blocks)?;
+        Ok(usize::try_from(blocks).unwrap_or(0))
+    }
+
+    /// Finds a kernel and sets its attributes; none where only code for 9.0 has it.
+    fn find(&self, name: &str) -> Result<Option<Function>, BackendError> {
+        let text = CString::new(name).unwrap_or_default();
+        // SAFETY: the module lives as long as `self`.
+        let handle = match unsafe { result::module::get_function(self.module, text) } {
+            Err(DriverError(CUresult::CUDA_ERROR_NOT_FOUND)) if name.starts_with(ONLY_90) => {
+                return Ok(None);
+            }
+            handle => self.context.done("cuModuleGetFunction", handle)?,
+        };
+        // Some drivers may count what the system keeps of each block as the kernel's own.
+        let fixed = self.attribute(handle, Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        let fixed = usize::try_from(fixed).unwrap_or(0);
+        let dynamic_shared_max = self.context.info().shared_block_max.saturating_sub(fixed);
+        let bytes = dynamic_shared_max as i32;
+        self.set(handle, Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes)?;
+        self.set(handle, Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CARVEOUT_PERCENT)?;
+        Ok(Some(Function { handle, dynamic_shared_max }))
+    }
+
+    fn set(&self, function: sys::CUfunction, attribute: Attribute, value: i32) -> Result<(), BackendError> {
+        // SAFETY: the function is the module's.
+        let set = unsafe { result::function::set_function_attribute(function, attribute, value) };
+        self.context.done("cuFuncSetAttribute", set)
     }
 
     fn attribute(&self, function: sys::CUfunction, attribute: Attribute) -> Result<i32, BackendError> {
@@ -221,7 +265,7 @@ impl Kernels {
             attrs: &mut overlap,
             numAttrs: u32::from(self.overlap),
         };
-        let function = self.functions[kernel as usize];
+        let function = self.functions[kernel as usize].map_or(std::ptr::null_mut(), |found| found.handle);
         // SAFETY: promised by the caller; the driver copies the parameters before it returns.
         let launched =
             unsafe { sys::cuLaunchKernelEx(&config, function, params.as_mut_ptr(), std::ptr::null_mut()) };
@@ -236,5 +280,31 @@ impl Drop for Kernels {
             // SAFETY: loaded by `load`, and no launch is under way.
             let _ = unsafe { result::module::unload(self.module) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What planners see is what the driver keeps, for each kernel that the loaded code has.
+    #[test]
+    fn kernels_have_all_the_shared_memory_of_a_block_and_one_carve_out() {
+        cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).unwrap();
+        let context = Context::new(0).unwrap();
+        let kernels = Kernels::load(&context).unwrap();
+        let read = |function: &Function, attribute| kernels.attribute(function.handle, attribute).unwrap();
+        for function in kernels.functions.iter().flatten() {
+            let most = read(function, Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) as usize;
+            let fixed = read(function, Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) as usize;
+            assert_eq!(function.dynamic_shared_max, most);
+            assert_eq!(most + fixed, context.info().shared_block_max);
+            assert_eq!(read(function, Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT), 100);
+        }
+        assert!(kernels.dynamic_shared_max(Kernel::RmsNorm) > 48 << 10);
+        assert_eq!(
+            kernels.has(Kernel::Sm90Activations),
+            kernels.dynamic_shared_max(Kernel::Sm90Activations) > 0
+        );
     }
 }
