@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use agree::{answered, assert_agrees, assert_refuses, assert_rows_alone, assert_same_bits};
 use case::run;
 use compare::{Case, Run, STEP_TOKENS, cases};
-use cuda_emu::Emulator;
+use cuda_emu::{DeviceConfig, Emulator};
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::backend::{Backend, Epilogue, KvDtype, KvLayout, Op, PageId, Product, Write};
 use table::large;
@@ -29,7 +29,10 @@ use table::large;
 fn card() -> (Emulator, MutexGuard<'static, ()>) {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let emulator = cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU"));
+    let options = cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU");
+    // The same card with the driver's other answer.
+    let others = vec![DeviceConfig { reserved_is_static: true, ..options.device.clone() }];
+    let emulator = cuda_emu::install(&cuda_emu::InstallOptions { others, ..options });
     (emulator.expect("an emulator"), turn)
 }
 
@@ -65,6 +68,19 @@ fn the_table_agrees_with_the_reference_and_runs_every_kernel() {
             other.is_empty(),
             "kernels that no case runs, or that ci/sass.table does not name: {other:?}"
         );
+    }
+}
+
+/// A driver may count what the system keeps of each block as a kernel's own, or not: a plan that fits by one
+/// count only is a launch that the other refuses.
+#[test]
+fn blocks_that_are_full_are_planned_as_the_driver_counts() {
+    let (emulator, _turn) = card();
+    let full = answered(large::full_blocks());
+    let answers = if emulator.is_emulated() { 2 } else { 1 };
+    for (ordinal, batch_invariant) in (0..answers).flat_map(|ordinal| [(ordinal, false), (ordinal, true)]) {
+        let cuda = Cuda::new(&CudaOptions { ordinal, batch_invariant }).expect("a card");
+        assert_agrees(&full, &cuda, |case| case.eps_f16);
     }
 }
 
@@ -158,7 +174,6 @@ const WHOLE: Run = Run { kv: KvDtype::F16, rms_max: 0.03, chunks: &[STEP_TOKENS]
 
 #[test]
 fn smollm2_in_prompts_and_token_by_token() {
-    // Where there is no model, the recorded cases may be missing, too.
     if real_models::path("smollm2").is_none() {
         return;
     }

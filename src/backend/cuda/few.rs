@@ -50,9 +50,10 @@ impl FewShape {
 impl Cuda {
     /// The shape in which `matmul_few.cu` multiplies so many tokens, if it does.
     pub(super) fn few_shape(&self, tokens: usize, cols: usize) -> Option<FewShape> {
-        let info = self.context.info();
-        let shared =
-            SharedMemory { block_max: info.shared_block_max, multiprocessor: info.shared_multiprocessor };
+        let shared = SharedMemory {
+            block_max: self.kernels.dynamic_shared_max(Kernel::MatmulFew),
+            multiprocessor: self.context.info().shared_multiprocessor,
+        };
         FewShape::new(tokens, cols, shared)
     }
 
