@@ -3,8 +3,16 @@
 //! `kernels-cu/common/matrix.cuh` has the layout: strips of 16 rows, steps of 16 columns, 16 bytes a
 //! lane and load. Dense matrices become f16, scaled by a power of two a row where that keeps them in
 //! range; quantised ones keep their codes, stored unsigned with a zero point.
+//!
+//! Strips are packed on several threads. Whatever the bits, a load takes 32 bytes of each of a strip's
+//! rows, and what four lanes get is made of two rows: a few operations on words of several weights.
+
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 
 use crate::quant::{Bits, DenseMatrix, QuantMatrix, WeightMatrix};
 
@@ -14,12 +22,18 @@ pub(super) const STRIP_ROWS: usize = 16;
 pub(super) const STEP_COLS: usize = 16;
 /// Steps of a unit: no group is longer, but whole rows.
 pub(super) const UNIT_STEPS: usize = 8;
-/// Lanes of a warp.
-const LANES: usize = 32;
-/// Bytes of a lane's load.
-const LOAD_BYTES: usize = 16;
+/// Bytes that a load takes of each row: 64 columns of 4 bits, 32 of 8, 16 of 16.
+const ROW_BYTES: usize = 32;
+/// Bytes of a load: 16 for each of a warp's 32 lanes.
+const LOAD_BYTES: usize = STRIP_ROWS * ROW_BYTES;
+/// Bytes of a load that rows `g` and `g + 8` make: those of lanes `4g` to `4g + 3`.
+const PAIR_BYTES: usize = 2 * ROW_BYTES;
 /// 1024 in f16, whose last bits count units.
 const EXPONENT: u16 = 0x6400;
+/// Threads that pack a matrix at most: more wait for memory.
+const THREADS_MAX: usize = 16;
+/// Bytes of codes of a part: packing them takes several times as long as starting a thread.
+const PART_BYTES: usize = 1 << 18;
 
 /// A packed matrix in host memory, ready to be copied to the device.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,133 +56,258 @@ pub(super) struct Packed {
     pub(super) mins: Option<Vec<f16>>,
 }
 
-/// Where a weight lies in a strip's row of loads: its lane, and its number among the lane's eight
-/// weights of the step. Numbers 0 and 1 are the two columns of register 0, and so on.
-fn place_in_step(row: usize, col: usize) -> (usize, usize) {
-    let (lower, in_step) = (row % STRIP_ROWS / 8, col % STEP_COLS);
-    let lane = row % 8 * 4 + in_step / 4;
-    let register = 2 * (in_step % 4 / 2) + lower;
-    (lane, 2 * register + in_step % 2)
+/// What some strips become: their places in a [`Packed`]'s vectors.
+struct Part<'a> {
+    /// The first row.
+    row: usize,
+    codes: &'a mut [u8],
+    scales: &'a mut [f16],
+    /// Empty where there are no minima.
+    mins: &'a mut [f16],
 }
 
 impl Packed {
-    /// Packs any matrix.
+    /// Packs any matrix on as many threads as the machine runs at a time.
     pub(super) fn new(matrix: &WeightMatrix) -> Packed {
+        let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(THREADS_MAX);
+        Packed::on_threads(matrix, threads)
+    }
+
+    fn on_threads(matrix: &WeightMatrix, threads: usize) -> Packed {
         match matrix {
-            WeightMatrix::Quant(matrix) => Packed::quant(matrix),
-            WeightMatrix::Dense(matrix) => Packed::dense(matrix),
+            WeightMatrix::Quant(matrix) => Packed::quant(matrix, threads),
+            WeightMatrix::Dense(matrix) => Packed::dense(matrix, threads),
         }
     }
 
-    fn steps_of_load(bits: u32) -> usize {
-        LOAD_BYTES * 8 / (bits as usize * 8)
+    /// Bytes of a strip's codes.
+    fn strip_bytes(cols: usize, bits: u32) -> usize {
+        cols.div_ceil(ROW_BYTES * 8 / bits as usize) * LOAD_BYTES
     }
 
-    /// Zero codes for a shape.
-    fn blank(rows: usize, cols: usize, bits: u32) -> Vec<u8> {
-        let loads = cols.div_ceil(Packed::steps_of_load(bits) * STEP_COLS);
-        vec![0; rows.div_ceil(STRIP_ROWS) * loads * LANES * LOAD_BYTES]
-    }
-
-    /// The first byte of the 16 that hold a weight, the step among theirs, and its number there.
-    fn find(cols: usize, bits: u32, row: usize, col: usize) -> (usize, usize, usize) {
-        let steps = Packed::steps_of_load(bits);
-        let (load, step) = (col / (steps * STEP_COLS), col / STEP_COLS % steps);
-        let loads = cols.div_ceil(steps * STEP_COLS);
-        let (lane, number) = place_in_step(row, col);
-        (((row / STRIP_ROWS * loads + load) * LANES + lane) * LOAD_BYTES, step, number)
-    }
-
-    fn quant(matrix: &QuantMatrix) -> Packed {
-        let (rows, cols, groups) = (matrix.rows(), matrix.cols(), matrix.groups_per_row());
-        let (bits, signed_zero) = match matrix.bits() {
-            Bits::Four => (4, 8),
-            Bits::Five | Bits::Six | Bits::Eight => (8, 128),
-        };
-        let zero_point = if matrix.mins().is_some() { 0 } else { signed_zero };
-        let mut codes = Packed::blank(rows, cols, bits);
-        for row in 0..rows {
-            for col in 0..cols {
-                let code = (matrix.code(row, col) + zero_point) as u8;
-                let (start, step, number) = Packed::find(cols, bits, row, col);
-                match bits {
-                    8 => codes[start + 8 * step + number] = code,
-                    // Nibbles 0 to 3 of the step's word are the first columns of its registers, 4 to
-                    // 7 the second: one shift and mask gives both halves of a register.
-                    _ => {
-                        codes[start + 4 * step + number % 2 * 2 + number / 4] |=
-                            code << (4 * (number / 2 % 2))
-                    }
-                }
-            }
-        }
-        let group_steps = if groups == 1 { UNIT_STEPS } else { matrix.group() / STEP_COLS };
-        let by_strip =
-            |values: &[f16]| scales_by_strip(rows, groups, |row, group| values[row * groups + group]);
-        let zero = u32::from(EXPONENT + zero_point as u16);
+    /// Zeros for a shape.
+    fn blank([rows, cols]: [usize; 2], bits: u32, groups: usize, with_mins: bool) -> Packed {
+        let strips = rows.div_ceil(STRIP_ROWS);
+        let halves = || vec![f16::ZERO; strips * groups * STRIP_ROWS];
         Packed {
             rows,
             cols,
             bits,
-            group_steps: group_steps as u32,
+            group_steps: UNIT_STEPS as u32,
             groups,
-            zero: zero << 16 | zero,
-            codes,
-            scales: by_strip(matrix.scales()),
-            mins: matrix.mins().map(by_strip),
+            zero: 0,
+            codes: vec![0; strips * Packed::strip_bytes(cols, bits)],
+            scales: halves(),
+            mins: with_mins.then(halves),
         }
     }
 
-    fn dense(matrix: &DenseMatrix) -> Packed {
+    /// Gives `work` all strips, in parts and on several threads.
+    fn fill(&mut self, threads: usize, work: impl Fn(Part<'_>) + Sync) {
+        // Not 0 where there are no columns, and so nothing to do.
+        let strip_bytes = Packed::strip_bytes(self.cols, self.bits).max(1);
+        let strip_halves = (self.groups * STRIP_ROWS).max(1);
+        let strips = (PART_BYTES / strip_bytes).max(1);
+        let mut mins = self.mins.as_deref_mut().unwrap_or_default().chunks_mut(strips * strip_halves);
+        let codes = self.codes.chunks_mut(strips * strip_bytes);
+        let places = codes.zip(self.scales.chunks_mut(strips * strip_halves)).enumerate();
+        let parts = places.map(|(index, (codes, scales))| {
+            let row = index * strips * STRIP_ROWS;
+            Part { row, codes, scales, mins: mins.next().unwrap_or_default() }
+        });
+        for_each(parts.collect(), threads, work);
+    }
+
+    fn quant(matrix: &QuantMatrix, threads: usize) -> Packed {
+        let (rows, cols, groups) = (matrix.rows(), matrix.cols(), matrix.groups_per_row());
+        let with_mins = matrix.mins().is_some();
+        let bits = match matrix.bits() {
+            Bits::Four => 4,
+            Bits::Five | Bits::Six | Bits::Eight => 8,
+        };
+        let mut packed = Packed::blank([rows, cols], bits, groups, with_mins);
+        if groups > 1 {
+            packed.group_steps = (matrix.group() / STEP_COLS) as u32;
+        }
+        // Codes of 4 bits are unsigned already, larger ones where they have minima.
+        let (zero_point, flip) = match (with_mins, bits) {
+            (true, _) => (0, 0),
+            (false, 4) => (8, 0),
+            (false, _) => (128, 0x80),
+        };
+        let zero = u32::from(EXPONENT + zero_point);
+        packed.zero = zero << 16 | zero;
+        packed.fill(threads, |part| {
+            let mut rows_of_strip = StripRows::new(cols, bits);
+            for (strip, out) in part.codes.chunks_mut(rows_of_strip.bytes.len()).enumerate() {
+                rows_of_strip.each(|index, to| {
+                    let row = part.row + strip * STRIP_ROWS + index;
+                    let codes = if row < rows { matrix.row_codes(row) } else { &[] };
+                    to[codes.len()..].fill(0);
+                    to.iter_mut().zip(codes).for_each(|(to, code)| *to = code ^ flip);
+                    if bits == 4 && cols % 2 == 1 {
+                        // The half of the last byte that is no column.
+                        to[cols / 2] &= 15;
+                    }
+                });
+                match bits {
+                    4 => rows_of_strip.pack(out, lanes_of_4_bits),
+                    _ => rows_of_strip.pack(out, lanes_of_8_bits),
+                }
+            }
+            by_strip(matrix.scales(), groups, part.row, part.scales);
+            by_strip(matrix.mins().unwrap_or_default(), groups, part.row, part.mins);
+        });
+        packed
+    }
+
+    fn dense(matrix: &DenseMatrix, threads: usize) -> Packed {
         let (rows, cols) = (matrix.rows(), matrix.cols());
-        let (mut codes, mut row_scales) = (Packed::blank(rows, cols, 16), Vec::with_capacity(rows));
-        let mut values = vec![0.0; cols];
-        for row in 0..rows {
-            matrix.widen_row(row, &mut values);
-            let scale = row_scale(&values);
-            row_scales.push(f16::from_f32(scale));
-            for (col, value) in values.iter().enumerate() {
-                let (start, _, number) = Packed::find(cols, 16, row, col);
-                let bytes = f16::from_f32(value / scale).to_le_bytes();
-                codes[start + 2 * number..start + 2 * number + 2].copy_from_slice(&bytes);
+        let mut packed = Packed::blank([rows, cols], 16, 1, false);
+        packed.fill(threads, |part| {
+            let mut rows_of_strip = StripRows::new(cols, 16);
+            let (mut values, mut halves) = (vec![0.0; cols], vec![f16::ZERO; cols]);
+            let mut row_scales = vec![f16::ZERO; part.scales.len()];
+            for (strip, out) in part.codes.chunks_mut(rows_of_strip.bytes.len()).enumerate() {
+                rows_of_strip.each(|index, to| {
+                    let row = strip * STRIP_ROWS + index;
+                    if part.row + row >= rows {
+                        return to.fill(0);
+                    }
+                    matrix.widen_row(part.row + row, &mut values);
+                    let scale = row_scale(&values);
+                    row_scales[row] = f16::from_f32(scale);
+                    // Both are powers of two, so a product has the bits of the quotient.
+                    values.iter_mut().for_each(|value| *value *= scale.recip());
+                    halves.convert_from_f32_slice(&values);
+                    to.chunks_exact_mut(2)
+                        .zip(&halves)
+                        .for_each(|(to, half)| to.copy_from_slice(&half.to_le_bytes()));
+                });
+                rows_of_strip.pack(out, lanes_of_16_bits);
+            }
+            by_strip(&row_scales, 1, 0, part.scales);
+        });
+        packed
+    }
+}
+
+/// A strip's rows, each filled up with zeros to whole loads.
+struct StripRows {
+    /// `[16][loads][32]`
+    bytes: Vec<u8>,
+}
+
+impl StripRows {
+    fn new(cols: usize, bits: u32) -> StripRows {
+        StripRows { bytes: vec![0; Packed::strip_bytes(cols, bits)] }
+    }
+
+    /// Calls `write` with each row's index and bytes.
+    fn each(&mut self, mut write: impl FnMut(usize, &mut [u8])) {
+        let row_bytes = self.bytes.len() / STRIP_ROWS;
+        let rows = self.bytes.chunks_exact_mut(row_bytes).enumerate();
+        rows.for_each(|(index, row)| write(index, row));
+    }
+
+    /// The loads of the strip; `lanes` makes of two rows' bytes what their four lanes get.
+    fn pack(&self, out: &mut [u8], lanes: impl Fn(&[u8; ROW_BYTES], &[u8; ROW_BYTES]) -> [u8; PAIR_BYTES]) {
+        let (upper, lower) = self.bytes.split_at(self.bytes.len() / 2);
+        let row_bytes = self.bytes.len() / STRIP_ROWS;
+        let pairs = upper.chunks_exact(row_bytes).zip(lower.chunks_exact(row_bytes));
+        for (pair, (upper, lower)) in pairs.enumerate() {
+            let (upper, lower) = (upper.as_chunks().0, lower.as_chunks().0);
+            for ((upper, lower), load) in upper.iter().zip(lower).zip(out.chunks_exact_mut(LOAD_BYTES)) {
+                load[pair * PAIR_BYTES..][..PAIR_BYTES].copy_from_slice(&lanes(upper, lower));
             }
         }
-        Packed {
-            rows,
-            cols,
-            bits: 16,
-            group_steps: UNIT_STEPS as u32,
-            groups: 1,
-            zero: 0,
-            codes,
-            scales: scales_by_strip(rows, 1, |row, _| row_scales[row]),
-            mins: None,
+    }
+}
+
+/// One step: a lane's registers have two columns of the upper row, two of the lower, and the next two of both.
+fn lanes_of_16_bits(upper: &[u8; ROW_BYTES], lower: &[u8; ROW_BYTES]) -> [u8; PAIR_BYTES] {
+    let mut out = [0; PAIR_BYTES];
+    for from in (0..ROW_BYTES).step_by(4) {
+        out[2 * from..][..4].copy_from_slice(&upper[from..from + 4]);
+        out[2 * from + 4..][..4].copy_from_slice(&lower[from..from + 4]);
+    }
+    out
+}
+
+/// Two steps of 8 bytes a lane, in the same order.
+fn lanes_of_8_bits(upper: &[u8; ROW_BYTES], lower: &[u8; ROW_BYTES]) -> [u8; PAIR_BYTES] {
+    let mut out = [0; PAIR_BYTES];
+    for from in (0..ROW_BYTES).step_by(2) {
+        let (step, lane, second) = (from / 16, from % 16 / 4, from % 4 / 2);
+        let to = 16 * lane + 8 * step + 4 * second;
+        // Byte by byte, which the compiler makes vector shuffles of.
+        (out[to], out[to + 1]) = (upper[from], upper[from + 1]);
+        (out[to + 2], out[to + 3]) = (lower[from], lower[from + 1]);
+    }
+    out
+}
+
+/// Four steps of a word a lane. Its nibbles 0 to 3 are the first columns of the lane's registers, 4 to 7 the
+/// second: one shift and mask gives a kernel both halves of a register.
+fn lanes_of_4_bits(upper: &[u8; ROW_BYTES], lower: &[u8; ROW_BYTES]) -> [u8; PAIR_BYTES] {
+    const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+    let mut out = [0; PAIR_BYTES];
+    let steps = upper.as_chunks::<8>().0.iter().zip(lower.as_chunks::<8>().0);
+    for (step, (upper, lower)) in steps.enumerate() {
+        let [upper, lower] = [upper, lower].map(|codes| u64::from_le_bytes(*codes));
+        let first = upper & LOW | (lower & LOW) << 4;
+        let second = upper >> 4 & LOW | lower & !LOW;
+        for lane in 0..4 {
+            let [first, second] = [first, second].map(|codes| (codes >> (16 * lane)) as u32 & 0xffff);
+            out[16 * lane + 4 * step..][..4].copy_from_slice(&(first | second << 16).to_le_bytes());
         }
     }
+    out
+}
+
+/// Calls `work` for all items on up to so many threads, this one among them. What a thread that cannot be
+/// started would have done, the others do.
+fn for_each<T: Send>(items: Vec<T>, threads: usize, work: impl Fn(T) + Sync) {
+    let threads = threads.min(items.len());
+    let items = Mutex::new(items.into_iter());
+    let worker = || {
+        loop {
+            let next = items.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(item) = next else { return };
+            work(item);
+        }
+    };
+    thread::scope(|scope| {
+        let mut others = 1..threads;
+        while others.next().is_some() && thread::Builder::new().spawn_scoped(scope, worker).is_ok() {}
+        worker();
+    });
 }
 
 /// A power of two that brings a row's largest value to at most 2¹³, so that f16 holds its small values
 /// as well as may be; 1 where it is in range already.
 fn row_scale(values: &[f32]) -> f32 {
-    let largest = values.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+    let mut largest = [0.0f32; 16];
+    for values in values.chunks(largest.len()) {
+        largest.iter_mut().zip(values).for_each(|(max, x)| *max = max.max(x.abs()));
+    }
+    let largest = largest.into_iter().fold(0.0f32, f32::max);
     let exponent = if largest > 0.0 && largest.is_finite() { largest.log2().floor() as i32 } else { 0 };
     // The scale is f16 itself: 2⁻¹⁴ to 2¹⁵.
     2f32.powi((exponent - 13).clamp(-14, 15))
 }
 
-/// `[rows][groups]` as `[strips][groups][8][2]`: rows g and g + 8 side by side; rows that are not there
-/// have zeros.
-fn scales_by_strip(rows: usize, groups: usize, value: impl Fn(usize, usize) -> f16) -> Vec<f16> {
-    let mut out = Vec::with_capacity(rows.div_ceil(STRIP_ROWS) * groups * STRIP_ROWS);
-    for strip in 0..rows.div_ceil(STRIP_ROWS) {
-        for group in 0..groups {
-            for pair in 0..STRIP_ROWS {
-                let row = strip * STRIP_ROWS + pair / 2 + pair % 2 * 8;
-                out.push(if row < rows { value(row, group) } else { f16::ZERO });
-            }
+/// `[rows][groups]` from `row` on as `[strips][groups][8][2]`: rows g and g + 8 side by side; rows that are not
+/// there keep their zeros.
+fn by_strip(values: &[f16], groups: usize, row: usize, out: &mut [f16]) {
+    for (strip, out) in out.chunks_mut((groups * STRIP_ROWS).max(1)).enumerate() {
+        for index in 0..STRIP_ROWS {
+            let start = (row + strip * STRIP_ROWS + index) * groups;
+            let Some(of_row) = values.get(start..start + groups) else { break };
+            let place = index % 8 * 2 + index / 8;
+            out.iter_mut().skip(place).step_by(STRIP_ROWS).zip(of_row).for_each(|(to, &value)| *to = value);
         }
     }
-    out
 }
 
 #[cfg(test)]
@@ -176,10 +315,63 @@ mod tests {
     use super::*;
     use crate::quant::{DenseValues, QuantParts, code_bytes_per_row};
 
+    /// Lanes of a warp, and bytes of a lane's load.
+    const LANES: usize = 32;
+    const LANE_BYTES: usize = 16;
+
+    /// Where a weight lies in a strip's row of loads: its lane, and its number among the lane's eight
+    /// weights of the step. Numbers 0 and 1 are the two columns of register 0, and so on.
+    fn place_in_step(row: usize, col: usize) -> (usize, usize) {
+        let (lower, in_step) = (row % STRIP_ROWS / 8, col % STEP_COLS);
+        let lane = row % 8 * 4 + in_step / 4;
+        let register = 2 * (in_step % 4 / 2) + lower;
+        (lane, 2 * register + in_step % 2)
+    }
+
+    /// The first byte of the 16 that hold a weight, the step among theirs, and its number there.
+    fn find(cols: usize, bits: u32, row: usize, col: usize) -> (usize, usize, usize) {
+        let steps = 16 / bits as usize;
+        let (load, step) = (col / (steps * STEP_COLS), col / STEP_COLS % steps);
+        let loads = cols.div_ceil(steps * STEP_COLS);
+        let (lane, number) = place_in_step(row, col);
+        (((row / STRIP_ROWS * loads + load) * LANES + lane) * LANE_BYTES, step, number)
+    }
+
+    /// The codes of a matrix, put in their places one by one.
+    fn one_by_one(matrix: &WeightMatrix, packed: &Packed) -> Vec<u8> {
+        let (rows, cols, bits) = (matrix.rows(), matrix.cols(), packed.bits);
+        let mut codes =
+            vec![
+                0;
+                rows.next_multiple_of(16) * cols.next_multiple_of(256 / bits as usize) * bits as usize / 8
+            ];
+        let mut values = vec![0.0; cols];
+        for row in 0..rows {
+            matrix.dequantize_row(row, &mut values);
+            let scale = row_scale(&values);
+            for (col, value) in values.iter().enumerate() {
+                let (start, step, number) = find(cols, bits, row, col);
+                let code = |matrix: &QuantMatrix| (matrix.code(row, col) + (packed.zero & 0xff) as i32) as u8;
+                match (matrix, bits) {
+                    (WeightMatrix::Dense(_), _) => {
+                        let bytes = f16::from_f32(value / scale).to_le_bytes();
+                        codes[start + 2 * number..][..2].copy_from_slice(&bytes);
+                    }
+                    (WeightMatrix::Quant(matrix), 8) => codes[start + 8 * step + number] = code(matrix),
+                    (WeightMatrix::Quant(matrix), _) => {
+                        codes[start + 4 * step + number % 2 * 2 + number / 4] |=
+                            code(matrix) << (4 * (number / 2 % 2))
+                    }
+                }
+            }
+        }
+        codes
+    }
+
     /// What a kernel makes of the bits: registers as `step_operand` in matrix.cuh takes them.
     fn weight(packed: &Packed, row: usize, col: usize) -> f32 {
-        let (start, step, number) = Packed::find(packed.cols, packed.bits, row, col);
-        let lane = &packed.codes[start..start + LOAD_BYTES];
+        let (start, step, number) = find(packed.cols, packed.bits, row, col);
+        let lane = &packed.codes[start..start + LANE_BYTES];
         let zero = f16::from_bits(packed.zero as u16).to_f32();
         let code = match packed.bits {
             16 => f16::from_le_bytes([lane[2 * number], lane[2 * number + 1]]).to_f32(),
@@ -205,6 +397,25 @@ mod tests {
         .take(count)
     }
 
+    /// A random matrix.
+    fn random_quant([rows, cols]: [usize; 2], bits: Bits, group: usize, with_mins: bool) -> QuantParts {
+        let count = rows * cols.div_ceil(group);
+        let halves = |seed| random(count, seed).map(|x| f16::from_f32(x as f32 / 1e11)).collect();
+        let code = |x: u32| match bits {
+            Bits::Four => x as u8,
+            _ => (bits.codes(with_mins).start() + (x % (1 << bits.count())) as i32) as u8,
+        };
+        QuantParts {
+            rows,
+            cols,
+            bits,
+            group,
+            codes: random(rows * code_bytes_per_row(bits, cols), 1).map(code).collect(),
+            scales: halves(2),
+            mins: with_mins.then(|| halves(3)),
+        }
+    }
+
     fn assert_same(matrix: &WeightMatrix) {
         let packed = Packed::new(matrix);
         let mut expected = vec![0.0; matrix.cols()];
@@ -222,22 +433,7 @@ mod tests {
             for (rows, cols) in [(1usize, 32usize), (17, 100), (49, 64), (16, 576)] {
                 for group in [16, 32, 64, 128, cols] {
                     for with_mins in [false, true] {
-                        let count = rows * cols.div_ceil(group);
-                        let halves =
-                            |seed| random(count, seed).map(|x| f16::from_f32(x as f32 / 1e11)).collect();
-                        let code = |x: u32| match bits {
-                            Bits::Four => x as u8,
-                            _ => (bits.codes(with_mins).start() + (x % (1 << bits.count())) as i32) as u8,
-                        };
-                        let parts = QuantParts {
-                            rows,
-                            cols,
-                            bits,
-                            group,
-                            codes: random(rows * code_bytes_per_row(bits, cols), 1).map(code).collect(),
-                            scales: halves(2),
-                            mins: with_mins.then(|| halves(3)),
-                        };
+                        let parts = random_quant([rows, cols], bits, group, with_mins);
                         let matrix = WeightMatrix::Quant(QuantMatrix::new(parts.clone()).unwrap());
                         assert_same(&matrix);
                         if bits != Bits::Four {
@@ -247,6 +443,46 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn parts_and_threads_pack_the_bytes_of_weights_one_by_one() {
+        // One that is cut into parts, one whose rows end within a byte, and one with a tail everywhere.
+        for [rows, cols] in [[300, 4096], [19, 33], [49, 100], [0, 64], [3, 0]] {
+            let quant = |bits, mins| random_quant([rows, cols], bits, 32, mins);
+            let kinds = [(Bits::Four, false), (Bits::Four, true), (Bits::Six, false), (Bits::Eight, true)];
+            let mut matrices: Vec<WeightMatrix> = kinds
+                .map(|(bits, mins)| WeightMatrix::Quant(QuantMatrix::new(quant(bits, mins)).unwrap()))
+                .into();
+            let values = random(rows * cols, 5).map(|x| x as f32 / 1e7).collect();
+            matrices
+                .push(WeightMatrix::Dense(DenseMatrix::new(rows, cols, DenseValues::F32(values)).unwrap()));
+            for matrix in matrices {
+                let packed = Packed::on_threads(&matrix, 1);
+                assert!(
+                    packed.codes == one_by_one(&matrix, &packed),
+                    "{rows} x {cols} of {} bits",
+                    packed.bits
+                );
+                for threads in [2, 3, 100] {
+                    assert!(
+                        Packed::on_threads(&matrix, threads) == packed,
+                        "{rows} x {cols}, {threads} threads"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_item_is_worked_on_once() {
+        for (count, threads) in [(0, 4), (1, 0), (7, 1), (100, 3)] {
+            let done = Mutex::new(Vec::new());
+            for_each((0..count).collect(), threads, |item: usize| done.lock().unwrap().push(item));
+            let mut done = done.into_inner().unwrap();
+            done.sort_unstable();
+            assert_eq!(done, (0..count).collect::<Vec<_>>());
         }
     }
 
