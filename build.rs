@@ -7,6 +7,10 @@
 //! `OTTAVA_CUDA_ARCHS` lists the architectures to compile for, all of [`ARCHITECTURES`] without it: in
 //! every profile, since a program that was tested should be the one that ships. `80` alone is enough
 //! for tests under the emulator and takes a quarter of the time. docs.rs has no nvcc and gets an empty image.
+//!
+//! Source lines are in the image where cargo builds for tests, since the emulator's reports name them. They
+//! are half of an image, so what ships has none; `OTTAVA_CUDA_LINEINFO=1` keeps them for a profiler, 0 leaves
+//! them out everywhere.
 
 use std::env;
 use std::ffi::OsString;
@@ -51,8 +55,10 @@ fn fat_binary() -> Result<PathBuf, String> {
     println!("cargo::rerun-if-changed={}", nvcc.display());
     let list = read_env("OTTAVA_CUDA_ARCHS").map(|list| list.to_string_lossy().into_owned());
     let archs = architectures(list.as_deref().unwrap_or(ARCHITECTURES))?;
+    let wish = read_env("OTTAVA_CUDA_LINEINFO").map(|wish| wish.to_string_lossy().into_owned());
+    let line_info = line_info(wish.as_deref(), env::var("PROFILE").ok().as_deref())?;
     let kernels = root.join("kernels-cu");
-    let compiler = Compiler { nvcc, source: out.join("kernels.cu"), kernels, out };
+    let compiler = Compiler { nvcc, source: out.join("kernels.cu"), kernels, out, line_info };
     let text = one_source(&sources(&compiler.kernels)?);
     fs::write(&compiler.source, text).map_err(|error| format!("{}: {error}", compiler.source.display()))?;
     let mut ptx_archs: Vec<&str> = archs.iter().map(|arch| ptx_arch(arch)).collect();
@@ -98,6 +104,20 @@ pub fn architectures(list: &str) -> Result<Vec<String>, String> {
         return Err(format!("OTTAVA_CUDA_ARCHS: expected a list like {ARCHITECTURES}, found nothing"));
     }
     Ok(archs)
+}
+
+/// Whether source lines are kept: as `OTTAVA_CUDA_LINEINFO` says, else in cargo's profile `debug`, which
+/// its profiles for tests count as.
+///
+/// # Errors
+/// The variable is neither 0 nor 1.
+pub fn line_info(wish: Option<&str>, profile: Option<&str>) -> Result<bool, String> {
+    match wish {
+        None => Ok(profile == Some("debug")),
+        Some("0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(other) => Err(format!("OTTAVA_CUDA_LINEINFO: expected 0 or 1, found `{other}`")),
+    }
 }
 
 /// The architecture of the PTX that an architecture's machine code is made from. Its own would be no
@@ -220,6 +240,7 @@ struct Compiler {
     source: PathBuf,
     kernels: PathBuf,
     out: PathBuf,
+    line_info: bool,
 }
 
 impl Compiler {
@@ -238,12 +259,11 @@ impl Compiler {
         run(command.arg(self.file(ptx_arch(arch), "ptx")))
     }
 
-    /// A call that writes `to`. Source lines are kept where the profile keeps them for Rust: they are
-    /// half of the image.
+    /// A call that writes `to`.
     fn nvcc(&self, to: &Path) -> Command {
         let mut command = Command::new(&self.nvcc);
         command.arg("-o").arg(to);
-        if env::var("DEBUG").is_ok_and(|debug| debug == "true") {
+        if self.line_info {
             command.arg("-lineinfo");
         }
         command

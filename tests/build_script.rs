@@ -10,7 +10,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use build_script::{ARCHITECTURES, architectures, find_nvcc, in_parallel, one_source, ptx_arch, sources};
+use build_script::{
+    ARCHITECTURES, architectures, find_nvcc, in_parallel, line_info, one_source, ptx_arch, sources,
+};
 
 const NVCC: &str = if cfg!(windows) { "nvcc.exe" } else { "nvcc" };
 /// Where the wheels put it in a Python environment.
@@ -94,6 +96,20 @@ fn architectures_are_numbers_with_at_most_a_letter() {
         let message = architectures(wrong).unwrap_err();
         assert!(message.contains("80,86,89"), "{wrong}: {message}");
     }
+}
+
+#[test]
+fn source_lines_are_kept_for_tests_and_for_who_asks() {
+    for (wish, profile, kept) in [
+        (None, "debug", true),
+        (None, "release", false),
+        (Some("1"), "release", true),
+        (Some("0"), "debug", false),
+    ] {
+        assert_eq!(line_info(wish, Some(profile)), Ok(kept), "{wish:?}, {profile}");
+    }
+    assert_eq!(line_info(None, None), Ok(false));
+    assert!(line_info(Some("yes"), None).unwrap_err().contains("expected 0 or 1, found `yes`"));
 }
 
 #[test]
