@@ -37,7 +37,7 @@ fn card() -> (Emulator, MutexGuard<'static, ()>) {
 fn card_with_faults() -> Option<(Emulator, MutexGuard<'static, ()>)> {
     let card = card();
     if !card.0.is_emulated() {
-        eprintln!("skipped: faults are injected into the emulator only");
+        real_models::not_run("tests with faults, which are injected into the emulator only".into());
         return None;
     }
     Some(card)

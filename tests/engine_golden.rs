@@ -1,6 +1,6 @@
 //! The engine on a real model: whatever the scheduling, the greedy tokens are the same.
 //!
-//! `real_models` finds the models; without them the tests say that they were skipped.
+//! `real_models` finds the models; without them the program's last lines say what was not run.
 
 #![cfg(feature = "text")]
 

@@ -1,7 +1,7 @@
 //! Real models against recorded references: tokens, logits and likelihoods, teacher-forced.
 //!
 //! `tests/golden/*.json` was made by an independent f64 implementation on the dequantised weights
-//! of the same files; `real_models` finds them. Without them the tests say that they were skipped.
+//! of the same files; `real_models` finds them. Without them the program's last lines say what was not run.
 
 #[path = "golden/compare.rs"]
 mod compare;

@@ -1,6 +1,6 @@
 //! Tokenizers and chat templates of real models against what llama.cpp made of them.
 //!
-//! `real_models` finds the models; without them the tests say that they were skipped.
+//! `real_models` finds the models; without them the program's last lines say what was not run.
 
 #![cfg(feature = "text")]
 

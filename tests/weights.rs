@@ -311,3 +311,25 @@ fn real_models_decode_to_the_weights_of_an_independent_library() {
         }
     }
 }
+
+/// The test above again, in processes of their own: it can neither pass unnoticed nor where it was asked for.
+#[test]
+fn a_real_model_that_is_absent_is_said_last_and_fails_who_asked_for_it() {
+    let run = |folder: Option<&str>| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "real_models_decode_to_the_weights_of_an_independent_library"]);
+        match folder {
+            Some(folder) => command.env("OTTAVA_TEST_MODELS", folder),
+            None => command.env_remove("OTTAVA_TEST_MODELS"),
+        };
+        let output = command.output().unwrap();
+        (output.status.success(), [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap()))
+    };
+    let (passed, [_, told]) = run(None);
+    let last: Vec<&str> = told.lines().rev().take(2).collect();
+    let expected =
+        ["smollm2", "gemma3"].map(|name| format!("not run: {name}: no real model (OTTAVA_TEST_MODELS)"));
+    assert!(passed && last == expected, "{told}");
+    let (passed, [told, _]) = run(Some("nowhere"));
+    assert!(!passed && told.contains("nowhere/smollm2.gguf is not there"), "{told}");
+}

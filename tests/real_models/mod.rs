@@ -1,31 +1,63 @@
 //! Real models and the references recorded for them, for the tests that need them.
 //!
 //! The folder `OTTAVA_TEST_MODELS` holds `smollm2.gguf` and `gemma3.gguf` (`ci/golden.sh` fetches
-//! them). A test without its model says that it was skipped, past the test runner's capture.
+//! them). Where it is not set, a program's last lines say what was not run; where it is set and a model is
+//! not in it, the test fails. The references are part of the program, which may run on another machine.
 
-use std::io::Write;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
-/// The file of a model, or `None` and a line that says so.
+/// What was not run, for the last lines.
+static NOT_RUN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// The file of a model, or `None` where no folder of models is named.
+///
+/// # Panics
+/// If a folder is named and has no such file: a test that was asked for fails where it cannot run.
+#[allow(dead_code, reason = "not every test that includes this module has real models")]
 pub fn path(name: &str) -> Option<PathBuf> {
-    let skipped = |why: String| {
-        // Written past the runner's capture; a closed stderr is no reason to fail.
-        let _ = std::io::stderr().write_all(format!("skipped: {name}: {why}\n").as_bytes());
-        None
+    let Some(folder) = folder("OTTAVA_TEST_MODELS") else {
+        not_run(format!("{name}: no real model (OTTAVA_TEST_MODELS)"));
+        return None;
     };
-    let Some(folder) = std::env::var_os("OTTAVA_TEST_MODELS") else {
-        return skipped(format!("OTTAVA_TEST_MODELS is not set to a folder with {name}.gguf"));
-    };
-    let path = PathBuf::from(folder).join(format!("{name}.gguf"));
-    if path.exists() { Some(path) } else { skipped(format!("{} is not there", path.display())) }
+    let path = folder.join(format!("{name}.gguf"));
+    assert!(path.exists(), "OTTAVA_TEST_MODELS is set, and {} is not there", path.display());
+    Some(path)
+}
+
+/// The folder that a variable names.
+pub fn folder(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Notes what is not run, for the program's last lines: behind the test runner's own.
+pub fn not_run(what: String) {
+    let mut all = NOT_RUN.lock().unwrap_or_else(PoisonError::into_inner);
+    if all.is_empty() {
+        // SAFETY: the function takes nothing and is there until the process ends.
+        unsafe { libc::atexit(say_what_was_not_run) };
+    }
+    all.insert(what);
+}
+
+extern "C" fn say_what_was_not_run() {
+    let all = NOT_RUN.lock().unwrap_or_else(PoisonError::into_inner);
+    all.iter().for_each(|what| eprintln!("not run: {what}"));
 }
 
 /// The cases of `tests/golden/FILE`.
 #[allow(dead_code, reason = "not every test that includes this module has recorded cases")]
 pub fn golden(file: &str) -> Vec<Value> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
-    let text = std::fs::read_to_string(path).expect("the golden file is in the repository");
-    serde_json::from_str(&text).expect("the golden file is a JSON array")
+    let text = match file {
+        "gemma3.json" => include_str!("../golden/gemma3.json"),
+        "gemma3.tokens.json" => include_str!("../golden/gemma3.tokens.json"),
+        "smollm2.chat.json" => include_str!("../golden/smollm2.chat.json"),
+        "smollm2.json" => include_str!("../golden/smollm2.json"),
+        "smollm2.tokens.json" => include_str!("../golden/smollm2.tokens.json"),
+        _ => panic!("{file} is not among the recorded references"),
+    };
+    serde_json::from_str(text).expect("the golden file is a JSON array")
 }
