@@ -1,8 +1,9 @@
 //! Tiny models with random weights, of every family: files for tests that need no download. The
-//! tokenizers that a file may carry are in `vocabulary`.
+//! tokenizers that a file may carry are in `vocabulary`, logits of an independent implementation in `recorded`.
 
 #![allow(dead_code, reason = "not every test that includes this module makes all of it")]
 
+pub mod recorded;
 pub mod vocabulary;
 
 use ottava::weights::{GgufWriter, TensorType};

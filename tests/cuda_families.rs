@@ -1,0 +1,173 @@
+//! Every family on a card: tiny models with random weights, against logits of independent implementations.
+//!
+//! The models of `tiny::recorded` are made here; their logits are of numpy in f64. Those of
+//! `tests/golden/families` were written by llama.cpp's converter, and transformers computed their logits in
+//! f32. The one that is small enough is part of this program, which may run on another machine. The
+//! others are in the folder `OTTAVA_TEST_FAMILIES`, where that is set.
+
+#![cfg(feature = "cuda")]
+
+mod real_models;
+mod tiny;
+
+use std::path::Path;
+
+use ottava::backend::cuda::{Cuda, CudaOptions};
+use ottava::backend::{KvDtype, Precision, StepLimits};
+use ottava::model::{LoadOptions, Model, ModelConfig};
+use ottava::weights::ModelFile;
+use serde_json::Value;
+use tiny::Outcome;
+use tiny::recorded::{EXPECTED, TINY, VOCAB, step, step_of};
+
+/// How a recorded sequence is cut into steps: at once, which is a prompt's work; in pieces as decodes and short
+/// prompts are; and in two that no tile divides.
+const CUTS: [&[usize]; 3] = [&[48], &[1, 7, 1, 16, 23], &[17, 31]];
+/// The families that this crate has, by the names of their files.
+const FAMILIES: [&str; 7] =
+    ["gemma3", "llama", "llama_llama3rope", "llama_q4_0", "llama_q8_0", "qwen2", "qwen3"];
+
+/// How far logits may be off: the largest distance and the root mean square, as parts of the largest logit.
+struct Tolerance {
+    kv: KvDtype,
+    most: f64,
+    rms: f64,
+}
+
+/// Keys and values in f16 alone are 3e-3 and 5e-4 off at most, those of 8 bits 0.03 and 0.006, with
+/// everything else in f32. A card also rounds what it multiplies to f16. A weight or a setting that is wrong
+/// moves some logit by more than 1e-3 of the largest, mostly by far more.
+const TOLERANCES: [Tolerance; 2] = [
+    Tolerance { kv: KvDtype::F16, most: 3e-3, rms: 5e-4 },
+    Tolerance { kv: KvDtype::Int8, most: 0.03, rms: 6e-3 },
+];
+
+fn load(file: &ModelFile, kv_dtype: KvDtype, batch_invariant: bool) -> Outcome<Model<Cuda>> {
+    cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU"))?;
+    let cuda = Cuda::new(&CudaOptions { batch_invariant, ..CudaOptions::default() })?;
+    let options = LoadOptions {
+        limits: StepLimits { tokens_max: 48, outputs_max: 48 },
+        kv_dtype,
+        kv_bytes: 4 << 20,
+        context_max: 64,
+        quantise: None,
+        sidecar: None,
+        activations: Precision::F32,
+    };
+    Ok(Model::load(file, &ModelConfig::from_file(file)?, cuda, &options, &mut |_| {})?)
+}
+
+/// What is recorded of a model: a sequence, and of each token some of the logits behind it.
+struct Recorded {
+    tokens: Vec<u32>,
+    /// Of each token: ids and their logits.
+    logits: Vec<Vec<(usize, f64)>>,
+    largest: f64,
+}
+
+fn recorded(text: &str) -> Outcome<Recorded> {
+    let json: Value = serde_json::from_str(text)?;
+    let best: Vec<Vec<(usize, f64)>> = serde_json::from_value(json["top"].clone())?;
+    let all: Vec<Vec<f64>> = serde_json::from_value(json["logits"].clone())?;
+    let all = all.into_iter().map(|row| row.into_iter().enumerate().collect());
+    Ok(Recorded {
+        tokens: serde_json::from_value(json["tokens"].clone())?,
+        logits: best.into_iter().chain(all).collect(),
+        largest: json["peer"]["largest"].as_f64().ok_or("no largest logit")?,
+    })
+}
+
+/// The logits behind each token, computed in steps of so many.
+fn run(model: &mut Model<Cuda>, tokens: &[u32], cut: &[usize]) -> Outcome<Vec<Vec<f32>>> {
+    let mut rows = Vec::new();
+    for &count in cut {
+        model.step(&step_of(tokens, rows.len()..rows.len() + count))?;
+        for row in 0..count {
+            let mut logits = vec![f32::NAN; model.vocab_size()];
+            model.logits(row, &mut logits)?;
+            rows.push(logits);
+        }
+    }
+    Ok(rows)
+}
+
+/// The largest distance and the root mean square, as parts of the largest logit.
+fn distance(found: &[Vec<f32>], want: &Recorded) -> (f64, f64) {
+    assert_eq!(found.len(), want.logits.len(), "a row of logits for each token");
+    let rows = found.iter().zip(&want.logits);
+    let off =
+        rows.flat_map(|(found, want)| want.iter().map(|&(id, want)| (f64::from(found[id]) - want).abs()));
+    let off: Vec<f64> = off.map(|off| off / want.largest).collect();
+    let squares: f64 = off.iter().map(|off| off * off).sum();
+    // A NaN is as far as can be.
+    let most = off.iter().fold(0.0, |most: f64, &off| if off.is_nan() { off } else { most.max(off) });
+    (most, (squares / off.len() as f64).sqrt())
+}
+
+/// Holds a model against its record, in every cut; where rows are to have their own bits, cuts do not matter.
+fn check(name: &str, file: Vec<u8>, record: &str) -> Outcome {
+    let (file, want) = (ModelFile::from_bytes(name, file)?, recorded(record)?);
+    for Tolerance { kv, most, rms } in &TOLERANCES {
+        for batch_invariant in [false, true] {
+            let mut first: Option<Vec<Vec<f32>>> = None;
+            for cut in CUTS {
+                // A cache of its own, so that nothing of the cut before is there.
+                let found = run(&mut load(&file, *kv, batch_invariant)?, &want.tokens, cut)?;
+                let off = distance(&found, &want);
+                let what = format!("{name}, KV {kv:?}, cut {cut:?}, batch-invariant: {batch_invariant}");
+                println!("{what}: {:.2e} off, root mean square {:.2e}", off.0, off.1);
+                assert!(off.0 <= *most && off.1 <= *rms, "{what}: {off:?}, may be {most:.0e}, {rms:.0e}");
+                if batch_invariant && *first.get_or_insert_with(|| found.clone()) != found {
+                    return Err(format!("{what}: other bits than at once").into());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_converted_model_has_the_recorded_logits() -> Outcome {
+    let file = include_bytes!("golden/families/llama_q4_0.gguf");
+    check("llama_q4_0", file.to_vec(), include_str!("golden/families/llama_q4_0.json"))
+}
+
+#[test]
+fn converted_models_of_a_folder_have_the_recorded_logits() -> Outcome {
+    let Some(folder) = real_models::folder("OTTAVA_TEST_FAMILIES") else {
+        real_models::not_run(format!("{}: no recorded families (OTTAVA_TEST_FAMILIES)", FAMILIES.join(", ")));
+        return Ok(());
+    };
+    for name in FAMILIES {
+        let path = |extension| Path::new(&folder).join(name).with_extension(extension);
+        let file = std::fs::read(path("gguf")).map_err(|error| format!("{name}.gguf: {error}"))?;
+        let record =
+            std::fs::read_to_string(path("json")).map_err(|error| format!("{name}.json: {error}"))?;
+        check(name, file, &record)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_family_has_the_recorded_logits() -> Outcome {
+    let mut worst = 0_f32;
+    for (tiny, expected) in TINY.iter().zip(&EXPECTED) {
+        let file = ModelFile::from_bytes("tiny.gguf", tiny::file(tiny, &[])?)?;
+        for batch_invariant in [false, true] {
+            let mut model = load(&file, KvDtype::F16, batch_invariant)?;
+            // A prompt in two chunks, then token by token.
+            for range in [0..5, 5..8, 8..9, 9..10] {
+                model.step(&step(range))?;
+            }
+            let mut logits = [f32::NAN; VOCAB];
+            model.logits(0, &mut logits)?;
+            for (found, expected) in logits.iter().zip(expected) {
+                let off = (found - expected).abs();
+                worst = worst.max(off);
+                assert!(off < 5e-3, "{}: {found} is not {expected}\n{logits:?}", tiny.family);
+            }
+        }
+    }
+    println!("worst difference {worst:e}");
+    Ok(())
+}
