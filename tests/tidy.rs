@@ -1,5 +1,5 @@
 //! Keeps the written architecture and style true: file heads, layers, paths in documents, sizes,
-//! and where `unsafe` and the environment may appear. Reads the repository and nothing else.
+//! and where `unsafe`, the environment and kernels' inline assembly may appear. Reads the repository and nothing else.
 //!
 //! ARCHITECTURE.md holds the layering table between `<!-- layers -->` and `<!-- /layers -->`:
 //! rows of `| module | may use |`, the second cell a list of module names set apart by commas
@@ -32,6 +32,8 @@ const UNSAFE_ALLOWED: &[&str] = &[
 ];
 /// Where the environment may be read.
 const ENVIRONMENT_ALLOWED: &[&str] = &["src/env.rs", "cuda-emu/src/driver/options.rs"];
+/// Where kernels may have inline assembly.
+const ASSEMBLY_ALLOWED: &str = "kernels-cu/common/ptx.cuh";
 /// The libraries of the repository.
 const LIBRARIES: &[&str] = &["src", "cuda-emu/src"];
 /// Documents, and the folders that their paths may begin in.
@@ -60,6 +62,11 @@ fn root() -> &'static Path {
 
 /// All `.rs` files under `folders`, sorted.
 fn sources(folders: &[&str]) -> Vec<Source> {
+    files(folders, &["rs"])
+}
+
+/// All files under `folders` whose names end so, sorted.
+fn files(folders: &[&str], extensions: &[&str]) -> Vec<Source> {
     let mut found = Vec::new();
     let mut pending: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();
     while let Some(folder) = pending.pop() {
@@ -67,7 +74,7 @@ fn sources(folders: &[&str]) -> Vec<Source> {
         for path in entries.map(|entry| entry.unwrap().path()) {
             if path.is_dir() {
                 pending.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|own| extensions.iter().any(|other| own == *other)) {
                 let text = std::fs::read_to_string(&path).unwrap();
                 let names: Vec<&str> =
                     path.strip_prefix(root()).unwrap().iter().map(|n| n.to_str().unwrap()).collect();
@@ -170,6 +177,27 @@ fn unsafe_and_the_environment_stay_in_their_files() {
         }
     }
     tidy(problems);
+}
+
+#[test]
+fn inline_assembly_stays_in_its_file() {
+    let kernels = files(&["kernels-cu"], &["cu", "cuh"]);
+    let (own, others): (Vec<_>, Vec<_>) = kernels.iter().partition(|file| file.path == ASSEMBLY_ALLOWED);
+    assert!(own.iter().any(|file| !assembly_uses(&file.text).is_empty()), "{ASSEMBLY_ALLOWED} has none");
+    assert!(others.len() > 10, "found {} files only", others.len());
+    let uses =
+        others.iter().flat_map(|file| assembly_uses(&file.text).into_iter().map(|line| (&file.path, line)));
+    tidy(
+        uses.map(|(path, line)| format!("{path}:{line}: inline assembly outside {ASSEMBLY_ALLOWED}"))
+            .collect(),
+    );
+}
+
+/// Lines with inline assembly.
+fn assembly_uses(text: &str) -> Vec<usize> {
+    let code = code_of(text);
+    let found = words_of(&code).filter(|(_, word)| ["asm", "__asm", "__asm__"].contains(word));
+    found.map(|(at, _)| line_of(&code, at)).collect()
 }
 
 /// Where `env::var`, `env::vars`, `env::var_os`, … or an import from `env` stands.
@@ -394,6 +422,12 @@ fn the_environment_is_found_however_it_is_read() {
         1,
         "a name that begins with var is suspect"
     );
+}
+
+#[test]
+fn inline_assembly_is_found_and_talk_of_it_is_not() {
+    let text = "// asm is elsewhere\nasm(\"x;\");\nint asmodeus = 1;\n__asm__ volatile(\"asm\");\nint x; asm volatile (\"\");\n";
+    assert_eq!(assembly_uses(text), [2, 4, 5]);
 }
 
 #[test]

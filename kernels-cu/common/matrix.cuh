@@ -67,12 +67,6 @@ __device__ __forceinline__ Codes<BITS, STEPS> load_codes(const uint4* row, uint3
     return codes;
 }
 
-__device__ __forceinline__ uint32_t subtract(uint32_t a, uint32_t b) {
-    uint32_t d;
-    asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
-    return d;
-}
-
 // The A operand of one step, without scales.
 template <int BITS, int STEPS>
 __device__ __forceinline__ void step_operand(uint32_t (&a)[4], const Codes<BITS, STEPS>& codes, int step,

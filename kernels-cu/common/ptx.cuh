@@ -88,6 +88,13 @@ __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
     return d;
 }
 
+// a - b, of two f16 each.
+__device__ __forceinline__ uint32_t subtract(uint32_t a, uint32_t b) {
+    uint32_t d;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+
 // Waits for the kernels that this one depends on (programmatic dependent launch): nothing that they write may be
 // read before. Those that depend on this one may start from then on, as soon as all its blocks have, and wait
 // for its end here in their turn.
