@@ -3,7 +3,8 @@
 // too, a token at a time: a row has the bits that it has alone.
 //
 // A block takes some pages of one sequence and key head, for the HEADS query heads that share it, so
-// keys and values are read once for all of them. A warp takes a page at a time: LANES lanes hold a key,
+// keys and values are read once for all of them. Only pages that the layer's window, the sequence's window
+// and its sinks leave visible are shared out. A warp takes a page at a time: LANES lanes hold a key,
 // 8 elements each (16 bytes of f16), so one load instruction brings 32 / LANES keys, and ROUNDS of
 // them for keys and as many for values are under way before the first is used. The softmax is online,
 // with a maximum and a sum for each warp; warps, then splits, are merged in a fixed order, the splits
@@ -13,43 +14,43 @@
 // and the block with the token's page its key and value: what kv_append.cu does, to the bit. Blocks
 // of the same key head write the same bytes; no other sequence may have that page.
 //
-// Launch: grid [splits, kv heads · head chunks, sequences or rows], 128 threads; shared memory for a part a
-// warp, and for HEADS + 2 heads. Splits that a sequence does not have end at once, so a graph is
+// Launch: grid [splits, kv heads · head chunks, sequences or rows], 128 threads; shared memory for a part of each
+// head a warp, and for HEADS + 2 heads. Splits that a sequence does not have end at once, so a graph is
 // launched with the most that may be.
 
 #include "common/attention.cuh"
 
 namespace ottava {
 
-constexpr int DECODE_WARPS = 4;
-// As in src/backend/cuda/step.rs.
-constexpr uint32_t SPLITS_MAX = 16;
-
-// Pages of a block: a page a warp, or more where there would be too many splits. By the length of the
-// sequence alone, so it is cut the same way whatever runs beside it.
+// Pages of a block. Up to SPLITS_SHORT blocks take a page a warp at once. Of a longer past a block takes more, as
+// the square root of the length: both the time of a block, which one sequence waits for, and the number of blocks,
+// each of which costs a batch its beginning and end, grow slowly. By what the row sees alone, so it is cut
+// the same way whatever runs beside it.
 __device__ __forceinline__ uint32_t split_pages(uint32_t pages) {
-    constexpr uint32_t UNIT = SPLITS_MAX * DECODE_WARPS;
-    return (pages + UNIT - 1) / UNIT * DECODE_WARPS;
+    const uint32_t rounds = (pages + DECODE_WARPS - 1) / DECODE_WARPS;
+    uint32_t each = 1;
+    while (SPLITS_SHORT * each < SPLITS_MAX && SPLITS_SHORT * each * each < rounds) ++each;
+    return max(each, (rounds + SPLITS_MAX - 1) / SPLITS_MAX) * DECODE_WARPS;
 }
 
 constexpr int ELEMENTS = 8;  // of a key in a lane
 
-// Eight elements of a key or a value.
+// Eight elements of a key or a value: of f16, or codes that are still to be scaled.
+template <bool F16>
 __device__ __forceinline__ void widen(float (&x)[ELEMENTS], uint4 raw) {
     const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
-        x[2 * i] = pair.x;
-        x[2 * i + 1] = pair.y;
+    for (int i = 0; i < ELEMENTS / 2; ++i) {
+        if (F16) {
+            const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[i]));
+            x[2 * i] = pair.x;
+            x[2 * i + 1] = pair.y;
+        } else {
+            const uint32_t pair = words[i / 2] >> 16 * (i % 2);
+            x[2 * i] = static_cast<int8_t>(pair);
+            x[2 * i + 1] = static_cast<int8_t>(pair >> 8);
+        }
     }
-}
-
-__device__ __forceinline__ void widen(float (&x)[ELEMENTS], uint2 raw, float scale) {
-    const uint32_t words[2] = {raw.x, raw.y};
-#pragma unroll
-    for (int i = 0; i < ELEMENTS; ++i)
-        x[i] = static_cast<float>(static_cast<int8_t>(words[i / 4] >> 8 * (i % 4))) * scale;
 }
 
 // A softmax under way: weights are 2^(score − max), `sum` is theirs, `out` is of weights · values.
@@ -58,80 +59,122 @@ struct Running {
     float max[HEADS], sum[HEADS], out[HEADS][ELEMENTS];
 };
 
+// A row, and the part of its pages that a block takes.
+struct Split {
+    Sequence sequence;
+    const PageRef* entries;
+    SeenPages seen;
+    uint32_t token, position;
+    uint32_t pages, splits;  // of the row
+    uint32_t begin, end;     // of the pages, those of this block
+
+    // Finds them; false where the block has none.
+    __device__ bool find(const AttentionParams& p) {
+        const uint32_t item = p.first_row + blockIdx.z;
+        if (item >= p.step.counts[p.by_rows ? 0 : 1]) return false;
+        sequence = p.step.sequences[p.by_rows ? p.step.sequence_of[item] : item];
+        if (!p.by_rows && sequence.rows_end - sequence.rows_start != 1) return false;
+        token = p.by_rows ? item : sequence.rows_start;
+        position = p.step.positions[token];
+        entries = p.step.pages + sequence.pages_start;
+        seen = seen_pages(entries, sequence, p.window, position, position);
+        pages = seen.count();
+        const uint32_t own = split_pages(pages);
+        splits = (pages + own - 1) / own;
+        begin = blockIdx.x * own;
+        end = min(begin + own, pages);
+        return blockIdx.x < splits;
+    }
+
+    __device__ PageRef page(uint32_t index) const { return entries[seen.entry(index)]; }
+};
+
 // Load instructions for keys, and for values, that a warp has under way: more do not fit in registers.
 constexpr int ROUNDS = 4;
 
-// What they bring to a lane: eight elements each, as they lie in the page.
+// What they bring to a lane: eight elements each, as they lie in the page; codes in the first two words.
 struct Loaded {
-    uint4 words[ROUNDS];
-    float scales[ROUNDS];
+    uint4 keys[ROUNDS], values[ROUNDS];
+    float key_scales[ROUNDS], value_scales[ROUNDS];
+    uint32_t seen;  // a bit a slot from this lane's first on
 };
 
-// Starts the loads of the slots from `start` on; zeros beyond the head and for keys that nobody sees.
-template <int LANES>
-__device__ __forceinline__ void load(Loaded& x, const KvLayer& kv, uint32_t page, int which, uint32_t head,
-                                     uint32_t start, const bool (&seen)[ROUNDS]) {
-    const uint32_t lane = threadIdx.x % WARP, first = lane % LANES * ELEMENTS;
-    const bool f16 = kv.dtype == KvDtype::F16;
-    const uint8_t* elements = page_elements<uint8_t>(kv, page, which, head, f16 ? 2 : 1);
-    const __half* scales = page_scales(kv, page, which, head) + first / KV_SCALE_GROUP;
+// Starts the loads of a page from slot `start` on; zeros beyond the head and for keys that nobody sees.
+template <int LANES, bool F16>
+__device__ __forceinline__ void load(Loaded& x, const AttentionParams& p, const Split& split, const PageRef& page,
+                                     uint32_t start, uint32_t kv_head) {
+    constexpr int KEYS = WARP / LANES;
+    static_assert(PAGE_TOKENS % (KEYS * ROUNDS) == 0, "a page is a whole number of rounds");
+    const KvLayer& kv = p.kv;
+    const uint32_t lane = threadIdx.x % WARP, first = lane % LANES * ELEMENTS, own = start + lane / LANES;
+    x.seen = seen_slots(split.sequence, p.window, split.position, page.start) >> own;
+    const uint8_t* base = kv.base + page.page * kv.page_bytes;
+    // Offsets within a page fit in 32 bits.
+    const uint32_t line = kv_head * PAGE_TOKENS + own, values = kv.kv_heads * PAGE_TOKENS;
+    const uint8_t* elements = base + (line * kv.head_dim + first) * (F16 ? 2 : 1);
+    const __half* scales = reinterpret_cast<const __half*>(base + 2 * values * kv.head_dim) +
+                           (line * kv.scale_groups + first / KV_SCALE_GROUP);
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
-        const uint32_t slot = start + round * (WARP / LANES) + lane / LANES, at = slot * kv.head_dim + first;
-        x.words[round] = make_uint4(0, 0, 0, 0);
-        x.scales[round] = 0.0f;
-        if (!seen[round] || first >= kv.head_dim) continue;
-        if (f16) {
-            x.words[round] = *reinterpret_cast<const uint4*>(elements + 2 * at);
+        x.keys[round] = x.values[round] = make_uint4(0, 0, 0, 0);
+        x.key_scales[round] = x.value_scales[round] = 0.0f;
+        if (!(x.seen >> round * KEYS & 1) || first >= kv.head_dim) continue;
+        const uint32_t at = round * KEYS * kv.head_dim, behind = at + values * kv.head_dim;
+        if (F16) {
+            x.keys[round] = *reinterpret_cast<const uint4*>(elements + 2 * at);
+            x.values[round] = *reinterpret_cast<const uint4*>(elements + 2 * behind);
         } else {
-            const uint2 codes = *reinterpret_cast<const uint2*>(elements + at);
-            x.words[round] = make_uint4(codes.x, codes.y, 0, 0);
-            x.scales[round] = __half2float(scales[slot * kv.scale_groups]);
+            const uint2 key = *reinterpret_cast<const uint2*>(elements + at);
+            const uint2 value = *reinterpret_cast<const uint2*>(elements + behind);
+            x.keys[round] = make_uint4(key.x, key.y, 0, 0);
+            x.values[round] = make_uint4(value.x, value.y, 0, 0);
+            x.key_scales[round] = __half2float(scales[round * KEYS * kv.scale_groups]);
+            x.value_scales[round] = __half2float(scales[(round * KEYS + values) * kv.scale_groups]);
         }
     }
 }
 
-__device__ __forceinline__ void widen(float (&x)[ELEMENTS], const Loaded& loaded, int round, bool f16) {
-    const uint4 words = loaded.words[round];
-    if (f16)
-        widen(x, words);
-    else
-        widen(x, make_uint2(words.x, words.y), loaded.scales[round]);
-}
-
-// Takes up the keys of a page from slot `start` on that ROUNDS loads bring, by one warp.
-template <int HEADS, int LANES>
-__device__ __forceinline__ void take_keys(Running<HEADS>& state, const AttentionParams& p,
-                                          const Sequence& sequence, const PageRef& entry, uint32_t start,
-                                          uint32_t kv_head, uint32_t position,
-                                          const float (&q)[HEADS][ELEMENTS]) {
-    constexpr int KEYS = WARP / LANES;
-    static_assert(PAGE_TOKENS % (KEYS * ROUNDS) == 0, "a page is a whole number of rounds");
-    const uint32_t lane = threadIdx.x % WARP;
-    const bool f16 = p.kv.dtype == KvDtype::F16;
-    bool seen[ROUNDS];
-#pragma unroll
-    for (int round = 0; round < ROUNDS; ++round)
-        seen[round] = sees(sequence, p.window, position, entry.start + start + round * KEYS + lane / LANES);
-    Loaded keys, values;
-    load<LANES>(keys, p.kv, entry.page, 0, kv_head, start, seen);
-    load<LANES>(values, p.kv, entry.page, 1, kv_head, start, seen);
-    float scores[HEADS][ROUNDS];
+// The scores of the keys that were loaded; minus infinity where nobody sees one.
+template <int HEADS, int LANES, bool F16>
+__device__ __forceinline__ void score(float (&scores)[HEADS][ROUNDS], const Loaded& x, float soft_cap,
+                                      const float (&q)[HEADS][ELEMENTS]) {
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
         float key[ELEMENTS];
-        widen(key, keys, round, f16);
+        widen<F16>(key, x.keys[round]);
 #pragma unroll
         for (int head = 0; head < HEADS; ++head) {
             float dot = 0.0f;
 #pragma unroll
             for (int i = 0; i < ELEMENTS; ++i) dot = fmaf(q[head][i], key[i], dot);
+            // Elements of a lane share a scale.
+            if (!F16) dot *= x.key_scales[round];
 #pragma unroll
             for (int distance = LANES / 2; distance > 0; distance /= 2)
                 dot += __shfl_xor_sync(ALL_LANES, dot, distance);
-            scores[head][round] = seen[round] ? score_of(p, dot * p.scale) : -INFINITY;
+            scores[head][round] = dot;
         }
     }
+    if (soft_cap > 0.0f) {
+#pragma unroll
+        for (int i = 0; i < HEADS * ROUNDS; ++i) {
+            float& one = scores[i / ROUNDS][i % ROUNDS];
+            one = capped(one, soft_cap);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < HEADS * ROUNDS; ++i) {
+        float& one = scores[i / ROUNDS][i % ROUNDS];
+        one = x.seen >> i % ROUNDS * (WARP / LANES) & 1 ? one : -INFINITY;
+    }
+}
+
+// Takes up the keys that were loaded, by one warp.
+template <int HEADS, int LANES, bool F16>
+__device__ __forceinline__ void take_keys(Running<HEADS>& state, const Loaded& x, float soft_cap,
+                                          const float (&q)[HEADS][ELEMENTS]) {
+    float scores[HEADS][ROUNDS];
+    score<HEADS, LANES, F16>(scores, x, soft_cap, q);
 #pragma unroll
     for (int head = 0; head < HEADS; ++head) {
         float largest = state.max[head];
@@ -141,26 +184,48 @@ __device__ __forceinline__ void take_keys(Running<HEADS>& state, const Attention
         for (int distance = WARP / 2; distance >= LANES; distance /= 2)
             largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, distance));
         // Before the first key that is seen both are minus infinity, and their difference no number.
-        const float correction = largest == -INFINITY ? 1.0f : exp2f(state.max[head] - largest);
+        const float base = largest == -INFINITY ? 0.0f : largest;
+        const float correction = ex2_approx_ftz(state.max[head] - base);
         state.max[head] = largest;
         state.sum[head] *= correction;
 #pragma unroll
         for (int i = 0; i < ELEMENTS; ++i) state.out[head][i] *= correction;
 #pragma unroll
-        for (int round = 0; round < ROUNDS; ++round)
-            scores[head][round] = seen[round] ? exp2f(scores[head][round] - largest) : 0.0f;
+        for (int round = 0; round < ROUNDS; ++round) {
+            scores[head][round] = ex2_approx_ftz(scores[head][round] - base);
+            state.sum[head] += scores[head][round];
+        }
     }
 #pragma unroll
     for (int round = 0; round < ROUNDS; ++round) {
         float value[ELEMENTS];
-        widen(value, values, round, f16);
+        widen<F16>(value, x.values[round]);
 #pragma unroll
         for (int head = 0; head < HEADS; ++head) {
-            state.sum[head] += scores[head][round];
+            const float weight = F16 ? scores[head][round] : scores[head][round] * x.value_scales[round];
 #pragma unroll
-            for (int i = 0; i < ELEMENTS; ++i)
-                state.out[head][i] = fmaf(scores[head][round], value[i], state.out[head][i]);
+            for (int i = 0; i < ELEMENTS; ++i) state.out[head][i] = fmaf(weight, value[i], state.out[head][i]);
         }
+    }
+}
+
+// Takes up this warp's pages from `page` on, whose first keys are loaded.
+template <int HEADS, int LANES, bool F16>
+__device__ __forceinline__ void take_pages(Running<HEADS>& state, Loaded& x, const AttentionParams& p,
+                                           const Split& split, uint32_t page, uint32_t kv_head,
+                                           const float (&q)[HEADS][ELEMENTS]) {
+    constexpr uint32_t STEP = WARP / LANES * ROUNDS;
+    PageRef entry = split.page(page);
+    uint32_t start = 0;
+    while (true) {
+        take_keys<HEADS, LANES, F16>(state, x, p.soft_cap, q);
+        start = (start + STEP) % PAGE_TOKENS;
+        if (start == 0) {
+            page += DECODE_WARPS;
+            if (page >= split.end) break;
+            entry = split.page(page);
+        }
+        load<LANES, F16>(x, p, split, entry, start, kv_head);
     }
 }
 
@@ -180,98 +245,59 @@ __device__ __forceinline__ void join_keys(Running<HEADS>& state) {
 }
 
 // Merges `count` parts, `stride` floats apart, each [head_dim sums, maximum, sum of weights], into
-// `out`: the quotient where `last`, else a part again. By all threads of the block, in order. Parts
-// without a key have a sum of zero; what is no number stays none.
-__device__ __forceinline__ void merge(float* out, const float* parts, uint32_t count, uint32_t stride,
-                                      uint32_t dim, bool last) {
-    float max = -INFINITY;
-    for (uint32_t i = 0; i < count; ++i) max = fmaxf(max, parts[i * stride + dim]);
-    float sum = 0.0f;
-    for (uint32_t i = 0; i < count; ++i) {
-        const float part_max = parts[i * stride + dim], part_sum = parts[i * stride + dim + 1];
-        sum += part_sum == 0.0f ? 0.0f : exp2f(part_max - max) * part_sum;
+// `out`: the quotient where `last`, else a part again. In order, by one of several warps that share the head: it takes
+// 64 of every 64 · `sharers` sums. Parts without a key have a sum of zero; what is no number stays none.
+__device__ __forceinline__ void merge(float* out, const float* parts, uint32_t count, uint32_t stride, uint32_t dim,
+                                      uint32_t sharer, uint32_t sharers, bool last) {
+    constexpr int HALVES = SPLITS_MAX / WARP;
+    static_assert(HALVES * WARP == SPLITS_MAX, "a lane has the weight of a part of each half");
+    const uint32_t lane = threadIdx.x % WARP;
+    float maxima[HALVES], weights[HALVES], sums[HALVES], max = -INFINITY, sum = 0.0f;
+#pragma unroll
+    for (int half = 0; half < HALVES; ++half) {
+        const uint32_t part = WARP * half + lane;
+        maxima[half] = part < count ? parts[part * stride + dim] : -INFINITY;
+        sums[half] = part < count ? parts[part * stride + dim + 1] : 0.0f;
+        max = fmaxf(max, maxima[half]);
     }
-    for (uint32_t d = threadIdx.x; d < dim; d += blockDim.x) {
-        float total = 0.0f;
-        for (uint32_t i = 0; i < count; ++i) {
-            const float part_max = parts[i * stride + dim];
-            if (parts[i * stride + dim + 1] != 0.0f) total = fmaf(exp2f(part_max - max), parts[i * stride + d], total);
+    max = warp_max(max);
+#pragma unroll
+    for (int half = 0; half < HALVES; ++half) {
+        weights[half] = sums[half] == 0.0f ? 0.0f : ex2_approx_ftz(maxima[half] - max);
+        sum += weights[half] * sums[half];
+    }
+    sum = warp_sum(sum);
+    const float inverse = last && sum != 0.0f ? 1.0f / sum : 1.0f;
+    for (uint32_t begin = 2 * WARP * sharer; begin < dim; begin += 2 * WARP * sharers) {
+        const uint32_t d = begin + 2 * lane;
+        float2 total = make_float2(0.0f, 0.0f);
+#pragma unroll
+        for (int half = 0; half < HALVES; ++half) {
+            const uint32_t first = WARP * half, parts_here = count > first ? min(count - first, uint32_t(WARP)) : 0;
+#pragma unroll 8
+            for (uint32_t i = 0; i < parts_here; ++i) {
+                const float weight = __shfl_sync(ALL_LANES, weights[half], i);
+                if (d >= dim) continue;
+                const float2 x = *reinterpret_cast<const float2*>(parts + (first + i) * stride + d);
+                total.x = fmaf(weight, x.x, total.x);
+                total.y = fmaf(weight, x.y, total.y);
+            }
         }
-        out[d] = last && sum != 0.0f ? total / sum : total;
+        if (d < dim) *reinterpret_cast<float2*>(out + d) = make_float2(total.x * inverse, total.y * inverse);
     }
-    if (!last && threadIdx.x == 0) {
-        out[dim] = max;
-        out[dim + 1] = sum;
-    }
+    if (!last && sharer == 0 && lane == 0) *reinterpret_cast<float2*>(out + dim) = make_float2(max, sum);
 }
 
+// Joins what the warps have, and where the row has more splits, hands it over; the last block joins those.
 template <int HEADS, int LANES>
-__device__ __forceinline__ void attention_decode(const AttentionParams& p) {
-    extern __shared__ float parts[];  // [warps][head_dim + 2], then the prepared heads
+__device__ __forceinline__ void finish(const Running<HEADS>& state, const AttentionParams& p, const Split& split,
+                                       float* parts, uint32_t first_head) {
     __shared__ bool is_last;
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, dim = p.kv.head_dim;
-    const uint32_t query_heads = p.inputs.query_heads;
-    const uint32_t group = query_heads / p.kv.kv_heads, chunks = group / HEADS;
-    const uint32_t kv_head = blockIdx.y / chunks, first_head = kv_head * group + blockIdx.y % chunks * HEADS;
-    wait_for_predecessor();
-    const uint32_t item = p.first_row + blockIdx.z;
-    if (item >= p.step.counts[p.by_rows ? 0 : 1]) return;
-    const Sequence sequence = p.step.sequences[p.by_rows ? p.step.sequence_of[item] : item];
-    if (!p.by_rows && sequence.rows_end - sequence.rows_start != 1) return;
-    const uint32_t token = p.by_rows ? item : sequence.rows_start, position = p.step.positions[token];
-    // Without those of later rows, which lie at the end of the table.
-    const uint32_t newest = p.by_rows ? p.step.positions[sequence.rows_end - 1] : position;
-    const uint32_t later = newest / PAGE_TOKENS - position / PAGE_TOKENS;
-    const uint32_t pages = sequence.pages_end - sequence.pages_start - later;
-    const uint32_t own_pages = split_pages(pages), splits = (pages + own_pages - 1) / own_pages;
-    if (blockIdx.x >= splits) return;
-    const uint32_t begin = blockIdx.x * own_pages, end = min(begin + own_pages, pages);
-    const PageRef* entries = p.step.pages + sequence.pages_start;
-
-    const float* prepared = p.inputs.q + (static_cast<size_t>(token) * query_heads + first_head) * dim;
-    if (p.inputs.k) {
-        float* heads = parts + DECODE_WARPS * (dim + 2);
-        const uint32_t start = position / PAGE_TOKENS * PAGE_TOKENS;
-        const bool own = entries[begin].start <= start && (end == pages || entries[end].start > start);
-        uint32_t page = end - 1;
-        while (own && entries[page].start > start) --page;
-        for (uint32_t i = warp; i < (own ? HEADS + 2 : HEADS); i += DECODE_WARPS) {
-            const uint32_t index = i < HEADS ? first_head + i : query_heads + (i - HEADS) * p.kv.kv_heads + kv_head;
-            append_head(heads + i * dim, p.inputs, p.kv, entries[page], token, position, index);
-        }
-        __syncthreads();
-        prepared = heads;
-    }
-    float q[HEADS][ELEMENTS];
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, dim = p.kv.head_dim, stride = dim + 2;
     const uint32_t first = lane % LANES * ELEMENTS;
 #pragma unroll
     for (int head = 0; head < HEADS; ++head) {
-#pragma unroll
-        for (int i = 0; i < ELEMENTS; ++i) q[head][i] = first < dim ? prepared[head * dim + first + i] : 0.0f;
-    }
-    Running<HEADS> state;
-#pragma unroll
-    for (int head = 0; head < HEADS; ++head) {
-        state.max[head] = -INFINITY;
-        state.sum[head] = 0.0f;
-#pragma unroll
-        for (int i = 0; i < ELEMENTS; ++i) state.out[head][i] = 0.0f;
-    }
-    for (uint32_t page = begin + warp; page < end; page += DECODE_WARPS) {
-        const PageRef entry = entries[page];
-        if (!sees_page(sequence, p.window, position, entry.start)) continue;
-#pragma unroll 1
-        for (uint32_t start = 0; start < PAGE_TOKENS; start += WARP / LANES * ROUNDS)
-            take_keys<HEADS, LANES>(state, p, sequence, entry, start, kv_head, position, q);
-    }
-    join_keys<HEADS, LANES>(state);
-
-    const uint32_t stride = dim + 2;
-    const size_t part_row = static_cast<size_t>(blockIdx.z) * query_heads + first_head;
-#pragma unroll
-    for (int head = 0; head < HEADS; ++head) {
-        __syncthreads();
-        float* part = parts + warp * stride;
+        float* part = parts + (warp * HEADS + head) * stride;
         if (lane < LANES && first < dim) {
 #pragma unroll
             for (int i = 0; i < ELEMENTS; ++i) part[first + i] = state.out[head][i];
@@ -280,33 +306,102 @@ __device__ __forceinline__ void attention_decode(const AttentionParams& p) {
             part[dim] = state.max[head];
             part[dim + 1] = state.sum[head];
         }
-        __syncthreads();
-        float* whole = p.dst + (static_cast<size_t>(token) * query_heads + first_head + head) * dim;
-        float* split = p.partial + ((part_row + head) * p.splits + blockIdx.x) * stride;
-        merge(splits == 1 ? whole : split, parts, DECODE_WARPS, stride, dim, splits == 1);
     }
-    if (splits == 1) return;
+    __syncthreads();
+    constexpr uint32_t SHARERS = DECODE_WARPS / HEADS;
+    const uint32_t head = warp % HEADS, sharer = warp / HEADS;
+    const size_t row = static_cast<size_t>(blockIdx.z) * p.inputs.query_heads + first_head + head;
+    float* whole = p.dst + (static_cast<size_t>(split.token) * p.inputs.query_heads + first_head + head) * dim;
+    float* of_splits = p.partial + row * p.splits * stride;
+    const bool only = split.splits == 1;
+    if (sharer < SHARERS)
+        merge(only ? whole : of_splits + blockIdx.x * stride, parts + head * stride, DECODE_WARPS, HEADS * stride, dim,
+              sharer, SHARERS, only);
+    if (only) return;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
         uint32_t* arrived = p.arrived + static_cast<size_t>(blockIdx.z) * gridDim.y + blockIdx.y;
-        is_last = atomicAdd(arrived, 1) == splits - 1;
+        is_last = atomicAdd(arrived, 1) == split.splits - 1;
         if (is_last) *arrived = 0;
     }
     __syncthreads();
     if (!is_last) return;
     __threadfence();
+    if (sharer < SHARERS) merge(whole, of_splits, split.splits, stride, dim, sharer, SHARERS, true);
+}
+
+template <int HEADS, int LANES>
+__device__ __forceinline__ void attention_decode(const AttentionParams& p) {
+    extern __shared__ float parts[];  // [warps][HEADS][head_dim + 2], then the prepared heads
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, dim = p.kv.head_dim;
+    const uint32_t query_heads = p.inputs.query_heads, group = query_heads / p.kv.kv_heads, chunks = group / HEADS;
+    const uint32_t kv_head = blockIdx.y / chunks, first_head = kv_head * group + blockIdx.y % chunks * HEADS;
+    const bool f16 = p.kv.dtype == KvDtype::F16;
+    // The tables are copied by the host before the step's first kernel, and no kernel writes them.
+    Split split;
+    if (!split.find(p)) {
+        // In each grid some block has to wait: kernels behind this one rely on that its predecessor has ended, too.
+        if (blockIdx.x == 0) wait_for_predecessor();
+        return;
+    }
+    // Where attention appends, all sequences have one token, and nobody writes a page of this one but this kernel,
+    // its last (`StepBuffers::writes_apart`). All others were written before this step: a copy, of the tables,
+    // stands between the steps, and waits for kernels as they do for it. So their loads need not wait. Otherwise
+    // the predecessor may be the kv_append.cu that writes what is read here.
+    const uint32_t page = split.begin + warp;
+    const bool any = page < split.end, early = p.inputs.k && page + 1 < split.pages;
+    Loaded loaded;
+    const auto load_first = [&] {
+        const PageRef entry = split.page(page);
+        if (f16)
+            load<LANES, true>(loaded, p, split, entry, 0, kv_head);
+        else
+            load<LANES, false>(loaded, p, split, entry, 0, kv_head);
+    };
+    if (any && early) load_first();
+    wait_for_predecessor();
+
+    const float* prepared = p.inputs.q + (static_cast<size_t>(split.token) * query_heads + first_head) * dim;
+    if (p.inputs.k) {
+        float* heads = parts + DECODE_WARPS * HEADS * (dim + 2);
+        const PageRef last = split.page(split.pages - 1);
+        const bool appends = split.end == split.pages;
+        for (uint32_t i = warp; i < (appends ? HEADS + 2 : HEADS); i += DECODE_WARPS) {
+            const uint32_t index = i < HEADS ? first_head + i : query_heads + (i - HEADS) * p.kv.kv_heads + kv_head;
+            append_head(heads + i * dim, p.inputs, p.kv, last, split.token, split.position, index);
+        }
+        __syncthreads();
+        prepared = heads;
+    }
+    float q[HEADS][ELEMENTS];
+    const uint32_t first = lane % LANES * ELEMENTS;
+    Running<HEADS> state;
 #pragma unroll
     for (int head = 0; head < HEADS; ++head) {
-        float* whole = p.dst + (static_cast<size_t>(token) * query_heads + first_head + head) * dim;
-        merge(whole, p.partial + (part_row + head) * p.splits * stride, splits, stride, dim, true);
+        state.max[head] = -INFINITY;
+        state.sum[head] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; ++i) {
+            q[head][i] = first < dim ? prepared[head * dim + first + i] * p.scale : 0.0f;
+            state.out[head][i] = 0.0f;
+        }
     }
+    if (any) {
+        if (!early) load_first();
+        if (f16)
+            take_pages<HEADS, LANES, true>(state, loaded, p, split, page, kv_head, q);
+        else
+            take_pages<HEADS, LANES, false>(state, loaded, p, split, page, kv_head, q);
+    }
+    join_keys<HEADS, LANES>(state);
+    finish<HEADS, LANES>(state, p, split, parts, first_head);
 }
 
 }  // namespace ottava
 
 #define OTTAVA_ATTENTION_DECODE(HEADS, LANES)                                                  \
-    extern "C" __global__ void __launch_bounds__(128, 2)                                        \
+    extern "C" __global__ void __launch_bounds__(128, 3)                                        \
         attention_decode_##HEADS##_##LANES(const __grid_constant__ ottava::AttentionParams p) { \
         ottava::attention_decode<HEADS, LANES>(p);                                             \
     }

@@ -2,8 +2,15 @@
 // QUERIES rows of one sequence and query head, a warp 16 of them; keys and values pass through shared
 // memory as f16, KEYS at a time, whatever the pages hold. Scores, sums and outputs are f32.
 //
-// Launch: grid [tiles, query heads], 128 threads; tiles come from the host and cover the sequences
-// of more than one row (attention_decode.cu takes the others).
+// The values of a tile are copied while its scores are computed, and the keys of the next tile while
+// the values are weighted. Most tiles are wholly visible to all rows of the block; only the others are masked.
+//
+// A value that is no number makes none of what sees it, and of nothing else. Where all rows see all keys of a
+// tile, sums do that by themselves. In a masked tile a weight of zero would not keep such a value from a sum:
+// there values become zeros, and their keys are marked, so that the scores of those who see them are no numbers.
+//
+// Launch: grid [query heads, tiles], 128 threads; tiles come from the host, those with most keys first, and
+// cover the sequences of more than one row (attention_decode.cu takes the others).
 
 #include "common/attention.cuh"
 
@@ -11,20 +18,75 @@ namespace ottava {
 
 constexpr int PREFILL_WARPS = 4;
 constexpr int QUERIES = 16 * PREFILL_WARPS;
+static_assert(QUERIES == TILE_ROWS, "the host's tiles");
 
 // Elements between rows in shared memory: 16 bytes more than a row, so that the eight rows of a
 // matrix that ldmatrix reads lie in different banks.
 template <int DIM>
 constexpr int PREFILL_STRIDE = DIM + 8;
 
+// A block's rows of a sequence, and what they see.
+struct Prompt {
+    uint32_t sequence;
+    uint32_t oldest, newest;  // positions of its rows, which follow each other
+    SeenPages seen;           // entries of the step's page table
+
+    __device__ void find(const AttentionParams& p, uint2 tile) {
+        sequence = tile.x;
+        const Sequence own = p.step.sequences[sequence];
+        const uint32_t first = own.rows_start + tile.y;
+        oldest = p.step.positions[first];
+        newest = oldest + min(static_cast<uint32_t>(QUERIES), own.rows_end - first) - 1;
+        seen = seen_pages(p.step.pages + own.pages_start, own, p.window, oldest, newest);
+        seen.sinks_begin += own.pages_start;
+        seen.sinks_end += own.pages_start;
+        seen.begin += own.pages_start;
+        seen.end += own.pages_start;
+    }
+
+    // Where the first row has this block's head, among queries and results.
+    __device__ size_t first_element(const AttentionParams& p) const {
+        const size_t row = p.step.sequences[sequence].rows_start + p.tiles[blockIdx.y].y;
+        return (row * p.inputs.query_heads + blockIdx.x) * p.kv.head_dim;
+    }
+
+    // The entry where the tile behind that of `entry` begins.
+    __device__ uint32_t next(uint32_t entry, uint32_t pages) const {
+        entry += pages;
+        return entry >= seen.sinks_end && entry < seen.begin ? seen.begin : entry;
+    }
+
+    // A page; behind the last one that starts where no row sees anything.
+    __device__ PageRef page(const Step& step, uint32_t entry) const {
+        return entry < seen.end ? step.pages[entry] : PageRef{0, UINT32_MAX - PAGE_TOKENS};
+    }
+
+    // Whether all rows see all keys of so many pages from `entry` on.
+    __device__ bool sees_all(const AttentionParams& p, uint32_t entry, uint32_t pages) const {
+        if (entry + pages > seen.end) return false;
+        const uint32_t start = p.step.pages[entry].start;
+        const uint32_t last = p.step.pages[entry + pages - 1].start + PAGE_TOKENS - 1, age = newest - start;
+        const Sequence& own = p.step.sequences[sequence];
+        return last <= oldest && age < p.window && (age < own.window || last < own.sinks);
+    }
+};
+
 template <int DIM, int KEYS>
 struct PrefillShared {
     __half q[QUERIES][PREFILL_STRIDE<DIM>];
     __half k[KEYS][PREFILL_STRIDE<DIM>];
     __half v[KEYS][PREFILL_STRIDE<DIM>];
-    uint32_t positions[KEYS];
-    // Keys whose value is no number, a bit each; two sets, for the tile at hand and the next.
-    uint32_t poisoned[2][KEYS / 32];
+    Prompt prompt;
+    // Keys of a masked tile whose value is no number: a bit a key, and a word for the keys that a warp copies.
+    uint32_t poisoned[PREFILL_WARPS];
+};
+
+// Which rows of a tile a warp copies, and which 16 bytes of them a lane: of row `FIRST + i · SLOTS + lane / CHUNKS`
+// those from element `lane % CHUNKS · 8` on.
+template <int DIM, int KEYS>
+struct Share {
+    static constexpr uint32_t CHUNKS = DIM / 8, SLOTS = WARP / CHUNKS, ROWS = KEYS / PREFILL_WARPS;
+    static_assert(PAGE_TOKENS % ROWS == 0 && ROWS % SLOTS == 0, "a warp copies rows of one page");
 };
 
 // Two f16 as one operand.
@@ -33,26 +95,62 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
     return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Eight elements of a page as f16.
-__device__ __forceinline__ uint4 page_halves(const KvLayer& kv, uint32_t page, int which, uint32_t head,
-                                             uint32_t slot, uint32_t first) {
-    const size_t at = slot * kv.head_dim + first;
-    if (kv.dtype == KvDtype::F16)
-        return *reinterpret_cast<const uint4*>(page_elements<__half>(kv, page, which, head) + at);
-    const __half scale =
-        page_scales(kv, page, which, head)[slot * kv.scale_groups + first / KV_SCALE_GROUP];
-    const uint2 codes = *reinterpret_cast<const uint2*>(page_elements<int8_t>(kv, page, which, head) + at);
-    const uint32_t words[2] = {codes.x, codes.y};
+// Eight codes times their scale as f16, saturated; no numbers where the scale is none.
+__device__ __forceinline__ uint4 dequantised(uint2 codes, __half scale) {
+    const __half2 scales = __half2half2(scale), most = __float2half2_rn(65504.0f);
+    // A code plus 128 is the lowest byte of an f16 from 1024 on.
+    const uint32_t words[2] = {codes.x ^ 0x80808080u, codes.y ^ 0x80808080u};
     uint32_t out[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        const uint32_t pair = words[i / 2] >> 16 * (i % 2);
-        const float s = __half2float(scale);
-        const __half2 values = __halves2half2(saturated_half(static_cast<int8_t>(pair) * s),
-                                              saturated_half(static_cast<int8_t>(pair >> 8) * s));
-        out[i] = *reinterpret_cast<const uint32_t*>(&values);
+        const uint32_t pair = prmt(words[i / 2], 0x64646464u, i % 2 ? 0x4342 : 0x4140);
+        const __half2 code = __hsub2(*reinterpret_cast<const __half2*>(&pair), __float2half2_rn(1152.0f));
+        const __half2 value = __hmax2_nan(__hmin2_nan(__hmul2(code, scales), most), __hneg2(most));
+        out[i] = *reinterpret_cast<const uint32_t*>(&value);
     }
     return make_uint4(out[0], out[1], out[2], out[3]);
+}
+
+// Copies this warp's rows of the tile at `entry` from the keys or values of their page, f16 without waiting for
+// them. Zeros beyond the head, and beyond the last position that any row sees: what lies there was never written.
+template <int DIM, int KEYS>
+__device__ __forceinline__ void copy_rows(__half (&tile)[KEYS][PREFILL_STRIDE<DIM>],
+                                          const AttentionParams& p, const Prompt& prompt, uint32_t entry,
+                                          int which, uint32_t head) {
+    using Own = Share<DIM, KEYS>;
+    const KvLayer& kv = p.kv;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, first = lane % Own::CHUNKS * 8;
+    const uint32_t row = warp * Own::ROWS + lane / Own::CHUNKS, slot = row % PAGE_TOKENS;
+    const PageRef page = prompt.page(p.step, entry + warp * Own::ROWS / PAGE_TOKENS);
+    const uint32_t written = page.start <= prompt.newest ? prompt.newest - page.start + 1 : 0;
+    // Offsets within a page fit in 32 bits, and need fewer registers so.
+    const uint8_t* base = kv.base + page.page * kv.page_bytes;
+    const uint32_t line = (which * kv.kv_heads + head) * PAGE_TOKENS + slot;
+    if (kv.dtype == KvDtype::F16) {
+        const __half* from = reinterpret_cast<const __half*>(base) + (line * kv.head_dim + first);
+        if (written >= PAGE_TOKENS && kv.head_dim == DIM) {
+            // The usual case, with addresses that differ by constants.
+#pragma unroll
+            for (uint32_t i = 0; i < Own::ROWS; i += Own::SLOTS) cp_async_16(&tile[row + i][first], from + i * DIM, true);
+        } else {
+#pragma unroll 2
+            for (uint32_t i = 0; i < Own::ROWS; i += Own::SLOTS)
+                cp_async_16(&tile[row + i][first], from + i * kv.head_dim,
+                            slot + i < written && first < kv.head_dim);
+        }
+        cp_async_commit();
+        return;
+    }
+    const int8_t* from = reinterpret_cast<const int8_t*>(base) + (line * kv.head_dim + first);
+    const __half* scales = reinterpret_cast<const __half*>(base + 2 * kv.kv_heads * PAGE_TOKENS * kv.head_dim) +
+                           (line * kv.scale_groups + first / KV_SCALE_GROUP);
+#pragma unroll 2
+    for (uint32_t i = 0; i < Own::ROWS; i += Own::SLOTS) {
+        uint4 halves = make_uint4(0, 0, 0, 0);
+        if (slot + i < written && first < kv.head_dim)
+            halves = dequantised(*reinterpret_cast<const uint2*>(from + i * kv.head_dim), scales[i * kv.scale_groups]);
+        *reinterpret_cast<uint4*>(&tile[row + i][first]) = halves;
+    }
 }
 
 // Takes what is no number out of eight f16, and tells whether there was any.
@@ -69,29 +167,22 @@ __device__ __forceinline__ bool take_nan(uint4& raw) {
     return found != 0;
 }
 
-// The keys and values of KEYS / 16 pages from `entry` on; zeros beyond `last`, the newest position
-// that any row sees: what lies there was never written. A weight of zero does not keep a value that is
-// no number from a sum, so such values become zeros, and their keys are marked in `poisoned`.
+// Makes zeros of the values that are no numbers, and marks their keys: in the rows that this warp has copied.
 template <int DIM, int KEYS>
-__device__ __forceinline__ void load_keys(PrefillShared<DIM, KEYS>& shared, const AttentionParams& p,
-                                          const Sequence& sequence, uint32_t entry, uint32_t kv_head,
-                                          uint32_t last, uint32_t* poisoned) {
-    constexpr uint32_t CHUNKS = DIM / 8;
-    for (uint32_t i = threadIdx.x; i < KEYS * CHUNKS; i += blockDim.x) {
-        const uint32_t key = i / CHUNKS, first = i % CHUNKS * 8, index = entry + key / PAGE_TOKENS;
-        const PageRef page = index < sequence.pages_end ? p.step.pages[index] : PageRef{0, UINT32_MAX};
-        const uint32_t slot = key % PAGE_TOKENS;
-        const bool there = page.start <= last && page.start + slot <= last;
-        if (first == 0) shared.positions[key] = there ? page.start + slot : UINT32_MAX;
-        uint4 k = make_uint4(0, 0, 0, 0), v = k;
-        if (there && first < p.kv.head_dim) {
-            k = page_halves(p.kv, page.page, 0, kv_head, slot, first);
-            v = page_halves(p.kv, page.page, 1, kv_head, slot, first);
-            if (take_nan(v)) atomicOr(&poisoned[key / 32], 1u << key % 32);
-        }
-        *reinterpret_cast<uint4*>(&shared.k[key][first]) = k;
-        *reinterpret_cast<uint4*>(&shared.v[key][first]) = v;
+__device__ __forceinline__ void mark_poisoned(PrefillShared<DIM, KEYS>& shared) {
+    using Own = Share<DIM, KEYS>;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, first = lane % Own::CHUNKS * 8;
+    uint32_t poisoned = 0;
+#pragma unroll
+    for (uint32_t i = lane / Own::CHUNKS; i < Own::ROWS; i += Own::SLOTS) {
+        uint4& at = *reinterpret_cast<uint4*>(&shared.v[warp * Own::ROWS + i][first]);
+        uint4 raw = at;
+        if (!take_nan(raw)) continue;
+        at = raw;
+        poisoned |= 1u << i;
     }
+    poisoned = __reduce_or_sync(ALL_LANES, poisoned);
+    if (lane == 0) shared.poisoned[warp] = poisoned;
 }
 
 // A warp's 16 rows: lane (g, t) has rows g and g + 8, and of every 8 columns 2t and 2t + 1.
@@ -100,12 +191,10 @@ struct Rows16 {
     float max[2], sum[2], out[DIM / 8][4];
 };
 
+// Products of this warp's queries and a tile's keys.
 template <int DIM, int KEYS>
-__device__ __forceinline__ void take_tile(Rows16<DIM>& rows, const PrefillShared<DIM, KEYS>& shared,
-                                          const AttentionParams& p, const Sequence& sequence,
-                                          const uint32_t (&positions)[2], const uint32_t* poisoned) {
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, t = lane % 4;
-    float scores[KEYS / 8][4] = {};
+__device__ __forceinline__ void multiply_keys(float (&scores)[KEYS / 8][4], const PrefillShared<DIM, KEYS>& shared) {
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
 #pragma unroll
     for (int d = 0; d < DIM; d += 32) {
         uint32_t q[2][4];
@@ -123,25 +212,53 @@ __device__ __forceinline__ void take_tile(Rows16<DIM>& rows, const PrefillShared
             mma_m16n8k16(scores[tile], q[1], high);
         }
     }
+}
+
+// Takes out what rows do not see, and makes scores no numbers where a value is none.
+template <int DIM, int KEYS>
+__device__ __forceinline__ void mask(float (&scores)[KEYS / 8][4], const PrefillShared<DIM, KEYS>& shared,
+                                     const AttentionParams& p, const Prompt& prompt, uint32_t entry) {
+    constexpr int ROWS = Share<DIM, KEYS>::ROWS;
+    const Sequence& sequence = p.step.sequences[prompt.sequence];
+    const uint32_t lane = threadIdx.x % WARP, t = lane % 4, first = threadIdx.x / WARP * 16 + lane / 4;
+#pragma unroll
+    for (int key = 0; key < KEYS; key += PAGE_TOKENS) {
+        const uint32_t start = prompt.page(p.step, entry + key / PAGE_TOKENS).start;
+        uint32_t poisoned = 0;
+#pragma unroll
+        for (int slot = 0; slot < PAGE_TOKENS; slot += ROWS) poisoned |= shared.poisoned[(key + slot) / ROWS] << slot;
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+            const uint32_t position = min(prompt.oldest + first + 8 * row, prompt.newest);
+            const uint32_t seen = seen_slots(sequence, p.window, position, start);
+#pragma unroll
+            for (int slot = 0; slot < PAGE_TOKENS; slot += 8) {
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    float& score = scores[(key + slot) / 8][2 * row + i];
+                    const uint32_t bit = 1u << (slot + i) << 2 * t;
+                    score = poisoned & bit ? NAN : score;
+                    score = seen & bit ? score : -INFINITY;
+                }
+            }
+        }
+    }
+}
+
+// Makes weights of a tile's scores, and scales what the rows have so far to the new maximum.
+template <int DIM, int KEYS>
+__device__ __forceinline__ void weigh(Rows16<DIM>& rows, float (&scores)[KEYS / 8][4]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
         float largest = rows.max[row];
 #pragma unroll
-        for (int tile = 0; tile < KEYS / 8; ++tile) {
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                const uint32_t key = shared.positions[8 * tile + 2 * t + i];
-                float& score = scores[tile][2 * row + i];
-                score = sees(sequence, p.window, positions[row], key) ? score_of(p, score) : -INFINITY;
-                if (poisoned[tile / 4] >> (8 * tile + 2 * t + i) % 32 & 1 && score != -INFINITY) score = NAN;
-                largest = fmaxf(largest, score);
-            }
-        }
+        for (int tile = 0; tile < KEYS / 8; ++tile)
+            largest = fmaxf(largest, fmaxf(scores[tile][2 * row], scores[tile][2 * row + 1]));
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
         // A row that has seen nothing yet has no maximum to subtract.
         const float base = largest == -INFINITY ? 0.0f : largest;
-        const float correction = exp2f(rows.max[row] - base);
+        const float correction = ex2_approx_ftz(rows.max[row] - base);
         rows.max[row] = largest;
         rows.sum[row] *= correction;
 #pragma unroll
@@ -149,7 +266,7 @@ __device__ __forceinline__ void take_tile(Rows16<DIM>& rows, const PrefillShared
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 float& score = scores[tile][2 * row + i];
-                score = exp2f(score - base);
+                score = ex2_approx_ftz(score - base);
                 rows.sum[row] += score;
             }
         }
@@ -159,48 +276,88 @@ __device__ __forceinline__ void take_tile(Rows16<DIM>& rows, const PrefillShared
             rows.out[tile][2 * row + 1] *= correction;
         }
     }
+}
+
+// Adds a tile's values, weighted.
+template <int DIM, int KEYS>
+__device__ __forceinline__ void add_values(Rows16<DIM>& rows, const float (&weights)[KEYS / 8][4],
+                                           const PrefillShared<DIM, KEYS>& shared) {
+    const uint32_t lane = threadIdx.x % WARP;
 #pragma unroll
     for (int key = 0; key < KEYS; key += 16) {
-        const float(&first)[4] = scores[key / 8];
-        const float(&second)[4] = scores[key / 8 + 1];
-        const uint32_t weights[4] = {pack(first[0], first[1]), pack(first[2], first[3]),
-                                     pack(second[0], second[1]), pack(second[2], second[3])};
+        const float(&first)[4] = weights[key / 8];
+        const float(&second)[4] = weights[key / 8 + 1];
+        const uint32_t packed[4] = {pack(first[0], first[1]), pack(first[2], first[3]),
+                                    pack(second[0], second[1]), pack(second[2], second[3])};
 #pragma unroll
         for (int d = 0; d < DIM; d += 16) {
             uint32_t v[4];
             ldmatrix_x4_trans(v, &shared.v[key + lane % 16][d + lane / 16 * 8]);
             const uint32_t low[2] = {v[0], v[1]}, high[2] = {v[2], v[3]};
-            mma_m16n8k16(rows.out[d / 8], weights, low);
-            mma_m16n8k16(rows.out[d / 8 + 1], weights, high);
+            mma_m16n8k16(rows.out[d / 8], packed, low);
+            mma_m16n8k16(rows.out[d / 8 + 1], packed, high);
+        }
+    }
+}
+
+// The block's queries, scaled first: f16 holds less than f32. Zeros beyond the head and behind the last row.
+template <int DIM, int KEYS>
+__device__ __forceinline__ void load_queries(PrefillShared<DIM, KEYS>& shared, const AttentionParams& p,
+                                             const Prompt& prompt) {
+    constexpr uint32_t FOURS = DIM / 4;
+    const uint32_t dim = p.kv.head_dim, count = prompt.newest - prompt.oldest + 1;
+    const float* from = p.inputs.q + prompt.first_element(p);
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < QUERIES * FOURS; i += 32 * PREFILL_WARPS) {
+        const uint32_t row = i / FOURS, d = i % FOURS * 4;
+        float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (row < count && d < dim)
+            x = *reinterpret_cast<const float4*>(from + row * p.inputs.query_heads * dim + d);
+        __half2* to = reinterpret_cast<__half2*>(&shared.q[row][d]);
+        to[0] = __halves2half2(saturated_half(x.x * p.scale), saturated_half(x.y * p.scale));
+        to[1] = __halves2half2(saturated_half(x.z * p.scale), saturated_half(x.w * p.scale));
+    }
+}
+
+// Divides by the weights' sums, and writes what belongs to rows that there are.
+template <int DIM>
+__device__ __forceinline__ void store_rows(Rows16<DIM>& rows, const AttentionParams& p, const Prompt& prompt) {
+    const uint32_t count = prompt.newest - prompt.oldest + 1;
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, dim = p.kv.head_dim;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+        rows.sum[row] += __shfl_xor_sync(ALL_LANES, rows.sum[row], 1);
+        rows.sum[row] += __shfl_xor_sync(ALL_LANES, rows.sum[row], 2);
+        const uint32_t own = 16 * warp + lane / 4 + 8 * row;
+        if (own >= count) continue;
+        const float inverse = rows.sum[row] > 0.0f ? 1.0f / rows.sum[row] : 0.0f;
+        float* dst = p.dst + prompt.first_element(p) + own * p.inputs.query_heads * dim;
+#pragma unroll
+        for (int i = 0; i < DIM / 8; ++i) {
+            const uint32_t d = 8 * i + 2 * (lane % 4);
+            const float2 pair = make_float2(rows.out[i][2 * row] * inverse, rows.out[i][2 * row + 1] * inverse);
+            if (d < dim) *reinterpret_cast<float2*>(dst + d) = pair;
         }
     }
 }
 
 template <int DIM, int KEYS>
 __device__ __forceinline__ void attention_prefill(const AttentionParams& p) {
+    constexpr uint32_t PAGES = KEYS / PAGE_TOKENS;
     extern __shared__ __align__(16) uint8_t memory[];
+    static_assert(sizeof(PrefillShared<DIM, KEYS>) <= (QUERIES + 2 * KEYS) * 2 * PREFILL_STRIDE<DIM> + PREFILL_BESIDE,
+                  "what the host launches with");
     auto& shared = *reinterpret_cast<PrefillShared<DIM, KEYS>*>(memory);
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
-    const uint32_t head = blockIdx.y, kv_head = head / (p.inputs.query_heads / p.kv.kv_heads), dim = p.kv.head_dim;
+    const uint32_t kv_head = blockIdx.x / (p.inputs.query_heads / p.kv.kv_heads);
+    // The tables are the host's: no kernel writes them.
+    Prompt prompt;
+    prompt.find(p, p.tiles[blockIdx.y]);
+    // In the loop it is read from there: sums and scores leave it no registers.
+    if (threadIdx.x == 0) shared.prompt = prompt;
+    uint32_t entry = prompt.seen.entry(0);
     wait_for_predecessor();
-    const uint2 tile = p.tiles[blockIdx.x];
-    const Sequence sequence = p.step.sequences[tile.x];
-    const uint32_t first_row = sequence.rows_start + tile.y;
-    const uint32_t count = min(static_cast<uint32_t>(QUERIES), sequence.rows_end - first_row);
-
-    for (uint32_t i = threadIdx.x; i < QUERIES * DIM; i += blockDim.x) {
-        const uint32_t row = i / DIM, d = i % DIM;
-        float x = 0.0f;
-        if (row < count && d < dim)
-            x = p.inputs.q[(static_cast<size_t>(first_row + row) * p.inputs.query_heads + head) * dim + d];
-        // Scaled first: f16 holds less than f32.
-        shared.q[row][d] = saturated_half(x * p.scale);
-    }
-    uint32_t positions[2];
-#pragma unroll
-    for (int row = 0; row < 2; ++row)
-        positions[row] = p.step.positions[first_row + min(16 * warp + g + 8 * row, count - 1)];
-    const uint32_t oldest = p.step.positions[first_row], newest = p.step.positions[first_row + count - 1];
+    copy_rows<DIM, KEYS>(shared.k, p, prompt, entry, 0, kv_head);
+    load_queries(shared, p, prompt);
 
     Rows16<DIM> rows;
 #pragma unroll
@@ -213,51 +370,38 @@ __device__ __forceinline__ void attention_prefill(const AttentionParams& p) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) rows.out[i][j] = 0.0f;
     }
-    if (threadIdx.x < KEYS / 32) shared.poisoned[0][threadIdx.x] = 0;
-    uint32_t* poisoned = shared.poisoned[0];
-    for (uint32_t entry = sequence.pages_start; entry < sequence.pages_end; entry += KEYS / PAGE_TOKENS) {
-        const uint32_t start = p.step.pages[entry].start;
-        if (start > newest) break;
-        // Keys that no row sees any more are not read.
-        const uint32_t last_entry = min(entry + KEYS / PAGE_TOKENS, sequence.pages_end) - 1;
-        const uint32_t end = p.step.pages[last_entry].start + PAGE_TOKENS - 1;
-        const uint32_t age = end < oldest ? oldest - end : 0;
-        if (age >= p.window || (age >= sequence.window && start >= sequence.sinks)) continue;
-        uint32_t* next = poisoned == shared.poisoned[0] ? shared.poisoned[1] : shared.poisoned[0];
+    for (const uint32_t end = prompt.seen.end; entry < end;) {
+        cp_async_wait<0>();
         __syncthreads();
-        if (threadIdx.x < KEYS / 32) next[threadIdx.x] = 0;
-        load_keys<DIM, KEYS>(shared, p, sequence, entry, kv_head, newest, poisoned);
+        const bool whole = shared.prompt.sees_all(p, entry, PAGES);
+        copy_rows<DIM, KEYS>(shared.v, p, shared.prompt, entry, 1, kv_head);
+        float scores[KEYS / 8][4] = {};
+        multiply_keys(scores, shared);
+        cp_async_wait<0>();
+        if (!whole) mark_poisoned(shared);
         __syncthreads();
-        take_tile<DIM, KEYS>(rows, shared, p, sequence, positions, poisoned);
-        poisoned = next;
-    }
+        const uint32_t next = shared.prompt.next(entry, PAGES);
+        if (next < end) copy_rows<DIM, KEYS>(shared.k, p, shared.prompt, next, 0, kv_head);
+        if (p.soft_cap > 0.0f) {
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
-        rows.sum[row] += __shfl_xor_sync(ALL_LANES, rows.sum[row], 1);
-        rows.sum[row] += __shfl_xor_sync(ALL_LANES, rows.sum[row], 2);
-        const uint32_t own = 16 * warp + g + 8 * row;
-        if (own >= count) continue;
-        const float inverse = rows.sum[row] > 0.0f ? 1.0f / rows.sum[row] : 0.0f;
-        float* dst = p.dst + (static_cast<size_t>(first_row + own) * p.inputs.query_heads + head) * dim;
-#pragma unroll
-        for (int i = 0; i < DIM / 8; ++i) {
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const uint32_t d = 8 * i + 2 * t + j;
-                if (d < dim) dst[d] = rows.out[i][2 * row + j] * inverse;
-            }
+            for (int i = 0; i < KEYS / 2; ++i) scores[i / 4][i % 4] = capped(scores[i / 4][i % 4], p.soft_cap);
         }
+        if (!whole) mask(scores, shared, p, shared.prompt, entry);
+        weigh<DIM, KEYS>(rows, scores);
+        add_values(rows, scores, shared);
+        entry = next;
     }
+    store_rows(rows, p, shared.prompt);
 }
 
 }  // namespace ottava
 
-#define OTTAVA_ATTENTION_PREFILL(DIM, KEYS)                                                    \
-    extern "C" __global__ void __launch_bounds__(128)                                          \
+#define OTTAVA_ATTENTION_PREFILL(DIM, KEYS, BLOCKS)                                            \
+    extern "C" __global__ void __launch_bounds__(128, BLOCKS)                                \
         attention_prefill_##DIM(const __grid_constant__ ottava::AttentionParams p) {           \
         ottava::attention_prefill<DIM, KEYS>(p);                                               \
     }
-// Heads of at most that many elements, keys at a time.
-OTTAVA_ATTENTION_PREFILL(64, 64)
-OTTAVA_ATTENTION_PREFILL(128, 64)
-OTTAVA_ATTENTION_PREFILL(256, 32)
+// Heads of at most that many elements, keys at a time, blocks that a multiprocessor has registers for.
+OTTAVA_ATTENTION_PREFILL(64, 64, 4)
+OTTAVA_ATTENTION_PREFILL(128, 64, 3)
+OTTAVA_ATTENTION_PREFILL(256, 32, 2)

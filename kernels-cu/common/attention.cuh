@@ -5,6 +5,13 @@
 
 namespace ottava {
 
+// Read from here by src/backend/cuda/step.rs too.
+constexpr uint32_t TILE_ROWS = 64;     // of a block of attention_prefill.cu
+constexpr uint32_t DECODE_WARPS = 4;   // of a block of attention_decode.cu
+constexpr uint32_t SPLITS_MAX = 64;    // blocks of it that share a sequence at most
+constexpr uint32_t SPLITS_SHORT = 16;  // those of a past whose pages the warps of so many blocks take at once
+constexpr uint32_t PREFILL_BESIDE = 64;  // bytes of shared memory beside the tiles, at most
+
 // Mirrored by `backend::cuda::params::Attention`.
 struct AttentionParams {
     Step step;
@@ -13,8 +20,8 @@ struct AttentionParams {
     float* dst;          // [tokens, query_heads · head_dim]
     float* partial;      // [sequences, query_heads, splits, head_dim + 2]: sums, maximum, sum of weights
     uint32_t* arrived;   // [sequences, kv_heads · chunks], zero before and after
-    float scale;         // of q · k, times log2(e) unless there is a soft cap
-    float soft_cap;      // 0 without one
+    float scale;         // of q · k, times log2(e); under a soft cap times 2 log2(e) / cap
+    float soft_cap;      // times log2(e); 0 without one
     uint32_t window;     // of the layer, UINT32_MAX without one
     uint32_t splits;     // of the launch
     const uint2* tiles;  // prompts: (sequence, first row in it) of each block
@@ -23,11 +30,10 @@ struct AttentionParams {
 };
 static_assert(sizeof(AttentionParams) == 216, "the host's struct has no other padding");
 
-constexpr float LOG2_E = 1.4426950408889634f;
-
-// The score as an exponent of two, of a product that has been scaled.
-__device__ __forceinline__ float score_of(const AttentionParams& p, float scaled) {
-    return p.soft_cap > 0.0f ? soft_cap(scaled, p.soft_cap) * LOG2_E : scaled;
+// The score, as an exponent of two, of a product under a soft cap: with x = 2 log2(e) · product / cap,
+// cap · tanh(product / cap) = cap · (1 − 2 / (1 + 2^x)).
+__device__ __forceinline__ float capped(float x, float soft_cap) {
+    return soft_cap * fmaf(-2.0f, rcp_approx_ftz(1.0f + ex2_approx_ftz(x)), 1.0f);
 }
 
 }  // namespace ottava

@@ -79,18 +79,65 @@ __device__ __forceinline__ __half* page_scales(const KvLayer& kv, uint32_t page,
     return reinterpret_cast<__half*>(scales) + first;
 }
 
-// Whether a query at `position` sees the key at `key`, given the layer's window.
-__device__ __forceinline__ bool sees(const Sequence& sequence, uint32_t layer_window, uint32_t position,
-                                     uint32_t key) {
-    const uint32_t age = position - key;
-    return key <= position && age < layer_window && (age < sequence.window || key < sequence.sinks);
+// The first of `count` table entries that starts at the page of `position` or later. Pages follow each other but
+// where a window has dropped some, so the distance to the last entry, which starts at `last`, says where to look.
+__device__ __forceinline__ uint32_t entry_from(const PageRef* entries, uint32_t count, uint32_t last,
+                                               uint32_t position) {
+    const uint32_t start = position / PAGE_TOKENS * PAGE_TOKENS;
+    if (start == 0) return 0;
+    const uint32_t distance = last > start ? (last - start) / PAGE_TOKENS : 0;
+    uint32_t entry = count - 1 - min(distance, count - 1);
+    while (entry + 1 < count && entries[entry].start < start) ++entry;
+    return entry;
 }
 
-// Whether it may see any key of the page that begins at `start`.
-__device__ __forceinline__ bool sees_page(const Sequence& sequence, uint32_t layer_window, uint32_t position,
-                                          uint32_t start) {
-    const uint32_t last = start + PAGE_TOKENS - 1, age = position - min(last, position);
-    return start <= position && age < layer_window && (age < sequence.window || start < sequence.sinks);
+// The table entries of the pages that queries may see: those of the sinks, then those of the window.
+struct SeenPages {
+    uint32_t sinks_begin, sinks_end, begin, end;
+
+    __device__ uint32_t count() const { return sinks_end - sinks_begin + (end - begin); }
+
+    __device__ uint32_t entry(uint32_t index) const {
+        const uint32_t sinks = sinks_end - sinks_begin;
+        return index < sinks ? sinks_begin + index : begin + (index - sinks);
+    }
+};
+
+// The first key that a query at `position` sees through a window.
+__device__ __forceinline__ uint32_t window_begin(uint32_t position, uint32_t window) {
+    return position < window ? 0 : position - window + 1;
+}
+
+// The slots, a bit each, of a page that begins at `start` which hold keys below `position`.
+__device__ __forceinline__ uint32_t slots_below(uint32_t position, uint32_t start) {
+    return (1u << min(max(position, start) - start, static_cast<uint32_t>(PAGE_TOKENS))) - 1;
+}
+
+// The slots that a query at `position` sees.
+__device__ __forceinline__ uint32_t seen_slots(const Sequence& sequence, uint32_t layer_window, uint32_t position,
+                                               uint32_t start) {
+    const uint32_t old = slots_below(window_begin(position, sequence.window), start) & ~slots_below(sequence.sinks, start);
+    return slots_below(position + 1, start) & ~old & ~slots_below(window_begin(position, layer_window), start);
+}
+
+// What queries from position `oldest` to `newest` of a sequence may see, given the layer's window: of their own
+// page at least, so there is always one. `entries` is the sequence's part of the table.
+__device__ __forceinline__ SeenPages seen_pages(const PageRef* entries, const Sequence& sequence, uint32_t layer_window,
+                                                uint32_t oldest, uint32_t newest) {
+    const uint32_t count = sequence.pages_end - sequence.pages_start;
+    const uint32_t last = newest / PAGE_TOKENS * PAGE_TOKENS;
+    SeenPages seen = {};
+    seen.end = entry_from(entries, count, entries[count - 1].start, newest) + 1;
+    const uint32_t key = window_begin(oldest, min(layer_window, sequence.window));
+    seen.begin = min(entry_from(entries, seen.end, last, key), seen.end - 1);
+    // Entry i starts at token 16 i or later, so no more entries than these can have sinks.
+    seen.sinks_end = min((sequence.sinks + PAGE_TOKENS - 1) / PAGE_TOKENS, seen.begin);
+    while (seen.sinks_end > 0 && entries[seen.sinks_end - 1].start >= sequence.sinks) --seen.sinks_end;
+    if (seen.sinks_end > 0) {
+        const uint32_t in_layer = entry_from(entries, seen.end, last, window_begin(oldest, layer_window));
+        seen.sinks_begin = min(in_layer, seen.sinks_end);
+    }
+    return seen;
 }
 
 }  // namespace ottava

@@ -95,6 +95,20 @@ __device__ __forceinline__ uint32_t subtract(uint32_t a, uint32_t b) {
     return d;
 }
 
+// 2^x by the card's approximation; results below the smallest normal number are zero.
+__device__ __forceinline__ float ex2_approx_ftz(float x) {
+    float d;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
+    return d;
+}
+
+// 1 / x by the card's approximation.
+__device__ __forceinline__ float rcp_approx_ftz(float x) {
+    float d;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
+    return d;
+}
+
 // Waits for the kernels that this one depends on (programmatic dependent launch): nothing that they write may be
 // read before. Those that depend on this one may start from then on, as soon as all its blocks have, and wait
 // for its end here in their turn.

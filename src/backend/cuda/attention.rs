@@ -1,13 +1,18 @@
 //! [`KvAppend`] and [`Attention`].
 
+use std::f32::consts::LOG2_E;
+
 use super::arena::Rows;
+use super::header::attention_constant;
 use super::kernels::{Grid, Kernel};
 use super::params;
-use super::step::Shape;
+use super::step::{DECODE_WARPS, Shape, TILE_ROWS, splits_max};
 use super::weights::norm;
 use super::{Cuda, overlap_error, shape_error};
-use crate::backend::{Attention, BackendError, Frame, Heads, KvAppend, Rope, RopePairing};
+use crate::backend::{Attention, BackendError, Frame, Heads, KvAppend, PAGE_TOKENS, Rope, RopePairing};
 
+/// Bytes of shared memory of `attention_prefill.cu` beside its tiles.
+const PREFILL_BESIDE: usize = attention_constant("PREFILL_BESIDE");
 const APPEND: &str = "kv_append";
 const ATTENTION: &str = "attention";
 
@@ -66,7 +71,7 @@ impl Cuda {
         let query_heads = op.heads.query as u32;
         let inputs = params::Inputs { q: q.address, query_heads, ..params::Inputs::default() };
         let (params, shape) = attention_params(op, q, inputs, frame)?;
-        self.attend_decodes(&params, op.heads, shape)?;
+        self.attend_decodes(&params, op, shape)?;
         self.attend_prompts(&params, op.heads, shape)
     }
 
@@ -88,15 +93,16 @@ impl Cuda {
             }
         }
         let (params, shape) = attention_params(op, q, inputs(append, frame)?, frame)?;
-        self.attend_decodes(&params, op.heads, shape)
+        self.attend_decodes(&params, op, shape)
     }
 
     fn attend_decodes(
         &self,
         params: &params::Attention,
-        heads: Heads,
+        op: &Attention,
         shape: Shape,
     ) -> Result<(), BackendError> {
+        let heads = op.heads;
         if !shape.decodes {
             return Ok(());
         }
@@ -107,13 +113,16 @@ impl Cuda {
         };
         let block_heads = heads_a_block(heads);
         let kernel = DECODE_KERNELS[block_heads - 1][by_dim];
-        // A part a warp: a head's sums, their maximum, the sum of the weights; then prepared heads.
-        let shared_bytes = 4 * (4 * (heads.dim + 2) + (block_heads + 2) * heads.dim);
+        // A part a warp and head: its sums, their maximum, the sum of the weights; then prepared heads.
+        let parts = DECODE_WARPS * block_heads * (heads.dim + 2);
+        let shared_bytes = 4 * (parts + (block_heads + 2) * heads.dim);
+        // By the operation and the step's shape alone, as a recording wants it.
+        let splits = op.window.map_or(shape.splits, |window| shape.splits.min(splits_max(pages_seen(window))));
         let (count, at_once) = (shape.by_rows.unwrap_or(shape.sequences), shape.decodes_a_launch());
         for first in (0..count).step_by(at_once) {
             let params = params::Attention { first_row: first as u32, ..*params };
-            let blocks = [shape.splits, heads.query / block_heads, at_once.min(count - first)];
-            let grid = Grid { blocks, threads: [128, 1], shared_bytes };
+            let blocks = [splits, heads.query / block_heads, at_once.min(count - first)];
+            let grid = Grid { blocks, threads: [32 * DECODE_WARPS as u32, 1], shared_bytes };
             // SAFETY: checked by `attention_params` and `inputs`.
             unsafe { self.kernels.launch(kernel, grid, &params) }?;
         }
@@ -132,9 +141,9 @@ impl Cuda {
             65..=128 => (Kernel::AttentionPrefill128, 128, 64),
             _ => (Kernel::AttentionPrefill256, 256, 32),
         };
-        let rows = super::step::TILE_ROWS as usize + 2 * keys;
-        let shared_bytes = rows * (dim + 8) * 2 + 4 * keys + 2 * keys / 8;
-        let blocks = [shape.tiles, heads.query, 1];
+        let shared_bytes = (TILE_ROWS + 2 * keys) * (dim + 8) * 2 + PREFILL_BESIDE;
+        // A tile's heads are neighbours: those of a group read the same keys and values.
+        let blocks = [heads.query, shape.tiles, 1];
         // SAFETY: checked by `attention_params` and `inputs`.
         unsafe { self.kernels.launch(kernel, Grid { blocks, threads: [128, 1], shared_bytes }, params) }
     }
@@ -199,8 +208,8 @@ fn attention_params(
         dst: dst.address,
         partial: arena.partial.address(),
         arrived: arena.arrived.address(),
-        scale: op.scale * if op.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E },
-        soft_cap: op.soft_cap.unwrap_or(0.0),
+        scale: op.scale * LOG2_E * op.soft_cap.map_or(1.0, |cap| 2.0 / cap),
+        soft_cap: LOG2_E * op.soft_cap.unwrap_or(0.0),
         window: op.window.unwrap_or(u32::MAX),
         splits: shape.splits as u32,
         tiles: arena.step.tiles(),
@@ -217,6 +226,11 @@ const DECODE_KERNELS: [[Kernel; 3]; 4] = [
     [Kernel::AttentionDecode3x8, Kernel::AttentionDecode3x16, Kernel::AttentionDecode3x32],
     [Kernel::AttentionDecode4x8, Kernel::AttentionDecode4x16, Kernel::AttentionDecode4x32],
 ];
+
+/// Pages that a window of so many tokens touches at most.
+fn pages_seen(window: u32) -> usize {
+    (window as usize).saturating_sub(1).div_ceil(PAGE_TOKENS) + 1
+}
 
 /// Query heads that share what a block reads of a key head: the most that divide its group.
 fn heads_a_block(heads: Heads) -> usize {

@@ -18,6 +18,7 @@ mod driver;
 mod elementwise;
 mod few;
 mod graph;
+mod header;
 mod kernels;
 mod kv;
 mod many;

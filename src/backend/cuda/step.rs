@@ -1,20 +1,25 @@
 //! A step in device memory: rows, page tables and outputs as kernels read them, in one upload.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::driver::Context;
+use super::header::attention_constant;
 use super::memory::{DeviceBuffer, HostBuffer};
 use super::params::{RowSampling, Sequence, Step};
 use super::sample::FED;
 use crate::backend::{self, BackendError, PAGE_TOKENS, StepError, StepInput, StepLimits, StepSequence};
 
 /// Rows of a block of `attention_prefill.cu`.
-pub(super) const TILE_ROWS: u32 = 64;
-/// Blocks of `attention_decode.cu` that share a sequence at most, and warps of a block.
-const SPLITS_MAX: usize = 16;
-const DECODE_WARPS: usize = 4;
-/// Splits of all rows of a prompt that a launch of `attention_decode.cu` takes.
-const ROW_SPLITS_MAX: usize = 1024;
+pub(super) const TILE_ROWS: usize = attention_constant("TILE_ROWS");
+/// Blocks of `attention_decode.cu` that share a sequence: at most, and of a short past.
+const SPLITS_MAX: usize = attention_constant("SPLITS_MAX");
+const SPLITS_SHORT: usize = attention_constant("SPLITS_SHORT");
+/// Warps of such a block.
+pub(super) const DECODE_WARPS: usize = attention_constant("DECODE_WARPS");
+/// Splits that a launch of `attention_decode.cu` takes, of all sequences or rows together: there is memory for
+/// their parts.
+const SPLITS_A_LAUNCH: usize = 4096;
 /// Entries that the page table has room for at first.
 const PAGES_MIN: usize = 1024;
 
@@ -109,9 +114,34 @@ pub(super) struct Shape {
     pub(super) splits: usize,
 }
 
-/// Blocks that share so many pages, as `split_pages` in `attention_decode.cu` has it.
-fn splits(pages: usize) -> usize {
-    pages.div_ceil(pages.div_ceil(SPLITS_MAX * DECODE_WARPS).max(1) * DECODE_WARPS)
+/// Rounds of all its warps that a block makes of a past of so many, as `split_pages` in `attention_decode.cu` has it.
+fn rounds_a_split(rounds: usize) -> usize {
+    let mut each = 1;
+    while SPLITS_SHORT * each < SPLITS_MAX && SPLITS_SHORT * each * each < rounds {
+        each += 1;
+    }
+    each.max(rounds.div_ceil(SPLITS_MAX))
+}
+
+/// The most blocks that share so many pages, or fewer.
+pub(super) fn splits_max(pages: usize) -> usize {
+    let rounds = pages.div_ceil(DECODE_WARPS).max(1);
+    let each = rounds_a_split(rounds);
+    // The longest past of one round less a split has more splits than one that is little longer.
+    rounds.div_ceil(each).max(SPLITS_SHORT * (each - 1)).min(SPLITS_MAX)
+}
+
+/// Sorts tiles of prompts, (sequence, first row in it) each, by the keys that they see, most first: a card takes
+/// blocks in their order, and one that comes late should be short.
+fn heaviest_first(step: &StepInput, tiles: &mut [u32]) {
+    let keys = |&[index, first]: &[u32; 2]| {
+        let sequence = &step.sequences[index as usize];
+        let last = (sequence.rows.start + first + TILE_ROWS as u32).min(sequence.rows.end) - 1;
+        let seen = step.positions[last as usize] + 1;
+        sequence.window.map_or(seen, |window| seen.min(window.window.saturating_add(window.sinks)))
+    };
+    let tiles: &mut [[u32; 2]] = bytemuck::cast_slice_mut(tiles);
+    tiles.sort_unstable_by_key(|tile| (Reverse(keys(tile)), *tile));
 }
 
 impl Shape {
@@ -122,7 +152,7 @@ impl Shape {
 
     /// Sequences or rows that a launch of `attention_decode.cu` takes.
     pub(super) fn decodes_a_launch(&self) -> usize {
-        self.by_rows.map_or(self.sequences, |rows| rows.min(ROW_SPLITS_MAX / self.splits))
+        self.by_rows.unwrap_or(self.sequences).min(SPLITS_A_LAUNCH / self.splits)
     }
 }
 
@@ -244,18 +274,16 @@ impl StepBuffers {
             words[at..at + SEQUENCE_WORDS].copy_from_slice(bytemuck::cast_slice(&[entry]));
             if by_rows.is_some() || rows.len() == 1 {
                 shape.decodes = true;
-                // Rows of a prompt have no more pages than this, and may have more splits.
-                let first_pages = sequence.pages.len().saturating_sub((rows.len() - 1).div_ceil(PAGE_TOKENS));
-                let most = (first_pages..=sequence.pages.len()).map(splits).max();
-                shape.splits = shape.splits.max(most.unwrap_or(1));
+                shape.splits = shape.splits.max(splits_max(sequence.pages.len()));
                 continue;
             }
-            for first in (0..rows.len() as u32).step_by(TILE_ROWS as usize) {
+            for first in (0..rows.len()).step_by(TILE_ROWS) {
                 let at = tiles + 2 * shape.tiles;
-                words[at..at + 2].copy_from_slice(&[index as u32, first]);
+                words[at..at + 2].copy_from_slice(&[index as u32, first as u32]);
                 shape.tiles += 1;
             }
         }
+        heaviest_first(step, &mut words[tiles..tiles + 2 * shape.tiles]);
         let numbers = [step.tokens.len(), step.sequences.len(), step.outputs.len(), slot];
         for (to, number) in words[counts..].iter_mut().zip(numbers) {
             *to = number as u32;
@@ -317,5 +345,47 @@ impl StepBuffers {
     /// The address of the blocks of rows of prompts.
     pub(super) fn tiles(&self) -> u64 {
         self.address(self.layout.tiles)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Window;
+
+    /// Of a row that sees so many pages.
+    fn splits(pages: usize) -> usize {
+        pages.div_ceil(DECODE_WARPS * rounds_a_split(pages.div_ceil(DECODE_WARPS)))
+    }
+
+    #[test]
+    fn a_past_is_shared_by_more_blocks_as_it_grows() {
+        // By tokens: 16, 512, 1024, 4096, 8192, 16384, 32768, 131072.
+        let found = [1, 32, 64, 256, 512, 1024, 2048, 8192].map(splits);
+        assert_eq!(found, [1, 8, 16, 32, 43, 64, 64, 64]);
+    }
+
+    #[test]
+    fn a_launch_has_blocks_for_all_splits_of_a_past_or_a_shorter_one() {
+        let mut most = 0;
+        for pages in 1..5000 {
+            most = most.max(splits(pages));
+            assert_eq!(splits_max(pages), most, "{pages} pages");
+        }
+        assert_eq!(most, SPLITS_MAX);
+    }
+
+    #[test]
+    fn tiles_that_see_most_keys_come_first() {
+        let mut step = StepInput::default();
+        let window = |window| Some(Window { window, sinks: 3 });
+        for (positions, window) in [(0..130, None), (900..1010, window(50)), (300..302, None)] {
+            let rows = step.positions.len() as u32..(step.positions.len() + positions.len()) as u32;
+            step.positions.extend(positions);
+            step.sequences.push(StepSequence { rows, pages: 0..0, window });
+        }
+        let mut tiles = [0, 0, 0, 64, 0, 128, 1, 0, 1, 64, 2, 0];
+        heaviest_first(&step, &mut tiles);
+        assert_eq!(tiles, [2, 0, 0, 128, 0, 64, 0, 0, 1, 0, 1, 64]);
     }
 }
