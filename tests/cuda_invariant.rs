@@ -22,7 +22,9 @@ use agree::assert_rows_alone;
 use layer::Shape;
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{Heads, KvDtype, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence};
+use ottava::backend::{
+    Heads, KvDtype, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence, Window,
+};
 use table::large;
 
 /// More columns than eight units of 128, and a tail.
@@ -53,20 +55,27 @@ fn cuda(batch_invariant: bool) -> Cuda {
 /// Positions of a sequence.
 type Part = (u32, Range<u32>);
 
-fn step(parts: &[Part]) -> StepInput {
+/// A step, without the pages that a window of the sequences has left behind.
+fn step(parts: &[Part], window: Option<Window>) -> StepInput {
     let mut step = StepInput::default();
     for (sequence, positions) in parts {
         let (row, table) = (step.tokens.len() as u32, step.pages.len() as u32);
-        let pages = positions.end.div_ceil(PAGE_TOKENS as u32);
+        let kept = |page: &PageRef| {
+            let sees = |window: Window| {
+                page.start < window.sinks
+                    || page.start + PAGE_TOKENS as u32 + window.window > positions.start + 1
+            };
+            window.is_none_or(sees)
+        };
         let token = |position: u32| TokenId((position * 7 + sequence * 13) % SHAPE.vocab as u32);
         step.tokens.extend(positions.clone().map(token));
         step.positions.extend(positions.clone());
         let page =
             |i: u32| PageRef { page: PageId(sequence * PAGES_EACH + i), start: i * PAGE_TOKENS as u32 };
-        step.pages.extend((0..pages).map(page));
-        let rows = row..step.tokens.len() as u32;
+        step.pages.extend((0..positions.end.div_ceil(PAGE_TOKENS as u32)).map(page).filter(kept));
+        let (rows, pages) = (row..step.tokens.len() as u32, table..step.pages.len() as u32);
         step.outputs.extend(rows.clone());
-        step.sequences.push(StepSequence { rows, pages: table..table + pages, window: None });
+        step.sequences.push(StepSequence { rows, pages, window });
     }
     step
 }
@@ -74,14 +83,14 @@ fn step(parts: &[Part]) -> StepInput {
 /// The bits of the probabilities that each row of the steps gives, by sequence and position.
 fn probabilities(
     batch_invariant: bool,
-    dtype: KvDtype,
+    (dtype, window): (KvDtype, Option<Window>),
     steps: &[Vec<Part>],
 ) -> BTreeMap<(u32, u32), Vec<u32>> {
     let pages = LENGTHS.len() * PAGES_EACH as usize;
     let mut session = SHAPE.session(cuda(batch_invariant), LIMITS, dtype, pages);
     let mut found = BTreeMap::new();
     for parts in steps {
-        session.run(&step(parts)).expect("a step");
+        session.run(&step(parts, window)).expect("a step");
         let rows = parts.iter().flat_map(|(sequence, positions)| positions.clone().map(|p| (*sequence, p)));
         for (row, key) in rows.enumerate() {
             let mut values = vec![f32::NAN; SHAPE.vocab];
@@ -115,16 +124,22 @@ fn mixed() -> Vec<Vec<Part>> {
 
 #[test]
 fn a_token_has_the_bits_of_its_sequence_alone() {
-    for (dtype, seeds) in [(KvDtype::F16, 0..3), (KvDtype::Int8, 0..1)] {
-        let want = probabilities(true, dtype, &alone());
+    let window = Some(Window { window: 20, sinks: 3 });
+    for (dtype, window, seeds) in
+        [(KvDtype::F16, None, 0..3), (KvDtype::Int8, None, 0..1), (KvDtype::F16, window, 0..1)]
+    {
+        let want = probabilities(true, (dtype, window), &alone());
         assert_eq!(want.len() as u32, LENGTHS.iter().sum::<u32>());
         for seed in seeds {
             // A real card has an order of its own.
             let _ = emulator().set_seed(seed);
-            let found = probabilities(true, dtype, &mixed());
+            let found = probabilities(true, (dtype, window), &mixed());
             assert!(want.keys().eq(found.keys()), "both have every token");
             let other: Vec<_> = want.keys().filter(|key| want[key] != found[key]).collect();
-            assert!(other.is_empty(), "{dtype:?}, seed {seed}: other bits at (sequence, position) {other:?}");
+            assert!(
+                other.is_empty(),
+                "{dtype:?}, {window:?}, seed {seed}: other bits at (sequence, position) {other:?}"
+            );
         }
     }
 }
@@ -134,7 +149,8 @@ fn a_token_has_the_bits_of_its_sequence_alone() {
 fn without_the_mode_bits_depend_on_the_batch() {
     let whole = vec![vec![(0, 0..33)]];
     let alone = (0..33).map(|position| vec![(0, position..position + 1)]).collect();
-    let [alone, whole] = [alone, whole].map(|steps: Vec<_>| probabilities(false, KvDtype::F16, &steps));
+    let [alone, whole] =
+        [alone, whole].map(|steps: Vec<_>| probabilities(false, (KvDtype::F16, None), &steps));
     assert!(alone.keys().eq(whole.keys()) && alone != whole);
 }
 

@@ -117,7 +117,8 @@ impl Cuda {
         let parts = DECODE_WARPS * block_heads * (heads.dim + 2);
         let shared_bytes = 4 * (parts + (block_heads + 2) * heads.dim);
         // By the operation and the step's shape alone, as a recording wants it.
-        let splits = op.window.map_or(shape.splits, |window| shape.splits.min(splits_max(pages_seen(window))));
+        let splits =
+            op.window.map_or(shape.splits, |window| shape.splits.min(splits_max(pages_seen(window))));
         let (count, at_once) = (shape.by_rows.unwrap_or(shape.sequences), shape.decodes_a_launch());
         for first in (0..count).step_by(at_once) {
             let params = params::Attention { first_row: first as u32, ..*params };

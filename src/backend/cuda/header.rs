@@ -10,7 +10,10 @@ const fn constant(header: &str, name: &str) -> usize {
     let (header, name) = (header.as_bytes(), name.as_bytes());
     let mut at = 0;
     while at + name.len() + 3 < header.len() {
-        if is_at(header, at, b" ") && is_at(header, at + 1, name) && is_at(header, at + 1 + name.len(), b" = ") {
+        if is_at(header, at, b" ")
+            && is_at(header, at + 1, name)
+            && is_at(header, at + 1 + name.len(), b" = ")
+        {
             return number(header, at + name.len() + 4);
         }
         at += 1;
