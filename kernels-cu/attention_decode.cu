@@ -308,15 +308,23 @@ __device__ __forceinline__ void finish(const Running<HEADS>& state, const Attent
         }
     }
     __syncthreads();
-    constexpr uint32_t SHARERS = DECODE_WARPS / HEADS;
-    const uint32_t head = warp % HEADS, sharer = warp / HEADS;
-    const size_t row = static_cast<size_t>(blockIdx.z) * p.inputs.query_heads + first_head + head;
-    float* whole = p.dst + (static_cast<size_t>(split.token) * p.inputs.query_heads + first_head + head) * dim;
-    float* of_splits = p.partial + row * p.splits * stride;
+    // A warp, or several, a head; or several heads, one after the other.
+    constexpr uint32_t SHARERS = HEADS < DECODE_WARPS ? DECODE_WARPS / HEADS : 1;
     const bool only = split.splits == 1;
-    if (sharer < SHARERS)
-        merge(only ? whole : of_splits + blockIdx.x * stride, parts + head * stride, DECODE_WARPS, HEADS * stride, dim,
-              sharer, SHARERS, only);
+    const auto merge_heads = [&](bool of_block) {
+        for (uint32_t unit = warp; unit < HEADS * SHARERS; unit += DECODE_WARPS) {
+            const uint32_t head = unit % HEADS, sharer = unit / HEADS, query_head = first_head + head;
+            const size_t row = static_cast<size_t>(blockIdx.z) * p.inputs.query_heads + query_head;
+            float* whole = p.dst + (static_cast<size_t>(split.token) * p.inputs.query_heads + query_head) * dim;
+            float* of_splits = p.partial + row * p.splits * stride;
+            if (of_block)
+                merge(only ? whole : of_splits + blockIdx.x * stride, parts + head * stride, DECODE_WARPS,
+                      HEADS * stride, dim, sharer, SHARERS, only);
+            else
+                merge(whole, of_splits, split.splits, stride, dim, sharer, SHARERS, true);
+        }
+    };
+    merge_heads(true);
     if (only) return;
     __threadfence();
     __syncthreads();
@@ -328,7 +336,7 @@ __device__ __forceinline__ void finish(const Running<HEADS>& state, const Attent
     __syncthreads();
     if (!is_last) return;
     __threadfence();
-    if (sharer < SHARERS) merge(whole, of_splits, split.splits, stride, dim, sharer, SHARERS, true);
+    merge_heads(false);
 }
 
 template <int HEADS, int LANES>
@@ -401,7 +409,7 @@ __device__ __forceinline__ void attention_decode(const AttentionParams& p) {
 }  // namespace ottava
 
 #define OTTAVA_ATTENTION_DECODE(HEADS, LANES)                                                  \
-    extern "C" __global__ void __launch_bounds__(128, 3)                                        \
+    extern "C" __global__ void __launch_bounds__(128, HEADS <= 4 ? 3 : 2)                       \
         attention_decode_##HEADS##_##LANES(const __grid_constant__ ottava::AttentionParams p) { \
         ottava::attention_decode<HEADS, LANES>(p);                                             \
     }
@@ -414,3 +422,5 @@ OTTAVA_ATTENTION_DECODE_HEADS(1)
 OTTAVA_ATTENTION_DECODE_HEADS(2)
 OTTAVA_ATTENTION_DECODE_HEADS(3)
 OTTAVA_ATTENTION_DECODE_HEADS(4)
+OTTAVA_ATTENTION_DECODE_HEADS(5)
+OTTAVA_ATTENTION_DECODE_HEADS(7)

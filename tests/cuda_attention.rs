@@ -370,9 +370,9 @@ impl Decode {
     }
 }
 
-/// Every kernel's heads; f16 and int8.
+/// Heads of several kernels; f16 and int8.
 fn each_kernel(window: Option<u32>) -> impl Iterator<Item = Decode> {
-    let heads = [(4, 1, 64), (3, 1, 128), (2, 1, 256), (2, 2, 40)];
+    let heads = [(4, 1, 64), (3, 1, 128), (2, 1, 256), (2, 2, 40), (7, 1, 72)];
     heads.into_iter().flat_map(move |(query, kv, dim)| {
         [KvDtype::F16, KvDtype::Int8].map(|dtype| {
             let heads = Heads { query, kv, dim };

@@ -573,7 +573,8 @@ fn attentions() -> Vec<Case> {
         // Query heads for a key head and the size of a head decide which of a GPU's kernels it is.
         let small = [(2, 2, 80), (6, 1, 128), (4, 1, 128), (4, 2, 8), (8, 2, 64)];
         let large = [(1, 1, 160), (2, 1, 160), (3, 1, 160), (4, 1, 256)];
-        for (query, kv, dim) in small.into_iter().chain(large) {
+        let whole = [(10, 2, 64), (7, 1, 64), (5, 1, 128), (14, 2, 80), (5, 1, 160), (7, 1, 256)];
+        for (query, kv, dim) in small.into_iter().chain(large).chain(whole) {
             let mut one = Case::new(format!("one token after 40, {query}/{kv} of {dim}, {dtype:?}"));
             one.sequence(0..40, None);
             one.continued(40..41, None);

@@ -111,8 +111,8 @@ impl Cuda {
             65..=128 => 1,
             _ => 2,
         };
-        let block_heads = heads_a_block(heads);
-        let kernel = DECODE_KERNELS[block_heads - 1][by_dim];
+        let (block_heads, kernels) = heads_a_block(heads);
+        let kernel = kernels[by_dim];
         // A part a warp and head: its sums, their maximum, the sum of the weights; then prepared heads.
         let parts = DECODE_WARPS * block_heads * (heads.dim + 2);
         let shared_bytes = 4 * (parts + (block_heads + 2) * heads.dim);
@@ -220,12 +220,15 @@ fn attention_params(
     Ok((params, shape))
 }
 
-/// By query heads of a block, less one, then by the size of a head.
-const DECODE_KERNELS: [[Kernel; 3]; 4] = [
-    [Kernel::AttentionDecode1x8, Kernel::AttentionDecode1x16, Kernel::AttentionDecode1x32],
-    [Kernel::AttentionDecode2x8, Kernel::AttentionDecode2x16, Kernel::AttentionDecode2x32],
-    [Kernel::AttentionDecode3x8, Kernel::AttentionDecode3x16, Kernel::AttentionDecode3x32],
-    [Kernel::AttentionDecode4x8, Kernel::AttentionDecode4x16, Kernel::AttentionDecode4x32],
+/// Query heads of a block, and its kernels by the size of a head. Those of 5 and 7 have so few blocks on a
+/// multiprocessor that only whole groups of as many gain by them.
+const DECODE_KERNELS: [(usize, [Kernel; 3]); 6] = [
+    (7, [Kernel::AttentionDecode7x8, Kernel::AttentionDecode7x16, Kernel::AttentionDecode7x32]),
+    (5, [Kernel::AttentionDecode5x8, Kernel::AttentionDecode5x16, Kernel::AttentionDecode5x32]),
+    (4, [Kernel::AttentionDecode4x8, Kernel::AttentionDecode4x16, Kernel::AttentionDecode4x32]),
+    (3, [Kernel::AttentionDecode3x8, Kernel::AttentionDecode3x16, Kernel::AttentionDecode3x32]),
+    (2, [Kernel::AttentionDecode2x8, Kernel::AttentionDecode2x16, Kernel::AttentionDecode2x32]),
+    (1, [Kernel::AttentionDecode1x8, Kernel::AttentionDecode1x16, Kernel::AttentionDecode1x32]),
 ];
 
 /// Pages that a window of so many tokens touches at most.
@@ -233,8 +236,12 @@ fn pages_seen(window: u32) -> usize {
     (window as usize).saturating_sub(1).div_ceil(PAGE_TOKENS) + 1
 }
 
-/// Query heads that share what a block reads of a key head: the most that divide its group.
-fn heads_a_block(heads: Heads) -> usize {
+/// The kernels whose blocks read a key head for the most query heads that divide its group.
+fn heads_a_block(heads: Heads) -> (usize, [Kernel; 3]) {
     let group = heads.query / heads.kv.max(1);
-    (1..=DECODE_KERNELS.len()).rev().find(|&n| group.is_multiple_of(n)).unwrap_or(1)
+    let divides = |&(count, _): &(usize, [Kernel; 3])| match count {
+        5 | 7 => group == count,
+        _ => group.is_multiple_of(count),
+    };
+    DECODE_KERNELS.into_iter().find(divides).unwrap_or(DECODE_KERNELS[DECODE_KERNELS.len() - 1])
 }
