@@ -48,8 +48,8 @@ struct Extent {
 }
 
 impl Shape {
-    /// The shape that is done first, by rounds of a tile on each multiprocessor; of equals the largest,
-    /// which reads least. Which one it is changes no result's bits.
+    /// The shape that is done first, by rounds of a tile on each multiprocessor; of equals the one that multiplies
+    /// least. Which one it is changes no result's bits.
     fn new(products: &[Extent], tokens: usize, multiprocessors: usize) -> Shape {
         // Both matrices of a gate need the two strips per warp that tiles of 256 rows have.
         let gated = products.iter().any(|product| product.gated);
@@ -57,18 +57,21 @@ impl Shape {
         let time = |shape: &Shape| {
             let blocks: usize = products.iter().map(|product| shape.row_blocks(*product)).sum();
             let rounds = (blocks * tokens.div_ceil(shape.tokens)).div_ceil(multiprocessors);
-            rounds * shape.step_clocks(bits)
+            (rounds * shape.tensor_clocks().max(shape.l2_clocks(bits)), rounds * shape.tensor_clocks())
         };
         let candidates = if gated { &SHAPES[2..] } else { &SHAPES[..] };
         candidates.iter().rev().copied().min_by_key(time).unwrap_or(SHAPES[3])
     }
 
-    /// Hundredths of clocks that a tile's step of 16 columns takes: the tensor cores' or L2's, whichever is slower.
-    fn step_clocks(&self, bits: usize) -> usize {
-        // 128 rows by a token each clock.
-        let tensor = 100 * self.rows * self.tokens.max(OPERAND_TOKENS) / 128;
+    /// Clocks that the tensor cores take for a tile's step of 16 columns: 128 rows by a token each.
+    fn tensor_clocks(&self) -> usize {
+        self.rows * self.tokens.max(OPERAND_TOKENS) / 128
+    }
+
+    /// Clocks that L2 takes for the weights and activations of a tile's step.
+    fn l2_clocks(&self, bits: usize) -> usize {
         let bytes = self.rows * STEP_COLS * bits / 8 + self.tokens * STEP_COLS * size_of::<u16>();
-        tensor.max(100 * 100 * bytes / L2_BYTES_PER_100_CLOCKS)
+        100 * bytes / L2_BYTES_PER_100_CLOCKS
     }
 
     fn row_blocks(&self, Extent { rows, gated, .. }: Extent) -> usize {
