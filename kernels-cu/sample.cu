@@ -2,27 +2,45 @@
 // `backend::RowSampling` says, without sorting.
 //
 // A row's weights are exp((x - max) / temperature) in whole parts of 2^-27, so that sums of them are
-// the same in any order. Top-k and top-p keep the first of the order "largest logit first, lower ids
-// first among equal ones": a `Cut` says where that ends. It is found by histograms, the first over the
-// distance from the largest logit (its bins are filled evenly, so atomics seldom meet), then three
-// over the bits of the logit itself within one bin. A draw walks the kept weights in the order of ids:
-// warps take a stretch of columns each, one of them finds the token in its stretch.
+// the same in any order. Top-k and top-p keep the first elements of the order of falling ranks
+// (logits.cuh): a cut is the rank of the last that is kept. An element's distance says how far it lies
+// below the largest, in steps of 1/64 of the temperature: beyond DISTANCE_MAX its weight is zero, and it
+// can neither be drawn nor change a sum.
 //
-// Reads a greedy row once and any other twice, top-k 4 times more, top-p 5 times; a row with a cut once more.
+// The first pass over the row finds the largest logit of every tile. Later ones skip the tiles whose largest
+// lies beyond the distance that still matters, and as soon as the candidates are few they are copied to
+// shared memory, where all the rest happens:
+//   greedy          reads the row once, and one tile again for the column;
+//   top-k           k tiles have a largest logit within some distance, so the first k elements do, too: only
+//                   the tiles within it are read again;
+//   top-p           needs the sum of all weights: the row is read twice, and then the tiles within the
+//                   distance at which the sum is reached;
+//   temperature     reads the row twice, min-p alone the tiles of what is likely enough; both one tile more.
+// Where the candidates do not fit, each step of a search reads the tiles that matter once more.
+//
+// A cut is searched among bins of distances, then, while more than SORTED_MAX elements share the bin,
+// among bins of the bits of their ranks; the rest is compared, each with each. A draw walks the kept weights
+// in the order of columns: first by tiles, then within one.
 // Launch: a block a row, 512 threads, no dynamic shared memory.
 
 #include "common/kv.cuh"
+#include "common/logits.cuh"
 #include "common/sampled.cuh"
 
 namespace ottava {
 
-constexpr uint32_t BLOCK_WARPS = 16;
-constexpr uint32_t BINS = 2048;
-constexpr uint32_t THREAD_BINS = BINS / (BLOCK_WARPS * WARP);
-// Sums of the two parts of weights over so many columns fit 32 bits.
-constexpr uint32_t SAMPLE_COLS_MAX = 1u << 18;
+constexpr uint32_t SAMPLE_THREADS = SAMPLE_WARPS * WARP;
+constexpr uint32_t BIN_BITS = 11, BINS = 1u << BIN_BITS;
+constexpr uint32_t THREAD_BINS = BINS / SAMPLE_THREADS;
+// A tile is a bin of a draw. And sums of the two parts of weights over so many columns fit 32 bits.
+constexpr uint32_t SAMPLE_COLS_MAX = BINS * TILE_COLS;
+static_assert(SAMPLE_COLS_MAX == 1u << 18, "the host's DRAW_COLS_MAX, and the bits of a rank's column");
 constexpr float WEIGHT_ONE = 134217728.0f;  // 2^27: its upper part is 2^13, so all sums of parts fit
 constexpr uint32_t PART_BITS = 14;
+// exp(-distance / 64) times WEIGHT_ONE is below a half from distance 1243 on.
+constexpr uint32_t DISTANCE_MAX = 1243;
+constexpr uint32_t LISTED_MAX = 2048;
+constexpr uint32_t SORTED_MAX = SAMPLE_THREADS;
 
 // backend::RowSampling. Mirrored by `backend::cuda::params::RowSampling`.
 struct RowSampling {
@@ -55,38 +73,32 @@ struct SampleParams {
 };
 static_assert(sizeof(SampleParams) == 64, "the host's struct has no other padding");
 
-// Larger for larger numbers; the zeros are equal, and nothing is below 1 but minus infinity's like.
-__device__ __forceinline__ uint32_t order_of(float x) {
-    const uint32_t bits = __float_as_uint(x + 0.0f);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// The first elements of the order: all above `key`, and of those at `key` the first `equal`.
-struct Cut {
-    uint32_t key;
-    uint32_t equal;
-};
-
-struct Row {
-    const float* logits;  // [cols]
-    uint32_t cols;
-    float largest;
-    float inverse_temperature;
-
-    __device__ __forceinline__ float relative(float x) const { return expf((x - largest) * inverse_temperature); }
-    __device__ __forceinline__ uint32_t weight(float x) const { return __float2uint_rn(relative(x) * WEIGHT_ONE); }
-    // Bins of falling logits: 64 a factor of e, the last takes the rest.
-    __device__ __forceinline__ uint32_t distance(float x) const {
-        return min(__float2uint_rd((largest - x) * inverse_temperature * 64.0f), BINS - 1);
-    }
+// An element of a search's last part: its rank, and what it adds to the sum.
+struct __align__(16) Ranked {
+    uint64_t rank;
+    uint32_t value;
 };
 
 struct SampleShared {
-    uint32_t count[BINS], low[BINS], high[BINS];
-    uint64_t warp_value[BLOCK_WARPS];
-    uint32_t warp_count[BLOCK_WARPS];
+    // Of each tile the largest logit: its order, then its distance. A warp's tiles, each SAMPLE_WARPS-th, are a row.
+    uint32_t nearest[SAMPLE_WARPS][BINS / SAMPLE_WARPS];
+    union {
+        struct {
+            uint32_t low[BINS], high[BINS];  // sums of the values' two parts
+        };
+        Ranked sorted[SORTED_MAX];
+    };
+    uint64_t listed[LISTED_MAX];  // ranks, in no order
+    uint64_t warp_value[SAMPLE_WARPS];
     uint64_t found_before;
+    uint64_t found_cut;
+    uint32_t any[2], all[2];  // bits that some ranks have, and that all have
     uint32_t found_bin;
+    uint32_t listed_count, sorted_count;
+
+    __device__ __forceinline__ uint32_t& nearest_of(uint32_t tile) {
+        return nearest[tile % SAMPLE_WARPS][tile / SAMPLE_WARPS];
+    }
 };
 
 __device__ __forceinline__ uint64_t warp_sum(uint64_t x) {
@@ -114,186 +126,307 @@ __device__ __forceinline__ uint64_t block_scan(uint64_t x, uint64_t* scratch, ui
     __syncthreads();
     uint64_t before = 0;
     whole = 0;
-    for (uint32_t other = 0; other < BLOCK_WARPS; ++other) {
+#pragma unroll
+    for (uint32_t other = 0; other < SAMPLE_WARPS; ++other) {
         if (other < warp) before += scratch[other];
         whole += scratch[other];
     }
     return before + sum - x;
 }
 
-// What a level of the search counts into bin `bin_of(x)`: the elements that it `takes`, or their weights.
-template <bool WEIGHTS, typename Takes, typename BinOf>
-__device__ __forceinline__ void fill_bins(const Row& row, SampleShared& shared, Takes takes, BinOf bin_of) {
-    __syncthreads();
-    for (uint32_t bin = threadIdx.x; bin < BINS; bin += blockDim.x)
-        shared.count[bin] = shared.low[bin] = shared.high[bin] = 0;
-    __syncthreads();
-#pragma unroll 4
-    for (uint32_t col = threadIdx.x; col < row.cols; col += blockDim.x) {
-        const float x = row.logits[col];
-        if (!takes(x)) continue;
-        const uint32_t bin = bin_of(x);
-        if (WEIGHTS) {
-            const uint32_t weight = row.weight(x);
-            atomicAdd(&shared.low[bin], weight & ((1u << PART_BITS) - 1));
-            atomicAdd(&shared.high[bin], weight >> PART_BITS);
-        } else {
-            atomicAdd(&shared.count[bin], 1);
-        }
+// The logits with what the draw needs of their largest and of the temperature.
+struct Row {
+    Logits logits;
+    float largest;
+    float inverse_temperature;
+
+    __device__ __forceinline__ float exponent(float x) const { return (x - largest) * inverse_temperature; }
+    __device__ __forceinline__ float relative(float x) const { return expf(exponent(x)); }
+    __device__ __forceinline__ uint32_t weight(float x) const { return __float2uint_rn(relative(x) * WEIGHT_ONE); }
+    __device__ __forceinline__ uint32_t distance(float x) const {
+        return min(__float2uint_rd(exponent(x) * -64.0f), BINS - 1);
     }
+    // Whether the distance is at most `reach`, which is less than the last.
+    __device__ __forceinline__ bool within(float x, uint32_t reach) const {
+        return exponent(x) * -64.0f < static_cast<float>(reach + 1);
+    }
+};
+
+// The elements that can still be chosen: those within a distance, in a list or in the tiles of the row.
+struct Candidates {
+    const Row& row;
+    SampleShared& shared;
+    uint32_t reach;
+    bool listed;
+    uint32_t count;  // of the list
+
+    // Calls `visit(x, col)` for each.
+    template <uint32_t AHEAD, typename Visit>
+    __device__ __forceinline__ void for_each(Visit visit) const {
+        if (listed) {
+            for (uint32_t i = threadIdx.x; i < count; i += SAMPLE_THREADS) {
+                const Cut element = Cut::at(shared.listed[i]);
+                visit(element.x, element.col);
+            }
+            return;
+        }
+        for_tiles<AHEAD>([&](uint32_t tile, float4 x) {
+            const uint32_t col = Logits::col_of(tile);
+            if (row.within(x.x, reach)) visit(x.x, col);
+            if (row.within(x.y, reach)) visit(x.y, col + 1);
+            if (row.within(x.z, reach)) visit(x.z, col + 2);
+            if (row.within(x.w, reach)) visit(x.w, col + 3);
+        });
+    }
+
+    // Calls `visit(tile, logits)` for the tiles that have any.
+    template <uint32_t AHEAD, typename Visit>
+    __device__ __forceinline__ void for_tiles(Visit visit) const {
+        row.logits.for_tiles<AHEAD>([&](uint32_t tile) { return shared.nearest_of(tile) <= reach; }, visit);
+    }
+};
+
+__device__ __forceinline__ void clear_bins(SampleShared& shared) {
+    __syncthreads();
+    for (uint32_t bin = threadIdx.x; bin < BINS; bin += SAMPLE_THREADS) shared.low[bin] = shared.high[bin] = 0;
     __syncthreads();
 }
 
-// Of bins in their order, the one in which the sum of all reaches `goal`, and the sum before it; the
-// last that holds anything where it never does.
-template <bool WEIGHTS>
-__device__ __forceinline__ uint32_t find_bin(SampleShared& shared, uint64_t goal, uint64_t& before) {
-    const auto value = [&](uint32_t bin) -> uint64_t {
-        if (!WEIGHTS) return shared.count[bin];
-        return (static_cast<uint64_t>(shared.high[bin]) << PART_BITS) + shared.low[bin];
-    };
+__device__ __forceinline__ void add_to_bin(SampleShared& shared, uint32_t bin, uint32_t value) {
+    const uint32_t low = value & ((1u << PART_BITS) - 1), high = value >> PART_BITS;
+    if (low) atomicAdd(&shared.low[bin], low);
+    if (high) atomicAdd(&shared.high[bin], high);
+}
+
+// Of bins in their order, the one in which the sum of all reaches `goal_of(whole)`, or the last that holds
+// anything where it never does. `before` and `whole` are the sums before the bin and of all.
+template <typename GoalOf>
+__device__ __forceinline__ uint32_t find_bin(SampleShared& shared, GoalOf goal_of, uint64_t& before,
+                                             uint64_t& whole) {
     const uint32_t first = THREAD_BINS * threadIdx.x;
-    uint64_t own = 0, whole;
-    for (uint32_t i = 0; i < THREAD_BINS; ++i) own += value(first + i);
-    uint64_t sum = block_scan(own, shared.warp_value, whole);
-    const uint64_t reached = min(goal, whole);
+    __syncthreads();
+    uint64_t values[THREAD_BINS], own = 0;
+#pragma unroll
     for (uint32_t i = 0; i < THREAD_BINS; ++i) {
-        const uint64_t next = sum + value(first + i);
-        if (sum < reached && next >= reached) {
+        values[i] = (static_cast<uint64_t>(shared.high[first + i]) << PART_BITS) + shared.low[first + i];
+        own += values[i];
+    }
+    uint64_t sum = block_scan(own, shared.warp_value, whole);
+    const uint64_t goal = min(static_cast<uint64_t>(goal_of(whole)), whole);
+#pragma unroll
+    for (uint32_t i = 0; i < THREAD_BINS; ++i) {
+        if (sum < goal && goal <= sum + values[i]) {
             shared.found_bin = first + i;
             shared.found_before = sum;
         }
-        sum = next;
+        sum += values[i];
     }
     __syncthreads();
     before = shared.found_before;
     return shared.found_bin;
 }
 
-// Where the elements, largest first, reach `goal` (above 0) by number or by weight.
-template <bool WEIGHTS>
-__device__ __forceinline__ Cut find_cut(const Row& row, SampleShared& shared, uint64_t goal) {
-    uint64_t before, left = goal;
-    const auto any = [&](float x) { return x > -INFINITY; };
-    fill_bins<WEIGHTS>(row, shared, any, [&](float x) { return row.distance(x); });
-    const uint32_t distance = find_bin<WEIGHTS>(shared, left, before);
-    left -= min(before, left);
-    // The bits of the key that are known, from the top.
-    uint32_t key = 0, known = 0;
-    for (uint32_t level = 0; level < 3; ++level) {
-        const uint32_t bits = level < 2 ? 11 : 10;
-        known += bits;
-        const uint32_t shift = 32 - known, last = (1u << bits) - 1;
-        const auto takes = [&](float x) {
-            const uint32_t order = order_of(x);
-            return x > -INFINITY && row.distance(x) == distance &&
-                   (level == 0 || order >> (shift + bits) == key >> (shift + bits));
-        };
-        fill_bins<WEIGHTS>(row, shared, takes, [&](float x) { return last - (order_of(x) >> shift & last); });
-        key |= (last - find_bin<WEIGHTS>(shared, left, before)) << shift;
-        left -= min(before, left);
+// How far the first `top_k` elements lie from the largest at most: so many tiles have one within it.
+__device__ __forceinline__ uint32_t reach_of_top(const Row& row, SampleShared& shared, uint32_t top_k) {
+    clear_bins(shared);
+    for (uint32_t tile = row.logits.first_own_tile(); tile < row.logits.tiles(); tile += SAMPLE_THREADS) {
+        const uint32_t distance = shared.nearest_of(tile);
+        if (distance <= DISTANCE_MAX) atomicAdd(&shared.low[distance], 1);
     }
-    if (!WEIGHTS) return {key, static_cast<uint32_t>(left)};
-    const float x = __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-    const uint32_t weight = max(row.weight(x), 1u);
-    return {key, static_cast<uint32_t>((left + weight - 1) / weight)};
+    uint64_t before, whole;
+    const uint32_t distance = find_bin(shared, [&](uint64_t) { return top_k; }, before, whole);
+    return whole < top_k ? DISTANCE_MAX : distance;
 }
 
-// A warp's walk over a stretch of columns in the order of ids: what of each is kept.
-struct Walk {
-    const Row& row;
+// A search for the element at which the sum of values, largest rank first, reaches a goal. `weighs`: a value
+// is the element's weight, else 1.
+struct Search {
+    bool weighs;
+    Cut cut;  // of the search before
+    // What is known of the element: its distance, if any, and the bits of its rank that the mask has.
+    bool near;
+    uint32_t distance;
+    uint64_t key, mask;
+
+    __device__ __forceinline__ uint32_t value(const Row& row, float x) const { return weighs ? row.weight(x) : 1; }
+    __device__ __forceinline__ bool takes(const Row& row, float x, uint32_t col) const {
+        return cut.keeps(x, col) && ((rank_of(x, col) ^ key) & mask) == 0 && (!near || row.distance(x) == distance);
+    }
+};
+
+// Copies the elements that a search takes to be sorted, and lists the candidates, where either fit. Gives the
+// number of elements and, where they do not fit, the bits that all ranks have and those in which they differ.
+__device__ __forceinline__ uint32_t collect(Candidates& from, const Search& search, uint64_t& common,
+                                            uint64_t& differing) {
+    SampleShared& shared = from.shared;
+    const auto both = [](const uint32_t (&x)[2]) { return static_cast<uint64_t>(x[1]) << 32 | x[0]; };
+    __syncthreads();
+    if (threadIdx.x == 0) shared.listed_count = shared.sorted_count = 0;
+    if (threadIdx.x < 2) {
+        shared.any[threadIdx.x] = 0;
+        shared.all[threadIdx.x] = UINT32_MAX;
+    }
+    __syncthreads();
+    uint64_t any = 0, all = ~0ull;
+    from.for_each<2>([&](float x, uint32_t col) {
+        const uint64_t rank = rank_of(x, col);
+        if (!from.listed) {
+            const uint32_t at = atomicAdd(&shared.listed_count, 1);
+            if (at < LISTED_MAX) shared.listed[at] = rank;
+        }
+        if (!search.takes(from.row, x, col)) return;
+        any |= rank;
+        all &= rank;
+        const uint32_t at = atomicAdd(&shared.sorted_count, 1);
+        if (at < SORTED_MAX) shared.sorted[at] = {rank, search.value(from.row, x)};
+    });
+    __syncthreads();
+    if (!from.listed) {
+        from.count = shared.listed_count;
+        from.listed = from.count <= LISTED_MAX;
+    }
+    const uint32_t count = shared.sorted_count;
+    if (count <= SORTED_MAX) return count;
+    atomicOr(&shared.any[0], static_cast<uint32_t>(any));
+    atomicOr(&shared.any[1], static_cast<uint32_t>(any >> 32));
+    atomicAnd(&shared.all[0], static_cast<uint32_t>(all));
+    atomicAnd(&shared.all[1], static_cast<uint32_t>(all >> 32));
+    __syncthreads();
+    common = both(shared.all);
+    differing = both(shared.any) & ~common;
+    return count;
+}
+
+// Of so many collected elements, the one at which the sum of values reaches `goal_of(whole)`.
+template <typename GoalOf>
+__device__ __forceinline__ Cut cut_of_sorted(SampleShared& shared, uint32_t count, GoalOf goal_of) {
+    if (threadIdx.x < count) {
+        const uint64_t rank = shared.sorted[threadIdx.x].rank;
+        uint64_t before = 0, whole = 0;
+#pragma unroll 4
+        for (uint32_t i = 0; i < count; ++i) {
+            const Ranked other = shared.sorted[i];
+            whole += other.value;
+            if (other.rank > rank) before += other.value;
+        }
+        const uint64_t goal = min(static_cast<uint64_t>(goal_of(whole)), whole);
+        if (before < goal && goal <= before + shared.sorted[threadIdx.x].value) shared.found_cut = rank;
+    }
+    __syncthreads();
+    return Cut::at(shared.found_cut);
+}
+
+// The last element that a search keeps. Candidates beyond its distance are none any more.
+template <typename GoalOf>
+__device__ __forceinline__ Cut find_cut(Candidates& from, Search search, GoalOf goal_of) {
+    SampleShared& shared = from.shared;
+    const Row& row = from.row;
+    uint64_t left = 0, before, whole;
+    const auto goal_left = [&](uint64_t all) -> uint64_t { return search.near ? left : goal_of(all); };
+    // How far the first `top_k` lie at most is known; how far the sum of weights reaches is not.
+    bool narrow = from.listed || !search.weighs;
+#pragma unroll 1
+    while (true) {
+        uint64_t common = 0, differing = 0;
+        if (narrow) {
+            const uint32_t count = collect(from, search, common, differing);
+            if (count <= SORTED_MAX) return cut_of_sorted(shared, count, goal_left);
+        }
+        clear_bins(shared);
+        if (!search.near) {
+            from.for_each<4>([&](float x, uint32_t col) {
+                if (search.cut.keeps(x, col)) add_to_bin(shared, row.distance(x), search.value(row, x));
+            });
+            search.distance = from.reach = find_bin(shared, goal_left, before, whole);
+            left = min(goal_of(whole), whole) - before;
+            search.near = narrow = true;
+            continue;
+        }
+        // The first bits from which on ranks differ.
+        const uint32_t top = 63 - __clzll(differing), shift = top < BIN_BITS ? 0 : top + 1 - BIN_BITS;
+        from.for_each<1>([&](float x, uint32_t col) {
+            if (!search.takes(row, x, col)) return;
+            const uint32_t bits = static_cast<uint32_t>(rank_of(x, col) >> shift) & (BINS - 1);
+            add_to_bin(shared, BINS - 1 - bits, search.value(row, x));
+        });
+        const uint64_t bin = BINS - 1 - find_bin(shared, goal_left, before, whole);
+        left -= before;
+        search.mask = ~0ull << shift;
+        search.key = (common & ~((2ull << top) - 1)) | bin << shift;
+    }
+}
+
+// What of an element a draw may take.
+struct Draw {
     Cut cut;
     float min_p;
-    uint32_t equal_before;
 
-    // Of this lane's column; all lanes call it.
-    __device__ __forceinline__ uint32_t kept_weight(uint32_t col, uint32_t end) {
-        const float x = col < end ? row.logits[col] : -INFINITY;
-        const uint32_t order = order_of(x);
-        const uint32_t equals = __ballot_sync(ALL_LANES, x > -INFINITY && order == cut.key);
-        const uint32_t lower = (1u << threadIdx.x % WARP) - 1;
-        const bool first = order == cut.key && equal_before + __popc(equals & lower) < cut.equal;
-        equal_before += __popc(equals);
-        const bool kept = x > -INFINITY && (order > cut.key || first) && row.relative(x) >= min_p;
-        return kept ? row.weight(x) : 0;
+    __device__ __forceinline__ uint32_t weight(const Row& row, float x, uint32_t col) const {
+        const float relative = row.relative(x);
+        return cut.keeps(x, col) && relative >= min_p ? __float2uint_rn(relative * WEIGHT_ONE) : 0;
+    }
+    __device__ __forceinline__ uint4 weights(const Row& row, float4 x, uint32_t col) const {
+        return {weight(row, x.x, col), weight(row, x.y, col + 1), weight(row, x.z, col + 2), weight(row, x.w, col + 3)};
     }
 };
 
-// How many elements of this warp's stretch are at the cut.
-__device__ __forceinline__ uint32_t equals_in(const Row& row, uint32_t key, uint32_t start, uint32_t end) {
-    uint32_t equals = 0;
-    for (uint32_t col = start + threadIdx.x % WARP; col < end; col += WARP)
-        equals += row.logits[col] > -INFINITY && order_of(row.logits[col]) == key;
-    return __reduce_add_sync(ALL_LANES, equals);
-}
-
-// A warp's stretch of columns, with the sums of the kept weights in it, before it and of all.
-struct Stretch {
-    uint32_t start, end;
-    uint32_t equal_before;
-    uint64_t own, before, whole;
-};
-
-__device__ __forceinline__ Stretch measure(const Row& row, SampleShared& shared, Cut cut, float min_p) {
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const uint32_t cols = (row.cols + BLOCK_WARPS - 1) / BLOCK_WARPS;
-    Stretch stretch{min(warp * cols, row.cols), min((warp + 1) * cols, row.cols), 0, 0, 0, 0};
-    const uint32_t equals = cut.equal == UINT32_MAX ? 0 : equals_in(row, cut.key, stretch.start, stretch.end);
-    __syncthreads();
-    if (lane == 0) shared.warp_count[warp] = equals;
-    __syncthreads();
-    for (uint32_t other = 0; other < warp; ++other) stretch.equal_before += shared.warp_count[other];
-    Walk walk{row, cut, min_p, stretch.equal_before};
-#pragma unroll 4
-    for (uint32_t col = stretch.start; col < stretch.end; col += WARP)
-        stretch.own += walk.kept_weight(col + lane, stretch.end);
-    stretch.own = warp_sum(stretch.own);
-    const uint64_t before = block_scan(lane == 0 ? stretch.own : 0, shared.warp_value, stretch.whole);
-    stretch.before = __shfl_sync(ALL_LANES, before, 0);
-    return stretch;
-}
-
-// The token at which the sum of the kept weights passes the draw: one lane of the block calls `found`.
+// The column at which the sum of the kept weights passes the draw: one lane of the block calls `found`.
 template <typename Found>
-__device__ __forceinline__ void draw(const Row& row, const Stretch& stretch, Cut cut, float min_p,
-                                     uint64_t fraction, Found found) {
-    const uint64_t target = __umul64hi(fraction, stretch.whole);
-    if (target < stretch.before || target >= stretch.before + stretch.own) return;
-    const uint32_t lane = threadIdx.x % WARP;
-    Walk walk{row, cut, min_p, stretch.equal_before};
-    uint64_t before = stretch.before;
-#pragma unroll 1
-    for (uint32_t col = stretch.start; col < stretch.end; col += WARP) {
-        const uint64_t sum = before + warp_scan(walk.kept_weight(col + lane, stretch.end));
-        const uint32_t passed = __ballot_sync(ALL_LANES, sum > target);
-        if (passed) {
-            if (lane == 0) found(col + __ffs(passed) - 1);
-            return;
-        }
-        before = __shfl_sync(ALL_LANES, sum, WARP - 1);
+__device__ __forceinline__ void draw_column(const Candidates& from, const Draw& draw, uint64_t fraction, Found found) {
+    const Row& row = from.row;
+    SampleShared& shared = from.shared;
+    clear_bins(shared);
+    if (from.listed) {
+        from.for_each<1>([&](float x, uint32_t col) {
+            add_to_bin(shared, col / TILE_COLS, draw.weight(row, x, col));
+        });
+    } else {
+        from.for_tiles<4>([&](uint32_t tile, float4 x) {
+            const uint4 w = draw.weights(row, x, Logits::col_of(tile));
+            const uint32_t sum = w.x + w.y + w.z + w.w;
+            const uint32_t low = __reduce_add_sync(ALL_LANES, sum & ((1u << PART_BITS) - 1));
+            const uint32_t high = __reduce_add_sync(ALL_LANES, sum >> PART_BITS);
+            if (threadIdx.x % WARP != 0) return;
+            shared.low[tile] = low;
+            shared.high[tile] = high;
+        });
     }
+    uint64_t before, whole;
+    const auto passed = [&](uint64_t all) { return __umul64hi(fraction, all) + 1; };
+    const uint32_t tile = find_bin(shared, passed, before, whole);
+    if (threadIdx.x >= WARP) return;
+    const uint64_t goal = passed(whole) - before;
+    const uint32_t col = Logits::col_of(tile);
+    const uint4 w = draw.weights(row, row.logits.load(tile), col);
+    const uint64_t end = warp_scan(w.x + w.y + w.z + w.w), x = end - w.w - w.z - w.y, y = x + w.y, z = y + w.z;
+    if (x - w.x < goal && goal <= end) found(goal <= x ? col : goal <= y ? col + 1 : goal <= z ? col + 2 : col + 3);
 }
 
-// The largest element's order and column, the lowest column among equals, as one number; 0 without any
-// above minus infinity. `usable`: whether there is neither NaN nor infinity.
-__device__ __forceinline__ uint64_t best_of(const float* logits, uint32_t cols, SampleShared& shared, bool& usable) {
-    uint64_t best = 0;
-    usable = true;
-#pragma unroll 4
-    for (uint32_t col = threadIdx.x; col < cols; col += blockDim.x) {
-        const float x = logits[col];
-        usable = usable && x < INFINITY;
-        const uint64_t rank = static_cast<uint64_t>(order_of(x)) << 32 | ~col;
-        if (x > -INFINITY && rank > best) best = rank;
-    }
-    usable = __syncthreads_and(usable);
+// Notes each tile's largest logit, and gives the largest of all and the first tile that has it: order
+// before complement, as one number.
+__device__ __forceinline__ uint64_t best_of(const Logits& logits, SampleShared& shared) {
+    constexpr uint32_t AHEAD = 8;
+    uint32_t best = 0, best_tile = 0;
+#pragma unroll 1
+    for (uint32_t first = threadIdx.x / WARP; first < logits.tiles(); first += AHEAD * SAMPLE_WARPS) {
+        float4 x[AHEAD];
 #pragma unroll
-    for (int distance = WARP / 2; distance > 0; distance /= 2)
-        best = max(best, __shfl_xor_sync(ALL_LANES, best, distance));
-    if (threadIdx.x % WARP == 0) shared.warp_value[threadIdx.x / WARP] = best;
+        for (uint32_t i = 0; i < AHEAD; ++i) x[i] = logits.load(first + i * SAMPLE_WARPS);
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; ++i) {
+            const uint32_t tile = first + i * SAMPLE_WARPS, largest = largest_of(x[i]);
+            if (threadIdx.x % WARP == 0 && tile < BINS) shared.nearest_of(tile) = largest;
+            if (largest <= best) continue;
+            best = largest;
+            best_tile = tile;
+        }
+    }
+    uint64_t whole = static_cast<uint64_t>(best) << 32 | ~best_tile;
+    if (threadIdx.x % WARP == 0) shared.warp_value[threadIdx.x / WARP] = whole;
     __syncthreads();
-    for (uint32_t warp = 0; warp < BLOCK_WARPS; ++warp) best = max(best, shared.warp_value[warp]);
-    return best;
+#pragma unroll
+    for (uint32_t warp = 0; warp < SAMPLE_WARPS; ++warp) whole = max(whole, shared.warp_value[warp]);
+    return whole;
 }
 
 }  // namespace ottava
@@ -302,7 +435,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
     using namespace ottava;
     __shared__ SampleShared shared;
     wait_for_predecessor();
-    float* logits = p.src + static_cast<size_t>(blockIdx.x) * p.cols;
+    float* const src = p.src + static_cast<size_t>(blockIdx.x) * p.cols;
     // Rows beyond the step's outputs are greedy, and nobody is fed with them.
     const bool output = blockIdx.x < p.counts[2];
     const RowSampling own = output ? p.sampling[blockIdx.x] : RowSampling{};
@@ -317,25 +450,50 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
     }
     for (uint32_t i = threadIdx.x; i < own.adjustment_count; i += blockDim.x) {
         const Adjustment adjustment = p.tables[own.adjustments + i];
-        float x = logits[adjustment.token] + adjustment.bias;
+        float x = src[adjustment.token] + adjustment.bias;
         x = x > 0.0f ? x / adjustment.repetition : x * adjustment.repetition;
-        logits[adjustment.token] = x - adjustment.penalty;
+        src[adjustment.token] = x - adjustment.penalty;
     }
     __syncthreads();
-    bool usable;
-    const uint64_t best = best_of(logits, p.cols, shared, usable);
-    const uint32_t best_column = ~static_cast<uint32_t>(best);
-    if (!usable || best == 0 || !draws) {
-        if (threadIdx.x == 0) put(usable && best != 0 ? best_column : NO_TOKEN);
+    const bool aligned = p.cols % 4 == 0 && reinterpret_cast<uintptr_t>(src) % sizeof(float4) == 0;
+    const Logits logits{src, p.cols, aligned};
+    const uint64_t best = best_of(logits, shared);
+    const float largest = value_of(static_cast<uint32_t>(best >> 32));
+    // Neither NaN nor infinity, and something above minus infinity.
+    if (!(largest > -INFINITY && largest < INFINITY)) {
+        if (threadIdx.x == 0) put(NO_TOKEN);
         return;
     }
-    const Row row{logits, p.cols, logits[best_column], fminf(1.0f / own.temperature, 1e30f)};
-    Cut cut{0, UINT32_MAX};
-    if (own.top_k != 0 && own.top_k < p.cols) cut = find_cut<false>(row, shared, own.top_k);
-    if (own.top_p < 1.0f) {
-        const uint64_t whole = measure(row, shared, cut, 0.0f).whole;
-        const uint64_t goal = static_cast<uint64_t>(static_cast<double>(own.top_p) * static_cast<double>(whole));
-        cut = find_cut<true>(row, shared, max(goal, static_cast<uint64_t>(1)));
+    if (!draws) {
+        if (threadIdx.x >= WARP) return;
+        const uint32_t tile = ~static_cast<uint32_t>(best), col = Logits::col_of(tile);
+        const float4 x = logits.load(tile);
+        const uint32_t first = x.x == largest ? col : x.y == largest ? col + 1 : x.z == largest ? col + 2 : col + 3;
+        const bool has = x.x == largest || x.y == largest || x.z == largest || x.w == largest;
+        const uint32_t column = __reduce_min_sync(ALL_LANES, has ? first : NO_TOKEN);
+        if (threadIdx.x == 0) put(column);
+        return;
     }
-    draw(row, measure(row, shared, cut, own.min_p), cut, own.min_p, own.draw, put);
+    const Row row{logits, largest, fminf(1.0f / own.temperature, 1e30f)};
+    for (uint32_t tile = logits.first_own_tile(); tile < logits.tiles(); tile += SAMPLE_THREADS)
+        shared.nearest_of(tile) = row.distance(value_of(shared.nearest_of(tile)));
+    Candidates from{row, shared, DISTANCE_MAX, false, 0};
+    Cut cut = Cut::none();
+    if (own.top_k != 0) from.reach = reach_of_top(row, shared, own.top_k);
+#pragma unroll 1
+    for (int round = 0; round < 2; ++round) {
+        const bool weighs = round == 1;
+        if (weighs ? own.top_p >= 1.0f : own.top_k == 0) continue;
+        cut = find_cut(from, Search{weighs, cut, false, 0, 0, 0}, [&](uint64_t whole) -> uint64_t {
+            if (!weighs) return own.top_k;
+            const auto goal = static_cast<double>(own.top_p) * static_cast<double>(whole);
+            return max(static_cast<uint64_t>(goal), static_cast<uint64_t>(1));
+        });
+    }
+    if (own.min_p > 0.0f) {
+        // A margin of one for rounding, and one for the part of a step.
+        const uint32_t likely = __float2uint_ru(-64.0f * logf(own.min_p)) + 2;
+        from.reach = min(from.reach, likely);
+    }
+    draw_column(from, Draw{cut, own.min_p}, own.draw, put);
 }

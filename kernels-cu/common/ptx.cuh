@@ -109,6 +109,13 @@ __device__ __forceinline__ float rcp_approx_ftz(float x) {
     return d;
 }
 
+// The larger of two numbers, NaN without a sign where one is none.
+__device__ __forceinline__ float max_nan(float a, float b) {
+    float d;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+    return d;
+}
+
 // Waits for the kernels that this one depends on (programmatic dependent launch): nothing that they write may be
 // read before. Those that depend on this one may start from then on, as soon as all its blocks have, and wait
 // for its end here in their turn.
