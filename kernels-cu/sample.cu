@@ -34,11 +34,14 @@ constexpr uint32_t BIN_BITS = 11, BINS = 1u << BIN_BITS;
 constexpr uint32_t THREAD_BINS = BINS / SAMPLE_THREADS;
 // A tile is a bin of a draw. And sums of the two parts of weights over so many columns fit 32 bits.
 constexpr uint32_t SAMPLE_COLS_MAX = BINS * TILE_COLS;
+constexpr uint32_t TURNS_MAX = SAMPLE_COLS_MAX / TURN_COLS;
 static_assert(SAMPLE_COLS_MAX == 1u << 18, "the host's DRAW_COLS_MAX, and the bits of a rank's column");
 constexpr float WEIGHT_ONE = 134217728.0f;  // 2^27: its upper part is 2^13, so all sums of parts fit
 constexpr uint32_t PART_BITS = 14;
 // exp(-distance / 64) times WEIGHT_ONE is below a half from distance 1243 on.
 constexpr uint32_t DISTANCE_MAX = 1243;
+// Tiles that a warp loads at a time in the first pass.
+constexpr uint32_t BEST_AHEAD = 8;
 constexpr uint32_t LISTED_MAX = 2048;
 constexpr uint32_t SORTED_MAX = SAMPLE_THREADS;
 
@@ -80,8 +83,8 @@ struct __align__(16) Ranked {
 };
 
 struct SampleShared {
-    // Of each tile the largest logit: its order, then its distance. A warp's tiles, each SAMPLE_WARPS-th, are a row.
-    uint32_t nearest[SAMPLE_WARPS][BINS / SAMPLE_WARPS];
+    // Of each warp's tiles the largest logit: its order, then its distance.
+    uint32_t nearest[SAMPLE_WARPS][TURNS_MAX + BEST_AHEAD];
     union {
         struct {
             uint32_t low[BINS], high[BINS];  // sums of the values' two parts
@@ -96,9 +99,7 @@ struct SampleShared {
     uint32_t found_bin;
     uint32_t listed_count, sorted_count;
 
-    __device__ __forceinline__ uint32_t& nearest_of(uint32_t tile) {
-        return nearest[tile % SAMPLE_WARPS][tile / SAMPLE_WARPS];
-    }
+    __device__ __forceinline__ uint32_t* own_nearest() { return nearest[threadIdx.x / WARP]; }
 };
 
 __device__ __forceinline__ uint64_t warp_sum(uint64_t x) {
@@ -170,8 +171,8 @@ struct Candidates {
             }
             return;
         }
-        for_tiles<AHEAD>([&](uint32_t tile, float4 x) {
-            const uint32_t col = Logits::col_of(tile);
+        for_turns<AHEAD>([&](uint32_t turn, float4 x) {
+            const uint32_t col = row.logits.col_of(turn);
             if (row.within(x.x, reach)) visit(x.x, col);
             if (row.within(x.y, reach)) visit(x.y, col + 1);
             if (row.within(x.z, reach)) visit(x.z, col + 2);
@@ -179,10 +180,11 @@ struct Candidates {
         });
     }
 
-    // Calls `visit(tile, logits)` for the tiles that have any.
+    // Calls `visit(turn, logits)` for the turns that have any.
     template <uint32_t AHEAD, typename Visit>
-    __device__ __forceinline__ void for_tiles(Visit visit) const {
-        row.logits.for_tiles<AHEAD>([&](uint32_t tile) { return shared.nearest_of(tile) <= reach; }, visit);
+    __device__ __forceinline__ void for_turns(Visit visit) const {
+        const uint32_t* const nearest = shared.own_nearest();
+        row.logits.for_each<AHEAD>([&](uint32_t turn) { return nearest[turn] <= reach; }, visit);
     }
 };
 
@@ -193,9 +195,8 @@ __device__ __forceinline__ void clear_bins(SampleShared& shared) {
 }
 
 __device__ __forceinline__ void add_to_bin(SampleShared& shared, uint32_t bin, uint32_t value) {
-    const uint32_t low = value & ((1u << PART_BITS) - 1), high = value >> PART_BITS;
-    if (low) atomicAdd(&shared.low[bin], low);
-    if (high) atomicAdd(&shared.high[bin], high);
+    atomicAdd(&shared.low[bin], value & ((1u << PART_BITS) - 1));
+    if (value >> PART_BITS) atomicAdd(&shared.high[bin], value >> PART_BITS);
 }
 
 // Of bins in their order, the one in which the sum of all reaches `goal_of(whole)`, or the last that holds
@@ -229,8 +230,8 @@ __device__ __forceinline__ uint32_t find_bin(SampleShared& shared, GoalOf goal_o
 // How far the first `top_k` elements lie from the largest at most: so many tiles have one within it.
 __device__ __forceinline__ uint32_t reach_of_top(const Row& row, SampleShared& shared, uint32_t top_k) {
     clear_bins(shared);
-    for (uint32_t tile = row.logits.first_own_tile(); tile < row.logits.tiles(); tile += SAMPLE_THREADS) {
-        const uint32_t distance = shared.nearest_of(tile);
+    for (uint32_t turn = threadIdx.x % WARP; turn < row.logits.turns(); turn += WARP) {
+        const uint32_t distance = shared.own_nearest()[turn];
         if (distance <= DISTANCE_MAX) atomicAdd(&shared.low[distance], 1);
     }
     uint64_t before, whole;
@@ -363,7 +364,7 @@ struct Draw {
 
     __device__ __forceinline__ uint32_t weight(const Row& row, float x, uint32_t col) const {
         const float relative = row.relative(x);
-        return cut.keeps(x, col) && relative >= min_p ? __float2uint_rn(relative * WEIGHT_ONE) : 0;
+        return cut.keeps(x, col) & (relative >= min_p) ? __float2uint_rn(relative * WEIGHT_ONE) : 0;
     }
     __device__ __forceinline__ uint4 weights(const Row& row, float4 x, uint32_t col) const {
         return {weight(row, x.x, col), weight(row, x.y, col + 1), weight(row, x.z, col + 2), weight(row, x.w, col + 3)};
@@ -381,23 +382,23 @@ __device__ __forceinline__ void draw_column(const Candidates& from, const Draw& 
             add_to_bin(shared, col / TILE_COLS, draw.weight(row, x, col));
         });
     } else {
-        from.for_tiles<4>([&](uint32_t tile, float4 x) {
-            const uint4 w = draw.weights(row, x, Logits::col_of(tile));
+        from.for_turns<4>([&](uint32_t turn, float4 x) {
+            const uint4 w = draw.weights(row, x, row.logits.col_of(turn));
             const uint32_t sum = w.x + w.y + w.z + w.w;
             const uint32_t low = __reduce_add_sync(ALL_LANES, sum & ((1u << PART_BITS) - 1));
             const uint32_t high = __reduce_add_sync(ALL_LANES, sum >> PART_BITS);
             if (threadIdx.x % WARP != 0) return;
-            shared.low[tile] = low;
-            shared.high[tile] = high;
+            shared.low[turn * SAMPLE_WARPS + threadIdx.x / WARP] = low;
+            shared.high[turn * SAMPLE_WARPS + threadIdx.x / WARP] = high;
         });
     }
     uint64_t before, whole;
     const auto passed = [&](uint64_t all) { return __umul64hi(fraction, all) + 1; };
     const uint32_t tile = find_bin(shared, passed, before, whole);
-    if (threadIdx.x >= WARP) return;
+    if (threadIdx.x / WARP != tile % SAMPLE_WARPS) return;
     const uint64_t goal = passed(whole) - before;
-    const uint32_t col = Logits::col_of(tile);
-    const uint4 w = draw.weights(row, row.logits.load(tile), col);
+    const uint32_t turn = tile / SAMPLE_WARPS, col = row.logits.col_of(turn);
+    const uint4 w = draw.weights(row, row.logits.load(turn), col);
     const uint64_t end = warp_scan(w.x + w.y + w.z + w.w), x = end - w.w - w.z - w.y, y = x + w.y, z = y + w.z;
     if (x - w.x < goal && goal <= end) found(goal <= x ? col : goal <= y ? col + 1 : goal <= z ? col + 2 : col + 3);
 }
@@ -405,22 +406,17 @@ __device__ __forceinline__ void draw_column(const Candidates& from, const Draw& 
 // Notes each tile's largest logit, and gives the largest of all and the first tile that has it: order
 // before complement, as one number.
 __device__ __forceinline__ uint64_t best_of(const Logits& logits, SampleShared& shared) {
-    constexpr uint32_t AHEAD = 8;
-    uint32_t best = 0, best_tile = 0;
-#pragma unroll 1
-    for (uint32_t first = threadIdx.x / WARP; first < logits.tiles(); first += AHEAD * SAMPLE_WARPS) {
-        float4 x[AHEAD];
-#pragma unroll
-        for (uint32_t i = 0; i < AHEAD; ++i) x[i] = logits.load(first + i * SAMPLE_WARPS);
-#pragma unroll
-        for (uint32_t i = 0; i < AHEAD; ++i) {
-            const uint32_t tile = first + i * SAMPLE_WARPS, largest = largest_of(x[i]);
-            if (threadIdx.x % WARP == 0 && tile < BINS) shared.nearest_of(tile) = largest;
-            if (largest <= best) continue;
-            best = largest;
-            best_tile = tile;
-        }
-    }
+    // The table is for draws, whose rows fit it.
+    const bool notes = threadIdx.x % WARP == 0 && logits.turns() <= TURNS_MAX;
+    uint32_t* const nearest = shared.own_nearest();
+    uint32_t best = 0, best_turn = 0;
+    logits.for_all<BEST_AHEAD>([&](uint32_t turn, float4 x) {
+        const uint32_t largest = largest_of(x);
+        if (notes) nearest[turn] = largest;
+        if (largest > best) best_turn = turn;
+        best = max(best, largest);
+    });
+    const uint32_t best_tile = best_turn * SAMPLE_WARPS + threadIdx.x / WARP;
     uint64_t whole = static_cast<uint64_t>(best) << 32 | ~best_tile;
     if (threadIdx.x % WARP == 0) shared.warp_value[threadIdx.x / WARP] = whole;
     __syncthreads();
@@ -455,8 +451,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
         src[adjustment.token] = x - adjustment.penalty;
     }
     __syncthreads();
-    const bool aligned = p.cols % 4 == 0 && reinterpret_cast<uintptr_t>(src) % sizeof(float4) == 0;
-    const Logits logits{src, p.cols, aligned};
+    const Logits logits = Logits::of(src, p.cols);
     const uint64_t best = best_of(logits, shared);
     const float largest = value_of(static_cast<uint32_t>(best >> 32));
     // Neither NaN nor infinity, and something above minus infinity.
@@ -465,18 +460,19 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
         return;
     }
     if (!draws) {
-        if (threadIdx.x >= WARP) return;
-        const uint32_t tile = ~static_cast<uint32_t>(best), col = Logits::col_of(tile);
-        const float4 x = logits.load(tile);
+        const uint32_t tile = ~static_cast<uint32_t>(best), turn = tile / SAMPLE_WARPS, col = logits.col_of(turn);
+        if (threadIdx.x / WARP != tile % SAMPLE_WARPS) return;
+        const float4 x = logits.load(turn);
         const uint32_t first = x.x == largest ? col : x.y == largest ? col + 1 : x.z == largest ? col + 2 : col + 3;
         const bool has = x.x == largest || x.y == largest || x.z == largest || x.w == largest;
         const uint32_t column = __reduce_min_sync(ALL_LANES, has ? first : NO_TOKEN);
-        if (threadIdx.x == 0) put(column);
+        if (threadIdx.x % WARP == 0) put(column);
         return;
     }
     const Row row{logits, largest, fminf(1.0f / own.temperature, 1e30f)};
-    for (uint32_t tile = logits.first_own_tile(); tile < logits.tiles(); tile += SAMPLE_THREADS)
-        shared.nearest_of(tile) = row.distance(value_of(shared.nearest_of(tile)));
+    uint32_t* const nearest = shared.own_nearest();
+    for (uint32_t turn = threadIdx.x % WARP; turn < logits.turns(); turn += WARP)
+        nearest[turn] = row.distance(value_of(nearest[turn]));
     Candidates from{row, shared, DISTANCE_MAX, false, 0};
     Cut cut = Cut::none();
     if (own.top_k != 0) from.reach = reach_of_top(row, shared, own.top_k);

@@ -21,8 +21,8 @@ use case::run;
 use compare::{Case, Run, STEP_TOKENS, cases};
 use cuda_emu::{DeviceConfig, Emulator};
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{Backend, Epilogue, KvDtype, KvLayout, Op, PageId, Product, Write};
-use table::large;
+use ottava::backend::{Backend, Epilogue, KvDtype, KvLayout, Op, PageId, Product, RowSampling, Write};
+use table::{large, vocabularies};
 
 /// The card, emulated unless the environment asks for the real one: for one test at a time, which sets its
 /// order and counts what it runs.
@@ -57,7 +57,7 @@ fn the_table_agrees_with_the_reference_and_runs_every_kernel() {
         }
     }
     assert_agrees(&table, &cuda[1], |case| case.eps_f16);
-    for long in [large::long_rows(), large::long_prompts()] {
+    for long in [large::long_rows(), large::long_prompts(), vocabularies::cases()] {
         assert_agrees(&answered(long), &cuda[0], |case| case.eps_f16);
     }
     if emulator.is_emulated() {
@@ -136,6 +136,40 @@ fn a_row_alone_has_the_bits_it_has_among_others() {
     // Many in chunks, and one at once.
     for case in few(large::long_rows()) {
         assert_rows_alone(&cuda, &case, 15);
+    }
+}
+
+/// How often sampling reads a row of logits: greedy and top-k once, what needs all weights twice.
+#[test]
+fn sampling_reads_logits_once_or_twice() {
+    const COLS: usize = 128_256;
+    /// A tile of 128 columns, or what lies beside the logits.
+    const BESIDE: f64 = 0.06;
+    let (emulator, _turn) = card();
+    let warm = RowSampling { temperature: 0.8, draw: 1 << 62, ..RowSampling::default() };
+    let kinds = [
+        (RowSampling::default(), 1.0),
+        (RowSampling { top_k: 40, ..warm.clone() }, 1.1),
+        (RowSampling { top_k: 40, top_p: 0.95, min_p: 0.02, ..warm.clone() }, 1.1),
+        (RowSampling { min_p: 0.05, ..warm.clone() }, 1.1),
+        (RowSampling { top_p: 0.95, ..warm.clone() }, 2.1),
+        (warm, 2.0),
+    ];
+    let cuda = cuda(false);
+    for (sampling, rows) in kinds {
+        let mut case = case::Case::new(format!("{sampling:?}")).at(0..1);
+        case.step.outputs = vec![0];
+        case.step.sampling = vec![sampling];
+        let src = case.input(&case::Numbers(3).take(COLS), COLS);
+        let dst = case.gathered(1);
+        case.ops = vec![Op::Sample { dst, src }];
+        if emulator.reset().is_err() {
+            // A real card counts nothing.
+            return;
+        }
+        run(&cuda, &case);
+        let read = emulator.statistics()["sample"].sum.global_bytes_read as f64 / (4 * COLS) as f64;
+        assert!((1.0..rows + BESIDE).contains(&read), "{}: read {read:.2} times", case.name);
     }
 }
 

@@ -8,12 +8,13 @@ namespace ottava {
 
 constexpr uint32_t SAMPLE_WARPS = 16;
 constexpr uint32_t TILE_COLS = 128;
+constexpr uint32_t TURN_COLS = SAMPLE_WARPS * TILE_COLS;
 
 // Larger for larger numbers; the zeros are equal. Nothing is below minus infinity but what is no number
 // and has a sign, which max_nan takes away.
 __device__ __forceinline__ uint32_t order_of(float x) {
-    const uint32_t bits = __float_as_uint(x + 0.0f);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    const int32_t bits = __float_as_int(x + 0.0f);
+    return static_cast<uint32_t>(bits ^ (bits >> 31 | INT32_MIN));
 }
 
 __device__ __forceinline__ float value_of(uint32_t order) {
@@ -35,64 +36,91 @@ struct Cut {
         return {value_of(static_cast<uint32_t>(rank >> 32)), ~static_cast<uint32_t>(rank)};
     }
     __device__ __forceinline__ bool keeps(float other, uint32_t other_col) const {
-        return other > x || (other == x && other_col <= col);
+        return (other > x) | ((other == x) & (other_col <= col));
     }
 };
 
+// A row of logits, as this lane sees it. The tiles go around the warps: in each turn a warp has one.
 struct Logits {
-    const float* row;  // [cols]
+    const float* own;  // this lane's four of the first turn
+    uint32_t own_col;
     uint32_t cols;
-    bool aligned;  // whether four columns from a multiple of four on are one load
+    bool aligned;  // whether four columns are one load
 
-    __device__ __forceinline__ uint32_t tiles() const { return (cols + TILE_COLS - 1) / TILE_COLS; }
-
-    // Of this thread's tiles where each has one of its warp's: with the next SAMPLE_WARPS * WARP behind it.
-    __device__ __forceinline__ static uint32_t first_own_tile() {
-        return threadIdx.x / WARP + threadIdx.x % WARP * SAMPLE_WARPS;
+    __device__ __forceinline__ static Logits of(const float* row, uint32_t cols) {
+        const uint32_t col = TILE_COLS * (threadIdx.x / WARP) + 4 * (threadIdx.x % WARP);
+        const bool aligned = cols % 4 == 0 && reinterpret_cast<uintptr_t>(row) % sizeof(float4) == 0;
+        return {row + col, col, cols, aligned};
     }
 
-    // The first of this lane's four columns in a tile.
-    __device__ __forceinline__ static uint32_t col_of(uint32_t tile) {
-        return tile * TILE_COLS + 4 * (threadIdx.x % WARP);
-    }
+    __device__ __forceinline__ uint32_t turns() const { return (cols + TURN_COLS - 1) / TURN_COLS; }
+    // This lane's first column in a turn.
+    __device__ __forceinline__ uint32_t col_of(uint32_t turn) const { return turn * TURN_COLS + own_col; }
 
-    // This lane's four logits of a tile, minus infinity behind the row's end.
-    __device__ __forceinline__ float4 load(uint32_t tile) const {
-        const uint32_t col = col_of(tile);
-        float4 x = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+    // Loads this lane's four logits of some turns, minus infinity behind the row's end.
+    template <uint32_t COUNT>
+    __device__ __forceinline__ void load(float4 (&x)[COUNT], const uint32_t (&turn)[COUNT]) const {
+#pragma unroll
+        for (uint32_t i = 0; i < COUNT; ++i) x[i] = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
         if (aligned) {
-            if (col < cols) x = *reinterpret_cast<const float4*>(row + col);
-            return x;
+#pragma unroll
+            for (uint32_t i = 0; i < COUNT; ++i)
+                if (col_of(turn[i]) < cols) x[i] = *reinterpret_cast<const float4*>(own + turn[i] * TURN_COLS);
+            return;
         }
-        if (col < cols) x.x = row[col];
-        if (col + 1 < cols) x.y = row[col + 1];
-        if (col + 2 < cols) x.z = row[col + 2];
-        if (col + 3 < cols) x.w = row[col + 3];
-        return x;
+#pragma unroll
+        for (uint32_t i = 0; i < COUNT; ++i) {
+            const uint32_t col = col_of(turn[i]);
+            const float* from = own + turn[i] * TURN_COLS;
+            if (col < cols) x[i].x = from[0];
+            if (col + 1 < cols) x[i].y = from[1];
+            if (col + 2 < cols) x[i].z = from[2];
+            if (col + 3 < cols) x[i].w = from[3];
+        }
     }
 
-    // Calls `visit(tile, logits)` for the `wanted` of this warp's tiles, with the loads of AHEAD on their way.
-    // All lanes are there for `visit`; `wanted` is asked by one for each tile.
-    template <uint32_t AHEAD, typename Wanted, typename Visit>
-    __device__ __forceinline__ void for_tiles(Wanted wanted, Visit visit) const {
-        const uint32_t end = tiles(), lane = threadIdx.x % WARP;
+    __device__ __forceinline__ float4 load(uint32_t turn) const {
+        float4 x[1];
+        load(x, {turn});
+        return x[0];
+    }
+
+    // Calls `visit(turn, logits)` for all turns, and perhaps for some behind the last.
+    template <uint32_t AHEAD, typename Visit>
+    __device__ __forceinline__ void for_all(Visit visit) const {
 #pragma unroll 1
-        for (uint32_t first = threadIdx.x / WARP; first < end; first += WARP * SAMPLE_WARPS) {
-            const uint32_t own = first + lane * SAMPLE_WARPS;
-            uint32_t left = __ballot_sync(ALL_LANES, own < end && wanted(own));
+        for (uint32_t first = 0; first < turns(); first += AHEAD) {
+            float4 x[AHEAD];
+            uint32_t turn[AHEAD];
+#pragma unroll
+            for (uint32_t i = 0; i < AHEAD; ++i) turn[i] = first + i;
+            load(x, turn);
+#pragma unroll
+            for (uint32_t i = 0; i < AHEAD; ++i) visit(turn[i], x[i]);
+        }
+    }
+
+    // Calls `visit(turn, logits)` for the turns that are `wanted`, of which AHEAD are loaded at a time. All
+    // lanes are there for `visit`; `wanted` is asked by one of the warp for each turn.
+    template <uint32_t AHEAD, typename Wanted, typename Visit>
+    __device__ __forceinline__ void for_each(Wanted wanted, Visit visit) const {
+        const uint32_t lane = threadIdx.x % WARP, none = turns();
+#pragma unroll 1
+        for (uint32_t first = 0; first < turns(); first += WARP) {
+            uint32_t left = __ballot_sync(ALL_LANES, first + lane < turns() && wanted(first + lane));
 #pragma unroll 1
             while (left != 0) {
                 float4 x[AHEAD];
-                uint32_t tile[AHEAD];
+                uint32_t turn[AHEAD];
 #pragma unroll
                 for (uint32_t i = 0; i < AHEAD; ++i) {
-                    tile[i] = left == 0 ? end : first + (__ffs(left) - 1) * SAMPLE_WARPS;
+                    turn[i] = left == 0 ? none : first + __ffs(left) - 1;
                     left &= left - 1;
-                    if (tile[i] < end) x[i] = load(tile[i]);
                 }
+                load(x, turn);
 #pragma unroll
                 for (uint32_t i = 0; i < AHEAD; ++i)
-                    if (tile[i] < end) visit(tile[i], x[i]);
+                    if (turn[i] != none) visit(turn[i], x[i]);
             }
         }
     }

@@ -2,6 +2,8 @@
 
 #[allow(dead_code, reason = "for GPUs")]
 pub mod large;
+#[allow(dead_code, reason = "for GPUs")]
+pub mod vocabularies;
 
 use std::sync::Arc;
 
