@@ -13,6 +13,7 @@
 // every gridDim.x-th group of strips.
 
 #include "common/matmul.cuh"
+#include "common/order.cuh"
 
 namespace ottava {
 
@@ -241,9 +242,13 @@ __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
                 y = __fmul_rn(y, shared.scales[token].inverse);
                 const Product& product = product_of(p, index);
                 const bool gated = product.epilogue == Epilogue::Gated;
-                const uint32_t out = (index - product.first_block) * STRIP_ROWS + row;
-                if (out < product.matrix.rows && gated == (which == 1))
-                    finish(product, token, out, gated ? kept[slot] : y, y);
+                const uint32_t strip = index - product.first_block, out = strip * STRIP_ROWS + row;
+                if (gated == (which == 1)) {
+                    float stored = -INFINITY;
+                    if (out < product.matrix.rows) stored = finish(product, token, out, gated ? kept[slot] : y, y);
+                    if (product.largest)
+                        note_largest(product.largest + token * product.noted_strips + strip, stored);
+                }
                 kept[slot] = y;
             }
             __syncthreads();

@@ -20,8 +20,13 @@ use agree::{answered, assert_agrees, assert_refuses, assert_rows_alone, assert_s
 use case::run;
 use compare::{Case, Run, STEP_TOKENS, cases};
 use cuda_emu::{DeviceConfig, Emulator};
+use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{Backend, Epilogue, KvDtype, KvLayout, Op, PageId, Product, RowSampling, Write};
+use ottava::backend::{
+    Backend, Epilogue, KvDtype, KvLayout, LogitAdjustment, Matmul, Op, PageId, Place, Product, RowSampling,
+    Rows, Write,
+};
+use ottava::quant::Bits;
 use table::{large, vocabularies};
 
 /// The card, emulated unless the environment asks for the real one: for one test at a time, which sets its
@@ -170,6 +175,66 @@ fn sampling_reads_logits_once_or_twice() {
         run(&cuda, &case);
         let read = emulator.statistics()["sample"].sum.global_bytes_read as f64 / (4 * COLS) as f64;
         assert!((1.0..rows + BESIDE).contains(&read), "{}: read {read:.2} times", case.name);
+    }
+}
+
+/// A head of a vocabulary that ends within a strip, and what is sampled from its logits: each way, adjusted, and
+/// where one is no number.
+fn head() -> case::Case {
+    const VOCAB: usize = 5003;
+    let warm = RowSampling { temperature: 0.8, draw: u64::MAX / 3, ..RowSampling::default() };
+    let mut case = case::Case::new("a head and its sampling").at(0..7);
+    case.step.outputs = (0..7).collect();
+    case.step.adjustments = [0, VOCAB - 1, 77]
+        .map(|token| LogitAdjustment {
+            token: TokenId(token as u32),
+            bias: 1e4,
+            repetition: 1.0,
+            penalty: token as f32,
+        })
+        .to_vec();
+    case.step.sampling = vec![
+        RowSampling::default(),
+        RowSampling::default(),
+        RowSampling { adjustments: 0..3, ..RowSampling::default() },
+        warm.clone(),
+        RowSampling { top_p: 0.9, adjustments: 1..3, ..warm.clone() },
+        RowSampling { top_k: 20, ..warm.clone() },
+        RowSampling { min_p: 0.1, ..warm },
+    ];
+    let mut numbers = case::Numbers(31);
+    let mut x = numbers.take(7 * 64);
+    x[64] = f32::NAN;
+    let matrix = case.matrix(numbers.matrix([VOCAB, 64], Bits::Eight, 32, false));
+    let src = Place { rows: Rows::Outputs, ..case.input(&x, 64) };
+    let logits = case.gathered(VOCAB);
+    let dst = case.gathered(1);
+    let product = Product { dst: logits, matrix, bias: None, epilogue: Epilogue::Write(Write::Store) };
+    let products = vec![product];
+    case.ops = vec![Op::Matmul(Matmul { src, norm: None, products }), Op::Sample { dst, src: logits }];
+    case
+}
+
+/// What the head notes of its logits gives the tokens that the logits give, and costs less to read.
+#[test]
+fn sampling_from_what_the_head_has_noted() {
+    let (emulator, _turn) = card();
+    let read = || emulator.statistics().get("sample").map_or(0, |sample| sample.sum.global_bytes_read);
+    for invariant in [false, true] {
+        let cuda = cuda(invariant);
+        let [whole, mut product, mut sampling] = [(); 3].map(|()| head());
+        product.ops.truncate(1);
+        sampling.values[1].1 = run(&cuda, &product).swap_remove(0);
+        sampling.ops.remove(0);
+        let start = read();
+        let want = run(&cuda, &sampling).swap_remove(1);
+        let from_logits = read() - start;
+        let found = run(&cuda, &whole).swap_remove(1);
+        let from_notes = read() - start - from_logits;
+        assert_eq!(found, want);
+        assert!(want.iter().enumerate().all(|(row, &token)| (token >= 0.0) == (row != 1)), "{want:?}");
+        assert_eq!(want[2], 0.0, "the one with the least penalty");
+        assert!(!emulator.is_emulated() || from_notes < from_logits / 2, "{from_notes} of {from_logits}");
     }
 }
 

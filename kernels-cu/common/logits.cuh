@@ -1,21 +1,16 @@
-// A row of logits as sampling reads it: in tiles of 128 columns, one a warp, with several loads on their
-// way; and the order in which logits are kept.
+// How sampling reads a row of logits: in tiles of 128 columns, one a warp, with several loads on their way. And
+// the order in which logits are kept.
 #pragma once
 
+#include "order.cuh"
 #include "reduce.cuh"
 
 namespace ottava {
 
 constexpr uint32_t SAMPLE_WARPS = 16;
 constexpr uint32_t TILE_COLS = 128;
+// A turn gives each warp of a block a tile.
 constexpr uint32_t TURN_COLS = SAMPLE_WARPS * TILE_COLS;
-
-// Larger for larger numbers; the zeros are equal. Nothing is below minus infinity but what is no number
-// and has a sign, which max_nan takes away.
-__device__ __forceinline__ uint32_t order_of(float x) {
-    const int32_t bits = __float_as_int(x + 0.0f);
-    return static_cast<uint32_t>(bits ^ (bits >> 31 | INT32_MIN));
-}
 
 __device__ __forceinline__ float value_of(uint32_t order) {
     return __uint_as_float(order & 0x80000000u ? order & 0x7fffffffu : ~order);
@@ -35,12 +30,13 @@ struct Cut {
     __device__ __forceinline__ static Cut at(uint64_t rank) {
         return {value_of(static_cast<uint32_t>(rank >> 32)), ~static_cast<uint32_t>(rank)};
     }
+    // Without branches: a pass asks it of every element.
     __device__ __forceinline__ bool keeps(float other, uint32_t other_col) const {
         return (other > x) | ((other == x) & (other_col <= col));
     }
 };
 
-// A row of logits, as this lane sees it. The tiles go around the warps: in each turn a warp has one.
+// A row of logits as one lane sees it.
 struct Logits {
     const float* own;  // this lane's four of the first turn
     uint32_t own_col;
@@ -57,7 +53,7 @@ struct Logits {
     // This lane's first column in a turn.
     __device__ __forceinline__ uint32_t col_of(uint32_t turn) const { return turn * TURN_COLS + own_col; }
 
-    // Loads this lane's four logits of some turns, minus infinity behind the row's end.
+    // Loads this lane's four logits of each of some turns, minus infinity behind the row's end.
     template <uint32_t COUNT>
     __device__ __forceinline__ void load(float4 (&x)[COUNT], const uint32_t (&turn)[COUNT]) const {
 #pragma unroll
@@ -100,8 +96,8 @@ struct Logits {
         }
     }
 
-    // Calls `visit(turn, logits)` for the turns that are `wanted`, of which AHEAD are loaded at a time. All
-    // lanes are there for `visit`; `wanted` is asked by one of the warp for each turn.
+    // Calls `visit(turn, logits)` for the turns that are `wanted`, and loads AHEAD of them at a time. One lane
+    // decides for a turn whether it is wanted; all lanes of the warp visit it.
     template <uint32_t AHEAD, typename Wanted, typename Visit>
     __device__ __forceinline__ void for_each(Wanted wanted, Visit visit) const {
         const uint32_t lane = threadIdx.x % WARP, none = turns();

@@ -21,9 +21,10 @@ struct Product {
     uint32_t first_block;  // row blocks of the products before this one, see MatmulParams
     Epilogue epilogue;
     Activation activation;
-    uint32_t unused;
+    uint32_t noted_strips;  // of a row of `largest`
+    uint32_t* largest;      // [tokens, noted_strips]: the head's, for sampling (order.cuh), or null
 };
-static_assert(sizeof(Product) == 128, "the host's struct has no other padding");
+static_assert(sizeof(Product) == 136, "the host's struct has no other padding");
 
 constexpr int PRODUCTS_MAX = 4;
 // Columns of a slab of activations: [half_cols / 64][slab_tokens][64], 128 bytes a token.
@@ -54,7 +55,7 @@ struct MatmulParams {
     uint32_t* arrived;     // tiles: how many parts of a tile are there; zero before and after
     Product products[PRODUCTS_MAX];
 };
-static_assert(sizeof(MatmulParams) == 80 + 128 * PRODUCTS_MAX, "the host's struct has no other padding");
+static_assert(sizeof(MatmulParams) == 80 + 136 * PRODUCTS_MAX, "the host's struct has no other padding");
 
 // The product that a row block belongs to.
 __device__ __forceinline__ const Product& product_of(const MatmulParams& p, uint32_t row_block) {
@@ -168,19 +169,20 @@ __device__ __forceinline__ float finished(Activation activation, float y, float 
     return y;
 }
 
-// Writes one element of a product.
-__device__ __forceinline__ void finish(const Product& product, uint32_t token, uint32_t row, float y, float up) {
+// Writes one element of a product, and gives what it is where the epilogue stores it.
+__device__ __forceinline__ float finish(const Product& product, uint32_t token, uint32_t row, float y, float up) {
     float* dst = product.dst + static_cast<size_t>(token) * product.matrix.rows + row;
     if (product.epilogue == Epilogue::Gated) {
         *dst = finished<Epilogue::Gated>(product.activation, y, 0.0f, up);
-        return;
+        return y;
     }
     if (product.epilogue == Epilogue::Multiply) {
         *dst = finished<Epilogue::Multiply>(product.activation, y, *dst, up);
-        return;
+        return y;
     }
     if (product.bias) y += product.bias[row];
     *dst = product.epilogue == Epilogue::Add ? finished<Epilogue::Add>(product.activation, y, *dst, up) : y;
+    return y;
 }
 
 }  // namespace ottava

@@ -10,7 +10,7 @@ use super::many::scratch_bytes;
 use super::memory::DeviceBuffer;
 use super::pack::{STEP_COLS, UNIT_STEPS};
 use super::params::Address;
-use super::sample::Sampled;
+use super::sample::{Noted, Sampled};
 use super::sm90_matmul::{SLAB_TOKENS, TOKENS_MIN as SM90_TOKENS_MIN};
 use super::step::StepBuffers;
 use crate::backend::{BackendError, Op, Place, StepInput, StepLimits, shape_error};
@@ -36,6 +36,8 @@ pub struct Arena {
     pub(super) arrived: DeviceBuffer,
     /// What the last two steps sampled.
     pub(super) sampled: Sampled,
+    /// What the head notes of the logits that steps sample from.
+    pub(super) noted: Option<Noted>,
     /// Whether steps sample.
     pub(super) samples: bool,
     /// Recorded decode steps.
@@ -118,6 +120,7 @@ impl Arena {
             partial: zeroed(0, "split attention")?,
             arrived: zeroed(4 * heads * limits.tokens_max, "split attention")?,
             sampled: Sampled::new(context, limits.outputs_max)?,
+            noted: Noted::of_plan(context, ops, limits)?,
             samples: samples > 0,
             graphs: Graphs::default(),
             frequencies,

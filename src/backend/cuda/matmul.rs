@@ -54,7 +54,11 @@ impl Cuda {
             for (to, product) in products.iter_mut().zip(group) {
                 *to = resolve(product, src, arena, weights, step)?;
             }
-            let products = &products[..group.len()];
+            let products = &mut products[..group.len()];
+            let notes = few.is_some() || !self.is_sm90(src.rows);
+            if let Some(noted) = arena.noted.as_mut().filter(|_| notes) {
+                group.iter().zip(&mut *products).for_each(|(op, product)| noted.wanted_of(op, product));
+            }
             call.parts = parts(products, src.cols, self.context.info().multiprocessors) as u32;
             match few {
                 Some(shape) => self.launch_few(call, products, shape)?,
@@ -163,6 +167,6 @@ fn resolve(
         first_block: 0,
         epilogue: finish as u32,
         activation: super::elementwise::activation_code(activation),
-        unused: 0,
+        ..params::Product::default()
     })
 }

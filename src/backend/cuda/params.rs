@@ -31,7 +31,7 @@ mirrored! {
     }
 
     /// `matmul.cuh`.
-    struct Product [128] {
+    struct Product [136] {
         matrix: Matrix,
         up: Matrix,
         bias: Address,
@@ -39,11 +39,12 @@ mirrored! {
         first_block: u32,
         epilogue: u32,
         activation: u32,
-        unused: u32,
+        noted_strips: u32,
+        largest: Address,
     }
 
     /// `matmul.cuh`.
-    struct Matmul [592] {
+    struct Matmul [624] {
         src: Address,
         norm: Address,
         eps: f32,
@@ -201,7 +202,7 @@ mirrored! {
     }
 
     /// `sample.cu`.
-    struct Sample [64] {
+    struct Sample [72] {
         dst: Address,
         src: Address,
         sampling: Address,
@@ -209,7 +210,8 @@ mirrored! {
         counts: Address,
         sampled: Sampled,
         cols: u32,
-        unused: u32,
+        noted_strips: u32,
+        largest: Address,
     }
 
     /// `rows.cu`.

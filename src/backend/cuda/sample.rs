@@ -9,9 +9,12 @@ use std::sync::Arc;
 use super::driver::{Context, Event};
 use super::kernels::{Grid, Kernel};
 use super::memory::{DeviceBuffer, HostBuffer};
-use super::params;
+use super::pack::STRIP_ROWS;
+use super::params::{self, Address};
 use super::{Cuda, overlap_error, shape_error};
-use crate::backend::{BackendError, Frame, LogitAdjustment, Place, RowSampling};
+use crate::backend::{
+    BackendError, Epilogue, Frame, LogitAdjustment, Op, Place, Product, RowSampling, StepLimits, Write,
+};
 use crate::token::TokenId;
 
 const OP: &str = "sample";
@@ -23,6 +26,9 @@ pub(super) const FED: u32 = 1 << 31;
 const NO_TOKEN: u32 = u32::MAX;
 /// As in sample.cu: the kernel draws from so many tokens at most.
 const DRAW_COLS_MAX: usize = 1 << 18;
+/// As in logits.cuh: the columns that a block reads in a turn.
+const TURN_COLS: usize = 2048;
+const STORE: Epilogue = Epilogue::Write(Write::Store);
 
 /// What a slot's step may have under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +147,55 @@ impl Sampled {
     }
 }
 
+/// What the product of the head notes for the sampling behind it: of each row of logits the largest of each
+/// strip, so that a greedy row need not be read again.
+#[derive(Debug)]
+pub(super) struct Noted {
+    logits: Place,
+    /// `[rows, strips]`; nobody writes those behind a row's last.
+    largest: DeviceBuffer,
+    strips: usize,
+    /// Whether the head's last launch has noted them, and nobody has sampled since.
+    fresh: bool,
+}
+
+impl Noted {
+    /// Of a plan that samples right behind a product, which nothing else changes in between.
+    pub(super) fn of_plan(
+        context: &Arc<Context>,
+        ops: &[Op],
+        limits: StepLimits,
+    ) -> Result<Option<Noted>, BackendError> {
+        let logits = ops.windows(2).find_map(|pair| match pair {
+            [Op::Matmul(head), Op::Sample { src, .. }] => {
+                let stores = |product: &&Product| product.dst == *src && product.epilogue == STORE;
+                head.products.iter().find(stores).map(|product| product.dst)
+            }
+            _ => None,
+        });
+        let Some(logits) = logits.filter(|logits| logits.cols <= DRAW_COLS_MAX) else { return Ok(None) };
+        let strips = logits.cols.next_multiple_of(TURN_COLS) / STRIP_ROWS;
+        let bytes = logits.rows.max(limits).saturating_mul(4 * strips);
+        let largest = DeviceBuffer::zeroed(context, bytes, "largest logits")?;
+        Ok(Some(Noted { logits, largest, strips, fresh: false }))
+    }
+
+    /// Has a product's launch note them, if it is the head's.
+    pub(super) fn wanted_of(&mut self, op: &Product, product: &mut params::Product) {
+        if op.dst == self.logits && op.epilogue == STORE {
+            product.largest = self.largest.address();
+            product.noted_strips = self.strips as u32;
+            self.fresh = true;
+        }
+    }
+
+    /// Where they are noted and how many of each row, if they are those of the logits.
+    fn take(&mut self, logits: &Place) -> Option<(Address, u32)> {
+        let fresh = std::mem::take(&mut self.fresh) && *logits == self.logits;
+        fresh.then(|| (self.largest.address(), self.strips as u32))
+    }
+}
+
 /// Refuses adjustments of logits that a row does not have.
 pub(super) fn check_adjustments(entries: &[LogitAdjustment], cols: usize) -> Result<(), BackendError> {
     match entries.iter().find(|entry| entry.token.index() >= cols) {
@@ -153,7 +208,7 @@ impl Cuda {
     pub(super) fn sample(
         &self,
         [dst, src]: [&Place; 2],
-        frame: &Frame<'_, Cuda>,
+        frame: &mut Frame<'_, Cuda>,
     ) -> Result<(), BackendError> {
         let Frame { arena, step, .. } = frame;
         let (to, from) = (arena.rows(OP, dst, step)?, arena.rows(OP, src, step)?);
@@ -165,6 +220,8 @@ impl Cuda {
             return Err(overlap_error(OP, [dst, src]));
         }
         check_adjustments(&step.adjustments, from.cols)?;
+        let noted = arena.noted.as_mut().and_then(|noted| noted.take(src));
+        let (largest, noted_strips) = noted.unwrap_or_default();
         let tables = arena.step.params();
         let params = params::Sample {
             dst: to.address,
@@ -174,7 +231,8 @@ impl Cuda {
             counts: tables.counts,
             sampled: arena.sampled.params(),
             cols: from.cols as u32,
-            unused: 0,
+            noted_strips,
+            largest,
         };
         // SAFETY: shapes, places and ids are checked, the tables by the step.
         unsafe { self.kernels.launch(Kernel::Sample, Grid::line(to.rows, THREADS), &params) }
