@@ -16,7 +16,8 @@
 // Where the candidates do not fit the list, each further step reads the tiles that matter once more.
 //
 // A draw walks the kept weights in the order of columns: by their sums in tiles, then within a tile.
-// Launch: a block a row, 512 threads, no dynamic shared memory.
+// Launch: a block a row, or [rows, parts] blocks where the head has noted its strips: those of a row then share the
+// pass over all weights, and the last to end it goes on alone. 512 threads, no dynamic shared memory.
 
 #include "common/cut.cuh"
 #include "common/kv.cuh"
@@ -53,8 +54,9 @@ struct SampleParams {
     uint32_t cols;
     uint32_t noted_strips;    // of a row of `largest`: eight for each tile that a turn may have
     const uint32_t* largest;  // [rows, noted_strips]: what the head has noted (order.cuh), or null
+    SharedBins* bins;         // [rows], where several blocks have a row
 };
-static_assert(sizeof(SampleParams) == 72, "the host's struct has no other padding");
+static_assert(sizeof(SampleParams) == 80, "the host's struct has no other padding");
 
 // What of an element a draw may take.
 struct Draw {
@@ -72,7 +74,7 @@ struct Draw {
 
 // The column at which the sum of the kept weights passes the draw: one lane of the block calls `found`.
 template <typename Found>
-__device__ __forceinline__ void draw_column(const Candidates& from, const Draw& draw, uint64_t fraction, Found found) {
+__device__ __forceinline__ void draw_column(Candidates& from, const Draw& draw, SharedBins* bins, uint64_t fraction, Found found) {
     const Row& row = from.row;
     SampleShared& shared = from.shared;
     clear_bins(shared);
@@ -91,6 +93,7 @@ __device__ __forceinline__ void draw_column(const Candidates& from, const Draw& 
             shared.high[turn * SAMPLE_WARPS + threadIdx.x / WARP] = high;
         });
     }
+    if (!goes_on(from, bins)) return;
     uint64_t before, whole;
     const auto passed = [&](uint64_t all) { return __umul64hi(fraction, all) + 1; };
     const uint32_t tile = find_bin(shared, passed, before, whole);
@@ -178,6 +181,10 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
         if (output) p.sampled.ids[parity_of(p.counts) * p.sampled.outputs_max + blockIdx.x] = token;
     };
     const bool draws = own.temperature > 0.0f && own.top_k != 1;
+    // Blocks share a row whose largest logit is known, and of which all weights are needed.
+    const bool needs_all = own.top_k == 0 && (own.top_p < 1.0f || own.min_p == 0.0f);
+    const bool shares = draws && needs_all && own.adjustment_count == 0 && p.largest;
+    if (!shares && blockIdx.y > 0) return;
     if (draws && p.cols > SAMPLE_COLS_MAX) {
         if (threadIdx.x == 0) put(NO_TOKEN);
         return;
@@ -198,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
     const float largest = value_of(static_cast<uint32_t>(best >> 32));
     // Neither NaN nor infinity, and something above minus infinity.
     if (!(largest > -INFINITY && largest < INFINITY)) {
-        if (threadIdx.x == 0) put(NO_TOKEN);
+        if (threadIdx.x == 0 && blockIdx.y == 0) put(NO_TOKEN);
         return;
     }
     if (!draws) {
@@ -215,23 +222,26 @@ extern "C" __global__ void __launch_bounds__(512, 1) sample(const __grid_constan
     uint32_t* const nearest = shared.own_nearest();
     for (uint32_t turn = threadIdx.x % WARP; turn < logits.turns(); turn += WARP)
         nearest[turn] = row.distance(value_of(nearest[turn]));
-    Candidates from{row, shared, DISTANCE_MAX, false, 0};
+    Candidates from{row, shared, DISTANCE_MAX, false, 0, blockIdx.y, shares ? gridDim.y : 1};
+    SharedBins* const bins = p.bins + blockIdx.x;
     Cut cut = Cut::none();
     if (own.top_k != 0) from.reach = reach_of_top(row, shared, own.top_k);
 #pragma unroll 1
     for (int round = 0; round < 2; ++round) {
         const bool weighs = round == 1;
         if (weighs ? own.top_p >= 1.0f : own.top_k == 0) continue;
-        cut = find_cut(from, Search{weighs, cut, false, 0, 0, 0}, [&](uint64_t whole) -> uint64_t {
+        cut = find_cut(from, Search{weighs, cut, false, 0, 0, 0}, bins, [&](uint64_t whole) -> uint64_t {
             if (!weighs) return own.top_k;
             const auto goal = static_cast<double>(own.top_p) * static_cast<double>(whole);
             return max(static_cast<uint64_t>(goal), static_cast<uint64_t>(1));
         });
     }
+    // Another block goes on.
+    if (from.parts > 1 && own.top_p < 1.0f) return;
     if (own.min_p > 0.0f) {
         // A margin of one for rounding, and one for the part of a step.
         const uint32_t likely = __float2uint_ru(-64.0f * logf(own.min_p)) + 2;
         from.reach = min(from.reach, likely);
     }
-    draw_column(from, Draw{cut, own.min_p}, own.draw, put);
+    draw_column(from, Draw{cut, own.min_p}, bins, own.draw, put);
 }

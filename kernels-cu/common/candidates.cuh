@@ -44,6 +44,7 @@ struct SampleShared {
     uint64_t found_cut;
     uint32_t any[2], all[2];  // bits that some of the compared ranks have, and that all have
     uint32_t found_bin;
+    uint32_t arrived;
     uint32_t listed_count, compared_count;
 
     __device__ __forceinline__ uint32_t* own_nearest() { return nearest[threadIdx.x / WARP]; }
@@ -101,6 +102,8 @@ struct Candidates {
     uint32_t reach;
     bool listed;
     uint32_t count;  // of the list
+    // Which of the blocks that share the row this is, and how many they are, until their bins are added up.
+    uint32_t part, parts;
 
     // Calls `visit(x, col)` for each.
     template <uint32_t AHEAD, typename Visit>
@@ -125,7 +128,8 @@ struct Candidates {
     template <uint32_t AHEAD, typename Visit>
     __device__ __forceinline__ void for_turns(Visit visit) const {
         const uint32_t* const nearest = shared.own_nearest();
-        row.logits.for_each<AHEAD>([&](uint32_t turn) { return nearest[turn] <= reach; }, visit);
+        row.logits.for_each<AHEAD>([&](uint32_t turn) { return turn % parts == part && nearest[turn] <= reach; },
+                                    visit);
     }
 };
 
@@ -138,6 +142,41 @@ __device__ __forceinline__ void clear_bins(SampleShared& shared) {
 __device__ __forceinline__ void add_to_bin(SampleShared& shared, uint32_t bin, uint32_t value) {
     atomicAdd(&shared.low[bin], value & ((1u << PART_BITS) - 1));
     if (value >> PART_BITS) atomicAdd(&shared.high[bin], value >> PART_BITS);
+}
+
+// What the blocks that share a row add their bins up in; zero before and after.
+struct SharedBins {
+    uint32_t low[BINS], high[BINS];
+    uint32_t arrived;
+    uint32_t unused[3];
+};
+static_assert(sizeof(SharedBins) == 4 * (2 * 2048 + 4), "the host's BINS_BYTES");
+
+// Adds up the bins of the blocks that share the row. Only the last to come goes on: it has the sums, and the row to
+// itself.
+__device__ __forceinline__ bool goes_on(Candidates& from, SharedBins* bins) {
+    if (from.parts == 1) return true;
+    SampleShared& shared = from.shared;
+    __syncthreads();
+    for (uint32_t bin = threadIdx.x; bin < BINS; bin += SAMPLE_THREADS) {
+        if (shared.low[bin]) atomicAdd(&bins->low[bin], shared.low[bin]);
+        if (shared.high[bin]) atomicAdd(&bins->high[bin], shared.high[bin]);
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) shared.arrived = atomicAdd(&bins->arrived, 1);
+    __syncthreads();
+    if (shared.arrived + 1 != from.parts) return false;
+    __threadfence();
+    for (uint32_t bin = threadIdx.x; bin < BINS; bin += SAMPLE_THREADS) {
+        shared.low[bin] = __ldcg(&bins->low[bin]);
+        shared.high[bin] = __ldcg(&bins->high[bin]);
+        bins->low[bin] = bins->high[bin] = 0;
+    }
+    if (threadIdx.x == 0) bins->arrived = 0;
+    from.part = 0;
+    from.parts = 1;
+    return true;
 }
 
 // Of bins in their order, the one in which the sum of all reaches `goal_of(whole)`, or the last that holds

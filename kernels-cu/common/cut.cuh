@@ -99,7 +99,7 @@ __device__ __forceinline__ Cut cut_of_compared(SampleShared& shared, uint32_t co
 
 // The last element that a search keeps. Candidates beyond its distance are none any more.
 template <typename GoalOf>
-__device__ __forceinline__ Cut find_cut(Candidates& from, Search search, GoalOf goal_of) {
+__device__ __forceinline__ Cut find_cut(Candidates& from, Search search, SharedBins* bins, GoalOf goal_of) {
     SampleShared& shared = from.shared;
     const Row& row = from.row;
     uint64_t left = 0, before, whole;
@@ -118,6 +118,7 @@ __device__ __forceinline__ Cut find_cut(Candidates& from, Search search, GoalOf 
             from.for_each<4>([&](float x, uint32_t col) {
                 if (search.cut.keeps(x, col)) add_to_bin(shared, row.distance(x), search.value(row, x));
             });
+            if (!goes_on(from, bins)) return search.cut;
             search.distance = from.reach = find_bin(shared, goal_left, before, whole);
             left = min(goal_of(whole), whole) - before;
             search.near = narrow = true;

@@ -202,7 +202,7 @@ mirrored! {
     }
 
     /// `sample.cu`.
-    struct Sample [72] {
+    struct Sample [80] {
         dst: Address,
         src: Address,
         sampling: Address,
@@ -212,6 +212,7 @@ mirrored! {
         cols: u32,
         noted_strips: u32,
         largest: Address,
+        bins: Address,
     }
 
     /// `rows.cu`.

@@ -10,7 +10,7 @@ use super::driver::{Context, Event};
 use super::kernels::{Grid, Kernel};
 use super::memory::{DeviceBuffer, HostBuffer};
 use super::pack::STRIP_ROWS;
-use super::params::{self, Address};
+use super::params;
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{
     BackendError, Epilogue, Frame, LogitAdjustment, Op, Place, Product, RowSampling, StepLimits, Write,
@@ -28,6 +28,10 @@ const NO_TOKEN: u32 = u32::MAX;
 const DRAW_COLS_MAX: usize = 1 << 18;
 /// As in logits.cuh: the columns that a block reads in a turn.
 const TURN_COLS: usize = 2048;
+/// Of candidates.cuh's `SharedBins`.
+const BINS_BYTES: usize = 4 * (2 * 2048 + 4);
+/// Blocks of a row at most: each reads what the head has noted of all of it.
+const PARTS_MAX: usize = 8;
 const STORE: Epilogue = Epilogue::Write(Write::Store);
 
 /// What a slot's step may have under way.
@@ -155,6 +159,8 @@ pub(super) struct Noted {
     /// `[rows, strips]`; nobody writes those behind a row's last.
     largest: DeviceBuffer,
     strips: usize,
+    /// Sums of rows that several blocks share: zero between operations.
+    bins: DeviceBuffer,
     /// Whether the head's last launch has noted them, and nobody has sampled since.
     fresh: bool,
 }
@@ -175,9 +181,11 @@ impl Noted {
         });
         let Some(logits) = logits.filter(|logits| logits.cols <= DRAW_COLS_MAX) else { return Ok(None) };
         let strips = logits.cols.next_multiple_of(TURN_COLS) / STRIP_ROWS;
-        let bytes = logits.rows.max(limits).saturating_mul(4 * strips);
-        let largest = DeviceBuffer::zeroed(context, bytes, "largest logits")?;
-        Ok(Some(Noted { logits, largest, strips, fresh: false }))
+        let rows = logits.rows.max(limits);
+        let largest = DeviceBuffer::zeroed(context, rows.saturating_mul(4 * strips), "largest logits")?;
+        let shared = rows.min(context.info().multiprocessors);
+        let bins = DeviceBuffer::zeroed(context, shared * BINS_BYTES, "sums of shared rows")?;
+        Ok(Some(Noted { logits, largest, strips, bins, fresh: false }))
     }
 
     /// Has a product's launch note them, if it is the head's.
@@ -189,11 +197,19 @@ impl Noted {
         }
     }
 
-    /// Where they are noted and how many of each row, if they are those of the logits.
-    fn take(&mut self, logits: &Place) -> Option<(Address, u32)> {
-        let fresh = std::mem::take(&mut self.fresh) && *logits == self.logits;
-        fresh.then(|| (self.largest.address(), self.strips as u32))
+    /// Passes them on to the kernel that samples from the logits, if they are of these.
+    fn take(&mut self, logits: &Place, params: &mut params::Sample) {
+        if std::mem::take(&mut self.fresh) && *logits == self.logits {
+            params.largest = self.largest.address();
+            params.noted_strips = self.strips as u32;
+            params.bins = self.bins.address();
+        }
     }
+}
+
+/// How many blocks have each of so many rows: as many as find multiprocessors, within reason.
+fn parts(rows: usize, multiprocessors: usize) -> usize {
+    (multiprocessors / rows.max(1)).clamp(1, PARTS_MAX)
 }
 
 /// Refuses adjustments of logits that a row does not have.
@@ -220,10 +236,8 @@ impl Cuda {
             return Err(overlap_error(OP, [dst, src]));
         }
         check_adjustments(&step.adjustments, from.cols)?;
-        let noted = arena.noted.as_mut().and_then(|noted| noted.take(src));
-        let (largest, noted_strips) = noted.unwrap_or_default();
         let tables = arena.step.params();
-        let params = params::Sample {
+        let mut params = params::Sample {
             dst: to.address,
             src: from.address,
             sampling: arena.step.sampling(),
@@ -231,15 +245,32 @@ impl Cuda {
             counts: tables.counts,
             sampled: arena.sampled.params(),
             cols: from.cols as u32,
-            noted_strips,
-            largest,
+            ..params::Sample::default()
         };
+        if let Some(noted) = &mut arena.noted {
+            noted.take(src, &mut params);
+        }
+        let shared =
+            if params.largest == 0 { 1 } else { parts(to.rows, self.context.info().multiprocessors) };
+        let grid = Grid { blocks: [to.rows, shared, 1], ..Grid::line(to.rows, THREADS) };
         // SAFETY: shapes, places and ids are checked, the tables by the step.
-        unsafe { self.kernels.launch(Kernel::Sample, Grid::line(to.rows, THREADS), &params) }
+        unsafe { self.kernels.launch(Kernel::Sample, grid, &params) }
     }
 
     /// Whether the kernel takes such rows.
     pub(super) fn takes(sampling: &RowSampling, vocab: usize) -> bool {
         sampling.temperature == 0.0 || sampling.top_k == 1 || vocab <= DRAW_COLS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_share_rows_while_there_are_multiprocessors() {
+        assert_eq!([1, 16, 17, 66, 67, 500].map(|rows| parts(rows, 132)), [8, 8, 7, 2, 1, 1]);
+        // Rows that blocks share have bins.
+        assert!((1..1000).all(|rows| parts(rows, 132) == 1 || rows <= 132));
     }
 }
