@@ -336,7 +336,7 @@ __device__ __forceinline__ void store(const typename Shape::Sums& sums, const Ma
             const bool inside = token + 8 * eight + right < p.tokens && row + below < rows;
             before[i / 4][i % 4] = reads_dst(EPILOGUE) && inside ? at[static_cast<size_t>(right) * rows + below] : 0.0f;
         }
-        float stored[STORED][4];
+        [[maybe_unused]] float stored[STORED][4];
 #pragma unroll
         for (int i = 0; i < 4 * STORED; ++i) {
             const uint32_t below = i / 4 * STRIP_ROWS + i / 2 % 2 * 8, right = i % 2;
@@ -349,12 +349,14 @@ __device__ __forceinline__ void store(const typename Shape::Sums& sums, const Ma
             stored[i / 4][i % 4] = row + below < rows ? value : -INFINITY;
         }
         // Only the head asks for them, which stores.
-        if (EPILOGUE != Epilogue::Store || !product.largest) continue;
+        if constexpr (EPILOGUE == Epilogue::Store) {
+            if (!product.largest) continue;
 #pragma unroll
-        for (int i = 0; i < 2 * STORED; ++i) {
-            const uint32_t strip = row / STRIP_ROWS + i / 2, of = token + 8 * eight + i % 2;
-            note_largest(product.largest + static_cast<size_t>(of) * product.noted_strips + strip, stored[i / 2][i % 2],
-                         stored[i / 2][i % 2 + 2], of < p.tokens && strip * STRIP_ROWS < rows);
+            for (int i = 0; i < 2 * STORED; ++i) {
+                const uint32_t strip = row / STRIP_ROWS + i / 2, of = token + 8 * eight + i % 2;
+                note_largest(product.largest + static_cast<size_t>(of) * product.noted_strips + strip,
+                             stored[i / 2][i % 2], stored[i / 2][i % 2 + 2], of < p.tokens && strip * STRIP_ROWS < rows);
+            }
         }
     }
 }
