@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """What others need on this card for the work of benches/cuda_kernels.rs, as its rows are written.
 
-usage: cuda_peers.py [--seconds N] [--json FILE] [--dry-run] [PEER...]
+usage: cuda_peers.py [--seconds N] [--json FILE] [--dry-run CARD] [PEER...]
 
 Peers: cublas (f16 weights through torch.mm), compiled (int8 weights dequantised inside of what torch.compile
 makes), humming (humming-kernels), cudnn and flash (torch's scaled_dot_product_attention). Each works over
 copies of its operands, too many for the second-level cache, in one CUDA graph; a row is the median of
 several replays, divided by the launches. A peer's answer is asserted before it is timed. A peer that
-cannot run, or a case that it cannot do, is a line with the reason. --dry-run goes through all of it
-without torch; its times mean nothing.
+cannot run, or a case that it cannot do, is a line with the reason. A row names its card. --dry-run goes through
+all of it without torch, as if on the card that it names; its times mean nothing.
 """
 import argparse
 import json
@@ -27,7 +27,7 @@ MATRICES = {
     "1b o": (2048, 2048),
     "1.5b down": (1536, 8960),
 }
-TOKENS = [1, 4, 16, 64, 512, 2048]
+TOKENS = [1, 4, 16, 32, 64, 512, 2048]
 # Query heads, key and value heads, elements of a head.
 HEADS = {"8b": (32, 8, 128), "1b": (32, 8, 64), "1.5b": (12, 2, 128)}
 CONTEXTS = [512, 4096]
@@ -63,7 +63,7 @@ class Card:
         torch.manual_seed(1)
 
     def name(self):
-        return f"{self.torch.cuda.get_device_name()}, torch {self.torch.__version__}"
+        return self.torch.cuda.get_device_name()
 
     def random(self, *shape):
         return self.torch.randn(*shape, dtype=self.torch.float16, device="cuda")
@@ -255,7 +255,7 @@ def main():
     parser.add_argument("peers", nargs="*", metavar="PEER", choices=[[], *PEERS], default=[])
     parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--json")
-    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--dry-run", metavar="CARD")
     args = parser.parse_args()
     # Each peer has its share of the time, so that none starves those behind it.
     peers = args.peers or list(PEERS)
@@ -266,14 +266,15 @@ def main():
         except Exception as error:
             print(f"MISSING  all peers: {type(error).__name__}: {error}")
             return 1
-        print(card.name(), flush=True)
+        print(f"{card.name()}, torch {card.torch.__version__}", flush=True)
+    device = card.name() if card else args.dry_run
     out = open(args.json, "w") if args.json else None
 
     def emit(row):
         print(f"{row['who']:20} {row['op']} {row['shape']} {row['format']} "
               f"{row.get('keys', '-')} keys, {row['tokens']} tokens: {row['us']:.2f} us", flush=True)
         if out:
-            print(json.dumps(row), file=out, flush=True)
+            print(json.dumps({**row, "device": device}), file=out, flush=True)
 
     end = time.monotonic() + args.seconds
     for index, peer in enumerate(peers):

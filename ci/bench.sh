@@ -6,5 +6,9 @@ cd "$(dirname "$0")/.."
 cargo bench --all-features \
     --bench cpu_matmul --bench cpu_attention --bench cpu_ops --bench model \
     --bench cuda_kernels -- --test
+for selection in --key --switches --profile; do
+    cargo bench --all-features --bench cuda_kernels -- --test $selection
+done
 # What runs beside a card goes through all but torch.
-python3 benches/cuda_peers.py --dry-run > /dev/null
+python3 benches/cuda_peers.py --dry-run "a card" > /dev/null
+python3 benches/cuda_table.py --self-test

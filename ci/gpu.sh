@@ -1,45 +1,70 @@
 #!/usr/bin/env bash
-# All that only a real card can tell, on a machine that needs neither Rust nor network.
-#   ci/gpu.sh --build               here: programs, kernels and compute-sanitizer to target/gpu and target/gpu.tar.xz
-#   gpu/gpu.sh --run [PART...]      there: the parts, with verdicts, and a table of what was measured
-#   ci/gpu.sh --dry-run [PART...]   here: the same on the emulated card; its times mean nothing
-#   ci/gpu.sh --table FOLDER        the table of a results/ folder, of several calls' files together
-# `python3 -m tarfile -e gpu.tar.xz` unpacks without xz.
-# Parts, the most worth first: tests benches peers model sanitizer. Each has its own time, after which what is
-# left of it is reported as missing: all take 27 minutes at most, `tests sanitizer`, `benches peers` and
-# `model` each less than ten. A part whose programs are not there is missing too, which --run counts as a
-# failure. Tests and benches are found by name: `cuda*` of ottava, `driver_*` of cuda-emu. What the card
-# answers to cuda-emu's `conformance` rows is written to the folder's golden/: commit it to
-# cuda-emu/tests/golden. What is printed is in results/record-*.md, the measurements beside it; what is worth
-# keeping goes to benches/record.
-# llama.cpp is built there from its source (ci/llama_bench.sh) beside the first parts, and on after the script
-# has ended: run `model` in a later call, or as a later part, or it is reported as missing.
-# OTTAVA_CUDA_ARCHS says what card it is (90a), OTTAVA_MODEL names a real model's file, which --build packs if
-# it is set there (SmolLM2's 98 MB may be more than the way to the card takes; without one it is missing), OTTAVA_LLAMA_BENCH names
-# a llama-bench that is there already, OTTAVA_GPU_OUT a folder for gpu-PART.tar.gz, which has all that there
-# is after each part; logs are in the folder's logs/.
+# What only a real card can tell, in two calls of at most 9 minutes. The machine has 16 cores, a driver of CUDA
+# 13.0 or later and Python; it has neither network nor Rust, and nothing on it outlives a call.
+#
+# Run book
+#   Before   ci/gpu.sh --build     packs target/gpu.tar.xz, at most 60 MiB, and prints its size
+#            ci/gpu.sh --dry-run   both calls on the emulated card; its times mean nothing
+#   Call 1   python3 -m tarfile -e target/gpu.tar.xz /tmp && OTTAVA_GPU_OUT=FOLDER /tmp/gpu/gpu.sh --call 1
+#            Is it right, the ceilings and the key kernels, two models, what the switches are worth, a
+#            profile of ten kernels, memcheck.
+#   Call 2   after fixes and a new --build, the same with `--call 2`
+#            What changed, the models of call 1 in 4 bits, other programs' kernels, cuda-emu's goldens, all
+#            tests, racecheck and synccheck.
+#   After    unpack each FOLDER/gpu-N.tar.gz into one folder, and ci/gpu.sh --table FOLDER/results/h100
+#
+# `plan` below has each call's parts with their seconds. A part that runs out of its time is reported as missing.
+# After each part FOLDER/gpu-N.tar.gz has all results and logs so far; results are in a folder named after the
+# card, since two calls may get two cards: what is worth keeping goes to benches/record under the same name, the
+# goldens to cuda-emu/tests/golden. The profile is FOLDER/gpu-N-profile.ncu-rep. `--call N PART...` runs some
+# parts only, and so does --dry-run.
+#
+# Set for --build: OTTAVA_MODEL, a model's file to measure and to pack; OTTAVA_LLAMA_BENCH, llama.cpp's llama-bench
+# to pack (ci/llama_bench.sh builds one); OTTAVA_CUDA_ARCHS, the card's architecture (90a without it: H100, H200).
 set -uo pipefail
 folder=$(cd "$(dirname "$0")" && pwd)
 if [ "$(basename "$folder")" = ci ]; then
-    cd "$folder/.."
+    cd "$folder/.." || exit 1
     folder=$PWD/target/gpu
 fi
-parts=(tests benches peers model sanitizer)
-declare -A part_seconds=([tests]=240 [benches]=300 [peers]=220 [model]=500 [sanitizer]=300)
-# No program of a part takes longer.
-program_seconds=300
-# llama.cpp's build, and what of it the models wait for: compilers would be in the way of what is timed. A dry
-# run waits for all of it, or what it shows missing would depend on how busy the machine is.
-llama_build_seconds=1200
-llama_wait_seconds=100
-results=$folder/results
+# Seconds of a call: what is left of the machine's ten minutes is for unpacking and for sending results.
+call_seconds=525
+archive_bytes_max=$((60 << 20))
+profile_bytes_max=$((16 << 20))
 kept=${OTTAVA_GPU_OUT:-$folder}
-llama_bench=${OTTAVA_LLAMA_BENCH:-$folder/llama/llama-bench}
 dry=
 failed=()
 missing=()
+left_out=()
 
-# The programs among cargo's artifacts whose target is of a kind and a name: `kind glob folder`.
+# The parts of each call: its number, the part, its seconds, what it works on.
+plan() {
+    cat <<'ROWS'
+1 check     90
+1 key       90
+1 models   120 1b-w8g32 8b-w8g32 real
+1 switches  45
+1 profile   75
+1 memcheck  60
+2 check     60
+2 kernels   90
+2 models   120 8b-w4g32 1b-w4g32 1b-w8g128 8b-w8g128
+2 peers     90
+2 goldens   20
+2 tests     60
+2 racecheck 60
+ROWS
+}
+
+# --- here: what is packed ---
+
+# Builds some targets, and notes what cargo made.
+cargo_build() {
+    cargo "$@" --message-format=json-render-diagnostics > "$folder/cargo.json" \
+        || { echo "does not build: cargo $*"; exit 1; }
+}
+
+# Copies the programs among cargo's artifacts whose target is of a kind and a name: `kind glob folder`.
 collect() {
     mkdir -p "$folder/$3"
     python3 - "$folder/cargo.json" "$1" "$2" <<'PY' | while read -r name program; do
@@ -55,65 +80,41 @@ PY
     done
 }
 
-# Builds some targets of a package, if their sources are there, and notes what cargo made.
-cargo_build() {
-    NVCC=${NVCC:-$(ci/cuda_toolkit.sh)} cargo "$@" --message-format=json-render-diagnostics > "$folder/cargo.json" \
-        || { echo "does not build: cargo $*"; exit 1; }
-}
-
 build() {
-    rm -rf "$folder"
+    rm -rf "$folder" "$folder.tar.xz"
     mkdir -p "$folder"
     cp ci/gpu.sh benches/cuda_peers.py benches/cuda_table.py "$folder/"
-    [ -z "${OTTAVA_MODEL:-}" ] || cp -L "$OTTAVA_MODEL" "$folder/real.gguf"
+    [ -z "${OTTAVA_MODEL:-}" ] || cp -L "$OTTAVA_MODEL" "$folder/real.gguf" || exit 1
+    [ -z "${OTTAVA_LLAMA_BENCH:-}" ] || cp -L "$OTTAVA_LLAMA_BENCH" "$folder/llama-bench" || exit 1
     git describe --always --dirty > "$folder/commit"
+    build_programs
+    collect_humming
+    rm "$folder/cargo.json"
+    pack
+}
+
+build_programs() {
+    NVCC=${NVCC:-$(ci/cuda_toolkit.sh)}
+    export NVCC
     # Every program carries all kernels, and the way to a card may be narrow.
     export OTTAVA_CUDA_ARCHS=${OTTAVA_CUDA_ARCHS:-90a}
     cargo_build build --release --all-features --bin ottava --example random_model
     collect bin ottava bin
     collect example random_model bin
-    cp "$(sed -nE 's/.*"OTTAVA_FATBIN","([^"]*)".*/\1/p' "$folder/cargo.json" | tail -n 1)" "$folder/kernels.fatbin"
-    # Unit tests of the backend, then the targets by name.
-    cargo_build test --release --all-features --no-run --lib
+    cargo_build test --release --all-features --no-run --lib --test 'cuda*'
     collect lib ottava unit
-    if compgen -G 'tests/cuda*.rs' > /dev/null; then
-        cargo_build test --release --all-features --no-run --test 'cuda*'
-        collect test 'cuda*' tests
-    fi
-    if compgen -G 'benches/cuda*.rs' > /dev/null; then
-        cargo_build bench --all-features --no-run --bench 'cuda*'
-        collect bench 'cuda*' benches
-    fi
-    cargo_build test --release -p cuda-emu --no-run --tests
+    collect test 'cuda*' tests
+    cargo_build bench --all-features --no-run --bench cuda_kernels
+    collect bench cuda_kernels benches
+    cargo_build test --release -p cuda-emu --no-run --test 'driver_*' --test conformance
     collect test 'driver_*' emulator
-    collect test conformance golden
-    # For --dry-run only.
+    collect test conformance goldens
     cargo_build build --release -p cuda-emu
-    cp "$(python3 -c 'import json, sys
-for message in map(json.loads, open(sys.argv[1])):
-    for name in message.get("filenames", []):
-        if name.endswith("libcuda_emu.so"): print(name)' "$folder/cargo.json" | tail -n 1)" "$folder/libcuda_emu.so"
-    collect_sanitizer
-    collect_peers
-    ci/llama_bench.sh --fetch "$folder/llama" \
-        || { echo "without llama.cpp: its source could not be fetched"; rm -rf "$folder/llama"; }
-    rm -f "$folder/cargo.json"
-    # All programs have the same kernels inside: a window that holds two of them writes these once.
-    XZ_OPT='-T0 --lzma2=preset=1,dict=64MiB' tar -C "$(dirname "$folder")" -cJf "$folder.tar.xz" "$(basename "$folder")"
-    du -sh "$folder" "$folder.tar.xz"
+    cp "$(sed -nE 's/.*"([^"]*libcuda_emu\.so)".*/\1/p' "$folder/cargo.json" | tail -n 1)" "$folder/"
 }
 
-# compute-sanitizer and the libraries that it looks for beside itself.
-collect_sanitizer() {
-    local toolkit
-    toolkit=$(dirname "$(dirname "$(ci/cuda_toolkit.sh sanitizer)")")
-    mkdir -p "$folder/sanitizer/bin" "$folder/sanitizer/lib"
-    cp "$toolkit/bin/compute-sanitizer" "$toolkit/bin/libsanitizer-collection.so" "$folder/sanitizer/bin/"
-    cp "$toolkit"/lib/lib{Interceptor,TreeLauncher,sanitizer}*.so "$folder/sanitizer/lib/"
-}
-
-# Peers that are Python and small; a machine with torch has what they need.
-collect_peers() {
+# A peer that is Python and small; a machine with torch has what it needs.
+collect_humming() {
     local pip
     pip=$(dirname "$(ci/cuda_toolkit.sh)")/../../../../../../bin/pip
     [ -x "$pip" ] || pip=pip
@@ -124,253 +125,283 @@ collect_peers() {
     fi
 }
 
-# Runs one program within what is left of its part's time: `part name command...`. Its log's end is shown if
-# it fails.
-part() {
-    local what="$1 $2" log="$folder/logs/$1-$2.log" started=$SECONDS status=0 left=$((part_end - SECONDS))
-    shift 2
-    [ "$left" -gt 5 ] || { absent "$what: out of time"; return 1; }
-    timeout -k 5 $((left < program_seconds ? left : program_seconds)) "$@" < /dev/null > "$log" 2>&1 || status=$?
-    if [ "$status" -eq 0 ]; then
-        echo "passed   $what ($((SECONDS - started)) s)"
-    else
-        echo "FAILED   $what (exit $status after $((SECONDS - started)) s); the end of $log:"
-        tail -n 30 "$log" | sed 's/^/    /'
-        failed+=("$what")
-        return 1
-    fi
+# All programs have the same kernels inside: a window that holds two of them writes these once. The emulated
+# card stays here.
+pack() {
+    XZ_OPT='-T0 --lzma2=preset=6,dict=64MiB' tar -C "$(dirname "$folder")" --exclude=libcuda_emu.so \
+        -cJf "$folder.tar.xz" "$(basename "$folder")" || exit 1
+    du -sh "$folder"
+    local bytes
+    bytes=$(stat -c %s "$folder.tar.xz")
+    echo "$folder.tar.xz: $((bytes / 1024)) KiB of $((archive_bytes_max / 1024)) at most"
+    [ "$bytes" -le "$archive_bytes_max" ] || { echo "the archive is too large"; exit 1; }
 }
 
-# Packs what there is into one file after each part, since a machine may end a call at any time.
-keep() {
-    (cd "$folder" && shopt -s nullglob && tar -czf "$kept/gpu-$1.tar.gz" "${results##*/}" logs golden/*.txt)
-}
+# --- there: how programs are run ---
 
 absent() {
     echo "MISSING  $1"
     missing+=("$1")
 }
 
+# What a call can do without.
+without() {
+    echo "without  $1"
+    left_out+=("$1")
+}
+
+# Runs a program for so many seconds, at most what is left of its part: `name seconds command...`. Its log's end is
+# shown if it fails.
+run_program() {
+    local what=$1 seconds=$2 log="$folder/logs/$call-$1.log" started=$SECONDS status=0
+    shift 2
+    local left=$((part_end - SECONDS))
+    [ "$left" -gt 3 ] || { absent "$what: out of time"; return 1; }
+    [ -z "$dry" ] || seconds=$left
+    timeout -k 5 $((left < seconds ? left : seconds)) "$@" < /dev/null > "$log" 2>&1 || status=$?
+    local took=$((SECONDS - started))
+    case $status in
+        0) echo "passed   $what ($took s)" ;;
+        124 | 137) absent "$what: not over after $took s" ;;
+        *)
+            echo "FAILED   $what (exit $status after $took s); the end of $log:"
+            tail -n 30 "$log" | sed 's/^/    /'
+            failed+=("$what")
+            ;;
+    esac
+    return "$status"
+}
+
 programs() { find "$folder/$1" -type f -perm -u+x 2> /dev/null | sort; }
 
+# A tool of the machine's own toolkit.
+tool() {
+    local path
+    for path in "$(command -v "$1")" "/usr/local/cuda/bin/$1" /opt/nvidia/nsight-compute/*/"$1"; do
+        [ ! -x "$path" ] || { echo "$path"; return; }
+    done
+    return 1
+}
+
+# Whether a test program has tests of these names; a tool around it would find nothing and pass.
+has_tests() { timeout 60 "$@" --list | grep ': test$' > /dev/null || { absent "no tests: $*"; return 1; }; }
+
+# --- there: the parts, `run_PART what it works on...` ---
+
+run_check() {
+    # The table has 23 tokens, too, where shared memory is full to the last bytes.
+    run_program table 60 "$folder/tests/cuda" the_table_agrees --nocapture
+    has_tests "$folder/unit/ottava" backend::cuda \
+        && run_program backend 60 "$folder/unit/ottava" backend::cuda --nocapture
+}
+
 run_tests() {
-    local program found=
-    for program in $(programs tests); do
-        found=yes
-        part tests "$(basename "$program")" "$program" --nocapture --test-threads 1
+    local program
+    for program in $(programs tests) $(programs emulator); do
+        run_program "$(basename "$program")" 20 "$program" --nocapture --test-threads 1
     done
-    [ -n "$found" ] || absent "tests: no target cuda* of ottava"
-    if [ -x "$folder/unit/ottava" ] && timeout 60 "$folder/unit/ottava" --list backend::cuda | grep ': test$' > /dev/null; then
-        part unit backend::cuda "$folder/unit/ottava" backend::cuda --nocapture
+}
+
+run_goldens() {
+    if [ -n "$dry" ]; then
+        run_program conformance 20 "$folder/goldens/conformance" --nocapture
     else
-        absent "unit: tests of backend::cuda in the library"
-    fi
-    found=
-    for program in $(programs emulator); do
-        found=yes
-        part emulator "$(basename "$program")" "$program" --nocapture --test-threads 1
-    done
-    [ -n "$found" ] || absent "emulator: no target driver_* of cuda-emu"
-    if [ ! -x "$folder/golden/conformance" ]; then
-        absent "golden: conformance of cuda-emu"
-    elif [ -n "$dry" ]; then
-        part golden conformance "$folder/golden/conformance" --nocapture
-    else
-        CUDA_EMU_GOLDEN=$folder/golden part golden conformance "$folder/golden/conformance" --ignored record_the_card
+        mkdir -p "$folder/golden"
+        CUDA_EMU_GOLDEN=$folder/golden run_program conformance 20 \
+            "$folder/goldens/conformance" --ignored record_the_card
     fi
 }
 
-# The kernels under each tool, by test program and names of tests. All tests under all tools take an hour;
-# what the tools look at is in these.
-sanitized() {
-    cat <<'ROWS'
-memcheck cuda the_table_agrees pages_are_copied
-memcheck cuda_attention
-racecheck cuda_attention
-racecheck cuda the_table_agrees
-synccheck cuda the_table_agrees
-initcheck cuda the_table_agrees
-initcheck cuda_attention
-synccheck cuda_attention
-ROWS
+# A selection of the kernels' bench, shown whole: `name arguments...`.
+bench() {
+    local name=$1 left=$((part_end - SECONDS - 5))
+    shift
+    run_program "$name" "$left" "$folder/benches/cuda_kernels" ${dry:+--test} --bench "$@" --seconds "$left" \
+        --json "$results/$name-$call.jsonl"
+    [ -n "$dry" ] || cat "$folder/logs/$call-$name.log"
 }
 
-run_sanitizer() {
-    local sanitizer=$folder/sanitizer/bin/compute-sanitizer tool program tests
-    [ -x "$sanitizer" ] || sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
-    [ -x "$sanitizer" ] || { absent "sanitizer: no compute-sanitizer"; return; }
-    while read -r tool program tests; do
-        [ -x "$folder/tests/$program" ] || { absent "$tool: no test program $program"; continue; }
-        # The names are words of their own.
-        # shellcheck disable=SC2206
-        local command=("$folder/tests/$program" $tests --test-threads 1)
-        if [ -n "$dry" ]; then
-            # It watches a real driver only; but there must be tests of these names.
-            part "$tool" "$program" "$sanitizer" --version
-            "${command[@]}" --list | grep ': test$' > /dev/null || { absent "$tool: no tests in ${command[*]}"; continue; }
-            echo "dry run: not $sanitizer --tool $tool ${command[*]}"
-        else
-            part "$tool" "$program" "$sanitizer" --tool "$tool" --error-exitcode 9 "${command[@]}"
-        fi
-    done < <(sanitized)
-}
+run_key() { bench kernels --key; }
 
-run_benches() {
-    local program name found=
-    for program in $(programs benches); do
-        found=yes
-        name=$(basename "$program")
-        part benches "$name" "$program" ${dry:+--test} --bench --seconds $((part_end - SECONDS - 20)) \
-            --json "$results/${name#cuda_}.jsonl"
-        [ -n "$dry" ] || cat "$folder/logs/benches-$name.log"
-    done
-    [ -n "$found" ] || absent "benches: no target cuda* of ottava"
+run_kernels() { bench kernels; }
+
+run_switches() { bench switches --switches; }
+
+run_profile() {
+    local ncu report=$folder/profile command=("$folder/benches/cuda_kernels" ${dry:+--test} --bench --profile)
+    [ -z "$dry" ] || { run_program profile 75 "${command[@]}"; return; }
+    ncu=$(tool ncu) || { without "a profile: there is no ncu"; return; }
+    run_program profile 70 "$ncu" --set full --clock-control none --force-overwrite --export "$report" "${command[@]}"
+    report=$report.ncu-rep
+    [ -s "$report" ] || return
+    "$ncu" --import "$report" --page details > "$results/profile-$call.txt"
+    "$ncu" --import "$report" --page raw --csv > "$results/profile-$call.csv"
+    cp "$report" "$kept/gpu-$call-profile.ncu-rep"
+    [ "$(stat -c %s "$report")" -le "$profile_bytes_max" ] || without "$report: it is larger than 16 MiB"
 }
 
 run_peers() {
-    local seconds=$((part_end - SECONDS - 20))
-    PYTHONPATH=$folder/site part peers torch python3 "$folder/cuda_peers.py" ${dry:+--dry-run} \
-        --seconds "$seconds" --json "$results/peers.jsonl"
+    local seconds=$((part_end - SECONDS - 10))
+    PYTHONPATH=$folder/site run_program peers 90 python3 "$folder/cuda_peers.py" --seconds "$seconds" \
+        ${dry:+--dry-run "$device"} --json "$results/peers-$call.jsonl"
     # What a peer could not do is no failure of ours.
-    grep '^MISSING' "$folder/logs/peers-torch.log" | sed 's/^MISSING/without /'
+    grep '^MISSING' "$folder/logs/$call-peers.log" | sed 's/^MISSING/without /'
 }
 
-# Builds llama.cpp with what the parts leave of the processor. The lock is held as long as that takes.
-start_llama() {
-    [ -d "$folder/llama" ] && [ ! -x "$llama_bench" ] || return
-    setsid flock -n "$folder/llama/lock" timeout -k 10 "$llama_build_seconds" nice -n 19 \
-        "$folder/llama/llama_bench.sh" --build "$([ -n "$dry" ] && echo cpu || echo cuda)" \
-        < /dev/null >> "$folder/logs/llama-build.log" 2>&1 &
+# The kernels under a tool of compute-sanitizer, by test program and test: `tool seconds program test`.
+sanitize() {
+    local tool=$1 seconds=$2 sanitizer command=("$folder/tests/$3" "$4" --test-threads 1)
+    has_tests "${command[@]}" || return
+    # It watches a real driver only.
+    [ -z "$dry" ] || { echo "dry run: not compute-sanitizer --tool $tool ${command[*]}"; return; }
+    sanitizer=$(tool compute-sanitizer) || { without "$tool: there is no compute-sanitizer"; return; }
+    run_program "$tool-$3" "$seconds" "$sanitizer" --tool "$tool" --error-exitcode 9 "${command[@]}"
 }
 
-# Waits for its build.
-wait_for_llama() {
-    if [ -d "$folder/llama" ] && ! flock -w "$llama_wait_seconds" "$folder/llama/lock" true; then
-        absent "llama.cpp: its build is not over, and takes time from what follows"
-    elif [ ! -x "$llama_bench" ]; then
-        absent "llama.cpp: $(tail -n 1 "$folder/logs/llama-build.log" 2> /dev/null || echo "nothing has built it before")"
-    fi
+run_memcheck() {
+    sanitize memcheck 40 cuda the_table_agrees
+    sanitize memcheck 20 cuda_attention attention_that_appends
 }
 
-# llama.cpp's speed with the same file, in steps as long as ours: `bench_llama name file lengths`.
-bench_llama() {
-    local what=(-ngl 99 -ub 2048 -p "$3" -n 64 -r 2 -d 0,512)
-    [ -z "$dry" ] || what=(-ngl 0 -p 8 -n 4 -r 1 -d 0,32)
-    [ -x "$llama_bench" ] || return
-    part model "$1-llama.cpp" "$llama_bench" -m "$2" -fa on -o json "${what[@]}" \
-        && sed -n '/^\[/,/^\]/p' "$folder/logs/model-$1-llama.cpp.log" > "$results/model-$1-llama.cpp.json"
+run_racecheck() {
+    sanitize racecheck 25 cuda_attention attention_that_appends
+    sanitize racecheck 25 cuda the_table_agrees
+    sanitize synccheck 15 cuda the_table_agrees
 }
 
-# What a dry run measures of a model. A real run's prompts, numbers of sequences and deepest past are there, each
-# by itself, and the context and the cache of all together; an emulated card would need hours for that.
-dry_measures() {
-    case $1 in
-        tiny-w8g128) echo "-p 512,2048,8192 --parallel 1,4,16,64 --ctx 12290 --kv-budget 80" ;;
-        tiny-w8g32) echo "-p 512 -d 4096 --parallel 1" ;;
-        tiny-w4g32) echo "-p 512 -d 0,64 --parallel 1,4,16,64" ;;
-        *) echo "-p 8 -d 0,32 --parallel 1,3" ;;
-    esac
+run_models() {
+    local what models=("$@")
+    # The emulated card takes the same formats of a tiny shape, each once.
+    [ -z "$dry" ] || mapfile -t models < <(printf '%s\n' "${@/#*b-/tiny-}" | sort -u)
+    [ -x "$folder/llama-bench" ] || without "llama.cpp: no llama-bench was packed"
+    for what in "${models[@]}"; do
+        if [ "$what" = real ]; then bench_real; else bench_random "${what%-*}" "${what##*-}"; fi
+    done
 }
 
-# A model's speed with prompts of some lengths: `bench_model name file lengths arguments...`.
-bench_model() {
-    local name=$1 file=$2 what=(-p "$3" -n 64 -r 3 -d 0,512,4096 --parallel 1,4,16,64)
-    shift 3
-    # shellcheck disable=SC2207
-    [ -z "$dry" ] || what=(-n 4 -r 1 $(dry_measures "$name"))
-    part model "$name" "$folder/bin/ottava" bench --json --model "$file" --device cuda "${what[@]}" "$@" \
-        && cp "$folder/logs/model-$name.log" "$results/model-$name.json"
-}
-
-# Random weights of a shape, in the file's format that becomes what is asked for.
+# Random weights of a shape, in the file's format that becomes what is asked for: `shape format`.
 bench_random() {
-    local shape=$1 format=$2 file=q8_0 file_path=$folder/model.gguf load=()
-    case $format in
+    local name=$1-$2 file=q8_0 path=$folder/model.gguf load=()
+    case $2 in
         w8g128) file=f16 load=(--weights w8g128) ;;
         w4g32) file=q4_0 ;;
     esac
-    part model "random-$shape-$file" "$folder/bin/random_model" "$file_path" "$shape" "$file" \
-        && { bench_model "$shape-$format" "$file_path" 512,2048,8192 "${load[@]}"; bench_llama "$shape-$file" "$file_path" 512; }
-    rm -f "$file_path"
+    run_program "write-$name" 60 "$folder/bin/random_model" "$path" "$1" "$file" \
+        && { bench_model "$name" "$path" "${load[@]}"; bench_llama "$name" "$path"; }
+    rm -f "$path"
 }
 
 bench_real() {
-    local file=${OTTAVA_MODEL:-$folder/real.gguf}
-    [ -f "$file" ] || { absent "a real model: OTTAVA_MODEL is not set, and --build has packed none"; return; }
-    bench_model real "$file" 512,2048
-    bench_llama real "$file" 512
+    [ -f "$folder/real.gguf" ] || { without "a real model: OTTAVA_MODEL was not set for --build"; return; }
+    bench_model real "$folder/real.gguf"
+    bench_llama real "$folder/real.gguf"
 }
 
-run_model() {
-    [ -x "$folder/bin/ottava" ] && [ -x "$folder/bin/random_model" ] || { absent "model: programs"; return; }
-    local what cases=(1b-w8g128 8b-w8g32 8b-w8g128 8b-w4g32 1.5b-w8g128 1b-w8g32 1b-w4g32 1.5b-w8g32 1.5b-w4g32)
-    [ -z "$dry" ] || cases=(tiny-w8g128 tiny-w8g32 tiny-w4g32)
-    timeout 60 "$folder/bin/ottava" devices
-    wait_for_llama
-    bench_real
-    for what in "${cases[@]}"; do
-        bench_random "${what%-*}" "${what##*-}"
-    done
+# The emulated card generates less.
+bench_model() {
+    local name=$1 path=$2 length=(-n 64 -r 2)
+    shift 2
+    [ -z "$dry" ] || length=(-n 4 -r 1)
+    run_program "model-$name" 100 env ${dry:+LD_LIBRARY_PATH="$folder/driver"} "$folder/bin/ottava" bench --json \
+        --model "$path" --device cuda -p 512,2048 "${length[@]}" -d 0 --parallel 1,16,64 "$@" \
+        && cp "$folder/logs/$call-model-$name.log" "$results/model-$name-$call.json"
 }
 
-run() {
-    local part
-    [ -d "$folder/bin" ] || { echo "no $folder: ci/gpu.sh --build makes it"; exit 1; }
-    [ $# -eq 0 ] || parts=("$@")
-    for part in "${parts[@]}"; do
-        [ -n "${part_seconds[$part]:-}" ] || { echo "no part $part: there are ${!part_seconds[*]}"; exit 2; }
-    done
-    mkdir -p "$folder/logs" "$results"
-    {
-        echo "# $(date -u +%F), commit $(cat "$folder/commit"), ${parts[*]}${dry:+, dry run: its times mean nothing}"
-        run_parts
-    } 2>&1 | tee "$results/record-$(IFS=-; echo "${parts[*]}").md"
-    exit "${PIPESTATUS[0]}"
+# llama.cpp's speed with the same file, in steps as long as ours.
+bench_llama() {
+    [ -x "$folder/llama-bench" ] && [ -z "$dry" ] || return 0
+    run_program "llama-$1" 60 "$folder/llama-bench" -m "$2" -ngl 99 -fa on -ub 2048 -p 512,2048 -n 64 -r 2 -o json \
+        && sed -n '/^\[/,/^\]/p' "$folder/logs/$call-llama-$1.log" > "$results/model-$1-llama.cpp-$call.json"
+}
+
+# --- there: a call ---
+
+# The card's name, as its driver has it.
+name_of_card() {
+    env ${dry:+LD_LIBRARY_PATH="$folder/driver"} "$folder/bin/ottava" devices --json | python3 -c '
+import json, sys
+print(next(device["name"] for device in json.load(sys.stdin)["devices"] if device["device"] != "cpu"))'
+}
+
+# Packs what there is after each part: the machine may end a call at any time.
+keep() {
+    (cd "$folder" && shopt -s nullglob && tar -czf "$kept/.gpu-$call" results logs golden/*.txt) \
+        && mv "$kept/.gpu-$call" "$kept/gpu-$call.tar.gz"
+}
+
+# Programs that look for the driver find the emulated card: the kind that --build compiles for.
+emulate() {
+    mkdir -p "$folder/driver"
+    ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so"
+    ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so.1"
+    export CUDA_EMU_LIBRARY=$folder/libcuda_emu.so CUDA_EMU_DEVICE=${CUDA_EMU_DEVICE:-sm_90}
+    call_seconds=7200
 }
 
 run_parts() {
-    local part
-    if [ -n "$dry" ]; then
-        # Programs that look for the driver find the emulator.
-        mkdir -p "$folder/driver"
-        ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so"
-        ln -sf "$folder/libcuda_emu.so" "$folder/driver/libcuda.so.1"
-        export CUDA_EMU_LIBRARY=$folder/libcuda_emu.so
-        # The card that --build compiles for unless told otherwise; it is slow.
-        export CUDA_EMU_DEVICE=${CUDA_EMU_DEVICE:-sm_90}
-        program_seconds=1800
-    else
-        timeout 60 nvidia-smi || absent "nvidia-smi"
-        export OTTAVA_TEST_GPU=1 CUDA_EMU_TEST_GPU=1
-    fi
-    # Who asks for tests alone means to ask for models in a later call.
-    [ "${parts[0]}" = model ] || { [ -n "$dry" ] && [[ " ${parts[*]} " != *" model "* ]]; } || start_llama
-    for part in "${parts[@]}"; do
-        part_end=$((SECONDS + ${part_seconds[$part]}))
-        [ -z "$dry" ] || part_end=$((SECONDS + 7200))
+    local number part seconds works_on end=$((SECONDS + call_seconds))
+    while read -r number part seconds works_on; do
+        [ "$number" = "$call" ] || continue
+        [ $# -eq 0 ] || [[ " $* " = *" $part "* ]] || continue
+        [ -z "$dry" ] || seconds=$call_seconds
+        part_end=$((SECONDS + seconds < end ? SECONDS + seconds : end))
         echo "== $part"
-        if [ -n "$dry" ] && [ "$part" = model ]; then
-            LD_LIBRARY_PATH=$folder/driver run_model
-        else
-            "run_$part"
-        fi
-        keep "$part"
-    done
+        # What it works on are words of their own.
+        # shellcheck disable=SC2086
+        "run_$part" $works_on
+        keep
+    done < <(plan)
+}
+
+verdict() {
     echo
-    python3 "$folder/cuda_table.py" "$results"
+    python3 "$folder/cuda_table.py" "$results" || failed+=("the table")
     echo
-    echo "== ${#failed[@]} failed, ${#missing[@]} missing"
-    printf 'failed:  %s\n' "${failed[@]}" | grep -v 'failed:  $'
-    printf 'missing: %s\n' "${missing[@]}" | grep -v 'missing: $'
-    [ ${#failed[@]} -eq 0 ] && { [ -n "$dry" ] || [ ${#missing[@]} -eq 0 ]; }
+    echo "== call $call on $device: ${#failed[@]} failed, ${#missing[@]} missing, ${#left_out[@]} left out; $SECONDS s"
+    for what in "${failed[@]}"; do echo "failed:   $what"; done
+    for what in "${missing[@]}"; do echo "missing:  $what"; done
+    for what in "${left_out[@]}"; do echo "left out: $what"; done
+    [ ${#failed[@]} -eq 0 ] && [ ${#missing[@]} -eq 0 ]
+}
+
+# One call: `number parts...`.
+run_call() {
+    call=$1
+    shift
+    [ -x "$folder/bin/ottava" ] || { echo "no $folder: ci/gpu.sh --build makes it"; exit 1; }
+    plan | grep "^$call " > /dev/null || { echo "no call $call"; exit 2; }
+    if [ -n "$dry" ]; then emulate; else export OTTAVA_TEST_GPU=1 CUDA_EMU_TEST_GPU=1; fi
+    device=$(name_of_card) || { echo "the driver shows no card"; exit 1; }
+    results=$folder/results/$(python3 "$folder/cuda_table.py" --card "$device")
+    mkdir -p "$folder/logs" "$results"
+    {
+        echo "# $(date -u +%F), commit $(cat "$folder/commit"), call $call, $device${dry:+, dry run: its times mean nothing}"
+        [ -n "$dry" ] || timeout 20 nvidia-smi
+        run_parts "$@"
+        verdict
+    } 2>&1 | tee "$results/record-$call.md"
+    local status=${PIPESTATUS[0]}
+    keep
+    return "$status"
+}
+
+dry_run() {
+    local status=0
+    dry=yes
+    python3 "$folder/cuda_table.py" --self-test || exit 1
+    run_call 1 "$@" || status=1
+    # Each call begins with nothing.
+    SECONDS=0
+    run_call 2 "$@" || status=1
+    exit $status
 }
 
 mode=${1:-}
 shift || true
 case $mode in
     --build) build ;;
-    --run) run "$@" ;;
-    --dry-run) dry=yes; llama_wait_seconds=$llama_build_seconds; run "$@" ;;
+    --call) run_call "$@" ;;
+    --dry-run) dry_run "$@" ;;
     --table) python3 "$([ -f "$folder/cuda_table.py" ] && echo "$folder" || echo benches)/cuda_table.py" "$@" ;;
-    *) sed -n '2,23s/^# //p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,25s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -7,19 +7,19 @@ use ottava::backend::cuda::Cuda;
 use ottava::backend::{
     Attention, Heads, KvAppend, KvDtype, KvLayout, Op, Place, Rope, RopePairing, StepInput, Weights,
 };
-use serde_json::{Value, json};
 
 use super::cost::Launches;
 use super::report::Report;
+use super::selection::Case;
 use super::support::machine::{Layout, Machine, Room};
 use super::support::product::Repeats;
 use super::support::random::Random;
 use super::support::shapes::{LLAMA_3_1_8B, LLAMA_3_2_1B, QWEN2_5_1_5B, Shape};
-use super::support::{brief, decodes, step};
-use super::{cuda, repeats};
+use super::support::{decodes, step};
+use super::{profiles, repeats};
 
 const MODELS: [Shape; 3] = [LLAMA_3_1_8B, LLAMA_3_2_1B, QWEN2_5_1_5B];
-const DTYPES: [KvDtype; 2] = [KvDtype::F16, KvDtype::Int8];
+const DTYPES: [(&str, KvDtype); 2] = [("F16", KvDtype::F16), ("Int8", KvDtype::Int8)];
 /// Rows and keys of a tile of `attention_prefill.cu`.
 const TILE: usize = 64;
 
@@ -39,50 +39,68 @@ enum Does {
 }
 
 impl Does {
-    fn name(self) -> &'static str {
-        match self {
-            Does::Attends => "attention",
-            Does::AppendsAndAttends => "append+attention",
-            Does::Appends => "kv_append",
+    fn of(op: &str) -> Does {
+        match op {
+            "append+attention" => Does::AppendsAndAttends,
+            "kv_append" => Does::Appends,
+            _ => Does::Attends,
         }
     }
 }
 
 /// Attention, appended to before or not.
-pub fn attentions(report: &mut Report) {
+pub fn cases(brief: bool) -> Vec<Case> {
     let (contexts, prompts, sequences): (&[usize], &[usize], &[usize]) =
-        if brief() { (&[112], &[48], &[3]) } else { (&[512, 4096], &[512, 2048, 8192], &[1, 4, 16, 64]) };
-    let decodes = |keys: usize| sequences.iter().map(move |&count| (keys, decodes(count, keys - 1)));
-    for_all(report, Does::Attends, || {
-        let prompts = prompts.iter().map(|&keys| (keys, step(0..keys, 1)));
-        contexts.iter().flat_map(|&keys| decodes(keys)).chain(prompts).collect()
-    });
-    for_all(report, Does::AppendsAndAttends, || decodes(contexts[0]).collect());
+        if brief { (&[112], &[48], &[3]) } else { (&[512, 4096], &[512, 2048, 8192], &[1, 4, 16, 64]) };
+    let decodes = |keys: usize| sequences.iter().map(move |&count| decode(keys, count));
+    let all = contexts.iter().flat_map(|&keys| decodes(keys)).chain(prompts.iter().map(|&keys| prompt(keys)));
+    let appending = decodes(contexts[0]).collect::<Vec<_>>();
+    [of_all("attention", &all.collect::<Vec<_>>(), brief), of_all("append+attention", &appending, brief)]
+        .concat()
 }
 
 /// Appending by itself.
-pub fn appends(report: &mut Report) {
+pub fn appends(brief: bool) -> Vec<Case> {
     let (sequences, prompts): (&[usize], &[usize]) =
-        if brief() { (&[3], &[33]) } else { (&[1, 16, 64], &[512, 2048]) };
-    for_all(report, Does::Appends, || {
-        let decodes = sequences.iter().map(|&count| (512, decodes(count, 511)));
-        decodes.chain(prompts.iter().map(|&keys| (keys, step(0..keys, 1)))).collect()
-    });
+        if brief { (&[3], &[33]) } else { (&[1, 16, 64], &[512, 2048]) };
+    let decodes = sequences.iter().map(|&count| decode(512, count));
+    of_all("kv_append", &decodes.chain(prompts.iter().map(|&keys| prompt(keys))).collect::<Vec<_>>(), brief)
 }
 
-/// Each model and kind of pages, with steps over so many keys.
-fn for_all(report: &mut Report, does: Does, steps: impl Fn() -> Vec<(usize, StepInput)>) {
-    for model in &MODELS[..if brief() { 1 } else { MODELS.len() }] {
-        for dtype in DTYPES {
-            for (keys, step) in steps() {
-                let case = json!({
-                    "op": does.name(), "shape": model.name, "format": format!("{dtype:?}"), "keys": keys,
-                    "sequences": step.sequences.len(), "tokens": step.tokens.len(),
-                });
-                let bench = Bench::new((model.heads, dtype), does, step);
-                report.attempt(case, |report, case| bench.measure(report, case));
-            }
-        }
+/// Keys, sequences and tokens of a step of single tokens, and of a prompt's.
+fn decode(keys: usize, sequences: usize) -> [usize; 3] {
+    [keys, sequences, sequences]
+}
+
+fn prompt(keys: usize) -> [usize; 3] {
+    [keys, 1, keys]
+}
+
+/// Each model and kind of pages, with steps of so many keys, sequences and tokens.
+fn of_all(op: &'static str, steps: &[[usize; 3]], brief: bool) -> Vec<Case> {
+    let models = &MODELS[..if brief { 1 } else { MODELS.len() }];
+    let cases = |model: &Shape, (format, _)| {
+        let case = |&[keys, sequences, tokens]: &[usize; 3]| Case {
+            keys,
+            sequences,
+            ..Case::new(op, model.name, format, tokens)
+        };
+        steps.iter().map(case).collect::<Vec<_>>()
+    };
+    models.iter().flat_map(|model| DTYPES.map(|dtype| cases(model, dtype)).concat()).collect()
+}
+
+pub fn measure(report: &mut Report, cases: &[Case]) {
+    let model = MODELS.iter().find(|model| model.name == cases[0].shape).expect("a model of this name");
+    let dtype = DTYPES.iter().find(|(format, _)| *format == cases[0].format).expect("a kind of pages").1;
+    for case in cases {
+        let step = if case.tokens > case.sequences {
+            step(0..case.keys, 1)
+        } else {
+            decodes(case.sequences, case.keys - 1)
+        };
+        let bench = Bench::new((model.heads, dtype), Does::of(case.op), step);
+        report.attempt(case, |report| bench.measure(report, case));
     }
 }
 
@@ -137,7 +155,7 @@ impl Bench {
         Repeats { copies: copies.min(256), launches: launches.min(if prompt { 24 } else { 256 }) }
     }
 
-    fn measure(&self, report: &mut Report, case: Value) {
+    fn measure(&self, report: &mut Report, case: &Case) {
         let Repeats { copies, launches } = self.repeats();
         let each = self.launch(0).len();
         let ops: Vec<Op> = (0..launches).flat_map(|launch| self.launch(launch % copies)).collect();
@@ -147,7 +165,7 @@ impl Bench {
         let all = [ops.clone(), vec![self.attend(0, None)]].concat();
         let room = Room { layout, kv, pages, ops: &all };
         let weights = Weights { matrices: vec![], vectors: vec![] };
-        let mut machine = Machine::new(cuda(), weights, self.step.clone(), room);
+        let mut machine = Machine::new(report.cuda(), weights, self.step.clone(), room);
         let tokens = self.step.tokens.len();
         let [q, k, v] = [(3, self.q), (4, self.k), (6, self.v)].map(|(seed, place)| {
             let values = Random(seed).values(tokens * place.cols);
@@ -162,17 +180,22 @@ impl Bench {
             row.iter().map(|turn| turn.1).chain(row.iter().map(|turn| turn.0)).collect()
         };
         machine.write(&self.angles, &rows.flat_map(angles).collect::<Vec<f32>>());
-        if self.does == Does::Appends {
-            self.assert_appended(&mut machine, [&q, &v], &turns);
-        } else {
-            self.assert_attended(&mut machine, &ops);
+        match self.does {
+            // One launch, over ordinary numbers.
+            _ if profiles() => {}
+            Does::Appends => self.assert_appended(&mut machine, [&q, &v], &turns),
+            _ => self.assert_attended(&mut machine, &ops),
         }
         // Timed over ordinary numbers: a card takes less power for equal ones, and so less time.
         let halves = Random(5).values(kv.page_bytes() / 2).into_iter().map(half::f16::from_f32);
         machine.fill_pages(pages, &halves.flat_map(half::f16::to_le_bytes).collect::<Vec<u8>>());
         machine.write(&self.k, &k);
         machine.write(&self.v, &v);
-        let measured = report.time(&mut machine, &Launches { ops: &ops, each, matrix: [0, 0] });
+        if profiles() {
+            machine.execute(&ops[..each]);
+            return;
+        }
+        let measured = report.time(&mut machine, &Launches { ops: &ops, each, matrix: &|_| [0, 0] });
         measured.assert_counts(self.beside(), self.tensor_macs(measured.cost.macs));
         report.row(case, &measured);
     }

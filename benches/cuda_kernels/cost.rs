@@ -16,10 +16,11 @@ use super::support::machine::Machine;
 /// What a graph launches.
 pub struct Launches<'o> {
     pub ops: &'o [Op],
-    /// Operations of one launch: two where an attention appends its own keys.
+    /// Operations that are one launch of what is measured: two where an attention appends its own keys, all
+    /// of a layer.
     pub each: usize,
-    /// Rows and columns of the matrices, which are alike.
-    pub matrix: [usize; 2],
+    /// Rows and columns of a matrix.
+    pub matrix: &'o dyn Fn(MatrixId) -> [usize; 2],
 }
 
 /// Of one launch.
@@ -39,31 +40,40 @@ impl Launches<'_> {
 
     pub fn cost(&self, machine: &Machine<Cuda>) -> Cost {
         let Machine { backend, weights, step, kv_layout, .. } = machine;
-        let [rows, cols] = self.matrix;
         let matrix = |id: MatrixId| {
-            let bytes = backend.matrix_bytes(&weights.matrices[id.0 as usize]);
+            let ([rows, cols], bytes) =
+                ((self.matrix)(id), backend.matrix_bytes(&weights.matrices[id.0 as usize]));
             MatrixSize { rows, cols, bytes, int8: false }
         };
         let kv_bytes = KvLayout { layers: 1, ..*kv_layout }.page_bytes() / PAGE_TOKENS;
-        let launch = &self.ops[..self.each];
-        // The key that an attention appends itself is among those that it sees.
-        let op = launch.last().expect("a launch has an operation");
-        let work = Counting { step, kv_bytes, matrix: &matrix }.work(op);
+        let counting = Counting { step, kv_bytes, matrix: &matrix };
         let bytes = |(place, times): &(Place, usize)| {
             let once = size_of::<f32>() * place.rows.count(step) * place.cols;
             (once * times, once)
         };
         let sum = |(a, b), (c, d)| (a + c, b + d);
-        let (moved, touched) = values(launch).iter().map(bytes).fold((0, 0), sum);
-        let (bytes, macs) = (work.bytes as usize, work.float_macs as usize);
-        Cost { moved: bytes + moved, touched: bytes + touched, macs }
+        let mut cost = Cost { moved: 0, touched: 0, macs: 0 };
+        for kernel in kernels(&self.ops[..self.each]) {
+            // The key that an attention appends itself is among those that it sees.
+            let work = counting.work(kernel.last().expect("an operation"));
+            let (moved, touched) = values(kernel).iter().map(bytes).fold((0, 0), sum);
+            cost.moved += work.bytes as usize + moved;
+            cost.touched += work.bytes as usize + touched;
+            cost.macs += work.float_macs as usize;
+        }
+        cost
     }
 }
 
-/// The values that a launch reads or writes, and whether it does one or both.
-fn values(launch: &[Op]) -> Vec<(Place, usize)> {
+/// Operations by kernel: an append and its attention are one.
+fn kernels(launch: &[Op]) -> impl Iterator<Item = &[Op]> {
+    launch.chunk_by(|a, b| matches!((a, b), (Op::KvAppend(_), Op::Attention(_))))
+}
+
+/// The values that a kernel reads or writes, and whether it does one or both.
+fn values(kernel: &[Op]) -> Vec<(Place, usize)> {
     let (one, both) = (1, 2);
-    match launch {
+    match kernel {
         [Op::KvAppend(append), Op::Attention(attention)] => {
             let angles = append.rope.map(|rope| rope.angles);
             let read = [append.q, append.k, append.v].into_iter().chain(angles);

@@ -8,21 +8,25 @@ use ottava::backend::{
     Write,
 };
 use ottava::quant::{QuantMatrix, WeightMatrix};
-use serde_json::{Value, json};
 
 use super::cost::{Cost, Launches, Measured};
 use super::report::Report;
+use super::selection::Case;
 use super::subject::{Operands, Subject};
 use super::support::machine::{Layout, Machine, Room};
 use super::support::product::{Products, Repeats, assert_products};
 use super::support::random::{Codes, Random};
 use super::support::shapes::{LLAMA_3_1_8B, LLAMA_3_2_1B, QWEN2_5_1_5B, SMOLLM2_135M, Shape};
 use super::support::{brief, decodes};
-use super::{cuda, repeats};
+use super::{copies, profiles, repeats};
 
-/// Matrices of Llama-3.1-8B, Llama-3.2-1B and Qwen2.5-1.5B: name, rows, columns. benches/cuda_peers.py has
-/// them too.
-const MATRICES: [(&str, usize, usize); 8] = [
+/// A name, rows, columns.
+type Matrix = (&'static str, usize, usize);
+/// A name, and how elements are kept.
+type Format = (&'static str, Codes);
+
+/// Matrices of Llama-3.1-8B, Llama-3.2-1B and Qwen2.5-1.5B; benches/cuda_peers.py has them too.
+const MATRICES: [Matrix; 8] = [
     ("8b up", 14336, 4096),
     ("1b up", 8192, 2048),
     ("8b down", 4096, 14336),
@@ -32,9 +36,11 @@ const MATRICES: [(&str, usize, usize); 8] = [
     ("1b o", 2048, 2048),
     ("1.5b down", 1536, 8960),
 ];
-const FORMATS: [(&str, Codes); 3] =
-    [("w8g128", Codes::W8G128), ("w8g32", Codes::Q8_0), ("w4g32", Codes::Q4_0)];
-const TOKENS: [usize; 6] = [1, 4, 16, 64, 512, 2048];
+const FORMATS: [Format; 3] = [("w8g128", Codes::W8G128), ("w8g32", Codes::Q8_0), ("w4g32", Codes::Q4_0)];
+const TOKENS: [usize; 7] = [1, 4, 16, 32, 64, 512, 2048];
+/// How the names of a vocabulary's matrix and of activations end.
+const LOGITS: &str = " logits";
+const COLUMNS: &str = " columns";
 const MODELS: [Shape; 4] = [LLAMA_3_2_1B, LLAMA_3_1_8B, QWEN2_5_1_5B, SMOLLM2_135M];
 /// Up to so many tokens each launch has a matrix of its own.
 const FEW: usize = 64;
@@ -63,58 +69,96 @@ fn scratch(cost: &Cost, tokens: usize) -> usize {
 }
 
 /// Plain products.
-pub fn products(report: &mut Report) {
-    let (matrices, tokens): (&[_], &[usize]) =
-        if brief() { (&MATRICES[6..7], &[1, 8, 96]) } else { (&MATRICES, &TOKENS) };
-    for &(shape, rows, cols) in matrices {
-        for format in FORMATS {
-            product(report, (shape, rows, cols), format, tokens);
-        }
-    }
+pub fn cases(brief: bool) -> Vec<Case> {
+    let (matrices, tokens): (&[Matrix], &[usize]) =
+        if brief { (&MATRICES[6..7], &[1, 8, 96]) } else { (&MATRICES, &TOKENS) };
+    of_all("matmul", matrices.iter().map(|matrix| matrix.0.to_owned()), &FORMATS, tokens)
 }
 
 /// The last product of a step: a row for each token of the vocabulary.
-pub fn logits(report: &mut Report) {
-    let (models, formats, tokens): (_, _, &[usize]) = if brief() {
-        (&MODELS[3..], &FORMATS[..1], &[1])
+pub fn logits(brief: bool) -> Vec<Case> {
+    let (models, formats, tokens): (_, &[Format], &[usize]) =
+        if brief { (&MODELS[3..], &FORMATS[1..2], &[1]) } else { (&MODELS[..], &FORMATS[1..], &[1, 16, 64]) };
+    of_all("matmul", models.iter().map(|model| format!("{}{LOGITS}", model.name)), formats, tokens)
+}
+
+/// The gated pair of a feed-forward layer, which normalises its source.
+pub fn gates(brief: bool) -> Vec<Case> {
+    let (models, formats, tokens): (_, &[Format], &[usize]) = if brief {
+        (&MODELS[3..], &FORMATS[1..2], &[1, 96])
     } else {
-        (&MODELS[..], &FORMATS[1..], &[1, 16, 64])
+        (&MODELS[..3], &FORMATS[..], &[1, 16, 64, 512])
     };
-    for model in models {
-        let shape = format!("{} logits", model.name);
-        formats
-            .iter()
-            .for_each(|&format| product(report, (&shape, model.vocab, model.width), format, tokens));
+    of_all("gate", models.iter().map(|model| model.name.to_owned()), formats, tokens)
+}
+
+/// What packing the activations of many tokens adds to products.
+pub fn packing(brief: bool) -> Vec<Case> {
+    let (cols, tokens): (&[usize], &[usize]) =
+        if brief { (&[576], &[96]) } else { (&[2048, 4096, 14336], &[64, 512, 2048]) };
+    let cases = |cols: &usize| {
+        let shape = format!("{cols}{COLUMNS}");
+        tokens.iter().map(|&tokens| Case::new("activations", &shape, "f16", tokens)).collect::<Vec<_>>()
+    };
+    cols.iter().flat_map(cases).collect()
+}
+
+fn of_all(
+    op: &'static str,
+    shapes: impl Iterator<Item = String>,
+    formats: &[Format],
+    tokens: &[usize],
+) -> Vec<Case> {
+    let of = |shape: String| {
+        let cases =
+            |&(format, _): &Format| tokens.iter().map(|&n| Case::new(op, &shape, format, n)).collect();
+        formats.iter().flat_map::<Vec<Case>, _>(cases).collect::<Vec<_>>()
+    };
+    shapes.flat_map(of).collect()
+}
+
+fn model_of(name: &str) -> &'static Shape {
+    MODELS.iter().find(|model| model.name == name).expect("a model of this name")
+}
+
+/// How a matrix of a format keeps its elements.
+pub fn codes_of(format: &str) -> Codes {
+    FORMATS.iter().find(|(name, _)| *name == format).expect("a format of this name").1
+}
+
+/// Rows and columns.
+fn size_of_matrix(shape: &str) -> [usize; 2] {
+    if let Some(model) = shape.strip_suffix(LOGITS).map(model_of) {
+        return [model.vocab, model.width];
     }
+    let matrix = MATRICES.iter().find(|matrix| matrix.0 == shape).expect("a matrix of this name");
+    [matrix.1, matrix.2]
 }
 
 /// A matrix with each number of tokens: few on copies of it, many on few.
-fn product(
-    report: &mut Report,
-    (shape, rows, cols): (&str, usize, usize),
-    (format, codes): (&str, Codes),
-    tokens: &[usize],
-) {
-    let case = json!({ "op": "matmul", "shape": shape, "format": format });
-    if !report.goes_on(&case.to_string()) {
-        return;
-    }
-    let source = Random(7).matrix(rows, cols, codes);
-    for group in tokens.chunk_by(|&a, &b| (a <= FEW) == (b <= FEW)) {
-        let most = *group.last().expect("a group has a member");
-        let repeats = repeats_of(most, source.bytes());
-        report.attempt(case.clone(), |report, case| {
-            let mut products = Products::new(cuda(), &source, repeats, decodes(most, 0));
-            for &count in group {
-                products.set_step(decodes(count, 0));
+pub fn measure(report: &mut Report, cases: &[Case]) {
+    let size = size_of_matrix(&cases[0].shape);
+    let source = Random(7).matrix(size[0], size[1], codes_of(cases[0].format));
+    for group in cases.chunk_by(|a, b| (a.tokens <= FEW) == (b.tokens <= FEW)) {
+        let most = group.iter().map(|case| case.tokens).max().expect("a case");
+        report.attempt(&group[0], |report| {
+            let cuda = report.cuda();
+            let Repeats { copies: count, launches } = repeats_of(most, source.bytes());
+            let copies = copies(&cuda, &source, count);
+            let mut products = Products::of_copies(cuda, (&source, copies), launches, decodes(most, 0));
+            for case in group {
+                products.set_step(decodes(case.tokens, 0));
                 products.poison();
                 let Products { machine, ops, .. } = &mut products;
-                let measured = report.time(machine, &Launches { ops, each: 1, matrix: [rows, cols] });
+                if profiles() {
+                    machine.execute(ops);
+                    products.assert_answer(&source);
+                    continue;
+                }
+                let measured = report.time(machine, &Launches { ops, each: 1, matrix: &|_| size });
                 products.assert_answer(&source);
-                let macs = tensor_macs(std::slice::from_ref(&source), count);
-                measured.assert_counts(scratch(&measured.cost, count), macs);
-                let mut case = case.clone();
-                case["tokens"] = count.into();
+                let macs = tensor_macs(std::slice::from_ref(&source), case.tokens);
+                measured.assert_counts(scratch(&measured.cost, case.tokens), macs);
                 report.row(case, &measured);
             }
         });
@@ -129,30 +173,17 @@ fn repeats_of(tokens: usize, bytes: usize) -> Repeats {
     Repeats { copies: copies.min(16), launches: launches.min(48) }
 }
 
-/// The gated pair of a feed-forward layer, which normalises its source.
-pub fn gates(report: &mut Report) {
-    let (models, formats, tokens): (_, _, &[usize]) = if brief() {
-        (&MODELS[3..], &FORMATS[1..2], &[1, 96])
-    } else {
-        (&MODELS[..3], &FORMATS[..], &[1, 16, 64, 512])
-    };
-    for model in models {
-        for &(format, codes) in formats {
-            let case = json!({ "op": "gate", "shape": model.name, "format": format });
-            if !report.goes_on(&case.to_string()) {
-                return;
-            }
-            let pair = [7, 8].map(|seed| Random(seed).matrix(model.hidden, model.width, codes));
-            for &tokens in tokens {
-                let mut case = case.clone();
-                case["tokens"] = tokens.into();
-                report.attempt(case, |report, case| gate(report, case, (model, &pair), tokens));
-            }
-        }
+/// The gated pair with each number of tokens.
+pub fn measure_gates(report: &mut Report, cases: &[Case]) {
+    let (model, codes) = (model_of(&cases[0].shape), codes_of(cases[0].format));
+    let pair = [7, 8].map(|seed| Random(seed).matrix(model.hidden, model.width, codes));
+    for case in cases {
+        report.attempt(case, |report| gate(report, case, (model, &pair)));
     }
 }
 
-fn gate(report: &mut Report, case: Value, (model, pair): (&Shape, &[QuantMatrix; 2]), tokens: usize) {
+fn gate(report: &mut Report, case: &Case, (model, pair): (&Shape, &[QuantMatrix; 2])) {
+    let tokens = case.tokens;
     let op = |operands: &Operands| {
         let [gate, up] = [operands.matrices[0], operands.matrices[1]];
         let epilogue = Epilogue::Gated { up, activation: model.activation };
@@ -177,21 +208,17 @@ fn gate(report: &mut Report, case: Value, (model, pair): (&Shape, &[QuantMatrix;
     subject.measure(report, case);
 }
 
-/// What packing the activations of many tokens adds to products: the time of products that each pack
-/// theirs, less the time of as many that share them.
-pub fn packing(report: &mut Report) {
-    let (cols, tokens): (&[usize], &[usize]) =
-        if brief() { (&[576], &[96]) } else { (&[2048, 4096, 14336], &[64, 512, 2048]) };
-    for &cols in cols {
-        for &tokens in tokens {
-            let shape = format!("{cols} columns");
-            let case = json!({ "op": "activations", "shape": shape, "format": "f16", "tokens": tokens });
-            report.attempt(case, |report, case| pack(report, case, cols, tokens));
-        }
+/// The time of products that each pack their activations, less the time of as many that share them.
+pub fn measure_packing(report: &mut Report, cases: &[Case]) {
+    for case in cases {
+        report.attempt(case, |report| pack(report, case));
     }
 }
 
-fn pack(report: &mut Report, case: Value, cols: usize, tokens: usize) {
+fn pack(report: &mut Report, case: &Case) {
+    let tokens = case.tokens;
+    let cols: usize =
+        case.shape.strip_suffix(COLUMNS).and_then(|cols| cols.parse().ok()).expect("a number of columns");
     let bytes = tokens * (size_of::<f32>() * (cols + 1) + size_of::<half::f16>() * cols);
     let repeats = repeats_of(tokens, bytes);
     let groups = repeats.launches.div_ceil(LAUNCHES);
@@ -209,7 +236,7 @@ fn pack(report: &mut Report, case: Value, cols: usize, tokens: usize) {
     let shared: Vec<Op> = (0..groups).map(|group| op(group, &results)).collect();
     let own = |launch: usize| op(launch, &results[launch % LAUNCHES * SHARED..][..SHARED]);
     let own: Vec<Op> = (0..groups * LAUNCHES).map(own).collect();
-    let backend = cuda();
+    let backend = report.cuda();
     let matrix = backend.prepare(&WeightMatrix::Quant(strip.clone())).expect("memory");
     let weights = Weights { matrices: vec![matrix], vectors: vec![] };
     let kv = KvLayout { layers: 1, kv_heads: 1, head_dim: 32, dtype: KvDtype::F16 };
@@ -219,9 +246,9 @@ fn pack(report: &mut Report, case: Value, cols: usize, tokens: usize) {
     sources.iter().for_each(|source| machine.write(source, &values));
     let poison = vec![f32::NAN; tokens * strip.rows()];
     results.iter().for_each(|result| machine.write(result, &poison));
-    let matrix = [strip.rows(), cols];
-    let shared = report.time(&mut machine, &Launches { ops: &shared, each: 1, matrix });
-    let own = report.time(&mut machine, &Launches { ops: &own, each: 1, matrix });
+    let matrix = |_| [strip.rows(), cols];
+    let shared = report.time(&mut machine, &Launches { ops: &shared, each: 1, matrix: &matrix });
+    let own = report.time(&mut machine, &Launches { ops: &own, each: 1, matrix: &matrix });
     results.iter().for_each(|result| assert_products(&machine.read(result), &values, &strip));
     // Of groups: as many products, and one packing instead of as many as there are launches.
     let seconds = (own.seconds * LAUNCHES as f64 - shared.seconds) / (LAUNCHES - 1) as f64;

@@ -8,16 +8,20 @@ use ottava::backend::{
     VectorId, Write,
 };
 use ottava::quant::QuantMatrix;
-use serde_json::json;
 
 use super::report::Report;
+use super::selection::Case;
 use super::subject::{Operands, Subject};
+use super::support::decodes;
 use super::support::random::{Codes, Random};
 use super::support::shapes::{LLAMA_3_1_8B, LLAMA_3_2_1B, QWEN2_5_1_5B, SMOLLM2_135M, Shape};
-use super::support::{brief, decodes};
 
 const MODELS: [Shape; 4] = [LLAMA_3_2_1B, LLAMA_3_1_8B, QWEN2_5_1_5B, SMOLLM2_135M];
 const TOKENS: [usize; 4] = [1, 16, 64, 512];
+const OPERATIONS: [&str; 6] =
+    ["rms_norm", "rope_angles", "gather_outputs", "activation", "multiply", "softmax"];
+/// The format of sampling that is not greedy.
+const DRAWN: &str = "drawn";
 const SEQUENCES: [usize; 3] = [1, 16, 64];
 /// Tables of embeddings, with so many rows here: more would only take longer to make.
 const TABLES: [(&str, Codes); 2] = [("w8g32", Codes::Q8_0), ("w4g32", Codes::Q4_0)];
@@ -54,36 +58,54 @@ fn plain<'s>(tokens: usize, sources: &[usize], dst: usize, op: &'s dyn Fn(&Opera
     }
 }
 
-/// An operation on rows of a model: its name, columns that it reads and writes, and of f32 that it reads
-/// beside them, and what it is.
-type Case<'c> = (&'c str, Vec<usize>, usize, usize, &'c dyn Fn(&Operands) -> Op);
-
 /// All but sampling.
-pub fn rows(report: &mut Report) {
-    let (models, tokens): (&[_], &[usize]) =
-        if brief() { (&MODELS[3..], &[1, 5]) } else { (&MODELS, &TOKENS) };
-    for model in models {
-        for (format, codes) in TABLES {
-            let table = Random(7).matrix(TABLE_ROWS, model.width, codes);
-            tokens.iter().for_each(|&tokens| embed(report, (model, format), &table, tokens));
-        }
-        for &tokens in tokens {
-            of_model(report, model, tokens);
-        }
+pub fn cases(brief: bool) -> Vec<Case> {
+    let (models, tokens): (&[Shape], &[usize]) =
+        if brief { (&MODELS[3..], &[1, 5]) } else { (&MODELS, &TOKENS) };
+    let operations =
+        TABLES.map(|(format, _)| ("embed", format)).into_iter().chain(OPERATIONS.map(|op| (op, "f32")));
+    let cases = |model: &Shape| {
+        let all = |(op, format)| tokens.iter().map(move |&n| Case::new(op, model.name, format, n));
+        operations.clone().flat_map(all).collect::<Vec<_>>()
+    };
+    models.iter().flat_map(cases).collect()
+}
+
+/// Of each vocabulary the greedy token, and one that is drawn after everything else that a request may ask for.
+pub fn sampling(brief: bool) -> Vec<Case> {
+    let (models, rows): (&[Shape], &[usize]) =
+        if brief { (&MODELS[3..], &[2]) } else { (&MODELS[1..], &SEQUENCES) };
+    let cases = |model: &Shape| {
+        let of = |format| rows.iter().map(move |&rows| Case::new("sample", model.name, format, rows));
+        ["greedy", DRAWN].into_iter().flat_map(of).collect::<Vec<_>>()
+    };
+    models.iter().flat_map(cases).collect()
+}
+
+/// Cases of one operation.
+pub fn measure(report: &mut Report, cases: &[Case]) {
+    let model = MODELS.iter().find(|model| model.name == cases[0].shape).expect("a model of this name");
+    let codes = TABLES.iter().find(|(format, _)| *format == cases[0].format).map(|(_, codes)| *codes);
+    let table = codes.map(|codes| Random(7).matrix(TABLE_ROWS, model.width, codes));
+    for case in cases {
+        report.attempt(case, |report| match (&table, case.op) {
+            (Some(table), _) => embed(report, model, table, case),
+            (None, "sample") => sample(model.vocab, case.tokens, case.format == DRAWN).measure(report, case),
+            (None, _) => of_model(report, model, case),
+        });
     }
 }
 
-fn embed(report: &mut Report, (model, format): (&Shape, &str), table: &QuantMatrix, tokens: usize) {
+fn embed(report: &mut Report, model: &Shape, table: &QuantMatrix, case: &Case) {
     let op = |operands: &Operands| Op::Embed { dst: operands.dst, table: operands.matrices[0], scale: 1.0 };
-    let case = json!({ "op": "embed", "shape": model.name, "format": format, "tokens": tokens });
-    let subject = plain(tokens, &[], model.width, &op);
+    let subject = plain(case.tokens, &[], model.width, &op);
     // A row's codes lie between those of the row 8 further on, its scales between those of its strip.
-    let beside = subject.beside + tokens * model.width * 2;
-    let subject = Subject { matrices: std::slice::from_ref(table), beside, ..subject };
-    report.attempt(case, |report, case| subject.measure(report, case));
+    let beside = subject.beside + case.tokens * model.width * 2;
+    Subject { matrices: std::slice::from_ref(table), beside, ..subject }.measure(report, case);
 }
 
-fn of_model(report: &mut Report, model: &Shape, tokens: usize) {
+/// One of [`OPERATIONS`].
+fn of_model(report: &mut Report, model: &Shape, case: &Case) {
     let (width, hidden, dim) = (model.width, model.hidden, model.heads.dim);
     let frequency = |i: usize| 10_000_f64.powf(-2.0 * i as f64 / dim as f64);
     let inv_freq: Arc<[f64]> = (0..dim / 2).map(frequency).collect();
@@ -101,37 +123,20 @@ fn of_model(report: &mut Report, model: &Shape, tokens: usize) {
     let multiply =
         |o: &Operands| Op::Binary { dst: o.dst, a: o.sources[0], b: o.sources[1], f: BinaryFn::Mul };
     let softmax = |o: &Operands| Op::Softmax { dst: o.dst, src: o.sources[0] };
-    let cases: [Case<'_>; 6] = [
-        ("rms_norm", vec![width], width, width, &norm),
-        ("rope_angles", vec![], dim, dim, &angles),
-        ("gather_outputs", vec![width], width, 0, &gather),
-        ("activation", vec![hidden], hidden, 0, &activate),
-        ("multiply", vec![hidden, hidden], hidden, 0, &multiply),
-        ("softmax", vec![hidden], hidden, 0, &softmax),
-    ];
+    // Columns that it reads, columns of its result, and of f32 that it reads beside them.
+    let (sources, dst, shared, op): (Vec<usize>, usize, usize, &dyn Fn(&Operands) -> Op) = match case.op {
+        "rms_norm" => (vec![width], width, width, &norm),
+        "rope_angles" => (vec![], dim, dim, &angles),
+        "gather_outputs" => (vec![width], width, 0, &gather),
+        "activation" => (vec![hidden], hidden, 0, &activate),
+        "multiply" => (vec![hidden, hidden], hidden, 0, &multiply),
+        "softmax" => (vec![hidden], hidden, 0, &softmax),
+        other => panic!("no operation {other}"),
+    };
     let gain = [Random(11).values(width)];
-    for (name, sources, dst, shared, op) in cases {
-        let case = json!({ "op": name, "shape": model.name, "format": "f32", "tokens": tokens });
-        let subject = plain(tokens, &sources, dst, op);
-        let beside = subject.beside + size_of::<f32>() * shared;
-        let subject = Subject { vectors: &gain, beside, ..subject };
-        report.attempt(case, |report, case| subject.measure(report, case));
-    }
-}
-
-/// Of each vocabulary the greedy token, and one that is drawn after everything else that a request may ask for.
-pub fn sampling(report: &mut Report) {
-    let (models, rows): (&[_], &[usize]) =
-        if brief() { (&MODELS[3..], &[2]) } else { (&MODELS[1..], &SEQUENCES) };
-    for model in models {
-        for &rows in rows {
-            for drawn in [false, true] {
-                let format = if drawn { "drawn" } else { "greedy" };
-                let case = json!({ "op": "sample", "shape": model.name, "format": format, "tokens": rows });
-                report.attempt(case, |report, case| sample(model.vocab, rows, drawn).measure(report, case));
-            }
-        }
-    }
+    let subject = plain(case.tokens, &sources, dst, op);
+    let beside = subject.beside + size_of::<f32>() * shared;
+    Subject { vectors: &gain, beside, ..subject }.measure(report, case);
 }
 
 fn sample(vocab: usize, rows: usize, drawn: bool) -> Subject<'static> {

@@ -6,13 +6,13 @@ use ottava::backend::{
     Backend, KvDtype, KvLayout, MatrixId, Op, Place, Precision, Reference, StepInput, Weights,
 };
 use ottava::quant::{QuantMatrix, WeightMatrix};
-use serde_json::Value;
 
 use super::cost::Launches;
 use super::report::Report;
+use super::selection::Case;
 use super::support::machine::{Layout, Machine, Room};
 use super::support::random::Random;
-use super::{cuda, repeats};
+use super::{copies, profiles, repeats};
 
 /// A copy's operands.
 pub struct Operands {
@@ -46,16 +46,19 @@ pub struct Subject<'s> {
 
 impl Subject<'_> {
     /// Asserts the answer, then measures and tells.
-    pub fn measure(&self, report: &mut Report, case: Value) {
+    pub fn measure(&self, report: &mut Report, case: &Case) {
         let read: usize = self.sources.iter().sum();
         let values = size_of::<f32>() * self.step.tokens.len() * (read + self.dst);
         let repeats = repeats(values + self.matrices.iter().map(QuantMatrix::bytes).sum::<usize>());
         let turns: Vec<usize> = (0..repeats.launches).map(|launch| launch % repeats.copies).collect();
-        let (mut machine, ops, dst) = self.machine(cuda(), self.step.clone(), &turns);
+        let (mut machine, ops, dst) = self.machine(report.cuda(), self.step.clone(), &turns, &copies);
         machine.execute(&ops[..1]);
         self.assert_agrees(&machine.read(&dst));
-        let matrix = self.matrices.first().map_or([0, 0], |matrix| [matrix.rows(), matrix.cols()]);
-        let measured = report.time(&mut machine, &Launches { ops: &ops, each: 1, matrix });
+        if profiles() {
+            return;
+        }
+        let size = |_| self.matrices.first().map_or([0, 0], |matrix| [matrix.rows(), matrix.cols()]);
+        let measured = report.time(&mut machine, &Launches { ops: &ops, each: 1, matrix: &size });
         measured.assert_counts(self.beside, self.tensor_macs.clone());
         report.row(case, &measured);
     }
@@ -68,7 +71,10 @@ impl Subject<'_> {
         step.sequences.truncate(self.rows);
         step.outputs.truncate(self.rows);
         step.sampling.truncate(self.rows);
-        let (mut machine, ops, dst) = self.machine(Reference, step, &[0]);
+        let prepare = |reference: &Reference, matrix: &QuantMatrix, _| {
+            vec![reference.prepare(&WeightMatrix::Quant(matrix.clone())).expect("memory for a matrix")]
+        };
+        let (mut machine, ops, dst) = self.machine(Reference, step, &[0], &prepare);
         machine.execute(&ops);
         for (at, (&found, expected)) in found.iter().zip(machine.read(&dst)).enumerate() {
             let (row, col, error) = (at / self.dst, at % self.dst, (found - expected).abs());
@@ -78,19 +84,18 @@ impl Subject<'_> {
     }
 
     /// An operation for each of `turns`, which says whose copy's turn it is, and the first one's result.
+    /// `prepare` makes so many copies of a matrix.
     fn machine<B: Backend>(
         &self,
         backend: B,
         step: StepInput,
         turns: &[usize],
+        prepare: &dyn Fn(&B, &QuantMatrix, usize) -> Vec<B::Matrix>,
     ) -> (Machine<B>, Vec<Op>, Place) {
         let copies = turns.iter().max().map_or(0, |last| last + 1);
-        let prepare = |matrix: &QuantMatrix| {
-            backend.prepare(&WeightMatrix::Quant(matrix.clone())).expect("memory for a matrix")
-        };
         let upload = |values: &Vec<f32>| backend.upload_vector(values).expect("memory for a vector");
         let weights = Weights {
-            matrices: (0..copies).flat_map(|_| self.matrices).map(prepare).collect(),
+            matrices: self.matrices.iter().flat_map(|matrix| prepare(&backend, matrix, copies)).collect(),
             vectors: self.vectors.iter().map(upload).collect(),
         };
         let element_bytes = backend.element_bytes(Precision::F32);
@@ -98,9 +103,7 @@ impl Subject<'_> {
         let operands = |copy: usize| Operands {
             sources: self.sources.iter().map(|&cols| layout.place(cols)).collect(),
             dst: layout.place(self.dst),
-            matrices: (0..self.matrices.len())
-                .map(|i| MatrixId((copy * self.matrices.len() + i) as u32))
-                .collect(),
+            matrices: (0..self.matrices.len()).map(|i| MatrixId((i * copies + copy) as u32)).collect(),
         };
         let operands: Vec<Operands> = (0..copies).map(operands).collect();
         let ops: Vec<Op> = turns.iter().map(|&copy| (self.op)(&operands[copy])).collect();

@@ -24,12 +24,24 @@ pub struct Products<B: Backend> {
 }
 
 impl<B: Backend> Products<B> {
-    /// A row of the source for each token of the step, which later ones may have fewer of.
+    /// A row of the source for each token of the step, which later ones may have fewer of. The backend makes
+    /// each copy itself.
     pub fn new(backend: B, matrix: &QuantMatrix, repeats: Repeats, step: StepInput) -> Products<B> {
-        let Repeats { copies, launches } = repeats;
-        let matrix = WeightMatrix::Quant(matrix.clone());
-        let prepare = |_| backend.prepare(&matrix).expect("memory");
-        let weights = Weights { matrices: (0..copies).map(prepare).collect(), vectors: vec![] };
+        let weights = WeightMatrix::Quant(matrix.clone());
+        let prepare = |_| backend.prepare(&weights).expect("memory");
+        let copies = (0..repeats.copies).map(prepare).collect();
+        Products::of_copies(backend, (matrix, copies), repeats.launches, step)
+    }
+
+    /// The same with copies that are there.
+    pub fn of_copies(
+        backend: B,
+        (matrix, matrices): (&QuantMatrix, Vec<B::Matrix>),
+        launches: usize,
+        step: StepInput,
+    ) -> Products<B> {
+        let copies = matrices.len();
+        let weights = Weights { matrices, vectors: vec![] };
         let tokens = step.tokens.len();
         let mut layout = Layout::new(tokens);
         let src = layout.place(matrix.cols());

@@ -77,6 +77,9 @@ const ONLY_90: &str = "sm90_";
 /// How much of a multiprocessor's first-level cache is shared memory, in per cent: a driver takes the nearest
 /// split that it has.
 const CARVEOUT_PERCENT: i32 = 100;
+/// As a carve-out: the driver chooses for each kernel.
+#[cfg(feature = "_bench")]
+const DRIVERS_CHOICE: i32 = -1;
 
 const LOAD: &str = "cuModuleLoadData";
 /// What loading says where the image has no code for a device.
@@ -276,6 +279,24 @@ impl Kernels {
         let launched =
             unsafe { sys::cuLaunchKernelEx(&config, function, params.as_mut_ptr(), std::ptr::null_mut()) };
         self.context.done(NAMES[kernel as usize], launched.result())
+    }
+}
+
+/// What benches turn off.
+#[cfg(feature = "_bench")]
+impl Kernels {
+    pub(super) fn set_switches(&mut self, switches: super::switches::Switches) -> Result<(), BackendError> {
+        self.overlap &= switches.overlap;
+        if switches.carve_out {
+            return Ok(());
+        }
+        for &function in self.functions.iter().filter(|function| !function.is_null()) {
+            let attribute = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            // SAFETY: the function is the module's.
+            let set = unsafe { result::function::set_function_attribute(function, attribute, DRIVERS_CHOICE) };
+            self.context.done("cuFuncSetAttribute", set)?;
+        }
+        Ok(())
     }
 }
 

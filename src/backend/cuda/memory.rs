@@ -63,6 +63,20 @@ impl DeviceBuffer {
         Ok(buffer)
     }
 
+    /// A copy of all bytes, started after all work so far.
+    #[cfg(feature = "_bench")]
+    pub(super) fn duplicate(&self, what: &'static str) -> Result<DeviceBuffer, BackendError> {
+        let copy = DeviceBuffer::uninitialised(&self.context, self.bytes, what)?;
+        if self.bytes > 0 {
+            // SAFETY: both buffers have that many bytes, and freeing waits for the copy.
+            let copied = unsafe {
+                result::memcpy_dtod_async(copy.address, self.address, self.bytes, self.context.stream())
+            };
+            self.context.done("cuMemcpyDtoDAsync", copied)?;
+        }
+        Ok(copy)
+    }
+
     pub(super) fn address(&self) -> Address {
         self.address
     }

@@ -31,6 +31,8 @@ mod params;
 mod sample;
 mod sm90_matmul;
 mod step;
+#[cfg(feature = "_bench")]
+mod switches;
 mod weights;
 
 use std::sync::Arc;
@@ -46,6 +48,9 @@ use driver::Context;
 pub use driver::{DeviceInfo, Unavailable, devices, probe};
 use kernels::Kernels;
 pub use kv::KvPool;
+#[cfg(feature = "_bench")]
+#[doc(hidden)]
+pub use switches::Switches;
 pub use weights::{Matrix, Vector};
 
 /// What tells of a device's health, whether a backend has it or not.
@@ -91,6 +96,15 @@ impl Cuda {
     pub fn new(options: &CudaOptions) -> Result<Cuda, BackendError> {
         let context = Context::new(options.ordinal)?;
         Ok(Cuda { kernels: Kernels::load(&context)?, context, batch_invariant: options.batch_invariant })
+    }
+
+    /// As [`Cuda::new`], for benches of what ships beside what does not.
+    #[cfg(feature = "_bench")]
+    #[doc(hidden)]
+    pub fn with_switches(options: &CudaOptions, switches: Switches) -> Result<Cuda, BackendError> {
+        let mut cuda = Cuda::new(options)?;
+        cuda.kernels.set_switches(switches)?;
+        Ok(cuda)
     }
 
     /// What the device is.

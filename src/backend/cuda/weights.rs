@@ -42,6 +42,23 @@ impl Matrix {
         Ok(Matrix { codes, scales, mins, params })
     }
 
+    /// A copy of its own, made on the device: a bench reads many, and packing each on the host takes longer
+    /// than all that it measures.
+    #[cfg(feature = "_bench")]
+    #[doc(hidden)]
+    pub fn duplicate(&self) -> Result<Matrix, BackendError> {
+        let [codes, scales, mins] =
+            [&self.codes, &self.scales, &self.mins].map(|buffer| buffer.duplicate("a copy of a matrix"));
+        let (codes, scales, mins) = (codes?, scales?, mins?);
+        let params = params::Matrix {
+            codes: codes.address(),
+            scales: scales.address(),
+            mins: mins.address(),
+            ..self.params
+        };
+        Ok(Matrix { codes, scales, mins, params })
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.codes.bytes() + self.scales.bytes() + self.mins.bytes()
     }
