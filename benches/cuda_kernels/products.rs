@@ -153,6 +153,7 @@ pub fn measure(report: &mut Report, cases: &[Case]) {
                 if profiles() {
                     machine.execute(ops);
                     products.assert_answer(&source);
+                    report.profiled(case);
                     continue;
                 }
                 let measured = report.time(machine, &Launches { ops, each: 1, matrix: &|_| size });

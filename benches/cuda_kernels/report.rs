@@ -98,6 +98,11 @@ impl Report {
         self.read = read;
     }
 
+    /// Says that a profiler has seen a case.
+    pub fn profiled(&self, case: &Case) {
+        println!("profiled {} {} {}, {} tokens", case.op, case.shape, case.format, case.tokens);
+    }
+
     /// Measures a case if there is time; a wrong answer is told, and others are measured all the same.
     pub fn attempt(&mut self, case: &Case, measure: impl FnOnce(&mut Report)) {
         let name = format!("{case:?}");

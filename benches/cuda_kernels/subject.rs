@@ -55,7 +55,7 @@ impl Subject<'_> {
         machine.execute(&ops[..1]);
         self.assert_agrees(&machine.read(&dst));
         if profiles() {
-            return;
+            return report.profiled(case);
         }
         let size = |_| self.matrices.first().map_or([0, 0], |matrix| [matrix.rows(), matrix.cols()]);
         let measured = report.time(&mut machine, &Launches { ops: &ops, each: 1, matrix: &size });

@@ -7,6 +7,8 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute, CUresult};
 
 use super::driver::{Context, Unavailable, device_error};
+#[cfg(feature = "_bench")]
+use super::switches::Switches;
 use crate::backend::BackendError;
 
 macro_rules! kernels {
@@ -77,7 +79,9 @@ const ONLY_90: &str = "sm90_";
 /// How much of a multiprocessor's first-level cache is shared memory, in per cent: a driver takes the nearest
 /// split that it has.
 const CARVEOUT_PERCENT: i32 = 100;
-/// As a carve-out: the driver chooses for each kernel.
+/// How much of a multiprocessor's L1 a kernel prefers as shared memory, and the value that leaves it to the driver.
+#[cfg(feature = "_bench")]
+const CARVE_OUT: Attribute = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
 #[cfg(feature = "_bench")]
 const DRIVERS_CHOICE: i32 = -1;
 
@@ -282,21 +286,43 @@ impl Kernels {
     }
 }
 
-/// What benches turn off.
+/// What benches turn off, and what is off.
 #[cfg(feature = "_bench")]
 impl Kernels {
-    pub(super) fn set_switches(&mut self, switches: super::switches::Switches) -> Result<(), BackendError> {
+    pub(super) fn set_switches(&mut self, switches: Switches) -> Result<(), BackendError> {
         self.overlap &= switches.overlap;
         if switches.carve_out {
             return Ok(());
         }
-        for &function in self.functions.iter().filter(|function| !function.is_null()) {
-            let attribute = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        for function in self.all()? {
             // SAFETY: the function is the module's.
-            let set = unsafe { result::function::set_function_attribute(function, attribute, DRIVERS_CHOICE) };
+            let set =
+                unsafe { result::function::set_function_attribute(function, CARVE_OUT, DRIVERS_CHOICE) };
             self.context.done("cuFuncSetAttribute", set)?;
         }
         Ok(())
+    }
+
+    /// As the driver has them.
+    #[cfg(test)]
+    pub(super) fn switches(&self) -> Result<Switches, BackendError> {
+        let mut carve_out = false;
+        for function in self.all()? {
+            carve_out |= self.attribute(function, CARVE_OUT)? != DRIVERS_CHOICE;
+        }
+        Ok(Switches { carve_out, overlap: self.overlap })
+    }
+
+    /// The kernels that the loaded code has.
+    fn all(&self) -> Result<Vec<sys::CUfunction>, BackendError> {
+        self.context.enter()?;
+        let find = |name: &&str| {
+            // SAFETY: the module lives as long as `self`.
+            let found = unsafe { result::module::get_function(self.module, CString::new(*name).ok()?) };
+            let absent = matches!(found, Err(DriverError(CUresult::CUDA_ERROR_NOT_FOUND)));
+            (!absent).then(|| self.context.done("cuModuleGetFunction", found))
+        };
+        NAMES.iter().filter_map(find).collect()
     }
 }
 

@@ -10,3 +10,21 @@ pub struct Switches {
     /// Whether a kernel may start before its predecessor has ended (programmatic dependent launch).
     pub overlap: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cuda, CudaOptions};
+    use super::*;
+
+    #[test]
+    fn what_is_turned_off_is_off_in_that_backend_alone() {
+        cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).unwrap();
+        let of = |cuda: &Cuda| cuda.kernels.switches().unwrap();
+        let off = Switches { carve_out: false, overlap: false };
+        let on = Switches { carve_out: true, overlap: true };
+        let shipped = of(&Cuda::new(&CudaOptions::default()).unwrap());
+        let cuda = Cuda::with_switches(&CudaOptions::default(), off).unwrap();
+        assert_eq!((of(&cuda), cuda.device().compute_capability.0 >= 9), (off, shipped.overlap));
+        assert_eq!(of(&Cuda::with_switches(&CudaOptions::default(), on).unwrap()), shipped);
+    }
+}
