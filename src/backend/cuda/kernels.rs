@@ -7,8 +7,6 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUfunction_attribute as Attribute, CUresult};
 
 use super::driver::{Context, Unavailable, device_error};
-#[cfg(feature = "_bench")]
-use super::switches::Switches;
 use crate::backend::BackendError;
 
 macro_rules! kernels {
@@ -79,11 +77,6 @@ const ONLY_90: &str = "sm90_";
 /// How much of a multiprocessor's first-level cache is shared memory, in per cent: a driver takes the nearest
 /// split that it has.
 const CARVEOUT_PERCENT: i32 = 100;
-/// How much of a multiprocessor's L1 a kernel prefers as shared memory, and the value that leaves it to the driver.
-#[cfg(feature = "_bench")]
-const CARVE_OUT: Attribute = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-#[cfg(feature = "_bench")]
-const DRIVERS_CHOICE: i32 = -1;
 
 const LOAD: &str = "cuModuleLoadData";
 /// What loading says where the image has no code for a device.
@@ -286,10 +279,16 @@ impl Kernels {
     }
 }
 
+/// How much of a multiprocessor's L1 a kernel prefers as shared memory, and the value that leaves it to the driver.
+#[cfg(feature = "_bench")]
+const CARVE_OUT: Attribute = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+#[cfg(feature = "_bench")]
+const DRIVERS_CHOICE: i32 = -1;
+
 /// What benches turn off, and what is off.
 #[cfg(feature = "_bench")]
 impl Kernels {
-    pub(super) fn set_switches(&mut self, switches: Switches) -> Result<(), BackendError> {
+    pub(super) fn set_switches(&mut self, switches: super::Switches) -> Result<(), BackendError> {
         self.overlap &= switches.overlap;
         if switches.carve_out {
             return Ok(());
@@ -305,12 +304,12 @@ impl Kernels {
 
     /// As the driver has them.
     #[cfg(test)]
-    pub(super) fn switches(&self) -> Result<Switches, BackendError> {
+    pub(super) fn switches(&self) -> Result<super::Switches, BackendError> {
         let mut carve_out = false;
         for function in self.all()? {
             carve_out |= self.attribute(function, CARVE_OUT)? != DRIVERS_CHOICE;
         }
-        Ok(Switches { carve_out, overlap: self.overlap })
+        Ok(super::Switches { carve_out, overlap: self.overlap })
     }
 
     /// The kernels that the loaded code has.
