@@ -153,7 +153,7 @@ without() {
 }
 
 # Runs a program for so many seconds, at most what is left of its part: `name seconds command...`. Its log's end is
-# shown if it fails.
+# shown if it fails; what a test program did not run it says last.
 run_program() {
     local what=$1 seconds=$2 log="$folder/logs/$call-$1.log" started=$SECONDS status=0
     shift 2
@@ -161,7 +161,8 @@ run_program() {
     [ "$left" -gt 3 ] || { absent "$what: out of time"; return 1; }
     [ -z "$dry" ] || seconds=$left
     timeout -k 5 $((left < seconds ? left : seconds)) "$@" < /dev/null > "$log" 2>&1 || status=$?
-    local took=$((SECONDS - started))
+    local took=$((SECONDS - started)) line
+    while read -r line; do without "$what: $line"; done < <(sed -n 's/^not run: //p' "$log")
     case $status in
         0) echo "passed   $what ($took s)" ;;
         124 | 137) absent "$what: not over after $took s" ;;
@@ -192,9 +193,11 @@ has_tests() { timeout 60 "$@" --list | grep ': test$' > /dev/null || { absent "n
 
 run_check() {
     # The table has 23 tokens, too, where shared memory is full to the last bytes.
-    run_program table 60 "$folder/tests/cuda" the_table_agrees --nocapture
+    run_program table 45 "$folder/tests/cuda" the_table_agrees --nocapture
     has_tests "$folder/unit/ottava" backend::cuda \
-        && run_program backend 60 "$folder/unit/ottava" backend::cuda --nocapture
+        && run_program backend 45 "$folder/unit/ottava" backend::cuda --nocapture
+    # Whole models, against logits of other implementations.
+    run_program families 30 "$folder/tests/cuda_families" --nocapture
 }
 
 run_tests() {
