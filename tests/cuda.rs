@@ -133,7 +133,9 @@ fn a_row_alone_has_the_bits_it_has_among_others() {
     // attended by another kernel than tokens.
     let is_product = |case: &case::Case| case.ops.iter().all(|op| matches!(op, Op::Matmul(_)));
     let few = |cases: Vec<case::Case>| {
-        cases.into_iter().filter(move |case| case.rows_alone().len() <= if is_product(case) { 64 } else { 32 })
+        cases
+            .into_iter()
+            .filter(move |case| case.rows_alone().len() <= if is_product(case) { 64 } else { 32 })
     };
     for case in few(table::cases()) {
         assert_rows_alone(&cuda, &case, 1);

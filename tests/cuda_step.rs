@@ -126,8 +126,7 @@ fn assert_prompt_is_read_once(emulator: Emulator) {
     let handed_over = sum(|stats| stats.sum.global_bytes_written) as f64 - results as f64;
     println!("{PROMPT} tokens: handed over {handed_over} bytes, {:.3} of the weights", handed_over / weights);
     // Hopper's blocks have tiles of their own.
-    let shared =
-        if cost.kernels.contains_key("matmul_many_64") { 0.01..0.7 } else { 0.0..f64::MIN_POSITIVE };
+    let shared = if cost.kernels.contains_key("matmul_many_64") { 0.01..0.7 } else { 0.0..f64::MIN_POSITIVE };
     assert!(shared.contains(&(handed_over / weights)), "{handed_over} bytes handed over");
     let floor = weights + (activations + results) as f64 + handed_over;
     assert_near_floor("a prompt's products", sum(|stats| stats.sum.global_footprint_bytes) as f64, floor);

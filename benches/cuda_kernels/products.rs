@@ -44,6 +44,8 @@ const COLUMNS: &str = " columns";
 const MODELS: [Shape; 4] = [LLAMA_3_2_1B, LLAMA_3_1_8B, QWEN2_5_1_5B, SMOLLM2_135M];
 /// Up to so many tokens each launch has a matrix of its own.
 const FEW: usize = 64;
+/// Up to so many tokens one kernel multiplies activations as they are.
+const FEW_TOKENS: usize = 4;
 /// Bytes of a step's tables that a launch touches.
 const TABLE_BYTES: usize = 256;
 /// Columns that kernels multiply at a time.
@@ -52,20 +54,25 @@ const UNIT_COLS: usize = 128;
 const SHARED: usize = 4;
 const LAUNCHES: usize = 8;
 
-/// Multiply-adds of tensor cores for so many matrices, in whole tiles of tokens; with rows that are no whole
-/// units of columns some kernels multiply these all the same.
+/// Multiply-adds of tensor cores for so many matrices: tokens are filled up to the kernels' tiles, and columns in
+/// some kernels to whole units.
 fn tensor_macs(matrices: &[QuantMatrix], tokens: usize) -> RangeInclusive<usize> {
-    let tile = if tokens <= 16 { 8 } else { 128 };
+    let tile = match tokens {
+        ..=FEW_TOKENS => 8,
+        ..=16 => 16,
+        ..=32 => 32,
+        _ => 128,
+    };
     let rows: usize = matrices.iter().map(QuantMatrix::rows).sum();
-    let macs = |cols: usize| rows * cols * tokens.next_multiple_of(tile);
     let cols = matrices[0].cols();
-    macs(cols)..=macs(cols.next_multiple_of(UNIT_COLS))
+    rows * cols * tokens.next_multiple_of(8)
+        ..=rows * cols.next_multiple_of(UNIT_COLS) * tokens.next_multiple_of(tile)
 }
 
 /// Bytes that products touch beside their operands: of few tokens a step's tables; of many a copy in f16,
 /// and sums that blocks hand over.
 fn scratch(cost: &Cost, tokens: usize) -> usize {
-    if tokens <= 16 { TABLE_BYTES } else { cost.touched + cost.touched / 2 }
+    if tokens <= FEW_TOKENS { TABLE_BYTES } else { cost.touched + cost.touched / 2 }
 }
 
 /// Plain products.

@@ -35,7 +35,7 @@ pub struct Report {
     /// The emulated card, which counts.
     counter: Option<Emulator>,
     /// What a case gave first.
-    first: HashMap<(String, bool), Vec<f32>>,
+    first: HashMap<String, Vec<f32>>,
     pub wrong: usize,
 }
 
@@ -59,9 +59,7 @@ impl Report {
 
     /// A backend as the variant has it.
     pub fn cuda(&self) -> Cuda {
-        let Variant { switches, batch_invariant, .. } = self.variant;
-        Cuda::with_switches(&CudaOptions { batch_invariant, ..CudaOptions::default() }, switches)
-            .expect("a card")
+        Cuda::with_switches(&CudaOptions::default(), self.variant.switches).expect("a card")
     }
 
     /// Whether there is time for another case; says once if there is none.
@@ -116,8 +114,7 @@ impl Report {
     /// never what they compute.
     pub fn assert_bits_of_others(&mut self, case: &Case, found: &[f32]) {
         assert!(found.iter().all(|x| x.is_finite()), "numbers");
-        let key = (format!("{case:?}"), self.variant.batch_invariant);
-        let first = self.first.entry(key).or_insert_with(|| found.to_vec());
+        let first = self.first.entry(format!("{case:?}")).or_insert_with(|| found.to_vec());
         let same = first.iter().zip(found).all(|(a, b)| a.to_bits() == b.to_bits());
         assert!(same, "other bits than with other switches: {:?} for {:?}", &found[..4], &first[..4]);
     }

@@ -1,6 +1,6 @@
 //! The cases by name, and which of them a run measures.
 
-use ottava::backend::cuda::Switches;
+use ottava::backend::cuda::{Prefetch, Switches};
 use serde_json::{Map, Value, json};
 
 use super::support::brief;
@@ -179,24 +179,20 @@ impl Selection {
     }
 }
 
-/// A way to set up the backend.
+/// What the backend is set up with.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
     pub name: &'static str,
     pub switches: Switches,
-    pub batch_invariant: bool,
 }
 
-const SHIPPED: Switches = Switches { carve_out: true, overlap: true };
+const SHIPPED: Switches = Switches { carve_out: true, overlap: true, prefetch: Prefetch::Default };
 
 /// What ships comes first.
 const VARIANTS: &[Variant] = &[
-    Variant { name: "shipped", switches: SHIPPED, batch_invariant: false },
-    Variant {
-        name: "no carve-out",
-        switches: Switches { carve_out: false, ..SHIPPED },
-        batch_invariant: false,
-    },
-    Variant { name: "no overlap", switches: Switches { overlap: false, ..SHIPPED }, batch_invariant: false },
-    Variant { name: "batch-invariant", switches: SHIPPED, batch_invariant: true },
+    Variant { name: "shipped", switches: SHIPPED },
+    Variant { name: "no carve-out", switches: Switches { carve_out: false, ..SHIPPED } },
+    Variant { name: "no overlap", switches: Switches { overlap: false, ..SHIPPED } },
+    Variant { name: "prefetch of lines", switches: Switches { prefetch: Prefetch::Lines, ..SHIPPED } },
+    Variant { name: "no prefetch", switches: Switches { prefetch: Prefetch::None, ..SHIPPED } },
 ];

@@ -302,14 +302,14 @@ impl Kernels {
         Ok(())
     }
 
-    /// As the driver has them.
+    /// The carve-out, as the driver has it, and the overlap.
     #[cfg(test)]
-    pub(super) fn switches(&self) -> Result<super::Switches, BackendError> {
+    pub(super) fn switches(&self) -> Result<(bool, bool), BackendError> {
         let mut carve_out = false;
         for function in self.all()? {
             carve_out |= self.attribute(function, CARVE_OUT)? != DRIVERS_CHOICE;
         }
-        Ok(super::Switches { carve_out, overlap: self.overlap })
+        Ok((carve_out, self.overlap))
     }
 
     /// The kernels that the loaded code has.

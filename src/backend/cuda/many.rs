@@ -41,8 +41,9 @@ pub(super) fn parts(products: &[params::Product], cols: usize, multiprocessors: 
 
 fn parts_of(row_blocks: usize, cols: usize, multiprocessors: usize) -> usize {
     let units = cols.div_ceil(UNIT_STEPS * STEP_COLS);
-    let enough =
-        |parts: &usize| parts * row_blocks >= BLOCKS_WANTED * multiprocessors || units < 2 * parts * PART_UNITS_MIN;
+    let enough = |parts: &usize| {
+        parts * row_blocks >= BLOCKS_WANTED * multiprocessors || units < 2 * parts * PART_UNITS_MIN
+    };
     [1, 2, 4].into_iter().find(enough).unwrap_or(PARTS_MAX)
 }
 
@@ -173,7 +174,11 @@ mod tests {
             (100, 1002, 1, (128, 1002, 1)),
         ] {
             let shape = ManyShape::new(tokens, row_blocks, parts, 108);
-            assert_eq!((shape.tokens, shape.tiles, shape.splits), want, "{tokens} tokens, {row_blocks} row blocks");
+            assert_eq!(
+                (shape.tokens, shape.tiles, shape.splits),
+                want,
+                "{tokens} tokens, {row_blocks} row blocks"
+            );
         }
     }
 
@@ -204,7 +209,13 @@ mod tests {
             }
         }
         let shape = |(tokens, kernel)| ManyShape { kernel, tokens, tiles: 1, splits: 1 };
-        assert_eq!([4, 8, 16].map(|bits| shape(TILES[0]).shared_bytes(bits)), [5 * 16_896, 5 * 12_800, 5 * 10_752]);
-        assert_eq!([4, 8, 16].map(|bits| shape(TILES[2]).shared_bytes(bits)), [4 * 16_384, 4 * 20_480, 4 * 15_360]);
+        assert_eq!(
+            [4, 8, 16].map(|bits| shape(TILES[0]).shared_bytes(bits)),
+            [5 * 16_896, 5 * 12_800, 5 * 10_752]
+        );
+        assert_eq!(
+            [4, 8, 16].map(|bits| shape(TILES[2]).shared_bytes(bits)),
+            [4 * 16_384, 4 * 20_480, 4 * 15_360]
+        );
     }
 }

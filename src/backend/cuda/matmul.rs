@@ -43,6 +43,7 @@ impl Cuda {
             tokens: src.rows as u32,
             cols: src.cols as u32,
             half_cols: half_cols(src.cols) as u32,
+            prefetch: self.prefetch,
             ..params::Matmul::default()
         };
         let few = self.few_shape(src.rows, src.cols);

@@ -50,7 +50,7 @@ use kernels::Kernels;
 pub use kv::KvPool;
 #[cfg(feature = "_bench")]
 #[doc(hidden)]
-pub use switches::Switches;
+pub use switches::{Prefetch, Switches};
 pub use weights::{Matrix, Vector};
 
 /// What tells of a device's health, whether a backend has it or not.
@@ -86,6 +86,8 @@ pub struct Cuda {
     kernels: Kernels,
     context: Arc<Context>,
     batch_invariant: bool,
+    /// How `matmul_few.cu` prefetches weights: 0 but in benches.
+    prefetch: u32,
 }
 
 impl Cuda {
@@ -95,7 +97,8 @@ impl Cuda {
     /// [`BackendError::Unavailable`] with the reason ([`Unavailable`]), [`BackendError::Device`].
     pub fn new(options: &CudaOptions) -> Result<Cuda, BackendError> {
         let context = Context::new(options.ordinal)?;
-        Ok(Cuda { kernels: Kernels::load(&context)?, context, batch_invariant: options.batch_invariant })
+        let (kernels, batch_invariant) = (Kernels::load(&context)?, options.batch_invariant);
+        Ok(Cuda { kernels, context, batch_invariant, prefetch: 0 })
     }
 
     /// As [`Cuda::new`], for benches of what ships beside what does not.
@@ -104,6 +107,7 @@ impl Cuda {
     pub fn with_switches(options: &CudaOptions, switches: Switches) -> Result<Cuda, BackendError> {
         let mut cuda = Cuda::new(options)?;
         cuda.kernels.set_switches(switches)?;
+        cuda.prefetch = switches.prefetch as u32;
         Ok(cuda)
     }
 
