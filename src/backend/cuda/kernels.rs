@@ -74,8 +74,9 @@ static IMAGE: &Image<[u8]> = &Image(*include_bytes!(env!("OTTAVA_FATBIN")));
 /// How the names of kernels start that only code for compute capability 9.0 has.
 const ONLY_90: &str = "sm90_";
 
-/// How much of a multiprocessor's first-level cache is shared memory, in per cent: a driver takes the nearest
+/// How much of a multiprocessor's L1 a kernel prefers as shared memory, in per cent: a driver takes the nearest
 /// split that it has.
+const CARVE_OUT: Attribute = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
 const CARVEOUT_PERCENT: i32 = 100;
 
 const LOAD: &str = "cuModuleLoadData";
@@ -213,7 +214,7 @@ impl Kernels {
         let dynamic_shared_max = self.context.info().shared_block_max.saturating_sub(fixed);
         let bytes = dynamic_shared_max as i32;
         self.set(handle, Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes)?;
-        self.set(handle, Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CARVEOUT_PERCENT)?;
+        self.set(handle, CARVE_OUT, CARVEOUT_PERCENT)?;
         Ok(Some(Function { handle, dynamic_shared_max }))
     }
 
@@ -279,9 +280,7 @@ impl Kernels {
     }
 }
 
-/// How much of a multiprocessor's L1 a kernel prefers as shared memory, and the value that leaves it to the driver.
-#[cfg(feature = "_bench")]
-const CARVE_OUT: Attribute = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+/// As a carve-out: the driver chooses one for each kernel.
 #[cfg(feature = "_bench")]
 const DRIVERS_CHOICE: i32 = -1;
 
@@ -293,11 +292,9 @@ impl Kernels {
         if switches.carve_out {
             return Ok(());
         }
-        for function in self.all()? {
-            // SAFETY: the function is the module's.
-            let set =
-                unsafe { result::function::set_function_attribute(function, CARVE_OUT, DRIVERS_CHOICE) };
-            self.context.done("cuFuncSetAttribute", set)?;
+        self.context.enter()?;
+        for function in self.functions.iter().flatten() {
+            self.set(function.handle, CARVE_OUT, DRIVERS_CHOICE)?;
         }
         Ok(())
     }
@@ -305,23 +302,12 @@ impl Kernels {
     /// The carve-out, as the driver has it, and the overlap.
     #[cfg(test)]
     pub(super) fn switches(&self) -> Result<(bool, bool), BackendError> {
+        self.context.enter()?;
         let mut carve_out = false;
-        for function in self.all()? {
-            carve_out |= self.attribute(function, CARVE_OUT)? != DRIVERS_CHOICE;
+        for function in self.functions.iter().flatten() {
+            carve_out |= self.attribute(function.handle, CARVE_OUT)? != DRIVERS_CHOICE;
         }
         Ok((carve_out, self.overlap))
-    }
-
-    /// The kernels that the loaded code has.
-    fn all(&self) -> Result<Vec<sys::CUfunction>, BackendError> {
-        self.context.enter()?;
-        let find = |name: &&str| {
-            // SAFETY: the module lives as long as `self`.
-            let found = unsafe { result::module::get_function(self.module, CString::new(*name).ok()?) };
-            let absent = matches!(found, Err(DriverError(CUresult::CUDA_ERROR_NOT_FOUND)));
-            (!absent).then(|| self.context.done("cuModuleGetFunction", found))
-        };
-        NAMES.iter().filter_map(find).collect()
     }
 }
 
@@ -351,7 +337,7 @@ mod tests {
             let fixed = read(function, Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) as usize;
             assert_eq!(function.dynamic_shared_max, most);
             assert_eq!(most + fixed, context.info().shared_block_max);
-            assert_eq!(read(function, Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT), 100);
+            assert_eq!(read(function, CARVE_OUT), 100);
         }
         assert!(kernels.dynamic_shared_max(Kernel::RmsNorm) > 48 << 10);
         assert_eq!(
