@@ -95,7 +95,7 @@ fn kernels(hopper: bool) -> BTreeSet<String> {
     let built = option_env!("OTTAVA_CUDA_ARCHS").is_none_or(|archs| archs.contains("90a"));
     let hopper = hopper && built;
     let rows = include_str!("../ci/sass.table").lines().filter(|row| !row.starts_with('#'));
-    let names = rows.filter_map(|row| row.split_whitespace().next());
+    let names = rows.filter_map(|row| row.split_whitespace().next()).filter(|name| *name != "loop");
     let of_a_step = |name: &&str| match *name {
         // Of bandwidth alone.
         "copy_memory" | "read_memory" => false,
