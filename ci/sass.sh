@@ -31,4 +31,5 @@ python3 ci/sass.py ci/sass.table "$folder/usage.txt" "$folder/sass.txt"
 # A gate that lets everything through would say the same.
 python3 ci/sass.py ci/sass.table "$folder/usage.txt" "$folder/sass.txt" --controls
 # What the kernels should take on a card follows from the loops: all kernels of the model have rows.
+python3 benches/cuda_predict --check
 python3 benches/cuda_predict > "$folder/predicted.md"

@@ -26,6 +26,7 @@ import re
 import signal
 import sys
 
+import checks
 import measured
 import roofline
 import tables
@@ -43,6 +44,7 @@ def arguments():
     parser.add_argument("--svg")
     parser.add_argument("--model", default="8b", choices=MODELS)
     parser.add_argument("--weights", default="w8g128", choices=FORMATS)
+    parser.add_argument("--check", action="store_true", help="only check that forms choose as the backend does")
     parser.add_argument("--into", nargs=2, metavar=("FILE", "NAME"))
     return parser.parse_args()
 
@@ -61,6 +63,8 @@ def put_into(path, name, words):
 def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     given = arguments()
+    if given.check:
+        return checks.check()
     loops, forms = Loops(given.table), FORMS[given.forms]
     rows, ceilings = measured.read(given.measured, loops, forms)
     words = measured.report(rows, ceilings) if rows else tables.everything(loops, forms, given.keys)

@@ -25,22 +25,33 @@ def y_at(value):
 
 
 def text(x, y, words, size=12, anchor="middle", colour="#222", more=""):
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}" {more}>{words}</text>'
+    place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"'
+    return f'<text {place} fill="{colour}" {more}>{words}</text>'
 
 
 def line(x1, y1, x2, y2, colour, width=1.0, more=""):
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}" stroke-width="{width}" {more}/>'
+    place = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {place} stroke="{colour}" stroke-width="{width}" {more}/>'
+
+
+# Corners of a mark around its middle; qkv's is a circle.
+CORNERS = {
+    "o": [(-5, -5), (5, -5), (5, 5), (-5, 5)],
+    "gate+up": [(0, -6.5), (6, 4.5), (-6, 4.5)],
+    "down": [(0, 6.5), (6, -4.5), (-6, -4.5)],
+    "attention": [(0, -7), (7, 0), (0, 7), (-7, 0)],
+    "head": [(-2, -6), (2, -6), (2, -2), (6, -2), (6, 2), (2, 2), (2, 6), (-2, 6), (-2, 2), (-6, 2), (-6, -2),
+             (-2, -2)],
+}
 
 
 def mark(name, x, y, colour, hollow=False):
-    fill = f'fill="{"white" if hollow else colour}" stroke="{colour if hollow else "white"}" stroke-width="{1.6 if hollow else 0.8}"'
-    paths = {"o": [(-5, -5), (5, -5), (5, 5), (-5, 5)], "gate+up": [(0, -6.5), (6, 4.5), (-6, 4.5)],
-             "down": [(0, 6.5), (6, -4.5), (-6, -4.5)], "attention": [(0, -7), (7, 0), (0, 7), (-7, 0)],
-             "head": [(-2, -6), (2, -6), (2, -2), (6, -2), (6, 2), (2, 2), (2, 6), (-2, 6), (-2, 2), (-6, 2), (-6, -2), (-2, -2)]}
-    if name not in paths:
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" {fill}/>'
-    points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in paths[name])
-    return f'<polygon points="{points}" {fill}/>'
+    inside, edge, width = ("white", colour, 1.6) if hollow else (colour, "white", 0.8)
+    paint = f'fill="{inside}" stroke="{edge}" stroke-width="{width}"'
+    if name not in CORNERS:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" {paint}/>'
+    points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in CORNERS[name])
+    return f'<polygon points="{points}" {paint}/>'
 
 
 def axes(panel, card):
