@@ -52,7 +52,8 @@ pub struct LaunchStats {
     pub shared_bytes_written: u64,
     /// Global requests: loads, stores, atomics and `cp.async` of a warp with at least one lane.
     pub global_requests: u64,
-    /// Sectors of 32 bytes that the global requests touched, each counted once a request; 0 unless
+    /// Sectors of 32 bytes that the global requests and bulk copies touched, each counted once a request or
+    /// copy: what the second-level cache moves if the first never has it. 0 unless
     /// [`DeviceConfig::memory_statistics`](crate::DeviceConfig) is set.
     pub global_sectors: u64,
     /// Bytes of the sectors that the global requests and bulk copies of a launch touched, each once a launch:

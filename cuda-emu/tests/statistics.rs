@@ -2,7 +2,7 @@
 
 mod support;
 
-use cuda_emu::{Device, DeviceConfig, LaunchStats, Module};
+use cuda_emu::{Arch, Device, DeviceConfig, LaunchStats, Module};
 use support::Params;
 
 fn device() -> Device {
@@ -11,13 +11,16 @@ fn device() -> Device {
 
 /// Runs a body in one block: %rd1 is a buffer of zeros, %r1 the thread, %r2 shared memory.
 fn count(threads: u32, body: &str) -> LaunchStats {
-    let device = device();
-    let text = support::kernel_of("sm_80", body);
-    let module = Module::load(&device, &text).unwrap();
+    count_on(&device(), "sm_80", threads, body)
+}
+
+fn count_on(device: &Device, target: &str, threads: u32, body: &str) -> LaunchStats {
+    let text = support::kernel_of(target, body);
+    let module = Module::load(device, &text).unwrap();
     let kernel = module.kernel("k").unwrap();
     let buffer = device.memory().alloc(1 << 18).unwrap();
     device.memory().fill(buffer, &[0], 1 << 18).unwrap();
-    Params::new(&kernel).pointer(buffer).launch(&device, [1, 1, 1], [threads, 1, 1], 16 << 10).unwrap()
+    Params::new(&kernel).pointer(buffer).launch(device, [1, 1, 1], [threads, 1, 1], 16 << 10).unwrap()
 }
 
 /// Requests and sectors of an access to global memory, `stride` bytes from lane to lane.
@@ -106,6 +109,17 @@ fn matrices_and_copies() {
     );
     assert_eq!((stats.global_requests, stats.global_sectors), (1, 16));
     assert_eq!((stats.shared_requests, stats.shared_bank_conflicts), (1, 28));
+}
+
+#[test]
+fn a_bulk_copy_moves_sectors_and_makes_no_request() {
+    let device = Device::new(DeviceConfig { arch: Arch::Sm90, ..device().config().clone() });
+    let body = "mov.u32 %r5, 0; mad.lo.u32 %r3, %r1, 4, %r2; st.shared.u32 [%r3], %r5;
+         fence.proxy.async; bar.sync 0; setp.eq.u32 %p1, %r1, 0;
+         @%p1 cp.async.bulk.global.shared::cta.bulk_group [%rd1+16], [%r2], 96;
+         cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;";
+    let stats = count_on(&device, "sm_90a", 32, body);
+    assert_eq!((stats.global_requests, stats.global_sectors, stats.global_bytes_written), (0, 4, 96));
 }
 
 #[test]

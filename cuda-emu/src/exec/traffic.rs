@@ -3,6 +3,7 @@
 //! counts as bytes and sectors touched, not as requests.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::Env;
 use super::address::Addresses;
@@ -36,7 +37,7 @@ impl Footprint {
     }
 
     fn touch_range(&mut self, address: u64, bytes: u64) {
-        for sector in address / SECTOR_BYTES..(address + bytes).div_ceil(SECTOR_BYTES) {
+        for sector in sectors_of_range(address, bytes) {
             self.add(sector / u64::from(u128::BITS), 1 << (sector % u64::from(u128::BITS)));
         }
     }
@@ -71,6 +72,7 @@ impl Env<'_> {
     /// Counts what a bulk copy touches of global memory, which it was found to be inside of.
     pub(super) fn count_bulk(&mut self, address: u64, bytes: u32) {
         if self.measure {
+            self.traffic.global_sectors += sectors_of_range(address, u64::from(bytes)).count() as u64;
             self.footprint.touch_range(address, u64::from(bytes));
         }
     }
@@ -92,6 +94,11 @@ impl Env<'_> {
             self.traffic.shared_bank_conflicts += bank_conflicts(offsets, mask, bytes, false);
         }
     }
+}
+
+/// Sectors of a range of addresses.
+fn sectors_of_range(address: u64, bytes: u64) -> Range<u64> {
+    address / SECTOR_BYTES..(address + bytes).div_ceil(SECTOR_BYTES)
 }
 
 /// Sectors that the lanes of a mask touch. Accesses are aligned and have at most 16 bytes, so that
