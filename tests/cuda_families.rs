@@ -14,7 +14,7 @@ use std::path::Path;
 
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::backend::{KvDtype, Precision, StepLimits};
-use ottava::model::{LoadOptions, Model, ModelConfig};
+use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::weights::ModelFile;
 use serde_json::Value;
 use tiny::Outcome;
@@ -34,12 +34,13 @@ struct Tolerance {
     rms: f64,
 }
 
-/// Keys and values in f16 alone are 3e-3 and 5e-4 off at most, those of 8 bits 0.03 and 0.006, with
-/// everything else in f32. A card also rounds what it multiplies to f16. A weight or a setting that is wrong
+/// Pages alone put the reference backend, all else in f64, up to 1.2e-3 and 2.2e-4 off where they are f16, 0.021
+/// and 0.0043 where they are 8 bits. A card also rounds what it multiplies to f16, which is somewhat more than
+/// f16 pages by itself, and moves some 8-bit codes to their neighbours. A weight or a setting that is wrong
 /// moves some logit by more than 1e-3 of the largest, mostly by far more.
 const TOLERANCES: [Tolerance; 2] = [
-    Tolerance { kv: KvDtype::F16, most: 3e-3, rms: 5e-4 },
-    Tolerance { kv: KvDtype::Int8, most: 0.03, rms: 6e-3 },
+    Tolerance { kv: KvDtype::F16, most: 3e-3, rms: 6e-4 },
+    Tolerance { kv: KvDtype::Int8, most: 0.045, rms: 7e-3 },
 ];
 
 fn load(file: &ModelFile, kv_dtype: KvDtype, batch_invariant: bool) -> Outcome<Model<Cuda>> {
