@@ -22,10 +22,10 @@
 
 namespace ottava {
 
-// Pages of a block. Up to SPLITS_SHORT blocks take a page a warp at once. Of a longer past a block takes more, as
-// the square root of the length: both the time of a block, which one sequence waits for, and the number of blocks,
-// each of which costs a batch its beginning and end, grow slowly. By what the row sees alone, so it is cut
-// the same way whatever runs beside it.
+// Pages of a block, by what the row sees alone: a past is cut the same way whatever runs beside it. A warp takes one
+// page where SPLITS_SHORT blocks are enough for that. Of a longer past a warp takes more pages, as the square root of
+// the length, and so do the blocks grow in number: one sequence waits for its longest block, a batch pays for the
+// beginning and the end of each block.
 __device__ __forceinline__ uint32_t split_pages(uint32_t pages) {
     const uint32_t rounds = (pages + DECODE_WARPS - 1) / DECODE_WARPS;
     uint32_t each = 1;
@@ -245,8 +245,8 @@ __device__ __forceinline__ void join_keys(Running<HEADS>& state) {
 }
 
 // Merges `count` parts, `stride` floats apart, each [head_dim sums, maximum, sum of weights], into
-// `out`: the quotient where `last`, else a part again. In order, by one of several warps that share the head: it takes
-// 64 of every 64 · `sharers` sums. Parts without a key have a sum of zero; what is no number stays none.
+// `out`: the quotient where `last`, else a part again. By one of several warps that share the head: it takes 64 of every
+// 64 · `sharers` sums. Adds in a fixed order. Parts without a key have a sum of zero; what is no number stays none.
 __device__ __forceinline__ void merge(float* out, const float* parts, uint32_t count, uint32_t stride, uint32_t dim,
                                       uint32_t sharer, uint32_t sharers, bool last) {
     constexpr int HALVES = SPLITS_MAX / WARP;

@@ -131,7 +131,8 @@ __device__ __forceinline__ void copy_rows(__half (&tile)[KEYS][PREFILL_STRIDE<DI
         if (written >= PAGE_TOKENS && kv.head_dim == DIM) {
             // The usual case, with addresses that differ by constants.
 #pragma unroll
-            for (uint32_t i = 0; i < Own::ROWS; i += Own::SLOTS) cp_async_16(&tile[row + i][first], from + i * DIM, true);
+            for (uint32_t i = 0; i < Own::ROWS; i += Own::SLOTS)
+                cp_async_16(&tile[row + i][first], from + i * DIM, true);
         } else {
 #pragma unroll 2
             for (uint32_t i = 0; i < Own::ROWS; i += Own::SLOTS)
@@ -147,8 +148,10 @@ __device__ __forceinline__ void copy_rows(__half (&tile)[KEYS][PREFILL_STRIDE<DI
 #pragma unroll 2
     for (uint32_t i = 0; i < Own::ROWS; i += Own::SLOTS) {
         uint4 halves = make_uint4(0, 0, 0, 0);
-        if (slot + i < written && first < kv.head_dim)
-            halves = dequantised(*reinterpret_cast<const uint2*>(from + i * kv.head_dim), scales[i * kv.scale_groups]);
+        if (slot + i < written && first < kv.head_dim) {
+            const uint2 codes = *reinterpret_cast<const uint2*>(from + i * kv.head_dim);
+            halves = dequantised(codes, scales[i * kv.scale_groups]);
+        }
         *reinterpret_cast<uint4*>(&tile[row + i][first]) = halves;
     }
 }

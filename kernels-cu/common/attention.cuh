@@ -5,12 +5,12 @@
 
 namespace ottava {
 
-// Read from here by src/backend/cuda/step.rs too.
-constexpr uint32_t TILE_ROWS = 64;     // of a block of attention_prefill.cu
-constexpr uint32_t DECODE_WARPS = 4;   // of a block of attention_decode.cu
-constexpr uint32_t SPLITS_MAX = 64;    // blocks of it that share a sequence at most
-constexpr uint32_t SPLITS_SHORT = 16;  // those of a past whose pages the warps of so many blocks take at once
-constexpr uint32_t PREFILL_BESIDE = 64;  // bytes of shared memory beside the tiles, at most
+// The host reads these numbers from here (src/backend/cuda/header.rs).
+constexpr uint32_t TILE_ROWS = 64;       // of a block of attention_prefill.cu
+constexpr uint32_t PREFILL_BESIDE = 64;  // bytes of its shared memory beside the tiles, at most
+constexpr uint32_t DECODE_WARPS = 4;     // of a block of attention_decode.cu
+constexpr uint32_t SPLITS_MAX = 64;      // its blocks that share a row's past, at most
+constexpr uint32_t SPLITS_SHORT = 16;    // up to so many, each of their warps takes one page
 
 // Mirrored by `backend::cuda::params::Attention`.
 struct AttentionParams {
@@ -26,7 +26,7 @@ struct AttentionParams {
     uint32_t splits;     // of the launch
     const uint2* tiles;  // prompts: (sequence, first row in it) of each block
     uint32_t by_rows;    // 1: attention_decode.cu takes a row of any sequence, not a sequence of one row
-    uint32_t first_row;  // of the launch, where it does
+    uint32_t first_row;  // the launch's first sequence, or row
 };
 static_assert(sizeof(AttentionParams) == 216, "the host's struct has no other padding");
 

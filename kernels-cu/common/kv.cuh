@@ -116,14 +116,15 @@ __device__ __forceinline__ uint32_t slots_below(uint32_t position, uint32_t star
 // The slots that a query at `position` sees.
 __device__ __forceinline__ uint32_t seen_slots(const Sequence& sequence, uint32_t layer_window, uint32_t position,
                                                uint32_t start) {
-    const uint32_t old = slots_below(window_begin(position, sequence.window), start) & ~slots_below(sequence.sinks, start);
+    const uint32_t sinks = slots_below(sequence.sinks, start);
+    const uint32_t old = slots_below(window_begin(position, sequence.window), start) & ~sinks;
     return slots_below(position + 1, start) & ~old & ~slots_below(window_begin(position, layer_window), start);
 }
 
-// What queries from position `oldest` to `newest` of a sequence may see, given the layer's window: of their own
-// page at least, so there is always one. `entries` is the sequence's part of the table.
-__device__ __forceinline__ SeenPages seen_pages(const PageRef* entries, const Sequence& sequence, uint32_t layer_window,
-                                                uint32_t oldest, uint32_t newest) {
+// The pages that queries from position `oldest` to `newest` of a sequence may see, given the layer's window.
+// There is always one: that of the newest. `entries` is the sequence's part of the table.
+__device__ __forceinline__ SeenPages seen_pages(const PageRef* entries, const Sequence& sequence,
+                                                uint32_t layer_window, uint32_t oldest, uint32_t newest) {
     const uint32_t count = sequence.pages_end - sequence.pages_start;
     const uint32_t last = newest / PAGE_TOKENS * PAGE_TOKENS;
     SeenPages seen = {};

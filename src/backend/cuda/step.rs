@@ -19,7 +19,7 @@ const SPLITS_SHORT: usize = attention_constant("SPLITS_SHORT");
 pub(super) const DECODE_WARPS: usize = attention_constant("DECODE_WARPS");
 /// Splits that a launch of `attention_decode.cu` takes, of all sequences or rows together: there is memory for
 /// their parts.
-const SPLITS_A_LAUNCH: usize = 4096;
+const SPLITS_A_LAUNCH: usize = 2048;
 /// Entries that the page table has room for at first.
 const PAGES_MIN: usize = 1024;
 
