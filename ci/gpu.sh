@@ -351,7 +351,8 @@ emulate() {
 
 run_parts() {
     local number part seconds works_on end=$((SECONDS + call_seconds))
-    while read -r number part seconds works_on; do
+    # Not from standard input, which programs of a part have.
+    while read -r -u 3 number part seconds works_on; do
         [ "$number" = "$call" ] || continue
         [ $# -eq 0 ] || [[ " $* " = *" $part "* ]] || continue
         [ -z "$dry" ] || seconds=$call_seconds
@@ -361,7 +362,7 @@ run_parts() {
         # shellcheck disable=SC2086
         "run_$part" $works_on
         keep
-    done < <(plan)
+    done 3< <(plan)
 }
 
 verdict() {
