@@ -6,8 +6,8 @@
 // are added in shared memory in the order of the columns. Scales and minimums are applied to the operand in f16, as
 // matmul_many.cu does, so sums stay in the accumulators from a part's first column to its last.
 //
-// Weights are no kernel's result, so a block prefetches its first strips into L2 while the kernel before it still
-// runs, and the next ones while it multiplies.
+// Weights are no kernel's result, so warps prefetch their first ones into L2 while the kernel before this one still
+// runs. From then on each prefetches AHEAD_BYTES ahead: all warps together have far less under way than L2 holds.
 //
 // Launch: 256 threads; dynamic shared memory as `FewShape` in src/backend/cuda/few.rs; any number of blocks, each takes
 // every gridDim.x-th group of strips.
@@ -24,6 +24,28 @@ static_assert(FEW_WARPS == PARTS_MAX, "a block has all parts of a strip");
 // 16 lanes, from four rows, touch every bank once.
 __device__ __forceinline__ uint32_t activation_stride(uint32_t units) { return units * UNIT_COLS + 16; }
 
+// What a warp has under way of the codes that it reads next: two units of 16 bits, four of 8, eight of 4.
+constexpr uint32_t AHEAD_BYTES = 8192, LOAD_BYTES = WARP * sizeof(uint4);
+
+// Prefetches up to PREFETCH_BYTES into L2, by a warp.
+constexpr uint32_t LINE_BYTES = 128, PREFETCH_BYTES = WARP * LINE_BYTES;
+__device__ __forceinline__ void prefetch(Prefetch kind, const void* start, uint32_t bytes) {
+    const uint32_t lane = threadIdx.x % WARP;
+#if __CUDA_ARCH__ >= 900
+    if (kind == Prefetch::Default) {
+        if (lane == 0 && bytes > 0) bulk_prefetch_l2(start, bytes);
+        return;
+    }
+#endif
+    if (kind != Prefetch::None && lane * LINE_BYTES < bytes)
+        prefetch_l2(static_cast<const uint8_t*>(start) + lane * LINE_BYTES);
+}
+
+__device__ __forceinline__ void prefetch_range(Prefetch kind, const void* start, uint32_t bytes) {
+    for (uint32_t at = 0; at < bytes; at += PREFETCH_BYTES)
+        prefetch(kind, static_cast<const uint8_t*>(start) + at, min(bytes - at, PREFETCH_BYTES));
+}
+
 // A lane's weights of a unit.
 template <int BITS, int GROUP_STEPS>
 struct UnitWeights {
@@ -39,14 +61,15 @@ struct StripStream {
     static constexpr int LOADS = decltype(Weights::codes)::LOADS, GROUPS = Weights::GROUPS;
     const uint4* codes;
     const __half2 *scales, *mins;
-    uint32_t loads, groups;  // of the strip, from the unit that is read next
+    int loads;        // of the strip, from the unit that is read next on
+    uint32_t groups;  // the same
 
     __device__ __forceinline__ StripStream(const Matrix& m, uint32_t strip, uint32_t unit) {
         const uint32_t lane = threadIdx.x % WARP, all_loads = row_loads(m.cols, BITS);
         // A row with one scale has it in every unit.
         const uint32_t group = m.groups == 1 ? 0 : unit * GROUPS;
         const size_t scale = (static_cast<size_t>(strip) * m.groups + group) * 8 + lane / 4;
-        loads = all_loads - unit * LOADS;
+        loads = static_cast<int>(all_loads - unit * LOADS);
         groups = m.groups - group;
         codes = m.codes + (static_cast<size_t>(strip) * all_loads + unit * LOADS) * WARP + lane;
         scales = m.scales + scale;
@@ -63,8 +86,8 @@ struct StripStream {
 #pragma unroll
         for (int i = 0; i < GROUPS; ++i) {
             const uint32_t group = whole ? i : min(i, groups - 1);
-            unit.scales[i] = scales[group * 8];
-            unit.mins[i] = mins ? mins[group * 8] : __float2half2_rn(0.0f);
+            unit.scales[i] = __ldg(scales + group * 8);
+            unit.mins[i] = mins ? __ldg(mins + group * 8) : __float2half2_rn(0.0f);
         }
         codes += LOADS * WARP;
         loads -= LOADS;
@@ -75,17 +98,50 @@ struct StripStream {
         }
         return unit;
     }
+
+    // Units that a prefetch brings.
+    static constexpr uint32_t PREFETCHED = PREFETCH_BYTES / (LOADS * LOAD_BYTES);
+    static_assert(PREFETCHED > 0 && AHEAD_BYTES % PREFETCH_BYTES == 0, "prefetches are of whole units");
+
+    // Prefetches the codes AHEAD_BYTES behind the unit before the one that is read next.
+    __device__ __forceinline__ void prefetch_ahead(Prefetch kind) const {
+        constexpr uint32_t AHEAD = AHEAD_BYTES / LOAD_BYTES - LOADS;
+        const uint32_t left = max(loads - static_cast<int>(AHEAD), 0);
+        prefetch(kind, codes - threadIdx.x % WARP + AHEAD * WARP, min(left * LOAD_BYTES, PREFETCH_BYTES));
+    }
 };
 
-// The sums over the units from `begin` to `end` of a strip; `x` is the lane's part of the activations.
+// A part of a strip of a matrix: what one warp adds up.
+struct Chain {
+    const Matrix* matrix;  // null where there is nothing to do
+    uint32_t strip, begin, end;
+
+    // Prefetches the first codes, and all scales and minimums.
+    __device__ __forceinline__ void prefetch_start(Prefetch kind) const {
+        if (!matrix || begin == end) return;
+        const Matrix& m = *matrix;
+        const uint32_t unit_loads = UNIT_STEPS * m.bits / 16, loads = row_loads(m.cols, m.bits);
+        const uint32_t first = begin * unit_loads, last = min(end * unit_loads, loads);
+        prefetch_range(kind, m.codes + (static_cast<size_t>(strip) * loads + first) * WARP,
+                       min(last - first, AHEAD_BYTES / LOAD_BYTES) * LOAD_BYTES);
+        const uint32_t unit_groups = UNIT_STEPS / m.group_steps;
+        const uint32_t group = min(begin * unit_groups, m.groups - 1), groups = min(end * unit_groups, m.groups) - group;
+        const size_t scale = (static_cast<size_t>(strip) * m.groups + group) * 8;
+        prefetch_range(kind, m.scales + scale, groups * 8 * sizeof(__half2));
+        if (m.mins) prefetch_range(kind, m.mins + scale, groups * 8 * sizeof(__half2));
+    }
+};
+
+// The sums over a chain; `x` is the lane's part of the activations.
 template <int BITS, int GROUP_STEPS>
-__device__ __forceinline__ void strip_part(float (&total)[4], const Matrix& matrix, uint32_t strip, const __half* x,
-                                           uint32_t begin, uint32_t end) {
-    StripStream<BITS, GROUP_STEPS> stream(matrix, strip, begin);
+__device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, const __half* x, Prefetch kind) {
+    const Matrix& matrix = *chain.matrix;
+    StripStream<BITS, GROUP_STEPS> stream(matrix, chain.strip, chain.begin);
     auto next = stream.next();
-    for (uint32_t unit = begin; unit < end; ++unit) {
+    for (uint32_t unit = chain.begin; unit < chain.end; ++unit) {
         const auto weights = next;
-        if (unit + 1 < end) next = stream.next();
+        if ((unit - chain.begin) % stream.PREFETCHED == 0) stream.prefetch_ahead(kind);
+        if (unit + 1 < chain.end) next = stream.next();
 #pragma unroll
         for (int step = 0; step < UNIT_STEPS; ++step) {
             const int group = step / GROUP_STEPS;
@@ -99,14 +155,13 @@ __device__ __forceinline__ void strip_part(float (&total)[4], const Matrix& matr
 }
 
 // The table of formats: a row for each that a matrix may have.
-__device__ __forceinline__ void any_strip_part(float (&total)[4], const Matrix& matrix, uint32_t strip,
-                                               const __half* x, uint32_t begin, uint32_t end) {
-    if (begin == end) return;
-#define OTTAVA_FORMAT(BITS, STEPS)                                        \
-    case BITS * 16 + STEPS:                                               \
-        strip_part<BITS, STEPS>(total, matrix, strip, x, begin, end);     \
+__device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, const __half* x, Prefetch kind) {
+    if (!chain.matrix || chain.begin == chain.end) return;
+#define OTTAVA_FORMAT(BITS, STEPS)                           \
+    case BITS * 16 + STEPS:                                  \
+        add_up<BITS, STEPS>(total, chain, x, kind);          \
         break
-    switch (matrix.bits * 16 + matrix.group_steps) {
+    switch (chain.matrix->bits * 16 + chain.matrix->group_steps) {
         OTTAVA_FORMAT(4, 1);
         OTTAVA_FORMAT(4, 2);
         OTTAVA_FORMAT(4, 4);
@@ -161,37 +216,6 @@ __device__ __forceinline__ void stage(FewShared& shared, __half* x, const Matmul
         stage_by<1>(shared, x, p, units);
 }
 
-// Prefetches a range into L2 by the block's threads.
-__device__ __forceinline__ void prefetch(Prefetch kind, const void* start, uint32_t bytes) {
-    constexpr uint32_t LINE = 128;
-#if __CUDA_ARCH__ >= 900
-    if (kind == Prefetch::Default) {
-        if (threadIdx.x == 0) bulk_prefetch_l2(start, bytes);
-        return;
-    }
-#endif
-    for (uint32_t at = threadIdx.x * LINE; at < bytes; at += FEW_WARPS * WARP * LINE)
-        prefetch_l2(static_cast<const uint8_t*>(start) + at);
-}
-
-// Prefetches the weights of a strip.
-__device__ __forceinline__ void prefetch_strip(const MatmulParams& p, uint32_t strip) {
-    const Product& product = product_of(p, strip);
-    for (int which = 0; which < (product.epilogue == Epilogue::Gated ? 2 : 1); ++which) {
-        const Matrix& matrix = which == 0 ? product.matrix : product.up;
-        const size_t own = strip - product.first_block;
-        const uint32_t loads = row_loads(matrix.cols, matrix.bits), scales = 8 * matrix.groups;
-        prefetch(p.prefetch, matrix.codes + own * loads * WARP, loads * WARP * sizeof(uint4));
-        prefetch(p.prefetch, matrix.scales + own * scales, scales * sizeof(__half2));
-        if (matrix.mins) prefetch(p.prefetch, matrix.mins + own * scales, scales * sizeof(__half2));
-    }
-}
-
-__device__ __forceinline__ void prefetch_strips(const MatmulParams& p, uint32_t first, uint32_t count) {
-    if (p.prefetch == Prefetch::None) return;
-    for (uint32_t strip = first; strip < min(first + count, p.row_blocks); ++strip) prefetch_strip(p, strip);
-}
-
 // Whether a product of the launch is gated.
 __device__ __forceinline__ bool any_gated(const MatmulParams& p) {
     bool gated = false;
@@ -211,23 +235,27 @@ __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
     const __half* own_x = x + min(g, p.tokens - 1) * activation_stride(units) + 4 * t;
     const int matrices = any_gated(p) ? 2 : 1;
 
-    prefetch_strips(p, blockIdx.x * strips, strips);
+    // The warp's part of the strips from `first` on, of a gate's first or second matrix.
+    const auto chain_of = [&](uint32_t first, int which) -> Chain {
+        const uint32_t strip = first + warp / p.parts;
+        if (strip >= p.row_blocks) return {nullptr, 0, begin, end};
+        const Product& product = product_of(p, strip);
+        if (which == 1 && product.epilogue != Epilogue::Gated) return {nullptr, 0, begin, end};
+        return {which == 0 ? &product.matrix : &product.up, strip - product.first_block, begin, end};
+    };
+
+    chain_of(blockIdx.x * strips, 0).prefetch_start(p.prefetch);
     wait_for_predecessor();
     stage(shared, x, p, units);
     for (uint32_t first = blockIdx.x * strips; first < p.row_blocks; first += gridDim.x * strips) {
-        prefetch_strips(p, first + gridDim.x * strips, strips);
         // A thread's results of the first matrix: gates wait for the second.
         constexpr uint32_t KEPT = FEW_WARPS * STRIP_ROWS * FEW_TOKENS / (FEW_WARPS * WARP);
         float kept[KEPT];
         for (int which = 0; which < matrices; ++which) {
-            const uint32_t strip = first + warp / p.parts;
+            const bool again = which + 1 < matrices;
+            chain_of(again ? first : first + gridDim.x * strips, again ? 1 : 0).prefetch_start(p.prefetch);
             float total[4] = {};
-            if (strip < p.row_blocks) {
-                const Product& product = product_of(p, strip);
-                const bool gated = product.epilogue == Epilogue::Gated;
-                const Matrix& matrix = which == 0 ? product.matrix : product.up;
-                if (which == 0 || gated) any_strip_part(total, matrix, strip - product.first_block, own_x, begin, end);
-            }
+            add_up(total, chain_of(first, which), own_x, p.prefetch);
 #pragma unroll
             for (int i = 0; i < 4; ++i) shared.sums[warp][g + i / 2 * 8][2 * t + i % 2] = total[i];
             __syncthreads();
