@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Holds what the compiler made of the kernels against ci/sass.table, whose head says what the rows mean.
 
-usage: sass.py TABLE USAGE SASS [--figures | --controls]
+usage: sass.py TABLE USAGE SASS [--figures]
 
-USAGE and SASS are what `cuobjdump --dump-resource-usage` and `cuobjdump -sass` print. `--figures` prints the
-table anew, with the figures that were found: what it selects and forbids is the old table's. `--controls`
-breaks the table in every way that should be noticed, and fails where a break goes unnoticed.
+USAGE and SASS are what `cuobjdump --dump-resource-usage` and `cuobjdump -sass` print. Where the table holds,
+it is broken in every way that should be noticed, since a gate that lets everything through would say the
+same. `--figures` prints the table anew instead, with what was found: what it selects and forbids is the old
+table's.
 """
 import re
 import sys
+from functools import cached_property
 
-from sass_loops import instruction, is_a, loops
+from sass_loops import count, instruction, loops, tally
 
 # Nowhere may a kernel use local memory, or atomic sums of floats, whose order is unknown.
 FORBIDDEN = ["!LDL", "!STL", "!RED.F32", "!ATOMG.F32", "!ATOMS.F32"]
@@ -28,16 +30,19 @@ class Kernel:
     """A kernel for one architecture."""
 
     def __init__(self, name, arch):
-        self.name, self.arch, self.code, self.found = name, arch, [], None
+        self.name, self.arch, self.code = name, arch, []
         self.registers = self.shared = self.spilled = 0
 
-    def count(self, pattern):
-        return sum(is_a(one.name, pattern) for one in self.code)
+    @cached_property
+    def tally(self):
+        return tally(one.name for one in self.code)
 
+    @cached_property
     def loops(self):
-        if self.found is None:
-            self.found = loops(self.code)
-        return self.found
+        return loops(self.code)
+
+    def count(self, pattern):
+        return count(self.tally, pattern)
 
     def __str__(self):
         return f"{self.name} sm_{self.arch}"
@@ -61,7 +66,7 @@ class LoopRow:
             exact = all(loop.count(pattern) == count for pattern, count in self.exact.items())
             return exact and all(loop.count(pattern) >= count for pattern, count in self.taken.items())
 
-        found = [loop for loop in kernel.loops() if selected(loop)]
+        found = [loop for loop in kernel.loops if selected(loop)]
         return [loop for loop in found if not any(other.members < loop.members for other in found)]
 
 
@@ -136,7 +141,7 @@ def check_loop(kernel, row):
     found = row.find(kernel)
     if len(found) != 1:
         return [f"{len(found)} loops are {row.name} ({' '.join(row.selectors)}), expected one"]
-    body, turn = len(found[0].names()), found[0].turn(row.taken)
+    body, turn = found[0].size, found[0].turn(row.taken)
     if turn is None:
         return [f"no turn of the loop {row.name} has {' '.join(row.selectors)}"]
     wrong = []
@@ -226,7 +231,7 @@ def loop_figures(row, kernels):
     if not found or any(len(loops) != 1 or loops[0].turn(row.taken) is None for loops in found):
         lines = [f"# {row.kernel}: no loop, or several, are {row.name} ({' '.join(row.selectors)})"]
         return "\n".join(lines + list(candidates(kernels)))
-    body = max(len(loops[0].names()) for loops in found)
+    body = max(loops[0].size for loops in found)
     turn = max(loops[0].turn(row.taken) for loops in found)
     return loop_line(row.kernel, row.arch, row.name, body, turn, row.selectors)
 
@@ -237,11 +242,11 @@ def candidates(kernels):
     wanted = MATRIX if any(kernel.count(name) for kernel in kernels for name in MATRIX) else ("LDG.128",)
     alike = {}
     for kernel in kernels:
-        inner = [loop for loop in kernel.loops()
-                 if not any(other.members < loop.members for other in kernel.loops())]
+        inner = [loop for loop in kernel.loops
+                 if not any(other.members < loop.members for other in kernel.loops)]
         for loop in (loop for loop in inner if any(loop.count(name) for name in wanted)):
             mix = tuple(f"{name}={loop.count(name)}" for name in SELECTIVE if loop.count(name))
-            alike.setdefault(mix, []).append((len(loop.names()), loop.turn({})))
+            alike.setdefault(mix, []).append((loop.size, loop.turn({})))
     for mix, found in alike.items():
         body, turn = map(max, zip(*found))
         yield "# " + loop_line(kernels[0].name, "*", "NAME", body, turn, mix)
@@ -275,19 +280,21 @@ def controls(text, kernels):
     return wrong
 
 
+def fail(wrong, what):
+    if wrong:
+        sys.exit("\n".join(wrong + [what]))
+
+
 def main(table, usage, sass, mode=None):
     with open(table) as lines:
         text = lines.read()
     with open(usage) as usage_lines, open(sass) as sass_lines:
         kernels = parse(usage_lines, sass_lines)
     if mode == "--figures":
-        print("\n".join(figures(Table(text), kernels)))
-        return
-    wrong = controls(text, kernels) if mode == "--controls" else check(Table(text), kernels)
-    for line in wrong:
-        print(line)
-    if wrong:
-        sys.exit(f"{len(wrong)} of the figures in {table} do not hold")
+        return print("\n".join(figures(Table(text), kernels)))
+    wrong = check(Table(text), kernels)
+    fail(wrong, f"{len(wrong)} of the figures in {table} do not hold")
+    fail(controls(text, kernels), "the gate lets through what it should stop")
     print(f"{table} holds for {len(kernels)} kernels, all architectures counted")
 
 

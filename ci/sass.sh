@@ -23,13 +23,8 @@ image=$(sed -nE 's/.*"OTTAVA_FATBIN","([^"]*)".*/\1/p' "$folder/cargo.json" | ta
 "$cuobjdump" --dump-resource-usage "$image" > "$folder/usage.txt"
 "$cuobjdump" -sass "$image" > "$folder/sass.txt"
 
-if [ "${1:-}" = --figures ]; then
-    python3 ci/sass.py ci/sass.table "$folder/usage.txt" "$folder/sass.txt" --figures
-    exit
-fi
-python3 ci/sass.py ci/sass.table "$folder/usage.txt" "$folder/sass.txt"
-# A gate that lets everything through would say the same.
-python3 ci/sass.py ci/sass.table "$folder/usage.txt" "$folder/sass.txt" --controls
+python3 ci/sass.py ci/sass.table "$folder/usage.txt" "$folder/sass.txt" "$@"
+[ "${1:-}" != --figures ] || exit 0
 # What the kernels should take on a card follows from the loops: all kernels of the model have rows.
 python3 benches/cuda_predict --check
 python3 benches/cuda_predict > "$folder/predicted.md"

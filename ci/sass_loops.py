@@ -4,7 +4,8 @@ The code's basic blocks and jumps make a graph. A jump back to a block that all 
 loop's end, and the loop is every block from which that end can be reached without leaving. Reads no file.
 """
 import re
-from collections import namedtuple
+from collections import Counter, namedtuple
+from functools import cached_property
 
 # `conditional` is true where some threads may not take part, `rest` has the operands.
 Instruction = namedtuple("Instruction", "address conditional name rest")
@@ -25,6 +26,15 @@ def is_a(name, pattern):
     operation, *modifiers = name.split(".")
     wanted, *all_of = pattern.split(".")
     return operation == wanted and all(modifier in modifiers for modifier in all_of)
+
+
+def tally(names):
+    """How often each instruction occurs."""
+    return Counter(names)
+
+
+def count(tally, pattern):
+    return sum(times for name, times in tally.items() if is_a(name, pattern))
 
 
 class Flow:
@@ -142,8 +152,11 @@ class Blocks:
             other = self.dominator[other]
         return other == block
 
-    def names(self, block):
-        return [one.name for one in self.code[block:self.end[block] + 1]]
+    def size(self, block):
+        return self.end[block] + 1 - block
+
+    def tally(self, block):
+        return tally(one.name for one in self.code[block:self.end[block] + 1])
 
 
 class Loop:
@@ -153,11 +166,16 @@ class Loop:
         self.blocks, self.head, self.members = blocks, head, {head}
         self.address = blocks.code[head].address
 
-    def names(self):
-        return [name for block in self.members for name in self.blocks.names(block)]
+    @cached_property
+    def size(self):
+        return sum(map(self.blocks.size, self.members))
+
+    @cached_property
+    def tally(self):
+        return sum(map(self.blocks.tally, self.members), Counter())
 
     def count(self, pattern):
-        return sum(is_a(name, pattern) for name in self.names())
+        return count(self.tally, pattern)
 
     def turn(self, wanted):
         """The fewest instructions of a turn with so many of each pattern; None if no turn has them. A loop
@@ -165,9 +183,9 @@ class Loop:
         patterns, enough = list(wanted), list(wanted.values())
 
         def step(block, counts, length):
-            names = self.blocks.names(block)
-            found = (sum(is_a(name, pattern) for name in names) for pattern in patterns)
-            return tuple(map(min, map(sum, zip(counts, found)), enough)), length + len(names)
+            names = self.blocks.tally(block)
+            found = (count(names, pattern) for pattern in patterns)
+            return tuple(map(min, map(sum, zip(counts, found)), enough)), length + self.blocks.size(block)
 
         counts, length = step(self.head, [0] * len(enough), 0)
         best = {self.head: {counts: length}}
