@@ -48,9 +48,14 @@ pub trait MatrixSource: Sync {
         let mut whole = WeightMatrix::default();
         whole.reshape(self.form(), [self.rows(), self.cols()]).map_err(|error| no_shape(&error))?;
         thread::scope(|scope| {
-            let readers: Vec<_> = starts().map(|start| scope.spawn(move || part(start))).collect();
+            let read = |start| thread::Builder::new().spawn_scoped(scope, move || part(start));
+            let readers: Vec<_> = starts().map(read).collect();
             for (start, reader) in starts().zip(readers) {
-                let part = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+                // What a thread that cannot be started would have read is read here.
+                let part = match reader {
+                    Ok(reader) => reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
+                    Err(_) => part(start)?,
+                };
                 whole.copy_rows(start, &part, 0..part.rows());
             }
             Ok(Cow::Owned(whole))
