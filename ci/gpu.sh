@@ -408,12 +408,17 @@ dry_run() {
     exit $status
 }
 
-mode=${1:-}
-shift || true
-case $mode in
-    --build) build ;;
-    --call) run_call "$@" ;;
-    --dry-run) dry_run "$@" ;;
-    --table) python3 "$([ -f "$folder/cuda_table.py" ] && echo "$folder" || echo benches)/cuda_table.py" "$@" ;;
-    *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
-esac
+main() {
+    local mode=${1:-}
+    shift || true
+    case $mode in
+        --build) build ;;
+        --call) run_call "$@" ;;
+        --dry-run) dry_run "$@" ;;
+        --table) python3 "$([ -f "$folder/cuda_table.py" ] && echo "$folder" || echo benches)/cuda_table.py" "$@" ;;
+        *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    esac
+}
+
+# On one line: a shell reads its script as it goes, and a build takes long enough for the file to change.
+main "$@"; exit
