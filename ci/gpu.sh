@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# shellcheck disable=SC2317 # Parts are called by their names.
 # What only a real card can tell, in two calls of at most 9 minutes. The machine has 16 cores, a driver of CUDA
 # 13.0 or later and Python; it has neither network nor Rust, and nothing on it outlives a call.
 #
@@ -197,11 +198,7 @@ run_check() {
     has_tests "$folder/unit/ottava" backend::cuda \
         && run_program backend 45 "$folder/unit/ottava" backend::cuda --nocapture
     # Whole models, against logits of other implementations.
-    if [ -x "$folder/tests/cuda_families" ]; then
-        run_program families 30 "$folder/tests/cuda_families" --nocapture
-    else
-        without "families: no such test program"
-    fi
+    run_program families 30 "$folder/tests/cuda_families" --nocapture
 }
 
 run_tests() {
@@ -416,7 +413,7 @@ main() {
         --call) run_call "$@" ;;
         --dry-run) dry_run "$@" ;;
         --table) python3 "$([ -f "$folder/cuda_table.py" ] && echo "$folder" || echo benches)/cuda_table.py" "$@" ;;
-        *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+        *) sed -n '3,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     esac
 }
 
