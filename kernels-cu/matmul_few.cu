@@ -25,7 +25,7 @@ static_assert(FEW_WARPS == PARTS_MAX, "a block has all parts of a strip");
 __device__ __forceinline__ uint32_t activation_stride(uint32_t units) { return units * UNIT_COLS + 16; }
 
 // What a warp has under way of the codes that it reads next: two units of 16 bits, four of 8, eight of 4.
-constexpr uint32_t AHEAD_BYTES = 8192, LOAD_BYTES = WARP * sizeof(uint4);
+constexpr uint32_t AHEAD_BYTES = 8192;
 
 // Prefetches up to PREFETCH_BYTES into L2, by a warp.
 constexpr uint32_t LINE_BYTES = 128, PREFETCH_BYTES = WARP * LINE_BYTES;

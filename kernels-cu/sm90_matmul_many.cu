@@ -25,7 +25,7 @@ namespace ottava {
 
 constexpr uint32_t MULTIPLIERS = 8, FILLERS = 4;
 constexpr int SLAB_STEPS = SLAB_COLS / STEP_COLS;
-constexpr uint32_t LOAD_BYTES = WARP * sizeof(uint4), SCALES = STRIP_ROWS / 2;
+constexpr uint32_t SCALES = STRIP_ROWS / 2;
 
 // What a slot of the ring holds: two slabs and 2 KB of codes a strip, so one slab of f16 weights.
 template <int STRIPS, int TOKENS>

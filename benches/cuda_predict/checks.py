@@ -1,22 +1,28 @@
-"""That the forms choose as the backend does: cases of the unit tests of matmul.rs and sm90_matmul.rs, on an H200."""
+"""That the forms choose as the backend does: cases of the unit tests of few.rs, many.rs and sm90_matmul.rs, on an
+H200."""
 from cards import CARDS
-from forms import BEFORE
+from forms import CURRENT
+from products import parts_of
 from shapes import FORMATS, Product
 
 CARD = CARDS["h200"]
-# Tokens and columns to blocks a multiprocessor and units of columns that are staged at a time.
-STAGED = {(1, 14336): (2, 112), (3, 14336): (2, 112), (7, 14336): (1, 112), (8, 8960): (1, 70), (9, 8960): (1, 70),
-          (16, 2048): (2, 16), (16, 14336): (1, 48), (17, 100): (1, 1), (32, 2048): (1, 16)}
+# Tokens and columns to blocks of a multiprocessor, of `matmul_few`.
+RESIDENT = {(1, 65536): 1, (4, 4096): 2, (2, 14336): None, (5, 32): None}
+# Row blocks and columns to parts of the columns.
+PARTS = {(48, 4096): 8, (32, 4096): 8, (224, 4096): 2, (32, 14336): 8, (1002, 4096): 1, (128, 2048): 4, (5, 576): 2,
+         (5, 100): 1, (5, 1024): 4, (5, 2048): 8}
 # Rows of the products and tokens to rows and tokens of a tile.
 TILES = {((2048,), 512): (128, 64), ((4096,), 512): (128, 128), ((2048, 512, 512), 512): (128, 128),
-         ((14336,), 512): (256, 128), ((4096,), 2048): (256, 128)}
+         ((14336,), 512): (256, 128), ((4096,), 2048): (256, 128), ((4096, 1024, 1024), 512): (256, 128)}
 
 
 def check():
-    for (tokens, cols), expected in STAGED.items():
-        few = next(kind for kind in BEFORE.products if tokens <= kind.tokens_max)
-        found = few.shape(CARD, tokens, cols)
+    for (tokens, cols), expected in RESIDENT.items():
+        found = CURRENT.products[0].resident(CARD, tokens, cols)
         assert found == expected, f"{tokens} tokens x {cols}: expected {expected}, found {found}"
+    for (row_blocks, cols), expected in PARTS.items():
+        found = parts_of(row_blocks, cols, CARD.multiprocessors)
+        assert found == expected, f"{row_blocks} row blocks x {cols}: expected {expected}, found {found}"
     for (rows, tokens), expected in TILES.items():
-        found = BEFORE.products[-1].shape(CARD, None, Product("", rows, 4096), FORMATS["w8g128"], tokens)
+        found = CURRENT.products[-1].shape(CARD, None, Product("", rows, 4096), FORMATS["w8g128"], tokens)
         assert found == expected, f"{rows} x {tokens}: expected {expected}, found {found}"

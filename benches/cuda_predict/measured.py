@@ -62,7 +62,7 @@ def predict(card, loops, forms, case):
     if op in ("attention", "append+attention") and shape in MODELS:
         return attention(card, loops, forms, case)
     if op == "activations":
-        sm90 = tokens > max(kind.tokens_max for kind in forms.products[:-1])
+        sm90 = tokens > max(getattr(kind, "tokens_max", 0) for kind in forms.products)
         return forms.packing.cost(card, loops, int(shape.split()[0]), tokens, sm90)
     return None
 

@@ -15,9 +15,9 @@ class Packing:
     """kernels-cu/activations.cu: rows to f16, after a pass for their scale."""
     kernel: str = "activations"
     sm90_kernel: str = "sm90_activations"
-    # Warps that share a token, and 128-column parts of it that a warp has under way in the second pass.
-    warps: int = 1
-    ahead: int = 1
+    # Warps that share a token, and 128-column parts of it that a turn of the second pass has.
+    warps: int = 8
+    ahead: int = 4
     # Seconds of the first pass for 1024 columns of a warp.
     first_pass: float = 0.36e-6
 
@@ -28,14 +28,13 @@ class Packing:
         # Warps of a multiprocessor share its schedulers.
         sharing = ceil(tokens * self.warps / card.multiprocessors) / ISSUE
         wait = max(1, parts / self.ahead) * L2_LATENCY
-        second, bound = slowest(latency=wait / card.clock, issue=parts * turn * sharing / card.clock)
+        second, bound = slowest(latency=wait / card.clock, issue=parts / self.ahead * turn * sharing / card.clock)
         first = max(parts / 8 * self.first_pass, L2_LATENCY / card.clock)
-        first += REDUCTION / card.clock if self.warps > 1 else 0
+        first += REDUCTION / card.clock
         read = tokens * cols * 4
         seconds, slow = slowest(passes=first + second, l2=(2 * read + tokens * cols * 2) / card.l2)
-        blocks = tokens if self.warps > 1 else ceil(tokens / 8)
         bound = slow if slow == "l2" else bound
-        return Cost("packing", kernel, LAUNCH + seconds, 0, 2 * read + tokens * cols * 2, 0, blocks, turn, bound)
+        return Cost("packing", kernel, LAUNCH + seconds, 0, 2 * read + tokens * cols * 2, 0, tokens, turn, bound)
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Decode:
     rounds: int = 4
     warps: int = 4
     blocks: int = 2
-    splits_max: int = 16
+    splits_max: int = 64
     # Before the first load of a key and after the last turn: the step's tables one after the other; sums.
     front: float = 1.7e-6
     back: float = 0.75e-6
@@ -83,8 +82,6 @@ class Prefill:
     loading: float = 3.7
     # Of the schedulers' slots, what warps use that load, wait and multiply in turn.
     busy: float = 0.58
-    # Part of a turn's instructions that tiles need which every query sees whole.
-    whole_tiles: float = 1.0
 
     def cost(self, card, loops, model, tokens, past=0):
         kernel = self.kernel.format(dim=model.dim)
@@ -93,7 +90,9 @@ class Prefill:
         tiles = sum(of_queries) * model.heads
         diagonal = len(of_queries) * model.heads
         loading = self.loading * model.dim
-        instructions = tiles * loading + (diagonal + (tiles - diagonal) * self.whole_tiles) * turn
+        # A loop's shortest way is that of tiles which every query sees whole; the rest of it has the others.
+        masked = loops.count(kernel, ("tile",), "body") - turn
+        instructions = tiles * loading + diagonal * masked + (tiles - diagonal) * turn
         # Four warps, four schedulers: a warp's instructions are a tile's clocks.
         clocks, bound = slowest(issue=instructions / card.multiprocessors,
                                 longest_block=max(of_queries) * (turn + loading))

@@ -8,135 +8,133 @@ from math import ceil
 from cards import DRAM_LATENCY, ISSUE, L2_LATENCY, LAUNCH, REDUCTION, STREAMED
 from cost import Cost, slowest
 
-STRIP_ROWS, STEP_COLS, UNIT_COLS = 16, 16, 128
+STRIP_ROWS, STEP_COLS, UNIT_COLS, TILE_ROWS = 16, 16, 128, 128
+
+
+def units_of(cols):
+    return ceil(cols / UNIT_COLS)
+
+
+def parts_of(row_blocks, cols, multiprocessors):
+    """Parts of the columns of products that share a launch: `parts_of`, many.rs."""
+    for parts in (1, 2, 4):
+        if parts * row_blocks >= 2 * multiprocessors or units_of(cols) < 4 * parts:
+            return parts
+    return 8
+
+
+def parts(card, product):
+    return parts_of(product.row_blocks(TILE_ROWS), product.cols, card.multiprocessors)
 
 
 @dataclass(frozen=True)
 class Few:
-    """kernels-cu/matmul_few.cu: blocks take whole strips, their 8 warps the units of columns in turn, and each
-    block brings all activations to shared memory itself."""
-    tokens_max: int
-    kernel: str
-    # Tokens of a tile, and blocks of a multiprocessor that registers allow.
-    tile_tokens: int
-    blocks: int
-    # Bytes of an activation as it is read, and how often each block reads all of them.
-    element: int = 4
-    passes: int = 2
-    # Whether the sums of 16 activations are kept, for minima.
-    sums: bool = True
-    # Whether a warp's loads are under way a unit before they are needed.
-    loads_ahead: bool = False
+    """kernels-cu/matmul_few.cu: a block brings all activations to shared memory itself; a warp has one part of one
+    strip at a time, a unit of columns loaded ahead."""
+    kernel: str = "matmul_few"
+    # Blocks of a multiprocessor that registers allow, and bytes that a warp prefetches.
+    blocks: int = 2
+    ahead: int = 8192
     # Warp instructions for 128 activations: of the first pass, and of the second.
     staging: tuple = (22, 39)
-    # Instructions of a turn where ci/sass.table has no row yet.
-    planned_turn: int = 0
 
-    def shape(self, card, tokens, cols):
-        """Blocks a multiprocessor, and units of columns that are staged at a time: `FewShape`, matmul.rs."""
-        units = ceil(cols / UNIT_COLS)
-        fixed = self.tile_tokens * (8 * STRIP_ROWS * 4 + 8 * 8 + 8)
+    def takes(self, card, tokens, cols):
+        return self.resident(card, tokens, cols) is not None
 
-        def token(units):
-            return (units * UNIT_COLS + 16) * 2 + ((units * 8 + 1) * 4 if self.sums else 0)
-
-        def room(blocks):
-            return min(card.shared_multiprocessor // blocks - 1024, card.shared_block) - fixed
-
-        for blocks in range(self.blocks, 0, -1):
-            if tokens * token(units) <= room(blocks):
-                return blocks, units
-        most = (room(1) // tokens - token(0)) // (token(1) - token(0))
-        return 1, max(8, most // 8 * 8)
+    def resident(self, card, tokens, cols):
+        """Blocks of a multiprocessor: `FewShape`, few.rs. None where activations are too many."""
+        shared = 4672 + tokens * (units_of(cols) * UNIT_COLS + 16) * 2
+        if shared > card.shared_block or tokens > 1 and (tokens > 4 or tokens * cols > 16384):
+            return None
+        return max(1, min(self.blocks, card.shared_multiprocessor // (shared + 1024)))
 
     def cost(self, card, loops, product, form, tokens):
         matrices = 2 if product.gated else 1
-        strips = product.row_blocks(STRIP_ROWS * matrices)
-        resident, chunk = self.shape(card, tokens, product.cols)
-        blocks = min(strips, card.multiprocessors * resident)
-        units = ceil(product.cols / UNIT_COLS)
-        turn = self.planned_turn or loops.count(self.kernel, form.names)
+        cut = parts(card, product)
+        groups = ceil(product.row_blocks(STRIP_ROWS * matrices) * cut / 8)
+        blocks = min(groups, card.multiprocessors * self.resident(card, tokens, product.cols))
+        resident, rounds = ceil(blocks / card.multiprocessors), groups / blocks
+        turn = loops.count(self.kernel, form.names)
         weights = form.bytes(product.all_rows, product.cols)
-        activations = tokens * product.cols * self.element
-        prefetched = weights * min(1, blocks / strips)
-        # A warp's units of a strip, one after the other; and all resident warps' instructions.
-        own = ceil(units / 8)
-        wait = L2_LATENCY + own * turn if self.loads_ahead else own * (L2_LATENCY + turn)
-        issue = min(resident, ceil(blocks / card.multiprocessors)) * 8 * own * turn / ISSUE
+        own = ceil(units_of(product.cols) / cut)
+        chain = form.bytes(STRIP_ROWS, own * UNIT_COLS)
+        prefetched = blocks * 8 * min(self.ahead, chain)
+        # A chain's units, one after the other, or all resident warps' instructions.
+        wait = L2_LATENCY + own * max(turn, L2_LATENCY)
+        issue = resident * 8 * own * turn / ISSUE
         strip = matrices * (max(wait, issue) + REDUCTION) / card.clock
-        instructions = tokens * units * sum(self.staging) * min(resident, ceil(blocks / card.multiprocessors))
-        latency = 0.65e-6 * max(1, product.cols / 2048 if tokens > 4 else 1)
-        whole = chunk >= units
-        # What does not fit is staged anew for each strip and matrix; only its scale is known from then on.
-        rounds = strips / blocks if whole else ceil(strips / blocks)
-        reads = self.passes if whole else self.passes - 1 + rounds * matrices
-        l2 = blocks * activations * reads
-        staging, _ = slowest(l2=l2 / card.l2, latency=latency,
-                             issue=instructions * reads / self.passes / ISSUE / card.clock)
+        instructions = tokens * units_of(product.cols) * sum(self.staging) * resident
+        activations = tokens * product.cols * 4
+        l2 = 2 * blocks * activations
+        staging, _ = slowest(l2=l2 / card.l2, latency=0.65e-6, issue=instructions / ISSUE / card.clock)
         stream = (weights - prefetched) / (STREAMED * card.dram)
-        if whole:
-            front, bound_front = slowest(staging=staging, memory=prefetched / card.dram)
-            back, bound_back = slowest(loop=rounds * strip, memory=stream)
-            bound = bound_front if front > back else bound_back
-            seconds = LAUNCH + front + back
-        else:
-            seconds, bound = slowest(staging=staging + rounds * strip, memory=weights / (STREAMED * card.dram))
-            seconds += LAUNCH
+        front, bound_front = slowest(staging=staging, memory=prefetched / card.dram)
+        back, bound_back = slowest(loop=rounds * strip, memory=stream)
+        bound = bound_front if front > back else bound_back
         flops = 2 * tokens * product.all_rows * product.cols
-        return Cost(product.name, self.kernel, seconds, weights + activations, l2 + weights, flops, blocks, turn, bound)
+        return Cost(product.name, self.kernel, LAUNCH + front + back, weights + activations, l2 + weights, flops, blocks,
+                    turn, bound)
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """kernels-cu/matmul_many.cu and kernels like it: a block has a tile of rows by tokens, and takes its columns
-    in stages through a ring. Activations are f16, packed by a launch before."""
+    """kernels-cu/matmul_many.cu: a block has a tile of rows by tokens and a part of the columns, which it takes in
+    stages through a ring. Activations are f16, packed by a launch before."""
     tokens_max: int
     kernel: str
     tile_tokens: int
-    tile_rows: int = 128
-    stage_cols: int = 64
-    warps: int = 8
-    # How often the weights of a tile are loaded, once for each warp along the tokens.
-    weight_loads: int = 2
-    # Blocks of a multiprocessor.
-    blocks: int = 1
-    # Which count of the loop is meant, see ci/sass.table.
-    count: str = "turn"
-    # Stages from which on blocks share tiles, and a tile's time beside its stages: ring, sums, results.
-    share_stages: int = 8
-    tile_seconds: float = 2.2e-6
-    # Stages whose loads are under way.
-    stages_ahead: int = 3
+    # Blocks of a multiprocessor that registers and shared memory allow, and stages of the ring.
+    blocks: int
+    stages: int
+    warps: int = 4
+    # Seconds of a block beside its stages: the ring's start, sums, results.
+    block_seconds: float = 2.2e-6
+    # Bytes of shared memory that a multiprocessor reads or writes in a clock.
+    shared_bytes: int = 128
+    # mma.sync beside wgmma.
+    mma_sync: float = 0.6
     packed: bool = True
-    # Instructions of a turn where ci/sass.table has no row yet.
-    planned_turn: int = 0
+
+    def takes(self, card, tokens, cols):
+        return tokens <= self.tokens_max
+
+    def stage_cols(self, form):
+        """`STAGE_STEPS`, matmul_many.cu."""
+        return STEP_COLS * (4 if self.tile_tokens >= 64 and form.bits == 4 else 32 // form.bits)
+
+    def stage(self, card, loops, form, resident):
+        """Clocks of a stage of all blocks of a multiprocessor, by what takes them."""
+        cols, clock = self.stage_cols(form), card.clock_tensor
+        turn = loops.count(self.kernel, form.names)
+        copied = TILE_ROWS * cols * form.bits / 8 + self.tile_tokens * cols * 2
+        # Each warp reads all of the tile's activations.
+        read = copied + (self.warps - 1) * self.tile_tokens * cols * 2
+        return turn, dict(
+            issue=resident * self.warps * turn / ISSUE,
+            shared_memory=resident * (copied + read) / self.shared_bytes,
+            l2=resident * copied / card.l2_bytes_a_clock(clock),
+            latency=DRAM_LATENCY / (self.stages - 1),
+            tensor=resident * TILE_ROWS * self.tile_tokens * cols / (card.tensor_macs * self.mma_sync))
 
     def cost(self, card, loops, product, form, tokens):
-        clock = card.clock_tensor
-        tiles = product.row_blocks(self.tile_rows) * ceil(tokens / self.tile_tokens)
-        stages = ceil(product.cols / self.stage_cols)
-        places = card.multiprocessors * self.blocks
-        # `ManyShape`, many.rs: tiles that fill the places are one block's.
-        rounds = ceil(tiles / places)
-        if 100 * tiles >= 80 * rounds * places:
-            blocks, own = tiles, rounds * stages
-        else:
-            blocks = min(max(tiles * stages // self.share_stages, tiles), places)
-            own, rounds = tiles * stages / blocks, max(1, tiles / blocks)
-        turn = self.planned_turn or loops.count(self.kernel, form.names, self.count)
+        cut = parts(card, product)
+        tiles = product.row_blocks(TILE_ROWS) * ceil(tokens / self.tile_tokens)
+        blocks = tiles * cut
+        each = ceil(blocks / card.multiprocessors)
+        resident = min(self.blocks, each)
+        stages = ceil(units_of(product.cols) / cut) * UNIT_COLS / self.stage_cols(form)
+        turn, clocks = self.stage(card, loops, form, resident)
+        stage, bound = slowest(**clocks)
+        waves = each / resident
+        # The block that comes last adds up the parts.
+        sums = self.tile_tokens * TILE_ROWS * 4 if cut > 1 else 0
+        join = cut * sums / 64 / card.clock_tensor
         weights = form.bytes(product.all_rows, product.cols)
-        stage_weights = weights / product.row_blocks(self.tile_rows) / stages * self.weight_loads
-        stage_bytes = stage_weights + self.tile_tokens * self.stage_cols * 2
-        stage, bound = slowest(
-            issue=self.warps * self.blocks * turn / ISSUE / clock,
-            l2=stage_bytes * self.blocks / card.l2_bytes_a_clock(clock) / clock,
-            latency=DRAM_LATENCY / self.stages_ahead / clock,
-            tensor=self.blocks * self.tile_rows * self.tile_tokens * self.stage_cols / (card.tensor_macs * 0.6) / clock,
-        )
-        seconds, slow = slowest(tiles=own * stage + rounds * self.tile_seconds,
-                                memory=weights / (STREAMED * card.dram) + self.tile_seconds)
+        seconds, slow = slowest(
+            stages=waves * (stages * stage / card.clock_tensor + self.block_seconds) + join,
+            memory=weights / (STREAMED * card.dram) + self.block_seconds + join)
         activations = tokens * product.cols * 2
-        l2 = tiles * stages * stage_bytes
+        l2 = weights + tiles * self.tile_tokens * product.cols * 2 + 2 * blocks * sums
         flops = 2 * tokens * product.all_rows * product.cols
         bound = slow if slow == "memory" else bound
         return Cost(product.name, self.kernel, LAUNCH + seconds, weights + activations, l2, flops, blocks, turn, bound)
@@ -145,7 +143,6 @@ class Tiles:
 @dataclass(frozen=True)
 class Wgmma:
     """kernels-cu/sm90_matmul_many.cu: a block a multiprocessor works off tiles, fed by bulk copies."""
-    tokens_max: int
     kernels: str = "sm90_matmul_many_{rows}_{tokens}"
     shapes: tuple = ((256, 128), (256, 64), (128, 128), (128, 64))
     # Tokens whose multiplication takes as long as it takes to make the operand.
@@ -154,9 +151,10 @@ class Wgmma:
     # where they are added to.
     store_clocks: int = 1200
     add_clocks: int = 3600
-    # Whether a shape is chosen by what the second-level cache needs, too.
-    counts_l2: bool = False
     packed: bool = True
+
+    def takes(self, card, tokens, cols):
+        return True
 
     def step(self, card, loops, form, rows, tokens):
         """Clocks of 16 columns, by what takes them; and the bytes that come."""
@@ -171,10 +169,11 @@ class Wgmma:
     def shape(self, card, loops, product, form, tokens):
         """As `Shape::new`, sm90_matmul.rs."""
         def time(shape):
-            rounds = ceil(product.row_blocks(shape[0]) * ceil(tokens / shape[1]) / card.multiprocessors)
-            if self.counts_l2:
-                return rounds * max(self.step(card, loops, form, *shape)[0].values())
-            return rounds * shape[0] * max(shape[1], self.operand_tokens)
+            rows, columns = shape
+            rounds = ceil(product.row_blocks(rows) * ceil(tokens / columns) / card.multiprocessors)
+            tensor = rows * max(columns, self.operand_tokens) // 128
+            data = rows * STEP_COLS * form.bits // 8 + columns * STEP_COLS * 2
+            return rounds * max(tensor, 100 * data // 2450), rounds * tensor
 
         return min((shape for shape in self.shapes if not product.gated or shape[0] == 256), key=time)
 

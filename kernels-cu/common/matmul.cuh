@@ -27,6 +27,8 @@ struct Product {
 static_assert(sizeof(Product) == 136, "the host's struct has no other padding");
 
 constexpr int PRODUCTS_MAX = 4;
+// Bytes that a warp's load brings.
+constexpr uint32_t LOAD_BYTES = WARP * sizeof(uint4);
 // Columns of a slab of activations: [half_cols / 64][slab_tokens][64], 128 bytes a token.
 constexpr int SLAB_COLS = 64;
 

@@ -45,10 +45,10 @@ pub fn long_rows() -> Vec<Case> {
     by_cols.into_iter().flat_map(each).chain([every_format(1024, 320)]).collect()
 }
 
-/// Products of few tokens whose activations leave less than a kilobyte of a block's shared memory, on a card of
+/// Products of one token whose activations leave less than a kilobyte of a block's shared memory, on a card of
 /// 227 KiB and on one of 163; and one that had left so little.
 pub fn full_blocks() -> Vec<Case> {
-    [(4, 28_416), (4, 20_224), (23, 4096)].map(|(tokens, cols)| every_format(tokens, cols)).into()
+    [(1, 113_792), (1, 81_024), (23, 4096)].map(|(tokens, cols)| every_format(tokens, cols)).into()
 }
 
 /// A product of each number of bits, with and without minima.
