@@ -35,7 +35,7 @@ struct Search {
     }
 };
 
-// Copies the elements that a search takes to be sorted, and lists the candidates, where either fit. Gives the
+// Copies the elements that a search takes to be compared, and lists the candidates, where either fit. Gives the
 // number of elements and, where they do not fit, the bits that all ranks have and those in which they differ.
 __device__ __forceinline__ uint32_t collect(Candidates& from, const Search& search, uint64_t& common,
                                             uint64_t& differing) {
@@ -97,7 +97,8 @@ __device__ __forceinline__ Cut cut_of_compared(SampleShared& shared, uint32_t co
     return Cut::at(shared.found_cut);
 }
 
-// The last element that a search keeps. Candidates beyond its distance are none any more.
+// The last element that a search keeps. Candidates beyond its distance are none any more. Where blocks share the
+// row, the result is for the one that goes on alone.
 template <typename GoalOf>
 __device__ __forceinline__ Cut find_cut(Candidates& from, Search search, SharedBins* bins, GoalOf goal_of) {
     SampleShared& shared = from.shared;
