@@ -303,8 +303,8 @@ impl Decode {
             let tokens: usize = parts.iter().map(|(_, positions, _)| positions.len()).sum();
             let [mut q, mut k, mut v] =
                 [places.q, places.k, places.v].map(|place| numbers.take(tokens * place.cols));
-            // Scores up to 40: what f16 misses of larger ones shows where many keys compete.
-            q.iter_mut().for_each(|q| *q /= 8.0);
+            // Scores up to 10: what f16 misses of larger ones shows where many keys compete.
+            q.iter_mut().for_each(|q| *q /= 32.0);
             for (index, positions, first) in parts {
                 let (row, table) = (step.positions.len(), step.pages.len() as u32);
                 for one in
@@ -445,7 +445,7 @@ fn a_value_that_is_no_number_makes_none_of_what_sees_it_and_of_nothing_else() {
 fn pages_that_a_layer_does_not_see_are_no_blocks_share() {
     // A kernel of its own, whose count no other test of this program changes meanwhile.
     let (heads, kernel) = (Heads { query: 4, kv: 1, dim: 136 }, "attention_decode_4_32");
-    for (past, window, splits) in [(4095, None, 32), (4095, Some(512), 9), (4095, Some(17), 1), (63, None, 1)]
+    for (past, window, splits) in [(4095, None, 32), (4095, Some(513), 9), (4095, Some(17), 1), (63, None, 1)]
     {
         let decode = Decode { heads, dtype: KvDtype::F16, norms: false, rope: None, window };
         let emulator = emulator();
