@@ -12,6 +12,7 @@ use super::cost::Launches;
 use super::products::codes_of;
 use super::report::Report;
 use super::selection::Case;
+use super::subject::Prepare;
 use super::support::machine::{Layout, Machine, Room};
 use super::support::product::Repeats;
 use super::support::random::Random;
@@ -161,7 +162,7 @@ impl Layer<'_> {
         backend: B,
         layers: usize,
         ops: &[Op],
-        copies: &dyn Fn(&B, &QuantMatrix, usize) -> Vec<B::Matrix>,
+        copies: Prepare<'_, B>,
     ) -> Machine<B> {
         let gain = backend.upload_vector(&Random(11).values(self.shape.width)).expect("memory");
         let matrices = self.matrices.iter().flat_map(|matrix| copies(&backend, matrix, layers)).collect();

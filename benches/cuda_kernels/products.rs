@@ -58,9 +58,9 @@ const LAUNCHES: usize = 8;
 /// some kernels to whole units.
 fn tensor_macs(matrices: &[QuantMatrix], tokens: usize) -> RangeInclusive<usize> {
     let tile = match tokens {
-        ..=FEW_TOKENS => 8,
-        ..=16 => 16,
-        ..=32 => 32,
+        0..=FEW_TOKENS => 8,
+        5..=16 => 16,
+        17..=32 => 32,
         _ => 128,
     };
     let rows: usize = matrices.iter().map(QuantMatrix::rows).sum();

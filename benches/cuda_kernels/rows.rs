@@ -104,6 +104,9 @@ fn embed(report: &mut Report, model: &Shape, table: &QuantMatrix, case: &Case) {
     Subject { matrices: std::slice::from_ref(table), beside, ..subject }.measure(report, case);
 }
 
+/// Columns that an operation reads, columns of its result, and of f32 that it reads beside them; and what it is.
+type Operation<'o> = (Vec<usize>, usize, usize, &'o dyn Fn(&Operands) -> Op);
+
 /// One of [`OPERATIONS`].
 fn of_model(report: &mut Report, model: &Shape, case: &Case) {
     let (width, hidden, dim) = (model.width, model.hidden, model.heads.dim);
@@ -123,8 +126,7 @@ fn of_model(report: &mut Report, model: &Shape, case: &Case) {
     let multiply =
         |o: &Operands| Op::Binary { dst: o.dst, a: o.sources[0], b: o.sources[1], f: BinaryFn::Mul };
     let softmax = |o: &Operands| Op::Softmax { dst: o.dst, src: o.sources[0] };
-    // Columns that it reads, columns of its result, and of f32 that it reads beside them.
-    let (sources, dst, shared, op): (Vec<usize>, usize, usize, &dyn Fn(&Operands) -> Op) = match case.op {
+    let (sources, dst, shared, op): Operation<'_> = match case.op {
         "rms_norm" => (vec![width], width, width, &norm),
         "rope_angles" => (vec![], dim, dim, &angles),
         "gather_outputs" => (vec![width], width, 0, &gather),

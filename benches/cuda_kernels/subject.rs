@@ -44,6 +44,9 @@ pub struct Subject<'s> {
     pub tensor_macs: RangeInclusive<usize>,
 }
 
+/// Makes so many copies of a matrix.
+pub type Prepare<'p, B> = &'p dyn Fn(&B, &QuantMatrix, usize) -> Vec<<B as Backend>::Matrix>;
+
 impl Subject<'_> {
     /// Asserts the answer, then measures and tells.
     pub fn measure(&self, report: &mut Report, case: &Case) {
@@ -84,13 +87,12 @@ impl Subject<'_> {
     }
 
     /// An operation for each of `turns`, which says whose copy's turn it is, and the first one's result.
-    /// `prepare` makes so many copies of a matrix.
     fn machine<B: Backend>(
         &self,
         backend: B,
         step: StepInput,
         turns: &[usize],
-        prepare: &dyn Fn(&B, &QuantMatrix, usize) -> Vec<B::Matrix>,
+        prepare: Prepare<'_, B>,
     ) -> (Machine<B>, Vec<Op>, Place) {
         let copies = turns.iter().max().map_or(0, |last| last + 1);
         let upload = |values: &Vec<f32>| backend.upload_vector(values).expect("memory for a vector");
