@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 cargo bench --all-features \
     --bench cpu_matmul --bench cpu_attention --bench cpu_ops --bench model \
     --bench cuda_kernels -- --test
-for selection in --key --switches --profile; do
+for selection in --switches --profile; do
     cargo bench --all-features --bench cuda_kernels -- --test $selection
 done
 # What runs beside a card goes through all but torch.
