@@ -128,7 +128,8 @@ mod tests {
     fn tiles_are_small_where_large_ones_would_leave_multiprocessors_idle() {
         // On the 132 multiprocessors of an H200.
         let tile = |rows: &[usize], bits: usize, tokens: usize| {
-            let products: Vec<Extent> = rows.iter().map(|&rows| Extent { rows, bits, gated: false }).collect();
+            let products: Vec<Extent> =
+                rows.iter().map(|&rows| Extent { rows, bits, gated: false }).collect();
             let shape = Shape::new(&products, tokens, 132);
             [shape.rows, shape.tokens]
         };
@@ -145,6 +146,9 @@ mod tests {
     fn a_gate_has_two_strips_per_warp() {
         let product = |gated| Extent { rows: 129, bits: 4, gated };
         let shape = Shape::new(&[product(true), product(false)], 70, 132);
-        assert_eq!((shape.rows, shape.row_blocks(product(true)), shape.row_blocks(product(false))), (256, 2, 1));
+        assert_eq!(
+            (shape.rows, shape.row_blocks(product(true)), shape.row_blocks(product(false))),
+            (256, 2, 1)
+        );
     }
 }
