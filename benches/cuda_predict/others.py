@@ -1,6 +1,6 @@
 """What a step launches beside its products: packing, attention, sampling and the small kernels."""
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, sqrt
 
 from cards import DRAM_LATENCY, ISSUE, L2_LATENCY, LAUNCH, REDUCTION, STREAMED
 from cost import Cost, slowest
@@ -45,7 +45,6 @@ class Decode:
     # Keys of a turn of a warp: what ROUNDS loads bring, of a row of so many lanes.
     rounds: int = 4
     warps: int = 4
-    blocks: int = 2
     splits_max: int = 64
     # Before the first load of a key and after the last turn: the step's tables one after the other; sums.
     front: float = 1.7e-6
@@ -59,7 +58,8 @@ class Decode:
         turn = loops.count(kernel, (self.loop,))
         turns_a_page = max(1, PAGE_TOKENS * lanes // (32 * self.rounds))
         pages = ceil(keys / PAGE_TOKENS)
-        split = ceil(pages / (self.splits_max * self.warps)) * self.warps
+        # Rounds of a block's warps grow as the square root of the length: `attention.cuh`.
+        split = max(ceil(sqrt(pages) / 8), ceil(pages / (self.splits_max * self.warps))) * self.warps
         blocks = ceil(pages / split) * model.kv_heads * sequences
         chain = ceil(split / self.warps) * turns_a_page * ((0 if self.ahead else DRAM_LATENCY) + turn) / card.clock
         data = sequences * model.kv_bytes(keys) * PAGE_SHARE[self.loop]
@@ -107,7 +107,8 @@ class Prefill:
 class Rest:
     """What a step has once, in seconds: sampling greedily, five small kernels, two copies. And appending
     keys and values where a prompt does, in each layer."""
-    sampling: float = 23e-6
+    # A block reads 32 KB that the head has noted of a row of 128k logits, in four turns, and one strip.
+    sampling: float = 6e-6
     small: float = 8e-6
     copies: float = 10e-6
     append: float = 3e-6

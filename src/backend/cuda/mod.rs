@@ -72,10 +72,9 @@ pub fn monitor(info: &DeviceInfo) -> Result<Arc<dyn Monitor>, NoHealth> {
 pub struct CudaOptions {
     /// Which device, as the driver numbers them.
     pub ordinal: usize,
-    /// Whether a token's results have the same bits whatever shares its steps and however its prompt
-    /// is cut (only where a sequence has a [window](crate::backend::Window) of its own may a cut
-    /// matter). Decodes cost about as much as without; prompts cost more: they attend a token at a
-    /// time, and are multiplied in blocks of 64.
+    /// Whether a token's results have the same bits whatever shares its steps and however its prompt is cut.
+    /// Decodes cost what they cost without; prompts cost more: they attend a token at a time, and Hopper's own
+    /// products are left out.
     pub batch_invariant: bool,
 }
 
