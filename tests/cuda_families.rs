@@ -2,15 +2,11 @@
 //!
 //! The models of `tiny::recorded` are made here; their logits are of numpy in f64. Those of
 //! `tests/golden/families` were written by llama.cpp's converter, and transformers computed their logits in
-//! f32. The one that is small enough is part of this program, which may run on another machine. The
-//! others are in the folder `OTTAVA_TEST_FAMILIES`, where that is set.
+//! f32. All are part of this program, which may run on another machine.
 
 #![cfg(feature = "cuda")]
 
-mod real_models;
 mod tiny;
-
-use std::path::Path;
 
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::backend::{KvDtype, Precision, StepLimits};
@@ -23,9 +19,26 @@ use tiny::recorded::{EXPECTED, TINY, VOCAB, step, step_of};
 /// How a recorded sequence is cut into steps: at once, which is a prompt's work; in pieces as decodes and short
 /// prompts are; and in two that no tile divides.
 const CUTS: [&[usize]; 3] = [&[48], &[1, 7, 1, 16, 23], &[17, 31]];
-/// The families that this crate has, by the names of their files.
-const FAMILIES: [&str; 7] =
-    ["gemma3", "llama", "llama_llama3rope", "llama_q4_0", "llama_q8_0", "qwen2", "qwen3"];
+/// A converted model and what is recorded of it.
+struct Golden {
+    name: &'static str,
+    file: &'static [u8],
+    record: &'static str,
+}
+
+macro_rules! goldens {
+    ($($name:literal),* $(,)?) => {
+        [$(Golden {
+            name: $name,
+            file: include_bytes!(concat!("golden/families/", $name, ".gguf")),
+            record: include_str!(concat!("golden/families/", $name, ".json")),
+        }),*]
+    };
+}
+
+/// Of all families that this crate has.
+const GOLDENS: [Golden; 7] =
+    goldens!["gemma3", "llama", "llama_llama3rope", "llama_q4_0", "llama_q8_0", "qwen2", "qwen3"];
 
 /// How far logits may be off: the largest distance and the root mean square, as parts of the largest logit.
 struct Tolerance {
@@ -106,8 +119,8 @@ fn distance(found: &[Vec<f32>], want: &Recorded) -> (f64, f64) {
 }
 
 /// Holds a model against its record, in every cut; where rows are to have their own bits, cuts do not matter.
-fn check(name: &str, file: Vec<u8>, record: &str) -> Outcome {
-    let (file, want) = (ModelFile::from_bytes(name, file)?, recorded(record)?);
+fn check(Golden { name, file, record }: &Golden) -> Outcome {
+    let (file, want) = (ModelFile::from_bytes(*name, file.to_vec())?, recorded(record)?);
     for Tolerance { kv, most, rms } in &TOLERANCES {
         for batch_invariant in [false, true] {
             let mut first: Option<Vec<Vec<f32>>> = None;
@@ -128,25 +141,8 @@ fn check(name: &str, file: Vec<u8>, record: &str) -> Outcome {
 }
 
 #[test]
-fn a_converted_model_has_the_recorded_logits() -> Outcome {
-    let file = include_bytes!("golden/families/llama_q4_0.gguf");
-    check("llama_q4_0", file.to_vec(), include_str!("golden/families/llama_q4_0.json"))
-}
-
-#[test]
-fn converted_models_of_a_folder_have_the_recorded_logits() -> Outcome {
-    let Some(folder) = real_models::folder("OTTAVA_TEST_FAMILIES") else {
-        real_models::not_run(format!("{}: no recorded families (OTTAVA_TEST_FAMILIES)", FAMILIES.join(", ")));
-        return Ok(());
-    };
-    for name in FAMILIES {
-        let path = |extension| Path::new(&folder).join(name).with_extension(extension);
-        let file = std::fs::read(path("gguf")).map_err(|error| format!("{name}.gguf: {error}"))?;
-        let record =
-            std::fs::read_to_string(path("json")).map_err(|error| format!("{name}.json: {error}"))?;
-        check(name, file, &record)?;
-    }
-    Ok(())
+fn converted_models_have_the_recorded_logits() -> Outcome {
+    GOLDENS.iter().try_for_each(check)
 }
 
 #[test]

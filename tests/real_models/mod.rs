@@ -19,18 +19,13 @@ static NOT_RUN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// If a folder is named and has no such file: a test that was asked for fails where it cannot run.
 #[allow(dead_code, reason = "not every test that includes this module has real models")]
 pub fn path(name: &str) -> Option<PathBuf> {
-    let Some(folder) = folder("OTTAVA_TEST_MODELS") else {
+    let Some(folder) = std::env::var_os("OTTAVA_TEST_MODELS").filter(|value| !value.is_empty()) else {
         not_run(format!("{name}: no real model (OTTAVA_TEST_MODELS)"));
         return None;
     };
-    let path = folder.join(format!("{name}.gguf"));
+    let path = PathBuf::from(folder).join(format!("{name}.gguf"));
     assert!(path.exists(), "OTTAVA_TEST_MODELS is set, and {} is not there", path.display());
     Some(path)
-}
-
-/// The folder that a variable names.
-pub fn folder(variable: &str) -> Option<PathBuf> {
-    std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// Notes what is not run, for the program's last lines: behind the test runner's own.
