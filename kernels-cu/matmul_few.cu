@@ -185,7 +185,7 @@ static_assert(sizeof(FewShared) == 4672, "as in few.rs");
 
 // Turns the activations to f16, with each row's scale. WARPS share a row.
 template <int WARPS>
-__device__ __forceinline__ void stage_by(FewShared& shared, __half* x, const MatmulParams& p, uint32_t units) {
+__device__ __forceinline__ void stage(FewShared& shared, __half* x, const MatmulParams& p, uint32_t units) {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, own = warp % WARPS;
     for (uint32_t token = warp / WARPS; token < p.tokens; token += FEW_WARPS / WARPS) {
         const float* row = p.src + static_cast<size_t>(token) * p.cols;
@@ -204,16 +204,6 @@ __device__ __forceinline__ void stage_by(FewShared& shared, __half* x, const Mat
                 half_four(row, p.norm, factor, i, p.cols);
     }
     __syncthreads();
-}
-
-// Keeps all warps at work, however few rows there are.
-__device__ __forceinline__ void stage(FewShared& shared, __half* x, const MatmulParams& p, uint32_t units) {
-    if (p.tokens == 1)
-        stage_by<8>(shared, x, p, units);
-    else if (p.tokens <= 4)
-        stage_by<2>(shared, x, p, units);
-    else
-        stage_by<1>(shared, x, p, units);
 }
 
 // Whether a product of the launch is gated.
@@ -246,7 +236,11 @@ __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
 
     chain_of(blockIdx.x * strips, 0).prefetch_start(p.prefetch);
     wait_for_predecessor();
-    stage(shared, x, p, units);
+    // All warps are at work, however few rows there are.
+    if (p.tokens == 1)
+        stage<8>(shared, x, p, units);
+    else
+        stage<2>(shared, x, p, units);
     for (uint32_t first = blockIdx.x * strips; first < p.row_blocks; first += gridDim.x * strips) {
         // A thread's results of the first matrix: gates wait for the second.
         constexpr uint32_t KEPT = FEW_WARPS * STRIP_ROWS * FEW_TOKENS / (FEW_WARPS * WARP);
