@@ -10,4 +10,4 @@ cargo test --release --all-features
 export CUDA_EMU_DEVICE=sm_90
 cargo test --release --all-features --lib backend::cuda
 cargo test --release --all-features --test cuda --test cuda_attention --test cuda_devices --test cuda_engine \
-    --test cuda_families --test cuda_faults --test cuda_graph --test cuda_health --test cuda_invariant --test cuda_step
+    --test cuda_families --test cuda_faults --test cuda_graph --test cuda_health --test cuda_invariant --test cuda_step --test cuda_traffic
