@@ -268,7 +268,7 @@ fn hints(rows: &mut Vec<Row>) {
     let stores = [".wb", ".cg", ".cs", ".wt", ".L1::evict_last", ".L1::no_allocate"];
     for (opcode, hints) in [("ld", &loads[..]), ("st", &stores[..])] {
         for hint in hints {
-            for (count, ty) in [(1, "u32"), (4, "u32"), (4, "f32"), (2, "u64")] {
+            for (count, ty) in [(1, "u32"), (1, "b32"), (4, "u32"), (4, "f32"), (2, "u64")] {
                 let plain = format!("{opcode}.global{}.{ty}", vector(count));
                 let mut found: Vec<Row> = Vec::new();
                 let bits = if ty == "u64" { 64 } else { 32 };
