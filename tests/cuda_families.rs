@@ -120,7 +120,7 @@ fn distance(found: &[Vec<f32>], want: &Recorded) -> (f64, f64) {
 
 /// Holds a model against its record, in every cut; where rows are to have their own bits, cuts do not matter.
 fn check(Golden { name, file, record }: &Golden) -> Outcome {
-    let (file, want) = (ModelFile::from_bytes(*name, file.to_vec())?, recorded(record)?);
+    let (file, want) = (ModelFile::from_bytes(name, file.to_vec())?, recorded(record)?);
     for Tolerance { kv, most, rms } in &TOLERANCES {
         for batch_invariant in [false, true] {
             let mut first: Option<Vec<Vec<f32>>> = None;

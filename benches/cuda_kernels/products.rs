@@ -72,7 +72,7 @@ fn tensor_macs(matrices: &[QuantMatrix], tokens: usize) -> RangeInclusive<usize>
 /// Bytes that products touch beside their operands: of few tokens a step's tables; of many a copy in f16,
 /// and sums that blocks hand over.
 fn scratch(cost: &Cost, tokens: usize) -> usize {
-    if tokens <= FEW_TOKENS { TABLE_BYTES } else { cost.touched + cost.touched / 2 }
+    if tokens <= FEW_TOKENS { TABLE_BYTES } else { 2 * cost.touched }
 }
 
 /// Plain products.
