@@ -1,5 +1,5 @@
-// dst = epilogue(norm(src) · matrixᵀ) for up to 8 tokens, which are the 8 columns of the B operand. The matrix is
-// read once, at the speed of memory.
+// dst = epilogue(norm(src) · matrixᵀ) for up to 8 tokens, which are the 8 columns of the B operand; the host launches it
+// for up to 4. The matrix is read once, at the speed of memory.
 //
 // A block works through row blocks of strips of 16 rows, 8 / parts strips at a time. A warp takes one part of one
 // strip: it loads units of 128 columns by 16-byte loads straight to registers, one unit ahead. The parts of a strip

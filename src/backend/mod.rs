@@ -141,9 +141,10 @@ pub struct Frame<'a, B: Backend> {
 ///
 /// # Contract
 /// `execute` allocates nothing, and computes each row from that row (and its sequence's pages)
-/// alone: a row's result has the same bits whatever other rows are in the step. On CUDA that holds
-/// among steps of up to 32 tokens and among longer ones, and for attention among steps where the row
-/// is alone in its sequence and among others: these have kernels of their own, which round otherwise.
+/// alone: a row's result has the same bits whatever other rows are in the step. On CUDA that holds for
+/// products in steps of any length, but on Hopper apart in steps of up to 64 tokens and in longer ones; and for
+/// attention apart in steps where the row is alone in its sequence and in others. Those have kernels of their
+/// own, which round otherwise.
 pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Memory for intermediate values.
     type Arena: std::fmt::Debug + Send;
