@@ -37,5 +37,3 @@ CURRENT = Forms(
         Wgmma(),
     ),
 )
-
-FORMS = {"current": CURRENT}

@@ -139,7 +139,7 @@ def legend(y, with_measured):
         yield text(x + 18, y, "hollow: measured, on a line from its prediction", anchor="start")
 
 
-def svg(loops, forms, name, key, form, rows, keys):
+def svg(loops, forms, key, form, rows, keys):
     """The picture of the model of that key, with the measured rows that are its own."""
     model = MODELS[key]
     width = LEFT + len(CARDS) * (PANEL + GAP) - GAP + 30
@@ -147,7 +147,7 @@ def svg(loops, forms, name, key, form, rows, keys):
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 70}" width="{width}" '
              f'height="{bottom + 70}" font-family="DejaVu Sans, Helvetica, sans-serif">',
              '<rect width="100%" height="100%" fill="white"/>',
-             text(width / 2, 34, f"{model.name}, {form}, {keys} keys: predicted, kernels “{name}”", 19)]
+             text(width / 2, 34, f"{model.name}, {form}, {keys} keys: predicted", 19)]
     for panel, card in enumerate(CARDS.values()):
         parts += axes(panel, card)
         parts += ceilings(panel, card)
