@@ -112,11 +112,12 @@ fn disguised(told: &Tiny, made: &Tiny) -> Result<String, Box<dyn std::error::Err
 fn tensors_must_be_those_of_the_family() -> Outcome {
     let qwen2 = TINY[2];
     let plain = Tiny { family: "llama", ..qwen2 };
-    assert_eq!(disguised(&qwen2, &plain)?, "tensor blk.0.attn_q.bias is missing: expected [32]");
+    assert_eq!(disguised(&qwen2, &plain)?, "tiny.gguf: tensor blk.0.attn_q.bias is missing: expected [32]");
     let normed = Tiny { family: "qwen3", ..qwen2 };
-    let unused = "tensor blk.0.attn_q_norm.weight has no place in a llama model";
+    let unused = "tiny.gguf: tensor blk.0.attn_q_norm.weight has no place in a llama model";
     assert_eq!(disguised(&plain, &normed)?, unused);
-    assert_eq!(disguised(&normed, &plain)?, "tensor blk.0.attn_q_norm.weight is missing: expected [1, 8]");
+    let missing = "tiny.gguf: tensor blk.0.attn_q_norm.weight is missing: expected [1, 8]";
+    assert_eq!(disguised(&normed, &plain)?, missing);
     // Biases are used wherever a file has them.
     assert_eq!(disguised(&plain, &qwen2)?, "accepted");
     Ok(())
@@ -175,17 +176,17 @@ fn scaling_that_is_not_known_is_refused() -> Outcome {
         writer.metadata("llama.rope.scaling.type", "longrope");
         Ok(())
     });
-    assert_eq!(error, "llama.rope.scaling.type: expected none, linear or yarn, found longrope");
+    assert_eq!(error, "tiny.gguf: llama.rope.scaling.type: expected none, linear or yarn, found longrope");
     let error = refused(&|writer| {
         writer.vector("rope_freqs.weight", &[1.0; 3])?;
         Ok(())
     });
-    assert_eq!(error, "tensor rope_freqs.weight: expected [4], found [3]");
+    assert_eq!(error, "tiny.gguf: tensor rope_freqs.weight: expected [4], found [3]");
     let error = refused(&|writer| {
         writer.vector("rope_freqs.weight", &[1.0, 1.0, 0.0, 1.0])?;
         Ok(())
     });
-    assert_eq!(error, "rope_freqs.weight: expected positive factors, found 0");
+    assert_eq!(error, "tiny.gguf: rope_freqs.weight: expected positive factors, found 0");
     Ok(())
 }
 
@@ -196,7 +197,8 @@ fn an_unknown_architecture_is_refused() -> Outcome {
     writer.vector("token_embd.weight", &[0.0])?;
     let file = ModelFile::from_bytes("mamba.gguf", writer.to_bytes())?;
     let error = ModelConfig::from_file(&file).err().map(|error| error.to_string());
-    let expected = r#"architecture "mamba" is not supported; supported: llama, qwen2, qwen3, gemma3"#;
+    let expected =
+        r#"mamba.gguf: architecture "mamba" is not supported; supported: llama, qwen2, qwen3, gemma3"#;
     assert_eq!(error.as_deref(), Some(expected));
     Ok(())
 }

@@ -23,8 +23,9 @@ pub(super) struct Slot {
     pub offset: usize,
 }
 
+#[cfg(test)]
 impl Slot {
-    fn meets(&self, other: &Slot) -> bool {
+    pub fn meets(&self, other: &Slot) -> bool {
         self.life.0 <= other.life.1 && other.life.0 <= self.life.1
     }
 }
@@ -123,32 +124,57 @@ pub(super) fn first_fit(slots: &mut [Slot]) -> Result<usize, GraphError> {
     let mut order: Vec<usize> =
         (0..slots.len()).filter(|&slot| slots[slot].life.0 <= slots[slot].life.1).collect();
     order.sort_by_key(|&slot| (std::cmp::Reverse(slots[slot].bytes), slots[slot].life, slot));
-    let mut placed: Vec<Slot> = Vec::new();
+    let mut placed = Placed::default();
     let mut end = 0;
     for number in order {
         let slot = slots[number];
-        let offset = lowest_free(&placed, &slot);
-        let slot = Slot { offset, ..slot };
+        let slot = Slot { offset: placed.lowest_free(&slot), ..slot };
         slots[number] = slot;
-        end = end.max(offset + slot.bytes);
+        end = end.max(slot.offset + slot.bytes);
         if end > isize::MAX as usize {
             return Err(GraphError::TooLarge { node: "arena".into(), rows: 1, cols: end });
         }
-        placed.insert(placed.partition_point(|other| other.offset <= offset), slot);
+        placed.add(slot);
     }
     Ok(end)
 }
 
-/// The lowest offset where `slot` meets none of `placed`, which rise by offset.
-fn lowest_free(placed: &[Slot], slot: &Slot) -> usize {
-    let mut offset = 0;
-    for other in placed.iter().filter(|other| other.meets(slot)) {
-        if offset + slot.bytes <= other.offset {
-            break;
+/// Slots that have their offset, found by step: a slot meets few of all that a deep model has.
+#[derive(Default)]
+struct Placed {
+    /// By step: the slots that live then.
+    living: Vec<Vec<Slot>>,
+    /// By step: the slots whose life starts there.
+    starting: Vec<Vec<Slot>>,
+}
+
+impl Placed {
+    fn add(&mut self, slot: Slot) {
+        let steps = slot.life.1 + 1;
+        if self.living.len() < steps {
+            self.living.resize(steps, Vec::new());
+            self.starting.resize(steps, Vec::new());
         }
-        offset = offset.max(other.offset + other.bytes);
+        self.starting[slot.life.0].push(slot);
+        self.living[slot.life.0..steps].iter_mut().for_each(|living| living.push(slot));
     }
-    offset
+
+    /// The lowest offset where `slot` meets none of the others.
+    fn lowest_free(&self, slot: &Slot) -> usize {
+        let (first, last) = slot.life;
+        let mut others: Vec<Slot> = self.living.get(first).cloned().unwrap_or_default();
+        let later = self.starting.iter().take(last.saturating_add(1)).skip(first + 1);
+        others.extend(later.flatten());
+        others.sort_unstable_by_key(|other| other.offset);
+        let mut offset = 0;
+        for other in others {
+            if offset + slot.bytes <= other.offset {
+                break;
+            }
+            offset = offset.max(other.offset + other.bytes);
+        }
+        offset
+    }
 }
 
 /// The sum of all values' bytes, each in a place of its own.

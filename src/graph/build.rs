@@ -1,5 +1,7 @@
 //! Building a graph: each method checks shapes, infers the result's, and adds a node.
 
+use std::collections::HashMap;
+
 use crate::backend::{Activation, BinaryFn, MatrixId, Precision, RmsNorm, Rows, UnaryFn, VectorId};
 
 use super::node::{Node, NodeKind};
@@ -29,6 +31,16 @@ pub struct Graph {
     pub(super) vectors: Vec<VectorSpec>,
     pub(super) inputs: Vec<(String, NodeId)>,
     pub(super) outputs: Vec<(String, NodeId)>,
+    names: Names,
+}
+
+/// Where each name stands in the list of its kind: a file may declare as many weights as it has bytes for.
+#[derive(Clone, Debug, Default)]
+struct Names {
+    matrices: HashMap<String, usize>,
+    vectors: HashMap<String, usize>,
+    inputs: HashMap<String, usize>,
+    outputs: HashMap<String, usize>,
 }
 
 impl Graph {
@@ -44,14 +56,15 @@ impl Graph {
     /// [`GraphError::Duplicate`] if the name has another shape already.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixId, GraphError> {
         let spec = MatrixSpec { name: name.into(), rows, cols };
-        let index = match self.matrices.iter().position(|other| other.name == name) {
-            Some(index) if self.matrices[index] == spec => index,
-            Some(index) => {
+        let index = match self.names.matrices.get(name) {
+            Some(&index) if self.matrices[index] == spec => index,
+            Some(&index) => {
                 let first = &self.matrices[index];
                 let shape = |spec: &MatrixSpec| format!("[{}, {}]", spec.rows, spec.cols);
                 return Err(duplicate("matrix", name, shape(first), shape(&spec)));
             }
             None => {
+                self.names.matrices.insert(name.into(), self.matrices.len());
                 self.matrices.push(spec);
                 self.matrices.len() - 1
             }
@@ -64,13 +77,14 @@ impl Graph {
     /// # Errors
     /// [`GraphError::Duplicate`] if the name has another length already.
     pub fn vector(&mut self, name: &str, len: usize) -> Result<VectorId, GraphError> {
-        let index = match self.vectors.iter().position(|other| other.name == name) {
-            Some(index) if self.vectors[index].len == len => index,
-            Some(index) => {
+        let index = match self.names.vectors.get(name) {
+            Some(&index) if self.vectors[index].len == len => index,
+            Some(&index) => {
                 let first = self.vectors[index].len;
                 return Err(duplicate("vector", name, format!("[{first}]"), format!("[{len}]")));
             }
             None => {
+                self.names.vectors.insert(name.into(), self.vectors.len());
                 self.vectors.push(VectorSpec { name: name.into(), len });
                 self.vectors.len() - 1
             }
@@ -83,10 +97,11 @@ impl Graph {
     /// # Errors
     /// [`GraphError::Duplicate`] if the name is taken.
     pub fn input(&mut self, name: &str, rows: Rows, cols: usize) -> Result<NodeId, GraphError> {
-        if self.inputs.iter().any(|(other, _)| other == name) {
+        if self.names.inputs.contains_key(name) {
             return Err(duplicate("input", name, "an input".into(), format!("[{rows:?}, {cols}]")));
         }
         let node = self.push("input", name, NodeKind::Input, (rows, cols), Dtype::Exact(Precision::F32));
+        self.names.inputs.insert(name.into(), self.inputs.len());
         self.inputs.push((name.into(), node));
         Ok(node)
     }
@@ -97,10 +112,11 @@ impl Graph {
     /// [`GraphError::Duplicate`] if the name is taken, [`GraphError::Foreign`].
     pub fn output(&mut self, name: &str, x: NodeId) -> Result<(), GraphError> {
         let label = self.node(x)?.label.clone();
-        if let Some((_, other)) = self.outputs.iter().find(|(other, _)| other == name) {
-            let first = self.nodes[other.index()].label.clone();
+        if let Some(&index) = self.names.outputs.get(name) {
+            let first = self.nodes[self.outputs[index].1.index()].label.clone();
             return Err(duplicate("output", name, first, label));
         }
+        self.names.outputs.insert(name.into(), self.outputs.len());
         self.outputs.push((name.into(), x));
         Ok(())
     }

@@ -4,6 +4,8 @@
 //! each distinct rotation are computed once, first; and a per-head norm (with the rotation behind
 //! it) becomes part of the attention's [`KvAppend`].
 
+use std::collections::HashSet;
+
 use crate::backend::{
     Attention, Epilogue, KvAppend, Matmul, Op, Precision, Product, RmsNorm, Rope, RopeAngles, Rows, Write,
 };
@@ -29,6 +31,8 @@ struct Lowering<'g> {
     needed: Vec<bool>,
     /// By node: whether attentions alone use it and compute it themselves.
     absorbed: Vec<bool>,
+    /// By node: whether it is an output.
+    named: Vec<bool>,
     /// By node, once lowered.
     values: Vec<Option<Value>>,
     angles: Vec<(&'g RopeSpec, Value)>,
@@ -43,6 +47,7 @@ pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, Gr
         activations,
         needed: vec![false; count],
         absorbed: vec![false; count],
+        named: vec![false; count],
         values: vec![None; count],
         angles: Vec::new(),
         program: Program::default(),
@@ -50,6 +55,7 @@ pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, Gr
     if graph.outputs.is_empty() {
         return Err(GraphError::NoOutput);
     }
+    graph.outputs.iter().for_each(|(_, node)| lowering.named[node.index()] = true);
     lowering.find_needed();
     lowering.check_layers()?;
     lowering.find_absorbed()?;
@@ -78,7 +84,7 @@ impl<'g> Lowering<'g> {
     /// All attentions share one KV pool: one layer each, of one shape.
     fn check_layers(&self) -> Result<(), GraphError> {
         let mut first: Option<&AttentionSpec> = None;
-        let mut layers = Vec::new();
+        let mut layers = HashSet::new();
         for (_, node) in self.needed_nodes() {
             let NodeKind::Attention { spec, .. } = &node.kind else { continue };
             let other = *first.get_or_insert(spec);
@@ -89,10 +95,9 @@ impl<'g> Lowering<'g> {
                     found: format!("{} of {}", spec.heads.kv, spec.heads.dim),
                 });
             }
-            if layers.contains(&spec.layer) {
+            if !layers.insert(spec.layer) {
                 return Err(unsupported(node, format!("layer {} has an attention already", spec.layer)));
             }
-            layers.push(spec.layer);
         }
         Ok(())
     }
@@ -309,7 +314,7 @@ impl<'g> Lowering<'g> {
 
     fn new_value(&mut self, index: usize, pinned: bool) -> Value {
         let Node { rows, cols, dtype, ref label, .. } = self.graph.nodes[index];
-        let named = self.graph.outputs.iter().any(|(_, node)| node.index() == index);
+        let named = self.named[index];
         let precision = dtype.resolve(if named { Precision::F32 } else { self.activations });
         let label = label.clone();
         let value = self.program.value(ValueInfo { rows, cols, precision, pinned: pinned || named, label });

@@ -23,7 +23,7 @@ pub(super) fn build(config: &ModelConfig) -> Result<Graph, GraphError> {
     }
     let x = builder.norm(x, "output_norm.weight")?;
     let head = if config.tied_embeddings { "token_embd" } else { "output" };
-    let x = builder.linear(x, head, config.vocab_size)?;
+    let x = builder.biased(x, head, "output.bias", config.vocab_size)?;
     let x = match config.logit_soft_cap {
         Some(cap) => builder.graph.soft_cap(x, cap)?,
         None => x,
@@ -104,13 +104,16 @@ impl Builder<'_> {
 
     /// The matrix `name.weight` to `rows` features, with `name.bias` where the model has one.
     fn linear(&mut self, x: NodeId, name: &str, rows: usize) -> Result<NodeId, GraphError> {
+        self.biased(x, name, &format!("{name}.bias"), rows)
+    }
+
+    fn biased(&mut self, x: NodeId, name: &str, bias: &str, rows: usize) -> Result<NodeId, GraphError> {
         let (_, cols) = self.graph.shape(x)?;
         let matrix = self.graph.matrix(&format!("{name}.weight"), rows, cols)?;
-        let bias = format!("{name}.bias");
-        if !self.config.has_bias(&bias) {
+        if !self.config.has_bias(bias) {
             return self.graph.matmul(x, matrix);
         }
-        let bias = self.graph.vector(&bias, rows)?;
+        let bias = self.graph.vector(bias, rows)?;
         self.graph.matmul_bias(x, matrix, bias)
     }
 }

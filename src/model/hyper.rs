@@ -1,21 +1,28 @@
 //! Hyperparameters: parsed from a file's metadata and checked against its tensors.
 //!
-//! Nothing is allocated for a model before [`ModelConfig::from_file`] has accepted its file: it
-//! checks each value, then builds the graph and holds every weight that the graph declares
-//! against the tensor of that name.
+//! Nothing is allocated for a model before [`ModelConfig::from_file`] has accepted its file. It refuses
+//! keys whose effect is not honoured (`known`), reads the others (`keys`, `scaling`) and holds every
+//! number that sizes something against the tensors (`tensors`). Then it builds the graph and checks that
+//! its weights are the file's tensors.
 
 use std::collections::BTreeSet;
 
 use crate::backend::Heads;
-use crate::graph::{Graph, RopeSpec};
-use crate::weights::{Metadata, ModelFile, Strings};
+use crate::graph::RopeSpec;
+use crate::weights::{Array, ModelFile, Strings, Value};
 
-use super::family::{Family, LocalLayers};
-use super::rope::{RopeBase, RopeScaling, Yarn};
-use super::{ModelError, decoder};
+use super::family::Family;
+use super::keys::{Keys, shown_value, whole};
+use super::rope::{RopeBase, RopeScaling};
+use super::scaling::rope_scaling;
+use super::{ModelError, decoder, key_error, known, missing, tensors};
 
 /// Longest context that a file may claim: positions stay far below `u32::MAX`.
 const CONTEXT_LIMIT: usize = 1 << 27;
+/// Added by norms where the file does not say: what every family's training code has by default.
+const EPSILON_DEFAULT: f64 = 1e-6;
+/// The rotation's base where the file does not say.
+const ROPE_BASE_DEFAULT: f64 = 10_000.0;
 
 /// A model's hyperparameters, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,10 +64,10 @@ pub struct ModelConfig {
 /// What local layers do otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocalAttention {
-    /// Which layers.
-    pub layers: LocalLayers,
-    /// Positions that a query sees, itself included; all if none.
-    pub window: Option<u32>,
+    /// By layer: whether it is local.
+    pub layers: Vec<bool>,
+    /// Positions that a query sees, itself included.
+    pub window: u32,
     /// Their rotation.
     pub rope: RopeSpec,
 }
@@ -69,12 +76,19 @@ impl ModelConfig {
     /// Reads and checks the hyperparameters of a GGUF file.
     ///
     /// # Errors
-    /// [`ModelError::Architecture`]; [`ModelError::Key`] names a key that is missing or absurd;
-    /// [`ModelError::MissingTensor`], [`ModelError::TensorShape`] and
-    /// [`ModelError::UnusedTensor`] name a tensor that does not fit them.
+    /// [`ModelError::File`] names the file, and why: [`ModelError::Architecture`];
+    /// [`ModelError::Key`] for a key that is missing, absurd or not honoured; [`ModelError::Experts`];
+    /// [`ModelError::MissingTensor`], [`ModelError::TensorShape`] and [`ModelError::UnusedTensor`]
+    /// for a tensor that does not fit them.
     pub fn from_file(file: &ModelFile) -> Result<ModelConfig, ModelError> {
-        let config = Reader::new(file)?.config()?;
-        check_tensors(file, &decoder::build(&config)?, config.family)?;
+        ModelConfig::read(file).map_err(|error| error.in_file(file.path()))
+    }
+
+    fn read(file: &ModelFile) -> Result<ModelConfig, ModelError> {
+        let keys = Keys::new(file)?;
+        known::check(keys)?;
+        let config = Reader { file, keys }.config()?;
+        tensors::check(file, &decoder::build(&config)?, &config)?;
         Ok(config)
     }
 
@@ -83,9 +97,9 @@ impl ModelConfig {
         self.local_layer(layer).map_or(&self.rope, |local| &local.rope)
     }
 
-    /// The window of a layer.
+    /// The window of a layer; it sees all positions if none.
     pub fn layer_window(&self, layer: usize) -> Option<u32> {
-        self.local_layer(layer).and_then(|local| local.window)
+        self.local_layer(layer).map(|local| local.window)
     }
 
     /// Whether the file has a bias of this name.
@@ -94,145 +108,100 @@ impl ModelConfig {
     }
 
     fn local_layer(&self, layer: usize) -> Option<&LocalAttention> {
-        self.local.as_ref().filter(|local| local.layers.is_local(layer))
+        self.local.as_ref().filter(|local| local.layers.get(layer).copied().unwrap_or(false))
     }
 }
 
-/// Reads keys under the architecture's prefix.
+/// Makes a configuration of keys and tensors.
 struct Reader<'f> {
     file: &'f ModelFile,
-    metadata: &'f Metadata,
-    family: &'static Family,
+    keys: Keys<'f>,
 }
 
-impl<'f> Reader<'f> {
-    fn new(file: &'f ModelFile) -> Result<Self, ModelError> {
-        let metadata = file.metadata();
-        let name = metadata.str("general.architecture")?;
-        let name = name.ok_or_else(|| key("general.architecture", "an architecture", "no such key"))?;
-        Ok(Reader { file, metadata, family: Family::named(name)? })
-    }
-
+impl Reader<'_> {
     fn config(&self) -> Result<ModelConfig, ModelError> {
+        let (keys, family) = (self.keys, self.keys.family);
+        tensors::refuse_experts(self.file)?;
         let table = self.file.tensor("token_embd.weight");
         let table = table.ok_or_else(|| missing("token_embd.weight", "[vocabulary, embedding_length]"))?;
-        let embedding_length = self.count("embedding_length", None)?;
-        let heads = self.heads(embedding_length)?;
-        let mut biases: BTreeSet<String> = BTreeSet::new();
-        biases.extend(
-            self.file.tensors().iter().map(|info| &info.name).filter(|name| name.ends_with(".bias")).cloned(),
-        );
-        let config = ModelConfig {
-            family: self.family,
+        let embedding_length = keys.count("embedding_length", None)?;
+        let feed_forward_length = keys.count("feed_forward_length", None)?;
+        let (block_count, heads) = (self.block_count()?, self.heads(embedding_length)?);
+        let sizes = tensors::Sizes { block_count, heads, embedding_length, feed_forward_length };
+        // From here on the file is known to hold what these numbers size.
+        tensors::check_sizes(self.file, sizes)?;
+        let context_length = self.context_length()?;
+        let base = self.rope_base(heads, "rope.dimension_count", heads.dim, self.global_base()?)?;
+        let scaling = rope_scaling(keys, base.dims / 2, context_length)?;
+        Ok(ModelConfig {
+            family,
             vocab_size: self.vocab_size(table.rows())?,
-            context_length: self.within(
-                "context_length",
-                self.count("context_length", None)?,
-                CONTEXT_LIMIT,
-            )?,
+            context_length,
             embedding_length,
-            feed_forward_length: self.count("feed_forward_length", None)?,
-            block_count: self.block_count()?,
+            feed_forward_length,
+            block_count,
             heads,
             rms_epsilon: self.epsilon()?,
-            rope: self
-                .scaling(heads)?
-                .spec(self.rope_base(heads, self.positive("rope.freq_base", 10_000.0)?)?),
-            local: self.local(heads)?,
-            attention_scale: self.attention_scale(embedding_length, heads)?,
-            embedding_scale: if self.family.scaled_embeddings {
-                (embedding_length as f32).sqrt()
-            } else {
-                1.0
-            },
+            local: self.local(sizes, base, &scaling, context_length)?,
+            rope: scaling.spec(base),
+            attention_scale: self.attention_scale(sizes)?,
+            embedding_scale: if family.scaled_embeddings { (embedding_length as f32).sqrt() } else { 1.0 },
             attention_soft_cap: self.soft_cap("attn_logit_softcapping")?,
             logit_soft_cap: self.soft_cap("final_logit_softcapping")?,
             tied_embeddings: self.file.tensor("output.weight").is_none(),
-            biases,
-        };
-        self.check_biases(&config)?;
-        Ok(config)
+            biases: self.biases(block_count)?,
+        })
     }
 
-    fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.family.name)
-    }
-
-    /// A count of at least one.
-    fn count(&self, name: &str, default: Option<usize>) -> Result<usize, ModelError> {
-        let full = self.name(name);
-        match self.metadata.u32(&full)? {
-            Some(0) => Err(key(&full, "at least 1", "0")),
-            Some(count) => Ok(count as usize),
-            None => default.ok_or_else(|| key(&full, "a count", "no such key")),
-        }
-    }
-
-    fn within(&self, name: &str, value: usize, limit: usize) -> Result<usize, ModelError> {
-        let fits = value <= limit;
-        fits.then_some(value)
-            .ok_or_else(|| key(&self.name(name), &format!("at most {limit}"), &value.to_string()))
-    }
-
-    fn float(&self, name: &str) -> Result<Option<f64>, ModelError> {
-        Ok(self.metadata.f32(&self.name(name))?.map(f64::from))
-    }
-
-    fn positive(&self, name: &str, default: f64) -> Result<f64, ModelError> {
-        let value = self.float(name)?.unwrap_or(default);
-        let fits = value.is_finite() && value > 0.0;
-        fits.then_some(value).ok_or_else(|| key(&self.name(name), "a positive number", &value.to_string()))
+    fn context_length(&self) -> Result<usize, ModelError> {
+        let length = self.keys.count("context_length", None)?;
+        let fits = length <= CONTEXT_LIMIT;
+        fits.then_some(length)
+            .ok_or_else(|| self.keys.refuse("context_length", &format!("at most {CONTEXT_LIMIT}"), length))
     }
 
     fn epsilon(&self) -> Result<f32, ModelError> {
-        let name = "attention.layer_norm_rms_epsilon";
-        let full = self.name(name);
-        let value = self.float(name)?.ok_or_else(|| key(&full, "a number", "no such key"))?;
+        let key = "attention.layer_norm_rms_epsilon";
+        let value = self.keys.float(key)?.unwrap_or(EPSILON_DEFAULT);
         let fits = (0.0..1.0).contains(&value);
-        fits.then_some(value as f32).ok_or_else(|| key(&full, "a number from 0 to 1", &value.to_string()))
+        fits.then_some(value as f32).ok_or_else(|| self.keys.refuse(key, "a number from 0 to 1", value))
     }
 
-    fn soft_cap(&self, name: &str) -> Result<Option<f32>, ModelError> {
-        match self.float(name)? {
-            // Converters write 0 for none.
-            None | Some(0.0) => Ok(None),
-            Some(_) => Ok(Some(self.positive(name, 0.0)? as f32)),
-        }
+    /// Converters write 0 for none.
+    fn soft_cap(&self, key: &str) -> Result<Option<f32>, ModelError> {
+        let cap = self.keys.positive_or(key, f64::INFINITY)?;
+        Ok((cap < f64::INFINITY).then_some(cap as f32))
     }
 
     fn heads(&self, embedding_length: usize) -> Result<Heads, ModelError> {
-        let query = self.count("attention.head_count", None)?;
-        let kv = self.count("attention.head_count_kv", Some(query))?;
+        let keys = self.keys;
+        let query = keys.count("attention.head_count", None)?;
+        let kv = keys.count_or("attention.head_count_kv", query)?;
         if !query.is_multiple_of(kv) {
             let expected = format!("a divisor of the {query} query heads");
-            return Err(key(&self.name("attention.head_count_kv"), &expected, &kv.to_string()));
+            return Err(keys.refuse("attention.head_count_kv", &expected, kv));
         }
         let even = embedding_length.is_multiple_of(query).then(|| embedding_length / query);
-        let dim = match self.metadata.u32(&self.name("attention.key_length"))? {
-            Some(_) => self.count("attention.key_length", None)?,
+        let dim = match keys.raw("attention.key_length") {
+            Some(_) => keys.count("attention.key_length", None)?,
             None => even.ok_or_else(|| {
                 let expected = format!("a divisor of embedding_length {embedding_length}");
-                key(&self.name("attention.head_count"), &expected, &query.to_string())
+                keys.refuse("attention.head_count", &expected, query)
             })?,
         };
-        let value = self.count("attention.value_length", Some(dim))?;
-        if value != dim || query.checked_mul(dim).is_none() {
+        let value = keys.count("attention.value_length", Some(dim))?;
+        if value != dim {
             let expected = format!("{dim}, as attention.key_length");
-            return Err(key(&self.name("attention.value_length"), &expected, &value.to_string()));
+            return Err(keys.refuse("attention.value_length", &expected, value));
         }
         Ok(Heads { query, kv, dim })
     }
 
     fn vocab_size(&self, rows: usize) -> Result<usize, ModelError> {
-        let told = self.count("vocab_size", Some(rows))?;
-        if told != rows {
-            let expected = format!("{rows}, the rows of token_embd.weight");
-            return Err(key(&self.name("vocab_size"), &expected, &told.to_string()));
-        }
-        let pieces = self.metadata.strings("tokenizer.ggml.tokens")?.map_or(0, Strings::len);
+        let pieces = self.file.metadata().strings("tokenizer.ggml.tokens")?.map_or(0, Strings::len);
         if pieces > rows {
             let expected = format!("at most {rows} pieces, the rows of token_embd.weight");
-            return Err(key("tokenizer.ggml.tokens", &expected, &pieces.to_string()));
+            return Err(key_error("tokenizer.ggml.tokens", &expected, &pieces.to_string()));
         }
         Ok(rows)
     }
@@ -240,133 +209,108 @@ impl<'f> Reader<'f> {
     /// As many layers as there are blocks among the tensors, so that an absurd count builds
     /// nothing.
     fn block_count(&self) -> Result<usize, ModelError> {
-        let count = self.count("block_count", None)?;
+        let count = self.keys.count("block_count", None)?;
         let number = |name: &str| name.strip_prefix("blk.")?.split('.').next()?.parse::<usize>().ok();
         let blocks: BTreeSet<usize> =
             self.file.tensors().iter().filter_map(|info| number(&info.name)).collect();
         let found = blocks.len();
         if found != count || blocks.last() != Some(&(count - 1)) {
-            let expected = format!("{found}, the blocks among the tensors");
-            return Err(key(&self.name("block_count"), &expected, &count.to_string()));
+            return Err(self.keys.refuse(
+                "block_count",
+                &format!("{found}, the blocks among the tensors"),
+                count,
+            ));
         }
         Ok(count)
     }
 
-    fn rope_base(&self, heads: Heads, base: f64) -> Result<RopeBase, ModelError> {
-        let dims = self.count("rope.dimension_count", Some(heads.dim))?;
+    fn global_base(&self) -> Result<f64, ModelError> {
+        let base = self.keys.positive_or("rope.global.freq_base", ROPE_BASE_DEFAULT)?;
+        self.keys.positive_or("rope.freq_base", base)
+    }
+
+    /// The rotation with as many elements as `key` says.
+    fn rope_base(&self, heads: Heads, key: &str, default: usize, base: f64) -> Result<RopeBase, ModelError> {
+        let dims = self.keys.count(key, Some(default))?;
         if !dims.is_multiple_of(2) || dims > heads.dim {
             let expected = format!("an even number up to the head's {}", heads.dim);
-            return Err(key(&self.name("rope.dimension_count"), &expected, &dims.to_string()));
+            return Err(self.keys.refuse(key, &expected, dims));
         }
-        Ok(RopeBase { dims, base, pairing: self.family.pairing })
+        Ok(RopeBase { dims, base, pairing: self.keys.family.pairing })
     }
 
-    fn scaling(&self, heads: Heads) -> Result<RopeScaling, ModelError> {
-        if self.file.tensor("rope_freqs.weight").is_some() {
-            return self.rope_factors(heads);
+    /// Without a window no layer is local.
+    fn local(
+        &self,
+        sizes: tensors::Sizes,
+        global: RopeBase,
+        scaling: &RopeScaling,
+        context_length: usize,
+    ) -> Result<Option<LocalAttention>, ModelError> {
+        let keys = self.keys;
+        let window = keys.whole("attention.sliding_window")?.unwrap_or(0);
+        let default = keys.family.local_layers.map_or(global.base, |layers| layers.rope_base);
+        let default = keys.positive_or("rope.local.freq_base", default)?;
+        let base = keys.positive_or("rope.freq_base_swa", default)?;
+        let base = self.rope_base(sizes.heads, "rope.dimension_count_swa", global.dims, base)?;
+        let layers = self.local_layers(sizes.block_count)?;
+        if window == 0 || !layers.contains(&true) {
+            return Ok(None);
         }
-        let name = self.name("rope.scaling.type");
-        match self.metadata.str(&name)? {
-            None | Some("none") => match self.float("rope.scale_linear")? {
-                // The name before scaling had types.
-                Some(_) => Ok(RopeScaling::Linear { factor: self.positive("rope.scale_linear", 1.0)? }),
-                None => Ok(RopeScaling::None),
-            },
-            Some("linear") => Ok(RopeScaling::Linear { factor: self.positive("rope.scaling.factor", 1.0)? }),
-            Some("yarn") => self.yarn().map(RopeScaling::Yarn),
-            Some(other) => Err(key(&name, "none, linear or yarn", other)),
-        }
+        // A family's own local layers are not scaled: scaling is for those that see far.
+        let plain = RopeScaling::default();
+        let scaling = if keys.family.local_layers.is_some() { &plain } else { scaling };
+        let window = u32::try_from(window.min(context_length as u64)).unwrap_or(u32::MAX);
+        Ok(Some(LocalAttention { layers, window, rope: scaling.spec(base) }))
     }
 
-    fn rope_factors(&self, heads: Heads) -> Result<RopeScaling, ModelError> {
-        let pairs = self.rope_base(heads, 1.0)?.dims / 2;
-        let factors = self.file.vector("rope_freqs.weight")?;
-        if factors.len() != pairs {
-            let (expected, found) = (format!("[{pairs}]"), format!("[{}]", factors.len()));
-            return Err(ModelError::TensorShape { tensor: "rope_freqs.weight".into(), expected, found });
-        }
-        match factors.iter().find(|factor| !factor.is_finite() || **factor <= 0.0) {
-            Some(bad) => Err(key("rope_freqs.weight", "positive factors", &bad.to_string())),
-            None => Ok(RopeScaling::Factors(factors.into_iter().map(f64::from).collect())),
-        }
+    /// By layer: whether it has a window, if there is one. A number n leaves every n-th layer global, 0 none.
+    fn local_layers(&self, layers: usize) -> Result<Vec<bool>, ModelError> {
+        let key = "attention.sliding_window_pattern";
+        let expected = format!("a period, or {layers} flags, one a layer");
+        let refuse = |found: &Value| self.keys.refuse(key, &expected, shown_value(found));
+        let flags = match self.keys.raw(key) {
+            None => {
+                let period = self.keys.family.local_layers.map_or(0, |local| local.period);
+                return Ok(every(period as u64, layers));
+            }
+            Some(Value::Array(Array::Bool(flags))) => Some(flags.clone()),
+            Some(Value::Array(array)) => array.to_u32s().and_then(|flags| {
+                let flag = |&flag: &u32| (flag < 2).then_some(flag == 1);
+                flags.iter().map(flag).collect()
+            }),
+            Some(value) => return whole(value).map(|n| every(n, layers)).ok_or_else(|| refuse(value)),
+        };
+        let fitting = flags.filter(|flags| flags.len() == layers);
+        fitting.ok_or_else(|| self.keys.raw(key).map_or_else(|| missing(key, &expected), refuse))
     }
 
-    fn yarn(&self) -> Result<Yarn, ModelError> {
-        let original = self.count("rope.scaling.original_context_length", None)?;
-        let factor = self.positive("rope.scaling.factor", 1.0)?;
-        let at_least_one = factor >= 1.0;
-        if !at_least_one {
-            return Err(key(&self.name("rope.scaling.factor"), "at least 1", &factor.to_string()));
-        }
-        let attention = self.positive("rope.scaling.attn_factor", 1.0)?;
-        Ok(Yarn {
-            factor,
-            original_context: original as f64,
-            attention_factor: self.positive("rope.scaling.yarn_attn_factor", attention)?,
-            beta_fast: self.positive("rope.scaling.yarn_beta_fast", 32.0)?,
-            beta_slow: self.positive("rope.scaling.yarn_beta_slow", 1.0)?,
-        })
-    }
-
-    fn local(&self, heads: Heads) -> Result<Option<LocalAttention>, ModelError> {
-        let Some(layers) = self.family.local_layers else { return Ok(None) };
-        let base = self.positive("rope.freq_base_swa", layers.rope_base)?;
-        let window = self.metadata.u32(&self.name("attention.sliding_window"))?;
-        let window = window.filter(|&window| window > 0);
-        // Scaling is for the layers that see far.
-        let rope = RopeScaling::None.spec(self.rope_base(heads, base)?);
-        Ok(Some(LocalAttention { layers, window, rope }))
-    }
-
-    fn attention_scale(&self, embedding_length: usize, heads: Heads) -> Result<f32, ModelError> {
-        if self.float("attention.scale")?.is_some_and(|scale| scale != 0.0) {
-            return Ok(self.positive("attention.scale", 1.0)? as f32);
-        }
+    fn attention_scale(&self, sizes: tensors::Sizes) -> Result<f32, ModelError> {
+        let tensors::Sizes { block_count, heads, embedding_length, .. } = sizes;
         // Gemma 3 27B alone scales by its model width a head, and no key of its files says so.
-        let wide = self.family.name == "gemma3" && self.block_count()? == 62;
-        let divisor = if wide { embedding_length / heads.query } else { heads.dim };
-        Ok(1.0 / (divisor as f32).sqrt())
+        let wide = self.keys.family.name == "gemma3" && block_count == 62;
+        let divisor = if wide { (embedding_length / heads.query).max(1) } else { heads.dim };
+        let default = 1.0 / (divisor as f32).sqrt();
+        Ok(self.keys.positive_or("attention.scale", f64::from(default))? as f32)
     }
 
-    fn check_biases(&self, config: &ModelConfig) -> Result<(), ModelError> {
-        let heads = config.heads;
-        for layer in 0..if self.family.qkv_bias { config.block_count } else { 0 } {
-            for (part, count) in [("q", heads.query), ("k", heads.kv), ("v", heads.kv)] {
+    /// The biases of the file; those that the family needs are among them.
+    fn biases(&self, block_count: usize) -> Result<BTreeSet<String>, ModelError> {
+        let names = self.file.tensors().iter().map(|info| &info.name);
+        let biases: BTreeSet<String> = names.filter(|name| name.ends_with(".bias")).cloned().collect();
+        for layer in 0..if self.keys.family.qkv_bias { block_count } else { 0 } {
+            for part in ["q", "k", "v"] {
+                let weight = format!("blk.{layer}.attn_{part}.weight");
                 let name = format!("blk.{layer}.attn_{part}.bias");
-                if !config.has_bias(&name) {
-                    return Err(missing(&name, &format!("[{}]", count * heads.dim)));
-                }
+                let rows = self.file.tensor(&weight).map_or(0, |info| info.rows());
+                biases.get(&name).ok_or_else(|| missing(&name, &format!("[{rows}]")))?;
             }
         }
-        Ok(())
+        Ok(biases)
     }
 }
 
-/// Holds every weight of the graph against the file, and every tensor against the graph.
-fn check_tensors(file: &ModelFile, graph: &Graph, family: &Family) -> Result<(), ModelError> {
-    let matrices = graph.matrices().iter().map(|spec| (&spec.name, spec.rows, spec.cols));
-    let vectors = graph.vectors().iter().map(|spec| (&spec.name, 1, spec.len));
-    let mut used: BTreeSet<&str> = BTreeSet::from(["rope_freqs.weight"]);
-    for (name, rows, cols) in matrices.chain(vectors) {
-        let expected = format!("[{rows}, {cols}]");
-        let info = file.tensor(name).ok_or_else(|| missing(name, &expected))?;
-        if (info.rows(), info.cols()) != (rows, cols) {
-            let found = format!("[{}, {}]", info.rows(), info.cols());
-            return Err(ModelError::TensorShape { tensor: name.clone(), expected, found });
-        }
-        used.insert(name);
-    }
-    // A tensor that no operation reads means that the file's model is another one.
-    match file.tensors().iter().find(|info| !used.contains(info.name.as_str())) {
-        Some(info) => Err(ModelError::UnusedTensor { tensor: info.name.clone(), family: family.name }),
-        None => Ok(()),
-    }
-}
-
-fn key(key: &str, expected: &str, found: &str) -> ModelError {
-    ModelError::Key { key: key.into(), expected: expected.into(), found: found.into() }
-}
-
-fn missing(tensor: &str, expected: &str) -> ModelError {
-    ModelError::MissingTensor { tensor: tensor.into(), expected: expected.into() }
+/// All layers but each `period`-th; all for 0.
+fn every(period: u64, layers: usize) -> Vec<bool> {
+    (1..=layers as u64).map(|layer| period == 0 || !layer.is_multiple_of(period)).collect()
 }

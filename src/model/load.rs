@@ -89,7 +89,8 @@ impl<B: Backend> Model<B> {
         let fingerprint = file.fingerprint()?;
         let source =
             Source { file, fingerprint, quantise: options.quantise, sidecar: options.sidecar.as_deref() };
-        let (weights, sidecar) = upload(source, &plan, &backend, progress)?;
+        let (weights, sidecar) = upload(source, &plan, &backend, progress)
+            .map_err(|error: ModelError| error.in_file(file.path()))?;
         let fingerprint = cache_fingerprint::<B>(fingerprint, kv.layout, options);
         let session = Session::new(backend, plan, weights, Some(kv))?;
         let config = config.clone();

@@ -1,26 +1,33 @@
 //! Models: what a file says becomes a decoder that runs steps.
 //!
-//! `family` is the table of supported architectures, `hyper` parses and checks hyperparameters,
-//! `rope` turns scaling schemes into frequencies, `decoder` builds the graph, `load` compiles it
-//! and `upload` brings the weights to a backend, `sidecar` from a file of prepared ones. [`Decoder`] is all that the engine knows of a model; which sequences
-//! there are, and what is sampled, is not known here.
+//! `family` is the table of supported architectures. `hyper` makes a configuration of a file's
+//! hyperparameters: `known` lists their keys, `keys` reads them, `tensors` holds them against the tensors,
+//! and `scaling` and `rope` turn scaling schemes into frequencies. `decoder` builds the graph, `load`
+//! compiles it and `upload` brings the weights to a backend, `sidecar` from a file of prepared ones.
+//! [`Decoder`] is all that the engine sees of a model; sequences and sampling are not here.
 
 #![forbid(unsafe_code)]
 
 mod decoder;
 mod family;
 mod hyper;
+mod keys;
+mod known;
 mod load;
 mod rope;
+mod scaling;
 mod sidecar;
+mod tensors;
 mod upload;
+
+use std::path::{Path, PathBuf};
 
 use crate::backend::{BackendError, KvLayout, PageId, RowSampling, StepInput, StepLimits};
 use crate::graph::GraphError;
 pub use crate::graph::{OpKind, OpTime, OpTimes, Work};
 use crate::quant::QuantError;
 use crate::token::TokenId;
-use crate::weights::WeightsError;
+use crate::weights::{WeightsError, shown, shown_path};
 pub use family::{FAMILIES, Family, LocalLayers};
 pub use hyper::{LocalAttention, ModelConfig};
 pub use load::{LoadOptions, LoadProgress, Model};
@@ -30,8 +37,16 @@ pub use sidecar::SidecarUse;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
+    /// The file that is refused, and why: any of the others.
+    #[error("{}: {reason}", shown_path(file))]
+    File {
+        /// The model file.
+        file: PathBuf,
+        /// Why it is refused.
+        reason: Box<ModelError>,
+    },
     /// No such family.
-    #[error("architecture {found:?} is not supported; supported: {supported}")]
+    #[error("architecture {:?} is not supported; supported: {supported}", shown(found))]
     Architecture {
         /// `general.architecture` of the file.
         found: String,
@@ -39,7 +54,7 @@ pub enum ModelError {
         supported: String,
     },
     /// A hyperparameter is missing, absurd, or contradicts another or the tensors.
-    #[error("{key}: expected {expected}, found {found}")]
+    #[error("{}: expected {expected}, found {}", shown(key), shown(found))]
     Key {
         /// The metadata key.
         key: String,
@@ -47,6 +62,12 @@ pub enum ModelError {
         expected: String,
         /// What the file says.
         found: String,
+    },
+    /// The model is a mixture of experts, which no family here is.
+    #[error("experts are not supported: {}", shown(shown_by))]
+    Experts {
+        /// The key or the tensor that shows it.
+        shown_by: String,
     },
     /// The model needs a tensor that the file lacks.
     #[error("tensor {tensor} is missing: expected {expected}")]
@@ -57,7 +78,7 @@ pub enum ModelError {
         expected: String,
     },
     /// A tensor's shape contradicts the hyperparameters.
-    #[error("tensor {tensor}: expected {expected}, found {found}")]
+    #[error("tensor {}: expected {expected}, found {found}", shown(tensor))]
     TensorShape {
         /// Its name.
         tensor: String,
@@ -67,7 +88,7 @@ pub enum ModelError {
         found: String,
     },
     /// The file has a tensor that the family has no use for: its model is another one.
-    #[error("tensor {tensor} has no place in a {family} model")]
+    #[error("tensor {} has no place in a {family} model", shown(tensor))]
     UnusedTensor {
         /// Its name.
         tensor: String,
@@ -125,6 +146,30 @@ pub enum ModelError {
         /// Outputs of the last step.
         outputs: usize,
     },
+}
+
+impl ModelError {
+    /// The error with its file, unless it is of no file or names it already.
+    fn in_file(self, file: &Path) -> ModelError {
+        match self {
+            ModelError::File { .. }
+            | ModelError::Context { .. }
+            | ModelError::KvBudget { .. }
+            | ModelError::Logits { .. }
+            | ModelError::Weights(_)
+            | ModelError::Backend(_)
+            | ModelError::Output { .. } => self,
+            reason => ModelError::File { file: file.to_owned(), reason: Box::new(reason) },
+        }
+    }
+}
+
+fn key_error(key: &str, expected: &str, found: &str) -> ModelError {
+    ModelError::Key { key: key.into(), expected: expected.into(), found: found.into() }
+}
+
+fn missing(tensor: &str, expected: &str) -> ModelError {
+    ModelError::MissingTensor { tensor: tensor.into(), expected: expected.into() }
 }
 
 /// Bytes that a decoder allocated when it was loaded, and keeps.

@@ -6,20 +6,33 @@ use std::sync::Arc;
 use crate::backend::RopePairing;
 use crate::graph::RopeSpec;
 
-/// How the frequencies are changed for contexts beyond the trained one.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum RopeScaling {
-    /// They are not.
-    #[default]
-    None,
-    /// Divided by a factor: position interpolation (Chen et al. 2023).
+/// How the frequencies are changed for contexts beyond the trained one. All parts work together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeScaling {
+    /// Each is divided by its own factor: Llama 3's `rope_freqs.weight`, `[dims / 2]`.
+    pub factors: Option<Vec<f64>>,
+    /// Then they are interpolated.
+    pub interpolation: Interpolation,
+    /// Multiplies what is rotated.
+    pub magnitude: f64,
+}
+
+impl Default for RopeScaling {
+    /// None.
+    fn default() -> Self {
+        RopeScaling { factors: None, interpolation: Interpolation::Linear { factor: 1.0 }, magnitude: 1.0 }
+    }
+}
+
+/// How positions beyond the trained context are brought into it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Interpolation {
+    /// All frequencies are divided by a factor: position interpolation (Chen et al. 2023).
     Linear {
         /// Extended context by trained context.
         factor: f64,
     },
-    /// Each divided by its own factor: Llama 3's `rope_freqs.weight`, `[dims / 2]`.
-    Factors(Vec<f64>),
-    /// Interpolated by wavelength (Peng et al. 2023, "YaRN").
+    /// By wavelength (Peng et al. 2023, "YaRN").
     Yarn(Yarn),
 }
 
@@ -30,8 +43,11 @@ pub struct Yarn {
     pub factor: f64,
     /// The trained context (L).
     pub original_context: f64,
-    /// Multiplies the attention factor `0.1 ln(s) + 1`.
-    pub attention_factor: f64,
+    /// How much of the ramp is extrapolated; 1 in the paper.
+    pub extrapolation: f64,
+    /// Multiplies the logarithm in what the magnitude is divided by; 0 divides by nothing (DeepSeek-V2's
+    /// `mscale_all_dim`).
+    pub log_multiplier: f64,
     /// Rotations over the trained context above which a frequency stays (β).
     pub beta_fast: f64,
     /// Rotations below which a frequency is interpolated fully (α).
@@ -53,16 +69,15 @@ impl RopeScaling {
     /// The rotation of `rope` under this scaling.
     pub fn spec(&self, rope: RopeBase) -> RopeSpec {
         let RopeBase { dims, base, pairing } = rope;
-        let plain = |i: usize| base.powf(-2.0 * i as f64 / dims as f64);
-        let scaled = |i: usize| match self {
-            RopeScaling::None => plain(i),
-            RopeScaling::Linear { factor } => plain(i) / factor,
-            RopeScaling::Factors(factors) => plain(i) / factors.get(i).copied().unwrap_or(1.0),
-            RopeScaling::Yarn(yarn) => plain(i) * yarn.share(i, rope),
+        let own = |i: usize| self.factors.as_ref().and_then(|factors| factors.get(i)).copied().unwrap_or(1.0);
+        let share = |i: usize| match self.interpolation {
+            Interpolation::Linear { factor } => 1.0 / factor,
+            Interpolation::Yarn(yarn) => yarn.share(i, rope),
         };
-        let magnitude = match self {
-            RopeScaling::Yarn(yarn) => yarn.attention_factor * (0.1 * yarn.factor.ln() + 1.0),
-            _ => 1.0,
+        let scaled = |i: usize| base.powf(-2.0 * i as f64 / dims as f64) / own(i) * share(i);
+        let magnitude = match self.interpolation {
+            Interpolation::Linear { .. } => self.magnitude,
+            Interpolation::Yarn(yarn) => self.magnitude * yarn.magnitude(),
         };
         let inv_freq: Arc<[f64]> = (0..dims / 2).map(scaled).collect();
         RopeSpec { dims, inv_freq, magnitude: magnitude as f32, pairing }
@@ -74,10 +89,18 @@ impl Yarn {
     /// context, `1 / factor` for those that hardly turn, a ramp between.
     fn share(&self, i: usize, rope: RopeBase) -> f64 {
         let last = rope.dims as f64 - 1.0;
-        let low = self.pair_of(self.beta_fast, rope).floor().clamp(0.0, last);
-        let high = self.pair_of(self.beta_slow, rope).ceil().clamp(0.0, last);
+        // In this order NaN, of a base of 1, becomes 0.
+        let low = self.pair_of(self.beta_fast, rope).floor().max(0.0).min(last);
+        let high = self.pair_of(self.beta_slow, rope).ceil().max(0.0).min(last);
         let ramp = ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
-        ramp / self.factor + (1.0 - ramp)
+        let kept = (1.0 - ramp) * self.extrapolation;
+        (1.0 - kept) / self.factor + kept
+    }
+
+    /// `0.1 ln(s) + 1`, by the same with a multiplier.
+    fn magnitude(&self) -> f64 {
+        let of = |multiplier: f64| 0.1 * multiplier * self.factor.max(1.0).ln() + 1.0;
+        of(1.0) / of(self.log_multiplier)
     }
 
     /// The (fractional) pair that turns `rotations` times over the trained context.
@@ -92,42 +115,81 @@ mod tests {
 
     const ROPE: RopeBase = RopeBase { dims: 128, base: 1e6, pairing: RopePairing::Halves };
 
+    fn linear(factor: f64) -> RopeScaling {
+        RopeScaling { interpolation: Interpolation::Linear { factor }, ..RopeScaling::default() }
+    }
+
+    /// Qwen2.5's published setting: factor 4 over 32768.
+    const YARN: Yarn = Yarn {
+        factor: 4.0,
+        original_context: 32768.0,
+        extrapolation: 1.0,
+        log_multiplier: 0.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+    };
+
+    fn yarn(yarn: Yarn) -> RopeScaling {
+        RopeScaling { interpolation: Interpolation::Yarn(yarn), ..RopeScaling::default() }
+    }
+
     fn ratio(scaling: &RopeScaling, i: usize) -> f64 {
-        scaling.spec(ROPE).inv_freq[i] / RopeScaling::None.spec(ROPE).inv_freq[i]
+        scaling.spec(ROPE).inv_freq[i] / RopeScaling::default().spec(ROPE).inv_freq[i]
     }
 
     #[test]
     fn plain_frequencies_are_powers_of_the_base() {
-        let spec = RopeScaling::None.spec(RopeBase { dims: 4, base: 10_000.0, pairing: RopePairing::Halves });
+        let rope = RopeBase { dims: 4, base: 10_000.0, pairing: RopePairing::Halves };
+        let spec = RopeScaling::default().spec(rope);
         assert_eq!((spec.inv_freq[0], spec.inv_freq[1]), (1.0, 0.01));
         assert_eq!(spec.magnitude, 1.0);
     }
 
     #[test]
-    fn linear_and_factors_divide() {
-        assert!((ratio(&RopeScaling::Linear { factor: 8.0 }, 17) - 0.125).abs() < 1e-15);
-        let factors = (0..64).map(|i| 1.0 + f64::from(i)).collect();
-        assert!((ratio(&RopeScaling::Factors(factors), 9) - 0.1).abs() < 1e-15);
+    fn linear_and_factors_divide_together() {
+        assert!((ratio(&linear(8.0), 17) - 0.125).abs() < 1e-15);
+        let factors: Vec<f64> = (0..64).map(|i| 1.0 + f64::from(i)).collect();
+        let both = RopeScaling { factors: Some(factors), ..linear(2.0) };
+        assert!((ratio(&both, 9) - 0.05).abs() < 1e-15);
+        assert_eq!(RopeScaling { magnitude: 1.5, ..both }.spec(ROPE).magnitude, 1.5);
     }
 
-    /// Qwen2.5's published setting: factor 4 over 32768, base 1e6. The ramp runs from pair 23 to
-    /// pair 40, by the paper's equation 23 worked out by hand:
+    /// With base 1e6 the ramp runs from pair 23 to pair 40, by the paper's equation 23 worked out by hand:
     /// 128 · ln(32768 / (32 · 2π)) / (2 ln 1e6) = 23.596, and with 1 rotation 39.65.
     #[test]
     fn yarn_keeps_fast_pairs_and_interpolates_slow_ones() {
-        let yarn = Yarn {
-            factor: 4.0,
-            original_context: 32768.0,
-            attention_factor: 1.0,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-        };
-        let scaling = RopeScaling::Yarn(yarn);
+        let scaling = yarn(YARN);
         assert_eq!(ratio(&scaling, 23), 1.0);
         assert!((ratio(&scaling, 40) - 0.25).abs() < 1e-12);
         let middle = (32.0 - 23.0) / 17.0;
         assert!((ratio(&scaling, 32) - (middle / 4.0 + 1.0 - middle)).abs() < 1e-12);
         let magnitude = scaling.spec(ROPE).magnitude;
         assert!((f64::from(magnitude) - 1.138_629_436_111_989).abs() < 1e-6);
+    }
+
+    #[test]
+    fn yarn_extrapolates_as_much_as_it_should() {
+        // Half of the fast pairs' frequency stays, the other half is divided by 4.
+        let half = yarn(Yarn { extrapolation: 0.5, ..YARN });
+        assert!((ratio(&half, 0) - 0.625).abs() < 1e-12);
+        assert!((ratio(&half, 63) - 0.25).abs() < 1e-12);
+    }
+
+    #[test]
+    fn yarn_divides_its_magnitude_by_that_of_the_multiplier() {
+        let magnitude = |log_multiplier| yarn(Yarn { log_multiplier, ..YARN }).spec(ROPE).magnitude;
+        assert_eq!(magnitude(1.0), 1.0);
+        // (0.1 ln 4 + 1) / (0.05 ln 4 + 1)
+        assert!((magnitude(0.5) - 1.064_821).abs() < 1e-5, "{}", magnitude(0.5));
+        let shorter = yarn(Yarn { factor: 0.5, ..YARN }).spec(ROPE);
+        assert_eq!((shorter.magnitude, shorter.inv_freq[63]), (1.0, linear(0.5).spec(ROPE).inv_freq[63]));
+    }
+
+    #[test]
+    fn no_base_makes_frequencies_that_are_not_finite() {
+        for base in [1e-30, 1.0, 1e30] {
+            let spec = yarn(YARN).spec(RopeBase { base, ..ROPE });
+            assert!(spec.inv_freq.iter().all(|freq| freq.is_finite()), "{base}");
+        }
     }
 }

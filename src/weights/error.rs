@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use crate::quant::QuantError;
 
 use super::TensorType;
+use super::shown::{shown, shown_bytes, shown_path};
+use super::split::part_name;
 
 /// Why a model file, or something in it, could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WeightsError {
     /// The operating system refused.
-    #[error("{}: cannot {action}: {source}", file.display())]
+    #[error("{}: cannot {action}: {source}", shown_path(file))]
     Io {
         /// The file.
         file: PathBuf,
@@ -21,7 +23,7 @@ pub enum WeightsError {
         source: std::io::Error,
     },
     /// The file is not a sound GGUF file.
-    #[error("{}: at byte {offset}: {fault}", file.display())]
+    #[error("{}: at byte {offset}: {fault}", shown_path(file))]
     Malformed {
         /// The file.
         file: PathBuf,
@@ -31,7 +33,7 @@ pub enum WeightsError {
         fault: Fault,
     },
     /// A metadata value has another type than its reader needs.
-    #[error("{}: metadata `{key}`: expected {expected}, found {found}", file.display())]
+    #[error("{}: metadata `{}`: expected {expected}, found {found}", shown_path(file), shown(key))]
     Type {
         /// The file.
         file: PathBuf,
@@ -43,7 +45,7 @@ pub enum WeightsError {
         found: String,
     },
     /// No tensor has this name.
-    #[error("{}: there is no tensor `{tensor}`", file.display())]
+    #[error("{}: there is no tensor `{}`", shown_path(file), shown(tensor))]
     Missing {
         /// The file.
         file: PathBuf,
@@ -51,7 +53,11 @@ pub enum WeightsError {
         tensor: String,
     },
     /// A tensor has the wrong shape for its use.
-    #[error("{}: tensor `{tensor}` at byte {offset}: expected {expected}, found dimensions {found:?}", file.display())]
+    #[error(
+        "{}: tensor `{}` at byte {offset}: expected {expected}, found dimensions {found:?}",
+        shown_path(file),
+        shown(tensor)
+    )]
     Shape {
         /// The file.
         file: PathBuf,
@@ -65,7 +71,7 @@ pub enum WeightsError {
         found: Vec<u64>,
     },
     /// A tensor's data is not sound.
-    #[error("{}: tensor `{tensor}` at byte {offset}: {source}", file.display())]
+    #[error("{}: tensor `{}` at byte {offset}: {source}", shown_path(file), shown(tensor))]
     Tensor {
         /// The file.
         file: PathBuf,
@@ -83,7 +89,7 @@ pub enum WeightsError {
 #[non_exhaustive]
 pub enum Fault {
     /// The file does not start with `GGUF`.
-    #[error("expected the magic bytes \"GGUF\", found \"{}\"", found.escape_ascii())]
+    #[error("expected the magic bytes \"GGUF\", found \"{}\"", shown_bytes(found))]
     Magic {
         /// The first bytes, at most four.
         found: Vec<u8>,
@@ -100,13 +106,49 @@ pub enum Fault {
         /// The version.
         found: u32,
     },
-    /// The file is one part of several.
-    #[error("expected a model in one file, found part {part} of {count}: merge the parts first")]
+    /// The file is one part of several, and its name does not tell where the others are.
+    #[error(
+        "found part {part} of {count} alone: rename it {}, beside {}",
+        part_name("NAME", *part, *count),
+        part_name("NAME", if *part == 1 { 2 } else { 1 }, *count)
+    )]
     Split {
         /// This part, from 1.
         part: u64,
         /// Parts in all.
         count: u64,
+    },
+    /// Another part of the model is not beside this one.
+    #[error("found part {part} of {count}: part {missing} is missing, expected beside it as {}", shown(name))]
+    MissingPart {
+        /// This part, from 1.
+        part: u64,
+        /// Parts in all.
+        count: u64,
+        /// The part that is not there, from 1.
+        missing: u64,
+        /// The file name that it must have.
+        name: String,
+    },
+    /// A file says that it is another part than its name does.
+    #[error("expected part {part} of {count} by the file's name, found part {found} of {found_count}")]
+    OtherPart {
+        /// The part that its name says, from 1.
+        part: u64,
+        /// Parts in all, by the first file.
+        count: u64,
+        /// What it says itself, from 1.
+        found: u64,
+        /// Parts in all that it says itself; 1 where it says nothing.
+        found_count: u64,
+    },
+    /// The parts do not have the tensors that they should have together.
+    #[error("metadata `split.tensors.count`: expected {expected} tensors, found {found} in the parts")]
+    PartTensors {
+        /// What the first part says.
+        expected: u64,
+        /// Tensors of all parts.
+        found: u64,
     },
     /// The file ends too early.
     #[error("{what}: expected {needed} bytes, found {left} before the end of the file")]
@@ -137,19 +179,19 @@ pub enum Fault {
         most: u64,
     },
     /// A metadata key is not UTF-8.
-    #[error("metadata key: expected UTF-8, found \"{}\"", found.escape_ascii())]
+    #[error("metadata key: expected UTF-8, found \"{}\"", shown_bytes(found))]
     KeyText {
         /// Its bytes.
         found: Vec<u8>,
     },
     /// Two metadata entries have the same key.
-    #[error("metadata `{key}` is there twice")]
+    #[error("metadata `{}` is there twice", shown(key))]
     DuplicateKey {
         /// The key.
         key: String,
     },
     /// A metadata value has no known type.
-    #[error("metadata `{key}`: expected a value type of 0 to 12, found {found}")]
+    #[error("metadata `{}`: expected a value type of 0 to 12, found {found}", shown(key))]
     ValueType {
         /// The key.
         key: String,
@@ -157,7 +199,7 @@ pub enum Fault {
         found: u32,
     },
     /// A boolean is neither 0 nor 1.
-    #[error("metadata `{key}`: expected a boolean of 0 or 1, found {found}")]
+    #[error("metadata `{}`: expected a boolean of 0 or 1, found {found}", shown(key))]
     Boolean {
         /// The key.
         key: String,
@@ -165,7 +207,10 @@ pub enum Fault {
         found: u8,
     },
     /// A string reaches beyond the end of the file, or is more than fits into its array's 4 GiB.
-    #[error("metadata `{key}`: expected a string of at most {left} bytes, found a length of {found}")]
+    #[error(
+        "metadata `{}`: expected a string of at most {left} bytes, found a length of {found}",
+        shown(key)
+    )]
     StringLength {
         /// The key.
         key: String,
@@ -175,7 +220,7 @@ pub enum Fault {
         left: u64,
     },
     /// A string is not UTF-8.
-    #[error("metadata `{key}`: expected UTF-8, found a bad byte at {bad} of the string")]
+    #[error("metadata `{}`: expected UTF-8, found a bad byte at {bad} of the string", shown(key))]
     StringText {
         /// The key.
         key: String,
@@ -183,7 +228,10 @@ pub enum Fault {
         bad: u64,
     },
     /// An array reaches beyond the end of the file.
-    #[error("metadata `{key}`: expected an array of at most {most} elements, found a length of {found}")]
+    #[error(
+        "metadata `{}`: expected an array of at most {most} elements, found a length of {found}",
+        shown(key)
+    )]
     ArrayLength {
         /// The key.
         key: String,
@@ -193,7 +241,7 @@ pub enum Fault {
         most: u64,
     },
     /// Arrays within arrays, too deep.
-    #[error("metadata `{key}`: expected arrays nested at most {most} deep")]
+    #[error("metadata `{}`: expected arrays nested at most {most} deep", shown(key))]
     Nesting {
         /// The key.
         key: String,
@@ -215,19 +263,19 @@ pub enum Fault {
         most: u64,
     },
     /// A tensor's name is not UTF-8.
-    #[error("tensor name: expected UTF-8, found \"{}\"", found.escape_ascii())]
+    #[error("tensor name: expected UTF-8, found \"{}\"", shown_bytes(found))]
     NameText {
         /// Its bytes.
         found: Vec<u8>,
     },
     /// Two tensors have the same name.
-    #[error("tensor `{tensor}` is there twice")]
+    #[error("tensor `{}` is there twice", shown(tensor))]
     DuplicateTensor {
         /// The name.
         tensor: String,
     },
     /// A tensor has no dimension, or too many.
-    #[error("tensor `{tensor}`: expected 1 to 4 dimensions, found {found}")]
+    #[error("tensor `{}`: expected 1 to 4 dimensions, found {found}", shown(tensor))]
     Dimensions {
         /// The tensor.
         tensor: String,
@@ -235,7 +283,7 @@ pub enum Fault {
         found: u32,
     },
     /// A dimension is zero.
-    #[error("tensor `{tensor}`: expected dimensions above zero, found {dims:?}")]
+    #[error("tensor `{}`: expected dimensions above zero, found {dims:?}", shown(tensor))]
     ZeroDimension {
         /// The tensor.
         tensor: String,
@@ -243,7 +291,7 @@ pub enum Fault {
         dims: Vec<u64>,
     },
     /// The number of elements or bytes does not fit the address space.
-    #[error("tensor `{tensor}`: dimensions {dims:?} are too large")]
+    #[error("tensor `{}`: dimensions {dims:?} are too large", shown(tensor))]
     TooLarge {
         /// The tensor.
         tensor: String,
@@ -251,7 +299,10 @@ pub enum Fault {
         dims: Vec<u64>,
     },
     /// A tensor type that is known but cannot be read.
-    #[error("tensor `{tensor}`: the type {found} is not supported; re-quantise to Q8_0, Q4_0 or a K format")]
+    #[error(
+        "tensor `{}`: the type {found} is not supported; re-quantise to Q8_0, Q4_0 or a K format",
+        shown(tensor)
+    )]
     UnsupportedType {
         /// The tensor.
         tensor: String,
@@ -259,7 +310,7 @@ pub enum Fault {
         found: &'static str,
     },
     /// A tensor type that is not known at all.
-    #[error("tensor `{tensor}`: expected a known tensor type, found number {found}")]
+    #[error("tensor `{}`: expected a known tensor type, found number {found}", shown(tensor))]
     UnknownType {
         /// The tensor.
         tensor: String,
@@ -267,7 +318,7 @@ pub enum Fault {
         found: u32,
     },
     /// Rows of a block format are not whole blocks.
-    #[error("tensor `{tensor}`: {dtype} needs rows of a multiple of {} elements, found {cols}", dtype.block_len())]
+    #[error("tensor `{}`: {dtype} needs rows of a multiple of {} elements, found {cols}", shown(tensor), dtype.block_len())]
     PartialBlock {
         /// The tensor.
         tensor: String,
@@ -277,7 +328,10 @@ pub enum Fault {
         cols: u64,
     },
     /// A tensor's offset is not a multiple of the file's alignment.
-    #[error("tensor `{tensor}`: expected an offset that is a multiple of {alignment}, found {found}")]
+    #[error(
+        "tensor `{}`: expected an offset that is a multiple of {alignment}, found {found}",
+        shown(tensor)
+    )]
     Misaligned {
         /// The tensor.
         tensor: String,
@@ -288,7 +342,8 @@ pub enum Fault {
     },
     /// A tensor's data does not lie inside the file.
     #[error(
-        "tensor `{tensor}`: {bytes} bytes at offset {found} reach beyond the {available} bytes of tensor data"
+        "tensor `{}`: {bytes} bytes at offset {found} reach beyond the {available} bytes of tensor data",
+        shown(tensor)
     )]
     Outside {
         /// The tensor.
@@ -301,7 +356,7 @@ pub enum Fault {
         available: u64,
     },
     /// Two tensors share bytes.
-    #[error("tensor `{tensor}` overlaps tensor `{other}`")]
+    #[error("tensor `{}` overlaps tensor `{}`", shown(tensor), shown(other))]
     Overlap {
         /// The tensor that starts later, or is listed later.
         tensor: String,

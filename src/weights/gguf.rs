@@ -58,7 +58,6 @@ pub(super) fn parse(file: &Path, bytes: &[u8], file_bytes: u64) -> Parsed<Header
         }
         metadata.insert(key, value).map_err(|key| Located { offset, fault: Fault::DuplicateKey { key } })?;
     }
-    check_split(&metadata)?;
 
     let entries = repeat(tensor_count, || parse_tensor(&mut cursor))?;
     let tensors = place_tensors(entries, cursor.offset(), file_bytes, alignment)?;
@@ -93,17 +92,6 @@ fn check_alignment(value: &Value) -> Result<u64, Fault> {
         Value::U32(alignment) => Err(Fault::Alignment { found: alignment.to_string() }),
         ref other => Err(Fault::Alignment { found: other.type_name().to_owned() }),
     }
-}
-
-/// Refuses one part of a model that is cut into several files.
-fn check_split(metadata: &Metadata) -> Parsed<()> {
-    // A value of another type says nothing that this reader relies on.
-    let count = metadata.u64("split.count").ok().flatten().unwrap_or(0);
-    let part = metadata.u64("split.no").ok().flatten().unwrap_or(0).saturating_add(1);
-    if count > 1 {
-        return Err(Located { offset: 0, fault: Fault::Split { part, count } });
-    }
-    Ok(())
 }
 
 fn parse_entry(cursor: &mut Cursor<'_>) -> Parsed<(String, Value)> {

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use crate::quant::{QuantError, WeightMatrix};
 
 use super::source::Source;
-use super::{Fault, Metadata, TensorInfo, TensorRows, WeightsError, gguf};
+use super::{Fault, Metadata, TensorInfo, TensorRows, WeightsError, gguf, split};
 
 /// Bytes that [`ModelFile::fingerprint`] takes from each of three places of a tensor.
 const SAMPLE_BYTES: usize = 1024;
@@ -53,17 +53,25 @@ pub struct ModelFile {
     version: u32,
     header_bytes: usize,
     metadata: Metadata,
+    /// Of all parts, one part behind the other.
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
+    /// The parts behind this one, each with the number of tensors before its own.
+    others: Vec<(usize, ModelFile)>,
 }
 
 impl ModelFile {
-    /// Opens and checks the file at `path`.
+    /// Opens and checks the file at `path`; if it is one part of a model (`NAME-00002-of-00003.gguf`), all
+    /// parts, which lie beside it.
     ///
     /// # Errors
     /// [`WeightsError::Io`] if it cannot be opened, mapped or read; [`WeightsError::Malformed`] if it
-    /// is not a sound GGUF file, holds a tensor type that cannot be read, or is one part of several.
+    /// is not a sound GGUF file, holds a tensor type that cannot be read, or lacks another part.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
+        split::whole(ModelFile::open_one(path, options)?, |part| ModelFile::open_one(part, options))
+    }
+
+    fn open_one(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
         let (source, modified) = Source::open(path, options)?;
         Ok(ModelFile { modified, ..ModelFile::from_source(path, source)? })
     }
@@ -71,33 +79,72 @@ impl ModelFile {
     /// A file from its bytes; errors call it `name`.
     ///
     /// # Errors
-    /// [`WeightsError::Malformed`], as [`ModelFile::open`].
+    /// [`WeightsError::Malformed`], as [`ModelFile::open`]; also if it is one part of several.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<ModelFile, WeightsError> {
-        ModelFile::from_source(Path::new(name), Source::Owned(bytes))
+        split::alone(ModelFile::from_source(Path::new(name), Source::Owned(bytes))?)
     }
 
     fn from_source(path: &Path, source: Source) -> Result<ModelFile, WeightsError> {
         let gguf::Header { version, metadata, tensors, bytes: header_bytes } = read_header(path, &source)?;
         source.release(0..header_bytes);
         let index = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
-        let path = path.to_owned();
-        Ok(ModelFile { path, modified: None, source, version, header_bytes, metadata, tensors, index })
+        let (path, others) = (path.to_owned(), Vec::new());
+        Ok(ModelFile {
+            path,
+            modified: None,
+            source,
+            version,
+            header_bytes,
+            metadata,
+            tensors,
+            index,
+            others,
+        })
     }
 
-    /// The file's path, or the name given to [`ModelFile::from_bytes`].
+    /// One model of its first part and the others, in order: path and metadata are the first one's.
+    pub(super) fn from_parts(first: ModelFile, others: Vec<ModelFile>) -> Result<ModelFile, WeightsError> {
+        let mut whole = first;
+        for part in others {
+            let before = whole.tensors.len();
+            for info in &part.tensors {
+                if whole.index.insert(info.name.clone(), whole.tensors.len()).is_some() {
+                    let fault = Fault::DuplicateTensor { tensor: info.name.clone() };
+                    return Err(split::malformed(&part.path, fault));
+                }
+                whole.tensors.push(info.clone());
+            }
+            whole.modified = whole.modified.max(part.modified);
+            whole.others.push((before, part));
+        }
+        Ok(whole)
+    }
+
+    /// The parts, in order: of a model in one file the file.
+    fn parts(&self) -> impl Iterator<Item = &ModelFile> {
+        std::iter::once(self).chain(self.others.iter().map(|(_, part)| part))
+    }
+
+    /// Tensors whose data are in this part.
+    fn own_tensors(&self) -> &[TensorInfo] {
+        let own = self.others.first().map_or(self.tensors.len(), |&(before, _)| before);
+        self.tensors.get(..own).unwrap_or_default()
+    }
+
+    /// The file's path (its first part's), or the name given to [`ModelFile::from_bytes`].
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// When the file had last been changed when it was opened; none of bytes in memory, or where the system
+    /// When the file, or the newest of its parts, had last been changed when it was opened; none of bytes in memory, or where the system
     /// does not say.
     pub fn modified(&self) -> Option<SystemTime> {
         self.modified
     }
 
-    /// Bytes of the whole file.
+    /// Bytes of the whole file, or of all its parts.
     pub fn file_bytes(&self) -> u64 {
-        self.source.len() as u64
+        self.parts().map(|part| part.source.len() as u64).sum()
     }
 
     /// The GGUF version: 2 or 3.
@@ -116,7 +163,7 @@ impl ModelFile {
         std::mem::take(&mut self.metadata)
     }
 
-    /// The tensor table, in file order.
+    /// The tensor table, in file order; each tensor's offset is within its own part.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
@@ -133,11 +180,11 @@ impl ModelFile {
     /// # Errors
     /// [`WeightsError::Missing`]; [`WeightsError::Shape`] if it has more than two dimensions above 1.
     pub fn rows(&self, name: &str) -> Result<TensorRows<'_>, WeightsError> {
-        let info = self.find(name)?;
+        let (part, info) = self.find(name)?;
         if info.dims.iter().skip(2).any(|&dim| dim != 1) {
-            return Err(self.shape_error(info, "one or two dimensions"));
+            return Err(part.shape_error(info, "one or two dimensions"));
         }
-        Ok(TensorRows::new(self, info))
+        Ok(TensorRows::new(part, info))
     }
 
     /// The tensor called `name` as a canonical matrix: quantised types as codes, floats as they are. One
@@ -157,9 +204,9 @@ impl ModelFile {
     /// # Errors
     /// As [`ModelFile::matrix`]; [`WeightsError::Shape`] if it has more than one row.
     pub fn vector(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
-        let info = self.find(name)?;
+        let (part, info) = self.find(name)?;
         if info.rows() != 1 {
-            return Err(self.shape_error(info, "one row"));
+            return Err(part.shape_error(info, "one row"));
         }
         let matrix = self.matrix(name)?;
         let mut values = vec![0.0; matrix.cols()];
@@ -170,16 +217,16 @@ impl ModelFile {
     /// Asks the system to read the tensor's pages ahead of use. Nothing happens for a file that is
     /// not mapped, or a name that is not there.
     pub fn prefetch(&self, name: &str) {
-        if let Some(info) = self.tensor(name) {
-            self.source.prefetch(range(info));
+        if let Ok((part, info)) = self.find(name) {
+            part.source.prefetch(range(info));
         }
     }
 
     /// Gives the tensor's pages back to the system, and those around it, which came with them; they are read
     /// again when next used. Nothing happens for a file that is not mapped, or a name that is not there.
     pub fn release(&self, name: &str) {
-        if let Some(info) = self.tensor(name) {
-            self.release_around(range(info));
+        if let Ok((part, info)) = self.find(name) {
+            part.release_around(range(info));
         }
     }
 
@@ -201,6 +248,11 @@ impl ModelFile {
     pub fn fingerprint(&self) -> Result<[u8; 32], WeightsError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.file_bytes().to_le_bytes());
+        self.parts().try_for_each(|part| part.hash_into(&mut hasher))?;
+        Ok(*hasher.finalize().as_bytes())
+    }
+
+    fn hash_into(&self, hasher: &mut blake3::Hasher) -> Result<(), WeightsError> {
         let mut update = |range: Range<usize>| {
             self.with(range, |bytes| {
                 hasher.update(bytes);
@@ -208,7 +260,7 @@ impl ModelFile {
         };
         update(0..self.header_bytes)?;
         self.release_bytes(0..self.header_bytes);
-        for info in &self.tensors {
+        for info in self.own_tensors() {
             let Range { start, end } = range(info);
             let last = (end - start).saturating_sub(SAMPLE_BYTES);
             for at in [start, start + last / 2, start + last] {
@@ -216,7 +268,7 @@ impl ModelFile {
             }
             self.release_around(start..end);
         }
-        Ok(*hasher.finalize().as_bytes())
+        Ok(())
     }
 
     /// What `use_bytes` makes of the file's bytes in `range`.
@@ -228,9 +280,14 @@ impl ModelFile {
         self.source.with(range, use_bytes).map_err(|source| read_error(&self.path, source))
     }
 
-    fn find(&self, name: &str) -> Result<&TensorInfo, WeightsError> {
-        self.tensor(name)
-            .ok_or_else(|| WeightsError::Missing { file: self.path.clone(), tensor: name.to_owned() })
+    /// The part that holds a tensor, and the tensor.
+    fn find(&self, name: &str) -> Result<(&ModelFile, &TensorInfo), WeightsError> {
+        let missing = || WeightsError::Missing { file: self.path.clone(), tensor: name.to_owned() };
+        let index = *self.index.get(name).ok_or_else(missing)?;
+        let after = self.others.partition_point(|&(before, _)| before <= index);
+        let part = after.checked_sub(1).and_then(|other| self.others.get(other));
+        let info = self.tensors.get(index).ok_or_else(missing)?;
+        Ok((part.map_or(self, |(_, part)| part), info))
     }
 
     fn shape_error(&self, info: &TensorInfo, expected: &'static str) -> WeightsError {

@@ -133,7 +133,7 @@ impl Array {
     }
 
     /// The elements as u32: `None` if they are no integers, or one does not fit.
-    fn to_u32s(&self) -> Option<Vec<u32>> {
+    pub(crate) fn to_u32s(&self) -> Option<Vec<u32>> {
         fn fit<T: Copy + TryInto<u32>>(values: &[T]) -> Option<Vec<u32>> {
             // Collecting options would find room for them in steps.
             let mut fitting = Vec::with_capacity(values.len());

@@ -6,8 +6,8 @@
 //! succeeded, each tensor lies inside the file and has a type that can be read.
 //!
 //! Reading order: `gguf` (the format), `metadata` (typed values, `strings` among them), `tensor` (types
-//! and shapes), `load` (the file), `rows` (tensors to canonical matrices), `source` (mapped or read),
-//! `write` (the way back). The block formats themselves are in [`crate::quant`]; what the metadata means
+//! and shapes), `load` (the file), `split` (a model in several files), `rows` (tensors to canonical
+//! matrices), `source` (mapped or read), `write` (the way back). The block formats themselves are in [`crate::quant`]; what the metadata means
 //! to a model or a tokenizer is theirs.
 
 mod error;
@@ -15,7 +15,9 @@ mod gguf;
 mod load;
 mod metadata;
 mod rows;
+mod shown;
 mod source;
+mod split;
 mod strings;
 mod tensor;
 mod write;
@@ -24,6 +26,7 @@ pub use error::{Fault, WeightsError};
 pub use load::{ModelFile, OpenOptions};
 pub use metadata::{Array, Metadata, Value};
 pub use rows::TensorRows;
+pub(crate) use shown::{shown, shown_path};
 pub(crate) use strings::Ends;
 pub use strings::Strings;
 pub use tensor::{TensorInfo, TensorType};

@@ -1,8 +1,10 @@
 //! Tiny models with random weights, of every family: files for tests that need no download. The
-//! tokenizers that a file may carry are in `vocabulary`, logits of an independent implementation in `recorded`.
+//! tokenizers that a file may carry are in `vocabulary`, logits of an independent implementation in `recorded`;
+//! `edit` changes a file.
 
 #![allow(dead_code, reason = "not every test that includes this module makes all of it")]
 
+pub mod edit;
 pub mod recorded;
 pub mod vocabulary;
 

@@ -1,0 +1,168 @@
+//! Reading hyperparameters: integers and floats of any width, and arrays by layer whose values are equal,
+//! which are one value. What the keys mean is in `hyper`, and which there are in `known`.
+
+use crate::weights::{Array, ModelFile, Value};
+
+use super::family::Family;
+use super::{ModelError, key_error};
+
+/// The keys under the architecture's prefix.
+#[derive(Clone, Copy)]
+pub(super) struct Keys<'f> {
+    pub file: &'f ModelFile,
+    pub family: &'static Family,
+}
+
+impl<'f> Keys<'f> {
+    pub fn new(file: &'f ModelFile) -> Result<Self, ModelError> {
+        let name = file.metadata().str("general.architecture")?;
+        let name = name.ok_or_else(|| key_error("general.architecture", "an architecture", "no such key"))?;
+        Ok(Keys { file, family: Family::named(name)? })
+    }
+
+    /// The key in full.
+    pub fn name(self, key: &str) -> String {
+        format!("{}.{key}", self.family.name)
+    }
+
+    /// Why the value of `key` is refused.
+    pub fn refuse(self, key: &str, expected: &str, found: impl ToString) -> ModelError {
+        key_error(&self.name(key), expected, &found.to_string())
+    }
+
+    /// The value as it stands in the file.
+    pub fn raw(self, key: &str) -> Option<&'f Value> {
+        self.file.metadata().get(&self.name(key))
+    }
+
+    /// The value; of an array by layer the one that all layers have.
+    fn one(self, key: &str) -> Result<Option<Value>, ModelError> {
+        let Some(value) = self.raw(key) else { return Ok(None) };
+        let Value::Array(array) = value else { return Ok(Some(value.clone())) };
+        let layers = self.raw("block_count").and_then(whole);
+        if layers != Some(array.len() as u64) {
+            let expected = format!("one value, or as many as block_count {}", layers.unwrap_or(0));
+            return Err(self.refuse(key, &expected, format!("{} values", array.len())));
+        }
+        let same = equal_element(array).map(Some);
+        same.ok_or_else(|| self.refuse(key, "the same value for all layers", "values that differ"))
+    }
+
+    /// A whole number of any integer type.
+    pub fn whole(self, key: &str) -> Result<Option<u64>, ModelError> {
+        let Some(value) = self.one(key)? else { return Ok(None) };
+        let number = whole(&value).map(Some);
+        number.ok_or_else(|| self.refuse(key, "a whole number from 0", shown_value(&value)))
+    }
+
+    /// A count from 1 to `u32::MAX`.
+    pub fn count(self, key: &str, default: Option<usize>) -> Result<usize, ModelError> {
+        match self.whole(key)? {
+            Some(0) => Err(self.refuse(key, "at least 1", 0)),
+            Some(count) => {
+                let fits = u32::try_from(count).map(|count| count as usize);
+                fits.map_err(|_| self.refuse(key, &format!("at most {}", u32::MAX), count))
+            }
+            None => default.ok_or_else(|| self.refuse(key, "a count", "no such key")),
+        }
+    }
+
+    /// As [`Keys::count`], where 0 stands for the default.
+    pub fn count_or(self, key: &str, default: usize) -> Result<usize, ModelError> {
+        match self.whole(key)? {
+            None | Some(0) => Ok(default),
+            Some(_) => self.count(key, None),
+        }
+    }
+
+    /// A number of any type.
+    pub fn float(self, key: &str) -> Result<Option<f64>, ModelError> {
+        let Some(value) = self.one(key)? else { return Ok(None) };
+        let number = number(&value).map(Some);
+        number.ok_or_else(|| self.refuse(key, "a number", shown_value(&value)))
+    }
+
+    /// A number above zero that f32 can hold.
+    pub fn positive(self, key: &str, default: f64) -> Result<f64, ModelError> {
+        let value = self.float(key)?.unwrap_or(default);
+        let fits = value > 0.0 && (value as f32).is_finite() && value as f32 > 0.0;
+        fits.then_some(value).ok_or_else(|| self.refuse(key, "a positive number", value))
+    }
+
+    /// As [`Keys::positive`], where 0 stands for the default.
+    pub fn positive_or(self, key: &str, default: f64) -> Result<f64, ModelError> {
+        match self.float(key)? {
+            None | Some(0.0) => Ok(default),
+            Some(_) => self.positive(key, default),
+        }
+    }
+
+    /// A string.
+    pub fn text(self, key: &str) -> Result<Option<&'f str>, ModelError> {
+        match self.raw(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.refuse(key, "a string", shown_value(other))),
+        }
+    }
+}
+
+/// A value as a message shows it.
+pub(super) fn shown_value(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Array(array) => format!("{} of {} values", array.type_name(), array.len()),
+        other => number(other).map_or_else(|| other.type_name().to_owned(), |number| number.to_string()),
+    }
+}
+
+/// A whole number from 0.
+pub(super) fn whole(value: &Value) -> Option<u64> {
+    match *value {
+        Value::U8(v) => Some(v.into()),
+        Value::U16(v) => Some(v.into()),
+        Value::U32(v) => Some(v.into()),
+        Value::U64(v) => Some(v),
+        Value::I8(v) => v.try_into().ok(),
+        Value::I16(v) => v.try_into().ok(),
+        Value::I32(v) => v.try_into().ok(),
+        Value::I64(v) => v.try_into().ok(),
+        _ => None,
+    }
+}
+
+/// A number of any type.
+pub(super) fn number(value: &Value) -> Option<f64> {
+    match *value {
+        Value::I8(v) => Some(v.into()),
+        Value::I16(v) => Some(v.into()),
+        Value::I32(v) => Some(v.into()),
+        Value::I64(v) => Some(v as f64),
+        Value::F32(v) => Some(v.into()),
+        Value::F64(v) => Some(v),
+        ref other => whole(other).map(|v| v as f64),
+    }
+}
+
+/// The element that all elements equal; none of an empty array.
+pub(super) fn equal_element(array: &Array) -> Option<Value> {
+    fn of<T: PartialEq + Copy + Into<Value>>(values: &[T]) -> Option<Value> {
+        let (&first, rest) = values.split_first()?;
+        rest.iter().all(|&other| other == first).then(|| first.into())
+    }
+    match array {
+        Array::U8(v) => of(v),
+        Array::I8(v) => of(v),
+        Array::U16(v) => of(v),
+        Array::I16(v) => of(v),
+        Array::U32(v) => of(v),
+        Array::I32(v) => of(v),
+        Array::F32(v) => of(v),
+        Array::Bool(v) => of(v),
+        Array::U64(v) => of(v),
+        Array::I64(v) => of(v),
+        Array::F64(v) => of(v),
+        Array::String(_) | Array::Nested(_) => None,
+    }
+}

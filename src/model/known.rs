@@ -1,0 +1,259 @@
+//! The keys that files may have under an architecture's prefix: each is honoured, without effect, or
+//! refused by its name where its value would change what is computed.
+
+use crate::weights::{TensorType, Value};
+
+use super::keys::{Keys, equal_element, number, shown_value, whole};
+use super::{ModelError, key_error};
+
+/// What a key does to a model.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Rule {
+    /// `hyper` reads it.
+    Read,
+    /// Whatever its value, the logits of a text stay as they are.
+    Note,
+    /// It stands for experts, unless it is 0.
+    Experts,
+    /// Only a value that turns its feature off is taken: 0, false, an empty text, or an array of these.
+    Off,
+    /// Only a factor without effect is taken: 1, or 0 for none.
+    Factor,
+    /// Only true is taken.
+    On,
+    /// Only the value of the other key is taken, or 0 for none.
+    Same(&'static str),
+    /// Only this text is taken.
+    Text(&'static str),
+}
+
+use Rule::{Experts, Factor, Note, Off, On, Read, Same, Text};
+
+/// Every key of the GGUF convention for language models, without the architecture's prefix. A key that is not
+/// here is taken as [`Rule::Off`]: its effect cannot be known.
+const KNOWN: &[(&str, Rule)] = &[
+    ("block_count", Read),
+    ("context_length", Read),
+    ("embedding_length", Read),
+    ("feed_forward_length", Read),
+    ("attn_logit_softcapping", Read),
+    ("final_logit_softcapping", Read),
+    ("attention.head_count", Read),
+    ("attention.head_count_kv", Read),
+    ("attention.key_length", Read),
+    ("attention.value_length", Read),
+    ("attention.layer_norm_rms_epsilon", Read),
+    ("attention.scale", Read),
+    ("attention.sliding_window", Read),
+    ("attention.sliding_window_pattern", Read),
+    ("rope.dimension_count", Read),
+    ("rope.dimension_count_swa", Read),
+    ("rope.freq_base", Read),
+    ("rope.freq_base_swa", Read),
+    // Ollama's names for the two above.
+    ("rope.global.freq_base", Read),
+    ("rope.local.freq_base", Read),
+    // Its name before scaling had types.
+    ("rope.scale_linear", Read),
+    ("rope.scaling.type", Read),
+    ("rope.scaling.factor", Read),
+    ("rope.scaling.attn_factor", Read),
+    ("rope.scaling.original_context_length", Read),
+    ("rope.scaling.yarn_attn_factor", Read),
+    ("rope.scaling.yarn_beta_fast", Read),
+    ("rope.scaling.yarn_beta_slow", Read),
+    ("rope.scaling.yarn_ext_factor", Read),
+    ("rope.scaling.yarn_log_multiplier", Read),
+    // The embedding table has as many rows as there are tokens, whatever padding is counted here.
+    ("vocab_size", Note),
+    // What embeddings of a text are made of; and what a classifier calls its results.
+    ("pooling_type", Note),
+    ("classifier.output_labels", Note),
+    // Of norms with a mean, which no family here has.
+    ("attention.layer_norm_epsilon", Note),
+    // Sections turn by different positions in images alone.
+    ("rope.dimension_sections", Note),
+    // Whether the model was trained with its scaling.
+    ("rope.scaling.finetuned", Note),
+    // Of decoders behind an encoder.
+    ("decoder_start_token_id", Note),
+    ("expert_count", Experts),
+    ("expert_used_count", Experts),
+    ("expert_shared_count", Experts),
+    // Without experts these say nothing.
+    ("expert_chunk_feed_forward_length", Note),
+    ("expert_feed_forward_length", Note),
+    ("expert_gating_func", Note),
+    ("expert_group_count", Note),
+    ("expert_group_scale", Note),
+    ("expert_group_used_count", Note),
+    ("expert_shared_feed_forward_length", Note),
+    ("expert_weights_norm", Note),
+    ("expert_weights_scale", Note),
+    ("experts_per_group", Note),
+    ("interleave_moe_layer_step", Note),
+    ("leading_dense_block_count", Note),
+    ("moe_every_n_layers", Note),
+    ("moe_latent_size", Note),
+    ("router_logit_softcapping", Note),
+    ("attention.causal", On),
+    ("attention.key_length_swa", Same("attention.key_length")),
+    ("attention.value_length_swa", Same("attention.value_length")),
+    ("embedding_length_out", Same("embedding_length")),
+    // The order of rows that pairs of neighbours need.
+    ("tensor_data_layout", Text("Meta AI original pth")),
+    ("attention.output_scale", Factor),
+    ("embedding_scale", Factor),
+    ("logit_scale", Factor),
+    ("residual_scale", Factor),
+    ("rope.scaling.alpha", Factor),
+    ("full_attention_interval", Factor),
+    ("activation_sparsity_scale", Off),
+    ("altup.active_idx", Off),
+    ("altup.num_inputs", Off),
+    ("attention.clamp_kqv", Off),
+    ("attention.decay_lora_rank", Off),
+    ("attention.gate_lora_rank", Off),
+    ("attention.group_norm_epsilon", Off),
+    ("attention.group_norm_groups", Off),
+    ("attention.iclr_lora_rank", Off),
+    ("attention.indexer.head_count", Off),
+    ("attention.indexer.key_length", Off),
+    ("attention.indexer.top_k", Off),
+    ("attention.key_length_mla", Off),
+    ("attention.kv_lora_rank", Off),
+    ("attention.max_alibi_bias", Off),
+    ("attention.q_lora_rank", Off),
+    ("attention.relative_buckets_count", Off),
+    ("attention.shared_kv_layers", Off),
+    ("attention.temperature_length", Off),
+    ("attention.temperature_scale", Off),
+    ("attention.value_length_mla", Off),
+    ("attention.value_residual_mix_lora_rank", Off),
+    ("convnext.block_count", Off),
+    ("convnext.embedding_length", Off),
+    ("decoder_block_count", Off),
+    ("dense_2_feat_in", Off),
+    ("dense_2_feat_out", Off),
+    ("dense_3_feat_in", Off),
+    ("dense_3_feat_out", Off),
+    ("embedding_length_per_layer_input", Off),
+    ("features_length", Off),
+    ("kda.head_dim", Off),
+    ("n_deepstack_layers", Off),
+    ("nextn_predict_layers", Off),
+    ("posnet.block_count", Off),
+    ("posnet.embedding_length", Off),
+    ("rescale_every_n_layers", Off),
+    ("shortconv.l_cache", Off),
+    ("ssm.conv_kernel", Off),
+    ("ssm.dt_b_c_rms", Off),
+    ("ssm.group_count", Off),
+    ("ssm.inner_size", Off),
+    ("ssm.state_size", Off),
+    ("ssm.time_step_rank", Off),
+    ("swiglu_clamp_exp", Off),
+    ("swiglu_clamp_shexp", Off),
+    ("swin_norm", Off),
+    ("time_decay_extra_dim", Off),
+    ("time_mix_extra_dim", Off),
+    ("token_shift_count", Off),
+    ("use_parallel_residual", Off),
+    ("wkv.head_size", Off),
+];
+
+/// Refuses a file by the name of a key whose effect is not honoured.
+pub(super) fn check(keys: Keys<'_>) -> Result<(), ModelError> {
+    check_general(keys)?;
+    for (key, value) in keys.file.metadata().iter() {
+        let own = key.strip_prefix(keys.family.name).and_then(|rest| rest.strip_prefix('.'));
+        if let Some(name) = own {
+            let rule = KNOWN.iter().find(|(known, _)| *known == name).map(|&(_, rule)| rule);
+            check_value(keys, name, value, rule)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_value(keys: Keys<'_>, name: &str, value: &Value, rule: Option<Rule>) -> Result<(), ModelError> {
+    let refused = |expected: &str| Err(keys.refuse(name, expected, shown_value(value)));
+    match rule {
+        Some(Read | Note) => Ok(()),
+        Some(Experts) if is_off(value) => Ok(()),
+        Some(Experts) => {
+            Err(ModelError::Experts { shown_by: format!("{} is {}", keys.name(name), shown_value(value)) })
+        }
+        Some(Off) if is_off(value) => Ok(()),
+        Some(Off) => refused("0 or no such key: what it stands for is not supported"),
+        Some(Factor) if is_off(value) || scalar(value).is_some_and(|v| number(&v) == Some(1.0)) => Ok(()),
+        Some(Factor) => refused("1 or no such key: it is not supported"),
+        Some(On) if scalar(value).is_some_and(|v| v == Value::Bool(true) || whole(&v) == Some(1)) => Ok(()),
+        Some(On) => refused("true: the model is no decoder otherwise"),
+        Some(Same(other)) => {
+            let same = keys.whole(name)?;
+            let expected = keys.whole(other)?;
+            if matches!(same, None | Some(0)) || same == expected {
+                return Ok(());
+            }
+            refused(&format!("the value of {}", keys.name(other)))
+        }
+        Some(Text(text)) if *value == Value::from(text) => Ok(()),
+        Some(Text(text)) => refused(text),
+        None if is_off(value) => Ok(()),
+        None => refused("a key whose effect is known"),
+    }
+}
+
+/// A value by layer as one.
+fn scalar(value: &Value) -> Option<Value> {
+    match value {
+        Value::Array(array) => equal_element(array),
+        other => Some(other.clone()),
+    }
+}
+
+/// Whether a value says that there is nothing.
+fn is_off(value: &Value) -> bool {
+    match scalar(value) {
+        Some(Value::Bool(flag)) => !flag,
+        Some(Value::String(text)) => text.is_empty() || text == "none",
+        Some(other) => number(&other) == Some(0.0),
+        None => matches!(value, Value::Array(array) if array.is_empty()),
+    }
+}
+
+/// Sections of keys, of no architecture, that make another model of it.
+const FOREIGN: [&str; 3] = ["adapter.", "diffusion.", "xielu."];
+
+fn check_general(keys: Keys<'_>) -> Result<(), ModelError> {
+    let metadata = keys.file.metadata();
+    if let Some(kind) = metadata.str("general.type")?.filter(|&kind| kind != "model") {
+        return Err(key_error("general.type", "model", kind));
+    }
+    let foreign = |key: &str| FOREIGN.iter().any(|section| key.starts_with(section));
+    if let Some((key, value)) = metadata.iter().find(|(key, _)| foreign(key)) {
+        return Err(key_error(key, "no such key: what it stands for is not supported", &shown_value(value)));
+    }
+    // Version 2 is that of all block formats as they are read here; floats have none.
+    let version = metadata.u32("general.quantization_version")?.unwrap_or(2);
+    let floats = [TensorType::F32, TensorType::F16, TensorType::Bf16];
+    let quantised = keys.file.tensors().iter().any(|info| !floats.contains(&info.dtype));
+    if version != 2 && quantised {
+        return Err(key_error("general.quantization_version", "2", &version.to_string()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_has_one_rule() {
+        let mut names: Vec<&str> = KNOWN.iter().map(|&(name, _)| name).collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

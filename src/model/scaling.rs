@@ -1,0 +1,85 @@
+//! How a file scales its rotary embedding: keys and `rope_freqs.weight`.
+
+use super::keys::Keys;
+use super::rope::{Interpolation, RopeScaling, Yarn};
+use super::{ModelError, key_error};
+
+const TYPE: &str = "rope.scaling.type";
+const FACTOR: &str = "rope.scaling.factor";
+const EXTRAPOLATION: &str = "rope.scaling.yarn_ext_factor";
+const ATTENTION: &str = "rope.scaling.attn_factor";
+
+/// The scaling of a rotation of so many pairs.
+pub(super) fn rope_scaling(
+    keys: Keys<'_>,
+    pairs: usize,
+    context_length: usize,
+) -> Result<RopeScaling, ModelError> {
+    let magnitude =
+        keys.positive_or(ATTENTION, 1.0)? * keys.positive_or("rope.scaling.yarn_attn_factor", 1.0)?;
+    // YaRN multiplies by less than 10.
+    if magnitude > f64::from(f32::MAX) / 10.0 {
+        return Err(keys.refuse(ATTENTION, "a number that f32 can hold", magnitude));
+    }
+    let interpolation = interpolation(keys, context_length)?;
+    Ok(RopeScaling { factors: factors(keys, pairs)?, interpolation, magnitude })
+}
+
+/// A factor without a type is linear; 0 stands for none.
+fn interpolation(keys: Keys<'_>, context_length: usize) -> Result<Interpolation, ModelError> {
+    // The name before scaling had types.
+    let factor = keys.positive_or("rope.scale_linear", 1.0)?;
+    let factor = if keys.raw(FACTOR).is_some() { keys.positive_or(FACTOR, 1.0)? } else { factor };
+    let extrapolation = keys.float(EXTRAPOLATION)?.filter(|&value| value >= 0.0);
+    let linear = match keys.text(TYPE)? {
+        Some("yarn") if extrapolation == Some(0.0) => factor,
+        Some("yarn") => return yarn(keys, factor, extrapolation.unwrap_or(1.0), context_length),
+        Some("none" | "") => 1.0,
+        None | Some("linear") => factor,
+        Some(other) => return Err(keys.refuse(TYPE, "none, linear or yarn", other)),
+    };
+    if let Some(value) = extrapolation.filter(|&value| value != 0.0) {
+        return Err(keys.refuse(EXTRAPOLATION, "0 or no such key without YaRN", value));
+    }
+    Ok(Interpolation::Linear { factor: linear })
+}
+
+fn yarn(
+    keys: Keys<'_>,
+    factor: f64,
+    extrapolation: f64,
+    context_length: usize,
+) -> Result<Interpolation, ModelError> {
+    let original = keys.count_or("rope.scaling.original_context_length", context_length)?;
+    let key = "rope.scaling.yarn_log_multiplier";
+    let log_multiplier = keys.float(key)?.unwrap_or(0.0);
+    if !(0.0..=1e6).contains(&log_multiplier) {
+        return Err(keys.refuse(key, "a number from 0 to 1000000", log_multiplier));
+    }
+    if extrapolation > 1.0 {
+        return Err(keys.refuse(EXTRAPOLATION, "a number from 0 to 1", extrapolation));
+    }
+    Ok(Interpolation::Yarn(Yarn {
+        factor,
+        original_context: original as f64,
+        extrapolation,
+        log_multiplier,
+        beta_fast: keys.positive_or("rope.scaling.yarn_beta_fast", 32.0)?,
+        beta_slow: keys.positive_or("rope.scaling.yarn_beta_slow", 1.0)?,
+    }))
+}
+
+/// What each frequency is divided by, in files of Llama 3.1 and later.
+fn factors(keys: Keys<'_>, pairs: usize) -> Result<Option<Vec<f64>>, ModelError> {
+    let name = "rope_freqs.weight";
+    let Some(info) = keys.file.tensor(name) else { return Ok(None) };
+    if (info.rows(), info.cols()) != (1, pairs) {
+        let found = if info.rows() == 1 { format!("[{}]", info.cols()) } else { format!("{:?}", info.dims) };
+        return Err(ModelError::TensorShape { tensor: name.into(), expected: format!("[{pairs}]"), found });
+    }
+    let factors = keys.file.vector(name)?;
+    match factors.iter().find(|factor| !factor.is_finite() || **factor <= 0.0) {
+        Some(bad) => Err(key_error(name, "positive factors", &bad.to_string())),
+        None => Ok(Some(factors.into_iter().map(f64::from).collect())),
+    }
+}

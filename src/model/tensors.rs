@@ -1,0 +1,122 @@
+//! A model's tensors against its hyperparameters: first what these size, before anything is built; at the
+//! end every weight of the graph, and every tensor of the file.
+
+use std::collections::HashSet;
+
+use crate::backend::Heads;
+use crate::graph::Graph;
+use crate::weights::{ModelFile, TensorInfo};
+
+use super::{ModelConfig, ModelError, missing};
+
+/// What sizes a model.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub block_count: usize,
+    pub heads: Heads,
+    pub embedding_length: usize,
+    pub feed_forward_length: usize,
+}
+
+/// Refuses a mixture of experts by the first tensor that shows it.
+pub(super) fn refuse_experts(file: &ModelFile) -> Result<(), ModelError> {
+    // `ffn_gate_exps`, `ffn_up_shexp`, the router, and the names before experts were one tensor:
+    // `blk.0.ffn_gate.3.weight`.
+    let expert = |name: &str| {
+        let part = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
+        part.is_some_and(|part| {
+            let (kind, rest) = part.split_once('.').unwrap_or((part, ""));
+            let numbered = kind.starts_with("ffn_") && rest.starts_with(|c: char| c.is_ascii_digit());
+            numbered
+                || ["_exps", "_shexp", "_chexps"].iter().any(|end| kind.ends_with(end))
+                || kind == "ffn_gate_inp"
+        })
+    };
+    match file.tensors().iter().find(|info| expert(&info.name)) {
+        Some(info) => Err(ModelError::Experts { shown_by: format!("tensor {} is one of theirs", info.name) }),
+        None => Ok(()),
+    }
+}
+
+/// Holds what the hyperparameters size against the tensors of every layer: what passes is no larger than
+/// the file.
+pub(super) fn check_sizes(file: &ModelFile, sizes: Sizes) -> Result<(), ModelError> {
+    let Sizes { block_count, heads, embedding_length, feed_forward_length } = sizes;
+    let (query, kv) = (heads.query.saturating_mul(heads.dim), heads.kv.saturating_mul(heads.dim));
+    check_shape(file, "token_embd.weight", None, embedding_length)?;
+    check_shape(file, "output_norm.weight", Some(1), embedding_length)?;
+    let parts = [
+        ("attn_norm", 1, embedding_length),
+        ("attn_q", query, embedding_length),
+        ("attn_k", kv, embedding_length),
+        ("attn_v", kv, embedding_length),
+        ("attn_output", embedding_length, query),
+        ("ffn_norm", 1, embedding_length),
+        ("ffn_gate", feed_forward_length, embedding_length),
+        ("ffn_up", feed_forward_length, embedding_length),
+        ("ffn_down", embedding_length, feed_forward_length),
+    ];
+    for layer in 0..block_count {
+        for (part, rows, cols) in parts {
+            check_shape(file, &format!("blk.{layer}.{part}.weight"), Some(rows), cols)?;
+        }
+    }
+    Ok(())
+}
+
+/// Holds a tensor against its shape; any number of rows will do if none is given.
+fn check_shape(file: &ModelFile, name: &str, rows: Option<usize>, cols: usize) -> Result<(), ModelError> {
+    let shape = |rows: usize| format!("[{rows}, {cols}]");
+    let info = file.tensor(name).ok_or_else(|| missing(name, &shape(rows.unwrap_or(0))))?;
+    let rows = rows.unwrap_or(info.rows());
+    if (info.rows(), info.cols()) != (rows, cols) {
+        let found = format!("[{}, {}]", info.rows(), info.cols());
+        return Err(ModelError::TensorShape { tensor: name.into(), expected: shape(rows), found });
+    }
+    Ok(())
+}
+
+/// Holds every weight of the graph against the file, and every tensor against the graph.
+pub(super) fn check(file: &ModelFile, graph: &Graph, config: &ModelConfig) -> Result<(), ModelError> {
+    let matrices = graph.matrices().iter().map(|spec| (&spec.name, spec.rows, spec.cols));
+    let vectors = graph.vectors().iter().map(|spec| (&spec.name, 1, spec.len));
+    let mut used: HashSet<&str> = HashSet::from(["rope_freqs.weight"]);
+    for (name, rows, cols) in matrices.chain(vectors) {
+        check_shape(file, name, Some(rows), cols)?;
+        used.insert(name);
+    }
+    let unused = file.tensors().iter().filter(|info| !used.contains(info.name.as_str()));
+    for info in unused {
+        // A tensor that no operation reads means that the file's model is another one, unless it changes
+        // nothing.
+        if !is_redundant(file, info, config)? {
+            let (tensor, family) = (info.name.clone(), config.family.name);
+            return Err(ModelError::UnusedTensor { tensor, family });
+        }
+    }
+    Ok(())
+}
+
+/// Whether the model is the same without the tensor: a bias of zeros, or frequencies that the hyperparameters
+/// give as well.
+fn is_redundant(file: &ModelFile, info: &TensorInfo, config: &ModelConfig) -> Result<bool, ModelError> {
+    let name = info.name.as_str();
+    let vector = || if info.rows() == 1 { file.vector(name) } else { Ok(Vec::new()) };
+    if name.ends_with(".bias") {
+        return Ok(vector()?.iter().all(|&value| value == 0.0) && info.rows() == 1);
+    }
+    let part = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
+    match part {
+        Some("rope_freqs.weight") => {
+            let global = file.tensor("rope_freqs.weight").is_some();
+            Ok(global && vector()? == file.vector("rope_freqs.weight")?)
+        }
+        Some("attn_rot_embd.weight" | "attn_rot_embd") => {
+            let found = vector()?;
+            let near = |(&value, &freq): (&f32, &f64)| (f64::from(value) / freq - 1.0).abs() < 1e-2;
+            let same_length = found.len() == config.rope.inv_freq.len();
+            Ok(same_length && found.iter().zip(config.rope.inv_freq.iter()).all(near))
+        }
+        _ => Ok(false),
+    }
+}

@@ -1,0 +1,63 @@
+//! Text from files as errors show it: in one line, without control characters, and never long.
+
+use std::path::Path;
+
+/// Characters of a name or a value that a message shows.
+const CHARS: usize = 72;
+/// Characters of a path that a message shows: its end, where the file's name is.
+const PATH_CHARS: usize = 96;
+
+/// The beginning of a text.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(CHARS).map(printable).collect();
+    if text.chars().nth(CHARS).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// The end of a path.
+pub(crate) fn shown_path(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let skipped = text.chars().count().saturating_sub(PATH_CHARS);
+    let end = text.chars().skip(skipped).map(printable);
+    if skipped == 0 { end.collect() } else { std::iter::once('…').chain(end).collect() }
+}
+
+/// The beginning of what should have been text.
+pub(super) fn shown_bytes(bytes: &[u8]) -> String {
+    shown(&bytes.iter().take(CHARS).copied().collect::<Vec<u8>>().escape_ascii().to_string())
+}
+
+/// A character that leaves a terminal's line as it is.
+fn printable(c: char) -> char {
+    // The marks turn the direction of the text behind them.
+    let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if c.is_control() || turns { '\u{fffd}' } else { c }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_one_short_line() {
+        assert_eq!(shown("blk.0.attn_q"), "blk.0.attn_q");
+        assert_eq!(shown("a\nb\x1b[2J\u{202e}"), "a\u{fffd}b\u{fffd}[2J\u{fffd}");
+        assert_eq!(shown(&"x".repeat(72)), "x".repeat(72));
+        assert_eq!(shown(&"ü".repeat(60_000)), "ü".repeat(72) + "…");
+        assert_eq!(shown_bytes(b"PK\x03"), "PK\\x03");
+        assert!(shown_bytes(&[0; 9000]).chars().count() <= 73);
+    }
+
+    #[test]
+    fn a_long_path_keeps_its_name() {
+        let path = format!("/{}/model.gguf", "folder/".repeat(60));
+        let text = shown_path(Path::new(&path));
+        assert!(
+            text.starts_with('…') && text.ends_with("/model.gguf") && text.chars().count() == 97,
+            "{text}"
+        );
+        assert_eq!(shown_path(Path::new("a/b.gguf")), "a/b.gguf");
+    }
+}

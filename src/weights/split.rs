@@ -1,0 +1,96 @@
+//! A model in several files: each is a GGUF file of its own, says which part it is, and is named
+//! `NAME-00001-of-00003.gguf`. Opened from any part, all become one [`ModelFile`].
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use super::{Fault, Metadata, ModelFile, WeightsError};
+
+/// What a part says about itself.
+#[derive(Clone, Copy)]
+struct Split {
+    /// Which part it is, from 1.
+    part: u64,
+    /// Parts in all.
+    count: u64,
+}
+
+impl Split {
+    /// None for a model in one file.
+    fn of(metadata: &Metadata) -> Option<Split> {
+        // A value of another type says nothing that this reader relies on.
+        let number = |key| metadata.u64(key).ok().flatten();
+        let count = number("split.count").filter(|&count| count > 1)?;
+        Some(Split { part: number("split.no").unwrap_or(0).saturating_add(1), count })
+    }
+}
+
+/// The file name of a part, numbered from 1, of a model called `name`.
+pub(super) fn part_name(name: &str, part: u64, count: u64) -> String {
+    format!("{name}-{part:05}-of-{count:05}.gguf")
+}
+
+/// The model's name and folder, if the path is named as that part is.
+fn base(path: &Path, split: Split) -> Option<(String, PathBuf)> {
+    let ending = part_name("", split.part, split.count);
+    let name = path.file_name()?.to_str()?.strip_suffix(&ending)?;
+    Some((name.to_owned(), path.parent().unwrap_or(Path::new("")).to_owned()))
+}
+
+/// Refuses a part whose other parts cannot be looked for.
+pub(super) fn alone(file: ModelFile) -> Result<ModelFile, WeightsError> {
+    match Split::of(file.metadata()) {
+        Some(Split { part, count }) => Err(malformed(file.path(), Fault::Split { part, count })),
+        None => Ok(file),
+    }
+}
+
+/// The whole model that `file` is a part of, or is; `open` opens one file.
+pub(super) fn whole(
+    file: ModelFile,
+    open: impl Fn(&Path) -> Result<ModelFile, WeightsError>,
+) -> Result<ModelFile, WeightsError> {
+    let Some(split) = Split::of(file.metadata()) else { return Ok(file) };
+    let Split { part, count } = split;
+    let path = file.path().to_owned();
+    let Some((name, folder)) = base(&path, split) else { return alone(file) };
+    let mut opened = Some(file);
+    let mut part_of = |number: u64| {
+        let name = part_name(&name, number, count);
+        let found = match opened.take_if(|_| number == part) {
+            Some(file) => file,
+            None => open(&folder.join(&name)).map_err(|error| missing(error, &path, split, number, name))?,
+        };
+        let said = Split::of(found.metadata()).unwrap_or(Split { part: 1, count: 1 });
+        if (said.part, said.count) != (number, count) {
+            let fault = Fault::OtherPart { part: number, count, found: said.part, found_count: said.count };
+            return Err(malformed(found.path(), fault));
+        }
+        Ok(found)
+    };
+    let first = part_of(1)?;
+    let expected = first.metadata().u64("split.tensors.count").ok().flatten();
+    let whole = ModelFile::from_parts(first, (2..=count).map(part_of).collect::<Result<_, _>>()?)?;
+    let found = whole.tensors().len() as u64;
+    match expected {
+        Some(expected) if expected != found => {
+            Err(malformed(whole.path(), Fault::PartTensors { expected, found }))
+        }
+        _ => Ok(whole),
+    }
+}
+
+/// Names the part that is not there; any other error names its file itself.
+fn missing(error: WeightsError, path: &Path, split: Split, missing: u64, name: String) -> WeightsError {
+    match error {
+        WeightsError::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
+            let Split { part, count } = split;
+            malformed(path, Fault::MissingPart { part, count, missing, name })
+        }
+        other => other,
+    }
+}
+
+pub(super) fn malformed(path: &Path, fault: Fault) -> WeightsError {
+    WeightsError::Malformed { file: path.to_owned(), offset: 0, fault }
+}
