@@ -444,6 +444,12 @@ fn a_file_that_is_not_there_and_a_folder_are_input_errors() {
         assert!(missing.to_string().starts_with("no/such/model.gguf: cannot open: "), "{missing}");
         let folder = ModelFile::open(Path::new("."), &options).err().unwrap();
         assert!(matches!(&folder, WeightsError::Io { action: "open", .. }), "{folder}");
+        assert!(folder.to_string().ends_with("expected a regular file, found a directory"), "{folder}");
+        #[cfg(unix)]
+        for (path, found) in [("/dev/null", "a character device"), ("/dev/zero", "a character device")] {
+            let device = ModelFile::open(Path::new(path), &options).err().unwrap().to_string();
+            assert!(device.starts_with(path) && device.ends_with(found), "{device}");
+        }
     }
 }
 

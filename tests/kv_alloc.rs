@@ -56,7 +56,8 @@ fn the_counter_counts() {
 
 #[test]
 fn reserve_and_advance_allocate_nothing() {
-    let mut kv = KvCacheManager::new(KvConfig { pages: 64, prefix: PrefixSharing::On { salt: [1; 32] } });
+    let mut kv =
+        KvCacheManager::new(KvConfig { pages: 64, prefix: PrefixSharing::On { salt: [1; 32] } }).unwrap();
     let window = Some(Window { window: 100, sinks: 20 });
     // Enough rounds that pages are cached, evicted, dropped and registered many times over.
     let mut counter = 0;
@@ -89,7 +90,7 @@ fn reserve_and_advance_allocate_nothing() {
 
 #[test]
 fn a_window_that_runs_for_ever_allocates_nothing_either() {
-    let mut kv = KvCacheManager::new(KvConfig { pages: 8, prefix: PrefixSharing::Off });
+    let mut kv = KvCacheManager::new(KvConfig { pages: 8, prefix: PrefixSharing::Off }).unwrap();
     let window = Some(Window { window: 32, sinks: 4 });
     let seq = kv.allocate(&[TokenId(0)], SequenceSpec { tokens_max: 200_000, window }).unwrap().seq;
     let count = allocations(|| (0..200_000).for_each(|token| write(&mut kv, seq, &[TokenId(token)])));

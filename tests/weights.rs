@@ -74,8 +74,8 @@ fn a_mapped_file_a_read_one_and_one_in_memory_are_the_same() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&bytes).unwrap();
 
-    let mapped = ModelFile::open(file.path(), &OpenOptions::default()).unwrap();
-    let read = ModelFile::open(file.path(), &OpenOptions { mmap: false }).unwrap();
+    let mapped = ModelFile::open(file.path(), &OpenOptions { mmap: true }).unwrap();
+    let read = ModelFile::open(file.path(), &OpenOptions::default()).unwrap();
     let memory = open(bytes.clone());
     for model in [&mapped, &read, &memory] {
         model.prefetch("w");
@@ -126,22 +126,59 @@ fn rows_are_read_in_blocks_and_errors_count_from_the_first() {
     }
 }
 
-#[test]
-fn a_file_that_is_read_may_be_cut_short_while_it_is_open() {
+/// A file of one vector behind a header that is larger than what is read of it at first.
+fn with_a_large_header() -> Vec<u8> {
     let mut writer = GgufWriter::new();
-    // A header larger than what is read of it at first.
     writer.metadata("general.description", "x".repeat(20 << 20));
     writer.vector("v", &[1.0; 64]).unwrap();
-    let bytes = writer.to_bytes();
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(&bytes).unwrap();
-    let model = ModelFile::open(file.path(), &OpenOptions { mmap: false }).unwrap();
-    assert_eq!(model.vector("v").unwrap(), [1.0; 64]);
-    file.as_file().set_len(bytes.len() as u64 - 1).unwrap();
-    let error = model.vector("v").unwrap_err();
-    assert!(matches!(&error, WeightsError::Io { action: "read", .. }), "{error}");
-    assert!(error.to_string().starts_with(&file.path().display().to_string()), "{error}");
-    assert!(model.fingerprint().is_err());
+    writer.to_bytes()
+}
+
+#[test]
+fn a_file_that_is_cut_short_while_it_is_open_is_told() {
+    let bytes = with_a_large_header();
+    for mmap in [true, false] {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&bytes).unwrap();
+        let model = ModelFile::open(file.path(), &OpenOptions { mmap }).unwrap();
+        assert_eq!(model.vector("v").unwrap(), [1.0; 64]);
+        model.check_unchanged().unwrap();
+        // One byte less, and then nothing at all, where touching a mapped page would end the process.
+        for len in [bytes.len() as u64 - 1, 0] {
+            file.as_file().set_len(len).unwrap();
+            for error in [model.vector("v").unwrap_err(), model.fingerprint().unwrap_err()] {
+                let WeightsError::Changed { file: named, expected, found } = &error else {
+                    panic!("{error}")
+                };
+                assert_eq!((named.as_path(), *expected), (file.path(), bytes.len() as u64));
+                assert_eq!(*found, format!("{len} bytes"));
+                assert!(error.to_string().contains("changed while it was read"), "{error}");
+            }
+            assert!(matches!(model.check_unchanged(), Err(WeightsError::Changed { .. })));
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_written_or_grows_while_it_is_open_is_told() {
+    let bytes = with_a_large_header();
+    for mmap in [true, false] {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&bytes).unwrap();
+        file.as_file().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        let open = || ModelFile::open(file.path(), &OpenOptions { mmap }).unwrap();
+        let model = open();
+        // The same length, in place: only its time tells.
+        std::os::unix::fs::FileExt::write_at(file.as_file(), &bytes[100..], 100).unwrap();
+        let error = model.check_unchanged().unwrap_err().to_string();
+        assert!(error.contains("changed while it was read") && error.contains("other content"), "{error}");
+        let model = open();
+        file.as_file().set_len(bytes.len() as u64 + 1).unwrap();
+        let error = model.check_unchanged().unwrap_err().to_string();
+        assert!(error.contains(&format!("found {} bytes", bytes.len() + 1)), "{error}");
+        open().check_unchanged().unwrap();
+    }
+    open(bytes).check_unchanged().unwrap();
 }
 
 #[test]

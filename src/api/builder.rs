@@ -22,6 +22,7 @@ use crate::{
     engine::{EngineConfig, Handle},
     model::{LoadOptions, LoadProgress, Model, ModelConfig},
     quant::QuantFormat,
+    room,
     text::Vocab,
     weights::{Metadata, ModelFile, OpenOptions},
 };
@@ -104,7 +105,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Threads of a CPU backend; all cores at first.
+    /// Threads of a CPU backend, at most [`THREADS_MAX`](crate::backend::cpu::THREADS_MAX); all cores at first.
     pub fn threads(mut self, threads: NonZeroUsize) -> Self {
         self.cpu.threads = Some(threads);
         self
@@ -129,7 +130,7 @@ impl EngineBuilder {
     }
 
     /// Keeps the weights as a CPU backend packs them in a file beside the model, `NAME.gguf.packed`: later
-    /// loads map it instead of packing again. It is about as large as the model, checked whenever it is
+    /// loads read it instead of packing again. It is about as large as the model, checked whenever it is
     /// read, replaced if the model or its options have changed, and safe to delete at any time.
     /// [`EngineInfo::sidecar`] says what became of it; that it cannot be used or written fails nothing.
     pub fn sidecar(mut self) -> Self {
@@ -168,7 +169,15 @@ impl EngineBuilder {
         self
     }
 
-    /// Reads the file where it is needed instead of mapping it: for files that others may truncate.
+    /// Maps the model's file while it is loaded instead of reading it. Nothing must cut it short meanwhile: see
+    /// [`OpenOptions::mmap`].
+    pub fn mmap(mut self) -> Self {
+        self.open.mmap = true;
+        self
+    }
+
+    /// Reads the model's file where it is needed instead of mapping it, as at first: whatever happens to the file
+    /// meanwhile is an error at worst. A file of packed weights is always read.
     pub fn no_mmap(mut self) -> Self {
         self.open.mmap = false;
         self
@@ -194,6 +203,7 @@ impl EngineBuilder {
     /// As [`EngineBuilder::build`].
     pub fn build_with(self, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Engine> {
         let started = Instant::now();
+        self.engine.check()?;
         match self.choose()? {
             Chosen::Cpu(cpu, fallback) => {
                 let before = BeforeLoad { started, threads: cpu.threads(), fallback };
@@ -247,10 +257,16 @@ impl EngineBuilder {
         // made of is gone before the last weights come.
         let metadata = file.take_metadata();
         let (texts, model) = thread::scope(|scope| {
-            let texts = scope.spawn(move || Texts::read(&metadata));
+            let reader = room::spawn_scoped(scope, || Texts::read(&metadata));
             let model = Model::load(&file, &config, backend, &options, progress);
-            (texts.join().unwrap_or_else(|panic| resume_unwind(panic)), model)
+            let texts = match reader {
+                Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                // What a thread that cannot be started would have read is read here.
+                Err(_) => Texts::read(&metadata),
+            };
+            (texts, model)
         });
+        drop(metadata);
         let (texts, model) = (texts?, model?);
         let info = EngineInfo {
             name,
@@ -299,7 +315,9 @@ impl EngineBuilder {
             dtype: self.kv_dtype,
         };
         let context_pages = context_max.div_ceil(PAGE_TOKENS);
-        let kv_bytes = self.kv_budget.map_or(2 * context_pages * layout.page_bytes(), |bytes| bytes.0);
+        let kv_bytes = self
+            .kv_budget
+            .map_or(layout.page_bytes().saturating_mul(context_pages.saturating_mul(2)), |bytes| bytes.0);
         // A step's memory is taken at load: none for more tokens than the cache can hold.
         let pool_tokens = layout.pages_in(kv_bytes).saturating_mul(PAGE_TOKENS);
         let chunk = self.engine.prefill_chunk.unwrap_or(chunk_default).min(pool_tokens);

@@ -90,6 +90,26 @@ pub enum BackendError {
         /// What they were for.
         what: &'static str,
     },
+    /// A number that was asked for is beyond its range.
+    #[error("{what}: expected 1 to {most}, found {found}")]
+    Count {
+        /// What is counted.
+        what: &'static str,
+        /// The largest number.
+        most: usize,
+        /// What was asked for.
+        found: usize,
+    },
+    /// The system gave no thread; those that had been started have ended.
+    #[error("thread {number} of {threads} could not start: {reason}; fewer threads may do")]
+    Thread {
+        /// Which one, from 1.
+        number: usize,
+        /// How many there were to be.
+        threads: usize,
+        /// The system's reason.
+        reason: String,
+    },
     /// The machine lacks what was asked for.
     #[error("{what} is not available: {reason}")]
     Unavailable {

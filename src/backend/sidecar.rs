@@ -46,6 +46,12 @@ pub enum NoSidecar {
     /// The file is another one than expected: of what it is not.
     #[error("not {0}")]
     Not(&'static str),
+    /// There is no memory for the matrices.
+    #[error("no memory for {bytes} bytes of weights")]
+    Memory {
+        /// Their bytes.
+        bytes: usize,
+    },
     /// The matrices are not what was written.
     #[error("weights are damaged at byte {offset} or behind it")]
     Damaged {

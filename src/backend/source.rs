@@ -8,6 +8,7 @@ use std::thread;
 
 use super::BackendError;
 use crate::quant::{MatrixForm, WeightMatrix};
+use crate::room;
 
 /// Threads that read a whole matrix at most: more wait for memory.
 const THREADS_MAX: usize = 8;
@@ -48,7 +49,7 @@ pub trait MatrixSource: Sync {
         let mut whole = WeightMatrix::default();
         whole.reshape(self.form(), [self.rows(), self.cols()]).map_err(|error| no_shape(&error))?;
         thread::scope(|scope| {
-            let read = |start| thread::Builder::new().spawn_scoped(scope, move || part(start));
+            let read = |start| room::spawn_scoped(scope, move || part(start));
             let readers: Vec<_> = starts().map(read).collect();
             for (start, reader) in starts().zip(readers) {
                 // What a thread that cannot be started would have read is read here.

@@ -89,6 +89,12 @@ pub enum GenerationError {
     /// The logits cannot be sampled from.
     #[error("sampling failed: {0}")]
     Sampling(#[from] crate::sample::SampleError),
+    /// The host has no memory for the request's tokens.
+    #[error("no memory for {tokens} tokens")]
+    HostMemory {
+        /// Prompt and answer.
+        tokens: usize,
+    },
     /// The engine stopped before the answer was complete.
     #[error("the engine stopped before the answer was complete")]
     Stopped,

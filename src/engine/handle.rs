@@ -12,8 +12,11 @@ use super::request::{RequestLimits, TokenRequest, check_prompt};
 use super::stats::{Counters, Stats};
 use super::store::Place;
 use super::worker::Worker;
-use super::{EngineConfig, EngineError, Profile, Scores, SubmitError};
-use crate::{backend::PAGE_TOKENS, kv::snapshot, model::Decoder, token::TokenId};
+use super::{EngineConfig, EngineError, Profile, Scores, SubmitError, check_count};
+use crate::{backend::PAGE_TOKENS, file, kv::snapshot, model::Decoder, room, token::TokenId};
+
+/// Most logits that the scores of one call give: 512 MiB of them.
+const SCORES_MAX: usize = 1 << 26;
 
 /// The engine as others see it: cheap to clone, usable from any thread. When the last clone goes,
 /// the engine's thread ends and running generations with it.
@@ -37,29 +40,25 @@ impl Handle {
     /// Starts the engine's thread over a loaded model.
     ///
     /// # Errors
-    /// [`EngineError::Config`] for a setting or a decoder's limit of 0, [`EngineError::Thread`].
+    /// [`EngineError::Config`] for a setting or a decoder's limit out of its range, [`EngineError::Kv`] if there is no
+    /// memory for the cache's books, [`EngineError::Thread`]. No thread stays behind.
     pub fn spawn<D: Decoder + 'static>(decoder: D, mut config: EngineConfig) -> Result<Handle, EngineError> {
+        config.check()?;
         let step = decoder.limits();
-        let settings = [
-            ("queue_max", config.queue_max),
-            ("jobs_max", config.jobs_max),
-            ("sequences_max", config.sequences_max),
-            ("prefill_chunk", config.prefill_chunk.unwrap_or(1)),
-            ("event_buffer", config.event_buffer),
+        let limits = [
             ("the decoder's tokens of a step", step.tokens_max),
             ("the decoder's outputs of a step", step.outputs_max),
             ("the decoder's pages", decoder.pages()),
         ];
-        if let Some(&(name, _)) = settings.iter().find(|&&(_, value)| value == 0) {
-            return Err(EngineError::Config { name });
-        }
+        // Rows and pages have numbers of 32 bits.
+        limits.into_iter().try_for_each(|(name, found)| check_count(name, found, u32::MAX as usize))?;
         config.sequences_max = config.sequences_max.min(step.outputs_max).min(step.tokens_max);
         let (inbox, counters) = (Arc::new(Inbox::new(&config)), Arc::new(Counters::default()));
         let prefill_chunk = config.chunk_in(step);
         let limits = RequestLimits { vocab: decoder.vocab_size(), context_max: decoder.context_max() };
         let place = Place::of(&decoder, &config);
-        let worker = Worker::new(decoder, config, Arc::clone(&inbox), Arc::clone(&counters));
-        let thread = std::thread::Builder::new().name("ottava-engine".into()).spawn(move || worker.run())?;
+        let worker = Worker::new(decoder, config, Arc::clone(&inbox), Arc::clone(&counters))?;
+        let thread = room::spawn("ottava-engine".into(), move || worker.run())?;
         let thread = Mutex::new(Some(thread));
         Ok(Handle {
             inner: Arc::new(Inner { inbox, counters, config, prefill_chunk, limits, place, thread }),
@@ -119,9 +118,12 @@ impl Handle {
     /// As [`Handle::score`].
     pub fn score_from(&self, ids: &[TokenId], first: usize, top: usize) -> Result<Scores, EngineError> {
         self.check_ids(ids)?;
-        let vocab = self.inner.limits.vocab;
-        if top > vocab {
-            return Err(SubmitError::Invalid(format!("top: expected at most {vocab}, found {top}")).into());
+        let rows = ids.len().saturating_sub(first).max(1);
+        let most = self.inner.limits.vocab.min(SCORES_MAX / rows);
+        if top > most {
+            let tokens = ids.len();
+            let reason = format!("top: expected at most {most} for {tokens} tokens, found {top}");
+            return Err(SubmitError::Invalid(reason).into());
         }
         self.ask(|reply| Job::Score { ids: ids.to_vec(), first, top, reply })
     }
@@ -133,6 +135,8 @@ impl Handle {
     /// As [`Handle::score`], and [`EngineError::Snapshot`] if the file cannot be written.
     pub fn save(&self, ids: &[TokenId], path: &Path) -> Result<(), EngineError> {
         self.check_ids(ids)?;
+        // Before anything is computed; and again when the file is written.
+        file::check_target(path).map_err(|source| snapshot::io_error(path, "write", source))?;
         let exported = self.ask(|reply| Job::Save { ids: ids.to_vec(), reply })?;
         Ok(exported.write(path)?)
     }
@@ -145,7 +149,9 @@ impl Handle {
     /// if it does not belong in this cache; the cache is as before.
     pub fn restore(&self, path: &Path) -> Result<usize, EngineError> {
         let place = &self.inner.place;
-        let snapshot = snapshot::load(path, &place.fingerprint, &place.layout)?;
+        let found = snapshot::Found::open(path, &place.fingerprint, &place.layout)?;
+        place.check_pages(found.pages())?;
+        let snapshot = found.read()?;
         place.check(&snapshot)?;
         self.ask(|reply| Job::Restore { snapshot, reply })
     }
@@ -184,10 +190,10 @@ impl Handle {
 
     fn check_ids(&self, ids: &[TokenId]) -> Result<(), SubmitError> {
         let RequestLimits { vocab, context_max } = self.inner.limits;
-        check_prompt(ids, vocab)?;
         if ids.len() > context_max {
             return Err(SubmitError::TooLong { tokens: ids.len(), context_max });
         }
+        check_prompt(ids, vocab)?;
         self.check_fit(ids.len())
     }
 

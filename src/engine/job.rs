@@ -152,7 +152,11 @@ impl<D: Decoder> Worker<D> {
         }
         if top > 0 {
             best_logits(&self.logits, top, &mut self.best);
-            scores.top.push(self.best.iter().map(|&(id, logit)| (id, logit as f32)).collect());
+            let mut best = Vec::new();
+            let no_memory = |_| EngineError::HostMemory { bytes: top * size_of::<(TokenId, f32)>() };
+            best.try_reserve_exact(self.best.len()).map_err(no_memory)?;
+            best.extend(self.best.iter().map(|&(id, logit)| (id, logit as f32)));
+            scores.top.push(best);
         }
         Ok(())
     }

@@ -53,7 +53,11 @@ pub use store::RestoreError;
 
 use crate::{backend::StepLimits, kv, token::TokenId};
 
-/// How the engine schedules.
+/// Most that a count of [`EngineConfig`] may be: beyond what any machine could serve, and sums and products of such
+/// counts can be computed.
+pub const COUNT_MAX: usize = 1 << 20;
+
+/// How the engine schedules. Each count is 1 to [`COUNT_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
     /// Most requests that are admitted and not ended; further ones are refused.
@@ -87,21 +91,51 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
+    /// Checks every count.
+    ///
+    /// # Errors
+    /// [`EngineError::Config`] for the first that is out of its range.
+    pub fn check(&self) -> Result<(), EngineError> {
+        let counts = [
+            ("queue_max", self.queue_max),
+            ("jobs_max", self.jobs_max),
+            ("sequences_max", self.sequences_max),
+            ("prefill_chunk", self.prefill_chunk.unwrap_or(1)),
+            ("event_buffer", self.event_buffer),
+        ];
+        counts.into_iter().try_for_each(|(name, found)| check_count(name, found, COUNT_MAX))
+    }
+
     /// Most prompt tokens of a step within such limits.
     fn chunk_in(&self, limits: StepLimits) -> usize {
         self.prefill_chunk.unwrap_or(limits.tokens_max).min(limits.tokens_max)
     }
 }
 
+fn check_count(name: &'static str, found: usize, most: usize) -> Result<(), EngineError> {
+    let fits = (1..=most).contains(&found);
+    if fits { Ok(()) } else { Err(EngineError::Config { name, most, found }) }
+}
+
 /// Why the engine could not start, or could not do a job.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// A setting that cannot work.
-    #[error("{name}: expected at least 1, found 0")]
+    /// A setting out of its range.
+    #[error("{name}: expected 1 to {most}, found {found}")]
     Config {
         /// The setting.
         name: &'static str,
+        /// The largest value.
+        most: usize,
+        /// What was given.
+        found: usize,
+    },
+    /// The host has no memory for an answer.
+    #[error("no memory for {bytes} bytes of scores")]
+    HostMemory {
+        /// Bytes that it takes.
+        bytes: usize,
     },
     /// The operating system gave no thread.
     #[error("the engine's thread could not start: {0}")]

@@ -65,7 +65,6 @@ impl TokenRequest {
 
     /// Checks everything that the step loop takes for granted.
     pub(super) fn check(&self, limits: RequestLimits) -> Result<(), SubmitError> {
-        check_prompt(&self.prompt, limits.vocab)?;
         let invalid = |reason: String| Err(SubmitError::Invalid(reason));
         if self.max_tokens == 0 {
             return invalid("max_tokens: expected at least 1, found 0".into());
@@ -74,12 +73,15 @@ impl TokenRequest {
         if tokens >= limits.context_max {
             return Err(SubmitError::TooLong { tokens, context_max: limits.context_max });
         }
+        check_prompt(&self.prompt, limits.vocab)?;
         if self.stop_strings.len() > STOP_STRINGS_MAX {
             let found = self.stop_strings.len();
             return invalid(format!("stop: expected at most {STOP_STRINGS_MAX} texts, found {found}"));
         }
-        if self.stop_strings.iter().any(|text| text.is_empty() || text.len() > STOP_BYTES_MAX) {
-            return invalid(format!("stop: expected texts of 1 to {STOP_BYTES_MAX} bytes"));
+        let bad = |text: &&String| text.is_empty() || text.len() > STOP_BYTES_MAX;
+        if let Some(text) = self.stop_strings.iter().find(bad) {
+            let found = text.len();
+            return invalid(format!("stop: expected texts of 1 to {STOP_BYTES_MAX} bytes, found {found}"));
         }
         let lists = [("stop", self.stop_ids.len()), ("logit_bias", self.sampling.logit_bias.len())];
         if let Some((name, found)) = lists.into_iter().find(|&(_, len)| len > limits.vocab) {
@@ -88,8 +90,8 @@ impl TokenRequest {
         if !self.stop_strings.is_empty() && self.text.is_none() {
             return invalid("stop: texts need a vocabulary".into());
         }
-        if self.top.is_some_and(|top| top > TOP_MAX) {
-            return invalid(format!("top: expected at most {TOP_MAX}"));
+        if let Some(top) = self.top.filter(|&top| top > TOP_MAX) {
+            return invalid(format!("top: expected at most {TOP_MAX}, found {top}"));
         }
         if self.window.is_some_and(|window| window.window == 0) {
             return invalid("window: expected at least 1 token, found 0".into());

@@ -46,8 +46,12 @@ impl Sequence {
             stops: StopMatcher::new(std::mem::take(&mut request.stop_strings)),
         });
         let tokens_max = request.prompt.len().saturating_add(request.max_tokens).min(context_max);
-        let mut tokens = Vec::with_capacity(tokens_max);
-        tokens.extend_from_slice(&request.prompt);
+        let mut tokens = Vec::new();
+        let reserved = tokens.try_reserve_exact(tokens_max);
+        let failure = reserved.err().map(|_| GenerationError::HostMemory { tokens: tokens_max });
+        if failure.is_none() {
+            tokens.extend_from_slice(&request.prompt);
+        }
         Sequence {
             request,
             tokens,
@@ -55,7 +59,7 @@ impl Sequence {
             computed: 0,
             clock: Clock::new(submitted),
             tokens_max,
-            failure: None,
+            failure,
             cached: None,
             channel,
             text,

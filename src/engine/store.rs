@@ -90,10 +90,13 @@ impl Place {
         if found != expected {
             return Err(RestoreError::Pages { expected, found });
         }
-        if found > self.pages {
-            return Err(RestoreError::TooLarge { needed: found, pages: self.pages });
-        }
-        Ok(())
+        self.check_pages(found)
+    }
+
+    /// Whether so many pages have room in the cache: known before they are read.
+    pub(super) fn check_pages(&self, needed: usize) -> Result<(), RestoreError> {
+        let pages = self.pages;
+        if needed > pages { Err(RestoreError::TooLarge { needed, pages }) } else { Ok(()) }
     }
 }
 

@@ -144,7 +144,10 @@ fn what_cannot_be_served_is_refused() {
     let stop = TokenRequest { stop_strings: vec!["x".into()], ..request(0, 3, 3) };
     assert!(refused(stop).to_string().contains("vocabulary"));
     let zero = EngineConfig { prefill_chunk: Some(0), ..EngineConfig::default() };
-    assert!(matches!(Handle::spawn(Fake::new(1), zero), Err(EngineError::Config { name: "prefill_chunk" })));
+    assert!(matches!(
+        Handle::spawn(Fake::new(1), zero),
+        Err(EngineError::Config { name: "prefill_chunk", .. })
+    ));
 }
 
 #[test]

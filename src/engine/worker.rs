@@ -16,7 +16,7 @@ use super::sequence::Sequence;
 use super::stats::{Counters, set};
 use crate::{
     backend::StepInput,
-    kv::{KvCacheManager, KvConfig, PrefixSharing},
+    kv::{KvCacheManager, KvConfig, KvError, PrefixSharing},
     model::Decoder,
     sample::Sampler,
     token::TokenId,
@@ -55,19 +55,19 @@ impl<D: Decoder> Worker<D> {
         config: EngineConfig,
         inbox: Arc<Inbox>,
         counters: Arc<Counters>,
-    ) -> Worker<D> {
+    ) -> Result<Worker<D>, KvError> {
         let prefix = match config.share_prefixes {
             true => PrefixSharing::On { salt: decoder.fingerprint() },
             false => PrefixSharing::Off,
         };
-        let kv = KvCacheManager::new(KvConfig { pages: decoder.pages(), prefix });
+        let kv = KvCacheManager::new(KvConfig { pages: decoder.pages(), prefix })?;
         let logits = vec![0.0; decoder.vocab_size()];
         set(&counters.pages, decoder.pages());
         let memory = decoder.memory();
         counters.weights.set(memory.weight_bytes);
         counters.arena.set(memory.arena_bytes);
         counters.kv_pool.set(memory.kv_bytes);
-        Worker {
+        Ok(Worker {
             decoder,
             kv,
             config,
@@ -85,7 +85,7 @@ impl<D: Decoder> Worker<D> {
             best: Vec::new(),
             sampler: Sampler::default(),
             profiler: None,
-        }
+        })
     }
 
     /// Works until it is told to stop.

@@ -76,6 +76,12 @@ pub enum KvError {
         /// Positions below this one, sinks apart, were dropped.
         dropped: usize,
     },
+    /// The host has no memory for the pool's books.
+    #[error("no memory for the books of {pages} pages")]
+    BooksMemory {
+        /// Pages of the pool.
+        pages: usize,
+    },
     /// The host has no memory for the sequence's books.
     #[error("no memory for the books of a sequence of {tokens_max} tokens")]
     HostMemory {

@@ -20,14 +20,18 @@ pub struct KvCacheManager {
 
 impl KvCacheManager {
     /// Books for an empty pool.
-    pub fn new(config: KvConfig) -> KvCacheManager {
-        KvCacheManager {
-            pool: PagePool::new(config.pages, config.prefix),
+    ///
+    /// # Errors
+    /// [`KvError::BooksMemory`].
+    pub fn new(config: KvConfig) -> Result<KvCacheManager, KvError> {
+        let no_memory = |_| KvError::BooksMemory { pages: config.pages };
+        Ok(KvCacheManager {
+            pool: PagePool::new(config.pages, config.prefix).map_err(no_memory)?,
             sequences: Sequences::default(),
             copies: Vec::with_capacity(1),
             copied: 0,
             prefix_tokens: 0,
-        }
+        })
     }
 
     /// A new sequence for `prompt`. It starts with the longest run of full pages that an earlier

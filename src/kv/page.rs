@@ -1,7 +1,10 @@
 //! The pool's pages: references, the free list, and the way between free, cached and used.
 
+use std::collections::TryReserveError;
+
 use super::PrefixSharing;
 use super::prefix::{ChainHash, PrefixIndex};
+use super::sequence::with_room;
 use crate::backend::PageId;
 
 /// Every page of the pool is free (no reference, in `free`), cached (no reference, parked in
@@ -15,14 +18,13 @@ pub(super) struct PagePool {
 }
 
 impl PagePool {
-    pub(super) fn new(pages: usize, sharing: PrefixSharing) -> PagePool {
+    pub(super) fn new(pages: usize, sharing: PrefixSharing) -> Result<PagePool, TryReserveError> {
         let count = u32::try_from(pages).unwrap_or(u32::MAX);
-        PagePool {
-            references: vec![0; count as usize],
-            free: (0..count).rev().map(PageId).collect(),
-            prefix: PrefixIndex::new(sharing, count as usize),
-            evictions: 0,
-        }
+        let mut free: Vec<PageId> = with_room(count as usize)?;
+        free.extend((0..count).rev().map(PageId));
+        let mut references = with_room(count as usize)?;
+        references.resize(count as usize, 0);
+        Ok(PagePool { references, free, prefix: PrefixIndex::new(sharing, count as usize)?, evictions: 0 })
     }
 
     pub(super) fn len(&self) -> usize {

@@ -5,9 +5,10 @@
 //! so an equal hash means an equal past under the same model. 256 bits: nobody finds two pasts
 //! with one hash. Who may register what is the manager's to decide.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, TryReserveError};
 
 use super::PrefixSharing;
+use super::sequence::with_room;
 use crate::backend::PageId;
 use crate::token::TokenId;
 
@@ -37,22 +38,18 @@ pub(super) struct PrefixIndex {
 }
 
 impl PrefixIndex {
-    pub(super) fn new(sharing: PrefixSharing, pages: usize) -> PrefixIndex {
-        let (salt, hashes) = match sharing {
+    pub(super) fn new(sharing: PrefixSharing, pages: usize) -> Result<PrefixIndex, TryReserveError> {
+        let (mut by_hash, mut salt) = (HashMap::new(), None);
+        if let PrefixSharing::On { salt: given } = sharing {
             // Twice the entries that there can be: the table then clears its tombstones in
             // place and never grows in a step.
-            PrefixSharing::On { salt } => (Some(salt), HashMap::with_capacity(2 * pages)),
-            PrefixSharing::Off => (None, HashMap::new()),
-        };
-        PrefixIndex {
-            salt,
-            pages: hashes,
-            hashes: vec![None; pages],
-            links: vec![Link { older: NONE, newer: NONE }; pages],
-            oldest: NONE,
-            newest: NONE,
-            cached: 0,
+            by_hash.try_reserve(pages.saturating_mul(2))?;
+            salt = Some(given);
         }
+        let (mut hashes, mut links) = (with_room(pages)?, with_room(pages)?);
+        hashes.resize(pages, None);
+        links.resize(pages, Link { older: NONE, newer: NONE });
+        Ok(PrefixIndex { salt, pages: by_hash, hashes, links, oldest: NONE, newest: NONE, cached: 0 })
     }
 
     /// Whether pages can be found at all.

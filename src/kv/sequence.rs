@@ -193,7 +193,7 @@ impl Sequence {
     }
 }
 
-fn with_room<T>(len: usize) -> Result<Vec<T>, std::collections::TryReserveError> {
+pub(super) fn with_room<T>(len: usize) -> Result<Vec<T>, std::collections::TryReserveError> {
     let mut vec = Vec::new();
     vec.try_reserve_exact(len)?;
     Ok(vec)

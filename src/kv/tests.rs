@@ -10,7 +10,7 @@ use crate::token::TokenId;
 const SHARING: PrefixSharing = PrefixSharing::On { salt: [7; 32] };
 
 fn manager(pages: usize) -> KvCacheManager {
-    KvCacheManager::new(KvConfig { pages, prefix: SHARING })
+    KvCacheManager::new(KvConfig { pages, prefix: SHARING }).unwrap()
 }
 
 fn spec(tokens_max: usize) -> SequenceSpec {
@@ -112,11 +112,11 @@ fn a_page_is_found_behind_its_own_past_only() {
 fn another_salt_finds_nothing_and_without_sharing_nobody_does() {
     let hash = |salt| {
         let sharing = PrefixSharing::On { salt: [salt; 32] };
-        prefix::PrefixIndex::new(sharing, 1).hash(None, &ids(0..16)).unwrap()
+        prefix::PrefixIndex::new(sharing, 1).unwrap().hash(None, &ids(0..16)).unwrap()
     };
     assert_ne!(hash(1), hash(2));
     assert_eq!(hash(1), hash(1));
-    let mut kv = KvCacheManager::new(KvConfig { pages: 8, prefix: PrefixSharing::Off });
+    let mut kv = KvCacheManager::new(KvConfig { pages: 8, prefix: PrefixSharing::Off }).unwrap();
     let seq = written(&mut kv, &ids(0..40), spec(64)).seq;
     assert_eq!(kv.allocate(&ids(0..40), spec(64)).unwrap().cached_tokens, 0);
     kv.release(seq).unwrap();

@@ -1,8 +1,10 @@
 //! Matrices from a file of prepared ones, where the caller wants one kept beside the model.
 
+use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use crate::backend::{Backend, Sidecar};
+use crate::file;
 use crate::graph::Plan;
 
 use super::ModelError;
@@ -27,19 +29,29 @@ pub enum SidecarUse {
     },
 }
 
-/// The matrices of a plan: from the file of prepared ones, else from `prepare`, and then kept.
+/// The matrices of a plan: from the file of prepared ones, else from `prepare`, and then kept. The model's file is as
+/// it was when it was opened, else this is an error and nothing is kept.
 pub(super) fn matrices<B: Backend>(
     source: &Source<'_>,
     plan: &Plan,
     backend: &B,
     prepare: impl FnOnce() -> Result<Vec<B::Matrix>, ModelError>,
 ) -> Result<(Vec<B::Matrix>, SidecarUse), ModelError> {
+    let prepare = || -> Result<_, ModelError> {
+        let matrices = prepare()?;
+        source.file.check_unchanged()?;
+        Ok(matrices)
+    };
     let Some(path) = source.sidecar else { return Ok((prepare()?, SidecarUse::Off)) };
     let shapes = plan.matrices().iter().map(|spec| source.shape(&spec.name));
     let shapes: Vec<_> = shapes.collect::<Result<_, _>>()?;
     let sidecar = Sidecar { path, key: key(source, plan), shapes: &shapes };
+    file::remove_stale(path.parent().unwrap_or(Path::new(".")));
     let unusable = match backend.restore(&sidecar) {
-        Ok(matrices) => return Ok((matrices, SidecarUse::Read)),
+        Ok(matrices) => {
+            source.file.check_unchanged()?;
+            return Ok((matrices, SidecarUse::Read));
+        }
         Err(why) => why,
     };
     let matrices = prepare()?;

@@ -22,6 +22,16 @@ pub enum WeightsError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// The file changed between its opening and the end of its reading.
+    #[error("{}: the file changed while it was read: expected {expected} bytes as they were, found {found}", file.display())]
+    Changed {
+        /// The file.
+        file: PathBuf,
+        /// Its bytes when it was opened.
+        expected: u64,
+        /// Another length, or "other content".
+        found: String,
+    },
     /// The file is not a sound GGUF file.
     #[error("{}: at byte {offset}: {fault}", shown_path(file))]
     Malformed {

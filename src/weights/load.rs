@@ -19,19 +19,16 @@ const AROUND_BYTES: usize = 64 << 10;
 const HEAD_BYTES: usize = 1 << 20;
 
 /// How a file is opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenOptions {
-    /// Map the file (the default) instead of reading its parts when they are asked for.
+    /// Map files; without it they are read, which is the default. The model's file is mapped while it is loaded,
+    /// a file of packed weights for as long as these are used. That loads packed weights faster, and processes share their memory.
     ///
-    /// A mapped file must not be cut short while it is open: touching bytes that are gone ends the
-    /// process (SIGBUS). Read files that others may cut: then it is [`WeightsError::Io`].
+    /// Nothing must cut a mapped file short or write into it: bytes that are gone when they are touched end the
+    /// process (SIGBUS), and packed weights that are written over give wrong text. No program can prevent that.
+    /// Of files that are read, what is used is what was checked: one that changes meanwhile is
+    /// [`WeightsError::Changed`].
     pub mmap: bool,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        OpenOptions { mmap: true }
-    }
 }
 
 /// An open model file whose header has been checked from end to end.
@@ -48,7 +45,6 @@ impl Default for OpenOptions {
 /// ```
 pub struct ModelFile {
     path: PathBuf,
-    modified: Option<SystemTime>,
     source: Source,
     version: u32,
     header_bytes: usize,
@@ -65,15 +61,29 @@ impl ModelFile {
     /// parts, which lie beside it.
     ///
     /// # Errors
-    /// [`WeightsError::Io`] if it cannot be opened, mapped or read; [`WeightsError::Malformed`] if it
-    /// is not a sound GGUF file, holds a tensor type that cannot be read, or lacks another part.
+    /// [`WeightsError::Io`] if it cannot be opened, mapped or read, or is not a regular file;
+    /// [`WeightsError::Malformed`] if it is not a sound GGUF file, holds a tensor type that cannot be read,
+    /// or lacks another part; [`WeightsError::Changed`] if it changes meanwhile.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
         split::whole(ModelFile::open_one(path, options)?, |part| ModelFile::open_one(part, options))
     }
 
     fn open_one(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
-        let (source, modified) = Source::open(path, options)?;
-        Ok(ModelFile { modified, ..ModelFile::from_source(path, source)? })
+        ModelFile::from_source(path, Source::open(path, options)?)
+    }
+
+    /// Whether the file is mapped ([`OpenOptions::mmap`]).
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(self.source, Source::Mapped(_))
+    }
+
+    /// Checks that each part is as long as when it was opened, and was not written since. What was read of it
+    /// before is one file's content then.
+    ///
+    /// # Errors
+    /// [`WeightsError::Changed`]; [`WeightsError::Io`] if the system does not say.
+    pub fn check_unchanged(&self) -> Result<(), WeightsError> {
+        self.parts().try_for_each(|part| part.source.check_unchanged(&part.path))
     }
 
     /// A file from its bytes; errors call it `name`.
@@ -85,21 +95,14 @@ impl ModelFile {
     }
 
     fn from_source(path: &Path, source: Source) -> Result<ModelFile, WeightsError> {
-        let gguf::Header { version, metadata, tensors, bytes: header_bytes } = read_header(path, &source)?;
+        let header = read_header(path, &source);
+        // One that was written over meanwhile may look like anything.
+        source.check_unchanged(path)?;
+        let gguf::Header { version, metadata, tensors, bytes: header_bytes } = header?;
         source.release(0..header_bytes);
         let index = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
         let (path, others) = (path.to_owned(), Vec::new());
-        Ok(ModelFile {
-            path,
-            modified: None,
-            source,
-            version,
-            header_bytes,
-            metadata,
-            tensors,
-            index,
-            others,
-        })
+        Ok(ModelFile { path, source, version, header_bytes, metadata, tensors, index, others })
     }
 
     /// One model of its first part and the others, in order: path and metadata are the first one's.
@@ -114,7 +117,6 @@ impl ModelFile {
                 }
                 whole.tensors.push(info.clone());
             }
-            whole.modified = whole.modified.max(part.modified);
             whole.others.push((before, part));
         }
         Ok(whole)
@@ -136,10 +138,10 @@ impl ModelFile {
         &self.path
     }
 
-    /// When the file, or the newest of its parts, had last been changed when it was opened; none of bytes in memory, or where the system
-    /// does not say.
+    /// When the file, or the newest of its parts, had last been changed when it was opened; none of bytes in
+    /// memory, or where the system does not say.
     pub fn modified(&self) -> Option<SystemTime> {
-        self.modified
+        self.parts().filter_map(|part| part.source.modified()).max()
     }
 
     /// Bytes of the whole file, or of all its parts.
@@ -244,7 +246,7 @@ impl ModelFile {
     /// against someone who means to deceive.
     ///
     /// # Errors
-    /// [`WeightsError::Io`] if the file is not mapped and cannot be read.
+    /// [`WeightsError::Io`] if the file cannot be read, [`WeightsError::Changed`] if it is shorter than it was.
     pub fn fingerprint(&self) -> Result<[u8; 32], WeightsError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.file_bytes().to_le_bytes());
@@ -277,7 +279,10 @@ impl ModelFile {
         range: Range<usize>,
         use_bytes: impl FnOnce(&[u8]) -> T,
     ) -> Result<T, WeightsError> {
-        self.source.with(range, use_bytes).map_err(|source| read_error(&self.path, source))
+        self.source.with(range, use_bytes).map_err(|source| {
+            // That it is shorter than it was says more than that there are no more bytes.
+            self.check_unchanged().err().unwrap_or_else(|| read_error(&self.path, source))
+        })
     }
 
     /// The part that holds a tensor, and the tensor.

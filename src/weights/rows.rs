@@ -58,8 +58,8 @@ impl<'f> TensorRows<'f> {
     /// at once.
     ///
     /// # Errors
-    /// [`WeightsError::Tensor`] if a scale or a float is not finite, [`WeightsError::Io`] if the file is
-    /// not mapped and cannot be read.
+    /// [`WeightsError::Tensor`] if a scale or a float is not finite, [`WeightsError::Io`] if the file cannot
+    /// be read, [`WeightsError::Changed`] if it is shorter than it was.
     ///
     /// # Panics
     /// If the tensor has no such rows.

@@ -1,15 +1,13 @@
 //! Zeroed memory for weights, arenas, scratch and KV pools: page-aligned, and resident only where it
-//! is touched. Weights share mappings ([`Shelf`]), or are parts of a file's.
+//! is touched. Weights share mappings ([`Shelf`]).
 
-use std::any::Any;
-use std::fs::File;
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::Pod;
-use memmap2::{Mmap, MmapOptions, MmapRaw};
+use memmap2::{MmapOptions, MmapRaw};
 
 use crate::backend::BackendError;
+use crate::room;
 
 /// Above this a buffer starts on a huge page's boundary and asks for huge pages: a decode step
 /// reads all weights once, and with small pages address translation costs more than the reading.
@@ -52,8 +50,11 @@ impl Buffer {
     /// `bytes` zeros of which only a part may ever be used: small pages, so that no more than that
     /// becomes resident.
     pub(super) fn sparse(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
-        let map = MmapOptions::new().len(bytes.max(1)).map_anon();
-        let map = map.map_err(|_| BackendError::OutOfMemory { bytes, what })?;
+        let no_memory = BackendError::OutOfMemory { bytes, what };
+        let map = MmapOptions::new().len(bytes.max(1)).map_anon().map_err(|_| no_memory.clone())?;
+        if bytes >= HUGE && !room::has(room::SMALL_BYTES) {
+            return Err(no_memory);
+        }
         Ok(Buffer { map: map.into(), start: 0, bytes })
     }
 
@@ -109,11 +110,11 @@ struct Room {
     mapped: usize,
 }
 
-/// A part of a mapping that is nobody else's. Where the mapping is a file's, it may only be read.
+/// A part of a mapping that is nobody else's.
 #[derive(Debug)]
 pub(super) struct Part {
     /// Keeps the mapping.
-    mapping: Arc<dyn Any + Send + Sync>,
+    mapping: Arc<Buffer>,
     ptr: *mut u8,
     bytes: usize,
 }
@@ -144,25 +145,15 @@ impl Shelf {
 }
 
 impl Part {
+    /// `bytes` zeros in a mapping of their own, that will all be used.
+    pub(super) fn zeroed(bytes: usize, what: &'static str) -> Result<Part, BackendError> {
+        Buffer::zeroed(bytes, what).map(Part::of)
+    }
+
     /// All of a buffer.
     fn of(mut buffer: Buffer) -> Part {
         let (ptr, bytes) = (buffer.as_mut_ptr(), buffer.bytes());
         Part { mapping: Arc::new(buffer), ptr, bytes }
-    }
-
-    /// All of a file, to be read.
-    pub(super) fn of_file(file: &File) -> io::Result<Part> {
-        // SAFETY: the mapping is read-only. The file is one that is only ever replaced as a whole (see
-        // `sidecar`), which leaves the old one's bytes to this mapping; who writes into it all the same
-        // changes weights, and who cuts it short ends the process, as with every mapped file.
-        let map = unsafe { Mmap::map(file) }?;
-        #[cfg(unix)]
-        {
-            // Advice: a system that refuses reads the pages when they are touched.
-            let _ = map.advise(memmap2::Advice::WillNeed);
-        }
-        let (ptr, bytes) = (map.as_ptr().cast_mut(), map.len());
-        Ok(Part { mapping: Arc::new(map), ptr, bytes })
     }
 
     /// Its first bytes, and what fills up their last cache line: they are its own no longer.
@@ -190,10 +181,16 @@ impl Part {
         self.ptr
     }
 
+    /// All of it, for writing.
+    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`; it is borrowed as a whole.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr, self.bytes) }
+    }
+
     /// All of it.
     pub(super) fn as_slice(&self) -> &[u8] {
-        // SAFETY: the mapping lives as long as `mapping` is held, its pages are initialised (zeroed, or a
-        // file's), and nobody else has these bytes.
+        // SAFETY: the mapping lives as long as `mapping` is held, its pages are initialised, and nobody
+        // else has these bytes.
         unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }
     }
 }
@@ -246,7 +243,7 @@ mod tests {
         let parts: Vec<Part> = (0..1000).map(|_| shelf.take(1000, "test").unwrap()).collect();
         let mapped = shelf.0.lock().unwrap().mapped;
         assert!(mapped <= 2 * 1000 * 1024, "{mapped} bytes are mapped");
-        let mut mappings: Vec<_> = parts.iter().map(|part| Arc::as_ptr(&part.mapping).cast::<()>()).collect();
+        let mut mappings: Vec<_> = parts.iter().map(|part| Arc::as_ptr(&part.mapping)).collect();
         mappings.dedup();
         assert!(mappings.len() <= 16, "{} mappings", mappings.len());
     }

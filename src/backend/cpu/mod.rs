@@ -61,10 +61,15 @@ pub use pack::Matrix;
 pub use peak::Peaks;
 use pool::{Pool, default_threads};
 
+/// Most threads of a pool: more than there are cores that share one memory. Each thread has a stack, and looks for
+/// chunks at all others.
+pub const THREADS_MAX: usize = 1024;
+
 /// How a CPU backend is set up.
 #[derive(Clone, Debug, Default)]
 pub struct CpuOptions {
-    /// Threads, the caller's included; by default one a physical core that the process may use.
+    /// Threads, the caller's included, at most [`THREADS_MAX`]; by default one a physical core that the process may
+    /// use.
     pub threads: Option<NonZeroUsize>,
     /// A lower instruction set than the best, for tests.
     pub isa: Option<Isa>,
@@ -110,7 +115,8 @@ impl Cpu {
     /// The CPU with its threads started.
     ///
     /// # Errors
-    /// [`BackendError::Unavailable`] if the machine lacks the instruction set asked for.
+    /// [`BackendError::Count`] for more than [`THREADS_MAX`] threads, [`BackendError::Thread`] if the system refuses
+    /// one, [`BackendError::Unavailable`] if the machine lacks the instruction set asked for.
     pub fn new(options: &CpuOptions) -> Result<Cpu, BackendError> {
         let isa = options.isa.unwrap_or_else(Isa::detect);
         if !isa.is_available() {
@@ -119,8 +125,11 @@ impl Cpu {
             return Err(BackendError::Unavailable { what: format!("instruction set {isa}"), reason });
         }
         let threads = options.threads.unwrap_or_else(default_threads);
+        if threads.get() > THREADS_MAX {
+            return Err(BackendError::Count { what: "threads", most: THREADS_MAX, found: threads.get() });
+        }
         Ok(Cpu {
-            pool: Pool::new(threads),
+            pool: Pool::new(threads)?,
             isa,
             compute: options.compute,
             cache: cache::first_level_bytes(),

@@ -33,6 +33,8 @@ use stalls::{Mode, Stalls};
 use worker::Worker;
 
 use super::prefetch::Upcoming;
+use crate::backend::BackendError;
+use crate::room;
 
 /// Spins before a waiting thread starts to yield: some microseconds, the gap between two
 /// operations of a step.
@@ -92,9 +94,11 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `threads`, the submitter included. If the system refuses threads the pool is
-    /// smaller.
-    pub(super) fn new(threads: NonZeroUsize) -> Pool {
+    /// A pool of `threads`, the submitter included.
+    ///
+    /// # Errors
+    /// [`BackendError::Thread`] if the system refuses one; the others have ended then.
+    pub(super) fn new(threads: NonZeroUsize) -> Result<Pool, BackendError> {
         let [mut ranges, mut taken] = [Vec::new(), Vec::new()];
         let (mut upcoming, mut parked) = (Vec::new(), Vec::new());
         ranges.resize_with(threads.get(), Line::default);
@@ -109,21 +113,31 @@ impl Pool {
             stalls: Stalls::of(threads.get()),
             ..Shared::default()
         });
-        let mut workers = Vec::with_capacity(threads.get() - 1);
+        // Dropped on an error, it ends the threads that have been started.
+        let mut pool = Pool { shared, workers: Vec::new(), handles: Vec::new() };
         for index in 0..threads.get() - 1 {
-            let shared = Arc::clone(&shared);
-            let builder = thread::Builder::new().name(format!("ottava-cpu-{}", index + 1));
-            match builder.spawn(move || Worker::new(&shared, index).work()) {
-                Ok(worker) => workers.push(worker),
-                Err(_) => break,
-            }
+            let number = index + 1;
+            pool.start(index).map_err(|error| BackendError::Thread {
+                number,
+                threads: threads.get(),
+                reason: error.to_string(),
+            })?;
         }
-        let handles = workers.iter().map(|worker| worker.thread().clone()).collect();
-        // A thread that starts allocates; from here on none does.
-        while shared.begun.load(Ordering::Acquire) < workers.len() {
+        Ok(pool)
+    }
+
+    /// Starts a worker.
+    fn start(&mut self, index: usize) -> std::io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let work = move || Worker::new(&shared, index).work();
+        let worker = room::spawn(format!("ottava-cpu-{}", index + 1), work)?;
+        self.handles.push(worker.thread().clone());
+        self.workers.push(worker);
+        // A thread that starts allocates; once it has begun it does not, and the next one has the room.
+        while self.shared.begun.load(Ordering::Acquire) < self.workers.len() {
             thread::yield_now();
         }
-        Pool { shared, workers, handles }
+        Ok(())
     }
 
     /// Threads that work on a job.
@@ -391,7 +405,7 @@ mod tests {
     use super::*;
 
     fn pool(threads: usize) -> Pool {
-        Pool::new(NonZeroUsize::new(threads).unwrap())
+        Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
     }
 
     struct Counts(Vec<AtomicUsize>);

@@ -1,4 +1,4 @@
-//! Packed matrices in a file, which later loads map: no tensor is read, decoded or packed again.
+//! Packed matrices in a file, which later loads read: no tensor is decoded or packed again.
 //!
 //! | part | bytes |
 //! |---|---|
@@ -9,21 +9,22 @@
 //!
 //! Little-endian but for the version. Head and table follow from what the reader asks for, so nothing in
 //! them is parsed: they are made again and compared, which proves bounds, alignment and sizes at once. Then
-//! all threads check the checksums, which also has the system map the pages. The file is written beside
-//! its name and renamed: whoever maps the old one keeps it.
+//! all threads read blocks into memory of the process's own and check the checksums of what they have read there:
+//! the bytes that are used are those that were checked, whatever becomes of the file. It is written beside its
+//! name and renamed.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::lanes::Order;
 use super::memory::Part;
 use super::pack::{Layout, Matrix, packed_bytes};
 use super::pool::Pool;
 use crate::backend::{NoSidecar, Sidecar};
-use crate::file::Temporary;
+use crate::file::{ReadAt, Temporary, open_regular};
 use crate::quant::Bits;
 
 const MAGIC: &[u8; 8] = b"OTTAVACP";
@@ -35,26 +36,24 @@ const KEY: Range<usize> = 16..48;
 const HEAD_BYTES: usize = 64;
 /// Bytes of a matrix with a checksum of their own.
 const BLOCK_BYTES: usize = 1 << 20;
+/// Bytes that are read, and then looked at while they are in a core's cache.
+const READ_BYTES: usize = 128 << 10;
 /// Data begin at a multiple of this, the largest page size in use.
 const DATA_ALIGN: usize = 1 << 16;
 
-/// The matrices of `sidecar`'s file, mapped.
+/// The matrices of `sidecar`'s file.
 pub(super) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
     let expected = Contents::of(sidecar, order)?;
     let (file, checksums) = expected.open(sidecar.path)?;
-    let mut part = Part::of_file(&file).map_err(io_error("map"))?;
-    // What comes before the data; a file may have become shorter since it was opened.
-    part.split(expected.data_at).ok_or(LENGTH)?;
+    let bytes = expected.file_bytes - expected.data_at;
+    let mut part = Part::zeroed(bytes, "packed weights").map_err(|_| NoSidecar::Memory { bytes })?;
+    expected.read(&file, &checksums, &mut part, pool)?;
     let mut matrices = Vec::with_capacity(expected.places.len());
     for place in &expected.places {
         let data = part.split(place.bytes).ok_or(LENGTH)?;
         matrices.push(Matrix::packed(data, place.shape, place.layout, order));
     }
-    let found = Blocks::of(&matrices).checksums(pool);
-    match found.iter().zip(&checksums).position(|(found, expected)| found != expected) {
-        None => Ok(matrices),
-        Some(block) => Err(NoSidecar::Damaged { offset: expected.block_offset(block) }),
-    }
+    Ok(matrices)
 }
 
 /// Writes the file of `sidecar`, or leaves all as it was.
@@ -70,7 +69,7 @@ pub(super) fn keep(
     before_data.extend(blocks.checksums(pool).iter().flat_map(|checksum| checksum.to_le_bytes()));
     before_data.resize(contents.data_at, 0);
     let temporary = Temporary::beside(sidecar.path).map_err(io_error("create"))?;
-    let mut out = BufWriter::with_capacity(BLOCK_BYTES, &temporary.file);
+    let mut out = BufWriter::with_capacity(BLOCK_BYTES, temporary.file());
     let mut write = |bytes: &[u8]| out.write_all(bytes);
     write(&before_data).map_err(io_error("write"))?;
     blocks.0.into_iter().try_for_each(write).map_err(io_error("write"))?;
@@ -137,12 +136,8 @@ impl Contents {
     }
 
     /// Opens a file that begins as expected and is as long as expected; its checksums.
-    fn open(&self, path: &Path) -> Result<(File, Vec<u32>), NoSidecar> {
-        let file = File::open(path).map_err(io_error("open"))?;
-        let metadata = file.metadata().map_err(io_error("open"))?;
-        if !metadata.is_file() {
-            return Err(NoSidecar::Not("a regular file"));
-        }
+    fn open(&self, path: &Path) -> Result<(ReadAt, Vec<u32>), NoSidecar> {
+        let (file, metadata) = open_regular(path).map_err(io_error("open"))?;
         let wanted = self.head.len() + 4 * self.blocks;
         let mut found = Vec::with_capacity(wanted);
         (&file).take(wanted as u64).read_to_end(&mut found).map_err(io_error("read"))?;
@@ -151,7 +146,29 @@ impl Contents {
             return Err(LENGTH);
         }
         let checksums = found[self.head.len()..].as_chunks().0.iter();
-        Ok((file, checksums.map(|&bytes| u32::from_le_bytes(bytes)).collect()))
+        Ok((ReadAt::new(file), checksums.map(|&bytes| u32::from_le_bytes(bytes)).collect()))
+    }
+
+    /// Reads all data to `part`, on all threads, and checks them there.
+    fn read(&self, file: &ReadAt, checksums: &[u32], part: &mut Part, pool: &Pool) -> Result<(), NoSidecar> {
+        let (mut blocks, mut rest, mut offset) = (Vec::new(), part.as_mut_slice(), self.data_at);
+        for place in &self.places {
+            let (own, others) = rest.split_at_mut_checked(place.bytes).ok_or(LENGTH)?;
+            for block in own.chunks_mut(BLOCK_BYTES) {
+                let checksum = *checksums.get(blocks.len()).ok_or(LENGTH)?;
+                let bytes = block.len();
+                blocks.push(Mutex::new(Block { offset, checksum, bytes: block }));
+                offset += bytes;
+            }
+            rest = others;
+        }
+        let job = Reading { file, blocks: &blocks, failed: Mutex::default() };
+        // SAFETY: any thread may do any chunk below the number of blocks.
+        unsafe { pool.run(read_block, &job, blocks.len()) };
+        match job.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(()),
+            Some((_, why)) => Err(why),
+        }
     }
 
     /// Whether all up to the data is there, and is as expected but for the checksums.
@@ -170,15 +187,48 @@ impl Contents {
         };
         Err(NoSidecar::Not(expected))
     }
+}
 
-    /// Where block number `block` begins in the file.
-    fn block_offset(&self, block: usize) -> usize {
-        let starts = self.places.iter().scan(self.data_at, |end, place| {
-            let start = *end;
-            *end += place.bytes;
-            Some((start..*end).step_by(BLOCK_BYTES))
-        });
-        starts.flatten().nth(block).unwrap_or(self.data_at)
+/// A block that is read into memory.
+struct Block<'a> {
+    /// Where it begins in the file.
+    offset: usize,
+    checksum: u32,
+    bytes: &'a mut [u8],
+}
+
+impl Block<'_> {
+    fn read(&mut self, file: &ReadAt) -> Result<(), NoSidecar> {
+        let mut hasher = crc32fast::Hasher::new();
+        for (at, piece) in (self.offset..).step_by(READ_BYTES).zip(self.bytes.chunks_mut(READ_BYTES)) {
+            file.read(piece, at as u64).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => LENGTH,
+                _ => io_error("read")(error),
+            })?;
+            hasher.update(piece);
+        }
+        let sound = hasher.finalize() == self.checksum;
+        if sound { Ok(()) } else { Err(NoSidecar::Damaged { offset: self.offset }) }
+    }
+}
+
+/// Blocks that are being read.
+struct Reading<'a> {
+    file: &'a ReadAt,
+    /// By chunk; each is one thread's.
+    blocks: &'a [Mutex<Block<'a>>],
+    /// The first block that could not be read, so far, and why.
+    failed: Mutex<Option<(usize, NoSidecar)>>,
+}
+
+/// Reads and checks block `block`.
+unsafe fn read_block(job: &Reading<'_>, block: usize, _worker: usize) {
+    let read = job.blocks[block].lock().unwrap_or_else(PoisonError::into_inner).read(job.file);
+    if let Err(why) = read {
+        let mut failed = job.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed.as_ref().is_none_or(|(earlier, _)| block < *earlier) {
+            *failed = Some((block, why));
+        }
     }
 }
 

@@ -112,7 +112,7 @@ fn a_breakdown_of_the_thread_leaves_nobody_waiting() {
 #[test]
 fn a_decoder_or_a_setting_without_room_is_refused_at_the_start() {
     let refused = |fake: Fake, config| match Handle::spawn(fake, config) {
-        Err(EngineError::Config { name }) => name,
+        Err(EngineError::Config { name, .. }) => name,
         other => panic!("{other:?}"),
     };
     let default = EngineConfig::default();

@@ -84,35 +84,71 @@ impl From<SnapshotError> for Fault {
     }
 }
 
-/// A whole file, not yet compared with what was asked for.
+/// A whole file that is what was written.
 pub(super) struct Decoded {
     pub(super) header: SnapshotHeader,
-    pub(super) page_bytes: usize,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Reads `file_bytes` bytes: magic, version and lengths first, then all the rest, then the hash,
-/// and only then is anything believed.
-pub(super) fn decode(mut file: impl Read, file_bytes: u64) -> Result<Decoded, Fault> {
-    if file_bytes < (HEAD_BYTES + HASH_BYTES) as u64 {
-        return Err(SnapshotError::Length { expected: 0, found: file_bytes }.into());
+/// A file whose head has been read: its numbers account for every byte of it, and are not believed yet.
+pub(super) struct Body<R> {
+    file: R,
+    file_bytes: u64,
+    head: [u8; HEAD_BYTES],
+    fields: Fields,
+    lengths: Lengths,
+}
+
+impl<R: Read> Body<R> {
+    /// Reads magic, version and lengths of a file of `file_bytes` bytes.
+    pub(super) fn open(mut file: R, file_bytes: u64) -> Result<Body<R>, Fault> {
+        if file_bytes < (HEAD_BYTES + HASH_BYTES) as u64 {
+            return Err(SnapshotError::Length { expected: 0, found: file_bytes }.into());
+        }
+        let mut head = [0; HEAD_BYTES];
+        file.read_exact(&mut head)?;
+        let fields = Fields::parse(&head)?;
+        let lengths = fields.lengths(file_bytes)?;
+        Ok(Body { file, file_bytes, head, fields, lengths })
     }
-    let mut head = [0; HEAD_BYTES];
-    file.read_exact(&mut head)?;
-    let fields = Fields::parse(&head)?;
-    let lengths = fields.lengths(file_bytes)?;
-    let mut lists = read_vec(&mut file, lengths.lists)?;
-    let bytes = read_vec(&mut file, lengths.pages)?;
-    let mut hash = [0; HASH_BYTES];
-    file.read_exact(&mut hash)?;
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&head).update(&lists).update(&bytes);
-    if hasher.finalize() != hash {
-        return Err(SnapshotError::Checksum { bytes: file_bytes }.into());
+
+    pub(super) fn fingerprint(&self) -> [u8; 32] {
+        fingerprint(&self.head)
     }
-    let starts = lists.split_off(lengths.tokens);
-    let header = fields.header(&head, &lists, &starts)?;
-    Ok(Decoded { header, page_bytes: lengths.page, bytes })
+
+    pub(super) fn layout(&self) -> Result<KvLayout, SnapshotError> {
+        self.fields.layout()
+    }
+
+    pub(super) fn pages(&self) -> usize {
+        self.lengths.pages.checked_div(self.lengths.page).unwrap_or(0)
+    }
+
+    pub(super) fn page_bytes(&self) -> usize {
+        self.lengths.page
+    }
+
+    /// Reads all the rest, then the hash, and only then is anything believed.
+    pub(super) fn read(mut self) -> Result<Decoded, Fault> {
+        let mut lists = read_vec(&mut self.file, self.lengths.lists)?;
+        let bytes = read_vec(&mut self.file, self.lengths.pages)?;
+        let mut hash = [0; HASH_BYTES];
+        self.file.read_exact(&mut hash)?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.head).update(&lists).update(&bytes);
+        if hasher.finalize() != hash {
+            return Err(SnapshotError::Checksum { bytes: self.file_bytes }.into());
+        }
+        let starts = lists.split_off(self.lengths.tokens);
+        let header = self.fields.header(&self.head, &lists, &starts)?;
+        Ok(Decoded { header, bytes })
+    }
+}
+
+fn fingerprint(head: &[u8; HEAD_BYTES]) -> [u8; 32] {
+    let mut fingerprint = [0; 32];
+    fingerprint.copy_from_slice(&head[HEAD_BYTES - 32..]);
+    fingerprint
 }
 
 /// `len` bytes, where the file is known to have that many.
@@ -178,9 +214,19 @@ impl Fields {
         tokens: &[u8],
         starts: &[u8],
     ) -> Result<SnapshotHeader, SnapshotError> {
-        let [_, layers, kv_heads, head_dim, dtype, page_tokens, _, window, sinks, ..] = self.0;
-        let malformed = |what: &str, found: u64| SnapshotError::Malformed(format!("{what} {found}"));
-        let size = |what, found: u64| u32::try_from(found).map_err(|_| malformed(what, found));
+        let [_, _, _, _, _, _, _, window, sinks, ..] = self.0;
+        let layout = self.layout()?;
+        let (window, sinks) = (small("window:", window)?, small("sinks:", sinks)?);
+        let window = Some(Window { window, sinks }).filter(|w| w.window > 0);
+        let tokens = words(tokens).map(TokenId).collect();
+        let fingerprint = fingerprint(head);
+        let header = SnapshotHeader { fingerprint, layout, window, tokens, starts: words(starts).collect() };
+        check_header(&header)?;
+        Ok(header)
+    }
+
+    fn layout(&self) -> Result<KvLayout, SnapshotError> {
+        let [_, layers, kv_heads, head_dim, dtype, page_tokens, ..] = self.0;
         if page_tokens != PAGE_TOKENS as u64 {
             return Err(malformed("tokens of a page:", page_tokens));
         }
@@ -189,19 +235,20 @@ impl Fields {
             1 => KvDtype::Int8,
             other => return Err(malformed("unknown dtype", other)),
         };
-        let layout = KvLayout {
-            layers: size("layers:", layers)? as usize,
-            kv_heads: size("kv_heads:", kv_heads)? as usize,
-            head_dim: size("head_dim:", head_dim)? as usize,
+        Ok(KvLayout {
+            layers: small("layers:", layers)? as usize,
+            kv_heads: small("kv_heads:", kv_heads)? as usize,
+            head_dim: small("head_dim:", head_dim)? as usize,
             dtype,
-        };
-        let (window, sinks) = (size("window:", window)?, size("sinks:", sinks)?);
-        let window = Some(Window { window, sinks }).filter(|w| w.window > 0);
-        let mut fingerprint = [0; 32];
-        fingerprint.copy_from_slice(&head[HEAD_BYTES - 32..]);
-        let tokens = words(tokens).map(TokenId).collect();
-        let header = SnapshotHeader { fingerprint, layout, window, tokens, starts: words(starts).collect() };
-        check_header(&header)?;
-        Ok(header)
+        })
     }
+}
+
+fn malformed(what: &str, found: u64) -> SnapshotError {
+    SnapshotError::Malformed(format!("{what} {found}"))
+}
+
+/// A number of 32 bits.
+fn small(what: &str, found: u64) -> Result<u32, SnapshotError> {
+    u32::try_from(found).map_err(|_| malformed(what, found))
 }

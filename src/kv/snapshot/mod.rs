@@ -14,14 +14,13 @@ mod hashing;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::backend::{KvLayout, Window};
-use crate::file::Temporary;
+use crate::file::{Temporary, open_regular};
 use crate::token::TokenId;
-use format::{Fault, VERSION, decode, encode_head};
+use format::{Body, Fault, VERSION, encode_head};
 use hashing::Hashing;
 
 /// What a snapshot holds beside the pages' bytes.
@@ -140,7 +139,7 @@ pub fn save(
     let head = encode_head(header)?;
     let io = |action| move |source| SnapshotError::Io { path: path.to_owned(), action, source };
     let temporary = Temporary::beside(path).map_err(io("create"))?;
-    let mut out = Hashing::new(&temporary.file);
+    let mut out = Hashing::new(temporary.file());
     out.write(&head).map_err(io("write"))?;
     let mut page = Vec::new();
     for index in 0..header.starts.len() {
@@ -159,22 +158,66 @@ pub fn save(
 /// # Errors
 /// [`SnapshotError`] says what is wrong with the file; of a damaged file nothing is returned.
 pub fn load(path: &Path, fingerprint: &[u8; 32], layout: &KvLayout) -> Result<Snapshot, SnapshotError> {
-    let io = |source| SnapshotError::Io { path: path.to_owned(), action: "read", source };
-    let file = File::open(path).map_err(io)?;
-    let bytes = file.metadata().map_err(io)?.len();
-    let snapshot = decode(file, bytes).map_err(|fault| match fault {
-        Fault::Io(source) => io(source),
-        Fault::Content(error) => error,
-    })?;
-    let header = &snapshot.header;
-    if header.fingerprint != *fingerprint {
-        return Err(SnapshotError::Fingerprint { expected: *fingerprint, found: header.fingerprint });
+    Found::open(path, fingerprint, layout)?.read()
+}
+
+/// A snapshot of which the beginning has been read, and nothing is believed yet.
+pub(crate) struct Found<'a> {
+    path: &'a Path,
+    layout: KvLayout,
+    body: Body<std::fs::File>,
+}
+
+impl Found<'_> {
+    /// Opens a file whose beginning says that it belongs to `fingerprint` and `layout`.
+    pub(crate) fn open<'a>(
+        path: &'a Path,
+        fingerprint: &[u8; 32],
+        layout: &KvLayout,
+    ) -> Result<Found<'a>, SnapshotError> {
+        let (file, metadata) = open_regular(path).map_err(|source| io_error(path, "read", source))?;
+        let body = Body::open(file, metadata.len()).map_err(|fault| fault.of(path))?;
+        let (found, expected) = (body.fingerprint(), *fingerprint);
+        if found != expected {
+            return Err(SnapshotError::Fingerprint { expected, found });
+        }
+        let (found, expected) = (body.layout()?, *layout);
+        if found != expected {
+            return Err(SnapshotError::Layout { expected, found });
+        }
+        check_page(0, body.page_bytes(), expected)?;
+        Ok(Found { path, layout: expected, body })
     }
-    if header.layout != *layout {
-        return Err(SnapshotError::Layout { expected: *layout, found: header.layout });
+
+    /// Pages that the file says it has: it is as long as that.
+    pub(crate) fn pages(&self) -> usize {
+        self.body.pages()
     }
-    check_page(0, snapshot.page_bytes, *layout)?;
-    Ok(Snapshot { header: snapshot.header, bytes: snapshot.bytes })
+
+    /// Reads all of it, and checks that it is what was written. What is used is what was checked.
+    pub(crate) fn read(self) -> Result<Snapshot, SnapshotError> {
+        let decoded = self.body.read().map_err(|fault| fault.of(self.path))?;
+        debug_assert_eq!(decoded.header.layout, self.layout, "read from the same head");
+        Ok(Snapshot { header: decoded.header, bytes: decoded.bytes })
+    }
+}
+
+pub(crate) fn io_error(path: &Path, action: &'static str, source: io::Error) -> SnapshotError {
+    SnapshotError::Io { path: path.to_owned(), action, source }
+}
+
+impl Fault {
+    /// As an error of the file at `path`.
+    fn of(self, path: &Path) -> SnapshotError {
+        match self {
+            Fault::Io(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
+                let cut = "it was cut short while it was read";
+                io_error(path, "read", io::Error::new(source.kind(), cut))
+            }
+            Fault::Io(source) => io_error(path, "read", source),
+            Fault::Content(error) => error,
+        }
+    }
 }
 
 fn check_page(page: usize, found: usize, layout: KvLayout) -> Result<(), SnapshotError> {

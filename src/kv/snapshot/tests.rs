@@ -41,6 +41,10 @@ fn saved() -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
+fn decode(bytes: &[u8], file_bytes: u64) -> Result<Decoded, Fault> {
+    Body::open(bytes, file_bytes)?.read()
+}
+
 fn decoded(bytes: &[u8]) -> Result<Decoded, String> {
     decode(bytes, bytes.len() as u64).map_err(|fault| match fault {
         Fault::Io(error) => format!("io {error}"),
@@ -98,13 +102,15 @@ fn a_failed_save_leaves_the_old_file_and_nothing_else() {
 }
 
 #[test]
-fn a_left_over_temporary_file_is_no_hindrance() {
+fn what_is_no_regular_file_is_neither_read_nor_replaced() {
     let (folder, path) = folder();
-    let left_over = folder.path().join(format!(".seq.kv.{}-0.tmp", std::process::id()));
-    std::fs::write(&left_over, "cut short").unwrap();
-    save(&path, &header(), export).unwrap();
-    load(&path, &FINGERPRINT, &LAYOUT).unwrap();
-    assert_eq!(std::fs::read_to_string(left_over).unwrap(), "cut short");
+    std::fs::create_dir(&path).unwrap();
+    let read = load(&path, &FINGERPRINT, &LAYOUT).unwrap_err().to_string();
+    let written = save(&path, &header(), export).unwrap_err().to_string();
+    for error in [read, written] {
+        assert!(error.contains("seq.kv") && error.contains("found a directory"), "{error}");
+    }
+    assert_eq!(names(folder.path()), ["seq.kv"]);
 }
 
 #[test]

@@ -126,7 +126,7 @@ struct Machine {
 
 impl Machine {
     fn new(prefix: PrefixSharing) -> Machine {
-        let kv = KvCacheManager::new(KvConfig { pages: PAGES, prefix });
+        let kv = KvCacheManager::new(KvConfig { pages: PAGES, prefix }).unwrap();
         Machine { kv, memory: vec![[None; PAGE_TOKENS]; PAGES], lives: Vec::new(), dead: Vec::new() }
     }
 

@@ -57,7 +57,7 @@ impl MatrixSource for Source<'_> {
 }
 
 fn pool(threads: usize) -> Pool {
-    Pool::new(NonZeroUsize::new(threads).unwrap())
+    Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
 }
 
 fn random(count: usize, seed: u64) -> impl Iterator<Item = u32> {

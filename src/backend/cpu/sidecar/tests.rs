@@ -84,8 +84,12 @@ fn what_was_kept_comes_back_and_nothing_else_is_left() {
     let kept = Kept::new();
     assert_eq!(kept.refused(&kept.bytes()), None);
     let matrices = kept.cpu.restore(&kept.sidecar(&kept.path())).unwrap();
-    // Deleted, or replaced, while it is mapped.
+    // Written over in place, cut short, replaced, deleted: what was read stays.
+    let bytes = kept.bytes();
+    std::fs::write(kept.path(), vec![0xff; bytes.len()]).unwrap();
+    std::fs::File::options().write(true).open(kept.path()).unwrap().set_len(3).unwrap();
     kept.cpu.keep(&kept.sidecar(&kept.path()), &matrices).unwrap();
+    assert!(kept.bytes() == bytes);
     std::fs::remove_file(kept.path()).unwrap();
     for (restored, packed) in matrices.iter().zip(&kept.matrices) {
         assert!(restored.as_slice() == packed.as_slice());
@@ -136,6 +140,21 @@ fn a_flipped_bit_of_the_data_is_found_in_its_block() {
     let mut last = bytes.clone();
     *last.last_mut().unwrap() ^= 0x80;
     assert!(kept.refused(&last).unwrap().contains("damaged"));
+}
+
+#[test]
+fn a_file_that_is_cut_short_while_it_is_read_is_refused() {
+    let kept = Kept::new();
+    let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().order()).unwrap();
+    let bytes = contents.file_bytes - contents.data_at;
+    for left in [0, contents.data_at, contents.file_bytes - 1] {
+        kept.cpu.keep(&kept.sidecar(&kept.path()), &kept.matrices).unwrap();
+        let (file, checksums) = contents.open(&kept.path()).unwrap();
+        std::fs::File::options().write(true).open(kept.path()).unwrap().set_len(left as u64).unwrap();
+        let mut part = Part::zeroed(bytes, "test").unwrap();
+        let refused = contents.read(&file, &checksums, &mut part, &kept.cpu.pool).unwrap_err();
+        assert_eq!(refused.to_string(), LENGTH.to_string(), "{left} bytes left");
+    }
 }
 
 #[test]
@@ -197,7 +216,10 @@ fn where_nothing_can_be_written_nothing_changes() {
     let folder = kept.folder.path().join("folder");
     std::fs::create_dir_all(folder.join("full")).unwrap();
     let error = kept.cpu.keep(&kept.sidecar(&folder), &kept.matrices).unwrap_err();
-    assert!(error.to_string().contains("cannot rename"), "{error}");
+    assert!(
+        error.to_string().contains("cannot create: expected a regular file, found a directory"),
+        "{error}"
+    );
     let names: Vec<_> =
         std::fs::read_dir(kept.folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(names.iter().all(|name| !name.to_string_lossy().ends_with(".tmp")), "{names:?}");

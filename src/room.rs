@@ -1,0 +1,42 @@
+//! Room for small allocations. Rust ends the process where one finds no memory, so what may be large is refused in
+//! time: memory that is taken in one piece, and threads, leave this much.
+
+use std::io;
+use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
+
+use memmap2::MmapMut;
+
+/// Bytes that what is taken in one piece leaves: for a large vocabulary, and what the steps of a model take beside
+/// its memory.
+pub(crate) const SMALL_BYTES: usize = 64 << 20;
+/// Bytes that a new thread needs at least: its stack, and what it allocates before its first function runs.
+const THREAD_BYTES: usize = 8 << 20;
+
+/// Whether so many bytes could be had now: of addresses (`ulimit -v`), and by what the system lets processes ask for.
+pub(crate) fn has(bytes: usize) -> bool {
+    // Nothing is touched, so nothing becomes resident.
+    MmapMut::map_anon(bytes.max(1)).is_ok()
+}
+
+/// Starts a thread, where there is room for it.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: String,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    room_to_start()?;
+    Builder::new().name(name).spawn(work)
+}
+
+/// Starts a thread of a scope, where there is room for it.
+pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    room_to_start()?;
+    Builder::new().spawn_scoped(scope, work)
+}
+
+/// A thread that finds no memory before its function runs ends the process: no library can prevent that later.
+fn room_to_start() -> io::Result<()> {
+    if has(THREAD_BYTES) { Ok(()) } else { Err(io::ErrorKind::OutOfMemory.into()) }
+}
