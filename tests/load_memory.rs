@@ -59,8 +59,9 @@ fn weights_are_resident_once_at_every_moment() -> Outcome {
         activations: Precision::F32,
     };
     let (folder, mut last) = (tempfile::tempdir()?, None);
-    // The first one with a sidecar writes it.
-    for (mmap, kept) in [(true, false), (false, false), (true, true), (true, true)] {
+    // The first one with a sidecar writes it; the others read it, and map it.
+    let loads = [(true, false), (false, false), (false, true), (false, true), (true, true)];
+    for (mmap, kept) in loads {
         options.sidecar = kept.then(|| folder.path().join("weights.packed"));
         let source = ModelFile::open(file.path(), &OpenOptions { mmap })?;
         let config = ModelConfig::from_file(&source)?;
@@ -83,6 +84,11 @@ fn weights_are_resident_once_at_every_moment() -> Outcome {
         );
         // Nor pages at the ends of tensors, and what the system mapped around them.
         assert_eq!(resident(file.path())?, mmap.then_some(0), "mmap {mmap}, {:?}", model.sidecar());
+        // Packed weights that are read are the process's own: the file is not mapped.
+        if let Some(sidecar) = &options.sidecar {
+            let mapped = resident(sidecar)?.is_some();
+            assert_eq!(mapped, mmap && *model.sidecar() == SidecarUse::Read, "{:?}", model.sidecar());
+        }
         last = Some(model.sidecar().clone());
     }
     assert_eq!(last, Some(SidecarUse::Read));

@@ -117,6 +117,61 @@ fn a_file_of_another_model_is_told_and_replaced() -> Outcome {
 }
 
 #[test]
+fn whatever_becomes_of_the_file_what_was_read_of_it_stays() -> Outcome {
+    let (_folder, path) = model()?;
+    let (_, expected) = answer(builder(&path).sidecar())?;
+    let kept = path.with_file_name("tiny.gguf.packed");
+    for (name, harm) in [("zeros", 0), ("ones", 0xff)] {
+        let engine = builder(&path).sidecar().build()?;
+        assert_eq!(engine.info().sidecar, SidecarUse::Read, "{name}");
+        let ids: Vec<TokenId> = (0..40).map(|i| TokenId(i * 7 % engine.vocab().len() as u32)).collect();
+        // In place, of the same length; then cut, where a mapping would end the process.
+        let bytes = std::fs::read(&kept)?;
+        std::fs::write(&kept, vec![harm; bytes.len()])?;
+        assert!(engine.score(&ids, 8)? == expected, "{name}");
+        std::fs::write(&kept, "")?;
+        assert!(engine.score(&ids, 8)? == expected, "{name}, cut");
+        std::fs::write(&kept, bytes)?;
+    }
+    let (used, found) = answer(builder(&path).sidecar().mmap())?;
+    assert_eq!((used, found == expected), (SidecarUse::Read, true), "mapped");
+    Ok(())
+}
+
+#[cfg(unix)]
+#[test]
+fn what_stands_at_its_place_and_is_no_file_stays_there() -> Outcome {
+    use std::os::unix::fs::FileTypeExt;
+    let (folder, path) = model()?;
+    let (_, expected) = answer(builder(&path))?;
+    let kept = path.with_file_name("tiny.gguf.packed");
+    let not_written = |word: &str| -> Outcome {
+        let (used, found) = answer(builder(&path).sidecar())?;
+        let SidecarUse::NotWritten { reason } = used else { panic!("{word}: {used:?}") };
+        assert!(reason.contains(word) && reason.contains("tiny.gguf.packed"), "{reason}");
+        assert!(found == expected, "{word}");
+        Ok(())
+    };
+    assert!(std::process::Command::new("mkfifo").arg(&kept).status()?.success());
+    not_written("a named pipe")?;
+    assert!(kept.metadata()?.file_type().is_fifo());
+    std::fs::remove_file(&kept)?;
+    let socket = std::os::unix::net::UnixListener::bind(&kept)?;
+    not_written("a socket")?;
+    drop(socket);
+    std::fs::remove_file(&kept)?;
+    // A link to a device: what it points to is not written, and the link stays.
+    std::os::unix::fs::symlink("/dev/null", &kept)?;
+    not_written("a character device")?;
+    assert!(kept.is_symlink());
+    std::fs::remove_file(&kept)?;
+    std::fs::create_dir(&kept)?;
+    not_written("a directory")?;
+    assert_eq!(std::fs::read_dir(folder.path())?.count(), 2);
+    Ok(())
+}
+
+#[test]
 fn where_it_cannot_be_written_the_engine_runs_and_says_so() -> Outcome {
     let (folder, path) = model()?;
     let (_, expected) = answer(builder(&path))?;

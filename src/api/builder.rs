@@ -169,15 +169,15 @@ impl EngineBuilder {
         self
     }
 
-    /// Maps the model's file while it is loaded instead of reading it. Nothing must cut it short meanwhile: see
-    /// [`OpenOptions::mmap`].
+    /// Maps the model's file and a file of packed weights instead of reading them. Nothing must cut them short or
+    /// write into them: see [`OpenOptions::mmap`].
     pub fn mmap(mut self) -> Self {
         self.open.mmap = true;
         self
     }
 
-    /// Reads the model's file where it is needed instead of mapping it, as at first: whatever happens to the file
-    /// meanwhile is an error at worst. A file of packed weights is always read.
+    /// Reads the model's file and a file of packed weights, as at first: what is used of them is what was checked,
+    /// and one that changes meanwhile is an error.
     pub fn no_mmap(mut self) -> Self {
         self.open.mmap = false;
         self

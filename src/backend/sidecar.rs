@@ -15,6 +15,9 @@ pub struct Sidecar<'a> {
     pub key: [u8; 32],
     /// The matrices in order.
     pub shapes: &'a [MatrixShape],
+    /// Whether the file is mapped, and stays so, instead of being read: less work, and processes share the memory,
+    /// but who cuts the file short ends them, and who writes into it changes weights.
+    pub map: bool,
 }
 
 /// What a matrix is prepared from, its values aside.

@@ -21,7 +21,7 @@ use ottava::Engine;
 use ottava::backend::{DeviceHealth, KvLayout, NoHealth, PAGE_TOKENS};
 use ottava::engine::{EngineConfig, StepProfile};
 use ottava::model::ModelConfig;
-use ottava::weights::{ModelFile, OpenOptions};
+use ottava::weights::ModelFile;
 
 use self::ceiling::{Ceiling, Meter};
 use self::load::{Load, Prompt};
@@ -151,7 +151,7 @@ impl Bench {
         if self.model.context.is_none_or(|context| context.get() < longest) {
             self.model.context = NonZeroUsize::new(longest);
         }
-        let options = OpenOptions { mmap: !self.model.no_mmap };
+        let options = self.model.open_options();
         let file = ModelFile::open(&self.model.path()?, &options).map_err(ottava::Error::from)?;
         let config = ModelConfig::from_file(&file).map_err(ottava::Error::from)?;
         let (layers, heads) = (config.block_count, config.heads);

@@ -7,7 +7,7 @@ use clap::Args;
 use ottava::Bytes;
 use ottava::backend::{KvLayout, PAGE_TOKENS};
 use ottava::model::ModelConfig;
-use ottava::weights::{ModelFile, OpenOptions, Value};
+use ottava::weights::{ModelFile, Value};
 use serde_json::json;
 
 use super::options::ModelOptions;
@@ -38,7 +38,7 @@ struct Need {
 impl Inspect {
     /// Prints what is in the file; a model that cannot run is still shown, with the reason.
     pub fn run(self) -> Result<(), Failure> {
-        let options = OpenOptions { mmap: !self.model.no_mmap };
+        let options = self.model.open_options();
         let file = ModelFile::open(&self.model.path()?, &options).map_err(ottava::Error::from)?;
         let config = ModelConfig::from_file(&file).map_err(ottava::Error::from);
         let need = config.as_ref().ok().map(|config| self.need(config));

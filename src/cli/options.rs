@@ -9,6 +9,7 @@ use ottava::backend::{
     cpu::{Compute, Isa},
 };
 use ottava::quant::QuantFormat;
+use ottava::weights::OpenOptions;
 use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, Sampling};
 
 use super::{Failure, catalog, fetch, output};
@@ -50,11 +51,16 @@ pub struct ModelOptions {
     /// Force an instruction set: portable, avx2, avxvnni, avx512, amx, dotprod, i8mm
     #[arg(long)]
     pub isa: Option<Isa>,
-    /// Keep packed weights in a file beside the model, or in DIR: later loads on a CPU map it
+    /// Keep packed weights in a file beside the model, or in DIR: later loads on a CPU read it
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     pub sidecar: Option<Option<PathBuf>>,
-    /// Read the file instead of mapping it
-    #[arg(long)]
+    /// Map the model and packed weights instead of reading them: packed weights load faster, and processes share
+    /// them. Nothing may cut the files short or write into them meanwhile: that ends the program (SIGBUS) or gives
+    /// wrong text
+    #[arg(long, overrides_with = "no_mmap")]
+    pub mmap: bool,
+    /// Read the model and packed weights, as is the default: a file that changes meanwhile is an error
+    #[arg(long, overrides_with = "mmap")]
     pub no_mmap: bool,
 }
 
@@ -90,6 +96,11 @@ impl ModelOptions {
                 self.model
             ))),
         }
+    }
+
+    /// How the model's file is opened.
+    pub fn open_options(&self) -> OpenOptions {
+        OpenOptions { mmap: self.mmap }
     }
 
     /// How keys and values are stored.
@@ -132,7 +143,7 @@ impl ModelOptions {
         if self.batch_invariant {
             builder = builder.batch_invariant();
         }
-        Ok(if self.no_mmap { builder.no_mmap() } else { builder })
+        Ok(if self.mmap { builder.mmap() } else { builder })
     }
 
     /// The engine, loaded behind a progress bar.

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use clap::Args;
 use ottava::text::{AddBos, Special, Tokenizer};
-use ottava::weights::{ModelFile, OpenOptions};
+use ottava::weights::ModelFile;
 
 use super::options::ModelOptions;
 use super::{Failure, output};
@@ -25,7 +25,7 @@ impl Tokenize {
     /// Prints a line a token.
     pub fn run(self) -> Result<(), Failure> {
         let text = read_text(&self.text)?;
-        let file = ModelFile::open(&self.model.path()?, &OpenOptions { mmap: !self.model.no_mmap });
+        let file = ModelFile::open(&self.model.path()?, &self.model.open_options());
         let file = file.map_err(ottava::Error::from)?;
         let tokenizer = Tokenizer::from_metadata(file.metadata()).map_err(ottava::Error::from)?;
         let ids = tokenizer.encode(&text, Special::Parse, AddBos::AsModel).map_err(ottava::Error::from)?;

@@ -45,7 +45,7 @@ pub(super) fn matrices<B: Backend>(
     let Some(path) = source.sidecar else { return Ok((prepare()?, SidecarUse::Off)) };
     let shapes = plan.matrices().iter().map(|spec| source.shape(&spec.name));
     let shapes: Vec<_> = shapes.collect::<Result<_, _>>()?;
-    let sidecar = Sidecar { path, key: key(source, plan), shapes: &shapes };
+    let sidecar = Sidecar { path, key: key(source, plan), shapes: &shapes, map: source.file.is_mapped() };
     file::remove_stale(path.parent().unwrap_or(Path::new(".")));
     let unusable = match backend.restore(&sidecar) {
         Ok(matrices) => {

@@ -1,10 +1,13 @@
 //! Zeroed memory for weights, arenas, scratch and KV pools: page-aligned, and resident only where it
-//! is touched. Weights share mappings ([`Shelf`]).
+//! is touched. Weights share mappings ([`Shelf`]), or are parts of a file's.
 
+use std::any::Any;
+use std::fs::File;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::Pod;
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Mmap, MmapOptions, MmapRaw};
 
 use crate::backend::BackendError;
 use crate::room;
@@ -110,11 +113,11 @@ struct Room {
     mapped: usize,
 }
 
-/// A part of a mapping that is nobody else's.
+/// A part of a mapping that is nobody else's. Where the mapping is a file's, it may only be read.
 #[derive(Debug)]
 pub(super) struct Part {
     /// Keeps the mapping.
-    mapping: Arc<Buffer>,
+    mapping: Arc<dyn Any + Send + Sync>,
     ptr: *mut u8,
     bytes: usize,
 }
@@ -156,6 +159,22 @@ impl Part {
         Part { mapping: Arc::new(buffer), ptr, bytes }
     }
 
+    /// All of a file, to be read.
+    pub(super) fn of_file(file: &File) -> io::Result<Part> {
+        // SAFETY: the mapping is read-only. The file is one that is only ever replaced as a whole (see
+        // `sidecar`), which leaves the old one's bytes to this mapping; who writes into it all the same
+        // changes weights, and who cuts it short ends the process, as with every mapped file. It is mapped
+        // only where `OpenOptions::mmap` asks for that, which says so.
+        let map = unsafe { Mmap::map(file) }?;
+        #[cfg(unix)]
+        {
+            // Advice: a system that refuses reads the pages when they are touched.
+            let _ = map.advise(memmap2::Advice::WillNeed);
+        }
+        let (ptr, bytes) = (map.as_ptr().cast_mut(), map.len());
+        Ok(Part { mapping: Arc::new(map), ptr, bytes })
+    }
+
     /// Its first bytes, and what fills up their last cache line: they are its own no longer.
     pub(super) fn split(&mut self, bytes: usize) -> Option<Part> {
         let taken = bytes.checked_next_multiple_of(64)?;
@@ -181,7 +200,7 @@ impl Part {
         self.ptr
     }
 
-    /// All of it, for writing.
+    /// All of it, for writing; not of a file's mapping.
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`; it is borrowed as a whole.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.bytes) }
@@ -189,7 +208,8 @@ impl Part {
 
     /// All of it.
     pub(super) fn as_slice(&self) -> &[u8] {
-        // SAFETY: the mapping lives as long as `mapping` is held, its pages are initialised, and nobody
+        // SAFETY: the mapping lives as long as `mapping` is held, its pages are initialised (zeroed, or
+        // a file's), and nobody
         // else has these bytes.
         unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }
     }
@@ -243,7 +263,7 @@ mod tests {
         let parts: Vec<Part> = (0..1000).map(|_| shelf.take(1000, "test").unwrap()).collect();
         let mapped = shelf.0.lock().unwrap().mapped;
         assert!(mapped <= 2 * 1000 * 1024, "{mapped} bytes are mapped");
-        let mut mappings: Vec<_> = parts.iter().map(|part| Arc::as_ptr(&part.mapping)).collect();
+        let mut mappings: Vec<_> = parts.iter().map(|part| Arc::as_ptr(&part.mapping).cast::<()>()).collect();
         mappings.dedup();
         assert!(mappings.len() <= 16, "{} mappings", mappings.len());
     }

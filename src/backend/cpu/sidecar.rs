@@ -10,8 +10,9 @@
 //! Little-endian but for the version. Head and table follow from what the reader asks for, so nothing in
 //! them is parsed: they are made again and compared, which proves bounds, alignment and sizes at once. Then
 //! all threads read blocks into memory of the process's own and check the checksums of what they have read there:
-//! the bytes that are used are those that were checked, whatever becomes of the file. It is written beside its
-//! name and renamed.
+//! the bytes that are used are those that were checked, whatever becomes of the file. Where the caller wants it
+//! mapped ([`Sidecar::map`]), the system's pages are checked and used. The file is written beside its name and
+//! renamed: whoever maps the old one keeps it.
 
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::Range;
@@ -45,13 +46,20 @@ const DATA_ALIGN: usize = 1 << 16;
 pub(super) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
     let expected = Contents::of(sidecar, order)?;
     let (file, checksums) = expected.open(sidecar.path)?;
-    let bytes = expected.file_bytes - expected.data_at;
-    let mut part = Part::zeroed(bytes, "packed weights").map_err(|_| NoSidecar::Memory { bytes })?;
-    expected.read(&file, &checksums, &mut part, pool)?;
+    let mut part = match sidecar.map {
+        true => expected.map(&file)?,
+        false => expected.read(&file, &checksums, pool)?,
+    };
     let mut matrices = Vec::with_capacity(expected.places.len());
     for place in &expected.places {
         let data = part.split(place.bytes).ok_or(LENGTH)?;
         matrices.push(Matrix::packed(data, place.shape, place.layout, order));
+    }
+    if sidecar.map {
+        let found = Blocks::of(&matrices).checksums(pool);
+        if let Some(block) = found.iter().zip(&checksums).position(|(found, checksum)| found != checksum) {
+            return Err(NoSidecar::Damaged { offset: expected.block_offset(block) });
+        }
     }
     Ok(matrices)
 }
@@ -149,8 +157,18 @@ impl Contents {
         Ok((ReadAt::new(file), checksums.map(|&bytes| u32::from_le_bytes(bytes)).collect()))
     }
 
-    /// Reads all data to `part`, on all threads, and checks them there.
-    fn read(&self, file: &ReadAt, checksums: &[u32], part: &mut Part, pool: &Pool) -> Result<(), NoSidecar> {
+    /// Maps all data, unchecked.
+    fn map(&self, file: &ReadAt) -> Result<Part, NoSidecar> {
+        let mut part = Part::of_file(file.file()).map_err(io_error("map"))?;
+        // What comes before the data; a file may have become shorter since it was opened.
+        part.split(self.data_at).ok_or(LENGTH)?;
+        Ok(part)
+    }
+
+    /// Reads all data into memory of the process's own, on all threads, and checks them there.
+    fn read(&self, file: &ReadAt, checksums: &[u32], pool: &Pool) -> Result<Part, NoSidecar> {
+        let bytes = self.file_bytes - self.data_at;
+        let mut part = Part::zeroed(bytes, "packed weights").map_err(|_| NoSidecar::Memory { bytes })?;
         let (mut blocks, mut rest, mut offset) = (Vec::new(), part.as_mut_slice(), self.data_at);
         for place in &self.places {
             let (own, others) = rest.split_at_mut_checked(place.bytes).ok_or(LENGTH)?;
@@ -166,9 +184,19 @@ impl Contents {
         // SAFETY: any thread may do any chunk below the number of blocks.
         unsafe { pool.run(read_block, &job, blocks.len()) };
         match job.failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            None => Ok(()),
+            None => Ok(part),
             Some((_, why)) => Err(why),
         }
+    }
+
+    /// Where block number `block` begins in the file.
+    fn block_offset(&self, block: usize) -> usize {
+        let starts = self.places.iter().scan(self.data_at, |end, place| {
+            let start = *end;
+            *end += place.bytes;
+            Some((start..*end).step_by(BLOCK_BYTES))
+        });
+        starts.flatten().nth(block).unwrap_or(self.data_at)
     }
 
     /// Whether all up to the data is there, and is as expected but for the checksums.

@@ -124,6 +124,58 @@ fn a_decoder_or_a_setting_without_room_is_refused_at_the_start() {
 }
 
 #[test]
+fn counts_have_a_range_that_is_named_with_what_was_found() {
+    let default = EngineConfig::default();
+    let too_large = |found: usize| {
+        [
+            ("queue_max", EngineConfig { queue_max: found, ..default }),
+            ("jobs_max", EngineConfig { jobs_max: found, ..default }),
+            ("sequences_max", EngineConfig { sequences_max: found, ..default }),
+            ("prefill_chunk", EngineConfig { prefill_chunk: Some(found), ..default }),
+            ("event_buffer", EngineConfig { event_buffer: found, ..default }),
+        ]
+    };
+    for found in [0, COUNT_MAX + 1, u32::MAX as usize + 1, usize::MAX] {
+        for (name, config) in too_large(found) {
+            let error = Handle::spawn(Fake::new(1), config).unwrap_err().to_string();
+            assert_eq!(error, format!("{name}: expected 1 to {COUNT_MAX}, found {found}"));
+        }
+    }
+    for (name, config) in too_large(COUNT_MAX) {
+        let handle = Handle::spawn(Fake::new(40), config).unwrap();
+        assert_eq!(tokens(&handle, request(3, 20, 5)), expected(&request(3, 20, 5)), "{name}");
+    }
+}
+
+#[test]
+fn requests_of_any_numbers_are_answered_or_refused() {
+    let handle = spawn(40, EngineConfig::default());
+    let most = TokenRequest { max_tokens: usize::MAX, ..request(3, 20, 5) };
+    let (found, end) = read(handle.submit(most).unwrap());
+    assert!(end.is_ok() && found.starts_with(&expected(&request(3, 20, 5))), "as long as the context");
+    let ids = request(3, 20, 5).prompt;
+    for top in [VOCAB + 1, usize::MAX] {
+        let error = handle.score(&ids, top).unwrap_err().to_string();
+        assert!(error.contains(&format!("expected at most {VOCAB} for 20 tokens, found {top}")), "{error}");
+    }
+    for first in [20, usize::MAX] {
+        assert_eq!(handle.score_from(&ids, first, 1).unwrap(), Scores::default(), "nothing is asked for");
+    }
+    let refused = |request: TokenRequest| handle.submit(request).unwrap_err().to_string();
+    let top = TokenRequest { top: Some(usize::MAX), ..request(3, 20, 5) };
+    assert!(refused(top).contains(&format!("top: expected at most 100, found {}", usize::MAX)));
+    let stop = TokenRequest { stop_ids: vec![TokenId(1); VOCAB + 1], ..request(3, 20, 5) };
+    assert!(refused(stop).contains(&format!("stop: expected at most {VOCAB} tokens, found {}", VOCAB + 1)));
+    let texts = TokenRequest { stop_strings: vec!["x".into(); 65], ..request(3, 20, 5) };
+    assert!(refused(texts).contains("stop: expected at most 64 texts, found 65"));
+    let long = TokenRequest { stop_strings: vec!["x".repeat(1025)], ..request(3, 20, 5) };
+    assert!(refused(long).contains("stop: expected texts of 1 to 1024 bytes, found 1025"));
+    // A prompt beyond the context is refused by its length, whatever is in it.
+    let strange = TokenRequest::new(vec![TokenId(u32::MAX); 1 << 20], 1);
+    assert!(matches!(handle.submit(strange), Err(SubmitError::TooLong { tokens: 1_048_576, .. })));
+}
+
+#[test]
 fn handles_and_generations_go_where_they_are_needed() {
     fn anywhere<T: Send + 'static>() {}
     fn everywhere<T: Send + Sync + Clone + 'static>() {}

@@ -119,6 +119,43 @@ fn a_well_written_file_of_nonsense_is_refused() {
     assert_eq!(settled(&handle).pages_cached, 0);
 }
 
+/// Its head says more pages than the cache has: nothing behind the head is read.
+#[test]
+fn a_snapshot_that_is_too_large_is_refused_by_its_head() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompt");
+    spawn(64, EngineConfig::default()).save(&request(8, 100, 1).prompt, &path).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let content = bytes.len() - 40;
+    bytes[content..].fill(0);
+    std::fs::write(&path, &bytes).unwrap();
+    let error = spawn(64, EngineConfig::default()).restore(&path).unwrap_err();
+    assert!(matches!(error, EngineError::Snapshot(SnapshotError::Checksum { .. })), "{error}");
+    let error = spawn(3, EngineConfig::default()).restore(&path).unwrap_err();
+    assert!(matches!(error, EngineError::Restore(_)), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_restored_and_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let socket = folder.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let handle = spawn(64, EngineConfig::default());
+    let cases = [(pipe, "a named pipe"), (socket, "a socket"), (folder.path().to_owned(), "a directory")];
+    for (path, found) in cases {
+        for error in [handle.save(&request(8, 40, 1).prompt, &path), handle.restore(&path).map(|_| ())] {
+            let error = error.unwrap_err();
+            assert!(matches!(error, EngineError::Snapshot(SnapshotError::Io { .. })), "{error:?}");
+            let (error, name) = (error.to_string(), path.display().to_string());
+            assert!(error.contains(&name) && error.contains(found), "{error}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
 #[test]
 fn a_file_that_cannot_be_written_is_an_error() {
     let handle = spawn(64, EngineConfig::default());

@@ -52,18 +52,23 @@ impl Kept {
     }
 
     fn sidecar<'a>(&'a self, path: &'a Path) -> Sidecar<'a> {
-        Sidecar { path, key: [7; 32], shapes: &self.shapes }
+        Sidecar { path, key: [7; 32], shapes: &self.shapes, map: false }
     }
 
     /// What a file of these bytes is refused for; none if it is read, and then to the same matrices.
     fn refused(&self, bytes: &[u8]) -> Option<String> {
         let path = self.folder.path().join("other.packed");
         std::fs::write(&path, bytes).unwrap();
-        match self.cpu.restore(&self.sidecar(&path)) {
-            Err(why) => Some(why.to_string()),
-            Ok(matrices) => {
-                assert_eq!(matrices.len(), self.matrices.len());
-                for (restored, packed) in matrices.iter().zip(&self.matrices) {
+        let mapped = self.cpu.restore(&Sidecar { map: true, ..self.sidecar(&path) });
+        match (self.cpu.restore(&self.sidecar(&path)), mapped) {
+            (Err(why), Err(mapped)) => {
+                assert_eq!(why.to_string(), mapped.to_string(), "mapped, the reason is another");
+                Some(why.to_string())
+            }
+            (read, mapped) => {
+                let both = [read.unwrap(), mapped.unwrap()];
+                assert!(both.iter().all(|matrices| matrices.len() == self.matrices.len()));
+                for (restored, packed) in both.iter().flat_map(|one| one.iter().zip(&self.matrices)) {
                     assert!(restored.as_slice() == packed.as_slice(), "{:?}", packed.layout());
                     assert_eq!((restored.rows(), restored.cols()), (packed.rows(), packed.cols()));
                     assert_eq!(restored.layout(), packed.layout());
@@ -146,13 +151,11 @@ fn a_flipped_bit_of_the_data_is_found_in_its_block() {
 fn a_file_that_is_cut_short_while_it_is_read_is_refused() {
     let kept = Kept::new();
     let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().order()).unwrap();
-    let bytes = contents.file_bytes - contents.data_at;
     for left in [0, contents.data_at, contents.file_bytes - 1] {
         kept.cpu.keep(&kept.sidecar(&kept.path()), &kept.matrices).unwrap();
         let (file, checksums) = contents.open(&kept.path()).unwrap();
         std::fs::File::options().write(true).open(kept.path()).unwrap().set_len(left as u64).unwrap();
-        let mut part = Part::zeroed(bytes, "test").unwrap();
-        let refused = contents.read(&file, &checksums, &mut part, &kept.cpu.pool).unwrap_err();
+        let refused = contents.read(&file, &checksums, &kept.cpu.pool).unwrap_err();
         assert_eq!(refused.to_string(), LENGTH.to_string(), "{left} bytes left");
     }
 }
