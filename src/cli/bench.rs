@@ -14,18 +14,16 @@ mod load;
 mod profile;
 mod report;
 
-use std::num::NonZeroUsize;
-
 use clap::Args;
-use ottava::Engine;
 use ottava::backend::{DeviceHealth, KvLayout, NoHealth, PAGE_TOKENS};
 use ottava::engine::{EngineConfig, StepProfile};
 use ottava::model::ModelConfig;
-use ottava::weights::ModelFile;
+use ottava::{Bytes, Device, Engine};
 
 use self::ceiling::{Ceiling, Meter};
 use self::load::{Load, Prompt};
-use super::options::ModelOptions;
+use super::numbers::whole;
+use super::options::{ModelOptions, of_file};
 use super::{Failure, health, memory};
 
 /// Pieces of a decode, for each repetition, that are held against the read bandwidth.
@@ -33,23 +31,37 @@ const PIECES: usize = 8;
 /// How long one takes, as long as the bandwidth is measured.
 const PIECE_SECONDS: f64 = 0.1;
 
+/// Most tokens of a prompt, an answer or a past that is measured.
+const LENGTH_MAX: usize = 1 << 20;
+/// Most requests at once: as many as the engine admits.
+const REQUESTS_MAX: usize = 256;
+/// Most repetitions.
+const REPETITIONS_MAX: usize = 1000;
+/// Most lines of the table.
+const TESTS_MAX: usize = 1000;
+
 /// Arguments of `bench`.
 #[derive(Args)]
 pub struct Bench {
-    /// Prompt lengths to measure
-    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512")]
+    /// Prompt lengths to measure, each up to 1048576; 0 measures none
+    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512",
+          allow_hyphen_values = true, value_parser = whole(0, LENGTH_MAX))]
     prompt: Vec<usize>,
-    /// Numbers of generated tokens to measure
-    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128")]
+    /// Numbers of generated tokens to measure, each up to 1048576; 0 measures none
+    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128",
+          allow_hyphen_values = true, value_parser = whole(0, LENGTH_MAX))]
     generate: Vec<usize>,
-    /// Tokens of the past that each is measured behind
-    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0")]
+    /// Tokens of the past that each is measured behind, each up to 1048576
+    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0",
+          allow_hyphen_values = true, value_parser = whole(0, LENGTH_MAX))]
     depth: Vec<usize>,
-    /// Requests at once that generate
-    #[arg(long, value_delimiter = ',', default_value = "1")]
+    /// Requests at once that generate, each 1 to 256
+    #[arg(long, value_delimiter = ',', default_value = "1",
+          allow_hyphen_values = true, value_parser = whole(1, REQUESTS_MAX))]
     parallel: Vec<usize>,
-    /// Repetitions of each
-    #[arg(short = 'r', long, default_value_t = 5)]
+    /// Repetitions of each, 1 to 1000; all lists together make at most 1000 measurements
+    #[arg(short = 'r', long, default_value_t = 5,
+          allow_hyphen_values = true, value_parser = whole(1, REPETITIONS_MAX))]
     repetitions: usize,
     /// Repeat each with its operations timed, beside what the machine can do
     #[arg(long)]
@@ -111,12 +123,10 @@ struct Machine {
 impl Bench {
     /// Measures and prints.
     pub fn run(mut self) -> Result<(), Failure> {
-        if self.repetitions == 0 {
-            return Err(Failure::Usage("-r must be at least 1".into()));
-        }
-        for list in [&mut self.prompt, &mut self.generate, &mut self.parallel] {
+        for list in [&mut self.prompt, &mut self.generate] {
             list.retain(|&count| count > 0);
         }
+        self.check_tests()?;
         let kv_token = self.make_room()?;
         // A past is found in the cache; without one nothing may be.
         let share_prefixes = self.depth.iter().any(|&depth| depth > 0);
@@ -142,26 +152,58 @@ impl Bench {
         }
     }
 
+    /// There is something to measure, and not more than anyone waits for.
+    fn check_tests(&self) -> Result<(), Failure> {
+        let decodes = self.generate.len().saturating_mul(self.parallel.len());
+        let tests = self.depth.len().saturating_mul(self.prompt.len().saturating_add(decodes));
+        match tests {
+            0 => Err(Failure::Usage("nothing to measure: -p and -n are 0".into())),
+            1..=TESTS_MAX => Ok(()),
+            _ => Err(Failure::Usage(format!(
+                "-p, -n, -d and --parallel: expected at most {TESTS_MAX} measurements, found {tests}"
+            ))),
+        }
+    }
+
     /// Asks for a context and a cache that all measurements fit in, unless the caller has; gives the bytes
     /// of a token's keys and values.
     fn make_room(&mut self) -> Result<f64, Failure> {
         let most = |list: &[usize]| list.iter().max().copied().unwrap_or(0);
         let (depth, generate) = (most(&self.depth), most(&self.generate));
         let longest = depth + most(&self.prompt).max(generate) + 2;
-        if self.model.context.is_none_or(|context| context.get() < longest) {
-            self.model.context = NonZeroUsize::new(longest);
+        if self.model.context.is_none_or(|context| context < longest) {
+            self.model.context = Some(longest);
         }
-        let options = self.model.open_options();
-        let file = ModelFile::open(&self.model.path()?, &options).map_err(ottava::Error::from)?;
-        let config = ModelConfig::from_file(&file).map_err(ottava::Error::from)?;
+        let file = self.model.file()?;
+        let config = ModelConfig::from_file(&file).map_err(|error| of_file(file.path(), error.into()))?;
+        if longest > config.context_length {
+            let context = config.context_length;
+            return Err(Failure::Failed(format!(
+                "-d, -p and -n: the longest measurement takes {longest} tokens, the model's context has {context}"
+            )));
+        }
         let (layers, heads) = (config.block_count, config.heads);
         let dtype = self.model.kv_dtype();
         let page = KvLayout { layers, kv_heads: heads.kv, head_dim: heads.dim, dtype }.page_bytes();
         // What one repetition generated stays in the cache beside the next one's.
         let decodes = most(&self.parallel) * (depth + 2 * generate + 2 * PAGE_TOKENS);
         let pages = (decodes + 2 * longest).div_ceil(PAGE_TOKENS);
-        self.model.kv_budget.get_or_insert((pages * page).div_ceil(1 << 20));
+        let budget = *self.model.kv_budget.get_or_insert(pages.saturating_mul(page).div_ceil(1 << 20));
+        self.check_memory(Bytes::mib(budget))?;
         Ok(page as f64 / PAGE_TOKENS as f64)
+    }
+
+    /// Keys and values that a CPU's memory has no room for would end the process when they are written.
+    fn check_memory(&self, budget: Bytes) -> Result<(), Failure> {
+        let Some(available) = memory::available_bytes() else { return Ok(()) };
+        let on_cpu = self.model.device == Device::Cpu || !cfg!(feature = "cuda");
+        if on_cpu && budget.0 as u64 > available {
+            let available = Bytes(usize::try_from(available).unwrap_or(usize::MAX));
+            return Err(Failure::Failed(format!(
+                "-d, -n and --parallel: keys and values take {budget}, the machine has {available} of memory"
+            )));
+        }
+        Ok(())
     }
 
     /// The table's lines: for each past the prompts, then the decodes.

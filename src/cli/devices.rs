@@ -4,6 +4,7 @@ use clap::Args;
 use ottava::backend::cpu::Isa;
 use serde_json::{Value, json};
 
+use super::visible::in_line;
 use super::{Failure, output};
 
 /// Arguments of `devices`.
@@ -46,9 +47,9 @@ impl Devices {
             return output::print_json(&json!({ "devices": devices, "no_gpu": obstacle }));
         }
         for line in lines {
-            output::print_line(format_args!("{:<8} {}", line.device, line.text))?;
+            output::print_line(format_args!("{:<8} {}", line.device, in_line(&line.text)))?;
         }
-        obstacle.map_or(Ok(()), |why| output::print_line(format_args!("no GPU: {why}")))
+        obstacle.map_or(Ok(()), |why| output::print_line(format_args!("no GPU: {}", in_line(&why))))
     }
 }
 

@@ -1,7 +1,6 @@
 //! `ottava inspect`: a file's metadata and tensors, and the memory that running it takes.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 
 use clap::Args;
 use ottava::Bytes;
@@ -11,6 +10,7 @@ use ottava::weights::{ModelFile, Value};
 use serde_json::json;
 
 use super::options::ModelOptions;
+use super::visible::in_line;
 use super::{Failure, output};
 
 /// Characters of a metadata value shown before it is cut.
@@ -38,8 +38,7 @@ struct Need {
 impl Inspect {
     /// Prints what is in the file; a model that cannot run is still shown, with the reason.
     pub fn run(self) -> Result<(), Failure> {
-        let options = self.model.open_options();
-        let file = ModelFile::open(&self.model.path()?, &options).map_err(ottava::Error::from)?;
+        let file = self.model.file()?;
         let config = ModelConfig::from_file(&file).map_err(ottava::Error::from);
         let need = config.as_ref().ok().map(|config| self.need(config));
         let obstacle = config.err().map(|error| error.to_string());
@@ -47,7 +46,8 @@ impl Inspect {
     }
 
     fn need(&self, config: &ModelConfig) -> Need {
-        let asked = self.model.context.map_or(usize::MAX, |context| context.get());
+        let asked = self.model.context.unwrap_or(usize::MAX);
+        self.model.tell_context(config.context_length);
         let context = config.context_length.min(asked);
         let dtype = self.model.kv_dtype();
         let heads = config.heads;
@@ -56,35 +56,50 @@ impl Inspect {
     }
 
     fn print(&self, file: &ModelFile, need: Option<Need>, obstacle: Option<String>) -> Result<(), Failure> {
-        let mut out = std::io::stdout().lock();
+        let mut page = output::Page::new();
         let size = Bytes(usize::try_from(file.file_bytes()).unwrap_or(usize::MAX));
-        writeln!(out, "{}: GGUF version {}, {size}", file.path().display(), file.version())?;
+        page.line(format_args!(
+            "{}: GGUF version {}, {size}",
+            in_line(&file.path().to_string_lossy()),
+            file.version()
+        ))?;
         for (key, value) in file.metadata().iter() {
-            let mut text: String = output::one_line(&to_json(value).to_string());
+            let (key, mut text) = (in_line(key), to_json(value).to_string());
             if let Some((cut, _)) = text.char_indices().nth(VALUE_CHARS) {
                 text.truncate(cut);
                 text.push('…');
             }
-            writeln!(out, "  {key} = {text}")?;
+            page.line(format_args!("  {key} = {text}"))?;
         }
-        writeln!(out, "{} tensors:", file.tensors().len())?;
+        page.line(format_args!("{} tensors:", file.tensors().len()))?;
         for (dtype, (count, bytes)) in by_type(file) {
-            writeln!(out, "  {count:>5} {dtype:<5} {}", Bytes(usize::try_from(bytes).unwrap_or(usize::MAX)))?;
+            page.line(format_args!(
+                "  {count:>5} {dtype:<5} {}",
+                Bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
+            ))?;
         }
         if self.tensors {
             for tensor in file.tensors() {
                 let (dtype, dims) = (tensor.dtype.name(), &tensor.dims);
-                writeln!(out, "  {:<40} {dtype:<5} {dims:?} at {}", tensor.name, tensor.offset)?;
+                page.line(format_args!(
+                    "  {:<40} {dtype:<5} {dims:?} at {}",
+                    in_line(&tensor.name),
+                    tensor.offset
+                ))?;
             }
         }
         match (need, obstacle) {
             (Some(need), _) => {
                 let (context, kv) = (need.context, Bytes(need.kv_bytes));
-                writeln!(out, "memory: {size} weights as stored, {kv} keys and values for {context} tokens")?;
+                page.line(format_args!(
+                    "memory: {size} weights as stored, {kv} keys and values for {context} tokens"
+                ))?;
             }
-            (None, obstacle) => writeln!(out, "cannot run: {}", obstacle.unwrap_or_default())?,
+            (None, obstacle) => {
+                page.line(format_args!("cannot run: {}", in_line(&obstacle.unwrap_or_default())))?
+            }
         }
-        Ok(())
+        page.finish()
     }
 }
 
@@ -125,7 +140,7 @@ fn print_json(file: &ModelFile, need: Option<Need>, obstacle: Option<String>) ->
         .map(|t| json!({ "name": t.name, "type": t.dtype.name(), "dims": t.dims, "offset": t.offset, "bytes": t.bytes }))
         .collect();
     output::print_json(&json!({
-        "file": file.path(),
+        "file": file.path().to_string_lossy(),
         "file_bytes": file.file_bytes(),
         "version": file.version(),
         "metadata": metadata,

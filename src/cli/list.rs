@@ -1,14 +1,16 @@
 //! `ottava list`: the known models, and the files in the cache.
 
-use std::fs;
-
 use clap::Args;
 use ottava::Bytes;
 
-use super::{Failure, catalog, fetch, output};
+use super::fetch::{self, Place, State};
+use super::{Failure, catalog, output};
 
 /// Arguments of `list`.
 #[derive(Args)]
+#[command(after_help = "\
+verified: the bytes were right when a pull or a load last read them, and size and time have not changed since.
+not verified: of the right size. damaged, or partly fetched: `ottava pull NAME` mends it.")]
 pub struct List {
     /// Print one JSON object
     #[arg(long)]
@@ -19,29 +21,44 @@ impl List {
     /// Prints a line a model.
     pub fn run(self) -> Result<(), Failure> {
         let folder = fetch::models_folder()?;
-        let cached =
-            |file: &str, bytes| fs::metadata(folder.join(file)).is_ok_and(|data| data.len() == bytes);
+        let place = |entry| Place::new(entry, &folder);
         if self.json {
             let models: Vec<_> = catalog::ENTRIES
                 .iter()
                 .map(|entry| {
+                    let state = place(entry).state();
                     serde_json::json!({
                         "name": entry.name,
-                        "file": folder.join(entry.file),
+                        "file": folder.join(entry.file).to_string_lossy(),
                         "bytes": entry.bytes,
-                        "cached": cached(entry.file, entry.bytes),
+                        "cached": matches!(state, State::Verified | State::Unverified),
+                        "state": name(&state),
+                        "damage": if let State::Damaged(why) = &state { Some(why) } else { None },
                         "licence": entry.licence,
                     })
                 })
                 .collect();
-            return output::print_json(&serde_json::json!({ "folder": folder, "models": models }));
+            return output::print_json(
+                &serde_json::json!({ "folder": folder.to_string_lossy(), "models": models }),
+            );
         }
         for entry in catalog::ENTRIES {
-            let state = if cached(entry.file, entry.bytes) { "cached" } else { "not fetched" };
+            let state = place(entry).state();
             let size = Bytes(usize::try_from(entry.bytes).unwrap_or(usize::MAX)).to_string();
-            let (name, licence) = (entry.name, entry.licence);
-            output::print_line(format_args!("{name:<24} {size:>10}  {state:<12} {licence}"))?;
+            let (model, licence, shown) = (entry.name, entry.licence, name(&state));
+            let damage = if let State::Damaged(why) = &state { format!("; {why}") } else { String::new() };
+            output::print_line(format_args!("{model:<24} {size:>10}  {shown:<14} {licence}{damage}"))?;
         }
         output::print_line(format_args!("models are kept in {}", folder.display()))
+    }
+}
+
+fn name(state: &State) -> &'static str {
+    match state {
+        State::Absent => "not fetched",
+        State::Partial(_) => "partly fetched",
+        State::Verified => "verified",
+        State::Unverified => "not verified",
+        State::Damaged(_) => "damaged",
     }
 }

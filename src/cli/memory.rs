@@ -1,13 +1,18 @@
-//! How much memory the process has taken.
+//! How much memory the process has taken, and how much the machine has left.
 
 /// Most bytes that were resident at once so far; `None` where the system does not say.
 pub fn peak_bytes() -> Option<u64> {
-    peak_in(&std::fs::read_to_string("/proc/self/status").ok()?)
+    kibibytes_in(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-/// `VmHWM:     1234 kB` of Linux's `/proc/self/status`.
-fn peak_in(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+/// Bytes that can be had before the machine swaps; `None` where the system does not say.
+pub fn available_bytes() -> Option<u64> {
+    kibibytes_in(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
+}
+
+/// The bytes of a line like `VmHWM:     1234 kB` of Linux's files.
+fn kibibytes_in(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
     kibibytes.checked_mul(1024)
 }
@@ -18,10 +23,12 @@ mod tests {
 
     #[test]
     fn the_peak_is_read_or_missing() {
+        let peak_in = |status| kibibytes_in(status, "VmHWM:");
         assert_eq!(peak_in("VmPeak:\t  9 kB\nVmHWM:\t  1234 kB\nVmRSS:\t 1 kB\n"), Some(1234 << 10));
         assert_eq!(peak_in("VmHWM:\t many kB\n"), None);
         assert_eq!(peak_in("VmHWM:\t 12\n"), None);
         assert_eq!(peak_in(""), None);
         assert_eq!(peak_bytes().is_some(), cfg!(target_os = "linux"));
+        assert_eq!(available_bytes().is_some(), cfg!(target_os = "linux"));
     }
 }

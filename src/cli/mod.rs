@@ -1,6 +1,6 @@
 //! The command line: what the commands are and how the program ends. Each command is a sibling.
 //!
-//! Answers go to stdout; progress, statistics and errors to stderr, the first two only on a
+//! Answers go to stdout; progress, statistics, notes and errors to stderr, the first two only on a
 //! terminal. Exit codes: 0, 1 (failed), 2 (usage).
 
 mod bench;
@@ -9,18 +9,23 @@ mod chat;
 mod devices;
 mod fetch;
 mod health;
+mod input;
 mod inspect;
+mod interrupt;
 mod list;
 mod memory;
+mod numbers;
 mod options;
 mod output;
 mod perplexity;
 mod run;
 mod score;
 mod tokenize;
+mod visible;
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 /// Runs language models with 8-bit and 4-bit weights at the speed of memory.
@@ -72,34 +77,59 @@ impl From<ottava::Error> for Failure {
     }
 }
 
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Self {
-        match error.kind() {
-            std::io::ErrorKind::BrokenPipe => Failure::Closed,
-            _ => Failure::Failed(error.to_string()),
-        }
-    }
-}
-
 /// Parses the arguments, runs the command, prints its error.
 pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
-        Command::Run(command) => command.run(),
-        Command::Chat(command) => command.run(),
-        Command::Pull(command) => command.run(),
-        Command::List(command) => command.run(),
-        Command::Devices(command) => command.run(),
-        Command::Inspect(command) => command.run(),
-        Command::Bench(command) => command.run(),
-        Command::Perplexity(command) => command.run(),
-        Command::Tokenize(command) => command.run(),
-        Command::Score(command) => command.run(),
+    let result = match Cli::try_parse() {
+        Ok(cli) => cli.command.run(),
+        Err(error) => parse_result(&error),
     };
     let (message, code) = match result {
         Ok(()) | Err(Failure::Closed) => return ExitCode::SUCCESS,
         Err(Failure::Failed(message)) => (message, ExitCode::FAILURE),
         Err(Failure::Usage(message)) => (message, ExitCode::from(2)),
     };
-    eprintln!("error: {}", output::one_line(&message));
+    if !message.is_empty() {
+        output::tell(format_args!("error: {message}"));
+    }
     code
+}
+
+impl Command {
+    fn run(self) -> Result<(), Failure> {
+        match self {
+            Command::Run(command) => command.run(),
+            Command::Chat(command) => command.run(),
+            Command::Pull(command) => command.run(),
+            Command::List(command) => command.run(),
+            Command::Devices(command) => command.run(),
+            Command::Inspect(command) => command.run(),
+            Command::Bench(command) => command.run(),
+            Command::Perplexity(command) => command.run(),
+            Command::Tokenize(command) => command.run(),
+            Command::Score(command) => command.run(),
+        }
+    }
+}
+
+/// Help and version are answers; what is wrong with the arguments becomes one line.
+fn parse_result(error: &clap::Error) -> Result<(), Failure> {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.print().map_err(output::stdout_failure),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // A stderr that takes nothing leaves the exit code.
+            let _ = error.print();
+            Err(Failure::Usage(String::new()))
+        }
+        _ => Err(Failure::Usage(first_lines(&error.render().to_string()))),
+    }
+}
+
+/// What is wrong, and the tip where there is one; without the usage that follows.
+fn first_lines(message: &str) -> String {
+    let (first, rest) = message.split_once("\n\n").unwrap_or((message, ""));
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let first = words(first.strip_prefix("error: ").unwrap_or(first));
+    let tip = rest.lines().map(str::trim).find(|line| line.starts_with("tip: "));
+    let tip = tip.map(|tip| format!("; {}", words(tip))).unwrap_or_default();
+    format!("{first}{tip}; --help explains the options")
 }

@@ -1,36 +1,41 @@
 //! Options that mean the same in every command: which model, on what, sampled how.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use ottava::backend::{
-    KvDtype,
+    KvDtype, KvLayout, PAGE_TOKENS,
     cpu::{Compute, Isa},
 };
 use ottava::quant::QuantFormat;
-use ottava::weights::OpenOptions;
+use ottava::weights::{ModelFile, OpenOptions};
 use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, Sampling};
 
-use super::{Failure, catalog, fetch, output};
+use super::numbers::{CHUNK_MAX, MIB_MAX, THREADS_MAX, TOKENS_MAX, probability, real, whole};
+use super::{Failure, catalog, fetch, input, output};
+
+/// Most tokens of an answer where `-n` does not say.
+const MAX_TOKENS: usize = 512;
 
 /// Which model, and how it is run.
 #[derive(Args, Clone)]
 pub struct ModelOptions {
     /// A GGUF file, or the name of a known model (see `ottava list`)
     #[arg(short, long, default_value = catalog::DEFAULT)]
-    pub model: String,
-    /// Threads [default: all cores]
-    #[arg(short, long)]
-    pub threads: Option<NonZeroUsize>,
-    /// Most tokens of a sequence [default: the model's limit, at most 4096]
-    #[arg(short = 'c', long = "ctx")]
-    pub context: Option<NonZeroUsize>,
+    pub model: PathBuf,
+    /// Threads, 1 to 1024 [default: all cores]
+    #[arg(short, long, allow_hyphen_values = true, value_parser = whole(1, THREADS_MAX))]
+    pub threads: Option<usize>,
+    /// Most tokens of a sequence [default: the model's limit, at most 4096]. More than the model was trained
+    /// for is cut to that, with a note
+    #[arg(short = 'c', long = "ctx", allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
+    pub context: Option<usize>,
     /// How keys and values are stored
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,
     /// Memory for keys and values in MiB [default: two full contexts]
-    #[arg(long, value_name = "MIB")]
+    #[arg(long, value_name = "MIB", allow_hyphen_values = true, value_parser = whole(1, MIB_MAX))]
     pub kv_budget: Option<usize>,
     /// What float weights become at load, such as w8g128 or w4g32 [default: they stay as they are]
     #[arg(long, value_name = "FORMAT")]
@@ -43,8 +48,8 @@ pub struct ModelOptions {
     pub device: Device,
     /// Most prompt tokens of a step [default: 256, on a GPU 2048]. More multiply prompts faster, and take more
     /// memory; running answers get their next token when the step is over
-    #[arg(long, value_name = "TOKENS")]
-    pub prefill_chunk: Option<NonZeroUsize>,
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true, value_parser = whole(1, CHUNK_MAX))]
+    pub prefill_chunk: Option<usize>,
     /// On a GPU, too, other requests do not change a bit of a request's logits; prompts are slower
     #[arg(long)]
     pub batch_invariant: bool,
@@ -85,22 +90,25 @@ pub enum ComputeMode {
 impl ModelOptions {
     /// The model's file; a known model is fetched if it is not in the cache.
     pub fn path(&self) -> Result<PathBuf, Failure> {
-        let file = PathBuf::from(&self.model);
-        if file.exists() {
-            return Ok(file);
+        match std::fs::metadata(&self.model) {
+            Ok(_) => return Ok(self.model.clone()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Failure::Failed(format!("{}: {error}", self.model.display()))),
         }
-        match catalog::find(&self.model) {
+        match self.model.to_str().and_then(catalog::find) {
             Some(entry) => fetch::ensure(entry),
             None => Err(Failure::Failed(format!(
                 "no file and no known model is called {}: give a GGUF file or a name from 'ottava list'",
-                self.model
+                self.model.display()
             ))),
         }
     }
 
-    /// How the model's file is opened.
-    pub fn open_options(&self) -> OpenOptions {
-        OpenOptions { mmap: self.mmap }
+    /// The model's file, open.
+    pub fn file(&self) -> Result<ModelFile, Failure> {
+        let path = self.path()?;
+        let options = OpenOptions { mmap: self.mmap };
+        ModelFile::open(&path, &options).map_err(|error| of_file(&path, error.into()))
     }
 
     /// How keys and values are stored.
@@ -112,9 +120,9 @@ impl ModelOptions {
     }
 
     /// An engine's description with these options.
-    pub fn builder(&self) -> Result<EngineBuilder, Failure> {
+    fn builder(&self, path: &Path) -> EngineBuilder {
         let mut builder =
-            Engine::builder().model(self.path()?).device(self.device).kv_dtype(self.kv_dtype()).compute(
+            Engine::builder().model(path).device(self.device).kv_dtype(self.kv_dtype()).compute(
                 match self.compute {
                     ComputeMode::Int8 => Compute::Int8,
                     ComputeMode::F32 => Compute::F32,
@@ -123,11 +131,11 @@ impl ModelOptions {
         if let Some(format) = self.weights {
             builder = builder.quantise(format);
         }
-        if let Some(threads) = self.threads {
+        if let Some(threads) = self.threads.and_then(NonZeroUsize::new) {
             builder = builder.threads(threads);
         }
         if let Some(context) = self.context {
-            builder = builder.context_max(context.get());
+            builder = builder.context_max(context);
         }
         if let Some(mib) = self.kv_budget {
             builder = builder.kv_budget(Bytes::mib(mib));
@@ -143,7 +151,7 @@ impl ModelOptions {
         if self.batch_invariant {
             builder = builder.batch_invariant();
         }
-        Ok(if self.mmap { builder.mmap() } else { builder })
+        if self.mmap { builder.mmap() } else { builder }
     }
 
     /// The engine, loaded behind a progress bar.
@@ -153,50 +161,88 @@ impl ModelOptions {
 
     /// The engine with other scheduling than the default.
     pub fn engine_with(&self, scheduling: EngineConfig) -> Result<Engine, Failure> {
-        let scheduling =
-            EngineConfig { prefill_chunk: self.prefill_chunk.map(NonZeroUsize::get), ..scheduling };
+        let scheduling = EngineConfig { prefill_chunk: self.prefill_chunk, ..scheduling };
+        let path = self.path()?;
         let bar = output::LoadBar::new();
-        let engine =
-            self.builder()?.scheduling(scheduling).build_with(&mut |progress| bar.update(progress))?;
+        let builder = self.builder(&path).scheduling(scheduling);
+        let engine = builder.build_with(&mut |progress| bar.update(progress));
         bar.finish();
+        let engine = engine.map_err(|error| of_file(&path, error))?;
         output::tell_fallback(engine.info());
         output::tell_sidecar(&engine.info().sidecar);
+        self.tell_context(engine.info().context_max);
         Ok(engine)
     }
+
+    /// Says so where the model's context is less than what `-c` says.
+    pub fn tell_context(&self, context_max: usize) {
+        if let Some(asked) = self.context.filter(|&asked| asked > context_max) {
+            output::tell(format_args!(
+                "note: -c {asked} is more than the model's context of {context_max} tokens, which is used"
+            ));
+        }
+    }
+
+    /// Most tokens of one sequence that context and cache have room for.
+    pub fn room(&self, engine: &Engine) -> usize {
+        let (config, info) = (engine.config(), engine.info());
+        let layout = KvLayout {
+            layers: config.block_count,
+            kv_heads: config.heads.kv,
+            head_dim: config.heads.dim,
+            dtype: self.kv_dtype(),
+        };
+        info.context_max.min(layout.pages_in(info.kv_bytes).saturating_mul(PAGE_TOKENS))
+    }
+}
+
+/// An error of a model's file, which names the file.
+pub fn of_file(path: &Path, error: ottava::Error) -> Failure {
+    use ottava::Error;
+    let (name, message) = (path.display().to_string(), error.to_string());
+    let is_of_file = matches!(
+        error,
+        Error::Weights(_) | Error::Quant(_) | Error::Graph(_) | Error::Model(_) | Error::Text(_)
+    );
+    Failure::Failed(if is_of_file && !message.contains(&name) {
+        format!("{name}: {message}")
+    } else {
+        message
+    })
 }
 
 /// How tokens are chosen and when the answer ends.
 #[derive(Args, Clone)]
 pub struct SamplingOptions {
-    /// Most tokens to generate
-    #[arg(short = 'n', long = "max-tokens", default_value_t = 512)]
-    pub max_tokens: usize,
+    /// Most tokens to generate [default: 512]
+    #[arg(short = 'n', long, allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
+    pub max_tokens: Option<usize>,
     /// Seed of the random numbers [default: a new one each time]
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true, value_parser = whole(0, u64::MAX))]
     pub seed: Option<u64>,
-    /// Temperature; 0 is greedy
-    #[arg(long, default_value_t = 0.2)]
+    /// Temperature, 0 to 100; 0 is greedy
+    #[arg(long, default_value_t = 0.2, allow_hyphen_values = true, value_parser = real(0.0, 100.0))]
     pub temp: f32,
     /// Keep the K most likely tokens; 0 keeps all
-    #[arg(long, default_value_t = 40)]
+    #[arg(long, default_value_t = 40, allow_hyphen_values = true, value_parser = whole(0, TOKENS_MAX))]
     pub top_k: usize,
     /// Keep the most likely tokens that make up this probability
-    #[arg(long, default_value_t = 0.95)]
+    #[arg(long, default_value_t = 0.95, allow_hyphen_values = true, value_parser = probability)]
     pub top_p: f32,
-    /// Keep tokens at least this likely relative to the best
-    #[arg(long, default_value_t = 0.05)]
+    /// Keep tokens at least this likely relative to the best, 0 to 1
+    #[arg(long, default_value_t = 0.05, allow_hyphen_values = true, value_parser = real(0.0, 1.0))]
     pub min_p: f32,
-    /// Divide the logits of recent tokens by this
-    #[arg(long, default_value_t = 1.0)]
+    /// Divide the logits of recent tokens by this, 0.01 to 100
+    #[arg(long, default_value_t = 1.0, allow_hyphen_values = true, value_parser = real(0.01, 100.0))]
     pub repeat_penalty: f32,
-    /// Subtract this from the logits of tokens already used
-    #[arg(long, default_value_t = 0.0)]
+    /// Subtract this from the logits of tokens already used, -100 to 100
+    #[arg(long, default_value_t = 0.0, allow_hyphen_values = true, value_parser = real(-100.0, 100.0))]
     pub presence_penalty: f32,
-    /// Subtract this once for each use of a token
-    #[arg(long, default_value_t = 0.0)]
+    /// Subtract this once for each use of a token, -100 to 100
+    #[arg(long, default_value_t = 0.0, allow_hyphen_values = true, value_parser = real(-100.0, 100.0))]
     pub frequency_penalty: f32,
     /// End the answer before this text (may be given several times)
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true, value_parser = input::utf8())]
     pub stop: Vec<String>,
 }
 
@@ -205,6 +251,32 @@ impl SamplingOptions {
     pub fn seed_or_new(&self) -> u64 {
         use std::hash::{BuildHasher, RandomState};
         self.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()))
+    }
+
+    /// Most tokens to generate.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens.unwrap_or(MAX_TOKENS)
+    }
+
+    /// Says so where the vocabulary is smaller than what `--top-k` keeps.
+    pub fn tell_top_k(&self, vocab: usize) {
+        if self.top_k > vocab {
+            let top_k = self.top_k;
+            output::tell(format_args!(
+                "note: --top-k {top_k} is more than the vocabulary's {vocab} tokens, which are all kept"
+            ));
+        }
+    }
+
+    /// Why an answer of so many tokens is shorter than the model would have it, where it is.
+    pub fn cut(&self, tokens: usize, room: usize) -> String {
+        match self.max_tokens {
+            _ if tokens < self.max_tokens() => {
+                format!("the answer ends after {tokens} tokens: the context of {room} is full (-c)")
+            }
+            Some(asked) => format!("the answer ends after {asked} tokens (-n)"),
+            None => format!("the answer ends after {MAX_TOKENS} tokens, the default; -n sets another"),
+        }
     }
 
     /// The request with these options.
@@ -220,6 +292,6 @@ impl SamplingOptions {
             seed,
             ..Sampling::default()
         };
-        request.sampling(sampling).max_tokens(self.max_tokens).stop(self.stop.clone())
+        request.sampling(sampling).max_tokens(self.max_tokens()).stop(self.stop.clone())
     }
 }

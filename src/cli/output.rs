@@ -1,29 +1,48 @@
-//! What people see beside the answer: progress bars, statistics, one-line errors, JSON.
+//! What people see beside the answer: progress bars, statistics, one-line messages, JSON.
+//!
+//! All that goes to stdout or stderr goes through here: a terminal gets no control sequences of what files,
+//! models and users wrote (`visible` spells them out), a pipe gets stdout's bytes as they are.
 
-use std::io::{IsTerminal, Write};
+use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
+use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use ottava::engine::{MemoryStats, Timings, Usage};
 use ottava::model::SidecarUse;
 use ottava::{Bytes, EngineInfo, LoadProgress};
 
-use super::Failure;
+use super::{Failure, visible};
 
 /// Whether progress and statistics are wanted: stderr is a terminal.
 pub fn is_interactive() -> bool {
     std::io::stderr().is_terminal()
 }
 
-/// A message without line breaks or control characters.
-pub fn one_line(message: &str) -> String {
-    message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+/// Writes one line to stderr, shortened and made visible. A stderr that is full or closed ends no work.
+pub fn tell(line: impl std::fmt::Display) {
+    let line = visible::one_line(&line.to_string()) + "\n";
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// Writes text to stdout at once; a reader that went away is [`Failure::Closed`], not a panic.
 pub fn print(text: &str) -> Result<(), Failure> {
+    if std::io::stdout().is_terminal() {
+        return print_bytes(visible::for_terminal(text).as_bytes());
+    }
+    print_bytes(text.as_bytes())
+}
+
+fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    Ok(out.flush()?)
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(stdout_failure)
+}
+
+/// Why stdout took no more.
+pub fn stdout_failure(error: std::io::Error) -> Failure {
+    match error.kind() {
+        std::io::ErrorKind::BrokenPipe => Failure::Closed,
+        _ => Failure::Failed(format!("standard output: {error}")),
+    }
 }
 
 /// Writes text and a line break to stdout.
@@ -31,9 +50,47 @@ pub fn print_line(text: impl std::fmt::Display) -> Result<(), Failure> {
     print(&format!("{text}\n"))
 }
 
+/// Prints a file's path as a line, for a pipe with the bytes that name it.
+pub fn print_path(path: &Path) -> Result<(), Failure> {
+    if std::io::stdout().is_terminal() {
+        return print_line(path.display());
+    }
+    print_bytes(&[path.as_os_str().as_encoded_bytes(), b"\n"].concat())
+}
+
 /// Prints one JSON object as a line on stdout.
 pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
-    print_line(value)
+    let line = format!("{value}\n");
+    if std::io::stdout().is_terminal() {
+        return print_bytes(visible::json_for_terminal(&line).as_bytes());
+    }
+    print_bytes(line.as_bytes())
+}
+
+/// Many lines on stdout.
+pub struct Page {
+    out: BufWriter<StdoutLock<'static>>,
+    is_terminal: bool,
+}
+
+impl Page {
+    pub fn new() -> Page {
+        let out = std::io::stdout();
+        let is_terminal = out.is_terminal();
+        Page { out: BufWriter::new(out.lock()), is_terminal }
+    }
+
+    /// Writes a line.
+    pub fn line(&mut self, text: impl std::fmt::Display) -> Result<(), Failure> {
+        let text = format!("{text}\n");
+        let shown = if self.is_terminal { visible::for_terminal(&text) } else { text.into() };
+        self.out.write_all(shown.as_bytes()).map_err(stdout_failure)
+    }
+
+    /// The last lines are out when this returns.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        self.out.flush().map_err(stdout_failure)
+    }
 }
 
 /// A byte-counting bar on a terminal, silent elsewhere.
@@ -75,10 +132,10 @@ pub fn tell_sidecar(sidecar: &SidecarUse) {
     match sidecar {
         SidecarUse::Off | SidecarUse::Read | SidecarUse::Written { replaced: None } => {}
         SidecarUse::Written { replaced: Some(why) } => {
-            eprintln!("warning: packed weights were replaced: {}", one_line(why));
+            tell(format_args!("warning: packed weights were replaced: {why}"));
         }
         SidecarUse::NotWritten { reason } => {
-            eprintln!("warning: packed weights are not kept: {}", one_line(reason));
+            tell(format_args!("warning: packed weights are not kept: {reason}"));
         }
     }
 }
@@ -86,7 +143,7 @@ pub fn tell_sidecar(sidecar: &SidecarUse) {
 /// Says so where a program that could use a GPU does not, though nobody asked for the CPU.
 pub fn tell_fallback(info: &EngineInfo) {
     if let (true, Some(why)) = (cfg!(feature = "cuda"), &info.fallback) {
-        eprintln!("note: runs on {}: {}", info.device, one_line(why));
+        tell(format_args!("note: runs on {}: {why}", info.device));
     }
 }
 

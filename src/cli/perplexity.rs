@@ -4,25 +4,29 @@
 //! given all before them in the chunk. If the model asks for a BOS it takes the place of each
 //! chunk's first token.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
 use ottava::Request;
 use serde_json::json;
 
+use super::numbers::{TOKENS_MAX, whole};
 use super::options::ModelOptions;
-use super::{Failure, output};
+use super::{Failure, input, output};
 
 /// The context of a chunk when `-c` is not given, as llama-perplexity has it.
 const CHUNK_TOKENS: usize = 512;
+/// Two halves of which the second scores a token.
+const CHUNK_TOKENS_MIN: usize = 4;
 
 /// Arguments of `perplexity`.
 #[derive(Args)]
 pub struct Perplexity {
-    /// The text file
-    file: PathBuf,
+    /// The text file; - or none reads standard input. At most 16 MiB of UTF-8
+    file: Option<PathBuf>,
     /// Score at most this many chunks [default: all]
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
     chunks: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
@@ -42,20 +46,21 @@ struct Total {
 impl Perplexity {
     /// Scores the text and prints the perplexity with its standard error.
     pub fn run(mut self) -> Result<(), Failure> {
-        let text = std::fs::read_to_string(&self.file)
-            .map_err(|error| Failure::Failed(format!("{}: {error}", self.file.display())))?;
-        let chunk_tokens = self.model.context.map_or(CHUNK_TOKENS, |tokens| tokens.get());
-        if chunk_tokens < 4 {
-            return Err(Failure::Usage(format!("a chunk needs at least 4 tokens, -c says {chunk_tokens}")));
+        let (text, source) = self.text()?;
+        let asked = *self.model.context.get_or_insert(CHUNK_TOKENS);
+        if asked < CHUNK_TOKENS_MIN {
+            return Err(Failure::Usage(format!(
+                "-c: expected at least {CHUNK_TOKENS_MIN} tokens of a chunk, found {asked}"
+            )));
         }
-        self.model.context = std::num::NonZeroUsize::new(chunk_tokens);
         let engine = self.model.engine()?;
+        let chunk_tokens = asked.min(engine.info().context_max);
         let ids = engine.prompt_ids(&Request::text(text))?;
         let chunks = (ids.len() / chunk_tokens).min(self.chunks.unwrap_or(usize::MAX));
         if chunks == 0 {
             let found = ids.len();
             return Err(Failure::Failed(format!(
-                "the text has {found} tokens, one chunk needs {chunk_tokens}"
+                "{source}: the text has {found} tokens, one chunk needs {chunk_tokens} (-c)"
             )));
         }
         let mut total = Total::default();
@@ -67,10 +72,23 @@ impl Perplexity {
             // nll[i] belongs to the token i + 1: the second half without its first token.
             total.add(&engine.score_from(&chunk, chunk_tokens / 2)?);
             if output::is_interactive() {
-                eprintln!("[{}/{chunks}] {:.4}", index + 1, total.perplexity());
+                output::tell(format_args!("[{}/{chunks}] {:.4}", index + 1, total.perplexity()));
             }
         }
         self.print(&total, chunks, chunk_tokens)
+    }
+
+    /// The text, and where it came from.
+    fn text(&self) -> Result<(String, String), Failure> {
+        match &self.file {
+            Some(path) if path.as_os_str() != "-" => {
+                Ok((input::read_file(path)?, path.display().to_string()))
+            }
+            None if std::io::stdin().is_terminal() => {
+                Err(Failure::Usage("no text: give FILE, or pipe a text to standard input".into()))
+            }
+            _ => Ok((input::read_stdin()?, input::STDIN.into())),
+        }
     }
 
     fn print(&self, total: &Total, chunks: usize, chunk_tokens: usize) -> Result<(), Failure> {

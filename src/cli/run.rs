@@ -1,29 +1,25 @@
 //! `ottava run`: one prompt, one answer, streamed.
 
-use std::io::{IsTerminal, Read};
-
 use clap::Args;
 use ottava::engine::{Event, FinishReason, MemoryStats, Timings, Usage};
 use ottava::text::Message;
 use ottava::{Engine, Request, TokenId};
 use serde_json::json;
 
+use super::input::{self, TextInput};
 use super::options::{ModelOptions, SamplingOptions};
 use super::{Failure, output};
-
-/// Most bytes of a prompt read from standard input.
-const PROMPT_BYTES_MAX: u64 = 64 << 20;
 
 /// Arguments of `run`.
 #[derive(Args)]
 pub struct Run {
-    /// The prompt; read from standard input if there is none
-    prompt: Option<String>,
+    #[command(flatten)]
+    prompt: TextInput,
     /// Continue the prompt as it is, without the model's chat template
     #[arg(long)]
     raw: bool,
     /// A system message before the prompt
-    #[arg(long, conflicts_with = "raw")]
+    #[arg(long, conflicts_with = "raw", allow_hyphen_values = true, value_parser = input::utf8())]
     system: Option<String>,
     /// Print one JSON object instead of streaming text
     #[arg(long)]
@@ -51,11 +47,15 @@ pub struct Answer {
 impl Run {
     /// Loads the model and answers.
     pub fn run(self) -> Result<(), Failure> {
-        let prompt = self.prompt()?;
+        let prompt = self.prompt.read()?;
+        if prompt.is_empty() && !self.raw {
+            return Err(Failure::Usage("the prompt is empty".into()));
+        }
         let engine = self.model.engine()?;
+        let prompt_ids = engine.prompt_ids(&self.request(&engine, prompt)?)?;
+        self.sampling.tell_top_k(engine.vocab().len());
         let seed = self.sampling.seed_or_new();
-        let request = self.sampling.apply(self.request(&engine, prompt), seed);
-        let prompt_ids = engine.prompt_ids(&request)?;
+        let request = self.sampling.apply(Request::tokens(prompt_ids.clone()), seed);
         let answer = answer(&engine, request, |text| {
             if !self.json {
                 output::print(text)?;
@@ -66,30 +66,30 @@ impl Run {
             return output::print_json(&answer.to_json(&engine, &prompt_ids, seed));
         }
         output::print_line("")?;
+        self.tell_cut(&answer, engine.info().context_max);
         if output::is_interactive() {
-            eprintln!("{}", output::stats_line(&answer.usage, &answer.timings, &engine.stats().memory));
+            output::tell(output::stats_line(&answer.usage, &answer.timings, &engine.stats().memory));
         }
         Ok(())
     }
 
-    fn prompt(&self) -> Result<String, Failure> {
-        if let Some(prompt) = &self.prompt {
-            return Ok(prompt.clone());
+    /// Says so where the answer was cut by something else than a `-n`.
+    fn tell_cut(&self, answer: &Answer, context: usize) {
+        let tokens = answer.usage.completion_tokens;
+        if answer.finish == FinishReason::Length && self.sampling.max_tokens != Some(tokens) {
+            output::tell(format_args!("note: {}", self.sampling.cut(tokens, context)));
         }
-        if std::io::stdin().is_terminal() {
-            return Err(Failure::Usage("no prompt: give one as an argument or on standard input".into()));
-        }
-        let mut text = String::new();
-        std::io::stdin().lock().take(PROMPT_BYTES_MAX).read_to_string(&mut text)?;
-        Ok(text)
     }
 
-    fn request(&self, engine: &Engine, prompt: String) -> Request {
+    fn request(&self, engine: &Engine, prompt: String) -> Result<Request, Failure> {
+        if self.system.is_some() && !engine.has_chat_template() {
+            return Err(ottava::Error::NoChatTemplate { model: engine.info().name.clone() }.into());
+        }
         if self.raw || !engine.has_chat_template() {
-            return Request::text(prompt);
+            return Ok(Request::text(prompt));
         }
         let system = self.system.iter().map(|text| Message::new("system", text.clone()));
-        Request::chat(system.chain([Message::new("user", prompt)]).collect())
+        Ok(Request::chat(system.chain([Message::new("user", prompt)]).collect()))
     }
 }
 

@@ -1,26 +1,30 @@
 //! `ottava score`: how likely the model finds each token of a text.
 
-use std::io::Write;
-
 use clap::Args;
-use ottava::{Request, TokenId};
+use ottava::engine::Scores;
+use ottava::{Engine, Request, TokenId};
 use serde_json::json;
 
+use super::input::TextInput;
+use super::numbers::whole;
 use super::options::ModelOptions;
-use super::tokenize::read_text;
+use super::visible::in_line;
 use super::{Failure, output};
+
+/// Most of `--top`.
+const TOP_MAX: usize = 10_000;
 
 /// Arguments of `score`.
 #[derive(Args)]
 pub struct Score {
-    /// The text, or - for standard input
-    #[arg(required_unless_present = "ids", conflicts_with = "ids")]
-    text: Option<String>,
+    #[command(flatten)]
+    text: TextInput,
     /// Token ids instead of a text
-    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    #[arg(long, value_delimiter = ',', value_name = "IDS", conflicts_with_all = ["text", "stdin"],
+          allow_hyphen_values = true, value_parser = whole(0, u32::MAX))]
     ids: Option<Vec<u32>>,
-    /// Also give the K best logits after each token
-    #[arg(long, default_value_t = 0, value_name = "K")]
+    /// Also give the K best logits after each token, 0 to 10000
+    #[arg(long, default_value_t = 0, value_name = "K", allow_hyphen_values = true, value_parser = whole(0, TOP_MAX))]
     top: usize,
     /// Print one JSON object
     #[arg(long)]
@@ -32,14 +36,18 @@ pub struct Score {
 impl Score {
     /// Prints a line a token.
     pub fn run(self) -> Result<(), Failure> {
+        let text = if self.ids.is_none() { self.text.read()? } else { String::new() };
         let engine = self.model.engine()?;
-        let ids = match (&self.ids, &self.text) {
-            (Some(ids), _) => ids.iter().map(|&id| TokenId(id)).collect(),
-            (None, text) => {
-                let text = read_text(text.as_deref().unwrap_or_default())?;
-                engine.prompt_ids(&Request::text(text))?
-            }
+        let ids = match &self.ids {
+            Some(ids) => ids.iter().map(|&id| TokenId(id)).collect(),
+            None => engine.prompt_ids(&Request::text(text))?,
         };
+        let nothing = |what| Err(Failure::Failed(format!("nothing to score: {what}")));
+        match *ids {
+            [] => return nothing("the text has no tokens"),
+            [_] if self.top == 0 => return nothing("the text is one token, and nothing follows it"),
+            _ => {}
+        }
         let scores = engine.score(&ids, self.top)?;
         if self.json {
             let top: Vec<Vec<_>> = scores
@@ -50,15 +58,25 @@ impl Score {
             let ids: Vec<_> = ids.iter().map(|id| id.0).collect();
             return output::print_json(&json!({ "ids": ids, "nll": scores.nll, "top": top }));
         }
-        let mut out = std::io::stdout().lock();
-        for (id, nll) in ids.iter().skip(1).zip(&scores.nll) {
-            let piece = engine.vocab().piece(*id).unwrap_or_default();
-            writeln!(out, "{nll:>9.4}  {:>7}  {}", id.0, output::one_line(piece))?;
-        }
-        let total: f64 = scores.nll.iter().sum();
-        if !scores.nll.is_empty() {
-            writeln!(out, "{total:>9.4}  total, {:.4} a token", total / scores.nll.len() as f64)?;
-        }
-        Ok(())
+        print(&engine, &ids, &scores)
     }
+}
+
+/// A line a token after the first, and under each token the best logits of what may follow.
+fn print(engine: &Engine, ids: &[TokenId], scores: &Scores) -> Result<(), Failure> {
+    let mut page = output::Page::new();
+    let piece = |id| in_line(engine.vocab().piece(id).unwrap_or_default());
+    for (i, &id) in ids.iter().enumerate() {
+        if let Some(nll) = i.checked_sub(1).and_then(|before| scores.nll.get(before)) {
+            page.line(format_args!("{nll:>9.4}  {:>7}  {}", id.0, piece(id)))?;
+        }
+        for &(best, logit) in scores.top.get(i).into_iter().flatten() {
+            page.line(format_args!("{:>9}  {:>7}  {logit:>9.4}  {}", "next", best.0, piece(best)))?;
+        }
+    }
+    let total: f64 = scores.nll.iter().sum();
+    if !scores.nll.is_empty() {
+        page.line(format_args!("{total:>9.4}  total, {:.4} a token", total / scores.nll.len() as f64))?;
+    }
+    page.finish()
 }

@@ -53,11 +53,17 @@ impl<'e> Load<'e> {
         let engine = self.engine;
         let began = Instant::now();
         let arrivals = std::thread::scope(|scope| {
-            let reader = |lane| scope.spawn(move || once(engine, prompt, lane, generate));
+            let reader = |lane| {
+                std::thread::Builder::new().spawn_scoped(scope, move || once(engine, prompt, lane, generate))
+            };
             let readers: Vec<_> = (0..requests).map(reader).collect();
-            let join = |reader: std::thread::ScopedJoinHandle<'_, _>| match reader.join() {
-                Ok(arrivals) => arrivals,
-                Err(_) => Err(Failure::Failed("a reader stopped".into())),
+            let join = |reader: std::io::Result<std::thread::ScopedJoinHandle<'_, _>>| match reader {
+                Ok(reader) => {
+                    reader.join().unwrap_or_else(|_| Err(Failure::Failed("a reader stopped".into())))
+                }
+                Err(error) => {
+                    Err(Failure::Failed(format!("--parallel {requests}: a reader's thread: {error}")))
+                }
             };
             readers.into_iter().map(join).collect::<Result<Vec<Arrivals>, Failure>>()
         })?;

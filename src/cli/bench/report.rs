@@ -4,6 +4,7 @@ use ottava::backend::NoHealth;
 use ottava::{Bytes, Engine};
 use serde_json::json;
 
+use super::super::visible::in_line;
 use super::super::{Failure, health, output};
 use super::ceiling::Ceiling;
 use super::{Machine, Measurement, profile};
@@ -25,9 +26,9 @@ pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) 
     for result in results {
         output::print_line(format_args!(
             "| {} | {size} | {:.2} M | {} | {} | {} | {:.2} ± {:.2} | {} |{}",
-            info.name,
+            in_line(&info.name),
             info.parameters as f64 / 1e6,
-            info.device,
+            in_line(&info.device),
             info.threads,
             result.test,
             result.tokens_per_s,
@@ -69,7 +70,7 @@ pub fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -
         .collect();
     output::print_json(&json!({
         "model": info.name,
-        "file": info.path,
+        "file": info.path.to_string_lossy(),
         "file_bytes": info.file_bytes,
         "parameters": info.parameters,
         "device": info.device,

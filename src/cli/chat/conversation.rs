@@ -1,0 +1,153 @@
+//! The messages of a conversation, and how they fit in a context: the oldest turns go first.
+//!
+//! A line that cannot be answered changes nothing: what fits is a copy, which becomes the conversation with
+//! its answer.
+
+use ottava::engine::SubmitError;
+use ottava::text::Message;
+use ottava::{Error, TokenId};
+
+use super::super::Failure;
+
+/// The system message, where there is one, and turns of a user's message and its answer.
+pub struct Conversation {
+    messages: Vec<Message>,
+}
+
+/// What is sent to the model.
+#[derive(Debug)]
+pub struct Fitted {
+    pub messages: Vec<Message>,
+    pub ids: Vec<TokenId>,
+    /// Turns that it has no room for.
+    pub dropped: usize,
+}
+
+impl Conversation {
+    /// One that nobody has spoken in.
+    pub fn new(system: Option<String>) -> Conversation {
+        Conversation { messages: system.map(|text| Message::new("system", text)).into_iter().collect() }
+    }
+
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// Forgets all but the system message.
+    pub fn clear(&mut self) {
+        self.messages.truncate(system_len(&self.messages));
+    }
+
+    /// The conversation with a line more, without its oldest turns where the context has no room for them and
+    /// for an answer: of `answer_max` tokens, but no more than a quarter of the context.
+    pub fn fit(
+        &self,
+        line: &str,
+        room: usize,
+        answer_max: usize,
+        encode: impl Fn(&[Message]) -> ottava::Result<Vec<TokenId>>,
+    ) -> Result<Fitted, Failure> {
+        let mut messages = self.messages.clone();
+        messages.push(Message::new("user", line));
+        let (system, answer) = (system_len(&messages), answer_max.min(room / 4).max(1));
+        let mut dropped = 0;
+        loop {
+            let (found, ids) = match encode(&messages) {
+                Ok(ids) => (ids.len(), Some(ids)),
+                Err(Error::Submit(SubmitError::TooLong { tokens, .. })) => (tokens, None),
+                Err(error) => return Err(error.into()),
+            };
+            let is_last = messages.len() == system + 1;
+            match ids {
+                Some(ids) if found + answer <= room || (is_last && found < room) => {
+                    return Ok(Fitted { messages, ids, dropped });
+                }
+                _ if is_last => {
+                    return Err(Failure::Failed(format!(
+                        "the line is too long: with the system message it takes {found} tokens, the context has \
+                         {room} (-c); the conversation goes on without it"
+                    )));
+                }
+                _ => drop_turn(&mut messages, system),
+            }
+            dropped += 1;
+        }
+    }
+
+    /// The conversation becomes what was sent and its answer.
+    pub fn commit(&mut self, sent: Vec<Message>, answer: String) {
+        self.messages = sent;
+        self.messages.push(Message::new("assistant", answer));
+    }
+}
+
+/// 1 where a system message comes first.
+fn system_len(messages: &[Message]) -> usize {
+    messages.first().is_some_and(|message| message.role == "system").into()
+}
+
+/// Takes out the first message after the system's and all up to the next of the user.
+fn drop_turn(messages: &mut Vec<Message>, system: usize) {
+    let after = messages.iter().enumerate().skip(system + 1);
+    let next = after.filter(|(_, message)| message.role == "user").map(|(at, _)| at).next();
+    messages.drain(system..next.unwrap_or(messages.len()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A token a byte, and two for what the template writes around each message.
+    fn encode(messages: &[Message]) -> ottava::Result<Vec<TokenId>> {
+        let count = messages.iter().map(|message| message.content.len() + 2).sum::<usize>();
+        Ok(vec![TokenId(0); count])
+    }
+
+    fn say(conversation: &mut Conversation, line: &str, room: usize) -> usize {
+        let fitted = conversation.fit(line, room, 8, encode).unwrap();
+        let dropped = fitted.dropped;
+        conversation.commit(fitted.messages, "12345678".into());
+        dropped
+    }
+
+    #[test]
+    fn the_oldest_turns_go_and_the_system_message_stays() {
+        let mut conversation = Conversation::new(Some("sys".into()));
+        // The system message takes 5 tokens, a turn 20, a line 10, its answer 8.
+        let dropped: Vec<_> = (0..5).map(|_| say(&mut conversation, "a line..", 64)).collect();
+        assert_eq!(dropped, [0, 0, 0, 1, 1]);
+        let roles: Vec<&str> = conversation.messages().iter().map(|message| message.role.as_str()).collect();
+        assert_eq!(roles, ["system", "user", "assistant", "user", "assistant", "user", "assistant"]);
+    }
+
+    #[test]
+    fn a_line_that_never_fits_changes_nothing() {
+        let mut conversation = Conversation::new(None);
+        say(&mut conversation, "a line..", 64);
+        let error = conversation.fit(&"x".repeat(62), 64, 8, encode).unwrap_err();
+        assert!(
+            matches!(error, Failure::Failed(why) if why.contains("64 tokens") && why.contains("goes on"))
+        );
+        assert_eq!(conversation.messages().len(), 2);
+        assert_eq!(say(&mut conversation, "a line..", 64), 0);
+        // A last line that leaves less room than an answer would have is answered all the same.
+        assert_eq!(conversation.fit(&"x".repeat(61), 64, 8, encode).unwrap().dropped, 2);
+        conversation.clear();
+        assert!(conversation.messages().is_empty());
+    }
+
+    #[test]
+    fn a_prompt_that_the_library_refuses_as_too_long_is_shortened_too() {
+        let refusing = |messages: &[Message]| {
+            let tokens = encode(messages)?;
+            if tokens.len() > 30 {
+                return Err(SubmitError::TooLong { tokens: tokens.len(), context_max: 30 }.into());
+            }
+            Ok(tokens)
+        };
+        let mut conversation = Conversation::new(None);
+        say(&mut conversation, "a line..", 64);
+        say(&mut conversation, "a line..", 64);
+        assert_eq!(conversation.fit("a line..", 30, 8, refusing).unwrap().dropped, 2);
+    }
+}

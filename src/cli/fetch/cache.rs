@@ -1,0 +1,341 @@
+//! The cache folder: for each model `FILE`, `FILE.verified` with what was found when all of it was last read,
+//! and while it is fetched `FILE.part` and `FILE.wheels`.
+//!
+//! Whoever holds the lock on `FILE.part` may write it and `FILE.wheels`. A lock ends with its process, so what
+//! is left of one that was killed is used or removed by the next.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::super::catalog::{self, Entry};
+use super::super::output;
+use super::Limits;
+
+/// Bytes moved at a time.
+pub const BLOCK: usize = 1 << 20;
+/// Between two looks at another process's lock.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Most bytes of a record.
+const RECORD_BYTES_MAX: u64 = 4096;
+/// What nobody has touched for so long, and no model of this version needs, is removed.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A model's place in the cache.
+pub struct Place<'e> {
+    pub entry: &'e Entry,
+    folder: PathBuf,
+}
+
+/// What is known of a model's file.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    Absent,
+    /// Only so many bytes of it.
+    Partial(u64),
+    /// Its bytes were right when it had the size and the time that it has.
+    Verified,
+    /// Of the right size, and not read since it changed.
+    Unverified,
+    /// And how.
+    Damaged(String),
+}
+
+impl<'e> Place<'e> {
+    pub fn new(entry: &'e Entry, folder: &Path) -> Place<'e> {
+        Place { entry, folder: folder.to_owned() }
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub fn file(&self) -> PathBuf {
+        self.folder.join(self.entry.file)
+    }
+
+    pub fn wheels(&self) -> PathBuf {
+        self.beside("wheels")
+    }
+
+    fn partial(&self) -> PathBuf {
+        self.beside("part")
+    }
+
+    fn record(&self) -> PathBuf {
+        self.beside("verified")
+    }
+
+    fn beside(&self, what: &str) -> PathBuf {
+        self.folder.join(format!("{}.{what}", self.entry.file))
+    }
+
+    /// What is known of the file without reading it.
+    pub fn state(&self) -> State {
+        let data = match fs::metadata(self.file()) {
+            Ok(data) => data,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let partial = fs::metadata(self.partial()).map_or(0, |data| data.len());
+                return if partial > 0 { State::Partial(partial) } else { State::Absent };
+            }
+            Err(error) => return State::Damaged(error.to_string()),
+        };
+        if !data.is_file() {
+            return State::Damaged("no regular file".into());
+        }
+        let (expected, found) = (self.entry.bytes, data.len());
+        if found != expected {
+            return State::Damaged(format!("expected {expected} bytes, found {found}"));
+        }
+        match self.recorded() {
+            Some(record) if record["file"] == stamp(&data) => match record["sha256"].as_str() {
+                Some(found) if found == self.entry.sha256 => State::Verified,
+                Some(found) => {
+                    State::Damaged(format!("expected SHA-256 {}, found {found}", self.entry.sha256))
+                }
+                None => State::Unverified,
+            },
+            _ => State::Unverified,
+        }
+    }
+
+    fn recorded(&self) -> Option<Value> {
+        let path = self.record();
+        if !fs::metadata(&path).ok()?.is_file() {
+            return None;
+        }
+        let mut text = String::new();
+        File::open(path).ok()?.take(RECORD_BYTES_MAX).read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// The same after all of a file of the right size was read; what was found is recorded.
+    pub fn verify(&self) -> State {
+        match self.state() {
+            State::Verified | State::Unverified | State::Damaged(_) => {}
+            absent => return absent,
+        }
+        let read = File::open(self.file()).and_then(|mut file| {
+            let data = file.metadata()?;
+            if !data.is_file() || data.len() != self.entry.bytes {
+                return Ok(());
+            }
+            self.note(&data, &sha256(&mut file)?);
+            Ok(())
+        });
+        match read {
+            Ok(()) => self.state(),
+            Err(error) => State::Damaged(error.to_string()),
+        }
+    }
+
+    /// Without a record, in a folder that takes none, the file is read again the next time.
+    fn note(&self, data: &fs::Metadata, sha256: &str) {
+        let record = json!({ "file": stamp(data), "sha256": sha256 });
+        let _ = fs::write(self.record(), format!("{record}\n"));
+    }
+
+    /// Removes a partial file that nobody needs any more, unless another process has it.
+    pub fn drop_partial(&self) {
+        remove_unless_held(&self.partial());
+    }
+}
+
+/// What changes when a file is written.
+fn stamp(data: &fs::Metadata) -> Value {
+    let since = data.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    json!([data.len(), since.map(|time| time.as_nanos().to_string())])
+}
+
+/// Of all that follows in the file.
+fn sha256(file: &mut File) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut block = vec![0; BLOCK];
+    loop {
+        match file.read(&mut block) {
+            Ok(0) => break,
+            Ok(n) => hash.update(block.get(..n).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A partial file that no other process writes.
+pub struct Held {
+    file: File,
+    path: PathBuf,
+}
+
+impl Held {
+    /// Waits until no other process has it.
+    pub fn acquire(place: &Place<'_>, limits: &Limits) -> Result<Held, String> {
+        let path = place.partial();
+        let began = Instant::now();
+        let mut is_told = false;
+        loop {
+            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+            let file = file.map_err(|error| say(&path, &error))?;
+            match file.try_lock() {
+                Ok(()) if is_at(&file, &path) => return Held { file, path }.checked(),
+                // Its holder renamed or removed it meanwhile.
+                Ok(()) => continue,
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => {
+                    let path = path.display();
+                    output::tell(format_args!("warning: {path}: no lock keeps others from it: {error}"));
+                    return Held { file, path: place.partial() }.checked();
+                }
+            }
+            let name = place.entry.name;
+            if !is_told {
+                output::tell(format_args!("note: another process is fetching {name}; waiting for it"));
+                is_told = true;
+            }
+            if began.elapsed() > limits.wait {
+                let seconds = limits.wait.as_secs();
+                return Err(format!(
+                    "{}: another process is still fetching {name} after {seconds} s; try again later",
+                    path.display()
+                ));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn checked(self) -> Result<Held, String> {
+        let data = self.file.metadata().map_err(|error| say(&self.path, &error))?;
+        if data.is_file() { Ok(self) } else { Err(format!("{}: no regular file", self.path.display())) }
+    }
+
+    pub fn len(&self) -> Result<u64, String> {
+        Ok(self.file.metadata().map_err(|error| say(&self.path, &error))?.len())
+    }
+
+    /// Cuts the file to so many bytes.
+    pub fn truncate(&self, len: u64) -> Result<(), String> {
+        self.file.set_len(len).map_err(|error| say(&self.path, &error))
+    }
+
+    /// Adds bytes at the end.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let written = self.file.seek(SeekFrom::End(0)).and_then(|_| self.file.write_all(bytes));
+        written.map_err(|error| say(&self.path, &error))
+    }
+
+    /// The same file for a tool: the lock lasts as long as the tool does, should this process be killed.
+    pub fn lent(&self) -> Result<File, String> {
+        self.file.try_clone().map_err(|error| say(&self.path, &error))
+    }
+
+    /// Checks size and SHA-256; wrong bytes are dropped, a short file is kept for the next try.
+    pub fn verify(&mut self, entry: &Entry) -> Result<(), String> {
+        let found = self.len()?;
+        if found < entry.bytes {
+            let expected = entry.bytes;
+            return Err(format!("expected {expected} bytes, found {found}; the next try goes on from there"));
+        }
+        let hash = self.file.rewind().and_then(|()| sha256(&mut self.file));
+        let hash = hash.map_err(|error| say(&self.path, &error))?;
+        if hash == entry.sha256 {
+            return Ok(());
+        }
+        self.truncate(0)?;
+        Err(format!("expected SHA-256 {}, found {hash}; the bytes were dropped", entry.sha256))
+    }
+
+    /// Gives the verified file its name. It is on the disk before it has the name.
+    pub fn publish(self, place: &Place<'_>) -> Result<(), String> {
+        let target = place.file();
+        self.file.sync_all().map_err(|error| say(&self.path, &error))?;
+        let data = self.file.metadata().map_err(|error| say(&self.path, &error))?;
+        fs::rename(&self.path, &target).map_err(|error| say(&target, &error))?;
+        if cfg!(unix) {
+            File::open(place.folder())
+                .and_then(|folder| folder.sync_all())
+                .map_err(|e| say(place.folder(), &e))?;
+        }
+        place.note(&data, place.entry.sha256);
+        Ok(())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // An empty one is no use to the next try.
+        if self.len() == Ok(0) && is_at(&self.file, &self.path) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether the open file is still the one of that name.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let id = |data: fs::Metadata| (data.dev(), data.ino());
+    file.metadata().map(id).ok() == fs::symlink_metadata(path).map(id).ok()
+}
+
+/// Elsewhere an open file keeps its name.
+#[cfg(not(unix))]
+fn is_at(_file: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+fn say(path: &Path, error: &io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
+
+/// Removes what killed processes and other versions left in the folder, and no live process uses.
+pub fn sweep(folder: &Path) {
+    let Ok(files) = fs::read_dir(folder) else { return };
+    for path in files.filter_map(|file| Some(file.ok()?.path())) {
+        let Some((file, what)) = path.file_name().and_then(|name| name.to_str()?.rsplit_once('.')) else {
+            continue;
+        };
+        if !file.ends_with(".gguf") {
+            continue;
+        }
+        let partial = folder.join(format!("{file}.part"));
+        let is_known = catalog::ENTRIES.iter().any(|entry| entry.file == file);
+        match what {
+            "part" if !is_known && is_forgotten(&path) => remove_unless_held(&path),
+            "wheels" if is_known || is_forgotten(&path) => remove_wheels(&path, &partial),
+            "verified" if !folder.join(file).exists() => drop(fs::remove_file(&path)),
+            _ => {}
+        }
+    }
+}
+
+fn is_forgotten(path: &Path) -> bool {
+    let modified = fs::symlink_metadata(path).and_then(|data| data.modified());
+    let age = modified.ok().and_then(|time| SystemTime::now().duration_since(time).ok());
+    age.is_some_and(|age| age > FORGOTTEN_AFTER)
+}
+
+fn remove_unless_held(partial: &Path) {
+    if !fs::symlink_metadata(partial).is_ok_and(|data| data.is_file()) {
+        return;
+    }
+    let Ok(file) = OpenOptions::new().write(true).open(partial) else { return };
+    if file.try_lock().is_ok() && is_at(&file, partial) {
+        let _ = fs::remove_file(partial);
+    }
+}
+
+/// Wheels belong to whoever holds the partial file; without one they belong to nobody.
+fn remove_wheels(wheels: &Path, partial: &Path) {
+    let lock = OpenOptions::new().write(true).create(true).truncate(false).open(partial);
+    let Ok(lock) = lock else { return };
+    if lock.try_lock().is_ok() && is_at(&lock, partial) {
+        let _ = fs::remove_dir_all(wheels);
+        let held = Held { file: lock, path: partial.to_owned() };
+        drop(held);
+    }
+}

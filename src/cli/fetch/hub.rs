@@ -1,0 +1,220 @@
+//! The hub: one file over HTTP, which goes on where an earlier try ended.
+//!
+//! What a server says of the file is believed only as far as it costs nothing: whether its bytes are right is
+//! for the caller to check.
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use ureq::Body;
+use ureq::http::{HeaderMap, Response};
+
+use super::super::catalog::Entry;
+use super::super::output;
+use super::cache::Held;
+use super::{Limits, Sources};
+
+/// Bytes read at a time: a slow server's come soon enough to be counted.
+const BLOCK: usize = 64 << 10;
+/// A try that brings as much counts as none that failed.
+const PROGRESS: u64 = 1 << 20;
+/// Most redirections of a request.
+const REDIRECTS_MAX: u32 = 5;
+
+/// Why a request did not bring the rest of the file.
+enum Trouble {
+    /// Another one would not either.
+    Final(String),
+    /// Another one may.
+    Again(String),
+    /// Another one may, after so long.
+    After(Duration, String),
+    /// What is there does not fit: all of it is needed.
+    Restart(String),
+}
+
+/// Fills the partial file up to the model's size.
+pub fn download(entry: &Entry, held: &mut Held, sources: &Sources, limits: &Limits) -> Result<(), String> {
+    let (repository, file) = entry.hub.ok_or("not there")?;
+    if held.len()? > entry.bytes {
+        held.truncate(0)?;
+    }
+    if held.len()? == entry.bytes {
+        return Ok(());
+    }
+    let endpoint = sources.endpoint.as_ref().ok_or("offline by request")?;
+    let url = format!("{endpoint}/{repository}/resolve/main/{file}");
+    let request =
+        Request { url, agent: agent(sources, limits), token: sources.token.as_deref(), entry, limits };
+    let mut failures = 0;
+    loop {
+        let before = held.len()?;
+        let (pause, reason) = match request.send(held) {
+            Ok(()) => return Ok(()),
+            Err(Trouble::Final(reason)) => return Err(reason),
+            Err(Trouble::Again(reason)) => (limits.pause * 2_u32.pow(failures.min(8)), reason),
+            Err(Trouble::After(pause, reason)) => (pause, reason),
+            Err(Trouble::Restart(reason)) => {
+                held.truncate(0)?;
+                (Duration::ZERO, reason)
+            }
+        };
+        failures = if held.len()? >= before.saturating_add(PROGRESS) { 0 } else { failures + 1 };
+        if failures >= limits.tries {
+            let have = held.len()?;
+            return Err(format!("{reason}; {have} of {} bytes are kept for the next try", entry.bytes));
+        }
+        std::thread::sleep(pause);
+    }
+}
+
+fn agent(sources: &Sources, limits: &Limits) -> ureq::Agent {
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(REDIRECTS_MAX)
+        .timeout_resolve(Some(limits.connect))
+        .timeout_connect(Some(limits.connect))
+        .timeout_send_request(Some(limits.stall))
+        .timeout_recv_response(Some(limits.stall))
+        .timeout_per_read(Some(limits.stall));
+    if sources.use_proxy { config.build().into() } else { config.proxy(None).build().into() }
+}
+
+struct Request<'r> {
+    url: String,
+    agent: ureq::Agent,
+    token: Option<&'r str>,
+    entry: &'r Entry,
+    limits: &'r Limits,
+}
+
+impl Request<'_> {
+    /// One request for all that is missing.
+    fn send(&self, held: &mut Held) -> Result<(), Trouble> {
+        let have = held.len().map_err(Trouble::Final)?;
+        let mut request = self.agent.get(&self.url).header("Accept-Encoding", "identity");
+        if have > 0 {
+            request = request.header("Range", format!("bytes={have}-"));
+        }
+        if let Some(token) = self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        let response = request.call().map_err(of_call)?;
+        let start = self.start(&response, have)?;
+        held.truncate(start).map_err(Trouble::Final)?;
+        self.read(response, start, held)
+    }
+
+    /// Where the answer's bytes begin in the file.
+    fn start(&self, response: &Response<Body>, have: u64) -> Result<u64, Trouble> {
+        let (headers, expected) = (response.headers(), self.entry.bytes);
+        let start = match response.status().as_u16() {
+            200 => 0,
+            206 => match content_range(headers) {
+                Some((start, total)) if start == have && total.is_none_or(|total| total == expected) => start,
+                _ => {
+                    let found = header(headers, "content-range").unwrap_or("none");
+                    return Err(Trouble::Restart(format!(
+                        "expected the range from {have} of {expected} bytes, found {found}"
+                    )));
+                }
+            },
+            416 if have > 0 => return Err(Trouble::Restart(format!("status 416: no bytes from {have} on"))),
+            status @ (408 | 425 | 429 | 500..=599) => return Err(self.busy(status, headers)),
+            401 => return Err(Trouble::Final("status 401: HF_TOKEN is missing or wrong".into())),
+            status => return Err(Trouble::Final(format!("status {status} for {}", self.url))),
+        };
+        if header(headers, "content-type").is_some_and(|kind| kind.starts_with("text/html")) {
+            return Err(Trouble::Final(format!("found a web page at {}: a proxy's, perhaps", self.url)));
+        }
+        let length = header(headers, "content-length").and_then(|length| length.trim().parse::<u64>().ok());
+        match length.map(|length| start.saturating_add(length)) {
+            // Another file than the one that the beginning is of.
+            Some(found) if found != expected && start > 0 => {
+                Err(Trouble::Restart(format!("expected {expected} bytes, the hub has {found}")))
+            }
+            Some(found) if found != expected => {
+                Err(Trouble::Final(format!("expected {expected} bytes, the hub has {found}")))
+            }
+            _ => Ok(start),
+        }
+    }
+
+    /// Later, and when.
+    fn busy(&self, status: u16, headers: &HeaderMap) -> Trouble {
+        let seconds = header(headers, "retry-after").and_then(|value| value.trim().parse().ok());
+        let reason = format!("status {status}");
+        match seconds.map(Duration::from_secs) {
+            Some(pause) if pause > self.limits.retry_after => Trouble::Final(format!(
+                "{reason}: the hub wants a pause of {} s; try again then",
+                pause.as_secs()
+            )),
+            Some(pause) => Trouble::After(pause, reason),
+            None => Trouble::Again(reason),
+        }
+    }
+
+    /// Appends the body, as long as it comes fast enough and is not too long.
+    fn read(&self, mut response: Response<Body>, start: u64, held: &mut Held) -> Result<(), Trouble> {
+        let (expected, mut done) = (self.entry.bytes, start);
+        let bar = output::byte_bar(expected, self.entry.name);
+        let mut body = response.body_mut().as_reader().take(expected.saturating_sub(start).saturating_add(1));
+        let (mut block, mut window) = (vec![0; BLOCK], (Instant::now(), start));
+        loop {
+            let n = match body.read(&mut block) {
+                Ok(n) => n,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    return Err(Trouble::Again(format!("after {done} of {expected} bytes: {error}")));
+                }
+            };
+            if n == 0 && done < expected {
+                return Err(Trouble::Again(format!("the hub ended after {done} of {expected} bytes")));
+            }
+            if n == 0 {
+                bar.finish_and_clear();
+                return Ok(());
+            }
+            done += n as u64;
+            if done > expected {
+                held.truncate(0).map_err(Trouble::Final)?;
+                return Err(Trouble::Final(format!("expected {expected} bytes, the hub sent more")));
+            }
+            held.append(block.get(..n).unwrap_or_default()).map_err(Trouble::Final)?;
+            bar.set_position(done);
+            let (since, seconds) = (window.0.elapsed(), self.limits.window.as_secs());
+            if since >= self.limits.window {
+                let came = done - window.1;
+                if came < self.limits.window_bytes {
+                    return Err(Trouble::Again(format!("too slow: {came} bytes in {seconds} s")));
+                }
+                window = (Instant::now(), done);
+            }
+        }
+    }
+}
+
+/// What a connection that never became an answer says of the next.
+fn of_call(error: ureq::Error) -> Trouble {
+    match &error {
+        ureq::Error::Timeout(_) => Trouble::Again(error.to_string()),
+        ureq::Error::Io(io) if io.kind() != std::io::ErrorKind::ConnectionRefused => {
+            Trouble::Again(error.to_string())
+        }
+        _ => Trouble::Final(error.to_string()),
+    }
+}
+
+fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// Start and total of `bytes 5-9/10`; the total may be unknown.
+fn content_range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
+    let (range, total) = header(headers, "content-range")?.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let start = range.split_once('-')?.0.trim().parse().ok()?;
+    match total.trim() {
+        "*" => Some((start, None)),
+        total => Some((start, Some(total.parse().ok()?))),
+    }
+}

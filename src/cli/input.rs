@@ -1,0 +1,296 @@
+//! Text that comes in: arguments, standard input and files, read alike by all commands.
+//!
+//! What is read is bounded, is UTF-8, and an error says where it came from and at which byte.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal, Read, Stdin};
+use std::path::Path;
+
+use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+
+use super::{Failure, output};
+
+/// Most bytes of a text.
+pub const TEXT_BYTES_MAX: usize = 16 << 20;
+/// What standard input is called.
+pub const STDIN: &str = "standard input";
+/// How long a pipe beside a text may stay silent before it is left out.
+const SILENCE_MS: u16 = 5000;
+
+/// The text of `run`, `tokenize` and `score`.
+#[derive(Args)]
+pub struct TextInput {
+    /// The text; - or none reads standard input. What is piped in beside TEXT follows it after a blank line
+    ///
+    /// Of standard input all commands read at most 16 MiB of UTF-8. Beside TEXT a terminal or an empty
+    /// input adds nothing; a pipe that stays silent for 5 seconds is left out, with a note: `TEXT -` waits
+    /// for it. In a loop that reads a file, `< /dev/null` keeps the file's lines from the command.
+    #[arg(value_name = "TEXT", value_parser = utf8(), allow_negative_numbers = true)]
+    text: Option<String>,
+    /// Behind TEXT: wait for standard input, however long
+    #[arg(id = "stdin", value_name = "-", value_parser = ["-"], hide_possible_values = true)]
+    dash: Option<String>,
+}
+
+impl TextInput {
+    /// The text. It is empty only where an empty one was given; without any the error says what is missing.
+    pub fn read(&self) -> Result<String, Failure> {
+        match self.text.as_deref() {
+            Some("-") => read_stdin(),
+            Some(text) if self.dash.is_some() || has_input() => Ok(joined(text, read_stdin()?)),
+            Some(text) => Ok(text.to_owned()),
+            None if std::io::stdin().is_terminal() => {
+                Err(Failure::Usage("no text: give TEXT, or pipe it to standard input".into()))
+            }
+            None => match read_stdin()? {
+                text if text.is_empty() => {
+                    Err(Failure::Usage("no text: there is no TEXT, and standard input is empty".into()))
+                }
+                text => Ok(text),
+            },
+        }
+    }
+}
+
+/// A text and what was piped in beside it.
+fn joined(text: &str, input: String) -> String {
+    if input.is_empty() { text.to_owned() } else { format!("{text}\n\n{input}") }
+}
+
+/// An argument's text; the message of another names the byte.
+pub fn utf8() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new().try_map(|text: OsString| match std::str::from_utf8(text.as_encoded_bytes()) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(error) => Err(not_utf8(text.as_encoded_bytes(), error.valid_up_to())),
+    })
+}
+
+fn not_utf8(bytes: &[u8], at: usize) -> String {
+    let byte = bytes.get(at).copied().unwrap_or_default();
+    format!("the byte at offset {at} is not UTF-8 (0x{byte:02x})")
+}
+
+/// All of standard input.
+pub fn read_stdin() -> Result<String, Failure> {
+    read(std::io::stdin().lock(), STDIN)
+}
+
+/// A file's text, or that of standard input for `-`.
+pub fn read_file(path: &Path) -> Result<String, Failure> {
+    if path.as_os_str() == "-" {
+        return read_stdin();
+    }
+    let file = File::open(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+    read(file, &path.display().to_string())
+}
+
+/// All of a source, whose name is in the message where that fails.
+fn read(mut from: impl Read, name: &str) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    loop {
+        let room = (TEXT_BYTES_MAX + 1).saturating_sub(bytes.len()) as u64;
+        match from.by_ref().take(room).read_to_end(&mut bytes) {
+            Ok(_) => break,
+            // Whoever started the program may have left the pipe so.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && wait_for_stdin(None) => {}
+            Err(error) => return Err(Failure::Failed(format!("{name}: {error}"))),
+        }
+    }
+    if bytes.len() > TEXT_BYTES_MAX {
+        return Err(Failure::Failed(format!("{name}: {}", too_long())));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Failure::Failed(format!("{name}: {}", not_utf8(error.as_bytes(), at)))
+    })
+}
+
+fn too_long() -> String {
+    format!("more than {} MiB, expected at most so much text", TEXT_BYTES_MAX >> 20)
+}
+
+/// Whether standard input beside a text is to be read; a note where it keeps silent.
+fn has_input() -> bool {
+    if std::io::stdin().is_terminal() {
+        return false;
+    }
+    let comes = wait_for_stdin(Some(SILENCE_MS));
+    if !comes {
+        let seconds = SILENCE_MS / 1000;
+        output::tell(format_args!(
+            "note: {STDIN} gave nothing for {seconds} s and is left out; a - behind the text waits for it"
+        ));
+    }
+    comes
+}
+
+/// Whether standard input has something, or its end; waits for so many milliseconds or for ever.
+#[cfg(unix)]
+fn wait_for_stdin(milliseconds: Option<u16>) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    use std::os::fd::AsFd;
+    let stdin = std::io::stdin();
+    let mut descriptors = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    let timeout = milliseconds.map_or(PollTimeout::NONE, PollTimeout::from);
+    loop {
+        match poll(&mut descriptors, timeout) {
+            Err(nix::errno::Errno::EINTR) => {}
+            found => return found.is_ok_and(|ready| ready > 0),
+        }
+    }
+}
+
+/// Elsewhere there is no telling, and a read waits.
+#[cfg(not(unix))]
+fn wait_for_stdin(milliseconds: Option<u16>) -> bool {
+    milliseconds.is_some()
+}
+
+/// Lines of standard input that is no terminal.
+pub struct Lines<R = BufReader<Stdin>> {
+    from: R,
+    /// Bytes of the lines before.
+    offset: usize,
+    number: usize,
+}
+
+/// What the next line is.
+#[derive(Debug, PartialEq)]
+pub enum NextLine {
+    /// Without its line break.
+    Line(String),
+    /// One that cannot be used, and why; the next one may be.
+    Bad(String),
+    End,
+}
+
+impl Lines {
+    pub fn of_stdin() -> Lines {
+        Lines::new(BufReader::new(std::io::stdin()))
+    }
+}
+
+impl<R: BufRead> Lines<R> {
+    fn new(from: R) -> Lines<R> {
+        Lines { from, offset: 0, number: 0 }
+    }
+
+    /// Lines that were read.
+    pub fn count(&self) -> usize {
+        self.number
+    }
+
+    /// The next line.
+    pub fn next_line(&mut self) -> Result<NextLine, Failure> {
+        let mut bytes = Vec::new();
+        let start = self.offset;
+        let is_whole = self.read_line(&mut bytes).map_err(|e| Failure::Failed(format!("{STDIN}: {e}")))?;
+        if self.offset == start {
+            return Ok(NextLine::End);
+        }
+        self.number += 1;
+        if !is_whole {
+            return Ok(NextLine::Bad(format!("{STDIN}, line {}: {}", self.number, too_long())));
+        }
+        Ok(match std::str::from_utf8(&bytes) {
+            Ok(line) => NextLine::Line(line.trim_end_matches(['\n', '\r']).to_owned()),
+            Err(error) => {
+                let (at, byte) = (error.valid_up_to(), bytes.get(error.valid_up_to()));
+                let (offset, byte) = (start + at, byte.copied().unwrap_or_default());
+                NextLine::Bad(format!(
+                    "{STDIN}, line {}: the byte at offset {offset} is not UTF-8 (0x{byte:02x})",
+                    self.number
+                ))
+            }
+        })
+    }
+
+    /// Reads to a line break or the end; of a line that is too long the rest is dropped, and it is not whole.
+    fn read_line(&mut self, line: &mut Vec<u8>) -> std::io::Result<bool> {
+        let mut is_whole = true;
+        loop {
+            let block = match self.from.fill_buf() {
+                Ok(block) => block,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && wait_for_stdin(None) => {
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let end = block.iter().position(|&byte| byte == b'\n').map(|at| at + 1);
+            let taken = end.unwrap_or(block.len());
+            is_whole = is_whole && line.len() + taken <= TEXT_BYTES_MAX;
+            if is_whole {
+                line.extend(block.iter().take(taken));
+            } else {
+                *line = Vec::new();
+            }
+            self.from.consume(taken);
+            self.offset += taken;
+            if end.is_some() || taken == 0 {
+                return Ok(is_whole);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(result: Result<String, Failure>) -> String {
+        match result {
+            Err(Failure::Failed(message)) => message,
+            other => panic!("expected a failure, found {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_no_utf8_is_named_by_source_and_offset() {
+        assert_eq!(read(&b"ok"[..], STDIN).unwrap(), "ok");
+        assert_eq!(
+            failed(read(&b"ok \xff"[..], STDIN)),
+            "standard input: the byte at offset 3 is not UTF-8 (0xff)"
+        );
+        // A character that the end cuts off, and one that is no scalar value.
+        assert!(failed(read("né".as_bytes().split_at(2).0, "note")).contains("note: the byte at offset 1"));
+        assert!(failed(read(&b"a\xed\xa0\x80"[..], "note")).contains("offset 1 is not UTF-8 (0xed)"));
+    }
+
+    #[test]
+    fn a_text_is_read_up_to_its_limit_and_no_further() {
+        let exact = read(std::io::repeat(b'a').take(TEXT_BYTES_MAX as u64), "note").unwrap();
+        assert_eq!(exact.len(), TEXT_BYTES_MAX);
+        assert_eq!(
+            failed(read(std::io::repeat(b'a'), "note")),
+            "note: more than 16 MiB, expected at most so much text"
+        );
+    }
+
+    #[test]
+    fn input_follows_the_text_after_a_blank_line() {
+        assert_eq!(joined("Summarise", "a note\n".into()), "Summarise\n\na note\n");
+        assert_eq!(joined("Summarise", String::new()), "Summarise");
+    }
+
+    #[test]
+    fn bad_lines_are_told_and_the_next_is_read() {
+        let long = [b"a".repeat(TEXT_BYTES_MAX), b"\nend".to_vec()].concat();
+        let text = [&b"one\r\ntwo \xc3\x28\n"[..], &long].concat();
+        let mut lines = Lines::new(BufReader::new(&*text));
+        let mut next = || lines.next_line().unwrap();
+        assert_eq!(next(), NextLine::Line("one".into()));
+        assert_eq!(
+            next(),
+            NextLine::Bad("standard input, line 2: the byte at offset 9 is not UTF-8 (0xc3)".into())
+        );
+        assert_eq!(
+            next(),
+            NextLine::Bad("standard input, line 3: more than 16 MiB, expected at most so much text".into())
+        );
+        assert_eq!((next(), next()), (NextLine::Line("end".into()), NextLine::End));
+        assert_eq!(lines.count(), 4);
+    }
+}
