@@ -1,11 +1,15 @@
 //! The engine over a fake decoder whose logits are a hash of what it reads back from its pages:
 //! any mistake with pages, chunks, copies, prefixes or preemption changes the tokens.
 
+mod arrival;
+mod breakdown;
 mod fake;
 mod faults;
 mod flow;
+mod one_token;
 mod snapshots;
 mod text;
+mod watchdog;
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

@@ -1,6 +1,9 @@
 //! What every part of the compiler must hold: each fusion, liveness, and equal results.
 
+mod layout;
+mod lowering;
 mod numeric;
+mod refusals;
 
 use std::sync::Arc;
 

@@ -251,3 +251,102 @@ fn a_matrix_is_refilled_with_rows_of_any_other() {
     let refused = block.reshape(MatrixForm::Quant(group), [1, 40]);
     assert_eq!(refused, Err(QuantError::Group { found: 48, cols: 40 }));
 }
+
+/// What was lost is summed over blocks of rows: the sums are the whole matrix's, whatever the blocks.
+#[test]
+fn the_quality_of_several_blocks_is_that_of_the_whole_matrix() {
+    // Rows of very different powers, so that no block's figures are the whole's.
+    let value = |at: usize| ((at * 37 % 101) as f32 - 50.0) * ((at / 48) as f32 - 2.5).exp2();
+    let values: Vec<f32> = (0..7 * 48).map(value).collect();
+    let dense = |rows: std::ops::Range<usize>| {
+        let values = values[rows.start * 48..rows.end * 48].to_vec();
+        DenseMatrix::new(rows.len(), 48, DenseValues::F32(values)).unwrap()
+    };
+    let format: QuantFormat = "w4g16m".parse().unwrap();
+    let (matrix, whole) = quantize(&dense(0..7), format).unwrap();
+    let mut sum = Distance::default();
+    for rows in [0..2, 2..3, 3..3, 3..7] {
+        sum.add(&quantize_block(&dense(rows), format).unwrap().1);
+    }
+    let found = sum.quality();
+    let (mut error, mut original, mut quantised, mut product) = (0.0, 0.0, 0.0, 0.0);
+    let mut row = [0.0; 48];
+    for (at, &x) in values.iter().enumerate() {
+        matrix.dequantize_row(at / 48, &mut row);
+        let (x, y) = (f64::from(x), f64::from(row[at % 48]));
+        (error, original) = (error + (x - y) * (x - y), original + x * x);
+        (quantised, product) = (quantised + y * y, product + x * y);
+    }
+    let expected = Quality {
+        mse: error / (7.0 * 48.0),
+        snr_db: 10.0 * (original / error).log10(),
+        cosine: product / (original.sqrt() * quantised.sqrt()),
+    };
+    for found in [found, whole] {
+        approx::assert_relative_eq!(found.mse, expected.mse, max_relative = 1e-12);
+        approx::assert_relative_eq!(found.snr_db, expected.snr_db, max_relative = 1e-12);
+        approx::assert_relative_eq!(found.cosine, expected.cosine, max_relative = 1e-12);
+    }
+    let first = quantize(&dense(0..2), format).unwrap().1;
+    assert!((first.snr_db - expected.snr_db).abs() > 0.01, "one block alone has another quality");
+}
+
+/// The quality of nothing, of what is exact, and of what is all error.
+#[test]
+fn qualities_at_their_ends() {
+    let exact = Quality { mse: 0.0, snr_db: f64::INFINITY, cosine: 1.0 };
+    assert_eq!(Distance::default().quality(), exact);
+    let dense = |values: Vec<f32>| DenseMatrix::new(1, values.len(), DenseValues::F32(values)).unwrap();
+    let (zeros, _) = quantize(&dense(vec![0.0; 16]), QuantFormat::W8G32).unwrap();
+    let lost = Quality::measure(&dense(vec![2.0; 16]), &zeros).unwrap();
+    assert_eq!(lost, Quality { mse: 4.0, snr_db: 0.0, cosine: 0.0 });
+    let other = Quality::measure(&dense(vec![2.0; 17]), &zeros);
+    assert_eq!(other, Err(QuantError::Length { part: "columns", expected: 17, found: 16 }));
+}
+
+/// One code, in any place of any block, is enough for an encoder that has fewer bits than the matrix.
+#[test]
+fn one_code_beyond_an_encoders_range_is_refused() {
+    let cases: [(&str, Encode, bool, &[i32], &[i32]); 2] = [
+        ("Q5_0", q5_0::encode, false, &[-16, 15], &[-17, 16, -128, 127]),
+        ("Q5_1", q5_1::encode, true, &[0, 31], &[32, 63, 128, 255]),
+    ];
+    for (format, encode, mins, good, bad) in cases {
+        let layout = &format_named(format).layout;
+        let with = |at: usize, code: i32| {
+            let mut codes = vec![1; 128];
+            codes[at] = code as u8;
+            let mins = mins.then(|| vec![f16::ONE; 4]);
+            let (bits, group, scales) = (Bits::Eight, layout.group, vec![f16::ONE; 4]);
+            QuantMatrix::new(QuantParts { rows: 2, cols: 64, bits, group, codes, scales, mins }).unwrap()
+        };
+        let beyond = QuantError::Inexact { format, reason: "a code beyond its range" };
+        for at in [0, 31, 32, 100, 127] {
+            for &code in good {
+                let blocks = encode(&with(at, code)).unwrap();
+                let decoded = decode(format, &blocks, 2, 64).unwrap();
+                assert_eq!(decoded.codes(), with(at, code).codes(), "{format}: {code} at {at}");
+            }
+            for &code in bad {
+                assert_eq!(encode(&with(at, code)), Err(beyond.clone()), "{format}: {code} at {at}");
+            }
+        }
+    }
+}
+
+/// Encoders whose codes have all the bits of the matrix's write every code.
+#[test]
+fn encoders_of_whole_codes_take_every_code() {
+    let cases: [(&str, Encode, bool); 3] =
+        [("Q4_0", q4_0::encode, false), ("Q4_1", q4_1::encode, true), ("Q8_0", q8_0::encode, false)];
+    for (format, encode, mins) in cases {
+        let layout = &format_named(format).layout;
+        let bytes = code_bytes_per_row(layout.bits, 256);
+        let codes: Vec<u8> = (0..bytes).map(|at| at as u8).collect();
+        let (scales, mins) = (vec![f16::ONE; 8], mins.then(|| vec![f16::ONE; 8]));
+        let parts =
+            QuantParts { rows: 1, cols: 256, bits: layout.bits, group: layout.group, codes, scales, mins };
+        let matrix = QuantMatrix::new(parts).unwrap();
+        assert_eq!(decode(format, &encode(&matrix).unwrap(), 1, 256).unwrap(), matrix, "{format}");
+    }
+}

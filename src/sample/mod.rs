@@ -165,4 +165,84 @@ mod tests {
             Ok(())
         );
     }
+
+    /// A parameter by its name.
+    fn with(name: &str, value: f32) -> Sampling {
+        let mut sampling = Sampling::default();
+        match name {
+            "temperature" => sampling.temperature = value,
+            "top_p" => sampling.top_p = value,
+            "min_p" => sampling.min_p = value,
+            "repetition_penalty" => sampling.repetition_penalty = value,
+            "presence_penalty" => sampling.presence_penalty = value,
+            "frequency_penalty" => sampling.frequency_penalty = value,
+            _ => sampling.logit_bias = vec![(TokenId(9), value)],
+        }
+        sampling
+    }
+
+    /// Each bound is allowed, its neighbour beyond it is not, nor is anything that is no number.
+    #[test]
+    fn every_parameter_keeps_to_its_bounds() {
+        let bounds: [(&str, f32, f32); 6] = [
+            ("temperature", 0.0, 100.0),
+            ("top_p", f32::MIN_POSITIVE, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("repetition_penalty", 0.01, 100.0),
+            ("presence_penalty", -100.0, 100.0),
+            ("frequency_penalty", -100.0, 100.0),
+        ];
+        for (name, low, high) in bounds {
+            for good in [low, low.next_up(), high.next_down(), high] {
+                assert_eq!(with(name, good).check(10), Ok(()), "{name} {good}");
+            }
+            let bad = [
+                low.next_down(),
+                high.next_up(),
+                f32::NAN,
+                f32::INFINITY,
+                f32::NEG_INFINITY,
+                f32::MAX,
+                f32::MIN,
+            ];
+            for bad in bad {
+                let SampleError::Parameter { name: named, found, .. } =
+                    with(name, bad).check(10).unwrap_err()
+                else {
+                    panic!("{name} {bad}: another error");
+                };
+                assert_eq!(named, name);
+                assert!(found == f64::from(bad) || found.is_nan() && bad.is_nan(), "{name}: {found}");
+            }
+        }
+        for good in [f32::NEG_INFINITY, f32::MIN, -0.0, f32::MAX] {
+            assert_eq!(with("logit_bias", good).check(10), Ok(()), "{good}");
+        }
+        for bad in [f32::NAN, f32::INFINITY] {
+            let found = with("logit_bias", bad).check(10);
+            assert!(matches!(found, Err(SampleError::Parameter { name: "logit_bias", .. })), "{bad}");
+        }
+        let outside = SampleError::Token { token: TokenId(9), vocab: 9 };
+        assert_eq!(with("logit_bias", 1.0).check(9), Err(outside));
+    }
+
+    /// Counts have no bound: everything is kept, everything is looked at.
+    #[test]
+    fn counts_may_be_anything() {
+        for count in [0, 1, usize::MAX] {
+            let sampling = Sampling { top_k: count, penalty_last_n: count, ..Sampling::default() };
+            assert_eq!(sampling.check(10), Ok(()));
+        }
+    }
+
+    #[test]
+    fn penalties_are_noticed_one_by_one() {
+        assert!(!Sampling::default().penalises());
+        for name in ["repetition_penalty", "presence_penalty", "frequency_penalty"] {
+            assert!(with(name, 0.5).penalises(), "{name}");
+        }
+        for name in ["temperature", "top_p", "min_p", "logit_bias"] {
+            assert!(!with(name, 0.5).penalises(), "{name}");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use super::watchdog;
 use crate::TokenId;
 use crate::backend::{
     BackendError, KvDtype, KvLayout, PAGE_TOKENS, PageId, RowSampling, StepError, StepInput, StepLimits,
@@ -38,6 +39,8 @@ pub(super) struct Probe {
     pub(super) tokens_most: AtomicUsize,
     /// Steps that were fed the tokens of the one before.
     pub(super) steps_ahead: AtomicUsize,
+    /// The first token of each sequence that was computed from its start, and the number of that step.
+    pub(super) started: Mutex<Vec<(usize, TokenId)>>,
     pub(super) dropped: AtomicBool,
     /// Exporting a page panics, where nothing catches it but the end of the thread.
     pub(super) breaks_down: AtomicBool,
@@ -85,6 +88,7 @@ pub(super) struct Fake {
 
 impl Fake {
     pub(super) fn new(pages: usize) -> Fake {
+        watchdog::watch();
         Fake {
             limits: StepLimits { tokens_max: 300, outputs_max: 64 },
             context_max: 4096,
@@ -208,7 +212,9 @@ impl Decoder for Fake {
 
     fn step(&mut self, step: &StepInput) -> Result<(), ModelError> {
         self.probe.pass_gate();
-        self.probe.steps.fetch_add(1, Ordering::SeqCst);
+        let number = self.probe.steps.fetch_add(1, Ordering::SeqCst);
+        let firsts = step.positions.iter().zip(&step.tokens).filter(|(position, _)| **position == 0);
+        self.probe.started.lock().unwrap().extend(firsts.map(|(_, &token)| (number, token)));
         self.probe.tokens_most.fetch_max(step.tokens.len(), Ordering::SeqCst);
         step.check(self.limits, self.slots.len(), VOCAB).map_err(BackendError::from)?;
         assert!(!step.tokens.contains(&PANICKING), "the decoder panics as it was told to");

@@ -1,0 +1,143 @@
+//! Order of arrival: who starts first, who gives up its pages first, and what may run ahead of whom.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::engine::inbox::{Inbox, Job};
+
+/// An engine whose steps can be seen and held up.
+fn gated(fake: Fake, config: EngineConfig) -> (Handle, Arc<fake::Probe>) {
+    let probe = Arc::clone(&fake.probe);
+    (Handle::spawn(fake, config).unwrap(), probe)
+}
+
+/// The first token of a request: no two below differ in nothing else.
+fn first(seed: u32) -> TokenId {
+    request(seed, 1, 1).prompt[0]
+}
+
+/// What was computed from its start, in that order.
+fn started(probe: &fake::Probe) -> Vec<TokenId> {
+    probe.started.lock().unwrap().iter().map(|&(_, token)| token).collect()
+}
+
+/// Submits one after the other while the first one's step waits, so that all are there before the second.
+fn submit_all(handle: &Handle, probe: &fake::Probe, requests: Vec<TokenRequest>) -> Vec<Generation> {
+    let mut requests = requests.into_iter();
+    probe.close_gate();
+    let mut generations = vec![handle.submit(requests.next().unwrap()).unwrap()];
+    probe.wait_for_a_step();
+    generations.extend(requests.map(|request| handle.submit(request).unwrap()));
+    probe.open_gate();
+    generations
+}
+
+/// No prefix is found, so whoever loses its pages starts anew.
+fn config(sequences_max: usize) -> EngineConfig {
+    EngineConfig { sequences_max, share_prefixes: false, event_buffer: 1000, ..EngineConfig::default() }
+}
+
+#[test]
+fn who_comes_first_is_served_first_when_seats_are_full() {
+    // Short and long ones in turn: none passes another because it is shorter.
+    let lengths = [40, 3, 90, 1, 20, 70, 5, 33];
+    for sequences_max in [1, 2, 3] {
+        let (handle, probe) = gated(Fake::new(100), config(sequences_max));
+        let requests = (0..8).zip(lengths).map(|(seed, len)| request(seed, len, 4 + len as usize / 2));
+        let generations = submit_all(&handle, &probe, requests.collect());
+        generations.into_iter().for_each(|generation| assert!(read(generation).1.is_ok()));
+        let expected: Vec<TokenId> = (0..8).map(first).collect();
+        assert_eq!(started(&probe), expected, "{sequences_max} seats");
+        settled(&handle);
+    }
+}
+
+#[test]
+fn who_comes_first_is_served_first_when_prompts_share_a_chunk() {
+    let (handle, probe) = gated(Fake::new(100), EngineConfig { prefill_chunk: Some(16), ..config(8) });
+    let generations = submit_all(&handle, &probe, (0..8).map(|seed| request(seed, 40, 5)).collect());
+    generations.into_iter().for_each(|generation| assert!(read(generation).1.is_ok()));
+    assert_eq!(started(&probe), (0..8).map(first).collect::<Vec<_>>());
+}
+
+#[test]
+fn who_came_last_gives_up_its_pages_first() {
+    // Each grows to nine pages of 16.
+    let (handle, probe) = gated(Fake::new(16), config(8));
+    let generations = submit_all(&handle, &probe, (0..4).map(|seed| request(seed, 30, 110)).collect());
+    for (seed, generation) in (0..4).zip(generations) {
+        assert_eq!(read(generation).0, expected(&request(seed, 30, 110)), "request {seed}");
+    }
+    let started = started(&probe);
+    let again: Vec<TokenId> = started[4..].to_vec();
+    assert_eq!(started[..4], [0, 1, 2, 3].map(first));
+    assert!(!again.contains(&first(0)), "the oldest never loses its pages: {started:?}");
+    assert!(again.contains(&first(3)), "the youngest does: {started:?}");
+    // Who loses its pages first is the first to start again.
+    let position = |seed| again.iter().position(|&token| token == first(seed)).unwrap_or(usize::MAX);
+    assert!(position(3) < position(2) && position(2) < position(1), "{started:?}");
+    assert!(handle.stats().preemptions >= 2);
+    settled(&handle);
+}
+
+/// Who sleeps gives up its pages before who works does, however old it is.
+#[test]
+fn a_sleeper_gives_up_its_pages_before_a_younger_one_that_works() {
+    let config = EngineConfig { event_buffer: 60, ..config(8) };
+    let (handle, probe) = gated(Fake::new(13), config);
+    let sleeper = handle.submit(request(0, 30, 100)).unwrap();
+    eventually(&handle, "the sleeper's buffer is full", |stats| stats.decode_tokens == 60);
+    let mut others = [1, 2].map(|seed| handle.submit(request(seed, 30, 50)).unwrap()).into_iter();
+    let (older, younger) = (others.next().unwrap(), others.next().unwrap());
+    let (older, younger) =
+        (std::thread::spawn(move || read(older)), std::thread::spawn(move || read(younger)));
+    assert_eq!(older.join().unwrap().0, expected(&request(1, 30, 50)));
+    assert_eq!(younger.join().unwrap().0, expected(&request(2, 30, 50)));
+    assert_eq!(started(&probe), [0, 1, 2].map(first), "nobody who works starts again");
+    assert_eq!(handle.stats().preemptions, 1, "the sleeper lost its pages");
+    assert_eq!(read(sleeper).0, expected(&request(0, 30, 100)));
+    assert_eq!(started(&probe), [0, 1, 2, 0].map(first));
+    settled(&handle);
+}
+
+#[test]
+fn jobs_are_done_in_order_of_arrival() {
+    let inbox = Inbox::new(&EngineConfig::default());
+    for first in 0..5 {
+        let (reply, _) = mpsc::sync_channel(1);
+        inbox.put_job(Job::Score { ids: Vec::new(), first, top: 0, reply }).unwrap();
+    }
+    let order = std::iter::from_fn(|| inbox.take_job()).map(|job| match job {
+        Job::Score { first, .. } => first,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(order.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+}
+
+/// Whoever waits has no seat to wait for: the ones that have go on ahead.
+#[test]
+fn full_seats_run_ahead_while_others_wait() {
+    for sequences_max in [1, 3] {
+        let (handle, probe) = gated(Fake::new(100), config(sequences_max));
+        let seeds = 0..2 * sequences_max as u32;
+        let requests = seeds.clone().map(|seed| request(seed, 10, 64)).collect();
+        for (seed, generation) in seeds.zip(submit_all(&handle, &probe, requests)) {
+            assert_eq!(read(generation).0, expected(&request(seed, 10, 64)));
+        }
+        let steps = probe.steps_ahead.load(Ordering::SeqCst);
+        assert!(steps >= 100, "two rounds of 64 tokens in {steps} steps ahead");
+        settled(&handle);
+    }
+}
+
+/// Whoever waits for no more than its part of a chunk is not kept from it by those that could run ahead.
+#[test]
+fn nobody_runs_ahead_of_a_prompt_that_has_a_seat_to_come() {
+    let (handle, probe) = gated(Fake::new(100), EngineConfig { prefill_chunk: Some(16), ..config(8) });
+    let generations = submit_all(&handle, &probe, (0..4).map(|seed| request(seed, 16, 200)).collect());
+    for (seed, generation) in (0..4).zip(generations) {
+        assert_eq!(read(generation).0, expected(&request(seed, 16, 200)));
+    }
+    let steps: Vec<usize> = probe.started.lock().unwrap().iter().map(|&(step, _)| step).collect();
+    assert_eq!(steps, [0, 1, 2, 3], "one prompt a step");
+}
