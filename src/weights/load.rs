@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::quant::{QuantError, WeightMatrix};
+use crate::room;
 
 use super::source::Source;
 use super::{Fault, Metadata, TensorInfo, TensorRows, WeightsError, gguf, split};
@@ -15,6 +16,10 @@ const SAMPLE_BYTES: usize = 1024;
 /// A system maps up to so many bytes on either side of a page that is touched, where it has them (Linux does
 /// 64 KiB).
 const AROUND_BYTES: usize = 64 << 10;
+/// A header is hardly larger.
+const HEADER_BYTES_USUAL: usize = 16 << 20;
+/// What a header becomes takes about so many times its bytes; a vocabulary with its indexes takes the most.
+const PARSED: usize = 8;
 /// Bytes of a file that is not mapped in which its header is looked for first.
 const HEAD_BYTES: usize = 1 << 20;
 
@@ -99,6 +104,7 @@ impl ModelFile {
         // One that was written over meanwhile may look like anything.
         source.check_unchanged(path)?;
         let gguf::Header { version, metadata, tensors, bytes: header_bytes } = header?;
+        make_sure(path, header_bytes.saturating_mul(PARSED))?;
         source.release(0..header_bytes);
         let index = tensors.iter().enumerate().map(|(i, tensor)| (tensor.name.clone(), i)).collect();
         let (path, others) = (path.to_owned(), Vec::new());
@@ -319,6 +325,14 @@ fn read_error(path: &Path, source: std::io::Error) -> WeightsError {
     WeightsError::Io { file: path.to_owned(), action: "read", source }
 }
 
+/// Refuses a file where there is no memory for what is made of its header.
+fn make_sure(path: &Path, bytes: usize) -> Result<(), WeightsError> {
+    match room::has(bytes.saturating_add(room::SMALL_BYTES)) {
+        true => Ok(()),
+        false => Err(read_error(path, std::io::ErrorKind::OutOfMemory.into())),
+    }
+}
+
 /// Where a tensor lies: never beyond the file's end, which was checked at open.
 fn range(info: &TensorInfo) -> Range<usize> {
     info.offset as usize..(info.offset + info.bytes) as usize
@@ -329,6 +343,8 @@ fn read_header(path: &Path, source: &Source) -> Result<gguf::Header, WeightsErro
     let len = source.len();
     let mut head = if let Source::Read(_) = source { len.min(HEAD_BYTES) } else { len };
     loop {
+        // Where that is missing, parsing would end the process.
+        make_sure(path, head.min(HEADER_BYTES_USUAL).saturating_mul(PARSED))?;
         let parsed = source.with(0..head, |bytes| gguf::parse(path, bytes, len as u64));
         match parsed.map_err(|source| read_error(path, source))? {
             Ok(header) => return Ok(header),
