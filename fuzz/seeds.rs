@@ -1,23 +1,25 @@
 //! Writes a small corpus for each fuzz target, made by the library itself: what the fuzzer mutates
 //! is then past the first checks from the start. The folder is the one argument.
 
+#[path = "shared/engine.rs"]
+mod engine;
+#[path = "shared/files.rs"]
+mod files;
+#[path = "shared/templates.rs"]
+mod templates;
+#[path = "../tests/tiny/mod.rs"]
+mod tiny;
+
 use std::fs;
 use std::path::Path;
 
+use ottava::TokenId;
+use ottava::model::ModelConfig;
 use ottava::text::Tokenizer;
 use ottava::weights::{GgufWriter, ModelFile, TensorType};
+use templates::TEMPLATES;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
-
-/// Templates that between them use what the supported families' templates use.
-const TEMPLATES: [&str; 6] = [
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-    "{{ bos_token }}{%- if messages[0]['role'] == 'system' -%}{%- set first = messages[0]['content'] | trim -%}{%- set loop_messages = messages[1:] -%}{%- else -%}{%- set loop_messages = messages -%}{%- endif -%}{%- for m in loop_messages -%}{%- if (m['role'] == 'user') != (loop.index0 % 2 == 0) -%}{{ raise_exception('roles must alternate') }}{%- endif -%}{{ m.content if loop.last else m.content ~ eos_token }}{%- endfor -%}",
-    "{%- set ns = namespace(at=0, seen=false) -%}{%- for m in messages[::-1] -%}{%- set ns.at = ns.at + loop.index0 -%}{%- if m.content is string and not ns.seen -%}{%- set ns.seen = true -%}{{ m.content.split('<')[0].strip() }}{%- endif -%}{%- endfor -%}{{ ns.at }}",
-    "{%- macro turn(role, text='') -%}[{{ role | upper }}] {{ text | tojson }}{%- endmacro -%}{%- for m in messages -%}{{ turn(m.role, m.content) }}{%- if not loop.last %}{% continue %}{% endif -%}{%- endfor -%}{{ strftime_now('%d %b %Y') }}",
-    "{%- if tools is defined and tools -%}{{ tools | map(attribute='name') | join(', ') }}{%- endif -%}{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ '%s-%d' | format('a', 3) }}{{ range(3) | list }}",
-    "{% set x = {'a': [1, 2.5, none], 'b': \"c\" * 3} %}{{ x.items() | list }}{{ x['a'][-1] is none }}{{ messages[0].content.replace('e', '3').startswith('B') and 2 ** 3 // 3 }}",
-];
 
 struct Folder<'p>(&'p Path);
 
@@ -113,6 +115,53 @@ fn kernels(folder: &Folder<'_>) -> Outcome {
     Ok(())
 }
 
+/// Whole models, small enough for the fuzzer: the recorded ones, and one with scaled rotations.
+fn models(folder: &Folder<'_>) -> Outcome {
+    for (at, model) in tiny::recorded::TINY.iter().enumerate() {
+        // One layer says as much as seven.
+        let model = tiny::Tiny { layers: model.layers.min(2), dtype: TensorType::F16, ..*model };
+        let plain = tiny::file(&model, &[])?;
+        ModelConfig::from_file(&ModelFile::from_bytes("seed.gguf", plain.clone())?)?;
+        folder.put("model_config", &format!("model-{at}"), &plain)?;
+        let scaled = tiny::file_with(&model, &[], |writer| {
+            let name = |key: &str| format!("{}.rope.scaling.{key}", model.family);
+            writer.metadata(&name("type"), "yarn").metadata(&name("factor"), 4.0_f32);
+            writer.metadata(&name("original_context_length"), 64_u32);
+            Ok(())
+        })?;
+        folder.put("model_config", &format!("scaled-{at}"), &scaled)?;
+    }
+    Ok(())
+}
+
+/// Prompts that the tiny engine saved.
+fn snapshots(folder: &Folder<'_>) -> Outcome {
+    let (engine, path) = (engine::tiny(), files::path("seed"));
+    for len in [1, 16, 17, 40] {
+        engine.save_prompt(&(0..len).map(TokenId).collect::<Vec<_>>(), &path)?;
+        folder.put("snapshot", &format!("prompt-{len}"), &fs::read(&path)?)?;
+    }
+    Ok(fs::remove_file(&path)?)
+}
+
+/// What templates are rendered with; and bytes for targets that make their input of them.
+fn rendered(folder: &Folder<'_>) -> Outcome {
+    let messages = r#"[{"role":"system","content":"Be brief."},{"role":"user","content":"Hi <there>"}]"#;
+    for template in 0..TEMPLATES.len() {
+        let json = format!(
+            r#"{{"template":{template},"messages":{messages},"tools":[{{"type":"function","function":{{"name":"f","parameters":{{}}}}}}],"variables":{{"enable_thinking":true,"options":{{"a":[1,2.5,null]}}}}}}"#
+        );
+        folder.put("render", &format!("template-{template}"), json.as_bytes())?;
+    }
+    for target in ["model_load", "sidecar", "request"] {
+        for (at, step) in [0_u8, 1, 7, 37].into_iter().enumerate() {
+            let bytes: Vec<u8> = (0..=255_u8).map(|byte| byte.wrapping_mul(step)).collect();
+            folder.put(target, &format!("bytes-{at}"), &bytes)?;
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Outcome {
     let path = std::env::args().nth(1).ok_or("expected a folder to write to")?;
     let folder = Folder(Path::new(&path));
@@ -122,6 +171,9 @@ fn main() -> Outcome {
     }
     sentence_piece(&folder)?;
     kernels(&folder)?;
+    models(&folder)?;
+    snapshots(&folder)?;
+    rendered(&folder)?;
     for (at, template) in TEMPLATES.iter().enumerate() {
         folder.put("chat_template", &format!("template-{at}"), template.as_bytes())?;
     }

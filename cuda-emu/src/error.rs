@@ -173,6 +173,23 @@ pub enum FaultKind {
         /// The instruction of the earlier access.
         other_place: Box<Place>,
     },
+    /// An access of global memory to what another block has handed on, by an arrival at a counter, too early: no
+    /// barrier, or no fence, puts the other block's access before its arrival.
+    #[error(
+        "race in global memory: {access} after {other_access} by {other}, whose block had arrived at a counter without {missing} between, there in {other_place}"
+    )]
+    HandedTooEarly {
+        /// "read" or "write".
+        access: &'static str,
+        /// "read" or "write".
+        other_access: &'static str,
+        /// Who made the other access: a warp of a block.
+        other: String,
+        /// What is missing: "a barrier" or "a fence".
+        missing: &'static str,
+        /// The instruction of the other access.
+        other_place: Box<Place>,
+    },
     /// An access to the destination of an asynchronous operation, or to its registers, before its wait.
     #[error("{access} of {what} before waiting for it, started in {started}")]
     NotAwaited {

@@ -5,6 +5,7 @@ use super::names::Kind;
 use super::op::{Inst, Op, Slot, TRUE};
 use super::variables::Layout;
 use super::{Broadcast, Files, Origin, Program, Touched};
+use crate::memory::Space;
 use crate::ptx::Function;
 use crate::stats::InstructionClass;
 
@@ -47,6 +48,9 @@ impl Decoded {
         });
         let fences = self.code.iter().any(|inst| matches!(inst.op, Op::Fence(_)));
         let flags = self.code.iter().filter_map(|inst| inst.op.flag()).any(|o| fences || o.releases());
+        let arrivals = self.code.iter().any(|inst| {
+            matches!(inst.op, Op::Atomic(space, ..) if matches!(space, Space::Global | Space::Generic))
+        });
         Program {
             name: function.name.to_string(),
             params: layout.params.clone(),
@@ -65,6 +69,7 @@ impl Decoded {
             broadcasts: self.broadcasts,
             async_proxy,
             flags,
+            arrivals,
             constants: layout.constants.clone(),
         }
     }

@@ -62,6 +62,8 @@ pub(crate) struct Program {
     pub(crate) async_proxy: bool,
     /// Strong accesses may order warps: something releases.
     pub(crate) flags: bool,
+    /// Blocks may hand results to each other: there are atomics on global memory.
+    pub(crate) arrivals: bool,
     /// Where the module's constants lie in global memory.
     pub(crate) constants: Vec<Range<u64>>,
 }

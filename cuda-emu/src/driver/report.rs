@@ -87,6 +87,7 @@ fn classify(kind: &FaultKind) -> (Status, &'static str) {
         FaultKind::Misaligned { .. } => (Status::MisalignedAddress, "Misaligned"),
         FaultKind::Uninitialised { .. } => (Status::LaunchFailed, "Uninitialised"),
         FaultKind::Race { .. } => (Status::LaunchFailed, "Race"),
+        FaultKind::HandedTooEarly { .. } => (Status::LaunchFailed, "HandedTooEarly"),
         FaultKind::NotAwaited { .. } => (Status::LaunchFailed, "NotAwaited"),
         FaultKind::MissingWgmmaFence { .. } => (Status::LaunchFailed, "MissingWgmmaFence"),
         FaultKind::MissingProxyFence { .. } => (Status::LaunchFailed, "MissingProxyFence"),

@@ -81,6 +81,7 @@ fn load_as<I: Isa, T: Scalar>(
         Space::Global | Space::Generic => {
             let region = env.check_global::<I>(from, mask, bytes, "read")?;
             env.check_written(from, region, mask, bytes)?;
+            env.note_handed(warp, kind, from, region, mask, bytes)?;
             env.count_global(from, mask);
             env.traffic.global_bytes_read += total;
             if size == 4 && lists.len() == 4 {
@@ -232,6 +233,7 @@ fn store_as<I: Isa, T: Scalar + PartialEq>(
     match space {
         Space::Global | Space::Generic => {
             let region = env.check_global::<I>(to, mask, bytes, "write")?;
+            env.note_handed(warp, kind, to, region, mask, bytes)?;
             env.mark_written(to, region, mask, bytes);
             env.count_global(to, mask);
             env.traffic.global_bytes_written += total;

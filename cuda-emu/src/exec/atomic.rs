@@ -46,6 +46,8 @@ pub(super) fn atomic(
                 let total = u64::from(bytes * mask.count_ones());
                 env.traffic.global_bytes_read += total;
                 env.traffic.global_bytes_written += total;
+                let kind = if i.d == SINK { Kind::StrongWrite } else { Kind::Atomic };
+                env.note_arrival(warp, kind, order, at, mask);
                 for lane in lanes_of(mask) {
                     old[lane] = global(at[lane], bytes, |old| update(lane, old));
                 }

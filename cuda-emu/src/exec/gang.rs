@@ -106,6 +106,7 @@ impl Env<'_> {
     }
 
     fn start_gang(&mut self, warps: &mut [Warp], gang: u64) {
+        self.gang = gang;
         let launch = self.shared.launch;
         let shape = self.shared.gang_shape();
         let gang_grid = std::array::from_fn(|d| launch.grid[d] / shape[d]);

@@ -8,6 +8,7 @@ mod access;
 mod accumulators;
 mod address;
 mod arithmetic;
+mod arrival;
 mod atomic;
 mod barrier;
 mod block;
@@ -59,6 +60,7 @@ use crate::decode::Program;
 use crate::device::{Checks, Device, DeviceConfig};
 use crate::error::Fault;
 use crate::launch::Launch;
+use crate::memory::arrivals::Arrivals;
 use crate::memory::{Allocation, Region, View};
 use crate::stats::LaunchStats;
 use block::{Block, Cluster};
@@ -89,6 +91,8 @@ struct Shared<'l> {
     next_gang: AtomicU64,
     instructions: AtomicU64,
     footprint: Mutex<traffic::Footprint>,
+    /// What blocks hand to each other; none where that is not looked at.
+    arrivals: Option<Mutex<Arrivals>>,
     start: std::time::Instant,
 }
 
@@ -114,6 +118,8 @@ struct Env<'l> {
     trap_pc: u32,
     /// State of the generator that shuffles; 0 is in order.
     random: u64,
+    /// The gang that runs.
+    gang: u64,
     unfolded: matrix::Unfolded,
 }
 
@@ -164,6 +170,7 @@ pub(crate) fn run(device: &Device, launch: &Launch) -> Result<LaunchStats, Box<F
         next_gang: AtomicU64::new(0),
         instructions: AtomicU64::new(0),
         footprint: Mutex::default(),
+        arrivals: (program.arrivals && device.config().checks == Checks::All).then(Mutex::default),
         start: std::time::Instant::now(),
     };
     let result = Mutex::new(Ok(LaunchStats::default()));
@@ -231,6 +238,7 @@ impl<'l> Env<'l> {
             looked_outside: false,
             trap_pc: 0,
             random: 0,
+            gang: 0,
             unfolded: matrix::Unfolded::new(),
         }
     }

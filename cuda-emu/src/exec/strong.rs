@@ -57,6 +57,9 @@ fn elements(
 ) -> Step<()> {
     by_space(space, at, mask, |space, at, mask| {
         env.looked_outside |= how.0 == Kind::StrongRead && space == Space::Global;
+        if space == Space::Global {
+            env.note_arrival(warp, how.0, how.1, at, mask);
+        }
         for _ in 0..if space == Space::Shared { count } else { 0 } {
             flags(env, warp, at, mask, how)?;
             // Lanes that do not take part may hold anything.
@@ -96,7 +99,7 @@ pub(super) fn flags(
 
 /// `fence` and `membar`
 pub(super) fn fence(env: &mut Env, warp: &Warp, order: Order) {
-    if env.check && env.program.flags {
+    if env.check && (env.program.flags || env.program.arrivals) {
         let cluster = env.blocks[warp.block].cluster;
         env.clusters[cluster].clocks.fence(warp.agent, order.acquires(), order.releases());
     }

@@ -54,6 +54,10 @@ pub(crate) struct Clocks {
     /// Of each agent; empty until a warp needs its own.
     fences: Vec<Fences>,
     time: u32,
+    /// How often all threads have met, of all blocks that had these clocks.
+    epoch: u32,
+    /// Of each agent, when it ran its last fence that releases: epoch and time. Empty until one did.
+    last_fences: Vec<(u32, u32)>,
 }
 
 impl Released {
@@ -89,11 +93,25 @@ fn raise(times: &mut Vec<u32>, to: &[u32]) -> bool {
 impl Clocks {
     pub(crate) fn new(agents: usize) -> Self {
         let clock = AgentClock { times: vec![0; agents], ..AgentClock::default() };
-        Self { agents: vec![clock; agents], fences: Vec::new(), time: 1 }
+        Self { agents: vec![clock; agents], fences: Vec::new(), time: 1, epoch: 1, last_fences: Vec::new() }
     }
 
     pub(crate) fn time(&self) -> u32 {
         self.time
+    }
+
+    /// How often all threads have met.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Of each agent, up to when its accesses come before what `agent` does now; up to when they come before
+    /// its last fence since all threads met; and when each ran its own last fence.
+    pub(crate) fn until_now(&self, agent: u16) -> (Vec<u32>, Vec<u32>, Vec<(u32, u32)>) {
+        let mut times = self.agents[usize::from(agent)].times.clone();
+        times[usize::from(agent)] = self.time;
+        let fenced = self.fences.get(usize::from(agent)).map(|fences| fences.before.times.clone());
+        (times, fenced.unwrap_or_default(), self.last_fences.clone())
     }
 
     /// Name of an agent's clock.
@@ -120,6 +138,7 @@ impl Clocks {
     /// All threads have met: a new epoch.
     pub(crate) fn restart(&mut self) {
         self.time = 1;
+        self.epoch = self.epoch.wrapping_add(1);
         self.fences.clear();
         for agent in &mut self.agents {
             agent.times.fill(0);
@@ -172,6 +191,8 @@ impl Clocks {
         if releases {
             let mut before = std::mem::take(&mut self.fences(agent).before);
             before.clear();
+            self.last_fences.resize(self.agents.len(), (0, 0));
+            self.last_fences[usize::from(agent)] = (self.epoch, self.time);
             self.release(agent, &mut before);
             self.fences(agent).before = before;
         }

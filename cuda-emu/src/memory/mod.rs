@@ -5,6 +5,7 @@
 
 mod access;
 mod allocation;
+pub(crate) mod arrivals;
 pub(crate) mod clocks;
 mod global;
 mod history;

@@ -1,0 +1,38 @@
+//! Any messages, tools and variables to a few templates: rendered or stopped with an error. The input is JSON,
+//! `{"template": 0, "messages": [...], "tools": [...], "variables": {...}}`.
+
+#![no_main]
+
+use std::sync::LazyLock;
+
+use libfuzzer_sys::fuzz_target;
+use ottava::text::{ChatTemplate, Message, RenderOptions, Vocab};
+use ottava::weights::{GgufWriter, ModelFile};
+use serde_json::Value;
+
+#[path = "../shared/templates.rs"]
+mod templates;
+
+static TEMPLATES: LazyLock<Vec<ChatTemplate>> = LazyLock::new(|| {
+    let mut writer = GgufWriter::new();
+    writer.metadata("tokenizer.ggml.model", "gpt2");
+    writer.metadata("tokenizer.ggml.tokens", ["<s>", "</s>", "a"].map(String::from).to_vec());
+    writer.metadata("tokenizer.ggml.bos_token_id", 0_u32).metadata("tokenizer.ggml.eos_token_id", 1_u32);
+    let file = ModelFile::from_bytes("vocab.gguf", writer.to_bytes()).expect("a valid file");
+    let vocab = Vocab::from_metadata(file.metadata()).expect("a valid vocabulary");
+    let template = |source: &&str| ChatTemplate::from_source(source, &vocab).expect("a template");
+    templates::TEMPLATES.iter().map(template).collect()
+});
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(mut input) = serde_json::from_slice::<Value>(bytes) else { return };
+    let Ok(messages) = serde_json::from_value::<Vec<Message>>(input["messages"].take()) else { return };
+    let number = input["template"].as_u64().unwrap_or(0) as usize;
+    let mut options =
+        RenderOptions { add_generation_prompt: bytes.len() % 2 == 0, ..RenderOptions::default() };
+    options.tools = input.get("tools").cloned();
+    if let Value::Object(variables) = input["variables"].take() {
+        options.variables = variables;
+    }
+    let _ = TEMPLATES[number % TEMPLATES.len()].render(&messages, &options);
+});
