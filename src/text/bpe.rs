@@ -2,18 +2,23 @@
 //!
 //! A text is cut into words (`pretokenize.rs`), a word is its bytes' tokens, and neighbours are merged by the
 //! rules in their order. A rule takes 16 to 24 bytes here, and no string: SmolLM2's 49 thousand are a megabyte.
+//! Pieces are found by the bytes that they spell, so it does not matter how a file writes them.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroUsize;
 
 use hashbrown::HashTable;
 
 use super::byte_level::char_of;
 use super::error::TextError;
-use super::index::Index;
-use super::merge::{Rules, merge};
+use super::index::{Index, Key};
+use super::limit::Ids;
+use super::merge::{self, merge};
 use super::pretokenize::{PreTokenizer, WholeWords};
-use super::vocab::Vocab;
+use super::vocab::{TokenKind, Vocab};
+use super::warnings::Warnings;
 use crate::TokenId;
 use crate::weights::Strings;
 
@@ -23,19 +28,22 @@ pub(crate) struct ByteLevel {
     words: PreTokenizer,
     /// Tokens of single bytes, by byte.
     bytes: Box<[Option<TokenId>; 256]>,
+    /// What a byte is before it is merged: its token, or a symbol that only rules have.
+    symbols: Box<[Option<TokenId>; 256]>,
     merges: Merges,
     /// The pieces, where a word that is one is not merged.
     whole: Option<Index>,
 }
 
 /// The merge rules.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Merges {
     /// In the order in which they apply.
     rules: Vec<Merge>,
     /// Numbers of rules, by what they join.
     by_pair: HashTable<u32>,
     hasher: RandomState,
+    made: Made,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,58 +52,119 @@ struct Merge {
     joint: TokenId,
 }
 
+/// Symbols of rules that are no tokens, with ids behind those of the vocabulary: a later rule may make a token
+/// of them. What is left of them is spelled by bytes.
+#[derive(Debug, Default)]
+struct Made {
+    first: usize,
+    spelled: Vec<Box<[u8]>>,
+    by_spelling: HashMap<Box<[u8]>, TokenId>,
+}
+
 impl ByteLevel {
-    /// Checks the rules: two pieces of the vocabulary that together are a third.
-    pub(crate) fn new(vocab: &Vocab, pre: &str, rules: &Strings) -> Result<ByteLevel, TextError> {
+    /// Indexes the pieces and the rules.
+    pub(crate) fn new(
+        vocab: &Vocab,
+        pre: &str,
+        rules: &Strings,
+        warnings: &mut Warnings,
+    ) -> Result<ByteLevel, TextError> {
         let words = PreTokenizer::named(pre)?;
-        let pieces = Index::new(vocab, |id| !vocab.is_control(id));
-        let bytes = std::array::from_fn(|byte| {
-            let byte = u8::try_from(byte).ok()?;
-            pieces.find(vocab, char_of(byte).encode_utf8(&mut [0; 4]))
-        });
-        let merges = Merges::new(vocab, &pieces, rules)?;
+        // A user-defined token may be spelled like a piece that the rules make; then the rules mean the piece.
+        let user = |id: &TokenId| vocab.kind(*id) == Some(TokenKind::UserDefined);
+        let from_text = |id: &TokenId| !vocab.is_control(*id) && !user(id);
+        let pieces =
+            Index::new(vocab, Key::Bytes, vocab.ids().filter(from_text).chain(vocab.ids().filter(user)));
+        let bytes = byte_tokens(vocab, &pieces);
+        let merges = Merges::new(vocab, &pieces, rules, warnings);
+        let symbol = |byte: u8| bytes.get(usize::from(byte)).copied().flatten().or(merges.made.find(&[byte]));
+        let symbols = Box::new(std::array::from_fn(|byte| symbol(u8::try_from(byte).ok()?)));
         let whole = (words.whole_words() == WholeWords::Taken).then_some(pieces);
-        Ok(ByteLevel { words, bytes: Box::new(bytes), merges, whole })
+        Ok(ByteLevel { words, bytes, symbols, merges, whole })
+    }
+
+    /// Most bytes that become one token; none where some bytes become no token.
+    pub(crate) fn longest(&self, vocab: &Vocab) -> Option<NonZeroUsize> {
+        let all = self.bytes.iter().all(Option::is_some);
+        all.then(|| NonZeroUsize::new(vocab.longest())).flatten()
     }
 
     /// Appends the tokens of `text`. Bytes without a token are left out.
-    pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<TokenId>) {
-        let mut spelled = String::new();
-        for word in self.words.words(text) {
-            if let Some(whole) = &self.whole {
-                spelled.clear();
-                spelled.extend(word.bytes().map(char_of));
-                if let Some(id) = whole.find(vocab, &spelled) {
-                    out.push(id);
-                    continue;
-                }
+    pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Ids) -> Result<(), TextError> {
+        self.words.try_words(text, &mut |word| {
+            let word = word.as_bytes();
+            if let Some(id) = self.whole.as_ref().and_then(|whole| whole.find(vocab, word)) {
+                return out.push(id);
             }
-            let bytes = word.bytes().filter_map(|byte| *self.bytes.get(usize::from(byte))?);
-            out.extend(merge(&self.merges, bytes));
-        }
+            out.expect(word.len())?;
+            let symbols = word.iter().filter_map(|&byte| *self.symbols.get(usize::from(byte))?);
+            merge(&self.merges, symbols, |symbol| self.emit(symbol, out))
+        })
+    }
+
+    /// Adds a token, or the bytes of a symbol that is none.
+    fn emit(&self, symbol: TokenId, out: &mut Ids) -> Result<(), TextError> {
+        let Some(spelled) = self.merges.made.spelled(symbol) else { return out.push(symbol) };
+        let byte = |&byte: &u8| *self.bytes.get(usize::from(byte))?;
+        spelled.iter().filter_map(byte).try_for_each(|id| out.push(id))
     }
 }
 
-impl Merges {
-    fn new(vocab: &Vocab, pieces: &Index, rules: &Strings) -> Result<Merges, TextError> {
-        let (by_pair, hasher) = (HashTable::with_capacity(rules.len()), RandomState::new());
-        let mut merges = Merges { rules: Vec::with_capacity(rules.len()), by_pair, hasher };
-        let mut joint = String::new();
-        for (index, rule) in rules.iter().enumerate() {
-            let bad = |reason| TextError::BadMerge { index, merge: rule.to_owned(), reason };
-            let (left, right) = rule.split_once(' ').ok_or_else(|| bad("expected two pieces and a space"))?;
-            if left.is_empty() || right.is_empty() || right.contains(' ') {
-                return Err(bad("expected two pieces and one space"));
-            }
-            joint.clear();
-            joint.extend([left, right]);
-            let token = |piece| pieces.find(vocab, piece);
-            let (Some(left), Some(right), Some(joint)) = (token(left), token(right), token(&joint)) else {
-                return Err(bad("its pieces and what they make must be tokens"));
-            };
-            merges.push(Merge { pair: [left, right], joint });
+/// By their spelling, or else by the character that stands for the byte, whatever the token's kind makes of it.
+fn byte_tokens(vocab: &Vocab, pieces: &Index) -> Box<[Option<TokenId>; 256]> {
+    let mut bytes = Box::new([None; 256]);
+    let mut named = HashMap::new();
+    for id in vocab.ids().filter(|&id| !vocab.is_control(id)) {
+        if let Some(piece) = vocab.piece(id).filter(|piece| piece.len() <= 2) {
+            named.entry(piece).or_insert(id);
         }
-        Ok(merges)
+    }
+    for (byte, token) in (0..=255).zip(bytes.iter_mut()) {
+        let named = || named.get(char_of(byte).encode_utf8(&mut [0; 4]) as &str).copied();
+        *token = pieces.find(vocab, &[byte]).or_else(named);
+    }
+    bytes
+}
+
+impl Merges {
+    fn new(vocab: &Vocab, pieces: &Index, rules: &Strings, warnings: &mut Warnings) -> Merges {
+        let mut merges = Merges {
+            rules: Vec::with_capacity(rules.len()),
+            by_pair: HashTable::with_capacity(rules.len()),
+            made: Made { first: vocab.len(), ..Made::default() },
+            ..Merges::default()
+        };
+        let (mut split, mut unknown) = (Faults::default(), Faults::default());
+        for (index, rule) in rules.iter().enumerate() {
+            // The first line of a `merges.txt`.
+            if index == 0 && rule.starts_with("#version") {
+                continue;
+            }
+            let (known, first) = sides(vocab, pieces, rule);
+            let Some(sides) = known.as_ref().or(first.as_ref()) else {
+                split.add(index, rule);
+                continue;
+            };
+            if known.is_none() {
+                unknown.add(index, rule);
+            }
+            merges.add(vocab, pieces, sides);
+        }
+        split.tell("no two pieces and a space, and left out", warnings);
+        unknown.tell(
+            "with a piece that is no token; such a piece is merged on or else spelled by bytes",
+            warnings,
+        );
+        merges
+    }
+
+    fn add(&mut self, vocab: &Vocab, pieces: &Index, sides: &Sides) {
+        let mut token = |piece: &[u8]| pieces.find(vocab, piece).or_else(|| self.made.make(piece));
+        let [left, right] = sides.pair();
+        let (Some(left), Some(right), Some(joint)) = (token(left), token(right), token(&sides.joint)) else {
+            return;
+        };
+        self.push(Merge { pair: [left, right], joint });
     }
 
     /// Adds the next rule. If its pair has one already, that one counts.
@@ -109,7 +178,87 @@ impl Merges {
     }
 }
 
-impl Rules for Merges {
+/// The bytes of a rule's two pieces.
+struct Sides {
+    joint: Vec<u8>,
+    left_len: usize,
+}
+
+impl Sides {
+    fn pair(&self) -> [&[u8]; 2] {
+        let (left, right) = self.joint.split_at_checked(self.left_len).unwrap_or_default();
+        [left, right]
+    }
+}
+
+/// How a rule is meant: at the space where all three pieces are tokens, and at the first space. A piece may have
+/// a space of its own in it.
+fn sides(vocab: &Vocab, pieces: &Index, rule: &str) -> (Option<Sides>, Option<Sides>) {
+    let mut first = None;
+    for (at, _) in rule.match_indices(' ') {
+        let (Some(left), Some(right)) = (rule.get(..at), rule.get(at + 1..)) else { continue };
+        if left.is_empty() || right.is_empty() {
+            continue;
+        }
+        let mut joint = Vec::with_capacity(rule.len());
+        vocab.spell(left, &mut joint);
+        let left_len = joint.len();
+        vocab.spell(right, &mut joint);
+        let sides = Sides { joint, left_len };
+        let [left, right] = sides.pair();
+        if [left, right, &sides.joint].iter().all(|piece| pieces.find(vocab, piece).is_some()) {
+            return (Some(sides), None);
+        }
+        first.get_or_insert(sides);
+    }
+    (None, first)
+}
+
+/// Rules of one fault.
+#[derive(Default)]
+struct Faults {
+    count: usize,
+    first: Option<String>,
+}
+
+impl Faults {
+    fn add(&mut self, index: usize, rule: &str) {
+        self.count += 1;
+        self.first.get_or_insert_with(|| format!("[{index}], {rule:?}"));
+    }
+
+    fn tell(&self, fault: &str, warnings: &mut Warnings) {
+        if let Some(first) = &self.first {
+            warnings.add(format_args!(
+                "`tokenizer.ggml.merges`: rules {fault}: {} of them, the first is {first}",
+                self.count
+            ));
+        }
+    }
+}
+
+impl Made {
+    fn find(&self, spelled: &[u8]) -> Option<TokenId> {
+        self.by_spelling.get(spelled).copied()
+    }
+
+    /// The symbol of this spelling, a new one if there is none. `None` where ids are used up.
+    fn make(&mut self, spelled: &[u8]) -> Option<TokenId> {
+        if let Some(id) = self.find(spelled) {
+            return Some(id);
+        }
+        let id = TokenId(u32::try_from(self.first + self.spelled.len()).ok()?);
+        self.spelled.push(spelled.into());
+        self.by_spelling.insert(spelled.into(), id);
+        Some(id)
+    }
+
+    fn spelled(&self, id: TokenId) -> Option<&[u8]> {
+        self.spelled.get(id.index().checked_sub(self.first)?).map(|spelled| &**spelled)
+    }
+}
+
+impl merge::Rules for Merges {
     type Symbol = TokenId;
     type Rank = Reverse<u32>;
 

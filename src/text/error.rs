@@ -39,15 +39,13 @@ pub enum TextError {
         /// The name in the file.
         name: String,
     },
-    /// A merge rule that cannot be applied.
-    #[error("tokenizer: `tokenizer.ggml.merges`[{index}] is `{merge}`: {reason}")]
-    BadMerge {
-        /// Index of the rule in the file.
-        index: usize,
-        /// The rule as stored.
-        merge: String,
-        /// Why it does not do.
-        reason: &'static str,
+    /// The text becomes more tokens than the limit allows.
+    #[error("tokenizer: the text has at least {at_least} tokens, the limit is {limit}")]
+    TooLong {
+        /// So many tokens it has, if not more: counting stops where the limit is passed.
+        at_least: usize,
+        /// Most tokens that it may have.
+        limit: usize,
     },
     /// A character for which the vocabulary has no token: neither a piece, nor bytes, nor an unknown token.
     #[error(

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use super::vocab::Vocab;
 use crate::TokenId;
@@ -13,29 +14,52 @@ use crate::TokenId;
 pub(crate) struct Index {
     ids: HashTable<TokenId>,
     hasher: RandomState,
+    key: Key,
+}
+
+/// What a token is found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    /// The piece as the file writes it.
+    Piece,
+    /// The bytes that it spells, however the file writes them.
+    Bytes,
+}
+
+impl Key {
+    fn of(self, vocab: &Vocab, id: TokenId) -> &[u8] {
+        match self {
+            Key::Piece => vocab.piece(id).map(str::as_bytes),
+            Key::Bytes => vocab.bytes(id),
+        }
+        .unwrap_or_default()
+    }
 }
 
 impl Index {
-    /// Of the tokens that may come from text. Where two are spelled alike, the lower id counts.
-    pub(crate) fn new(vocab: &Vocab, from_text: impl Fn(TokenId) -> bool) -> Index {
-        let mut index = Index { ids: HashTable::with_capacity(vocab.len()), hasher: RandomState::new() };
-        for id in vocab.ids().filter(|&id| from_text(id)) {
-            if let Some(piece) = vocab.piece(id) {
-                index.insert(vocab, piece, id);
-            }
+    /// Of these tokens. Where two are spelled alike, the first counts.
+    pub(crate) fn new(vocab: &Vocab, key: Key, ids: impl Iterator<Item = TokenId>) -> Index {
+        let table = HashTable::with_capacity(vocab.len());
+        let mut index = Index { ids: table, hasher: RandomState::new(), key };
+        for id in ids {
+            index.insert(vocab, id);
         }
         index
     }
 
-    pub(crate) fn find(&self, vocab: &Vocab, piece: &str) -> Option<TokenId> {
-        let spelled = |id: &TokenId| vocab.piece(*id) == Some(piece);
-        self.ids.find(self.hasher.hash_one(piece), spelled).copied()
+    pub(crate) fn find(&self, vocab: &Vocab, spelled: &[u8]) -> Option<TokenId> {
+        let same = |id: &TokenId| self.key.of(vocab, *id) == spelled;
+        self.ids.find(self.hasher.hash_one(spelled), same).copied()
     }
 
-    /// Adds a piece that is not there yet.
-    fn insert(&mut self, vocab: &Vocab, piece: &str, id: TokenId) {
-        let spelled = |id: &TokenId| vocab.piece(*id) == Some(piece);
-        let hash = |id: &TokenId| self.hasher.hash_one(vocab.piece(*id).unwrap_or_default());
-        self.ids.entry(self.hasher.hash_one(piece), spelled, hash).or_insert(id);
+    /// Adds a token if none is spelled like it.
+    fn insert(&mut self, vocab: &Vocab, id: TokenId) {
+        let (key, hasher) = (self.key, &self.hasher);
+        let spelled = key.of(vocab, id);
+        let same = |other: &TokenId| key.of(vocab, *other) == spelled;
+        let hash = |other: &TokenId| hasher.hash_one(key.of(vocab, *other));
+        if let Entry::Vacant(place) = self.ids.entry(hasher.hash_one(spelled), same, hash) {
+            place.insert(id);
+        }
     }
 }

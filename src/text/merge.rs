@@ -1,14 +1,18 @@
 //! Byte-pair merging, which both kinds of tokenizer do: of all neighbours that may become one symbol those of
 //! the highest rank do, the leftmost of equals, until no neighbours may.
 //!
-//! A queue of pairs and a chain of symbols, so that a long text takes no more than `n log n` steps.
+//! A queue of pairs and a chain of symbols hold a window of the text, so that a text without a place to cut
+//! it takes no more memory than any other, and time in proportion to its length. The windows overlap. Symbols
+//! are a text's encoding exactly if each two neighbours are that of their own stretch: whatever stands around
+//! them, two stretches take the same steps in the same order until one joins them. So two windows fit
+//! together where the second begins with a symbol that the first has in that place.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 /// Which neighbours may become one.
 pub(crate) trait Rules {
-    /// A stretch of text on its way to a token. One that has grown is another.
+    /// A stretch of text on its way to a token. One that has grown is another: equal symbols are equally long.
     type Symbol: Copy + PartialEq;
     /// The greatest goes first.
     type Rank: Ord;
@@ -17,20 +21,69 @@ pub(crate) trait Rules {
     fn join(&self, left: Self::Symbol, right: Self::Symbol) -> Option<(Self::Rank, Self::Symbol)>;
 }
 
-/// What is left of the symbols once no neighbours may become one.
-pub(crate) fn merge<R: Rules>(
+/// Symbols that are merged at once. Far more than the longest pieces have, so that what a window's end cuts
+/// in two does not reach back to where the next one begins.
+const WINDOW: usize = 4096;
+
+/// What is left of the symbols once no neighbours may become one, one by one. An error of `each` ends it.
+pub(crate) fn merge<R: Rules, E>(
     rules: &R,
     symbols: impl Iterator<Item = R::Symbol>,
-) -> impl Iterator<Item = R::Symbol> {
-    let mut chain = Chain { rules, links: Vec::new(), pairs: BinaryHeap::new() };
-    for (index, symbol) in symbols.enumerate() {
+    each: impl FnMut(R::Symbol) -> Result<(), E>,
+) -> Result<(), E> {
+    merge_in(WINDOW, rules, symbols, each)
+}
+
+fn merge_in<R: Rules, E>(
+    window: usize,
+    rules: &R,
+    mut symbols: impl Iterator<Item = R::Symbol>,
+    mut each: impl FnMut(R::Symbol) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut room = window;
+    let mut given: Vec<R::Symbol> = symbols.by_ref().take(room).collect();
+    let mut parts = merge_window(rules, &given);
+    let mut ended = given.len() < room;
+    while !ended {
+        // The next window begins at a part of this one's last quarter. Where there is none, this one grows.
+        let at = parts.partition_point(|part| part.start < room - room / 4);
+        let next = parts.get(at).copied();
+        let start = next.map_or(0, |part| part.start);
+        let wanted = if start > 0 { start } else { room.max(1) };
+        let before = given.len();
+        given.extend(symbols.by_ref().take(wanted));
+        ended = given.len() < before + wanted;
+        let found = merge_window(rules, given.get(start..).unwrap_or_default());
+        if start > 0 && found.first().map(|part| part.symbol) == next.map(|part| part.symbol) {
+            parts.drain(..at).try_for_each(|part| each(part.symbol))?;
+            given.drain(..start);
+            parts = found;
+        } else {
+            room = given.len();
+            parts = if start > 0 { merge_window(rules, &given) } else { found };
+        }
+    }
+    parts.into_iter().try_for_each(|part| each(part.symbol))
+}
+
+/// A symbol of a window's result, and the place of the first symbol that it is made of.
+#[derive(Clone, Copy)]
+struct Part<S> {
+    symbol: S,
+    start: usize,
+}
+
+fn merge_window<R: Rules>(rules: &R, symbols: &[R::Symbol]) -> Vec<Part<R::Symbol>> {
+    let mut chain = Chain { rules, links: Vec::with_capacity(symbols.len()), pairs: BinaryHeap::new() };
+    for (index, &symbol) in symbols.iter().enumerate() {
         chain.links.push(Link { symbol: Some(symbol), before: index.checked_sub(1), after: index + 1 });
         chain.propose(index.checked_sub(1), index);
     }
     while let Some(pair) = chain.pairs.pop() {
         chain.join(&pair);
     }
-    chain.links.into_iter().filter_map(|link| link.symbol)
+    let links = chain.links.into_iter().enumerate();
+    links.filter_map(|(start, link)| Some(Part { symbol: link.symbol?, start })).collect()
 }
 
 /// The symbols in their order, and the neighbours that may become one.
@@ -109,3 +162,6 @@ impl<R: Rules> PartialEq for Pair<R> {
 }
 
 impl<R: Rules> Eq for Pair<R> {}
+
+#[cfg(test)]
+mod tests;

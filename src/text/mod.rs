@@ -10,14 +10,19 @@
 mod byte_level;
 mod detokenize;
 mod error;
+mod known;
+mod mend;
 mod parts;
 mod stop;
 mod vocab;
+mod warnings;
 
 #[cfg(feature = "text")]
 mod bpe;
 #[cfg(feature = "text")]
 mod index;
+#[cfg(feature = "text")]
+mod limit;
 #[cfg(feature = "text")]
 mod merge;
 #[cfg(feature = "text")]

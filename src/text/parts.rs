@@ -1,10 +1,11 @@
 //! The tokenizer's metadata, read from a model file into plain values.
 //!
-//! Types are checked here (by `crate::weights`); whether the values fit each other is checked by who uses
-//! them, `vocab.rs` and `tokenizer.rs`.
+//! Values may have any type that says the same: converters have written ids as signed numbers, flags as 0 and
+//! 1, scores as integers. Whether the values fit each other is the matter of `mend.rs`.
 
 use super::error::TextError;
-use crate::weights::{Metadata, Strings};
+use super::warnings::Warnings;
+use crate::weights::{Array, Metadata, Strings, Value};
 
 /// The keys, as they stand in the file and in error messages.
 pub(crate) mod key {
@@ -18,7 +19,9 @@ pub(crate) mod key {
     pub(crate) const BOS: &str = "tokenizer.ggml.bos_token_id";
     pub(crate) const EOS: &str = "tokenizer.ggml.eos_token_id";
     pub(crate) const EOT: &str = "tokenizer.ggml.eot_token_id";
+    pub(crate) const EOM: &str = "tokenizer.ggml.eom_token_id";
     pub(crate) const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
+    pub(crate) const PADDING: &str = "tokenizer.ggml.padding_token_id";
     pub(crate) const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
     pub(crate) const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
     #[cfg(feature = "text")]
@@ -30,11 +33,13 @@ pub(crate) mod key {
 pub(crate) enum Spelling {
     /// `gpt2`: each byte is a printable character.
     ByteLevel,
+    /// A `gpt2` vocabulary whose converter wrote the text itself.
+    Plain,
     /// `llama`: UTF-8 with `▁` for a space, `<0xNN>` for lone bytes.
     SentencePiece,
 }
 
-/// The tokenizer's metadata as plain values.
+/// The tokenizer's metadata as plain values. Ids and codes may be anything that the file says.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VocabParts {
     pub(crate) model: String,
@@ -42,12 +47,17 @@ pub(crate) struct VocabParts {
     pub(crate) tokens: Strings,
     pub(crate) scores: Option<Vec<f32>>,
     pub(crate) types: Option<Vec<u32>>,
-    pub(crate) bos: Option<u32>,
-    pub(crate) eos: Option<u32>,
-    pub(crate) eot: Option<u32>,
-    pub(crate) unknown: Option<u32>,
+    pub(crate) bos: Option<i64>,
+    pub(crate) eos: Option<i64>,
+    pub(crate) eot: Option<i64>,
+    pub(crate) eom: Option<i64>,
+    pub(crate) unknown: Option<i64>,
+    pub(crate) padding: Option<i64>,
+    /// Further tokens that end a sequence, where a file lists several.
+    pub(crate) ends: Vec<i64>,
     pub(crate) add_bos: Option<bool>,
     pub(crate) add_space_prefix: Option<bool>,
+    pub(crate) warnings: Warnings,
 }
 
 impl VocabParts {
@@ -55,18 +65,24 @@ impl VocabParts {
     pub(crate) fn read(metadata: &Metadata) -> Result<VocabParts, TextError> {
         let model = metadata.str(key::MODEL)?.ok_or(TextError::MissingKey { key: key::MODEL })?;
         let tokens = metadata.strings(key::TOKENS)?.ok_or(TextError::MissingKey { key: key::TOKENS })?;
+        let mut reader = Reader { metadata, tokens, warnings: Warnings::of(metadata.file()) };
+        let eos = reader.ids(key::EOS);
         Ok(VocabParts {
             model: model.to_owned(),
             pre: metadata.str(key::PRE)?.unwrap_or_default().to_owned(),
             tokens: tokens.clone(),
-            scores: metadata.f32s(key::SCORES)?,
-            types: metadata.u32s(key::TYPES)?,
-            bos: metadata.u32(key::BOS)?,
-            eos: metadata.u32(key::EOS)?,
-            eot: metadata.u32(key::EOT)?,
-            unknown: metadata.u32(key::UNKNOWN)?,
-            add_bos: metadata.bool(key::ADD_BOS)?,
-            add_space_prefix: metadata.bool(key::ADD_SPACE_PREFIX)?,
+            scores: reader.array(key::SCORES, "numbers", scores),
+            types: reader.array(key::TYPES, "integers", types),
+            bos: reader.ids(key::BOS).first().copied(),
+            eos: eos.first().copied(),
+            eot: reader.ids(key::EOT).first().copied(),
+            eom: reader.ids(key::EOM).first().copied(),
+            unknown: reader.ids(key::UNKNOWN).first().copied(),
+            padding: reader.ids(key::PADDING).first().copied(),
+            ends: eos.get(1..).unwrap_or_default().to_vec(),
+            add_bos: reader.flag(key::ADD_BOS),
+            add_space_prefix: reader.flag(key::ADD_SPACE_PREFIX),
+            warnings: reader.warnings,
         })
     }
 
@@ -77,5 +93,135 @@ impl VocabParts {
             "llama" => Ok(Spelling::SentencePiece),
             other => Err(TextError::UnknownModel { name: other.to_owned() }),
         }
+    }
+}
+
+/// Reads values of types that converters have mixed up.
+struct Reader<'m> {
+    metadata: &'m Metadata,
+    tokens: &'m Strings,
+    warnings: Warnings,
+}
+
+impl Reader<'_> {
+    /// The token ids of a key: a number of any width, a piece by its spelling, or a list of either.
+    fn ids(&mut self, key: &str) -> Vec<i64> {
+        let Some(value) = self.metadata.get(key) else { return Vec::new() };
+        let found = match value {
+            Value::Array(Array::String(pieces)) => {
+                pieces.iter().filter_map(|piece| self.find(piece)).collect()
+            }
+            Value::Array(array) => integers(array).unwrap_or_default(),
+            Value::String(piece) => self.find(piece).into_iter().collect(),
+            scalar => integer(scalar).into_iter().collect(),
+        };
+        let is_number = !matches!(value, Value::Array(_) | Value::String(_));
+        if found.is_empty() {
+            let found = value.type_name();
+            self.warnings.add(format_args!("`{key}`: expected a token id, found {found}: left out"));
+        } else if !is_number {
+            let found_type = value.type_name();
+            self.warnings.add(format_args!(
+                "`{key}`: expected a token id, found {found_type}, which is taken for the ids {found:?}"
+            ));
+        }
+        found
+    }
+
+    fn find(&self, piece: &str) -> Option<i64> {
+        self.tokens.iter().position(|token| token == piece)?.try_into().ok()
+    }
+
+    fn array<T>(
+        &mut self,
+        key: &str,
+        expected: &str,
+        read: impl Fn(&Array) -> Option<Vec<T>>,
+    ) -> Option<Vec<T>> {
+        let value = self.metadata.get(key)?;
+        let found = match value {
+            Value::Array(array) => read(array),
+            _ => None,
+        };
+        if found.is_none() {
+            let found = value.type_name();
+            self.warnings
+                .add(format_args!("`{key}`: expected an array of {expected}, found {found}: left out"));
+        }
+        found
+    }
+
+    fn flag(&mut self, key: &str) -> Option<bool> {
+        let value = self.metadata.get(key)?;
+        let flag = match value {
+            Value::Bool(flag) => Some(*flag),
+            Value::String(text) => text.to_ascii_lowercase().parse().ok(),
+            number => integer(number).and_then(|number| match number {
+                0 => Some(false),
+                1 => Some(true),
+                _ => None,
+            }),
+        };
+        if flag.is_none() {
+            let found = value.type_name();
+            self.warnings.add(format_args!("`{key}`: expected a boolean, found {found}: the default counts"));
+        }
+        flag
+    }
+}
+
+/// An integer of any type; what is out of range stays out of range.
+fn integer(value: &Value) -> Option<i64> {
+    Some(match *value {
+        Value::U8(v) => v.into(),
+        Value::I8(v) => v.into(),
+        Value::U16(v) => v.into(),
+        Value::I16(v) => v.into(),
+        Value::U32(v) => v.into(),
+        Value::I32(v) => v.into(),
+        Value::U64(v) => i64::try_from(v).unwrap_or(i64::MAX),
+        Value::I64(v) => v,
+        Value::F32(v) if v.fract() == 0.0 => v as i64,
+        Value::F64(v) if v.fract() == 0.0 => v as i64,
+        _ => return None,
+    })
+}
+
+fn integers(array: &Array) -> Option<Vec<i64>> {
+    Some(match array {
+        Array::U8(v) => v.iter().map(|&v| v.into()).collect(),
+        Array::I8(v) => v.iter().map(|&v| v.into()).collect(),
+        Array::U16(v) => v.iter().map(|&v| v.into()).collect(),
+        Array::I16(v) => v.iter().map(|&v| v.into()).collect(),
+        Array::U32(v) => v.iter().map(|&v| v.into()).collect(),
+        Array::I32(v) => v.iter().map(|&v| v.into()).collect(),
+        Array::U64(v) => v.iter().map(|&v| i64::try_from(v).unwrap_or(i64::MAX)).collect(),
+        Array::I64(v) => v.clone(),
+        // A cast cuts a fraction off and keeps what is out of range out of range.
+        Array::F32(v) => v.iter().map(|&v| v as i64).collect(),
+        Array::F64(v) => v.iter().map(|&v| v as i64).collect(),
+        _ => return None,
+    })
+}
+
+/// Codes of kinds; what fits no u32 is no kind either way.
+fn types(array: &Array) -> Option<Vec<u32>> {
+    match array {
+        // As converters write it, without a copy in between.
+        Array::I32(codes) => {
+            Some(codes.iter().map(|&code| u32::try_from(code).unwrap_or(u32::MAX)).collect())
+        }
+        other => {
+            let codes = integers(other)?;
+            Some(codes.into_iter().map(|code| u32::try_from(code).unwrap_or(u32::MAX)).collect())
+        }
+    }
+}
+
+fn scores(array: &Array) -> Option<Vec<f32>> {
+    match array {
+        Array::F32(scores) => Some(scores.clone()),
+        Array::F64(scores) => Some(scores.iter().map(|&score| score as f32).collect()),
+        other => Some(integers(other)?.into_iter().map(|score| score as f32).collect()),
     }
 }

@@ -5,9 +5,9 @@
 //! SentencePiece; the unigram variety (a search for the best path) is not used by the supported families.
 
 use super::error::TextError;
-use super::index::Index;
+use super::index::{Index, Key};
+use super::limit::Ids;
 use super::merge::{Rules, merge};
-use super::parts::VocabParts;
 use super::vocab::{TokenKind, Vocab, byte_token};
 use crate::TokenId;
 use std::cmp::Ordering;
@@ -43,10 +43,11 @@ struct Score(f32);
 
 impl Spm {
     /// Indexes the pieces.
-    pub(crate) fn new(vocab: &Vocab, parts: &VocabParts) -> Spm {
+    pub(crate) fn new(vocab: &Vocab, scores: Vec<f32>) -> Spm {
         // Control and unused tokens never come from text.
-        let from_text = |id| matches!(vocab.kind(id), Some(TokenKind::Normal | TokenKind::UserDefined));
-        let pieces = Index::new(vocab, from_text);
+        let from_text =
+            |id: &TokenId| matches!(vocab.kind(*id), Some(TokenKind::Normal | TokenKind::UserDefined));
+        let pieces = Index::new(vocab, Key::Piece, vocab.ids().filter(from_text));
         let mut bytes = Box::new([None; 256]);
         for id in vocab.ids().filter(|&id| vocab.kind(id) == Some(TokenKind::Byte)) {
             let byte = vocab.piece(id).and_then(byte_token);
@@ -54,38 +55,34 @@ impl Spm {
                 slot.get_or_insert(id);
             }
         }
-        let scores = parts.scores.clone().unwrap_or_default();
         Spm { pieces, scores, bytes, unknown: vocab.unknown() }
     }
 
     /// Appends the tokens of `text`, in which spaces are already written `▁`.
-    pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Vec<TokenId>) -> Result<(), TextError> {
+    pub(crate) fn encode(&self, vocab: &Vocab, text: &str, out: &mut Ids) -> Result<(), TextError> {
         let characters = text.char_indices().map(|(start, c)| Stretch { start, len: c.len_utf8() });
         let text = Text { spm: self, vocab, text };
-        merge(&text, characters).try_for_each(|stretch| text.emit(stretch, out))
+        merge(&text, characters, |stretch| text.emit(stretch, out))
     }
 }
 
 impl Text<'_> {
     fn piece(&self, Stretch { start, len }: Stretch) -> Option<TokenId> {
-        self.spm.pieces.find(self.vocab, self.text.get(start..start + len)?)
+        self.spm.pieces.find(self.vocab, self.text.get(start..start + len)?.as_bytes())
     }
 
-    fn emit(&self, stretch: Stretch, out: &mut Vec<TokenId>) -> Result<(), TextError> {
+    fn emit(&self, stretch: Stretch, out: &mut Ids) -> Result<(), TextError> {
         if let Some(id) = self.piece(stretch) {
-            out.push(id);
-            return Ok(());
+            return out.push(id);
         }
         let spelled = self.text.get(stretch.start..stretch.start + stretch.len).unwrap_or_default();
         let byte = |byte: u8| self.spm.bytes.get(usize::from(byte)).copied().flatten();
         if let Some(ids) = spelled.bytes().map(byte).collect::<Option<Vec<_>>>() {
-            out.extend(ids);
-            return Ok(());
+            return ids.into_iter().try_for_each(|id| out.push(id));
         }
         let character = spelled.chars().next().unwrap_or_default();
         let unknown = self.spm.unknown;
-        out.push(unknown.ok_or(TextError::Unencodable { character, offset: stretch.start })?);
-        Ok(())
+        out.push(unknown.ok_or(TextError::Unencodable { character, offset: stretch.start })?)
     }
 }
 

@@ -7,12 +7,15 @@
 use super::bpe::ByteLevel;
 use super::detokenize::Detokenizer;
 use super::error::TextError;
+use super::limit::Ids;
+use super::mend::Mended;
 use super::parts::{Spelling, VocabParts, key};
 use super::spm::Spm;
 use super::vocab::{TokenKind, Vocab};
 use crate::TokenId;
-use crate::weights::{Metadata, Strings};
+use crate::weights::{Array, Metadata, Strings, Value};
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 /// Whether the names of control tokens in a text mean those tokens.
@@ -42,6 +45,8 @@ pub struct Tokenizer {
     /// Those and the control tokens.
     special: Matcher,
     pieces: Pieces,
+    /// Most bytes of a text that become one token; none where bytes may become no token.
+    longest: Option<NonZeroUsize>,
 }
 
 /// What turns plain text into ids.
@@ -52,30 +57,42 @@ enum Pieces {
 }
 
 impl Tokenizer {
-    /// The tokenizer of a model file.
+    /// The tokenizer of a model file. What the file says badly is mended, and [`Vocab::warnings`] tells it.
     ///
     /// # Errors
-    /// Every [`TextError`] that names a key: missing, of another type, not fitting the others, a
-    /// pre-tokenizer that is not supported, or a merge rule that does not apply.
+    /// Every [`TextError`] that names a key: missing, of another type, or a pre-tokenizer that is not supported.
     pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TextError> {
         let parts = VocabParts::read(metadata)?;
-        match metadata.strings(key::MERGES)? {
+        match merges(metadata)? {
             None if parts.model == "gpt2" => Err(TextError::MissingKey { key: key::MERGES }),
-            None => Tokenizer::from_parts(&parts, &Strings::default()),
-            Some(rules) => Tokenizer::from_parts(&parts, rules),
+            None => Tokenizer::from_parts(parts, &Strings::default()),
+            Some(rules) => Tokenizer::from_parts(parts, &rules),
         }
     }
 
-    fn from_parts(parts: &VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
-        let vocab = Arc::new(Vocab::from_parts(parts)?);
-        let pieces = match parts.spelling()? {
-            Spelling::ByteLevel => Pieces::ByteLevel(ByteLevel::new(&vocab, &parts.pre, rules)?),
-            Spelling::SentencePiece => Pieces::SentencePiece(Spm::new(&vocab, parts)),
+    fn from_parts(parts: VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
+        let mut parts = Mended::new(parts)?;
+        let (spelling, pre) = (parts.spelling, std::mem::take(&mut parts.pre));
+        let scores = std::mem::take(&mut parts.scores);
+        let mut warnings = std::mem::take(&mut parts.warnings);
+        let mut vocab = Vocab::new(parts);
+        let (pieces, longest) = match spelling {
+            Spelling::SentencePiece => {
+                // A character that is no piece is at most four bytes.
+                (Pieces::SentencePiece(Spm::new(&vocab, scores)), NonZeroUsize::new(vocab.longest().max(4)))
+            }
+            Spelling::ByteLevel | Spelling::Plain => {
+                let pieces = ByteLevel::new(&vocab, &pre, rules, &mut warnings)?;
+                let longest = pieces.longest(&vocab);
+                (Pieces::ByteLevel(pieces), longest)
+            }
         };
+        vocab.keep_warnings(warnings);
+        let vocab = Arc::new(vocab);
         let always = Matcher::new(&vocab, &[TokenKind::UserDefined])?;
         let special =
             Matcher::new(&vocab, &[TokenKind::UserDefined, TokenKind::Control, TokenKind::Unknown])?;
-        Ok(Tokenizer { vocab, always, special, pieces })
+        Ok(Tokenizer { vocab, always, special, pieces, longest })
     }
 
     /// What the ids spell.
@@ -89,25 +106,36 @@ impl Tokenizer {
     /// [`TextError::Unencodable`] for a character that a SentencePiece vocabulary without bytes and without
     /// an unknown token cannot spell.
     pub fn encode(&self, text: &str, special: Special, bos: AddBos) -> Result<Vec<TokenId>, TextError> {
+        self.encode_within(text, special, bos, usize::MAX)
+    }
+
+    /// As [`Tokenizer::encode`], of a text that becomes at most `limit` tokens. What cannot be so short is
+    /// refused at once, anything else no later than where it passes the limit.
+    ///
+    /// # Errors
+    /// [`TextError::TooLong`], and as [`Tokenizer::encode`].
+    pub fn encode_within(
+        &self,
+        text: &str,
+        special: Special,
+        bos: AddBos,
+        limit: usize,
+    ) -> Result<Vec<TokenId>, TextError> {
         let matcher = match special {
             Special::Parse => &self.special,
             Special::Text => &self.always,
         };
-        let mut ids = Vec::with_capacity(text.len() / 3 + 2);
+        let mut ids = Ids::new(limit, self.longest);
+        ids.expect(text.len())?;
         let mut start = 0;
         for (at, end, id) in matcher.matches(text) {
             self.encode_plain(text.get(start..at).unwrap_or_default(), &mut ids)?;
-            ids.push(id);
+            ids.push(id)?;
             start = end;
         }
         self.encode_plain(text.get(start..).unwrap_or_default(), &mut ids)?;
-        let wanted = (bos == AddBos::AsModel && self.vocab.add_bos()).then(|| self.vocab.bos()).flatten();
-        if let Some(bos) = wanted
-            && ids.first() != Some(&bos)
-        {
-            ids.insert(0, bos);
-        }
-        Ok(ids)
+        let wanted = bos == AddBos::AsModel && self.vocab.add_bos();
+        ids.after(self.vocab.bos().filter(|_| wanted))
     }
 
     /// What the ids spell, without control tokens; bytes that are no UTF-8 come out as U+FFFD.
@@ -126,18 +154,51 @@ impl Tokenizer {
 
     /// Encodes text without special tokens in it. It stands at the beginning or after a special token, so
     /// the space prefix, where the model has one, goes before it.
-    fn encode_plain(&self, text: &str, ids: &mut Vec<TokenId>) -> Result<(), TextError> {
+    fn encode_plain(&self, text: &str, ids: &mut Ids) -> Result<(), TextError> {
+        if text.is_empty() {
+            return Ok(());
+        }
+        ids.expect(text.len())?;
         match &self.pieces {
-            _ if text.is_empty() => Ok(()),
-            Pieces::ByteLevel(pieces) => {
-                pieces.encode(&self.vocab, text, ids);
-                Ok(())
-            }
+            Pieces::ByteLevel(pieces) => pieces.encode(&self.vocab, text, ids),
             Pieces::SentencePiece(pieces) => {
                 let prefix = if self.vocab.add_space_prefix() { "▁" } else { "" };
-                pieces.encode(&self.vocab, &format!("{prefix}{}", text.replace(' ', "▁")), ids)
+                let mut spelled = prefix.to_owned();
+                spelled.extend(text.chars().map(|c| if c == ' ' { '▁' } else { c }));
+                pieces.encode(&self.vocab, &spelled, ids)
             }
         }
+    }
+}
+
+/// The merge rules as lines of two pieces and a space. Files have them as such lines, as pairs, or as one list
+/// of both.
+fn merges(metadata: &Metadata) -> Result<Option<Strings>, TextError> {
+    match metadata.get(key::MERGES) {
+        Some(Value::Array(Array::Nested(pairs))) => {
+            let lines = pairs.iter().map(|pair| match pair {
+                Array::String(pair) => joined(&pair.iter().collect::<Vec<_>>()),
+                _ => String::new(),
+            });
+            Ok(Some(lines.collect()))
+        }
+        Some(Value::Array(Array::String(pieces))) if is_list_of_both(pieces) => {
+            let pieces: Vec<&str> = pieces.iter().collect();
+            Ok(Some(pieces.chunks(2).map(joined).collect()))
+        }
+        _ => Ok(metadata.strings(key::MERGES)?.cloned()),
+    }
+}
+
+fn is_list_of_both(pieces: &Strings) -> bool {
+    !pieces.is_empty() && pieces.len().is_multiple_of(2) && pieces.iter().all(|piece| !piece.contains(' '))
+}
+
+/// A rule of two pieces; a space in a piece is written as the alphabet of bytes writes it.
+fn joined(pair: &[&str]) -> String {
+    match pair {
+        [left, right] => format!("{} {}", left.replace(' ', "Ġ"), right.replace(' ', "Ġ")),
+        _ => String::new(),
     }
 }
 

@@ -6,23 +6,12 @@
 
 use super::byte_level::byte_of;
 use super::error::TextError;
-use super::parts::{Spelling, VocabParts, key};
+use super::known;
+use super::mend::Mended;
+use super::parts::{Spelling, VocabParts};
+use super::warnings::Warnings;
 use crate::TokenId;
 use crate::weights::{Ends, Metadata, Strings};
-
-/// Tokens that end a turn in the chat formats of the supported families; generation stops at them when
-/// the vocabulary has them as control (or user-defined) tokens.
-const END_OF_TURN: [&str; 9] = [
-    "<|im_end|>",
-    "<end_of_turn>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end|>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<|end_of_turn|>",
-    "<EOT>",
-];
 
 /// The kind of a token, as the file's `token_type` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +31,7 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
-    fn from_code(code: u32) -> Option<TokenKind> {
+    pub(crate) fn from_code(code: u32) -> Option<TokenKind> {
         Some(match code {
             // 0 is "undefined" in old files.
             0 | 1 => TokenKind::Normal,
@@ -61,6 +50,8 @@ impl TokenKind {
 pub struct Vocab {
     bytes: ByteStrings,
     pieces: Strings,
+    spelling: Spelling,
+    longest: usize,
     kinds: Vec<TokenKind>,
     bos: Option<TokenId>,
     eos: Option<TokenId>,
@@ -68,23 +59,26 @@ pub struct Vocab {
     stop_ids: Vec<TokenId>,
     add_bos: bool,
     add_space_prefix: bool,
+    warnings: Warnings,
 }
 
 impl Vocab {
     /// The vocabulary of a model file. Where two tokens are spelled alike, both decode and the lower id
-    /// encodes.
+    /// encodes. What the file says badly is mended, and [`Vocab::warnings`] tells it.
     ///
     /// # Errors
-    /// Every [`TextError`] that names a key: missing, of another type, or not fitting the number of tokens.
+    /// Every [`TextError`] that names a key: missing, of another type, or without a token.
     pub fn from_metadata(metadata: &Metadata) -> Result<Vocab, TextError> {
         Vocab::from_parts(&VocabParts::read(metadata)?)
     }
 
-    /// Checks the parts and spells out every token.
+    /// Mends the parts and spells out every token.
     pub(crate) fn from_parts(parts: &VocabParts) -> Result<Vocab, TextError> {
-        let spelling = parts.spelling()?;
-        let kinds = kinds(parts)?;
-        check_scores(parts, spelling)?;
+        Ok(Vocab::new(Mended::new(parts.clone())?))
+    }
+
+    /// Spells out every token.
+    pub(crate) fn new(parts: Mended) -> Vocab {
         // No piece spells more than its own length, so all of them end where `Ends` can say it.
         let spelled_max = parts.tokens.iter().map(str::len).sum();
         let mut bytes = ByteStrings {
@@ -92,25 +86,78 @@ impl Vocab {
             ends: Ends::with_capacity(parts.tokens.len()),
         };
         let mut spelled = Vec::new();
-        for (piece, &kind) in parts.tokens.iter().zip(&kinds) {
+        let mut longest = 0;
+        for (piece, &kind) in parts.tokens.iter().zip(&parts.kinds) {
             spelled.clear();
-            spell(piece, kind, spelling, &mut spelled);
+            spell(piece, kind, parts.spelling, &mut spelled);
             bytes.push(&spelled);
+            longest = longest.max(piece.len());
         }
         let mut vocab = Vocab {
             bytes,
-            pieces: parts.tokens.clone(),
-            kinds,
-            bos: special_id(parts.bos, key::BOS, parts.tokens.len())?,
-            eos: special_id(parts.eos, key::EOS, parts.tokens.len())?,
-            unknown: special_id(parts.unknown, key::UNKNOWN, parts.tokens.len())?,
-            stop_ids: Vec::new(),
-            add_bos: parts.add_bos.unwrap_or(adds_bos_by_default(parts, spelling)),
-            add_space_prefix: parts.add_space_prefix.unwrap_or(spelling == Spelling::SentencePiece),
+            pieces: parts.tokens,
+            spelling: parts.spelling,
+            longest,
+            kinds: parts.kinds,
+            bos: parts.bos,
+            eos: parts.eos,
+            unknown: parts.unknown,
+            stop_ids: parts.ends,
+            add_bos: parts.add_bos,
+            add_space_prefix: parts.add_space_prefix,
+            warnings: parts.warnings,
         };
-        let eot = special_id(parts.eot, key::EOT, parts.tokens.len())?;
-        vocab.stop_ids = stop_ids(&vocab, eot);
-        Ok(vocab)
+        vocab.add_markers();
+        vocab
+    }
+
+    /// Adds the ends of turns that the vocabulary has to the tokens at which generation ends.
+    fn add_markers(&mut self) {
+        let named = |name| self.find(name).is_some_and(|id| self.is_control(id));
+        // With these, a message's end is not the answer's.
+        let messages = named("<|return|>") && named("<|call|>");
+        let ends = |id: &TokenId| match (self.piece(*id), self.kind(*id)) {
+            (Some("<|end|>"), _) if messages => false,
+            (Some("<|call|>"), Some(TokenKind::Control)) if messages => true,
+            (Some(piece), Some(kind)) => known::ends_a_turn(piece, kind),
+            _ => false,
+        };
+        let markers: Vec<TokenId> = self.ids().filter(ends).collect();
+        markers.into_iter().for_each(|id| self.stop_at(id));
+    }
+
+    /// Adds a token at which generation ends.
+    pub(crate) fn stop_at(&mut self, id: TokenId) {
+        self.stop_ids.push(id);
+        self.stop_ids.sort_unstable();
+        self.stop_ids.dedup();
+    }
+
+    /// What the file says badly and what was made of it, a line each; each names the file.
+    pub fn warnings(&self) -> &[String] {
+        self.warnings.lines()
+    }
+
+    /// A bound of the bytes that a token stands for.
+    #[cfg(feature = "text")]
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Takes what else is to be told of the file.
+    #[cfg(feature = "text")]
+    pub(crate) fn keep_warnings(&mut self, warnings: Warnings) {
+        self.warnings = warnings;
+    }
+
+    /// Appends the bytes of a merge rule's piece.
+    #[cfg(feature = "text")]
+    pub(crate) fn spell(&self, written: &str, out: &mut Vec<u8>) {
+        match self.spelling {
+            // Rules write the spaces of a piece in the alphabet even where the pieces do not.
+            Spelling::Plain => out.extend_from_slice(written.replace('Ġ', " ").as_bytes()),
+            spelling => spell(written, TokenKind::Normal, spelling, out),
+        }
     }
 
     /// Number of tokens.
@@ -180,83 +227,6 @@ impl Vocab {
     }
 }
 
-fn kinds(parts: &VocabParts) -> Result<Vec<TokenKind>, TextError> {
-    let count = parts.tokens.len();
-    if count == 0 || u32::try_from(count).is_err() {
-        return Err(TextError::BadValue {
-            key: key::TOKENS,
-            expected: "between 1 and 2^32 - 1 tokens".to_owned(),
-            found: count.to_string(),
-        });
-    }
-    let Some(types) = &parts.types else { return Ok(vec![TokenKind::Normal; count]) };
-    expect_length(key::TYPES, types.len(), count)?;
-    let kind = |(index, &code): (usize, &u32)| {
-        TokenKind::from_code(code).ok_or_else(|| TextError::BadValue {
-            key: key::TYPES,
-            expected: "token types 0 to 6".to_owned(),
-            found: format!("{code} at index {index}"),
-        })
-    };
-    types.iter().enumerate().map(kind).collect()
-}
-
-fn check_scores(parts: &VocabParts, spelling: Spelling) -> Result<(), TextError> {
-    let Some(scores) = &parts.scores else {
-        return match spelling {
-            Spelling::ByteLevel => Ok(()),
-            Spelling::SentencePiece => Err(TextError::MissingKey { key: key::SCORES }),
-        };
-    };
-    expect_length(key::SCORES, scores.len(), parts.tokens.len())?;
-    match scores.iter().position(|score| score.is_nan()) {
-        None => Ok(()),
-        Some(index) => Err(TextError::BadValue {
-            key: key::SCORES,
-            expected: "numbers".to_owned(),
-            found: format!("NaN at index {index}"),
-        }),
-    }
-}
-
-fn expect_length(key: &'static str, found: usize, tokens: usize) -> Result<(), TextError> {
-    if found == tokens {
-        return Ok(());
-    }
-    Err(TextError::BadValue {
-        key,
-        expected: format!("{tokens} values, one a token"),
-        found: found.to_string(),
-    })
-}
-
-fn special_id(id: Option<u32>, key: &'static str, tokens: usize) -> Result<Option<TokenId>, TextError> {
-    match id {
-        Some(id) if id as usize >= tokens => Err(TextError::BadValue {
-            key,
-            expected: format!("a token id below {tokens}"),
-            found: id.to_string(),
-        }),
-        _ => Ok(id.map(TokenId)),
-    }
-}
-
-/// What files that do not say are meant to do: SentencePiece and Llama-3 vocabularies begin with BOS.
-fn adds_bos_by_default(parts: &VocabParts, spelling: Spelling) -> bool {
-    spelling == Spelling::SentencePiece || matches!(parts.pre.as_str(), "llama-bpe" | "llama3" | "llama-v3")
-}
-
-fn stop_ids(vocab: &Vocab, eot: Option<TokenId>) -> Vec<TokenId> {
-    let structural =
-        |id: &TokenId| matches!(vocab.kind(*id), Some(TokenKind::Control | TokenKind::UserDefined));
-    let marker = |id: &TokenId| vocab.piece(*id).is_some_and(|piece| END_OF_TURN.contains(&piece));
-    let markers = vocab.ids().filter(structural).filter(marker);
-    let mut ids: Vec<TokenId> = vocab.eos.into_iter().chain(eot).chain(markers).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    ids
-}
-
 /// Appends to `out` the bytes that a piece stands for.
 fn spell(piece: &str, kind: TokenKind, spelling: Spelling, out: &mut Vec<u8>) {
     let verbatim = matches!(kind, TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown);
@@ -266,6 +236,7 @@ fn spell(piece: &str, kind: TokenKind, spelling: Spelling, out: &mut Vec<u8>) {
             Some(byte) => out.push(byte),
             None => push_char(c, out),
         }),
+        Spelling::Plain => out.extend_from_slice(piece.as_bytes()),
         Spelling::SentencePiece => match byte_token(piece) {
             Some(byte) if kind == TokenKind::Byte => out.push(byte),
             _ => piece.split('▁').enumerate().for_each(|(index, part)| {

@@ -26,7 +26,7 @@ fn byte_level_parts(pre: &str) -> (VocabParts, Strings) {
 }
 
 fn build((parts, rules): &(VocabParts, Strings)) -> Result<Tokenizer, TextError> {
-    Tokenizer::from_parts(parts, rules)
+    Tokenizer::from_parts(parts.clone(), rules)
 }
 
 fn byte_level() -> Tokenizer {
@@ -59,7 +59,7 @@ fn spm_parts() -> VocabParts {
 }
 
 fn spm() -> Tokenizer {
-    Tokenizer::from_parts(&spm_parts(), &Strings::default()).unwrap()
+    Tokenizer::from_parts(spm_parts(), &Strings::default()).unwrap()
 }
 
 fn pieces(tokenizer: &Tokenizer, text: &str, special: Special) -> Vec<String> {
@@ -82,7 +82,7 @@ fn of_rules_for_the_same_pair_the_first_counts() {
     parts.tokens.push("xa");
     parts.types.as_mut().unwrap().push(1);
     for (rules, expected) in [(&["a a", "x a", "a a"][..], ["x", "aa"]), (&["x a", "a a"], ["xa", "a"])] {
-        let tokenizer = Tokenizer::from_parts(&parts, &rules.iter().collect()).unwrap();
+        let tokenizer = Tokenizer::from_parts(parts.clone(), &rules.iter().collect()).unwrap();
         assert_eq!(pieces(&tokenizer, "xaa", Special::Text), expected);
     }
 }
@@ -99,10 +99,10 @@ fn control_tokens_are_matched_only_when_parsed() {
 #[test]
 fn bos_comes_once_and_only_where_the_model_wants_it() {
     let (mut parts, rules) = byte_level_parts("default");
-    let bare = Tokenizer::from_parts(&parts, &rules).unwrap();
+    let bare = Tokenizer::from_parts(parts.clone(), &rules).unwrap();
     assert_eq!(bare.encode("1", Special::Parse, AddBos::AsModel).unwrap(), [TokenId(49)]);
     parts.add_bos = Some(true);
-    let tokenizer = Tokenizer::from_parts(&parts, &rules).unwrap();
+    let tokenizer = Tokenizer::from_parts(parts.clone(), &rules).unwrap();
     let ids = [TokenId(265), TokenId(49)];
     assert_eq!(tokenizer.encode("1", Special::Parse, AddBos::AsModel).unwrap(), ids);
     assert_eq!(tokenizer.encode("<|end|>1", Special::Parse, AddBos::AsModel).unwrap(), ids);
@@ -114,29 +114,141 @@ fn llama_bpe_takes_whole_words_and_others_merge() {
     let (mut parts, rules) = byte_level_parts("llama-bpe");
     parts.tokens.push("xyz");
     parts.types.as_mut().unwrap().push(1);
-    let taken = Tokenizer::from_parts(&parts, &rules).unwrap();
+    let taken = Tokenizer::from_parts(parts.clone(), &rules).unwrap();
     assert_eq!(pieces(&taken, "xyz", Special::Text), ["xyz"]);
     parts.pre = "qwen2".to_owned();
-    let merged = Tokenizer::from_parts(&parts, &rules).unwrap();
+    let merged = Tokenizer::from_parts(parts.clone(), &rules).unwrap();
     assert_eq!(pieces(&merged, "xyz", Special::Text), ["x", "y", "z"]);
 }
 
 #[test]
-fn bad_merges_are_named() {
-    for (rule, reason) in [
-        ("he", "two pieces"),
-        (" he", "one space"),
-        ("he ", "one space"),
-        ("h e l", "one space"),
-        ("h q", "must be tokens"),
-        ("hello Ġhello", "must be tokens"),
-        ("", "two pieces"),
-    ] {
+fn rules_that_are_none_are_left_out_and_told() {
+    for rule in ["he", " he", "he ", ""] {
         let (parts, mut rules) = byte_level_parts("default");
         rules.push(rule);
-        let message = Tokenizer::from_parts(&parts, &rules).unwrap_err().to_string();
-        assert!(message.contains("merges`[9]") && message.contains(reason), "{rule:?}: {message}");
+        let tokenizer = Tokenizer::from_parts(parts.clone(), &rules).unwrap();
+        assert_eq!(pieces(&tokenizer, "hello aa", Special::Text), ["hello", "Ġ", "aa"]);
+        let told = tokenizer.vocab().warnings().last().unwrap();
+        assert!(told.contains("merges") && told.contains(&format!("[9], {rule:?}")), "{rule:?}: {told}");
     }
+    let (parts, mut rules) = byte_level_parts("gpt-2");
+    rules = ["#version: 0.2"].into_iter().chain(rules.iter()).collect();
+    let tokenizer = Tokenizer::from_parts(parts, &rules).unwrap();
+    assert_eq!(tokenizer.vocab().warnings(), [""; 0]);
+}
+
+#[test]
+fn rules_of_pieces_that_are_no_tokens_go_on_to_those_that_are() {
+    let (mut parts, _) = byte_level_parts("gpt-2");
+    parts.tokens.push("xyz");
+    parts.types.as_mut().unwrap().push(1);
+    let rules: Strings = ["x y", "xy z", "q r"].into_iter().collect();
+    let tokenizer = Tokenizer::from_parts(parts.clone(), &rules).unwrap();
+    assert_eq!(pieces(&tokenizer, "xyz", Special::Text), ["xyz"]);
+    assert_eq!(pieces(&tokenizer, "xy qrq", Special::Text), ["x", "y", "Ġ", "q", "r", "q"]);
+    let told = tokenizer.vocab().warnings().last().unwrap();
+    assert!(told.contains("no token") && told.contains("3 of them") && told.contains("\"x y\""), "{told}");
+}
+
+#[test]
+fn rules_may_be_pairs_or_hold_spaces() {
+    let (mut parts, lines) = byte_level_parts("gpt-2");
+    // A piece of two words, which a rule writes with the space in it.
+    parts.tokens = parts.tokens.iter().chain(["a b", "Ġb"]).collect();
+    parts.types.as_mut().unwrap().extend([1, 1]);
+    let mut spaced = lines.clone();
+    ["Ġ b", "a  b"].into_iter().for_each(|rule| spaced.push(rule));
+    let tokenizer = Tokenizer::from_parts(parts.clone(), &spaced).unwrap();
+    assert_eq!(pieces(&tokenizer, "hello 12", Special::Text), ["hello", "Ġ", "12"]);
+    assert_eq!(tokenizer.vocab().warnings(), [""; 0], "both pieces and what they make are tokens");
+
+    let read = |value: Value| merges(&[(key::MERGES, value)].into_iter().collect()).unwrap().unwrap();
+    let pairs: Vec<Array> = lines.iter().map(|rule| Array::String(rule.split(' ').collect())).collect();
+    assert_eq!(read(Value::Array(Array::Nested(pairs))), lines);
+    let flat: Strings = lines.iter().flat_map(|rule| rule.split(' ')).collect();
+    assert_eq!(read(Value::Array(Array::String(flat))), lines);
+    assert_eq!(read(Value::Array(Array::String(lines.clone()))), lines);
+    let spaced = Array::Nested(vec![Array::String(["a b", " c"].into_iter().collect())]);
+    assert_eq!(read(Value::Array(spaced)).get(0), Some("aĠb Ġc"));
+}
+
+#[test]
+fn pieces_written_as_text_are_taken_as_text() {
+    let (mut parts, rules) = byte_level_parts("gpt-2");
+    // Each byte of the alphabet but those that are no text of their own; then the merged pieces as text.
+    let plain = |piece: &str| piece.replace('Ġ', " ").replace('Ċ', "\n");
+    parts.tokens = parts.tokens.iter().map(plain).collect();
+    let tokenizer = Tokenizer::from_parts(parts, &rules).unwrap();
+    assert_eq!(pieces(&tokenizer, "hello hello\n", Special::Text), ["hello", " hello", "\n"]);
+    assert_eq!(tokenizer.decode(&[TokenId(260)]), " hello");
+    assert!(tokenizer.vocab().warnings()[0].contains("plain text"));
+}
+
+#[test]
+fn a_space_in_a_piece_is_the_space_of_the_alphabet() {
+    let (mut parts, rules) = byte_level_parts("gpt-2");
+    // One piece as text among pieces in the alphabet.
+    parts.tokens =
+        parts.tokens.iter().map(|piece| if piece == "Ġhello" { " hello" } else { piece }).collect();
+    let tokenizer = Tokenizer::from_parts(parts, &rules).unwrap();
+    assert_eq!(tokenizer.encode("a hello", Special::Text, AddBos::No).unwrap(), [TokenId(97), TokenId(260)]);
+}
+
+#[test]
+fn a_limit_refuses_what_is_longer() {
+    for tokenizer in [byte_level(), spm()] {
+        let within = |text: &str, limit| tokenizer.encode_within(text, Special::Text, AddBos::No, limit);
+        for text in ["aaaa aaaa", "a", "bbbb", "a\n\nb", ""] {
+            let ids = tokenizer.encode(text, Special::Text, AddBos::No).unwrap();
+            assert_eq!(within(text, ids.len()).unwrap(), ids);
+            let Some(less) = ids.len().checked_sub(1) else { continue };
+            match within(text, less).unwrap_err() {
+                TextError::TooLong { at_least, limit } => {
+                    assert!(
+                        limit == less && (less + 1..=ids.len()).contains(&at_least),
+                        "{text:?}: {at_least}"
+                    );
+                }
+                other => panic!("{other}"),
+            }
+        }
+    }
+    let (mut parts, rules) = byte_level_parts("smollm");
+    parts.add_bos = Some(true);
+    let tokenizer = build(&(parts, rules)).unwrap();
+    assert!(tokenizer.encode_within("12", Special::Text, AddBos::AsModel, 2).is_err(), "BOS counts");
+    assert!(tokenizer.encode_within("12", Special::Text, AddBos::AsModel, 3).is_ok());
+}
+
+#[test]
+fn what_cannot_be_short_enough_is_refused_before_it_is_cut() {
+    // No piece is longer than 12 bytes, so a megabyte has 87382 tokens or more; that is all that is found out.
+    let text = " ".repeat(1 << 20);
+    let found = byte_level().encode_within(&text, Special::Text, AddBos::No, 4096).unwrap_err();
+    let least = text.len().div_ceil("<|end|><|x|>".len());
+    assert!(matches!(found, TextError::TooLong { at_least, limit: 4096 } if at_least == least), "{found}");
+    assert_eq!(
+        found.to_string(),
+        format!("tokenizer: the text has at least {least} tokens, the limit is 4096")
+    );
+    // Beyond what the length says, the work ends with the first token too many.
+    let found = byte_level().encode_within(&text, Special::Text, AddBos::No, least).unwrap_err();
+    assert!(matches!(found, TextError::TooLong { at_least, .. } if at_least == least + 1), "{found}");
+    let found = spm().encode_within(&"é".repeat(1 << 16), Special::Text, AddBos::No, 40_000).unwrap_err();
+    assert!(matches!(found, TextError::TooLong { at_least: 40_001, .. }), "{found}");
+}
+
+#[test]
+fn long_words_are_cut_as_short_ones() {
+    // Longer than a window, with and without a place to cut.
+    let run = "a".repeat(10_001);
+    let expected: Vec<&str> = std::iter::repeat_n("aaaa", 2500).chain(["a"]).collect();
+    assert_eq!(pieces(&byte_level(), &run, Special::Text), expected);
+    let expected: Vec<&str> = std::iter::repeat_n("aa", 5000).chain(["a"]).collect();
+    assert_eq!(pieces(&spm(), &run, Special::Text), expected);
+    let text = "abc".repeat(5_000);
+    let expected: Vec<&str> = std::iter::repeat_n("abc", 5000).collect();
+    assert_eq!(pieces(&spm(), &text, Special::Text), expected);
 }
 
 #[test]
@@ -144,7 +256,7 @@ fn of_tokens_spelled_alike_the_lower_id_is_used() {
     let (mut parts, rules) = byte_level_parts("default");
     ["hello", "<|end|>"].into_iter().for_each(|piece| parts.tokens.push(piece));
     parts.types.as_mut().unwrap().extend([1, 3]);
-    let tokenizer = Tokenizer::from_parts(&parts, &rules).unwrap();
+    let tokenizer = Tokenizer::from_parts(parts.clone(), &rules).unwrap();
     let ids = tokenizer.encode("hello<|end|>", Special::Parse, AddBos::No).unwrap();
     assert_eq!(ids, [TokenId(259), TokenId(265)]);
     assert_eq!(tokenizer.decode(&[TokenId(268)]), "hello");
@@ -152,7 +264,7 @@ fn of_tokens_spelled_alike_the_lower_id_is_used() {
     parts.tokens.push("abc");
     parts.types.as_mut().unwrap().push(1);
     parts.scores.as_mut().unwrap().push(9.0);
-    let tokenizer = Tokenizer::from_parts(&parts, &Strings::default()).unwrap();
+    let tokenizer = Tokenizer::from_parts(parts.clone(), &Strings::default()).unwrap();
     assert_eq!(tokenizer.encode("abc", Special::Text, AddBos::No).unwrap(), [TokenId(263)]);
 }
 
@@ -174,7 +286,7 @@ fn sentencepiece_merges_greedily_by_score() {
 fn the_space_prefix_goes_before_text_not_before_nothing() {
     let mut parts = spm_parts();
     parts.add_space_prefix = Some(true);
-    let tokenizer = Tokenizer::from_parts(&parts, &Strings::default()).unwrap();
+    let tokenizer = Tokenizer::from_parts(parts.clone(), &Strings::default()).unwrap();
     assert_eq!(pieces(&tokenizer, "abc<s>abc", Special::Parse), ["▁abc", "<s>", "▁abc"]);
     assert_eq!(tokenizer.encode("", Special::Parse, AddBos::AsModel).unwrap(), [TokenId(1)]);
     assert_eq!(tokenizer.decode(&tokenizer.encode(" abc", Special::Text, AddBos::No).unwrap()), " abc");
@@ -184,10 +296,14 @@ fn the_space_prefix_goes_before_text_not_before_nothing() {
 fn what_cannot_be_spelled_is_unknown_or_an_error() {
     let mut parts = spm_parts();
     parts.types.as_mut().unwrap().iter_mut().filter(|kind| **kind == 6).for_each(|kind| *kind = 5);
-    let tokenizer = Tokenizer::from_parts(&parts, &Strings::default()).unwrap();
+    let tokenizer = Tokenizer::from_parts(parts.clone(), &Strings::default()).unwrap();
     assert_eq!(pieces(&tokenizer, "aé", Special::Text), ["a", "<unk>"]);
+    // Without the id the kind says which token it is.
     parts.unknown = None;
-    let tokenizer = Tokenizer::from_parts(&parts, &Strings::default()).unwrap();
+    let tokenizer = Tokenizer::from_parts(parts.clone(), &Strings::default()).unwrap();
+    assert_eq!(pieces(&tokenizer, "aé", Special::Text), ["a", "<unk>"]);
+    parts.types.as_mut().unwrap()[0] = 3;
+    let tokenizer = Tokenizer::from_parts(parts.clone(), &Strings::default()).unwrap();
     let message = tokenizer.encode("aé", Special::Text, AddBos::No).unwrap_err().to_string();
     assert!(message.contains("`é` at byte 1"), "{message}");
 }

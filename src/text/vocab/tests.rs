@@ -1,5 +1,6 @@
 //! Tests of the vocabulary: spelling, kinds, ids, and metadata that do not fit together.
 
+use super::super::parts::key;
 use super::*;
 use crate::weights::Value;
 
@@ -54,14 +55,25 @@ fn byte_level_spells_the_alphabet() {
 
 #[test]
 fn stop_ids_are_eos_and_control_markers() {
-    let mut parts = spm(&[("<eos>", 3), ("<end_of_turn>", 3), ("<|im_end|>", 1), ("x", 1)]);
+    let mut parts =
+        spm(&[("<eos>", 3), ("<end_of_turn>", 3), ("</s>", 1), ("x", 1), ("<b>", 3), ("</s>", 3)]);
     parts.eos = Some(0);
     parts.eot = Some(3);
-    assert_eq!(Vocab::from_parts(&parts).unwrap().stop_ids(), [TokenId(0), TokenId(1), TokenId(3)]);
+    parts.ends = vec![4];
+    let stops = [0, 1, 3, 4, 5].map(TokenId);
+    assert_eq!(Vocab::from_parts(&parts).unwrap().stop_ids(), stops);
 }
 
 #[test]
-fn metadata_that_do_not_fit_are_named() {
+fn where_messages_end_otherwise_their_end_is_not_the_answers() {
+    let parts = spm(&[("<|end|>", 3), ("<|return|>", 3), ("<|call|>", 3), ("a", 1)]);
+    assert_eq!(Vocab::from_parts(&parts).unwrap().stop_ids(), [TokenId(1), TokenId(2)]);
+    let parts = spm(&[("<|end|>", 3), ("<|call|>", 3), ("a", 1)]);
+    assert_eq!(Vocab::from_parts(&parts).unwrap().stop_ids(), [TokenId(0)]);
+}
+
+#[test]
+fn metadata_that_say_nothing_are_named() {
     let good = spm(&[("a", 1), ("b", 1)]);
     let cases = [
         (
@@ -69,18 +81,6 @@ fn metadata_that_do_not_fit_are_named() {
             "`tokenizer.ggml.tokens`: expected between 1",
         ),
         (VocabParts { model: "t5".to_owned(), ..good.clone() }, "`tokenizer.ggml.model` is `t5`"),
-        (
-            VocabParts { types: Some(vec![1]), ..good.clone() },
-            "`tokenizer.ggml.token_type`: expected 2 values",
-        ),
-        (VocabParts { types: Some(vec![1, 77]), ..good.clone() }, "found 77 at index 1"),
-        (VocabParts { scores: None, ..good.clone() }, "key `tokenizer.ggml.scores` expected"),
-        (VocabParts { scores: Some(vec![]), ..good.clone() }, "`tokenizer.ggml.scores`: expected 2 values"),
-        (VocabParts { scores: Some(vec![0.0, f32::NAN]), ..good.clone() }, "found NaN at index 1"),
-        (VocabParts { bos: Some(2), ..good.clone() }, "`tokenizer.ggml.bos_token_id`: expected a token id"),
-        (VocabParts { eos: Some(u32::MAX), ..good.clone() }, "`tokenizer.ggml.eos_token_id`"),
-        (VocabParts { eot: Some(9), ..good.clone() }, "`tokenizer.ggml.eot_token_id`"),
-        (VocabParts { unknown: Some(9), ..good.clone() }, "`tokenizer.ggml.unknown_token_id`"),
     ];
     for (parts, expected) in cases {
         let message = error(&parts);
@@ -111,6 +111,11 @@ fn metadata_of_a_file_are_read() {
     let vocab = read(&writer).unwrap();
     assert_eq!((vocab.len(), vocab.bos(), vocab.add_bos()), (2, Some(TokenId(0)), false));
     assert_eq!(vocab.bytes(TokenId(1)), Some(b" a".as_slice()));
+    assert_eq!((vocab.eos(), vocab.warnings()), (None, [String::new(); 0].as_slice()));
+    // Errors and warnings name the file and the key.
     writer.metadata(key::EOS, Value::String("</s>".to_owned()));
-    assert!(read(&writer).unwrap_err().contains("`tokenizer.ggml.eos_token_id`: expected an integer"));
+    let vocab = read(&writer).unwrap();
+    let told =
+        "tiny.gguf: tokenizer: `tokenizer.ggml.eos_token_id`: expected a token id, found string: left out";
+    assert_eq!((vocab.eos(), vocab.warnings()), (None, [told.to_owned()].as_slice()));
 }

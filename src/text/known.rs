@@ -1,0 +1,192 @@
+//! Tokens that are known by their names, and vocabularies that are known by their tokens.
+
+use super::vocab::TokenKind;
+
+/// Ends of turns in the chat formats of the supported families; generation stops at them when the vocabulary
+/// has them as control tokens.
+const END_OF_TURN: [&str; 17] = [
+    "<|im_end|>",
+    "<end_of_turn>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|eot|>",
+    "<|eom|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|end_of_turn|>",
+    "<|endofturn|>",
+    "[|endofturn|]",
+    "<|END_OF_TURN_TOKEN|>",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+    "<EOT>",
+    "<|return|>",
+];
+
+/// Names that end a sequence where they are control tokens; as text they may be anything, as in HTML.
+const END_IF_CONTROL: [&str; 4] = ["</s>", "<eos>", "[EOT]", "[EOS]"];
+
+/// Other tokens that only a chat format can mean, and that do not look like it.
+const MARKERS: [&str; 7] = [
+    "<|im_start|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|begin_of_text|>",
+    "<start_of_turn>",
+    "<｜begin▁of▁sentence｜>",
+    "<|START_OF_TURN_TOKEN|>",
+];
+
+/// Names of the token that ends a sequence, the surest first.
+pub(super) const EOS: [&str; 7] =
+    ["</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>", "<｜end▁of▁sentence｜>", "<|eos|>", "<EOS_TOKEN>"];
+/// Names of the token that begins a sequence, the surest first.
+pub(super) const BOS: [&str; 7] = [
+    "<s>",
+    "<bos>",
+    "<|begin_of_text|>",
+    "<|startoftext|>",
+    "<｜begin▁of▁sentence｜>",
+    "<|bos|>",
+    "<BOS_TOKEN>",
+];
+
+/// Pre-tokenizers whose models begin with BOS where the file does not say.
+pub(super) const BEGINS_WITH_BOS: [&str; 11] = [
+    "llama-bpe",
+    "llama3",
+    "llama-v3",
+    "falcon3",
+    "falcon-h1",
+    "pixtral",
+    "midm-2.0",
+    "lfm2",
+    "jina-v5-nano",
+    "tekken",
+    "chameleon",
+];
+
+/// Normal tokens from which on a vocabulary has numbers of several digits, if its rule lets it.
+const LARGE: usize = 10_000;
+
+/// Whether generation ends at a token of this name and kind.
+pub(super) fn ends_a_turn(piece: &str, kind: TokenKind) -> bool {
+    match kind {
+        TokenKind::Control => END_OF_TURN.contains(&piece) || END_IF_CONTROL.contains(&piece),
+        _ => false,
+    }
+}
+
+/// Whether only a chat format can mean this.
+pub(super) fn is_marker(piece: &str) -> bool {
+    piece.len() <= 32 && (END_OF_TURN.contains(&piece) || MARKERS.contains(&piece))
+}
+
+/// Whether a piece is written as chat formats write theirs: `<|name|>`.
+pub(super) fn looks_like_a_marker(piece: &str) -> bool {
+    let name = piece.strip_prefix("<|").and_then(|rest| rest.strip_suffix("|>"));
+    name.is_some_and(|name| {
+        !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+    })
+}
+
+/// Whether a piece is written as special tokens are: a name in brackets.
+pub(super) fn is_bracketed(piece: &str) -> bool {
+    let inner = |open, close| piece.strip_prefix(open).and_then(|rest: &str| rest.strip_suffix(close));
+    inner('<', '>').or(inner('[', ']')).is_some_and(|name| !name.is_empty())
+}
+
+/// What tells the vocabularies apart.
+#[derive(Default)]
+struct Signs {
+    /// `;` and a line end in one piece: the rule keeps line ends with what is before them.
+    mark_and_line_end: bool,
+    /// `12`: the rule does not cut digits apart.
+    digits: bool,
+    normal: usize,
+    names: Vec<&'static str>,
+}
+
+/// Tokens that one family has.
+const NAMES: [(&str, &str); 15] = [
+    ("<|begin_of_text|>", "llama 3 or 4"),
+    ("<|start_header_id|>", "llama 3"),
+    ("<|eot_id|>", "llama 3"),
+    ("<|header_start|>", "llama 4"),
+    ("<|channel|>", "harmony"),
+    ("[AVAILABLE_TOOLS]", "tekken"),
+    ("<BOS_TOKEN>", "command-r"),
+    ("<gh_stars>", "starcoder"),
+    ("<jupyter_start>", "starcoder"),
+    ("<reponame>", "starcoder"),
+    ("<|object_ref_start|>", "qwen"),
+    ("<|vision_start|>", "qwen"),
+    ("<｜begin▁of▁sentence｜>", "deepseek"),
+    (">>TITLE<<", "falcon"),
+    ("<sentinel:0>", "chameleon"),
+];
+
+/// The pre-tokenizer of a byte-level vocabulary, by tokens that only one family has, or by the words that its
+/// rule lets become tokens.
+pub(super) fn pre_tokenizer<'p>(
+    tokens: impl Iterator<Item = (&'p str, &'p TokenKind)>,
+) -> Option<&'static str> {
+    let mut signs = Signs::default();
+    for (piece, kind) in tokens {
+        signs.look_at(piece, *kind);
+    }
+    let has = |name: &str| signs.names.contains(&name);
+    let keeps_line_ends = signs.mark_and_line_end;
+    Some(if has("llama 4") {
+        "llama4"
+    } else if has("llama 3 or 4") && has("llama 3") {
+        "llama-bpe"
+    } else if has("harmony") {
+        "gpt-4o"
+    } else if has("tekken") {
+        "tekken"
+    } else if has("command-r") {
+        "command-r"
+    } else if has("starcoder") {
+        "starcoder"
+    } else if has("falcon") {
+        "falcon"
+    } else if has("chameleon") {
+        "chameleon"
+    } else if has("qwen") || (keeps_line_ends && !signs.digits) {
+        "qwen2"
+    } else if has("deepseek") {
+        match signs.normal {
+            0..50_000 => "deepseek-coder",
+            50_000..110_000 => "deepseek-llm",
+            _ => "deepseek-v3",
+        }
+    } else if keeps_line_ends {
+        "dbrx"
+    } else if signs.normal >= LARGE && !signs.digits {
+        "smollm"
+    } else {
+        return None;
+    })
+}
+
+impl Signs {
+    fn look_at(&mut self, piece: &str, kind: TokenKind) {
+        if piece.starts_with(['<', '[', '>'])
+            && let Some((_, family)) = NAMES.iter().find(|(name, _)| *name == piece)
+        {
+            self.names.push(family);
+        }
+        if kind == TokenKind::Normal {
+            self.normal += 1;
+            let word = piece.strip_prefix('Ġ').unwrap_or(piece);
+            self.digits |= word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_digit());
+            let mark = piece.trim_end_matches('Ċ');
+            self.mark_and_line_end |= mark.len() < piece.len()
+                && !mark.is_empty()
+                && mark.bytes().all(|byte| byte.is_ascii_punctuation());
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! What a vocabulary means where its converter wrote it badly.
+//!
+//! Values that do not fit each other are no reason to refuse a model that others run. Where the right value can
+//! be known it is taken; where it is a guess, or a value is dropped, a warning says so. The result fits: every
+//! list has a value a token, every id is a token's.
+
+use super::error::TextError;
+use super::known;
+use super::parts::{Spelling, VocabParts, key};
+use super::vocab::{TokenKind, byte_token};
+use super::warnings::Warnings;
+use crate::TokenId;
+use crate::weights::Strings;
+
+/// The score of tokens that a converter's list of scores does not reach, as converters write it themselves.
+const ADDED_SCORE: f32 = -1000.0;
+
+/// The parts of a vocabulary, fitting.
+#[derive(Debug)]
+pub(crate) struct Mended {
+    pub(crate) tokens: Strings,
+    pub(crate) spelling: Spelling,
+    /// The name of the pre-tokenizer.
+    pub(crate) pre: String,
+    pub(crate) kinds: Vec<TokenKind>,
+    /// None for byte-level vocabularies.
+    pub(crate) scores: Vec<f32>,
+    pub(crate) bos: Option<TokenId>,
+    pub(crate) eos: Option<TokenId>,
+    pub(crate) unknown: Option<TokenId>,
+    /// Ends of turns and messages, and of the sequence.
+    pub(crate) ends: Vec<TokenId>,
+    pub(crate) add_bos: bool,
+    pub(crate) add_space_prefix: bool,
+    pub(crate) warnings: Warnings,
+}
+
+impl Mended {
+    /// Makes parts of a file fit.
+    ///
+    /// # Errors
+    /// If there is no token, or no tokenizer of the model's kind.
+    pub(crate) fn new(mut parts: VocabParts) -> Result<Mended, TextError> {
+        let mut spelling = parts.spelling()?;
+        let count = parts.tokens.len();
+        if count == 0 || u32::try_from(count).is_err() {
+            return Err(TextError::BadValue {
+                key: key::TOKENS,
+                expected: "between 1 and 2^32 - 1 tokens".to_owned(),
+                found: count.to_string(),
+            });
+        }
+        let mut warnings = std::mem::take(&mut parts.warnings);
+        let mut kinds = kinds(&parts, &mut warnings);
+        let scores = match spelling {
+            Spelling::SentencePiece => scores(&parts, &kinds, &mut warnings),
+            _ => Vec::new(),
+        };
+        if spelling == Spelling::SentencePiece {
+            mend_bytes(&parts.tokens, &mut kinds, &mut warnings);
+        } else if is_plain(&parts.tokens, &kinds) {
+            spelling = Spelling::Plain;
+            warnings
+                .add("the pieces are plain text, not GPT-2's alphabet of bytes; they are taken as they are");
+        }
+        mend_markers(&parts.tokens, &mut kinds, &mut warnings);
+        let ids = Ids::new(&parts, &mut kinds, &mut warnings);
+        let pre = match spelling {
+            Spelling::SentencePiece => String::new(),
+            _ => pre(&parts, &kinds, &mut warnings),
+        };
+        let add_bos = parts.add_bos.unwrap_or_else(|| {
+            spelling == Spelling::SentencePiece || known::BEGINS_WITH_BOS.contains(&pre.as_str())
+        });
+        let bos = ids.bos.or_else(|| add_bos.then(|| ids.guess_bos(&parts, &mut warnings)).flatten());
+        Ok(Mended {
+            spelling,
+            pre,
+            kinds,
+            scores,
+            bos,
+            eos: ids.eos,
+            unknown: ids.unknown,
+            ends: ids.ends,
+            add_bos,
+            add_space_prefix: parts.add_space_prefix.unwrap_or(spelling == Spelling::SentencePiece),
+            warnings,
+            tokens: parts.tokens,
+        })
+    }
+}
+
+/// A kind for each token.
+fn kinds(parts: &VocabParts, warnings: &mut Warnings) -> Vec<TokenKind> {
+    let count = parts.tokens.len();
+    let codes = parts.types.as_deref().unwrap_or_default();
+    match &parts.types {
+        None => warnings.add(format_args!("`{}` is missing: kinds are guessed by the spelling", key::TYPES)),
+        Some(codes) if codes.len() != count => warnings.add(format_args!(
+            "`{}` has {} values, the vocabulary {count} tokens: what is too much is left out, what is missing is \
+             guessed by the spelling",
+            key::TYPES,
+            codes.len()
+        )),
+        Some(_) => {}
+    }
+    let bad = |code: &u32| TokenKind::from_code(*code).is_none();
+    if let Some(index) = codes.iter().take(count).position(bad) {
+        let found = codes.iter().take(count).filter(|code| bad(code)).count();
+        warnings.add(format_args!(
+            "`{}`: expected 0 to 6, found {found} other values, the first at index {index}: taken for text",
+            key::TYPES
+        ));
+    }
+    let kind =
+        |index| codes.get(index).and_then(|&code| TokenKind::from_code(code)).unwrap_or(TokenKind::Normal);
+    (0..count).map(kind).collect()
+}
+
+/// A score for each token. Trained pieces are in the order of their scores, so missing ones can be known.
+fn scores(parts: &VocabParts, kinds: &[TokenKind], warnings: &mut Warnings) -> Vec<f32> {
+    let count = parts.tokens.len();
+    let of_order = |index: usize| -(index as f32);
+    let found = parts.scores.as_deref().unwrap_or_default();
+    if found.is_empty() || are_alike(parts, kinds, found) {
+        let what = if found.is_empty() { "is missing" } else { "is the same for all pieces" };
+        warnings.add(format_args!(
+            "`{}` {what}: pieces are taken to stand in the order of their scores",
+            key::SCORES
+        ));
+        return (0..count).map(of_order).collect();
+    }
+    if found.len() != count {
+        warnings.add(format_args!(
+            "`{}` has {} values, the vocabulary {count} tokens: what is too much is left out, what is missing has \
+             the lowest score",
+            key::SCORES,
+            found.len()
+        ));
+    }
+    if let Some(index) = found.iter().take(count).position(|score| score.is_nan()) {
+        let number = found.iter().take(count).filter(|score| score.is_nan()).count();
+        warnings.add(format_args!(
+            "`{}`: {number} values are no numbers, the first at index {index}: they count as the lowest score",
+            key::SCORES
+        ));
+    }
+    let lowest = found.iter().copied().fold(ADDED_SCORE, f32::min);
+    let score = |index| found.get(index).copied().filter(|score: &f32| !score.is_nan()).unwrap_or(lowest);
+    (0..count).map(score).collect()
+}
+
+/// Whether several pieces of more than a character have one score between them.
+fn are_alike(parts: &VocabParts, kinds: &[TokenKind], scores: &[f32]) -> bool {
+    let merged =
+        |(piece, kind): &(&str, &TokenKind)| **kind == TokenKind::Normal && piece.chars().nth(1).is_some();
+    let mut merged =
+        parts.tokens.iter().zip(kinds).zip(scores).filter(|(token, _)| merged(token)).map(|(_, score)| score);
+    let Some(first) = merged.next() else { return false };
+    let mut others = 0;
+    let alike = merged.inspect(|_| others += 1).all(|score| score == first);
+    alike && others > 0
+}
+
+/// `<0xNN>` is the byte where no token of the kind is.
+fn mend_bytes(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings) {
+    let mut known = [false; 256];
+    for (piece, kind) in tokens.iter().zip(kinds.iter()) {
+        if let (TokenKind::Byte, Some(byte)) = (kind, byte_token(piece))
+            && let Some(known) = known.get_mut(usize::from(byte))
+        {
+            *known = true;
+        }
+    }
+    let mut changed = Changed::default();
+    for (piece, kind) in tokens.iter().zip(kinds.iter_mut()) {
+        let Some(known) = byte_token(piece).and_then(|byte| known.get_mut(usize::from(byte))) else {
+            continue;
+        };
+        if !*known && matches!(kind, TokenKind::Normal | TokenKind::UserDefined) {
+            *known = true;
+            *kind = TokenKind::Byte;
+            changed.add(piece);
+        }
+    }
+    changed.tell("a byte", warnings);
+}
+
+/// Whether a byte-level vocabulary is written as text: it has spaces, and nothing that stands for one.
+fn is_plain(tokens: &Strings, kinds: &[TokenKind]) -> bool {
+    let mut pieces = tokens.iter().zip(kinds).filter(|(_, kind)| **kind == TokenKind::Normal);
+    let mut spaces = false;
+    let alphabet = pieces.any(|(piece, _)| {
+        spaces |= piece.starts_with([' ', '\n']);
+        piece.starts_with(['Ġ', 'Ċ'])
+    });
+    spaces && !alphabet
+}
+
+/// Tokens that only a chat format can mean are control tokens, whatever the file says.
+fn mend_markers(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings) {
+    let mut changed = Changed::default();
+    for (piece, kind) in tokens.iter().zip(kinds.iter_mut()) {
+        let wrong = match kind {
+            TokenKind::Control | TokenKind::Unknown | TokenKind::Byte => false,
+            TokenKind::Normal => known::is_marker(piece) || known::looks_like_a_marker(piece),
+            TokenKind::UserDefined | TokenKind::Unused => known::is_marker(piece),
+        };
+        if wrong {
+            *kind = TokenKind::Control;
+            changed.add(piece);
+        }
+    }
+    changed.tell("a control token", warnings);
+}
+
+/// Tokens whose kind the file has wrong.
+#[derive(Default)]
+struct Changed {
+    count: usize,
+    first: Option<String>,
+}
+
+impl Changed {
+    fn add(&mut self, piece: &str) {
+        self.count += 1;
+        self.first.get_or_insert_with(|| format!("{piece:?}"));
+    }
+
+    fn tell(&self, kind: &str, warnings: &mut Warnings) {
+        let Some(first) = &self.first else { return };
+        let others = match self.count {
+            1 => String::new(),
+            count => format!(" (and {} more like it)", count - 1),
+        };
+        warnings.add(format_args!("`{}`: {first}{others} is taken for {kind}, not for text", key::TYPES));
+    }
+}
+
+/// The tokens with a meaning of their own.
+struct Ids {
+    bos: Option<TokenId>,
+    eos: Option<TokenId>,
+    unknown: Option<TokenId>,
+    ends: Vec<TokenId>,
+}
+
+impl Ids {
+    fn new(parts: &VocabParts, kinds: &mut [TokenKind], warnings: &mut Warnings) -> Ids {
+        let count = parts.tokens.len();
+        let mut id = |id: Option<i64>, key| checked(id, key, count, warnings);
+        let (bos, mut eos, mut unknown) =
+            (id(parts.bos, key::BOS), id(parts.eos, key::EOS), id(parts.unknown, key::UNKNOWN));
+        let padding = id(parts.padding, key::PADDING);
+        let more = parts.ends.iter().map(|&end| (Some(end), key::EOS));
+        let ends = [(parts.eot, key::EOT), (parts.eom, key::EOM)].into_iter().chain(more);
+        let mut ends: Vec<TokenId> = ends.filter_map(|(end, key)| id(end, key)).collect();
+        let spelled = |id: TokenId| parts.tokens.get(id.index()).unwrap_or_default();
+        for id in [bos, eos, padding].into_iter().flatten().chain(ends.iter().copied()) {
+            if let Some(kind) = kinds.get_mut(id.index()).filter(|kind| **kind == TokenKind::Normal)
+                && known::is_bracketed(spelled(id))
+            {
+                *kind = TokenKind::Control;
+            }
+        }
+        if let Some(kind) =
+            unknown.and_then(|id| kinds.get_mut(id.index())).filter(|kind| **kind == TokenKind::Normal)
+        {
+            *kind = TokenKind::Unknown;
+        }
+        if parts.unknown.is_none() {
+            unknown = kinds.iter().position(|kind| *kind == TokenKind::Unknown).and_then(token_id);
+        }
+        if parts.eos.is_none() {
+            eos = guess(&parts.tokens, &known::EOS, key::EOS, warnings);
+            if let Some(kind) = eos.and_then(|id| kinds.get_mut(id.index())) {
+                *kind = TokenKind::Control;
+            }
+        }
+        if let Some(id) = eos.filter(|id| kinds.get(id.index()) == Some(&TokenKind::Normal)) {
+            let piece = spelled(id);
+            warnings.add(format_args!("`{}` is {}, the text {piece:?}: answers end there", key::EOS, id.0));
+        }
+        ends.extend(eos);
+        Ids { bos, eos, unknown, ends }
+    }
+
+    fn guess_bos(&self, parts: &VocabParts, warnings: &mut Warnings) -> Option<TokenId> {
+        if parts.bos.is_none() {
+            return guess(&parts.tokens, &known::BOS, key::BOS, warnings);
+        }
+        None
+    }
+}
+
+/// The first of these pieces that is a token.
+fn guess(tokens: &Strings, names: &[&str], key: &str, warnings: &mut Warnings) -> Option<TokenId> {
+    let mut found: Option<(usize, usize)> = None;
+    for (index, piece) in tokens.iter().enumerate() {
+        if let Some(rank) = names.iter().position(|name| *name == piece)
+            && found.is_none_or(|(best, _)| rank < best)
+        {
+            found = Some((rank, index));
+        }
+    }
+    let (rank, index) = found?;
+    let name = names.get(rank)?;
+    warnings.add(format_args!("`{key}` is missing: `{name}`, token {index}, is taken"));
+    token_id(index)
+}
+
+fn token_id(index: usize) -> Option<TokenId> {
+    u32::try_from(index).ok().map(TokenId)
+}
+
+fn checked(id: Option<i64>, key: &str, tokens: usize, warnings: &mut Warnings) -> Option<TokenId> {
+    let id = id?;
+    let found = u32::try_from(id).ok().filter(|&id| (id as usize) < tokens).map(TokenId);
+    if found.is_none() {
+        warnings.add(format_args!("`{key}`: expected a token id below {tokens}, found {id}: no such token"));
+    }
+    found
+}
+
+/// The pre-tokenizer's name, recognised by the vocabulary where the file does not say it.
+fn pre(parts: &VocabParts, kinds: &[TokenKind], warnings: &mut Warnings) -> String {
+    if !matches!(parts.pre.as_str(), "" | "default") {
+        return parts.pre.clone();
+    }
+    let said = if parts.pre.is_empty() { "is missing" } else { "is `default`" };
+    let (name, why) = match known::pre_tokenizer(parts.tokens.iter().zip(kinds)) {
+        Some(name) => (name, "as the vocabulary looks like one of it"),
+        None => ("gpt-2", "which is a guess"),
+    };
+    warnings.add(format_args!("`{}` {said}: the rule `{name}` is used, {why}", key::PRE));
+    name.to_owned()
+}
+
+#[cfg(test)]
+mod tests;
