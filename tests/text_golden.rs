@@ -7,9 +7,13 @@
 mod real_models;
 
 use ottava::TokenId;
-use ottava::text::{AddBos, ChatTemplate, Detokenizer, Message, RenderOptions, Special, Tokenizer};
+use ottava::text::{
+    AddBos, ChatTemplate, Detokenizer, Message, RenderOptions, Special, TextError, Tokenizer,
+};
 use ottava::weights::{ModelFile, OpenOptions};
 use real_models::golden;
+use std::fs::read_to_string;
+use std::path::PathBuf;
 use std::time::Instant;
 
 fn model(name: &str) -> Option<ModelFile> {
@@ -75,4 +79,54 @@ fn stop_ids_of_real_models() {
         let bos = tokenizer.vocab().bos().unwrap();
         assert!(tokenizer.vocab().is_control(bos), "{name}");
     }
+}
+
+/// Vocabularies with recorded texts and ids, as llama.cpp's folder `models` has them: `NAME.gguf`, `NAME.gguf.inp`
+/// with the texts and `NAME.gguf.out` with a line of ids for each.
+#[test]
+fn recorded_vectors_of_vocabularies() {
+    const FOLDER: &str = "OTTAVA_TEST_VOCABULARIES";
+    let Some(folder) = std::env::var_os(FOLDER).filter(|value| !value.is_empty()) else {
+        return real_models::not_run(format!("vectors of vocabularies: no folder of them ({FOLDER})"));
+    };
+    let folder = PathBuf::from(folder);
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "gguf"));
+    files.sort();
+    let mut compared = 0;
+    for path in files {
+        let beside = |extension: &str| path.with_extension(format!("gguf.{extension}"));
+        let (Ok(texts), Ok(ids)) = (read_to_string(beside("inp")), read_to_string(beside("out"))) else {
+            continue;
+        };
+        let file = ModelFile::open(&path, &OpenOptions::default()).unwrap();
+        let name = path.file_name().unwrap().to_string_lossy();
+        match Tokenizer::from_metadata(file.metadata()) {
+            Ok(tokenizer) => {
+                eprintln!("{name}: {:?}", tokenizer.vocab().warnings());
+                compare_vectors(&name, &tokenizer, &texts, &ids);
+                compared += 1;
+            }
+            Err(error @ (TextError::UnknownModel { .. } | TextError::UnknownPreTokenizer { .. })) => {
+                real_models::not_run(format!("{name}: {error}"));
+            }
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+    assert!(compared > 0, "{}: no vocabulary with vectors", folder.display());
+}
+
+fn compare_vectors(name: &str, tokenizer: &Tokenizer, texts: &str, ids: &str) {
+    let texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();
+    let mut wrong = Vec::new();
+    for (text, expected) in texts.iter().zip(ids.lines()) {
+        let found = tokenizer.encode(text, Special::Text, AddBos::No).unwrap();
+        let found: Vec<String> = found.iter().map(|id| id.0.to_string()).collect();
+        if found != expected.split_whitespace().collect::<Vec<_>>() {
+            wrong.push(format!("{text:?}: found {}, expected {expected}", found.join(" ")));
+        }
+    }
+    assert!(texts.len() >= ids.lines().count() && !ids.is_empty(), "{name}: {} texts", texts.len());
+    assert!(wrong.is_empty(), "{name}: {} of {} texts:\n{}", wrong.len(), texts.len(), wrong.join("\n"));
 }

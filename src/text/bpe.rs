@@ -11,7 +11,7 @@ use std::num::NonZeroUsize;
 
 use hashbrown::HashTable;
 
-use super::byte_level::char_of;
+use super::byte_level::{byte_of, char_of};
 use super::error::TextError;
 use super::index::{Index, Key};
 use super::limit::Ids;
@@ -70,11 +70,7 @@ impl ByteLevel {
         warnings: &mut Warnings,
     ) -> Result<ByteLevel, TextError> {
         let words = PreTokenizer::named(pre)?;
-        // A user-defined token may be spelled like a piece that the rules make; then the rules mean the piece.
-        let user = |id: &TokenId| vocab.kind(*id) == Some(TokenKind::UserDefined);
-        let from_text = |id: &TokenId| !vocab.is_control(*id) && !user(id);
-        let pieces =
-            Index::new(vocab, Key::Bytes, vocab.ids().filter(from_text).chain(vocab.ids().filter(user)));
+        let pieces = Index::new(vocab, Key::Bytes, from_text(vocab));
         let bytes = byte_tokens(vocab, &pieces);
         let merges = Merges::new(vocab, &pieces, rules, warnings);
         let symbol = |byte: u8| bytes.get(usize::from(byte)).copied().flatten().or(merges.made.find(&[byte]));
@@ -108,6 +104,17 @@ impl ByteLevel {
         let byte = |&byte: &u8| *self.bytes.get(usize::from(byte))?;
         spelled.iter().filter_map(byte).try_for_each(|id| out.push(id))
     }
+}
+
+/// The tokens that may come from text. Rules and words mean a piece in the alphabet of bytes; the same bytes may
+/// be spelled by a piece that is written as text, or by a user-defined token: those come behind.
+fn from_text(vocab: &Vocab) -> impl Iterator<Item = TokenId> {
+    let rank = move |id: TokenId| match (vocab.kind(id)?, vocab.piece(id)?) {
+        (TokenKind::Control | TokenKind::Unknown, _) => None,
+        (TokenKind::UserDefined, _) => Some(2),
+        (_, piece) => Some(usize::from(piece.chars().any(|c| byte_of(c).is_none()))),
+    };
+    (0..3).flat_map(move |wanted| vocab.ids().filter(move |&id| rank(id) == Some(wanted)))
 }
 
 /// By their spelling, or else by the character that stands for the byte, whatever the token's kind makes of it.

@@ -28,14 +28,13 @@ const END_OF_TURN: [&str; 17] = [
 const END_IF_CONTROL: [&str; 4] = ["</s>", "<eos>", "[EOT]", "[EOS]"];
 
 /// Other tokens that only a chat format can mean, and that do not look like it.
-const MARKERS: [&str; 7] = [
+const MARKERS: [&str; 6] = [
     "<|im_start|>",
     "<|start_header_id|>",
     "<|end_header_id|>",
     "<|begin_of_text|>",
     "<start_of_turn>",
     "<｜begin▁of▁sentence｜>",
-    "<|START_OF_TURN_TOKEN|>",
 ];
 
 /// Names of the token that ends a sequence, the surest first.
