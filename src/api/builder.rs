@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use super::keep::Keep;
 use super::{Bytes, Device, Engine, EngineInfo, Shared};
 #[cfg(feature = "cuda")]
 use crate::backend::{
@@ -48,14 +49,6 @@ struct BeforeLoad {
     started: Instant,
     threads: usize,
     fallback: Option<String>,
-}
-
-/// Where packed weights are kept.
-#[derive(Clone, Debug)]
-enum Keep {
-    Nowhere,
-    BesideTheModel,
-    In(PathBuf),
 }
 
 /// Describes an engine; [`EngineBuilder::build`] loads it.
@@ -290,20 +283,6 @@ impl EngineBuilder {
         Ok(Engine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
     }
 
-    /// The file of packed weights: the model's name, what its matrices become, and `packed`.
-    fn sidecar_path(&self) -> Option<PathBuf> {
-        let mut name = self.model.file_name()?.to_owned();
-        if let Some(format) = self.quantise {
-            name.push(format!(".{format}"));
-        }
-        name.push(".packed");
-        match &self.sidecar {
-            Keep::Nowhere => None,
-            Keep::BesideTheModel => Some(self.model.with_file_name(name)),
-            Keep::In(folder) => Some(folder.join(name)),
-        }
-    }
-
     /// How the model is loaded, and most prompt tokens of its steps.
     fn load_options(&self, config: &ModelConfig, chunk_default: usize) -> (LoadOptions, usize) {
         let context_max =
@@ -328,7 +307,7 @@ impl EngineBuilder {
             kv_bytes,
             context_max,
             quantise: self.quantise,
-            sidecar: self.sidecar_path(),
+            sidecar: self.sidecar.path(&self.model, self.quantise),
             activations: Precision::F32,
         };
         (options, chunk)

@@ -8,6 +8,7 @@
 
 mod builder;
 mod device;
+mod keep;
 mod request;
 
 use std::path::{Path, PathBuf};
