@@ -152,8 +152,7 @@ impl Temporary {
     pub fn beside(target: &Path) -> io::Result<Temporary> {
         let name = target.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
         check_target(target)?;
-        let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let folder = parent.unwrap_or(Path::new(".")).to_owned();
+        let folder = folder_of(target).to_owned();
         remove_stale(&folder);
         let host = host();
         for attempt in 0..1000 {
@@ -215,6 +214,11 @@ impl Drop for Temporary {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// The folder that a file is in, or would be.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Locks a temporary that was just made; whether it is still there, and this writer's.

@@ -138,6 +138,45 @@ fn whatever_becomes_of_the_file_what_was_read_of_it_stays() -> Outcome {
     Ok(())
 }
 
+/// Written over in place, of the same length, and cut short at its end, while tensors come from it.
+#[cfg(unix)]
+#[test]
+fn a_model_that_changes_while_it_is_loaded_is_refused_and_nothing_is_kept() -> Outcome {
+    let (folder, path) = model()?;
+    let bytes = std::fs::read(&path)?;
+    for (mmap, cut, kept) in
+        [(false, false, false), (true, false, false), (false, true, false), (false, false, true)]
+    {
+        let case = format!("mapped {mmap}, cut {cut}, kept {kept}");
+        std::fs::write(&path, &bytes)?;
+        let file = std::fs::File::options().write(true).open(&path)?;
+        file.set_modified(std::time::SystemTime::UNIX_EPOCH)?;
+        let builder = || if mmap { builder(&path).sidecar().mmap() } else { builder(&path).sidecar() };
+        if kept {
+            assert_eq!(answer(builder())?.0, NEW);
+        }
+        let failed = builder().build_with(&mut |progress| {
+            if progress.done == 1 && cut {
+                file.set_len(bytes.len() as u64 - 1).unwrap();
+            } else if progress.done == 1 {
+                std::os::unix::fs::FileExt::write_at(
+                    &file,
+                    &bytes[bytes.len() - 64..],
+                    bytes.len() as u64 - 64,
+                )
+                .unwrap();
+            }
+        });
+        let error = failed.err().ok_or_else(|| case.clone())?.to_string();
+        assert!(
+            error.contains("tiny.gguf") && error.contains("changed while it was read"),
+            "{case}: {error}"
+        );
+        assert_eq!(std::fs::read_dir(folder.path())?.count(), 1 + usize::from(kept), "{case}");
+    }
+    Ok(())
+}
+
 #[cfg(unix)]
 #[test]
 fn what_stands_at_its_place_and_is_no_file_stays_there() -> Outcome {

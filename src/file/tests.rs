@@ -114,6 +114,13 @@ fn what_is_not_a_temporary_of_ours_stays() {
 }
 
 #[test]
+fn a_name_without_a_folder_is_in_the_current_one() {
+    for (path, folder) in [("a", "."), ("b/a", "b"), ("/a", "/"), ("./a", "."), ("../a", "..")] {
+        assert_eq!(folder_of(Path::new(path)), Path::new(folder), "{path}");
+    }
+}
+
+#[test]
 fn names_of_any_length_and_alphabet_have_temporaries_that_are_found_again() {
     let long = "m".repeat(250);
     for name in ["a", "modèle.gguf", "a-b-c.ottava-12.tmp", &long] {

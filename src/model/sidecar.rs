@@ -1,6 +1,5 @@
 //! Matrices from a file of prepared ones, where the caller wants one kept beside the model.
 
-use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use crate::backend::{Backend, Sidecar};
@@ -46,7 +45,7 @@ pub(super) fn matrices<B: Backend>(
     let shapes = plan.matrices().iter().map(|spec| source.shape(&spec.name));
     let shapes: Vec<_> = shapes.collect::<Result<_, _>>()?;
     let sidecar = Sidecar { path, key: key(source, plan), shapes: &shapes, map: source.file.is_mapped() };
-    file::remove_stale(path.parent().unwrap_or(Path::new(".")));
+    file::remove_stale(file::folder_of(path));
     let unusable = match backend.restore(&sidecar) {
         Ok(matrices) => {
             source.file.check_unchanged()?;
