@@ -5,6 +5,7 @@ use ottava::weights::{Array, GgufWriter, Value};
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
@@ -100,6 +101,11 @@ pub fn byte_level() -> Vocabulary {
 
 /// SentencePiece with byte fallback, as Gemma has it; no chat template.
 pub fn sentence_piece() -> Vocabulary {
+    sentence_piece_with(&[])
+}
+
+/// The same with pieces that any text may have.
+pub fn sentence_piece_with(pieces: &[&str]) -> Vocabulary {
     let mut vocabulary = Vocabulary { tokens: Vec::new(), kinds: Vec::new(), entries: Vec::new() };
     for (piece, kind) in [("<pad>", CONTROL), ("<eos>", CONTROL), ("<bos>", CONTROL), ("<unk>", UNKNOWN)] {
         vocabulary.push(piece, kind);
@@ -116,6 +122,9 @@ pub fn sentence_piece() -> Vocabulary {
     vocabulary.push("\u{2581}", NORMAL);
     for letter in 'a'..='z' {
         vocabulary.push(letter, NORMAL);
+    }
+    for piece in pieces {
+        vocabulary.push(*piece, USER_DEFINED);
     }
     let score = |index: usize| index.checked_sub(first_merge).map_or(0.0, |rank| -(rank as f32));
     let scores = (0..vocabulary.tokens.len()).map(score).collect();

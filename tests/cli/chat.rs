@@ -1,0 +1,92 @@
+//! Conversations: full contexts, lines that cannot be answered, and what is kept of them.
+
+use super::*;
+
+fn chat(model: &str, arguments: &[&str], input: &[u8]) -> Output {
+    let output = ottava_with(
+        &[&["chat", "--model", model, "--temp", "0", "--device", "cpu"], arguments].concat(),
+        input,
+    );
+    assert!(output.status.success(), "{arguments:?}: {}", told(&output));
+    output
+}
+
+/// What `/save` wrote at the end of a conversation.
+fn saved(model: &str, arguments: &[&str], input: &str) -> (Vec<(String, String)>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved.json");
+    let output = chat(model, arguments, format!("{input}\n/save {}\n", path.display()).as_bytes());
+    let json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let text = |message: &Value, key: &str| message[key].as_str().unwrap().to_owned();
+    let messages = json.as_array().unwrap().iter();
+    (messages.map(|message| (text(message, "role"), text(message, "content"))).collect(), told(&output))
+}
+
+fn roles(messages: &[(String, String)]) -> Vec<&str> {
+    messages.iter().map(|(role, _)| role.as_str()).collect()
+}
+
+#[test]
+fn a_chat_that_is_full_goes_on_without_its_oldest_turns() {
+    let (_folder, model) = tiny_model();
+    let lines: Vec<String> = (1..=5).map(|i| format!("the den of hero {i}")).collect();
+    let (messages, told) = saved(&model, &["-c", "128", "-n", "8", "--system", "be"], &lines.join("\n"));
+    assert!(!told.contains("error"), "{told}");
+    assert!(told.contains("note: the context of 128 tokens is full"), "{told}");
+    assert_eq!(messages[0], ("system".to_owned(), "be".to_owned()));
+    let users: Vec<&str> =
+        messages.iter().filter(|(role, _)| role == "user").map(|(_, text)| text.as_str()).collect();
+    assert!(!users.is_empty() && users.len() < 5, "{users:?}");
+    assert_eq!(users, &lines[5 - users.len()..], "the newest turns are kept");
+    assert_eq!(messages.len(), 1 + 2 * users.len());
+}
+
+#[test]
+fn a_small_cache_is_a_small_context() {
+    let (folder, _model) = tiny_model();
+    let wide = folder.path().join("wide.gguf");
+    std::fs::write(&wide, tiny::llama_of(1 << 16).unwrap()).unwrap();
+    let asked = ["-c", "65536", "--kv-budget", "1", "-n", "16777216", "--stop", "e"];
+    let (messages, told) = saved(wide.to_str().unwrap(), &asked, "the den");
+    assert!(!told.contains("error"), "{told}");
+    assert_eq!(roles(&messages), ["user", "assistant"]);
+}
+
+#[test]
+fn a_line_that_is_too_long_says_so_and_the_conversation_goes_on() {
+    let (_folder, model) = tiny_model();
+    let input = format!("the den\n{}\nand the hero", "a hero in the den ".repeat(30));
+    let (messages, told) = saved(&model, &["-c", "128", "-n", "4"], &input);
+    let errors: Vec<&str> = told.lines().filter(|line| line.starts_with("error")).collect();
+    assert!(matches!(errors[..], [error] if error.contains("too long") && error.contains("128")), "{told}");
+    assert_eq!(roles(&messages), ["user", "assistant", "user", "assistant"]);
+    assert_eq!((&*messages[0].1, &*messages[2].1), ("the den", "and the hero"));
+}
+
+#[test]
+fn a_line_that_is_no_utf8_is_told_and_the_next_is_answered() {
+    let (folder, model) = tiny_model();
+    let path = folder.path().join("saved.json");
+    let save = format!("/save {}\n", path.display());
+    let input = [b"the den\nbad \xff line\nthe hero\r\n", save.as_bytes()].concat();
+    let output = chat(&model, &["-n", "4"], &input);
+    assert!(told(&output).contains("standard input, line 2: the byte at offset 12 is not UTF-8 (0xff)"));
+    let json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert_eq!((json.as_array().unwrap().len(), &json[2]["content"]), (4, &"the hero".into()));
+}
+
+#[test]
+fn the_system_message_can_be_set_and_taken_back() {
+    let (_folder, model) = tiny_model();
+    let (messages, _) = saved(&model, &["-n", "2"], "/system be brief\nthe den\n/clear");
+    assert_eq!(messages, [("system".into(), "be brief".into())]);
+    let (messages, _) = saved(&model, &["-n", "2", "--system", "- be"], "/system\nthe den");
+    assert_eq!(roles(&messages), ["user", "assistant"]);
+}
+
+#[test]
+fn an_answer_that_is_cut_says_so() {
+    let (_folder, model) = tiny_model();
+    let output = chat(&model, &["-n", "1"], b"the den\n");
+    assert!(told(&output).contains("note: the answer ends after 1 tokens (-n)"), "{}", told(&output));
+}

@@ -1,0 +1,152 @@
+//! `pull` and `list` as people call them, against hubs made here. What a pull does with a whole file is tested
+//! beside its code, with a model that is small enough.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const FILE: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+const BYTES: u64 = 98_362_432;
+
+/// A hub that gives each request this answer, and then, if it is to be slow, nothing more.
+fn hub(head: &str, body: Vec<u8>, is_slow: bool) -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, head) = (listener.local_addr().unwrap(), head.to_owned());
+    let (sender, requests) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = String::new();
+            let mut reader = BufReader::new(&stream);
+            while reader.read_line(&mut request).is_ok_and(|n| n > 2) {}
+            let _ = stream.write_all(format!("HTTP/1.1 {head}\r\nConnection: close\r\n\r\n").as_bytes());
+            let _ = stream.write_all(&body);
+            if sender.send(request).is_err() {
+                return;
+            }
+            if is_slow {
+                std::mem::forget(stream);
+            }
+        }
+    });
+    (format!("http://{address}"), requests)
+}
+
+fn pull(cache: &Path, endpoint: &str) -> Command {
+    let mut pull = command(&["pull"]);
+    for proxy in ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"] {
+        pull.env_remove(proxy);
+    }
+    pull.env("OTTAVA_CACHE", cache).env_remove("OTTAVA_OFFLINE").env_remove("HF_HUB_OFFLINE");
+    pull.env_remove("HF_TOKEN").env("HF_ENDPOINT", endpoint);
+    pull
+}
+
+fn names(cache: &Path) -> Vec<String> {
+    let files = cache.join("models").read_dir().unwrap();
+    files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn what_is_not_the_file_is_one_line_and_leaves_nothing() {
+    for (head, words) in [
+        ("200 OK\r\nContent-Type: text/html", "web page"),
+        ("200 OK\r\nContent-Length: 5", "expected 98362432 bytes, the hub has 5"),
+        ("302 Found\r\nLocation: /around\r\nContent-Length: 0", "redirect"),
+        ("429 Slow\r\nRetry-After: 99999\r\nContent-Length: 0", "99999 s"),
+    ] {
+        let cache = tempfile::tempdir().unwrap();
+        let (endpoint, _requests) = hub(head, b"<htm>".to_vec(), false);
+        let output = pull(cache.path(), &endpoint).output().unwrap();
+        failed(&output, &["pull"], 1, &["hub: ", words, "yourself"]);
+        assert_eq!(names(cache.path()), [] as [&str; 0], "{head}");
+    }
+}
+
+#[test]
+fn a_killed_pull_is_taken_up_where_it_ended() {
+    let cache = tempfile::tempdir().unwrap();
+    let head = format!("200 OK\r\nContent-Length: {BYTES}");
+    let (endpoint, requests) = hub(&head, vec![7; 200_000], true);
+    let mut first = pull(cache.path(), &endpoint).stderr(Stdio::piped()).spawn().unwrap();
+    requests.recv_timeout(Duration::from_secs(20)).unwrap();
+    let part = cache.path().join("models").join(format!("{FILE}.part"));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while std::fs::metadata(&part).map_or(0, |data| data.len()) < 200_000 {
+        assert!(Instant::now() < deadline, "the first bytes are written");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // One that is at work keeps others waiting, and they say so.
+    let mut second = pull(cache.path(), &endpoint).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(second.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("note: another process is fetching smollm2"), "{line}");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let request = requests.recv_timeout(Duration::from_secs(20)).unwrap().to_lowercase();
+    assert!(request.contains("range: bytes=200000-"), "{request}");
+    second.kill().unwrap();
+    second.wait().unwrap();
+    assert_eq!(names(cache.path()), [format!("{FILE}.part")]);
+}
+
+#[test]
+fn a_disk_that_is_full_is_one_line_and_names_the_file() {
+    let cache = tempfile::tempdir().unwrap();
+    let (endpoint, _requests) = hub(&format!("200 OK\r\nContent-Length: {BYTES}"), vec![7; 4 << 20], false);
+    let program = pull(cache.path(), &endpoint);
+    let mut shell = Command::new("/bin/sh");
+    // A limit on the size of files stands for the disk: blocks of 512 bytes.
+    shell
+        .args(["-c", "trap '' XFSZ; ulimit -f 2000; exec \"$@\"", "sh"])
+        .arg(program.get_program())
+        .arg("pull");
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    let output = shell.output().unwrap();
+    failed(&output, &["pull"], 1, &[".gguf.part: "]);
+    assert_eq!(names(cache.path()), [format!("{FILE}.part")]);
+}
+
+#[test]
+fn a_list_tells_what_was_not_verified_or_is_damaged() {
+    let cache = tempfile::tempdir().unwrap();
+    let models = cache.path().join("models");
+    std::fs::create_dir(&models).unwrap();
+    let state = || {
+        let list = command(&["list", "--json"]).env("OTTAVA_CACHE", cache.path()).output().unwrap();
+        let json: Value = serde_json::from_slice(&list.stdout).unwrap();
+        let model = json["models"][0].clone();
+        let text = command(&["list"]).env("OTTAVA_CACHE", cache.path()).output().unwrap();
+        let text = String::from_utf8(text.stdout).unwrap();
+        assert!(text.lines().next().unwrap().contains(model["state"].as_str().unwrap()), "{text}");
+        (model["state"].as_str().unwrap().to_owned(), model["cached"].as_bool().unwrap())
+    };
+    assert_eq!(state(), ("not fetched".into(), false));
+    std::fs::write(models.join(format!("{FILE}.part")), "abc").unwrap();
+    assert_eq!(state(), ("partly fetched".into(), false));
+    let file = std::fs::File::create(models.join(FILE)).unwrap();
+    file.set_len(BYTES).unwrap();
+    assert_eq!(state(), ("not verified".into(), true));
+    // Only its bytes can tell that it is wrong, and a pull reads them.
+    let output = command(&["pull"]).env("OTTAVA_CACHE", cache.path()).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && told.lines().count() == 2, "{told}");
+    assert!(
+        told.starts_with("warning: ") && told.contains("expected SHA-256") && told.contains("again"),
+        "{told}"
+    );
+    assert_eq!(state(), ("damaged".into(), false));
+    file.set_len(BYTES - 1).unwrap();
+    assert_eq!(state(), ("damaged".into(), false));
+    std::fs::remove_file(models.join(FILE)).unwrap();
+    std::fs::create_dir(models.join(FILE)).unwrap();
+    assert_eq!(state(), ("damaged".into(), false));
+}
