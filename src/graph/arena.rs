@@ -23,13 +23,6 @@ pub(super) struct Slot {
     pub offset: usize,
 }
 
-#[cfg(test)]
-impl Slot {
-    pub fn meets(&self, other: &Slot) -> bool {
-        self.life.0 <= other.life.1 && other.life.0 <= self.life.1
-    }
-}
-
 /// A laid-out program.
 pub(super) struct Layout {
     /// Operations whose places are final.

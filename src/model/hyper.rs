@@ -176,7 +176,7 @@ impl Reader<'_> {
     fn heads(&self, embedding_length: usize) -> Result<Heads, ModelError> {
         let keys = self.keys;
         let query = keys.count("attention.head_count", None)?;
-        let kv = keys.count_or("attention.head_count_kv", query)?;
+        let kv = keys.count("attention.head_count_kv", Some(query))?;
         if !query.is_multiple_of(kv) {
             let expected = format!("a divisor of the {query} query heads");
             return Err(keys.refuse("attention.head_count_kv", &expected, kv));
