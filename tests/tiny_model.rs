@@ -8,7 +8,7 @@ mod tiny;
 use std::path::{Path, PathBuf};
 
 use ottava::backend::{KvDtype, KvLayout};
-use ottava::engine::{Event, FinishReason, GenerationError, Stats, Usage};
+use ottava::engine::{Event, FinishReason, GenerationError, Stats, SubmitError, Usage};
 use ottava::text::Message;
 use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Error, Request, TokenId};
 use tiny::Outcome;
@@ -200,5 +200,62 @@ fn chats_scores_and_seeds_work_without_a_real_model() -> Outcome {
     let refused = gemma.submit(chat()).err().ok_or("accepted")?;
     assert!(matches!(refused, Error::NoChatTemplate { .. }), "{refused}");
     books_are_closed(&engine)?;
+    Ok(())
+}
+
+#[test]
+fn a_prompt_that_cannot_fit_is_refused_by_its_length() -> Outcome {
+    let engine = builder(&made(tiny::llama()?)?.path).build()?;
+    let blanks = || " ".repeat(5 << 20);
+    // The longest piece has 13 bytes, so the text has so many tokens at least; no more is looked at.
+    let least = (5_usize << 20).div_ceil("<|endoftext|>".len());
+    let halves = vec![Message::new("system", " ".repeat(2 << 20)), Message::new("user", " ".repeat(3 << 20))];
+    for request in
+        [Request::text(blanks()), Request::chat(vec![Message::new("user", blanks())]), Request::chat(halves)]
+    {
+        for error in [engine.prompt_ids(&request).err(), engine.submit(request.clone()).err()] {
+            let error = error.ok_or("accepted")?;
+            let told = format!("the prompt has at least {least} tokens, the context {CONTEXT}");
+            assert_eq!(error.to_string(), told);
+            assert!(matches!(error, Error::Submit(SubmitError::TooLong { .. })));
+        }
+    }
+    let ids = vec![TokenId(5); CONTEXT + 1];
+    let error = engine.prompt_ids(&Request::tokens(ids)).err().ok_or("accepted")?;
+    assert!(matches!(error, Error::Submit(SubmitError::TooLong { tokens, .. }) if tokens == CONTEXT + 1));
+    // Exactly the context can be scored; a request needs room for an answer.
+    let text = "q".repeat(CONTEXT);
+    let ids = engine.prompt_ids(&Request::text(text.clone()))?;
+    assert_eq!((ids.len(), engine.score(&ids, 0)?.nll.len()), (CONTEXT, CONTEXT - 1));
+    assert!(engine.submit(Request::text(text)).is_err());
+    let error = engine.prompt_ids(&Request::text("q".repeat(CONTEXT + 1))).err().ok_or("accepted")?;
+    assert!(matches!(error, Error::Submit(SubmitError::TooLong { tokens, .. }) if tokens == CONTEXT + 1));
+    Ok(())
+}
+
+#[test]
+fn a_badly_written_vocabulary_runs_and_is_told() -> Outcome {
+    let rows = tiny::vocabulary::byte_level().tokens.len();
+    let outside = tiny::llama_with(256, |vocabulary| {
+        vocabulary.say("tokenizer.ggml.eos_token_id", (rows as u32).into());
+        vocabulary.mark("<|im_end|>", 1);
+    })?;
+    let made = made(outside)?;
+    let engine = builder(&made.path).build()?;
+    let [kind, id] = engine.info().warnings.as_slice() else { return Err("two warnings".into()) };
+    assert!(
+        kind.contains("\"<|im_end|>\" is taken for a control token") && kind.contains("tiny.gguf"),
+        "{kind}"
+    );
+    assert!(id.contains(&format!("expected a token id below {rows}, found {rows}")), "{id}");
+    assert_eq!(engine.vocab().eos(), None);
+    // Chats end at the marker though the file calls it text and names no end.
+    let marker = engine.vocab().find("<|im_end|>").ok_or("no marker")?;
+    assert!(engine.vocab().stop_ids().contains(&marker));
+    let good = builder(&self::made(tiny::llama()?)?.path).build()?;
+    let chat = || Request::chat(vec![Message::new("user", "sing")]).max_tokens(8);
+    assert_eq!(engine.prompt_ids(&chat())?, good.prompt_ids(&chat())?);
+    assert_eq!(good.info().warnings, Vec::<String>::new());
+    read(engine.submit(chat())?)?;
     Ok(())
 }

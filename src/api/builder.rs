@@ -274,6 +274,7 @@ impl EngineBuilder {
             kv_bytes: layout_bytes,
             context_max: options.context_max,
             sidecar: model.sidecar().clone(),
+            warnings: warnings(&texts.vocab, &config),
             load_seconds: before.started.elapsed().as_secs_f64(),
         };
         drop(file);
@@ -322,6 +323,15 @@ fn model_name(file: &ModelFile) -> String {
     name.map_or_else(stem, str::to_owned)
 }
 
+/// What the file says badly of its tokens.
+fn warnings(vocab: &Vocab, config: &ModelConfig) -> Vec<String> {
+    let (tokens, rows) = (vocab.len(), config.vocab_size);
+    let unusable = (tokens > rows).then(|| {
+        format!("the vocabulary has {tokens} tokens, the model {rows}: prompts with a token from {rows} on are refused")
+    });
+    vocab.warnings().iter().cloned().chain(unusable).collect()
+}
+
 /// What turns text into tokens and back, as far as this build has it.
 struct Texts {
     vocab: Arc<Vocab>,
@@ -334,9 +344,12 @@ struct Texts {
 impl Texts {
     #[cfg(feature = "text")]
     fn read(metadata: &Metadata) -> Result<Texts> {
-        let tokenizer = crate::text::Tokenizer::from_metadata(metadata)?;
+        let mut tokenizer = crate::text::Tokenizer::from_metadata(metadata)?;
+        let template = crate::text::ChatTemplate::from_metadata(metadata, tokenizer.vocab())?;
+        if let Some(template) = &template {
+            tokenizer.end_turns_as(template);
+        }
         let vocab = Arc::clone(tokenizer.vocab());
-        let template = crate::text::ChatTemplate::from_metadata(metadata, &vocab)?;
         Ok(Texts { vocab, tokenizer, template })
     }
 

@@ -20,14 +20,17 @@ pub use device::{Bytes, Device};
 use request::Prompt;
 pub use request::Request;
 
-#[cfg(feature = "text")]
-use crate::text::{ChatTemplate, Tokenizer};
 use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
     engine::{Generation, Handle, Profile, Scores, Stats},
     model::{ModelConfig, SidecarUse},
     text::Vocab,
+};
+#[cfg(feature = "text")]
+use crate::{
+    engine::SubmitError,
+    text::{ChatTemplate, Tokenizer},
 };
 
 /// A loaded model with its scheduler: cheap to clone, shared between threads.
@@ -78,6 +81,8 @@ pub struct EngineInfo {
     pub context_max: usize,
     /// What became of the file of packed weights.
     pub sidecar: SidecarUse,
+    /// What the file says badly and what was made of it, a line each; each names the file.
+    pub warnings: Vec<String>,
     /// Wall time from opening the file to being ready, in seconds.
     pub load_seconds: f64,
 }
@@ -99,22 +104,49 @@ impl Engine {
         Ok(self.handle.submit(request.into_token_request(prompt, vocab))?)
     }
 
-    /// The token ids that a request's prompt becomes.
+    /// The token ids that a request's prompt becomes. What is longer than the context is refused where that
+    /// is seen, by the length of the text before any work; of a text of any length the ids are
+    /// [`Tokenizer::encode`]'s.
     ///
     /// # Errors
     /// As [`Engine::submit`].
     #[cfg(feature = "text")]
     pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
-        use crate::text::{AddBos, Special};
-        let tokenizer = &self.shared.tokenizer;
-        Ok(match request.prompt() {
-            Prompt::Tokens(ids) => ids.clone(),
-            Prompt::Text(text) => tokenizer.encode(text, Special::Parse, AddBos::AsModel)?,
+        use crate::text::AddBos;
+        match request.prompt() {
+            Prompt::Tokens(ids) => match self.shared.info.context_max {
+                context_max if ids.len() > context_max => self.refuse(ids.len()),
+                _ => Ok(ids.clone()),
+            },
+            Prompt::Text(text) => self.encode(text, AddBos::AsModel),
             Prompt::Chat(messages) => {
+                // A template writes a message's text, so the length of all of them says enough before it runs.
+                let bytes = messages.iter().map(|message| message.content.len()).sum();
+                let least = self.shared.tokenizer.least_tokens(bytes);
+                if least > self.shared.info.context_max {
+                    return self.refuse(least);
+                }
                 let text = self.render_chat(messages)?;
-                tokenizer.encode(&text, Special::Parse, self.bos_unless_written(&text))?
+                self.encode(&text, self.bos_unless_written(&text))
             }
-        })
+        }
+    }
+
+    /// The ids of a text that fits in the context.
+    #[cfg(feature = "text")]
+    fn encode(&self, text: &str, bos: crate::text::AddBos) -> Result<Vec<TokenId>> {
+        use crate::text::{Special, TextError};
+        let context_max = self.shared.info.context_max;
+        match self.shared.tokenizer.encode_within(text, Special::Parse, bos, context_max) {
+            Err(TextError::TooLong { at_least, .. }) => self.refuse(at_least),
+            ids => Ok(ids?),
+        }
+    }
+
+    /// The error of a prompt that does not fit in the context.
+    #[cfg(feature = "text")]
+    fn refuse<T>(&self, tokens: usize) -> Result<T> {
+        Err(SubmitError::TooLong { tokens, context_max: self.shared.info.context_max }.into())
     }
 
     /// The token ids that a request's prompt becomes.

@@ -169,6 +169,7 @@ impl ModelOptions {
         bar.finish();
         let engine = engine.map_err(|error| of_file(&path, error))?;
         output::tell_fallback(engine.info());
+        output::tell_warnings(&engine.info().warnings);
         output::tell_sidecar(&engine.info().sidecar);
         self.tell_context(engine.info().context_max);
         Ok(engine)

@@ -147,6 +147,11 @@ pub fn tell_fallback(info: &EngineInfo) {
     }
 }
 
+/// Says what a model's file says badly, a line each.
+pub fn tell_warnings(warnings: &[String]) {
+    warnings.iter().for_each(|warning| eprintln!("warning: {}", one_line(warning)));
+}
+
 /// The line under an answer.
 pub fn stats_line(usage: &Usage, timings: &Timings, memory: &MemoryStats) -> String {
     let bytes = |bytes: u64| Bytes(usize::try_from(bytes).unwrap_or(usize::MAX));

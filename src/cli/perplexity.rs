@@ -8,7 +8,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
-use ottava::Request;
+use ottava::text::{AddBos, Special};
 use serde_json::json;
 
 use super::numbers::{TOKENS_MAX, whole};
@@ -55,7 +55,9 @@ impl Perplexity {
         }
         let engine = self.model.engine()?;
         let chunk_tokens = asked.min(engine.info().context_max);
-        let ids = engine.prompt_ids(&Request::text(text))?;
+        // The text may be longer than the context: it is scored in chunks.
+        let ids =
+            engine.tokenizer().encode(&text, Special::Parse, AddBos::AsModel).map_err(ottava::Error::from)?;
         let chunks = (ids.len() / chunk_tokens).min(self.chunks.unwrap_or(usize::MAX));
         if chunks == 0 {
             let found = ids.len();

@@ -27,6 +27,7 @@ impl Tokenize {
         let file = self.model.file()?;
         let of_file = |error: ottava::text::TextError| of_file(file.path(), error.into());
         let tokenizer = Tokenizer::from_metadata(file.metadata()).map_err(of_file)?;
+        output::tell_warnings(tokenizer.vocab().warnings());
         let ids = tokenizer.encode(&text, Special::Parse, AddBos::AsModel).map_err(of_file)?;
         let piece = |id| tokenizer.vocab().piece(id).unwrap_or_default();
         if self.json {

@@ -180,9 +180,9 @@ pub enum SubmitError {
         waiting: usize,
     },
     /// The prompt leaves no room in the context.
-    #[error("the prompt has {tokens} tokens, the context {context_max}")]
+    #[error("the prompt has at least {tokens} tokens, the context {context_max}")]
     TooLong {
-        /// Tokens of the prompt.
+        /// Tokens of the prompt, or so many as were counted: a text is not encoded beyond what the context holds.
         tokens: usize,
         /// Most tokens of a sequence.
         context_max: usize,

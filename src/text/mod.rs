@@ -33,6 +33,8 @@ mod spm;
 mod template;
 #[cfg(feature = "text")]
 mod tokenizer;
+#[cfg(feature = "text")]
+mod turn;
 
 pub use detokenize::Detokenizer;
 pub use error::TextError;

@@ -100,6 +100,11 @@ impl Tokenizer {
         &self.vocab
     }
 
+    /// The vocabulary, as long as nobody else has it.
+    pub(super) fn vocab_mut(&mut self) -> Option<&mut Vocab> {
+        Arc::get_mut(&mut self.vocab)
+    }
+
     /// The token ids of a text. Bytes for which a byte-level vocabulary has no token are left out.
     ///
     /// # Errors
@@ -136,6 +141,11 @@ impl Tokenizer {
         self.encode_plain(text.get(start..).unwrap_or_default(), &mut ids)?;
         let wanted = bos == AddBos::AsModel && self.vocab.add_bos();
         ids.after(self.vocab.bos().filter(|_| wanted))
+    }
+
+    /// The fewest tokens that any text of so many bytes becomes, BOS not counted.
+    pub fn least_tokens(&self, bytes: usize) -> usize {
+        self.longest.map_or(0, |longest| bytes.div_ceil(longest.get()))
     }
 
     /// What the ids spell, without control tokens; bytes that are no UTF-8 come out as U+FFFD.

@@ -50,7 +50,9 @@ impl TokenKind {
 pub struct Vocab {
     bytes: ByteStrings,
     pieces: Strings,
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     spelling: Spelling,
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     longest: usize,
     kinds: Vec<TokenKind>,
     bos: Option<TokenId>,
@@ -144,10 +146,16 @@ impl Vocab {
         self.longest
     }
 
-    /// Takes what else is to be told of the file.
+    /// Takes what there is to be told of the file.
     #[cfg(feature = "text")]
     pub(crate) fn keep_warnings(&mut self, warnings: Warnings) {
         self.warnings = warnings;
+    }
+
+    /// Adds a line to what there is to be told of the file.
+    #[cfg(feature = "text")]
+    pub(crate) fn warn(&mut self, what: impl std::fmt::Display) {
+        self.warnings.add(what);
     }
 
     /// Appends the bytes of a merge rule's piece.

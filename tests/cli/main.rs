@@ -373,3 +373,31 @@ fn broken(model: &Path) {
         fails(&[command, &["--model", model]].concat(), 1, &["cut.gguf"]);
     }
 }
+
+#[test]
+fn what_a_vocabulary_says_badly_is_a_line_on_stderr() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("odd.gguf");
+    let odd = tiny::llama_with(256, |vocabulary| {
+        vocabulary.say("tokenizer.ggml.eos_token_id", u32::MAX.into());
+        vocabulary.say("tokenizer.ggml.pre", "default".into());
+    });
+    std::fs::write(&path, odd.unwrap()).unwrap();
+    let model = path.to_str().unwrap();
+    for arguments in [&["tokenize", "sing"][..], &["run", "sing", "-n", "1"], &["score", "sing"]] {
+        let output = ottava(&[arguments, &["--model", model]].concat());
+        let (told, answer) = (told(&output), String::from_utf8_lossy(&output.stdout).into_owned());
+        assert!(output.status.success() && !answer.contains("warning"), "{arguments:?}: {told}");
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(
+            lines.len() == 2
+                && lines.iter().all(|line| line.starts_with("warning: ") && line.contains("odd.gguf")),
+            "{told}"
+        );
+        assert!(
+            told.contains("found 4294967295: no such token")
+                && told.contains("`tokenizer.ggml.pre` is `default`"),
+            "{told}"
+        );
+    }
+}

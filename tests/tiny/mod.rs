@@ -158,7 +158,13 @@ pub fn llama() -> Outcome<Vec<u8>> {
 
 /// The same for sequences of so many tokens.
 pub fn llama_of(context: usize) -> Outcome<Vec<u8>> {
-    let vocabulary = vocabulary::byte_level();
+    llama_with(context, |_| ())
+}
+
+/// The same with another vocabulary.
+pub fn llama_with(context: usize, change: impl Fn(&mut vocabulary::Vocabulary)) -> Outcome<Vec<u8>> {
+    let mut vocabulary = vocabulary::byte_level();
+    change(&mut vocabulary);
     let tiny = Tiny {
         vocab: vocabulary.tokens.len(),
         family: "llama",

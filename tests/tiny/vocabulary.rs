@@ -45,6 +45,18 @@ impl Vocabulary {
         self.tokens.iter().position(|token| token == piece).expect("a piece of the vocabulary") as u32
     }
 
+    /// Says something else, or something more.
+    pub fn say(&mut self, key: &'static str, value: Value) {
+        self.entries.retain(|(other, _)| *other != key);
+        self.entries.push((key, value));
+    }
+
+    /// Makes a token one of another kind.
+    pub fn mark(&mut self, piece: &str, kind: i32) {
+        let id = self.id(piece) as usize;
+        self.kinds[id] = kind;
+    }
+
     /// Adds tokens that nothing is spelled with, until there are `count`: llama.cpp wants one for each row
     /// of the embedding.
     pub fn pad(&mut self, count: usize) {

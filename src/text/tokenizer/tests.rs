@@ -195,6 +195,23 @@ fn a_space_in_a_piece_is_the_space_of_the_alphabet() {
 }
 
 #[test]
+fn a_piece_written_as_text_does_not_hide_one_in_the_alphabet() {
+    let (mut parts, mut rules) = byte_level_parts("gpt-2");
+    // The same two bytes as text, with a lower id; the rule makes the one in the alphabet.
+    parts.tokens = ["é"].into_iter().chain(parts.tokens.iter()).chain(["Ã©", "x y", "xĠ", "xĠy"]).collect();
+    let types = parts.types.as_mut().unwrap();
+    types.insert(0, 4);
+    types.extend([1, 4, 1, 1]);
+    ["Ã ©", "x Ġ", "xĠ y"].into_iter().for_each(|rule| rules.push(rule));
+    let tokenizer = Tokenizer::from_parts(parts, &rules).unwrap();
+    let ids = tokenizer.encode("x y", Special::Text, AddBos::No).unwrap();
+    assert_eq!(ids, [TokenId(270)], "a user-defined token is found before words are cut");
+    let mut found = Ids::new(usize::MAX, None);
+    tokenizer.encode_plain("éx", &mut found).unwrap();
+    assert_eq!(found.after(None).unwrap(), [TokenId(269), TokenId(121)]);
+}
+
+#[test]
 fn a_limit_refuses_what_is_longer() {
     for tokenizer in [byte_level(), spm()] {
         let within = |text: &str, limit| tokenizer.encode_within(text, Special::Text, AddBos::No, limit);
