@@ -149,7 +149,7 @@ pub fn tell_fallback(info: &EngineInfo) {
 
 /// Says what a model's file says badly, a line each.
 pub fn tell_warnings(warnings: &[String]) {
-    warnings.iter().for_each(|warning| eprintln!("warning: {}", one_line(warning)));
+    warnings.iter().for_each(|warning| tell(format_args!("warning: {warning}")));
 }
 
 /// The line under an answer.
