@@ -104,41 +104,42 @@ impl Engine {
         Ok(self.handle.submit(request.into_token_request(prompt, vocab))?)
     }
 
-    /// The token ids that a request's prompt becomes. What is longer than the context is refused where that
-    /// is seen, by the length of the text before any work; of a text of any length the ids are
-    /// [`Tokenizer::encode`]'s.
+    /// The token ids that a request's prompt becomes. In a raw text the names of control tokens are those
+    /// tokens; in a chat only where the template writes them, never in what the messages say. What is longer
+    /// than the context is refused where that is seen, by the length of the text before any work; of a text of
+    /// any length the ids are [`Tokenizer::encode`]'s.
     ///
     /// # Errors
     /// As [`Engine::submit`].
     #[cfg(feature = "text")]
     pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
-        use crate::text::AddBos;
+        use crate::text::{AddBos, Special};
+        let (tokenizer, context_max) = (&self.shared.tokenizer, self.shared.info.context_max);
         match request.prompt() {
-            Prompt::Tokens(ids) => match self.shared.info.context_max {
-                context_max if ids.len() > context_max => self.refuse(ids.len()),
-                _ => Ok(ids.clone()),
-            },
-            Prompt::Text(text) => self.encode(text, AddBos::AsModel),
-            Prompt::Chat(messages) => {
+            Prompt::Tokens(ids) if ids.len() > context_max => self.refuse(ids.len()),
+            Prompt::Tokens(ids) => Ok(ids.clone()),
+            Prompt::Text(text) => {
+                self.fitting(tokenizer.encode_within(text, Special::Parse, AddBos::AsModel, context_max))
+            }
+            Prompt::Chat(messages, options) => {
                 // A template writes a message's text, so the length of all of them says enough before it runs.
-                let bytes = messages.iter().map(|message| message.content.len()).sum();
-                let least = self.shared.tokenizer.least_tokens(bytes);
-                if least > self.shared.info.context_max {
+                let bytes = messages.iter().map(|message| message.content.text_bytes()).sum();
+                let least = tokenizer.least_tokens(bytes);
+                if least > context_max {
                     return self.refuse(least);
                 }
-                let text = self.render_chat(messages)?;
-                self.encode(&text, self.bos_unless_written(&text))
+                let prompt = self.template()?.prompt(messages, options)?;
+                let bos = self.bos_unless_written(&prompt);
+                self.fitting(tokenizer.encode_prompt_within(&prompt, bos, context_max))
             }
         }
     }
 
-    /// The ids of a text that fits in the context.
+    /// The ids of a prompt, or the error of one that does not fit in the context.
     #[cfg(feature = "text")]
-    fn encode(&self, text: &str, bos: crate::text::AddBos) -> Result<Vec<TokenId>> {
-        use crate::text::{Special, TextError};
-        let context_max = self.shared.info.context_max;
-        match self.shared.tokenizer.encode_within(text, Special::Parse, bos, context_max) {
-            Err(TextError::TooLong { at_least, .. }) => self.refuse(at_least),
+    fn fitting(&self, ids: std::result::Result<Vec<TokenId>, crate::text::TextError>) -> Result<Vec<TokenId>> {
+        match ids {
+            Err(crate::text::TextError::TooLong { at_least, .. }) => self.refuse(at_least),
             ids => Ok(ids?),
         }
     }
@@ -160,24 +161,29 @@ impl Engine {
 
     /// A template usually writes the BOS itself; then it must not come twice.
     #[cfg(feature = "text")]
-    fn bos_unless_written(&self, text: &str) -> crate::text::AddBos {
+    fn bos_unless_written(&self, prompt: &crate::text::ChatPrompt) -> crate::text::AddBos {
         let vocab = &self.shared.vocab;
         let bos = vocab.bos().and_then(|id| vocab.piece(id));
         match bos {
-            Some(bos) if text.starts_with(bos) => crate::text::AddBos::No,
+            Some(bos) if prompt.starts_with(bos) => crate::text::AddBos::No,
             _ => crate::text::AddBos::AsModel,
         }
     }
 
-    /// Messages as the model's chat template writes them, generation prompt added.
+    /// Messages as the model's chat template writes them, generation prompt added: a text to look at.
+    /// Requests do not go through it, because it does not say who wrote what; see [`Request::chat`].
     ///
     /// # Errors
     /// [`crate::Error::NoChatTemplate`], [`crate::Error::Text`].
     #[cfg(feature = "text")]
     pub fn render_chat(&self, messages: &[crate::text::Message]) -> Result<String> {
+        Ok(self.template()?.render(messages, &crate::text::RenderOptions::default())?)
+    }
+
+    #[cfg(feature = "text")]
+    fn template(&self) -> Result<&ChatTemplate> {
         let missing = || crate::Error::NoChatTemplate { model: self.shared.info.name.clone() };
-        let template = self.shared.template.as_ref().ok_or_else(missing)?;
-        Ok(template.render(messages, &crate::text::RenderOptions::default())?)
+        self.shared.template.as_ref().ok_or_else(missing)
     }
 
     /// Negative log-likelihoods (natural log) of `ids[1..]`, and the `top` best logits after each

@@ -10,7 +10,7 @@ use crate::{TokenId, backend::Window, engine::TokenRequest, sample::Sampling, te
 pub(super) enum Prompt {
     Tokens(Vec<TokenId>),
     Text(String),
-    Chat(Vec<crate::text::Message>),
+    Chat(Vec<crate::text::Message>, Box<crate::text::RenderOptions>),
 }
 
 /// Without the `text` feature a prompt is token ids.
@@ -37,16 +37,25 @@ impl Request {
         Request::new(ids)
     }
 
-    /// Continues a text without a template (with the BOS that the model asks for).
+    /// Continues a text without a template (with the BOS that the model asks for). The names of control
+    /// tokens in it, such as `<|im_end|>`, are those tokens: whoever writes a raw prompt writes all of it.
+    /// What other people type belongs into [`Request::chat`].
     #[cfg(feature = "text")]
     pub fn text(text: impl Into<String>) -> Request {
         Request::new(Prompt::Text(text.into()))
     }
 
-    /// Answers messages, rendered by the model's chat template.
+    /// Answers messages, rendered by the model's chat template. Nothing in a message is a control token,
+    /// whatever it spells: only the template writes those.
     #[cfg(feature = "text")]
     pub fn chat(messages: Vec<crate::text::Message>) -> Request {
-        Request::new(Prompt::Chat(messages))
+        Request::chat_with(messages, crate::text::RenderOptions::default())
+    }
+
+    /// The same with tools and further variables for the template, which count as messages do.
+    #[cfg(feature = "text")]
+    pub fn chat_with(messages: Vec<crate::text::Message>, options: crate::text::RenderOptions) -> Request {
+        Request::new(Prompt::Chat(messages, Box::new(options)))
     }
 
     fn new(prompt: Prompt) -> Request {

@@ -42,6 +42,6 @@ pub use stop::{StopMatcher, StopOutcome};
 pub use vocab::{TokenKind, Vocab};
 
 #[cfg(feature = "text")]
-pub use template::{ChatTemplate, Message, RenderOptions};
+pub use template::{ChatPrompt, ChatTemplate, Content, ContentPart, Message, RenderOptions, ToolCall};
 #[cfg(feature = "text")]
 pub use tokenizer::{AddBos, Special, Tokenizer};

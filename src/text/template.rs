@@ -5,10 +5,29 @@
 //! neither run nor grow without end (`program.rs`, `bounds.rs`), on a thread of its own whose stack is deep enough for
 //! any nesting that passes those limits.
 
+mod arguments;
 mod bounds;
 mod environment;
+mod filters;
+mod flexible;
+mod formatting;
+mod json;
+mod literals;
+mod message;
+mod methods;
+mod operators;
+mod origin;
+mod predicates;
 mod program;
+mod prompt;
+mod repr;
 mod strftime;
+mod strings;
+
+pub use message::{Content, ContentPart, Message, ToolCall};
+pub use prompt::ChatPrompt;
+
+use origin::Marks;
 
 use super::error::TextError;
 use super::parts::key;
@@ -17,27 +36,16 @@ use crate::weights::Metadata;
 use minijinja::machinery::{self, Instructions};
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, ErrorKind};
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 /// Stack for parsing and running a template, in bytes; the pages are only used when touched.
 const STACK_BYTES: usize = 64 << 20;
 
-/// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`, or what else the template knows.
-    pub role: String,
-    /// What is said.
-    pub content: String,
-}
-
-impl Message {
-    /// A message of this role.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
-        Message { role: role.into(), content: content.into() }
-    }
-}
+/// Roles that every template may know.
+const ROLES: [&str; 8] =
+    ["assistant", "developer", "function", "ipython", "model", "system", "tool", "user"];
 
 /// What a template is told besides the messages.
 #[derive(Clone, Debug)]
@@ -95,38 +103,85 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// The prompt for these messages.
+    /// The prompt for these messages as a plain text. Control tokens in it must not be parsed where users
+    /// wrote the messages: [`ChatTemplate::prompt`] is for that.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::prompt`].
+    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, TextError> {
+        Ok(self.prompt(messages, options)?.into_text())
+    }
+
+    /// The prompt for these messages, and which parts of it come from them, the tools and the variables.
     ///
     /// # Errors
     /// [`TextError::TemplateRender`] where the template fails or refuses the messages (`raise_exception`),
     /// [`TextError::TemplateLimit`] where it takes more steps, time or memory than it may.
-    pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String, TextError> {
+    pub fn prompt(&self, messages: &[Message], options: &RenderOptions) -> Result<ChatPrompt, TextError> {
         on_deep_stack(|| self.run(messages, options))
     }
 
-    fn run(&self, messages: &[Message], options: &RenderOptions) -> Result<String, TextError> {
-        let env = environment::new(options.now);
+    fn run(&self, messages: &[Message], options: &RenderOptions) -> Result<ChatPrompt, TextError> {
+        let messages: Vec<Json> = messages.iter().map(|message| message.fields().into()).collect();
+        let tools = options.tools.iter();
+        let mut texts = vec![self.source.as_str(), &self.bos, &self.eos];
+        messages.iter().chain(tools).chain(options.variables.values()).for_each(|json| strings_in(json, &mut texts));
+        let marks = Marks::unused(texts.into_iter()).ok_or_else(|| {
+            TextError::TemplateRender("expected a private character that no message has, found none".to_owned())
+        })?;
+        let env = environment::new(options.now, marks);
         let program = program::compile(&self.source)?;
         let mut text = String::new();
         let mut out = machinery::make_string_output(&mut text);
         let blocks: BTreeMap<&str, Instructions<'_>> = BTreeMap::new();
-        machinery::eval(&env, &program, self.context(messages, options), &blocks, &mut out, AutoEscape::None)
-            .map_err(render_error)?;
-        Ok(text)
+        let context = self.context(&messages, options);
+        // The name means nothing; with any escaping the engine tells its own strings from others.
+        let escaping = AutoEscape::Custom("origin".into());
+        machinery::eval(&env, &program, context, &blocks, &mut out, escaping).map_err(render_error)?;
+        Ok(ChatPrompt::new(marks.read(&text)))
     }
 
-    fn context(&self, messages: &[Message], options: &RenderOptions) -> Value {
+    fn context(&self, messages: &[Json], options: &RenderOptions) -> Value {
         let mut context: BTreeMap<String, Value> = BTreeMap::new();
         context.extend(options.variables.iter().map(|(key, value)| (key.clone(), Value::from(Serde(value)))));
+        let own = |text: &str| Value::from_safe_string(text.to_owned());
         let given = [
-            ("messages", Value::from(Serde(messages))),
+            ("messages", messages.iter().map(|message| self.message(message)).collect()),
             ("tools", options.tools.as_ref().map_or(Value::from(()), |tools| Value::from(Serde(tools)))),
             ("add_generation_prompt", Value::from(options.add_generation_prompt)),
-            ("bos_token", Value::from(self.bos.as_str())),
-            ("eos_token", Value::from(self.eos.as_str())),
+            ("bos_token", own(&self.bos)),
+            ("eos_token", own(&self.eos)),
         ];
         context.extend(given.map(|(key, value)| (key.to_owned(), value)));
         Value::from(context)
+    }
+
+    /// A message as the template sees it. Its role counts as the template's own text where the template
+    /// can be expected to build a marker of it (`<|user|>`).
+    fn message(&self, fields: &Json) -> Value {
+        let field = |(name, value): (&String, &Json)| {
+            let own = value.as_str().filter(|role| name == "role" && self.has_role(role));
+            let value = own.map_or_else(|| Value::from(Serde(value)), |role| Value::from_safe_string(role.to_owned()));
+            (Value::from(name.as_str()), value)
+        };
+        Value::from_pairs(fields.as_object().into_iter().flatten().map(field))
+    }
+
+    fn has_role(&self, role: &str) -> bool {
+        ROLES.contains(&role) || self.source.contains(&format!("\"{role}\""))
+    }
+}
+
+/// The strings within a value, keys included.
+fn strings_in<'v>(value: &'v Json, found: &mut Vec<&'v str>) {
+    match value {
+        Json::String(text) => found.push(text),
+        Json::Array(items) => items.iter().for_each(|item| strings_in(item, found)),
+        Json::Object(fields) => fields.iter().for_each(|(key, item)| {
+            found.push(key);
+            strings_in(item, found);
+        }),
+        _ => {}
     }
 }
 

@@ -11,17 +11,20 @@ use super::limit::Ids;
 use super::mend::Mended;
 use super::parts::{Spelling, VocabParts, key};
 use super::spm::Spm;
+use super::template::ChatPrompt;
 use super::vocab::{TokenKind, Vocab};
 use crate::TokenId;
 use crate::weights::{Array, Metadata, Strings, Value};
-use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, Anchored, Input, MatchKind, StartKind};
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Whether the names of control tokens in a text mean those tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// `<|im_end|>` in the text is the control token: for rendered chat templates.
+    /// `<|im_end|>` in the text is the control token: for prompts that their author writes whole. A chat
+    /// prompt, with the words of others in it, is for [`Tokenizer::encode_prompt`].
     Parse,
     /// `<|im_end|>` in the text is ten ordinary characters: for what a user typed.
     Text,
@@ -130,10 +133,63 @@ impl Tokenizer {
             Special::Parse => &self.special,
             Special::Text => &self.always,
         };
+        self.encode_between(text, matcher.matches(text), bos, limit)
+    }
+
+    /// The token ids of a chat prompt: control tokens are those that the template wrote. What users wrote is
+    /// plain text, whatever it spells; where it spells no control token, the ids are those that
+    /// [`Tokenizer::encode`] gives for the whole text with [`Special::Parse`].
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_prompt(&self, prompt: &ChatPrompt, bos: AddBos) -> Result<Vec<TokenId>, TextError> {
+        self.encode_prompt_within(prompt, bos, usize::MAX)
+    }
+
+    /// As [`Tokenizer::encode_prompt`], of a prompt that becomes at most `limit` tokens.
+    ///
+    /// # Errors
+    /// [`TextError::TooLong`], and as [`Tokenizer::encode`].
+    pub fn encode_prompt_within(
+        &self,
+        prompt: &ChatPrompt,
+        bos: AddBos,
+        limit: usize,
+    ) -> Result<Vec<TokenId>, TextError> {
+        let mut found = Vec::new();
+        let (text, mut at) = (prompt.text(), 0);
+        while let Some((start, end, id)) = self.special.first(text, at..text.len(), Anchored::No) {
+            let (mut start, mut end, mut id) = (start, end, id);
+            if self.vocab.is_control(id) && prompt.is_users(start..end) {
+                // Something shorter may begin here: a control token that the template wrote to its end, or
+                // a token that always counts.
+                let own = self.special.first(text, start..prompt.template_end(start), Anchored::Yes);
+                let always = self.always.first(text, start..text.len(), Anchored::Yes);
+                let other = own.into_iter().chain(always).max_by_key(|&(_, end, _)| end);
+                let Some(other) = other else {
+                    at = start + text.get(start..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8);
+                    continue;
+                };
+                (start, end, id) = other;
+            }
+            found.push((start, end, id));
+            at = end;
+        }
+        self.encode_between(text, found, bos, limit)
+    }
+
+    /// The ids of the tokens found in a text, and of the plain text between them.
+    fn encode_between(
+        &self,
+        text: &str,
+        found: impl IntoIterator<Item = (usize, usize, TokenId)>,
+        bos: AddBos,
+        limit: usize,
+    ) -> Result<Vec<TokenId>, TextError> {
         let mut ids = Ids::new(limit, self.longest);
         ids.expect(text.len())?;
         let mut start = 0;
-        for (at, end, id) in matcher.matches(text) {
+        for (at, end, id) in found {
             self.encode_plain(text.get(start..at).unwrap_or_default(), &mut ids)?;
             ids.push(id)?;
             start = end;
@@ -230,9 +286,17 @@ impl Matcher {
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .start_kind(StartKind::Both)
             .build(ids.iter().filter_map(|&id| vocab.bytes(id)))
             .map_err(|error| TextError::Tokenizer(error.to_string()))?;
         Ok(Matcher { automaton: Some(automaton), ids })
+    }
+
+    /// The first match within a range of the text, or the one that begins where the range does.
+    fn first(&self, text: &str, range: Range<usize>, anchored: Anchored) -> Option<(usize, usize, TokenId)> {
+        let input = Input::new(text).range(range).anchored(anchored);
+        let at = self.automaton.as_ref()?.try_find(input).ok()??;
+        Some((at.start(), at.end(), *self.ids.get(at.pattern().as_usize())?))
     }
 
     /// Start, end and token of each match.

@@ -99,7 +99,7 @@ mod tests {
 
     /// A token a byte, and two for what the template writes around each message.
     fn encode(messages: &[Message]) -> ottava::Result<Vec<TokenId>> {
-        let count = messages.iter().map(|message| message.content.len() + 2).sum::<usize>();
+        let count = messages.iter().map(|message| message.content.to_text().len() + 2).sum::<usize>();
         Ok(vec![TokenId(0); count])
     }
 

@@ -1,15 +1,19 @@
 //! From the source of a template to a program that asks its budget.
 //!
-//! The bytecode of `minijinja` is copied with guards: operators that make larger values (`+`, `*`, `~`)
-//! become calls of the functions in `bounds.rs`, and what other instructions make or store is measured
-//! there. This is what ties the crate to one version of `minijinja`.
+//! The bytecode of `minijinja` is copied with changes: operators become calls of the functions in
+//! `operators.rs`, what other instructions make or store is measured by `bounds.rs`, and the strings of the
+//! template are marked as its own. This is what ties the crate to one version of `minijinja`.
 
 use super::super::error::TextError;
-use super::bounds::{ADD, CONCAT, MEASURE, MULTIPLY, ONE, SPEND, STORE};
+use super::literals;
+use super::bounds::{MEASURE, ONE, SPEND, START, STORE};
+use super::flexible::{EXTRA, FLEXIBLE};
+use super::methods::is_method;
+use super::operators::{ADD, ATTRIBUTE, COMPARE, CONCAT, CONTAINS, ITEM, ITERATE, MULTIPLY, REMAINDER, SLICE};
 use minijinja::Error;
 use minijinja::machinery::{CodeGenerator, Instruction, Instructions, Token, parse, tokenize};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Value;
+use minijinja::value::{Kwargs, Tuple, Value, ValueKind};
 use regex::{Captures, Regex};
 
 /// Longest source, in bytes; the longest known chat templates have about 40 kB.
@@ -19,8 +23,8 @@ const TAG_TOKENS_MAX: usize = 8192;
 /// `elif`s, each of which nests one deeper.
 const ELIFS_MAX: usize = 2048;
 
-/// Checks the source and makes it ready for [`compile`]: `{% generation %}` tags, which only mark text for
-/// training, become `{% if true %}`, and products are kept from being computed while compiling.
+/// Checks the source and makes it ready for [`compile`]. `{% generation %}` only marks text for training, and
+/// a `{% block %}` that nothing extends stands where it is: both become `{% with %}`.
 pub(super) fn prepare(source: &str) -> Result<String, TextError> {
     if source.len() > SOURCE_BYTES_MAX {
         let found = source.len();
@@ -28,34 +32,52 @@ pub(super) fn prepare(source: &str) -> Result<String, TextError> {
             "expected at most {SOURCE_BYTES_MAX} bytes, found {found}"
         )));
     }
-    let tag = Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}");
+    let tag = Regex::new(r"\{%([-+]?)\s*(end)?(?:generation|block(?:\s+\w+)*)\s*([-+]?)%\}");
     let tag = tag.map_err(|error| TextError::TemplateSyntax(error.to_string()))?;
-    let plain = tag.replace_all(source, |found: &Captures<'_>| {
-        let word = if found.get(2).is_some() { "endif" } else { "if true" };
+    // As Jinja does before it reads anything.
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    let plain = tag.replace_all(&source, |found: &Captures<'_>| {
+        let word = if found.get(2).is_some() { "endwith" } else { "with" };
         format!("{{%{} {word} {}%}}", &found[1], &found[3])
     });
-    keep_products_from_folding(&plain)
+    adapt(&plain)
 }
 
 /// Writes `a * b` as `a * __one * b` with a variable in it: the compiler would otherwise compute
-/// `'x' * 100000000` on its own. Counts tokens on the way.
-fn keep_products_from_folding(source: &str) -> Result<String, TextError> {
+/// `'x' * 100000000` on its own. Writes strings so that the engine reads what Python reads in them, those
+/// next to each other as one. Counts tokens on the way.
+fn adapt(source: &str) -> Result<String, TextError> {
     let (mut out, mut copied) = (String::with_capacity(source.len()), 0);
     let (mut in_tag, mut elifs) = (0, 0);
+    let mut after_string = false;
     for token in tokenize(source, false, syntax()?) {
         let (token, span) = token.map_err(syntax_error)?;
+        let (start, end) = (span.start_offset as usize, span.end_offset as usize);
         in_tag += 1;
+        let is_string = matches!(token, Token::Str(_) | Token::String(_));
         match token {
             Token::BlockStart | Token::VariableStart => in_tag = 0,
             Token::Ident("elif") => elifs += 1,
             Token::Mul => {
-                let end = span.end_offset as usize;
                 out.push_str(source.get(copied..end).unwrap_or_default());
                 out.extend([" ", ONE, " * "]);
                 copied = end;
             }
+            Token::Str(_) | Token::String(_) => {
+                let string = source.get(start..end).unwrap_or_default();
+                if after_string {
+                    out.pop();
+                } else {
+                    out.push_str(source.get(copied..start).unwrap_or_default());
+                    out.push('"');
+                }
+                out.push_str(&literals::requoted(string, span.start_line)?);
+                out.push('"');
+                copied = end;
+            }
             _ => {}
         }
+        after_string = is_string;
         if in_tag > TAG_TOKENS_MAX || elifs > ELIFS_MAX {
             let line = span.start_line;
             return Err(TextError::TemplateLimit(format!("an expression too long at line {line}")));
@@ -87,23 +109,39 @@ fn syntax_error(error: Error) -> TextError {
     TextError::TemplateSyntax(error.to_string())
 }
 
-/// What an instruction is surrounded by in the rewritten program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Guard {
-    None,
-    /// The value that it leaves is measured.
-    MeasureAfter,
-    /// The value that it stores into a namespace (below the namespace on the stack) is measured.
-    StoreBefore,
-    /// Text of this length is paid for.
-    SpendBefore(usize),
-    /// A loop goes round: the clock is looked at.
-    TickAfter,
+/// What an instruction becomes in the rewritten program.
+#[derive(Default)]
+struct Rewritten<'s> {
+    before: Vec<Instruction<'s>>,
+    instead: Vec<Instruction<'s>>,
+    after: Vec<Instruction<'s>>,
 }
 
-impl Guard {
-    fn of(instruction: &Instruction<'_>) -> Guard {
-        match instruction {
+fn call<'s>(function: &'static str, args: u16) -> Instruction<'s> {
+    Instruction::CallFunction(function, Some(args))
+}
+
+fn spend<'s>(bytes: usize) -> Vec<Instruction<'s>> {
+    vec![Instruction::LoadConst(Value::from(bytes)), call(SPEND, 1), Instruction::DiscardTop]
+}
+
+/// The comparison that an instruction makes.
+fn comparison(instruction: &Instruction<'_>) -> Option<&'static str> {
+    Some(match instruction {
+        Instruction::Eq => "==",
+        Instruction::Ne => "!=",
+        Instruction::Lt => "<",
+        Instruction::Lte => "<=",
+        Instruction::Gt => ">",
+        Instruction::Gte => ">=",
+        _ => return None,
+    })
+}
+
+impl<'s> Rewritten<'s> {
+    fn of(instruction: Instruction<'s>) -> Rewritten<'s> {
+        let mut new = Rewritten::default();
+        match &instruction {
             Instruction::ApplyFilter(..)
             | Instruction::CallFunction(..)
             | Instruction::CallMethod(..)
@@ -111,65 +149,134 @@ impl Guard {
             | Instruction::BuildList(_)
             | Instruction::BuildTuple(_)
             | Instruction::BuildMap(_)
-            | Instruction::Slice
-            | Instruction::EndCapture => Guard::MeasureAfter,
-            Instruction::SetAttr(_) => Guard::StoreBefore,
-            Instruction::EmitRaw(text) => Guard::SpendBefore(text.len()),
-            Instruction::Iterate(_) => Guard::TickAfter,
-            _ => Guard::None,
-        }
-    }
-
-    fn before(self) -> Vec<Instruction<'static>> {
-        match self {
-            Guard::StoreBefore => {
-                vec![Instruction::Swap, Instruction::CallFunction(STORE, Some(1)), Instruction::Swap]
+            | Instruction::EndCapture => new.after.push(call(MEASURE, 1)),
+            Instruction::SetAttr(_) => {
+                new.before = vec![Instruction::Swap, call(STORE, 1), Instruction::Swap];
             }
-            Guard::SpendBefore(bytes) => spend(bytes),
-            Guard::None | Guard::MeasureAfter | Guard::TickAfter => Vec::new(),
+            Instruction::EmitRaw(text) => new.before = spend(text.len()),
+            // A loop goes round: the clock is looked at.
+            Instruction::Iterate(_) => new.after = spend(0),
+            Instruction::PushLoop(_) => new.before.push(call(ITERATE, 1)),
+            _ => {}
         }
+        new.instead = instead(instruction);
+        new
     }
 
-    fn after(self) -> Vec<Instruction<'static>> {
-        match self {
-            Guard::MeasureAfter => vec![Instruction::CallFunction(MEASURE, Some(1))],
-            Guard::TickAfter => spend(0),
-            Guard::None | Guard::StoreBefore | Guard::SpendBefore(_) => Vec::new(),
-        }
+    fn len(&self) -> usize {
+        self.before.len() + self.instead.len() + self.after.len()
+    }
+
+    /// A macro that uses `varargs` or `kwargs` has them as parameters, and a wrapper that fills them.
+    fn make_flexible(&mut self) {
+        self.after.push(call(FLEXIBLE, 1));
+    }
+
+    fn all(self) -> impl Iterator<Item = Instruction<'s>> {
+        self.before.into_iter().chain(self.instead).chain(self.after)
     }
 }
 
-fn spend(bytes: usize) -> Vec<Instruction<'static>> {
-    vec![
-        Instruction::LoadConst(Value::from(bytes)),
-        Instruction::CallFunction(SPEND, Some(1)),
-        Instruction::DiscardTop,
-    ]
+/// The instructions that stand in for one.
+fn instead(instruction: Instruction<'_>) -> Vec<Instruction<'_>> {
+    if let Some(operator) = comparison(&instruction) {
+        return vec![Instruction::LoadConst(Value::from(operator)), call(COMPARE, 3)];
+    }
+    vec![match instruction {
+        Instruction::Add => call(ADD, 2),
+        Instruction::Mul => call(MULTIPLY, 2),
+        Instruction::Rem => call(REMAINDER, 2),
+        Instruction::StringConcat => call(CONCAT, 2),
+        Instruction::In => call(CONTAINS, 2),
+        Instruction::GetItem => call(ITEM, 2),
+        Instruction::Slice => call(SLICE, 4),
+        Instruction::GetAttr(name) if is_method(name) => {
+            return vec![Instruction::LoadConst(Value::from(name)), call(ATTRIBUTE, 2)];
+        }
+        Instruction::LoadConst(value) => Instruction::LoadConst(own(&value)),
+        other => other,
+    }]
 }
 
-/// Copies the program with its guards; jumps go where they went.
+/// A constant of the template, whose strings are the template's own.
+fn own(value: &Value) -> Value {
+    let pairs = || -> Vec<(Value, Value)> {
+        let keys = value.try_iter().into_iter().flatten();
+        keys.map(|key| (own(&key), own(&value.get_item(&key).unwrap_or_default()))).collect()
+    };
+    let items = || value.try_iter().into_iter().flatten().map(|item| own(&item));
+    match value.kind() {
+        ValueKind::String => Value::from_safe_string(value.as_str().unwrap_or_default().to_owned()),
+        ValueKind::Seq if value.is_tuple() => Value::from(Tuple::from(items().collect::<Vec<_>>())),
+        ValueKind::Seq => Value::from(items().collect::<Vec<_>>()),
+        ValueKind::Map if value.is_kwargs() => {
+            let named = pairs().into_iter().map(|(key, item)| (key.as_str().unwrap_or_default().to_owned(), item));
+            Value::from(Kwargs::from_iter(named))
+        }
+        ValueKind::Map => Value::from_pairs(pairs()),
+        _ => value.clone(),
+    }
+}
+
+/// The macros that use `varargs` or `kwargs`: where their bodies begin, and where they are built.
+fn flexible_macros(program: &Instructions<'_>) -> Vec<(u32, u32)> {
+    let mut found = Vec::new();
+    for at in 0.. {
+        let Some(instruction) = program.get(at) else { break };
+        let Instruction::BuildMacro(_, start, _) = instruction else { continue };
+        let extra = |index| matches!(program.get(index), Some(Instruction::Lookup(name)) if EXTRA.contains(name));
+        if (*start..at).any(extra) {
+            found.push((*start, at));
+        }
+    }
+    found
+}
+
+/// The program with its changes; jumps go where they went.
 fn rewrite<'s>(mut program: Instructions<'s>, source: &'s str) -> Instructions<'s> {
-    let guards: Vec<Guard> = (0..).map_while(|at| program.get(at).map(Guard::of)).collect();
-    let mut places = vec![0];
-    let mut end = 0;
-    for guard in &guards {
-        end += guard.before().len() + 1 + guard.after().len();
+    let flexible = flexible_macros(&program);
+    let mut steps = Vec::new();
+    for at in 0.. {
+        let line = program.get_line(at).and_then(|line| u16::try_from(line).ok()).unwrap_or(0);
+        let Some(instruction) = program.get_mut(at) else { break };
+        let mut instruction = std::mem::replace(instruction, Instruction::DiscardTop);
+        if let Instruction::LoadConst(names) = &mut instruction
+            && flexible.iter().any(|&(_, built)| built == at + 1)
+        {
+            let more = EXTRA.map(Value::from);
+            *names = names.try_iter().into_iter().flatten().chain(more).collect();
+        }
+        let mut new = Rewritten::of(instruction);
+        if flexible.iter().any(|&(start, _)| start == at) {
+            let stores = EXTRA.iter().rev().map(|name| Instruction::StoreLocal(name));
+            new.before.splice(0..0, stores);
+        }
+        if flexible.iter().any(|&(_, built)| built == at) {
+            new.make_flexible();
+        }
+        steps.push((new, line));
+    }
+    let start = [call(START, 0), Instruction::DiscardTop];
+    let mut end = start.len();
+    let mut places = Vec::with_capacity(steps.len());
+    for (step, _) in &steps {
         places.push(end as u32);
+        end += step.len();
     }
     let moved = |target: u32| places.get(target as usize).copied().unwrap_or(end as u32);
     let mut rewritten = Instructions::new("chat_template", source);
-    for (at, guard) in (0..).zip(&guards) {
-        let line = program.get_line(at).and_then(|line| u16::try_from(line).ok()).unwrap_or(0);
-        let Some(instruction) = program.get_mut(at) else { break };
-        let instruction = redirect(std::mem::replace(instruction, Instruction::DiscardTop), &moved);
-        for instruction in guard.before().into_iter().chain([instruction]).chain(guard.after()) {
-            rewritten.add_with_line(instruction, line);
+    for instruction in start {
+        rewritten.add_with_line(instruction, 0);
+    }
+    for (step, line) in steps {
+        for instruction in step.all() {
+            rewritten.add_with_line(redirect(instruction, &moved), line);
         }
     }
     rewritten
 }
 
-/// The instruction with its jump target moved, or the call that stands in for it.
+/// The instruction with its jump target moved.
 fn redirect<'s>(instruction: Instruction<'s>, moved: &impl Fn(u32) -> u32) -> Instruction<'s> {
     match instruction {
         Instruction::Iterate(to) => Instruction::Iterate(moved(to)),
@@ -178,9 +285,6 @@ fn redirect<'s>(instruction: Instruction<'s>, moved: &impl Fn(u32) -> u32) -> In
         Instruction::JumpIfFalseOrPop(to) => Instruction::JumpIfFalseOrPop(moved(to)),
         Instruction::JumpIfTrueOrPop(to) => Instruction::JumpIfTrueOrPop(moved(to)),
         Instruction::BuildMacro(name, start, flags) => Instruction::BuildMacro(name, moved(start), flags),
-        Instruction::Add => Instruction::CallFunction(ADD, Some(2)),
-        Instruction::Mul => Instruction::CallFunction(MULTIPLY, Some(2)),
-        Instruction::StringConcat => Instruction::CallFunction(CONCAT, Some(2)),
         other => other,
     }
 }

@@ -25,6 +25,8 @@ struct Moment {
     month: u64,
     /// 1 to 31.
     day: u64,
+    /// 1 to 366.
+    year_day: u64,
     /// 0 is Sunday.
     weekday: u64,
     /// Seconds since midnight.
@@ -38,6 +40,14 @@ pub(super) fn format(now: SystemTime, format: &str) -> String {
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
         match (c, chars.clone().next()) {
+            ('%', Some('-')) => {
+                chars.next();
+                let code = chars.next().unwrap_or('-');
+                let padded = moment.code(code).unwrap_or_else(|| format!("%-{code}"));
+                let bare = padded.trim_start_matches(['0', ' ']);
+                let number = padded.chars().all(|c| c.is_ascii_digit() || c == ' ');
+                out.push_str(if number && bare.is_empty() { "0" } else if number { bare } else { &padded });
+            }
             ('%', Some(code)) => {
                 chars.next();
                 out.push_str(&moment.code(code).unwrap_or_else(|| format!("%{code}")));
@@ -60,7 +70,12 @@ impl Moment {
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let from_march = (5 * day_of_year + 2) / 153;
         let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+        let leap = |year: u64| u64::from(year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400));
+        let calendar_year = year_of_era + era * 400 + u64::from(month <= 2);
+        // `day_of_year` begins on the first of March.
+        let year_day = if month > 2 { day_of_year + 60 + leap(calendar_year) } else { day_of_year - 305 };
         Moment {
+            year_day,
             year: year_of_era + era * 400 + u64::from(month <= 2),
             month,
             day: day_of_year - (153 * from_march + 2) / 5 + 1,
@@ -92,6 +107,24 @@ impl Moment {
             'S' => format!("{second:02}"),
             'F' => format!("{}-{:02}-{:02}", self.year, self.month, self.day),
             'T' => format!("{hour:02}:{minute:02}:{second:02}"),
+            'R' => format!("{hour:02}:{minute:02}"),
+            'D' | 'x' => format!("{:02}/{:02}/{:02}", self.month, self.day, self.year % 100),
+            'X' => format!("{hour:02}:{minute:02}:{second:02}"),
+            'c' => format!(
+                "{} {} {:2} {hour:02}:{minute:02}:{second:02} {}",
+                short(weekday),
+                short(month),
+                self.day,
+                self.year
+            ),
+            'j' => format!("{:03}", self.year_day),
+            'U' => format!("{:02}", (self.year_day + 6 - self.weekday) / 7),
+            'W' => format!("{:02}", (self.year_day + 6 - (self.weekday + 6) % 7) / 7),
+            'w' => self.weekday.to_string(),
+            'u' => ((self.weekday + 6) % 7 + 1).to_string(),
+            'f' => "000000".to_owned(),
+            'n' => "\n".to_owned(),
+            't' => "\t".to_owned(),
             'Z' => "UTC".to_owned(),
             '%' => "%".to_owned(),
             _ => return None,

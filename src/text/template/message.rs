@@ -1,0 +1,185 @@
+//! What a conversation is made of: messages, their content, the calls of tools in them.
+//!
+//! The fields and their JSON are those of OpenAI's chat API, which is also what `transformers` hands to
+//! templates. A field that a message does not have is undefined in the template, as it is there.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// One message of a conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who speaks: `system`, `user`, `assistant`, `tool`, or what else the template knows.
+    pub role: String,
+    /// What is said.
+    #[serde(default, skip_serializing_if = "Content::is_absent")]
+    pub content: Content,
+    /// What the assistant thought before it answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// The tools that the assistant calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<ToolCall>>,
+    /// Which call a tool's result answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// The name of who speaks, or of the tool whose result this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Further fields that some templates read (`thinking`, `channel`).
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+impl Message {
+    /// A message of this role: a text, or [`Content`] of several parts.
+    pub fn new(role: impl Into<String>, content: impl Into<Content>) -> Message {
+        Message { role: role.into(), content: content.into(), ..Message::default() }
+    }
+
+    /// The same with calls of tools.
+    pub fn with_tool_calls(mut self, calls: Vec<ToolCall>) -> Message {
+        self.tool_calls = Some(calls);
+        self
+    }
+
+    /// The same as the result of the call with this id.
+    pub fn with_tool_call_id(mut self, id: impl Into<String>) -> Message {
+        self.tool_call_id = Some(id.into());
+        self
+    }
+
+    /// The same with a name.
+    pub fn with_name(mut self, name: impl Into<String>) -> Message {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The same with what the assistant thought.
+    pub fn with_reasoning(mut self, reasoning: impl Into<String>) -> Message {
+        self.reasoning_content = Some(reasoning.into());
+        self
+    }
+
+    /// Every field by its name, in the order of the struct.
+    pub(super) fn fields(&self) -> Map<String, Value> {
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                fields.insert(name.to_owned(), value);
+            }
+        };
+        put("role", Some(self.role.clone().into()));
+        put("content", self.content.to_json());
+        put("reasoning_content", self.reasoning_content.clone().map(Value::from));
+        let calls = |calls: &Vec<ToolCall>| calls.iter().map(|call| call.0.clone()).collect::<Vec<_>>().into();
+        put("tool_calls", self.tool_calls.as_ref().map(calls));
+        put("tool_call_id", self.tool_call_id.clone().map(Value::from));
+        put("name", self.name.clone().map(Value::from));
+        for (name, value) in &self.more {
+            put(name, Some(value.clone()));
+        }
+        fields
+    }
+}
+
+/// What a message says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Content {
+    /// A text.
+    Text(String),
+    /// Parts, as a list of objects: `{"type": "text", "text": …}`, images and the like.
+    Parts(Vec<ContentPart>),
+    /// JSON's `null`, which is `none` in a template: an answer that only calls tools.
+    Null,
+    /// The message has no such field.
+    #[default]
+    #[serde(skip)]
+    Absent,
+}
+
+impl Content {
+    /// Whether the message has no content at all.
+    pub fn is_absent(&self) -> bool {
+        *self == Content::Absent
+    }
+
+    /// The text, or the texts of all parts joined.
+    pub fn to_text(&self) -> String {
+        match self {
+            Content::Text(text) => text.clone(),
+            Content::Parts(parts) => parts.iter().filter_map(ContentPart::as_text).collect(),
+            Content::Null | Content::Absent => String::new(),
+        }
+    }
+
+    /// Bytes of [`Content::to_text`].
+    pub(crate) fn text_bytes(&self) -> usize {
+        match self {
+            Content::Text(text) => text.len(),
+            Content::Parts(parts) => parts.iter().filter_map(ContentPart::as_text).map(str::len).sum(),
+            Content::Null | Content::Absent => 0,
+        }
+    }
+
+    fn to_json(&self) -> Option<Value> {
+        match self {
+            Content::Text(text) => Some(text.clone().into()),
+            Content::Parts(parts) => Some(parts.iter().map(|part| Value::from(part.0.clone())).collect()),
+            Content::Null => Some(Value::Null),
+            Content::Absent => None,
+        }
+    }
+}
+
+impl From<String> for Content {
+    fn from(text: String) -> Content {
+        Content::Text(text)
+    }
+}
+
+impl From<&str> for Content {
+    fn from(text: &str) -> Content {
+        Content::Text(text.to_owned())
+    }
+}
+
+impl From<Vec<ContentPart>> for Content {
+    fn from(parts: Vec<ContentPart>) -> Content {
+        Content::Parts(parts)
+    }
+}
+
+/// One part of a message's content: a JSON object with a `type`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ContentPart(pub Map<String, Value>);
+
+impl ContentPart {
+    /// A part that is a text.
+    pub fn text(text: impl Into<String>) -> ContentPart {
+        let entries = [("type", "text".to_owned()), ("text", text.into())];
+        ContentPart(entries.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect())
+    }
+
+    /// The text of a part that is one.
+    pub fn as_text(&self) -> Option<&str> {
+        self.0.get("text").and_then(Value::as_str)
+    }
+}
+
+/// A call of a tool: the JSON object of the chat API, whose `function` has a `name` and `arguments`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ToolCall(pub Value);
+
+impl ToolCall {
+    /// A call of a function. Most templates take the arguments as an object, some as a string of JSON.
+    pub fn new(id: impl Into<String>, name: impl Into<String>, arguments: Value) -> ToolCall {
+        let (id, name) = (id.into(), name.into());
+        ToolCall(serde_json::json!({
+            "id": id, "type": "function", "function": {"name": name, "arguments": arguments}
+        }))
+    }
+}
