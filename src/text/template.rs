@@ -7,14 +7,19 @@
 
 mod arguments;
 mod bounds;
+mod collections;
+mod cuts;
 mod environment;
 mod filters;
 mod flexible;
 mod formatting;
+mod items;
 mod json;
+mod letters;
 mod literals;
 mod message;
 mod methods;
+mod numbers;
 mod operators;
 mod origin;
 mod predicates;
@@ -44,8 +49,7 @@ use std::time::SystemTime;
 const STACK_BYTES: usize = 64 << 20;
 
 /// Roles that every template may know.
-const ROLES: [&str; 8] =
-    ["assistant", "developer", "function", "ipython", "model", "system", "tool", "user"];
+const ROLES: [&str; 8] = ["assistant", "developer", "function", "ipython", "model", "system", "tool", "user"];
 
 /// What a template is told besides the messages.
 #[derive(Clone, Debug)]
@@ -125,9 +129,15 @@ impl ChatTemplate {
         let messages: Vec<Json> = messages.iter().map(|message| message.fields().into()).collect();
         let tools = options.tools.iter();
         let mut texts = vec![self.source.as_str(), &self.bos, &self.eos];
-        messages.iter().chain(tools).chain(options.variables.values()).for_each(|json| strings_in(json, &mut texts));
+        messages
+            .iter()
+            .chain(tools)
+            .chain(options.variables.values())
+            .for_each(|json| strings_in(json, &mut texts));
         let marks = Marks::unused(texts.into_iter()).ok_or_else(|| {
-            TextError::TemplateRender("expected a private character that no message has, found none".to_owned())
+            TextError::TemplateRender(
+                "expected a private character that no message has, found none".to_owned(),
+            )
         })?;
         let env = environment::new(options.now, marks);
         let program = program::compile(&self.source)?;
@@ -161,7 +171,8 @@ impl ChatTemplate {
     fn message(&self, fields: &Json) -> Value {
         let field = |(name, value): (&String, &Json)| {
             let own = value.as_str().filter(|role| name == "role" && self.has_role(role));
-            let value = own.map_or_else(|| Value::from(Serde(value)), |role| Value::from_safe_string(role.to_owned()));
+            let value = own
+                .map_or_else(|| Value::from(Serde(value)), |role| Value::from_safe_string(role.to_owned()));
             (Value::from(name.as_str()), value)
         };
         Value::from_pairs(fields.as_object().into_iter().flatten().map(field))

@@ -167,7 +167,8 @@ impl Tokenizer {
                 let always = self.always.first(text, start..text.len(), Anchored::Yes);
                 let other = own.into_iter().chain(always).max_by_key(|&(_, end, _)| end);
                 let Some(other) = other else {
-                    at = start + text.get(start..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8);
+                    at = start
+                        + text.get(start..).and_then(|rest| rest.chars().next()).map_or(1, char::len_utf8);
                     continue;
                 };
                 (start, end, id) = other;

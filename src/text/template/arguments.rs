@@ -70,7 +70,8 @@ impl<const N: usize> Bound<N> {
 
     /// A string, `None` where it is absent.
     pub(super) fn text(&self, marks: Marks, at: usize) -> Result<Option<Text>, Error> {
-        let text = |value: &Value| marks.text(value).ok_or_else(|| self.wrong(at, "a string", type_name(value)));
+        let text =
+            |value: &Value| marks.text(value).ok_or_else(|| self.wrong(at, "a string", type_name(value)));
         self.some(at).map(text).transpose()
     }
 
@@ -81,7 +82,8 @@ impl<const N: usize> Bound<N> {
 
     /// An integer, `None` where it is absent.
     pub(super) fn integer(&self, at: usize) -> Result<Option<i128>, Error> {
-        let integer = |value: &Value| as_integer(value).ok_or_else(|| self.wrong(at, "an integer", type_name(value)));
+        let integer =
+            |value: &Value| as_integer(value).ok_or_else(|| self.wrong(at, "an integer", type_name(value)));
         self.some(at).map(integer).transpose()
     }
 

@@ -72,6 +72,14 @@ impl Budget {
         Ok(())
     }
 
+    /// Refuses a string that has grown to this length, before it is paid for.
+    pub(super) fn fits(&self, bytes: usize) -> Result<(), Error> {
+        if bytes > STRING_BYTES_MAX.min(self.bytes) {
+            return Err(limit(format!("a string longer than {STRING_BYTES_MAX} bytes")));
+        }
+        Ok(())
+    }
+
     /// Pays for looking at this many items.
     pub(super) fn spend_visits(&mut self, visits: usize) -> Result<(), Error> {
         let left = self.visits.checked_sub(visits);

@@ -2,7 +2,7 @@
 
 use super::bounds::{self, Budget};
 use super::origin::{Marks, Text};
-use super::{filters, flexible, methods, operators, predicates, repr, strftime};
+use super::{collections, filters, flexible, items, methods, operators, predicates, repr, strftime};
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
 use std::time::SystemTime;
@@ -13,6 +13,7 @@ pub(super) fn new(now: Option<SystemTime>, marks: Marks) -> Environment<'static>
     bounds::install(&mut env, marks);
     operators::install(&mut env);
     filters::install(&mut env);
+    collections::install(&mut env);
     predicates::install(&mut env);
     flexible::install(&mut env);
     env.set_formatter(|out: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value| {
@@ -23,17 +24,23 @@ pub(super) fn new(now: Option<SystemTime>, marks: Marks) -> Environment<'static>
     env.set_unknown_method_callback(methods::call);
     env.remove_global("debug");
     env.add_function("dict", dict);
-    env.add_function("raise_exception", |state: &mut State<'_, '_>, message: Value| -> Result<Value, Error> {
-        let message = repr::display(Budget::of(state)?, &message)?;
-        Err(Error::new(ErrorKind::InvalidOperation, message.as_str().to_owned()))
-    });
-    env.add_function("strftime_now", move |state: &mut State<'_, '_>, format: Value| -> Result<Value, Error> {
-        let budget = Budget::of(state)?;
-        let format = repr::display(budget, &format)?;
-        let date = strftime::format(now.unwrap_or_else(SystemTime::now), format.as_str());
-        budget.spend_bytes(date.len())?;
-        Ok(budget.marks.value(Text::like(&format, date)))
-    });
+    env.add_function(
+        "raise_exception",
+        |state: &mut State<'_, '_>, message: Value| -> Result<Value, Error> {
+            let message = repr::display(Budget::of(state)?, &message)?;
+            Err(Error::new(ErrorKind::InvalidOperation, message.as_str().to_owned()))
+        },
+    );
+    env.add_function(
+        "strftime_now",
+        move |state: &mut State<'_, '_>, format: Value| -> Result<Value, Error> {
+            let budget = Budget::of(state)?;
+            let format = repr::display(budget, &format)?;
+            let date = strftime::format(now.unwrap_or_else(SystemTime::now), format.as_str());
+            budget.spend_bytes(date.len())?;
+            Ok(budget.marks.value(Text::like(&format, date)))
+        },
+    );
     env
 }
 
@@ -42,7 +49,7 @@ fn dict(state: &mut State<'_, '_>, from: Option<Value>, named: Kwargs) -> Result
     let mut pairs = Vec::new();
     if let Some(from) = from {
         let is_dict = operators::is_dict(&from);
-        for item in operators::items(state, &from)? {
+        for item in items::items(state, &from)? {
             let (key, value) = if is_dict {
                 (item.clone(), from.get_item(&item)?)
             } else {

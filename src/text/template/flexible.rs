@@ -14,7 +14,11 @@ pub(super) const EXTRA: [&str; 2] = ["varargs", "kwargs"];
 
 pub(super) fn install(env: &mut Environment<'_>) {
     env.add_function(FLEXIBLE, |inner: Value| -> Result<Value, Error> {
-        let names: Vec<String> = inner.get_attr("arguments")?.try_iter()?.filter_map(|name| Some(name.as_str()?.to_owned())).collect();
+        let names: Vec<String> = inner
+            .get_attr("arguments")?
+            .try_iter()?
+            .filter_map(|name| Some(name.as_str()?.to_owned()))
+            .collect();
         let parameters = names.into_iter().filter(|name| !EXTRA.contains(&name.as_str())).collect();
         Ok(Value::from_object(FlexibleMacro { inner, parameters }))
     });
@@ -52,7 +56,11 @@ impl Object for FlexibleMacro {
         let (mut known, mut unknown) = (Vec::new(), Vec::new());
         for name in named.args() {
             let pair = (name.to_owned(), named.peek::<Value>(name)?);
-            let place = if name == "caller" || self.parameters.iter().any(|parameter| parameter == name) { &mut known } else { &mut unknown };
+            let place = if name == "caller" || self.parameters.iter().any(|parameter| parameter == name) {
+                &mut known
+            } else {
+                &mut unknown
+            };
             place.push(pair);
         }
         known.push(("varargs".to_owned(), Value::from(Tuple::from(further))));
@@ -71,7 +79,10 @@ struct Cycler {
 
 impl Cycler {
     fn current(&self) -> Value {
-        self.items.get(self.next.load(Ordering::Relaxed) % self.items.len().max(1)).cloned().unwrap_or_default()
+        self.items
+            .get(self.next.load(Ordering::Relaxed) % self.items.len().max(1))
+            .cloned()
+            .unwrap_or_default()
     }
 }
 

@@ -3,13 +3,15 @@
 //! The pattern is taken apart here, so that each field keeps its origin and its width is checked; the
 //! engine's library prints the single fields.
 
+use super::bounds;
 use super::bounds::Budget;
-use super::operators::{as_integer, invalid, item_of, too_wide};
+use super::items::item_of;
+use super::operators::{as_integer, invalid};
 use super::origin::Text;
 use super::repr;
+use minijinja::Error;
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Value};
-use minijinja::Error;
 
 /// Widest field and most digits of a number.
 const WIDTH_MAX: usize = 10_000;
@@ -128,9 +130,14 @@ fn pad(budget: &mut Budget, style: FormatStyle, spec: &str, value: &Text) -> Res
 }
 
 fn check_widths(spec: &str) -> Result<(), Error> {
-    let wide = |digits: &str| !digits.is_empty() && digits.parse::<usize>().is_ok_and(|width| width <= WIDTH_MAX);
+    let wide =
+        |digits: &str| !digits.is_empty() && digits.parse::<usize>().is_ok_and(|width| width <= WIDTH_MAX);
     let fine = spec.split(|c: char| !c.is_ascii_digit()).all(|digits| digits.is_empty() || wide(digits));
-    if fine { Ok(()) } else { Err(too_wide("a format with a field wider than 10000 characters")) }
+    if fine {
+        Ok(())
+    } else {
+        Err(bounds::limit("a format with a field wider than 10000 characters".to_owned()))
+    }
 }
 
 /// Python's `str.format`: `{[name][!conversion][:spec]}`.
@@ -168,7 +175,8 @@ fn percentage(spec: &str, share: f64) -> Result<String, Error> {
         Some((before, digits)) => (format!(".{digits}"), before),
         None => (String::new(), spec),
     };
-    let number = format(FormatStyle::StrFormat, &format!("{{0:{spec}f}}"), &[Value::from(share * 100.0)])? + "%";
+    let number =
+        format(FormatStyle::StrFormat, &format!("{{0:{spec}f}}"), &[Value::from(share * 100.0)])? + "%";
     let align = if width.starts_with(|c: char| c.is_ascii_digit()) { ">" } else { "" };
     format(FormatStyle::StrFormat, &format!("{{0:{align}{width}}}"), &[Value::from(number)])
 }
@@ -230,7 +238,8 @@ impl Fields<'_> {
     fn nested(&mut self, budget: &mut Budget, spec: &str) -> Result<String, Error> {
         let (mut out, mut rest) = (String::new(), spec);
         while let Some((before, after)) = rest.split_once('{') {
-            let (name, after) = after.split_once('}').ok_or_else(|| invalid("a format has a single brace"))?;
+            let (name, after) =
+                after.split_once('}').ok_or_else(|| invalid("a format has a single brace"))?;
             let value = self.value(name)?;
             out.push_str(before);
             out.push_str(repr::display(budget, &value)?.as_str());

@@ -29,12 +29,18 @@ pub(super) fn to_json(state: &mut State<'_, '_>, args: &[Value]) -> Result<Value
     let [item, key] = match bound.some(3) {
         None => default.map(str::to_owned),
         Some(pair) => {
-            let part = |at: usize| marks.plain(&pair.get_item_by_index(at)?).ok_or_else(|| invalid("tojson() expected two separators"));
+            let part = |at: usize| {
+                marks
+                    .plain(&pair.get_item_by_index(at)?)
+                    .ok_or_else(|| invalid("tojson() expected two separators"))
+            };
             [part(0)?, part(1)?]
         }
     };
-    let mut json = Json { out: String::new(), indent, item, key, ascii: bound.is_true(1), sorted: bound.is_true(4) };
+    let mut json =
+        Json { out: String::new(), indent, item, key, ascii: bound.is_true(1), sorted: bound.is_true(4) };
     json.value(budget, bound.required(0)?, 0)?;
+    budget.spend_bytes(json.out.len())?;
     Ok(Value::from(json.out))
 }
 
@@ -50,7 +56,6 @@ struct Json {
 
 impl Json {
     fn value(&mut self, budget: &mut Budget, value: &Value, depth: usize) -> Result<(), Error> {
-        let before = self.out.len();
         if depth > DEPTH_MAX {
             return Err(bounds::limit(format!("tojson deeper than {DEPTH_MAX} levels")));
         }
@@ -81,7 +86,7 @@ impl Json {
             }
         }
         budget.spend_visits(1)?;
-        budget.spend_bytes(self.out.len() - before)
+        budget.fits(self.out.len())
     }
 
     /// Keys are strings; `json.dumps` writes other scalars as such.
@@ -137,7 +142,18 @@ impl Json {
 
     fn string(&mut self, text: &str) {
         self.out.push('"');
-        for c in text.chars() {
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            let plain = |c: char| matches!(c, ' '..='~') && !matches!(c, '\\' | '"');
+            let end = rest.find(|c| !plain(c)).unwrap_or(rest.len());
+            if let Some((run, after)) = rest.split_at_checked(end)
+                && !run.is_empty()
+            {
+                self.out.push_str(run);
+                rest = after;
+                continue;
+            }
+            rest = rest.get(c.len_utf8()..).unwrap_or_default();
             match c {
                 '"' => self.out.push_str("\\\""),
                 '\\' => self.out.push_str("\\\\"),

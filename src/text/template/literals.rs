@@ -48,7 +48,9 @@ pub(super) fn requoted(string: &str, line: u16) -> Result<String, TextError> {
                 push(&mut out, char::from_u32(whole).unwrap_or_default());
             }
             (None, 0xd800..=0xdbff) => half = Some(code),
-            (_, code) => push(&mut out, char::from_u32(code).ok_or_else(|| wrong("an escape of no character"))?),
+            (_, code) => {
+                push(&mut out, char::from_u32(code).ok_or_else(|| wrong("an escape of no character"))?)
+            }
         }
     }
     match half {

@@ -72,7 +72,8 @@ impl Message {
         put("role", Some(self.role.clone().into()));
         put("content", self.content.to_json());
         put("reasoning_content", self.reasoning_content.clone().map(Value::from));
-        let calls = |calls: &Vec<ToolCall>| calls.iter().map(|call| call.0.clone()).collect::<Vec<_>>().into();
+        let calls =
+            |calls: &Vec<ToolCall>| calls.iter().map(|call| call.0.clone()).collect::<Vec<_>>().into();
         put("tool_calls", self.tool_calls.as_ref().map(calls));
         put("tool_call_id", self.tool_call_id.clone().map(Value::from));
         put("name", self.name.clone().map(Value::from));

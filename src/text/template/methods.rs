@@ -4,6 +4,7 @@
 
 use super::arguments::bind;
 use super::bounds::Budget;
+use super::items::items;
 use super::operators::{self, invalid, is_dict};
 use super::strings;
 use minijinja::value::{Object, ObjectRepr, Tuple, Value, ValueKind};
@@ -17,18 +18,29 @@ const DICT: [&str; 5] = ["copy", "get", "items", "keys", "values"];
 const LIST: [&str; 3] = ["copy", "count", "index"];
 /// Methods that change a list or dictionary: the sandbox of `transformers` refuses them.
 const CHANGING: [&str; 13] = [
-    "append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort", "update",
-    "add", "discard",
+    "append",
+    "clear",
+    "extend",
+    "insert",
+    "pop",
+    "popitem",
+    "remove",
+    "reverse",
+    "setdefault",
+    "sort",
+    "update",
+    "add",
+    "discard",
 ];
 
 /// Every name that stands for a method somewhere: `program.rs` looks these up by [`attribute`].
 pub(super) fn is_method(name: &str) -> bool {
-    DICT.contains(&name) || LIST.contains(&name) || CHANGING.contains(&name) || strings::NAMES.contains(&name)
+    DICT.contains(&name) || LIST.contains(&name) || CHANGING.contains(&name) || strings::is_method(name)
 }
 
 fn has_method(value: &Value, name: &str) -> bool {
     match value.kind() {
-        ValueKind::String => strings::NAMES.contains(&name),
+        ValueKind::String => strings::is_method(name),
         ValueKind::Seq => LIST.contains(&name),
         ValueKind::Map => is_dict(value) && DICT.contains(&name),
         _ => false,
@@ -125,7 +137,7 @@ fn list(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) ->
         "count" | "index" => {
             let bound = bind(name, args, ["value", "start", "stop"])?;
             let wanted = bound.required(0)?;
-            let items = operators::items(state, value)?;
+            let items = items(state, value)?;
             let budget = Budget::of(state)?;
             let same = |item: &&Value| operators::equal(budget, item, wanted);
             if name == "count" {
@@ -136,7 +148,7 @@ fn list(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) ->
         }
         "copy" => {
             bind(name, args, [])?;
-            Ok(Value::from(operators::items(state, value)?))
+            Ok(Value::from(items(state, value)?))
         }
         name if CHANGING.contains(&name) => Err(changing(name)),
         _ => Err(Error::from(ErrorKind::UnknownMethod)),

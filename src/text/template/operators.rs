@@ -3,8 +3,9 @@
 //! `program.rs` puts calls of these functions where the engine's own instructions stood: those that make
 //! larger values, and those that differ from Python's.
 
-use super::bounds::{self, Budget};
+use super::bounds::Budget;
 use super::formatting;
+use super::items::{item, iterate, slice};
 use super::methods;
 use super::origin::Text;
 use super::repr::display;
@@ -68,7 +69,9 @@ pub(super) fn is_dict(value: &Value) -> bool {
     let object = |value: &Value| {
         value.as_object().is_some_and(|object| {
             let name = object.type_name();
-            ["::Namespace", "::Loop", "::Macro", "::FlexibleMacro", "::Module"].iter().any(|end| name.ends_with(end))
+            ["::Namespace", "::Loop", "::Macro", "::FlexibleMacro", "::Module"]
+                .iter()
+                .any(|end| name.ends_with(end))
         })
     };
     value.kind() == ValueKind::Map && !object(value)
@@ -78,7 +81,7 @@ pub(super) fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
 
-fn undefined(value: &Value) -> Option<Error> {
+pub(super) fn undefined(value: &Value) -> Option<Error> {
     value.is_undefined().then(|| Error::from(ErrorKind::UndefinedError))
 }
 
@@ -104,8 +107,11 @@ fn add(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value, Er
 
 fn multiply(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value, Error> {
     let budget = Budget::of(state)?;
-    let (value, times) =
-        if as_integer(&right).is_some() && as_integer(&left).is_none() { (&left, &right) } else { (&right, &left) };
+    let (value, times) = if as_integer(&right).is_some() && as_integer(&left).is_none() {
+        (&left, &right)
+    } else {
+        (&right, &left)
+    };
     let times = as_integer(times).map(|times| usize::try_from(times.max(0)).unwrap_or(usize::MAX));
     match (budget.marks.text(value), times) {
         (Some(text), Some(times)) => {
@@ -127,11 +133,15 @@ fn multiply(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Valu
 fn remainder(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value, Error> {
     let budget = Budget::of(state)?;
     if let Some(pattern) = budget.marks.text(&left) {
-        let many: Vec<Value> =
-            if right.is_tuple() { right.try_iter()?.checked().collect::<Result<_, _>>()? } else { vec![right] };
+        let many: Vec<Value> = if right.is_tuple() {
+            right.try_iter()?.checked().collect::<Result<_, _>>()?
+        } else {
+            vec![right]
+        };
         return formatting::percent(budget, &pattern, &many, None);
     }
-    if f64::try_from(right.clone()).is_ok_and(|divisor| divisor == 0.0) && f64::try_from(left.clone()).is_ok() {
+    if f64::try_from(right.clone()).is_ok_and(|divisor| divisor == 0.0) && f64::try_from(left.clone()).is_ok()
+    {
         return Err(invalid("modulo by zero"));
     }
     let whole = |a: i128, b: i128| {
@@ -140,7 +150,13 @@ fn remainder(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Val
     };
     arithmetic("%", (&left, &right), whole, |a, b| {
         let rest = a % b;
-        if rest == 0.0 { 0f64.copysign(b) } else if (rest < 0.0) == (b < 0.0) { rest } else { rest + b }
+        if rest == 0.0 {
+            0f64.copysign(b)
+        } else if (rest < 0.0) == (b < 0.0) {
+            rest
+        } else {
+            rest + b
+        }
     })
 }
 
@@ -170,7 +186,8 @@ pub(super) fn arithmetic(
 ) -> Result<Value, Error> {
     if let (Some(first), Some(second)) = (as_integer(left), as_integer(right)) {
         let result = integers(first, second);
-        let result = result.ok_or_else(|| invalid(format!("`{operator}`: the result has more than 127 bits")))?;
+        let result =
+            result.ok_or_else(|| invalid(format!("`{operator}`: the result has more than 127 bits")))?;
         return Ok(i64::try_from(result).map_or_else(|_| Value::from(result), Value::from));
     }
     let float = |value: &Value| value.is_number().then(|| f64::try_from(value.clone()).ok()).flatten();
@@ -207,7 +224,9 @@ pub(super) fn contains(budget: &mut Budget, item: &Value, all: &Value) -> Result
             }
             Ok(false)
         }
-        _ => Err(invalid(format!("`in` expected a string, a list or a dictionary, found {}", type_name(all)))),
+        _ => {
+            Err(invalid(format!("`in` expected a string, a list or a dictionary, found {}", type_name(all))))
+        }
     }
 }
 
@@ -221,7 +240,12 @@ pub(super) fn equal(budget: &Budget, left: &Value, right: &Value) -> bool {
 }
 
 /// `left OPERATOR right`.
-pub(super) fn compare(budget: &mut Budget, operator: &str, left: &Value, right: &Value) -> Result<bool, Error> {
+pub(super) fn compare(
+    budget: &mut Budget,
+    operator: &str,
+    left: &Value,
+    right: &Value,
+) -> Result<bool, Error> {
     match operator {
         "==" => return Ok(equal(budget, left, right)),
         "!=" => return Ok(!equal(budget, left, right)),
@@ -245,136 +269,4 @@ pub(super) fn compare(budget: &mut Budget, operator: &str, left: &Value, right: 
         ">" => order == Ordering::Greater,
         _ => order != Ordering::Less,
     })
-}
-
-/// `value[key]`, and what Jinja does where there is no such item: the attribute of that name.
-fn item(state: &mut State<'_, '_>, value: Value, key: Value) -> Result<Value, Error> {
-    let marks = Budget::of(state)?.marks;
-    if let Some(error) = undefined(&value) {
-        return Err(error);
-    }
-    if value.is_none() {
-        return Ok(Value::UNDEFINED);
-    }
-    if let (Some(text), Some(index)) = (marks.text(&value), as_integer(&key)) {
-        let count = text.as_str().chars().count() as i128;
-        let index = if index < 0 { index + count } else { index };
-        let found = usize::try_from(index).ok().and_then(|index| text.as_str().char_indices().nth(index));
-        return Ok(found.map_or(Value::UNDEFINED, |(at, c)| marks.value(text.slice(at..at + c.len_utf8()))));
-    }
-    let mut found = value.get_item(&key)?;
-    let key = if marks.stand_in(&key) { marks.plain(&key).map_or(key, Value::from) } else { key };
-    if found.is_undefined() {
-        found = value.get_item(&key)?;
-    }
-    match key.as_str() {
-        Some(name) if found.is_undefined() => methods::attribute(&value, name),
-        _ => Ok(found),
-    }
-}
-
-/// `value[key]`, which must be there.
-pub(super) fn item_of(value: &Value, key: &Value) -> Result<Value, Error> {
-    let item = value.get_item(key)?;
-    if item.is_undefined() { Err(invalid(format!("expected an item `{key}`, found none"))) } else { Ok(item) }
-}
-
-/// What a loop goes through: the characters of a string, all items of an iterator.
-pub(super) fn iterate(state: &mut State<'_, '_>, value: &Value) -> Result<Value, Error> {
-    let budget = Budget::of(state)?;
-    if let Some(text) = budget.marks.text(value) {
-        budget.spend_visits(text.as_str().len())?;
-        return Ok(text.chars().map(|c| budget.marks.value(c)).collect());
-    }
-    match value.kind() {
-        ValueKind::Seq | ValueKind::Map | ValueKind::Undefined => Ok(value.clone()),
-        ValueKind::Iterable => {
-            let mut items = Vec::new();
-            for item in value.try_iter()?.checked() {
-                budget.spend_visits(1)?;
-                items.push(item?);
-            }
-            Ok(Value::from(items))
-        }
-        _ => Err(invalid(format!("expected a list or something else to go through, found {}", type_name(value)))),
-    }
-}
-
-/// `value[start:stop:step]`.
-fn slice(
-    state: &mut State<'_, '_>,
-    value: Value,
-    start: Value,
-    stop: Value,
-    step: Value,
-) -> Result<Value, Error> {
-    let budget = Budget::of(state)?;
-    if let Some(error) = undefined(&value) {
-        return Err(error);
-    }
-    let text = budget.marks.text(&value);
-    let bound = |bound: &Value| match as_integer(bound) {
-        Some(bound) => Ok(Some(bound)),
-        None if bound.is_none() => Ok(None),
-        None => Err(()),
-    };
-    let (Ok(start), Ok(stop), Ok(step)) = (bound(&start), bound(&stop), bound(&step)) else {
-        return Ok(Value::UNDEFINED);
-    };
-    // As where there is no such item.
-    if text.is_none() && !is_sequence(&value) {
-        return Ok(Value::UNDEFINED);
-    }
-    let step = step.unwrap_or(1);
-    if step == 0 {
-        return Err(invalid("a slice's step cannot be 0"));
-    }
-    if let Some(text) = text {
-        budget.spend_bytes(text.cost())?;
-        let places: Vec<(usize, char)> = text.as_str().char_indices().collect();
-        let mut out = Text::default();
-        for (at, c) in indices(places.len(), start, stop, step).filter_map(|index| places.get(index)) {
-            out.push(&text.slice(*at..at + c.len_utf8()));
-        }
-        return Ok(budget.marks.value(out));
-    }
-    let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
-    budget.spend_visits(items.len())?;
-    let chosen = indices(items.len(), start, stop, step).filter_map(|index| items.get(index)).cloned();
-    let chosen: Vec<Value> = chosen.collect();
-    Ok(if value.is_tuple() { Value::from(Tuple::from(chosen)) } else { Value::from(chosen) })
-}
-
-/// The indices of a slice, by the rules of Python's `slice.indices`.
-fn indices(
-    len: usize,
-    start: Option<i128>,
-    stop: Option<i128>,
-    step: i128,
-) -> impl Iterator<Item = usize> {
-    let len = len as i128;
-    let (low, high) = if step > 0 { (0, len) } else { (-1, len - 1) };
-    let place = |bound: Option<i128>, default: i128| match bound {
-        Some(bound) if bound < 0 => (bound.saturating_add(len)).clamp(low, high),
-        Some(bound) => bound.clamp(low, high),
-        None => default,
-    };
-    let (first, last) = if step > 0 { (low, high) } else { (high, low) };
-    let (start, stop) = (place(start, first), place(stop, last));
-    std::iter::successors(Some(start), move |index| index.checked_add(step))
-        .take_while(move |&index| if step > 0 { index < stop } else { index > stop })
-        .filter_map(|index| usize::try_from(index).ok())
-}
-
-/// All items of a list or iterator, or the characters of a string, paid for.
-pub(super) fn items(state: &mut State<'_, '_>, value: &Value) -> Result<Vec<Value>, Error> {
-    let list = iterate(state, value)?;
-    let items: Vec<Value> = list.try_iter()?.checked().collect::<Result<_, _>>()?;
-    Budget::of(state)?.spend_visits(items.len())?;
-    Ok(items)
-}
-
-/// An error that a limit was met.
-pub(super) fn too_wide(what: &str) -> Error {
-    bounds::limit(what.to_owned())
 }

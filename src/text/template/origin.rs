@@ -41,10 +41,6 @@ impl Text {
         &self.plain
     }
 
-    pub(super) fn spans(&self) -> &[Range<usize>] {
-        &self.user
-    }
-
     pub(super) fn into_parts(self) -> (String, Vec<Range<usize>>) {
         (self.plain, self.user)
     }
@@ -52,6 +48,11 @@ impl Text {
     /// The same as what `safe` makes.
     pub(super) fn into_markup(self) -> Text {
         Text { markup: true, ..self }
+    }
+
+    /// Whether the template wrote all of it.
+    pub(super) fn is_template(&self) -> bool {
+        self.user.is_empty()
     }
 
     pub(super) fn is_markup(&self) -> bool {
@@ -210,7 +211,8 @@ impl Marks {
 
     /// A text out of a string with marks.
     pub(super) fn read(self, marked: &str) -> Text {
-        let (markup, mut rest) = marked.strip_prefix(self.markup).map_or((false, marked), |rest| (true, rest));
+        let (markup, mut rest) =
+            marked.strip_prefix(self.markup).map_or((false, marked), |rest| (true, rest));
         let mut text = Text { markup, ..Text::default() };
         while let Some((before, after)) = rest.split_once(self.open) {
             let (user, after) = after.split_once(self.close).unwrap_or((after, ""));
@@ -258,8 +260,8 @@ mod tests {
         assert_eq!(text.slice(0..2), Text::template("<|"));
         assert_eq!(text.slice(3..5), Text::user("é"));
         assert_eq!(text.map(str::to_uppercase).as_str(), "<|HÉLLO|>");
-        assert_eq!(text.map(|part| part.repeat(2)).spans(), [4..16]);
-        assert_eq!(text.chars().filter(|c| !c.spans().is_empty()).count(), 5);
+        assert_eq!(text.map(|part| part.repeat(2)).user, vec![4..16]);
+        assert_eq!(text.chars().filter(|c| !c.user.is_empty()).count(), 5);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::arguments::{bind, plain};
 use super::bounds::Budget;
+use super::letters;
 use super::operators::{as_integer, compare, invalid, type_name};
-use super::strings;
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State};
 
@@ -61,13 +61,15 @@ fn is_callable(value: &Value) -> bool {
 
 fn case(state: &mut State<'_, '_>, value: &Value, method: &str) -> Result<bool, Error> {
     let budget = Budget::of(state)?;
-    Ok(strings::holds(super::repr::display(budget, value)?.as_str(), method))
+    Ok(letters::holds(super::repr::display(budget, value)?.as_str(), method))
 }
 
 fn divides(name: &str, args: &[Value], divisor: Option<i128>, rest: i128) -> Result<bool, Error> {
     let bound = bind(name, args, ["value", "num"])?;
     let integer = |value: &Value| {
-        let whole = || f64::try_from(value.clone()).ok().filter(|float| float.fract() == 0.0).map(|float| float as i128);
+        let whole = || {
+            f64::try_from(value.clone()).ok().filter(|float| float.fract() == 0.0).map(|float| float as i128)
+        };
         as_integer(value).or_else(whole)
     };
     let value = bound.required(0)?;

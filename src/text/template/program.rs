@@ -5,11 +5,13 @@
 //! template are marked as its own. This is what ties the crate to one version of `minijinja`.
 
 use super::super::error::TextError;
-use super::literals;
 use super::bounds::{MEASURE, ONE, SPEND, START, STORE};
 use super::flexible::{EXTRA, FLEXIBLE};
+use super::literals;
 use super::methods::is_method;
-use super::operators::{ADD, ATTRIBUTE, COMPARE, CONCAT, CONTAINS, ITEM, ITERATE, MULTIPLY, REMAINDER, SLICE};
+use super::operators::{
+    ADD, ATTRIBUTE, COMPARE, CONCAT, CONTAINS, ITEM, ITERATE, MULTIPLY, REMAINDER, SLICE,
+};
 use minijinja::Error;
 use minijinja::machinery::{CodeGenerator, Instruction, Instructions, Token, parse, tokenize};
 use minijinja::syntax::SyntaxConfig;
@@ -210,7 +212,8 @@ fn own(value: &Value) -> Value {
         ValueKind::Seq if value.is_tuple() => Value::from(Tuple::from(items().collect::<Vec<_>>())),
         ValueKind::Seq => Value::from(items().collect::<Vec<_>>()),
         ValueKind::Map if value.is_kwargs() => {
-            let named = pairs().into_iter().map(|(key, item)| (key.as_str().unwrap_or_default().to_owned(), item));
+            let named =
+                pairs().into_iter().map(|(key, item)| (key.as_str().unwrap_or_default().to_owned(), item));
             Value::from(Kwargs::from_iter(named))
         }
         ValueKind::Map => Value::from_pairs(pairs()),
@@ -224,7 +227,8 @@ fn flexible_macros(program: &Instructions<'_>) -> Vec<(u32, u32)> {
     for at in 0.. {
         let Some(instruction) = program.get(at) else { break };
         let Instruction::BuildMacro(_, start, _) = instruction else { continue };
-        let extra = |index| matches!(program.get(index), Some(Instruction::Lookup(name)) if EXTRA.contains(name));
+        let extra =
+            |index| matches!(program.get(index), Some(Instruction::Lookup(name)) if EXTRA.contains(name));
         if (*start..at).any(extra) {
             found.push((*start, at));
         }

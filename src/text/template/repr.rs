@@ -27,8 +27,8 @@ pub(super) fn display(budget: &mut Budget, value: &Value) -> Result<Text, Error>
 pub(super) fn repr(budget: &mut Budget, value: &Value) -> Result<String, Error> {
     let mut out = String::new();
     write(budget, &mut out, value, 0)?;
-    let out = budget.marks.cleaned(out);
-    Ok(out)
+    budget.spend_bytes(out.len())?;
+    Ok(budget.marks.cleaned(out))
 }
 
 /// Numbers, booleans and `None`, which print alike everywhere.
@@ -66,7 +66,6 @@ fn write(budget: &mut Budget, out: &mut String, value: &Value, depth: usize) -> 
     if depth > DEPTH_MAX {
         return Err(bounds::limit(format!("lists nested deeper than {DEPTH_MAX} levels")));
     }
-    let before = out.len();
     budget.spend_visits(1)?;
     match value.kind() {
         ValueKind::String => string(out, &budget.marks.plain(value).unwrap_or_default()),
@@ -108,14 +107,25 @@ fn write(budget: &mut Budget, out: &mut String, value: &Value, depth: usize) -> 
             }
         },
     }
-    budget.spend_bytes(out.len() - before)
+    budget.fits(out.len())
 }
 
 /// A string as Python quotes it.
 pub(super) fn string(out: &mut String, text: &str) {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);
-    for c in text.chars() {
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let plain = |c: char| matches!(c, ' '..='~') && !matches!(c, '\\' | '\'' | '"');
+        let end = rest.find(|c| !plain(c)).unwrap_or(rest.len());
+        if let Some((run, after)) = rest.split_at_checked(end)
+            && !run.is_empty()
+        {
+            out.push_str(run);
+            rest = after;
+            continue;
+        }
+        rest = rest.get(c.len_utf8()..).unwrap_or_default();
         let _ = match c {
             '\\' => write!(out, "\\\\"),
             '\n' => write!(out, "\\n"),
@@ -139,7 +149,6 @@ pub(super) fn is_printable(c: char) -> bool {
         | 0xfeff | 0xfff9..=0xfffb | 0xe_0000..=0xe_00ff | 0xf_0000..);
     !c.is_control() && !hidden && (c as u32) & 0xfffe != 0xfffe
 }
-
 
 #[cfg(test)]
 mod tests {

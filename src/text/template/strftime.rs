@@ -46,7 +46,13 @@ pub(super) fn format(now: SystemTime, format: &str) -> String {
                 let padded = moment.code(code).unwrap_or_else(|| format!("%-{code}"));
                 let bare = padded.trim_start_matches(['0', ' ']);
                 let number = padded.chars().all(|c| c.is_ascii_digit() || c == ' ');
-                out.push_str(if number && bare.is_empty() { "0" } else if number { bare } else { &padded });
+                out.push_str(if number && bare.is_empty() {
+                    "0"
+                } else if number {
+                    bare
+                } else {
+                    &padded
+                });
             }
             ('%', Some(code)) => {
                 chars.next();
@@ -70,7 +76,9 @@ impl Moment {
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let from_march = (5 * day_of_year + 2) / 153;
         let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-        let leap = |year: u64| u64::from(year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400));
+        let leap = |year: u64| {
+            u64::from(year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400))
+        };
         let calendar_year = year_of_era + era * 400 + u64::from(month <= 2);
         // `day_of_year` begins on the first of March.
         let year_day = if month > 2 { day_of_year + 60 + leap(calendar_year) } else { day_of_year - 305 };

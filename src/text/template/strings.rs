@@ -1,24 +1,29 @@
 //! Python's methods of strings. What they give keeps the origin of the parts it is made of.
 
-use super::arguments::{Bound, bind, split};
+use super::arguments::{bind, split};
 use super::bounds::Budget;
+use super::cuts::{has_affix, lines, part_of, partition, search, split_by, stripped};
 use super::formatting;
-use super::operators::{invalid, items, type_name};
+use super::items::items;
+use super::letters::{cased, holds};
+use super::operators::{invalid, type_name};
 use super::origin::{Marks, Text};
-use super::repr::{self, display};
-use minijinja::value::{Tuple, Value, ValueKind};
+use super::repr::display;
+use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
-use regex::Regex;
 
 /// Every method.
-pub(super) const NAMES: [&str; 46] = [
-    "capitalize", "casefold", "center", "count", "encode", "endswith", "expandtabs", "find", "format", "format_map",
-    "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric",
-    "isprintable", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition", "removeprefix",
-    "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines",
-    "startswith", "strip", "swapcase", "title", "translate",
-    "upper", "zfill",
-];
+const NAMES: &str = "\
+    capitalize casefold center count encode endswith expandtabs find format format_map index \
+    isalnum isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable \
+    isspace istitle isupper join ljust lower lstrip partition removeprefix removesuffix \
+    replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip \
+    swapcase title translate upper zfill";
+
+/// Whether strings have this method.
+pub(super) fn is_method(name: &str) -> bool {
+    NAMES.split(' ').any(|method| method == name)
+}
 
 /// Calls a method of a string.
 pub(super) fn call(
@@ -47,7 +52,9 @@ pub(super) fn call(
         "format_map" => {
             let bound = bind(name, args, ["mapping"])?;
             let mapping = bound.required(0)?;
-            let pairs = mapping.try_iter()?.filter_map(|key| Some((key.as_str()?.to_owned(), mapping.get_item(&key).ok()?)));
+            let pairs = mapping
+                .try_iter()?
+                .filter_map(|key| Some((key.as_str()?.to_owned(), mapping.get_item(&key).ok()?)));
             formatting::braces(budget, &text, &[], &pairs.collect())
         }
         "replace" => {
@@ -60,7 +67,8 @@ pub(super) fn call(
             let bound = bind(name, args, ["sep", "maxsplit"])?;
             let most = bound.integer(1)?.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
             let separator = bound.text(marks, 0)?;
-            let parts = split_by(text.as_str(), separator.as_ref().map(Text::as_str), most, name == "rsplit")?;
+            let parts =
+                split_by(text.as_str(), separator.as_ref().map(Text::as_str), most, name == "rsplit")?;
             budget.spend_visits(parts.len())?;
             Ok(parts.into_iter().map(|part| marks.value(text.part(part))).collect())
         }
@@ -127,7 +135,7 @@ fn simple(marks: Marks, text: &Text, name: &str, args: &[Value]) -> Result<Value
             marks.value(cased(text, name))
         }
         "encode" | "translate" => return Err(invalid(format!("{name}() is not supported in templates"))),
-        _ if name.starts_with("is") && NAMES.contains(&name) => {
+        _ if name.starts_with("is") && is_method(name) => {
             bind(name, args, [])?;
             Value::from(holds(string, name))
         }
@@ -149,7 +157,7 @@ pub(super) fn join(budget: &mut Budget, joiner: &Text, items: &[Value]) -> Resul
     Ok(budget.marks.value(joined))
 }
 
-/// Replaces the first `count` occurrences, or all.
+/// Replaces the first `count` occurrences, or all. What stands in for the words of a user counts as a user's.
 pub(super) fn replace(
     budget: &mut Budget,
     text: &Text,
@@ -161,225 +169,17 @@ pub(super) fn replace(
         string.match_indices(from.as_str()).take(count.unwrap_or(usize::MAX)).map(|(at, _)| at).collect();
     budget.spend_visits(found.len())?;
     budget.spend_bytes(text.cost().saturating_add(found.len().saturating_mul(to.cost())))?;
+    let provoked = Text::user(to.as_str());
     let (mut out, mut start) = (Text::default(), 0);
     for at in found {
         out.push(&text.slice(start..at));
-        out.push(to);
-        start = at + from.as_str().len();
+        let end = at + from.as_str().len();
+        let replaced = if from.as_str().is_empty() { text } else { &text.slice(at..end) };
+        out.push(if replaced.is_template() { to } else { &provoked });
+        start = end;
     }
     out.push(&text.slice(start..string.len()));
     Ok(budget.marks.value(out))
-}
-
-/// Python's white space: Unicode's, and the separators of ASCII.
-pub(super) fn is_space(c: char) -> bool {
-    c.is_whitespace() || matches!(c, '\u{1c}'..='\u{1f}')
-}
-
-/// `strip`, `lstrip`, `rstrip`.
-pub(super) fn stripped<'t>(text: &'t str, method: &str, chars: Option<&str>) -> &'t str {
-    let strip = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.contains(c));
-    match method {
-        "lstrip" => text.trim_start_matches(strip),
-        "rstrip" => text.trim_end_matches(strip),
-        _ => text.trim_matches(strip),
-    }
-}
-
-fn split_by<'t>(
-    text: &'t str,
-    separator: Option<&str>,
-    most: usize,
-    from_right: bool,
-) -> Result<Vec<&'t str>, Error> {
-    let pieces = most.saturating_add(1);
-    let mut parts: Vec<&str> = match separator {
-        Some("") => return Err(invalid("split() expected a separator, found an empty string")),
-        Some(separator) if from_right => text.rsplitn(pieces, separator).collect(),
-        Some(separator) => text.splitn(pieces, separator).collect(),
-        None => return Ok(split_words(text, most, from_right)),
-    };
-    if from_right {
-        parts.reverse();
-    }
-    Ok(parts)
-}
-
-/// Words between white space; the rest after `most` cuts stays whole.
-fn split_words(text: &str, most: usize, from_right: bool) -> Vec<&str> {
-    let (mut words, mut rest) = (Vec::new(), text);
-    loop {
-        rest = stripped(rest, if from_right { "rstrip" } else { "lstrip" }, None);
-        let cut = if from_right { rest.char_indices().rfind(|&(_, c)| is_space(c)) } else { rest.char_indices().find(|&(_, c)| is_space(c)) };
-        match cut {
-            _ if rest.is_empty() => break,
-            Some((at, c)) if words.len() < most => {
-                let (before, after) = (rest.get(..at), rest.get(at + c.len_utf8()..));
-                let (word, left) = if from_right { (after, before) } else { (before, after) };
-                words.push(word.unwrap_or_default());
-                rest = left.unwrap_or_default();
-            }
-            _ => {
-                words.push(rest);
-                break;
-            }
-        }
-    }
-    if from_right {
-        words.reverse();
-    }
-    words
-}
-
-/// The lines of a text, with or without what ends them.
-pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
-    let ends = |c: char| {
-        matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
-    };
-    let (mut lines, mut rest) = (Vec::new(), text);
-    while let Some(at) = rest.find(ends) {
-        let end = rest.get(at..).unwrap_or_default();
-        let length = if end.starts_with("\r\n") { 2 } else { end.chars().next().map_or(1, char::len_utf8) };
-        let (line, after) = rest.split_at_checked(at + length).unwrap_or((rest, ""));
-        lines.push(if keep_ends { line } else { line.get(..at).unwrap_or_default() });
-        rest = after;
-    }
-    if !rest.is_empty() {
-        lines.push(rest);
-    }
-    lines
-}
-
-fn partition(marks: Marks, text: &Text, method: &str, separator: &str) -> Value {
-    let string = text.as_str();
-    let from_right = method == "rpartition";
-    let found = if from_right { string.rfind(separator) } else { string.find(separator) };
-    let (start, end) = match found {
-        Some(at) => (at, at + separator.len()),
-        None if from_right => (0, 0),
-        None => (string.len(), string.len()),
-    };
-    let part = |range| marks.value(text.slice(range));
-    Value::from(Tuple::from(vec![part(0..start), part(start..end), part(end..string.len())]))
-}
-
-/// The part of a string between the character indices at `at` and after it, and where it begins.
-fn part_of<'t, const N: usize>(text: &'t str, bound: &Bound<N>, at: usize) -> Result<Option<(usize, &'t str)>, Error> {
-    if bound.some(at).is_none() && bound.some(at + 1).is_none() {
-        return Ok(Some((0, text)));
-    }
-    let count = text.chars().count() as i128;
-    let place = |index: Option<i128>, default: i128| match index {
-        None => default,
-        Some(index) if index < 0 => index.saturating_add(count).max(0),
-        Some(index) => index,
-    };
-    let (start, end) = (place(bound.integer(at)?, 0), place(bound.integer(at + 1)?, count).min(count));
-    if start > end {
-        return Ok(None);
-    }
-    let byte = |index: i128| {
-        let index = usize::try_from(index).unwrap_or(usize::MAX);
-        text.char_indices().nth(index).map_or(text.len(), |(at, _)| at)
-    };
-    Ok(text.get(byte(start)..byte(end)).map(|part| (start as usize, part)))
-}
-
-fn has_affix(marks: Marks, text: &str, affix: &Value, at_start: bool) -> Result<bool, Error> {
-    let has = |affix: &str| if at_start { text.starts_with(affix) } else { text.ends_with(affix) };
-    if let Some(affix) = marks.plain(affix) {
-        return Ok(has(&affix));
-    }
-    if !affix.is_tuple() {
-        return Err(invalid(format!("expected a string or a tuple of strings, found {}", type_name(affix))));
-    }
-    for affix in affix.try_iter()?.checked() {
-        let affix = affix?;
-        let plain = marks.plain(&affix);
-        let plain = plain.ok_or_else(|| invalid(format!("expected a string, found {}", type_name(&affix))))?;
-        if has(&plain) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-fn search<const N: usize>(text: &str, method: &str, bound: &Bound<N>, wanted: &str) -> Result<Value, Error> {
-    let part = part_of(text, bound, 1)?;
-    if method == "count" {
-        return Ok(Value::from(part.map_or(0, |(_, part)| part.matches(wanted).count())));
-    }
-    let found = part.and_then(|(start, part)| {
-        let at = if method.starts_with('r') { part.rfind(wanted) } else { part.find(wanted) }?;
-        Some(start + part.get(..at)?.chars().count())
-    });
-    match found {
-        Some(at) => Ok(Value::from(at)),
-        None if method.ends_with("find") => Ok(Value::from(-1)),
-        None => Err(invalid("the string is not in the text")),
-    }
-}
-
-fn capitalized(text: &str) -> String {
-    let mut chars = text.chars();
-    let first: String = chars.next().into_iter().flat_map(char::to_uppercase).collect();
-    first + &chars.as_str().to_lowercase()
-}
-
-fn is_cased(c: char) -> bool {
-    c.is_lowercase() || c.is_uppercase()
-}
-
-/// Every letter after something that is none is a capital.
-fn titled(text: &str) -> String {
-    let (mut out, mut within) = (String::with_capacity(text.len()), false);
-    for c in text.chars() {
-        if within {
-            out.extend(c.to_lowercase());
-        } else {
-            out.extend(c.to_uppercase());
-        }
-        within = is_cased(c);
-    }
-    out
-}
-
-/// The text in another case. Where a method looks at more than one character, a text of two origins
-/// becomes a user's.
-pub(super) fn cased(text: &Text, method: &str) -> Text {
-    let swapped = |part: &str| {
-        let swap = |c: char| -> String {
-            if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect() }
-        };
-        part.chars().map(swap).collect()
-    };
-    match method {
-        "upper" => text.map(str::to_uppercase),
-        "lower" | "casefold" => text.map(str::to_lowercase),
-        "swapcase" => text.map(swapped),
-        "title" => Text::like(text, titled(text.as_str())),
-        _ => Text::like(text, capitalized(text.as_str())),
-    }
-}
-
-/// Whether the string is of the kind that a method `is…` names.
-pub(super) fn holds(text: &str, method: &str) -> bool {
-    let class = |class: &str| Regex::new(&format!("^{class}$")).is_ok_and(|class| class.is_match(text));
-    let cased = || text.chars().any(is_cased);
-    match method {
-        "isascii" => text.is_ascii(),
-        "isprintable" => text.chars().all(repr::is_printable),
-        "isspace" => !text.is_empty() && text.chars().all(is_space),
-        "islower" => cased() && !text.chars().any(char::is_uppercase),
-        "isupper" => cased() && !text.chars().any(char::is_lowercase),
-        "istitle" => cased() && titled(text) == text,
-        "isidentifier" => class(r"[_\p{XID_Start}]\p{XID_Continue}*"),
-        "isalpha" => class(r"\p{L}+"),
-        "isalnum" => class(r"[\p{L}\p{N}]+"),
-        "isdecimal" => class(r"\p{Nd}+"),
-        "isdigit" => class("[\\p{Nd}\u{b2}\u{b3}\u{b9}\u{2070}\u{2074}-\u{2079}\u{2080}-\u{2089}\u{2460}-\u{2468}]+"),
-        _ => class(r"\p{N}+"),
-    }
 }
 
 /// `center`, `ljust` and `rjust`.

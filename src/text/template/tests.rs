@@ -1,5 +1,8 @@
 //! Tests of the chat templates: what well-meant ones use, and what hostile ones try.
 
+mod control;
+mod jinja;
+
 use super::*;
 use crate::text::parts::VocabParts;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -21,9 +24,12 @@ fn options() -> RenderOptions {
     RenderOptions { now: Some(UNIX_EPOCH + Duration::from_secs(1_709_210_096)), ..RenderOptions::default() }
 }
 
+fn messages() -> [Message; 2] {
+    [Message::new("system", "Be kind."), Message::new("user", " Hi <b> & \"you\" ")]
+}
+
 fn run(source: &str) -> Result<String, TextError> {
-    let messages = [Message::new("system", "Be kind."), Message::new("user", " Hi <b> & \"you\" ")];
-    ChatTemplate::from_source(source, &vocab())?.render(&messages, &options())
+    ChatTemplate::from_source(source, &vocab())?.render(&messages(), &options())
 }
 
 /// Renders, and comes back soon whatever happens (the clock allows 5 s; the machine may be busy).
@@ -145,8 +151,7 @@ fn a_template_can_refuse() {
 
 #[test]
 fn syntax_errors_and_unknown_things_are_typed() {
-    for source in ["{% if %}", "{{ 'a }}", "{% endfor %}", "{% frobnicate %}", "{% block a %}{% endblock %}"]
-    {
+    for source in ["{% if %}", "{{ 'a }}", "{% endfor %}", "{% frobnicate %}", "{{ '\\u12' }}"] {
         assert!(matches!(run(source), Err(TextError::TemplateSyntax(_))), "{source}");
     }
     for source in ["{{ 1 | frobnicate }}", "{{ f() }}", "{{ a.b.c }}", "{% include 'x' %}", "{{ 1 / 0 }}"] {
@@ -244,6 +249,44 @@ fn hostile_doubling() {
     over_limit(
         "{% set ns = namespace(s='x') %}{% for i in range(99) %}{% set t %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = t %}{% endfor %}",
     );
+}
+
+#[test]
+fn hostile_widths() {
+    for wide in [
+        "'%1000000000d' % 1",
+        "'%*d' % (1000000000, 1)",
+        "'%.1000000000f' % 1.5",
+        "'%1000000000s' | format('x')",
+        "'{:1000000000}'.format(1)",
+        "'{:>{w}}'.format('x', w=1000000000)",
+        "'{:.999999999f}'.format(0.1)",
+        "'{:999999999999999999999999}'.format(1)",
+        "'x'.center(1000000000)",
+        "'x'.ljust(1000000000)",
+        "'x'.rjust(1000000000, 'é')",
+        "'x'.zfill(1000000000)",
+        "'x' | center(1000000000)",
+        "'a\\tb'.expandtabs(1000000000)",
+        "('x\\n' * 9) | indent('y' * 9999999)",
+        "[1] | batch(1000000000, 'x') | list",
+        "[1] | slice(1000000000) | list",
+        "'x' * 99999999999999999999",
+        "[0] * 99999999999999999999",
+    ] {
+        over_limit(&format!("{{{{ {wide} }}}}"));
+    }
+    let many = "{% set ns = namespace(n=0) %}{% for i in range(99999) %}{% set ns.n = ";
+    over_limit(&format!("{many}('%9999d' % 1) | length %}}{{% endfor %}}"));
+    over_limit(&format!("{many}'{{:9999}}{{:9999}}'.format(1, 2) | length %}}{{% endfor %}}"));
+    over_limit(&format!("{many}('x' * 99999) | upper | list | length %}}{{% endfor %}}"));
+    over_limit(
+        &format!("{many}('x' * 99999).split('') | length %}}{{% endfor %}}")
+            .replace("split('')", "split('y')"),
+    );
+    over_limit(&format!("{many}('a ' * 99999).split() | length %}}{{% endfor %}}"));
+    over_limit(&format!("{many}('x' * 99999)[::-1] | length %}}{{% endfor %}}"));
+    assert!(quickly("{{ 10 ** 1000 }}").is_err() && quickly("{{ 9 ** 9 ** 9 }}").is_err());
 }
 
 #[test]
