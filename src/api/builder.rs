@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Instant;
 
 use super::keep::Keep;
-use super::{Bytes, Device, Engine, EngineInfo, Shared};
+use super::texts::Texts;
+use super::{Bytes, Device, Engine, EngineInfo};
 #[cfg(feature = "cuda")]
 use crate::backend::{
     BackendError,
@@ -17,15 +18,14 @@ use crate::backend::{
 use crate::{
     Result,
     backend::{
-        Backend, KvDtype, KvLayout, Monitor, NoHealth, PAGE_TOKENS, Precision, StepLimits,
+        Backend, KvDtype, KvLayout, PAGE_TOKENS, Precision, StepLimits,
         cpu::{Compute, Cpu, CpuOptions, Isa},
     },
     engine::{EngineConfig, Handle},
     model::{LoadOptions, LoadProgress, Model, ModelConfig},
     quant::QuantFormat,
     room,
-    text::Vocab,
-    weights::{Metadata, ModelFile, OpenOptions},
+    weights::{ModelFile, OpenOptions},
 };
 
 /// Rows of a step whose logits are computed, and room for running decodes beside a prefill chunk.
@@ -262,6 +262,7 @@ impl EngineBuilder {
         drop(metadata);
         let (texts, model) = (texts?, model?);
         let info = EngineInfo {
+            warnings: texts.warnings(&self.model, &config),
             name,
             path: self.model,
             device: model.session().backend().describe(),
@@ -274,7 +275,6 @@ impl EngineBuilder {
             kv_bytes: layout_bytes,
             context_max: options.context_max,
             sidecar: model.sidecar().clone(),
-            warnings: warnings(&texts.vocab, &config),
             load_seconds: before.started.elapsed().as_secs_f64(),
         };
         drop(file);
@@ -321,58 +321,4 @@ fn model_name(file: &ModelFile) -> String {
         || file.path().file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned());
     let name = file.metadata().str("general.name").ok().flatten();
     name.map_or_else(stem, str::to_owned)
-}
-
-/// What the file says badly of its tokens.
-fn warnings(vocab: &Vocab, config: &ModelConfig) -> Vec<String> {
-    let (tokens, rows) = (vocab.len(), config.vocab_size);
-    let unusable = (tokens > rows).then(|| {
-        format!("the vocabulary has {tokens} tokens, the model {rows}: prompts with a token from {rows} on are refused")
-    });
-    vocab.warnings().iter().cloned().chain(unusable).collect()
-}
-
-/// What turns text into tokens and back, as far as this build has it.
-struct Texts {
-    vocab: Arc<Vocab>,
-    #[cfg(feature = "text")]
-    tokenizer: crate::text::Tokenizer,
-    #[cfg(feature = "text")]
-    template: Option<crate::text::ChatTemplate>,
-}
-
-impl Texts {
-    #[cfg(feature = "text")]
-    fn read(metadata: &Metadata) -> Result<Texts> {
-        let mut tokenizer = crate::text::Tokenizer::from_metadata(metadata)?;
-        let template = crate::text::ChatTemplate::from_metadata(metadata, tokenizer.vocab())?;
-        if let Some(template) = &template {
-            tokenizer.end_turns_as(template);
-        }
-        let vocab = Arc::clone(tokenizer.vocab());
-        Ok(Texts { vocab, tokenizer, template })
-    }
-
-    #[cfg(not(feature = "text"))]
-    fn read(metadata: &Metadata) -> Result<Texts> {
-        Ok(Texts { vocab: Arc::new(Vocab::from_metadata(metadata)?) })
-    }
-
-    fn into_shared(
-        self,
-        info: EngineInfo,
-        config: ModelConfig,
-        monitor: Result<Arc<dyn Monitor>, NoHealth>,
-    ) -> Shared {
-        Shared {
-            info,
-            config,
-            monitor,
-            vocab: self.vocab,
-            #[cfg(feature = "text")]
-            tokenizer: self.tokenizer,
-            #[cfg(feature = "text")]
-            template: self.template,
-        }
-    }
 }

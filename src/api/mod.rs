@@ -10,6 +10,7 @@ mod builder;
 mod device;
 mod keep;
 mod request;
+mod texts;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -6,6 +6,9 @@ use std::path::Path;
 /// Most characters of a line.
 const LINE_MAX: usize = 300;
 
+/// Most characters of the path, the last ones: they leave room for what is said.
+const PATH_MAX: usize = 100;
+
 /// Lines that name the file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Warnings {
@@ -16,7 +19,13 @@ pub(crate) struct Warnings {
 impl Warnings {
     /// None yet, of this file.
     pub(crate) fn of(file: &Path) -> Warnings {
-        Warnings { file: file.display().to_string(), lines: Vec::new() }
+        let path = file.display().to_string();
+        let cut = path.char_indices().rev().nth(PATH_MAX - 1).filter(|&(at, _)| at > 0);
+        let file = match cut.and_then(|(at, _)| path.get(at..)) {
+            Some(end) => format!("…{end}"),
+            None => path,
+        };
+        Warnings { file, lines: Vec::new() }
     }
 
     /// Adds a line. Line breaks and control characters become spaces, and a long line is cut.
@@ -34,5 +43,25 @@ impl Warnings {
 
     pub(crate) fn lines(&self) -> &[String] {
         &self.lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_leaves_room_for_the_message() {
+        let path = format!("{}/model.gguf", "é".repeat(1000));
+        let mut warnings = Warnings::of(Path::new(&path));
+        warnings.add("what is said");
+        let [line] = warnings.lines() else { panic!("one line") };
+        assert!(line.starts_with('…') && line.ends_with("é/model.gguf: tokenizer: what is said"), "{line}");
+        assert!(line.chars().count() <= PATH_MAX + 40, "{line}");
+        warnings.add("x".repeat(500));
+        assert!(warnings.lines()[1].ends_with("x…") && warnings.lines()[1].chars().count() == LINE_MAX);
+        let mut short = Warnings::of(Path::new("a.gguf"));
+        short.add("no\nline\tbreak");
+        assert_eq!(short.lines(), ["a.gguf: tokenizer: no line break"]);
     }
 }

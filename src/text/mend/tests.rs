@@ -234,7 +234,7 @@ fn byte_tokens_are_known_by_their_spelling() {
     parts.types.as_mut().unwrap().push(1);
     parts.scores.as_mut().unwrap().push(-9.0);
     let found = mended(parts);
-    assert_eq!((found.kinds[8], found.warnings.lines()), (TokenKind::Normal, [String::new(); 0].as_slice()));
+    assert_eq!((found.kinds[8], found.warnings.lines()), (TokenKind::Normal, &[] as &[String]));
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn scores_that_do_not_fit_are_cut_or_lowest() {
     assert!(found.warnings.lines()[1].contains("1 values are no numbers, the first at index 5"));
     let integers = Value::from((0..8).map(|score| -score).collect::<Vec<i32>>());
     let found = read(vec![(key::SCORES, integers)]);
-    assert_eq!((found.scores[7], found.warnings.lines()), (-7.0, [String::new(); 0].as_slice()));
+    assert_eq!((found.scores[7], found.warnings.lines()), (-7.0, &[] as &[String]));
 }
 
 #[test]
@@ -285,7 +285,7 @@ fn missing_ids_are_known_by_their_names() {
     );
     // A model that begins with nothing needs no BOS.
     let found = mended(VocabParts { bos: None, add_bos: Some(false), ..spm() });
-    assert_eq!((found.bos, found.warnings.lines()), (None, [String::new(); 0].as_slice()));
+    assert_eq!((found.bos, found.warnings.lines()), (None, &[] as &[String]));
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn flags_of_any_type_are_read() {
         (Value::from("true"), true),
     ] {
         let found = read(vec![(key::ADD_BOS, value)]);
-        assert_eq!((found.add_bos, found.warnings.lines()), (expected, [String::new(); 0].as_slice()));
+        assert_eq!((found.add_bos, found.warnings.lines()), (expected, &[] as &[String]));
     }
     let found = read(vec![(key::ADD_BOS, Value::U32(7))]);
     assert!(found.add_bos, "the default of SentencePiece");
@@ -330,7 +330,7 @@ fn a_missing_pre_tokenizer_is_known_by_the_vocabulary() {
             told(&found, &["`tokenizer.ggml.pre`", &format!("the rule `{expected}` is used"), "looks like"]);
         }
         let found = recognised(tokens, "smollm");
-        assert_eq!((found.pre.as_str(), found.warnings.lines()), ("smollm", [String::new(); 0].as_slice()));
+        assert_eq!((found.pre.as_str(), found.warnings.lines()), ("smollm", &[] as &[String]));
     }
     // Llama 3 begins with BOS, whatever the key that says so is missing; so does no other of these.
     assert!(mended(VocabParts { bos: Some(1), ..recognised_parts(&llama3) }).add_bos);

@@ -111,7 +111,7 @@ fn metadata_of_a_file_are_read() {
     let vocab = read(&writer).unwrap();
     assert_eq!((vocab.len(), vocab.bos(), vocab.add_bos()), (2, Some(TokenId(0)), false));
     assert_eq!(vocab.bytes(TokenId(1)), Some(b" a".as_slice()));
-    assert_eq!((vocab.eos(), vocab.warnings()), (None, [String::new(); 0].as_slice()));
+    assert_eq!((vocab.eos(), vocab.warnings()), (None, &[] as &[String]));
     // Errors and warnings name the file and the key.
     writer.metadata(key::EOS, Value::String("</s>".to_owned()));
     let vocab = read(&writer).unwrap();

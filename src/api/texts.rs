@@ -1,0 +1,69 @@
+//! What turns text into tokens and back, as far as this build has it: read beside the weights, shared by all
+//! clones of an engine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{EngineInfo, Shared};
+use crate::{
+    Result,
+    backend::{Monitor, NoHealth},
+    model::ModelConfig,
+    text::Vocab,
+    weights::Metadata,
+};
+
+/// A model file's vocabulary, and with the feature `text` its tokenizer and chat template.
+pub(super) struct Texts {
+    vocab: Arc<Vocab>,
+    #[cfg(feature = "text")]
+    tokenizer: crate::text::Tokenizer,
+    #[cfg(feature = "text")]
+    template: Option<crate::text::ChatTemplate>,
+}
+
+impl Texts {
+    #[cfg(feature = "text")]
+    pub(super) fn read(metadata: &Metadata) -> Result<Texts> {
+        let mut tokenizer = crate::text::Tokenizer::from_metadata(metadata)?;
+        let template = crate::text::ChatTemplate::from_metadata(metadata, tokenizer.vocab())?;
+        if let Some(template) = &template {
+            tokenizer.end_turns_as(template);
+        }
+        let vocab = Arc::clone(tokenizer.vocab());
+        Ok(Texts { vocab, tokenizer, template })
+    }
+
+    #[cfg(not(feature = "text"))]
+    pub(super) fn read(metadata: &Metadata) -> Result<Texts> {
+        Ok(Texts { vocab: Arc::new(Vocab::from_metadata(metadata)?) })
+    }
+
+    /// What the file says badly of its tokens, a line each.
+    pub(super) fn warnings(&self, file: &Path, config: &ModelConfig) -> Vec<String> {
+        let (tokens, rows) = (self.vocab.len(), config.vocab_size);
+        let unusable = (tokens > rows).then(|| {
+            let file = file.display();
+            format!("{file}: {tokens} tokens, but {rows} rows of embeddings: prompts with further tokens are refused")
+        });
+        self.vocab.warnings().iter().cloned().chain(unusable).collect()
+    }
+
+    pub(super) fn into_shared(
+        self,
+        info: EngineInfo,
+        config: ModelConfig,
+        monitor: Result<Arc<dyn Monitor>, NoHealth>,
+    ) -> Shared {
+        Shared {
+            info,
+            config,
+            monitor,
+            vocab: self.vocab,
+            #[cfg(feature = "text")]
+            tokenizer: self.tokenizer,
+            #[cfg(feature = "text")]
+            template: self.template,
+        }
+    }
+}
