@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use ottava::backend::{
-    KvDtype, KvLayout, PAGE_TOKENS,
+    KvDtype,
     cpu::{Compute, Isa},
 };
 use ottava::quant::QuantFormat;
@@ -182,18 +182,6 @@ impl ModelOptions {
                 "note: -c {asked} is more than the model's context of {context_max} tokens, which is used"
             ));
         }
-    }
-
-    /// Most tokens of one sequence that context and cache have room for.
-    pub fn room(&self, engine: &Engine) -> usize {
-        let (config, info) = (engine.config(), engine.info());
-        let layout = KvLayout {
-            layers: config.block_count,
-            kv_heads: config.heads.kv,
-            head_dim: config.heads.dim,
-            dtype: self.kv_dtype(),
-        };
-        info.context_max.min(layout.pages_in(info.kv_bytes).saturating_mul(PAGE_TOKENS))
     }
 }
 

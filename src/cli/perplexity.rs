@@ -8,11 +8,12 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
+use ottava::model::ModelConfig;
 use ottava::text::{AddBos, Special};
 use serde_json::json;
 
 use super::numbers::{TOKENS_MAX, whole};
-use super::options::ModelOptions;
+use super::options::{ModelOptions, of_file};
 use super::{Failure, input, output};
 
 /// The context of a chunk when `-c` is not given, as llama-perplexity has it.
@@ -47,11 +48,14 @@ impl Perplexity {
     /// Scores the text and prints the perplexity with its standard error.
     pub fn run(mut self) -> Result<(), Failure> {
         let (text, source) = self.text()?;
-        let asked = *self.model.context.get_or_insert(CHUNK_TOKENS);
+        let asked = self.model.context.unwrap_or(CHUNK_TOKENS);
         if asked < CHUNK_TOKENS_MIN {
             return Err(Failure::Usage(format!(
                 "-c: expected at least {CHUNK_TOKENS_MIN} tokens of a chunk, found {asked}"
             )));
+        }
+        if self.model.context.is_none() {
+            self.model.context = Some(CHUNK_TOKENS.min(self.trained_context()?));
         }
         let engine = self.model.engine()?;
         let chunk_tokens = asked.min(engine.info().context_max);
@@ -78,6 +82,12 @@ impl Perplexity {
             }
         }
         self.print(&total, chunks, chunk_tokens)
+    }
+
+    fn trained_context(&self) -> Result<usize, Failure> {
+        let file = self.model.file()?;
+        let config = ModelConfig::from_file(&file).map_err(|error| of_file(file.path(), error.into()))?;
+        Ok(config.context_length)
     }
 
     /// The text, and where it came from.

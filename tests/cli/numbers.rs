@@ -87,8 +87,10 @@ fn limits_that_cut_what_was_asked_for_are_told() {
     let text = folder.path().join("text");
     std::fs::write(&text, "the den ".repeat(200)).unwrap();
     let perplexity = ottava(&["perplexity", text.to_str().unwrap(), "--model", &model, "--json"]);
-    assert!(told(&perplexity).starts_with("note: -c 512 is more"), "{}", told(&perplexity));
+    assert_eq!(told(&perplexity), "", "512 is a default, nobody asked for it");
     assert_eq!(serde_json::from_slice::<Value>(&perplexity.stdout).unwrap()["chunk_tokens"], 256);
+    let asked = ottava(&["perplexity", text.to_str().unwrap(), "--model", &model, "-c", "300"]);
+    assert!(told(&asked).starts_with("note: -c 300 is more"), "{}", told(&asked));
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Chat {
         if output::is_interactive() {
             output::tell(format_args!("{} on {}; /help for help", engine.info().name, engine.info().device));
         }
-        let room = self.model.room(&engine);
+        let room = engine.info().context_max;
         let conversation = Conversation::new(self.system.clone());
         let mut talk = Talk { chat: &self, engine: &engine, room, conversation };
         if std::io::stdin().is_terminal() { talk.at_terminal() } else { talk.through_pipe() }
