@@ -323,16 +323,10 @@ impl<'g> Lowering<'g> {
     }
 
     fn name_outputs(&mut self) -> Result<(), GraphError> {
-        for (list, named) in
-            [(&self.graph.inputs, &mut self.program.inputs), (&self.graph.outputs, &mut self.program.outputs)]
-        {
-            for (name, node) in list {
-                let missing =
-                    || unsupported(&self.graph.nodes[node.index()], "no operation computes it".into());
-                let value = self.values[node.index()].ok_or_else(missing)?;
-                named.push((name.clone(), value));
-            }
-        }
+        let value = |(name, node): &(String, NodeId)| Ok((name.clone(), self.value_of(*node)?));
+        let inputs = self.graph.inputs.iter().map(value).collect::<Result<_, GraphError>>()?;
+        let outputs = self.graph.outputs.iter().map(value).collect::<Result<_, GraphError>>()?;
+        (self.program.inputs, self.program.outputs) = (inputs, outputs);
         Ok(())
     }
 }
