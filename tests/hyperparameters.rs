@@ -248,10 +248,15 @@ fn time<T>(run: impl FnOnce() -> T) -> Duration {
     computed().saturating_sub(start)
 }
 
-/// Eight times the layers take about eight times as long; what is quadratic takes 64 times.
+/// Layers of a deep model, and of one that is sixteen times as deep.
+const FEW: usize = 400;
+const MANY: usize = 6400;
+
+/// Sixteen times the layers take about sixteen times as long; what is quadratic takes 256 times.
 fn is_linear(what: &str, run: impl Fn(usize) -> Duration) {
-    let (few, many) = (run(400).max(Duration::from_millis(40)), run(3200));
-    assert!(many < 24 * few, "{what}: {few:?} for 400, {many:?} for 3200");
+    let (few, many) = (run(FEW).max(Duration::from_millis(20)), run(MANY));
+    println!("{what}: {few:?} for {FEW} layers, {many:?} for {MANY}");
+    assert!(many < 48 * few, "{what}: {few:?} for {FEW} layers, {many:?} for {MANY}");
 }
 
 #[test]
@@ -259,8 +264,8 @@ fn the_work_grows_as_the_layers_do() -> Outcome {
     let file = |layers: usize| -> Outcome<ModelFile> {
         Ok(ModelFile::from_bytes("deep.gguf", tiny::file(&Tiny { layers, ..SLIM }, &[])?)?)
     };
-    let (few, many) = (file(400)?, file(3200)?);
-    let of = |layers: usize| if layers == 400 { &few } else { &many };
+    let (few, many) = (file(FEW)?, file(MANY)?);
+    let of = |layers: usize| if layers == FEW { &few } else { &many };
     is_linear("hyperparameters", |layers| time(|| ModelConfig::from_file(of(layers)).expect("a sound file")));
     Ok(())
 }
@@ -292,12 +297,12 @@ fn deep(layers: usize) -> Graph {
 
 #[test]
 fn compiling_grows_as_the_nodes_do() {
-    let (few, many) = (deep(400), deep(3200));
+    let (few, many) = (deep(FEW), deep(MANY));
     for fuse in [Fusion::On, Fusion::Off] {
         let limits = StepLimits { tokens_max: 8, outputs_max: 2 };
         let options = CompileOptions { limits, element_bytes: &|_| 4, fuse, activations: Precision::F32 };
         is_linear("compiling", |layers| {
-            let graph = if layers == 400 { &few } else { &many };
+            let graph = if layers == FEW { &few } else { &many };
             time(|| graph.compile(&options).expect("compiles"))
         });
     }
