@@ -106,11 +106,9 @@ fn recorded_vectors_of_vocabularies() {
             Ok(tokenizer) => {
                 eprintln!("{name}: {:?}", tokenizer.vocab().warnings());
                 compare_vectors(&name, &tokenizer, &texts, &ids);
-                // Qwen 3.5's vocabulary is like Qwen 2's; the others are known without the key.
-                if let Some((_, tokenizer)) = tokenizer_without_pre(&file).filter(|(pre, _)| pre != "qwen35")
-                {
-                    eprintln!("{name}: {:?}", tokenizer.vocab().warnings());
-                    compare_vectors(&format!("{name} without `pre`"), &tokenizer, &texts, &ids);
+                for (key, tokenizer) in without_keys(&file) {
+                    eprintln!("{name} without {key}: {:?}", tokenizer.vocab().warnings());
+                    compare_vectors(&format!("{name} without {key}"), &tokenizer, &texts, &ids);
                 }
                 compared += 1;
             }
@@ -123,13 +121,22 @@ fn recorded_vectors_of_vocabularies() {
     assert!(compared > 0, "{}: no vocabulary with vectors", folder.display());
 }
 
-/// What `tokenizer.ggml.pre` says, and the tokenizer of the file without it.
-fn tokenizer_without_pre(file: &ModelFile) -> Option<(String, Tokenizer)> {
+/// The tokenizer of the file without a key whose value its tokens tell.
+fn without_keys(file: &ModelFile) -> Vec<(&'static str, Tokenizer)> {
     const PRE: &str = "tokenizer.ggml.pre";
-    let pre = file.metadata().str(PRE).unwrap()?.to_owned();
-    let entries = file.metadata().iter().filter(|(key, _)| *key != PRE);
-    let metadata: Metadata = entries.map(|(key, value)| (key, value.clone())).collect();
-    Some((pre, Tokenizer::from_metadata(&metadata).unwrap()))
+    let metadata = file.metadata();
+    let keys = match metadata.str("tokenizer.ggml.model").unwrap() {
+        Some("llama") => &["tokenizer.ggml.scores", "tokenizer.ggml.token_type"][..],
+        // This vocabulary is like Qwen 2's, and only the key says that the rule is another.
+        _ if metadata.str(PRE).unwrap() == Some("qwen35") => &[],
+        _ => &[PRE],
+    };
+    let without = |key: &&'static str| {
+        let entries = metadata.iter().filter(|(other, _)| other != key);
+        let rest: Metadata = entries.map(|(key, value)| (key, value.clone())).collect();
+        (*key, Tokenizer::from_metadata(&rest).unwrap())
+    };
+    keys.iter().map(without).collect()
 }
 
 fn compare_vectors(name: &str, tokenizer: &Tokenizer, texts: &str, ids: &str) {

@@ -15,6 +15,9 @@ use crate::weights::Strings;
 /// The score of tokens that a converter's list of scores does not reach, as converters write it themselves.
 const ADDED_SCORE: f32 = -1000.0;
 
+/// The score of runs of spaces, which SentencePiece merges after all else.
+const SPACES_SCORE: f32 = -1e9;
+
 /// The parts of a vocabulary, fitting.
 #[derive(Debug)]
 pub(crate) struct Mended {
@@ -122,7 +125,6 @@ fn kinds(parts: &VocabParts, warnings: &mut Warnings) -> Vec<TokenKind> {
 /// A score for each token. Trained pieces are in the order of their scores, so missing ones can be known.
 fn scores(parts: &VocabParts, kinds: &[TokenKind], warnings: &mut Warnings) -> Vec<f32> {
     let count = parts.tokens.len();
-    let of_order = |index: usize| -(index as f32);
     let found = parts.scores.as_deref().unwrap_or_default();
     if found.is_empty() || are_alike(parts, kinds, found) {
         let what = if found.is_empty() { "is missing" } else { "is the same for all pieces" };
@@ -130,7 +132,7 @@ fn scores(parts: &VocabParts, kinds: &[TokenKind], warnings: &mut Warnings) -> V
             "`{}` {what}: pieces are taken to stand in the order of their scores",
             key::SCORES
         ));
-        return (0..count).map(of_order).collect();
+        return parts.tokens.iter().enumerate().map(score_by_order).collect();
     }
     if found.len() != count {
         warnings.add(format_args!(
@@ -150,6 +152,11 @@ fn scores(parts: &VocabParts, kinds: &[TokenKind], warnings: &mut Warnings) -> V
     let lowest = found.iter().copied().fold(ADDED_SCORE, f32::min);
     let score = |index| found.get(index).copied().filter(|score: &f32| !score.is_nan()).unwrap_or(lowest);
     (0..count).map(score).collect()
+}
+
+/// Runs of spaces come last wherever they stand, as the models with such vocabularies have them.
+fn score_by_order((index, piece): (usize, &str)) -> f32 {
+    if piece.chars().all(|c| c == '▁') { SPACES_SCORE } else { -(index as f32) }
 }
 
 /// Whether several pieces of more than a character have one score between them.
@@ -331,7 +338,7 @@ fn pre(parts: &VocabParts, kinds: &[TokenKind], warnings: &mut Warnings) -> Stri
     }
     let said = if parts.pre.is_empty() { "is missing" } else { "is `default`" };
     let (name, why) = match known::pre_tokenizer(parts.tokens.iter().zip(kinds)) {
-        Some(name) => (name, "as the vocabulary looks like one of it"),
+        Some(name) => (name, "as the vocabulary looks like it"),
         None => ("gpt-2", "which is a guess"),
     };
     warnings.add(format_args!("`{}` {said}: the rule `{name}` is used, {why}", key::PRE));
