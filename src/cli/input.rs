@@ -30,7 +30,7 @@ pub struct TextInput {
     #[arg(value_name = "TEXT", value_parser = utf8(), allow_negative_numbers = true)]
     text: Option<String>,
     /// Behind TEXT: wait for standard input, however long
-    #[arg(id = "stdin", value_name = "-", value_parser = ["-"], hide_possible_values = true)]
+    #[arg(id = "stdin", value_name = "-", value_parser = only_dash)]
     dash: Option<String>,
 }
 
@@ -65,6 +65,11 @@ pub fn utf8() -> impl TypedValueParser<Value = String> {
         Ok(text) => Ok(text.to_owned()),
         Err(error) => Err(not_utf8(text.as_encoded_bytes(), error.valid_up_to())),
     })
+}
+
+/// The only argument behind the text.
+fn only_dash(text: &str) -> Result<String, String> {
+    if text == "-" { Ok(text.to_owned()) } else { Err("expected one TEXT: put it in quotes".into()) }
 }
 
 fn not_utf8(bytes: &[u8], at: usize) -> String {

@@ -79,6 +79,7 @@ fn mistakes_on_the_command_line_exit_with_2() {
     fails(&["bench", "-r", "0"], 2, &["--repetitions", "1 to 1000"]);
     fails(&["bench", "--weights", "w3g32"], 2, &["w3g32"]);
     fails(&["score"], 2, &["TEXT"]);
+    fails(&["run", "two", "words"], 2, &["words", "quotes"]);
     fails(&["pull", "no-such-model"], 2, &["no-such-model"]);
 }
 
