@@ -1,9 +1,31 @@
 //! Chat templates: messages to the text that a model was trained to continue.
 //!
-//! The template is a program out of a model file, so it is not trusted. It runs in `minijinja` with the
-//! environment that `transformers` gives its templates (`environment.rs`), rewritten so that it can
-//! neither run nor grow without end (`program.rs`, `bounds.rs`), on a thread of its own whose stack is deep enough for
-//! any nesting that passes those limits.
+//! The template is a program out of a model file, so it is not trusted. It runs in `minijinja`, rewritten so
+//! that it can neither run nor grow without end (`program.rs`, `bounds.rs`), on a thread of its own whose
+//! stack is deep enough for any nesting that passes those limits. What it finds there is what
+//! `transformers` gives its templates (`environment.rs`): Jinja2's immutable sandbox with `trim_blocks`,
+//! `lstrip_blocks`, loop controls, its own `tojson`, `raise_exception`, `strftime_now` and `generation` tags.
+//!
+//! Nor are the messages trusted: every string carries who wrote it (`origin.rs`), and only what the template
+//! wrote can become a control token.
+//!
+//! # Differences from Jinja2
+//!
+//! - Steps, time, bytes, items and depth are bounded, a field of a format has at most 10,000 characters, an
+//!   integer 127 bits: the process must outlive every file.
+//! - `include`, `import`, `extends`, `super` and `self` fail: a model file has one template.
+//! - There is no `lipsum`, and no filter `random`, `urlencode`, `urlize`, `wordwrap` or `xmlattr`, no `encode`
+//!   and `translate` of strings: no public chat template has a use for them.
+//! - Generators are lists where they are printed or given to `tojson`: Python prints an address or fails.
+//!   Methods and objects print without an address.
+//! - Unlike types have an order in `sort`, between two constants, and in all but the last of the
+//!   comparisons `a < b < c`; `1` and `true` are two keys of a dictionary; an empty namespace is false. That
+//!   is how the engine's values are, and a template that meets it fails in Jinja2 or has no sense.
+//! - The default of a macro's parameter does not see the parameters before it (the engine fills them from
+//!   the last to the first).
+//! - `safe` makes Python's `Markup` for `+` only; its other operators take it as a plain string.
+//! - `strftime_now` is in UTC and in English, so that a prompt does not depend on the machine.
+//! - What the engine has beyond Jinja2 stays (`do`, and `with` around a block).
 
 mod arguments;
 mod bounds;
@@ -153,7 +175,10 @@ impl ChatTemplate {
 
     fn context(&self, messages: &[Json], options: &RenderOptions) -> Value {
         let mut context: BTreeMap<String, Value> = BTreeMap::new();
-        context.extend(options.variables.iter().map(|(key, value)| (key.clone(), Value::from(Serde(value)))));
+        // Names that a template can spell: others could hide the functions of the rewritten program.
+        let is_name = |key: &str| key != bounds::ONE && key.chars().all(|c| c == '_' || c.is_alphanumeric());
+        let variables = options.variables.iter().filter(|(key, _)| is_name(key));
+        context.extend(variables.map(|(key, value)| (key.clone(), Value::from(Serde(value)))));
         let own = |text: &str| Value::from_safe_string(text.to_owned());
         let given = [
             ("messages", messages.iter().map(|message| self.message(message)).collect()),
@@ -179,7 +204,8 @@ impl ChatTemplate {
     }
 
     fn has_role(&self, role: &str) -> bool {
-        ROLES.contains(&role) || self.source.contains(&format!("\"{role}\""))
+        let is_word = role.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | ' '));
+        ROLES.contains(&role) || (is_word && self.source.contains(&format!("\"{role}\"")))
     }
 }
 

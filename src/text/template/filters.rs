@@ -19,6 +19,7 @@ use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State};
 
 type Outcome = Result<Value, Error>;
+type Filter = fn(&mut State<'_, '_>, &[Value]) -> Outcome;
 
 /// Filters of the engine that Jinja does not have, or that no chat template uses.
 const REMOVED: [&str; 5] = ["bool", "chain", "lines", "split", "zip"];
@@ -27,7 +28,7 @@ pub(super) fn install(env: &mut Environment<'_>) {
     for name in REMOVED {
         env.remove_filter(name);
     }
-    let all: [(&'static str, fn(&mut State<'_, '_>, &[Value]) -> Outcome); 38] = [
+    let all: [(&'static str, Filter); 38] = [
         ("batch", batch),
         ("capitalize", |state, args| cased(state, args, "capitalize")),
         ("center", center),

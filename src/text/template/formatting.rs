@@ -102,7 +102,7 @@ fn number(budget: &mut Budget, spec: &str, kind: char, value: &Value) -> Result<
         (None, _) if whole && kind != 'c' => return Err(invalid(format!("`%{kind}` expected an integer"))),
         _ => value.clone(),
     };
-    let printed = format(FormatStyle::Printf, &format!("%{spec}{kind}"), &[value.clone()])?;
+    let printed = format(FormatStyle::Printf, &format!("%{spec}{kind}"), std::slice::from_ref(&value))?;
     Ok(of_like(budget, &value, printed))
 }
 
@@ -223,7 +223,7 @@ impl Fields<'_> {
             Some(_) if !spec.is_empty() && !value.is_none() => {
                 let printed = match (spec.strip_suffix('%'), f64::try_from(value.clone())) {
                     (Some(spec), Ok(share)) => percentage(spec, share)?,
-                    _ => format(FormatStyle::StrFormat, &one, &[value.clone()])?,
+                    _ => format(FormatStyle::StrFormat, &one, std::slice::from_ref(&value))?,
                 };
                 Ok(of_like(budget, &value, printed))
             }

@@ -55,8 +55,7 @@ fn is_iterable(value: &Value) -> bool {
 
 fn is_callable(value: &Value) -> bool {
     let name = value.as_object().map_or("", |object| object.type_name());
-    let calls = ["Macro", "Method", "BoxedFunction", "Cycler", "Joiner"].iter().any(|end| name.contains(end));
-    calls
+    ["Macro", "Method", "BoxedFunction", "Cycler", "Joiner"].iter().any(|end| name.contains(end))
 }
 
 fn case(state: &mut State<'_, '_>, value: &Value, method: &str) -> Result<bool, Error> {

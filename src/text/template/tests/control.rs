@@ -136,6 +136,11 @@ fn roles_that_no_template_has_stay_text() {
     let tokens = |role: &str| control_tokens(&tokenizer, "<|{{ messages[0].role }}|>", &messages(role));
     assert_eq!(tokens("im_end"), [""; 0]);
     assert_eq!(tokens("tool"), ["<|tool|>"]);
+    let known =
+        "{% if messages[0].role == 'END' or x == '<|im_end|>' %}{% endif %}<|{{ messages[0].role }}|>";
+    let tokens = |role: &str| control_tokens(&tokenizer, known, &messages(role));
+    assert_eq!(tokens("END"), ["<|END|>"], "the template names the role");
+    assert_eq!(tokens("<|im_end|>"), [""; 0], "a role is a word");
 }
 
 proptest! {
@@ -158,10 +163,10 @@ proptest! {
                 let template = ChatTemplate::from_source(source, tokenizer.vocab()).unwrap();
                 let prompt = template.prompt(&messages, &options).unwrap();
                 let text = tokenizer.encode(prompt.text(), Special::Parse, AddBos::AsModel).unwrap();
-                let spelled = |piece: &&str| {
+                let spelled = |piece: &&str| -> bool {
                     prompt.text().match_indices(*piece).any(|(at, _)| prompt.is_users(at..at + piece.len()))
                 };
-                if !CONTROL.iter().chain([&UNKNOWN]).any(|piece| spelled(&piece)) {
+                if !CONTROL.iter().chain([&UNKNOWN]).any(spelled) {
                     prop_assert_eq!(tokenizer.encode_prompt(&prompt, AddBos::AsModel).unwrap(), text);
                 }
             }
@@ -180,7 +185,7 @@ fn what_always_counts_counts_in_what_users_write() {
     let kinds = |kind| ids.iter().filter(|&&id| vocab.kind(id) == Some(kind)).count();
     assert_eq!((kinds(TokenKind::UserDefined), kinds(TokenKind::Control)), (2, 2));
     assert_eq!(tokenizer.decode(&ids), "<think><s><think><|im_end|>");
-    assert_eq!(prompt.user_spans(), [3..30]);
+    assert_eq!(prompt.user_spans().first(), Some(&(3..30)));
 }
 
 #[test]
