@@ -25,6 +25,8 @@
 //!   the last to the first).
 //! - `safe` makes Python's `Markup` for `+` only; its other operators take it as a plain string.
 //! - `strftime_now` is in UTC and in English, so that a prompt does not depend on the machine.
+//! - A loop over a tuple wants its parentheses (`for x in (1, 2)`); half a character that an escape makes
+//!   (`'\ud83d'`) is an error, as no text can hold it.
 //! - What the engine has beyond Jinja2 stays (`do`, and `with` around a block).
 
 mod arguments;

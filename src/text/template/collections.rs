@@ -3,7 +3,7 @@
 use super::arguments::{bind, plain};
 use super::bounds::Budget;
 use super::items::{items, iterate};
-use super::operators::{arithmetic, compare, invalid, is_dict, type_name};
+use super::operators::{add, compare, invalid, is_dict, type_name};
 use super::origin::Text;
 use minijinja::filters as engine;
 use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueOrKwargs};
@@ -15,7 +15,7 @@ type Outcome = Result<Value, Error>;
 /// The engine's filters that go through a list: what they go through is made a list by Python's rules.
 pub(super) fn install(env: &mut Environment<'_>) {
     env.add_filter("map", |state: &mut State<'_, '_>, value: Value, args: Rest<ValueOrKwargs>| {
-        let list = iterate(state, &value)?;
+        let list = if value.is_true() { iterate(state, &value)? } else { Value::UNDEFINED };
         engine::map(state, list, args)
     });
     type Choose =
@@ -28,7 +28,7 @@ pub(super) fn install(env: &mut Environment<'_>) {
                   value: Value,
                   test: Option<Cow<'_, str>>,
                   args: Rest<ValueOrKwargs>| {
-                let list = iterate(state, &value)?;
+                let list = if value.is_true() { iterate(state, &value)? } else { Value::UNDEFINED };
                 choose(state, list, test, args)
             },
         );
@@ -127,7 +127,7 @@ pub(super) fn sum(state: &mut State<'_, '_>, args: &[Value]) -> Outcome {
     let all = items(state, bound.required(0)?)?;
     all.into_iter().try_fold(start, |sum, item| {
         let item = bound.some(1).map_or_else(|| Ok(item.clone()), |attribute| path(&item, attribute))?;
-        arithmetic("+", (&sum, &item), i128::checked_add, |a, b| a + b)
+        add(state, sum, item)
     })
 }
 

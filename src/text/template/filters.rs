@@ -5,7 +5,7 @@
 use super::arguments::{bind, plain, split};
 use super::bounds::Budget;
 use super::collections::{batch, dict_sort, list_of, pairs, path, reverse, slice, sum};
-use super::cuts::stripped;
+use super::cuts::{lines, stripped};
 use super::formatting;
 use super::items::items;
 use super::json;
@@ -176,7 +176,10 @@ fn indent(state: &mut State<'_, '_>, args: &[Value]) -> Outcome {
             None => bound.required_text(budget.marks, 1)?,
         },
     };
-    let lines: Vec<&str> = text.as_str().split('\n').collect();
+    let mut lines = lines(text.as_str(), false);
+    if text.as_str().is_empty() || text.as_str().ends_with('\n') {
+        lines.push("");
+    }
     budget.spend_bytes(text.cost().saturating_add(lines.len().saturating_mul(pad.cost() + 1)))?;
     let mut out = Text::default();
     for (index, line) in lines.iter().enumerate() {

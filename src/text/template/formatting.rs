@@ -86,7 +86,8 @@ fn percent_field(budget: &mut Budget, spec: &str, kind: char, value: &Value) -> 
     check_widths(spec)?;
     let (kind, value) = match kind {
         's' => ('s', repr::display(budget, value)?),
-        'r' | 'a' => ('s', Text::user(repr::repr(budget, value)?)),
+        'r' => ('s', Text::user(repr::repr(budget, value)?)),
+        'a' => ('s', Text::user(repr::ascii(&repr::repr(budget, value)?))),
         'i' | 'u' => return number(budget, spec, 'd', value),
         other => return number(budget, spec, other, value),
     };
@@ -169,6 +170,33 @@ pub(super) fn braces(
     Ok(budget.marks.value(out))
 }
 
+/// A number by its spec, with the kinds that the library does not have.
+fn print_number(spec: &str, value: &Value) -> Result<String, Error> {
+    let print =
+        |spec: &str| format(FormatStyle::StrFormat, &format!("{{0:{spec}}}"), std::slice::from_ref(value));
+    if let (Some(spec), Ok(share)) = (spec.strip_suffix('%'), f64::try_from(value.clone())) {
+        return percentage(spec, share);
+    }
+    if let Some(spec) = spec.strip_suffix('n') {
+        return print(&format!("{spec}{}", if as_integer(value).is_some() { 'd' } else { 'g' }));
+    }
+    match spec.split_once('=') {
+        Some((fill, spec)) if fill.chars().count() <= 1 => {
+            let signs = spec.trim_start_matches(['+', '-', ' ', '#']);
+            let digits = signs.trim_start_matches(|c: char| c.is_ascii_digit());
+            let (sign, width) = (spec.strip_suffix(signs), signs.strip_suffix(digits));
+            let number = print(&format!("{}{digits}", sign.unwrap_or_default()))?;
+            let missing = width.and_then(|width| width.parse::<usize>().ok()).unwrap_or(0);
+            let missing = missing.saturating_sub(number.chars().count());
+            let fill = fill.chars().next().unwrap_or(' ').to_string().repeat(missing);
+            let at = usize::from(number.starts_with(['+', '-', ' ']));
+            let (sign, number) = number.split_at_checked(at).unwrap_or(("", &number));
+            Ok(format!("{sign}{fill}{number}"))
+        }
+        _ => print(spec),
+    }
+}
+
 /// `{:%}`: a share of a hundred, with the sign within the width.
 fn percentage(spec: &str, share: f64) -> Result<String, Error> {
     let (spec, width) = match spec.split_once('.') {
@@ -216,15 +244,13 @@ impl Fields<'_> {
                 let text = repr::display(budget, &value)?;
                 budget.marks.value(text)
             }
-            Some("r" | "a") => Value::from(repr::repr(budget, &value)?),
+            Some("r") => Value::from(repr::repr(budget, &value)?),
+            Some("a") => Value::from(repr::ascii(&repr::repr(budget, &value)?)),
             Some(other) => return Err(invalid(format!("a format has no conversion `{other}`"))),
         };
         match repr::scalar(&value) {
             Some(_) if !spec.is_empty() && !value.is_none() => {
-                let printed = match (spec.strip_suffix('%'), f64::try_from(value.clone())) {
-                    (Some(spec), Ok(share)) => percentage(spec, share)?,
-                    _ => format(FormatStyle::StrFormat, &one, std::slice::from_ref(&value))?,
-                };
+                let printed = print_number(&spec, &value)?;
                 Ok(of_like(budget, &value, printed))
             }
             _ => {

@@ -85,7 +85,7 @@ pub(super) fn undefined(value: &Value) -> Option<Error> {
     value.is_undefined().then(|| Error::from(ErrorKind::UndefinedError))
 }
 
-fn add(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value, Error> {
+pub(super) fn add(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value, Error> {
     let budget = Budget::of(state)?;
     if let (Some(mut first), Some(second)) = (budget.marks.text(&left), budget.marks.text(&right)) {
         let markup = first.is_markup() || second.is_markup();

@@ -141,6 +141,20 @@ pub(super) fn string(out: &mut String, text: &str) {
     out.push(quote);
 }
 
+/// A `repr` with everything beyond ASCII escaped.
+pub(super) fn ascii(repr: &str) -> String {
+    let mut out = String::with_capacity(repr.len());
+    for c in repr.chars() {
+        let _ = match c as u32 {
+            0..0x80 => write!(out, "{c}"),
+            code @ 0x80..0x100 => write!(out, "\\x{code:02x}"),
+            code @ 0x100..0x1_0000 => write!(out, "\\u{code:04x}"),
+            code => write!(out, "\\U{code:08x}"),
+        };
+    }
+    out
+}
+
 /// As Python's `str.isprintable`, but for characters that Unicode has not assigned yet.
 pub(super) fn is_printable(c: char) -> bool {
     let hidden = matches!(c as u32,
