@@ -138,7 +138,10 @@ impl Engine {
 
     /// The ids of a prompt, or the error of one that does not fit in the context.
     #[cfg(feature = "text")]
-    fn fitting(&self, ids: std::result::Result<Vec<TokenId>, crate::text::TextError>) -> Result<Vec<TokenId>> {
+    fn fitting(
+        &self,
+        ids: std::result::Result<Vec<TokenId>, crate::text::TextError>,
+    ) -> Result<Vec<TokenId>> {
         match ids {
             Err(crate::text::TextError::TooLong { at_least, .. }) => self.refuse(at_least),
             ids => Ok(ids?),

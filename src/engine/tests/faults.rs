@@ -152,7 +152,10 @@ fn requests_of_any_numbers_are_answered_or_refused() {
     let handle = spawn(300, EngineConfig::default());
     let most = TokenRequest { max_tokens: usize::MAX, ..request(3, 20, 5) };
     let (found, end) = read(handle.submit(most).unwrap());
-    assert!(end.is_ok() && found.starts_with(&expected(&request(3, 20, 5))) && found.len() > 1000, "as long as the context");
+    assert!(
+        end.is_ok() && found.starts_with(&expected(&request(3, 20, 5))) && found.len() > 1000,
+        "as long as the context"
+    );
     let ids = request(3, 20, 5).prompt;
     for top in [VOCAB + 1, usize::MAX] {
         let error = handle.score(&ids, top).unwrap_err().to_string();
