@@ -9,7 +9,8 @@ use crate::memory::Memory;
 pub enum Checks {
     /// Bounds and alignment only.
     Bounds,
-    /// Also uninitialised reads, races in shared memory and copies that were not waited for.
+    /// Also uninitialised reads, races in shared memory, results that blocks hand over too early, and copies that
+    /// were not waited for.
     All,
 }
 

@@ -25,13 +25,14 @@ static TEMPLATES: LazyLock<Vec<ChatTemplate>> = LazyLock::new(|| {
 });
 
 fuzz_target!(|bytes: &[u8]| {
-    let Ok(mut input) = serde_json::from_slice::<Value>(bytes) else { return };
-    let Ok(messages) = serde_json::from_value::<Vec<Message>>(input["messages"].take()) else { return };
-    let number = input["template"].as_u64().unwrap_or(0) as usize;
+    let Ok(Value::Object(mut input)) = serde_json::from_slice(bytes) else { return };
+    let messages = input.remove("messages").unwrap_or_default();
+    let Ok(messages) = serde_json::from_value::<Vec<Message>>(messages) else { return };
+    let number = input.get("template").and_then(Value::as_u64).unwrap_or(0) as usize;
     let mut options =
         RenderOptions { add_generation_prompt: bytes.len() % 2 == 0, ..RenderOptions::default() };
-    options.tools = input.get("tools").cloned();
-    if let Value::Object(variables) = input["variables"].take() {
+    options.tools = input.remove("tools");
+    if let Some(Value::Object(variables)) = input.remove("variables") {
         options.variables = variables;
     }
     let _ = TEMPLATES[number % TEMPLATES.len()].render(&messages, &options);

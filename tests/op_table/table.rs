@@ -547,7 +547,37 @@ fn appends() -> Vec<Case> {
         case.results.remove(2);
         cases.push(case);
     }
+    cases.push(keys_beyond_any_scale());
     cases
+}
+
+/// Keys above 127 of the largest scale, 8.3 million: they are stored as that many, and no infinity or NaN comes
+/// of them. Queries are small enough for scores to tell what was stored, and come one a sequence, since a
+/// prompt's keys may be rounded to f16.
+fn keys_beyond_any_scale() -> Case {
+    const DIM: usize = 64;
+    let shape = Shape::new(1, 1, DIM, KvDtype::Int8);
+    let mut case = Case::new("append Int8 keys beyond any scale");
+    case.kv = KvLayout { layers: 1, kv_heads: 1, head_dim: DIM, dtype: KvDtype::Int8 };
+    case.sequence(0..1, None);
+    (1..4).for_each(|position| case.continued(position..position + 1, None));
+    let (mut q, mut k) = (vec![0.0; 4 * DIM], vec![0.0; 4 * DIM]);
+    // In both groups of a head, of both signs; the third key is just below, the fourth small.
+    (k[0], k[33]) = (1e9, -1e7);
+    k[DIM + 5] = -3e38;
+    k[2 * DIM + 40] = 8.3e6;
+    k[3 * DIM..].fill(0.5);
+    for row in q.chunks_exact_mut(DIM) {
+        (row[0], row[5], row[33], row[40]) = (2e-6, 1e-6, 1e-6, -1e-6);
+    }
+    let mut numbers = Numbers(5);
+    let (q, k) = (case.input(&q, DIM), case.input(&k, DIM));
+    let v = case.input(&numbers.take(4 * DIM), DIM);
+    let (q_norm, k_norm, rope) = (None, None, None);
+    case.ops.push(Op::KvAppend(KvAppend { q, k, v, layer: 0, heads: shape.heads, q_norm, k_norm, rope }));
+    let attention = shape.attention(&mut case, q, None);
+    case.ops.push(attention);
+    case.within(1e-3)
 }
 
 fn attentions() -> Vec<Case> {

@@ -80,6 +80,20 @@ fn who_came_last_gives_up_its_pages_first() {
     settled(&handle);
 }
 
+/// The younger one wants a fifth page while the older one has the other five: it waits, and takes none.
+#[test]
+fn a_younger_one_waits_for_the_pages_of_an_older_one() {
+    let (handle, probe) = gated(Fake::new(9), config(8));
+    let both = vec![request(0, 40, 40), request(1, 30, 100)];
+    for (generation, asked) in submit_all(&handle, &probe, both).into_iter().zip([(0, 40, 40), (1, 30, 100)])
+    {
+        let (seed, len, max_tokens) = asked;
+        assert_eq!(read(generation).0, expected(&request(seed, len, max_tokens)));
+    }
+    assert_eq!(started(&probe), [0, 1].map(first), "nobody starts again");
+    assert_eq!(settled(&handle).preemptions, 0);
+}
+
 /// Who sleeps gives up its pages before who works does, however old it is.
 #[test]
 fn a_sleeper_gives_up_its_pages_before_a_younger_one_that_works() {
@@ -140,4 +154,19 @@ fn nobody_runs_ahead_of_a_prompt_that_has_a_seat_to_come() {
     }
     let steps: Vec<usize> = probe.started.lock().unwrap().iter().map(|&(step, _)| step).collect();
     assert_eq!(steps, [0, 1, 2, 3], "one prompt a step");
+}
+
+/// The youngest waits for a page, which the end of another one frees: nobody runs ahead past that. Who did
+/// would take the page itself later, and the youngest would start again.
+#[test]
+fn nobody_runs_ahead_of_one_that_waits_for_a_page() {
+    let (handle, probe) = gated(Fake::new(6), config(8));
+    let shapes = [(0, 4, 90), (1, 41, 7), (2, 30, 12)];
+    let requests = shapes.map(|(seed, len, max_tokens)| request(seed, len, max_tokens)).into();
+    for (generation, (seed, len, max_tokens)) in submit_all(&handle, &probe, requests).into_iter().zip(shapes)
+    {
+        assert_eq!(read(generation).0, expected(&request(seed, len, max_tokens)));
+    }
+    assert_eq!(started(&probe), [0, 1, 2].map(first), "nobody starts again");
+    assert_eq!(settled(&handle).preemptions, 0);
 }

@@ -42,6 +42,8 @@ pub(super) struct Probe {
     /// The first token of each sequence that was computed from its start, and the number of that step.
     pub(super) started: Mutex<Vec<(usize, TokenId)>>,
     pub(super) dropped: AtomicBool,
+    /// Pages that were filled from outside.
+    pub(super) imported: AtomicUsize,
     /// Exporting a page panics, where nothing catches it but the end of the thread.
     pub(super) breaks_down: AtomicBool,
 }
@@ -300,6 +302,7 @@ impl Decoder for Fake {
     fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), ModelError> {
         let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
         assert_eq!(bytes.len(), 8 * PAGE_TOKENS);
+        self.probe.imported.fetch_add(1, Ordering::SeqCst);
         for (slot, bytes) in self.slots[page.index()].iter_mut().zip(bytes.chunks_exact(8)) {
             *slot = (word(&bytes[..4]), word(&bytes[4..]));
         }

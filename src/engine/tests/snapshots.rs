@@ -45,6 +45,22 @@ fn restoring_twice_or_what_is_cached_is_no_harm() {
     settled(&handle);
 }
 
+/// A page that a prefix can be found in is never written: not even with what it holds.
+#[test]
+fn only_pages_that_are_not_cached_are_filled() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompt");
+    let fake = Fake::new(64);
+    let probe = Arc::clone(&fake.probe);
+    let handle = Handle::spawn(fake, EngineConfig::default()).unwrap();
+    spawn(64, EngineConfig::default()).save(&request(8, 100, 1).prompt, &path).unwrap();
+    for imported in [7, 7 + 1, 7 + 2] {
+        assert_eq!(handle.restore(&path).unwrap(), 100);
+        assert_eq!(probe.imported.load(std::sync::atomic::Ordering::SeqCst), imported);
+    }
+    settled(&handle);
+}
+
 #[test]
 fn the_callers_thread_reads_the_file_while_the_engines_stands_still() {
     let folder = tempfile::tempdir().unwrap();

@@ -112,7 +112,16 @@ fn head_norms_that_go_elsewhere_are_refused() -> Outcome {
         g.output("a", a)?;
         assert!(refused(&g).contains(elsewhere), "{}", refused(&g));
     }
-    // To an attention and to a sum.
+    // To an attention as q, rotated, and shown as well.
+    let (mut g, q, k) = heads()?;
+    let q = normed(&mut g, q, 8)?;
+    let (q, turned_k) = (g.rope(q, 8, &rope_spec(8))?, g.rope(k, 8, &rope_spec(8))?);
+    let a = g.attention(q, turned_k, k, spec(0, HEADS))?;
+    g.output("a", a)?;
+    assert!(compile(&g).is_ok());
+    g.output("q", q)?;
+    assert!(refused(&g).contains(elsewhere), "{}", refused(&g));
+    // To an attention as k and as v.
     let (mut g, q, k) = heads()?;
     let (q, k) = (normed(&mut g, q, 8)?, normed(&mut g, k, 8)?);
     let a = g.attention(q, k, k, spec(0, HEADS))?;
