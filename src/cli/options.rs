@@ -21,7 +21,7 @@ const MAX_TOKENS: usize = 512;
 /// Which model, and how it is run.
 #[derive(Args, Clone)]
 pub struct ModelOptions {
-    /// A GGUF file, or the name of a known model (see `ottava list`)
+    /// A GGUF file (of a split model any part), or the name of a known model (see `ottava list`)
     #[arg(short, long, default_value = catalog::DEFAULT)]
     pub model: PathBuf,
     /// Threads, 1 to 1024 [default: all cores]

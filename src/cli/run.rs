@@ -15,7 +15,8 @@ use super::{Failure, output};
 pub struct Run {
     #[command(flatten)]
     prompt: TextInput,
-    /// Continue the prompt as it is, without the model's chat template
+    /// Continue the prompt as it is, without the model's chat template; the names of control tokens in it, such as
+    /// <|im_end|>, are those tokens
     #[arg(long)]
     raw: bool,
     /// A system message before the prompt

@@ -307,7 +307,9 @@ fn qualities_at_their_ends() {
 /// One code, in any place of any block, is enough for an encoder that has fewer bits than the matrix.
 #[test]
 fn one_code_beyond_an_encoders_range_is_refused() {
-    let cases: [(&str, Encode, bool, &[i32], &[i32]); 2] = [
+    /// A format, its encoder, whether it has minima, codes that it can write, and codes that it cannot.
+    type Case = (&'static str, Encode, bool, &'static [i32], &'static [i32]);
+    let cases: [Case; 2] = [
         ("Q5_0", q5_0::encode, false, &[-16, 15], &[-17, 16, -128, 127]),
         ("Q5_1", q5_1::encode, true, &[0, 31], &[32, 63, 128, 255]),
     ];
