@@ -1,6 +1,7 @@
 //! Room for small allocations. Rust ends the process where one finds no memory, so what may be large is refused in
 //! time: memory that is taken in one piece, and threads, leave this much.
 
+use std::fs;
 use std::io;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
@@ -14,8 +15,23 @@ const THREAD_BYTES: usize = 8 << 20;
 
 /// Whether so many bytes could be had now: of addresses (`ulimit -v`), and by what the system lets processes ask for.
 pub(crate) fn has(bytes: usize) -> bool {
-    // Nothing is touched, so nothing becomes resident.
-    MmapMut::map_anon(bytes.max(1)).is_ok()
+    match addresses_left() {
+        // Trying would take from other threads what they need meanwhile.
+        Some(left) => bytes <= left,
+        // Nothing is touched, so nothing becomes resident.
+        None => MmapMut::map_anon(bytes.max(1)).is_ok(),
+    }
+}
+
+/// Bytes of addresses that the process may still take; none where they are not limited, or the system does not say.
+fn addresses_left() -> Option<usize> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    let limit: usize = limit.split_whitespace().next()?.parse().ok()?;
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let taken = status.lines().find_map(|line| line.strip_prefix("VmSize:"))?;
+    let taken: usize = taken.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(limit.saturating_sub(taken.saturating_mul(1024)))
 }
 
 /// Starts a thread, where there is room for it.

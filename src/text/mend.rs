@@ -24,11 +24,11 @@ pub(crate) struct Mended {
     pub(crate) tokens: Strings,
     pub(crate) spelling: Spelling,
     /// The name of the pre-tokenizer.
-    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
+    #[cfg_attr(not(any(feature = "text", test)), expect(dead_code, reason = "for text to ids"))]
     pub(crate) pre: String,
     pub(crate) kinds: Vec<TokenKind>,
     /// None for byte-level vocabularies.
-    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
+    #[cfg_attr(not(any(feature = "text", test)), expect(dead_code, reason = "for text to ids"))]
     pub(crate) scores: Vec<f32>,
     pub(crate) bos: Option<TokenId>,
     pub(crate) eos: Option<TokenId>,

@@ -61,6 +61,7 @@ use origin::Marks;
 use super::error::TextError;
 use super::parts::key;
 use super::vocab::Vocab;
+use crate::room;
 use crate::weights::Metadata;
 use minijinja::machinery::{self, Instructions};
 use minijinja::value::{Serde, Value};
@@ -227,6 +228,9 @@ fn strings_in<'v>(value: &'v Json, found: &mut Vec<&'v str>) {
 /// Runs the work on a thread with a deep stack; a panic in there is an error here.
 fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, TextError> + Send) -> Result<T, TextError> {
     let failed = |what: String| TextError::TemplateRender(what);
+    if !room::has(STACK_BYTES + room::SMALL_BYTES) {
+        return Err(failed(format!("no memory for a stack of {STACK_BYTES} bytes")));
+    }
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("chat-template".to_owned()).stack_size(STACK_BYTES);
         let thread = builder.spawn_scoped(scope, work);

@@ -54,10 +54,10 @@ impl Buffer {
     /// becomes resident.
     pub(super) fn sparse(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let no_memory = BackendError::OutOfMemory { bytes, what };
-        let map = MmapOptions::new().len(bytes.max(1)).map_anon().map_err(|_| no_memory.clone())?;
-        if bytes >= HUGE && !room::has(room::SMALL_BYTES) {
+        if bytes >= HUGE && !room::has(bytes.saturating_add(room::SMALL_BYTES)) {
             return Err(no_memory);
         }
+        let map = MmapOptions::new().len(bytes.max(1)).map_anon().map_err(|_| no_memory)?;
         Ok(Buffer { map: map.into(), start: 0, bytes })
     }
 
