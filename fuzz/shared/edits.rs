@@ -1,10 +1,15 @@
 //! Files of tiny models with random changes: what the fuzzer mutates is the list of changes, so that
 //! nearly every input is a sound file that says something else about its model.
 
+use std::collections::BTreeMap;
+
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use ottava::weights::{Array, GgufWriter, TensorType, Value};
 
-use crate::tiny::{self, EMBEDDING, Tiny};
+use crate::tiny::{EMBEDDING, Maker, Tiny};
+
+/// Of the layers that `Maker` makes.
+const FEED_FORWARD: usize = 48;
 
 /// Keys behind the family's name that change what is computed.
 const KEYS: [&str; 32] = [
@@ -43,15 +48,22 @@ const KEYS: [&str; 32] = [
 ];
 /// Keys as they are.
 const GENERAL: [&str; 5] =
-    ["general.architecture", "general.alignment", "general.file_type", "split.count", "quantize.version"];
+    ["general.architecture", "general.name", "general.file_type", "split.count", "quantize.version"];
 const TEXTS: [&str; 10] =
     ["", "llama", "qwen2", "qwen3", "gemma3", "linear", "yarn", "none", "longrope", "\u{1b}[31m\n"];
+
+/// Counts at which something may change.
+const KNOWN: [u32; 8] = [0, 2, 64, 1 << 16, 1 << 20, 1 << 24, 1 << 31, u32::MAX];
+/// Keys that must have one value.
+const HEAD_SIZES: [&str; 3] = ["attention.key_length", "attention.value_length", "rope.dimension_count"];
 
 /// A value of an entry.
 #[derive(Arbitrary, Debug)]
 pub enum Change {
     /// As families write counts.
     Small(u8),
+    /// One of a few, so that keys which must agree do.
+    Known(u8),
     Unsigned(u32),
     Signed(i32),
     Float(f32),
@@ -68,6 +80,7 @@ impl Change {
     fn value(&self) -> Value {
         match self {
             Change::Small(value) => u32::from(*value).into(),
+            Change::Known(at) => KNOWN[usize::from(*at) % KNOWN.len()].into(),
             Change::Unsigned(value) => (*value).into(),
             Change::Signed(value) => Value::I32(*value),
             Change::Float(value) => (*value).into(),
@@ -118,7 +131,9 @@ pub struct Edits {
     head_dim: u8,
     tied: bool,
     half: bool,
-    entries: Vec<(u8, Change)>,
+    changes: Vec<(u8, Change)>,
+    /// Another size of heads than the tensors have.
+    head_size: Option<Change>,
     extras: Vec<Extra>,
     /// Bytes of the finished file that are another, as place and value.
     bytes: Vec<(u16, u8)>,
@@ -141,14 +156,40 @@ impl Edits {
         }
     }
 
-    fn add(&self, writer: &mut GgufWriter, family: &str) {
-        for (key, change) in self.entries.iter().take(16) {
+    /// What the file says beside its tensors: the model's own entries, and the changes in their place.
+    fn entries(&self, tiny: &Tiny) -> BTreeMap<String, Value> {
+        let counts = [
+            ("block_count", tiny.layers),
+            ("context_length", 256),
+            ("embedding_length", EMBEDDING),
+            ("feed_forward_length", FEED_FORWARD),
+            ("attention.head_count", tiny.heads),
+            ("attention.head_count_kv", tiny.kv_heads),
+            ("attention.key_length", tiny.head_dim),
+            ("attention.value_length", tiny.head_dim),
+            ("attention.sliding_window", tiny.window as usize),
+            ("rope.dimension_count", tiny.rope_dims),
+        ];
+        let own = |key: &str| format!("{}.{key}", tiny.family);
+        let mut entries: BTreeMap<String, Value> =
+            counts.into_iter().map(|(key, value)| (own(key), Value::U32(value as u32))).collect();
+        entries.insert("general.architecture".into(), tiny.family.into());
+        entries.insert(own("attention.layer_norm_rms_epsilon"), 1e-5_f32.into());
+        entries.insert(own("rope.freq_base"), 5000.0_f32.into());
+        for (key, change) in self.changes.iter().take(16) {
             let at = usize::from(*key) % (KEYS.len() + GENERAL.len());
-            match KEYS.get(at) {
-                Some(key) => writer.metadata(&format!("{family}.{key}"), change.value()),
-                None => writer.metadata(GENERAL[at - KEYS.len()], change.value()),
-            };
+            let key = KEYS.get(at).map_or_else(|| GENERAL[at - KEYS.len()].into(), |key| own(key));
+            entries.insert(key, change.value());
         }
+        for (key, size) in
+            HEAD_SIZES.iter().flat_map(|key| self.head_size.iter().map(move |size| (key, size)))
+        {
+            entries.insert(own(key), size.value());
+        }
+        entries
+    }
+
+    fn add_extras(&self, writer: &mut GgufWriter) {
         for extra in self.extras.iter().take(4) {
             let types: Vec<TensorType> = TensorType::all().collect();
             let dtype = types[usize::from(extra.dtype) % types.len()];
@@ -165,11 +206,18 @@ impl Edits {
     /// The file.
     pub fn file(&self) -> Option<Vec<u8>> {
         let tiny = self.tiny();
-        let add = |writer: &mut GgufWriter| {
-            self.add(writer, tiny.family);
-            Ok(())
-        };
-        let mut file = tiny::file_with(&tiny, &[], add).ok()?;
+        let mut maker = Maker::new(tiny.dtype);
+        for (key, value) in self.entries(&tiny) {
+            maker.writer.metadata(&key, value);
+        }
+        maker.matrix("token_embd.weight", tiny.vocab, EMBEDDING).ok()?;
+        (0..tiny.layers).try_for_each(|layer| maker.layer(&tiny, layer)).ok()?;
+        maker.vector("output_norm.weight", EMBEDDING, 1.0).ok()?;
+        if !tiny.tied {
+            maker.matrix("output.weight", tiny.vocab, EMBEDDING).ok()?;
+        }
+        self.add_extras(&mut maker.writer);
+        let mut file = maker.writer.to_bytes();
         for &(place, value) in self.bytes.iter().take(8) {
             let place = usize::from(place) % file.len();
             file[place] = value;

@@ -1,5 +1,6 @@
 //! What every part of the compiler must hold: each fusion, liveness, and equal results.
 
+mod binding;
 mod layout;
 mod lowering;
 mod numeric;

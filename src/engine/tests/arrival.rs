@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
+use crate::engine::generation::Channel;
 use crate::engine::inbox::{Inbox, Job};
 
 /// An engine whose steps can be seen and held up.
@@ -126,6 +127,44 @@ fn jobs_are_done_in_order_of_arrival() {
         other => panic!("{other:?}"),
     });
     assert_eq!(order.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+}
+
+/// A wake-up that comes while the engine looks elsewhere is not lost: it does not fall asleep on it.
+#[test]
+fn whoever_wants_a_look_is_seen_at_the_next_one() {
+    let inbox = Arc::new(Inbox::new(&EngineConfig::default()));
+    let seen = |what: &str| {
+        assert!(!inbox.is_empty(), "{what}");
+        // Returns at once, or else after a second.
+        let asked = std::time::Instant::now();
+        inbox.wait();
+        assert!(asked.elapsed() < Duration::from_millis(900), "{what}");
+        drop(inbox.take());
+        assert!(inbox.is_empty(), "{what}, after the look");
+    };
+    assert!(inbox.is_empty());
+    inbox.wake();
+    seen("a wake-up");
+    let channel = Channel::new(2, Arc::clone(&inbox));
+    let mut generation = Generation { channel: Arc::clone(&channel) };
+    let token = |id| Ok(Event::Token { id: TokenId(id), text: String::new(), logprobs: None });
+    (0..2).for_each(|id| channel.push(token(id)));
+    assert!(inbox.is_empty(), "an event is no call");
+    assert!(generation.next().is_some());
+    seen("room in a buffer that was full");
+    assert!(generation.next().is_some());
+    assert!(inbox.is_empty(), "there was room already");
+    generation.cancel();
+    seen("a cancellation");
+    drop(generation);
+    seen("a reader that goes");
+    let (reply, _) = mpsc::sync_channel(1);
+    inbox.put_job(Job::Check { reply }).unwrap();
+    assert!(!inbox.is_empty());
+    assert!(inbox.take_job().is_some());
+    seen("a job");
+    inbox.stop();
+    assert!(!inbox.is_empty() && inbox.take().stop);
 }
 
 /// Whoever waits has no seat to wait for: the ones that have go on ahead.

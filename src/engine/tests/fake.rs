@@ -37,6 +37,8 @@ pub(super) struct Probe {
     moved: Condvar,
     pub(super) steps: AtomicUsize,
     pub(super) tokens_most: AtomicUsize,
+    /// Tokens of all steps together.
+    pub(super) tokens_all: AtomicUsize,
     /// Steps that were fed the tokens of the one before.
     pub(super) steps_ahead: AtomicUsize,
     /// The first token of each sequence that was computed from its start, and the number of that step.
@@ -217,6 +219,7 @@ impl Decoder for Fake {
         let number = self.probe.steps.fetch_add(1, Ordering::SeqCst);
         let firsts = step.positions.iter().zip(&step.tokens).filter(|(position, _)| **position == 0);
         self.probe.started.lock().unwrap().extend(firsts.map(|(_, &token)| (number, token)));
+        self.probe.tokens_all.fetch_add(step.tokens.len(), Ordering::SeqCst);
         self.probe.tokens_most.fetch_max(step.tokens.len(), Ordering::SeqCst);
         step.check(self.limits, self.slots.len(), VOCAB).map_err(BackendError::from)?;
         assert!(!step.tokens.contains(&PANICKING), "the decoder panics as it was told to");

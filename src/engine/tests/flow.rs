@@ -153,6 +153,20 @@ fn a_window_survives_preemption_and_a_small_cache() {
     assert!(settled(&small).preemptions > 0);
 }
 
+/// Sinks, window, a page at each of three edges, and a chunk: 4 + 40 + 3 · 16 + 16 tokens.
+#[test]
+fn a_window_needs_its_own_pages_and_those_at_its_edges() {
+    let windowed = || TokenRequest { window: Some(Window { window: 40, sinks: 4 }), ..request(6, 150, 80) };
+    let config = EngineConfig { prefill_chunk: Some(16), ..EngineConfig::default() };
+    let refused = spawn(6, config).submit(windowed()).unwrap_err();
+    assert_eq!(refused, SubmitError::TooLarge { tokens: 108, needed: 7, pages: 6 });
+    assert_eq!(tokens(&spawn(7, config), windowed()), tokens(&spawn(60, config), windowed()));
+    // A window that is longer than the request needs no more than the request.
+    let wide =
+        TokenRequest { window: Some(Window { window: u32::MAX, sinks: u32::MAX }), ..request(6, 20, 12) };
+    assert_eq!(tokens(&spawn(2, config), wide), expected(&request(6, 20, 12)));
+}
+
 #[test]
 fn memory_is_counted_by_kind() {
     let handle = spawn(40, EngineConfig { share_prefixes: false, ..EngineConfig::default() });
@@ -246,6 +260,8 @@ fn one_alone_runs_ahead_from_its_first_token_to_its_last() {
     assert_eq!(tokens(&handle, request(5, 40, 64)), expected(&request(5, 40, 64)));
     let steps = probe.steps_ahead.load(std::sync::atomic::Ordering::SeqCst);
     assert!(steps >= 62, "64 tokens in {steps} steps ahead");
+    // The last token is never run, and none is run twice.
+    assert_eq!(probe.tokens_all.load(std::sync::atomic::Ordering::SeqCst), 40 + 63);
 }
 
 /// What was generated last is not known yet when the step after it is launched.
@@ -288,5 +304,23 @@ fn a_profile_has_prompts_and_decodes_apart_and_no_sleep() {
         let busy = prefill.busy + decode.busy;
         assert!(busy > Duration::ZERO && busy + Duration::from_millis(30) < lasted, "{busy:?} of {lasted:?}");
         assert_eq!(handle.take_profile().unwrap(), Profile::default(), "it has ended");
+    }
+}
+
+#[test]
+fn rates_are_tokens_over_their_seconds() {
+    let config = EngineConfig { prefill_chunk: Some(16), ..EngineConfig::default() };
+    let handle = spawn(40, config);
+    for (computed, asked) in [(40, request(5, 40, 8)), (8, request(5, 40, 8)), (20, request(6, 20, 1))] {
+        let tokens = asked.max_tokens;
+        let last = handle.submit(asked).unwrap().last().unwrap();
+        let Ok(Event::Done { timings, usage, .. }) = last else { panic!("{last:?}") };
+        assert_eq!((usage.prompt_tokens - usage.cached_tokens, usage.completion_tokens), (computed, tokens));
+        let Timings { queued_s, first_token_s, prefill_s, decode_s, .. } = timings;
+        assert!(queued_s >= 0.0 && prefill_s > 0.0 && (first_token_s - queued_s - prefill_s).abs() < 1e-6);
+        assert_eq!(timings.prefill_tokens_per_s, computed as f64 / prefill_s);
+        let decodes = (tokens - 1) as f64;
+        assert_eq!(timings.decode_tokens_per_s, if tokens > 1 { decodes / decode_s } else { 0.0 });
+        assert_eq!(decode_s > 0.0, tokens > 1, "one token takes no time after itself");
     }
 }

@@ -99,6 +99,19 @@ fn what_does_not_belong_here_changes_nothing() {
     }
 }
 
+#[test]
+fn a_prompt_may_take_every_page_of_the_cache() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompt");
+    let asked = || request(8, 100, 12);
+    spawn(64, EngineConfig::default()).save(&asked().prompt, &path).unwrap();
+    let handle = spawn(7, EngineConfig::default());
+    assert_eq!(handle.restore(&path).unwrap(), 100);
+    let (found, end) = read(handle.submit(asked()).unwrap());
+    assert_eq!((found, end.unwrap().1.cached_tokens), (expected(&asked()), 96));
+    settled(&handle);
+}
+
 /// A file whose checksum is right and whose content is not.
 #[test]
 fn a_well_written_file_of_nonsense_is_refused() {
