@@ -13,14 +13,16 @@ all=(gguf tokenizer_metadata chat_template ptx model_config model_load snapshot 
 
 export RUSTC_BOOTSTRAP=1
 # What is fuzzed is the logic, not the compiler: with less of the optimiser everything is built in half the time.
+# The kernels' many instances take it longest.
 export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_DEBUG=line-tables-only
+quick=(--config profile.release.package.ottava.opt-level=0)
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions"
 # With a target named, build scripts and procedural macros go without the flags.
 host=$(rustc -vV | sed -n 's/^host: //p')
 programs=${CARGO_TARGET_DIR:-$PWD/target}/$host/release
-cargo build --release --target "$host" $(printf -- '--bin %s ' seeds "${targets[@]}")
+cargo build "${quick[@]}" --release --target "$host" $(printf -- '--bin %s ' seeds "${targets[@]}")
 "$programs/seeds" corpus
 
 # Of one input: seconds, bytes of the process, bytes of one allocation. The templates' threads have deep stacks.

@@ -30,6 +30,7 @@ struct Input {
     /// Where nothing else is said, those that were kept.
     wanted: Option<Vec<Shape>>,
     other_key: bool,
+    map: bool,
     /// Bytes that are another: place and value.
     bytes: Vec<(u32, u8)>,
     cut: Option<u32>,
@@ -68,7 +69,7 @@ fuzz_target!(|input: Input| {
     let kept: Vec<WeightMatrix> = input.kept.iter().take(4).map(|shape| shape.matrix()).collect();
     let shapes: Vec<MatrixShape> = kept.iter().map(shape).collect();
     let prepared: Vec<_> = kept.iter().map(|matrix| CPU.prepare(matrix).expect("prepared")).collect();
-    let sidecar = Sidecar { path: &PATH, key: [7; 32], shapes: &shapes };
+    let sidecar = Sidecar { path: &PATH, key: [7; 32], shapes: &shapes, map: input.map };
     CPU.keep(&sidecar, &prepared).expect("kept");
     let mut bytes = std::fs::read(&*PATH).expect("the file");
     for &(place, value) in input.bytes.iter().take(8) {
@@ -82,7 +83,7 @@ fuzz_target!(|input: Input| {
         input.wanted.as_ref().map(|wanted| wanted.iter().take(4).map(|s| shape(&s.matrix())).collect());
     let wanted: Vec<MatrixShape> = wanted.unwrap_or_else(|| shapes.clone());
     let key = if input.other_key { [8; 32] } else { [7; 32] };
-    if let Ok(matrices) = CPU.restore(&Sidecar { path: &PATH, key, shapes: &wanted }) {
+    if let Ok(matrices) = CPU.restore(&Sidecar { path: &PATH, key, shapes: &wanted, map: input.map }) {
         assert!(!input.other_key && wanted == shapes && matrices.len() == wanted.len());
         for (restored, prepared) in matrices.iter().zip(&prepared) {
             assert_eq!(CPU.matrix_bytes(restored), CPU.matrix_bytes(prepared));

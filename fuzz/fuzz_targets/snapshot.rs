@@ -22,7 +22,7 @@ const HASH_BYTES: usize = 32;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut bytes = bytes.to_vec();
-    if bytes.len() > HASH_BYTES && bytes.len() % 2 == 0 {
+    if bytes.len() > HASH_BYTES && bytes.len().is_multiple_of(2) {
         let end = bytes.len() - HASH_BYTES;
         let hash = blake3::hash(&bytes[..end]);
         bytes[end..].copy_from_slice(hash.as_bytes());
