@@ -58,7 +58,7 @@ impl Asked {
             Prompt::Any(tokens) => ids(tokens),
             Prompt::Text(text) => Request::text(text.as_str()),
             Prompt::Chat(messages) => {
-                Request::chat(messages.iter().map(|(role, text)| Message::new(role, text)).collect())
+                Request::chat(messages.iter().map(|(role, text)| Message::new(role, text.as_str())).collect())
             }
             Prompt::Json(text) => Request::chat(serde_json::from_str(text).ok()?),
         })
