@@ -1,8 +1,8 @@
 //! Broken GGUF files: each is refused with the error that names what is wrong, mapped, read or in
 //! memory, and no truncation or flipped bit of a sound file ends in a panic.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod peak_memory;
+
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -521,44 +521,9 @@ fn a_file_with_any_bit_of_its_header_flipped_never_panics() {
     assert!(refused > 8 * header / 4, "only {refused} of {} flips were refused", 8 * header);
 }
 
-/// The system's allocator, counting what each thread holds.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(bytes: isize) {
-    let held = HELD.get() + bytes;
-    HELD.set(held);
-    PEAK.set(PEAK.get().max(held));
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 /// Bytes that opening the file takes at its peak, besides the file.
 fn peak_of_opening(bytes: Vec<u8>) -> usize {
-    let before = HELD.get();
-    PEAK.set(before);
-    drop(ModelFile::from_bytes("any.gguf", bytes));
-    (PEAK.get() - before) as usize
+    peak_memory::peak_of(|| drop(ModelFile::from_bytes("any.gguf", bytes))).1
 }
 
 #[test]

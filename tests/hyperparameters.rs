@@ -1,10 +1,9 @@
 //! No number of a file sizes memory or work that the file does not hold, and no key of the GGUF convention is
 //! passed over in silence.
 
+mod peak_memory;
 mod tiny;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -17,44 +16,9 @@ use tiny::edit::Parts;
 use tiny::recorded::TINY;
 use tiny::{Maker, Outcome, Tiny};
 
-/// The system's allocator, counting what each thread holds.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-fn count(bytes: isize) {
-    let held = HELD.get() + bytes;
-    HELD.set(held);
-    PEAK.set(PEAK.get().max(held));
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 /// What the file is to a model, and the bytes that finding it out takes at its peak.
 fn configure(file: &ModelFile) -> (Result<ModelConfig, String>, usize) {
-    let before = HELD.get();
-    PEAK.set(before);
-    let config = ModelConfig::from_file(file).map_err(|error| error.to_string());
-    (config, (PEAK.get() - before) as usize)
+    peak_memory::peak_of(|| ModelConfig::from_file(file).map_err(|error| error.to_string()))
 }
 
 /// The keys of gguf 0.19 (the Python package) under an architecture's prefix, and the names that llama.cpp and
