@@ -13,18 +13,7 @@ use std::time::{Duration, Instant};
 use tiny::{Outcome, Tiny};
 
 /// Packed weights of some 10 MB, so that writing them takes a while.
-const MODEL: Tiny = Tiny {
-    vocab: 150_000,
-    family: "llama",
-    layers: 1,
-    heads: 2,
-    kv_heads: 1,
-    head_dim: 16,
-    rope_dims: 16,
-    tied: true,
-    window: 0,
-    dtype: ottava::weights::TensorType::F16,
-};
+const MODEL: Tiny = Tiny::narrow(150_000);
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

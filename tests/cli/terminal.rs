@@ -53,18 +53,7 @@ fn hostile_model() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("evil\u{1b}[31m\u{9b}1m\u{202e}\n.gguf");
     let vocabulary = tiny::vocabulary::sentence_piece_with(&[HOSTILE]);
-    let tiny = tiny::Tiny {
-        vocab: vocabulary.tokens.len(),
-        family: "llama",
-        layers: 1,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 16,
-        rope_dims: 16,
-        tied: true,
-        window: 0,
-        dtype: ottava::weights::TensorType::F32,
-    };
+    let tiny = tiny::Tiny::narrow(vocabulary.tokens.len());
     let bytes = tiny::file_with(&tiny, &[], |writer: &mut GgufWriter| {
         writer.metadata("general.name", HOSTILE);
         writer.metadata(&format!("key.{HOSTILE}"), HOSTILE);

@@ -33,6 +33,24 @@ pub struct Tiny {
     pub dtype: TensorType,
 }
 
+impl Tiny {
+    /// A llama of one narrow layer: as large as its vocabulary.
+    pub const fn narrow(vocab: usize) -> Tiny {
+        Tiny {
+            vocab,
+            family: "llama",
+            layers: 1,
+            heads: 2,
+            kv_heads: 1,
+            head_dim: 16,
+            rope_dims: 16,
+            tied: true,
+            window: 0,
+            dtype: TensorType::F16,
+        }
+    }
+}
+
 /// SplitMix64 (Steele et al. 2014): the same weights on every machine.
 struct Random(u64);
 
