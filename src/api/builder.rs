@@ -262,7 +262,7 @@ impl EngineBuilder {
         drop(metadata);
         let (texts, model) = (texts?, model?);
         let info = EngineInfo {
-            warnings: texts.warnings(&self.model, &config),
+            warnings: texts.warnings(),
             name,
             path: self.model,
             device: model.session().backend().describe(),

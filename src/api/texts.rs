@@ -1,7 +1,6 @@
 //! What turns text into tokens and back, as far as this build has it: read beside the weights, shared by all
 //! clones of an engine.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use super::{EngineInfo, Shared};
@@ -40,13 +39,8 @@ impl Texts {
     }
 
     /// What the file says badly of its tokens, a line each.
-    pub(super) fn warnings(&self, file: &Path, config: &ModelConfig) -> Vec<String> {
-        let (tokens, rows) = (self.vocab.len(), config.vocab_size);
-        let unusable = (tokens > rows).then(|| {
-            let file = file.display();
-            format!("{file}: {tokens} tokens, but {rows} rows of embeddings: prompts with further tokens are refused")
-        });
-        self.vocab.warnings().iter().cloned().chain(unusable).collect()
+    pub(super) fn warnings(&self) -> Vec<String> {
+        self.vocab.warnings().to_vec()
     }
 
     pub(super) fn into_shared(
