@@ -3,11 +3,10 @@
 use std::fmt::Display;
 use std::path::Path;
 
+use crate::weights::shown_path;
+
 /// Most characters of a line.
 const LINE_MAX: usize = 300;
-
-/// Most characters of the path, the last ones: they leave room for what is said.
-const PATH_MAX: usize = 100;
 
 /// Lines that name the file.
 #[derive(Clone, Debug, Default)]
@@ -19,13 +18,7 @@ pub(crate) struct Warnings {
 impl Warnings {
     /// None yet, of this file.
     pub(crate) fn of(file: &Path) -> Warnings {
-        let path = file.display().to_string();
-        let cut = path.char_indices().rev().nth(PATH_MAX - 1).filter(|&(at, _)| at > 0);
-        let file = match cut.and_then(|(at, _)| path.get(at..)) {
-            Some(end) => format!("…{end}"),
-            None => path,
-        };
-        Warnings { file, lines: Vec::new() }
+        Warnings { file: shown_path(file), lines: Vec::new() }
     }
 
     /// Adds a line. Line breaks and control characters become spaces, and a long line is cut.
@@ -57,7 +50,7 @@ mod tests {
         warnings.add("what is said");
         let [line] = warnings.lines() else { panic!("one line") };
         assert!(line.starts_with('…') && line.ends_with("é/model.gguf: tokenizer: what is said"), "{line}");
-        assert!(line.chars().count() <= PATH_MAX + 40, "{line}");
+        assert!(line.chars().count() < LINE_MAX / 2, "{line}");
         warnings.add("x".repeat(500));
         assert!(warnings.lines()[1].ends_with("x…") && warnings.lines()[1].chars().count() == LINE_MAX);
         let mut short = Warnings::of(Path::new("a.gguf"));

@@ -208,9 +208,8 @@ impl Part {
 
     /// All of it.
     pub(super) fn as_slice(&self) -> &[u8] {
-        // SAFETY: the mapping lives as long as `mapping` is held, its pages are initialised (zeroed, or
-        // a file's), and nobody
-        // else has these bytes.
+        // SAFETY: the mapping lives as long as `mapping` is held, its pages are initialised (zeroed, or a
+        // file's), and nobody else has these bytes.
         unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }
     }
 }
