@@ -1,11 +1,11 @@
 //! The arena: one buffer for all intermediate values, and the scratch that operations need beside
 //! it. Every access is checked against the buffer; kernels get [`Rows`].
 
-use super::activations::{Activations, FloatGroup, INT8_BYTES, groups};
-use super::attention::partials;
-use super::matmul::PanelArgs;
-use super::memory::Buffer;
-use super::overlap_error;
+use crate::backend::cpu::attention::partials;
+use crate::backend::cpu::matmul::panel::PanelArgs;
+use crate::backend::cpu::memory::{Buffer, Rows};
+use crate::backend::cpu::pack::{Activations, FloatGroup, INT8_BYTES, groups};
+use crate::backend::overlap_error;
 use crate::backend::{BackendError, Op, Place, StepInput, StepLimits};
 
 /// Values are f32.
@@ -20,46 +20,15 @@ pub struct Arena {
     /// Whether huge pages have been asked for.
     huge_pages: bool,
     /// Activations of the operation that runs.
-    pub(super) activations: Activations,
+    pub(crate) activations: Activations,
     /// Products of the operation that runs; its capacity fits every operation of the plan.
-    pub(super) products: Vec<PanelArgs>,
+    pub(crate) products: Vec<PanelArgs>,
     /// Results of the attention that runs, where its tiles are split.
-    pub(super) partials: Buffer,
-}
-
-/// A value's rows, for kernels: `rows` times `cols` f32, row-major.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rows {
-    pub(super) ptr: *mut f32,
-    pub(super) rows: usize,
-    pub(super) cols: usize,
-}
-
-// SAFETY: a pointer into the arena; whoever dereferences it says why no other thread writes there.
-unsafe impl Send for Rows {}
-// SAFETY: as above.
-unsafe impl Sync for Rows {}
-
-impl Rows {
-    /// Where row `row` starts.
-    ///
-    /// # Safety
-    /// `row` is below `rows`.
-    #[inline(always)]
-    pub(super) unsafe fn row(&self, row: usize) -> *mut f32 {
-        // SAFETY: within the value by contract.
-        unsafe { self.ptr.add(row * self.cols) }
-    }
-
-    /// Whether two values share memory.
-    pub(super) fn overlaps(&self, other: &Rows) -> bool {
-        let end = |rows: &Rows| rows.ptr.wrapping_add(rows.rows * rows.cols);
-        self.ptr < end(other) && other.ptr < end(self)
-    }
+    pub(crate) partials: Buffer,
 }
 
 impl Arena {
-    pub(super) fn new(bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {
+    pub(crate) fn new(bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {
         let (mut group_count, mut products) = (0usize, 0);
         for op in ops {
             if let Op::Matmul(matmul) = op {
@@ -82,7 +51,7 @@ impl Arena {
     }
 
     /// Told of each step before its first value is written.
-    pub(super) fn begin_step(&mut self, tokens: usize) {
+    pub(crate) fn begin_step(&mut self, tokens: usize) {
         if tokens >= TOKENS_FOR_HUGE_PAGES && !self.huge_pages {
             self.huge_pages = true;
             let Activations { int8, float } = &self.activations;
@@ -91,7 +60,7 @@ impl Arena {
     }
 
     /// The rows that `place` has in this step.
-    pub(super) fn rows(
+    pub(crate) fn rows(
         &mut self,
         op: &'static str,
         place: &Place,
@@ -101,7 +70,7 @@ impl Arena {
     }
 
     /// The first `count` rows of `place`.
-    pub(super) fn first_rows(
+    pub(crate) fn first_rows(
         &mut self,
         op: &'static str,
         place: &Place,
@@ -113,7 +82,7 @@ impl Arena {
     }
 
     /// The values of several places at once, none overlapping another.
-    pub(super) fn slices<const N: usize>(
+    pub(crate) fn slices<const N: usize>(
         &mut self,
         op: &'static str,
         places: [(&Place, usize); N],
@@ -128,7 +97,7 @@ impl Arena {
     }
 
     /// Rows of a place, for reading.
-    pub(super) fn slice(
+    pub(crate) fn slice(
         &self,
         op: &'static str,
         place: &Place,

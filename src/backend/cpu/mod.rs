@@ -5,60 +5,33 @@
 //! `activations` quantises, `panel` and `formats` multiply, `matmul` puts them together; `peak` measures
 //! what could be reached. What each operation computes is specified by [`crate::backend::Op`] and `backend::reference`.
 
-mod activations;
-#[cfg(target_arch = "x86_64")]
-mod amx;
-mod append;
 mod arena;
 mod attention;
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-mod bandwidth;
-mod cache;
-mod dispatch;
-mod elementwise;
-mod formats;
-mod kv;
-mod lanes;
-#[cfg(test)]
-mod lanes_tests;
+mod isa;
 mod matmul;
-#[cfg(test)]
-mod matmul_tests;
+mod measure;
 mod memory;
-#[cfg(target_arch = "aarch64")]
-mod neon;
-mod norm;
+mod ops;
 mod pack;
-mod panel;
-mod peak;
 mod pool;
-mod portable;
-mod prefetch;
-mod rope;
-mod rows;
 mod sidecar;
-#[cfg(test)]
-mod tiles_emulated;
 
 use std::num::NonZeroUsize;
 use std::ops::Deref;
 
 use crate::backend::{
     Backend, BackendError, Frame, KvLayout, Matmul, MatrixSource, NoSidecar, Op, PageId, Place, Precision,
-    RowSampling, Sidecar, StepLimits, VectorId, Weights, overlap_error, shape_error,
+    RowSampling, Sidecar, StepLimits, VectorId, Weights, shape_error,
 };
 pub use arena::Arena;
-pub use bandwidth::ReadProbe;
-pub use dispatch::{Isa, UnknownIsa};
-use dispatch::{Kernel, entry};
-pub use kv::KvPool;
-use memory::Shelf;
+pub use isa::{Isa, UnknownIsa};
+use isa::{Kernel, entry};
+pub use measure::{Peaks, ReadProbe};
+pub use memory::KvPool;
+use memory::{Shelf, cache};
+use ops::{append, elementwise, norm, rope, rows};
 use pack::Layout;
 pub use pack::Matrix;
-pub use peak::Peaks;
 use pool::{Pool, default_threads};
 
 /// Most threads of a pool: more than there are cores that share one memory. Each thread has a stack, and looks for

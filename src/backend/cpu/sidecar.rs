@@ -20,10 +20,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::lanes::Order;
-use super::memory::Part;
-use super::pack::{Layout, Matrix, packed_bytes};
-use super::pool::Pool;
+use crate::backend::cpu::isa::Order;
+use crate::backend::cpu::memory::Part;
+use crate::backend::cpu::pack::{Layout, Matrix, packed_bytes};
+use crate::backend::cpu::pool::Pool;
 use crate::backend::{NoSidecar, Sidecar};
 use crate::file::{ReadAt, Temporary, open_regular};
 use crate::quant::Bits;
@@ -43,7 +43,7 @@ const READ_BYTES: usize = 128 << 10;
 const DATA_ALIGN: usize = 1 << 16;
 
 /// The matrices of `sidecar`'s file.
-pub(super) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
+pub(crate) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Result<Vec<Matrix>, NoSidecar> {
     let expected = Contents::of(sidecar, order)?;
     let (file, checksums) = expected.open(sidecar.path)?;
     let mut part = match sidecar.map {
@@ -65,7 +65,7 @@ pub(super) fn restore(sidecar: &Sidecar<'_>, order: Order, pool: &Pool) -> Resul
 }
 
 /// Writes the file of `sidecar`, or leaves all as it was.
-pub(super) fn keep(
+pub(crate) fn keep(
     sidecar: &Sidecar<'_>,
     order: Order,
     matrices: &[Matrix],

@@ -6,7 +6,7 @@
 use super::SPLIT_PAGES;
 use super::tile::Tile;
 use crate::backend::PageRef;
-use crate::backend::cpu::prefetch::{LINE, prefetch};
+use crate::backend::cpu::memory::prefetch::{LINE, prefetch};
 
 /// A head's block of each page of a split.
 pub(super) type Blocks = [*const u8; SPLIT_PAGES];

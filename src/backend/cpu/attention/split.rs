@@ -12,8 +12,8 @@ use half::f16;
 use super::ahead::{Blocks, Next, ask_for, ask_for_each};
 use super::tile::{State, Tile, WHOLE, blend, hide};
 use super::{SPLIT, SPLIT_PAGES};
-use crate::backend::cpu::elementwise::soft_cap;
-use crate::backend::cpu::lanes::{LANES, Lanes};
+use crate::backend::cpu::isa::{LANES, Lanes};
+use crate::backend::cpu::ops::elementwise::soft_cap;
 use crate::backend::{KV_SCALE_GROUP, KvDtype, PAGE_TOKENS, PageRef};
 
 /// A value for each key of a split: first its score, then its weight.

@@ -2,8 +2,8 @@
 
 use super::ahead::Next;
 use super::{Items, SPLIT, TILE_ROWS};
-use crate::backend::cpu::kv::KvLayer;
-use crate::backend::cpu::lanes::{LANES, Lanes};
+use crate::backend::cpu::isa::{LANES, Lanes};
+use crate::backend::cpu::memory::KvLayer;
 use crate::backend::{Attention, Heads, PAGE_TOKENS, PageRef, StepSequence};
 
 /// All keys of a page.

@@ -1,8 +1,7 @@
 //! The lines of a group: a row's codes become them, and are found in them again. The table in the
 //! parent's head says what is where.
 
-use super::QUADS;
-use crate::backend::cpu::activations::GROUP;
+use super::{GROUP, QUADS};
 use crate::quant::QuantMatrix;
 
 /// The codes of 32 columns, a byte each, with the bits of `flip` turned; as many are added as there are

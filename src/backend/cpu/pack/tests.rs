@@ -7,7 +7,7 @@ use half::bf16;
 
 use super::*;
 use crate::backend::BackendError;
-use crate::quant::{QuantError, QuantParts, code_bytes_per_row};
+use crate::quant::{MatrixForm, QuantError, QuantForm, QuantParts, code_bytes_per_row};
 
 /// A matrix in memory that notes which rows are asked for, and refuses the bad ones.
 struct Source<'a> {

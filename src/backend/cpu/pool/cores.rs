@@ -42,7 +42,7 @@ pub(super) fn leave(core: usize) {
 }
 
 /// Threads for a pool when none are asked for: the physical cores that this process may use.
-pub(in crate::backend::cpu) fn default_threads() -> NonZeroUsize {
+pub(crate) fn default_threads() -> NonZeroUsize {
     let logical = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     physical_cores().map_or(logical, |physical| physical.min(logical))
 }

@@ -1,0 +1,159 @@
+//! How one group of 32 columns is multiplied, for each weight format: codes with int8 activations
+//! (`int8`), codes with f32 activations (`float`), dense floats (`dense`). The loop over groups, and what
+//! becomes of the sums, are in `panel`; the packed order is in `pack`.
+
+mod dense;
+mod float;
+mod int8;
+mod tiles;
+
+use half::f16;
+
+pub(crate) use dense::Dense;
+pub(crate) use float::Float;
+pub(crate) use int8::Int8;
+
+use crate::backend::cpu::isa::{LANES, Lanes, Tile};
+use crate::backend::cpu::pack::{Layout, PANEL, Record};
+use crate::quant::Bits;
+
+/// A block's activations of one group, a record a token.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand<R> {
+    pub(crate) first: *const R,
+    /// The same, but the compiler does not know: one token's dot products then read their activations from
+    /// memory themselves, where one load for both tiles would be an instruction more.
+    pub(crate) again: *const R,
+    /// Those of the second term, if the records are of int8.
+    pub(crate) second: *const R,
+    /// Whether there is one, likewise.
+    pub(crate) outliers: *const u8,
+}
+
+impl<R> Operand<R> {
+    /// Goes on by some records.
+    #[inline(always)]
+    pub(crate) fn skip(&mut self, records: usize) {
+        self.first = self.first.wrapping_add(records);
+        self.again = self.again.wrapping_add(records);
+        self.second = self.second.wrapping_add(records);
+        self.outliers = self.outliers.wrapping_add(records);
+    }
+}
+
+/// How one group of a panel is multiplied.
+pub(crate) trait Format: Sync {
+    /// The packed order.
+    const LAYOUT: Layout;
+    /// The activations that it reads.
+    type Record: Record;
+    /// [`Kernel::ON_CODES`](super::dispatch::Kernel::ON_CODES)
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    const ON_CODES: bool = false;
+    /// Bytes by which a block asks for weights before it needs them, in whole groups.
+    const AHEAD: usize = 6 << 10;
+    /// The same of one token in panels that are long.
+    const AHEAD_LONG: usize = Self::AHEAD;
+
+    /// `sums[t][m] += tile (tile + t) of the group · activations[m]`; meanwhile asks for the group `later`, which need
+    /// not be valid, if that pays.
+    ///
+    /// # Safety
+    /// `weights` is a group of `LAYOUT`, `activations` are `M` records, the CPU has `L`'s features.
+    unsafe fn group<L: Lanes, const T: usize, const M: usize>(
+        weights: *const u8,
+        later: *const u8,
+        tile: usize,
+        activations: &Operand<Self::Record>,
+        sums: &mut [[L::F; M]; T],
+    );
+
+    /// `sums[i][t] += tile t of the panel · block i of sixteen tokens`, where [`Lanes::TILES`] and [`Record::TILES`] say so;
+    /// asks for what is read `next`, which need not be valid.
+    ///
+    /// # Safety
+    /// `weights` are `groups` groups of `LAYOUT`, `activations` as many records for each token, the CPU has `L`'s features.
+    #[inline(always)]
+    unsafe fn blocks<L: Lanes>(
+        _weights: *const u8,
+        _next: *const u8,
+        _groups: usize,
+        _activations: &Operand<Self::Record>,
+        _sums: &mut [[Tile<f32>; 2]],
+    ) {
+        unreachable!("no tiles")
+    }
+}
+
+const fn quant(bits: usize, mins: bool, halves: bool) -> Layout {
+    let bits = match bits {
+        4 => Bits::Four,
+        5 => Bits::Five,
+        6 => Bits::Six,
+        _ => Bits::Eight,
+    };
+    Layout::Quant { bits, mins, halves }
+}
+
+/// Line `number` of a tile's codes.
+#[inline(always)]
+unsafe fn code_line(weights: *const u8, tile: usize, number: usize) -> *const u8 {
+    // SAFETY: the line is within the group's codes.
+    unsafe { weights.add((2 * number + tile) * 4 * LANES) }
+}
+
+/// What is stored in the places of quad `KQ` of a tile, from the lines that have it; `pack` says which.
+#[inline(always)]
+unsafe fn quad<L: Lanes, const BITS: usize, const KQ: usize>(weights: *const u8, tile: usize) -> L::C {
+    // Of a group of 16 columns 6-bit codes have lines of their own.
+    let first = KQ / 4 * 3;
+    // SAFETY: the lines are within the group's codes.
+    unsafe {
+        let line = |number: usize| code_line(weights, tile, number);
+        match (BITS, KQ) {
+            (4, 0 | 2 | 4 | 6) => L::low::<4>(L::bytes(line(KQ / 2))),
+            (4, _) => L::high::<4>(L::bytes(line(KQ / 2))),
+            (5, 2) => L::high::<3>(L::splice::<3, 3>(L::bytes(line(0)), L::bytes(line(1)))),
+            (5, 4) => {
+                let four = L::splice::<3, 1>(L::bytes(line(2)), L::bytes(line(1)));
+                L::high::<3>(L::splice::<4, 2>(four, L::bytes(line(3))))
+            }
+            (5, 6) => L::high::<3>(L::splice::<3, 3>(L::bytes(line(4)), L::bytes(line(3)))),
+            (5, _) => L::low::<5>(L::bytes(line(KQ.div_ceil(2)))),
+            (6, 2 | 6) => {
+                let four = L::splice::<2, 2>(L::bytes(line(first)), L::bytes(line(first + 1)));
+                L::high::<2>(L::splice::<4, 4>(four, L::bytes(line(first + 2))))
+            }
+            (6, 3 | 7) => L::low::<6>(L::bytes(line(first + 2))),
+            (6, _) => L::low::<6>(L::bytes(line(first + KQ % 4))),
+            _ => L::bytes(line(KQ)),
+        }
+    }
+}
+
+/// The stored codes of columns `4 KQ ..` of a tile, four of each row. Where [`Order::Pairs`] has them in the
+/// places of two quads those are `EVEN` and `ODD`, and the compiler cuts them out once for both.
+///
+/// [`Order::Pairs`]: super::lanes::Order::Pairs
+#[inline(always)]
+unsafe fn columns<L: Lanes, const BITS: usize, const KQ: usize, const EVEN: usize, const ODD: usize>(
+    weights: *const u8,
+    tile: usize,
+) -> L::C {
+    // SAFETY: the same contract.
+    unsafe {
+        if const { L::PAIRS } {
+            let (even, odd) = (quad::<L, BITS, EVEN>(weights, tile), quad::<L, BITS, ODD>(weights, tile));
+            L::unpair_rows(even, odd)[KQ % 2]
+        } else {
+            quad::<L, BITS, KQ>(weights, tile)
+        }
+    }
+}
+
+/// The scales (sets 0..) or mins (after them) of a tile.
+#[inline(always)]
+unsafe fn factor<L: Lanes>(layout: Layout, weights: *const u8, set: usize, tile: usize) -> L::F {
+    // SAFETY: within the group, behind its codes.
+    unsafe { L::load_f16(weights.add(layout.code_bytes() + 2 * (set * PANEL + tile * LANES)).cast::<f16>()) }
+}

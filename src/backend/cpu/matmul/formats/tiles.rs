@@ -1,0 +1,276 @@
+//! Codes times int8 activations of sixteen tokens at once, where the instruction set multiplies tiles.
+//!
+//! A panel's codes are unpacked once for many tokens, some groups at a time. Tiles give the integer sums of a group;
+//! scales and mins are the business of vectors, in the order of `int8`, so that the bits are the same.
+
+use std::mem::MaybeUninit;
+
+use super::{Format, Int8, Operand, factor, quad};
+use crate::backend::cpu::isa::{LANES, Lanes, Tile, for_each};
+use crate::backend::cpu::memory::prefetch::{prefetch, prefetch_far};
+use crate::backend::cpu::pack::{Int8Group, QUADS, SECOND_BITS};
+
+/// Products with a scale of their own that are done at a time: what they read and write stays in the first-level cache.
+const STEPS: usize = 4;
+
+/// A group's codes less the zero point, by tile: `[quad][row 16][k 4]`.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Codes([[[u8; 4 * LANES]; QUADS]; 2]);
+
+/// A block's integer sums, by step and tile.
+type Dots = [[Tile; 2]; STEPS];
+
+/// Some groups of a panel, and what they are multiplied by.
+struct Strip<'a> {
+    weights: *const u8,
+    codes: *const Codes,
+    groups: usize,
+    steps: usize,
+    /// From the strip's first group of the first block on.
+    activations: &'a Operand<Int8Group>,
+    blocks: usize,
+    /// Groups of a row, of which these are some.
+    row_groups: usize,
+}
+
+/// A product of a strip: of a block, and which of its steps.
+#[derive(Clone, Copy)]
+struct Step {
+    block: usize,
+    number: usize,
+}
+
+impl Strip<'_> {
+    fn records(&self, block: usize, group: usize) -> Operand<Int8Group> {
+        let mut records = *self.activations;
+        records.skip((block * self.row_groups + group) * LANES);
+        records
+    }
+
+    /// The product behind one, in the order in which they are computed.
+    fn after(&self, Step { block, number }: Step) -> Step {
+        if number + 1 < self.steps {
+            Step { block, number: number + 1 }
+        } else {
+            Step { block: block + 1, number: 0 }
+        }
+    }
+}
+
+/// Where both tiles of a product go: two blocks have room.
+fn room(dots: &mut [MaybeUninit<Dots>; 2], step: Step) -> *mut Tile {
+    dots[step.block % 2].as_mut_ptr().cast::<Tile>().wrapping_add(2 * step.number)
+}
+
+impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, HALVES> {
+    /// Scales of a group's rows.
+    const SETS: usize = 1 + HALVES as usize;
+    const STRIP: usize = STEPS / Self::SETS;
+    const GROUP_BYTES: usize = Self::LAYOUT.group_bytes();
+
+    /// [`Format::blocks`]
+    #[inline(always)]
+    pub(super) unsafe fn tile_blocks<L: Lanes>(
+        weights: *const u8,
+        next: *const u8,
+        groups: usize,
+        activations: &Operand<Int8Group>,
+        sums: &mut [[Tile<f32>; 2]],
+    ) {
+        let mut codes = [const { MaybeUninit::<Codes>::uninit() }; STEPS];
+        // SAFETY: strips are within the panel, and what is read of `codes` was written.
+        unsafe {
+            L::begin_tiles(QUADS / Self::SETS);
+            for first in (0..groups).step_by(Self::STRIP) {
+                let count = Self::STRIP.min(groups - first);
+                let weights = weights.add(first * Self::GROUP_BYTES);
+                for (group, codes) in codes[..count].iter_mut().enumerate() {
+                    Self::unpack::<L>(weights.add(group * Self::GROUP_BYTES), codes.as_mut_ptr());
+                }
+                // The memory would be idle until the next strip.
+                let later =
+                    if first + count < groups { weights.add(count * Self::GROUP_BYTES) } else { next };
+                for line in 0..Self::STRIP * Self::GROUP_BYTES / 64 {
+                    prefetch_far(later.wrapping_add(64 * line));
+                }
+                let mut activations = *activations;
+                activations.skip(first * LANES);
+                let strip = Strip {
+                    weights,
+                    codes: codes.as_ptr().cast(),
+                    groups: count,
+                    steps: count * Self::SETS,
+                    activations: &activations,
+                    blocks: sums.len(),
+                    row_groups: groups,
+                };
+                Self::strip::<L>(&strip, sums);
+            }
+            L::end_tiles();
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unpack<L: Lanes>(weights: *const u8, codes: *mut Codes) {
+        for tile in 0..2 {
+            for_each!([0 1 2 3 4 5 6 7] KQ => {
+                // SAFETY: within the group and the codes.
+                unsafe {
+                    let to = (&raw mut (*codes).0[tile][KQ]).cast();
+                    L::store_codes(to, quad::<L, BITS, KQ>(weights, tile), Self::LAYOUT.zero_point() as u8);
+                }
+            });
+        }
+    }
+
+    /// Multiplies each block by a strip. Tiles work on the next block while one's sums are scaled, and a product's dots
+    /// are stored where the next begins: stores that wait for their product would keep all behind them waiting.
+    #[inline(always)]
+    unsafe fn strip<L: Lanes>(strip: &Strip<'_>, sums: &mut [[Tile<f32>; 2]]) {
+        let mut dots = [const { MaybeUninit::<Dots>::uninit() }; 2];
+        // SAFETY: all steps are the strip's.
+        unsafe {
+            Self::multiply::<L>(strip, Step { block: 0, number: 0 });
+            for number in 0..strip.steps {
+                Self::store_and_multiply::<L>(strip, Step { block: 0, number }, &mut dots);
+            }
+            for (block, sums) in sums.iter_mut().enumerate() {
+                for (tile, sums) in sums.iter_mut().enumerate() {
+                    Self::add_tile::<L>(strip, block, tile, &mut dots, sums);
+                }
+            }
+        }
+    }
+
+    /// Has the tiles compute a product of both tiles of rows.
+    #[inline(always)]
+    unsafe fn multiply<L: Lanes>(strip: &Strip<'_>, step: Step) {
+        let (group, half) = (step.number / Self::SETS, step.number % Self::SETS);
+        let record = strip.records(step.block, group).first;
+        if half == 0 {
+            // What a block has of a strip is a page, beyond which the CPU's own prefetching does not go.
+            let next = match step.block + 1 {
+                next if next < strip.blocks => strip.records(next, group),
+                _ => strip.records(0, group + Self::STRIP),
+            };
+            for token in 0..LANES {
+                prefetch(next.first.wrapping_add(token).cast());
+            }
+        }
+        // SAFETY: sixteen records and a group's codes.
+        unsafe {
+            let a = (&raw const (*record).codes).cast::<i8>().add(half * LANES);
+            let codes = (&raw const (*strip.codes.add(group)).0[0][half * QUADS / 2]).cast();
+            // Where there are mins codes have no zero point.
+            if MINS {
+                L::tile_dots::<false>(a, codes);
+            } else {
+                L::tile_dots::<true>(a, codes);
+            }
+        }
+    }
+
+    /// Stores a product that was computed last, and begins the one behind it, if there is one.
+    #[inline(always)]
+    unsafe fn store_and_multiply<L: Lanes>(strip: &Strip<'_>, step: Step, dots: &mut [MaybeUninit<Dots>; 2]) {
+        // SAFETY: the step is the strip's.
+        unsafe {
+            L::store_dots(room(dots, step));
+            let next = strip.after(step);
+            if next.block < strip.blocks {
+                Self::multiply::<L>(strip, next);
+            }
+        }
+    }
+
+    /// Adds a block's products with one tile of rows, and has the next block's computed.
+    #[inline(always)]
+    unsafe fn add_tile<L: Lanes>(
+        strip: &Strip<'_>,
+        block: usize,
+        tile: usize,
+        dots: &mut [MaybeUninit<Dots>; 2],
+        sums: &mut Tile<f32>,
+    ) {
+        // SAFETY: register arithmetic.
+        let mut new = [unsafe { L::splat(0.0) }; LANES];
+        for_each!([0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15] M => {
+            // SAFETY: sixteen sums.
+            new[M] = unsafe { L::load(sums.0[M].as_ptr()) };
+        });
+        for group in 0..strip.groups {
+            let weights = strip.weights.wrapping_add(group * Self::GROUP_BYTES);
+            let activations = strip.records(block, group);
+            for_each!([0 1] HALF => {
+                if HALF < Self::SETS {
+                    let number = group * Self::SETS + HALF;
+                    // SAFETY: all is the strip's, and this block's dots were stored a block ago.
+                    unsafe {
+                        // Every other time: a product is of both tiles.
+                        let done = tile * strip.steps + number;
+                        if done.is_multiple_of(2) && block + 1 < strip.blocks {
+                            let next = Step { block: block + 1, number: done / 2 };
+                            Self::store_and_multiply::<L>(strip, next, dots);
+                        }
+                        let dots = room(dots, Step { block, number }).add(tile);
+                        Self::second_terms::<L, HALF>(weights, tile, &activations, dots);
+                        Self::scale::<L, HALF>(weights, tile, activations.first, dots, &mut new);
+                    }
+                }
+            });
+        }
+        for_each!([0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15] M => {
+            // SAFETY: sixteen sums.
+            unsafe { L::store(sums.0[M].as_mut_ptr(), new[M]) };
+        });
+    }
+
+    /// Joins the second term's sums with those of tokens that have one; of sixteen one or two do.
+    #[inline(always)]
+    unsafe fn second_terms<L: Lanes, const HALF: usize>(
+        weights: *const u8,
+        tile: usize,
+        activations: &Operand<Int8Group>,
+        dots: *mut Tile,
+    ) {
+        // SAFETY: sixteen records, each with its byte.
+        unsafe {
+            let mut left = activations.outliers.cast::<u128>().read_unaligned();
+            while left != 0 {
+                let token = left.trailing_zeros() as usize / 8;
+                left &= left - 1;
+                let record = activations.second.add(token);
+                let mut low = [Self::starts::<L, 1>(record, HALF)];
+                Self::dots::<L, 1, 1, HALF>(weights, tile, [record; 2], None, &mut low);
+                let sum = (&raw mut (*dots).0[token]).cast();
+                L::store_i32(sum, L::add_i32(L::shl::<SECOND_BITS>(L::load_i32(sum)), low[0][0]));
+            }
+        }
+    }
+
+    /// Adds sixteen tokens' scaled sums and mins.
+    #[inline(always)]
+    unsafe fn scale<L: Lanes, const HALF: usize>(
+        weights: *const u8,
+        tile: usize,
+        records: *const Int8Group,
+        dots: *const Tile,
+        new: &mut [L::F; LANES],
+    ) {
+        // SAFETY: sixteen records.
+        unsafe {
+            let scale = factor::<L>(Self::LAYOUT, weights, HALF, tile);
+            for_each!([0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15] M => {
+                let value = L::mul(L::to_f32(L::load_i32((*dots).0[M].as_ptr())), scale);
+                new[M] = L::fma(value, L::splat((*records.add(M)).scale), new[M]);
+            });
+            if MINS {
+                let min = factor::<L>(Self::LAYOUT, weights, Self::SETS + HALF, tile);
+                for_each!([0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15] M => {
+                    new[M] = L::fma(min, L::splat(Self::scaled_sum(records.add(M), HALF)), new[M]);
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! [`Matmul`]: checks the shapes, packs the activations once, and has the pool work off the panels
+//! of all products as one list. The arithmetic is in `panel`.
+
+mod formats;
+pub(crate) mod panel;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use crate::backend::cpu::arena::Arena;
+use crate::backend::cpu::isa::Isa;
+use crate::backend::cpu::memory::Rows;
+use crate::backend::cpu::pack::{
+    FloatGroup, INT8_BYTES, Int8Group, Layout, Matrix, Pack, ROWS_PER_CHUNK, groups,
+};
+use crate::backend::cpu::{Compute, Cpu, check_vector};
+use crate::backend::{
+    BackendError, Epilogue, Frame, Matmul, MatrixId, Product, RmsNorm, StepInput, Weights, Write,
+};
+use crate::backend::{overlap_error, shape_error};
+use crate::quant::Bits;
+use formats::{Dense, Float, Int8};
+pub(crate) use panel::PanelArgs;
+use panel::{Finish, RunPanel, activate_panel, run_panel, stretch};
+
+const OP: &str = "matmul";
+
+/// Chunks that each thread gets, at least, where there are panels enough: a thread that is late or
+/// shares its core leaves its part to the others, and at the end none waits long.
+const CHUNKS_PER_THREAD: usize = 64;
+/// Rows up to which threads that wait ask for the next operation's weights: those of more rows compute for longer than
+/// they read.
+const ROWS_AHEAD: usize = 16;
+
+impl Cpu {
+    /// See [`Matmul`]. Threads that wait for others meanwhile ask for the weights of `next`, which comes after it.
+    pub(crate) fn matmul(
+        &self,
+        op: &Matmul,
+        next: Option<&Matmul>,
+        frame: &mut Frame<'_, Cpu>,
+    ) -> Result<(), BackendError> {
+        let Frame { weights, arena, step, .. } = frame;
+        op.check()?;
+        let src = arena.rows(OP, &op.src, step)?;
+        if src.rows == 0 {
+            return Ok(());
+        }
+        let norm = op.norm.as_ref().map(|norm| norm_weight(norm, weights, src.cols)).transpose()?;
+        let mut call = Call { cpu: self, weights, arena, step, src, panels: 0, int8: false, float: false };
+        call.arena.products.clear();
+        for product in &op.products {
+            call.add(product)?;
+        }
+        call.check_scratch()?;
+        call.run(norm, next);
+        Ok(())
+    }
+
+    fn panels_per_chunk(&self, panels: usize) -> usize {
+        (panels / (self.threads() * CHUNKS_PER_THREAD)).max(1)
+    }
+
+    /// Tells all threads where they begin in the weights of an operation.
+    pub(crate) fn announce(&self, op: Option<&Matmul>, weights: &Weights<Cpu>) {
+        for (upcoming, (start, bytes)) in self.pool.upcoming().zip(self.beginnings(op, weights)) {
+            upcoming.set(start, bytes);
+        }
+    }
+
+    /// By thread: where it begins in the weights of an operation, and the bytes that it reads from there on.
+    pub(crate) fn beginnings(
+        &self,
+        op: Option<&Matmul>,
+        weights: &Weights<Cpu>,
+    ) -> impl Iterator<Item = (*const u8, usize)> {
+        let matrices = move || {
+            let products = op.into_iter().flat_map(|op| &op.products);
+            products.filter_map(|product| weights.matrices.get(product.matrix.0 as usize))
+        };
+        let panels = matrices().map(Matrix::panels).sum();
+        let per_chunk = self.panels_per_chunk(panels);
+        (0..self.threads()).map(move |thread| {
+            let share = self.pool.share(panels.div_ceil(per_chunk), thread);
+            first_weights(matrices(), share.start * per_chunk..share.end * per_chunk)
+        })
+    }
+}
+
+/// Where some panels of all matrices' begin, and the bytes of them in that matrix.
+fn first_weights<'a>(
+    mut matrices: impl Iterator<Item = &'a Matrix>,
+    panels: Range<usize>,
+) -> (*const u8, usize) {
+    let mut before = 0;
+    let first = matrices.find_map(|matrix| {
+        let [first, end] = [panels.start, panels.end].map(|panel| panel.saturating_sub(before));
+        before += matrix.panels();
+        let own = (first..end.min(matrix.panels())).len() * matrix.panel_bytes();
+        (own > 0).then(|| (matrix.as_ptr().wrapping_add(first * matrix.panel_bytes()), own))
+    });
+    first.unwrap_or((std::ptr::null(), 0))
+}
+
+/// One operation on its way.
+struct Call<'a> {
+    cpu: &'a Cpu,
+    weights: &'a Weights<Cpu>,
+    arena: &'a mut Arena,
+    step: &'a StepInput,
+    src: Rows,
+    panels: usize,
+    int8: bool,
+    float: bool,
+}
+
+impl Call<'_> {
+    /// Resolves a product: one entry, or three for a gated one.
+    fn add(&mut self, product: &Product) -> Result<(), BackendError> {
+        let matrix = matrix(self.weights, product.matrix)?;
+        let dst = self.arena.rows(OP, &product.dst, self.step)?;
+        if matrix.cols() != self.src.cols || matrix.rows() != dst.cols || dst.rows != self.src.rows {
+            let expected = format!("dst [{}, {}]", self.src.rows, matrix.rows());
+            let found = format!(
+                "src [{}, {}], matrix [{}, {}], dst [{}, {}]",
+                self.src.rows,
+                self.src.cols,
+                matrix.rows(),
+                matrix.cols(),
+                dst.rows,
+                dst.cols
+            );
+            return Err(shape_error(OP, expected, found));
+        }
+        let clash = |args: &PanelArgs| {
+            let rows = Rows { ptr: args.dst, rows: args.tokens, cols: args.rows };
+            rows.overlaps(&dst)
+        };
+        if dst.overlaps(&self.src) || self.arena.products.iter().any(clash) {
+            return Err(overlap_error(OP, product));
+        }
+        let bias = match product.bias {
+            Some(id) => check_vector(OP, self.weights, id, matrix.rows())?.as_ptr(),
+            None => std::ptr::null(),
+        };
+        match product.epilogue {
+            Epilogue::Write(Write::Store) => self.push(matrix, dst, bias, Finish::Store),
+            Epilogue::Write(Write::Add) => self.push(matrix, dst, bias, Finish::Add),
+            Epilogue::Gated { up, activation } => {
+                // Three entries for the same panels: a thread does a chunk's gates, activations
+                // and products before the next chunk, so the values are still in its caches (of one
+                // token in the first, of a long prompt in the second or third). The two matrices may
+                // have different formats.
+                let up = matrix_like(self.weights, up, matrix)?;
+                self.push(matrix, dst, bias, Finish::Store);
+                self.push(matrix, dst, std::ptr::null(), Finish::Activate(activation));
+                self.push(up, dst, std::ptr::null(), Finish::Multiply);
+            }
+        }
+        self.panels += matrix.panels();
+        Ok(())
+    }
+
+    fn push(&mut self, matrix: &Matrix, dst: Rows, bias: *const f32, finish: Finish) {
+        let (run, int8) = kernel(matrix.layout(), self.cpu.compute);
+        self.int8 |= int8;
+        self.float |= !int8;
+        let activations = match int8 {
+            true => self.arena.activations.int8.as_ptr(),
+            false => self.arena.activations.float.as_ptr(),
+        };
+        let (groups, tokens) = (groups(matrix.cols()), dst.rows);
+        self.arena.products.push(PanelArgs {
+            run: if matches!(finish, Finish::Activate(_)) { activate_panel } else { run },
+            weights: matrix.as_ptr(),
+            panel_bytes: matrix.panel_bytes(),
+            groups,
+            rows: matrix.rows(),
+            tokens,
+            stretch: stretch(tokens, groups, matrix.layout().group_bytes(), self.cpu.cache),
+            activations,
+            dst: dst.ptr,
+            bias,
+            finish,
+            first_panel: self.panels,
+        });
+    }
+
+    fn check_scratch(&self) -> Result<(), BackendError> {
+        let needed = self.src.rows * groups(self.src.cols);
+        let room = self.arena.activations.int8.bytes() / INT8_BYTES;
+        if needed > room {
+            let expected = format!("at most {room} groups of activations, as the arena was made for");
+            return Err(shape_error(OP, expected, format!("{needed}")));
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, norm: Option<(*const f32, f32)>, next: Option<&Matmul>) {
+        let scratch = &mut self.arena.activations;
+        let int8 =
+            if self.int8 { scratch.int8.as_mut_ptr().cast::<Int8Group>() } else { std::ptr::null_mut() };
+        let float =
+            if self.float { scratch.float.as_mut_ptr().cast::<FloatGroup>() } else { std::ptr::null_mut() };
+        let pack = Pack { src: self.src, norm, int8, float };
+        let per_chunk = self.cpu.panels_per_chunk(self.panels);
+        let list =
+            PanelList { isa: self.cpu.isa, products: &self.arena.products, panels: self.panels, per_chunk };
+        let pack_chunks = self.src.rows.div_ceil(ROWS_PER_CHUNK);
+        let chunks = self.panels.div_ceil(per_chunk);
+        let prepare = || {
+            // SAFETY: the instruction set is available; the scratch has room for all groups
+            // (`check_scratch`), each chunk of `pack` writes the records of its own rows.
+            unsafe { self.cpu.parallel(&pack, pack_chunks) };
+            self.cpu.announce(next.filter(|_| self.src.rows <= ROWS_AHEAD), self.weights);
+        };
+        // SAFETY: shapes were checked in `add`, weights and arena outlive the call, destinations
+        // do not overlap each other or the source, and a panel's columns belong to one chunk.
+        unsafe {
+            if pack_chunks == 1 {
+                self.cpu.pool.run_behind(prepare, run_panels, &list, chunks);
+            } else {
+                prepare();
+                self.cpu.pool.run(run_panels, &list, chunks);
+            }
+        }
+    }
+}
+
+/// The panels of all products, one behind the other.
+struct PanelList<'a> {
+    isa: Isa,
+    products: &'a [PanelArgs],
+    panels: usize,
+    per_chunk: usize,
+}
+
+impl PanelList<'_> {
+    /// The panels of chunk `chunk` in the order in which they are worked off, product by product, with their
+    /// numbers in their products.
+    fn steps(&self, chunk: usize) -> impl Iterator<Item = (&PanelArgs, usize)> + Clone {
+        let first = chunk * self.per_chunk;
+        let chunk = first..(first + self.per_chunk).min(self.panels);
+        let of = move |product| PanelArgs::own_panels(product, &chunk).map(move |panel| (product, panel));
+        self.products.iter().flat_map(of)
+    }
+}
+
+unsafe fn run_panels(list: &PanelList<'_>, chunk: usize, _worker: usize) {
+    let mut steps = list.steps(chunk);
+    while let Some((product, panel)) = steps.next() {
+        // A thread's next chunk is most often the one behind this.
+        let mut later = steps.clone().chain(list.steps(chunk + 1));
+        let next = later.find_map(|(product, panel)| product.weights_of(panel));
+        // SAFETY: promised by `Call::run`.
+        unsafe { (product.run)(product, list.isa, panel, next.unwrap_or(product.end())) }
+    }
+}
+
+/// The kernel for a format, and whether it reads int8 activations.
+fn kernel(layout: Layout, compute: Compute) -> (RunPanel, bool) {
+    macro_rules! quant {
+        ($format:ident, $int8:literal, $form:expr) => {
+            match $form {
+                (Bits::Four, false, false) => (run_panel::<$format<4, false, false>>, $int8),
+                (Bits::Four, false, true) => (run_panel::<$format<4, false, true>>, $int8),
+                (Bits::Four, true, false) => (run_panel::<$format<4, true, false>>, $int8),
+                (Bits::Four, true, true) => (run_panel::<$format<4, true, true>>, $int8),
+                (Bits::Five, false, false) => (run_panel::<$format<5, false, false>>, $int8),
+                (Bits::Five, true, false) => (run_panel::<$format<5, true, false>>, $int8),
+                (Bits::Six, false, true) => (run_panel::<$format<6, false, true>>, $int8),
+                (Bits::Eight, false, false) => (run_panel::<$format<8, false, false>>, $int8),
+                (Bits::Eight, false, true) => (run_panel::<$format<8, false, true>>, $int8),
+                (Bits::Eight, true, false) => (run_panel::<$format<8, true, false>>, $int8),
+                (Bits::Eight, true, true) => (run_panel::<$format<8, true, true>>, $int8),
+                (Bits::Five | Bits::Six, ..) => unreachable!("`Layout::of` packs them as 8 bits"),
+            }
+        };
+    }
+    match (layout, compute) {
+        (Layout::Quant { bits, mins, halves }, Compute::Int8) => {
+            quant!(Int8, true, (bits, mins, halves))
+        }
+        (Layout::Quant { bits, mins, halves }, Compute::F32) => {
+            quant!(Float, false, (bits, mins, halves))
+        }
+        (Layout::F32, _) => (run_panel::<Dense<f32>>, false),
+        (Layout::F16, _) => (run_panel::<Dense<f16>>, false),
+        (Layout::Bf16, _) => (run_panel::<Dense<bf16>>, false),
+    }
+}
+
+fn matrix(weights: &Weights<Cpu>, id: MatrixId) -> Result<&Matrix, BackendError> {
+    let count = weights.matrices.len();
+    weights
+        .matrices
+        .get(id.0 as usize)
+        .ok_or_else(|| shape_error(OP, format!("a matrix id below {count}"), format!("{}", id.0)))
+}
+
+fn matrix_like<'a>(
+    weights: &'a Weights<Cpu>,
+    id: MatrixId,
+    like: &Matrix,
+) -> Result<&'a Matrix, BackendError> {
+    let found = matrix(weights, id)?;
+    if (found.rows(), found.cols()) == (like.rows(), like.cols()) {
+        return Ok(found);
+    }
+    let expected = format!("an up matrix [{}, {}]", like.rows(), like.cols());
+    Err(shape_error(OP, expected, format!("[{}, {}]", found.rows(), found.cols())))
+}
+
+fn norm_weight(
+    norm: &RmsNorm,
+    weights: &Weights<Cpu>,
+    cols: usize,
+) -> Result<(*const f32, f32), BackendError> {
+    Ok((check_vector(OP, weights, norm.weight, cols)?.as_ptr(), norm.eps))
+}

@@ -1,0 +1,403 @@
+//! The matrix kernels' frame: a panel of 32 weight rows times a block of tokens, and what becomes
+//! of the products. How a group is multiplied, for each weight format, is in `formats`; what is asked
+//! for ahead, in `prefetch`.
+//!
+//! A block's f32 sums stay in registers while a stretch of the panel's groups streams by (those of tiles in the first-level
+//! cache), and in memory from one stretch to the next. Within a group int8 products are summed exactly in i32, starting at minus zero point times the sum of activations;
+//! then the group's sum is scaled and added. Each element of a result goes through the same
+//! operations in the same order whatever the block's size, so a row's bits do not depend on its
+//! neighbours.
+
+mod prefetch;
+
+use std::hint::black_box;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::slice;
+
+use super::formats::{Format, Operand};
+use crate::backend::Activation;
+use crate::backend::cpu::isa::{Isa, Kernel, LANES, Lanes, Tile, entry};
+use crate::backend::cpu::pack::{PANEL, Record, behind, block_len, in_blocks};
+use prefetch::Requests;
+
+/// Of fewer tokens the first block, if it has several, asks for all weights, and panels are not cut into stretches.
+const FEW: usize = 8;
+/// Of more tokens they are not cut either: their sums' way to memory and back costs more than that gives.
+const SEVERAL: usize = 16;
+
+/// Groups of a panel that is long, at least: one token of shorter ones takes up to 1.6 % more time where requests stand
+/// nearer.
+const LONG: usize = 64;
+
+/// Blocks of tiles for which a panel's codes are unpacked once.
+const BLOCKS: usize = 16;
+
+/// What a kernel does with its sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// `dst = y`
+    Store,
+    /// `dst += y`
+    Add,
+    /// `dst *= y`
+    Multiply,
+    /// `dst = activation(dst)`, without a product
+    Activate(Activation),
+}
+
+/// [`run_panel`] for one format, or [`activate_panel`]: a panel, and where the weights are that are read next.
+pub(crate) type RunPanel = unsafe fn(&PanelArgs, Isa, usize, *const u8);
+
+/// A product of all tokens with one packed matrix.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PanelArgs {
+    pub(crate) run: RunPanel,
+    pub(crate) weights: *const u8,
+    pub(crate) panel_bytes: usize,
+    /// Groups of 32 columns.
+    pub(crate) groups: usize,
+    /// Rows of the matrix.
+    pub(crate) rows: usize,
+    pub(crate) tokens: usize,
+    /// Groups that all blocks multiply before any goes on ([`stretch`]).
+    pub(crate) stretch: usize,
+    /// `[tokens · groups]` records of the kind that the format reads; of int8 those of [`behind`] are behind them.
+    pub(crate) activations: *const u8,
+    /// `[tokens, rows]`
+    pub(crate) dst: *mut f32,
+    /// `[rows]` or null.
+    pub(crate) bias: *const f32,
+    pub(crate) finish: Finish,
+    /// Panels of the operation's products before this one.
+    pub(crate) first_panel: usize,
+}
+
+// SAFETY: whoever shares it vouches for its pointers ([`Kernel::run`]).
+unsafe impl Send for PanelArgs {}
+// SAFETY: as above.
+unsafe impl Sync for PanelArgs {}
+
+impl PanelArgs {
+    /// Its panels among the operation's `panels`, as it counts them.
+    pub(crate) fn own_panels(&self, panels: &Range<usize>) -> Range<usize> {
+        let own = |panel: usize| panel.saturating_sub(self.first_panel).min(self.rows.div_ceil(PANEL));
+        own(panels.start)..own(panels.end)
+    }
+
+    /// Where the weights of its panel `panel` are, if it reads any.
+    pub(crate) fn weights_of(&self, panel: usize) -> Option<*const u8> {
+        let reads = !matches!(self.finish, Finish::Activate(_));
+        reads.then(|| self.weights.wrapping_add(panel * self.panel_bytes))
+    }
+
+    /// The stretch from group `from` on.
+    #[inline(always)]
+    fn stretch_from(&self, from: usize) -> Stretch {
+        Stretch { from, to: self.groups.min(from + self.stretch), length: self.stretch }
+    }
+
+    /// One of a shape, and of nothing in memory; it stores one row.
+    #[cfg(test)]
+    pub(crate) fn of_shape(tokens: usize, groups: usize, group_bytes: usize) -> PanelArgs {
+        PanelArgs {
+            run: activate_panel,
+            weights: std::ptr::null(),
+            panel_bytes: groups * group_bytes,
+            groups,
+            rows: 1,
+            tokens,
+            stretch: stretch(tokens, groups, group_bytes, 48 << 10),
+            activations: std::ptr::null(),
+            dst: std::ptr::null_mut(),
+            bias: std::ptr::null(),
+            finish: Finish::Store,
+            first_panel: 0,
+        }
+    }
+
+    /// Where its weights end.
+    pub(crate) fn end(&self) -> *const u8 {
+        self.weights.wrapping_add(self.rows.div_ceil(PANEL) * self.panel_bytes)
+    }
+}
+
+/// Groups that all blocks of `tokens` multiply before any goes on, so that the second finds them in the first-level cache,
+/// which has `cache` bytes: a third of it, or all of a panel that stays there whole beside what else is read.
+pub(crate) fn stretch(tokens: usize, groups: usize, group_bytes: usize, cache: usize) -> usize {
+    if (FEW..=SEVERAL).contains(&tokens) && groups * group_bytes > cache / 6 * 5 {
+        let most = (cache / 3 / group_bytes).max(1);
+        groups.div_ceil(groups.div_ceil(most))
+    } else {
+        groups
+    }
+}
+
+/// Some of a panel's groups.
+#[derive(Clone, Copy)]
+struct Stretch {
+    from: usize,
+    to: usize,
+    /// Groups of all stretches but the last, which may have fewer.
+    length: usize,
+}
+
+/// Does one panel of a product with format `W`, on instruction set `isa`. Asks for what is read `next`, as for a panel of
+/// the same length; it need not be valid.
+///
+/// # Safety
+/// As [`Kernel::run`]: `isa` is available, the panel exists, the pointers are valid for the
+/// shapes, and no other thread touches the panel's columns of `dst`.
+pub(crate) unsafe fn run_panel<W: Format>(args: &PanelArgs, isa: Isa, panel: usize, next: *const u8) {
+    let kernel = Panels::<W> { args, next, format: PhantomData };
+    // SAFETY: the same contract.
+    unsafe { entry::<Panels<'_, W>>(isa)(&kernel, panel, 0) }
+}
+
+/// The panels of one product.
+struct Panels<'a, W> {
+    args: &'a PanelArgs,
+    next: *const u8,
+    format: PhantomData<W>,
+}
+
+// SAFETY: as for `PanelArgs`; `next` is only asked for.
+unsafe impl<W> Sync for Panels<'_, W> {}
+
+impl<W: Format> Kernel for Panels<'_, W> {
+    const ON_CODES: bool = W::ON_CODES;
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(&self, panel: usize, _worker: usize) {
+        // SAFETY: the same contract; tiles beyond the matrix's rows are left out.
+        unsafe {
+            if const { L::WIDE } {
+                self.tokens::<L, 2>(panel, 0);
+            } else {
+                let rows = self.args.rows - panel * PANEL;
+                // A number that the compiler does not know, or there would be all blocks' code for each tile.
+                for tile in 0..black_box(if rows > LANES { 2 } else { 1 }) {
+                    self.tokens::<L, 1>(panel, tile);
+                }
+            }
+        }
+    }
+}
+
+impl<W: Format> Panels<'_, W> {
+    /// All tokens times `T` tiles from `tile` on.
+    #[inline(always)]
+    unsafe fn tokens<L: Lanes, const T: usize>(&self, panel: usize, tile: usize) {
+        let mut start = 0;
+        if const { T == 2 && L::TILES && <W::Record as Record>::TILES } {
+            start = self.args.tokens / LANES * LANES;
+            // SAFETY: the same contract.
+            unsafe { self.tiles::<L>(panel, start) }
+        }
+        let mut kept = [const { MaybeUninit::<Sums<T>>::uninit() }; SEVERAL];
+        let kept = kept.as_mut_ptr().cast::<Sums<T>>();
+        let args = self.args;
+        for from in (0..args.groups).step_by(args.stretch) {
+            let stretch = args.stretch_from(from);
+            let mut token = start;
+            while token < args.tokens {
+                let len = block_len::<L, W::Record>(args.tokens - token);
+                // SAFETY: the block lies within the tokens, and its sums within those kept, which are of all tokens
+                // where there are several stretches. A `const` condition keeps the compiler from making blocks that an
+                // instruction set never runs.
+                unsafe {
+                    let kept = kept.add(if args.stretch < args.groups { token - start } else { 0 });
+                    match len {
+                        6 if const { L::TOKENS == 6 } => {
+                            self.block::<L, T, 6>(panel, tile, token, stretch, kept)
+                        }
+                        4 if const { L::TOKENS >= 4 } => {
+                            self.block::<L, T, 4>(panel, tile, token, stretch, kept)
+                        }
+                        2 if const { L::TOKENS == 6 } => {
+                            self.block::<L, T, 2>(panel, tile, token, stretch, kept)
+                        }
+                        _ => self.block::<L, T, 1>(panel, tile, token, stretch, kept),
+                    }
+                }
+                token += len;
+            }
+        }
+    }
+
+    /// The first `tokens`, a multiple of sixteen, times the panel.
+    #[inline(always)]
+    unsafe fn tiles<L: Lanes>(&self, panel: usize, tokens: usize) {
+        let args = self.args;
+        // SAFETY: as in `block`, of some blocks of sixteen tokens.
+        unsafe {
+            let weights = args.weights.add(panel * args.panel_bytes);
+            let mut room = [const { MaybeUninit::<[Tile<f32>; 2]>::uninit() }; BLOCKS];
+            for start in (0..tokens).step_by(BLOCKS * LANES) {
+                let blocks = BLOCKS.min((tokens - start) / LANES);
+                for sums in &mut room[..blocks] {
+                    sums.write([Tile([[0.0; LANES]; LANES]); 2]);
+                }
+                let sums = slice::from_raw_parts_mut(room.as_mut_ptr().cast(), blocks);
+                W::blocks::<L>(weights, self.next, args.groups, &self.activations(start), sums);
+                for (block, sums) in sums.iter().enumerate() {
+                    for (tile, sums) in sums.iter().enumerate() {
+                        for (m, sums) in sums.0.iter().enumerate() {
+                            let row = panel * PANEL + tile * LANES;
+                            self.finish::<L>(row, start + block * LANES + m, L::load(sums.as_ptr()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The activations from token `start` on, the first of a block.
+    #[inline(always)]
+    fn activations(&self, start: usize) -> Operand<W::Record> {
+        let first = self.args.activations.cast::<W::Record>();
+        let (second, outliers) = behind(first.cast_mut(), self.args.tokens * self.args.groups);
+        let mut activations = Operand { first, again: black_box(first), second, outliers };
+        activations.skip(start * self.args.groups);
+        activations
+    }
+
+    /// `M` tokens times a stretch of `T` tiles. Their sums are in `kept` from one stretch to the next.
+    // Register blocks are indexed by tile and token on purpose, as in `formats`.
+    #[allow(clippy::needless_range_loop)]
+    #[inline(always)]
+    unsafe fn block<L: Lanes, const T: usize, const M: usize>(
+        &self,
+        panel: usize,
+        tile: usize,
+        start: usize,
+        stretch: Stretch,
+        kept: *mut Sums<T>,
+    ) {
+        let args = self.args;
+        let Stretch { from, to, .. } = stretch;
+        // SAFETY: the panel is `groups` records of the format; the block's activations are
+        // `groups · M` records from `start · groups` on, and in int8 as many behind all, with a byte each; the tokens'
+        // rows of `dst` exist, and as many sums, which the first stretch writes.
+        unsafe {
+            let kept_at = |t: usize, m: usize| (&raw mut (*kept.add(m))[t]).cast::<f32>();
+            let mut sums = [[L::splat(0.0); M]; T];
+            if from > 0 {
+                for t in 0..T {
+                    for m in 0..M {
+                        sums[t][m] = L::load(kept_at(t, m));
+                    }
+                }
+            }
+            let group_bytes = W::LAYOUT.group_bytes();
+            let whole = args.weights.add(panel * args.panel_bytes);
+            let mut weights = whole.add(from * group_bytes);
+            let mut activations = self.activations(start);
+            activations.skip(from * M);
+            // A single token's products ask within a group, where it pays; where tiles come one by one the first has asked
+            // for both.
+            let mut requests = match tile {
+                0 if M > 1 => {
+                    let sharing = in_blocks::<L>(args.tokens);
+                    Requests::of(args, group_bytes, [whole, self.next], [start, M, sharing], stretch)
+                }
+                _ => Requests::none(),
+            };
+            // From `last` on what is read later is the next panel's. Two loops in one: one token's groups are so few
+            // instructions that it counts how many each has.
+            let long = M == 1 && args.groups >= LONG;
+            let ahead = if long { W::AHEAD_LONG } else { W::AHEAD } / group_bytes;
+            let last = args.groups.saturating_sub(ahead).clamp(from, to);
+            let beyond = (last + ahead).saturating_sub(args.groups);
+            for (groups, mut later) in [
+                (from..last, weights.wrapping_add(ahead * group_bytes)),
+                (last..to, self.next.wrapping_add(beyond * group_bytes)),
+            ] {
+                for _ in groups {
+                    requests.ask(later, group_bytes);
+                    W::group::<L, T, M>(weights, later, tile, &activations, &mut sums);
+                    weights = weights.add(group_bytes);
+                    later = later.wrapping_add(group_bytes);
+                    activations.skip(M);
+                }
+            }
+            // Through memory, too, so that what follows is one small loop and not T · M copies of it.
+            for t in 0..T {
+                for m in 0..M {
+                    L::store(kept_at(t, m), sums[t][m]);
+                }
+            }
+            if to < args.groups {
+                return;
+            }
+            for t in 0..T {
+                let row = panel * PANEL + (tile + t) * LANES;
+                for m in 0..M {
+                    self.finish::<L>(row, start + m, L::load(kept_at(t, m)));
+                }
+            }
+        }
+    }
+
+    /// Sixteen sums of one token, from matrix row `row` on.
+    #[inline(always)]
+    unsafe fn finish<L: Lanes>(&self, row: usize, token: usize, sums: L::F) {
+        let args = self.args;
+        let lanes = args.rows.saturating_sub(row).min(LANES);
+        if lanes == 0 {
+            return;
+        }
+        // SAFETY: `lanes` elements from `row` on exist in the token's row of `dst` and in the bias.
+        unsafe {
+            let dst = args.dst.add(token * args.rows + row);
+            let mut y = sums;
+            if !args.bias.is_null() {
+                y = L::add(y, L::load_n(args.bias.add(row), lanes));
+            }
+            match args.finish {
+                Finish::Store | Finish::Activate(_) => {}
+                Finish::Add => y = L::add(L::load_n(dst, lanes), y),
+                Finish::Multiply => y = L::mul(L::load_n(dst, lanes), y),
+            }
+            L::store_n(dst, lanes, y);
+        }
+    }
+}
+
+/// Sixteen sums of each of `T` tiles, of one token.
+type Sums<const T: usize> = [[f32; LANES]; T];
+
+/// Applies [`Finish::Activate`] to a panel's columns of `dst`.
+///
+/// # Safety
+/// As [`run_panel`].
+pub(crate) unsafe fn activate_panel(args: &PanelArgs, isa: Isa, panel: usize, _next: *const u8) {
+    // SAFETY: the same contract.
+    unsafe { entry::<Activate<'_>>(isa)(&Activate(args), panel, 0) }
+}
+
+struct Activate<'a>(&'a PanelArgs);
+
+impl Kernel for Activate<'_> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(&self, panel: usize, _worker: usize) {
+        let args = self.0;
+        let rows = panel * PANEL..((panel + 1) * PANEL).min(args.rows);
+        for token in 0..args.tokens {
+            for row in rows.clone().step_by(LANES) {
+                let lanes = (rows.end - row).min(LANES);
+                // SAFETY: `lanes` elements from `row` on exist in the token's row of `dst`.
+                unsafe {
+                    let dst = args.dst.add(token * args.rows + row);
+                    let x = L::load_n(dst, lanes);
+                    let y = match args.finish {
+                        Finish::Activate(Activation::GeluTanh) => L::gelu_tanh(x),
+                        _ => L::silu(x),
+                    };
+                    L::store_n(dst, lanes, y);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a block of tokens asks the memory for while it multiplies.
+
+use super::{FEW, PanelArgs, SEVERAL, Stretch};
+use crate::backend::cpu::memory::prefetch::{LINE, prefetch, prefetch_far};
+
+/// Lines that a block asks for, some with each group.
+pub(super) struct Requests {
+    line: *const u8,
+    left: usize,
+    /// Of a group.
+    share: usize,
+    /// Whether they are those of the group that the block reads [`Format::AHEAD`](super::Format::AHEAD) from the one at
+    /// hand.
+    own: bool,
+    /// Into the first-level cache. Others, which wait for longer, would take the room of those for the codes at hand.
+    near: bool,
+}
+
+impl Requests {
+    /// What a block of `len` tokens, more than one, from token `start` on asks for while it multiplies a stretch of the
+    /// panel at `whole`, whose groups have `group_bytes`; behind that panel comes `next`. The blocks of several tokens have
+    /// `sharing` tokens together.
+    ///
+    /// Where there are several blocks, only the first finds a stretch in memory, and the memory is idle while
+    /// the others compute: each asks for its share of the next stretch. But of fewer than [`FEW`] tokens the first
+    /// block asks for all that it reads soon.
+    #[inline(always)]
+    pub(super) fn of(
+        args: &PanelArgs,
+        group_bytes: usize,
+        [whole, next]: [*const u8; 2],
+        [start, len, sharing]: [usize; 3],
+        Stretch { from, to, length }: Stretch,
+    ) -> Requests {
+        let near = args.tokens <= SEVERAL;
+        let mut requests = Requests { line: next, left: 0, share: 0, own: false, near };
+        if args.tokens >= FEW {
+            let mut groups = length;
+            if to < args.groups {
+                requests.line = whole.wrapping_add(to * group_bytes);
+                groups = groups.min(args.groups - to);
+            }
+            let lines = groups * group_bytes / LINE;
+            let [first, end] = [start, start + len].map(|token| lines * token / sharing);
+            requests.line = requests.line.wrapping_add(first * LINE);
+            requests.left = end - first;
+            // The last stretch may be shorter than the one that it asks for.
+            requests.share = requests.left.div_ceil(to - from);
+        } else if start == 0 {
+            requests.own = true;
+        }
+        requests
+    }
+
+    /// None.
+    #[inline(always)]
+    pub(super) fn none() -> Requests {
+        Requests { line: std::ptr::null(), left: 0, share: 0, own: false, near: false }
+    }
+
+    /// Asks for the lines of a group; `later` is the group that the block reads [`Format::AHEAD`](super::Format::AHEAD)
+    /// from it, of `group_bytes`, which the compiler should know.
+    #[inline(always)]
+    pub(super) fn ask(&mut self, later: *const u8, group_bytes: usize) {
+        if self.own {
+            lines(later, group_bytes / LINE).for_each(prefetch);
+        } else if self.near {
+            self.take().for_each(prefetch);
+        } else {
+            self.take().for_each(prefetch_far);
+        }
+    }
+
+    /// A group's share.
+    #[inline(always)]
+    fn take(&mut self) -> impl Iterator<Item = *const u8> + use<> {
+        let (first, count) = (self.line, self.share.min(self.left));
+        self.line = first.wrapping_add(count * LINE);
+        self.left -= count;
+        lines(first, count)
+    }
+}
+
+/// Some lines from `first` on.
+#[inline(always)]
+fn lines(first: *const u8, count: usize) -> impl Iterator<Item = *const u8> {
+    (0..count).map(move |line| first.wrapping_add(line * LINE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::without_provenance;
+
+    use super::*;
+
+    const WHOLE: *const u8 = without_provenance(1 << 30);
+    const NEXT: *const u8 = without_provenance(1 << 40);
+
+    /// What the blocks of a stretch ask for, those of `block` tokens and one of the rest, if that is of several, too.
+    fn requests(
+        args: &PanelArgs,
+        group_bytes: usize,
+        block: usize,
+        stretch: Stretch,
+    ) -> impl Iterator<Item = Requests> {
+        let sharing = args.tokens - usize::from(args.tokens % block == 1);
+        (0..sharing).step_by(block).map(move |start| {
+            let block = [start, block.min(sharing - start), sharing];
+            Requests::of(args, group_bytes, [WHOLE, NEXT], block, stretch)
+        })
+    }
+
+    #[test]
+    fn blocks_ask_for_each_line_of_the_next_stretch_once() {
+        for group_bytes in [9, 11, 17, 33].map(|lines| lines * LINE) {
+            for cols in [64, 576, 2048, 4096, 5440, 8192] {
+                for tokens in [8, 9, 10, 11, 13, 16, 17, 512] {
+                    let args = PanelArgs::of_shape(tokens, cols / 32, group_bytes);
+                    for from in (0..args.groups).step_by(args.stretch) {
+                        let stretch = args.stretch_from(from);
+                        let (start, groups) = match args.groups - stretch.to {
+                            0 => (NEXT, args.stretch),
+                            left => (WHOLE.wrapping_add(stretch.to * group_bytes), left.min(args.stretch)),
+                        };
+                        let first = start.addr() / LINE;
+                        let expected = first..first + groups * group_bytes / LINE;
+                        for block in [6, 4] {
+                            let blocks = requests(&args, group_bytes, block, stretch);
+                            let groups = blocks
+                                .flat_map(|mut block| (from..stretch.to).flat_map(move |_| block.take()));
+                            let found = groups.map(|line| line.addr() / LINE);
+                            let what = format!("{tokens} tokens by {block}, {cols} columns, from {from}");
+                            assert!(found.eq(expected.clone()), "{what}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn of_few_tokens_the_first_block_asks_for_itself() {
+        for tokens in 2..FEW {
+            let args = PanelArgs::of_shape(tokens, 64, 9 * LINE);
+            let stretch = args.stretch_from(0);
+            assert_eq!(stretch.to, 64);
+            let own = |block| requests(&args, 9 * LINE, block, stretch).map(|requests| requests.own);
+            assert!(own(4).enumerate().all(|(block, own)| own == (block == 0)));
+            assert!(
+                requests(&args, 9 * LINE, 4, stretch).all(|mut requests| requests.take().next().is_none())
+            );
+        }
+    }
+}

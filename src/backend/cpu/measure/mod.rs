@@ -1,0 +1,7 @@
+//! What this machine could reach at most: multiply-adds and bytes a second, measured.
+
+mod bandwidth;
+mod peak;
+
+pub use bandwidth::ReadProbe;
+pub use peak::Peaks;

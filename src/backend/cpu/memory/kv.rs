@@ -1,0 +1,268 @@
+//! The CPU's KV pool: where the keys and values of a page lie, and how they are copied, exported
+//! and imported. Who writes is `append.rs`, who reads is `attention.rs`.
+//!
+//! A layer is one allocation, `[page][kv_head]` of blocks. A block holds [`PAGE_TOKENS`] keys,
+//! transposed so that one vector load gives the same element of 16 keys, then their values:
+//!
+//! | dtype | keys | key scales | values | value scales |
+//! |---|---|---|---|---|
+//! | f16 | `f16 [dim][16]` | | `f16 [16][dim]` | |
+//! | int8 | `i8 [dim][16]` | `f16 [groups][16]` | `i8 [16][dim]` | `f16 [groups][16]` |
+
+use super::Buffer;
+use crate::backend::{
+    BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, shape_error,
+};
+
+/// Vector loads of a ragged head may run this far past a layer's last block.
+const OVERREAD_BYTES: usize = 128;
+
+/// Offsets in a block, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockShape {
+    /// How elements are stored.
+    pub dtype: KvDtype,
+    /// Elements of a head.
+    pub dim: usize,
+    /// Scales of a head, with [`KvDtype::Int8`].
+    pub groups: usize,
+    /// Where the key scales start.
+    pub key_scales: usize,
+    /// Where the values start.
+    pub values: usize,
+    /// Where the value scales start.
+    pub value_scales: usize,
+    /// Size of the block.
+    pub bytes: usize,
+}
+
+impl BlockShape {
+    /// The shape of a block of `layout`.
+    pub fn new(layout: &KvLayout) -> BlockShape {
+        let dim = layout.head_dim;
+        let (element, groups) = match layout.dtype {
+            KvDtype::F16 => (2, 0),
+            KvDtype::Int8 => (1, dim.div_ceil(KV_SCALE_GROUP)),
+        };
+        let codes = PAGE_TOKENS * dim * element;
+        let scales = PAGE_TOKENS * groups * 2;
+        BlockShape {
+            dtype: layout.dtype,
+            dim,
+            groups,
+            key_scales: codes,
+            values: codes + scales,
+            value_scales: 2 * codes + scales,
+            bytes: 2 * (codes + scales),
+        }
+    }
+}
+
+/// Keys and values of all layers.
+#[derive(Debug)]
+pub struct KvPool {
+    layout: KvLayout,
+    shape: BlockShape,
+    pages: usize,
+    layers: Vec<Buffer>,
+}
+
+/// One layer of a pool, for kernels: plain addresses, valid while the pool is borrowed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KvLayer {
+    base: *mut u8,
+    kv_heads: usize,
+    pages: usize,
+    /// The blocks' shape.
+    pub shape: BlockShape,
+}
+
+// SAFETY: an address and sizes. Whoever dereferences it promises to keep writers apart.
+unsafe impl Send for KvLayer {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for KvLayer {}
+
+impl KvLayer {
+    /// The block of a page and a kv head.
+    ///
+    /// # Panics
+    /// If either is outside the pool: a checked step has no such page.
+    #[inline(always)]
+    pub fn block(&self, page: PageId, kv_head: usize) -> *mut u8 {
+        assert!(page.index() < self.pages && kv_head < self.kv_heads, "page outside the pool");
+        // SAFETY: just checked against the size that the layer was allocated with.
+        unsafe { self.base.add((page.index() * self.kv_heads + kv_head) * self.shape.bytes) }
+    }
+}
+
+impl KvPool {
+    /// Allocates a pool of `pages` zeroed pages.
+    ///
+    /// # Errors
+    /// [`BackendError::Unavailable`] for a head that is not a multiple of 8 elements,
+    /// [`BackendError::OutOfMemory`].
+    pub(crate) fn new(layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
+        if layout.head_dim == 0 || !layout.head_dim.is_multiple_of(8) || layout.kv_heads == 0 {
+            let what = format!("a KV pool of {} heads of {}", layout.kv_heads, layout.head_dim);
+            let reason = "the CPU backend takes heads of a multiple of 8 elements".into();
+            return Err(BackendError::Unavailable { what, reason });
+        }
+        let no_memory = || {
+            let bytes = pages.saturating_mul(layout.page_bytes());
+            BackendError::OutOfMemory { bytes, what: "the KV pool" }
+        };
+        let shape = BlockShape::new(&layout);
+        let layer_bytes = pages
+            .checked_mul(layout.kv_heads)
+            .and_then(|blocks| blocks.checked_mul(shape.bytes))
+            .and_then(|bytes| bytes.checked_add(OVERREAD_BYTES))
+            .ok_or_else(no_memory)?;
+        let layers = (0..layout.layers).map(|_| Buffer::sparse(layer_bytes, "the KV pool"));
+        let layers = layers.collect::<Result<_, _>>().map_err(|_| no_memory())?;
+        Ok(KvPool { layout, shape, pages, layers })
+    }
+
+    /// The pool's layout.
+    pub fn layout(&self) -> &KvLayout {
+        &self.layout
+    }
+
+    /// The number of pages.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// One layer, for a kernel of `heads`. It is the kernel's to write only while the pool is
+    /// borrowed mutably.
+    pub(crate) fn layer_for(
+        &mut self,
+        op: &'static str,
+        layer: usize,
+        heads: Heads,
+    ) -> Result<KvLayer, BackendError> {
+        let KvLayout { layers, kv_heads, head_dim, .. } = self.layout;
+        match self.layers.get_mut(layer) {
+            Some(memory) if (heads.kv, heads.dim) == (kv_heads, head_dim) => {
+                Ok(KvLayer { base: memory.as_mut_ptr(), kv_heads, pages: self.pages, shape: self.shape })
+            }
+            _ => {
+                let expected = format!("a layer below {layers} with {kv_heads} heads of {head_dim}");
+                Err(shape_error(op, expected, format!("layer {layer}, {} heads of {}", heads.kv, heads.dim)))
+            }
+        }
+    }
+
+    fn page_bytes_of_layer(&self) -> usize {
+        self.layout.kv_heads * self.shape.bytes
+    }
+
+    fn check(&self, page: PageId) -> Result<usize, BackendError> {
+        if page.index() < self.pages {
+            return Ok(page.index() * self.page_bytes_of_layer());
+        }
+        let expected = format!("a page below {}", self.pages);
+        Err(BackendError::Shape { op: "kv page", expected, found: format!("page {}", page.0) })
+    }
+
+    /// See [`crate::backend::Backend::copy_page`].
+    pub(crate) fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
+        let (from, to, bytes) = (self.check(from)?, self.check(to)?, self.page_bytes_of_layer());
+        for layer in &mut self.layers {
+            layer.elements_mut::<u8>().copy_within(from..from + bytes, to);
+        }
+        Ok(())
+    }
+
+    /// See [`crate::backend::Backend::export_page`].
+    pub(crate) fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+        let (start, bytes) = (self.check(page)?, self.page_bytes_of_layer());
+        for layer in &self.layers {
+            out.extend_from_slice(&layer.as_slice()[start..start + bytes]);
+        }
+        Ok(())
+    }
+
+    /// See [`crate::backend::Backend::import_page`].
+    pub(crate) fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+        let (start, size) = (self.check(page)?, self.page_bytes_of_layer());
+        if bytes.len() != self.layout.page_bytes() {
+            let expected = format!("{} bytes", self.layout.page_bytes());
+            let found = format!("{} bytes", bytes.len());
+            return Err(BackendError::Shape { op: "kv page", expected, found });
+        }
+        for (layer, part) in self.layers.iter_mut().zip(bytes.chunks_exact(size)) {
+            layer.elements_mut::<u8>()[start..start + size].copy_from_slice(part);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn layout(layers: usize, kv_heads: usize, head_dim: usize, dtype: KvDtype) -> KvLayout {
+        KvLayout { layers, kv_heads, head_dim, dtype }
+    }
+
+    #[test]
+    fn blocks_add_up_to_the_contract_s_page() {
+        for dtype in [KvDtype::F16, KvDtype::Int8] {
+            for dim in [8, 16, 40, 64, 72, 80, 96, 128, 256] {
+                let layout = layout(3, 5, dim, dtype);
+                assert_eq!(3 * 5 * BlockShape::new(&layout).bytes, layout.page_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn odd_heads_and_impossible_sizes_are_refused() {
+        let odd = KvPool::new(layout(1, 1, 12, KvDtype::F16), 1);
+        assert!(matches!(odd, Err(BackendError::Unavailable { .. })));
+        for pages in [usize::MAX / 16, usize::MAX / 4096] {
+            let huge = KvPool::new(layout(1, 1, 64, KvDtype::F16), pages);
+            assert!(matches!(huge, Err(BackendError::OutOfMemory { .. })));
+        }
+    }
+
+    #[test]
+    fn pages_outside_the_pool_and_wrong_lengths_are_refused() {
+        let mut pool = KvPool::new(layout(2, 1, 16, KvDtype::F16), 3).unwrap();
+        let bytes = pool.layout().page_bytes();
+        assert!(pool.copy_page(PageId(0), PageId(3)).is_err());
+        assert!(pool.copy_page(PageId(3), PageId(0)).is_err());
+        assert!(pool.export_page(PageId(3), &mut Vec::new()).is_err());
+        assert!(pool.import_page(PageId(3), &vec![0; bytes]).is_err());
+        assert!(pool.import_page(PageId(2), &vec![0; bytes - 1]).is_err());
+        assert!(pool.import_page(PageId(2), &vec![0; bytes]).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn exported_pages_come_back_and_leave_their_neighbours_alone(
+            layers in 1usize..4, kv_heads in 1usize..4, dim in 1usize..12, int8: bool,
+            order in Just((0u32..6).collect::<Vec<_>>()).prop_shuffle(), seed: u8,
+        ) {
+            let dtype = if int8 { KvDtype::Int8 } else { KvDtype::F16 };
+            let layout = layout(layers, kv_heads, 8 * dim, dtype);
+            let mut pool = KvPool::new(layout, 6).unwrap();
+            let content = |page: u32| -> Vec<u8> {
+                let bytes = 0..layout.page_bytes();
+                bytes.map(|i| (i as u8).wrapping_mul(31) ^ (page as u8).wrapping_mul(seed | 1)).collect()
+            };
+            for &page in &order {
+                pool.import_page(PageId(page), &content(page)).unwrap();
+            }
+            pool.copy_page(PageId(order[0]), PageId(order[1])).unwrap();
+            pool.copy_page(PageId(order[2]), PageId(order[2])).unwrap();
+            for page in 0..6 {
+                let source = if page == order[1] { order[0] } else { page };
+                let mut out = vec![7];
+                pool.export_page(PageId(page), &mut out).unwrap();
+                prop_assert_eq!(out[0], 7);
+                prop_assert_eq!(&out[1..], &content(source)[..]);
+            }
+        }
+    }
+}

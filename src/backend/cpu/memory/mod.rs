@@ -1,0 +1,15 @@
+//! Memory of the CPU backend: buffers, weights, KV pages, the view that kernels get of a value, and what the caches
+//! are told to fetch.
+
+mod buffer;
+pub(crate) mod cache;
+mod kv;
+pub(crate) mod prefetch;
+mod shelf;
+mod view;
+
+pub(crate) use buffer::Buffer;
+pub(crate) use kv::KvLayer;
+pub use kv::KvPool;
+pub(crate) use shelf::{Part, Shelf};
+pub(crate) use view::Rows;

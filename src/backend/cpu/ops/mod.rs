@@ -1,0 +1,7 @@
+//! The small operations: all but products and attention.
+
+pub(crate) mod append;
+pub(crate) mod elementwise;
+pub(crate) mod norm;
+pub(crate) mod rope;
+pub(crate) mod rows;

@@ -1,0 +1,274 @@
+//! Activations as the matrix kernels read them: normalised, cut into groups of 32, quantised to
+//! int8 (or kept in f32), in the order in which a block of tokens is worked off.
+//!
+//! A group in int8 is one term, or two: the codes of the values, and the codes of what they miss in steps of
+//! a 256th. So a group's two products become one integer, by a shift and an addition. What codes miss is as
+//! large as their steps are, so most of a row's error comes from few groups, those with outliers: they have
+//! a second term, which leaves their error at that of 15 bits. What that costs and gives is in ARCHITECTURE.md.
+//!
+//! Rows are cut into blocks ([`block_len`]); a block of `m` tokens is `[groups][m]` records, so
+//! that a kernel walks through one stream. Where [`Lanes::PAIRS`] says so, two neighbours in a block share
+//! the room of their codes. What a row's records hold of it depends on that row alone.
+
+use super::record::{FloatGroup, GROUP, Int8Group, Record, SECOND_BITS, behind, block_len, groups};
+use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
+use crate::backend::cpu::memory::Rows;
+
+/// Columns whose codes of two tokens are together where [`Lanes::PAIRS`] says so: in two records one behind
+/// the other there are four times eight columns of the one token and of the other.
+const OCTET: usize = 8;
+
+/// Steps of the second term in one of the first.
+const SECOND_STEPS: f32 = (1 << SECOND_BITS) as f32;
+
+/// A group whose largest value is above this many times the mean of the row's groups' has a second term.
+const OUTLIER: f32 = 2.0;
+
+/// The block of row `row` among `rows`: its first row and its length.
+#[inline(always)]
+fn block_of<L: Lanes, R: Record>(row: usize, rows: usize) -> (usize, usize) {
+    let mut start = 0;
+    loop {
+        let len = block_len::<L, R>(rows - start);
+        if row < start + len {
+            return (start, len);
+        }
+        start += len;
+    }
+}
+
+/// Rows that one chunk prepares.
+pub(crate) const ROWS_PER_CHUNK: usize = 4;
+// Blocks start at even rows: so two rows that share room are one chunk's.
+const _: () = assert!(ROWS_PER_CHUNK.is_multiple_of(2));
+
+/// Normalises and packs the rows of a matrix product's source.
+pub(crate) struct Pack {
+    /// `[rows, K]`
+    pub(crate) src: Rows,
+    /// `[K]`, and what is added to the mean square.
+    pub(crate) norm: Option<(*const f32, f32)>,
+    /// `[rows · groups]` and what [`behind`] says, or null if no product needs them.
+    pub(crate) int8: *mut Int8Group,
+    /// `[rows · groups]`, or null if no product needs them.
+    pub(crate) float: *mut FloatGroup,
+}
+
+// SAFETY: `run` says which rows a chunk writes; the pointers are the submitter's to share.
+unsafe impl Sync for Pack {}
+
+impl Kernel for Pack {
+    const ON_CODES: bool = true;
+
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(&self, chunk: usize, _worker: usize) {
+        let first = chunk * ROWS_PER_CHUNK;
+        for row in first..(first + ROWS_PER_CHUNK).min(self.src.rows) {
+            // SAFETY: the row exists; each row is in one chunk, with the neighbour that it shares room with.
+            unsafe { self.pack_row::<L>(row) }
+        }
+    }
+}
+
+impl Pack {
+    #[inline(always)]
+    unsafe fn pack_row<L: Lanes>(&self, row: usize) {
+        let cols = self.src.cols;
+        let rows = self.src.rows;
+        // Where the row's records start, and how far apart they are: those of a block are together.
+        let records = |(start, len): (usize, usize)| (start * groups(cols) + (row - start), len);
+        let block = block_of::<L, Int8Group>(row, rows);
+        let (first, stride) = records(block);
+        let (first_float, stride_float) = records(block_of::<L, FloatGroup>(row, rows));
+        // Which of two tokens it is, where the codes of two are together.
+        let of_two = (L::PAIRS && stride > 1).then_some((row - block.0) % 2);
+        // SAFETY: `row` is below `rows`; a row's records are its own, but for codes that it puts among its
+        // neighbour's, between them.
+        unsafe {
+            let src = self.src.row(row).cast_const();
+            let gain = match self.norm {
+                Some((_, eps)) => 1.0 / (sum_of_squares::<L>(src, cols) / cols as f32 + eps).sqrt(),
+                None => 1.0,
+            };
+            let mut total = 0.0;
+            if !self.int8.is_null() {
+                for group in 0..groups(cols) {
+                    let values = self.group::<L>(src, group * GROUP, L::splat(gain));
+                    let largest = L::reduce_max(L::max(L::abs(values[0]), L::abs(values[1])));
+                    // It becomes the scale.
+                    (*self.int8.add(first + group * stride)).scale = largest;
+                    total += largest;
+                }
+            }
+            let usual = OUTLIER * total / groups(cols) as f32;
+            for group in 0..groups(cols) {
+                let values = self.group::<L>(src, group * GROUP, L::splat(gain));
+                if !self.int8.is_null() {
+                    let record = first + group * stride;
+                    let (second, outliers) = behind(self.int8, self.src.rows * groups(cols));
+                    let (first, second) = (self.int8.add(record), second.add(record));
+                    let outlier = (*first).scale > usual;
+                    outliers.add(record).write(u8::from(outlier));
+                    quantise::<L>(values, outlier, of_two, [first, second]);
+                    if L::TILES && stride == LANES && outlier {
+                        // Tiles' sums are scaled by one record, whether terms were joined or not.
+                        (*first).scale = (*second).scale;
+                    }
+                }
+                if !self.float.is_null() {
+                    keep::<L>(values, self.float.add(first_float + group * stride_float));
+                }
+            }
+        }
+    }
+
+    /// The 32 (normalised) values from column `col`, 0 beyond the row's end.
+    #[inline(always)]
+    unsafe fn group<L: Lanes>(&self, src: *const f32, col: usize, gain: L::F) -> [L::F; 2] {
+        let left = self.src.cols - col;
+        // SAFETY: `left` columns are readable behind `col`, in the row and in the norm's weight.
+        unsafe {
+            let mut values = load_group::<L>(src.add(col), left);
+            if let Some((weight, _)) = self.norm {
+                let weights = load_group::<L>(weight.add(col), left);
+                for half in 0..2 {
+                    values[half] = L::mul(L::mul(values[half], gain), weights[half]);
+                }
+            }
+            values
+        }
+    }
+}
+
+/// Up to 32 elements, of which `left` exist.
+#[inline(always)]
+unsafe fn load_group<L: Lanes>(p: *const f32, left: usize) -> [L::F; 2] {
+    // SAFETY: reads at most `left` elements.
+    unsafe {
+        let high = if left > LANES { L::load_n(p.add(LANES), left - LANES) } else { L::splat(0.0) };
+        [L::load_n(p, left), high]
+    }
+}
+
+/// The sum of `x²` over `n` elements.
+///
+/// # Safety
+/// `n` elements are readable; the CPU has the features of `L`.
+#[inline(always)]
+pub(crate) unsafe fn sum_of_squares<L: Lanes>(p: *const f32, n: usize) -> f32 {
+    // SAFETY: each load stays within `n`.
+    unsafe {
+        let (mut low, mut high) = (L::splat(0.0), L::splat(0.0));
+        for col in (0..n).step_by(GROUP) {
+            let values = load_group::<L>(p.add(col), n - col);
+            low = L::fma(values[0], values[0], low);
+            high = L::fma(values[1], values[1], high);
+        }
+        L::reduce_add(L::add(low, high))
+    }
+}
+
+/// Writes 32 values, the largest of which is the first record's scale, in one term or in two.
+#[inline(always)]
+unsafe fn quantise<L: Lanes>(
+    values: [L::F; 2],
+    outlier: bool,
+    of_two: Option<usize>,
+    [first, second]: [*mut Int8Group; 2],
+) {
+    // SAFETY: the records are the caller's.
+    unsafe {
+        let largest = (*first).scale;
+        // x · 0 is 0 unless x is infinite or NaN: then the scale, and so the row, becomes NaN.
+        let zero = L::splat(0.0);
+        let poison = L::reduce_add(L::fma(values[0], zero, L::mul(values[1], zero)));
+        // Below this the reciprocal overflows, or a part of the scale is not normal; the values are as good as
+        // zero.
+        let (inverse, scale) = if largest > 1e-32 { (127.0 / largest, largest / 127.0) } else { (0.0, 0.0) };
+        let mut steps = values;
+        for steps in &mut steps {
+            *steps = L::mul(*steps, L::splat(inverse));
+        }
+        let mut neg_halves = codes::<L>(steps, of_two, first).map(|sum| sum << SECOND_BITS);
+        if outlier {
+            for steps in &mut steps {
+                let left = L::mul(L::sub(*steps, L::round(*steps)), L::splat(SECOND_STEPS));
+                // Half a step of the first would be one more than codes go to.
+                *steps = L::max(L::splat(-127.0), L::min(L::splat(127.0), left));
+            }
+            let neg_left = codes::<L>(steps, of_two, second);
+            for (sum, left) in neg_halves.iter_mut().zip(neg_left) {
+                *sum = sum.wrapping_add(left);
+            }
+        } else {
+            no_codes(of_two, second);
+        }
+        (*first).scale = scale + poison;
+        let scale = scale / SECOND_STEPS + poison;
+        (*second).scale = scale;
+        (*first).scaled_sum = -scale * neg_halves[0].wrapping_add(neg_halves[1]) as f32;
+        (*first).scaled_halves = neg_halves.map(|sum| -scale * sum as f32);
+    }
+}
+
+/// Writes the nearest codes of 32 steps, and gives minus the sums of their halves.
+#[inline(always)]
+unsafe fn codes<L: Lanes>(steps: [L::F; 2], of_two: Option<usize>, out: *mut Int8Group) -> [i32; 2] {
+    // SAFETY: `out` is the caller's record, and of two tokens the second's is behind the first's.
+    unsafe {
+        let (low, high) = (L::to_i32(steps[0]), L::to_i32(steps[1]));
+        let mut own = [0i8; GROUP];
+        let codes = match of_two {
+            None => (&raw mut (*out).codes).cast::<i8>(),
+            Some(_) => own.as_mut_ptr(),
+        };
+        L::store_i8(codes, low);
+        L::store_i8(codes.add(LANES), high);
+        if let Some(token) = of_two {
+            put_octets(&own, token, out);
+        }
+        let neg_halves = [L::reduce_add_i32(low).wrapping_neg(), L::reduce_add_i32(high).wrapping_neg()];
+        let neg_sum = neg_halves[0].wrapping_add(neg_halves[1]);
+        (*out).neg_sum_8 = neg_sum.wrapping_mul(8);
+        (*out).neg_sum_128 = neg_sum.wrapping_mul(128);
+        (*out).neg_halves_32 = neg_halves.map(|sum| sum.wrapping_mul(32));
+        neg_halves
+    }
+}
+
+/// Writes codes of 0.
+#[inline(always)]
+unsafe fn no_codes(of_two: Option<usize>, out: *mut Int8Group) {
+    // SAFETY: as in `codes`.
+    unsafe {
+        match of_two {
+            None => (*out).codes = [0; GROUP],
+            Some(token) => put_octets(&[0; GROUP], token, out),
+        }
+        ((*out).neg_sum_8, (*out).neg_sum_128, (*out).neg_halves_32) = (0, 0, [0; 2]);
+    }
+}
+
+/// Puts a token's codes between those of its neighbour in a block.
+#[inline(always)]
+unsafe fn put_octets(own: &[i8; GROUP], token: usize, out: *mut Int8Group) {
+    for (i, own) in own.chunks_exact(OCTET).enumerate() {
+        // SAFETY: `out` is the record of token 0 or 1 of two, one behind the other.
+        unsafe {
+            let record = out.sub(token).add(i / 2);
+            let to = (&raw mut (*record).codes).cast::<i8>().add((i % 2 * 2 + token) * OCTET);
+            to.copy_from_nonoverlapping(own.as_ptr(), OCTET);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn keep<L: Lanes>(values: [L::F; 2], out: *mut FloatGroup) {
+    // SAFETY: `out` is the caller's record.
+    unsafe {
+        let to = (&raw mut (*out).values).cast::<f32>();
+        L::store(to, values[0]);
+        L::store(to.add(LANES), values[1]);
+        (*out).sums = [L::reduce_add(values[0]), L::reduce_add(values[1])];
+    }
+}

@@ -1,0 +1,76 @@
+//! How a packed matrix stores its values, and how many bytes that takes. `pack` has the table of it.
+
+use super::record::{GROUP, groups};
+use crate::backend::cpu::isa::LANES;
+use crate::quant::{Bits, MatrixForm, QuantForm};
+
+/// Rows of a panel.
+pub(crate) const PANEL: usize = 2 * LANES;
+/// Quads of columns of a group.
+pub(crate) const QUADS: usize = GROUP / 4;
+
+/// How a packed matrix stores its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// Codes, scales and perhaps mins.
+    Quant {
+        bits: Bits,
+        mins: bool,
+        /// The canonical group is 16 columns.
+        halves: bool,
+    },
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Layout {
+    pub(crate) fn of(form: MatrixForm) -> Layout {
+        match form {
+            MatrixForm::Quant(QuantForm { bits, group, mins }) => {
+                let halves = group == 16;
+                // Those that kernels are compiled for.
+                let bits = match (bits, halves, mins) {
+                    (Bits::Four, ..) | (Bits::Five, false, _) | (Bits::Six, true, false) => bits,
+                    _ => Bits::Eight,
+                };
+                Layout::Quant { bits, mins, halves }
+            }
+            MatrixForm::F32 => Layout::F32,
+            MatrixForm::F16 => Layout::F16,
+            MatrixForm::Bf16 => Layout::Bf16,
+        }
+    }
+
+    /// Bytes of a group of one panel.
+    pub(crate) const fn group_bytes(self) -> usize {
+        match self {
+            Layout::Quant { mins, halves, .. } => {
+                self.code_bytes() + (1 + mins as usize) * (1 + halves as usize) * PANEL * 2
+            }
+            _ => self.code_bytes(),
+        }
+    }
+
+    /// Bytes of its values or codes.
+    pub(crate) const fn code_bytes(self) -> usize {
+        match self {
+            Layout::Quant { bits, .. } => PANEL * GROUP / 8 * bits.count(),
+            Layout::F32 => PANEL * GROUP * 4,
+            Layout::F16 | Layout::Bf16 => PANEL * GROUP * 2,
+        }
+    }
+
+    /// What is subtracted from a stored code, its byte's bias added back.
+    pub(crate) const fn zero_point(self) -> i32 {
+        match self {
+            Layout::Quant { bits, mins: false, .. } => 1 << (bits.count() - 1),
+            _ => 0,
+        }
+    }
+}
+
+/// Bytes of a packed matrix, a multiple of 64; none if there are too many to count.
+pub(crate) fn packed_bytes([rows, cols]: [usize; 2], layout: Layout) -> Option<usize> {
+    groups(cols).checked_mul(layout.group_bytes())?.checked_mul(rows.div_ceil(PANEL))
+}

@@ -1,0 +1,335 @@
+//! Weight matrices in the order in which the kernels read them, one for all instruction sets but for what
+//! [`Order`] says.
+//!
+//! Rows are cut into panels of 32: two tiles of 16 rows, a lane each. A panel is one stream of
+//! groups of 32 columns, each a multiple of 64 bytes:
+//!
+//! | part | codes | dense |
+//! |---|---|---|
+//! | values | `[line][row 32][k 4]` bytes, as many lines as a code has bits | `[k 32][row 32]` floats |
+//! | scales, then mins if any | `[half][row 32]` f16 | none |
+//!
+//! There are two halves where the canonical group is 16 columns, else one. The 4 columns `4 kq ..` of a
+//! row are a quad. Lines hold whole quads, and what bits they leave hold the others, so that most codes
+//! are an `and` away; byte `k` of a quad is cut from and put into byte `k` of a line:
+//!
+//! | bits | quads in the low bits of lines | others, from the highest bit down |
+//! |---|---|---|
+//! | 8 | 0 to 7 | |
+//! | 6 | 0, 1, 3; 4, 5, 7 | 2: bits 7 and 6 of lines 0, 1, 2; 6: of lines 3, 4, 5 |
+//! | 5 | 0, 1, 3, 5, 7 | 2: bits 7 to 5 of line 0, 7 and 6 of line 1; 4: bits 7 to 5 of line 2, 5 of line 1, 5 of line 3; 6: bits 7 to 5 of line 4, 7 and 6 of line 3 |
+//! | 4 | 0, 2, 4, 6 | 1, 3, 5, 7: bits 7 to 4 of a line each |
+//!
+//! In their order quads need the lines in theirs, and never more than three at once. Signed codes are
+//! stored plus 8, 16, 32 or 128, and all 8-bit codes less 128 for instruction sets whose dot products take
+//! signed bytes; for those that multiply eight columns at once rows and quads change places before lines are
+//! made ([`Order`]). Codes of 5 bits in groups of 16, and
+//! of 6 bits in other forms than groups of 16 without mins, which no file has, are packed as 8 bits.
+//! Columns and rows that pad the last group and panel have value 0 or meet activations of 0.
+//!
+//! Packing goes panel by panel: a thread reads 32 rows of the source into memory of its own, which stays
+//! in its second-level cache, and writes their panel from there. So a weight is read once and written once,
+//! and the thread that writes a page is the one that had the system clear it.
+
+mod activations;
+mod layout;
+mod lines;
+mod record;
+
+use std::sync::{Mutex, PoisonError};
+
+use bytemuck::Pod;
+use half::f16;
+use lines::{
+    five_bits, five_lines, group_codes, group_nibbles, paired, paired_nibbles, paired_quads, six_bits,
+    six_lines,
+};
+
+use crate::backend::MatrixSource;
+use crate::backend::cpu::isa::Order;
+use crate::backend::cpu::memory::{Part, Shelf};
+use crate::backend::cpu::pool::Pool;
+use crate::quant::{Bits, DenseMatrix, DenseValues, QuantMatrix, WeightMatrix};
+pub(crate) use activations::{Pack, ROWS_PER_CHUNK, sum_of_squares};
+pub(crate) use layout::{Layout, PANEL, QUADS, packed_bytes};
+pub(crate) use record::{
+    Activations, FloatGroup, GROUP, INT8_BYTES, Int8Group, Record, SECOND_BITS, behind, block_len, groups,
+    in_blocks,
+};
+
+/// Bytes that a thread packs at a time: a huge page, so that few are shared with another thread.
+const RUN_BYTES: usize = 2 << 20;
+
+/// A packed weight matrix.
+#[derive(Debug)]
+pub struct Matrix {
+    data: Part,
+    rows: usize,
+    cols: usize,
+    layout: Layout,
+    order: Order,
+}
+
+impl Matrix {
+    /// Packs what `source` reads on the pool's threads, to a place on `shelf`.
+    pub(crate) fn pack<S: MatrixSource>(
+        source: &S,
+        order: Order,
+        pool: &Pool,
+        shelf: &Shelf,
+    ) -> Result<Matrix, S::Error> {
+        let (rows, cols, layout) = (source.rows(), source.cols(), Layout::of(source.form()));
+        let panel_bytes = groups(cols).saturating_mul(layout.group_bytes());
+        let panels = rows.div_ceil(PANEL);
+        let mut data = shelf.take(panel_bytes.saturating_mul(panels), "a weight matrix")?;
+        // Little matrices are shared out as well.
+        let run = (RUN_BYTES / panel_bytes.max(1)).min(panels / (4 * pool.threads())).max(1);
+        let mut scratch = Vec::new();
+        scratch.resize_with(pool.threads(), Mutex::default);
+        let failed = Mutex::new(None);
+        let job = Packing {
+            source,
+            layout,
+            order,
+            data: data.as_mut_ptr(),
+            panel_bytes,
+            run,
+            scratch: &scratch,
+            failed: &failed,
+        };
+        // SAFETY: each chunk writes its own panels of a part that holds them all.
+        unsafe { pool.run(pack_run, &job, panels.div_ceil(run)) };
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some((_, error)) => Err(error),
+            None => Ok(Matrix { data, rows, cols, layout, order }),
+        }
+    }
+
+    /// What was packed before: as many bytes as `packed_bytes` says.
+    pub(crate) fn packed(data: Part, [rows, cols]: [usize; 2], layout: Layout, order: Order) -> Matrix {
+        assert_eq!(Some(data.bytes()), packed_bytes([rows, cols], layout), "a {rows} x {cols} {layout:?}");
+        Matrix { data, rows, cols, layout, order }
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.data.bytes()
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.data.as_ptr()
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        self.data.as_slice()
+    }
+
+    pub(crate) fn panels(&self) -> usize {
+        self.rows.div_ceil(PANEL)
+    }
+
+    pub(crate) fn panel_bytes(&self) -> usize {
+        groups(self.cols) * self.layout.group_bytes()
+    }
+
+    /// The values of one row times `factor`, into `out` of `cols` elements.
+    pub(crate) fn row(&self, row: usize, factor: f32, out: &mut [f32]) {
+        let panel = &self.data.as_slice()[row / PANEL * self.panel_bytes()..][..self.panel_bytes()];
+        let stream = panel.chunks_exact(self.layout.group_bytes());
+        for (group, out) in stream.zip(out.chunks_mut(GROUP)) {
+            let view = GroupView { bytes: group, layout: self.layout, order: self.order, row: row % PANEL };
+            for (k, out) in out.iter_mut().enumerate() {
+                *out = view.value(k) * factor;
+            }
+        }
+    }
+}
+
+/// One row of one group of a panel.
+struct GroupView<'a> {
+    bytes: &'a [u8],
+    layout: Layout,
+    order: Order,
+    row: usize,
+}
+
+impl GroupView<'_> {
+    fn value(&self, k: usize) -> f32 {
+        let at = k * PANEL + self.row;
+        match self.layout {
+            Layout::Quant { bits, mins, halves } => self.dequantised(k, bits, mins, halves),
+            Layout::F32 => f32::from_le_bytes(std::array::from_fn(|i| self.bytes[4 * at + i])),
+            Layout::F16 => f16::from_bits(self.word(2 * at)).to_f32(),
+            Layout::Bf16 => f32::from_bits(u32::from(self.word(2 * at)) << 16),
+        }
+    }
+
+    fn dequantised(&self, k: usize, bits: Bits, mins: bool, halves: bool) -> f32 {
+        let (row, quad) = if self.order.pairs() { paired(self.row, k / 4) } else { (self.row, k / 4) };
+        let line = |line: usize| self.bytes[4 * (line * PANEL + row) + k % 4];
+        let code = match bits {
+            Bits::Four => line(quad / 2) >> (quad % 2 * 4) & 15,
+            Bits::Five => five_bits(quad, line),
+            Bits::Six => six_bits(quad, line),
+            Bits::Eight => line(quad).wrapping_add(self.order.byte_bias()),
+        };
+        let half = if halves { k / 16 } else { 0 };
+        let factor = |set: usize| {
+            let at = self.layout.code_bytes() + 2 * ((set + half) * PANEL + self.row);
+            f16::from_bits(self.word(at)).to_f32()
+        };
+        let signed = (i32::from(code) - self.layout.zero_point()) as f32;
+        signed * factor(0) + if mins { factor(1 + usize::from(halves)) } else { 0.0 }
+    }
+
+    fn word(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
+    }
+}
+
+/// A matrix that is being packed.
+struct Packing<'a, S: MatrixSource> {
+    source: &'a S,
+    layout: Layout,
+    order: Order,
+    data: *mut u8,
+    panel_bytes: usize,
+    /// Panels of a chunk.
+    run: usize,
+    /// By worker: the rows at hand.
+    scratch: &'a [Mutex<WeightMatrix>],
+    /// The first panel that could not be read, so far.
+    failed: &'a Mutex<Option<(usize, S::Error)>>,
+}
+
+// SAFETY: the threads write different panels; the rest may be shared.
+unsafe impl<S: MatrixSource> Sync for Packing<'_, S> {}
+
+/// Packs the panels of chunk `chunk`.
+unsafe fn pack_run<S: MatrixSource>(job: &Packing<'_, S>, chunk: usize, worker: usize) {
+    let mut block = job.scratch[worker].lock().unwrap_or_else(PoisonError::into_inner);
+    let (rows, first) = (job.source.rows(), chunk * job.run);
+    for panel in first..(first + job.run).min(rows.div_ceil(PANEL)) {
+        let rows = panel * PANEL..((panel + 1) * PANEL).min(rows);
+        if let Err(error) = job.source.read(rows, &mut block) {
+            let mut failed = job.failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if failed.as_ref().is_none_or(|(earlier, _)| panel < *earlier) {
+                *failed = Some((panel, error));
+            }
+            return;
+        }
+        // SAFETY: the part holds `panel_bytes` for each panel, and only this chunk writes this one.
+        let out =
+            unsafe { std::slice::from_raw_parts_mut(job.data.add(panel * job.panel_bytes), job.panel_bytes) };
+        pack_panel(&block, job.layout, job.order, out);
+    }
+}
+
+/// Packs up to 32 rows into a panel of zeros.
+fn pack_panel(block: &WeightMatrix, layout: Layout, order: Order, panel: &mut [u8]) {
+    let streams = panel.chunks_exact_mut(layout.group_bytes()).enumerate();
+    match block {
+        WeightMatrix::Quant(m) => {
+            streams.for_each(|(group, out)| pack_group(m, layout, order, group, out));
+        }
+        WeightMatrix::Dense(m) => streams.for_each(|(group, out)| match m.values() {
+            DenseValues::F32(values) => pack_floats(m, values, group, out),
+            DenseValues::F16(values) => pack_floats(m, values, group, out),
+            DenseValues::Bf16(values) => pack_floats(m, values, group, out),
+        }),
+    }
+}
+
+fn pack_group(m: &QuantMatrix, layout: Layout, order: Order, group: usize, out: &mut [u8]) {
+    let (codes, factors) = out.split_at_mut(layout.code_bytes());
+    let (rows, zero) = (m.rows(), layout.zero_point() as u8);
+    let flip = match layout {
+        Layout::Quant { bits: Bits::Eight, .. } => zero ^ order.byte_bias(),
+        _ => zero,
+    };
+    let quads = |row| group_codes(m, row, group, flip);
+    let nibbles = |row| group_nibbles(m, row, group, zero);
+    // Told apart here and not for each row: so a row's codes stay in vectors where they stay together.
+    if order.pairs() {
+        let quads = |row| paired_quads(row, |row| if row < rows { quads(row) } else { Default::default() });
+        let nibbles =
+            |row| paired_nibbles(row, |row| if row < rows { nibbles(row) } else { Default::default() });
+        pack_codes(codes, layout, rows.next_multiple_of(4), quads, nibbles);
+    } else {
+        pack_codes(codes, layout, rows, quads, nibbles);
+    }
+    // Of a group of 16 columns there are two here, the second perhaps behind the row's end.
+    let halves = if m.group() == 16 { 2 } else { 1 };
+    let mut lines = factors.as_chunks_mut::<{ 2 * PANEL }>().0.iter_mut();
+    for values in [Some(m.scales()), m.mins()].into_iter().flatten() {
+        for (half, line) in (0..halves).zip(&mut lines) {
+            let col = group * GROUP + half * 16;
+            if col < m.cols() {
+                pack_factors(values, m.groups_per_row(), col / m.group(), line);
+            }
+        }
+    }
+}
+
+/// Packs the codes of a group: a row's are `quads`, or `nibbles` where two have a byte.
+fn pack_codes(
+    out: &mut [u8],
+    layout: Layout,
+    rows: usize,
+    quads: impl Fn(usize) -> [[u8; 4]; QUADS],
+    nibbles: impl Fn(usize) -> [[u8; 4]; QUADS / 2],
+) {
+    match layout {
+        Layout::Quant { bits: Bits::Four, .. } => transpose(out, rows, nibbles),
+        Layout::Quant { bits: Bits::Five, .. } => transpose(out, rows, |row| five_lines(quads(row))),
+        Layout::Quant { bits: Bits::Six, .. } => transpose(out, rows, |row| six_lines(quads(row))),
+        _ => transpose(out, rows, quads),
+    }
+}
+
+/// The scales or mins number `index` of all rows.
+fn pack_factors(values: &[f16], groups_per_row: usize, index: usize, line: &mut [u8; 2 * PANEL]) {
+    let rows = values.chunks_exact(groups_per_row);
+    for (slot, row) in line.as_chunks_mut::<2>().0.iter_mut().zip(rows) {
+        *slot = row[index].to_bits().to_le_bytes();
+    }
+}
+
+/// Writes rows of `Q` quads of bytes as `[quad][row 32][4]`; those that are not there as zeros. What is
+/// written is written in order, a line after the other; the rows' strides are met once, by `row`.
+fn transpose<const Q: usize>(out: &mut [u8], rows: usize, row: impl Fn(usize) -> [[u8; 4]; Q]) {
+    let mut tile = [[[0; 4]; Q]; PANEL];
+    for (index, slot) in tile.iter_mut().take(rows).enumerate() {
+        *slot = row(index);
+    }
+    for (quad, line) in (0..Q).zip(out.as_chunks_mut::<{ 4 * PANEL }>().0) {
+        for (slot, row) in line.as_chunks_mut::<4>().0.iter_mut().zip(&tile) {
+            *slot = row[quad];
+        }
+    }
+}
+
+/// Writes the elements of a group's columns as `[column][row 32]`.
+fn pack_floats<T: Pod>(m: &DenseMatrix, values: &[T], group: usize, out: &mut [u8]) {
+    let cols = group * GROUP..m.cols().min((group + 1) * GROUP);
+    let out: &mut [T] = bytemuck::cast_slice_mut(out);
+    for (line, col) in out.chunks_exact_mut(PANEL).zip(cols) {
+        for (slot, row) in line.iter_mut().zip(values.chunks_exact(m.cols())) {
+            *slot = row[col];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

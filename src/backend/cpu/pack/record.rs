@@ -1,0 +1,127 @@
+//! Quantised activations as bytes: a record for each group of 32 columns, and the blocks of tokens that records come in.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::backend::cpu::isa::{LANES, Lanes};
+use crate::backend::cpu::memory::Buffer;
+
+/// Columns of a group.
+pub(crate) const GROUP: usize = 32;
+
+/// Groups that `cols` columns take.
+pub(crate) fn groups(cols: usize) -> usize {
+    cols.div_ceil(GROUP)
+}
+
+/// Bits by which the first of two terms is above the second.
+pub(crate) const SECOND_BITS: u32 = 8;
+
+/// One term of 32 quantised activations. Value = `scale · codes[k]`, of two terms
+/// `second.scale · (256 · first.codes[k] + second.codes[k])`. Where there is no second term its record is there
+/// nevertheless, with codes of 0, for tokens whose neighbour in a block has one.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Int8Group {
+    /// In -127..=127; where [`Lanes::PAIRS`] says so, half of them another token's ([`OCTET`]).
+    pub(crate) codes: [i8; GROUP],
+    /// NaN if any value was not finite; in a second term a 256th of the first's, and in the first of a tile's block
+    /// the second's if there is one.
+    pub(crate) scale: f32,
+    /// Sum of the values, of all terms; not there in a second term.
+    pub(crate) scaled_sum: f32,
+    /// Minus the sum of all codes, times the zero points of 4 and of 8 bits: sums start at it.
+    pub(crate) neg_sum_8: i32,
+    pub(crate) neg_sum_128: i32,
+    /// Minus the sums of the first and the last sixteen, times the zero point of 6 bits.
+    pub(crate) neg_halves_32: [i32; 2],
+    /// Sums of the first and the last sixteen values, of all terms; not there in a second term.
+    pub(crate) scaled_halves: [f32; 2],
+}
+
+/// What a group of a row takes: a record for each term, and whether there is a second one.
+pub(crate) const INT8_BYTES: usize = 2 * size_of::<Int8Group>() + 1;
+
+/// 32 activations in f32.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct FloatGroup {
+    pub(crate) values: [f32; GROUP],
+    /// Sums of the first and the last sixteen.
+    pub(crate) sums: [f32; 2],
+}
+
+/// A group's activations.
+pub(crate) trait Record {
+    /// Whether sixteen tokens are a block where [`Lanes::TILES`] says so.
+    const TILES: bool;
+}
+
+impl Record for Int8Group {
+    const TILES: bool = true;
+}
+
+impl Record for FloatGroup {
+    const TILES: bool = false;
+}
+
+/// Scratch for one operation's activations.
+#[derive(Debug)]
+pub(crate) struct Activations {
+    pub(crate) int8: Buffer,
+    pub(crate) float: Buffer,
+}
+
+/// Tokens of the next block when `left` are left: those of a tile, or the kernel's full block; where that is 6, else
+/// the largest power of two up to 4 that fits. Eight are two blocks of 4: six and two take a quarter longer.
+#[inline(always)]
+pub(crate) fn block_len<L: Lanes, R: Record>(left: usize) -> usize {
+    match left {
+        LANES.. if L::TILES && R::TILES => LANES,
+        8 if L::TOKENS == 6 => 4,
+        left if left >= L::TOKENS => L::TOKENS,
+        4.. if L::TOKENS == 6 => 4,
+        2 | 3 if L::TOKENS == 6 => 2,
+        _ => 1,
+    }
+}
+
+/// How many of `tokens` are in blocks of several, where there are such blocks: all but the last few.
+#[inline(always)]
+pub(crate) fn in_blocks<L: Lanes>(tokens: usize) -> usize {
+    tokens - tokens % if L::TOKENS == 6 { 2 } else { L::TOKENS }
+}
+
+/// What is behind `records` first terms: as many second ones, and for each a byte that is 0 if it is empty.
+#[inline(always)]
+pub(crate) fn behind<R>(first: *mut R, records: usize) -> (*mut R, *mut u8) {
+    (first.wrapping_add(records), first.wrapping_add(2 * records).cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn single_tokens_come_last<L: Lanes>() {
+        for tokens in 0..100 {
+            let mut start = 0;
+            while let len @ 2.. = block_len::<L, FloatGroup>(tokens - start) {
+                start += len;
+            }
+            assert_eq!(in_blocks::<L>(tokens), start, "of {tokens} tokens");
+            assert!((0..tokens - start).all(|left| block_len::<L, FloatGroup>(left) == 1));
+        }
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn all_tokens_but_the_last_few_are_in_blocks_of_several() {
+        single_tokens_come_last::<crate::backend::cpu::isa::avx2::Avx2<true>>();
+        single_tokens_come_last::<crate::backend::cpu::isa::avx512::Avx512<false>>();
+    }
+
+    #[test]
+    #[cfg(target_arch = "aarch64")]
+    fn all_tokens_but_the_last_few_are_in_blocks_of_several() {
+        single_tokens_come_last::<crate::backend::cpu::isa::neon::I8mm>();
+    }
+}
