@@ -6,6 +6,8 @@
 //! (or `nothing`). The lexing that makes all this safe against comments and strings is in
 //! `tests/tidy/lexer.rs`, and is tested here like the other checkers.
 
+#[path = "tidy/cycles.rs"]
+mod cycles;
 #[path = "tidy/lexer.rs"]
 mod lexer;
 
@@ -20,6 +22,8 @@ const LINES_MAX: usize = 700;
 const CODE_LINES_MAX: usize = 300;
 /// Files that are over a limit, with what they have now: these numbers only go down.
 const OVERSIZED: &[(&str, Size)] = &[];
+/// Rings of files that are left, by their folder and how many files they have: these numbers only go down.
+const RINGS: &[(&str, usize)] = &[("engine", 9)];
 /// Where `unsafe` may be written.
 const UNSAFE_ALLOWED: &[&str] = &[
     "src/backend/cpu/",
@@ -292,6 +296,29 @@ fn modules_use_only_the_layers_below_them() {
     tidy(problems);
 }
 
+#[test]
+fn no_files_use_each_other_in_a_ring() {
+    let code = |source: &Source| without_tests(&code_of(&source.text));
+    let sources = sources(&["src"]);
+    let own = sources.iter().filter(|source| !is_test_file(&source.path));
+    let files = own.filter_map(|source| Some((cycles::module_path(&source.path)?, code(source)))).collect();
+    let mut problems = Vec::new();
+    let mut found: Vec<(String, usize)> = Vec::new();
+    for ring in cycles::rings(&files) {
+        let names: Vec<String> = ring.iter().map(|module| module.join("::")).collect();
+        let known = (ring[0][0].clone(), ring.len());
+        if !RINGS.iter().any(|&(folder, files)| (folder, files) == (known.0.as_str(), known.1)) {
+            problems.push(format!("src: {} files use each other: {}", ring.len(), names.join(", ")));
+        }
+        found.push(known);
+    }
+    let gone = RINGS.iter().filter(|&&(folder, files)| !found.contains(&(folder.into(), files)));
+    problems.extend(
+        gone.map(|(folder, files)| format!("RINGS: the ring of {files} files in {folder} has changed")),
+    );
+    tidy(problems);
+}
+
 /// The module that a file of `src/` belongs to; none for the library's table of contents.
 fn module_of(path: &str) -> Option<&str> {
     let first = path.strip_prefix("src/")?.split('/').next()?;
@@ -471,6 +498,35 @@ fn crate_paths_are_found_in_uses_groups_and_expressions() {
     assert_eq!(from, [("B", "kv"), ("Counts", "engine"), ("Handle", "engine"), ("TokenId", "token")]);
     assert_eq!(module_of("src/kv/page.rs"), Some("kv"));
     assert_eq!((module_of("src/token.rs"), module_of("src/lib.rs")), (Some("token"), None));
+}
+
+#[test]
+fn rings_are_found_through_what_parents_pass_on() {
+    let rings = |files: &[(&str, &str)]| {
+        let files = files.iter().map(|(path, code)| (cycles::module_path(path).unwrap(), (*code).to_owned()));
+        let found = cycles::rings(&files.collect());
+        found.iter().map(|ring| ring.iter().map(|m| m.join("::")).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    let parent = ("src/a/mod.rs", "mod b;\nmod c;\npub use b::B;\npub use c::{C, D as E};");
+    let none: [Vec<String>; 0] = [];
+    // A parent and its children may know each other, and what it passes on is the child's.
+    assert_eq!(
+        rings(&[parent, ("src/a/b.rs", "struct B;"), ("src/a/c.rs", "use super::B;\nstruct C; struct D;")]),
+        none
+    );
+    let ring = [
+        parent,
+        ("src/a/b.rs", "struct B; fn f() -> super::E {}"),
+        ("src/a/c.rs", "use crate::a::B;\nstruct C; struct D;"),
+    ];
+    assert_eq!(rings(&ring), [["a::b", "a::c"]]);
+    let of_three = [
+        ("src/x.rs", "use crate::y::Y; enum X {}"),
+        ("src/y.rs", "type Y = crate::z::Z;"),
+        ("src/z.rs", "use crate::x; struct Z;"),
+    ];
+    assert_eq!(rings(&of_three), [["x", "y", "z"]]);
+    assert_eq!(rings(&of_three[..2]), none);
 }
 
 #[test]

@@ -25,8 +25,8 @@ mod work;
 use crate::backend::{Precision, StepLimits};
 pub use build::Graph;
 pub use error::GraphError;
-pub use node::{AttentionSpec, Dtype, NodeId, RopeSpec};
-pub use plan::{KvShape, MatrixSpec, Plan, VectorSpec};
+pub use node::{AttentionSpec, Dtype, MatrixSpec, NodeId, RopeSpec, VectorSpec};
+pub use plan::{KvShape, Plan};
 pub use session::{KvMemory, Session};
 pub use work::{Counting, MatrixSize, OpKind, OpTime, OpTimes, Work};
 

@@ -119,3 +119,23 @@ pub(super) struct Node {
     /// As errors name it: operation, weight, number.
     pub label: String,
 }
+
+/// A weight matrix that a graph declares, `[rows, cols]`: output by input features.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatrixSpec {
+    /// Names it in errors and in the file.
+    pub name: String,
+    /// Output features.
+    pub rows: usize,
+    /// Input features.
+    pub cols: usize,
+}
+
+/// A weight vector that a graph declares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VectorSpec {
+    /// Names it in errors and in the file.
+    pub name: String,
+    /// Its elements.
+    pub len: usize,
+}

@@ -10,27 +10,7 @@ use crate::backend::{
 use super::arena::{lay_out, sum_bytes};
 use super::fuse::fuse;
 use super::lower::lower;
-use super::{CompileOptions, Fusion, Graph, GraphError};
-
-/// A weight matrix that a graph declares, `[rows, cols]`: output by input features.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MatrixSpec {
-    /// Names it in errors and in the file.
-    pub name: String,
-    /// Output features.
-    pub rows: usize,
-    /// Input features.
-    pub cols: usize,
-}
-
-/// A weight vector that a graph declares.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VectorSpec {
-    /// Names it in errors and in the file.
-    pub name: String,
-    /// Its elements.
-    pub len: usize,
-}
+use super::{CompileOptions, Fusion, Graph, GraphError, MatrixSpec, VectorSpec};
 
 /// The KV pool that a plan's attentions need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

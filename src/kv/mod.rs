@@ -34,6 +34,8 @@ mod window;
 pub use error::{IntegrityError, KvError};
 pub use manager::KvCacheManager;
 
+use std::collections::TryReserveError;
+
 use crate::backend::{KvLayout, PageId, Window};
 
 /// A sequence of a [`KvCacheManager`]. The generation tag makes an id useless after its release,
@@ -119,4 +121,11 @@ pub struct KvStats {
     pub evictions: u64,
     /// Pages copied because they were shared and about to be written.
     pub copies: u64,
+}
+
+/// An empty vector with room for `len` elements.
+fn with_room<T>(len: usize) -> Result<Vec<T>, TryReserveError> {
+    let mut vec = Vec::new();
+    vec.try_reserve_exact(len)?;
+    Ok(vec)
 }

@@ -4,7 +4,7 @@ use std::collections::TryReserveError;
 
 use super::PrefixSharing;
 use super::prefix::{ChainHash, PrefixIndex};
-use super::sequence::with_room;
+use super::with_room;
 use crate::backend::PageId;
 
 /// Every page of the pool is free (no reference, in `free`), cached (no reference, parked in

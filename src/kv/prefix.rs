@@ -8,7 +8,7 @@
 use std::collections::{HashMap, TryReserveError};
 
 use super::PrefixSharing;
-use super::sequence::with_room;
+use super::with_room;
 use crate::backend::PageId;
 use crate::token::TokenId;
 

@@ -3,7 +3,7 @@
 //! Nothing here knows references or free pages; `manager` moves pages between this and the pool.
 
 use super::prefix::ChainHash;
-use super::{KvError, SeqId, SequenceSpec, window};
+use super::{KvError, SeqId, SequenceSpec, window, with_room};
 use crate::backend::{PAGE_TOKENS, PageRef};
 use crate::token::TokenId;
 
@@ -191,12 +191,6 @@ impl Sequence {
         }
         Ok(())
     }
-}
-
-pub(super) fn with_room<T>(len: usize) -> Result<Vec<T>, std::collections::TryReserveError> {
-    let mut vec = Vec::new();
-    vec.try_reserve_exact(len)?;
-    Ok(vec)
 }
 
 /// Where a sequence lives.

@@ -8,12 +8,13 @@ use crate::backend::{
     StepInput, StepLimits,
 };
 use crate::graph::{CompileOptions, Fusion, KvMemory, OpKind, OpTimes, Session};
-use crate::quant::{Quality, QuantFormat};
+use crate::quant::QuantFormat;
 use crate::token::TokenId;
 use crate::weights::ModelFile;
 
-use super::upload::{Source, upload};
-use super::{Decoder, DecoderMemory, ModelConfig, ModelError, SidecarUse, decoder};
+use super::source::Source;
+use super::upload::upload;
+use super::{Decoder, DecoderMemory, LoadProgress, ModelConfig, ModelError, SidecarUse, decoder};
 
 /// How a model is loaded.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,23 +34,6 @@ pub struct LoadOptions {
     pub sidecar: Option<PathBuf>,
     /// How activations are asked to be stored; the residual stream is f32 always.
     pub activations: Precision,
-}
-
-/// How far loading is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LoadProgress<'a> {
-    /// The tensor that was loaded just now.
-    pub tensor: &'a str,
-    /// What was lost, if the tensor was quantised.
-    pub quality: Option<Quality>,
-    /// Tensors loaded.
-    pub done: usize,
-    /// Tensors in all.
-    pub total: usize,
-    /// Their bytes in the file.
-    pub bytes_done: u64,
-    /// Bytes in the file of all tensors.
-    pub bytes_total: u64,
 }
 
 /// A model on a backend.

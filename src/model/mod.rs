@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod config;
 mod decoder;
 mod family;
 mod hyper;
@@ -17,6 +18,7 @@ mod load;
 mod rope;
 mod scaling;
 mod sidecar;
+mod source;
 mod tensors;
 mod upload;
 
@@ -28,10 +30,11 @@ pub use crate::graph::{OpKind, OpTime, OpTimes, Work};
 use crate::quant::QuantError;
 use crate::token::TokenId;
 use crate::weights::{WeightsError, shown, shown_path};
+pub use config::{LocalAttention, ModelConfig};
 pub use family::{FAMILIES, Family, LocalLayers};
-pub use hyper::{LocalAttention, ModelConfig};
-pub use load::{LoadOptions, LoadProgress, Model};
+pub use load::{LoadOptions, Model};
 pub use sidecar::SidecarUse;
+pub use upload::LoadProgress;
 
 /// Why a model could not be made, or could not run a step.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,7 @@ use crate::file;
 use crate::graph::Plan;
 
 use super::ModelError;
-use super::upload::Source;
+use super::source::Source;
 
 /// What became of the file of prepared weights ([`super::LoadOptions::sidecar`]).
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,43 +2,37 @@
 //! as many threads as it likes, and the file's pages are given back behind it.
 
 use std::ops::Range;
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use crate::backend::{Backend, MatrixShape, MatrixSource, Weights};
+use crate::backend::{Backend, MatrixSource, Weights};
 use crate::graph::Plan;
 use crate::quant::{Distance, MatrixForm, Quality, QuantFormat, WeightMatrix, quantize_block};
 use crate::weights::{ModelFile, TensorRows};
 
-use super::load::LoadProgress;
+use super::source::Source;
 use super::{ModelError, SidecarUse, sidecar};
 
 /// Bytes of a tensor after which the pages read before them are given back.
 const SLICE_BYTES: usize = 1 << 20;
 
-/// Where matrices come from.
-#[derive(Clone, Copy)]
-pub(super) struct Source<'f> {
-    pub file: &'f ModelFile,
-    /// The file's own.
-    pub fingerprint: [u8; 32],
-    /// What float matrices become.
-    pub quantise: Option<QuantFormat>,
-    /// Where prepared matrices are kept.
-    pub sidecar: Option<&'f Path>,
+/// How far loading is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoadProgress<'a> {
+    /// The tensor that was loaded just now.
+    pub tensor: &'a str,
+    /// What was lost, if the tensor was quantised.
+    pub quality: Option<Quality>,
+    /// Tensors loaded.
+    pub done: usize,
+    /// Tensors in all.
+    pub total: usize,
+    /// Their bytes in the file.
+    pub bytes_done: u64,
+    /// Bytes in the file of all tensors.
+    pub bytes_total: u64,
 }
 
 impl Source<'_> {
-    /// What a matrix is prepared from.
-    pub fn shape(&self, name: &str) -> Result<MatrixShape, ModelError> {
-        let rows = self.file.rows(name)?;
-        let form = match (rows.form(), self.quantise) {
-            (form @ MatrixForm::Quant(_), _) | (form, None) => form,
-            (_, Some(format)) => MatrixForm::Quant(format.form(rows.cols())),
-        };
-        Ok(MatrixShape { rows: rows.rows(), cols: rows.cols(), form })
-    }
-
     /// Brings one matrix to the backend; what was lost if it was quantised for that.
     fn prepare<B: Backend>(
         &self,

@@ -10,8 +10,9 @@ mod row;
 mod sampler;
 
 pub use random::uniform;
+pub use row::History;
 pub use row::row_sampling;
-pub use sampler::{History, Sampler, best_logits, log_sum_exp};
+pub use sampler::{Sampler, best_logits, log_sum_exp};
 
 use crate::token::TokenId;
 

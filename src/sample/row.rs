@@ -1,8 +1,25 @@
 //! A request's sampling as backends take it: numbers instead of seeds, logits' adjustments instead of
 //! histories.
 
-use super::{History, Sampling, uniform};
+use super::{Sampling, uniform};
 use crate::backend::{LogitAdjustment, RowSampling};
+use crate::token::TokenId;
+
+/// The tokens so far.
+#[derive(Clone, Copy, Debug)]
+pub struct History<'a> {
+    /// Prompt and generated tokens.
+    pub tokens: &'a [TokenId],
+    /// How many of them are the prompt.
+    pub prompt: usize,
+}
+
+impl History<'_> {
+    /// Index of the token to be chosen, among the generated ones.
+    pub fn position(&self) -> u64 {
+        self.tokens.len().saturating_sub(self.prompt) as u64
+    }
+}
 
 /// How token number `position` of an answer is sampled, whose adjustments look at `history` and are
 /// added to `adjustments`.

@@ -1,6 +1,6 @@
 //! One choice from one row of logits, with scratch that is kept between choices.
 
-use super::{SampleError, Sampling, TokenMask, row_sampling};
+use super::{History, SampleError, Sampling, TokenMask, row_sampling};
 use crate::backend::{LogitAdjustment, RowSampling};
 use crate::token::TokenId;
 
@@ -9,22 +9,6 @@ use crate::token::TokenId;
 pub struct Sampler {
     candidates: Ranked,
     adjustments: Vec<LogitAdjustment>,
-}
-
-/// The tokens so far.
-#[derive(Clone, Copy, Debug)]
-pub struct History<'a> {
-    /// Prompt and generated tokens.
-    pub tokens: &'a [TokenId],
-    /// How many of them are the prompt.
-    pub prompt: usize,
-}
-
-impl History<'_> {
-    /// Index of the token to be chosen, among the generated ones.
-    pub fn position(&self) -> u64 {
-        self.tokens.len().saturating_sub(self.prompt) as u64
-    }
 }
 
 impl Sampler {

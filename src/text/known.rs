@@ -1,6 +1,6 @@
 //! Tokens that are known by their names, and vocabularies that are known by their tokens.
 
-use super::vocab::TokenKind;
+use super::kind::TokenKind;
 
 /// Ends of turns in the chat formats of the supported families; generation stops at them when the vocabulary
 /// has them as control tokens.

@@ -5,9 +5,9 @@
 //! list has a value a token, every id is a token's.
 
 use super::error::TextError;
+use super::kind::{TokenKind, byte_token};
 use super::known;
 use super::parts::{Spelling, VocabParts, key};
-use super::vocab::{TokenKind, byte_token};
 use super::warnings::Warnings;
 use crate::TokenId;
 use crate::weights::Strings;

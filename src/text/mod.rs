@@ -10,6 +10,7 @@
 mod byte_level;
 mod detokenize;
 mod error;
+mod kind;
 mod known;
 mod mend;
 mod parts;
@@ -38,8 +39,9 @@ mod turn;
 
 pub use detokenize::Detokenizer;
 pub use error::TextError;
+pub use kind::TokenKind;
 pub use stop::{StopMatcher, StopOutcome};
-pub use vocab::{TokenKind, Vocab};
+pub use vocab::Vocab;
 
 #[cfg(feature = "text")]
 pub use template::{ChatPrompt, ChatTemplate, Content, ContentPart, Message, RenderOptions, ToolCall};

@@ -6,9 +6,10 @@
 
 use super::error::TextError;
 use super::index::{Index, Key};
+use super::kind::{TokenKind, byte_token};
 use super::limit::Ids;
 use super::merge::{Rules, merge};
-use super::vocab::{TokenKind, Vocab, byte_token};
+use super::vocab::Vocab;
 use crate::TokenId;
 use std::cmp::Ordering;
 

@@ -32,6 +32,7 @@
 mod arguments;
 mod bounds;
 mod collections;
+mod compare;
 mod cuts;
 mod environment;
 mod filters;
@@ -52,6 +53,7 @@ mod prompt;
 mod repr;
 mod strftime;
 mod strings;
+mod types;
 
 pub use message::{Content, ContentPart, Message, ToolCall};
 pub use prompt::ChatPrompt;

@@ -7,12 +7,13 @@
 use super::bpe::ByteLevel;
 use super::detokenize::Detokenizer;
 use super::error::TextError;
+use super::kind::TokenKind;
 use super::limit::Ids;
 use super::mend::Mended;
 use super::parts::{Spelling, VocabParts, key};
 use super::spm::Spm;
 use super::template::ChatPrompt;
-use super::vocab::{TokenKind, Vocab};
+use super::vocab::Vocab;
 use crate::TokenId;
 use crate::weights::{Array, Metadata, Strings, Value};
 use aho_corasick::{AhoCorasick, AhoCorasickKind, Anchored, Input, MatchKind, StartKind};

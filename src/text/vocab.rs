@@ -6,44 +6,13 @@
 
 use super::byte_level::byte_of;
 use super::error::TextError;
+use super::kind::{TokenKind, byte_token};
 use super::known;
 use super::mend::Mended;
 use super::parts::{Spelling, VocabParts};
 use super::warnings::Warnings;
 use crate::TokenId;
 use crate::weights::{Ends, Metadata, Strings};
-
-/// The kind of a token, as the file's `token_type` says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum TokenKind {
-    /// A piece of text.
-    Normal,
-    /// Stands for text that the vocabulary cannot spell.
-    Unknown,
-    /// Structure (begin, end, roles): never text of a user or for a reader.
-    Control,
-    /// Text that is always one token, whatever stands around it.
-    UserDefined,
-    /// Reserved; never produced from text.
-    Unused,
-    /// A single byte of the byte fallback.
-    Byte,
-}
-
-impl TokenKind {
-    pub(crate) fn from_code(code: u32) -> Option<TokenKind> {
-        Some(match code {
-            // 0 is "undefined" in old files.
-            0 | 1 => TokenKind::Normal,
-            2 => TokenKind::Unknown,
-            3 => TokenKind::Control,
-            4 => TokenKind::UserDefined,
-            5 => TokenKind::Unused,
-            6 => TokenKind::Byte,
-            _ => return None,
-        })
-    }
-}
 
 /// The vocabulary of a model.
 #[derive(Debug)]
@@ -257,12 +226,6 @@ fn spell(piece: &str, kind: TokenKind, spelling: Spelling, out: &mut Vec<u8>) {
 
 fn push_char(c: char, out: &mut Vec<u8>) {
     out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
-}
-
-/// The byte of a `<0xNN>` piece.
-pub(crate) fn byte_token(piece: &str) -> Option<u8> {
-    let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
-    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
 }
 
 /// As [`Strings`], of any bytes.

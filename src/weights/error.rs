@@ -1,12 +1,11 @@
 //! Why a model file was refused: [`WeightsError`] names the file, [`Fault`] what is wrong inside it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::quant::QuantError;
 
 use super::TensorType;
-use super::shown::{shown, shown_bytes, shown_path};
-use super::split::part_name;
+use super::shown::{part_name, shown, shown_bytes, shown_path};
 
 /// Why a model file, or something in it, could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +91,13 @@ pub enum WeightsError {
         /// What is wrong.
         source: QuantError,
     },
+}
+
+impl WeightsError {
+    /// What is wrong with a whole file.
+    pub(super) fn malformed(file: &Path, fault: Fault) -> WeightsError {
+        WeightsError::Malformed { file: file.to_owned(), offset: 0, fault }
+    }
 }
 
 /// What is wrong inside a GGUF file.

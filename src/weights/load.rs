@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::quant::{QuantError, WeightMatrix};
+use crate::quant::QuantError;
 use crate::room;
 
 use super::source::Source;
-use super::{Fault, Metadata, TensorInfo, TensorRows, WeightsError, gguf, split};
+use super::{Fault, Metadata, OpenOptions, TensorInfo, WeightsError, gguf};
 
 /// Bytes that [`ModelFile::fingerprint`] takes from each of three places of a tensor.
 const SAMPLE_BYTES: usize = 1024;
@@ -22,19 +22,6 @@ const HEADER_BYTES_USUAL: usize = 16 << 20;
 const PARSED: usize = 8;
 /// Bytes of a file that is not mapped in which its header is looked for first.
 const HEAD_BYTES: usize = 1 << 20;
-
-/// How a file is opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// Map files; without it they are read, which is the default. The model's file is mapped while it is loaded,
-    /// a file of packed weights for as long as these are used. That loads packed weights faster, and processes share their memory.
-    ///
-    /// Nothing must cut a mapped file short or write into it: bytes that are gone when they are touched end the
-    /// process (SIGBUS), and packed weights that are written over give wrong text. No program can prevent that.
-    /// Of files that are read, what is used is what was checked: one that changes meanwhile is
-    /// [`WeightsError::Changed`].
-    pub mmap: bool,
-}
 
 /// An open model file whose header has been checked from end to end.
 ///
@@ -62,18 +49,7 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    /// Opens and checks the file at `path`; if it is one part of a model (`NAME-00002-of-00003.gguf`), all
-    /// parts, which lie beside it.
-    ///
-    /// # Errors
-    /// [`WeightsError::Io`] if it cannot be opened, mapped or read, or is not a regular file;
-    /// [`WeightsError::Malformed`] if it is not a sound GGUF file, holds a tensor type that cannot be read,
-    /// or lacks another part; [`WeightsError::Changed`] if it changes meanwhile.
-    pub fn open(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
-        split::whole(ModelFile::open_one(path, options)?, |part| ModelFile::open_one(part, options))
-    }
-
-    fn open_one(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
+    pub(super) fn open_one(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
         ModelFile::from_source(path, Source::open(path, options)?)
     }
 
@@ -91,15 +67,7 @@ impl ModelFile {
         self.parts().try_for_each(|part| part.source.check_unchanged(&part.path))
     }
 
-    /// A file from its bytes; errors call it `name`.
-    ///
-    /// # Errors
-    /// [`WeightsError::Malformed`], as [`ModelFile::open`]; also if it is one part of several.
-    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<ModelFile, WeightsError> {
-        split::alone(ModelFile::from_source(Path::new(name), Source::Owned(bytes))?)
-    }
-
-    fn from_source(path: &Path, source: Source) -> Result<ModelFile, WeightsError> {
+    pub(super) fn from_source(path: &Path, source: Source) -> Result<ModelFile, WeightsError> {
         let header = read_header(path, &source);
         // One that was written over meanwhile may look like anything.
         source.check_unchanged(path)?;
@@ -119,7 +87,7 @@ impl ModelFile {
             for info in &part.tensors {
                 if whole.index.insert(info.name.clone(), whole.tensors.len()).is_some() {
                     let fault = Fault::DuplicateTensor { tensor: info.name.clone() };
-                    return Err(split::malformed(&part.path, fault));
+                    return Err(WeightsError::malformed(&part.path, fault));
                 }
                 whole.tensors.push(info.clone());
             }
@@ -179,47 +147,6 @@ impl ModelFile {
     /// The entry of the tensor called `name`.
     pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
         self.index.get(name).and_then(|&index| self.tensors.get(index))
-    }
-
-    /// The tensor called `name` as a canonical matrix that is yet to be decoded.
-    ///
-    /// A tensor of one dimension is one row.
-    ///
-    /// # Errors
-    /// [`WeightsError::Missing`]; [`WeightsError::Shape`] if it has more than two dimensions above 1.
-    pub fn rows(&self, name: &str) -> Result<TensorRows<'_>, WeightsError> {
-        let (part, info) = self.find(name)?;
-        if info.dims.iter().skip(2).any(|&dim| dim != 1) {
-            return Err(part.shape_error(info, "one or two dimensions"));
-        }
-        Ok(TensorRows::new(part, info))
-    }
-
-    /// The tensor called `name` as a canonical matrix: quantised types as codes, floats as they are. One
-    /// thread decodes.
-    ///
-    /// # Errors
-    /// As [`ModelFile::rows`] and [`TensorRows::read`].
-    pub fn matrix(&self, name: &str) -> Result<WeightMatrix, WeightsError> {
-        let rows = self.rows(name)?;
-        let mut matrix = WeightMatrix::default();
-        rows.read(0..rows.rows(), &mut matrix)?;
-        Ok(matrix)
-    }
-
-    /// The one row of the tensor called `name`, of any type, widened to f32.
-    ///
-    /// # Errors
-    /// As [`ModelFile::matrix`]; [`WeightsError::Shape`] if it has more than one row.
-    pub fn vector(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
-        let (part, info) = self.find(name)?;
-        if info.rows() != 1 {
-            return Err(part.shape_error(info, "one row"));
-        }
-        let matrix = self.matrix(name)?;
-        let mut values = vec![0.0; matrix.cols()];
-        matrix.dequantize_row(0, &mut values);
-        Ok(values)
     }
 
     /// Asks the system to read the tensor's pages ahead of use. Nothing happens for a file that is
@@ -292,7 +219,7 @@ impl ModelFile {
     }
 
     /// The part that holds a tensor, and the tensor.
-    fn find(&self, name: &str) -> Result<(&ModelFile, &TensorInfo), WeightsError> {
+    pub(super) fn find(&self, name: &str) -> Result<(&ModelFile, &TensorInfo), WeightsError> {
         let missing = || WeightsError::Missing { file: self.path.clone(), tensor: name.to_owned() };
         let index = *self.index.get(name).ok_or_else(missing)?;
         let after = self.others.partition_point(|&(before, _)| before <= index);
@@ -301,7 +228,7 @@ impl ModelFile {
         Ok((part.map_or(self, |(_, part)| part), info))
     }
 
-    fn shape_error(&self, info: &TensorInfo, expected: &'static str) -> WeightsError {
+    pub(super) fn shape_error(&self, info: &TensorInfo, expected: &'static str) -> WeightsError {
         WeightsError::Shape {
             file: self.path.clone(),
             tensor: info.name.clone(),

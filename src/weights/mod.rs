@@ -23,10 +23,11 @@ mod tensor;
 mod write;
 
 pub use error::{Fault, WeightsError};
-pub use load::{ModelFile, OpenOptions};
+pub use load::ModelFile;
 pub use metadata::{Array, Metadata, Value};
 pub use rows::TensorRows;
 pub(crate) use shown::{shown, shown_path};
+pub use source::OpenOptions;
 pub(crate) use strings::Ends;
 pub use strings::Strings;
 pub use tensor::{TensorInfo, TensorType};

@@ -19,8 +19,51 @@ pub struct TensorRows<'f> {
     info: &'f TensorInfo,
 }
 
+impl ModelFile {
+    /// The tensor called `name` as a canonical matrix that is yet to be decoded.
+    ///
+    /// A tensor of one dimension is one row.
+    ///
+    /// # Errors
+    /// [`WeightsError::Missing`]; [`WeightsError::Shape`] if it has more than two dimensions above 1.
+    pub fn rows(&self, name: &str) -> Result<TensorRows<'_>, WeightsError> {
+        let (part, info) = self.find(name)?;
+        if info.dims.iter().skip(2).any(|&dim| dim != 1) {
+            return Err(part.shape_error(info, "one or two dimensions"));
+        }
+        Ok(TensorRows::new(part, info))
+    }
+
+    /// The tensor called `name` as a canonical matrix: quantised types as codes, floats as they are. One
+    /// thread decodes.
+    ///
+    /// # Errors
+    /// As [`ModelFile::rows`] and [`TensorRows::read`].
+    pub fn matrix(&self, name: &str) -> Result<WeightMatrix, WeightsError> {
+        let rows = self.rows(name)?;
+        let mut matrix = WeightMatrix::default();
+        rows.read(0..rows.rows(), &mut matrix)?;
+        Ok(matrix)
+    }
+
+    /// The one row of the tensor called `name`, of any type, widened to f32.
+    ///
+    /// # Errors
+    /// As [`ModelFile::matrix`]; [`WeightsError::Shape`] if it has more than one row.
+    pub fn vector(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
+        let (part, info) = self.find(name)?;
+        if info.rows() != 1 {
+            return Err(part.shape_error(info, "one row"));
+        }
+        let matrix = self.matrix(name)?;
+        let mut values = vec![0.0; matrix.cols()];
+        matrix.dequantize_row(0, &mut values);
+        Ok(values)
+    }
+}
+
 impl<'f> TensorRows<'f> {
-    pub(super) fn new(file: &'f ModelFile, info: &'f TensorInfo) -> TensorRows<'f> {
+    fn new(file: &'f ModelFile, info: &'f TensorInfo) -> TensorRows<'f> {
         TensorRows { file, info }
     }
 

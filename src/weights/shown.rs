@@ -36,6 +36,11 @@ fn printable(c: char) -> char {
     if c.is_control() || turns { '\u{fffd}' } else { c }
 }
 
+/// The file name of a part, numbered from 1, of a model called `name`.
+pub(super) fn part_name(name: &str, part: u64, count: u64) -> String {
+    format!("{name}-{part:05}-of-{count:05}.gguf")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

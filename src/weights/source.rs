@@ -10,11 +10,24 @@ use std::time::SystemTime;
 
 use memmap2::Mmap;
 
-use super::{OpenOptions, WeightsError};
+use super::WeightsError;
 use crate::file::{ReadAt, open_regular};
 
 /// Buffers above this are not kept for the next read.
 const SPARE_BYTES_MAX: usize = 4 << 20;
+
+/// How a file is opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Map files; without it they are read, which is the default. The model's file is mapped while it is loaded,
+    /// a file of packed weights for as long as these are used. That loads packed weights faster, and processes share their memory.
+    ///
+    /// Nothing must cut a mapped file short or write into it: bytes that are gone when they are touched end the
+    /// process (SIGBUS), and packed weights that are written over give wrong text. No program can prevent that.
+    /// Of files that are read, what is used is what was checked: one that changes meanwhile is
+    /// [`WeightsError::Changed`].
+    pub mmap: bool,
+}
 
 /// The bytes of a file.
 pub(super) enum Source {

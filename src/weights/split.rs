@@ -4,7 +4,9 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::{Fault, Metadata, ModelFile, WeightsError};
+use super::shown::part_name;
+use super::source::Source;
+use super::{Fault, Metadata, ModelFile, OpenOptions, WeightsError};
 
 /// What a part says about itself.
 #[derive(Clone, Copy)]
@@ -25,11 +27,6 @@ impl Split {
     }
 }
 
-/// The file name of a part, numbered from 1, of a model called `name`.
-pub(super) fn part_name(name: &str, part: u64, count: u64) -> String {
-    format!("{name}-{part:05}-of-{count:05}.gguf")
-}
-
 /// The model's name and folder, if the path is named as that part is.
 fn base(path: &Path, split: Split) -> Option<(String, PathBuf)> {
     let ending = part_name("", split.part, split.count);
@@ -37,16 +34,39 @@ fn base(path: &Path, split: Split) -> Option<(String, PathBuf)> {
     Some((name.to_owned(), path.parent().unwrap_or(Path::new("")).to_owned()))
 }
 
+impl ModelFile {
+    /// Opens and checks the file at `path`; if it is one part of a model (`NAME-00002-of-00003.gguf`), all
+    /// parts, which lie beside it.
+    ///
+    /// # Errors
+    /// [`WeightsError::Io`] if it cannot be opened, mapped or read, or is not a regular file;
+    /// [`WeightsError::Malformed`] if it is not a sound GGUF file, holds a tensor type that cannot be read,
+    /// or lacks another part; [`WeightsError::Changed`] if it changes meanwhile.
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
+        whole(ModelFile::open_one(path, options)?, |part| ModelFile::open_one(part, options))
+    }
+
+    /// A file from its bytes; errors call it `name`.
+    ///
+    /// # Errors
+    /// [`WeightsError::Malformed`], as [`ModelFile::open`]; also if it is one part of several.
+    pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<ModelFile, WeightsError> {
+        alone(ModelFile::from_source(Path::new(name), Source::Owned(bytes))?)
+    }
+}
+
 /// Refuses a part whose other parts cannot be looked for.
-pub(super) fn alone(file: ModelFile) -> Result<ModelFile, WeightsError> {
+fn alone(file: ModelFile) -> Result<ModelFile, WeightsError> {
     match Split::of(file.metadata()) {
-        Some(Split { part, count }) => Err(malformed(file.path(), Fault::Split { part, count })),
+        Some(Split { part, count }) => {
+            Err(WeightsError::malformed(file.path(), Fault::Split { part, count }))
+        }
         None => Ok(file),
     }
 }
 
 /// The whole model that `file` is a part of, or is; `open` opens one file.
-pub(super) fn whole(
+fn whole(
     file: ModelFile,
     open: impl Fn(&Path) -> Result<ModelFile, WeightsError>,
 ) -> Result<ModelFile, WeightsError> {
@@ -64,7 +84,7 @@ pub(super) fn whole(
         let said = Split::of(found.metadata()).unwrap_or(Split { part: 1, count: 1 });
         if (said.part, said.count) != (number, count) {
             let fault = Fault::OtherPart { part: number, count, found: said.part, found_count: said.count };
-            return Err(malformed(found.path(), fault));
+            return Err(WeightsError::malformed(found.path(), fault));
         }
         Ok(found)
     };
@@ -74,7 +94,7 @@ pub(super) fn whole(
     let found = whole.tensors().len() as u64;
     match expected {
         Some(expected) if expected != found => {
-            Err(malformed(whole.path(), Fault::PartTensors { expected, found }))
+            Err(WeightsError::malformed(whole.path(), Fault::PartTensors { expected, found }))
         }
         _ => Ok(whole),
     }
@@ -85,12 +105,8 @@ fn missing(error: WeightsError, path: &Path, split: Split, missing: u64, name: S
     match error {
         WeightsError::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
             let Split { part, count } = split;
-            malformed(path, Fault::MissingPart { part, count, missing, name })
+            WeightsError::malformed(path, Fault::MissingPart { part, count, missing, name })
         }
         other => other,
     }
-}
-
-pub(super) fn malformed(path: &Path, fault: Fault) -> WeightsError {
-    WeightsError::Malformed { file: path.to_owned(), offset: 0, fault }
 }

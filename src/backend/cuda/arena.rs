@@ -8,11 +8,11 @@ use super::driver::Context;
 use super::graph::Graphs;
 use super::many::scratch_bytes;
 use super::memory::DeviceBuffer;
-use super::pack::{STEP_COLS, UNIT_STEPS};
-use super::params::Address;
+use super::pack::half_cols;
+use super::params::{Address, SLAB_TOKENS, SM90_TOKENS_MIN};
 use super::sample::{Noted, Sampled};
-use super::sm90_matmul::{SLAB_TOKENS, TOKENS_MIN as SM90_TOKENS_MIN};
 use super::step::StepBuffers;
+use super::view::Rows;
 use crate::backend::{BackendError, Op, Place, StepInput, StepLimits, shape_error};
 
 /// Values are f32.
@@ -46,31 +46,6 @@ pub struct Arena {
     frequencies: Vec<(Arc<[f64]>, DeviceBuffer)>,
     /// Floats of `partial` that a split of a sequence takes, in the largest attention.
     partial_floats: usize,
-}
-
-/// A value's rows: `rows` times `cols` f32, row-major.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rows {
-    pub(super) address: Address,
-    pub(super) rows: usize,
-    pub(super) cols: usize,
-}
-
-impl Rows {
-    pub(super) fn elements(&self) -> usize {
-        self.rows * self.cols
-    }
-
-    /// Whether two values share memory.
-    pub(super) fn overlaps(&self, other: &Rows) -> bool {
-        let end = |rows: &Rows| rows.address + 4 * rows.elements() as u64;
-        self.address < end(other) && other.address < end(self)
-    }
-}
-
-/// Columns of packed activations: whole units.
-pub(super) fn half_cols(cols: usize) -> usize {
-    cols.next_multiple_of(UNIT_STEPS * STEP_COLS)
 }
 
 impl Arena {

@@ -2,11 +2,11 @@
 
 use std::f32::consts::LOG2_E;
 
-use super::arena::Rows;
 use super::header::attention_constant;
 use super::kernels::{Grid, Kernel};
 use super::params;
 use super::step::{DECODE_WARPS, Shape, TILE_ROWS, splits_max};
+use super::view::Rows;
 use super::weights::norm;
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{Attention, BackendError, Frame, Heads, KvAppend, PAGE_TOKENS, Rope, RopePairing};

@@ -1,15 +1,14 @@
 //! Operations on single elements, rows and heads: everything but products and attention.
 
-use super::arena::Rows;
 use super::attention::{angles, interleaved};
 use super::kernels::{Grid, Kernel};
-use super::params;
+use super::params::{self, activation_code};
 use super::sample::check_adjustments;
+use super::view::Rows;
 use super::weights::{Matrix, matrix, vector};
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{
-    Activation, BackendError, BinaryFn, Frame, MatrixId, Op, Place, Precision, RmsNorm, Rope, RopeAngles,
-    UnaryFn, Write,
+    BackendError, BinaryFn, Frame, MatrixId, Op, Place, Precision, RmsNorm, Rope, RopeAngles, UnaryFn, Write,
 };
 
 use crate::token::TokenId;
@@ -18,14 +17,6 @@ type Result = std::result::Result<(), BackendError>;
 
 /// Threads of a block.
 const THREADS: u32 = 256;
-
-/// `Activation` in math.cuh.
-pub(super) fn activation_code(activation: Activation) -> u32 {
-    match activation {
-        Activation::Silu => 0,
-        Activation::GeluTanh => 1,
-    }
-}
 
 /// `Unary` in elementwise.cu, and its argument.
 fn unary_code(f: UnaryFn) -> (u32, f32) {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use cudarc::driver::result;
 use cudarc::driver::sys::{self, CUstreamCaptureMode as CaptureMode};
 
-use super::arena::Arena;
 use super::driver::{Context, Event};
 use super::params::Address;
+use super::step::StepBuffers;
 use super::{Cuda, Op};
 use crate::backend::{Backend, BackendError, Frame, StepInput};
 
@@ -32,16 +32,16 @@ struct Key {
 
 impl Key {
     /// The key of a step of single tokens; prompts are seldom of the same shape twice.
-    fn of(step: &StepInput, arena: &Arena) -> Option<Key> {
-        let shape = arena.step.shape();
+    fn of(step: &StepInput, buffers: &StepBuffers, partial: Address) -> Option<Key> {
+        let shape = buffers.shape();
         shape.decodes_only().then(|| Key {
             tokens: step.tokens.len(),
             outputs: step.outputs.len(),
             sequences: shape.sequences,
             splits: shape.splits,
             appends: shape.appends,
-            tables: arena.step.params().tokens,
-            partial: if shape.splits > 1 { arena.partial.address() } else { 0 },
+            tables: buffers.params().tokens,
+            partial: if shape.splits > 1 { partial } else { 0 },
         })
     }
 }
@@ -139,7 +139,8 @@ impl Cuda {
 
     /// Prompts and shapes that are new run launch by launch, others as a graph.
     fn run_or_replay(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<(), (usize, BackendError)> {
-        let Some(key) = Key::of(frame.step, frame.arena) else { return self.run_each(ops, frame) };
+        let key = Key::of(frame.step, &frame.arena.step, frame.arena.partial.address());
+        let Some(key) = key else { return self.run_each(ops, frame) };
         let whole = |error| (ops.len(), error);
         let graphs = &mut frame.arena.graphs.0;
         let Some(index) = graphs.iter().position(|(known, _)| *known == key) else {
@@ -229,7 +230,7 @@ impl Cuda {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CudaOptions, KvPool};
+    use super::super::{CudaOptions, KvPool, arena::Arena};
     use super::*;
     use crate::TokenId;
     use crate::backend::{

@@ -2,8 +2,8 @@
 //! it and `matmul_few.cu` cut the columns.
 
 use super::kernels::{Grid, Kernel};
-use super::matmul::Finish;
 use super::pack::{STEP_COLS, STRIP_ROWS, UNIT_STEPS};
+use super::params::Finish;
 use super::{Cuda, params};
 use crate::backend::BackendError;
 

@@ -1,24 +1,16 @@
 //! [`Matmul`]: which kernel, in which shape, for how many tokens.
 
-use super::arena::{Arena, Rows, half_cols};
+use super::arena::Arena;
 use super::kernels::{Grid, Kernel};
 use super::many::parts;
-use super::params::{self, PRODUCTS_MAX};
-use super::sm90_matmul::SLAB_TOKENS;
+use super::pack::half_cols;
+use super::params::{self, Finish, PRODUCTS_MAX, SLAB_TOKENS, activation_code};
+use super::view::Rows;
 use super::weights::{Matrix, matrix, norm, vector};
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{Activation, BackendError, Epilogue, Frame, Matmul, Product, StepInput, Weights, Write};
 
 const OP: &str = "matmul";
-
-/// What `matmul.cuh` calls the epilogues.
-#[derive(Clone, Copy)]
-pub(super) enum Finish {
-    Store = 0,
-    Add = 1,
-    Gated = 2,
-    Multiply = 3,
-}
 
 impl Cuda {
     pub(super) fn matmul(&self, op: &Matmul, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
@@ -167,7 +159,7 @@ fn resolve(
         dst: dst.address,
         first_block: 0,
         epilogue: finish as u32,
-        activation: super::elementwise::activation_code(activation),
+        activation: activation_code(activation),
         ..params::Product::default()
     })
 }

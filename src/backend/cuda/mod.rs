@@ -33,6 +33,7 @@ mod sm90_matmul;
 mod step;
 #[cfg(feature = "_bench")]
 mod switches;
+mod view;
 mod weights;
 
 use std::sync::Arc;

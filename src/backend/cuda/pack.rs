@@ -35,6 +35,11 @@ const THREADS_MAX: usize = 16;
 /// Bytes of codes of a part: packing them takes several times as long as starting a thread.
 const PART_BYTES: usize = 1 << 18;
 
+/// Columns of packed activations: whole units.
+pub(super) fn half_cols(cols: usize) -> usize {
+    cols.next_multiple_of(UNIT_STEPS * STEP_COLS)
+}
+
 /// A packed matrix in host memory, ready to be copied to the device.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Packed {

@@ -1,8 +1,32 @@
 //! The kernels' parameters, field for field as in `kernels-cu/`: the structs there name the ones here.
 //! Sizes are asserted on both sides. Pointers are device addresses.
 
+use crate::backend::Activation;
+
 /// A device address.
 pub(super) type Address = u64;
+
+/// Fewest tokens for `sm90_matmul_many.cu`: fewer would not fill two tiles, and `matmul_many.cu` has one for them.
+pub(super) const SM90_TOKENS_MIN: usize = 65;
+/// Tokens of a slab of activations are a multiple of these: the largest tile's.
+pub(super) const SLAB_TOKENS: usize = 128;
+
+/// What `matmul.cuh` calls the epilogues.
+#[derive(Clone, Copy)]
+pub(super) enum Finish {
+    Store = 0,
+    Add = 1,
+    Gated = 2,
+    Multiply = 3,
+}
+
+/// `Activation` in math.cuh.
+pub(super) fn activation_code(activation: Activation) -> u32 {
+    match activation {
+        Activation::Silu => 0,
+        Activation::GeluTanh => 1,
+    }
+}
 
 macro_rules! mirrored {
     ($($(#[$doc:meta])* struct $name:ident [$bytes:literal] { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* })*) => {$(

@@ -3,15 +3,10 @@
 
 use super::Cuda;
 use super::kernels::{Grid, Kernel};
-use super::matmul::Finish;
 use super::pack::STEP_COLS;
-use super::params;
+use super::params::{self, Finish, SM90_TOKENS_MIN};
 use crate::backend::BackendError;
 
-/// From so many tokens on: fewer would not fill two tiles, and `matmul_many.cu` has one for them.
-pub(super) const TOKENS_MIN: usize = 65;
-/// Tokens of a slab of activations are a multiple of these: the largest tile's.
-pub(super) const SLAB_TOKENS: usize = 128;
 /// Threads of a block: eight warps that multiply, and a warpgroup for the copies.
 const THREADS: u32 = 384;
 /// While the tensor cores multiply a step with so many tokens, a multiprocessor issues what makes the operand of the
@@ -90,7 +85,7 @@ fn extent(product: params::Product) -> Extent {
 impl Cuda {
     /// Whether products of so many tokens are this kernel's, with activations in slabs.
     pub(super) fn is_sm90(&self, tokens: usize) -> bool {
-        !self.batch_invariant && tokens >= TOKENS_MIN && self.kernels.has(Kernel::Sm90MatmulMany256x128)
+        !self.batch_invariant && tokens >= SM90_TOKENS_MIN && self.kernels.has(Kernel::Sm90MatmulMany256x128)
     }
 
     /// Launches a call whose activations are in slabs.

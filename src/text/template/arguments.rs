@@ -1,7 +1,7 @@
 //! The arguments of a call, by position or by name, as Python binds them.
 
-use super::operators::{as_integer, invalid, type_name};
 use super::origin::{Marks, Text};
+use super::types::{as_integer, invalid, type_name};
 use minijinja::value::{Kwargs, Value, ValueOrKwargs};
 use minijinja::{Error, ErrorKind};
 

@@ -2,9 +2,11 @@
 
 use super::arguments::{bind, plain};
 use super::bounds::Budget;
+use super::compare::compare;
 use super::items::{items, iterate};
-use super::operators::{add, compare, invalid, is_dict, type_name};
+use super::operators::add;
 use super::origin::Text;
+use super::types::{invalid, is_dict, type_name};
 use minijinja::filters as engine;
 use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueOrKwargs};
 use minijinja::{Environment, Error, State};

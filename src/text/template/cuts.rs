@@ -2,8 +2,8 @@
 
 use super::arguments::Bound;
 use super::letters::is_space;
-use super::operators::{invalid, type_name};
 use super::origin::{Marks, Text};
+use super::types::{invalid, type_name};
 use minijinja::Error;
 use minijinja::value::{Tuple, Value};
 

@@ -48,7 +48,7 @@ pub(super) fn new(now: Option<SystemTime>, marks: Marks) -> Environment<'static>
 fn dict(state: &mut State<'_, '_>, from: Option<Value>, named: Kwargs) -> Result<Value, Error> {
     let mut pairs = Vec::new();
     if let Some(from) = from {
-        let is_dict = operators::is_dict(&from);
+        let is_dict = super::types::is_dict(&from);
         for item in items::items(state, &from)? {
             let (key, value) = if is_dict {
                 (item.clone(), from.get_item(&item)?)

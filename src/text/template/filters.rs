@@ -11,10 +11,10 @@ use super::items::items;
 use super::json;
 use super::letters;
 use super::numbers::{abs, file_size, float, int, round};
-use super::operators::{as_integer, invalid, type_name};
 use super::origin::Text;
 use super::repr::{self, display};
 use super::strings;
+use super::types::{as_integer, invalid, type_name};
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State};
 

@@ -1,7 +1,7 @@
 //! Values that act: macros that take any arguments (`varargs`, `kwargs`), `cycler` and `joiner`.
 
 use super::arguments::split;
-use super::operators::invalid;
+use super::types::invalid;
 use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, Value};
 use minijinja::{Environment, Error, ErrorKind, State};
 use std::sync::Arc;

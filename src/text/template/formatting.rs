@@ -6,9 +6,9 @@
 use super::bounds;
 use super::bounds::Budget;
 use super::items::item_of;
-use super::operators::{as_integer, invalid};
 use super::origin::Text;
 use super::repr;
+use super::types::{as_integer, invalid};
 use minijinja::Error;
 use minijinja::formatting::{FormatStyle, format};
 use minijinja::value::{Kwargs, Value};

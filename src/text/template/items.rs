@@ -1,37 +1,10 @@
 //! What is in a value: items, slices, and what a loop goes through.
 
 use super::bounds::Budget;
-use super::methods;
-use super::operators::{as_integer, invalid, is_sequence, type_name, undefined};
 use super::origin::Text;
+use super::types::{as_integer, invalid, is_sequence, type_name, undefined};
 use minijinja::value::{Tuple, Value, ValueKind};
 use minijinja::{Error, State};
-
-/// `value[key]`, and what Jinja does where there is no such item: the attribute of that name.
-pub(super) fn item(state: &mut State<'_, '_>, value: Value, key: Value) -> Result<Value, Error> {
-    let marks = Budget::of(state)?.marks;
-    if let Some(error) = undefined(&value) {
-        return Err(error);
-    }
-    if value.is_none() {
-        return Ok(Value::UNDEFINED);
-    }
-    if let (Some(text), Some(index)) = (marks.text(&value), as_integer(&key)) {
-        let count = text.as_str().chars().count() as i128;
-        let index = if index < 0 { index + count } else { index };
-        let found = usize::try_from(index).ok().and_then(|index| text.as_str().char_indices().nth(index));
-        return Ok(found.map_or(Value::UNDEFINED, |(at, c)| marks.value(text.slice(at..at + c.len_utf8()))));
-    }
-    let mut found = value.get_item(&key)?;
-    let key = if marks.stand_in(&key) { marks.plain(&key).map_or(key, Value::from) } else { key };
-    if found.is_undefined() {
-        found = value.get_item(&key)?;
-    }
-    match key.as_str() {
-        Some(name) if found.is_undefined() => methods::attribute(&value, name),
-        _ => Ok(found),
-    }
-}
 
 /// `value[key]`, which must be there.
 pub(super) fn item_of(value: &Value, key: &Value) -> Result<Value, Error> {

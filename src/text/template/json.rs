@@ -2,8 +2,8 @@
 
 use super::arguments::bind;
 use super::bounds::{self, Budget};
-use super::operators::{as_integer, invalid, is_dict, type_name};
 use super::repr;
+use super::types::{as_integer, invalid, is_dict, type_name};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 use std::fmt::Write;

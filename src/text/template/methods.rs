@@ -5,8 +5,8 @@
 use super::arguments::bind;
 use super::bounds::Budget;
 use super::items::items;
-use super::operators::{self, invalid, is_dict};
 use super::strings;
+use super::types::{invalid, is_dict};
 use minijinja::value::{Object, ObjectRepr, Tuple, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 use std::fmt;
@@ -67,7 +67,7 @@ struct Method {
 
 impl fmt::Debug for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<built-in method {} of {} object>", self.name, operators::type_name(&self.value))
+        write!(f, "<built-in method {} of {} object>", self.name, super::types::type_name(&self.value))
     }
 }
 
@@ -139,11 +139,11 @@ fn list(state: &mut State<'_, '_>, value: &Value, name: &str, args: &[Value]) ->
             let wanted = bound.required(0)?;
             let items = items(state, value)?;
             let budget = Budget::of(state)?;
-            let same = |item: &&Value| operators::equal(budget, item, wanted);
+            let same = |item: &&Value| super::compare::equal(budget, item, wanted);
             if name == "count" {
                 return Ok(Value::from(items.iter().filter(same).count()));
             }
-            let found = items.iter().position(|item| operators::equal(budget, item, wanted));
+            let found = items.iter().position(|item| super::compare::equal(budget, item, wanted));
             found.map(Value::from).ok_or_else(|| invalid("the value is not in the list"))
         }
         "copy" => {

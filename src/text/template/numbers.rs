@@ -3,8 +3,9 @@
 use super::arguments::bind;
 use super::bounds::Budget;
 use super::cuts::stripped;
-use super::operators::{arithmetic, as_integer, invalid, type_name};
+use super::operators::arithmetic;
 use super::origin::Text;
+use super::types::{as_integer, invalid, type_name};
 use minijinja::value::Value;
 use minijinja::{Error, ErrorKind, State};
 

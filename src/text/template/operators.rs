@@ -4,14 +4,15 @@
 //! larger values, and those that differ from Python's.
 
 use super::bounds::Budget;
+use super::compare::{compare, contains};
 use super::formatting;
-use super::items::{item, iterate, slice};
+use super::items::{iterate, slice};
 use super::methods;
 use super::origin::Text;
 use super::repr::display;
-use minijinja::value::{Tuple, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State};
-use std::cmp::Ordering;
+use super::types::{as_integer, invalid, is_sequence, type_name, undefined};
+use minijinja::value::{Tuple, Value};
+use minijinja::{Environment, Error, State};
 
 /// The functions that the rewritten program calls; no template can spell these names.
 pub(super) const ADD: &str = "a + b";
@@ -40,49 +41,6 @@ pub(super) fn install(env: &mut Environment<'_>) {
     env.add_function(ATTRIBUTE, |value: Value, name: &str| methods::attribute(&value, name));
     env.add_function(SLICE, slice);
     env.add_function(ITERATE, |state: &mut State<'_, '_>, value: Value| iterate(state, &value));
-}
-
-pub(super) fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, message.into())
-}
-
-/// What Python calls a value's type.
-pub(super) fn type_name(value: &Value) -> &'static str {
-    match value.kind() {
-        ValueKind::Undefined => "Undefined",
-        ValueKind::None => "NoneType",
-        ValueKind::Bool => "bool",
-        ValueKind::Number if value.is_integer() => "int",
-        ValueKind::Number => "float",
-        ValueKind::String => "str",
-        ValueKind::Bytes => "bytes",
-        ValueKind::Seq if value.is_tuple() => "tuple",
-        ValueKind::Seq => "list",
-        ValueKind::Map if is_dict(value) => "dict",
-        ValueKind::Iterable => "generator",
-        _ => "object",
-    }
-}
-
-/// Whether a value is a dictionary, rather than an object with names in it (`loop`, a namespace, a macro).
-pub(super) fn is_dict(value: &Value) -> bool {
-    let object = |value: &Value| {
-        value.as_object().is_some_and(|object| {
-            let name = object.type_name();
-            ["::Namespace", "::Loop", "::Macro", "::FlexibleMacro", "::Module"]
-                .iter()
-                .any(|end| name.ends_with(end))
-        })
-    };
-    value.kind() == ValueKind::Map && !object(value)
-}
-
-pub(super) fn is_sequence(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
-}
-
-pub(super) fn undefined(value: &Value) -> Option<Error> {
-    value.is_undefined().then(|| Error::from(ErrorKind::UndefinedError))
 }
 
 pub(super) fn add(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value, Error> {
@@ -168,15 +126,6 @@ fn concat(state: &mut State<'_, '_>, left: Value, right: Value) -> Result<Value,
     Ok(budget.marks.value(text))
 }
 
-/// The integer that a value is; booleans are 0 and 1.
-pub(super) fn as_integer(value: &Value) -> Option<i128> {
-    match value.kind() {
-        ValueKind::Bool => Some(i128::from(value.is_true())),
-        ValueKind::Number if value.is_integer() => i128::try_from(value.clone()).ok(),
-        _ => None,
-    }
-}
-
 /// Numbers as in Python: booleans count as 0 and 1, and one float makes the result a float.
 pub(super) fn arithmetic(
     operator: &str,
@@ -203,70 +152,28 @@ pub(super) fn arithmetic(
     }
 }
 
-/// `item in all`.
-pub(super) fn contains(budget: &mut Budget, item: &Value, all: &Value) -> Result<bool, Error> {
-    if let Some(text) = budget.marks.plain(all) {
-        let part = budget.marks.plain(item);
-        let part = part.ok_or_else(|| {
-            invalid(format!("`in` of a string expected a string on the left, found {}", type_name(item)))
-        })?;
-        return Ok(text.contains(&part));
+/// `value[key]`, and what Jinja does where there is no such item: the attribute of that name.
+fn item(state: &mut State<'_, '_>, value: Value, key: Value) -> Result<Value, Error> {
+    let marks = Budget::of(state)?.marks;
+    if let Some(error) = undefined(&value) {
+        return Err(error);
     }
-    match all.kind() {
-        ValueKind::Undefined => Ok(false),
-        ValueKind::Map => Ok(all.as_object().is_some_and(|object| object.get_value(item).is_some())),
-        ValueKind::Seq | ValueKind::Iterable => {
-            for other in all.try_iter()?.checked() {
-                budget.spend_visits(1)?;
-                if equal(budget, item, &other?) {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        }
-        _ => {
-            Err(invalid(format!("`in` expected a string, a list or a dictionary, found {}", type_name(all))))
-        }
+    if value.is_none() {
+        return Ok(Value::UNDEFINED);
     }
-}
-
-/// `left == right`.
-pub(super) fn equal(budget: &Budget, left: &Value, right: &Value) -> bool {
-    let marks = budget.marks;
-    if marks.stand_in(left) || marks.stand_in(right) {
-        return marks.plain(left) == marks.plain(right);
+    if let (Some(text), Some(index)) = (marks.text(&value), as_integer(&key)) {
+        let count = text.as_str().chars().count() as i128;
+        let index = if index < 0 { index + count } else { index };
+        let found = usize::try_from(index).ok().and_then(|index| text.as_str().char_indices().nth(index));
+        return Ok(found.map_or(Value::UNDEFINED, |(at, c)| marks.value(text.slice(at..at + c.len_utf8()))));
     }
-    left == right
-}
-
-/// `left OPERATOR right`.
-pub(super) fn compare(
-    budget: &mut Budget,
-    operator: &str,
-    left: &Value,
-    right: &Value,
-) -> Result<bool, Error> {
-    match operator {
-        "==" => return Ok(equal(budget, left, right)),
-        "!=" => return Ok(!equal(budget, left, right)),
-        "in" => return contains(budget, left, right),
-        "not in" => return contains(budget, left, right).map(|found| !found),
-        _ => {}
+    let mut found = value.get_item(&key)?;
+    let key = if marks.stand_in(&key) { marks.plain(&key).map_or(key, Value::from) } else { key };
+    if found.is_undefined() {
+        found = value.get_item(&key)?;
     }
-    let number = |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool);
-    let order = match (budget.marks.plain(left), budget.marks.plain(right)) {
-        (Some(first), Some(second)) => first.cmp(&second),
-        _ if number(left) && number(right) => left.cmp(right),
-        _ if left.kind() == ValueKind::Seq && right.kind() == ValueKind::Seq => left.cmp(right),
-        _ => {
-            let (left, right) = (type_name(left), type_name(right));
-            return Err(invalid(format!("`{operator}` is not supported between {left} and {right}")));
-        }
-    };
-    Ok(match operator {
-        "<" => order == Ordering::Less,
-        "<=" => order != Ordering::Greater,
-        ">" => order == Ordering::Greater,
-        _ => order != Ordering::Less,
-    })
+    match key.as_str() {
+        Some(name) if found.is_undefined() => methods::attribute(&value, name),
+        _ => Ok(found),
+    }
 }

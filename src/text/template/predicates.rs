@@ -2,8 +2,9 @@
 
 use super::arguments::{bind, plain};
 use super::bounds::Budget;
+use super::compare::compare;
 use super::letters;
-use super::operators::{as_integer, compare, invalid, type_name};
+use super::types::{as_integer, invalid, type_name};
 use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, State};
 
@@ -11,11 +12,9 @@ pub(super) fn install(env: &mut Environment<'_>) {
     env.add_test("iterable", |value: &Value| is_iterable(value));
     env.add_test("sequence", |value: &Value| {
         matches!(value.kind(), ValueKind::Undefined | ValueKind::String | ValueKind::Seq)
-            || (value.kind() == ValueKind::Map && super::operators::is_dict(value))
+            || (value.kind() == ValueKind::Map && super::types::is_dict(value))
     });
-    env.add_test("mapping", |value: &Value| {
-        value.kind() == ValueKind::Map && super::operators::is_dict(value)
-    });
+    env.add_test("mapping", |value: &Value| value.kind() == ValueKind::Map && super::types::is_dict(value));
     env.add_test("number", |value: &Value| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
     env.add_test("integer", |value: &Value| value.kind() == ValueKind::Number && value.is_integer());
     env.add_test("float", |value: &Value| value.kind() == ValueKind::Number && !value.is_integer());

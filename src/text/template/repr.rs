@@ -89,7 +89,7 @@ fn write(budget: &mut Budget, out: &mut String, value: &Value, depth: usize) -> 
             }
             out.push(']');
         }
-        ValueKind::Map if super::operators::is_dict(value) => {
+        ValueKind::Map if super::types::is_dict(value) => {
             out.push('{');
             for (index, key) in value.try_iter()?.checked().enumerate() {
                 let key = key?;

@@ -6,9 +6,9 @@ use super::cuts::{has_affix, lines, part_of, partition, search, split_by, stripp
 use super::formatting;
 use super::items::items;
 use super::letters::{cased, holds};
-use super::operators::{invalid, type_name};
 use super::origin::{Marks, Text};
 use super::repr::display;
+use super::types::{invalid, type_name};
 use minijinja::value::{Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 

@@ -4,19 +4,11 @@
 //! it. So the scores of a split ask for its values, and the values ask for the keys that are read next.
 
 use super::SPLIT_PAGES;
-use super::tile::Tile;
-use crate::backend::PageRef;
+use super::tile::{Next, Tile};
 use crate::backend::cpu::memory::prefetch::{LINE, prefetch};
 
 /// A head's block of each page of a split.
 pub(super) type Blocks = [*const u8; SPLIT_PAGES];
-
-/// What is read after a split.
-#[derive(Clone, Copy)]
-pub(super) struct Next<'a> {
-    pub(super) pages: &'a [PageRef],
-    pub(super) kv_head: usize,
-}
 
 impl Next<'_> {
     /// The blocks that are read after `blocks`. Where there is nothing more, or a tile has more rows that read

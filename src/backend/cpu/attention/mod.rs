@@ -23,8 +23,7 @@ use crate::backend::cpu::ops::append::check_heads;
 use crate::backend::{
     Attention, BackendError, Frame, Heads, PAGE_TOKENS, PageRef, StepInput, StepSequence, overlap_error,
 };
-use ahead::Next;
-use tile::{State, Tile, blend};
+use tile::{Next, State, Tile, blend};
 
 const OP: &str = "attention";
 /// Rows of a tile at most: they share what is read of a split while it is in the cache.

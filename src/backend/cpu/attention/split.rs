@@ -9,8 +9,8 @@
 
 use half::f16;
 
-use super::ahead::{Blocks, Next, ask_for, ask_for_each};
-use super::tile::{State, Tile, WHOLE, blend, hide};
+use super::ahead::{Blocks, ask_for, ask_for_each};
+use super::tile::{Next, State, Tile, WHOLE, blend, hide};
 use super::{SPLIT, SPLIT_PAGES};
 use crate::backend::cpu::isa::{LANES, Lanes};
 use crate::backend::cpu::ops::elementwise::soft_cap;

@@ -1,6 +1,5 @@
 //! A tile: rows of one sequence that read one key head, and their way through its splits.
 
-use super::ahead::Next;
 use super::{Items, SPLIT, TILE_ROWS};
 use crate::backend::cpu::isa::{LANES, Lanes};
 use crate::backend::cpu::memory::KvLayer;
@@ -8,6 +7,13 @@ use crate::backend::{Attention, Heads, PAGE_TOKENS, PageRef, StepSequence};
 
 /// All keys of a page.
 pub(super) const WHOLE: u32 = (1 << PAGE_TOKENS) - 1;
+
+/// What is read after a split.
+#[derive(Clone, Copy)]
+pub(super) struct Next<'a> {
+    pub(super) pages: &'a [PageRef],
+    pub(super) kv_head: usize,
+}
 
 /// What is known of a row's softmax: the largest score so far, and the sum of `e^(score - max)`.
 #[derive(Clone, Copy)]

@@ -2,10 +2,7 @@
 //! in f32, and with the same bits for a row whatever the other rows, the threads, the tiles.
 
 mod chunks;
-
 use std::num::NonZeroUsize;
-
-use half::{bf16, f16};
 
 use crate::TokenId;
 use crate::backend::cpu::*;
@@ -16,6 +13,7 @@ use crate::backend::{
 use crate::quant::{
     Bits, DenseMatrix, DenseValues, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row,
 };
+use half::{bf16, f16};
 
 const NS: [usize; 5] = [1, 15, 16, 17, 49];
 const KS: [usize; 5] = [32, 48, 64, 576, 100];
