@@ -10,9 +10,9 @@ use std::cell::{LazyCell, RefCell};
 use criterion::{Criterion, criterion_group, criterion_main};
 use ottava::backend::cpu::{Cpu, CpuOptions};
 use ottava::backend::{Backend, KvDtype, Precision, Reference, StepInput, StepLimits};
+use ottava::checkpoint::{GgufWriter, ModelFile};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::quant::WeightMatrix;
-use ottava::weights::{GgufWriter, ModelFile};
 
 mod support;
 use support::random::{Codes, Random};

@@ -11,7 +11,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
 
-use ottava::weights::{GgufWriter, TensorType};
+use ottava::checkpoint::{GgufWriter, TensorType};
 
 /// What decides a model's cost. Heads are of 64 elements, or what `width` leaves.
 #[derive(Clone, Copy)]

@@ -1,6 +1,6 @@
 //! The one public error: every subsystem's own error, under one roof.
 
-use crate::{backend, engine, graph, kv, model, quant, sample, text, weights};
+use crate::{backend, checkpoint, engine, graph, kv, model, quant, sample, text};
 
 /// What can go wrong between a model file and its text. Each message says what was expected, what
 /// was found and where.
@@ -9,7 +9,7 @@ use crate::{backend, engine, graph, kv, model, quant, sample, text, weights};
 pub enum Error {
     /// A model file that cannot be read.
     #[error(transparent)]
-    Weights(#[from] weights::WeightsError),
+    Weights(#[from] checkpoint::WeightsError),
     /// Values that cannot be quantised.
     #[error(transparent)]
     Quant(#[from] quant::QuantError),

@@ -15,12 +15,13 @@
 //!
 //! From the top down: [`api`] is what people embed, [`engine`] schedules requests over a [`kv`]
 //! cache and a [`model`], a model is a [`graph`] compiled into a plan, a plan runs on a
-//! [`backend`] over weights in [`quant`]'s canonical form, read from files by [`weights`].
+//! [`backend`] over weights in [`quant`]'s canonical form, read from files by [`checkpoint`].
 //! [`text`] turns text into tokens and back, [`sample`] picks the next one. ARCHITECTURE.md has
 //! the picture, the code map and the reading order.
 
 pub mod api;
 pub mod backend;
+pub mod checkpoint;
 pub mod engine;
 pub mod env;
 mod error;
@@ -33,7 +34,6 @@ mod room;
 pub mod sample;
 pub mod text;
 mod token;
-pub mod weights;
 
 pub use api::{Bytes, Device, Engine, EngineBuilder, EngineInfo, Request};
 pub use engine::EngineConfig;

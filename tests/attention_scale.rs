@@ -4,8 +4,8 @@
 mod tiny;
 
 use ottava::backend::{KvDtype, Precision, Reference, StepLimits};
+use ottava::checkpoint::{ModelFile, TensorType};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
-use ottava::weights::{ModelFile, TensorType};
 
 use tiny::recorded::{TINY, VOCAB, step};
 use tiny::{Outcome, Tiny, file_with};

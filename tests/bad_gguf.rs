@@ -7,7 +7,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use ottava::weights::{Fault, GgufWriter, ModelFile, OpenOptions, TensorType, Value, WeightsError};
+use ottava::checkpoint::{Fault, GgufWriter, ModelFile, OpenOptions, TensorType, Value, WeightsError};
 
 /// A GGUF file as a list of fields, so that each can be broken.
 struct Raw(Vec<u8>);
@@ -455,7 +455,7 @@ fn a_file_that_is_not_there_and_a_folder_are_input_errors() {
 
 /// A sound file with every value type, several tensor types and an array in an array.
 fn sound() -> Vec<u8> {
-    use ottava::weights::Array;
+    use ottava::checkpoint::Array;
     let mut writer = GgufWriter::new();
     writer
         .metadata("general.alignment", 64u32)

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
 use ottava::backend::BackendError;
 use ottava::backend::cpu::Compute;
+use ottava::checkpoint::TensorType;
 use ottava::engine::Event;
 use ottava::graph::GraphError;
 use ottava::model::{ModelError, OpKind};
-use ottava::weights::TensorType;
 use ottava::{Device, Engine, EngineBuilder, EngineConfig, Error, Request, Sampling, TokenId};
 use tiny::{Outcome, Tiny};
 

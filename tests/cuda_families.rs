@@ -10,8 +10,8 @@ mod tiny;
 
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::backend::{KvDtype, Precision, StepLimits};
+use ottava::checkpoint::ModelFile;
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
-use ottava::weights::ModelFile;
 use serde_json::Value;
 use tiny::Outcome;
 use tiny::recorded::{EXPECTED, TINY, VOCAB, step, step_of};

@@ -4,9 +4,9 @@
 mod tiny;
 
 use ottava::backend::{KvDtype, Precision, Reference, StepLimits};
+use ottava::checkpoint::{GgufWriter, ModelFile, TensorType};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig, ModelError};
 use ottava::quant::QuantFormat;
-use ottava::weights::{GgufWriter, ModelFile, TensorType};
 
 use tiny::recorded::{EXPECTED, TINY, VOCAB, step};
 use tiny::{EMBEDDING, Maker, Outcome, Tiny, file, file_with};

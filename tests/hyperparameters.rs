@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use ottava::backend::{Precision, StepLimits};
+use ottava::checkpoint::{ModelFile, Value};
 use ottava::graph::{AttentionSpec, CompileOptions, Fusion, Graph};
 use ottava::model::{FAMILIES, ModelConfig};
-use ottava::weights::{ModelFile, Value};
 
 use tiny::edit::Parts;
 use tiny::recorded::TINY;
@@ -195,7 +195,7 @@ const SLIM: Tiny = Tiny {
     rope_dims: 2,
     tied: true,
     window: 0,
-    dtype: ottava::weights::TensorType::F16,
+    dtype: ottava::checkpoint::TensorType::F16,
 };
 
 /// What the thread has computed so far: the machine may be busy with others.

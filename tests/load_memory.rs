@@ -9,8 +9,8 @@ use std::path::Path;
 
 use ottava::backend::cpu::{Cpu, CpuOptions};
 use ottava::backend::{KvDtype, Precision, StepLimits};
+use ottava::checkpoint::{ModelFile, OpenOptions};
 use ottava::model::{LoadOptions, Model, ModelConfig, SidecarUse};
-use ottava::weights::{ModelFile, OpenOptions};
 use tiny::{Outcome, Tiny};
 
 /// Nearly all of it is the table of 32 columns, 30 MB.

@@ -4,8 +4,8 @@
 mod tiny;
 
 use ottava::backend::{KvDtype, Precision, Reference, StepLimits};
+use ottava::checkpoint::{Array, Value};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig, ModelError};
-use ottava::weights::{Array, Value};
 
 use tiny::Outcome;
 use tiny::edit::Parts;

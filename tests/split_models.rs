@@ -4,7 +4,7 @@ mod tiny;
 
 use std::path::{Path, PathBuf};
 
-use ottava::weights::{Fault, ModelFile, OpenOptions, Value, WeightsError};
+use ottava::checkpoint::{Fault, ModelFile, OpenOptions, Value, WeightsError};
 
 use tiny::Outcome;
 use tiny::edit::Parts;

@@ -7,10 +7,10 @@
 mod real_models;
 
 use ottava::TokenId;
+use ottava::checkpoint::{Metadata, ModelFile, OpenOptions};
 use ottava::text::{
     AddBos, ChatTemplate, Detokenizer, Message, RenderOptions, Special, TextError, Tokenizer,
 };
-use ottava::weights::{Metadata, ModelFile, OpenOptions};
 use real_models::golden;
 use std::fs::read_to_string;
 use std::path::PathBuf;

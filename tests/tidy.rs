@@ -29,7 +29,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "src/backend/cpu/",
     "src/backend/cpu.rs",
     "src/backend/cuda/",
-    "src/weights/source.rs",
+    "src/checkpoint/source.rs",
     "cuda-emu/src/driver/",
     "cuda-emu/src/exec/",
     "cuda-emu/src/memory/",

@@ -6,8 +6,8 @@
 mod tiny;
 
 use ottava::TokenId;
+use ottava::checkpoint::{GgufWriter, ModelFile};
 use ottava::text::{AddBos, Special, Tokenizer};
-use ottava::weights::{GgufWriter, ModelFile};
 use tiny::Outcome;
 
 /// Bytes, and merges that only one rule of splitting lets through.

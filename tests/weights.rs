@@ -5,10 +5,10 @@ mod real_models;
 use std::io::Write;
 
 use half::{bf16, f16};
-use ottava::quant::{Bits, DenseMatrix, DenseValues, QuantFormat, WeightMatrix, quantize};
-use ottava::weights::{
+use ottava::checkpoint::{
     Array, GgufWriter, ModelFile, OpenOptions, TensorType, Value, WeightsError, WriteError,
 };
+use ottava::quant::{Bits, DenseMatrix, DenseValues, QuantFormat, WeightMatrix, quantize};
 use proptest::prelude::*;
 
 fn open(bytes: Vec<u8>) -> ModelFile {

@@ -9,7 +9,7 @@ mod allocations;
 use allocations::{Counting, most_bytes};
 use libfuzzer_sys::fuzz_target;
 use ottava::model::ModelConfig;
-use ottava::weights::ModelFile;
+use ottava::checkpoint::ModelFile;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

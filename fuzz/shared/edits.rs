@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
-use ottava::weights::{Array, GgufWriter, TensorType, Value};
+use ottava::checkpoint::{Array, GgufWriter, TensorType, Value};
 
 use crate::tiny::{EMBEDDING, Maker, Tiny};
 

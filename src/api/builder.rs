@@ -21,11 +21,11 @@ use crate::{
         Backend, KvDtype, KvLayout, PAGE_TOKENS, Precision, StepLimits,
         cpu::{Compute, Cpu, CpuOptions, Isa},
     },
+    checkpoint::{ModelFile, OpenOptions},
     engine::{EngineConfig, Handle},
     model::{LoadOptions, LoadProgress, Model, ModelConfig},
     quant::QuantFormat,
     room,
-    weights::{ModelFile, OpenOptions},
 };
 
 /// Rows of a step whose logits are computed, and room for running decodes beside a prefill chunk.

@@ -7,9 +7,9 @@ use super::{EngineInfo, Shared};
 use crate::{
     Result,
     backend::{Monitor, NoHealth},
+    checkpoint::Metadata,
     model::ModelConfig,
     text::Vocab,
-    weights::Metadata,
 };
 
 /// A model file's vocabulary, and with the feature `text` its tokenizer and chat template.

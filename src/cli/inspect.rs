@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use clap::Args;
 use ottava::Bytes;
 use ottava::backend::{KvLayout, PAGE_TOKENS};
+use ottava::checkpoint::{ModelFile, Value};
 use ottava::model::ModelConfig;
-use ottava::weights::{ModelFile, Value};
 use serde_json::json;
 
 use super::options::ModelOptions;

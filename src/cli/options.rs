@@ -8,8 +8,8 @@ use ottava::backend::{
     KvDtype,
     cpu::{Compute, Isa},
 };
+use ottava::checkpoint::{ModelFile, OpenOptions};
 use ottava::quant::QuantFormat;
-use ottava::weights::{ModelFile, OpenOptions};
 use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, Sampling};
 
 use super::numbers::{CHUNK_MAX, MIB_MAX, THREADS_MAX, TOKENS_MAX, probability, real, whole};

@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use crate::backend::Heads;
+use crate::checkpoint::{Array, ModelFile, Strings, Value};
 use crate::graph::RopeSpec;
-use crate::weights::{Array, ModelFile, Strings, Value};
 
 use super::keys::{Keys, shown_value, whole};
 use super::rope::{RopeBase, RopeScaling};

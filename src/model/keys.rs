@@ -1,7 +1,7 @@
 //! Reading hyperparameters: integers and floats of any width, and arrays by layer whose values are equal,
 //! which are one value. What the keys mean is in `hyper`, and which there are in `known`.
 
-use crate::weights::{Array, ModelFile, Value};
+use crate::checkpoint::{Array, ModelFile, Value};
 
 use super::family::Family;
 use super::{ModelError, key_error};

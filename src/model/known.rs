@@ -1,7 +1,7 @@
 //! The keys that files may have under an architecture's prefix: each is honoured, without effect, or
 //! refused by its name where its value would change what is computed.
 
-use crate::weights::{TensorType, Value};
+use crate::checkpoint::{TensorType, Value};
 
 use super::keys::{Keys, equal_element, number, shown_value, whole};
 use super::{ModelError, key_error};

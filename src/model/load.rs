@@ -7,10 +7,10 @@ use crate::backend::{
     Backend, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling,
     StepInput, StepLimits,
 };
+use crate::checkpoint::ModelFile;
 use crate::graph::{CompileOptions, Fusion, KvMemory, OpKind, OpTimes, Session};
 use crate::quant::QuantFormat;
 use crate::token::TokenId;
-use crate::weights::ModelFile;
 
 use super::source::Source;
 use super::upload::upload;

@@ -25,11 +25,11 @@ mod upload;
 use std::path::{Path, PathBuf};
 
 use crate::backend::{BackendError, KvLayout, PageId, RowSampling, StepInput, StepLimits};
+use crate::checkpoint::{WeightsError, shown, shown_path};
 use crate::graph::GraphError;
 pub use crate::graph::{OpKind, OpTime, OpTimes, Work};
 use crate::quant::QuantError;
 use crate::token::TokenId;
-use crate::weights::{WeightsError, shown, shown_path};
 pub use config::{LocalAttention, ModelConfig};
 pub use family::{FAMILIES, Family, LocalLayers};
 pub use load::{LoadOptions, Model};

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::backend::MatrixShape;
+use crate::checkpoint::ModelFile;
 use crate::quant::{MatrixForm, QuantFormat};
-use crate::weights::ModelFile;
 
 use super::ModelError;
 

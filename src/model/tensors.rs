@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use crate::backend::Heads;
+use crate::checkpoint::{ModelFile, TensorInfo};
 use crate::graph::Graph;
-use crate::weights::{ModelFile, TensorInfo};
 
 use super::{ModelConfig, ModelError, missing};
 

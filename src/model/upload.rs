@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use crate::backend::{Backend, MatrixSource, Weights};
+use crate::checkpoint::{ModelFile, TensorRows};
 use crate::graph::Plan;
 use crate::quant::{Distance, MatrixForm, Quality, QuantFormat, WeightMatrix, quantize_block};
-use crate::weights::{ModelFile, TensorRows};
 
 use super::source::Source;
 use super::{ModelError, SidecarUse, sidecar};

@@ -4,7 +4,7 @@
 //! per group of columns; [`DenseMatrix`] holds 16- or 32-bit floats. A backend repacks either once, at
 //! load ([`crate::backend::Backend::prepare`]), a block of rows at a time, for which `shape` has the
 //! memory. The GGUF block formats are siblings, a file each; the quantiser is in `quantize`. Reading
-//! files is not here: see [`crate::weights`].
+//! files is not here: see [`crate::checkpoint`].
 
 #![forbid(unsafe_code)]
 

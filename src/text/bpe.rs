@@ -21,7 +21,7 @@ use super::pretokenize::{PreTokenizer, WholeWords};
 use super::vocab::Vocab;
 use super::warnings::Warnings;
 use crate::TokenId;
-use crate::weights::Strings;
+use crate::checkpoint::Strings;
 
 /// Byte-level BPE.
 #[derive(Debug)]

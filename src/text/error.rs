@@ -8,7 +8,7 @@ use thiserror::Error;
 pub enum TextError {
     /// A metadata value has another type than the tokenizer needs.
     #[error(transparent)]
-    Metadata(#[from] crate::weights::WeightsError),
+    Metadata(#[from] crate::checkpoint::WeightsError),
     /// The file lacks a key that the tokenizer needs.
     #[error("tokenizer: key `{key}` expected, but the file has none")]
     MissingKey {

@@ -10,7 +10,7 @@ use super::known;
 use super::parts::{Spelling, VocabParts, key};
 use super::warnings::Warnings;
 use crate::TokenId;
-use crate::weights::Strings;
+use crate::checkpoint::Strings;
 
 /// The score of tokens that a converter's list of scores does not reach, as converters write it themselves.
 const ADDED_SCORE: f32 = -1000.0;

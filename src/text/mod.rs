@@ -3,7 +3,7 @@
 //! The core part needs no dependency: [`Vocab`] knows what each token spells, [`Detokenizer`] turns a
 //! stream of ids into whole UTF-8, [`StopMatcher`] finds stop strings across tokens. With the feature
 //! `text` come the `Tokenizer` (text to ids) and the `ChatTemplate` (messages to text). What samples ids
-//! is in `crate::sample`; where the metadata come from is in `crate::weights`.
+//! is in `crate::sample`; where the metadata come from is in `crate::checkpoint`.
 
 #![forbid(unsafe_code)]
 

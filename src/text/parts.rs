@@ -5,7 +5,7 @@
 
 use super::error::TextError;
 use super::warnings::Warnings;
-use crate::weights::{Array, Metadata, Strings, Value};
+use crate::checkpoint::{Array, Metadata, Strings, Value};
 
 /// The keys, as they stand in the file and in error messages.
 pub(crate) mod key {

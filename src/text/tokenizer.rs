@@ -15,7 +15,7 @@ use super::spm::Spm;
 use super::template::ChatPrompt;
 use super::vocab::Vocab;
 use crate::TokenId;
-use crate::weights::{Array, Metadata, Strings, Value};
+use crate::checkpoint::{Array, Metadata, Strings, Value};
 use aho_corasick::{AhoCorasick, AhoCorasickKind, Anchored, Input, MatchKind, StartKind};
 use std::num::NonZeroUsize;
 use std::ops::Range;

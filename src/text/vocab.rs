@@ -12,7 +12,7 @@ use super::mend::Mended;
 use super::parts::{Spelling, VocabParts};
 use super::warnings::Warnings;
 use crate::TokenId;
-use crate::weights::{Ends, Metadata, Strings};
+use crate::checkpoint::{Ends, Metadata, Strings};
 
 /// The vocabulary of a model.
 #[derive(Debug)]

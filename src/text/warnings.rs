@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use crate::weights::shown_path;
+use crate::checkpoint::shown_path;
 
 /// Most characters of a line.
 const LINE_MAX: usize = 300;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 
-use ottava::weights::GgufWriter;
+use ottava::checkpoint::GgufWriter;
 
 use super::*;
 

@@ -4,8 +4,8 @@
 use ottava::backend::{
     Backend, KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, StepInput, StepLimits, StepSequence,
 };
+use ottava::checkpoint::{ModelFile, OpenOptions};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
-use ottava::weights::{ModelFile, OpenOptions};
 use ottava::{Bytes, TokenId};
 use serde_json::Value;
 

@@ -8,7 +8,7 @@ pub mod edit;
 pub mod recorded;
 pub mod vocabulary;
 
-use ottava::weights::{GgufWriter, TensorType};
+use ottava::checkpoint::{GgufWriter, TensorType};
 
 /// Of a test that passes its errors on.
 pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;

@@ -3,7 +3,7 @@
 
 use ottava::TokenId;
 use ottava::backend::{PAGE_TOKENS, PageId, PageRef, StepInput, StepSequence};
-use ottava::weights::TensorType;
+use ottava::checkpoint::TensorType;
 
 use super::Tiny;
 

@@ -1,6 +1,6 @@
 //! Tokenizers of a few hundred tokens: every byte, some common pieces, and the tokens of a chat.
 
-use ottava::weights::{Array, GgufWriter, Value};
+use ottava::checkpoint::{Array, GgufWriter, Value};
 
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;

@@ -1,8 +1,8 @@
 //! Text of events: whole characters, stop strings, and the stream's two faces.
 
 use super::*;
+use crate::checkpoint::{Array, GgufWriter, ModelFile, Value};
 use crate::text::Vocab;
-use crate::weights::{Array, GgufWriter, ModelFile, Value};
 
 /// A SentencePiece vocabulary; pieces like `<0xC3>` are bytes.
 fn vocab_of(pieces: impl IntoIterator<Item = String>) -> Arc<Vocab> {

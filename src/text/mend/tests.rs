@@ -1,7 +1,7 @@
 //! Tests of what becomes of badly written vocabularies: the right tokens, and a line for each guess.
 
 use super::*;
-use crate::weights::{Array, Metadata, Value};
+use crate::checkpoint::{Array, Metadata, Value};
 
 const KINDS: [(&str, u32); 8] = [
     ("<unk>", 2),

@@ -1,7 +1,7 @@
 //! Tests of where answers end.
 
 use super::*;
-use crate::weights::{Array, Metadata, Value};
+use crate::checkpoint::{Array, Metadata, Value};
 
 /// All bytes, and these control tokens from id 256 on; the first is the end of sequence.
 fn tokenizer(markers: &[&str]) -> Tokenizer {

@@ -2,7 +2,7 @@
 
 use super::super::parts::key;
 use super::*;
-use crate::weights::Value;
+use crate::checkpoint::Value;
 
 fn spm(tokens: &[(&str, u32)]) -> VocabParts {
     VocabParts {
@@ -90,7 +90,7 @@ fn metadata_that_say_nothing_are_named() {
 
 #[test]
 fn metadata_of_a_file_are_read() {
-    use crate::weights::{Array, GgufWriter, ModelFile};
+    use crate::checkpoint::{Array, GgufWriter, ModelFile};
     let read = |writer: &GgufWriter| {
         let file = ModelFile::from_bytes("tiny.gguf", writer.to_bytes()).unwrap();
         Vocab::from_metadata(file.metadata()).map_err(|error| error.to_string())

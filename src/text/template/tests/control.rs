@@ -1,9 +1,9 @@
 //! What users write never becomes a control token, whatever a template does with it.
 
 use super::*;
+use crate::checkpoint::{Array, GgufWriter, ModelFile, Value as Entry};
 use crate::text::parts::Spelling;
 use crate::text::{AddBos, Content, ContentPart, Special, TokenKind, Tokenizer, ToolCall};
-use crate::weights::{Array, GgufWriter, ModelFile, Value as Entry};
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -1,11 +1,11 @@
 //! Reading fields one behind the other, never beyond the file's end; what each field means is said
 //! in [`super`].
 
-use crate::weights::Fault;
+use crate::checkpoint::Fault;
 
 /// A fault and the byte where the offending field starts.
 #[derive(Debug)]
-pub(in crate::weights) struct Located {
+pub(in crate::checkpoint) struct Located {
     pub offset: u64,
     pub fault: Fault,
 }

@@ -26,7 +26,7 @@ const HEAD_BYTES: usize = 1 << 20;
 /// An open model file whose header has been checked from end to end.
 ///
 /// ```
-/// use ottava::weights::{GgufWriter, ModelFile, TensorType};
+/// use ottava::checkpoint::{GgufWriter, ModelFile, TensorType};
 ///
 /// let mut writer = GgufWriter::new();
 /// writer.metadata("general.architecture", "llama").vector("output_norm.weight", &[1.0, 2.0])?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Many strings in few allocations, which clones share.
 ///
 /// ```
-/// use ottava::weights::Strings;
+/// use ottava::checkpoint::Strings;
 ///
 /// let strings: Strings = ["a", "", "bc"].into_iter().collect();
 /// assert_eq!((strings.len(), strings.get(2), strings.get(3)), (3, Some("bc"), None));
