@@ -16,7 +16,7 @@ use std::path::Path;
 use ottava::TokenId;
 use ottava::model::ModelConfig;
 use ottava::text::Tokenizer;
-use ottava::checkpoint::{GgufWriter, ModelFile, TensorType};
+use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType};
 use templates::TEMPLATES;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;

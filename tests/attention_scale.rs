@@ -4,7 +4,7 @@
 mod tiny;
 
 use ottava::backend::{KvDtype, Precision, Reference, StepLimits};
-use ottava::checkpoint::{ModelFile, TensorType};
+use ottava::checkpoint::{Checkpoint, ModelFile, TensorType};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 
 use tiny::recorded::{TINY, VOCAB, step};

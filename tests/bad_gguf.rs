@@ -7,7 +7,9 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use ottava::checkpoint::{Fault, GgufWriter, ModelFile, OpenOptions, TensorType, Value, WeightsError};
+use ottava::checkpoint::{
+    Checkpoint, Fault, GgufWriter, ModelFile, OpenOptions, TensorType, Value, WeightsError,
+};
 
 /// A GGUF file as a list of fields, so that each can be broken.
 struct Raw(Vec<u8>);

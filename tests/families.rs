@@ -4,7 +4,7 @@
 mod tiny;
 
 use ottava::backend::{KvDtype, Precision, Reference, StepLimits};
-use ottava::checkpoint::{GgufWriter, ModelFile, TensorType};
+use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig, ModelError};
 use ottava::quant::QuantFormat;
 
@@ -176,7 +176,10 @@ fn scaling_that_is_not_known_is_refused() -> Outcome {
         writer.metadata("llama.rope.scaling.type", "longrope");
         Ok(())
     });
-    assert_eq!(error, "tiny.gguf: llama.rope.scaling.type: expected none, linear or yarn, found longrope");
+    assert_eq!(
+        error,
+        "tiny.gguf: llama.rope.scaling.type: expected none, linear, llama3 or yarn, found longrope"
+    );
     let error = refused(&|writer| {
         writer.vector("rope_freqs.weight", &[1.0; 3])?;
         Ok(())

@@ -190,7 +190,7 @@ fn yarn_has_its_defaults_and_heeds_its_keys() -> Outcome {
     )?;
     let error = refusal(&scaled(&[("scaling.type", Value::from("dynamic"))]))?;
     assert!(
-        error.contains("llama.rope.scaling.type: expected none, linear or yarn, found dynamic"),
+        error.contains("llama.rope.scaling.type: expected none, linear, llama3 or yarn, found dynamic"),
         "{error}"
     );
     Ok(())

@@ -4,7 +4,7 @@ mod tiny;
 
 use std::path::{Path, PathBuf};
 
-use ottava::checkpoint::{Fault, ModelFile, OpenOptions, Value, WeightsError};
+use ottava::checkpoint::{Checkpoint, Fault, ModelFile, OpenOptions, Value, WeightsError};
 
 use tiny::Outcome;
 use tiny::edit::Parts;

@@ -7,7 +7,7 @@
 mod real_models;
 
 use ottava::TokenId;
-use ottava::checkpoint::{Metadata, ModelFile, OpenOptions};
+use ottava::checkpoint::{Checkpoint, Metadata, ModelFile, OpenOptions};
 use ottava::text::{
     AddBos, ChatTemplate, Detokenizer, Message, RenderOptions, Special, TextError, Tokenizer,
 };

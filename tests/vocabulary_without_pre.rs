@@ -6,7 +6,7 @@
 mod tiny;
 
 use ottava::TokenId;
-use ottava::checkpoint::{GgufWriter, ModelFile};
+use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile};
 use ottava::text::{AddBos, Special, Tokenizer};
 use tiny::Outcome;
 

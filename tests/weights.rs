@@ -6,7 +6,7 @@ use std::io::Write;
 
 use half::{bf16, f16};
 use ottava::checkpoint::{
-    Array, GgufWriter, ModelFile, OpenOptions, TensorType, Value, WeightsError, WriteError,
+    Array, Checkpoint, GgufWriter, ModelFile, OpenOptions, TensorType, Value, WeightsError, WriteError,
 };
 use ottava::quant::{Bits, DenseMatrix, DenseValues, QuantFormat, WeightMatrix, quantize};
 use proptest::prelude::*;

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use ottava::text::{ChatTemplate, Message, RenderOptions, Vocab};
-use ottava::checkpoint::{GgufWriter, ModelFile};
+use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile};
 
 /// Three tokens are enough to name the first and the last.
 static VOCAB: LazyLock<Vocab> = LazyLock::new(|| {

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ottava::checkpoint::ModelFile;
+use ottava::checkpoint::{Checkpoint, ModelFile};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(file) = ModelFile::from_bytes("fuzz.gguf", bytes.to_vec()) else { return };

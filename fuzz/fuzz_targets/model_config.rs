@@ -9,7 +9,7 @@ mod allocations;
 use allocations::{Counting, most_bytes};
 use libfuzzer_sys::fuzz_target;
 use ottava::model::ModelConfig;
-use ottava::checkpoint::ModelFile;
+use ottava::checkpoint::{Checkpoint, ModelFile};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

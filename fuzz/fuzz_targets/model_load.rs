@@ -20,7 +20,7 @@ use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
 use ottava::backend::{KvDtype, Precision, StepLimits};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::quant::QuantFormat;
-use ottava::checkpoint::ModelFile;
+use ottava::checkpoint::{Checkpoint, ModelFile};
 use tiny::recorded::step;
 
 #[global_allocator]

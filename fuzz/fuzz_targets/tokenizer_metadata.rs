@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use ottava::text::{AddBos, ChatTemplate, Detokenizer, Special, Tokenizer};
-use ottava::checkpoint::ModelFile;
+use ottava::checkpoint::{Checkpoint, ModelFile};
 
 const TEXTS: [&str; 4] =
     ["", "Hello, world! It's 2024.", "  two\n\nlines\t<|im_end|>", "żółć 東京 👩‍👩‍👧 \u{0}\u{feff}"];

@@ -21,7 +21,7 @@ use crate::{
         Backend, KvDtype, KvLayout, PAGE_TOKENS, Precision, StepLimits,
         cpu::{Compute, Cpu, CpuOptions, Isa},
     },
-    checkpoint::{ModelFile, OpenOptions},
+    checkpoint::{self, Checkpoint, OpenOptions},
     engine::{EngineConfig, Handle},
     model::{LoadOptions, LoadProgress, Model, ModelConfig},
     quant::QuantFormat,
@@ -86,7 +86,8 @@ impl Default for EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// The model file (GGUF).
+    /// The model: a GGUF file, or with the feature `safetensors` a folder of Hugging Face (`config.json` beside
+    /// safetensors files).
     pub fn model(mut self, path: impl AsRef<Path>) -> Self {
         self.model = path.as_ref().to_path_buf();
         self
@@ -242,24 +243,22 @@ impl EngineBuilder {
         before: BeforeLoad,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Engine> {
-        let mut file = ModelFile::open(&self.model, &self.open)?;
-        let (config, name) = (ModelConfig::from_file(&file)?, model_name(&file));
+        let opened = checkpoint::open(&self.model, &self.open)?;
+        let file = &*opened;
+        let (config, name) = (ModelConfig::from_file(file)?, model_name(file));
         let (options, prefill_chunk) = self.load_options(&config, B::PREFILL_CHUNK);
         let layout_bytes = options.kv_bytes;
-        // A vocabulary takes a thread as long as the weights of a small model take all of them. What it is
-        // made of is gone before the last weights come.
-        let metadata = file.take_metadata();
+        // A vocabulary takes a thread as long as the weights of a small model take all of them.
         let (texts, model) = thread::scope(|scope| {
-            let reader = room::spawn_scoped(scope, || Texts::read(&metadata));
-            let model = Model::load(&file, &config, backend, &options, progress);
+            let reader = room::spawn_scoped(scope, || Texts::read(file));
+            let model = Model::load(file, &config, backend, &options, progress);
             let texts = match reader {
                 Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),
                 // What a thread that cannot be started would have read is read here.
-                Err(_) => Texts::read(&metadata),
+                Err(_) => Texts::read(file),
             };
             (texts, model)
         });
-        drop(metadata);
         let (texts, model) = (texts?, model?);
         let info = EngineInfo {
             warnings: texts.warnings(),
@@ -277,7 +276,7 @@ impl EngineBuilder {
             sidecar: model.sidecar().clone(),
             load_seconds: before.started.elapsed().as_secs_f64(),
         };
-        drop(file);
+        drop(opened);
         let monitor = model.session().backend().monitor();
         let handle =
             Handle::spawn(model, EngineConfig { prefill_chunk: Some(prefill_chunk), ..self.engine })?;
@@ -316,7 +315,7 @@ impl EngineBuilder {
 }
 
 /// What the file calls itself, else its own name.
-fn model_name(file: &ModelFile) -> String {
+fn model_name(file: &dyn Checkpoint) -> String {
     let stem =
         || file.path().file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned());
     let name = file.metadata().str("general.name").ok().flatten();

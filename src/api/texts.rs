@@ -7,7 +7,7 @@ use super::{EngineInfo, Shared};
 use crate::{
     Result,
     backend::{Monitor, NoHealth},
-    checkpoint::Metadata,
+    checkpoint::Checkpoint,
     model::ModelConfig,
     text::Vocab,
 };
@@ -23,9 +23,9 @@ pub(super) struct Texts {
 
 impl Texts {
     #[cfg(feature = "text")]
-    pub(super) fn read(metadata: &Metadata) -> Result<Texts> {
-        let mut tokenizer = crate::text::Tokenizer::from_metadata(metadata)?;
-        let template = crate::text::ChatTemplate::from_metadata(metadata, tokenizer.vocab())?;
+    pub(super) fn read(file: &dyn Checkpoint) -> Result<Texts> {
+        let mut tokenizer = crate::text::Tokenizer::from_checkpoint(file)?;
+        let template = crate::text::ChatTemplate::from_checkpoint(file, tokenizer.vocab())?;
         if let Some(template) = &template {
             tokenizer.end_turns_as(template);
         }
@@ -34,8 +34,8 @@ impl Texts {
     }
 
     #[cfg(not(feature = "text"))]
-    pub(super) fn read(metadata: &Metadata) -> Result<Texts> {
-        Ok(Texts { vocab: Arc::new(Vocab::from_metadata(metadata)?) })
+    pub(super) fn read(file: &dyn Checkpoint) -> Result<Texts> {
+        Ok(Texts { vocab: Arc::new(Vocab::from_checkpoint(file)?) })
     }
 
     /// What the file says badly of its tokens, a line each.

@@ -31,7 +31,7 @@ pub enum WeightsError {
         /// Another length, or "other content".
         found: String,
     },
-    /// The file is not a sound GGUF file.
+    /// The file is not sound.
     #[error("{}: at byte {offset}: {fault}", shown_path(file))]
     Malformed {
         /// The file.
@@ -51,6 +51,26 @@ pub enum WeightsError {
         /// The type that was asked for.
         expected: &'static str,
         /// The type, or the value, that is there.
+        found: String,
+    },
+    /// A document is not what it must be.
+    #[error("{}: {}", shown_path(file), shown(reason))]
+    Document {
+        /// The document.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A setting of a document is missing, absurd, not honoured, or contradicts the tensors.
+    #[error("{}: {}: expected {expected}, found {}", shown_path(file), shown(key), shown(found))]
+    Setting {
+        /// The document.
+        file: PathBuf,
+        /// The key, with those that lead to it.
+        key: String,
+        /// What it must be.
+        expected: String,
+        /// What the document says.
         found: String,
     },
     /// No tensor has this name.
@@ -100,7 +120,7 @@ impl WeightsError {
     }
 }
 
-/// What is wrong inside a GGUF file.
+/// What is wrong inside a file of weights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -332,6 +352,36 @@ pub enum Fault {
         tensor: String,
         /// The type's number.
         found: u32,
+    },
+    /// A safetensors file has a tensor of a type that is no float of 16 or 32 bits.
+    #[error("tensor `{}`: the type {found} is not supported; expected F32, F16 or BF16", shown(tensor))]
+    NoFloat {
+        /// The tensor.
+        tensor: String,
+        /// The type's name.
+        found: String,
+    },
+    /// The header of a safetensors file is longer than the file, or than the format allows.
+    #[error("header length: expected at most {most} bytes, found {found}")]
+    HeaderLength {
+        /// Its length.
+        found: u64,
+        /// The longest that there could be.
+        most: u64,
+    },
+    /// The header of a safetensors file is no JSON, or its tensors do not lie one behind the other.
+    #[error("header: {}", shown(reason))]
+    Header {
+        /// What is wrong.
+        reason: String,
+    },
+    /// A safetensors file is longer or shorter than its tensors.
+    #[error("tensor data: expected {expected} bytes behind the header, found {found}")]
+    DataLength {
+        /// Bytes of all tensors.
+        expected: u64,
+        /// Bytes behind the header.
+        found: u64,
     },
     /// Rows of a block format are not whole blocks.
     #[error("tensor `{}`: {dtype} needs rows of a multiple of {} elements, found {cols}", shown(tensor), dtype.block_len())]

@@ -186,6 +186,8 @@ pub struct Metadata {
     file: PathBuf,
     entries: Vec<(String, Value)>,
     index: HashMap<String, usize>,
+    /// What the file calls keys that it has under other names.
+    names: HashMap<String, String>,
 }
 
 impl Metadata {
@@ -201,6 +203,24 @@ impl Metadata {
         self.index.insert(key.clone(), self.entries.len());
         self.entries.push((key, value));
         Ok(())
+    }
+
+    /// Adds an entry that the file has under another name, or replaces it.
+    #[cfg(feature = "safetensors")]
+    pub(super) fn insert_named(&mut self, key: String, value: Value, name: String) {
+        self.names.insert(key.clone(), name);
+        match self.index.get(&key).and_then(|&index| self.entries.get_mut(index)) {
+            Some(entry) => entry.1 = value,
+            None => {
+                self.index.insert(key.clone(), self.entries.len());
+                self.entries.push((key, value));
+            }
+        }
+    }
+
+    /// What the file calls a key.
+    pub fn name_of<'k>(&'k self, key: &'k str) -> &'k str {
+        self.names.get(key).map_or(key, String::as_str)
     }
 
     /// The file that the values come from, as errors name it.
@@ -332,7 +352,7 @@ impl Metadata {
         let Some(value) = self.get(key) else { return Ok(None) };
         convert(value).map(Some).ok_or_else(|| WeightsError::Type {
             file: self.file.clone(),
-            key: key.to_owned(),
+            key: self.name_of(key).to_owned(),
             expected,
             found: value.describe(),
         })

@@ -9,61 +9,20 @@ use crate::quant::{
     q4_k, q5_0, q5_1, q5_k, q6_k, q8_0,
 };
 
-use super::{ModelFile, TensorInfo, TensorType, WeightsError};
+use super::stored::StoredFile;
+use super::{TensorInfo, TensorType, WeightsError};
 
 /// A tensor of a file as a canonical matrix: quantised types as codes, floats as they are. Nothing is
 /// decoded before [`TensorRows::read`].
 #[derive(Clone, Copy)]
 pub struct TensorRows<'f> {
-    file: &'f ModelFile,
+    file: &'f StoredFile,
     info: &'f TensorInfo,
 }
 
-impl ModelFile {
-    /// The tensor called `name` as a canonical matrix that is yet to be decoded.
-    ///
-    /// A tensor of one dimension is one row.
-    ///
-    /// # Errors
-    /// [`WeightsError::Missing`]; [`WeightsError::Shape`] if it has more than two dimensions above 1.
-    pub fn rows(&self, name: &str) -> Result<TensorRows<'_>, WeightsError> {
-        let (part, info) = self.find(name)?;
-        if info.dims.iter().skip(2).any(|&dim| dim != 1) {
-            return Err(part.shape_error(info, "one or two dimensions"));
-        }
-        Ok(TensorRows::new(part, info))
-    }
-
-    /// The tensor called `name` as a canonical matrix: quantised types as codes, floats as they are. One
-    /// thread decodes.
-    ///
-    /// # Errors
-    /// As [`ModelFile::rows`] and [`TensorRows::read`].
-    pub fn matrix(&self, name: &str) -> Result<WeightMatrix, WeightsError> {
-        let rows = self.rows(name)?;
-        let mut matrix = WeightMatrix::default();
-        rows.read(0..rows.rows(), &mut matrix)?;
-        Ok(matrix)
-    }
-
-    /// The one row of the tensor called `name`, of any type, widened to f32.
-    ///
-    /// # Errors
-    /// As [`ModelFile::matrix`]; [`WeightsError::Shape`] if it has more than one row.
-    pub fn vector(&self, name: &str) -> Result<Vec<f32>, WeightsError> {
-        let (part, info) = self.find(name)?;
-        if info.rows() != 1 {
-            return Err(part.shape_error(info, "one row"));
-        }
-        let matrix = self.matrix(name)?;
-        let mut values = vec![0.0; matrix.cols()];
-        matrix.dequantize_row(0, &mut values);
-        Ok(values)
-    }
-}
-
 impl<'f> TensorRows<'f> {
-    fn new(file: &'f ModelFile, info: &'f TensorInfo) -> TensorRows<'f> {
+    /// A tensor of one or two dimensions above 1.
+    pub(super) fn new(file: &'f StoredFile, info: &'f TensorInfo) -> TensorRows<'f> {
         TensorRows { file, info }
     }
 
@@ -120,10 +79,10 @@ impl<'f> TensorRows<'f> {
         decoded?.map_err(refused)
     }
 
-    /// Gives the rows' pages back to the system. [`ModelFile::release`] does the whole tensor's, and those around
-    /// it.
+    /// Gives the rows' pages back to the system. [`Checkpoint::release`](super::Checkpoint::release) does the whole
+    /// tensor's, and those around it.
     pub fn release(&self, rows: Range<usize>) {
-        self.file.release_bytes(self.bytes(&rows));
+        self.file.release(self.bytes(&rows));
     }
 
     /// Where rows lie in the file.

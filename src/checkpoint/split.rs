@@ -4,9 +4,10 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use super::load::Part;
 use super::shown::part_name;
 use super::source::Source;
-use super::{Fault, Metadata, ModelFile, OpenOptions, WeightsError};
+use super::{Checkpoint, Fault, Metadata, ModelFile, OpenOptions, WeightsError};
 
 /// What a part says about itself.
 #[derive(Clone, Copy)]
@@ -43,7 +44,7 @@ impl ModelFile {
     /// [`WeightsError::Malformed`] if it is not a sound GGUF file, holds a tensor type that cannot be read,
     /// or lacks another part; [`WeightsError::Changed`] if it changes meanwhile.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<ModelFile, WeightsError> {
-        whole(ModelFile::open_one(path, options)?, |part| ModelFile::open_one(part, options))
+        whole(Part::open(path, options)?, |part| Part::open(part, options))
     }
 
     /// A file from its bytes; errors call it `name`.
@@ -51,46 +52,44 @@ impl ModelFile {
     /// # Errors
     /// [`WeightsError::Malformed`], as [`ModelFile::open`]; also if it is one part of several.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<ModelFile, WeightsError> {
-        alone(ModelFile::from_source(Path::new(name), Source::Owned(bytes))?)
+        alone(Part::read(Path::new(name), Source::Owned(bytes))?)
     }
 }
 
-/// Refuses a part whose other parts cannot be looked for.
-fn alone(file: ModelFile) -> Result<ModelFile, WeightsError> {
-    match Split::of(file.metadata()) {
-        Some(Split { part, count }) => {
-            Err(WeightsError::malformed(file.path(), Fault::Split { part, count }))
+/// A model in one file; refuses a part whose other parts cannot be looked for.
+fn alone(part: Part) -> Result<ModelFile, WeightsError> {
+    match Split::of(&part.metadata) {
+        Some(Split { part: number, count }) => {
+            Err(WeightsError::malformed(part.file.path(), Fault::Split { part: number, count }))
         }
-        None => Ok(file),
+        None => ModelFile::of_parts(part, []),
     }
 }
 
-/// The whole model that `file` is a part of, or is; `open` opens one file.
-fn whole(
-    file: ModelFile,
-    open: impl Fn(&Path) -> Result<ModelFile, WeightsError>,
-) -> Result<ModelFile, WeightsError> {
-    let Some(split) = Split::of(file.metadata()) else { return Ok(file) };
-    let Split { part, count } = split;
-    let path = file.path().to_owned();
-    let Some((name, folder)) = base(&path, split) else { return alone(file) };
-    let mut opened = Some(file);
+/// The whole model that `part` belongs to, or is; `open` opens one file.
+fn whole(part: Part, open: impl Fn(&Path) -> Result<Part, WeightsError>) -> Result<ModelFile, WeightsError> {
+    let Some(split) = Split::of(&part.metadata) else { return alone(part) };
+    let path = part.file.path().to_owned();
+    let Some((name, folder)) = base(&path, split) else { return alone(part) };
+    let mut opened = Some(part);
     let mut part_of = |number: u64| {
-        let name = part_name(&name, number, count);
-        let found = match opened.take_if(|_| number == part) {
-            Some(file) => file,
+        let name = part_name(&name, number, split.count);
+        let found = match opened.take_if(|_| number == split.part) {
+            Some(part) => part,
             None => open(&folder.join(&name)).map_err(|error| missing(error, &path, split, number, name))?,
         };
-        let said = Split::of(found.metadata()).unwrap_or(Split { part: 1, count: 1 });
-        if (said.part, said.count) != (number, count) {
-            let fault = Fault::OtherPart { part: number, count, found: said.part, found_count: said.count };
-            return Err(WeightsError::malformed(found.path(), fault));
+        let said = Split::of(&found.metadata).unwrap_or(Split { part: 1, count: 1 });
+        if (said.part, said.count) != (number, split.count) {
+            let (part, found_count) = (number, said.count);
+            let fault = Fault::OtherPart { part, count: split.count, found: said.part, found_count };
+            return Err(WeightsError::malformed(found.file.path(), fault));
         }
         Ok(found)
     };
     let first = part_of(1)?;
-    let expected = first.metadata().u64("split.tensors.count").ok().flatten();
-    let whole = ModelFile::from_parts(first, (2..=count).map(part_of).collect::<Result<_, _>>()?)?;
+    let expected = first.metadata.u64("split.tensors.count").ok().flatten();
+    let others: Vec<Part> = (2..=split.count).map(part_of).collect::<Result<_, _>>()?;
+    let whole = ModelFile::of_parts(first, others)?;
     let found = whole.tensors().len() as u64;
     match expected {
         Some(expected) if expected != found => {

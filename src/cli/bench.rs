@@ -174,8 +174,8 @@ impl Bench {
         if self.model.context.is_none_or(|context| context < longest) {
             self.model.context = Some(longest);
         }
-        let file = self.model.file()?;
-        let config = ModelConfig::from_file(&file).map_err(|error| of_file(file.path(), error.into()))?;
+        let file = self.model.checkpoint()?;
+        let config = ModelConfig::from_file(&*file).map_err(|error| of_file(file.path(), error.into()))?;
         if longest > config.context_length {
             let context = config.context_length;
             return Err(Failure::Failed(format!(

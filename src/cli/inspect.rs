@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use ottava::Bytes;
 use ottava::backend::{KvLayout, PAGE_TOKENS};
-use ottava::checkpoint::{ModelFile, Value};
+use ottava::checkpoint::{Checkpoint, Value};
 use ottava::model::ModelConfig;
 use serde_json::json;
 
@@ -38,11 +38,12 @@ struct Need {
 impl Inspect {
     /// Prints what is in the file; a model that cannot run is still shown, with the reason.
     pub fn run(self) -> Result<(), Failure> {
-        let file = self.model.file()?;
-        let config = ModelConfig::from_file(&file).map_err(ottava::Error::from);
+        let checkpoint = self.model.checkpoint()?;
+        let file = &*checkpoint;
+        let config = ModelConfig::from_file(file).map_err(ottava::Error::from);
         let need = config.as_ref().ok().map(|config| self.need(config));
         let obstacle = config.err().map(|error| error.to_string());
-        if self.json { print_json(&file, need, obstacle) } else { self.print(&file, need, obstacle) }
+        if self.json { print_json(file, need, obstacle) } else { self.print(file, need, obstacle) }
     }
 
     fn need(&self, config: &ModelConfig) -> Need {
@@ -55,14 +56,15 @@ impl Inspect {
         Need { context, kv_bytes: context.div_ceil(PAGE_TOKENS).saturating_mul(layout.page_bytes()) }
     }
 
-    fn print(&self, file: &ModelFile, need: Option<Need>, obstacle: Option<String>) -> Result<(), Failure> {
+    fn print(
+        &self,
+        file: &dyn Checkpoint,
+        need: Option<Need>,
+        obstacle: Option<String>,
+    ) -> Result<(), Failure> {
         let mut page = output::Page::new();
         let size = Bytes(usize::try_from(file.file_bytes()).unwrap_or(usize::MAX));
-        page.line(format_args!(
-            "{}: GGUF version {}, {size}",
-            in_line(&file.path().to_string_lossy()),
-            file.version()
-        ))?;
+        page.line(format_args!("{}: {}, {size}", in_line(&file.path().to_string_lossy()), file.format()))?;
         for (key, value) in file.metadata().iter() {
             let (key, mut text) = (in_line(key), to_json(value).to_string());
             if let Some((cut, _)) = text.char_indices().nth(VALUE_CHARS) {
@@ -122,7 +124,7 @@ fn to_json(value: &Value) -> serde_json::Value {
     }
 }
 
-fn by_type(file: &ModelFile) -> BTreeMap<&'static str, (usize, u64)> {
+fn by_type(file: &dyn Checkpoint) -> BTreeMap<&'static str, (usize, u64)> {
     let mut types = BTreeMap::new();
     for tensor in file.tensors() {
         let entry: &mut (usize, u64) = types.entry(tensor.dtype.name()).or_default();
@@ -131,7 +133,7 @@ fn by_type(file: &ModelFile) -> BTreeMap<&'static str, (usize, u64)> {
     types
 }
 
-fn print_json(file: &ModelFile, need: Option<Need>, obstacle: Option<String>) -> Result<(), Failure> {
+fn print_json(file: &dyn Checkpoint, need: Option<Need>, obstacle: Option<String>) -> Result<(), Failure> {
     let metadata: serde_json::Map<_, _> =
         file.metadata().iter().map(|(key, value)| (key.to_owned(), to_json(value))).collect();
     let tensors: Vec<_> = file
@@ -142,7 +144,7 @@ fn print_json(file: &ModelFile, need: Option<Need>, obstacle: Option<String>) ->
     output::print_json(&json!({
         "file": file.path().to_string_lossy(),
         "file_bytes": file.file_bytes(),
-        "version": file.version(),
+        "format": file.format(),
         "metadata": metadata,
         "tensors": tensors,
         "memory": need.map(|need| json!({

@@ -8,7 +8,7 @@ use ottava::backend::{
     KvDtype,
     cpu::{Compute, Isa},
 };
-use ottava::checkpoint::{ModelFile, OpenOptions};
+use ottava::checkpoint::{self, Checkpoint, OpenOptions};
 use ottava::quant::QuantFormat;
 use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, Sampling};
 
@@ -21,7 +21,8 @@ const MAX_TOKENS: usize = 512;
 /// Which model, and how it is run.
 #[derive(Args, Clone)]
 pub struct ModelOptions {
-    /// A GGUF file (of a split model any part), or the name of a known model (see `ottava list`)
+    /// A GGUF file (of a split model any part), a folder of Hugging Face (config.json and safetensors), or the name of a
+    /// known model (see `ottava list`)
     #[arg(short, long, default_value = catalog::DEFAULT)]
     pub model: PathBuf,
     /// Threads, 1 to 1024 [default: all cores]
@@ -88,7 +89,7 @@ pub enum ComputeMode {
 }
 
 impl ModelOptions {
-    /// The model's file; a known model is fetched if it is not in the cache.
+    /// The model's file or folder; a known model is fetched if it is not in the cache.
     pub fn path(&self) -> Result<PathBuf, Failure> {
         match std::fs::metadata(&self.model) {
             Ok(_) => return Ok(self.model.clone()),
@@ -98,17 +99,17 @@ impl ModelOptions {
         match self.model.to_str().and_then(catalog::find) {
             Some(entry) => fetch::ensure(entry),
             None => Err(Failure::Failed(format!(
-                "no file and no known model is called {}: give a GGUF file or a name from 'ottava list'",
+                "no file and no known model is called {}: give a GGUF file, a folder of Hugging Face or a name from 'ottava list'",
                 self.model.display()
             ))),
         }
     }
 
-    /// The model's file, open.
-    pub fn file(&self) -> Result<ModelFile, Failure> {
+    /// The model's file or folder, open.
+    pub fn checkpoint(&self) -> Result<Box<dyn Checkpoint>, Failure> {
         let path = self.path()?;
         let options = OpenOptions { mmap: self.mmap };
-        ModelFile::open(&path, &options).map_err(|error| of_file(&path, error.into()))
+        checkpoint::open(&path, &options).map_err(|error| of_file(&path, error.into()))
     }
 
     /// How keys and values are stored.

@@ -85,8 +85,8 @@ impl Perplexity {
     }
 
     fn trained_context(&self) -> Result<usize, Failure> {
-        let file = self.model.file()?;
-        let config = ModelConfig::from_file(&file).map_err(|error| of_file(file.path(), error.into()))?;
+        let file = self.model.checkpoint()?;
+        let config = ModelConfig::from_file(&*file).map_err(|error| of_file(file.path(), error.into()))?;
         Ok(config.context_length)
     }
 

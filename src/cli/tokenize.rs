@@ -24,9 +24,9 @@ impl Tokenize {
     /// Prints a line a token.
     pub fn run(self) -> Result<(), Failure> {
         let text = self.text.read()?;
-        let file = self.model.file()?;
+        let file = self.model.checkpoint()?;
         let of_file = |error: ottava::text::TextError| of_file(file.path(), error.into());
-        let tokenizer = Tokenizer::from_metadata(file.metadata()).map_err(of_file)?;
+        let tokenizer = Tokenizer::from_checkpoint(&*file).map_err(of_file)?;
         output::tell_warnings(tokenizer.vocab().warnings());
         let ids = tokenizer.encode(&text, Special::Parse, AddBos::AsModel).map_err(of_file)?;
         let piece = |id| tokenizer.vocab().piece(id).unwrap_or_default();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::backend::Heads;
+use crate::checkpoint::Dialect;
 use crate::graph::RopeSpec;
 
 use super::family::Family;
@@ -40,6 +41,8 @@ pub struct ModelConfig {
     pub logit_soft_cap: Option<f32>,
     /// Whether the embedding table is the head, too.
     pub tied_embeddings: bool,
+    /// What the file calls its weights, and what it stores otherwise than the graph reads it.
+    pub dialect: Dialect,
     /// Names of the biases that the file has.
     pub biases: BTreeSet<String>,
 }

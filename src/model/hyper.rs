@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::backend::Heads;
-use crate::checkpoint::{Array, ModelFile, Strings, Value};
+use crate::backend::{Heads, RopePairing};
+use crate::checkpoint::{Array, Checkpoint, Part, Role, RotaryRows, Strings, TensorInfo, Value};
 use crate::graph::RopeSpec;
 
 use super::keys::{Keys, shown_value, whole};
@@ -24,18 +24,18 @@ const EPSILON_DEFAULT: f64 = 1e-6;
 const ROPE_BASE_DEFAULT: f64 = 10_000.0;
 
 impl ModelConfig {
-    /// Reads and checks the hyperparameters of a GGUF file.
+    /// Reads and checks the hyperparameters of a checkpoint.
     ///
     /// # Errors
     /// [`ModelError::File`] names the file, and why: [`ModelError::Architecture`];
     /// [`ModelError::Key`] for a key that is missing, absurd or not honoured; [`ModelError::Experts`];
     /// [`ModelError::MissingTensor`], [`ModelError::TensorShape`] and [`ModelError::UnusedTensor`]
     /// for a tensor that does not fit them.
-    pub fn from_file(file: &ModelFile) -> Result<ModelConfig, ModelError> {
-        ModelConfig::read(file).map_err(|error| error.in_file(file.path()))
+    pub fn from_file(file: &dyn Checkpoint) -> Result<ModelConfig, ModelError> {
+        ModelConfig::read(file).map_err(|error| error.of(file))
     }
 
-    fn read(file: &ModelFile) -> Result<ModelConfig, ModelError> {
+    fn read(file: &dyn Checkpoint) -> Result<ModelConfig, ModelError> {
         let keys = Keys::new(file)?;
         known::check(keys)?;
         let config = Reader { file, keys }.config()?;
@@ -65,7 +65,7 @@ impl ModelConfig {
 
 /// Makes a configuration of keys and tensors.
 struct Reader<'f> {
-    file: &'f ModelFile,
+    file: &'f dyn Checkpoint,
     keys: Keys<'f>,
 }
 
@@ -73,8 +73,9 @@ impl Reader<'_> {
     fn config(&self) -> Result<ModelConfig, ModelError> {
         let (keys, family) = (self.keys, self.keys.family);
         tensors::refuse_experts(self.file)?;
-        let table = self.file.tensor("token_embd.weight");
-        let table = table.ok_or_else(|| missing("token_embd.weight", "[vocabulary, embedding_length]"))?;
+        let (dialect, table) = (self.file.dialect(), self.file.dialect().weight(Role::TokenEmbedding));
+        let rows = self.file.tensor(&table).map(TensorInfo::rows);
+        let rows = rows.ok_or_else(|| missing(&table, "[vocabulary, embedding_length]"))?;
         let embedding_length = keys.count("embedding_length", None)?;
         let feed_forward_length = keys.count("feed_forward_length", None)?;
         let (block_count, heads) = (self.block_count()?, self.heads(embedding_length)?);
@@ -86,7 +87,7 @@ impl Reader<'_> {
         let scaling = rope_scaling(keys, base.dims / 2, context_length)?;
         Ok(ModelConfig {
             family,
-            vocab_size: self.vocab_size(table.rows())?,
+            vocab_size: self.vocab_size(rows)?,
             context_length,
             embedding_length,
             feed_forward_length,
@@ -99,7 +100,8 @@ impl Reader<'_> {
             embedding_scale: if family.scaled_embeddings { (embedding_length as f32).sqrt() } else { 1.0 },
             attention_soft_cap: self.soft_cap("attn_logit_softcapping")?,
             logit_soft_cap: self.soft_cap("final_logit_softcapping")?,
-            tied_embeddings: self.file.tensor("output.weight").is_none(),
+            tied_embeddings: self.file.tensor(&dialect.weight(Role::Head)).is_none(),
+            dialect: dialect.clone(),
             biases: self.biases(block_count)?,
         })
     }
@@ -151,7 +153,8 @@ impl Reader<'_> {
     fn vocab_size(&self, rows: usize) -> Result<usize, ModelError> {
         let pieces = self.file.metadata().strings("tokenizer.ggml.tokens")?.map_or(0, Strings::len);
         if pieces > rows {
-            let expected = format!("at most {rows} pieces, the rows of token_embd.weight");
+            let table = self.file.dialect().weight(Role::TokenEmbedding);
+            let expected = format!("at most {rows} pieces, the rows of {table}");
             return Err(key_error("tokenizer.ggml.tokens", &expected, &pieces.to_string()));
         }
         Ok(rows)
@@ -161,9 +164,8 @@ impl Reader<'_> {
     /// nothing.
     fn block_count(&self) -> Result<usize, ModelError> {
         let count = self.keys.count("block_count", None)?;
-        let number = |name: &str| name.strip_prefix("blk.")?.split('.').next()?.parse::<usize>().ok();
-        let blocks: BTreeSet<usize> =
-            self.file.tensors().iter().filter_map(|info| number(&info.name)).collect();
+        let number = |info: &TensorInfo| self.file.dialect().layer_of(&info.name).map(|(layer, _)| layer);
+        let blocks: BTreeSet<usize> = self.file.tensors().iter().filter_map(number).collect();
         let found = blocks.len();
         if found != count || blocks.last() != Some(&(count - 1)) {
             return Err(self.keys.refuse(
@@ -187,7 +189,15 @@ impl Reader<'_> {
             let expected = format!("an even number up to the head's {}", heads.dim);
             return Err(self.keys.refuse(key, &expected, dims));
         }
-        Ok(RopeBase { dims, base, pairing: self.keys.family.pairing })
+        Ok(RopeBase { dims, base, pairing: self.pairing() })
+    }
+
+    /// Which elements of a head turn together.
+    fn pairing(&self) -> RopePairing {
+        match self.file.dialect().rotary_rows() {
+            RotaryRows::OfFamily => self.keys.family.pairing,
+            RotaryRows::Halves => RopePairing::Halves,
+        }
     }
 
     /// Without a window no layer is local.
@@ -249,11 +259,12 @@ impl Reader<'_> {
     fn biases(&self, block_count: usize) -> Result<BTreeSet<String>, ModelError> {
         let names = self.file.tensors().iter().map(|info| &info.name);
         let biases: BTreeSet<String> = names.filter(|name| name.ends_with(".bias")).cloned().collect();
-        for layer in 0..if self.keys.family.qkv_bias { block_count } else { 0 } {
-            for part in ["q", "k", "v"] {
-                let weight = format!("blk.{layer}.attn_{part}.weight");
-                let name = format!("blk.{layer}.attn_{part}.bias");
-                let rows = self.file.tensor(&weight).map_or(0, |info| info.rows());
+        let dialect = self.file.dialect();
+        for index in 0..if self.keys.family.qkv_bias { block_count } else { 0 } {
+            for part in [Part::Query, Part::Key, Part::Value] {
+                let role = Role::Layer { index, part };
+                let name = dialect.bias(role);
+                let rows = self.file.tensor(&dialect.weight(role)).map_or(0, TensorInfo::rows);
                 biases.get(&name).ok_or_else(|| missing(&name, &format!("[{rows}]")))?;
             }
         }

@@ -1,7 +1,7 @@
 //! Reading hyperparameters: integers and floats of any width, and arrays by layer whose values are equal,
 //! which are one value. What the keys mean is in `hyper`, and which there are in `known`.
 
-use crate::checkpoint::{Array, ModelFile, Value};
+use crate::checkpoint::{Array, Checkpoint, Value};
 
 use super::family::Family;
 use super::{ModelError, key_error};
@@ -9,19 +9,24 @@ use super::{ModelError, key_error};
 /// The keys under the architecture's prefix.
 #[derive(Clone, Copy)]
 pub(super) struct Keys<'f> {
-    pub file: &'f ModelFile,
+    pub file: &'f dyn Checkpoint,
     pub family: &'static Family,
 }
 
 impl<'f> Keys<'f> {
-    pub fn new(file: &'f ModelFile) -> Result<Self, ModelError> {
+    pub fn new(file: &'f dyn Checkpoint) -> Result<Self, ModelError> {
         let name = file.metadata().str("general.architecture")?;
         let name = name.ok_or_else(|| key_error("general.architecture", "an architecture", "no such key"))?;
         Ok(Keys { file, family: Family::named(name)? })
     }
 
-    /// The key in full.
+    /// The key in full, as the file has it.
     pub fn name(self, key: &str) -> String {
+        self.file.metadata().name_of(&self.full(key)).to_owned()
+    }
+
+    /// The key in full, by the GGUF convention.
+    fn full(self, key: &str) -> String {
         format!("{}.{key}", self.family.name)
     }
 
@@ -32,7 +37,7 @@ impl<'f> Keys<'f> {
 
     /// The value as it stands in the file.
     pub fn raw(self, key: &str) -> Option<&'f Value> {
-        self.file.metadata().get(&self.name(key))
+        self.file.metadata().get(&self.full(key))
     }
 
     /// The value; of an array by layer the one that all layers have.

@@ -59,6 +59,9 @@ const KNOWN: &[(&str, Rule)] = &[
     ("rope.scaling.factor", Read),
     ("rope.scaling.attn_factor", Read),
     ("rope.scaling.original_context_length", Read),
+    // Of Llama 3's scheme; GGUF files have its factors as a tensor.
+    ("rope.scaling.high_freq_factor", Read),
+    ("rope.scaling.low_freq_factor", Read),
     ("rope.scaling.yarn_attn_factor", Read),
     ("rope.scaling.yarn_beta_fast", Read),
     ("rope.scaling.yarn_beta_slow", Read),

@@ -7,7 +7,7 @@ use crate::backend::{
     Backend, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling,
     StepInput, StepLimits,
 };
-use crate::checkpoint::ModelFile;
+use crate::checkpoint::Checkpoint;
 use crate::graph::{CompileOptions, Fusion, KvMemory, OpKind, OpTimes, Session};
 use crate::quant::QuantFormat;
 use crate::token::TokenId;
@@ -56,7 +56,7 @@ impl<B: Backend> Model<B> {
     /// [`ModelError::Context`] and [`ModelError::KvBudget`] before anything is read; a tensor that
     /// cannot be decoded or quantised, by name; [`ModelError::Backend`] if there is no memory.
     pub fn load(
-        file: &ModelFile,
+        file: &dyn Checkpoint,
         config: &ModelConfig,
         backend: B,
         options: &LoadOptions,
@@ -73,8 +73,8 @@ impl<B: Backend> Model<B> {
         let fingerprint = file.fingerprint()?;
         let source =
             Source { file, fingerprint, quantise: options.quantise, sidecar: options.sidecar.as_deref() };
-        let (weights, sidecar) = upload(source, &plan, &backend, progress)
-            .map_err(|error: ModelError| error.in_file(file.path()))?;
+        let (weights, sidecar) =
+            upload(source, &plan, &backend, progress).map_err(|error: ModelError| error.of(file))?;
         let fingerprint = cache_fingerprint::<B>(fingerprint, kv.layout, options);
         let session = Session::new(backend, plan, weights, Some(kv))?;
         let config = config.clone();

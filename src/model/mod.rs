@@ -22,10 +22,10 @@ mod source;
 mod tensors;
 mod upload;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::backend::{BackendError, KvLayout, PageId, RowSampling, StepInput, StepLimits};
-use crate::checkpoint::{WeightsError, shown, shown_path};
+use crate::checkpoint::{Checkpoint, WeightsError, shown, shown_path};
 use crate::graph::GraphError;
 pub use crate::graph::{OpKind, OpTime, OpTimes, Work};
 use crate::quant::QuantError;
@@ -153,17 +153,19 @@ pub enum ModelError {
 
 impl ModelError {
     /// The error with its file, unless it is of no file or names it already.
-    fn in_file(self, file: &Path) -> ModelError {
-        match self {
+    fn of(self, checkpoint: &dyn Checkpoint) -> ModelError {
+        let file = match &self {
             ModelError::File { .. }
             | ModelError::Context { .. }
             | ModelError::KvBudget { .. }
             | ModelError::Logits { .. }
             | ModelError::Weights(_)
             | ModelError::Backend(_)
-            | ModelError::Output { .. } => self,
-            reason => ModelError::File { file: file.to_owned(), reason: Box::new(reason) },
-        }
+            | ModelError::Output { .. } => return self,
+            ModelError::Architecture { .. } | ModelError::Key { .. } => checkpoint.metadata().file(),
+            _ => checkpoint.path(),
+        };
+        ModelError::File { file: file.to_owned(), reason: Box::new(self) }
     }
 }
 

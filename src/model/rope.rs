@@ -34,6 +34,21 @@ pub enum Interpolation {
     },
     /// By wavelength (Peng et al. 2023, "YaRN").
     Yarn(Yarn),
+    /// By wavelength, as Llama 3.1 does.
+    Llama3(Llama3),
+}
+
+/// Parameters of Llama 3.1's scheme, named as in its configuration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Llama3 {
+    /// What low frequencies are divided by.
+    pub factor: f64,
+    /// Rotations over the trained context below which a frequency is low.
+    pub low_freq_factor: f64,
+    /// Rotations above which it stays.
+    pub high_freq_factor: f64,
+    /// The trained context.
+    pub original_context: f64,
 }
 
 /// Parameters of YaRN, named as in the paper.
@@ -73,14 +88,26 @@ impl RopeScaling {
         let share = |i: usize| match self.interpolation {
             Interpolation::Linear { factor } => 1.0 / factor,
             Interpolation::Yarn(yarn) => yarn.share(i, rope),
+            Interpolation::Llama3(llama3) => llama3.share(base.powf(-2.0 * i as f64 / dims as f64)),
         };
         let scaled = |i: usize| base.powf(-2.0 * i as f64 / dims as f64) / own(i) * share(i);
         let magnitude = match self.interpolation {
-            Interpolation::Linear { .. } => self.magnitude,
+            Interpolation::Linear { .. } | Interpolation::Llama3(_) => self.magnitude,
             Interpolation::Yarn(yarn) => self.magnitude * yarn.magnitude(),
         };
         let inv_freq: Arc<[f64]> = (0..dims / 2).map(scaled).collect();
         RopeSpec { dims, inv_freq, magnitude: magnitude as f32, pairing }
+    }
+}
+
+impl Llama3 {
+    /// What a frequency is multiplied by: 1 where it turns often in the trained context, `1 / factor` where it hardly
+    /// turns, and by how often it turns between.
+    fn share(&self, frequency: f64) -> f64 {
+        let rotations = self.original_context * frequency / (2.0 * PI);
+        let between = (rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);
+        let kept = between.clamp(0.0, 1.0);
+        (1.0 - kept) / self.factor + kept
     }
 }
 

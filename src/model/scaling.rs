@@ -1,7 +1,7 @@
 //! How a file scales its rotary embedding: keys and `rope_freqs.weight`.
 
 use super::keys::Keys;
-use super::rope::{Interpolation, RopeScaling, Yarn};
+use super::rope::{Interpolation, Llama3, RopeScaling, Yarn};
 use super::{ModelError, key_error};
 
 const TYPE: &str = "rope.scaling.type";
@@ -34,14 +34,27 @@ fn interpolation(keys: Keys<'_>, context_length: usize) -> Result<Interpolation,
     let linear = match keys.text(TYPE)? {
         Some("yarn") if extrapolation == Some(0.0) => factor,
         Some("yarn") => return yarn(keys, factor, extrapolation.unwrap_or(1.0), context_length),
+        Some("llama3") => return llama3(keys, factor, context_length),
         Some("none" | "") => 1.0,
         None | Some("linear") => factor,
-        Some(other) => return Err(keys.refuse(TYPE, "none, linear or yarn", other)),
+        Some(other) => return Err(keys.refuse(TYPE, "none, linear, llama3 or yarn", other)),
     };
     if let Some(value) = extrapolation.filter(|&value| value != 0.0) {
         return Err(keys.refuse(EXTRAPOLATION, "0 or no such key without YaRN", value));
     }
     Ok(Interpolation::Linear { factor: linear })
+}
+
+fn llama3(keys: Keys<'_>, factor: f64, context_length: usize) -> Result<Interpolation, ModelError> {
+    let original = keys.count_or("rope.scaling.original_context_length", context_length)?;
+    let low_freq_factor = keys.positive_or("rope.scaling.low_freq_factor", 1.0)?;
+    let high_freq_factor = keys.positive_or("rope.scaling.high_freq_factor", 4.0)?;
+    if high_freq_factor <= low_freq_factor {
+        let expected = format!("more than {} {low_freq_factor}", keys.name("rope.scaling.low_freq_factor"));
+        return Err(keys.refuse("rope.scaling.high_freq_factor", &expected, high_freq_factor));
+    }
+    let original_context = original as f64;
+    Ok(Interpolation::Llama3(Llama3 { factor, low_freq_factor, high_freq_factor, original_context }))
 }
 
 fn yarn(

@@ -1,9 +1,9 @@
-//! [`Source`]: the file that a model's matrices come from, and what they become.
+//! [`Source`]: the checkpoint that a model's matrices come from, and what they become.
 
 use std::path::Path;
 
 use crate::backend::MatrixShape;
-use crate::checkpoint::ModelFile;
+use crate::checkpoint::Checkpoint;
 use crate::quant::{MatrixForm, QuantFormat};
 
 use super::ModelError;
@@ -11,7 +11,7 @@ use super::ModelError;
 /// Where matrices come from.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'f> {
-    pub file: &'f ModelFile,
+    pub file: &'f dyn Checkpoint,
     /// The file's own.
     pub fingerprint: [u8; 32],
     /// What float matrices become.
@@ -21,6 +21,16 @@ pub(super) struct Source<'f> {
 }
 
 impl Source<'_> {
+    /// A vector as the graph reads it.
+    pub fn vector(&self, name: &str) -> Result<Vec<f32>, ModelError> {
+        let mut values = self.file.vector(name)?;
+        let offset = self.file.dialect().offset(name);
+        if offset != 0.0 {
+            values.iter_mut().for_each(|value| *value += offset);
+        }
+        Ok(values)
+    }
+
     /// What a matrix is prepared from.
     pub fn shape(&self, name: &str) -> Result<MatrixShape, ModelError> {
         let rows = self.file.rows(name)?;

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use crate::backend::Heads;
-use crate::checkpoint::{ModelFile, TensorInfo};
+use crate::checkpoint::{Checkpoint, Part, Role, TensorInfo};
 use crate::graph::Graph;
 
 use super::{ModelConfig, ModelError, missing};
@@ -19,12 +19,11 @@ pub(super) struct Sizes {
 }
 
 /// Refuses a mixture of experts by the first tensor that shows it.
-pub(super) fn refuse_experts(file: &ModelFile) -> Result<(), ModelError> {
+pub(super) fn refuse_experts(file: &dyn Checkpoint) -> Result<(), ModelError> {
     // `ffn_gate_exps`, `ffn_up_shexp`, the router, and the names before experts were one tensor:
     // `blk.0.ffn_gate.3.weight`.
     let expert = |name: &str| {
-        let part = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
-        part.is_some_and(|part| {
+        file.dialect().layer_of(name).is_some_and(|(_, part)| {
             let (kind, rest) = part.split_once('.').unwrap_or((part, ""));
             let numbered = kind.starts_with("ffn_") && rest.starts_with(|c: char| c.is_ascii_digit());
             numbered
@@ -40,32 +39,38 @@ pub(super) fn refuse_experts(file: &ModelFile) -> Result<(), ModelError> {
 
 /// Holds what the hyperparameters size against the tensors of every layer: what passes is no larger than
 /// the file.
-pub(super) fn check_sizes(file: &ModelFile, sizes: Sizes) -> Result<(), ModelError> {
+pub(super) fn check_sizes(file: &dyn Checkpoint, sizes: Sizes) -> Result<(), ModelError> {
     let Sizes { block_count, heads, embedding_length, feed_forward_length } = sizes;
     let (query, kv) = (heads.query.saturating_mul(heads.dim), heads.kv.saturating_mul(heads.dim));
-    check_shape(file, "token_embd.weight", None, embedding_length)?;
-    check_shape(file, "output_norm.weight", Some(1), embedding_length)?;
+    let dialect = file.dialect();
+    check_shape(file, &dialect.weight(Role::TokenEmbedding), None, embedding_length)?;
+    check_shape(file, &dialect.weight(Role::OutputNorm), Some(1), embedding_length)?;
     let parts = [
-        ("attn_norm", 1, embedding_length),
-        ("attn_q", query, embedding_length),
-        ("attn_k", kv, embedding_length),
-        ("attn_v", kv, embedding_length),
-        ("attn_output", embedding_length, query),
-        ("ffn_norm", 1, embedding_length),
-        ("ffn_gate", feed_forward_length, embedding_length),
-        ("ffn_up", feed_forward_length, embedding_length),
-        ("ffn_down", embedding_length, feed_forward_length),
+        (Part::AttentionNorm, 1, embedding_length),
+        (Part::Query, query, embedding_length),
+        (Part::Key, kv, embedding_length),
+        (Part::Value, kv, embedding_length),
+        (Part::AttentionOutput, embedding_length, query),
+        (Part::MlpNorm, 1, embedding_length),
+        (Part::Gate, feed_forward_length, embedding_length),
+        (Part::Up, feed_forward_length, embedding_length),
+        (Part::Down, embedding_length, feed_forward_length),
     ];
-    for layer in 0..block_count {
+    for index in 0..block_count {
         for (part, rows, cols) in parts {
-            check_shape(file, &format!("blk.{layer}.{part}.weight"), Some(rows), cols)?;
+            check_shape(file, &dialect.weight(Role::Layer { index, part }), Some(rows), cols)?;
         }
     }
     Ok(())
 }
 
 /// Holds a tensor against its shape; any number of rows will do if none is given.
-fn check_shape(file: &ModelFile, name: &str, rows: Option<usize>, cols: usize) -> Result<(), ModelError> {
+fn check_shape(
+    file: &dyn Checkpoint,
+    name: &str,
+    rows: Option<usize>,
+    cols: usize,
+) -> Result<(), ModelError> {
     let shape = |rows: usize| format!("[{rows}, {cols}]");
     let info = file.tensor(name).ok_or_else(|| missing(name, &shape(rows.unwrap_or(0))))?;
     let rows = rows.unwrap_or(info.rows());
@@ -77,7 +82,7 @@ fn check_shape(file: &ModelFile, name: &str, rows: Option<usize>, cols: usize) -
 }
 
 /// Holds every weight of the graph against the file, and every tensor against the graph.
-pub(super) fn check(file: &ModelFile, graph: &Graph, config: &ModelConfig) -> Result<(), ModelError> {
+pub(super) fn check(file: &dyn Checkpoint, graph: &Graph, config: &ModelConfig) -> Result<(), ModelError> {
     let matrices = graph.matrices().iter().map(|spec| (&spec.name, spec.rows, spec.cols));
     let vectors = graph.vectors().iter().map(|spec| (&spec.name, 1, spec.len));
     let mut used: HashSet<&str> = HashSet::from(["rope_freqs.weight"]);
@@ -99,14 +104,13 @@ pub(super) fn check(file: &ModelFile, graph: &Graph, config: &ModelConfig) -> Re
 
 /// Whether the model is the same without the tensor: a bias of zeros, or frequencies that the hyperparameters
 /// give as well.
-fn is_redundant(file: &ModelFile, info: &TensorInfo, config: &ModelConfig) -> Result<bool, ModelError> {
+fn is_redundant(file: &dyn Checkpoint, info: &TensorInfo, config: &ModelConfig) -> Result<bool, ModelError> {
     let name = info.name.as_str();
     let vector = || if info.rows() == 1 { file.vector(name) } else { Ok(Vec::new()) };
     if name.ends_with(".bias") {
         return Ok(vector()?.iter().all(|&value| value == 0.0) && info.rows() == 1);
     }
-    let part = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map(|(_, part)| part);
-    match part {
+    match file.dialect().layer_of(name).map(|(_, part)| part) {
         Some("rope_freqs.weight") => {
             let global = file.tensor("rope_freqs.weight").is_some();
             Ok(global && vector()? == file.vector("rope_freqs.weight")?)

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use crate::backend::{Backend, MatrixSource, Weights};
-use crate::checkpoint::{ModelFile, TensorRows};
+use crate::checkpoint::{Checkpoint, TensorRows};
 use crate::graph::Plan;
 use crate::quant::{Distance, MatrixForm, Quality, QuantFormat, WeightMatrix, quantize_block};
 
@@ -152,7 +152,7 @@ pub(super) fn upload<B: Backend>(
     let mut report = Report::new(source.file, plan, progress);
     let mut vectors = Vec::with_capacity(plan.vectors().len());
     for spec in plan.vectors() {
-        vectors.push(backend.upload_vector(&source.file.vector(&spec.name)?)?);
+        vectors.push(backend.upload_vector(&source.vector(&spec.name)?)?);
         source.file.release(&spec.name);
         report.loaded(&spec.name, None);
     }
@@ -186,7 +186,7 @@ fn prepare_all<B: Backend>(
 
 /// What the caller is told.
 struct Report<'a> {
-    file: &'a ModelFile,
+    file: &'a dyn Checkpoint,
     done: usize,
     total: usize,
     bytes_done: u64,
@@ -195,7 +195,7 @@ struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    fn new(file: &'a ModelFile, plan: &Plan, progress: &'a mut dyn FnMut(LoadProgress<'_>)) -> Self {
+    fn new(file: &'a dyn Checkpoint, plan: &Plan, progress: &'a mut dyn FnMut(LoadProgress<'_>)) -> Self {
         let matrices = plan.matrices().iter().map(|spec| spec.name.as_str());
         let names = matrices.chain(plan.vectors().iter().map(|spec| spec.name.as_str()));
         let bytes_total = names.map(|name| bytes(file, name)).sum();
@@ -211,6 +211,6 @@ impl<'a> Report<'a> {
     }
 }
 
-fn bytes(file: &ModelFile, tensor: &str) -> u64 {
+fn bytes(file: &dyn Checkpoint, tensor: &str) -> u64 {
     file.tensor(tensor).map_or(0, |info| info.bytes)
 }

@@ -39,6 +39,12 @@ pub enum TextError {
         /// The name in the file.
         name: String,
     },
+    /// The folder has no `tokenizer.json`, so its model takes token ids alone.
+    #[error("{folder}: text needs tokenizer.json, which is not there; the model runs on token ids")]
+    NoTokenizer {
+        /// The folder.
+        folder: String,
+    },
     /// The text becomes more tokens than the limit allows.
     #[error("tokenizer: the text has at least {at_least} tokens, the limit is {limit}")]
     TooLong {

@@ -10,6 +10,8 @@
 mod byte_level;
 mod detokenize;
 mod error;
+#[cfg(feature = "safetensors")]
+mod folder;
 mod kind;
 mod known;
 mod mend;

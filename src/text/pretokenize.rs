@@ -40,6 +40,19 @@ impl PreTokenizer {
         Ok(PreTokenizer { cuts, whole_words: rule.whole_words })
     }
 
+    /// The name of the rule that cuts by these expressions, one after the other, as `tokenizer.json` has them; none if
+    /// there is no such rule.
+    #[cfg(feature = "safetensors")]
+    pub(crate) fn name_of(expressions: &[String], whole_words: WholeWords) -> Option<&'static str> {
+        let cuts: Vec<_> = expressions.iter().map(|expression| without_look_ahead(expression)).collect();
+        let same = |rule: &&Rule| {
+            let steps = rule.steps.iter().map(|step| (step.pattern, step.spaces));
+            rule.whole_words == whole_words
+                && steps.eq(cuts.iter().map(|(cut, spaces)| (cut.as_str(), *spaces)))
+        };
+        RULES.iter().find(same).and_then(|rule| rule.names.first()).copied()
+    }
+
     /// Whether words that are tokens are taken whole.
     pub(crate) fn whole_words(&self) -> WholeWords {
         self.whole_words
@@ -91,6 +104,22 @@ impl Cut {
             found.len() - last.len_utf8()
         }
     }
+}
+
+/// GPT-2's words, as `tokenizer.json` has them.
+#[cfg(feature = "safetensors")]
+pub(crate) const GPT2_WORDS: &str =
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+/// An expression as the rules have it.
+#[cfg(feature = "safetensors")]
+fn without_look_ahead(expression: &str) -> (String, Spaces) {
+    let Some(rest) = expression.strip_suffix(r"|\s+(?!\S)|\s+") else {
+        return (expression.to_owned(), Spaces::Kept);
+    };
+    let line_ends = rest.contains(r"\s*[\r\n]");
+    let spaces = if line_ends { Spaces::LastToWordButLineEnds } else { Spaces::LastToWord };
+    (format!(r"{rest}|\s+"), spaces)
 }
 
 fn unknown(name: &str) -> TextError {

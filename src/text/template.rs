@@ -63,7 +63,7 @@ use origin::Marks;
 use super::error::TextError;
 use super::parts::key;
 use super::vocab::Vocab;
-use crate::checkpoint::Metadata;
+use crate::checkpoint::{Checkpoint, Metadata, TextSource};
 use crate::room;
 use minijinja::machinery::{self, Instructions};
 use minijinja::value::{Serde, Value};
@@ -119,6 +119,24 @@ impl ChatTemplate {
     pub fn from_metadata(metadata: &Metadata, vocab: &Vocab) -> Result<Option<ChatTemplate>, TextError> {
         let source = metadata.str(key::CHAT_TEMPLATE)?;
         source.map(|source| ChatTemplate::from_source(source, vocab)).transpose()
+    }
+
+    /// The chat template of a checkpoint; `None` where it has none.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::from_metadata`]; of a folder [`TextError::Metadata`] for a document that is not sound.
+    pub fn from_checkpoint(
+        checkpoint: &dyn Checkpoint,
+        vocab: &Vocab,
+    ) -> Result<Option<ChatTemplate>, TextError> {
+        match checkpoint.text() {
+            TextSource::Metadata(metadata) => ChatTemplate::from_metadata(metadata, vocab),
+            #[cfg(feature = "safetensors")]
+            TextSource::Documents(documents) => {
+                let source = super::folder::chat_template(documents)?;
+                source.map(|source| ChatTemplate::from_source(&source, vocab)).transpose()
+            }
+        }
     }
 
     /// A template from its Jinja source; `bos_token` and `eos_token` come from the vocabulary.

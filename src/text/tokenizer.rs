@@ -7,6 +7,8 @@
 use super::bpe::ByteLevel;
 use super::detokenize::Detokenizer;
 use super::error::TextError;
+#[cfg(feature = "safetensors")]
+use super::folder::FolderText;
 use super::kind::TokenKind;
 use super::limit::Ids;
 use super::mend::Mended;
@@ -15,7 +17,7 @@ use super::spm::Spm;
 use super::template::ChatPrompt;
 use super::vocab::Vocab;
 use crate::TokenId;
-use crate::checkpoint::{Array, Metadata, Strings, Value};
+use crate::checkpoint::{Array, Checkpoint, Metadata, Strings, TextSource, Value};
 use aho_corasick::{AhoCorasick, AhoCorasickKind, Anchored, Input, MatchKind, StartKind};
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -58,6 +60,11 @@ pub struct Tokenizer {
 enum Pieces {
     ByteLevel(ByteLevel),
     SentencePiece(Spm),
+    /// A folder without a tokenizer.
+    #[cfg(feature = "safetensors")]
+    None {
+        folder: String,
+    },
 }
 
 impl Tokenizer {
@@ -71,6 +78,27 @@ impl Tokenizer {
             None if parts.model == "gpt2" => Err(TextError::MissingKey { key: key::MERGES }),
             None => Tokenizer::from_parts(parts, &Strings::default()),
             Some(rules) => Tokenizer::from_parts(parts, &rules),
+        }
+    }
+
+    /// The tokenizer of a checkpoint. A folder without `tokenizer.json` has one that encodes no text.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_metadata`]; of a folder [`TextError::Metadata`] for a document that is not sound, or
+    /// describes a tokenizer that is not supported.
+    pub fn from_checkpoint(checkpoint: &dyn Checkpoint) -> Result<Tokenizer, TextError> {
+        match checkpoint.text() {
+            TextSource::Metadata(metadata) => Tokenizer::from_metadata(metadata),
+            #[cfg(feature = "safetensors")]
+            TextSource::Documents(documents) => {
+                let FolderText { parts, merges, is_complete } = FolderText::read(documents)?;
+                let mut tokenizer = Tokenizer::from_parts(parts, &merges)?;
+                if !is_complete {
+                    let folder = crate::checkpoint::shown_path(documents.folder());
+                    tokenizer.pieces = Pieces::None { folder };
+                }
+                Ok(tokenizer)
+            }
         }
     }
 
@@ -228,6 +256,8 @@ impl Tokenizer {
         }
         ids.expect(text.len())?;
         match &self.pieces {
+            #[cfg(feature = "safetensors")]
+            Pieces::None { folder } => Err(TextError::NoTokenizer { folder: folder.clone() }),
             Pieces::ByteLevel(pieces) => pieces.encode(&self.vocab, text, ids),
             Pieces::SentencePiece(pieces) => {
                 let prefix = if self.vocab.add_space_prefix() { "▁" } else { "" };

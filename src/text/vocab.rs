@@ -6,13 +6,15 @@
 
 use super::byte_level::byte_of;
 use super::error::TextError;
+#[cfg(feature = "safetensors")]
+use super::folder::FolderText;
 use super::kind::{TokenKind, byte_token};
 use super::known;
 use super::mend::Mended;
 use super::parts::{Spelling, VocabParts};
 use super::warnings::Warnings;
 use crate::TokenId;
-use crate::checkpoint::{Ends, Metadata, Strings};
+use crate::checkpoint::{Checkpoint, Ends, Metadata, Strings, TextSource};
 
 /// The vocabulary of a model.
 #[derive(Debug)]
@@ -41,6 +43,18 @@ impl Vocab {
     /// Every [`TextError`] that names a key: missing, of another type, or without a token.
     pub fn from_metadata(metadata: &Metadata) -> Result<Vocab, TextError> {
         Vocab::from_parts(&VocabParts::read(metadata)?)
+    }
+
+    /// The vocabulary of a checkpoint.
+    ///
+    /// # Errors
+    /// As [`Vocab::from_metadata`]; of a folder [`TextError::Metadata`] for a document that is not sound.
+    pub fn from_checkpoint(checkpoint: &dyn Checkpoint) -> Result<Vocab, TextError> {
+        match checkpoint.text() {
+            TextSource::Metadata(metadata) => Vocab::from_metadata(metadata),
+            #[cfg(feature = "safetensors")]
+            TextSource::Documents(documents) => Vocab::from_parts(&FolderText::read(documents)?.parts),
+        }
     }
 
     /// Mends the parts and spells out every token.

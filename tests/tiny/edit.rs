@@ -1,6 +1,6 @@
 //! A model file taken apart, changed and put together again: for files that are unusual in one way.
 
-use ottava::checkpoint::{GgufWriter, ModelFile, TensorType, Value};
+use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType, Value};
 
 use super::{Outcome, Tiny, file};
 

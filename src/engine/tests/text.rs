@@ -1,7 +1,7 @@
 //! Text of events: whole characters, stop strings, and the stream's two faces.
 
 use super::*;
-use crate::checkpoint::{Array, GgufWriter, ModelFile, Value};
+use crate::checkpoint::{Array, Checkpoint, GgufWriter, ModelFile, Value};
 use crate::text::Vocab;
 
 /// A SentencePiece vocabulary; pieces like `<0xC3>` are bytes.

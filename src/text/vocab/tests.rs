@@ -90,7 +90,7 @@ fn metadata_that_say_nothing_are_named() {
 
 #[test]
 fn metadata_of_a_file_are_read() {
-    use crate::checkpoint::{Array, GgufWriter, ModelFile};
+    use crate::checkpoint::{Array, Checkpoint, GgufWriter, ModelFile};
     let read = |writer: &GgufWriter| {
         let file = ModelFile::from_bytes("tiny.gguf", writer.to_bytes()).unwrap();
         Vocab::from_metadata(file.metadata()).map_err(|error| error.to_string())

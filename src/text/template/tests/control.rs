@@ -1,7 +1,7 @@
 //! What users write never becomes a control token, whatever a template does with it.
 
 use super::*;
-use crate::checkpoint::{Array, GgufWriter, ModelFile, Value as Entry};
+use crate::checkpoint::{Array, Checkpoint, GgufWriter, ModelFile, Value as Entry};
 use crate::text::parts::Spelling;
 use crate::text::{AddBos, Content, ContentPart, Special, TokenKind, Tokenizer, ToolCall};
 use proptest::prelude::*;

@@ -1,0 +1,231 @@
+//! A `config.json` as keys of the GGUF convention, each with the name that it has in the document.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+
+use crate::checkpoint::role::Norms;
+use crate::checkpoint::{Metadata, WeightsError};
+
+use super::json::{Object, shown_value};
+use super::model_type::{Entries, MODEL_TYPES, ModelType, Windows};
+use super::{known, rope};
+
+/// Layers that a configuration may claim; what it claims is held against the tensors.
+const LAYERS_MAX: u64 = 1 << 16;
+
+/// A configuration, read.
+pub(super) struct Config {
+    file: PathBuf,
+    pub metadata: Metadata,
+    pub norms: Norms,
+    /// Whether the table of embeddings is the head.
+    pub tied: bool,
+    /// Whether the text model is a part of the folder's model.
+    pub nested: bool,
+    pub vocab_size: Option<u64>,
+    /// What the document says of them, where the model type does not.
+    pub attention_bias: Option<bool>,
+    pub mlp_bias: Option<bool>,
+}
+
+impl Config {
+    pub fn read(file: &Path, document: &Json, name: &str) -> Result<Config, WeightsError> {
+        let whole = Object::of(file, document)?;
+        let said = whole.text("model_type")?;
+        let said = said.ok_or_else(|| whole.refuse("model_type", "a model type", "no such key"))?;
+        let mut metadata = Metadata::new(file);
+        metadata.insert_named("general.name".to_owned(), name.into(), "the folder's name".to_owned());
+        let nested = whole.object("text_config")?.filter(|_| said == "gemma3");
+        let text = nested.as_ref().unwrap_or(&whole);
+        let text_type =
+            if nested.is_some() { text.text("model_type")?.unwrap_or("gemma3_text") } else { said };
+        let Some(model) = MODEL_TYPES.iter().find(|model| model.name == text_type) else {
+            // The model refuses it, and says which there are.
+            metadata.insert_named(
+                "general.architecture".to_owned(),
+                text_type.into(),
+                "model_type".to_owned(),
+            );
+            return Ok(Config::unknown(file, metadata));
+        };
+        known::check(&whole)?;
+        known::check(text)?;
+        metadata.insert_named(
+            "general.architecture".to_owned(),
+            model.family.into(),
+            "model_type".to_owned(),
+        );
+        let mut entries = Entries::new(model.family, metadata);
+        Reader { model, text }.read(&mut entries)?;
+        let tied = text.flag("tie_word_embeddings")?.unwrap_or(model.tied);
+        Ok(Config {
+            file: file.to_owned(),
+            metadata: entries.into_metadata(),
+            norms: model.norms,
+            tied: whole.flag("tie_word_embeddings")?.unwrap_or(tied),
+            nested: nested.is_some(),
+            vocab_size: text.whole("vocab_size")?,
+            attention_bias: text.flag("attention_bias")?.filter(|_| model.name != "qwen2"),
+            mlp_bias: text.flag("mlp_bias")?,
+        })
+    }
+
+    /// Of a model of which only its architecture is known.
+    fn unknown(file: &Path, metadata: Metadata) -> Config {
+        Config {
+            file: file.to_owned(),
+            metadata,
+            norms: Norms::Before,
+            tied: true,
+            nested: false,
+            vocab_size: None,
+            attention_bias: None,
+            mlp_bias: None,
+        }
+    }
+
+    /// Why a setting is refused.
+    pub fn refuse(&self, key: &str, expected: String, found: impl ToString) -> WeightsError {
+        let (file, key, found) = (self.file.clone(), key.to_owned(), found.to_string());
+        WeightsError::Setting { file, key, expected, found }
+    }
+}
+
+/// Reads the configuration of a text model.
+struct Reader<'r, 'j> {
+    model: &'static ModelType,
+    text: &'r Object<'j>,
+}
+
+impl Reader<'_, '_> {
+    fn read(&self, entries: &mut Entries) -> Result<(), WeightsError> {
+        let (text, model) = (self.text, self.model);
+        let hidden = self.size(entries, "hidden_size", "embedding_length", None)?;
+        self.size(entries, "intermediate_size", "feed_forward_length", None)?;
+        let layers = self.size(entries, "num_hidden_layers", "block_count", None)?;
+        if layers > LAYERS_MAX {
+            return Err(text.refuse("num_hidden_layers", format!("at most {LAYERS_MAX}"), layers));
+        }
+        let heads = self.size(entries, "num_attention_heads", "attention.head_count", model.heads)?;
+        let kv_heads = model.kv_heads.unwrap_or(heads);
+        self.size(entries, "num_key_value_heads", "attention.head_count_kv", Some(kv_heads))?;
+        let even = hidden.checked_div(heads).unwrap_or(0);
+        self.size(entries, "head_dim", "attention.key_length", Some(model.head_dim.unwrap_or(even)))?;
+        self.size(entries, "max_position_embeddings", "context_length", Some(model.context))?;
+        self.activation()?;
+        let epsilon = text.number("rms_norm_eps")?.unwrap_or(1e-6);
+        entries.put("attention.layer_norm_rms_epsilon", epsilon, text.name("rms_norm_eps"));
+        self.scale(entries)?;
+        self.windows(entries, layers)?;
+        rope::read(text, model, entries)
+    }
+
+    /// A count, which the document must have unless there is a default.
+    fn size(
+        &self,
+        entries: &mut Entries,
+        name: &str,
+        key: &str,
+        default: Option<u64>,
+    ) -> Result<u64, WeightsError> {
+        let found = self.text.whole(name)?.or(default);
+        let size = found.ok_or_else(|| self.text.refuse(name, "a count", "no such key"))?;
+        entries.put(key, size, self.text.name(name));
+        Ok(size)
+    }
+
+    fn activation(&self) -> Result<(), WeightsError> {
+        let expected = self.model.activation;
+        for key in ["hidden_activation", "hidden_act"] {
+            if let Some(found) = self.text.text(key)? {
+                // Gemma's files have had both, and the first one counts.
+                let same = found == expected;
+                return if same { Ok(()) } else { Err(self.text.refuse(key, expected, found)) };
+            }
+        }
+        Ok(())
+    }
+
+    fn scale(&self, entries: &mut Entries) -> Result<(), WeightsError> {
+        let text = self.text;
+        if self.model.family != "gemma3" {
+            let keys = ["query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"];
+            let other = keys.into_iter().find_map(|key| Some((key, text.get(key)?)));
+            let refused = |(key, value)| text.refuse(key, "no such key in this family", shown_value(value));
+            return other.map_or(Ok(()), |found| Err(refused(found)));
+        }
+        let key = "query_pre_attn_scalar";
+        let scalar = text.number(key)?.unwrap_or(256.0);
+        if !(scalar > 0.0 && scalar < 1e9) {
+            return Err(text.refuse(key, "a positive number", scalar));
+        }
+        entries.put("attention.scale", 1.0 / (scalar as f32).sqrt(), text.name(key));
+        for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
+            if let Some(cap) = text.number(key)? {
+                entries.put(key, cap, text.name(key));
+            }
+        }
+        Ok(())
+    }
+
+    /// The window, and which layers have it.
+    fn windows(&self, entries: &mut Entries, layers: u64) -> Result<(), WeightsError> {
+        let text = self.text;
+        let uses = text.flag("use_sliding_window")?.unwrap_or(false);
+        let window = match self.model.windows {
+            Windows::None => None,
+            Windows::Last if !uses => None,
+            // Null says that there is none, which is not the default.
+            _ if text.is_null("sliding_window") => None,
+            _ => Some(text.whole("sliding_window")?.unwrap_or(4096)),
+        };
+        let local = self.local_layers(layers)?;
+        let Some(window) = window else {
+            return match local.filter(|local| local.contains(&true)) {
+                Some(_) => Err(text.refuse(
+                    "layer_types",
+                    "full_attention alone, as there is no window",
+                    "sliding_attention",
+                )),
+                None => Ok(()),
+            };
+        };
+        entries.put("attention.sliding_window", window, text.name("sliding_window"));
+        let key = "attention.sliding_window_pattern";
+        match (local, self.model.windows) {
+            (Some(local), _) => entries.put(key, local, text.name("layer_types")),
+            (None, Windows::Last) => {
+                let first = text.whole("max_window_layers")?.unwrap_or(28);
+                let local: Vec<bool> = (0..layers).map(|layer| layer >= first).collect();
+                entries.put(key, local, text.name("max_window_layers"));
+            }
+            (None, Windows::Pattern) => {
+                let name = ["sliding_window_pattern", "_sliding_window_pattern"];
+                let name = name
+                    .into_iter()
+                    .find(|name| text.get(name).is_some())
+                    .unwrap_or("sliding_window_pattern");
+                let period = text.whole(name)?.unwrap_or(6);
+                entries.put(key, period, text.name(name));
+            }
+            (None, _) => entries.put(key, 0_u64, text.name("sliding_window")),
+        }
+        Ok(())
+    }
+
+    /// By layer, whether it has a window, where the document lists that.
+    fn local_layers(&self, layers: u64) -> Result<Option<Vec<bool>>, WeightsError> {
+        let (text, key) = (self.text, "layer_types");
+        let Some(types) = text.list(key)? else { return Ok(None) };
+        if types.len() as u64 != layers {
+            return Err(text.refuse(key, format!("{layers}, one a layer"), format!("{} types", types.len())));
+        }
+        let local = types.iter().map(|found| match found.as_str() {
+            Some("full_attention") => Ok(false),
+            Some("sliding_attention") => Ok(true),
+            _ => Err(text.refuse(key, "full_attention or sliding_attention", shown_value(found))),
+        });
+        local.collect::<Result<_, _>>().map(Some)
+    }
+}

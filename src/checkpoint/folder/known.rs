@@ -1,0 +1,159 @@
+//! The keys that a `config.json` may have: each is read, without effect on logits, or refused by its name where its
+//! value would change what is computed.
+
+use serde_json::Value;
+
+use crate::checkpoint::WeightsError;
+
+use super::json::{Object, shown_value};
+
+/// Keys that `config` and `rope` read.
+const READ: &[&str] = &[
+    "model_type",
+    "text_config",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "hidden_activation",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "rope_theta",
+    "rope_local_base_freq",
+    "rope_scaling",
+    "rope_parameters",
+    "partial_rotary_factor",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "layer_types",
+    "sliding_window_pattern",
+    "_sliding_window_pattern",
+    "query_pre_attn_scalar",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+];
+
+/// Keys without effect on the logits of a text: what training, generation and other tools read.
+const NOTES: &[&str] = &[
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "attn_implementation",
+    "auto_map",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "boi_token_index",
+    "bos_token_id",
+    "cache_implementation",
+    "chunk_size_feed_forward",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "embd_pdrop",
+    "encoder_no_repeat_ngram_size",
+    "eoi_token_index",
+    "eos_token_id",
+    "exponential_decay_length_penalty",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "hidden_dropout",
+    "id2label",
+    "image_token_index",
+    "initializer_range",
+    "is_llama_config",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "min_length",
+    "mm_tokens_per_image",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "pad_token_id",
+    "prefix",
+    "pretraining_tp",
+    "problem_type",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "resid_pdrop",
+    "return_dict",
+    "return_dict_in_generate",
+    "sep_token_id",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "torchscript",
+    "transformers.js_config",
+    "transformers_version",
+    "typical_p",
+    "unk_token_id",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_bfloat16",
+    "use_cache",
+    "vision_config",
+];
+
+/// Refuses an object by the name of a key whose effect is not known, unless its value says that there is nothing.
+pub(super) fn check(config: &Object<'_>) -> Result<(), WeightsError> {
+    check_keys(config, |key| READ.contains(&key) || NOTES.contains(&key))
+}
+
+/// As [`check`], with other keys that are known.
+pub(super) fn check_keys(object: &Object<'_>, known: impl Fn(&str) -> bool) -> Result<(), WeightsError> {
+    let mut unknown = object.entries().filter(|(key, value)| !known(key) && !is_off(value));
+    match unknown.next() {
+        Some((key, value)) => {
+            Err(object.refuse(key, "a key whose effect is known, or null", shown_value(value)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether a value says that there is nothing.
+fn is_off(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty() || text == "none",
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_has_one_rule() {
+        let mut names: Vec<&str> = READ.iter().chain(NOTES).copied().collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,192 @@
+//! [`ModelFolder`]: a folder as transformers writes it, `config.json` beside safetensors files.
+//!
+//! `config` makes the configuration into keys of the GGUF convention (`model_type` has its
+//! defaults, `known` lists what there may be, `rope` reads the rotation), `shards` finds the files, `header` reads one, `documents` has the tokenizer's texts, `json` is how all of
+//! them read values.
+
+mod config;
+mod documents;
+mod header;
+mod json;
+mod known;
+mod model_type;
+mod rope;
+mod shards;
+
+use std::path::{Path, PathBuf};
+
+use super::stored::{StoredFile, TensorFiles};
+use super::{Checkpoint, Dialect, Metadata, OpenOptions, Part, Role, TensorInfo, TextSource, WeightsError};
+use config::Config;
+pub use documents::Documents;
+pub(crate) use json::{Object, shown_value};
+use shards::Shards;
+
+/// The configuration's name.
+const CONFIG: &str = "config.json";
+/// Where the tensors of a text model's names begin, and its head.
+const TEXT_MODELS: &[(&str, &str)] = &[("model.", "lm_head"), ("", "lm_head")];
+/// The same within a model that has other parts.
+const NESTED_MODELS: &[(&str, &str)] = &[
+    ("language_model.model.", "language_model.lm_head"),
+    ("model.language_model.", "lm_head"),
+    ("model.", "lm_head"),
+];
+/// Where the names of tensors of other parts begin: what sees pictures.
+const OTHER_PARTS: [&str; 4] =
+    ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
+/// The end of the names of frequencies, which the configuration gives as well.
+const FREQUENCIES: &str = ".rotary_emb.inv_freq";
+
+/// An open folder whose configuration and headers have been checked.
+pub struct ModelFolder {
+    path: PathBuf,
+    metadata: Metadata,
+    dialect: Dialect,
+    files: TensorFiles,
+    documents: Documents,
+}
+
+impl ModelFolder {
+    /// Opens and checks the folder at `path`.
+    ///
+    /// # Errors
+    /// [`WeightsError::Io`] if a file cannot be opened, mapped or read, or is not a regular file;
+    /// [`WeightsError::Document`] if `config.json` or the index is no JSON of the form that it must have;
+    /// [`WeightsError::Setting`] for a setting that is missing, absurd, not honoured, or contradicts the tensors;
+    /// [`WeightsError::Malformed`] if a safetensors file is not sound; [`WeightsError::Changed`] if one changes
+    /// meanwhile.
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<ModelFolder, WeightsError> {
+        ModelFolder::open_with(path, None, options)
+    }
+
+    /// As [`ModelFolder::open`]; the weights may be in the safetensors file `weights` if the folder has none of the
+    /// usual name.
+    pub(super) fn open_with(
+        path: &Path,
+        weights: Option<&Path>,
+        options: &OpenOptions,
+    ) -> Result<ModelFolder, WeightsError> {
+        let mut files = TensorFiles::default();
+        let config_path = path.join(CONFIG);
+        files.add(StoredFile::document(&config_path, &OpenOptions::default())?, Vec::new())?;
+        let document = documents::parse(&config_path)?;
+        let config = Config::read(&config_path, &document, &name_of(path))?;
+        let documents = Documents::find(path, &mut files)?;
+        let dialect = read_tensors(&mut files, path, weights, &config, options)?;
+        config.check_tensors(&files, &dialect)?;
+        let rows = files.tensor(&dialect.weight(Role::TokenEmbedding)).map_or(0, TensorInfo::rows);
+        let documents = documents.with_rows(rows);
+        Ok(ModelFolder { path: path.to_owned(), metadata: config.metadata, dialect, files, documents })
+    }
+}
+
+/// Adds the tensors of the text model; gives their names.
+fn read_tensors(
+    files: &mut TensorFiles,
+    folder: &Path,
+    weights: Option<&Path>,
+    config: &Config,
+    options: &OpenOptions,
+) -> Result<Dialect, WeightsError> {
+    let shards = Shards::find(folder, weights)?;
+    let mut read = Vec::with_capacity(shards.paths.len());
+    for path in &shards.paths {
+        let (file, entries) = header::open(path, options).map_err(|error| shards.missing(error))?;
+        shards.check(path, &entries)?;
+        read.push((file, entries));
+    }
+    let names = || read.iter().flat_map(|(_, entries)| entries).map(|entry| entry.name.as_str());
+    let dialect = dialect(config, names);
+    let head = dialect.weight(Role::Head);
+    for (file, entries) in read {
+        let is_ours = |name: &str| {
+            let other = config.nested && OTHER_PARTS.iter().any(|part| name.starts_with(part));
+            // A head that is tied is the table of embeddings, whatever stands beside it.
+            !other && !name.ends_with(FREQUENCIES) && !(config.tied && name == head)
+        };
+        let own = entries.into_iter().filter(|entry| is_ours(&entry.name));
+        let tensors = own.map(|entry| entry.info(file.path())).collect::<Result<_, _>>()?;
+        files.add(file, tensors)?;
+    }
+    Ok(dialect)
+}
+
+/// How the tensors are named.
+fn dialect<'n, N: Iterator<Item = &'n str>>(config: &Config, names: impl Fn() -> N) -> Dialect {
+    let prefixes = if config.nested { NESTED_MODELS } else { TEXT_MODELS };
+    let dialects = prefixes.iter().map(|&(body, head)| Dialect::hugging_face(body, head, config.norms));
+    let has_table = |dialect: &Dialect| {
+        let table = dialect.weight(Role::TokenEmbedding);
+        names().any(|name| name == table)
+    };
+    let found = dialects.clone().find(has_table);
+    found.or_else(|| dialects.into_iter().next()).unwrap_or_else(Dialect::gguf)
+}
+
+impl Config {
+    /// Holds settings against the tensors that show them.
+    fn check_tensors(&self, files: &TensorFiles, dialect: &Dialect) -> Result<(), WeightsError> {
+        let has = |name: &str| files.tensor(name).is_some();
+        let of_layer = |part| dialect.bias(Role::Layer { index: 0, part });
+        let head = dialect.weight(Role::Head);
+        if !self.tied && !has(&head) {
+            let expected = format!("true, as there is no tensor {head}");
+            return Err(self.refuse("tie_word_embeddings", expected, "false"));
+        }
+        let biases = [
+            ("attention_bias", self.attention_bias, of_layer(Part::Query)),
+            ("mlp_bias", self.mlp_bias, of_layer(Part::Down)),
+        ];
+        for (key, said, bias) in biases {
+            if let Some(said) = said.filter(|&said| said != has(&bias)) {
+                let expected = if said {
+                    format!("false, as there is no tensor {bias}")
+                } else {
+                    format!("true, as there is a tensor {bias}")
+                };
+                return Err(self.refuse(key, expected, said));
+            }
+        }
+        let rows = files.tensor(&dialect.weight(Role::TokenEmbedding)).map(TensorInfo::rows);
+        match (self.vocab_size, rows) {
+            (Some(said), Some(rows)) if said != rows as u64 => {
+                Err(self.refuse("vocab_size", format!("{rows}, the rows of the embedding table"), said))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The folder's name.
+fn name_of(path: &Path) -> String {
+    let whole = path.canonicalize();
+    let name = whole.as_deref().unwrap_or(path).file_name();
+    name.map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+impl Checkpoint for ModelFolder {
+    fn format(&self) -> String {
+        "Hugging Face folder, safetensors".to_owned()
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn dialect(&self) -> &Dialect {
+        &self.dialect
+    }
+
+    fn text(&self) -> TextSource<'_> {
+        TextSource::Documents(&self.documents)
+    }
+
+    fn files(&self) -> &TensorFiles {
+        &self.files
+    }
+}

@@ -1,0 +1,87 @@
+//! Which safetensors files a folder's weights are in: one, or the shards of an index.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::WeightsError;
+
+use super::documents;
+use super::header::Entry;
+use super::json::{Object, shown_value};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The files of a folder's weights.
+pub(super) struct Shards {
+    pub paths: Vec<PathBuf>,
+    /// The index, and the tensors that it says a file has.
+    index: Option<(PathBuf, BTreeMap<String, BTreeSet<String>>)>,
+}
+
+impl Shards {
+    /// Looks for them; where neither of the usual names is there, `named` is taken.
+    pub fn find(folder: &Path, named: Option<&Path>) -> Result<Shards, WeightsError> {
+        let shards = match (folder.join(SINGLE), folder.join(INDEX), named) {
+            (single, _, _) if single.exists() => Shards { paths: vec![single], index: None },
+            (_, index, _) if index.exists() => Shards::of_index(folder, &index)?,
+            (_, _, Some(named)) => Shards { paths: vec![named.to_owned()], index: None },
+            _ => return Err(refuse(folder, format!("expected {SINGLE} or {INDEX}, found neither"))),
+        };
+        match named.filter(|named| !shards.paths.iter().any(|path| path == named)) {
+            Some(named) => Err(refuse(named, "this file is not among the weights of its folder".to_owned())),
+            None => Ok(shards),
+        }
+    }
+
+    fn of_index(folder: &Path, path: &Path) -> Result<Shards, WeightsError> {
+        let document = documents::parse(path)?;
+        let map = Object::of(path, &document)?.object("weight_map")?;
+        let map = map.ok_or_else(|| refuse(path, "expected a key `weight_map`, found none".to_owned()))?;
+        let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for (tensor, file) in map.entries() {
+            let expected = "the name of a file in the same folder";
+            let name = file.as_str().filter(|name| is_plain(name));
+            let name = name.ok_or_else(|| map.refuse(tensor, expected, shown_value(file)))?;
+            files.entry(name.to_owned()).or_default().insert(tensor.to_owned());
+        }
+        let paths = files.keys().map(|name| folder.join(name)).collect();
+        Ok(Shards { paths, index: Some((path.to_owned(), files)) })
+    }
+
+    /// Names the index where a shard that it lists is not there.
+    pub fn missing(&self, error: WeightsError) -> WeightsError {
+        match (&self.index, error) {
+            (Some((index, _)), WeightsError::Io { file, source, .. })
+                if source.kind() == ErrorKind::NotFound =>
+            {
+                let name =
+                    file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+                refuse(index, format!("the file {name}, which it lists, is not in the folder"))
+            }
+            (_, other) => other,
+        }
+    }
+
+    /// Holds a shard against the index: what this says is there must be.
+    pub fn check(&self, path: &Path, entries: &[Entry]) -> Result<(), WeightsError> {
+        let Some((index, files)) = &self.index else { return Ok(()) };
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let there: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        let listed = files.get(name).into_iter().flatten();
+        match listed.into_iter().find(|tensor| !there.contains(tensor.as_str())) {
+            Some(tensor) => Err(refuse(index, format!("tensor {tensor} is not in {name}, as it says"))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a name leads to no other folder.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name != ".." && name != "." && !name.contains(['/', '\\', '\0'])
+}
+
+fn refuse(file: &Path, reason: String) -> WeightsError {
+    WeightsError::Document { file: file.to_owned(), reason }
+}

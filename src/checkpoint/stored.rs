@@ -1,0 +1,219 @@
+//! Where the tensors of a checkpoint lie: its files, each read or mapped, and one table over all of them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::quant::QuantError;
+use crate::room;
+
+use super::source::Source;
+use super::{Fault, OpenOptions, TensorInfo, WeightsError};
+
+/// Bytes that a fingerprint takes from each of three places of a tensor.
+const SAMPLE_BYTES: usize = 1024;
+/// A system maps up to so many bytes on either side of a page that is touched, where it has them (Linux does
+/// 64 KiB).
+const AROUND_BYTES: usize = 64 << 10;
+/// What a header becomes takes about so many times its bytes; a vocabulary with its indexes takes the most.
+pub(super) const PARSED: usize = 8;
+
+/// One file of a checkpoint.
+pub struct StoredFile {
+    path: PathBuf,
+    source: Source,
+    /// Bytes at its beginning that describe the rest; all of a document.
+    head_bytes: usize,
+}
+
+impl StoredFile {
+    pub(super) fn new(path: &Path, source: Source, head_bytes: usize) -> StoredFile {
+        StoredFile { path: path.to_owned(), source, head_bytes }
+    }
+
+    /// A file that holds no tensor.
+    #[cfg(feature = "safetensors")]
+    pub(super) fn document(path: &Path, options: &OpenOptions) -> Result<StoredFile, WeightsError> {
+        let source = Source::open(path, options)?;
+        let head_bytes = source.len();
+        Ok(StoredFile::new(path, source, head_bytes))
+    }
+
+    /// Its path, as errors name it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of the whole file.
+    #[cfg(feature = "safetensors")]
+    pub(super) fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    fn is_mapped(&self) -> bool {
+        matches!(self.source, Source::Mapped(_))
+    }
+
+    fn check_unchanged(&self) -> Result<(), WeightsError> {
+        self.source.check_unchanged(&self.path)
+    }
+
+    /// What `use_bytes` makes of the file's bytes in `range`.
+    pub(super) fn with<T>(
+        &self,
+        range: Range<usize>,
+        use_bytes: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, WeightsError> {
+        self.source.with(range, use_bytes).map_err(|source| {
+            // That it is shorter than it was says more than that there are no more bytes.
+            self.check_unchanged().err().unwrap_or_else(|| read_error(&self.path, source))
+        })
+    }
+
+    pub(super) fn release(&self, range: Range<usize>) {
+        self.source.release(range);
+    }
+
+    fn release_around(&self, range: Range<usize>) {
+        let end = range.end.saturating_add(AROUND_BYTES);
+        self.release(range.start.saturating_sub(AROUND_BYTES)..end);
+    }
+
+    fn hash_into(&self, tensors: &[TensorInfo], hasher: &mut blake3::Hasher) -> Result<(), WeightsError> {
+        let mut update = |range: Range<usize>| {
+            self.with(range, |bytes| {
+                hasher.update(bytes);
+            })
+        };
+        update(0..self.head_bytes)?;
+        self.release(0..self.head_bytes);
+        for info in tensors {
+            let Range { start, end } = range(info);
+            let last = (end - start).saturating_sub(SAMPLE_BYTES);
+            for at in [start, start + last / 2, start + last] {
+                update(at..end.min(at + SAMPLE_BYTES))?;
+            }
+            self.release_around(start..end);
+        }
+        Ok(())
+    }
+
+    pub(super) fn shape_error(&self, info: &TensorInfo, expected: &'static str) -> WeightsError {
+        WeightsError::Shape {
+            file: self.path.clone(),
+            tensor: info.name.clone(),
+            offset: info.offset,
+            expected,
+            found: info.dims.clone(),
+        }
+    }
+
+    pub(super) fn tensor_error(&self, info: &TensorInfo, source: QuantError) -> WeightsError {
+        WeightsError::Tensor {
+            file: self.path.clone(),
+            tensor: info.name.clone(),
+            offset: info.offset,
+            source,
+        }
+    }
+}
+
+/// The files of a checkpoint and the tensors in them.
+#[derive(Default)]
+pub struct TensorFiles {
+    /// Each with the number of tensors before its own.
+    files: Vec<(usize, StoredFile)>,
+    /// Of all files, one file behind the other.
+    tensors: Vec<TensorInfo>,
+    index: HashMap<String, usize>,
+}
+
+impl TensorFiles {
+    /// Adds a file and its tensors, none of which may be there already.
+    pub(super) fn add(&mut self, file: StoredFile, tensors: Vec<TensorInfo>) -> Result<(), WeightsError> {
+        let before = self.tensors.len();
+        for info in tensors {
+            if self.index.insert(info.name.clone(), self.tensors.len()).is_some() {
+                let fault = Fault::DuplicateTensor { tensor: info.name };
+                return Err(WeightsError::malformed(&file.path, fault));
+            }
+            self.tensors.push(info);
+        }
+        self.files.push((before, file));
+        Ok(())
+    }
+
+    /// The tensor table, one file behind the other; each tensor's offset is within its own file.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.tensors
+    }
+
+    /// The entry of the tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.index.get(name).and_then(|&index| self.tensors.get(index))
+    }
+
+    /// The file that holds a tensor, and the tensor.
+    pub fn find(&self, name: &str) -> Option<(&StoredFile, &TensorInfo)> {
+        let index = *self.index.get(name)?;
+        let after = self.files.partition_point(|&(before, _)| before <= index);
+        let (_, file) = self.files.get(after.checked_sub(1)?)?;
+        Some((file, self.tensors.get(index)?))
+    }
+
+    pub(super) fn prefetch(&self, name: &str) {
+        if let Some((file, info)) = self.find(name) {
+            file.source.prefetch(range(info));
+        }
+    }
+
+    pub(super) fn release(&self, name: &str) {
+        if let Some((file, info)) = self.find(name) {
+            file.release_around(range(info));
+        }
+    }
+
+    pub(super) fn is_mapped(&self) -> bool {
+        self.files.iter().any(|(_, file)| file.is_mapped())
+    }
+
+    pub(super) fn modified(&self) -> Option<SystemTime> {
+        self.files.iter().filter_map(|(_, file)| file.source.modified()).max()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.files.iter().map(|(_, file)| file.source.len() as u64).sum()
+    }
+
+    pub(super) fn check_unchanged(&self) -> Result<(), WeightsError> {
+        self.files.iter().try_for_each(|(_, file)| file.check_unchanged())
+    }
+
+    pub(super) fn fingerprint(&self) -> Result<[u8; 32], WeightsError> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.bytes().to_le_bytes());
+        let ends = self.files.iter().skip(1).map(|&(before, _)| before).chain([self.tensors.len()]);
+        for ((start, file), end) in self.files.iter().zip(ends) {
+            file.hash_into(self.tensors.get(*start..end).unwrap_or_default(), &mut hasher)?;
+        }
+        Ok(*hasher.finalize().as_bytes())
+    }
+}
+
+pub(super) fn read_error(path: &Path, source: std::io::Error) -> WeightsError {
+    WeightsError::Io { file: path.to_owned(), action: "read", source }
+}
+
+/// Refuses a file where there is no memory for what is made of its header.
+pub(super) fn make_sure(path: &Path, bytes: usize) -> Result<(), WeightsError> {
+    match room::has(bytes.saturating_add(room::SMALL_BYTES)) {
+        true => Ok(()),
+        false => Err(read_error(path, std::io::ErrorKind::OutOfMemory.into())),
+    }
+}
+
+/// Where a tensor lies: never beyond the file's end, which was checked at open.
+fn range(info: &TensorInfo) -> Range<usize> {
+    info.offset as usize..(info.offset + info.bytes) as usize
+}

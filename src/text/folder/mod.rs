@@ -1,0 +1,93 @@
+//! What a folder of Hugging Face says of its tokens, as the parts of a vocabulary.
+//!
+//! `tokenizer.json` has pieces and rules (`pieces`, `scheme`), `tokenizer_config.json` and `generation_config.json` which
+//! tokens begin and end a text, and where the chat template is (`special`). What such a tokenizer does that the two
+//! kinds of `tokenizer.rs` do not is refused by its key.
+
+mod pieces;
+mod scheme;
+mod special;
+
+use super::error::TextError;
+use super::parts::VocabParts;
+use super::warnings::Warnings;
+use crate::checkpoint::{Documents, Object, Strings, WeightsError};
+use pieces::Pieces;
+use scheme::Scheme;
+use special::Special;
+
+#[cfg(feature = "text")]
+pub(crate) use special::chat_template;
+
+/// Code of a token that never comes from text.
+const UNUSED: u32 = 5;
+
+/// The texts of a folder, read.
+pub(crate) struct FolderText {
+    pub(crate) parts: VocabParts,
+    /// Merge rules as lines of two pieces and a space.
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
+    pub(crate) merges: Strings,
+    /// Whether there is a tokenizer.
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
+    pub(crate) is_complete: bool,
+}
+
+impl FolderText {
+    /// Reads `tokenizer.json` and what belongs to it. Without one, tokens are numbers that spell nothing.
+    pub(crate) fn read(documents: &Documents) -> Result<FolderText, TextError> {
+        let path = documents.path(Documents::TOKENIZER);
+        let Some(document) = documents.json(Documents::TOKENIZER)? else {
+            return FolderText::without(documents);
+        };
+        let root = Object::of(&path, &document)?;
+        let mut warnings = Warnings::of(&path);
+        let scheme = Scheme::read(&root)?;
+        let pieces = Pieces::read(&root, &scheme, documents.rows(), &mut warnings)?;
+        let special = Special::read(documents)?;
+        let id = |piece: &Option<String>| piece.as_deref().and_then(|piece| pieces.find(piece));
+        let ends = special.ends;
+        let parts = VocabParts {
+            model: scheme.model().to_owned(),
+            pre: scheme.pre().to_owned(),
+            bos: id(&special.bos).or(special.bos_id),
+            eos: id(&special.eos).or(ends.first().copied()),
+            unknown: scheme.unknown.and_then(|piece| pieces.find(piece)),
+            padding: id(&special.padding),
+            ends,
+            add_bos: Some(special.add_bos.unwrap_or(scheme.begins_with_bos)),
+            add_space_prefix: Some(scheme.space_prefix()),
+            tokens: pieces.tokens,
+            scores: pieces.scores,
+            types: Some(pieces.kinds),
+            warnings,
+            ..VocabParts::default()
+        };
+        Ok(FolderText { parts, merges: pieces.merges, is_complete: true })
+    }
+
+    fn without(documents: &Documents) -> Result<FolderText, TextError> {
+        let mut warnings = Warnings::of(documents.folder());
+        warnings.add("tokenizer.json is missing: the model takes and gives token ids alone");
+        let special = Special::read(documents)?;
+        let rows = documents.rows();
+        let parts = VocabParts {
+            model: "gpt2".to_owned(),
+            pre: "gpt-2".to_owned(),
+            tokens: std::iter::repeat_n("", rows).collect(),
+            types: Some(vec![UNUSED; rows]),
+            bos: special.bos_id,
+            eos: special.ends.first().copied(),
+            ends: special.ends,
+            add_bos: Some(false),
+            warnings,
+            ..VocabParts::default()
+        };
+        Ok(FolderText { parts, merges: Strings::default(), is_complete: false })
+    }
+}
+
+/// An object that a document must have.
+fn needed<'j>(object: &Object<'j>, key: &str) -> Result<Object<'j>, WeightsError> {
+    object.object(key)?.ok_or_else(|| object.refuse(key, "an object", "no such key"))
+}

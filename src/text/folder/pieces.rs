@@ -1,0 +1,169 @@
+//! The pieces of a `tokenizer.json`: a token for each id, its kind, and the rules by which pieces merge.
+
+use std::collections::HashMap;
+
+use super::super::kind::byte_token;
+use super::super::warnings::Warnings;
+use super::scheme::Scheme;
+use super::{UNUSED, needed};
+use crate::checkpoint::{Object, Strings, WeightsError, shown_value};
+
+/// Codes of kinds, as GGUF has them.
+const NORMAL: u32 = 1;
+const UNKNOWN: u32 = 2;
+const CONTROL: u32 = 3;
+const USER_DEFINED: u32 = 4;
+const BYTE: u32 = 6;
+
+/// Pieces and rules.
+pub(super) struct Pieces {
+    pub tokens: Strings,
+    pub kinds: Vec<u32>,
+    /// Of pieces that are written as text: the earlier a rule makes one, the higher.
+    pub scores: Option<Vec<f32>>,
+    pub merges: Strings,
+}
+
+/// A token in the making.
+#[derive(Clone, Copy)]
+struct Token<'j> {
+    piece: &'j str,
+    kind: u32,
+}
+
+impl Pieces {
+    /// Reads them; token ids are below `rows`.
+    pub fn read(
+        root: &Object<'_>,
+        scheme: &Scheme<'_>,
+        rows: usize,
+        warnings: &mut Warnings,
+    ) -> Result<Pieces, WeightsError> {
+        let model = needed(root, "model")?;
+        let mut tokens = vocabulary(&model, scheme, rows)?;
+        add_tokens(root, &mut tokens, warnings)?;
+        let last = tokens.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        tokens.truncate(last);
+        let merges = merges(&model)?;
+        let mut kinds = tokens.iter().map(|token| token.map_or(UNUSED, |token| token.kind)).collect();
+        let scores = (!scheme.is_byte_level()).then(|| scores(&tokens, &merges, &mut kinds));
+        // Every id has a piece, as in GGUF; these are never produced.
+        let piece = |(id, token): (usize, &Option<Token<'_>>)| match token {
+            Some(token) => token.piece.to_owned(),
+            None => format!("[PAD{id}]"),
+        };
+        Ok(Pieces { tokens: tokens.iter().enumerate().map(piece).collect(), kinds, scores, merges })
+    }
+
+    /// The id of a piece.
+    pub fn find(&self, piece: &str) -> Option<i64> {
+        self.tokens.iter().position(|token| token == piece)?.try_into().ok()
+    }
+}
+
+/// The pieces of the model, by id.
+fn vocabulary<'j>(
+    model: &Object<'j>,
+    scheme: &Scheme<'_>,
+    rows: usize,
+) -> Result<Vec<Option<Token<'j>>>, WeightsError> {
+    let mut tokens: Vec<Option<Token<'j>>> = vec![None; rows];
+    let vocab = needed(model, "vocab")?;
+    for (piece, id) in vocab.entries() {
+        let index = id.as_u64().and_then(|id| usize::try_from(id).ok());
+        let place = index.and_then(|index| tokens.get_mut(index));
+        let place = place.ok_or_else(|| {
+            vocab.refuse(
+                piece,
+                format!("an id below {rows}, the rows of the embedding table"),
+                shown_value(id),
+            )
+        })?;
+        if let Some(other) = place {
+            return Err(vocab.refuse(piece, "an id of its own", format!("that of {:?}", other.piece)));
+        }
+        let kind = match piece {
+            _ if scheme.unknown == Some(piece) => UNKNOWN,
+            _ if !scheme.is_byte_level() && byte_token(piece).is_some() => BYTE,
+            _ => NORMAL,
+        };
+        *place = Some(Token { piece, kind });
+    }
+    Ok(tokens)
+}
+
+/// Tokens that are matched before anything is cut: control tokens, and text that is always one token.
+fn add_tokens<'j>(
+    root: &Object<'j>,
+    tokens: &mut [Option<Token<'j>>],
+    warnings: &mut Warnings,
+) -> Result<(), WeightsError> {
+    for added in root.objects("added_tokens")? {
+        let (content, id) = (added.text("content")?, added.whole("id")?);
+        let (Some(content), Some(id)) = (content, id) else {
+            return Err(root.refuse("added_tokens", "an id and a content for each", "one without"));
+        };
+        let special = added.flag("special")?.unwrap_or(false);
+        for key in ["single_word", "lstrip", "rstrip"] {
+            if added.flag(key)? == Some(true) {
+                warnings.add(format_args!("added token {id}, {content:?}: `{key}` is not honoured"));
+            }
+        }
+        match usize::try_from(id).ok().and_then(|id| tokens.get_mut(id)) {
+            // The kind of the unknown token is its own.
+            Some(Some(known)) if known.kind == UNKNOWN && known.piece == content => {}
+            Some(place) => {
+                *place = Some(Token { piece: content, kind: if special { CONTROL } else { USER_DEFINED } });
+            }
+            // The model has no row for it, so it can be no part of a text; Gemma's pictures have such a token.
+            None if special => {}
+            None => warnings.add(format_args!(
+                "added token {id}, {content:?}, has no row in the embedding table: left out"
+            )),
+        }
+    }
+    Ok(())
+}
+
+/// The rules as lines of two pieces and a space. Documents have such lines, or pairs.
+fn merges(model: &Object<'_>) -> Result<Strings, WeightsError> {
+    let list = model.list("merges")?;
+    let list = list.ok_or_else(|| model.refuse("merges", "a list of rules", "no such key"))?;
+    let mut merges = Strings::with_capacity(list.len());
+    for rule in list {
+        let pair = rule.as_array().and_then(|pair| match pair.as_slice() {
+            [left, right] => Some((left.as_str()?, right.as_str()?)),
+            _ => None,
+        });
+        match (rule.as_str(), pair) {
+            (Some(line), _) => merges.push(line),
+            // A space in a piece is written as the alphabet of bytes writes it.
+            (None, Some((left, right))) => {
+                merges.push(&format!("{} {}", left.replace(' ', "Ġ"), right.replace(' ', "Ġ")));
+            }
+            (None, None) => return Err(model.refuse("merges", "rules of two pieces", shown_value(rule))),
+        }
+    }
+    Ok(merges)
+}
+
+/// Scores that merge as the rules do. A piece of several characters that no rule makes never comes from text.
+fn scores(tokens: &[Option<Token<'_>>], merges: &Strings, kinds: &mut Vec<u32>) -> Vec<f32> {
+    let pieces = tokens.iter().enumerate().filter_map(|(id, token)| Some((token.as_ref()?.piece, id)));
+    let ids: HashMap<&str, usize> = pieces.collect();
+    let mut scores = vec![None; tokens.len()];
+    for (rank, rule) in merges.iter().enumerate() {
+        let joint = rule.replacen(' ', "", 1);
+        if let Some(score) = ids.get(joint.as_str()).and_then(|&id| scores.get_mut(id)) {
+            score.get_or_insert(-(rank as f32));
+        }
+    }
+    for ((token, kind), score) in tokens.iter().zip(kinds).zip(&scores) {
+        let several = token.is_some_and(|token| token.piece.chars().nth(1).is_some());
+        if *kind == NORMAL && several && score.is_none() {
+            *kind = UNUSED;
+        }
+    }
+    let last = -(merges.len() as f32);
+    scores.into_iter().map(|score| score.unwrap_or(last)).collect()
+}

@@ -1,0 +1,210 @@
+//! What kind of tokenizer a `tokenizer.json` describes: how a text is changed and cut before pieces are merged.
+
+#[cfg(feature = "text")]
+use super::super::pretokenize::{GPT2_WORDS, PreTokenizer, WholeWords};
+use super::needed;
+use crate::checkpoint::{Object, WeightsError};
+
+/// A tokenizer of pairs that merge.
+pub(super) struct Scheme<'j> {
+    kind: Kind,
+    /// The piece that stands for what no other can spell.
+    pub unknown: Option<&'j str>,
+    /// Whether a text begins with a special token.
+    pub begins_with_bos: bool,
+}
+
+/// How pieces are written.
+enum Kind {
+    /// By GPT-2's alphabet of bytes, within words that the rule of this name cuts.
+    ByteLevel { pre: &'static str },
+    /// As text, with a mark for spaces.
+    SentencePiece { space_prefix: bool },
+}
+
+impl<'j> Scheme<'j> {
+    pub fn read(root: &Object<'j>) -> Result<Scheme<'j>, WeightsError> {
+        let model = needed(root, "model")?;
+        check_model(&model)?;
+        let normalizers = flat(root, "normalizer", "normalizers")?;
+        let cutters = flat(root, "pre_tokenizer", "pretokenizers")?;
+        let is_byte_level = cutters.iter().any(|cutter| kind(cutter).is_ok_and(|kind| kind == "ByteLevel"));
+        let whole = model.flag("ignore_merges")?.unwrap_or(false);
+        let kind = if is_byte_level {
+            byte_level(root, &normalizers, &cutters, whole)?
+        } else if model.flag("byte_fallback")? == Some(true) {
+            if whole {
+                return Err(model.refuse("ignore_merges", "false with byte_fallback", true));
+            }
+            sentence_piece(&normalizers, &cutters)?
+        } else {
+            return Err(model.refuse("byte_fallback", "true where no pre-tokenizer is ByteLevel", "false"));
+        };
+        let begins_with_bos = begins_with_bos(root)?;
+        Ok(Scheme { kind, unknown: model.text("unk_token")?, begins_with_bos })
+    }
+
+    /// The name of the kind in GGUF.
+    pub fn model(&self) -> &'static str {
+        if self.is_byte_level() { "gpt2" } else { "llama" }
+    }
+
+    pub fn is_byte_level(&self) -> bool {
+        matches!(self.kind, Kind::ByteLevel { .. })
+    }
+
+    /// The name of the rule that cuts words.
+    pub fn pre(&self) -> &'static str {
+        match self.kind {
+            Kind::ByteLevel { pre } => pre,
+            Kind::SentencePiece { .. } => "",
+        }
+    }
+
+    /// Whether a space comes before a text.
+    pub fn space_prefix(&self) -> bool {
+        matches!(self.kind, Kind::SentencePiece { space_prefix: true })
+    }
+}
+
+/// Refuses what merges otherwise.
+fn check_model(model: &Object<'_>) -> Result<(), WeightsError> {
+    if let Some(other) = model.text("type")?.filter(|&kind| kind != "BPE") {
+        return Err(model.refuse("type", "BPE", other));
+    }
+    if let Some(dropout) = model.number("dropout")?.filter(|&share| share != 0.0) {
+        return Err(model.refuse("dropout", "0", dropout));
+    }
+    for key in ["continuing_subword_prefix", "end_of_word_suffix"] {
+        if let Some(text) = model.text(key)?.filter(|text| !text.is_empty()) {
+            return Err(model.refuse(key, "an empty text", text));
+        }
+    }
+    Ok(())
+}
+
+/// The steps under a key: none, one, or those of a sequence.
+fn flat<'j>(root: &Object<'j>, key: &str, list: &str) -> Result<Vec<Object<'j>>, WeightsError> {
+    let Some(step) = root.object(key)? else { return Ok(Vec::new()) };
+    if kind(&step)? != "Sequence" {
+        return Ok(vec![step]);
+    }
+    step.objects(list)
+}
+
+fn kind<'j>(step: &Object<'j>) -> Result<&'j str, WeightsError> {
+    step.text("type")?.ok_or_else(|| step.refuse("type", "a type", "no such key"))
+}
+
+#[cfg(not(feature = "text"))]
+fn byte_level(_: &Object<'_>, _: &[Object<'_>], _: &[Object<'_>], _: bool) -> Result<Kind, WeightsError> {
+    // Words are cut by the tokenizer alone, which this build does not have.
+    Ok(Kind::ByteLevel { pre: "gpt-2" })
+}
+
+#[cfg(feature = "text")]
+fn byte_level(
+    root: &Object<'_>,
+    normalizers: &[Object<'_>],
+    cutters: &[Object<'_>],
+    whole: bool,
+) -> Result<Kind, WeightsError> {
+    for step in normalizers {
+        // Composed characters are what keyboards make; GGUF files have no such step at all.
+        if kind(step)? != "NFC" {
+            return Err(step.refuse("type", "NFC before bytes", kind(step)?));
+        }
+    }
+    let mut expressions = Vec::new();
+    for step in cutters {
+        expressions.extend(expression(step)?);
+    }
+    let whole_words = if whole { WholeWords::Taken } else { WholeWords::Merged };
+    let pre = PreTokenizer::name_of(&expressions, whole_words).ok_or_else(|| {
+        let merged = if whole { " with ignore_merges" } else { "" };
+        root.refuse(
+            "pre_tokenizer",
+            "a rule that is known",
+            format!("{}{merged}", expressions.join(" then ")),
+        )
+    })?;
+    Ok(Kind::ByteLevel { pre })
+}
+
+/// The expression by which a step cuts; none if it does not cut.
+#[cfg(feature = "text")]
+fn expression(step: &Object<'_>) -> Result<Option<String>, WeightsError> {
+    match kind(step)? {
+        "ByteLevel" if step.flag("add_prefix_space")? == Some(true) => {
+            Err(step.refuse("add_prefix_space", "false", true))
+        }
+        "ByteLevel" => Ok(step.flag("use_regex")?.unwrap_or(true).then(|| GPT2_WORDS.to_owned())),
+        "Digits" => match step.flag("individual_digits")? {
+            Some(true) => Ok(Some(r"\p{N}".to_owned())),
+            _ => Err(step.refuse("individual_digits", "true", false)),
+        },
+        "Split" => {
+            let (behavior, invert) = (step.text("behavior")?.unwrap_or_default(), step.flag("invert")?);
+            // What an expression does not match is a word, too, unless it is dropped: it matches everything.
+            let isolates =
+                matches!((behavior, invert.unwrap_or(false)), ("Isolated", false) | ("Removed", true));
+            if !isolates {
+                return Err(step.refuse("behavior", "Isolated", format!("{behavior}, invert {invert:?}")));
+            }
+            let pattern = needed(step, "pattern")?;
+            let found = pattern.text("Regex")?;
+            let found = found.ok_or_else(|| pattern.refuse("Regex", "an expression", "no such key"))?;
+            Ok(Some(found.to_owned()))
+        }
+        other => Err(step.refuse("type", "ByteLevel, Digits or Split", other)),
+    }
+}
+
+/// The mark for a space.
+const MARK: &str = "▁";
+
+fn sentence_piece(normalizers: &[Object<'_>], cutters: &[Object<'_>]) -> Result<Kind, WeightsError> {
+    let (mut space_prefix, mut marks) = (false, false);
+    for step in normalizers {
+        match kind(step)? {
+            "Prepend" if step.text("prepend")? == Some(MARK) => space_prefix = true,
+            "Replace"
+                if needed(step, "pattern")?.text("String")? == Some(" ")
+                    && step.text("content")? == Some(MARK) =>
+            {
+                marks = true;
+            }
+            other => {
+                return Err(step.refuse("type", "a space mark that is prepended, or replaces spaces", other));
+            }
+        }
+    }
+    for step in cutters {
+        match kind(step)? {
+            "Metaspace" if step.text("replacement")? == Some(MARK) => {
+                marks = true;
+                let old = step.flag("add_prefix_space")?.unwrap_or(true);
+                space_prefix |= step.text("prepend_scheme")?.map_or(old, |scheme| scheme != "never");
+            }
+            // Spaces are marks by then, so it cuts nothing.
+            "Split" if marks && needed(step, "pattern")?.text("String")? == Some(" ") => {}
+            other => return Err(step.refuse("type", "Metaspace", other)),
+        }
+    }
+    match (marks, normalizers.first().or(cutters.first())) {
+        (false, Some(step)) => Err(step.refuse("type", "a step that replaces spaces by marks", kind(step)?)),
+        _ => Ok(Kind::SentencePiece { space_prefix }),
+    }
+}
+
+/// Whether the template of a whole text begins with a special token.
+fn begins_with_bos(root: &Object<'_>) -> Result<bool, WeightsError> {
+    for step in flat(root, "post_processor", "processors")? {
+        if kind(&step)? == "TemplateProcessing"
+            && let Some(first) = step.objects("single")?.first()
+        {
+            return Ok(first.get("SpecialToken").is_some());
+        }
+    }
+    Ok(false)
+}
