@@ -10,7 +10,7 @@ use std::cell::{LazyCell, RefCell};
 use criterion::{Criterion, criterion_group, criterion_main};
 use ottava::backend::cpu::{Cpu, CpuOptions};
 use ottava::backend::{Backend, KvDtype, Precision, Reference, StepInput, StepLimits};
-use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile};
+use ottava::checkpoint::{GgufWriter, ModelFile};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::quant::WeightMatrix;
 

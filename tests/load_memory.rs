@@ -9,7 +9,7 @@ use std::path::Path;
 
 use ottava::backend::cpu::{Cpu, CpuOptions};
 use ottava::backend::{KvDtype, Precision, StepLimits};
-use ottava::checkpoint::{Checkpoint, ModelFile, OpenOptions};
+use ottava::checkpoint::{ModelFile, OpenOptions};
 use ottava::model::{LoadOptions, Model, ModelConfig, SidecarUse};
 use tiny::{Outcome, Tiny};
 

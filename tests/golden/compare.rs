@@ -4,7 +4,7 @@
 use ottava::backend::{
     Backend, KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, StepInput, StepLimits, StepSequence,
 };
-use ottava::checkpoint::{Checkpoint, ModelFile, OpenOptions};
+use ottava::checkpoint::{ModelFile, OpenOptions};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::{Bytes, TokenId};
 use serde_json::Value;

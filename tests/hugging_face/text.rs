@@ -1,0 +1,294 @@
+//! Tokenizers of folders: the tokens of the twin's vocabulary, the ends of answers, chat templates, and what is refused.
+
+use ottava::checkpoint::{self, Checkpoint, OpenOptions};
+use ottava::engine::Event;
+use ottava::text::{AddBos, ChatTemplate, Message, Special, TextError, Tokenizer};
+use ottava::{Device, Engine, Request, TokenId};
+use serde_json::{Value, json};
+
+use crate::folder::{Folder, document, golden, twin};
+use crate::tiny::Outcome;
+
+const TEXTS: [&str; 8] = [
+    "",
+    "the den in the other place",
+    "  two spaces,\n\nlines\tand tabs  ",
+    "Ünïcödé — 語 🦀 e\u{301}",
+    "it's what we'll DO'N'T do, 1234567 times",
+    "</s> and <s> are tokens, <nothing> is not",
+    "a</s>b<image>c",
+    "\u{0}\u{7f}\u{a0}\u{2028}",
+];
+
+fn tokenizer(folder: &Folder) -> Result<Tokenizer, Box<dyn std::error::Error>> {
+    let folder = folder.write()?;
+    Ok(Tokenizer::from_checkpoint(&*checkpoint::open(folder.path(), &OpenOptions::default())?)?)
+}
+
+/// The folder with a part of its `tokenizer.json` changed.
+fn changed(change: impl FnOnce(&mut Value)) -> Outcome<Folder> {
+    let mut json = document("hf/tokenizer.json")?;
+    change(&mut json);
+    Ok(Folder::of("llama")?.with("tokenizer.json", &json))
+}
+
+fn refusal(folder: &Folder) -> String {
+    tokenizer(folder).err().map_or_else(|| "accepted".to_owned(), |error| error.to_string())
+}
+
+#[test]
+fn texts_have_the_tokens_of_the_twins_vocabulary() -> Outcome {
+    let twin = Tokenizer::from_metadata(twin("llama")?.metadata())?;
+    let found = tokenizer(&Folder::of("llama")?)?;
+    assert!(found.vocab().warnings().is_empty(), "{:?}", found.vocab().warnings());
+    assert_eq!(found.vocab().len(), twin.vocab().len());
+    for id in twin.vocab().ids() {
+        let of = |tokenizer: &Tokenizer| {
+            let vocab = tokenizer.vocab();
+            (vocab.bytes(id).map(<[u8]>::to_vec), vocab.piece(id).map(str::to_owned), vocab.kind(id))
+        };
+        assert_eq!(of(&found), of(&twin), "{id:?}");
+    }
+    for text in TEXTS {
+        for special in [Special::Parse, Special::Text] {
+            let ids = |tokenizer: &Tokenizer| tokenizer.encode(text, special, AddBos::AsModel);
+            assert_eq!(ids(&found)?, ids(&twin)?, "{text:?}, {special:?}");
+        }
+    }
+    let (found, twin) = (found.vocab(), twin.vocab());
+    assert_eq!((found.bos(), found.eos(), found.add_bos()), (twin.bos(), twin.eos(), twin.add_bos()));
+    assert_eq!(found.stop_ids(), twin.stop_ids());
+    Ok(())
+}
+
+#[test]
+fn merges_are_pairs_or_lines() -> Outcome {
+    let lines = tokenizer(&Folder::of("llama")?)?;
+    let pairs = changed(|json| {
+        let merges = json["model"]["merges"].as_array_mut().expect("a list");
+        for merge in merges {
+            *merge = match merge.take() {
+                Value::String(line) => line.split_once(' ').map(|(left, right)| json!([left, right])).into(),
+                Value::Array(pair) => {
+                    pair.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ").into()
+                }
+                other => other,
+            };
+        }
+    })?;
+    let pairs = tokenizer(&pairs)?;
+    for text in TEXTS {
+        let ids = |tokenizer: &Tokenizer| tokenizer.encode(text, Special::Parse, AddBos::AsModel);
+        assert_eq!(ids(&pairs)?, ids(&lines)?, "{text:?}");
+    }
+    Ok(())
+}
+
+/// Llama 3's expression, as its `tokenizer.json` has it; Qwen's has `\p{N}` in place of `\p{N}{1,3}`.
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// The pre-tokenizer of byte-level vocabularies that cut by an expression of their own.
+fn split(expression: &str, behavior: &str) -> Value {
+    json!({ "type": "Sequence", "pretokenizers": [
+        { "type": "Split", "pattern": { "Regex": expression }, "behavior": behavior, "invert": behavior == "Removed" },
+        { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false },
+    ] })
+}
+
+#[test]
+fn rules_are_known_by_their_expressions() -> Outcome {
+    let qwen = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}");
+    let digits = json!({ "type": "Sequence", "pretokenizers": [
+        { "type": "Digits", "individual_digits": true },
+        { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
+    ] });
+    let rules = [
+        (split(LLAMA3, "Isolated"), true, "llama-bpe"),
+        (split(LLAMA3, "Removed"), true, "llama-bpe"),
+        (split(LLAMA3, "Isolated"), false, "dbrx"),
+        (split(&qwen, "Isolated"), false, "qwen2"),
+        (digits, false, "smollm"),
+    ];
+    // Cuts that all rules make otherwise.
+    let text = "12345;\n\n  x1 it'S\r\n 99 'twas";
+    for (rule, whole, name) in rules {
+        let folder = changed(|json| {
+            json["pre_tokenizer"] = rule;
+            json["model"]["ignore_merges"] = whole.into();
+            json["normalizer"] = json!({ "type": "NFC" });
+        })?;
+        let found = tokenizer(&folder)?.encode(text, Special::Parse, AddBos::No)?;
+        // The same vocabulary in GGUF, under the rule's name.
+        let mut metadata: Vec<_> =
+            twin("llama")?.metadata().iter().map(|(key, value)| (key.to_owned(), value.clone())).collect();
+        for (key, value) in &mut metadata {
+            if key == "tokenizer.ggml.pre" {
+                *value = name.into();
+            }
+        }
+        let same = Tokenizer::from_metadata(&metadata.into_iter().collect())?;
+        assert_eq!(found, same.encode(text, Special::Parse, AddBos::No)?, "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn tokenizers_of_other_kinds_are_refused_by_name() -> Outcome {
+    let cases: [(&str, Value, &str); 8] = [
+        ("/model/type", "Unigram".into(), "tokenizer.json: model.type: expected BPE, found Unigram"),
+        ("/model/dropout", 0.1.into(), "model.dropout: expected 0, found 0.1"),
+        ("/model/end_of_word_suffix", "</w>".into(), "model.end_of_word_suffix: expected an empty text"),
+        ("/model/vocab/the", 9999.into(), "model.vocab.the: expected an id below 512"),
+        ("/pre_tokenizer/add_prefix_space", true.into(), "pre_tokenizer.add_prefix_space: expected false"),
+        (
+            "/pre_tokenizer",
+            split(r"\w+|\s+", "Isolated"),
+            r"pre_tokenizer: expected a rule that is known, found \w+",
+        ),
+        ("/pre_tokenizer", json!({ "type": "Whitespace" }), "model.byte_fallback: expected true"),
+        (
+            "/normalizer",
+            json!({ "type": "Lowercase" }),
+            "normalizer.type: expected NFC before bytes, found Lowercase",
+        ),
+    ];
+    for (pointer, value, words) in cases {
+        let folder = changed(|json| match json.pointer_mut(pointer) {
+            Some(place) => *place = value,
+            None => {
+                let (parent, key) = pointer.rsplit_once('/').expect("a path");
+                json.pointer_mut(parent).expect("the parent is there")[key] = value;
+            }
+        })?;
+        let error = refusal(&folder);
+        assert!(error.contains(words), "{pointer}: expected {words}, found {error}");
+    }
+    Ok(())
+}
+
+/// A tokenizer of text with marks for spaces, as Llama 2's and Gemma's are in folders.
+fn sentence_piece(normalizer: Value, pre_tokenizer: Value) -> Value {
+    let mut vocab = serde_json::Map::new();
+    let mut push = |piece: &str| {
+        let id = vocab.len();
+        vocab.insert(piece.to_owned(), id.into());
+    };
+    ["<unk>", "<s>", "</s>"].into_iter().for_each(&mut push);
+    (0..=255).for_each(|byte: u8| push(&format!("<0x{byte:02X}>")));
+    ["▁", "t", "h", "e", "n", "th", "the", "▁the", "en", "▁then"].into_iter().for_each(&mut push);
+    let added = |id: u64, content: &str| json!({ "id": id, "content": content, "special": true });
+    json!({
+        "added_tokens": [added(0, "<unk>"), added(1, "<s>"), added(2, "</s>")],
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": { "type": "TemplateProcessing", "single": [
+            { "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } },
+        ] },
+        "model": { "type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "fuse_unk": true, "vocab": vocab,
+            "merges": [["t", "h"], ["th", "e"], ["▁", "the"], ["e", "n"], ["▁the", "n"]] },
+    })
+}
+
+#[test]
+fn marks_for_spaces_and_bytes_are_understood() -> Outcome {
+    let replace = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
+    let prepend = json!({ "type": "Prepend", "prepend": "▁" });
+    let llama2 = json!({ "type": "Sequence", "normalizers": [prepend, replace.clone()] });
+    let metaspace = |scheme: &str| json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false });
+    let gemma = json!({ "type": "Split", "pattern": { "String": " " }, "behavior": "MergedWithPrevious", "invert": false });
+    let kinds = [
+        (llama2, Value::Null, true),
+        (Value::Null, metaspace("first"), true),
+        (Value::Null, metaspace("never"), false),
+        (replace, gemma, false),
+    ];
+    for (normalizer, pre_tokenizer, prefix) in kinds {
+        let folder = Folder::of("llama")?.with("tokenizer.json", &sentence_piece(normalizer, pre_tokenizer));
+        let tokenizer = tokenizer(&folder)?;
+        assert!(tokenizer.vocab().warnings().is_empty(), "{:?}", tokenizer.vocab().warnings());
+        let ids = tokenizer.encode("the thené", Special::Parse, AddBos::AsModel)?;
+        let pieces: Vec<_> = ids.iter().filter_map(|&id| tokenizer.vocab().piece(id)).collect();
+        let first = if prefix { "▁the" } else { "the" };
+        assert_eq!(pieces, ["<s>", first, "▁then", "<0xC3>", "<0xA9>"]);
+        assert_eq!(tokenizer.decode(&ids), "the thené");
+    }
+    Ok(())
+}
+
+#[test]
+fn answers_end_where_the_folder_says() -> Outcome {
+    let generation = json!({ "bos_token_id": 1, "eos_token_id": [2, 9] });
+    let config = json!({ "bos_token": { "content": "<s>" }, "eos_token": { "content": "</s>" }, "add_bos_token": true });
+    let folder = Folder::of("llama")?.with("generation_config.json", &generation);
+    let tokenizer = tokenizer(&folder.with("tokenizer_config.json", &config))?;
+    assert_eq!(tokenizer.vocab().stop_ids(), [TokenId(2), TokenId(9)]);
+    assert_eq!(tokenizer.encode("", Special::Parse, AddBos::AsModel)?, [TokenId(1)]);
+    Ok(())
+}
+
+#[test]
+fn the_chat_template_is_found_wherever_it_is() -> Outcome {
+    let source = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}";
+    let list = json!([{ "name": "tool_use", "template": "no" }, { "name": "default", "template": source }]);
+    let mut alone = Folder::of("llama")?;
+    alone.documents.push(("chat_template.jinja", source.into()));
+    let folders = [
+        Folder::of("llama")?.with("tokenizer_config.json", &json!({ "chat_template": source })),
+        Folder::of("llama")?.with("tokenizer_config.json", &json!({ "chat_template": list })),
+        Folder::of("llama")?.with("chat_template.json", &json!({ "chat_template": source })),
+        alone,
+    ];
+    for folder in folders {
+        let folder = folder.write()?;
+        let checkpoint = checkpoint::open(folder.path(), &OpenOptions::default())?;
+        let tokenizer = Tokenizer::from_checkpoint(&*checkpoint)?;
+        let template =
+            ChatTemplate::from_checkpoint(&*checkpoint, tokenizer.vocab())?.ok_or("no template")?;
+        assert_eq!(template.render(&[Message::new("user", "hi")], &Default::default())?, "<user>hi");
+    }
+    let without = Folder::of("llama")?.write()?;
+    let checkpoint = checkpoint::open(without.path(), &OpenOptions::default())?;
+    assert!(
+        ChatTemplate::from_checkpoint(&*checkpoint, Tokenizer::from_checkpoint(&*checkpoint)?.vocab())?
+            .is_none()
+    );
+    Ok(())
+}
+
+/// The ids that an engine answers with.
+fn answer(engine: &Engine, request: Request) -> Outcome<Vec<TokenId>> {
+    let request = request.max_tokens(8).sampling(ottava::Sampling { temperature: 0.0, ..Default::default() });
+    let mut ids = Vec::new();
+    for event in engine.submit(request.ignore_eos())? {
+        if let Event::Token { id, .. } = event? {
+            ids.push(id);
+        }
+    }
+    Ok(ids)
+}
+
+#[test]
+fn an_engine_answers_from_a_folder_as_from_a_file() -> Outcome {
+    let build = |path: &std::path::Path| Engine::builder().model(path).device(Device::Cpu).build();
+    let folder = Folder::of("qwen3")?.write()?;
+    let (found, twin) = (build(folder.path())?, build(&golden("families/qwen3.gguf"))?);
+    let of_folder = answer(&found, Request::text("the den"))?;
+    assert_eq!(of_folder, answer(&twin, Request::text("the den"))?);
+    assert_eq!(of_folder.len(), 8);
+    assert_eq!(found.info().name, folder.path().file_name().unwrap_or_default().to_string_lossy());
+    assert_eq!(found.info().parameters, twin.info().parameters);
+    Ok(())
+}
+
+#[test]
+fn a_folder_without_a_tokenizer_runs_on_token_ids() -> Outcome {
+    let folder = Folder::of("qwen3")?.without("tokenizer.json").write()?;
+    let engine = Engine::builder().model(folder.path()).device(Device::Cpu).build()?;
+    assert_eq!(engine.info().warnings.len(), 1, "{:?}", engine.info().warnings);
+    let ids = answer(&engine, Request::tokens(vec![TokenId(20), TokenId(21)]))?;
+    assert_eq!(ids.len(), 8);
+    let error = engine.submit(Request::text("the den")).err().ok_or("accepted")?;
+    assert!(matches!(error, ottava::Error::Text(TextError::NoTokenizer { .. })), "{error}");
+    assert!(error.to_string().contains("text needs tokenizer.json, which is not there"), "{error}");
+    Ok(())
+}
