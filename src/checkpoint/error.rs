@@ -54,11 +54,11 @@ pub enum WeightsError {
         found: String,
     },
     /// A document is not what it must be.
-    #[error("{}: {}", shown_path(file), shown(reason))]
+    #[error("{}: {reason}", shown_path(file))]
     Document {
         /// The document.
         file: PathBuf,
-        /// What is wrong.
+        /// What is wrong, in one line.
         reason: String,
     },
     /// A setting of a document is missing, absurd, not honoured, or contradicts the tensors.

@@ -9,7 +9,7 @@ use crate::quant::QuantError;
 use crate::room;
 
 use super::source::Source;
-use super::{Fault, OpenOptions, TensorInfo, WeightsError};
+use super::{Fault, TensorInfo, WeightsError};
 
 /// Bytes that a fingerprint takes from each of three places of a tensor.
 const SAMPLE_BYTES: usize = 1024;
@@ -34,7 +34,7 @@ impl StoredFile {
 
     /// A file that holds no tensor.
     #[cfg(feature = "safetensors")]
-    pub(super) fn document(path: &Path, options: &OpenOptions) -> Result<StoredFile, WeightsError> {
+    pub(super) fn document(path: &Path, options: &super::OpenOptions) -> Result<StoredFile, WeightsError> {
         let source = Source::open(path, options)?;
         let head_bytes = source.len();
         Ok(StoredFile::new(path, source, head_bytes))

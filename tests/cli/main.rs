@@ -295,6 +295,64 @@ fn tokenize_and_inspect_tell_what_is_in_the_file() {
     assert!(text.status.success() && String::from_utf8(text.stdout).unwrap().contains("tensors:"));
 }
 
+/// The smallest folder: a llama of one narrow layer in f32, all its weights zero but the norms.
+fn tiny_folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let config = serde_json::json!({
+        "model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "max_position_embeddings": 64, "tie_word_embeddings": true, "vocab_size": 16,
+    });
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let layer = |part: &str| format!("model.layers.0.{part}.weight");
+    let mut shapes = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![16, 8]),
+        ("model.norm.weight".to_owned(), vec![8]),
+    ];
+    shapes.extend(["input_layernorm", "post_attention_layernorm"].map(|part| (layer(part), vec![8])));
+    shapes.extend(
+        ["q_proj", "k_proj", "v_proj", "o_proj"]
+            .map(|part| (layer(&format!("self_attn.{part}")), vec![8, 8])),
+    );
+    shapes.extend(
+        ["gate_proj", "up_proj", "down_proj"].map(|part| (layer(&format!("mlp.{part}")), vec![8, 8])),
+    );
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for (name, shape) in shapes {
+        let (start, count) = (data.len(), shape.iter().product::<usize>());
+        let value = if shape.len() == 1 { 1_f32 } else { 0.0 };
+        data.extend(value.to_le_bytes().repeat(count));
+        let entry =
+            serde_json::json!({ "dtype": "F32", "shape": shape, "data_offsets": [start, data.len()] });
+        header.insert(name, entry);
+    }
+    let header = Value::Object(header).to_string();
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
+    folder
+}
+
+#[test]
+fn a_folder_is_a_model() {
+    let folder = tiny_folder();
+    let model = folder.path().to_str().unwrap();
+    let file = json(model, &["inspect"]);
+    assert_eq!(
+        (&file["format"], &file["cannot_run"]),
+        (&"Hugging Face folder, safetensors".into(), &Value::Null)
+    );
+    // Zeros say nothing: each token is as likely as any other.
+    let scored = ottava(&["score", "--ids", "1,2,3", "--json", "--device", "cpu", "--model", model]);
+    let scored: Value = serde_json::from_slice(&scored.stdout).expect("one JSON value");
+    let nll = scored["nll"].as_array().unwrap();
+    assert!(
+        nll.len() == 2 && nll.iter().all(|nll| (nll.as_f64().unwrap() - 16_f64.ln()).abs() < 1e-5),
+        "{scored}"
+    );
+    fails(&["tokenize", "the den", "--model", model], 1, &["text needs tokenizer.json, which is not there"]);
+    std::fs::remove_file(folder.path().join("config.json")).unwrap();
+    fails(&["inspect", "--model", model], 1, &["config.json: cannot open"]);
+}
+
 #[test]
 fn float_weights_are_quantised_at_load() {
     let (_folder, model) = tiny_model();

@@ -12,7 +12,8 @@ use crate::tiny::Outcome;
 /// What opening a folder and reading its configuration says.
 fn refusal(path: &Path) -> String {
     let read = || -> Outcome {
-        Ok(drop(ModelConfig::from_file(&*checkpoint::open(path, &OpenOptions::default())?)?))
+        ModelConfig::from_file(&*checkpoint::open(path, &OpenOptions::default())?)?;
+        Ok(())
     };
     read().err().map_or_else(|| "accepted".to_owned(), |error| error.to_string())
 }
@@ -256,6 +257,71 @@ fn documents_that_are_no_json_are_named() -> Outcome {
     std::fs::write(folder.path().join("config.json"), "[".repeat(100_000))?;
     check(folder.path(), &["config.json: recursion limit exceeded"]);
     Ok(())
+}
+
+/// SplitMix64 (Steele et al. 2014): the same damage on every machine.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % end as u64) as usize
+    }
+}
+
+/// What reading all of a folder says; the tokens of a text are its end.
+fn read_all(path: &Path) -> Outcome {
+    let checkpoint = checkpoint::open(path, &OpenOptions::default())?;
+    ModelConfig::from_file(&*checkpoint)?;
+    checkpoint.tensors().iter().try_for_each(|info| checkpoint.matrix(&info.name).map(drop))?;
+    #[cfg(feature = "text")]
+    {
+        use ottava::text::{AddBos, ChatTemplate, Special, Tokenizer};
+        let tokenizer = Tokenizer::from_checkpoint(&*checkpoint)?;
+        ChatTemplate::from_checkpoint(&*checkpoint, tokenizer.vocab())?;
+        tokenizer.encode("the den </s> 12", Special::Parse, AddBos::AsModel)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn damaged_folders_are_refused_or_read_and_never_more() -> Outcome {
+    const SIGNS: &[u8] = b"0123456789{}[]\",:.-eEtfn \0\xff";
+    let folder = Folder::of("qwen2")?.write()?;
+    let (mut random, mut refused) = (Random(1), 0);
+    let files = [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "model.safetensors",
+    ];
+    for round in 0..400 {
+        let path = folder.path().join(files[round % files.len()]);
+        let whole = std::fs::read(&path)?;
+        let mut damaged = whole.clone();
+        for _ in 0..1 + random.below(3) {
+            // Of weights the header is damaged: other values are other weights.
+            let at = random.below(damaged.len().min(6000));
+            match random.below(4) {
+                0 => drop(damaged.remove(at)),
+                1 => damaged.insert(at, SIGNS[random.below(SIGNS.len())]),
+                _ => damaged[at] = SIGNS[random.below(SIGNS.len())],
+            }
+        }
+        std::fs::write(&path, damaged)?;
+        if let Err(error) = read_all(folder.path()) {
+            refused += 1;
+            let error = error.to_string();
+            assert!(error.lines().count() == 1 && error.chars().count() < 400, "round {round}: {error}");
+        }
+        std::fs::write(&path, whole)?;
+    }
+    assert!((200..400).contains(&refused), "{refused} were refused");
+    read_all(folder.path())
 }
 
 #[cfg(unix)]

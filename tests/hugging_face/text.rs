@@ -281,6 +281,21 @@ fn an_engine_answers_from_a_folder_as_from_a_file() -> Outcome {
 }
 
 #[test]
+fn packed_weights_are_kept_beside_a_folder() -> Outcome {
+    use ottava::model::SidecarUse;
+    let (folder, packed) = (Folder::of("qwen3")?.write()?, tempfile::tempdir()?);
+    let build =
+        || Engine::builder().model(folder.path()).device(Device::Cpu).sidecar_in(packed.path()).build();
+    assert_eq!(build()?.info().sidecar, SidecarUse::Written { replaced: None });
+    assert_eq!(build()?.info().sidecar, SidecarUse::Read);
+    // Other settings are another model.
+    let config = Folder::of("qwen3")?.set("rms_norm_eps", 1e-5.into()).config;
+    std::fs::write(folder.path().join("config.json"), config.to_string())?;
+    assert!(matches!(build()?.info().sidecar, SidecarUse::Written { replaced: Some(_) }));
+    Ok(())
+}
+
+#[test]
 fn a_folder_without_a_tokenizer_runs_on_token_ids() -> Outcome {
     let folder = Folder::of("qwen3")?.without("tokenizer.json").write()?;
     let engine = Engine::builder().model(folder.path()).device(Device::Cpu).build()?;

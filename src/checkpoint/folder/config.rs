@@ -49,8 +49,10 @@ impl Config {
             );
             return Ok(Config::unknown(file, metadata));
         };
-        known::check(&whole)?;
         known::check(text)?;
+        if nested.is_some() {
+            known::check_around(&whole)?;
+        }
         metadata.insert_named(
             "general.architecture".to_owned(),
             model.family.into(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::checkpoint::stored::{PARSED, StoredFile, TensorFiles, make_sure};
-use crate::checkpoint::{OpenOptions, WeightsError};
+use crate::checkpoint::{OpenOptions, WeightsError, shown};
 
 /// Bytes of a document at most: tokenizers have some tens of millions.
 const BYTES_MAX: usize = 1 << 30;
@@ -111,5 +111,5 @@ fn read<T>(path: &Path, make: impl FnOnce(&[u8]) -> T) -> Result<T, WeightsError
 }
 
 fn refuse(path: &Path, error: &dyn std::fmt::Display) -> WeightsError {
-    WeightsError::Document { file: path.to_owned(), reason: error.to_string() }
+    WeightsError::Document { file: path.to_owned(), reason: shown(&error.to_string()) }
 }

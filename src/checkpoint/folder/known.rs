@@ -10,7 +10,6 @@ use super::json::{Object, shown_value};
 /// Keys that `config` and `rope` read.
 const READ: &[&str] = &[
     "model_type",
-    "text_config",
     "vocab_size",
     "hidden_size",
     "intermediate_size",
@@ -52,6 +51,7 @@ const NOTES: &[&str] = &[
     "auto_map",
     "bad_words_ids",
     "begin_suppress_tokens",
+    "boi_token_id",
     "boi_token_index",
     "bos_token_id",
     "cache_implementation",
@@ -63,6 +63,7 @@ const NOTES: &[&str] = &[
     "early_stopping",
     "embd_pdrop",
     "encoder_no_repeat_ngram_size",
+    "eoi_token_id",
     "eoi_token_index",
     "eos_token_id",
     "exponential_decay_length_penalty",
@@ -71,6 +72,7 @@ const NOTES: &[&str] = &[
     "forced_eos_token_id",
     "hidden_dropout",
     "id2label",
+    "image_token_id",
     "image_token_index",
     "initializer_range",
     "is_llama_config",
@@ -119,6 +121,11 @@ const NOTES: &[&str] = &[
 /// Refuses an object by the name of a key whose effect is not known, unless its value says that there is nothing.
 pub(super) fn check(config: &Object<'_>) -> Result<(), WeightsError> {
     check_keys(config, |key| READ.contains(&key) || NOTES.contains(&key))
+}
+
+/// As [`check`], of what stands around a text model's configuration.
+pub(super) fn check_around(config: &Object<'_>) -> Result<(), WeightsError> {
+    check_keys(config, |key| key == "text_config" || READ.contains(&key) || NOTES.contains(&key))
 }
 
 /// As [`check`], with other keys that are known.

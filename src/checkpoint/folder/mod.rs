@@ -103,7 +103,7 @@ fn read_tensors(
         let is_ours = |name: &str| {
             let other = config.nested && OTHER_PARTS.iter().any(|part| name.starts_with(part));
             // A head that is tied is the table of embeddings, whatever stands beside it.
-            !other && !name.ends_with(FREQUENCIES) && !(config.tied && name == head)
+            !(other || name.ends_with(FREQUENCIES) || config.tied && name == head)
         };
         let own = entries.into_iter().filter(|entry| is_ours(&entry.name));
         let tensors = own.map(|entry| entry.info(file.path())).collect::<Result<_, _>>()?;

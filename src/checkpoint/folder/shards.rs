@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::WeightsError;
+use crate::checkpoint::{WeightsError, shown};
 
 use super::documents;
 use super::header::Entry;
@@ -56,8 +56,7 @@ impl Shards {
             (Some((index, _)), WeightsError::Io { file, source, .. })
                 if source.kind() == ErrorKind::NotFound =>
             {
-                let name =
-                    file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+                let name = shown(&file.file_name().unwrap_or_default().to_string_lossy());
                 refuse(index, format!("the file {name}, which it lists, is not in the folder"))
             }
             (_, other) => other,
@@ -71,7 +70,9 @@ impl Shards {
         let there: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
         let listed = files.get(name).into_iter().flatten();
         match listed.into_iter().find(|tensor| !there.contains(tensor.as_str())) {
-            Some(tensor) => Err(refuse(index, format!("tensor {tensor} is not in {name}, as it says"))),
+            Some(tensor) => {
+                Err(refuse(index, format!("tensor {} is not in {name}, as it says", shown(tensor))))
+            }
             None => Ok(()),
         }
     }
