@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::quant::QuantError;
@@ -32,10 +33,10 @@ impl StoredFile {
         StoredFile { path: path.to_owned(), source, head_bytes }
     }
 
-    /// A file that holds no tensor.
+    /// A file that holds no tensor, which is read and never mapped.
     #[cfg(feature = "safetensors")]
-    pub(super) fn document(path: &Path, options: &super::OpenOptions) -> Result<StoredFile, WeightsError> {
-        let source = Source::open(path, options)?;
+    pub(super) fn document(path: &Path) -> Result<StoredFile, WeightsError> {
+        let source = Source::open(path, &super::OpenOptions::default())?;
         let head_bytes = source.len();
         Ok(StoredFile::new(path, source, head_bytes))
     }
@@ -123,7 +124,7 @@ impl StoredFile {
 #[derive(Default)]
 pub struct TensorFiles {
     /// Each with the number of tensors before its own.
-    files: Vec<(usize, StoredFile)>,
+    files: Vec<(usize, Arc<StoredFile>)>,
     /// Of all files, one file behind the other.
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
@@ -131,7 +132,12 @@ pub struct TensorFiles {
 
 impl TensorFiles {
     /// Adds a file and its tensors, none of which may be there already.
-    pub(super) fn add(&mut self, file: StoredFile, tensors: Vec<TensorInfo>) -> Result<(), WeightsError> {
+    pub(super) fn add(
+        &mut self,
+        file: impl Into<Arc<StoredFile>>,
+        tensors: Vec<TensorInfo>,
+    ) -> Result<(), WeightsError> {
+        let file = file.into();
         let before = self.tensors.len();
         for info in tensors {
             if self.index.insert(info.name.clone(), self.tensors.len()).is_some() {

@@ -3,7 +3,8 @@
 //! The core part needs no dependency: [`Vocab`] knows what each token spells, [`Detokenizer`] turns a
 //! stream of ids into whole UTF-8, [`StopMatcher`] finds stop strings across tokens. With the feature
 //! `text` come the `Tokenizer` (text to ids) and the `ChatTemplate` (messages to text). What samples ids
-//! is in `crate::sample`; where the metadata come from is in `crate::checkpoint`.
+//! is in `crate::sample`; where the metadata come from is in `crate::checkpoint`, and `folder` makes the same of a folder's
+//! `tokenizer.json`.
 
 #![forbid(unsafe_code)]
 

@@ -16,7 +16,7 @@ const FAMILIES: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma3"];
 const TOLERANCE: f64 = 3e-3;
 /// How far those of a folder may be from its twin's, likewise, where a head's elements are in another order: sums of
 /// their products are rounded otherwise.
-const REORDERED: f64 = 1e-3;
+const REORDERED: f64 = 2e-4;
 
 const OPTIONS: LoadOptions = LoadOptions {
     limits: StepLimits { tokens_max: 48, outputs_max: 48 },

@@ -34,30 +34,36 @@ impl Config {
         let whole = Object::of(file, document)?;
         let said = whole.text("model_type")?;
         let said = said.ok_or_else(|| whole.refuse("model_type", "a model type", "no such key"))?;
-        let mut metadata = Metadata::new(file);
-        metadata.insert_named("general.name".to_owned(), name.into(), "the folder's name".to_owned());
         let nested = whole.object("text_config")?.filter(|_| said == "gemma3");
-        let text = nested.as_ref().unwrap_or(&whole);
-        let text_type =
-            if nested.is_some() { text.text("model_type")?.unwrap_or("gemma3_text") } else { said };
-        let Some(model) = MODEL_TYPES.iter().find(|model| model.name == text_type) else {
-            // The model refuses it, and says which there are.
-            metadata.insert_named(
-                "general.architecture".to_owned(),
-                text_type.into(),
-                "model_type".to_owned(),
-            );
-            return Ok(Config::unknown(file, metadata));
+        let (text, said) = match &nested {
+            Some(text) => (text, text.text("model_type")?.unwrap_or("gemma3_text")),
+            None => (&whole, said),
         };
+        let model = MODEL_TYPES.iter().find(|model| model.name == said);
+        let mut metadata = Metadata::new(file);
+        let mut put =
+            |key: &str, value: &str, name| metadata.insert_named(key.to_owned(), value.into(), name);
+        put("general.name", name, "the folder's name".to_owned());
+        put("general.architecture", model.map_or(said, |model| model.family), text.name("model_type"));
+        match model {
+            Some(model) => Config::of(model, file, metadata, (&whole, nested.as_ref())),
+            // The model refuses it, and says which there are.
+            None => Ok(Config::unknown(file, metadata)),
+        }
+    }
+
+    /// Of a model type, from the whole document and the part of it that is the text model's.
+    fn of(
+        model: &'static ModelType,
+        file: &Path,
+        metadata: Metadata,
+        (whole, nested): (&Object<'_>, Option<&Object<'_>>),
+    ) -> Result<Config, WeightsError> {
+        let text = nested.unwrap_or(whole);
         known::check(text)?;
         if nested.is_some() {
-            known::check_around(&whole)?;
+            known::check_around(whole)?;
         }
-        metadata.insert_named(
-            "general.architecture".to_owned(),
-            model.family.into(),
-            "model_type".to_owned(),
-        );
         let mut entries = Entries::new(model.family, metadata);
         Reader { model, text }.read(&mut entries)?;
         let tied = text.flag("tie_word_embeddings")?.unwrap_or(model.tied);
@@ -68,7 +74,8 @@ impl Config {
             tied: whole.flag("tie_word_embeddings")?.unwrap_or(tied),
             nested: nested.is_some(),
             vocab_size: text.whole("vocab_size")?,
-            attention_bias: text.flag("attention_bias")?.filter(|_| model.name != "qwen2"),
+            // Qwen 2 has some whatever it says.
+            attention_bias: text.flag("attention_bias")?.filter(|_| model.family != "qwen2"),
             mlp_bias: text.flag("mlp_bias")?,
         })
     }

@@ -1,11 +1,12 @@
 //! The documents beside a folder's weights: configuration, tokenizer, chat template.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::checkpoint::stored::{PARSED, StoredFile, TensorFiles, make_sure};
-use crate::checkpoint::{OpenOptions, WeightsError, shown};
+use crate::checkpoint::{WeightsError, shown};
 
 /// Bytes of a document at most: tokenizers have some tens of millions.
 const BYTES_MAX: usize = 1 << 30;
@@ -16,10 +17,12 @@ pub struct Documents {
     folder: PathBuf,
     /// Rows of the embedding table: token ids are below it.
     rows: usize,
-    found: Vec<&'static str>,
+    found: Vec<(&'static str, Arc<StoredFile>)>,
 }
 
 impl Documents {
+    /// The model's configuration.
+    pub const CONFIG: &'static str = "config.json";
     /// Vocabulary, rules and special tokens.
     pub const TOKENIZER: &'static str = "tokenizer.json";
     /// Which tokens begin and end a text, and the chat template.
@@ -39,14 +42,21 @@ impl Documents {
         Documents::CHAT_TEMPLATE_JSON,
     ];
 
-    /// Opens those that a folder has; `files` keeps them, so that they count for the fingerprint.
-    pub(super) fn find(folder: &Path, files: &mut TensorFiles) -> Result<Documents, WeightsError> {
-        let mut found = Vec::new();
+    /// Opens those that a folder has beside its configuration; `files` keeps all, so that they count for the
+    /// fingerprint.
+    pub(super) fn open(
+        folder: &Path,
+        config: Arc<StoredFile>,
+        files: &mut TensorFiles,
+    ) -> Result<Documents, WeightsError> {
+        files.add(Arc::clone(&config), Vec::new())?;
+        let mut found = vec![(Documents::CONFIG, config)];
         for name in Documents::ALL {
             let path = folder.join(name);
             if path.exists() {
-                files.add(StoredFile::document(&path, &OpenOptions::default())?, Vec::new())?;
-                found.push(name);
+                let file = Arc::new(StoredFile::document(&path)?);
+                files.add(Arc::clone(&file), Vec::new())?;
+                found.push((name, file));
             }
         }
         Ok(Documents { folder: folder.to_owned(), rows: 0, found })
@@ -76,7 +86,7 @@ impl Documents {
     /// # Errors
     /// [`WeightsError::Io`], [`WeightsError::Document`] if it is no JSON.
     pub fn json(&self, name: &str) -> Result<Option<Value>, WeightsError> {
-        self.has(name).then(|| parse(&self.path(name))).transpose()
+        self.find(name).map(parse).transpose()
     }
 
     /// A document as text; none if the folder does not have it.
@@ -84,24 +94,23 @@ impl Documents {
     /// # Errors
     /// [`WeightsError::Io`], [`WeightsError::Document`] if it is no UTF-8.
     pub fn text(&self, name: &str) -> Result<Option<String>, WeightsError> {
-        let path = self.path(name);
-        let bytes = self.has(name).then(|| read(&path, <[u8]>::to_vec)).transpose()?;
-        let text = bytes.map(|bytes| String::from_utf8(bytes).map_err(|error| refuse(&path, &error)));
-        text.transpose()
+        let Some(file) = self.find(name) else { return Ok(None) };
+        let text = String::from_utf8(read(file, <[u8]>::to_vec)?);
+        text.map(Some).map_err(|error| refuse(file.path(), &error))
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.found.contains(&name)
+    fn find(&self, name: &str) -> Option<&StoredFile> {
+        self.found.iter().find(|(other, _)| *other == name).map(|(_, file)| &**file)
     }
 }
 
 /// A JSON document.
-pub(super) fn parse(path: &Path) -> Result<Value, WeightsError> {
-    read(path, |bytes| serde_json::from_slice(bytes))?.map_err(|error| refuse(path, &error))
+pub(super) fn parse(file: &StoredFile) -> Result<Value, WeightsError> {
+    read(file, |bytes| serde_json::from_slice(bytes))?.map_err(|error| refuse(file.path(), &error))
 }
 
-fn read<T>(path: &Path, make: impl FnOnce(&[u8]) -> T) -> Result<T, WeightsError> {
-    let file = StoredFile::document(path, &OpenOptions::default())?;
+fn read<T>(file: &StoredFile, make: impl FnOnce(&[u8]) -> T) -> Result<T, WeightsError> {
+    let path = file.path();
     if file.len() > BYTES_MAX {
         let reason = format!("expected at most {BYTES_MAX} bytes, found {}", file.len());
         return Err(WeightsError::Document { file: path.to_owned(), reason });

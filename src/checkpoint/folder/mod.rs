@@ -14,6 +14,7 @@ mod rope;
 mod shards;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::stored::{StoredFile, TensorFiles};
 use super::{Checkpoint, Dialect, Metadata, OpenOptions, Part, Role, TensorInfo, TextSource, WeightsError};
@@ -22,8 +23,6 @@ pub use documents::Documents;
 pub(crate) use json::{Object, shown_value};
 use shards::Shards;
 
-/// The configuration's name.
-const CONFIG: &str = "config.json";
 /// Where the tensors of a text model's names begin, and its head.
 const TEXT_MODELS: &[(&str, &str)] = &[("model.", "lm_head"), ("", "lm_head")];
 /// The same within a model that has other parts.
@@ -68,11 +67,11 @@ impl ModelFolder {
         options: &OpenOptions,
     ) -> Result<ModelFolder, WeightsError> {
         let mut files = TensorFiles::default();
-        let config_path = path.join(CONFIG);
-        files.add(StoredFile::document(&config_path, &OpenOptions::default())?, Vec::new())?;
-        let document = documents::parse(&config_path)?;
+        let config_path = path.join(Documents::CONFIG);
+        let file = Arc::new(StoredFile::document(&config_path)?);
+        let document = documents::parse(&file)?;
         let config = Config::read(&config_path, &document, &name_of(path))?;
-        let documents = Documents::find(path, &mut files)?;
+        let documents = Documents::open(path, file, &mut files)?;
         let dialect = read_tensors(&mut files, path, weights, &config, options)?;
         config.check_tensors(&files, &dialect)?;
         let rows = files.tensor(&dialect.weight(Role::TokenEmbedding)).map_or(0, TensorInfo::rows);
@@ -90,6 +89,9 @@ fn read_tensors(
     options: &OpenOptions,
 ) -> Result<Dialect, WeightsError> {
     let shards = Shards::find(folder, weights)?;
+    if let Some(index) = shards.index() {
+        files.add(index, Vec::new())?;
+    }
     let mut read = Vec::with_capacity(shards.paths.len());
     for path in &shards.paths {
         let (file, entries) = header::open(path, options).map_err(|error| shards.missing(error))?;

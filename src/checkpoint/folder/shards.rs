@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use crate::checkpoint::stored::StoredFile;
 use crate::checkpoint::{WeightsError, shown};
 
 use super::documents;
@@ -16,8 +18,14 @@ const INDEX: &str = "model.safetensors.index.json";
 /// The files of a folder's weights.
 pub(super) struct Shards {
     pub paths: Vec<PathBuf>,
-    /// The index, and the tensors that it says a file has.
-    index: Option<(PathBuf, BTreeMap<String, BTreeSet<String>>)>,
+    index: Option<Index>,
+}
+
+/// What says in which file each tensor is.
+struct Index {
+    file: Arc<StoredFile>,
+    /// By file, the tensors that it must have.
+    tensors: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Shards {
@@ -36,7 +44,8 @@ impl Shards {
     }
 
     fn of_index(folder: &Path, path: &Path) -> Result<Shards, WeightsError> {
-        let document = documents::parse(path)?;
+        let file = StoredFile::document(path)?;
+        let document = documents::parse(&file)?;
         let map = Object::of(path, &document)?.object("weight_map")?;
         let map = map.ok_or_else(|| refuse(path, "expected a key `weight_map`, found none".to_owned()))?;
         let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -47,17 +56,20 @@ impl Shards {
             files.entry(name.to_owned()).or_default().insert(tensor.to_owned());
         }
         let paths = files.keys().map(|name| folder.join(name)).collect();
-        Ok(Shards { paths, index: Some((path.to_owned(), files)) })
+        Ok(Shards { paths, index: Some(Index { file: Arc::new(file), tensors: files }) })
+    }
+
+    /// The index, if there is one.
+    pub fn index(&self) -> Option<Arc<StoredFile>> {
+        self.index.as_ref().map(|index| Arc::clone(&index.file))
     }
 
     /// Names the index where a shard that it lists is not there.
     pub fn missing(&self, error: WeightsError) -> WeightsError {
         match (&self.index, error) {
-            (Some((index, _)), WeightsError::Io { file, source, .. })
-                if source.kind() == ErrorKind::NotFound =>
-            {
+            (Some(index), WeightsError::Io { file, source, .. }) if source.kind() == ErrorKind::NotFound => {
                 let name = shown(&file.file_name().unwrap_or_default().to_string_lossy());
-                refuse(index, format!("the file {name}, which it lists, is not in the folder"))
+                refuse(index.file.path(), format!("the file {name}, which it lists, is not in the folder"))
             }
             (_, other) => other,
         }
@@ -65,14 +77,15 @@ impl Shards {
 
     /// Holds a shard against the index: what this says is there must be.
     pub fn check(&self, path: &Path, entries: &[Entry]) -> Result<(), WeightsError> {
-        let Some((index, files)) = &self.index else { return Ok(()) };
+        let Some(index) = &self.index else { return Ok(()) };
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let there: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-        let listed = files.get(name).into_iter().flatten();
+        let listed = index.tensors.get(name).into_iter().flatten();
         match listed.into_iter().find(|tensor| !there.contains(tensor.as_str())) {
-            Some(tensor) => {
-                Err(refuse(index, format!("tensor {} is not in {name}, as it says", shown(tensor))))
-            }
+            Some(tensor) => Err(refuse(
+                index.file.path(),
+                format!("tensor {} is not in {name}, as it says", shown(tensor)),
+            )),
             None => Ok(()),
         }
     }

@@ -67,8 +67,6 @@ impl FolderText {
     }
 
     fn without(documents: &Documents) -> Result<FolderText, TextError> {
-        let mut warnings = Warnings::of(documents.folder());
-        warnings.add("tokenizer.json is missing: the model takes and gives token ids alone");
         let special = Special::read(documents)?;
         let rows = documents.rows();
         let parts = VocabParts {
@@ -80,7 +78,7 @@ impl FolderText {
             eos: special.ends.first().copied(),
             ends: special.ends,
             add_bos: Some(false),
-            warnings,
+            warnings: Warnings::of(documents.folder()),
             ..VocabParts::default()
         };
         Ok(FolderText { parts, merges: Strings::default(), is_complete: false })

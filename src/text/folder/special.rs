@@ -1,5 +1,5 @@
-//! Which tokens begin and end a text, and the chat template: `tokenizer_config.json`, `generation_config.json` and the
-//! template's own file.
+//! Which tokens begin and end a text, and the chat template: `tokenizer_config.json`, `generation_config.json`,
+//! `config.json` and the template's own file.
 
 use serde_json::Value;
 
@@ -29,11 +29,15 @@ impl Special {
             special.padding = token(&config, "pad_token")?;
             special.add_bos = config.flag("add_bos_token")?;
         }
-        let path = documents.path(Documents::GENERATION_CONFIG);
-        if let Some(document) = documents.json(Documents::GENERATION_CONFIG)? {
+        // What generation says counts before what the model's configuration says.
+        for name in [Documents::GENERATION_CONFIG, Documents::CONFIG] {
+            let path = documents.path(name);
+            let Some(document) = documents.json(name)? else { continue };
             let config = Object::of(&path, &document)?;
-            special.bos_id = ids(&config, "bos_token_id")?.first().copied();
-            special.ends = ids(&config, "eos_token_id")?;
+            special.bos_id = special.bos_id.or(ids(&config, "bos_token_id")?.first().copied());
+            if special.ends.is_empty() {
+                special.ends = ids(&config, "eos_token_id")?;
+            }
         }
         Ok(special)
     }
