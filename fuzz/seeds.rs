@@ -14,9 +14,10 @@ use std::fs;
 use std::path::Path;
 
 use ottava::TokenId;
+use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType};
 use ottava::model::ModelConfig;
 use ottava::text::Tokenizer;
-use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType};
+use serde_json::json;
 use templates::TEMPLATES;
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -162,6 +163,58 @@ fn rendered(folder: &Folder<'_>) -> Outcome {
     Ok(())
 }
 
+/// A folder of one narrow layer, with the two kinds of tokenizer.
+fn folders(folder: &Folder) -> Outcome {
+    let config = json!({
+        "model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "max_position_embeddings": 64, "tie_word_embeddings": true, "eos_token_id": [2, 3],
+        "rope_scaling": { "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32 },
+    });
+    let layer = |part: &str| format!("model.layers.0.{part}.weight");
+    let mut shapes = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![16, 8]),
+        ("model.norm.weight".to_owned(), vec![8]),
+    ];
+    shapes.extend(["input_layernorm", "post_attention_layernorm"].map(|part| (layer(part), vec![8])));
+    shapes.extend(
+        ["q_proj", "k_proj", "v_proj", "o_proj"]
+            .map(|part| (layer(&format!("self_attn.{part}")), vec![8, 8])),
+    );
+    shapes.extend(
+        ["gate_proj", "up_proj", "down_proj"].map(|part| (layer(&format!("mlp.{part}")), vec![8, 8])),
+    );
+    let (mut header, mut end) = (serde_json::Map::new(), 0);
+    for (name, shape) in shapes {
+        let start = end;
+        end += 2 * shape.iter().product::<usize>();
+        header.insert(name, json!({ "dtype": "F16", "shape": shape, "data_offsets": [start, end] }));
+    }
+    let header = serde_json::Value::Object(header).to_string();
+    let weights = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; end]].concat();
+    let vocab = json!({ "<unk>": 0, "<s>": 1, "</s>": 2, "t": 4, "h": 5, "e": 6, "th": 7, "the": 8, "\u{120}": 9, "\u{2581}": 10 });
+    let tokenizer = |normalizer: serde_json::Value, cutter: serde_json::Value, fallback: bool| {
+        json!({
+            "added_tokens": [{ "id": 2, "content": "</s>", "special": true }, { "id": 3, "content": "den" }],
+            "normalizer": normalizer, "pre_tokenizer": cutter,
+            "model": { "type": "BPE", "vocab": vocab, "merges": [["t", "h"], "th e"], "byte_fallback": fallback },
+        })
+    };
+    let byte_level = tokenizer(json!(null), json!({ "type": "ByteLevel" }), false);
+    let marks = tokenizer(
+        json!({ "type": "Prepend", "prepend": "\u{2581}" }),
+        json!({ "type": "Metaspace", "replacement": "\u{2581}" }),
+        true,
+    );
+    let settings =
+        json!({ "bos_token": "<s>", "eos_token": { "content": "</s>" }, "chat_template": "{{ messages }}" });
+    for (name, tokenizer) in [("byte_level", byte_level), ("marks", marks)] {
+        let documents = [config.to_string(), tokenizer.to_string(), settings.to_string(), "{}".to_owned()];
+        let parts: Vec<&[u8]> = documents.iter().map(String::as_bytes).chain([weights.as_slice()]).collect();
+        folder.put("model_folder", name, &parts.join(&0x1e))?;
+    }
+    Ok(())
+}
+
 fn main() -> Outcome {
     let path = std::env::args().nth(1).ok_or("expected a folder to write to")?;
     let folder = Folder(Path::new(&path));
@@ -172,6 +225,7 @@ fn main() -> Outcome {
     sentence_piece(&folder)?;
     kernels(&folder)?;
     models(&folder)?;
+    folders(&folder)?;
     snapshots(&folder)?;
     rendered(&folder)?;
     for (at, template) in TEMPLATES.iter().enumerate() {

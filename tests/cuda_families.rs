@@ -10,7 +10,7 @@ mod tiny;
 
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::backend::{KvDtype, Precision, StepLimits};
-use ottava::checkpoint::{Checkpoint, ModelFile};
+use ottava::checkpoint::ModelFile;
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use serde_json::Value;
 use tiny::Outcome;

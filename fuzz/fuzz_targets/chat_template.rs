@@ -6,8 +6,8 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use ottava::text::{ChatTemplate, Message, RenderOptions, Vocab};
 use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile};
+use ottava::text::{ChatTemplate, Message, RenderOptions, Vocab};
 
 /// Three tokens are enough to name the first and the last.
 static VOCAB: LazyLock<Vocab> = LazyLock::new(|| {

@@ -8,8 +8,8 @@ mod allocations;
 
 use allocations::{Counting, most_bytes};
 use libfuzzer_sys::fuzz_target;
+use ottava::checkpoint::ModelFile;
 use ottava::model::ModelConfig;
-use ottava::checkpoint::{Checkpoint, ModelFile};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;

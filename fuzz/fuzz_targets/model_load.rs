@@ -18,9 +18,9 @@ use edits::Edits;
 use libfuzzer_sys::fuzz_target;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
 use ottava::backend::{KvDtype, Precision, StepLimits};
+use ottava::checkpoint::ModelFile;
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::quant::QuantFormat;
-use ottava::checkpoint::{Checkpoint, ModelFile};
 use tiny::recorded::step;
 
 #[global_allocator]

@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ottava::text::{AddBos, ChatTemplate, Detokenizer, Special, Tokenizer};
 use ottava::checkpoint::{Checkpoint, ModelFile};
+use ottava::text::{AddBos, ChatTemplate, Detokenizer, Special, Tokenizer};
 
 const TEXTS: [&str; 4] =
     ["", "Hello, world! It's 2024.", "  two\n\nlines\t<|im_end|>", "żółć 東京 👩‍👩‍👧 \u{0}\u{feff}"];
