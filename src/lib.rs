@@ -1,7 +1,8 @@
 //! Ottava runs language models with 8-bit and 4-bit weights at the speed of memory.
 //!
 //! ```no_run
-//! use ottava::{Engine, Request, engine::Event};
+//! use ottava::{Engine, Request};
+//! use ottava::engine::Event;
 //!
 //! # fn main() -> ottava::Result<()> {
 //! let engine = Engine::builder().model("model.gguf").build()?;
@@ -26,11 +27,13 @@ pub mod env;
 mod error;
 pub mod file;
 pub mod graph;
+pub mod ir;
 pub mod kv;
 pub mod model;
 pub mod quant;
 mod room;
 pub mod sample;
+pub mod session;
 pub mod text;
 mod token;
 pub mod weights;

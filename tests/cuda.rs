@@ -21,10 +21,11 @@ use case::run;
 use compare::{Case, Run, STEP_TOKENS, cases};
 use cuda_emu::{DeviceConfig, Emulator};
 use ottava::TokenId;
+use ottava::backend::Backend;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{
-    Backend, Epilogue, KvDtype, KvLayout, LogitAdjustment, Matmul, Op, PageId, Place, Product, RowSampling,
-    Rows, Write,
+use ottava::ir::{
+    Epilogue, KvDtype, KvLayout, LogitAdjustment, Matmul, Op, PageId, Place, Product, RowSampling, Rows,
+    Write,
 };
 use ottava::quant::Bits;
 use table::{large, vocabularies};

@@ -9,7 +9,7 @@
 mod tiny;
 
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{KvDtype, Precision, StepLimits};
+use ottava::ir::{KvDtype, Precision, StepLimits};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::weights::ModelFile;
 use serde_json::Value;

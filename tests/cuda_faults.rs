@@ -7,10 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
 use ottava::backend::cuda::{Cuda, CudaOptions, Unavailable, probe};
-use ottava::backend::{
-    Backend, BackendError, Frame, KvDtype, KvLayout, Op, Place, Precision, Rows, StepInput, StepLimits,
-    UnaryFn, Weights,
-};
+use ottava::backend::{Backend, BackendError, Frame, Weights};
+use ottava::ir::{KvDtype, KvLayout, Op, Place, Precision, Rows, StepInput, StepLimits, UnaryFn};
 
 /// The emulated card, for one test at a time; `None` and a line on a real one.
 fn card() -> Option<(Emulator, MutexGuard<'static, ()>)> {

@@ -41,9 +41,10 @@ use cuda_emu::InstallOptions;
 use cudarc::driver::sys;
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{
-    Backend, BackendError, Frame, KvDtype, KvLayout, LogitAdjustment, MatrixId, Op, Place, Precision,
-    RowSampling, Rows, StepInput, StepLimits, Weights,
+use ottava::backend::{Backend, BackendError, Frame, Weights};
+use ottava::ir::{
+    KvDtype, KvLayout, LogitAdjustment, MatrixId, Op, Place, Precision, RowSampling, Rows, StepInput,
+    StepLimits,
 };
 use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
 

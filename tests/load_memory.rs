@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use ottava::backend::cpu::{Cpu, CpuOptions};
-use ottava::backend::{KvDtype, Precision, StepLimits};
+use ottava::ir::{KvDtype, Precision, StepLimits};
 use ottava::model::{LoadOptions, Model, ModelConfig, SidecarUse};
 use ottava::weights::{ModelFile, OpenOptions};
 use tiny::{Outcome, Tiny};

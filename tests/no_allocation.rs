@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 
 use layer::Shape;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
-use ottava::backend::{Heads, KvDtype, StepInput, StepLimits};
+use ottava::ir::{Heads, KvDtype, StepInput, StepLimits};
 
 const SHAPE: Shape = Shape {
     width: 64,

@@ -3,7 +3,8 @@
 
 mod tiny;
 
-use ottava::backend::{KvDtype, Precision, Reference, StepLimits};
+use ottava::backend::Reference;
+use ottava::ir::{KvDtype, Precision, StepLimits};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig, ModelError};
 use ottava::weights::{Array, Value};
 

@@ -17,7 +17,8 @@ use std::num::NonZeroUsize;
 use agree::{answered, assert_agrees, assert_refuses, assert_rows_alone, assert_same_bits};
 use case::{Case, run};
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
-use ottava::backend::{Backend, Op, Place, Reference, Rows, UnaryFn};
+use ottava::backend::{Backend, Reference};
+use ottava::ir::{Op, Place, Rows, UnaryFn};
 
 fn cpu(isa: Isa, compute: Compute, threads: usize) -> Cpu {
     let threads = NonZeroUsize::new(threads);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ottava::backend::{
+use ottava::ir::{
     Activation, Attention, BinaryFn, Epilogue, KvAppend, Matmul, MatrixId, Op, Place, Product, RmsNorm, Rope,
     RopeAngles, RopePairing, Rows, UnaryFn, VectorId, Write,
 };

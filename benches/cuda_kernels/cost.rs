@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use cuda_emu::{Emulator, InstructionClass};
+use ottava::backend::Backend;
 use ottava::backend::cuda::Cuda;
-use ottava::backend::{Backend, Epilogue, KvLayout, MatrixId, Op, PAGE_TOKENS, Place, Rows, Write};
-use ottava::graph::{Counting, MatrixSize};
+use ottava::ir::{Counting, MatrixSize};
+use ottava::ir::{Epilogue, KvLayout, MatrixId, Op, PAGE_TOKENS, Place, Rows, Write};
 
 use super::support::machine::Machine;
 
@@ -84,7 +85,7 @@ fn values(kernel: &[Op]) -> Vec<(Place, usize)> {
             [(op.q, both), (op.k, one), (op.v, one)].into_iter().chain(angles).collect()
         }
         [Op::Matmul(op)] => {
-            let result = |product: &ottava::backend::Product| match product.epilogue {
+            let result = |product: &ottava::ir::Product| match product.epilogue {
                 Epilogue::Write(Write::Add) => (product.dst, both),
                 _ => (product.dst, one),
             };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ottava::TokenId;
-use ottava::backend::{
+use ottava::ir::{
     BinaryFn, LogitAdjustment, Op, Place, RmsNorm, RopeAngles, RowSampling, Rows, StepInput, UnaryFn,
     VectorId, Write,
 };

@@ -10,23 +10,21 @@ use std::time::Instant;
 use super::keep::Keep;
 use super::texts::Texts;
 use super::{Bytes, Device, Engine, EngineInfo};
+use crate::backend::{
+    Backend,
+    cpu::{Compute, Cpu, CpuOptions, Isa},
+};
 #[cfg(feature = "cuda")]
 use crate::backend::{
     BackendError,
     cuda::{Cuda, CudaOptions},
 };
-use crate::{
-    Result,
-    backend::{
-        Backend, KvDtype, KvLayout, PAGE_TOKENS, Precision, StepLimits,
-        cpu::{Compute, Cpu, CpuOptions, Isa},
-    },
-    engine::{EngineConfig, Handle},
-    model::{LoadOptions, LoadProgress, Model, ModelConfig},
-    quant::QuantFormat,
-    room,
-    weights::{ModelFile, OpenOptions},
-};
+use crate::engine::{EngineConfig, Handle};
+use crate::ir::{KvDtype, KvLayout, PAGE_TOKENS, Precision, StepLimits};
+use crate::model::{LoadOptions, LoadProgress, Model, ModelConfig};
+use crate::quant::QuantFormat;
+use crate::weights::{ModelFile, OpenOptions};
+use crate::{Result, room};
 
 /// Rows of a step whose logits are computed, and room for running decodes beside a prefill chunk.
 const STEP_OUTPUTS: usize = 64;

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{BackendError, Place, Rows, StepInput, StepLimits};
+use super::BackendError;
+use crate::ir::{Attention, Epilogue, Matmul, Place, Product, Rows};
 
 /// Operands that do not fit.
 pub(super) fn shape_error(op: &'static str, expected: String, found: String) -> BackendError {
@@ -12,26 +13,6 @@ pub(super) fn shape_error(op: &'static str, expected: String, found: String) -> 
 /// Operands that share memory.
 pub(super) fn overlap_error(op: &'static str, places: impl std::fmt::Debug) -> BackendError {
     shape_error(op, "operands that do not overlap".into(), format!("{places:?}"))
-}
-
-impl Rows {
-    /// The number of rows in this step.
-    pub fn count(self, step: &StepInput) -> usize {
-        match self {
-            Rows::Tokens => step.tokens.len(),
-            Rows::Outputs => step.outputs.len(),
-            Rows::Fixed(n) => n,
-        }
-    }
-
-    /// The most rows that a step within `limits` has.
-    pub fn max(self, limits: StepLimits) -> usize {
-        match self {
-            Rows::Tokens => limits.tokens_max,
-            Rows::Outputs => limits.outputs_max,
-            Rows::Fixed(n) => n,
-        }
-    }
 }
 
 impl Place {
@@ -66,5 +47,35 @@ impl Place {
             return Ok(elements / self.cols);
         }
         Err(shape_error(op, format!("whole rows of {}", self.cols), format!("{elements} elements")))
+    }
+}
+
+impl Matmul {
+    /// Checks what does not depend on matrices: at least one column and one product, no bias on a gated one.
+    pub(super) fn check(&self) -> Result<(), BackendError> {
+        let error = |expected: &str, found: &str| {
+            Err(BackendError::Shape { op: "matmul", expected: expected.into(), found: found.into() })
+        };
+        let biased_gate =
+            |product: &Product| product.bias.is_some() && matches!(product.epilogue, Epilogue::Gated { .. });
+        match &self.products[..] {
+            [] => error("at least one product", "none"),
+            _ if self.src.cols == 0 => error("a source of at least one column", "none"),
+            products if products.iter().any(biased_gate) => error("a gated product without bias", "one"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Attention {
+    /// Checks what does not depend on shapes: a soft cap divides.
+    pub(super) fn check(&self) -> Result<(), BackendError> {
+        match self.soft_cap {
+            Some(cap) if !(cap > 0.0 && cap.is_finite()) => {
+                let (expected, found) = ("a positive soft cap".into(), cap.to_string());
+                Err(BackendError::Shape { op: "attention", expected, found })
+            }
+            _ => Ok(()),
+        }
     }
 }

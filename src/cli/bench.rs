@@ -15,8 +15,9 @@ mod profile;
 mod report;
 
 use clap::Args;
-use ottava::backend::{DeviceHealth, KvLayout, NoHealth, PAGE_TOKENS};
+use ottava::backend::{DeviceHealth, NoHealth};
 use ottava::engine::{EngineConfig, StepProfile};
+use ottava::ir::{KvLayout, PAGE_TOKENS};
 use ottava::model::ModelConfig;
 use ottava::{Bytes, Device, Engine};
 

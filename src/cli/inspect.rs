@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use ottava::Bytes;
-use ottava::backend::{KvLayout, PAGE_TOKENS};
+use ottava::ir::{KvLayout, PAGE_TOKENS};
 use ottava::model::ModelConfig;
 use ottava::weights::{ModelFile, Value};
 use serde_json::json;

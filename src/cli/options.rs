@@ -4,10 +4,8 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use ottava::backend::{
-    KvDtype,
-    cpu::{Compute, Isa},
-};
+use ottava::backend::cpu::{Compute, Isa};
+use ottava::ir::KvDtype;
 use ottava::quant::QuantFormat;
 use ottava::weights::{ModelFile, OpenOptions};
 use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, Sampling};
@@ -191,7 +189,12 @@ pub fn of_file(path: &Path, error: ottava::Error) -> Failure {
     let (name, message) = (path.display().to_string(), error.to_string());
     let is_of_file = matches!(
         error,
-        Error::Weights(_) | Error::Quant(_) | Error::Graph(_) | Error::Model(_) | Error::Text(_)
+        Error::Weights(_)
+            | Error::Quant(_)
+            | Error::Graph(_)
+            | Error::Session(_)
+            | Error::Model(_)
+            | Error::Text(_)
     );
     Failure::Failed(if is_of_file && !message.contains(&name) {
         format!("{name}: {message}")

@@ -8,12 +8,10 @@
 use super::scheduler::Share;
 use super::step::push_sequence;
 use super::worker::Worker;
-use crate::{
-    backend::{FedRow, RowSampling},
-    model::Decoder,
-    sample::row_sampling,
-    token::TokenId,
-};
+use crate::ir::{FedRow, RowSampling};
+use crate::model::Decoder;
+use crate::sample::row_sampling;
+use crate::token::TokenId;
 
 /// A sequence's part of a step under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

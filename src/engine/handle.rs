@@ -13,7 +13,11 @@ use super::stats::{Counters, Stats};
 use super::store::Place;
 use super::worker::Worker;
 use super::{EngineConfig, EngineError, Profile, Scores, SubmitError, check_count};
-use crate::{backend::PAGE_TOKENS, file, kv::snapshot, model::Decoder, room, token::TokenId};
+use crate::ir::PAGE_TOKENS;
+use crate::kv::snapshot;
+use crate::model::Decoder;
+use crate::token::TokenId;
+use crate::{file, room};
 
 /// Most logits that the scores of one call give: 512 MiB of them.
 const SCORES_MAX: usize = 1 << 26;

@@ -51,7 +51,9 @@ pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings};
 pub use store::RestoreError;
 
-use crate::{backend::StepLimits, kv, token::TokenId};
+use crate::ir::StepLimits;
+use crate::kv;
+use crate::token::TokenId;
 
 /// Most that a count of [`EngineConfig`] may be: beyond what any machine could serve, and sums and products of such
 /// counts can be computed.

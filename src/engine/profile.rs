@@ -4,10 +4,8 @@
 use std::time::{Duration, Instant};
 
 use super::worker::Worker;
-use crate::{
-    backend::StepInput,
-    model::{Decoder, OpTimes},
-};
+use crate::ir::{OpTimes, StepInput};
+use crate::model::Decoder;
 
 /// What the engine did between [`super::Handle::start_profile`] and [`super::Handle::take_profile`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

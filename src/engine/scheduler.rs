@@ -4,7 +4,7 @@
 //! room is left goes to prompts, oldest first, at most one prefill chunk in all. Pages are the
 //! worker's matter.
 
-use crate::backend::StepLimits;
+use crate::ir::StepLimits;
 
 /// What the scheduler sees of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

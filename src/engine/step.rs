@@ -8,12 +8,10 @@ use super::generation::GenerationError;
 use super::sequence::Sequence;
 use super::stats::add;
 use super::worker::Worker;
-use crate::{
-    backend::{StepInput, StepSequence},
-    kv::{KvCacheManager, KvError, SeqId},
-    model::Decoder,
-    token::TokenId,
-};
+use crate::ir::{StepInput, StepSequence};
+use crate::kv::{KvCacheManager, KvError, SeqId};
+use crate::model::Decoder;
+use crate::token::TokenId;
 
 impl<D: Decoder> Worker<D> {
     /// Runs the step that the shares describe: after that it is under way.

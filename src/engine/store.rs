@@ -7,15 +7,13 @@ use std::path::Path;
 use super::stats::SnapshotBytes;
 use super::worker::Worker;
 use super::{EngineConfig, EngineError};
-use crate::{
-    backend::{KvLayout, PAGE_TOKENS},
-    kv::{
-        SeqId, SequenceSpec,
-        snapshot::{self, Snapshot, SnapshotError, SnapshotHeader},
-    },
-    model::Decoder,
-    token::TokenId,
+use crate::ir::{KvLayout, PAGE_TOKENS};
+use crate::kv::{
+    SeqId, SequenceSpec,
+    snapshot::{self, Snapshot, SnapshotError, SnapshotHeader},
 };
+use crate::model::Decoder;
+use crate::token::TokenId;
 
 /// Why a snapshot that was read well is not put into the cache, which stays as it was.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

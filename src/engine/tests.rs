@@ -15,7 +15,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use super::*;
-use crate::backend::Window;
+use crate::ir::Window;
 use crate::sample::{History, Sampler, Sampling, TokenMask, log_sum_exp};
 use fake::{FAILING, Fake, PANICKING, POISON, VOCAB, logits_after};
 

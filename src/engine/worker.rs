@@ -14,13 +14,11 @@ use super::profile::Profiler;
 use super::scheduler::{Candidate, Share};
 use super::sequence::Sequence;
 use super::stats::{Counters, set};
-use crate::{
-    backend::StepInput,
-    kv::{KvCacheManager, KvConfig, KvError, PrefixSharing},
-    model::Decoder,
-    sample::Sampler,
-    token::TokenId,
-};
+use crate::ir::StepInput;
+use crate::kv::{KvCacheManager, KvConfig, KvError, PrefixSharing};
+use crate::model::Decoder;
+use crate::sample::Sampler;
+use crate::token::TokenId;
 
 /// Everything that the engine's thread owns.
 #[derive(Debug)]

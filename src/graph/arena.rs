@@ -6,7 +6,7 @@
 //! ("greedy by size": Pisarchyk and Lee 2020, "Efficient memory management for deep neural net
 //! inference").
 
-use crate::backend::{Op, Write};
+use crate::ir::{Op, Write};
 
 use super::program::{Program, Step, Value, ValueInfo, visit};
 use super::{CompileOptions, GraphError};

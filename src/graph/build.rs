@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::backend::{Activation, BinaryFn, MatrixId, Precision, RmsNorm, Rows, UnaryFn, VectorId};
+use crate::ir::{Activation, BinaryFn, MatrixId, Precision, RmsNorm, Rows, UnaryFn, VectorId};
 
 use super::node::{Node, NodeKind};
 use super::{AttentionSpec, Dtype, GraphError, MatrixSpec, NodeId, RopeSpec, VectorSpec};
@@ -11,7 +11,7 @@ use super::{AttentionSpec, Dtype, GraphError, MatrixSpec, NodeId, RopeSpec, Vect
 /// step's tokens, of its outputs, or a fixed number of them.
 ///
 /// ```
-/// use ottava::backend::{Activation, Rows};
+/// use ottava::ir::{Activation, Rows};
 /// # use ottava::graph::{Graph, GraphError};
 /// # fn main() -> Result<(), GraphError> {
 /// let mut g = Graph::new();
@@ -92,7 +92,7 @@ impl Graph {
         Ok(VectorId(index as u32))
     }
 
-    /// A value that [`super::Session::set_input`] fills before a run, `[rows, cols]`.
+    /// A value that [`Session::set_input`](crate::session::Session::set_input) fills before a run, `[rows, cols]`.
     ///
     /// # Errors
     /// [`GraphError::Duplicate`] if the name is taken.
@@ -327,7 +327,7 @@ impl Graph {
         Ok(self.push("softmax", "", NodeKind::Softmax { x }, shape, dtype))
     }
 
-    /// The token of each row of logits, `[rows, 1]`: see [`crate::backend::Op::Sample`].
+    /// The token of each row of logits, `[rows, 1]`: see [`crate::ir::Op::Sample`].
     ///
     /// # Errors
     /// [`GraphError::Shape`] for more columns than f32 can count.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::backend::{BinaryFn, Epilogue, MatrixId, Op, Place, Product, RmsNorm, Rope, UnaryFn, Write};
+use crate::ir::{BinaryFn, Epilogue, MatrixId, Op, Place, Product, RmsNorm, Rope, UnaryFn, Write};
 
 use super::program::{Program, Step, Uses, Value};
 

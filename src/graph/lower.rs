@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use crate::backend::{
+use crate::ir::{
     Attention, Epilogue, KvAppend, Matmul, Op, Precision, Product, RmsNorm, Rope, RopeAngles, Rows, Write,
 };
 

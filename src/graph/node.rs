@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::backend::{BinaryFn, Heads, MatrixId, Precision, RmsNorm, RopePairing, Rows, UnaryFn, VectorId};
+use crate::ir::{BinaryFn, Heads, MatrixId, Precision, RmsNorm, RopePairing, Rows, UnaryFn, VectorId};
 
 /// A value of a [`super::Graph`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,7 +56,7 @@ pub struct RopeSpec {
     pub pairing: RopePairing,
 }
 
-/// What an attention does beside its operands; see [`crate::backend::Attention`].
+/// What an attention does beside its operands; see [`crate::ir::Attention`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSpec {
     /// Index in the KV pool; each attention of a graph has its own.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::backend::{
+use crate::ir::{
     BinaryFn, Epilogue, KvAppend, Matmul, MatrixId, Op, Place, Precision, Product, RmsNorm, Rows, StepLimits,
     UnaryFn, VectorId, Write,
 };

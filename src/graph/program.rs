@@ -5,7 +5,7 @@
 //! An operation that works in place names the new value; [`Step::renames`] says which old value
 //! it takes the place of.
 
-use crate::backend::{Epilogue, Op, Place, Precision, Rows, UnaryFn, Write};
+use crate::ir::{Epilogue, Op, Place, Precision, Rows, UnaryFn, Write};
 
 /// Number of a value.
 pub(super) type Value = usize;

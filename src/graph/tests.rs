@@ -10,9 +10,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::backend::{
-    Activation, Epilogue, Heads, Op, Place, Precision, RopePairing, Rows, StepLimits, Write,
-};
+use crate::ir::{Activation, Epilogue, Heads, Op, Place, Precision, RopePairing, Rows, StepLimits, Write};
 
 use super::arena::{ALIGN, Slot, first_fit, lay_out};
 use super::lower::lower;
@@ -345,7 +343,7 @@ fn errors_name_the_node() {
     let error = g.matrix("blk.0.attn_q.weight", 9, 9).expect_err("declared twice").to_string();
     assert!(error.contains("blk.0.attn_q.weight") && error.contains("[8, 9]"), "{error}");
     assert_eq!(g.compile(&options(Fusion::On)).expect_err("no output"), GraphError::NoOutput);
-    let error = g.embed(crate::backend::MatrixId(7), 1.0).expect_err("no such matrix").to_string();
+    let error = g.embed(crate::ir::MatrixId(7), 1.0).expect_err("no such matrix").to_string();
     assert!(error.contains("matrix 7"), "{error}");
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::backend::Heads;
 use crate::graph::RopeSpec;
+use crate::ir::Heads;
 
 use super::family::Family;
 

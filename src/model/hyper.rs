@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::backend::Heads;
 use crate::graph::RopeSpec;
+use crate::ir::Heads;
 use crate::weights::{Array, ModelFile, Strings, Value};
 
 use super::keys::{Keys, shown_value, whole};

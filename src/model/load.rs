@@ -3,12 +3,15 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use crate::backend::{
-    Backend, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling,
-    StepInput, StepLimits,
+use crate::backend::Backend;
+use crate::graph::{CompileOptions, Fusion};
+use crate::ir::{
+    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling, StepInput,
+    StepLimits,
 };
-use crate::graph::{CompileOptions, Fusion, KvMemory, OpKind, OpTimes, Session};
+use crate::ir::{OpKind, OpTimes};
 use crate::quant::QuantFormat;
+use crate::session::{KvMemory, Session};
 use crate::token::TokenId;
 use crate::weights::ModelFile;
 

@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
-use crate::backend::Heads;
 use crate::graph::Graph;
+use crate::ir::Heads;
 use crate::weights::{ModelFile, TensorInfo};
 
 use super::{ModelConfig, ModelError, missing};

@@ -1,9 +1,8 @@
 //! A model on any backend against its recorded references: tokens, logits and likelihoods,
 //! teacher-forced.
 
-use ottava::backend::{
-    Backend, KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, StepInput, StepLimits, StepSequence,
-};
+use ottava::backend::Backend;
+use ottava::ir::{KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, StepInput, StepLimits, StepSequence};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::weights::{ModelFile, OpenOptions};
 use ottava::{Bytes, TokenId};

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use half::f16;
 use ottava::TokenId;
-use ottava::backend::{
-    Backend, BackendError, Frame, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place,
-    Precision, Rows, StepInput, StepLimits, StepSequence, VectorId, Weights, Window,
+use ottava::backend::{Backend, BackendError, Frame, Weights};
+use ottava::ir::{
+    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows, StepInput,
+    StepLimits, StepSequence, VectorId, Window,
 };
 use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
 

@@ -1,10 +1,10 @@
 //! The reference backend against numbers worked out by hand (or with an arbitrary-precision
 //! calculator): it is the specification, so nothing that shares its code may vouch for it.
 
-use ottava::backend::{
+use ottava::backend::Reference;
+use ottava::ir::{
     Activation, Attention, BinaryFn, Epilogue, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul,
-    Op, Precision, Product, Reference, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, UnaryFn, Window,
-    Write,
+    Op, Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, UnaryFn, Window, Write,
 };
 use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
 use std::f64::consts::FRAC_PI_2;

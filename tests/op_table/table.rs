@@ -8,7 +8,7 @@ pub mod vocabularies;
 use std::sync::Arc;
 
 use ottava::TokenId;
-use ottava::backend::{
+use ottava::ir::{
     Activation, Attention, BinaryFn, Epilogue, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul,
     MatrixId, Op, Place, Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, Rows,
     UnaryFn, VectorId, Window, Write,

@@ -2,7 +2,7 @@
 //! searches among many that are nearly or quite equal.
 
 use ottava::TokenId;
-use ottava::backend::{LogitAdjustment, Op, RowSampling};
+use ottava::ir::{LogitAdjustment, Op, RowSampling};
 
 use crate::case::{Case, Numbers};
 

@@ -2,7 +2,7 @@
 //! (numpy; it read the very files that `file` makes).
 
 use ottava::TokenId;
-use ottava::backend::{PAGE_TOKENS, PageId, PageRef, StepInput, StepSequence};
+use ottava::ir::{PAGE_TOKENS, PageId, PageRef, StepInput, StepSequence};
 use ottava::weights::TensorType;
 
 use super::Tiny;

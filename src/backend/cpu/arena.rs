@@ -1,12 +1,13 @@
 //! The arena: one buffer for all intermediate values, and the scratch that operations need beside
 //! it. Every access is checked against the buffer; kernels get [`Rows`].
 
+use crate::backend::BackendError;
 use crate::backend::cpu::attention::partials;
 use crate::backend::cpu::matmul::panel::PanelArgs;
 use crate::backend::cpu::memory::{Buffer, Rows};
 use crate::backend::cpu::pack::{Activations, FloatGroup, INT8_BYTES, groups};
 use crate::backend::overlap_error;
-use crate::backend::{BackendError, Op, Place, StepInput, StepLimits};
+use crate::ir::{Op, Place, StepInput, StepLimits};
 
 /// Values are f32.
 const ELEMENT_BYTES: usize = 4;

@@ -3,7 +3,7 @@
 //! `lanes` is the vector abstraction, with a file for each instruction set; `dispatch` detects
 //! and instantiates; `pool` runs chunks on threads. `pack` lays weights out, `sidecar` keeps them,
 //! `activations` quantises, `panel` and `formats` multiply, `matmul` puts them together; `peak` measures
-//! what could be reached. What each operation computes is specified by [`crate::backend::Op`] and `backend::reference`.
+//! what could be reached. What each operation computes is specified by [`crate::ir::Op`] and `backend::reference`.
 
 mod arena;
 mod attention;
@@ -19,10 +19,8 @@ mod sidecar;
 use std::num::NonZeroUsize;
 use std::ops::Deref;
 
-use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, Matmul, MatrixSource, NoSidecar, Op, PageId, Place, Precision,
-    RowSampling, Sidecar, StepLimits, VectorId, Weights, shape_error,
-};
+use crate::backend::{Backend, BackendError, Frame, MatrixSource, NoSidecar, Sidecar, Weights, shape_error};
+use crate::ir::{KvLayout, Matmul, Op, PageId, Place, Precision, RowSampling, StepLimits, VectorId};
 pub use arena::Arena;
 pub use isa::{Isa, UnknownIsa};
 use isa::{Kernel, entry};

@@ -13,7 +13,8 @@ use super::params::{Address, SLAB_TOKENS, SM90_TOKENS_MIN};
 use super::sample::{Noted, Sampled};
 use super::step::StepBuffers;
 use super::view::Rows;
-use crate::backend::{BackendError, Op, Place, StepInput, StepLimits, shape_error};
+use crate::backend::{BackendError, shape_error};
+use crate::ir::{Op, Place, StepInput, StepLimits};
 
 /// Values are f32.
 const ELEMENT_BYTES: usize = 4;

@@ -7,9 +7,8 @@ use super::sample::check_adjustments;
 use super::view::Rows;
 use super::weights::{Matrix, matrix, vector};
 use super::{Cuda, overlap_error, shape_error};
-use crate::backend::{
-    BackendError, BinaryFn, Frame, MatrixId, Op, Place, Precision, RmsNorm, Rope, RopeAngles, UnaryFn, Write,
-};
+use crate::backend::{BackendError, Frame};
+use crate::ir::{BinaryFn, MatrixId, Op, Place, Precision, RmsNorm, Rope, RopeAngles, UnaryFn, Write};
 
 use crate::token::TokenId;
 

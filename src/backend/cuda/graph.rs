@@ -11,7 +11,8 @@ use super::driver::{Context, Event};
 use super::params::Address;
 use super::step::StepBuffers;
 use super::{Cuda, Op};
-use crate::backend::{Backend, BackendError, Frame, StepInput};
+use crate::backend::{Backend, BackendError, Frame};
+use crate::ir::StepInput;
 
 /// Recordings that an arena keeps; the oldest makes room for one more.
 const GRAPHS_MAX: usize = 128;
@@ -233,9 +234,10 @@ mod tests {
     use super::super::{CudaOptions, KvPool, arena::Arena};
     use super::*;
     use crate::TokenId;
-    use crate::backend::{
-        Backend, BinaryFn, KvDtype, KvLayout, MatrixId, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows,
-        StepLimits, StepSequence, Weights,
+    use crate::backend::{Backend, Weights};
+    use crate::ir::{
+        BinaryFn, KvDtype, KvLayout, MatrixId, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows,
+        StepLimits, StepSequence,
     };
     use crate::quant::{DenseMatrix, DenseValues, WeightMatrix};
 

@@ -39,9 +39,9 @@ mod weights;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, MatrixSource, Monitor, NoHealth, Op, PageId, Place, Precision,
-    RowSampling, StepLimits, overlap_error, shape_error,
+    Backend, BackendError, Frame, MatrixSource, Monitor, NoHealth, overlap_error, shape_error,
 };
+use crate::ir::{KvLayout, Op, PageId, Place, Precision, RowSampling, StepLimits};
 use crate::token::TokenId;
 pub use arena::Arena;
 pub use bandwidth::Bandwidth;

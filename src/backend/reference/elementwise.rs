@@ -5,7 +5,8 @@ use half::{bf16, f16};
 use super::memory::Sharing;
 use super::products::activate;
 use super::{Reference, apply_norm, shape_error};
-use crate::backend::{BackendError, BinaryFn, Frame, Place, Precision, RmsNorm, UnaryFn, Write};
+use crate::backend::{BackendError, Frame};
+use crate::ir::{BinaryFn, Place, Precision, RmsNorm, UnaryFn, Write};
 
 /// The values of `src`, of which `dst` must have the shape; it may be `dst`.
 fn source(

@@ -13,10 +13,8 @@ mod memory;
 mod products;
 mod sample;
 
-use super::{
-    Backend, BackendError, Frame, KvLayout, MatrixSource, Op, PageId, Place, Precision, RmsNorm, RowSampling,
-    StepLimits, VectorId, Weights, shape_error,
-};
+use super::{Backend, BackendError, Frame, MatrixSource, Weights, shape_error};
+use crate::ir::{KvLayout, Op, PageId, Place, Precision, RmsNorm, RowSampling, StepLimits, VectorId};
 pub use memory::{Arena, KvPool, Matrix};
 
 /// The f64 reference.

@@ -2,9 +2,8 @@
 
 use super::memory::{Matrix, Sharing};
 use super::{Reference, apply_norm, shape_error, vector};
-use crate::backend::{
-    Activation, BackendError, Epilogue, Frame, Matmul, MatrixId, Place, Product, Weights, Write,
-};
+use crate::backend::{BackendError, Frame, Weights};
+use crate::ir::{Activation, Epilogue, Matmul, MatrixId, Place, Product, Write};
 
 fn matrix<'a>(
     op: &'static str,

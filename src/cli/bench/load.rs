@@ -108,7 +108,7 @@ fn once(engine: &Engine, prompt: Prompt, lane: usize, generate: usize) -> Result
 /// A past that has to be computed again would be measured too. Its last page, and the token before the
 /// first new one, always are.
 fn check_cached(prompt: Prompt, cached: usize) -> Result<(), Failure> {
-    let kept = prompt.depth.saturating_sub(2 * ottava::backend::PAGE_TOKENS);
+    let kept = prompt.depth.saturating_sub(2 * ottava::ir::PAGE_TOKENS);
     if cached < kept {
         return Err(Failure::Failed(format!(
             "of a past of {} tokens the cache has {cached} only: give --kv-budget more MiB",

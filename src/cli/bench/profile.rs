@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ottava::engine::StepProfile;
-use ottava::model::{OpKind, Work};
+use ottava::ir::{OpKind, Work};
 use serde_json::{Value, json};
 
 use super::super::{Failure, output};
@@ -152,7 +152,7 @@ pub fn as_json(steps: &StepProfile, ceiling: &Ceiling) -> Value {
 #[cfg(test)]
 mod tests {
     use ottava::backend::cpu::Peaks;
-    use ottava::model::{OpTime, OpTimes};
+    use ottava::ir::{OpTime, OpTimes};
 
     use super::*;
 

@@ -1,9 +1,9 @@
 //! Places: who may lie where somebody else was, who needs a copy, and how tight the arena is.
 
 use super::*;
-use crate::backend::{Attention, KvAppend};
 use crate::graph::arena::bytes;
 use crate::graph::program::ValueInfo;
+use crate::ir::{Attention, KvAppend};
 
 type Outcome = Result<(), GraphError>;
 

@@ -4,13 +4,15 @@
 use proptest::prelude::*;
 
 use crate::TokenId;
-use crate::backend::{
-    Activation, Backend, BinaryFn, KvDtype, KvLayout, Op, PageId, PageRef, Reference, StepInput,
-    StepSequence, UnaryFn, Weights,
-};
+use crate::backend::{Backend, Reference, Weights};
 use crate::graph::node::NodeKind;
-use crate::graph::{Fusion, Graph, KvMemory, OpKind, OpTime, OpTimes, Plan, Session, Work};
+use crate::graph::{Fusion, Graph, Plan};
+use crate::ir::{
+    Activation, BinaryFn, KvDtype, KvLayout, Op, PageId, PageRef, StepInput, StepSequence, UnaryFn,
+};
+use crate::ir::{OpKind, OpTime, OpTimes, Work};
 use crate::quant::{DenseMatrix, DenseValues, WeightMatrix};
+use crate::session::{KvMemory, Session};
 
 use super::{GEMMA, LIMITS, LLAMA, QWEN2, QWEN3, choices, decoder, options, random_graph};
 

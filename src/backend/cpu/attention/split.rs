@@ -14,7 +14,7 @@ use super::tile::{Next, State, Tile, WHOLE, blend, hide};
 use super::{SPLIT, SPLIT_PAGES};
 use crate::backend::cpu::isa::{LANES, Lanes};
 use crate::backend::cpu::ops::elementwise::soft_cap;
-use crate::backend::{KV_SCALE_GROUP, KvDtype, PAGE_TOKENS, PageRef};
+use crate::ir::{KV_SCALE_GROUP, KvDtype, PAGE_TOKENS, PageRef};
 
 /// A value for each key of a split: first its score, then its weight.
 type Keys = [f32; SPLIT as usize];

@@ -3,7 +3,7 @@
 use super::{Items, SPLIT, TILE_ROWS};
 use crate::backend::cpu::isa::{LANES, Lanes};
 use crate::backend::cpu::memory::KvLayer;
-use crate::backend::{Attention, Heads, PAGE_TOKENS, PageRef, StepSequence};
+use crate::ir::{Attention, Heads, PAGE_TOKENS, PageRef, StepSequence};
 
 /// All keys of a page.
 pub(super) const WHOLE: u32 = (1 << PAGE_TOKENS) - 1;

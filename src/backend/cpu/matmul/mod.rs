@@ -17,10 +17,9 @@ use crate::backend::cpu::pack::{
     FloatGroup, INT8_BYTES, Int8Group, Layout, Matrix, Pack, ROWS_PER_CHUNK, groups,
 };
 use crate::backend::cpu::{Compute, Cpu, check_vector};
-use crate::backend::{
-    BackendError, Epilogue, Frame, Matmul, MatrixId, Product, RmsNorm, StepInput, Weights, Write,
-};
+use crate::backend::{BackendError, Frame, Weights};
 use crate::backend::{overlap_error, shape_error};
+use crate::ir::{Epilogue, Matmul, MatrixId, Product, RmsNorm, StepInput, Write};
 use crate::quant::Bits;
 use formats::{Dense, Float, Int8};
 pub(crate) use panel::PanelArgs;

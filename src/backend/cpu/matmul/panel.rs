@@ -17,9 +17,9 @@ use std::ops::Range;
 use std::slice;
 
 use super::formats::{Format, Operand};
-use crate::backend::Activation;
 use crate::backend::cpu::isa::{Isa, Kernel, LANES, Lanes, Tile, entry};
 use crate::backend::cpu::pack::{PANEL, Record, behind, block_len, in_blocks};
+use crate::ir::Activation;
 use prefetch::Requests;
 
 /// Of fewer tokens the first block, if it has several, asks for all weights, and panels are not cut into stretches.

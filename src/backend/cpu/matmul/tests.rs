@@ -5,10 +5,10 @@ mod chunks;
 use std::num::NonZeroUsize;
 
 use crate::TokenId;
+use crate::backend::Weights;
 use crate::backend::cpu::*;
-use crate::backend::{
-    Activation, Epilogue, KvDtype, Matmul, MatrixId, Product, RmsNorm, Rows, StepInput, VectorId, Weights,
-    Write,
+use crate::ir::{
+    Activation, Epilogue, KvDtype, Matmul, MatrixId, Product, RmsNorm, Rows, StepInput, VectorId, Write,
 };
 use crate::quant::{
     Bits, DenseMatrix, DenseValues, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row,

@@ -10,9 +10,8 @@
 //! | int8 | `i8 [dim][16]` | `f16 [groups][16]` | `i8 [16][dim]` | `f16 [groups][16]` |
 
 use super::Buffer;
-use crate::backend::{
-    BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, shape_error,
-};
+use crate::backend::{BackendError, shape_error};
+use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId};
 
 /// Vector loads of a ragged head may run this far past a layer's last block.
 const OVERREAD_BYTES: usize = 128;

@@ -10,10 +10,9 @@ use super::rope::Rotation;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::{KvLayer, Rows};
 use crate::backend::cpu::{Cpu, check_vector};
-use crate::backend::{
-    BackendError, Frame, Heads, KV_SCALE_GROUP, KvAppend, KvDtype, PAGE_TOKENS, PageId, RmsNorm, StepInput,
-};
+use crate::backend::{BackendError, Frame};
 use crate::backend::{overlap_error, shape_error};
+use crate::ir::{Heads, KV_SCALE_GROUP, KvAppend, KvDtype, PAGE_TOKENS, PageId, RmsNorm, StepInput};
 
 const OP: &str = "kv_append";
 /// Tokens of a chunk.

@@ -5,9 +5,8 @@ use half::{bf16, f16};
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
-use crate::backend::{
-    Activation, BackendError, BinaryFn, Frame, Place, Precision, UnaryFn, overlap_error, shape_error,
-};
+use crate::backend::{BackendError, Frame, overlap_error, shape_error};
+use crate::ir::{Activation, BinaryFn, Place, Precision, UnaryFn};
 
 /// Elements that a chunk should at least have to be worth another thread.
 const ELEMENTS_PER_CHUNK: usize = 4096;
@@ -39,7 +38,7 @@ fn operands<const N: usize>(
     Ok((dst, found))
 }
 
-/// See [`crate::backend::Op::Unary`].
+/// See [`crate::ir::Op::Unary`].
 pub(crate) fn unary(
     cpu: &Cpu,
     [dst, src]: [&Place; 2],
@@ -126,7 +125,7 @@ unsafe fn round_to<L: Lanes>(x: L::F, precision: Precision) -> L::F {
     }
 }
 
-/// See [`crate::backend::Op::Binary`].
+/// See [`crate::ir::Op::Binary`].
 pub(crate) fn binary(
     cpu: &Cpu,
     [dst, a, b]: [&Place; 3],
@@ -174,7 +173,7 @@ impl Kernel for Binary {
     }
 }
 
-/// See [`crate::backend::Op::Softmax`].
+/// See [`crate::ir::Op::Softmax`].
 pub(crate) fn softmax(
     cpu: &Cpu,
     [dst, src]: [&Place; 2],
@@ -227,7 +226,7 @@ unsafe fn softmax_row<L: Lanes>(dst: *mut f32, src: *const f32, cols: usize) {
     }
 }
 
-/// See [`crate::backend::Op::Transpose`].
+/// See [`crate::ir::Op::Transpose`].
 pub(crate) fn transpose([dst, src]: [&Place; 2], frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
     const OP: &str = "transpose";
     let (rows, cols) = (src.rows.count(frame.step), src.cols);

@@ -1,19 +1,20 @@
 //! [`Op::Norm`]: RMS norms of whole rows, stored or added. Norms of heads are in `append`, norms
 //! in front of a matrix product in `activations`.
 //!
-//! [`Op::Norm`]: crate::backend::Op::Norm
+//! [`Op::Norm`]: crate::ir::Op::Norm
 
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
 use crate::backend::cpu::pack::sum_of_squares;
 use crate::backend::cpu::{Cpu, check_vector};
-use crate::backend::{BackendError, Frame, Place, RmsNorm, Write, overlap_error, shape_error};
+use crate::backend::{BackendError, Frame, overlap_error, shape_error};
+use crate::ir::{Place, RmsNorm, Write};
 
 const OP: &str = "rms_norm";
 /// Rows of a chunk.
 const ROWS_PER_CHUNK: usize = 8;
 
-/// See [`crate::backend::Op::Norm`].
+/// See [`crate::ir::Op::Norm`].
 pub(crate) fn norm(
     cpu: &Cpu,
     [dst, src]: [&Place; 2],

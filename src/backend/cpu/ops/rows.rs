@@ -4,9 +4,10 @@ use crate::backend::cpu::Cpu;
 use crate::backend::cpu::arena::Arena;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
-use crate::backend::{BackendError, Frame, MatrixId, Place, RowSampling, overlap_error, shape_error};
+use crate::backend::{BackendError, Frame, overlap_error, shape_error};
+use crate::ir::{MatrixId, Place, RowSampling};
 
-/// See [`crate::backend::Op::Embed`].
+/// See [`crate::ir::Op::Embed`].
 pub(crate) fn embed(
     dst: &Place,
     table: MatrixId,
@@ -33,7 +34,7 @@ pub(crate) fn embed(
     Ok(())
 }
 
-/// See [`crate::backend::Op::GatherOutputs`].
+/// See [`crate::ir::Op::GatherOutputs`].
 pub(crate) fn gather_outputs(
     dst: &Place,
     src: &Place,
@@ -57,7 +58,7 @@ pub(crate) fn is_greedy(sampling: &RowSampling) -> bool {
     sampling.temperature == 0.0 && sampling.adjustments.is_empty()
 }
 
-/// See [`crate::backend::Op::Sample`].
+/// See [`crate::ir::Op::Sample`].
 pub(crate) fn sample(
     cpu: &Cpu,
     [dst, src]: [&Place; 2],

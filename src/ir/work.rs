@@ -9,7 +9,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
-use crate::backend::{Attention, Matmul, MatrixId, Op, Product, StepInput, StepSequence};
+use super::{Attention, Matmul, MatrixId, Op, Product, StepInput, StepSequence};
 
 /// What operations do, as profiles group them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -201,7 +201,7 @@ fn keys_seen(position: u32, layer_window: Option<u32>, sequence: &StepSequence) 
 mod tests {
     use super::*;
     use crate::TokenId;
-    use crate::backend::{
+    use crate::ir::{
         Activation, Epilogue, Heads, KvAppend, PageId, PageRef, Place, Precision, Rows, Window, Write,
     };
 

@@ -1,11 +1,11 @@
 //! The fused operations that a plan is made of, as data: shapes, places and weight ids.
 //!
 //! Every value is a matrix `[rows, cols]`, row-major, in the arena at a [`Place`]. What an
-//! operation computes is said here and, executable in f64, in `backend/reference.rs`.
+//! operation computes is said here and, executable in f64, in `backend/reference`.
 
 use std::sync::Arc;
 
-use super::BackendError;
+use super::{StepInput, StepLimits};
 
 /// A quantised or dense matrix among a model's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +24,26 @@ pub enum Rows {
     Outputs,
     /// A fixed number.
     Fixed(usize),
+}
+
+impl Rows {
+    /// The number of rows in this step.
+    pub fn count(self, step: &StepInput) -> usize {
+        match self {
+            Rows::Tokens => step.tokens.len(),
+            Rows::Outputs => step.outputs.len(),
+            Rows::Fixed(n) => n,
+        }
+    }
+
+    /// The most rows that a step within `limits` has.
+    pub fn max(self, limits: StepLimits) -> usize {
+        match self {
+            Rows::Tokens => limits.tokens_max,
+            Rows::Outputs => limits.outputs_max,
+            Rows::Fixed(n) => n,
+        }
+    }
 }
 
 /// How an activation is stored. A backend may store wider than asked
@@ -128,23 +148,6 @@ pub struct Matmul {
     pub products: Vec<Product>,
 }
 
-impl Matmul {
-    /// Checks what does not depend on matrices: at least one column and one product, no bias on a gated one.
-    pub(super) fn check(&self) -> Result<(), BackendError> {
-        let error = |expected: &str, found: &str| {
-            Err(BackendError::Shape { op: "matmul", expected: expected.into(), found: found.into() })
-        };
-        let biased_gate =
-            |product: &Product| product.bias.is_some() && matches!(product.epilogue, Epilogue::Gated { .. });
-        match &self.products[..] {
-            [] => error("at least one product", "none"),
-            _ if self.src.cols == 0 => error("a source of at least one column", "none"),
-            products if products.iter().any(biased_gate) => error("a gated product without bias", "one"),
-            _ => Ok(()),
-        }
-    }
-}
-
 /// Which elements rotary embedding turns together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopePairing {
@@ -233,23 +236,10 @@ pub struct Attention {
     /// Multiplies the products, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
     /// The layer's window: a query at `p` sees positions above `p − window` (on top of
-    /// [`crate::backend::StepSequence::window`]).
+    /// [`crate::ir::StepSequence::window`]).
     pub window: Option<u32>,
     /// `cap · tanh(x / cap)` of the scaled products.
     pub soft_cap: Option<f32>,
-}
-
-impl Attention {
-    /// Checks what does not depend on shapes: a soft cap divides.
-    pub(super) fn check(&self) -> Result<(), BackendError> {
-        match self.soft_cap {
-            Some(cap) if !(cap > 0.0 && cap.is_finite()) => {
-                let (expected, found) = ("a positive soft cap".into(), cap.to_string());
-                Err(BackendError::Shape { op: "attention", expected, found })
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 /// An elementwise function of one value.

@@ -2,13 +2,11 @@
 
 use std::time::Instant;
 
-use crate::backend::{
-    Backend, BackendError, Frame, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, StepError, StepInput,
-    Weights,
+use crate::backend::{Backend, BackendError, Frame, Weights};
+use crate::graph::Plan;
+use crate::ir::{
+    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PAGE_TOKENS, PageId, StepError, StepInput,
 };
-
-use super::work::{Counting, MatrixSize};
-use super::{GraphError, OpTime, Plan};
 use crate::token::TokenId;
 
 /// The memory for keys and values that a session allocates.
@@ -18,6 +16,45 @@ pub struct KvMemory {
     pub layout: KvLayout,
     /// Pages of it.
     pub pages: usize,
+}
+
+/// Why a plan could not be bound or run.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// No input or output of this name.
+    #[error("no {what} is named {name}; there are: {known}")]
+    Unknown {
+        /// "input" or "output".
+        what: &'static str,
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// Weights, inputs or the KV memory do not fit the plan.
+    #[error("{what}: expected {expected}, found {found}")]
+    Binding {
+        /// What was given.
+        what: String,
+        /// What the plan asks for.
+        expected: String,
+        /// What it was given.
+        found: String,
+    },
+    /// The step breaks its rules, or there is no memory; nothing was run.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// An operation failed; values and pages that the step was to write are undefined.
+    #[error("operation {index} ({op}): {source}")]
+    Op {
+        /// Number of the operation in the plan.
+        index: usize,
+        /// Its name.
+        op: &'static str,
+        /// What the backend said.
+        source: BackendError,
+    },
 }
 
 /// A plan bound to a backend. Everything is allocated when it is made; [`Session::run`] allocates
@@ -39,14 +76,14 @@ impl<B: Backend> Session<B> {
     /// Allocates the arena and the KV pool. A plan without attention needs no `kv`.
     ///
     /// # Errors
-    /// [`GraphError::Binding`] if the number of weights or the KV layout is not what the plan
-    /// asks for, [`GraphError::Backend`] if there is no memory.
+    /// [`SessionError::Binding`] if the number of weights or the KV layout is not what the plan
+    /// asks for, [`SessionError::Backend`] if there is no memory.
     pub fn new(
         backend: B,
         plan: Plan,
         weights: Weights<B>,
         kv: Option<KvMemory>,
-    ) -> Result<Self, GraphError> {
+    ) -> Result<Self, SessionError> {
         expect_count("matrices", plan.matrices().len(), weights.matrices.len())?;
         expect_count("vectors", plan.vectors().len(), weights.vectors.len())?;
         let kv_memory = kv_memory(&plan, kv)?;
@@ -74,9 +111,9 @@ impl<B: Backend> Session<B> {
     /// looks at neither sequences nor pages.
     ///
     /// # Errors
-    /// [`GraphError::Backend`] if the step is malformed: nothing was run. [`GraphError::Op`] if
+    /// [`SessionError::Backend`] if the step is malformed: nothing was run. [`SessionError::Op`] if
     /// the backend failed: what the step was to write is undefined.
-    pub fn run(&mut self, step: &StepInput) -> Result<(), GraphError> {
+    pub fn run(&mut self, step: &StepInput) -> Result<(), SessionError> {
         self.check(step).map_err(BackendError::from)?;
         let Session { backend, plan, weights, arena, kv, steps, outputs, .. } = self;
         let mut frame = Frame { weights, arena, kv, step };
@@ -94,7 +131,7 @@ impl<B: Backend> Session<B> {
         &mut self,
         step: &StepInput,
         mut seen: impl FnMut(&Op, OpTime),
-    ) -> Result<(), GraphError> {
+    ) -> Result<(), SessionError> {
         self.check(step).map_err(BackendError::from)?;
         let Session { backend, plan, weights, arena, kv, kv_memory, steps, outputs } = self;
         let (backend, weights): (&B, &Weights<B>) = (backend, weights);
@@ -152,13 +189,13 @@ impl<B: Backend> Session<B> {
     /// again.
     ///
     /// # Errors
-    /// [`GraphError::Unknown`], or [`GraphError::Backend`] if the rows do not fit.
-    pub fn set_input(&mut self, name: &str, values: &[f32]) -> Result<(), GraphError> {
+    /// [`SessionError::Unknown`], or [`SessionError::Backend`] if the rows do not fit.
+    pub fn set_input(&mut self, name: &str, values: &[f32]) -> Result<(), SessionError> {
         let place = self.plan.input(name);
         let place = place.ok_or_else(|| unknown("input", name, self.plan.inputs()))?;
         let rows = place.rows.max(self.plan.limits());
         if !values.len().is_multiple_of(place.cols.max(1)) || values.len() > rows * place.cols {
-            return Err(GraphError::Binding {
+            return Err(SessionError::Binding {
                 what: format!("input {name}"),
                 expected: format!("rows of {}, at most {rows}", place.cols),
                 found: format!("{} values", values.len()),
@@ -170,14 +207,14 @@ impl<B: Backend> Session<B> {
     /// Copies rows of an output of the last run: `out` is `[n, cols]`, read from `first_row`.
     ///
     /// # Errors
-    /// [`GraphError::Unknown`], or [`GraphError::Backend`] if the rows are outside the arena.
-    pub fn read(&self, output: &str, first_row: usize, out: &mut [f32]) -> Result<(), GraphError> {
+    /// [`SessionError::Unknown`], or [`SessionError::Backend`] if the rows are outside the arena.
+    pub fn read(&self, output: &str, first_row: usize, out: &mut [f32]) -> Result<(), SessionError> {
         let place = self.plan.place(output);
         let place = place.ok_or_else(|| unknown("output", output, self.plan.outputs()))?;
         let limit = place.rows.max(self.plan.limits());
         let rows = out.len() / place.cols.max(1);
         if !out.len().is_multiple_of(place.cols.max(1)) || first_row.saturating_add(rows) > limit {
-            return Err(GraphError::Binding {
+            return Err(SessionError::Binding {
                 what: format!("output {output}"),
                 expected: format!("rows of {} below {limit}", place.cols),
                 found: format!("{} values from row {first_row}", out.len()),
@@ -195,13 +232,13 @@ impl<B: Backend> Session<B> {
     /// number `step`, counted by [`Session::steps`]: see [`Backend::sampled`].
     ///
     /// # Errors
-    /// [`GraphError::Unknown`], or [`GraphError::Backend`] if the step or its rows are gone.
+    /// [`SessionError::Unknown`], or [`SessionError::Backend`] if the step or its rows are gone.
     pub fn sampled(
         &mut self,
         output: &str,
         step: u64,
         out: &mut [Option<TokenId>],
-    ) -> Result<(), GraphError> {
+    ) -> Result<(), SessionError> {
         let place = self.plan.place(output);
         let place = place.ok_or_else(|| unknown("output", output, self.plan.outputs()))?;
         let back = self.steps.checked_sub(step).and_then(|back| usize::try_from(back).ok());
@@ -233,20 +270,20 @@ impl<B: Backend> Session<B> {
     }
 }
 
-fn op_error(plan: &Plan, index: usize, source: BackendError) -> GraphError {
+fn op_error(plan: &Plan, index: usize, source: BackendError) -> SessionError {
     let op = plan.ops().get(index).map_or("plan", Op::name);
-    GraphError::Op { index, op, source }
+    SessionError::Op { index, op, source }
 }
 
-fn expect_count(what: &str, expected: usize, found: usize) -> Result<(), GraphError> {
+fn expect_count(what: &str, expected: usize, found: usize) -> Result<(), SessionError> {
     if expected == found {
         return Ok(());
     }
     let (expected, found) = (expected.to_string(), found.to_string());
-    Err(GraphError::Binding { what: format!("weight {what}"), expected, found })
+    Err(SessionError::Binding { what: format!("weight {what}"), expected, found })
 }
 
-fn kv_memory(plan: &Plan, kv: Option<KvMemory>) -> Result<KvMemory, GraphError> {
+fn kv_memory(plan: &Plan, kv: Option<KvMemory>) -> Result<KvMemory, SessionError> {
     let nothing = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: KvDtype::F16 };
     let fits = |layout: &KvLayout| {
         plan.kv().is_none_or(|shape| {
@@ -257,7 +294,7 @@ fn kv_memory(plan: &Plan, kv: Option<KvMemory>) -> Result<KvMemory, GraphError> 
     match kv {
         Some(kv) if fits(&kv.layout) => Ok(kv),
         None if plan.kv().is_none() => Ok(KvMemory { layout: nothing, pages: 0 }),
-        other => Err(GraphError::Binding {
+        other => Err(SessionError::Binding {
             what: "KV memory".into(),
             expected: format!("{:?}", plan.kv()),
             found: format!("{:?}", other.map(|kv| kv.layout)),
@@ -265,7 +302,7 @@ fn kv_memory(plan: &Plan, kv: Option<KvMemory>) -> Result<KvMemory, GraphError> 
     }
 }
 
-fn unknown<'a>(what: &'static str, name: &str, known: impl Iterator<Item = &'a str>) -> GraphError {
+fn unknown<'a>(what: &'static str, name: &str, known: impl Iterator<Item = &'a str>) -> SessionError {
     let known = known.collect::<Vec<_>>().join(", ");
-    GraphError::Unknown { what, name: name.into(), known }
+    SessionError::Unknown { what, name: name.into(), known }
 }
