@@ -154,7 +154,7 @@ impl<B: Backend> Session<B> {
             let ran = backend.execute(op, &mut frame).and_then(|()| backend.wait());
             let total = start.elapsed();
             ran.map_err(|source| op_error(plan, index, source))?;
-            seen(op, OpTime { runs: 1, total, work: counting.work(op) });
+            seen(op, OpTime { runs: 1, total, work: op.work(&counting) });
         }
         Ok(())
     }

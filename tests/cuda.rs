@@ -25,7 +25,7 @@ use ottava::backend::Backend;
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::ir::{
     Epilogue, KvDtype, KvLayout, LogitAdjustment, Matmul, Op, PageId, Place, Product, RowSampling, Rows,
-    Write,
+    SampleRows, Write,
 };
 use ottava::quant::Bits;
 use table::{large, vocabularies};
@@ -170,7 +170,7 @@ fn sampling_reads_logits_once_or_twice() {
         case.step.sampling = vec![sampling];
         let src = case.input(&case::Numbers(3).take(COLS), COLS);
         let dst = case.gathered(1);
-        case.ops = vec![Op::Sample { dst, src }];
+        case.ops = vec![Op::Sample(SampleRows { dst, src })];
         if emulator.reset().is_err() {
             // A real card counts nothing.
             return;
@@ -213,7 +213,8 @@ fn head(vocab: usize, rows: usize) -> case::Case {
     let dst = case.gathered(1);
     let product = Product { dst: logits, matrix, bias: None, epilogue: Epilogue::Write(Write::Store) };
     let products = vec![product];
-    case.ops = vec![Op::Matmul(Matmul { src, norm: None, products }), Op::Sample { dst, src: logits }];
+    case.ops =
+        vec![Op::Matmul(Matmul { src, norm: None, products }), Op::Sample(SampleRows { dst, src: logits })];
     case
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::BackendError;
-use crate::ir::{Attention, Epilogue, Matmul, Place, Product, Rows};
+use crate::ir::{Misfit, Place, Rows};
 
 /// Operands that do not fit.
 pub(super) fn shape_error(op: &'static str, expected: String, found: String) -> BackendError {
@@ -50,32 +50,8 @@ impl Place {
     }
 }
 
-impl Matmul {
-    /// Checks what does not depend on matrices: at least one column and one product, no bias on a gated one.
-    pub(super) fn check(&self) -> Result<(), BackendError> {
-        let error = |expected: &str, found: &str| {
-            Err(BackendError::Shape { op: "matmul", expected: expected.into(), found: found.into() })
-        };
-        let biased_gate =
-            |product: &Product| product.bias.is_some() && matches!(product.epilogue, Epilogue::Gated { .. });
-        match &self.products[..] {
-            [] => error("at least one product", "none"),
-            _ if self.src.cols == 0 => error("a source of at least one column", "none"),
-            products if products.iter().any(biased_gate) => error("a gated product without bias", "one"),
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Attention {
-    /// Checks what does not depend on shapes: a soft cap divides.
-    pub(super) fn check(&self) -> Result<(), BackendError> {
-        match self.soft_cap {
-            Some(cap) if !(cap > 0.0 && cap.is_finite()) => {
-                let (expected, found) = ("a positive soft cap".into(), cap.to_string());
-                Err(BackendError::Shape { op: "attention", expected, found })
-            }
-            _ => Ok(()),
-        }
+impl From<Misfit> for BackendError {
+    fn from(Misfit { op, expected, found }: Misfit) -> BackendError {
+        shape_error(op, expected, found)
     }
 }

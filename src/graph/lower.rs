@@ -7,7 +7,8 @@
 use std::collections::HashSet;
 
 use crate::ir::{
-    Attention, Epilogue, KvAppend, Matmul, Op, Precision, Product, RmsNorm, Rope, RopeAngles, Rows, Write,
+    ApplyRope, Attention, Binary, Embed, Epilogue, GatherOutputs, KvAppend, Matmul, Normalize, Op, Precision,
+    Product, RmsNorm, Rope, RopeAngles, Rows, SampleRows, Softmax, Transpose, Unary, Write,
 };
 
 use super::node::{Node, NodeKind};
@@ -230,7 +231,7 @@ impl<'g> Lowering<'g> {
             NodeKind::Rope { x, head_dim, spec } => {
                 let (old, rope) = (self.value_of(*x)?, self.rope(node, spec)?);
                 let new = self.new_value(index, false);
-                let op = Op::Rope { x: self.program.place(new), head_dim: *head_dim, rope };
+                let op = Op::Rope(ApplyRope { x: self.program.place(new), head_dim: *head_dim, rope });
                 Step { op, renames: vec![(old, new)] }
             }
             _ => self.lower_plain(index)?,
@@ -249,19 +250,19 @@ impl<'g> Lowering<'g> {
         let place = |number: usize| sources.get(number).map_or(dst, |&value| self.program.place(value));
         let src = place(0);
         Ok(Step::new(match node.kind {
-            NodeKind::Norm { norm, .. } => Op::Norm { dst, src, norm, write: Write::Store },
+            NodeKind::Norm { norm, .. } => Op::Norm(Normalize { dst, src, norm, write: Write::Store }),
             NodeKind::Matmul { matrix, bias, .. } => {
                 let epilogue = Epilogue::Write(Write::Store);
                 let products = vec![Product { dst, matrix, bias, epilogue }];
                 Op::Matmul(Matmul { src, norm: None, products })
             }
-            NodeKind::Outputs { .. } => Op::GatherOutputs { dst, src },
-            NodeKind::Unary { f, .. } => Op::Unary { dst, src, f },
-            NodeKind::Binary { f, .. } => Op::Binary { dst, a: src, b: place(1), f },
-            NodeKind::Softmax { .. } => Op::Softmax { dst, src },
-            NodeKind::Sample { .. } => Op::Sample { dst, src },
-            NodeKind::Transpose { .. } => Op::Transpose { dst, src },
-            NodeKind::Embed { table, scale } => Op::Embed { dst, table, scale },
+            NodeKind::Outputs { .. } => Op::GatherOutputs(GatherOutputs { dst, src }),
+            NodeKind::Unary { f, .. } => Op::Unary(Unary { dst, src, f }),
+            NodeKind::Binary { f, .. } => Op::Binary(Binary { dst, a: src, b: place(1), f }),
+            NodeKind::Softmax { .. } => Op::Softmax(Softmax { dst, src }),
+            NodeKind::Sample { .. } => Op::Sample(SampleRows { dst, src }),
+            NodeKind::Transpose { .. } => Op::Transpose(Transpose { dst, src }),
+            NodeKind::Embed { table, scale } => Op::Embed(Embed { dst, table, scale }),
             NodeKind::HeadNorm { .. }
             | NodeKind::Input
             | NodeKind::Rope { .. }

@@ -10,12 +10,15 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::ir::{Activation, Epilogue, Heads, Op, Place, Precision, RopePairing, Rows, StepLimits, Write};
+use crate::ir::{
+    Activation, Epilogue, Heads, Normalize, Op, Place, Precision, RopePairing, Rows, StepLimits, Write,
+};
 
 use super::arena::{ALIGN, Slot, first_fit, lay_out};
 use super::lower::lower;
-use super::program::{Program, Role, places};
+use super::program::Program;
 use super::{AttentionSpec, CompileOptions, Dtype, Fusion, Graph, GraphError, NodeId, Plan, RopeSpec, fuse};
+use crate::ir::Role;
 
 pub(super) const LIMITS: StepLimits = StepLimits { tokens_max: 8, outputs_max: 3 };
 
@@ -135,9 +138,9 @@ fn a_llama_layer_becomes_five_operations() {
 fn sandwich_norms_are_added_in_place() {
     let g = decoder(1, GEMMA).expect("builds");
     let plan = g.compile(&options(Fusion::On)).expect("compiles");
-    let added = |op: &&Op| matches!(op, Op::Norm { write: Write::Add, .. });
+    let added = |op: &&Op| matches!(op, Op::Norm(Normalize { write: Write::Add, .. }));
     assert_eq!(plan.ops().iter().filter(added).count(), 2, "{plan}");
-    assert!(!plan.ops().iter().any(|op| matches!(op, Op::Binary { .. })), "{plan}");
+    assert!(!plan.ops().iter().any(|op| matches!(op, Op::Binary(_))), "{plan}");
 }
 
 #[test]
@@ -391,7 +394,7 @@ fn types_follow_the_residual_stream_and_casts() {
     });
     assert_eq!(attention, Some(Precision::Bf16));
     let residual = plan.ops().iter().find_map(|op| match op {
-        Op::Norm { dst, write: Write::Add, .. } => Some(dst.precision),
+        Op::Norm(Normalize { dst, write: Write::Add, .. }) => Some(dst.precision),
         _ => None,
     });
     assert_eq!(residual, Some(Precision::F32));
@@ -429,7 +432,8 @@ fn range(place: &Place) -> std::ops::Range<usize> {
 pub(super) fn check_places(plan: &Plan) {
     let mut live: Vec<Place> = plan.inputs().filter_map(|name| plan.input(name)).collect();
     for (index, op) in plan.ops().iter().enumerate() {
-        let places = places(op);
+        assert_eq!(op.check(), Ok(()));
+        let places = op.places();
         for (role, place) in &places {
             assert_eq!(place.offset % ALIGN, 0);
             assert!(range(place).end <= plan.arena_bytes(), "operation {index} leaves the arena\n{plan}");
@@ -456,7 +460,7 @@ pub(super) fn check_places(plan: &Plan) {
 fn check_overlaps(op: &Op, places: &[(Role, Place)]) {
     let over_source = matches!(
         op,
-        Op::Unary { .. } | Op::Softmax { .. } | Op::Norm { write: Write::Store, .. } | Op::Binary { .. }
+        Op::Unary(_) | Op::Softmax(_) | Op::Norm(Normalize { write: Write::Store, .. }) | Op::Binary(_)
     );
     for (at, (role, place)) in places.iter().enumerate() {
         for (other_role, other) in &places[at + 1..] {

@@ -9,7 +9,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
-use super::{Attention, Matmul, MatrixId, Op, Product, StepInput, StepSequence};
+use super::{MatrixId, StepInput};
 
 /// What operations do, as profiles group them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,23 +30,6 @@ impl OpKind {
     /// All of them, by their value as a number.
     pub const ALL: [OpKind; 5] =
         [OpKind::Matmul, OpKind::Attention, OpKind::Norms, OpKind::Sampling, OpKind::Rest];
-
-    /// The kind of an operation.
-    pub fn of(op: &Op) -> OpKind {
-        match op {
-            Op::Matmul(_) => OpKind::Matmul,
-            Op::Attention(_) => OpKind::Attention,
-            Op::Norm { .. } | Op::KvAppend(_) | Op::Rope { .. } => OpKind::Norms,
-            Op::Sample { .. } => OpKind::Sampling,
-            Op::Embed { .. }
-            | Op::RopeAngles(_)
-            | Op::GatherOutputs { .. }
-            | Op::Unary { .. }
-            | Op::Binary { .. }
-            | Op::Softmax { .. }
-            | Op::Transpose { .. } => OpKind::Rest,
-        }
-    }
 
     /// Its name in tables.
     pub fn name(self) -> &'static str {
@@ -69,6 +52,13 @@ pub struct Work {
     pub int8_macs: u64,
     /// All other multiply-adds.
     pub float_macs: u64,
+}
+
+impl Work {
+    /// Work that is all reading or writing.
+    pub(super) fn of_bytes(bytes: usize) -> Work {
+        Work { bytes: bytes as u64, ..Work::default() }
+    }
 }
 
 impl Add for Work {
@@ -135,74 +125,13 @@ pub struct Counting<'a> {
     pub matrix: &'a dyn Fn(MatrixId) -> MatrixSize,
 }
 
-impl Counting<'_> {
-    /// The work of one run.
-    pub fn work(&self, op: &Op) -> Work {
-        match op {
-            Op::Matmul(matmul) => self.matmul(matmul),
-            Op::Attention(attention) => self.attention(attention),
-            Op::KvAppend(append) => self.bytes(append.k.rows.count(self.step) * self.kv_bytes),
-            Op::Embed { dst, table, .. } => {
-                let table = (self.matrix)(*table);
-                self.bytes(dst.rows.count(self.step) * (table.bytes / table.rows.max(1)))
-            }
-            _ => Work::default(),
-        }
-    }
-
-    fn bytes(&self, bytes: usize) -> Work {
-        Work { bytes: bytes as u64, ..Work::default() }
-    }
-
-    /// Each matrix once for all rows, and nothing without rows.
-    fn matmul(&self, op: &Matmul) -> Work {
-        let rows = op.src.rows.count(self.step);
-        if rows == 0 {
-            return Work::default();
-        }
-        let matrices = op.products.iter().flat_map(Product::matrices).map(self.matrix);
-        let work = |matrix: MatrixSize| {
-            let macs = (rows * matrix.rows * matrix.cols) as u64;
-            let (int8_macs, float_macs) = if matrix.int8 { (macs, 0) } else { (0, macs) };
-            Work { bytes: matrix.bytes as u64, int8_macs, float_macs }
-        };
-        matrices.map(work).sum()
-    }
-
-    /// Two products a key, row and query head; a key and its value come from memory once a sequence.
-    fn attention(&self, op: &Attention) -> Work {
-        let of_sequence = |sequence: &StepSequence| {
-            let rows = sequence.rows.start as usize..sequence.rows.end as usize;
-            let positions = &self.step.positions[rows];
-            let seen = |&position: &u32| keys_seen(position, op.window, sequence);
-            // A window moves by a key from row to row: together rows see what the first one does, and
-            // their own.
-            let distinct = positions.first().map_or(0, seen) + positions.len().saturating_sub(1) as u64;
-            let products = 2 * positions.iter().map(seen).sum::<u64>();
-            let width = (op.heads.query * op.heads.dim) as u64;
-            Work { bytes: distinct * self.kv_bytes as u64, int8_macs: 0, float_macs: products * width }
-        };
-        self.step.sequences.iter().map(of_sequence).sum()
-    }
-}
-
-/// Keys that the row at `position` sees: within the windows of its layer and its sequence, or of the
-/// sequence's sinks those within the layer's window.
-fn keys_seen(position: u32, layer_window: Option<u32>, sequence: &StepSequence) -> u64 {
-    let end = position + 1;
-    let oldest = |window: Option<u32>| window.map_or(0, |window| end.saturating_sub(window));
-    let of_layer = oldest(layer_window);
-    let first = of_layer.max(oldest(sequence.window.map(|window| window.window)));
-    let sinks = sequence.window.map_or(0, |window| window.sinks);
-    u64::from(end - first) + u64::from(sinks.min(first).saturating_sub(of_layer))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::TokenId;
     use crate::ir::{
-        Activation, Epilogue, Heads, KvAppend, PageId, PageRef, Place, Precision, Rows, Window, Write,
+        Activation, Attention, Embed, Epilogue, Heads, KvAppend, Matmul, Op, PageId, PageRef, Place,
+        Precision, Product, Rows, Softmax, StepSequence, Window, Write,
     };
 
     const HEADS: Heads = Heads { query: 6, kv: 2, dim: 8 };
@@ -240,7 +169,7 @@ mod tests {
     }
 
     fn work(op: &Op, step: &StepInput) -> Work {
-        Counting { step, kv_bytes: KV_BYTES, matrix: &matrix }.work(op)
+        op.work(&Counting { step, kv_bytes: KV_BYTES, matrix: &matrix })
     }
 
     fn attention(window: Option<u32>) -> Op {
@@ -304,13 +233,13 @@ mod tests {
 
     #[test]
     fn tables_are_read_and_pages_written_by_the_row() {
-        let embed = Op::Embed { dst: place(Rows::Tokens, 32), table: MatrixId(2), scale: 1.0 };
+        let embed = Op::Embed(Embed { dst: place(Rows::Tokens, 32), table: MatrixId(2), scale: 1.0 });
         assert_eq!(work(&embed, &step(None)).bytes, 6 * 128);
         let (q, k) = (place(Rows::Tokens, 48), place(Rows::Tokens, 16));
         let (norm, rope) = (None, None);
         let append = KvAppend { q, k, v: k, layer: 0, heads: HEADS, q_norm: norm, k_norm: norm, rope };
         assert_eq!(work(&Op::KvAppend(append), &step(None)), Work { bytes: 6 * 64, ..Work::default() });
-        let softmax = Op::Softmax { dst: q, src: q };
+        let softmax = Op::Softmax(Softmax { dst: q, src: q });
         assert_eq!(work(&softmax, &step(None)), Work::default());
     }
 

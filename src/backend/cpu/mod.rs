@@ -20,7 +20,10 @@ use std::num::NonZeroUsize;
 use std::ops::Deref;
 
 use crate::backend::{Backend, BackendError, Frame, MatrixSource, NoSidecar, Sidecar, Weights, shape_error};
-use crate::ir::{KvLayout, Matmul, Op, PageId, Place, Precision, RowSampling, StepLimits, VectorId};
+use crate::ir::{
+    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Matmul, Normalize, Op, PageId, Place, Precision,
+    RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
+};
 pub use arena::Arena;
 pub use isa::{Isa, UnknownIsa};
 use isa::{Kernel, entry};
@@ -243,19 +246,21 @@ impl Backend for Cpu {
 
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
         match op {
-            Op::Embed { dst, table, scale } => rows::embed(dst, *table, *scale, frame),
-            Op::Norm { dst, src, norm, write } => norm::norm(self, [dst, src], norm, *write, frame),
+            Op::Embed(Embed { dst, table, scale }) => rows::embed(dst, *table, *scale, frame),
+            Op::Norm(Normalize { dst, src, norm, write }) => {
+                norm::norm(self, [dst, src], norm, *write, frame)
+            }
             Op::Matmul(matmul) => self.matmul(matmul, None, frame),
             Op::RopeAngles(op) => rope::angles(op, frame),
-            Op::Rope { x, head_dim, rope } => rope::rope(self, x, *head_dim, rope, frame),
+            Op::Rope(ApplyRope { x, head_dim, rope }) => rope::rope(self, x, *head_dim, rope, frame),
             Op::KvAppend(op) => append::append(self, op, frame),
             Op::Attention(op) => attention::attention(self, op, frame),
-            Op::GatherOutputs { dst, src } => rows::gather_outputs(dst, src, frame),
-            Op::Unary { dst, src, f } => elementwise::unary(self, [dst, src], *f, frame),
-            Op::Binary { dst, a, b, f } => elementwise::binary(self, [dst, a, b], *f, frame),
-            Op::Softmax { dst, src } => elementwise::softmax(self, [dst, src], frame),
-            Op::Sample { dst, src } => rows::sample(self, [dst, src], frame),
-            Op::Transpose { dst, src } => elementwise::transpose([dst, src], frame),
+            Op::GatherOutputs(GatherOutputs { dst, src }) => rows::gather_outputs(dst, src, frame),
+            Op::Unary(Unary { dst, src, f }) => elementwise::unary(self, [dst, src], *f, frame),
+            Op::Binary(Binary { dst, a, b, f }) => elementwise::binary(self, [dst, a, b], *f, frame),
+            Op::Softmax(Softmax { dst, src }) => elementwise::softmax(self, [dst, src], frame),
+            Op::Sample(SampleRows { dst, src }) => rows::sample(self, [dst, src], frame),
+            Op::Transpose(Transpose { dst, src }) => elementwise::transpose([dst, src], frame),
         }
     }
 }

@@ -80,7 +80,7 @@ impl Arena {
         // Prompts on Hopper have kernels of their own.
         let tiled = if cuda.is_sm90(rows) { rows.min(SM90_TOKENS_MIN - 1) } else { rows };
         let (sums, sums_arrived) = scratch_bytes(tiled, context.info().multiprocessors);
-        let samples = ops.iter().filter(|op| matches!(op, Op::Sample { .. })).count();
+        let samples = ops.iter().filter(|op| matches!(op, Op::Sample(_))).count();
         if samples > 1 {
             return Err(shape_error("sample", "one such operation in a plan".into(), format!("{samples}")));
         }

@@ -10,7 +10,7 @@ use super::view::Rows;
 use super::weights::norm;
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame};
-use crate::ir::{Attention, Heads, KvAppend, PAGE_TOKENS, Rope, RopePairing};
+use crate::ir::{Attention, Heads, KvAppend, Operation, PAGE_TOKENS, Rope, RopePairing};
 
 /// Bytes of shared memory of `attention_prefill.cu` beside its tiles.
 const PREFILL_BESIDE: usize = attention_constant("PREFILL_BESIDE");

@@ -8,7 +8,9 @@ use super::view::Rows;
 use super::weights::{Matrix, matrix, vector};
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame};
-use crate::ir::{BinaryFn, MatrixId, Op, Place, Precision, RmsNorm, Rope, RopeAngles, UnaryFn, Write};
+use crate::ir::{
+    BinaryFn, Embed, MatrixId, Op, Place, Precision, RmsNorm, Rope, RopeAngles, SampleRows, UnaryFn, Write,
+};
 
 use crate::token::TokenId;
 
@@ -72,11 +74,11 @@ impl Cuda {
     /// What an operation checks of the step beside its shape.
     pub(super) fn check_indices(&self, op: &Op, frame: &Frame<'_, Cuda>) -> Result {
         match op {
-            Op::Embed { table, .. } => {
+            Op::Embed(Embed { table, .. }) => {
                 check_tokens(matrix("embed", frame.weights, *table)?, &frame.step.tokens)
             }
-            Op::GatherOutputs { .. } => check_outputs(&frame.step.outputs, frame.step.tokens.len()),
-            Op::Sample { src, .. } => check_adjustments(&frame.step.adjustments, src.cols),
+            Op::GatherOutputs(_) => check_outputs(&frame.step.outputs, frame.step.tokens.len()),
+            Op::Sample(SampleRows { src, .. }) => check_adjustments(&frame.step.adjustments, src.cols),
             _ => Ok(()),
         }
     }

@@ -236,8 +236,8 @@ mod tests {
     use crate::TokenId;
     use crate::backend::{Backend, Weights};
     use crate::ir::{
-        BinaryFn, KvDtype, KvLayout, MatrixId, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows,
-        StepLimits, StepSequence,
+        Binary, BinaryFn, Embed, GatherOutputs, KvDtype, KvLayout, MatrixId, PAGE_TOKENS, PageId, PageRef,
+        Place, Precision, Rows, StepLimits, StepSequence,
     };
     use crate::quant::{DenseMatrix, DenseValues, WeightMatrix};
 
@@ -279,8 +279,8 @@ mod tests {
             let cuda = Cuda::new(&CudaOptions::default()).unwrap();
             let place = |offset, rows| Place { offset, rows, cols: 4, precision: Precision::F32 };
             let (x, picked) = (place(0, Rows::Tokens), place(1024, Rows::Outputs));
-            let embed = Op::Embed { dst: x, table: MatrixId(0), scale: 2.0 };
-            let ops = [embed, Op::GatherOutputs { dst: picked, src: x }];
+            let embed = Op::Embed(Embed { dst: x, table: MatrixId(0), scale: 2.0 });
+            let ops = [embed, Op::GatherOutputs(GatherOutputs { dst: picked, src: x })];
             let limits = StepLimits { tokens_max: Self::TOKENS_MAX, outputs_max: Self::TOKENS_MAX };
             let values = DenseValues::F32((0..40).map(|i| i as f32).collect());
             let table = WeightMatrix::Dense(DenseMatrix::new(10, 4, values).unwrap());
@@ -348,7 +348,7 @@ mod tests {
         let cuda = Cuda::new(&CudaOptions::default()).unwrap();
         let place = |offset| Place { offset, rows: Rows::Tokens, cols: 512, precision: Precision::F32 };
         let (sum, one) = (place(0), place(4096));
-        let add = Op::Binary { dst: sum, a: sum, b: one, f: BinaryFn::Add };
+        let add = Op::Binary(Binary { dst: sum, a: sum, b: one, f: BinaryFn::Add });
         let limits = StepLimits { tokens_max: 2, outputs_max: 2 };
         let weights = Weights { matrices: vec![], vectors: vec![] };
         let mut arena = cuda.arena(8192, std::slice::from_ref(&add), limits).unwrap();

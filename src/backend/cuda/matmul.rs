@@ -9,7 +9,7 @@ use super::view::Rows;
 use super::weights::{Matrix, matrix, norm, vector};
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame, Weights};
-use crate::ir::{Activation, Epilogue, Matmul, Product, StepInput, Write};
+use crate::ir::{Activation, Epilogue, Matmul, Operation, Product, StepInput, Write};
 
 const OP: &str = "matmul";
 

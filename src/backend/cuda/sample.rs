@@ -13,7 +13,7 @@ use super::pack::STRIP_ROWS;
 use super::params;
 use super::{Cuda, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame};
-use crate::ir::{Epilogue, LogitAdjustment, Op, Place, Product, RowSampling, StepLimits, Write};
+use crate::ir::{Epilogue, LogitAdjustment, Op, Place, Product, RowSampling, SampleRows, StepLimits, Write};
 use crate::token::TokenId;
 
 const OP: &str = "sample";
@@ -172,7 +172,7 @@ impl Noted {
         limits: StepLimits,
     ) -> Result<Option<Noted>, BackendError> {
         let logits = ops.windows(2).find_map(|pair| match pair {
-            [Op::Matmul(head), Op::Sample { src, .. }] => {
+            [Op::Matmul(head), Op::Sample(SampleRows { src, .. })] => {
                 let stores = |product: &&Product| product.dst == *src && product.epilogue == STORE;
                 head.products.iter().find(stores).map(|product| product.dst)
             }

@@ -4,8 +4,8 @@ use super::memory::{Sharing, Slot};
 use super::{Reference, apply_norm, shape_error};
 use crate::backend::{BackendError, Frame};
 use crate::ir::{
-    Attention, KvAppend, PAGE_TOKENS, PageRef, Place, RmsNorm, Rope, RopeAngles, RopePairing, StepInput,
-    StepSequence,
+    Attention, KvAppend, Operation, PAGE_TOKENS, PageRef, Place, RmsNorm, Rope, RopeAngles, RopePairing,
+    StepInput, StepSequence,
 };
 
 /// `[cos | sin]` of each position's angles.

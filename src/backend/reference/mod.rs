@@ -14,7 +14,10 @@ mod products;
 mod sample;
 
 use super::{Backend, BackendError, Frame, MatrixSource, Weights, shape_error};
-use crate::ir::{KvLayout, Op, PageId, Place, Precision, RmsNorm, RowSampling, StepLimits, VectorId};
+use crate::ir::{
+    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Normalize, Op, PageId, Place, Precision, RmsNorm,
+    RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
+};
 pub use memory::{Arena, KvPool, Matrix};
 
 /// The f64 reference.
@@ -131,19 +134,21 @@ impl Backend for Reference {
 
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Self>) -> Result<(), BackendError> {
         match op {
-            Op::Embed { dst, table, scale } => products::embed(dst, *table, *scale, frame),
-            Op::Norm { dst, src, norm, write } => elementwise::norm([dst, src], norm, *write, frame),
+            Op::Embed(Embed { dst, table, scale }) => products::embed(dst, *table, *scale, frame),
+            Op::Norm(Normalize { dst, src, norm, write }) => {
+                elementwise::norm([dst, src], norm, *write, frame)
+            }
             Op::Matmul(op) => products::matmul(op, frame),
             Op::RopeAngles(op) => attention::angles(op, frame),
-            Op::Rope { x, head_dim, rope } => attention::rope(x, *head_dim, rope, frame),
+            Op::Rope(ApplyRope { x, head_dim, rope }) => attention::rope(x, *head_dim, rope, frame),
             Op::KvAppend(op) => attention::append(op, frame),
             Op::Attention(op) => attention::attention(op, frame),
-            Op::GatherOutputs { dst, src } => products::gather_outputs(dst, src, frame),
-            Op::Unary { dst, src, f } => elementwise::unary([dst, src], *f, frame),
-            Op::Binary { dst, a, b, f } => elementwise::binary([dst, a, b], *f, frame),
-            Op::Softmax { dst, src } => elementwise::softmax([dst, src], frame),
-            Op::Sample { dst, src } => sample::sample([dst, src], frame),
-            Op::Transpose { dst, src } => elementwise::transpose([dst, src], frame),
+            Op::GatherOutputs(GatherOutputs { dst, src }) => products::gather_outputs(dst, src, frame),
+            Op::Unary(Unary { dst, src, f }) => elementwise::unary([dst, src], *f, frame),
+            Op::Binary(Binary { dst, a, b, f }) => elementwise::binary([dst, a, b], *f, frame),
+            Op::Softmax(Softmax { dst, src }) => elementwise::softmax([dst, src], frame),
+            Op::Sample(SampleRows { dst, src }) => sample::sample([dst, src], frame),
+            Op::Transpose(Transpose { dst, src }) => elementwise::transpose([dst, src], frame),
         }
     }
 }

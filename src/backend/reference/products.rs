@@ -3,7 +3,7 @@
 use super::memory::{Matrix, Sharing};
 use super::{Reference, apply_norm, shape_error, vector};
 use crate::backend::{BackendError, Frame, Weights};
-use crate::ir::{Activation, Epilogue, Matmul, MatrixId, Place, Product, Write};
+use crate::ir::{Activation, Epilogue, Matmul, MatrixId, Operation, Place, Product, Write};
 
 fn matrix<'a>(
     op: &'static str,

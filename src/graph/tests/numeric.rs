@@ -10,7 +10,7 @@ use crate::graph::{Fusion, Graph, Plan};
 use crate::ir::{
     Activation, BinaryFn, KvDtype, KvLayout, Op, PageId, PageRef, StepInput, StepSequence, UnaryFn,
 };
-use crate::ir::{OpKind, OpTime, OpTimes, Work};
+use crate::ir::{OpTime, OpTimes, Work};
 use crate::quant::{DenseMatrix, DenseValues, WeightMatrix};
 use crate::session::{KvMemory, Session};
 
@@ -122,7 +122,7 @@ fn a_timed_run_computes_the_same_and_tells_of_every_operation() {
     let (mut names, mut times) = (Vec::new(), OpTimes::default());
     let tell = |op: &Op, time: OpTime| {
         names.push(op.name());
-        times[OpKind::of(op) as usize] += time;
+        times[op.kind() as usize] += time;
     };
     session.run_timed(&step(0), tell).expect("runs");
     session.read("logits", 0, &mut timed).expect("reads");

@@ -2,6 +2,7 @@
 //! would hide a condition, the passes are called in another order than [`fuse::fuse`] calls them.
 
 use super::*;
+use crate::ir::Binary;
 
 type Outcome = Result<(), GraphError>;
 
@@ -457,7 +458,7 @@ fn a_residual_of_another_precision_stays() -> Outcome {
     // Made f32, it is not.
     let mut other = program;
     let sum_value = other.steps.iter().find_map(|step| match step.op {
-        Op::Binary { dst, .. } => Some(dst.offset),
+        Op::Binary(Binary { dst, .. }) => Some(dst.offset),
         _ => None,
     });
     other.values[sum_value.expect("a sum")].precision = Precision::F32;

@@ -21,7 +21,7 @@ use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::{Buffer, KvLayer, Rows};
 use crate::backend::cpu::ops::append::check_heads;
 use crate::backend::{BackendError, Frame, overlap_error};
-use crate::ir::{Attention, Heads, PAGE_TOKENS, PageRef, StepInput, StepSequence};
+use crate::ir::{Attention, Heads, Operation, PAGE_TOKENS, PageRef, StepInput, StepSequence};
 use tile::{Next, State, Tile, blend};
 
 const OP: &str = "attention";

@@ -19,7 +19,7 @@ use crate::backend::cpu::pack::{
 use crate::backend::cpu::{Compute, Cpu, check_vector};
 use crate::backend::{BackendError, Frame, Weights};
 use crate::backend::{overlap_error, shape_error};
-use crate::ir::{Epilogue, Matmul, MatrixId, Product, RmsNorm, StepInput, Write};
+use crate::ir::{Epilogue, Matmul, MatrixId, Operation, Product, RmsNorm, StepInput, Write};
 use crate::quant::Bits;
 use formats::{Dense, Float, Int8};
 pub(crate) use panel::PanelArgs;

@@ -1,0 +1,147 @@
+//! What operations work on: weights by number, values by their place in the arena, and the small parts that several
+//! operations have.
+
+use super::{StepInput, StepLimits};
+
+/// A quantised or dense matrix among a model's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MatrixId(pub u32);
+
+/// An f32 vector among a model's weights: a norm's gain, a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VectorId(pub u32);
+
+/// How many rows a value has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// One a token of the step.
+    Tokens,
+    /// One an output row of the step.
+    Outputs,
+    /// A fixed number.
+    Fixed(usize),
+}
+
+impl Rows {
+    /// The number of rows in this step.
+    pub fn count(self, step: &StepInput) -> usize {
+        match self {
+            Rows::Tokens => step.tokens.len(),
+            Rows::Outputs => step.outputs.len(),
+            Rows::Fixed(n) => n,
+        }
+    }
+
+    /// The most rows that a step within `limits` has.
+    pub fn max(self, limits: StepLimits) -> usize {
+        match self {
+            Rows::Tokens => limits.tokens_max,
+            Rows::Outputs => limits.outputs_max,
+            Rows::Fixed(n) => n,
+        }
+    }
+}
+
+/// How an activation is stored. A backend may store wider than asked
+/// ([`crate::backend::Backend::element_bytes`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+/// Where a value lives in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Bytes from the arena's start, a multiple of 64.
+    pub offset: usize,
+    /// Its rows.
+    pub rows: Rows,
+    /// Elements in a row; rows follow each other without a gap.
+    pub cols: usize,
+    /// Its elements.
+    pub precision: Precision,
+}
+
+/// What an operation does to one of its places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Only reads it.
+    Read,
+    /// Only writes it.
+    Write,
+    /// Reads what is there and replaces it.
+    Update,
+    /// Reads it and leaves it undefined.
+    Consume,
+}
+
+/// Whether a result replaces its destination or is added to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// `dst = value`
+    Store,
+    /// `dst += value`: the residual stream
+    Add,
+}
+
+impl Write {
+    /// What becomes of the destination.
+    pub fn role(self) -> Role {
+        match self {
+            Write::Store => Role::Write,
+            Write::Add => Role::Update,
+        }
+    }
+}
+
+/// `y = x / sqrt(mean(x²) + eps) · weight`, over a row or over one head of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RmsNorm {
+    /// The gain, as long as what is normalised.
+    pub weight: VectorId,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
+/// The gate's activation function in a gated MLP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x / (1 + exp(−x))`
+    Silu,
+    /// `x/2 · (1 + tanh(sqrt(2/π) · (x + 0.044715 x³)))`
+    GeluTanh,
+}
+
+/// Which elements rotary embedding turns together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RopePairing {
+    /// `(2i, 2i + 1)`: llama files in GGUF.
+    Interleaved,
+    /// `(i, i + dims/2)`: qwen, gemma, and Hugging Face's convention.
+    Halves,
+}
+
+/// A use of angles: the first `angles.cols` elements of each head are turned, the rest stay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    /// Made by [`RopeAngles`](super::RopeAngles).
+    pub angles: Place,
+    /// Which elements go together.
+    pub pairing: RopePairing,
+}
+
+/// The heads of an attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Heads {
+    /// Query heads, a multiple of `kv_heads`; query head `h` reads key head `h / (query / kv)`.
+    pub query: usize,
+    /// Key and value heads.
+    pub kv: usize,
+    /// Elements of a head.
+    pub dim: usize,
+}
