@@ -63,7 +63,7 @@ impl Operation for Unary {
     }
 }
 
-/// `dst = f(a, b)`; `dst` may be `a`. `b` may have one row ([`Rows::Fixed`] 1), used for all.
+/// `dst = f(a, b)`; `dst` may be `a`. `b` may have one row ([`Rows::Fixed`](crate::ir::Rows::Fixed) 1), used for all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Binary {
     /// Same shape as `a`.
