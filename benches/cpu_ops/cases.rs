@@ -102,7 +102,8 @@ impl Inputs {
         let width = self.shape.width;
         let (src, dst) = (self.place(0, width), self.place(1, width));
         let size = self.tokens * width;
-        let norm = |write| Op::Norm(Normalize { dst, src, norm: RmsNorm { weight: GAIN, eps: EPS }, write });
+        let norm =
+            |write| Op::Norm(Normalize { dst, src, norm: RmsNorm { weight: GAIN, eps: EPS }.into(), write });
         let normed = move |row, col: usize| self.normed(&self.gain, width, row, 0)[col];
         let added = move |row, col| self.x(1, width, row, col) + normed(row, col);
         let outputs = Place { rows: Rows::Outputs, ..dst };

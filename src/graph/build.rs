@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::ir::{Activation, BinaryFn, MatrixId, Precision, RmsNorm, Rows, UnaryFn, VectorId};
+use crate::ir::{
+    Activation, BinaryFn, MatrixId, Norm, NormKind, Precision, RmsNorm, Rows, UnaryFn, VectorId,
+};
 
 use super::node::{Node, NodeKind};
 use super::{AttentionSpec, Dtype, GraphError, MatrixSpec, NodeId, RopeSpec, VectorSpec};
@@ -139,8 +141,31 @@ impl Graph {
         let (rows, cols) = self.shape(x)?;
         let VectorSpec { name, len } = self.vector_spec(w)?.clone();
         self.expect("rms_norm", &name, len == cols, || (format!("a gain of {cols}"), format!("{len}")))?;
-        let kind = NodeKind::Norm { x, norm: RmsNorm { weight: w, eps } };
+        let kind = NodeKind::Norm { x, norm: RmsNorm { weight: w, eps }.into() };
         Ok(self.push("rms_norm", &name, kind, (rows, cols), Dtype::Activation))
+    }
+
+    /// `(x − mean(x)) / sqrt(variance(x) + eps) · w + b` over each row.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless `w` and `b` have a row's length, [`GraphError::Foreign`].
+    pub fn layer_norm(
+        &mut self,
+        x: NodeId,
+        w: VectorId,
+        b: Option<VectorId>,
+        eps: f32,
+    ) -> Result<NodeId, GraphError> {
+        let (rows, cols) = self.shape(x)?;
+        for vector in std::iter::once(w).chain(b) {
+            let VectorSpec { name, len } = self.vector_spec(vector)?.clone();
+            self.expect("layer_norm", &name, len == cols, || {
+                (format!("a vector of {cols}"), format!("{len}"))
+            })?;
+        }
+        let name = self.vector_spec(w)?.name.clone();
+        let norm = Norm { kind: NormKind::Layer, weight: w, bias: b, eps };
+        Ok(self.push("layer_norm", &name, NodeKind::Norm { x, norm }, (rows, cols), Dtype::Activation))
     }
 
     /// [`Graph::rms_norm`] over each head of a row. Its result may only go to

@@ -71,6 +71,7 @@ pub(super) fn norm_into_matmul(program: &mut Program) {
         let Op::Norm(Normalize { dst, src, norm, write: Write::Store }) = program.steps[index].op else {
             continue;
         };
+        let Some(norm) = norm.as_rms() else { continue };
         let readers = &uses.reads[dst.offset];
         let plain = |&at: &usize| match &program.steps[at].op {
             Op::Matmul(matmul) => matmul.src == dst && matmul.norm.is_none(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ir::{BinaryFn, Heads, MatrixId, Precision, RmsNorm, RopePairing, Rows, UnaryFn, VectorId};
+use crate::ir::{BinaryFn, Heads, MatrixId, Norm, Precision, RmsNorm, RopePairing, Rows, UnaryFn, VectorId};
 
 /// A value of a [`super::Graph`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,7 +76,7 @@ pub struct AttentionSpec {
 pub(super) enum NodeKind {
     Input,
     Embed { table: MatrixId, scale: f32 },
-    Norm { x: NodeId, norm: RmsNorm },
+    Norm { x: NodeId, norm: Norm },
     HeadNorm { x: NodeId, head_dim: usize, norm: RmsNorm },
     Matmul { x: NodeId, matrix: MatrixId, bias: Option<VectorId> },
     Rope { x: NodeId, head_dim: usize, spec: RopeSpec },

@@ -108,6 +108,42 @@ pub struct RmsNorm {
     pub eps: f32,
 }
 
+/// What a norm does to a row `x` before its gain and bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NormKind {
+    /// `x / sqrt(mean(x²) + eps)` (Zhang and Sennrich 2019)
+    Rms,
+    /// `(x − mean(x)) / sqrt(variance(x) + eps)` (Ba et al. 2016)
+    Layer,
+}
+
+/// A norm of whole rows, times `weight`, plus `bias`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Norm {
+    /// What is divided by, and whether rows are centred first.
+    pub kind: NormKind,
+    /// The gain, as long as a row.
+    pub weight: VectorId,
+    /// Added last, as long as a row.
+    pub bias: Option<VectorId>,
+    /// Added to the mean square or the variance.
+    pub eps: f32,
+}
+
+impl Norm {
+    /// The same, if other operations can do it on their way: an RMS norm without bias.
+    pub fn as_rms(&self) -> Option<RmsNorm> {
+        let Norm { kind, weight, bias, eps } = *self;
+        (kind == NormKind::Rms && bias.is_none()).then_some(RmsNorm { weight, eps })
+    }
+}
+
+impl From<RmsNorm> for Norm {
+    fn from(RmsNorm { weight, eps }: RmsNorm) -> Norm {
+        Norm { kind: NormKind::Rms, weight, bias: None, eps }
+    }
+}
+
 /// The gate's activation function in a gated MLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {

@@ -36,7 +36,7 @@ fn norms() {
         let norm = RmsNorm { weight: case.vector(vec![1.0, 2.0]), eps: 12.5 };
         let (src, dst) = (case.input(&[3.0, 4.0], 2), case.input(&[10.0, 20.0], 2));
         case.results = vec![dst];
-        case.ops = vec![Op::Norm(Normalize { dst, src, norm, write })];
+        case.ops = vec![Op::Norm(Normalize { dst, src, norm: norm.into(), write })];
         assert_gives(&case, &want);
     }
 }

@@ -57,7 +57,7 @@ fn norms(cols: usize) -> Vec<Case> {
             (false, Write::Add) => case.input(&numbers.take(5 * cols), cols),
         };
         case.results = vec![dst];
-        case.ops = vec![Op::Norm(Normalize { dst, src, norm, write })];
+        case.ops = vec![Op::Norm(Normalize { dst, src, norm: norm.into(), write })];
         case
     };
     vec![
@@ -74,7 +74,7 @@ fn norm_extremes(cols: usize) -> Case {
     let rows: Vec<f32> = [1e-12f32, 1e15, 0.0].iter().flat_map(|&x| vec![x; cols]).collect();
     let src = case.input(&rows, cols);
     let dst = case.output(3, cols);
-    case.ops = vec![Op::Norm(Normalize { dst, src, norm, write: Write::Store })];
+    case.ops = vec![Op::Norm(Normalize { dst, src, norm: norm.into(), write: Write::Store })];
     case.within(1e-5)
 }
 
@@ -653,16 +653,16 @@ pub fn refused() -> (Case, Vec<Op>) {
     let gate = Epilogue::Gated { up: square, activation: Activation::Silu };
     let none = MatrixId(9);
     let ops = vec![
-        Op::Norm(Normalize { dst: narrow, src: a, norm, write: Write::Store }),
+        Op::Norm(Normalize { dst: narrow, src: a, norm: norm.into(), write: Write::Store }),
         Op::Norm(Normalize {
             dst: a,
             src: b,
-            norm: RmsNorm { weight: VectorId(9), eps: 0.0 },
+            norm: RmsNorm { weight: VectorId(9), eps: 0.0 }.into(),
             write: Write::Store,
         }),
-        Op::Norm(Normalize { dst: shifted, src: a, norm, write: Write::Store }),
-        Op::Norm(Normalize { dst: a, src: a, norm, write: Write::Add }),
-        Op::Norm(Normalize { dst: far, src: a, norm, write: Write::Store }),
+        Op::Norm(Normalize { dst: shifted, src: a, norm: norm.into(), write: Write::Store }),
+        Op::Norm(Normalize { dst: a, src: a, norm: norm.into(), write: Write::Add }),
+        Op::Norm(Normalize { dst: far, src: a, norm: norm.into(), write: Write::Store }),
         Op::Unary(Unary { dst: narrow, src: a, f: UnaryFn::Scale(2.0) }),
         Op::Unary(Unary { dst: far, src: a, f: UnaryFn::Scale(2.0) }),
         Op::Unary(Unary { dst: shifted, src: a, f: UnaryFn::Scale(2.0) }),

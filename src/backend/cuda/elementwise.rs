@@ -6,10 +6,10 @@ use super::params::{self, activation_code};
 use super::sample::check_adjustments;
 use super::view::Rows;
 use super::weights::{Matrix, matrix, vector};
-use super::{Cuda, overlap_error, shape_error};
+use super::{Cuda, no_kernel, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame};
 use crate::ir::{
-    BinaryFn, Embed, MatrixId, Op, Place, Precision, RmsNorm, Rope, RopeAngles, SampleRows, UnaryFn, Write,
+    BinaryFn, Embed, MatrixId, Norm, Op, Place, Precision, Rope, RopeAngles, SampleRows, UnaryFn, Write,
 };
 
 use crate::token::TokenId;
@@ -108,15 +108,16 @@ impl Cuda {
     pub(super) fn norm(
         &self,
         places: [&Place; 2],
-        norm: &RmsNorm,
+        norm: &Norm,
         write: Write,
         frame: &Frame<'_, Cuda>,
     ) -> Result {
-        const OP: &str = "rms_norm";
+        const OP: &str = "norm";
         let (dst, src) = pair(OP, places, frame)?;
         if write == Write::Add && dst.address == src.address {
             return Err(overlap_error(OP, places));
         }
+        let norm = norm.as_rms().ok_or_else(|| no_kernel("a layer norm, or a norm with a bias"))?;
         let params = params::RmsNorm {
             dst: dst.address,
             src: src.address,

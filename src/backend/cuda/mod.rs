@@ -133,6 +133,11 @@ impl Cuda {
     }
 }
 
+/// What this backend cannot do yet, though others can.
+fn no_kernel(what: &str) -> BackendError {
+    BackendError::Unavailable { what: what.into(), reason: "the CUDA backend has no kernel for it".into() }
+}
+
 impl Backend for Cuda {
     type Arena = Arena;
     type Vector = Vector;

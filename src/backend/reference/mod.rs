@@ -15,8 +15,8 @@ mod sample;
 
 use super::{Backend, BackendError, Frame, MatrixSource, Weights, shape_error};
 use crate::ir::{
-    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Normalize, Op, PageId, Place, Precision, RmsNorm,
-    RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
+    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Norm, NormKind, Normalize, Op, PageId, Place,
+    Precision, RmsNorm, RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
 };
 pub use memory::{Arena, KvPool, Matrix};
 
@@ -40,6 +40,29 @@ fn vector(
             Err(shape_error(op, format!("vector {} of {len}", id.0), found))
         }
     }
+}
+
+/// See [`Norm`].
+fn norm_rows(
+    op: &'static str,
+    weights: &Weights<Reference>,
+    norm: &Norm,
+    len: usize,
+    values: &mut [f64],
+) -> Result<(), BackendError> {
+    if norm.kind == NormKind::Layer {
+        for x in values.chunks_mut(len.max(1)) {
+            let mean = x.iter().sum::<f64>() / x.len() as f64;
+            x.iter_mut().for_each(|x| *x -= mean);
+        }
+    }
+    // The variance is the mean square of what is centred.
+    rms_norm(values, &vector(op, weights, norm.weight, len)?, norm.eps);
+    if let Some(bias) = norm.bias {
+        let bias = vector(op, weights, bias, len)?;
+        values.iter_mut().zip(bias.iter().cycle()).for_each(|(x, bias)| *x += bias);
+    }
+    Ok(())
 }
 
 /// `x / sqrt(mean(x²) + eps) · weight` over each run of `weight.len()` elements.

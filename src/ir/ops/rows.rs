@@ -4,7 +4,9 @@ use std::fmt;
 
 use super::elementwise::same_shape;
 use crate::ir::listing::{Listed, sign};
-use crate::ir::{Counting, MatrixId, Misfit, Names, OpKind, Operation, Place, RmsNorm, Role, Work, Write};
+use crate::ir::{
+    Counting, MatrixId, Misfit, Names, Norm, NormKind, OpKind, Operation, Place, Role, Work, Write,
+};
 
 /// `dst[t] = table[token t] · scale`, `[tokens, table.cols]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,21 +37,21 @@ impl Operation for Embed {
     }
 }
 
-/// `dst (+)= rms_norm(src)`; `dst` may be `src` with [`Write::Store`].
+/// `dst (+)= norm(src)`; `dst` may be `src` with [`Write::Store`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalize {
     /// Same shape as `src`.
     pub dst: Place,
     /// `[rows, cols]`
     pub src: Place,
-    /// `[cols]`
-    pub norm: RmsNorm,
+    /// Over each row.
+    pub norm: Norm,
     /// Replace or add.
     pub write: Write,
 }
 
 impl Operation for Normalize {
-    const NAME: &'static str = "rms_norm";
+    const NAME: &'static str = "norm";
     const KIND: OpKind = OpKind::Norms;
 
     fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
@@ -62,8 +64,13 @@ impl Operation for Normalize {
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let norm = names.vector(self.norm.weight);
-        writeln!(f, "{} {} norm({}, {norm})", Listed(self.dst), sign(self.write), Listed(self.src))
+        let Norm { kind, weight, bias, .. } = self.norm;
+        let name = if kind == NormKind::Rms { "norm" } else { "layer_norm" };
+        write!(f, "{} {} {name}({}", Listed(self.dst), sign(self.write), Listed(self.src))?;
+        for vector in std::iter::once(weight).chain(bias) {
+            write!(f, ", {}", names.vector(vector))?;
+        }
+        writeln!(f, ")")
     }
 }
 
