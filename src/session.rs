@@ -169,6 +169,9 @@ impl<B: Backend> Session<B> {
         if self.plan.kv().is_some() {
             return step.check(limits, self.kv_memory.pages, vocab);
         }
+        if self.plan.ops().iter().any(|op| matches!(op, Op::RowAttention(_))) {
+            return step.check_rows(limits, vocab);
+        }
         let tokens = step.tokens.len();
         let rising = step.outputs.windows(2).all(|pair| pair[0] < pair[1]);
         let rules = [

@@ -27,6 +27,7 @@ impl Place {
     ) -> Result<Range<usize>, BackendError> {
         let fixed = match self.rows {
             Rows::Fixed(n) => rows <= n,
+            Rows::Axis(axis) => rows <= axis.max,
             Rows::Tokens | Rows::Outputs => true,
         };
         let bytes = rows.checked_mul(self.cols).and_then(|elements| elements.checked_mul(element_bytes));

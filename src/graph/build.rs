@@ -33,13 +33,13 @@ pub struct Graph {
     pub(super) vectors: Vec<VectorSpec>,
     pub(super) inputs: Vec<(String, NodeId)>,
     pub(super) outputs: Vec<(String, NodeId)>,
-    names: Names,
+    pub(super) names: Names,
 }
 
 /// Where each name stands in the list of its kind: a file may declare as many weights as it has bytes for.
 #[derive(Clone, Debug, Default)]
-struct Names {
-    matrices: HashMap<String, usize>,
+pub(super) struct Names {
+    pub(super) matrices: HashMap<String, usize>,
     vectors: HashMap<String, usize>,
     inputs: HashMap<String, usize>,
     outputs: HashMap<String, usize>,
@@ -57,7 +57,7 @@ impl Graph {
     /// # Errors
     /// [`GraphError::Duplicate`] if the name has another shape already.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixId, GraphError> {
-        let spec = MatrixSpec { name: name.into(), rows, cols };
+        let spec = MatrixSpec { name: name.into(), first_row: 0, rows, cols };
         let index = match self.names.matrices.get(name) {
             Some(&index) if self.matrices[index] == spec => index,
             Some(&index) => {
@@ -404,7 +404,7 @@ impl Graph {
         &self.vectors
     }
 
-    fn push(
+    pub(super) fn push(
         &mut self,
         op: &str,
         weight: &str,
@@ -417,21 +417,21 @@ impl Graph {
         NodeId(self.nodes.len() as u32 - 1)
     }
 
-    fn node(&self, x: NodeId) -> Result<&Node, GraphError> {
+    pub(super) fn node(&self, x: NodeId) -> Result<&Node, GraphError> {
         self.nodes.get(x.index()).ok_or_else(|| foreign("node", x.index(), self.nodes.len()))
     }
 
-    fn matrix_spec(&self, m: MatrixId) -> Result<&MatrixSpec, GraphError> {
+    pub(super) fn matrix_spec(&self, m: MatrixId) -> Result<&MatrixSpec, GraphError> {
         let index = m.0 as usize;
         self.matrices.get(index).ok_or_else(|| foreign("matrix", index, self.matrices.len()))
     }
 
-    fn vector_spec(&self, v: VectorId) -> Result<&VectorSpec, GraphError> {
+    pub(super) fn vector_spec(&self, v: VectorId) -> Result<&VectorSpec, GraphError> {
         let index = v.0 as usize;
         self.vectors.get(index).ok_or_else(|| foreign("vector", index, self.vectors.len()))
     }
 
-    fn expect(
+    pub(super) fn expect(
         &self,
         op: &str,
         weight: &str,
@@ -445,16 +445,22 @@ impl Graph {
         Err(self.misfit(op, weight, expected, found))
     }
 
-    fn expect_tokens(&self, op: &str, rows: Rows) -> Result<(), GraphError> {
+    pub(super) fn expect_tokens(&self, op: &str, rows: Rows) -> Result<(), GraphError> {
         self.expect(op, "", rows == Rows::Tokens, || ("one row a token".into(), format!("{rows:?}")))
     }
 
-    fn expect_heads(&self, op: &str, weight: &str, cols: usize, head_dim: usize) -> Result<(), GraphError> {
+    pub(super) fn expect_heads(
+        &self,
+        op: &str,
+        weight: &str,
+        cols: usize,
+        head_dim: usize,
+    ) -> Result<(), GraphError> {
         let fits = head_dim > 0 && cols.is_multiple_of(head_dim);
         self.expect(op, weight, fits, || (format!("heads of {head_dim}"), format!("{cols} columns")))
     }
 
-    fn misfit(&self, op: &str, weight: &str, expected: String, found: String) -> GraphError {
+    pub(super) fn misfit(&self, op: &str, weight: &str, expected: String, found: String) -> GraphError {
         GraphError::Shape { node: label(op, weight, self.nodes.len()), expected, found }
     }
 }
@@ -466,15 +472,16 @@ fn label(op: &str, weight: &str, index: usize) -> String {
     }
 }
 
-fn shape_text((rows, cols): (Rows, usize)) -> String {
+pub(super) fn shape_text((rows, cols): (Rows, usize)) -> String {
     match rows {
         Rows::Tokens => format!("[tokens, {cols}]"),
         Rows::Outputs => format!("[outputs, {cols}]"),
         Rows::Fixed(rows) => format!("[{rows}, {cols}]"),
+        Rows::Axis(axis) => format!("[axis {}, {cols}]", axis.id),
     }
 }
 
-fn duplicate(what: &'static str, name: &str, first: String, second: String) -> GraphError {
+pub(super) fn duplicate(what: &'static str, name: &str, first: String, second: String) -> GraphError {
     GraphError::Duplicate { what, name: name.into(), first, second }
 }
 

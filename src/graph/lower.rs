@@ -7,13 +7,14 @@
 use std::collections::HashSet;
 
 use crate::ir::{
-    ApplyRope, Attention, Binary, Embed, Epilogue, GatherOutputs, KvAppend, Matmul, Normalize, Op, Precision,
-    Product, RmsNorm, Rope, RopeAngles, Rows, SampleRows, Softmax, Transpose, Unary, Write,
+    ApplyRope, Attention, Binary, Combine, Embed, Epilogue, ExpertMatmul, GatherOutputs, KvAppend, Matmul,
+    Normalize, Op, Precision, Product, RmsNorm, Rope, RopeAngles, Route, RowAttention, Rows, SampleRows,
+    Softmax, Transpose, Unary, Write,
 };
 
 use super::node::{Node, NodeKind};
 use super::program::{Program, Step, Value, ValueInfo};
-use super::{AttentionSpec, Graph, GraphError, NodeId, RopeSpec};
+use super::{AttentionSpec, Graph, GraphError, NodeId, RopeSpec, RowAttentionSpec};
 
 /// Where an attention's q or k comes from.
 #[derive(Clone, Default)]
@@ -262,6 +263,17 @@ impl<'g> Lowering<'g> {
             NodeKind::Softmax { .. } => Op::Softmax(Softmax { dst, src }),
             NodeKind::Sample { .. } => Op::Sample(SampleRows { dst, src }),
             NodeKind::Transpose { .. } => Op::Transpose(Transpose { dst, src }),
+            NodeKind::RowAttention { spec: RowAttentionSpec { heads, scale, sees }, .. } => {
+                let (k, v) = (place(1), place(2));
+                Op::RowAttention(RowAttention { dst, q: src, k, v, heads, scale, sees })
+            }
+            NodeKind::Route { top_k, renormalise, .. } => Op::Route(Route { dst, src, top_k, renormalise }),
+            NodeKind::ExpertMatmul { experts, .. } => {
+                Op::ExpertMatmul(ExpertMatmul { dst, src, routes: place(1), experts })
+            }
+            NodeKind::Combine { .. } => {
+                Op::Combine(Combine { dst, src, routes: place(1), write: Write::Store })
+            }
             NodeKind::Embed { table, scale } => Op::Embed(Embed { dst, table, scale }),
             NodeKind::HeadNorm { .. }
             | NodeKind::Input

@@ -19,11 +19,12 @@ mod plan;
 mod program;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use crate::ir::{Precision, StepLimits};
 pub use build::Graph;
 pub use error::GraphError;
-pub use node::{AttentionSpec, Dtype, MatrixSpec, NodeId, RopeSpec, VectorSpec};
+pub use node::{AttentionSpec, Dtype, MatrixSpec, NodeId, RopeSpec, RowAttentionSpec, VectorSpec};
 pub use plan::{KvShape, Plan};
 
 /// Whether operations are merged where that changes no result.

@@ -18,6 +18,7 @@ impl fmt::Display for Listed {
         match rows {
             Rows::Tokens => write!(f, "@{offset} [tokens, {cols}] {precision}"),
             Rows::Outputs => write!(f, "@{offset} [outputs, {cols}] {precision}"),
+            Rows::Axis(axis) => write!(f, "@{offset} [axis {}, {cols}] {precision}", axis.id),
             Rows::Fixed(rows) => write!(f, "@{offset} [{rows}, {cols}] {precision}"),
         }
     }

@@ -71,6 +71,10 @@ operations! {
     Softmax(Softmax),
     Sample(SampleRows),
     Transpose(Transpose),
+    RowAttention(RowAttention),
+    Route(Route),
+    ExpertMatmul(ExpertMatmul),
+    Combine(Combine),
 }
 
 impl Op {

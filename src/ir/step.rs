@@ -50,6 +50,34 @@ pub struct StepSequence {
     pub window: Option<Window>,
 }
 
+/// The rows that a step has of an axis beside its tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AxisRows {
+    /// By sequence: its rows, one sequence's behind the other's.
+    pub rows: Vec<Range<u32>>,
+}
+
+impl AxisRows {
+    /// All of them.
+    pub fn count(&self) -> usize {
+        self.rows.last().map_or(0, |rows| rows.end as usize)
+    }
+
+    fn check(&self, sequences: usize) -> Result<(), String> {
+        if self.rows.len() != sequences {
+            return Err(format!("rows of {} sequences, expected {sequences}", self.rows.len()));
+        }
+        let mut next = 0;
+        for (index, rows) in self.rows.iter().enumerate() {
+            if rows.start != next || rows.end < next {
+                return Err(format!("sequence {index}: rows {rows:?} do not follow row {next}"));
+            }
+            next = rows.end;
+        }
+        Ok(())
+    }
+}
+
 /// Everything that a step needs to know; immutable while the step runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepInput {
@@ -59,6 +87,8 @@ pub struct StepInput {
     pub positions: Vec<u32>,
     /// The sequences, by rising `rows`; together they cover all tokens.
     pub sequences: Vec<StepSequence>,
+    /// What the sequences have of other axes, by [`Axis::id`](super::Axis::id).
+    pub axes: Vec<AxisRows>,
     /// The page tables of all sequences, one behind the other.
     pub pages: Vec<PageRef>,
     /// Rows whose logits are wanted, rising, `[outputs]`.
@@ -147,6 +177,7 @@ impl StepInput {
         self.tokens.clear();
         self.positions.clear();
         self.sequences.clear();
+        self.axes.clear();
         self.pages.clear();
         self.outputs.clear();
         self.sampling.clear();
@@ -159,6 +190,19 @@ impl StepInput {
     /// # Errors
     /// [`StepError`] says which rule is broken and where.
     pub fn check(&self, limits: StepLimits, pages: usize, vocab: usize) -> Result<(), StepError> {
+        self.check_rows(limits, vocab)?;
+        for (index, sequence) in self.sequences.iter().enumerate() {
+            self.check_pages(sequence, pages)
+                .map_err(|text| StepError(format!("sequence {index}: {text}")))?;
+        }
+        Ok(())
+    }
+
+    /// The same, but for pages: of a plan that has none.
+    ///
+    /// # Errors
+    /// [`StepError`] says which rule is broken and where.
+    pub fn check_rows(&self, limits: StepLimits, vocab: usize) -> Result<(), StepError> {
         let fail = |text: String| Err(StepError(text));
         let tokens = self.tokens.len();
         if tokens == 0 || tokens > limits.tokens_max {
@@ -184,10 +228,17 @@ impl StepInput {
                 return fail(format!("sequence {index}: rows {:?} do not follow row {next}", sequence.rows));
             }
             next = sequence.rows.end;
-            self.check_sequence(sequence, pages).or_else(|text| fail(format!("sequence {index}: {text}")))?;
+            let rows = sequence.rows.start as usize..sequence.rows.end as usize;
+            let positions = self.positions.get(rows).unwrap_or_default();
+            if positions.windows(2).any(|pair| pair[0].checked_add(1) != Some(pair[1])) {
+                return fail(format!("sequence {index}: positions are not consecutive"));
+            }
         }
         if next as usize != tokens {
             return fail(format!("sequences cover {next} of {tokens} tokens"));
+        }
+        for (id, axis) in self.axes.iter().enumerate() {
+            axis.check(self.sequences.len()).or_else(|text| fail(format!("axis {id}: {text}")))?;
         }
         Ok(())
     }
@@ -214,12 +265,9 @@ impl StepInput {
         }
     }
 
-    fn check_sequence(&self, sequence: &StepSequence, pages: usize) -> Result<(), String> {
+    fn check_pages(&self, sequence: &StepSequence, pages: usize) -> Result<(), String> {
         let rows = sequence.rows.start as usize..sequence.rows.end as usize;
         let positions = self.positions.get(rows).ok_or("rows beyond the step's tokens")?;
-        if positions.windows(2).any(|pair| pair[0].checked_add(1) != Some(pair[1])) {
-            return Err("positions are not consecutive".into());
-        }
         let table = sequence.pages.start as usize..sequence.pages.end as usize;
         let table = self.pages.get(table).ok_or("pages beyond the step's table")?;
         if table.windows(2).any(|pair| pair[0].start >= pair[1].start) {

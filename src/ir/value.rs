@@ -1,7 +1,9 @@
 //! What operations work on: weights by number, values by their place in the arena, and the small parts that several
 //! operations have.
 
-use super::{StepInput, StepLimits};
+use std::ops::Range;
+
+use super::{AxisRows, StepInput, StepLimits};
 
 /// A quantised or dense matrix among a model's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,6 +22,33 @@ pub enum Rows {
     Outputs,
     /// A fixed number.
     Fixed(usize),
+    /// One a row that the step has of another axis.
+    Axis(Axis),
+}
+
+/// Rows beside tokens and outputs, of which each sequence of a step has its own: frames of sound, patches of a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Axis {
+    /// Its number among [`StepInput::axes`].
+    pub id: u32,
+    /// Most rows in a step.
+    pub max: usize,
+}
+
+/// Experts: matrices of one shape whose numbers follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MatrixStack {
+    /// The first expert's.
+    pub first: MatrixId,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl MatrixStack {
+    /// The matrix of an expert, if there is such an expert.
+    pub fn get(&self, expert: usize) -> Option<MatrixId> {
+        (expert < self.count).then(|| MatrixId(self.first.0 + expert as u32))
+    }
 }
 
 impl Rows {
@@ -29,6 +58,7 @@ impl Rows {
             Rows::Tokens => step.tokens.len(),
             Rows::Outputs => step.outputs.len(),
             Rows::Fixed(n) => n,
+            Rows::Axis(axis) => step.axes.get(axis.id as usize).map_or(0, AxisRows::count),
         }
     }
 
@@ -38,7 +68,24 @@ impl Rows {
             Rows::Tokens => limits.tokens_max,
             Rows::Outputs => limits.outputs_max,
             Rows::Fixed(n) => n,
+            Rows::Axis(axis) => axis.max,
         }
+    }
+
+    /// The rows that go together, in order: those of a sequence; all of a fixed number.
+    pub fn groups(self, step: &StepInput) -> impl Iterator<Item = Range<usize>> + '_ {
+        let ranges: &[Range<u32>] = match self {
+            Rows::Axis(axis) => step.axes.get(axis.id as usize).map_or(&[], |axis| &axis.rows),
+            _ => &[],
+        };
+        let sequences = if self == Rows::Tokens { step.sequences.as_slice() } else { &[] };
+        let whole = match self {
+            Rows::Fixed(n) => Some(0..n),
+            // Outputs have no order of their own.
+            _ => None,
+        };
+        let known = sequences.iter().map(|sequence| &sequence.rows).chain(ranges);
+        known.map(|rows| rows.start as usize..rows.end as usize).chain(whole)
     }
 }
 

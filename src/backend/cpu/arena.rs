@@ -36,6 +36,10 @@ impl Arena {
                 let rows = matmul.src.rows.max(limits);
                 group_count = group_count.max(rows.saturating_mul(groups(matmul.src.cols)));
                 products = products.max(3 * matmul.products.len());
+            } else if let Op::ExpertMatmul(experts) = op {
+                // One row at a time.
+                group_count = group_count.max(groups(experts.src.cols));
+                products = products.max(experts.top_k());
             }
         }
         let bytes_of = |size: usize| group_count.saturating_mul(size);

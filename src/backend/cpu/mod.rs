@@ -30,7 +30,7 @@ use isa::{Kernel, entry};
 pub use measure::{Peaks, ReadProbe};
 pub use memory::KvPool;
 use memory::{Shelf, cache};
-use ops::{append, elementwise, norm, rope, rows};
+use ops::{append, elementwise, experts, norm, rope, row_attention, rows};
 use pack::Layout;
 pub use pack::Matrix;
 use pool::{Pool, default_threads};
@@ -261,6 +261,10 @@ impl Backend for Cpu {
             Op::Softmax(Softmax { dst, src }) => elementwise::softmax(self, [dst, src], frame),
             Op::Sample(SampleRows { dst, src }) => rows::sample(self, [dst, src], frame),
             Op::Transpose(Transpose { dst, src }) => elementwise::transpose([dst, src], frame),
+            Op::RowAttention(op) => row_attention::row_attention(self, op, frame),
+            Op::Route(op) => experts::route(op, frame),
+            Op::ExpertMatmul(op) => self.expert_matmul(op, frame),
+            Op::Combine(op) => experts::combine(op, frame),
         }
     }
 }

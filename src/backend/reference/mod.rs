@@ -3,14 +3,17 @@
 //! It is the oracle of the other backends' tests and runs whole models, slowly. Keys and values
 //! are rounded to the pool's dtype, so that it is an oracle for cached attention too; nothing else
 //! is rounded. `memory` keeps values and pages, `products` embeds and multiplies, `attention`
-//! rotates, appends and attends, `sample` chooses tokens, `elementwise` does the rest.
+//! rotates, appends and attends to pages, `row_attention` to rows, `experts` routes, `sample` chooses tokens, `elementwise`
+//! does the rest.
 
 #![forbid(unsafe_code)]
 
 mod attention;
 mod elementwise;
+mod experts;
 mod memory;
 mod products;
+mod row_attention;
 mod sample;
 
 use super::{Backend, BackendError, Frame, MatrixSource, Weights, shape_error};
@@ -172,6 +175,10 @@ impl Backend for Reference {
             Op::Softmax(Softmax { dst, src }) => elementwise::softmax([dst, src], frame),
             Op::Sample(SampleRows { dst, src }) => sample::sample([dst, src], frame),
             Op::Transpose(Transpose { dst, src }) => elementwise::transpose([dst, src], frame),
+            Op::RowAttention(op) => row_attention::row_attention(op, frame),
+            Op::Route(op) => experts::route(op, frame),
+            Op::ExpertMatmul(op) => experts::expert_matmul(op, frame),
+            Op::Combine(op) => experts::combine(op, frame),
         }
     }
 }

@@ -5,12 +5,16 @@
 
 mod attention;
 mod elementwise;
+mod experts;
 mod matmul;
 mod rotary;
+mod row_attention;
 mod rows;
 
 pub use attention::{Attention, KvAppend};
 pub use elementwise::{Binary, BinaryFn, Softmax, Transpose, Unary, UnaryFn};
+pub use experts::{Combine, ExpertMatmul, Route};
 pub use matmul::{Epilogue, Matmul, Product};
 pub use rotary::{ApplyRope, RopeAngles};
+pub use row_attention::{RowAttention, Sees};
 pub use rows::{Embed, GatherOutputs, Normalize, SampleRows};

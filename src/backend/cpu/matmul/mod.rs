@@ -1,6 +1,7 @@
 //! [`Matmul`]: checks the shapes, packs the activations once, and has the pool work off the panels
 //! of all products as one list. The arithmetic is in `panel`.
 
+mod experts;
 mod formats;
 pub(crate) mod panel;
 #[cfg(test)]
