@@ -44,3 +44,8 @@ pub use error::{Error, Result};
 pub use model::LoadProgress;
 pub use sample::Sampling;
 pub use token::TokenId;
+
+/// README's example, as a test.
+#[cfg(all(doctest, feature = "text"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
