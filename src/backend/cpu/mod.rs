@@ -1,9 +1,10 @@
 //! The CPU backend: packed weights, int8 activations, one kernel source for every instruction set.
 //!
-//! `lanes` is the vector abstraction, with a file for each instruction set; `dispatch` detects
-//! and instantiates; `pool` runs chunks on threads. `pack` lays weights out, `sidecar` keeps them,
-//! `activations` quantises, `panel` and `formats` multiply, `matmul` puts them together; `peak` measures
-//! what could be reached. What each operation computes is specified by [`crate::ir::Op`] and `backend::reference`.
+//! `isa` has the vector trait, a file per instruction set, and run-time dispatch. `pack` lays out weights and
+//! quantises activations; `matmul` and `attention` are where the time goes; `ops` has all other operations.
+//! `memory` holds buffers and pages, `pool` runs chunks on threads, `measure` says what could be reached.
+//! `README.md` explains layouts and loops. [`crate::ir::Op`] and `backend::reference` specify each
+//! operation.
 
 mod arena;
 mod attention;
@@ -35,17 +36,17 @@ use pack::Layout;
 pub use pack::Matrix;
 use pool::{Pool, default_threads};
 
-/// Most threads of a pool: more than there are cores that share one memory. Each thread has a stack, and looks for
-/// chunks at all others.
+/// Most threads of a pool: more than cores that share a memory. Each thread has a stack, and looks for chunks
+/// at all others.
 pub const THREADS_MAX: usize = 1024;
 
 /// How a CPU backend is set up.
 #[derive(Clone, Debug, Default)]
 pub struct CpuOptions {
-    /// Threads, the caller's included, at most [`THREADS_MAX`]; by default one a physical core that the process may
-    /// use.
+    /// Threads, the caller's included, at most [`THREADS_MAX`]. The default is one per physical core that the
+    /// process may use.
     pub threads: Option<NonZeroUsize>,
-    /// A lower instruction set than the best, for tests.
+    /// An instruction set below the best, for tests.
     pub isa: Option<Isa>,
     /// What quantised weights are multiplied with.
     pub compute: Compute,
@@ -79,9 +80,9 @@ pub struct Cpu {
     pool: Pool,
     isa: Isa,
     compute: Compute,
-    /// Bytes of a core's first-level cache.
+    /// Bytes of a core's L1 data cache.
     cache: usize,
-    /// Where weights go.
+    /// Memory for weights.
     shelf: Shelf,
 }
 
@@ -233,7 +234,7 @@ impl Backend for Cpu {
     fn run(&self, ops: &[Op], frame: &mut Frame<'_, Cpu>) -> Result<(), (usize, BackendError)> {
         for (index, op) in ops.iter().enumerate() {
             let ran = match op {
-                // Behind the last one comes the next step's first.
+                // Behind the last operation comes the next step's first.
                 Op::Matmul(op) => {
                     self.matmul(op, ops[index + 1..].iter().chain(ops).find_map(as_matmul), frame)
                 }

@@ -2,7 +2,7 @@
 
 use super::lanes::Lanes;
 
-/// An operation cut into chunks that threads work off in any order.
+/// An operation cut into chunks that threads run in any order.
 ///
 /// Implementors are the operation's operands; `run` does one chunk. It must be `#[inline(always)]`,
 /// and so must all that it calls on hot paths, to become part of an instruction set's own function.

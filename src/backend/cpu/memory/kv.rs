@@ -1,5 +1,5 @@
-//! The CPU's KV pool: where the keys and values of a page lie, and how they are copied, exported
-//! and imported. Who writes is `append.rs`, who reads is `attention.rs`.
+//! The CPU's KV pool: where the keys and values of a page lie, and how pages are copied, exported and
+//! imported. `append` writes them, `attention` reads them.
 //!
 //! A layer is one allocation, `[page][kv_head]` of blocks. A block holds [`PAGE_TOKENS`] keys,
 //! transposed so that one vector load gives the same element of 16 keys, then their values:
@@ -131,8 +131,7 @@ impl KvPool {
         self.pages
     }
 
-    /// One layer, for a kernel of `heads`. It is the kernel's to write only while the pool is
-    /// borrowed mutably.
+    /// One layer, for a kernel of `heads`. A kernel may write it only while the pool is borrowed mutably.
     pub(crate) fn layer_for(
         &mut self,
         op: &'static str,

@@ -8,14 +8,14 @@ use crate::backend::cpu::memory::Rows;
 use crate::backend::{BackendError, Frame, overlap_error, shape_error};
 use crate::ir::{Activation, BinaryFn, Place, Precision, UnaryFn};
 
-/// Elements that a chunk should at least have to be worth another thread.
+/// Elements that make a chunk worth another thread.
 const ELEMENTS_PER_CHUNK: usize = 4096;
 
 fn rows_per_chunk(cols: usize) -> usize {
     ELEMENTS_PER_CHUNK.div_ceil(cols.max(1))
 }
 
-/// The rows of `dst` and of its sources, which have its shape and are it or lie apart from it.
+/// The rows of `dst` and of its sources. Sources have its shape, and either are it or do not overlap it.
 fn operands<const N: usize>(
     op: &'static str,
     dst: &Place,
@@ -216,7 +216,7 @@ unsafe fn softmax_row<L: Lanes>(dst: *mut f32, src: *const f32, cols: usize) {
             let n = (cols - col).min(LANES);
             let e = L::exp(L::sub(L::load_n(src.add(col), n), L::splat(max)));
             L::store_n(dst.add(col), n, e);
-            // Read back, so that the padding of a last vector does not count.
+            // Read back, so that a last vector's padding does not count.
             sum += L::reduce_add(L::load_n(dst.add(col), n));
         }
         for col in (0..cols).step_by(LANES) {

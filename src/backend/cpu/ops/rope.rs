@@ -7,7 +7,7 @@ use crate::backend::cpu::memory::Rows;
 use crate::backend::{BackendError, Frame, shape_error};
 use crate::ir::{Place, Rope, RopeAngles, RopePairing};
 
-/// Rows of a chunk.
+/// Rows per chunk.
 const ROWS_PER_CHUNK: usize = 16;
 
 /// See [`RopeAngles`].
@@ -37,7 +37,7 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    /// Checks that the angles are there, one row a token, and fit a head.
+    /// Checks that there is a row of angles per token, and that it fits a head.
     pub(crate) fn new(
         op: &'static str,
         rope: &Rope,

@@ -25,7 +25,7 @@ pub(crate) fn embed(
     if let Some(token) = tokens.iter().find(|token| token.index() >= table.rows()) {
         return Err(shape_error(OP, format!("tokens below {}", table.rows()), format!("{token}")));
     }
-    // Where a step begins.
+    // The first operation of a step.
     frame.arena.begin_step(tokens.len());
     let [out] = frame.arena.slices(OP, [(dst, tokens.len())])?;
     for (token, row) in tokens.iter().zip(out.chunks_exact_mut(dst.cols.max(1))) {
@@ -53,7 +53,7 @@ pub(crate) fn gather_outputs(
     Ok(())
 }
 
-/// Whether this backend samples such rows; the others need more of their logits than a kernel keeps.
+/// Whether this backend samples such rows itself. Others need more of their logits than a kernel keeps.
 pub(crate) fn is_greedy(sampling: &RowSampling) -> bool {
     sampling.temperature == 0.0 && sampling.adjustments.is_empty()
 }
@@ -97,7 +97,7 @@ impl Kernel for Sample<'_> {
     }
 }
 
-/// The first column of the largest element, or −1; in strands, so that it runs in vector registers.
+/// The first column of the largest element, or −1. Several running maxima let it run in vector registers.
 #[inline(always)]
 fn largest_column(values: &[f32]) -> f32 {
     let mut strands = [f32::NEG_INFINITY; LANES];
