@@ -96,25 +96,26 @@ impl EngineBuilder {
         self
     }
 
-    /// Threads of a CPU backend, at most [`THREADS_MAX`](crate::backend::cpu::THREADS_MAX); all cores at first.
+    /// Threads of a CPU backend, at most [`THREADS_MAX`](crate::backend::cpu::THREADS_MAX). Default: one per
+    /// physical core.
     pub fn threads(mut self, threads: NonZeroUsize) -> Self {
         self.cpu.threads = Some(threads);
         self
     }
 
-    /// Forces an instruction set; the best of the machine at first.
+    /// Forces an instruction set. Default: the best that the machine has.
     pub fn isa(mut self, isa: Isa) -> Self {
         self.cpu.isa = Some(isa);
         self
     }
 
-    /// Activations of a CPU backend's matrix products: int8 (fast, at first) or f32 (exact).
+    /// Activations of a CPU backend's matrix products: int8 (the default, fast) or f32 (exact).
     pub fn compute(mut self, compute: Compute) -> Self {
         self.cpu.compute = compute;
         self
     }
 
-    /// What F32, F16 and BF16 matrices become at load; they stay as they are at first.
+    /// What F32, F16 and BF16 matrices become at load. Default: they stay as they are.
     pub fn quantise(mut self, format: QuantFormat) -> Self {
         self.quantise = Some(format);
         self
@@ -148,13 +149,13 @@ impl EngineBuilder {
         self
     }
 
-    /// Memory for keys and values of all sequences; room for two full contexts at first.
+    /// Memory for keys and values of all sequences. Default: room for two full contexts.
     pub fn kv_budget(mut self, bytes: Bytes) -> Self {
         self.kv_budget = Some(bytes);
         self
     }
 
-    /// Most tokens of one sequence; the model's own limit up to 4096 at first.
+    /// Most tokens of one sequence. Default: the model's own limit, at most 4096.
     pub fn context_max(mut self, tokens: usize) -> Self {
         self.context_max = Some(tokens);
         self
@@ -167,8 +168,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Reads the model's file and a file of packed weights, as at first: what is used of them is what was checked,
-    /// and one that changes meanwhile is an error.
+    /// Reads the model's file and a file of packed weights, which is the default: what is used of them is what
+    /// was checked, and a file that changes meanwhile is an error.
     pub fn no_mmap(mut self) -> Self {
         self.open.mmap = false;
         self

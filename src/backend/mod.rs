@@ -134,8 +134,8 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether a step may be taken up before the tokens of the one before were asked for, and may be fed
     /// them ([`StepInput::fed`]).
     const RUNS_AHEAD: bool = false;
-    /// Prompt tokens of a step, unless an engine is told otherwise: so many that products run at their
-    /// speed, and so few that running answers need not wait long for the step.
+    /// Default number of prompt tokens per step: large enough to saturate the matrix products, small enough
+    /// not to delay running answers.
     const PREFILL_CHUNK: usize = 256;
 
     /// One line for people: device, instruction set, threads, modes.

@@ -22,7 +22,7 @@ pub struct ModelOptions {
     /// A GGUF file (of a split model any part), or the name of a known model (see `ottava list`)
     #[arg(short, long, default_value = catalog::DEFAULT)]
     pub model: PathBuf,
-    /// Threads, 1 to 1024 [default: all cores]
+    /// Threads, 1 to 1024 [default: one per physical core]
     #[arg(short, long, allow_hyphen_values = true, value_parser = whole(1, THREADS_MAX))]
     pub threads: Option<usize>,
     /// Most tokens of a sequence [default: the model's limit, at most 4096]. More than the model was trained
