@@ -40,12 +40,11 @@ const ENVIRONMENT_ALLOWED: &[&str] = &["src/env.rs", "cuda-emu/src/driver/option
 const ASSEMBLY_ALLOWED: &str = "kernels-cu/common/ptx.cuh";
 /// The libraries of the repository.
 const LIBRARIES: &[&str] = &["src", "cuda-emu/src"];
-/// Where documents are, beside those of the root folder. Records name what was there on their day.
-const DOCUMENT_FOLDERS: &[&str] = &["docs", "src", "kernels-cu", "cuda-emu"];
-/// Documents of the root folder; CHANGELOG.md names what has been.
-const ROOT_DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md"];
-/// Documents of records whose links must hold.
-const INDEX: &str = "benches/record/INDEX.md";
+/// Folders of documents. Not `benches`: records name what was there on their day.
+const DOCUMENT_FOLDERS: &[&str] = &["docs", "src", "kernels-cu", "cuda-emu", "crates"];
+/// Other documents; CHANGELOG.md names what has been.
+const OTHER_DOCUMENTS: &[&str] =
+    &["README.md", "ARCHITECTURE.md", "benches/README.md", "benches/record/INDEX.md"];
 
 /// How long a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,7 +241,7 @@ fn the_documents_name_only_paths_that_exist() {
 /// All documents whose paths must exist.
 fn documents() -> Vec<Source> {
     let mut all = files(DOCUMENT_FOLDERS, &["md"]);
-    for name in ROOT_DOCUMENTS.iter().chain([&INDEX]) {
+    for name in OTHER_DOCUMENTS {
         all.push(Source { path: (*name).into(), text: document(name) });
     }
     all
