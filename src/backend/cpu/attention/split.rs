@@ -61,7 +61,7 @@ impl Tile<'_> {
             return R;
         }
         let mut keys = [[0.0; SPLIT as usize]; R];
-        // SAFETY: the same contract.
+        // SAFETY: the caller promises rows, pages and features; every index below comes from them.
         unsafe {
             for first in (0..seen.count).step_by(P) {
                 self.scores::<L, R, P>(&seen, first, row, &mut keys);

@@ -144,7 +144,7 @@ impl<'a> Tile<'a> {
     /// The pages are the sequence's, the CPU has the features of `L`.
     #[inline(always)]
     pub(super) unsafe fn whole<L: Lanes>(mut self, pages: &[PageRef], next: Next<'_>) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller promises pages of this sequence and the CPU's features, as `split` wants.
         unsafe {
             self.clear();
             let mut splits = pages.chunk_by(|a, b| a.start / SPLIT == b.start / SPLIT).peekable();
@@ -164,7 +164,7 @@ impl<'a> Tile<'a> {
     /// As for [`Tile::whole`]; outputs have room for the state.
     #[inline(always)]
     pub(super) unsafe fn part<L: Lanes>(mut self, pages: &[PageRef], next: Next<'_>) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller promises pages of one split and the CPU's features, as `split` wants.
         unsafe {
             self.clear();
             self.split::<L>(pages, next);

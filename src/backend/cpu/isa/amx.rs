@@ -94,7 +94,7 @@ pub(crate) unsafe fn dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
             )
         };
     }
-    // SAFETY: the same contract; the compiler knows no tiles, so they hold what they hold.
+    // SAFETY: the caller's pointers are valid for their rows; no compiler-generated code uses tiles.
     unsafe { if SIGNED { product!("tdpbssd") } else { product!("tdpbsud") } }
 }
 
@@ -104,7 +104,7 @@ pub(crate) unsafe fn dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
 /// Behind [`dots`], before [`end`]; two tiles are writable.
 #[inline(always)]
 pub(crate) unsafe fn store(to: *mut Tile) {
-    // SAFETY: the same contract.
+    // SAFETY: the caller's two tiles are writable, and a product was computed before.
     unsafe {
         asm!(
             "tilestored [{to} + {stride}], tmm0",

@@ -35,7 +35,7 @@ macro_rules! kernel_entry {
         /// As [`Kernel::run`]($crate::backend::cpu::isa::Kernel::run).
         $(#[target_feature(enable = $features)])?
         pub(crate) unsafe fn $name<K: $crate::backend::cpu::isa::Kernel>(kernel: &K, chunk: usize, worker: usize) {
-            // SAFETY: the same contract.
+            // SAFETY: the contract of this function is that of `Kernel::run`.
             unsafe { kernel.run::<$lanes>(chunk, worker) }
         }
     };

@@ -284,12 +284,12 @@ impl<const TILES: bool> Lanes for Portable<TILES> {
     }
     #[cfg(test)]
     unsafe fn tile_dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller's pointers are valid for their rows, as `tiles_emulated` wants.
         unsafe { tiles_emulated::dots::<SIGNED>(a, codes) }
     }
     #[cfg(test)]
     unsafe fn store_dots(dots: *mut Tile) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller's two tiles are writable.
         unsafe { tiles_emulated::store(dots) }
     }
     #[cfg(test)]

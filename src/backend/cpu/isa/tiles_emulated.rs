@@ -71,7 +71,7 @@ pub(crate) unsafe fn dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
 pub(crate) unsafe fn store(to: *mut Tile) {
     with(|tiles| {
         let dots = tiles.dots.take().expect("a product was computed");
-        // SAFETY: the same contract.
+        // SAFETY: the caller's two tiles are writable.
         unsafe { to.cast::<[Tile; 2]>().write(dots) }
     });
 }

@@ -157,7 +157,7 @@ struct Stretch {
 /// shapes, and no other thread touches the panel's columns of `dst`.
 pub(crate) unsafe fn run_panel<W: Format>(args: &PanelArgs, isa: Isa, panel: usize, next: *const u8) {
     let kernel = Panels::<W> { args, next, format: PhantomData };
-    // SAFETY: the same contract.
+    // SAFETY: the caller promises what `Kernel::run` wants of this panel.
     unsafe { entry::<Panels<'_, W>>(isa)(&kernel, panel, 0) }
 }
 
@@ -176,7 +176,7 @@ impl<W: Format> Kernel for Panels<'_, W> {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, panel: usize, _worker: usize) {
-        // SAFETY: the same contract; tiles beyond the matrix's rows are left out.
+        // SAFETY: `run_panel`'s caller promises the panel; tiles beyond the matrix's rows are left out.
         unsafe {
             if const { L::WIDE } {
                 self.tokens::<L, 2>(panel, 0);
@@ -199,7 +199,7 @@ impl<W: Format> Panels<'_, W> {
         let mut start = 0;
         if const { T == 2 && L::TILES && <W::Record as Record>::TILES } {
             start = self.args.tokens / LANES * LANES;
-            // SAFETY: the same contract.
+            // SAFETY: the first `start` tokens exist, and `run_panel`'s caller promises the panel.
             unsafe { self.tiles::<L>(panel, start) }
         }
         let mut kept = [const { MaybeUninit::<Sums<T>>::uninit() }; SEVERAL];
@@ -380,7 +380,7 @@ type Sums<const T: usize> = [[f32; LANES]; T];
 /// # Safety
 /// As [`run_panel`].
 pub(crate) unsafe fn activate_panel(args: &PanelArgs, isa: Isa, panel: usize, _next: *const u8) {
-    // SAFETY: the same contract.
+    // SAFETY: the caller promises what `Kernel::run` wants of this panel.
     unsafe { entry::<Activate<'_>>(isa)(&Activate(args), panel, 0) }
 }
 

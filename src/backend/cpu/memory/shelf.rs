@@ -74,10 +74,10 @@ impl Part {
 
     /// All of a file, to be read.
     pub(crate) fn of_file(file: &File) -> io::Result<Part> {
-        // SAFETY: the mapping is read-only. The file is one that is only ever replaced as a whole (see
-        // `sidecar`), which leaves the old one's bytes to this mapping; who writes into it all the same
-        // changes weights, and who cuts it short ends the process, as with every mapped file. It is mapped
-        // only where `OpenOptions::mmap` asks for that, which says so.
+        // SAFETY: the mapping is read-only. The file is only ever replaced as a whole (see `sidecar`), which
+        // leaves the old bytes to this mapping. A process that writes into the file changes weights; one that
+        // cuts it short ends this process, as with every mapped file. It is mapped only with
+        // `OpenOptions::mmap`, whose documentation says so.
         let map = unsafe { Mmap::map(file) }?;
         #[cfg(unix)]
         {

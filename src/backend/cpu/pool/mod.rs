@@ -167,7 +167,7 @@ impl Pool {
     /// # Safety
     /// `task` may be called with `data` and every chunk, from any thread, in any order.
     pub(crate) unsafe fn run<T: Sync>(&self, task: unsafe fn(&T, usize, usize), data: &T, chunks: usize) {
-        // SAFETY: the same contract.
+        // SAFETY: the contract of this function is that of `submit`.
         unsafe { self.submit(None, task, data, chunks) }
     }
 
@@ -186,7 +186,7 @@ impl Pool {
         data: &T,
         chunks: usize,
     ) {
-        // SAFETY: the same contract.
+        // SAFETY: the contract of this function is that of `submit`.
         unsafe { self.submit(Some(&mut before), task, data, chunks) }
     }
 

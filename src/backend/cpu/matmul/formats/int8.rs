@@ -31,7 +31,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
         activations: &Operand<Int8Group>,
         sums: &mut [[L::F; M]; T],
     ) {
-        // SAFETY: the same contract.
+        // SAFETY: `Format::group` promises a whole group and `M` records, with a byte each.
         unsafe {
             let outliers = slice::from_raw_parts(activations.outliers, M);
             // One branch for all tokens: residual codes are rare.
@@ -55,7 +55,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
         activations: &Operand<Int8Group>,
         sums: &mut [[Tile<f32>; 2]],
     ) {
-        // SAFETY: the same contract.
+        // SAFETY: `Format::blocks` promises whole groups and records for each token.
         unsafe { Self::tile_blocks::<L>(weights, next, groups, activations, sums) }
     }
 }
@@ -74,7 +74,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         for_each!([0 1] HALF => {
             for_each!([0 1] PART => {
                 if const { HALF <= HALVES as usize && PART < L::PARTS } {
-                    // SAFETY: the same contract.
+                    // SAFETY: the caller promises a whole group and `M` records.
                     unsafe { Self::part::<L, T, M, HALF, PART>(weights, later, tile, activations, second, sums) }
                 }
             });

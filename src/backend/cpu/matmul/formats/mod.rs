@@ -140,7 +140,7 @@ unsafe fn columns<L: Lanes, const BITS: usize, const KQ: usize, const EVEN: usiz
     weights: *const u8,
     tile: usize,
 ) -> L::C {
-    // SAFETY: the same contract.
+    // SAFETY: the caller promises a whole group, which has the lines of these quads.
     unsafe {
         if const { L::PAIRS } {
             let (even, odd) = (quad::<L, BITS, EVEN>(weights, tile), quad::<L, BITS, ODD>(weights, tile));
