@@ -17,12 +17,12 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use agree::{answered, assert_agrees, assert_refuses, assert_rows_alone, assert_same_bits};
-use case::run;
+use case::{Bench, run};
 use compare::{Case, Run, STEP_TOKENS, cases};
 use cuda_emu::{DeviceConfig, Emulator};
 use ottava::TokenId;
-use ottava::backend::Backend;
 use ottava::backend::cuda::{Cuda, CudaOptions};
+use ottava::backend::{Backend, BackendError};
 use ottava::ir::{
     Epilogue, KvDtype, KvLayout, LogitAdjustment, Matmul, Op, PageId, Place, Product, RowSampling, Rows,
     SampleRows, Write,
@@ -123,6 +123,16 @@ fn shared_tiles_agree_and_have_the_same_bits_in_any_order() {
             let _ = emulator.set_seed(seed);
             assert_same_bits(&run(&cuda, &case), &want, &format!("{}, seed {seed}", case.name));
         }
+    }
+}
+
+#[test]
+fn what_has_no_kernel_is_refused_by_its_name() {
+    let _card = card();
+    let cuda = cuda(false);
+    for case in table::words::cases() {
+        let refused = Bench::new(&cuda, &case).execute(&case.ops[0]);
+        assert!(matches!(refused, Err(BackendError::Unavailable { .. })), "{}: {refused:?}", case.name);
     }
 }
 

@@ -25,10 +25,15 @@ fn cpu(isa: Isa, compute: Compute, threads: usize) -> Cpu {
     Cpu::new(&CpuOptions { threads, isa: Some(isa), compute }).expect("an available instruction set")
 }
 
+/// All rows, those of GPUs and the others.
+fn cases() -> Vec<Case> {
+    [table::cases(), table::words::cases()].concat()
+}
+
 #[test]
 fn the_table_has_every_operation() {
-    let cases = table::cases();
-    let seen = |name: &&&str| cases.iter().flat_map(|case| &case.ops).any(|op| op.name() == **name);
+    let all = cases();
+    let seen = |name: &&&str| all.iter().flat_map(|case| &case.ops).any(|op| op.name() == **name);
     let missing: Vec<_> = Op::NAMES.iter().filter(|name| !seen(name)).collect();
     assert!(missing.is_empty(), "no case has {missing:?}");
 }
@@ -45,7 +50,7 @@ fn a_row_too_many_is_noticed() {
 
 #[test]
 fn every_instruction_set_agrees_with_the_reference() {
-    let answered = answered(table::cases());
+    let answered = answered(cases());
     for isa in Isa::available() {
         assert_agrees(&answered, &cpu(isa, Compute::F32, 2), |case| case.eps);
         assert_agrees(&answered, &cpu(isa, Compute::Int8, 2), |case| case.eps_int8);
@@ -57,7 +62,7 @@ fn threads_do_not_change_a_bit() {
     for isa in Isa::available() {
         for compute in [Compute::F32, Compute::Int8] {
             let [one, others @ ..] = [1, 2, 3].map(|threads| cpu(isa, compute, threads));
-            for case in table::cases() {
+            for case in cases() {
                 let want = run(&one, &case);
                 for other in &others {
                     assert_same_bits(
@@ -76,7 +81,7 @@ fn a_row_alone_has_the_bits_it_has_among_others() {
     for isa in Isa::available() {
         for compute in [Compute::F32, Compute::Int8] {
             let cpu = cpu(isa, compute, 2);
-            let rows: usize = table::cases().iter().map(|case| assert_rows_alone(&cpu, case, 1)).sum();
+            let rows: usize = cases().iter().map(|case| assert_rows_alone(&cpu, case, 1)).sum();
             assert!(rows > 100, "only {rows} rows were run alone");
         }
     }

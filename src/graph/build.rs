@@ -7,7 +7,7 @@ use crate::ir::{
 };
 
 use super::node::{Node, NodeKind};
-use super::{AttentionSpec, Dtype, GraphError, MatrixSpec, NodeId, RopeSpec, VectorSpec};
+use super::{Dtype, GraphError, MatrixSpec, NodeId, VectorSpec};
 
 /// A lazy graph. Weights are declared by name, and values are `[rows, cols]` with the rows of the
 /// step's tokens, of its outputs, or a fixed number of them.
@@ -168,30 +168,6 @@ impl Graph {
         Ok(self.push("layer_norm", &name, NodeKind::Norm { x, norm }, (rows, cols), Dtype::Activation))
     }
 
-    /// [`Graph::rms_norm`] over each head of a row. Its result may only go to
-    /// [`Graph::attention`] as q or k, directly or through [`Graph::rope`].
-    ///
-    /// # Errors
-    /// [`GraphError::Shape`] unless heads fill a row and `w` has a head's length,
-    /// [`GraphError::Foreign`].
-    pub fn head_norm(
-        &mut self,
-        x: NodeId,
-        head_dim: usize,
-        w: VectorId,
-        eps: f32,
-    ) -> Result<NodeId, GraphError> {
-        let shape = self.shape(x)?;
-        let VectorSpec { name, len } = self.vector_spec(w)?.clone();
-        self.expect_heads("head_norm", &name, shape.1, head_dim)?;
-        self.expect("head_norm", &name, len == head_dim, || {
-            (format!("a gain of {head_dim}"), format!("{len}"))
-        })?;
-        let kind = NodeKind::HeadNorm { x, head_dim, norm: RmsNorm { weight: w, eps } };
-        let dtype = self.dtype(x)?;
-        Ok(self.push("head_norm", &name, kind, shape, dtype))
-    }
-
     /// `x · mᵀ`: `[rows, m.rows]`.
     ///
     /// # Errors
@@ -223,50 +199,6 @@ impl Graph {
         }
         let kind = NodeKind::Matmul { x, matrix, bias };
         Ok(self.push("matmul", &spec.name, kind, (rows, spec.rows), Dtype::Activation))
-    }
-
-    /// Turns each head of `x`, `[tokens, heads · head_dim]`, by its token's position.
-    ///
-    /// # Errors
-    /// [`GraphError::Shape`] unless rows are tokens, heads fill a row, and the spec fits a head.
-    pub fn rope(&mut self, x: NodeId, head_dim: usize, spec: &RopeSpec) -> Result<NodeId, GraphError> {
-        let shape = self.shape(x)?;
-        self.expect_tokens("rope", shape.0)?;
-        self.expect_heads("rope", "", shape.1, head_dim)?;
-        let fits = spec.dims <= head_dim && spec.dims == 2 * spec.inv_freq.len() && spec.dims > 0;
-        self.expect("rope", "", fits, || {
-            let found = format!("{} dimensions with {} frequencies", spec.dims, spec.inv_freq.len());
-            (format!("at most {head_dim} dimensions, two a frequency"), found)
-        })?;
-        let dtype = self.dtype(x)?;
-        Ok(self.push("rope", "", NodeKind::Rope { x, head_dim, spec: spec.clone() }, shape, dtype))
-    }
-
-    /// Appends `k` and `v` to the pages of the layer, and attends from `q` to all of the past.
-    ///
-    /// # Errors
-    /// [`GraphError::Shape`] unless `q`, `k` and `v` are tokens of the spec's heads.
-    pub fn attention(
-        &mut self,
-        q: NodeId,
-        k: NodeId,
-        v: NodeId,
-        spec: AttentionSpec,
-    ) -> Result<NodeId, GraphError> {
-        let heads = spec.heads;
-        let grouped =
-            heads.kv > 0 && heads.dim > 0 && heads.query.is_multiple_of(heads.kv) && heads.query > 0;
-        self.expect("attention", "", grouped, || {
-            ("query heads in equal groups over kv heads".into(), format!("{heads:?}"))
-        })?;
-        for (name, x, count) in [("q", q, heads.query), ("k", k, heads.kv), ("v", v, heads.kv)] {
-            let found = self.shape(x)?;
-            self.expect("attention", name, found == (Rows::Tokens, count * heads.dim), || {
-                (format!("{name} of [tokens, {count} · {}]", heads.dim), shape_text(found))
-            })?;
-        }
-        let shape = (Rows::Tokens, heads.query * heads.dim);
-        Ok(self.push("attention", "", NodeKind::Attention { q, k, v, spec }, shape, Dtype::Activation))
     }
 
     /// The rows of `x` whose logits the step wants: `[outputs, cols]`.

@@ -10,8 +10,10 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod attention;
 mod build;
 mod error;
+mod experts;
 mod fuse;
 mod lower;
 mod node;
@@ -19,7 +21,6 @@ mod plan;
 mod program;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use crate::ir::{Precision, StepLimits};
 pub use build::Graph;

@@ -7,8 +7,8 @@ use half::f16;
 use ottava::TokenId;
 use ottava::backend::{Backend, BackendError, Frame, Weights};
 use ottava::ir::{
-    Binary, KvDtype, KvLayout, MatrixId, Normalize, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows,
-    SampleRows, Softmax, StepInput, StepLimits, StepSequence, Unary, VectorId, Window,
+    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows, StepInput,
+    StepLimits, StepSequence, VectorId, Window,
 };
 use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
 
@@ -208,20 +208,7 @@ impl Case {
         self.values.iter_mut().for_each(|(place, _)| change(place));
         self.results.iter_mut().for_each(&mut change);
         for op in &mut self.ops {
-            match op {
-                Op::Norm(Normalize { dst, src, .. })
-                | Op::Unary(Unary { dst, src, .. })
-                | Op::Softmax(Softmax { dst, src })
-                | Op::Sample(SampleRows { dst, src }) => {
-                    [dst, src].into_iter().for_each(&mut change);
-                }
-                Op::Binary(Binary { dst, a, b, .. }) => [dst, a, b].into_iter().for_each(&mut change),
-                Op::Matmul(op) => {
-                    change(&mut op.src);
-                    op.products.iter_mut().for_each(|product| change(&mut product.dst));
-                }
-                other => panic!("{} has no rows of its own", other.name()),
-            }
+            op.visit(&mut |_, place| change(place));
         }
     }
 }

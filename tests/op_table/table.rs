@@ -4,6 +4,8 @@
 pub mod large;
 #[allow(dead_code, reason = "for GPUs")]
 pub mod vocabularies;
+#[allow(dead_code, reason = "for what GPUs have no kernel for")]
+pub mod words;
 
 use std::sync::Arc;
 

@@ -101,7 +101,8 @@ impl KvPool {
     /// [`BackendError::Unavailable`] for a head that is not a multiple of 8 elements,
     /// [`BackendError::OutOfMemory`].
     pub(crate) fn new(layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
-        if layout.head_dim == 0 || !layout.head_dim.is_multiple_of(8) || layout.kv_heads == 0 {
+        let dim = layout.head_dim;
+        if layout.layers > 0 && (dim == 0 || !dim.is_multiple_of(8) || layout.kv_heads == 0) {
             let what = format!("a KV pool of {} heads of {}", layout.kv_heads, layout.head_dim);
             let reason = "the CPU backend takes heads of a multiple of 8 elements".into();
             return Err(BackendError::Unavailable { what, reason });

@@ -1,18 +1,12 @@
-//! Building a graph, continued: experts, and attention over rows at hand.
+//! Building a graph, continued: mixtures of experts.
 
-use crate::ir::{Axis, MatrixId, MatrixStack, Precision, Rows};
+use crate::ir::{MatrixId, MatrixStack, Precision};
 
 use super::build::{duplicate, shape_text};
 use super::node::NodeKind;
-use super::{Dtype, Graph, GraphError, MatrixSpec, NodeId, RowAttentionSpec};
+use super::{Dtype, Graph, GraphError, MatrixSpec, NodeId};
 
 impl Graph {
-    /// Rows beside tokens and outputs: the axis of this number among a step's
-    /// [`axes`](crate::ir::StepInput::axes), with at most `max` rows in a step.
-    pub fn axis(&self, id: u32, max: usize) -> Rows {
-        Rows::Axis(Axis { id, max })
-    }
-
     /// Declares `count` weight matrices of one shape, whose rows follow each other under one name.
     ///
     /// # Errors
@@ -89,45 +83,5 @@ impl Graph {
             NodeKind::Route { top_k, .. } => Ok(top_k),
             _ => Err(self.misfit("experts", "", "routes".into(), self.node(routes)?.label.clone())),
         }
-    }
-
-    /// Attention of each row of `q` over the rows of `k` and `v` that its sequence has in this step: see
-    /// [`crate::ir::RowAttention`].
-    ///
-    /// # Errors
-    /// [`GraphError::Shape`] unless the operands are rows of the spec's heads.
-    pub fn row_attention(
-        &mut self,
-        q: NodeId,
-        k: NodeId,
-        v: NodeId,
-        spec: RowAttentionSpec,
-    ) -> Result<NodeId, GraphError> {
-        let heads = spec.heads;
-        let grouped =
-            heads.kv > 0 && heads.dim > 0 && heads.query > 0 && heads.query.is_multiple_of(heads.kv);
-        self.expect("row_attention", "", grouped, || {
-            ("query heads in equal groups over kv heads".into(), format!("{heads:?}"))
-        })?;
-        let (rows, keys) = (self.shape(q)?.0, self.shape(k)?.0);
-        for (name, x, rows, count) in
-            [("q", q, rows, heads.query), ("k", k, keys, heads.kv), ("v", v, keys, heads.kv)]
-        {
-            let found = self.shape(x)?;
-            self.expect("row_attention", name, found == (rows, count * heads.dim), || {
-                (shape_text((rows, count * heads.dim)), shape_text(found))
-            })?;
-        }
-        for rows in [rows, keys] {
-            self.expect("row_attention", "", rows != Rows::Outputs, || {
-                ("rows that have an order".into(), "outputs".into())
-            })?;
-        }
-        let ordered = spec.sees == crate::ir::Sees::All || rows == keys;
-        self.expect("row_attention", "", ordered, || {
-            ("keys of the rows that attend".into(), format!("{keys:?}"))
-        })?;
-        let shape = (rows, heads.query * heads.dim);
-        Ok(self.push("row_attention", "", NodeKind::RowAttention { q, k, v, spec }, shape, Dtype::Activation))
     }
 }
