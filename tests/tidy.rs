@@ -30,18 +30,18 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "src/backend/cpu.rs",
     "src/backend/cuda/",
     "src/weights/source.rs",
-    "cuda-emu/src/driver/",
-    "cuda-emu/src/exec/",
-    "cuda-emu/src/memory/",
+    "crates/cuda-emu/src/driver/",
+    "crates/cuda-emu/src/exec/",
+    "crates/cuda-emu/src/memory/",
 ];
 /// Where the environment may be read.
-const ENVIRONMENT_ALLOWED: &[&str] = &["src/env.rs", "cuda-emu/src/driver/options.rs"];
+const ENVIRONMENT_ALLOWED: &[&str] = &["src/env.rs", "crates/cuda-emu/src/driver/options.rs"];
 /// Where kernels may have inline assembly.
 const ASSEMBLY_ALLOWED: &str = "kernels-cu/common/ptx.cuh";
 /// The libraries of the repository.
-const LIBRARIES: &[&str] = &["src", "cuda-emu/src"];
+const LIBRARIES: &[&str] = &["src", "crates/cuda-emu/src"];
 /// Folders of documents. Not `benches`: records name what was there on their day.
-const DOCUMENT_FOLDERS: &[&str] = &["docs", "src", "kernels-cu", "cuda-emu", "crates"];
+const DOCUMENT_FOLDERS: &[&str] = &["docs", "src", "kernels-cu", "crates"];
 /// Other documents; CHANGELOG.md names what has been.
 const OTHER_DOCUMENTS: &[&str] =
     &["README.md", "ARCHITECTURE.md", "benches/README.md", "benches/record/INDEX.md"];
@@ -91,7 +91,12 @@ fn files(folders: &[&str], extensions: &[&str]) -> Vec<Source> {
 
 fn all_sources() -> Vec<Source> {
     let own = ["src", "tests", "benches", "examples", "fuzz/fuzz_targets"];
-    let emulator = ["cuda-emu/src", "cuda-emu/tests", "cuda-emu/benches", "cuda-emu/examples"];
+    let emulator = [
+        "crates/cuda-emu/src",
+        "crates/cuda-emu/tests",
+        "crates/cuda-emu/benches",
+        "crates/cuda-emu/examples",
+    ];
     sources(&[own.as_slice(), &emulator].concat())
 }
 
