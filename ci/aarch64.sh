@@ -23,7 +23,7 @@ prepare_std "$TARGET"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
 run_tests() {
-    cargo test "${build_std[@]}" --target "$TARGET" --release --no-default-features "$@"
+    cargo test "${build_std[@]}" --target "$TARGET" --release -p ottava --no-default-features "$@"
 }
 if [ $# -gt 0 ]; then
     run_tests "$@"

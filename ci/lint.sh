@@ -7,7 +7,7 @@ export DOCS_RS=1
 cargo fmt --check
 cargo fmt --check --manifest-path fuzz/Cargo.toml
 cargo clippy --all-features --all-targets -- -D warnings
-cargo clippy --no-default-features --all-targets -- -D warnings
+cargo clippy -p ottava --no-default-features --all-targets -- -D warnings
 # Nothing is linked, so the fuzzer's own C++ need not be compiled.
 CUSTOM_LIBFUZZER_PATH=$PWD/target/libfuzzer.a cargo clippy --manifest-path fuzz/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}" -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps

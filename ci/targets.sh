@@ -9,6 +9,6 @@ for target in "$@"; do
     prepare_std "$target"
     for features in '' text; do
         echo "== $target, features: ${features:-none}"
-        cargo check "${build_std[@]}" --target "$target" --no-default-features --features "$features" --lib
+        cargo check "${build_std[@]}" --target "$target" -p ottava --no-default-features --features "$features" --lib
     done
 done

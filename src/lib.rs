@@ -23,7 +23,6 @@
 pub mod api;
 pub mod backend;
 pub mod engine;
-pub mod env;
 mod error;
 pub mod file;
 pub mod graph;

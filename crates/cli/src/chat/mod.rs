@@ -245,7 +245,7 @@ fn editor_failure(error: ReadlineError) -> Failure {
 }
 
 fn history_file() -> Option<PathBuf> {
-    let folder = ottava::env::cache_folder()?;
+    let folder = crate::env::cache_folder()?;
     std::fs::create_dir_all(&folder).ok()?;
     Some(folder.join("history"))
 }

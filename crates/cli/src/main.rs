@@ -1,12 +1,16 @@
-//! The command line: what the commands are and how the program ends. Each command is a sibling.
+//! The `ottava` program, over the library's public interface: what the commands are and how the program ends. Each
+//! command is a file.
 //!
 //! Answers go to stdout; progress, statistics, notes and errors to stderr, the first two only on a
 //! terminal. Exit codes: 0, 1 (failed), 2 (usage).
+
+#![forbid(unsafe_code)]
 
 mod bench;
 mod catalog;
 mod chat;
 mod devices;
+mod env;
 mod fetch;
 mod health;
 mod input;
@@ -78,7 +82,7 @@ impl From<ottava::Error> for Failure {
 }
 
 /// Parses the arguments, runs the command, prints its error.
-pub fn main() -> ExitCode {
+fn main() -> ExitCode {
     let result = match Cli::try_parse() {
         Ok(cli) => cli.command.run(),
         Err(error) => parse_result(&error),

@@ -4,8 +4,6 @@
 //! What comes in is in `input`, numbers and limits in `numbers`, conversations in `chat`; `terminal` has
 //! terminals and streams that are full or closed, `pull` the cache.
 
-#![cfg(feature = "cli")]
-
 mod chat;
 mod input;
 mod numbers;
@@ -13,7 +11,7 @@ mod numbers;
 mod pull;
 #[cfg(unix)]
 mod terminal;
-#[path = "../tiny/mod.rs"]
+#[path = "../../../../tests/tiny/mod.rs"]
 mod tiny;
 
 use std::ffi::OsStr;

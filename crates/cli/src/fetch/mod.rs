@@ -88,8 +88,8 @@ impl Sources {
     /// Those that the environment names.
     fn from_env() -> Sources {
         Sources {
-            endpoint: (!ottava::env::offline()).then(ottava::env::hub_endpoint),
-            token: ottava::env::hub_token(),
+            endpoint: (!crate::env::offline()).then(crate::env::hub_endpoint),
+            token: crate::env::hub_token(),
             use_proxy: true,
             python: "python3".into(),
         }
@@ -149,7 +149,7 @@ impl Pull {
 
 /// The folder of fetched models.
 pub fn models_folder() -> Result<PathBuf, Failure> {
-    let cache = ottava::env::cache_folder()
+    let cache = crate::env::cache_folder()
         .ok_or_else(|| Failure::Failed("no place for models: set OTTAVA_CACHE to a folder".into()))?;
     Ok(cache.join("models"))
 }

@@ -1,8 +1,9 @@
 //! Numbers from the outside and limits of the system: each ends in an answer or in one line that says why, never in
 //! a signal. The limits of memory are set by a shell around the program.
 
-#![cfg(all(feature = "cli", target_os = "linux"))]
+#![cfg(target_os = "linux")]
 
+#[path = "../../../tests/tiny/mod.rs"]
 mod tiny;
 
 use std::num::NonZeroUsize;

@@ -1,8 +1,9 @@
 //! Loads that are killed, and what stands where files are read and written: the next run finds neither litter nor a
 //! half-written file, and waits for nobody.
 
-#![cfg(all(feature = "cli", target_os = "linux"))]
+#![cfg(target_os = "linux")]
 
+#[path = "../../../tests/tiny/mod.rs"]
 mod tiny;
 
 use std::fs;
