@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use super::generation::{Channel, Generation};
-use super::inbox::{Admitted, Inbox, Job, Refused};
+use super::inbox::{Admitted, Inbox, Job, Refused, Reply};
 use super::request::{RequestLimits, TokenRequest, check_prompt};
 use super::stats::{Counters, Stats};
 use super::store::Place;
@@ -73,7 +73,7 @@ impl Handle {
         let inner = &self.inner;
         request.check(inner.limits)?;
         self.check_pages(&request)?;
-        let channel = Channel::new(inner.config.event_buffer, Arc::clone(&inner.inbox));
+        let channel = Channel::new(inner.config.event_buffer, Arc::clone(inner.inbox.wake()));
         let generation = Generation { channel: Arc::clone(&channel) };
         let admitted = Admitted { request, channel, submitted: Instant::now() };
         match inner.inbox.put_request(admitted, &inner.counters) {
@@ -197,10 +197,7 @@ impl Handle {
         self.check_fit(ids.len())
     }
 
-    fn ask<T>(
-        &self,
-        job: impl FnOnce(mpsc::SyncSender<Result<T, EngineError>>) -> Job,
-    ) -> Result<T, EngineError> {
+    fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, EngineError> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.inner.inbox.put_job(job(reply)).map_err(|refused| match refused {
             Refused::Full { waiting } => EngineError::JobsFull { waiting },

@@ -1,25 +1,26 @@
-//! Where the engine's thread finds new work, and sleeps while there is none. What waits here is
-//! bounded: whatever finds no room is refused at once, so nobody waits to get in.
+//! Where the engine's thread finds new work. What waits here is bounded: whatever finds no room is refused at
+//! once, so nobody waits to get in.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Instant;
 
 use super::stats::{Counters, add};
 use super::store::Exported;
-use super::{EngineConfig, EngineError, Profile, Scores, generation::Channel, request::TokenRequest};
+use super::{EngineConfig, EngineError, Profile, Scores};
+use super::{generation::Channel, request::TokenRequest, wake::WakeFlag};
 use crate::kv::snapshot::Snapshot;
 use crate::token::TokenId;
 
-/// Longest sleep of an idle engine: a lost wake-up costs at most this.
-const NAP: Duration = Duration::from_secs(1);
+/// Where a job's answer goes.
+pub(super) type Reply<T> = mpsc::SyncSender<Result<T, EngineError>>;
 
 /// A request that was checked and let in.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) request: TokenRequest,
-    pub(super) channel: std::sync::Arc<Channel>,
-    pub(super) submitted: std::time::Instant,
+    pub(super) channel: Arc<Channel>,
+    pub(super) submitted: Instant,
 }
 
 /// Work that is answered once.
@@ -29,25 +30,25 @@ pub(super) enum Job {
         ids: Vec<TokenId>,
         first: usize,
         top: usize,
-        reply: mpsc::SyncSender<Result<Scores, EngineError>>,
+        reply: Reply<Scores>,
     },
     Save {
         ids: Vec<TokenId>,
-        reply: mpsc::SyncSender<Result<Exported, EngineError>>,
+        reply: Reply<Exported>,
     },
     Restore {
         snapshot: Snapshot,
-        reply: mpsc::SyncSender<Result<usize, EngineError>>,
+        reply: Reply<usize>,
     },
     /// Proves the KV books.
     Check {
-        reply: mpsc::SyncSender<Result<(), EngineError>>,
+        reply: Reply<()>,
     },
     StartProfile {
-        reply: mpsc::SyncSender<Result<(), EngineError>>,
+        reply: Reply<()>,
     },
     TakeProfile {
-        reply: mpsc::SyncSender<Result<Profile, EngineError>>,
+        reply: Reply<Profile>,
     },
 }
 
@@ -75,7 +76,6 @@ struct State {
     requests: VecDeque<Admitted>,
     jobs: VecDeque<Job>,
     stop: bool,
-    woken: bool,
     closed: bool,
 }
 
@@ -83,19 +83,20 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Inbox {
     state: Mutex<State>,
-    changed: Condvar,
+    wake: Arc<WakeFlag>,
     requests_max: usize,
     jobs_max: usize,
 }
 
 impl Inbox {
     pub(super) fn new(config: &EngineConfig) -> Inbox {
-        Inbox {
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            requests_max: config.queue_max,
-            jobs_max: config.jobs_max,
-        }
+        let (requests_max, jobs_max) = (config.queue_max, config.jobs_max);
+        Inbox { state: Mutex::default(), wake: Arc::default(), requests_max, jobs_max }
+    }
+
+    /// What wakes the engine.
+    pub(super) fn wake(&self) -> &Arc<WakeFlag> {
+        &self.wake
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -110,16 +111,9 @@ impl Inbox {
             return Err(Refused::Closed);
         }
         change(&mut state)?;
-        state.woken = true;
         drop(state);
-        self.changed.notify_one();
+        self.wake.set();
         Ok(())
-    }
-
-    /// Makes the engine look again. Takes no room: a wake-up cannot be refused.
-    pub(super) fn wake(&self) {
-        // An engine that has gone has nothing to look at.
-        let _ = self.change(|_| Ok(()));
     }
 
     /// Lets a request in and counts it, unless as many as there may be have not ended yet.
@@ -147,7 +141,7 @@ impl Inbox {
         })
     }
 
-    /// Lets nothing in any more; gives the requests that nobody will serve. Jobs that nobody will
+    /// Lets nothing in any more; returns the requests that nobody will serve. Jobs that nobody will
     /// do are dropped, which their callers notice.
     pub(super) fn close(&self) -> VecDeque<Admitted> {
         let mut state = self.lock();
@@ -167,28 +161,20 @@ impl Inbox {
 
     /// What has arrived, without waiting.
     pub(super) fn take(&self) -> Arrivals {
+        // In this order: what arrives after the look sets the flag again.
+        self.wake.clear();
         let mut state = self.lock();
-        state.woken = false;
         Arrivals { requests: std::mem::take(&mut state.requests), stop: state.stop }
     }
 
-    /// Whether nothing has arrived and nobody wants it to look.
+    /// Whether nothing has arrived and nothing has woken the engine.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.lock();
-        !state.woken && !state.stop && state.requests.is_empty() && state.jobs.is_empty()
+        !self.wake.is_set() && !state.stop && state.requests.is_empty() && state.jobs.is_empty()
     }
 
     /// The job that has waited longest. The others keep waiting here, where they are counted.
     pub(super) fn take_job(&self) -> Option<Job> {
         self.lock().jobs.pop_front()
-    }
-
-    /// Sleeps until something changes (or a moment has passed).
-    pub(super) fn wait(&self) {
-        let state = self.lock();
-        if !state.woken {
-            // Whether it was a wake-up or the time does not matter: the caller looks again.
-            drop(self.changed.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner));
-        }
     }
 }

@@ -2,10 +2,19 @@
 //!
 //! [`Handle::spawn`] starts a named thread that owns the model and the KV books; a [`Handle`] is
 //! what everyone else holds. `request` says what can be asked, `generation` is the stream of
-//! events, `inbox` connects the two sides. On the thread, `worker` is the loop: `scheduler` decides
-//! what a step works on, `pages` finds room, `step` runs, `postprocess` chooses tokens; `sequence`
-//! is one request on its way, `job` scores given tokens, `store` saves and restores prompts, `stats`
-//! counts, `profile` times. Text and templates of requests are made by [`crate::api`].
+//! events, `inbox` connects the two sides. On the thread, `worker` is the loop over the stages, each of which takes
+//! and returns values:
+//!
+//! ```text
+//! inbox ─► table ─► plan ─► batch ─► runner ─► choose ─► settle ─► events, ends
+//!          slots    who,    step     error or  token or  page tables,
+//!                   pages   input    outputs   scores    text
+//! ```
+//!
+//! `scheduler` is the plan's decision, `ahead` the plan of a step that is launched before the tokens of the one before
+//! it are seen. A `sequence` has a goal: an `answer`, scores, or a prompt to save; `store` copies its pages, `failure`
+//! is why one cannot go on. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
+//! [`crate::api`].
 //!
 //! # What bounds what
 //!
@@ -26,22 +35,27 @@
 
 #![forbid(unsafe_code)]
 
-mod flight;
+mod ahead;
+mod answer;
+mod batch;
+mod choose;
+mod failure;
 mod generation;
 mod handle;
 mod inbox;
-mod job;
-mod pages;
-mod postprocess;
+mod plan;
 mod profile;
 mod request;
+mod runner;
 mod scheduler;
 mod sequence;
+mod settle;
 mod stats;
-mod step;
 mod store;
+mod table;
 #[cfg(test)]
 mod tests;
+mod wake;
 mod worker;
 
 pub use generation::{Event, FinishReason, Generation, GenerationError, Logprobs, Usage};

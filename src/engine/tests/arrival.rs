@@ -137,15 +137,15 @@ fn whoever_wants_a_look_is_seen_at_the_next_one() {
         assert!(!inbox.is_empty(), "{what}");
         // Returns at once, or else after a second.
         let asked = std::time::Instant::now();
-        inbox.wait();
+        inbox.wake().wait();
         assert!(asked.elapsed() < Duration::from_millis(900), "{what}");
         drop(inbox.take());
         assert!(inbox.is_empty(), "{what}, after the look");
     };
     assert!(inbox.is_empty());
-    inbox.wake();
+    inbox.wake().set();
     seen("a wake-up");
-    let channel = Channel::new(2, Arc::clone(&inbox));
+    let channel = Channel::new(2, Arc::clone(inbox.wake()));
     let mut generation = Generation { channel: Arc::clone(&channel) };
     let token = |id| Ok(Event::Token { id: TokenId(id), text: String::new(), logprobs: None });
     (0..2).for_each(|id| channel.push(token(id)));

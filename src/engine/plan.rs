@@ -1,0 +1,167 @@
+//! The plan of a step: who works on how many tokens, with pages for all of them. Where pages are short, sequences
+//! that can wait give theirs up and are computed again later.
+
+use super::failure::Failure;
+use super::scheduler::{Candidate, Room, Scheduled, schedule};
+use super::sequence::Sequence;
+use super::table::{SequenceTable, SlotId};
+use crate::kv::{CopyPage, KvCacheManager, KvError, SeqId};
+
+/// What the next step computes, and what became of others on the way.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) scheduled: Vec<Scheduled>,
+    /// To be done in this order, and before the step: until then no page is written.
+    pub(super) copies: Vec<(SlotId, CopyPage)>,
+    /// Those that gave up their pages.
+    pub(super) preempted: Vec<SlotId>,
+    /// Those that the page table refused for a reason that waiting does not cure.
+    pub(super) failed: Vec<(SlotId, Failure)>,
+    /// Prompt tokens found in the cache.
+    pub(super) cached_tokens: usize,
+}
+
+impl Plan {
+    fn clear(&mut self) {
+        self.scheduled.clear();
+        self.copies.clear();
+        self.preempted.clear();
+        self.failed.clear();
+        self.cached_tokens = 0;
+    }
+}
+
+/// Makes plans; keeps its scratch between them.
+#[derive(Debug)]
+pub(super) struct Planner {
+    room: Room,
+    candidates: Vec<Candidate>,
+}
+
+impl Planner {
+    pub(super) fn new(room: Room) -> Planner {
+        Planner { room, candidates: Vec::new() }
+    }
+
+    /// Most sequences at work.
+    pub(super) fn sequences_max(&self) -> usize {
+        self.room.sequences_max
+    }
+
+    /// Plans the next step over all sequences.
+    pub(super) fn plan(&mut self, table: &mut SequenceTable, kv: &mut KvCacheManager, plan: &mut Plan) {
+        plan.clear();
+        self.candidates.clear();
+        self.candidates.extend(table.iter().map(|(slot, sequence)| Candidate {
+            slot,
+            pending: sequence.pending(),
+            silent: sequence.silent(),
+            running: sequence.pages.is_some(),
+            paused: sequence.is_paused(),
+            job: sequence.is_job(),
+        }));
+        schedule(&self.candidates, &self.room, &mut plan.scheduled);
+        self.room.job_first = !self.room.job_first;
+        Pages { table, kv, plan }.secure_all(self.room.limits.outputs_max);
+    }
+}
+
+/// Finds pages for a plan.
+#[derive(Debug)]
+pub(super) struct Pages<'p> {
+    pub(super) table: &'p mut SequenceTable,
+    pub(super) kv: &'p mut KvCacheManager,
+    pub(super) plan: &'p mut Plan,
+}
+
+impl Pages<'_> {
+    /// Gets each part its pages, in the order of the plan; who finds none waits for another step.
+    fn secure_all(&mut self, outputs_max: usize) {
+        let mut outputs_left = outputs_max;
+        for part in 0..self.plan.scheduled.len() {
+            let Scheduled { slot, tokens, .. } = self.plan.scheduled[part];
+            if self.plan.preempted.contains(&slot) {
+                continue;
+            }
+            let secured = self.secure(slot, tokens).unwrap_or_else(|error| {
+                self.plan.failed.push((slot, error.into()));
+                0
+            });
+            // A prefix found in the cache can bring a prompt to its end sooner than planned.
+            let silent = self.table.get(slot).map_or(0, Sequence::silent);
+            let tokens = secured.min(silent.saturating_add(outputs_left));
+            outputs_left -= tokens.saturating_sub(silent);
+            self.plan.scheduled[part].tokens = tokens;
+        }
+        let Plan { scheduled, preempted, .. } = &mut *self.plan;
+        scheduled.retain(|part| part.tokens > 0 && !preempted.contains(&part.slot));
+    }
+
+    /// Makes room for up to `tokens` tokens of a sequence; how many it got room for.
+    fn secure(&mut self, slot: SlotId, tokens: usize) -> Result<usize, KvError> {
+        let Some(sequence) = self.table.get_mut(slot) else { return Ok(0) };
+        let id = match sequence.pages {
+            Some(id) => id,
+            // A new one starts from the longest prefix in the cache.
+            None => {
+                let (findable, spec) = sequence.spec();
+                let allocation = self.kv.allocate(findable, spec)?;
+                self.plan.cached_tokens += sequence.start(allocation.seq, allocation.cached_tokens);
+                allocation.seq
+            }
+        };
+        let (tokens, computed) = (tokens.min(sequence.pending()), sequence.computed);
+        match self.reserve(id, tokens, Some(slot)) {
+            Ok(()) => Ok(tokens),
+            Err(KvError::OutOfPages { .. }) => {
+                if computed == 0 {
+                    self.give_up(slot);
+                }
+                Ok(0)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes room for `tokens` more tokens of `id`, which is `slot`'s or nobody's in the table, and takes
+    /// pages from others for that.
+    ///
+    /// # Errors
+    /// Those of [`KvCacheManager::reserve`], when nobody has pages to give up.
+    pub(super) fn reserve(&mut self, id: SeqId, tokens: usize, slot: Option<SlotId>) -> Result<(), KvError> {
+        loop {
+            let error = match self.kv.reserve(id, tokens) {
+                Ok(copies) => {
+                    self.plan
+                        .copies
+                        .extend(slot.iter().flat_map(|&slot| copies.iter().map(move |&copy| (slot, copy))));
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            let short = matches!(error, KvError::OutOfPages { .. });
+            let victim = victim(slot, self.table).filter(|_| short).ok_or(error)?;
+            self.give_up(victim);
+            self.plan.preempted.push(victim);
+        }
+    }
+
+    /// Takes a sequence's pages; it is computed again when there is room.
+    fn give_up(&mut self, slot: SlotId) {
+        let Some(sequence) = self.table.get_mut(slot) else { return };
+        sequence.computed = 0;
+        if let Some(id) = sequence.pages.take() {
+            let released = self.kv.release(id);
+            debug_assert!(released.is_ok(), "a running sequence's id is live: {released:?}");
+        }
+    }
+}
+
+/// Who gives up its pages for `slot` (or for whoever is not in the table): first those whose readers sleep, then
+/// those that came later, the youngest first.
+fn victim(slot: Option<SlotId>, table: &SequenceTable) -> Option<SlotId> {
+    let with_pages = || table.iter().rev().filter(|(_, sequence)| sequence.pages.is_some());
+    let asleep = with_pages().find(|&(id, sequence)| Some(id) != slot && sequence.is_paused());
+    let youngest = || with_pages().next().filter(|&(id, _)| Some(id) != slot);
+    asleep.or_else(youngest).map(|(id, _)| id)
+}
