@@ -1,9 +1,9 @@
 //! The goal of a request: tokens become text and events for its reader, until a stop, a length or an error.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::generation::{Channel, Event, FinishReason, GenerationError, Logprobs, Usage};
-use super::inbox::Admitted;
 use super::request::TokenRequest;
 use super::stats::Clock;
 use crate::{
@@ -30,13 +30,13 @@ struct Text {
 }
 
 impl Answer {
-    pub(super) fn new(admitted: Admitted) -> Answer {
-        let Admitted { mut request, channel, submitted } = admitted;
+    /// Its clock starts now.
+    pub(super) fn new(mut request: TokenRequest, channel: Arc<Channel>) -> Answer {
         let text = request.text.as_ref().map(|vocab| Text {
             detokenizer: Detokenizer::new(vocab),
             stops: StopMatcher::new(std::mem::take(&mut request.stop_strings)),
         });
-        Answer { request, clock: Clock::new(submitted), cached: None, channel, text }
+        Answer { request, clock: Clock::new(Instant::now()), cached: None, channel, text }
     }
 
     /// Whether its reader has room for so many more tokens.

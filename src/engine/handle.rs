@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use super::generation::{Channel, Generation};
-use super::inbox::{Admitted, Inbox, Job, Refused, Reply};
+use super::inbox::{Inbox, Job, Refused};
 use super::request::{RequestLimits, TokenRequest, check_prompt};
+use super::sequence::{Reply, Sequence};
 use super::stats::{Counters, Stats};
 use super::store::Place;
 use super::worker::Worker;
@@ -75,8 +75,8 @@ impl Handle {
         self.check_pages(&request)?;
         let channel = Channel::new(inner.config.event_buffer, Arc::clone(inner.inbox.wake()));
         let generation = Generation { channel: Arc::clone(&channel) };
-        let admitted = Admitted { request, channel, submitted: Instant::now() };
-        match inner.inbox.put_request(admitted, &inner.counters) {
+        let sequence = Sequence::generate(request, channel, inner.limits.context_max);
+        match inner.inbox.put_request(sequence, &inner.counters) {
             Ok(()) => Ok(generation),
             Err(Refused::Full { waiting }) => Err(SubmitError::Overloaded { waiting }),
             Err(Refused::Closed) => Err(SubmitError::Stopped),
@@ -125,7 +125,7 @@ impl Handle {
             let reason = format!("top: expected at most {most} for {tokens} tokens, found {top}");
             return Err(SubmitError::Invalid(reason).into());
         }
-        self.ask(|reply| Job::Score { ids: ids.to_vec(), first, top, reply })
+        self.ask(|reply| Job::Compute(Sequence::score(ids.to_vec(), first, top, reply)))
     }
 
     /// Computes the keys and values of a prompt and saves them to a file, whole or not at all. The
@@ -137,7 +137,7 @@ impl Handle {
         self.check_ids(ids)?;
         // Before anything is computed; and again when the file is written.
         file::check_target(path).map_err(|source| snapshot::io_error(path, "write", source))?;
-        let exported = self.ask(|reply| Job::Save { ids: ids.to_vec(), reply })?;
+        let exported = self.ask(|reply| Job::Compute(Sequence::save(ids.to_vec(), reply)))?;
         Ok(exported.write(path)?)
     }
 

@@ -2,40 +2,18 @@
 //! once, so nobody waits to get in.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::sequence::{Reply, Sequence};
 use super::stats::{Counters, add};
-use super::store::Exported;
-use super::{EngineConfig, EngineError, Profile, Scores};
-use super::{generation::Channel, request::TokenRequest, wake::WakeFlag};
+use super::{EngineConfig, Profile, wake::WakeFlag};
 use crate::kv::snapshot::Snapshot;
-use crate::token::TokenId;
-
-/// Where a job's answer goes.
-pub(super) type Reply<T> = mpsc::SyncSender<Result<T, EngineError>>;
-
-/// A request that was checked and let in.
-#[derive(Debug)]
-pub(super) struct Admitted {
-    pub(super) request: TokenRequest,
-    pub(super) channel: Arc<Channel>,
-    pub(super) submitted: Instant,
-}
 
 /// Work that is answered once.
 #[derive(Debug)]
 pub(super) enum Job {
-    Score {
-        ids: Vec<TokenId>,
-        first: usize,
-        top: usize,
-        reply: Reply<Scores>,
-    },
-    Save {
-        ids: Vec<TokenId>,
-        reply: Reply<Exported>,
-    },
+    /// Scores, or a prompt to save.
+    Compute(Sequence),
     Restore {
         snapshot: Snapshot,
         reply: Reply<usize>,
@@ -67,13 +45,13 @@ pub(super) enum Refused {
 /// What has arrived since the last look.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    pub(super) requests: VecDeque<Admitted>,
+    pub(super) requests: VecDeque<Sequence>,
     pub(super) stop: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    requests: VecDeque<Admitted>,
+    requests: VecDeque<Sequence>,
     jobs: VecDeque<Job>,
     stop: bool,
     closed: bool,
@@ -117,7 +95,7 @@ impl Inbox {
     }
 
     /// Lets a request in and counts it, unless as many as there may be have not ended yet.
-    pub(super) fn put_request(&self, admitted: Admitted, counters: &Counters) -> Result<(), Refused> {
+    pub(super) fn put_request(&self, request: Sequence, counters: &Counters) -> Result<(), Refused> {
         self.change(|state| {
             // Requests are admitted under this lock only, so none can slip in after the count.
             let waiting = usize::try_from(counters.live()).unwrap_or(usize::MAX);
@@ -125,7 +103,7 @@ impl Inbox {
                 return Err(Refused::Full { waiting });
             }
             add(&counters.admitted, 1);
-            state.requests.push_back(admitted);
+            state.requests.push_back(request);
             Ok(())
         })
     }
@@ -141,13 +119,11 @@ impl Inbox {
         })
     }
 
-    /// Lets nothing in any more; returns the requests that nobody will serve. Jobs that nobody will
-    /// do are dropped, which their callers notice.
-    pub(super) fn close(&self) -> VecDeque<Admitted> {
+    /// Lets nothing in any more; returns what nobody will do. Whoever waits for it is told when it is dropped.
+    pub(super) fn close(&self) -> (VecDeque<Sequence>, VecDeque<Job>) {
         let mut state = self.lock();
         state.closed = true;
-        state.jobs.clear();
-        std::mem::take(&mut state.requests)
+        (std::mem::take(&mut state.requests), std::mem::take(&mut state.jobs))
     }
 
     /// Asks the engine to end. Takes no room.

@@ -81,7 +81,7 @@ pub struct EngineConfig {
     /// Most sequences at work at once.
     pub sequences_max: usize,
     /// Most prompt tokens of a step, so that prompts do not stall running answers: their next token waits
-    /// for the step. None: as many as a step takes, which for an [`Engine`](crate::Engine) is what suits its
+    /// for the step. None: as many as a step takes, which for an [`InferenceEngine`](crate::InferenceEngine) is what suits its
     /// [backend](crate::backend::Backend::PREFILL_CHUNK).
     pub prefill_chunk: Option<usize>,
     /// Whether requests that begin alike share what was computed for the beginning.

@@ -1,9 +1,11 @@
 //! One sequence at work: its tokens, its pages, and its goal: an answer, scores, or a saved prompt.
 
+use std::sync::{Arc, mpsc};
+
 use super::answer::Answer;
 use super::failure::Failure;
-use super::generation::{FinishReason, Logprobs};
-use super::inbox::{Admitted, Reply};
+use super::generation::{Channel, FinishReason, Logprobs};
+use super::request::TokenRequest;
 use super::store::Exported;
 use super::{EngineError, Scores};
 use crate::{
@@ -12,6 +14,9 @@ use crate::{
     sample::History,
     token::TokenId,
 };
+
+/// Where a job's answer goes. When it is dropped without one its caller is told that the engine has stopped.
+pub(super) type Reply<T> = mpsc::SyncSender<Result<T, EngineError>>;
 
 /// A sequence of the [table](super::table).
 #[derive(Debug)]
@@ -56,9 +61,9 @@ pub(super) enum Picked {
 }
 
 impl Sequence {
-    /// A request. Where there is no memory for its tokens it has none.
-    pub(super) fn generate(admitted: Admitted, context_max: usize) -> Sequence {
-        let answer = Box::new(Answer::new(admitted));
+    /// A checked request. Where there is no memory for its tokens it has none.
+    pub(super) fn generate(request: TokenRequest, channel: Arc<Channel>, context_max: usize) -> Sequence {
+        let answer = Box::new(Answer::new(request, channel));
         let request = &answer.request;
         let tokens_max = request.prompt.len().saturating_add(request.max_tokens).min(context_max);
         let (mut tokens, window) = (Vec::new(), request.window);

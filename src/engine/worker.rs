@@ -11,7 +11,7 @@ use super::ahead::plan_ahead;
 use super::batch::Batch;
 use super::choose::{Chooser, Pick};
 use super::failure::Failure;
-use super::generation::{FinishReason, GenerationError};
+use super::generation::FinishReason;
 use super::inbox::{Arrivals, Inbox, Job};
 use super::plan::{Pages, Plan, Planner};
 use super::profile::{Profile, Profiler};
@@ -91,8 +91,7 @@ impl<D: Decoder> Worker<D> {
     }
 
     pub(super) fn admit(&mut self, arrivals: Arrivals) {
-        for admitted in arrivals.requests {
-            let sequence = Sequence::generate(admitted, self.runner.decoder.context_max());
+        for sequence in arrivals.requests {
             let no_memory = sequence.tokens.is_empty().then(|| Failure::HostMemory(sequence.tokens_max()));
             let slot = self.table.insert(sequence);
             if let Some(failure) = no_memory {
@@ -135,12 +134,7 @@ impl<D: Decoder> Worker<D> {
         // Pages and times are looked at between steps.
         self.finish_step();
         match job {
-            Job::Score { ids, first, top, reply } => {
-                self.table.insert(Sequence::score(ids, first, top, reply));
-            }
-            Job::Save { ids, reply } => {
-                self.table.insert(Sequence::save(ids, reply));
-            }
+            Job::Compute(sequence) => _ = self.table.insert(sequence),
             Job::Restore { snapshot, reply } => drop(reply.send(self.restore(&snapshot))),
             Job::Check { reply } => drop(reply.send(self.kv.check_integrity().map_err(EngineError::from))),
             Job::StartProfile { reply } => {
@@ -314,14 +308,11 @@ impl<D: Decoder> Worker<D> {
     }
 }
 
-/// However the thread ends: nothing more is let in, the books of requests are closed, and whoever
-/// waits is told. Sequences tell when they are dropped, after this.
+/// However the thread ends: nothing more is let in, and the books of requests are closed. Whoever waits is told after
+/// that, when sequences and jobs are dropped.
 impl<D> Drop for Worker<D> {
     fn drop(&mut self) {
-        let unserved = self.inbox.close();
+        let _unserved = self.inbox.close();
         self.counters.close();
-        for admitted in unserved {
-            admitted.channel.push(Err(GenerationError::Stopped));
-        }
     }
 }

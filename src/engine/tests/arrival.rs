@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::*;
 use crate::engine::generation::Channel;
 use crate::engine::inbox::{Inbox, Job};
+use crate::engine::sequence::{Goal, Sequence};
 
 /// An engine whose steps can be seen and held up.
 fn gated(fake: Fake, config: EngineConfig) -> (Handle, Arc<fake::Probe>) {
@@ -120,10 +121,10 @@ fn jobs_are_done_in_order_of_arrival() {
     let inbox = Inbox::new(&EngineConfig::default());
     for first in 0..5 {
         let (reply, _) = mpsc::sync_channel(1);
-        inbox.put_job(Job::Score { ids: Vec::new(), first, top: 0, reply }).unwrap();
+        inbox.put_job(Job::Compute(Sequence::score(Vec::new(), first, 0, reply))).unwrap();
     }
     let order = std::iter::from_fn(|| inbox.take_job()).map(|job| match job {
-        Job::Score { first, .. } => first,
+        Job::Compute(Sequence { goal: Goal::Score { first, .. }, .. }) => first,
         other => panic!("{other:?}"),
     });
     assert_eq!(order.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);

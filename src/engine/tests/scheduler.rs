@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 
-use super::*;
 use crate::backend::StepLimits;
 use crate::engine::scheduler::{Candidate, Room, schedule};
 use crate::engine::table::SlotId;

@@ -1,7 +1,5 @@
 //! Each stage by itself, without a thread and without a model: a table, a plan and picks made by hand.
 
-use std::time::Instant;
-
 use super::text::{spelled, words};
 use super::*;
 use crate::backend::StepLimits;
@@ -10,7 +8,7 @@ use crate::engine::batch::Batch;
 use crate::engine::choose::{Chooser, Outputs, Pick};
 use crate::engine::failure::Failure;
 use crate::engine::generation::Channel;
-use crate::engine::inbox::{Admitted, Inbox};
+use crate::engine::inbox::Inbox;
 use crate::engine::plan::{Plan, Planner};
 use crate::engine::scheduler::{Room, Scheduled};
 use crate::engine::sequence::{Picked, Sequence};
@@ -50,8 +48,8 @@ impl Stages {
 
     fn admit(&mut self, request: TokenRequest) -> (SlotId, Generation) {
         let channel = Channel::new(4, Arc::default());
-        let admitted = Admitted { request, channel: Arc::clone(&channel), submitted: Instant::now() };
-        (self.table.insert(Sequence::generate(admitted, 4096)), Generation { channel })
+        let sequence = Sequence::generate(request, Arc::clone(&channel), 4096);
+        (self.table.insert(sequence), Generation { channel })
     }
 
     /// Plans a step; the parts.
@@ -355,8 +353,7 @@ fn a_failed_step_fails_the_rows_that_are_at_fault() {
     let (inbox, counters) = (Arc::new(Inbox::new(&EngineConfig::default())), Arc::new(Counters::default()));
     let submit = |request| {
         let channel = Channel::new(9, Arc::clone(inbox.wake()));
-        let admitted = Admitted { request, channel: Arc::clone(&channel), submitted: Instant::now() };
-        inbox.put_request(admitted, &counters).unwrap();
+        inbox.put_request(Sequence::generate(request, Arc::clone(&channel), 4096), &counters).unwrap();
         Generation { channel }
     };
     let worker =
