@@ -92,11 +92,11 @@ impl Batch {
     ) -> Result<Range<usize>, KvError> {
         let input = &mut self.input;
         let (row, page, output) = (input.tokens.len() as u32, input.pages.len() as u32, input.outputs.len());
-        let (first, silent) = match part.fed {
+        let (first, without_output) = match part.fed {
             None => {
                 let rows = sequence.tokens.iter().skip(sequence.computed).take(part.tokens);
                 input.tokens.extend(rows);
-                (sequence.computed, sequence.silent())
+                (sequence.computed, sequence.without_output())
             }
             // The token behind all that are known.
             Some(fed) => {
@@ -110,7 +110,7 @@ impl Batch {
         input.pages.extend_from_slice(kv.pages(id)?);
         let pages = page..input.pages.len() as u32;
         input.sequences.push(StepSequence { rows: row..end, pages, window: kv.window(id)? });
-        input.outputs.extend((row..end).skip(silent));
+        input.outputs.extend((row..end).skip(without_output));
         Ok(output..input.outputs.len())
     }
 

@@ -11,8 +11,7 @@
 //!                   pages   input    outputs   scores    text
 //! ```
 //!
-//! `scheduler` is the plan's decision, `ahead` the plan of a step that is launched before the tokens of the one before
-//! it are seen. A `sequence` has a goal: an `answer`, scores, or a prompt to save; `store` copies its pages, `failure`
+//! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer`, scores, or a prompt to save; `store` copies its pages, `failure`
 //! is why one cannot go on. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
 //! [`crate::api`].
 //!
@@ -35,7 +34,6 @@
 
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod answer;
 mod batch;
 mod choose;
@@ -81,7 +79,8 @@ pub struct EngineConfig {
     /// Most sequences at work at once.
     pub sequences_max: usize,
     /// Most prompt tokens of a step, so that prompts do not stall running answers: their next token waits
-    /// for the step. None: as many as a step takes, which for an [`InferenceEngine`](crate::InferenceEngine) is what suits its
+    /// for the step. None: as many as a step takes, which for an
+    /// [`InferenceEngine`](crate::InferenceEngine) is what suits its
     /// [backend](crate::backend::Backend::PREFILL_CHUNK).
     pub prefill_chunk: Option<usize>,
     /// Whether requests that begin alike share what was computed for the beginning.

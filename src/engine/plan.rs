@@ -1,6 +1,12 @@
 //! The plan of a step: who works on how many tokens, with pages for all of them. Where pages are short, sequences
 //! that can wait give theirs up and are computed again later.
+//!
+//! Running ahead is a second plan, whose rows are fed with what the step under way samples. That step is launched
+//! before the host has seen those tokens, so that a device has work while the host books them, makes text and
+//! schedules. Only decodes run ahead, and only while they are all there is to do: whatever arrives, ends a wait or
+//! needs the host's eye is taken up one step later, by the ordinary plan.
 
+use super::batch::Part;
 use super::failure::Failure;
 use super::scheduler::{Candidate, Room, Scheduled, schedule};
 use super::sequence::Sequence;
@@ -43,11 +49,6 @@ impl Planner {
         Planner { room, candidates: Vec::new() }
     }
 
-    /// Most sequences at work.
-    pub(super) fn sequences_max(&self) -> usize {
-        self.room.sequences_max
-    }
-
     /// Plans the next step over all sequences.
     pub(super) fn plan(&mut self, table: &mut SequenceTable, kv: &mut KvCacheManager, plan: &mut Plan) {
         plan.clear();
@@ -55,7 +56,7 @@ impl Planner {
         self.candidates.extend(table.iter().map(|(slot, sequence)| Candidate {
             slot,
             pending: sequence.pending(),
-            silent: sequence.silent(),
+            without_output: sequence.without_output(),
             running: sequence.pages.is_some(),
             paused: sequence.is_paused(),
             job: sequence.is_job(),
@@ -63,6 +64,47 @@ impl Planner {
         schedule(&self.candidates, &self.room, &mut plan.scheduled);
         self.room.job_first = !self.room.job_first;
         Pages { table, kv, plan }.secure_all(self.room.limits.outputs_max);
+    }
+
+    /// Plans the rows behind those of a step under way; none where the host must look at its tokens first.
+    pub(super) fn plan_ahead(
+        &self,
+        under_way: &[Part],
+        table: &SequenceTable,
+        kv: &mut KvCacheManager,
+        plan: &mut Plan,
+    ) {
+        plan.clear();
+        if !self.all_decode(under_way, table) {
+            return;
+        }
+        for part in under_way {
+            let Some(sequence) = table.get(part.slot).filter(|sequence| sequence.goes_on()) else { continue };
+            let tokens = sequence.tokens.len() + 1 - sequence.computed;
+            // Its last page has been its own since the step under way was planned, so nothing is copied.
+            let has_pages = sequence.pages.is_some_and(|id| matches!(kv.reserve(id, tokens), Ok([])));
+            if !has_pages {
+                return plan.clear();
+            }
+            plan.scheduled.push(Scheduled { slot: part.slot, tokens: 1, fed: Some(part.outputs.start) });
+        }
+    }
+
+    /// Whether nothing but the step under way and what follows from it is to be done. A penalised row depends on
+    /// the token before it, so it waits.
+    fn all_decode(&self, under_way: &[Part], table: &SequenceTable) -> bool {
+        let penalised = |part: &Part| {
+            let answer = table.get(part.slot).and_then(Sequence::answer);
+            answer.is_none_or(|answer| answer.request.sampling.penalises())
+        };
+        // As the scheduler counts: a reader that does not read has no seat.
+        let awake = || table.iter().filter(|(_, sequence)| !sequence.is_paused());
+        let seated = awake().filter(|(_, sequence)| sequence.pages.is_some()).count();
+        let full = seated >= self.room.sequences_max || awake().all(|(_, s)| s.pages.is_some());
+        !table.has_job()
+            && under_way.len() == seated
+            && full
+            && under_way.iter().all(|part| part.sampled && !penalised(part))
     }
 }
 
@@ -88,9 +130,9 @@ impl Pages<'_> {
                 0
             });
             // A prefix found in the cache can bring a prompt to its end sooner than planned.
-            let silent = self.table.get(slot).map_or(0, Sequence::silent);
-            let tokens = secured.min(silent.saturating_add(outputs_left));
-            outputs_left -= tokens.saturating_sub(silent);
+            let without_output = self.table.get(slot).map_or(0, Sequence::without_output);
+            let tokens = secured.min(without_output.saturating_add(outputs_left));
+            outputs_left -= tokens.saturating_sub(without_output);
             self.plan.scheduled[part].tokens = tokens;
         }
         let Plan { scheduled, preempted, .. } = &mut *self.plan;

@@ -15,7 +15,7 @@ pub(super) struct Candidate {
     /// Tokens not computed yet: 1 for a running decode.
     pub(super) pending: usize,
     /// How many of them come before the first that needs an output.
-    pub(super) silent: usize,
+    pub(super) without_output: usize,
     /// Whether it has pages.
     pub(super) running: bool,
     /// Whether its reader has no room for another token.
@@ -57,11 +57,11 @@ impl Left<'_> {
     /// Schedules up to `most` tokens of a candidate; how many it got.
     fn take(&mut self, candidate: &Candidate, most: usize) -> usize {
         let StepLimits { tokens_max, outputs_max } = &mut self.limits;
-        let with_outputs = candidate.silent.saturating_add(*outputs_max);
+        let with_outputs = candidate.without_output.saturating_add(*outputs_max);
         let tokens = candidate.pending.min(most).min(*tokens_max).min(with_outputs);
         if tokens > 0 {
             *tokens_max -= tokens;
-            *outputs_max -= tokens.saturating_sub(candidate.silent);
+            *outputs_max -= tokens.saturating_sub(candidate.without_output);
             self.scheduled.push(Scheduled { slot: candidate.slot, tokens, fed: None });
         }
         tokens
@@ -107,5 +107,5 @@ pub(super) fn schedule(candidates: &[Candidate], room: &Room, scheduled: &mut Ve
 /// Most tokens of a job that comes first: decodes keep the room that they need, up to half of the step.
 fn beside_decodes(decodes: usize, job: &Candidate, limits: StepLimits) -> usize {
     let left = |max: usize| max - decodes.min(max / 2);
-    left(limits.tokens_max).min(job.silent.saturating_add(left(limits.outputs_max)))
+    left(limits.tokens_max).min(job.without_output.saturating_add(left(limits.outputs_max)))
 }

@@ -105,7 +105,7 @@ impl Sequence {
     }
 
     /// How many of the pending tokens come before the first whose logits are needed.
-    pub(super) fn silent(&self) -> usize {
+    pub(super) fn without_output(&self) -> usize {
         match &self.goal {
             Goal::Generate(_) => self.pending().saturating_sub(1),
             Goal::Score { first, .. } => first.saturating_sub(self.computed),

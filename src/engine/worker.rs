@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::ahead::plan_ahead;
 use super::batch::Batch;
 use super::choose::{Chooser, Pick};
 use super::failure::Failure;
@@ -116,7 +115,7 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
-    pub(super) fn publish(&self) {
+    fn publish(&self) {
         let stats = self.kv.stats();
         set(&self.counters.pages_used, stats.used);
         set(&self.counters.pages_cached, stats.cached);
@@ -228,7 +227,7 @@ impl<D: Decoder> Worker<D> {
             return;
         }
         let Worker { runner, kv, table, planner, plan, batch, ahead, .. } = self;
-        plan_ahead(&batch.parts, planner.sequences_max(), table, kv, &mut plan.scheduled);
+        planner.plan_ahead(&batch.parts, table, kv, plan);
         let filled = ahead.fill(&plan.scheduled, table, kv, |row| runner.decoder.samples(row));
         let sampled = ahead.parts.iter().all(|part| part.sampled);
         // A failure shows again in the step that is run in this one's stead.

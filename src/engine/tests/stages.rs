@@ -3,7 +3,6 @@
 use super::text::{spelled, words};
 use super::*;
 use crate::backend::StepLimits;
-use crate::engine::ahead::plan_ahead;
 use crate::engine::batch::Batch;
 use crate::engine::choose::{Chooser, Outputs, Pick};
 use crate::engine::failure::Failure;
@@ -60,6 +59,12 @@ impl Stages {
 
     fn fill(&mut self, samples: bool) {
         self.batch.fill(&self.plan.scheduled, &self.table, &self.kv, |_| samples).unwrap();
+    }
+
+    /// The plan behind the batch.
+    fn plan_ahead(&mut self) -> Vec<Scheduled> {
+        self.planner.plan_ahead(&self.batch.parts, &self.table, &mut self.kv, &mut self.plan);
+        self.plan.scheduled.clone()
     }
 
     fn finish(&mut self, outputs: &impl Outputs) -> Settled {
@@ -185,33 +190,29 @@ fn the_youngest_gives_up_its_pages_but_a_sleeper_does_so_before() {
     }
 }
 
+/// Of three pages the answer has one and wants a second, and the job needs them all.
 #[test]
-fn a_job_takes_pages_from_the_oldest_and_shares_its_step() {
-    let mut stages = Stages::new(3, 32, 8);
-    let (old, _reader) = stages.admit(greedy(0, 20, 9));
-    stages.step();
+fn a_job_takes_pages_from_the_oldest_and_shares_its_steps_until_then() {
+    let mut stages = Stages::new(3, 16, 8);
+    let (old, _reader) = stages.admit(greedy(0, 15, 9));
+    assert_eq!(stages.step(), [(old, 15)]);
     let (sequence, answer) = score(request(9, 40, 1).prompt, 38);
     let job = stages.table.insert(sequence);
-    // It is the other's turn at first: the job gets its first page beside the decode.
-    stages.plan();
-    let parts = stages.plan();
-    assert!(parts.iter().any(|part| part.0 == job), "{parts:?}");
-    while stages.get(job).pending() > 0 {
-        stages.fill(false);
-        let settled = stages.finish(&Favours(7));
-        for (slot, end) in settled.ends {
-            let sequence = take_out(slot, false, &mut stages.table, &mut stages.kv).unwrap();
-            sequence.tell(end);
-            assert_eq!(slot, job);
-        }
-        if stages.table.get(job).is_none() {
-            break;
-        }
-        stages.plan();
-    }
-    assert!(stages.get(old).computed == 0, "a job of three pages leaves nobody any");
-    let scores = answer.recv_timeout(PATIENCE).unwrap().unwrap();
-    assert_eq!(scores.nll.len(), 1);
+    assert_eq!(stages.step(), [(old, 1), (job, 16)], "their turns alternate, and this one is not the job's");
+    assert_eq!(stages.step(), [(job, 16)], "this one is");
+    assert_eq!(
+        (stages.get(old).computed, stages.plan.preempted.len()),
+        (16, 0),
+        "the answer waits with its page"
+    );
+    assert_eq!(stages.plan(), [(job, 8)]);
+    assert_eq!((stages.get(old).pages, &stages.plan.preempted[..]), (None, &[old][..]));
+    stages.fill(false);
+    let (ended, end) = stages.finish(&Favours(7)).ends.pop().unwrap();
+    assert_eq!(ended, job);
+    take_out(job, false, &mut stages.table, &mut stages.kv).unwrap().tell(end);
+    assert_eq!(answer.recv_timeout(PATIENCE).unwrap().unwrap().nll.len(), 1);
+    assert_eq!(stages.plan(), [(old, 16)], "then it starts again");
     stages.kv.check_integrity().unwrap();
 }
 
@@ -289,8 +290,7 @@ fn an_end_drops_its_row_of_the_step_ahead() {
     stages.step();
     stages.plan();
     stages.fill(true);
-    let mut scheduled = Vec::new();
-    plan_ahead(&stages.batch.parts, 8, &stages.table, &mut stages.kv, &mut scheduled);
+    let scheduled = stages.plan_ahead();
     let fed = |slot, output| Scheduled { slot, tokens: 1, fed: Some(output) };
     assert_eq!(scheduled, [fed(ends, 0), fed(goes_on, 1)]);
     let mut ahead = Batch::default();
@@ -315,36 +315,35 @@ fn an_end_drops_its_row_of_the_step_ahead() {
 #[test]
 fn nothing_runs_ahead_of_what_the_host_must_see() {
     let penalty = Sampling { presence_penalty: 0.5, ..Sampling::default() };
-    let length = greedy(0, 5, 2);
-    let cases =
-        [(TokenRequest { sampling: penalty, ..greedy(0, 5, 9) }, "penalty"), (length, "its last token")];
-    for (asked, case) in cases {
+    let cases = [
+        (greedy(0, 5, 9), true, 1, "a decode"),
+        (TokenRequest { sampling: penalty, ..greedy(0, 5, 9) }, true, 0, "a penalty"),
+        (greedy(0, 5, 9), false, 0, "logits that the host must look at"),
+        (greedy(0, 5, 2), true, 0, "the last token"),
+    ];
+    for (asked, samples, ahead, case) in cases {
         let mut stages = Stages::new(9, 64, 8);
         let (_slot, _reader) = stages.admit(asked);
         stages.step();
         stages.plan();
-        stages.fill(true);
-        let mut scheduled = Vec::new();
-        plan_ahead(&stages.batch.parts, 8, &stages.table, &mut stages.kv, &mut scheduled);
-        assert_eq!(scheduled, [], "{case}");
+        stages.fill(samples);
+        assert_eq!(stages.plan_ahead().len(), ahead, "{case}");
     }
-    let mut stages = Stages::new(9, 64, 8);
-    let (_slot, _reader) = stages.admit(greedy(0, 5, 9));
-    stages.step();
-    let (_waiting, _reader) = stages.admit(greedy(1, 5, 9));
-    stages.planner = Planner::new(Room {
-        limits: StepLimits { tokens_max: 1, outputs_max: 1 },
-        prefill_chunk: 1,
-        sequences_max: 8,
-        job_first: true,
-    });
-    assert_eq!(stages.plan().len(), 1);
-    stages.fill(true);
-    let mut scheduled = Vec::new();
-    plan_ahead(&stages.batch.parts, 8, &stages.table, &mut stages.kv, &mut scheduled);
-    assert_eq!(scheduled, [], "another waits for its seat");
-    plan_ahead(&stages.batch.parts, 1, &stages.table, &mut stages.kv, &mut scheduled);
-    assert_eq!(scheduled.len(), 1, "where seats are full nobody waits for one");
+}
+
+#[test]
+fn nothing_runs_ahead_of_who_waits_for_a_seat_that_is_free() {
+    for (sequences_max, ahead) in [(8, 0), (1, 1)] {
+        let mut stages = Stages::new(9, 5, sequences_max);
+        let (_slot, _reader) = stages.admit(greedy(0, 5, 9));
+        stages.step();
+        stages.plan();
+        stages.fill(true);
+        let (_waiting, _reader) = stages.admit(greedy(1, 5, 9));
+        assert_eq!(stages.plan_ahead().len(), ahead, "{sequences_max} seats");
+        let job = stages.table.insert(score(vec![TokenId(1)], 0).0);
+        assert_eq!(stages.plan_ahead(), [], "of {job:?}");
+    }
 }
 
 /// The worker's own turns, one by one: a step that fails is run again for each sequence alone.
