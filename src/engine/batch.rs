@@ -93,24 +93,21 @@ impl Batch {
         let input = &mut self.input;
         let (row, page, output) = (input.tokens.len() as u32, input.pages.len() as u32, input.outputs.len());
         let (first, without_output) = match part.fed {
-            None => {
-                let rows = sequence.tokens.iter().skip(sequence.computed).take(part.tokens);
-                input.tokens.extend(rows);
-                (sequence.computed, sequence.without_output())
-            }
+            None => (sequence.computed, sequence.without_output()),
             // The token behind all that are known.
-            Some(fed) => {
-                input.tokens.push(TokenId(0));
-                input.fed.push(FedRow { row, output: fed as u32 });
+            Some(output) => {
+                input.fed.push(FedRow { row, output: output as u32 });
                 (sequence.tokens.len(), 0)
             }
         };
-        let end = input.tokens.len() as u32;
-        input.positions.extend((first as u32..).take((end - row) as usize));
+        let known = sequence.tokens.iter().skip(first).copied();
+        input.tokens.extend(known.chain(std::iter::repeat(TokenId(0))).take(part.tokens));
+        let rows = row..input.tokens.len() as u32;
+        input.positions.extend((first as u32..).take(part.tokens));
         input.pages.extend_from_slice(kv.pages(id)?);
         let pages = page..input.pages.len() as u32;
-        input.sequences.push(StepSequence { rows: row..end, pages, window: kv.window(id)? });
-        input.outputs.extend((row..end).skip(without_output));
+        input.sequences.push(StepSequence { rows: rows.clone(), pages, window: kv.window(id)? });
+        input.outputs.extend(rows.skip(without_output));
         Ok(output..input.outputs.len())
     }
 

@@ -1,6 +1,7 @@
 //! Settling a step: the computed tokens are booked, picks become events, and whoever has ended is named. Then ended
 //! sequences leave the table.
 
+use super::answer::Answer;
 use super::choose::Pick;
 use super::failure::Failure;
 use super::generation::FinishReason;
@@ -32,35 +33,38 @@ pub(super) fn settle(
     for Pick { slot, tokens, picked } in picks.drain(..) {
         // What was computed for a sequence that has ended is dropped.
         let Some(sequence) = table.get_mut(slot) else { continue };
-        let prompt = sequence.answer().map_or(0, |answer| answer.request.prompt.len());
-        let generated = usize::from(sequence.computed >= prompt);
-        let booked = book(sequence, tokens, ahead, kv).map_err(Failure::from);
-        if booked.is_ok() && !sequence.is_job() {
-            settled.prefill_tokens += tokens - generated.min(tokens);
-        }
-        let end = match booked.and(picked) {
-            Ok(picked) => {
-                settled.decode_tokens += usize::from(matches!(picked, Picked::Token(..)));
-                sequence.accept(picked).map(Ok)
+        let end = match book(sequence, tokens, ahead, kv).map_err(Failure::from) {
+            Ok(prefilled) => {
+                settled.prefill_tokens += prefilled;
+                picked.map(|picked| {
+                    settled.decode_tokens += usize::from(matches!(picked, Picked::Token(..)));
+                    sequence.accept(picked)
+                })
             }
-            Err(failure) => Some(Err(failure)),
+            Err(failure) => Err(failure),
         };
-        settled.ends.extend(end.map(|end| (slot, end)));
+        settled.ends.extend(end.transpose().map(|end| (slot, end)));
     }
     settled
 }
 
 /// Moves a sequence over the tokens that the step computed. Those of a step ahead were reserved together with the
-/// ones before them.
-fn book(sequence: &mut Sequence, tokens: usize, ahead: bool, kv: &mut KvCacheManager) -> Result<(), KvError> {
-    let Some(id) = sequence.pages else { return Ok(()) };
+/// ones before them. Returns how many were of a request's prompt.
+fn book(
+    sequence: &mut Sequence,
+    tokens: usize,
+    ahead: bool,
+    kv: &mut KvCacheManager,
+) -> Result<usize, KvError> {
+    let Some(id) = sequence.pages else { return Ok(0) };
     if ahead {
         kv.reserve(id, tokens)?;
     }
-    let end = sequence.computed + tokens;
-    kv.advance(id, sequence.tokens.get(sequence.computed..end).unwrap_or_default())?;
+    let (start, end) = (sequence.computed, sequence.computed + tokens);
+    kv.advance(id, sequence.tokens.get(start..end).unwrap_or_default())?;
     sequence.computed = end;
-    Ok(())
+    let decoded = |answer: &Answer| usize::from(start >= answer.request.prompt.len());
+    Ok(sequence.answer().map_or(0, |answer| tokens - decoded(answer).min(tokens)))
 }
 
 /// Takes an ended sequence out of the table and gives its pages back. What a failed one computed must not be found
