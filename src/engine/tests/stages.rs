@@ -9,6 +9,7 @@ use crate::engine::failure::Failure;
 use crate::engine::generation::Channel;
 use crate::engine::inbox::Inbox;
 use crate::engine::plan::{Plan, Planner};
+use crate::engine::runner::Runner;
 use crate::engine::scheduler::{Room, Scheduled};
 use crate::engine::sequence::{Picked, Sequence};
 use crate::engine::settle::{Settled, settle, take_out};
@@ -259,6 +260,53 @@ fn a_row_of_nan_fails_its_own_request() {
         "its full page is not found again"
     );
     assert!(matches!(read(reader).1, Err(GenerationError::Sampling(_))));
+}
+
+/// Outputs that a lost device keeps to itself.
+struct Lost;
+
+impl Outputs for Lost {
+    fn sampled(&self, _: usize) -> Result<Option<TokenId>, Failure> {
+        Err(Failure::Step("lost".into()))
+    }
+
+    fn logits(&self, _: usize, _: &mut [f32]) -> Result<(), Failure> {
+        Err(Failure::Step("lost".into()))
+    }
+
+    fn export(&self, _: &Sequence) -> Result<Exported, Failure> {
+        Err(Failure::Step("lost".into()))
+    }
+}
+
+#[test]
+fn outputs_that_cannot_be_read_fail_who_waits_for_them() {
+    let mut stages = Stages::new(9, 20, 8);
+    let (_waits, _reader) = stages.admit(greedy(0, 15, 5));
+    let (halfway, _reader) = stages.admit(greedy(1, 30, 5));
+    assert_eq!(stages.plan().len(), 2);
+    stages.fill(true);
+    let settled = stages.finish(&Lost);
+    assert!(matches!(&settled.ends[..], [(slot, Err(Failure::Step(_)))] if *slot != halfway), "{settled:?}");
+    assert_eq!(stages.get(halfway).computed, 5);
+}
+
+/// What a row of NaN sampled is no token, and the logits of the step ahead are another row's.
+#[test]
+fn logits_of_a_step_are_gone_when_the_one_ahead_of_it_runs() {
+    let mut stages = Stages::new(9, 64, 8);
+    let (_slot, _reader) = stages.admit(greedy(0, 5, 9));
+    let (mut runner, mut out) = (Runner::new(Fake::new(9), Arc::default()), [0.0; VOCAB]);
+    stages.plan();
+    stages.fill(true);
+    runner.run(&mut stages.batch).unwrap();
+    runner.ran(&stages.batch, &stages.kv).logits(0, &mut out).unwrap();
+    let mut ahead = Batch::default();
+    ahead.fill(&stages.plan_ahead(), &stages.table, &stages.kv, |_| true).unwrap();
+    runner.run(&mut ahead).unwrap();
+    let ran = runner.ran(&stages.batch, &stages.kv);
+    assert!(matches!(ran.logits(0, &mut out), Err(Failure::Sampling(SampleError::Unusable))));
+    assert!(matches!(ran.sampled(0), Ok(Some(_))));
 }
 
 #[test]
