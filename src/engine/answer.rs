@@ -39,7 +39,7 @@ impl Answer {
         Answer { request, clock: Clock::new(Instant::now()), cached: None, channel, text }
     }
 
-    /// Whether its reader has room for so many more tokens.
+    /// Whether its reader has room for `tokens` more tokens.
     pub(super) fn has_room_for(&self, tokens: usize) -> bool {
         self.channel.has_room_for(tokens)
     }

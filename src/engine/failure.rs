@@ -16,7 +16,7 @@ pub(super) enum Failure {
     Kv(#[from] KvError),
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// For so many tokens of an answer, or bytes of scores.
+    /// The host has no memory: the number counts tokens of an answer, or bytes of scores.
     #[error("no memory for {0} tokens or bytes")]
     HostMemory(usize),
 }

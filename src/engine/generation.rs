@@ -181,7 +181,7 @@ impl Channel {
 #[cfg(feature = "async")]
 fn wake(waker: std::task::Waker) {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    // Whoever panics in its waker is not told anything more; the others are.
+    // A waker that panics is dropped with its panic; the other readers are not affected.
     let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
 }
 

@@ -142,7 +142,7 @@ impl Handle {
     }
 
     /// Brings back a saved prompt, so that requests which begin with it find it in the cache.
-    /// Gives its tokens. This thread reads the file; the engine's thread copies it from memory.
+    /// Returns the number of its tokens. This thread reads the file; the engine's thread copies it from memory.
     ///
     /// # Errors
     /// [`EngineError::Snapshot`] if the file is damaged or another model's, [`EngineError::Restore`]
@@ -175,7 +175,7 @@ impl Handle {
         self.ask(|reply| Job::StartProfile { reply })
     }
 
-    /// Ends the profile and gives it; it is empty if none was started.
+    /// Ends the profile and returns it; it is empty if none was started.
     ///
     /// # Errors
     /// [`EngineError::JobsFull`], [`EngineError::Stopped`].

@@ -1,5 +1,5 @@
-//! Where the engine's thread finds new work. What waits here is bounded: whatever finds no room is refused at
-//! once, so nobody waits to get in.
+//! Where the engine's thread finds new work. What waits here is bounded: a request or a job without room is refused
+//! at once, so no caller waits to get in.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -119,14 +119,14 @@ impl Inbox {
         })
     }
 
-    /// Lets nothing in any more; returns what nobody will do. Whoever waits for it is told when it is dropped.
+    /// Lets nothing in any more; returns what is left undone. Each caller gets its error when that is dropped.
     pub(super) fn close(&self) -> (VecDeque<Sequence>, VecDeque<Job>) {
         let mut state = self.lock();
         state.closed = true;
         (std::mem::take(&mut state.requests), std::mem::take(&mut state.jobs))
     }
 
-    /// Asks the engine to end. Takes no room.
+    /// Makes the engine end. Takes no room.
     pub(super) fn stop(&self) {
         // An engine that has gone has ended.
         let _ = self.change(|state| {

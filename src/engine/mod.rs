@@ -1,14 +1,13 @@
 //! The engine: many requests share one model, one step at a time.
 //!
-//! [`Handle::spawn`] starts a named thread that owns the model and the KV books; a [`Handle`] is
-//! what everyone else holds. `request` says what can be asked, `generation` is the stream of
-//! events, `inbox` connects the two sides. On the thread, `worker` is the loop over the stages, each of which takes
-//! and returns values:
+//! [`Handle::spawn`] starts a named thread that owns the model and the KV books; callers hold a [`Handle`]. A
+//! `request` says what can be asked, `generation` is the stream of events, `inbox` connects the two sides. On the
+//! thread, `worker` is the loop over the stages, each of which takes and returns values:
 //!
 //! ```text
 //! inbox ─► table ─► plan ─► batch ─► runner ─► choose ─► settle ─► events, ends
-//!          slots    who,    step     error or  token or  page tables,
-//!                   pages   input    outputs   scores    text
+//!          slots    rows,   step     outputs   tokens,   page tables,
+//!                   pages   input    or error  scores    text
 //! ```
 //!
 //! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer`, scores, or a prompt to save; `store` copies its pages, `failure`

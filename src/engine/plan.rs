@@ -1,5 +1,5 @@
-//! The plan of a step: who works on how many tokens, with pages for all of them. Where pages are short, sequences
-//! that can wait give theirs up and are computed again later.
+//! The plan of a step: which sequences compute how many tokens, and the pages for them. Where pages are short,
+//! sequences that can wait give theirs up and are computed again later.
 //!
 //! Running ahead is a second plan, whose rows are fed with what the step under way samples. That step is launched
 //! before the host has seen those tokens, so that a device has work while the host books them, makes text and
@@ -117,7 +117,7 @@ pub(super) struct Pages<'p> {
 }
 
 impl Pages<'_> {
-    /// Gets each part its pages, in the order of the plan; who finds none waits for another step.
+    /// Gets each part its pages, in the order of the plan. A sequence without pages waits for another step.
     fn secure_all(&mut self, outputs_max: usize) {
         let mut outputs_left = outputs_max;
         for part in 0..self.plan.scheduled.len() {
@@ -165,11 +165,11 @@ impl Pages<'_> {
         }
     }
 
-    /// Makes room for `tokens` more tokens of `id`, which is `slot`'s or nobody's in the table, and takes
-    /// pages from others for that.
+    /// Makes room for `tokens` more tokens of `id`, and takes pages from other sequences for that. `slot` is the
+    /// sequence that `id` belongs to, if it is in the table.
     ///
     /// # Errors
-    /// Those of [`KvCacheManager::reserve`], when nobody has pages to give up.
+    /// Those of [`KvCacheManager::reserve`], when no other sequence has pages to give up.
     pub(super) fn reserve(&mut self, id: SeqId, tokens: usize, slot: Option<SlotId>) -> Result<(), KvError> {
         loop {
             let error = match self.kv.reserve(id, tokens) {
@@ -199,8 +199,8 @@ impl Pages<'_> {
     }
 }
 
-/// Who gives up its pages for `slot` (or for whoever is not in the table): first those whose readers sleep, then
-/// those that came later, the youngest first.
+/// The sequence that gives up its pages for `slot`, or for one outside the table: the youngest whose reader sleeps,
+/// else the youngest of all, unless that is `slot` itself.
 fn victim(slot: Option<SlotId>, table: &SequenceTable) -> Option<SlotId> {
     let with_pages = || table.iter().rev().filter(|(_, sequence)| sequence.pages.is_some());
     let asleep = with_pages().find(|&(id, sequence)| Some(id) != slot && sequence.is_paused());

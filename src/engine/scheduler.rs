@@ -2,8 +2,8 @@
 //!
 //! Decodes come first, one token each, so that a long prompt never stalls a running answer; what
 //! room is left goes to prompts, oldest first, at most one prefill chunk in all. The job, if there is one, comes
-//! before them in every other step and after them in the rest, so that neither side starves. Pages are the
-//! matter of [`plan`](super::plan).
+//! before them in every other step and after them in the rest, so that neither side starves. The pages are found by
+//! [`plan`](super::plan).
 
 use super::table::SlotId;
 use crate::backend::StepLimits;
@@ -42,7 +42,7 @@ pub(super) struct Room {
     pub(super) prefill_chunk: usize,
     /// Most sequences at work: with pages, and a reader that reads.
     pub(super) sequences_max: usize,
-    /// Whether the job comes before everyone else.
+    /// Whether the job comes before the answers.
     pub(super) job_first: bool,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn schedule(candidates: &[Candidate], room: &Room, scheduled: &mut Ve
     for decode in decodes() {
         left.take(decode, 1);
     }
-    // A reader that does not read keeps its pages while nobody needs them, but no place.
+    // A sequence whose reader does not read keeps its pages until they are needed, but no seat.
     let seated = candidates.iter().filter(|c| !c.job && c.running && !c.paused).count();
     let mut seats = room.sequences_max.saturating_sub(seated);
     for prompt in ready().filter(|c| !c.job && (!c.running || c.pending > 1)) {

@@ -15,7 +15,7 @@ use crate::{
     token::TokenId,
 };
 
-/// Where a job's answer goes. When it is dropped without one its caller is told that the engine has stopped.
+/// Where a job's answer goes. If it is dropped without one, the caller gets [`EngineError::Stopped`].
 pub(super) type Reply<T> = mpsc::SyncSender<Result<T, EngineError>>;
 
 /// A sequence of the [table](super::table).
@@ -141,8 +141,8 @@ impl Sequence {
         History { tokens: &self.tokens, prompt }
     }
 
-    /// The tokens that may be found in the cache, and what the page table must know. A job computes every
-    /// token, so only its first is looked for, which is never found.
+    /// The tokens to look for in the cache, and the page table's limits. A job computes every token, so it looks
+    /// for its first alone, which is never found.
     pub(super) fn spec(&self) -> (&[TokenId], SequenceSpec) {
         let findable = if self.is_job() { 1 } else { self.tokens.len() };
         let spec = SequenceSpec { tokens_max: self.tokens_max, window: self.window };

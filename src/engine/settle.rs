@@ -1,5 +1,5 @@
-//! Settling a step: the computed tokens are booked, picks become events, and whoever has ended is named. Then ended
-//! sequences leave the table.
+//! Settling a step: the page tables move over the computed tokens, picks become events, and sequences that have
+//! ended leave the table.
 
 use super::answer::Answer;
 use super::choose::Pick;
@@ -67,8 +67,8 @@ fn book(
     Ok(sequence.answer().map_or(0, |answer| tokens - decoded(answer).min(tokens)))
 }
 
-/// Takes an ended sequence out of the table and gives its pages back. What a failed one computed must not be found
-/// by others.
+/// Takes an ended sequence out of the table and releases its pages. Those of a failed one must not be found in the
+/// cache.
 pub(super) fn take_out(
     slot: SlotId,
     failed: bool,

@@ -1,6 +1,6 @@
 //! Prompts saved to files and restored from them. The caller's thread reads and writes the file;
 //! the engine's thread copies pages to and from memory and nothing else, so that a slow disk
-//! stalls nobody. The format and its checks are in `kv::snapshot`.
+//! stalls no step. The format and its checks are in `kv::snapshot`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Place {
         self.check_pages(found)
     }
 
-    /// Whether so many pages have room in the cache: known before they are read.
+    /// Whether `needed` pages have room in the cache: known before they are read.
     pub(super) fn check_pages(&self, needed: usize) -> Result<(), RestoreError> {
         let pages = self.pages;
         if needed > pages { Err(RestoreError::TooLarge { needed, pages }) } else { Ok(()) }

@@ -3,7 +3,7 @@
 use super::sequence::Sequence;
 
 /// A sequence of a [`SequenceTable`]. The generation tag makes an id useless after its sequence has ended, even
-/// when the slot is taken again: what a step computes for it in vain finds nobody.
+/// when the slot is taken again: what a step has computed for it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotId {
     index: usize,

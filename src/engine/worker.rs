@@ -74,7 +74,7 @@ impl<D: Decoder> Worker<D> {
         })
     }
 
-    /// Works until it is told to stop.
+    /// Works until the last handle has gone.
     pub(super) fn run(mut self) {
         loop {
             let arrivals = self.inbox.take();
@@ -126,7 +126,7 @@ impl<D: Decoder> Worker<D> {
         set(&self.counters.running, self.table.iter().filter(|(_, sequence)| running(sequence)).count());
     }
 
-    /// Takes up the job that has waited longest, unless one is at work. Callers that no longer listen are no concern.
+    /// Takes up the job that has waited longest, unless one is at work. A caller that no longer listens is ignored.
     fn take_up_job(&mut self) -> bool {
         let job = if self.table.has_job() { None } else { self.inbox.take_job() };
         let Some(job) = job else { return false };
@@ -200,7 +200,7 @@ impl<D: Decoder> Worker<D> {
         if batch.parts.is_empty() { Ok(()) } else { runner.run(batch) }
     }
 
-    /// A failed step does not say whose fault it was: each sequence alone does.
+    /// A failed step does not say which sequence is at fault, so each one runs alone.
     fn run_one_by_one(&mut self) {
         for part in std::mem::take(&mut self.plan.scheduled) {
             self.plan.scheduled.push(part);
@@ -263,7 +263,7 @@ impl<D: Decoder> Worker<D> {
             };
             add(counter, 1);
         }
-        // Whoever reads the last event finds it in the statistics.
+        // The reader of the last event finds it in the statistics.
         self.publish();
         sequence.tell(end);
     }
@@ -277,7 +277,7 @@ impl<D: Decoder> Worker<D> {
         let spec = SequenceSpec { tokens_max: tokens.len(), window: None };
         let allocation = self.kv.allocate(tokens, spec)?;
         let filled = self.fill(allocation, snapshot);
-        // Pages that were not filled have not been advanced over: nobody can find them.
+        // Pages that were not filled have not been advanced over, so no prefix is found in them.
         let released = self.kv.release(allocation.seq);
         debug_assert!(released.is_ok(), "the restored sequence is live: {released:?}");
         filled.map(|()| tokens.len())
@@ -307,8 +307,8 @@ impl<D: Decoder> Worker<D> {
     }
 }
 
-/// However the thread ends: nothing more is let in, and the books of requests are closed. Whoever waits is told after
-/// that, when sequences and jobs are dropped.
+/// However the thread ends: nothing more is let in, and the counters say so. After that sequences and jobs are
+/// dropped, which tells their callers.
 impl<D> Drop for Worker<D> {
     fn drop(&mut self) {
         let _unserved = self.inbox.close();
