@@ -49,26 +49,6 @@ fn a_full_queue_of_jobs_refuses_and_recovers() {
     settled(&handle);
 }
 
-/// Answers that fill every output of a step go on beside a score, which gets its turn, too.
-#[test]
-fn a_score_and_full_seats_take_turns() {
-    let config = EngineConfig { sequences_max: 2, event_buffer: 4096, ..EngineConfig::default() };
-    let handle = Handle::spawn(Fake::new(300).limits(8, 2), config).unwrap();
-    let answers = [1, 2].map(|seed| handle.submit(request(seed, 10, 2000)).unwrap());
-    eventually(&handle, "both decode", |stats| stats.decode_tokens > 20);
-    let before = handle.stats();
-    let scores = handle.score(&request(7, 40, 1).prompt, 0).unwrap();
-    let after = handle.stats();
-    assert_eq!(scores, spawn(40, EngineConfig::default()).score(&request(7, 40, 1).prompt, 0).unwrap());
-    assert_eq!(after.finished, 0, "a row in every other step, and 2000 steps to go");
-    let (steps, tokens) = (after.steps - before.steps, after.decode_tokens - before.decode_tokens);
-    assert!(tokens > steps, "answers go on in the steps of the score: {tokens} tokens in {steps}");
-    for (seed, answer) in [1, 2].into_iter().zip(answers) {
-        assert_eq!(read(answer).0, expected(&request(seed, 10, 2000)));
-    }
-    settled(&handle);
-}
-
 #[test]
 fn submitters_in_a_race_fill_the_queue_exactly() {
     let (handle, probe) = gated(Fake::new(200), EngineConfig { queue_max: 10, ..EngineConfig::default() });

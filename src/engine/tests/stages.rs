@@ -7,7 +7,7 @@ use crate::engine::batch::Batch;
 use crate::engine::choose::{Chooser, Outputs, Pick};
 use crate::engine::failure::Failure;
 use crate::engine::generation::Channel;
-use crate::engine::inbox::Inbox;
+use crate::engine::inbox::{Inbox, Job};
 use crate::engine::plan::{Plan, Planner};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::{Room, Scheduled};
@@ -394,25 +394,66 @@ fn nothing_runs_ahead_of_who_waits_for_a_seat_that_is_free() {
     }
 }
 
-/// The worker's own turns, one by one: a step that fails is run again for each sequence alone.
+/// A worker whose turns a test takes one by one, without a thread.
+struct ByHand {
+    worker: Worker<Fake>,
+    inbox: Arc<Inbox>,
+    counters: Arc<Counters>,
+}
+
+impl ByHand {
+    fn new(fake: Fake, config: EngineConfig) -> ByHand {
+        let (inbox, counters) = (Arc::new(Inbox::new(&config)), Arc::new(Counters::default()));
+        let worker = Worker::new(fake, config, Arc::clone(&inbox), Arc::clone(&counters)).unwrap();
+        ByHand { worker, inbox, counters }
+    }
+
+    fn submit(&mut self, request: TokenRequest) -> Generation {
+        let channel = Channel::new(request.max_tokens, Arc::clone(self.inbox.wake()));
+        let sequence = Sequence::generate(request, Arc::clone(&channel), 4096);
+        self.inbox.put_request(sequence, &self.counters).unwrap();
+        self.worker.admit(self.inbox.take());
+        Generation { channel }
+    }
+}
+
+/// A step that fails is run again for each sequence alone.
 #[test]
 fn a_failed_step_fails_the_rows_that_are_at_fault() {
-    let (inbox, counters) = (Arc::new(Inbox::new(&EngineConfig::default())), Arc::new(Counters::default()));
-    let submit = |request| {
-        let channel = Channel::new(9, Arc::clone(inbox.wake()));
-        inbox.put_request(Sequence::generate(request, Arc::clone(&channel), 4096), &counters).unwrap();
-        Generation { channel }
-    };
-    let worker =
-        Worker::new(Fake::new(40), EngineConfig::default(), Arc::clone(&inbox), Arc::clone(&counters));
-    let mut worker = worker.unwrap();
-    let (ill, sound) = (submit(with_token(FAILING)), submit(request(3, 20, 4)));
-    worker.admit(inbox.take());
-    assert!(worker.turn());
+    let mut engine = ByHand::new(Fake::new(40), EngineConfig::default());
+    let (ill, sound) = (engine.submit(with_token(FAILING)), engine.submit(request(3, 20, 4)));
+    assert!(engine.worker.turn());
     assert!(matches!(read(ill).1, Err(GenerationError::Step(_))));
-    let stats = counters.read();
+    let stats = engine.counters.read();
     assert_eq!((stats.failed, stats.running, stats.decode_tokens), (1, 1, 1));
-    while worker.turn() {}
+    while engine.worker.turn() {}
     assert_eq!(read(sound).0, expected(&request(3, 20, 4)));
-    assert_eq!(counters.read().pages_used, 0);
+    assert_eq!(engine.counters.read().pages_used, 0);
+}
+
+/// Answers that fill every output of a step go on beside a score, which gets a row in every other step.
+#[test]
+fn a_score_and_full_seats_take_turns() {
+    let config = EngineConfig { sequences_max: 2, ..EngineConfig::default() };
+    let mut engine = ByHand::new(Fake::new(100).limits(8, 2), config);
+    let answers = [1, 2].map(|seed| engine.submit(request(seed, 10, 200)));
+    (0..4).for_each(|_| assert!(engine.worker.turn()));
+    let before = engine.counters.read();
+    let (sequence, answer) = score(request(7, 40, 1).prompt, 0);
+    engine.inbox.put_job(Job::Compute(sequence)).unwrap();
+    let scores = loop {
+        assert!(engine.worker.turn());
+        if let Ok(scores) = answer.try_recv() {
+            break scores.unwrap();
+        }
+    };
+    let after = engine.counters.read();
+    let (steps, tokens) = (after.steps - before.steps, after.decode_tokens - before.decode_tokens);
+    assert!((79..=82).contains(&steps), "40 rows in {steps} steps");
+    assert!((3 * steps / 2 - 3..=3 * steps / 2 + 3).contains(&tokens), "{tokens} tokens beside them");
+    assert_eq!(scores, spawn(40, config).score(&request(7, 40, 1).prompt, 0).unwrap());
+    while engine.worker.turn() {}
+    for (seed, answer) in [1, 2].into_iter().zip(answers) {
+        assert_eq!(read(answer).0, expected(&request(seed, 10, 200)));
+    }
 }
