@@ -1,11 +1,10 @@
 //! Ottava runs language models with 8-bit and 4-bit weights at the speed of memory.
 //!
 //! ```no_run
-//! use ottava::{Engine, Request};
-//! use ottava::engine::Event;
+//! use ottava::{InferenceEngine, Request, engine::Event};
 //!
 //! # fn main() -> ottava::Result<()> {
-//! let engine = Engine::builder().model("model.gguf").build()?;
+//! let engine = InferenceEngine::builder().model("model.gguf").build()?;
 //! for event in engine.submit(Request::text("Once upon a time").max_tokens(64).seed(7))? {
 //!     if let Event::Token { text, .. } = event? {
 //!         print!("{text}");
@@ -37,7 +36,7 @@ pub mod text;
 mod token;
 pub mod weights;
 
-pub use api::{Bytes, Device, Engine, EngineBuilder, EngineInfo, Request};
+pub use api::{Bytes, Device, Engine, EngineBuilder, EngineInfo, InferenceEngine, Request};
 pub use engine::EngineConfig;
 pub use error::{Error, Result};
 pub use model::LoadProgress;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::keep::Keep;
 use super::texts::Texts;
-use super::{Bytes, Device, Engine, EngineInfo};
+use super::{Bytes, Device, EngineInfo, InferenceEngine};
 use crate::backend::{
     Backend,
     cpu::{Compute, Cpu, CpuOptions, Isa},
@@ -185,7 +185,7 @@ impl EngineBuilder {
     ///
     /// # Errors
     /// Any [`crate::Error`] that a file, a device or a budget can cause; nothing stays behind.
-    pub fn build(self) -> Result<Engine> {
+    pub fn build(self) -> Result<InferenceEngine> {
         self.build_with(&mut |_| {})
     }
 
@@ -193,7 +193,7 @@ impl EngineBuilder {
     ///
     /// # Errors
     /// As [`EngineBuilder::build`].
-    pub fn build_with(self, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Engine> {
+    pub fn build_with(self, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<InferenceEngine> {
         let started = Instant::now();
         self.engine.check()?;
         match self.choose()? {
@@ -240,7 +240,7 @@ impl EngineBuilder {
         backend: B,
         before: BeforeLoad,
         progress: &mut dyn FnMut(LoadProgress<'_>),
-    ) -> Result<Engine> {
+    ) -> Result<InferenceEngine> {
         let mut file = ModelFile::open(&self.model, &self.open)?;
         let (config, name) = (ModelConfig::from_file(&file)?, model_name(&file));
         let (options, prefill_chunk) = self.load_options(&config, B::PREFILL_CHUNK);
@@ -280,7 +280,7 @@ impl EngineBuilder {
         let monitor = model.session().backend().monitor();
         let handle =
             Handle::spawn(model, EngineConfig { prefill_chunk: Some(prefill_chunk), ..self.engine })?;
-        Ok(Engine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
+        Ok(InferenceEngine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
     }
 
     /// How the model is loaded, and most prompt tokens of its steps.

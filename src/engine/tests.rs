@@ -7,7 +7,9 @@ mod fake;
 mod faults;
 mod flow;
 mod one_token;
+mod scheduler;
 mod snapshots;
+mod stages;
 mod text;
 mod watchdog;
 
