@@ -7,10 +7,9 @@
 use std::num::NonZeroUsize;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use ottava::backend::Weights;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
-use ottava::backend::{
-    Attention, Heads, KvAppend, KvDtype, KvLayout, Op, PAGE_TOKENS, Place, StepInput, Weights,
-};
+use ottava::ir::{Attention, Heads, KvAppend, KvDtype, KvLayout, Op, PAGE_TOKENS, Place, StepInput};
 
 mod support;
 use support::machine::{Layout, Machine, Room};

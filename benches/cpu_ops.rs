@@ -6,7 +6,8 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use ottava::backend::cpu::{Cpu, CpuOptions};
-use ottava::backend::{Backend, KvDtype, KvLayout, MatrixId, Op, Place, Precision, Rows, StepInput, Weights};
+use ottava::backend::{Backend, Weights};
+use ottava::ir::{KvDtype, KvLayout, MatrixId, Op, Place, Precision, Rows, StepInput};
 use ottava::quant::{QuantMatrix, WeightMatrix};
 
 #[path = "cpu_ops/cases.rs"]

@@ -9,8 +9,9 @@ use std::cell::{LazyCell, RefCell};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use ottava::backend::cpu::{Cpu, CpuOptions};
-use ottava::backend::{Backend, KvDtype, Precision, Reference, StepInput, StepLimits};
+use ottava::backend::{Backend, Reference};
 use ottava::checkpoint::{GgufWriter, ModelFile};
+use ottava::ir::{KvDtype, Precision, StepInput, StepLimits};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::quant::WeightMatrix;
 

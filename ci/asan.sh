@@ -11,5 +11,5 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:abort_on_error=1:allocator_ma
 export PROPTEST_CASES=${PROPTEST_CASES:-32}
 # With a target named, build scripts and procedural macros go without the flag.
 host=$(rustc -vV | sed -n 's/^host: //p')
-cargo test --no-default-features --features text --lib --target "$host" \
+cargo test -p ottava --no-default-features --features text --lib --target "$host" \
     --target-dir "${CARGO_TARGET_DIR:-target}/asan" "$@"

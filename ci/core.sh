@@ -4,19 +4,19 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 CRATES_MAX=40
-# The backends are the same without features; ci/test.sh tests them.
-cargo test --no-default-features --lib -- --skip backend::
-crates=$(cargo tree --no-default-features --edges normal,build --prefix none --no-dedupe | sort -u | wc -l)
+# The backends are the same without features; ci/test.sh tests them. So nothing here needs the optimiser.
+cargo test -p ottava --no-default-features --config profile.test.opt-level=0 --config profile.dev.package.cuda-emu.opt-level=0 \
+    --lib -- --skip backend::
+crates=$(cargo tree -p ottava --no-default-features --edges normal,build --prefix none --no-dedupe | sort -u | wc -l)
 echo "the bare core builds with $crates crates, ottava itself included"
 [ "$crates" -lt "$CRATES_MAX" ] || { echo "expected fewer than $CRATES_MAX crates"; exit 1; }
 
-# docs.rs needs none; everyone else is told in one line how to get it.
-without_nvcc() { env -u NVCC -u CUDA_HOME -u CUDA_PATH -u OTTAVA_CUDA_VENV "$@"; }
-without_nvcc DOCS_RS=1 cargo check --features cuda
+# docs.rs needs none, as ci/lint.sh shows; everyone else is told in one line how to get it.
+without_nvcc() { env -u NVCC -u CUDA_HOME -u CUDA_PATH -u OTTAVA_CUDA_VENV -u DOCS_RS "$@"; }
 if command -v nvcc || compgen -G '/usr/local/cuda/bin/nvcc' || compgen -G '.cuda-venv/lib/*/site-packages/nvidia/cu13/bin/nvcc'; then
     echo "not checked: what a build without nvcc says, since there is one where every build looks"
 else
-    said=$(without_nvcc cargo check --features cuda 2>&1) && { echo "expected no build without nvcc"; exit 1; }
+    said=$(without_nvcc cargo check --all-features 2>&1) && { echo "expected no build without nvcc"; exit 1; }
     [ "$(grep -c '^error: ottava' <<< "$said")" = 1 ] \
         && grep '^error: ottava.*needs nvcc.*CUDA_HOME.*pip install.*OTTAVA_CUDA_VENV' <<< "$said" \
         || { echo "expected one line that says how to get nvcc, found: $said"; exit 1; }

@@ -1,9 +1,11 @@
 //! A model of your own: a two-layer classifier that answers XOR, built, compiled and run on the
 //! reference backend. `cargo run --example custom_graph`
 
-use ottava::backend::{Backend, Precision, Reference, Rows, StepInput, StepLimits, Weights};
-use ottava::graph::{CompileOptions, Fusion, Graph, GraphError, Session};
+use ottava::backend::{Backend, Reference, Weights};
+use ottava::graph::{CompileOptions, Fusion, Graph, GraphError};
+use ottava::ir::{Precision, Rows, StepInput, StepLimits};
 use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
+use ottava::session::Session;
 
 /// Hidden features are "x or y" and "x and y"; the classes are "equal" and "different".
 const HIDDEN: [f32; 4] = [10.0, 10.0, 10.0, 10.0];

@@ -98,7 +98,7 @@ fn sentence_piece(folder: &Folder<'_>) -> Outcome {
 
 /// The kernels that the emulator's own tests run, each with its module's head.
 fn kernels(folder: &Folder<'_>) -> Outcome {
-    let texts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda-emu/tests/ptx");
+    let texts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cuda-emu/tests/ptx");
     for file in fs::read_dir(texts)? {
         let path = file?.path();
         let text = fs::read_to_string(&path)?;

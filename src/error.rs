@@ -1,6 +1,6 @@
 //! The one public error: every subsystem's own error, under one roof.
 
-use crate::{backend, checkpoint, engine, graph, kv, model, quant, sample, text};
+use crate::{backend, checkpoint, engine, graph, kv, model, quant, sample, session, text};
 
 /// What can go wrong between a model file and its text. Each message says what was expected, what
 /// was found and where.
@@ -19,6 +19,9 @@ pub enum Error {
     /// A graph that does not type-check.
     #[error(transparent)]
     Graph(#[from] graph::GraphError),
+    /// A plan that could not be bound or run.
+    #[error(transparent)]
+    Session(#[from] session::SessionError),
     /// A cache operation that its books forbid.
     #[error(transparent)]
     Kv(#[from] kv::KvError),

@@ -1,10 +1,10 @@
 //! Ottava runs language models with 8-bit and 4-bit weights at the speed of memory.
 //!
 //! ```no_run
-//! use ottava::{Engine, Request, engine::Event};
+//! use ottava::{InferenceEngine, Request, engine::Event};
 //!
 //! # fn main() -> ottava::Result<()> {
-//! let engine = Engine::builder().model("model.gguf").build()?;
+//! let engine = InferenceEngine::builder().model("model.gguf").build()?;
 //! for event in engine.submit(Request::text("Once upon a time").max_tokens(64).seed(7))? {
 //!     if let Event::Token { text, .. } = event? {
 //!         print!("{text}");
@@ -23,21 +23,27 @@ pub mod api;
 pub mod backend;
 pub mod checkpoint;
 pub mod engine;
-pub mod env;
 mod error;
 pub mod file;
 pub mod graph;
+pub mod ir;
 pub mod kv;
 pub mod model;
 pub mod quant;
 mod room;
 pub mod sample;
+pub mod session;
 pub mod text;
 mod token;
 
-pub use api::{Bytes, Device, Engine, EngineBuilder, EngineInfo, Request};
+pub use api::{Bytes, Device, Engine, EngineBuilder, EngineInfo, InferenceEngine, Request};
 pub use engine::EngineConfig;
 pub use error::{Error, Result};
 pub use model::LoadProgress;
 pub use sample::Sampling;
 pub use token::TokenId;
+
+/// README's example, as a test.
+#[cfg(all(doctest, feature = "text"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -3,8 +3,9 @@
 
 mod tiny;
 
-use ottava::backend::{KvDtype, Precision, Reference, StepLimits};
+use ottava::backend::Reference;
 use ottava::checkpoint::{Checkpoint, ModelFile, TensorType};
+use ottava::ir::{KvDtype, Precision, StepLimits};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 
 use tiny::recorded::{TINY, VOCAB, step};

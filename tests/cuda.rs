@@ -17,14 +17,15 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use agree::{answered, assert_agrees, assert_refuses, assert_rows_alone, assert_same_bits};
-use case::run;
+use case::{Bench, run};
 use compare::{Case, Run, STEP_TOKENS, cases};
 use cuda_emu::{DeviceConfig, Emulator};
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{
-    Backend, Epilogue, KvDtype, KvLayout, LogitAdjustment, Matmul, Op, PageId, Place, Product, RowSampling,
-    Rows, Write,
+use ottava::backend::{Backend, BackendError};
+use ottava::ir::{
+    Epilogue, KvDtype, KvLayout, LogitAdjustment, Matmul, Op, PageId, Place, Product, RowSampling, Rows,
+    SampleRows, Write,
 };
 use ottava::quant::Bits;
 use table::{large, vocabularies};
@@ -126,6 +127,16 @@ fn shared_tiles_agree_and_have_the_same_bits_in_any_order() {
 }
 
 #[test]
+fn what_has_no_kernel_is_refused_by_its_name() {
+    let _card = card();
+    let cuda = cuda(false);
+    for case in table::words::cases() {
+        let refused = Bench::new(&cuda, &case).execute(&case.ops[0]);
+        assert!(matches!(refused, Err(BackendError::Unavailable { .. })), "{}: {refused:?}", case.name);
+    }
+}
+
+#[test]
 fn a_row_alone_has_the_bits_it_has_among_others() {
     let _card = card();
     let cuda = cuda(false);
@@ -169,7 +180,7 @@ fn sampling_reads_logits_once_or_twice() {
         case.step.sampling = vec![sampling];
         let src = case.input(&case::Numbers(3).take(COLS), COLS);
         let dst = case.gathered(1);
-        case.ops = vec![Op::Sample { dst, src }];
+        case.ops = vec![Op::Sample(SampleRows { dst, src })];
         if emulator.reset().is_err() {
             // A real card counts nothing.
             return;
@@ -212,7 +223,8 @@ fn head(vocab: usize, rows: usize) -> case::Case {
     let dst = case.gathered(1);
     let product = Product { dst: logits, matrix, bias: None, epilogue: Epilogue::Write(Write::Store) };
     let products = vec![product];
-    case.ops = vec![Op::Matmul(Matmul { src, norm: None, products }), Op::Sample { dst, src: logits }];
+    case.ops =
+        vec![Op::Matmul(Matmul { src, norm: None, products }), Op::Sample(SampleRows { dst, src: logits })];
     case
 }
 

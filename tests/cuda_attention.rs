@@ -13,10 +13,10 @@ use std::ops::Range;
 use case::Numbers;
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{
-    Attention, Backend, Frame, Heads, KvAppend, KvDtype, KvLayout, Op, PAGE_TOKENS, PageId, PageRef, Place,
-    Precision, Reference, RmsNorm, Rope, RopeAngles, RopePairing, Rows, StepInput, StepLimits, StepSequence,
-    VectorId, Weights, Window,
+use ottava::backend::{Backend, Frame, Reference, Weights};
+use ottava::ir::{
+    Attention, Heads, KvAppend, KvDtype, KvLayout, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision,
+    RmsNorm, Rope, RopeAngles, RopePairing, Rows, StepInput, StepLimits, StepSequence, VectorId, Window,
 };
 
 const LIMITS: StepLimits = StepLimits { tokens_max: 352, outputs_max: 1 };

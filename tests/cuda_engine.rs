@@ -16,8 +16,9 @@ use ottava::backend::BackendError;
 use ottava::backend::cpu::Compute;
 use ottava::checkpoint::TensorType;
 use ottava::engine::Event;
-use ottava::graph::GraphError;
-use ottava::model::{ModelError, OpKind};
+use ottava::ir::OpKind;
+use ottava::model::ModelError;
+use ottava::session::SessionError;
 use ottava::{Device, Engine, EngineBuilder, EngineConfig, Error, Request, Sampling, TokenId};
 use tiny::{Outcome, Tiny};
 
@@ -293,7 +294,9 @@ fn a_load_that_finds_no_memory_says_so_and_keeps_nothing() -> Outcome {
         emulator.inject(Injection::OutOfMemory { allocation: faults + 1 })?;
         match builder(&made.path, Device::Cuda(0)).build() {
             Ok(engine) => break engine,
-            Err(Error::Model(ModelError::Backend(error) | ModelError::Graph(GraphError::Backend(error)))) => {
+            Err(Error::Model(
+                ModelError::Backend(error) | ModelError::Session(SessionError::Backend(error)),
+            )) => {
                 assert!(matches!(error, BackendError::OutOfMemory { .. }), "allocation {faults}: {error}");
             }
             Err(error) => return Err(error.into()),

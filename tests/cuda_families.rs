@@ -9,8 +9,8 @@
 mod tiny;
 
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{KvDtype, Precision, StepLimits};
 use ottava::checkpoint::ModelFile;
+use ottava::ir::{KvDtype, Precision, StepLimits};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use serde_json::Value;
 use tiny::Outcome;

@@ -7,10 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
 use ottava::backend::cuda::{Cuda, CudaOptions, Unavailable, probe};
-use ottava::backend::{
-    Backend, BackendError, Frame, KvDtype, KvLayout, Op, Place, Precision, Rows, StepInput, StepLimits,
-    UnaryFn, Weights,
-};
+use ottava::backend::{Backend, BackendError, Frame, Weights};
+use ottava::ir::{KvDtype, KvLayout, Op, Place, Precision, Rows, StepInput, StepLimits, Unary, UnaryFn};
 
 /// The emulated card, for one test at a time; `None` and a line on a real one.
 fn card() -> Option<(Emulator, MutexGuard<'static, ()>)> {
@@ -36,7 +34,7 @@ const NO_KV: KvLayout = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: K
 /// Doubles four numbers on the card.
 fn doubled(cuda: &Cuda) -> Result<Vec<f32>, BackendError> {
     let place = Place { offset: 0, rows: Rows::Fixed(1), cols: 4, precision: Precision::F32 };
-    let op = Op::Unary { dst: place, src: place, f: UnaryFn::Scale(2.0) };
+    let op = Op::Unary(Unary { dst: place, src: place, f: UnaryFn::Scale(2.0) });
     let mut arena = cuda.arena(64, std::slice::from_ref(&op), LIMITS)?;
     cuda.write(&mut arena, &place, &[1.0, 2.0, 3.0, 4.0])?;
     let (weights, mut kv) = (Weights { matrices: vec![], vectors: vec![] }, cuda.kv_pool(NO_KV, 0)?);

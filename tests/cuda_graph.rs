@@ -10,11 +10,11 @@ use cuda_emu::{Emulator, InstallOptions};
 use layer::Shape;
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{
+use ottava::ir::{
     Heads, KvDtype, LogitAdjustment, PAGE_TOKENS, PageId, PageRef, RowSampling, StepInput, StepLimits,
     StepSequence,
 };
-use ottava::graph::Session;
+use ottava::session::Session;
 
 /// With so many tokens that an adjustment for each is more than a step's tables hold at first.
 const SHAPE: Shape = Shape {

@@ -22,9 +22,7 @@ use agree::assert_rows_alone;
 use layer::Shape;
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{
-    Heads, KvDtype, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence, Window,
-};
+use ottava::ir::{Heads, KvDtype, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence, Window};
 use table::large;
 
 /// More columns than eight units of 128, and a tail.

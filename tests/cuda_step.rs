@@ -13,8 +13,8 @@ use cuda_emu::{DeviceConfig, Emulator, InstallOptions, KernelStats};
 use layer::Shape;
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{Heads, KvDtype, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence};
-use ottava::graph::Session;
+use ottava::ir::{Heads, KvDtype, PAGE_TOKENS, PageId, PageRef, StepInput, StepLimits, StepSequence};
+use ottava::session::Session;
 
 /// A layer of it with 512 tokens.
 const SHAPE: Shape = Shape {

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 use cuda_emu::{Checks, DeviceConfig, Emulator, InstallOptions};
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{
-    Backend, Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, RmsNorm, VectorId, Weights,
-    Write,
+use ottava::backend::{Backend, Weights};
+use ottava::ir::{
+    Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, RmsNorm, VectorId, Write,
 };
 use ottava::quant::WeightMatrix;
 

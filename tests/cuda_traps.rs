@@ -41,9 +41,10 @@ use cuda_emu::InstallOptions;
 use cudarc::driver::sys;
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{
-    Backend, BackendError, Frame, KvDtype, KvLayout, LogitAdjustment, MatrixId, Op, Place, Precision,
-    RowSampling, Rows, StepInput, StepLimits, Weights,
+use ottava::backend::{Backend, BackendError, Frame, Weights};
+use ottava::ir::{
+    Embed, KvDtype, KvLayout, LogitAdjustment, MatrixId, Op, Place, Precision, RowSampling, Rows, StepInput,
+    StepLimits,
 };
 use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
 
@@ -169,8 +170,9 @@ fn page_locked_memory_is_left_alone_while_a_copy_needs_it() {
     let (cuda, _turn) = cuda();
     let weights = weights(&cuda);
     let place = |token: u32| place(64 * token as usize, Rows::Tokens);
-    let ops: Vec<Op> =
-        (0..STEPS).map(|token| Op::Embed { dst: place(token), table: MatrixId(0), scale: 1.0 }).collect();
+    let ops: Vec<Op> = (0..STEPS)
+        .map(|token| Op::Embed(Embed { dst: place(token), table: MatrixId(0), scale: 1.0 }))
+        .collect();
     let mut arena = cuda.arena(64 * STEPS as usize, &ops, LIMITS).expect("an arena");
     let mut kv = cuda.kv_pool(NO_KV, 0).expect("a pool");
     let mut begin = |arena: &mut _, token: u32, adjusted| {

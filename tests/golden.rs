@@ -8,10 +8,8 @@ mod compare;
 mod real_models;
 
 use compare::{Case, Run, STEP_TOKENS, cases};
-use ottava::backend::{
-    KvDtype,
-    cpu::{Compute, Cpu, CpuOptions, Isa},
-};
+use ottava::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
+use ottava::ir::KvDtype;
 
 /// How a run computes, and how far its logits may be from the reference (root mean square).
 type Mode = (Compute, KvDtype, f64);

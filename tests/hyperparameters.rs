@@ -7,9 +7,9 @@ mod tiny;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use ottava::backend::{Precision, StepLimits};
 use ottava::checkpoint::{ModelFile, Value};
 use ottava::graph::{AttentionSpec, CompileOptions, Fusion, Graph};
+use ottava::ir::{Precision, StepLimits};
 use ottava::model::{FAMILIES, ModelConfig};
 
 use tiny::edit::Parts;
@@ -237,7 +237,7 @@ fn the_work_grows_as_the_layers_do() -> Outcome {
 /// The graph of a deep model that attends and adds to a residual stream.
 fn deep(layers: usize) -> Graph {
     let mut graph = Graph::new();
-    let heads = ottava::backend::Heads { query: 1, kv: 1, dim: 2 };
+    let heads = ottava::ir::Heads { query: 1, kv: 1, dim: 2 };
     let mut build = || -> Result<(), ottava::graph::GraphError> {
         let table = graph.matrix("table", 4, 2)?;
         let mut x = graph.embed(table, 1.0)?;

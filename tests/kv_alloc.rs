@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use ottava::TokenId;
-use ottava::backend::Window;
+use ottava::ir::Window;
 use ottava::kv::{KvCacheManager, KvConfig, PrefixSharing, SeqId, SequenceSpec};
 
 thread_local! {

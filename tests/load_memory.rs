@@ -8,8 +8,8 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use ottava::backend::cpu::{Cpu, CpuOptions};
-use ottava::backend::{KvDtype, Precision, StepLimits};
 use ottava::checkpoint::{ModelFile, OpenOptions};
+use ottava::ir::{KvDtype, Precision, StepLimits};
 use ottava::model::{LoadOptions, Model, ModelConfig, SidecarUse};
 use tiny::{Outcome, Tiny};
 

@@ -3,8 +3,9 @@
 
 mod tiny;
 
-use ottava::backend::{KvDtype, Precision, Reference, StepLimits};
+use ottava::backend::Reference;
 use ottava::checkpoint::{Array, Value};
+use ottava::ir::{KvDtype, Precision, StepLimits};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig, ModelError};
 
 use tiny::Outcome;

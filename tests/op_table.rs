@@ -17,40 +17,25 @@ use std::num::NonZeroUsize;
 use agree::{answered, assert_agrees, assert_refuses, assert_rows_alone, assert_same_bits};
 use case::{Case, run};
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
-use ottava::backend::{Backend, Op, Place, Reference, Rows, UnaryFn};
+use ottava::backend::{Backend, Reference};
+use ottava::ir::{Op, Place, Rows, Unary, UnaryFn};
 
 fn cpu(isa: Isa, compute: Compute, threads: usize) -> Cpu {
     let threads = NonZeroUsize::new(threads);
     Cpu::new(&CpuOptions { threads, isa: Some(isa), compute }).expect("an available instruction set")
 }
 
-/// The place of an operation in the list that the table must cover: the compiler asks for a new
-/// one here.
-fn kind(op: &Op) -> usize {
-    match op {
-        Op::Embed { .. } => 0,
-        Op::Norm { .. } => 1,
-        Op::Matmul(_) => 2,
-        Op::RopeAngles(_) => 3,
-        Op::Rope { .. } => 4,
-        Op::KvAppend(_) => 5,
-        Op::Attention(_) => 6,
-        Op::GatherOutputs { .. } => 7,
-        Op::Unary { .. } => 8,
-        Op::Binary { .. } => 9,
-        Op::Softmax { .. } => 10,
-        Op::Transpose { .. } => 11,
-        Op::Sample { .. } => 12,
-    }
+/// All rows, those of GPUs and the others.
+fn cases() -> Vec<Case> {
+    [table::cases(), table::words::cases()].concat()
 }
 
 #[test]
 fn the_table_has_every_operation() {
-    let mut seen = [false; 13];
-    for case in table::cases() {
-        case.ops.iter().for_each(|op| seen[kind(op)] = true);
-    }
-    assert_eq!(seen, [true; 13]);
+    let all = cases();
+    let seen = |name: &&&str| all.iter().flat_map(|case| &case.ops).any(|op| op.name() == **name);
+    let missing: Vec<_> = Op::NAMES.iter().filter(|name| !seen(name)).collect();
+    assert!(missing.is_empty(), "no case has {missing:?}");
 }
 
 #[test]
@@ -59,13 +44,13 @@ fn a_row_too_many_is_noticed() {
     let mut case = Case::new("two rows, one of them behind its place");
     let (src, dst) = (case.input(&[1.0; 8], 4), case.output(1, 4));
     let dst = Place { rows: Rows::Fixed(2), ..dst };
-    case.ops = vec![Op::Unary { dst, src, f: UnaryFn::Scale(2.0) }];
+    case.ops = vec![Op::Unary(Unary { dst, src, f: UnaryFn::Scale(2.0) })];
     run(&Reference, &case);
 }
 
 #[test]
 fn every_instruction_set_agrees_with_the_reference() {
-    let answered = answered(table::cases());
+    let answered = answered(cases());
     for isa in Isa::available() {
         assert_agrees(&answered, &cpu(isa, Compute::F32, 2), |case| case.eps);
         assert_agrees(&answered, &cpu(isa, Compute::Int8, 2), |case| case.eps_int8);
@@ -77,7 +62,7 @@ fn threads_do_not_change_a_bit() {
     for isa in Isa::available() {
         for compute in [Compute::F32, Compute::Int8] {
             let [one, others @ ..] = [1, 2, 3].map(|threads| cpu(isa, compute, threads));
-            for case in table::cases() {
+            for case in cases() {
                 let want = run(&one, &case);
                 for other in &others {
                     assert_same_bits(
@@ -96,7 +81,7 @@ fn a_row_alone_has_the_bits_it_has_among_others() {
     for isa in Isa::available() {
         for compute in [Compute::F32, Compute::Int8] {
             let cpu = cpu(isa, compute, 2);
-            let rows: usize = table::cases().iter().map(|case| assert_rows_alone(&cpu, case, 1)).sum();
+            let rows: usize = cases().iter().map(|case| assert_rows_alone(&cpu, case, 1)).sum();
             assert!(rows > 100, "only {rows} rows were run alone");
         }
     }

@@ -22,30 +22,29 @@ const LINES_MAX: usize = 700;
 const CODE_LINES_MAX: usize = 300;
 /// Files that are over a limit, with what they have now: these numbers only go down.
 const OVERSIZED: &[(&str, Size)] = &[];
-/// Rings of files that are left, by their folder and how many files they have: these numbers only go down.
-const RINGS: &[(&str, usize)] = &[("engine", 9)];
+/// Rings of files that are left, by their folder and how many files they have: none, and none may come.
+const RINGS: &[(&str, usize)] = &[];
 /// Where `unsafe` may be written.
 const UNSAFE_ALLOWED: &[&str] = &[
     "src/backend/cpu/",
     "src/backend/cpu.rs",
     "src/backend/cuda/",
     "src/checkpoint/source.rs",
-    "cuda-emu/src/driver/",
-    "cuda-emu/src/exec/",
-    "cuda-emu/src/memory/",
+    "crates/cuda-emu/src/driver/",
+    "crates/cuda-emu/src/exec/",
+    "crates/cuda-emu/src/memory/",
 ];
 /// Where the environment may be read.
-const ENVIRONMENT_ALLOWED: &[&str] = &["src/env.rs", "cuda-emu/src/driver/options.rs"];
+const ENVIRONMENT_ALLOWED: &[&str] = &["crates/cli/src/env.rs", "crates/cuda-emu/src/driver/options.rs"];
 /// Where kernels may have inline assembly.
 const ASSEMBLY_ALLOWED: &str = "kernels-cu/common/ptx.cuh";
 /// The libraries of the repository.
-const LIBRARIES: &[&str] = &["src", "cuda-emu/src"];
-/// Documents, and the folders that their paths may begin in.
-const DOCUMENTS: &[(&str, &[&str])] = &[
-    ("README.md", &[""]),
-    ("ARCHITECTURE.md", &[""]),
-    ("cuda-emu/README.md", &["", "cuda-emu", "cuda-emu/src"]),
-];
+const LIBRARIES: &[&str] = &["src", "crates/cli/src", "crates/cuda-emu/src"];
+/// Folders of documents. Not `benches`: records name what was there on their day.
+const DOCUMENT_FOLDERS: &[&str] = &["docs", "src", "kernels-cu", "crates"];
+/// Other documents; CHANGELOG.md names what has been.
+const OTHER_DOCUMENTS: &[&str] =
+    &["README.md", "ARCHITECTURE.md", "benches/README.md", "benches/record/INDEX.md"];
 
 /// How long a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,8 +90,14 @@ fn files(folders: &[&str], extensions: &[&str]) -> Vec<Source> {
 }
 
 fn all_sources() -> Vec<Source> {
-    let own = ["src", "tests", "benches", "examples", "fuzz/fuzz_targets"];
-    let emulator = ["cuda-emu/src", "cuda-emu/tests", "cuda-emu/benches", "cuda-emu/examples"];
+    let own =
+        ["src", "tests", "benches", "examples", "fuzz/fuzz_targets", "crates/cli/src", "crates/cli/tests"];
+    let emulator = [
+        "crates/cuda-emu/src",
+        "crates/cuda-emu/tests",
+        "crates/cuda-emu/benches",
+        "crates/cuda-emu/examples",
+    ];
     sources(&[own.as_slice(), &emulator].concat())
 }
 
@@ -219,16 +224,44 @@ fn reads_environment(rest: &str) -> bool {
 
 #[test]
 fn the_documents_name_only_paths_that_exist() {
+    let all = documents();
+    assert!(all.len() > 20, "found {} documents only", all.len());
     let mut problems = Vec::new();
-    for (name, folders) in DOCUMENTS {
-        let text = document(name);
-        let exists = |path: &str| folders.iter().any(|folder| root().join(folder).join(path).exists());
-        let missing = named_paths(&text).into_iter().filter(|(_, path)| !exists(path));
+    for Source { path: name, text } in &all {
+        let folder = Path::new(name).parent().unwrap();
+        let begins = [Path::new(""), folder, &folder.join("src")].map(|begin| root().join(begin));
+        let missing = |path: &String| !begins.iter().any(|begin| begin.join(path).exists());
+        let named = named_paths(text).into_iter().filter(|(_, path)| missing(path));
+        // A link is relative to its document alone.
+        let broken = |link: &String| !root().join(folder).join(link).exists();
+        let links = links(text).into_iter().filter(|(_, link)| broken(link));
         problems.extend(
-            missing.map(|(line, path)| format!("{name}:{line}: there is no `{path}` in the repository")),
+            named
+                .chain(links)
+                .map(|(line, path)| format!("{name}:{line}: there is no `{path}` in the repository")),
         );
     }
     tidy(problems);
+}
+
+/// All documents whose paths must exist.
+fn documents() -> Vec<Source> {
+    let mut all = files(DOCUMENT_FOLDERS, &["md"]);
+    for name in OTHER_DOCUMENTS {
+        all.push(Source { path: (*name).into(), text: document(name) });
+    }
+    all
+}
+
+/// Targets of links to files, without anchors, with their lines.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+        let files = targets.filter(|target| !target.is_empty() && !target.contains("://"));
+        found.extend(files.map(|target| (line, target.to_owned())));
+    }
+    found
 }
 
 /// Words in single backticks that look like a path of the repository, with their lines. Fenced
@@ -463,6 +496,13 @@ fn paths_in_documents_are_told_from_other_words() {
                 `https://a/b` `<out>/a` `src/*.rs` `a::b/c` `--x/y` `cargo test` `ci/`";
     let expected = [(1, "src/kv/mod.rs"), (1, "build.rs"), (5, "ci/")];
     assert_eq!(named_paths(text), expected.map(|(line, path)| (line, path.to_owned())));
+}
+
+#[test]
+fn links_to_files_are_told_from_others() {
+    let text = "[a](docs/a.md) and ![b](b.svg)\n[c](https://x/y) [d](#here) [e](../e.md#there)";
+    let expected = [(1, "docs/a.md"), (1, "b.svg"), (2, "../e.md")];
+    assert_eq!(links(text), expected.map(|(line, path)| (line, path.to_owned())));
 }
 
 #[test]

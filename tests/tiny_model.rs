@@ -7,8 +7,8 @@ mod tiny;
 
 use std::path::{Path, PathBuf};
 
-use ottava::backend::{KvDtype, KvLayout};
 use ottava::engine::{Event, FinishReason, GenerationError, Stats, SubmitError, Usage};
+use ottava::ir::{KvDtype, KvLayout};
 use ottava::text::Message;
 use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Error, Request, TokenId};
 use tiny::Outcome;

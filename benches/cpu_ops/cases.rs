@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use ottava::backend::{
-    Activation, Attention, BinaryFn, Epilogue, KvAppend, Matmul, MatrixId, Op, Place, Product, RmsNorm, Rope,
-    RopeAngles, RopePairing, Rows, UnaryFn, VectorId, Write,
+use ottava::ir::{
+    Activation, ApplyRope, Attention, Binary, BinaryFn, Embed, Epilogue, GatherOutputs, KvAppend, Matmul,
+    MatrixId, Normalize, Op, Place, Product, RmsNorm, Rope, RopeAngles, RopePairing, Rows, SampleRows,
+    Softmax, Transpose, Unary, UnaryFn, VectorId, Write,
 };
 
 use super::support::timing::Work;
@@ -61,7 +62,7 @@ impl Inputs {
     fn embed(&self) -> Case<'_> {
         let width = self.shape.width;
         let dst = self.place(1, width);
-        let op = Op::Embed { dst, table: TABLE, scale: EMBED_SCALE };
+        let op = Op::Embed(Embed { dst, table: TABLE, scale: EMBED_SCALE });
         let answer = Answer::new(dst, move |row, col| {
             let mut out = vec![0.0; width];
             self.matrices[0].dequantize_row(self.step.tokens[row].index(), &mut out);
@@ -81,7 +82,7 @@ impl Inputs {
             self.x(0, cols, row, col).exp() / sum
         });
         let answer = Answer { tolerance: 1e-4 / cols as f64, ..answer };
-        case("softmax", Op::Softmax { dst, src }, 2 * self.tokens * cols, answer)
+        case("softmax", Op::Softmax(Softmax { dst, src }), 2 * self.tokens * cols, answer)
     }
 
     /// Greedy, over a vocabulary or as many rows of a short one.
@@ -93,7 +94,7 @@ impl Inputs {
                 |best, at| if self.x(0, cols, row, at) > self.x(0, cols, row, best) { at } else { best };
             (1..cols).fold(0, better) as f64
         });
-        case("sample", Op::Sample { dst, src }, self.tokens * cols, answer)
+        case("sample", Op::Sample(SampleRows { dst, src }), self.tokens * cols, answer)
     }
 
     /// Operations over rows as wide as the residual stream.
@@ -101,7 +102,8 @@ impl Inputs {
         let width = self.shape.width;
         let (src, dst) = (self.place(0, width), self.place(1, width));
         let size = self.tokens * width;
-        let norm = |write| Op::Norm { dst, src, norm: RmsNorm { weight: GAIN, eps: EPS }, write };
+        let norm =
+            |write| Op::Norm(Normalize { dst, src, norm: RmsNorm { weight: GAIN, eps: EPS }.into(), write });
         let normed = move |row, col: usize| self.normed(&self.gain, width, row, 0)[col];
         let added = move |row, col| self.x(1, width, row, col) + normed(row, col);
         let outputs = Place { rows: Rows::Outputs, ..dst };
@@ -109,7 +111,12 @@ impl Inputs {
         [
             case("rms_norm", norm(Write::Store), 2 * size, Answer::new(dst, normed)),
             case("rms_norm_add", norm(Write::Add), 3 * size, Answer::new(dst, added)),
-            case("gather_outputs", Op::GatherOutputs { dst: outputs, src }, 2 * size, gathered),
+            case(
+                "gather_outputs",
+                Op::GatherOutputs(GatherOutputs { dst: outputs, src }),
+                2 * size,
+                gathered,
+            ),
         ]
     }
 
@@ -119,12 +126,12 @@ impl Inputs {
         let [a, b, dst] = [0, 1, 2].map(|area| self.place(area, hidden));
         let size = self.tokens * hidden;
         let activation = self.shape.activation;
-        let unary = Op::Unary { dst, src: a, f: UnaryFn::Activation(activation) };
-        let binary = |f| Op::Binary { dst, a, b, f };
+        let unary = Op::Unary(Unary { dst, src: a, f: UnaryFn::Activation(activation) });
+        let binary = |f| Op::Binary(Binary { dst, a, b, f });
         let x = move |area, row, col| self.x(area, hidden, row, col);
         let from = Place { rows: Rows::Fixed(self.tokens), ..a };
         let to = Place { rows: Rows::Fixed(hidden), cols: self.tokens, ..dst };
-        let transpose = Op::Transpose { dst: to, src: from };
+        let transpose = Op::Transpose(Transpose { dst: to, src: from });
         let activated = Answer::new(dst, move |row, col| activate(activation, x(0, row, col)));
         let sum = Answer::new(dst, move |row, col| x(0, row, col) + x(1, row, col));
         let product = Answer::new(dst, move |row, col| x(0, row, col) * x(1, row, col));
@@ -160,7 +167,7 @@ impl Inputs {
             if at < half { x(at) * c - x(at + half) * s } else { x(at) * c + x(at - half) * s }
         });
         let floats = self.tokens * (2 * q.cols + dim);
-        case("rope", Op::Rope { x: q, head_dim: dim, rope }, floats, answer)
+        case("rope", Op::Rope(ApplyRope { x: q, head_dim: dim, rope }), floats, answer)
     }
 
     /// q is normalised in place; the values are read back by an attention that sees no past.

@@ -3,10 +3,9 @@
 
 use std::ops::RangeInclusive;
 
+use ottava::backend::Weights;
 use ottava::backend::cuda::Cuda;
-use ottava::backend::{
-    Attention, Heads, KvAppend, KvDtype, KvLayout, Op, Place, Rope, RopePairing, StepInput, Weights,
-};
+use ottava::ir::{Attention, Heads, KvAppend, KvDtype, KvLayout, Op, Place, Rope, RopePairing, StepInput};
 
 use super::cost::Launches;
 use super::report::Report;

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use cuda_emu::{Emulator, InstructionClass};
+use ottava::backend::Backend;
 use ottava::backend::cuda::Cuda;
-use ottava::backend::{Backend, Epilogue, KvLayout, MatrixId, Op, PAGE_TOKENS, Place, Rows, Write};
-use ottava::graph::{Counting, MatrixSize};
+use ottava::ir::{Binary, Counting, Embed, GatherOutputs, MatrixSize, Normalize, SampleRows, Softmax, Unary};
+use ottava::ir::{Epilogue, KvLayout, MatrixId, Op, PAGE_TOKENS, Place, Rows, Write};
 
 use super::support::machine::Machine;
 
@@ -55,7 +56,7 @@ impl Launches<'_> {
         let mut cost = Cost { moved: 0, touched: 0, macs: 0 };
         for kernel in kernels(&self.ops[..self.each]) {
             // The key that an attention appends itself is among those that it sees.
-            let work = counting.work(kernel.last().expect("an operation"));
+            let work = kernel.last().expect("an operation").work(&counting);
             let (moved, touched) = values(kernel).iter().map(bytes).fold((0, 0), sum);
             cost.moved += work.bytes as usize + moved;
             cost.touched += work.bytes as usize + touched;
@@ -84,19 +85,25 @@ fn values(kernel: &[Op]) -> Vec<(Place, usize)> {
             [(op.q, both), (op.k, one), (op.v, one)].into_iter().chain(angles).collect()
         }
         [Op::Matmul(op)] => {
-            let result = |product: &ottava::backend::Product| match product.epilogue {
+            let result = |product: &ottava::ir::Product| match product.epilogue {
                 Epilogue::Write(Write::Add) => (product.dst, both),
                 _ => (product.dst, one),
             };
             op.products.iter().map(result).chain([(op.src, one)]).collect()
         }
         [Op::Attention(op)] => vec![(op.q, one), (op.dst, one)],
-        [Op::Embed { dst, .. }] => vec![(*dst, one)],
+        [Op::Embed(Embed { dst, .. })] => vec![(*dst, one)],
         [Op::RopeAngles(op)] => vec![(op.dst, one)],
-        [Op::GatherOutputs { dst, src }] => vec![(*dst, one), (Place { rows: Rows::Outputs, ..*src }, one)],
-        [Op::Norm { dst, src, .. } | Op::Unary { dst, src, .. }] => vec![(*dst, one), (*src, one)],
-        [Op::Softmax { dst, src } | Op::Sample { dst, src }] => vec![(*dst, one), (*src, one)],
-        [Op::Binary { dst, a, b, .. }] => vec![(*dst, one), (*a, one), (*b, one)],
+        [Op::GatherOutputs(GatherOutputs { dst, src })] => {
+            vec![(*dst, one), (Place { rows: Rows::Outputs, ..*src }, one)]
+        }
+        [Op::Norm(Normalize { dst, src, .. }) | Op::Unary(Unary { dst, src, .. })] => {
+            vec![(*dst, one), (*src, one)]
+        }
+        [Op::Softmax(Softmax { dst, src }) | Op::Sample(SampleRows { dst, src })] => {
+            vec![(*dst, one), (*src, one)]
+        }
+        [Op::Binary(Binary { dst, a, b, .. })] => vec![(*dst, one), (*a, one), (*b, one)],
         others => panic!("{others:?} are not measured"),
     }
 }

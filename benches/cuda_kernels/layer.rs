@@ -2,9 +2,10 @@
 //! them has alone. Layers have weights and pages of their own, and all work on one residual stream.
 
 use ottava::backend::cuda::Cuda;
-use ottava::backend::{
-    Attention, Backend, Epilogue, Heads, KvAppend, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Precision,
-    Product, Reference, RmsNorm, Rope, RopePairing, VectorId, Weights, Write,
+use ottava::backend::{Backend, Reference, Weights};
+use ottava::ir::{
+    Attention, Epilogue, Heads, KvAppend, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Precision, Product,
+    RmsNorm, Rope, RopePairing, VectorId, Write,
 };
 use ottava::quant::{QuantMatrix, WeightMatrix};
 

@@ -3,9 +3,9 @@
 
 use std::ops::RangeInclusive;
 
-use ottava::backend::{
-    Backend, Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, RmsNorm, VectorId, Weights,
-    Write,
+use ottava::backend::{Backend, Weights};
+use ottava::ir::{
+    Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, RmsNorm, VectorId, Write,
 };
 use ottava::quant::{QuantMatrix, WeightMatrix};
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ottava::TokenId;
-use ottava::backend::{
-    BinaryFn, LogitAdjustment, Op, Place, RmsNorm, RopeAngles, RowSampling, Rows, StepInput, UnaryFn,
-    VectorId, Write,
+use ottava::ir::{
+    Binary, BinaryFn, Embed, GatherOutputs, LogitAdjustment, Normalize, Op, Place, RmsNorm, RopeAngles,
+    RowSampling, Rows, SampleRows, Softmax, StepInput, Unary, UnaryFn, VectorId, Write,
 };
 use ottava::quant::QuantMatrix;
 
@@ -97,7 +97,8 @@ pub fn measure(report: &mut Report, cases: &[Case]) {
 }
 
 fn embed(report: &mut Report, model: &Shape, table: &QuantMatrix, case: &Case) {
-    let op = |operands: &Operands| Op::Embed { dst: operands.dst, table: operands.matrices[0], scale: 1.0 };
+    let op =
+        |operands: &Operands| Op::Embed(Embed { dst: operands.dst, table: operands.matrices[0], scale: 1.0 });
     let subject = plain(case.tokens, &[], model.width, &op);
     // A row's codes lie between those of the row 8 further on, its scales between those of its strip.
     let beside = subject.beside + case.tokens * model.width * 2;
@@ -114,18 +115,20 @@ fn of_model(report: &mut Report, model: &Shape, case: &Case) {
     let inv_freq: Arc<[f64]> = (0..dim / 2).map(frequency).collect();
     let norm = |o: &Operands| {
         let norm = RmsNorm { weight: VectorId(0), eps: 1e-5 };
-        Op::Norm { dst: o.dst, src: o.sources[0], norm, write: Write::Store }
+        Op::Norm(Normalize { dst: o.dst, src: o.sources[0], norm: norm.into(), write: Write::Store })
     };
     let angles = |o: &Operands| {
         Op::RopeAngles(RopeAngles { dst: o.dst, inv_freq: Arc::clone(&inv_freq), magnitude: 1.0 })
     };
-    let gather =
-        |o: &Operands| Op::GatherOutputs { dst: Place { rows: Rows::Outputs, ..o.dst }, src: o.sources[0] };
-    let activate =
-        |o: &Operands| Op::Unary { dst: o.dst, src: o.sources[0], f: UnaryFn::Activation(model.activation) };
+    let gather = |o: &Operands| {
+        Op::GatherOutputs(GatherOutputs { dst: Place { rows: Rows::Outputs, ..o.dst }, src: o.sources[0] })
+    };
+    let activate = |o: &Operands| {
+        Op::Unary(Unary { dst: o.dst, src: o.sources[0], f: UnaryFn::Activation(model.activation) })
+    };
     let multiply =
-        |o: &Operands| Op::Binary { dst: o.dst, a: o.sources[0], b: o.sources[1], f: BinaryFn::Mul };
-    let softmax = |o: &Operands| Op::Softmax { dst: o.dst, src: o.sources[0] };
+        |o: &Operands| Op::Binary(Binary { dst: o.dst, a: o.sources[0], b: o.sources[1], f: BinaryFn::Mul });
+    let softmax = |o: &Operands| Op::Softmax(Softmax { dst: o.dst, src: o.sources[0] });
     let (sources, dst, shared, op): Operation<'_> = match case.op {
         "rms_norm" => (vec![width], width, width, &norm),
         "rope_angles" => (vec![], dim, dim, &angles),
@@ -142,7 +145,7 @@ fn of_model(report: &mut Report, model: &Shape, case: &Case) {
 }
 
 fn sample(vocab: usize, rows: usize, drawn: bool) -> Subject<'static> {
-    let subject = plain(rows, &[vocab], 1, &|o| Op::Sample { dst: o.dst, src: o.sources[0] });
+    let subject = plain(rows, &[vocab], 1, &|o| Op::Sample(SampleRows { dst: o.dst, src: o.sources[0] }));
     let step = if drawn { drawn_rows(rows, vocab) } else { tokens_of(rows) };
     let adjustments = size_of::<LogitAdjustment>() * step.adjustments.len();
     // Ids are written for the host, too.

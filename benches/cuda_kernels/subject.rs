@@ -2,9 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use ottava::backend::{
-    Backend, KvDtype, KvLayout, MatrixId, Op, Place, Precision, Reference, StepInput, Weights,
-};
+use ottava::backend::{Backend, Reference, Weights};
+use ottava::ir::{KvDtype, KvLayout, MatrixId, Op, Place, Precision, StepInput};
 use ottava::quant::{QuantMatrix, WeightMatrix};
 
 use super::cost::Launches;

@@ -1,8 +1,7 @@
 //! A backend with the memory of a step.
 
-use ottava::backend::{
-    Backend, Frame, KvLayout, Op, PageId, Place, Precision, Rows, StepInput, StepLimits, Weights,
-};
+use ottava::backend::{Backend, Frame, Weights};
+use ottava::ir::{KvLayout, Op, PageId, Place, Precision, Rows, StepInput, StepLimits};
 
 /// Lays values of a step out in an arena, one behind the other.
 pub struct Layout {

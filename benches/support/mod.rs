@@ -12,7 +12,7 @@ pub mod timing;
 use std::ops::Range;
 
 use ottava::TokenId;
-use ottava::backend::{PAGE_TOKENS, PageId, PageRef, StepInput, StepSequence};
+use ottava::ir::{PAGE_TOKENS, PageId, PageRef, StepInput, StepSequence};
 
 /// Whether the benches are tested and not timed: a few cases of each, a run a case. Criterion asks
 /// in the same way.

@@ -1,8 +1,7 @@
 //! Matrix products of one source with copies of a matrix, on any backend.
 
-use ottava::backend::{
-    Backend, Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, StepInput, Weights, Write,
-};
+use ottava::backend::{Backend, Weights};
+use ottava::ir::{Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, StepInput, Write};
 use ottava::quant::{QuantMatrix, WeightMatrix};
 
 use super::machine::{Layout, Machine, Room};

@@ -1,6 +1,6 @@
 //! The shapes of real models.
 
-use ottava::backend::{Activation, Heads};
+use ottava::ir::{Activation, Heads};
 
 /// What a model's operations work on.
 #[derive(Clone, Copy)]

@@ -17,7 +17,7 @@ use allocations::{Counting, most_bytes};
 use edits::Edits;
 use libfuzzer_sys::fuzz_target;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
-use ottava::backend::{KvDtype, Precision, StepLimits};
+use ottava::ir::{KvDtype, Precision, StepLimits};
 use ottava::checkpoint::ModelFile;
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::quant::QuantFormat;

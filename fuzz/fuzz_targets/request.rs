@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use ottava::backend::Window;
+use ottava::ir::Window;
 use ottava::engine::Event;
 use ottava::text::Message;
 use ottava::{Engine, Request, Sampling, TokenId};

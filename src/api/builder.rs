@@ -9,24 +9,22 @@ use std::time::Instant;
 
 use super::keep::Keep;
 use super::texts::Texts;
-use super::{Bytes, Device, Engine, EngineInfo};
+use super::{Bytes, Device, EngineInfo, InferenceEngine};
+use crate::backend::{
+    Backend,
+    cpu::{Compute, Cpu, CpuOptions, Isa},
+};
 #[cfg(feature = "cuda")]
 use crate::backend::{
     BackendError,
     cuda::{Cuda, CudaOptions},
 };
-use crate::{
-    Result,
-    backend::{
-        Backend, KvDtype, KvLayout, PAGE_TOKENS, Precision, StepLimits,
-        cpu::{Compute, Cpu, CpuOptions, Isa},
-    },
-    checkpoint::{self, Checkpoint, OpenOptions},
-    engine::{EngineConfig, Handle},
-    model::{LoadOptions, LoadProgress, Model, ModelConfig},
-    quant::QuantFormat,
-    room,
-};
+use crate::checkpoint::{self, Checkpoint, OpenOptions};
+use crate::engine::{EngineConfig, Handle};
+use crate::ir::{KvDtype, KvLayout, PAGE_TOKENS, Precision, StepLimits};
+use crate::model::{LoadOptions, LoadProgress, Model, ModelConfig};
+use crate::quant::QuantFormat;
+use crate::{Result, room};
 
 /// Rows of a step whose logits are computed, and room for running decodes beside a prefill chunk.
 const STEP_OUTPUTS: usize = 64;
@@ -99,25 +97,26 @@ impl EngineBuilder {
         self
     }
 
-    /// Threads of a CPU backend, at most [`THREADS_MAX`](crate::backend::cpu::THREADS_MAX); all cores at first.
+    /// Threads of a CPU backend, at most [`THREADS_MAX`](crate::backend::cpu::THREADS_MAX). Default: one per
+    /// physical core.
     pub fn threads(mut self, threads: NonZeroUsize) -> Self {
         self.cpu.threads = Some(threads);
         self
     }
 
-    /// Forces an instruction set; the best of the machine at first.
+    /// Forces an instruction set. Default: the best that the machine has.
     pub fn isa(mut self, isa: Isa) -> Self {
         self.cpu.isa = Some(isa);
         self
     }
 
-    /// Activations of a CPU backend's matrix products: int8 (fast, at first) or f32 (exact).
+    /// Activations of a CPU backend's matrix products: int8 (the default, fast) or f32 (exact).
     pub fn compute(mut self, compute: Compute) -> Self {
         self.cpu.compute = compute;
         self
     }
 
-    /// What F32, F16 and BF16 matrices become at load; they stay as they are at first.
+    /// What F32, F16 and BF16 matrices become at load. Default: they stay as they are.
     pub fn quantise(mut self, format: QuantFormat) -> Self {
         self.quantise = Some(format);
         self
@@ -151,13 +150,13 @@ impl EngineBuilder {
         self
     }
 
-    /// Memory for keys and values of all sequences; room for two full contexts at first.
+    /// Memory for keys and values of all sequences. Default: room for two full contexts.
     pub fn kv_budget(mut self, bytes: Bytes) -> Self {
         self.kv_budget = Some(bytes);
         self
     }
 
-    /// Most tokens of one sequence; the model's own limit up to 4096 at first.
+    /// Most tokens of one sequence. Default: the model's own limit, at most 4096.
     pub fn context_max(mut self, tokens: usize) -> Self {
         self.context_max = Some(tokens);
         self
@@ -170,8 +169,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Reads the model's file and a file of packed weights, as at first: what is used of them is what was checked,
-    /// and one that changes meanwhile is an error.
+    /// Reads the model's file and a file of packed weights, which is the default: what is used of them is what
+    /// was checked, and a file that changes meanwhile is an error.
     pub fn no_mmap(mut self) -> Self {
         self.open.mmap = false;
         self
@@ -187,7 +186,7 @@ impl EngineBuilder {
     ///
     /// # Errors
     /// Any [`crate::Error`] that a file, a device or a budget can cause; nothing stays behind.
-    pub fn build(self) -> Result<Engine> {
+    pub fn build(self) -> Result<InferenceEngine> {
         self.build_with(&mut |_| {})
     }
 
@@ -195,7 +194,7 @@ impl EngineBuilder {
     ///
     /// # Errors
     /// As [`EngineBuilder::build`].
-    pub fn build_with(self, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<Engine> {
+    pub fn build_with(self, progress: &mut dyn FnMut(LoadProgress<'_>)) -> Result<InferenceEngine> {
         let started = Instant::now();
         self.engine.check()?;
         match self.choose()? {
@@ -242,7 +241,7 @@ impl EngineBuilder {
         backend: B,
         before: BeforeLoad,
         progress: &mut dyn FnMut(LoadProgress<'_>),
-    ) -> Result<Engine> {
+    ) -> Result<InferenceEngine> {
         let opened = checkpoint::open(&self.model, &self.open)?;
         let file = &*opened;
         let (config, name) = (ModelConfig::from_file(file)?, model_name(file));
@@ -280,7 +279,7 @@ impl EngineBuilder {
         let monitor = model.session().backend().monitor();
         let handle =
             Handle::spawn(model, EngineConfig { prefill_chunk: Some(prefill_chunk), ..self.engine })?;
-        Ok(Engine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
+        Ok(InferenceEngine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
     }
 
     /// How the model is loaded, and most prompt tokens of its steps.

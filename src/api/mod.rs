@@ -1,7 +1,7 @@
-//! What people embed: an [`Engine`] built from a model file, requests, and streams of text.
+//! What people embed: an [`InferenceEngine`] built from a model file, requests, and streams of text.
 //!
 //! This is where the backend's type is erased: below, everything is generic over
-//! [`crate::backend::Backend`] and compiled for one; above, an [`Engine`] is a plain handle. The
+//! [`crate::backend::Backend`] and compiled for one; above, an [`InferenceEngine`] is a plain handle. The
 //! scheduling itself is in [`crate::engine`].
 
 #![forbid(unsafe_code)]
@@ -38,10 +38,13 @@ use crate::{
 ///
 /// Dropping the last clone stops the engine's thread; generations still running end with an error.
 #[derive(Clone, Debug)]
-pub struct Engine {
+pub struct InferenceEngine {
     handle: Handle,
     shared: Arc<Shared>,
 }
+
+/// The short name of [`InferenceEngine`].
+pub type Engine = InferenceEngine;
 
 #[derive(Debug)]
 struct Shared {
@@ -88,7 +91,7 @@ pub struct EngineInfo {
     pub load_seconds: f64,
 }
 
-impl Engine {
+impl InferenceEngine {
     /// Starts describing an engine.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::default()
@@ -111,7 +114,7 @@ impl Engine {
     /// any length the ids are [`Tokenizer::encode`]'s.
     ///
     /// # Errors
-    /// As [`Engine::submit`].
+    /// As [`InferenceEngine::submit`].
     #[cfg(feature = "text")]
     pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
         use crate::text::{AddBos, Special};
@@ -157,7 +160,7 @@ impl Engine {
     /// The token ids that a request's prompt becomes.
     ///
     /// # Errors
-    /// As [`Engine::submit`].
+    /// As [`InferenceEngine::submit`].
     #[cfg(not(feature = "text"))]
     pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
         Ok(request.prompt().clone())
@@ -202,7 +205,7 @@ impl Engine {
     /// Negative log-likelihoods of `ids[first + 1..]` only, each given all ids before it.
     ///
     /// # Errors
-    /// As [`Engine::score`].
+    /// As [`InferenceEngine::score`].
     pub fn score_from(&self, ids: &[TokenId], first: usize) -> Result<Vec<f64>> {
         Ok(self.handle.score_from(ids, first, 0)?.nll)
     }
@@ -277,12 +280,12 @@ impl Engine {
     /// file, so a slow disk holds up nobody else.
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if the file cannot be written; as [`Engine::submit`] else.
+    /// [`crate::Error::Engine`] if the file cannot be written; as [`InferenceEngine::submit`] else.
     pub fn save_prompt(&self, ids: &[TokenId], path: &Path) -> Result<()> {
         Ok(self.handle.save(ids, path)?)
     }
 
-    /// Brings back what [`Engine::save_prompt`] wrote: a request that begins with those tokens
+    /// Brings back what [`InferenceEngine::save_prompt`] wrote: a request that begins with those tokens
     /// does not compute them again. Gives the number of tokens.
     ///
     /// # Errors

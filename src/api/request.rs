@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::{TokenId, backend::Window, engine::TokenRequest, sample::Sampling, text::Vocab};
+use crate::TokenId;
+use crate::engine::TokenRequest;
+use crate::ir::Window;
+use crate::sample::Sampling;
+use crate::text::Vocab;
 
 /// What to continue.
 #[cfg(feature = "text")]

@@ -1,72 +1,28 @@
 //! The backend contract: fused inference operations over buffers that the backend owns.
 //!
-//! `ops` says what the operations are, `step` what a step's ragged rows are, `health` what a device says
-//! of itself, `source` where weights come from, `sidecar` where they may be kept. Implementations:
-//! `reference` (f64, the specification), `cpu` (portable, AVX2, AVX-512, NEON), `cuda` (NVIDIA
-//! GPUs; feature `cuda`). A backend knows nothing of models, sequences or text.
+//! The operations and the steps that they run over are data of [`ir`](crate::ir). `health` is what a device says of
+//! itself, `source` where weights come from, `sidecar` where they may be kept. Implementations: `reference` (f64, the
+//! specification), `cpu` (portable, AVX2, AVX-VNNI, AVX-512, AMX, NEON), `cuda` (NVIDIA GPUs; feature `cuda`). A
+//! backend knows nothing of models, sequences or text.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod health;
-mod ops;
 mod place;
 mod reference;
 mod sidecar;
 mod source;
-mod step;
 
 use std::sync::Arc;
 
+use crate::ir::{KvLayout, Op, PageId, Place, Precision, RowSampling, StepError, StepInput, StepLimits};
 use crate::token::TokenId;
 pub use health::*;
-pub use ops::*;
 use place::{overlap_error, shape_error};
 pub use reference::Reference;
 pub use sidecar::{MatrixShape, NoSidecar, Sidecar};
 pub use source::MatrixSource;
-pub use step::*;
-
-/// How keys and values are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KvDtype {
-    /// IEEE half precision; values beyond its range saturate.
-    F16,
-    /// 8-bit codes with an f16 scale for every 32 elements of a head.
-    Int8,
-}
-
-/// Elements of a head that share a scale in [`KvDtype::Int8`].
-pub const KV_SCALE_GROUP: usize = 32;
-
-/// The shape of a KV pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvLayout {
-    /// Layers with an attention.
-    pub layers: usize,
-    /// Key and value heads of a layer.
-    pub kv_heads: usize,
-    /// Elements of a head.
-    pub head_dim: usize,
-    /// How elements are stored.
-    pub dtype: KvDtype,
-}
-
-impl KvLayout {
-    /// Bytes that one page takes over all layers, keys and values together.
-    pub fn page_bytes(&self) -> usize {
-        let head = match self.dtype {
-            KvDtype::F16 => 2 * self.head_dim,
-            KvDtype::Int8 => self.head_dim + 2 * self.head_dim.div_ceil(KV_SCALE_GROUP),
-        };
-        self.layers * 2 * self.kv_heads * PAGE_TOKENS * head
-    }
-
-    /// Pages that fit in `bytes`.
-    pub fn pages_in(&self, bytes: usize) -> usize {
-        bytes / self.page_bytes().max(1)
-    }
-}
 
 /// Why a backend refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,9 +94,9 @@ pub enum BackendError {
 /// A model's weights in a backend's own form; ids index into it.
 #[derive(Debug)]
 pub struct Weights<B: Backend> {
-    /// By [`MatrixId`].
+    /// By [`MatrixId`](crate::ir::MatrixId).
     pub matrices: Vec<B::Matrix>,
-    /// By [`VectorId`].
+    /// By [`VectorId`](crate::ir::VectorId).
     pub vectors: Vec<B::Vector>,
 }
 
@@ -178,8 +134,8 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Whether a step may be taken up before the tokens of the one before were asked for, and may be fed
     /// them ([`StepInput::fed`]).
     const RUNS_AHEAD: bool = false;
-    /// Prompt tokens of a step, unless an engine is told otherwise: so many that products run at their
-    /// speed, and so few that running answers need not wait long for the step.
+    /// Default number of prompt tokens per step: large enough to saturate the matrix products, small enough
+    /// not to delay running answers.
     const PREFILL_CHUNK: usize = 256;
 
     /// One line for people: device, instruction set, threads, modes.

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{BackendError, Place, Rows, StepInput, StepLimits};
+use super::BackendError;
+use crate::ir::{Misfit, Place, Rows};
 
 /// Operands that do not fit.
 pub(super) fn shape_error(op: &'static str, expected: String, found: String) -> BackendError {
@@ -12,26 +13,6 @@ pub(super) fn shape_error(op: &'static str, expected: String, found: String) -> 
 /// Operands that share memory.
 pub(super) fn overlap_error(op: &'static str, places: impl std::fmt::Debug) -> BackendError {
     shape_error(op, "operands that do not overlap".into(), format!("{places:?}"))
-}
-
-impl Rows {
-    /// The number of rows in this step.
-    pub fn count(self, step: &StepInput) -> usize {
-        match self {
-            Rows::Tokens => step.tokens.len(),
-            Rows::Outputs => step.outputs.len(),
-            Rows::Fixed(n) => n,
-        }
-    }
-
-    /// The most rows that a step within `limits` has.
-    pub fn max(self, limits: StepLimits) -> usize {
-        match self {
-            Rows::Tokens => limits.tokens_max,
-            Rows::Outputs => limits.outputs_max,
-            Rows::Fixed(n) => n,
-        }
-    }
 }
 
 impl Place {
@@ -46,6 +27,7 @@ impl Place {
     ) -> Result<Range<usize>, BackendError> {
         let fixed = match self.rows {
             Rows::Fixed(n) => rows <= n,
+            Rows::Axis(axis) => rows <= axis.max,
             Rows::Tokens | Rows::Outputs => true,
         };
         let bytes = rows.checked_mul(self.cols).and_then(|elements| elements.checked_mul(element_bytes));
@@ -66,5 +48,11 @@ impl Place {
             return Ok(elements / self.cols);
         }
         Err(shape_error(op, format!("whole rows of {}", self.cols), format!("{elements} elements")))
+    }
+}
+
+impl From<Misfit> for BackendError {
+    fn from(Misfit { op, expected, found }: Misfit) -> BackendError {
+        shape_error(op, expected, found)
     }
 }

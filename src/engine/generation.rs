@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{Timings, inbox::Inbox};
+use super::{Timings, wake::WakeFlag};
 use crate::token::TokenId;
 
 /// What happens in a generation.
@@ -112,7 +112,7 @@ pub(super) struct Channel {
     state: Mutex<State>,
     arrived: Condvar,
     capacity: usize,
-    inbox: Arc<Inbox>,
+    engine: Arc<WakeFlag>,
 }
 
 #[derive(Debug, Default)]
@@ -125,8 +125,8 @@ struct State {
 }
 
 impl Channel {
-    pub(super) fn new(capacity: usize, inbox: Arc<Inbox>) -> Arc<Channel> {
-        Arc::new(Channel { state: Mutex::default(), arrived: Condvar::new(), capacity, inbox })
+    pub(super) fn new(capacity: usize, engine: Arc<WakeFlag>) -> Arc<Channel> {
+        Arc::new(Channel { state: Mutex::default(), arrived: Condvar::new(), capacity, engine })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -163,7 +163,7 @@ impl Channel {
 
     fn cancel(&self) {
         self.lock().cancelled = true;
-        self.inbox.wake();
+        self.engine.set();
     }
 
     /// Takes an event; makes the engine look again if the buffer was full.
@@ -171,7 +171,7 @@ impl Channel {
         let was_full = state.events.len() >= self.capacity;
         let event = state.events.pop_front();
         if was_full {
-            self.inbox.wake();
+            self.engine.set();
         }
         event
     }
@@ -181,7 +181,7 @@ impl Channel {
 #[cfg(feature = "async")]
 fn wake(waker: std::task::Waker) {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    // Whoever panics in its waker is not told anything more; the others are.
+    // A waker that panics is dropped with its panic; the other readers are not affected.
     let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
 }
 

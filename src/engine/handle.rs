@@ -4,16 +4,20 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use super::generation::{Channel, Generation};
-use super::inbox::{Admitted, Inbox, Job, Refused};
+use super::inbox::{Inbox, Job, Refused};
 use super::request::{RequestLimits, TokenRequest, check_prompt};
+use super::sequence::{Reply, Sequence};
 use super::stats::{Counters, Stats};
 use super::store::Place;
 use super::worker::Worker;
 use super::{EngineConfig, EngineError, Profile, Scores, SubmitError, check_count};
-use crate::{backend::PAGE_TOKENS, file, kv::snapshot, model::Decoder, room, token::TokenId};
+use crate::ir::PAGE_TOKENS;
+use crate::kv::snapshot;
+use crate::model::Decoder;
+use crate::token::TokenId;
+use crate::{file, room};
 
 /// Most logits that the scores of one call give: 512 MiB of them.
 const SCORES_MAX: usize = 1 << 26;
@@ -73,10 +77,10 @@ impl Handle {
         let inner = &self.inner;
         request.check(inner.limits)?;
         self.check_pages(&request)?;
-        let channel = Channel::new(inner.config.event_buffer, Arc::clone(&inner.inbox));
+        let channel = Channel::new(inner.config.event_buffer, Arc::clone(inner.inbox.wake()));
         let generation = Generation { channel: Arc::clone(&channel) };
-        let admitted = Admitted { request, channel, submitted: Instant::now() };
-        match inner.inbox.put_request(admitted, &inner.counters) {
+        let sequence = Sequence::generate(request, channel, inner.limits.context_max);
+        match inner.inbox.put_request(sequence, &inner.counters) {
             Ok(()) => Ok(generation),
             Err(Refused::Full { waiting }) => Err(SubmitError::Overloaded { waiting }),
             Err(Refused::Closed) => Err(SubmitError::Stopped),
@@ -125,7 +129,7 @@ impl Handle {
             let reason = format!("top: expected at most {most} for {tokens} tokens, found {top}");
             return Err(SubmitError::Invalid(reason).into());
         }
-        self.ask(|reply| Job::Score { ids: ids.to_vec(), first, top, reply })
+        self.ask(|reply| Job::Compute(Sequence::score(ids.to_vec(), first, top, reply)))
     }
 
     /// Computes the keys and values of a prompt and saves them to a file, whole or not at all. The
@@ -137,12 +141,12 @@ impl Handle {
         self.check_ids(ids)?;
         // Before anything is computed; and again when the file is written.
         file::check_target(path).map_err(|source| snapshot::io_error(path, "write", source))?;
-        let exported = self.ask(|reply| Job::Save { ids: ids.to_vec(), reply })?;
+        let exported = self.ask(|reply| Job::Compute(Sequence::save(ids.to_vec(), reply)))?;
         Ok(exported.write(path)?)
     }
 
     /// Brings back a saved prompt, so that requests which begin with it find it in the cache.
-    /// Gives its tokens. This thread reads the file; the engine's thread copies it from memory.
+    /// Returns the number of its tokens. This thread reads the file; the engine's thread copies it from memory.
     ///
     /// # Errors
     /// [`EngineError::Snapshot`] if the file is damaged or another model's, [`EngineError::Restore`]
@@ -175,7 +179,7 @@ impl Handle {
         self.ask(|reply| Job::StartProfile { reply })
     }
 
-    /// Ends the profile and gives it; it is empty if none was started.
+    /// Ends the profile and returns it; it is empty if none was started.
     ///
     /// # Errors
     /// [`EngineError::JobsFull`], [`EngineError::Stopped`].
@@ -197,10 +201,7 @@ impl Handle {
         self.check_fit(ids.len())
     }
 
-    fn ask<T>(
-        &self,
-        job: impl FnOnce(mpsc::SyncSender<Result<T, EngineError>>) -> Job,
-    ) -> Result<T, EngineError> {
+    fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, EngineError> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.inner.inbox.put_job(job(reply)).map_err(|refused| match refused {
             Refused::Full { waiting } => EngineError::JobsFull { waiting },

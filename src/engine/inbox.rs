@@ -1,53 +1,32 @@
-//! Where the engine's thread finds new work, and sleeps while there is none. What waits here is
-//! bounded: whatever finds no room is refused at once, so nobody waits to get in.
+//! Where the engine's thread finds new work. What waits here is bounded: a request or a job without room is refused
+//! at once, so no caller waits to get in.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::sequence::{Reply, Sequence};
 use super::stats::{Counters, add};
-use super::store::Exported;
-use super::{EngineConfig, EngineError, Profile, Scores, generation::Channel, request::TokenRequest};
+use super::{EngineConfig, Profile, wake::WakeFlag};
 use crate::kv::snapshot::Snapshot;
-use crate::token::TokenId;
-
-/// Longest sleep of an idle engine: a lost wake-up costs at most this.
-const NAP: Duration = Duration::from_secs(1);
-
-/// A request that was checked and let in.
-#[derive(Debug)]
-pub(super) struct Admitted {
-    pub(super) request: TokenRequest,
-    pub(super) channel: std::sync::Arc<Channel>,
-    pub(super) submitted: std::time::Instant,
-}
 
 /// Work that is answered once.
 #[derive(Debug)]
 pub(super) enum Job {
-    Score {
-        ids: Vec<TokenId>,
-        first: usize,
-        top: usize,
-        reply: mpsc::SyncSender<Result<Scores, EngineError>>,
-    },
-    Save {
-        ids: Vec<TokenId>,
-        reply: mpsc::SyncSender<Result<Exported, EngineError>>,
-    },
+    /// Scores, or a prompt to save.
+    Compute(Sequence),
     Restore {
         snapshot: Snapshot,
-        reply: mpsc::SyncSender<Result<usize, EngineError>>,
+        reply: Reply<usize>,
     },
     /// Proves the KV books.
     Check {
-        reply: mpsc::SyncSender<Result<(), EngineError>>,
+        reply: Reply<()>,
     },
     StartProfile {
-        reply: mpsc::SyncSender<Result<(), EngineError>>,
+        reply: Reply<()>,
     },
     TakeProfile {
-        reply: mpsc::SyncSender<Result<Profile, EngineError>>,
+        reply: Reply<Profile>,
     },
 }
 
@@ -66,16 +45,15 @@ pub(super) enum Refused {
 /// What has arrived since the last look.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    pub(super) requests: VecDeque<Admitted>,
+    pub(super) requests: VecDeque<Sequence>,
     pub(super) stop: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    requests: VecDeque<Admitted>,
+    requests: VecDeque<Sequence>,
     jobs: VecDeque<Job>,
     stop: bool,
-    woken: bool,
     closed: bool,
 }
 
@@ -83,19 +61,20 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Inbox {
     state: Mutex<State>,
-    changed: Condvar,
+    wake: Arc<WakeFlag>,
     requests_max: usize,
     jobs_max: usize,
 }
 
 impl Inbox {
     pub(super) fn new(config: &EngineConfig) -> Inbox {
-        Inbox {
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            requests_max: config.queue_max,
-            jobs_max: config.jobs_max,
-        }
+        let (requests_max, jobs_max) = (config.queue_max, config.jobs_max);
+        Inbox { state: Mutex::default(), wake: Arc::default(), requests_max, jobs_max }
+    }
+
+    /// What wakes the engine.
+    pub(super) fn wake(&self) -> &Arc<WakeFlag> {
+        &self.wake
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -110,20 +89,13 @@ impl Inbox {
             return Err(Refused::Closed);
         }
         change(&mut state)?;
-        state.woken = true;
         drop(state);
-        self.changed.notify_one();
+        self.wake.set();
         Ok(())
     }
 
-    /// Makes the engine look again. Takes no room: a wake-up cannot be refused.
-    pub(super) fn wake(&self) {
-        // An engine that has gone has nothing to look at.
-        let _ = self.change(|_| Ok(()));
-    }
-
     /// Lets a request in and counts it, unless as many as there may be have not ended yet.
-    pub(super) fn put_request(&self, admitted: Admitted, counters: &Counters) -> Result<(), Refused> {
+    pub(super) fn put_request(&self, request: Sequence, counters: &Counters) -> Result<(), Refused> {
         self.change(|state| {
             // Requests are admitted under this lock only, so none can slip in after the count.
             let waiting = usize::try_from(counters.live()).unwrap_or(usize::MAX);
@@ -131,7 +103,7 @@ impl Inbox {
                 return Err(Refused::Full { waiting });
             }
             add(&counters.admitted, 1);
-            state.requests.push_back(admitted);
+            state.requests.push_back(request);
             Ok(())
         })
     }
@@ -147,16 +119,14 @@ impl Inbox {
         })
     }
 
-    /// Lets nothing in any more; gives the requests that nobody will serve. Jobs that nobody will
-    /// do are dropped, which their callers notice.
-    pub(super) fn close(&self) -> VecDeque<Admitted> {
+    /// Lets nothing in any more; returns what is left undone. Each caller gets its error when that is dropped.
+    pub(super) fn close(&self) -> (VecDeque<Sequence>, VecDeque<Job>) {
         let mut state = self.lock();
         state.closed = true;
-        state.jobs.clear();
-        std::mem::take(&mut state.requests)
+        (std::mem::take(&mut state.requests), std::mem::take(&mut state.jobs))
     }
 
-    /// Asks the engine to end. Takes no room.
+    /// Makes the engine end. Takes no room.
     pub(super) fn stop(&self) {
         // An engine that has gone has ended.
         let _ = self.change(|state| {
@@ -167,28 +137,20 @@ impl Inbox {
 
     /// What has arrived, without waiting.
     pub(super) fn take(&self) -> Arrivals {
+        // In this order: what arrives after the look sets the flag again.
+        self.wake.clear();
         let mut state = self.lock();
-        state.woken = false;
         Arrivals { requests: std::mem::take(&mut state.requests), stop: state.stop }
     }
 
-    /// Whether nothing has arrived and nobody wants it to look.
+    /// Whether nothing has arrived and nothing has woken the engine.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.lock();
-        !state.woken && !state.stop && state.requests.is_empty() && state.jobs.is_empty()
+        !self.wake.is_set() && !state.stop && state.requests.is_empty() && state.jobs.is_empty()
     }
 
     /// The job that has waited longest. The others keep waiting here, where they are counted.
     pub(super) fn take_job(&self) -> Option<Job> {
         self.lock().jobs.pop_front()
-    }
-
-    /// Sleeps until something changes (or a moment has passed).
-    pub(super) fn wait(&self) {
-        let state = self.lock();
-        if !state.woken {
-            // Whether it was a wake-up or the time does not matter: the caller looks again.
-            drop(self.changed.wait_timeout(state, NAP).unwrap_or_else(PoisonError::into_inner));
-        }
     }
 }

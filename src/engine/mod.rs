@@ -1,11 +1,18 @@
 //! The engine: many requests share one model, one step at a time.
 //!
-//! [`Handle::spawn`] starts a named thread that owns the model and the KV books; a [`Handle`] is
-//! what everyone else holds. `request` says what can be asked, `generation` is the stream of
-//! events, `inbox` connects the two sides. On the thread, `worker` is the loop: `scheduler` decides
-//! what a step works on, `pages` finds room, `step` runs, `postprocess` chooses tokens; `sequence`
-//! is one request on its way, `job` scores given tokens, `store` saves and restores prompts, `stats`
-//! counts, `profile` times. Text and templates of requests are made by [`crate::api`].
+//! [`Handle::spawn`] starts a named thread that owns the model and the KV books; callers hold a [`Handle`]. A
+//! `request` says what can be asked, `generation` is the stream of events, `inbox` connects the two sides. On the
+//! thread, `worker` is the loop over the stages, each of which takes and returns values:
+//!
+//! ```text
+//! inbox ─► table ─► plan ─► batch ─► runner ─► choose ─► settle ─► events, ends
+//!          slots    rows,   step     outputs   tokens,   page tables,
+//!                   pages   input    or error  scores    text
+//! ```
+//!
+//! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer`, scores, or a prompt to save; `store` copies its pages, `failure`
+//! is why one cannot go on. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
+//! [`crate::api`].
 //!
 //! # What bounds what
 //!
@@ -26,22 +33,26 @@
 
 #![forbid(unsafe_code)]
 
-mod flight;
+mod answer;
+mod batch;
+mod choose;
+mod failure;
 mod generation;
 mod handle;
 mod inbox;
-mod job;
-mod pages;
-mod postprocess;
+mod plan;
 mod profile;
 mod request;
+mod runner;
 mod scheduler;
 mod sequence;
+mod settle;
 mod stats;
-mod step;
 mod store;
+mod table;
 #[cfg(test)]
 mod tests;
+mod wake;
 mod worker;
 
 pub use generation::{Event, FinishReason, Generation, GenerationError, Logprobs, Usage};
@@ -51,7 +62,9 @@ pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings};
 pub use store::RestoreError;
 
-use crate::{backend::StepLimits, kv, token::TokenId};
+use crate::ir::StepLimits;
+use crate::kv;
+use crate::token::TokenId;
 
 /// Most that a count of [`EngineConfig`] may be: beyond what any machine could serve, and sums and products of such
 /// counts can be computed.
@@ -67,7 +80,8 @@ pub struct EngineConfig {
     /// Most sequences at work at once.
     pub sequences_max: usize,
     /// Most prompt tokens of a step, so that prompts do not stall running answers: their next token waits
-    /// for the step. None: as many as a step takes, which for an [`Engine`](crate::Engine) is what suits its
+    /// for the step. None: as many as a step takes, which for an
+    /// [`InferenceEngine`](crate::InferenceEngine) is what suits its
     /// [backend](crate::backend::Backend::PREFILL_CHUNK).
     pub prefill_chunk: Option<usize>,
     /// Whether requests that begin alike share what was computed for the beginning.

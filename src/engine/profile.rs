@@ -3,11 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::worker::Worker;
-use crate::{
-    backend::StepInput,
-    model::{Decoder, OpTimes},
-};
+use crate::ir::{OpTimes, StepInput};
 
 /// What the engine did between [`super::Handle::start_profile`] and [`super::Handle::take_profile`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,12 +45,11 @@ pub(super) struct Profiler {
 }
 
 impl Profiler {
-    fn new() -> Profiler {
+    pub(super) fn new() -> Profiler {
         Profiler { profile: Profile::default(), decoding: false, since: Instant::now() }
     }
 
-    /// Books the time up to now on the step that ends here, and gives the place for the times of the one
-    /// that begins.
+    /// Books the time up to now on the step that ends here. Returns where the times of the one that begins are added.
     pub(super) fn begin(&mut self, step: &StepInput) -> &mut OpTimes {
         self.book();
         self.decoding = step.tokens.len() == step.sequences.len();
@@ -73,27 +68,15 @@ impl Profiler {
         self.since += busy;
         self.steps().busy += busy;
     }
-}
 
-impl<D: Decoder> Worker<D> {
-    pub(super) fn start_profile(&mut self) {
-        self.profiler = Some(Profiler::new());
+    /// Leaves out a sleep: no step takes that time.
+    pub(super) fn skip(&mut self, asleep: Duration) {
+        self.since += asleep;
     }
 
-    /// What was counted; nothing, if it was not switched on.
-    pub(super) fn take_profile(&mut self) -> Profile {
-        self.profiler.take().map_or_else(Profile::default, |mut profiler| {
-            profiler.book();
-            profiler.profile
-        })
-    }
-
-    /// Sleeps until something arrives. No step takes that time.
-    pub(super) fn sleep(&mut self) {
-        let asleep = Instant::now();
-        self.inbox.wait();
-        if let Some(profiler) = &mut self.profiler {
-            profiler.since += asleep.elapsed();
-        }
+    /// What was counted.
+    pub(super) fn end(mut self) -> Profile {
+        self.book();
+        self.profile
     }
 }

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use super::SubmitError;
-use crate::{
-    backend::Window,
-    sample::{Sampling, TokenMask},
-    text::Vocab,
-    token::TokenId,
-};
+use crate::ir::Window;
+use crate::sample::{Sampling, TokenMask};
+use crate::text::Vocab;
+use crate::token::TokenId;
 
 /// Most stop strings of a request.
 const STOP_STRINGS_MAX: usize = 64;

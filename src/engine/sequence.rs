@@ -1,163 +1,191 @@
-//! One request on its way: its tokens so far, its pages, its text, its clock.
+//! One sequence at work: its tokens, its pages, and its goal: an answer, scores, or a saved prompt.
 
-use super::generation::{Channel, Event, FinishReason, GenerationError, Logprobs, Usage};
-use super::inbox::Admitted;
+use std::sync::{Arc, mpsc};
+
+use super::answer::Answer;
+use super::failure::Failure;
+use super::generation::{Channel, FinishReason, Logprobs};
 use super::request::TokenRequest;
-use super::stats::Clock;
-use crate::{
-    kv::SeqId,
-    sample::History,
-    text::{Detokenizer, StopMatcher},
-    token::TokenId,
-};
-use std::sync::Arc;
+use super::store::Exported;
+use super::{EngineError, Scores};
+use crate::ir::Window;
+use crate::kv::{SeqId, SequenceSpec};
+use crate::sample::History;
+use crate::token::TokenId;
 
-/// A request that was admitted and has not ended.
+/// Where a job's answer goes. If it is dropped without one, the caller gets [`EngineError::Stopped`].
+pub(super) type Reply<T> = mpsc::SyncSender<Result<T, EngineError>>;
+
+/// A sequence of the [table](super::table).
 #[derive(Debug)]
 pub(super) struct Sequence {
-    pub(super) request: TokenRequest,
-    /// Prompt and generated tokens. Those beyond `computed` have no keys and values yet.
+    /// Given and generated tokens. Those beyond `computed` have no keys and values yet.
     pub(super) tokens: Vec<TokenId>,
     /// Pages, if it has any, and how many tokens are in them.
     pub(super) pages: Option<SeqId>,
     pub(super) computed: usize,
-    pub(super) clock: Clock,
-    /// Most tokens it can ever have.
-    pub(super) tokens_max: usize,
-    /// Why it must end, if it must.
-    pub(super) failure: Option<GenerationError>,
-    cached: Option<usize>,
-    channel: Arc<Channel>,
-    text: Option<Text>,
+    pub(super) goal: Goal,
+    tokens_max: usize,
+    window: Option<Window>,
 }
 
-/// Tokens to text, stop strings held back.
+/// What a sequence is computed for. Scores and saved prompts are jobs: they are answered once, at their end.
 #[derive(Debug)]
-struct Text {
-    detokenizer: Detokenizer,
-    stops: StopMatcher,
+pub(super) enum Goal {
+    Generate(Box<Answer>),
+    /// The logits of the rows from `first` on are looked at.
+    Score {
+        first: usize,
+        top: usize,
+        scores: Scores,
+        reply: Reply<Scores>,
+    },
+    /// The pages are copied out when all of them are computed.
+    Save {
+        exported: Option<Exported>,
+        reply: Reply<Exported>,
+    },
+}
+
+/// What a step gave a sequence.
+#[derive(Debug)]
+pub(super) enum Picked {
+    /// Nothing yet: more of its tokens must be computed first.
+    Nothing,
+    Token(TokenId, Option<Logprobs>),
+    /// Of some rows.
+    Scores(Scores),
+    Pages(Exported),
 }
 
 impl Sequence {
-    pub(super) fn new(admitted: Admitted, context_max: usize) -> Sequence {
-        let Admitted { mut request, channel, submitted } = admitted;
-        let text = request.text.as_ref().map(|vocab| Text {
-            detokenizer: Detokenizer::new(vocab),
-            stops: StopMatcher::new(std::mem::take(&mut request.stop_strings)),
-        });
+    /// A checked request. Where there is no memory for its tokens it has none.
+    pub(super) fn generate(request: TokenRequest, channel: Arc<Channel>, context_max: usize) -> Sequence {
+        let answer = Box::new(Answer::new(request, channel));
+        let request = &answer.request;
         let tokens_max = request.prompt.len().saturating_add(request.max_tokens).min(context_max);
-        let mut tokens = Vec::new();
-        let reserved = tokens.try_reserve_exact(tokens_max);
-        let failure = reserved.err().map(|_| GenerationError::HostMemory { tokens: tokens_max });
-        if failure.is_none() {
+        let (mut tokens, window) = (Vec::new(), request.window);
+        if tokens.try_reserve_exact(tokens_max).is_ok() {
             tokens.extend_from_slice(&request.prompt);
         }
-        Sequence {
-            request,
-            tokens,
-            pages: None,
-            computed: 0,
-            clock: Clock::new(submitted),
-            tokens_max,
-            failure,
-            cached: None,
-            channel,
-            text,
-        }
+        Sequence { tokens, pages: None, computed: 0, goal: Goal::Generate(answer), tokens_max, window }
     }
 
-    /// Tokens to compute before the next one can be chosen.
+    pub(super) fn score(ids: Vec<TokenId>, first: usize, top: usize, reply: Reply<Scores>) -> Sequence {
+        Sequence::job(ids, Goal::Score { first, top, scores: Scores::default(), reply })
+    }
+
+    pub(super) fn save(ids: Vec<TokenId>, reply: Reply<Exported>) -> Sequence {
+        Sequence::job(ids, Goal::Save { exported: None, reply })
+    }
+
+    fn job(tokens: Vec<TokenId>, goal: Goal) -> Sequence {
+        let tokens_max = tokens.len();
+        Sequence { tokens, pages: None, computed: 0, goal, tokens_max, window: None }
+    }
+
+    pub(super) fn answer(&self) -> Option<&Answer> {
+        if let Goal::Generate(answer) = &self.goal { Some(answer) } else { None }
+    }
+
+    pub(super) fn is_job(&self) -> bool {
+        self.answer().is_none()
+    }
+
+    /// Most tokens that it can ever have.
+    pub(super) fn tokens_max(&self) -> usize {
+        self.tokens_max
+    }
+
+    /// Tokens to compute.
     pub(super) fn pending(&self) -> usize {
         self.tokens.len() - self.computed
     }
 
-    /// Bytes of its token ids.
-    pub(super) fn bytes(&self) -> usize {
-        (self.tokens.capacity() + self.request.prompt.capacity()) * size_of::<TokenId>()
+    /// How many of the pending tokens come before the first whose logits are needed.
+    pub(super) fn without_output(&self) -> usize {
+        match &self.goal {
+            Goal::Generate(_) => self.pending().saturating_sub(1),
+            Goal::Score { first, .. } => first.saturating_sub(self.computed),
+            Goal::Save { .. } => self.pending(),
+        }
     }
 
+    /// Bytes of a request's token ids.
+    pub(super) fn bytes(&self) -> usize {
+        self.answer().map_or(0, |answer| {
+            (self.tokens.capacity() + answer.request.prompt.capacity()) * size_of::<TokenId>()
+        })
+    }
+
+    /// Whether its reader has no room for another token.
     pub(super) fn is_paused(&self) -> bool {
-        !self.channel.has_room_for(1)
+        self.answer().is_some_and(|answer| !answer.has_room_for(1))
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.channel.is_cancelled()
-    }
-
-    pub(super) fn history(&self) -> History<'_> {
-        History { tokens: &self.tokens, prompt: self.request.prompt.len() }
+        self.answer().is_some_and(Answer::is_cancelled)
     }
 
     /// Whether another token may follow the next one: it is not too long then, and its reader has room for
     /// both and has not gone.
     pub(super) fn goes_on(&self) -> bool {
-        self.tokens.len() + 1 < self.tokens_max && self.channel.has_room_for(2) && !self.is_cancelled()
+        self.tokens.len() + 1 < self.tokens_max
+            && self.answer().is_some_and(|answer| answer.has_room_for(2) && !answer.is_cancelled())
     }
 
-    fn generated(&self) -> usize {
-        self.tokens.len() - self.request.prompt.len()
+    pub(super) fn history(&self) -> History<'_> {
+        let prompt = self.answer().map_or(self.tokens.len(), |answer| answer.request.prompt.len());
+        History { tokens: &self.tokens, prompt }
     }
 
-    /// Pages were found or taken for it; `cached` tokens of its prompt were there already. What a
-    /// sequence finds again after a preemption was its own and does not count.
+    /// The tokens to look for in the cache, and the page table's limits. A job computes every token, so it looks
+    /// for its first alone, which is never found.
+    pub(super) fn spec(&self) -> (&[TokenId], SequenceSpec) {
+        let findable = if self.is_job() { 1 } else { self.tokens.len() };
+        let spec = SequenceSpec { tokens_max: self.tokens_max, window: self.window };
+        (self.tokens.get(..findable).unwrap_or_default(), spec)
+    }
+
+    /// Takes pages that hold its first `cached` tokens already. Returns how many count as found.
     pub(super) fn start(&mut self, pages: SeqId, cached: usize) -> usize {
-        self.pages = Some(pages);
-        self.computed = cached;
-        self.clock.start();
-        let counts = self.cached.is_none();
-        self.cached.get_or_insert(cached);
-        if counts { cached } else { 0 }
+        (self.pages, self.computed) = (Some(pages), cached);
+        if let Goal::Generate(answer) = &mut self.goal { answer.start(cached) } else { 0 }
     }
 
-    /// Takes a chosen token and says whether the answer ends with it.
-    pub(super) fn accept(&mut self, id: TokenId, logprobs: Option<Logprobs>) -> Option<FinishReason> {
-        self.clock.token();
-        if self.request.stop_ids.contains(&id) {
-            return Some(FinishReason::Eos);
-        }
-        self.tokens.push(id);
-        let (text, stopped) = match &mut self.text {
-            Some(text) => {
-                let outcome = text.stops.push(text.detokenizer.push(id));
-                (outcome.emit.to_owned(), outcome.stopped)
+    /// Takes what a step gave, and says whether the sequence ends with it. A job ends by its length.
+    pub(super) fn accept(&mut self, picked: Picked) -> Option<FinishReason> {
+        match (&mut self.goal, picked) {
+            (Goal::Generate(answer), Picked::Token(id, logprobs)) => {
+                let finish = answer.accept(&mut self.tokens, id, logprobs);
+                return finish.or((self.tokens.len() >= self.tokens_max).then_some(FinishReason::Length));
             }
-            None => (String::new(), false),
-        };
-        self.channel.push(Ok(Event::Token { id, text, logprobs }));
-        if stopped {
-            return Some(FinishReason::Stop);
-        }
-        (self.tokens.len() >= self.tokens_max).then_some(FinishReason::Length)
-    }
-
-    /// Sends the last event.
-    pub(super) fn finish(mut self, finish: FinishReason) {
-        let text = self.text.take().map_or_else(String::new, |mut text| match finish {
-            FinishReason::Stop => String::new(),
-            _ => {
-                let rest = text.stops.push(text.detokenizer.finish()).emit.to_owned();
-                rest + text.stops.flush()
+            (Goal::Score { scores, .. }, Picked::Scores(more)) => {
+                scores.nll.extend(more.nll);
+                scores.top.extend(more.top);
             }
-        });
-        let usage = Usage {
-            prompt_tokens: self.request.prompt.len(),
-            cached_tokens: self.cached.unwrap_or(0),
-            completion_tokens: self.generated(),
-        };
-        let computed = usage.prompt_tokens - usage.cached_tokens;
-        let timings = self.clock.timings(computed, usage.completion_tokens);
-        self.channel.push(Ok(Event::Done { finish, text, usage, timings }));
+            (Goal::Save { exported, .. }, Picked::Pages(pages)) => *exported = Some(pages),
+            (Goal::Generate(_), _) => return None,
+            _ => {}
+        }
+        (self.pending() == 0).then_some(FinishReason::Length)
     }
 
-    /// Sends an error as the last event.
-    pub(super) fn fail(self, error: GenerationError) {
-        self.channel.push(Err(error));
-    }
-}
-
-/// Whatever happens to the engine, a reader gets a last event.
-impl Drop for Sequence {
-    fn drop(&mut self) {
-        self.channel.push(Err(GenerationError::Stopped));
+    /// Tells its reader how it ended. A caller that no longer listens is no concern.
+    pub(super) fn tell(self, end: Result<FinishReason, Failure>) {
+        match (self.goal, end) {
+            (Goal::Generate(answer), Ok(finish)) => {
+                let completion = self.tokens.len().saturating_sub(answer.request.prompt.len());
+                answer.finish(finish, completion);
+            }
+            (Goal::Generate(answer), Err(failure)) => answer.fail(failure.into()),
+            (Goal::Score { scores, reply, .. }, end) => {
+                drop(reply.send(end.map(|_| scores).map_err(EngineError::from)));
+            }
+            (Goal::Save { exported, reply }, end) => {
+                let end = end.map_err(EngineError::from);
+                drop(reply.send(end.and_then(|_| exported.ok_or(EngineError::Stopped))));
+            }
+        }
     }
 }

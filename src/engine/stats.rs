@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::model::DecoderMemory;
+
 /// Seconds and rates of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timings {
@@ -211,6 +213,14 @@ pub(super) fn set(gauge: &AtomicU64, n: usize) {
 }
 
 impl Counters {
+    /// What the engine has from its start on.
+    pub(super) fn start(&self, pages: usize, memory: DecoderMemory) {
+        set(&self.pages, pages);
+        self.weights.set(memory.weight_bytes);
+        self.arena.set(memory.arena_bytes);
+        self.kv_pool.set(memory.kv_bytes);
+    }
+
     /// Requests admitted and not ended.
     pub(super) fn live(&self) -> u64 {
         let ended = [&self.finished, &self.failed, &self.cancelled];

@@ -1,21 +1,16 @@
 //! Prompts saved to files and restored from them. The caller's thread reads and writes the file;
 //! the engine's thread copies pages to and from memory and nothing else, so that a slow disk
-//! stalls nobody. The format and its checks are in `kv::snapshot`.
+//! stalls no step. The format and its checks are in `kv::snapshot`.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use super::stats::SnapshotBytes;
-use super::worker::Worker;
-use super::{EngineConfig, EngineError};
-use crate::{
-    backend::{KvLayout, PAGE_TOKENS},
-    kv::{
-        SeqId, SequenceSpec,
-        snapshot::{self, Snapshot, SnapshotError, SnapshotHeader},
-    },
-    model::Decoder,
-    token::TokenId,
-};
+use super::EngineConfig;
+use super::stats::{Counters, SnapshotBytes};
+use crate::ir::{KvLayout, PAGE_TOKENS, PageRef};
+use crate::kv::snapshot::{self, Snapshot, SnapshotError, SnapshotHeader};
+use crate::model::{Decoder, ModelError};
+use crate::token::TokenId;
 
 /// Why a snapshot that was read well is not put into the cache, which stays as it was.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +88,7 @@ impl Place {
         self.check_pages(found)
     }
 
-    /// Whether so many pages have room in the cache: known before they are read.
+    /// Whether `needed` pages have room in the cache: known before they are read.
     pub(super) fn check_pages(&self, needed: usize) -> Result<(), RestoreError> {
         let pages = self.pages;
         if needed > pages { Err(RestoreError::TooLarge { needed, pages }) } else { Ok(()) }
@@ -110,6 +105,32 @@ pub(super) struct Exported {
 }
 
 impl Exported {
+    /// Copies out the pages that hold `tokens`.
+    ///
+    /// # Errors
+    /// [`SnapshotError::HostMemory`], [`SnapshotError::Export`].
+    pub(super) fn copy(
+        decoder: &impl Decoder,
+        pages: &[PageRef],
+        tokens: &[TokenId],
+        counters: &Arc<Counters>,
+    ) -> Result<Exported, SnapshotError> {
+        let layout = decoder.kv_layout();
+        let size = pages.len().saturating_mul(layout.page_bytes());
+        let mut bytes = Vec::new();
+        let no_memory = |_| SnapshotError::HostMemory { bytes: size as u64 };
+        bytes.try_reserve_exact(size).map_err(no_memory)?;
+        let _counted = SnapshotBytes::count(counters, size);
+        for (page, entry) in pages.iter().enumerate() {
+            let failed = |source| SnapshotError::Export { page, source: Box::new(source) };
+            decoder.export_page(entry.page, &mut bytes).map_err(failed)?;
+        }
+        let (fingerprint, tokens) = (decoder.fingerprint(), tokens.to_vec());
+        let starts = pages.iter().map(|entry| entry.start).collect();
+        let header = SnapshotHeader { fingerprint, layout, window: None, tokens, starts };
+        Ok(Exported { header, bytes, _counted })
+    }
+
     /// Writes the file: all of it, or `path` stays as it was.
     pub(super) fn write(&self, path: &Path) -> Result<(), SnapshotError> {
         let page_bytes = self.header.layout.page_bytes();
@@ -121,56 +142,16 @@ impl Exported {
     }
 }
 
-impl<D: Decoder> Worker<D> {
-    /// Copies a computed sequence's pages out.
-    pub(super) fn export(&self, tokens: Vec<TokenId>, seq: SeqId) -> Result<Exported, EngineError> {
-        let (pages, layout) = (self.kv.pages(seq)?, self.decoder.kv_layout());
-        let size = pages.len().saturating_mul(layout.page_bytes());
-        let mut bytes = Vec::new();
-        let no_memory = |_| SnapshotError::HostMemory { bytes: size as u64 };
-        bytes.try_reserve_exact(size).map_err(no_memory)?;
-        let counted = SnapshotBytes::count(&self.counters, size);
-        for (page, entry) in pages.iter().enumerate() {
-            let failed = |source| SnapshotError::Export { page, source: Box::new(source) };
-            self.decoder.export_page(entry.page, &mut bytes).map_err(failed)?;
-        }
-        let header = SnapshotHeader {
-            fingerprint: self.decoder.fingerprint(),
-            layout,
-            window: None,
-            tokens,
-            starts: pages.iter().map(|entry| entry.start).collect(),
-        };
-        Ok(Exported { header, bytes, _counted: counted })
-    }
-
-    /// Puts a checked snapshot's pages where requests that begin alike find them. What the cache
-    /// has of them already stays. Gives the snapshot's tokens.
-    pub(super) fn import(&mut self, snapshot: &Snapshot) -> Result<usize, EngineError> {
-        let tokens = &snapshot.header.tokens;
-        let _counted = SnapshotBytes::count(
-            &self.counters,
-            snapshot.pages().len() * self.decoder.kv_layout().page_bytes(),
-        );
-        let spec = SequenceSpec { tokens_max: tokens.len(), window: None };
-        let allocation = self.kv.allocate(tokens, spec)?;
-        let filled = self.fill(allocation.seq, allocation.cached_tokens, snapshot);
-        // Pages that were not filled have not been advanced over: nobody can find them.
-        let released = self.kv.release(allocation.seq);
-        debug_assert!(released.is_ok(), "the restored sequence is live: {released:?}");
-        filled.map(|()| tokens.len())
-    }
-
-    /// Fills the pages behind the first `cached` tokens, which are whole pages.
-    fn fill(&mut self, seq: SeqId, cached: usize, snapshot: &Snapshot) -> Result<(), EngineError> {
-        let rest = snapshot.header.tokens.get(cached..).unwrap_or_default();
-        self.reserve_for_job(seq, rest.len())?;
-        let pages = self.kv.pages(seq)?.iter().zip(snapshot.pages());
-        for (entry, bytes) in pages.skip(cached / PAGE_TOKENS) {
-            self.decoder
-                .import_page(entry.page, bytes)
-                .map_err(|error| EngineError::Step(error.to_string()))?;
-        }
-        Ok(self.kv.advance(seq, rest)?)
-    }
+/// Fills the pages behind the first `cached` tokens, which are whole pages.
+///
+/// # Errors
+/// Those of [`Decoder::import_page`].
+pub(super) fn import(
+    decoder: &mut impl Decoder,
+    pages: &[PageRef],
+    cached: usize,
+    snapshot: &Snapshot,
+) -> Result<(), ModelError> {
+    let mut filled = pages.iter().zip(snapshot.pages()).skip(cached / PAGE_TOKENS);
+    filled.try_for_each(|(entry, bytes)| decoder.import_page(entry.page, bytes))
 }

@@ -7,7 +7,9 @@ mod fake;
 mod faults;
 mod flow;
 mod one_token;
+mod scheduler;
 mod snapshots;
+mod stages;
 mod text;
 mod watchdog;
 
@@ -15,7 +17,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use super::*;
-use crate::backend::Window;
+use crate::ir::Window;
 use crate::sample::{History, Sampler, Sampling, TokenMask, log_sum_exp};
 use fake::{FAILING, Fake, PANICKING, POISON, VOCAB, logits_after};
 

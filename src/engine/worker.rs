@@ -1,52 +1,47 @@
-//! The engine's thread: it owns the model and the KV books, and turns requests into steps.
+//! The engine's thread: it owns the model, the KV books and the table of sequences, and goes from stage to stage.
 //!
-//! Each round: take what has arrived, schedule and secure pages (`pages`), run (`step`, `flight`),
-//! sample and end what has ended (`postprocess`). Work that is answered once (scores, snapshots) is in `job`.
+//! A turn: admit what has arrived, [plan](super::plan) a step, fill the [batch](super::batch), [run](super::runner)
+//! it, [pick](super::choose) what each sequence gets, and [settle](super::settle). Where the decoder runs ahead, the
+//! next batch is launched before the tokens of this one are looked at.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use super::EngineConfig;
-use super::flight::Flight;
-use super::generation::{FinishReason, GenerationError};
-use super::inbox::{Arrivals, Inbox};
-use super::job::Prefill;
-use super::profile::Profiler;
-use super::scheduler::{Candidate, Share};
+use super::batch::Batch;
+use super::choose::{Chooser, Pick};
+use super::failure::Failure;
+use super::generation::FinishReason;
+use super::inbox::{Arrivals, Inbox, Job};
+use super::plan::{Pages, Plan, Planner};
+use super::profile::{Profile, Profiler};
+use super::runner::Runner;
+use super::scheduler::Room;
 use super::sequence::Sequence;
-use super::stats::{Counters, set};
+use super::settle::{End, settle, take_out};
+use super::stats::{Counters, SnapshotBytes, add, set};
+use super::store::import;
+use super::table::{SequenceTable, SlotId};
+use super::{EngineConfig, EngineError};
 use crate::{
-    backend::StepInput,
-    kv::{KvCacheManager, KvConfig, KvError, PrefixSharing},
+    kv::{Allocation, KvCacheManager, KvConfig, KvError, PrefixSharing, SequenceSpec, snapshot::Snapshot},
     model::Decoder,
-    sample::Sampler,
-    token::TokenId,
 };
 
 /// Everything that the engine's thread owns.
 #[derive(Debug)]
 pub(super) struct Worker<D> {
-    pub(super) decoder: D,
-    pub(super) kv: KvCacheManager,
-    pub(super) config: EngineConfig,
-    pub(super) inbox: Arc<Inbox>,
-    pub(super) counters: Arc<Counters>,
-    /// In order of arrival.
-    pub(super) sequences: Vec<Sequence>,
-    /// The job at work, if any.
-    pub(super) prefill: Option<Prefill>,
-    pub(super) candidates: Vec<Candidate>,
-    pub(super) shares: Vec<Share>,
-    pub(super) step: StepInput,
+    runner: Runner<D>,
+    kv: KvCacheManager,
+    table: SequenceTable,
+    planner: Planner,
+    plan: Plan,
     /// The step under way, and the one launched ahead of its tokens: empty where there is none.
-    pub(super) flight: Flight,
-    pub(super) ahead: Flight,
-    pub(super) logits: Vec<f32>,
-    /// What the step under way sampled.
-    pub(super) sampled: Vec<Option<TokenId>>,
-    pub(super) best: Vec<(TokenId, f64)>,
-    pub(super) sampler: Sampler,
-    /// While a profile is on.
-    pub(super) profiler: Option<Profiler>,
+    batch: Batch,
+    ahead: Batch,
+    chooser: Chooser,
+    picks: Vec<Pick>,
+    inbox: Arc<Inbox>,
+    counters: Arc<Counters>,
 }
 
 impl<D: Decoder> Worker<D> {
@@ -61,34 +56,25 @@ impl<D: Decoder> Worker<D> {
             false => PrefixSharing::Off,
         };
         let kv = KvCacheManager::new(KvConfig { pages: decoder.pages(), prefix })?;
-        let logits = vec![0.0; decoder.vocab_size()];
-        set(&counters.pages, decoder.pages());
-        let memory = decoder.memory();
-        counters.weights.set(memory.weight_bytes);
-        counters.arena.set(memory.arena_bytes);
-        counters.kv_pool.set(memory.kv_bytes);
+        counters.start(decoder.pages(), decoder.memory());
+        let limits = decoder.limits();
+        let (prefill_chunk, sequences_max) = (config.chunk_in(limits), config.sequences_max);
         Ok(Worker {
-            decoder,
             kv,
-            config,
+            table: SequenceTable::default(),
+            planner: Planner::new(Room { limits, prefill_chunk, sequences_max, job_first: true }),
+            plan: Plan::default(),
+            batch: Batch::default(),
+            ahead: Batch::default(),
+            chooser: Chooser::new(decoder.vocab_size()),
+            picks: Vec::new(),
+            runner: Runner::new(decoder, Arc::clone(&counters)),
             inbox,
             counters,
-            sequences: Vec::new(),
-            prefill: None,
-            candidates: Vec::new(),
-            shares: Vec::new(),
-            step: StepInput::default(),
-            flight: Flight::default(),
-            ahead: Flight::default(),
-            logits,
-            sampled: Vec::new(),
-            best: Vec::new(),
-            sampler: Sampler::default(),
-            profiler: None,
         })
     }
 
-    /// Works until it is told to stop.
+    /// Works until the last handle has gone.
     pub(super) fn run(mut self) {
         loop {
             let arrivals = self.inbox.take();
@@ -97,93 +83,235 @@ impl<D: Decoder> Worker<D> {
             if stop {
                 return;
             }
-            self.end_cancelled_and_refused();
-            let worked = self.work_on_jobs() | self.work_on_sequences();
-            self.publish();
-            if !worked {
+            if !self.turn() {
                 self.sleep();
             }
         }
     }
 
-    fn admit(&mut self, arrivals: Arrivals) {
-        for admitted in arrivals.requests {
-            self.sequences.push(Sequence::new(admitted, self.decoder.context_max()));
-        }
-    }
-
-    fn end_cancelled_and_refused(&mut self) {
-        for index in (0..self.sequences.len()).rev() {
-            if let Some(error) = self.sequences[index].failure.take() {
-                self.end(index, Err(error));
-            } else if self.sequences[index].is_cancelled() {
-                self.end(index, Ok(FinishReason::Cancelled));
+    pub(super) fn admit(&mut self, arrivals: Arrivals) {
+        for sequence in arrivals.requests {
+            let no_memory = sequence.tokens.is_empty().then(|| Failure::HostMemory(sequence.tokens_max()));
+            let slot = self.table.insert(sequence);
+            if let Some(failure) = no_memory {
+                self.end(slot, Err(failure));
             }
         }
     }
 
-    pub(super) fn publish(&self) {
+    /// One round over jobs and sequences; whether there was anything to do.
+    pub(super) fn turn(&mut self) -> bool {
+        self.end_cancelled();
+        let worked = self.take_up_job() | self.step();
+        self.publish();
+        worked
+    }
+
+    fn end_cancelled(&mut self) {
+        let cancelled = self.table.iter().filter(|(_, sequence)| sequence.is_cancelled());
+        let cancelled: Vec<SlotId> = cancelled.map(|(slot, _)| slot).collect();
+        for slot in cancelled {
+            self.end(slot, Ok(FinishReason::Cancelled));
+        }
+    }
+
+    fn publish(&self) {
         let stats = self.kv.stats();
         set(&self.counters.pages_used, stats.used);
         set(&self.counters.pages_cached, stats.cached);
-        let kv_bytes = (stats.used + stats.cached) * self.decoder.kv_layout().page_bytes();
+        let kv_bytes = (stats.used + stats.cached) * self.runner.decoder.kv_layout().page_bytes();
         self.counters.kv_pages.set(kv_bytes);
-        self.counters.sequences.set(self.sequences.iter().map(Sequence::bytes).sum());
-        set(&self.counters.running, self.sequences.iter().filter(|s| s.pages.is_some()).count());
+        self.counters.sequences.set(self.table.iter().map(|(_, sequence)| sequence.bytes()).sum());
+        let running = |sequence: &Sequence| !sequence.is_job() && sequence.pages.is_some();
+        set(&self.counters.running, self.table.iter().filter(|(_, sequence)| running(sequence)).count());
     }
 
-    /// One chunk of the job at work, or the next job.
-    fn work_on_jobs(&mut self) -> bool {
-        let job = if self.prefill.is_none() { self.inbox.take_job() } else { None };
-        if job.is_none() && self.prefill.is_none() {
-            return false;
-        }
-        // A job has steps of its own.
+    /// Takes up the job that has waited longest, unless one is at work. A caller that no longer listens is ignored.
+    fn take_up_job(&mut self) -> bool {
+        let job = if self.table.has_job() { None } else { self.inbox.take_job() };
+        let Some(job) = job else { return false };
+        // Pages and times are looked at between steps.
         self.finish_step();
-        if let Some(job) = job {
-            self.start_job(job);
+        match job {
+            Job::Compute(sequence) => _ = self.table.insert(sequence),
+            Job::Restore { snapshot, reply } => drop(reply.send(self.restore(&snapshot))),
+            Job::Check { reply } => drop(reply.send(self.kv.check_integrity().map_err(EngineError::from))),
+            Job::StartProfile { reply } => {
+                self.runner.profiler = Some(Profiler::new());
+                drop(reply.send(Ok(())));
+            }
+            Job::TakeProfile { reply } => {
+                let profiler = self.runner.profiler.take();
+                drop(reply.send(Ok(profiler.map_or_else(Profile::default, Profiler::end))));
+            }
         }
-        self.continue_job();
         true
     }
 
     /// One step over the sequences; whether there was anything to do.
-    fn work_on_sequences(&mut self) -> bool {
-        if self.flight.parts.is_empty() && !self.launch() {
+    fn step(&mut self) -> bool {
+        self.batch.keep_live(&self.table);
+        if self.batch.parts.is_empty() && !self.launch() {
             return false;
         }
-        self.run_ahead();
+        self.launch_ahead();
         self.finish_step();
-        std::mem::swap(&mut self.flight, &mut self.ahead);
+        std::mem::swap(&mut self.batch, &mut self.ahead);
         true
     }
 
-    /// Launches the next step; whether there was anything to do.
+    /// Plans and launches the next step; whether there was anything to do.
     fn launch(&mut self) -> bool {
-        self.schedule();
-        self.secure_pages();
+        self.planner.plan(&mut self.table, &mut self.kv, &mut self.plan);
+        add(&self.counters.cached_tokens, self.plan.cached_tokens);
+        self.count_preempted();
         // Before the step ends sequences: the pages are at their most.
         self.publish();
-        if self.shares.is_empty() {
-            return false;
+        self.copy_pages();
+        let worked = !self.plan.scheduled.is_empty() || !self.plan.failed.is_empty();
+        for (slot, failure) in std::mem::take(&mut self.plan.failed) {
+            self.end(slot, Err(failure));
         }
-        match self.run_shares() {
+        match self.run_plan() {
             Ok(()) => {}
-            Err(_) if self.shares.len() > 1 => self.run_one_by_one(),
-            Err(error) => self.fail_share(error),
+            Err(_) if self.plan.scheduled.len() > 1 => self.run_one_by_one(),
+            Err(failure) => self.fail_scheduled(failure),
         }
-        true
+        worked
+    }
+
+    fn count_preempted(&mut self) {
+        add(&self.counters.preemptions, self.plan.preempted.len());
+        self.plan.preempted.clear();
+    }
+
+    fn copy_pages(&mut self) {
+        for (slot, copy) in std::mem::take(&mut self.plan.copies) {
+            if let Err(error) = self.runner.decoder.copy_page(copy.from, copy.to) {
+                self.plan.failed.push((slot, Failure::Step(error.to_string())));
+            }
+        }
+    }
+
+    /// Runs what the plan schedules: after that it is under way.
+    fn run_plan(&mut self) -> Result<(), Failure> {
+        let Worker { runner, kv, table, plan, batch, .. } = self;
+        batch.fill(&plan.scheduled, table, kv, |row| runner.decoder.samples(row))?;
+        if batch.parts.is_empty() { Ok(()) } else { runner.run(batch) }
+    }
+
+    /// A failed step does not say which sequence is at fault, so each one runs alone.
+    fn run_one_by_one(&mut self) {
+        for part in std::mem::take(&mut self.plan.scheduled) {
+            self.plan.scheduled.push(part);
+            match self.run_plan() {
+                Ok(()) => self.finish_step(),
+                Err(failure) => self.fail_scheduled(failure),
+            }
+            self.plan.scheduled.clear();
+        }
+    }
+
+    /// Ends the only sequence of a step that failed.
+    fn fail_scheduled(&mut self, failure: Failure) {
+        self.batch.clear();
+        if let Some(part) = self.plan.scheduled.pop() {
+            self.end(part.slot, Err(failure));
+        }
+    }
+
+    /// Launches the step after the one under way, if the host need not look at its tokens first.
+    fn launch_ahead(&mut self) {
+        self.ahead.clear();
+        if !self.runner.decoder.runs_ahead() || !self.inbox.is_empty() {
+            return;
+        }
+        let Worker { runner, kv, table, planner, plan, batch, ahead, .. } = self;
+        planner.plan_ahead(&batch.parts, table, kv, plan);
+        let filled = ahead.fill(&plan.scheduled, table, kv, |row| runner.decoder.samples(row));
+        let sampled = ahead.parts.iter().all(|part| part.sampled);
+        // A failure shows again in the step that is run in this one's stead.
+        if ahead.parts.is_empty() || filled.is_err() || !sampled || runner.run(ahead).is_err() {
+            ahead.clear();
+            return;
+        }
+        self.publish();
+    }
+
+    /// Picks what the step under way gave, if there is one, settles it, and ends what has ended.
+    fn finish_step(&mut self) {
+        let Worker { runner, kv, table, batch, chooser, picks, .. } = self;
+        let ran = runner.ran(batch, kv);
+        chooser.pick(&batch.parts, &ran, table, picks);
+        let settled = settle(picks, batch.is_ahead(), table, kv);
+        batch.clear();
+        add(&self.counters.prefill_tokens, settled.prefill_tokens);
+        add(&self.counters.decode_tokens, settled.decode_tokens);
+        for (slot, end) in settled.ends {
+            self.end(slot, end);
+        }
+    }
+
+    /// Takes a sequence out of the table and tells its reader.
+    fn end(&mut self, slot: SlotId, end: End) {
+        let Some(sequence) = take_out(slot, end.is_err(), &mut self.table, &mut self.kv) else { return };
+        if !sequence.is_job() {
+            let counter = match end {
+                Ok(FinishReason::Cancelled) => &self.counters.cancelled,
+                Ok(_) => &self.counters.finished,
+                Err(_) => &self.counters.failed,
+            };
+            add(counter, 1);
+        }
+        // The reader of the last event finds it in the statistics.
+        self.publish();
+        sequence.tell(end);
+    }
+
+    /// Puts a checked snapshot's pages where requests that begin alike find them. What the cache
+    /// has of them already stays. Returns the snapshot's tokens.
+    fn restore(&mut self, snapshot: &Snapshot) -> Result<usize, EngineError> {
+        let tokens = &snapshot.header.tokens;
+        let bytes = snapshot.pages().len() * self.runner.decoder.kv_layout().page_bytes();
+        let _counted = SnapshotBytes::count(&self.counters, bytes);
+        let spec = SequenceSpec { tokens_max: tokens.len(), window: None };
+        let allocation = self.kv.allocate(tokens, spec)?;
+        let filled = self.fill(allocation, snapshot);
+        // Pages that were not filled have not been advanced over, so no prefix is found in them.
+        let released = self.kv.release(allocation.seq);
+        debug_assert!(released.is_ok(), "the restored sequence is live: {released:?}");
+        filled.map(|()| tokens.len())
+    }
+
+    /// Fills the pages that the cache did not have.
+    fn fill(&mut self, allocation: Allocation, snapshot: &Snapshot) -> Result<(), EngineError> {
+        let Allocation { seq, cached_tokens } = allocation;
+        let rest = snapshot.header.tokens.get(cached_tokens..).unwrap_or_default();
+        let Worker { table, kv, plan, .. } = self;
+        let reserved = Pages { table, kv, plan }.reserve(seq, rest.len(), None);
+        self.count_preempted();
+        reserved?;
+        self.publish();
+        let imported = import(&mut self.runner.decoder, self.kv.pages(seq)?, cached_tokens, snapshot);
+        imported.map_err(|error| EngineError::Step(error.to_string()))?;
+        Ok(self.kv.advance(seq, rest)?)
+    }
+
+    /// Sleeps until something arrives.
+    fn sleep(&mut self) {
+        let asleep = Instant::now();
+        self.inbox.wake().wait();
+        if let Some(profiler) = &mut self.runner.profiler {
+            profiler.skip(asleep.elapsed());
+        }
     }
 }
 
-/// However the thread ends: nothing more is let in, the books of requests are closed, and whoever
-/// waits is told. Sequences and jobs tell when they are dropped, after this.
+/// However the thread ends: nothing more is let in, and the counters say so. After that sequences and jobs are
+/// dropped, which tells their callers.
 impl<D> Drop for Worker<D> {
     fn drop(&mut self) {
-        let unserved = self.inbox.close();
+        let _unserved = self.inbox.close();
         self.counters.close();
-        for admitted in unserved {
-            admitted.channel.push(Err(GenerationError::Stopped));
-        }
     }
 }

@@ -6,9 +6,9 @@
 //! ("greedy by size": Pisarchyk and Lee 2020, "Efficient memory management for deep neural net
 //! inference").
 
-use crate::backend::{Op, Write};
+use crate::ir::{Binary, Normalize, Op, Softmax, Unary, Write};
 
-use super::program::{Program, Step, Value, ValueInfo, visit};
+use super::program::{Program, Step, Value, ValueInfo};
 use super::{CompileOptions, GraphError};
 
 /// Alignment of places, in bytes.
@@ -45,7 +45,7 @@ pub(super) fn lay_out(program: &Program, options: &CompileOptions<'_>) -> Result
     let arena_bytes = first_fit(&mut slots)?;
     let offsets: Vec<usize> = slot_of.iter().map(|&slot| slots[slot].offset).collect();
     let mut ops: Vec<Op> = program.steps.iter().map(|step| step.op.clone()).collect();
-    ops.iter_mut().for_each(|op| visit(op, &mut |_, place| place.offset = offsets[place.offset]));
+    ops.iter_mut().for_each(|op| op.visit(&mut |_, place| place.offset = offsets[place.offset]));
     Ok(Layout { ops, offsets, arena_bytes, slots })
 }
 
@@ -80,9 +80,11 @@ fn share(program: &Program) -> Vec<Value> {
 /// `(source, result)` of an operation that may write its result over that source.
 fn over_dying_source(step: &Step) -> Option<(Value, Value)> {
     match step.op {
-        Op::Binary { dst, a, b, .. } => (a != b).then_some((a.offset, dst.offset)),
-        Op::Unary { dst, src, .. } | Op::Softmax { dst, src } => Some((src.offset, dst.offset)),
-        Op::Norm { dst, src, write: Write::Store, .. } => Some((src.offset, dst.offset)),
+        Op::Binary(Binary { dst, a, b, .. }) => (a != b).then_some((a.offset, dst.offset)),
+        Op::Unary(Unary { dst, src, .. }) | Op::Softmax(Softmax { dst, src }) => {
+            Some((src.offset, dst.offset))
+        }
+        Op::Norm(Normalize { dst, src, write: Write::Store, .. }) => Some((src.offset, dst.offset)),
         _ => None,
     }
 }

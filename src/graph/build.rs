@@ -2,16 +2,18 @@
 
 use std::collections::HashMap;
 
-use crate::backend::{Activation, BinaryFn, MatrixId, Precision, RmsNorm, Rows, UnaryFn, VectorId};
+use crate::ir::{
+    Activation, BinaryFn, MatrixId, Norm, NormKind, Precision, RmsNorm, Rows, UnaryFn, VectorId,
+};
 
 use super::node::{Node, NodeKind};
-use super::{AttentionSpec, Dtype, GraphError, MatrixSpec, NodeId, RopeSpec, VectorSpec};
+use super::{Dtype, GraphError, MatrixSpec, NodeId, VectorSpec};
 
 /// A lazy graph. Weights are declared by name, and values are `[rows, cols]` with the rows of the
 /// step's tokens, of its outputs, or a fixed number of them.
 ///
 /// ```
-/// use ottava::backend::{Activation, Rows};
+/// use ottava::ir::{Activation, Rows};
 /// # use ottava::graph::{Graph, GraphError};
 /// # fn main() -> Result<(), GraphError> {
 /// let mut g = Graph::new();
@@ -31,13 +33,13 @@ pub struct Graph {
     pub(super) vectors: Vec<VectorSpec>,
     pub(super) inputs: Vec<(String, NodeId)>,
     pub(super) outputs: Vec<(String, NodeId)>,
-    names: Names,
+    pub(super) names: Names,
 }
 
 /// Where each name stands in the list of its kind: a file may declare as many weights as it has bytes for.
 #[derive(Clone, Debug, Default)]
-struct Names {
-    matrices: HashMap<String, usize>,
+pub(super) struct Names {
+    pub(super) matrices: HashMap<String, usize>,
     vectors: HashMap<String, usize>,
     inputs: HashMap<String, usize>,
     outputs: HashMap<String, usize>,
@@ -55,7 +57,7 @@ impl Graph {
     /// # Errors
     /// [`GraphError::Duplicate`] if the name has another shape already.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<MatrixId, GraphError> {
-        let spec = MatrixSpec { name: name.into(), rows, cols };
+        let spec = MatrixSpec { name: name.into(), first_row: 0, rows, cols };
         let index = match self.names.matrices.get(name) {
             Some(&index) if self.matrices[index] == spec => index,
             Some(&index) => {
@@ -92,7 +94,7 @@ impl Graph {
         Ok(VectorId(index as u32))
     }
 
-    /// A value that [`super::Session::set_input`] fills before a run, `[rows, cols]`.
+    /// A value that [`Session::set_input`](crate::session::Session::set_input) fills before a run, `[rows, cols]`.
     ///
     /// # Errors
     /// [`GraphError::Duplicate`] if the name is taken.
@@ -139,32 +141,31 @@ impl Graph {
         let (rows, cols) = self.shape(x)?;
         let VectorSpec { name, len } = self.vector_spec(w)?.clone();
         self.expect("rms_norm", &name, len == cols, || (format!("a gain of {cols}"), format!("{len}")))?;
-        let kind = NodeKind::Norm { x, norm: RmsNorm { weight: w, eps } };
+        let kind = NodeKind::Norm { x, norm: RmsNorm { weight: w, eps }.into() };
         Ok(self.push("rms_norm", &name, kind, (rows, cols), Dtype::Activation))
     }
 
-    /// [`Graph::rms_norm`] over each head of a row. Its result may only go to
-    /// [`Graph::attention`] as q or k, directly or through [`Graph::rope`].
+    /// `(x − mean(x)) / sqrt(variance(x) + eps) · w + b` over each row.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] unless heads fill a row and `w` has a head's length,
-    /// [`GraphError::Foreign`].
-    pub fn head_norm(
+    /// [`GraphError::Shape`] unless `w` and `b` have a row's length, [`GraphError::Foreign`].
+    pub fn layer_norm(
         &mut self,
         x: NodeId,
-        head_dim: usize,
         w: VectorId,
+        b: Option<VectorId>,
         eps: f32,
     ) -> Result<NodeId, GraphError> {
-        let shape = self.shape(x)?;
-        let VectorSpec { name, len } = self.vector_spec(w)?.clone();
-        self.expect_heads("head_norm", &name, shape.1, head_dim)?;
-        self.expect("head_norm", &name, len == head_dim, || {
-            (format!("a gain of {head_dim}"), format!("{len}"))
-        })?;
-        let kind = NodeKind::HeadNorm { x, head_dim, norm: RmsNorm { weight: w, eps } };
-        let dtype = self.dtype(x)?;
-        Ok(self.push("head_norm", &name, kind, shape, dtype))
+        let (rows, cols) = self.shape(x)?;
+        for vector in std::iter::once(w).chain(b) {
+            let VectorSpec { name, len } = self.vector_spec(vector)?.clone();
+            self.expect("layer_norm", &name, len == cols, || {
+                (format!("a vector of {cols}"), format!("{len}"))
+            })?;
+        }
+        let name = self.vector_spec(w)?.name.clone();
+        let norm = Norm { kind: NormKind::Layer, weight: w, bias: b, eps };
+        Ok(self.push("layer_norm", &name, NodeKind::Norm { x, norm }, (rows, cols), Dtype::Activation))
     }
 
     /// `x · mᵀ`: `[rows, m.rows]`.
@@ -198,50 +199,6 @@ impl Graph {
         }
         let kind = NodeKind::Matmul { x, matrix, bias };
         Ok(self.push("matmul", &spec.name, kind, (rows, spec.rows), Dtype::Activation))
-    }
-
-    /// Turns each head of `x`, `[tokens, heads · head_dim]`, by its token's position.
-    ///
-    /// # Errors
-    /// [`GraphError::Shape`] unless rows are tokens, heads fill a row, and the spec fits a head.
-    pub fn rope(&mut self, x: NodeId, head_dim: usize, spec: &RopeSpec) -> Result<NodeId, GraphError> {
-        let shape = self.shape(x)?;
-        self.expect_tokens("rope", shape.0)?;
-        self.expect_heads("rope", "", shape.1, head_dim)?;
-        let fits = spec.dims <= head_dim && spec.dims == 2 * spec.inv_freq.len() && spec.dims > 0;
-        self.expect("rope", "", fits, || {
-            let found = format!("{} dimensions with {} frequencies", spec.dims, spec.inv_freq.len());
-            (format!("at most {head_dim} dimensions, two a frequency"), found)
-        })?;
-        let dtype = self.dtype(x)?;
-        Ok(self.push("rope", "", NodeKind::Rope { x, head_dim, spec: spec.clone() }, shape, dtype))
-    }
-
-    /// Appends `k` and `v` to the pages of the layer, and attends from `q` to all of the past.
-    ///
-    /// # Errors
-    /// [`GraphError::Shape`] unless `q`, `k` and `v` are tokens of the spec's heads.
-    pub fn attention(
-        &mut self,
-        q: NodeId,
-        k: NodeId,
-        v: NodeId,
-        spec: AttentionSpec,
-    ) -> Result<NodeId, GraphError> {
-        let heads = spec.heads;
-        let grouped =
-            heads.kv > 0 && heads.dim > 0 && heads.query.is_multiple_of(heads.kv) && heads.query > 0;
-        self.expect("attention", "", grouped, || {
-            ("query heads in equal groups over kv heads".into(), format!("{heads:?}"))
-        })?;
-        for (name, x, count) in [("q", q, heads.query), ("k", k, heads.kv), ("v", v, heads.kv)] {
-            let found = self.shape(x)?;
-            self.expect("attention", name, found == (Rows::Tokens, count * heads.dim), || {
-                (format!("{name} of [tokens, {count} · {}]", heads.dim), shape_text(found))
-            })?;
-        }
-        let shape = (Rows::Tokens, heads.query * heads.dim);
-        Ok(self.push("attention", "", NodeKind::Attention { q, k, v, spec }, shape, Dtype::Activation))
     }
 
     /// The rows of `x` whose logits the step wants: `[outputs, cols]`.
@@ -327,7 +284,7 @@ impl Graph {
         Ok(self.push("softmax", "", NodeKind::Softmax { x }, shape, dtype))
     }
 
-    /// The token of each row of logits, `[rows, 1]`: see [`crate::backend::Op::Sample`].
+    /// The token of each row of logits, `[rows, 1]`: see [`crate::ir::Op::Sample`].
     ///
     /// # Errors
     /// [`GraphError::Shape`] for more columns than f32 can count.
@@ -379,7 +336,7 @@ impl Graph {
         &self.vectors
     }
 
-    fn push(
+    pub(super) fn push(
         &mut self,
         op: &str,
         weight: &str,
@@ -392,21 +349,21 @@ impl Graph {
         NodeId(self.nodes.len() as u32 - 1)
     }
 
-    fn node(&self, x: NodeId) -> Result<&Node, GraphError> {
+    pub(super) fn node(&self, x: NodeId) -> Result<&Node, GraphError> {
         self.nodes.get(x.index()).ok_or_else(|| foreign("node", x.index(), self.nodes.len()))
     }
 
-    fn matrix_spec(&self, m: MatrixId) -> Result<&MatrixSpec, GraphError> {
+    pub(super) fn matrix_spec(&self, m: MatrixId) -> Result<&MatrixSpec, GraphError> {
         let index = m.0 as usize;
         self.matrices.get(index).ok_or_else(|| foreign("matrix", index, self.matrices.len()))
     }
 
-    fn vector_spec(&self, v: VectorId) -> Result<&VectorSpec, GraphError> {
+    pub(super) fn vector_spec(&self, v: VectorId) -> Result<&VectorSpec, GraphError> {
         let index = v.0 as usize;
         self.vectors.get(index).ok_or_else(|| foreign("vector", index, self.vectors.len()))
     }
 
-    fn expect(
+    pub(super) fn expect(
         &self,
         op: &str,
         weight: &str,
@@ -420,16 +377,22 @@ impl Graph {
         Err(self.misfit(op, weight, expected, found))
     }
 
-    fn expect_tokens(&self, op: &str, rows: Rows) -> Result<(), GraphError> {
+    pub(super) fn expect_tokens(&self, op: &str, rows: Rows) -> Result<(), GraphError> {
         self.expect(op, "", rows == Rows::Tokens, || ("one row a token".into(), format!("{rows:?}")))
     }
 
-    fn expect_heads(&self, op: &str, weight: &str, cols: usize, head_dim: usize) -> Result<(), GraphError> {
+    pub(super) fn expect_heads(
+        &self,
+        op: &str,
+        weight: &str,
+        cols: usize,
+        head_dim: usize,
+    ) -> Result<(), GraphError> {
         let fits = head_dim > 0 && cols.is_multiple_of(head_dim);
         self.expect(op, weight, fits, || (format!("heads of {head_dim}"), format!("{cols} columns")))
     }
 
-    fn misfit(&self, op: &str, weight: &str, expected: String, found: String) -> GraphError {
+    pub(super) fn misfit(&self, op: &str, weight: &str, expected: String, found: String) -> GraphError {
         GraphError::Shape { node: label(op, weight, self.nodes.len()), expected, found }
     }
 }
@@ -441,15 +404,16 @@ fn label(op: &str, weight: &str, index: usize) -> String {
     }
 }
 
-fn shape_text((rows, cols): (Rows, usize)) -> String {
+pub(super) fn shape_text((rows, cols): (Rows, usize)) -> String {
     match rows {
         Rows::Tokens => format!("[tokens, {cols}]"),
         Rows::Outputs => format!("[outputs, {cols}]"),
         Rows::Fixed(rows) => format!("[{rows}, {cols}]"),
+        Rows::Axis(axis) => format!("[axis {}, {cols}]", axis.id),
     }
 }
 
-fn duplicate(what: &'static str, name: &str, first: String, second: String) -> GraphError {
+pub(super) fn duplicate(what: &'static str, name: &str, first: String, second: String) -> GraphError {
     GraphError::Duplicate { what, name: name.into(), first, second }
 }
 

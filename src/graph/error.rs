@@ -1,8 +1,6 @@
-//! What can be wrong with a graph, its weights or its run.
+//! What can be wrong with a graph.
 
-use crate::backend::BackendError;
-
-/// Why a graph could not be built, compiled or run. Nodes are named by their operation, their
+/// Why a graph could not be built or compiled. Nodes are named by their operation, their
 /// weight if they have one, and their number.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -39,16 +37,6 @@ pub enum GraphError {
         /// The second shape.
         second: String,
     },
-    /// No input or output of this name.
-    #[error("no {what} is named {name}; there are: {known}")]
-    Unknown {
-        /// "input" or "output".
-        what: &'static str,
-        /// The name asked for.
-        name: String,
-        /// The names that exist.
-        known: String,
-    },
     /// A node is used where no operation can stand for it.
     #[error("{node}: {reason}")]
     Unsupported {
@@ -69,28 +57,5 @@ pub enum GraphError {
         rows: usize,
         /// Elements in a row.
         cols: usize,
-    },
-    /// Weights, inputs or the KV memory do not fit the plan.
-    #[error("{what}: expected {expected}, found {found}")]
-    Binding {
-        /// What was given.
-        what: String,
-        /// What the plan asks for.
-        expected: String,
-        /// What it was given.
-        found: String,
-    },
-    /// The step breaks its rules, or there is no memory; nothing was run.
-    #[error(transparent)]
-    Backend(#[from] BackendError),
-    /// An operation failed; values and pages that the step was to write are undefined.
-    #[error("operation {index} ({op}): {source}")]
-    Op {
-        /// Number of the operation in the plan.
-        index: usize,
-        /// Its name.
-        op: &'static str,
-        /// What the backend said.
-        source: BackendError,
     },
 }

@@ -6,7 +6,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::backend::{BinaryFn, Epilogue, MatrixId, Op, Place, Product, RmsNorm, Rope, UnaryFn, Write};
+use crate::ir::{
+    ApplyRope, Binary, BinaryFn, Epilogue, MatrixId, Normalize, Op, Place, Product, RmsNorm, Rope, Unary,
+    UnaryFn, Write,
+};
 
 use super::program::{Program, Step, Uses, Value};
 
@@ -53,7 +56,9 @@ pub(super) fn rope_into_append(program: &mut Program) {
 /// The rotation of heads of `dim`, and the value that it rotates.
 fn plain_rope(step: &Step, dim: usize) -> Option<(Rope, Value)> {
     match (&step.op, step.renames.first()) {
-        (Op::Rope { rope, head_dim, .. }, Some(&(old, _))) if *head_dim == dim => Some((*rope, old)),
+        (Op::Rope(ApplyRope { rope, head_dim, .. }), Some(&(old, _))) if *head_dim == dim => {
+            Some((*rope, old))
+        }
         _ => None,
     }
 }
@@ -63,7 +68,10 @@ pub(super) fn norm_into_matmul(program: &mut Program) {
     let uses = program.uses();
     let mut dead = BTreeSet::new();
     for index in 0..program.steps.len() {
-        let Op::Norm { dst, src, norm, write: Write::Store } = program.steps[index].op else { continue };
+        let Op::Norm(Normalize { dst, src, norm, write: Write::Store }) = program.steps[index].op else {
+            continue;
+        };
+        let Some(norm) = norm.as_rms() else { continue };
         let readers = &uses.reads[dst.offset];
         let plain = |&at: &usize| match &program.steps[at].op {
             Op::Matmul(matmul) => matmul.src == dst && matmul.norm.is_none(),
@@ -107,10 +115,11 @@ pub(super) fn gate_products(program: &mut Program) {
     let uses = program.uses();
     let mut dead = BTreeSet::new();
     for index in 0..program.steps.len() {
-        let Op::Binary { dst, a, b, f: BinaryFn::Mul } = program.steps[index].op else { continue };
+        let Op::Binary(Binary { dst, a, b, f: BinaryFn::Mul }) = program.steps[index].op else { continue };
         let gated = gate(program, &uses, a, b).or_else(|| gate(program, &uses, b, a));
         let Some(Gate { activation_at, matmul_at, gate, up }) = gated else { continue };
-        let Op::Unary { f: UnaryFn::Activation(activation), .. } = program.steps[activation_at].op else {
+        let Op::Unary(Unary { f: UnaryFn::Activation(activation), .. }) = program.steps[activation_at].op
+        else {
             continue;
         };
         if let Op::Matmul(matmul) = &mut program.steps[matmul_at].op {
@@ -138,7 +147,7 @@ struct Gate {
 /// Whether `activated · plain` is a gate: see [`gate_products`].
 fn gate(program: &Program, uses: &Uses, activated: Place, plain: Place) -> Option<Gate> {
     let activation_at = single(program, uses, activated.offset)?;
-    let Op::Unary { src, f: UnaryFn::Activation(_), .. } = program.steps[activation_at].op else {
+    let Op::Unary(Unary { src, f: UnaryFn::Activation(_), .. }) = program.steps[activation_at].op else {
         return None;
     };
     let (gate, up) = (src.offset, plain.offset);
@@ -175,7 +184,7 @@ pub(super) fn add_products_to_residual(program: &mut Program) {
 /// `residual + norm(x)` becomes a norm that is added to the residual in place.
 pub(super) fn add_norms_to_residual(program: &mut Program) {
     add_to_residual(program, |step, _, sum| {
-        let Op::Norm { dst, write: write @ Write::Store, .. } = &mut step.op else { return false };
+        let Op::Norm(Normalize { dst, write: write @ Write::Store, .. }) = &mut step.op else { return false };
         (*dst, *write) = (sum, Write::Add);
         true
     });
@@ -187,7 +196,7 @@ fn add_to_residual(program: &mut Program, merge: impl Fn(&mut Step, Value, Place
     let uses = program.uses();
     let mut dead = BTreeSet::new();
     for index in 0..program.steps.len() {
-        let Op::Binary { dst, a, b, f: BinaryFn::Add } = program.steps[index].op else { continue };
+        let Op::Binary(Binary { dst, a, b, f: BinaryFn::Add }) = program.steps[index].op else { continue };
         for (residual, term) in [(a.offset, b.offset), (b.offset, a.offset)] {
             let Some(at) = residual_step(program, &uses, index, residual, term) else { continue };
             if merge(&mut program.steps[at], term, dst) {
@@ -203,7 +212,7 @@ fn add_to_residual(program: &mut Program, merge: impl Fn(&mut Step, Value, Place
 /// The step that computes `term`, if it may overwrite `residual` with the sum that step `add`
 /// computes: `residual` exists by then, and nobody reads it then or later.
 fn residual_step(program: &Program, uses: &Uses, add: usize, residual: Value, term: Value) -> Option<usize> {
-    let Op::Binary { dst, .. } = program.steps[add].op else { return None };
+    let Op::Binary(Binary { dst, .. }) = program.steps[add].op else { return None };
     let at = single(program, uses, term)?;
     let info = &program.values[residual];
     let fits = info.same_shape(&program.values[dst.offset])

@@ -4,25 +4,20 @@
 //! each distinct rotation are computed once, first; and a per-head norm (with the rotation behind
 //! it) becomes part of the attention's [`KvAppend`].
 
+mod heads;
+
 use std::collections::HashSet;
 
-use crate::backend::{
-    Attention, Epilogue, KvAppend, Matmul, Op, Precision, Product, RmsNorm, Rope, RopeAngles, Rows, Write,
+use crate::ir::{
+    ApplyRope, Attention, Binary, Combine, Embed, Epilogue, ExpertMatmul, GatherOutputs, KvAppend, Matmul,
+    Normalize, Op, Precision, Product, Rope, RopeAngles, Route, RowAttention, Rows, SampleRows, Softmax,
+    Transpose, Unary, Write,
 };
 
 use super::node::{Node, NodeKind};
 use super::program::{Program, Step, Value, ValueInfo};
-use super::{AttentionSpec, Graph, GraphError, NodeId, RopeSpec};
-
-/// Where an attention's q or k comes from.
-#[derive(Clone, Default)]
-struct Chain<'g> {
-    rope: Option<(NodeId, &'g RopeSpec)>,
-    norm: Option<(NodeId, RmsNorm)>,
-    base: Option<NodeId>,
-    /// Head sizes that the rotation and the norm work on.
-    dims: Vec<usize>,
-}
+use super::{AttentionSpec, Graph, GraphError, NodeId, RopeSpec, RowAttentionSpec};
+use heads::Chain;
 
 struct Lowering<'g> {
     graph: &'g Graph,
@@ -107,81 +102,6 @@ impl<'g> Lowering<'g> {
         graph.nodes.iter().enumerate().filter(|(index, _)| self.needed[*index])
     }
 
-    fn chain(&self, mut x: NodeId) -> Chain<'g> {
-        let graph = self.graph;
-        let mut chain = Chain::default();
-        if let NodeKind::Rope { x: inner, spec, head_dim } = &graph.nodes[x.index()].kind {
-            chain.rope = Some((x, spec));
-            chain.dims.push(*head_dim);
-            x = *inner;
-        }
-        if let NodeKind::HeadNorm { x: inner, norm, head_dim } = graph.nodes[x.index()].kind {
-            chain.norm = Some((x, norm));
-            chain.dims.push(head_dim);
-            x = inner;
-        }
-        chain.base = Some(x);
-        chain
-    }
-
-    /// Head norms have no operation of their own: each must go to attentions alone.
-    fn find_absorbed(&mut self) -> Result<(), GraphError> {
-        for (_, node) in self.needed_nodes().collect::<Vec<_>>() {
-            let NodeKind::Attention { q, k, spec, .. } = node.kind else { continue };
-            let chains = [self.chain(q), self.chain(k)];
-            let normed = chains.iter().any(|chain| chain.norm.is_some());
-            let mut dims = chains.iter().flat_map(|chain| &chain.dims);
-            if let Some(dim) = dims.find(|&&dim| normed && dim != spec.heads.dim) {
-                let reason = format!("head norm or rotation of {dim} elements, heads of {}", spec.heads.dim);
-                return Err(unsupported(node, reason));
-            }
-            chains
-                .iter()
-                .filter_map(|chain| chain.norm)
-                .for_each(|norm| self.absorbed[norm.0.index()] = true);
-            if !chains.iter().any(|chain| chain.norm.is_some() && chain.rope.is_some()) {
-                continue;
-            }
-            let specs = [&chains[0], &chains[1]].map(|chain| chain.rope.map(|rope| rope.1));
-            if specs[0] != specs[1] {
-                let reason = "q and k have a head norm and need the same rotation behind it";
-                return Err(unsupported(node, reason.into()));
-            }
-            chains
-                .iter()
-                .filter_map(|chain| chain.rope)
-                .for_each(|rope| self.absorbed[rope.0.index()] = true);
-        }
-        self.check_absorbed()
-    }
-
-    fn check_absorbed(&self) -> Result<(), GraphError> {
-        let graph = self.graph;
-        let free = |x: NodeId| {
-            let node = &graph.nodes[x.index()];
-            let unexpressed = match node.kind {
-                NodeKind::HeadNorm { .. } => true,
-                NodeKind::Rope { x, .. } => matches!(graph.nodes[x.index()].kind, NodeKind::HeadNorm { .. }),
-                _ => false,
-            };
-            if !unexpressed {
-                return Ok(());
-            }
-            Err(unsupported(
-                node,
-                "a head norm may only go to attention as q or k, through rope or not".into(),
-            ))
-        };
-        for (index, node) in self.needed_nodes() {
-            match node.kind {
-                NodeKind::Attention { v, .. } => free(v)?,
-                NodeKind::Rope { .. } if self.absorbed[index] => {}
-                _ => node.kind.operands().into_iter().try_for_each(free)?,
-            }
-        }
-        graph.outputs.iter().try_for_each(|(_, node)| free(*node))
-    }
-
     fn lower_angles(&mut self) {
         for (_, node) in self.needed_nodes().collect::<Vec<_>>() {
             let NodeKind::Rope { spec, .. } = &node.kind else { continue };
@@ -230,7 +150,7 @@ impl<'g> Lowering<'g> {
             NodeKind::Rope { x, head_dim, spec } => {
                 let (old, rope) = (self.value_of(*x)?, self.rope(node, spec)?);
                 let new = self.new_value(index, false);
-                let op = Op::Rope { x: self.program.place(new), head_dim: *head_dim, rope };
+                let op = Op::Rope(ApplyRope { x: self.program.place(new), head_dim: *head_dim, rope });
                 Step { op, renames: vec![(old, new)] }
             }
             _ => self.lower_plain(index)?,
@@ -249,19 +169,30 @@ impl<'g> Lowering<'g> {
         let place = |number: usize| sources.get(number).map_or(dst, |&value| self.program.place(value));
         let src = place(0);
         Ok(Step::new(match node.kind {
-            NodeKind::Norm { norm, .. } => Op::Norm { dst, src, norm, write: Write::Store },
+            NodeKind::Norm { norm, .. } => Op::Norm(Normalize { dst, src, norm, write: Write::Store }),
             NodeKind::Matmul { matrix, bias, .. } => {
                 let epilogue = Epilogue::Write(Write::Store);
                 let products = vec![Product { dst, matrix, bias, epilogue }];
                 Op::Matmul(Matmul { src, norm: None, products })
             }
-            NodeKind::Outputs { .. } => Op::GatherOutputs { dst, src },
-            NodeKind::Unary { f, .. } => Op::Unary { dst, src, f },
-            NodeKind::Binary { f, .. } => Op::Binary { dst, a: src, b: place(1), f },
-            NodeKind::Softmax { .. } => Op::Softmax { dst, src },
-            NodeKind::Sample { .. } => Op::Sample { dst, src },
-            NodeKind::Transpose { .. } => Op::Transpose { dst, src },
-            NodeKind::Embed { table, scale } => Op::Embed { dst, table, scale },
+            NodeKind::Outputs { .. } => Op::GatherOutputs(GatherOutputs { dst, src }),
+            NodeKind::Unary { f, .. } => Op::Unary(Unary { dst, src, f }),
+            NodeKind::Binary { f, .. } => Op::Binary(Binary { dst, a: src, b: place(1), f }),
+            NodeKind::Softmax { .. } => Op::Softmax(Softmax { dst, src }),
+            NodeKind::Sample { .. } => Op::Sample(SampleRows { dst, src }),
+            NodeKind::Transpose { .. } => Op::Transpose(Transpose { dst, src }),
+            NodeKind::RowAttention { spec: RowAttentionSpec { heads, scale, sees }, .. } => {
+                let (k, v) = (place(1), place(2));
+                Op::RowAttention(RowAttention { dst, q: src, k, v, heads, scale, sees })
+            }
+            NodeKind::Route { top_k, renormalise, .. } => Op::Route(Route { dst, src, top_k, renormalise }),
+            NodeKind::ExpertMatmul { experts, .. } => {
+                Op::ExpertMatmul(ExpertMatmul { dst, src, routes: place(1), experts })
+            }
+            NodeKind::Combine { .. } => {
+                Op::Combine(Combine { dst, src, routes: place(1), write: Write::Store })
+            }
+            NodeKind::Embed { table, scale } => Op::Embed(Embed { dst, table, scale }),
             NodeKind::HeadNorm { .. }
             | NodeKind::Input
             | NodeKind::Rope { .. }

@@ -3,32 +3,30 @@
 //! A [`Graph`] (`build`, `node`) holds typed nodes; nothing is computed while it is built.
 //! [`Graph::compile`] lowers what the outputs need to backend operations over numbered values
 //! (`lower`, `program`), fuses them (`fuse`), gives every value a place in one arena by liveness
-//! (`arena`), and yields a [`Plan`] (`plan`). A [`Session`] (`session`) binds a plan to a backend
-//! and its weights, and runs it; `work` says what a run has to do at least. The operations are [`crate::backend::Op`]; which graph a model
+//! (`arena`), and yields a [`Plan`] (`plan`). A [`Session`](crate::session::Session) binds a
+//! plan to a backend and its weights, and runs it. The operations are [`crate::ir::Op`]; which graph a model
 //! is, is not known here (see [`crate::model`]).
 
 #![forbid(unsafe_code)]
 
 mod arena;
+mod attention;
 mod build;
 mod error;
+mod experts;
 mod fuse;
 mod lower;
 mod node;
 mod plan;
 mod program;
-mod session;
 #[cfg(test)]
 mod tests;
-mod work;
 
-use crate::backend::{Precision, StepLimits};
+use crate::ir::{Precision, StepLimits};
 pub use build::Graph;
 pub use error::GraphError;
-pub use node::{AttentionSpec, Dtype, MatrixSpec, NodeId, RopeSpec, VectorSpec};
+pub use node::{AttentionSpec, Dtype, MatrixSpec, NodeId, RopeSpec, RowAttentionSpec, VectorSpec};
 pub use plan::{KvShape, Plan};
-pub use session::{KvMemory, Session};
-pub use work::{Counting, MatrixSize, OpKind, OpTime, OpTimes, Work};
 
 /// Whether operations are merged where that changes no result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::backend::{BinaryFn, Heads, MatrixId, Precision, RmsNorm, RopePairing, Rows, UnaryFn, VectorId};
+use crate::ir::{
+    BinaryFn, Heads, MatrixId, MatrixStack, Norm, Precision, RmsNorm, RopePairing, Rows, Sees, UnaryFn,
+    VectorId,
+};
 
 /// A value of a [`super::Graph`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,7 +59,7 @@ pub struct RopeSpec {
     pub pairing: RopePairing,
 }
 
-/// What an attention does beside its operands; see [`crate::backend::Attention`].
+/// What an attention does beside its operands; see [`crate::ir::Attention`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSpec {
     /// Index in the KV pool; each attention of a graph has its own.
@@ -71,12 +74,23 @@ pub struct AttentionSpec {
     pub soft_cap: Option<f32>,
 }
 
+/// What an attention over rows does beside its operands; see [`crate::ir::RowAttention`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RowAttentionSpec {
+    /// The heads' shape.
+    pub heads: Heads,
+    /// Multiplies the products.
+    pub scale: f32,
+    /// Which keys a query sees.
+    pub sees: Sees,
+}
+
 /// What a node computes.
 #[derive(Clone, Debug)]
 pub(super) enum NodeKind {
     Input,
     Embed { table: MatrixId, scale: f32 },
-    Norm { x: NodeId, norm: RmsNorm },
+    Norm { x: NodeId, norm: Norm },
     HeadNorm { x: NodeId, head_dim: usize, norm: RmsNorm },
     Matmul { x: NodeId, matrix: MatrixId, bias: Option<VectorId> },
     Rope { x: NodeId, head_dim: usize, spec: RopeSpec },
@@ -87,6 +101,10 @@ pub(super) enum NodeKind {
     Softmax { x: NodeId },
     Sample { x: NodeId },
     Transpose { x: NodeId },
+    RowAttention { q: NodeId, k: NodeId, v: NodeId, spec: RowAttentionSpec },
+    Route { x: NodeId, top_k: usize, renormalise: bool },
+    ExpertMatmul { x: NodeId, routes: NodeId, experts: MatrixStack },
+    Combine { x: NodeId, routes: NodeId },
 }
 
 impl NodeKind {
@@ -102,8 +120,10 @@ impl NodeKind {
             | NodeKind::Unary { x, .. }
             | NodeKind::Softmax { x }
             | NodeKind::Sample { x }
-            | NodeKind::Transpose { x } => vec![x],
-            NodeKind::Attention { q, k, v, .. } => vec![q, k, v],
+            | NodeKind::Transpose { x }
+            | NodeKind::Route { x, .. } => vec![x],
+            NodeKind::Attention { q, k, v, .. } | NodeKind::RowAttention { q, k, v, .. } => vec![q, k, v],
+            NodeKind::ExpertMatmul { x, routes, .. } | NodeKind::Combine { x, routes } => vec![x, routes],
             NodeKind::Binary { a, b, .. } => vec![a, b],
         }
     }
@@ -125,6 +145,8 @@ pub(super) struct Node {
 pub struct MatrixSpec {
     /// Names it in errors and in the file.
     pub name: String,
+    /// Where it begins among the rows of that name: above 0 for experts, which one tensor holds.
+    pub first_row: usize,
     /// Output features.
     pub rows: usize,
     /// Input features.

@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-use crate::backend::{
-    BinaryFn, Epilogue, KvAppend, Matmul, MatrixId, Op, Place, Precision, Product, RmsNorm, Rows, StepLimits,
-    UnaryFn, VectorId, Write,
-};
+use crate::ir::{Embed, Listed, MatrixId, Names, Op, Place, StepLimits, VectorId};
 
 use super::arena::{lay_out, sum_bytes};
 use super::fuse::fuse;
@@ -74,7 +71,7 @@ impl Graph {
     /// Token ids must be below the rows of every table they index.
     fn vocab(&self, ops: &[Op]) -> Option<usize> {
         let rows = |op: &Op| match op {
-            Op::Embed { table, .. } => Some(self.matrices[table.0 as usize].rows),
+            Op::Embed(Embed { table, .. }) => Some(self.matrices[table.0 as usize].rows),
             _ => None,
         };
         ops.iter().filter_map(rows).min()
@@ -141,14 +138,6 @@ impl Plan {
     pub fn vocab(&self) -> Option<usize> {
         self.vocab
     }
-
-    fn matrix_name(&self, id: MatrixId) -> &str {
-        self.matrices.get(id.0 as usize).map_or("?", |spec| &spec.name)
-    }
-
-    fn vector_name(&self, id: VectorId) -> &str {
-        self.vectors.get(id.0 as usize).map_or("?", |spec| &spec.name)
-    }
 }
 
 fn find(list: &[(String, Place)], name: &str) -> Option<Place> {
@@ -175,130 +164,25 @@ impl fmt::Display for Plan {
         )?;
         writeln!(f, "arena: {} bytes; values without reuse: {} bytes", self.arena_bytes, self.sum_bytes)?;
         for (name, place) in &self.inputs {
-            writeln!(f, "  in   {name:<14} {}", Shown(*place))?;
+            writeln!(f, "  in   {name:<14} {}", Listed(*place))?;
         }
         for (index, op) in self.ops.iter().enumerate() {
             write!(f, "{index:>5}  {:<14} ", op.name())?;
-            self.write_op(f, op)?;
+            op.write(f, self)?;
         }
         for (name, place) in &self.outputs {
-            writeln!(f, "  out  {name:<14} {}", Shown(*place))?;
+            writeln!(f, "  out  {name:<14} {}", Listed(*place))?;
         }
         Ok(())
     }
 }
 
-impl Plan {
-    fn write_op(&self, f: &mut fmt::Formatter<'_>, op: &Op) -> fmt::Result {
-        match op {
-            Op::Embed { dst, table, scale } => {
-                writeln!(f, "{} = {}[tokens] · {scale}", Shown(*dst), self.matrix_name(*table))
-            }
-            Op::Norm { dst, src, norm, write } => {
-                let norm = self.vector_name(norm.weight);
-                writeln!(f, "{} {} norm({}, {norm})", Shown(*dst), sign(*write), Shown(*src))
-            }
-            Op::Matmul(matmul) => self.write_matmul(f, matmul),
-            Op::RopeAngles(angles) => {
-                let (pairs, magnitude) = (angles.inv_freq.len(), angles.magnitude);
-                writeln!(f, "{} = angles of {pairs} pairs · {magnitude}", Shown(angles.dst))
-            }
-            Op::Rope { x, head_dim, rope } => {
-                writeln!(
-                    f,
-                    "{} heads of {head_dim}, {:?} by @{}",
-                    Shown(*x),
-                    rope.pairing,
-                    rope.angles.offset
-                )
-            }
-            Op::KvAppend(append) => self.write_append(f, append),
-            Op::Attention(a) => {
-                let heads = a.heads;
-                write!(f, "{} = attention({}) layer {}", Shown(a.dst), Shown(a.q), a.layer)?;
-                write!(f, ", {}/{} heads of {} · {}", heads.query, heads.kv, heads.dim, a.scale)?;
-                a.window.map_or(Ok(()), |window| write!(f, ", window {window}"))?;
-                a.soft_cap.map_or(Ok(()), |cap| write!(f, ", cap {cap}"))?;
-                writeln!(f)
-            }
-            Op::GatherOutputs { dst, src } => writeln!(f, "{} = {}[outputs]", Shown(*dst), Shown(*src)),
-            Op::Unary { dst, src, f: function } => {
-                writeln!(f, "{} = {}({})", Shown(*dst), unary_text(*function), Shown(*src))
-            }
-            Op::Binary { dst, a, b, f: function } => {
-                let sign = if *function == BinaryFn::Add { '+' } else { '·' };
-                writeln!(f, "{} = {} {sign} {}", Shown(*dst), Shown(*a), Shown(*b))
-            }
-            Op::Sample { dst, src } => writeln!(f, "{} = sample({})", Shown(*dst), Shown(*src)),
-            Op::Softmax { dst, src } => writeln!(f, "{} = softmax({})", Shown(*dst), Shown(*src)),
-            Op::Transpose { dst, src } => writeln!(f, "{} = transpose({})", Shown(*dst), Shown(*src)),
-        }
+impl Names for Plan {
+    fn matrix(&self, id: MatrixId) -> &str {
+        self.matrices.get(id.0 as usize).map_or("?", |spec| &spec.name)
     }
 
-    fn write_matmul(&self, f: &mut fmt::Formatter<'_>, matmul: &Matmul) -> fmt::Result {
-        match matmul.norm {
-            Some(RmsNorm { weight, .. }) => {
-                writeln!(f, "x = norm({}, {})", Shown(matmul.src), self.vector_name(weight))?;
-            }
-            None => writeln!(f, "x = {}", Shown(matmul.src))?,
-        }
-        for Product { dst, matrix, bias, epilogue } in &matmul.products {
-            let matrix = self.matrix_name(*matrix);
-            write!(f, "{:21} {}", "", Shown(*dst))?;
-            match epilogue {
-                Epilogue::Write(write) => write!(f, " {} x · {matrix}", sign(*write))?,
-                Epilogue::Gated { up, activation } => {
-                    write!(f, " = {activation:?}(x · {matrix}) · (x · {})", self.matrix_name(*up))?;
-                }
-            }
-            bias.map_or(Ok(()), |bias| write!(f, " + {}", self.vector_name(bias)))?;
-            writeln!(f)?;
-        }
-        Ok(())
-    }
-
-    fn write_append(&self, f: &mut fmt::Formatter<'_>, append: &KvAppend) -> fmt::Result {
-        let KvAppend { q, k, v, layer, q_norm, k_norm, rope, .. } = append;
-        write!(f, "layer {layer}: q {}, k {}, v {}", Shown(*q), Shown(*k), Shown(*v))?;
-        for norm in [q_norm, k_norm].into_iter().flatten() {
-            write!(f, ", norm {}", self.vector_name(norm.weight))?;
-        }
-        rope.map_or(Ok(()), |rope| write!(f, ", rope {:?} by @{}", rope.pairing, rope.angles.offset))?;
-        writeln!(f)
-    }
-}
-
-/// A place as `@offset [rows, cols] precision`.
-struct Shown(Place);
-
-impl fmt::Display for Shown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { offset, rows, cols, precision } = self.0;
-        let precision = match precision {
-            Precision::F32 => "f32",
-            Precision::F16 => "f16",
-            Precision::Bf16 => "bf16",
-        };
-        match rows {
-            Rows::Tokens => write!(f, "@{offset} [tokens, {cols}] {precision}"),
-            Rows::Outputs => write!(f, "@{offset} [outputs, {cols}] {precision}"),
-            Rows::Fixed(rows) => write!(f, "@{offset} [{rows}, {cols}] {precision}"),
-        }
-    }
-}
-
-fn sign(write: Write) -> &'static str {
-    match write {
-        Write::Store => "=",
-        Write::Add => "+=",
-    }
-}
-
-fn unary_text(function: UnaryFn) -> String {
-    match function {
-        UnaryFn::Activation(activation) => format!("{activation:?}"),
-        UnaryFn::Scale(factor) => format!("{factor} · "),
-        UnaryFn::SoftCap(cap) => format!("cap {cap}"),
-        UnaryFn::Cast(precision) => format!("as {precision:?}"),
+    fn vector(&self, id: VectorId) -> &str {
+        self.vectors.get(id.0 as usize).map_or("?", |spec| &spec.name)
     }
 }

@@ -5,7 +5,7 @@
 //! An operation that works in place names the new value; [`Step::renames`] says which old value
 //! it takes the place of.
 
-use crate::backend::{Epilogue, Op, Place, Precision, Rows, UnaryFn, Write};
+use crate::ir::{Op, Place, Precision, Role, Rows, Unary, UnaryFn};
 
 /// Number of a value.
 pub(super) type Value = usize;
@@ -37,19 +37,6 @@ pub(super) struct Step {
     pub renames: Vec<(Value, Value)>,
 }
 
-/// What an operation does to one of its places.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    /// Only reads it.
-    Read,
-    /// Only writes it.
-    Write,
-    /// Reads what is there and replaces it.
-    Update,
-    /// Reads it and leaves it undefined.
-    Consume,
-}
-
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Program {
     pub values: Vec<ValueInfo>,
@@ -73,7 +60,7 @@ impl Step {
 
     /// Every place of the operation, as a value and its role.
     pub fn operands(&self) -> Vec<(Role, Value)> {
-        places(&self.op).into_iter().map(|(role, place)| (role, place.offset)).collect()
+        self.op.places().into_iter().map(|(role, place)| (role, place.offset)).collect()
     }
 
     /// The values that it needs.
@@ -146,73 +133,14 @@ impl Program {
         let copy = ValueInfo { pinned: false, label: self.values[old].label.clone(), ..like.clone() };
         let copy = self.value(copy);
         let (dst, src) = (self.place(copy), self.place(old));
-        self.steps.push(Step::new(Op::Unary { dst, src, f: UnaryFn::Scale(1.0) }));
+        self.steps.push(Step::new(Op::Unary(Unary { dst, src, f: UnaryFn::Scale(1.0) })));
         match step.renames.iter_mut().find(|rename| rename.0 == old) {
             Some(rename) => rename.0 = copy,
-            None => visit(&mut step.op, &mut |role, place| {
+            None => step.op.visit(&mut |role, place| {
                 if role == Role::Consume && place.offset == old {
                     *place = dst;
                 }
             }),
-        }
-    }
-}
-
-/// The places of an operation and what it does to them.
-pub(super) fn places(op: &Op) -> Vec<(Role, Place)> {
-    let mut found = Vec::new();
-    visit(&mut op.clone(), &mut |role, place| found.push((role, *place)));
-    found
-}
-
-/// Calls `f` with every place of `op`: sources before destinations.
-pub(super) fn visit(op: &mut Op, f: &mut dyn FnMut(Role, &mut Place)) {
-    let written = |write: Write| if write == Write::Add { Role::Update } else { Role::Write };
-    match op {
-        Op::Embed { dst, .. } => f(Role::Write, dst),
-        Op::RopeAngles(angles) => f(Role::Write, &mut angles.dst),
-        Op::Norm { dst, src, write, .. } => {
-            f(Role::Read, src);
-            f(written(*write), dst);
-        }
-        Op::Matmul(matmul) => {
-            f(Role::Read, &mut matmul.src);
-            for product in &mut matmul.products {
-                let role = match product.epilogue {
-                    Epilogue::Write(write) => written(write),
-                    Epilogue::Gated { .. } => Role::Write,
-                };
-                f(role, &mut product.dst);
-            }
-        }
-        Op::Rope { x, rope, .. } => {
-            f(Role::Read, &mut rope.angles);
-            f(Role::Update, x);
-        }
-        Op::KvAppend(append) => {
-            f(Role::Read, &mut append.v);
-            if let Some(rope) = &mut append.rope {
-                f(Role::Read, &mut rope.angles);
-            }
-            f(Role::Consume, &mut append.k);
-            f(Role::Update, &mut append.q);
-        }
-        Op::Attention(attention) => {
-            f(Role::Read, &mut attention.q);
-            f(Role::Write, &mut attention.dst);
-        }
-        Op::Binary { dst, a, b, .. } => {
-            f(Role::Read, a);
-            f(Role::Read, b);
-            f(Role::Write, dst);
-        }
-        Op::GatherOutputs { dst, src }
-        | Op::Unary { dst, src, .. }
-        | Op::Softmax { dst, src }
-        | Op::Sample { dst, src }
-        | Op::Transpose { dst, src } => {
-            f(Role::Read, src);
-            f(Role::Write, dst);
         }
     }
 }

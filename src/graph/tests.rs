@@ -10,14 +10,15 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::backend::{
-    Activation, Epilogue, Heads, Op, Place, Precision, RopePairing, Rows, StepLimits, Write,
+use crate::ir::{
+    Activation, Epilogue, Heads, Normalize, Op, Place, Precision, RopePairing, Rows, StepLimits, Write,
 };
 
 use super::arena::{ALIGN, Slot, first_fit, lay_out};
 use super::lower::lower;
-use super::program::{Program, Role, places};
+use super::program::Program;
 use super::{AttentionSpec, CompileOptions, Dtype, Fusion, Graph, GraphError, NodeId, Plan, RopeSpec, fuse};
+use crate::ir::Role;
 
 pub(super) const LIMITS: StepLimits = StepLimits { tokens_max: 8, outputs_max: 3 };
 
@@ -137,9 +138,9 @@ fn a_llama_layer_becomes_five_operations() {
 fn sandwich_norms_are_added_in_place() {
     let g = decoder(1, GEMMA).expect("builds");
     let plan = g.compile(&options(Fusion::On)).expect("compiles");
-    let added = |op: &&Op| matches!(op, Op::Norm { write: Write::Add, .. });
+    let added = |op: &&Op| matches!(op, Op::Norm(Normalize { write: Write::Add, .. }));
     assert_eq!(plan.ops().iter().filter(added).count(), 2, "{plan}");
-    assert!(!plan.ops().iter().any(|op| matches!(op, Op::Binary { .. })), "{plan}");
+    assert!(!plan.ops().iter().any(|op| matches!(op, Op::Binary(_))), "{plan}");
 }
 
 #[test]
@@ -173,7 +174,7 @@ fn different_rotations_of_q_and_k_stay_apart() {
 fn a_norm_goes_into_the_matmuls_that_read_it() {
     let mut program = program(&decoder(1, LLAMA).expect("builds"));
     fuse::norm_into_matmul(&mut program);
-    assert!(!names(&program).contains(&"rms_norm"));
+    assert!(!names(&program).contains(&"norm"));
     let normed = |op: &Op| matches!(op, Op::Matmul(matmul) if matmul.norm.is_some());
     assert_eq!(program.steps.iter().filter(|step| normed(&step.op)).count(), 6);
 }
@@ -192,11 +193,11 @@ fn a_norm_that_something_else_reads_stays() {
     g.output("y", y).expect("output");
     let mut program = program(&g);
     fuse::norm_into_matmul(&mut program);
-    assert_eq!(names(&program), ["rms_norm", "matmul", "binary"]);
+    assert_eq!(names(&program), ["norm", "matmul", "binary"]);
     // The norm's other reader is the sum, so the product can be added over it: not over the
     // matmul's own source, though.
     fuse::add_products_to_residual(&mut program);
-    assert_eq!(names(&program), ["rms_norm", "matmul", "binary"]);
+    assert_eq!(names(&program), ["norm", "matmul", "binary"]);
 }
 
 #[test]
@@ -248,7 +249,7 @@ fn a_norm_that_is_an_output_stays() {
     g.output("y", y).expect("output");
     let mut program = program(&g);
     fuse::fuse(&mut program);
-    assert_eq!(names(&program), ["rms_norm", "matmul"]);
+    assert_eq!(names(&program), ["norm", "matmul"]);
 }
 
 #[test]
@@ -345,7 +346,7 @@ fn errors_name_the_node() {
     let error = g.matrix("blk.0.attn_q.weight", 9, 9).expect_err("declared twice").to_string();
     assert!(error.contains("blk.0.attn_q.weight") && error.contains("[8, 9]"), "{error}");
     assert_eq!(g.compile(&options(Fusion::On)).expect_err("no output"), GraphError::NoOutput);
-    let error = g.embed(crate::backend::MatrixId(7), 1.0).expect_err("no such matrix").to_string();
+    let error = g.embed(crate::ir::MatrixId(7), 1.0).expect_err("no such matrix").to_string();
     assert!(error.contains("matrix 7"), "{error}");
 }
 
@@ -393,7 +394,7 @@ fn types_follow_the_residual_stream_and_casts() {
     });
     assert_eq!(attention, Some(Precision::Bf16));
     let residual = plan.ops().iter().find_map(|op| match op {
-        Op::Norm { dst, write: Write::Add, .. } => Some(dst.precision),
+        Op::Norm(Normalize { dst, write: Write::Add, .. }) => Some(dst.precision),
         _ => None,
     });
     assert_eq!(residual, Some(Precision::F32));
@@ -431,7 +432,8 @@ fn range(place: &Place) -> std::ops::Range<usize> {
 pub(super) fn check_places(plan: &Plan) {
     let mut live: Vec<Place> = plan.inputs().filter_map(|name| plan.input(name)).collect();
     for (index, op) in plan.ops().iter().enumerate() {
-        let places = places(op);
+        assert_eq!(op.check(), Ok(()));
+        let places = op.places();
         for (role, place) in &places {
             assert_eq!(place.offset % ALIGN, 0);
             assert!(range(place).end <= plan.arena_bytes(), "operation {index} leaves the arena\n{plan}");
@@ -458,7 +460,7 @@ pub(super) fn check_places(plan: &Plan) {
 fn check_overlaps(op: &Op, places: &[(Role, Place)]) {
     let over_source = matches!(
         op,
-        Op::Unary { .. } | Op::Softmax { .. } | Op::Norm { write: Write::Store, .. } | Op::Binary { .. }
+        Op::Unary(_) | Op::Softmax(_) | Op::Norm(Normalize { write: Write::Store, .. }) | Op::Binary(_)
     );
     for (at, (role, place)) in places.iter().enumerate() {
         for (other_role, other) in &places[at + 1..] {

@@ -4,7 +4,7 @@
 use super::manager::KvCacheManager;
 use super::sequence::{Reservation, Sequence};
 use super::{IntegrityError, window};
-use crate::backend::{PAGE_TOKENS, PageId};
+use crate::ir::{PAGE_TOKENS, PageId};
 
 impl KvCacheManager {
     /// Recounts references from the page tables; checks that free, cached and used pages

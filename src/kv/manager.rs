@@ -4,7 +4,7 @@ use super::page::PagePool;
 use super::prefix::ChainHash;
 use super::sequence::{Reservation, Sequence, Sequences};
 use super::{Allocation, CopyPage, KvConfig, KvError, KvStats, SeqId, SequenceSpec, window};
-use crate::backend::{PAGE_TOKENS, PageId, PageRef, Window};
+use crate::ir::{PAGE_TOKENS, PageId, PageRef, Window};
 use crate::token::TokenId;
 
 /// Keeps the books of a KV pool; the backend owns its memory. See the [module](super).
@@ -236,7 +236,7 @@ impl KvCacheManager {
     }
 
     /// The sequence's pages by rising start, reserved ones included: what
-    /// [`StepInput::pages`](crate::backend::StepInput) asks for.
+    /// [`StepInput::pages`](crate::ir::StepInput) asks for.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].

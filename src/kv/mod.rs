@@ -36,7 +36,7 @@ pub use manager::KvCacheManager;
 
 use std::collections::TryReserveError;
 
-use crate::backend::{KvLayout, PageId, Window};
+use crate::ir::{KvLayout, PageId, Window};
 
 /// A sequence of a [`KvCacheManager`]. The generation tag makes an id useless after its release,
 /// even when the place is taken again.

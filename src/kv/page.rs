@@ -5,7 +5,7 @@ use std::collections::TryReserveError;
 use super::PrefixSharing;
 use super::prefix::{ChainHash, PrefixIndex};
 use super::with_room;
-use crate::backend::PageId;
+use crate::ir::PageId;
 
 /// Every page of the pool is free (no reference, in `free`), cached (no reference, parked in
 /// `prefix`) or used (one reference for each sequence that has it).

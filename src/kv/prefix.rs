@@ -9,7 +9,7 @@ use std::collections::{HashMap, TryReserveError};
 
 use super::PrefixSharing;
 use super::with_room;
-use crate::backend::PageId;
+use crate::ir::PageId;
 use crate::token::TokenId;
 
 /// Names a full page together with all that precedes it.

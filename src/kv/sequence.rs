@@ -4,7 +4,7 @@
 
 use super::prefix::ChainHash;
 use super::{KvError, SeqId, SequenceSpec, window, with_room};
-use crate::backend::{PAGE_TOKENS, PageRef};
+use crate::ir::{PAGE_TOKENS, PageRef};
 use crate::token::TokenId;
 
 /// What `advance` may move over.
@@ -47,7 +47,7 @@ impl PageTable {
     }
 
     /// Appends the page for positions `end ..`.
-    pub(super) fn push(&mut self, page: crate::backend::PageId) {
+    pub(super) fn push(&mut self, page: crate::ir::PageId) {
         if self.entries.len() == self.entries.capacity() && self.head > 0 {
             // At most half of the entries are alive (see `Sequence::new`), so each is moved
             // once for each that was dropped.

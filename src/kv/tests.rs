@@ -4,7 +4,7 @@
 mod model;
 
 use super::*;
-use crate::backend::{KvDtype, PAGE_TOKENS, PageRef};
+use crate::ir::{KvDtype, PAGE_TOKENS, PageRef};
 use crate::token::TokenId;
 
 const SHARING: PrefixSharing = PrefixSharing::On { salt: [7; 32] };

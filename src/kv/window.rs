@@ -1,7 +1,7 @@
 //! The arithmetic of sliding windows with sinks, in one place. Mirrors the rule of
 //! [`Window`]: a query at `p` sees positions below `sinks` and those above `p − window`.
 
-use crate::backend::{PAGE_TOKENS, Window};
+use crate::ir::{PAGE_TOKENS, Window};
 
 /// The first position that a query at `len` or later still sees, sinks apart.
 pub(super) fn horizon(window: Option<Window>, len: usize) -> usize {

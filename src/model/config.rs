@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::backend::Heads;
 use crate::checkpoint::Dialect;
 use crate::graph::RopeSpec;
+use crate::ir::Heads;
 
 use super::family::Family;
 

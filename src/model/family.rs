@@ -1,6 +1,6 @@
 //! The families: a row each. A new Llama-like family is a row here and its tests.
 
-use crate::backend::{Activation, RopePairing};
+use crate::ir::{Activation, RopePairing};
 
 use super::ModelError;
 

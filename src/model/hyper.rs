@@ -7,9 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::backend::{Heads, RopePairing};
 use crate::checkpoint::{Array, Checkpoint, Part, Role, RotaryRows, Strings, TensorInfo, Value};
 use crate::graph::RopeSpec;
+use crate::ir::{Heads, RopePairing};
 
 use super::keys::{Keys, shown_value, whole};
 use super::rope::{RopeBase, RopeScaling};

@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use crate::backend::{
-    Backend, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling,
-    StepInput, StepLimits,
-};
+use crate::backend::Backend;
 use crate::checkpoint::Checkpoint;
-use crate::graph::{CompileOptions, Fusion, KvMemory, OpKind, OpTimes, Session};
+use crate::graph::{CompileOptions, Fusion};
+use crate::ir::OpTimes;
+use crate::ir::{
+    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling, StepInput,
+    StepLimits,
+};
 use crate::quant::QuantFormat;
+use crate::session::{KvMemory, Session};
 use crate::token::TokenId;
 
 use super::source::Source;
@@ -190,7 +193,7 @@ impl<B: Backend> Decoder for Model<B> {
 
     fn step_timed(&mut self, step: &StepInput, times: &mut OpTimes) -> Result<(), ModelError> {
         self.outputs = 0;
-        self.session.run_timed(step, |op, time| times[OpKind::of(op) as usize] += time)?;
+        self.session.run_timed(step, |op, time| times[op.kind() as usize] += time)?;
         self.outputs = step.outputs.len();
         Ok(())
     }

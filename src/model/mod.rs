@@ -24,11 +24,13 @@ mod upload;
 
 use std::path::PathBuf;
 
-use crate::backend::{BackendError, KvLayout, PageId, RowSampling, StepInput, StepLimits};
+use crate::backend::BackendError;
 use crate::checkpoint::{Checkpoint, WeightsError, shown, shown_path};
 use crate::graph::GraphError;
-pub use crate::graph::{OpKind, OpTime, OpTimes, Work};
+use crate::ir::{KvLayout, PageId, RowSampling, StepInput, StepLimits};
+pub use crate::ir::{OpKind, OpTime, OpTimes, Work};
 use crate::quant::QuantError;
+use crate::session::SessionError;
 use crate::token::TokenId;
 pub use config::{LocalAttention, ModelConfig};
 pub use family::{FAMILIES, Family, LocalLayers};
@@ -135,9 +137,12 @@ pub enum ModelError {
     /// The file could not be read.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// The graph could not be built, compiled or run.
+    /// The graph could not be built or compiled.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// The plan could not be bound or run.
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// The backend refused.
     #[error(transparent)]
     Backend(#[from] BackendError),

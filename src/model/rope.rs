@@ -3,8 +3,8 @@
 use std::f64::consts::PI;
 use std::sync::Arc;
 
-use crate::backend::RopePairing;
 use crate::graph::RopeSpec;
+use crate::ir::RopePairing;
 
 /// How the frequencies are changed for contexts beyond the trained one. All parts work together.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,9 +3,9 @@
 
 use std::collections::HashSet;
 
-use crate::backend::Heads;
 use crate::checkpoint::{Checkpoint, Part, Role, TensorInfo};
 use crate::graph::Graph;
+use crate::ir::Heads;
 
 use super::{ModelConfig, ModelError, missing};
 

@@ -2,7 +2,7 @@
 //! histories.
 
 use super::{Sampling, uniform};
-use crate::backend::{LogitAdjustment, RowSampling};
+use crate::ir::{LogitAdjustment, RowSampling};
 use crate::token::TokenId;
 
 /// The tokens so far.

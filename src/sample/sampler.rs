@@ -1,7 +1,7 @@
 //! One choice from one row of logits, with scratch that is kept between choices.
 
 use super::{History, SampleError, Sampling, TokenMask, row_sampling};
-use crate::backend::{LogitAdjustment, RowSampling};
+use crate::ir::{LogitAdjustment, RowSampling};
 use crate::token::TokenId;
 
 /// Chooses tokens; allocates only while its scratch grows.

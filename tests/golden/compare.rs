@@ -1,10 +1,9 @@
 //! A model on any backend against its recorded references: tokens, logits and likelihoods,
 //! teacher-forced.
 
-use ottava::backend::{
-    Backend, KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, StepInput, StepLimits, StepSequence,
-};
+use ottava::backend::Backend;
 use ottava::checkpoint::{ModelFile, OpenOptions};
+use ottava::ir::{KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, StepInput, StepLimits, StepSequence};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::{Bytes, TokenId};
 use serde_json::Value;

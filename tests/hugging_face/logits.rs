@@ -1,8 +1,8 @@
 //! The same weights from both formats give the same logits, which are those that transformers has computed.
 
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
-use ottava::backend::{KvDtype, Precision, StepLimits};
 use ottava::checkpoint::{self, Checkpoint, OpenOptions};
+use ottava::ir::{KvDtype, Precision, StepLimits};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
 use ottava::quant::QuantFormat;
 use serde_json::Value;

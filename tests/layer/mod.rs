@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use ottava::TokenId;
-use ottava::backend::{
-    Activation, Backend, Heads, KvDtype, KvLayout, PageId, PageRef, Precision, RopePairing, StepInput,
-    StepLimits, StepSequence, Weights,
-};
-use ottava::graph::{
-    AttentionSpec, CompileOptions, Fusion, Graph, GraphError, KvMemory, Plan, RopeSpec, Session,
+use ottava::backend::{Backend, Weights};
+use ottava::graph::{AttentionSpec, CompileOptions, Fusion, Graph, GraphError, Plan, RopeSpec};
+use ottava::ir::{
+    Activation, Heads, KvDtype, KvLayout, PageId, PageRef, Precision, RopePairing, StepInput, StepLimits,
+    StepSequence,
 };
 use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix};
+use ottava::session::{KvMemory, Session};
 
 /// What decides its cost.
 #[derive(Clone, Copy, Debug)]

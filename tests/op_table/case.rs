@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use half::f16;
 use ottava::TokenId;
-use ottava::backend::{
-    Backend, BackendError, Frame, KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place,
-    Precision, Rows, StepInput, StepLimits, StepSequence, VectorId, Weights, Window,
+use ottava::backend::{Backend, BackendError, Frame, Weights};
+use ottava::ir::{
+    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows, StepInput,
+    StepLimits, StepSequence, VectorId, Window,
 };
 use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
 
@@ -207,20 +208,7 @@ impl Case {
         self.values.iter_mut().for_each(|(place, _)| change(place));
         self.results.iter_mut().for_each(&mut change);
         for op in &mut self.ops {
-            match op {
-                Op::Norm { dst, src, .. }
-                | Op::Unary { dst, src, .. }
-                | Op::Softmax { dst, src }
-                | Op::Sample { dst, src } => {
-                    [dst, src].into_iter().for_each(&mut change);
-                }
-                Op::Binary { dst, a, b, .. } => [dst, a, b].into_iter().for_each(&mut change),
-                Op::Matmul(op) => {
-                    change(&mut op.src);
-                    op.products.iter_mut().for_each(|product| change(&mut product.dst));
-                }
-                other => panic!("{} has no rows of its own", other.name()),
-            }
+            op.visit(&mut |_, place| change(place));
         }
     }
 }

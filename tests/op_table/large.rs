@@ -1,7 +1,7 @@
 //! Cases too large for every backend: where a GPU shares tiles between blocks, takes activations in chunks,
 //! and looks back over tiles of a prompt.
 
-use ottava::backend::{Activation, KvDtype, Matmul, Op, Window};
+use ottava::ir::{Activation, KvDtype, Matmul, Op, Window};
 use ottava::quant::{Bits, WeightMatrix};
 
 use super::{F16_EPS, Shape, dense, gate, product, shared_source};

@@ -1,10 +1,11 @@
 //! The reference backend against numbers worked out by hand (or with an arbitrary-precision
 //! calculator): it is the specification, so nothing that shares its code may vouch for it.
 
-use ottava::backend::{
-    Activation, Attention, BinaryFn, Epilogue, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul,
-    Op, Precision, Product, Reference, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, UnaryFn, Window,
-    Write,
+use ottava::backend::Reference;
+use ottava::ir::{
+    Activation, ApplyRope, Attention, Binary, BinaryFn, Embed, Epilogue, GatherOutputs, Heads, KvAppend,
+    KvDtype, KvLayout, LogitAdjustment, Matmul, Normalize, Op, Precision, Product, RmsNorm, Rope, RopeAngles,
+    RopePairing, RowSampling, SampleRows, Softmax, Transpose, Unary, UnaryFn, Window, Write,
 };
 use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
 use std::f64::consts::FRAC_PI_2;
@@ -35,7 +36,7 @@ fn norms() {
         let norm = RmsNorm { weight: case.vector(vec![1.0, 2.0]), eps: 12.5 };
         let (src, dst) = (case.input(&[3.0, 4.0], 2), case.input(&[10.0, 20.0], 2));
         case.results = vec![dst];
-        case.ops = vec![Op::Norm { dst, src, norm, write }];
+        case.ops = vec![Op::Norm(Normalize { dst, src, norm: norm.into(), write })];
         assert_gives(&case, &want);
     }
 }
@@ -108,7 +109,7 @@ fn quarter_turns() {
         case.results = vec![x];
         case.ops = vec![
             Op::RopeAngles(RopeAngles { dst: angles, inv_freq, magnitude: 1.0 }),
-            Op::Rope { x, head_dim: 6, rope: Rope { angles, pairing } },
+            Op::Rope(ApplyRope { x, head_dim: 6, rope: Rope { angles, pairing } }),
         ];
         assert_gives(&case, &want);
     }
@@ -122,8 +123,10 @@ fn rows_of_a_table_and_of_a_value() {
     let table = case.matrix(dense([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]));
     let hidden = case.output(3, 2);
     let out = case.gathered(2);
-    case.ops =
-        vec![Op::Embed { dst: hidden, table, scale: 0.5 }, Op::GatherOutputs { dst: out, src: hidden }];
+    case.ops = vec![
+        Op::Embed(Embed { dst: hidden, table, scale: 0.5 }),
+        Op::GatherOutputs(GatherOutputs { dst: out, src: hidden }),
+    ];
     assert_gives(&case, &[2.5, 3.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 1.5, 2.0]);
 }
 
@@ -139,7 +142,7 @@ fn elementwise() {
         let mut case = Case::new(format!("{f:?}"));
         let src = case.input(&[1.0, -1.0, 2.0], 3);
         let dst = case.output(1, 3);
-        case.ops = vec![Op::Unary { dst, src, f }];
+        case.ops = vec![Op::Unary(Unary { dst, src, f })];
         assert_gives(&case, &want);
     }
     // 1 + 2⁻¹¹ lies between two f16s (ties to even: 1), 1 + 2⁻⁸ between two bf16s, 70,000 beyond f16.
@@ -152,14 +155,14 @@ fn elementwise() {
         let mut case = Case::new(format!("cast {precision:?}"));
         let src = case.input(&[1.0 + 2f32.powi(-11), 1.0 + 2f32.powi(-8), 70_000.0], 3);
         let dst = case.output(1, 3);
-        case.ops = vec![Op::Unary { dst, src, f: UnaryFn::Cast(precision) }];
+        case.ops = vec![Op::Unary(Unary { dst, src, f: UnaryFn::Cast(precision) })];
         assert_eq!(run(&Reference, &case)[0], want);
     }
     for (f, want) in [(BinaryFn::Add, [11.0, 22.0, 13.0, 24.0]), (BinaryFn::Mul, [10.0, 40.0, 30.0, 80.0])] {
         let mut case = Case::new(format!("{f:?}"));
         let (a, b) = (case.input(&[1.0, 2.0, 3.0, 4.0], 2), case.input(&[10.0, 20.0], 2));
         let dst = case.output(2, 2);
-        case.ops = vec![Op::Binary { dst, a, b, f }];
+        case.ops = vec![Op::Binary(Binary { dst, a, b, f })];
         assert_gives(&case, &want);
     }
 }
@@ -169,7 +172,7 @@ fn softmax_and_transpose() {
     let mut case = Case::new("softmax");
     let src = case.input(&[0.0, LN_3, 1000.0, 1000.0], 2);
     let dst = case.output(2, 2);
-    case.ops = vec![Op::Softmax { dst, src }];
+    case.ops = vec![Op::Softmax(Softmax { dst, src })];
     assert_gives(&case, &[0.25, 0.75, 0.5, 0.5]);
 
     let mut case = Case::new("greedy");
@@ -184,13 +187,13 @@ fn softmax_and_transpose() {
     ];
     let src = case.input(&rows.concat(), 3);
     let dst = case.output(6, 1);
-    case.ops = vec![Op::Sample { dst, src }];
+    case.ops = vec![Op::Sample(SampleRows { dst, src })];
     assert_gives(&case, &[1.0, 0.0, 2.0, -1.0, -1.0, -1.0]);
 
     let mut case = Case::new("transpose");
     let src = case.input(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3);
     let dst = case.output(3, 2);
-    case.ops = vec![Op::Transpose { dst, src }];
+    case.ops = vec![Op::Transpose(Transpose { dst, src })];
     assert_gives(&case, &[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
 }
 
@@ -242,7 +245,7 @@ fn sampling() {
     ];
     let src = case.input(&[0.0, LN_3, 2f32.ln(), 2f32.ln()].repeat(rows.len()), 4);
     let dst = case.gathered(1);
-    case.ops = vec![Op::Sample { dst, src }];
+    case.ops = vec![Op::Sample(SampleRows { dst, src })];
     assert_gives(&case, &rows.map(|(_, token)| token));
 }
 

@@ -4,14 +4,17 @@
 pub mod large;
 #[allow(dead_code, reason = "for GPUs")]
 pub mod vocabularies;
+#[allow(dead_code, reason = "for what GPUs have no kernel for")]
+pub mod words;
 
 use std::sync::Arc;
 
 use ottava::TokenId;
-use ottava::backend::{
-    Activation, Attention, BinaryFn, Epilogue, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul,
-    MatrixId, Op, Place, Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, Rows,
-    UnaryFn, VectorId, Window, Write,
+use ottava::ir::{
+    Activation, ApplyRope, Attention, Binary, BinaryFn, Embed, Epilogue, GatherOutputs, Heads, KvAppend,
+    KvDtype, KvLayout, LogitAdjustment, Matmul, MatrixId, Normalize, Op, Place, Precision, Product, RmsNorm,
+    Rope, RopeAngles, RopePairing, RowSampling, Rows, SampleRows, Softmax, Transpose, Unary, UnaryFn,
+    VectorId, Window, Write,
 };
 use ottava::quant::{Bits, DenseMatrix, DenseValues, WeightMatrix};
 
@@ -56,7 +59,7 @@ fn norms(cols: usize) -> Vec<Case> {
             (false, Write::Add) => case.input(&numbers.take(5 * cols), cols),
         };
         case.results = vec![dst];
-        case.ops = vec![Op::Norm { dst, src, norm, write }];
+        case.ops = vec![Op::Norm(Normalize { dst, src, norm: norm.into(), write })];
         case
     };
     vec![
@@ -73,7 +76,7 @@ fn norm_extremes(cols: usize) -> Case {
     let rows: Vec<f32> = [1e-12f32, 1e15, 0.0].iter().flat_map(|&x| vec![x; cols]).collect();
     let src = case.input(&rows, cols);
     let dst = case.output(3, cols);
-    case.ops = vec![Op::Norm { dst, src, norm, write: Write::Store }];
+    case.ops = vec![Op::Norm(Normalize { dst, src, norm: norm.into(), write: Write::Store })];
     case.within(1e-5)
 }
 
@@ -93,7 +96,7 @@ fn unary(cols: usize) -> Vec<Case> {
         let src = case.input(&Numbers(cols as u64).take(9 * cols), cols);
         let dst = if in_place { src } else { case.output(9, cols) };
         case.results = vec![dst];
-        case.ops = vec![Op::Unary { dst, src, f }];
+        case.ops = vec![Op::Unary(Unary { dst, src, f })];
         case.within(eps)
     };
     functions.into_iter().flat_map(|function| [case(function, false), case(function, true)]).collect()
@@ -106,7 +109,7 @@ fn activation_limits() -> Case {
         for activation in [Activation::Silu, Activation::GeluTanh] {
             let src = case.input(&[x, x, x], 3);
             let dst = case.output(1, 3);
-            case.ops.push(Op::Unary { dst, src, f: UnaryFn::Activation(activation) });
+            case.ops.push(Op::Unary(Unary { dst, src, f: UnaryFn::Activation(activation) }));
         }
     }
     case
@@ -120,7 +123,7 @@ fn binary(cols: usize) -> Vec<Case> {
         let b = case.input(&numbers.take(b_rows * cols), cols);
         let dst = if in_place { a } else { case.output(9, cols) };
         case.results = vec![dst];
-        case.ops = vec![Op::Binary { dst, a, b, f }];
+        case.ops = vec![Op::Binary(Binary { dst, a, b, f })];
         case.within(1e-7)
     };
     let functions = [BinaryFn::Add, BinaryFn::Mul];
@@ -137,7 +140,7 @@ fn softmax(cols: usize) -> Vec<Case> {
         let src = case.input(&x, cols);
         let dst = if in_place { src } else { case.output(4, cols) };
         case.results = vec![dst];
-        case.ops = vec![Op::Softmax { dst, src }];
+        case.ops = vec![Op::Softmax(Softmax { dst, src })];
         case
     };
     vec![case(false), case(true)]
@@ -155,7 +158,7 @@ fn greedy(cols: usize) -> Case {
     let src = case.input(&x, cols);
     let dst = case.output(5, 1);
     case.results = vec![dst];
-    case.ops = vec![Op::Sample { dst, src }];
+    case.ops = vec![Op::Sample(SampleRows { dst, src })];
     case.within(0.0)
 }
 
@@ -205,7 +208,7 @@ fn sampling(cols: usize) -> Case {
     x[9].fill(f32::NEG_INFINITY);
     let src = case.input(&x.concat(), cols);
     let dst = case.gathered(1);
-    case.ops = vec![Op::Sample { dst, src }];
+    case.ops = vec![Op::Sample(SampleRows { dst, src })];
     case.within(0.0)
 }
 
@@ -222,7 +225,7 @@ fn sampling_of_many() -> Case {
     ];
     let src = case.input(&vec![-1.5; 3 * COLS], COLS);
     let dst = case.gathered(1);
-    case.ops = vec![Op::Sample { dst, src }];
+    case.ops = vec![Op::Sample(SampleRows { dst, src })];
     case.within(0.0)
 }
 
@@ -230,7 +233,7 @@ fn transpose() -> Case {
     let mut case = Case::new("transpose there and back");
     let src = case.input(&Numbers(2).take(7 * 33), 33);
     let (dst, back) = (case.output(33, 7), case.output(7, 33));
-    case.ops = vec![Op::Transpose { dst, src }, Op::Transpose { dst: back, src: dst }];
+    case.ops = vec![Op::Transpose(Transpose { dst, src }), Op::Transpose(Transpose { dst: back, src: dst })];
     case.within(0.0)
 }
 
@@ -264,7 +267,7 @@ fn rotations() -> Vec<Case> {
             let angles = with_angles(&mut case, dims);
             let x = case.input(&Numbers(3).take(5 * 2 * head_dim), 2 * head_dim);
             case.results = vec![x];
-            case.ops.push(Op::Rope { x, head_dim, rope: Rope { angles, pairing } });
+            case.ops.push(Op::Rope(ApplyRope { x, head_dim, rope: Rope { angles, pairing } }));
             cases.push(case);
         }
     }
@@ -279,8 +282,8 @@ fn embeddings() -> Vec<Case> {
         let table = case.matrix(table);
         let dst = case.output(9, 100);
         let out = case.gathered(100);
-        let gather = Op::GatherOutputs { dst: out, src: dst };
-        case.ops = vec![Op::Embed { dst, table, scale: 24.0 }, gather];
+        let gather = Op::GatherOutputs(GatherOutputs { dst: out, src: dst });
+        case.ops = vec![Op::Embed(Embed { dst, table, scale: 24.0 }), gather];
         // Dense weights may be kept in f16.
         Case { eps_f16: 5e-4, ..case.within(1.2e-7) }
     };
@@ -652,24 +655,29 @@ pub fn refused() -> (Case, Vec<Op>) {
     let gate = Epilogue::Gated { up: square, activation: Activation::Silu };
     let none = MatrixId(9);
     let ops = vec![
-        Op::Norm { dst: narrow, src: a, norm, write: Write::Store },
-        Op::Norm { dst: a, src: b, norm: RmsNorm { weight: VectorId(9), eps: 0.0 }, write: Write::Store },
-        Op::Norm { dst: shifted, src: a, norm, write: Write::Store },
-        Op::Norm { dst: a, src: a, norm, write: Write::Add },
-        Op::Norm { dst: far, src: a, norm, write: Write::Store },
-        Op::Unary { dst: narrow, src: a, f: UnaryFn::Scale(2.0) },
-        Op::Unary { dst: far, src: a, f: UnaryFn::Scale(2.0) },
-        Op::Unary { dst: shifted, src: a, f: UnaryFn::Scale(2.0) },
-        Op::Unary { dst: more, src: b, f: UnaryFn::Scale(2.0) },
-        Op::Binary { dst: a, a: b, b: narrow, f: BinaryFn::Add },
-        Op::Binary { dst: shifted, a, b, f: BinaryFn::Add },
-        Op::Softmax { dst: narrow, src: a },
-        Op::Transpose { dst: a, src: b },
-        Op::Embed { dst: narrow, table: square, scale: 1.0 },
-        Op::Embed { dst: a, table: none, scale: 1.0 },
-        Op::GatherOutputs { dst: narrow, src: a },
+        Op::Norm(Normalize { dst: narrow, src: a, norm: norm.into(), write: Write::Store }),
+        Op::Norm(Normalize {
+            dst: a,
+            src: b,
+            norm: RmsNorm { weight: VectorId(9), eps: 0.0 }.into(),
+            write: Write::Store,
+        }),
+        Op::Norm(Normalize { dst: shifted, src: a, norm: norm.into(), write: Write::Store }),
+        Op::Norm(Normalize { dst: a, src: a, norm: norm.into(), write: Write::Add }),
+        Op::Norm(Normalize { dst: far, src: a, norm: norm.into(), write: Write::Store }),
+        Op::Unary(Unary { dst: narrow, src: a, f: UnaryFn::Scale(2.0) }),
+        Op::Unary(Unary { dst: far, src: a, f: UnaryFn::Scale(2.0) }),
+        Op::Unary(Unary { dst: shifted, src: a, f: UnaryFn::Scale(2.0) }),
+        Op::Unary(Unary { dst: more, src: b, f: UnaryFn::Scale(2.0) }),
+        Op::Binary(Binary { dst: a, a: b, b: narrow, f: BinaryFn::Add }),
+        Op::Binary(Binary { dst: shifted, a, b, f: BinaryFn::Add }),
+        Op::Softmax(Softmax { dst: narrow, src: a }),
+        Op::Transpose(Transpose { dst: a, src: b }),
+        Op::Embed(Embed { dst: narrow, table: square, scale: 1.0 }),
+        Op::Embed(Embed { dst: a, table: none, scale: 1.0 }),
+        Op::GatherOutputs(GatherOutputs { dst: narrow, src: a }),
         Op::RopeAngles(RopeAngles { dst: a, inv_freq: [1.0].into(), magnitude: 1.0 }),
-        Op::Rope { x: narrow, head_dim: 8, rope },
+        Op::Rope(ApplyRope { x: narrow, head_dim: 8, rope }),
         Op::KvAppend(KvAppend { k: a, ..append.clone() }),
         Op::KvAppend(append.clone()),
         Op::KvAppend(KvAppend { layer: 1, v: b, ..append }),

@@ -2,7 +2,7 @@
 //! searches among many that are nearly or quite equal.
 
 use ottava::TokenId;
-use ottava::backend::{LogitAdjustment, Op, RowSampling};
+use ottava::ir::{LogitAdjustment, Op, RowSampling, SampleRows};
 
 use crate::case::{Case, Numbers};
 
@@ -82,6 +82,6 @@ fn case(cols: usize) -> Case {
     }
     let src = case.input(&logits, cols);
     let dst = case.gathered(1);
-    case.ops = vec![Op::Sample { dst, src }];
+    case.ops = vec![Op::Sample(SampleRows { dst, src })];
     case.within(0.0)
 }

@@ -2,8 +2,8 @@
 //! (numpy; it read the very files that `file` makes).
 
 use ottava::TokenId;
-use ottava::backend::{PAGE_TOKENS, PageId, PageRef, StepInput, StepSequence};
 use ottava::checkpoint::TensorType;
+use ottava::ir::{PAGE_TOKENS, PageId, PageRef, StepInput, StepSequence};
 
 use super::Tiny;
 

@@ -1,16 +1,17 @@
 //! The arena: one buffer for all intermediate values, and the scratch that operations need beside
 //! it. Every access is checked against the buffer; kernels get [`Rows`].
 
+use crate::backend::BackendError;
 use crate::backend::cpu::attention::partials;
 use crate::backend::cpu::matmul::panel::PanelArgs;
 use crate::backend::cpu::memory::{Buffer, Rows};
 use crate::backend::cpu::pack::{Activations, FloatGroup, INT8_BYTES, groups};
 use crate::backend::overlap_error;
-use crate::backend::{BackendError, Op, Place, StepInput, StepLimits};
+use crate::ir::{Op, Place, StepInput, StepLimits};
 
 /// Values are f32.
 const ELEMENT_BYTES: usize = 4;
-/// From so many tokens on a step is worth huge pages. One of few touches a little of each value.
+/// From this many tokens on a step is worth huge pages; a smaller one touches little of each value.
 const TOKENS_FOR_HUGE_PAGES: usize = 64;
 
 /// Intermediate values and scratch of one plan.
@@ -19,11 +20,11 @@ pub struct Arena {
     values: Buffer,
     /// Whether huge pages have been asked for.
     huge_pages: bool,
-    /// Activations of the operation that runs.
+    /// Activations of the running operation.
     pub(crate) activations: Activations,
-    /// Products of the operation that runs; its capacity fits every operation of the plan.
+    /// Products of the running operation; the capacity fits every operation of the plan.
     pub(crate) products: Vec<PanelArgs>,
-    /// Results of the attention that runs, where its tiles are split.
+    /// Partial results of the running attention, if its tiles are split.
     pub(crate) partials: Buffer,
 }
 
@@ -35,6 +36,10 @@ impl Arena {
                 let rows = matmul.src.rows.max(limits);
                 group_count = group_count.max(rows.saturating_mul(groups(matmul.src.cols)));
                 products = products.max(3 * matmul.products.len());
+            } else if let Op::ExpertMatmul(experts) = op {
+                // One row at a time.
+                group_count = group_count.max(groups(experts.src.cols));
+                products = products.max(experts.top_k());
             }
         }
         let bytes_of = |size: usize| group_count.saturating_mul(size);
@@ -50,7 +55,7 @@ impl Arena {
         })
     }
 
-    /// Told of each step before its first value is written.
+    /// Called for each step before its first value is written.
     pub(crate) fn begin_step(&mut self, tokens: usize) {
         if tokens >= TOKENS_FOR_HUGE_PAGES && !self.huge_pages {
             self.huge_pages = true;

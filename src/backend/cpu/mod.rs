@@ -1,9 +1,10 @@
 //! The CPU backend: packed weights, int8 activations, one kernel source for every instruction set.
 //!
-//! `lanes` is the vector abstraction, with a file for each instruction set; `dispatch` detects
-//! and instantiates; `pool` runs chunks on threads. `pack` lays weights out, `sidecar` keeps them,
-//! `activations` quantises, `panel` and `formats` multiply, `matmul` puts them together; `peak` measures
-//! what could be reached. What each operation computes is specified by [`crate::backend::Op`] and `backend::reference`.
+//! `isa` has the vector trait, a file per instruction set, and run-time dispatch. `pack` lays out weights and
+//! quantises activations; `matmul` and `attention` are where the time goes; `ops` has all other operations.
+//! `memory` holds buffers and pages, `pool` runs chunks on threads, `measure` says what could be reached.
+//! `README.md` explains layouts and loops. [`crate::ir::Op`] and `backend::reference` specify each
+//! operation.
 
 mod arena;
 mod attention;
@@ -19,9 +20,10 @@ mod sidecar;
 use std::num::NonZeroUsize;
 use std::ops::Deref;
 
-use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, Matmul, MatrixSource, NoSidecar, Op, PageId, Place, Precision,
-    RowSampling, Sidecar, StepLimits, VectorId, Weights, shape_error,
+use crate::backend::{Backend, BackendError, Frame, MatrixSource, NoSidecar, Sidecar, Weights, shape_error};
+use crate::ir::{
+    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Matmul, Normalize, Op, PageId, Place, Precision,
+    RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
 };
 pub use arena::Arena;
 pub use isa::{Isa, UnknownIsa};
@@ -29,22 +31,22 @@ use isa::{Kernel, entry};
 pub use measure::{Peaks, ReadProbe};
 pub use memory::KvPool;
 use memory::{Shelf, cache};
-use ops::{append, elementwise, norm, rope, rows};
+use ops::{append, elementwise, experts, norm, rope, row_attention, rows};
 use pack::Layout;
 pub use pack::Matrix;
 use pool::{Pool, default_threads};
 
-/// Most threads of a pool: more than there are cores that share one memory. Each thread has a stack, and looks for
-/// chunks at all others.
+/// Most threads of a pool: more than cores that share a memory. Each thread has a stack, and looks for chunks
+/// at all others.
 pub const THREADS_MAX: usize = 1024;
 
 /// How a CPU backend is set up.
 #[derive(Clone, Debug, Default)]
 pub struct CpuOptions {
-    /// Threads, the caller's included, at most [`THREADS_MAX`]; by default one a physical core that the process may
-    /// use.
+    /// Threads, the caller's included, at most [`THREADS_MAX`]. The default is one per physical core that the
+    /// process may use.
     pub threads: Option<NonZeroUsize>,
-    /// A lower instruction set than the best, for tests.
+    /// An instruction set below the best, for tests.
     pub isa: Option<Isa>,
     /// What quantised weights are multiplied with.
     pub compute: Compute,
@@ -78,9 +80,9 @@ pub struct Cpu {
     pool: Pool,
     isa: Isa,
     compute: Compute,
-    /// Bytes of a core's first-level cache.
+    /// Bytes of a core's L1 data cache.
     cache: usize,
-    /// Where weights go.
+    /// Memory for weights.
     shelf: Shelf,
 }
 
@@ -232,7 +234,7 @@ impl Backend for Cpu {
     fn run(&self, ops: &[Op], frame: &mut Frame<'_, Cpu>) -> Result<(), (usize, BackendError)> {
         for (index, op) in ops.iter().enumerate() {
             let ran = match op {
-                // Behind the last one comes the next step's first.
+                // Behind the last operation comes the next step's first.
                 Op::Matmul(op) => {
                     self.matmul(op, ops[index + 1..].iter().chain(ops).find_map(as_matmul), frame)
                 }
@@ -245,19 +247,25 @@ impl Backend for Cpu {
 
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
         match op {
-            Op::Embed { dst, table, scale } => rows::embed(dst, *table, *scale, frame),
-            Op::Norm { dst, src, norm, write } => norm::norm(self, [dst, src], norm, *write, frame),
+            Op::Embed(Embed { dst, table, scale }) => rows::embed(dst, *table, *scale, frame),
+            Op::Norm(Normalize { dst, src, norm, write }) => {
+                norm::norm(self, [dst, src], norm, *write, frame)
+            }
             Op::Matmul(matmul) => self.matmul(matmul, None, frame),
             Op::RopeAngles(op) => rope::angles(op, frame),
-            Op::Rope { x, head_dim, rope } => rope::rope(self, x, *head_dim, rope, frame),
+            Op::Rope(ApplyRope { x, head_dim, rope }) => rope::rope(self, x, *head_dim, rope, frame),
             Op::KvAppend(op) => append::append(self, op, frame),
             Op::Attention(op) => attention::attention(self, op, frame),
-            Op::GatherOutputs { dst, src } => rows::gather_outputs(dst, src, frame),
-            Op::Unary { dst, src, f } => elementwise::unary(self, [dst, src], *f, frame),
-            Op::Binary { dst, a, b, f } => elementwise::binary(self, [dst, a, b], *f, frame),
-            Op::Softmax { dst, src } => elementwise::softmax(self, [dst, src], frame),
-            Op::Sample { dst, src } => rows::sample(self, [dst, src], frame),
-            Op::Transpose { dst, src } => elementwise::transpose([dst, src], frame),
+            Op::GatherOutputs(GatherOutputs { dst, src }) => rows::gather_outputs(dst, src, frame),
+            Op::Unary(Unary { dst, src, f }) => elementwise::unary(self, [dst, src], *f, frame),
+            Op::Binary(Binary { dst, a, b, f }) => elementwise::binary(self, [dst, a, b], *f, frame),
+            Op::Softmax(Softmax { dst, src }) => elementwise::softmax(self, [dst, src], frame),
+            Op::Sample(SampleRows { dst, src }) => rows::sample(self, [dst, src], frame),
+            Op::Transpose(Transpose { dst, src }) => elementwise::transpose([dst, src], frame),
+            Op::RowAttention(op) => row_attention::row_attention(self, op, frame),
+            Op::Route(op) => experts::route(op, frame),
+            Op::ExpertMatmul(op) => self.expert_matmul(op, frame),
+            Op::Combine(op) => experts::combine(op, frame),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Packed matrices in a file, which later loads read: no tensor is decoded or packed again.
+//! Packed matrices in a file that later loads read: no tensor is decoded or packed again.
 //!
 //! | part | bytes |
 //! |---|---|
@@ -7,12 +7,13 @@
 //! | checksums | CRC-32 of each block of 1 MiB of each matrix, 4 each |
 //! | data | at the next page's boundary the matrices, one close behind the other, each a multiple of 64 bytes |
 //!
-//! Little-endian but for the version. Head and table follow from what the reader asks for, so nothing in
-//! them is parsed: they are made again and compared, which proves bounds, alignment and sizes at once. Then
-//! all threads read blocks into memory of the process's own and check the checksums of what they have read there:
-//! the bytes that are used are those that were checked, whatever becomes of the file. Where the caller wants it
-//! mapped ([`Sidecar::map`]), the system's pages are checked and used. The file is written beside its name and
-//! renamed: whoever maps the old one keeps it.
+//! Little-endian but for the version. Head and table follow from what the reader asks for, so nothing in them
+//! is parsed: they are built again and compared. That proves bounds, alignment and sizes at once.
+//!
+//! Then all threads read blocks into the process's own memory and check the checksums of what they have read
+//! there. The bytes that are used are those that were checked, whatever happens to the file. With
+//! [`Sidecar::map`] the file is mapped, and its pages are checked and used. The file is written beside its
+//! name and renamed, so a process that maps the old one keeps it.
 
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::Range;
@@ -29,15 +30,15 @@ use crate::file::{ReadAt, Temporary, open_regular};
 use crate::quant::Bits;
 
 const MAGIC: &[u8; 8] = b"OTTAVACP";
-/// Goes up whenever the same tensors are packed into other bytes.
+/// Increased whenever the same tensors are packed into other bytes.
 const VERSION: u32 = 1;
 /// Where the key stands.
 const KEY: Range<usize> = 16..48;
 /// Bytes of what comes before the table.
 const HEAD_BYTES: usize = 64;
-/// Bytes of a matrix with a checksum of their own.
+/// Bytes per checksum.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Bytes that are read, and then looked at while they are in a core's cache.
+/// Bytes per read; they are checked while they are in a core's cache.
 const READ_BYTES: usize = 128 << 10;
 /// Data begin at a multiple of this, the largest page size in use.
 const DATA_ALIGN: usize = 1 << 16;
@@ -83,7 +84,7 @@ pub(crate) fn keep(
     blocks.0.into_iter().try_for_each(write).map_err(io_error("write"))?;
     out.flush().map_err(io_error("write"))?;
     drop(out);
-    // Its checksums are what tells a file that a crash has cut.
+    // The checksums tell a file that a crash has cut short.
     temporary.rename_unsynced(sidecar.path).map_err(io_error("rename"))
 }
 
@@ -116,7 +117,7 @@ impl Contents {
         Contents::counted(sidecar, order).ok_or(NoSidecar::Not("of a size that can be counted"))
     }
 
-    /// None if sizes are beyond counting.
+    /// `None` if sizes overflow.
     fn counted(sidecar: &Sidecar<'_>, order: Order) -> Option<Contents> {
         let (mut places, mut table) = (Vec::new(), Vec::new());
         let (mut data_bytes, mut blocks) = (0_usize, 0);
@@ -245,7 +246,7 @@ struct Reading<'a> {
     file: &'a ReadAt,
     /// By chunk; each is one thread's.
     blocks: &'a [Mutex<Block<'a>>],
-    /// The first block that could not be read, so far, and why.
+    /// The first block that could not be read so far, and why.
     failed: Mutex<Option<(usize, NoSidecar)>>,
 }
 

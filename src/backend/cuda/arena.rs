@@ -13,7 +13,8 @@ use super::params::{Address, SLAB_TOKENS, SM90_TOKENS_MIN};
 use super::sample::{Noted, Sampled};
 use super::step::StepBuffers;
 use super::view::Rows;
-use crate::backend::{BackendError, Op, Place, StepInput, StepLimits, shape_error};
+use crate::backend::{BackendError, shape_error};
+use crate::ir::{Op, Place, StepInput, StepLimits};
 
 /// Values are f32.
 const ELEMENT_BYTES: usize = 4;
@@ -79,7 +80,7 @@ impl Arena {
         // Prompts on Hopper have kernels of their own.
         let tiled = if cuda.is_sm90(rows) { rows.min(SM90_TOKENS_MIN - 1) } else { rows };
         let (sums, sums_arrived) = scratch_bytes(tiled, context.info().multiprocessors);
-        let samples = ops.iter().filter(|op| matches!(op, Op::Sample { .. })).count();
+        let samples = ops.iter().filter(|op| matches!(op, Op::Sample(_))).count();
         if samples > 1 {
             return Err(shape_error("sample", "one such operation in a plan".into(), format!("{samples}")));
         }

@@ -9,7 +9,8 @@ use super::step::{DECODE_WARPS, Shape, TILE_ROWS, splits_max};
 use super::view::Rows;
 use super::weights::norm;
 use super::{Cuda, overlap_error, shape_error};
-use crate::backend::{Attention, BackendError, Frame, Heads, KvAppend, PAGE_TOKENS, Rope, RopePairing};
+use crate::backend::{BackendError, Frame};
+use crate::ir::{Attention, Heads, KvAppend, Operation, PAGE_TOKENS, Rope, RopePairing};
 
 /// Bytes of shared memory of `attention_prefill.cu` beside its tiles.
 const PREFILL_BESIDE: usize = attention_constant("PREFILL_BESIDE");

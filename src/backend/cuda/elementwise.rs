@@ -6,9 +6,10 @@ use super::params::{self, activation_code};
 use super::sample::check_adjustments;
 use super::view::Rows;
 use super::weights::{Matrix, matrix, vector};
-use super::{Cuda, overlap_error, shape_error};
-use crate::backend::{
-    BackendError, BinaryFn, Frame, MatrixId, Op, Place, Precision, RmsNorm, Rope, RopeAngles, UnaryFn, Write,
+use super::{Cuda, no_kernel, overlap_error, shape_error};
+use crate::backend::{BackendError, Frame};
+use crate::ir::{
+    BinaryFn, Embed, MatrixId, Norm, Op, Place, Precision, Rope, RopeAngles, SampleRows, UnaryFn, Write,
 };
 
 use crate::token::TokenId;
@@ -73,11 +74,11 @@ impl Cuda {
     /// What an operation checks of the step beside its shape.
     pub(super) fn check_indices(&self, op: &Op, frame: &Frame<'_, Cuda>) -> Result {
         match op {
-            Op::Embed { table, .. } => {
+            Op::Embed(Embed { table, .. }) => {
                 check_tokens(matrix("embed", frame.weights, *table)?, &frame.step.tokens)
             }
-            Op::GatherOutputs { .. } => check_outputs(&frame.step.outputs, frame.step.tokens.len()),
-            Op::Sample { src, .. } => check_adjustments(&frame.step.adjustments, src.cols),
+            Op::GatherOutputs(_) => check_outputs(&frame.step.outputs, frame.step.tokens.len()),
+            Op::Sample(SampleRows { src, .. }) => check_adjustments(&frame.step.adjustments, src.cols),
             _ => Ok(()),
         }
     }
@@ -107,15 +108,16 @@ impl Cuda {
     pub(super) fn norm(
         &self,
         places: [&Place; 2],
-        norm: &RmsNorm,
+        norm: &Norm,
         write: Write,
         frame: &Frame<'_, Cuda>,
     ) -> Result {
-        const OP: &str = "rms_norm";
+        const OP: &str = "norm";
         let (dst, src) = pair(OP, places, frame)?;
         if write == Write::Add && dst.address == src.address {
             return Err(overlap_error(OP, places));
         }
+        let norm = norm.as_rms().ok_or_else(|| no_kernel("a layer norm, or a norm with a bias"))?;
         let params = params::RmsNorm {
             dst: dst.address,
             src: src.address,

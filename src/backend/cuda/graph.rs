@@ -11,7 +11,8 @@ use super::driver::{Context, Event};
 use super::params::Address;
 use super::step::StepBuffers;
 use super::{Cuda, Op};
-use crate::backend::{Backend, BackendError, Frame, StepInput};
+use crate::backend::{Backend, BackendError, Frame};
+use crate::ir::StepInput;
 
 /// Recordings that an arena keeps; the oldest makes room for one more.
 const GRAPHS_MAX: usize = 128;
@@ -233,9 +234,10 @@ mod tests {
     use super::super::{CudaOptions, KvPool, arena::Arena};
     use super::*;
     use crate::TokenId;
-    use crate::backend::{
-        Backend, BinaryFn, KvDtype, KvLayout, MatrixId, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows,
-        StepLimits, StepSequence, Weights,
+    use crate::backend::{Backend, Weights};
+    use crate::ir::{
+        Binary, BinaryFn, Embed, GatherOutputs, KvDtype, KvLayout, MatrixId, PAGE_TOKENS, PageId, PageRef,
+        Place, Precision, Rows, StepLimits, StepSequence,
     };
     use crate::quant::{DenseMatrix, DenseValues, WeightMatrix};
 
@@ -277,8 +279,8 @@ mod tests {
             let cuda = Cuda::new(&CudaOptions::default()).unwrap();
             let place = |offset, rows| Place { offset, rows, cols: 4, precision: Precision::F32 };
             let (x, picked) = (place(0, Rows::Tokens), place(1024, Rows::Outputs));
-            let embed = Op::Embed { dst: x, table: MatrixId(0), scale: 2.0 };
-            let ops = [embed, Op::GatherOutputs { dst: picked, src: x }];
+            let embed = Op::Embed(Embed { dst: x, table: MatrixId(0), scale: 2.0 });
+            let ops = [embed, Op::GatherOutputs(GatherOutputs { dst: picked, src: x })];
             let limits = StepLimits { tokens_max: Self::TOKENS_MAX, outputs_max: Self::TOKENS_MAX };
             let values = DenseValues::F32((0..40).map(|i| i as f32).collect());
             let table = WeightMatrix::Dense(DenseMatrix::new(10, 4, values).unwrap());
@@ -346,7 +348,7 @@ mod tests {
         let cuda = Cuda::new(&CudaOptions::default()).unwrap();
         let place = |offset| Place { offset, rows: Rows::Tokens, cols: 512, precision: Precision::F32 };
         let (sum, one) = (place(0), place(4096));
-        let add = Op::Binary { dst: sum, a: sum, b: one, f: BinaryFn::Add };
+        let add = Op::Binary(Binary { dst: sum, a: sum, b: one, f: BinaryFn::Add });
         let limits = StepLimits { tokens_max: 2, outputs_max: 2 };
         let weights = Weights { matrices: vec![], vectors: vec![] };
         let mut arena = cuda.arena(8192, std::slice::from_ref(&add), limits).unwrap();

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::driver::Context;
 use super::memory::DeviceBuffer;
 use super::params;
-use crate::backend::{BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PageId};
+use crate::backend::BackendError;
+use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PageId};
 
 /// Largest head that the attention kernels take.
 pub(super) const HEAD_DIM_MAX: usize = 256;

@@ -8,7 +8,8 @@ use super::params::{self, Finish, PRODUCTS_MAX, SLAB_TOKENS, activation_code};
 use super::view::Rows;
 use super::weights::{Matrix, matrix, norm, vector};
 use super::{Cuda, overlap_error, shape_error};
-use crate::backend::{Activation, BackendError, Epilogue, Frame, Matmul, Product, StepInput, Weights, Write};
+use crate::backend::{BackendError, Frame, Weights};
+use crate::ir::{Activation, Epilogue, Matmul, Operation, Product, StepInput, Write};
 
 const OP: &str = "matmul";
 

@@ -39,8 +39,11 @@ mod weights;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BackendError, Frame, KvLayout, MatrixSource, Monitor, NoHealth, Op, PageId, Place, Precision,
-    RowSampling, StepLimits, overlap_error, shape_error,
+    Backend, BackendError, Frame, MatrixSource, Monitor, NoHealth, overlap_error, shape_error,
+};
+use crate::ir::{
+    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Normalize, Op, PageId, Place, Precision, RowSampling,
+    SampleRows, Softmax, StepLimits, Transpose, Unary,
 };
 use crate::token::TokenId;
 pub use arena::Arena;
@@ -128,6 +131,11 @@ impl Cuda {
         }
         Err(shape_error("step", "weights, arena and pages of this backend".into(), "another's".into()))
     }
+}
+
+/// What this backend cannot do yet, though others can.
+fn no_kernel(what: &str) -> BackendError {
+    BackendError::Unavailable { what: what.into(), reason: "the CUDA backend has no kernel for it".into() }
 }
 
 impl Backend for Cuda {
@@ -224,19 +232,22 @@ impl Backend for Cuda {
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
         self.context.enter()?;
         match op {
-            Op::Embed { dst, table, scale } => self.embed(dst, *table, *scale, frame),
-            Op::Norm { dst, src, norm, write } => self.norm([dst, src], norm, *write, frame),
+            Op::Embed(Embed { dst, table, scale }) => self.embed(dst, *table, *scale, frame),
+            Op::Norm(Normalize { dst, src, norm, write }) => self.norm([dst, src], norm, *write, frame),
             Op::Matmul(matmul) => self.matmul(matmul, frame),
             Op::RopeAngles(op) => self.rope_angles(op, frame),
-            Op::Rope { x, head_dim, rope } => self.rope(x, *head_dim, rope, frame),
+            Op::Rope(ApplyRope { x, head_dim, rope }) => self.rope(x, *head_dim, rope, frame),
             Op::KvAppend(op) => self.kv_append(op, frame),
             Op::Attention(op) => self.attention(op, frame),
-            Op::GatherOutputs { dst, src } => self.gather_outputs(dst, src, frame),
-            Op::Unary { dst, src, f } => self.unary([dst, src], *f, frame),
-            Op::Binary { dst, a, b, f } => self.binary([dst, a, b], *f, frame),
-            Op::Softmax { dst, src } => self.softmax([dst, src], frame),
-            Op::Sample { dst, src } => self.sample([dst, src], frame),
-            Op::Transpose { dst, src } => self.transpose([dst, src], frame),
+            Op::GatherOutputs(GatherOutputs { dst, src }) => self.gather_outputs(dst, src, frame),
+            Op::Unary(Unary { dst, src, f }) => self.unary([dst, src], *f, frame),
+            Op::Binary(Binary { dst, a, b, f }) => self.binary([dst, a, b], *f, frame),
+            Op::Softmax(Softmax { dst, src }) => self.softmax([dst, src], frame),
+            Op::Sample(SampleRows { dst, src }) => self.sample([dst, src], frame),
+            Op::Transpose(Transpose { dst, src }) => self.transpose([dst, src], frame),
+            Op::RowAttention(_) | Op::Route(_) | Op::ExpertMatmul(_) | Op::Combine(_) => {
+                Err(no_kernel(op.name()))
+            }
         }
     }
 

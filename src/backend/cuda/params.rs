@@ -1,7 +1,7 @@
 //! The kernels' parameters, field for field as in `kernels-cu/`: the structs there name the ones here.
 //! Sizes are asserted on both sides. Pointers are device addresses.
 
-use crate::backend::Activation;
+use crate::ir::Activation;
 
 /// A device address.
 pub(super) type Address = u64;

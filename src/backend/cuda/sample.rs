@@ -1,4 +1,4 @@
-//! [`Op::Sample`](crate::backend::Op::Sample), and the way of its tokens: to the host, which may come for
+//! [`Op::Sample`](crate::ir::Op::Sample), and the way of its tokens: to the host, which may come for
 //! them one step later, and to the next step's embedding, which need not wait for the host.
 //!
 //! Steps take turns with two slots each of ids on the device, of a copy on the host, and of an event
@@ -12,9 +12,8 @@ use super::memory::{DeviceBuffer, HostBuffer};
 use super::pack::STRIP_ROWS;
 use super::params;
 use super::{Cuda, overlap_error, shape_error};
-use crate::backend::{
-    BackendError, Epilogue, Frame, LogitAdjustment, Op, Place, Product, RowSampling, StepLimits, Write,
-};
+use crate::backend::{BackendError, Frame};
+use crate::ir::{Epilogue, LogitAdjustment, Op, Place, Product, RowSampling, SampleRows, StepLimits, Write};
 use crate::token::TokenId;
 
 const OP: &str = "sample";
@@ -173,7 +172,7 @@ impl Noted {
         limits: StepLimits,
     ) -> Result<Option<Noted>, BackendError> {
         let logits = ops.windows(2).find_map(|pair| match pair {
-            [Op::Matmul(head), Op::Sample { src, .. }] => {
+            [Op::Matmul(head), Op::Sample(SampleRows { src, .. })] => {
                 let stores = |product: &&Product| product.dst == *src && product.epilogue == STORE;
                 head.products.iter().find(stores).map(|product| product.dst)
             }

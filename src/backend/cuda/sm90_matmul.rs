@@ -1,4 +1,4 @@
-//! [`Matmul`](crate::backend::Matmul) of many tokens on cards of compute capability 9.0:
+//! [`Matmul`](crate::ir::Matmul) of many tokens on cards of compute capability 9.0:
 //! `kernels-cu/sm90_matmul_many.cu`, in which shape. Other cards have `matmul_many.cu` alone.
 
 use super::Cuda;

@@ -8,7 +8,8 @@ use super::header::attention_constant;
 use super::memory::{DeviceBuffer, HostBuffer};
 use super::params::{RowSampling, Sequence, Step};
 use super::sample::FED;
-use crate::backend::{self, BackendError, PAGE_TOKENS, StepError, StepInput, StepLimits, StepSequence};
+use crate::backend::BackendError;
+use crate::ir::{self, PAGE_TOKENS, StepError, StepInput, StepLimits, StepSequence};
 
 /// Rows of a block of `attention_prefill.cu`.
 pub(super) const TILE_ROWS: usize = attention_constant("TILE_ROWS");
@@ -66,7 +67,7 @@ impl Layout {
     /// Writes how each output is sampled, and the adjustments.
     fn fill_sampling(&self, step: &StepInput, words: &mut [u32]) {
         let first = self.adjustments(step);
-        let greedy = backend::RowSampling::default();
+        let greedy = ir::RowSampling::default();
         let rows = step.sampling.iter().chain(std::iter::repeat(&greedy)).take(step.outputs.len());
         for (to, row) in words[self.sampling..].chunks_exact_mut(SAMPLING_WORDS).zip(rows) {
             let entry = RowSampling {
@@ -351,7 +352,7 @@ impl StepBuffers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Window;
+    use crate::ir::Window;
 
     /// Of a row that sees so many pages.
     fn splits(pages: usize) -> usize {

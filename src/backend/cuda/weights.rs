@@ -7,7 +7,8 @@ use super::memory::DeviceBuffer;
 use super::pack::Packed;
 use super::params;
 use super::shape_error;
-use crate::backend::{BackendError, MatrixId, RmsNorm, VectorId, Weights};
+use crate::backend::{BackendError, Weights};
+use crate::ir::{MatrixId, RmsNorm, VectorId};
 use crate::quant::WeightMatrix;
 
 use super::Cuda;

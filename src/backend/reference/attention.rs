@@ -2,9 +2,10 @@
 
 use super::memory::{Sharing, Slot};
 use super::{Reference, apply_norm, shape_error};
-use crate::backend::{
-    Attention, BackendError, Frame, KvAppend, PAGE_TOKENS, PageRef, Place, RmsNorm, Rope, RopeAngles,
-    RopePairing, StepInput, StepSequence,
+use crate::backend::{BackendError, Frame};
+use crate::ir::{
+    Attention, KvAppend, Operation, PAGE_TOKENS, PageRef, Place, RmsNorm, Rope, RopeAngles, RopePairing,
+    StepInput, StepSequence,
 };
 
 /// `[cos | sin]` of each position's angles.

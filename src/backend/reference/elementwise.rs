@@ -4,8 +4,9 @@ use half::{bf16, f16};
 
 use super::memory::Sharing;
 use super::products::activate;
-use super::{Reference, apply_norm, shape_error};
-use crate::backend::{BackendError, BinaryFn, Frame, Place, Precision, RmsNorm, UnaryFn, Write};
+use super::{Reference, norm_rows, shape_error};
+use crate::backend::{BackendError, Frame};
+use crate::ir::{BinaryFn, Norm, Place, Precision, UnaryFn, Write};
 
 /// The values of `src`, of which `dst` must have the shape; it may be `dst`.
 fn source(
@@ -21,16 +22,16 @@ fn source(
     frame.arena.get(op, src, rows)
 }
 
-/// `dst (+)= rms_norm(src)`
+/// `dst (+)= norm(src)`
 pub(super) fn norm(
     [dst, src]: [&Place; 2],
-    norm: &RmsNorm,
+    norm: &Norm,
     write: Write,
     frame: &mut Frame<'_, Reference>,
 ) -> Result<(), BackendError> {
-    const OP: &str = "rms_norm";
+    const OP: &str = "norm";
     let mut values = source(OP, [dst, src], frame)?;
-    apply_norm(OP, frame.weights, norm, src.cols, &mut values)?;
+    norm_rows(OP, frame.weights, norm, src.cols, &mut values)?;
     if write == Write::Add {
         frame.arena.check_sharing(OP, [dst, src], Sharing::Apart, frame.step)?;
         let before = source(OP, [src, dst], frame)?;

@@ -5,10 +5,8 @@ use std::ops::Range;
 use half::f16;
 
 use super::shape_error;
-use crate::backend::{
-    BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, MatrixSource, PAGE_TOKENS, PageId, Place,
-    StepInput,
-};
+use crate::backend::{BackendError, MatrixSource};
+use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, Place, StepInput};
 use crate::quant::WeightMatrix;
 
 /// All intermediate values of a plan. They start as NaN: what is read before it is written shows.

@@ -3,19 +3,23 @@
 //! It is the oracle of the other backends' tests and runs whole models, slowly. Keys and values
 //! are rounded to the pool's dtype, so that it is an oracle for cached attention too; nothing else
 //! is rounded. `memory` keeps values and pages, `products` embeds and multiplies, `attention`
-//! rotates, appends and attends, `sample` chooses tokens, `elementwise` does the rest.
+//! rotates, appends and attends to pages, `row_attention` to rows, `experts` routes, `sample` chooses tokens, `elementwise`
+//! does the rest.
 
 #![forbid(unsafe_code)]
 
 mod attention;
 mod elementwise;
+mod experts;
 mod memory;
 mod products;
+mod row_attention;
 mod sample;
 
-use super::{
-    Backend, BackendError, Frame, KvLayout, MatrixSource, Op, PageId, Place, Precision, RmsNorm, RowSampling,
-    StepLimits, VectorId, Weights, shape_error,
+use super::{Backend, BackendError, Frame, MatrixSource, Weights, shape_error};
+use crate::ir::{
+    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Norm, NormKind, Normalize, Op, PageId, Place,
+    Precision, RmsNorm, RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
 };
 pub use memory::{Arena, KvPool, Matrix};
 
@@ -39,6 +43,29 @@ fn vector(
             Err(shape_error(op, format!("vector {} of {len}", id.0), found))
         }
     }
+}
+
+/// See [`Norm`].
+fn norm_rows(
+    op: &'static str,
+    weights: &Weights<Reference>,
+    norm: &Norm,
+    len: usize,
+    values: &mut [f64],
+) -> Result<(), BackendError> {
+    if norm.kind == NormKind::Layer {
+        for x in values.chunks_mut(len.max(1)) {
+            let mean = x.iter().sum::<f64>() / x.len() as f64;
+            x.iter_mut().for_each(|x| *x -= mean);
+        }
+    }
+    // The variance is the mean square of what is centred.
+    rms_norm(values, &vector(op, weights, norm.weight, len)?, norm.eps);
+    if let Some(bias) = norm.bias {
+        let bias = vector(op, weights, bias, len)?;
+        values.iter_mut().zip(bias.iter().cycle()).for_each(|(x, bias)| *x += bias);
+    }
+    Ok(())
 }
 
 /// `x / sqrt(mean(x²) + eps) · weight` over each run of `weight.len()` elements.
@@ -133,19 +160,25 @@ impl Backend for Reference {
 
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Self>) -> Result<(), BackendError> {
         match op {
-            Op::Embed { dst, table, scale } => products::embed(dst, *table, *scale, frame),
-            Op::Norm { dst, src, norm, write } => elementwise::norm([dst, src], norm, *write, frame),
+            Op::Embed(Embed { dst, table, scale }) => products::embed(dst, *table, *scale, frame),
+            Op::Norm(Normalize { dst, src, norm, write }) => {
+                elementwise::norm([dst, src], norm, *write, frame)
+            }
             Op::Matmul(op) => products::matmul(op, frame),
             Op::RopeAngles(op) => attention::angles(op, frame),
-            Op::Rope { x, head_dim, rope } => attention::rope(x, *head_dim, rope, frame),
+            Op::Rope(ApplyRope { x, head_dim, rope }) => attention::rope(x, *head_dim, rope, frame),
             Op::KvAppend(op) => attention::append(op, frame),
             Op::Attention(op) => attention::attention(op, frame),
-            Op::GatherOutputs { dst, src } => products::gather_outputs(dst, src, frame),
-            Op::Unary { dst, src, f } => elementwise::unary([dst, src], *f, frame),
-            Op::Binary { dst, a, b, f } => elementwise::binary([dst, a, b], *f, frame),
-            Op::Softmax { dst, src } => elementwise::softmax([dst, src], frame),
-            Op::Sample { dst, src } => sample::sample([dst, src], frame),
-            Op::Transpose { dst, src } => elementwise::transpose([dst, src], frame),
+            Op::GatherOutputs(GatherOutputs { dst, src }) => products::gather_outputs(dst, src, frame),
+            Op::Unary(Unary { dst, src, f }) => elementwise::unary([dst, src], *f, frame),
+            Op::Binary(Binary { dst, a, b, f }) => elementwise::binary([dst, a, b], *f, frame),
+            Op::Softmax(Softmax { dst, src }) => elementwise::softmax([dst, src], frame),
+            Op::Sample(SampleRows { dst, src }) => sample::sample([dst, src], frame),
+            Op::Transpose(Transpose { dst, src }) => elementwise::transpose([dst, src], frame),
+            Op::RowAttention(op) => row_attention::row_attention(op, frame),
+            Op::Route(op) => experts::route(op, frame),
+            Op::ExpertMatmul(op) => experts::expert_matmul(op, frame),
+            Op::Combine(op) => experts::combine(op, frame),
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use super::memory::{Matrix, Sharing};
 use super::{Reference, apply_norm, shape_error, vector};
-use crate::backend::{
-    Activation, BackendError, Epilogue, Frame, Matmul, MatrixId, Place, Product, Weights, Write,
-};
+use crate::backend::{BackendError, Frame, Weights};
+use crate::ir::{Activation, Epilogue, Matmul, MatrixId, Operation, Place, Product, Write};
 
-fn matrix<'a>(
+pub(super) fn matrix<'a>(
     op: &'static str,
     weights: &'a Weights<Reference>,
     id: MatrixId,
@@ -114,7 +113,7 @@ fn one_product(
 }
 
 /// `x · matrixᵀ`
-fn multiply(x: &[f64], matrix: &Matrix) -> Vec<f64> {
+pub(super) fn multiply(x: &[f64], matrix: &Matrix) -> Vec<f64> {
     let mut y = Vec::new();
     for x in x.chunks_exact(matrix.cols.max(1)) {
         let rows = (0..matrix.rows).filter_map(|row| matrix.row(row));

@@ -4,7 +4,8 @@ use std::cmp::Ordering;
 
 use super::memory::Sharing;
 use super::{Reference, shape_error};
-use crate::backend::{BackendError, Frame, LogitAdjustment, Place, RowSampling, StepInput};
+use crate::backend::{BackendError, Frame};
+use crate::ir::{LogitAdjustment, Place, RowSampling, StepInput};
 
 /// The token of each row of logits, or −1.
 pub(super) fn sample([dst, src]: [&Place; 2], frame: &mut Frame<'_, Reference>) -> Result<(), BackendError> {

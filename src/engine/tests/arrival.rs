@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::*;
 use crate::engine::generation::Channel;
 use crate::engine::inbox::{Inbox, Job};
+use crate::engine::sequence::{Goal, Sequence};
 
 /// An engine whose steps can be seen and held up.
 fn gated(fake: Fake, config: EngineConfig) -> (Handle, Arc<fake::Probe>) {
@@ -120,10 +121,10 @@ fn jobs_are_done_in_order_of_arrival() {
     let inbox = Inbox::new(&EngineConfig::default());
     for first in 0..5 {
         let (reply, _) = mpsc::sync_channel(1);
-        inbox.put_job(Job::Score { ids: Vec::new(), first, top: 0, reply }).unwrap();
+        inbox.put_job(Job::Compute(Sequence::score(Vec::new(), first, 0, reply))).unwrap();
     }
     let order = std::iter::from_fn(|| inbox.take_job()).map(|job| match job {
-        Job::Score { first, .. } => first,
+        Job::Compute(Sequence { goal: Goal::Score { first, .. }, .. }) => first,
         other => panic!("{other:?}"),
     });
     assert_eq!(order.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
@@ -137,15 +138,15 @@ fn whoever_wants_a_look_is_seen_at_the_next_one() {
         assert!(!inbox.is_empty(), "{what}");
         // Returns at once, or else after a second.
         let asked = std::time::Instant::now();
-        inbox.wait();
+        inbox.wake().wait();
         assert!(asked.elapsed() < Duration::from_millis(900), "{what}");
         drop(inbox.take());
         assert!(inbox.is_empty(), "{what}, after the look");
     };
     assert!(inbox.is_empty());
-    inbox.wake();
+    inbox.wake().set();
     seen("a wake-up");
-    let channel = Channel::new(2, Arc::clone(&inbox));
+    let channel = Channel::new(2, Arc::clone(inbox.wake()));
     let mut generation = Generation { channel: Arc::clone(&channel) };
     let token = |id| Ok(Event::Token { id: TokenId(id), text: String::new(), logprobs: None });
     (0..2).for_each(|id| channel.push(token(id)));

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use super::watchdog;
 use crate::TokenId;
-use crate::backend::{
-    BackendError, KvDtype, KvLayout, PAGE_TOKENS, PageId, RowSampling, StepError, StepInput, StepLimits,
-    Window,
+use crate::backend::BackendError;
+use crate::ir::{
+    KvDtype, KvLayout, PAGE_TOKENS, PageId, RowSampling, StepError, StepInput, StepLimits, Window,
 };
-use crate::model::{Decoder, DecoderMemory, ModelError, OpKind, OpTime, OpTimes};
+use crate::ir::{OpKind, OpTime, OpTimes};
+use crate::model::{Decoder, DecoderMemory, ModelError};
 use crate::sample::Sampler;
 
 pub(super) const VOCAB: usize = 64;
@@ -127,7 +128,7 @@ impl Fake {
     fn read_back(
         &self,
         step: &StepInput,
-        pages: &[crate::backend::PageRef],
+        pages: &[crate::ir::PageRef],
         query: u32,
         w: Option<Window>,
     ) -> u64 {

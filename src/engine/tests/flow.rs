@@ -5,7 +5,7 @@ use std::time::Instant;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::OpTime;
+use crate::ir::OpTime;
 
 /// SplitMix64's next number (Steele, Lea, Flood 2014).
 fn random(state: &mut u64) -> u64 {
@@ -170,7 +170,7 @@ fn a_window_needs_its_own_pages_and_those_at_its_edges() {
 #[test]
 fn memory_is_counted_by_kind() {
     let handle = spawn(40, EngineConfig { share_prefixes: false, ..EngineConfig::default() });
-    let page = 8 * crate::backend::PAGE_TOKENS as u64;
+    let page = 8 * crate::ir::PAGE_TOKENS as u64;
     let constant = |bytes| MemoryUse { bytes, bytes_max: bytes };
     assert_eq!(tokens(&handle, request(1, 100, 30)).len(), 30);
     let memory = settled(&handle).memory;

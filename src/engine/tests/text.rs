@@ -18,11 +18,11 @@ fn vocab_of(pieces: impl IntoIterator<Item = String>) -> Arc<Vocab> {
 }
 
 /// Each token spells a letter and its id, the letter an accented one of two bytes.
-fn spelled(tokens: &[TokenId]) -> String {
+pub(super) fn spelled(tokens: &[TokenId]) -> String {
     tokens.iter().map(|id| format!("{}{}", ['é', 'ß', 'x', 'ø'][id.index() % 4], id.0)).collect()
 }
 
-fn words() -> Arc<Vocab> {
+pub(super) fn words() -> Arc<Vocab> {
     vocab_of((0..VOCAB as u32).map(|id| spelled(&[TokenId(id)])))
 }
 

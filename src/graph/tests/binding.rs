@@ -2,10 +2,11 @@
 //! what goes in and comes out of it.
 
 use super::*;
-use crate::backend::{Backend, KvDtype, KvLayout, Reference, StepInput, Weights};
-use crate::graph::{KvMemory, Session};
+use crate::backend::{Backend, Reference, Weights};
+use crate::ir::{KvDtype, KvLayout, StepInput};
+use crate::session::{KvMemory, Session, SessionError};
 
-type Outcome = Result<(), GraphError>;
+type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// A plan with an attention of layer 1, and no weights.
 fn attention() -> Result<Plan, GraphError> {
@@ -25,9 +26,10 @@ const LAYOUT: KvLayout = KvLayout { layers: 2, kv_heads: 2, head_dim: 8, dtype: 
 
 #[test]
 fn memory_for_keys_and_values_has_the_plans_shape() -> Outcome {
+    let plan = attention()?;
     let bind = |layout: Option<KvLayout>| {
         let kv = layout.map(|layout| KvMemory { layout, pages: 2 });
-        Session::new(Reference, attention()?, no_weights(), kv).map(drop)
+        Session::new(Reference, plan.clone(), no_weights(), kv).map(drop)
     };
     bind(Some(LAYOUT))?;
     bind(Some(KvLayout { layers: 3, dtype: KvDtype::Int8, ..LAYOUT }))?;
@@ -38,7 +40,7 @@ fn memory_for_keys_and_values_has_the_plans_shape() -> Outcome {
         Some(KvLayout { head_dim: 16, ..LAYOUT }),
     ] {
         let error = bind(wrong).expect_err("another shape");
-        assert!(matches!(error, GraphError::Binding { ref what, .. } if what == "KV memory"), "{error}");
+        assert!(matches!(error, SessionError::Binding { ref what, .. } if what == "KV memory"), "{error}");
     }
     // Who attends to nothing needs none, and takes any.
     let plain = || {
@@ -82,20 +84,20 @@ fn rows_go_in_and_come_out_within_their_places() -> Outcome {
     let values: Vec<f32> = (0..64).map(|at| at as f32).collect();
     session.set_input("x", &values)?;
     // Rows of nothing may be refused, by a typed error: nobody divides by their length.
-    assert!(matches!(session.set_input("none", &[]), Ok(()) | Err(GraphError::Backend(_))));
+    assert!(matches!(session.set_input("none", &[]), Ok(()) | Err(SessionError::Backend(_))));
     for wrong in [&values[..7], &[1.0; 72]] {
-        assert!(matches!(session.set_input("x", wrong), Err(GraphError::Binding { .. })));
+        assert!(matches!(session.set_input("x", wrong), Err(SessionError::Binding { .. })));
     }
-    assert!(matches!(session.set_input("none", &[1.0]), Err(GraphError::Binding { .. })));
+    assert!(matches!(session.set_input("none", &[1.0]), Err(SessionError::Binding { .. })));
     session.run(&StepInput::default())?;
     let mut rows = [f32::NAN; 16];
     session.read("x", 6, &mut rows)?;
     assert_eq!(rows, values[48..]);
-    assert!(matches!(session.read("none", 0, &mut []), Ok(()) | Err(GraphError::Backend(_))));
+    assert!(matches!(session.read("none", 0, &mut []), Ok(()) | Err(SessionError::Backend(_))));
     session.read("x", 8, &mut [])?;
     for (first, len) in [(7, 16), (8, 8), (0, 7), (usize::MAX, 8)] {
         let found = session.read("x", first, &mut vec![0.0; len]);
-        assert!(matches!(found, Err(GraphError::Binding { .. })), "{len} values from row {first}");
+        assert!(matches!(found, Err(SessionError::Binding { .. })), "{len} values from row {first}");
     }
     Ok(())
 }

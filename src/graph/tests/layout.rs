@@ -1,9 +1,9 @@
 //! Places: who may lie where somebody else was, who needs a copy, and how tight the arena is.
 
 use super::*;
-use crate::backend::{Attention, KvAppend};
 use crate::graph::arena::bytes;
 use crate::graph::program::ValueInfo;
+use crate::ir::{Attention, Binary, KvAppend};
 
 type Outcome = Result<(), GraphError>;
 
@@ -43,7 +43,7 @@ fn an_attentions_result_lies_apart_from_what_its_append_reads() -> Outcome {
 
 fn binaries(plan: &Plan) -> Vec<(Place, Place, Place)> {
     let binary = |op: &Op| match *op {
-        Op::Binary { dst, a, b, .. } => Some((dst, a, b)),
+        Op::Binary(Binary { dst, a, b, .. }) => Some((dst, a, b)),
         _ => None,
     };
     plan.ops().iter().filter_map(binary).collect()
@@ -100,7 +100,7 @@ fn unary_operations_lie_over_their_source_if_it_has_their_shape() -> Outcome {
         let y = g.mul(y, y)?;
         g.output("y", y)?;
         let plan = compiled(&g, Precision::F32)?;
-        let places = places(&plan.ops()[1]);
+        let places = plan.ops()[1].places();
         let [(_, src), (_, dst)] = places[..] else { panic!("{plan}") };
         assert!(src == dst || !overlap(&src, &dst), "{plan}");
         Ok(src == dst)

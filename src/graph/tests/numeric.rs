@@ -4,13 +4,15 @@
 use proptest::prelude::*;
 
 use crate::TokenId;
-use crate::backend::{
-    Activation, Backend, BinaryFn, KvDtype, KvLayout, Op, PageId, PageRef, Reference, StepInput,
-    StepSequence, UnaryFn, Weights,
-};
+use crate::backend::{Backend, Reference, Weights};
 use crate::graph::node::NodeKind;
-use crate::graph::{Fusion, Graph, KvMemory, OpKind, OpTime, OpTimes, Plan, Session, Work};
+use crate::graph::{Fusion, Graph, Plan};
+use crate::ir::{
+    Activation, BinaryFn, KvDtype, KvLayout, Op, PageId, PageRef, StepInput, StepSequence, UnaryFn,
+};
+use crate::ir::{OpTime, OpTimes, Work};
 use crate::quant::{DenseMatrix, DenseValues, WeightMatrix};
+use crate::session::{KvMemory, Session};
 
 use super::{GEMMA, LIMITS, LLAMA, QWEN2, QWEN3, choices, decoder, options, random_graph};
 
@@ -120,7 +122,7 @@ fn a_timed_run_computes_the_same_and_tells_of_every_operation() {
     let (mut names, mut times) = (Vec::new(), OpTimes::default());
     let tell = |op: &Op, time: OpTime| {
         names.push(op.name());
-        times[OpKind::of(op) as usize] += time;
+        times[op.kind() as usize] += time;
     };
     session.run_timed(&step(0), tell).expect("runs");
     session.read("logits", 0, &mut timed).expect("reads");

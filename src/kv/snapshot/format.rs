@@ -4,7 +4,7 @@
 use std::io::{self, Read};
 
 use super::{SnapshotError, SnapshotHeader};
-use crate::backend::{KvDtype, KvLayout, PAGE_TOKENS, Window};
+use crate::ir::{KvDtype, KvLayout, PAGE_TOKENS, Window};
 use crate::token::TokenId;
 
 const MAGIC: &[u8; 8] = b"OTTAVAKV";

@@ -17,8 +17,8 @@ mod tests;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::backend::{KvLayout, Window};
 use crate::file::{Temporary, open_regular};
+use crate::ir::{KvLayout, Window};
 use crate::token::TokenId;
 use format::{Body, Fault, VERSION, encode_head};
 use hashing::Hashing;
@@ -34,7 +34,7 @@ pub struct SnapshotHeader {
     pub window: Option<Window>,
     /// The sequence's tokens from position 0.
     pub tokens: Vec<TokenId>,
-    /// The first position of each page, rising multiples of [`PAGE_TOKENS`](crate::backend::PAGE_TOKENS).
+    /// The first position of each page, rising multiples of [`PAGE_TOKENS`](crate::ir::PAGE_TOKENS).
     pub starts: Vec<u32>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::format::{Decoded, HASH_BYTES, HEAD_BYTES};
 use super::*;
-use crate::backend::KvDtype;
+use crate::ir::KvDtype;
 
 const LAYOUT: KvLayout = KvLayout { layers: 1, kv_heads: 1, head_dim: 2, dtype: KvDtype::F16 };
 const FINGERPRINT: [u8; 32] = [0x5a; 32];

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::super::*;
-use crate::backend::PAGE_TOKENS;
+use crate::ir::PAGE_TOKENS;
 use crate::token::TokenId;
 
 const PAGES: usize = 14;

@@ -1,18 +1,18 @@
-//! Asking for keys and values before they are needed.
+//! Prefetching of keys and values.
 //!
-//! What a head has of a page is a stream of few kB, which ends before the CPU's own prefetching has found
-//! it. So the scores of a split ask for its values, and the values ask for the keys that are read next.
+//! A head's part of a page is a stream of a few kB, which ends before the hardware prefetcher has detected
+//! it. So scores prefetch their split's values, and values prefetch the keys that are read next.
 
 use super::SPLIT_PAGES;
 use super::tile::{Next, Tile};
 use crate::backend::cpu::memory::prefetch::{LINE, prefetch};
 
-/// A head's block of each page of a split.
+/// The block of one head in each page of a split.
 pub(super) type Blocks = [*const u8; SPLIT_PAGES];
 
 impl Next<'_> {
-    /// The blocks that are read after `blocks`. Where there is nothing more, or a tile has more rows that read
-    /// `blocks` themselves, those again: they are in the cache.
+    /// The blocks that are read after `blocks`. If nothing follows, or more rows of the tile read `blocks`
+    /// themselves, those again: they are in the cache.
     #[inline(always)]
     pub(super) fn blocks<const R: usize>(self, tile: &Tile<'_>, row: usize, mut blocks: Blocks) -> Blocks {
         if asks::<R>() && row + R == tile.rows {
@@ -25,12 +25,12 @@ impl Next<'_> {
     }
 }
 
-/// Whether blocks of `R` rows ask. Many rows compute for long, and find pages in the cache.
+/// Whether blocks of `R` rows prefetch. Many rows compute for long, and find pages in the cache.
 const fn asks<const R: usize>() -> bool {
     R < 8
 }
 
-/// Asks for a line, if one begins there.
+/// Prefetches a line, if one begins at `address`.
 #[inline(always)]
 pub(super) fn ask_for<const R: usize>(address: *const u8) {
     if asks::<R>() && address.addr().is_multiple_of(LINE) {
@@ -38,8 +38,8 @@ pub(super) fn ask_for<const R: usize>(address: *const u8) {
     }
 }
 
-/// The same so far into each block, by one test for all: parts of a block begin at multiples of a line, and blocks that do
-/// not have theirs asked for nevertheless.
+/// Prefetches the same offset in each block, with one test for all. Parts of a block begin at multiples of a
+/// line; where they do not, the prefetch only hits the neighbouring line.
 #[inline(always)]
 pub(super) fn ask_for_each<const R: usize, const P: usize>(blocks: [*const u8; P], offset: usize) {
     if asks::<R>() && offset.is_multiple_of(LINE) {

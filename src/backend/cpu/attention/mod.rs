@@ -1,14 +1,14 @@
 //! [`Attention`]: flash attention over pages, for prompts and decodes alike.
 //!
-//! A tile is rows (token × query head) of one sequence that read one key head. It walks the
-//! sequence's pages in splits of [`SPLIT`] positions: the scores of a split, their softmax, its
-//! weighted values; what splits give is joined by their maxima and sums (Milakov and Gimelshein
-//! 2018; Dao et al. 2022). A work item is a tile or, where tiles are too few for the threads (one
-//! sequence decodes), one split of a tile, joined in the same order when all are done.
+//! A tile is rows (token × query head) of one sequence that share a key head. It walks the sequence's pages
+//! in splits of [`SPLIT`] positions: the split's scores, their softmax, its weighted values. Splits are
+//! joined by their maxima and sums (Milakov and Gimelshein 2018; Dao et al. 2022). A work item is a tile;
+//! where tiles are too few for the threads (one sequence decodes), it is one split of a tile, and splits are
+//! joined in the same order when all are done.
 //!
-//! A row's bits depend on the row and its past alone: splits begin at fixed positions, and within one
-//! every row goes through the same operations in the same order, whichever rows it is worked off
-//! with and on whichever thread. `tile` walks, the arithmetic on a split is in `split`.
+//! A row's bits depend on the row and its past alone. Splits begin at fixed positions, and within one every
+//! row goes through the same operations in the same order, whatever other rows or threads do. `tile` walks;
+//! the arithmetic on a split is in `split`.
 
 mod ahead;
 mod split;
@@ -20,23 +20,22 @@ use crate::backend::cpu::Cpu;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::{Buffer, KvLayer, Rows};
 use crate::backend::cpu::ops::append::check_heads;
-use crate::backend::{
-    Attention, BackendError, Frame, Heads, PAGE_TOKENS, PageRef, StepInput, StepSequence, overlap_error,
-};
+use crate::backend::{BackendError, Frame, overlap_error};
+use crate::ir::{Attention, Heads, Operation, PAGE_TOKENS, PageRef, StepInput, StepSequence};
 use tile::{Next, State, Tile, blend};
 
 const OP: &str = "attention";
-/// Rows of a tile at most: they share what is read of a split while it is in the cache.
+/// Most rows of a tile: they share what is read of a split while it is in the cache.
 const TILE_ROWS: usize = 64;
 /// Positions of a split: few enough that one short sequence has work for several threads.
 const SPLIT: u32 = 128;
 const SPLIT_PAGES: usize = SPLIT as usize / PAGE_TOKENS;
-/// Items that each thread gets, at least, before tiles are split.
+/// Items per thread, at least, before tiles are split.
 const ITEMS_PER_THREAD: usize = 4;
-/// Room for the results of splits, resident where it is used only. A step that needs more has whole
-/// tiles for items.
+/// Memory for the results of splits, resident only where it is used. A step that needs more has whole tiles
+/// as items.
 const PARTIAL_BYTES: usize = 32 << 20;
-/// Rows whose splits one chunk joins.
+/// Rows per chunk of the joining.
 const ROWS_PER_CHUNK: usize = 64;
 
 const _: () = assert!(PAGE_TOKENS == LANES, "the keys of a page are one vector");
@@ -70,12 +69,12 @@ pub(crate) fn attention(cpu: &Cpu, op: &Attention, frame: &mut Frame<'_, Cpu>) -
     Ok(())
 }
 
-/// Where the results of splits lie: `[row][split]`, of each the values and then the state.
+/// Where the results of splits lie: `[row][split]`, for each its values and then its state.
 #[derive(Clone, Copy)]
 struct Partials {
     base: *mut f32,
     splits: usize,
-    /// Elements of one.
+    /// Elements per result.
     stride: usize,
 }
 
@@ -93,7 +92,7 @@ struct Items<'a> {
     layer: KvLayer,
     step: &'a StepInput,
     tile_rows: usize,
-    /// Where tiles are split.
+    /// Set if tiles are split.
     partials: Option<Partials>,
 }
 
@@ -101,7 +100,7 @@ struct Items<'a> {
 unsafe impl Sync for Items<'_> {}
 
 impl Items<'_> {
-    /// Makes enough items for `threads`.
+    /// Splits tiles if there are too few for `threads`.
     fn divide(&mut self, threads: usize, scratch: &mut Buffer) {
         let tiles = |items: &Self| -> usize { self.step.sequences.iter().map(|s| items.of(s)).sum() };
         if threads == 1 || tiles(self) >= threads * ITEMS_PER_THREAD {
@@ -136,7 +135,7 @@ impl Items<'_> {
     }
 }
 
-/// Splits up to the last of these pages.
+/// Number of splits up to the last of these pages.
 fn splits_of(pages: &[PageRef]) -> usize {
     pages.last().map_or(0, |last| (last.start / SPLIT) as usize + 1)
 }
@@ -176,7 +175,7 @@ impl Kernel for Items<'_> {
     }
 }
 
-/// Joins the splits of rows, the oldest first, as a whole tile does.
+/// Joins the splits of rows, oldest first, as a whole tile does.
 struct Join<'a> {
     dst: Rows,
     heads: Heads,

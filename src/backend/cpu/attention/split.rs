@@ -1,8 +1,8 @@
 //! The arithmetic of a tile's rows on one split: scores, their softmax, weighted values. Keys and
 //! values come as f16 or as int8 with their scales; sums are f32.
 //!
-//! A kernel takes `R` rows at once, the keys of `P` pages for the scores and `C` vectors of columns
-//! for the values: as many sums as the registers hold, so that what is loaded is used often.
+//! A kernel takes `R` rows at once, the keys of `P` pages for the scores and `C` vectors of columns for the
+//! values: as many sums as registers hold, so that each load is used often.
 
 // Register blocks are indexed on purpose: the loops unroll into registers, and the index says which.
 #![allow(clippy::needless_range_loop)]
@@ -14,7 +14,7 @@ use super::tile::{Next, State, Tile, WHOLE, blend, hide};
 use super::{SPLIT, SPLIT_PAGES};
 use crate::backend::cpu::isa::{LANES, Lanes};
 use crate::backend::cpu::ops::elementwise::soft_cap;
-use crate::backend::{KV_SCALE_GROUP, KvDtype, PAGE_TOKENS, PageRef};
+use crate::ir::{KV_SCALE_GROUP, KvDtype, PAGE_TOKENS, PageRef};
 
 /// A value for each key of a split: first its score, then its weight.
 type Keys = [f32; SPLIT as usize];
@@ -23,9 +23,9 @@ type Keys = [f32; SPLIT as usize];
 struct Seen<const R: usize> {
     count: usize,
     blocks: Blocks,
-    /// What is read after them.
+    /// The blocks that are read after them.
     next: Blocks,
-    /// By row: which keys, as bits.
+    /// Per row: which keys it sees, as bits.
     keys: [[u32; SPLIT_PAGES]; R],
 }
 
@@ -44,7 +44,7 @@ impl<const R: usize> Seen<R> {
 }
 
 impl Tile<'_> {
-    /// The rows `row .. row + R` on the pages of one split; gives `R`.
+    /// Computes rows `row .. row + R` on the pages of one split; returns `R`.
     ///
     /// # Safety
     /// The rows are the tile's, the pages the sequence's and of one split, the CPU has the features
@@ -61,7 +61,7 @@ impl Tile<'_> {
             return R;
         }
         let mut keys = [[0.0; SPLIT as usize]; R];
-        // SAFETY: the same contract.
+        // SAFETY: the caller promises rows, pages and features; every index below comes from them.
         unsafe {
             for first in (0..seen.count).step_by(P) {
                 self.scores::<L, R, P>(&seen, first, row, &mut keys);
@@ -108,8 +108,8 @@ impl Tile<'_> {
         seen
     }
 
-    /// `q · k` of the keys of `P` pages from `first` on, those of the last one again where there are
-    /// fewer.
+    /// `q · k` for the keys of `P` pages from `first` on. If there are fewer pages, the last one is computed
+    /// again.
     #[inline(always)]
     unsafe fn scores<L: Lanes, const R: usize, const P: usize>(
         &self,
@@ -186,7 +186,7 @@ impl Tile<'_> {
                 largest = L::max(s, largest);
             }
             let max = L::reduce_max(largest);
-            // A row that sees nothing has weights and a sum of 0.
+            // A row that sees no key has weights and a sum of 0.
             let base = L::splat(if max == f32::NEG_INFINITY { 0.0 } else { max });
             let mut sum = L::splat(0.0);
             for scores in keys.chunks_exact_mut(LANES).take(seen.len()) {
@@ -221,7 +221,7 @@ impl Tile<'_> {
         }
     }
 
-    /// The same for the 32 columns that share a scale.
+    /// The same for 32 int8 columns that share a scale.
     #[inline(always)]
     unsafe fn values_int8<L: Lanes, const R: usize>(
         &self,
@@ -249,7 +249,7 @@ impl Tile<'_> {
         }
     }
 
-    /// Joins a split's values to what the outputs hold.
+    /// Joins a split's values with what the outputs hold.
     #[inline(always)]
     unsafe fn put<L: Lanes, const R: usize, const C: usize>(
         &self,
@@ -269,7 +269,7 @@ impl Tile<'_> {
     }
 }
 
-/// The weights of a page's keys: `[row][16]`, rows so many elements apart.
+/// The weights of a page's keys: `[row][16]`, with a stride between rows.
 #[derive(Clone, Copy)]
 struct Weights {
     first: *const f32,
@@ -280,14 +280,14 @@ struct Weights {
 #[derive(Clone, Copy)]
 struct Values {
     first: *const u8,
-    /// Bytes from one key's to the next.
+    /// Bytes from one key's values to the next's.
     key: usize,
-    /// As far into the block that is read next.
+    /// The same offset in the block that is read next.
     next: *const u8,
 }
 
 impl Values {
-    /// Of a page whose values are `offset` bytes into its block, from byte `at` of each.
+    /// The values of page `page`: `offset` bytes into its block, then `at` bytes into each key's values.
     #[inline(always)]
     fn new<const R: usize>(seen: &Seen<R>, page: usize, offset: usize, [at, key]: [usize; 2]) -> Values {
         let first = seen.blocks[page].wrapping_add(offset + at);
@@ -328,7 +328,7 @@ unsafe fn add_page<L: Lanes, const R: usize, const C: usize, const INT8: bool>(
     }
 }
 
-/// The same for one key and the rows that see it: what a row does not see may be NaN.
+/// The same for one key and the rows that see it; values of rows that do not see it may be NaN.
 #[inline(always)]
 unsafe fn add_key<L: Lanes, const R: usize, const C: usize, const INT8: bool>(
     sums: &mut [[L::F; C]; R],

@@ -7,9 +7,10 @@ use std::ops::Range;
 use half::f16;
 
 use crate::backend::cpu::{Compute, Cpu, CpuOptions, Isa, KvPool};
-use crate::backend::{
-    Attention, Backend, Frame, Heads, KV_SCALE_GROUP, KvAppend, KvDtype, KvLayout, Op, PAGE_TOKENS, PageId,
-    PageRef, Place, Precision, Rows, StepInput, StepLimits, StepSequence, Weights, Window,
+use crate::backend::{Backend, Frame, Weights};
+use crate::ir::{
+    Attention, Heads, KV_SCALE_GROUP, KvAppend, KvDtype, KvLayout, Op, PAGE_TOKENS, PageId, PageRef, Place,
+    Precision, Rows, StepInput, StepLimits, StepSequence, Window,
 };
 use crate::token::TokenId;
 

@@ -1,9 +1,9 @@
-//! A tile: rows of one sequence that read one key head, and their way through its splits.
+//! A tile: rows of one sequence that share a key head, and how it walks through the splits.
 
 use super::{Items, SPLIT, TILE_ROWS};
 use crate::backend::cpu::isa::{LANES, Lanes};
 use crate::backend::cpu::memory::KvLayer;
-use crate::backend::{Attention, Heads, PAGE_TOKENS, PageRef, StepSequence};
+use crate::ir::{Attention, Heads, PAGE_TOKENS, PageRef, StepSequence};
 
 /// All keys of a page.
 pub(super) const WHOLE: u32 = (1 << PAGE_TOKENS) - 1;
@@ -15,14 +15,14 @@ pub(super) struct Next<'a> {
     pub(super) kv_head: usize,
 }
 
-/// What is known of a row's softmax: the largest score so far, and the sum of `e^(score - max)`.
+/// A row's running softmax: the largest score so far, and the sum of `e^(score - max)`.
 #[derive(Clone, Copy)]
 pub(super) struct State {
     pub(super) max: f32,
     pub(super) sum: f32,
 }
 
-/// What the values so far, and those that join them, are multiplied with.
+/// Factors for the values so far, and for those that join them.
 pub(super) type Factors = [f32; 2];
 
 impl State {
@@ -43,7 +43,7 @@ impl State {
         factors
     }
 
-    /// Divides the values by the sum; of no keys they are 0.
+    /// Divides the values by the sum; without keys they are 0.
     #[inline(always)]
     pub(super) unsafe fn finish<L: Lanes>(&self, out: *mut f32, dim: usize) {
         let inverse = if self.sum == 0.0 { 0.0 } else { 1.0 / self.sum };
@@ -85,7 +85,7 @@ unsafe fn exp<L: Lanes>(x: f32) -> f32 {
     unsafe { L::reduce_max(L::exp(L::splat(x))) }
 }
 
-/// Rows of one sequence that read one key head.
+/// Rows of one sequence that share a key head.
 pub(super) struct Tile<'a> {
     pub(super) layer: KvLayer,
     pub(super) op: &'a Attention,
@@ -93,15 +93,15 @@ pub(super) struct Tile<'a> {
     pub(super) kv_head: usize,
     pub(super) rows: usize,
     pub(super) q: [*const f32; TILE_ROWS],
-    /// `dim` values a row, their sum not yet divided.
+    /// `dim` values per row, not yet divided by the sum.
     pub(super) out: [*mut f32; TILE_ROWS],
     position: [u32; TILE_ROWS],
     pub(super) state: [State; TILE_ROWS],
 }
 
 impl<'a> Tile<'a> {
-    /// Tile `tile` of a sequence and a key head. Its outputs are the operation's, or where those are
-    /// joined later, the partial results of `split`.
+    /// Tile `tile` of a sequence and a key head. It writes the operation's outputs, or the partial results of
+    /// `split` if splits are joined later.
     #[inline(always)]
     pub(super) fn new(
         items: &Items<'a>,
@@ -138,13 +138,13 @@ impl<'a> Tile<'a> {
         made
     }
 
-    /// All splits of these pages, to the end; then `next` is read.
+    /// Walks all splits of these pages. `next` is read afterwards.
     ///
     /// # Safety
     /// The pages are the sequence's, the CPU has the features of `L`.
     #[inline(always)]
     pub(super) unsafe fn whole<L: Lanes>(mut self, pages: &[PageRef], next: Next<'_>) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller promises pages of this sequence and the CPU's features, as `split` wants.
         unsafe {
             self.clear();
             let mut splits = pages.chunk_by(|a, b| a.start / SPLIT == b.start / SPLIT).peekable();
@@ -158,13 +158,13 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// The pages of one split; the state goes behind the values. Then `next` is read.
+    /// Walks the pages of one split and stores the state behind the values. `next` is read afterwards.
     ///
     /// # Safety
     /// As for [`Tile::whole`]; outputs have room for the state.
     #[inline(always)]
     pub(super) unsafe fn part<L: Lanes>(mut self, pages: &[PageRef], next: Next<'_>) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller promises pages of one split and the CPU's features, as `split` wants.
         unsafe {
             self.clear();
             self.split::<L>(pages, next);
@@ -181,7 +181,7 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// All rows on the pages of one split, in blocks that fit the registers.
+    /// Computes all rows on the pages of one split, in blocks that fit the registers.
     #[inline(always)]
     unsafe fn split<L: Lanes>(&mut self, pages: &[PageRef], next: Next<'_>) {
         let mut row = 0;
@@ -216,7 +216,7 @@ impl<'a> Tile<'a> {
     }
 }
 
-/// Scores of keys that are not seen become minus infinity, whatever they were.
+/// Sets scores of keys that a row does not see to minus infinity, whatever they were.
 pub(super) fn hide(scores: &mut [f32], seen: u32) {
     for (key, score) in scores.iter_mut().enumerate() {
         if seen >> key & 1 == 0 {

@@ -1,8 +1,8 @@
-//! Intel's AMX: products of tiles of sixteen rows. What lanes make of them is in `avx512`.
+//! Intel's AMX: products of tiles of sixteen rows. `avx512` uses them.
 //!
-//! Rust has no stable intrinsics for it, hence `asm!`. What one step leaves in tiles the next finds there: the compiler
-//! knows them as registers that `asm!` may name as overwritten, and keeps nothing in them. Source: Intel's Software
-//! Developer's Manual, volume 1, chapter 18.
+//! Rust has no stable intrinsics for AMX, hence `asm!`. Tiles keep their contents from one `asm!` to the
+//! next: the compiler knows them only as registers that `asm!` may clobber, and keeps nothing in them.
+//! Source: Intel's Software Developer's Manual, volume 1, chapter 18.
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
@@ -13,7 +13,7 @@ use crate::backend::cpu::pack::QUADS;
 /// Bytes from a row of a tile in memory to the next.
 const STRIDE: usize = 64;
 
-/// Whether there are tiles of int8 and the system lets this process use them, for which it must be asked.
+/// Whether the CPU has int8 tiles and the system grants them; Linux wants to be asked.
 pub(crate) fn is_available() -> bool {
     const TILE_AND_INT8: u32 = 0b11 << 24;
     __cpuid_count(7, 0).edx & TILE_AND_INT8 == TILE_AND_INT8 && is_granted()
@@ -59,7 +59,7 @@ pub(crate) unsafe fn begin(quads: usize) {
     unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly, preserves_flags)) }
 }
 
-/// Gives the tiles back: threads that hold some take longer to be switched.
+/// Releases the tiles: a thread with live tiles takes longer to switch.
 ///
 /// # Safety
 /// [`is_available`].
@@ -94,7 +94,7 @@ pub(crate) unsafe fn dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
             )
         };
     }
-    // SAFETY: the same contract; the compiler knows no tiles, so they hold what they hold.
+    // SAFETY: the caller's pointers are valid for their rows; no compiler-generated code uses tiles.
     unsafe { if SIGNED { product!("tdpbssd") } else { product!("tdpbsud") } }
 }
 
@@ -104,7 +104,7 @@ pub(crate) unsafe fn dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
 /// Behind [`dots`], before [`end`]; two tiles are writable.
 #[inline(always)]
 pub(crate) unsafe fn store(to: *mut Tile) {
-    // SAFETY: the same contract.
+    // SAFETY: the caller's two tiles are writable, and a product was computed before.
     unsafe {
         asm!(
             "tilestored [{to} + {stride}], tmm0",

@@ -1,7 +1,6 @@
-//! Lanes on AVX2 with FMA and F16C: two registers a vector. With AVX-VNNI there is `vpdpbusd` for the dot
-//! product, of bytes without a sign. Without it `vpmaddubsw` saturates at 16 bits, so codes of 8 bits go
-//! through it as |code| times the activation with the code's sign: 2 · 128 · 127 fits. Codes of 4 to 6 bits
-//! fit as they are.
+//! Lanes on AVX2 with FMA and F16C: two registers per vector. With AVX-VNNI the dot product is `vpdpbusd`, of
+//! unsigned bytes. Without it `vpmaddubsw` saturates at 16 bits, so 8-bit codes go through it as |code| times
+//! the activation with the code's sign: 2 · 128 · 127 fits. Codes of 4 to 6 bits fit as they are.
 
 use core::arch::x86_64::*;
 

@@ -1,5 +1,5 @@
-//! Lanes on AVX-512 with VNNI: one register a vector, and `vpdpbusd` for the dot product. With AMX there are tiles
-//! for sixteen tokens.
+//! Lanes on AVX-512 with VNNI: one register per vector, and `vpdpbusd` for the dot product. With AMX there
+//! are tiles for sixteen tokens.
 
 use core::arch::x86_64::*;
 
@@ -110,7 +110,8 @@ impl<const AMX: bool> Lanes for Avx512<AMX> {
 
     #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> __m512 {
-        // `_mm512_cvtph_ps` suppresses exceptions, which only a register's conversion can: a load more.
+        // `_mm512_cvtph_ps` suppresses exceptions. Only a conversion from a register can do that, which costs
+        // a load.
         unsafe { _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(_mm256_loadu_si256(p.cast())) }
     }
     #[inline(always)]
@@ -191,7 +192,7 @@ impl<const AMX: bool> Lanes for Avx512<AMX> {
     }
     #[inline(always)]
     unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: __m512i, b: __m512i) -> __m512i {
-        // Where the first operand's bit is set the second's, else the third's.
+        // Takes the second operand's bit where the first's is set, else the third's.
         const CHOOSE: i32 = 0xca;
         unsafe {
             let shifted = _mm512_srl_epi16(b, _mm_cvtsi32_si128(SHIFT));

@@ -2,7 +2,7 @@
 
 use super::lanes::Lanes;
 
-/// An operation cut into chunks that threads work off in any order.
+/// An operation cut into chunks that threads run in any order.
 ///
 /// Implementors are the operation's operands; `run` does one chunk. It must be `#[inline(always)]`,
 /// and so must all that it calls on hot paths, to become part of an instruction set's own function.
@@ -35,7 +35,7 @@ macro_rules! kernel_entry {
         /// As [`Kernel::run`]($crate::backend::cpu::isa::Kernel::run).
         $(#[target_feature(enable = $features)])?
         pub(crate) unsafe fn $name<K: $crate::backend::cpu::isa::Kernel>(kernel: &K, chunk: usize, worker: usize) {
-            // SAFETY: the same contract.
+            // SAFETY: the contract of this function is that of `Kernel::run`.
             unsafe { kernel.run::<$lanes>(chunk, worker) }
         }
     };

@@ -1,12 +1,11 @@
 //! The vector abstraction that every CPU kernel is written over: sixteen virtual lanes.
 //!
-//! A kernel is one function generic over [`Lanes`]; `portable`, `avx2`, `avx512` and `neon` supply
-//! the primitives and `dispatch` instantiates the kernel for each instruction set. Nothing here
-//! knows what a kernel computes.
+//! A kernel is one function generic over [`Lanes`]. A file per instruction set supplies the primitives, and
+//! the parent module instantiates the kernel for each. Nothing here knows what a kernel computes.
 
 use half::{bf16, f16};
 
-/// The same code for each value of a constant.
+/// Repeats code for each value of a constant.
 macro_rules! for_each {
     ([$($value:literal)*] $name:ident => $code:block) => {$({
         const $name: usize = $value;
@@ -27,21 +26,21 @@ pub(crate) const LANES: usize = 16;
 #[repr(C, align(64))]
 pub(crate) struct Tile<T = i32>(pub(crate) [[T; LANES]; LANES]);
 
-/// How packed codes lie, as an instruction set's dot products want them.
+/// How packed codes lie, as an instruction set's dot products read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Bytes without a sign, four columns of a row together.
+    /// Unsigned bytes, four columns of a row together.
     Unsigned,
-    /// The same, and codes of 8 bits less 128, with a sign.
+    /// The same, but 8-bit codes are stored less 128, signed.
     Signed,
-    /// Bytes without a sign, eight columns of a row together: of four rows and eight columns the place of the
-    /// first four columns has all eight of the first two rows, that of the others all of the last two.
+    /// Unsigned bytes, eight columns of a row together. Of four rows and eight columns, the places of the
+    /// first four columns hold all eight of the first two rows, the other places all of the last two.
     #[cfg_attr(not(target_arch = "aarch64"), allow(dead_code))]
     Pairs,
 }
 
 impl Order {
-    /// What is subtracted from a code of 8 bits.
+    /// What is subtracted from an 8-bit code.
     pub(crate) const fn byte_bias(self) -> u8 {
         if matches!(self, Order::Signed) { 128 } else { 0 }
     }
@@ -72,24 +71,24 @@ pub(crate) trait Lanes: Copy + 'static {
     /// Sixteen activation codes, where the dot product finds them.
     type A: Copy;
 
-    /// Tokens that the matrix kernels hold in registers at once: 6, with smaller blocks of 4 and 2, or 4 or 1
-    /// (each block more is a tenth of what is to be compiled).
+    /// Most tokens of a block in registers: 6 (with smaller blocks of 4 and 2), 4 or 1. Each more size adds a
+    /// tenth to what is compiled.
     const TOKENS: usize;
     /// Whether there are 32 registers of sixteen lanes: the matrix kernels then hold both tiles of
     /// a panel at once, and attention more than two rows.
     const WIDE: bool;
-    /// Whether [`Lanes::dot_bytes`] takes codes of 4 bits where they lie in the upper half of a byte, 16 times as
-    /// large: one token's products then need no shifts.
+    /// Whether [`Lanes::dot_bytes`] takes 4-bit codes in the upper half of a byte, 16 times as large. One
+    /// token's products then need no shifts.
     const UPPER: bool = false;
-    /// Parts of the sixteen rows that the int8 kernels work off one after the other, 1 or 2.
+    /// Parts of the sixteen rows that int8 kernels compute one after another: 1 or 2.
     const PARTS: usize = 1;
-    /// Whether the int8 kernels multiply sixteen tokens at once, by [`Lanes::tile_dots`], where there are as many.
+    /// Whether int8 kernels multiply blocks of sixteen tokens by [`Lanes::tile_dots`].
     const TILES: bool = false;
-    /// What packing does for the dot products.
+    /// The order that packing produces for the dot products.
     const ORDER: Order;
-    /// What packing subtracts from a code of 8 bits.
+    /// What packing subtracts from an 8-bit code.
     const BYTE_BIAS: u8 = Self::ORDER.byte_bias();
-    /// Whether the int8 kernels multiply two tokens at once where there are several, by [`Lanes::dot_pair`].
+    /// Whether int8 kernels multiply two tokens at once by [`Lanes::dot_pair`].
     const PAIRS: bool = Self::ORDER.pairs();
 
     /// All lanes `x`.
@@ -200,7 +199,7 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn unpair(_a: Self::I, _b: Self::I) -> [Self::I; 2] {
         unreachable!("no pairs")
     }
-    /// Has [`Lanes::tile_dots`] multiply `4 quads` columns, on this thread, until [`Lanes::end_tiles`].
+    /// Configures tiles for `4 quads` columns on this thread, until [`Lanes::end_tiles`].
     #[inline(always)]
     unsafe fn begin_tiles(_quads: usize) {
         unreachable!("no tiles")

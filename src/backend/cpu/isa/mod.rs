@@ -1,5 +1,4 @@
-//! Instruction sets: which there are, which this machine has, and the code that a kernel written over
-//! [`Lanes`] has for each of them.
+//! Instruction sets: which exist, which this machine has, and the code of each kernel for each of them.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -31,7 +30,7 @@ use portable::Portable;
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Isa {
-    /// What the target's baseline has.
+    /// The target's baseline.
     Portable,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
@@ -39,7 +38,7 @@ pub enum Isa {
     AvxVnni,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
-    /// The same and AMX with int8 (Linux).
+    /// The same, and AMX with int8 (Linux).
     Amx,
     /// aarch64 with `sdot`.
     NeonDotprod,

@@ -1,9 +1,8 @@
-//! Lanes on aarch64: four registers a vector. [`Dotprod`] multiplies signed bytes (`sdot`),
-//! [`I8mm`] unsigned codes by signed activations (`usdot`, and of two tokens at once `usmmla`); all else
-//! they share.
+//! Lanes on aarch64: four registers per vector. [`Dotprod`] multiplies signed bytes (`sdot`). [`I8mm`]
+//! multiplies unsigned codes by signed activations (`usdot`, and for two tokens at once `usmmla`). They share
+//! everything else.
 //!
-//! The dot products and the half-precision conversions are not stable intrinsics: `instructions` has
-//! them.
+//! The dot products and half-precision conversions are not stable intrinsics: `instructions` has them.
 
 mod instructions;
 
@@ -61,7 +60,7 @@ macro_rules! neon_lanes {
 
             const TOKENS: usize = 6;
             const WIDE: bool = false;
-            // Eight rows times six tokens leave registers for all codes of the tokens.
+            // Eight rows times six tokens leave registers for all the tokens' codes.
             const PARTS: usize = 2;
             const ORDER: Order = $order;
 

@@ -1,5 +1,5 @@
-//! Lanes as plain arrays and loops: what runs on a CPU that no other file knows, and what the
-//! others are tested against. Not a reference for the operations: that is `backend::reference`.
+//! Lanes as plain arrays and loops: for CPUs that no other file supports, and the yardstick that the others
+//! are tested against. The specification of the operations is `backend::reference`.
 
 use half::{bf16, f16};
 
@@ -86,7 +86,7 @@ impl<const TILES: bool> Lanes for Portable<TILES> {
     unsafe fn div(a: F, b: F) -> F {
         zip(a, b, |a, b| a / b)
     }
-    // Two roundings: without the instruction a single one costs a library call a lane.
+    // Two roundings: without the instruction, one rounding would cost a library call per lane.
     #[inline(always)]
     unsafe fn fma(a: F, b: F, c: F) -> F {
         let mut out = c;
@@ -284,12 +284,12 @@ impl<const TILES: bool> Lanes for Portable<TILES> {
     }
     #[cfg(test)]
     unsafe fn tile_dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller's pointers are valid for their rows, as `tiles_emulated` wants.
         unsafe { tiles_emulated::dots::<SIGNED>(a, codes) }
     }
     #[cfg(test)]
     unsafe fn store_dots(dots: *mut Tile) {
-        // SAFETY: the same contract.
+        // SAFETY: the caller's two tiles are writable.
         unsafe { tiles_emulated::store(dots) }
     }
     #[cfg(test)]
@@ -312,7 +312,8 @@ impl<const TILES: bool> Lanes for Portable<TILES> {
     }
 }
 
-/// `acc[r] += sum over k of codes[r][k] * a[k]`. Not inline: kernels are many, and each has it 8 times.
+/// `acc[r] += sum over k of codes[r][k] * a[k]`. Not inlined: there are many kernels, and each has it 8
+/// times.
 #[inline(never)]
 fn dot(mut acc: I, codes: &[[u8; 4]; LANES], a: [i8; 4]) -> I {
     for (lane, row) in acc.iter_mut().zip(codes) {

@@ -1,5 +1,5 @@
-//! Tiles of a thread in memory, for tests: what uses them is tested on every machine, and misuse is found, which
-//! `amx` could not name.
+//! A thread's tiles in memory, for tests: the code that uses tiles is tested on every machine, and misuse
+//! fails, which real tiles would not report.
 
 use std::cell::RefCell;
 
@@ -13,14 +13,14 @@ thread_local! {
     static TILES: RefCell<Option<Tiles>> = const { RefCell::new(None) };
 }
 
-/// What a thread has begun.
+/// A thread's configured tiles.
 struct Tiles {
     quads: usize,
     /// The last product, until it is stored.
     dots: Option<[Tile; 2]>,
 }
 
-/// What a thread has begun, in the hands of `f`.
+/// Calls `f` with the thread's tiles.
 fn with(f: impl FnOnce(&mut Tiles)) {
     TILES.with_borrow_mut(|tiles| f(tiles.as_mut().expect("tiles have begun")));
 }
@@ -71,7 +71,7 @@ pub(crate) unsafe fn dots<const SIGNED: bool>(a: *const i8, codes: *const u8) {
 pub(crate) unsafe fn store(to: *mut Tile) {
     with(|tiles| {
         let dots = tiles.dots.take().expect("a product was computed");
-        // SAFETY: the same contract.
+        // SAFETY: the caller's two tiles are writable.
         unsafe { to.cast::<[Tile; 2]>().write(dots) }
     });
 }

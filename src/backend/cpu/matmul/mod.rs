@@ -1,6 +1,7 @@
-//! [`Matmul`]: checks the shapes, packs the activations once, and has the pool work off the panels
-//! of all products as one list. The arithmetic is in `panel`.
+//! [`Matmul`]: checks the shapes, packs the activations once, and lets the pool run the panels of all
+//! products as one list. The arithmetic is in `panel`.
 
+mod experts;
 mod formats;
 pub(crate) mod panel;
 #[cfg(test)]
@@ -17,10 +18,9 @@ use crate::backend::cpu::pack::{
     FloatGroup, INT8_BYTES, Int8Group, Layout, Matrix, Pack, ROWS_PER_CHUNK, groups,
 };
 use crate::backend::cpu::{Compute, Cpu, check_vector};
-use crate::backend::{
-    BackendError, Epilogue, Frame, Matmul, MatrixId, Product, RmsNorm, StepInput, Weights, Write,
-};
+use crate::backend::{BackendError, Frame, Weights};
 use crate::backend::{overlap_error, shape_error};
+use crate::ir::{Epilogue, Matmul, MatrixId, Operation, Product, RmsNorm, StepInput, Write};
 use crate::quant::Bits;
 use formats::{Dense, Float, Int8};
 pub(crate) use panel::PanelArgs;
@@ -28,15 +28,15 @@ use panel::{Finish, RunPanel, activate_panel, run_panel, stretch};
 
 const OP: &str = "matmul";
 
-/// Chunks that each thread gets, at least, where there are panels enough: a thread that is late or
-/// shares its core leaves its part to the others, and at the end none waits long.
+/// Chunks per thread, at least, if there are panels enough. A thread that is late leaves its chunks to the
+/// others, and none waits long at the end.
 const CHUNKS_PER_THREAD: usize = 64;
-/// Rows up to which threads that wait ask for the next operation's weights: those of more rows compute for longer than
-/// they read.
+/// Rows up to which waiting threads prefetch the next operation's weights. With more rows, computing takes
+/// longer than reading.
 const ROWS_AHEAD: usize = 16;
 
 impl Cpu {
-    /// See [`Matmul`]. Threads that wait for others meanwhile ask for the weights of `next`, which comes after it.
+    /// See [`Matmul`]. `next` follows in the plan; waiting threads prefetch its weights.
     pub(crate) fn matmul(
         &self,
         op: &Matmul,
@@ -64,14 +64,14 @@ impl Cpu {
         (panels / (self.threads() * CHUNKS_PER_THREAD)).max(1)
     }
 
-    /// Tells all threads where they begin in the weights of an operation.
+    /// Tells each thread where it begins to read in the weights of `op`.
     pub(crate) fn announce(&self, op: Option<&Matmul>, weights: &Weights<Cpu>) {
         for (upcoming, (start, bytes)) in self.pool.upcoming().zip(self.beginnings(op, weights)) {
             upcoming.set(start, bytes);
         }
     }
 
-    /// By thread: where it begins in the weights of an operation, and the bytes that it reads from there on.
+    /// Per thread: where it begins to read in the weights of `op`, and how many bytes follow there.
     pub(crate) fn beginnings(
         &self,
         op: Option<&Matmul>,
@@ -90,7 +90,8 @@ impl Cpu {
     }
 }
 
-/// Where some panels of all matrices' begin, and the bytes of them in that matrix.
+/// Where the first of `panels` begins, counted over all matrices, and how many bytes of them lie in that
+/// matrix.
 fn first_weights<'a>(
     mut matrices: impl Iterator<Item = &'a Matrix>,
     panels: Range<usize>,
@@ -105,7 +106,7 @@ fn first_weights<'a>(
     first.unwrap_or((std::ptr::null(), 0))
 }
 
-/// One operation on its way.
+/// One operation's call: what it works on, and what it has resolved so far.
 struct Call<'a> {
     cpu: &'a Cpu,
     weights: &'a Weights<Cpu>,
@@ -118,7 +119,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Resolves a product: one entry, or three for a gated one.
+    /// Adds a product: one entry, or three for a gated one.
     fn add(&mut self, product: &Product) -> Result<(), BackendError> {
         let matrix = matrix(self.weights, product.matrix)?;
         let dst = self.arena.rows(OP, &product.dst, self.step)?;
@@ -150,9 +151,8 @@ impl Call<'_> {
             Epilogue::Write(Write::Store) => self.push(matrix, dst, bias, Finish::Store),
             Epilogue::Write(Write::Add) => self.push(matrix, dst, bias, Finish::Add),
             Epilogue::Gated { up, activation } => {
-                // Three entries for the same panels: a thread does a chunk's gates, activations
-                // and products before the next chunk, so the values are still in its caches (of one
-                // token in the first, of a long prompt in the second or third). The two matrices may
+                // Three entries over the same panels: a thread computes a chunk's gates, activations and
+                // products before its next chunk. So the values are still in its caches. The two matrices may
                 // have different formats.
                 let up = matrix_like(self.weights, up, matrix)?;
                 self.push(matrix, dst, bias, Finish::Store);
@@ -230,7 +230,7 @@ impl Call<'_> {
     }
 }
 
-/// The panels of all products, one behind the other.
+/// The panels of all products, one product behind another.
 struct PanelList<'a> {
     isa: Isa,
     products: &'a [PanelArgs],
@@ -239,8 +239,7 @@ struct PanelList<'a> {
 }
 
 impl PanelList<'_> {
-    /// The panels of chunk `chunk` in the order in which they are worked off, product by product, with their
-    /// numbers in their products.
+    /// The panels of chunk `chunk` in working order, each with its product and its number there.
     fn steps(&self, chunk: usize) -> impl Iterator<Item = (&PanelArgs, usize)> + Clone {
         let first = chunk * self.per_chunk;
         let chunk = first..(first + self.per_chunk).min(self.panels);
@@ -252,7 +251,7 @@ impl PanelList<'_> {
 unsafe fn run_panels(list: &PanelList<'_>, chunk: usize, _worker: usize) {
     let mut steps = list.steps(chunk);
     while let Some((product, panel)) = steps.next() {
-        // A thread's next chunk is most often the one behind this.
+        // A thread's next chunk is usually the one behind this.
         let mut later = steps.clone().chain(list.steps(chunk + 1));
         let next = later.find_map(|(product, panel)| product.weights_of(panel));
         // SAFETY: promised by `Call::run`.

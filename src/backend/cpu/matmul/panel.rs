@@ -1,12 +1,14 @@
-//! The matrix kernels' frame: a panel of 32 weight rows times a block of tokens, and what becomes
-//! of the products. How a group is multiplied, for each weight format, is in `formats`; what is asked
-//! for ahead, in `prefetch`.
+//! The frame of the matrix kernels: a panel of 32 weight rows times a block of tokens, and the epilogue. How
+//! a group is multiplied, per weight format, is in `formats`; what is prefetched, in `prefetch`.
 //!
-//! A block's f32 sums stay in registers while a stretch of the panel's groups streams by (those of tiles in the first-level
-//! cache), and in memory from one stretch to the next. Within a group int8 products are summed exactly in i32, starting at minus zero point times the sum of activations;
-//! then the group's sum is scaled and added. Each element of a result goes through the same
-//! operations in the same order whatever the block's size, so a row's bits do not depend on its
-//! neighbours.
+//! ```text
+//! for stretch of K (fits L1)          // more than one only with 8 to 16 tokens
+//!   for block of ≤ 6 tokens           // f32 sums in registers; in memory between stretches
+//!     for group of 32 columns         // exact i32 dot products, then scale and add
+//! ```
+//!
+//! The order of operations per output does not depend on the block's size, so a row's bits are independent of
+//! its neighbours.
 
 mod prefetch;
 
@@ -17,21 +19,23 @@ use std::ops::Range;
 use std::slice;
 
 use super::formats::{Format, Operand};
-use crate::backend::Activation;
 use crate::backend::cpu::isa::{Isa, Kernel, LANES, Lanes, Tile, entry};
 use crate::backend::cpu::pack::{PANEL, Record, behind, block_len, in_blocks};
+use crate::ir::Activation;
 use prefetch::Requests;
 
-/// Of fewer tokens the first block, if it has several, asks for all weights, and panels are not cut into stretches.
+/// With fewer tokens the first block prefetches all weights (if it has more than one token), and panels are
+/// not cut into stretches.
 const FEW: usize = 8;
-/// Of more tokens they are not cut either: their sums' way to memory and back costs more than that gives.
+/// With more tokens panels are not cut either: the sums' way to memory and back would cost more than it
+/// gains.
 const SEVERAL: usize = 16;
 
-/// Groups of a panel that is long, at least: one token of shorter ones takes up to 1.6 % more time where requests stand
-/// nearer.
+/// Groups from which a panel is long. With shorter panels one token loses up to 1.6 % by a shorter prefetch
+/// distance.
 const LONG: usize = 64;
 
-/// Blocks of tiles for which a panel's codes are unpacked once.
+/// Blocks of sixteen tokens for which AMX unpacks a panel's codes once.
 const BLOCKS: usize = 16;
 
 /// What a kernel does with its sums.
@@ -47,7 +51,8 @@ pub(crate) enum Finish {
     Activate(Activation),
 }
 
-/// [`run_panel`] for one format, or [`activate_panel`]: a panel, and where the weights are that are read next.
+/// [`run_panel`] for one format, or [`activate_panel`]. The last argument is where the weights begin that are
+/// read next.
 pub(crate) type RunPanel = unsafe fn(&PanelArgs, Isa, usize, *const u8);
 
 /// A product of all tokens with one packed matrix.
@@ -61,9 +66,10 @@ pub(crate) struct PanelArgs {
     /// Rows of the matrix.
     pub(crate) rows: usize,
     pub(crate) tokens: usize,
-    /// Groups that all blocks multiply before any goes on ([`stretch`]).
+    /// Groups per stretch: all blocks multiply one stretch before the next begins ([`stretch`]).
     pub(crate) stretch: usize,
-    /// `[tokens · groups]` records of the kind that the format reads; of int8 those of [`behind`] are behind them.
+    /// `[tokens · groups]` records of the format's kind. With int8, residual codes lie behind them
+    /// ([`behind`]).
     pub(crate) activations: *const u8,
     /// `[tokens, rows]`
     pub(crate) dst: *mut f32,
@@ -74,19 +80,19 @@ pub(crate) struct PanelArgs {
     pub(crate) first_panel: usize,
 }
 
-// SAFETY: whoever shares it vouches for its pointers ([`Kernel::run`]).
+// SAFETY: who calls [`Kernel::run`] promises that the pointers are valid on every thread.
 unsafe impl Send for PanelArgs {}
 // SAFETY: as above.
 unsafe impl Sync for PanelArgs {}
 
 impl PanelArgs {
-    /// Its panels among the operation's `panels`, as it counts them.
+    /// Which of this product's panels are among the operation's `panels`.
     pub(crate) fn own_panels(&self, panels: &Range<usize>) -> Range<usize> {
         let own = |panel: usize| panel.saturating_sub(self.first_panel).min(self.rows.div_ceil(PANEL));
         own(panels.start)..own(panels.end)
     }
 
-    /// Where the weights of its panel `panel` are, if it reads any.
+    /// Where panel `panel` begins, if this product reads weights.
     pub(crate) fn weights_of(&self, panel: usize) -> Option<*const u8> {
         let reads = !matches!(self.finish, Finish::Activate(_));
         reads.then(|| self.weights.wrapping_add(panel * self.panel_bytes))
@@ -98,7 +104,7 @@ impl PanelArgs {
         Stretch { from, to: self.groups.min(from + self.stretch), length: self.stretch }
     }
 
-    /// One of a shape, and of nothing in memory; it stores one row.
+    /// Arguments of a shape for tests, without memory; one row.
     #[cfg(test)]
     pub(crate) fn of_shape(tokens: usize, groups: usize, group_bytes: usize) -> PanelArgs {
         PanelArgs {
@@ -123,8 +129,8 @@ impl PanelArgs {
     }
 }
 
-/// Groups that all blocks of `tokens` multiply before any goes on, so that the second finds them in the first-level cache,
-/// which has `cache` bytes: a third of it, or all of a panel that stays there whole beside what else is read.
+/// Groups of a stretch. A panel that stays in L1 (of `cache` bytes) beside what else is read is one stretch.
+/// Otherwise a stretch is at most a third of L1, so that the second block finds it there.
 pub(crate) fn stretch(tokens: usize, groups: usize, group_bytes: usize, cache: usize) -> usize {
     if (FEW..=SEVERAL).contains(&tokens) && groups * group_bytes > cache / 6 * 5 {
         let most = (cache / 3 / group_bytes).max(1);
@@ -139,19 +145,19 @@ pub(crate) fn stretch(tokens: usize, groups: usize, group_bytes: usize, cache: u
 struct Stretch {
     from: usize,
     to: usize,
-    /// Groups of all stretches but the last, which may have fewer.
+    /// Groups of every stretch but the last, which may have fewer.
     length: usize,
 }
 
-/// Does one panel of a product with format `W`, on instruction set `isa`. Asks for what is read `next`, as for a panel of
-/// the same length; it need not be valid.
+/// Multiplies one panel of a product with format `W` on instruction set `isa`. Prefetches what is read
+/// `next`, as a panel of the same length; `next` need not be valid.
 ///
 /// # Safety
 /// As [`Kernel::run`]: `isa` is available, the panel exists, the pointers are valid for the
 /// shapes, and no other thread touches the panel's columns of `dst`.
 pub(crate) unsafe fn run_panel<W: Format>(args: &PanelArgs, isa: Isa, panel: usize, next: *const u8) {
     let kernel = Panels::<W> { args, next, format: PhantomData };
-    // SAFETY: the same contract.
+    // SAFETY: the caller promises what `Kernel::run` wants of this panel.
     unsafe { entry::<Panels<'_, W>>(isa)(&kernel, panel, 0) }
 }
 
@@ -162,7 +168,7 @@ struct Panels<'a, W> {
     format: PhantomData<W>,
 }
 
-// SAFETY: as for `PanelArgs`; `next` is only asked for.
+// SAFETY: as for `PanelArgs`; `next` is only prefetched.
 unsafe impl<W> Sync for Panels<'_, W> {}
 
 impl<W: Format> Kernel for Panels<'_, W> {
@@ -170,13 +176,14 @@ impl<W: Format> Kernel for Panels<'_, W> {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, panel: usize, _worker: usize) {
-        // SAFETY: the same contract; tiles beyond the matrix's rows are left out.
+        // SAFETY: `run_panel`'s caller promises the panel; tiles beyond the matrix's rows are left out.
         unsafe {
             if const { L::WIDE } {
                 self.tokens::<L, 2>(panel, 0);
             } else {
                 let rows = self.args.rows - panel * PANEL;
-                // A number that the compiler does not know, or there would be all blocks' code for each tile.
+                // `black_box` hides the count from the compiler, which would otherwise copy all blocks' code
+                // per tile.
                 for tile in 0..black_box(if rows > LANES { 2 } else { 1 }) {
                     self.tokens::<L, 1>(panel, tile);
                 }
@@ -192,7 +199,7 @@ impl<W: Format> Panels<'_, W> {
         let mut start = 0;
         if const { T == 2 && L::TILES && <W::Record as Record>::TILES } {
             start = self.args.tokens / LANES * LANES;
-            // SAFETY: the same contract.
+            // SAFETY: the first `start` tokens exist, and `run_panel`'s caller promises the panel.
             unsafe { self.tiles::<L>(panel, start) }
         }
         let mut kept = [const { MaybeUninit::<Sums<T>>::uninit() }; SEVERAL];
@@ -263,7 +270,7 @@ impl<W: Format> Panels<'_, W> {
         activations
     }
 
-    /// `M` tokens times a stretch of `T` tiles. Their sums are in `kept` from one stretch to the next.
+    /// `M` tokens times one stretch of `T` tiles. `kept` holds their sums between stretches.
     // Register blocks are indexed by tile and token on purpose, as in `formats`.
     #[allow(clippy::needless_range_loop)]
     #[inline(always)]
@@ -295,8 +302,8 @@ impl<W: Format> Panels<'_, W> {
             let mut weights = whole.add(from * group_bytes);
             let mut activations = self.activations(start);
             activations.skip(from * M);
-            // A single token's products ask within a group, where it pays; where tiles come one by one the first has asked
-            // for both.
+            // A single token prefetches inside `Format::group`. Where tiles run one by one, the first has
+            // prefetched for both.
             let mut requests = match tile {
                 0 if M > 1 => {
                     let sharing = in_blocks::<L>(args.tokens);
@@ -304,8 +311,8 @@ impl<W: Format> Panels<'_, W> {
                 }
                 _ => Requests::none(),
             };
-            // From `last` on what is read later is the next panel's. Two loops in one: one token's groups are so few
-            // instructions that it counts how many each has.
+            // From group `last` on, what is prefetched belongs to the next panel. Two loops instead of a test
+            // per group: a single token has so few instructions per group that a test would show.
             let long = M == 1 && args.groups >= LONG;
             let ahead = if long { W::AHEAD_LONG } else { W::AHEAD } / group_bytes;
             let last = args.groups.saturating_sub(ahead).clamp(from, to);
@@ -322,7 +329,7 @@ impl<W: Format> Panels<'_, W> {
                     activations.skip(M);
                 }
             }
-            // Through memory, too, so that what follows is one small loop and not T · M copies of it.
+            // Sums go through memory, so that the epilogue is one small loop and not `T · M` unrolled copies.
             for t in 0..T {
                 for m in 0..M {
                     L::store(kept_at(t, m), sums[t][m]);
@@ -373,7 +380,7 @@ type Sums<const T: usize> = [[f32; LANES]; T];
 /// # Safety
 /// As [`run_panel`].
 pub(crate) unsafe fn activate_panel(args: &PanelArgs, isa: Isa, panel: usize, _next: *const u8) {
-    // SAFETY: the same contract.
+    // SAFETY: the caller promises what `Kernel::run` wants of this panel.
     unsafe { entry::<Activate<'_>>(isa)(&Activate(args), panel, 0) }
 }
 

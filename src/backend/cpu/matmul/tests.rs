@@ -2,66 +2,23 @@
 //! in f32, and with the same bits for a row whatever the other rows, the threads, the tiles.
 
 mod chunks;
+mod random;
 use std::num::NonZeroUsize;
 
 use crate::TokenId;
+use crate::backend::Weights;
 use crate::backend::cpu::*;
-use crate::backend::{
-    Activation, Epilogue, KvDtype, Matmul, MatrixId, Product, RmsNorm, Rows, StepInput, VectorId, Weights,
-    Write,
+use crate::ir::{
+    Activation, Embed, Epilogue, GatherOutputs, KvDtype, Matmul, MatrixId, Product, RmsNorm, Rows, StepInput,
+    VectorId, Write,
 };
-use crate::quant::{
-    Bits, DenseMatrix, DenseValues, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row,
-};
+use crate::quant::{Bits, DenseMatrix, DenseValues, QuantMatrix, QuantParts, WeightMatrix};
 use half::{bf16, f16};
+use random::Random;
 
 const NS: [usize; 5] = [1, 15, 16, 17, 49];
 const KS: [usize; 5] = [32, 48, 64, 576, 100];
 const MS: [usize; 7] = [33, 1, 2, 3, 7, 8, 9];
-
-/// A small generator of its own, so that a failure is reproducible.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as u32
-    }
-
-    /// Uniform in -1..1.
-    fn unit(&mut self) -> f32 {
-        self.next() as f32 / (1u32 << 30) as f32 - 1.0
-    }
-
-    fn vector(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.unit()).collect()
-    }
-
-    /// Activations with rare outliers, an all-zero group and tiny values, as models have them.
-    fn activations(&mut self, rows: usize, cols: usize) -> Vec<f32> {
-        let mut x = self.vector(rows * cols);
-        for (i, value) in x.iter_mut().enumerate() {
-            let (row, col) = (i / cols, i % cols);
-            *value *= if self.next().is_multiple_of(97) { 300.0 } else { 1.0 };
-            *value *= if col < 32 && row % 5 == 1 { 0.0 } else { 1.0 };
-            *value *= if row % 7 == 2 { 1e-6 } else { 1.0 };
-        }
-        x
-    }
-
-    fn quant(&mut self, rows: usize, cols: usize, (bits, group, mins): Format) -> QuantMatrix {
-        let count = rows * cols.div_ceil(group);
-        let mut code = || match bits {
-            Bits::Four => self.next() as u8,
-            _ => (bits.codes(mins).start() + (self.next() % (1 << bits.count())) as i32) as u8,
-        };
-        let codes = (0..rows * code_bytes_per_row(bits, cols)).map(|_| code()).collect();
-        let scales = (0..count).map(|_| f16::from_f32(self.unit() * 0.02)).collect();
-        let minimums = (0..count).map(|_| f16::from_f32(self.unit() * 0.1)).collect();
-        let mins = mins.then_some(minimums);
-        QuantMatrix::new(QuantParts { rows, cols, bits, group, codes, scales, mins }).unwrap()
-    }
-}
 
 type Format = (Bits, usize, bool);
 
@@ -615,8 +572,8 @@ fn embedding_scales_rows_and_outputs_are_gathered() {
         StepInput { tokens: [7, 39, 0, 7].map(TokenId).into(), outputs: vec![1, 3], ..StepInput::default() };
     let mut arena = cpu.arena(8192, &[], StepLimits { tokens_max: 8, outputs_max: 8 }).unwrap();
     let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut no_kv(), step: &step };
-    cpu.execute(&Op::Embed { dst: hidden, table: MatrixId(0), scale: 24.0 }, &mut frame).unwrap();
-    cpu.execute(&Op::GatherOutputs { dst: out, src: hidden }, &mut frame).unwrap();
+    cpu.execute(&Op::Embed(Embed { dst: hidden, table: MatrixId(0), scale: 24.0 }), &mut frame).unwrap();
+    cpu.execute(&Op::GatherOutputs(GatherOutputs { dst: out, src: hidden }), &mut frame).unwrap();
     let (mut row, mut found) = (vec![0.0; 100], vec![0.0; 100]);
     for (index, token) in [39, 7].into_iter().enumerate() {
         table.dequantize_row(token, &mut row);

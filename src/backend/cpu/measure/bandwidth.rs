@@ -1,6 +1,6 @@
-//! What the memory can do: bytes a second that kernels read which do nothing else, from huge pages and by threads
-//! that each read long stretches, as weights are read. Lines are asked for ahead in two of the ways that products use, and
-//! the faster one counts: a limit that products exceed is none.
+//! Read bandwidth: bytes per second of kernels that only read, from huge pages, by threads that each read
+//! long stretches as they read weights. Two kernels prefetch in the two ways that products do; the faster one
+//! counts, because a limit that products exceed is none.
 
 use std::time::{Duration, Instant};
 
@@ -10,18 +10,18 @@ use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Buffer;
 use crate::backend::cpu::memory::prefetch::{LINE, prefetch_far, prefetch_once};
 
-/// Passes of a kernel go on for so long, and are so many at least.
+/// A kernel repeats its pass for this long, and at least this often.
 const MEASURE_FOR: Duration = Duration::from_millis(100);
 const PASSES: usize = 3;
-/// Elements of a chunk, and of a step of its loop.
+/// Elements of a chunk, and of one iteration of its loop.
 const CHUNK: usize = 1 << 18;
 const STEP: usize = 4 * LANES;
-/// Bytes that are asked for ahead, into the second-level cache and to be read once. By 6 KiB and no more one core of Zen 5
-/// reads 3 to 4 % less.
+/// Prefetch distances in bytes: into L2, and non-temporal. With exactly 6 KiB one core of Zen 5 reads 3 to 4
+/// % less.
 const FAR: usize = 8 << 10;
 const ONCE: usize = (6 << 10) + 3 * LINE;
 
-/// Memory that is read to measure how fast.
+/// Memory that is read to measure the bandwidth.
 #[derive(Debug)]
 pub struct ReadProbe {
     buffer: Buffer,
@@ -36,7 +36,7 @@ impl ReadProbe {
         let chunk_bytes = CHUNK * size_of::<f32>();
         let bytes = bytes.div_ceil(chunk_bytes).max(1).saturating_mul(chunk_bytes);
         let mut buffer = Buffer::zeroed(bytes, "what is read to measure the bandwidth")?;
-        // Pages that nobody has written are all the same one.
+        // Untouched pages would all be the same zero page.
         for (i, step) in buffer.elements_mut::<f32>().chunks_mut(STEP).enumerate() {
             step.fill(value(i));
         }
@@ -50,18 +50,18 @@ impl ReadProbe {
 }
 
 impl Cpu {
-    /// Bytes a second that the CPU's threads read together, by the faster of two kernels: of each the mean of a tenth of
-    /// a second and three passes at least.
+    /// Bytes per second that the CPU's threads read together: the faster of two kernels, each the mean of a
+    /// tenth of a second and at least three passes.
     pub fn read_bandwidth(&self, probe: &ReadProbe) -> f64 {
         let numbers = probe.buffer.elements();
         self.reads(&Numbers::<true>(numbers)).max(self.reads(&Numbers::<false>(numbers)))
     }
 
-    /// The same, by one of them.
+    /// Bytes per second of one of the kernels.
     fn reads<const IS_FAR: bool>(&self, numbers: &Numbers<'_, IS_FAR>) -> f64 {
         // SAFETY: a chunk reads its own part of the numbers.
         let pass = || unsafe { self.parallel(numbers, numbers.0.len() / CHUNK) };
-        // Has the threads awake.
+        // Wakes the threads.
         pass();
         let (began, mut passes) = (Instant::now(), 0);
         while passes < PASSES || began.elapsed() < MEASURE_FOR {
@@ -72,7 +72,7 @@ impl Cpu {
     }
 }
 
-/// What the elements of step `i` are: unlike its neighbours', and of a chunk the sums are exact.
+/// The value of the elements of iteration `i`: unlike its neighbours', and a chunk's sum is exact.
 fn value(i: usize) -> f32 {
     (i % 8) as f32
 }

@@ -1,4 +1,4 @@
-//! What this machine could reach at most: multiply-adds and bytes a second, measured.
+//! What this machine could reach at most: multiply-adds and bytes per second, measured.
 
 mod bandwidth;
 mod peak;

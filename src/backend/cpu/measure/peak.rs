@@ -1,6 +1,5 @@
-//! What the cores can do at most: multiply-adds a second of kernels that do nothing else. No memory is
-//! read but activations in the first-level cache, as the matrix kernels do, so that a ceiling is one for
-//! each instruction set's own way of multiplying.
+//! Peak arithmetic: multiply-adds per second of kernels that do nothing else. They read only activations in
+//! L1, as matrix kernels do, so each instruction set has a ceiling for its own way of multiplying.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,28 +8,28 @@ use std::time::{Duration, Instant};
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes, for_each};
 
-/// A run is as long at least; the best of so many counts.
+/// Least length of a run; the best of several counts.
 const RUN: Duration = Duration::from_millis(20);
 const RUNS: usize = 5;
-/// Steps of a chunk: microseconds, so that a thread that is late leaves its part to the others.
+/// Iterations of a chunk: microseconds, so that a late thread leaves its part to the others.
 const STEPS: usize = 16;
 const ROUNDS: usize = 256;
 /// The codes of both nibbles of all bytes, and the four activations of every dot product.
 const CODES: [i64; 2] = [3, 5];
 const QUAD: [i8; 4] = [1, 2, -1, 3];
 
-/// Multiply-adds a second that the CPU's threads reach together.
+/// Multiply-adds per second of all threads together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Peaks {
-    /// Of 8-bit codes, summed in i32.
+    /// With 8-bit codes, summed in i32.
     pub int8: f64,
     /// In single precision.
     pub f32: f64,
 }
 
 impl Cpu {
-    /// Measures the instruction set in use on all threads of the pool, of AMX its dot products and not its tiles; takes
-    /// a fraction of a second.
+    /// Measures the instruction set in use on all threads of the pool, in a fraction of a second. On AMX it
+    /// measures dot products, not tiles.
     pub fn peaks(&self) -> Peaks {
         Peaks { int8: self.peak(Unit::Int8), f32: self.peak(Unit::F32) }
     }
@@ -54,7 +53,7 @@ impl Cpu {
     }
 }
 
-/// What multiplies.
+/// The unit that multiplies.
 #[derive(Clone, Copy, Debug)]
 enum Unit {
     Int8,
@@ -73,8 +72,8 @@ impl Kernel for Products {
 
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self, _chunk: usize, _worker: usize) {
-        // As many sums as hide the latency of an instruction and fit in registers: twelve registers of
-        // AVX-512, eight of AVX2, sixteen of NEON.
+        // As many sums as hide an instruction's latency and fit in registers: twelve registers on AVX-512,
+        // eight on AVX2, sixteen on NEON.
         // SAFETY: the caller vouches for the CPU's features.
         let a_step = unsafe {
             match (self.unit, const { L::WIDE }) {
@@ -88,8 +87,8 @@ impl Kernel for Products {
     }
 }
 
-/// Dot products of `T` vectors of codes, which stay in registers, with `M` rows of activations; gives the
-/// multiply-adds of a step.
+/// Dot products of `T` vectors of codes, which stay in registers, with `M` rows of activations. Returns the
+/// multiply-adds of one iteration.
 ///
 /// # Safety
 /// The CPU has the features of `L`.
@@ -103,7 +102,7 @@ unsafe fn dots<L: Lanes, const T: usize, const M: usize>() -> usize {
         let codes = [L::low::<4>(codes), L::high::<4>(codes)];
         let mut sums = [[L::splat_i32(0); T]; M];
         for _ in 0..ROUNDS {
-            // What the compiler does not know it cannot compute once for all rounds.
+            // Hidden from the compiler, which would otherwise hoist it out of the loop.
             let mut next = black_box(quads.as_ptr());
             for _ in 0..STEPS {
                 let mut activations = [L::activations(next.cast()); M];
@@ -135,13 +134,13 @@ unsafe fn dots<L: Lanes, const T: usize, const M: usize>() -> usize {
     16 * LANES * T * M
 }
 
-/// `N` sums that are halved and increased by one; gives the multiply-adds of a step.
+/// `N` sums that are halved and increased by one; returns the multiply-adds of one iteration.
 ///
 /// # Safety
 /// The CPU has the features of `L`.
 #[inline(always)]
 unsafe fn fmas<L: Lanes, const N: usize>() -> usize {
-    // Sums that the compiler knew to be equal it could compute once.
+    // Different start values: the compiler would compute equal sums once.
     let (starts, half, one) = black_box(([0.0; N], 0.5, 1.0));
     // SAFETY: register arithmetic; the caller vouches for the CPU's features.
     unsafe {

@@ -6,8 +6,8 @@ use memmap2::{MmapOptions, MmapRaw};
 use crate::backend::BackendError;
 use crate::room;
 
-/// Above this a buffer starts on a huge page's boundary and asks for huge pages: a decode step
-/// reads all weights once, and with small pages address translation costs more than the reading.
+/// From this size on, a buffer starts on a huge page's boundary and asks for huge pages. A decode step reads
+/// all weights once, and with small pages address translation costs more than the reading.
 const HUGE: usize = 2 << 20;
 
 /// An anonymous mapping.
@@ -28,7 +28,7 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// `bytes` zeros that may all be used later, and for which huge pages may be asked then.
+    /// `bytes` zeros that may all be used later; huge pages can be asked for then.
     pub(crate) fn aligned(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let slack = if bytes >= HUGE { HUGE } else { 0 };
         let Buffer { map, .. } = Buffer::sparse(bytes.saturating_add(slack), what)
@@ -37,7 +37,7 @@ impl Buffer {
         Ok(Buffer { map, start, bytes })
     }
 
-    /// Has the system take huge pages where none has been touched.
+    /// Asks the system for huge pages where no page has been touched yet.
     pub(crate) fn ask_for_huge_pages(&self) {
         #[cfg(target_os = "linux")]
         if self.bytes >= HUGE {
@@ -46,8 +46,8 @@ impl Buffer {
         }
     }
 
-    /// `bytes` zeros of which only a part may ever be used: small pages, so that no more than that
-    /// becomes resident.
+    /// `bytes` zeros of which only a part may ever be used. Pages are small, so only that part becomes
+    /// resident.
     pub(crate) fn sparse(bytes: usize, what: &'static str) -> Result<Buffer, BackendError> {
         let no_memory = BackendError::OutOfMemory { bytes, what };
         if bytes >= HUGE && !room::has(bytes.saturating_add(room::SMALL_BYTES)) {
@@ -62,13 +62,13 @@ impl Buffer {
         self.bytes
     }
 
-    /// Its first byte, aligned to 64.
+    /// The address of its first byte, aligned to 64.
     pub(crate) fn as_ptr(&self) -> *const u8 {
         // The mapping is longer than `start`.
         self.map.as_ptr().wrapping_add(self.start)
     }
 
-    /// Its first byte, aligned to 64, for writing through `&mut self` or by agreement of threads.
+    /// The same, for writing: through `&mut self`, or by agreement of threads.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.map.as_mut_ptr().wrapping_add(self.start)
     }

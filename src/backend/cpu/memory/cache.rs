@@ -1,12 +1,12 @@
-//! How large a core's first-level data cache is.
+//! The size of a core's L1 data cache.
 
-/// Its bytes; 48 KiB where the CPU does not say.
+/// Bytes of L1d; 48 KiB if the CPU does not say.
 pub(crate) fn first_level_bytes() -> usize {
     let levels = levels();
     levels.iter().find_map(|&registers| first_level(registers)).unwrap_or(48 << 10)
 }
 
-/// What the CPU says of each of its caches: EAX, EBX and ECX.
+/// EAX, EBX and ECX of each cache that the CPU lists.
 ///
 /// Sources: Intel's Software Developer's Manual, volume 2, CPUID leaf 4; AMD's Architecture Programmer's Manual, volume 3,
 /// leaf 8000001d, which has the same form.
@@ -26,7 +26,7 @@ fn levels() -> Vec<[u32; 3]> {
     Vec::new()
 }
 
-/// The bytes of a cache, if it is of the first level and keeps data.
+/// Bytes of a cache, if it is an L1 data cache.
 fn first_level([eax, ebx, ecx]: [u32; 3]) -> Option<usize> {
     const DATA: u32 = 1;
     const UNIFIED: u32 = 3;

@@ -1,5 +1,5 @@
-//! The CPU's KV pool: where the keys and values of a page lie, and how they are copied, exported
-//! and imported. Who writes is `append.rs`, who reads is `attention.rs`.
+//! The CPU's KV pool: where the keys and values of a page lie, and how pages are copied, exported and
+//! imported. `append` writes them, `attention` reads them.
 //!
 //! A layer is one allocation, `[page][kv_head]` of blocks. A block holds [`PAGE_TOKENS`] keys,
 //! transposed so that one vector load gives the same element of 16 keys, then their values:
@@ -10,9 +10,8 @@
 //! | int8 | `i8 [dim][16]` | `f16 [groups][16]` | `i8 [16][dim]` | `f16 [groups][16]` |
 
 use super::Buffer;
-use crate::backend::{
-    BackendError, Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, shape_error,
-};
+use crate::backend::{BackendError, shape_error};
+use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId};
 
 /// Vector loads of a ragged head may run this far past a layer's last block.
 const OVERREAD_BYTES: usize = 128;
@@ -102,7 +101,8 @@ impl KvPool {
     /// [`BackendError::Unavailable`] for a head that is not a multiple of 8 elements,
     /// [`BackendError::OutOfMemory`].
     pub(crate) fn new(layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
-        if layout.head_dim == 0 || !layout.head_dim.is_multiple_of(8) || layout.kv_heads == 0 {
+        let dim = layout.head_dim;
+        if layout.layers > 0 && (dim == 0 || !dim.is_multiple_of(8) || layout.kv_heads == 0) {
             let what = format!("a KV pool of {} heads of {}", layout.kv_heads, layout.head_dim);
             let reason = "the CPU backend takes heads of a multiple of 8 elements".into();
             return Err(BackendError::Unavailable { what, reason });
@@ -132,8 +132,7 @@ impl KvPool {
         self.pages
     }
 
-    /// One layer, for a kernel of `heads`. It is the kernel's to write only while the pool is
-    /// borrowed mutably.
+    /// One layer, for a kernel of `heads`. A kernel may write it only while the pool is borrowed mutably.
     pub(crate) fn layer_for(
         &mut self,
         op: &'static str,

@@ -1,5 +1,5 @@
-//! Memory of the CPU backend: buffers, weights, KV pages, the view that kernels get of a value, and what the caches
-//! are told to fetch.
+//! Memory of the CPU backend: buffers, weights, KV pages, the views that kernels get of values, and
+//! prefetching.
 
 mod buffer;
 pub(crate) mod cache;

@@ -1,5 +1,5 @@
-//! Asking the memory for what is read soon, which need not be there: on x86-64 (elsewhere the CPU's own prefetching
-//! has to do), of one line, or of all that a thread is known to read next ([`Upcoming`]).
+//! Software prefetch: one cache line, or everything that a thread reads next ([`Upcoming`]). On x86-64 only;
+//! elsewhere these functions do nothing and the hardware prefetcher has to do.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
 
-/// Defines a function that asks for the cache line at an address.
+/// Defines a function that prefetches the cache line at an address, which need not be valid.
 macro_rules! prefetch {
     ($(#[$doc:meta])* $name:ident, $hint:ident) => {
         $(#[$doc])*
@@ -25,54 +25,55 @@ macro_rules! prefetch {
 }
 
 prefetch!(
-    /// Asks for the cache line at `p`.
+    /// Prefetches into L1 (`_MM_HINT_T0`).
     prefetch,
     _MM_HINT_T0
 );
 prefetch!(
-    /// The same, for later: into the second-level cache.
+    /// Prefetches into L2 (`_MM_HINT_T1`).
     prefetch_far,
     _MM_HINT_T1
 );
 prefetch!(
-    /// The same, of what is read once and need not be kept: into the first-level cache.
+    /// Prefetches into L1 what is read once and need not be kept (`_MM_HINT_NTA`).
     prefetch_once,
     _MM_HINT_NTA
 );
 
-/// Bits of an [`Upcoming`] that count lines: 64 KiB, what a thread has the time to ask for between two operations.
+/// Bits of an [`Upcoming`] that count lines. 64 KiB is what a thread has time to prefetch between two
+/// operations.
 const COUNT_BITS: u32 = 10;
 const LINES_MAX: usize = (1 << COUNT_BITS) - 1;
-/// Lines asked for at once.
+/// Lines per call of [`Upcoming::ask`].
 const LINES: usize = 8;
 
-/// Where a thread begins to read next, and the lines from there on that nobody has asked for: while it waits the memory
-/// would be idle. In one word, the number of the first line and how many there are, since one thread sets it and another
-/// asks.
+/// The weights that a thread reads first in its next job, as lines that are not prefetched yet. The thread
+/// prefetches them while it waits, when memory would be idle. One atomic word holds the first line's number
+/// and the count, because one thread sets it and another takes from it.
 #[derive(Debug, Default)]
 pub(crate) struct Upcoming(AtomicU64);
 
 impl Upcoming {
-    /// It is `bytes` from `start` on, or as many of them as there is room for.
+    /// Sets it to `bytes` from `start` on, cut to what the count can hold.
     pub(crate) fn set(&self, start: *const u8, bytes: usize) {
         let lines = (bytes / LINE).min(LINES_MAX);
         self.0.store(((start.addr() / LINE) as u64) << COUNT_BITS | lines as u64, Ordering::Relaxed);
     }
 
-    /// Asks for its next lines.
+    /// Prefetches the next [`LINES`] lines.
     pub(crate) fn ask(&self) {
         for line in self.take() {
             prefetch_far(std::ptr::without_provenance(line * LINE));
         }
     }
 
-    /// The numbers of its next lines.
+    /// Takes the next lines; returns their numbers.
     pub(crate) fn take(&self) -> Range<usize> {
         let all = self.0.load(Ordering::Relaxed);
         let (first, left) = (all >> COUNT_BITS, all & LINES_MAX as u64);
         let taken = left.min(LINES as u64);
         let rest = (first + taken) << COUNT_BITS | (left - taken);
-        // Where it has just been set anew there is nothing of the old one to be asked for.
+        // If it was set anew meanwhile, the old lines are no longer wanted.
         let took =
             taken > 0 && self.0.compare_exchange(all, rest, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         let end = if took { first + taken } else { first };

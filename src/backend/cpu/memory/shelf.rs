@@ -1,4 +1,4 @@
-//! Memory for weights: they share mappings ([`Shelf`]), or are parts of a file's.
+//! Memory for weights. Matrices share mappings ([`Shelf`]), or are parts of a mapped file.
 
 use std::any::Any;
 use std::fs::File;
@@ -10,11 +10,11 @@ use memmap2::Mmap;
 use super::buffer::Buffer;
 use crate::backend::BackendError;
 
-/// Bytes of a mapping that several weight matrices share, at most.
+/// Most bytes of a mapping that several weight matrices share.
 const SHELF_BYTES_MAX: usize = 64 << 20;
 
-/// Where weight matrices lie, one close behind the other: each in a mapping of its own would leave a part
-/// of a huge page unused, or be too small for one.
+/// Where weight matrices lie, one close behind another. A mapping per matrix would leave part of a huge page
+/// unused, or be too small for one.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf(Mutex<Room>);
 
@@ -26,10 +26,10 @@ struct Room {
     mapped: usize,
 }
 
-/// A part of a mapping that is nobody else's. Where the mapping is a file's, it may only be read.
+/// A part of a mapping with one owner. If the mapping is a file's, it may only be read.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Keeps the mapping.
+    /// Keeps the mapping alive.
     mapping: Arc<dyn Any + Send + Sync>,
     ptr: *mut u8,
     bytes: usize,
@@ -49,7 +49,7 @@ impl Shelf {
         }
         let no_memory = BackendError::OutOfMemory { bytes, what };
         let lines = bytes.checked_next_multiple_of(64).ok_or(no_memory.clone())?;
-        // As much again as there is, so that little weights do not map much.
+        // As much again as there is already, so that small models do not map much.
         let ahead = room.mapped.min(SHELF_BYTES_MAX);
         let buffer = Buffer::zeroed(lines.max(ahead), what).or_else(|_| Buffer::zeroed(lines, what));
         let mut mapping = Part::of(buffer.map_err(|_| no_memory.clone())?);
@@ -74,10 +74,10 @@ impl Part {
 
     /// All of a file, to be read.
     pub(crate) fn of_file(file: &File) -> io::Result<Part> {
-        // SAFETY: the mapping is read-only. The file is one that is only ever replaced as a whole (see
-        // `sidecar`), which leaves the old one's bytes to this mapping; who writes into it all the same
-        // changes weights, and who cuts it short ends the process, as with every mapped file. It is mapped
-        // only where `OpenOptions::mmap` asks for that, which says so.
+        // SAFETY: the mapping is read-only. The file is only ever replaced as a whole (see `sidecar`), which
+        // leaves the old bytes to this mapping. A process that writes into the file changes weights; one that
+        // cuts it short ends this process, as with every mapped file. It is mapped only with
+        // `OpenOptions::mmap`, whose documentation says so.
         let map = unsafe { Mmap::map(file) }?;
         #[cfg(unix)]
         {
@@ -88,7 +88,7 @@ impl Part {
         Ok(Part { mapping: Arc::new(map), ptr, bytes })
     }
 
-    /// Its first bytes, and what fills up their last cache line: they are its own no longer.
+    /// Splits off its first bytes, rounded up to a whole cache line.
     pub(crate) fn split(&mut self, bytes: usize) -> Option<Part> {
         let taken = bytes.checked_next_multiple_of(64)?;
         self.bytes = self.bytes.checked_sub(taken)?;
@@ -108,7 +108,7 @@ impl Part {
         self.ptr
     }
 
-    /// Its first byte, aligned to 64, for writing through `&mut self` or by agreement of threads.
+    /// The same, for writing: through `&mut self`, or by agreement of threads.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.ptr
     }

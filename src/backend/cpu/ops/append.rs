@@ -1,7 +1,7 @@
 //! [`KvAppend`]: norms and rotates the heads of queries and keys, and writes keys and values to
 //! their pages.
 //!
-//! A token writes its own slot of its own page, so tokens are worked off in any order.
+//! Each token writes its own slot of its own page, so tokens run in any order.
 
 use half::f16;
 
@@ -10,13 +10,12 @@ use super::rope::Rotation;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::{KvLayer, Rows};
 use crate::backend::cpu::{Cpu, check_vector};
-use crate::backend::{
-    BackendError, Frame, Heads, KV_SCALE_GROUP, KvAppend, KvDtype, PAGE_TOKENS, PageId, RmsNorm, StepInput,
-};
+use crate::backend::{BackendError, Frame};
 use crate::backend::{overlap_error, shape_error};
+use crate::ir::{Heads, KV_SCALE_GROUP, KvAppend, KvDtype, PAGE_TOKENS, PageId, RmsNorm, StepInput};
 
 const OP: &str = "kv_append";
-/// Tokens of a chunk.
+/// Tokens per chunk.
 const TOKENS_PER_CHUNK: usize = 2;
 
 /// See [`KvAppend`].
@@ -43,7 +42,7 @@ pub(crate) fn append(cpu: &Cpu, op: &KvAppend, frame: &mut Frame<'_, Cpu>) -> Re
     Ok(())
 }
 
-/// Values of `heads.dim` elements a head, one row a token.
+/// Checks that values have `heads.dim` elements per head and a row per token.
 pub(crate) fn check_heads(
     op: &'static str,
     heads: Heads,

@@ -5,18 +5,17 @@ use half::{bf16, f16};
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
-use crate::backend::{
-    Activation, BackendError, BinaryFn, Frame, Place, Precision, UnaryFn, overlap_error, shape_error,
-};
+use crate::backend::{BackendError, Frame, overlap_error, shape_error};
+use crate::ir::{Activation, BinaryFn, Place, Precision, UnaryFn};
 
-/// Elements that a chunk should at least have to be worth another thread.
+/// Elements that make a chunk worth another thread.
 const ELEMENTS_PER_CHUNK: usize = 4096;
 
 fn rows_per_chunk(cols: usize) -> usize {
     ELEMENTS_PER_CHUNK.div_ceil(cols.max(1))
 }
 
-/// The rows of `dst` and of its sources, which have its shape and are it or lie apart from it.
+/// The rows of `dst` and of its sources. Sources have its shape, and either are it or do not overlap it.
 fn operands<const N: usize>(
     op: &'static str,
     dst: &Place,
@@ -39,7 +38,7 @@ fn operands<const N: usize>(
     Ok((dst, found))
 }
 
-/// See [`crate::backend::Op::Unary`].
+/// See [`crate::ir::Op::Unary`].
 pub(crate) fn unary(
     cpu: &Cpu,
     [dst, src]: [&Place; 2],
@@ -126,7 +125,7 @@ unsafe fn round_to<L: Lanes>(x: L::F, precision: Precision) -> L::F {
     }
 }
 
-/// See [`crate::backend::Op::Binary`].
+/// See [`crate::ir::Op::Binary`].
 pub(crate) fn binary(
     cpu: &Cpu,
     [dst, a, b]: [&Place; 3],
@@ -174,7 +173,7 @@ impl Kernel for Binary {
     }
 }
 
-/// See [`crate::backend::Op::Softmax`].
+/// See [`crate::ir::Op::Softmax`].
 pub(crate) fn softmax(
     cpu: &Cpu,
     [dst, src]: [&Place; 2],
@@ -217,7 +216,7 @@ unsafe fn softmax_row<L: Lanes>(dst: *mut f32, src: *const f32, cols: usize) {
             let n = (cols - col).min(LANES);
             let e = L::exp(L::sub(L::load_n(src.add(col), n), L::splat(max)));
             L::store_n(dst.add(col), n, e);
-            // Read back, so that the padding of a last vector does not count.
+            // Read back, so that a last vector's padding does not count.
             sum += L::reduce_add(L::load_n(dst.add(col), n));
         }
         for col in (0..cols).step_by(LANES) {
@@ -227,7 +226,7 @@ unsafe fn softmax_row<L: Lanes>(dst: *mut f32, src: *const f32, cols: usize) {
     }
 }
 
-/// See [`crate::backend::Op::Transpose`].
+/// See [`crate::ir::Op::Transpose`].
 pub(crate) fn transpose([dst, src]: [&Place; 2], frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
     const OP: &str = "transpose";
     let (rows, cols) = (src.rows.count(frame.step), src.cols);

@@ -1,23 +1,25 @@
-//! [`Op::Norm`]: RMS norms of whole rows, stored or added. Norms of heads are in `append`, norms
-//! in front of a matrix product in `activations`.
+//! [`Op::Norm`]: norms of whole rows, stored or added. Norms of heads are in `append`, norms
+//! in front of a matrix product in `pack::activations`.
 //!
-//! [`Op::Norm`]: crate::backend::Op::Norm
+//! [`Op::Norm`]: crate::ir::Op::Norm
 
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
 use crate::backend::cpu::pack::sum_of_squares;
 use crate::backend::cpu::{Cpu, check_vector};
-use crate::backend::{BackendError, Frame, Place, RmsNorm, Write, overlap_error, shape_error};
+use crate::backend::{BackendError, Frame, overlap_error, shape_error};
+use crate::ir::{self, NormKind, Place, Write};
 
-const OP: &str = "rms_norm";
+const OP: &str = "norm";
+const ONES: [f32; LANES] = [1.0; LANES];
 /// Rows of a chunk.
 const ROWS_PER_CHUNK: usize = 8;
 
-/// See [`crate::backend::Op::Norm`].
+/// See [`crate::ir::Op::Norm`].
 pub(crate) fn norm(
     cpu: &Cpu,
     [dst, src]: [&Place; 2],
-    norm: &RmsNorm,
+    norm: &ir::Norm,
     write: Write,
     frame: &mut Frame<'_, Cpu>,
 ) -> Result<(), BackendError> {
@@ -31,7 +33,12 @@ pub(crate) fn norm(
     if dst.overlaps(&src) && (dst.ptr != src.ptr || write == Write::Add) {
         return Err(overlap_error(OP, [dst, src]));
     }
-    let kernel = Norm { dst, src, weight, eps: norm.eps, add: write == Write::Add };
+    let bias = match norm.bias {
+        Some(bias) => check_vector(OP, frame.weights, bias, src.cols)?.as_ptr(),
+        None => std::ptr::null(),
+    };
+    let add = write == Write::Add;
+    let kernel = Norm { dst, src, weight, bias, centred: norm.kind == NormKind::Layer, eps: norm.eps, add };
     // SAFETY: the rows lie in the arena, the weight has a row's length; a chunk writes its own
     // rows, and reads those of `src` at the same place or elsewhere.
     unsafe { cpu.parallel(&kernel, src.rows.div_ceil(ROWS_PER_CHUNK)) };
@@ -42,6 +49,10 @@ struct Norm {
     dst: Rows,
     src: Rows,
     weight: *const f32,
+    /// Or null.
+    bias: *const f32,
+    /// Whether the mean is subtracted first.
+    centred: bool,
     eps: f32,
     add: bool,
 }
@@ -57,7 +68,51 @@ impl Kernel for Norm {
             // SAFETY: the row exists in both values.
             unsafe {
                 let (dst, src) = (self.dst.row(row), self.src.row(row).cast_const());
-                normalise::<L>(dst, src, self.weight, self.src.cols, self.eps, self.add);
+                if self.centred || !self.bias.is_null() {
+                    self.whole::<L>(dst, src);
+                } else {
+                    normalise::<L>(dst, src, self.weight, self.src.cols, self.eps, self.add);
+                }
+            }
+        }
+    }
+}
+
+impl Norm {
+    /// A row of a norm that centres or has a bias.
+    #[inline(always)]
+    unsafe fn whole<L: Lanes>(&self, dst: *mut f32, src: *const f32) {
+        let n = self.src.cols;
+        // SAFETY: each access stays within the row, the gain and the bias, which have `n` elements.
+        unsafe {
+            let mut mean = 0.0;
+            if self.centred {
+                let mut sum = L::splat(0.0);
+                for col in (0..n).step_by(LANES) {
+                    sum = L::add(sum, L::load_n(src.add(col), n - col));
+                }
+                mean = L::reduce_add(sum) / n as f32;
+            }
+            let mut squares = L::splat(0.0);
+            for col in (0..n).step_by(LANES) {
+                // Lanes behind the last column have no mean to lose.
+                let mean = L::mul(L::splat(mean), L::load_n(ONES.as_ptr(), n - col));
+                let centred = L::sub(L::load_n(src.add(col), n - col), mean);
+                squares = L::fma(centred, centred, squares);
+            }
+            let gain = L::splat(1.0 / (L::reduce_add(squares) / n as f32 + self.eps).sqrt());
+            for col in (0..n).step_by(LANES) {
+                let left = n - col;
+                let load = |p: *const f32| L::load_n(p, left);
+                let centred = L::sub(load(src.add(col)), L::splat(mean));
+                let mut value = L::mul(L::mul(centred, gain), load(self.weight.add(col)));
+                if !self.bias.is_null() {
+                    value = L::add(value, load(self.bias.add(col)));
+                }
+                if self.add {
+                    value = L::add(load(dst.add(col).cast_const()), value);
+                }
+                L::store_n(dst.add(col), left, value);
             }
         }
     }

@@ -4,9 +4,10 @@
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
-use crate::backend::{BackendError, Frame, Place, Rope, RopeAngles, RopePairing, shape_error};
+use crate::backend::{BackendError, Frame, shape_error};
+use crate::ir::{Place, Rope, RopeAngles, RopePairing};
 
-/// Rows of a chunk.
+/// Rows per chunk.
 const ROWS_PER_CHUNK: usize = 16;
 
 /// See [`RopeAngles`].
@@ -36,7 +37,7 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    /// Checks that the angles are there, one row a token, and fit a head.
+    /// Checks that there is a row of angles per token, and that it fits a head.
     pub(crate) fn new(
         op: &'static str,
         rope: &Rope,
@@ -105,7 +106,7 @@ unsafe fn rotate_interleaved(head: *mut f32, cos: *const f32, sin: *const f32, h
     }
 }
 
-/// See [`crate::backend::Op::Rope`].
+/// See [`crate::ir::Op::Rope`].
 pub(crate) fn rope(
     cpu: &Cpu,
     x: &Place,

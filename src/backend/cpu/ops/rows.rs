@@ -4,9 +4,10 @@ use crate::backend::cpu::Cpu;
 use crate::backend::cpu::arena::Arena;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
-use crate::backend::{BackendError, Frame, MatrixId, Place, RowSampling, overlap_error, shape_error};
+use crate::backend::{BackendError, Frame, overlap_error, shape_error};
+use crate::ir::{MatrixId, Place, RowSampling};
 
-/// See [`crate::backend::Op::Embed`].
+/// See [`crate::ir::Op::Embed`].
 pub(crate) fn embed(
     dst: &Place,
     table: MatrixId,
@@ -24,7 +25,7 @@ pub(crate) fn embed(
     if let Some(token) = tokens.iter().find(|token| token.index() >= table.rows()) {
         return Err(shape_error(OP, format!("tokens below {}", table.rows()), format!("{token}")));
     }
-    // Where a step begins.
+    // The first operation of a step.
     frame.arena.begin_step(tokens.len());
     let [out] = frame.arena.slices(OP, [(dst, tokens.len())])?;
     for (token, row) in tokens.iter().zip(out.chunks_exact_mut(dst.cols.max(1))) {
@@ -33,7 +34,7 @@ pub(crate) fn embed(
     Ok(())
 }
 
-/// See [`crate::backend::Op::GatherOutputs`].
+/// See [`crate::ir::Op::GatherOutputs`].
 pub(crate) fn gather_outputs(
     dst: &Place,
     src: &Place,
@@ -52,12 +53,12 @@ pub(crate) fn gather_outputs(
     Ok(())
 }
 
-/// Whether this backend samples such rows; the others need more of their logits than a kernel keeps.
+/// Whether this backend samples such rows itself. Others need more of their logits than a kernel keeps.
 pub(crate) fn is_greedy(sampling: &RowSampling) -> bool {
     sampling.temperature == 0.0 && sampling.adjustments.is_empty()
 }
 
-/// See [`crate::backend::Op::Sample`].
+/// See [`crate::ir::Op::Sample`].
 pub(crate) fn sample(
     cpu: &Cpu,
     [dst, src]: [&Place; 2],
@@ -96,7 +97,7 @@ impl Kernel for Sample<'_> {
     }
 }
 
-/// The first column of the largest element, or −1; in strands, so that it runs in vector registers.
+/// The first column of the largest element, or −1. Several running maxima let it run in vector registers.
 #[inline(always)]
 fn largest_column(values: &[f32]) -> f32 {
     let mut strands = [f32::NEG_INFINITY; LANES];

@@ -1,27 +1,28 @@
-//! Activations as the matrix kernels read them: normalised, cut into groups of 32, quantised to
-//! int8 (or kept in f32), in the order in which a block of tokens is worked off.
+//! Activations as the matrix kernels read them: normalised, cut into groups of 32, quantised to int8 (or kept
+//! in f32), in the order in which a block of tokens reads them.
 //!
-//! A group in int8 is one term, or two: the codes of the values, and the codes of what they miss in steps of
-//! a 256th. So a group's two products become one integer, by a shift and an addition. What codes miss is as
-//! large as their steps are, so most of a row's error comes from few groups, those with outliers: they have
-//! a second term, which leaves their error at that of 15 bits. What that costs and gives is in ARCHITECTURE.md.
+//! An int8 group holds the codes of its values. A group with outliers also holds residual codes: what the
+//! first codes miss, in 256ths of their step. A shift and an addition join both integer sums. The error of a
+//! code is proportional to its step, so most of a row's error comes from few groups; residual codes bring
+//! those to the error of 15 bits. `docs/decisions/0007-outlier-groups-carry-residual-codes.md` says what they
+//! cost and gain. The code calls them the second term.
 //!
-//! Rows are cut into blocks ([`block_len`]); a block of `m` tokens is `[groups][m]` records, so
-//! that a kernel walks through one stream. Where [`Lanes::PAIRS`] says so, two neighbours in a block share
-//! the room of their codes. What a row's records hold of it depends on that row alone.
+//! Rows are cut into blocks ([`block_len`]). A block of `m` tokens is `[groups][m]` records, so a kernel
+//! reads one stream. With [`Lanes::PAIRS`] two neighbours in a block interleave their codes. A row's records
+//! depend on that row alone.
 
 use super::record::{FloatGroup, GROUP, Int8Group, Record, SECOND_BITS, behind, block_len, groups};
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
 
-/// Columns whose codes of two tokens are together where [`Lanes::PAIRS`] says so: in two records one behind
-/// the other there are four times eight columns of the one token and of the other.
+/// With [`Lanes::PAIRS`], columns per token before the other token's codes follow: two records together hold
+/// four times eight columns of each.
 const OCTET: usize = 8;
 
-/// Steps of the second term in one of the first.
+/// Steps of the residual codes in one step of the codes.
 const SECOND_STEPS: f32 = (1 << SECOND_BITS) as f32;
 
-/// A group whose largest value is above this many times the mean of the row's groups' has a second term.
+/// A group whose largest value is above this many times the mean over the row's groups gets residual codes.
 const OUTLIER: f32 = 2.0;
 
 /// The block of row `row` among `rows`: its first row and its length.
@@ -37,9 +38,9 @@ fn block_of<L: Lanes, R: Record>(row: usize, rows: usize) -> (usize, usize) {
     }
 }
 
-/// Rows that one chunk prepares.
+/// Rows per chunk.
 pub(crate) const ROWS_PER_CHUNK: usize = 4;
-// Blocks start at even rows: so two rows that share room are one chunk's.
+// Blocks start at even rows, so two rows that interleave their codes are in one chunk.
 const _: () = assert!(ROWS_PER_CHUNK.is_multiple_of(2));
 
 /// Normalises and packs the rows of a matrix product's source.
@@ -48,7 +49,7 @@ pub(crate) struct Pack {
     pub(crate) src: Rows,
     /// `[K]`, and what is added to the mean square.
     pub(crate) norm: Option<(*const f32, f32)>,
-    /// `[rows · groups]` and what [`behind`] says, or null if no product needs them.
+    /// `[rows · groups]` and what [`behind`] adds, or null if no product needs them.
     pub(crate) int8: *mut Int8Group,
     /// `[rows · groups]`, or null if no product needs them.
     pub(crate) float: *mut FloatGroup,
@@ -75,12 +76,12 @@ impl Pack {
     unsafe fn pack_row<L: Lanes>(&self, row: usize) {
         let cols = self.src.cols;
         let rows = self.src.rows;
-        // Where the row's records start, and how far apart they are: those of a block are together.
+        // Where the row's records start, and the distance between them: a block's records lie together.
         let records = |(start, len): (usize, usize)| (start * groups(cols) + (row - start), len);
         let block = block_of::<L, Int8Group>(row, rows);
         let (first, stride) = records(block);
         let (first_float, stride_float) = records(block_of::<L, FloatGroup>(row, rows));
-        // Which of two tokens it is, where the codes of two are together.
+        // Which of two interleaved tokens it is.
         let of_two = (L::PAIRS && stride > 1).then_some((row - block.0) % 2);
         // SAFETY: `row` is below `rows`; a row's records are its own, but for codes that it puts among its
         // neighbour's, between them.
@@ -95,7 +96,7 @@ impl Pack {
                 for group in 0..groups(cols) {
                     let values = self.group::<L>(src, group * GROUP, L::splat(gain));
                     let largest = L::reduce_max(L::max(L::abs(values[0]), L::abs(values[1])));
-                    // It becomes the scale.
+                    // Becomes the scale.
                     (*self.int8.add(first + group * stride)).scale = largest;
                     total += largest;
                 }
@@ -111,7 +112,7 @@ impl Pack {
                     outliers.add(record).write(u8::from(outlier));
                     quantise::<L>(values, outlier, of_two, [first, second]);
                     if L::TILES && stride == LANES && outlier {
-                        // Tiles' sums are scaled by one record, whether terms were joined or not.
+                        // On AMX one record scales the sums, whether they were joined or not.
                         (*first).scale = (*second).scale;
                     }
                 }
@@ -168,7 +169,7 @@ pub(crate) unsafe fn sum_of_squares<L: Lanes>(p: *const f32, n: usize) -> f32 {
     }
 }
 
-/// Writes 32 values, the largest of which is the first record's scale, in one term or in two.
+/// Writes 32 values whose largest magnitude is in the first record's scale, with or without residual codes.
 #[inline(always)]
 unsafe fn quantise<L: Lanes>(
     values: [L::F; 2],
@@ -182,7 +183,7 @@ unsafe fn quantise<L: Lanes>(
         // x · 0 is 0 unless x is infinite or NaN: then the scale, and so the row, becomes NaN.
         let zero = L::splat(0.0);
         let poison = L::reduce_add(L::fma(values[0], zero, L::mul(values[1], zero)));
-        // Below this the reciprocal overflows, or a part of the scale is not normal; the values are as good as
+        // Below this the reciprocal overflows, or a 256th of the scale is subnormal. Such values count as
         // zero.
         let (inverse, scale) = if largest > 1e-32 { (127.0 / largest, largest / 127.0) } else { (0.0, 0.0) };
         let mut steps = values;
@@ -193,7 +194,7 @@ unsafe fn quantise<L: Lanes>(
         if outlier {
             for steps in &mut steps {
                 let left = L::mul(L::sub(*steps, L::round(*steps)), L::splat(SECOND_STEPS));
-                // Half a step of the first would be one more than codes go to.
+                // Half a step would round to one more than codes can hold.
                 *steps = L::max(L::splat(-127.0), L::min(L::splat(127.0), left));
             }
             let neg_left = codes::<L>(steps, of_two, second);
@@ -211,7 +212,7 @@ unsafe fn quantise<L: Lanes>(
     }
 }
 
-/// Writes the nearest codes of 32 steps, and gives minus the sums of their halves.
+/// Writes the nearest codes of 32 values in steps; returns minus the sums of both halves.
 #[inline(always)]
 unsafe fn codes<L: Lanes>(steps: [L::F; 2], of_two: Option<usize>, out: *mut Int8Group) -> [i32; 2] {
     // SAFETY: `out` is the caller's record, and of two tokens the second's is behind the first's.
@@ -249,7 +250,7 @@ unsafe fn no_codes(of_two: Option<usize>, out: *mut Int8Group) {
     }
 }
 
-/// Puts a token's codes between those of its neighbour in a block.
+/// Interleaves a token's codes with those of its neighbour in a block.
 #[inline(always)]
 unsafe fn put_octets(own: &[i8; GROUP], token: usize, out: *mut Int8Group) {
     for (i, own) in own.chunks_exact(OCTET).enumerate() {

@@ -1,4 +1,4 @@
-//! How a packed matrix stores its values, and how many bytes that takes. `pack` has the table of it.
+//! How a packed matrix stores its values, and how many bytes that takes. The head of `pack` has the table.
 
 use super::record::{GROUP, groups};
 use crate::backend::cpu::isa::LANES;
@@ -29,7 +29,7 @@ impl Layout {
         match form {
             MatrixForm::Quant(QuantForm { bits, group, mins }) => {
                 let halves = group == 16;
-                // Those that kernels are compiled for.
+                // Kernels exist for these; all else is packed as 8 bits.
                 let bits = match (bits, halves, mins) {
                     (Bits::Four, ..) | (Bits::Five, false, _) | (Bits::Six, true, false) => bits,
                     _ => Bits::Eight,
@@ -61,7 +61,7 @@ impl Layout {
         }
     }
 
-    /// What is subtracted from a stored code, its byte's bias added back.
+    /// What is subtracted from a stored code, its byte's bias included.
     pub(crate) const fn zero_point(self) -> i32 {
         match self {
             Layout::Quant { bits, mins: false, .. } => 1 << (bits.count() - 1),
@@ -70,7 +70,7 @@ impl Layout {
     }
 }
 
-/// Bytes of a packed matrix, a multiple of 64; none if there are too many to count.
+/// Bytes of a packed matrix, a multiple of 64; `None` if that overflows.
 pub(crate) fn packed_bytes([rows, cols]: [usize; 2], layout: Layout) -> Option<usize> {
     groups(cols).checked_mul(layout.group_bytes())?.checked_mul(rows.div_ceil(PANEL))
 }

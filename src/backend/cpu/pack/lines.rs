@@ -1,18 +1,18 @@
-//! The lines of a group: a row's codes become them, and are found in them again. The table in the
-//! parent's head says what is where.
+//! The lines of a group: writing a row's codes into them, and reading them back. The table in the parent's
+//! head says where each code lies.
 
 use super::{GROUP, QUADS};
 use crate::quant::QuantMatrix;
 
-/// The codes of 32 columns, a byte each, with the bits of `flip` turned; as many are added as there are
-/// columns missing, of value 0. To turn a code's top bit is to add the zero point or to subtract it; what it
-/// does to bits above the code's is for the caller to cut off.
+/// The codes of 32 columns, a byte each, with the bits of `flip` inverted. Missing columns get the code of
+/// value 0. Inverting a code's top bit adds or subtracts the zero point; the caller masks bits above the
+/// code.
 #[inline]
 pub(super) fn group_codes(m: &QuantMatrix, row: usize, group: usize, flip: u8) -> [[u8; 4]; QUADS] {
     let codes = &m.row_codes(row)[group * GROUP..];
     let mut out = [flip; GROUP];
     let flipped = |(out, code): (&mut u8, &u8)| *out = code ^ flip;
-    // A whole group's length is known when this is compiled: its loop becomes one of vectors.
+    // For a whole group the length is a constant, and the loop becomes vector code.
     match codes.first_chunk::<GROUP>() {
         Some(codes) => out.iter_mut().zip(codes).for_each(flipped),
         None => out.iter_mut().zip(codes).for_each(flipped),
@@ -66,11 +66,11 @@ pub(super) fn group_nibbles(
         None => source.iter_mut().zip(codes).for_each(|(to, from)| *to = *from),
     }
     if m.cols() - group * GROUP < GROUP && !m.cols().is_multiple_of(2) {
-        // Half of the row's last byte is no column.
+        // The row's last byte holds one column only.
         let last = &mut source[(m.cols() - group * GROUP) / 2];
         *last = *last & 15 | zero_point << 4;
     }
-    // Neighbours share a byte of a row; of eight codes, here the first four have the low nibbles.
+    // In a row, neighbours share a byte. Here the first four of eight codes are the low nibbles.
     bytemuck::cast::<_, [[u8; 4]; QUADS / 2]>(source).map(|pairs| {
         let pairs = u32::from_le_bytes(pairs);
         let pairs = pairs & 0xff00_00ff | (pairs & 0x00ff_0000) >> 8 | (pairs & 0x0000_ff00) << 8;
@@ -97,27 +97,27 @@ pub(super) fn six_bits(kq: usize, line: impl Fn(usize) -> u8) -> u8 {
     }
 }
 
-/// Where the codes of quad `quad` of row `row` are in [`Order::Pairs`](crate::backend::cpu::lanes::Order): the
-/// row and the quad whose place they have.
+/// Where the codes of quad `quad` of row `row` lie in [`Order::Pairs`](crate::backend::cpu::isa::Order): the
+/// row and the quad whose place they take.
 pub(super) fn paired(row: usize, quad: usize) -> (usize, usize) {
     let (four, of_four) = (row / 4 * 4, row % 4);
     (four + of_four % 2 * 2 + quad % 2, quad / 2 * 2 + of_four / 2)
 }
 
-/// The quads that are in the places of row `row` then.
+/// The quads that lie in the places of row `row` in that order.
 pub(super) fn paired_quads(row: usize, of: impl Fn(usize) -> [[u8; 4]; QUADS]) -> [[u8; 4]; QUADS] {
     let rows = paired_rows(row).map(of);
     std::array::from_fn(|quad| rows[quad % 2][quad / 2 * 2 + row % 2])
 }
 
-/// The same of codes of 4 bits.
+/// The same for 4-bit codes.
 pub(super) fn paired_nibbles(row: usize, of: impl Fn(usize) -> [[u8; 4]; QUADS / 2]) -> [[u8; 4]; QUADS / 2] {
     let [even, odd] = paired_rows(row).map(of);
     let nibble = |byte: u8| byte >> (row % 2 * 4) & 15;
     std::array::from_fn(|line| std::array::from_fn(|k| nibble(even[line][k]) | nibble(odd[line][k]) << 4))
 }
 
-/// The rows of whose quads every other one is in the places of row `row`, even quads' first.
+/// The two rows whose quads lie in the places of row `row`, alternating, even quads' row first.
 fn paired_rows(row: usize) -> [usize; 2] {
     let first = row / 4 * 4 + row % 4 / 2;
     [first, first + 2]

@@ -1,5 +1,5 @@
-//! Weight matrices in the order in which the kernels read them, one for all instruction sets but for what
-//! [`Order`] says.
+//! Weight matrices in the order in which kernels read them: one layout for all instruction sets, apart from
+//! [`Order`].
 //!
 //! Rows are cut into panels of 32: two tiles of 16 rows, a lane each. A panel is one stream of
 //! groups of 32 columns, each a multiple of 64 bytes:
@@ -9,9 +9,9 @@
 //! | values | `[line][row 32][k 4]` bytes, as many lines as a code has bits | `[k 32][row 32]` floats |
 //! | scales, then mins if any | `[half][row 32]` f16 | none |
 //!
-//! There are two halves where the canonical group is 16 columns, else one. The 4 columns `4 kq ..` of a
-//! row are a quad. Lines hold whole quads, and what bits they leave hold the others, so that most codes
-//! are an `and` away; byte `k` of a quad is cut from and put into byte `k` of a line:
+//! There are two halves if the canonical group is 16 columns, else one. The four columns `4 kq ..` of a row
+//! are a quad. Lines hold whole quads in their low bits, so most codes need one `and`. The bits left over
+//! hold the other quads. Byte `k` of a quad is cut from and put into byte `k` of a line:
 //!
 //! | bits | quads in the low bits of lines | others, from the highest bit down |
 //! |---|---|---|
@@ -20,16 +20,17 @@
 //! | 5 | 0, 1, 3, 5, 7 | 2: bits 7 to 5 of line 0, 7 and 6 of line 1; 4: bits 7 to 5 of line 2, 5 of line 1, 5 of line 3; 6: bits 7 to 5 of line 4, 7 and 6 of line 3 |
 //! | 4 | 0, 2, 4, 6 | 1, 3, 5, 7: bits 7 to 4 of a line each |
 //!
-//! In their order quads need the lines in theirs, and never more than three at once. Signed codes are
-//! stored plus 8, 16, 32 or 128, and all 8-bit codes less 128 for instruction sets whose dot products take
-//! signed bytes; for those that multiply eight columns at once rows and quads change places before lines are
-//! made ([`Order`]). Codes of 5 bits in groups of 16, and
-//! of 6 bits in other forms than groups of 16 without mins, which no file has, are packed as 8 bits.
-//! Columns and rows that pad the last group and panel have value 0 or meet activations of 0.
+//! Reading the quads in order needs the lines in order, never more than three at once. Signed codes are
+//! stored plus 8, 16, 32 or 128. For instruction sets with signed dot products, 8-bit codes are stored less
+//! 128. For those that multiply eight columns at once, rows and quads change places before lines are made
+//! ([`Order`]).
 //!
-//! Packing goes panel by panel: a thread reads 32 rows of the source into memory of its own, which stays
-//! in its second-level cache, and writes their panel from there. So a weight is read once and written once,
-//! and the thread that writes a page is the one that had the system clear it.
+//! 5-bit codes in groups of 16 are packed as 8 bits, and so are 6-bit codes in any form but groups of 16
+//! without mins; no file has those. Padding has value 0 or meets activations of 0.
+//!
+//! Packing goes panel by panel. A thread reads 32 rows of the source into memory of its own, which stays in
+//! L2, and writes their panel from there. So a weight is read once and written once, and the thread that
+//! writes a page is the one for which the system cleared it.
 
 mod activations;
 mod layout;
@@ -57,7 +58,7 @@ pub(crate) use record::{
     in_blocks,
 };
 
-/// Bytes that a thread packs at a time: a huge page, so that few are shared with another thread.
+/// Bytes that a thread packs at a time: a huge page, so that threads share few of them.
 const RUN_BYTES: usize = 2 << 20;
 
 /// A packed weight matrix.
@@ -82,7 +83,7 @@ impl Matrix {
         let panel_bytes = groups(cols).saturating_mul(layout.group_bytes());
         let panels = rows.div_ceil(PANEL);
         let mut data = shelf.take(panel_bytes.saturating_mul(panels), "a weight matrix")?;
-        // Little matrices are shared out as well.
+        // Small matrices are shared among threads, too.
         let run = (RUN_BYTES / panel_bytes.max(1)).min(panels / (4 * pool.threads())).max(1);
         let mut scratch = Vec::new();
         scratch.resize_with(pool.threads(), Mutex::default);
@@ -105,7 +106,7 @@ impl Matrix {
         }
     }
 
-    /// What was packed before: as many bytes as `packed_bytes` says.
+    /// A matrix that was packed earlier: `data` has as many bytes as `packed_bytes` says.
     pub(crate) fn packed(data: Part, [rows, cols]: [usize; 2], layout: Layout, order: Order) -> Matrix {
         assert_eq!(Some(data.bytes()), packed_bytes([rows, cols], layout), "a {rows} x {cols} {layout:?}");
         Matrix { data, rows, cols, layout, order }
@@ -207,9 +208,9 @@ struct Packing<'a, S: MatrixSource> {
     panel_bytes: usize,
     /// Panels of a chunk.
     run: usize,
-    /// By worker: the rows at hand.
+    /// Per worker: the rows in work.
     scratch: &'a [Mutex<WeightMatrix>],
-    /// The first panel that could not be read, so far.
+    /// The first panel that could not be read so far.
     failed: &'a Mutex<Option<(usize, S::Error)>>,
 }
 
@@ -260,7 +261,7 @@ fn pack_group(m: &QuantMatrix, layout: Layout, order: Order, group: usize, out: 
     };
     let quads = |row| group_codes(m, row, group, flip);
     let nibbles = |row| group_nibbles(m, row, group, zero);
-    // Told apart here and not for each row: so a row's codes stay in vectors where they stay together.
+    // Decided here, not per row, so that a row's codes can stay in vector registers.
     if order.pairs() {
         let quads = |row| paired_quads(row, |row| if row < rows { quads(row) } else { Default::default() });
         let nibbles =
@@ -269,7 +270,7 @@ fn pack_group(m: &QuantMatrix, layout: Layout, order: Order, group: usize, out: 
     } else {
         pack_codes(codes, layout, rows, quads, nibbles);
     }
-    // Of a group of 16 columns there are two here, the second perhaps behind the row's end.
+    // Two canonical groups of 16 columns; the second may lie behind the row's end.
     let halves = if m.group() == 16 { 2 } else { 1 };
     let mut lines = factors.as_chunks_mut::<{ 2 * PANEL }>().0.iter_mut();
     for values in [Some(m.scales()), m.mins()].into_iter().flatten() {
@@ -282,7 +283,7 @@ fn pack_group(m: &QuantMatrix, layout: Layout, order: Order, group: usize, out: 
     }
 }
 
-/// Packs the codes of a group: a row's are `quads`, or `nibbles` where two have a byte.
+/// Packs a group's codes; each row gives `quads`, or `nibbles` for 4-bit codes.
 fn pack_codes(
     out: &mut [u8],
     layout: Layout,
@@ -298,7 +299,7 @@ fn pack_codes(
     }
 }
 
-/// The scales or mins number `index` of all rows.
+/// Writes scale or min number `index` of all rows.
 fn pack_factors(values: &[f16], groups_per_row: usize, index: usize, line: &mut [u8; 2 * PANEL]) {
     let rows = values.chunks_exact(groups_per_row);
     for (slot, row) in line.as_chunks_mut::<2>().0.iter_mut().zip(rows) {
@@ -306,8 +307,8 @@ fn pack_factors(values: &[f16], groups_per_row: usize, index: usize, line: &mut 
     }
 }
 
-/// Writes rows of `Q` quads of bytes as `[quad][row 32][4]`; those that are not there as zeros. What is
-/// written is written in order, a line after the other; the rows' strides are met once, by `row`.
+/// Writes rows of `Q` quads as `[quad][row 32][4]`, missing rows as zeros. Writes are in order, line by line;
+/// `row` is called once per row.
 fn transpose<const Q: usize>(out: &mut [u8], rows: usize, row: impl Fn(usize) -> [[u8; 4]; Q]) {
     let mut tile = [[[0; 4]; Q]; PANEL];
     for (index, slot) in tile.iter_mut().take(rows).enumerate() {

@@ -1,4 +1,5 @@
-//! Quantised activations as bytes: a record for each group of 32 columns, and the blocks of tokens that records come in.
+//! Quantised activations as bytes: a record per group of 32 columns, and the blocks of tokens that records
+//! come in.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -13,32 +14,32 @@ pub(crate) fn groups(cols: usize) -> usize {
     cols.div_ceil(GROUP)
 }
 
-/// Bits by which the first of two terms is above the second.
+/// Bits between the codes and the residual codes.
 pub(crate) const SECOND_BITS: u32 = 8;
 
-/// One term of 32 quantised activations. Value = `scale · codes[k]`, of two terms
-/// `second.scale · (256 · first.codes[k] + second.codes[k])`. Where there is no second term its record is there
-/// nevertheless, with codes of 0, for tokens whose neighbour in a block has one.
+/// The codes of 32 quantised activations, or their residual codes. Value = `scale · codes[k]`; with residual
+/// codes `second.scale · (256 · first.codes[k] + second.codes[k])`. The second record is always there, with
+/// codes of 0 if the group has no residual codes: a neighbour in the block may have some.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Int8Group {
-    /// In -127..=127; where [`Lanes::PAIRS`] says so, half of them another token's ([`OCTET`]).
+    /// In -127..=127. With [`Lanes::PAIRS`] half of them are another token's.
     pub(crate) codes: [i8; GROUP],
-    /// NaN if any value was not finite; in a second term a 256th of the first's, and in the first of a tile's block
-    /// the second's if there is one.
+    /// NaN if any value was not finite. In a second record, a 256th of the first's; on AMX the first record
+    /// has that value too if there are residual codes.
     pub(crate) scale: f32,
-    /// Sum of the values, of all terms; not there in a second term.
+    /// Sum of the values, residual codes included; unused in a second record.
     pub(crate) scaled_sum: f32,
-    /// Minus the sum of all codes, times the zero points of 4 and of 8 bits: sums start at it.
+    /// Minus the sum of all codes, times the zero points of 4-bit and 8-bit codes: integer sums start at it.
     pub(crate) neg_sum_8: i32,
     pub(crate) neg_sum_128: i32,
-    /// Minus the sums of the first and the last sixteen, times the zero point of 6 bits.
+    /// Minus the sums of the first and the last sixteen codes, times the zero point of 6-bit codes.
     pub(crate) neg_halves_32: [i32; 2],
-    /// Sums of the first and the last sixteen values, of all terms; not there in a second term.
+    /// Sums of the first and the last sixteen values, residual codes included; unused in a second record.
     pub(crate) scaled_halves: [f32; 2],
 }
 
-/// What a group of a row takes: a record for each term, and whether there is a second one.
+/// Bytes per group of a row: two records, and whether the second is used.
 pub(crate) const INT8_BYTES: usize = 2 * size_of::<Int8Group>() + 1;
 
 /// 32 activations in f32.
@@ -50,9 +51,9 @@ pub(crate) struct FloatGroup {
     pub(crate) sums: [f32; 2],
 }
 
-/// A group's activations.
+/// The kind of a group's activations.
 pub(crate) trait Record {
-    /// Whether sixteen tokens are a block where [`Lanes::TILES`] says so.
+    /// Whether sixteen tokens form a block on instruction sets with [`Lanes::TILES`].
     const TILES: bool;
 }
 
@@ -71,8 +72,8 @@ pub(crate) struct Activations {
     pub(crate) float: Buffer,
 }
 
-/// Tokens of the next block when `left` are left: those of a tile, or the kernel's full block; where that is 6, else
-/// the largest power of two up to 4 that fits. Eight are two blocks of 4: six and two take a quarter longer.
+/// Tokens of the next block when `left` are left: sixteen for tiles, else six or the largest power of two up
+/// to 4 that fits. Eight tokens are two blocks of 4; six and two take a quarter longer.
 #[inline(always)]
 pub(crate) fn block_len<L: Lanes, R: Record>(left: usize) -> usize {
     match left {
@@ -85,13 +86,14 @@ pub(crate) fn block_len<L: Lanes, R: Record>(left: usize) -> usize {
     }
 }
 
-/// How many of `tokens` are in blocks of several, where there are such blocks: all but the last few.
+/// How many of `tokens` are in blocks of more than one.
 #[inline(always)]
 pub(crate) fn in_blocks<L: Lanes>(tokens: usize) -> usize {
     tokens - tokens % if L::TOKENS == 6 { 2 } else { L::TOKENS }
 }
 
-/// What is behind `records` first terms: as many second ones, and for each a byte that is 0 if it is empty.
+/// What lies behind `records` first records: as many second ones, then a byte per record that is 0 if the
+/// second is empty.
 #[inline(always)]
 pub(crate) fn behind<R>(first: *mut R, records: usize) -> (*mut R, *mut u8) {
     (first.wrapping_add(records), first.wrapping_add(2 * records).cast())

@@ -1,9 +1,9 @@
-//! How many cores there are, and which one a thread runs on, where the system tells.
+//! How many cores there are, and on which one a thread runs, where the system says.
 
 use std::num::NonZeroUsize;
 use std::thread;
 
-/// The core that the calling thread runs on at this moment.
+/// The core that the calling thread runs on now.
 pub(super) fn current() -> Option<usize> {
     #[cfg(target_os = "linux")]
     {
@@ -14,8 +14,9 @@ pub(super) fn current() -> Option<usize> {
     None
 }
 
-/// Has the calling thread leave core `core` for another that it may use, if there is one. It may come back. Seldom, please:
-/// it migrates, and what it may use at this moment is from then on what its user has chosen (Linux 6.2).
+/// Moves the calling thread off core `core`, if it may use another. It may be moved back later. Call it
+/// rarely: it migrates the thread, and it fixes the thread's affinity to what is allowed now (Linux 6.2 and
+/// later treat that as the user's choice).
 pub(super) fn leave(core: usize) {
     #[cfg(target_os = "linux")]
     {
@@ -41,13 +42,13 @@ pub(super) fn leave(core: usize) {
     let _ = core;
 }
 
-/// Threads for a pool when none are asked for: the physical cores that this process may use.
+/// The default number of threads: one per physical core that this process may use.
 pub(crate) fn default_threads() -> NonZeroUsize {
     let logical = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     physical_cores().map_or(logical, |physical| physical.min(logical))
 }
 
-/// Distinct sibling sets among the machine's CPUs, where the system tells.
+/// Distinct sibling sets among the machine's CPUs, where the system says.
 fn physical_cores() -> Option<NonZeroUsize> {
     let mut siblings = std::collections::BTreeSet::new();
     for entry in std::fs::read_dir("/sys/devices/system/cpu").ok()?.flatten() {

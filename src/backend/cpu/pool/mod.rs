@@ -1,19 +1,20 @@
-//! The thread pool: persistent threads that work off one job at a time, chunk by chunk.
+//! The thread pool: persistent threads that run one job at a time, chunk by chunk. `README.md` has the states
+//! of a worker and the modes.
 //!
-//! A job is a function, a pointer to its data and a number of chunks. Every thread has a range of
-//! chunks in an atomic word of its own: it claims the next one by compare-and-swap and, when it has
-//! none left, takes over the second half of another thread's, into a second word. So a thread reads long stretches of memory
-//! forwards and shares no cache line while there is enough to do, and whoever is late loses its chunks to
-//! the others. Only behind a claim is it read which function to call: the submitter cannot replace a job
-//! before every claimed chunk is reported done, so a claim always belongs to the job that stands there,
-//! whichever it was when the thread looked for one. A job may be given out before what its chunks need is made
-//! ([`Pool::run_behind`]): threads find them meanwhile. No lock is taken and nothing is allocated after start-up.
+//! A job is a function, a pointer to its data and a number of chunks. Each thread has a range of chunks in an
+//! atomic word of its own and claims the next one by compare-and-swap. A thread without chunks takes the
+//! second half of another thread's range, into a second word. So threads read long stretches of memory
+//! forwards, share no cache line while there is enough to do, and a late thread loses its chunks to the
+//! others.
 //!
-//! Waiting asks for what is read next ([`Upcoming`]), spins briefly, then yields, then (idle workers) parks ([`Worker`]), so that an idle engine uses no CPU
-//! and a busy machine loses little. A thread that the system stops in the middle of a chunk stops
-//! all, and one that yields to a neighbour hardly comes back: where that is seen, workers sleep often for a while instead,
-//! so that what they use of their core is theirs, or the submitter works alone ([`Stalls`]). Where it is the
-//! submitter that is stopped a worker sees it, and parks: its core is free then.
+//! A thread reads which function to call only after a claim. The submitter cannot replace a job before every
+//! claimed chunk is reported done, so a claim always belongs to the job that stands there. A job may be
+//! published before its input is ready ([`Pool::run_behind`]). No lock is taken and nothing is allocated
+//! after start.
+//!
+//! A waiting thread prefetches what it reads next ([`Upcoming`]), spins, then yields; an idle worker then
+//! parks ([`Worker`]). If preemption is seen to stall jobs, workers nap or the submitter works alone
+//! ([`Stalls`]).
 
 mod cores;
 mod stalls;
@@ -36,51 +37,51 @@ use crate::backend::BackendError;
 use crate::backend::cpu::memory::prefetch::Upcoming;
 use crate::room;
 
-/// Spins before a waiting thread starts to yield: some microseconds, the gap between two
-/// operations of a step.
+/// Spins before a waiting thread starts to yield: some microseconds, about the gap between two operations of
+/// a step.
 const SPINS: u32 = 600;
 
 /// `task(data, chunk, worker)`
 type Task = unsafe fn(*const (), usize, usize);
 
-/// A cache line of its own, so that claiming does not slow reporting.
+/// A value in a cache line of its own, so that claims do not slow reports.
 #[derive(Default)]
 #[repr(align(128))]
 struct Line<T>(T);
 
 #[derive(Default)]
 struct Shared {
-    /// By thread, the submitter first: the end of its chunks (high half) and the next one (low half).
+    /// Per thread, the submitter first: the end of its chunks (high half) and the next one (low half).
     ranges: Vec<Line<AtomicU64>>,
-    /// By thread: what it took over from others, which they may take back.
+    /// Per thread: the chunks that it took from others. Others may take them back.
     taken: Vec<Line<AtomicU64>>,
     /// Chunks reported done.
     done: Line<AtomicUsize>,
     /// A [`Task`], valid while a claimed chunk is not reported.
     task: AtomicPtr<()>,
     data: AtomicPtr<()>,
-    /// What comes before its chunks is done.
+    /// Whether the job's input is ready.
     ready: AtomicBool,
-    /// By thread: what it asks for while it waits.
+    /// Per thread: what it prefetches while it waits.
     upcoming: Vec<Line<Upcoming>>,
-    /// Someone is submitting.
+    /// Whether a thread is submitting.
     busy: AtomicBool,
-    /// Jobs that have begun or ended: odd while there is one.
+    /// Jobs that began plus jobs that ended: odd while one runs.
     jobs: AtomicUsize,
-    /// [`Mode::Guests`]
+    /// Whether the mode is [`Mode::Guests`]: workers nap.
     guests: AtomicBool,
-    /// That the submitter runs on.
+    /// The core that the submitter runs on.
     core: AtomicUsize,
     panicked: AtomicBool,
     stopping: AtomicBool,
-    /// Workers that have begun.
+    /// Workers that have started.
     begun: AtomicUsize,
-    /// By worker: it has announced that it parks.
+    /// Per worker: it has announced that it parks.
     parked: Vec<AtomicBool>,
     stalls: Stalls,
 }
 
-/// Persistent worker threads; the submitting thread works as number 0.
+/// Persistent worker threads. The submitting thread works as thread 0.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -94,10 +95,10 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// A pool of `threads`, the submitter included.
+    /// Starts a pool of `threads`, the submitter included.
     ///
     /// # Errors
-    /// [`BackendError::Thread`] if the system refuses one; the others have ended then.
+    /// [`BackendError::Thread`] if the system refuses one; those already started have ended then.
     pub(crate) fn new(threads: NonZeroUsize) -> Result<Pool, BackendError> {
         let [mut ranges, mut taken] = [Vec::new(), Vec::new()];
         let (mut upcoming, mut parked) = (Vec::new(), Vec::new());
@@ -113,7 +114,7 @@ impl Pool {
             stalls: Stalls::of(threads.get()),
             ..Shared::default()
         });
-        // Dropped on an error, it ends the threads that have been started.
+        // If an error drops it, the threads that have been started end.
         let mut pool = Pool { shared, workers: Vec::new(), handles: Vec::new() };
         for index in 0..threads.get() - 1 {
             let number = index + 1;
@@ -133,32 +134,32 @@ impl Pool {
         let worker = room::spawn(format!("ottava-cpu-{}", index + 1), work)?;
         self.handles.push(worker.thread().clone());
         self.workers.push(worker);
-        // A thread that starts allocates; once it has begun it does not, and the next one has the room.
+        // A starting thread allocates; a running one does not. One at a time, each has the memory it needs.
         while self.shared.begun.load(Ordering::Acquire) < self.workers.len() {
             thread::yield_now();
         }
         Ok(())
     }
 
-    /// Threads that work on a job.
+    /// Threads that work on a job, the submitter included.
     pub(crate) fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// By thread: what it reads next, and asks for while it waits.
+    /// Per thread: what it prefetches while it waits.
     pub(crate) fn upcoming(&self) -> impl ExactSizeIterator<Item = &Upcoming> {
         self.shared.upcoming.iter().map(|line| &line.0)
     }
 
-    /// The chunks of `chunks` that a thread is given.
+    /// The range of `chunks` that `thread` starts with.
     pub(crate) fn share(&self, chunks: usize, thread: usize) -> Range<usize> {
         let first = |thread| chunks * thread / self.threads();
         first(thread)..first(thread + 1)
     }
 
-    /// Calls `task(data, chunk, worker)` for every chunk below `chunks`, on all threads, and
-    /// returns when all are done. If the pool is taken (another thread submits, or a task does)
-    /// the caller does all chunks itself, as worker 0.
+    /// Calls `task(data, chunk, thread)` for every chunk below `chunks`, on all threads, and returns when all
+    /// are done. If the pool is busy (another thread submits, or a task does), the caller does all chunks
+    /// itself, as thread 0.
     ///
     /// # Panics
     /// If a task did, after all others have ended.
@@ -166,12 +167,12 @@ impl Pool {
     /// # Safety
     /// `task` may be called with `data` and every chunk, from any thread, in any order.
     pub(crate) unsafe fn run<T: Sync>(&self, task: unsafe fn(&T, usize, usize), data: &T, chunks: usize) {
-        // SAFETY: the same contract.
+        // SAFETY: the contract of this function is that of `submit`.
         unsafe { self.submit(None, task, data, chunks) }
     }
 
-    /// The same for tasks that need what `before` makes, which the caller does while the other threads find their
-    /// chunks.
+    /// Like [`Pool::run`], for tasks that need what `before` makes. The caller runs `before` while the other
+    /// threads find their chunks.
     ///
     /// # Panics
     /// If `before` or a task did, after all tasks have ended.
@@ -185,7 +186,7 @@ impl Pool {
         data: &T,
         chunks: usize,
     ) {
-        // SAFETY: the same contract.
+        // SAFETY: the contract of this function is that of `submit`.
         unsafe { self.submit(Some(&mut before), task, data, chunks) }
     }
 
@@ -245,7 +246,7 @@ impl Pool {
         }
     }
 
-    /// Gives every thread its share of a job, and gives the job's number.
+    /// Gives every thread its share of a job; returns the job's number.
     fn publish(&self, chunks: usize) -> usize {
         let job = self.shared.jobs.fetch_add(1, Ordering::Relaxed) + 1;
         for (thread, range) in (0..self.threads()).zip(&self.shared.ranges) {
@@ -271,14 +272,14 @@ impl Drop for Pool {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.handles.iter().for_each(Thread::unpark);
         for worker in self.workers.drain(..) {
-            // A worker catches its tasks' panics; there is nothing to report here.
+            // A worker catches its tasks' panics, so there is nothing to report here.
             let _ = worker.join();
         }
     }
 }
 
 impl Line<AtomicU64> {
-    /// Splits the range: what `left` gives of `(next, end)` is left, and that is returned.
+    /// Leaves `left(next, end)` of the range; returns what it was. `None` if it was empty.
     fn split(&self, left: impl Fn(u64, u64) -> (u64, u64)) -> Option<(u64, u64)> {
         let mut range = self.0.load(Ordering::Acquire);
         loop {
@@ -309,21 +310,20 @@ impl Line<AtomicU64> {
 }
 
 impl Shared {
-    /// Claims a chunk of the current job: the next of the thread's own, or of what it takes over.
+    /// Claims a chunk of the current job: the next of the thread's own, or of what it takes from another.
     fn claim(&self, thread: usize) -> Option<usize> {
         let (given, taken) = (self.ranges.get(thread)?, self.taken.get(thread)?);
         given.claim().or_else(|| taken.claim()).or_else(|| {
             let (before, from) = self.ranges.split_at(thread);
             let (first, end) = from.iter().chain(before).chain(&self.taken).find_map(Line::claim_half)?;
-            // The submitter may be giving out the job from which this comes, but writes no `taken`; and as long
-            // as something is claimed there is no other job.
+            // The submitter may be publishing the job that this chunk belongs to, but it never writes
+            // `taken`. While a chunk is claimed there is no other job.
             taken.0.store(end << 32 | (first + 1), Ordering::Release);
             Some(first as usize)
         })
     }
 
-    /// Works off chunks until none is left, or the thread is tired; gives their number and the first panic's
-    /// payload.
+    /// Runs chunks until none is left or `tired` says so. Returns how many, and the first panic's payload.
     fn drain(&self, thread: usize, tired: impl Fn() -> bool) -> (usize, Option<Box<dyn Any + Send>>) {
         let (mut count, mut payload) = (0, None);
         while !tired()
@@ -342,20 +342,20 @@ impl Shared {
             }
             count += 1;
         }
-        // Releases the chunks' writes to `wait_done`. Nothing of the job is touched after.
+        // Makes the chunks' writes visible to `wait_done`. Nothing of the job is touched afterwards.
         if count > 0 {
             self.done.0.fetch_add(count, Ordering::Release);
         }
         (count, payload)
     }
 
-    /// Waits until all chunks are done; gives the number of those that it has to do itself, and the first panic's
+    /// Waits until all chunks are done. Returns how many the caller had to do itself, and the first panic's
     /// payload.
     fn wait_done(&self, chunks: usize, guests: bool) -> (usize, Option<Box<dyn Any + Send>>) {
         let (mut spins, mut count, mut payload) = (0, 0, None);
         while self.done.0.load(Ordering::Acquire) != chunks {
             if guests {
-                // One may have gone to sleep on what it had just taken over.
+                // A worker may nap on chunks that it has just taken.
                 let (late, panic) = self.drain(0, || false);
                 count += late;
                 payload = payload.or(panic);
@@ -366,7 +366,7 @@ impl Shared {
         (count, payload)
     }
 
-    /// Waits for what comes before the chunks.
+    /// Waits until the job's input is ready.
     fn wait_ready(&self, thread: usize) {
         let mut spins = 0;
         while !self.ready.load(Ordering::Acquire) {
@@ -375,14 +375,14 @@ impl Shared {
         }
     }
 
-    /// Whether a worker was given chunks that nobody has claimed.
+    /// Whether the worker has chunks that no thread has claimed.
     fn has_work(&self, index: usize) -> bool {
         let range = self.ranges[index + 1].0.load(Ordering::SeqCst);
         range >> 32 > range & u64::from(u32::MAX)
     }
 }
 
-/// Spins, and from some time on yields.
+/// Spins; after [`SPINS`] calls it yields.
 fn pause(spins: &mut u32) {
     if *spins < SPINS {
         *spins += 1;
@@ -392,7 +392,7 @@ fn pause(spins: &mut u32) {
     }
 }
 
-/// The payload of the panic with which `run` ends, if it does.
+/// Runs `run`; returns the payload of its panic, if it panics.
 fn caught(run: impl FnOnce()) -> Option<Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(run)).err()
 }

@@ -1,58 +1,61 @@
-//! When workers are guests on their cores, or the submitter works alone: where others want the cores, too,
-//! threads that wait for each other are slower than one.
+//! When workers nap, and when the submitter works alone. Where another process competes for the cores,
+//! threads that wait for each other are slower than one thread. `README.md` has the modes as a table.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Waiting for others so long, and for so many chunks' time, is a stall.
+/// A wait for the other threads is a stall if it takes at least [`STALL`] and the time of [`STALL_CHUNKS`]
+/// chunks.
 const STALL: Duration = Duration::from_micros(300);
 const STALL_CHUNKS: u32 = 8;
-/// Jobs of so many nanoseconds together are judged by how long the submitter would have taken for the workers'
-/// chunks, and by how much it lost by them: an eighth makes a difference.
+/// Length of a window, in nanoseconds of jobs. At its end the pool compares how much time workers saved the
+/// submitter, and how much they cost it. A difference of one [`EIGHTH`] of the window counts.
 const WINDOW: u64 = 4_000_000;
 const EIGHTH: u64 = 8;
-/// Eighths of that time that a second thread helps for where its core is its own: it is 6 to 9 then, and 0 to 4 beside a
-/// busy neighbour (a slower core looks like one). Of more threads one neighbour takes too little to be seen.
+/// With one worker: how many eighths of a window it must save. On a core of its own a worker saves 6 to 9,
+/// beside a busy neighbour 0 to 4 (a slower core looks the same). With more workers one neighbour costs too
+/// little to show.
 const HELP_OF_ONE: u64 = 5;
-/// Jobs shorter than this say nothing: a healthy worker may come too late for them.
+/// Shorter jobs are not judged: even a healthy worker may come too late for them.
 const SHORT: Duration = Duration::from_micros(20);
-/// How long workers are guests, in nanoseconds: at first, and when it goes on. Of many threads most would be
-/// guests because of one that is waited for: then no longer than at first.
+/// How long workers nap, in nanoseconds: by default, and at most when stalls recur. With more than two
+/// threads one late thread would make all others nap, so the default holds there.
 const STAY_MIN: u64 = 10_000_000;
 const STAY_MAX: u64 = 500_000_000;
-/// It goes on if it is back so soon, in nanoseconds: a core that is shared is lost every few milliseconds. One that something
-/// else takes now and then is worth more than it costs.
+/// A stall within this time, in nanoseconds, counts as recurring: a shared core is lost every few
+/// milliseconds. A core that something else takes now and then is worth more than it costs.
 const AGAIN: u64 = 30_000_000;
 
 /// Who works, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// All threads, which wait awake for the next job.
+    /// All threads. Workers spin and yield between jobs.
     Owners,
-    /// All threads, but workers sleep often: to the system that is less than their share of the core, and it neither
-    /// takes them off in the middle of a chunk nor lets them wait behind a neighbour when they wake up.
+    /// All threads, but workers nap 20 µs after every 200 µs awake. They then use less than their fair share
+    /// of the core, so the scheduler neither preempts them in a chunk nor queues them on wake-up.
     Guests,
-    /// The submitter.
+    /// The submitter alone.
     Alone,
 }
 
-/// What is known of threads that do not run. Where others want the cores, too, the system takes a thread off for
-/// milliseconds: in the middle of a chunk, and all wait for that, or while it yields, and it comes to few jobs. Then
-/// workers become guests for a while, and if even so the submitter loses more than they do it works alone.
+/// Statistics of stalls, and the mode that follows from them. A busy neighbour takes a thread's core for
+/// milliseconds. If that happens in a chunk, all threads wait; if it happens while the thread yields, it
+/// misses most jobs. Then workers nap for a while. If napping workers still cost more than they save, the
+/// submitter works alone.
 pub(super) struct Stalls {
-    /// The submitter's too.
+    /// Threads of the pool, the submitter included.
     threads: usize,
-    /// What times are counted from.
+    /// Times below are nanoseconds after this.
     start: Instant,
-    /// Nanoseconds after `start` up to which workers are guests, and up to which the submitter works alone.
+    /// Until when workers nap, and until when the submitter works alone.
     guests_until: AtomicU64,
     alone_until: AtomicU64,
-    /// Nanoseconds that workers were guests for, the last time.
+    /// How long workers napped the last time.
     pub(super) stay: AtomicU64,
-    /// The job that last stalled.
+    /// Number of the last job that stalled.
     job: AtomicUsize,
-    /// Of the jobs of owners and of guests since a window began: nanoseconds, how much workers helped, and what the
-    /// submitter lost.
+    /// Sums of the current window in the modes `Owners` and `Guests`: time of the jobs, time that workers
+    /// saved, time that the submitter lost.
     windows: [[AtomicU64; 3]; 2],
 }
 
@@ -63,7 +66,7 @@ impl Default for Stalls {
 }
 
 impl Stalls {
-    /// Nothing is known yet of so many threads.
+    /// Empty statistics for a pool of `threads`.
     pub(super) fn of(threads: usize) -> Stalls {
         let [guests_until, alone_until, stay] = Default::default();
         let (job, windows) = Default::default();
@@ -83,8 +86,9 @@ impl Stalls {
         }
     }
 
-    /// Of job `job`, in mode `mode`, a thread did `own` chunks in the first time, and until `now` waited the second for
-    /// the others. Gives whether that is a stall; guests are judged by [`Stalls::count`] alone.
+    /// Judges one thread's wait in job `job`: it did `own` chunks in the time `took`, then waited `waited`,
+    /// until `now`, for the others. Returns true if that is a stall. In mode `Guests` only [`Stalls::count`]
+    /// judges.
     pub(super) fn note(
         &self,
         mode: Mode,
@@ -98,16 +102,17 @@ impl Stalls {
             return false;
         }
         if self.job.swap(job, Ordering::Relaxed) == job {
-            // Somebody else has noted it.
+            // Another thread has noted this job.
             return true;
         }
         self.be_guests(now, if self.threads > 2 { STAY_MIN } else { STAY_MAX });
         true
     }
 
-    /// A job that nobody has noted took the first time, the submitter's own chunks the second, and it lost the third: it woke
-    /// the workers, and waited for them. Of the chunks it did the first number and they the second. What it would have
-    /// taken for theirs is how much they helped: their own time has that in it in which they were stopped.
+    /// Adds a job without a stall to the window: the times that the job took, that the submitter worked, and
+    /// that it lost by waking and waiting; the chunks done by the submitter (`own`) and by workers
+    /// (`others`). What the submitter would have needed for the workers' chunks is what they saved. Their own
+    /// time would include the time in which they were preempted.
     pub(super) fn count(
         &self,
         mode: Mode,
@@ -141,24 +146,24 @@ impl Stalls {
         }
     }
 
-    /// Less help than this in so long a time, and workers have not got their cores for themselves.
+    /// Workers that save less than this in a window of `took` do not have their cores to themselves.
     fn help_min(&self, took: u64) -> u64 {
         took / EIGHTH * if self.threads == 2 { HELP_OF_ONE } else { 1 }
     }
 
-    /// Up to when workers are guests, and the submitter works alone.
+    /// Sets until when workers nap and the submitter works alone.
     pub(super) fn set(&self, [guests, alone]: [u64; 2]) {
         self.guests_until.store(guests, Ordering::Relaxed);
         self.alone_until.store(alone, Ordering::Relaxed);
     }
 
-    /// Whether a thread has ever waited too long.
+    /// Whether any job has stalled.
     #[cfg(test)]
     pub(super) fn noted(&self) -> bool {
         self.job.load(Ordering::Relaxed) != 0
     }
 
-    /// From `now` on workers are guests for a while, `max` at most.
+    /// Lets workers nap from `now` on: twice as long as last time if that is recent, `max` at most.
     fn be_guests(&self, now: Instant, max: u64) {
         let (now, before) = (self.at(now), self.stay.load(Ordering::Relaxed));
         let again = now < self.guests_until.load(Ordering::Relaxed) + AGAIN;

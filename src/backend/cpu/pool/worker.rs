@@ -1,4 +1,4 @@
-//! A worker's life: it works, waits awake for the next job, yields, parks, and as a guest sleeps often.
+//! A worker's loop: work, spin, yield, park; in mode `Guests` it naps. `README.md` has the states as a table.
 
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -10,18 +10,18 @@ use super::{SPINS, Shared, cores};
 /// How long an idle worker yields before it parks: longer than sampling takes between two steps.
 pub(super) const YIELD_FOR: Duration = Duration::from_millis(2);
 
-/// How long a worker that is a guest ([`Mode::Guests`]) is awake before it sleeps for a moment.
+/// In mode [`Mode::Guests`], how long a worker stays awake before it naps.
 pub(super) const AWAKE_MAX: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(20);
-/// How long it stays where it is after it has left a core.
+/// A worker that has moved off the submitter's core stays put for at least this long.
 const ASIDE_AFTER: Duration = Duration::from_millis(5);
 
 /// A pool thread other than the submitter.
 pub(super) struct Worker<'a> {
     shared: &'a Shared,
-    /// Among the workers.
+    /// Number of this worker, from 0.
     index: usize,
-    /// When it last slept, and when it last left the submitter's core.
+    /// When it last woke up, and when it last moved off the submitter's core.
     woken: Instant,
     aside: Instant,
 }
@@ -58,7 +58,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Returns when there is work. Parks where there is none for long, or others take long.
+    /// Returns when there is work. Parks if there is none for [`YIELD_FOR`], or if `others_take_long`.
     fn idle(&mut self, others_take_long: impl Fn(Instant) -> bool) {
         let parked = &self.shared.parked[self.index];
         for _ in 0..SPINS {
@@ -71,14 +71,15 @@ impl<'a> Worker<'a> {
         let start = Instant::now();
         loop {
             let now = Instant::now();
-            // A yield may take longer than both where others want the core.
+            // Beside a busy neighbour one yield may take longer than either limit.
             if others_take_long(now) || now - start >= YIELD_FOR {
                 break;
             }
             if self.shared.has_work(self.index) {
                 return;
             }
-            // Who yields behind a neighbour comes back a time slice later, who wakes up at once.
+            // A thread that yields to another runnable thread loses a time slice. A thread that wakes from
+            // sleep runs at once.
             if self.guest() {
                 self.nap();
             } else {
@@ -95,13 +96,13 @@ impl<'a> Worker<'a> {
         self.wake_up();
     }
 
-    /// Sleeps for a moment.
+    /// Sleeps for [`NAP`].
     fn nap(&mut self) {
         thread::sleep(NAP);
         self.wake_up();
     }
 
-    /// A guest leaves the submitter's core, where its work would gain nothing.
+    /// A napping worker moves off the submitter's core, where it could only delay it.
     fn wake_up(&mut self) {
         self.woken = Instant::now();
         if self.guest() && self.woken - self.aside > ASIDE_AFTER {

@@ -28,7 +28,7 @@ macro_rules! elements {
             const LAYOUT: Layout = Layout::$layout;
             #[inline(always)]
             unsafe fn load<L: Lanes>(p: *const Self) -> L::F {
-                // SAFETY: the same contract.
+                // SAFETY: the caller promises sixteen readable elements.
                 unsafe { L::$load(p) }
             }
         }

@@ -29,8 +29,8 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Float<B
         let activations = activations.first;
         // SAFETY: all reads stay within the group and the records.
         unsafe {
-            // Unpacked through memory: what follows is then a loop that need not be unrolled, of which each
-            // format, instruction set and block has a copy.
+            // Unpacked through memory, so that what follows is a small loop. Each format, instruction set and
+            // block has a copy of this code.
             let mut codes = [[L::bytes(weights); T]; QUADS];
             for_each!([0 1 2 3 4 5 6 7] KQ => {
                 for t in 0..T {

@@ -19,7 +19,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
     const LAYOUT: Layout = quant(BITS, MINS, HALVES);
     type Record = Int8Group;
     const ON_CODES: bool = true;
-    // Eight bits take the fewest instructions a byte; from 6 KiB one thread loses 1 %.
+    // 8-bit codes take the fewest instructions per byte; with 6 KiB one thread loses 1 %.
     const AHEAD: usize = if BITS == 8 { 9 << 10 } else { 6 << 10 };
     const AHEAD_LONG: usize = if BITS == 4 { 4608 } else { Self::AHEAD };
 
@@ -31,15 +31,15 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
         activations: &Operand<Int8Group>,
         sums: &mut [[L::F; M]; T],
     ) {
-        // SAFETY: the same contract.
+        // SAFETY: `Format::group` promises a whole group and `M` records, with a byte each.
         unsafe {
             let outliers = slice::from_raw_parts(activations.outliers, M);
-            // One branch for all tokens: seldom has one of them a second term.
+            // One branch for all tokens: residual codes are rare.
             let any = outliers.iter().fold(0, |any, outlier| any | outlier);
             let second = (any != 0).then_some((activations.second, outliers));
             if const { HALVES && M == 4 } && second.is_none() {
-                // Without a branch between the halves, or the compiler keeps the first's dots until the second's are
-                // done, and there are no registers for both.
+                // No branch between the halves. With one, the compiler keeps the first half's dot products
+                // until the second's are done, and there are no registers for both.
                 Self::parts::<L, T, M>(weights, later, tile, activations, None, sums);
             } else {
                 Self::parts::<L, T, M>(weights, later, tile, activations, second, sums);
@@ -55,13 +55,13 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Format for Int8<BI
         activations: &Operand<Int8Group>,
         sums: &mut [[Tile<f32>; 2]],
     ) {
-        // SAFETY: the same contract.
+        // SAFETY: `Format::blocks` promises whole groups and records for each token.
         unsafe { Self::tile_blocks::<L>(weights, next, groups, activations, sums) }
     }
 }
 
 impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, HALVES> {
-    /// All rows times all columns, with a second term if there is one.
+    /// All rows times all columns, with residual codes if there are any.
     #[inline(always)]
     unsafe fn parts<L: Lanes, const T: usize, const M: usize>(
         weights: *const u8,
@@ -74,7 +74,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         for_each!([0 1] HALF => {
             for_each!([0 1] PART => {
                 if const { HALF <= HALVES as usize && PART < L::PARTS } {
-                    // SAFETY: the same contract.
+                    // SAFETY: the caller promises a whole group and `M` records.
                     unsafe { Self::part::<L, T, M, HALF, PART>(weights, later, tile, activations, second, sums) }
                 }
             });
@@ -102,8 +102,8 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 Self::dots::<L, T, M, HALF>(weights, tile, [first; 2], None, &mut dots);
             }
             if let Some((second, outliers)) = second {
-                // One token's codes stay unpacked from one term to the other, whose sums wait for nothing of
-                // the first's; beside several tokens there are no registers for them.
+                // One token's codes stay unpacked for the residual codes, whose sums are independent of the
+                // first ones. With several tokens there are no registers for that.
                 let weights = if M == 1 { weights } else { black_box(weights) };
                 let low = if const { L::PAIRS && M > 1 } {
                     Self::term::<L, T, M, 2, HALF>(weights, tile, second, outliers)
@@ -140,8 +140,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// The integer sums of the second term, `N` tokens at a time; 0 where none of the `N` has one, for of a
-    /// block few do.
+    /// The integer sums of residual codes, `N` tokens at a time; 0 if none of the `N` has any, as is usual.
     #[inline(always)]
     unsafe fn term<L: Lanes, const T: usize, const M: usize, const N: usize, const HALF: usize>(
         weights: *const u8,
@@ -166,7 +165,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// What the tokens' integer sums start at, in the order in which they are added up.
+    /// What the tokens' integer sums start at, in the order of the additions.
     #[inline(always)]
     pub(super) unsafe fn starts<L: Lanes, const M: usize>(
         records: *const Int8Group,
@@ -187,11 +186,11 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Adds the integer products of half `HALF` of the columns, or of all columns; asks for the group
+    /// Adds the integer products of half `HALF` of the columns, or of all columns. Prefetches the group
     /// `later`, if there is one.
     ///
-    /// The records are there once for each tile, so that each tile's dot products take them from memory:
-    /// instructions of their own for what both share would be half as many again.
+    /// The records are passed once per tile, so that each tile's dot products take them as memory operands.
+    /// Loading what both share would add half as many instructions again.
     #[inline(always)]
     pub(super) unsafe fn dots<L: Lanes, const T: usize, const M: usize, const HALF: usize>(
         weights: *const u8,
@@ -207,7 +206,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
             if const { L::PAIRS && M > 1 } {
                 for_each!([0 1 2 3] OCTET => {
                     if !HALVES || HALF == OCTET / 2 {
-                        // Two tokens' codes of eight columns are together.
+                        // Codes of two tokens lie together, eight columns each.
                         for m in 0..M / 2 {
                             a[0][m] = L::activations(codes(0, 2 * m + OCTET / 2).add(OCTET % 2 * LANES));
                         }
@@ -259,8 +258,8 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Asks for a step's share of the lines of a group further on. All at once would stand in the way of the
-    /// loads of codes. Where there are tiles only the ordinary request was measured.
+    /// Prefetches one step's share of the lines of a later group. All lines at once would delay the loads of
+    /// codes. On AMX machines only the ordinary prefetch was measured.
     #[inline(always)]
     fn ask<L: Lanes>(group: *const u8, step: usize, steps: usize) {
         let lines = Self::LAYOUT.group_bytes() / LINE;
@@ -270,7 +269,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Minus the zero point, as the dot product sees it, times the sum of activations.
+    /// Minus the zero point that the dot product sees, times the sum of the activation's codes.
     #[inline(always)]
     unsafe fn start<L: Lanes>(record: *const Int8Group, half: usize) -> L::I {
         // SAFETY: a whole record.
@@ -304,7 +303,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
     }
 }
 
-/// Joins the sums of both terms.
+/// Joins the sums of the codes and of the residual codes.
 #[inline(always)]
 unsafe fn join<L: Lanes, const T: usize, const M: usize>(
     first: &mut [[L::I; M]; T],

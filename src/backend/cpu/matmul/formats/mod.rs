@@ -1,6 +1,6 @@
-//! How one group of 32 columns is multiplied, for each weight format: codes with int8 activations
-//! (`int8`), codes with f32 activations (`float`), dense floats (`dense`). The loop over groups, and what
-//! becomes of the sums, are in `panel`; the packed order is in `pack`.
+//! How one group of 32 columns is multiplied, per weight format: codes with int8 activations (`int8`), codes
+//! with f32 activations (`float`), dense floats (`dense`). The loop over groups and the epilogue are in
+//! `panel`, the packed order is in `pack`.
 
 mod dense;
 mod float;
@@ -17,21 +17,21 @@ use crate::backend::cpu::isa::{LANES, Lanes, Tile};
 use crate::backend::cpu::pack::{Layout, PANEL, Record};
 use crate::quant::Bits;
 
-/// A block's activations of one group, a record a token.
+/// A block's activations of one group: a record per token.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<R> {
     pub(crate) first: *const R,
-    /// The same, but the compiler does not know: one token's dot products then read their activations from
-    /// memory themselves, where one load for both tiles would be an instruction more.
+    /// The same address, hidden from the compiler. One token's dot products then take activations as memory
+    /// operands; a shared load would be one more instruction.
     pub(crate) again: *const R,
-    /// Those of the second term, if the records are of int8.
+    /// The records of residual codes, if the records are int8.
     pub(crate) second: *const R,
-    /// Whether there is one, likewise.
+    /// Per record, whether it has residual codes; likewise.
     pub(crate) outliers: *const u8,
 }
 
 impl<R> Operand<R> {
-    /// Goes on by some records.
+    /// Moves on by `records`.
     #[inline(always)]
     pub(crate) fn skip(&mut self, records: usize) {
         self.first = self.first.wrapping_add(records);
@@ -47,16 +47,16 @@ pub(crate) trait Format: Sync {
     const LAYOUT: Layout;
     /// The activations that it reads.
     type Record: Record;
-    /// [`Kernel::ON_CODES`](super::dispatch::Kernel::ON_CODES)
+    /// [`Kernel::ON_CODES`](crate::backend::cpu::isa::Kernel::ON_CODES)
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const ON_CODES: bool = false;
-    /// Bytes by which a block asks for weights before it needs them, in whole groups.
+    /// Prefetch distance in bytes, rounded to whole groups.
     const AHEAD: usize = 6 << 10;
-    /// The same of one token in panels that are long.
+    /// Prefetch distance of a single token in long panels.
     const AHEAD_LONG: usize = Self::AHEAD;
 
-    /// `sums[t][m] += tile (tile + t) of the group · activations[m]`; meanwhile asks for the group `later`, which need
-    /// not be valid, if that pays.
+    /// `sums[t][m] += tile (tile + t) of the group · activations[m]`. Prefetches the group `later`, which
+    /// need not be valid, where that pays.
     ///
     /// # Safety
     /// `weights` is a group of `LAYOUT`, `activations` are `M` records, the CPU has `L`'s features.
@@ -68,8 +68,8 @@ pub(crate) trait Format: Sync {
         sums: &mut [[L::F; M]; T],
     );
 
-    /// `sums[i][t] += tile t of the panel · block i of sixteen tokens`, where [`Lanes::TILES`] and [`Record::TILES`] say so;
-    /// asks for what is read `next`, which need not be valid.
+    /// `sums[i][t] += tile t of the panel · block i of sixteen tokens`, on instruction sets with
+    /// [`Lanes::TILES`]. Prefetches what is read `next`, which need not be valid.
     ///
     /// # Safety
     /// `weights` are `groups` groups of `LAYOUT`, `activations` as many records for each token, the CPU has `L`'s features.
@@ -102,10 +102,10 @@ unsafe fn code_line(weights: *const u8, tile: usize, number: usize) -> *const u8
     unsafe { weights.add((2 * number + tile) * 4 * LANES) }
 }
 
-/// What is stored in the places of quad `KQ` of a tile, from the lines that have it; `pack` says which.
+/// The bytes in the places of quad `KQ` of a tile, from the lines that hold it; `pack` has the table.
 #[inline(always)]
 unsafe fn quad<L: Lanes, const BITS: usize, const KQ: usize>(weights: *const u8, tile: usize) -> L::C {
-    // Of a group of 16 columns 6-bit codes have lines of their own.
+    // With 16-column groups, 6-bit codes have lines per half.
     let first = KQ / 4 * 3;
     // SAFETY: the lines are within the group's codes.
     unsafe {
@@ -131,16 +131,16 @@ unsafe fn quad<L: Lanes, const BITS: usize, const KQ: usize>(weights: *const u8,
     }
 }
 
-/// The stored codes of columns `4 KQ ..` of a tile, four of each row. Where [`Order::Pairs`] has them in the
-/// places of two quads those are `EVEN` and `ODD`, and the compiler cuts them out once for both.
+/// The stored codes of columns `4 KQ ..` of a tile, four per row. In [`Order::Pairs`] they lie in the places
+/// of two quads, `EVEN` and `ODD`; the compiler then unpacks those once for both.
 ///
-/// [`Order::Pairs`]: super::lanes::Order::Pairs
+/// [`Order::Pairs`]: crate::backend::cpu::isa::Order::Pairs
 #[inline(always)]
 unsafe fn columns<L: Lanes, const BITS: usize, const KQ: usize, const EVEN: usize, const ODD: usize>(
     weights: *const u8,
     tile: usize,
 ) -> L::C {
-    // SAFETY: the same contract.
+    // SAFETY: the caller promises a whole group, which has the lines of these quads.
     unsafe {
         if const { L::PAIRS } {
             let (even, odd) = (quad::<L, BITS, EVEN>(weights, tile), quad::<L, BITS, ODD>(weights, tile));

@@ -1,7 +1,7 @@
-//! Codes times int8 activations of sixteen tokens at once, where the instruction set multiplies tiles.
+//! Codes times int8 activations of sixteen tokens at once, on instruction sets that multiply tiles (AMX).
 //!
-//! A panel's codes are unpacked once for many tokens, some groups at a time. Tiles give the integer sums of a group;
-//! scales and mins are the business of vectors, in the order of `int8`, so that the bits are the same.
+//! A panel's codes are unpacked once for many tokens, some groups at a time. Tiles compute the exact integer
+//! sums of a group. Vectors apply scales and mins in the order of `int8`, so the bits are the same.
 
 use std::mem::MaybeUninit;
 
@@ -10,31 +10,31 @@ use crate::backend::cpu::isa::{LANES, Lanes, Tile, for_each};
 use crate::backend::cpu::memory::prefetch::{prefetch, prefetch_far};
 use crate::backend::cpu::pack::{Int8Group, QUADS, SECOND_BITS};
 
-/// Products with a scale of their own that are done at a time: what they read and write stays in the first-level cache.
+/// Products with a scale of their own per strip: what they read and write stays in L1.
 const STEPS: usize = 4;
 
-/// A group's codes less the zero point, by tile: `[quad][row 16][k 4]`.
+/// A group's codes less the zero point, per tile: `[quad][row 16][k 4]`.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Codes([[[u8; 4 * LANES]; QUADS]; 2]);
 
-/// A block's integer sums, by step and tile.
+/// A block's integer sums, per step and tile.
 type Dots = [[Tile; 2]; STEPS];
 
-/// Some groups of a panel, and what they are multiplied by.
+/// Some groups of a panel, with the activations that they are multiplied by.
 struct Strip<'a> {
     weights: *const u8,
     codes: *const Codes,
     groups: usize,
     steps: usize,
-    /// From the strip's first group of the first block on.
+    /// Activations from the strip's first group of the first block on.
     activations: &'a Operand<Int8Group>,
     blocks: usize,
-    /// Groups of a row, of which these are some.
+    /// Groups of a whole row.
     row_groups: usize,
 }
 
-/// A product of a strip: of a block, and which of its steps.
+/// One product of a strip.
 #[derive(Clone, Copy)]
 struct Step {
     block: usize,
@@ -48,7 +48,7 @@ impl Strip<'_> {
         records
     }
 
-    /// The product behind one, in the order in which they are computed.
+    /// The product computed after this one.
     fn after(&self, Step { block, number }: Step) -> Step {
         if number + 1 < self.steps {
             Step { block, number: number + 1 }
@@ -58,13 +58,13 @@ impl Strip<'_> {
     }
 }
 
-/// Where both tiles of a product go: two blocks have room.
+/// Where both tiles of a product's sums go; two blocks have room.
 fn room(dots: &mut [MaybeUninit<Dots>; 2], step: Step) -> *mut Tile {
     dots[step.block % 2].as_mut_ptr().cast::<Tile>().wrapping_add(2 * step.number)
 }
 
 impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, HALVES> {
-    /// Scales of a group's rows.
+    /// Scales per row in a group.
     const SETS: usize = 1 + HALVES as usize;
     const STRIP: usize = STEPS / Self::SETS;
     const GROUP_BYTES: usize = Self::LAYOUT.group_bytes();
@@ -88,7 +88,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 for (group, codes) in codes[..count].iter_mut().enumerate() {
                     Self::unpack::<L>(weights.add(group * Self::GROUP_BYTES), codes.as_mut_ptr());
                 }
-                // The memory would be idle until the next strip.
+                // Memory would be idle until the next strip.
                 let later =
                     if first + count < groups { weights.add(count * Self::GROUP_BYTES) } else { next };
                 for line in 0..Self::STRIP * Self::GROUP_BYTES / 64 {
@@ -124,8 +124,9 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Multiplies each block by a strip. Tiles work on the next block while one's sums are scaled, and a product's dots
-    /// are stored where the next begins: stores that wait for their product would keep all behind them waiting.
+    /// Multiplies each block by a strip. Tiles compute the next block while vectors scale this one's sums. A
+    /// product's sums are stored only when the next product begins: a store that waits for its product delays
+    /// everything behind it.
     #[inline(always)]
     unsafe fn strip<L: Lanes>(strip: &Strip<'_>, sums: &mut [[Tile<f32>; 2]]) {
         let mut dots = [const { MaybeUninit::<Dots>::uninit() }; 2];
@@ -143,13 +144,13 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Has the tiles compute a product of both tiles of rows.
+    /// Starts a product of both tiles of rows.
     #[inline(always)]
     unsafe fn multiply<L: Lanes>(strip: &Strip<'_>, step: Step) {
         let (group, half) = (step.number / Self::SETS, step.number % Self::SETS);
         let record = strip.records(step.block, group).first;
         if half == 0 {
-            // What a block has of a strip is a page, beyond which the CPU's own prefetching does not go.
+            // A block's part of a strip is one page; the hardware prefetcher stops at its end.
             let next = match step.block + 1 {
                 next if next < strip.blocks => strip.records(next, group),
                 _ => strip.records(0, group + Self::STRIP),
@@ -162,7 +163,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         unsafe {
             let a = (&raw const (*record).codes).cast::<i8>().add(half * LANES);
             let codes = (&raw const (*strip.codes.add(group)).0[0][half * QUADS / 2]).cast();
-            // Where there are mins codes have no zero point.
+            // With mins, codes have no zero point.
             if MINS {
                 L::tile_dots::<false>(a, codes);
             } else {
@@ -171,7 +172,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Stores a product that was computed last, and begins the one behind it, if there is one.
+    /// Stores the product computed last and starts the next, if there is one.
     #[inline(always)]
     unsafe fn store_and_multiply<L: Lanes>(strip: &Strip<'_>, step: Step, dots: &mut [MaybeUninit<Dots>; 2]) {
         // SAFETY: the step is the strip's.
@@ -184,7 +185,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         }
     }
 
-    /// Adds a block's products with one tile of rows, and has the next block's computed.
+    /// Adds a block's products with one tile of rows while the tiles compute the next block.
     #[inline(always)]
     unsafe fn add_tile<L: Lanes>(
         strip: &Strip<'_>,
@@ -207,7 +208,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                     let number = group * Self::SETS + HALF;
                     // SAFETY: all is the strip's, and this block's dots were stored a block ago.
                     unsafe {
-                        // Every other time: a product is of both tiles.
+                        // Every other time, because a product covers both tiles.
                         let done = tile * strip.steps + number;
                         if done.is_multiple_of(2) && block + 1 < strip.blocks {
                             let next = Step { block: block + 1, number: done / 2 };
@@ -226,7 +227,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
         });
     }
 
-    /// Joins the second term's sums with those of tokens that have one; of sixteen one or two do.
+    /// Joins residual sums for the tokens that have them, usually one or two of sixteen.
     #[inline(always)]
     unsafe fn second_terms<L: Lanes, const HALF: usize>(
         weights: *const u8,

@@ -1,29 +1,30 @@
-//! What a block of tokens asks the memory for while it multiplies.
+//! What a block of tokens prefetches while it multiplies.
 
 use super::{FEW, PanelArgs, SEVERAL, Stretch};
 use crate::backend::cpu::memory::prefetch::{LINE, prefetch, prefetch_far};
 
-/// Lines that a block asks for, some with each group.
+/// Cache lines that a block prefetches, some with each group.
 pub(super) struct Requests {
     line: *const u8,
     left: usize,
-    /// Of a group.
+    /// Lines per group.
     share: usize,
-    /// Whether they are those of the group that the block reads [`Format::AHEAD`](super::Format::AHEAD) from the one at
-    /// hand.
+    /// Whether it prefetches the group that this block itself reads [`Format::AHEAD`](super::Format::AHEAD)
+    /// bytes later.
     own: bool,
-    /// Into the first-level cache. Others, which wait for longer, would take the room of those for the codes at hand.
+    /// Whether into L1. Lines that are needed much later go to L2: in L1 they would take slots that the codes
+    /// at hand need.
     near: bool,
 }
 
 impl Requests {
-    /// What a block of `len` tokens, more than one, from token `start` on asks for while it multiplies a stretch of the
-    /// panel at `whole`, whose groups have `group_bytes`; behind that panel comes `next`. The blocks of several tokens have
-    /// `sharing` tokens together.
+    /// The prefetches of a block of `len` > 1 tokens that starts at token `start`, while it multiplies a
+    /// stretch of the panel at `whole`, whose groups have `group_bytes`. The panel at `next` is read behind
+    /// it. `sharing` is the number of tokens in blocks of more than one token.
     ///
-    /// Where there are several blocks, only the first finds a stretch in memory, and the memory is idle while
-    /// the others compute: each asks for its share of the next stretch. But of fewer than [`FEW`] tokens the first
-    /// block asks for all that it reads soon.
+    /// With several blocks, only the first finds a stretch in memory, and memory is idle while the others
+    /// compute. So each block prefetches its share of the next stretch. With fewer than [`FEW`] tokens the
+    /// first block prefetches everything that it reads soon.
     #[inline(always)]
     pub(super) fn of(
         args: &PanelArgs,
@@ -44,7 +45,7 @@ impl Requests {
             let [first, end] = [start, start + len].map(|token| lines * token / sharing);
             requests.line = requests.line.wrapping_add(first * LINE);
             requests.left = end - first;
-            // The last stretch may be shorter than the one that it asks for.
+            // The last stretch may be shorter than the one that it prefetches.
             requests.share = requests.left.div_ceil(to - from);
         } else if start == 0 {
             requests.own = true;
@@ -52,14 +53,14 @@ impl Requests {
         requests
     }
 
-    /// None.
+    /// No prefetches.
     #[inline(always)]
     pub(super) fn none() -> Requests {
         Requests { line: std::ptr::null(), left: 0, share: 0, own: false, near: false }
     }
 
-    /// Asks for the lines of a group; `later` is the group that the block reads [`Format::AHEAD`](super::Format::AHEAD)
-    /// from it, of `group_bytes`, which the compiler should know.
+    /// Prefetches one group's lines. `later` is the group [`Format::AHEAD`](super::Format::AHEAD) bytes on,
+    /// of `group_bytes`; a constant there unrolls the loop.
     #[inline(always)]
     pub(super) fn ask(&mut self, later: *const u8, group_bytes: usize) {
         if self.own {
@@ -71,7 +72,7 @@ impl Requests {
         }
     }
 
-    /// A group's share.
+    /// Takes the lines of one group.
     #[inline(always)]
     fn take(&mut self) -> impl Iterator<Item = *const u8> + use<> {
         let (first, count) = (self.line, self.share.min(self.left));
@@ -81,7 +82,7 @@ impl Requests {
     }
 }
 
-/// Some lines from `first` on.
+/// `count` lines from `first` on.
 #[inline(always)]
 fn lines(first: *const u8, count: usize) -> impl Iterator<Item = *const u8> {
     (0..count).map(move |line| first.wrapping_add(line * LINE))

@@ -1,8 +1,8 @@
 //! How the panels of several products are cut into chunks.
 
-use crate::backend::Activation;
 use crate::backend::cpu::matmul::*;
 use crate::backend::cpu::pack::PANEL;
+use crate::ir::Activation;
 
 /// The panels of an operation in chunks of two, as numbers of product and panel; products are given as their first panel
 /// among all, their number of panels, and what becomes of the sums.

@@ -1,0 +1,339 @@
+//! `ottava bench`: prefill and decode speed as a table like llama-bench's.
+//!
+//! `pp N` processes a prompt of N tokens in one request; `tg N` generates N tokens, `tg N xR` in each of R
+//! requests at once; `@ dD` is behind a past of D tokens, which is in the cache before the clock runs. Each
+//! is warmed up once and repeated; the table gives mean and standard deviation, and decode's share of the
+//! read bandwidth. That is of pieces of a tenth of a second, since on a machine shared with others the memory is
+//! not the same for long: the median of what each reached of what the same threads read right before and after
+//! it. Where a GPU tells of its health, each measurement has its hottest moment beside it: it is asked after each
+//! repetition, when no clock runs.
+//! `--profile` repeats each with its operations timed, and holds them against what the machine can do.
+
+mod ceiling;
+mod load;
+mod profile;
+mod report;
+
+use clap::Args;
+use ottava::backend::{DeviceHealth, NoHealth};
+use ottava::engine::{EngineConfig, StepProfile};
+use ottava::ir::{KvLayout, PAGE_TOKENS};
+use ottava::model::ModelConfig;
+use ottava::{Bytes, Device, Engine};
+
+use self::ceiling::{Ceiling, Meter};
+use self::load::{Load, Prompt};
+use super::numbers::whole;
+use super::options::{ModelOptions, of_file};
+use super::{Failure, health, memory};
+
+/// Pieces of a decode, for each repetition, that are held against the read bandwidth.
+const PIECES: usize = 8;
+/// How long one takes, as long as the bandwidth is measured.
+const PIECE_SECONDS: f64 = 0.1;
+
+/// Most tokens of a prompt, an answer or a past that is measured.
+const LENGTH_MAX: usize = 1 << 20;
+/// Most requests at once: as many as the engine admits.
+const REQUESTS_MAX: usize = 256;
+/// Most repetitions.
+const REPETITIONS_MAX: usize = 1000;
+/// Most lines of the table.
+const TESTS_MAX: usize = 1000;
+
+/// Arguments of `bench`.
+#[derive(Args)]
+pub struct Bench {
+    /// Prompt lengths to measure, each up to 1048576; 0 measures none
+    #[arg(short = 'p', long, value_delimiter = ',', default_value = "512",
+          allow_hyphen_values = true, value_parser = whole(0, LENGTH_MAX))]
+    prompt: Vec<usize>,
+    /// Numbers of generated tokens to measure, each up to 1048576; 0 measures none
+    #[arg(short = 'n', long, value_delimiter = ',', default_value = "128",
+          allow_hyphen_values = true, value_parser = whole(0, LENGTH_MAX))]
+    generate: Vec<usize>,
+    /// Tokens of the past that each is measured behind, each up to 1048576
+    #[arg(short = 'd', long, value_delimiter = ',', default_value = "0",
+          allow_hyphen_values = true, value_parser = whole(0, LENGTH_MAX))]
+    depth: Vec<usize>,
+    /// Requests at once that generate, each 1 to 256
+    #[arg(long, value_delimiter = ',', default_value = "1",
+          allow_hyphen_values = true, value_parser = whole(1, REQUESTS_MAX))]
+    parallel: Vec<usize>,
+    /// Repetitions of each, 1 to 1000; all lists together make at most 1000 measurements
+    #[arg(short = 'r', long, default_value_t = 5,
+          allow_hyphen_values = true, value_parser = whole(1, REPETITIONS_MAX))]
+    repetitions: usize,
+    /// Repeat each with its operations timed, beside what the machine can do
+    #[arg(long)]
+    profile: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelOptions,
+}
+
+/// What is measured, behind a past of `depth` tokens.
+struct Test {
+    name: String,
+    depth: usize,
+    work: TestWork,
+}
+
+enum TestWork {
+    /// A prompt of so many tokens.
+    Prefill(usize),
+    /// So many tokens of each of the requests.
+    Decode { tokens: usize, requests: usize },
+}
+
+/// Bytes that a step of a decode reads.
+#[derive(Clone, Copy)]
+struct StepBytes {
+    weights: f64,
+    /// Of a token's keys and values.
+    kv_token: f64,
+}
+
+/// One line of the table.
+struct Measurement {
+    test: String,
+    tokens_per_s: f64,
+    spread: f64,
+    /// What part of the read bandwidth the weights, keys and values mean that were read; decode only.
+    bandwidth_percent: Option<f64>,
+    /// How the device was meanwhile.
+    health: Option<DeviceHealth>,
+    /// Of `--profile`: the prompt's steps, or the decodes.
+    profile: Option<StepProfile>,
+}
+
+/// What the measurements are read against.
+struct Machine {
+    /// What the same threads, or the same GPU, can do.
+    ceiling: Ceiling,
+    /// Of `--profile`: the same for other numbers of threads, too.
+    ceilings: Vec<Ceiling>,
+    /// Most memory that the model and its runs took.
+    peak_bytes: Option<u64>,
+    /// How the device is at the end.
+    health: Result<DeviceHealth, NoHealth>,
+}
+
+impl Bench {
+    /// Measures and prints.
+    pub fn run(mut self) -> Result<(), Failure> {
+        for list in [&mut self.prompt, &mut self.generate] {
+            list.retain(|&count| count > 0);
+        }
+        self.check_tests()?;
+        let kv_token = self.make_room()?;
+        // A past is found in the cache; without one nothing may be.
+        let share_prefixes = self.depth.iter().any(|&depth| depth > 0);
+        let engine = self.model.engine_with(EngineConfig { share_prefixes, ..EngineConfig::default() })?;
+        let loaded = memory::peak_bytes();
+        let meter = Meter::new(engine.info().threads, &self.model)?;
+        let load = Load::new(&engine);
+        let bytes = StepBytes { weights: engine.info().step_weight_bytes as f64, kv_token };
+        let tests = self.tests().into_iter();
+        let results = tests.map(|test| self.measure(test, bytes, &engine, &load, &meter));
+        let results = results.collect::<Result<Vec<_>, Failure>>()?;
+        // The meter reads more memory than many a model takes.
+        let running = memory::peak_bytes().map(|peak| peak.saturating_sub(meter.bytes()));
+        let (peak_bytes, health) = (loaded.max(running), engine.health());
+        let ceilings = if self.profile { meter.all(&self.model)? } else { Vec::new() };
+        let own = ceilings.iter().find(|ceiling| ceiling.threads == engine.info().threads);
+        let ceiling = own.copied().unwrap_or_else(|| meter.ceiling());
+        let machine = Machine { ceiling, ceilings, peak_bytes, health };
+        if self.json {
+            report::print_json(&engine, &machine, &results)
+        } else {
+            report::print_table(&engine, &machine, &results)
+        }
+    }
+
+    /// There is something to measure, and not more than anyone waits for.
+    fn check_tests(&self) -> Result<(), Failure> {
+        let decodes = self.generate.len().saturating_mul(self.parallel.len());
+        let tests = self.depth.len().saturating_mul(self.prompt.len().saturating_add(decodes));
+        match tests {
+            0 => Err(Failure::Usage("nothing to measure: -p and -n are 0".into())),
+            1..=TESTS_MAX => Ok(()),
+            _ => Err(Failure::Usage(format!(
+                "-p, -n, -d and --parallel: expected at most {TESTS_MAX} measurements, found {tests}"
+            ))),
+        }
+    }
+
+    /// Asks for a context and a cache that all measurements fit in, unless the caller has; gives the bytes
+    /// of a token's keys and values.
+    fn make_room(&mut self) -> Result<f64, Failure> {
+        let most = |list: &[usize]| list.iter().max().copied().unwrap_or(0);
+        let (depth, generate) = (most(&self.depth), most(&self.generate));
+        let longest = depth + most(&self.prompt).max(generate) + 2;
+        if self.model.context.is_none_or(|context| context < longest) {
+            self.model.context = Some(longest);
+        }
+        let file = self.model.checkpoint()?;
+        let config = ModelConfig::from_file(&*file).map_err(|error| of_file(file.path(), error.into()))?;
+        if longest > config.context_length {
+            let context = config.context_length;
+            return Err(Failure::Failed(format!(
+                "-d, -p and -n: the longest measurement takes {longest} tokens, the model's context has {context}"
+            )));
+        }
+        let (layers, heads) = (config.block_count, config.heads);
+        let dtype = self.model.kv_dtype();
+        let page = KvLayout { layers, kv_heads: heads.kv, head_dim: heads.dim, dtype }.page_bytes();
+        // What one repetition generated stays in the cache beside the next one's.
+        let decodes = most(&self.parallel) * (depth + 2 * generate + 2 * PAGE_TOKENS);
+        let pages = (decodes + 2 * longest).div_ceil(PAGE_TOKENS);
+        let budget = *self.model.kv_budget.get_or_insert(pages.saturating_mul(page).div_ceil(1 << 20));
+        self.check_memory(Bytes::mib(budget))?;
+        Ok(page as f64 / PAGE_TOKENS as f64)
+    }
+
+    /// Keys and values that a CPU's memory has no room for would end the process when they are written.
+    fn check_memory(&self, budget: Bytes) -> Result<(), Failure> {
+        let Some(available) = memory::available_bytes() else { return Ok(()) };
+        let on_cpu = self.model.device == Device::Cpu || !cfg!(feature = "cuda");
+        if on_cpu && budget.0 as u64 > available {
+            let available = Bytes(usize::try_from(available).unwrap_or(usize::MAX));
+            return Err(Failure::Failed(format!(
+                "-d, -n and --parallel: keys and values take {budget}, the machine has {available} of memory"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The table's lines: for each past the prompts, then the decodes.
+    fn tests(&self) -> Vec<Test> {
+        let mut tests = Vec::new();
+        for &depth in &self.depth {
+            let behind = if depth > 0 { format!(" @ d{depth}") } else { String::new() };
+            for &fresh in &self.prompt {
+                tests.push(Test {
+                    name: format!("pp{fresh}{behind}"),
+                    depth,
+                    work: TestWork::Prefill(fresh),
+                });
+            }
+            for &tokens in &self.generate {
+                for &requests in &self.parallel {
+                    let at_once = if requests > 1 { format!(" x{requests}") } else { String::new() };
+                    let name = format!("tg{tokens}{at_once}{behind}");
+                    tests.push(Test { name, depth, work: TestWork::Decode { tokens, requests } });
+                }
+            }
+        }
+        tests
+    }
+
+    /// Tokens a second, and of decodes what part of the bandwidth they took. The profile is made of
+    /// repetitions of its own, so that it slows down none that count.
+    fn measure(
+        &self,
+        test: Test,
+        bytes: StepBytes,
+        engine: &Engine,
+        load: &Load<'_>,
+        meter: &Meter,
+    ) -> Result<Measurement, Failure> {
+        test.prepare(load)?;
+        test.run(load)?;
+        let (mut rates, mut shares, mut health) = (Vec::new(), Vec::new(), None);
+        for _ in 0..self.repetitions {
+            let rate = test.run(load)?;
+            rates.push(rate);
+            test.add_shares(rate, bytes, load, meter, &mut shares)?;
+            health = engine.health().ok().map(|now| health::together(health, now));
+        }
+        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+        let variance =
+            rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / (rates.len().max(2) - 1) as f64;
+        let mut profile = None;
+        if self.profile {
+            engine.start_profile()?;
+            for _ in 0..self.repetitions {
+                test.run(load)?;
+            }
+            let found = engine.take_profile()?;
+            profile = Some(match test.work {
+                TestWork::Prefill(_) => found.prefill,
+                TestWork::Decode { .. } => found.decode,
+            });
+        }
+        let (spread, bandwidth_percent) = (variance.sqrt(), median(shares));
+        Ok(Measurement { test: test.name, tokens_per_s: mean, spread, bandwidth_percent, health, profile })
+    }
+}
+
+impl Test {
+    /// Has the past in the cache.
+    fn prepare(&self, load: &Load<'_>) -> Result<(), Failure> {
+        let requests = match self.work {
+            TestWork::Prefill(_) => 1,
+            TestWork::Decode { requests, .. } => requests,
+        };
+        if self.depth > 0 { load.fill(self.depth, requests) } else { Ok(()) }
+    }
+
+    /// Tokens a second.
+    fn run(&self, load: &Load<'_>) -> Result<f64, Failure> {
+        match self.work {
+            TestWork::Prefill(fresh) => load.prefill(Prompt { depth: self.depth, fresh }),
+            TestWork::Decode { tokens, requests } => load.decode(self.depth, tokens, requests),
+        }
+    }
+
+    /// What parts of the read bandwidth a decode takes that makes `rate` tokens a second: of a device whose bandwidth
+    /// does not change one, else one for each of some pieces.
+    fn add_shares(
+        &self,
+        rate: f64,
+        bytes: StepBytes,
+        load: &Load<'_>,
+        meter: &Meter,
+        shares: &mut Vec<f64>,
+    ) -> Result<(), Failure> {
+        let TestWork::Decode { tokens, requests } = self.work else { return Ok(()) };
+        let percent = |rate: f64, tokens: usize, bandwidth: f64| {
+            let past = self.depth as f64 + tokens as f64 / 2.0;
+            100.0 * rate * (bytes.weights / requests as f64 + bytes.kv_token * past) / bandwidth
+        };
+        let Some(mut before) = meter.bandwidth() else { return Ok(()) };
+        if meter.is_steady() {
+            shares.push(percent(rate, tokens, before));
+            return Ok(());
+        }
+        // Requests do not begin all at once.
+        let piece = ((rate / requests as f64 * PIECE_SECONDS) as usize).clamp(requests.min(tokens), tokens);
+        for _ in 0..PIECES {
+            let rate = load.decode(self.depth, piece, requests)?;
+            let Some(after) = meter.bandwidth() else { return Ok(()) };
+            shares.push(percent(rate, piece, (before + after) / 2.0));
+            before = after;
+        }
+        Ok(())
+    }
+}
+
+/// Of two in the middle their mean; nothing of nothing.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = values.len() / 2;
+    let lower = values.len().checked_sub(1)? / 2;
+    Some((values[lower] + values[upper]) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn medians() {
+        let median = |values: &[f64]| super::median(values.to_vec());
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 9.0, 1.0]), Some(3.0));
+        assert_eq!(median(&[4.0, 9.0, 1.0, 2.0]), Some(3.0));
+    }
+}

@@ -1,0 +1,174 @@
+//! The requests that `ottava bench` measures with: pseudo-random tokens, one request or several at once,
+//! from an empty cache or behind a past that is in it already.
+
+use std::cell::Cell;
+use std::time::Instant;
+
+use ottava::{Engine, Request, TokenId};
+
+use super::super::Failure;
+use super::super::run::{Flow, answer};
+
+/// What a request's prompt is made of.
+#[derive(Clone, Copy)]
+pub struct Prompt {
+    /// Tokens that the cache has, once a first request has computed them.
+    pub depth: usize,
+    /// Tokens that it does not have.
+    pub fresh: usize,
+}
+
+/// Sends requests to an engine.
+pub struct Load<'e> {
+    engine: &'e Engine,
+    /// What sets fresh tokens apart from those of the requests before.
+    sent: Cell<usize>,
+}
+
+/// One request's tokens as they came to its reader.
+struct Arrivals {
+    tokens: Vec<Instant>,
+    /// By the engine's own clock.
+    tokens_per_s: f64,
+}
+
+impl<'e> Load<'e> {
+    pub fn new(engine: &'e Engine) -> Load<'e> {
+        Load { engine, sent: Cell::new(0) }
+    }
+
+    /// Prompt tokens a second of one request.
+    pub fn prefill(&self, prompt: Prompt) -> Result<f64, Failure> {
+        self.sent.set(self.sent.get() + 1);
+        let request = request(self.engine, prompt, [0, self.sent.get()], 1);
+        let answer = answer(self.engine, request, |_| Ok(Flow::Continue))?;
+        check_cached(prompt, answer.usage.cached_tokens)?;
+        Ok(answer.timings.prefill_tokens_per_s)
+    }
+
+    /// Generated tokens a second of so many requests at once, each of `generate` tokens after its first,
+    /// behind a past of `depth` tokens.
+    pub fn decode(&self, depth: usize, generate: usize, requests: usize) -> Result<f64, Failure> {
+        let prompt = Prompt { depth, fresh: usize::from(depth == 0) };
+        let engine = self.engine;
+        let began = Instant::now();
+        let arrivals = std::thread::scope(|scope| {
+            let reader = |lane| {
+                std::thread::Builder::new().spawn_scoped(scope, move || once(engine, prompt, lane, generate))
+            };
+            let readers: Vec<_> = (0..requests).map(reader).collect();
+            let join = |reader: std::io::Result<std::thread::ScopedJoinHandle<'_, _>>| match reader {
+                Ok(reader) => {
+                    reader.join().unwrap_or_else(|_| Err(Failure::Failed("a reader stopped".into())))
+                }
+                Err(error) => {
+                    Err(Failure::Failed(format!("--parallel {requests}: a reader's thread: {error}")))
+                }
+            };
+            readers.into_iter().map(join).collect::<Result<Vec<Arrivals>, Failure>>()
+        })?;
+        // A reader may be late; the engine's clock is not, but knows of one request only.
+        Ok(if let [alone] = &*arrivals { alone.tokens_per_s } else { together(&arrivals, began) })
+    }
+
+    /// Computes the pasts of so many requests, one after the other.
+    pub fn fill(&self, depth: usize, requests: usize) -> Result<(), Failure> {
+        for lane in 0..requests {
+            let request = request(self.engine, Prompt { depth, fresh: 0 }, [lane, 0], 0);
+            answer(self.engine, request, |_| Ok(Flow::Continue))?;
+        }
+        Ok(())
+    }
+}
+
+/// A request of pseudo-random tokens that runs to its full length: its first token comes from the prompt's
+/// own step, `generate` more are decoded. The past is the lane's own, what comes behind it the salt's.
+fn request(engine: &Engine, prompt: Prompt, [lane, salt]: [usize; 2], generate: usize) -> Request {
+    let vocab = engine.vocab().len() as u64;
+    // Knuth's multiplicative hash spreads the ids over the vocabulary.
+    let hash = |i: usize| (i as u64).wrapping_mul(2_654_435_761).wrapping_add(17).rem_euclid(vocab);
+    let past = (0..prompt.depth).map(|i| i + lane * 1_000_003);
+    let fresh = (0..prompt.fresh).map(|i| i + salt * 7_000_003);
+    let ids = past.chain(fresh).map(|i| TokenId(hash(i) as u32)).collect();
+    Request::tokens(ids).ignore_eos().max_tokens(generate + 1)
+}
+
+fn once(engine: &Engine, prompt: Prompt, lane: usize, generate: usize) -> Result<Arrivals, Failure> {
+    let mut tokens = Vec::with_capacity(generate + 2);
+    let answer = answer(engine, request(engine, prompt, [lane, 0], generate), |_| {
+        tokens.push(Instant::now());
+        Ok(Flow::Continue)
+    })?;
+    check_cached(prompt, answer.usage.cached_tokens)?;
+    // The rest of the text came with the end of the answer, not with a token.
+    tokens.truncate(answer.ids.len());
+    Ok(Arrivals { tokens, tokens_per_s: answer.timings.decode_tokens_per_s })
+}
+
+/// A past that has to be computed again would be measured too. Its last page, and the token before the
+/// first new one, always are.
+fn check_cached(prompt: Prompt, cached: usize) -> Result<(), Failure> {
+    let kept = prompt.depth.saturating_sub(2 * ottava::ir::PAGE_TOKENS);
+    if cached < kept {
+        return Err(Failure::Failed(format!(
+            "of a past of {} tokens the cache has {cached} only: give --kv-budget more MiB",
+            prompt.depth
+        )));
+    }
+    // Prompts that repeat each other would be found in the cache, too.
+    if cached > prompt.depth {
+        let depth = prompt.depth;
+        return Err(Failure::Failed(format!("{cached} tokens came from the cache, of a past of {depth}")));
+    }
+    Ok(())
+}
+
+/// Tokens a second while all requests decode: after the last first token, up to the first last one. Where
+/// that is less than half of the tokens, all tokens over the whole time.
+fn together(requests: &[Arrivals], began: Instant) -> f64 {
+    let ends = |pick: fn(&[Instant]) -> Option<&Instant>| {
+        requests.iter().filter_map(move |request| pick(&request.tokens))
+    };
+    let (start, end) = (ends(<[_]>::first).max().copied(), ends(<[_]>::last).min().copied());
+    let all: usize = requests.iter().map(|request| request.tokens.len()).sum();
+    if let (Some(start), Some(end)) = (start, end) {
+        let tokens = requests.iter().flat_map(|request| &request.tokens);
+        let tokens = tokens.filter(|&&at| start < at && at <= end).count();
+        if 2 * tokens >= all {
+            return tokens as f64 / (end - start).as_secs_f64();
+        }
+    }
+    let last = ends(<[_]>::last).max().copied().unwrap_or(began);
+    all as f64 / (last - began).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn arrivals(began: Instant, milliseconds: &[u64]) -> Arrivals {
+        let tokens = milliseconds.iter().map(|&ms| began + Duration::from_millis(ms)).collect();
+        Arrivals { tokens, tokens_per_s: 0.0 }
+    }
+
+    #[test]
+    fn only_the_time_in_which_all_decode_counts() {
+        let began = Instant::now();
+        let early = arrivals(began, &[1000, 1100, 1200, 1300, 1400]);
+        let late = arrivals(began, &[1100, 1200, 1300, 1400, 1500]);
+        // Three tokens each between 1.1 s and 1.4 s.
+        assert!((together(&[early, late], began) - 20.0).abs() < 1e-6);
+        let apart = [arrivals(began, &[100, 200]), arrivals(began, &[800, 1000])];
+        assert!((together(&apart, began) - 4.0).abs() < 1e-6, "four tokens in a second");
+    }
+
+    #[test]
+    fn a_past_that_is_gone_is_an_error() {
+        let prompt = Prompt { depth: 100, fresh: 1 };
+        assert!(check_cached(prompt, 96).is_ok());
+        assert!(matches!(check_cached(prompt, 32), Err(Failure::Failed(why)) if why.contains("--kv-budget")));
+        assert!(check_cached(Prompt { depth: 0, fresh: 9 }, 0).is_ok());
+    }
+}

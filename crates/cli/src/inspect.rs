@@ -1,0 +1,157 @@
+//! `ottava inspect`: a file's metadata and tensors, and the memory that running it takes.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use ottava::Bytes;
+use ottava::checkpoint::{Checkpoint, Value};
+use ottava::ir::{KvLayout, PAGE_TOKENS};
+use ottava::model::ModelConfig;
+use serde_json::json;
+
+use super::options::ModelOptions;
+use super::visible::in_line;
+use super::{Failure, output};
+
+/// Characters of a metadata value shown before it is cut.
+const VALUE_CHARS: usize = 80;
+
+/// Arguments of `inspect`.
+#[derive(Args)]
+pub struct Inspect {
+    /// List every tensor
+    #[arg(long)]
+    tensors: bool,
+    /// Print one JSON object, tensors included
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    model: ModelOptions,
+}
+
+/// What running the model takes.
+struct Need {
+    context: usize,
+    kv_bytes: usize,
+}
+
+impl Inspect {
+    /// Prints what is in the file; a model that cannot run is still shown, with the reason.
+    pub fn run(self) -> Result<(), Failure> {
+        let checkpoint = self.model.checkpoint()?;
+        let file = &*checkpoint;
+        let config = ModelConfig::from_file(file).map_err(ottava::Error::from);
+        let need = config.as_ref().ok().map(|config| self.need(config));
+        let obstacle = config.err().map(|error| error.to_string());
+        if self.json { print_json(file, need, obstacle) } else { self.print(file, need, obstacle) }
+    }
+
+    fn need(&self, config: &ModelConfig) -> Need {
+        let asked = self.model.context.unwrap_or(usize::MAX);
+        self.model.tell_context(config.context_length);
+        let context = config.context_length.min(asked);
+        let dtype = self.model.kv_dtype();
+        let heads = config.heads;
+        let layout = KvLayout { layers: config.block_count, kv_heads: heads.kv, head_dim: heads.dim, dtype };
+        Need { context, kv_bytes: context.div_ceil(PAGE_TOKENS).saturating_mul(layout.page_bytes()) }
+    }
+
+    fn print(
+        &self,
+        file: &dyn Checkpoint,
+        need: Option<Need>,
+        obstacle: Option<String>,
+    ) -> Result<(), Failure> {
+        let mut page = output::Page::new();
+        let size = Bytes(usize::try_from(file.file_bytes()).unwrap_or(usize::MAX));
+        page.line(format_args!("{}: {}, {size}", in_line(&file.path().to_string_lossy()), file.format()))?;
+        for (key, value) in file.metadata().iter() {
+            let (key, mut text) = (in_line(key), to_json(value).to_string());
+            if let Some((cut, _)) = text.char_indices().nth(VALUE_CHARS) {
+                text.truncate(cut);
+                text.push('…');
+            }
+            page.line(format_args!("  {key} = {text}"))?;
+        }
+        page.line(format_args!("{} tensors:", file.tensors().len()))?;
+        for (dtype, (count, bytes)) in by_type(file) {
+            page.line(format_args!(
+                "  {count:>5} {dtype:<5} {}",
+                Bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
+            ))?;
+        }
+        if self.tensors {
+            for tensor in file.tensors() {
+                let (dtype, dims) = (tensor.dtype.name(), &tensor.dims);
+                page.line(format_args!(
+                    "  {:<40} {dtype:<5} {dims:?} at {}",
+                    in_line(&tensor.name),
+                    tensor.offset
+                ))?;
+            }
+        }
+        match (need, obstacle) {
+            (Some(need), _) => {
+                let (context, kv) = (need.context, Bytes(need.kv_bytes));
+                page.line(format_args!(
+                    "memory: {size} weights as stored, {kv} keys and values for {context} tokens"
+                ))?;
+            }
+            (None, obstacle) => {
+                page.line(format_args!("cannot run: {}", in_line(&obstacle.unwrap_or_default())))?
+            }
+        }
+        page.finish()
+    }
+}
+
+/// A value as JSON; an array as its type and length, since a vocabulary is one.
+fn to_json(value: &Value) -> serde_json::Value {
+    match value {
+        Value::U8(v) => json!(v),
+        Value::I8(v) => json!(v),
+        Value::U16(v) => json!(v),
+        Value::I16(v) => json!(v),
+        Value::U32(v) => json!(v),
+        Value::I32(v) => json!(v),
+        Value::U64(v) => json!(v),
+        Value::I64(v) => json!(v),
+        Value::F32(v) => json!(v),
+        Value::F64(v) => json!(v),
+        Value::Bool(v) => json!(v),
+        Value::String(v) => json!(v),
+        Value::Array(v) => json!({ "type": v.type_name(), "length": v.len() }),
+    }
+}
+
+fn by_type(file: &dyn Checkpoint) -> BTreeMap<&'static str, (usize, u64)> {
+    let mut types = BTreeMap::new();
+    for tensor in file.tensors() {
+        let entry: &mut (usize, u64) = types.entry(tensor.dtype.name()).or_default();
+        *entry = (entry.0 + 1, entry.1 + tensor.bytes);
+    }
+    types
+}
+
+fn print_json(file: &dyn Checkpoint, need: Option<Need>, obstacle: Option<String>) -> Result<(), Failure> {
+    let metadata: serde_json::Map<_, _> =
+        file.metadata().iter().map(|(key, value)| (key.to_owned(), to_json(value))).collect();
+    let tensors: Vec<_> = file
+        .tensors()
+        .iter()
+        .map(|t| json!({ "name": t.name, "type": t.dtype.name(), "dims": t.dims, "offset": t.offset, "bytes": t.bytes }))
+        .collect();
+    output::print_json(&json!({
+        "file": file.path().to_string_lossy(),
+        "file_bytes": file.file_bytes(),
+        "format": file.format(),
+        "metadata": metadata,
+        "tensors": tensors,
+        "memory": need.map(|need| json!({
+            "weight_bytes": file.tensors().iter().map(|t| t.bytes).sum::<u64>(),
+            "kv_bytes": need.kv_bytes,
+            "context": need.context,
+        })),
+        "cannot_run": obstacle,
+    }))
+}

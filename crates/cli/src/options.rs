@@ -1,0 +1,290 @@
+//! Options that mean the same in every command: which model, on what, sampled how.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use ottava::backend::cpu::{Compute, Isa};
+use ottava::checkpoint::{self, Checkpoint, OpenOptions};
+use ottava::ir::KvDtype;
+use ottava::quant::QuantFormat;
+use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, Sampling};
+
+use super::numbers::{CHUNK_MAX, MIB_MAX, THREADS_MAX, TOKENS_MAX, probability, real, whole};
+use super::{Failure, catalog, fetch, input, output};
+
+/// Most tokens of an answer where `-n` does not say.
+const MAX_TOKENS: usize = 512;
+
+/// Which model, and how it is run.
+#[derive(Args, Clone)]
+pub struct ModelOptions {
+    /// A GGUF file (of a split model any part), a folder of Hugging Face (config.json and safetensors), or the name of a
+    /// known model (see `ottava list`)
+    #[arg(short, long, default_value = catalog::DEFAULT)]
+    pub model: PathBuf,
+    /// Threads, 1 to 1024 [default: one per physical core]
+    #[arg(short, long, allow_hyphen_values = true, value_parser = whole(1, THREADS_MAX))]
+    pub threads: Option<usize>,
+    /// Most tokens of a sequence [default: the model's limit, at most 4096]. More than the model was trained
+    /// for is cut to that, with a note
+    #[arg(short = 'c', long = "ctx", allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
+    pub context: Option<usize>,
+    /// How keys and values are stored
+    #[arg(long, value_enum, default_value_t = Kv::F16)]
+    pub kv: Kv,
+    /// Memory for keys and values in MiB [default: two full contexts]
+    #[arg(long, value_name = "MIB", allow_hyphen_values = true, value_parser = whole(1, MIB_MAX))]
+    pub kv_budget: Option<usize>,
+    /// What float weights become at load, such as w8g128 or w4g32 [default: they stay as they are]
+    #[arg(long, value_name = "FORMAT")]
+    pub weights: Option<QuantFormat>,
+    /// Activations of matrix products: int8 is fast, f32 exact
+    #[arg(long, value_enum, default_value_t = ComputeMode::Int8)]
+    pub compute: ComputeMode,
+    /// auto (a GPU if there is one), cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto")]
+    pub device: Device,
+    /// Most prompt tokens of a step [default: 256, on a GPU 2048]. More multiply prompts faster, and take more
+    /// memory; running answers get their next token when the step is over
+    #[arg(long, value_name = "TOKENS", allow_hyphen_values = true, value_parser = whole(1, CHUNK_MAX))]
+    pub prefill_chunk: Option<usize>,
+    /// On a GPU, too, other requests do not change a bit of a request's logits; prompts are slower
+    #[arg(long)]
+    pub batch_invariant: bool,
+    /// Force an instruction set: portable, avx2, avxvnni, avx512, amx, dotprod, i8mm
+    #[arg(long)]
+    pub isa: Option<Isa>,
+    /// Keep packed weights in a file beside the model, or in DIR: later loads on a CPU read it
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    pub sidecar: Option<Option<PathBuf>>,
+    /// Map the model and packed weights instead of reading them: packed weights load faster, and processes share
+    /// them. Nothing may cut the files short or write into them meanwhile: that ends the program (SIGBUS) or gives
+    /// wrong text
+    #[arg(long, overrides_with = "no_mmap")]
+    pub mmap: bool,
+    /// Read the model and packed weights, as is the default: a file that changes meanwhile is an error
+    #[arg(long, overrides_with = "mmap")]
+    pub no_mmap: bool,
+}
+
+/// `--kv`
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Kv {
+    /// Half precision
+    F16,
+    /// 8 bits, a scale for 32 elements
+    Int8,
+}
+
+/// `--compute`
+#[derive(Clone, Copy, ValueEnum)]
+pub enum ComputeMode {
+    /// 8-bit activations, a scale for 32 elements
+    Int8,
+    /// Single-precision activations
+    F32,
+}
+
+impl ModelOptions {
+    /// The model's file or folder; a known model is fetched if it is not in the cache.
+    pub fn path(&self) -> Result<PathBuf, Failure> {
+        match std::fs::metadata(&self.model) {
+            Ok(_) => return Ok(self.model.clone()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Failure::Failed(format!("{}: {error}", self.model.display()))),
+        }
+        match self.model.to_str().and_then(catalog::find) {
+            Some(entry) => fetch::ensure(entry),
+            None => Err(Failure::Failed(format!(
+                "no file and no known model is called {}: give a GGUF file, a folder of Hugging Face or a name from 'ottava list'",
+                self.model.display()
+            ))),
+        }
+    }
+
+    /// The model's file or folder, open.
+    pub fn checkpoint(&self) -> Result<Box<dyn Checkpoint>, Failure> {
+        let path = self.path()?;
+        let options = OpenOptions { mmap: self.mmap };
+        checkpoint::open(&path, &options).map_err(|error| of_file(&path, error.into()))
+    }
+
+    /// How keys and values are stored.
+    pub fn kv_dtype(&self) -> KvDtype {
+        match self.kv {
+            Kv::F16 => KvDtype::F16,
+            Kv::Int8 => KvDtype::Int8,
+        }
+    }
+
+    /// An engine's description with these options.
+    fn builder(&self, path: &Path) -> EngineBuilder {
+        let mut builder =
+            Engine::builder().model(path).device(self.device).kv_dtype(self.kv_dtype()).compute(
+                match self.compute {
+                    ComputeMode::Int8 => Compute::Int8,
+                    ComputeMode::F32 => Compute::F32,
+                },
+            );
+        if let Some(format) = self.weights {
+            builder = builder.quantise(format);
+        }
+        if let Some(threads) = self.threads.and_then(NonZeroUsize::new) {
+            builder = builder.threads(threads);
+        }
+        if let Some(context) = self.context {
+            builder = builder.context_max(context);
+        }
+        if let Some(mib) = self.kv_budget {
+            builder = builder.kv_budget(Bytes::mib(mib));
+        }
+        if let Some(isa) = self.isa {
+            builder = builder.isa(isa);
+        }
+        match &self.sidecar {
+            None => {}
+            Some(None) => builder = builder.sidecar(),
+            Some(Some(folder)) => builder = builder.sidecar_in(folder),
+        }
+        if self.batch_invariant {
+            builder = builder.batch_invariant();
+        }
+        if self.mmap { builder.mmap() } else { builder }
+    }
+
+    /// The engine, loaded behind a progress bar.
+    pub fn engine(&self) -> Result<Engine, Failure> {
+        self.engine_with(EngineConfig::default())
+    }
+
+    /// The engine with other scheduling than the default.
+    pub fn engine_with(&self, scheduling: EngineConfig) -> Result<Engine, Failure> {
+        let scheduling = EngineConfig { prefill_chunk: self.prefill_chunk, ..scheduling };
+        let path = self.path()?;
+        let bar = output::LoadBar::new();
+        let builder = self.builder(&path).scheduling(scheduling);
+        let engine = builder.build_with(&mut |progress| bar.update(progress));
+        bar.finish();
+        let engine = engine.map_err(|error| of_file(&path, error))?;
+        output::tell_fallback(engine.info());
+        output::tell_warnings(&engine.info().warnings);
+        output::tell_sidecar(&engine.info().sidecar);
+        self.tell_context(engine.info().context_max);
+        Ok(engine)
+    }
+
+    /// Says so where the model's context is less than what `-c` says.
+    pub fn tell_context(&self, context_max: usize) {
+        if let Some(asked) = self.context.filter(|&asked| asked > context_max) {
+            output::tell(format_args!(
+                "note: -c {asked} is more than the model's context of {context_max} tokens, which is used"
+            ));
+        }
+    }
+}
+
+/// An error of a model's file, which names the file.
+pub fn of_file(path: &Path, error: ottava::Error) -> Failure {
+    use ottava::Error;
+    let (name, message) = (path.display().to_string(), error.to_string());
+    let is_of_file = matches!(
+        error,
+        Error::Weights(_)
+            | Error::Quant(_)
+            | Error::Graph(_)
+            | Error::Session(_)
+            | Error::Model(_)
+            | Error::Text(_)
+    );
+    Failure::Failed(if is_of_file && !message.contains(&name) {
+        format!("{name}: {message}")
+    } else {
+        message
+    })
+}
+
+/// How tokens are chosen and when the answer ends.
+#[derive(Args, Clone)]
+pub struct SamplingOptions {
+    /// Most tokens to generate [default: 512]
+    #[arg(short = 'n', long, allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
+    pub max_tokens: Option<usize>,
+    /// Seed of the random numbers [default: a new one each time]
+    #[arg(long, allow_hyphen_values = true, value_parser = whole(0, u64::MAX))]
+    pub seed: Option<u64>,
+    /// Temperature, 0 to 100; 0 is greedy
+    #[arg(long, default_value_t = 0.2, allow_hyphen_values = true, value_parser = real(0.0, 100.0))]
+    pub temp: f32,
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, default_value_t = 40, allow_hyphen_values = true, value_parser = whole(0, TOKENS_MAX))]
+    pub top_k: usize,
+    /// Keep the most likely tokens that make up this probability
+    #[arg(long, default_value_t = 0.95, allow_hyphen_values = true, value_parser = probability)]
+    pub top_p: f32,
+    /// Keep tokens at least this likely relative to the best, 0 to 1
+    #[arg(long, default_value_t = 0.05, allow_hyphen_values = true, value_parser = real(0.0, 1.0))]
+    pub min_p: f32,
+    /// Divide the logits of recent tokens by this, 0.01 to 100
+    #[arg(long, default_value_t = 1.0, allow_hyphen_values = true, value_parser = real(0.01, 100.0))]
+    pub repeat_penalty: f32,
+    /// Subtract this from the logits of tokens already used, -100 to 100
+    #[arg(long, default_value_t = 0.0, allow_hyphen_values = true, value_parser = real(-100.0, 100.0))]
+    pub presence_penalty: f32,
+    /// Subtract this once for each use of a token, -100 to 100
+    #[arg(long, default_value_t = 0.0, allow_hyphen_values = true, value_parser = real(-100.0, 100.0))]
+    pub frequency_penalty: f32,
+    /// End the answer before this text (may be given several times)
+    #[arg(long, allow_hyphen_values = true, value_parser = input::utf8())]
+    pub stop: Vec<String>,
+}
+
+impl SamplingOptions {
+    /// The seed asked for, or a new one.
+    pub fn seed_or_new(&self) -> u64 {
+        use std::hash::{BuildHasher, RandomState};
+        self.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()))
+    }
+
+    /// Most tokens to generate.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens.unwrap_or(MAX_TOKENS)
+    }
+
+    /// Says so where the vocabulary is smaller than what `--top-k` keeps.
+    pub fn tell_top_k(&self, vocab: usize) {
+        if self.top_k > vocab {
+            let top_k = self.top_k;
+            output::tell(format_args!(
+                "note: --top-k {top_k} is more than the vocabulary's {vocab} tokens, which are all kept"
+            ));
+        }
+    }
+
+    /// Why an answer of so many tokens is shorter than the model would have it, where it is.
+    pub fn cut(&self, tokens: usize, room: usize) -> String {
+        match self.max_tokens {
+            _ if tokens < self.max_tokens() => {
+                format!("the answer ends after {tokens} tokens: the context of {room} is full (-c)")
+            }
+            Some(asked) => format!("the answer ends after {asked} tokens (-n)"),
+            None => format!("the answer ends after {MAX_TOKENS} tokens, the default; -n sets another"),
+        }
+    }
+
+    /// The request with these options.
+    pub fn apply(&self, request: Request, seed: u64) -> Request {
+        let sampling = Sampling {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repeat_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            seed,
+            ..Sampling::default()
+        };
+        request.sampling(sampling).max_tokens(self.max_tokens()).stop(self.stop.clone())
+    }
+}

@@ -1,0 +1,142 @@
+//! Numbers from the outside and limits of the system: each ends in an answer or in one line that says why, never in
+//! a signal. The limits of memory are set by a shell around the program.
+
+#![cfg(target_os = "linux")]
+
+#[path = "../../../tests/tiny/mod.rs"]
+mod tiny;
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use ottava::backend::cpu::THREADS_MAX;
+use ottava::engine::COUNT_MAX;
+use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, TokenId};
+use tiny::{Outcome, Tiny};
+
+/// A tiny model in a folder of its own.
+fn model() -> Outcome<(tempfile::TempDir, PathBuf)> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("tiny.gguf");
+    std::fs::write(&path, tiny::llama()?)?;
+    Ok((folder, path))
+}
+
+fn builder(model: &Path) -> EngineBuilder {
+    Engine::builder().model(model).device(Device::Cpu)
+}
+
+#[test]
+fn a_builder_takes_any_number_or_says_its_range() -> Outcome {
+    let (_folder, path) = model()?;
+    let number = |n: usize| NonZeroUsize::new(n).expect("more than 0");
+    for found in [THREADS_MAX + 1, 1 << 40, usize::MAX] {
+        let error = builder(&path).threads(number(found)).build().unwrap_err().to_string();
+        assert_eq!(error, format!("threads: expected 1 to {THREADS_MAX}, found {found}"));
+        let config = EngineConfig { prefill_chunk: Some(found.max(COUNT_MAX + 1)), ..Default::default() };
+        let error = builder(&path).scheduling(config).build().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("prefill_chunk: expected 1 to {COUNT_MAX}, found ")), "{error}");
+    }
+    // No memory holds these; that is found out before any of it is touched.
+    for bytes in [usize::MAX, usize::MAX / 2, 1 << 50] {
+        let error = builder(&path).kv_budget(Bytes(bytes)).build().unwrap_err().to_string();
+        assert!(error.contains("no memory for") && !error.contains('\n'), "{error}");
+    }
+    assert!(builder(&path).kv_budget(Bytes(0)).build().is_err());
+    assert!(builder(&path).context_max(0).build().is_err());
+    // A longer context than the model's is the model's.
+    let engine = builder(&path).context_max(usize::MAX).threads(number(2)).build()?;
+    assert_eq!(engine.info().context_max, engine.config().context_length);
+    for end in engine.submit(Request::tokens(vec![TokenId(5); 9]).max_tokens(usize::MAX))? {
+        end?;
+    }
+    Ok(())
+}
+
+/// Runs the program in so many KiB of addresses.
+fn within(kib: usize, arguments: &[&str]) -> Output {
+    Command::new("/bin/sh")
+        .args(["-c", &format!("ulimit -v {kib} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_ottava")])
+        .args(arguments)
+        .env("OTTAVA_OFFLINE", "1")
+        .output()
+        .expect("a shell starts")
+}
+
+/// Whether it ended well; else in one line.
+fn ends(output: &Output, what: &str) -> bool {
+    let error = String::from_utf8_lossy(&output.stderr);
+    let lines = error.lines().filter(|line| !line.starts_with("note: ") && !line.starts_with("warning: "));
+    match output.status.code() {
+        Some(0) => true,
+        Some(1) => {
+            assert_eq!(lines.count(), 1, "{what}: {error}");
+            assert!(!error.contains("panicked"), "{what}: {error}");
+            false
+        }
+        _ => panic!("{what}: {:?}: {error}", output.status),
+    }
+}
+
+/// A large vocabulary: what is small for most models takes some memory.
+const LARGE: Tiny = Tiny::narrow(200_000);
+
+#[test]
+fn too_little_memory_ends_in_one_line() -> Outcome {
+    let (folder, path) = model()?;
+    let large = folder.path().join("large.gguf");
+    let mut vocabulary = tiny::vocabulary::byte_level();
+    vocabulary.pad(LARGE.vocab);
+    let file = tiny::file_with(&LARGE, &[], |writer| {
+        vocabulary.describe(writer);
+        Ok(())
+    })?;
+    std::fs::write(&large, file)?;
+    let (path, large) = (path.to_str().ok_or("a path")?, large.to_str().ok_or("a path")?);
+    let run = ["run", "the den", "--raw", "-n", "3", "--device", "cpu", "--threads", "2", "--model", path];
+    let with = |more: &[&'static str]| [&run[..], more].concat();
+    let cases = [
+        with(&[]),
+        with(&["--mmap"]),
+        with(&["--sidecar"]),
+        with(&["--kv-budget", "300"]),
+        with(&["--prefill-chunk", "65536", "--kv-budget", "100"]),
+        with(&["--weights", "w4g32"]),
+        [&["score", "--ids", "5,9,70", "--top", "10000", "--device", "cpu", "--model"][..], &[large]]
+            .concat(),
+        [&["inspect", "--model"][..], &[large]].concat(),
+    ];
+    for case in &cases {
+        let (mut good, mut refused) = (0, 0);
+        for kib in (60_000..1_000_000).step_by(90_000) {
+            match ends(&within(kib, case), &format!("{kib} KiB: {case:?}")) {
+                true => good += 1,
+                false => refused += 1,
+            }
+        }
+        assert!(good > 0 && refused > 0, "{good} good, {refused} refused: {case:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_thread_that_cannot_be_started_is_one_line() -> Outcome {
+    let (_folder, path) = model()?;
+    let path = path.to_str().ok_or("a path")?;
+    for threads in ["400", "1024"] {
+        let arguments = ["run", "the", "--device", "cpu", "--model", path, "--threads", threads];
+        let output = within(600_000, &arguments);
+        assert!(!ends(&output, threads));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains(&format!("of {threads} could not start")), "{error}");
+    }
+    for threads in ["1025", "18446744073709551615"] {
+        let arguments = ["run", "the", "--device", "cpu", "--model", path, "--threads", threads];
+        let output = within(600_000, &arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{threads}: {error}");
+        assert!(error.contains("from 1 to 1024") && error.lines().count() == 1, "{error}");
+    }
+    Ok(())
+}

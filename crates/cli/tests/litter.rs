@@ -1,0 +1,182 @@
+//! Loads that are killed, and what stands where files are read and written: the next run finds neither litter nor a
+//! half-written file, and waits for nobody.
+
+#![cfg(target_os = "linux")]
+
+#[path = "../../../tests/tiny/mod.rs"]
+mod tiny;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tiny::{Outcome, Tiny};
+
+/// Packed weights of some 10 MB, so that writing them takes a while.
+const MODEL: Tiny = Tiny::narrow(150_000);
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn folder() -> Outcome<(tempfile::TempDir, PathBuf)> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("model.gguf");
+    let mut vocabulary = tiny::vocabulary::byte_level();
+    vocabulary.pad(MODEL.vocab);
+    let file = tiny::file_with(&MODEL, &[], |writer| {
+        vocabulary.describe(writer);
+        Ok(())
+    })?;
+    fs::write(&path, file)?;
+    Ok((folder, path))
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn temporaries(folder: &Path) -> Vec<String> {
+    names(folder).into_iter().filter(|name| name.ends_with(".tmp")).collect()
+}
+
+/// A load with a sidecar, behind what a shell does before.
+fn load(before: &str, model: &Path) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &format!("{before} exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_ottava")]);
+    command.args(["score", "--ids", "5,9,70", "--sidecar", "--device", "cpu", "--threads", "1", "--model"]);
+    command.arg(model).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+/// A load that ends well.
+fn loads(model: &Path) -> Output {
+    let output = load("", model).output().expect("a shell starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn signal(child: &Child, signal: &str) {
+    let sent = Command::new("/bin/sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "{signal}");
+}
+
+/// Starts a load and gives it while it writes; none if it was too fast to be seen.
+fn writing(model: &Path) -> Option<Child> {
+    let folder = model.parent().expect("a folder");
+    let before = temporaries(folder);
+    let mut child = load("", model).spawn().expect("a shell starts");
+    // What others have left is removed before a new one comes.
+    while temporaries(folder).iter().all(|name| before.contains(name)) {
+        if child.try_wait().expect("a child").is_some() {
+            fs::remove_file(model.with_file_name("model.gguf.packed")).expect("what it wrote");
+            return None;
+        }
+    }
+    Some(child)
+}
+
+#[test]
+fn what_killed_loads_leave_is_removed_by_the_next() -> Outcome {
+    let (folder, path) = folder()?;
+    // A limit of file sizes kills by a signal in the middle of writing.
+    let killed = load("ulimit -f 8000;", &path).status()?;
+    assert!(killed.code().is_none(), "{killed:?}");
+    assert_eq!(temporaries(folder.path()).len(), 1);
+    let killed = load("ulimit -f 9000;", &path).status()?;
+    assert!(killed.code().is_none(), "{killed:?}");
+    assert_eq!(temporaries(folder.path()).len(), 1, "each removes what the one before has left");
+    let mut killed = 0;
+    for _ in 0..8 {
+        let Some(mut child) = writing(&path) else { continue };
+        child.kill()?;
+        child.wait()?;
+        killed += temporaries(folder.path()).len();
+        if path.with_file_name("model.gguf.packed").exists() {
+            fs::remove_file(path.with_file_name("model.gguf.packed"))?;
+        }
+    }
+    assert!(killed > 0, "no load was killed while it wrote");
+    loads(&path);
+    assert_eq!(names(folder.path()), ["model.gguf", "model.gguf.packed"]);
+    // Beside a sidecar that is good, too.
+    fs::rename(path.with_file_name("model.gguf.packed"), folder.path().join("aside"))?;
+    load("ulimit -f 8000;", &path).status()?;
+    fs::rename(folder.path().join("aside"), path.with_file_name("model.gguf.packed"))?;
+    assert_eq!(temporaries(folder.path()).len(), 1);
+    loads(&path);
+    assert_eq!(names(folder.path()), ["model.gguf", "model.gguf.packed"]);
+    Ok(())
+}
+
+#[test]
+fn a_load_that_still_writes_keeps_its_file() -> Outcome {
+    let (folder, path) = folder()?;
+    for attempt in 0.. {
+        assert!(attempt < 50, "no load was stopped while it wrote");
+        let Some(mut child) = writing(&path) else { continue };
+        signal(&child, "STOP");
+        let live = temporaries(folder.path());
+        loads(&path);
+        let kept = temporaries(folder.path());
+        let written = !live.is_empty();
+        signal(&child, "CONT");
+        assert!(child.wait()?.success());
+        assert_eq!(kept, live, "the file of a load that was stopped for a while");
+        assert_eq!(names(folder.path()), ["model.gguf", "model.gguf.packed"]);
+        fs::remove_file(path.with_file_name("model.gguf.packed"))?;
+        if written {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the program, which must not wait.
+fn ottava(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ottava"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let start = Instant::now();
+    while child.try_wait().expect("a child").is_none() {
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("{arguments:?} waits");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().expect("a child")
+}
+
+#[test]
+fn models_that_are_no_files_are_refused_at_once() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+    assert!(Command::new("mkfifo").arg(path("pipe.gguf")).status()?.success());
+    std::os::unix::fs::symlink("pipe.gguf", path("link.gguf"))?;
+    let _socket = std::os::unix::net::UnixListener::bind(path("socket.gguf"))?;
+    fs::create_dir(path("folder.gguf"))?;
+    let cases = [
+        (path("pipe.gguf"), "a named pipe"),
+        (path("link.gguf"), "a named pipe"),
+        (path("socket.gguf"), "a socket"),
+        (path("folder.gguf"), "a directory"),
+        ("/dev/zero".into(), "a character device"),
+        ("/dev/tty".into(), "a character device"),
+    ];
+    for (model, found) in &cases {
+        for command in [&["run", "x"][..], &["tokenize", "x"], &["score", "x"], &["inspect"], &["bench"]] {
+            for more in [&[][..], &["--mmap"], &["--no-mmap"]] {
+                let output = ottava(&[command, &["--model", model], more].concat());
+                let error = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.code(), Some(1), "{model}: {error}");
+                let told = error.contains(model.as_str()) && error.contains(found);
+                assert!(told && error.lines().count() == 1, "{command:?} {model}: {error}");
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! The goal of a request: tokens become text and events for its reader, until a stop, a length or an error.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::generation::{Channel, Event, FinishReason, GenerationError, Logprobs, Usage};
+use super::request::TokenRequest;
+use super::stats::Clock;
+use crate::{
+    text::{Detokenizer, StopMatcher},
+    token::TokenId,
+};
+
+/// An answer on its way to its reader.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) request: TokenRequest,
+    clock: Clock,
+    /// Prompt tokens that its first start found in the cache.
+    cached: Option<usize>,
+    channel: Arc<Channel>,
+    text: Option<Text>,
+}
+
+/// Tokens to text, stop strings held back.
+#[derive(Debug)]
+struct Text {
+    detokenizer: Detokenizer,
+    stops: StopMatcher,
+}
+
+impl Answer {
+    /// Its clock starts now.
+    pub(super) fn new(mut request: TokenRequest, channel: Arc<Channel>) -> Answer {
+        let text = request.text.as_ref().map(|vocab| Text {
+            detokenizer: Detokenizer::new(vocab),
+            stops: StopMatcher::new(std::mem::take(&mut request.stop_strings)),
+        });
+        Answer { request, clock: Clock::new(Instant::now()), cached: None, channel, text }
+    }
+
+    /// Whether its reader has room for `tokens` more tokens.
+    pub(super) fn has_room_for(&self, tokens: usize) -> bool {
+        self.channel.has_room_for(tokens)
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.channel.is_cancelled()
+    }
+
+    /// Its sequence got pages with `cached` of its tokens. Returns how many of them count as found: what a
+    /// sequence finds again after a preemption was its own.
+    pub(super) fn start(&mut self, cached: usize) -> usize {
+        self.clock.start();
+        if self.cached.is_some() {
+            return 0;
+        }
+        self.cached = Some(cached);
+        cached
+    }
+
+    /// Adds a chosen token to `tokens`, sends its event, and says whether the answer ends with it.
+    pub(super) fn accept(
+        &mut self,
+        tokens: &mut Vec<TokenId>,
+        id: TokenId,
+        logprobs: Option<Logprobs>,
+    ) -> Option<FinishReason> {
+        self.clock.token();
+        if self.request.stop_ids.contains(&id) {
+            return Some(FinishReason::Eos);
+        }
+        tokens.push(id);
+        let (text, stopped) = match &mut self.text {
+            Some(text) => {
+                let outcome = text.stops.push(text.detokenizer.push(id));
+                (outcome.emit.to_owned(), outcome.stopped)
+            }
+            None => (String::new(), false),
+        };
+        self.channel.push(Ok(Event::Token { id, text, logprobs }));
+        stopped.then_some(FinishReason::Stop)
+    }
+
+    /// Sends the last event of an answer of `completion_tokens` tokens.
+    pub(super) fn finish(mut self, finish: FinishReason, completion_tokens: usize) {
+        let text = self.text.take().map_or_else(String::new, |mut text| match finish {
+            FinishReason::Stop => String::new(),
+            _ => {
+                let rest = text.stops.push(text.detokenizer.finish()).emit.to_owned();
+                rest + text.stops.flush()
+            }
+        });
+        let (prompt_tokens, cached_tokens) = (self.request.prompt.len(), self.cached.unwrap_or(0));
+        let usage = Usage { prompt_tokens, cached_tokens, completion_tokens };
+        let timings = self.clock.timings(prompt_tokens - cached_tokens, completion_tokens);
+        self.channel.push(Ok(Event::Done { finish, text, usage, timings }));
+    }
+
+    /// Sends an error as the last event.
+    pub(super) fn fail(self, error: GenerationError) {
+        self.channel.push(Err(error));
+    }
+}
+
+/// Whatever happens to the engine, a reader gets a last event.
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.channel.push(Err(GenerationError::Stopped));
+    }
+}

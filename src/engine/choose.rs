@@ -1,0 +1,156 @@
+//! Picks: what each sequence gets from a step that ran. A failure is one sequence's.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::Scores;
+use super::answer::Answer;
+use super::batch::Part;
+use super::failure::Failure;
+use super::generation::Logprobs;
+use super::sequence::{Goal, Picked, Sequence};
+use super::store::Exported;
+use super::table::{SequenceTable, SlotId};
+use crate::{
+    sample::{History, Sampler, best_logits, log_sum_exp},
+    token::TokenId,
+};
+
+/// The outputs of a step, by their numbers, and the pages that it has written.
+pub(super) trait Outputs {
+    /// What the step sampled; nothing where it does not sample, or found no token to take.
+    fn sampled(&self, output: usize) -> Result<Option<TokenId>, Failure>;
+
+    /// Copies out the logits, `[vocab]`.
+    fn logits(&self, output: usize, out: &mut [f32]) -> Result<(), Failure>;
+
+    /// Copies out the pages of a sequence.
+    fn export(&self, sequence: &Sequence) -> Result<Exported, Failure>;
+}
+
+/// What a sequence gets for the tokens that were computed.
+#[derive(Debug)]
+pub(super) struct Pick {
+    pub(super) slot: SlotId,
+    pub(super) tokens: usize,
+    pub(super) picked: Result<Picked, Failure>,
+}
+
+/// Chooses tokens and scores rows; keeps its scratch between steps.
+#[derive(Debug)]
+pub(super) struct Chooser {
+    /// `[vocab]`
+    logits: Vec<f32>,
+    best: Vec<(TokenId, f64)>,
+    sampler: Sampler,
+}
+
+impl Chooser {
+    pub(super) fn new(vocab: usize) -> Chooser {
+        Chooser { logits: vec![0.0; vocab], best: Vec::new(), sampler: Sampler::default() }
+    }
+
+    /// Makes a pick for each part whose sequence has not ended.
+    pub(super) fn pick(
+        &mut self,
+        parts: &[Part],
+        outputs: &impl Outputs,
+        table: &mut SequenceTable,
+        picks: &mut Vec<Pick>,
+    ) {
+        picks.clear();
+        for part in parts {
+            let Some(sequence) = table.get_mut(part.slot) else { continue };
+            let picked = self.pick_part(part, outputs, sequence);
+            picks.push(Pick { slot: part.slot, tokens: part.tokens, picked });
+        }
+    }
+
+    fn pick_part(
+        &mut self,
+        part: &Part,
+        outputs: &impl Outputs,
+        sequence: &mut Sequence,
+    ) -> Result<Picked, Failure> {
+        let complete = part.tokens == sequence.pending();
+        match &mut sequence.goal {
+            Goal::Generate(_) if part.outputs.is_empty() => Ok(Picked::Nothing),
+            Goal::Generate(answer) => self.token(part, outputs, answer, &sequence.tokens),
+            Goal::Score { top, .. } => {
+                let (top, end) = (*top, sequence.computed + part.tokens);
+                let following = sequence.tokens.get(end + 1 - part.outputs.len()..).unwrap_or_default();
+                self.scores(part, outputs, following, top)
+            }
+            Goal::Save { .. } if complete => outputs.export(sequence).map(Picked::Pages),
+            Goal::Save { .. } => Ok(Picked::Nothing),
+        }
+    }
+
+    /// What the step sampled, or else what the logits say.
+    fn token(
+        &mut self,
+        part: &Part,
+        outputs: &impl Outputs,
+        answer: &mut Answer,
+        tokens: &[TokenId],
+    ) -> Result<Picked, Failure> {
+        let output = part.outputs.start;
+        if let Some(token) = outputs.sampled(output)?.filter(|_| part.sampled) {
+            return Ok(Picked::Token(token, None));
+        }
+        // A mask is the caller's code: its panic is its own request's failure. The scratch is refilled for each choice.
+        let chosen = catch_unwind(AssertUnwindSafe(|| {
+            outputs.logits(output, &mut self.logits)?;
+            self.sample(answer, tokens)
+        }));
+        chosen.unwrap_or_else(|_| Err(Failure::Step("choosing a token panicked".into())))
+    }
+
+    /// Chooses from the logits.
+    fn sample(&mut self, answer: &mut Answer, tokens: &[TokenId]) -> Result<Picked, Failure> {
+        let request = &mut answer.request;
+        let normaliser = request.top.map(|_| log_sum_exp(&self.logits)).transpose()?;
+        best_logits(&self.logits, request.top.unwrap_or(0), &mut self.best);
+        let own = normaliser.map(|_| self.logits.clone());
+        let history = History { tokens, prompt: request.prompt.len() };
+        let mask = request.mask.as_deref_mut();
+        let token = self.sampler.choose(&mut self.logits, &request.sampling, mask, history)?;
+        let logprobs = normaliser.zip(own).map(|(normaliser, own)| Logprobs {
+            chosen: f64::from(own[token.index()]) - normaliser,
+            top: self.best.iter().map(|&(id, logit)| (id, logit - normaliser)).collect(),
+        });
+        Ok(Picked::Token(token, logprobs))
+    }
+
+    /// Scores rows, the first of which `following` follows.
+    fn scores(
+        &mut self,
+        part: &Part,
+        outputs: &impl Outputs,
+        following: &[TokenId],
+        top: usize,
+    ) -> Result<Picked, Failure> {
+        let mut scores = Scores::default();
+        let mut following = following.iter();
+        for output in part.outputs.clone() {
+            outputs.logits(output, &mut self.logits)?;
+            if let Some(next) = following.next() {
+                let normaliser = log_sum_exp(&self.logits)?;
+                scores.nll.push(normaliser - f64::from(self.logits[next.index()]));
+            }
+            if top > 0 {
+                scores.top.push(self.best(top)?);
+            }
+        }
+        Ok(Picked::Scores(scores))
+    }
+
+    /// The `top` best logits, best first.
+    fn best(&mut self, top: usize) -> Result<Vec<(TokenId, f32)>, Failure> {
+        best_logits(&self.logits, top, &mut self.best);
+        let mut best = Vec::new();
+        let no_memory = |_| Failure::HostMemory(top * size_of::<(TokenId, f32)>());
+        best.try_reserve_exact(self.best.len()).map_err(no_memory)?;
+        best.extend(self.best.iter().map(|&(id, logit)| (id, logit as f32)));
+        Ok(best)
+    }
+}

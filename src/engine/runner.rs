@@ -1,0 +1,107 @@
+//! The decoder's side of a step: it runs a batch, and has the outputs afterwards. An error or a panic of the decoder
+//! is the batch's failure, not the engine's.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::batch::Batch;
+use super::choose::Outputs;
+use super::failure::Failure;
+use super::profile::Profiler;
+use super::sequence::Sequence;
+use super::stats::{Counters, add};
+use super::store::Exported;
+use crate::kv::KvCacheManager;
+use crate::model::{Decoder, ModelError};
+use crate::{sample::SampleError, token::TokenId};
+
+/// The decoder with its clock.
+#[derive(Debug)]
+pub(super) struct Runner<D> {
+    pub(super) decoder: D,
+    /// While a profile is on.
+    pub(super) profiler: Option<Profiler>,
+    counters: Arc<Counters>,
+    /// What the last step that was waited for sampled.
+    sampled: Vec<Option<TokenId>>,
+}
+
+impl<D: Decoder> Runner<D> {
+    pub(super) fn new(decoder: D, counters: Arc<Counters>) -> Runner<D> {
+        Runner { decoder, profiler: None, counters, sampled: Vec::new() }
+    }
+
+    /// Runs a batch and counts it: after that it is under way.
+    ///
+    /// # Errors
+    /// [`Failure::Step`] for the decoder's error or panic.
+    pub(super) fn run(&mut self, batch: &mut Batch) -> Result<(), Failure> {
+        let (decoder, profiler) = (&mut self.decoder, &mut self.profiler);
+        timed(&self.counters, || match profiler {
+            None => decoder.step(&batch.input),
+            Some(profiler) => decoder.step_timed(&batch.input, profiler.begin(&batch.input)),
+        })
+        .map_err(Failure::Step)?;
+        add(&self.counters.steps, 1);
+        batch.number = self.decoder.steps();
+        Ok(())
+    }
+
+    /// Waits for what a step under way sampled, if it samples anything, and returns its outputs.
+    pub(super) fn ran<'r>(&'r mut self, batch: &Batch, kv: &'r KvCacheManager) -> Ran<'r, D> {
+        self.sampled.clear();
+        let mut error = None;
+        if batch.parts.iter().any(|part| part.sampled) {
+            self.sampled.resize(batch.input.outputs.len(), None);
+            let (decoder, sampled) = (&mut self.decoder, &mut self.sampled);
+            error = timed(&self.counters, || decoder.sampled(batch.number, sampled)).err();
+        }
+        Ran { runner: self, kv, number: batch.number, error }
+    }
+}
+
+/// Runs a call of the decoder, counts its time, and makes an error of a panic: a step leaves nothing behind in
+/// the decoder but pages that a failure makes void.
+fn timed(counters: &Counters, call: impl FnOnce() -> Result<(), ModelError>) -> Result<(), String> {
+    let started = Instant::now();
+    let result = catch_unwind(AssertUnwindSafe(call));
+    add(&counters.step_us, started.elapsed().as_micros() as usize);
+    match result {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("the backend panicked".into()),
+    }
+}
+
+/// The outputs of a step that ran.
+#[derive(Debug)]
+pub(super) struct Ran<'r, D> {
+    runner: &'r Runner<D>,
+    kv: &'r KvCacheManager,
+    number: u64,
+    /// Why what it sampled could not be read.
+    error: Option<String>,
+}
+
+impl<D: Decoder> Outputs for Ran<'_, D> {
+    fn sampled(&self, output: usize) -> Result<Option<TokenId>, Failure> {
+        match &self.error {
+            Some(error) => Err(Failure::Step(error.clone())),
+            None => Ok(self.runner.sampled.get(output).copied().flatten()),
+        }
+    }
+
+    fn logits(&self, output: usize, out: &mut [f32]) -> Result<(), Failure> {
+        if self.runner.decoder.steps() != self.number {
+            // The logits are those of the step ahead by now.
+            return Err(SampleError::Unusable.into());
+        }
+        self.runner.decoder.logits(output, out).map_err(|error| Failure::Step(error.to_string()))
+    }
+
+    fn export(&self, sequence: &Sequence) -> Result<Exported, Failure> {
+        let id = sequence.pages.ok_or_else(|| Failure::Step("a computed sequence has no pages".into()))?;
+        let Runner { decoder, counters, .. } = self.runner;
+        Ok(Exported::copy(decoder, self.kv.pages(id)?, &sequence.tokens, counters)?)
+    }
+}

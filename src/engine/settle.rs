@@ -1,0 +1,84 @@
+//! Settling a step: the page tables move over the computed tokens, picks become events, and sequences that have
+//! ended leave the table.
+
+use super::answer::Answer;
+use super::choose::Pick;
+use super::failure::Failure;
+use super::generation::FinishReason;
+use super::sequence::{Picked, Sequence};
+use super::table::{SequenceTable, SlotId};
+use crate::kv::{KvCacheManager, KvError};
+
+/// How a sequence ends.
+pub(super) type End = Result<FinishReason, Failure>;
+
+/// What a step came to.
+#[derive(Debug, Default)]
+pub(super) struct Settled {
+    pub(super) ends: Vec<(SlotId, End)>,
+    /// Prompt tokens computed.
+    pub(super) prefill_tokens: usize,
+    /// Tokens chosen.
+    pub(super) decode_tokens: usize,
+}
+
+/// Books a step and hands out its picks. `ahead`: it was fed with what the step before sampled.
+pub(super) fn settle(
+    picks: &mut Vec<Pick>,
+    ahead: bool,
+    table: &mut SequenceTable,
+    kv: &mut KvCacheManager,
+) -> Settled {
+    let mut settled = Settled::default();
+    for Pick { slot, tokens, picked } in picks.drain(..) {
+        // What was computed for a sequence that has ended is dropped.
+        let Some(sequence) = table.get_mut(slot) else { continue };
+        let end = match book(sequence, tokens, ahead, kv).map_err(Failure::from) {
+            Ok(prefilled) => {
+                settled.prefill_tokens += prefilled;
+                picked.map(|picked| {
+                    settled.decode_tokens += usize::from(matches!(picked, Picked::Token(..)));
+                    sequence.accept(picked)
+                })
+            }
+            Err(failure) => Err(failure),
+        };
+        settled.ends.extend(end.transpose().map(|end| (slot, end)));
+    }
+    settled
+}
+
+/// Moves a sequence over the tokens that the step computed. Those of a step ahead were reserved together with the
+/// ones before them. Returns how many were of a request's prompt.
+fn book(
+    sequence: &mut Sequence,
+    tokens: usize,
+    ahead: bool,
+    kv: &mut KvCacheManager,
+) -> Result<usize, KvError> {
+    let Some(id) = sequence.pages else { return Ok(0) };
+    if ahead {
+        kv.reserve(id, tokens)?;
+    }
+    let (start, end) = (sequence.computed, sequence.computed + tokens);
+    kv.advance(id, sequence.tokens.get(start..end).unwrap_or_default())?;
+    sequence.computed = end;
+    let decoded = |answer: &Answer| usize::from(start >= answer.request.prompt.len());
+    Ok(sequence.answer().map_or(0, |answer| tokens - decoded(answer).min(tokens)))
+}
+
+/// Takes an ended sequence out of the table and releases its pages. Those of a failed one must not be found in the
+/// cache.
+pub(super) fn take_out(
+    slot: SlotId,
+    failed: bool,
+    table: &mut SequenceTable,
+    kv: &mut KvCacheManager,
+) -> Option<Sequence> {
+    let mut sequence = table.remove(slot)?;
+    if let Some(id) = sequence.pages.take() {
+        let released = if failed { kv.release_unshared(id) } else { kv.release(id) };
+        debug_assert!(released.is_ok(), "a running sequence's id is live: {released:?}");
+    }
+    Some(sequence)
+}

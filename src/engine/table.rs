@@ -1,0 +1,81 @@
+//! The sequences at work, each in a slot that stays its own until it ends: nothing is renumbered.
+
+use super::sequence::Sequence;
+
+/// A sequence of a [`SequenceTable`]. The generation tag makes an id useless after its sequence has ended, even
+/// when the slot is taken again: what a step has computed for it is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SlotId {
+    index: usize,
+    generation: u64,
+}
+
+#[cfg(test)]
+impl SlotId {
+    /// An id for tests of what only compares ids.
+    pub(super) fn new(index: usize, generation: u64) -> SlotId {
+        SlotId { index, generation }
+    }
+
+    pub(super) fn index(self) -> usize {
+        self.index
+    }
+}
+
+/// All sequences that have not ended.
+#[derive(Debug, Default)]
+pub(super) struct SequenceTable {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// The oldest first. A job counts as the oldest, so it takes pages from anyone and loses none.
+    by_age: Vec<SlotId>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u64,
+    sequence: Option<Sequence>,
+}
+
+impl SequenceTable {
+    pub(super) fn insert(&mut self, sequence: Sequence) -> SlotId {
+        let index = self.free.pop().unwrap_or(self.slots.len());
+        if index == self.slots.len() {
+            self.slots.push(Slot::default());
+        }
+        let slot = &mut self.slots[index];
+        let id = SlotId { index, generation: slot.generation };
+        self.by_age.insert(if sequence.is_job() { 0 } else { self.by_age.len() }, id);
+        slot.sequence = Some(sequence);
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: SlotId) -> Option<Sequence> {
+        let slot = self.slots.get_mut(id.index).filter(|slot| slot.generation == id.generation)?;
+        let sequence = slot.sequence.take()?;
+        slot.generation += 1;
+        self.free.push(id.index);
+        self.by_age.retain(|&other| other != id);
+        Some(sequence)
+    }
+
+    pub(super) fn get(&self, id: SlotId) -> Option<&Sequence> {
+        let slot = self.slots.get(id.index).filter(|slot| slot.generation == id.generation)?;
+        slot.sequence.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, id: SlotId) -> Option<&mut Sequence> {
+        let slot = self.slots.get_mut(id.index).filter(|slot| slot.generation == id.generation)?;
+        slot.sequence.as_mut()
+    }
+
+    /// All sequences, the oldest first.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (SlotId, &Sequence)> {
+        self.by_age.iter().filter_map(|&id| Some((id, self.get(id)?)))
+    }
+
+    /// Whether a job is at work: there is one at a time.
+    pub(super) fn has_job(&self) -> bool {
+        self.iter().next().is_some_and(|(_, sequence)| sequence.is_job())
+    }
+}

@@ -1,0 +1,46 @@
+//! What wakes the engine's thread: a flag that anyone may set. It takes no room, so setting it never fails and
+//! never waits.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Longest sleep of an idle engine: a lost wake-up costs at most this.
+const NAP: Duration = Duration::from_secs(1);
+
+/// Whether there may be something to do.
+#[derive(Debug, Default)]
+pub(super) struct WakeFlag {
+    set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl WakeFlag {
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        // A boolean cannot be half changed.
+        self.set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the engine look again.
+    pub(super) fn set(&self) {
+        *self.lock() = true;
+        self.changed.notify_one();
+    }
+
+    /// The engine looks now.
+    pub(super) fn clear(&self) {
+        *self.lock() = false;
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        *self.lock()
+    }
+
+    /// Sleeps until the flag is set (or a moment has passed).
+    pub(super) fn wait(&self) {
+        let set = self.lock();
+        if !*set {
+            // Whether it was a wake-up or the time does not matter: the caller looks again.
+            drop(self.changed.wait_timeout(set, NAP).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Building a graph, continued: mixtures of experts.
+
+use crate::ir::{MatrixId, MatrixStack, Precision};
+
+use super::build::{duplicate, shape_text};
+use super::node::NodeKind;
+use super::{Dtype, Graph, GraphError, MatrixSpec, NodeId};
+
+impl Graph {
+    /// Declares `count` weight matrices of one shape, whose rows follow each other under one name.
+    ///
+    /// # Errors
+    /// [`GraphError::Duplicate`] if the name is taken, [`GraphError::TooLarge`] for too many rows.
+    pub fn matrix_stack(
+        &mut self,
+        name: &str,
+        count: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<MatrixStack, GraphError> {
+        if self.names.matrices.contains_key(name) {
+            return Err(duplicate("matrix", name, "a matrix".into(), format!("{count} of [{rows}, {cols}]")));
+        }
+        if count.checked_mul(rows).is_none() || u32::try_from(count).is_err() {
+            return Err(GraphError::TooLarge { node: name.into(), rows: count.saturating_mul(rows), cols });
+        }
+        let first = MatrixId(self.matrices.len() as u32);
+        self.names.matrices.insert(name.into(), self.matrices.len());
+        let spec = |expert| MatrixSpec { name: name.into(), first_row: expert * rows, rows, cols };
+        self.matrices.extend((0..count).map(spec));
+        Ok(MatrixStack { first, count })
+    }
+
+    /// The `top_k` experts of each row of logits, and their weights: `[rows, 2 · top_k]`. See [`crate::ir::Route`].
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless there are as many experts, [`GraphError::Foreign`].
+    pub fn route(&mut self, x: NodeId, top_k: usize, renormalise: bool) -> Result<NodeId, GraphError> {
+        let (rows, cols) = self.shape(x)?;
+        self.expect("route", "", (1..=cols).contains(&top_k), || {
+            (format!("1 to {cols} experts a row"), format!("{top_k}"))
+        })?;
+        let kind = NodeKind::Route { x, top_k, renormalise };
+        Ok(self.push("route", "", kind, (rows, 2 * top_k), Dtype::Exact(Precision::F32)))
+    }
+
+    /// Each row of `x`, or its part for each expert, times its experts' matrices: `[rows, top_k · matrix.rows]`.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless rows and columns fit, [`GraphError::Foreign`].
+    pub fn expert_matmul(
+        &mut self,
+        x: NodeId,
+        experts: MatrixStack,
+        routes: NodeId,
+    ) -> Result<NodeId, GraphError> {
+        let ((rows, cols), top_k) = (self.shape(x)?, self.top_k(routes)?);
+        let spec = self.matrix_spec(experts.first)?.clone();
+        self.expect("expert_matmul", &spec.name, self.shape(routes)?.0 == rows, || {
+            ("routes of the same rows".into(), format!("{rows:?}"))
+        })?;
+        let fits = cols == spec.cols || cols == top_k * spec.cols;
+        self.expect("expert_matmul", &spec.name, fits, || {
+            (format!("{} columns, or {top_k} times as many", spec.cols), shape_text((rows, cols)))
+        })?;
+        let kind = NodeKind::ExpertMatmul { x, routes, experts };
+        Ok(self.push("expert_matmul", &spec.name, kind, (rows, top_k * spec.rows), Dtype::Activation))
+    }
+
+    /// The sum of each row's parts, one an expert, by the experts' weights.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] unless there is a part for each expert, [`GraphError::Foreign`].
+    pub fn combine(&mut self, x: NodeId, routes: NodeId) -> Result<NodeId, GraphError> {
+        let ((rows, cols), top_k) = (self.shape(x)?, self.top_k(routes)?);
+        let fits = cols.is_multiple_of(top_k) && self.shape(routes)?.0 == rows;
+        self.expect("combine", "", fits, || (format!("rows of {top_k} parts"), shape_text((rows, cols))))?;
+        Ok(self.push("combine", "", NodeKind::Combine { x, routes }, (rows, cols / top_k), Dtype::Activation))
+    }
+
+    fn top_k(&self, routes: NodeId) -> Result<usize, GraphError> {
+        match self.node(routes)?.kind {
+            NodeKind::Route { top_k, .. } => Ok(top_k),
+            _ => Err(self.misfit("experts", "", "routes".into(), self.node(routes)?.label.clone())),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The table of operations.
+//!
+//! A new operation is a struct in `ops` that implements [`Operation`], a row here, and its kernels: in
+//! `backend/reference`, `backend/cpu` and `backend/cuda`.
+
+use std::fmt;
+
+use super::ops::*;
+use super::{Counting, Misfit, Names, OpKind, Operation, Place, Role, Work};
+
+macro_rules! operations {
+    ($($variant:ident($operation:ident),)*) => {
+        /// One step of a plan.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Op {$(
+            #[doc = concat!("See [`", stringify!($operation), "`].")]
+            $variant($operation),
+        )*}
+
+        impl Op {
+            /// The names of all operations, each once.
+            pub const NAMES: &[&str] = &[$($operation::NAME,)*];
+
+            /// [`Operation::NAME`]
+            pub fn name(&self) -> &'static str {
+                match self { $(Op::$variant(_) => $operation::NAME,)* }
+            }
+
+            /// [`Operation::KIND`]
+            pub fn kind(&self) -> OpKind {
+                match self { $(Op::$variant(_) => $operation::KIND,)* }
+            }
+
+            /// [`Operation::visit`]
+            pub fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+                match self { $(Op::$variant(op) => op.visit(visit),)* }
+            }
+
+            /// [`Operation::check`]
+            ///
+            /// # Errors
+            /// [`Misfit`].
+            pub fn check(&self) -> Result<(), Misfit> {
+                match self { $(Op::$variant(op) => op.check(),)* }
+            }
+
+            /// [`Operation::work`]
+            pub fn work(&self, counting: &Counting<'_>) -> Work {
+                match self { $(Op::$variant(op) => op.work(counting),)* }
+            }
+
+            /// [`Operation::write`]
+            pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+                match self { $(Op::$variant(op) => op.write(f, names),)* }
+            }
+        }
+    };
+}
+
+operations! {
+    Embed(Embed),
+    Norm(Normalize),
+    Matmul(Matmul),
+    RopeAngles(RopeAngles),
+    Rope(ApplyRope),
+    KvAppend(KvAppend),
+    Attention(Attention),
+    GatherOutputs(GatherOutputs),
+    Unary(Unary),
+    Binary(Binary),
+    Softmax(Softmax),
+    Sample(SampleRows),
+    Transpose(Transpose),
+    RowAttention(RowAttention),
+    Route(Route),
+    ExpertMatmul(ExpertMatmul),
+    Combine(Combine),
+}
+
+impl Op {
+    /// The places of the operation and what it does to them: sources before destinations.
+    pub fn places(&self) -> Vec<(Role, Place)> {
+        let mut found = Vec::new();
+        self.clone().visit(&mut |role, place| found.push((role, *place)));
+        found
+    }
+}

@@ -1,0 +1,158 @@
+//! Functions of single elements, and of whole rows without weights.
+
+use std::fmt;
+
+use crate::ir::listing::Listed;
+use crate::ir::{Activation, Misfit, Names, OpKind, Operation, Place, Precision, Role};
+
+/// An elementwise function of one value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum UnaryFn {
+    /// An activation function.
+    Activation(Activation),
+    /// `x · factor`
+    Scale(f32),
+    /// `cap · tanh(x / cap)`
+    SoftCap(f32),
+    /// Rounded to a narrower format and widened again as stored.
+    Cast(Precision),
+}
+
+/// An elementwise function of two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BinaryFn {
+    /// `a + b`
+    Add,
+    /// `a · b`
+    Mul,
+}
+
+/// `dst = f(src)`; `dst` may be `src`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unary {
+    /// Same shape as `src`.
+    pub dst: Place,
+    /// `[rows, cols]`
+    pub src: Place,
+    /// The function.
+    pub f: UnaryFn,
+}
+
+impl Operation for Unary {
+    const NAME: &'static str = "unary";
+    const KIND: OpKind = OpKind::Rest;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Read, &mut self.src);
+        visit(Role::Write, &mut self.dst);
+    }
+
+    fn check(&self) -> Result<(), Misfit> {
+        same_shape::<Self>(&self.dst, &self.src)
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        let _ = names;
+        let function = match self.f {
+            UnaryFn::Activation(activation) => format!("{activation:?}"),
+            UnaryFn::Scale(factor) => format!("{factor} · "),
+            UnaryFn::SoftCap(cap) => format!("cap {cap}"),
+            UnaryFn::Cast(precision) => format!("as {precision:?}"),
+        };
+        writeln!(f, "{} = {function}({})", Listed(self.dst), Listed(self.src))
+    }
+}
+
+/// `dst = f(a, b)`; `dst` may be `a`. `b` may have one row ([`Rows::Fixed`](crate::ir::Rows::Fixed) 1), used for all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Binary {
+    /// Same shape as `a`.
+    pub dst: Place,
+    /// `[rows, cols]`
+    pub a: Place,
+    /// `[rows, cols]` or `[1, cols]`
+    pub b: Place,
+    /// The function.
+    pub f: BinaryFn,
+}
+
+impl Operation for Binary {
+    const NAME: &'static str = "binary";
+    const KIND: OpKind = OpKind::Rest;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Read, &mut self.a);
+        visit(Role::Read, &mut self.b);
+        visit(Role::Write, &mut self.dst);
+    }
+
+    fn check(&self) -> Result<(), Misfit> {
+        same_shape::<Self>(&self.dst, &self.a)
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        let _ = names;
+        let sign = if self.f == BinaryFn::Add { '+' } else { '·' };
+        writeln!(f, "{} = {} {sign} {}", Listed(self.dst), Listed(self.a), Listed(self.b))
+    }
+}
+
+/// `dst = softmax(src)` over each row; `dst` may be `src`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Softmax {
+    /// Same shape as `src`.
+    pub dst: Place,
+    /// `[rows, cols]`
+    pub src: Place,
+}
+
+impl Operation for Softmax {
+    const NAME: &'static str = "softmax";
+    const KIND: OpKind = OpKind::Rest;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Read, &mut self.src);
+        visit(Role::Write, &mut self.dst);
+    }
+
+    fn check(&self) -> Result<(), Misfit> {
+        same_shape::<Self>(&self.dst, &self.src)
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        let _ = names;
+        writeln!(f, "{} = softmax({})", Listed(self.dst), Listed(self.src))
+    }
+}
+
+/// `dst[c][r] = src[r][c]`; both have fixed rows and do not overlap.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transpose {
+    /// `[cols, rows]`
+    pub dst: Place,
+    /// `[rows, cols]`
+    pub src: Place,
+}
+
+impl Operation for Transpose {
+    const NAME: &'static str = "transpose";
+    const KIND: OpKind = OpKind::Rest;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Read, &mut self.src);
+        visit(Role::Write, &mut self.dst);
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        let _ = names;
+        writeln!(f, "{} = transpose({})", Listed(self.dst), Listed(self.src))
+    }
+}
+
+/// Both have as many rows and columns.
+pub(super) fn same_shape<O: Operation>(dst: &Place, src: &Place) -> Result<(), Misfit> {
+    if (dst.rows, dst.cols) == (src.rows, src.cols) {
+        return Ok(());
+    }
+    O::misfit(format!("a result of {}", Listed(*src)), Listed(*dst).to_string())
+}

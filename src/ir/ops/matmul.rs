@@ -1,0 +1,126 @@
+//! Matrix products.
+
+use std::fmt;
+
+use crate::ir::listing::{Listed, sign};
+use crate::ir::{
+    Activation, Counting, MatrixId, MatrixSize, Misfit, Names, OpKind, Operation, Place, RmsNorm, Role,
+    VectorId, Work, Write,
+};
+
+/// What becomes of one matrix product.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Epilogue {
+    /// `dst = y (+ bias)`, or `dst += y (+ bias)`.
+    Write(Write),
+    /// `dst = activation(y) · (x · upᵀ)`, where `y = x · matrixᵀ`; no bias.
+    Gated {
+        /// The second matrix, of the same shape.
+        up: MatrixId,
+        /// Applied to the first product.
+        activation: Activation,
+    },
+}
+
+/// One product of a [`Matmul`]: `y = x · matrixᵀ`, `[rows, matrix.rows]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Product {
+    /// `[rows of src, matrix.rows]`
+    pub dst: Place,
+    /// `[dst.cols, src.cols]`
+    pub matrix: MatrixId,
+    /// Added to every row, `[dst.cols]`.
+    pub bias: Option<VectorId>,
+    /// What becomes of the product.
+    pub epilogue: Epilogue,
+}
+
+impl Product {
+    /// The matrices that the product reads.
+    pub fn matrices(&self) -> impl Iterator<Item = MatrixId> {
+        let up = match self.epilogue {
+            Epilogue::Gated { up, .. } => Some(up),
+            Epilogue::Write(_) => None,
+        };
+        std::iter::once(self.matrix).chain(up)
+    }
+}
+
+/// Products of one source with several matrices; the source is normalised and, where the backend
+/// does so, quantised once for all of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matmul {
+    /// `[rows, K]`
+    pub src: Place,
+    /// Applied to each row of `src` first (`src` itself stays as it is).
+    pub norm: Option<RmsNorm>,
+    /// At least one.
+    pub products: Vec<Product>,
+}
+
+impl Operation for Matmul {
+    const NAME: &'static str = "matmul";
+    const KIND: OpKind = OpKind::Matmul;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Read, &mut self.src);
+        for product in &mut self.products {
+            let role = match product.epilogue {
+                Epilogue::Write(write) => write.role(),
+                Epilogue::Gated { .. } => Role::Write,
+            };
+            visit(role, &mut product.dst);
+        }
+    }
+
+    /// At least one column and one product, no bias on a gated one.
+    fn check(&self) -> Result<(), Misfit> {
+        let biased_gate =
+            |product: &Product| product.bias.is_some() && matches!(product.epilogue, Epilogue::Gated { .. });
+        match &self.products[..] {
+            [] => Self::misfit("at least one product", "none"),
+            _ if self.src.cols == 0 => Self::misfit("a source of at least one column", "none"),
+            products if products.iter().any(biased_gate) => {
+                Self::misfit("a gated product without bias", "one")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Each matrix once for all rows, and nothing without rows.
+    fn work(&self, counting: &Counting<'_>) -> Work {
+        let rows = self.src.rows.count(counting.step);
+        if rows == 0 {
+            return Work::default();
+        }
+        let matrices = self.products.iter().flat_map(Product::matrices).map(counting.matrix);
+        let work = |matrix: MatrixSize| {
+            let macs = (rows * matrix.rows * matrix.cols) as u64;
+            let (int8_macs, float_macs) = if matrix.int8 { (macs, 0) } else { (0, macs) };
+            Work { bytes: matrix.bytes as u64, int8_macs, float_macs }
+        };
+        matrices.map(work).sum()
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        match self.norm {
+            Some(RmsNorm { weight, .. }) => {
+                writeln!(f, "x = norm({}, {})", Listed(self.src), names.vector(weight))?;
+            }
+            None => writeln!(f, "x = {}", Listed(self.src))?,
+        }
+        for Product { dst, matrix, bias, epilogue } in &self.products {
+            let matrix = names.matrix(*matrix);
+            write!(f, "{:21} {}", "", Listed(*dst))?;
+            match epilogue {
+                Epilogue::Write(write) => write!(f, " {} x · {matrix}", sign(*write))?,
+                Epilogue::Gated { up, activation } => {
+                    write!(f, " = {activation:?}(x · {matrix}) · (x · {})", names.matrix(*up))?;
+                }
+            }
+            bias.map_or(Ok(()), |bias| write!(f, " + {}", names.vector(bias)))?;
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! Rotary position embedding: the angles of a step, and their use.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::ir::listing::Listed;
+use crate::ir::{Names, OpKind, Operation, Place, Role, Rope};
+
+/// Fills `dst` with `[cos | sin]` of `position · inv_freq[i]`, times `magnitude`.
+/// The angle is reduced in f64, so it is exact to 128k positions and beyond.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeAngles {
+    /// `[tokens, 2 · inv_freq.len()]`: all cosines of a row, then all sines.
+    pub dst: Place,
+    /// Radians a position, `[dims / 2]`.
+    pub inv_freq: Arc<[f64]>,
+    /// Scales both (YaRN's attention factor), else 1.
+    pub magnitude: f32,
+}
+
+impl Operation for RopeAngles {
+    const NAME: &'static str = "rope_angles";
+    const KIND: OpKind = OpKind::Rest;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Write, &mut self.dst);
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        let _ = names;
+        writeln!(f, "{} = angles of {} pairs · {}", Listed(self.dst), self.inv_freq.len(), self.magnitude)
+    }
+}
+
+/// Rotates each head of `x` in place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApplyRope {
+    /// `[tokens, heads · head_dim]`
+    pub x: Place,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// The rotation.
+    pub rope: Rope,
+}
+
+impl Operation for ApplyRope {
+    const NAME: &'static str = "rope";
+    const KIND: OpKind = OpKind::Norms;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Read, &mut self.rope.angles);
+        visit(Role::Update, &mut self.x);
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        let _ = names;
+        let ApplyRope { x, head_dim, rope } = self;
+        writeln!(f, "{} heads of {head_dim}, {:?} by @{}", Listed(*x), rope.pairing, rope.angles.offset)
+    }
+}

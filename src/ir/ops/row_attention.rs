@@ -1,0 +1,112 @@
+//! Attention over rows at hand, which no page keeps: of encoders, and from a decoder to an encoder.
+
+use std::fmt;
+
+use crate::ir::listing::Listed;
+use crate::ir::{Counting, Heads, Misfit, Names, OpKind, Operation, Place, Role, Work};
+
+/// Which keys a query sees, by their places in the sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sees {
+    /// All of its sequence's.
+    All,
+    /// Those up to its own place.
+    Causal,
+    /// Those fewer than so many places away, before and behind.
+    Span(u32),
+}
+
+impl Sees {
+    /// Whether the query at place `query` sees the key at place `key`.
+    pub fn holds(self, query: usize, key: usize) -> bool {
+        match self {
+            Sees::All => true,
+            Sees::Causal => key <= query,
+            Sees::Span(span) => query.abs_diff(key) < span as usize,
+        }
+    }
+}
+
+/// Attention of each row of `q` over the rows of `k` and `v` that its sequence has:
+/// `softmax(q · k · scale) · v`. A query that sees nothing becomes 0.
+///
+/// Rows of tokens attend to their own sequence's tokens or to what it has of another axis, and rows of an axis to
+/// either. Fixed rows are one sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowAttention {
+    /// `[rows of q, heads.query · heads.dim]`
+    pub dst: Place,
+    /// `[rows, heads.query · heads.dim]`
+    pub q: Place,
+    /// `[keys, heads.kv · heads.dim]`
+    pub k: Place,
+    /// `[keys, heads.kv · heads.dim]`
+    pub v: Place,
+    /// The heads' shape.
+    pub heads: Heads,
+    /// Multiplies the products, usually `1 / sqrt(head_dim)`.
+    pub scale: f32,
+    /// Which keys a query sees.
+    pub sees: Sees,
+}
+
+impl Operation for RowAttention {
+    const NAME: &'static str = "row_attention";
+    const KIND: OpKind = OpKind::Attention;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Read, &mut self.q);
+        visit(Role::Read, &mut self.k);
+        visit(Role::Read, &mut self.v);
+        visit(Role::Write, &mut self.dst);
+    }
+
+    fn check(&self) -> Result<(), Misfit> {
+        let Heads { query, kv, dim } = self.heads;
+        if kv == 0 || dim == 0 || query == 0 || !query.is_multiple_of(kv) {
+            return Self::misfit("query heads in equal groups over kv heads", format!("{:?}", self.heads));
+        }
+        for (place, rows, heads) in [
+            (self.q, self.q.rows, query),
+            (self.dst, self.q.rows, query),
+            (self.k, self.k.rows, kv),
+            (self.v, self.k.rows, kv),
+        ] {
+            if (place.rows, place.cols) != (rows, heads * dim) {
+                return Self::misfit(
+                    format!("{rows:?} of {heads} heads of {dim}"),
+                    Listed(place).to_string(),
+                );
+            }
+        }
+        if self.sees != Sees::All && self.q.rows != self.k.rows {
+            return Self::misfit(
+                "queries and keys of the same rows, which have an order",
+                format!("{:?}", self.k.rows),
+            );
+        }
+        Ok(())
+    }
+
+    /// Two products a key, row and query head; values in the arena are not counted.
+    fn work(&self, counting: &Counting<'_>) -> Work {
+        let groups = self.q.rows.groups(counting.step).zip(self.k.rows.groups(counting.step));
+        let seen = |(queries, keys): (std::ops::Range<usize>, std::ops::Range<usize>)| -> usize {
+            let of_query = |query| (0..keys.len()).filter(|&key| self.sees.holds(query, key)).count();
+            (0..queries.len()).map(of_query).sum()
+        };
+        let products = 2 * groups.map(seen).sum::<usize>() as u64;
+        Work { float_macs: products * (self.heads.query * self.heads.dim) as u64, ..Work::default() }
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        let _ = names;
+        let Heads { query, kv, dim } = self.heads;
+        let [dst, q, k, v] = [self.dst, self.q, self.k, self.v].map(Listed);
+        writeln!(
+            f,
+            "{dst} = attention({q}, {k}, {v}) {:?}, {query}/{kv} heads of {dim} · {}",
+            self.sees, self.scale
+        )
+    }
+}

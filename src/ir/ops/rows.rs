@@ -1,0 +1,126 @@
+//! Operations on the rows of a step: from tokens to values, from rows to outputs, from logits to tokens.
+
+use std::fmt;
+
+use super::elementwise::same_shape;
+use crate::ir::listing::{Listed, sign};
+use crate::ir::{
+    Counting, MatrixId, Misfit, Names, Norm, NormKind, OpKind, Operation, Place, Role, Work, Write,
+};
+
+/// `dst[t] = table[token t] · scale`, `[tokens, table.cols]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embed {
+    /// `[tokens, table.cols]`
+    pub dst: Place,
+    /// `[vocabulary, dst.cols]`
+    pub table: MatrixId,
+    /// Gemma's `sqrt(D)`, else 1.
+    pub scale: f32,
+}
+
+impl Operation for Embed {
+    const NAME: &'static str = "embed";
+    const KIND: OpKind = OpKind::Rest;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Write, &mut self.dst);
+    }
+
+    fn work(&self, counting: &Counting<'_>) -> Work {
+        let table = (counting.matrix)(self.table);
+        Work::of_bytes(self.dst.rows.count(counting.step) * (table.bytes / table.rows.max(1)))
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        writeln!(f, "{} = {}[tokens] · {}", Listed(self.dst), names.matrix(self.table), self.scale)
+    }
+}
+
+/// `dst (+)= norm(src)`; `dst` may be `src` with [`Write::Store`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Normalize {
+    /// Same shape as `src`.
+    pub dst: Place,
+    /// `[rows, cols]`
+    pub src: Place,
+    /// Over each row.
+    pub norm: Norm,
+    /// Replace or add.
+    pub write: Write,
+}
+
+impl Operation for Normalize {
+    const NAME: &'static str = "norm";
+    const KIND: OpKind = OpKind::Norms;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Read, &mut self.src);
+        visit(self.write.role(), &mut self.dst);
+    }
+
+    fn check(&self) -> Result<(), Misfit> {
+        same_shape::<Self>(&self.dst, &self.src)
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        let Norm { kind, weight, bias, .. } = self.norm;
+        let name = if kind == NormKind::Rms { "norm" } else { "layer_norm" };
+        write!(f, "{} {} {name}({}", Listed(self.dst), sign(self.write), Listed(self.src))?;
+        for vector in std::iter::once(weight).chain(bias) {
+            write!(f, ", {}", names.vector(vector))?;
+        }
+        writeln!(f, ")")
+    }
+}
+
+/// `dst[i] = src[step.outputs[i]]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatherOutputs {
+    /// `[outputs, cols]`
+    pub dst: Place,
+    /// `[tokens, cols]`
+    pub src: Place,
+}
+
+impl Operation for GatherOutputs {
+    const NAME: &'static str = "gather_outputs";
+    const KIND: OpKind = OpKind::Rest;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Read, &mut self.src);
+        visit(Role::Write, &mut self.dst);
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        let _ = names;
+        writeln!(f, "{} = {}[outputs]", Listed(self.dst), Listed(self.src))
+    }
+}
+
+/// The token of each row of logits, as [`StepInput::sampling`](crate::ir::StepInput::sampling) has it
+/// for the output of the same index, greedy where it says nothing; −1 for a row with a NaN or +∞, or
+/// without anything above −∞. A backend may leave rows to the caller, who then finds −1 too; the
+/// logits of the others may have been adjusted in place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SampleRows {
+    /// `[rows, 1]`: whole numbers, exact below 2^24.
+    pub dst: Place,
+    /// `[rows, vocab]`
+    pub src: Place,
+}
+
+impl Operation for SampleRows {
+    const NAME: &'static str = "sample";
+    const KIND: OpKind = OpKind::Sampling;
+
+    fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+        visit(Role::Read, &mut self.src);
+        visit(Role::Write, &mut self.dst);
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+        let _ = names;
+        writeln!(f, "{} = sample({})", Listed(self.dst), Listed(self.src))
+    }
+}

@@ -1,0 +1,311 @@
+//! The session: a plan, its weights and its memory on one backend; runs step after step.
+
+use std::time::Instant;
+
+use crate::backend::{Backend, BackendError, Frame, Weights};
+use crate::graph::Plan;
+use crate::ir::{
+    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PAGE_TOKENS, PageId, StepError, StepInput,
+};
+use crate::token::TokenId;
+
+/// The memory for keys and values that a session allocates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvMemory {
+    /// Its shape: [`Plan::kv`] with a dtype.
+    pub layout: KvLayout,
+    /// Pages of it.
+    pub pages: usize,
+}
+
+/// Why a plan could not be bound or run.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// No input or output of this name.
+    #[error("no {what} is named {name}; there are: {known}")]
+    Unknown {
+        /// "input" or "output".
+        what: &'static str,
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
+    /// Weights, inputs or the KV memory do not fit the plan.
+    #[error("{what}: expected {expected}, found {found}")]
+    Binding {
+        /// What was given.
+        what: String,
+        /// What the plan asks for.
+        expected: String,
+        /// What it was given.
+        found: String,
+    },
+    /// The step breaks its rules, or there is no memory; nothing was run.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// An operation failed; values and pages that the step was to write are undefined.
+    #[error("operation {index} ({op}): {source}")]
+    Op {
+        /// Number of the operation in the plan.
+        index: usize,
+        /// Its name.
+        op: &'static str,
+        /// What the backend said.
+        source: BackendError,
+    },
+}
+
+/// A plan bound to a backend. Everything is allocated when it is made; [`Session::run`] allocates
+/// nothing.
+#[derive(Debug)]
+pub struct Session<B: Backend> {
+    backend: B,
+    plan: Plan,
+    weights: Weights<B>,
+    arena: B::Arena,
+    kv: B::KvPool,
+    kv_memory: KvMemory,
+    /// Steps that the backend has taken up, and outputs of the last one.
+    steps: u64,
+    outputs: usize,
+}
+
+impl<B: Backend> Session<B> {
+    /// Allocates the arena and the KV pool. A plan without attention needs no `kv`.
+    ///
+    /// # Errors
+    /// [`SessionError::Binding`] if the number of weights or the KV layout is not what the plan
+    /// asks for, [`SessionError::Backend`] if there is no memory.
+    pub fn new(
+        backend: B,
+        plan: Plan,
+        weights: Weights<B>,
+        kv: Option<KvMemory>,
+    ) -> Result<Self, SessionError> {
+        expect_count("matrices", plan.matrices().len(), weights.matrices.len())?;
+        expect_count("vectors", plan.vectors().len(), weights.vectors.len())?;
+        let kv_memory = kv_memory(&plan, kv)?;
+        let arena = backend.arena(plan.arena_bytes(), plan.ops(), plan.limits())?;
+        let kv = backend.kv_pool(kv_memory.layout, kv_memory.pages)?;
+        Ok(Session { backend, plan, weights, arena, kv, kv_memory, steps: 0, outputs: 0 })
+    }
+
+    /// The plan that it runs.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The backend that it runs on.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The bound weights.
+    pub fn weights(&self) -> &Weights<B> {
+        &self.weights
+    }
+
+    /// Checks the step, then runs the plan over it. A plan without attention takes any rows: it
+    /// looks at neither sequences nor pages.
+    ///
+    /// # Errors
+    /// [`SessionError::Backend`] if the step is malformed: nothing was run. [`SessionError::Op`] if
+    /// the backend failed: what the step was to write is undefined.
+    pub fn run(&mut self, step: &StepInput) -> Result<(), SessionError> {
+        self.check(step).map_err(BackendError::from)?;
+        let Session { backend, plan, weights, arena, kv, steps, outputs, .. } = self;
+        let mut frame = Frame { weights, arena, kv, step };
+        backend.begin(&mut frame)?;
+        (*steps, *outputs) = (*steps + 1, step.outputs.len());
+        backend.run(plan.ops(), &mut frame).map_err(|(index, source)| op_error(plan, index, source))
+    }
+
+    /// As [`Session::run`], operation by operation: each is waited for, and then `seen` is told what it
+    /// took. A backend that does several operations in one does them apart here.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn run_timed(
+        &mut self,
+        step: &StepInput,
+        mut seen: impl FnMut(&Op, OpTime),
+    ) -> Result<(), SessionError> {
+        self.check(step).map_err(BackendError::from)?;
+        let Session { backend, plan, weights, arena, kv, kv_memory, steps, outputs } = self;
+        let (backend, weights): (&B, &Weights<B>) = (backend, weights);
+        let matrix = |id: MatrixId| {
+            let both = plan.matrices().get(id.0 as usize).zip(weights.matrices.get(id.0 as usize));
+            both.map_or_else(MatrixSize::default, |(spec, matrix)| MatrixSize {
+                rows: spec.rows,
+                cols: spec.cols,
+                bytes: backend.matrix_bytes(matrix),
+                int8: backend.multiplies_int8(matrix),
+            })
+        };
+        let kv_bytes = KvLayout { layers: 1, ..kv_memory.layout }.page_bytes() / PAGE_TOKENS;
+        let counting = Counting { step, kv_bytes, matrix: &matrix };
+        let mut frame = Frame { weights, arena, kv, step };
+        backend.begin(&mut frame)?;
+        (*steps, *outputs) = (*steps + 1, step.outputs.len());
+        for (index, op) in plan.ops().iter().enumerate() {
+            let start = Instant::now();
+            let ran = backend.execute(op, &mut frame).and_then(|()| backend.wait());
+            let total = start.elapsed();
+            ran.map_err(|source| op_error(plan, index, source))?;
+            seen(op, OpTime { runs: 1, total, work: op.work(&counting) });
+        }
+        Ok(())
+    }
+
+    fn check(&self, step: &StepInput) -> Result<(), StepError> {
+        let limits = self.plan.limits();
+        let vocab = self.plan.vocab().unwrap_or(usize::MAX);
+        if let Some(fed) = step.fed.iter().find(|fed| !B::RUNS_AHEAD || fed.output as usize >= self.outputs) {
+            let backend = self.backend.describe();
+            return Err(StepError(format!("{fed:?} after a step of {} outputs on {backend}", self.outputs)));
+        }
+        if self.plan.kv().is_some() {
+            return step.check(limits, self.kv_memory.pages, vocab);
+        }
+        if self.plan.ops().iter().any(|op| matches!(op, Op::RowAttention(_))) {
+            return step.check_rows(limits, vocab);
+        }
+        let tokens = step.tokens.len();
+        let rising = step.outputs.windows(2).all(|pair| pair[0] < pair[1]);
+        let rules = [
+            (tokens <= limits.tokens_max, "more tokens than the plan has room for"),
+            (step.positions.len() == tokens, "not one position a token"),
+            (step.outputs.len() <= limits.outputs_max, "more outputs than the plan has room for"),
+            (rising, "outputs do not rise"),
+            (step.outputs.last().is_none_or(|&row| (row as usize) < tokens), "an output beyond the tokens"),
+            (step.tokens.iter().all(|id| id.index() < vocab), "a token outside the vocabulary"),
+        ];
+        match rules.into_iter().find(|(holds, _)| !holds) {
+            Some((_, broken)) => Err(StepError(broken.into())),
+            None => Ok(()),
+        }
+    }
+
+    /// Fills rows of an input, from row 0: `values` is `[n, cols]`. It stays set until it is set
+    /// again.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], or [`SessionError::Backend`] if the rows do not fit.
+    pub fn set_input(&mut self, name: &str, values: &[f32]) -> Result<(), SessionError> {
+        let place = self.plan.input(name);
+        let place = place.ok_or_else(|| unknown("input", name, self.plan.inputs()))?;
+        let rows = place.rows.max(self.plan.limits());
+        if !values.len().is_multiple_of(place.cols.max(1)) || values.len() > rows * place.cols {
+            return Err(SessionError::Binding {
+                what: format!("input {name}"),
+                expected: format!("rows of {}, at most {rows}", place.cols),
+                found: format!("{} values", values.len()),
+            });
+        }
+        Ok(self.backend.write(&mut self.arena, &place, values)?)
+    }
+
+    /// Copies rows of an output of the last run: `out` is `[n, cols]`, read from `first_row`.
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], or [`SessionError::Backend`] if the rows are outside the arena.
+    pub fn read(&self, output: &str, first_row: usize, out: &mut [f32]) -> Result<(), SessionError> {
+        let place = self.plan.place(output);
+        let place = place.ok_or_else(|| unknown("output", output, self.plan.outputs()))?;
+        let limit = place.rows.max(self.plan.limits());
+        let rows = out.len() / place.cols.max(1);
+        if !out.len().is_multiple_of(place.cols.max(1)) || first_row.saturating_add(rows) > limit {
+            return Err(SessionError::Binding {
+                what: format!("output {output}"),
+                expected: format!("rows of {} below {limit}", place.cols),
+                found: format!("{} values from row {first_row}", out.len()),
+            });
+        }
+        Ok(self.backend.read(&self.arena, &place, first_row, out)?)
+    }
+
+    /// Steps that were taken up.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// What the operation behind `output`, an [`Op::Sample`], gave the first `out.len()` outputs of step
+    /// number `step`, counted by [`Session::steps`]: see [`Backend::sampled`].
+    ///
+    /// # Errors
+    /// [`SessionError::Unknown`], or [`SessionError::Backend`] if the step or its rows are gone.
+    pub fn sampled(
+        &mut self,
+        output: &str,
+        step: u64,
+        out: &mut [Option<TokenId>],
+    ) -> Result<(), SessionError> {
+        let place = self.plan.place(output);
+        let place = place.ok_or_else(|| unknown("output", output, self.plan.outputs()))?;
+        let back = self.steps.checked_sub(step).and_then(|back| usize::try_from(back).ok());
+        Ok(self.backend.sampled(&mut self.arena, &place, back.unwrap_or(usize::MAX), out)?)
+    }
+
+    /// Copies one KV page onto another, in all layers.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if a page is outside the pool.
+    pub fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
+        self.backend.copy_page(&mut self.kv, from, to)
+    }
+
+    /// Appends a KV page's bytes to `out`.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if the page is outside the pool.
+    pub fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+        self.backend.export_page(&self.kv, page, out)
+    }
+
+    /// Fills a KV page with what [`Session::export_page`] gave.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if the page is outside the pool or the length is wrong.
+    pub fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+        self.backend.import_page(&mut self.kv, page, bytes)
+    }
+}
+
+fn op_error(plan: &Plan, index: usize, source: BackendError) -> SessionError {
+    let op = plan.ops().get(index).map_or("plan", Op::name);
+    SessionError::Op { index, op, source }
+}
+
+fn expect_count(what: &str, expected: usize, found: usize) -> Result<(), SessionError> {
+    if expected == found {
+        return Ok(());
+    }
+    let (expected, found) = (expected.to_string(), found.to_string());
+    Err(SessionError::Binding { what: format!("weight {what}"), expected, found })
+}
+
+fn kv_memory(plan: &Plan, kv: Option<KvMemory>) -> Result<KvMemory, SessionError> {
+    let nothing = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: KvDtype::F16 };
+    let fits = |layout: &KvLayout| {
+        plan.kv().is_none_or(|shape| {
+            layout.layers >= shape.layers
+                && (layout.kv_heads, layout.head_dim) == (shape.kv_heads, shape.head_dim)
+        })
+    };
+    match kv {
+        Some(kv) if fits(&kv.layout) => Ok(kv),
+        None if plan.kv().is_none() => Ok(KvMemory { layout: nothing, pages: 0 }),
+        other => Err(SessionError::Binding {
+            what: "KV memory".into(),
+            expected: format!("{:?}", plan.kv()),
+            found: format!("{:?}", other.map(|kv| kv.layout)),
+        }),
+    }
+}
+
+fn unknown<'a>(what: &'static str, name: &str, known: impl Iterator<Item = &'a str>) -> SessionError {
+    let known = known.collect::<Vec<_>>().join(", ");
+    SessionError::Unknown { what, name: name.into(), known }
+}
