@@ -6,6 +6,10 @@
 //! are a text's encoding exactly if each two neighbours are that of their own stretch: whatever stands around
 //! them, two stretches take the same steps in the same order until one joins them. So two windows fit
 //! together where the second begins with a symbol that the first has in that place.
+//!
+//! What stands behind a place may change the symbols before it: each rule reaches back by its own piece at most. A
+//! window is given out up to its last quarter. So the result is that of the whole text if no chain of rules reaches
+//! back over a quarter of a window, 1024 symbols; pieces of real vocabularies have a few dozen.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -21,8 +25,7 @@ pub(crate) trait Rules {
     fn join(&self, left: Self::Symbol, right: Self::Symbol) -> Option<(Self::Rank, Self::Symbol)>;
 }
 
-/// Symbols that are merged at once. Far more than the longest pieces have, so that what a window's end cuts
-/// in two does not reach back to where the next one begins.
+/// Symbols that are merged at once: four times as many as any chain of rules should reach back.
 const WINDOW: usize = 4096;
 
 /// What is left of the symbols once no neighbours may become one, one by one. An error of `each` ends it.
