@@ -14,8 +14,8 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use ottava::ir::Window;
 use ottava::engine::Event;
+use ottava::ir::Window;
 use ottava::text::Message;
 use ottava::{Engine, Request, Sampling, TokenId};
 
