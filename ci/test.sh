@@ -5,11 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
-# Optimising the CPU kernels with their assertions takes the compiler longer than all else here, and unoptimised
-# their tests take minutes: those run in release below, and by night with assertions (ci/readme.sh). Without the
-# feature cuda nothing runs on the emulator.
-cargo test --config profile.test.opt-level=0 --config profile.dev.package.cuda-emu.opt-level=0 -- \
-    --skip backend::cpu --skip every_instruction_set_agrees --skip a_row_alone_has_the_bits
+cargo test
 cargo test --release --all-features --lib --test 'cuda*' --test 'kernel_*' --test families --test kv_alloc \
     --test no_allocation --test op_table --test sidecar --test tiny_model
 cargo test --release --all-features --doc
