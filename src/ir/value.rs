@@ -47,7 +47,8 @@ pub struct MatrixStack {
 impl MatrixStack {
     /// The matrix of an expert, if there is such an expert.
     pub fn get(&self, expert: usize) -> Option<MatrixId> {
-        (expert < self.count).then(|| MatrixId(self.first.0 + expert as u32))
+        let id = self.first.0.checked_add(u32::try_from(expert).ok()?)?;
+        (expert < self.count).then_some(MatrixId(id))
     }
 }
 

@@ -19,8 +19,8 @@ pub(crate) fn row_attention(
         return Err(overlap_error(RowAttention::NAME, [op.dst, op.q, op.k, op.v]));
     }
     let kernel = Attend { op, step: frame.step, dst, q, k, v };
-    // SAFETY: `check` has compared columns and rows, the step's groups lie within its rows, and a chunk
-    // writes its own row, which is no source.
+    // SAFETY: `check` has compared columns and rows, no key behind the last is read, and a chunk writes its own row,
+    // which is no source.
     unsafe { cpu.parallel(&kernel, dst.rows) };
     Ok(())
 }
@@ -41,6 +41,8 @@ impl Kernel for Attend<'_> {
         let mut groups = self.op.q.rows.groups(self.step).zip(self.op.k.rows.groups(self.step));
         let own = groups.find(|(queries, _)| queries.contains(&row));
         let (place, keys) = own.map_or((0, 0..0), |(queries, keys)| (row - queries.start, keys));
+        // Whatever the step says, keys beyond the value are not read.
+        let keys = keys.start..keys.end.min(self.k.rows);
         for head in 0..heads.query {
             let kv = head / (heads.query / heads.kv) * heads.dim;
             // SAFETY: the row, the keys' rows and the heads in them exist.
