@@ -213,7 +213,7 @@ fn check(
     graph: &Graph,
     sequences: &[u32],
     frames: &[u32],
-    inputs: &[(&str, &Values)],
+    inputs: &[(&'static str, &Values)],
     want: &Values,
 ) -> Outcome {
     let whole = step(sequences, frames);
@@ -232,11 +232,7 @@ fn check(
         let part = |(name, values): &(&'static str, &Values), range: std::ops::Range<usize>| {
             (*name, Values { cols: values.cols, rows: values.rows[range].to_vec() })
         };
-        let named: Vec<(&'static str, &Values)> = inputs
-            .iter()
-            .map(|(name, values)| (if *name == "frames" { "frames" } else { "x" }, *values))
-            .collect();
-        let alone: Vec<_> = named
+        let alone: Vec<_> = inputs
             .iter()
             .map(|input| match input.0 {
                 "frames" => part(input, first_frame..first_frame + own),

@@ -1,8 +1,8 @@
 //! [`ModelFolder`]: a folder as transformers writes it, `config.json` beside safetensors files.
 //!
-//! `config` makes the configuration into keys of the GGUF convention (`model_type` has its
-//! defaults, `known` lists what there may be, `rope` reads the rotation), `shards` finds the files, `header` reads one, `documents` has the tokenizer's texts, `json` is how all of
-//! them read values.
+//! `config` makes the configuration into keys of the GGUF convention: `model_type` has its defaults, `known` lists
+//! what there may be, `rope` reads the rotation. `shards` finds the files and `header` reads one; `documents` has the
+//! tokenizer's texts; `json` is how all of them read values.
 
 mod config;
 mod documents;

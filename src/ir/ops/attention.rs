@@ -123,8 +123,7 @@ impl Operation for Attention {
         counting.step.sequences.iter().map(of_sequence).sum()
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         let heads = self.heads;
         write!(f, "{} = attention({}) layer {}", Listed(self.dst), Listed(self.q), self.layer)?;
         write!(f, ", {}/{} heads of {} · {}", heads.query, heads.kv, heads.dim, self.scale)?;

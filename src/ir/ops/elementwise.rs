@@ -51,8 +51,7 @@ impl Operation for Unary {
         same_shape::<Self>(&self.dst, &self.src)
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         let function = match self.f {
             UnaryFn::Activation(activation) => format!("{activation:?}"),
             UnaryFn::Scale(factor) => format!("{factor} · "),
@@ -90,8 +89,7 @@ impl Operation for Binary {
         same_shape::<Self>(&self.dst, &self.a)
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         let sign = if self.f == BinaryFn::Add { '+' } else { '·' };
         writeln!(f, "{} = {} {sign} {}", Listed(self.dst), Listed(self.a), Listed(self.b))
     }
@@ -119,8 +117,7 @@ impl Operation for Softmax {
         same_shape::<Self>(&self.dst, &self.src)
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         writeln!(f, "{} = softmax({})", Listed(self.dst), Listed(self.src))
     }
 }
@@ -143,8 +140,7 @@ impl Operation for Transpose {
         visit(Role::Write, &mut self.dst);
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         writeln!(f, "{} = transpose({})", Listed(self.dst), Listed(self.src))
     }
 }

@@ -74,8 +74,7 @@ impl Operation for Route {
         Ok(())
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         let sum = if self.renormalise { ", sum 1" } else { "" };
         writeln!(f, "{} = route({}) to {}{sum}", Listed(self.dst), Listed(self.src), self.top_k)
     }
@@ -142,8 +141,7 @@ impl Operation for Combine {
         Ok(())
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         let [dst, src, routes] = [self.dst, self.src, self.routes].map(Listed);
         writeln!(f, "{dst} {} parts of {src} by {routes}", sign(self.write))
     }

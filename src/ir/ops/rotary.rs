@@ -26,8 +26,7 @@ impl Operation for RopeAngles {
         visit(Role::Write, &mut self.dst);
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         writeln!(f, "{} = angles of {} pairs · {}", Listed(self.dst), self.inv_freq.len(), self.magnitude)
     }
 }
@@ -52,8 +51,7 @@ impl Operation for ApplyRope {
         visit(Role::Update, &mut self.x);
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         let ApplyRope { x, head_dim, rope } = self;
         writeln!(f, "{} heads of {head_dim}, {:?} by @{}", Listed(*x), rope.pairing, rope.angles.offset)
     }

@@ -99,8 +99,7 @@ impl Operation for RowAttention {
         Work { float_macs: products * (self.heads.query * self.heads.dim) as u64, ..Work::default() }
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         let Heads { query, kv, dim } = self.heads;
         let [dst, q, k, v] = [self.dst, self.q, self.k, self.v].map(Listed);
         writeln!(

@@ -92,8 +92,7 @@ impl Operation for GatherOutputs {
         visit(Role::Write, &mut self.dst);
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         writeln!(f, "{} = {}[outputs]", Listed(self.dst), Listed(self.src))
     }
 }
@@ -119,8 +118,7 @@ impl Operation for SampleRows {
         visit(Role::Write, &mut self.dst);
     }
 
-    fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
-        let _ = names;
+    fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         writeln!(f, "{} = sample({})", Listed(self.dst), Listed(self.src))
     }
 }
