@@ -56,7 +56,7 @@ pub enum WriteError {
 /// that is there twice, or is too long: the reader does.
 ///
 /// ```
-/// use ottava::checkpoint::{GgufWriter, ModelFile, TensorType};
+/// use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType};
 ///
 /// let mut writer = GgufWriter::new();
 /// writer.metadata("llama.block_count", 2u32);
