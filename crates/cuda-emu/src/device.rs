@@ -20,10 +20,8 @@ pub enum Checks {
 pub enum Vectors {
     /// None: the plain loop.
     None,
-    /// AVX2 at most.
+    /// AVX2, where the processor has it.
     Avx2,
-    /// The widest that the processor has: AVX-512 too.
-    Widest,
 }
 
 /// What a [`Device`] poses as and how it runs kernels.
@@ -63,7 +61,7 @@ impl Default for DeviceConfig {
             reserved_is_static: false,
             warp_instructions_max: u64::MAX,
             memory_statistics: false,
-            vectors: Vectors::Widest,
+            vectors: Vectors::Avx2,
         }
     }
 }

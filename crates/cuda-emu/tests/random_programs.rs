@@ -35,7 +35,7 @@ fn vector_and_plain_loops_agree() {
     for seed in 0..PROGRAMS {
         let text = generator::program(seed);
         let wanted = run(&text, Vectors::None, 0).unwrap_or_else(|e| panic!("program {seed}: {e}\n{text}"));
-        for (vectors, order) in [(Vectors::Widest, 0), (Vectors::Avx2, 0), (Vectors::Widest, seed + 1)] {
+        for (vectors, order) in [(Vectors::Avx2, 0), (Vectors::Avx2, seed + 1)] {
             let found = run(&text, vectors, order).unwrap_or_else(|e| panic!("program {seed}: {e}\n{text}"));
             let different = found.iter().zip(&wanted).position(|(f, w)| f != w);
             assert_eq!(

@@ -67,8 +67,7 @@ impl From<&Settings> for DeviceConfig {
             reserved_is_static: settings.reserved_is_static != 0,
             vectors: match settings.vectors {
                 0 => Vectors::None,
-                1 => Vectors::Avx2,
-                _ => Vectors::Widest,
+                _ => Vectors::Avx2,
             },
         }
     }

@@ -3,8 +3,8 @@
 //! find by itself is written with intrinsics: conversions of f16, moves across lanes.
 
 use super::Env;
-use super::lanes::{LANES, Lane, Registers, Stored, mask_of};
-use super::matrix::{Rows, Unfolded};
+use super::lanes::{LANES, Registers, mask_of};
+use super::matrix::Rows;
 use super::number::F16;
 use super::scalar::Scalar;
 use super::trap::Step;
@@ -44,10 +44,6 @@ pub(super) trait Isa {
     fn add_narrow(values: &[u32; LANES], number: u32) -> [u64; LANES];
     /// Each lane's value as a signed number of 64 bits.
     fn extend(values: &[u32; LANES]) -> [u64; LANES];
-    /// Of each lane `a` if its bit of `chosen` is 1, else `b`.
-    fn pick<T: Lane>(chosen: u32, a: &Stored<T>, b: &Stored<T>) -> Stored<T>;
-    /// Rows of a matrix side by side.
-    fn join(rows: [&[[u8; 4]; 4]; 4]) -> [[u8; 4]; 16];
     /// Each lane's value and a number added up, modulo 2^64.
     fn add_wide(values: &[u64; LANES], number: u64) -> [u64; LANES];
     /// The lanes' values side by side.
@@ -72,14 +68,6 @@ pub(super) trait Isa {
     /// The product of A, parts of [8, W] side by side, and B, parts of [W, 8] one below another, as rows of
     /// eight: one term after another, each rounded once; of factors with at most 12 bits.
     fn multiply<const W: usize>(a: &[Rows], b: &[Rows]) -> [f32; 64];
-    /// The same of registers of two-byte elements at once, as registers of an accumulator; gives false, and
-    /// does nothing, where `multiply` is as good.
-    fn multiply_halves(r: &mut Registers, a: &[Slot], b: &[Slot], bf16: bool, scratch: &mut Unfolded)
-    -> bool;
-    /// d = a · b + c of the registers of `mma.m16n8k16` with sums of f32, which come in the order D, A, B, C; or
-    /// gives false, likewise.
-    fn multiply_add_halves(r: &mut Registers, slots: &[Slot; 14], bf16: bool, scratch: &mut Unfolded)
-    -> bool;
     /// Runs a piece of work with this version's instructions: as a function of its own, because one
     /// function with all loops takes the compiler forever. The closure must be `#[inline(always)]`.
     fn run<R>(work: impl FnOnce() -> R) -> R;
@@ -149,11 +137,7 @@ pub(super) fn detected() -> Vectors {
         && is_x86_feature_detected!("popcnt")
         && is_x86_feature_detected!("lzcnt")
     {
-        let wide = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl");
-        return if wide { Vectors::Widest } else { Vectors::Avx2 };
+        return Vectors::Avx2;
     }
     Vectors::None
 }
@@ -162,9 +146,7 @@ pub(super) fn detected() -> Vectors {
 pub(super) fn version(widest: Vectors) -> Version {
     match widest.min(detected()) {
         #[cfg(target_arch = "x86_64")]
-        Vectors::Widest => super::x86_entry::wide::VERSION,
-        #[cfg(target_arch = "x86_64")]
-        Vectors::Avx2 => super::x86_entry::narrow::VERSION,
+        Vectors::Avx2 => super::x86_entry::VERSION,
         _ => Version { run: interpret::run::<Portable>, compute: arithmetic::compute::<Portable> },
     }
 }
@@ -242,22 +224,6 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
-    fn pick<T: Lane>(chosen: u32, a: &Stored<T>, b: &Stored<T>) -> Stored<T> {
-        let mut d = [T::Stored::default(); LANES];
-        for lane in 0..LANES {
-            d[lane] = T::pick(chosen >> lane & 1, a[lane], b[lane]);
-        }
-        d
-    }
-
-    #[inline(always)]
-    fn join(rows: [&[[u8; 4]; 4]; 4]) -> [[u8; 4]; 16] {
-        let mut joined = [[0; 4]; 16];
-        joined.as_chunks_mut().0.iter_mut().zip(rows).for_each(|(to, row)| *to = *row);
-        joined
-    }
-
-    #[inline(always)]
     fn assemble<T: Scalar>(value: impl Fn(usize) -> T) -> [T; LANES] {
         std::array::from_fn(value)
     }
@@ -326,16 +292,6 @@ impl Isa for Portable {
             }
         }
         sums
-    }
-
-    #[inline(always)]
-    fn multiply_halves(_: &mut Registers, _: &[Slot], _: &[Slot], _: bool, _: &mut Unfolded) -> bool {
-        false
-    }
-
-    #[inline(always)]
-    fn multiply_add_halves(_: &mut Registers, _: &[Slot; 14], _: bool, _: &mut Unfolded) -> bool {
-        false
     }
 
     #[inline(never)]

@@ -50,9 +50,6 @@ impl Registers {
     }
 }
 
-/// A register of a type, as it is stored.
-pub(super) type Stored<T> = [<T as Lane>::Stored; LANES];
-
 /// A type that registers can hold.
 pub(super) trait Lane: Copy + Default {
     /// What the register file holds.

@@ -55,7 +55,7 @@ pub(super) fn access<I: Isa>(
             env.count_shared(&rows, lanes, 16);
             env.check_shared_each::<4>(warp.block, &mut access, &mut rows, lanes)?;
         }
-        load_matrices::<I>(&env.blocks[warp.block].memory, &mut warp.registers, lists, &rows, transposed);
+        load_matrices(&env.blocks[warp.block].memory, &mut warp.registers, lists, &rows, transposed);
         return Ok(());
     }
     env.traffic.shared_bytes_written += bytes;
@@ -76,13 +76,16 @@ pub(super) fn access<I: Isa>(
 
 /// Lane 4·g + t gets elements 2t and 2t + 1 of row g; transposed, of column g.
 #[inline(always)]
-fn load_matrices<I: Isa>(memory: &[u8], r: &mut Registers, lists: &[Slot], rows: &Offsets, transposed: bool) {
-    let memory = memory.as_chunks().0.as_chunks().0;
+fn load_matrices(memory: &[u8], r: &mut Registers, lists: &[Slot], rows: &Offsets, transposed: bool) {
+    let memory = memory.as_chunks::<4>().0.as_chunks::<4>().0;
     for (slot, rows) in lists.iter().zip(rows.as_chunks::<8>().0) {
         let values = r.narrow[*slot as usize].0.as_chunks_mut::<16>().0;
         // Joined, so that a vector of several rows, read soon, is of one store.
         for (values, rows) in values.iter_mut().zip(rows.as_chunks::<4>().0) {
-            *values = I::join(rows.map(|row| &memory[row as usize / 16])).map(u32::from_le_bytes);
+            let mut joined: [[u8; 4]; 16] = [[0; 4]; 16];
+            let parts = joined.as_chunks_mut::<4>().0.iter_mut();
+            parts.zip(rows).for_each(|(to, row)| *to = memory[*row as usize / 16]);
+            *values = joined.map(u32::from_le_bytes);
         }
     }
     for slot in lists.iter().filter(|_| transposed) {
@@ -144,7 +147,7 @@ pub(super) type Rows = [f32; 128];
 pub(super) struct Unfolded {
     /// Of A the upper eight rows, from left to right, then the lower ones.
     a: [[Rows; 2]; 2],
-    /// Of B the columns of eight rows, as they come, and as rows (with AVX-512 as columns).
+    /// Of B the columns of eight rows, as they come, and as rows.
     columns: Rows,
     pub(super) b: [Rows; 2],
     /// The product, as the registers of an accumulator.
@@ -189,9 +192,6 @@ pub(super) fn products<I: Isa, const W: usize>(
     slots_b: &[Slot],
     unfolded: &mut Unfolded,
 ) {
-    if W == 8 && I::multiply_halves(r, slots_a, slots_b, kind.a == Type::Bf16, unfolded) {
-        return;
-    }
     let Unfolded { a: [upper, lower], columns, b, sums } = unfolded;
     // Registers of A go down first, then to the right. They come first: their elements are then in the
     // cache, where vectors that have just been written would have to be waited for.
@@ -230,14 +230,6 @@ pub(super) fn mma<I: Isa>(
     let r = &mut warp.registers;
     let k = kind.k as usize;
     env.traffic.tensor_multiply_adds += 16 * 8 * k as u64;
-    // What most kernels multiply, all of it in registers.
-    if kind.acc == Type::F32
-        && kind.a.bytes() == 2
-        && let Ok(slots) = lists.try_into()
-        && I::multiply_add_halves(r, slots, kind.a == Type::Bf16, &mut env.unfolded)
-    {
-        return Ok(());
-    }
     let registers_a = k * kind.a.bytes() as usize / 8;
     let acc = if kind.acc == Type::F16 { 2 } else { 4 };
     let (slots_d, rest) = lists.split_at(acc);

@@ -50,8 +50,6 @@ mod x86_lanes;
 mod x86_loads;
 #[cfg(target_arch = "x86_64")]
 mod x86_matrix;
-#[cfg(target_arch = "x86_64")]
-mod x86_wide;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, Once, PoisonError};

@@ -219,7 +219,11 @@ pub(super) fn set<I: Isa>(
 #[inline(always)]
 pub(super) fn select<I: Isa, T: Lane>(r: &mut Registers, i: &Inst, mask: u32) {
     let chosen = r.pred(i.c, i.imm != 0);
-    let d = I::pick::<T>(chosen, T::stored(r, i.a), T::stored(r, i.b));
+    let (a, b) = (T::stored(r, i.a), T::stored(r, i.b));
+    let mut d = [T::Stored::default(); LANES];
+    for lane in 0..LANES {
+        d[lane] = T::pick(chosen >> lane & 1, a[lane], b[lane]);
+    }
     blend::<T>(T::stored_mut(r, i.d), d, mask);
 }
 

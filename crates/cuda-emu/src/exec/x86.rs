@@ -1,25 +1,22 @@
-//! The run loop with AVX2, FMA and F16C, or with AVX-512 too, and the pieces of it that are written
-//! with intrinsics.
+//! The run loop with AVX2, FMA and F16C, and the pieces of it that are written with intrinsics.
 
 use std::arch::x86_64::*;
 
-use super::isa::{Compute, Isa, Portable};
-use super::lanes::{LANES, Lane, Registers, Stored};
-use super::matrix::{Rows, Unfolded};
+use super::isa::{Compute, Isa};
+use super::lanes::{LANES, Registers};
+use super::matrix::Rows;
 use super::scalar::Scalar;
-use super::x86_entry::{narrow, wide};
+use super::x86_entry::{compute, with_features};
 use super::x86_half::{fuse_pairs, pack};
 use super::x86_lanes;
 use super::x86_loads::{load, load_fours, load_words};
 use super::x86_matrix::{multiply, transpose};
-use super::x86_wide::{self, multiply_halves};
 use crate::decode::{Inst, Slot};
 
-/// AVX2, FMA, F16C, BMI1, BMI2, POPCNT and LZCNT, if `WIDE` AVX-512 (F, BW, DQ and VL) too; used only after
-/// all of them were detected.
-pub(super) struct X86<const WIDE: bool>;
+/// AVX2, FMA, F16C, BMI1, BMI2, POPCNT and LZCNT; used only after all of them were detected.
+pub(super) struct X86;
 
-impl<const WIDE: bool> Isa for X86<WIDE> {
+impl Isa for X86 {
     #[inline(always)]
     fn widen(halves: &[u32; LANES]) -> [f32; LANES] {
         let mut values = [0.0; LANES];
@@ -57,15 +54,6 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
     #[inline(always)]
     fn widen_pairs(pairs: &[u32; 8]) -> [f32; 16] {
         let mut values = [0.0; 16];
-        if WIDE {
-            // SAFETY: both arrays have 64 bytes or half of them, and the processor has AVX-512, since this
-            // version runs.
-            unsafe {
-                let bits = _mm256_loadu_si256(pairs.as_ptr().cast());
-                _mm512_storeu_ps(values.as_mut_ptr(), _mm512_cvtph_ps(bits));
-            }
-            return values;
-        }
         for part in 0..2 {
             // SAFETY: four pairs and eight values a part lie inside of the arrays, and the processor
             // has F16C, since this version runs.
@@ -79,10 +67,6 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
 
     #[inline(always)]
     fn narrow_pairs(values: &[f32; 16]) -> [u32; 8] {
-        if WIDE {
-            // SAFETY: there are sixteen values, and the processor has AVX-512, since this version runs.
-            return unsafe { x86_wide::pack(_mm512_loadu_ps(values.as_ptr())) };
-        }
         // SAFETY: eight values a part lie inside of the array, and the processor has AVX2 and F16C, since
         // this version runs.
         unsafe { pack([0, 8].map(|first| _mm256_loadu_ps(values.as_ptr().add(first)))) }
@@ -90,8 +74,8 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
 
     #[inline(always)]
     fn fuse_pairs(a: &[u32; LANES], b: &[u32; LANES], c: &[u32; LANES]) -> Option<[u32; LANES]> {
-        // SAFETY: the processor has AVX2, FMA and F16C, and AVX-512 if `WIDE`, since this version runs.
-        unsafe { if WIDE { x86_wide::fuse_pairs(a, b, c) } else { fuse_pairs(a, b, c) } }
+        // SAFETY: the processor has AVX2, FMA and F16C, since this version runs.
+        unsafe { fuse_pairs(a, b, c) }
     }
 
     #[inline(always)]
@@ -172,28 +156,10 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
     fn extend(values: &[u32; LANES]) -> [u64; LANES] {
         let mut wide = [0; LANES];
         for (values, wide) in values.as_chunks::<8>().0.iter().zip(wide.as_chunks_mut::<8>().0) {
-            // SAFETY: the processor has AVX2, and AVX-512 if `WIDE`, since this version runs.
-            *wide = unsafe { if WIDE { x86_wide::extend(values) } else { x86_lanes::extend(values) } };
+            // SAFETY: the processor has AVX2, since this version runs.
+            *wide = unsafe { x86_lanes::extend(values) };
         }
         wide
-    }
-
-    #[inline(always)]
-    fn pick<T: Lane>(chosen: u32, a: &Stored<T>, b: &Stored<T>) -> Stored<T> {
-        if WIDE {
-            // SAFETY: the processor has AVX-512, since this version runs.
-            return unsafe { x86_wide::pick::<T>(chosen, a, b) };
-        }
-        Portable::pick::<T>(chosen, a, b)
-    }
-
-    #[inline(always)]
-    fn join(rows: [&[[u8; 4]; 4]; 4]) -> [[u8; 4]; 16] {
-        if WIDE {
-            // SAFETY: the processor has AVX-512, since this version runs.
-            return unsafe { x86_wide::join(rows) };
-        }
-        Portable::join(rows)
     }
 
     #[inline(always)]
@@ -280,10 +246,6 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
 
     #[inline(always)]
     fn signs(values: &[u32; LANES]) -> u32 {
-        if WIDE {
-            // SAFETY: the processor has AVX-512, since this version runs.
-            return unsafe { x86_wide::signs(values) };
-        }
         let mut mask = 0;
         for chunk in (0..LANES).step_by(8) {
             // SAFETY: as above.
@@ -312,47 +274,6 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
     }
 
     #[inline(always)]
-    fn multiply_halves(
-        r: &mut Registers,
-        a: &[Slot],
-        b: &[Slot],
-        bf16: bool,
-        scratch: &mut Unfolded,
-    ) -> bool {
-        if !WIDE {
-            return false;
-        }
-        // SAFETY: the processor has AVX-512, since this version runs.
-        unsafe {
-            match bf16 {
-                true => multiply_halves::<true>(r, a, b, scratch),
-                false => multiply_halves::<false>(r, a, b, scratch),
-            }
-        }
-        true
-    }
-
-    #[inline(always)]
-    fn multiply_add_halves(
-        r: &mut Registers,
-        slots: &[Slot; 14],
-        bf16: bool,
-        scratch: &mut Unfolded,
-    ) -> bool {
-        if !WIDE {
-            return false;
-        }
-        // SAFETY: the processor has AVX-512, since this version runs.
-        unsafe {
-            match bf16 {
-                true => x86_wide::multiply_add_halves::<true>(r, slots, scratch),
-                false => x86_wide::multiply_add_halves::<false>(r, slots, scratch),
-            }
-        }
-        true
-    }
-
-    #[inline(always)]
     fn split_pairs(pairs: &[f32; 2 * LANES]) -> [[f32; LANES]; 2] {
         // SAFETY: the processor has AVX2, since this version runs.
         unsafe { x86_lanes::split_pairs(pairs) }
@@ -361,10 +282,115 @@ impl<const WIDE: bool> Isa for X86<WIDE> {
     #[inline(always)]
     fn run<R>(work: impl FnOnce() -> R) -> R {
         // SAFETY: this version runs only where the features are there.
-        unsafe { if WIDE { wide::with_features(work) } else { narrow::with_features(work) } }
+        unsafe { with_features(work) }
     }
 
     fn compile<F: Fn(&mut Registers, &Inst, &[Slot], u32) + Copy + 'static>(_: F) -> Compute {
-        if WIDE { wide::compute::<F> } else { narrow::compute::<F> }
+        compute::<F>
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::{Files, MmaKind, Rounding};
+    use crate::device::Vectors;
+    use crate::exec::isa::{Portable, detected};
+    use crate::exec::matrix::{Unfolded, products};
+    use crate::exec::number::{F16, fma_odd};
+    use crate::ptx::Type;
+    use crate::random::Random;
+
+    /// Random halves, a third of them zeros, subnormals, infinities, NaNs and others at the ends of ranges.
+    fn word(random: &mut Random) -> u32 {
+        random.below(1 << 32) as u32
+    }
+
+    fn half(random: &mut Random) -> u32 {
+        const ENDS: [u32; 12] =
+            [0, 1, 0x3ff, 0x400, 0x7bff, 0x7c00, 0x7c01, 0x7fff, 0x3c00, 0x3c01, 0x7f7f, 0x7f80];
+        let (kind, sign) = (random.below(6), word(random) & 0x8000);
+        match kind {
+            0 | 1 => ENDS[random.below(ENDS.len())] | sign,
+            // Around one: sums of such meet the middle between two halves often.
+            2 => 0x3800 | (word(random) % 0x800) | sign,
+            _ => word(random) & 0xffff,
+        }
+    }
+
+    fn register(random: &mut Random) -> [u32; LANES] {
+        std::array::from_fn(|_| half(random) | half(random) << 16)
+    }
+
+    /// a · b + c of pairs, rounded once.
+    fn fused(operands: [[u32; LANES]; 3]) -> [u32; LANES] {
+        let half = |n: usize, shift: u32| {
+            let [a, b, c] = operands.map(|pairs| F16.decode(pairs[n] >> shift & 0xffff) as f32);
+            F16.encode(fma_odd(a, b, c), Rounding::Nearest, false) << shift
+        };
+        std::array::from_fn(|n| half(n, 0) | half(n, 16))
+    }
+
+    /// The same value, or both NaN.
+    fn same(a: f32, b: f32) -> bool {
+        a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
+    }
+
+    /// Sums of addresses, strided loads, pairs of f16 and products of matrices are what the portable version says
+    /// they are, over random values.
+    fn agrees<I: Isa>() {
+        let mut random = Random::new(1);
+        let mut scratch = [(); 2].map(|()| Unfolded::new());
+        for _ in 0..3000 {
+            let [a, b, c] = [(); 3].map(|()| register(&mut random));
+            let lanes = word(&mut random);
+            let wide = [a, b].map(|values| values.map(|value| u64::from(value) << 32 | u64::from(!value)));
+            assert_eq!(I::add_narrow(&a, lanes), Portable::add_narrow(&a, lanes));
+            assert_eq!(I::add_wide(&wide[0], wide[1][0]), Portable::add_wide(&wide[0], wide[1][0]));
+            assert_eq!(I::extend(&a), Portable::extend(&a));
+            assert_eq!(I::signs(&a), Portable::signs(&a));
+            let places =
+                std::array::from_fn(|lane| (&raw const b[31 & a[lane] as usize] as u64).wrapping_sub(8));
+            // SAFETY: eight bytes behind them are places of `b`, which has a word at each.
+            let found: [u32; LANES] = unsafe { I::gather(&places, 8) };
+            assert_eq!(found, a.map(|place| b[31 & place as usize]));
+            for part in a.as_chunks::<8>().0 {
+                let (values, wanted) = (I::widen_pairs(part), Portable::widen_pairs(part));
+                assert!(values.into_iter().zip(wanted).all(|(value, wanted)| same(value, wanted)));
+                let sums = std::array::from_fn(|n| wanted[n] * 1.000_3 + wanted[15 - n]);
+                assert_eq!(I::narrow_pairs(&sums), Portable::narrow_pairs(&sums));
+            }
+            // Of numbers from one to two with two bits behind the point nothing is doubtful.
+            let few_bits = [a, b, c].map(|pairs| pairs.map(|pair| pair & 0x8300_8300 | 0x3c00_3c00));
+            assert_eq!(I::fuse_pairs(&few_bits[0], &few_bits[1], &few_bits[2]), Some(fused(few_bits)));
+            // Of one that is, among others of that kind, nothing is said that is wrong.
+            let mut one_of_all = few_bits;
+            let lane = lanes as usize % LANES;
+            one_of_all.iter_mut().zip([a, b, c]).for_each(|(to, from)| to[lane] = from[lane]);
+            let [a, b, c] = &one_of_all;
+            assert!(I::fuse_pairs(a, b, c).is_none_or(|found| found == fused(one_of_all)));
+            let mut r = Registers::new(Files { narrow: 10, ..Files::default() });
+            r.narrow.iter_mut().for_each(|to| to.0 = register(&mut random));
+            for ty in [Type::F16, Type::Bf16] {
+                for (k, registers) in [(8, 2), (16, 4)] {
+                    let kind = MmaKind { a: ty, b: ty, acc: Type::F32, k, sat: false };
+                    let (a, b) = (&[0, 1, 2, 3][..registers], &[4, 5][..registers / 2]);
+                    products::<Portable, 8>(&mut r, kind, a, b, &mut scratch[0]);
+                    products::<I, 8>(&mut r, kind, a, b, &mut scratch[1]);
+                    let [wanted, found] = scratch.each_ref().map(|scratch| scratch.sums.as_flattened());
+                    let different =
+                        wanted.iter().zip(found).position(|(wanted, found)| !same(*wanted, *found));
+                    assert_eq!(different, None, "{ty:?}, {k} columns");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn avx2_computes_what_the_portable_version_does() {
+        if detected() < Vectors::Avx2 {
+            return eprintln!("skipped: the processor has no AVX2");
+        }
+        agrees::<X86>();
     }
 }
