@@ -22,8 +22,8 @@ use std::ops::Deref;
 
 use crate::backend::{Backend, BackendError, Frame, MatrixSource, NoSidecar, Sidecar, Weights, shape_error};
 use crate::ir::{
-    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Matmul, Normalize, Op, PageId, Place, Precision,
-    RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
+    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Normalize, Op, PageId, Place, Precision, RowSampling,
+    SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
 };
 pub use arena::Arena;
 pub use isa::{Isa, UnknownIsa};
@@ -231,27 +231,13 @@ impl Backend for Cpu {
         rows::is_greedy(sampling)
     }
 
-    fn run(&self, ops: &[Op], frame: &mut Frame<'_, Cpu>) -> Result<(), (usize, BackendError)> {
-        for (index, op) in ops.iter().enumerate() {
-            let ran = match op {
-                // Behind the last operation comes the next step's first.
-                Op::Matmul(op) => {
-                    self.matmul(op, ops[index + 1..].iter().chain(ops).find_map(as_matmul), frame)
-                }
-                op => self.execute(op, frame),
-            };
-            ran.map_err(|error| (index, error))?;
-        }
-        Ok(())
-    }
-
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
         match op {
             Op::Embed(Embed { dst, table, scale }) => rows::embed(dst, *table, *scale, frame),
             Op::Norm(Normalize { dst, src, norm, write }) => {
                 norm::norm(self, [dst, src], norm, *write, frame)
             }
-            Op::Matmul(matmul) => self.matmul(matmul, None, frame),
+            Op::Matmul(matmul) => self.matmul(matmul, frame),
             Op::RopeAngles(op) => rope::angles(op, frame),
             Op::Rope(ApplyRope { x, head_dim, rope }) => rope::rope(self, x, *head_dim, rope, frame),
             Op::KvAppend(op) => append::append(self, op, frame),
@@ -268,8 +254,4 @@ impl Backend for Cpu {
             Op::Combine(op) => experts::combine(op, frame),
         }
     }
-}
-
-fn as_matmul(op: &Op) -> Option<&Matmul> {
-    if let Op::Matmul(matmul) = op { Some(matmul) } else { None }
 }

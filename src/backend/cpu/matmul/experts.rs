@@ -53,7 +53,7 @@ impl Cpu {
                 call.panels += matrix.panels();
             }
             call.check_scratch()?;
-            call.run(None, None);
+            call.run(None);
         }
         Ok(())
     }

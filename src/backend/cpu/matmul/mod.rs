@@ -7,8 +7,6 @@ pub(crate) mod panel;
 #[cfg(test)]
 mod tests;
 
-use std::ops::Range;
-
 use half::{bf16, f16};
 
 use crate::backend::cpu::arena::Arena;
@@ -31,18 +29,10 @@ const OP: &str = "matmul";
 /// Chunks per thread, at least, if there are panels enough. A thread that is late leaves its chunks to the
 /// others, and none waits long at the end.
 const CHUNKS_PER_THREAD: usize = 64;
-/// Rows up to which waiting threads prefetch the next operation's weights. With more rows, computing takes
-/// longer than reading.
-const ROWS_AHEAD: usize = 16;
 
 impl Cpu {
-    /// See [`Matmul`]. `next` follows in the plan; waiting threads prefetch its weights.
-    pub(crate) fn matmul(
-        &self,
-        op: &Matmul,
-        next: Option<&Matmul>,
-        frame: &mut Frame<'_, Cpu>,
-    ) -> Result<(), BackendError> {
+    /// See [`Matmul`].
+    pub(crate) fn matmul(&self, op: &Matmul, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
         let Frame { weights, arena, step, .. } = frame;
         op.check()?;
         let src = arena.rows(OP, &op.src, step)?;
@@ -56,54 +46,13 @@ impl Cpu {
             call.add(product)?;
         }
         call.check_scratch()?;
-        call.run(norm, next);
+        call.run(norm);
         Ok(())
     }
 
     fn panels_per_chunk(&self, panels: usize) -> usize {
         (panels / (self.threads() * CHUNKS_PER_THREAD)).max(1)
     }
-
-    /// Tells each thread where it begins to read in the weights of `op`.
-    pub(crate) fn announce(&self, op: Option<&Matmul>, weights: &Weights<Cpu>) {
-        for (upcoming, (start, bytes)) in self.pool.upcoming().zip(self.beginnings(op, weights)) {
-            upcoming.set(start, bytes);
-        }
-    }
-
-    /// Per thread: where it begins to read in the weights of `op`, and how many bytes follow there.
-    pub(crate) fn beginnings(
-        &self,
-        op: Option<&Matmul>,
-        weights: &Weights<Cpu>,
-    ) -> impl Iterator<Item = (*const u8, usize)> {
-        let matrices = move || {
-            let products = op.into_iter().flat_map(|op| &op.products);
-            products.filter_map(|product| weights.matrices.get(product.matrix.0 as usize))
-        };
-        let panels = matrices().map(Matrix::panels).sum();
-        let per_chunk = self.panels_per_chunk(panels);
-        (0..self.threads()).map(move |thread| {
-            let share = self.pool.share(panels.div_ceil(per_chunk), thread);
-            first_weights(matrices(), share.start * per_chunk..share.end * per_chunk)
-        })
-    }
-}
-
-/// Where the first of `panels` begins, counted over all matrices, and how many bytes of them lie in that
-/// matrix.
-fn first_weights<'a>(
-    mut matrices: impl Iterator<Item = &'a Matrix>,
-    panels: Range<usize>,
-) -> (*const u8, usize) {
-    let mut before = 0;
-    let first = matrices.find_map(|matrix| {
-        let [first, end] = [panels.start, panels.end].map(|panel| panel.saturating_sub(before));
-        before += matrix.panels();
-        let own = (first..end.min(matrix.panels())).len() * matrix.panel_bytes();
-        (own > 0).then(|| (matrix.as_ptr().wrapping_add(first * matrix.panel_bytes()), own))
-    });
-    first.unwrap_or((std::ptr::null(), 0))
 }
 
 /// One operation's call: what it works on, and what it has resolved so far.
@@ -199,7 +148,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    fn run(&mut self, norm: Option<(*const f32, f32)>, next: Option<&Matmul>) {
+    fn run(&mut self, norm: Option<(*const f32, f32)>) {
         let scratch = &mut self.arena.activations;
         let int8 =
             if self.int8 { scratch.int8.as_mut_ptr().cast::<Int8Group>() } else { std::ptr::null_mut() };
@@ -215,7 +164,6 @@ impl Call<'_> {
             // SAFETY: the instruction set is available; the scratch has room for all groups
             // (`check_scratch`), each chunk of `pack` writes the records of its own rows.
             unsafe { self.cpu.parallel(&pack, pack_chunks) };
-            self.cpu.announce(next.filter(|_| self.src.rows <= ROWS_AHEAD), self.weights);
         };
         // SAFETY: shapes were checked in `add`, weights and arena outlive the call, destinations
         // do not overlap each other or the source, and a panel's columns belong to one chunk.

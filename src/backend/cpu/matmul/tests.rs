@@ -583,35 +583,6 @@ fn embedding_scales_rows_and_outputs_are_gathered() {
     }
 }
 
-#[test]
-fn threads_are_told_where_they_begin_in_the_weights_of_an_operation() {
-    let (cpu, mut random) = (cpu(Isa::detect(), Compute::Int8, 3), Random(12));
-    // Nine panels: three a thread, of which the last one's first two are in one matrix.
-    let mut setup = Setup::plain(random.quant(70, 64, (Bits::Four, 32, false)));
-    for (id, rows) in [(1, 130), (2, 20)] {
-        setup.matrices.push(random.quant(rows, 64, (Bits::Four, 32, false)).into());
-        let product = setup.op.products[0];
-        setup.op.products.push(Product { matrix: MatrixId(id), ..product });
-    }
-    let weights = setup.weights(&cpu);
-    let expected = [(0, 0..3), (1, 0..3), (1, 3..5)].map(|(matrix, panels)| {
-        let matrix = &weights.matrices[matrix];
-        let start = matrix.as_ptr().wrapping_add(panels.start * matrix.panel_bytes());
-        (start, panels.len() * matrix.panel_bytes())
-    });
-    assert!(cpu.beginnings(Some(&setup.op), &weights).eq(expected));
-    // The others may be asking for theirs.
-    let submitter = cpu.pool.upcoming().next().unwrap();
-    let told = || std::iter::repeat_with(|| submitter.take()).take(99).flatten();
-    cpu.announce(Some(&setup.op), &weights);
-    let (start, bytes) = expected[0];
-    assert!(told().eq(start.addr() / 64..(start.addr() + bytes) / 64));
-    assert_eq!(told().count(), 0, "once");
-    cpu.announce(Some(&setup.op), &weights);
-    cpu.announce(None, &weights);
-    assert_eq!(told().count(), 0, "nothing comes after it");
-}
-
 fn refused(setup: &Setup, rows: usize) -> String {
     let cpu = Cpu::new(&CpuOptions::default()).unwrap();
     let weights = setup.weights(&cpu);

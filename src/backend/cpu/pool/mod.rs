@@ -12,8 +12,7 @@
 //! published before its input is ready ([`Pool::run_behind`]). No lock is taken and nothing is allocated
 //! after start.
 //!
-//! A waiting thread prefetches what it reads next ([`Upcoming`]), spins, then yields; an idle worker then
-//! parks ([`Worker`]). If preemption is seen to stall jobs, workers nap or the submitter works alone
+//! A waiting thread spins, then yields; an idle worker then parks ([`Worker`]). If preemption is seen to stall jobs, workers nap or the submitter works alone
 //! ([`Stalls`]).
 
 mod cores;
@@ -34,7 +33,6 @@ use stalls::{Mode, Stalls};
 use worker::Worker;
 
 use crate::backend::BackendError;
-use crate::backend::cpu::memory::prefetch::Upcoming;
 use crate::room;
 
 /// Spins before a waiting thread starts to yield: some microseconds, about the gap between two operations of
@@ -62,8 +60,6 @@ struct Shared {
     data: AtomicPtr<()>,
     /// Whether the job's input is ready.
     ready: AtomicBool,
-    /// Per thread: what it prefetches while it waits.
-    upcoming: Vec<Line<Upcoming>>,
     /// Whether a thread is submitting.
     busy: AtomicBool,
     /// Jobs that began plus jobs that ended: odd while one runs.
@@ -101,15 +97,13 @@ impl Pool {
     /// [`BackendError::Thread`] if the system refuses one; those already started have ended then.
     pub(crate) fn new(threads: NonZeroUsize) -> Result<Pool, BackendError> {
         let [mut ranges, mut taken] = [Vec::new(), Vec::new()];
-        let (mut upcoming, mut parked) = (Vec::new(), Vec::new());
+        let mut parked = Vec::new();
         ranges.resize_with(threads.get(), Line::default);
         taken.resize_with(threads.get(), Line::default);
-        upcoming.resize_with(threads.get(), Line::default);
         parked.resize_with(threads.get() - 1, AtomicBool::default);
         let shared = Arc::new(Shared {
             ranges,
             taken,
-            upcoming,
             parked,
             stalls: Stalls::of(threads.get()),
             ..Shared::default()
@@ -146,13 +140,8 @@ impl Pool {
         self.workers.len() + 1
     }
 
-    /// Per thread: what it prefetches while it waits.
-    pub(crate) fn upcoming(&self) -> impl ExactSizeIterator<Item = &Upcoming> {
-        self.shared.upcoming.iter().map(|line| &line.0)
-    }
-
     /// The range of `chunks` that `thread` starts with.
-    pub(crate) fn share(&self, chunks: usize, thread: usize) -> Range<usize> {
+    fn share(&self, chunks: usize, thread: usize) -> Range<usize> {
         let first = |thread| chunks * thread / self.threads();
         first(thread)..first(thread + 1)
     }
@@ -329,7 +318,7 @@ impl Shared {
         while !tired()
             && let Some(chunk) = self.claim(thread)
         {
-            self.wait_ready(thread);
+            self.wait_ready();
             let data = self.data.load(Ordering::Relaxed);
             // SAFETY: `submit` stored a `Task` whose first parameter is a thin reference, in the same
             // slot, before it published the range that the claim acquired.
@@ -360,17 +349,15 @@ impl Shared {
                 count += late;
                 payload = payload.or(panic);
             }
-            self.upcoming[0].0.ask();
             pause(&mut spins);
         }
         (count, payload)
     }
 
     /// Waits until the job's input is ready.
-    fn wait_ready(&self, thread: usize) {
+    fn wait_ready(&self) {
         let mut spins = 0;
         while !self.ready.load(Ordering::Acquire) {
-            self.upcoming[thread].0.ask();
             pause(&mut spins);
         }
     }
@@ -522,7 +509,6 @@ mod tests {
         let mut shared = Shared::default();
         shared.ranges.resize_with(2, Line::default);
         shared.taken.resize_with(2, Line::default);
-        shared.upcoming.resize_with(2, Line::default);
         shared.ready.store(true, Ordering::Relaxed);
         let data = counts(5);
         let task: unsafe fn(&Counts, usize, usize) = count;

@@ -65,7 +65,6 @@ impl<'a> Worker<'a> {
             if self.shared.has_work(self.index) {
                 return;
             }
-            self.shared.upcoming[self.index + 1].0.ask();
             std::hint::spin_loop();
         }
         let start = Instant::now();
