@@ -5,7 +5,8 @@ use std::time::Instant;
 use crate::backend::{Backend, BackendError, Frame, Weights};
 use crate::graph::Plan;
 use crate::ir::{
-    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PAGE_TOKENS, PageId, StepError, StepInput,
+    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PAGE_TOKENS, PageId, StateSlot, StepError,
+    StepInput,
 };
 use crate::token::TokenId;
 
@@ -67,6 +68,7 @@ pub struct Session<B: Backend> {
     arena: B::Arena,
     kv: B::KvPool,
     kv_memory: KvMemory,
+    state_slots: usize,
     /// Steps that the backend has taken up, and outputs of the last one.
     steps: u64,
     outputs: usize,
@@ -89,7 +91,17 @@ impl<B: Backend> Session<B> {
         let kv_memory = kv_memory(&plan, kv)?;
         let arena = backend.arena(plan.arena_bytes(), plan.ops(), plan.limits())?;
         let kv = backend.kv_pool(kv_memory.layout, kv_memory.pages)?;
-        Ok(Session { backend, plan, weights, arena, kv, kv_memory, steps: 0, outputs: 0 })
+        Ok(Session { backend, plan, weights, arena, kv, kv_memory, state_slots: 0, steps: 0, outputs: 0 })
+    }
+
+    /// Allocates `slots` slots for the states of sequences: a plan that has states runs no step without.
+    ///
+    /// # Errors
+    /// [`SessionError::Backend`] if there is no memory, or the backend keeps no states.
+    pub fn with_states(mut self, slots: usize) -> Result<Self, SessionError> {
+        self.backend.add_states(&mut self.kv, self.plan.state_elements(), slots)?;
+        self.state_slots = slots;
+        Ok(self)
     }
 
     /// The plan that it runs.
@@ -133,7 +145,7 @@ impl<B: Backend> Session<B> {
         mut seen: impl FnMut(&Op, OpTime),
     ) -> Result<(), SessionError> {
         self.check(step).map_err(BackendError::from)?;
-        let Session { backend, plan, weights, arena, kv, kv_memory, steps, outputs } = self;
+        let Session { backend, plan, weights, arena, kv, kv_memory, steps, outputs, .. } = self;
         let (backend, weights): (&B, &Weights<B>) = (backend, weights);
         let matrix = |id: MatrixId| {
             let both = plan.matrices().get(id.0 as usize).zip(weights.matrices.get(id.0 as usize));
@@ -166,10 +178,14 @@ impl<B: Backend> Session<B> {
             let backend = self.backend.describe();
             return Err(StepError(format!("{fed:?} after a step of {} outputs on {backend}", self.outputs)));
         }
+        let stateful = self.plan.state_elements() > 0;
+        if stateful {
+            step.check_states(self.state_slots)?;
+        }
         if self.plan.kv().is_some() {
             return step.check(limits, self.kv_memory.pages, vocab);
         }
-        if self.plan.ops().iter().any(|op| matches!(op, Op::RowAttention(_))) {
+        if stateful || self.plan.ops().iter().any(|op| matches!(op, Op::RowAttention(_))) {
             return step.check_rows(limits, vocab);
         }
         let tokens = step.tokens.len();
@@ -270,6 +286,27 @@ impl<B: Backend> Session<B> {
     /// [`BackendError::Shape`] if the page is outside the pool or the length is wrong.
     pub fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
         self.backend.import_page(&mut self.kv, page, bytes)
+    }
+
+    /// Slots for the states of sequences.
+    pub fn state_slots(&self) -> usize {
+        self.state_slots
+    }
+
+    /// Copies out a slot of state, [`Plan::state_elements`].
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if there is no such slot or `out` is not as long.
+    pub fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
+        self.backend.read_state(&self.kv, slot, out)
+    }
+
+    /// Fills a slot of state with what [`Session::read_state`] gave.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if there is no such slot or the length is wrong.
+    pub fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
+        self.backend.write_state(&mut self.kv, slot, values)
     }
 }
 

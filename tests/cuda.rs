@@ -268,7 +268,7 @@ fn sampling_from_what_the_head_has_noted() {
 #[test]
 fn operands_that_do_not_fit_are_refused_and_nothing_runs() {
     let _card = card();
-    assert_refuses(&cuda(false));
+    assert_refuses(&cuda(false), table::refused());
 }
 
 #[test]

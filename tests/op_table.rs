@@ -89,8 +89,25 @@ fn a_row_alone_has_the_bits_it_has_among_others() {
 
 #[test]
 fn operands_that_do_not_fit_are_refused_and_nothing_runs() {
-    assert_refuses(&Reference);
-    for isa in Isa::available() {
-        assert_refuses(&cpu(isa, Compute::Int8, 2));
+    for refused in [table::refused, table::words::refused] {
+        assert_refuses(&Reference, refused());
+        for isa in Isa::available() {
+            assert_refuses(&cpu(isa, Compute::Int8, 2), refused());
+        }
+    }
+}
+
+#[test]
+fn slots_of_state_that_do_not_fit_are_refused() {
+    let (mut case, ops) = table::words::refused();
+    let fitting = match &ops[0] {
+        Op::ShortConv(conv) => Op::ShortConv(ottava::ir::ShortConv { dst: case.results[0], ..conv.clone() }),
+        other => panic!("{other:?}"),
+    };
+    run(&Reference, &Case { ops: vec![fitting.clone()], ..case.clone() });
+    for states in table::words::slots_that_do_not_fit() {
+        case.step.states = states;
+        assert_refuses(&Reference, (case.clone(), vec![fitting.clone()]));
+        assert_refuses(&cpu(Isa::detect(), Compute::F32, 2), (case.clone(), vec![fitting.clone()]));
     }
 }

@@ -13,10 +13,13 @@ mod place;
 mod reference;
 mod sidecar;
 mod source;
+mod states;
 
 use std::sync::Arc;
 
-use crate::ir::{KvLayout, Op, PageId, Place, Precision, RowSampling, StepError, StepInput, StepLimits};
+use crate::ir::{
+    KvLayout, Op, PageId, Place, Precision, RowSampling, StateSlot, StepError, StepInput, StepLimits,
+};
 use crate::token::TokenId;
 pub use health::*;
 use place::{overlap_error, shape_error};
@@ -107,7 +110,7 @@ pub struct Frame<'a, B: Backend> {
     pub weights: &'a Weights<B>,
     /// All intermediate values; every [`Place`] lies in it.
     pub arena: &'a mut B::Arena,
-    /// Keys and values.
+    /// Keys and values, and states.
     pub kv: &'a mut B::KvPool,
     /// The rows. [`StepInput::check`] has accepted it.
     pub step: &'a StepInput,
@@ -116,7 +119,7 @@ pub struct Frame<'a, B: Backend> {
 /// A device that runs plans.
 ///
 /// # Contract
-/// `execute` allocates nothing, and computes each row from that row (and its sequence's pages)
+/// `execute` allocates nothing, and computes each row from that row (and its sequence's pages and state)
 /// alone: a row's result has the same bits whatever other rows are in the step. On CUDA that holds for
 /// products in steps of any length, but on Hopper apart in steps of up to 64 tokens and in longer ones; and for
 /// attention apart in steps where the row is alone in its sequence and in others. Those have kernels of their
@@ -128,7 +131,7 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     type Vector: std::fmt::Debug + Send + Sync;
     /// A weight matrix in the backend's own order.
     type Matrix: std::fmt::Debug + Send + Sync;
-    /// Memory for keys and values.
+    /// Memory for what is kept of sequences: keys and values, and states.
     type KvPool: std::fmt::Debug + Send;
 
     /// Whether a step may be taken up before the tokens of the one before were asked for, and may be fed
@@ -226,6 +229,39 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// [`BackendError::Shape`] if the page is outside the pool or the length is wrong.
     fn import_page(&self, pool: &mut Self::KvPool, page: PageId, bytes: &[u8]) -> Result<(), BackendError>;
 
+    /// Gives a pool `slots` slots of state, of `elements` each, in place of those that it has.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unavailable`] on a backend that keeps no states.
+    fn add_states(&self, pool: &mut Self::KvPool, elements: usize, slots: usize) -> Result<(), BackendError> {
+        let _ = (pool, elements, slots);
+        Err(no_states(self))
+    }
+
+    /// Copies a slot of state out, rounded to f32 where it is kept wider.
+    ///
+    /// # Errors
+    /// [`BackendError::Shape`] if there is no such slot or `out` is not as long; [`BackendError::Unavailable`] on a
+    /// backend that keeps no states.
+    fn read_state(&self, pool: &Self::KvPool, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
+        let _ = (pool, slot, out);
+        Err(no_states(self))
+    }
+
+    /// Fills a slot of state with what [`Backend::read_state`] gave.
+    ///
+    /// # Errors
+    /// As [`Backend::read_state`].
+    fn write_state(
+        &self,
+        pool: &mut Self::KvPool,
+        slot: StateSlot,
+        values: &[f32],
+    ) -> Result<(), BackendError> {
+        let _ = (pool, slot, values);
+        Err(no_states(self))
+    }
+
     /// Copies rows of a value in, widened or narrowed as stored: `values` is `[n, place.cols]`,
     /// written from row 0.
     ///
@@ -309,4 +345,9 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// # Errors
     /// [`BackendError::Shape`] if operands do not fit each other, the arena or the weights.
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Self>) -> Result<(), BackendError>;
+}
+
+fn no_states(backend: &impl Backend) -> BackendError {
+    let reason = format!("{} keeps none", backend.describe());
+    BackendError::Unavailable { what: "the state of recurrent layers".into(), reason }
 }

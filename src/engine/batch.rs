@@ -105,6 +105,7 @@ impl Batch {
         input.pages.extend_from_slice(kv.pages(id)?);
         let pages = page..input.pages.len() as u32;
         input.sequences.push(StepSequence { rows: rows.clone(), pages, window: kv.window(id)? });
+        input.states.extend(kv.states(id)?);
         input.outputs.extend(rows.skip(without_output));
         Ok(output..input.outputs.len())
     }

@@ -25,6 +25,8 @@ pub(super) struct Plan {
     pub(super) failed: Vec<(SlotId, Failure)>,
     /// Prompt tokens found in the cache.
     pub(super) cached_tokens: usize,
+    /// Parts that have all that they need.
+    secured: usize,
 }
 
 impl Plan {
@@ -34,6 +36,7 @@ impl Plan {
         self.preempted.clear();
         self.failed.clear();
         self.cached_tokens = 0;
+        self.secured = 0;
     }
 }
 
@@ -75,7 +78,8 @@ impl Planner {
         plan: &mut Plan,
     ) {
         plan.clear();
-        if !self.all_decode(under_way, table) {
+        // A step ahead would need a third slot of state.
+        if kv.has_states() || !self.all_decode(under_way, table) {
             return;
         }
         for part in under_way {
@@ -133,6 +137,7 @@ impl Pages<'_> {
             let without_output = self.table.get(slot).map_or(0, Sequence::without_output);
             let tokens = secured.min(without_output.saturating_add(outputs_left));
             outputs_left -= tokens.saturating_sub(without_output);
+            self.plan.secured += usize::from(tokens > 0);
             self.plan.scheduled[part].tokens = tokens;
         }
         let Plan { scheduled, preempted, .. } = &mut *self.plan;
@@ -153,9 +158,10 @@ impl Pages<'_> {
             }
         };
         let (tokens, computed) = (tokens.min(sequence.pending()), sequence.computed);
+        let tokens = self.kv.to_a_whole_page(id, tokens)?;
         match self.reserve(id, tokens, Some(slot)) {
             Ok(()) => Ok(tokens),
-            Err(KvError::OutOfPages { .. }) => {
+            Err(KvError::OutOfPages { .. } | KvError::OutOfStates { .. }) => {
                 if computed == 0 {
                     self.give_up(slot);
                 }
@@ -166,7 +172,8 @@ impl Pages<'_> {
     }
 
     /// Makes room for `tokens` more tokens of `id`, and takes pages from other sequences for that. `slot` is the
-    /// sequence that `id` belongs to, if it is in the table.
+    /// sequence that `id` belongs to, if it is in the table. A slot of state is free again after the step, so others
+    /// give theirs up only where nothing would run without.
     ///
     /// # Errors
     /// Those of [`KvCacheManager::reserve`], when no other sequence has pages to give up.
@@ -181,14 +188,18 @@ impl Pages<'_> {
                 }
                 Err(error) => error,
             };
-            let short = matches!(error, KvError::OutOfPages { .. });
+            let short = match error {
+                KvError::OutOfPages { .. } => true,
+                KvError::OutOfStates { .. } => self.plan.secured == 0,
+                _ => false,
+            };
             let victim = victim(slot, self.table).filter(|_| short).ok_or(error)?;
             self.give_up(victim);
             self.plan.preempted.push(victim);
         }
     }
 
-    /// Takes a sequence's pages; it is computed again when there is room.
+    /// Takes a sequence's pages and its state; it is computed again when there is room.
     fn give_up(&mut self, slot: SlotId) {
         let Some(sequence) = self.table.get_mut(slot) else { return };
         sequence.computed = 0;

@@ -56,6 +56,7 @@ pub(super) struct Place {
     pub(super) pages: usize,
     vocab: usize,
     share_prefixes: bool,
+    stateful: bool,
 }
 
 impl Place {
@@ -66,7 +67,13 @@ impl Place {
             pages: decoder.pages(),
             vocab: decoder.vocab_size(),
             share_prefixes: config.share_prefixes,
+            stateful: decoder.state_slots() > 0,
         }
+    }
+
+    /// Files have pages only: a sequence with a state cannot go on from them.
+    pub(super) fn check_stateless(&self) -> Result<(), SnapshotError> {
+        if self.stateful { Err(SnapshotError::Stateful) } else { Ok(()) }
     }
 
     /// What the file's own checksum cannot tell: whether the snapshot makes sense here.

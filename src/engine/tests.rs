@@ -10,6 +10,7 @@ mod one_token;
 mod scheduler;
 mod snapshots;
 mod stages;
+mod states;
 mod text;
 mod watchdog;
 

@@ -56,6 +56,7 @@ impl<D: Decoder> Worker<D> {
             false => PrefixSharing::Off,
         };
         let kv = KvCacheManager::new(KvConfig { pages: decoder.pages(), prefix })?;
+        let kv = kv.with_states(decoder.state_slots())?;
         counters.start(decoder.pages(), decoder.memory());
         let limits = decoder.limits();
         let (prefill_chunk, sequences_max) = (config.chunk_in(limits), config.sequences_max);

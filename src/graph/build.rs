@@ -7,7 +7,7 @@ use crate::ir::{
 };
 
 use super::node::{Node, NodeKind};
-use super::{Dtype, GraphError, MatrixSpec, NodeId, VectorSpec};
+use super::{Dtype, GraphError, MatrixSpec, NodeId, StateId, StateSpec, VectorSpec};
 
 /// A lazy graph. Weights are declared by name, and values are `[rows, cols]` with the rows of the
 /// step's tokens, of its outputs, or a fixed number of them.
@@ -31,6 +31,7 @@ pub struct Graph {
     pub(super) nodes: Vec<Node>,
     pub(super) matrices: Vec<MatrixSpec>,
     pub(super) vectors: Vec<VectorSpec>,
+    pub(super) states: Vec<StateSpec>,
     pub(super) inputs: Vec<(String, NodeId)>,
     pub(super) outputs: Vec<(String, NodeId)>,
     pub(super) names: Names,
@@ -361,6 +362,11 @@ impl Graph {
     pub(super) fn vector_spec(&self, v: VectorId) -> Result<&VectorSpec, GraphError> {
         let index = v.0 as usize;
         self.vectors.get(index).ok_or_else(|| foreign("vector", index, self.vectors.len()))
+    }
+
+    pub(super) fn state_spec(&self, s: StateId) -> Result<&StateSpec, GraphError> {
+        let index = s.0 as usize;
+        self.states.get(index).ok_or_else(|| foreign("state", index, self.states.len()))
     }
 
     pub(super) fn expect(

@@ -15,10 +15,10 @@ pub enum GraphError {
         /// What it was given.
         found: String,
     },
-    /// A node, matrix or vector of another graph.
+    /// A node, matrix, vector or state of another graph.
     #[error("{what} {index} is not in this graph, which has {count}")]
     Foreign {
-        /// "node", "matrix" or "vector".
+        /// "node", "matrix", "vector" or "state".
         what: &'static str,
         /// Its number.
         index: usize,
@@ -28,7 +28,7 @@ pub enum GraphError {
     /// Two things of one name that are not the same.
     #[error("{what} {name} is declared twice: {first}, then {second}")]
     Duplicate {
-        /// "matrix", "vector", "input" or "output".
+        /// "matrix", "vector", "state", "input" or "output".
         what: &'static str,
         /// The name.
         name: String,

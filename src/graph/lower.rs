@@ -9,9 +9,9 @@ mod heads;
 use std::collections::HashSet;
 
 use crate::ir::{
-    ApplyRope, Attention, Binary, Combine, Embed, Epilogue, ExpertMatmul, GatherOutputs, KvAppend, Matmul,
-    Normalize, Op, Precision, Product, Rope, RopeAngles, Route, RowAttention, Rows, SampleRows, Softmax,
-    Transpose, Unary, Write,
+    ApplyRope, Attention, Binary, Combine, Embed, Epilogue, ExpertMatmul, GatedDelta, GatherOutputs,
+    KvAppend, Matmul, Normalize, Op, Precision, Product, Rope, RopeAngles, Route, RowAttention, Rows,
+    SampleRows, ShortConv, Softmax, Transpose, Unary, Write,
 };
 
 use super::node::{Node, NodeKind};
@@ -53,6 +53,7 @@ pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, Gr
     graph.outputs.iter().for_each(|(_, node)| lowering.named[node.index()] = true);
     lowering.find_needed();
     lowering.check_layers()?;
+    lowering.check_states()?;
     lowering.find_absorbed()?;
     lowering.lower_angles();
     for index in 0..count {
@@ -95,6 +96,17 @@ impl<'g> Lowering<'g> {
             }
         }
         Ok(())
+    }
+
+    /// Each state is carried by one node.
+    fn check_states(&self) -> Result<(), GraphError> {
+        let mut carried = HashSet::new();
+        let again =
+            |(_, node): &(usize, &Node)| node.kind.state().is_some_and(|state| !carried.insert(state));
+        match self.needed_nodes().find(again) {
+            Some((_, node)) => Err(unsupported(node, "its state is another operation's already".into())),
+            None => Ok(()),
+        }
     }
 
     fn needed_nodes(&self) -> impl Iterator<Item = (usize, &'g Node)> {
@@ -191,6 +203,15 @@ impl<'g> Lowering<'g> {
             }
             NodeKind::Combine { .. } => {
                 Op::Combine(Combine { dst, src, routes: place(1), write: Write::Store })
+            }
+            NodeKind::ShortConv { weight, state, .. } => {
+                let state = self.graph.state_spec(state)?.state;
+                Op::ShortConv(ShortConv { dst, src, weight, state })
+            }
+            NodeKind::GatedDelta { heads, scale, state, .. } => {
+                let [k, v, decay, beta] = [1, 2, 3, 4].map(place);
+                let state = self.graph.state_spec(state)?.state;
+                Op::GatedDelta(GatedDelta { dst, q: src, k, v, decay, beta, heads, scale, state })
             }
             NodeKind::Embed { table, scale } => Op::Embed(Embed { dst, table, scale }),
             NodeKind::HeadNorm { .. }

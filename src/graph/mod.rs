@@ -19,13 +19,17 @@ mod lower;
 mod node;
 mod plan;
 mod program;
+mod recurrent;
 #[cfg(test)]
 mod tests;
 
 use crate::ir::{Precision, StepLimits};
 pub use build::Graph;
 pub use error::GraphError;
-pub use node::{AttentionSpec, Dtype, MatrixSpec, NodeId, RopeSpec, RowAttentionSpec, VectorSpec};
+pub use node::{
+    AttentionSpec, DeltaOperands, Dtype, MatrixSpec, NodeId, RopeSpec, RowAttentionSpec, StateId, StateSpec,
+    VectorSpec,
+};
 pub use plan::{KvShape, Plan};
 
 /// Whether operations are merged where that changes no result.

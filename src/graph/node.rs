@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::ir::{
-    BinaryFn, Heads, MatrixId, MatrixStack, Norm, Precision, RmsNorm, RopePairing, Rows, Sees, UnaryFn,
-    VectorId,
+    BinaryFn, DeltaHeads, Heads, MatrixId, MatrixStack, Norm, Precision, RmsNorm, RopePairing, Rows, Sees,
+    State, UnaryFn, VectorId,
 };
 
 /// A value of a [`super::Graph`].
@@ -85,6 +85,34 @@ pub struct RowAttentionSpec {
     pub sees: Sees,
 }
 
+/// A state of a [`super::Graph`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StateId(pub(super) u32);
+
+/// A state that a graph declares: what a layer keeps of each sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateSpec {
+    /// Names it in errors.
+    pub name: String,
+    /// Its shape, and its place among the states of a sequence.
+    pub state: State,
+}
+
+/// What the gated delta rule reads of each row; see [`crate::ir::GatedDelta`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaOperands {
+    /// Queries, as many columns as key heads have.
+    pub q: NodeId,
+    /// Keys, as many.
+    pub k: NodeId,
+    /// Values.
+    pub v: NodeId,
+    /// The logarithm of what is left of the state, one column for each value head.
+    pub decay: NodeId,
+    /// How much of a change is made, one column for each value head.
+    pub beta: NodeId,
+}
+
 /// What a node computes.
 #[derive(Clone, Debug)]
 pub(super) enum NodeKind {
@@ -105,6 +133,8 @@ pub(super) enum NodeKind {
     Route { x: NodeId, top_k: usize, renormalise: bool },
     ExpertMatmul { x: NodeId, routes: NodeId, experts: MatrixStack },
     Combine { x: NodeId, routes: NodeId },
+    ShortConv { x: NodeId, weight: VectorId, state: StateId },
+    GatedDelta { operands: DeltaOperands, heads: DeltaHeads, scale: f32, state: StateId },
 }
 
 impl NodeKind {
@@ -121,10 +151,22 @@ impl NodeKind {
             | NodeKind::Softmax { x }
             | NodeKind::Sample { x }
             | NodeKind::Transpose { x }
+            | NodeKind::ShortConv { x, .. }
             | NodeKind::Route { x, .. } => vec![x],
             NodeKind::Attention { q, k, v, .. } | NodeKind::RowAttention { q, k, v, .. } => vec![q, k, v],
             NodeKind::ExpertMatmul { x, routes, .. } | NodeKind::Combine { x, routes } => vec![x, routes],
             NodeKind::Binary { a, b, .. } => vec![a, b],
+            NodeKind::GatedDelta { operands: DeltaOperands { q, k, v, decay, beta }, .. } => {
+                vec![q, k, v, decay, beta]
+            }
+        }
+    }
+
+    /// The state that it carries.
+    pub(super) fn state(&self) -> Option<StateId> {
+        match *self {
+            NodeKind::ShortConv { state, .. } | NodeKind::GatedDelta { state, .. } => Some(state),
+            _ => None,
         }
     }
 }

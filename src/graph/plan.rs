@@ -7,7 +7,7 @@ use crate::ir::{Embed, Listed, MatrixId, Names, Op, Place, StepLimits, VectorId}
 use super::arena::{lay_out, sum_bytes};
 use super::fuse::fuse;
 use super::lower::lower;
-use super::{CompileOptions, Fusion, Graph, GraphError, MatrixSpec, VectorSpec};
+use super::{CompileOptions, Fusion, Graph, GraphError, MatrixSpec, StateSpec, VectorSpec};
 
 /// The KV pool that a plan's attentions need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,7 @@ pub struct Plan {
     outputs: Vec<(String, Place)>,
     matrices: Vec<MatrixSpec>,
     vectors: Vec<VectorSpec>,
+    states: Vec<StateSpec>,
     arena_bytes: usize,
     sum_bytes: usize,
     limits: StepLimits,
@@ -59,6 +60,7 @@ impl Graph {
             outputs: named(&program.outputs),
             matrices: self.matrices.clone(),
             vectors: self.vectors.clone(),
+            states: self.states.clone(),
             arena_bytes: layout.arena_bytes,
             sum_bytes,
             limits: options.limits,
@@ -132,6 +134,16 @@ impl Plan {
     /// The KV pool that it needs, if it has an attention.
     pub fn kv(&self) -> Option<KvShape> {
         self.kv
+    }
+
+    /// What its layers keep of each sequence beside pages, by [`StateId`](super::StateId).
+    pub fn states(&self) -> &[StateSpec] {
+        &self.states
+    }
+
+    /// Elements of a slot that holds all of [`Plan::states`]; 0 if there are none.
+    pub fn state_elements(&self) -> usize {
+        self.states.last().map_or(0, |spec| spec.state.range().end)
     }
 
     /// Token ids must be below this, if the plan embeds tokens.

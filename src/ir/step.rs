@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::StateSlots;
 use crate::token::TokenId;
 
 /// Tokens that one KV page holds.
@@ -89,6 +90,8 @@ pub struct StepInput {
     pub sequences: Vec<StepSequence>,
     /// What the sequences have of other axes, by [`Axis::id`](super::Axis::id).
     pub axes: Vec<AxisRows>,
+    /// By sequence: its slots of state; empty for a plan without states.
+    pub states: Vec<StateSlots>,
     /// The page tables of all sequences, one behind the other.
     pub pages: Vec<PageRef>,
     /// Rows whose logits are wanted, rising, `[outputs]`.
@@ -178,6 +181,7 @@ impl StepInput {
         self.positions.clear();
         self.sequences.clear();
         self.axes.clear();
+        self.states.clear();
         self.pages.clear();
         self.outputs.clear();
         self.sampling.clear();
@@ -239,6 +243,35 @@ impl StepInput {
         }
         for (id, axis) in self.axes.iter().enumerate() {
             axis.check(self.sequences.len()).or_else(|text| fail(format!("axis {id}: {text}")))?;
+        }
+        Ok(())
+    }
+
+    /// Checks the slots of state of a plan that has states, in a memory of so many slots: each sequence has its own,
+    /// and none is written that is read, so that a step which failed may run again.
+    ///
+    /// # Errors
+    /// [`StepError`] says which rule is broken and where.
+    pub fn check_states(&self, slots: usize) -> Result<(), StepError> {
+        let fail = |text: String| Err(StepError(text));
+        let (states, sequences) = (&self.states, self.sequences.len());
+        if states.len() != sequences {
+            return fail(format!("states of {} sequences, expected {sequences}", states.len()));
+        }
+        for (index, own) in states.iter().enumerate() {
+            let both = own.read.iter().chain([&own.write]);
+            if let Some(slot) = both.into_iter().find(|slot| slot.index() >= slots) {
+                return fail(format!("sequence {index}: state slot {} of {slots}", slot.0));
+            }
+            let meets = |(other, state): (usize, &StateSlots)| {
+                state.read == Some(own.write) || (other != index && state.write == own.write)
+            };
+            if states.iter().enumerate().any(meets) {
+                return fail(format!(
+                    "sequence {index}: state slot {} is written and used twice",
+                    own.write.0
+                ));
+            }
         }
         Ok(())
     }

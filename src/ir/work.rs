@@ -16,7 +16,7 @@ use super::{MatrixId, StepInput};
 pub enum OpKind {
     /// Matrix products, with the norms and activations that are part of them.
     Matmul,
-    /// Attention over the pages.
+    /// Attention, and the recurrences that some layers have in its stead.
     Attention,
     /// Norms, rotation, and appending to the pages, which does both for heads.
     Norms,

@@ -20,6 +20,18 @@ pub enum KvError {
         /// Pages that could be had.
         free: usize,
     },
+    /// A step reads one slot of state and writes another.
+    #[error("{found} slot of state: expected none, or at least 2")]
+    StateSlots {
+        /// Slots asked for.
+        found: usize,
+    },
+    /// All slots of state are used by sequences.
+    #[error("out of states: sequences use all {slots} slots")]
+    OutOfStates {
+        /// Slots that there are.
+        slots: usize,
+    },
     /// More tokens than the sequence was allocated for.
     #[error("too long: {len} tokens and {tokens} more, expected at most {tokens_max}")]
     TooLong {
@@ -75,6 +87,12 @@ pub enum KvError {
         target: usize,
         /// Positions below this one, sinks apart, were dropped.
         dropped: usize,
+    },
+    /// `truncate` to a length whose state is not kept.
+    #[error("cannot truncate to {target} tokens: their state is gone")]
+    StateGone {
+        /// Tokens that the sequence was to have.
+        target: usize,
     },
     /// The host has no memory for the pool's books.
     #[error("no memory for the books of {pages} pages")]

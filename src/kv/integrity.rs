@@ -30,6 +30,7 @@ impl KvCacheManager {
             }
         }
         self.check_partition(&references)?;
+        self.check_states()?;
         self.check_index()
     }
 
@@ -68,6 +69,32 @@ impl KvCacheManager {
             }
         }
         Ok(())
+    }
+
+    /// Each slot of state has the references that sequences and snapshots make, and is free if there are none.
+    fn check_states(&self) -> Result<(), String> {
+        let (booked, free, snapshots) = self.states.booked();
+        let mut found = vec![0u32; booked.len()];
+        let of_sequences =
+            self.sequences.iter().flat_map(|(_, sequence)| [sequence.state, sequence.next_state]);
+        for slot in of_sequences.flatten().chain(snapshots) {
+            *found.get_mut(slot.index()).ok_or(format!("state slot {} does not exist", slot.0))? += 1;
+        }
+        for (slot, (&booked, &found)) in booked.iter().zip(&found).enumerate() {
+            let listed = free.iter().filter(|free| free.index() == slot).count();
+            if booked != found || listed != usize::from(found == 0) {
+                return Err(format!(
+                    "state slot {slot}: {booked} references booked, {found} found, free {listed} times"
+                ));
+            }
+        }
+        let without = |(_, sequence): &(usize, &Sequence)| sequence.state.is_some() != (sequence.len() > 0);
+        match self.sequences.iter().find(without).filter(|_| self.states.is_used()) {
+            Some((index, sequence)) => {
+                Err(format!("sequence {index}: {} tokens, state {:?}", sequence.len(), sequence.state))
+            }
+            None => Ok(()),
+        }
     }
 
     fn check_index(&self) -> Result<(), String> {

@@ -3,8 +3,9 @@
 use super::page::PagePool;
 use super::prefix::ChainHash;
 use super::sequence::{Reservation, Sequence, Sequences};
+use super::state::StateBook;
 use super::{Allocation, CopyPage, KvConfig, KvError, KvStats, SeqId, SequenceSpec, window};
-use crate::ir::{PAGE_TOKENS, PageId, PageRef, Window};
+use crate::ir::{PAGE_TOKENS, PageId, PageRef, StateSlot, StateSlots, Window};
 use crate::token::TokenId;
 
 /// Keeps the books of a KV pool; the backend owns its memory. See the [module](super).
@@ -12,6 +13,7 @@ use crate::token::TokenId;
 pub struct KvCacheManager {
     pub(super) pool: PagePool,
     pub(super) sequences: Sequences,
+    pub(super) states: StateBook,
     /// The copies that the last `reserve` asked for: at most one, of the last page.
     copies: Vec<CopyPage>,
     copied: u64,
@@ -28,15 +30,35 @@ impl KvCacheManager {
         Ok(KvCacheManager {
             pool: PagePool::new(config.pages, config.prefix).map_err(no_memory)?,
             sequences: Sequences::default(),
+            states: StateBook::default(),
             copies: Vec::with_capacity(1),
             copied: 0,
             prefix_tokens: 0,
         })
     }
 
+    /// The same with `slots` slots of state: each sequence has one from its first step on, and a step takes another.
+    /// The rest keep snapshots.
+    ///
+    /// # Errors
+    /// [`KvError::StateSlots`] for a single one, [`KvError::BooksMemory`].
+    pub fn with_states(self, slots: usize) -> Result<KvCacheManager, KvError> {
+        if slots == 1 {
+            return Err(KvError::StateSlots { found: slots });
+        }
+        let no_memory = |_| KvError::BooksMemory { pages: slots };
+        Ok(KvCacheManager { states: StateBook::new(slots).map_err(no_memory)?, ..self })
+    }
+
+    /// Whether sequences have states.
+    pub fn has_states(&self) -> bool {
+        self.states.is_used()
+    }
+
     /// A new sequence for `prompt`. It starts with the longest run of full pages that an earlier
     /// sequence with the same beginning has left, and always leaves at least one prompt token
-    /// to compute. Takes no page from the free ones, so a full pool is no hindrance.
+    /// to compute. Takes no page from the free ones, so a full pool is no hindrance. Where sequences have
+    /// states, the run ends at a page whose state is kept.
     ///
     /// # Errors
     /// [`KvError::EmptyPrompt`], [`KvError::TooLong`] if the prompt is longer than `tokens_max`,
@@ -53,6 +75,7 @@ impl KvCacheManager {
             sequence.chain.push(hash);
             sequence.tokens.extend_from_slice(tokens);
         }
+        self.start_at_a_state(&mut sequence);
         let cached_tokens = sequence.len();
         self.prefix_tokens += cached_tokens as u64;
         Ok(Allocation { seq: self.sequences.insert(sequence), cached_tokens })
@@ -60,16 +83,20 @@ impl KvCacheManager {
 
     /// A sequence that has `tokens` already, to be filled from a [snapshot](super::snapshot):
     /// every page that such a sequence still keeps is its own, holds nothing yet, and cannot be
-    /// found by others. Fill all of [`KvCacheManager::pages`] before anything else.
+    /// found by others; so is its state. Fill all of [`KvCacheManager::pages`], and the slot that the next
+    /// [`KvCacheManager::states`] read, before anything else.
     ///
     /// # Errors
-    /// As [`KvCacheManager::allocate`], and [`KvError::OutOfPages`].
+    /// As [`KvCacheManager::allocate`], [`KvError::OutOfPages`] and [`KvError::OutOfStates`].
     pub fn adopt(&mut self, tokens: &[TokenId], spec: SequenceSpec) -> Result<SeqId, KvError> {
         let mut sequence = self.sequence_for(tokens, spec)?;
         let dropped = window::dropped_to(spec.window, tokens.len());
         let sinks = if dropped > 0 { window::sink_pages(spec.window) } else { 0 };
         let needed = sinks + (tokens.len() - dropped).div_ceil(PAGE_TOKENS);
         self.check_available(needed)?;
+        if self.states.is_used() {
+            sequence.state = Some(self.take_state()?);
+        }
         for _ in 0..sinks {
             sequence.table.push(self.take_page(needed)?);
         }
@@ -86,11 +113,11 @@ impl KvCacheManager {
 
     /// Makes sure that the next `tokens` positions lie in pages that this sequence may write,
     /// giving up cached pages for room. A last page that is shared is replaced by one of its
-    /// own: the backend must do the returned copies before any other call here.
-    /// Allocates no memory.
+    /// own: the backend must do the returned copies before any other call here. Where sequences have states,
+    /// the slot that the step writes is found, too. Allocates no memory.
     ///
     /// # Errors
-    /// [`KvError::StaleSequence`], [`KvError::TooLong`], [`KvError::OutOfPages`].
+    /// [`KvError::StaleSequence`], [`KvError::TooLong`], [`KvError::OutOfPages`], [`KvError::OutOfStates`].
     pub fn reserve(&mut self, seq: SeqId, tokens: usize) -> Result<&[CopyPage], KvError> {
         self.copies.clear();
         let sequence = self.sequences.get(seq)?;
@@ -101,6 +128,10 @@ impl KvCacheManager {
         let new_pages = end.saturating_sub(sequence.table.end).div_ceil(PAGE_TOKENS);
         let needed = new_pages + usize::from(shared.is_some());
         self.check_available(needed)?;
+        if self.states.is_used() && tokens > 0 && sequence.next_state.is_none() {
+            let slot = self.take_state()?;
+            self.sequences.get_mut(seq)?.next_state = Some(slot);
+        }
         if let Some((index, from)) = shared {
             let to = self.take_page(needed)?;
             self.pool.release(from);
@@ -131,6 +162,7 @@ impl KvCacheManager {
         sequence.tokens.extend_from_slice(tokens);
         sequence.reservation = Reservation::Spent;
         register_full_pages(&mut self.pool, sequence);
+        self.states.advance(sequence, tokens.len());
         drop_unseen_pages(&mut self.pool, sequence);
         Ok(())
     }
@@ -140,10 +172,21 @@ impl KvCacheManager {
     ///
     /// # Errors
     /// [`KvError::StaleSequence`], [`KvError::TruncateBeyond`], [`KvError::WindowGone`] if the
-    /// window at that length reaches back into dropped pages.
+    /// window at that length reaches back into dropped pages, [`KvError::StateGone`] if no state is kept of that length.
     pub fn truncate(&mut self, seq: SeqId, len: usize) -> Result<(), KvError> {
         let sequence = self.sequences.get_mut(seq)?;
         sequence.check_truncate(len)?;
+        if self.states.is_used() && len < sequence.len() {
+            let past =
+                (len % PAGE_TOKENS == 0).then(|| sequence.chain.get((len / PAGE_TOKENS).wrapping_sub(1)));
+            let state = past.flatten().and_then(|past| self.states.find(past));
+            if state.is_none() && len > 0 {
+                return Err(KvError::StateGone { target: len });
+            }
+            self.states.retain(state);
+            self.states.release(std::mem::replace(&mut sequence.state, state));
+        }
+        self.states.release(sequence.next_state.take());
         sequence.tokens.truncate(len);
         sequence.chain.truncate(len / PAGE_TOKENS);
         sequence.reservation = Reservation::None;
@@ -167,6 +210,7 @@ impl KvCacheManager {
         for entry in fork.table.live() {
             self.pool.retain(entry.page);
         }
+        self.states.retain(fork.state);
         Ok(self.sequences.insert(fork))
     }
 
@@ -176,6 +220,8 @@ impl KvCacheManager {
     /// [`KvError::StaleSequence`].
     pub fn release(&mut self, seq: SeqId) -> Result<(), KvError> {
         let sequence = self.sequences.remove(seq)?;
+        self.states.release(sequence.state);
+        self.states.release(sequence.next_state);
         // The end first: a prefix without its end is still of use, an end without its prefix not.
         for entry in sequence.table.live().iter().rev() {
             self.pool.release(entry.page);
@@ -200,6 +246,7 @@ impl KvCacheManager {
         for hash in sequence.chain.get(left).unwrap_or_default() {
             self.pool.forget(hash);
         }
+        sequence.chain.iter().for_each(|past| self.states.forget(past));
         self.release(seq)
     }
 
@@ -244,6 +291,28 @@ impl KvCacheManager {
         Ok(self.sequences.get(seq)?.table.live())
     }
 
+    /// The slots of state that the next step reads and writes, if sequences have states and it is reserved.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn states(&self, seq: SeqId) -> Result<Option<StateSlots>, KvError> {
+        let sequence = self.sequences.get(seq)?;
+        Ok(sequence.next_state.map(|write| StateSlots { read: sequence.state, write }))
+    }
+
+    /// How many of the next `tokens` a step should compute, so that the state behind them can be kept: where sequences
+    /// have states that may be shared, those that fill pages, and only then the rest.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn to_a_whole_page(&self, seq: SeqId, tokens: usize) -> Result<usize, KvError> {
+        let sequence = self.sequences.get(seq)?;
+        let end = sequence.len().saturating_add(tokens).min(window::unclipped(sequence.spec.window));
+        let whole = (end / PAGE_TOKENS * PAGE_TOKENS).saturating_sub(sequence.len());
+        let keeps = self.states.is_used() && self.pool.prefix.shares();
+        Ok(if keeps && whole > 0 { whole } else { tokens })
+    }
+
     /// Pages that can be had: free ones, and cached ones that would be given up.
     pub fn free_pages(&self) -> usize {
         self.pool.available()
@@ -265,6 +334,8 @@ impl KvCacheManager {
             prefix_tokens: self.prefix_tokens,
             evictions: self.pool.evictions,
             copies: self.copied,
+            states: self.states.len() - self.states.available(),
+            snapshots: self.states.snapshots(),
         }
     }
 
@@ -272,9 +343,31 @@ impl KvCacheManager {
         if tokens.is_empty() {
             return Err(KvError::EmptyPrompt);
         }
-        let sequence = Sequence::new(spec, self.pool.len())?;
+        let mut sequence = Sequence::new(spec, self.pool.len())?;
+        sequence.prompt = tokens.len();
         sequence.end_after(tokens.len())?;
         Ok(sequence)
+    }
+
+    /// Cuts a new sequence back to the longest beginning whose state is kept.
+    fn start_at_a_state(&mut self, sequence: &mut Sequence) {
+        while self.states.is_used() {
+            let Some(past) = sequence.chain.last() else { return };
+            sequence.state = self.states.find(past);
+            if sequence.state.is_some() {
+                return self.states.retain(sequence.state);
+            }
+            sequence.chain.pop();
+            let start = sequence.chain.len() * PAGE_TOKENS;
+            sequence.tokens.truncate(start);
+            if let Some(entry) = sequence.table.pop_from(start) {
+                self.pool.release(entry.page);
+            }
+        }
+    }
+
+    fn take_state(&mut self) -> Result<StateSlot, KvError> {
+        self.states.take().ok_or(KvError::OutOfStates { slots: self.states.len() })
     }
 
     fn check_available(&self, needed: usize) -> Result<(), KvError> {

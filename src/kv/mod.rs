@@ -15,8 +15,13 @@
 //! - A page that more than one sequence has, or that a prefix can be found in, is never written.
 //! - A call that fails changes nothing.
 //!
+//! Recurrent layers keep a state of fixed size instead of pages. Its slots are booked here, too
+//! ([`KvCacheManager::with_states`]): `reserve` finds the slot that a step writes, `advance` moves on to it. A prefix is
+//! then shared up to a page whose state is kept as a snapshot, and computed again behind it.
+//!
 //! `manager` is the way in; `sequence` keeps one sequence's page table, `page` the references and
-//! the free list, `prefix` the hash chain and the cached pages, `snapshot` one sequence in a file.
+//! the free list, `prefix` the hash chain and the cached pages, `state` the slots of state, `snapshot` one sequence in
+//! a file.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +32,7 @@ mod page;
 mod prefix;
 mod sequence;
 pub mod snapshot;
+mod state;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -121,6 +127,10 @@ pub struct KvStats {
     pub evictions: u64,
     /// Pages copied because they were shared and about to be written.
     pub copies: u64,
+    /// Slots of state that sequences have.
+    pub states: usize,
+    /// States kept for their prefix until a sequence needs their slots.
+    pub snapshots: usize,
 }
 
 /// An empty vector with room for `len` elements.

@@ -4,7 +4,7 @@
 
 use super::prefix::ChainHash;
 use super::{KvError, SeqId, SequenceSpec, window, with_room};
-use crate::ir::{PAGE_TOKENS, PageRef};
+use crate::ir::{PAGE_TOKENS, PageRef, StateSlot};
 use crate::token::TokenId;
 
 /// What `advance` may move over.
@@ -110,6 +110,14 @@ pub(super) struct Sequence {
     pub(super) table: PageTable,
     pub(super) spec: SequenceSpec,
     pub(super) reservation: Reservation,
+    /// The state behind the tokens: none before the first, or where there are no states.
+    pub(super) state: Option<StateSlot>,
+    /// Where the next step leaves the state; reserved with the pages.
+    pub(super) next_state: Option<StateSlot>,
+    /// The past of the last snapshot of what is behind the prompt.
+    pub(super) last_snapshot: Option<ChainHash>,
+    /// Tokens that it was allocated with.
+    pub(super) prompt: usize,
 }
 
 impl Sequence {
@@ -140,6 +148,10 @@ impl Sequence {
             },
             spec,
             reservation: Reservation::None,
+            state: None,
+            next_state: None,
+            last_snapshot: None,
+            prompt: 0,
         })
     }
 
@@ -151,12 +163,19 @@ impl Sequence {
         let written = self.table.live().iter().filter(|entry| (entry.start as usize) < self.len());
         fork.table.entries.extend(written.copied());
         fork.table.dropped = self.table.dropped;
+        fork.state = self.state;
+        fork.prompt = self.prompt;
         fork.table.end = self.len().next_multiple_of(PAGE_TOKENS).min(self.table.end);
         Ok(fork)
     }
 
     pub(super) fn len(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// The hash of all its tokens, if they fill pages that may be shared.
+    pub(super) fn whole_past(&self) -> Option<ChainHash> {
+        self.chain.last().copied().filter(|_| self.chain.len() * PAGE_TOKENS == self.len())
     }
 
     /// The length after `tokens` more.

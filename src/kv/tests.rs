@@ -1,7 +1,8 @@
-//! The books against their contract: one test a rule, one a refusal. `model.rs` beside this plays
-//! long random games.
+//! The books against their contract: one test a rule, one a refusal. `states.rs` beside this
+//! has those of states, and `model.rs` plays long random games.
 
 mod model;
+mod states;
 
 use super::*;
 use crate::ir::{KvDtype, PAGE_TOKENS, PageRef};

@@ -174,6 +174,10 @@ impl<B: Backend> Decoder for Model<B> {
         self.kv.layout
     }
 
+    fn state_slots(&self) -> usize {
+        self.session.state_slots()
+    }
+
     fn memory(&self) -> DecoderMemory {
         let plan = self.session.plan();
         let vectors = plan.vectors().iter().map(|vector| vector.len).sum::<usize>();

@@ -210,6 +210,11 @@ pub trait Decoder: Send {
     /// The shape of the KV pool.
     fn kv_layout(&self) -> KvLayout;
 
+    /// Slots for the states of sequences: none, or at least 2, as a step reads one and writes another.
+    fn state_slots(&self) -> usize {
+        0
+    }
+
     /// What it keeps in memory.
     fn memory(&self) -> DecoderMemory;
 

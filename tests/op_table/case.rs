@@ -7,8 +7,8 @@ use half::f16;
 use ottava::TokenId;
 use ottava::backend::{Backend, BackendError, Frame, Weights};
 use ottava::ir::{
-    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows, StepInput,
-    StepLimits, StepSequence, VectorId, Window,
+    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows, StateSlot,
+    StateSlots, StepInput, StepLimits, StepSequence, VectorId, Window,
 };
 use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
 
@@ -73,6 +73,8 @@ pub struct Case {
     pub matrices: Vec<WeightMatrix>,
     /// What the arena holds at first; destinations are poisoned with NaN.
     pub values: Vec<(Place, Vec<f32>)>,
+    /// What the slots of state hold at first, each as many elements; they are compared, too.
+    pub slots: Vec<Vec<f32>>,
     pub ops: Vec<Op>,
     pub results: Vec<Place>,
     /// Allowed error as a fraction of the largest magnitude in the result's row, in f32.
@@ -92,6 +94,7 @@ impl Case {
             vectors: vec![],
             matrices: vec![],
             values: vec![],
+            slots: vec![],
             ops: vec![],
             results: vec![],
             eps: 1e-6,
@@ -134,6 +137,15 @@ impl Case {
         for (own, past) in (first..self.step.pages.len()).zip(past) {
             self.step.pages[own] = self.step.pages[past as usize];
         }
+    }
+
+    /// Rows of tokens, whose sequences have their state in these slots: what they read, and what they write.
+    pub fn from_slots(mut self, slots: &[(Option<u32>, u32)]) -> Case {
+        let slots = slots
+            .iter()
+            .map(|&(read, write)| StateSlots { read: read.map(StateSlot), write: StateSlot(write) });
+        self.step.states = slots.collect();
+        self
     }
 
     fn place(&mut self, rows: Rows, cols: usize, values: Vec<f32>) -> Place {
@@ -252,6 +264,16 @@ impl<'a, B: Backend> Bench<'a, B> {
             backend.import_page(&mut kv, page, &vec![FOREIGN; case.kv.page_bytes()]).expect("a page");
             backend.export_page(&kv, page, &mut foreign).expect("a page");
         }
+        let elements = case.slots.first().map_or(0, Vec::len);
+        match backend.add_states(&mut kv, elements, case.slots.len()) {
+            Ok(()) => {
+                for (slot, values) in (0..).map(StateSlot).zip(&case.slots) {
+                    backend.write_state(&mut kv, slot, values).expect("a slot");
+                }
+            }
+            // Its operations will be refused.
+            Err(refused) => assert!(matches!(refused, BackendError::Unavailable { .. }), "{refused}"),
+        }
         let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut kv, step: &case.step };
         backend.begin(&mut frame).expect("a step within the limits");
         Bench { backend, case, arena, weights, kv, foreign }
@@ -287,12 +309,18 @@ impl<'a, B: Backend> Bench<'a, B> {
     }
 }
 
-/// The results of a case on a backend, one after the other.
+/// The results of a case on a backend, one after the other, and then its slots of state.
 pub fn run<B: Backend>(backend: &B, case: &Case) -> Vec<Vec<f32>> {
     let mut bench = Bench::new(backend, case);
     let Bench { arena, weights, kv, .. } = &mut bench;
     let ran = backend.run(&case.ops, &mut Frame { weights, arena, kv, step: &case.step });
     ran.unwrap_or_else(|(index, error)| panic!("{}: operation {index}: {error}", case.name));
     bench.assert_the_rest_is_untouched();
-    case.results.iter().map(|place| bench.read(place)).collect()
+    let mut results: Vec<_> = case.results.iter().map(|place| bench.read(place)).collect();
+    for slot in (0..).map(StateSlot).take(case.slots.len()) {
+        let mut found = vec![0.0; case.slots[0].len()];
+        backend.read_state(&bench.kv, slot, &mut found).expect("a slot");
+        results.push(found);
+    }
+    results
 }

@@ -1,9 +1,9 @@
 //! Operations that CPUs and the reference have, and GPUs not yet: norms with a kind and a bias, attention over rows
-//! at hand, experts.
+//! at hand, experts, states that are carried from token to token.
 
 use ottava::ir::{
-    Axis, AxisRows, Combine, ExpertMatmul, Heads, MatrixStack, Norm, NormKind, Normalize, Op, Place, Route,
-    RowAttention, Rows, Sees, Write,
+    Axis, AxisRows, Combine, DeltaHeads, ExpertMatmul, GatedDelta, Heads, MatrixStack, Norm, NormKind,
+    Normalize, Op, Place, Route, RowAttention, Rows, Sees, ShortConv, State, StateSlot, StateSlots, Write,
 };
 use ottava::quant::{Bits, DenseMatrix, DenseValues, WeightMatrix};
 
@@ -17,6 +17,9 @@ pub fn cases() -> Vec<Case> {
     cases.extend([(1, false), (2, true), (5, false), (5, true)].map(|(top_k, sum)| routes(top_k, sum)));
     cases.extend([dense(false), dense(true), quantised()]);
     cases.extend([Write::Store, Write::Add].map(combined));
+    cases.extend([(1, 4), (7, 2), (16, 3), (17, 4), (100, 5)].map(|(cols, width)| convolution(cols, width)));
+    let heads = |key, value, key_dim, value_dim| DeltaHeads { key, value, key_dim, value_dim };
+    cases.extend([heads(1, 1, 1, 1), heads(2, 2, 8, 16), heads(2, 6, 20, 17), heads(1, 3, 5, 40)].map(delta));
     cases
 }
 
@@ -143,4 +146,94 @@ fn combined(write: Write) -> Case {
     case.results = vec![dst];
     case.ops = vec![Op::Combine(Combine { dst, src, routes, write })];
     case
+}
+
+/// Elements of a slot before an operation's part, and behind it.
+const BESIDE: usize = 3;
+
+/// A sequence that begins, two that go on where others ended, of which one is shorter than a convolution, and slots
+/// that hold something else.
+fn recurrent(name: String, elements: usize) -> Case {
+    let mut case = Case::new(name).at(0..5);
+    case.sequence(7..8, None);
+    case.sequence(3..9, None);
+    case.slots = (0..6).map(|slot| Numbers(slot).take(elements + 2 * BESIDE)).collect();
+    case.slots[5].fill(f32::NAN);
+    case.from_slots(&[(None, 5), (Some(0), 2), (Some(3), 1)]).within(1e-5)
+}
+
+fn convolution(cols: usize, width: usize) -> Case {
+    let state = State { offset: BESIDE, rows: width - 1, cols };
+    let mut case = recurrent(format!("convolution of {width} rows of {cols}"), state.elements());
+    // What is carried is copied.
+    let mut numbers = Numbers((cols + width) as u64);
+    let weight = case.vector(numbers.take(cols * width));
+    let src = tokens_of(case.input(&numbers.take(12 * cols), cols));
+    let dst = tokens_of(case.output(12, cols));
+    case.results = vec![dst];
+    case.ops = vec![Op::ShortConv(ShortConv { dst, src, weight, state })];
+    case
+}
+
+fn delta(heads: DeltaHeads) -> Case {
+    let (rows, cols) = heads.state();
+    let state = State { offset: BESIDE, rows, cols };
+    let mut case = recurrent(format!("delta rule, {heads:?}"), state.elements());
+    let mut numbers = Numbers(rows as u64);
+    let (keys, values) = (heads.key * heads.key_dim, heads.value * heads.value_dim);
+    let mut input = |cols: usize, of: fn(f32) -> f32| {
+        let values: Vec<f32> = numbers.take(12 * cols).into_iter().map(of).collect();
+        tokens_of(case.input(&values, cols))
+    };
+    // A state that neither grows nor vanishes.
+    let (q, k, v) = (input(keys, |x| x), input(keys, |x| x.clamp(-2.0, 2.0) / 4.0), input(values, |x| x));
+    let (decay, beta) = (input(heads.value, |x| -x.abs() / 8.0), input(heads.value, |x| x.abs() / 40.0));
+    let dst = tokens_of(case.output(12, values));
+    case.results = vec![dst];
+    case.ops = vec![Op::GatedDelta(GatedDelta { dst, q, k, v, decay, beta, heads, scale: 0.5, state })];
+    case
+}
+
+/// Operations with states that must fail, on places of ones.
+pub fn refused() -> (Case, Vec<Op>) {
+    let mut case = Case::new("refused states").at(0..5);
+    case.slots = vec![vec![0.0; 40]; 2];
+    let mut case = case.from_slots(&[(Some(0), 1)]);
+    let weight = case.vector(vec![1.0; 24]);
+    let mut input = |cols: usize| tokens_of(case.input(&vec![1.0; 5 * cols], cols));
+    let ([a, b], gate) = ([8; 2].map(&mut input), input(2));
+    case.results = vec![a, b];
+    let conv = ShortConv { dst: a, src: b, weight, state: State { offset: 0, rows: 2, cols: 8 } };
+    let heads = DeltaHeads { key: 1, value: 2, key_dim: 8, value_dim: 4 };
+    let [q, k, v, decay, beta] = [b, b, b, gate, gate];
+    let state = State { offset: 0, rows: 16, cols: 4 };
+    let delta = GatedDelta { dst: a, q, k, v, decay, beta, heads, scale: 1.0, state };
+    let fixed = Place { rows: Rows::Fixed(5), ..a };
+    let ops = vec![
+        Op::ShortConv(ShortConv { dst: b, ..conv }),
+        Op::ShortConv(ShortConv { dst: fixed, ..conv }),
+        Op::ShortConv(ShortConv { state: State { offset: 32, ..conv.state }, ..conv }),
+        Op::ShortConv(ShortConv { state: State { rows: 1, ..conv.state }, ..conv }),
+        Op::ShortConv(ShortConv { state: State { rows: 0, ..conv.state }, ..conv }),
+        // 64 elements of 40.
+        Op::GatedDelta(delta.clone()),
+        Op::GatedDelta(GatedDelta { state: State { rows: 8, ..state }, ..delta.clone() }),
+        Op::GatedDelta(GatedDelta { decay: a, ..delta.clone() }),
+        Op::GatedDelta(GatedDelta { heads: DeltaHeads { key: 0, ..heads }, ..delta }),
+    ];
+    (case, ops)
+}
+
+/// The step's slots, changed in every way that must be refused.
+#[allow(dead_code, reason = "GPUs have no states")]
+pub fn slots_that_do_not_fit() -> Vec<Vec<StateSlots>> {
+    let slots =
+        |read: Option<u32>, write: u32| StateSlots { read: read.map(StateSlot), write: StateSlot(write) };
+    vec![
+        vec![],
+        vec![slots(None, 0), slots(None, 1)],
+        vec![slots(None, 2)],
+        vec![slots(Some(2), 0)],
+        vec![slots(Some(1), 1)],
+    ]
 }

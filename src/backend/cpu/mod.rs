@@ -20,10 +20,10 @@ mod sidecar;
 use std::num::NonZeroUsize;
 use std::ops::Deref;
 
+use crate::backend::states::States;
 use crate::backend::{Backend, BackendError, Frame, MatrixSource, NoSidecar, Sidecar, Weights, shape_error};
 use crate::ir::{
-    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Normalize, Op, PageId, Place, Precision, RowSampling,
-    SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
+    KvLayout, Op, PageId, Place, Precision, RowSampling, StateSlot, StepLimits, VectorId,
 };
 pub use arena::Arena;
 pub use isa::{Isa, UnknownIsa};
@@ -31,7 +31,7 @@ use isa::{Kernel, entry};
 pub use measure::{Peaks, ReadProbe};
 pub use memory::KvPool;
 use memory::{Shelf, cache};
-use ops::{append, elementwise, experts, norm, rope, row_attention, rows};
+use ops::rows;
 use pack::Layout;
 pub use pack::Matrix;
 use pool::{Pool, default_threads};
@@ -213,6 +213,19 @@ impl Backend for Cpu {
         pool.import_page(page, bytes)
     }
 
+    fn add_states(&self, pool: &mut KvPool, elements: usize, slots: usize) -> Result<(), BackendError> {
+        pool.states = States::new(elements, slots)?;
+        Ok(())
+    }
+
+    fn read_state(&self, pool: &KvPool, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
+        pool.states.read(slot, out, |value| value)
+    }
+
+    fn write_state(&self, pool: &mut KvPool, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
+        pool.states.write(slot, values)
+    }
+
     fn write(&self, arena: &mut Arena, place: &Place, values: &[f32]) -> Result<(), BackendError> {
         rows::write(arena, place, values)
     }
@@ -232,26 +245,6 @@ impl Backend for Cpu {
     }
 
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
-        match op {
-            Op::Embed(Embed { dst, table, scale }) => rows::embed(dst, *table, *scale, frame),
-            Op::Norm(Normalize { dst, src, norm, write }) => {
-                norm::norm(self, [dst, src], norm, *write, frame)
-            }
-            Op::Matmul(matmul) => self.matmul(matmul, frame),
-            Op::RopeAngles(op) => rope::angles(op, frame),
-            Op::Rope(ApplyRope { x, head_dim, rope }) => rope::rope(self, x, *head_dim, rope, frame),
-            Op::KvAppend(op) => append::append(self, op, frame),
-            Op::Attention(op) => attention::attention(self, op, frame),
-            Op::GatherOutputs(GatherOutputs { dst, src }) => rows::gather_outputs(dst, src, frame),
-            Op::Unary(Unary { dst, src, f }) => elementwise::unary(self, [dst, src], *f, frame),
-            Op::Binary(Binary { dst, a, b, f }) => elementwise::binary(self, [dst, a, b], *f, frame),
-            Op::Softmax(Softmax { dst, src }) => elementwise::softmax(self, [dst, src], frame),
-            Op::Sample(SampleRows { dst, src }) => rows::sample(self, [dst, src], frame),
-            Op::Transpose(Transpose { dst, src }) => elementwise::transpose([dst, src], frame),
-            Op::RowAttention(op) => row_attention::row_attention(self, op, frame),
-            Op::Route(op) => experts::route(op, frame),
-            Op::ExpertMatmul(op) => self.expert_matmul(op, frame),
-            Op::Combine(op) => experts::combine(op, frame),
-        }
+        ops::execute(self, op, frame)
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use half::f16;
 
 use super::shape_error;
+use crate::backend::states::States;
 use crate::backend::{BackendError, MatrixSource};
 use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, Place, StepInput};
 use crate::quant::WeightMatrix;
@@ -116,6 +117,8 @@ pub struct KvPool {
     pages: usize,
     keys: Vec<f64>,
     values: Vec<f64>,
+    /// Not rounded.
+    pub(super) states: States<f64>,
 }
 
 /// A slot of a page in a layer.
@@ -131,7 +134,7 @@ impl KvPool {
         let sizes = [layout.layers, pages, PAGE_TOKENS, layout.kv_heads, layout.head_dim];
         let elements = sizes.into_iter().fold(1, usize::saturating_mul);
         let zeros = || filled(0.0, elements, "keys and values");
-        Ok(KvPool { layout, pages, keys: zeros()?, values: zeros()? })
+        Ok(KvPool { layout, pages, keys: zeros()?, values: zeros()?, states: States::default() })
     }
 
     /// Checks that an operation's heads and layer are the pool's.

@@ -3,8 +3,8 @@
 //! It is the oracle of the other backends' tests and runs whole models, slowly. Keys and values
 //! are rounded to the pool's dtype, so that it is an oracle for cached attention too; nothing else
 //! is rounded. `memory` keeps values and pages, `products` embeds and multiplies, `attention`
-//! rotates, appends and attends to pages, `row_attention` to rows, `experts` routes, `sample` chooses tokens, `elementwise`
-//! does the rest.
+//! rotates, appends and attends to pages, `row_attention` to rows, `recurrent` carries states, `experts` routes, `sample`
+//! chooses tokens, `elementwise` does the rest.
 
 #![forbid(unsafe_code)]
 
@@ -13,13 +13,15 @@ mod elementwise;
 mod experts;
 mod memory;
 mod products;
+mod recurrent;
 mod row_attention;
 mod sample;
 
+use super::states::States;
 use super::{Backend, BackendError, Frame, MatrixSource, Weights, shape_error};
 use crate::ir::{
     ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Norm, NormKind, Normalize, Op, PageId, Place,
-    Precision, RmsNorm, RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
+    Precision, RmsNorm, RowSampling, SampleRows, Softmax, StateSlot, StepLimits, Transpose, Unary, VectorId,
 };
 pub use memory::{Arena, KvPool, Matrix};
 
@@ -135,6 +137,19 @@ impl Backend for Reference {
         pool.import_page(page, bytes)
     }
 
+    fn add_states(&self, pool: &mut KvPool, elements: usize, slots: usize) -> Result<(), BackendError> {
+        pool.states = States::new(elements, slots)?;
+        Ok(())
+    }
+
+    fn read_state(&self, pool: &KvPool, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
+        pool.states.read(slot, out, |value| value as f32)
+    }
+
+    fn write_state(&self, pool: &mut KvPool, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
+        pool.states.write(slot, values)
+    }
+
     fn write(&self, arena: &mut Arena, place: &Place, values: &[f32]) -> Result<(), BackendError> {
         let values: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
         arena.put("write", place, &values)
@@ -179,6 +194,8 @@ impl Backend for Reference {
             Op::Route(op) => experts::route(op, frame),
             Op::ExpertMatmul(op) => experts::expert_matmul(op, frame),
             Op::Combine(op) => experts::combine(op, frame),
+            Op::ShortConv(op) => recurrent::short_conv(op, frame),
+            Op::GatedDelta(op) => recurrent::gated_delta(op, frame),
         }
     }
 }

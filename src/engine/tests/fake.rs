@@ -1,6 +1,6 @@
 //! A decoder whose logits are a hash of what it reads back from its pages: of every position that
 //! a row sees. Any mistake with pages, chunks, copies, prefixes or preemption changes the tokens. It
-//! samples, and runs ahead as a device does, unless told not to.
+//! samples, and runs ahead as a device does, unless told not to. It may carry the hash of all tokens in states, too.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -83,6 +83,8 @@ pub(super) struct Fake {
     pub(super) probe: Arc<Probe>,
     /// Token and position, by page.
     slots: Vec<[(u32, u32); PAGE_TOKENS]>,
+    /// The hash of what a sequence has seen, by slot of state.
+    states: Vec<u64>,
     outputs: Vec<u64>,
     model: u8,
     runs_ahead: bool,
@@ -99,6 +101,7 @@ impl Fake {
             context_max: 4096,
             probe: Arc::default(),
             slots: vec![[(u32::MAX, u32::MAX); PAGE_TOKENS]; pages],
+            states: Vec::new(),
             outputs: Vec::new(),
             model: 1,
             runs_ahead: true,
@@ -116,6 +119,28 @@ impl Fake {
     pub(super) fn limits(mut self, tokens_max: usize, outputs_max: usize) -> Fake {
         self.limits = StepLimits { tokens_max, outputs_max };
         self
+    }
+
+    /// Carries states in so many slots, from which nobody has read yet.
+    pub(super) fn stateful(mut self, slots: usize) -> Fake {
+        self.states = vec![0xbad; slots];
+        self
+    }
+
+    /// Carries the hashes of all sequences on, and holds those of outputs against what the pages say.
+    fn carry(&mut self, step: &StepInput, tokens: &[TokenId]) {
+        let mut outputs = step.outputs.iter().zip(&self.outputs).peekable();
+        for (sequence, slots) in step.sequences.iter().zip(&step.states) {
+            let mut hash = slots.read.map_or(0, |slot| self.states[slot.index()]);
+            for row in sequence.rows.clone() {
+                let (token, position) = (tokens[row as usize], step.positions[row as usize]);
+                hash = seen(hash, token, position);
+                if let Some((_, &read)) = outputs.next_if(|(output, _)| **output == row) {
+                    assert!(read == 0 || read == hash | 1, "row {row} has another state than its pages");
+                }
+            }
+            self.states[slots.write.index()] = hash;
+        }
     }
 
     /// Another model: another fingerprint.
@@ -140,7 +165,7 @@ impl Fake {
             let page = page.unwrap_or_else(|| panic!("no page for {key} of {query} in {step:?}"));
             let (token, position) = self.slots[page.page.index()][(key - start) as usize];
             assert_eq!(position, key, "page {page:?} holds another position");
-            hash = mix(hash ^ (u64::from(token) << 32) ^ u64::from(key));
+            hash = seen(hash, TokenId(token), key);
             if token == POISON.0 {
                 return 0;
             }
@@ -155,6 +180,11 @@ fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     word ^ (word >> 31)
+}
+
+/// The hash of a history with another token.
+fn seen(hash: u64, token: TokenId, position: u32) -> u64 {
+    mix(hash ^ (u64::from(token.0) << 32) ^ u64::from(position))
 }
 
 /// The logits of a history's hash; the special tokens are never drawn.
@@ -177,8 +207,7 @@ fn pick(hash: u64, step: &StepInput, row: &RowSampling) -> Option<TokenId> {
 
 /// The logits that a sound engine sees after `tokens`.
 pub(super) fn logits_after(tokens: &[TokenId]) -> Vec<f32> {
-    let positions = (0u64..).zip(tokens);
-    let hash = positions.fold(0, |hash, (at, token)| mix(hash ^ (u64::from(token.0) << 32) ^ at));
+    let hash = (0..).zip(tokens).fold(0, |hash, (at, &token)| seen(hash, token, at));
     logits(hash | 1).collect()
 }
 
@@ -205,6 +234,10 @@ impl Decoder for Fake {
         self.slots.len()
     }
 
+    fn state_slots(&self) -> usize {
+        self.states.len()
+    }
+
     /// Eight bytes a token: `[1 layer][keys, values][1 head][16][2]` of f16.
     fn kv_layout(&self) -> KvLayout {
         KvLayout { layers: 1, kv_heads: 1, head_dim: 2, dtype: KvDtype::F16 }
@@ -223,6 +256,13 @@ impl Decoder for Fake {
         self.probe.tokens_all.fetch_add(step.tokens.len(), Ordering::SeqCst);
         self.probe.tokens_most.fetch_max(step.tokens.len(), Ordering::SeqCst);
         step.check(self.limits, self.slots.len(), VOCAB).map_err(BackendError::from)?;
+        if !self.states.is_empty() {
+            step.check_states(self.states.len()).map_err(BackendError::from)?;
+        }
+        if step.tokens.contains(&PANICKING) || step.tokens.contains(&FAILING) {
+            // A step that fails has written something.
+            step.states.iter().for_each(|slots| self.states[slots.write.index()] = 0xbad);
+        }
         assert!(!step.tokens.contains(&PANICKING), "the decoder panics as it was told to");
         if step.tokens.contains(&FAILING) {
             return Err(BackendError::from(StepError("fails as it was told to".into())).into());
@@ -250,6 +290,9 @@ impl Decoder for Fake {
             let pages = &step.pages[sequence.pages.start as usize..sequence.pages.end as usize];
             let hash = self.read_back(step, pages, step.positions[row as usize], sequence.window);
             self.outputs.push(hash);
+        }
+        if !self.states.is_empty() {
+            self.carry(step, &tokens);
         }
         self.sampled.swap(0, 1);
         self.sampled[0] =

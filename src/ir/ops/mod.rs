@@ -1,20 +1,106 @@
 //! The fused operations that a plan is made of, as data: shapes, places and weight ids.
 //!
-//! Every value is a matrix `[rows, cols]`, row-major, in the arena at a [`Place`](super::Place). What an
-//! operation computes is said here and, executable in f64, in `backend/reference`.
+//! Every value is a matrix `[rows, cols]`, row-major, in the arena at a [`Place`]. What an operation computes is
+//! said here and, executable in f64, in `backend/reference`. The table of operations is here, too: a new one is a
+//! struct in a file of this folder that implements [`Operation`], a row of the table, and its kernels.
 
 mod attention;
 mod elementwise;
 mod experts;
 mod matmul;
+mod recurrent;
 mod rotary;
 mod row_attention;
 mod rows;
 
-pub use attention::{Attention, KvAppend};
-pub use elementwise::{Binary, BinaryFn, Softmax, Transpose, Unary, UnaryFn};
-pub use experts::{Combine, ExpertMatmul, Route};
-pub use matmul::{Epilogue, Matmul, Product};
-pub use rotary::{ApplyRope, RopeAngles};
-pub use row_attention::{RowAttention, Sees};
-pub use rows::{Embed, GatherOutputs, Normalize, SampleRows};
+use std::fmt;
+
+use super::{Counting, Misfit, Names, OpKind, Operation, Place, Role, Work};
+pub use attention::*;
+pub use elementwise::*;
+pub use experts::*;
+pub use matmul::*;
+pub use recurrent::*;
+pub use rotary::*;
+pub use row_attention::*;
+pub use rows::*;
+
+macro_rules! operations {
+    ($($variant:ident($operation:ident),)*) => {
+        /// One step of a plan.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Op {$(
+            #[doc = concat!("See [`", stringify!($operation), "`].")]
+            $variant($operation),
+        )*}
+
+        impl Op {
+            /// The names of all operations, each once.
+            pub const NAMES: &[&str] = &[$($operation::NAME,)*];
+
+            /// [`Operation::NAME`]
+            pub fn name(&self) -> &'static str {
+                match self { $(Op::$variant(_) => $operation::NAME,)* }
+            }
+
+            /// [`Operation::KIND`]
+            pub fn kind(&self) -> OpKind {
+                match self { $(Op::$variant(_) => $operation::KIND,)* }
+            }
+
+            /// [`Operation::visit`]
+            pub fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
+                match self { $(Op::$variant(op) => op.visit(visit),)* }
+            }
+
+            /// [`Operation::check`]
+            ///
+            /// # Errors
+            /// [`Misfit`].
+            pub fn check(&self) -> Result<(), Misfit> {
+                match self { $(Op::$variant(op) => op.check(),)* }
+            }
+
+            /// [`Operation::work`]
+            pub fn work(&self, counting: &Counting<'_>) -> Work {
+                match self { $(Op::$variant(op) => op.work(counting),)* }
+            }
+
+            /// [`Operation::write`]
+            pub(crate) fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
+                match self { $(Op::$variant(op) => op.write(f, names),)* }
+            }
+        }
+    };
+}
+
+operations! {
+    Embed(Embed),
+    Norm(Normalize),
+    Matmul(Matmul),
+    RopeAngles(RopeAngles),
+    Rope(ApplyRope),
+    KvAppend(KvAppend),
+    Attention(Attention),
+    GatherOutputs(GatherOutputs),
+    Unary(Unary),
+    Binary(Binary),
+    Softmax(Softmax),
+    Sample(SampleRows),
+    Transpose(Transpose),
+    RowAttention(RowAttention),
+    Route(Route),
+    ExpertMatmul(ExpertMatmul),
+    Combine(Combine),
+    ShortConv(ShortConv),
+    GatedDelta(GatedDelta),
+}
+
+impl Op {
+    /// The places of the operation and what it does to them: sources before destinations.
+    pub fn places(&self) -> Vec<(Role, Place)> {
+        let mut found = Vec::new();
+        self.clone().visit(&mut |role, place| found.push((role, *place)));
+        found
+    }
+}

@@ -75,6 +75,9 @@ pub enum SnapshotError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The model has recurrent layers, whose states a file does not hold.
+    #[error("snapshot: the model keeps a state of each sequence, which is not saved")]
+    Stateful,
     /// Header and pages do not fit each other.
     #[error("snapshot: {0}")]
     Malformed(String),

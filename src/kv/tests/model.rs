@@ -4,7 +4,8 @@
 //! leaves `(p, digest)` there, where the digest is computed from the token and from what the
 //! memory says at every position that `p` sees, as attention would. What should be there follows
 //! from the token history alone. So a page shared wrongly, written while shared, reused too
-//! early, dropped too early, not copied or found under another past shows as a wrong digest.
+//! early, dropped too early, not copied or found under another past shows as a wrong digest. Where sequences have
+//! states, the machine folds the digests into the slots of state, as recurrent layers would.
 
 use std::collections::HashMap;
 
@@ -108,6 +109,11 @@ fn expected(tokens: &[TokenId], window: Option<Window>) -> Vec<u64> {
     digests
 }
 
+/// A state that has seen more digests.
+fn folded(state: u64, digests: impl Iterator<Item = u64>) -> u64 {
+    digests.fold(state, |state, digest| (state ^ digest).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31))
+}
+
 #[derive(Clone)]
 struct Life {
     seq: SeqId,
@@ -120,14 +126,23 @@ struct Life {
 struct Machine {
     kv: KvCacheManager,
     memory: Vec<[Option<(usize, u64)>; PAGE_TOKENS]>,
+    /// By slot of state.
+    states: Vec<Option<u64>>,
     lives: Vec<Life>,
     dead: Vec<SeqId>,
 }
 
 impl Machine {
-    fn new(prefix: PrefixSharing) -> Machine {
-        let kv = KvCacheManager::new(KvConfig { pages: PAGES, prefix }).unwrap();
-        Machine { kv, memory: vec![[None; PAGE_TOKENS]; PAGES], lives: Vec::new(), dead: Vec::new() }
+    fn new(prefix: PrefixSharing, states: usize) -> Machine {
+        let kv = KvCacheManager::new(KvConfig { pages: PAGES, prefix }).unwrap().with_states(states).unwrap();
+        let (memory, states) = (vec![[None; PAGE_TOKENS]; PAGES], vec![None; states]);
+        Machine { kv, memory, states, lives: Vec::new(), dead: Vec::new() }
+    }
+
+    /// What the slot of a sequence's state holds, if it has one.
+    fn state(&self, seq: SeqId) -> Option<u64> {
+        let slot = self.kv.sequences.get(seq).unwrap().state?;
+        Some(self.states[slot.index()].expect("a state was never written"))
     }
 
     fn slots(&self, seq: SeqId) -> HashMap<usize, (usize, usize)> {
@@ -141,6 +156,7 @@ impl Machine {
     /// The backend's step: attends over what the memory holds, and writes.
     fn compute(&mut self, life: &Life, tokens: &[TokenId], poison: u64) {
         let slots = self.slots(life.seq);
+        let mut digests = Vec::new();
         for (offset, &token) in tokens.iter().enumerate() {
             let position = life.history.len() + offset;
             let visible = (0..position).filter(|&key| sees(life.spec.window, position, key));
@@ -153,6 +169,13 @@ impl Machine {
             let value = digest(token, position, past) ^ poison;
             let (page, slot) = slots[&position];
             self.memory[page][slot] = Some((position, value));
+            digests.push(value);
+        }
+        if self.kv.has_states() && !tokens.is_empty() {
+            let slots = self.kv.states(life.seq).unwrap().expect("reserved");
+            let read =
+                slots.read.map_or(0, |slot| self.states[slot.index()].expect("a state was never written"));
+            self.states[slots.write.index()] = Some(folded(read, digests.into_iter()));
         }
     }
 
@@ -176,6 +199,9 @@ impl Machine {
                         assert_eq!(free, self.kv.free_pages());
                         let new = (len + tokens).saturating_sub(end).div_ceil(PAGE_TOKENS);
                         assert!(needed > free && (needed == new || needed == new + 1));
+                    }
+                    KvError::OutOfStates { slots } => {
+                        assert_eq!((slots, slots), (self.states.len(), self.kv.stats().states));
                     }
                     ref other => panic!("{other}"),
                 }
@@ -205,11 +231,15 @@ impl Machine {
                 for (position, (page, slot)) in self.slots(seq) {
                     self.memory[page][slot] = digests.get(position).map(|&digest| (position, digest));
                 }
+                if let Some(slot) = self.kv.sequences.get(seq).unwrap().state {
+                    self.states[slot.index()] = Some(folded(0, digests.into_iter()));
+                }
                 self.lives.push(Life { seq, spec, pending: Vec::new(), history: tokens });
             }
             Err(KvError::OutOfPages { needed, free }) => {
                 assert!(needed > free && free == self.kv.free_pages())
             }
+            Err(KvError::OutOfStates { .. }) => assert_eq!(self.kv.stats().states, self.states.len()),
             Err(other) => panic!("{other}"),
         }
     }
@@ -249,6 +279,7 @@ impl Machine {
                 life.pending.clear();
             }
             Err(KvError::WindowGone { .. }) => assert!(!whole, "it could have been done"),
+            Err(KvError::StateGone { .. }) => assert!(self.kv.has_states() && target > 0),
             Err(KvError::TruncateBeyond { len, target }) => assert!(target > len),
             Err(other) => panic!("{other}"),
         }
@@ -312,7 +343,10 @@ impl Machine {
         for life in &self.lives {
             assert_eq!(self.kv.tokens(life.seq).unwrap(), life.history);
             let (slots, len) = (self.slots(life.seq), life.history.len());
-            for (position, &digest) in expected(&life.history, life.spec.window).iter().enumerate() {
+            let expected = expected(&life.history, life.spec.window);
+            let state = Some(folded(0, expected.iter().copied())).filter(|_| self.kv.has_states() && len > 0);
+            assert_eq!(self.state(life.seq), state);
+            for (position, &digest) in expected.iter().enumerate() {
                 match slots.get(&position) {
                     Some(&(page, slot)) => assert_eq!(self.memory[page][slot], Some((position, digest))),
                     None => assert!(!sees(life.spec.window, len, position), "position {position} is gone"),
@@ -326,9 +360,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_sequence_reads_back_its_own_history(game in game(), shares in prop::bool::weighted(0.85)) {
+    fn every_sequence_reads_back_its_own_history(
+        game in game(),
+        shares in prop::bool::weighted(0.85),
+        states in prop_oneof![Just(0usize), 2usize..20],
+    ) {
         let prefix = if shares { PrefixSharing::On { salt: [3; 32] } } else { PrefixSharing::Off };
-        let mut machine = Machine::new(prefix);
+        let mut machine = Machine::new(prefix, states);
         for next in game {
             machine.play(next);
             machine.judge();
@@ -338,5 +376,6 @@ proptest! {
             machine.judge();
         }
         prop_assert_eq!(machine.kv.free_pages(), PAGES);
+        prop_assert_eq!(machine.kv.stats().states, 0);
     }
 }

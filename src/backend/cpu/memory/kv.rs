@@ -10,6 +10,7 @@
 //! | int8 | `i8 [dim][16]` | `f16 [groups][16]` | `i8 [16][dim]` | `f16 [groups][16]` |
 
 use super::Buffer;
+use crate::backend::states::States;
 use crate::backend::{BackendError, shape_error};
 use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId};
 
@@ -57,13 +58,14 @@ impl BlockShape {
     }
 }
 
-/// Keys and values of all layers.
+/// Keys and values of all layers, and the states of sequences.
 #[derive(Debug)]
 pub struct KvPool {
     layout: KvLayout,
     shape: BlockShape,
     pages: usize,
     layers: Vec<Buffer>,
+    pub(in crate::backend) states: States<f32>,
 }
 
 /// One layer of a pool, for kernels: plain addresses, valid while the pool is borrowed.
@@ -119,7 +121,7 @@ impl KvPool {
             .ok_or_else(no_memory)?;
         let layers = (0..layout.layers).map(|_| Buffer::sparse(layer_bytes, "the KV pool"));
         let layers = layers.collect::<Result<_, _>>().map_err(|_| no_memory())?;
-        Ok(KvPool { layout, shape, pages, layers })
+        Ok(KvPool { layout, shape, pages, layers, states: States::default() })
     }
 
     /// The pool's layout.

@@ -1,0 +1,108 @@
+//! Slots of state in the host's memory, for the backends that compute there.
+
+use std::ops::Range;
+
+use super::{BackendError, shape_error};
+use crate::ir::{State, StateSlot, StateSlots, StepInput};
+
+/// Slots of so many elements, one behind the other.
+#[derive(Debug, Default)]
+pub(super) struct States<T> {
+    slots: usize,
+    elements: usize,
+    values: Vec<T>,
+}
+
+impl<T: Copy + Default + From<f32>> States<T> {
+    pub(super) fn new(elements: usize, slots: usize) -> Result<States<T>, BackendError> {
+        let count = elements.saturating_mul(slots);
+        let mut values = Vec::new();
+        values.try_reserve_exact(count).map_err(|_| BackendError::OutOfMemory {
+            bytes: count.saturating_mul(size_of::<T>()),
+            what: "the states of sequences",
+        })?;
+        values.resize(count, T::default());
+        Ok(States { slots, elements, values })
+    }
+
+    /// Checks that the step's slots are there, its rows too, and the operation's part of a slot. That no sequence writes
+    /// what another one uses is the step's to keep ([`StepInput::check_states`]).
+    pub(super) fn check(
+        &self,
+        op: &'static str,
+        state: &State,
+        step: &StepInput,
+    ) -> Result<(), BackendError> {
+        if state.range().end > self.elements {
+            let expected = format!("a state within {} elements", self.elements);
+            return Err(shape_error(op, expected, state.to_string()));
+        }
+        if step.states.len() != step.sequences.len() {
+            let expected = format!("states of {} sequences", step.sequences.len());
+            return Err(shape_error(op, expected, step.states.len().to_string()));
+        }
+        for (sequence, slots) in step.sequences.iter().zip(&step.states) {
+            let rows = &sequence.rows;
+            let in_range = |slot: StateSlot| slot.index() < self.slots;
+            let fits =
+                in_range(slots.write) && slots.read.is_none_or(in_range) && slots.read != Some(slots.write);
+            if !fits || rows.start > rows.end || rows.end as usize > step.tokens.len() {
+                let expected =
+                    format!("two of {} slots, and rows of {} tokens", self.slots, step.tokens.len());
+                return Err(shape_error(op, expected, format!("{slots:?}, {rows:?}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// An operation's part of the slots of a sequence: what it reads, if anything, and what it writes. `check` has
+    /// accepted both.
+    pub(super) fn parts(&mut self, state: &State, slots: StateSlots) -> (Option<&[T]>, &mut [T]) {
+        let of = |slot: StateSlot| {
+            let start = slot.index() * self.elements;
+            start + state.range().start..start + state.range().end
+        };
+        let write = of(slots.write);
+        let Some(read) = slots.read.map(of) else { return (None, &mut self.values[write]) };
+        // The lower one ends before the upper one starts.
+        let (low, high) = self.values.split_at_mut(read.start.max(write.start));
+        if read.start < write.start {
+            (Some(&low[read]), &mut high[..state.elements()])
+        } else {
+            (Some(&high[..state.elements()]), &mut low[write])
+        }
+    }
+
+    /// The first element, and how many a slot has, for kernels that have called [`States::check`].
+    pub(super) fn base(&mut self) -> (*mut T, usize) {
+        (self.values.as_mut_ptr(), self.elements)
+    }
+
+    /// See [`Backend::read_state`](super::Backend::read_state).
+    pub(super) fn read(
+        &self,
+        slot: StateSlot,
+        out: &mut [f32],
+        narrow: fn(T) -> f32,
+    ) -> Result<(), BackendError> {
+        let range = self.whole(slot, out.len())?;
+        out.iter_mut().zip(&self.values[range]).for_each(|(out, &value)| *out = narrow(value));
+        Ok(())
+    }
+
+    /// See [`Backend::write_state`](super::Backend::write_state).
+    pub(super) fn write(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
+        let range = self.whole(slot, values.len())?;
+        self.values[range].iter_mut().zip(values).for_each(|(to, &value)| *to = value.into());
+        Ok(())
+    }
+
+    /// Where a slot lies that is as long as `elements`.
+    fn whole(&self, slot: StateSlot, elements: usize) -> Result<Range<usize>, BackendError> {
+        if slot.index() < self.slots && elements == self.elements {
+            return Ok(slot.index() * elements..(slot.index() + 1) * elements);
+        }
+        let expected = format!("{} elements of a slot below {}", self.elements, self.slots);
+        Err(shape_error("state", expected, format!("{elements} of slot {}", slot.0)))
+    }
+}

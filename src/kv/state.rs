@@ -1,0 +1,133 @@
+//! The slots of state that recurrent layers have for each sequence: which are free, which a sequence has, and which
+//! are kept as snapshots, found by the hash of what they have seen.
+//!
+//! A step reads one slot and writes another, so what is in a slot never changes while someone has it: a snapshot is one
+//! more reference. Snapshots take what room sequences leave; the least recently used one goes first.
+
+use std::collections::{HashMap, TryReserveError};
+
+use super::prefix::ChainHash;
+use super::sequence::Sequence;
+use super::with_room;
+use crate::ir::StateSlot;
+
+/// Every slot is free (no reference) or has one reference for each sequence and each snapshot.
+#[derive(Debug, Default)]
+pub(super) struct StateBook {
+    references: Vec<u32>,
+    free: Vec<StateSlot>,
+    snapshots: HashMap<ChainHash, Snapshot>,
+    /// Counts uses of snapshots.
+    clock: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Snapshot {
+    slot: StateSlot,
+    used: u64,
+}
+
+impl StateBook {
+    pub(super) fn new(slots: usize) -> Result<StateBook, TryReserveError> {
+        let count = u32::try_from(slots).unwrap_or(u32::MAX);
+        let (mut references, mut free) = (with_room(count as usize)?, with_room(count as usize)?);
+        references.resize(count as usize, 0);
+        free.extend((0..count).rev().map(StateSlot));
+        let mut snapshots = HashMap::new();
+        // As many again clear tombstones in place.
+        snapshots.try_reserve(2 * count as usize)?;
+        Ok(StateBook { references, free, snapshots, clock: 0 })
+    }
+
+    /// Whether sequences have states at all.
+    pub(super) fn is_used(&self) -> bool {
+        !self.references.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.references.len()
+    }
+
+    /// Snapshots kept.
+    pub(super) fn snapshots(&self) -> usize {
+        self.snapshots.len()
+    }
+
+    /// Slots that [`StateBook::take`] can give.
+    pub(super) fn available(&self) -> usize {
+        self.free.len() + self.idle().count()
+    }
+
+    /// Snapshots that no sequence has.
+    fn idle(&self) -> impl Iterator<Item = (&ChainHash, &Snapshot)> {
+        self.snapshots.iter().filter(|(_, snapshot)| self.references[snapshot.slot.index()] == 1)
+    }
+
+    /// A slot with one reference: a free one, else that of the least recently used snapshot.
+    pub(super) fn take(&mut self) -> Option<StateSlot> {
+        if self.free.is_empty() {
+            let oldest = self.idle().min_by_key(|(_, snapshot)| snapshot.used).map(|(&hash, _)| hash)?;
+            self.forget(&oldest);
+        }
+        let slot = self.free.pop()?;
+        self.references[slot.index()] = 1;
+        Some(slot)
+    }
+
+    pub(super) fn retain(&mut self, slot: Option<StateSlot>) {
+        slot.iter().for_each(|slot| self.references[slot.index()] += 1);
+    }
+
+    pub(super) fn release(&mut self, slot: Option<StateSlot>) {
+        let Some(slot) = slot else { return };
+        let references = &mut self.references[slot.index()];
+        *references -= 1;
+        if *references == 0 {
+            self.free.push(slot);
+        }
+    }
+
+    /// The snapshot of a past, if there is one.
+    pub(super) fn find(&mut self, past: &ChainHash) -> Option<StateSlot> {
+        self.clock += 1;
+        let snapshot = self.snapshots.get_mut(past)?;
+        snapshot.used = self.clock;
+        Some(snapshot.slot)
+    }
+
+    /// No snapshot of this past is found any more.
+    pub(super) fn forget(&mut self, past: &ChainHash) {
+        let snapshot = self.snapshots.remove(past);
+        self.release(snapshot.map(|snapshot| snapshot.slot));
+    }
+
+    /// Keeps a state as the snapshot of `past`, unless there is one already.
+    fn keep(&mut self, past: ChainHash, slot: StateSlot) {
+        if self.find(&past).is_none() {
+            self.retain(Some(slot));
+            self.snapshots.insert(past, Snapshot { slot, used: self.clock });
+        }
+    }
+
+    /// Moves a sequence, which has its new tokens, on to the state behind them. Where they end with a page that can be
+    /// found, the state is kept; behind the prompt the newest one only.
+    pub(super) fn advance(&mut self, sequence: &mut Sequence, tokens: usize) {
+        if sequence.next_state.is_none() || tokens == 0 {
+            return;
+        }
+        self.release(sequence.state);
+        sequence.state = sequence.next_state.take();
+        let Some((past, slot)) = sequence.whole_past().zip(sequence.state) else { return };
+        if sequence.len() > sequence.prompt
+            && let Some(before) = sequence.last_snapshot.replace(past)
+        {
+            self.forget(&before);
+        }
+        self.keep(past, slot);
+    }
+
+    /// By slot: the references that are booked, and whether it is listed as free; and the slots of snapshots.
+    pub(super) fn booked(&self) -> (&[u32], &[StateSlot], impl Iterator<Item = StateSlot>) {
+        (&self.references, &self.free, self.snapshots.values().map(|snapshot| snapshot.slot))
+    }
+}
