@@ -32,9 +32,11 @@ pub enum Part {
     Key,
     /// Values.
     Value,
-    /// The norm of each query head.
+    /// Queries, keys and values in one matrix, in this order.
+    QueryKeyValue,
+    /// The norm of queries.
     QueryNorm,
-    /// The norm of each key head.
+    /// The norm of keys.
     KeyNorm,
     /// What attention yields, back to the residual stream.
     AttentionOutput,
@@ -46,6 +48,8 @@ pub enum Part {
     Gate,
     /// What the gate multiplies.
     Up,
+    /// The gate and what it multiplies in one matrix, in this order.
+    GateUp,
     /// Back to the residual stream.
     Down,
     /// The norm behind the MLP, before it is added.
@@ -79,7 +83,7 @@ struct Names {
     output_norm: &'static str,
     /// Before a layer's number.
     layers: &'static str,
-    parts: [(Part, &'static str); 13],
+    parts: [(Part, &'static str); 15],
     rotary_rows: RotaryRows,
 }
 
@@ -92,6 +96,7 @@ static GGUF: Names = Names {
         (Part::Query, "attn_q"),
         (Part::Key, "attn_k"),
         (Part::Value, "attn_v"),
+        (Part::QueryKeyValue, "attn_qkv"),
         (Part::QueryNorm, "attn_q_norm"),
         (Part::KeyNorm, "attn_k_norm"),
         (Part::AttentionOutput, "attn_output"),
@@ -99,6 +104,8 @@ static GGUF: Names = Names {
         (Part::MlpNorm, "ffn_norm"),
         (Part::Gate, "ffn_gate"),
         (Part::Up, "ffn_up"),
+        // With twice the rows where there is no gate beside it.
+        (Part::GateUp, "ffn_up"),
         (Part::Down, "ffn_down"),
         (Part::MlpOutputNorm, "post_ffw_norm"),
     ],
@@ -124,6 +131,7 @@ const fn hugging_face(mlp_norm: &'static str, attention_output_norm: &'static st
             (Part::Query, "self_attn.q_proj"),
             (Part::Key, "self_attn.k_proj"),
             (Part::Value, "self_attn.v_proj"),
+            (Part::QueryKeyValue, "self_attn.qkv_proj"),
             (Part::QueryNorm, "self_attn.q_norm"),
             (Part::KeyNorm, "self_attn.k_norm"),
             (Part::AttentionOutput, "self_attn.o_proj"),
@@ -131,6 +139,7 @@ const fn hugging_face(mlp_norm: &'static str, attention_output_norm: &'static st
             (Part::MlpNorm, mlp_norm),
             (Part::Gate, "mlp.gate_proj"),
             (Part::Up, "mlp.up_proj"),
+            (Part::GateUp, "mlp.gate_up_proj"),
             (Part::Down, "mlp.down_proj"),
             (Part::MlpOutputNorm, "post_feedforward_layernorm"),
         ],

@@ -72,7 +72,7 @@ const KNOWN: &[(&str, Rule)] = &[
     // What embeddings of a text are made of; and what a classifier calls its results.
     ("pooling_type", Note),
     ("classifier.output_labels", Note),
-    // Of norms with a mean, which no family here has.
+    // Of norms with a mean.
     ("attention.layer_norm_epsilon", Note),
     // Sections turn by different positions in images alone.
     ("rope.dimension_sections", Note),
@@ -165,17 +165,38 @@ const KNOWN: &[(&str, Rule)] = &[
     ("wkv.head_size", Off),
 ];
 
+/// What keys are to some families, before what [`KNOWN`] says.
+const OF_FAMILIES: &[(&str, &str, Rule)] = &[
+    ("cohere2", "attention.layer_norm_epsilon", Read),
+    ("cohere2", "attention.layer_norm_rms_epsilon", Note),
+    ("cohere2", "logit_scale", Read),
+    // Rows of q and k have another order where there are any.
+    ("glm4", "rope.dimension_sections", Off),
+    ("granite", "embedding_scale", Read),
+    ("granite", "logit_scale", Read),
+    ("granite", "residual_scale", Read),
+    // Models without it rotate nothing.
+    ("granite", "rope.scaling.finetuned", On),
+    // Layers to which rows of a picture are added.
+    ("qwen3vl", "n_deepstack_layers", Note),
+];
+
 /// Refuses a file by the name of a key whose effect is not honoured.
 pub(super) fn check(keys: Keys<'_>) -> Result<(), ModelError> {
     check_general(keys)?;
     for (key, value) in keys.file.metadata().iter() {
         let own = key.strip_prefix(keys.family.name).and_then(|rest| rest.strip_prefix('.'));
         if let Some(name) = own {
-            let rule = KNOWN.iter().find(|(known, _)| *known == name).map(|&(_, rule)| rule);
-            check_value(keys, name, value, rule)?;
+            check_value(keys, name, value, rule_of(keys.family.name, name))?;
         }
     }
     Ok(())
+}
+
+fn rule_of(family: &str, name: &str) -> Option<Rule> {
+    let own = OF_FAMILIES.iter().find(|&&(other, known, _)| (other, known) == (family, name));
+    let general = || KNOWN.iter().find(|&&(known, _)| known == name).map(|&(_, rule)| rule);
+    own.map(|&(_, _, rule)| rule).or_else(general)
 }
 
 fn check_value(keys: Keys<'_>, name: &str, value: &Value, rule: Option<Rule>) -> Result<(), ModelError> {
@@ -191,7 +212,7 @@ fn check_value(keys: Keys<'_>, name: &str, value: &Value, rule: Option<Rule>) ->
         Some(Factor) if is_off(value) || scalar(value).is_some_and(|v| number(&v) == Some(1.0)) => Ok(()),
         Some(Factor) => refused("1 or no such key: it is not supported"),
         Some(On) if scalar(value).is_some_and(|v| v == Value::Bool(true) || whole(&v) == Some(1)) => Ok(()),
-        Some(On) => refused("true: the model is no decoder otherwise"),
+        Some(On) => refused("true or no such key: it is another model otherwise"),
         Some(Same(other)) => {
             let same = keys.whole(name)?;
             let expected = keys.whole(other)?;

@@ -67,7 +67,8 @@ impl<B: Backend> Model<B> {
     ) -> Result<Model<B>, ModelError> {
         let kv = kv_memory(config, options)?;
         let element_bytes = |precision| backend.element_bytes(precision);
-        let plan = decoder::build(config)?.compile(&CompileOptions {
+        let config = config.within(options.context_max);
+        let plan = decoder::build(&config)?.compile(&CompileOptions {
             limits: options.limits,
             element_bytes: &element_bytes,
             fuse: Fusion::On,
@@ -80,7 +81,6 @@ impl<B: Backend> Model<B> {
             upload(source, &plan, &backend, progress).map_err(|error: ModelError| error.of(file))?;
         let fingerprint = cache_fingerprint::<B>(fingerprint, kv.layout, options);
         let session = Session::new(backend, plan, weights, Some(kv))?;
-        let config = config.clone();
         let context_max = options.context_max;
         Ok(Model { config, session, kv, context_max, fingerprint, sidecar, outputs: 0 })
     }

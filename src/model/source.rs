@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::backend::MatrixShape;
 use crate::checkpoint::Checkpoint;
+use crate::graph::MatrixSpec;
 use crate::quant::{MatrixForm, QuantFormat};
 
 use super::ModelError;
@@ -32,12 +33,12 @@ impl Source<'_> {
     }
 
     /// What a matrix is prepared from.
-    pub fn shape(&self, name: &str) -> Result<MatrixShape, ModelError> {
-        let rows = self.file.rows(name)?;
+    pub fn shape(&self, spec: &MatrixSpec) -> Result<MatrixShape, ModelError> {
+        let rows = self.file.rows(&spec.name)?;
         let form = match (rows.form(), self.quantise) {
             (form @ MatrixForm::Quant(_), _) | (form, None) => form,
             (_, Some(format)) => MatrixForm::Quant(format.form(rows.cols())),
         };
-        Ok(MatrixShape { rows: rows.rows(), cols: rows.cols(), form })
+        Ok(MatrixShape { rows: spec.rows, cols: spec.cols, form })
     }
 }

@@ -1,17 +1,20 @@
 //! A model's tensors against its hyperparameters: first what these size, before anything is built; at the
 //! end every weight of the graph, and every tensor of the file.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::checkpoint::{Checkpoint, Part, Role, TensorInfo};
 use crate::graph::Graph;
 use crate::ir::Heads;
 
-use super::{ModelConfig, ModelError, missing};
+use super::family::Family;
+use super::recipe::NormPlacement;
+use super::{ModelConfig, ModelError, missing, scaling};
 
 /// What sizes a model.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
+    pub family: &'static Family,
     pub block_count: usize,
     pub heads: Heads,
     pub embedding_length: usize,
@@ -39,29 +42,49 @@ pub(super) fn refuse_experts(file: &dyn Checkpoint) -> Result<(), ModelError> {
 
 /// Holds what the hyperparameters size against the tensors of every layer: what passes is no larger than
 /// the file.
-pub(super) fn check_sizes(file: &dyn Checkpoint, sizes: Sizes) -> Result<(), ModelError> {
-    let Sizes { block_count, heads, embedding_length, feed_forward_length } = sizes;
-    let (query, kv) = (heads.query.saturating_mul(heads.dim), heads.kv.saturating_mul(heads.dim));
+pub(super) fn check_sizes(
+    file: &dyn Checkpoint,
+    sizes: Sizes,
+    fused: &BTreeSet<String>,
+) -> Result<(), ModelError> {
     let dialect = file.dialect();
-    check_shape(file, &dialect.weight(Role::TokenEmbedding), None, embedding_length)?;
-    check_shape(file, &dialect.weight(Role::OutputNorm), Some(1), embedding_length)?;
-    let parts = [
-        (Part::AttentionNorm, 1, embedding_length),
-        (Part::Query, query, embedding_length),
-        (Part::Key, kv, embedding_length),
-        (Part::Value, kv, embedding_length),
-        (Part::AttentionOutput, embedding_length, query),
-        (Part::MlpNorm, 1, embedding_length),
-        (Part::Gate, feed_forward_length, embedding_length),
-        (Part::Up, feed_forward_length, embedding_length),
-        (Part::Down, embedding_length, feed_forward_length),
-    ];
-    for index in 0..block_count {
-        for (part, rows, cols) in parts {
-            check_shape(file, &dialect.weight(Role::Layer { index, part }), Some(rows), cols)?;
+    check_shape(file, &dialect.weight(Role::TokenEmbedding), None, sizes.embedding_length)?;
+    check_shape(file, &dialect.weight(Role::OutputNorm), Some(1), sizes.embedding_length)?;
+    for index in 0..sizes.block_count {
+        let name = |part| dialect.weight(Role::Layer { index, part });
+        for (part, rows, cols) in sizes.parts(|part| fused.contains(&name(part))) {
+            check_shape(file, &name(part), Some(rows), cols)?;
         }
     }
     Ok(())
+}
+
+impl Sizes {
+    /// The parts of a layer, with rows and columns.
+    fn parts(&self, is_fused: impl Fn(Part) -> bool) -> Vec<(Part, usize, usize)> {
+        let Sizes { family, heads, embedding_length, feed_forward_length, .. } = *self;
+        let (query, kv) = (heads.query.saturating_mul(heads.dim), heads.kv.saturating_mul(heads.dim));
+        let mut parts = Vec::new();
+        if family.layer.norms != NormPlacement::Post {
+            parts.push((Part::AttentionNorm, 1, embedding_length));
+        }
+        if is_fused(Part::QueryKeyValue) {
+            let rows = kv.saturating_mul(2).saturating_add(query);
+            parts.push((Part::QueryKeyValue, rows, embedding_length));
+        } else {
+            parts.push((Part::Query, query, embedding_length));
+            parts.extend([Part::Key, Part::Value].map(|part| (part, kv, embedding_length)));
+        }
+        parts.push((Part::AttentionOutput, embedding_length, query));
+        if matches!(family.layer.norms, NormPlacement::Pre | NormPlacement::Sandwich) {
+            parts.push((Part::MlpNorm, 1, embedding_length));
+        }
+        if !is_fused(Part::GateUp) {
+            parts.extend([Part::Gate, Part::Up].map(|part| (part, feed_forward_length, embedding_length)));
+        }
+        parts.push((Part::Down, embedding_length, feed_forward_length));
+        parts
+    }
 }
 
 /// Holds a tensor against its shape; any number of rows will do if none is given.
@@ -83,12 +106,20 @@ fn check_shape(
 
 /// Holds every weight of the graph against the file, and every tensor against the graph.
 pub(super) fn check(file: &dyn Checkpoint, graph: &Graph, config: &ModelConfig) -> Result<(), ModelError> {
-    let matrices = graph.matrices().iter().map(|spec| (&spec.name, spec.rows, spec.cols));
-    let vectors = graph.vectors().iter().map(|spec| (&spec.name, 1, spec.len));
-    let mut used: HashSet<&str> = HashSet::from(["rope_freqs.weight"]);
-    for (name, rows, cols) in matrices.chain(vectors) {
-        check_shape(file, name, Some(rows), cols)?;
-        used.insert(name);
+    let mut used: HashSet<&str> = HashSet::from([scaling::FREQUENCIES]);
+    if config.short_rope.is_some() {
+        used.extend([scaling::FACTORS_LONG, scaling::FACTORS_SHORT]);
+    }
+    let mut rows: HashMap<&str, usize> = HashMap::new();
+    for spec in graph.matrices() {
+        *rows.entry(&spec.name).or_default() += spec.rows;
+    }
+    for spec in graph.matrices().iter().filter(|spec| used.insert(&spec.name)) {
+        check_shape(file, &spec.name, rows.get(spec.name.as_str()).copied(), spec.cols)?;
+    }
+    for spec in graph.vectors() {
+        check_shape(file, &spec.name, Some(1), spec.len)?;
+        used.insert(&spec.name);
     }
     let unused = file.tensors().iter().filter(|info| !used.contains(info.name.as_str()));
     for info in unused {
@@ -112,14 +143,14 @@ fn is_redundant(file: &dyn Checkpoint, info: &TensorInfo, config: &ModelConfig) 
     }
     match file.dialect().layer_of(name).map(|(_, part)| part) {
         Some("rope_freqs.weight") => {
-            let global = file.tensor("rope_freqs.weight").is_some();
-            Ok(global && vector()? == file.vector("rope_freqs.weight")?)
+            let global = file.tensor(scaling::FREQUENCIES).is_some();
+            Ok(global && vector()? == file.vector(scaling::FREQUENCIES)?)
         }
         Some("attn_rot_embd.weight" | "attn_rot_embd") => {
             let found = vector()?;
             let near = |(&value, &freq): (&f32, &f64)| (f64::from(value) / freq - 1.0).abs() < 1e-2;
-            let same_length = found.len() == config.rope.inv_freq.len();
-            Ok(same_length && found.iter().zip(config.rope.inv_freq.iter()).all(near))
+            let frequencies = &config.rope.global.inv_freq;
+            Ok(found.len() == frequencies.len() && found.iter().zip(frequencies.iter()).all(near))
         }
         _ => Ok(false),
     }
