@@ -52,6 +52,14 @@ pub enum Part {
     GateUp,
     /// Back to the residual stream.
     Down,
+    /// The logits of experts.
+    Router,
+    /// The gates of all experts.
+    GateExperts,
+    /// What they multiply, of all experts.
+    UpExperts,
+    /// Back to the residual stream, of all experts.
+    DownExperts,
     /// The norm behind the MLP, before it is added.
     MlpOutputNorm,
 }
@@ -86,6 +94,14 @@ struct Names {
     parts: [(Part, &'static str); 15],
     rotary_rows: RotaryRows,
 }
+
+/// The names of experts' parts. No family has them in folders yet.
+const EXPERTS: [(Part, &str); 4] = [
+    (Part::Router, "ffn_gate_inp"),
+    (Part::GateExperts, "ffn_gate_exps"),
+    (Part::UpExperts, "ffn_up_exps"),
+    (Part::DownExperts, "ffn_down_exps"),
+];
 
 static GGUF: Names = Names {
     token_embedding: "token_embd",
@@ -181,7 +197,11 @@ impl Dialect {
             Role::OutputNorm => format!("{body}{output_norm}"),
             Role::Head => self.head.to_owned(),
             Role::Layer { index, part } => {
-                let name = parts.iter().find(|&&(other, _)| other == part).map_or("", |&(_, name)| name);
+                let name = parts
+                    .iter()
+                    .chain(&EXPERTS)
+                    .find(|&&(other, _)| other == part)
+                    .map_or("", |&(_, name)| name);
                 format!("{body}{layers}{index}.{name}")
             }
         }
@@ -192,6 +212,11 @@ impl Dialect {
         let rest = name.strip_prefix(self.body)?.strip_prefix(self.names.layers)?;
         let (index, part) = rest.split_once('.')?;
         Some((index.parse().ok()?, part))
+    }
+
+    /// Whether this is the name of a part of some layer.
+    pub fn is_part(&self, name: &str, part: Part) -> bool {
+        self.layer_of(name).is_some_and(|(index, _)| name == self.weight(Role::Layer { index, part }))
     }
 
     /// The order of the rows that make queries and keys.

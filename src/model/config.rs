@@ -20,8 +20,10 @@ pub struct ModelConfig {
     pub context_length: usize,
     /// Elements of the residual stream.
     pub embedding_length: usize,
-    /// Elements between the MLP's matrices.
+    /// Elements between the MLP's matrices, or those of each expert.
     pub feed_forward_length: usize,
+    /// The experts of each layer, in mixtures.
+    pub experts: Option<Experts>,
     /// Layers.
     pub block_count: usize,
     /// The attention's heads.
@@ -54,6 +56,15 @@ pub struct ModelConfig {
     pub biases: BTreeSet<String>,
     /// Names of the matrices of the file that hold the rows of several, as q, k and v.
     pub fused: BTreeSet<String>,
+}
+
+/// The experts of a layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Experts {
+    /// How many there are.
+    pub count: usize,
+    /// How many a row goes to.
+    pub used: usize,
 }
 
 /// The rotations of a model.

@@ -7,8 +7,8 @@ use crate::checkpoint::{Part, Role};
 use crate::graph::{AttentionSpec, Graph, GraphError, NodeId};
 use crate::ir::{Activation, NormKind};
 
-use super::ModelConfig;
-use super::recipe::{MlpRecipe, NormPlacement, QueryKeyNorms};
+use super::config::{Experts, ModelConfig};
+use super::recipe::{ExpertWeights, ExpertsRecipe, MlpRecipe, NormPlacement, QueryKeyNorms};
 
 /// Name of the graph's result: logits, `[outputs, vocab_size]`.
 pub(super) const LOGITS: &str = "logits";
@@ -64,6 +64,7 @@ impl Builder<'_> {
         let h = if beside { h } else { self.norm_before(x, role(Part::MlpNorm))? };
         let y = match config.family.layer.mlp {
             MlpRecipe::Gated(activation) => self.gated(h, index, activation)?,
+            MlpRecipe::Experts(recipe) => self.experts(h, index, recipe)?,
         };
         self.add(x, y, role(Part::MlpOutputNorm))
     }
@@ -101,6 +102,25 @@ impl Builder<'_> {
         let gate = self.graph.activation(gate, activation)?;
         let h = self.graph.mul(gate, up)?;
         self.linear(h, role(Part::Down), config.embedding_length)
+    }
+
+    fn experts(&mut self, h: NodeId, index: usize, recipe: ExpertsRecipe) -> Result<NodeId, GraphError> {
+        let ModelConfig { dialect, embedding_length, feed_forward_length, experts, .. } = self.config;
+        let Experts { count, used } = experts.unwrap_or_default();
+        let name = |part| dialect.weight(Role::Layer { index, part });
+        let logits = self.linear(h, Role::Layer { index, part: Part::Router }, count)?;
+        let graph = &mut self.graph;
+        let routes = graph.route(logits, used, recipe.weights == ExpertWeights::OfChosen)?;
+        let into = [Part::GateExperts, Part::UpExperts];
+        let [gate, up] =
+            into.map(|part| graph.matrix_stack(&name(part), count, *feed_forward_length, *embedding_length));
+        let down =
+            graph.matrix_stack(&name(Part::DownExperts), count, *embedding_length, *feed_forward_length)?;
+        let (gate, up) = (graph.expert_matmul(h, gate?, routes)?, graph.expert_matmul(h, up?, routes)?);
+        let gate = graph.activation(gate, recipe.activation)?;
+        let parts = graph.mul(gate, up)?;
+        let parts = graph.expert_matmul(parts, down, routes)?;
+        graph.combine(parts, routes)
     }
 
     /// The products of one source: from the matrix `whole` where the file has it, which holds the rows of all,

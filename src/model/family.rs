@@ -4,8 +4,8 @@ use crate::ir::{Activation, NormKind, RopePairing};
 
 use super::ModelError;
 use super::recipe::{
-    AttentionRecipe, EmbedRecipe, HeadRecipe, LayerRecipe, LocalLayers, LocalRope, LogitScale, MlpRecipe,
-    NormPlacement, QueryKeyNorms, RotatedLayers,
+    AttentionRecipe, EmbedRecipe, ExpertWeights, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalLayers,
+    LocalRope, LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers,
 };
 
 /// What sets a family apart; everything else is in the file's hyperparameters.
@@ -37,6 +37,9 @@ const ATTENTION: AttentionRecipe = AttentionRecipe {
 
 const LAYER: LayerRecipe =
     LayerRecipe { attention: ATTENTION, mlp: MlpRecipe::Gated(Activation::Silu), norms: NormPlacement::Pre };
+
+const EXPERTS: MlpRecipe =
+    MlpRecipe::Experts(ExpertsRecipe { activation: Activation::Silu, weights: ExpertWeights::OfChosen });
 
 const LLAMA: Family = Family {
     name: "llama",
@@ -119,6 +122,7 @@ pub const FAMILIES: &[Family] = &[
         ..LLAMA
     },
     QWEN3,
+    Family { name: "qwen3moe", layer: LayerRecipe { mlp: EXPERTS, ..QWEN3.layer }, ..QWEN3 },
     Family { name: "qwen3vl", ..QWEN3 },
     GEMMA2,
     Family {

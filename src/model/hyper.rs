@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use crate::checkpoint::{Array, Checkpoint, Part, Role, RotaryRows, Strings, TensorInfo, Value};
 use crate::ir::{Heads, NormKind, RopePairing};
 
-use super::config::{LocalAttention, ModelConfig, Rotations};
+use super::config::{Experts, LocalAttention, ModelConfig, Rotations};
 use super::keys::{Keys, shown_value, whole};
-use super::recipe::{EmbedRecipe, LocalRope, LogitScale};
+use super::recipe::{EmbedRecipe, LocalRope, LogitScale, MlpRecipe};
 use super::rope::{RopeBase, RopeScaling};
 use super::scaling::rope_scaling;
 use super::{ModelError, decoder, key_error, known, missing, tensors};
@@ -54,15 +54,15 @@ struct Reader<'f> {
 impl Reader<'_> {
     fn config(&self) -> Result<ModelConfig, ModelError> {
         let (keys, family) = (self.keys, self.keys.family);
-        tensors::refuse_experts(self.file)?;
         let (dialect, table) = (self.file.dialect(), self.file.dialect().weight(Role::TokenEmbedding));
         let rows = self.file.tensor(&table).map(TensorInfo::rows);
         let rows = rows.ok_or_else(|| missing(&table, "[vocabulary, embedding_length]"))?;
         let embedding_length = keys.count("embedding_length", None)?;
-        let feed_forward_length = keys.count("feed_forward_length", None)?;
+        let (experts, feed_forward_length) = self.experts()?;
         let (block_count, heads) = (self.block_count()?, self.heads(embedding_length)?);
         let fused = self.fused(block_count, feed_forward_length);
-        let sizes = tensors::Sizes { family, block_count, heads, embedding_length, feed_forward_length };
+        let sizes =
+            tensors::Sizes { family, block_count, heads, embedding_length, feed_forward_length, experts };
         // From here on the file is known to hold what these numbers size.
         tensors::check_sizes(self.file, sizes, &fused)?;
         let context_length = self.context_length()?;
@@ -74,6 +74,7 @@ impl Reader<'_> {
             context_length,
             embedding_length,
             feed_forward_length,
+            experts,
             block_count,
             heads,
             norm_epsilon: self.epsilon()?,
@@ -91,6 +92,24 @@ impl Reader<'_> {
             biases: self.biases(block_count)?,
             fused,
         })
+    }
+
+    /// The experts of a layer, and the elements between the matrices of each; or those of the one MLP.
+    fn experts(&self) -> Result<(Option<Experts>, usize), ModelError> {
+        let (keys, key) = (self.keys, "feed_forward_length");
+        if !matches!(keys.family.layer.mlp, MlpRecipe::Experts(_)) {
+            tensors::refuse_experts(self.file)?;
+            return Ok((None, keys.count(key, None)?));
+        }
+        let count = keys.count("expert_count", None)?;
+        let used = keys.count("expert_used_count", None)?;
+        if used > count {
+            let expected = format!("at most {count}, the experts that there are");
+            return Err(keys.refuse("expert_used_count", &expected, used));
+        }
+        let own = "expert_feed_forward_length";
+        let key = if keys.raw(own).is_some() { own } else { key };
+        Ok((Some(Experts { count, used }), keys.count(key, None)?))
     }
 
     fn context_length(&self) -> Result<usize, ModelError> {

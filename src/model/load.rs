@@ -74,6 +74,8 @@ impl<B: Backend> Model<B> {
             fuse: Fusion::On,
             activations: options.activations,
         })?;
+        // What the backend has no kernel for is refused before weights are read.
+        plan.ops().iter().try_for_each(|op| backend.check_kernel(op))?;
         let fingerprint = file.fingerprint()?;
         let source =
             Source { file, fingerprint, quantise: options.quantise, sidecar: options.sidecar.as_deref() };
@@ -110,11 +112,17 @@ impl<B: Backend> Model<B> {
 impl<B: Backend> Model<B> {
     /// Bytes of weights that one decode step reads: each matrix that a product uses, once.
     pub fn step_weight_bytes(&self) -> usize {
-        let products = self.session.plan().ops().iter().filter_map(|op| match op {
-            Op::Matmul(matmul) => Some(&matmul.products),
-            _ => None,
-        });
-        let matrices: BTreeSet<_> = products.flatten().flat_map(Product::matrices).collect();
+        let mut matrices = BTreeSet::new();
+        for op in self.session.plan().ops() {
+            match op {
+                Op::Matmul(matmul) => matrices.extend(matmul.products.iter().flat_map(Product::matrices)),
+                // Which ones a row goes to does not matter: all have one shape.
+                Op::ExpertMatmul(experts) => {
+                    matrices.extend((0..experts.top_k()).filter_map(|expert| experts.experts.get(expert)));
+                }
+                _ => {}
+            }
+        }
         let weights = &self.session.weights().matrices;
         let bytes = |id: MatrixId| weights.get(id.0 as usize).map(|m| self.session.backend().matrix_bytes(m));
         matrices.into_iter().filter_map(bytes).sum()

@@ -33,12 +33,12 @@ pub use crate::ir::{OpKind, OpTime, OpTimes, Work};
 use crate::quant::QuantError;
 use crate::session::SessionError;
 use crate::token::TokenId;
-pub use config::{LocalAttention, ModelConfig, Rotations};
+pub use config::{Experts, LocalAttention, ModelConfig, Rotations};
 pub use family::{FAMILIES, Family};
 pub use load::{LoadOptions, Model};
 pub use recipe::{
-    AttentionRecipe, EmbedRecipe, HeadRecipe, LayerRecipe, LocalLayers, LocalRope, LogitScale, MlpRecipe,
-    NormPlacement, QueryKeyNorms, RotatedLayers,
+    AttentionRecipe, EmbedRecipe, ExpertWeights, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalLayers,
+    LocalRope, LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers,
 };
 pub use sidecar::SidecarUse;
 pub use upload::LoadProgress;
@@ -73,8 +73,8 @@ pub enum ModelError {
         /// What the file says.
         found: String,
     },
-    /// The model is a mixture of experts, which no family here is.
-    #[error("experts are not supported: {}", shown(shown_by))]
+    /// The model is a mixture of experts, which its family is not.
+    #[error("experts are not supported in this family: {}", shown(shown_by))]
     Experts {
         /// The key or the tensor that shows it.
         shown_by: String,

@@ -56,6 +56,26 @@ pub enum RotatedLayers {
 pub enum MlpRecipe {
     /// `down · (activation(gate · x) ∘ (up · x))`
     Gated(Activation),
+    /// The weighted sum of some of many gated MLPs, which a router chooses for each row.
+    Experts(ExpertsRecipe),
+}
+
+/// What a mixture of experts computes; how many there are is in the file's hyperparameters.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExpertsRecipe {
+    /// Of each expert's gate.
+    pub activation: Activation,
+    /// What the weights of the chosen experts are.
+    pub weights: ExpertWeights,
+}
+
+/// What experts' outputs are multiplied by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertWeights {
+    /// The softmax over all experts.
+    OfAll,
+    /// The softmax over those chosen.
+    OfChosen,
 }
 
 /// Where a layer norms.

@@ -4,12 +4,12 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::checkpoint::{Checkpoint, Part, Role, TensorInfo};
-use crate::graph::Graph;
+use crate::graph::{Graph, MatrixSpec};
 use crate::ir::Heads;
 
 use super::family::Family;
 use super::recipe::NormPlacement;
-use super::{ModelConfig, ModelError, missing, scaling};
+use super::{Experts, ModelConfig, ModelError, missing, scaling};
 
 /// What sizes a model.
 #[derive(Clone, Copy)]
@@ -19,6 +19,7 @@ pub(super) struct Sizes {
     pub heads: Heads,
     pub embedding_length: usize,
     pub feed_forward_length: usize,
+    pub experts: Option<Experts>,
 }
 
 /// Refuses a mixture of experts by the first tensor that shows it.
@@ -62,7 +63,7 @@ pub(super) fn check_sizes(
 impl Sizes {
     /// The parts of a layer, with rows and columns.
     fn parts(&self, is_fused: impl Fn(Part) -> bool) -> Vec<(Part, usize, usize)> {
-        let Sizes { family, heads, embedding_length, feed_forward_length, .. } = *self;
+        let Sizes { family, heads, embedding_length, feed_forward_length, experts, .. } = *self;
         let (query, kv) = (heads.query.saturating_mul(heads.dim), heads.kv.saturating_mul(heads.dim));
         let mut parts = Vec::new();
         if family.layer.norms != NormPlacement::Post {
@@ -79,10 +80,18 @@ impl Sizes {
         if matches!(family.layer.norms, NormPlacement::Pre | NormPlacement::Sandwich) {
             parts.push((Part::MlpNorm, 1, embedding_length));
         }
+        let (gate_up, down) = match experts {
+            Some(_) => ([Part::GateExperts, Part::UpExperts], Part::DownExperts),
+            None => ([Part::Gate, Part::Up], Part::Down),
+        };
+        parts.extend(experts.map(|experts| (Part::Router, experts.count, embedding_length)));
+        // Rows of experts follow each other.
+        let count = experts.map_or(1, |experts| experts.count);
         if !is_fused(Part::GateUp) {
-            parts.extend([Part::Gate, Part::Up].map(|part| (part, feed_forward_length, embedding_length)));
+            let rows = count.saturating_mul(feed_forward_length);
+            parts.extend(gate_up.map(|part| (part, rows, embedding_length)));
         }
-        parts.push((Part::Down, embedding_length, feed_forward_length));
+        parts.push((down, count.saturating_mul(embedding_length), feed_forward_length));
         parts
     }
 }
@@ -116,6 +125,7 @@ pub(super) fn check(file: &dyn Checkpoint, graph: &Graph, config: &ModelConfig) 
     }
     for spec in graph.matrices().iter().filter(|spec| used.insert(&spec.name)) {
         check_shape(file, &spec.name, rows.get(spec.name.as_str()).copied(), spec.cols)?;
+        check_stack(file, spec)?;
     }
     for spec in graph.vectors() {
         check_shape(file, &spec.name, Some(1), spec.len)?;
@@ -131,6 +141,20 @@ pub(super) fn check(file: &dyn Checkpoint, graph: &Graph, config: &ModelConfig) 
         }
     }
     Ok(())
+}
+
+/// Holds a tensor of three dimensions against the first of its matrices, all of which have as many rows.
+fn check_stack(file: &dyn Checkpoint, spec: &MatrixSpec) -> Result<(), ModelError> {
+    match file.tensor(&spec.name).map(|info| info.dims.as_slice()) {
+        Some(&[_, rows, count, ..]) if count > 1 && rows != spec.rows as u64 => {
+            Err(ModelError::TensorShape {
+                tensor: spec.name.clone(),
+                expected: format!("matrices of [{}, {}]", spec.rows, spec.cols),
+                found: format!("{count} of [{rows}, {}]", spec.cols),
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether the model is the same without the tensor: a bias of zeros, or frequencies that the hyperparameters

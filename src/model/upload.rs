@@ -40,7 +40,7 @@ impl Source<'_> {
         backend: &B,
     ) -> Result<(B::Matrix, Option<Quality>), ModelError> {
         let tensor = Tensor::new(self.file.rows(&spec.name)?, spec);
-        Ok(match (tensor.rows.form(), self.quantise) {
+        Ok(match (tensor.rows.form(), self.quantised(&spec.name)) {
             (MatrixForm::Quant(_), _) | (_, None) => (backend.prepare(&tensor)?, None),
             (_, Some(format)) => {
                 let quantised = Quantised { tensor, format, lost: Mutex::default() };

@@ -16,6 +16,10 @@ pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 /// Elements of the residual stream.
 pub const EMBEDDING: usize = 32;
 const FEED_FORWARD: usize = 48;
+/// Of a mixture: experts of a layer, those that a row goes to, and elements between the matrices of each.
+const EXPERTS: usize = 6;
+const EXPERTS_USED: usize = 2;
+const EXPERT_FEED_FORWARD: usize = 16;
 const CONTEXT: usize = 256;
 
 /// What a tiny model has.
@@ -79,13 +83,24 @@ impl Maker {
 
     /// Random values around 0, as large as keeps a product's variance near that of its source.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Outcome {
+        self.tensor(name, &[cols, rows])
+    }
+
+    /// The same for matrices of one shape, `[rows, cols]`, in one tensor.
+    fn stack(&mut self, name: &str, count: usize, [rows, cols]: [usize; 2]) -> Outcome {
+        self.tensor(name, &[cols, rows, count])
+    }
+
+    fn tensor(&mut self, name: &str, dims: &[usize]) -> Outcome {
+        let (cols, elements) = (dims[0], dims.iter().product::<usize>());
         let scale = 3.0 / (cols as f32).sqrt();
-        let values = (0..rows * cols).map(|_| half::f16::from_f32(scale * self.random.unit()));
+        let values = (0..elements).map(|_| half::f16::from_f32(scale * self.random.unit()));
         let bytes: Vec<u8> = match self.dtype {
             TensorType::F16 => values.flat_map(|value| value.to_le_bytes()).collect(),
             _ => values.flat_map(|value| value.to_f32().to_le_bytes()).collect(),
         };
-        self.writer.tensor(name, self.dtype, &[cols as u64, rows as u64], bytes)?;
+        let dims: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
+        self.writer.tensor(name, self.dtype, &dims, bytes)?;
         Ok(())
     }
 
@@ -130,6 +145,9 @@ impl Maker {
         if norms_before && tiny.family != "cohere2" {
             self.vector(&name("ffn_norm.weight"), EMBEDDING, 1.0)?;
         }
+        if tiny.family == "qwen3moe" {
+            return self.experts(layer);
+        }
         let gate_up = [("ffn_gate.weight", FEED_FORWARD), ("ffn_up.weight", FEED_FORWARD)];
         let fused = [("ffn_up.weight", 2 * FEED_FORWARD)];
         let fuses = matches!(tiny.family, "phi3" | "glm4");
@@ -137,6 +155,20 @@ impl Maker {
             self.matrix(&name(part), rows, EMBEDDING)?;
         }
         self.matrix(&name("ffn_down.weight"), EMBEDDING, FEED_FORWARD)
+    }
+
+    /// A router, and the experts of a layer.
+    fn experts(&mut self, layer: usize) -> Outcome {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        self.matrix(&name("ffn_gate_inp"), EXPERTS, EMBEDDING)?;
+        for (part, rows, cols) in [
+            ("ffn_gate_exps", EXPERT_FEED_FORWARD, EMBEDDING),
+            ("ffn_up_exps", EXPERT_FEED_FORWARD, EMBEDDING),
+            ("ffn_down_exps", EMBEDDING, EXPERT_FEED_FORWARD),
+        ] {
+            self.stack(&name(part), EXPERTS, [rows, cols])?;
+        }
+        Ok(())
     }
 
     /// Tensors of no layer that a family has.
@@ -188,6 +220,11 @@ fn own_settings(family: &str) -> Vec<(&'static str, Value)> {
             ("embedding_scale", 3_f32.into()),
             ("residual_scale", 0.4_f32.into()),
             ("logit_scale", 1.5_f32.into()),
+        ],
+        "qwen3moe" => vec![
+            ("expert_count", (EXPERTS as u32).into()),
+            ("expert_used_count", (EXPERTS_USED as u32).into()),
+            ("expert_feed_forward_length", (EXPERT_FEED_FORWARD as u32).into()),
         ],
         "olmo2" => vec![
             ("rope.scaling.type", "yarn".into()),

@@ -1,5 +1,5 @@
-//! A tiny model of each family with the logits that an independent implementation in f64 has computed for it
-//! (numpy; it read the very files that `file` makes).
+//! A tiny model of each family with the logits that an independent implementation in f64 has computed for it;
+//! it read the very files that `file` makes, and has the logits that transformers has of larger models.
 
 use ottava::TokenId;
 use ottava::checkpoint::TensorType;
@@ -13,7 +13,7 @@ pub const VOCAB: usize = 16;
 const TOKENS: [u32; 10] = [1, 7, 3, 15, 0, 4, 4, 9, 12, 2];
 
 /// The models.
-pub const TINY: [Tiny; 14] = [
+pub const TINY: [Tiny; 15] = [
     Tiny {
         vocab: VOCAB,
         family: "llama",
@@ -84,6 +84,7 @@ pub const TINY: [Tiny; 14] = [
     Tiny { family: "glm4", head_dim: 16, ..SMALL },
     Tiny { family: "phi3", ..SMALL },
     Tiny { family: "qwen3vl", head_dim: 16, rope_dims: 16, ..SMALL },
+    Tiny { family: "qwen3moe", head_dim: 16, rope_dims: 16, ..SMALL },
 ];
 
 const SMALL: Tiny = Tiny {
@@ -100,7 +101,7 @@ const SMALL: Tiny = Tiny {
 };
 
 /// The reference's logits of the last token, a row a model.
-pub const EXPECTED: [[f32; VOCAB]; 14] = [
+pub const EXPECTED: [[f32; VOCAB]; 15] = [
     [
         -0.21055, -1.11943, -1.91871, -0.31245, -1.75929, -0.80117, 0.72951, 0.20048, -1.13636, -0.50849,
         -2.05939, 0.34733, 0.49454, 0.33677, -0.62453, -0.49863,
@@ -156,6 +157,10 @@ pub const EXPECTED: [[f32; VOCAB]; 14] = [
     [
         0.05667, -0.04129, 1.11002, 0.17205, -0.20460, -0.20388, -0.87833, 0.26769, 0.00293, 0.19808,
         -0.67774, 0.68441, -0.17839, -0.12001, 1.72503, -0.66463,
+    ],
+    [
+        0.06586, -1.92322, -1.26158, 1.11985, 0.12668, -0.39046, -0.60786, 1.29483, 1.57408, 0.68377,
+        0.44884, 0.95728, 1.19551, -0.99303, 1.08520, 0.31132,
     ],
 ];
 
