@@ -1,6 +1,6 @@
 //! Every family on a card: tiny models with random weights, against logits of independent implementations.
 //!
-//! The models of `tiny::recorded` are made here; their logits are of numpy in f64. Those of
+//! The models of `tiny::recorded` are made here; their logits were computed in f64. Those of
 //! `tests/golden/families` were written by llama.cpp's converter, and transformers computed their logits in
 //! f32. All are part of this program, which may run on another machine.
 
@@ -11,10 +11,10 @@ mod tiny;
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::checkpoint::ModelFile;
 use ottava::ir::{KvDtype, Precision, StepLimits};
-use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
+use ottava::model::{Decoder, LoadOptions, LoadProgress, Model, ModelConfig};
 use serde_json::Value;
-use tiny::Outcome;
 use tiny::recorded::{EXPECTED, TINY, VOCAB, step, step_of};
+use tiny::{Outcome, Tiny};
 
 /// How a recorded sequence is cut into steps: at once, which is a prompt's work; in pieces as decodes and short
 /// prompts are; and in two that no tile divides.
@@ -36,7 +36,6 @@ macro_rules! goldens {
     };
 }
 
-/// Of all families that this crate has.
 const GOLDENS: [Golden; 7] =
     goldens!["gemma3", "llama", "llama_llama3rope", "llama_q4_0", "llama_q8_0", "qwen2", "qwen3"];
 
@@ -57,6 +56,15 @@ const TOLERANCES: [Tolerance; 2] = [
 ];
 
 fn load(file: &ModelFile, kv_dtype: KvDtype, batch_invariant: bool) -> Outcome<Model<Cuda>> {
+    load_with(file, kv_dtype, batch_invariant, &mut |_| {})
+}
+
+fn load_with(
+    file: &ModelFile,
+    kv_dtype: KvDtype,
+    batch_invariant: bool,
+    progress: &mut dyn FnMut(LoadProgress<'_>),
+) -> Outcome<Model<Cuda>> {
     cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU"))?;
     let cuda = Cuda::new(&CudaOptions { batch_invariant, ..CudaOptions::default() })?;
     let options = LoadOptions {
@@ -68,7 +76,7 @@ fn load(file: &ModelFile, kv_dtype: KvDtype, batch_invariant: bool) -> Outcome<M
         sidecar: None,
         activations: Precision::F32,
     };
-    Ok(Model::load(file, &ModelConfig::from_file(file)?, cuda, &options, &mut |_| {})?)
+    Ok(Model::load(file, &ModelConfig::from_file(file)?, cuda, &options, progress)?)
 }
 
 /// What is recorded of a model: a sequence, and of each token some of the logits behind it.
@@ -145,10 +153,28 @@ fn converted_models_have_the_recorded_logits() -> Outcome {
     GOLDENS.iter().try_for_each(check)
 }
 
+/// Families with operations that have no kernel, and how these are called.
+const WITHOUT_KERNELS: [(&str, &str); 2] = [("cohere2", "a layer norm"), ("qwen3moe", "route")];
+
+#[test]
+fn a_family_without_kernels_is_refused_before_its_weights_are_read() -> Outcome {
+    for (family, operation) in WITHOUT_KERNELS {
+        let tiny = TINY.iter().find(|tiny| tiny.family == family).ok_or("a tiny model")?;
+        let file = ModelFile::from_bytes("tiny.gguf", tiny::file(tiny, &[])?)?;
+        let mut read = 0;
+        let error = load_with(&file, KvDtype::F16, false, &mut |_| read += 1).err().ok_or("accepted")?;
+        let error = error.to_string();
+        assert!(error.starts_with(operation) && error.contains("the CUDA backend has no kernel"), "{error}");
+        assert_eq!(read, 0, "{family}");
+    }
+    Ok(())
+}
+
 #[test]
 fn every_family_has_the_recorded_logits() -> Outcome {
     let mut worst = 0_f32;
-    for (tiny, expected) in TINY.iter().zip(&EXPECTED) {
+    let has_kernels = |tiny: &Tiny| WITHOUT_KERNELS.iter().all(|&(family, _)| family != tiny.family);
+    for (tiny, expected) in TINY.iter().zip(&EXPECTED).filter(|(tiny, _)| has_kernels(tiny)) {
         let file = ModelFile::from_bytes("tiny.gguf", tiny::file(tiny, &[])?)?;
         for batch_invariant in [false, true] {
             let mut model = load(&file, KvDtype::F16, batch_invariant)?;

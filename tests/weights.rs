@@ -199,19 +199,21 @@ fn vectors_of_any_type_are_widened_and_others_are_refused() {
     let q8: Vec<u8> = f16::from_f32(0.5).to_le_bytes().into_iter().chain(0..32).collect();
     writer.tensor("q8", TensorType::Q8_0, &[32], q8).unwrap();
     writer.tensor("f16", TensorType::F16, &[1, 1], f16::from_f32(3.5).to_le_bytes().to_vec()).unwrap();
-    writer.tensor("cube", TensorType::F32, &[1, 2, 2], vec![0; 16]).unwrap();
+    writer.tensor("cube", TensorType::F32, &[1, 2, 2, 2], vec![0; 32]).unwrap();
+    writer.tensor("stack", TensorType::F32, &[1, 2, 2], vec![0; 16]).unwrap();
     writer.tensor("flat", TensorType::F32, &[1, 2, 1], vec![0; 8]).unwrap();
     let file = open(writer.to_bytes());
     assert_eq!(file.vector("q8").unwrap(), (0..32).map(|i| i as f32 / 2.0).collect::<Vec<_>>());
     assert_eq!(file.vector("f16").unwrap(), [3.5]);
     assert_eq!(file.matrix("flat").unwrap().rows(), 2);
+    assert_eq!(file.matrix("stack").unwrap().rows(), 4);
 
     let message = |error: WeightsError| error.to_string();
     let offset = file.tensor("cube").unwrap().offset;
     assert_eq!(
         message(file.matrix("cube").unwrap_err()),
         format!(
-            "model.gguf: tensor `cube` at byte {offset}: expected one or two dimensions, found dimensions [1, 2, 2]"
+            "model.gguf: tensor `cube` at byte {offset}: expected one to three dimensions, found dimensions [1, 2, 2, 2]"
         )
     );
     assert!(matches!(file.vector("flat"), Err(WeightsError::Shape { expected: "one row", .. })));

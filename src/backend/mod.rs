@@ -152,6 +152,15 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
         Err(NoHealth::Cpu)
     }
 
+    /// Whether there is a kernel for an operation of this kind.
+    ///
+    /// # Errors
+    /// [`BackendError::Unavailable`] names what there is no kernel for.
+    fn check_kernel(&self, op: &Op) -> Result<(), BackendError> {
+        let _ = op;
+        Ok(())
+    }
+
     /// Bytes that an arena element asked for in `precision` takes.
     fn element_bytes(&self, precision: Precision) -> usize;
 

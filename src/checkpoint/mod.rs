@@ -83,14 +83,14 @@ pub trait Checkpoint: Sync {
 
     /// The tensor called `name` as a canonical matrix that is yet to be decoded.
     ///
-    /// A tensor of one dimension is one row.
+    /// A tensor of one dimension is one row; of a tensor of three, which stacks matrices, all rows follow each other.
     ///
     /// # Errors
-    /// [`WeightsError::Missing`]; [`WeightsError::Shape`] if it has more than two dimensions above 1.
+    /// [`WeightsError::Missing`]; [`WeightsError::Shape`] if it has more than three dimensions above 1.
     fn rows(&self, name: &str) -> Result<TensorRows<'_>, WeightsError> {
         let (file, info) = self.files().find(name).ok_or_else(|| self.missing(name))?;
-        if info.dims.iter().skip(2).any(|&dim| dim != 1) {
-            return Err(file.shape_error(info, "one or two dimensions"));
+        if info.dims.iter().skip(3).any(|&dim| dim != 1) {
+            return Err(file.shape_error(info, "one to three dimensions"));
         }
         Ok(TensorRows::new(file, info))
     }

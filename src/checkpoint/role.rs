@@ -32,9 +32,11 @@ pub enum Part {
     Key,
     /// Values.
     Value,
-    /// The norm of each query head.
+    /// Queries, keys and values in one matrix, in this order.
+    QueryKeyValue,
+    /// The norm of queries.
     QueryNorm,
-    /// The norm of each key head.
+    /// The norm of keys.
     KeyNorm,
     /// What attention yields, back to the residual stream.
     AttentionOutput,
@@ -46,8 +48,18 @@ pub enum Part {
     Gate,
     /// What the gate multiplies.
     Up,
+    /// The gate and what it multiplies in one matrix, in this order.
+    GateUp,
     /// Back to the residual stream.
     Down,
+    /// The logits of experts.
+    Router,
+    /// The gates of all experts.
+    GateExperts,
+    /// What they multiply, of all experts.
+    UpExperts,
+    /// Back to the residual stream, of all experts.
+    DownExperts,
     /// The norm behind the MLP, before it is added.
     MlpOutputNorm,
 }
@@ -79,9 +91,17 @@ struct Names {
     output_norm: &'static str,
     /// Before a layer's number.
     layers: &'static str,
-    parts: [(Part, &'static str); 13],
+    parts: [(Part, &'static str); 15],
     rotary_rows: RotaryRows,
 }
+
+/// The names of experts' parts. No family has them in folders yet.
+const EXPERTS: [(Part, &str); 4] = [
+    (Part::Router, "ffn_gate_inp"),
+    (Part::GateExperts, "ffn_gate_exps"),
+    (Part::UpExperts, "ffn_up_exps"),
+    (Part::DownExperts, "ffn_down_exps"),
+];
 
 static GGUF: Names = Names {
     token_embedding: "token_embd",
@@ -92,6 +112,7 @@ static GGUF: Names = Names {
         (Part::Query, "attn_q"),
         (Part::Key, "attn_k"),
         (Part::Value, "attn_v"),
+        (Part::QueryKeyValue, "attn_qkv"),
         (Part::QueryNorm, "attn_q_norm"),
         (Part::KeyNorm, "attn_k_norm"),
         (Part::AttentionOutput, "attn_output"),
@@ -99,6 +120,8 @@ static GGUF: Names = Names {
         (Part::MlpNorm, "ffn_norm"),
         (Part::Gate, "ffn_gate"),
         (Part::Up, "ffn_up"),
+        // With twice the rows where there is no gate beside it.
+        (Part::GateUp, "ffn_up"),
         (Part::Down, "ffn_down"),
         (Part::MlpOutputNorm, "post_ffw_norm"),
     ],
@@ -124,6 +147,7 @@ const fn hugging_face(mlp_norm: &'static str, attention_output_norm: &'static st
             (Part::Query, "self_attn.q_proj"),
             (Part::Key, "self_attn.k_proj"),
             (Part::Value, "self_attn.v_proj"),
+            (Part::QueryKeyValue, "self_attn.qkv_proj"),
             (Part::QueryNorm, "self_attn.q_norm"),
             (Part::KeyNorm, "self_attn.k_norm"),
             (Part::AttentionOutput, "self_attn.o_proj"),
@@ -131,6 +155,7 @@ const fn hugging_face(mlp_norm: &'static str, attention_output_norm: &'static st
             (Part::MlpNorm, mlp_norm),
             (Part::Gate, "mlp.gate_proj"),
             (Part::Up, "mlp.up_proj"),
+            (Part::GateUp, "mlp.gate_up_proj"),
             (Part::Down, "mlp.down_proj"),
             (Part::MlpOutputNorm, "post_feedforward_layernorm"),
         ],
@@ -172,7 +197,11 @@ impl Dialect {
             Role::OutputNorm => format!("{body}{output_norm}"),
             Role::Head => self.head.to_owned(),
             Role::Layer { index, part } => {
-                let name = parts.iter().find(|&&(other, _)| other == part).map_or("", |&(_, name)| name);
+                let name = parts
+                    .iter()
+                    .chain(&EXPERTS)
+                    .find(|&&(other, _)| other == part)
+                    .map_or("", |&(_, name)| name);
                 format!("{body}{layers}{index}.{name}")
             }
         }
@@ -183,6 +212,11 @@ impl Dialect {
         let rest = name.strip_prefix(self.body)?.strip_prefix(self.names.layers)?;
         let (index, part) = rest.split_once('.')?;
         Some((index.parse().ok()?, part))
+    }
+
+    /// Whether this is the name of a part of some layer.
+    pub fn is_part(&self, name: &str, part: Part) -> bool {
+        self.layer_of(name).is_some_and(|(index, _)| name == self.weight(Role::Layer { index, part }))
     }
 
     /// The order of the rows that make queries and keys.

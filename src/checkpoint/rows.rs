@@ -21,7 +21,7 @@ pub struct TensorRows<'f> {
 }
 
 impl<'f> TensorRows<'f> {
-    /// A tensor of one or two dimensions above 1.
+    /// A tensor of one to three dimensions above 1.
     pub(super) fn new(file: &'f StoredFile, info: &'f TensorInfo) -> TensorRows<'f> {
         TensorRows { file, info }
     }

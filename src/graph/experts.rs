@@ -1,4 +1,4 @@
-//! Building a graph, continued: mixtures of experts.
+//! Building a graph, continued: matrices that one tensor holds, and mixtures of experts.
 
 use crate::ir::{MatrixId, MatrixStack, Precision};
 
@@ -18,17 +18,47 @@ impl Graph {
         rows: usize,
         cols: usize,
     ) -> Result<MatrixStack, GraphError> {
-        if self.names.matrices.contains_key(name) {
-            return Err(duplicate("matrix", name, "a matrix".into(), format!("{count} of [{rows}, {cols}]")));
-        }
         if count.checked_mul(rows).is_none() || u32::try_from(count).is_err() {
             return Err(GraphError::TooLarge { node: name.into(), rows: count.saturating_mul(rows), cols });
         }
         let first = MatrixId(self.matrices.len() as u32);
-        self.names.matrices.insert(name.into(), self.matrices.len());
-        let spec = |expert| MatrixSpec { name: name.into(), first_row: expert * rows, rows, cols };
-        self.matrices.extend((0..count).map(spec));
+        self.declare_parts(name, std::iter::repeat_n(rows, count), cols)?;
         Ok(MatrixStack { first, count })
+    }
+
+    /// Declares weight matrices of so many rows each, which follow each other under one name.
+    ///
+    /// # Errors
+    /// [`GraphError::Duplicate`] if the name is taken.
+    pub fn matrix_parts(
+        &mut self,
+        name: &str,
+        rows: &[usize],
+        cols: usize,
+    ) -> Result<Vec<MatrixId>, GraphError> {
+        let first = self.matrices.len() as u32;
+        self.declare_parts(name, rows.iter().copied(), cols)?;
+        Ok((first..self.matrices.len() as u32).map(MatrixId).collect())
+    }
+
+    fn declare_parts(
+        &mut self,
+        name: &str,
+        rows: impl Iterator<Item = usize> + Clone,
+        cols: usize,
+    ) -> Result<(), GraphError> {
+        if self.names.matrices.contains_key(name) {
+            let parts = format!("{} of {cols} columns", rows.count());
+            return Err(duplicate("matrix", name, "a matrix".into(), parts));
+        }
+        self.names.matrices.insert(name.into(), self.matrices.len());
+        let mut first_row = 0;
+        self.matrices.extend(rows.map(|rows| {
+            let spec = MatrixSpec { name: name.into(), first_row, rows, cols };
+            first_row += rows;
+            spec
+        }));
+        Ok(())
     }
 
     /// The `top_k` experts of each row of logits, and their weights: `[rows, 2 · top_k]`. See [`crate::ir::Route`].

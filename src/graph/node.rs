@@ -187,7 +187,7 @@ pub(super) struct Node {
 pub struct MatrixSpec {
     /// Names it in errors and in the file.
     pub name: String,
-    /// Where it begins among the rows of that name: above 0 for experts, which one tensor holds.
+    /// Where it begins among the rows of that name: above 0 where one tensor holds several, as experts.
     pub first_row: usize,
     /// Output features.
     pub rows: usize,

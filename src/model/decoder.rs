@@ -5,8 +5,10 @@
 
 use crate::checkpoint::{Part, Role};
 use crate::graph::{AttentionSpec, Graph, GraphError, NodeId};
+use crate::ir::{Activation, NormKind};
 
-use super::ModelConfig;
+use super::config::{Experts, ModelConfig};
+use super::recipe::{ExpertWeights, ExpertsRecipe, MlpRecipe, NormPlacement, QueryKeyNorms};
 
 /// Name of the graph's result: logits, `[outputs, vocab_size]`.
 pub(super) const LOGITS: &str = "logits";
@@ -22,13 +24,13 @@ pub(super) fn build(config: &ModelConfig) -> Result<Graph, GraphError> {
         config.embedding_length,
     )?;
     let mut x = builder.graph.embed(table, config.embedding_scale)?;
-    for layer in 0..config.block_count {
-        x = builder.attention_block(x, layer)?;
-        x = builder.mlp_block(x, layer)?;
+    for index in 0..config.block_count {
+        x = builder.layer(x, index)?;
     }
     let x = builder.norm(x, Role::OutputNorm)?;
     let head = if config.tied_embeddings { Role::TokenEmbedding } else { Role::Head };
     let x = builder.biased(x, head, Role::Head, config.vocab_size)?;
+    let x = builder.scaled(x, config.logit_scale)?;
     let x = match config.logit_soft_cap {
         Some(cap) => builder.graph.soft_cap(x, cap)?,
         None => x,
@@ -45,19 +47,42 @@ struct Builder<'c> {
 }
 
 impl Builder<'_> {
-    fn attention_block(&mut self, mut x: NodeId, layer: usize) -> Result<NodeId, GraphError> {
+    fn layer(&mut self, mut x: NodeId, index: usize) -> Result<NodeId, GraphError> {
+        let config = self.config;
+        let role = |part| Role::Layer { index, part };
+        let beside = config.family.layer.norms == NormPlacement::Parallel;
+        let mut h = self.norm_before(x, role(Part::AttentionNorm))?;
+        let mut y = self.attention(h, index)?;
+        // Behind the last keys and values, only the rows that are sampled matter: they alone go
+        // through the last MLP and the head.
+        if index + 1 == config.block_count {
+            (x, y) = (self.graph.outputs(x)?, self.graph.outputs(y)?);
+            h = if beside { self.graph.outputs(h)? } else { h };
+        }
+        let y = self.linear(y, role(Part::AttentionOutput), config.embedding_length)?;
+        let x = self.add(x, y, role(Part::AttentionOutputNorm))?;
+        let h = if beside { h } else { self.norm_before(x, role(Part::MlpNorm))? };
+        let y = match config.family.layer.mlp {
+            MlpRecipe::Gated(activation) => self.gated(h, index, activation)?,
+            MlpRecipe::Experts(recipe) => self.experts(h, index, recipe)?,
+        };
+        self.add(x, y, role(Part::MlpOutputNorm))
+    }
+
+    fn attention(&mut self, h: NodeId, layer: usize) -> Result<NodeId, GraphError> {
         let config = self.config;
         let heads = config.heads;
         let role = |part| Role::Layer { index: layer, part };
-        let h = self.norm(x, role(Part::AttentionNorm))?;
-        let q = self.linear(h, role(Part::Query), heads.query * heads.dim)?;
-        let k = self.linear(h, role(Part::Key), heads.kv * heads.dim)?;
-        let v = self.linear(h, role(Part::Value), heads.kv * heads.dim)?;
-        let q = self.head_norm(q, role(Part::QueryNorm))?;
-        let k = self.head_norm(k, role(Part::KeyNorm))?;
-        let rope = config.rope(layer);
-        let q = self.graph.rope(q, heads.dim, rope)?;
-        let k = self.graph.rope(k, heads.dim, rope)?;
+        let [query, kv] = [heads.query * heads.dim, heads.kv * heads.dim];
+        let whole = role(Part::QueryKeyValue);
+        let parts = [(role(Part::Query), query), (role(Part::Key), kv), (role(Part::Value), kv)];
+        let [q, k, v] = self.products(h, whole, parts)?;
+        let q = self.query_key_norm(q, role(Part::QueryNorm))?;
+        let k = self.query_key_norm(k, role(Part::KeyNorm))?;
+        let [q, k] = match config.rope(layer) {
+            Some(rope) => [self.graph.rope(q, heads.dim, rope)?, self.graph.rope(k, heads.dim, rope)?],
+            None => [q, k],
+        };
         let spec = AttentionSpec {
             layer,
             heads,
@@ -65,46 +90,110 @@ impl Builder<'_> {
             window: config.layer_window(layer),
             soft_cap: config.attention_soft_cap,
         };
-        let mut y = self.graph.attention(q, k, v, spec)?;
-        // Behind the last keys and values, only the rows that are sampled matter: they alone go
-        // through the last MLP and the head.
-        if layer + 1 == config.block_count {
-            (x, y) = (self.graph.outputs(x)?, self.graph.outputs(y)?);
-        }
-        let y = self.linear(y, role(Part::AttentionOutput), config.embedding_length)?;
-        self.add(x, y, role(Part::AttentionOutputNorm))
+        self.graph.attention(q, k, v, spec)
     }
 
-    fn mlp_block(&mut self, x: NodeId, layer: usize) -> Result<NodeId, GraphError> {
+    fn gated(&mut self, h: NodeId, index: usize, activation: Activation) -> Result<NodeId, GraphError> {
         let config = self.config;
-        let role = |part| Role::Layer { index: layer, part };
-        let h = self.norm(x, role(Part::MlpNorm))?;
-        let gate = self.linear(h, role(Part::Gate), config.feed_forward_length)?;
-        let up = self.linear(h, role(Part::Up), config.feed_forward_length)?;
-        let gate = self.graph.activation(gate, config.family.activation)?;
+        let role = |part| Role::Layer { index, part };
+        let rows = config.feed_forward_length;
+        let parts = [(role(Part::Gate), rows), (role(Part::Up), rows)];
+        let [gate, up] = self.products(h, role(Part::GateUp), parts)?;
+        let gate = self.graph.activation(gate, activation)?;
         let h = self.graph.mul(gate, up)?;
-        let y = self.linear(h, role(Part::Down), config.embedding_length)?;
-        self.add(x, y, role(Part::MlpOutputNorm))
+        self.linear(h, role(Part::Down), config.embedding_length)
     }
 
-    /// `x + y`, or `x + norm(y)` in families with sandwich norms.
+    fn experts(&mut self, h: NodeId, index: usize, recipe: ExpertsRecipe) -> Result<NodeId, GraphError> {
+        let ModelConfig { dialect, embedding_length, feed_forward_length, experts, .. } = self.config;
+        let Experts { count, used } = experts.unwrap_or_default();
+        let name = |part| dialect.weight(Role::Layer { index, part });
+        let logits = self.linear(h, Role::Layer { index, part: Part::Router }, count)?;
+        let graph = &mut self.graph;
+        let routes = graph.route(logits, used, recipe.weights == ExpertWeights::OfChosen)?;
+        let into = [Part::GateExperts, Part::UpExperts];
+        let [gate, up] =
+            into.map(|part| graph.matrix_stack(&name(part), count, *feed_forward_length, *embedding_length));
+        let down =
+            graph.matrix_stack(&name(Part::DownExperts), count, *embedding_length, *feed_forward_length)?;
+        let (gate, up) = (graph.expert_matmul(h, gate?, routes)?, graph.expert_matmul(h, up?, routes)?);
+        let gate = graph.activation(gate, recipe.activation)?;
+        let parts = graph.mul(gate, up)?;
+        let parts = graph.expert_matmul(parts, down, routes)?;
+        graph.combine(parts, routes)
+    }
+
+    /// The products of one source: from the matrix `whole` where the file has it, which holds the rows of all,
+    /// else from a matrix for each.
+    fn products<const N: usize>(
+        &mut self,
+        x: NodeId,
+        whole: Role,
+        parts: [(Role, usize); N],
+    ) -> Result<[NodeId; N], GraphError> {
+        let mut products = [x; N];
+        let name = self.config.dialect.weight(whole);
+        if !self.config.fused.contains(&name) {
+            for (product, (role, rows)) in products.iter_mut().zip(parts) {
+                *product = self.linear(x, role, rows)?;
+            }
+            return Ok(products);
+        }
+        let (_, cols) = self.graph.shape(x)?;
+        let matrices = self.graph.matrix_parts(&name, &parts.map(|(_, rows)| rows), cols)?;
+        for (product, matrix) in products.iter_mut().zip(matrices) {
+            *product = self.graph.matmul(x, matrix)?;
+        }
+        Ok(products)
+    }
+
+    /// `x + y`, or `x + norm(y)` where the family norms behind attention and MLP.
     fn add(&mut self, x: NodeId, y: NodeId, norm: Role) -> Result<NodeId, GraphError> {
-        let y = if self.config.family.sandwich_norms { self.norm(y, norm)? } else { y };
+        let y = match self.config.family.layer.norms {
+            NormPlacement::Sandwich | NormPlacement::Post => self.norm(y, norm)?,
+            NormPlacement::Pre | NormPlacement::Parallel => y,
+        };
+        let y = self.scaled(y, self.config.residual_scale)?;
         self.graph.add(x, y)
     }
 
-    fn norm(&mut self, x: NodeId, role: Role) -> Result<NodeId, GraphError> {
-        let w = self.graph.vector(&self.config.dialect.weight(role), self.config.embedding_length)?;
-        self.graph.rms_norm(x, w, self.config.rms_epsilon)
+    fn norm_before(&mut self, x: NodeId, role: Role) -> Result<NodeId, GraphError> {
+        match self.config.family.layer.norms {
+            NormPlacement::Post => Ok(x),
+            NormPlacement::Pre | NormPlacement::Sandwich | NormPlacement::Parallel => self.norm(x, role),
+        }
     }
 
-    fn head_norm(&mut self, x: NodeId, role: Role) -> Result<NodeId, GraphError> {
-        if !self.config.family.head_norms {
-            return Ok(x);
+    fn norm(&mut self, x: NodeId, role: Role) -> Result<NodeId, GraphError> {
+        let ModelConfig { dialect, embedding_length, norm_epsilon, .. } = self.config;
+        let weight = self.graph.vector(&dialect.weight(role), *embedding_length)?;
+        if self.config.family.norm == NormKind::Rms {
+            return self.graph.rms_norm(x, weight, *norm_epsilon);
         }
-        let dim = self.config.heads.dim;
-        let w = self.graph.vector(&self.config.dialect.weight(role), dim)?;
-        self.graph.head_norm(x, dim, w, self.config.rms_epsilon)
+        let bias = Some(dialect.bias(role)).filter(|name| self.config.has_bias(name));
+        let bias = bias.map(|name| self.graph.vector(&name, *embedding_length)).transpose()?;
+        self.graph.layer_norm(x, weight, bias, *norm_epsilon)
+    }
+
+    fn query_key_norm(&mut self, x: NodeId, role: Role) -> Result<NodeId, GraphError> {
+        let (_, cols) = self.graph.shape(x)?;
+        let (dim, eps) = (self.config.heads.dim, self.config.norm_epsilon);
+        let name = self.config.dialect.weight(role);
+        match self.config.family.layer.attention.norms {
+            QueryKeyNorms::None => Ok(x),
+            QueryKeyNorms::Heads => {
+                let weight = self.graph.vector(&name, dim)?;
+                self.graph.head_norm(x, dim, weight, eps)
+            }
+            QueryKeyNorms::Rows => {
+                let weight = self.graph.vector(&name, cols)?;
+                self.graph.rms_norm(x, weight, eps)
+            }
+        }
+    }
+
+    fn scaled(&mut self, x: NodeId, factor: f32) -> Result<NodeId, GraphError> {
+        if factor == 1.0 { Ok(x) } else { self.graph.scale(x, factor) }
     }
 
     /// The matrix of a role to `rows` features, with the role's bias where the model has one.

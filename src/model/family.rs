@@ -1,8 +1,12 @@
 //! The families: a row each. A new Llama-like family is a row here and its tests.
 
-use crate::ir::{Activation, RopePairing};
+use crate::ir::{Activation, NormKind, RopePairing};
 
 use super::ModelError;
+use super::recipe::{
+    AttentionRecipe, EmbedRecipe, ExpertWeights, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalLayers,
+    LocalRope, LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers,
+};
 
 /// What sets a family apart; everything else is in the file's hyperparameters.
 #[derive(Debug, PartialEq)]
@@ -11,61 +15,143 @@ pub struct Family {
     pub name: &'static str,
     /// Which elements of a head turn together, as the file orders them.
     pub pairing: RopePairing,
-    /// The gate's activation function.
-    pub activation: Activation,
-    /// Whether q, k and v must have biases. (Those that a file has are used in any family.)
-    pub qkv_bias: bool,
-    /// Whether q and k are normalised a head at a time.
-    pub head_norms: bool,
-    /// Whether what attention and MLP yield is normalised before it is added.
-    pub sandwich_norms: bool,
-    /// Whether embeddings are multiplied by the square root of their length.
-    pub scaled_embeddings: bool,
-    /// Layers that see a window alone, with a rotation of their own.
+    /// What its norms compute, those of q and k apart, which have no mean.
+    pub norm: NormKind,
+    /// What becomes of embeddings.
+    pub embed: EmbedRecipe,
+    /// What a layer is made of.
+    pub layer: LayerRecipe,
+    /// Layers that see a window alone.
     pub local_layers: Option<LocalLayers>,
+    /// What becomes of logits.
+    pub head: HeadRecipe,
 }
 
-/// All layers but each `period`-th are local.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LocalLayers {
-    /// Every so many layers, the last one is global.
-    pub period: usize,
-    /// The rotation's base in local layers, unless the file says.
-    pub rope_base: f64,
-}
+const ATTENTION: AttentionRecipe = AttentionRecipe {
+    qkv_bias: false,
+    norms: QueryKeyNorms::None,
+    rotated: RotatedLayers::All,
+    soft_cap: None,
+    wide_scale_at: None,
+};
 
-impl LocalLayers {
-    /// Whether layer number `layer`, from 0, is local.
-    pub fn is_local(&self, layer: usize) -> bool {
-        !(layer + 1).is_multiple_of(self.period)
-    }
-}
+const LAYER: LayerRecipe =
+    LayerRecipe { attention: ATTENTION, mlp: MlpRecipe::Gated(Activation::Silu), norms: NormPlacement::Pre };
+
+const EXPERTS: MlpRecipe =
+    MlpRecipe::Experts(ExpertsRecipe { activation: Activation::Silu, weights: ExpertWeights::OfChosen });
 
 const LLAMA: Family = Family {
     name: "llama",
     pairing: RopePairing::Interleaved,
-    activation: Activation::Silu,
-    qkv_bias: false,
-    head_norms: false,
-    sandwich_norms: false,
-    scaled_embeddings: false,
+    norm: NormKind::Rms,
+    embed: EmbedRecipe::Plain,
+    layer: LAYER,
     local_layers: None,
+    head: HeadRecipe { scale: LogitScale::Factor, soft_cap: None },
+};
+
+const COHERE2: Family = Family {
+    name: "cohere2",
+    norm: NormKind::Layer,
+    layer: LayerRecipe {
+        attention: AttentionRecipe { rotated: RotatedLayers::Local, ..ATTENTION },
+        norms: NormPlacement::Parallel,
+        ..LAYER
+    },
+    local_layers: Some(LocalLayers { period: 4, window: 4096, rope: LocalRope::AsGlobal }),
+    ..LLAMA
+};
+
+const EXAONE4: Family = Family {
+    name: "exaone4",
+    pairing: RopePairing::Halves,
+    layer: LayerRecipe {
+        attention: AttentionRecipe {
+            norms: QueryKeyNorms::Heads,
+            rotated: RotatedLayers::Local,
+            ..ATTENTION
+        },
+        norms: NormPlacement::Post,
+        ..LAYER
+    },
+    local_layers: Some(LocalLayers { period: 4, window: 0, rope: LocalRope::AsGlobal }),
+    ..LLAMA
+};
+
+const GEMMA2: Family = Family {
+    name: "gemma2",
+    pairing: RopePairing::Halves,
+    embed: EmbedRecipe::ByWidth,
+    layer: LayerRecipe {
+        attention: AttentionRecipe { soft_cap: Some(50.0), wide_scale_at: Some(46), ..ATTENTION },
+        mlp: MlpRecipe::Gated(Activation::GeluTanh),
+        norms: NormPlacement::Sandwich,
+    },
+    local_layers: Some(LocalLayers { period: 2, window: 4096, rope: LocalRope::AsGlobal }),
+    head: HeadRecipe { soft_cap: Some(30.0), ..LLAMA.head },
+    ..LLAMA
+};
+
+const OLMO2: Family = Family {
+    name: "olmo2",
+    pairing: RopePairing::Halves,
+    layer: LayerRecipe {
+        attention: AttentionRecipe { norms: QueryKeyNorms::Rows, ..ATTENTION },
+        norms: NormPlacement::Post,
+        ..LAYER
+    },
+    local_layers: Some(LocalLayers { period: 4, window: 0, rope: LocalRope::Unscaled { base: None } }),
+    ..LLAMA
+};
+
+const QWEN3: Family = Family {
+    name: "qwen3",
+    pairing: RopePairing::Halves,
+    layer: LayerRecipe { attention: AttentionRecipe { norms: QueryKeyNorms::Heads, ..ATTENTION }, ..LAYER },
+    ..LLAMA
 };
 
 /// All families.
 pub const FAMILIES: &[Family] = &[
     LLAMA,
-    Family { name: "qwen2", pairing: RopePairing::Halves, qkv_bias: true, ..LLAMA },
-    Family { name: "qwen3", pairing: RopePairing::Halves, head_norms: true, ..LLAMA },
+    Family {
+        name: "qwen2",
+        pairing: RopePairing::Halves,
+        layer: LayerRecipe { attention: AttentionRecipe { qkv_bias: true, ..ATTENTION }, ..LAYER },
+        ..LLAMA
+    },
+    QWEN3,
+    Family { name: "qwen3moe", layer: LayerRecipe { mlp: EXPERTS, ..QWEN3.layer }, ..QWEN3 },
+    Family { name: "qwen3vl", ..QWEN3 },
+    GEMMA2,
     Family {
         name: "gemma3",
-        pairing: RopePairing::Halves,
-        activation: Activation::GeluTanh,
-        qkv_bias: false,
-        head_norms: true,
-        sandwich_norms: true,
-        scaled_embeddings: true,
-        local_layers: Some(LocalLayers { period: 6, rope_base: 10_000.0 }),
+        layer: LayerRecipe {
+            attention: AttentionRecipe { norms: QueryKeyNorms::Heads, wide_scale_at: Some(62), ..ATTENTION },
+            ..GEMMA2.layer
+        },
+        local_layers: Some(LocalLayers {
+            period: 6,
+            window: 0,
+            rope: LocalRope::Unscaled { base: Some(10_000.0) },
+        }),
+        head: LLAMA.head,
+        ..GEMMA2
+    },
+    COHERE2,
+    EXAONE4,
+    Family { name: "glm4", layer: LayerRecipe { norms: NormPlacement::Sandwich, ..LAYER }, ..LLAMA },
+    Family { name: "granite", head: HeadRecipe { scale: LogitScale::Divisor, ..LLAMA.head }, ..LLAMA },
+    OLMO2,
+    Family { name: "phi3", pairing: RopePairing::Halves, ..LLAMA },
+    Family {
+        name: "smollm3",
+        layer: LayerRecipe {
+            attention: AttentionRecipe { rotated: RotatedLayers::AllBut(4), ..ATTENTION },
+            ..LAYER
+        },
+        ..LLAMA
     },
 ];
 
@@ -88,15 +174,9 @@ mod tests {
     #[test]
     fn an_unknown_architecture_is_named_with_those_supported() {
         let error = Family::named("mamba").expect_err("unknown").to_string();
-        for name in ["mamba", "llama", "qwen2", "qwen3", "gemma3"] {
-            assert!(error.contains(name), "{error}");
+        assert!(error.contains("mamba"), "{error}");
+        for family in FAMILIES {
+            assert!(error.contains(family.name), "{error}");
         }
-    }
-
-    #[test]
-    fn every_sixth_layer_of_gemma3_is_global() {
-        let local = Family::named("gemma3").expect("known").local_layers.expect("local layers");
-        let globals: Vec<usize> = (0..18).filter(|&layer| !local.is_local(layer)).collect();
-        assert_eq!(globals, [5, 11, 17]);
     }
 }

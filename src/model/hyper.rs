@@ -8,13 +8,14 @@
 use std::collections::BTreeSet;
 
 use crate::checkpoint::{Array, Checkpoint, Part, Role, RotaryRows, Strings, TensorInfo, Value};
-use crate::graph::RopeSpec;
-use crate::ir::{Heads, RopePairing};
+use crate::ir::{Heads, NormKind, RopePairing};
 
+use super::config::{Experts, LocalAttention, ModelConfig, Rotations};
 use super::keys::{Keys, shown_value, whole};
+use super::recipe::{EmbedRecipe, LocalRope, LogitScale, MlpRecipe};
 use super::rope::{RopeBase, RopeScaling};
 use super::scaling::rope_scaling;
-use super::{LocalAttention, ModelConfig, ModelError, decoder, key_error, known, missing, tensors};
+use super::{ModelError, decoder, key_error, known, missing, tensors};
 
 /// Longest context that a file may claim: positions stay far below `u32::MAX`.
 const CONTEXT_LIMIT: usize = 1 << 27;
@@ -42,25 +43,6 @@ impl ModelConfig {
         tensors::check(file, &decoder::build(&config)?, &config)?;
         Ok(config)
     }
-
-    /// The rotation of a layer.
-    pub fn rope(&self, layer: usize) -> &RopeSpec {
-        self.local_layer(layer).map_or(&self.rope, |local| &local.rope)
-    }
-
-    /// The window of a layer; it sees all positions if none.
-    pub fn layer_window(&self, layer: usize) -> Option<u32> {
-        self.local_layer(layer).map(|local| local.window)
-    }
-
-    /// Whether the file has a bias of this name.
-    pub fn has_bias(&self, name: &str) -> bool {
-        self.biases.contains(name)
-    }
-
-    fn local_layer(&self, layer: usize) -> Option<&LocalAttention> {
-        self.local.as_ref().filter(|local| local.layers.get(layer).copied().unwrap_or(false))
-    }
 }
 
 /// Makes a configuration of keys and tensors.
@@ -72,38 +54,62 @@ struct Reader<'f> {
 impl Reader<'_> {
     fn config(&self) -> Result<ModelConfig, ModelError> {
         let (keys, family) = (self.keys, self.keys.family);
-        tensors::refuse_experts(self.file)?;
         let (dialect, table) = (self.file.dialect(), self.file.dialect().weight(Role::TokenEmbedding));
         let rows = self.file.tensor(&table).map(TensorInfo::rows);
         let rows = rows.ok_or_else(|| missing(&table, "[vocabulary, embedding_length]"))?;
         let embedding_length = keys.count("embedding_length", None)?;
-        let feed_forward_length = keys.count("feed_forward_length", None)?;
+        let (experts, feed_forward_length) = self.experts()?;
         let (block_count, heads) = (self.block_count()?, self.heads(embedding_length)?);
-        let sizes = tensors::Sizes { block_count, heads, embedding_length, feed_forward_length };
+        let fused = self.fused(block_count, feed_forward_length);
+        let sizes =
+            tensors::Sizes { family, block_count, heads, embedding_length, feed_forward_length, experts };
         // From here on the file is known to hold what these numbers size.
-        tensors::check_sizes(self.file, sizes)?;
+        tensors::check_sizes(self.file, sizes, &fused)?;
         let context_length = self.context_length()?;
-        let base = self.rope_base(heads, "rope.dimension_count", heads.dim, self.global_base()?)?;
-        let scaling = rope_scaling(keys, base.dims / 2, context_length)?;
+        let (rope, short_rope) = self.rotations(heads, context_length)?;
+        let attention = &family.layer.attention;
         Ok(ModelConfig {
             family,
             vocab_size: self.vocab_size(rows)?,
             context_length,
             embedding_length,
             feed_forward_length,
+            experts,
             block_count,
             heads,
-            rms_epsilon: self.epsilon()?,
-            local: self.local(sizes, base, &scaling, context_length)?,
-            rope: scaling.spec(base),
+            norm_epsilon: self.epsilon()?,
+            rope,
+            short_rope,
+            local: self.local(block_count, context_length)?,
             attention_scale: self.attention_scale(sizes)?,
-            embedding_scale: if family.scaled_embeddings { (embedding_length as f32).sqrt() } else { 1.0 },
-            attention_soft_cap: self.soft_cap("attn_logit_softcapping")?,
-            logit_soft_cap: self.soft_cap("final_logit_softcapping")?,
+            embedding_scale: self.embedding_scale(embedding_length)?,
+            residual_scale: keys.positive_or("residual_scale", 1.0)? as f32,
+            logit_scale: self.logit_scale()?,
+            attention_soft_cap: self.soft_cap("attn_logit_softcapping", attention.soft_cap)?,
+            logit_soft_cap: self.soft_cap("final_logit_softcapping", family.head.soft_cap)?,
             tied_embeddings: self.file.tensor(&dialect.weight(Role::Head)).is_none(),
             dialect: dialect.clone(),
             biases: self.biases(block_count)?,
+            fused,
         })
+    }
+
+    /// The experts of a layer, and the elements between the matrices of each; or those of the one MLP.
+    fn experts(&self) -> Result<(Option<Experts>, usize), ModelError> {
+        let (keys, key) = (self.keys, "feed_forward_length");
+        if !matches!(keys.family.layer.mlp, MlpRecipe::Experts(_)) {
+            tensors::refuse_experts(self.file)?;
+            return Ok((None, keys.count(key, None)?));
+        }
+        let count = keys.count("expert_count", None)?;
+        let used = keys.count("expert_used_count", None)?;
+        if used > count {
+            let expected = format!("at most {count}, the experts that there are");
+            return Err(keys.refuse("expert_used_count", &expected, used));
+        }
+        let own = "expert_feed_forward_length";
+        let key = if keys.raw(own).is_some() { own } else { key };
+        Ok((Some(Experts { count, used }), keys.count(key, None)?))
     }
 
     fn context_length(&self) -> Result<usize, ModelError> {
@@ -114,16 +120,41 @@ impl Reader<'_> {
     }
 
     fn epsilon(&self) -> Result<f32, ModelError> {
-        let key = "attention.layer_norm_rms_epsilon";
+        let key = match self.keys.family.norm {
+            NormKind::Rms => "attention.layer_norm_rms_epsilon",
+            NormKind::Layer => "attention.layer_norm_epsilon",
+        };
         let value = self.keys.float(key)?.unwrap_or(EPSILON_DEFAULT);
         let fits = (0.0..1.0).contains(&value);
         fits.then_some(value as f32).ok_or_else(|| self.keys.refuse(key, "a number from 0 to 1", value))
     }
 
     /// Converters write 0 for none.
-    fn soft_cap(&self, key: &str) -> Result<Option<f32>, ModelError> {
+    fn soft_cap(&self, key: &str, default: Option<f64>) -> Result<Option<f32>, ModelError> {
+        if self.keys.raw(key).is_none() {
+            return Ok(default.map(|cap| cap as f32));
+        }
         let cap = self.keys.positive_or(key, f64::INFINITY)?;
         Ok((cap < f64::INFINITY).then_some(cap as f32))
+    }
+
+    fn embedding_scale(&self, embedding_length: usize) -> Result<f32, ModelError> {
+        let own = match self.keys.family.embed {
+            EmbedRecipe::Plain => 1.0,
+            EmbedRecipe::ByWidth => (embedding_length as f32).sqrt(),
+        };
+        Ok(own * self.keys.positive_or("embedding_scale", 1.0)? as f32)
+    }
+
+    fn logit_scale(&self) -> Result<f32, ModelError> {
+        let scale = self.keys.positive_or("logit_scale", 1.0)?;
+        let factor = match self.keys.family.head.scale {
+            LogitScale::Factor => scale as f32,
+            LogitScale::Divisor => (1.0 / scale) as f32,
+        };
+        let fits = factor.is_finite() && factor > 0.0;
+        fits.then_some(factor)
+            .ok_or_else(|| self.keys.refuse("logit_scale", "a number that f32 can divide by", scale))
     }
 
     fn heads(&self, embedding_length: usize) -> Result<Heads, ModelError> {
@@ -200,29 +231,42 @@ impl Reader<'_> {
         }
     }
 
-    /// Without a window no layer is local.
-    fn local(
+    /// The rotations, and those of short contexts where they differ.
+    #[allow(clippy::type_complexity, reason = "a pair of results that is taken apart at once")]
+    fn rotations(
         &self,
-        sizes: tensors::Sizes,
-        global: RopeBase,
-        scaling: &RopeScaling,
+        heads: Heads,
         context_length: usize,
-    ) -> Result<Option<LocalAttention>, ModelError> {
+    ) -> Result<(Rotations, Option<(usize, Rotations)>), ModelError> {
         let keys = self.keys;
-        let window = keys.whole("attention.sliding_window")?.unwrap_or(0);
-        let default = keys.family.local_layers.map_or(global.base, |layers| layers.rope_base);
+        let global = self.rope_base(heads, "rope.dimension_count", heads.dim, self.global_base()?)?;
+        let rope = keys.family.local_layers.map_or(LocalRope::AsGlobal, |local| local.rope);
+        let default = match rope {
+            LocalRope::Unscaled { base: Some(base) } => base,
+            LocalRope::Unscaled { base: None } | LocalRope::AsGlobal => global.base,
+        };
         let default = keys.positive_or("rope.local.freq_base", default)?;
         let base = keys.positive_or("rope.freq_base_swa", default)?;
-        let base = self.rope_base(sizes.heads, "rope.dimension_count_swa", global.dims, base)?;
-        let layers = self.local_layers(sizes.block_count)?;
+        let local = self.rope_base(heads, "rope.dimension_count_swa", global.dims, base)?;
+        let of = |scaling: &RopeScaling| {
+            let plain = RopeScaling::default();
+            let local_scaling = if rope == LocalRope::AsGlobal { scaling } else { &plain };
+            Rotations { global: scaling.spec(global), local: local_scaling.spec(local) }
+        };
+        let (scaling, short) = rope_scaling(keys, global.dims / 2, context_length)?;
+        Ok((of(&scaling), short.map(|(tokens, scaling)| (tokens, of(&scaling)))))
+    }
+
+    /// Without a window no layer is local.
+    fn local(&self, block_count: usize, context_length: usize) -> Result<Option<LocalAttention>, ModelError> {
+        let default = self.keys.family.local_layers.map_or(0, |local| local.window);
+        let window = self.keys.whole("attention.sliding_window")?.unwrap_or(default);
+        let layers = self.local_layers(block_count)?;
         if window == 0 || !layers.contains(&true) {
             return Ok(None);
         }
-        // A family's own local layers are not scaled: scaling is for those that see far.
-        let plain = RopeScaling::default();
-        let scaling = if keys.family.local_layers.is_some() { &plain } else { scaling };
         let window = u32::try_from(window.min(context_length as u64)).unwrap_or(u32::MAX);
-        Ok(Some(LocalAttention { layers, window, rope: scaling.spec(base) }))
+        Ok(Some(LocalAttention { layers, window }))
     }
 
     /// By layer: whether it has a window, if there is one. A number n leaves every n-th layer global, 0 none.
@@ -248,11 +292,26 @@ impl Reader<'_> {
 
     fn attention_scale(&self, sizes: tensors::Sizes) -> Result<f32, ModelError> {
         let tensors::Sizes { block_count, heads, embedding_length, .. } = sizes;
-        // Gemma 3 27B alone scales by its model width a head, and no key of its files says so.
-        let wide = self.keys.family.name == "gemma3" && block_count == 62;
+        let wide = self.keys.family.layer.attention.wide_scale_at == Some(block_count);
         let divisor = if wide { (embedding_length / heads.query).max(1) } else { heads.dim };
         let default = 1.0 / (divisor as f32).sqrt();
         Ok(self.keys.positive_or("attention.scale", f64::from(default))? as f32)
+    }
+
+    /// Matrices of the file that hold the rows of several.
+    fn fused(&self, block_count: usize, feed_forward_length: usize) -> BTreeSet<String> {
+        let (file, dialect) = (self.file, self.file.dialect());
+        let of_layer = |index: usize| {
+            let name = |part| dialect.weight(Role::Layer { index, part });
+            let (gate_up, gate) = (name(Part::GateUp), name(Part::Gate));
+            // Files may call it as they call the matrix without the gate's rows.
+            let both = file.tensor(&gate).is_none()
+                && file.tensor(&gate_up).is_some_and(|info| info.rows() / 2 == feed_forward_length);
+            let whole = name(Part::QueryKeyValue);
+            let whole = file.tensor(&whole).is_some().then_some(whole);
+            whole.into_iter().chain(both.then_some(gate_up))
+        };
+        (0..block_count).flat_map(of_layer).collect()
     }
 
     /// The biases of the file; those that the family needs are among them.
@@ -260,7 +319,7 @@ impl Reader<'_> {
         let names = self.file.tensors().iter().map(|info| &info.name);
         let biases: BTreeSet<String> = names.filter(|name| name.ends_with(".bias")).cloned().collect();
         let dialect = self.file.dialect();
-        for index in 0..if self.keys.family.qkv_bias { block_count } else { 0 } {
+        for index in 0..if self.keys.family.layer.attention.qkv_bias { block_count } else { 0 } {
             for part in [Part::Query, Part::Key, Part::Value] {
                 let role = Role::Layer { index, part };
                 let name = dialect.bias(role);

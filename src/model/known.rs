@@ -3,7 +3,9 @@
 
 use crate::checkpoint::{TensorType, Value};
 
+use super::family::Family;
 use super::keys::{Keys, equal_element, number, shown_value, whole};
+use super::recipe::{ExpertWeights, ExpertsRecipe, MlpRecipe};
 use super::{ModelError, key_error};
 
 /// What a key does to a model.
@@ -21,13 +23,15 @@ enum Rule {
     Factor,
     /// Only true is taken.
     On,
+    /// Only what the family does with the weights of chosen experts is taken: true makes them sum to 1.
+    Weights,
     /// Only the value of the other key is taken, or 0 for none.
     Same(&'static str),
     /// Only this text is taken.
     Text(&'static str),
 }
 
-use Rule::{Experts, Factor, Note, Off, On, Read, Same, Text};
+use Rule::{Experts, Factor, Note, Off, On, Read, Same, Text, Weights};
 
 /// Every key of the GGUF convention for language models, without the architecture's prefix. A key that is not
 /// here is taken as [`Rule::Off`]: its effect cannot be known.
@@ -72,7 +76,7 @@ const KNOWN: &[(&str, Rule)] = &[
     // What embeddings of a text are made of; and what a classifier calls its results.
     ("pooling_type", Note),
     ("classifier.output_labels", Note),
-    // Of norms with a mean, which no family here has.
+    // Of norms with a mean.
     ("attention.layer_norm_epsilon", Note),
     // Sections turn by different positions in images alone.
     ("rope.dimension_sections", Note),
@@ -165,17 +169,63 @@ const KNOWN: &[(&str, Rule)] = &[
     ("wkv.head_size", Off),
 ];
 
+/// What keys are to families of experts, before what [`KNOWN`] says.
+const OF_EXPERTS: &[(&str, Rule)] = &[
+    ("feed_forward_length", Read),
+    ("expert_count", Read),
+    ("expert_used_count", Read),
+    ("expert_feed_forward_length", Read),
+    // 1 is the softmax.
+    ("expert_gating_func", Factor),
+    ("expert_group_count", Factor),
+    ("expert_group_used_count", Factor),
+    ("expert_weights_scale", Factor),
+    ("expert_weights_norm", Weights),
+    ("expert_group_scale", Off),
+    ("expert_shared_count", Off),
+    ("expert_shared_feed_forward_length", Off),
+    ("expert_chunk_feed_forward_length", Off),
+    ("experts_per_group", Off),
+    ("interleave_moe_layer_step", Factor),
+    ("leading_dense_block_count", Off),
+    ("moe_every_n_layers", Factor),
+    ("moe_latent_size", Off),
+    ("router_logit_softcapping", Off),
+];
+
+/// What keys are to some families, before what [`KNOWN`] says.
+const OF_FAMILIES: &[(&str, &str, Rule)] = &[
+    ("cohere2", "attention.layer_norm_epsilon", Read),
+    ("cohere2", "attention.layer_norm_rms_epsilon", Note),
+    ("cohere2", "logit_scale", Read),
+    // Rows of q and k have another order where there are any.
+    ("glm4", "rope.dimension_sections", Off),
+    ("granite", "embedding_scale", Read),
+    ("granite", "logit_scale", Read),
+    ("granite", "residual_scale", Read),
+    // Models without it rotate nothing.
+    ("granite", "rope.scaling.finetuned", On),
+    // Layers to which rows of a picture are added.
+    ("qwen3vl", "n_deepstack_layers", Note),
+];
+
 /// Refuses a file by the name of a key whose effect is not honoured.
 pub(super) fn check(keys: Keys<'_>) -> Result<(), ModelError> {
     check_general(keys)?;
     for (key, value) in keys.file.metadata().iter() {
         let own = key.strip_prefix(keys.family.name).and_then(|rest| rest.strip_prefix('.'));
         if let Some(name) = own {
-            let rule = KNOWN.iter().find(|(known, _)| *known == name).map(|&(_, rule)| rule);
-            check_value(keys, name, value, rule)?;
+            check_value(keys, name, value, rule_of(keys.family, name))?;
         }
     }
     Ok(())
+}
+
+fn rule_of(family: &Family, name: &str) -> Option<Rule> {
+    let own = OF_FAMILIES.iter().find(|&&(other, known, _)| (other, known) == (family.name, name));
+    let of = |rules: &[(&str, Rule)]| rules.iter().find(|&&(known, _)| known == name).map(|&(_, rule)| rule);
+    let experts = || matches!(family.layer.mlp, MlpRecipe::Experts(_)).then(|| of(OF_EXPERTS)).flatten();
+    own.map(|&(_, _, rule)| rule).or_else(experts).or_else(|| of(KNOWN))
 }
 
 fn check_value(keys: Keys<'_>, name: &str, value: &Value, rule: Option<Rule>) -> Result<(), ModelError> {
@@ -190,8 +240,13 @@ fn check_value(keys: Keys<'_>, name: &str, value: &Value, rule: Option<Rule>) ->
         Some(Off) => refused("0 or no such key: what it stands for is not supported"),
         Some(Factor) if is_off(value) || scalar(value).is_some_and(|v| number(&v) == Some(1.0)) => Ok(()),
         Some(Factor) => refused("1 or no such key: it is not supported"),
-        Some(On) if scalar(value).is_some_and(|v| v == Value::Bool(true) || whole(&v) == Some(1)) => Ok(()),
-        Some(On) => refused("true: the model is no decoder otherwise"),
+        Some(On) if is_on(value) => Ok(()),
+        Some(On) => refused("true or no such key: it is another model otherwise"),
+        Some(Weights) => {
+            let sums_to_1 = matches!(keys.family.layer.mlp, MlpRecipe::Experts(ExpertsRecipe { weights, .. }) if weights == ExpertWeights::OfChosen);
+            let same = if sums_to_1 { is_on(value) } else { is_off(value) };
+            if same { Ok(()) } else { refused(&format!("{sums_to_1}, as in this family")) }
+        }
         Some(Same(other)) => {
             let same = keys.whole(name)?;
             let expected = keys.whole(other)?;
@@ -205,6 +260,10 @@ fn check_value(keys: Keys<'_>, name: &str, value: &Value, rule: Option<Rule>) ->
         None if is_off(value) => Ok(()),
         None => refused("a key whose effect is known"),
     }
+}
+
+fn is_on(value: &Value) -> bool {
+    scalar(value).is_some_and(|v| v == Value::Bool(true) || whole(&v) == Some(1))
 }
 
 /// A value by layer as one.

@@ -67,12 +67,15 @@ impl<B: Backend> Model<B> {
     ) -> Result<Model<B>, ModelError> {
         let kv = kv_memory(config, options)?;
         let element_bytes = |precision| backend.element_bytes(precision);
-        let plan = decoder::build(config)?.compile(&CompileOptions {
+        let config = config.within(options.context_max);
+        let plan = decoder::build(&config)?.compile(&CompileOptions {
             limits: options.limits,
             element_bytes: &element_bytes,
             fuse: Fusion::On,
             activations: options.activations,
         })?;
+        // What the backend has no kernel for is refused before weights are read.
+        plan.ops().iter().try_for_each(|op| backend.check_kernel(op))?;
         let fingerprint = file.fingerprint()?;
         let source =
             Source { file, fingerprint, quantise: options.quantise, sidecar: options.sidecar.as_deref() };
@@ -80,7 +83,6 @@ impl<B: Backend> Model<B> {
             upload(source, &plan, &backend, progress).map_err(|error: ModelError| error.of(file))?;
         let fingerprint = cache_fingerprint::<B>(fingerprint, kv.layout, options);
         let session = Session::new(backend, plan, weights, Some(kv))?;
-        let config = config.clone();
         let context_max = options.context_max;
         Ok(Model { config, session, kv, context_max, fingerprint, sidecar, outputs: 0 })
     }
@@ -110,11 +112,17 @@ impl<B: Backend> Model<B> {
 impl<B: Backend> Model<B> {
     /// Bytes of weights that one decode step reads: each matrix that a product uses, once.
     pub fn step_weight_bytes(&self) -> usize {
-        let products = self.session.plan().ops().iter().filter_map(|op| match op {
-            Op::Matmul(matmul) => Some(&matmul.products),
-            _ => None,
-        });
-        let matrices: BTreeSet<_> = products.flatten().flat_map(Product::matrices).collect();
+        let mut matrices = BTreeSet::new();
+        for op in self.session.plan().ops() {
+            match op {
+                Op::Matmul(matmul) => matrices.extend(matmul.products.iter().flat_map(Product::matrices)),
+                // Which ones a row goes to does not matter: all have one shape.
+                Op::ExpertMatmul(experts) => {
+                    matrices.extend((0..experts.top_k()).filter_map(|expert| experts.experts.get(expert)));
+                }
+                _ => {}
+            }
+        }
         let weights = &self.session.weights().matrices;
         let bytes = |id: MatrixId| weights.get(id.0 as usize).map(|m| self.session.backend().matrix_bytes(m));
         matrices.into_iter().filter_map(bytes).sum()

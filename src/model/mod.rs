@@ -1,6 +1,6 @@
 //! Models: what a file says becomes a decoder that runs steps.
 //!
-//! `family` is the table of supported architectures. `hyper` makes a configuration of a file's
+//! `family` is the table of supported architectures, each put together of the parts in `recipe`. `hyper` makes a configuration of a file's
 //! hyperparameters: `known` lists their keys, `keys` reads them, `tensors` holds them against the tensors,
 //! and `scaling` and `rope` turn scaling schemes into frequencies. `decoder` builds the graph, `load`
 //! compiles it and `upload` brings the weights to a backend, `sidecar` from a file of prepared ones.
@@ -15,6 +15,7 @@ mod hyper;
 mod keys;
 mod known;
 mod load;
+mod recipe;
 mod rope;
 mod scaling;
 mod sidecar;
@@ -32,9 +33,13 @@ pub use crate::ir::{OpKind, OpTime, OpTimes, Work};
 use crate::quant::QuantError;
 use crate::session::SessionError;
 use crate::token::TokenId;
-pub use config::{LocalAttention, ModelConfig};
-pub use family::{FAMILIES, Family, LocalLayers};
+pub use config::{Experts, LocalAttention, ModelConfig, Rotations};
+pub use family::{FAMILIES, Family};
 pub use load::{LoadOptions, Model};
+pub use recipe::{
+    AttentionRecipe, EmbedRecipe, ExpertWeights, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalLayers,
+    LocalRope, LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers,
+};
 pub use sidecar::SidecarUse;
 pub use upload::LoadProgress;
 
@@ -68,8 +73,8 @@ pub enum ModelError {
         /// What the file says.
         found: String,
     },
-    /// The model is a mixture of experts, which no family here is.
-    #[error("experts are not supported: {}", shown(shown_by))]
+    /// The model is a mixture of experts, which its family is not.
+    #[error("experts are not supported in this family: {}", shown(shown_by))]
     Experts {
         /// The key or the tensor that shows it.
         shown_by: String,

@@ -2,19 +2,24 @@
 
 use super::keys::Keys;
 use super::rope::{Interpolation, Llama3, RopeScaling, Yarn};
-use super::{ModelError, key_error};
+use super::{ModelError, key_error, missing};
 
+/// What each frequency is divided by, in files of Llama 3.1 and later.
+pub(super) const FREQUENCIES: &str = "rope_freqs.weight";
+/// The same for contexts beyond the first one, and within it: LongRoPE (Ding et al. 2024).
+pub(super) const FACTORS_LONG: &str = "rope_factors_long.weight";
+pub(super) const FACTORS_SHORT: &str = "rope_factors_short.weight";
 const TYPE: &str = "rope.scaling.type";
 const FACTOR: &str = "rope.scaling.factor";
 const EXTRAPOLATION: &str = "rope.scaling.yarn_ext_factor";
 const ATTENTION: &str = "rope.scaling.attn_factor";
 
-/// The scaling of a rotation of so many pairs.
+/// The scaling of a rotation of so many pairs; and that of contexts of at most so many tokens, where it differs.
 pub(super) fn rope_scaling(
     keys: Keys<'_>,
     pairs: usize,
     context_length: usize,
-) -> Result<RopeScaling, ModelError> {
+) -> Result<(RopeScaling, Option<(usize, RopeScaling)>), ModelError> {
     let magnitude =
         keys.positive_or(ATTENTION, 1.0)? * keys.positive_or("rope.scaling.yarn_attn_factor", 1.0)?;
     // YaRN multiplies by less than 10.
@@ -22,7 +27,21 @@ pub(super) fn rope_scaling(
         return Err(keys.refuse(ATTENTION, "a number that f32 can hold", magnitude));
     }
     let interpolation = interpolation(keys, context_length)?;
-    Ok(RopeScaling { factors: factors(keys, pairs)?, interpolation, magnitude })
+    let of = |factors| RopeScaling { factors, interpolation, magnitude };
+    if let Some(all) = factors(keys, FREQUENCIES, pairs)? {
+        return Ok((of(Some(all)), None));
+    }
+    match (factors(keys, FACTORS_LONG, pairs)?, factors(keys, FACTORS_SHORT, pairs)?) {
+        (None, None) => Ok((of(None), None)),
+        (long @ Some(_), short @ Some(_)) => {
+            let tokens = keys.count_or("rope.scaling.original_context_length", context_length)?;
+            Ok((of(long), Some((tokens, of(short)))))
+        }
+        (long, _) => {
+            let name = if long.is_some() { FACTORS_SHORT } else { FACTORS_LONG };
+            Err(missing(name, &format!("[{pairs}]")))
+        }
+    }
 }
 
 /// A factor without a type is linear; 0 stands for none.
@@ -82,9 +101,8 @@ fn yarn(
     }))
 }
 
-/// What each frequency is divided by, in files of Llama 3.1 and later.
-fn factors(keys: Keys<'_>, pairs: usize) -> Result<Option<Vec<f64>>, ModelError> {
-    let name = "rope_freqs.weight";
+/// What each frequency is divided by.
+fn factors(keys: Keys<'_>, name: &str, pairs: usize) -> Result<Option<Vec<f64>>, ModelError> {
     let Some(info) = keys.file.tensor(name) else { return Ok(None) };
     if (info.rows(), info.cols()) != (1, pairs) {
         let found = if info.rows() == 1 { format!("[{}]", info.cols()) } else { format!("{:?}", info.dims) };

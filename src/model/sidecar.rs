@@ -42,7 +42,7 @@ pub(super) fn matrices<B: Backend>(
         Ok(matrices)
     };
     let Some(path) = source.sidecar else { return Ok((prepare()?, SidecarUse::Off)) };
-    let shapes = plan.matrices().iter().map(|spec| source.shape(&spec.name));
+    let shapes = plan.matrices().iter().map(|spec| source.shape(spec));
     let shapes: Vec<_> = shapes.collect::<Result<_, _>>()?;
     let sidecar = Sidecar { path, key: key(source, plan), shapes: &shapes, map: source.file.is_mapped() };
     file::remove_stale(file::folder_of(path));
@@ -69,8 +69,8 @@ fn key(source: &Source<'_>, plan: &Plan) -> [u8; 32] {
     let mut hash = blake3::Hasher::new();
     hash.update(&source.fingerprint);
     let changed = source.file.modified().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    let names: Vec<_> = plan.matrices().iter().map(|spec| &spec.name).collect();
-    let made = format!("{changed:?} {:?} {names:?} {}", source.quantise, env!("CARGO_PKG_VERSION"));
+    let parts: Vec<_> = plan.matrices().iter().map(|spec| (&spec.name, spec.first_row)).collect();
+    let made = format!("{changed:?} {:?} {parts:?} {}", source.quantise, env!("CARGO_PKG_VERSION"));
     hash.update(made.as_bytes());
     *hash.finalize().as_bytes()
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use crate::backend::MatrixShape;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, Part};
+use crate::graph::MatrixSpec;
 use crate::quant::{MatrixForm, QuantFormat};
 
 use super::ModelError;
@@ -31,13 +32,18 @@ impl Source<'_> {
         Ok(values)
     }
 
+    /// What a float matrix becomes. A router stays as it is: a small error in it chooses another expert.
+    pub fn quantised(&self, name: &str) -> Option<QuantFormat> {
+        self.quantise.filter(|_| !self.file.dialect().is_part(name, Part::Router))
+    }
+
     /// What a matrix is prepared from.
-    pub fn shape(&self, name: &str) -> Result<MatrixShape, ModelError> {
-        let rows = self.file.rows(name)?;
-        let form = match (rows.form(), self.quantise) {
+    pub fn shape(&self, spec: &MatrixSpec) -> Result<MatrixShape, ModelError> {
+        let rows = self.file.rows(&spec.name)?;
+        let form = match (rows.form(), self.quantised(&spec.name)) {
             (form @ MatrixForm::Quant(_), _) | (form, None) => form,
             (_, Some(format)) => MatrixForm::Quant(format.form(rows.cols())),
         };
-        Ok(MatrixShape { rows: rows.rows(), cols: rows.cols(), form })
+        Ok(MatrixShape { rows: spec.rows, cols: spec.cols, form })
     }
 }

@@ -1,21 +1,25 @@
 //! A model's tensors against its hyperparameters: first what these size, before anything is built; at the
 //! end every weight of the graph, and every tensor of the file.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::checkpoint::{Checkpoint, Part, Role, TensorInfo};
-use crate::graph::Graph;
+use crate::graph::{Graph, MatrixSpec};
 use crate::ir::Heads;
 
-use super::{ModelConfig, ModelError, missing};
+use super::family::Family;
+use super::recipe::NormPlacement;
+use super::{Experts, ModelConfig, ModelError, missing, scaling};
 
 /// What sizes a model.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
+    pub family: &'static Family,
     pub block_count: usize,
     pub heads: Heads,
     pub embedding_length: usize,
     pub feed_forward_length: usize,
+    pub experts: Option<Experts>,
 }
 
 /// Refuses a mixture of experts by the first tensor that shows it.
@@ -39,29 +43,57 @@ pub(super) fn refuse_experts(file: &dyn Checkpoint) -> Result<(), ModelError> {
 
 /// Holds what the hyperparameters size against the tensors of every layer: what passes is no larger than
 /// the file.
-pub(super) fn check_sizes(file: &dyn Checkpoint, sizes: Sizes) -> Result<(), ModelError> {
-    let Sizes { block_count, heads, embedding_length, feed_forward_length } = sizes;
-    let (query, kv) = (heads.query.saturating_mul(heads.dim), heads.kv.saturating_mul(heads.dim));
+pub(super) fn check_sizes(
+    file: &dyn Checkpoint,
+    sizes: Sizes,
+    fused: &BTreeSet<String>,
+) -> Result<(), ModelError> {
     let dialect = file.dialect();
-    check_shape(file, &dialect.weight(Role::TokenEmbedding), None, embedding_length)?;
-    check_shape(file, &dialect.weight(Role::OutputNorm), Some(1), embedding_length)?;
-    let parts = [
-        (Part::AttentionNorm, 1, embedding_length),
-        (Part::Query, query, embedding_length),
-        (Part::Key, kv, embedding_length),
-        (Part::Value, kv, embedding_length),
-        (Part::AttentionOutput, embedding_length, query),
-        (Part::MlpNorm, 1, embedding_length),
-        (Part::Gate, feed_forward_length, embedding_length),
-        (Part::Up, feed_forward_length, embedding_length),
-        (Part::Down, embedding_length, feed_forward_length),
-    ];
-    for index in 0..block_count {
-        for (part, rows, cols) in parts {
-            check_shape(file, &dialect.weight(Role::Layer { index, part }), Some(rows), cols)?;
+    check_shape(file, &dialect.weight(Role::TokenEmbedding), None, sizes.embedding_length)?;
+    check_shape(file, &dialect.weight(Role::OutputNorm), Some(1), sizes.embedding_length)?;
+    for index in 0..sizes.block_count {
+        let name = |part| dialect.weight(Role::Layer { index, part });
+        for (part, rows, cols) in sizes.parts(|part| fused.contains(&name(part))) {
+            check_shape(file, &name(part), Some(rows), cols)?;
         }
     }
     Ok(())
+}
+
+impl Sizes {
+    /// The parts of a layer, with rows and columns.
+    fn parts(&self, is_fused: impl Fn(Part) -> bool) -> Vec<(Part, usize, usize)> {
+        let Sizes { family, heads, embedding_length, feed_forward_length, experts, .. } = *self;
+        let (query, kv) = (heads.query.saturating_mul(heads.dim), heads.kv.saturating_mul(heads.dim));
+        let mut parts = Vec::new();
+        if family.layer.norms != NormPlacement::Post {
+            parts.push((Part::AttentionNorm, 1, embedding_length));
+        }
+        if is_fused(Part::QueryKeyValue) {
+            let rows = kv.saturating_mul(2).saturating_add(query);
+            parts.push((Part::QueryKeyValue, rows, embedding_length));
+        } else {
+            parts.push((Part::Query, query, embedding_length));
+            parts.extend([Part::Key, Part::Value].map(|part| (part, kv, embedding_length)));
+        }
+        parts.push((Part::AttentionOutput, embedding_length, query));
+        if matches!(family.layer.norms, NormPlacement::Pre | NormPlacement::Sandwich) {
+            parts.push((Part::MlpNorm, 1, embedding_length));
+        }
+        let (gate_up, down) = match experts {
+            Some(_) => ([Part::GateExperts, Part::UpExperts], Part::DownExperts),
+            None => ([Part::Gate, Part::Up], Part::Down),
+        };
+        parts.extend(experts.map(|experts| (Part::Router, experts.count, embedding_length)));
+        // Rows of experts follow each other.
+        let count = experts.map_or(1, |experts| experts.count);
+        if !is_fused(Part::GateUp) {
+            let rows = count.saturating_mul(feed_forward_length);
+            parts.extend(gate_up.map(|part| (part, rows, embedding_length)));
+        }
+        parts.push((down, count.saturating_mul(embedding_length), feed_forward_length));
+        parts
+    }
 }
 
 /// Holds a tensor against its shape; any number of rows will do if none is given.
@@ -83,12 +115,21 @@ fn check_shape(
 
 /// Holds every weight of the graph against the file, and every tensor against the graph.
 pub(super) fn check(file: &dyn Checkpoint, graph: &Graph, config: &ModelConfig) -> Result<(), ModelError> {
-    let matrices = graph.matrices().iter().map(|spec| (&spec.name, spec.rows, spec.cols));
-    let vectors = graph.vectors().iter().map(|spec| (&spec.name, 1, spec.len));
-    let mut used: HashSet<&str> = HashSet::from(["rope_freqs.weight"]);
-    for (name, rows, cols) in matrices.chain(vectors) {
-        check_shape(file, name, Some(rows), cols)?;
-        used.insert(name);
+    let mut used: HashSet<&str> = HashSet::from([scaling::FREQUENCIES]);
+    if config.short_rope.is_some() {
+        used.extend([scaling::FACTORS_LONG, scaling::FACTORS_SHORT]);
+    }
+    let mut rows: HashMap<&str, usize> = HashMap::new();
+    for spec in graph.matrices() {
+        *rows.entry(&spec.name).or_default() += spec.rows;
+    }
+    for spec in graph.matrices().iter().filter(|spec| used.insert(&spec.name)) {
+        check_shape(file, &spec.name, rows.get(spec.name.as_str()).copied(), spec.cols)?;
+        check_stack(file, spec)?;
+    }
+    for spec in graph.vectors() {
+        check_shape(file, &spec.name, Some(1), spec.len)?;
+        used.insert(&spec.name);
     }
     let unused = file.tensors().iter().filter(|info| !used.contains(info.name.as_str()));
     for info in unused {
@@ -102,6 +143,20 @@ pub(super) fn check(file: &dyn Checkpoint, graph: &Graph, config: &ModelConfig) 
     Ok(())
 }
 
+/// Holds a tensor of three dimensions against the first of its matrices, all of which have as many rows.
+fn check_stack(file: &dyn Checkpoint, spec: &MatrixSpec) -> Result<(), ModelError> {
+    match file.tensor(&spec.name).map(|info| info.dims.as_slice()) {
+        Some(&[_, rows, count, ..]) if count > 1 && rows != spec.rows as u64 => {
+            Err(ModelError::TensorShape {
+                tensor: spec.name.clone(),
+                expected: format!("matrices of [{}, {}]", spec.rows, spec.cols),
+                found: format!("{count} of [{rows}, {}]", spec.cols),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether the model is the same without the tensor: a bias of zeros, or frequencies that the hyperparameters
 /// give as well.
 fn is_redundant(file: &dyn Checkpoint, info: &TensorInfo, config: &ModelConfig) -> Result<bool, ModelError> {
@@ -112,14 +167,14 @@ fn is_redundant(file: &dyn Checkpoint, info: &TensorInfo, config: &ModelConfig) 
     }
     match file.dialect().layer_of(name).map(|(_, part)| part) {
         Some("rope_freqs.weight") => {
-            let global = file.tensor("rope_freqs.weight").is_some();
-            Ok(global && vector()? == file.vector("rope_freqs.weight")?)
+            let global = file.tensor(scaling::FREQUENCIES).is_some();
+            Ok(global && vector()? == file.vector(scaling::FREQUENCIES)?)
         }
         Some("attn_rot_embd.weight" | "attn_rot_embd") => {
             let found = vector()?;
             let near = |(&value, &freq): (&f32, &f64)| (f64::from(value) / freq - 1.0).abs() < 1e-2;
-            let same_length = found.len() == config.rope.inv_freq.len();
-            Ok(same_length && found.iter().zip(config.rope.inv_freq.iter()).all(near))
+            let frequencies = &config.rope.global.inv_freq;
+            Ok(found.len() == frequencies.len() && found.iter().zip(frequencies.iter()).all(near))
         }
         _ => Ok(false),
     }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::backend::{Backend, MatrixSource, Weights};
 use crate::checkpoint::{Checkpoint, TensorRows};
-use crate::graph::Plan;
+use crate::graph::{MatrixSpec, Plan};
 use crate::quant::{Distance, MatrixForm, Quality, QuantFormat, WeightMatrix, quantize_block};
 
 use super::source::Source;
@@ -18,13 +18,13 @@ const SLICE_BYTES: usize = 1 << 20;
 /// How far loading is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadProgress<'a> {
-    /// The tensor that was loaded just now.
+    /// The tensor of which a matrix was loaded just now; it may hold several.
     pub tensor: &'a str,
     /// What was lost, if the tensor was quantised.
     pub quality: Option<Quality>,
-    /// Tensors loaded.
+    /// Matrices and vectors loaded.
     pub done: usize,
-    /// Tensors in all.
+    /// Matrices and vectors in all.
     pub total: usize,
     /// Their bytes in the file.
     pub bytes_done: u64,
@@ -36,31 +36,32 @@ impl Source<'_> {
     /// Brings one matrix to the backend; what was lost if it was quantised for that.
     fn prepare<B: Backend>(
         &self,
-        name: &str,
+        spec: &MatrixSpec,
         backend: &B,
     ) -> Result<(B::Matrix, Option<Quality>), ModelError> {
-        let tensor = Tensor::new(self.file.rows(name)?);
-        let (matrix, quality) = match (tensor.rows.form(), self.quantise) {
+        let tensor = Tensor::new(self.file.rows(&spec.name)?, spec);
+        Ok(match (tensor.rows.form(), self.quantised(&spec.name)) {
             (MatrixForm::Quant(_), _) | (_, None) => (backend.prepare(&tensor)?, None),
             (_, Some(format)) => {
                 let quantised = Quantised { tensor, format, lost: Mutex::default() };
                 (backend.prepare(&quantised)?, Some(quantised.quality()))
             }
-        };
-        self.file.release(name);
-        Ok((matrix, quality))
+        })
     }
 }
 
-/// A tensor whose rows are read once, about in ascending order.
+/// Rows of a tensor that are read once, about in ascending order.
 struct Tensor<'f> {
     rows: TensorRows<'f>,
+    /// The matrix's rows among them.
+    own: Range<usize>,
     slice_rows: usize,
 }
 
-impl Tensor<'_> {
-    fn new(rows: TensorRows<'_>) -> Tensor<'_> {
-        Tensor { rows, slice_rows: (SLICE_BYTES / rows.row_bytes().max(1)).max(1) }
+impl<'f> Tensor<'f> {
+    fn new(rows: TensorRows<'f>, spec: &MatrixSpec) -> Tensor<'f> {
+        let own = spec.first_row..spec.first_row + spec.rows;
+        Tensor { rows, own, slice_rows: (SLICE_BYTES / rows.row_bytes().max(1)).max(1) }
     }
 }
 
@@ -68,7 +69,7 @@ impl MatrixSource for Tensor<'_> {
     type Error = ModelError;
 
     fn rows(&self) -> usize {
-        self.rows.rows()
+        self.own.len()
     }
 
     fn cols(&self) -> usize {
@@ -80,6 +81,7 @@ impl MatrixSource for Tensor<'_> {
     }
 
     fn read(&self, rows: Range<usize>, into: &mut WeightMatrix) -> Result<(), ModelError> {
+        let rows = self.own.start + rows.start..self.own.start + rows.end;
         let slices = rows.start / self.slice_rows..rows.end / self.slice_rows;
         self.rows.read(rows, into)?;
         // Other threads may still be at the slice that was ended, hardly at the one before. Where one is,
@@ -127,7 +129,7 @@ impl MatrixSource for Quantised<'_> {
     }
 
     fn read(&self, rows: Range<usize>, into: &mut WeightMatrix) -> Result<(), ModelError> {
-        let first = rows.start;
+        let first = self.tensor.own.start + rows.start;
         self.tensor.read(rows, into)?;
         if let WeightMatrix::Dense(floats) = &*into {
             let failed = |source: crate::quant::QuantError| ModelError::Quantise {
@@ -154,12 +156,12 @@ pub(super) fn upload<B: Backend>(
     for spec in plan.vectors() {
         vectors.push(backend.upload_vector(&source.vector(&spec.name)?)?);
         source.file.release(&spec.name);
-        report.loaded(&spec.name, None);
+        report.loaded((&spec.name, 1), None);
     }
     let prepare = || prepare_all(source, plan, backend, &mut report);
     let (matrices, used) = sidecar::matrices(&source, plan, backend, prepare)?;
     if used == SidecarUse::Read {
-        plan.matrices().iter().for_each(|spec| report.loaded(&spec.name, None));
+        plan.matrices().iter().for_each(|spec| report.loaded((&spec.name, spec.rows), None));
     }
     Ok((Weights { matrices, vectors }, used))
 }
@@ -172,14 +174,19 @@ fn prepare_all<B: Backend>(
     report: &mut Report<'_>,
 ) -> Result<Vec<B::Matrix>, ModelError> {
     let mut matrices = Vec::with_capacity(plan.matrices().len());
-    let mut ahead = plan.matrices().iter().map(|spec| &spec.name);
-    ahead.next().into_iter().for_each(|name| source.file.prefetch(name));
-    for spec in plan.matrices() {
-        // The system reads the next matrix while this one is packed.
-        ahead.next().into_iter().for_each(|name| source.file.prefetch(name));
-        let (matrix, quality) = source.prepare(&spec.name, backend)?;
-        matrices.push(matrix);
-        report.loaded(&spec.name, quality);
+    // Several may be in one tensor.
+    let tensors: Vec<_> = plan.matrices().chunk_by(|a, b| a.name == b.name).collect();
+    let mut ahead = tensors.iter().filter_map(|specs| specs.first());
+    ahead.next().into_iter().for_each(|spec| source.file.prefetch(&spec.name));
+    for specs in &tensors {
+        // The system reads the next tensor while this one is packed.
+        ahead.next().into_iter().for_each(|spec| source.file.prefetch(&spec.name));
+        for spec in *specs {
+            let (matrix, quality) = source.prepare(spec, backend)?;
+            matrices.push(matrix);
+            report.loaded((&spec.name, spec.rows), quality);
+        }
+        specs.first().into_iter().for_each(|spec| source.file.release(&spec.name));
     }
     Ok(matrices)
 }
@@ -196,21 +203,23 @@ struct Report<'a> {
 
 impl<'a> Report<'a> {
     fn new(file: &'a dyn Checkpoint, plan: &Plan, progress: &'a mut dyn FnMut(LoadProgress<'_>)) -> Self {
-        let matrices = plan.matrices().iter().map(|spec| spec.name.as_str());
-        let names = matrices.chain(plan.vectors().iter().map(|spec| spec.name.as_str()));
-        let bytes_total = names.map(|name| bytes(file, name)).sum();
+        let matrices = plan.matrices().iter().map(|spec| (spec.name.as_str(), spec.rows));
+        let all = matrices.chain(plan.vectors().iter().map(|spec| (spec.name.as_str(), 1)));
+        let bytes_total = all.map(|rows| bytes(file, rows)).sum();
         let total = plan.matrices().len() + plan.vectors().len();
         Report { file, done: 0, total, bytes_done: 0, bytes_total, progress }
     }
 
-    fn loaded(&mut self, tensor: &str, quality: Option<Quality>) {
+    /// Of a tensor that many rows.
+    fn loaded(&mut self, (tensor, rows): (&str, usize), quality: Option<Quality>) {
         self.done += 1;
-        self.bytes_done += bytes(self.file, tensor);
+        self.bytes_done += bytes(self.file, (tensor, rows));
         let Report { done, total, bytes_done, bytes_total, .. } = *self;
         (self.progress)(LoadProgress { tensor, quality, done, total, bytes_done, bytes_total });
     }
 }
 
-fn bytes(file: &dyn Checkpoint, tensor: &str) -> u64 {
-    file.tensor(tensor).map_or(0, |info| info.bytes)
+/// Bytes of so many rows of a tensor.
+fn bytes(file: &dyn Checkpoint, (tensor, rows): (&str, usize)) -> u64 {
+    file.tensor(tensor).map_or(0, |info| info.bytes / info.rows().max(1) as u64 * rows as u64)
 }

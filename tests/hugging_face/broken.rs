@@ -87,7 +87,10 @@ fn settings_without_a_known_effect_are_named() -> Outcome {
             &["config.json: partial_rotary_factor: expected 1, found 0.5"],
         ),
         (("final_logit_softcapping", 30.0.into()), &["config.json: final_logit_softcapping"]),
-        (("model_type", "mamba".into()), &["config.json: architecture \"mamba\" is not supported"]),
+        (
+            ("model_type", "granite".into()),
+            &["config.json: model_type: expected llama, mistral, qwen2, qwen3 or gemma3", "found granite"],
+        ),
         (("model_type", Value::Null), &["config.json: model_type: expected a model type, found no such key"]),
         (("hidden_size", Value::Null), &["config.json: hidden_size: expected a count, found no such key"]),
         (("hidden_size", "64".into()), &["config.json: hidden_size: expected a whole number", "\"64\""]),

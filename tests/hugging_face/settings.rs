@@ -18,9 +18,9 @@ fn a_folder_has_the_configuration_of_its_twin() -> Outcome {
         let (found, twin) = (config(&Folder::of(family)?)?, ModelConfig::from_file(&twin(family)?)?);
         let same =
             ModelConfig { dialect: twin.dialect.clone(), biases: twin.biases.clone(), ..found.clone() };
-        let pairing = |config: &ModelConfig| config.rope.pairing;
+        let pairing = |config: &ModelConfig| config.rope.global.pairing;
         let mut same = same;
-        same.rope.pairing = pairing(&twin);
+        (same.rope.global.pairing, same.rope.local.pairing) = (pairing(&twin), pairing(&twin));
         assert_eq!(same, twin, "{family}");
         assert_eq!(found.biases.len(), twin.biases.len());
     }
@@ -43,9 +43,9 @@ fn older_spellings_of_the_rotation_are_the_same() -> Outcome {
     assert_eq!(new, old);
     // Half of the last frequency's pair does not turn once in the trained context.
     let plain = config(&Folder::of("llama")?.set("rope_parameters", json!({ "rope_theta": 500_000.0 })))?;
-    assert!((new.rope.inv_freq[15] * 4.0 / plain.rope.inv_freq[15] - 1.0).abs() < 1e-12);
-    assert_eq!(new.rope.inv_freq[0], plain.rope.inv_freq[0]);
-    assert!((f64::from(new.rope.magnitude) - (0.1 * 4_f64.ln() + 1.0)).abs() < 1e-6);
+    assert!((new.rope.global.inv_freq[15] * 4.0 / plain.rope.global.inv_freq[15] - 1.0).abs() < 1e-12);
+    assert_eq!(new.rope.global.inv_freq[0], plain.rope.global.inv_freq[0]);
+    assert!((f64::from(new.rope.global.magnitude) - (0.1 * 4_f64.ln() + 1.0)).abs() < 1e-6);
     Ok(())
 }
 
@@ -54,13 +54,15 @@ fn scales_of_yarn_and_linear_factors_are_honoured() -> Outcome {
     let of = |scheme: Value| config(&Folder::of("llama")?.set("rope_parameters", scheme));
     let plain = of(json!({ "rope_theta": 10_000.0 }))?;
     let linear = of(json!({ "rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0 }))?;
-    assert!(plain.rope.inv_freq.iter().zip(linear.rope.inv_freq.iter()).all(|(a, b)| *a == b * 2.0));
+    assert!(
+        plain.rope.global.inv_freq.iter().zip(linear.rope.global.inv_freq.iter()).all(|(a, b)| *a == b * 2.0)
+    );
     let yarn = |more: Value| {
         let mut scheme = json!({ "rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0 });
         for (key, value) in more.as_object().into_iter().flatten() {
             scheme[key.as_str()] = value.clone();
         }
-        of(scheme).map(|config| f64::from(config.rope.magnitude))
+        of(scheme).map(|config| f64::from(config.rope.global.magnitude))
     };
     let of_log = |multiplier: f64| 0.1 * multiplier * 4_f64.ln() + 1.0;
     assert!((yarn(json!({ "attention_factor": 1.5 }))? - 1.5).abs() < 1e-6);
@@ -89,7 +91,7 @@ fn gemma_says_its_windows_in_three_ways() -> Outcome {
     assert_eq!(config(&old)?, listed);
     let scaled = config(&old.set("rope_scaling", json!({ "rope_type": "linear", "factor": 8.0 })))?;
     assert_eq!(scaled.rope(0), listed.rope(0));
-    assert_eq!(scaled.rope(5).inv_freq[3] * 8.0, listed.rope(5).inv_freq[3]);
+    assert_eq!(scaled.rope.global.inv_freq[3] * 8.0, listed.rope.global.inv_freq[3]);
     // A divisor of its own for the products of queries and keys.
     let wide = config(&Folder::of("gemma3")?.set("query_pre_attn_scalar", 64.into()))?;
     assert_eq!(wide.attention_scale, 0.125);

@@ -8,7 +8,7 @@ pub mod edit;
 pub mod recorded;
 pub mod vocabulary;
 
-use ottava::checkpoint::{GgufWriter, TensorType};
+use ottava::checkpoint::{GgufWriter, TensorType, Value};
 
 /// Of a test that passes its errors on.
 pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -16,6 +16,10 @@ pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 /// Elements of the residual stream.
 pub const EMBEDDING: usize = 32;
 const FEED_FORWARD: usize = 48;
+/// Of a mixture: experts of a layer, those that a row goes to, and elements between the matrices of each.
+const EXPERTS: usize = 6;
+const EXPERTS_USED: usize = 2;
+const EXPERT_FEED_FORWARD: usize = 16;
 const CONTEXT: usize = 256;
 
 /// What a tiny model has.
@@ -79,13 +83,24 @@ impl Maker {
 
     /// Random values around 0, as large as keeps a product's variance near that of its source.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Outcome {
+        self.tensor(name, &[cols, rows])
+    }
+
+    /// The same for matrices of one shape, `[rows, cols]`, in one tensor.
+    fn stack(&mut self, name: &str, count: usize, [rows, cols]: [usize; 2]) -> Outcome {
+        self.tensor(name, &[cols, rows, count])
+    }
+
+    fn tensor(&mut self, name: &str, dims: &[usize]) -> Outcome {
+        let (cols, elements) = (dims[0], dims.iter().product::<usize>());
         let scale = 3.0 / (cols as f32).sqrt();
-        let values = (0..rows * cols).map(|_| half::f16::from_f32(scale * self.random.unit()));
+        let values = (0..elements).map(|_| half::f16::from_f32(scale * self.random.unit()));
         let bytes: Vec<u8> = match self.dtype {
             TensorType::F16 => values.flat_map(|value| value.to_le_bytes()).collect(),
             _ => values.flat_map(|value| value.to_f32().to_le_bytes()).collect(),
         };
-        self.writer.tensor(name, self.dtype, &[cols as u64, rows as u64], bytes)?;
+        let dims: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
+        self.writer.tensor(name, self.dtype, &dims, bytes)?;
         Ok(())
     }
 
@@ -100,26 +115,69 @@ impl Maker {
     pub fn layer(&mut self, tiny: &Tiny, layer: usize) -> Outcome {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let (query, kv) = (tiny.heads * tiny.head_dim, tiny.kv_heads * tiny.head_dim);
-        self.vector(&name("attn_norm.weight"), EMBEDDING, 1.0)?;
-        for (part, rows) in [("attn_q", query), ("attn_k", kv), ("attn_v", kv)] {
+        let norms_before = !matches!(tiny.family, "olmo2" | "exaone4");
+        if norms_before {
+            self.vector(&name("attn_norm.weight"), EMBEDDING, 1.0)?;
+        }
+        let separate = [("attn_q", query), ("attn_k", kv), ("attn_v", kv)];
+        let fused = [("attn_qkv", query + 2 * kv)];
+        for &(part, rows) in if tiny.family == "phi3" { &fused[..] } else { &separate } {
             self.matrix(&name(&format!("{part}.weight")), rows, EMBEDDING)?;
-            if tiny.family == "qwen2" {
+            if matches!(tiny.family, "qwen2" | "glm4") {
                 self.vector(&name(&format!("{part}.bias")), rows, 0.0)?;
             }
         }
-        if matches!(tiny.family, "qwen3" | "gemma3") {
-            self.vector(&name("attn_q_norm.weight"), tiny.head_dim, 1.0)?;
-            self.vector(&name("attn_k_norm.weight"), tiny.head_dim, 1.0)?;
+        let normed = match tiny.family {
+            "qwen3" | "qwen3vl" | "qwen3moe" | "gemma3" | "exaone4" => [tiny.head_dim; 2],
+            "olmo2" => [query, kv],
+            _ => [0; 2],
+        };
+        for (part, len) in ["attn_q_norm.weight", "attn_k_norm.weight"].into_iter().zip(normed) {
+            if len > 0 {
+                self.vector(&name(part), len, 1.0)?;
+            }
         }
         self.matrix(&name("attn_output.weight"), EMBEDDING, query)?;
-        if tiny.family == "gemma3" {
+        if matches!(tiny.family, "gemma2" | "gemma3" | "glm4" | "olmo2" | "exaone4") {
             self.vector(&name("post_attention_norm.weight"), EMBEDDING, 1.0)?;
             self.vector(&name("post_ffw_norm.weight"), EMBEDDING, 1.0)?;
         }
-        self.vector(&name("ffn_norm.weight"), EMBEDDING, 1.0)?;
-        self.matrix(&name("ffn_gate.weight"), FEED_FORWARD, EMBEDDING)?;
-        self.matrix(&name("ffn_up.weight"), FEED_FORWARD, EMBEDDING)?;
+        if norms_before && tiny.family != "cohere2" {
+            self.vector(&name("ffn_norm.weight"), EMBEDDING, 1.0)?;
+        }
+        if tiny.family == "qwen3moe" {
+            return self.experts(layer);
+        }
+        let gate_up = [("ffn_gate.weight", FEED_FORWARD), ("ffn_up.weight", FEED_FORWARD)];
+        let fused = [("ffn_up.weight", 2 * FEED_FORWARD)];
+        let fuses = matches!(tiny.family, "phi3" | "glm4");
+        for &(part, rows) in if fuses { &fused[..] } else { &gate_up } {
+            self.matrix(&name(part), rows, EMBEDDING)?;
+        }
         self.matrix(&name("ffn_down.weight"), EMBEDDING, FEED_FORWARD)
+    }
+
+    /// A router, and the experts of a layer.
+    fn experts(&mut self, layer: usize) -> Outcome {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        self.matrix(&name("ffn_gate_inp"), EXPERTS, EMBEDDING)?;
+        for (part, rows, cols) in [
+            ("ffn_gate_exps", EXPERT_FEED_FORWARD, EMBEDDING),
+            ("ffn_up_exps", EXPERT_FEED_FORWARD, EMBEDDING),
+            ("ffn_down_exps", EMBEDDING, EXPERT_FEED_FORWARD),
+        ] {
+            self.stack(&name(part), EXPERTS, [rows, cols])?;
+        }
+        Ok(())
+    }
+
+    /// Tensors of no layer that a family has.
+    fn around(&mut self, tiny: &Tiny) -> Outcome {
+        if tiny.family == "phi3" {
+            self.vector("rope_factors_long.weight", tiny.rope_dims / 2, 4.0)?;
+            self.vector("rope_factors_short.weight", tiny.rope_dims / 2, 1.5)?;
+        }
+        Ok(())
     }
 
     /// The hyperparameters; `change` may replace entries.
@@ -141,8 +199,43 @@ impl Maker {
             let changed = change.iter().find(|(other, _)| *other == key).map(|&(_, value)| value);
             self.writer.metadata(&format!("{}.{key}", tiny.family), changed.unwrap_or(value as u32));
         }
-        self.writer.metadata(&format!("{}.attention.layer_norm_rms_epsilon", tiny.family), 1e-5_f32);
+        let norm = if tiny.family == "cohere2" { "layer_norm" } else { "layer_norm_rms" };
+        self.writer.metadata(&format!("{}.attention.{norm}_epsilon", tiny.family), 1e-5_f32);
         self.writer.metadata(&format!("{}.rope.freq_base", tiny.family), 5000.0_f32);
+        for (key, value) in own_settings(tiny.family) {
+            self.writer.metadata(&format!("{}.{key}", tiny.family), value);
+        }
+    }
+}
+
+/// What the files of a family say beside the numbers that all have.
+fn own_settings(family: &str) -> Vec<(&'static str, Value)> {
+    match family {
+        "gemma2" => {
+            vec![("attn_logit_softcapping", 2_f32.into()), ("final_logit_softcapping", 4_f32.into())]
+        }
+        "cohere2" => vec![("logit_scale", 0.25_f32.into())],
+        "granite" => vec![
+            ("attention.scale", 0.2_f32.into()),
+            ("embedding_scale", 3_f32.into()),
+            ("residual_scale", 0.4_f32.into()),
+            ("logit_scale", 1.5_f32.into()),
+        ],
+        "qwen3moe" => vec![
+            ("expert_count", (EXPERTS as u32).into()),
+            ("expert_used_count", (EXPERTS_USED as u32).into()),
+            ("expert_feed_forward_length", (EXPERT_FEED_FORWARD as u32).into()),
+        ],
+        "olmo2" => vec![
+            ("rope.scaling.type", "yarn".into()),
+            ("rope.scaling.factor", 8_f32.into()),
+            ("rope.scaling.original_context_length", 32_u32.into()),
+        ],
+        "phi3" => vec![
+            ("rope.scaling.attn_factor", 1.25_f32.into()),
+            ("rope.scaling.original_context_length", 16_u32.into()),
+        ],
+        _ => Vec::new(),
     }
 }
 
@@ -165,6 +258,7 @@ pub fn file_with(
     if !tiny.tied {
         maker.matrix("output.weight", tiny.vocab, EMBEDDING)?;
     }
+    maker.around(tiny)?;
     add(&mut maker.writer)?;
     Ok(maker.writer.to_bytes())
 }

@@ -1,5 +1,5 @@
-//! A tiny model of each family with the logits that an independent implementation in f64 has computed for it
-//! (numpy; it read the very files that `file` makes).
+//! A tiny model of each family with the logits that an independent implementation in f64 has computed for it;
+//! it read the very files that `file` makes, and has the logits that transformers has of larger models.
 
 use ottava::TokenId;
 use ottava::checkpoint::TensorType;
@@ -13,7 +13,7 @@ pub const VOCAB: usize = 16;
 const TOKENS: [u32; 10] = [1, 7, 3, 15, 0, 4, 4, 9, 12, 2];
 
 /// The models.
-pub const TINY: [Tiny; 5] = [
+pub const TINY: [Tiny; 15] = [
     Tiny {
         vocab: VOCAB,
         family: "llama",
@@ -74,10 +74,34 @@ pub const TINY: [Tiny; 5] = [
         window: 4,
         dtype: TensorType::F32,
     },
+    Tiny { family: "gemma2", layers: 3, tied: true, window: 4, ..SMALL },
+    // The fourth layer is a global one, or one that does not rotate.
+    Tiny { family: "smollm3", layers: 4, ..SMALL },
+    Tiny { family: "olmo2", layers: 4, window: 4, ..SMALL },
+    Tiny { family: "exaone4", layers: 4, window: 4, ..SMALL },
+    Tiny { family: "cohere2", layers: 4, tied: true, window: 4, ..SMALL },
+    Tiny { family: "granite", ..SMALL },
+    Tiny { family: "glm4", head_dim: 16, ..SMALL },
+    Tiny { family: "phi3", ..SMALL },
+    Tiny { family: "qwen3vl", head_dim: 16, rope_dims: 16, ..SMALL },
+    Tiny { family: "qwen3moe", head_dim: 16, rope_dims: 16, ..SMALL },
 ];
 
+const SMALL: Tiny = Tiny {
+    vocab: VOCAB,
+    family: "",
+    layers: 2,
+    heads: 4,
+    kv_heads: 2,
+    head_dim: 8,
+    rope_dims: 8,
+    tied: false,
+    window: 0,
+    dtype: TensorType::F32,
+};
+
 /// The reference's logits of the last token, a row a model.
-pub const EXPECTED: [[f32; VOCAB]; 5] = [
+pub const EXPECTED: [[f32; VOCAB]; 15] = [
     [
         -0.21055, -1.11943, -1.91871, -0.31245, -1.75929, -0.80117, 0.72951, 0.20048, -1.13636, -0.50849,
         -2.05939, 0.34733, 0.49454, 0.33677, -0.62453, -0.49863,
@@ -97,6 +121,46 @@ pub const EXPECTED: [[f32; VOCAB]; 5] = [
     [
         -1.06081, -1.78791, 2.13509, 0.28104, -0.36716, -0.90231, 0.79409, 1.03173, 0.47633, -0.39669,
         1.06935, 0.51006, -0.20349, -1.55254, -0.28828, -1.26416,
+    ],
+    [
+        0.53424, 0.09700, 1.91772, 1.72818, -0.39517, 0.50485, 0.98153, 1.10815, 1.87224, 0.03994, -0.42274,
+        0.35401, 1.23020, 0.24779, 0.28649, -1.13024,
+    ],
+    [
+        0.88164, 0.39981, -0.46512, -0.21460, 1.83786, -0.58806, -0.36058, 0.32076, 0.69783, -0.14508,
+        1.02215, -1.47155, 1.38709, 0.41417, 1.10022, -0.59921,
+    ],
+    [
+        -0.08292, -0.65450, 0.11180, -1.20458, -0.50673, -0.26718, 1.85714, 0.20409, -0.72432, 1.79315,
+        1.22601, -0.21571, -0.02871, -0.07913, 0.08079, -0.15427,
+    ],
+    [
+        -1.47994, -1.12485, -0.54678, 1.50356, 0.16589, -1.31227, -0.02613, 0.72981, 1.14026, 0.87878,
+        -0.69846, -1.35960, 0.62503, 0.27927, -1.44114, 0.49175,
+    ],
+    [
+        0.04557, -0.10932, 0.05481, -0.09037, -0.22197, -0.00555, -0.08995, 0.35776, 0.12594, 0.05102,
+        0.19231, -0.12764, 0.12100, 0.07204, 0.22842, -0.26646,
+    ],
+    [
+        0.92154, 0.09799, 0.06565, -0.74608, -0.12121, 0.53590, -0.85105, -0.20910, 0.49667, -1.61837,
+        -0.36154, 0.54730, -1.00681, 0.36540, 0.10509, 0.35188,
+    ],
+    [
+        -0.57476, 0.23804, 0.77003, -0.16488, 0.04060, -1.16248, -0.63564, -0.79183, 1.05991, -0.02854,
+        0.22901, -0.84882, 0.98112, -0.41759, -0.17776, 0.06005,
+    ],
+    [
+        -0.61167, -0.77220, 0.08898, -0.52550, -1.73387, -1.47654, 1.59400, -0.43894, -0.79533, -0.27882,
+        -1.61200, -0.75905, 1.20884, 0.76236, 0.31777, 1.04130,
+    ],
+    [
+        0.05667, -0.04129, 1.11002, 0.17205, -0.20460, -0.20388, -0.87833, 0.26769, 0.00293, 0.19808,
+        -0.67774, 0.68441, -0.17839, -0.12001, 1.72503, -0.66463,
+    ],
+    [
+        0.06586, -1.92322, -1.26158, 1.11985, 0.12668, -0.39046, -0.60786, 1.29483, 1.57408, 0.68377,
+        0.44884, 0.95728, 1.19551, -0.99303, 1.08520, 0.31132,
     ],
 ];
 

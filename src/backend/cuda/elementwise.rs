@@ -6,7 +6,7 @@ use super::params::{self, activation_code};
 use super::sample::check_adjustments;
 use super::view::Rows;
 use super::weights::{Matrix, matrix, vector};
-use super::{Cuda, no_kernel, overlap_error, shape_error};
+use super::{Cuda, NO_LAYER_NORM, no_kernel, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame};
 use crate::ir::{
     BinaryFn, Embed, MatrixId, Norm, Op, Place, Precision, Rope, RopeAngles, SampleRows, UnaryFn, Write,
@@ -117,7 +117,7 @@ impl Cuda {
         if write == Write::Add && dst.address == src.address {
             return Err(overlap_error(OP, places));
         }
-        let norm = norm.as_rms().ok_or_else(|| no_kernel("a layer norm, or a norm with a bias"))?;
+        let norm = norm.as_rms().ok_or_else(|| no_kernel(NO_LAYER_NORM))?;
         let params = params::RmsNorm {
             dst: dst.address,
             src: src.address,

@@ -134,6 +134,8 @@ impl Cuda {
 }
 
 /// What this backend cannot do yet, though others can.
+const NO_LAYER_NORM: &str = "a layer norm, or a norm with a bias";
+
 fn no_kernel(what: &str) -> BackendError {
     BackendError::Unavailable { what: what.into(), reason: "the CUDA backend has no kernel for it".into() }
 }
@@ -246,6 +248,19 @@ impl Backend for Cuda {
             Op::Sample(SampleRows { dst, src }) => self.sample([dst, src], frame),
             Op::Transpose(Transpose { dst, src }) => self.transpose([dst, src], frame),
             _ => Err(no_kernel(op.name())),
+        }
+    }
+
+    fn check_kernel(&self, op: &Op) -> Result<(), BackendError> {
+        match op {
+            Op::RowAttention(_)
+            | Op::Route(_)
+            | Op::ExpertMatmul(_)
+            | Op::Combine(_)
+            | Op::ShortConv(_)
+            | Op::GatedDelta(_) => Err(no_kernel(op.name())),
+            Op::Norm(Normalize { norm, .. }) if norm.as_rms().is_none() => Err(no_kernel(NO_LAYER_NORM)),
+            _ => Ok(()),
         }
     }
 

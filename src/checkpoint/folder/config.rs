@@ -40,16 +40,14 @@ impl Config {
             None => (&whole, said),
         };
         let model = MODEL_TYPES.iter().find(|model| model.name == said);
+        let expected = "llama, mistral, qwen2, qwen3 or gemma3; other families are read from GGUF";
+        let model = model.ok_or_else(|| text.refuse("model_type", expected, said))?;
         let mut metadata = Metadata::new(file);
         let mut put =
             |key: &str, value: &str, name| metadata.insert_named(key.to_owned(), value.into(), name);
         put("general.name", name, "the folder's name".to_owned());
-        put("general.architecture", model.map_or(said, |model| model.family), text.name("model_type"));
-        match model {
-            Some(model) => Config::of(model, file, metadata, (&whole, nested.as_ref())),
-            // The model refuses it, and says which there are.
-            None => Ok(Config::unknown(file, metadata)),
-        }
+        put("general.architecture", model.family, text.name("model_type"));
+        Config::of(model, file, metadata, (&whole, nested.as_ref()))
     }
 
     /// Of a model type, from the whole document and the part of it that is the text model's.
@@ -78,20 +76,6 @@ impl Config {
             attention_bias: text.flag("attention_bias")?.filter(|_| model.family != "qwen2"),
             mlp_bias: text.flag("mlp_bias")?,
         })
-    }
-
-    /// Of a model of which only its architecture is known.
-    fn unknown(file: &Path, metadata: Metadata) -> Config {
-        Config {
-            file: file.to_owned(),
-            metadata,
-            norms: Norms::Before,
-            tied: true,
-            nested: false,
-            vocab_size: None,
-            attention_bias: None,
-            mlp_bias: None,
-        }
     }
 
     /// Why a setting is refused.
