@@ -11,7 +11,7 @@
 //! ```
 //!
 //! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer`, scores, or a prompt to save; `store` copies its pages, `failure`
-//! is why one cannot go on, `error` what callers get for it. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
+//! is why one cannot go on, `error` what callers get for it, `life` whether the engine works at all. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
 //! [`crate::api`].
 //!
 //! # What bounds what
@@ -41,6 +41,7 @@ mod failure;
 mod generation;
 mod handle;
 mod inbox;
+mod life;
 mod plan;
 mod profile;
 mod request;
@@ -59,6 +60,7 @@ mod worker;
 pub use error::{EngineError, GenerationError, RestoreError, SubmitError};
 pub use generation::{Event, FinishReason, Generation, Logprobs, Usage};
 pub use handle::Handle;
+pub use life::{Death, Drained, EngineState};
 pub use profile::{Profile, StepProfile};
 pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings};
