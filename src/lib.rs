@@ -27,6 +27,7 @@ mod error;
 pub mod file;
 pub mod graph;
 pub mod ir;
+mod kind;
 pub mod kv;
 pub mod model;
 pub mod quant;
@@ -37,8 +38,9 @@ pub mod text;
 mod token;
 
 pub use api::{Bytes, Device, Engine, EngineBuilder, EngineInfo, InferenceEngine, Request};
-pub use engine::EngineConfig;
+pub use engine::{EngineConfig, EngineState};
 pub use error::{Error, Result};
+pub use kind::ErrorKind;
 pub use model::LoadProgress;
 pub use sample::Sampling;
 pub use token::TokenId;

@@ -14,6 +14,7 @@ mod texts;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 pub use builder::EngineBuilder;
 pub use device::{Bytes, Device};
@@ -24,7 +25,7 @@ pub use request::Request;
 use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
-    engine::{Generation, Handle, Profile, Scores, Stats},
+    engine::{Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
     model::{ModelConfig, SidecarUse},
     text::Vocab,
 };
@@ -36,7 +37,8 @@ use crate::{
 
 /// A loaded model with its scheduler: cheap to clone, shared between threads.
 ///
-/// Dropping the last clone stops the engine's thread; generations still running end with an error.
+/// Dropping the last clone stops the engine's thread after its step, and waits for nothing; generations still
+/// running end with an error. [`InferenceEngine::drain`] ends an engine in order.
 #[derive(Clone, Debug)]
 pub struct InferenceEngine {
     handle: Handle,
@@ -197,7 +199,7 @@ impl InferenceEngine {
     /// prefix; see [`crate::engine::Handle::score`].
     ///
     /// # Errors
-    /// [`crate::Error::Submit`] if the ids are too many or invalid, [`crate::Error::Generation`] if a step fails.
+    /// [`crate::Error::Engine`], whose [`crate::Error::kind`] says what is wrong.
     pub fn score(&self, ids: &[TokenId], top: usize) -> Result<Scores> {
         Ok(self.handle.score(ids, top)?)
     }
@@ -235,6 +237,17 @@ impl InferenceEngine {
     /// The model's hyperparameters.
     pub fn config(&self) -> &ModelConfig {
         &self.shared.config
+    }
+
+    /// Whether the engine works, is being drained, has stopped, or has died and of what: for routers and health
+    /// checks, at any rate. It asks no driver; [`InferenceEngine::health`] does.
+    pub fn state(&self) -> EngineState {
+        self.handle.state()
+    }
+
+    /// Ends the engine in order; see [`crate::engine::Handle::drain`].
+    pub fn drain(&self, until: Instant) -> Drained {
+        self.handle.drain(until)
     }
 
     /// Counters and rates since the start.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::generation::{Channel, Event, FinishReason, GenerationError, Logprobs, Usage};
+use super::GenerationError;
+use super::generation::{Channel, Event, FinishReason, Logprobs, Usage};
 use super::request::TokenRequest;
 use super::stats::Clock;
 use crate::{

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{Timings, wake::WakeFlag};
+use super::{GenerationError, Timings, wake::WakeFlag};
 use crate::token::TokenId;
 
 /// What happens in a generation.
@@ -77,27 +77,6 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Generated.
     pub completion_tokens: usize,
-}
-
-/// Why a generation failed; it has no further events.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GenerationError {
-    /// The model's step failed.
-    #[error("the step failed: {0}")]
-    Step(String),
-    /// The logits cannot be sampled from.
-    #[error("sampling failed: {0}")]
-    Sampling(#[from] crate::sample::SampleError),
-    /// The host has no memory for the request's tokens.
-    #[error("no memory for {tokens} tokens")]
-    HostMemory {
-        /// Prompt and answer.
-        tokens: usize,
-    },
-    /// The engine stopped before the answer was complete.
-    #[error("the engine stopped before the answer was complete")]
-    Stopped,
 }
 
 /// The events of one request, in order. Dropping it cancels the request.

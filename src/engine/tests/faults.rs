@@ -50,9 +50,9 @@ fn scores_and_snapshots_fail_alone_too() {
     let handle = spawn(100, EngineConfig::default());
     let running = handle.submit(request(3, 30, 60)).unwrap();
     let ids = |bad| with_token(bad).prompt;
-    assert!(matches!(handle.score(&ids(POISON), 0), Err(EngineError::Step(_))));
+    assert!(matches!(handle.score(&ids(POISON), 0), Err(EngineError::Sampling(_))));
     assert!(matches!(handle.score(&ids(FAILING), 0), Err(EngineError::Step(_))));
-    assert!(matches!(handle.score(&ids(PANICKING), 0), Err(EngineError::Step(_))));
+    assert!(matches!(handle.score(&ids(PANICKING), 0), Err(EngineError::Internal(_))));
     let path = std::path::Path::new("never written");
     assert!(matches!(handle.save(&ids(FAILING), path), Err(EngineError::Step(_))));
     assert!(!path.exists());
@@ -81,7 +81,7 @@ fn a_mask_that_panics_late_has_given_its_tokens() {
     let masked = TokenRequest { mask: Some(Box::new(Breaking { applied: 0 })), ..request(1, 10, 10) };
     let (found, end) = read(handle.submit(masked).unwrap());
     assert_eq!(found, [TokenId(0); 3]);
-    assert!(matches!(end, Err(GenerationError::Step(_))));
+    assert!(matches!(end, Err(GenerationError::Internal(_))));
     assert_eq!(read(sound).0, expected(&request(2, 10, 50)));
     settled(&handle);
 }
@@ -97,13 +97,13 @@ fn a_breakdown_of_the_thread_leaves_nobody_waiting() {
     let waiting = handle.submit(request(1, 10, 10)).unwrap();
     eventually(&handle, "the buffer is full", |stats| stats.decode_tokens >= 5);
     let saved = handle.save(&request(3, 20, 1).prompt, std::path::Path::new("never written"));
-    assert!(matches!(saved, Err(EngineError::Stopped)), "{saved:?}");
+    assert!(matches!(saved, Err(EngineError::Dead(Death::Panicked))), "{saved:?}");
     let (found, end) = read(paused);
     assert_eq!(found.len(), 5, "what had come can be read");
-    assert_eq!(end, Err(GenerationError::Stopped));
+    assert_eq!(end, Err(Death::Panicked.into()));
     drop(waiting);
-    assert_eq!(handle.submit(request(0, 5, 5)).unwrap_err(), SubmitError::Stopped);
-    assert!(matches!(handle.check_integrity(), Err(EngineError::Stopped)));
+    assert_eq!(handle.submit(request(0, 5, 5)).unwrap_err(), SubmitError::Dead(Death::Panicked));
+    assert!(matches!(handle.check_integrity(), Err(EngineError::Dead(Death::Panicked))));
     let stats = handle.stats();
     assert_eq!(stats.admitted, stats.finished + stats.failed + stats.cancelled, "{stats:?}");
     assert_eq!((stats.admitted, stats.running, stats.memory.kv_pages.bytes), (2, 0, 0));
