@@ -177,8 +177,9 @@ impl KvCacheManager {
         let sequence = self.sequences.get_mut(seq)?;
         sequence.check_truncate(len)?;
         if self.states.is_used() && len < sequence.len() {
-            let past =
-                (len % PAGE_TOKENS == 0).then(|| sequence.chain.get((len / PAGE_TOKENS).wrapping_sub(1)));
+            let past = len
+                .is_multiple_of(PAGE_TOKENS)
+                .then(|| sequence.chain.get((len / PAGE_TOKENS).wrapping_sub(1)));
             let state = past.flatten().and_then(|past| self.states.find(past));
             if state.is_none() && len > 0 {
                 return Err(KvError::StateGone { target: len });

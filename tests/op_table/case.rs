@@ -140,7 +140,7 @@ impl Case {
     }
 
     /// Rows of tokens, whose sequences have their state in these slots: what they read, and what they write.
-    pub fn from_slots(mut self, slots: &[(Option<u32>, u32)]) -> Case {
+    pub fn on_slots(mut self, slots: &[(Option<u32>, u32)]) -> Case {
         let slots = slots
             .iter()
             .map(|&(read, write)| StateSlots { read: read.map(StateSlot), write: StateSlot(write) });

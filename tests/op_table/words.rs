@@ -159,7 +159,7 @@ fn recurrent(name: String, elements: usize) -> Case {
     case.sequence(3..9, None);
     case.slots = (0..6).map(|slot| Numbers(slot).take(elements + 2 * BESIDE)).collect();
     case.slots[5].fill(f32::NAN);
-    case.from_slots(&[(None, 5), (Some(0), 2), (Some(3), 1)]).within(1e-5)
+    case.on_slots(&[(None, 5), (Some(0), 2), (Some(3), 1)]).within(1e-5)
 }
 
 fn convolution(cols: usize, width: usize) -> Case {
@@ -198,7 +198,7 @@ fn delta(heads: DeltaHeads) -> Case {
 pub fn refused() -> (Case, Vec<Op>) {
     let mut case = Case::new("refused states").at(0..5);
     case.slots = vec![vec![0.0; 40]; 2];
-    let mut case = case.from_slots(&[(Some(0), 1)]);
+    let mut case = case.on_slots(&[(Some(0), 1)]);
     let weight = case.vector(vec![1.0; 24]);
     let mut input = |cols: usize| tokens_of(case.input(&vec![1.0; 5 * cols], cols));
     let ([a, b], gate) = ([8; 2].map(&mut input), input(2));
@@ -225,7 +225,6 @@ pub fn refused() -> (Case, Vec<Op>) {
 }
 
 /// The step's slots, changed in every way that must be refused.
-#[allow(dead_code, reason = "GPUs have no states")]
 pub fn slots_that_do_not_fit() -> Vec<Vec<StateSlots>> {
     let slots =
         |read: Option<u32>, write: u32| StateSlots { read: read.map(StateSlot), write: StateSlot(write) };
