@@ -62,13 +62,7 @@ fn builder(path: &Path, device: Device) -> EngineBuilder {
 }
 
 fn tokens(engine: &Engine, request: Request) -> Outcome<Vec<TokenId>> {
-    let mut ids = Vec::new();
-    for event in engine.submit(request)? {
-        if let Event::Token { id, .. } = event? {
-            ids.push(id);
-        }
-    }
-    Ok(ids)
+    Ok(engine.submit(request)?.text()?.tokens)
 }
 
 fn request(index: usize) -> Request {
@@ -128,19 +122,13 @@ fn a_crowd_gets_the_tokens_of_a_solo_run_and_the_cancelled_leave_nothing() -> Ou
         let _ = emulator.set_seed(seed);
         let crowd = (0..6).map(|index| engine.submit(request(index))).collect::<Result<Vec<_>, _>>()?;
         for (index, generation) in crowd.into_iter().enumerate() {
-            let mut found = Vec::new();
-            for event in generation {
-                if let Event::Token { id, .. } = event? {
-                    found.push(id);
-                }
-            }
-            assert_eq!(found, alone[index], "request {index}, seed {seed}");
+            assert_eq!(generation.text()?.tokens, alone[index], "request {index}, seed {seed}");
         }
     }
     for index in 0..1000 {
         let mut generation = engine.submit(request(index % 6).max_tokens(100))?;
         if index % 3 == 0 {
-            let _ = generation.next();
+            let _ = generation.recv();
         }
         drop(generation);
     }
@@ -398,8 +386,7 @@ fn fails_all(injection: Injection, name: &str) -> Outcome {
     emulator.inject(injection)?;
     let crowd = (0..4).map(|index| engine.submit(request(index))).collect::<Result<Vec<_>, _>>()?;
     for generation in crowd {
-        let last = generation.last().ok_or("an end")?;
-        let error = last.err().ok_or("an error")?.to_string();
+        let error = generation.text().err().ok_or("an error")?.to_string();
         assert!(error.contains(&format!("CUDA_ERROR_{name}")) && error.contains("lost"), "{error}");
     }
     let error = tokens(&engine, request(2)).err().ok_or("a lost device stays lost")?.to_string();

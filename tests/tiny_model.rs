@@ -7,7 +7,7 @@ mod tiny;
 
 use std::path::{Path, PathBuf};
 
-use ottava::engine::{Event, FinishReason, GenerationError, Stats, SubmitError, Usage};
+use ottava::engine::{Answer, FinishReason, Generation, Stats, SubmitError};
 use ottava::ir::{KvDtype, KvLayout};
 use ottava::text::Message;
 use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Error, Request, TokenId};
@@ -47,28 +47,8 @@ fn page_bytes(engine: &Engine) -> usize {
     KvLayout { layers, kv_heads: heads.kv, head_dim: heads.dim, dtype: KvDtype::F16 }.page_bytes()
 }
 
-/// What a reader is told.
-struct Told {
-    ids: Vec<TokenId>,
-    text: String,
-    finish: FinishReason,
-    usage: Usage,
-}
-
-fn read(events: impl Iterator<Item = Result<Event, GenerationError>>) -> Outcome<Told> {
-    let (mut ids, mut whole) = (Vec::new(), String::new());
-    for event in events {
-        match event? {
-            Event::Token { id, text, .. } => {
-                ids.push(id);
-                whole += &text;
-            }
-            Event::Done { finish, text, usage, .. } => {
-                return Ok(Told { ids, text: whole + &text, finish, usage });
-            }
-        }
-    }
-    Err("a generation ends with Done".into())
+fn read(generation: Generation) -> Outcome<Answer> {
+    Ok(generation.text()?)
 }
 
 /// Prompts of 8 to about 90 tokens, some with a common beginning, answers of 20 to 49 tokens.
@@ -98,7 +78,7 @@ fn a_crowd_gets_the_tokens_of_a_solo_run(bytes: Vec<u8>) -> Outcome {
     for index in 0..64 {
         expected.push(read(alone.submit(request(index))?)?);
     }
-    let mut distinct: Vec<_> = expected.iter().map(|told| &told.ids).collect();
+    let mut distinct: Vec<_> = expected.iter().map(|told| &told.tokens).collect();
     distinct.sort();
     distinct.dedup();
     assert!(distinct.len() > 50, "different prompts have different answers: {} of 64", distinct.len());
@@ -107,9 +87,9 @@ fn a_crowd_gets_the_tokens_of_a_solo_run(bytes: Vec<u8>) -> Outcome {
             (0..64).map(|index| crowded.submit(request(index))).collect::<Result<_, _>>()?;
         for (index, (generation, expected)) in generations.into_iter().zip(&expected).enumerate() {
             let told = read(generation)?;
-            assert_eq!(told.ids, expected.ids, "round {round}, request {index}");
+            assert_eq!(told.tokens, expected.tokens, "round {round}, request {index}");
             assert_eq!(told.text, expected.text, "round {round}, request {index}");
-            assert_eq!((told.finish, told.ids.len()), (FinishReason::Length, 20 + index % 30));
+            assert_eq!((told.finish, told.tokens.len()), (FinishReason::Length, 20 + index % 30));
         }
     }
     let stats = books_are_closed(&crowded)?;
@@ -151,7 +131,7 @@ fn a_prompt_is_found_again_and_survives_in_a_file() -> Outcome {
         let restored = read(second.submit(request(31))?)?;
         assert_eq!(restored.usage.cached_tokens, cached);
         for told in again.iter().chain([&restored]) {
-            assert_eq!(told.ids, expected.ids);
+            assert_eq!(told.tokens, expected.tokens);
         }
         let snapshots = books_are_closed(&second)?.memory.snapshots;
         assert!(snapshots.bytes == 0 && snapshots.bytes_max >= page_bytes(&second) as u64);
@@ -161,7 +141,7 @@ fn a_prompt_is_found_again_and_survives_in_a_file() -> Outcome {
         bytes[middle] ^= 1;
         std::fs::write(&file, bytes)?;
         assert!(matches!(second.restore_prompt(&file), Err(Error::Engine(_))), "a damaged file is refused");
-        assert_eq!(read(second.submit(request(31))?)?.ids, expected.ids);
+        assert_eq!(read(second.submit(request(31))?)?.tokens, expected.tokens);
         books_are_closed(&second)?;
     }
     Ok(())
@@ -187,15 +167,15 @@ fn chats_scores_and_seeds_work_without_a_real_model() -> Outcome {
     let text: String = ids.iter().filter_map(|&id| engine.vocab().piece(id)).collect();
     assert!(text.starts_with("<|im_start|>user") && text.contains("<|im_start|>assistant"), "{text}");
     let drawn = |seed| read(engine.submit(chat().temperature(1.0).seed(seed))?);
-    assert_eq!(drawn(7)?.ids, drawn(7)?.ids);
-    assert_ne!(drawn(7)?.ids, drawn(8)?.ids);
+    assert_eq!(drawn(7)?.tokens, drawn(7)?.tokens);
+    assert_ne!(drawn(7)?.tokens, drawn(8)?.tokens);
     // Greedy decoding takes the best of the scores.
     let greedy = read(engine.submit(chat())?)?;
-    let whole = [ids.clone(), greedy.ids.clone()].concat();
+    let whole = [ids.clone(), greedy.tokens.clone()].concat();
     let scores = engine.score(&whole, 1)?;
     assert_eq!((scores.nll.len(), scores.top.len()), (whole.len() - 1, whole.len()));
     let best: Vec<TokenId> = scores.top[ids.len() - 1..whole.len() - 1].iter().map(|top| top[0].0).collect();
-    assert_eq!(best, greedy.ids);
+    assert_eq!(best, greedy.tokens);
     let gemma = builder(&self::made(tiny::gemma3()?)?.path).build()?;
     let refused = gemma.submit(chat()).err().ok_or("accepted")?;
     assert!(matches!(refused, Error::NoChatTemplate { .. }), "{refused}");

@@ -101,17 +101,14 @@ fuzz_target!(|asked: Asked| {
     let Ok(generation) = ENGINE.submit(request) else { return };
     let (mut tokens, mut text, mut ends) = (0, String::new(), 0);
     for event in generation {
+        text += event.as_ref().map_or("", Event::text);
         match event {
-            Ok(Event::Token { text: more, .. }) => {
-                tokens += 1;
-                text += &more;
-            }
-            Ok(Event::Done { text: more, usage, .. }) => {
-                text += &more;
+            Ok(Event::Done(done)) => {
                 ends += 1;
-                assert_eq!(usage.completion_tokens, tokens);
-                assert!(usage.prompt_tokens + tokens <= engine::CONTEXT);
+                assert_eq!((done.usage.completion_tokens, done.tokens.len()), (tokens, tokens));
+                assert!(done.usage.prompt_tokens + tokens <= engine::CONTEXT);
             }
+            Ok(_) => tokens += 1,
             // NaN of a bias that is as large as floats are.
             Err(_) => ends += 1,
         }

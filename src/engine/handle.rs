@@ -78,7 +78,7 @@ impl Handle {
         request.check(inner.limits)?;
         self.check_pages(&request)?;
         let channel = Channel::new(inner.config.event_buffer, Arc::clone(inner.inbox.wake()));
-        let generation = Generation { channel: Arc::clone(&channel) };
+        let generation = Generation::new(Arc::clone(&channel));
         let sequence = Sequence::generate(request, channel, inner.limits.context_max);
         match inner.inbox.put_request(sequence, &inner.counters) {
             Ok(()) => Ok(generation),

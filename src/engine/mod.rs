@@ -1,7 +1,7 @@
 //! The engine: many requests share one model, one step at a time.
 //!
 //! [`Handle::spawn`] starts a named thread that owns the model and the KV books; callers hold a [`Handle`]. A
-//! `request` says what can be asked, `generation` is the stream of events, `inbox` connects the two sides. On the
+//! `request` says what can be asked, `event` what comes back, `generation` is the stream, `inbox` connects the two sides. On the
 //! thread, `worker` is the loop over the stages, each of which takes and returns values:
 //!
 //! ```text
@@ -36,6 +36,7 @@
 mod answer;
 mod batch;
 mod choose;
+mod event;
 mod failure;
 mod generation;
 mod handle;
@@ -55,11 +56,12 @@ mod tests;
 mod wake;
 mod worker;
 
-pub use generation::{Event, FinishReason, Generation, GenerationError, Logprobs, Usage};
+pub use event::{Answer, Done, Event, FinishReason, Logprobs, Token};
+pub use generation::{Canceller, Events, Generation, GenerationError, Received};
 pub use handle::Handle;
 pub use profile::{Profile, StepProfile};
 pub use request::TokenRequest;
-pub use stats::{MemoryStats, MemoryUse, Stats, Timings};
+pub use stats::{MemoryStats, MemoryUse, Stats, Timings, Usage};
 pub use store::RestoreError;
 
 use crate::ir::StepLimits;

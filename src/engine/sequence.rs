@@ -3,8 +3,9 @@
 use std::sync::{Arc, mpsc};
 
 use super::answer::Answer;
+use super::event::{FinishReason, Logprobs};
 use super::failure::Failure;
-use super::generation::{Channel, FinishReason, Logprobs};
+use super::generation::Channel;
 use super::request::TokenRequest;
 use super::store::Exported;
 use super::{EngineError, Scores};
@@ -172,11 +173,11 @@ impl Sequence {
     }
 
     /// Tells its reader how it ended. A caller that no longer listens is no concern.
-    pub(super) fn tell(self, end: Result<FinishReason, Failure>) {
+    pub(super) fn tell(mut self, end: Result<FinishReason, Failure>) {
         match (self.goal, end) {
             (Goal::Generate(answer), Ok(finish)) => {
-                let completion = self.tokens.len().saturating_sub(answer.request.prompt.len());
-                answer.finish(finish, completion);
+                let prompt = answer.request.prompt.len().min(self.tokens.len());
+                answer.finish(finish, self.tokens.split_off(prompt));
             }
             (Goal::Generate(answer), Err(failure)) => answer.fail(failure.into()),
             (Goal::Score { scores, reply, .. }, end) => {

@@ -3,8 +3,8 @@
 
 use super::answer::Answer;
 use super::choose::Pick;
+use super::event::FinishReason;
 use super::failure::Failure;
-use super::generation::FinishReason;
 use super::sequence::{Picked, Sequence};
 use super::table::{SequenceTable, SlotId};
 use crate::kv::{KvCacheManager, KvError};

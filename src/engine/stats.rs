@@ -6,6 +6,18 @@ use std::time::{Duration, Instant};
 
 use crate::model::DecoderMemory;
 
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Of the prompt.
+    pub prompt_tokens: usize,
+    /// Of the prompt, found in the cache.
+    pub cached_tokens: usize,
+    /// Generated.
+    pub completion_tokens: usize,
+}
+
 /// Seconds and rates of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Timings {
@@ -37,8 +49,11 @@ impl Clock {
         Clock { submitted, started: None, first_token: None, last_token: None }
     }
 
-    pub(super) fn start(&mut self) {
+    /// Whether this is the first start.
+    pub(super) fn start(&mut self) -> bool {
+        let first = self.started.is_none();
         self.started.get_or_insert_with(Instant::now);
+        first
     }
 
     pub(super) fn token(&mut self) {
@@ -47,8 +62,8 @@ impl Clock {
         self.last_token = Some(now);
     }
 
-    /// Timings of a generation that computed `prompt` prompt tokens and generated `tokens`.
-    pub(super) fn timings(&self, prompt: usize, tokens: usize) -> Timings {
+    /// Timings of a generation of so many tokens.
+    pub(super) fn timings(&self, usage: Usage) -> Timings {
         let seconds = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
             (Some(from), Some(to)) => to.duration_since(from).as_secs_f64(),
             _ => 0.0,
@@ -61,8 +76,8 @@ impl Clock {
             first_token_s: seconds(Some(self.submitted), self.first_token),
             prefill_s,
             decode_s,
-            prefill_tokens_per_s: rate(prompt, prefill_s),
-            decode_tokens_per_s: rate(tokens.saturating_sub(1), decode_s),
+            prefill_tokens_per_s: rate(usage.prompt_tokens - usage.cached_tokens, prefill_s),
+            decode_tokens_per_s: rate(usage.completion_tokens.saturating_sub(1), decode_s),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use super::batch::Batch;
 use super::choose::{Chooser, Pick};
+use super::event::FinishReason;
 use super::failure::Failure;
-use super::generation::FinishReason;
 use super::inbox::{Arrivals, Inbox, Job};
 use super::plan::{Pages, Plan, Planner};
 use super::profile::{Profile, Profiler};

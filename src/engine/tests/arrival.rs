@@ -147,13 +147,12 @@ fn whoever_wants_a_look_is_seen_at_the_next_one() {
     inbox.wake().set();
     seen("a wake-up");
     let channel = Channel::new(2, Arc::clone(inbox.wake()));
-    let mut generation = Generation { channel: Arc::clone(&channel) };
-    let token = |id| Ok(Event::Token { id: TokenId(id), text: String::new(), logprobs: None });
-    (0..2).for_each(|id| channel.push(token(id)));
+    let mut generation = Generation::new(Arc::clone(&channel));
+    (0..2).for_each(|id| channel.token(Token { id: TokenId(id), text: String::new(), logprobs: None }));
     assert!(inbox.is_empty(), "an event is no call");
-    assert!(generation.next().is_some());
+    assert!(generation.recv().is_some());
     seen("room in a buffer that was full");
-    assert!(generation.next().is_some());
+    assert!(generation.recv().is_some());
     assert!(inbox.is_empty(), "there was room already");
     generation.cancel();
     seen("a cancellation");
