@@ -7,6 +7,7 @@ use crate::graph::Plan;
 use crate::ir::{
     Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PAGE_TOKENS, PageId, StepError, StepInput,
 };
+use crate::kind::ErrorKind;
 use crate::token::TokenId;
 
 /// The memory for keys and values that a session allocates.
@@ -55,6 +56,16 @@ pub enum SessionError {
         /// What the backend said.
         source: BackendError,
     },
+}
+
+impl SessionError {
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            SessionError::Unknown { .. } | SessionError::Binding { .. } => ErrorKind::Internal,
+            SessionError::Backend(error) | SessionError::Op { source: error, .. } => error.kind(),
+        }
+    }
 }
 
 /// A plan bound to a backend. Everything is allocated when it is made; [`Session::run`] allocates

@@ -197,7 +197,7 @@ impl InferenceEngine {
     /// prefix; see [`crate::engine::Handle::score`].
     ///
     /// # Errors
-    /// [`crate::Error::Submit`] if the ids are too many or invalid, [`crate::Error::Generation`] if a step fails.
+    /// [`crate::Error::Engine`], whose [`crate::Error::kind`] says what is wrong.
     pub fn score(&self, ids: &[TokenId], top: usize) -> Result<Scores> {
         Ok(self.handle.score(ids, top)?)
     }

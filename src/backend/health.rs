@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::kind::ErrorKind;
+
 /// A device's state at one moment. A field is `None` where the card, its driver or the container does not
 /// tell.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -105,6 +107,17 @@ pub enum NoHealth {
         /// Where the device was.
         pci_bus_id: String,
     },
+}
+
+impl NoHealth {
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            NoHealth::Lost { .. } => ErrorKind::DeviceLost,
+            NoHealth::NoDevice { .. } => ErrorKind::NoDevice,
+            _ => ErrorKind::Unsupported,
+        }
+    }
 }
 
 /// Asks a device for its health, from any thread, while it works.

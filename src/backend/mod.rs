@@ -17,6 +17,7 @@ mod source;
 use std::sync::Arc;
 
 use crate::ir::{KvLayout, Op, PageId, Place, Precision, RowSampling, StepError, StepInput, StepLimits};
+use crate::kind::ErrorKind;
 use crate::token::TokenId;
 pub use health::*;
 use place::{overlap_error, shape_error};
@@ -89,6 +90,26 @@ pub enum BackendError {
     /// The step breaks its rules; nothing was run.
     #[error(transparent)]
     Step(#[from] StepError),
+}
+
+impl BackendError {
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            BackendError::Count { .. } => ErrorKind::Invalid,
+            BackendError::OutOfMemory { .. } | BackendError::Thread { .. } => ErrorKind::OutOfMemory,
+            BackendError::Unavailable { .. } => ErrorKind::NoDevice,
+            BackendError::Device { lost: true, .. } => ErrorKind::DeviceLost,
+            BackendError::Device { .. } | BackendError::Shape { .. } | BackendError::Step(_) => {
+                ErrorKind::Internal
+            }
+        }
+    }
+
+    /// The setting that is at fault.
+    pub fn field(&self) -> Option<&'static str> {
+        if let BackendError::Count { what, .. } = self { Some(what) } else { None }
+    }
 }
 
 /// A model's weights in a backend's own form; ids index into it.

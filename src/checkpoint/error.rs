@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::kind::ErrorKind;
 use crate::quant::QuantError;
 
 use super::TensorType;
@@ -114,6 +115,15 @@ pub enum WeightsError {
 }
 
 impl WeightsError {
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            WeightsError::Io { source, .. } => source.into(),
+            WeightsError::Changed { .. } => ErrorKind::Io,
+            _ => ErrorKind::BadModel,
+        }
+    }
+
     /// What is wrong with a whole file.
     pub(super) fn malformed(file: &Path, fault: Fault) -> WeightsError {
         WeightsError::Malformed { file: file.to_owned(), offset: 0, fault }

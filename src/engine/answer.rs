@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::error::GenerationError;
 use super::event::{Done, Event, FinishReason, Logprobs, Token};
-use super::generation::{Channel, GenerationError};
+use super::generation::Channel;
 use super::request::TokenRequest;
 use super::stats::Clock;
 use crate::{

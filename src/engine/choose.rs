@@ -102,7 +102,7 @@ impl Chooser {
             outputs.logits(output, &mut self.logits)?;
             self.sample(answer, tokens)
         }));
-        chosen.unwrap_or_else(|_| Err(Failure::Step("choosing a token panicked".into())))
+        chosen.unwrap_or_else(|_| Err(Failure::Internal("choosing a token panicked")))
     }
 
     /// Chooses from the logits.

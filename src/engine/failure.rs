@@ -1,33 +1,51 @@
 //! Why a sequence cannot go on: one type between the stages, and what the readers of each goal get for it.
 
+use std::sync::Arc;
+
 use super::{EngineError, GenerationError};
-use crate::kv::{KvError, snapshot::SnapshotError};
+use crate::kv::KvError;
+use crate::model::ModelError;
 use crate::sample::SampleError;
 
 /// Why a sequence must end.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug)]
 pub(super) enum Failure {
     /// The step failed, or its results could not be read.
-    #[error("{0}")]
-    Step(String),
-    #[error(transparent)]
-    Sampling(#[from] SampleError),
-    #[error(transparent)]
-    Kv(#[from] KvError),
-    #[error(transparent)]
-    Snapshot(#[from] SnapshotError),
-    /// The host has no memory: the number counts tokens of an answer, or bytes of scores.
-    #[error("no memory for {0} tokens or bytes")]
+    Step(Arc<ModelError>),
+    /// Code that the engine calls panicked, or the engine contradicts itself.
+    Internal(&'static str),
+    Sampling(SampleError),
+    Kv(KvError),
+    /// The host has no memory: the number counts tokens of an answer, or bytes of a job's.
     HostMemory(usize),
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Failure {
+        Failure::Step(Arc::new(error))
+    }
+}
+
+impl From<SampleError> for Failure {
+    fn from(error: SampleError) -> Failure {
+        Failure::Sampling(error)
+    }
+}
+
+impl From<KvError> for Failure {
+    fn from(error: KvError) -> Failure {
+        Failure::Kv(error)
+    }
 }
 
 impl From<Failure> for GenerationError {
     fn from(failure: Failure) -> GenerationError {
         match failure {
-            Failure::Step(reason) => GenerationError::Step(reason),
+            Failure::Step(error) => GenerationError::Step(error),
+            Failure::Internal(what) => GenerationError::Internal(what),
             Failure::Sampling(error) => GenerationError::Sampling(error),
+            Failure::Kv(error) => GenerationError::Kv(error),
             Failure::HostMemory(tokens) => GenerationError::HostMemory { tokens },
-            other => GenerationError::Step(other.to_string()),
         }
     }
 }
@@ -35,10 +53,11 @@ impl From<Failure> for GenerationError {
 impl From<Failure> for EngineError {
     fn from(failure: Failure) -> EngineError {
         match failure {
+            Failure::Step(error) => EngineError::Step(error),
+            Failure::Internal(what) => EngineError::Internal(what),
+            Failure::Sampling(error) => EngineError::Sampling(error),
             Failure::Kv(error) => EngineError::Kv(error),
-            Failure::Snapshot(error) => EngineError::Snapshot(error),
             Failure::HostMemory(bytes) => EngineError::HostMemory { bytes },
-            other => EngineError::Step(other.to_string()),
         }
     }
 }

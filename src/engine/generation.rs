@@ -8,30 +8,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use super::error::GenerationError;
 use super::event::{Answer, Done, Event, Token};
 use super::stats::Usage;
 use super::wake::WakeFlag;
-
-/// Why a generation failed; it has no further events.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GenerationError {
-    /// The model's step failed.
-    #[error("the step failed: {0}")]
-    Step(String),
-    /// The logits cannot be sampled from.
-    #[error("sampling failed: {0}")]
-    Sampling(#[from] crate::sample::SampleError),
-    /// The host has no memory for the request's tokens.
-    #[error("no memory for {tokens} tokens")]
-    HostMemory {
-        /// Prompt and answer.
-        tokens: usize,
-    },
-    /// The engine stopped before the answer was complete.
-    #[error("the engine stopped before the answer was complete")]
-    Stopped,
-}
 
 /// The events of one request, in order: a loop over it, [`Generation::recv`], and behind the feature `async` a
 /// `Stream`. Dropping it cancels the request.

@@ -126,8 +126,8 @@ impl Handle {
         let most = self.inner.limits.vocab.min(SCORES_MAX / rows);
         if top > most {
             let tokens = ids.len();
-            let reason = format!("top: expected at most {most} for {tokens} tokens, found {top}");
-            return Err(SubmitError::Invalid(reason).into());
+            let message = format!("expected at most {most} for {tokens} tokens, found {top}");
+            return Err(SubmitError::invalid("top", message).into());
         }
         self.ask(|reply| Job::Compute(Sequence::score(ids.to_vec(), first, top, reply)))
     }

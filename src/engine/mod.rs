@@ -11,7 +11,7 @@
 //! ```
 //!
 //! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer`, scores, or a prompt to save; `store` copies its pages, `failure`
-//! is why one cannot go on. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
+//! is why one cannot go on, `error` what callers get for it. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
 //! [`crate::api`].
 //!
 //! # What bounds what
@@ -36,6 +36,7 @@
 mod answer;
 mod batch;
 mod choose;
+mod error;
 mod event;
 mod failure;
 mod generation;
@@ -56,16 +57,15 @@ mod tests;
 mod wake;
 mod worker;
 
+pub use error::{EngineError, GenerationError, RestoreError, SubmitError};
 pub use event::{Answer, Done, Event, FinishReason, Logprobs, Token};
-pub use generation::{Canceller, Events, Generation, GenerationError, Received};
+pub use generation::{Canceller, Events, Generation, Received};
 pub use handle::Handle;
 pub use profile::{Profile, StepProfile};
 pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings, Usage};
-pub use store::RestoreError;
 
 use crate::ir::StepLimits;
-use crate::kv;
 use crate::token::TokenId;
 
 /// Most that a count of [`EngineConfig`] may be: beyond what any machine could serve, and sums and products of such
@@ -131,94 +131,6 @@ impl EngineConfig {
 fn check_count(name: &'static str, found: usize, most: usize) -> Result<(), EngineError> {
     let fits = (1..=most).contains(&found);
     if fits { Ok(()) } else { Err(EngineError::Config { name, most, found }) }
-}
-
-/// Why the engine could not start, or could not do a job.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EngineError {
-    /// A setting out of its range.
-    #[error("{name}: expected 1 to {most}, found {found}")]
-    Config {
-        /// The setting.
-        name: &'static str,
-        /// The largest value.
-        most: usize,
-        /// What was given.
-        found: usize,
-    },
-    /// The host has no memory for an answer.
-    #[error("no memory for {bytes} bytes of scores")]
-    HostMemory {
-        /// Bytes that it takes.
-        bytes: usize,
-    },
-    /// The operating system gave no thread.
-    #[error("the engine's thread could not start: {0}")]
-    Thread(#[from] std::io::Error),
-    /// The model's step failed.
-    #[error("the step failed: {0}")]
-    Step(String),
-    /// The cache's books refused.
-    #[error(transparent)]
-    Kv(#[from] kv::KvError),
-    /// The cache's books contradict themselves: a defect of this crate.
-    #[error(transparent)]
-    Integrity(#[from] kv::IntegrityError),
-    /// A snapshot could not be written or read.
-    #[error(transparent)]
-    Snapshot(#[from] kv::snapshot::SnapshotError),
-    /// A snapshot that was read well does not belong in this cache.
-    #[error(transparent)]
-    Restore(#[from] RestoreError),
-    /// Too many scores, saves and restores are waiting; try again later.
-    #[error("overloaded: {waiting} scores, saves and restores are waiting already")]
-    JobsFull {
-        /// Those that wait.
-        waiting: usize,
-    },
-    /// The tokens are not acceptable.
-    #[error(transparent)]
-    Submit(#[from] SubmitError),
-    /// The engine stopped before it was done.
-    #[error("the engine has stopped")]
-    Stopped,
-}
-
-/// Why a request was not let in.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SubmitError {
-    /// Too many requests are waiting; try again later.
-    #[error("overloaded: {waiting} requests are admitted already")]
-    Overloaded {
-        /// Requests that have not ended.
-        waiting: usize,
-    },
-    /// The prompt leaves no room in the context.
-    #[error("the prompt has at least {tokens} tokens, the context {context_max}")]
-    TooLong {
-        /// Tokens of the prompt, or so many as were counted: a text is not encoded beyond what the context holds.
-        tokens: usize,
-        /// Most tokens of a sequence.
-        context_max: usize,
-    },
-    /// Even alone it would not fit in the KV cache.
-    #[error("{tokens} tokens need {needed} pages of the KV cache, which has {pages}")]
-    TooLarge {
-        /// Prompt and answer.
-        tokens: usize,
-        /// Pages that they take.
-        needed: usize,
-        /// Pages of the pool.
-        pages: usize,
-    },
-    /// A field makes no sense.
-    #[error("invalid request: {0}")]
-    Invalid(String),
-    /// The engine has stopped.
-    #[error("the engine has stopped")]
-    Stopped,
 }
 
 /// How likely the model finds given tokens.

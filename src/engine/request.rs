@@ -63,9 +63,9 @@ impl TokenRequest {
 
     /// Checks everything that the step loop takes for granted.
     pub(super) fn check(&self, limits: RequestLimits) -> Result<(), SubmitError> {
-        let invalid = |reason: String| Err(SubmitError::Invalid(reason));
+        let invalid = |field, message: String| Err(SubmitError::invalid(field, message));
         if self.max_tokens == 0 {
-            return invalid("max_tokens: expected at least 1, found 0".into());
+            return invalid("max_tokens", "expected at least 1, found 0".into());
         }
         let tokens = self.prompt.len();
         if tokens >= limits.context_max {
@@ -74,39 +74,39 @@ impl TokenRequest {
         check_prompt(&self.prompt, limits.vocab)?;
         if self.stop_strings.len() > STOP_STRINGS_MAX {
             let found = self.stop_strings.len();
-            return invalid(format!("stop: expected at most {STOP_STRINGS_MAX} texts, found {found}"));
+            return invalid("stop", format!("expected at most {STOP_STRINGS_MAX} texts, found {found}"));
         }
         let bad = |text: &&String| text.is_empty() || text.len() > STOP_BYTES_MAX;
         if let Some(text) = self.stop_strings.iter().find(bad) {
             let found = text.len();
-            return invalid(format!("stop: expected texts of 1 to {STOP_BYTES_MAX} bytes, found {found}"));
+            return invalid("stop", format!("expected texts of 1 to {STOP_BYTES_MAX} bytes, found {found}"));
         }
         let lists = [("stop", self.stop_ids.len()), ("logit_bias", self.sampling.logit_bias.len())];
         if let Some((name, found)) = lists.into_iter().find(|&(_, len)| len > limits.vocab) {
-            return invalid(format!("{name}: expected at most {} tokens, found {found}", limits.vocab));
+            return invalid(name, format!("expected at most {} tokens, found {found}", limits.vocab));
         }
         if !self.stop_strings.is_empty() && self.text.is_none() {
-            return invalid("stop: texts need a vocabulary".into());
+            return invalid("stop", "texts need a vocabulary".into());
         }
         if let Some(top) = self.top.filter(|&top| top > TOP_MAX) {
-            return invalid(format!("top: expected at most {TOP_MAX}, found {top}"));
+            return invalid("top", format!("expected at most {TOP_MAX}, found {top}"));
         }
         if self.window.is_some_and(|window| window.window == 0) {
-            return invalid("window: expected at least 1 token, found 0".into());
+            return invalid("window", "expected at least 1 token, found 0".into());
         }
-        self.sampling.check(limits.vocab).map_err(|error| SubmitError::Invalid(error.to_string()))
+        Ok(self.sampling.check(limits.vocab)?)
     }
 }
 
 /// A prompt has tokens, and they are the model's.
 pub(super) fn check_prompt(prompt: &[TokenId], vocab: usize) -> Result<(), SubmitError> {
     if prompt.is_empty() {
-        return Err(SubmitError::Invalid("prompt: expected at least 1 token, found none".into()));
+        return Err(SubmitError::invalid("prompt", "expected at least 1 token, found none"));
     }
     match prompt.iter().position(|id| id.index() >= vocab) {
         Some(at) => {
             let id = prompt[at];
-            Err(SubmitError::Invalid(format!("prompt: token {at} is {id}, the vocabulary has {vocab}")))
+            Err(SubmitError::invalid("prompt", format!("token {at} is {id}, the vocabulary has {vocab}")))
         }
         None => Ok(()),
     }

@@ -35,14 +35,13 @@ impl<D: Decoder> Runner<D> {
     /// Runs a batch and counts it: after that it is under way.
     ///
     /// # Errors
-    /// [`Failure::Step`] for the decoder's error or panic.
+    /// The decoder's, or that it panicked.
     pub(super) fn run(&mut self, batch: &mut Batch) -> Result<(), Failure> {
         let (decoder, profiler) = (&mut self.decoder, &mut self.profiler);
         timed(&self.counters, || match profiler {
             None => decoder.step(&batch.input),
             Some(profiler) => decoder.step_timed(&batch.input, profiler.begin(&batch.input)),
-        })
-        .map_err(Failure::Step)?;
+        })?;
         add(&self.counters.steps, 1);
         batch.number = self.decoder.steps();
         Ok(())
@@ -63,13 +62,13 @@ impl<D: Decoder> Runner<D> {
 
 /// Runs a call of the decoder, counts its time, and makes an error of a panic: a step leaves nothing behind in
 /// the decoder but pages that a failure makes void.
-fn timed(counters: &Counters, call: impl FnOnce() -> Result<(), ModelError>) -> Result<(), String> {
+fn timed(counters: &Counters, call: impl FnOnce() -> Result<(), ModelError>) -> Result<(), Failure> {
     let started = Instant::now();
     let result = catch_unwind(AssertUnwindSafe(call));
     add(&counters.step_us, started.elapsed().as_micros() as usize);
     match result {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(_) => Err("the backend panicked".into()),
+        Ok(result) => Ok(result?),
+        Err(_) => Err(Failure::Internal("the backend panicked")),
     }
 }
 
@@ -80,13 +79,13 @@ pub(super) struct Ran<'r, D> {
     kv: &'r KvCacheManager,
     number: u64,
     /// Why what it sampled could not be read.
-    error: Option<String>,
+    error: Option<Failure>,
 }
 
 impl<D: Decoder> Outputs for Ran<'_, D> {
     fn sampled(&self, output: usize) -> Result<Option<TokenId>, Failure> {
         match &self.error {
-            Some(error) => Err(Failure::Step(error.clone())),
+            Some(error) => Err(error.clone()),
             None => Ok(self.runner.sampled.get(output).copied().flatten()),
         }
     }
@@ -96,12 +95,12 @@ impl<D: Decoder> Outputs for Ran<'_, D> {
             // The logits are those of the step ahead by now.
             return Err(SampleError::Unusable.into());
         }
-        self.runner.decoder.logits(output, out).map_err(|error| Failure::Step(error.to_string()))
+        Ok(self.runner.decoder.logits(output, out)?)
     }
 
     fn export(&self, sequence: &Sequence) -> Result<Exported, Failure> {
-        let id = sequence.pages.ok_or_else(|| Failure::Step("a computed sequence has no pages".into()))?;
+        let id = sequence.pages.ok_or_else(|| Failure::Internal("a computed sequence has no pages"))?;
         let Runner { decoder, counters, .. } = self.runner;
-        Ok(Exported::copy(decoder, self.kv.pages(id)?, &sequence.tokens, counters)?)
+        Exported::copy(decoder, self.kv.pages(id)?, &sequence.tokens, counters)
     }
 }

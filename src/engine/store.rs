@@ -5,48 +5,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::EngineConfig;
+use super::failure::Failure;
 use super::stats::{Counters, SnapshotBytes};
+use super::{EngineConfig, RestoreError};
 use crate::ir::{KvLayout, PAGE_TOKENS, PageRef};
 use crate::kv::snapshot::{self, Snapshot, SnapshotError, SnapshotHeader};
 use crate::model::{Decoder, ModelError};
 use crate::token::TokenId;
-
-/// Why a snapshot that was read well is not put into the cache, which stays as it was.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RestoreError {
-    /// The engine shares no prefixes, so no request would find what is restored.
-    #[error("prefix sharing is off: nothing would use the snapshot")]
-    SharingOff,
-    /// Keys and values computed under a window are of no use to sequences without one.
-    #[error("the snapshot was made with a sliding window")]
-    Window,
-    /// A token that the model has not.
-    #[error("the snapshot has token {token}, the vocabulary {vocab}")]
-    Token {
-        /// The token.
-        token: TokenId,
-        /// Tokens of the vocabulary.
-        vocab: usize,
-    },
-    /// Pages are missing.
-    #[error("the snapshot has {found} pages, its tokens take {expected}")]
-    Pages {
-        /// Pages of its tokens.
-        expected: usize,
-        /// Pages in the file.
-        found: usize,
-    },
-    /// It would not fit even alone.
-    #[error("the snapshot has {needed} pages, the KV cache {pages}")]
-    TooLarge {
-        /// Pages of the snapshot.
-        needed: usize,
-        /// Pages of the pool.
-        pages: usize,
-    },
-}
 
 /// Where a snapshot has to fit: what the callers' threads know of the decoder.
 #[derive(Clone, Copy, Debug)]
@@ -108,22 +73,20 @@ impl Exported {
     /// Copies out the pages that hold `tokens`.
     ///
     /// # Errors
-    /// [`SnapshotError::HostMemory`], [`SnapshotError::Export`].
+    /// [`Failure::HostMemory`], [`Failure::Step`].
     pub(super) fn copy(
         decoder: &impl Decoder,
         pages: &[PageRef],
         tokens: &[TokenId],
         counters: &Arc<Counters>,
-    ) -> Result<Exported, SnapshotError> {
+    ) -> Result<Exported, Failure> {
         let layout = decoder.kv_layout();
         let size = pages.len().saturating_mul(layout.page_bytes());
         let mut bytes = Vec::new();
-        let no_memory = |_| SnapshotError::HostMemory { bytes: size as u64 };
-        bytes.try_reserve_exact(size).map_err(no_memory)?;
+        bytes.try_reserve_exact(size).map_err(|_| Failure::HostMemory(size))?;
         let _counted = SnapshotBytes::count(counters, size);
-        for (page, entry) in pages.iter().enumerate() {
-            let failed = |source| SnapshotError::Export { page, source: Box::new(source) };
-            decoder.export_page(entry.page, &mut bytes).map_err(failed)?;
+        for entry in pages {
+            decoder.export_page(entry.page, &mut bytes)?;
         }
         let (fingerprint, tokens) = (decoder.fingerprint(), tokens.to_vec());
         let starts = pages.iter().map(|entry| entry.start).collect();

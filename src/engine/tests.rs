@@ -141,8 +141,8 @@ fn readers_that_never_read_stall_nobody() {
 fn what_cannot_be_served_is_refused() {
     let handle = spawn(10, EngineConfig { queue_max: 2, ..EngineConfig::default() });
     let refused = |request: TokenRequest| handle.submit(request).unwrap_err();
-    assert!(matches!(refused(request(0, 0, 1)), SubmitError::Invalid(_)));
-    assert!(matches!(refused(request(0, 1, 0)), SubmitError::Invalid(_)));
+    assert!(matches!(refused(request(0, 0, 1)), SubmitError::Invalid { .. }));
+    assert!(matches!(refused(request(0, 1, 0)), SubmitError::Invalid { .. }));
     assert!(matches!(refused(request(0, 5000, 1)), SubmitError::TooLong { tokens: 5000, context_max: 4096 }));
     assert!(matches!(refused(request(0, 100, 100)), SubmitError::TooLarge { needed: 13, pages: 10, .. }));
     let strange = TokenRequest::new(vec![TokenId(VOCAB as u32)], 1);
@@ -200,7 +200,7 @@ fn scores_are_those_of_the_logits() {
     }
     assert_eq!(handle.score_from(&ids, 60, 0).unwrap().nll, scores.nll[60..]);
     assert!(read(running).1.is_ok());
-    assert!(matches!(handle.score(&[], 0), Err(EngineError::Submit(SubmitError::Invalid(_)))));
+    assert!(matches!(handle.score(&[], 0), Err(EngineError::Submit(SubmitError::Invalid { .. }))));
     assert!(handle.score(&request(7, 5000, 1).prompt, 0).is_err());
 }
 

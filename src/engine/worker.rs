@@ -188,7 +188,7 @@ impl<D: Decoder> Worker<D> {
     fn copy_pages(&mut self) {
         for (slot, copy) in std::mem::take(&mut self.plan.copies) {
             if let Err(error) = self.runner.decoder.copy_page(copy.from, copy.to) {
-                self.plan.failed.push((slot, Failure::Step(error.to_string())));
+                self.plan.failed.push((slot, error.into()));
             }
         }
     }
@@ -293,7 +293,7 @@ impl<D: Decoder> Worker<D> {
         reserved?;
         self.publish();
         let imported = import(&mut self.runner.decoder, self.kv.pages(seq)?, cached_tokens, snapshot);
-        imported.map_err(|error| EngineError::Step(error.to_string()))?;
+        imported.map_err(Failure::from)?;
         Ok(self.kv.advance(seq, rest)?)
     }
 

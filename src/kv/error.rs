@@ -1,5 +1,7 @@
 //! Why the KV books refuse. After any of these the books are as they were.
 
+use crate::kind::ErrorKind;
+
 /// A call that was refused; nothing changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -88,6 +90,19 @@ pub enum KvError {
         /// Tokens that the sequence asked for.
         tokens_max: usize,
     },
+}
+
+impl KvError {
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            KvError::OutOfPages { .. } => ErrorKind::Overloaded,
+            KvError::TooLong { .. } => ErrorKind::TooLong,
+            KvError::BooksMemory { .. } | KvError::HostMemory { .. } => ErrorKind::OutOfMemory,
+            KvError::EmptyPrompt | KvError::EmptyWindow | KvError::PositionRange { .. } => ErrorKind::Invalid,
+            _ => ErrorKind::Internal,
+        }
+    }
 }
 
 /// The books contradict themselves: a defect of this crate.

@@ -29,6 +29,7 @@ use crate::checkpoint::{Checkpoint, WeightsError, shown, shown_path};
 use crate::graph::GraphError;
 use crate::ir::{KvLayout, PageId, RowSampling, StepInput, StepLimits};
 pub use crate::ir::{OpKind, OpTime, OpTimes, Work};
+use crate::kind::ErrorKind;
 use crate::quant::QuantError;
 use crate::session::SessionError;
 use crate::token::TokenId;
@@ -48,6 +49,7 @@ pub enum ModelError {
         /// The model file.
         file: PathBuf,
         /// Why it is refused.
+        #[source]
         reason: Box<ModelError>,
     },
     /// No such family.
@@ -157,6 +159,32 @@ pub enum ModelError {
 }
 
 impl ModelError {
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ModelError::File { reason, .. } => reason.kind(),
+            ModelError::Architecture { .. } | ModelError::Experts { .. } => ErrorKind::Unsupported,
+            ModelError::Context { .. } | ModelError::KvBudget { .. } => ErrorKind::Invalid,
+            ModelError::Logits { .. } | ModelError::Output { .. } | ModelError::Graph(_) => {
+                ErrorKind::Internal
+            }
+            ModelError::Weights(error) => error.kind(),
+            ModelError::Session(error) => error.kind(),
+            ModelError::Backend(error) => error.kind(),
+            _ => ErrorKind::BadModel,
+        }
+    }
+
+    /// The setting that is at fault.
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            ModelError::Context { .. } => Some("context_max"),
+            ModelError::KvBudget { .. } => Some("kv"),
+            ModelError::Backend(error) => error.field(),
+            _ => None,
+        }
+    }
+
     /// The error with its file, unless it is of no file or names it already.
     fn of(self, checkpoint: &dyn Checkpoint) -> ModelError {
         let file = match &self {

@@ -14,6 +14,7 @@ pub use row::History;
 pub use row::row_sampling;
 pub use sampler::{Sampler, best_logits, log_sum_exp};
 
+use crate::kind::ErrorKind;
 use crate::token::TokenId;
 
 /// How the next token is chosen. The default is greedy.
@@ -74,7 +75,7 @@ pub enum SampleError {
         found: f64,
     },
     /// A bias for a token that the model does not have.
-    #[error("logit bias: token {token} is outside the vocabulary of {vocab}")]
+    #[error("logit_bias: token {token} is outside the vocabulary of {vocab}")]
     Token {
         /// The id given.
         token: TokenId,
@@ -95,6 +96,28 @@ pub enum SampleError {
     /// Bias and mask forbid every token.
     #[error("no token is allowed")]
     NothingAllowed,
+}
+
+impl SampleError {
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            SampleError::Parameter { .. } | SampleError::Token { .. } | SampleError::NothingAllowed => {
+                ErrorKind::Invalid
+            }
+            SampleError::NonFinite { .. } | SampleError::Unusable => ErrorKind::Internal,
+        }
+    }
+
+    /// The parameter that is at fault.
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            SampleError::Parameter { name, .. } => Some(name),
+            SampleError::Token { .. } => Some("logit_bias"),
+            SampleError::NothingAllowed => Some("mask"),
+            _ => None,
+        }
+    }
 }
 
 impl Sampling {

@@ -2,6 +2,8 @@
 
 use thiserror::Error;
 
+use crate::kind::ErrorKind;
+
 /// An error of the text side: vocabulary, tokenizer or chat template.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -75,4 +77,30 @@ pub enum TextError {
     /// The chat template wanted more than it is allowed.
     #[error("chat template: over the limit: {0}")]
     TemplateLimit(String),
+}
+
+impl TextError {
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            TextError::Metadata(error) => error.kind(),
+            TextError::TooLong { .. } => ErrorKind::TooLong,
+            TextError::NoTokenizer { .. }
+            | TextError::UnknownModel { .. }
+            | TextError::UnknownPreTokenizer { .. } => ErrorKind::Unsupported,
+            TextError::Unencodable { .. } | TextError::TemplateRender(_) | TextError::TemplateLimit(_) => {
+                ErrorKind::Invalid
+            }
+            _ => ErrorKind::BadModel,
+        }
+    }
+
+    /// The field of the request that is at fault.
+    pub fn field(&self) -> Option<&'static str> {
+        match self {
+            TextError::TooLong { .. } | TextError::Unencodable { .. } => Some("prompt"),
+            TextError::TemplateRender(_) | TextError::TemplateLimit(_) => Some("messages"),
+            _ => None,
+        }
+    }
 }

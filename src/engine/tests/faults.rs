@@ -50,9 +50,9 @@ fn scores_and_snapshots_fail_alone_too() {
     let handle = spawn(100, EngineConfig::default());
     let running = handle.submit(request(3, 30, 60)).unwrap();
     let ids = |bad| with_token(bad).prompt;
-    assert!(matches!(handle.score(&ids(POISON), 0), Err(EngineError::Step(_))));
+    assert!(matches!(handle.score(&ids(POISON), 0), Err(EngineError::Sampling(_))));
     assert!(matches!(handle.score(&ids(FAILING), 0), Err(EngineError::Step(_))));
-    assert!(matches!(handle.score(&ids(PANICKING), 0), Err(EngineError::Step(_))));
+    assert!(matches!(handle.score(&ids(PANICKING), 0), Err(EngineError::Internal(_))));
     let path = std::path::Path::new("never written");
     assert!(matches!(handle.save(&ids(FAILING), path), Err(EngineError::Step(_))));
     assert!(!path.exists());
@@ -81,7 +81,7 @@ fn a_mask_that_panics_late_has_given_its_tokens() {
     let masked = TokenRequest { mask: Some(Box::new(Breaking { applied: 0 })), ..request(1, 10, 10) };
     let (found, end) = read(handle.submit(masked).unwrap());
     assert_eq!(found, [TokenId(0); 3]);
-    assert!(matches!(end, Err(GenerationError::Step(_))));
+    assert!(matches!(end, Err(GenerationError::Internal(_))));
     assert_eq!(read(sound).0, expected(&request(2, 10, 50)));
     settled(&handle);
 }

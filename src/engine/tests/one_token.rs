@@ -39,7 +39,7 @@ fn alternatives_are_as_many_as_the_vocabulary_at_most() {
     // The four that are never drawn have no logit.
     assert_eq!(handle.score(&[TokenId(7)], VOCAB).unwrap().top[0].len(), VOCAB - 4);
     let refused = handle.score(&[TokenId(7)], VOCAB + 1);
-    assert!(matches!(refused, Err(EngineError::Submit(SubmitError::Invalid(_)))), "{refused:?}");
+    assert!(matches!(refused, Err(EngineError::Submit(SubmitError::Invalid { .. }))), "{refused:?}");
 }
 
 /// One token is a page that is not full; 16 are one that is, and 17 begin the next.

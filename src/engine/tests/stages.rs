@@ -110,7 +110,7 @@ impl Outputs for Favours {
     }
 
     fn export(&self, _: &Sequence) -> Result<Exported, Failure> {
-        Err(Failure::Step("no pages here".into()))
+        Err(Failure::Internal("no pages here"))
     }
 }
 
@@ -269,15 +269,15 @@ struct Lost;
 
 impl Outputs for Lost {
     fn sampled(&self, _: usize) -> Result<Option<TokenId>, Failure> {
-        Err(Failure::Step("lost".into()))
+        Err(Failure::Internal("lost"))
     }
 
     fn logits(&self, _: usize, _: &mut [f32]) -> Result<(), Failure> {
-        Err(Failure::Step("lost".into()))
+        Err(Failure::Internal("lost"))
     }
 
     fn export(&self, _: &Sequence) -> Result<Exported, Failure> {
-        Err(Failure::Step("lost".into()))
+        Err(Failure::Internal("lost"))
     }
 }
 
@@ -289,7 +289,10 @@ fn outputs_that_cannot_be_read_fail_who_waits_for_them() {
     assert_eq!(stages.plan().len(), 2);
     stages.fill(true);
     let settled = stages.finish(&Lost);
-    assert!(matches!(&settled.ends[..], [(slot, Err(Failure::Step(_)))] if *slot != halfway), "{settled:?}");
+    assert!(
+        matches!(&settled.ends[..], [(slot, Err(Failure::Internal(_)))] if *slot != halfway),
+        "{settled:?}"
+    );
     assert_eq!(stages.get(halfway).computed, 5);
 }
 

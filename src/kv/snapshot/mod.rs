@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use crate::file::{Temporary, open_regular};
 use crate::ir::{KvLayout, Window};
+use crate::kind::ErrorKind;
 use crate::token::TokenId;
 use format::{Body, Fault, VERSION, encode_head};
 use hashing::Hashing;
@@ -123,6 +124,18 @@ pub enum SnapshotError {
         /// Bytes asked for.
         bytes: u64,
     },
+}
+
+impl SnapshotError {
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            SnapshotError::Io { source, .. } => source.into(),
+            SnapshotError::Export { .. } => ErrorKind::Internal,
+            SnapshotError::HostMemory { .. } => ErrorKind::OutOfMemory,
+            _ => ErrorKind::Invalid,
+        }
+    }
 }
 
 /// Writes a snapshot to `path`: all of it, or `path` stays as it was. `export` appends the bytes
