@@ -19,7 +19,7 @@ use ottava::engine::Event;
 use ottava::ir::OpKind;
 use ottava::model::ModelError;
 use ottava::session::SessionError;
-use ottava::{Device, Engine, EngineBuilder, EngineConfig, Error, Request, Sampling, TokenId};
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, Error, Request, TokenId};
 use tiny::{Outcome, Tiny};
 
 /// The card, for one test at a time.
@@ -146,17 +146,17 @@ fn the_card_samples_what_the_host_would() -> Outcome {
     let (emulator, _turn) = card();
     let made = made(tiny::llama()?)?;
     let engine = builder(&made.path, Device::Cuda(0)).build()?;
-    let warm = || Sampling { temperature: 0.9, seed: 11, ..Sampling::default() };
+    let warm = || request(3).max_tokens(24).temperature(0.9).seed(11);
     let kinds = [
         warm(),
-        Sampling { temperature: 0.0, ..warm() },
-        Sampling { top_k: 20, top_p: 0.9, min_p: 0.02, ..warm() },
-        Sampling { logit_bias: vec![(TokenId(7), 4.0), (TokenId(9), f32::NEG_INFINITY)], ..warm() },
-        Sampling { repetition_penalty: 1.3, frequency_penalty: 0.4, presence_penalty: 0.2, ..warm() },
+        warm().temperature(0.0),
+        warm().top_k(20).top_p(0.9).min_p(0.02),
+        warm().logit_bias([(TokenId(7), 4.0), (TokenId(9), f32::NEG_INFINITY)]),
+        warm().repetition_penalty(1.3).frequency_penalty(0.4).presence_penalty(0.2),
     ];
     let waits = || emulator.calls().get("cuStreamSynchronize").copied().unwrap_or(0);
-    for sampling in kinds {
-        let request = || request(3).max_tokens(24).sampling(sampling.clone());
+    for kind in kinds {
+        let request = || kind.clone();
         let before = waits();
         let on_card = tokens(&engine, request())?;
         let between = waits();
@@ -308,9 +308,9 @@ fn a_step_that_finds_no_memory_fails_its_request_and_no_other() -> Outcome {
     // Longer tables, page-locked twice and on the device, and a past that is split.
     let grows = |repetition_penalty| {
         let ids = (0..70).map(|i| TokenId(i * 37 % 250)).collect::<Vec<_>>();
-        let logit_bias = (0..600).map(|id| (TokenId(id), (id % 7) as f32)).collect();
-        let sampling = Sampling { temperature: 0.0, repetition_penalty, logit_bias, ..Sampling::default() };
-        Request::tokens(ids).max_tokens(4).ignore_eos().sampling(sampling)
+        let biases = (0..600).map(|id| (TokenId(id), (id % 7) as f32));
+        let request = Request::tokens(ids).max_tokens(4).ignore_eos();
+        request.repetition_penalty(repetition_penalty).logit_bias(biases)
     };
     let engine = build()?;
     let want = [tokens(&engine, grows(1.3))?, tokens(&engine, grows(1.0))?, tokens(&engine, request(0))?];

@@ -116,7 +116,7 @@ fn smollm2_answers_in_its_chat_template_and_stops() {
     assert_eq!(reason, FinishReason::Eos);
     assert!(!text.contains("<|im_end|>"), "{text}");
     let messages = vec![Message::new("user", "What is gravity?")];
-    let request = Request::chat(messages).max_tokens(200).stop(vec!["force".into()]);
+    let request = Request::chat(messages).max_tokens(200).stop(["force"]);
     let (_, stopped, reason, _) = finish(engine.submit(request).unwrap());
     assert_eq!(reason, FinishReason::Stop);
     assert!(text.starts_with(&stopped) && !stopped.contains("force"), "{stopped}");

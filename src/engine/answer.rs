@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::error::GenerationError;
 use super::event::{Done, Event, FinishReason, Logprobs, Token};
 use super::generation::Channel;
+use super::masking::Masking;
 use super::request::TokenRequest;
 use super::stats::Clock;
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) request: TokenRequest,
+    pub(super) mask: Option<Masking>,
     clock: Clock,
     channel: Arc<Channel>,
     text: Option<Text>,
@@ -39,16 +41,20 @@ impl Answer {
             stops: StopMatcher::new(std::mem::take(&mut request.stop_strings)),
         });
         channel.set_prompt(request.prompt.len(), 0);
-        Answer { request, clock: Clock::new(Instant::now()), channel, text, stop: None }
+        let mask = request.mask.take().map(Masking::new);
+        Answer { request, mask, clock: Clock::new(Instant::now()), channel, text, stop: None }
     }
 
-    /// Whether its reader has room for `tokens` more tokens.
-    pub(super) fn has_room_for(&self, tokens: usize) -> bool {
-        self.channel.has_room_for(tokens)
+    /// How many more tokens its reader has room for.
+    pub(super) fn room(&self) -> usize {
+        self.channel.room()
     }
 
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.channel.is_cancelled()
+    /// Why nobody wants more of it, where that is so.
+    pub(super) fn given_up(&self, now: Instant) -> Option<FinishReason> {
+        let late = self.request.deadline.is_some_and(|deadline| deadline <= now);
+        let late = late.then_some(FinishReason::Deadline);
+        if self.channel.is_cancelled() { Some(FinishReason::Cancelled) } else { late }
     }
 
     /// Its sequence got pages with `cached` of its tokens. Returns how many of them count as found: what a

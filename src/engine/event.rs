@@ -84,6 +84,8 @@ pub struct Logprobs {
 
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 #[non_exhaustive]
 pub enum FinishReason {
     /// A stop string came.
@@ -94,6 +96,10 @@ pub enum FinishReason {
     Length,
     /// The reader cancelled.
     Cancelled,
+    /// The request's time was over; what was generated until then has been told.
+    Deadline,
+    /// The request's mask says that the answer is complete.
+    Mask,
 }
 
 impl std::fmt::Display for FinishReason {
@@ -103,6 +109,8 @@ impl std::fmt::Display for FinishReason {
             FinishReason::Eos => "eos",
             FinishReason::Length => "length",
             FinishReason::Cancelled => "cancelled",
+            FinishReason::Deadline => "deadline",
+            FinishReason::Mask => "mask",
         })
     }
 }

@@ -17,6 +17,7 @@ use super::wake::WakeFlag;
 /// `Stream`. Dropping it cancels the request.
 pub struct Generation {
     channel: Arc<Channel>,
+    id: Option<u64>,
 }
 
 /// What [`Generation::recv_timeout`] found.
@@ -70,9 +71,9 @@ impl Channel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a further token finds room; the last event always does.
-    pub(super) fn has_room_for(&self, events: usize) -> bool {
-        self.lock().events.len() + events <= self.capacity
+    /// How many further tokens find room; the last event always does.
+    pub(super) fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.lock().events.len())
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
@@ -161,8 +162,13 @@ fn wake(waker: std::task::Waker) {
 }
 
 impl Generation {
-    pub(super) fn new(channel: Arc<Channel>) -> Generation {
-        Generation { channel }
+    pub(super) fn new(channel: Arc<Channel>, id: Option<u64>) -> Generation {
+        Generation { channel, id }
+    }
+
+    /// The request's number, where its caller gave it one.
+    pub fn id(&self) -> Option<u64> {
+        self.id
     }
 
     #[cfg(test)]
@@ -229,7 +235,10 @@ impl Canceller {
 /// The tokens so far; the events may have users' texts.
 impl std::fmt::Debug for Generation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Generation").field("usage", &self.usage()).finish_non_exhaustive()
+        f.debug_struct("Generation")
+            .field("id", &self.id)
+            .field("usage", &self.usage())
+            .finish_non_exhaustive()
     }
 }
 

@@ -10,9 +10,9 @@
 //!                   pages   input    or error  scores    text
 //! ```
 //!
-//! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer`, scores, or a prompt to save; `store` copies its pages, `failure`
-//! is why one cannot go on, `error` what callers get for it. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
-//! [`crate::api`].
+//! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer` (with its `masking`), scores, or a prompt to
+//! save; `store` copies its pages, `failure` is why one cannot go on, `error` what callers get for it. `stats` counts,
+//! `profile` times, `wake` wakes. Text and templates of requests are made by [`crate::api`].
 //!
 //! # What bounds what
 //!
@@ -42,6 +42,7 @@ mod failure;
 mod generation;
 mod handle;
 mod inbox;
+mod masking;
 mod plan;
 mod profile;
 mod request;
@@ -135,6 +136,7 @@ fn check_count(name: &'static str, found: usize, most: usize) -> Result<(), Engi
 
 /// How likely the model finds given tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Scores {
     /// Negative log-likelihood (natural log) of each token after the first, given those before.
     pub nll: Vec<f64>,

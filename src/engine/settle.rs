@@ -37,7 +37,11 @@ pub(super) fn settle(
             Ok(prefilled) => {
                 settled.prefill_tokens += prefilled;
                 picked.map(|picked| {
-                    settled.decode_tokens += usize::from(matches!(picked, Picked::Token(..)));
+                    settled.decode_tokens += match &picked {
+                        Picked::Token(..) => 1,
+                        Picked::Masked { ids, .. } => ids.len(),
+                        _ => 0,
+                    };
                     sequence.accept(picked)
                 })
             }

@@ -8,6 +8,7 @@ use crate::model::DecoderMemory;
 
 /// Tokens of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Usage {
     /// Of the prompt.
@@ -20,6 +21,8 @@ pub struct Usage {
 
 /// Seconds and rates of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Timings {
     /// From submission to the first step that worked on the prompt, in seconds.
     pub queued_s: f64,
@@ -85,10 +88,12 @@ impl Clock {
 /// What the engine has done and holds. Every request that was admitted is in exactly one of
 /// `finished`, `failed`, `cancelled`, `waiting` and `running`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Stats {
     /// Requests let in.
     pub admitted: u64,
-    /// Ended by a stop, the end of the turn or the length.
+    /// Ended by a stop, the end of the turn, the length, a mask or the deadline.
     pub finished: u64,
     /// Ended by an error.
     pub failed: u64,
@@ -122,6 +127,8 @@ pub struct Stats {
 
 /// Bytes of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct MemoryUse {
     /// Bytes now.
     pub bytes: u64,
@@ -133,6 +140,8 @@ pub struct MemoryUse {
 /// the model is loaded and do not change; the rest moves with the work. Not counted: the scratch
 /// of a backend's operations, and the vocabulary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct MemoryStats {
     /// Weights, as the backend keeps them.
     pub weights: MemoryUse,

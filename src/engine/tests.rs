@@ -6,8 +6,10 @@ mod breakdown;
 mod fake;
 mod faults;
 mod flow;
+mod masks;
 mod one_token;
 mod readers;
+mod requests;
 mod scheduler;
 mod snapshots;
 mod stages;
@@ -19,7 +21,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::ir::Window;
-use crate::sample::{History, Sampler, Sampling, TokenMask, log_sum_exp};
+use crate::sample::{History, SampleError, Sampler, Sampling, TokenMask, TokenSet, log_sum_exp};
 use fake::{FAILING, Fake, PANICKING, POISON, VOCAB, logits_after};
 
 /// Longer than any of these tests should take, even on a busy machine.

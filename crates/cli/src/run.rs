@@ -87,10 +87,11 @@ impl Run {
             return Err(ottava::Error::NoChatTemplate { model: engine.info().name.clone() }.into());
         }
         if self.raw || !engine.has_chat_template() {
-            return Ok(Request::text(prompt));
+            // Who writes a raw prompt writes all of it, control tokens included: `--raw` says so.
+            return Ok(Request::text(prompt).parse_control_tokens());
         }
         let system = self.system.iter().map(|text| Message::new("system", text.clone()));
-        Ok(Request::chat(system.chain([Message::new("user", prompt)]).collect()))
+        Ok(Request::chat(system.chain([Message::new("user", prompt)])))
     }
 }
 

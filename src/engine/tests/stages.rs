@@ -18,7 +18,6 @@ use crate::engine::table::{SequenceTable, SlotId};
 use crate::engine::worker::Worker;
 use crate::ir::StepLimits;
 use crate::kv::{KvCacheManager, KvConfig, PrefixSharing};
-use crate::sample::SampleError;
 
 /// The stages' state, as the worker has it.
 struct Stages {
@@ -49,7 +48,7 @@ impl Stages {
     fn admit(&mut self, request: TokenRequest) -> (SlotId, Generation) {
         let channel = Channel::new(4, Arc::default());
         let sequence = Sequence::generate(request, Arc::clone(&channel), 4096);
-        (self.table.insert(sequence), Generation::new(channel))
+        (self.table.insert(sequence), Generation::new(channel, None))
     }
 
     /// Plans a step; the parts.
@@ -420,7 +419,7 @@ impl ByHand {
         let sequence = Sequence::generate(request, Arc::clone(&channel), 4096);
         self.inbox.put_request(sequence, &self.counters).unwrap();
         self.worker.admit(self.inbox.take());
-        Generation::new(channel)
+        Generation::new(channel, None)
     }
 }
 
