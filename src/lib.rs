@@ -1,14 +1,12 @@
 //! Ottava runs language models with 8-bit and 4-bit weights at the speed of memory.
 //!
 //! ```no_run
-//! use ottava::{InferenceEngine, Request, engine::Event};
+//! use ottava::{InferenceEngine, Request};
 //!
 //! # fn main() -> ottava::Result<()> {
 //! let engine = InferenceEngine::builder().model("model.gguf").build()?;
 //! for event in engine.submit(Request::text("Once upon a time").max_tokens(64).seed(7))? {
-//!     if let Event::Token { text, .. } = event? {
-//!         print!("{text}");
-//!     }
+//!     print!("{}", event?.text());
 //! }
 //! # Ok(()) }
 //! ```

@@ -9,7 +9,6 @@ mod tiny;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_emu::{Arch, DeviceConfig, Emulator, Injection, InstallOptions};
-use ottava::engine::Event;
 use ottava::{Device, Engine, Request, TokenId};
 use tiny::Outcome;
 
@@ -46,13 +45,7 @@ fn request(index: usize) -> Request {
 }
 
 fn tokens(engine: &Engine, index: usize) -> Outcome<Vec<TokenId>> {
-    let mut ids = Vec::new();
-    for event in engine.submit(request(index))? {
-        if let Event::Token { id, .. } = event? {
-            ids.push(id);
-        }
-    }
-    Ok(ids)
+    Ok(engine.submit(request(index))?.text()?.tokens)
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 mod real_models;
 
-use ottava::engine::{Event, FinishReason};
+use ottava::engine::{FinishReason, Generation};
 use ottava::text::Message;
 use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, TokenId};
 
@@ -22,23 +22,9 @@ fn builder(name: &str) -> Option<EngineBuilder> {
     Some(Engine::builder().model(real_models::path(name)?).context_max(1024).device(Device::Cpu))
 }
 
-fn finish(
-    generation: impl Iterator<Item = Result<Event, ottava::engine::GenerationError>>,
-) -> (Vec<TokenId>, String, FinishReason, usize) {
-    let (mut ids, mut text) = (Vec::new(), String::new());
-    for event in generation {
-        match event.expect("the generation goes well") {
-            Event::Token { id, text: piece, .. } => {
-                ids.push(id);
-                text.push_str(&piece);
-            }
-            Event::Done { finish, text: rest, usage, .. } => {
-                text.push_str(&rest);
-                return (ids, text, finish, usage.cached_tokens);
-            }
-        }
-    }
-    panic!("a generation ends with Done");
+fn finish(generation: Generation) -> (Vec<TokenId>, String, FinishReason, usize) {
+    let answer = generation.text().expect("the generation goes well");
+    (answer.tokens, answer.text, answer.finish, answer.usage.cached_tokens)
 }
 
 fn greedy(engine: &Engine, prompt: &str) -> Vec<TokenId> {
@@ -130,7 +116,7 @@ fn smollm2_answers_in_its_chat_template_and_stops() {
     assert_eq!(reason, FinishReason::Eos);
     assert!(!text.contains("<|im_end|>"), "{text}");
     let messages = vec![Message::new("user", "What is gravity?")];
-    let request = Request::chat(messages).max_tokens(200).stop(vec!["force".into()]);
+    let request = Request::chat(messages).max_tokens(200).stop(["force"]);
     let (_, stopped, reason, _) = finish(engine.submit(request).unwrap());
     assert_eq!(reason, FinishReason::Stop);
     assert!(text.starts_with(&stopped) && !stopped.contains("force"), "{stopped}");

@@ -18,7 +18,6 @@ use std::time::Instant;
 
 pub use builder::EngineBuilder;
 pub use device::{Bytes, Device};
-#[cfg(feature = "text")]
 use request::Prompt;
 pub use request::Request;
 
@@ -39,16 +38,27 @@ use crate::{
 ///
 /// Dropping the last clone stops the engine's thread after its step, and waits for nothing; generations still
 /// running end with an error. [`InferenceEngine::drain`] ends an engine in order.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct InferenceEngine {
     handle: Handle,
     shared: Arc<Shared>,
 }
 
+/// In one line: a vocabulary has megabytes.
+impl std::fmt::Debug for InferenceEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let EngineInfo { name, device, .. } = self.info();
+        let mut told = f.debug_struct("InferenceEngine");
+        told.field("model", name)
+            .field("device", device)
+            .field("handle", &self.handle)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The short name of [`InferenceEngine`].
 pub type Engine = InferenceEngine;
 
-#[derive(Debug)]
 struct Shared {
     info: EngineInfo,
     config: ModelConfig,
@@ -62,6 +72,8 @@ struct Shared {
 
 /// What was loaded, where, and how much memory it takes.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct EngineInfo {
     /// The model file.
     pub path: PathBuf,
@@ -110,31 +122,36 @@ impl InferenceEngine {
         Ok(self.handle.submit(request.into_token_request(prompt, vocab))?)
     }
 
-    /// The token ids that a request's prompt becomes. In a raw text the names of control tokens are those
-    /// tokens; in a chat only where the template writes them, never in what the messages say. What is longer
-    /// than the context is refused where that is seen, by the length of the text before any work; of a text of
-    /// any length the ids are [`Tokenizer::encode`]'s.
+    /// The token ids that a request's prompt becomes. The names of control tokens are those tokens where the template of
+    /// a chat writes them, and in a text whose author [says so](Request::parse_control_tokens); never in what messages
+    /// say. What is longer than the context is refused where that is seen, by the length of the text before any work;
+    /// of a text of any length the ids are [`Tokenizer::encode`]'s.
     ///
     /// # Errors
     /// As [`InferenceEngine::submit`].
     #[cfg(feature = "text")]
     pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
-        use crate::text::{AddBos, Special};
+        use crate::text::AddBos;
+        request.check()?;
         let (tokenizer, context_max) = (&self.shared.tokenizer, self.shared.info.context_max);
         match request.prompt() {
             Prompt::Tokens(ids) if ids.len() > context_max => self.refuse(ids.len()),
             Prompt::Tokens(ids) => Ok(ids.clone()),
             Prompt::Text(text) => {
-                self.fitting(tokenizer.encode_within(text, Special::Parse, AddBos::AsModel, context_max))
+                self.fitting(tokenizer.encode_within(text, request.special(), AddBos::AsModel, context_max))
             }
-            Prompt::Chat(messages, options) => {
+            Prompt::Chat(messages) => {
                 // A template writes a message's text, so the length of all of them says enough before it runs.
                 let bytes = messages.iter().map(|message| message.content.text_bytes()).sum();
                 let least = tokenizer.least_tokens(bytes);
                 if least > context_max {
                     return self.refuse(least);
                 }
-                let prompt = self.template()?.prompt(messages, options)?;
+                let template = self.template()?;
+                if let Some(what) = template.unknown_role(messages) {
+                    return Err(SubmitError::invalid("messages", what).into());
+                }
+                let prompt = template.prompt(messages, &request.options())?;
                 let bos = self.bos_unless_written(&prompt);
                 self.fitting(tokenizer.encode_prompt_within(&prompt, bos, context_max))
             }
@@ -165,7 +182,8 @@ impl InferenceEngine {
     /// As [`InferenceEngine::submit`].
     #[cfg(not(feature = "text"))]
     pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
-        Ok(request.prompt().clone())
+        let Prompt::Tokens(ids) = request.prompt();
+        Ok(ids.clone())
     }
 
     /// A template usually writes the BOS itself; then it must not come twice.

@@ -118,8 +118,8 @@ impl Batch {
         samples: &impl Fn(&RowSampling) -> bool,
     ) -> bool {
         let StepInput { sampling, adjustments, .. } = &mut self.input;
-        let request = sequence.answer().map(|answer| &answer.request);
-        let Some(request) = request.filter(|request| request.mask.is_none() && request.top.is_none()) else {
+        let answer = sequence.answer().filter(|answer| answer.mask.is_none() && answer.request.top.is_none());
+        let Some(request) = answer.map(|answer| &answer.request) else {
             sampling.push(RowSampling::default());
             return false;
         };

@@ -55,7 +55,7 @@ pub enum SubmitError {
 
 impl SubmitError {
     /// A field that makes no sense.
-    pub(super) fn invalid(field: &'static str, message: impl Into<String>) -> SubmitError {
+    pub(crate) fn invalid(field: &'static str, message: impl Into<String>) -> SubmitError {
         SubmitError::Invalid { field, message: message.into() }
     }
 

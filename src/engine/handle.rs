@@ -26,12 +26,19 @@ const SCORES_MAX: usize = 1 << 26;
 
 /// The engine as others see it: cheap to clone, usable from any thread. When the last clone goes,
 /// the engine's thread ends after its step, and running generations with it; nobody waits for that.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Handle {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+/// In one line, without what is at work.
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Stats { waiting, running, .. } = self.stats();
+        f.debug_struct("Handle").field("waiting", &waiting).field("running", &running).finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     inbox: Arc<Inbox>,
     counters: Arc<Counters>,
@@ -80,7 +87,7 @@ impl Handle {
         request.check(inner.limits)?;
         self.check_pages(&request)?;
         let channel = Channel::new(inner.config.event_buffer, Arc::clone(inner.inbox.wake()));
-        let generation = Generation { channel: Arc::clone(&channel) };
+        let generation = Generation::new(Arc::clone(&channel), request.id);
         let sequence = Sequence::generate(request, channel, inner.limits.context_max);
         match inner.inbox.put_request(sequence, &inner.counters) {
             Ok(()) => Ok(generation),

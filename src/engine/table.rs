@@ -27,8 +27,9 @@ impl SlotId {
 pub(super) struct SequenceTable {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// The oldest first. A job counts as the oldest, so it takes pages from anyone and loses none.
-    by_age: Vec<SlotId>,
+    /// Those of the highest priority first, among equals the oldest. A job is before all, so it takes pages from
+    /// anyone and loses none.
+    in_order: Vec<SlotId>,
 }
 
 #[derive(Debug, Default)]
@@ -45,8 +46,10 @@ impl SequenceTable {
         }
         let slot = &mut self.slots[index];
         let id = SlotId { index, generation: slot.generation };
-        self.by_age.insert(if sequence.is_job() { 0 } else { self.by_age.len() }, id);
+        let priority = sequence.priority();
         slot.sequence = Some(sequence);
+        let behind = self.iter().position(|(_, other)| other.priority() < priority);
+        self.in_order.insert(behind.unwrap_or(self.in_order.len()), id);
         id
     }
 
@@ -55,7 +58,7 @@ impl SequenceTable {
         let sequence = slot.sequence.take()?;
         slot.generation += 1;
         self.free.push(id.index);
-        self.by_age.retain(|&other| other != id);
+        self.in_order.retain(|&other| other != id);
         Some(sequence)
     }
 
@@ -69,9 +72,9 @@ impl SequenceTable {
         slot.sequence.as_mut()
     }
 
-    /// All sequences, the oldest first.
+    /// All sequences, those of the highest priority first, among equals the oldest.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (SlotId, &Sequence)> {
-        self.by_age.iter().filter_map(|&id| Some((id, self.get(id)?)))
+        self.in_order.iter().filter_map(|&id| Some((id, self.get(id)?)))
     }
 
     /// Takes the table apart.

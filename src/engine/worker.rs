@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use super::batch::Batch;
 use super::choose::{Chooser, Pick};
+use super::event::FinishReason;
 use super::failure::Failure;
-use super::generation::FinishReason;
 use super::inbox::{Arrivals, Inbox, Job, Order};
 use super::plan::{Pages, Plan, Planner};
 use super::profile::{Profile, Profiler};
@@ -110,17 +110,20 @@ impl<D: Decoder> Worker<D> {
 
     /// One round over jobs and sequences; whether there was anything to do.
     pub(super) fn turn(&mut self) -> bool {
-        self.end_cancelled();
+        self.end_given_up();
         let worked = self.take_up_job() | self.step();
         self.publish();
         worked
     }
 
-    fn end_cancelled(&mut self) {
-        let cancelled = self.table.iter().filter(|(_, sequence)| sequence.is_cancelled());
-        let cancelled: Vec<SlotId> = cancelled.map(|(slot, _)| slot).collect();
-        for slot in cancelled {
-            self.end(slot, Ok(FinishReason::Cancelled));
+    /// Ends what its reader has cancelled and what is late, wherever it is.
+    fn end_given_up(&mut self) {
+        let now = Instant::now();
+        let given_up =
+            |(slot, sequence): (SlotId, &Sequence)| Some((slot, sequence.answer()?.given_up(now)?));
+        let given_up: Vec<_> = self.table.iter().filter_map(given_up).collect();
+        for (slot, finish) in given_up {
+            self.end(slot, Ok(finish));
         }
     }
 
@@ -307,7 +310,7 @@ impl<D: Decoder> Worker<D> {
         let tokens = &snapshot.header.tokens;
         let bytes = snapshot.pages().len() * self.runner.decoder.kv_layout().page_bytes();
         let _counted = SnapshotBytes::count(&self.counters, bytes);
-        let spec = SequenceSpec { tokens_max: tokens.len(), window: None };
+        let spec = SequenceSpec { tokens_max: tokens.len(), window: None, salt: None };
         let allocation = self.kv.allocate(tokens, spec)?;
         let filled = self.fill(allocation, snapshot);
         // Pages that were not filled have not been advanced over, so no prefix is found in them.
@@ -330,10 +333,11 @@ impl<D: Decoder> Worker<D> {
         Ok(self.kv.advance(seq, rest)?)
     }
 
-    /// Sleeps until something arrives.
+    /// Sleeps until something arrives or is late.
     fn sleep(&mut self) {
         let asleep = Instant::now();
-        self.inbox.wake().wait();
+        let deadlines = self.table.iter().filter_map(|(_, sequence)| sequence.answer()?.request.deadline);
+        self.inbox.wake().wait(deadlines.min());
         if let Some(profiler) = &mut self.runner.profiler {
             profiler.skip(asleep.elapsed());
         }

@@ -67,7 +67,7 @@ impl KvCacheManager {
         let mut sequence = self.sequence_for(prompt, spec)?;
         let shareable = prompt.len().saturating_sub(1).min(window::unclipped(spec.window));
         for tokens in prompt[..shareable].chunks_exact(PAGE_TOKENS) {
-            let hash = self.pool.prefix.hash(sequence.chain.last(), tokens);
+            let hash = self.pool.prefix.hash(sequence.chain.last(), spec.salt.as_ref(), tokens);
             let found = hash.and_then(|hash| Some((hash, self.pool.prefix.find(&hash)?)));
             let Some((hash, page)) = found else { break };
             self.pool.retain(page);
@@ -388,7 +388,8 @@ fn next_hash(pool: &PagePool, sequence: &Sequence) -> Option<ChainHash> {
     if page.end > window::unclipped(sequence.spec.window) {
         return None;
     }
-    pool.prefix.hash(sequence.chain.last(), sequence.tokens.get(page)?)
+    let salt = sequence.spec.salt.as_ref();
+    pool.prefix.hash(sequence.chain.last(), salt, sequence.tokens.get(page)?)
 }
 
 /// Makes pages that have become full findable. Where another page has the same past already,

@@ -1,7 +1,6 @@
 //! Tokenizers of folders: the tokens of the twin's vocabulary, the ends of answers, chat templates, and what is refused.
 
 use ottava::checkpoint::{self, Checkpoint, OpenOptions};
-use ottava::engine::Event;
 use ottava::text::{AddBos, ChatTemplate, Message, Special, TextError, Tokenizer};
 use ottava::{Device, Engine, Request, TokenId};
 use serde_json::{Value, json};
@@ -263,14 +262,7 @@ fn the_chat_template_is_found_wherever_it_is() -> Outcome {
 
 /// The ids that an engine answers with.
 fn answer(engine: &Engine, request: Request) -> Outcome<Vec<TokenId>> {
-    let request = request.max_tokens(8).sampling(ottava::Sampling { temperature: 0.0, ..Default::default() });
-    let mut ids = Vec::new();
-    for event in engine.submit(request.ignore_eos())? {
-        if let Event::Token { id, .. } = event? {
-            ids.push(id);
-        }
-    }
-    Ok(ids)
+    Ok(engine.submit(request.max_tokens(8).ignore_eos())?.text()?.tokens)
 }
 
 #[test]

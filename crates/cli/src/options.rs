@@ -8,7 +8,7 @@ use ottava::backend::cpu::{Compute, Isa};
 use ottava::checkpoint::{self, Checkpoint, OpenOptions};
 use ottava::ir::KvDtype;
 use ottava::quant::QuantFormat;
-use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, Sampling};
+use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request};
 
 use super::numbers::{CHUNK_MAX, MIB_MAX, THREADS_MAX, TOKENS_MAX, probability, real, whole};
 use super::{Failure, catalog, fetch, input, output};
@@ -291,17 +291,16 @@ impl SamplingOptions {
 
     /// The request with these options.
     pub fn apply(&self, request: Request, seed: u64) -> Request {
-        let sampling = Sampling {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repeat_penalty,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            seed,
-            ..Sampling::default()
-        };
-        request.sampling(sampling).max_tokens(self.max_tokens()).stop(self.stop.clone())
+        request
+            .temperature(self.temp)
+            .top_k(self.top_k)
+            .top_p(self.top_p)
+            .min_p(self.min_p)
+            .repetition_penalty(self.repeat_penalty)
+            .presence_penalty(self.presence_penalty)
+            .frequency_penalty(self.frequency_penalty)
+            .seed(seed)
+            .max_tokens(self.max_tokens())
+            .stop(&self.stop)
     }
 }

@@ -22,9 +22,7 @@ use std::ops::Deref;
 
 use crate::backend::states::States;
 use crate::backend::{Backend, BackendError, Frame, MatrixSource, NoSidecar, Sidecar, Weights, shape_error};
-use crate::ir::{
-    KvLayout, Op, PageId, Place, Precision, RowSampling, StateSlot, StepLimits, VectorId,
-};
+use crate::ir::{KvLayout, Op, PageId, Place, Precision, RowSampling, StateSlot, StepLimits, VectorId};
 pub use arena::Arena;
 pub use isa::{Isa, UnknownIsa};
 use isa::{Kernel, entry};

@@ -97,7 +97,7 @@ fn cancelled_ones_give_back_their_slots() {
         let others: Vec<_> =
             (0..6).map(|other| handle.submit(request(round + other, 7 * other + 1, 60)).unwrap()).collect();
         for (events, mut other) in others.into_iter().enumerate() {
-            assert!(other.by_ref().take(events).all(|event| event.is_ok()));
+            assert!((&mut other).into_iter().take(events).all(|event| event.is_ok()));
         }
         assert_eq!(read(steady).0, expected(&request(round, 30, 8)));
     }
