@@ -173,11 +173,14 @@ impl Chooser {
         let mut following = following.iter();
         for output in part.outputs.clone() {
             outputs.logits(output, &mut self.logits)?;
-            if let Some(next) = following.next() {
-                let normaliser = log_sum_exp(&self.logits)?;
-                scores.nll.push(normaliser - f64::from(self.logits[next.index()]));
+            let next = following.next();
+            if next.is_none() && top == 0 {
+                continue;
             }
+            let log_sum = log_sum_exp(&self.logits)?;
+            scores.nll.extend(next.map(|next| log_sum - f64::from(self.logits[next.index()])));
             if top > 0 {
+                scores.log_sums.push(log_sum);
                 scores.top.push(self.best(top)?);
             }
         }

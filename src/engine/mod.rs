@@ -145,4 +145,7 @@ pub struct Scores {
     pub nll: Vec<f64>,
     /// After each token, the best logits, best first; empty if none were asked for.
     pub top: Vec<Vec<(TokenId, f32)>>,
+    /// Of each entry of `top`: the logarithm of the sum of all logits' exponentials. A logit less it is that token's
+    /// log-probability.
+    pub log_sums: Vec<f64>,
 }

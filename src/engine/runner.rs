@@ -64,7 +64,9 @@ impl<D: Decoder> Runner<D> {
 /// the decoder but pages that a failure makes void.
 fn timed(counters: &Counters, call: impl FnOnce() -> Result<(), ModelError>) -> Result<(), Failure> {
     let started = Instant::now();
+    counters.set_step(Some(started));
     let result = catch_unwind(AssertUnwindSafe(call));
+    counters.set_step(None);
     add(&counters.step_us, started.elapsed().as_micros() as usize);
     match result {
         Ok(result) => Ok(result?),

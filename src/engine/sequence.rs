@@ -174,6 +174,7 @@ impl Sequence {
             (Goal::Score { scores, .. }, Picked::Scores(more)) => {
                 scores.nll.extend(more.nll);
                 scores.top.extend(more.top);
+                scores.log_sums.extend(more.log_sums);
             }
             (Goal::Save { exported, .. }, Picked::Pages(pages)) => *exported = Some(pages),
             (Goal::Generate(_), _) => return None,

@@ -1,7 +1,7 @@
 //! Counters that the engine's thread writes and anyone reads.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::model::DecoderMemory;
@@ -115,6 +115,8 @@ pub struct Stats {
     pub decode_tokens: u64,
     /// Seconds spent in steps.
     pub step_s: f64,
+    /// For how many seconds the step at work has been running; 0 between steps. A device that hangs shows here.
+    pub step_running_s: f64,
     /// Pages of the pool.
     pub pages: u64,
     /// Pages that sequences have.
@@ -171,6 +173,7 @@ pub(super) struct Counters {
     pub(super) cached_tokens: AtomicU64,
     pub(super) decode_tokens: AtomicU64,
     pub(super) step_us: AtomicU64,
+    step: Mutex<Option<Instant>>,
     pub(super) pages: AtomicU64,
     pub(super) pages_used: AtomicU64,
     pub(super) pages_cached: AtomicU64,
@@ -245,6 +248,15 @@ impl Counters {
         self.kv_pool.set(memory.kv_bytes);
     }
 
+    /// Notes when the step at work began, and that none is at work.
+    pub(super) fn set_step(&self, started: Option<Instant>) {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = started;
+    }
+
+    fn step(&self) -> Option<Instant> {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Requests admitted and not ended.
     pub(super) fn live(&self) -> u64 {
         let ended = [&self.finished, &self.failed, &self.cancelled];
@@ -280,6 +292,7 @@ impl Counters {
             cached_tokens: get(&self.cached_tokens),
             decode_tokens: get(&self.decode_tokens),
             step_s: Duration::from_micros(get(&self.step_us)).as_secs_f64(),
+            step_running_s: self.step().map_or(0.0, |started| started.elapsed().as_secs_f64()),
             pages: get(&self.pages),
             pages_used: get(&self.pages_used),
             pages_cached: get(&self.pages_cached),

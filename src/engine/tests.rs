@@ -201,7 +201,9 @@ fn scores_are_those_of_the_logits() {
         assert!((scores.nll[i] - expected).abs() < 1e-9, "token {i}");
         assert!(scores.top[i].windows(2).all(|pair| pair[0].1 >= pair[1].1));
         assert_eq!(scores.top[i][0].1, logits.iter().copied().fold(f32::MIN, f32::max));
+        assert_eq!(scores.log_sums[i], log_sum_exp(&logits).unwrap());
     }
+    assert_eq!(scores.log_sums.len(), 100);
     assert_eq!(handle.score_from(&ids, 60, 0).unwrap().nll, scores.nll[60..]);
     assert!(read(running).1.is_ok());
     assert!(matches!(handle.score(&[], 0), Err(EngineError::Submit(SubmitError::Invalid { .. }))));

@@ -108,3 +108,17 @@ fn a_drop_waits_for_no_step() {
     assert_eq!(read(running).1.map(drop), Err(GenerationError::Stopped));
     probe.wait_until_dropped();
 }
+
+#[test]
+fn a_step_that_hangs_shows_in_the_statistics() {
+    let (handle, probe) = spawned(EngineConfig::default());
+    assert_eq!(handle.stats().step_running_s, 0.0);
+    probe.close_gate();
+    let generation = handle.submit(request(0, 20, 5)).unwrap();
+    probe.wait_for_a_step();
+    let early = handle.stats().step_running_s;
+    eventually(&handle, "the step's time goes on", |stats| stats.step_running_s > early);
+    probe.open_gate();
+    assert!(read(generation).1.is_ok());
+    eventually(&handle, "no step is at work", |stats| stats.step_running_s == 0.0);
+}
