@@ -184,7 +184,7 @@ impl<B: Backend> Decoder for Model<B> {
         DecoderMemory {
             weight_bytes: self.weight_bytes() + vectors * size_of::<f32>(),
             arena_bytes: plan.arena_bytes(),
-            kv_bytes: self.kv.pages * self.kv.layout.page_bytes(),
+            kv_bytes: self.kv.pages * self.session.page_bytes(),
         }
     }
 
