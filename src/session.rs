@@ -5,7 +5,8 @@ use std::time::Instant;
 use crate::backend::{Backend, BackendError, Frame, Weights};
 use crate::graph::{KvShape, Plan};
 use crate::ir::{
-    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PageId, StateSlot, StepError, StepInput,
+    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PageId, StateLayout, StateSlot, StepError,
+    StepInput,
 };
 use crate::token::TokenId;
 
@@ -310,9 +311,9 @@ impl<B: Backend> Session<B> {
         self.backend.import_page(&mut self.kv, page, bytes)
     }
 
-    /// Slots for the states of sequences.
-    pub fn state_slots(&self) -> usize {
-        self.state_slots
+    /// The memory for the states of sequences.
+    pub fn states(&self) -> StateLayout {
+        StateLayout { elements: self.plan.state_elements(), slots: self.state_slots }
     }
 
     /// Copies out a slot of state, [`Plan::state_elements`].

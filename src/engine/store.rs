@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::EngineConfig;
 use super::stats::{Counters, SnapshotBytes};
-use crate::ir::{KvLayout, PAGE_TOKENS, PageRef};
-use crate::kv::snapshot::{self, Snapshot, SnapshotError, SnapshotHeader};
+use crate::ir::{KvLayout, PAGE_TOKENS, PageRef, StateSlot};
+use crate::kv::snapshot::{self, Found, Snapshot, SnapshotError, SnapshotHeader};
 use crate::model::{Decoder, ModelError};
 use crate::token::TokenId;
 
@@ -38,6 +38,14 @@ pub enum RestoreError {
         /// Pages in the file.
         found: usize,
     },
+    /// Its state is not that of this model.
+    #[error("the snapshot has {found} bytes of state, expected {expected}")]
+    State {
+        /// Bytes of a state, or none where no page is full.
+        expected: usize,
+        /// Bytes in the file.
+        found: usize,
+    },
     /// It would not fit even alone.
     #[error("the snapshot has {needed} pages, the KV cache {pages}")]
     TooLarge {
@@ -56,7 +64,8 @@ pub(super) struct Place {
     pub(super) pages: usize,
     vocab: usize,
     share_prefixes: bool,
-    stateful: bool,
+    /// Bytes of a state.
+    state_bytes: usize,
 }
 
 impl Place {
@@ -67,13 +76,8 @@ impl Place {
             pages: decoder.pages(),
             vocab: decoder.vocab_size(),
             share_prefixes: config.share_prefixes,
-            stateful: decoder.state_slots() > 0,
+            state_bytes: decoder.states().elements.saturating_mul(size_of::<f32>()),
         }
-    }
-
-    /// Files have pages only: a sequence with a state cannot go on from them.
-    pub(super) fn check_stateless(&self) -> Result<(), SnapshotError> {
-        if self.stateful { Err(SnapshotError::Stateful) } else { Ok(()) }
     }
 
     /// What the file's own checksum cannot tell: whether the snapshot makes sense here.
@@ -88,6 +92,11 @@ impl Place {
         if let Some(&token) = header.tokens.iter().find(|token| token.index() >= self.vocab) {
             return Err(RestoreError::Token { token, vocab: self.vocab });
         }
+        let expected = if header.tokens.len() < PAGE_TOKENS { 0 } else { self.state_bytes };
+        let found = header.state.len();
+        if found != expected {
+            return Err(RestoreError::State { expected, found });
+        }
         let (expected, found) = (header.tokens.len().div_ceil(PAGE_TOKENS), header.starts.len());
         if found != expected {
             return Err(RestoreError::Pages { expected, found });
@@ -95,8 +104,16 @@ impl Place {
         self.check_pages(found)
     }
 
-    /// Whether `needed` pages have room in the cache: known before they are read.
-    pub(super) fn check_pages(&self, needed: usize) -> Result<(), RestoreError> {
+    /// Whether pages have room in the cache, and a state is no longer than it should be: known before they are read.
+    pub(super) fn check_size(&self, found: &Found<'_>) -> Result<(), RestoreError> {
+        let (expected, state) = (self.state_bytes, found.state_bytes());
+        if state > expected {
+            return Err(RestoreError::State { expected, found: state });
+        }
+        self.check_pages(found.pages())
+    }
+
+    fn check_pages(&self, needed: usize) -> Result<(), RestoreError> {
         let pages = self.pages;
         if needed > pages { Err(RestoreError::TooLarge { needed, pages }) } else { Ok(()) }
     }
@@ -112,18 +129,19 @@ pub(super) struct Exported {
 }
 
 impl Exported {
-    /// Copies out the pages that hold `tokens`.
+    /// Copies out the pages that hold `tokens`, and the state of those that fill pages.
     ///
     /// # Errors
     /// [`SnapshotError::HostMemory`], [`SnapshotError::Export`].
     pub(super) fn copy(
         decoder: &impl Decoder,
-        pages: &[PageRef],
+        (pages, state): (&[PageRef], Option<StateSlot>),
         tokens: &[TokenId],
         counters: &Arc<Counters>,
     ) -> Result<Exported, SnapshotError> {
         let layout = decoder.kv_layout();
-        let size = pages.len().saturating_mul(layout.page_bytes());
+        let state = state.map_or(Ok(Vec::new()), |slot| export_state(decoder, slot))?;
+        let size = pages.len().saturating_mul(layout.page_bytes()).saturating_add(state.len());
         let mut bytes = Vec::new();
         let no_memory = |_| SnapshotError::HostMemory { bytes: size as u64 };
         bytes.try_reserve_exact(size).map_err(no_memory)?;
@@ -134,7 +152,7 @@ impl Exported {
         }
         let (fingerprint, tokens) = (decoder.fingerprint(), tokens.to_vec());
         let starts = pages.iter().map(|entry| entry.start).collect();
-        let header = SnapshotHeader { fingerprint, layout, window: None, tokens, starts };
+        let header = SnapshotHeader { fingerprint, layout, window: None, tokens, starts, state };
         Ok(Exported { header, bytes, _counted })
     }
 
@@ -161,4 +179,29 @@ pub(super) fn import(
 ) -> Result<(), ModelError> {
     let mut filled = pages.iter().zip(snapshot.pages()).skip(cached / PAGE_TOKENS);
     filled.try_for_each(|(entry, bytes)| decoder.import_page(entry.page, bytes))
+}
+
+/// A state as a file has it: f32, little-endian.
+fn export_state(decoder: &impl Decoder, slot: StateSlot) -> Result<Vec<u8>, SnapshotError> {
+    let (mut values, elements) = (Vec::new(), decoder.states().elements);
+    let bytes = elements.saturating_mul(size_of::<f32>()) as u64;
+    values.try_reserve_exact(elements).map_err(|_| SnapshotError::HostMemory { bytes })?;
+    values.resize(elements, 0.0);
+    let failed = |source| SnapshotError::Export { page: 0, source: Box::new(source) };
+    decoder.read_state(slot, &mut values).map_err(failed)?;
+    Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+}
+
+/// Fills a slot with a snapshot's state.
+///
+/// # Errors
+/// Those of [`Decoder::write_state`].
+pub(super) fn import_state(
+    decoder: &mut impl Decoder,
+    slot: StateSlot,
+    snapshot: &Snapshot,
+) -> Result<(), ModelError> {
+    let words = snapshot.header.state.as_chunks::<4>().0;
+    let values: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+    decoder.write_state(slot, &values)
 }
