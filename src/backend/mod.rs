@@ -240,13 +240,26 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// [`BackendError::OutOfMemory`].
     fn kv_pool(&self, layout: KvLayout, pages: usize) -> Result<Self::KvPool, BackendError>;
 
+    /// Adds layers of other heads to a pool, behind those that it has: each page has a part in them, too.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unavailable`] on a backend whose layers are all alike.
+    fn add_kv_layers(&self, pool: &mut Self::KvPool, layout: KvLayout) -> Result<(), BackendError> {
+        let _ = pool;
+        let reason = format!("on {} they are all alike", self.describe());
+        Err(BackendError::Unavailable {
+            what: format!("layers of other keys and values, {layout:?}"),
+            reason,
+        })
+    }
+
     /// Copies one page onto another, in all layers.
     ///
     /// # Errors
     /// [`BackendError::Shape`] if a page is outside the pool.
     fn copy_page(&self, pool: &mut Self::KvPool, from: PageId, to: PageId) -> Result<(), BackendError>;
 
-    /// Appends a page's [`KvLayout::page_bytes`] bytes, little-endian, to `out`. The bytes mean
+    /// Appends a page's [`KvLayout::page_bytes`] bytes, those of each layout, little-endian, to `out`. The bytes mean
     /// something to the same backend and layout only.
     ///
     /// # Errors

@@ -278,6 +278,14 @@ pub enum RestoreError {
         /// Pages in the file.
         found: usize,
     },
+    /// Its state is not that of this model.
+    #[error("the snapshot has {found} bytes of state, expected {expected}")]
+    State {
+        /// Bytes of a state, or none where no page is full.
+        expected: usize,
+        /// Bytes in the file.
+        found: usize,
+    },
     /// It would not fit even alone.
     #[error("the snapshot has {needed} pages, the KV cache {pages}")]
     TooLarge {

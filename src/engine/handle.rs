@@ -148,7 +148,6 @@ impl Handle {
     /// As [`Handle::score`], and [`EngineError::Snapshot`] if the file cannot be written.
     pub fn save(&self, ids: &[TokenId], path: &Path) -> Result<(), EngineError> {
         self.check_ids(ids)?;
-        self.inner.place.check_stateless()?;
         // Before anything is computed; and again when the file is written.
         file::check_target(path).map_err(|source| snapshot::io_error(path, "write", source))?;
         let exported = self.ask(|reply| Job::Compute(Sequence::save(ids.to_vec(), reply)))?;
@@ -163,9 +162,8 @@ impl Handle {
     /// if it does not belong in this cache; the cache is as before.
     pub fn restore(&self, path: &Path) -> Result<usize, EngineError> {
         let place = &self.inner.place;
-        place.check_stateless()?;
         let found = snapshot::Found::open(path, &place.fingerprint, &place.layout)?;
-        place.check_pages(found.pages())?;
+        place.check_size(&found)?;
         let snapshot = found.read()?;
         place.check(&snapshot)?;
         self.ask(|reply| Job::Restore { snapshot, reply })

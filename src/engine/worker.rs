@@ -19,9 +19,11 @@ use super::scheduler::Room;
 use super::sequence::Sequence;
 use super::settle::{End, settle, take_out};
 use super::stats::{Counters, SnapshotBytes, add, set};
-use super::store::import;
+use super::store::{import, import_state};
 use super::table::{SequenceTable, SlotId};
 use super::{Death, EngineConfig, EngineError};
+use crate::ir::PAGE_TOKENS;
+use crate::token::TokenId;
 use crate::{
     kind::ErrorKind,
     kv::{Allocation, KvCacheManager, KvConfig, KvError, PrefixSharing, SequenceSpec, snapshot::Snapshot},
@@ -57,7 +59,7 @@ impl<D: Decoder> Worker<D> {
             false => PrefixSharing::Off,
         };
         let kv = KvCacheManager::new(KvConfig { pages: decoder.pages(), prefix })?;
-        let kv = kv.with_states(decoder.state_slots())?;
+        let kv = kv.with_states(decoder.states().slots)?;
         counters.start(decoder.pages(), decoder.memory());
         let limits = decoder.limits();
         let (prefill_chunk, sequences_max) = (config.chunk_in(limits), config.sequences_max);
@@ -307,29 +309,35 @@ impl<D: Decoder> Worker<D> {
     /// Puts a checked snapshot's pages where requests that begin alike find them. What the cache
     /// has of them already stays. Returns the snapshot's tokens.
     fn restore(&mut self, snapshot: &Snapshot) -> Result<usize, EngineError> {
-        let tokens = &snapshot.header.tokens;
-        let bytes = snapshot.pages().len() * self.runner.decoder.kv_layout().page_bytes();
+        let (tokens, state) = (&snapshot.header.tokens, &snapshot.header.state);
+        let bytes = snapshot.pages().len() * self.runner.decoder.kv_layout().page_bytes() + state.len();
         let _counted = SnapshotBytes::count(&self.counters, bytes);
-        let spec = SequenceSpec { tokens_max: tokens.len(), window: None, salt: None };
-        let allocation = self.kv.allocate(tokens, spec)?;
-        let filled = self.fill(allocation, snapshot);
+use super::{Death, EngineConfig, EngineError};
+use crate::ir::PAGE_TOKENS;
+use crate::token::TokenId;
         // Pages that were not filled have not been advanced over, so no prefix is found in them.
         let released = self.kv.release(allocation.seq);
         debug_assert!(released.is_ok(), "the restored sequence is live: {released:?}");
         filled.map(|()| tokens.len())
     }
 
-    /// Fills the pages that the cache did not have.
-    fn fill(&mut self, allocation: Allocation, snapshot: &Snapshot) -> Result<(), EngineError> {
+    /// Fills the pages of `tokens` that the cache did not have.
+    fn fill(
+        &mut self,
+        allocation: Allocation,
+        tokens: &[TokenId],
+        snapshot: &Snapshot,
+    ) -> Result<(), EngineError> {
         let Allocation { seq, cached_tokens } = allocation;
-        let rest = snapshot.header.tokens.get(cached_tokens..).unwrap_or_default();
+        let rest = tokens.get(cached_tokens..).unwrap_or_default();
         let Worker { table, kv, plan, .. } = self;
         let reserved = Pages { table, kv, plan }.reserve(seq, rest.len(), None);
         self.count_preempted();
         reserved?;
         self.publish();
-        let imported = import(&mut self.runner.decoder, self.kv.pages(seq)?, cached_tokens, snapshot);
-        imported.map_err(|error| self.fatal(error.into()))?;
+use super::{Death, EngineConfig, EngineError};
+use crate::ir::PAGE_TOKENS;
+use crate::token::TokenId;
         Ok(self.kv.advance(seq, rest)?)
     }
 

@@ -301,6 +301,21 @@ impl KvCacheManager {
         Ok(sequence.next_state.map(|write| StateSlots { read: sequence.state, write }))
     }
 
+    /// The slot with the state behind the last page that `len` tokens fill: those that the sequence has, or will have
+    /// behind the step under way. None if they fill no page, or the state is gone.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn state_of_whole_pages(&self, seq: SeqId, len: usize) -> Result<Option<StateSlot>, KvError> {
+        let sequence = self.sequences.get(seq)?;
+        let whole = len / PAGE_TOKENS * PAGE_TOKENS;
+        Ok(match sequence.len() {
+            own if whole == own => sequence.state,
+            _ if whole == len => sequence.next_state,
+            _ => None,
+        })
+    }
+
     /// How many of the next `tokens` a step should compute, so that the state behind them can be kept: where sequences
     /// have states that may be shared, those that fill pages, and only then the rest.
     ///

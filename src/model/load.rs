@@ -8,8 +8,8 @@ use crate::checkpoint::Checkpoint;
 use crate::graph::{CompileOptions, Fusion};
 use crate::ir::OpTimes;
 use crate::ir::{
-    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling, StepInput,
-    StepLimits,
+    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling, StateLayout,
+    StateSlot, StepInput, StepLimits,
 };
 use crate::quant::QuantFormat;
 use crate::session::{KvMemory, Session};
@@ -182,8 +182,16 @@ impl<B: Backend> Decoder for Model<B> {
         self.kv.layout
     }
 
-    fn state_slots(&self) -> usize {
-        self.session.state_slots()
+    fn states(&self) -> StateLayout {
+        self.session.states()
+    }
+
+    fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), ModelError> {
+        Ok(self.session.read_state(slot, out)?)
+    }
+
+    fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), ModelError> {
+        Ok(self.session.write_state(slot, values)?)
     }
 
     fn memory(&self) -> DecoderMemory {
@@ -192,7 +200,7 @@ impl<B: Backend> Decoder for Model<B> {
         DecoderMemory {
             weight_bytes: self.weight_bytes() + vectors * size_of::<f32>(),
             arena_bytes: plan.arena_bytes(),
-            kv_bytes: self.kv.pages * self.kv.layout.page_bytes(),
+            kv_bytes: self.kv.pages * self.session.page_bytes(),
         }
     }
 

@@ -28,7 +28,7 @@ use std::path::PathBuf;
 use crate::backend::BackendError;
 use crate::checkpoint::{Checkpoint, WeightsError, shown, shown_path};
 use crate::graph::GraphError;
-use crate::ir::{KvLayout, PageId, RowSampling, StepInput, StepLimits};
+use crate::ir::{KvLayout, PageId, RowSampling, StateLayout, StateSlot, StepInput, StepLimits};
 pub use crate::ir::{OpKind, OpTime, OpTimes, Work};
 use crate::kind::ErrorKind;
 use crate::quant::QuantError;
@@ -243,9 +243,9 @@ pub trait Decoder: Send {
     /// The shape of the KV pool.
     fn kv_layout(&self) -> KvLayout;
 
-    /// Slots for the states of sequences: none, or at least 2, as a step reads one and writes another.
-    fn state_slots(&self) -> usize {
-        0
+    /// What it keeps of sequences beside pages, if it has recurrent layers.
+    fn states(&self) -> StateLayout {
+        StateLayout::default()
     }
 
     /// What it keeps in memory.
@@ -316,6 +316,29 @@ pub trait Decoder: Send {
     /// [`ModelError::Backend`] if the page is outside the pool or the length is wrong.
     fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), ModelError>;
 
+    /// Copies out a slot of state.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`] if there is no such slot or `out` is not as long.
+    fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), ModelError> {
+        let _ = out;
+        Err(no_such_slot(slot))
+    }
+
+    /// Fills a slot of state with what [`Decoder::read_state`] gave.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`] if there is no such slot or the length is wrong.
+    fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), ModelError> {
+        let _ = values;
+        Err(no_such_slot(slot))
+    }
+
     /// Identifies the model together with everything that its stored keys and values depend on.
     fn fingerprint(&self) -> [u8; 32];
+}
+
+fn no_such_slot(slot: StateSlot) -> ModelError {
+    let (expected, found) = ("a slot of state".into(), format!("slot {} of none", slot.0));
+    ModelError::Backend(BackendError::Shape { op: "state", expected, found })
 }

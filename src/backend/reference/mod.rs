@@ -125,6 +125,10 @@ impl Backend for Reference {
         KvPool::new(layout, pages)
     }
 
+    fn add_kv_layers(&self, pool: &mut KvPool, layout: KvLayout) -> Result<(), BackendError> {
+        pool.add_layers(layout)
+    }
+
     fn copy_page(&self, pool: &mut KvPool, from: PageId, to: PageId) -> Result<(), BackendError> {
         pool.copy_page(from, to)
     }
