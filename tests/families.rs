@@ -197,6 +197,16 @@ fn short_contexts_have_factors_of_their_own() -> Outcome {
     Ok(())
 }
 
+/// Beyond it, attention is scaled by position.
+#[test]
+fn a_temperature_by_position_limits_the_context_to_the_first_one() -> Outcome {
+    let mistral = TINY.iter().find(|tiny| tiny.family == "mistral3").ok_or("a tiny model")?;
+    assert_eq!(ModelConfig::from_file(&open(mistral, &[])?)?.context_length, 32);
+    let plain = Parts::of(mistral)?.set("mistral3.attention.temperature_scale", 0_f32).open()?;
+    assert_eq!(ModelConfig::from_file(&plain)?.context_length, 256);
+    Ok(())
+}
+
 #[test]
 fn scaling_that_is_not_known_is_refused() -> Outcome {
     let refused = |add: &dyn Fn(&mut GgufWriter) -> Outcome| {
