@@ -110,6 +110,11 @@ fn a_crowd_on_a_tiny_llama_gets_the_tokens_of_a_solo_run() -> Outcome {
 }
 
 #[test]
+fn a_crowd_on_a_tiny_mixture_gets_the_tokens_of_a_solo_run() -> Outcome {
+    a_crowd_gets_the_tokens_of_a_solo_run(tiny::mixture()?)
+}
+
+#[test]
 fn a_crowd_on_a_tiny_gemma_gets_the_tokens_of_a_solo_run() -> Outcome {
     a_crowd_gets_the_tokens_of_a_solo_run(tiny::gemma3()?)
 }

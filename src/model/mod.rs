@@ -1,9 +1,10 @@
 //! Models: what a file says becomes a decoder that runs steps.
 //!
-//! `family` is the table of supported architectures, each put together of the parts in `recipe`. `hyper` makes a configuration of a file's
-//! hyperparameters: `known` lists their keys, `keys` reads them, `tensors` holds them against the tensors,
-//! and `scaling` and `rope` turn scaling schemes into frequencies. `decoder` builds the graph, `load`
-//! compiles it and `upload` brings the weights to a backend, `sidecar` from a file of prepared ones.
+//! `family` is the table of supported architectures, each put together of the parts in `recipe`. `hyper` makes a
+//! configuration of a file's hyperparameters: `known` lists their keys, `keys` reads them, `tensors` holds them
+//! against the tensors, and `rotation`, `scaling` and `rope` turn bases and scaling schemes into frequencies.
+//! `decoder` builds the graph, `load` compiles it and `upload` brings the weights to a backend, `sidecar` from a
+//! file of prepared ones.
 //! [`Decoder`] is all that the engine sees of a model; sequences and sampling are not here.
 
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ mod known;
 mod load;
 mod recipe;
 mod rope;
+mod rotation;
 mod scaling;
 mod sidecar;
 mod source;
