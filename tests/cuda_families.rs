@@ -11,7 +11,7 @@ mod tiny;
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::checkpoint::ModelFile;
 use ottava::ir::{KvDtype, Precision, StepLimits};
-use ottava::model::{Decoder, LoadOptions, LoadProgress, Model, ModelConfig};
+use ottava::model::{Decoder, KvBudget, LoadOptions, LoadProgress, Model, ModelConfig};
 use serde_json::Value;
 use tiny::recorded::{EXPECTED, TINY, VOCAB, step, step_of};
 use tiny::{Outcome, Tiny};
@@ -70,7 +70,7 @@ fn load_with(
     let options = LoadOptions {
         limits: StepLimits { tokens_max: 48, outputs_max: 48 },
         kv_dtype,
-        kv_bytes: 4 << 20,
+        kv: KvBudget::Bytes(4 << 20),
         context_max: 64,
         quantise: None,
         sidecar: None,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use builder::EngineBuilder;
-pub use device::{Bytes, Device};
+pub use device::{Device, DeviceInfo};
 use request::Prompt;
 pub use request::Request;
 
@@ -25,7 +25,7 @@ use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
     engine::{Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
-    model::{ModelConfig, SidecarUse},
+    model::{DecoderMemory, ModelConfig, SidecarUse},
     text::Vocab,
 };
 #[cfg(feature = "text")]
@@ -70,7 +70,7 @@ struct Shared {
     template: Option<ChatTemplate>,
 }
 
-/// What was loaded, where, and how much memory it takes.
+/// What was loaded and granted, where, and how much memory it takes.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -79,22 +79,26 @@ pub struct EngineInfo {
     pub path: PathBuf,
     /// `general.name` of the file, else the file's stem.
     pub name: String,
+    /// The device; never [`Device::Auto`].
+    pub device: Device,
     /// The device and its modes, in one line.
-    pub device: String,
+    pub device_name: String,
     /// Why it is not a GPU, where [`Device::Auto`] would have taken one.
     pub fallback: Option<String>,
     /// Worker threads of a CPU backend, the engine's own included; 0 where there are none.
     pub threads: usize,
     /// Bytes of the model file.
     pub file_bytes: u64,
-    /// Bytes of the weights as the backend keeps them.
-    pub weight_bytes: usize,
+    /// Bytes of weights, intermediates, and keys and values, as the backend keeps them.
+    pub memory: DecoderMemory,
     /// Bytes of weights that one decode step reads.
     pub step_weight_bytes: usize,
     /// Parameters, counted over all tensors.
     pub parameters: u64,
-    /// Bytes of keys and values.
-    pub kv_bytes: usize,
+    /// Pages of the KV cache, of [`PAGE_TOKENS`](crate::ir::PAGE_TOKENS) tokens each.
+    pub kv_pages: usize,
+    /// Most sequences at work at once.
+    pub sequences_max: usize,
     /// Most tokens of one sequence.
     pub context_max: usize,
     /// What became of the file of packed weights.
@@ -106,9 +110,10 @@ pub struct EngineInfo {
 }
 
 impl InferenceEngine {
-    /// Starts describing an engine.
-    pub fn builder() -> EngineBuilder {
-        EngineBuilder::default()
+    /// Starts describing an engine of a model: a GGUF file, or with the feature `safetensors` a folder of Hugging Face
+    /// (`config.json` beside safetensors files).
+    pub fn builder(model: impl Into<PathBuf>) -> EngineBuilder {
+        EngineBuilder::new(model.into())
     }
 
     /// Queues a request and gives the stream of its events.

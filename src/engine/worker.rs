@@ -312,9 +312,15 @@ impl<D: Decoder> Worker<D> {
         let (tokens, state) = (&snapshot.header.tokens, &snapshot.header.state);
         let bytes = snapshot.pages().len() * self.runner.decoder.kv_layout().page_bytes() + state.len();
         let _counted = SnapshotBytes::count(&self.counters, bytes);
-use super::{Death, EngineConfig, EngineError};
-use crate::ir::PAGE_TOKENS;
-use crate::token::TokenId;
+        let spec = SequenceSpec { tokens_max: tokens.len(), window: None, salt: None };
+        // A state is that of whole pages.
+        let found =
+            if self.kv.has_states() { tokens.len() / PAGE_TOKENS * PAGE_TOKENS } else { tokens.len() };
+        let Some(found) = tokens.get(..found).filter(|found| !found.is_empty()) else {
+            return Ok(tokens.len());
+        };
+        let allocation = self.kv.allocate(found, spec)?;
+        let filled = self.fill(allocation, found, snapshot);
         // Pages that were not filled have not been advanced over, so no prefix is found in them.
         let released = self.kv.release(allocation.seq);
         debug_assert!(released.is_ok(), "the restored sequence is live: {released:?}");
@@ -335,9 +341,11 @@ use crate::token::TokenId;
         self.count_preempted();
         reserved?;
         self.publish();
-use super::{Death, EngineConfig, EngineError};
-use crate::ir::PAGE_TOKENS;
-use crate::token::TokenId;
+        let state = self.kv.states(seq)?.map(|slots| slots.write);
+        let Worker { runner, kv, .. } = self;
+        let imported = import(&mut runner.decoder, kv.pages(seq)?, cached_tokens, snapshot)
+            .and_then(|()| state.map_or(Ok(()), |slot| import_state(&mut runner.decoder, slot, snapshot)));
+        imported.map_err(|error| self.fatal(error.into()))?;
         Ok(self.kv.advance(seq, rest)?)
     }
 

@@ -122,3 +122,19 @@ fn a_step_that_hangs_shows_in_the_statistics() {
     assert!(read(generation).1.is_ok());
     eventually(&handle, "no step is at work", |stats| stats.step_running_s == 0.0);
 }
+
+#[test]
+fn as_many_sequences_run_at_once_as_a_step_has_outputs() {
+    for (outputs_max, sequences_max, expected) in [(200, 200, 200), (256, 64, 64), (100, 200, 100)] {
+        let fake = Fake::new(400).limits(600, outputs_max);
+        let probe = Arc::clone(&fake.probe);
+        let handle = Handle::spawn(fake, EngineConfig { sequences_max, ..Default::default() }).unwrap();
+        assert_eq!(handle.sequences_max(), expected);
+        probe.close_gate();
+        let crowd: Vec<_> = (0..201).map(|seed| handle.submit(request(seed, 1, 3)).unwrap()).collect();
+        probe.wait_for_a_step();
+        probe.open_gate();
+        crowd.into_iter().for_each(|generation| assert_eq!(read(generation).0.len(), 3));
+        assert_eq!(probe.tokens_most.load(Ordering::SeqCst), expected);
+    }
+}
