@@ -36,7 +36,7 @@ pub mod text;
 mod token;
 
 pub use api::{Bytes, Device, Engine, EngineBuilder, EngineInfo, InferenceEngine, Request};
-pub use engine::EngineConfig;
+pub use engine::{EngineConfig, EngineState};
 pub use error::{Error, Result};
 pub use kind::ErrorKind;
 pub use model::LoadProgress;

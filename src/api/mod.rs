@@ -14,6 +14,7 @@ mod texts;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 pub use builder::EngineBuilder;
 pub use device::{Bytes, Device};
@@ -23,7 +24,7 @@ pub use request::Request;
 use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
-    engine::{Generation, Handle, Profile, Scores, Stats},
+    engine::{Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
     model::{ModelConfig, SidecarUse},
     text::Vocab,
 };
@@ -35,7 +36,8 @@ use crate::{
 
 /// A loaded model with its scheduler: cheap to clone, shared between threads.
 ///
-/// Dropping the last clone stops the engine's thread; generations still running end with an error.
+/// Dropping the last clone stops the engine's thread after its step, and waits for nothing; generations still
+/// running end with an error. [`InferenceEngine::drain`] ends an engine in order.
 #[derive(Clone)]
 pub struct InferenceEngine {
     handle: Handle,
@@ -253,6 +255,17 @@ impl InferenceEngine {
     /// The model's hyperparameters.
     pub fn config(&self) -> &ModelConfig {
         &self.shared.config
+    }
+
+    /// Whether the engine works, is being drained, has stopped, or has died and of what: for routers and health
+    /// checks, at any rate. It asks no driver; [`InferenceEngine::health`] does.
+    pub fn state(&self) -> EngineState {
+        self.handle.state()
+    }
+
+    /// Ends the engine in order; see [`crate::engine::Handle::drain`].
+    pub fn drain(&self, until: Instant) -> Drained {
+        self.handle.drain(until)
     }
 
     /// Counters and rates since the start.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::life::Death;
 use crate::kind::ErrorKind;
 use crate::kv::{IntegrityError, KvError, snapshot::SnapshotError};
 use crate::model::ModelError;
@@ -44,9 +45,12 @@ pub enum SubmitError {
         /// What was expected and what was found.
         message: String,
     },
-    /// The engine has stopped.
-    #[error("the engine has stopped")]
+    /// The engine has stopped, or is being drained.
+    #[error("the engine admits no more requests: it has stopped or is being drained")]
     Stopped,
+    /// The engine ended by itself.
+    #[error(transparent)]
+    Dead(#[from] Death),
 }
 
 impl SubmitError {
@@ -62,6 +66,7 @@ impl SubmitError {
             SubmitError::TooLong { .. } | SubmitError::TooLarge { .. } => ErrorKind::TooLong,
             SubmitError::Invalid { .. } => ErrorKind::Invalid,
             SubmitError::Stopped => ErrorKind::Stopped,
+            SubmitError::Dead(death) => death.kind(),
         }
     }
 
@@ -114,6 +119,9 @@ pub enum GenerationError {
     /// The engine stopped before the answer was complete.
     #[error("the engine stopped before the answer was complete")]
     Stopped,
+    /// The engine ended by itself.
+    #[error(transparent)]
+    Dead(#[from] Death),
 }
 
 impl GenerationError {
@@ -126,6 +134,7 @@ impl GenerationError {
             GenerationError::Kv(error) => error.kind(),
             GenerationError::HostMemory { .. } => ErrorKind::OutOfMemory,
             GenerationError::Stopped => ErrorKind::Stopped,
+            GenerationError::Dead(death) => death.kind(),
         }
     }
 
@@ -201,8 +210,11 @@ pub enum EngineError {
     #[error(transparent)]
     Submit(#[from] SubmitError),
     /// The engine stopped before it was done.
-    #[error("the engine has stopped")]
+    #[error("the engine has stopped or is being drained")]
     Stopped,
+    /// The engine ended by itself.
+    #[error(transparent)]
+    Dead(#[from] Death),
 }
 
 impl EngineError {
@@ -220,6 +232,7 @@ impl EngineError {
             EngineError::JobsFull { .. } => ErrorKind::Overloaded,
             EngineError::Submit(error) => error.kind(),
             EngineError::Stopped => ErrorKind::Stopped,
+            EngineError::Dead(death) => death.kind(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{EngineError, GenerationError};
+use super::{Death, EngineError, GenerationError};
 use crate::kv::KvError;
 use crate::model::ModelError;
 use crate::sample::SampleError;
@@ -18,6 +18,10 @@ pub(super) enum Failure {
     Kv(KvError),
     /// The host has no memory: the number counts tokens of an answer, or bytes of a job's.
     HostMemory(usize),
+    /// The engine ends by itself.
+    Dead(Death),
+    /// The engine is ended.
+    Stopped,
 }
 
 impl From<ModelError> for Failure {
@@ -46,6 +50,8 @@ impl From<Failure> for GenerationError {
             Failure::Sampling(error) => GenerationError::Sampling(error),
             Failure::Kv(error) => GenerationError::Kv(error),
             Failure::HostMemory(tokens) => GenerationError::HostMemory { tokens },
+            Failure::Dead(death) => GenerationError::Dead(death),
+            Failure::Stopped => GenerationError::Stopped,
         }
     }
 }
@@ -58,6 +64,8 @@ impl From<Failure> for EngineError {
             Failure::Sampling(error) => EngineError::Sampling(error),
             Failure::Kv(error) => EngineError::Kv(error),
             Failure::HostMemory(bytes) => EngineError::HostMemory { bytes },
+            Failure::Dead(death) => EngineError::Dead(death),
+            Failure::Stopped => EngineError::Stopped,
         }
     }
 }

@@ -1,18 +1,20 @@
 //! [`Handle`]: the way in for any number of threads. Requests are checked, and files read and
-//! written, on the caller's thread; when the last handle goes, the engine's thread ends.
+//! written, on the caller's thread; when the last handle goes, the engine's thread ends by itself.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread::JoinHandle;
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use super::generation::{Channel, Generation};
-use super::inbox::{Inbox, Job, Refused};
+use super::inbox::{Inbox, Job, Order, Refused};
 use super::request::{RequestLimits, TokenRequest, check_prompt};
 use super::sequence::{Reply, Sequence};
 use super::stats::{Counters, Stats};
 use super::store::Place;
 use super::worker::Worker;
-use super::{EngineConfig, EngineError, Profile, Scores, SubmitError, check_count};
+use super::{
+    Death, Drained, EngineConfig, EngineError, EngineState, Profile, Scores, SubmitError, check_count,
+};
 use crate::ir::PAGE_TOKENS;
 use crate::kv::snapshot;
 use crate::model::Decoder;
@@ -23,7 +25,7 @@ use crate::{file, room};
 const SCORES_MAX: usize = 1 << 26;
 
 /// The engine as others see it: cheap to clone, usable from any thread. When the last clone goes,
-/// the engine's thread ends and running generations with it.
+/// the engine's thread ends after its step, and running generations with it; nobody waits for that.
 #[derive(Clone)]
 pub struct Handle {
     inner: Arc<Inner>,
@@ -44,7 +46,6 @@ struct Inner {
     prefill_chunk: usize,
     limits: RequestLimits,
     place: Place,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Handle {
@@ -69,11 +70,12 @@ impl Handle {
         let limits = RequestLimits { vocab: decoder.vocab_size(), context_max: decoder.context_max() };
         let place = Place::of(&decoder, &config);
         let worker = Worker::new(decoder, config, Arc::clone(&inbox), Arc::clone(&counters))?;
-        let thread = room::spawn("ottava-engine".into(), move || worker.run())?;
-        let thread = Mutex::new(Some(thread));
-        Ok(Handle {
-            inner: Arc::new(Inner { inbox, counters, config, prefill_chunk, limits, place, thread }),
-        })
+        let leaving = Leaving(Arc::clone(&inbox));
+        room::spawn("ottava-engine".into(), move || {
+            let _leaving = leaving;
+            worker.run();
+        })?;
+        Ok(Handle { inner: Arc::new(Inner { inbox, counters, config, prefill_chunk, limits, place }) })
     }
 
     /// Queues a request.
@@ -90,7 +92,7 @@ impl Handle {
         match inner.inbox.put_request(sequence, &inner.counters) {
             Ok(()) => Ok(generation),
             Err(Refused::Full { waiting }) => Err(SubmitError::Overloaded { waiting }),
-            Err(Refused::Closed) => Err(SubmitError::Stopped),
+            Err(Refused::Closed(death)) => Err(death.map_or(SubmitError::Stopped, SubmitError::Dead)),
         }
     }
 
@@ -194,6 +196,18 @@ impl Handle {
         self.ask(|reply| Job::TakeProfile { reply })
     }
 
+    /// Whether the engine works. A look under a lock that is held for moments, without a call of a driver.
+    pub fn state(&self) -> EngineState {
+        self.inner.inbox.engine_state()
+    }
+
+    /// Ends the engine in order: it admits nothing more, goes on until all it has has ended or `until` has come,
+    /// then cancels the rest, and gives its memory back before this returns. A step that runs is waited for. The
+    /// calling thread waits; an async task leaves that to a thread that may.
+    pub fn drain(&self, until: Instant) -> Drained {
+        self.inner.inbox.drain(until)
+    }
+
     /// Counters and gauges.
     pub fn stats(&self) -> Stats {
         self.inner.counters.read()
@@ -212,19 +226,29 @@ impl Handle {
         let (reply, answer) = mpsc::sync_channel(1);
         self.inner.inbox.put_job(job(reply)).map_err(|refused| match refused {
             Refused::Full { waiting } => EngineError::JobsFull { waiting },
-            Refused::Closed => EngineError::Stopped,
+            Refused::Closed(death) => ended(death),
         })?;
-        answer.recv().unwrap_or(Err(EngineError::Stopped))
+        answer.recv().unwrap_or_else(|_| Err(ended(self.inner.inbox.death())))
     }
 }
 
+/// What a job's caller gets from an engine that has ended.
+fn ended(death: Option<Death>) -> EngineError {
+    death.map_or(EngineError::Stopped, EngineError::Dead)
+}
+
+/// Waits for nobody: it may be dropped by an async task. [`Handle::drain`] waits.
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.inbox.stop();
-        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            // A panic of the engine's thread has already reached every reader as an error.
-            drop(thread.join());
-        }
+        self.inbox.order(Order::Stop);
+    }
+}
+
+/// The last thing that the engine's thread drops.
+struct Leaving(Arc<Inbox>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }

@@ -2,11 +2,12 @@
 //! at once, so no caller waits to get in.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::sequence::{Reply, Sequence};
 use super::stats::{Counters, add};
-use super::{EngineConfig, Profile, wake::WakeFlag};
+use super::{Death, Drained, EngineConfig, EngineState, Profile, wake::WakeFlag};
 use crate::kv::snapshot::Snapshot;
 
 /// Work that is answered once.
@@ -31,36 +32,55 @@ pub(super) enum Job {
 }
 
 /// Why something did not get in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// There is no room.
     Full {
         /// What takes it.
         waiting: usize,
     },
-    /// The engine has gone.
-    Closed,
+    /// The engine admits nothing more: it drains, has stopped, or has died of this.
+    Closed(Option<Death>),
+}
+
+/// What the engine is to do. It never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    /// Admit and work.
+    #[default]
+    Work,
+    /// Admit no more, and end with the last that it has.
+    Drain,
+    /// End all that it has, and then itself.
+    CutOff,
+    /// End itself.
+    Stop,
 }
 
 /// What has arrived since the last look.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     pub(super) requests: VecDeque<Sequence>,
-    pub(super) stop: bool,
+    pub(super) order: Order,
 }
 
 #[derive(Debug, Default)]
 struct State {
     requests: VecDeque<Sequence>,
     jobs: VecDeque<Job>,
-    stop: bool,
+    order: Order,
+    /// The thread is ending; then its model is gone, too.
     closed: bool,
+    gone: bool,
+    death: Option<Death>,
+    cut_off: usize,
 }
 
 /// The engine's inbox.
 #[derive(Debug)]
 pub(super) struct Inbox {
     state: Mutex<State>,
+    ended: Condvar,
     wake: Arc<WakeFlag>,
     requests_max: usize,
     jobs_max: usize,
@@ -69,7 +89,7 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new(config: &EngineConfig) -> Inbox {
         let (requests_max, jobs_max) = (config.queue_max, config.jobs_max);
-        Inbox { state: Mutex::default(), wake: Arc::default(), requests_max, jobs_max }
+        Inbox { state: Mutex::default(), ended: Condvar::new(), wake: Arc::default(), requests_max, jobs_max }
     }
 
     /// What wakes the engine.
@@ -85,8 +105,8 @@ impl Inbox {
     /// Changes the state and wakes the engine.
     fn change(&self, change: impl FnOnce(&mut State) -> Result<(), Refused>) -> Result<(), Refused> {
         let mut state = self.lock();
-        if state.closed {
-            return Err(Refused::Closed);
+        if state.closed || state.death.is_some() || state.order != Order::Work {
+            return Err(Refused::Closed(state.death.clone()));
         }
         change(&mut state)?;
         drop(state);
@@ -126,13 +146,61 @@ impl Inbox {
         (std::mem::take(&mut state.requests), std::mem::take(&mut state.jobs))
     }
 
-    /// Makes the engine end. Takes no room.
-    pub(super) fn stop(&self) {
-        // An engine that has gone has ended.
-        let _ = self.change(|state| {
-            state.stop = true;
-            Ok(())
-        });
+    /// Gives an order. It takes no room; an engine that has gone has no use for it.
+    pub(super) fn order(&self, order: Order) {
+        let mut state = self.lock();
+        state.order = state.order.max(order);
+        drop(state);
+        self.wake.set();
+    }
+
+    /// Drains the engine: what has not ended at `until` is cut off. Returns when the engine's thread has gone.
+    pub(super) fn drain(&self, until: Instant) -> Drained {
+        self.order(Order::Drain);
+        let left = until.saturating_duration_since(Instant::now());
+        if !self.wait_until_gone(left).gone {
+            self.order(Order::CutOff);
+        }
+        Drained { cut_off: self.wait_until_gone(Duration::MAX).cut_off }
+    }
+
+    fn wait_until_gone(&self, most: Duration) -> MutexGuard<'_, State> {
+        let waited = self.ended.wait_timeout_while(self.lock(), most, |state| !state.gone);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The thread has gone, and the model with it.
+    pub(super) fn leave(&self) {
+        self.lock().gone = true;
+        self.ended.notify_all();
+    }
+
+    /// The engine dies: it admits nothing from here on. Returns what it died of first.
+    pub(super) fn die(&self, death: Death) -> Death {
+        self.lock().death.get_or_insert(death).clone()
+    }
+
+    /// What the engine has died of.
+    pub(super) fn death(&self) -> Option<Death> {
+        self.lock().death.clone()
+    }
+
+    pub(super) fn engine_state(&self) -> EngineState {
+        let state = self.lock();
+        match (&state.death, state.order) {
+            (Some(death), _) => EngineState::Dead(death.clone()),
+            (None, Order::Stop) => EngineState::Stopped,
+            _ if state.closed => EngineState::Stopped,
+            (None, Order::Work) => EngineState::Running,
+            (None, Order::Drain | Order::CutOff) => EngineState::Draining,
+        }
+    }
+
+    /// Drops the jobs that wait, which tells their callers, and counts what is cut off besides.
+    pub(super) fn cut_off(&self, sequences: usize) {
+        let mut state = self.lock();
+        let jobs = std::mem::take(&mut state.jobs);
+        state.cut_off += sequences + jobs.len();
     }
 
     /// What has arrived, without waiting.
@@ -140,13 +208,16 @@ impl Inbox {
         // In this order: what arrives after the look sets the flag again.
         self.wake.clear();
         let mut state = self.lock();
-        Arrivals { requests: std::mem::take(&mut state.requests), stop: state.stop }
+        Arrivals { requests: std::mem::take(&mut state.requests), order: state.order }
     }
 
     /// Whether nothing has arrived and nothing has woken the engine.
     pub(super) fn is_empty(&self) -> bool {
         let state = self.lock();
-        !self.wake.is_set() && !state.stop && state.requests.is_empty() && state.jobs.is_empty()
+        !self.wake.is_set()
+            && state.order != Order::Stop
+            && state.requests.is_empty()
+            && state.jobs.is_empty()
     }
 
     /// The job that has waited longest. The others keep waiting here, where they are counted.

@@ -11,8 +11,9 @@
 //! ```
 //!
 //! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer` (with its `masking`), scores, or a prompt to
-//! save; `store` copies its pages, `failure` is why one cannot go on, `error` what callers get for it. `stats` counts,
-//! `profile` times, `wake` wakes. Text and templates of requests are made by [`crate::api`].
+//! save; `store` copies its pages, `failure` is why one cannot go on, `error` what callers get for it, `life` whether the
+//! engine works at all. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
+//! [`crate::api`].
 //!
 //! # What bounds what
 //!
@@ -42,6 +43,7 @@ mod failure;
 mod generation;
 mod handle;
 mod inbox;
+mod life;
 mod masking;
 mod plan;
 mod profile;
@@ -62,6 +64,7 @@ pub use error::{EngineError, GenerationError, RestoreError, SubmitError};
 pub use event::{Answer, Done, Event, FinishReason, Logprobs, Token};
 pub use generation::{Canceller, Events, Generation, Received};
 pub use handle::Handle;
+pub use life::{Death, Drained, EngineState};
 pub use profile::{Profile, StepProfile};
 pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings, Usage};

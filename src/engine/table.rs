@@ -77,6 +77,11 @@ impl SequenceTable {
         self.in_order.iter().filter_map(|&id| Some((id, self.get(id)?)))
     }
 
+    /// Takes the table apart.
+    pub(super) fn into_sequences(self) -> impl Iterator<Item = Sequence> {
+        self.slots.into_iter().filter_map(|slot| slot.sequence)
+    }
+
     /// Whether a job is at work: there is one at a time.
     pub(super) fn has_job(&self) -> bool {
         self.iter().next().is_some_and(|(_, sequence)| sequence.is_job())

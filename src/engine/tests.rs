@@ -6,6 +6,7 @@ mod breakdown;
 mod fake;
 mod faults;
 mod flow;
+mod life;
 mod masks;
 mod one_token;
 mod readers;
@@ -244,10 +245,10 @@ fn the_last_handle_stops_the_engine_and_its_generations() {
     let generations = [1, 2].map(|s| handle.submit(request(s, 20, 4000 / 8)).unwrap());
     drop(handle.clone());
     drop(handle);
-    assert!(probe.dropped.load(std::sync::atomic::Ordering::SeqCst), "the thread has been joined");
     for generation in generations {
         assert_eq!(read(generation).1.map(|_| ()), Err(GenerationError::Stopped));
     }
+    probe.wait_until_dropped();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::batch::Batch;
 use super::choose::{Chooser, Pick};
 use super::event::FinishReason;
 use super::failure::Failure;
-use super::inbox::{Arrivals, Inbox, Job};
+use super::inbox::{Arrivals, Inbox, Job, Order};
 use super::plan::{Pages, Plan, Planner};
 use super::profile::{Profile, Profiler};
 use super::runner::Runner;
@@ -21,8 +21,9 @@ use super::settle::{End, settle, take_out};
 use super::stats::{Counters, SnapshotBytes, add, set};
 use super::store::import;
 use super::table::{SequenceTable, SlotId};
-use super::{EngineConfig, EngineError};
+use super::{Death, EngineConfig, EngineError};
 use crate::{
+    kind::ErrorKind,
     kv::{Allocation, KvCacheManager, KvConfig, KvError, PrefixSharing, SequenceSpec, snapshot::Snapshot},
     model::Decoder,
 };
@@ -74,16 +75,23 @@ impl<D: Decoder> Worker<D> {
         })
     }
 
-    /// Works until the last handle has gone.
+    /// Works until the last handle has gone, the engine is drained, or its device is lost.
     pub(super) fn run(mut self) {
         loop {
             let arrivals = self.inbox.take();
-            let stop = arrivals.stop;
+            let order = arrivals.order;
             self.admit(arrivals);
-            if stop {
+            match order {
+                Order::Work | Order::Drain => {}
+                Order::CutOff => self.cut_off(),
+                Order::Stop => return,
+            }
+            let worked = self.turn();
+            let drained = !worked && order != Order::Work && self.table.iter().next().is_none();
+            if drained || self.inbox.death().is_some() {
                 return;
             }
-            if !self.turn() {
+            if !worked {
                 self.sleep();
             }
         }
@@ -115,6 +123,16 @@ impl<D: Decoder> Worker<D> {
         let given_up: Vec<_> = self.table.iter().filter_map(given_up).collect();
         for (slot, finish) in given_up {
             self.end(slot, Ok(finish));
+        }
+    }
+
+    /// Ends everything. Answers keep what they have; the caller of a job hears that the engine stops.
+    fn cut_off(&mut self) {
+        let slots: Vec<SlotId> = self.table.iter().map(|(slot, _)| slot).collect();
+        self.inbox.cut_off(slots.len());
+        for slot in slots {
+            let job = self.table.get(slot).is_some_and(Sequence::is_job);
+            self.end(slot, if job { Err(Failure::Stopped) } else { Ok(FinishReason::Cancelled) });
         }
     }
 
@@ -212,6 +230,9 @@ impl<D: Decoder> Worker<D> {
                 Err(failure) => self.fail_scheduled(failure),
             }
             self.plan.scheduled.clear();
+            if self.inbox.death().is_some() {
+                return;
+            }
         }
     }
 
@@ -255,8 +276,19 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
+    /// Lets nothing in any more where a failure ends the engine, before anybody is told of it.
+    fn fatal(&self, failure: Failure) -> Failure {
+        match failure {
+            Failure::Step(error) if error.kind() == ErrorKind::DeviceLost => {
+                Failure::Dead(self.inbox.die(Death::DeviceLost(error)))
+            }
+            other => other,
+        }
+    }
+
     /// Takes a sequence out of the table and tells its reader.
     fn end(&mut self, slot: SlotId, end: End) {
+        let end = end.map_err(|failure| self.fatal(failure));
         let Some(sequence) = take_out(slot, end.is_err(), &mut self.table, &mut self.kv) else { return };
         if !sequence.is_job() {
             let counter = match end {
@@ -296,7 +328,7 @@ impl<D: Decoder> Worker<D> {
         reserved?;
         self.publish();
         let imported = import(&mut self.runner.decoder, self.kv.pages(seq)?, cached_tokens, snapshot);
-        imported.map_err(Failure::from)?;
+        imported.map_err(|error| self.fatal(error.into()))?;
         Ok(self.kv.advance(seq, rest)?)
     }
 
@@ -312,10 +344,17 @@ impl<D: Decoder> Worker<D> {
 }
 
 /// However the thread ends: nothing more is let in, and the counters say so. After that sequences and jobs are
-/// dropped, which tells their callers.
+/// told what the engine died of; where it only stopped they are dropped, which tells their callers.
 impl<D> Drop for Worker<D> {
     fn drop(&mut self) {
-        let _unserved = self.inbox.close();
+        if std::thread::panicking() {
+            self.inbox.die(Death::Panicked);
+        }
+        let (unserved, _jobs) = self.inbox.close();
         self.counters.close();
+        let Some(death) = self.inbox.death() else { return };
+        for sequence in std::mem::take(&mut self.table).into_sequences().chain(unserved) {
+            sequence.tell(Err(Failure::Dead(death.clone())));
+        }
     }
 }

@@ -154,12 +154,12 @@ impl ModelOptions {
     }
 
     /// The engine, loaded behind a progress bar.
-    pub fn engine(&self) -> Result<Engine, Failure> {
+    pub fn engine(&self) -> Result<Loaded, Failure> {
         self.engine_with(EngineConfig::default())
     }
 
     /// The engine with other scheduling than the default.
-    pub fn engine_with(&self, scheduling: EngineConfig) -> Result<Engine, Failure> {
+    pub fn engine_with(&self, scheduling: EngineConfig) -> Result<Loaded, Failure> {
         let scheduling = EngineConfig { prefill_chunk: self.prefill_chunk, ..scheduling };
         let path = self.path()?;
         let bar = output::LoadBar::new();
@@ -171,7 +171,7 @@ impl ModelOptions {
         output::tell_warnings(&engine.info().warnings);
         output::tell_sidecar(&engine.info().sidecar);
         self.tell_context(engine.info().context_max);
-        Ok(engine)
+        Ok(Loaded(engine))
     }
 
     /// Says so where the model's context is less than what `-c` says.
@@ -181,6 +181,23 @@ impl ModelOptions {
                 "note: -c {asked} is more than the model's context of {context_max} tokens, which is used"
             ));
         }
+    }
+}
+
+/// The program's engine. Its thread is waited for, so that no driver is at work while the process ends.
+pub struct Loaded(Engine);
+
+impl std::ops::Deref for Loaded {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.0
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        self.0.drain(std::time::Instant::now());
     }
 }
 

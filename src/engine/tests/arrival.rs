@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::engine::generation::Channel;
-use crate::engine::inbox::{Inbox, Job};
+use crate::engine::inbox::{Inbox, Job, Order};
 use crate::engine::sequence::{Goal, Sequence};
 
 /// An engine whose steps can be seen and held up.
@@ -191,8 +191,8 @@ fn whoever_wants_a_look_is_seen_at_the_next_one() {
     assert!(!inbox.is_empty());
     assert!(inbox.take_job().is_some());
     seen("a job");
-    inbox.stop();
-    assert!(!inbox.is_empty() && inbox.take().stop);
+    inbox.order(Order::Stop);
+    assert!(!inbox.is_empty() && inbox.take().order == Order::Stop);
 }
 
 /// Whoever waits has no seat to wait for: the ones that have go on ahead.

@@ -49,6 +49,8 @@ pub(super) struct Probe {
     pub(super) imported: AtomicUsize,
     /// Exporting a page panics, where nothing catches it but the end of the thread.
     pub(super) breaks_down: AtomicBool,
+    /// Every step from now on finds the device lost.
+    pub(super) lost: AtomicBool,
 }
 
 impl Probe {
@@ -65,6 +67,13 @@ impl Probe {
     /// Waits until the engine's thread stands before the closed gate.
     pub(super) fn wait_for_a_step(&self) {
         drop(self.moved.wait_while(self.gate.lock().unwrap(), |gate| !gate.waiting).unwrap());
+    }
+
+    /// Waits until the engine's thread has let go of the decoder.
+    pub(super) fn wait_until_dropped(&self) {
+        while !self.dropped.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn pass_gate(&self) {
@@ -217,6 +226,10 @@ impl Decoder for Fake {
 
     fn step(&mut self, step: &StepInput) -> Result<(), ModelError> {
         self.probe.pass_gate();
+        if self.probe.lost.load(Ordering::SeqCst) {
+            let (device, error) = ("a fake".into(), "IT_FELL_OFF".into());
+            return Err(BackendError::Device { device, call: "step", error, lost: true }.into());
+        }
         let number = self.probe.steps.fetch_add(1, Ordering::SeqCst);
         let firsts = step.positions.iter().zip(&step.tokens).filter(|(position, _)| **position == 0);
         self.probe.started.lock().unwrap().extend(firsts.map(|(_, &token)| (number, token)));
