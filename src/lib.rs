@@ -1,10 +1,10 @@
 //! Ottava runs language models with 8-bit and 4-bit weights at the speed of memory.
 //!
 //! ```no_run
-//! use ottava::{InferenceEngine, Request};
+//! use ottava::{Engine, Request};
 //!
 //! # fn main() -> ottava::Result<()> {
-//! let engine = InferenceEngine::builder("model.gguf").build()?;
+//! let engine = Engine::builder("model.gguf").build()?;
 //! for event in engine.submit(Request::text("Once upon a time").max_tokens(64).seed(7))? {
 //!     print!("{}", event?.text());
 //! }

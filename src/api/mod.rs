@@ -3,6 +3,20 @@
 //! This is where the backend's type is erased: below, everything is generic over
 //! [`crate::backend::Backend`] and compiled for one; above, an [`InferenceEngine`] is a plain handle. The
 //! scheduling itself is in [`crate::engine`].
+//!
+//! ```no_run
+//! # #[cfg(feature = "text")]
+//! # fn main() -> ottava::Result<()> {
+//! use ottava::{Engine, Request, text::Message};
+//!
+//! let engine = Engine::builder().model("model.gguf").build()?;
+//! let request = Request::chat([Message::new("user", "What is gravity?")]).max_tokens(64);
+//! let answer = engine.submit(request)?.text()?;
+//! println!("{} ({}, {} tokens)", answer.text, answer.finish, answer.usage.completion_tokens);
+//! # Ok(()) }
+//! # #[cfg(not(feature = "text"))]
+//! # fn main() {}
+//! ```
 
 #![forbid(unsafe_code)]
 

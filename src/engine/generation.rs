@@ -15,6 +15,22 @@ use super::wake::WakeFlag;
 
 /// The events of one request, in order: a loop over it, [`Generation::recv`], and behind the feature `async` a
 /// `Stream`. Dropping it cancels the request.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use ottava::engine::{Generation, GenerationError, Received};
+///
+/// /// Prints what comes, and gives up where nothing comes for a second.
+/// fn print(mut generation: Generation) -> Result<(), GenerationError> {
+///     loop {
+///         match generation.recv_timeout(Duration::from_secs(1)) {
+///             Received::Event(event) => print!("{}", event?.text()),
+///             Received::Nothing => generation.cancel(),
+///             _ => return Ok(()),
+///         }
+///     }
+/// }
+/// ```
 pub struct Generation {
     channel: Arc<Channel>,
     id: Option<u64>,

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer` (with its `masking`), scores, or a prompt to
-//! save; `store` copies its pages, `failure` is why one cannot go on, `error` what callers get for it,
-//! `life` whether the engine works at all. `stats` counts,
-//! `profile` times, `wake` wakes. Text and templates of requests are made by [`crate::api`].
+//! save; `store` copies its pages, `failure` is why one cannot go on, `error` what callers get for it, `life` whether the
+//! engine works at all. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
+//! [`crate::api`].
 //!
 //! # What bounds what
 //!

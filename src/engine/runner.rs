@@ -102,7 +102,7 @@ impl<D: Decoder> Outputs for Ran<'_, D> {
     }
 
     fn export(&self, sequence: &Sequence) -> Result<Exported, Failure> {
-        let id = sequence.pages.ok_or_else(|| Failure::Internal("a computed sequence has no pages"))?;
+        let id = sequence.pages.ok_or(Failure::Internal("a computed sequence has no pages"))?;
         let Runner { decoder, counters, .. } = self.runner;
         let (pages, len) = (self.kv.pages(id)?, sequence.tokens.len());
         let state = self.kv.state_of_whole_pages(id, len)?;

@@ -1,5 +1,8 @@
 //! The sequences at work, each in a slot that stays its own until it ends: nothing is renumbered.
 
+use std::time::Instant;
+
+use super::event::FinishReason;
 use super::sequence::Sequence;
 
 /// A sequence of a [`SequenceTable`]. The generation tag makes an id useless after its sequence has ended, even
@@ -80,6 +83,16 @@ impl SequenceTable {
     /// Takes the table apart.
     pub(super) fn into_sequences(self) -> impl Iterator<Item = Sequence> {
         self.slots.into_iter().filter_map(|slot| slot.sequence)
+    }
+
+    /// Those of whom nobody wants more, and why.
+    pub(super) fn given_up(&self, now: Instant) -> Vec<(SlotId, FinishReason)> {
+        self.iter().filter_map(|(slot, sequence)| Some((slot, sequence.answer()?.given_up(now)?))).collect()
+    }
+
+    /// When the first of them is late.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.iter().filter_map(|(_, sequence)| sequence.answer()?.request.deadline).min()
     }
 
     /// Whether a job is at work: there is one at a time.

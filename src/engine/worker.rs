@@ -120,11 +120,7 @@ impl<D: Decoder> Worker<D> {
 
     /// Ends what its reader has cancelled and what is late, wherever it is.
     fn end_given_up(&mut self) {
-        let now = Instant::now();
-        let given_up =
-            |(slot, sequence): (SlotId, &Sequence)| Some((slot, sequence.answer()?.given_up(now)?));
-        let given_up: Vec<_> = self.table.iter().filter_map(given_up).collect();
-        for (slot, finish) in given_up {
+        for (slot, finish) in self.table.given_up(Instant::now()) {
             self.end(slot, Ok(finish));
         }
     }
@@ -352,8 +348,7 @@ impl<D: Decoder> Worker<D> {
     /// Sleeps until something arrives or is late.
     fn sleep(&mut self) {
         let asleep = Instant::now();
-        let deadlines = self.table.iter().filter_map(|(_, sequence)| sequence.answer()?.request.deadline);
-        self.inbox.wake().wait(deadlines.min());
+        self.inbox.wake().wait(self.table.deadline());
         if let Some(profiler) = &mut self.runner.profiler {
             profiler.skip(asleep.elapsed());
         }

@@ -16,6 +16,14 @@ pub struct StopOutcome<'a> {
 ///
 /// The first stop string to be completed ends the text; where two end at the same character, the longer
 /// one counts. The result therefore does not depend on how the stream was cut.
+///
+/// ```
+/// use ottava::text::StopMatcher;
+///
+/// let mut stops = StopMatcher::new(vec!["</answer>".into()]);
+/// assert_eq!(stops.push("42</ans").emit, "42");
+/// assert_eq!(stops.push("wer>\n").stop, Some("</answer>"));
+/// ```
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     stops: Vec<String>,

@@ -81,7 +81,14 @@ const ROLES: [&str; 8] = ["assistant", "developer", "function", "ipython", "mode
 /// So many characters of a role are in the message that refuses it.
 const ROLE_SHOWN: usize = 40;
 
-/// What a template is told besides the messages.
+/// What a template is told besides the messages. At first: it begins the answer, and there are no tools.
+///
+/// ```
+/// use ottava::text::RenderOptions;
+///
+/// let options = RenderOptions::default().variable("enable_thinking", false);
+/// assert!(options.add_generation_prompt);
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RenderOptions {

@@ -22,7 +22,7 @@ impl TokenMask for Rules {
     fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet) {
         assert!(allowed.is_empty() && allowed.vocab() == VOCAB);
         let last = answer.last().map_or(0, |token| token.0);
-        allowed.extend((0..60).filter(|id| (id + last) % 3 == 0).map(TokenId));
+        allowed.extend((0..60).filter(|id| (id + last).is_multiple_of(3)).map(TokenId));
     }
 
     fn forced(&mut self, answer: &[TokenId]) -> &[TokenId] {

@@ -126,11 +126,11 @@ fn slots_keep_their_ids_and_old_ids_find_nobody() {
     let (again, _reader) = stages.admit(greedy(3, 5, 5));
     assert_eq!((again.index(), again == ids[1]), (ids[1].index(), false), "the slot is taken again");
     assert!(stages.table.get(ids[1]).is_none() && stages.table.remove(ids[1]).is_none());
-    let by_age = |stages: &Stages| stages.table.iter().map(|(slot, _)| slot).collect::<Vec<_>>();
-    assert_eq!(by_age(&stages), [ids[0], ids[2], again]);
+    let in_order = |stages: &Stages| stages.table.iter().map(|(slot, _)| slot).collect::<Vec<_>>();
+    assert_eq!(in_order(&stages), [ids[0], ids[2], again]);
     assert!(!stages.table.has_job());
     let job = stages.table.insert(score(vec![TokenId(1)], 0).0);
-    assert_eq!(by_age(&stages), [job, ids[0], ids[2], again], "a job counts as the oldest");
+    assert_eq!(in_order(&stages), [job, ids[0], ids[2], again], "a job counts as the oldest");
     assert!(stages.table.has_job());
 }
 
