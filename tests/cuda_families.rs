@@ -67,16 +67,17 @@ fn load_with(
 ) -> Outcome<Model<Cuda>> {
     cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU"))?;
     let cuda = Cuda::new(&CudaOptions { batch_invariant, ..CudaOptions::default() })?;
+    let config = ModelConfig::from_file(file)?;
     let options = LoadOptions {
         limits: StepLimits { tokens_max: 48, outputs_max: 48 },
         kv_dtype,
         kv: KvBudget::Bytes(4 << 20),
-        context_max: 64,
+        context_max: config.context_length.min(64),
         quantise: None,
         sidecar: None,
         activations: Precision::F32,
     };
-    Ok(Model::load(file, &ModelConfig::from_file(file)?, cuda, &options, progress)?)
+    Ok(Model::load(file, &config, cuda, &options, progress)?)
 }
 
 /// What is recorded of a model: a sequence, and of each token some of the logits behind it.
