@@ -4,7 +4,7 @@
 //! use ottava::{Engine, Request};
 //!
 //! # fn main() -> ottava::Result<()> {
-//! let engine = Engine::builder().model("model.gguf").build()?;
+//! let engine = Engine::builder("model.gguf").build()?;
 //! for event in engine.submit(Request::text("Once upon a time").max_tokens(64).seed(7))? {
 //!     print!("{}", event?.text());
 //! }
@@ -35,11 +35,11 @@ pub mod session;
 pub mod text;
 mod token;
 
-pub use api::{Bytes, Device, Engine, EngineBuilder, EngineInfo, InferenceEngine, Request};
+pub use api::{Device, DeviceInfo, Engine, EngineBuilder, EngineInfo, InferenceEngine, Request};
 pub use engine::{EngineConfig, EngineState};
 pub use error::{Error, Result};
 pub use kind::ErrorKind;
-pub use model::LoadProgress;
+pub use model::{KvBudget, LoadProgress};
 pub use sample::Sampling;
 pub use token::TokenId;
 

@@ -95,11 +95,22 @@ impl<B: Backend> Session<B> {
         weights: Weights<B>,
         kv: Option<KvMemory>,
     ) -> Result<Self, SessionError> {
+        Session::sized(backend, plan, weights, |_| Ok(kv))
+    }
+
+    /// As [`Session::new`]; the KV memory is sized when all else is allocated.
+    pub(crate) fn sized<E: From<SessionError>>(
+        backend: B,
+        plan: Plan,
+        weights: Weights<B>,
+        size: impl FnOnce(&B) -> Result<Option<KvMemory>, E>,
+    ) -> Result<Self, E> {
         expect_count("matrices", plan.matrices().len(), weights.matrices.len())?;
         expect_count("vectors", plan.vectors().len(), weights.vectors.len())?;
-        let kv_memory = kv_memory(&plan, kv)?;
-        let arena = backend.arena(plan.arena_bytes(), plan.ops(), plan.limits())?;
-        let kv = backend.kv_pool(kv_memory.layout, kv_memory.pages)?;
+        let refused = SessionError::from;
+        let arena = backend.arena(plan.arena_bytes(), plan.ops(), plan.limits()).map_err(refused)?;
+        let kv_memory = kv_memory(&plan, size(&backend)?)?;
+        let kv = backend.kv_pool(kv_memory.layout, kv_memory.pages).map_err(refused)?;
         Ok(Session { backend, plan, weights, arena, kv, kv_memory, steps: 0, outputs: 0 })
     }
 
@@ -111,6 +122,11 @@ impl<B: Backend> Session<B> {
     /// The backend that it runs on.
     pub fn backend(&self) -> &B {
         &self.backend
+    }
+
+    /// What it has for keys and values.
+    pub fn kv_memory(&self) -> KvMemory {
+        self.kv_memory
     }
 
     /// The bound weights.

@@ -11,7 +11,7 @@ mod tiny;
 use ottava::backend::cuda::{Cuda, CudaOptions};
 use ottava::checkpoint::ModelFile;
 use ottava::ir::{KvDtype, Precision, StepLimits};
-use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
+use ottava::model::{Decoder, KvBudget, LoadOptions, Model, ModelConfig};
 use serde_json::Value;
 use tiny::Outcome;
 use tiny::recorded::{EXPECTED, TINY, VOCAB, step, step_of};
@@ -62,7 +62,7 @@ fn load(file: &ModelFile, kv_dtype: KvDtype, batch_invariant: bool) -> Outcome<M
     let options = LoadOptions {
         limits: StepLimits { tokens_max: 48, outputs_max: 48 },
         kv_dtype,
-        kv_bytes: 4 << 20,
+        kv: KvBudget::Bytes(4 << 20),
         context_max: 64,
         quantise: None,
         sidecar: None,

@@ -8,7 +8,7 @@ mod real_models;
 
 use ottava::engine::{FinishReason, Generation};
 use ottava::text::Message;
-use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, TokenId};
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, KvBudget, Request, TokenId};
 
 const PROMPTS: [&str; 4] = [
     "Once upon a time",
@@ -19,7 +19,7 @@ const PROMPTS: [&str; 4] = [
 const TOKENS: usize = 24;
 
 fn builder(name: &str) -> Option<EngineBuilder> {
-    Some(Engine::builder().model(real_models::path(name)?).context_max(1024).device(Device::Cpu))
+    Some(Engine::builder(real_models::path(name)?).context_max(1024).device(Device::Cpu))
 }
 
 fn finish(generation: Generation) -> (Vec<TokenId>, String, FinishReason, usize) {
@@ -50,8 +50,9 @@ fn scheduling_changes_nothing(name: &str) {
 
     // Sixteen at once over room for about three: batching with strangers, preemption, recompute.
     let pages = 3 * (64 + TOKENS).div_ceil(16);
-    let config_kv = alone.info().kv_bytes / (2 * 1024 / 16);
-    let crowded = builder.clone().context_max(96).kv_budget(Bytes(pages * config_kv)).build().unwrap();
+    let config_kv = alone.info().memory.kv_bytes / (2 * 1024 / 16);
+    let crowded =
+        builder.clone().context_max(96).kv(KvBudget::Bytes((pages * config_kv) as u64)).build().unwrap();
     let generations: Vec<_> = (0..16)
         .map(|i| crowded.submit(Request::text(PROMPTS[i % 4]).max_tokens(TOKENS).ignore_eos()).unwrap())
         .collect();
@@ -77,8 +78,7 @@ fn save_and_restore(from: &Engine, reference: &Engine, expected: &[TokenId]) {
     let ids = from.prompt_ids(&Request::text(PROMPTS[3])).unwrap();
     from.save_prompt(&ids, &path).unwrap();
     let options = || EngineConfig { share_prefixes: true, ..EngineConfig::default() };
-    let to = Engine::builder()
-        .model(&reference.info().path)
+    let to = Engine::builder(&reference.info().path)
         .context_max(1024)
         .device(Device::Cpu)
         .scheduling(options())

@@ -6,7 +6,7 @@ mod tiny;
 use ottava::backend::Reference;
 use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType};
 use ottava::ir::{KvDtype, Precision, StepLimits};
-use ottava::model::{Decoder, LoadOptions, Model, ModelConfig, ModelError};
+use ottava::model::{Decoder, KvBudget, LoadOptions, Model, ModelConfig, ModelError};
 use ottava::quant::QuantFormat;
 
 use tiny::recorded::{EXPECTED, TINY, VOCAB, step};
@@ -19,7 +19,7 @@ fn open(tiny: &Tiny, change: &[(&str, u32)]) -> Result<ModelFile, Box<dyn std::e
 const OPTIONS: LoadOptions = LoadOptions {
     limits: StepLimits { tokens_max: 8, outputs_max: 2 },
     kv_dtype: KvDtype::F16,
-    kv_bytes: 1 << 20,
+    kv: KvBudget::Bytes(1 << 20),
     context_max: 32,
     quantise: None,
     sidecar: None,
@@ -214,7 +214,8 @@ fn the_kv_budget_must_hold_one_context() -> Outcome {
     // Two pages of two layers, keys and values, two heads of 8 halves for 16 tokens.
     let needed = 2 * 2 * 2 * 2 * 16 * 16;
     let try_load = |kv_bytes, context_max| {
-        let options = LoadOptions { kv_bytes, context_max, ..OPTIONS };
+        let kv = KvBudget::Bytes(kv_bytes as u64);
+        let options = LoadOptions { kv, context_max, ..OPTIONS };
         Model::load(&file, &config, Reference, &options, &mut |_| {}).map(|model| model.pages())
     };
     assert_eq!(try_load(needed, 32)?, 2);

@@ -11,7 +11,7 @@ use ottava::engine::{Answer, FinishReason, Generation, Stats, SubmitError};
 use ottava::ir::{KvDtype, KvLayout};
 use ottava::sample::{TokenMask, TokenSet};
 use ottava::text::{Message, RenderOptions};
-use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Error, Request, TokenId};
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, Error, KvBudget, Request, TokenId};
 use tiny::Outcome;
 
 /// Most tokens of a sequence.
@@ -33,7 +33,7 @@ fn made(bytes: Vec<u8>) -> Outcome<Made> {
 }
 
 fn builder(path: &Path) -> EngineBuilder {
-    Engine::builder().model(path).context_max(CONTEXT).device(Device::Cpu)
+    Engine::builder(path).context_max(CONTEXT).device(Device::Cpu)
 }
 
 /// An engine that runs one request at a time with all the room it wants.
@@ -74,7 +74,7 @@ fn a_crowd_gets_the_tokens_of_a_solo_run(bytes: Vec<u8>) -> Outcome {
     let made = made(bytes)?;
     let alone = solo(&made.path)?;
     let budget = PAGES * page_bytes(&alone);
-    let crowded = builder(&made.path).kv_budget(Bytes(budget)).build()?;
+    let crowded = builder(&made.path).kv(KvBudget::Bytes(budget as u64)).build()?;
     let mut expected = Vec::new();
     for index in 0..64 {
         expected.push(read(alone.submit(request(index))?)?);
@@ -99,7 +99,7 @@ fn a_crowd_gets_the_tokens_of_a_solo_run(bytes: Vec<u8>) -> Outcome {
     assert_eq!(books_are_closed(&alone)?.preemptions, 0);
     let memory = stats.memory;
     assert_eq!((memory.kv_pool.bytes, memory.kv_pages.bytes_max), (budget as u64, budget as u64));
-    assert!(memory.weights.bytes >= crowded.info().weight_bytes as u64 && memory.arena.bytes > 0);
+    assert!(memory.weights.bytes >= crowded.info().memory.weight_bytes as u64 && memory.arena.bytes > 0);
     assert!(memory.sequences.bytes == 0 && memory.sequences.bytes_max > 0);
     Ok(())
 }
@@ -339,5 +339,33 @@ fn what_services_print_is_serialised() -> Outcome {
     assert_eq!(serde_json::to_value(engine.stats())?["finished"], 1);
     assert_eq!(serde_json::to_value(engine.info())?["name"], "tiny llama");
     assert!(serde_json::to_value(answer.timings)?["first_token_s"].as_f64().is_some_and(|s| s > 0.0));
+    assert_eq!(serde_json::to_value(engine.info())?["device"], "cpu");
+    Ok(())
+}
+
+#[test]
+fn two_hundred_run_at_once_where_asked_for_and_what_was_granted_is_told() -> Outcome {
+    let made = made(tiny::llama()?)?;
+    let config = EngineConfig { sequences_max: 200, ..EngineConfig::default() };
+    let described = builder(&made.path).kv(KvBudget::Contexts(100)).scheduling(config);
+    let estimate = described.estimate()?;
+    let engine = described.build()?;
+    let info = engine.info();
+    assert_eq!((info.device, info.sequences_max, info.context_max), (Device::Cpu, 200, CONTEXT));
+    assert_eq!(info.memory.kv_bytes, info.kv_pages * page_bytes(&engine));
+    assert_eq!(info.kv_pages, 100 * CONTEXT / 16);
+    let (found, about) = (info.memory, estimate);
+    assert_eq!((about.kv_bytes, about.arena_bytes), (found.kv_bytes, found.arena_bytes));
+    let near = (about.weight_bytes as f64 / found.weight_bytes as f64 - 1.0).abs();
+    assert!(near < 0.25, "weights of {} bytes, reckoned as {}", found.weight_bytes, about.weight_bytes);
+    engine.start_profile()?;
+    let request =
+        |index: u32| Request::tokens(vec![TokenId(5 + index), TokenId(9)]).max_tokens(20).ignore_eos();
+    let crowd = (0..200).map(|index| engine.submit(request(index))).collect::<Result<Vec<_>, _>>()?;
+    for generation in crowd {
+        assert_eq!(read(generation)?.tokens.len(), 20);
+    }
+    let decode = engine.take_profile()?.decode;
+    assert!(decode.tokens > 100 * decode.steps, "{} tokens in {} steps", decode.tokens, decode.steps);
     Ok(())
 }

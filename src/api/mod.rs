@@ -9,7 +9,7 @@
 //! # fn main() -> ottava::Result<()> {
 //! use ottava::{Engine, Request, text::Message};
 //!
-//! let engine = Engine::builder().model("model.gguf").build()?;
+//! let engine = Engine::builder("model.gguf").build()?;
 //! let request = Request::chat([Message::new("user", "What is gravity?")]).max_tokens(64);
 //! let answer = engine.submit(request)?.text()?;
 //! println!("{} ({}, {} tokens)", answer.text, answer.finish, answer.usage.completion_tokens);
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use builder::EngineBuilder;
-pub use device::{Bytes, Device};
+pub use device::{Device, DeviceInfo};
 use request::Prompt;
 pub use request::Request;
 
@@ -39,7 +39,7 @@ use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
     engine::{Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
-    model::{ModelConfig, SidecarUse},
+    model::{DecoderMemory, ModelConfig, SidecarUse},
     text::Vocab,
 };
 #[cfg(feature = "text")]
@@ -61,10 +61,10 @@ pub struct InferenceEngine {
 /// In one line: a vocabulary has megabytes.
 impl std::fmt::Debug for InferenceEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let EngineInfo { name, device, .. } = self.info();
+        let EngineInfo { name, device_name, .. } = self.info();
         let mut told = f.debug_struct("InferenceEngine");
         told.field("model", name)
-            .field("device", device)
+            .field("device", device_name)
             .field("handle", &self.handle)
             .finish_non_exhaustive()
     }
@@ -84,7 +84,7 @@ struct Shared {
     template: Option<ChatTemplate>,
 }
 
-/// What was loaded, where, and how much memory it takes.
+/// What was loaded and granted, where, and how much memory it takes.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -93,22 +93,26 @@ pub struct EngineInfo {
     pub path: PathBuf,
     /// `general.name` of the file, else the file's stem.
     pub name: String,
+    /// The device; never [`Device::Auto`].
+    pub device: Device,
     /// The device and its modes, in one line.
-    pub device: String,
+    pub device_name: String,
     /// Why it is not a GPU, where [`Device::Auto`] would have taken one.
     pub fallback: Option<String>,
     /// Worker threads of a CPU backend, the engine's own included; 0 where there are none.
     pub threads: usize,
     /// Bytes of the model file.
     pub file_bytes: u64,
-    /// Bytes of the weights as the backend keeps them.
-    pub weight_bytes: usize,
+    /// Bytes of weights, intermediates, and keys and values, as the backend keeps them.
+    pub memory: DecoderMemory,
     /// Bytes of weights that one decode step reads.
     pub step_weight_bytes: usize,
     /// Parameters, counted over all tensors.
     pub parameters: u64,
-    /// Bytes of keys and values.
-    pub kv_bytes: usize,
+    /// Pages of the KV cache, of [`PAGE_TOKENS`](crate::ir::PAGE_TOKENS) tokens each.
+    pub kv_pages: usize,
+    /// Most sequences at work at once.
+    pub sequences_max: usize,
     /// Most tokens of one sequence.
     pub context_max: usize,
     /// What became of the file of packed weights.
@@ -120,9 +124,10 @@ pub struct EngineInfo {
 }
 
 impl InferenceEngine {
-    /// Starts describing an engine.
-    pub fn builder() -> EngineBuilder {
-        EngineBuilder::default()
+    /// Starts describing an engine of a model: a GGUF file, or with the feature `safetensors` a folder of Hugging Face
+    /// (`config.json` beside safetensors files).
+    pub fn builder(model: impl Into<PathBuf>) -> EngineBuilder {
+        EngineBuilder::new(model.into())
     }
 
     /// Queues a request and gives the stream of its events.

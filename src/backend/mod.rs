@@ -134,6 +134,15 @@ pub struct Frame<'a, B: Backend> {
     pub step: &'a StepInput,
 }
 
+/// Memory of a device at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Bytes of it.
+    pub bytes: u64,
+    /// Bytes that can be had.
+    pub free_bytes: u64,
+}
+
 /// A device that runs plans.
 ///
 /// # Contract
@@ -161,6 +170,11 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
 
     /// One line for people: device, instruction set, threads, modes.
     fn describe(&self) -> String;
+
+    /// The memory of the device, where it says.
+    fn memory(&self) -> Option<DeviceMemory> {
+        None
+    }
 
     /// What tells of the device's health while it works.
     ///

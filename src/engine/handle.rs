@@ -196,6 +196,11 @@ impl Handle {
         self.ask(|reply| Job::TakeProfile { reply })
     }
 
+    /// Most sequences at work at once: what was asked for, within the decoder's limits.
+    pub fn sequences_max(&self) -> usize {
+        self.inner.config.sequences_max
+    }
+
     /// Whether the engine works. A look under a lock that is held for moments, without a call of a driver.
     pub fn state(&self) -> EngineState {
         self.inner.inbox.engine_state()

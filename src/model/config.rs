@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::checkpoint::Dialect;
 use crate::graph::RopeSpec;
-use crate::ir::Heads;
+use crate::ir::{Heads, KvDtype, KvLayout};
 
 use super::family::Family;
 
@@ -45,6 +45,13 @@ pub struct ModelConfig {
     pub dialect: Dialect,
     /// Names of the biases that the file has.
     pub biases: BTreeSet<String>,
+}
+
+impl ModelConfig {
+    /// The shape of its keys and values, stored so.
+    pub fn kv_layout(&self, dtype: KvDtype) -> KvLayout {
+        KvLayout { layers: self.block_count, kv_heads: self.heads.kv, head_dim: self.heads.dim, dtype }
+    }
 }
 
 /// What local layers do otherwise.

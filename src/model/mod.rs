@@ -2,12 +2,13 @@
 //!
 //! `family` is the table of supported architectures. `hyper` makes a configuration of a file's
 //! hyperparameters: `known` lists their keys, `keys` reads them, `tensors` holds them against the tensors,
-//! and `scaling` and `rope` turn scaling schemes into frequencies. `decoder` builds the graph, `load`
+//! and `scaling` and `rope` turn scaling schemes into frequencies. `decoder` builds the graph, `load`, by its `options` and with pages for a `budget`,
 //! compiles it and `upload` brings the weights to a backend, `sidecar` from a file of prepared ones.
 //! [`Decoder`] is all that the engine sees of a model; sequences and sampling are not here.
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod config;
 mod decoder;
 mod family;
@@ -15,6 +16,7 @@ mod hyper;
 mod keys;
 mod known;
 mod load;
+mod options;
 mod rope;
 mod scaling;
 mod sidecar;
@@ -35,7 +37,8 @@ use crate::session::SessionError;
 use crate::token::TokenId;
 pub use config::{LocalAttention, ModelConfig};
 pub use family::{FAMILIES, Family, LocalLayers};
-pub use load::{LoadOptions, Model};
+pub use load::Model;
+pub use options::{KvBudget, LoadOptions};
 pub use sidecar::SidecarUse;
 pub use upload::LoadProgress;
 
@@ -128,6 +131,23 @@ pub enum ModelError {
         /// The context asked for, in tokens.
         context_max: usize,
     },
+    /// The device has less memory than keys and values are to take.
+    #[error("keys and values of {bytes} bytes: the device has {bytes_free} bytes free")]
+    KvMemory {
+        /// Bytes of the pool.
+        bytes: u64,
+        /// Bytes that are free.
+        bytes_free: u64,
+    },
+    /// A share that is none.
+    #[error("a KV budget as a share of free memory: expected above 0 and at most 1, found {found}")]
+    KvShare {
+        /// What was given.
+        found: f32,
+    },
+    /// A share of free memory where nobody knows how much that is.
+    #[error("a KV budget as a share of free memory: the system does not say how much is free; give bytes")]
+    NoFreeMemory,
     /// A buffer for logits of another length.
     #[error("a buffer of {found} logits, expected {expected}")]
     Logits {
@@ -164,7 +184,11 @@ impl ModelError {
         match self {
             ModelError::File { reason, .. } => reason.kind(),
             ModelError::Architecture { .. } | ModelError::Experts { .. } => ErrorKind::Unsupported,
-            ModelError::Context { .. } | ModelError::KvBudget { .. } => ErrorKind::Invalid,
+            ModelError::Context { .. } | ModelError::KvBudget { .. } | ModelError::KvShare { .. } => {
+                ErrorKind::Invalid
+            }
+            ModelError::KvMemory { .. } => ErrorKind::OutOfMemory,
+            ModelError::NoFreeMemory => ErrorKind::Unsupported,
             ModelError::Logits { .. } | ModelError::Output { .. } | ModelError::Graph(_) => {
                 ErrorKind::Internal
             }
@@ -179,7 +203,10 @@ impl ModelError {
     pub fn field(&self) -> Option<&'static str> {
         match self {
             ModelError::Context { .. } => Some("context_max"),
-            ModelError::KvBudget { .. } => Some("kv"),
+            ModelError::KvBudget { .. }
+            | ModelError::KvMemory { .. }
+            | ModelError::KvShare { .. }
+            | ModelError::NoFreeMemory => Some("kv"),
             ModelError::Backend(error) => error.field(),
             _ => None,
         }
@@ -191,6 +218,9 @@ impl ModelError {
             ModelError::File { .. }
             | ModelError::Context { .. }
             | ModelError::KvBudget { .. }
+            | ModelError::KvMemory { .. }
+            | ModelError::KvShare { .. }
+            | ModelError::NoFreeMemory
             | ModelError::Logits { .. }
             | ModelError::Weights(_)
             | ModelError::Backend(_)
@@ -210,8 +240,9 @@ fn missing(tensor: &str, expected: &str) -> ModelError {
     ModelError::MissingTensor { tensor: tensor.into(), expected: expected.into() }
 }
 
-/// Bytes that a decoder allocated when it was loaded, and keeps.
+/// Bytes that a decoder allocates when it is loaded, and keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DecoderMemory {
     /// Weights, as the backend keeps them.
     pub weight_bytes: usize,
@@ -219,6 +250,13 @@ pub struct DecoderMemory {
     pub arena_bytes: usize,
     /// The KV pool.
     pub kv_bytes: usize,
+}
+
+impl DecoderMemory {
+    /// All of it.
+    pub fn bytes(&self) -> usize {
+        self.weight_bytes.saturating_add(self.arena_bytes).saturating_add(self.kv_bytes)
+    }
 }
 
 /// A loaded model, as the engine drives it: steps in, logits out.

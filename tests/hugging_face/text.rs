@@ -267,7 +267,7 @@ fn answer(engine: &Engine, request: Request) -> Outcome<Vec<TokenId>> {
 
 #[test]
 fn an_engine_answers_from_a_folder_as_from_a_file() -> Outcome {
-    let build = |path: &std::path::Path| Engine::builder().model(path).device(Device::Cpu).build();
+    let build = |path: &std::path::Path| Engine::builder(path).device(Device::Cpu).build();
     let folder = Folder::of("qwen3")?.write()?;
     let (found, twin) = (build(folder.path())?, build(&golden("families/qwen3.gguf"))?);
     let of_folder = answer(&found, Request::text("the den"))?;
@@ -282,8 +282,7 @@ fn an_engine_answers_from_a_folder_as_from_a_file() -> Outcome {
 fn packed_weights_are_kept_beside_a_folder() -> Outcome {
     use ottava::model::SidecarUse;
     let (folder, packed) = (Folder::of("qwen3")?.write()?, tempfile::tempdir()?);
-    let build =
-        || Engine::builder().model(folder.path()).device(Device::Cpu).sidecar_in(packed.path()).build();
+    let build = || Engine::builder(folder.path()).device(Device::Cpu).sidecar_in(packed.path()).build();
     assert_eq!(build()?.info().sidecar, SidecarUse::Written { replaced: None });
     assert_eq!(build()?.info().sidecar, SidecarUse::Read);
     // Other settings are another model.
@@ -296,7 +295,7 @@ fn packed_weights_are_kept_beside_a_folder() -> Outcome {
 #[test]
 fn a_folder_without_a_tokenizer_runs_on_token_ids() -> Outcome {
     let folder = Folder::of("qwen3")?.without("tokenizer.json").write()?;
-    let engine = Engine::builder().model(folder.path()).device(Device::Cpu).build()?;
+    let engine = Engine::builder(folder.path()).device(Device::Cpu).build()?;
     assert!(engine.info().warnings.is_empty(), "{:?}", engine.info().warnings);
     let ids = answer(&engine, Request::tokens(vec![TokenId(20), TokenId(21)]))?;
     assert_eq!(ids.len(), 8);

@@ -8,7 +8,7 @@ use ottava::backend::cpu::{Compute, Isa};
 use ottava::checkpoint::{self, Checkpoint, OpenOptions};
 use ottava::ir::KvDtype;
 use ottava::quant::QuantFormat;
-use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request};
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, KvBudget, Request};
 
 use super::numbers::{CHUNK_MAX, MIB_MAX, THREADS_MAX, TOKENS_MAX, probability, real, whole};
 use super::{Failure, catalog, fetch, input, output};
@@ -121,12 +121,10 @@ impl ModelOptions {
     /// An engine's description with these options.
     fn builder(&self, path: &Path) -> EngineBuilder {
         let mut builder =
-            Engine::builder().model(path).device(self.device).kv_dtype(self.kv_dtype()).compute(
-                match self.compute {
-                    ComputeMode::Int8 => Compute::Int8,
-                    ComputeMode::F32 => Compute::F32,
-                },
-            );
+            Engine::builder(path).device(self.device).kv_dtype(self.kv_dtype()).compute(match self.compute {
+                ComputeMode::Int8 => Compute::Int8,
+                ComputeMode::F32 => Compute::F32,
+            });
         if let Some(format) = self.weights {
             builder = builder.quantise(format);
         }
@@ -137,7 +135,7 @@ impl ModelOptions {
             builder = builder.context_max(context);
         }
         if let Some(mib) = self.kv_budget {
-            builder = builder.kv_budget(Bytes::mib(mib));
+            builder = builder.kv(KvBudget::Bytes((mib as u64).saturating_mul(1 << 20)));
         }
         if let Some(isa) = self.isa {
             builder = builder.isa(isa);
@@ -170,17 +168,7 @@ impl ModelOptions {
         output::tell_fallback(engine.info());
         output::tell_warnings(&engine.info().warnings);
         output::tell_sidecar(&engine.info().sidecar);
-        self.tell_context(engine.info().context_max);
         Ok(Loaded(engine))
-    }
-
-    /// Says so where the model's context is less than what `-c` says.
-    pub fn tell_context(&self, context_max: usize) {
-        if let Some(asked) = self.context.filter(|&asked| asked > context_max) {
-            output::tell(format_args!(
-                "note: -c {asked} is more than the model's context of {context_max} tokens, which is used"
-            ));
-        }
     }
 }
 

@@ -100,7 +100,7 @@ impl Answer {
         let ids = |ids: &[TokenId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
         json!({
             "model": engine.info().name,
-            "device": engine.info().device,
+            "device": engine.info().device_name,
             "fallback": engine.info().fallback,
             "text": self.text,
             "prompt_ids": ids(prompt_ids),

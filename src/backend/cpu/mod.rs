@@ -20,7 +20,9 @@ mod sidecar;
 use std::num::NonZeroUsize;
 use std::ops::Deref;
 
-use crate::backend::{Backend, BackendError, Frame, MatrixSource, NoSidecar, Sidecar, Weights, shape_error};
+use crate::backend::{
+    Backend, BackendError, DeviceMemory, Frame, MatrixSource, NoSidecar, Sidecar, Weights, shape_error,
+};
 use crate::ir::{
     ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Matmul, Normalize, Op, PageId, Place, Precision,
     RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
@@ -112,6 +114,13 @@ impl Cpu {
         })
     }
 
+    /// The machine's memory, on Linux: in all, and what can be had before it swaps. A container's own limit is not
+    /// looked at.
+    pub fn memory() -> Option<DeviceMemory> {
+        let (bytes, free_bytes) = crate::room::machine()?;
+        Some(DeviceMemory { bytes, free_bytes })
+    }
+
     /// Threads that work on an operation, the caller's included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
@@ -163,6 +172,10 @@ impl Backend for Cpu {
             Compute::F32 => "f32",
         };
         format!("cpu, {}, {} threads, {compute} activations", self.isa, self.threads())
+    }
+
+    fn memory(&self) -> Option<DeviceMemory> {
+        Cpu::memory()
     }
 
     fn element_bytes(&self, _precision: Precision) -> usize {

@@ -39,7 +39,7 @@ mod weights;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BackendError, Frame, MatrixSource, Monitor, NoHealth, overlap_error, shape_error,
+    Backend, BackendError, DeviceMemory, Frame, MatrixSource, Monitor, NoHealth, overlap_error, shape_error,
 };
 use crate::ir::{
     ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Normalize, Op, PageId, Place, Precision, RowSampling,
@@ -154,6 +154,10 @@ impl Backend for Cuda {
         let info = self.context.info();
         let (major, minor) = info.compute_capability;
         format!("cuda:{}, {}, compute capability {major}.{minor}", info.ordinal, info.name)
+    }
+
+    fn memory(&self) -> Option<DeviceMemory> {
+        self.context.memory().ok()
     }
 
     fn monitor(&self) -> Result<Arc<dyn Monitor>, NoHealth> {

@@ -108,3 +108,19 @@ fn a_drop_waits_for_no_step() {
     assert_eq!(read(running).1.map(drop), Err(GenerationError::Stopped));
     probe.wait_until_dropped();
 }
+
+#[test]
+fn as_many_sequences_run_at_once_as_a_step_has_outputs() {
+    for (outputs_max, sequences_max, expected) in [(200, 200, 200), (256, 64, 64), (100, 200, 100)] {
+        let fake = Fake::new(400).limits(600, outputs_max);
+        let probe = Arc::clone(&fake.probe);
+        let handle = Handle::spawn(fake, EngineConfig { sequences_max, ..Default::default() }).unwrap();
+        assert_eq!(handle.sequences_max(), expected);
+        probe.close_gate();
+        let crowd: Vec<_> = (0..201).map(|seed| handle.submit(request(seed, 1, 3)).unwrap()).collect();
+        probe.wait_for_a_step();
+        probe.open_gate();
+        crowd.into_iter().for_each(|generation| assert_eq!(read(generation).0.len(), 3));
+        assert_eq!(probe.tokens_most.load(Ordering::SeqCst), expected);
+    }
+}
