@@ -12,7 +12,7 @@ use ottava::{Engine, Request};
 
 /// Prints the answer and returns how many tokens it has.
 pub fn chat(model: &Path, question: &str) -> Result<usize, Box<dyn Error>> {
-    let engine = Engine::builder().model(model).build()?;
+    let engine = Engine::builder(model).build()?;
     let request = Request::chat([Message::new("system", "Be brief."), Message::new("user", question)])
         .max_tokens(64)
         .temperature(0.7)

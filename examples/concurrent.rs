@@ -13,7 +13,7 @@ const RULES: &str =
 
 /// Answers all questions and returns what the engine has counted.
 pub fn ask_all(model: &Path, questions: &[&str]) -> Result<Stats, Box<dyn Error>> {
-    let engine = Engine::builder().model(model).build()?;
+    let engine = Engine::builder(model).build()?;
     let request = |question: &str| {
         // A tenant's own salt keeps what its prompts share from all others.
         let messages = [Message::new("system", RULES), Message::new("user", question)];

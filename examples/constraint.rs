@@ -40,7 +40,7 @@ impl TokenMask for OneOf {
 
 /// Which of the labels the model finds.
 pub fn classify(model: &Path, text: &str, labels: &[&str]) -> Result<String, Box<dyn Error>> {
-    let engine = Engine::builder().model(model).build()?;
+    let engine = Engine::builder(model).build()?;
     let encode = |label: &&str| engine.tokenizer().encode(label, Special::Text, AddBos::No);
     let labels = labels.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
     let question = format!("Is this good or bad news? {text}");

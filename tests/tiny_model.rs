@@ -344,6 +344,7 @@ fn what_services_print_is_serialised() -> Outcome {
     assert_eq!(serde_json::to_value(engine.stats())?["finished"], 1);
     assert_eq!(serde_json::to_value(engine.info())?["name"], "tiny llama");
     assert!(serde_json::to_value(answer.timings)?["first_token_s"].as_f64().is_some_and(|s| s > 0.0));
+    assert_eq!(serde_json::to_value(engine.info())?["device"], "cpu");
     Ok(())
 }
 

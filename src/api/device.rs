@@ -23,6 +23,7 @@ pub enum Device {
 
 /// A device of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DeviceInfo {
     /// What [`EngineBuilder::device`](crate::EngineBuilder::device) takes.
@@ -82,6 +83,14 @@ fn gpus() -> Result<Vec<DeviceInfo>, String> {
 #[cfg(not(feature = "cuda"))]
 fn gpus() -> Result<Vec<DeviceInfo>, String> {
     Err(NO_CUDA.to_owned())
+}
+
+/// As it is written.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Device {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl fmt::Display for Device {

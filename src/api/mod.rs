@@ -9,7 +9,7 @@
 //! # fn main() -> ottava::Result<()> {
 //! use ottava::{Engine, Request, text::Message};
 //!
-//! let engine = Engine::builder().model("model.gguf").build()?;
+//! let engine = Engine::builder("model.gguf").build()?;
 //! let request = Request::chat([Message::new("user", "What is gravity?")]).max_tokens(64);
 //! let answer = engine.submit(request)?.text()?;
 //! println!("{} ({}, {} tokens)", answer.text, answer.finish, answer.usage.completion_tokens);
@@ -61,10 +61,10 @@ pub struct InferenceEngine {
 /// In one line: a vocabulary has megabytes.
 impl std::fmt::Debug for InferenceEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let EngineInfo { name, device, .. } = self.info();
+        let EngineInfo { name, device_name, .. } = self.info();
         let mut told = f.debug_struct("InferenceEngine");
         told.field("model", name)
-            .field("device", device)
+            .field("device", device_name)
             .field("handle", &self.handle)
             .finish_non_exhaustive()
     }

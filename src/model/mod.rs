@@ -249,6 +249,7 @@ fn missing(tensor: &str, expected: &str) -> ModelError {
 
 /// Bytes that a decoder allocates when it is loaded, and keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DecoderMemory {
     /// Weights, as the backend keeps them.
     pub weight_bytes: usize,
