@@ -93,6 +93,17 @@ fn a_forced_run_takes_one_step_and_is_counted() {
     assert_eq!(settled(&handle).decode_tokens, 38);
 }
 
+/// The tenth token would bring seven more; its reader sleeps, and has room for two.
+#[test]
+fn a_forced_run_keeps_to_the_readers_room() {
+    let handle = spawn(60, EngineConfig { event_buffer: 12, ..EngineConfig::default() });
+    let asked = || request(3, 25, 30);
+    let sleeper = handle.submit(masked(Rules::new(99), asked())).unwrap();
+    eventually(&handle, "the buffer is full", |stats| stats.decode_tokens >= 12);
+    assert_eq!(sleeper.usage().completion_tokens, 12);
+    assert_eq!(read(sleeper).0, ruled(&asked(), 99));
+}
+
 /// Complete before it has begun: the prompt is computed, nothing is generated.
 #[test]
 fn an_answer_may_be_complete_at_once_or_all_forced() {
