@@ -11,9 +11,15 @@ use std::num::NonZeroUsize;
 use layer::Shape;
 use ottava::TokenId;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
+use ottava::backend::{Backend, Weights};
 use ottava::engine::{EngineConfig, Handle, TokenRequest};
-use ottava::ir::{Heads, KvDtype, KvLayout, PageId, RowSampling, StepInput, StepLimits};
+use ottava::graph::{CompileOptions, DeltaOperands, Fusion, Graph};
+use ottava::ir::{
+    DeltaHeads, Heads, KvDtype, KvLayout, PageId, Precision, RowSampling, Rows, StateLayout, StateSlot,
+    StateSlots, StepInput, StepLimits, StepSequence,
+};
 use ottava::model::{Decoder, DecoderMemory, ModelError};
+use ottava::session::Session;
 
 const SHAPE: Shape = Shape {
     width: 64,
@@ -47,16 +53,59 @@ fn main() {
         run(&steps);
         assert_eq!(allocations::count(), before, "{threads} threads, {compute:?}");
     }
-    for runs_ahead in [false, true] {
-        steps_around_a_decoder(runs_ahead);
+    states_are_carried_in_place();
+    for (runs_ahead, slots) in [(false, 0), (true, 0), (true, 6)] {
+        steps_around_a_decoder(runs_ahead, slots);
     }
     allocations::assert_counted();
 }
 
+/// A convolution and a delta rule, of a prompt and of its next token.
+fn states_are_carried_in_place() {
+    let mut g = Graph::new();
+    let heads = DeltaHeads { key: 1, value: 2, key_dim: 8, value_dim: 12 };
+    let ((rows, cols), wide) = (heads.state(), heads.value * heads.value_dim);
+    let mut input = |name, cols| g.input(name, Rows::Tokens, cols).unwrap();
+    let ([q, k], v, [decay, beta]) = (
+        ["q", "k"].map(|name| input(name, 8)),
+        input("v", wide),
+        ["decay", "beta"].map(|name| input(name, 2)),
+    );
+    let (past, state) = (g.state("past", 2, wide).unwrap(), g.state("state", rows, cols).unwrap());
+    let weight = g.vector("weight", 3 * wide).unwrap();
+    let v = g.short_conv(v, weight, past).unwrap();
+    let y = g.gated_delta(DeltaOperands { q, k, v, decay, beta }, heads, 1.0, state).unwrap();
+    g.output("y", y).unwrap();
+    let cpu = Cpu::new(&CpuOptions { threads: NonZeroUsize::new(2), ..CpuOptions::default() }).unwrap();
+    let options = CompileOptions {
+        limits: StepLimits { tokens_max: 9, outputs_max: 1 },
+        element_bytes: &|_| 4,
+        fuse: Fusion::On,
+        activations: Precision::F32,
+    };
+    let plan = g.compile(&options).unwrap();
+    let weights =
+        Weights { matrices: vec![], vectors: vec![cpu.upload_vector(&vec![1.0; 3 * wide]).unwrap()] };
+    let mut session = Session::new(cpu, plan, weights, None).unwrap().with_states(2).unwrap();
+    let step = |tokens: u32, read: Option<StateSlot>, write: u32| StepInput {
+        tokens: vec![TokenId(0); tokens as usize],
+        positions: (0..tokens).collect(),
+        sequences: vec![StepSequence { rows: 0..tokens, pages: 0..0, window: None }],
+        states: vec![StateSlots { read, write: StateSlot(write) }],
+        ..StepInput::default()
+    };
+    let steps = [step(9, None, 0), step(1, Some(StateSlot(0)), 1)];
+    let mut run = || steps.iter().for_each(|step| session.run(step).unwrap());
+    run();
+    let before = allocations::count();
+    run();
+    assert_eq!(allocations::count(), before, "states");
+}
+
 /// Two sequences decode at once; the buffer holds as many events as a queue has room for at first.
-fn steps_around_a_decoder(runs_ahead: bool) {
+fn steps_around_a_decoder(runs_ahead: bool, slots: usize) {
     let config = EngineConfig { event_buffer: 4, ..EngineConfig::default() };
-    let handle = Handle::spawn(Same { steps: 0, runs_ahead }, config).unwrap();
+    let handle = Handle::spawn(Same { steps: 0, runs_ahead, slots }, config).unwrap();
     let prompts = [1, 2].map(|token| TokenRequest::new(vec![TokenId(token); 20], 1000));
     let mut answers = prompts.map(|prompt| handle.submit(prompt).unwrap());
     let mut read = |tokens: usize| {
@@ -68,13 +117,14 @@ fn steps_around_a_decoder(runs_ahead: bool) {
     read(600);
     let before = allocations::count();
     read(300);
-    assert_eq!(allocations::count(), before, "runs ahead: {runs_ahead}");
+    assert_eq!(allocations::count(), before, "runs ahead: {runs_ahead}, {slots} slots of state");
 }
 
 /// A decoder that always favours the same token.
 struct Same {
     steps: u64,
     runs_ahead: bool,
+    slots: usize,
 }
 
 impl Decoder for Same {
@@ -96,6 +146,10 @@ impl Decoder for Same {
 
     fn kv_layout(&self) -> KvLayout {
         KvLayout { layers: 1, kv_heads: 1, head_dim: 2, dtype: KvDtype::F16 }
+    }
+
+    fn states(&self) -> StateLayout {
+        StateLayout { elements: 1, slots: self.slots }
     }
 
     fn memory(&self) -> DecoderMemory {

@@ -1,6 +1,6 @@
 //! Blocks of models to come, each a small graph on every backend that has its operations, against a naive f64
-//! evaluation of their own: a bidirectional block of an encoder, a block of experts, a decoder that looks at an
-//! encoder's rows, a recurrent block, and layers whose keys and values differ in their heads.
+//! evaluation of their own: a bidirectional block of an encoder, a block of experts, a decoder that looks at
+//! an encoder's rows, a recurrent block, and layers whose keys and values differ in their heads.
 
 #[path = "words/layers.rs"]
 mod layers;

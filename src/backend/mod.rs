@@ -273,8 +273,8 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// [`BackendError::Shape`] if a page is outside the pool.
     fn copy_page(&self, pool: &mut Self::KvPool, from: PageId, to: PageId) -> Result<(), BackendError>;
 
-    /// Appends a page's [`KvLayout::page_bytes`] bytes, those of each layout, little-endian, to `out`. The bytes mean
-    /// something to the same backend and layout only.
+    /// Appends a page's [`KvLayout::page_bytes`] bytes, those of each layout, little-endian, to `out`. The
+    /// bytes mean something to the same backend and layout only.
     ///
     /// # Errors
     /// [`BackendError::Shape`] if the page is outside the pool.
@@ -298,8 +298,8 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// Copies a slot of state out, rounded to f32 where it is kept wider.
     ///
     /// # Errors
-    /// [`BackendError::Shape`] if there is no such slot or `out` is not as long; [`BackendError::Unavailable`] on a
-    /// backend that keeps no states.
+    /// [`BackendError::Shape`] if there is no such slot or `out` is not as long;
+    /// [`BackendError::Unavailable`] on a backend that keeps no states.
     fn read_state(&self, pool: &Self::KvPool, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
         let _ = (pool, slot, out);
         Err(no_states(self))

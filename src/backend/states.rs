@@ -25,8 +25,8 @@ impl<T: Copy + Default + From<f32>> States<T> {
         Ok(States { slots, elements, values })
     }
 
-    /// Checks that the step's slots are there, its rows too, and the operation's part of a slot. That no sequence writes
-    /// what another one uses is the step's to keep ([`StepInput::check_states`]).
+    /// Checks that the step's slots are there, its rows too, and the operation's part of a slot. That no
+    /// sequence writes what another one uses is the step's to keep ([`StepInput::check_states`]).
     pub(super) fn check(
         &self,
         op: &'static str,
@@ -55,8 +55,8 @@ impl<T: Copy + Default + From<f32>> States<T> {
         Ok(())
     }
 
-    /// An operation's part of the slots of a sequence: what it reads, if anything, and what it writes. `check` has
-    /// accepted both.
+    /// An operation's part of the slots of a sequence: what it reads, if anything, and what it writes.
+    /// `check` has accepted both.
     pub(super) fn parts(&mut self, state: &State, slots: StateSlots) -> (Option<&[T]>, &mut [T]) {
         let of = |slot: StateSlot| {
             let start = slot.index() * self.elements;

@@ -171,9 +171,9 @@ impl Pages<'_> {
         }
     }
 
-    /// Makes room for `tokens` more tokens of `id`, and takes pages from other sequences for that. `slot` is the
-    /// sequence that `id` belongs to, if it is in the table. A slot of state is free again after the step, so others
-    /// give theirs up only where nothing would run without.
+    /// Makes room for `tokens` more tokens of `id`, and takes pages from other sequences for that. `slot` is
+    /// the sequence that `id` belongs to, if it is in the table. A slot of state is free again after the
+    /// step, so others give theirs up only where nothing would run without.
     ///
     /// # Errors
     /// Those of [`KvCacheManager::reserve`], when no other sequence has pages to give up.

@@ -61,7 +61,8 @@ impl Place {
         self.check_pages(found)
     }
 
-    /// Whether pages have room in the cache, and a state is no longer than it should be: known before they are read.
+    /// Whether pages have room in the cache, and a state is no longer than it should be: known before they
+    /// are read.
     pub(super) fn check_size(&self, found: &Found<'_>) -> Result<(), RestoreError> {
         let (expected, state) = (self.state_bytes, found.state_bytes());
         if state > expected {

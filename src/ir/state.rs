@@ -1,7 +1,8 @@
 //! What recurrent layers keep of a sequence: a state of fixed size, in slots that a backend owns.
 //!
-//! A slot holds the states of all layers for one sequence. A step reads one and writes another, so a slot's content
-//! never changes while someone may still read it: keeping a slot is a snapshot, and reading it again restores one.
+//! A slot holds the states of all layers for one sequence. A step reads one and writes another, so a slot's
+//! content never changes while someone may still read it: keeping a slot is a snapshot, and reading it again
+//! restores one.
 
 use std::fmt;
 use std::ops::Range;

@@ -247,8 +247,8 @@ impl StepInput {
         Ok(())
     }
 
-    /// Checks the slots of state of a plan that has states, in a memory of so many slots: each sequence has its own,
-    /// and none is written that is read, so that a step which failed may run again.
+    /// Checks the slots of state of a plan that has states, in a memory of so many slots: each sequence has
+    /// its own, and none is written that is read, so that a step which failed may run again.
     ///
     /// # Errors
     /// [`StepError`] says which rule is broken and where.

@@ -71,7 +71,8 @@ impl KvCacheManager {
         Ok(())
     }
 
-    /// Each slot of state has the references that sequences and snapshots make, and is free if there are none.
+    /// Each slot of state has the references that sequences and snapshots make, and is free if there are
+    /// none.
     fn check_states(&self) -> Result<(), String> {
         let (booked, free, snapshots) = self.states.booked();
         let mut found = vec![0u32; booked.len()];

@@ -37,8 +37,8 @@ impl KvCacheManager {
         })
     }
 
-    /// The same with `slots` slots of state: each sequence has one from its first step on, and a step takes another.
-    /// The rest keep snapshots.
+    /// The same with `slots` slots of state: each sequence has one from its first step on, and a step takes
+    /// another. The rest keep snapshots.
     ///
     /// # Errors
     /// [`KvError::StateSlots`] for a single one, [`KvError::BooksMemory`].
@@ -171,8 +171,8 @@ impl KvCacheManager {
     /// reserved ones too. A `reserve` must follow before the next `advance`.
     ///
     /// # Errors
-    /// [`KvError::StaleSequence`], [`KvError::TruncateBeyond`], [`KvError::WindowGone`] if the
-    /// window at that length reaches back into dropped pages, [`KvError::StateGone`] if no state is kept of that length.
+    /// [`KvError::StaleSequence`], [`KvError::TruncateBeyond`], [`KvError::WindowGone`] if the window at that
+    /// length reaches back into dropped pages, [`KvError::StateGone`] if no state is kept of that length.
     pub fn truncate(&mut self, seq: SeqId, len: usize) -> Result<(), KvError> {
         let sequence = self.sequences.get_mut(seq)?;
         sequence.check_truncate(len)?;
@@ -301,8 +301,8 @@ impl KvCacheManager {
         Ok(sequence.next_state.map(|write| StateSlots { read: sequence.state, write }))
     }
 
-    /// The slot with the state behind the last page that `len` tokens fill: those that the sequence has, or will have
-    /// behind the step under way. None if they fill no page, or the state is gone.
+    /// The slot with the state behind the last page that `len` tokens fill: those that the sequence has, or
+    /// will have behind the step under way. None if they fill no page, or the state is gone.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].
@@ -316,8 +316,8 @@ impl KvCacheManager {
         })
     }
 
-    /// How many of the next `tokens` a step should compute, so that the state behind them can be kept: where sequences
-    /// have states that may be shared, those that fill pages, and only then the rest.
+    /// How many of the next `tokens` a step should compute, so that the state behind them can be kept: where
+    /// sequences have states that may be shared, those that fill pages, and only then the rest.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].

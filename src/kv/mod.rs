@@ -11,16 +11,15 @@
 //!
 //! What holds after every call (and [`KvCacheManager::check_integrity`] proves):
 //! - A page is in exactly one place: **free**, **cached** (no sequence has it, but a prefix can
-//!   be found in it) or **used** (as many references as sequences that have it).
 //! - A page that more than one sequence has, or that a prefix can be found in, is never written.
 //! - A call that fails changes nothing.
 //!
 //! Recurrent layers keep a state of fixed size instead of pages. Its slots are booked here, too
-//! ([`KvCacheManager::with_states`]): `reserve` finds the slot that a step writes, `advance` moves on to it. A prefix is
-//! then shared up to a page whose state is kept as a snapshot, and computed again behind it.
+//! ([`KvCacheManager::with_states`]): `reserve` finds the slot that a step writes, `advance` moves on to it.
+//! A prefix is then shared up to a page whose state is kept as a snapshot, and computed again behind it.
 //!
-//! `manager` is the way in; `sequence` keeps one sequence's page table, `page` the references and
-//! the free list, `prefix` the hash chain and the cached pages, `state` the slots of state, `snapshot` one sequence in
+//! `manager` is the way in; `sequence` keeps one sequence's page table, `page` the references and the free
+//! list, `prefix` the hash chain and the cached pages, `state` the slots of state, `snapshot` one sequence in
 //! a file.
 
 #![forbid(unsafe_code)]

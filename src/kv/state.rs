@@ -1,8 +1,9 @@
-//! The slots of state that recurrent layers have for each sequence: which are free, which a sequence has, and which
-//! are kept as snapshots, found by the hash of what they have seen.
+//! The slots of state that recurrent layers have for each sequence: which are free, which a sequence has, and
+//! which are kept as snapshots, found by the hash of what they have seen.
 //!
-//! A step reads one slot and writes another, so what is in a slot never changes while someone has it: a snapshot is one
-//! more reference. Snapshots take what room sequences leave; the least recently used one goes first.
+//! A step reads one slot and writes another, so what is in a slot never changes while someone has it: a
+//! snapshot is one more reference. Snapshots take what room sequences leave; the least recently used one goes
+//! first.
 
 use std::collections::{HashMap, TryReserveError};
 
@@ -109,8 +110,8 @@ impl StateBook {
         }
     }
 
-    /// Moves a sequence, which has its new tokens, on to the state behind them. Where they end with a page that can be
-    /// found, the state is kept; behind the prompt the newest one only.
+    /// Moves a sequence, which has its new tokens, on to the state behind them. Where they end with a page
+    /// that can be found, the state is kept; behind the prompt the newest one only.
     pub(super) fn advance(&mut self, sequence: &mut Sequence, tokens: usize) {
         if sequence.next_state.is_none() || tokens == 0 {
             return;

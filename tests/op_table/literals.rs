@@ -302,8 +302,8 @@ fn states_go_from_row_to_row_and_from_slot_to_slot() {
     case.ops = vec![Op::ShortConv(ShortConv { dst, src, weight, state })];
     assert_gives(&case, &[3.0, 34.0, 45.0, 72.0, 7.0, 5.0, 2.0]);
 
-    // (4, 0) is halved; k finds 2 where v has 10, so half of 8 is added along k: (6, 4), of which q sees 14. Then the
-    // second of them is cleared, and q sees 6.
+    // (4, 0) is halved; k finds 2 where v has 10, so half of 8 is added along k: (6, 4), of which q sees 14.
+    // Then the second of them is cleared, and q sees 6.
     let mut case = Case::new("delta rule").at(5..7);
     case.slots = vec![vec![4.0, 0.0], vec![0.0; 2]];
     let mut case = case.on_slots(&[(Some(0), 1)]);

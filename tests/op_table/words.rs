@@ -151,8 +151,8 @@ fn combined(write: Write) -> Case {
 /// Elements of a slot before an operation's part, and behind it.
 const BESIDE: usize = 3;
 
-/// A sequence that begins, two that go on where others ended, of which one is shorter than a convolution, and slots
-/// that hold something else.
+/// A sequence that begins, two that go on where others ended, of which one is shorter than a convolution, and
+/// slots that hold something else.
 fn recurrent(name: String, elements: usize) -> Case {
     let mut case = Case::new(name).at(0..5);
     case.sequence(7..8, None);

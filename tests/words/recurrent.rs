@@ -145,7 +145,8 @@ fn check_recurrent<B: Backend>(backend: B, tolerance: f64) -> Outcome {
     assert_eq!(second[..WIDTH], of(1), "the second");
     assert_eq!(second[WIDTH..6 * WIDTH], of(0)[..5 * WIDTH], "the first again, up to 5");
     assert_eq!([&second[6 * WIDTH..], &third[..12 * WIDTH]].concat(), of(2), "the third, cut at 2");
-    // Preempted after 5 rows, and resumed from a snapshot, which is a slot kept, or from a copy of its content.
+    // Preempted after 5 rows, and resumed from a snapshot, which is a slot kept, or from a copy of its
+    // content.
     let (head, kept) = in_chunks(&mut session, &x, (10..15, None, 0), 2)?;
     let mut content = vec![0.0; session.plan().state_elements()];
     session.read_state(StateSlot(kept), &mut content)?;

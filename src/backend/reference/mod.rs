@@ -1,10 +1,10 @@
 //! The reference backend: every operation in naive f64, written to be read as its specification.
 //!
-//! It is the oracle of the other backends' tests and runs whole models, slowly. Keys and values
-//! are rounded to the pool's dtype, so that it is an oracle for cached attention too; nothing else
-//! is rounded. `memory` keeps values and pages, `products` embeds and multiplies, `attention`
-//! rotates, appends and attends to pages, `row_attention` to rows, `recurrent` carries states, `experts` routes, `sample`
-//! chooses tokens, `elementwise` does the rest.
+//! It is the oracle of the other backends' tests and runs whole models, slowly. Keys and values are rounded
+//! to the pool's dtype, so that it is an oracle for cached attention too; nothing else is rounded. `memory`
+//! keeps values and pages, `products` embeds and multiplies, `attention` rotates, appends and attends to
+//! pages, `row_attention` to rows, `recurrent` carries states, `experts` routes, `sample` chooses tokens,
+//! `elementwise` does the rest.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! A decoder whose logits are a hash of what it reads back from its pages: of every position that
-//! a row sees. Any mistake with pages, chunks, copies, prefixes or preemption changes the tokens. It
-//! samples, and runs ahead as a device does, unless told not to. It may carry the hash of all tokens in states, too.
+//! A decoder whose logits are a hash of what it reads back from its pages: of every position that a row sees.
+//! Any mistake with pages, chunks, copies, prefixes or preemption changes the tokens. It samples, and runs
+//! ahead as a device does, unless told not to. It may carry the hash of all tokens in states, too.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};

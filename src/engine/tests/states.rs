@@ -1,5 +1,5 @@
-//! Sequences with a state: however prompts are cut, slots are short, prefixes are found and steps fail, each gets the
-//! tokens of a solo run.
+//! Sequences with a state: however prompts are cut, slots are short, prefixes are found and steps fail, each
+//! gets the tokens of a solo run.
 
 use super::*;
 use crate::kv::{KvError, snapshot::SnapshotError};

@@ -6,7 +6,8 @@ use super::unsupported;
 use crate::graph::node::{Node, NodeKind};
 use crate::graph::{AttentionSpec, GraphError, KvShape};
 
-/// The shapes of a graph's attentions in the order in which they come, and each attention's layer in the pool.
+/// The shapes of a graph's attentions in the order in which they come, and each attention's layer in the
+/// pool.
 #[derive(Default)]
 pub(super) struct Layers {
     classes: Vec<KvShape>,

@@ -1,8 +1,9 @@
 //! The fused operations that a plan is made of, as data: shapes, places and weight ids.
 //!
-//! Every value is a matrix `[rows, cols]`, row-major, in the arena at a [`Place`]. What an operation computes is
-//! said here and, executable in f64, in `backend/reference`. The table of operations is here, too: a new one is a
-//! struct in a file of this folder that implements [`Operation`], a row of the table, and its kernels.
+//! Every value is a matrix `[rows, cols]`, row-major, in the arena at a [`Place`]. What an operation computes
+//! is said here and, executable in f64, in `backend/reference`. The table of operations is here, too: a new
+//! one is a struct in a file of this folder that implements [`Operation`], a row of the table, and its
+//! kernels.
 
 mod attention;
 mod elementwise;

@@ -8,8 +8,8 @@ use crate::ir::listing::Listed;
 use crate::ir::{Counting, Misfit, Names, OpKind, Operation, Place, Role, Rows, State, VectorId, Work};
 
 /// A causal convolution of each column over its sequence's rows:
-/// `dst[t][c] = Σ_j weight[c][j] · src[t − width + 1 + j][c]`, for `j` below `width`. Rows before the step's are the
-/// state: the last `width − 1` of them, the oldest first.
+/// `dst[t][c] = Σ_j weight[c][j] · src[t − width + 1 + j][c]`, for `j` below `width`. Rows before the step's
+/// are the state: the last `width − 1` of them, the oldest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShortConv {
     /// `[tokens, cols]`; apart from `src`.
@@ -76,8 +76,8 @@ impl DeltaHeads {
     }
 }
 
-/// The gated delta rule (Yang et al. 2024, "Gated Delta Networks"), row after row, for each value head with its state
-/// `S`:
+/// The gated delta rule (Yang et al. 2024, "Gated Delta Networks"), row after row, for each value head with
+/// its state `S`:
 ///
 /// ```text
 /// S ← e^decay · S

@@ -37,8 +37,8 @@ pub struct SnapshotHeader {
     pub tokens: Vec<TokenId>,
     /// The first position of each page, rising multiples of [`PAGE_TOKENS`](crate::ir::PAGE_TOKENS).
     pub starts: Vec<u32>,
-    /// What recurrent layers keep of the tokens that fill pages, as the backend gave it; empty where they fill none, or
-    /// there are no such layers.
+    /// What recurrent layers keep of the tokens that fill pages, as the backend gave it; empty where they
+    /// fill none, or there are no such layers.
     pub state: Vec<u8>,
 }
 

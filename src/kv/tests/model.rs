@@ -1,11 +1,11 @@
 //! Random games against a naive model, judged by content.
 //!
-//! The model plays the machine as well: it has a memory of pages, and a write at position `p`
-//! leaves `(p, digest)` there, where the digest is computed from the token and from what the
-//! memory says at every position that `p` sees, as attention would. What should be there follows
-//! from the token history alone. So a page shared wrongly, written while shared, reused too
-//! early, dropped too early, not copied or found under another past shows as a wrong digest. Where sequences have
-//! states, the machine folds the digests into the slots of state, as recurrent layers would.
+//! The model plays the machine as well: it has a memory of pages, and a write at position `p` leaves
+//! `(p, digest)` there, where the digest is computed from the token and from what the memory says at every
+//! position that `p` sees, as attention would. What should be there follows from the token history alone. So
+//! a page shared wrongly, written while shared, reused too early, dropped too early, not copied or found
+//! under another past shows as a wrong digest. Where sequences have states, the machine folds the digests
+//! into the slots of state, as recurrent layers would.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! [`ShortConv`] and [`GatedDelta`]: rows of a sequence one after the other, each sequence from its slot of state to
-//! another.
+//! [`ShortConv`] and [`GatedDelta`]: rows of a sequence one after the other, each sequence from its slot of
+//! state to another.
 
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
@@ -73,8 +73,8 @@ pub(crate) fn gated_delta(
     let state = Slots { base: slots, elements, offset: op.state.offset };
     let blocks = op.heads.value_dim.div_ceil(LANES);
     let kernel = Delta { op, step: frame.step, blocks, state, dst, q, k, v, decay, beta };
-    // SAFETY: both checks have compared columns, rows and slots. A chunk reads and writes its own columns of the states
-    // and of `dst`, which is no source.
+    // SAFETY: both checks have compared columns, rows and slots. A chunk reads and writes its own columns of
+    // the states and of `dst`, which is no source.
     unsafe { cpu.parallel(&kernel, op.heads.value * blocks) };
     Ok(())
 }
