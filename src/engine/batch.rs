@@ -64,7 +64,7 @@ impl Batch {
         for part in scheduled {
             // Its copies may have failed, and it with them.
             let Some(sequence) = table.get(part.slot) else { continue };
-            let id = sequence.pages.ok_or_else(|| Failure::Internal("a scheduled sequence has no pages"))?;
+            let id = sequence.pages.ok_or(Failure::Internal("a scheduled sequence has no pages"))?;
             let outputs = self.push_rows(part, sequence, id, kv)?;
             let unknown = u64::from(part.fed.is_some());
             let sampled =

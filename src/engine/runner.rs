@@ -99,7 +99,7 @@ impl<D: Decoder> Outputs for Ran<'_, D> {
     }
 
     fn export(&self, sequence: &Sequence) -> Result<Exported, Failure> {
-        let id = sequence.pages.ok_or_else(|| Failure::Internal("a computed sequence has no pages"))?;
+        let id = sequence.pages.ok_or(Failure::Internal("a computed sequence has no pages"))?;
         let Runner { decoder, counters, .. } = self.runner;
         Exported::copy(decoder, self.kv.pages(id)?, &sequence.tokens, counters)
     }
