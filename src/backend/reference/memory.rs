@@ -6,7 +6,7 @@ use half::f16;
 
 use super::shape_error;
 use crate::backend::states::States;
-use crate::backend::{BackendError, MatrixSource};
+use crate::backend::{ArenaMemory, BackendError, MatrixSource, PageMemory, PreparedMatrix, StateMemory};
 use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, Place, StepInput};
 use crate::quant::WeightMatrix;
 
@@ -69,6 +69,21 @@ impl Arena {
     }
 }
 
+impl ArenaMemory for Arena {
+    fn write(&mut self, place: &Place, values: &[f32]) -> Result<(), BackendError> {
+        let values: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
+        self.put("write", place, &values)
+    }
+
+    fn read(&self, place: &Place, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+        let rows = place.whole_rows("read", out.len())?;
+        let values = self.get("read", place, first_row.saturating_add(rows))?;
+        let values = values.iter().skip(first_row * place.cols);
+        out.iter_mut().zip(values).for_each(|(out, &value)| *out = value as f32);
+        Ok(())
+    }
+}
+
 /// `count` times `value`, or an error where there is no memory.
 fn filled<T: Clone>(value: T, count: usize, what: &'static str) -> Result<Vec<T>, BackendError> {
     let mut values = Vec::new();
@@ -86,6 +101,12 @@ pub struct Matrix {
     values: Vec<f32>,
 }
 
+impl PreparedMatrix for Matrix {
+    fn bytes(&self) -> usize {
+        size_of_val(self.values.as_slice())
+    }
+}
+
 impl Matrix {
     pub(super) fn new<S: MatrixSource>(matrix: &S) -> Result<Matrix, S::Error> {
         let (rows, cols) = (matrix.rows(), matrix.cols());
@@ -96,10 +117,6 @@ impl Matrix {
             row_at_hand.dequantize_row(0, out);
         }
         Ok(Matrix { rows, cols, values })
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        size_of_val(self.values.as_slice())
     }
 
     /// One row, if there is such a row.
@@ -183,8 +200,10 @@ impl KvPool {
         let start = |layer| self.start(Slot { layer, page, slot: 0 });
         Ok((0..self.layout.layers).map(|layer| start(layer)..start(layer) + n).collect())
     }
+}
 
-    pub(super) fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
+impl PageMemory for KvPool {
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
         for (from, to) in self.ranges(from)?.into_iter().zip(self.ranges(to)?) {
             self.keys.copy_within(from.clone(), to.start);
             self.values.copy_within(from, to.start);
@@ -194,7 +213,7 @@ impl KvPool {
 
     /// Elements as f16, which holds f16 pages exactly; int8 pages are rounded once more, within
     /// the contract's page bytes, as code and scale: see [`KvPool::import_page`].
-    pub(super) fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
         for range in self.ranges(page)? {
             for elements in [&self.keys[range.clone()], &self.values[range]] {
                 for head in elements.chunks_exact(self.layout.head_dim) {
@@ -205,7 +224,7 @@ impl KvPool {
         Ok(())
     }
 
-    pub(super) fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
         let ranges = self.ranges(page)?;
         if bytes.len() != self.layout.page_bytes() {
             let expected = format!("{} bytes", self.layout.page_bytes());
@@ -222,6 +241,14 @@ impl KvPool {
             }
         }
         Ok(())
+    }
+
+    fn states(&self) -> Option<&dyn StateMemory> {
+        Some(&self.states)
+    }
+
+    fn states_mut(&mut self) -> Option<&mut dyn StateMemory> {
+        Some(&mut self.states)
     }
 }
 

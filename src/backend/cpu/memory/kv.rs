@@ -11,7 +11,7 @@
 
 use super::Buffer;
 use crate::backend::states::States;
-use crate::backend::{BackendError, shape_error};
+use crate::backend::{BackendError, PageMemory, StateMemory, shape_error};
 use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId};
 
 /// Vector loads of a ragged head may run this far past a layer's last block.
@@ -164,9 +164,10 @@ impl KvPool {
         let expected = format!("a page below {}", self.pages);
         Err(BackendError::Shape { op: "kv page", expected, found: format!("page {}", page.0) })
     }
+}
 
-    /// See [`crate::backend::Backend::copy_page`].
-    pub(crate) fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
+impl PageMemory for KvPool {
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
         let (from, to, bytes) = (self.check(from)?, self.check(to)?, self.page_bytes_of_layer());
         for layer in &mut self.layers {
             layer.elements_mut::<u8>().copy_within(from..from + bytes, to);
@@ -174,8 +175,7 @@ impl KvPool {
         Ok(())
     }
 
-    /// See [`crate::backend::Backend::export_page`].
-    pub(crate) fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
         let (start, bytes) = (self.check(page)?, self.page_bytes_of_layer());
         for layer in &self.layers {
             out.extend_from_slice(&layer.as_slice()[start..start + bytes]);
@@ -183,8 +183,7 @@ impl KvPool {
         Ok(())
     }
 
-    /// See [`crate::backend::Backend::import_page`].
-    pub(crate) fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
         let (start, size) = (self.check(page)?, self.page_bytes_of_layer());
         if bytes.len() != self.layout.page_bytes() {
             let expected = format!("{} bytes", self.layout.page_bytes());
@@ -195,6 +194,14 @@ impl KvPool {
             layer.elements_mut::<u8>()[start..start + size].copy_from_slice(part);
         }
         Ok(())
+    }
+
+    fn states(&self) -> Option<&dyn StateMemory> {
+        Some(&self.states)
+    }
+
+    fn states_mut(&mut self) -> Option<&mut dyn StateMemory> {
+        Some(&mut self.states)
     }
 }
 
