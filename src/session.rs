@@ -277,10 +277,11 @@ impl<B: Backend> Session<B> {
         let place = place.ok_or_else(|| unknown("output", output, self.plan.outputs()))?;
         let back = self.steps.checked_sub(step).and_then(|back| usize::try_from(back).ok());
         let back = back.unwrap_or(usize::MAX);
-        Ok(match self.backend.queue() {
-            Some(queue) => queue.sampled(&mut self.arena, back, out)?,
-            None => read_tokens(&self.arena, &place, back, out)?,
-        })
+        let taken = match self.backend.queue() {
+            Some(queue) => queue.sampled(&mut self.arena, back, out),
+            None => read_tokens(&self.arena, &place, back, out),
+        };
+        Ok(taken?)
     }
 
     /// Copies one KV page onto another, in all layers.
