@@ -27,6 +27,9 @@ const NO_SPILLS: &str = "-v,--warn-on-spills,--warn-on-local-memory-usage,--warn
 /// How the compiler begins what it calls information: that one wgmma waits for the other, or that warps
 /// keep registers that they were to give away.
 const PERFORMANCE_LOSS: &str = "Potential Performance Loss";
+/// The release of CUDA that the kernels are tested with. Older ones lack architectures; the PTX of newer ones needs
+/// newer drivers.
+const NVCC: (u32, u32) = (13, 0);
 /// 13.0: the PTX of a later one needs a driver later than 580.
 const WHEELS: &str = "nvidia-cuda-nvcc==13.0.* nvidia-cuda-crt==13.0.* nvidia-nvvm==13.0.* \
                       nvidia-cuda-runtime==13.0.* nvidia-cuda-cccl==13.0.*";
@@ -53,6 +56,7 @@ fn fat_binary() -> Result<PathBuf, String> {
     }
     let nvcc = find_nvcc(&read_env, &root)?;
     println!("cargo::rerun-if-changed={}", nvcc.display());
+    check_version(&version_of(&nvcc)?)?.iter().for_each(|warning| println!("cargo::warning={warning}"));
     let list = read_env("OTTAVA_CUDA_ARCHS").map(|list| list.to_string_lossy().into_owned());
     let archs = architectures(list.as_deref().unwrap_or(ARCHITECTURES))?;
     let wish = read_env("OTTAVA_CUDA_LINEINFO").map(|wish| wish.to_string_lossy().into_owned());
@@ -68,6 +72,39 @@ fn fat_binary() -> Result<PathBuf, String> {
     in_parallel(&archs, jobs(), |arch| compiler.cubin(arch))?;
     compiler.join(&archs, &ptx_archs, &image)?;
     Ok(image)
+}
+
+/// Whether a compiler is one that the kernels are for, by what its `--version` says; a warning where it is newer.
+///
+/// # Errors
+/// It is older, or does not say what it is.
+pub fn check_version(said: &str) -> Result<Option<String>, String> {
+    let release = said.split_once("release ").map_or("", |(_, rest)| rest);
+    let release = release.split([',', ' ', '\n']).next().unwrap_or_default();
+    let found = release
+        .split_once('.')
+        .and_then(|(major, minor)| Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?)));
+    let (major, minor) = NVCC;
+    match found {
+        None => {
+            Err(format!("nvcc --version: expected a release like {major}.{minor}, found `{}`", said.trim()))
+        }
+        Some(found) if found < NVCC => Err(format!(
+            "nvcc: expected CUDA {major}.{minor}, found {release}, which is too old for these kernels"
+        )),
+        Some(NVCC) => Ok(None),
+        Some(_) => Ok(Some(format!(
+            "nvcc of CUDA {release}: tested is {major}.{minor}; cards without code of their own in this program will \
+             need a driver of CUDA {release} or later"
+        ))),
+    }
+}
+
+/// What nvcc says of itself.
+fn version_of(nvcc: &Path) -> Result<String, String> {
+    let output = Command::new(nvcc).arg("--version").output();
+    let output = output.map_err(|error| format!("{}: {error}", nvcc.display()))?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn cargo_path(name: &str) -> Result<PathBuf, String> {

@@ -12,7 +12,7 @@ use ottava::backend::cpu::{Cpu, CpuOptions};
 use ottava::backend::{Backend, Reference};
 use ottava::checkpoint::{GgufWriter, ModelFile};
 use ottava::ir::{KvDtype, Precision, StepInput, StepLimits};
-use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
+use ottava::model::{Decoder, KvBudget, LoadOptions, Model, ModelConfig};
 use ottava::quant::WeightMatrix;
 
 mod support;
@@ -110,7 +110,7 @@ fn load<B: Backend>(file: &ModelFile, backend: B) -> Model<B> {
     let options = LoadOptions {
         limits: StepLimits { tokens_max: CHUNK, outputs_max: 1 },
         kv_dtype: KvDtype::F16,
-        kv_bytes: 64 << 20,
+        kv: KvBudget::Bytes(64 << 20),
         context_max: 2 * CHUNK,
         quantise: None,
         sidecar: None,

@@ -21,3 +21,11 @@ else
         && grep '^error: ottava.*needs nvcc.*CUDA_HOME.*pip install.*OTTAVA_CUDA_VENV' <<< "$said" \
         || { echo "expected one line that says how to get nvcc, found: $said"; exit 1; }
 fi
+
+# The library's minimum Rust, as a dependent would build it; the features that need nvcc included, without kernels.
+rust=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+if rustc "+$rust" --version; then
+    DOCS_RS=1 cargo "+$rust" check -p ottava --all-features --target-dir "${CARGO_TARGET_DIR:-target}/rust-$rust"
+else
+    echo "NOT CHECKED: whether the library builds with Rust $rust; rustup toolchain install $rust --profile minimal"
+fi

@@ -1,14 +1,12 @@
 //! Ottava runs language models with 8-bit and 4-bit weights at the speed of memory.
 //!
 //! ```no_run
-//! use ottava::{InferenceEngine, Request, engine::Event};
+//! use ottava::{Engine, Request};
 //!
 //! # fn main() -> ottava::Result<()> {
-//! let engine = InferenceEngine::builder().model("model.gguf").build()?;
+//! let engine = Engine::builder("model.gguf").build()?;
 //! for event in engine.submit(Request::text("Once upon a time").max_tokens(64).seed(7))? {
-//!     if let Event::Token { text, .. } = event? {
-//!         print!("{text}");
-//!     }
+//!     print!("{}", event?.text());
 //! }
 //! # Ok(()) }
 //! ```
@@ -37,11 +35,11 @@ pub mod session;
 pub mod text;
 mod token;
 
-pub use api::{Bytes, Device, Engine, EngineBuilder, EngineInfo, InferenceEngine, Request};
+pub use api::{Device, DeviceInfo, Engine, EngineBuilder, EngineInfo, InferenceEngine, Request};
 pub use engine::{EngineConfig, EngineState};
 pub use error::{Error, Result};
 pub use kind::ErrorKind;
-pub use model::LoadProgress;
+pub use model::{KvBudget, LoadProgress};
 pub use sample::Sampling;
 pub use token::TokenId;
 

@@ -34,6 +34,16 @@ fn addresses_left() -> Option<usize> {
     Some(limit.saturating_sub(taken.saturating_mul(1024)))
 }
 
+/// Bytes of the machine's memory, and those that can be had before it swaps; none where the system does not say.
+pub(crate) fn machine() -> Option<(u64, u64)> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let bytes = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+        line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    bytes("MemTotal:").zip(bytes("MemAvailable:"))
+}
+
 /// Starts a thread, where there is room for it.
 pub(crate) fn spawn<T: Send + 'static>(
     name: String,

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use crate::backend::{ArenaMemory, Backend, BackendError, Frame, PageMemory, PreparedMatrix, Weights};
-use crate::graph::Plan;
+use crate::graph::{KvShape, Plan};
 use crate::ir::{
-    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PAGE_TOKENS, PageId, Place, StateSlot,
+    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PageId, Place, StateLayout, StateSlot,
     StepError, StepInput,
 };
 use crate::kind::ErrorKind;
@@ -14,7 +14,7 @@ use crate::token::TokenId;
 /// The memory for keys and values that a session allocates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvMemory {
-    /// Its shape: [`Plan::kv`] with a dtype.
+    /// The first shape of [`Plan::kv`] with a dtype; layers of other shapes are stored alike.
     pub layout: KvLayout,
     /// Pages of it.
     pub pages: usize,
@@ -79,6 +79,8 @@ pub struct Session<B: Backend> {
     arena: B::Arena,
     kv: B::KvPool,
     kv_memory: KvMemory,
+    /// Of all layers.
+    page_bytes: usize,
     state_slots: usize,
     /// Steps that the backend has taken up, and outputs of the last one.
     steps: u64,
@@ -97,12 +99,40 @@ impl<B: Backend> Session<B> {
         weights: Weights<B>,
         kv: Option<KvMemory>,
     ) -> Result<Self, SessionError> {
+        Session::sized(backend, plan, weights, |_| Ok(kv))
+    }
+
+    /// As [`Session::new`]; the KV memory is sized when all else is allocated.
+    pub(crate) fn sized<E: From<SessionError>>(
+        backend: B,
+        plan: Plan,
+        weights: Weights<B>,
+        size: impl FnOnce(&B) -> Result<Option<KvMemory>, E>,
+    ) -> Result<Self, E> {
         expect_count("matrices", plan.matrices().len(), weights.matrices.len())?;
         expect_count("vectors", plan.vectors().len(), weights.vectors.len())?;
-        let kv_memory = kv_memory(&plan, kv)?;
-        let arena = backend.arena(plan.arena_bytes(), plan.ops(), plan.limits())?;
-        let kv = backend.kv_pool(kv_memory.layout, kv_memory.pages)?;
-        Ok(Session { backend, plan, weights, arena, kv, kv_memory, state_slots: 0, steps: 0, outputs: 0 })
+        let refused = SessionError::from;
+        let arena = backend.arena(plan.arena_bytes(), plan.ops(), plan.limits()).map_err(refused)?;
+        let kv_memory = kv_memory(&plan, size(&backend)?)?;
+        let mut kv = backend.kv_pool(kv_memory.layout, kv_memory.pages).map_err(refused)?;
+        let mut page_bytes = kv_memory.layout.page_bytes();
+        for &KvShape { layers, kv_heads, head_dim } in plan.kv().iter().skip(1) {
+            let others = KvLayout { layers, kv_heads, head_dim, dtype: kv_memory.layout.dtype };
+            kv.add_layers(others).map_err(refused)?;
+            page_bytes = page_bytes.saturating_add(others.page_bytes());
+        }
+        Ok(Session {
+            backend,
+            plan,
+            weights,
+            arena,
+            kv,
+            kv_memory,
+            page_bytes,
+            state_slots: 0,
+            steps: 0,
+            outputs: 0,
+        })
     }
 
     /// Allocates `slots` slots for the states of sequences: a plan that has states runs no step without.
@@ -124,6 +154,11 @@ impl<B: Backend> Session<B> {
     /// The backend that it runs on.
     pub fn backend(&self) -> &B {
         &self.backend
+    }
+
+    /// What it has for keys and values.
+    pub fn kv_memory(&self) -> KvMemory {
+        self.kv_memory
     }
 
     /// The bound weights.
@@ -168,8 +203,7 @@ impl<B: Backend> Session<B> {
                 int8: matrix.multiplies_int8(),
             })
         };
-        let kv_bytes = KvLayout { layers: 1, ..kv_memory.layout }.page_bytes() / PAGE_TOKENS;
-        let counting = Counting { step, kv_bytes, matrix: &matrix };
+        let counting = Counting { step, kv: kv_memory.layout.dtype, matrix: &matrix };
         let mut frame = Frame { weights, arena, kv, step };
         frame.begin(backend)?;
         (*steps, *outputs) = (*steps + 1, step.outputs.len());
@@ -196,7 +230,7 @@ impl<B: Backend> Session<B> {
         if stateful {
             step.check_states(self.state_slots)?;
         }
-        if self.plan.kv().is_some() {
+        if !self.plan.kv().is_empty() {
             return step.check(limits, self.kv_memory.pages, vocab);
         }
         if stateful || self.plan.ops().iter().any(|op| matches!(op, Op::RowAttention(_))) {
@@ -284,6 +318,11 @@ impl<B: Backend> Session<B> {
         Ok(taken?)
     }
 
+    /// Bytes of a page in all layers: what [`Session::export_page`] gives.
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
     /// Copies one KV page onto another, in all layers.
     ///
     /// # Errors
@@ -308,9 +347,9 @@ impl<B: Backend> Session<B> {
         self.kv.import_page(page, bytes)
     }
 
-    /// Slots for the states of sequences.
-    pub fn state_slots(&self) -> usize {
-        self.state_slots
+    /// The memory for the states of sequences.
+    pub fn states(&self) -> StateLayout {
+        StateLayout { elements: self.plan.state_elements(), slots: self.state_slots }
     }
 
     /// Copies out a slot of state, [`Plan::state_elements`].
@@ -372,15 +411,18 @@ fn expect_count(what: &str, expected: usize, found: usize) -> Result<(), Session
 
 fn kv_memory(plan: &Plan, kv: Option<KvMemory>) -> Result<KvMemory, SessionError> {
     let nothing = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: KvDtype::F16 };
+    // Behind the first layers come those of other shapes, so there may be no more of the first.
     let fits = |layout: &KvLayout| {
-        plan.kv().is_none_or(|shape| {
-            layout.layers >= shape.layers
+        plan.kv().first().is_none_or(|shape| {
+            let layers =
+                if plan.kv().len() == 1 { shape.layers..=usize::MAX } else { shape.layers..=shape.layers };
+            layers.contains(&layout.layers)
                 && (layout.kv_heads, layout.head_dim) == (shape.kv_heads, shape.head_dim)
         })
     };
     match kv {
         Some(kv) if fits(&kv.layout) => Ok(kv),
-        None if plan.kv().is_none() => Ok(KvMemory { layout: nothing, pages: 0 }),
+        None if plan.kv().is_empty() => Ok(KvMemory { layout: nothing, pages: 0 }),
         other => Err(SessionError::Binding {
             what: "KV memory".into(),
             expected: format!("{:?}", plan.kv()),

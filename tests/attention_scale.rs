@@ -6,7 +6,7 @@ mod tiny;
 use ottava::backend::Reference;
 use ottava::checkpoint::{Checkpoint, ModelFile, TensorType};
 use ottava::ir::{KvDtype, Precision, StepLimits};
-use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
+use ottava::model::{Decoder, KvBudget, LoadOptions, Model, ModelConfig};
 
 use tiny::recorded::{TINY, VOCAB, step};
 use tiny::{Outcome, Tiny, file_with};
@@ -14,7 +14,7 @@ use tiny::{Outcome, Tiny, file_with};
 const OPTIONS: LoadOptions = LoadOptions {
     limits: StepLimits { tokens_max: 8, outputs_max: 2 },
     kv_dtype: KvDtype::F16,
-    kv_bytes: 1 << 20,
+    kv: KvBudget::Bytes(1 << 20),
     context_max: 32,
     quantise: None,
     sidecar: None,

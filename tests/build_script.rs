@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use build_script::{
-    ARCHITECTURES, architectures, find_nvcc, in_parallel, line_info, one_source, ptx_arch, sources,
+    ARCHITECTURES, architectures, check_version, find_nvcc, in_parallel, line_info, one_source, ptx_arch,
+    sources,
 };
 
 const NVCC: &str = if cfg!(windows) { "nvcc.exe" } else { "nvcc" };
@@ -148,4 +149,25 @@ fn parallel_work_does_each_item_once_and_stops_at_a_failure() {
     };
     assert_eq!(in_parallel(&items, 1, fail_at_5).unwrap_err(), "item 5");
     assert_eq!(done.into_inner(), 6);
+}
+
+#[test]
+fn an_old_nvcc_is_refused_and_a_new_one_warned_of() {
+    let said = |release: &str| {
+        format!("nvcc: NVIDIA (R) Cuda\nCuda compilation tools, release {release}, V9\nBuild x")
+    };
+    assert_eq!(check_version(&said("13.0")), Ok(None));
+    let warning = check_version(&said("13.1")).unwrap().unwrap();
+    assert!(warning.contains("13.1") && warning.contains("driver") && !warning.contains('\n'), "{warning}");
+    assert!(check_version(&said("14.0")).unwrap().is_some());
+    for old in ["12.9", "11.8", "9.0"] {
+        let error = check_version(&said(old)).unwrap_err();
+        assert!(
+            error.contains("expected CUDA 13.0") && error.contains(old) && !error.contains('\n'),
+            "{error}"
+        );
+    }
+    for nonsense in ["", "no compiler at all", "release x.y,"] {
+        assert!(check_version(nonsense).unwrap_err().contains("expected a release"), "{nonsense}");
+    }
 }

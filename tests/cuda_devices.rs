@@ -9,7 +9,6 @@ mod tiny;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_emu::{Arch, DeviceConfig, Emulator, Injection, InstallOptions};
-use ottava::engine::Event;
 use ottava::{Device, Engine, Request, TokenId};
 use tiny::Outcome;
 
@@ -35,8 +34,7 @@ fn engines() -> Outcome<[Engine; 2]> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("tiny.gguf");
     std::fs::write(&path, tiny::llama()?)?;
-    let engine =
-        |ordinal| Engine::builder().model(&path).context_max(128).device(Device::Cuda(ordinal)).build();
+    let engine = |ordinal| Engine::builder(&path).context_max(128).device(Device::Cuda(ordinal)).build();
     Ok([engine(0)?, engine(1)?])
 }
 
@@ -46,13 +44,7 @@ fn request(index: usize) -> Request {
 }
 
 fn tokens(engine: &Engine, index: usize) -> Outcome<Vec<TokenId>> {
-    let mut ids = Vec::new();
-    for event in engine.submit(request(index))? {
-        if let Event::Token { id, .. } = event? {
-            ids.push(id);
-        }
-    }
-    Ok(ids)
+    Ok(engine.submit(request(index))?.text()?.tokens)
 }
 
 #[test]
@@ -60,7 +52,7 @@ fn two_engines_at_once_give_each_the_tokens_of_a_run_alone() -> Outcome {
     let Some(_cards) = cards() else { return Ok(()) };
     let engines = engines()?;
     for (ordinal, engine) in engines.iter().enumerate() {
-        assert!(engine.info().device.starts_with(&format!("cuda:{ordinal}, ")), "{}", engine.info().device);
+        assert!(engine.info().device_name.starts_with(&format!("cuda:{ordinal}, ")), "{:?}", engine.info());
     }
     let alone: Vec<Vec<TokenId>> = (0..3).map(|index| tokens(&engines[0], index)).collect::<Outcome<_>>()?;
     std::thread::scope(|scope| {
@@ -104,7 +96,9 @@ fn a_device_that_is_not_there_is_named_with_their_number() -> Outcome {
     let devices = ottava::backend::cuda::devices()?;
     assert_eq!(devices.iter().map(|info| info.ordinal).collect::<Vec<_>>(), [0, 1]);
     assert_ne!(devices[0].pci_bus_id, devices[1].pci_bus_id);
-    let refused = Engine::builder().device("cuda:3".parse()?).build();
+    let listed: Vec<_> = Device::list().into_iter().map(|info| (info.device, info.unusable)).collect();
+    assert_eq!(listed, [(Device::Cpu, None), (Device::Cuda(0), None), (Device::Cuda(1), None)]);
+    let refused = Engine::builder("none").device("cuda:3".parse()?).build();
     let error = refused.err().ok_or("there are two")?.to_string();
     assert!(error.contains("there is no CUDA device 3: the driver shows 2"), "{error}");
     Ok(())

@@ -44,7 +44,7 @@ fn an_engine_runs_whether_its_health_is_known_or_not() -> Outcome {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("tiny.gguf");
     std::fs::write(&path, tiny::llama()?)?;
-    let engine = |device| Engine::builder().model(&path).context_max(64).device(device).build();
+    let engine = |device| Engine::builder(&path).context_max(64).device(device).build();
     assert_eq!(engine(Device::Cpu)?.health(), Err(NoHealth::Cpu));
     let cuda = engine(Device::Cuda(0))?;
     let before = cuda.health();

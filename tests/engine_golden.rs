@@ -6,9 +6,9 @@
 
 mod real_models;
 
-use ottava::engine::{Event, FinishReason};
+use ottava::engine::{FinishReason, Generation};
 use ottava::text::Message;
-use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, TokenId};
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, KvBudget, Request, TokenId};
 
 const PROMPTS: [&str; 4] = [
     "Once upon a time",
@@ -19,26 +19,12 @@ const PROMPTS: [&str; 4] = [
 const TOKENS: usize = 24;
 
 fn builder(name: &str) -> Option<EngineBuilder> {
-    Some(Engine::builder().model(real_models::path(name)?).context_max(1024).device(Device::Cpu))
+    Some(Engine::builder(real_models::path(name)?).context_max(1024).device(Device::Cpu))
 }
 
-fn finish(
-    generation: impl Iterator<Item = Result<Event, ottava::engine::GenerationError>>,
-) -> (Vec<TokenId>, String, FinishReason, usize) {
-    let (mut ids, mut text) = (Vec::new(), String::new());
-    for event in generation {
-        match event.expect("the generation goes well") {
-            Event::Token { id, text: piece, .. } => {
-                ids.push(id);
-                text.push_str(&piece);
-            }
-            Event::Done { finish, text: rest, usage, .. } => {
-                text.push_str(&rest);
-                return (ids, text, finish, usage.cached_tokens);
-            }
-        }
-    }
-    panic!("a generation ends with Done");
+fn finish(generation: Generation) -> (Vec<TokenId>, String, FinishReason, usize) {
+    let answer = generation.text().expect("the generation goes well");
+    (answer.tokens, answer.text, answer.finish, answer.usage.cached_tokens)
 }
 
 fn greedy(engine: &Engine, prompt: &str) -> Vec<TokenId> {
@@ -64,8 +50,9 @@ fn scheduling_changes_nothing(name: &str) {
 
     // Sixteen at once over room for about three: batching with strangers, preemption, recompute.
     let pages = 3 * (64 + TOKENS).div_ceil(16);
-    let config_kv = alone.info().kv_bytes / (2 * 1024 / 16);
-    let crowded = builder.clone().context_max(96).kv_budget(Bytes(pages * config_kv)).build().unwrap();
+    let config_kv = alone.info().memory.kv_bytes / (2 * 1024 / 16);
+    let crowded =
+        builder.clone().context_max(96).kv(KvBudget::Bytes((pages * config_kv) as u64)).build().unwrap();
     let generations: Vec<_> = (0..16)
         .map(|i| crowded.submit(Request::text(PROMPTS[i % 4]).max_tokens(TOKENS).ignore_eos()).unwrap())
         .collect();
@@ -91,8 +78,7 @@ fn save_and_restore(from: &Engine, reference: &Engine, expected: &[TokenId]) {
     let ids = from.prompt_ids(&Request::text(PROMPTS[3])).unwrap();
     from.save_prompt(&ids, &path).unwrap();
     let options = || EngineConfig { share_prefixes: true, ..EngineConfig::default() };
-    let to = Engine::builder()
-        .model(&reference.info().path)
+    let to = Engine::builder(&reference.info().path)
         .context_max(1024)
         .device(Device::Cpu)
         .scheduling(options())
@@ -130,7 +116,7 @@ fn smollm2_answers_in_its_chat_template_and_stops() {
     assert_eq!(reason, FinishReason::Eos);
     assert!(!text.contains("<|im_end|>"), "{text}");
     let messages = vec![Message::new("user", "What is gravity?")];
-    let request = Request::chat(messages).max_tokens(200).stop(vec!["force".into()]);
+    let request = Request::chat(messages).max_tokens(200).stop(["force"]);
     let (_, stopped, reason, _) = finish(engine.submit(request).unwrap());
     assert_eq!(reason, FinishReason::Stop);
     assert!(text.starts_with(&stopped) && !stopped.contains("force"), "{stopped}");

@@ -9,7 +9,7 @@ use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
 use ottava::backend::{PreparedMatrix, Reference};
 use ottava::checkpoint::{ModelFile, Value};
 use ottava::ir::{KvDtype, PAGE_TOKENS, PageId, Precision, StepInput, StepLimits, StepSequence};
-use ottava::model::{Decoder, LoadOptions, Model, ModelConfig, SidecarUse};
+use ottava::model::{Decoder, KvBudget, LoadOptions, Model, ModelConfig, SidecarUse};
 use ottava::quant::QuantFormat;
 use tiny::edit::{Parts, Tensor};
 use tiny::recorded::{TINY, VOCAB, step_of};
@@ -19,7 +19,7 @@ const TOKENS: usize = 48;
 const OPTIONS: LoadOptions = LoadOptions {
     limits: StepLimits { tokens_max: 2 * TOKENS, outputs_max: 2 * TOKENS },
     kv_dtype: KvDtype::F16,
-    kv_bytes: 1 << 20,
+    kv: KvBudget::Bytes(1 << 20),
     context_max: 64,
     quantise: None,
     sidecar: None,

@@ -6,7 +6,7 @@ mod tiny;
 use ottava::backend::Reference;
 use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType};
 use ottava::ir::{KvDtype, Precision, StepLimits};
-use ottava::model::{Decoder, LoadOptions, Model, ModelConfig, ModelError};
+use ottava::model::{Decoder, KvBudget, LoadOptions, Model, ModelConfig, ModelError};
 use ottava::quant::QuantFormat;
 
 use tiny::edit::Parts;
@@ -20,7 +20,7 @@ fn open(tiny: &Tiny, change: &[(&str, u32)]) -> Result<ModelFile, Box<dyn std::e
 const OPTIONS: LoadOptions = LoadOptions {
     limits: StepLimits { tokens_max: 8, outputs_max: 2 },
     kv_dtype: KvDtype::F16,
-    kv_bytes: 1 << 20,
+    kv: KvBudget::Bytes(1 << 20),
     context_max: 32,
     quantise: None,
     sidecar: None,
@@ -198,6 +198,40 @@ fn short_contexts_have_factors_of_their_own() -> Outcome {
 }
 
 #[test]
+fn what_files_of_gemma_need_not_say() -> Outcome {
+    let gemma2 = *TINY.iter().find(|tiny| tiny.family == "gemma2").ok_or("a tiny model")?;
+    let keys = ["attn_logit_softcapping", "final_logit_softcapping", "attention.sliding_window"];
+    let plain = keys.iter().fold(Parts::of(&gemma2)?, |parts, key| parts.unset(&format!("gemma2.{key}")));
+    let config = ModelConfig::from_file(&plain.open()?)?;
+    assert_eq!((config.attention_soft_cap, config.logit_soft_cap), (Some(50.0), Some(30.0)));
+    // No window is longer than the context.
+    let windows: Vec<_> = (0..3).map(|layer| config.layer_window(layer)).collect();
+    assert_eq!(windows, [Some(256), None, Some(256)]);
+    let off = keys.iter().fold(plain, |parts, key| parts.set(&format!("gemma2.{key}"), 0_u32));
+    let config = ModelConfig::from_file(&off.open()?)?;
+    assert_eq!((config.attention_soft_cap, config.logit_soft_cap, config.local), (None, None, None));
+    // One size of each family scales by its width a head: 32 for 4 heads, not the heads' 16.
+    for (family, layers) in [("gemma2", 46), ("gemma3", 62)] {
+        let scale = |layers| -> Outcome<f32> {
+            let tiny = Tiny { family, layers, head_dim: 16, ..gemma2 };
+            Ok(ModelConfig::from_file(&open(&tiny, &[])?)?.attention_scale)
+        };
+        assert_eq!((scale(layers)?, scale(layers - 1)?), (1.0 / 8_f32.sqrt(), 0.25), "{family}");
+    }
+    Ok(())
+}
+
+/// Beyond it, attention is scaled by position.
+#[test]
+fn a_temperature_by_position_limits_the_context_to_the_first_one() -> Outcome {
+    let mistral = TINY.iter().find(|tiny| tiny.family == "mistral3").ok_or("a tiny model")?;
+    assert_eq!(ModelConfig::from_file(&open(mistral, &[])?)?.context_length, 32);
+    let plain = Parts::of(mistral)?.set("mistral3.attention.temperature_scale", 0_f32).open()?;
+    assert_eq!(ModelConfig::from_file(&plain)?.context_length, 256);
+    Ok(())
+}
+
+#[test]
 fn scaling_that_is_not_known_is_refused() -> Outcome {
     let refused = |add: &dyn Fn(&mut GgufWriter) -> Outcome| {
         config_with(&TINY[0], add).err().map_or("accepted".into(), |error| error.to_string())
@@ -242,7 +276,8 @@ fn the_kv_budget_must_hold_one_context() -> Outcome {
     // Two pages of two layers, keys and values, two heads of 8 halves for 16 tokens.
     let needed = 2 * 2 * 2 * 2 * 16 * 16;
     let try_load = |kv_bytes, context_max| {
-        let options = LoadOptions { kv_bytes, context_max, ..OPTIONS };
+        let kv = KvBudget::Bytes(kv_bytes as u64);
+        let options = LoadOptions { kv, context_max, ..OPTIONS };
         Model::load(&file, &config, Reference, &options, &mut |_| {}).map(|model| model.pages())
     };
     assert_eq!(try_load(needed, 32)?, 2);

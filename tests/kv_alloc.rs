@@ -63,8 +63,10 @@ fn reserve_and_advance_allocate_nothing() {
     let mut counter = 0;
     for round in 0..50 {
         let fresh = [TokenId(10_000 + round)];
-        let plain = kv.allocate(&fresh, SequenceSpec { tokens_max: 500, window: None }).unwrap().seq;
-        let sliding = kv.allocate(&fresh, SequenceSpec { tokens_max: 30_000, window }).unwrap().seq;
+        let plain =
+            kv.allocate(&fresh, SequenceSpec { tokens_max: 500, window: None, salt: None }).unwrap().seq;
+        let sliding =
+            kv.allocate(&fresh, SequenceSpec { tokens_max: 30_000, window, salt: None }).unwrap().seq;
         let mut work = || {
             for _ in 0..40 {
                 let chunk: [TokenId; 12] = std::array::from_fn(|at| TokenId(counter + at as u32));
@@ -92,7 +94,8 @@ fn reserve_and_advance_allocate_nothing() {
 fn a_window_that_runs_for_ever_allocates_nothing_either() {
     let mut kv = KvCacheManager::new(KvConfig { pages: 8, prefix: PrefixSharing::Off }).unwrap();
     let window = Some(Window { window: 32, sinks: 4 });
-    let seq = kv.allocate(&[TokenId(0)], SequenceSpec { tokens_max: 200_000, window }).unwrap().seq;
+    let seq =
+        kv.allocate(&[TokenId(0)], SequenceSpec { tokens_max: 200_000, window, salt: None }).unwrap().seq;
     let count = allocations(|| (0..200_000).for_each(|token| write(&mut kv, seq, &[TokenId(token)])));
     assert_eq!((count, kv.len(seq).unwrap(), kv.used_pages()), (0, 200_000, 3));
     kv.check_integrity().unwrap();

@@ -10,7 +10,7 @@ use std::path::Path;
 use ottava::backend::cpu::{Cpu, CpuOptions};
 use ottava::checkpoint::{ModelFile, OpenOptions};
 use ottava::ir::{KvDtype, Precision, StepLimits};
-use ottava::model::{LoadOptions, Model, ModelConfig, SidecarUse};
+use ottava::model::{KvBudget, LoadOptions, Model, ModelConfig, SidecarUse};
 use tiny::{Outcome, Tiny};
 
 /// Nearly all of it is the table of 32 columns, 30 MB.
@@ -41,7 +41,7 @@ fn weights_are_resident_once_at_every_moment() -> Outcome {
     let mut options = LoadOptions {
         limits: StepLimits { tokens_max: 1, outputs_max: 1 },
         kv_dtype: KvDtype::F16,
-        kv_bytes: 1 << 20,
+        kv: KvBudget::Bytes(1 << 20),
         context_max: 32,
         quantise: None,
         sidecar: None,

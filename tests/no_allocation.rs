@@ -61,7 +61,7 @@ fn steps_around_a_decoder(runs_ahead: bool) {
     let mut answers = prompts.map(|prompt| handle.submit(prompt).unwrap());
     let mut read = |tokens: usize| {
         for _ in 0..tokens {
-            answers.iter_mut().for_each(|answer| assert!(answer.next().unwrap().is_ok()));
+            answers.iter_mut().for_each(|answer| assert!(answer.recv().unwrap().is_ok()));
         }
     };
     // Buffers for page tables have grown by then.

@@ -21,7 +21,7 @@ fn model() -> Outcome<(tempfile::TempDir, PathBuf)> {
 }
 
 fn builder(model: &Path) -> EngineBuilder {
-    Engine::builder().model(model).device(Device::Cpu)
+    Engine::builder(model).device(Device::Cpu)
 }
 
 /// What an engine says of the file, and what it computes.

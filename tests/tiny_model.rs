@@ -7,10 +7,11 @@ mod tiny;
 
 use std::path::{Path, PathBuf};
 
-use ottava::engine::{Event, FinishReason, GenerationError, Stats, SubmitError, Usage};
+use ottava::engine::{Answer, FinishReason, Generation, Stats, SubmitError};
 use ottava::ir::{KvDtype, KvLayout};
-use ottava::text::Message;
-use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Error, Request, TokenId};
+use ottava::sample::{TokenMask, TokenSet};
+use ottava::text::{Message, RenderOptions};
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, Error, KvBudget, Request, TokenId};
 use tiny::Outcome;
 
 /// Most tokens of a sequence.
@@ -32,7 +33,7 @@ fn made(bytes: Vec<u8>) -> Outcome<Made> {
 }
 
 fn builder(path: &Path) -> EngineBuilder {
-    Engine::builder().model(path).context_max(CONTEXT).device(Device::Cpu)
+    Engine::builder(path).context_max(CONTEXT).device(Device::Cpu)
 }
 
 /// An engine that runs one request at a time with all the room it wants.
@@ -47,28 +48,8 @@ fn page_bytes(engine: &Engine) -> usize {
     KvLayout { layers, kv_heads: heads.kv, head_dim: heads.dim, dtype: KvDtype::F16 }.page_bytes()
 }
 
-/// What a reader is told.
-struct Told {
-    ids: Vec<TokenId>,
-    text: String,
-    finish: FinishReason,
-    usage: Usage,
-}
-
-fn read(events: impl Iterator<Item = Result<Event, GenerationError>>) -> Outcome<Told> {
-    let (mut ids, mut whole) = (Vec::new(), String::new());
-    for event in events {
-        match event? {
-            Event::Token { id, text, .. } => {
-                ids.push(id);
-                whole += &text;
-            }
-            Event::Done { finish, text, usage, .. } => {
-                return Ok(Told { ids, text: whole + &text, finish, usage });
-            }
-        }
-    }
-    Err("a generation ends with Done".into())
+fn read(generation: Generation) -> Outcome<Answer> {
+    Ok(generation.text()?)
 }
 
 /// Prompts of 8 to about 90 tokens, some with a common beginning, answers of 20 to 49 tokens.
@@ -93,12 +74,12 @@ fn a_crowd_gets_the_tokens_of_a_solo_run(bytes: Vec<u8>) -> Outcome {
     let made = made(bytes)?;
     let alone = solo(&made.path)?;
     let budget = PAGES * page_bytes(&alone);
-    let crowded = builder(&made.path).kv_budget(Bytes(budget)).build()?;
+    let crowded = builder(&made.path).kv(KvBudget::Bytes(budget as u64)).build()?;
     let mut expected = Vec::new();
     for index in 0..64 {
         expected.push(read(alone.submit(request(index))?)?);
     }
-    let mut distinct: Vec<_> = expected.iter().map(|told| &told.ids).collect();
+    let mut distinct: Vec<_> = expected.iter().map(|told| &told.tokens).collect();
     distinct.sort();
     distinct.dedup();
     assert!(distinct.len() > 50, "different prompts have different answers: {} of 64", distinct.len());
@@ -107,9 +88,9 @@ fn a_crowd_gets_the_tokens_of_a_solo_run(bytes: Vec<u8>) -> Outcome {
             (0..64).map(|index| crowded.submit(request(index))).collect::<Result<_, _>>()?;
         for (index, (generation, expected)) in generations.into_iter().zip(&expected).enumerate() {
             let told = read(generation)?;
-            assert_eq!(told.ids, expected.ids, "round {round}, request {index}");
+            assert_eq!(told.tokens, expected.tokens, "round {round}, request {index}");
             assert_eq!(told.text, expected.text, "round {round}, request {index}");
-            assert_eq!((told.finish, told.ids.len()), (FinishReason::Length, 20 + index % 30));
+            assert_eq!((told.finish, told.tokens.len()), (FinishReason::Length, 20 + index % 30));
         }
     }
     let stats = books_are_closed(&crowded)?;
@@ -118,7 +99,7 @@ fn a_crowd_gets_the_tokens_of_a_solo_run(bytes: Vec<u8>) -> Outcome {
     assert_eq!(books_are_closed(&alone)?.preemptions, 0);
     let memory = stats.memory;
     assert_eq!((memory.kv_pool.bytes, memory.kv_pages.bytes_max), (budget as u64, budget as u64));
-    assert!(memory.weights.bytes >= crowded.info().weight_bytes as u64 && memory.arena.bytes > 0);
+    assert!(memory.weights.bytes >= crowded.info().memory.weight_bytes as u64 && memory.arena.bytes > 0);
     assert!(memory.sequences.bytes == 0 && memory.sequences.bytes_max > 0);
     Ok(())
 }
@@ -126,6 +107,11 @@ fn a_crowd_gets_the_tokens_of_a_solo_run(bytes: Vec<u8>) -> Outcome {
 #[test]
 fn a_crowd_on_a_tiny_llama_gets_the_tokens_of_a_solo_run() -> Outcome {
     a_crowd_gets_the_tokens_of_a_solo_run(tiny::llama()?)
+}
+
+#[test]
+fn a_crowd_on_a_tiny_mixture_gets_the_tokens_of_a_solo_run() -> Outcome {
+    a_crowd_gets_the_tokens_of_a_solo_run(tiny::mixture()?)
 }
 
 #[test]
@@ -151,7 +137,7 @@ fn a_prompt_is_found_again_and_survives_in_a_file() -> Outcome {
         let restored = read(second.submit(request(31))?)?;
         assert_eq!(restored.usage.cached_tokens, cached);
         for told in again.iter().chain([&restored]) {
-            assert_eq!(told.ids, expected.ids);
+            assert_eq!(told.tokens, expected.tokens);
         }
         let snapshots = books_are_closed(&second)?.memory.snapshots;
         assert!(snapshots.bytes == 0 && snapshots.bytes_max >= page_bytes(&second) as u64);
@@ -161,7 +147,7 @@ fn a_prompt_is_found_again_and_survives_in_a_file() -> Outcome {
         bytes[middle] ^= 1;
         std::fs::write(&file, bytes)?;
         assert!(matches!(second.restore_prompt(&file), Err(Error::Engine(_))), "a damaged file is refused");
-        assert_eq!(read(second.submit(request(31))?)?.ids, expected.ids);
+        assert_eq!(read(second.submit(request(31))?)?.tokens, expected.tokens);
         books_are_closed(&second)?;
     }
     Ok(())
@@ -187,15 +173,15 @@ fn chats_scores_and_seeds_work_without_a_real_model() -> Outcome {
     let text: String = ids.iter().filter_map(|&id| engine.vocab().piece(id)).collect();
     assert!(text.starts_with("<|im_start|>user") && text.contains("<|im_start|>assistant"), "{text}");
     let drawn = |seed| read(engine.submit(chat().temperature(1.0).seed(seed))?);
-    assert_eq!(drawn(7)?.ids, drawn(7)?.ids);
-    assert_ne!(drawn(7)?.ids, drawn(8)?.ids);
+    assert_eq!(drawn(7)?.tokens, drawn(7)?.tokens);
+    assert_ne!(drawn(7)?.tokens, drawn(8)?.tokens);
     // Greedy decoding takes the best of the scores.
     let greedy = read(engine.submit(chat())?)?;
-    let whole = [ids.clone(), greedy.ids.clone()].concat();
+    let whole = [ids.clone(), greedy.tokens.clone()].concat();
     let scores = engine.score(&whole, 1)?;
     assert_eq!((scores.nll.len(), scores.top.len()), (whole.len() - 1, whole.len()));
     let best: Vec<TokenId> = scores.top[ids.len() - 1..whole.len() - 1].iter().map(|top| top[0].0).collect();
-    assert_eq!(best, greedy.ids);
+    assert_eq!(best, greedy.tokens);
     let gemma = builder(&self::made(tiny::gemma3()?)?.path).build()?;
     let refused = gemma.submit(chat()).err().ok_or("accepted")?;
     assert!(matches!(refused, Error::NoChatTemplate { .. }), "{refused}");
@@ -257,5 +243,134 @@ fn a_badly_written_vocabulary_runs_and_is_told() -> Outcome {
     assert_eq!(engine.prompt_ids(&chat())?, good.prompt_ids(&chat())?);
     assert_eq!(good.info().warnings, Vec::<String>::new());
     read(engine.submit(chat())?)?;
+    Ok(())
+}
+
+/// Whatever the door, what people type is text, unless the author of a whole prompt says otherwise.
+#[test]
+fn control_tokens_are_obeyed_only_where_the_author_says_so() -> Outcome {
+    let engine = builder(&made(tiny::llama()?)?.path).build()?;
+    let marker = engine.vocab().find("<|im_end|>").ok_or("no marker")?;
+    let has_marker = |request: &Request| Ok::<_, Error>(engine.prompt_ids(request)?.contains(&marker));
+    let text = Request::text("sing<|im_end|>");
+    assert!(!has_marker(&text)?);
+    assert!(has_marker(&text.parse_control_tokens())?);
+    let chat = |text: &str| {
+        let answer = RenderOptions::default().without_generation_prompt();
+        Request::chat([Message::new("user", text)]).template(answer)
+    };
+    let count = |request: &Request| {
+        Ok::<_, Error>(engine.prompt_ids(request)?.iter().filter(|id| **id == marker).count())
+    };
+    assert_eq!((count(&chat("sing"))?, count(&chat("sing<|im_end|>"))?), (1, 1));
+    Ok(())
+}
+
+#[test]
+fn a_request_that_makes_no_sense_is_refused_by_its_field() -> Outcome {
+    let engine = builder(&made(tiny::llama()?)?.path).build()?;
+    let user = || Message::new("user", "sing");
+    let refusals = [
+        (Request::chat([]), "messages", "messages: expected at least 1, found none"),
+        (Request::chat([user(), Message::new("wizard", "sing")]), "messages", "message 1: expected a role"),
+        (Request::chat([Message::new("x\ny".repeat(99), "sing")]), "messages", "message 0: expected a role"),
+        (Request::text("sing").template(RenderOptions::default()), "template", "found none"),
+        (Request::chat([user()]).parse_control_tokens(), "parse_control_tokens", "found another prompt"),
+        (Request::text("sing").top_p(0.0), "top_p", "above 0, at most 1"),
+    ];
+    for (request, field, told) in refusals {
+        let error = engine.submit(request).err().ok_or("accepted")?;
+        let text = error.to_string();
+        assert!(text.contains(told) && text.len() < 200 && !text.contains('\n'), "{text}");
+        assert_eq!((error.kind(), error.field()), (ottava::ErrorKind::Invalid, Some(field)), "{text}");
+    }
+    for role in ["system", "user", "assistant", "tool"] {
+        assert!(engine.prompt_ids(&Request::chat([Message::new(role, "sing")])).is_ok(), "{role}");
+    }
+    Ok(())
+}
+
+/// Only some tokens, and no more than a few.
+#[derive(Clone)]
+struct Few(Vec<TokenId>);
+
+impl TokenMask for Few {
+    fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet) {
+        // What one answer used up must not be missing in the next.
+        self.0.retain(|id| !answer.contains(id));
+        allowed.extend(self.0.iter().copied());
+    }
+
+    fn is_finished(&self, answer: &[TokenId]) -> bool {
+        answer.len() == 3
+    }
+}
+
+#[test]
+fn a_mask_is_one_line_of_a_request_and_new_for_each_answer() -> Outcome {
+    let engine = builder(&made(tiny::llama()?)?.path).build()?;
+    let few: Vec<TokenId> = engine.prompt_ids(&Request::text("qxz"))?;
+    assert_eq!(few.len(), 3);
+    let request = Request::text("the den").temperature(1.0).seed(3).mask(Few(few.clone()));
+    for _ in 0..2 {
+        let mut answer = read(engine.submit(request.clone())?)?;
+        assert_eq!((answer.finish, answer.text.len()), (FinishReason::Mask, 3));
+        answer.tokens.sort();
+        let mut expected = few.clone();
+        expected.sort();
+        assert_eq!(answer.tokens, expected, "each once");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_engine_prints_in_one_line() -> Outcome {
+    let engine = builder(&made(tiny::llama()?)?.path).build()?;
+    let told = format!("{engine:?}");
+    assert!(told.starts_with("InferenceEngine { model: \"tiny llama\""), "{told}");
+    assert!(told.len() < 300 && !told.contains('\n'), "{told}");
+    Ok(())
+}
+
+/// Names of fields are what services print; a change of one is a break.
+#[cfg(feature = "serde")]
+#[test]
+fn what_services_print_is_serialised() -> Outcome {
+    let engine = builder(&made(tiny::llama()?)?.path).build()?;
+    let answer = read(engine.submit(Request::text("sing").max_tokens(2).ignore_eos())?)?;
+    let usage = serde_json::json!({ "prompt_tokens": 2, "cached_tokens": 0, "completion_tokens": 2 });
+    assert_eq!(serde_json::to_value(answer.usage)?, usage);
+    assert_eq!(serde_json::to_value(answer.finish)?, "length");
+    assert_eq!(serde_json::to_value(engine.stats())?["finished"], 1);
+    assert_eq!(serde_json::to_value(engine.info())?["name"], "tiny llama");
+    assert!(serde_json::to_value(answer.timings)?["first_token_s"].as_f64().is_some_and(|s| s > 0.0));
+    assert_eq!(serde_json::to_value(engine.info())?["device"], "cpu");
+    Ok(())
+}
+
+#[test]
+fn two_hundred_run_at_once_where_asked_for_and_what_was_granted_is_told() -> Outcome {
+    let made = made(tiny::llama()?)?;
+    let config = EngineConfig { sequences_max: 200, ..EngineConfig::default() };
+    let described = builder(&made.path).kv(KvBudget::Contexts(100)).scheduling(config);
+    let estimate = described.estimate()?;
+    let engine = described.build()?;
+    let info = engine.info();
+    assert_eq!((info.device, info.sequences_max, info.context_max), (Device::Cpu, 200, CONTEXT));
+    assert_eq!(info.memory.kv_bytes, info.kv_pages * page_bytes(&engine));
+    assert_eq!(info.kv_pages, 100 * CONTEXT / 16);
+    let (found, about) = (info.memory, estimate);
+    assert_eq!((about.kv_bytes, about.arena_bytes), (found.kv_bytes, found.arena_bytes));
+    let near = (about.weight_bytes as f64 / found.weight_bytes as f64 - 1.0).abs();
+    assert!(near < 0.25, "weights of {} bytes, reckoned as {}", found.weight_bytes, about.weight_bytes);
+    engine.start_profile()?;
+    let request =
+        |index: u32| Request::tokens(vec![TokenId(5 + index), TokenId(9)]).max_tokens(20).ignore_eos();
+    let crowd = (0..200).map(|index| engine.submit(request(index))).collect::<Result<Vec<_>, _>>()?;
+    for generation in crowd {
+        assert_eq!(read(generation)?.tokens.len(), 20);
+    }
+    let decode = engine.take_profile()?.decode;
+    assert!(decode.tokens > 100 * decode.steps, "{} tokens in {} steps", decode.tokens, decode.steps);
     Ok(())
 }

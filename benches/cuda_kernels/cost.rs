@@ -10,7 +10,7 @@ use cuda_emu::{Emulator, InstructionClass};
 use ottava::backend::PreparedMatrix;
 use ottava::backend::cuda::Cuda;
 use ottava::ir::{Binary, Counting, Embed, GatherOutputs, MatrixSize, Normalize, SampleRows, Softmax, Unary};
-use ottava::ir::{Epilogue, KvLayout, MatrixId, Op, PAGE_TOKENS, Place, Rows, Write};
+use ottava::ir::{Epilogue, MatrixId, Op, Place, Rows, Write};
 
 use super::support::machine::Machine;
 
@@ -45,8 +45,7 @@ impl Launches<'_> {
             let ([rows, cols], bytes) = ((self.matrix)(id), weights.matrices[id.0 as usize].bytes());
             MatrixSize { rows, cols, bytes, int8: false }
         };
-        let kv_bytes = KvLayout { layers: 1, ..*kv_layout }.page_bytes() / PAGE_TOKENS;
-        let counting = Counting { step, kv_bytes, matrix: &matrix };
+        let counting = Counting { step, kv: kv_layout.dtype, matrix: &matrix };
         let bytes = |(place, times): &(Place, usize)| {
             let once = size_of::<f32>() * place.rows.count(step) * place.cols;
             (once * times, once)

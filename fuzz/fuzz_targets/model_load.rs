@@ -51,7 +51,7 @@ fn load_and_step(bytes: Vec<u8>) -> Option<()> {
     let options = LoadOptions {
         limits: StepLimits { tokens_max: 8, outputs_max: 2 },
         kv_dtype: KvDtype::F16,
-        kv_bytes: 1 << 20,
+        kv: KvBudget::Bytes(1 << 20),
         context_max: 32.min(config.context_length),
         quantise,
         sidecar: None,

@@ -29,8 +29,8 @@ fuzz_target!(|bytes: &[u8]| {
     let messages = input.remove("messages").unwrap_or_default();
     let Ok(messages) = serde_json::from_value::<Vec<Message>>(messages) else { return };
     let number = input.get("template").and_then(Value::as_u64).unwrap_or(0) as usize;
-    let mut options =
-        RenderOptions { add_generation_prompt: bytes.len().is_multiple_of(2), ..RenderOptions::default() };
+    let mut options = RenderOptions::default();
+    options.add_generation_prompt = bytes.len().is_multiple_of(2);
     options.tools = input.remove("tools");
     if let Some(Value::Object(variables)) = input.remove("variables") {
         options.variables = variables;

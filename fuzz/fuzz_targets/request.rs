@@ -17,7 +17,7 @@ use libfuzzer_sys::fuzz_target;
 use ottava::engine::Event;
 use ottava::ir::Window;
 use ottava::text::Message;
-use ottava::{Engine, Request, Sampling, TokenId};
+use ottava::{Engine, Request, TokenId};
 
 static ENGINE: LazyLock<Engine> = LazyLock::new(engine::tiny);
 
@@ -58,37 +58,36 @@ impl Asked {
             Prompt::Any(tokens) => ids(tokens),
             Prompt::Text(text) => Request::text(text.as_str()),
             Prompt::Chat(messages) => {
-                Request::chat(messages.iter().map(|(role, text)| Message::new(role, text.as_str())).collect())
+                Request::chat(messages.iter().map(|(role, text)| Message::new(role, text.as_str())))
             }
-            Prompt::Json(text) => Request::chat(serde_json::from_str(text).ok()?),
+            Prompt::Json(text) => Request::chat(serde_json::from_str::<Vec<Message>>(text).ok()?),
         })
     }
 
-    fn sampling(&self) -> Sampling {
+    fn sampled(&self, request: Request) -> Request {
         // Mostly within the bounds, so that most requests run.
         let bounded = |value: f32, low: f32, high: f32| {
             if self.sound { (value.abs() % 1.0).mul_add(high - low, low).clamp(low, high) } else { value }
         };
         let [temperature, top_p, min_p, repetition, presence, frequency] = self.floats;
-        Sampling {
-            temperature: bounded(temperature, 0.0, 100.0),
-            top_k: self.top_k,
-            top_p: bounded(top_p, 0.01, 1.0),
-            min_p: bounded(min_p, 0.0, 1.0),
-            repetition_penalty: bounded(repetition, 0.01, 100.0),
-            presence_penalty: bounded(presence, -100.0, 100.0),
-            frequency_penalty: bounded(frequency, -100.0, 100.0),
-            penalty_last_n: self.penalty_last_n,
-            logit_bias: self.bias.iter().map(|&(id, bias)| (TokenId(id.into()), bias)).collect(),
-            seed: self.seed,
-        }
+        request
+            .temperature(bounded(temperature, 0.0, 100.0))
+            .top_k(self.top_k)
+            .top_p(bounded(top_p, 0.01, 1.0))
+            .min_p(bounded(min_p, 0.0, 1.0))
+            .repetition_penalty(bounded(repetition, 0.01, 100.0))
+            .presence_penalty(bounded(presence, -100.0, 100.0))
+            .frequency_penalty(bounded(frequency, -100.0, 100.0))
+            .penalty_last_n(self.penalty_last_n)
+            .logit_bias(self.bias.iter().map(|&(id, bias)| (TokenId(id.into()), bias)))
+            .seed(self.seed)
     }
 }
 
 fuzz_target!(|asked: Asked| {
     let Some(request) = asked.request() else { return };
     let max_tokens = if asked.endless { usize::MAX } else { usize::from(asked.max_tokens % 12) };
-    let mut request = request.max_tokens(max_tokens).sampling(asked.sampling()).stop(asked.stops.clone());
+    let mut request = asked.sampled(request).max_tokens(max_tokens).stop(&asked.stops);
     if asked.ignore_eos {
         request = request.ignore_eos();
     }
@@ -101,17 +100,14 @@ fuzz_target!(|asked: Asked| {
     let Ok(generation) = ENGINE.submit(request) else { return };
     let (mut tokens, mut text, mut ends) = (0, String::new(), 0);
     for event in generation {
+        text += event.as_ref().map_or("", Event::text);
         match event {
-            Ok(Event::Token { text: more, .. }) => {
-                tokens += 1;
-                text += &more;
-            }
-            Ok(Event::Done { text: more, usage, .. }) => {
-                text += &more;
+            Ok(Event::Done(done)) => {
                 ends += 1;
-                assert_eq!(usage.completion_tokens, tokens);
-                assert!(usage.prompt_tokens + tokens <= engine::CONTEXT);
+                assert_eq!((done.usage.completion_tokens, done.tokens.len()), (tokens, tokens));
+                assert!(done.usage.prompt_tokens + tokens <= engine::CONTEXT);
             }
+            Ok(_) => tokens += 1,
             // NaN of a bias that is as large as floats are.
             Err(_) => ends += 1,
         }

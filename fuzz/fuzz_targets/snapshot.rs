@@ -32,7 +32,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(tokens > 0 && tokens <= bytes.len() / 4, "{tokens} tokens");
         // Whatever the keys and values are, a request that finds them ends.
         let request = Request::tokens((0..20).map(TokenId).collect()).max_tokens(2);
-        ENGINE.submit(request).expect("a request").for_each(drop);
+        let _ = ENGINE.submit(request).expect("a request").text();
     }
     ENGINE.check_integrity().expect("the books are right");
 });

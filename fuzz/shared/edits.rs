@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use ottava::checkpoint::{Array, GgufWriter, TensorType, Value};
+use ottava::model::FAMILIES;
 
-use crate::tiny::{EMBEDDING, Maker, Tiny};
+use crate::tiny::{EMBEDDING, Maker, Tiny, own_settings};
 
 /// Of the layers that `Maker` makes.
 const FEED_FORWARD: usize = 48;
@@ -144,7 +145,7 @@ impl Edits {
         let heads = usize::from(self.heads % 4) + 1;
         Tiny {
             vocab: 16,
-            family: ["llama", "qwen2", "qwen3", "gemma3"][usize::from(self.family) % 4],
+            family: FAMILIES[usize::from(self.family) % FAMILIES.len()].name,
             layers: usize::from(self.layers % 3) + 1,
             heads,
             kv_heads: usize::from(self.kv_heads) % heads + 1,
@@ -176,6 +177,9 @@ impl Edits {
         entries.insert("general.architecture".into(), tiny.family.into());
         entries.insert(own("attention.layer_norm_rms_epsilon"), 1e-5_f32.into());
         entries.insert(own("rope.freq_base"), 5000.0_f32.into());
+        for (key, value) in own_settings(tiny.family) {
+            entries.insert(own(key), value);
+        }
         for (key, change) in self.changes.iter().take(16) {
             let at = usize::from(*key) % (KEYS.len() + GENERAL.len());
             let key = KEYS.get(at).map_or_else(|| GENERAL[at - KEYS.len()].into(), |key| own(key));
@@ -212,10 +216,11 @@ impl Edits {
         }
         maker.matrix("token_embd.weight", tiny.vocab, EMBEDDING).ok()?;
         (0..tiny.layers).try_for_each(|layer| maker.layer(&tiny, layer)).ok()?;
-        maker.vector("output_norm.weight", EMBEDDING, 1.0).ok()?;
+        maker.norm(&tiny, "output_norm").ok()?;
         if !tiny.tied {
             maker.matrix("output.weight", tiny.vocab, EMBEDDING).ok()?;
         }
+        maker.around(&tiny).ok()?;
         self.add_extras(&mut maker.writer);
         let mut file = maker.writer.to_bytes();
         for &(place, value) in self.bytes.iter().take(8) {

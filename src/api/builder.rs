@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::keep::Keep;
 use super::texts::Texts;
-use super::{Bytes, Device, EngineInfo, InferenceEngine};
+use super::{Device, EngineInfo, InferenceEngine};
 use crate::backend::{
     Backend,
     cpu::{Compute, Cpu, CpuOptions, Isa},
@@ -21,18 +21,21 @@ use crate::backend::{
 };
 use crate::checkpoint::{self, Checkpoint, OpenOptions};
 use crate::engine::{EngineConfig, Handle};
-use crate::ir::{KvDtype, KvLayout, PAGE_TOKENS, Precision, StepLimits};
-use crate::model::{LoadOptions, LoadProgress, Model, ModelConfig};
+use crate::ir::{KvDtype, PAGE_TOKENS, Precision, StepLimits};
+use crate::model::{Decoder as _, DecoderMemory, KvBudget, LoadOptions, LoadProgress, Model, ModelConfig};
 use crate::quant::QuantFormat;
 use crate::{Result, room};
 
-/// Rows of a step whose logits are computed, and room for running decodes beside a prefill chunk.
-const STEP_OUTPUTS: usize = 64;
+/// Least rows of a step whose logits are computed: scores read so many at once.
+const STEP_OUTPUTS_MIN: usize = 64;
 /// The context when none is asked for: the model's own, but no more than this.
 const CONTEXT_DEFAULT: usize = 4096;
-
-#[cfg(not(feature = "cuda"))]
-const NO_CUDA: &str = "this build has no CUDA backend (feature `cuda`)";
+/// Keys and values on a CPU, whose memory others use too, and on a GPU, which a server has for itself.
+const KV_CPU: KvBudget = KvBudget::Contexts(2);
+#[cfg(feature = "cuda")]
+const KV_CUDA: KvBudget = KvBudget::FreeShare(0.9);
+/// Contexts that a step's memory is sized for where the budget is a share.
+const CONTEXTS_OF_A_SHARE: usize = 2;
 
 /// A backend, before a model is loaded on it.
 enum Chosen {
@@ -45,8 +48,11 @@ enum Chosen {
 /// What is known before the model is loaded.
 struct BeforeLoad {
     started: Instant,
+    device: Device,
     threads: usize,
     fallback: Option<String>,
+    /// Keys and values where nothing is asked for.
+    kv: KvBudget,
 }
 
 /// Describes an engine; [`EngineBuilder::build`] loads it.
@@ -59,36 +65,27 @@ pub struct EngineBuilder {
     sidecar: Keep,
     batch_invariant: bool,
     kv_dtype: KvDtype,
-    kv_budget: Option<Bytes>,
+    kv: Option<KvBudget>,
     context_max: Option<usize>,
     open: OpenOptions,
     engine: EngineConfig,
 }
 
-impl Default for EngineBuilder {
-    fn default() -> Self {
+impl EngineBuilder {
+    pub(super) fn new(model: PathBuf) -> Self {
         EngineBuilder {
-            model: PathBuf::new(),
+            model,
             device: Device::Auto,
             cpu: CpuOptions::default(),
             quantise: None,
             sidecar: Keep::Nowhere,
             batch_invariant: false,
             kv_dtype: KvDtype::F16,
-            kv_budget: None,
+            kv: None,
             context_max: None,
             open: OpenOptions::default(),
             engine: EngineConfig::default(),
         }
-    }
-}
-
-impl EngineBuilder {
-    /// The model: a GGUF file, or with the feature `safetensors` a folder of Hugging Face (`config.json` beside
-    /// safetensors files).
-    pub fn model(mut self, path: impl AsRef<Path>) -> Self {
-        self.model = path.as_ref().to_path_buf();
-        self
     }
 
     /// Where to run.
@@ -150,13 +147,14 @@ impl EngineBuilder {
         self
     }
 
-    /// Memory for keys and values of all sequences. Default: room for two full contexts.
-    pub fn kv_budget(mut self, bytes: Bytes) -> Self {
-        self.kv_budget = Some(bytes);
+    /// Memory for keys and values of all sequences. Default: room for two full contexts on a CPU, on a GPU nine tenths
+    /// of what the weights leave free. What the device has not is refused.
+    pub fn kv(mut self, budget: KvBudget) -> Self {
+        self.kv = Some(budget);
         self
     }
 
-    /// Most tokens of one sequence. Default: the model's own limit, at most 4096.
+    /// Most tokens of one sequence, at most the model's own limit. Default: that limit, or 4096 if it is more.
     pub fn context_max(mut self, tokens: usize) -> Self {
         self.context_max = Some(tokens);
         self
@@ -176,10 +174,31 @@ impl EngineBuilder {
         self
     }
 
-    /// Queue lengths, sequences at once, prefill chunk, prefix sharing.
+    /// Queue lengths, sequences at once, prefill chunk, prefix sharing. A step has room for as many sequences as are
+    /// asked for.
     pub fn scheduling(mut self, config: EngineConfig) -> Self {
         self.engine = config;
         self
+    }
+
+    /// About how much memory the engine would take, reckoned from the file's head: no weight is read.
+    ///
+    /// # Errors
+    /// As [`EngineBuilder::build`], but for memory that is short.
+    pub fn estimate(&self) -> Result<DecoderMemory> {
+        self.engine.check()?;
+        match self.choose()? {
+            Chosen::Cpu(cpu, _) => self.estimate_on(&cpu, KV_CPU),
+            #[cfg(feature = "cuda")]
+            Chosen::Cuda(cuda) => self.estimate_on(&cuda, KV_CUDA),
+        }
+    }
+
+    fn estimate_on<B: Backend>(&self, backend: &B, kv: KvBudget) -> Result<DecoderMemory> {
+        let file = checkpoint::open(&self.model, &self.open)?;
+        let config = ModelConfig::from_file(&*file)?;
+        let (options, _) = self.load_options(&config, B::PREFILL_CHUNK, kv);
+        Ok(Model::estimate(&*file, &config, backend, &options)?)
     }
 
     /// Loads the model and starts the engine's thread.
@@ -199,12 +218,14 @@ impl EngineBuilder {
         self.engine.check()?;
         match self.choose()? {
             Chosen::Cpu(cpu, fallback) => {
-                let before = BeforeLoad { started, threads: cpu.threads(), fallback };
-                self.build_on(cpu, before, progress)
+                let (device, threads) = (Device::Cpu, cpu.threads());
+                self.build_on(cpu, BeforeLoad { started, device, threads, fallback, kv: KV_CPU }, progress)
             }
             #[cfg(feature = "cuda")]
             Chosen::Cuda(cuda) => {
-                self.build_on(cuda, BeforeLoad { started, threads: 0, fallback: None }, progress)
+                let device = Device::Cuda(cuda.device().ordinal);
+                let before = BeforeLoad { started, device, threads: 0, fallback: None, kv: KV_CUDA };
+                self.build_on(cuda, before, progress)
             }
         }
     }
@@ -227,12 +248,12 @@ impl EngineBuilder {
             },
             #[cfg(not(feature = "cuda"))]
             Device::Cuda(ordinal) => {
-                let reason = NO_CUDA.to_owned();
+                let reason = super::device::NO_CUDA.to_owned();
                 Err(crate::backend::BackendError::Unavailable { what: format!("cuda:{ordinal}"), reason }
                     .into())
             }
             #[cfg(not(feature = "cuda"))]
-            Device::Auto => cpu(Some(NO_CUDA.to_owned())),
+            Device::Auto => cpu(Some(super::device::NO_CUDA.to_owned())),
         }
     }
 
@@ -245,8 +266,7 @@ impl EngineBuilder {
         let opened = checkpoint::open(&self.model, &self.open)?;
         let file = &*opened;
         let (config, name) = (ModelConfig::from_file(file)?, model_name(file));
-        let (options, prefill_chunk) = self.load_options(&config, B::PREFILL_CHUNK);
-        let layout_bytes = options.kv_bytes;
+        let (options, prefill_chunk) = self.load_options(&config, B::PREFILL_CHUNK, before.kv);
         // A vocabulary takes a thread as long as the weights of a small model take all of them.
         let (texts, model) = thread::scope(|scope| {
             let reader = room::spawn_scoped(scope, || Texts::read(file));
@@ -263,14 +283,16 @@ impl EngineBuilder {
             warnings: texts.warnings(),
             name,
             path: self.model,
-            device: model.session().backend().describe(),
+            device: before.device,
+            device_name: model.session().backend().describe(),
             fallback: before.fallback,
             threads: before.threads,
             file_bytes: file.file_bytes(),
-            weight_bytes: model.weight_bytes(),
+            memory: model.memory(),
             step_weight_bytes: model.step_weight_bytes(),
             parameters: file.tensors().iter().map(|t| t.dims.iter().product::<u64>()).sum(),
-            kv_bytes: layout_bytes,
+            kv_pages: model.pages(),
+            sequences_max: self.engine.sequences_max,
             context_max: options.context_max,
             sidecar: model.sidecar().clone(),
             load_seconds: before.started.elapsed().as_secs_f64(),
@@ -283,27 +305,30 @@ impl EngineBuilder {
     }
 
     /// How the model is loaded, and most prompt tokens of its steps.
-    fn load_options(&self, config: &ModelConfig, chunk_default: usize) -> (LoadOptions, usize) {
-        let context_max =
-            self.context_max.unwrap_or(CONTEXT_DEFAULT.min(config.context_length)).min(config.context_length);
-        let layout = KvLayout {
-            layers: config.block_count,
-            kv_heads: config.heads.kv,
-            head_dim: config.heads.dim,
-            dtype: self.kv_dtype,
-        };
-        let context_pages = context_max.div_ceil(PAGE_TOKENS);
-        let kv_bytes = self
-            .kv_budget
-            .map_or(layout.page_bytes().saturating_mul(context_pages.saturating_mul(2)), |bytes| bytes.0);
+    fn load_options(
+        &self,
+        config: &ModelConfig,
+        chunk_default: usize,
+        kv_default: KvBudget,
+    ) -> (LoadOptions, usize) {
+        let context_max = self.context_max.unwrap_or(CONTEXT_DEFAULT.min(config.context_length));
+        let kv = self.kv.unwrap_or(kv_default);
         // A step's memory is taken at load: none for more tokens than the cache can hold.
-        let pool_tokens = layout.pages_in(kv_bytes).saturating_mul(PAGE_TOKENS);
+        let pool_tokens = match kv {
+            KvBudget::Bytes(bytes) => {
+                let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+                config.kv_layout(self.kv_dtype).pages_in(bytes).saturating_mul(PAGE_TOKENS)
+            }
+            KvBudget::Contexts(contexts) => contexts.saturating_mul(context_max),
+            KvBudget::FreeShare(_) => context_max.saturating_mul(CONTEXTS_OF_A_SHARE),
+        };
         let chunk = self.engine.prefill_chunk.unwrap_or(chunk_default).min(pool_tokens);
-        let limits = StepLimits { tokens_max: chunk.saturating_add(STEP_OUTPUTS), outputs_max: STEP_OUTPUTS };
+        let outputs_max = self.engine.sequences_max.max(STEP_OUTPUTS_MIN);
+        let limits = StepLimits { tokens_max: chunk.saturating_add(outputs_max), outputs_max };
         let options = LoadOptions {
             limits,
             kv_dtype: self.kv_dtype,
-            kv_bytes,
+            kv,
             context_max,
             quantise: self.quantise,
             sidecar: self.sidecar.path(&self.model, self.quantise),

@@ -1,7 +1,15 @@
-//! Where an engine runs, and how memory budgets are written.
+//! Where an engine runs, and what there is to run on.
+
+use std::fmt;
+
+use crate::backend::cpu::{Cpu, Isa};
+
+/// Why nothing but the CPU can be had.
+#[cfg(not(feature = "cuda"))]
+pub(super) const NO_CUDA: &str = "this build has no CUDA backend (feature `cuda`)";
 
 /// The device an engine runs on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Device {
     /// The best there is.
@@ -11,6 +19,88 @@ pub enum Device {
     Cpu,
     /// An NVIDIA GPU by its index; an error where there is none.
     Cuda(usize),
+}
+
+/// A device of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// What [`EngineBuilder::device`](crate::EngineBuilder::device) takes.
+    pub device: Device,
+    /// The maker's name, or the CPU's instruction set.
+    pub name: String,
+    /// Bytes of its memory, where the system says.
+    pub memory_bytes: Option<u64>,
+    /// Bytes of it that are free; of a GPU with the feature `nvml` only.
+    pub memory_free_bytes: Option<u64>,
+    /// Why no engine can run on it.
+    pub unusable: Option<String>,
+}
+
+impl Device {
+    /// The devices of this machine, the CPU first. GPUs that cannot be had are one entry that says why.
+    pub fn list() -> Vec<DeviceInfo> {
+        let memory = Cpu::memory();
+        let cpu = DeviceInfo {
+            device: Device::Cpu,
+            name: Isa::detect().to_string(),
+            memory_bytes: memory.map(|memory| memory.bytes),
+            memory_free_bytes: memory.map(|memory| memory.free_bytes),
+            unusable: None,
+        };
+        let gpus = gpus().unwrap_or_else(|why| {
+            let (device, name) = (Device::Cuda(0), "CUDA".into());
+            vec![DeviceInfo {
+                device,
+                name,
+                memory_bytes: None,
+                memory_free_bytes: None,
+                unusable: Some(why),
+            }]
+        });
+        std::iter::once(cpu).chain(gpus).collect()
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn gpus() -> Result<Vec<DeviceInfo>, String> {
+    use crate::backend::cuda;
+    let devices = cuda::devices().map_err(|why| why.to_string())?;
+    let entry = |info: cuda::DeviceInfo| {
+        let health = cuda::monitor(&info).and_then(|monitor| monitor.health()).ok();
+        DeviceInfo {
+            device: Device::Cuda(info.ordinal),
+            memory_bytes: Some(info.memory_bytes as u64),
+            memory_free_bytes: health.and_then(|health| health.memory_free_bytes),
+            unusable: info.unusable(),
+            name: info.name,
+        }
+    };
+    Ok(devices.into_iter().map(entry).collect())
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpus() -> Result<Vec<DeviceInfo>, String> {
+    Err(NO_CUDA.to_owned())
+}
+
+/// As it is written.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Device {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Auto => f.write_str("auto"),
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(index) => write!(f, "cuda:{index}"),
+        }
+    }
 }
 
 impl std::str::FromStr for Device {
@@ -26,52 +116,31 @@ impl std::str::FromStr for Device {
     }
 }
 
-/// A number of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Bytes(pub usize);
-
-impl Bytes {
-    /// Mebibytes.
-    pub const fn mib(n: usize) -> Bytes {
-        Bytes(n.saturating_mul(1 << 20))
-    }
-
-    /// Gibibytes.
-    pub const fn gib(n: usize) -> Bytes {
-        Bytes(n.saturating_mul(1 << 30))
-    }
-}
-
-impl std::fmt::Display for Bytes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let bytes = self.0 as f64;
-        match self.0 {
-            0..1024 => write!(f, "{} B", self.0),
-            1024..1_048_576 => write!(f, "{:.1} KiB", bytes / 1024.0),
-            1_048_576..1_073_741_824 => write!(f, "{:.1} MiB", bytes / 1_048_576.0),
-            _ => write!(f, "{:.2} GiB", bytes / 1_073_741_824.0),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn devices_parse_and_nonsense_is_refused() {
-        assert_eq!("cuda:1".parse(), Ok(Device::Cuda(1)));
+    fn devices_parse_as_they_print_and_nonsense_is_refused() {
+        for device in [Device::Cuda(1), Device::Cuda(0), Device::Auto, Device::Cpu] {
+            assert_eq!(device.to_string().parse(), Ok(device));
+        }
         assert_eq!("cuda".parse(), Ok(Device::Cuda(0)));
-        assert_eq!("auto".parse(), Ok(Device::Auto));
         assert!("cpu:1".parse::<Device>().is_err());
         assert!("cuda:x".parse::<Device>().is_err());
         assert!("metal".parse::<Device>().is_err());
     }
 
     #[test]
-    fn bytes_print_in_binary_units() {
-        assert_eq!(Bytes(12).to_string(), "12 B");
-        assert_eq!(Bytes::mib(3).to_string(), "3.0 MiB");
-        assert_eq!(Bytes::gib(2).to_string(), "2.00 GiB");
+    fn the_cpu_is_listed_with_its_memory_and_gpus_with_theirs_or_a_reason() {
+        let devices = Device::list();
+        let cpu = &devices[0];
+        assert_eq!((cpu.device, &cpu.unusable), (Device::Cpu, &None));
+        assert_eq!(cpu.memory_bytes.is_some(), cfg!(target_os = "linux"));
+        assert!(cpu.memory_free_bytes <= cpu.memory_bytes);
+        for gpu in &devices[1..] {
+            assert!(gpu.unusable.is_some() || gpu.memory_bytes > Some(0), "{gpu:?}");
+        }
+        assert!(cfg!(feature = "cuda") || devices[1].unusable.is_some(), "{devices:?}");
     }
 }

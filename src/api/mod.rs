@@ -3,6 +3,20 @@
 //! This is where the backend's type is erased: below, everything is generic over
 //! [`crate::backend::Backend`] and compiled for one; above, an [`InferenceEngine`] is a plain handle. The
 //! scheduling itself is in [`crate::engine`].
+//!
+//! ```no_run
+//! # #[cfg(feature = "text")]
+//! # fn main() -> ottava::Result<()> {
+//! use ottava::{Engine, Request, text::Message};
+//!
+//! let engine = Engine::builder("model.gguf").build()?;
+//! let request = Request::chat([Message::new("user", "What is gravity?")]).max_tokens(64);
+//! let answer = engine.submit(request)?.text()?;
+//! println!("{} ({}, {} tokens)", answer.text, answer.finish, answer.usage.completion_tokens);
+//! # Ok(()) }
+//! # #[cfg(not(feature = "text"))]
+//! # fn main() {}
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -17,8 +31,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use builder::EngineBuilder;
-pub use device::{Bytes, Device};
-#[cfg(feature = "text")]
+pub use device::{Device, DeviceInfo};
 use request::Prompt;
 pub use request::Request;
 
@@ -26,7 +39,7 @@ use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
     engine::{Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
-    model::{ModelConfig, SidecarUse},
+    model::{DecoderMemory, ModelConfig, SidecarUse},
     text::Vocab,
 };
 #[cfg(feature = "text")]
@@ -39,16 +52,27 @@ use crate::{
 ///
 /// Dropping the last clone stops the engine's thread after its step, and waits for nothing; generations still
 /// running end with an error. [`InferenceEngine::drain`] ends an engine in order.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct InferenceEngine {
     handle: Handle,
     shared: Arc<Shared>,
 }
 
+/// In one line: a vocabulary has megabytes.
+impl std::fmt::Debug for InferenceEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let EngineInfo { name, device_name, .. } = self.info();
+        let mut told = f.debug_struct("InferenceEngine");
+        told.field("model", name)
+            .field("device", device_name)
+            .field("handle", &self.handle)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The short name of [`InferenceEngine`].
 pub type Engine = InferenceEngine;
 
-#[derive(Debug)]
 struct Shared {
     info: EngineInfo,
     config: ModelConfig,
@@ -60,29 +84,35 @@ struct Shared {
     template: Option<ChatTemplate>,
 }
 
-/// What was loaded, where, and how much memory it takes.
+/// What was loaded and granted, where, and how much memory it takes.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct EngineInfo {
     /// The model file.
     pub path: PathBuf,
     /// `general.name` of the file, else the file's stem.
     pub name: String,
+    /// The device; never [`Device::Auto`].
+    pub device: Device,
     /// The device and its modes, in one line.
-    pub device: String,
+    pub device_name: String,
     /// Why it is not a GPU, where [`Device::Auto`] would have taken one.
     pub fallback: Option<String>,
     /// Worker threads of a CPU backend, the engine's own included; 0 where there are none.
     pub threads: usize,
     /// Bytes of the model file.
     pub file_bytes: u64,
-    /// Bytes of the weights as the backend keeps them.
-    pub weight_bytes: usize,
+    /// Bytes of weights, intermediates, and keys and values, as the backend keeps them.
+    pub memory: DecoderMemory,
     /// Bytes of weights that one decode step reads.
     pub step_weight_bytes: usize,
     /// Parameters, counted over all tensors.
     pub parameters: u64,
-    /// Bytes of keys and values.
-    pub kv_bytes: usize,
+    /// Pages of the KV cache, of [`PAGE_TOKENS`](crate::ir::PAGE_TOKENS) tokens each.
+    pub kv_pages: usize,
+    /// Most sequences at work at once.
+    pub sequences_max: usize,
     /// Most tokens of one sequence.
     pub context_max: usize,
     /// What became of the file of packed weights.
@@ -94,9 +124,10 @@ pub struct EngineInfo {
 }
 
 impl InferenceEngine {
-    /// Starts describing an engine.
-    pub fn builder() -> EngineBuilder {
-        EngineBuilder::default()
+    /// Starts describing an engine of a model: a GGUF file, or with the feature `safetensors` a folder of Hugging Face
+    /// (`config.json` beside safetensors files).
+    pub fn builder(model: impl Into<PathBuf>) -> EngineBuilder {
+        EngineBuilder::new(model.into())
     }
 
     /// Queues a request and gives the stream of its events.
@@ -110,31 +141,36 @@ impl InferenceEngine {
         Ok(self.handle.submit(request.into_token_request(prompt, vocab))?)
     }
 
-    /// The token ids that a request's prompt becomes. In a raw text the names of control tokens are those
-    /// tokens; in a chat only where the template writes them, never in what the messages say. What is longer
-    /// than the context is refused where that is seen, by the length of the text before any work; of a text of
-    /// any length the ids are [`Tokenizer::encode`]'s.
+    /// The token ids that a request's prompt becomes. The names of control tokens are those tokens where the template of
+    /// a chat writes them, and in a text whose author [says so](Request::parse_control_tokens); never in what messages
+    /// say. What is longer than the context is refused where that is seen, by the length of the text before any work;
+    /// of a text of any length the ids are [`Tokenizer::encode`]'s.
     ///
     /// # Errors
     /// As [`InferenceEngine::submit`].
     #[cfg(feature = "text")]
     pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
-        use crate::text::{AddBos, Special};
+        use crate::text::AddBos;
+        request.check()?;
         let (tokenizer, context_max) = (&self.shared.tokenizer, self.shared.info.context_max);
         match request.prompt() {
             Prompt::Tokens(ids) if ids.len() > context_max => self.refuse(ids.len()),
             Prompt::Tokens(ids) => Ok(ids.clone()),
             Prompt::Text(text) => {
-                self.fitting(tokenizer.encode_within(text, Special::Parse, AddBos::AsModel, context_max))
+                self.fitting(tokenizer.encode_within(text, request.special(), AddBos::AsModel, context_max))
             }
-            Prompt::Chat(messages, options) => {
+            Prompt::Chat(messages) => {
                 // A template writes a message's text, so the length of all of them says enough before it runs.
                 let bytes = messages.iter().map(|message| message.content.text_bytes()).sum();
                 let least = tokenizer.least_tokens(bytes);
                 if least > context_max {
                     return self.refuse(least);
                 }
-                let prompt = self.template()?.prompt(messages, options)?;
+                let template = self.template()?;
+                if let Some(what) = template.unknown_role(messages) {
+                    return Err(SubmitError::invalid("messages", what).into());
+                }
+                let prompt = template.prompt(messages, &request.options())?;
                 let bos = self.bos_unless_written(&prompt);
                 self.fitting(tokenizer.encode_prompt_within(&prompt, bos, context_max))
             }
@@ -165,7 +201,8 @@ impl InferenceEngine {
     /// As [`InferenceEngine::submit`].
     #[cfg(not(feature = "text"))]
     pub fn prompt_ids(&self, request: &Request) -> Result<Vec<TokenId>> {
-        Ok(request.prompt().clone())
+        let Prompt::Tokens(ids) = request.prompt();
+        Ok(ids.clone())
     }
 
     /// A template usually writes the BOS itself; then it must not come twice.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::BackendError;
-use crate::ir::{PageId, Place, StateSlot};
+use crate::ir::{KvLayout, PageId, Place, StateSlot};
 
 /// A weight matrix in a backend's own order.
 pub trait PreparedMatrix: fmt::Debug + Send + Sync {
@@ -41,8 +41,8 @@ pub trait PageMemory: fmt::Debug + Send {
     /// [`BackendError::Shape`] if a page is outside the pool.
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError>;
 
-    /// Appends a page's [`KvLayout::page_bytes`](crate::ir::KvLayout::page_bytes) bytes, little-endian, to `out`.
-    /// The bytes mean something to the same backend and layout only.
+    /// Appends a page's [`KvLayout::page_bytes`] bytes, those of each layout,
+    /// little-endian, to `out`. The bytes mean something to the same backend and layout only.
     ///
     /// # Errors
     /// [`BackendError::Shape`] if the page is outside the pool.
@@ -53,6 +53,15 @@ pub trait PageMemory: fmt::Debug + Send {
     /// # Errors
     /// [`BackendError::Shape`] if the page is outside the pool or the length is wrong.
     fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError>;
+
+    /// Adds layers of other heads, behind those that it has: each page has a part in them, too.
+    ///
+    /// # Errors
+    /// [`BackendError::OutOfMemory`]; [`BackendError::Unavailable`] on a device whose layers are all alike.
+    fn add_layers(&mut self, layout: KvLayout) -> Result<(), BackendError> {
+        let what = format!("layers of other keys and values, {layout:?}");
+        Err(BackendError::Unavailable { what, reason: "on this device they are all alike".into() })
+    }
 
     /// The states of sequences, if the device keeps any.
     fn states(&self) -> Option<&dyn StateMemory> {

@@ -76,6 +76,15 @@ impl<B: Backend> Frame<'_, B> {
     }
 }
 
+/// Memory of a device at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Bytes of it.
+    pub bytes: u64,
+    /// Bytes that can be had.
+    pub free_bytes: u64,
+}
+
 /// A device that runs plans.
 ///
 /// # What a device must do
@@ -90,6 +99,8 @@ impl<B: Backend> Frame<'_, B> {
 /// | [`PackedFiles`]: keeps prepared matrices in files | [`Backend::packed_files`] | each load prepares them |
 /// | [`StepQueue`]: runs ahead of the host | [`Backend::queue`] | operations run one by one, and have ended |
 /// | [`StateMemory`]: keeps states of sequences | [`PageMemory::states`] | recurrent layers are refused |
+/// | layers of several heads | [`PageMemory::add_layers`] | plans that have them are refused |
+/// | [`DeviceMemory`]: tells what is free | [`Backend::memory`] | budgets do not look at it |
 /// | kernels for all operations | [`Backend::check_kernel`] | models that need others are refused |
 ///
 /// # Contract
@@ -160,6 +171,11 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     fn check_kernel(&self, op: &Op) -> Result<(), BackendError> {
         let _ = op;
         Ok(())
+    }
+
+    /// The memory of the device, where it says.
+    fn memory(&self) -> Option<DeviceMemory> {
+        None
     }
 
     /// What tells of the device's health while it works.

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::GenerationError;
-use super::generation::{Channel, Event, FinishReason, Logprobs, Usage};
+use super::error::GenerationError;
+use super::event::{Done, Event, FinishReason, Logprobs, Token};
+use super::generation::Channel;
+use super::masking::Masking;
 use super::request::TokenRequest;
 use super::stats::Clock;
 use crate::{
@@ -16,11 +18,12 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) request: TokenRequest,
+    pub(super) mask: Option<Masking>,
     clock: Clock,
-    /// Prompt tokens that its first start found in the cache.
-    cached: Option<usize>,
     channel: Arc<Channel>,
     text: Option<Text>,
+    /// The stop string that has ended it.
+    stop: Option<String>,
 }
 
 /// Tokens to text, stop strings held back.
@@ -37,26 +40,30 @@ impl Answer {
             detokenizer: Detokenizer::new(vocab),
             stops: StopMatcher::new(std::mem::take(&mut request.stop_strings)),
         });
-        Answer { request, clock: Clock::new(Instant::now()), cached: None, channel, text }
+        channel.set_prompt(request.prompt.len(), 0);
+        let mask = request.mask.take().map(Masking::new);
+        Answer { request, mask, clock: Clock::new(Instant::now()), channel, text, stop: None }
     }
 
-    /// Whether its reader has room for `tokens` more tokens.
-    pub(super) fn has_room_for(&self, tokens: usize) -> bool {
-        self.channel.has_room_for(tokens)
+    /// How many more tokens its reader has room for.
+    pub(super) fn room(&self) -> usize {
+        self.channel.room()
     }
 
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.channel.is_cancelled()
+    /// Why nobody wants more of it, where that is so.
+    pub(super) fn given_up(&self, now: Instant) -> Option<FinishReason> {
+        let late = self.request.deadline.is_some_and(|deadline| deadline <= now);
+        let late = late.then_some(FinishReason::Deadline);
+        if self.channel.is_cancelled() { Some(FinishReason::Cancelled) } else { late }
     }
 
     /// Its sequence got pages with `cached` of its tokens. Returns how many of them count as found: what a
     /// sequence finds again after a preemption was its own.
     pub(super) fn start(&mut self, cached: usize) -> usize {
-        self.clock.start();
-        if self.cached.is_some() {
+        if !self.clock.start() {
             return 0;
         }
-        self.cached = Some(cached);
+        self.channel.set_prompt(self.request.prompt.len(), cached);
         cached
     }
 
@@ -72,19 +79,18 @@ impl Answer {
             return Some(FinishReason::Eos);
         }
         tokens.push(id);
-        let (text, stopped) = match &mut self.text {
-            Some(text) => {
-                let outcome = text.stops.push(text.detokenizer.push(id));
-                (outcome.emit.to_owned(), outcome.stopped)
-            }
-            None => (String::new(), false),
-        };
-        self.channel.push(Ok(Event::Token { id, text, logprobs }));
-        stopped.then_some(FinishReason::Stop)
+        let mut shown = String::new();
+        if let Some(text) = &mut self.text {
+            let outcome = text.stops.push(text.detokenizer.push(id));
+            shown = outcome.emit.to_owned();
+            self.stop = outcome.stop.map(str::to_owned);
+        }
+        self.channel.token(Token { id, text: shown, logprobs });
+        self.stop.is_some().then_some(FinishReason::Stop)
     }
 
-    /// Sends the last event of an answer of `completion_tokens` tokens.
-    pub(super) fn finish(mut self, finish: FinishReason, completion_tokens: usize) {
+    /// Sends the last event of an answer of these tokens.
+    pub(super) fn finish(mut self, finish: FinishReason, tokens: Vec<TokenId>) {
         let text = self.text.take().map_or_else(String::new, |mut text| match finish {
             FinishReason::Stop => String::new(),
             _ => {
@@ -92,10 +98,9 @@ impl Answer {
                 rest + text.stops.flush()
             }
         });
-        let (prompt_tokens, cached_tokens) = (self.request.prompt.len(), self.cached.unwrap_or(0));
-        let usage = Usage { prompt_tokens, cached_tokens, completion_tokens };
-        let timings = self.clock.timings(prompt_tokens - cached_tokens, completion_tokens);
-        self.channel.push(Ok(Event::Done { finish, text, usage, timings }));
+        let (usage, stop) = (self.channel.usage(), self.stop.take());
+        let timings = self.clock.timings(usage);
+        self.channel.push(Ok(Event::Done(Done { finish, stop, text, tokens, usage, timings })));
     }
 
     /// Sends an error as the last event.

@@ -64,7 +64,7 @@ impl Batch {
         for part in scheduled {
             // Its copies may have failed, and it with them.
             let Some(sequence) = table.get(part.slot) else { continue };
-            let id = sequence.pages.ok_or_else(|| Failure::Internal("a scheduled sequence has no pages"))?;
+            let id = sequence.pages.ok_or(Failure::Internal("a scheduled sequence has no pages"))?;
             let outputs = self.push_rows(part, sequence, id, kv)?;
             let unknown = u64::from(part.fed.is_some());
             let sampled =
@@ -118,8 +118,8 @@ impl Batch {
         samples: &impl Fn(&RowSampling) -> bool,
     ) -> bool {
         let StepInput { sampling, adjustments, .. } = &mut self.input;
-        let request = sequence.answer().map(|answer| &answer.request);
-        let Some(request) = request.filter(|request| request.mask.is_none() && request.top.is_none()) else {
+        let answer = sequence.answer().filter(|answer| answer.mask.is_none() && answer.request.top.is_none());
+        let Some(request) = answer.map(|answer| &answer.request) else {
             sampling.push(RowSampling::default());
             return false;
         };

@@ -5,13 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::Scores;
 use super::answer::Answer;
 use super::batch::Part;
+use super::event::Logprobs;
 use super::failure::Failure;
-use super::generation::Logprobs;
+use super::request::TokenRequest;
 use super::sequence::{Goal, Picked, Sequence};
 use super::store::Exported;
 use super::table::{SequenceTable, SlotId};
 use crate::{
-    sample::{History, Sampler, best_logits, log_sum_exp},
+    sample::{History, Sampler, TokenSet, best_logits, log_sum_exp},
     token::TokenId,
 };
 
@@ -74,7 +75,7 @@ impl Chooser {
         let complete = part.tokens == sequence.pending();
         match &mut sequence.goal {
             Goal::Generate(_) if part.outputs.is_empty() => Ok(Picked::Nothing),
-            Goal::Generate(answer) => self.token(part, outputs, answer, &sequence.tokens),
+            Goal::Generate(answer) => self.token(part, outputs, answer, &mut sequence.tokens),
             Goal::Score { top, .. } => {
                 let (top, end) = (*top, sequence.computed + part.tokens);
                 let following = sequence.tokens.get(end + 1 - part.outputs.len()..).unwrap_or_default();
@@ -85,40 +86,79 @@ impl Chooser {
         }
     }
 
-    /// What the step sampled, or else what the logits say.
+    /// What the step sampled, or else what the mask and the logits say.
     fn token(
         &mut self,
         part: &Part,
         outputs: &impl Outputs,
         answer: &mut Answer,
-        tokens: &[TokenId],
+        tokens: &mut Vec<TokenId>,
     ) -> Result<Picked, Failure> {
         let output = part.outputs.start;
         if let Some(token) = outputs.sampled(output)?.filter(|_| part.sampled) {
             return Ok(Picked::Token(token, None));
         }
-        // A mask is the caller's code: its panic is its own request's failure. The scratch is refilled for each choice.
+        let known = tokens.len();
+        // The scratch is refilled for each choice.
         let chosen = catch_unwind(AssertUnwindSafe(|| {
-            outputs.logits(output, &mut self.logits)?;
-            self.sample(answer, tokens)
+            let logits = |out: &mut [f32]| outputs.logits(output, out);
+            self.choose(logits, answer, tokens)
         }));
+        tokens.truncate(known);
         chosen.unwrap_or_else(|_| Err(Failure::Internal("choosing a token panicked")))
     }
 
+    /// Chooses a token; where there is a mask, adds what it makes of the answer to `tokens` on the way.
+    fn choose(
+        &mut self,
+        logits: impl Fn(&mut [f32]) -> Result<(), Failure>,
+        answer: &mut Answer,
+        tokens: &mut Vec<TokenId>,
+    ) -> Result<Picked, Failure> {
+        // At work is only who has room; so many tokens of a forced run fit, the rest comes later.
+        let (room, vocab) = (answer.room().max(1), self.logits.len());
+        let Answer { request, mask, .. } = answer;
+        let Some(mask) = mask else {
+            logits(&mut self.logits)?;
+            let (token, logprobs) = self.sample(request, None, tokens)?;
+            return Ok(Picked::Token(token, logprobs));
+        };
+        let (first, known) = (request.prompt.len().min(tokens.len()), tokens.len());
+        let (mut logprobs, mut ended) = (None, false);
+        if !mask.is_finished(&tokens[first..])? {
+            tokens.extend_from_slice(mask.forced(&tokens[first..], room, vocab)?);
+            if tokens.len() == known {
+                logits(&mut self.logits)?;
+                let allowed = mask.allowed(&tokens[first..], vocab)?;
+                let (token, chosen) = self.sample(request, Some(allowed), tokens)?;
+                (logprobs, ended) = (chosen, request.stop_ids.contains(&token));
+                tokens.push(token);
+                if !ended {
+                    tokens.extend_from_slice(mask.forced(&tokens[first..], room - 1, vocab)?);
+                }
+            }
+        }
+        let finished = !ended && mask.is_finished(&tokens[first..])?;
+        Ok(Picked::Masked { ids: tokens.split_off(known), logprobs, finished })
+    }
+
     /// Chooses from the logits.
-    fn sample(&mut self, answer: &mut Answer, tokens: &[TokenId]) -> Result<Picked, Failure> {
-        let request = &mut answer.request;
+    fn sample(
+        &mut self,
+        request: &TokenRequest,
+        allowed: Option<&TokenSet>,
+        tokens: &[TokenId],
+    ) -> Result<(TokenId, Option<Logprobs>), Failure> {
         let normaliser = request.top.map(|_| log_sum_exp(&self.logits)).transpose()?;
         best_logits(&self.logits, request.top.unwrap_or(0), &mut self.best);
         let own = normaliser.map(|_| self.logits.clone());
         let history = History { tokens, prompt: request.prompt.len() };
-        let mask = request.mask.as_deref_mut();
-        let token = self.sampler.choose(&mut self.logits, &request.sampling, mask, history)?;
+        let token = self.sampler.choose(&mut self.logits, &request.sampling, allowed, history)?;
         let logprobs = normaliser.zip(own).map(|(normaliser, own)| Logprobs {
             chosen: f64::from(own[token.index()]) - normaliser,
             top: self.best.iter().map(|&(id, logit)| (id, logit - normaliser)).collect(),
         });
-        Ok(Picked::Token(token, logprobs))
+        Ok((token, logprobs))
     }
 
     /// Scores rows, the first of which `following` follows.
@@ -133,11 +173,14 @@ impl Chooser {
         let mut following = following.iter();
         for output in part.outputs.clone() {
             outputs.logits(output, &mut self.logits)?;
-            if let Some(next) = following.next() {
-                let normaliser = log_sum_exp(&self.logits)?;
-                scores.nll.push(normaliser - f64::from(self.logits[next.index()]));
+            let next = following.next();
+            if next.is_none() && top == 0 {
+                continue;
             }
+            let log_sum = log_sum_exp(&self.logits)?;
+            scores.nll.extend(next.map(|next| log_sum - f64::from(self.logits[next.index()])));
             if top > 0 {
+                scores.log_sums.push(log_sum);
                 scores.top.push(self.best(top)?);
             }
         }

@@ -55,7 +55,7 @@ pub enum SubmitError {
 
 impl SubmitError {
     /// A field that makes no sense.
-    pub(super) fn invalid(field: &'static str, message: impl Into<String>) -> SubmitError {
+    pub(crate) fn invalid(field: &'static str, message: impl Into<String>) -> SubmitError {
         SubmitError::Invalid { field, message: message.into() }
     }
 
@@ -276,6 +276,14 @@ pub enum RestoreError {
         /// Pages of its tokens.
         expected: usize,
         /// Pages in the file.
+        found: usize,
+    },
+    /// Its state is not that of this model.
+    #[error("the snapshot has {found} bytes of state, expected {expected}")]
+    State {
+        /// Bytes of a state, or none where no page is full.
+        expected: usize,
+        /// Bytes in the file.
         found: usize,
     },
     /// It would not fit even alone.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Death, EngineError, GenerationError};
-use crate::kv::KvError;
+use crate::kv::{KvError, snapshot::SnapshotError};
 use crate::model::ModelError;
 use crate::sample::SampleError;
 
@@ -18,6 +18,8 @@ pub(super) enum Failure {
     Kv(KvError),
     /// The host has no memory: the number counts tokens of an answer, or bytes of a job's.
     HostMemory(usize),
+    /// The state behind the last whole page is gone, so a saved prompt would lack it.
+    NoState,
     /// The engine ends by itself.
     Dead(Death),
     /// The engine is ended.
@@ -50,6 +52,7 @@ impl From<Failure> for GenerationError {
             Failure::Sampling(error) => GenerationError::Sampling(error),
             Failure::Kv(error) => GenerationError::Kv(error),
             Failure::HostMemory(tokens) => GenerationError::HostMemory { tokens },
+            Failure::NoState => GenerationError::Internal("an answer was asked to save its state"),
             Failure::Dead(death) => GenerationError::Dead(death),
             Failure::Stopped => GenerationError::Stopped,
         }
@@ -64,6 +67,7 @@ impl From<Failure> for EngineError {
             Failure::Sampling(error) => EngineError::Sampling(error),
             Failure::Kv(error) => EngineError::Kv(error),
             Failure::HostMemory(bytes) => EngineError::HostMemory { bytes },
+            Failure::NoState => EngineError::Snapshot(SnapshotError::NoState),
             Failure::Dead(death) => EngineError::Dead(death),
             Failure::Stopped => EngineError::Stopped,
         }

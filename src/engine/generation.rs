@@ -3,87 +3,60 @@
 //! The engine never waits for a reader: a sequence whose buffer is full is left out of steps until
 //! the reader has taken something.
 
+use std::borrow::BorrowMut;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
-use super::{GenerationError, Timings, wake::WakeFlag};
-use crate::token::TokenId;
+use super::error::GenerationError;
+use super::event::{Answer, Done, Event, Token};
+use super::stats::Usage;
+use super::wake::WakeFlag;
 
-/// What happens in a generation.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event {
-    /// A token was generated.
-    Token {
-        /// Its id.
-        id: TokenId,
-        /// The text that became certain with it: whole UTF-8, possibly empty.
-        text: String,
-        /// If asked for: its log-probability and the best alternatives.
-        logprobs: Option<Logprobs>,
-    },
-    /// The last event.
-    Done {
-        /// Why the answer ended.
-        finish: FinishReason,
-        /// Text that was held back until the end was known.
-        text: String,
-        /// Tokens counted.
-        usage: Usage,
-        /// Seconds and rates.
-        timings: Timings,
-    },
-}
-
-/// Natural logarithms of probabilities under the model's own logits (before any adjustment).
-#[derive(Clone, Debug, PartialEq)]
-pub struct Logprobs {
-    /// Of the token chosen.
-    pub chosen: f64,
-    /// Of the best, best first.
-    pub top: Vec<(TokenId, f64)>,
-}
-
-/// Why an answer ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum FinishReason {
-    /// A stop string came.
-    Stop,
-    /// The model ended its turn.
-    Eos,
-    /// `max_tokens`, or the context is full.
-    Length,
-    /// The reader cancelled.
-    Cancelled,
-}
-
-impl std::fmt::Display for FinishReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            FinishReason::Stop => "stop",
-            FinishReason::Eos => "eos",
-            FinishReason::Length => "length",
-            FinishReason::Cancelled => "cancelled",
-        })
-    }
-}
-
-/// Tokens of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Of the prompt.
-    pub prompt_tokens: usize,
-    /// Of the prompt, found in the cache.
-    pub cached_tokens: usize,
-    /// Generated.
-    pub completion_tokens: usize,
-}
-
-/// The events of one request, in order. Dropping it cancels the request.
-#[derive(Debug)]
+/// The events of one request, in order: a loop over it, [`Generation::recv`], and behind the feature `async` a
+/// `Stream`. Dropping it cancels the request.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use ottava::engine::{Generation, GenerationError, Received};
+///
+/// /// Prints what comes, and gives up where nothing comes for a second.
+/// fn print(mut generation: Generation) -> Result<(), GenerationError> {
+///     loop {
+///         match generation.recv_timeout(Duration::from_secs(1)) {
+///             Received::Event(event) => print!("{}", event?.text()),
+///             Received::Nothing => generation.cancel(),
+///             _ => return Ok(()),
+///         }
+///     }
+/// }
+/// ```
 pub struct Generation {
-    pub(super) channel: Arc<Channel>,
+    channel: Arc<Channel>,
+    id: Option<u64>,
 }
+
+/// What [`Generation::recv_timeout`] found.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Received {
+    /// The next event, or the error that ends the answer.
+    Event(Result<Event, GenerationError>),
+    /// Nothing has come yet.
+    Nothing,
+    /// The last event has been read.
+    Ended,
+}
+
+/// Cancels a request from anywhere, while another thread waits for its events or after they have gone.
+#[derive(Clone, Debug)]
+pub struct Canceller {
+    channel: Weak<Channel>,
+}
+
+/// A loop over the events of a generation, its own or borrowed.
+#[derive(Debug)]
+pub struct Events<G>(G);
 
 /// The bounded buffer of one generation.
 #[derive(Debug)]
@@ -97,6 +70,7 @@ pub(super) struct Channel {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<Result<Event, GenerationError>>,
+    usage: Usage,
     cancelled: bool,
     ended: bool,
     #[cfg(feature = "async")]
@@ -113,13 +87,28 @@ impl Channel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a further token finds room; the last event always does.
-    pub(super) fn has_room_for(&self, events: usize) -> bool {
-        self.lock().events.len() + events <= self.capacity
+    /// How many further tokens find room; the last event always does.
+    pub(super) fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.lock().events.len())
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
         self.lock().cancelled
+    }
+
+    /// Sets how many tokens the prompt has, and how many of them the cache had.
+    pub(super) fn set_prompt(&self, prompt_tokens: usize, cached_tokens: usize) {
+        let mut state = self.lock();
+        (state.usage.prompt_tokens, state.usage.cached_tokens) = (prompt_tokens, cached_tokens);
+    }
+
+    /// Tokens so far.
+    pub(super) fn usage(&self) -> Usage {
+        self.lock().usage
+    }
+
+    pub(super) fn token(&self, token: Token) {
+        self.push(Ok(Event::Token(token)));
     }
 
     pub(super) fn push(&self, event: Result<Event, GenerationError>) {
@@ -127,7 +116,10 @@ impl Channel {
         if state.ended {
             return;
         }
-        state.ended = matches!(event, Err(_) | Ok(Event::Done { .. }));
+        match event {
+            Ok(Event::Token(_)) => state.usage.completion_tokens += 1,
+            _ => state.ended = true,
+        }
         state.events.push_back(event);
         #[cfg(feature = "async")]
         let waker = state.waker.take();
@@ -146,13 +138,34 @@ impl Channel {
     }
 
     /// Takes an event; makes the engine look again if the buffer was full.
-    fn take(&self, state: &mut State) -> Option<Result<Event, GenerationError>> {
+    fn take(&self, state: &mut State) -> Received {
         let was_full = state.events.len() >= self.capacity;
         let event = state.events.pop_front();
         if was_full {
             self.engine.set();
         }
-        event
+        match event {
+            Some(event) => Received::Event(event),
+            None if state.ended => Received::Ended,
+            None => Received::Nothing,
+        }
+    }
+
+    /// Waits for an event, until a moment at most if there is one.
+    fn wait(&self, until: Option<Instant>) -> Received {
+        let mut state = self.lock();
+        loop {
+            let received = self.take(&mut state);
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            state = match left {
+                _ if received != Received::Nothing => return received,
+                None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return received,
+                Some(left) => {
+                    self.arrived.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
     }
 }
 
@@ -165,9 +178,83 @@ fn wake(waker: std::task::Waker) {
 }
 
 impl Generation {
-    /// Ends the request within one step; [`Event::Done`] still comes.
+    pub(super) fn new(channel: Arc<Channel>, id: Option<u64>) -> Generation {
+        Generation { channel, id }
+    }
+
+    /// The request's number, where its caller gave it one.
+    pub fn id(&self) -> Option<u64> {
+        self.id
+    }
+
+    #[cfg(test)]
+    pub(super) fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Waits for the next event; `None` after the last. An error is the last event of its answer.
+    pub fn recv(&mut self) -> Option<Result<Event, GenerationError>> {
+        match self.channel.wait(None) {
+            Received::Event(event) => Some(event),
+            Received::Nothing | Received::Ended => None,
+        }
+    }
+
+    /// Waits for the next event, but no longer than `time`; zero does not wait. The request goes on where nothing has
+    /// come.
+    pub fn recv_timeout(&mut self, time: Duration) -> Received {
+        // A time beyond what the clock can say is no limit.
+        self.channel.wait(Instant::now().checked_add(time))
+    }
+
+    /// Ends the request within one step; [`Event::Done`] still comes, with the text so far.
     pub fn cancel(&self) {
         self.channel.cancel();
+    }
+
+    /// What cancels the request from elsewhere. It keeps nothing alive.
+    pub fn canceller(&self) -> Canceller {
+        Canceller { channel: Arc::downgrade(&self.channel) }
+    }
+
+    /// Tokens so far, read or not: what an answer that failed or is dropped has cost.
+    pub fn usage(&self) -> Usage {
+        self.channel.usage()
+    }
+
+    /// Waits for the end and gives the whole text of what has not been read yet.
+    ///
+    /// # Errors
+    /// The error that ended the answer; [`GenerationError::Stopped`] where its end has been read already.
+    pub fn text(self) -> Result<Answer, GenerationError> {
+        let mut text = String::new();
+        for event in self {
+            let event = event?;
+            text.push_str(event.text());
+            if let Event::Done(Done { finish, stop, tokens, usage, timings, .. }) = event {
+                return Ok(Answer { text, tokens, finish, stop, usage, timings });
+            }
+        }
+        Err(GenerationError::Stopped)
+    }
+}
+
+impl Canceller {
+    /// Ends the request within one step; nothing happens where it has ended.
+    pub fn cancel(&self) {
+        if let Some(channel) = self.channel.upgrade() {
+            channel.cancel();
+        }
+    }
+}
+
+/// The tokens so far; the events may have users' texts.
+impl std::fmt::Debug for Generation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Generation")
+            .field("id", &self.id)
+            .field("usage", &self.usage())
+            .finish_non_exhaustive()
     }
 }
 
@@ -177,21 +264,30 @@ impl Drop for Generation {
     }
 }
 
-impl Iterator for Generation {
+impl<G: BorrowMut<Generation>> Iterator for Events<G> {
     type Item = Result<Event, GenerationError>;
 
     /// Waits for the next event; `None` after the last.
     fn next(&mut self) -> Option<Self::Item> {
-        let mut state = self.channel.lock();
-        loop {
-            if let Some(event) = self.channel.take(&mut state) {
-                return Some(event);
-            }
-            if state.ended {
-                return None;
-            }
-            state = self.channel.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.0.borrow_mut().recv()
+    }
+}
+
+impl IntoIterator for Generation {
+    type Item = Result<Event, GenerationError>;
+    type IntoIter = Events<Generation>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        Events(self)
+    }
+}
+
+impl<'g> IntoIterator for &'g mut Generation {
+    type Item = Result<Event, GenerationError>;
+    type IntoIter = Events<&'g mut Generation>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        Events(self)
     }
 }
 
@@ -205,9 +301,9 @@ impl futures_core::Stream for Generation {
     ) -> std::task::Poll<Option<Self::Item>> {
         let mut state = self.channel.lock();
         match self.channel.take(&mut state) {
-            Some(event) => std::task::Poll::Ready(Some(event)),
-            None if state.ended => std::task::Poll::Ready(None),
-            None => {
+            Received::Event(event) => std::task::Poll::Ready(Some(event)),
+            Received::Ended => std::task::Poll::Ready(None),
+            Received::Nothing => {
                 state.waker = Some(context.waker().clone());
                 std::task::Poll::Pending
             }

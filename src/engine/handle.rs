@@ -26,12 +26,19 @@ const SCORES_MAX: usize = 1 << 26;
 
 /// The engine as others see it: cheap to clone, usable from any thread. When the last clone goes,
 /// the engine's thread ends after its step, and running generations with it; nobody waits for that.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Handle {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+/// In one line, without what is at work.
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Stats { waiting, running, .. } = self.stats();
+        f.debug_struct("Handle").field("waiting", &waiting).field("running", &running).finish_non_exhaustive()
+    }
+}
+
 struct Inner {
     inbox: Arc<Inbox>,
     counters: Arc<Counters>,
@@ -80,7 +87,7 @@ impl Handle {
         request.check(inner.limits)?;
         self.check_pages(&request)?;
         let channel = Channel::new(inner.config.event_buffer, Arc::clone(inner.inbox.wake()));
-        let generation = Generation { channel: Arc::clone(&channel) };
+        let generation = Generation::new(Arc::clone(&channel), request.id);
         let sequence = Sequence::generate(request, channel, inner.limits.context_max);
         match inner.inbox.put_request(sequence, &inner.counters) {
             Ok(()) => Ok(generation),
@@ -141,7 +148,6 @@ impl Handle {
     /// As [`Handle::score`], and [`EngineError::Snapshot`] if the file cannot be written.
     pub fn save(&self, ids: &[TokenId], path: &Path) -> Result<(), EngineError> {
         self.check_ids(ids)?;
-        self.inner.place.check_stateless()?;
         // Before anything is computed; and again when the file is written.
         file::check_target(path).map_err(|source| snapshot::io_error(path, "write", source))?;
         let exported = self.ask(|reply| Job::Compute(Sequence::save(ids.to_vec(), reply)))?;
@@ -156,9 +162,8 @@ impl Handle {
     /// if it does not belong in this cache; the cache is as before.
     pub fn restore(&self, path: &Path) -> Result<usize, EngineError> {
         let place = &self.inner.place;
-        place.check_stateless()?;
         let found = snapshot::Found::open(path, &place.fingerprint, &place.layout)?;
-        place.check_pages(found.pages())?;
+        place.check_size(&found)?;
         let snapshot = found.read()?;
         place.check(&snapshot)?;
         self.ask(|reply| Job::Restore { snapshot, reply })
@@ -189,6 +194,11 @@ impl Handle {
     /// [`EngineError::JobsFull`], [`EngineError::Stopped`].
     pub fn take_profile(&self) -> Result<Profile, EngineError> {
         self.ask(|reply| Job::TakeProfile { reply })
+    }
+
+    /// Most sequences at work at once: what was asked for, within the decoder's limits.
+    pub fn sequences_max(&self) -> usize {
+        self.inner.config.sequences_max
     }
 
     /// Whether the engine works. A look under a lock that is held for moments, without a call of a driver.

@@ -1,7 +1,7 @@
 //! The engine: many requests share one model, one step at a time.
 //!
 //! [`Handle::spawn`] starts a named thread that owns the model and the KV books; callers hold a [`Handle`]. A
-//! `request` says what can be asked, `generation` is the stream of events, `inbox` connects the two sides. On the
+//! `request` says what can be asked, `event` what comes back, `generation` is the stream, `inbox` connects the two sides. On the
 //! thread, `worker` is the loop over the stages, each of which takes and returns values:
 //!
 //! ```text
@@ -10,8 +10,9 @@
 //!                   pages   input    or error  scores    text
 //! ```
 //!
-//! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer`, scores, or a prompt to save; `store` copies its pages, `failure`
-//! is why one cannot go on, `error` what callers get for it, `life` whether the engine works at all. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
+//! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer` (with its `masking`), scores, or a prompt to
+//! save; `store` copies its pages, `failure` is why one cannot go on, `error` what callers get for it, `life` whether the
+//! engine works at all. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
 //! [`crate::api`].
 //!
 //! # What bounds what
@@ -37,11 +38,13 @@ mod answer;
 mod batch;
 mod choose;
 mod error;
+mod event;
 mod failure;
 mod generation;
 mod handle;
 mod inbox;
 mod life;
+mod masking;
 mod plan;
 mod profile;
 mod request;
@@ -58,12 +61,13 @@ mod wake;
 mod worker;
 
 pub use error::{EngineError, GenerationError, RestoreError, SubmitError};
-pub use generation::{Event, FinishReason, Generation, Logprobs, Usage};
+pub use event::{Answer, Done, Event, FinishReason, Logprobs, Token};
+pub use generation::{Canceller, Events, Generation, Received};
 pub use handle::Handle;
 pub use life::{Death, Drained, EngineState};
 pub use profile::{Profile, StepProfile};
 pub use request::TokenRequest;
-pub use stats::{MemoryStats, MemoryUse, Stats, Timings};
+pub use stats::{MemoryStats, MemoryUse, Stats, Timings, Usage};
 
 use crate::ir::StepLimits;
 use crate::token::TokenId;
@@ -135,9 +139,13 @@ fn check_count(name: &'static str, found: usize, most: usize) -> Result<(), Engi
 
 /// How likely the model finds given tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Scores {
     /// Negative log-likelihood (natural log) of each token after the first, given those before.
     pub nll: Vec<f64>,
     /// After each token, the best logits, best first; empty if none were asked for.
     pub top: Vec<Vec<(TokenId, f32)>>,
+    /// Of each entry of `top`: the logarithm of the sum of all logits' exponentials. A logit less it is that token's
+    /// log-probability.
+    pub log_sums: Vec<f64>,
 }

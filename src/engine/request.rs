@@ -1,6 +1,7 @@
 //! What the engine is asked for, and the check that lets nothing malformed in.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::SubmitError;
 use crate::ir::Window;
@@ -15,8 +16,8 @@ const STOP_BYTES_MAX: usize = 1024;
 /// Most alternatives reported with a token.
 const TOP_MAX: usize = 100;
 
-/// A request in token ids.
-#[derive(Debug)]
+/// A request in token ids. What [`TokenRequest::new`] does not say is set field by field.
+#[non_exhaustive]
 pub struct TokenRequest {
     /// What to continue; at least one token.
     pub prompt: Vec<TokenId>,
@@ -34,8 +35,17 @@ pub struct TokenRequest {
     pub text: Option<Arc<Vocab>>,
     /// Report the log-probability of each token and of this many best; `None` reports none.
     pub top: Option<usize>,
-    /// Forbids tokens, for grammars.
+    /// Says which tokens the answer may have, for grammars.
     pub mask: Option<Box<dyn TokenMask>>,
+    /// When the answer ends at the latest, wherever it is then: in the queue, in its prompt or among its tokens. The
+    /// engine looks between steps.
+    pub deadline: Option<Instant>,
+    /// Who has a higher one starts first, and keeps its pages longer; among equals who came first.
+    pub priority: i8,
+    /// Only requests of the same salt share what the cache has.
+    pub cache_salt: Option<[u8; 32]>,
+    /// A number of the caller's, which [`Generation::id`](super::Generation::id) gives back.
+    pub id: Option<u64>,
 }
 
 /// What requests are checked against.
@@ -58,6 +68,10 @@ impl TokenRequest {
             text: None,
             top: None,
             mask: None,
+            deadline: None,
+            priority: 0,
+            cache_salt: None,
+            id: None,
         }
     }
 
@@ -95,6 +109,17 @@ impl TokenRequest {
             return invalid("window", "expected at least 1 token, found 0".into());
         }
         Ok(self.sampling.check(limits.vocab)?)
+    }
+}
+
+/// Counts, not what users wrote.
+impl std::fmt::Debug for TokenRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenRequest")
+            .field("prompt_tokens", &self.prompt.len())
+            .field("max_tokens", &self.max_tokens)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }
 

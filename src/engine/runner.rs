@@ -12,6 +12,7 @@ use super::profile::Profiler;
 use super::sequence::Sequence;
 use super::stats::{Counters, add};
 use super::store::Exported;
+use crate::ir::PAGE_TOKENS;
 use crate::kv::KvCacheManager;
 use crate::model::{Decoder, ModelError};
 use crate::{sample::SampleError, token::TokenId};
@@ -64,7 +65,9 @@ impl<D: Decoder> Runner<D> {
 /// the decoder but pages that a failure makes void.
 fn timed(counters: &Counters, call: impl FnOnce() -> Result<(), ModelError>) -> Result<(), Failure> {
     let started = Instant::now();
+    counters.set_step(Some(started));
     let result = catch_unwind(AssertUnwindSafe(call));
+    counters.set_step(None);
     add(&counters.step_us, started.elapsed().as_micros() as usize);
     match result {
         Ok(result) => Ok(result?),
@@ -99,8 +102,13 @@ impl<D: Decoder> Outputs for Ran<'_, D> {
     }
 
     fn export(&self, sequence: &Sequence) -> Result<Exported, Failure> {
-        let id = sequence.pages.ok_or_else(|| Failure::Internal("a computed sequence has no pages"))?;
+        let id = sequence.pages.ok_or(Failure::Internal("a computed sequence has no pages"))?;
         let Runner { decoder, counters, .. } = self.runner;
-        Exported::copy(decoder, self.kv.pages(id)?, &sequence.tokens, counters)
+        let (pages, len) = (self.kv.pages(id)?, sequence.tokens.len());
+        let state = self.kv.state_of_whole_pages(id, len)?;
+        if self.kv.has_states() && state.is_none() && len >= PAGE_TOKENS {
+            return Err(Failure::NoState);
+        }
+        Exported::copy(decoder, (pages, state), &sequence.tokens, counters)
     }
 }

@@ -1,10 +1,12 @@
 //! One sequence at work: its tokens, its pages, and its goal: an answer, scores, or a saved prompt.
 
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use super::answer::Answer;
+use super::event::{FinishReason, Logprobs};
 use super::failure::Failure;
-use super::generation::{Channel, FinishReason, Logprobs};
+use super::generation::Channel;
 use super::request::TokenRequest;
 use super::store::Exported;
 use super::{EngineError, Scores};
@@ -53,6 +55,12 @@ pub(super) enum Picked {
     /// Nothing yet: more of its tokens must be computed first.
     Nothing,
     Token(TokenId, Option<Logprobs>),
+    /// What a mask made of the answer: tokens, of which the first may be a chosen one, and whether that is all.
+    Masked {
+        ids: Vec<TokenId>,
+        logprobs: Option<Logprobs>,
+        finished: bool,
+    },
     /// Of some rows.
     Scores(Scores),
     Pages(Exported),
@@ -120,18 +128,19 @@ impl Sequence {
 
     /// Whether its reader has no room for another token.
     pub(super) fn is_paused(&self) -> bool {
-        self.answer().is_some_and(|answer| !answer.has_room_for(1))
-    }
-
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.answer().is_some_and(Answer::is_cancelled)
+        self.answer().is_some_and(|answer| answer.room() == 0)
     }
 
     /// Whether another token may follow the next one: it is not too long then, and its reader has room for
     /// both and has not gone.
     pub(super) fn goes_on(&self) -> bool {
-        self.tokens.len() + 1 < self.tokens_max
-            && self.answer().is_some_and(|answer| answer.has_room_for(2) && !answer.is_cancelled())
+        let goes_on = |answer: &Answer| answer.room() >= 2 && answer.given_up(Instant::now()).is_none();
+        self.tokens.len() + 1 < self.tokens_max && self.answer().is_some_and(goes_on)
+    }
+
+    /// Who comes first: of two the greater, among equals who arrived first. A job comes before all requests.
+    pub(super) fn priority(&self) -> i16 {
+        self.answer().map_or(i16::MAX, |answer| answer.request.priority.into())
     }
 
     pub(super) fn history(&self) -> History<'_> {
@@ -143,7 +152,8 @@ impl Sequence {
     /// for its first alone, which is never found.
     pub(super) fn spec(&self) -> (&[TokenId], SequenceSpec) {
         let findable = if self.is_job() { 1 } else { self.tokens.len() };
-        let spec = SequenceSpec { tokens_max: self.tokens_max, window: self.window };
+        let salt = self.answer().and_then(|answer| answer.request.cache_salt);
+        let spec = SequenceSpec { tokens_max: self.tokens_max, window: self.window, salt };
         (self.tokens.get(..findable).unwrap_or_default(), spec)
     }
 
@@ -156,13 +166,15 @@ impl Sequence {
     /// Takes what a step gave, and says whether the sequence ends with it. A job ends by its length.
     pub(super) fn accept(&mut self, picked: Picked) -> Option<FinishReason> {
         match (&mut self.goal, picked) {
-            (Goal::Generate(answer), Picked::Token(id, logprobs)) => {
-                let finish = answer.accept(&mut self.tokens, id, logprobs);
-                return finish.or((self.tokens.len() >= self.tokens_max).then_some(FinishReason::Length));
+            (Goal::Generate(_), Picked::Token(id, logprobs)) => return self.accept_token(id, logprobs),
+            (Goal::Generate(_), Picked::Masked { ids, mut logprobs, finished }) => {
+                let end = ids.into_iter().find_map(|id| self.accept_token(id, logprobs.take()));
+                return end.or(finished.then_some(FinishReason::Mask));
             }
             (Goal::Score { scores, .. }, Picked::Scores(more)) => {
                 scores.nll.extend(more.nll);
                 scores.top.extend(more.top);
+                scores.log_sums.extend(more.log_sums);
             }
             (Goal::Save { exported, .. }, Picked::Pages(pages)) => *exported = Some(pages),
             (Goal::Generate(_), _) => return None,
@@ -171,12 +183,18 @@ impl Sequence {
         (self.pending() == 0).then_some(FinishReason::Length)
     }
 
+    fn accept_token(&mut self, id: TokenId, logprobs: Option<Logprobs>) -> Option<FinishReason> {
+        let Goal::Generate(answer) = &mut self.goal else { return None };
+        let finish = answer.accept(&mut self.tokens, id, logprobs);
+        finish.or((self.tokens.len() >= self.tokens_max).then_some(FinishReason::Length))
+    }
+
     /// Tells its reader how it ended. A caller that no longer listens is no concern.
-    pub(super) fn tell(self, end: Result<FinishReason, Failure>) {
+    pub(super) fn tell(mut self, end: Result<FinishReason, Failure>) {
         match (self.goal, end) {
             (Goal::Generate(answer), Ok(finish)) => {
-                let completion = self.tokens.len().saturating_sub(answer.request.prompt.len());
-                answer.finish(finish, completion);
+                let prompt = answer.request.prompt.len().min(self.tokens.len());
+                answer.finish(finish, self.tokens.split_off(prompt));
             }
             (Goal::Generate(answer), Err(failure)) => answer.fail(failure.into()),
             (Goal::Score { scores, reply, .. }, end) => {

@@ -3,8 +3,8 @@
 
 use super::answer::Answer;
 use super::choose::Pick;
+use super::event::FinishReason;
 use super::failure::Failure;
-use super::generation::FinishReason;
 use super::sequence::{Picked, Sequence};
 use super::table::{SequenceTable, SlotId};
 use crate::kv::{KvCacheManager, KvError};
@@ -37,7 +37,11 @@ pub(super) fn settle(
             Ok(prefilled) => {
                 settled.prefill_tokens += prefilled;
                 picked.map(|picked| {
-                    settled.decode_tokens += usize::from(matches!(picked, Picked::Token(..)));
+                    settled.decode_tokens += match &picked {
+                        Picked::Token(..) => 1,
+                        Picked::Masked { ids, .. } => ids.len(),
+                        _ => 0,
+                    };
                     sequence.accept(picked)
                 })
             }

@@ -1,13 +1,28 @@
 //! Counters that the engine's thread writes and anyone reads.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::model::DecoderMemory;
 
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct Usage {
+    /// Of the prompt.
+    pub prompt_tokens: usize,
+    /// Of the prompt, found in the cache.
+    pub cached_tokens: usize,
+    /// Generated.
+    pub completion_tokens: usize,
+}
+
 /// Seconds and rates of one generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Timings {
     /// From submission to the first step that worked on the prompt, in seconds.
     pub queued_s: f64,
@@ -37,8 +52,11 @@ impl Clock {
         Clock { submitted, started: None, first_token: None, last_token: None }
     }
 
-    pub(super) fn start(&mut self) {
+    /// Whether this is the first start.
+    pub(super) fn start(&mut self) -> bool {
+        let first = self.started.is_none();
         self.started.get_or_insert_with(Instant::now);
+        first
     }
 
     pub(super) fn token(&mut self) {
@@ -47,8 +65,8 @@ impl Clock {
         self.last_token = Some(now);
     }
 
-    /// Timings of a generation that computed `prompt` prompt tokens and generated `tokens`.
-    pub(super) fn timings(&self, prompt: usize, tokens: usize) -> Timings {
+    /// Timings of a generation of so many tokens.
+    pub(super) fn timings(&self, usage: Usage) -> Timings {
         let seconds = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
             (Some(from), Some(to)) => to.duration_since(from).as_secs_f64(),
             _ => 0.0,
@@ -61,8 +79,8 @@ impl Clock {
             first_token_s: seconds(Some(self.submitted), self.first_token),
             prefill_s,
             decode_s,
-            prefill_tokens_per_s: rate(prompt, prefill_s),
-            decode_tokens_per_s: rate(tokens.saturating_sub(1), decode_s),
+            prefill_tokens_per_s: rate(usage.prompt_tokens - usage.cached_tokens, prefill_s),
+            decode_tokens_per_s: rate(usage.completion_tokens.saturating_sub(1), decode_s),
         }
     }
 }
@@ -70,10 +88,12 @@ impl Clock {
 /// What the engine has done and holds. Every request that was admitted is in exactly one of
 /// `finished`, `failed`, `cancelled`, `waiting` and `running`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Stats {
     /// Requests let in.
     pub admitted: u64,
-    /// Ended by a stop, the end of the turn or the length.
+    /// Ended by a stop, the end of the turn, the length, a mask or the deadline.
     pub finished: u64,
     /// Ended by an error.
     pub failed: u64,
@@ -95,6 +115,8 @@ pub struct Stats {
     pub decode_tokens: u64,
     /// Seconds spent in steps.
     pub step_s: f64,
+    /// For how many seconds the step at work has been running; 0 between steps. A device that hangs shows here.
+    pub step_running_s: f64,
     /// Pages of the pool.
     pub pages: u64,
     /// Pages that sequences have.
@@ -107,6 +129,8 @@ pub struct Stats {
 
 /// Bytes of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct MemoryUse {
     /// Bytes now.
     pub bytes: u64,
@@ -118,6 +142,8 @@ pub struct MemoryUse {
 /// the model is loaded and do not change; the rest moves with the work. Not counted: the scratch
 /// of a backend's operations, and the vocabulary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct MemoryStats {
     /// Weights, as the backend keeps them.
     pub weights: MemoryUse,
@@ -147,6 +173,7 @@ pub(super) struct Counters {
     pub(super) cached_tokens: AtomicU64,
     pub(super) decode_tokens: AtomicU64,
     pub(super) step_us: AtomicU64,
+    step: Mutex<Option<Instant>>,
     pub(super) pages: AtomicU64,
     pub(super) pages_used: AtomicU64,
     pub(super) pages_cached: AtomicU64,
@@ -221,6 +248,15 @@ impl Counters {
         self.kv_pool.set(memory.kv_bytes);
     }
 
+    /// Notes when the step at work began, and that none is at work.
+    pub(super) fn set_step(&self, started: Option<Instant>) {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner) = started;
+    }
+
+    fn step(&self) -> Option<Instant> {
+        *self.step.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Requests admitted and not ended.
     pub(super) fn live(&self) -> u64 {
         let ended = [&self.finished, &self.failed, &self.cancelled];
@@ -256,6 +292,7 @@ impl Counters {
             cached_tokens: get(&self.cached_tokens),
             decode_tokens: get(&self.decode_tokens),
             step_s: Duration::from_micros(get(&self.step_us)).as_secs_f64(),
+            step_running_s: self.step().map_or(0.0, |started| started.elapsed().as_secs_f64()),
             pages: get(&self.pages),
             pages_used: get(&self.pages_used),
             pages_cached: get(&self.pages_cached),

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use super::failure::Failure;
 use super::stats::{Counters, SnapshotBytes};
 use super::{EngineConfig, RestoreError};
-use crate::ir::{KvLayout, PAGE_TOKENS, PageRef};
-use crate::kv::snapshot::{self, Snapshot, SnapshotError, SnapshotHeader};
+use crate::ir::{KvLayout, PAGE_TOKENS, PageRef, StateSlot};
+use crate::kv::snapshot::{self, Found, Snapshot, SnapshotError, SnapshotHeader};
 use crate::model::{Decoder, ModelError};
 use crate::token::TokenId;
 
@@ -21,7 +21,8 @@ pub(super) struct Place {
     pub(super) pages: usize,
     vocab: usize,
     share_prefixes: bool,
-    stateful: bool,
+    /// Bytes of a state.
+    state_bytes: usize,
 }
 
 impl Place {
@@ -32,13 +33,8 @@ impl Place {
             pages: decoder.pages(),
             vocab: decoder.vocab_size(),
             share_prefixes: config.share_prefixes,
-            stateful: decoder.state_slots() > 0,
+            state_bytes: decoder.states().elements.saturating_mul(size_of::<f32>()),
         }
-    }
-
-    /// Files have pages only: a sequence with a state cannot go on from them.
-    pub(super) fn check_stateless(&self) -> Result<(), SnapshotError> {
-        if self.stateful { Err(SnapshotError::Stateful) } else { Ok(()) }
     }
 
     /// What the file's own checksum cannot tell: whether the snapshot makes sense here.
@@ -53,6 +49,11 @@ impl Place {
         if let Some(&token) = header.tokens.iter().find(|token| token.index() >= self.vocab) {
             return Err(RestoreError::Token { token, vocab: self.vocab });
         }
+        let expected = if header.tokens.len() < PAGE_TOKENS { 0 } else { self.state_bytes };
+        let found = header.state.len();
+        if found != expected {
+            return Err(RestoreError::State { expected, found });
+        }
         let (expected, found) = (header.tokens.len().div_ceil(PAGE_TOKENS), header.starts.len());
         if found != expected {
             return Err(RestoreError::Pages { expected, found });
@@ -60,8 +61,16 @@ impl Place {
         self.check_pages(found)
     }
 
-    /// Whether `needed` pages have room in the cache: known before they are read.
-    pub(super) fn check_pages(&self, needed: usize) -> Result<(), RestoreError> {
+    /// Whether pages have room in the cache, and a state is no longer than it should be: known before they are read.
+    pub(super) fn check_size(&self, found: &Found<'_>) -> Result<(), RestoreError> {
+        let (expected, state) = (self.state_bytes, found.state_bytes());
+        if state > expected {
+            return Err(RestoreError::State { expected, found: state });
+        }
+        self.check_pages(found.pages())
+    }
+
+    fn check_pages(&self, needed: usize) -> Result<(), RestoreError> {
         let pages = self.pages;
         if needed > pages { Err(RestoreError::TooLarge { needed, pages }) } else { Ok(()) }
     }
@@ -77,18 +86,19 @@ pub(super) struct Exported {
 }
 
 impl Exported {
-    /// Copies out the pages that hold `tokens`.
+    /// Copies out the pages that hold `tokens`, and the state of those that fill pages.
     ///
     /// # Errors
     /// [`Failure::HostMemory`], [`Failure::Step`].
     pub(super) fn copy(
         decoder: &impl Decoder,
-        pages: &[PageRef],
+        (pages, state): (&[PageRef], Option<StateSlot>),
         tokens: &[TokenId],
         counters: &Arc<Counters>,
     ) -> Result<Exported, Failure> {
         let layout = decoder.kv_layout();
-        let size = pages.len().saturating_mul(layout.page_bytes());
+        let state = state.map_or(Ok(Vec::new()), |slot| export_state(decoder, slot))?;
+        let size = pages.len().saturating_mul(layout.page_bytes()).saturating_add(state.len());
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(size).map_err(|_| Failure::HostMemory(size))?;
         let _counted = SnapshotBytes::count(counters, size);
@@ -97,7 +107,7 @@ impl Exported {
         }
         let (fingerprint, tokens) = (decoder.fingerprint(), tokens.to_vec());
         let starts = pages.iter().map(|entry| entry.start).collect();
-        let header = SnapshotHeader { fingerprint, layout, window: None, tokens, starts };
+        let header = SnapshotHeader { fingerprint, layout, window: None, tokens, starts, state };
         Ok(Exported { header, bytes, _counted })
     }
 
@@ -124,4 +134,28 @@ pub(super) fn import(
 ) -> Result<(), ModelError> {
     let mut filled = pages.iter().zip(snapshot.pages()).skip(cached / PAGE_TOKENS);
     filled.try_for_each(|(entry, bytes)| decoder.import_page(entry.page, bytes))
+}
+
+/// A state as a file has it: f32, little-endian.
+fn export_state(decoder: &impl Decoder, slot: StateSlot) -> Result<Vec<u8>, Failure> {
+    let (mut values, elements) = (Vec::new(), decoder.states().elements);
+    let no_memory = |_| Failure::HostMemory(elements.saturating_mul(size_of::<f32>()));
+    values.try_reserve_exact(elements).map_err(no_memory)?;
+    values.resize(elements, 0.0);
+    decoder.read_state(slot, &mut values)?;
+    Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+}
+
+/// Fills a slot with a snapshot's state.
+///
+/// # Errors
+/// Those of [`Decoder::write_state`].
+pub(super) fn import_state(
+    decoder: &mut impl Decoder,
+    slot: StateSlot,
+    snapshot: &Snapshot,
+) -> Result<(), ModelError> {
+    let words = snapshot.header.state.as_chunks::<4>().0;
+    let values: Vec<f32> = words.iter().map(|word| f32::from_le_bytes(*word)).collect();
+    decoder.write_state(slot, &values)
 }

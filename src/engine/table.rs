@@ -1,5 +1,8 @@
 //! The sequences at work, each in a slot that stays its own until it ends: nothing is renumbered.
 
+use std::time::Instant;
+
+use super::event::FinishReason;
 use super::sequence::Sequence;
 
 /// A sequence of a [`SequenceTable`]. The generation tag makes an id useless after its sequence has ended, even
@@ -27,8 +30,9 @@ impl SlotId {
 pub(super) struct SequenceTable {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// The oldest first. A job counts as the oldest, so it takes pages from anyone and loses none.
-    by_age: Vec<SlotId>,
+    /// Those of the highest priority first, among equals the oldest. A job is before all, so it takes pages from
+    /// anyone and loses none.
+    in_order: Vec<SlotId>,
 }
 
 #[derive(Debug, Default)]
@@ -45,8 +49,10 @@ impl SequenceTable {
         }
         let slot = &mut self.slots[index];
         let id = SlotId { index, generation: slot.generation };
-        self.by_age.insert(if sequence.is_job() { 0 } else { self.by_age.len() }, id);
+        let priority = sequence.priority();
         slot.sequence = Some(sequence);
+        let behind = self.iter().position(|(_, other)| other.priority() < priority);
+        self.in_order.insert(behind.unwrap_or(self.in_order.len()), id);
         id
     }
 
@@ -55,7 +61,7 @@ impl SequenceTable {
         let sequence = slot.sequence.take()?;
         slot.generation += 1;
         self.free.push(id.index);
-        self.by_age.retain(|&other| other != id);
+        self.in_order.retain(|&other| other != id);
         Some(sequence)
     }
 
@@ -69,14 +75,24 @@ impl SequenceTable {
         slot.sequence.as_mut()
     }
 
-    /// All sequences, the oldest first.
+    /// All sequences, those of the highest priority first, among equals the oldest.
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (SlotId, &Sequence)> {
-        self.by_age.iter().filter_map(|&id| Some((id, self.get(id)?)))
+        self.in_order.iter().filter_map(|&id| Some((id, self.get(id)?)))
     }
 
     /// Takes the table apart.
     pub(super) fn into_sequences(self) -> impl Iterator<Item = Sequence> {
         self.slots.into_iter().filter_map(|slot| slot.sequence)
+    }
+
+    /// Those of whom nobody wants more, and why.
+    pub(super) fn given_up(&self, now: Instant) -> Vec<(SlotId, FinishReason)> {
+        self.iter().filter_map(|(slot, sequence)| Some((slot, sequence.answer()?.given_up(now)?))).collect()
+    }
+
+    /// When the first of them is late.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.iter().filter_map(|(_, sequence)| sequence.answer()?.request.deadline).min()
     }
 
     /// Whether a job is at work: there is one at a time.

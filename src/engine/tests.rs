@@ -7,7 +7,10 @@ mod fake;
 mod faults;
 mod flow;
 mod life;
+mod masks;
 mod one_token;
+mod readers;
+mod requests;
 mod scheduler;
 mod snapshots;
 mod stages;
@@ -20,7 +23,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::ir::Window;
-use crate::sample::{History, Sampler, Sampling, TokenMask, log_sum_exp};
+use crate::sample::{History, SampleError, Sampler, Sampling, TokenMask, TokenSet, log_sum_exp};
 use fake::{FAILING, Fake, PANICKING, POISON, VOCAB, logits_after};
 
 /// Longer than any of these tests should take, even on a busy machine.
@@ -45,9 +48,10 @@ fn read(generation: Generation) -> (Vec<TokenId>, Result<(FinishReason, Usage), 
         let mut tokens = Vec::new();
         for event in generation {
             match event {
-                Ok(Event::Token { id, .. }) => tokens.push(id),
-                Ok(Event::Done { finish, usage, .. }) => {
-                    drop(sender.send((tokens.clone(), Ok((finish, usage)))))
+                Ok(Event::Token(token)) => tokens.push(token.id),
+                Ok(Event::Done(done)) => {
+                    assert!(done.tokens.ends_with(&tokens));
+                    drop(sender.send((tokens.clone(), Ok((done.finish, done.usage)))))
                 }
                 Err(error) => drop(sender.send((tokens.clone(), Err(error)))),
             }
@@ -197,7 +201,9 @@ fn scores_are_those_of_the_logits() {
         assert!((scores.nll[i] - expected).abs() < 1e-9, "token {i}");
         assert!(scores.top[i].windows(2).all(|pair| pair[0].1 >= pair[1].1));
         assert_eq!(scores.top[i][0].1, logits.iter().copied().fold(f32::MIN, f32::max));
+        assert_eq!(scores.log_sums[i], log_sum_exp(&logits).unwrap());
     }
+    assert_eq!(scores.log_sums.len(), 100);
     assert_eq!(handle.score_from(&ids, 60, 0).unwrap().nll, scores.nll[60..]);
     assert!(read(running).1.is_ok());
     assert!(matches!(handle.score(&[], 0), Err(EngineError::Submit(SubmitError::Invalid { .. }))));
@@ -254,7 +260,7 @@ fn log_probabilities_are_the_models_own() {
     let asked = TokenRequest { top: Some(2), ..request(2, 20, 3) };
     let mut history = asked.prompt.clone();
     for event in handle.submit(asked).unwrap() {
-        let Event::Token { id, logprobs, .. } = event.unwrap() else { continue };
+        let Event::Token(Token { id, logprobs, .. }) = event.unwrap() else { continue };
         let logits = logits_after(&history);
         let normaliser = log_sum_exp(&logits).unwrap();
         let logprobs = logprobs.unwrap();

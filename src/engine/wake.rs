@@ -2,7 +2,7 @@
 //! never waits.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest sleep of an idle engine: a lost wake-up costs at most this.
 const NAP: Duration = Duration::from_secs(1);
@@ -35,12 +35,13 @@ impl WakeFlag {
         *self.lock()
     }
 
-    /// Sleeps until the flag is set (or a moment has passed).
-    pub(super) fn wait(&self) {
+    /// Sleeps until the flag is set, until that moment if there is one, or for a nap.
+    pub(super) fn wait(&self, until: Option<Instant>) {
         let set = self.lock();
         if !*set {
+            let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
             // Whether it was a wake-up or the time does not matter: the caller looks again.
-            drop(self.changed.wait_timeout(set, NAP).unwrap_or_else(PoisonError::into_inner));
+            drop(self.changed.wait_timeout(set, left.min(NAP)).unwrap_or_else(PoisonError::into_inner));
         }
     }
 }

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use super::batch::Batch;
 use super::choose::{Chooser, Pick};
+use super::event::FinishReason;
 use super::failure::Failure;
-use super::generation::FinishReason;
 use super::inbox::{Arrivals, Inbox, Job, Order};
 use super::plan::{Pages, Plan, Planner};
 use super::profile::{Profile, Profiler};
@@ -19,9 +19,11 @@ use super::scheduler::Room;
 use super::sequence::Sequence;
 use super::settle::{End, settle, take_out};
 use super::stats::{Counters, SnapshotBytes, add, set};
-use super::store::import;
+use super::store::{import, import_state};
 use super::table::{SequenceTable, SlotId};
 use super::{Death, EngineConfig, EngineError};
+use crate::ir::PAGE_TOKENS;
+use crate::token::TokenId;
 use crate::{
     kind::ErrorKind,
     kv::{Allocation, KvCacheManager, KvConfig, KvError, PrefixSharing, SequenceSpec, snapshot::Snapshot},
@@ -57,7 +59,7 @@ impl<D: Decoder> Worker<D> {
             false => PrefixSharing::Off,
         };
         let kv = KvCacheManager::new(KvConfig { pages: decoder.pages(), prefix })?;
-        let kv = kv.with_states(decoder.state_slots())?;
+        let kv = kv.with_states(decoder.states().slots)?;
         counters.start(decoder.pages(), decoder.memory());
         let limits = decoder.limits();
         let (prefill_chunk, sequences_max) = (config.chunk_in(limits), config.sequences_max);
@@ -110,17 +112,16 @@ impl<D: Decoder> Worker<D> {
 
     /// One round over jobs and sequences; whether there was anything to do.
     pub(super) fn turn(&mut self) -> bool {
-        self.end_cancelled();
+        self.end_given_up();
         let worked = self.take_up_job() | self.step();
         self.publish();
         worked
     }
 
-    fn end_cancelled(&mut self) {
-        let cancelled = self.table.iter().filter(|(_, sequence)| sequence.is_cancelled());
-        let cancelled: Vec<SlotId> = cancelled.map(|(slot, _)| slot).collect();
-        for slot in cancelled {
-            self.end(slot, Ok(FinishReason::Cancelled));
+    /// Ends what its reader has cancelled and what is late, wherever it is.
+    fn end_given_up(&mut self) {
+        for (slot, finish) in self.table.given_up(Instant::now()) {
+            self.end(slot, Ok(finish));
         }
     }
 
@@ -304,36 +305,50 @@ impl<D: Decoder> Worker<D> {
     /// Puts a checked snapshot's pages where requests that begin alike find them. What the cache
     /// has of them already stays. Returns the snapshot's tokens.
     fn restore(&mut self, snapshot: &Snapshot) -> Result<usize, EngineError> {
-        let tokens = &snapshot.header.tokens;
-        let bytes = snapshot.pages().len() * self.runner.decoder.kv_layout().page_bytes();
+        let (tokens, state) = (&snapshot.header.tokens, &snapshot.header.state);
+        let bytes = snapshot.pages().len() * self.runner.decoder.kv_layout().page_bytes() + state.len();
         let _counted = SnapshotBytes::count(&self.counters, bytes);
-        let spec = SequenceSpec { tokens_max: tokens.len(), window: None };
-        let allocation = self.kv.allocate(tokens, spec)?;
-        let filled = self.fill(allocation, snapshot);
+        let spec = SequenceSpec { tokens_max: tokens.len(), window: None, salt: None };
+        // A state is that of whole pages.
+        let found =
+            if self.kv.has_states() { tokens.len() / PAGE_TOKENS * PAGE_TOKENS } else { tokens.len() };
+        let Some(found) = tokens.get(..found).filter(|found| !found.is_empty()) else {
+            return Ok(tokens.len());
+        };
+        let allocation = self.kv.allocate(found, spec)?;
+        let filled = self.fill(allocation, found, snapshot);
         // Pages that were not filled have not been advanced over, so no prefix is found in them.
         let released = self.kv.release(allocation.seq);
         debug_assert!(released.is_ok(), "the restored sequence is live: {released:?}");
         filled.map(|()| tokens.len())
     }
 
-    /// Fills the pages that the cache did not have.
-    fn fill(&mut self, allocation: Allocation, snapshot: &Snapshot) -> Result<(), EngineError> {
+    /// Fills the pages of `tokens` that the cache did not have.
+    fn fill(
+        &mut self,
+        allocation: Allocation,
+        tokens: &[TokenId],
+        snapshot: &Snapshot,
+    ) -> Result<(), EngineError> {
         let Allocation { seq, cached_tokens } = allocation;
-        let rest = snapshot.header.tokens.get(cached_tokens..).unwrap_or_default();
+        let rest = tokens.get(cached_tokens..).unwrap_or_default();
         let Worker { table, kv, plan, .. } = self;
         let reserved = Pages { table, kv, plan }.reserve(seq, rest.len(), None);
         self.count_preempted();
         reserved?;
         self.publish();
-        let imported = import(&mut self.runner.decoder, self.kv.pages(seq)?, cached_tokens, snapshot);
+        let state = self.kv.states(seq)?.map(|slots| slots.write);
+        let Worker { runner, kv, .. } = self;
+        let imported = import(&mut runner.decoder, kv.pages(seq)?, cached_tokens, snapshot)
+            .and_then(|()| state.map_or(Ok(()), |slot| import_state(&mut runner.decoder, slot, snapshot)));
         imported.map_err(|error| self.fatal(error.into()))?;
         Ok(self.kv.advance(seq, rest)?)
     }
 
-    /// Sleeps until something arrives.
+    /// Sleeps until something arrives or is late.
     fn sleep(&mut self) {
         let asleep = Instant::now();
-        self.inbox.wake().wait();
+        self.inbox.wake().wait(self.table.deadline());
         if let Some(profiler) = &mut self.runner.profiler {
             profiler.skip(asleep.elapsed());
         }

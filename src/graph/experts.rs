@@ -115,3 +115,26 @@ impl Graph {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matrices_of_one_tensor_follow_each_other_and_have_its_name_alone() -> Result<(), GraphError> {
+        let mut graph = Graph::new();
+        let [q, k, v] = graph.matrix_parts("qkv", &[8, 4, 4], 16)?[..] else { panic!("three parts") };
+        let stack = graph.matrix_stack("experts", 3, 5, 16)?;
+        let rows = |id| graph.matrix_spec(id).map(|spec| (spec.first_row, spec.rows));
+        assert_eq!([rows(q)?, rows(k)?, rows(v)?], [(0, 8), (8, 4), (12, 4)]);
+        assert_eq!(stack.get(2).map(rows).transpose()?, Some((10, 5)));
+        assert_eq!(stack.get(3), None);
+        for taken in ["qkv", "experts"] {
+            assert!(matches!(graph.matrix_parts(taken, &[1], 1), Err(GraphError::Duplicate { .. })));
+            assert!(matches!(graph.matrix_stack(taken, 1, 1, 1), Err(GraphError::Duplicate { .. })));
+            assert!(matches!(graph.matrix(taken, 1, 1), Err(GraphError::Duplicate { .. })));
+        }
+        assert!(matches!(graph.matrix_stack("many", usize::MAX, 2, 1), Err(GraphError::TooLarge { .. })));
+        Ok(())
+    }
+}

@@ -5,6 +5,7 @@
 //! it) becomes part of the attention's [`KvAppend`].
 
 mod heads;
+mod layers;
 
 use std::collections::HashSet;
 
@@ -18,6 +19,7 @@ use super::node::{Node, NodeKind};
 use super::program::{Program, Step, Value, ValueInfo};
 use super::{AttentionSpec, Graph, GraphError, NodeId, RopeSpec, RowAttentionSpec};
 use heads::Chain;
+use layers::Layers;
 
 struct Lowering<'g> {
     graph: &'g Graph,
@@ -31,6 +33,7 @@ struct Lowering<'g> {
     /// By node, once lowered.
     values: Vec<Option<Value>>,
     angles: Vec<(&'g RopeSpec, Value)>,
+    layers: Layers,
     program: Program,
 }
 
@@ -45,6 +48,7 @@ pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, Gr
         named: vec![false; count],
         values: vec![None; count],
         angles: Vec::new(),
+        layers: Layers::default(),
         program: Program::default(),
     };
     if graph.outputs.is_empty() {
@@ -52,7 +56,8 @@ pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, Gr
     }
     graph.outputs.iter().for_each(|(_, node)| lowering.named[node.index()] = true);
     lowering.find_needed();
-    lowering.check_layers()?;
+    lowering.layers = Layers::of(lowering.needed_nodes().map(|(_, node)| node))?;
+    lowering.program.kv = lowering.layers.shapes();
     lowering.check_states()?;
     lowering.find_absorbed()?;
     lowering.lower_angles();
@@ -75,27 +80,6 @@ impl<'g> Lowering<'g> {
                 open.extend(self.graph.nodes[node.index()].kind.operands());
             }
         }
-    }
-
-    /// All attentions share one KV pool: one layer each, of one shape.
-    fn check_layers(&self) -> Result<(), GraphError> {
-        let mut first: Option<&AttentionSpec> = None;
-        let mut layers = HashSet::new();
-        for (_, node) in self.needed_nodes() {
-            let NodeKind::Attention { spec, .. } = &node.kind else { continue };
-            let other = *first.get_or_insert(spec);
-            if (other.heads.kv, other.heads.dim) != (spec.heads.kv, spec.heads.dim) {
-                return Err(GraphError::Shape {
-                    node: node.label.clone(),
-                    expected: format!("{} kv heads of {}, as before", other.heads.kv, other.heads.dim),
-                    found: format!("{} of {}", spec.heads.kv, spec.heads.dim),
-                });
-            }
-            if !layers.insert(spec.layer) {
-                return Err(unsupported(node, format!("layer {} has an attention already", spec.layer)));
-            }
-        }
-        Ok(())
     }
 
     /// Each state is carried by one node.
@@ -247,11 +231,12 @@ impl<'g> Lowering<'g> {
         let info = self.program.values[old_q].clone();
         let new_q = self.program.value(ValueInfo { pinned: false, ..info });
         let place = |value| self.program.place(value);
+        let layer = self.layers.number(spec);
         let append = KvAppend {
             q: place(new_q),
             k: place(old_k),
             v: place(v),
-            layer: spec.layer,
+            layer,
             heads: spec.heads,
             q_norm: chains[0].norm.map(|norm| norm.1),
             k_norm: chains[1].norm.map(|norm| norm.1),
@@ -259,7 +244,7 @@ impl<'g> Lowering<'g> {
         };
         self.program.steps.push(Step { op: Op::KvAppend(append), renames: vec![(old_q, new_q)] });
         let dst = self.new_value(index, false);
-        let AttentionSpec { layer, heads, scale, window, soft_cap } = *spec;
+        let AttentionSpec { heads, scale, window, soft_cap, .. } = *spec;
         let (dst, q) = (self.program.place(dst), self.program.place(new_q));
         Ok(Step::new(Op::Attention(Attention { dst, q, layer, heads, scale, window, soft_cap })))
     }

@@ -27,10 +27,10 @@ use crate::ir::{Precision, StepLimits};
 pub use build::Graph;
 pub use error::GraphError;
 pub use node::{
-    AttentionSpec, DeltaOperands, Dtype, MatrixSpec, NodeId, RopeSpec, RowAttentionSpec, StateId, StateSpec,
-    VectorSpec,
+    AttentionSpec, DeltaOperands, Dtype, KvShape, MatrixSpec, NodeId, RopeSpec, RowAttentionSpec, StateId,
+    StateSpec, VectorSpec,
 };
-pub use plan::{KvShape, Plan};
+pub use plan::Plan;
 
 /// Whether operations are merged where that changes no result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -62,7 +62,7 @@ pub struct RopeSpec {
 /// What an attention does beside its operands; see [`crate::ir::Attention`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSpec {
-    /// Index in the KV pool; each attention of a graph has its own.
+    /// Its number among the layers that have keys and values; each attention of a graph has its own.
     pub layer: usize,
     /// The heads' shape.
     pub heads: Heads,
@@ -83,6 +83,17 @@ pub struct RowAttentionSpec {
     pub scale: f32,
     /// Which keys a query sees.
     pub sees: Sees,
+}
+
+/// Layers of a KV pool that have the same heads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// How many; one more than the highest number where all layers are alike.
+    pub layers: usize,
+    /// Key and value heads of a layer.
+    pub kv_heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
 }
 
 /// A state of a [`super::Graph`].

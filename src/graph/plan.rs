@@ -7,18 +7,7 @@ use crate::ir::{Embed, Listed, MatrixId, Names, Op, Place, StepLimits, VectorId}
 use super::arena::{lay_out, sum_bytes};
 use super::fuse::fuse;
 use super::lower::lower;
-use super::{CompileOptions, Fusion, Graph, GraphError, MatrixSpec, StateSpec, VectorSpec};
-
-/// The KV pool that a plan's attentions need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KvShape {
-    /// One more than the highest layer.
-    pub layers: usize,
-    /// Key and value heads of a layer.
-    pub kv_heads: usize,
-    /// Elements of a head.
-    pub head_dim: usize,
-}
+use super::{CompileOptions, Fusion, Graph, GraphError, KvShape, MatrixSpec, StateSpec, VectorSpec};
 
 /// A compiled graph: operations in order, over places in one arena. Prints as a listing.
 #[derive(Clone, Debug)]
@@ -32,7 +21,7 @@ pub struct Plan {
     arena_bytes: usize,
     sum_bytes: usize,
     limits: StepLimits,
-    kv: Option<KvShape>,
+    kv: Vec<KvShape>,
     vocab: Option<usize>,
 }
 
@@ -41,8 +30,7 @@ impl Graph {
     ///
     /// # Errors
     /// [`GraphError::NoOutput`], [`GraphError::Unsupported`] for a node that no operation can
-    /// stand for, [`GraphError::Shape`] if attentions disagree about the KV pool,
-    /// [`GraphError::TooLarge`].
+    /// stand for, [`GraphError::TooLarge`].
     pub fn compile(&self, options: &CompileOptions<'_>) -> Result<Plan, GraphError> {
         let mut program = lower(self, options.activations)?;
         let sum_bytes = sum_bytes(&program, options)?;
@@ -64,7 +52,7 @@ impl Graph {
             arena_bytes: layout.arena_bytes,
             sum_bytes,
             limits: options.limits,
-            kv: kv_shape(&layout.ops),
+            kv: program.kv,
             vocab: self.vocab(&layout.ops),
             ops: layout.ops,
         })
@@ -131,9 +119,9 @@ impl Plan {
         self.limits
     }
 
-    /// The KV pool that it needs, if it has an attention.
-    pub fn kv(&self) -> Option<KvShape> {
-        self.kv
+    /// The KV pool that it needs, if it has an attention: the layers of one shape behind those of another.
+    pub fn kv(&self) -> &[KvShape] {
+        &self.kv
     }
 
     /// What its layers keep of each sequence beside pages, by [`StateId`](super::StateId).
@@ -154,16 +142,6 @@ impl Plan {
 
 fn find(list: &[(String, Place)], name: &str) -> Option<Place> {
     list.iter().find(|(other, _)| other == name).map(|&(_, place)| place)
-}
-
-fn kv_shape(ops: &[Op]) -> Option<KvShape> {
-    let attention = |op: &Op| match op {
-        Op::Attention(attention) => Some((attention.layer, attention.heads)),
-        _ => None,
-    };
-    let layers = ops.iter().filter_map(attention).map(|(layer, _)| layer + 1).max()?;
-    let (_, heads) = ops.iter().find_map(attention)?;
-    Some(KvShape { layers, kv_heads: heads.kv, head_dim: heads.dim })
 }
 
 impl fmt::Display for Plan {

@@ -5,6 +5,7 @@
 //! An operation that works in place names the new value; [`Step::renames`] says which old value
 //! it takes the place of.
 
+use super::KvShape;
 use crate::ir::{Op, Place, Precision, Role, Rows, Unary, UnaryFn};
 
 /// Number of a value.
@@ -43,6 +44,7 @@ pub(super) struct Program {
     pub steps: Vec<Step>,
     pub inputs: Vec<(String, Value)>,
     pub outputs: Vec<(String, Value)>,
+    pub kv: Vec<KvShape>,
 }
 
 /// Where values are defined and read.

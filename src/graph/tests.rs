@@ -333,7 +333,7 @@ fn the_head_runs_over_output_rows_alone() {
     let logits = plan.place("logits").expect("logits");
     assert_eq!((logits.rows, logits.cols), (Rows::Outputs, 20));
     assert_eq!(plan.vocab(), Some(20));
-    assert_eq!(plan.kv().map(|kv| kv.layers), Some(1));
+    assert_eq!(plan.kv().first().map(|kv| kv.layers), Some(1));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The shape of keys and values, and how they are stored.
 
-use super::PAGE_TOKENS;
+use super::{Heads, PAGE_TOKENS};
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,7 +14,7 @@ pub enum KvDtype {
 /// Elements of a head that share a scale in [`KvDtype::Int8`].
 pub const KV_SCALE_GROUP: usize = 32;
 
-/// The shape of a KV pool.
+/// The shape of a KV pool, or of those of its layers that are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvLayout {
     /// Layers with an attention.
@@ -40,5 +40,13 @@ impl KvLayout {
     /// Pages that fit in `bytes`.
     pub fn pages_in(&self, bytes: usize) -> usize {
         bytes / self.page_bytes().max(1)
+    }
+}
+
+impl Heads {
+    /// Bytes of the keys and values of a token.
+    pub(super) fn kv_bytes(&self, dtype: KvDtype) -> usize {
+        let Heads { kv: kv_heads, dim: head_dim, .. } = *self;
+        KvLayout { layers: 1, kv_heads, head_dim, dtype }.page_bytes() / PAGE_TOKENS
     }
 }

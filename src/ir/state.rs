@@ -17,6 +17,15 @@ impl StateSlot {
     }
 }
 
+/// A memory of states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateLayout {
+    /// Elements of a slot, in f32.
+    pub elements: usize,
+    /// Slots: none, or at least 2, as a step reads one and writes another.
+    pub slots: usize,
+}
+
 /// The slots of a sequence in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateSlots {

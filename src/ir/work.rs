@@ -9,7 +9,7 @@ use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
-use super::{MatrixId, StepInput};
+use super::{KvDtype, MatrixId, StepInput};
 
 /// What operations do, as profiles group them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,8 +119,8 @@ pub struct MatrixSize {
 pub struct Counting<'a> {
     /// The rows, and the pasts that they see.
     pub step: &'a StepInput,
-    /// Bytes of the keys and values of a token in one layer.
-    pub kv_bytes: usize,
+    /// How keys and values are stored.
+    pub kv: KvDtype,
     /// The matrices that operations name.
     pub matrix: &'a dyn Fn(MatrixId) -> MatrixSize,
 }
@@ -135,8 +135,6 @@ mod tests {
     };
 
     const HEADS: Heads = Heads { query: 6, kv: 2, dim: 8 };
-    /// Keys and values in f16: 2 · 2 heads · 8 · 2 bytes.
-    const KV_BYTES: usize = 64;
 
     fn place(rows: Rows, cols: usize) -> Place {
         Place { offset: 0, rows, cols, precision: Precision::F32 }
@@ -169,7 +167,7 @@ mod tests {
     }
 
     fn work(op: &Op, step: &StepInput) -> Work {
-        op.work(&Counting { step, kv_bytes: KV_BYTES, matrix: &matrix })
+        op.work(&Counting { step, kv: KvDtype::F16, matrix: &matrix })
     }
 
     fn attention(window: Option<u32>) -> Op {
@@ -211,7 +209,8 @@ mod tests {
 
     #[test]
     fn rows_see_their_own_pasts_and_share_them_within_a_sequence() {
-        // Rows see 5, 6, 7, then 41, then 1, 2 keys; the sequences have 7, 41 and 2.
+        // Rows see 5, 6, 7, then 41, then 1, 2 keys; the sequences have 7, 41 and 2. Keys and values in f16:
+        // 2 · 2 heads · 8 · 2 bytes.
         let float_macs = 2 * (5 + 6 + 7 + 41 + 1 + 2) * 48;
         let expected = Work { bytes: (7 + 41 + 2) * 64, int8_macs: 0, float_macs };
         assert_eq!(work(&attention(None), &step(None)), expected);

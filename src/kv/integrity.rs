@@ -125,7 +125,7 @@ impl KvCacheManager {
         for (index, (hash, tokens)) in
             sequence.chain.iter().zip(sequence.tokens.chunks_exact(PAGE_TOKENS)).enumerate()
         {
-            if self.pool.prefix.hash(parent, tokens).as_ref() != Some(hash) {
+            if self.pool.prefix.hash(parent, sequence.spec.salt.as_ref(), tokens).as_ref() != Some(hash) {
                 return Err(format!("hash {index} is not that of its tokens"));
             }
             parent = Some(hash);

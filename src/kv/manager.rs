@@ -67,7 +67,7 @@ impl KvCacheManager {
         let mut sequence = self.sequence_for(prompt, spec)?;
         let shareable = prompt.len().saturating_sub(1).min(window::unclipped(spec.window));
         for tokens in prompt[..shareable].chunks_exact(PAGE_TOKENS) {
-            let hash = self.pool.prefix.hash(sequence.chain.last(), tokens);
+            let hash = self.pool.prefix.hash(sequence.chain.last(), spec.salt.as_ref(), tokens);
             let found = hash.and_then(|hash| Some((hash, self.pool.prefix.find(&hash)?)));
             let Some((hash, page)) = found else { break };
             self.pool.retain(page);
@@ -301,6 +301,21 @@ impl KvCacheManager {
         Ok(sequence.next_state.map(|write| StateSlots { read: sequence.state, write }))
     }
 
+    /// The slot with the state behind the last page that `len` tokens fill: those that the sequence has, or will have
+    /// behind the step under way. None if they fill no page, or the state is gone.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn state_of_whole_pages(&self, seq: SeqId, len: usize) -> Result<Option<StateSlot>, KvError> {
+        let sequence = self.sequences.get(seq)?;
+        let whole = len / PAGE_TOKENS * PAGE_TOKENS;
+        Ok(match sequence.len() {
+            own if whole == own => sequence.state,
+            _ if whole == len => sequence.next_state,
+            _ => None,
+        })
+    }
+
     /// How many of the next `tokens` a step should compute, so that the state behind them can be kept: where sequences
     /// have states that may be shared, those that fill pages, and only then the rest.
     ///
@@ -388,7 +403,8 @@ fn next_hash(pool: &PagePool, sequence: &Sequence) -> Option<ChainHash> {
     if page.end > window::unclipped(sequence.spec.window) {
         return None;
     }
-    pool.prefix.hash(sequence.chain.last(), sequence.tokens.get(page)?)
+    let salt = sequence.spec.salt.as_ref();
+    pool.prefix.hash(sequence.chain.last(), salt, sequence.tokens.get(page)?)
 }
 
 /// Makes pages that have become full findable. Where another page has the same past already,

@@ -88,6 +88,8 @@ pub struct SequenceSpec {
     pub tokens_max: usize,
     /// Its sliding window: pages that no query can see any more are given back.
     pub window: Option<Window>,
+    /// Goes into every hash as well: only sequences of the same salt find each other's pages.
+    pub salt: Option<[u8; 32]>,
 }
 
 /// A new sequence.

@@ -1,7 +1,7 @@
 //! Prefixes that can be found again: a hash chain over full pages, and the cached pages that no
 //! sequence has, from the least to the most recently used.
 //!
-//! A page's hash covers its own tokens and its parent's hash, and the first parent is the salt;
+//! A page's hash covers its own tokens and its parent's hash, and the first parent is the salt, with the sequence's own;
 //! so an equal hash means an equal past under the same model. 256 bits: nobody finds two pasts
 //! with one hash. Who may register what is the manager's to decide.
 
@@ -57,11 +57,21 @@ impl PrefixIndex {
         self.salt.is_some()
     }
 
-    /// The hash of a full page behind `parent` (none: the first page). Nothing without sharing.
-    pub(super) fn hash(&self, parent: Option<&ChainHash>, tokens: &[TokenId]) -> Option<ChainHash> {
+    /// The hash of a full page behind `parent` (none: the first page of a sequence with this salt). Nothing without
+    /// sharing.
+    pub(super) fn hash(
+        &self,
+        parent: Option<&ChainHash>,
+        own: Option<&[u8; 32]>,
+        tokens: &[TokenId],
+    ) -> Option<ChainHash> {
         let salt = self.salt.as_ref()?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(parent.unwrap_or(salt));
+        // A page has a fixed number of tokens, so a salt more makes another length.
+        if let (None, Some(own)) = (parent, own) {
+            hasher.update(own);
+        }
         for token in tokens {
             hasher.update(&token.0.to_le_bytes());
         }

@@ -15,11 +15,11 @@ fn manager(pages: usize) -> KvCacheManager {
 }
 
 fn spec(tokens_max: usize) -> SequenceSpec {
-    SequenceSpec { tokens_max, window: None }
+    SequenceSpec { tokens_max, window: None, salt: None }
 }
 
 fn windowed(tokens_max: usize, window: u32, sinks: u32) -> SequenceSpec {
-    SequenceSpec { tokens_max, window: Some(Window { window, sinks }) }
+    SequenceSpec { tokens_max, window: Some(Window { window, sinks }), salt: None }
 }
 
 fn ids(range: std::ops::Range<u32>) -> Vec<TokenId> {
@@ -113,7 +113,7 @@ fn a_page_is_found_behind_its_own_past_only() {
 fn another_salt_finds_nothing_and_without_sharing_nobody_does() {
     let hash = |salt| {
         let sharing = PrefixSharing::On { salt: [salt; 32] };
-        prefix::PrefixIndex::new(sharing, 1).unwrap().hash(None, &ids(0..16)).unwrap()
+        prefix::PrefixIndex::new(sharing, 1).unwrap().hash(None, None, &ids(0..16)).unwrap()
     };
     assert_ne!(hash(1), hash(2));
     assert_eq!(hash(1), hash(1));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::checkpoint::Dialect;
 use crate::graph::RopeSpec;
-use crate::ir::Heads;
+use crate::ir::{Heads, KvDtype, KvLayout};
 
 use super::family::Family;
 use super::recipe::RotatedLayers;
@@ -74,6 +74,13 @@ pub struct Rotations {
     pub global: RopeSpec,
     /// Of layers with a window.
     pub local: RopeSpec,
+}
+
+impl ModelConfig {
+    /// The shape of its keys and values, stored so.
+    pub fn kv_layout(&self, dtype: KvDtype) -> KvLayout {
+        KvLayout { layers: self.block_count, kv_heads: self.heads.kv, head_dim: self.heads.dim, dtype }
+    }
 }
 
 /// What local layers do otherwise.

@@ -64,6 +64,7 @@ impl Builder<'_> {
         let h = if beside { h } else { self.norm_before(x, role(Part::MlpNorm))? };
         let y = match config.family.layer.mlp {
             MlpRecipe::Gated(activation) => self.gated(h, index, activation)?,
+            MlpRecipe::Plain(activation) => self.plain(h, index, activation)?,
             MlpRecipe::Experts(recipe) => self.experts(h, index, recipe)?,
         };
         self.add(x, y, role(Part::MlpOutputNorm))
@@ -102,6 +103,13 @@ impl Builder<'_> {
         let gate = self.graph.activation(gate, activation)?;
         let h = self.graph.mul(gate, up)?;
         self.linear(h, role(Part::Down), config.embedding_length)
+    }
+
+    fn plain(&mut self, h: NodeId, index: usize, activation: Activation) -> Result<NodeId, GraphError> {
+        let role = |part| Role::Layer { index, part };
+        let h = self.linear(h, role(Part::Up), self.config.feed_forward_length)?;
+        let h = self.graph.activation(h, activation)?;
+        self.linear(h, role(Part::Down), self.config.embedding_length)
     }
 
     fn experts(&mut self, h: NodeId, index: usize, recipe: ExpertsRecipe) -> Result<NodeId, GraphError> {

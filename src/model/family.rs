@@ -93,6 +93,9 @@ const GEMMA2: Family = Family {
     ..LLAMA
 };
 
+const GRANITE: Family =
+    Family { name: "granite", head: HeadRecipe { scale: LogitScale::Divisor, ..LLAMA.head }, ..LLAMA };
+
 const OLMO2: Family = Family {
     name: "olmo2",
     pairing: RopePairing::Halves,
@@ -124,6 +127,14 @@ pub const FAMILIES: &[Family] = &[
     QWEN3,
     Family { name: "qwen3moe", layer: LayerRecipe { mlp: EXPERTS, ..QWEN3.layer }, ..QWEN3 },
     Family { name: "qwen3vl", ..QWEN3 },
+    Family { name: "qwen3vlmoe", layer: LayerRecipe { mlp: EXPERTS, ..QWEN3.layer }, ..QWEN3 },
+    Family {
+        name: "gemma",
+        layer: LayerRecipe { mlp: GEMMA2.layer.mlp, ..LAYER },
+        local_layers: None,
+        head: LLAMA.head,
+        ..GEMMA2
+    },
     GEMMA2,
     Family {
         name: "gemma3",
@@ -139,11 +150,33 @@ pub const FAMILIES: &[Family] = &[
         head: LLAMA.head,
         ..GEMMA2
     },
+    Family {
+        name: "command-r",
+        layer: LayerRecipe { norms: NormPlacement::Parallel, ..LAYER },
+        local_layers: None,
+        ..COHERE2
+    },
     COHERE2,
+    Family { name: "ernie4_5", ..LLAMA },
     EXAONE4,
     Family { name: "glm4", layer: LayerRecipe { norms: NormPlacement::Sandwich, ..LAYER }, ..LLAMA },
-    Family { name: "granite", head: HeadRecipe { scale: LogitScale::Divisor, ..LLAMA.head }, ..LLAMA },
+    GRANITE,
+    Family { name: "granitemoe", layer: LayerRecipe { mlp: EXPERTS, ..LAYER }, ..GRANITE },
+    Family { name: "mistral3", ..LLAMA },
     OLMO2,
+    Family {
+        name: "olmoe",
+        layer: LayerRecipe {
+            attention: OLMO2.layer.attention,
+            mlp: MlpRecipe::Experts(ExpertsRecipe {
+                activation: Activation::Silu,
+                weights: ExpertWeights::OfAll,
+            }),
+            ..LAYER
+        },
+        local_layers: None,
+        ..OLMO2
+    },
     Family { name: "phi3", pairing: RopePairing::Halves, ..LLAMA },
     Family {
         name: "smollm3",
@@ -151,6 +184,13 @@ pub const FAMILIES: &[Family] = &[
             attention: AttentionRecipe { rotated: RotatedLayers::AllBut(4), ..ATTENTION },
             ..LAYER
         },
+        ..LLAMA
+    },
+    Family {
+        name: "starcoder2",
+        pairing: RopePairing::Halves,
+        norm: NormKind::Layer,
+        layer: LayerRecipe { mlp: MlpRecipe::Plain(Activation::GeluTanh), ..LAYER },
         ..LLAMA
     },
 ];

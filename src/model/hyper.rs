@@ -7,22 +7,19 @@
 
 use std::collections::BTreeSet;
 
-use crate::checkpoint::{Array, Checkpoint, Part, Role, RotaryRows, Strings, TensorInfo, Value};
-use crate::ir::{Heads, NormKind, RopePairing};
+use crate::checkpoint::{Array, Checkpoint, Part, Role, Strings, TensorInfo, Value};
+use crate::ir::{Heads, NormKind};
 
-use super::config::{Experts, LocalAttention, ModelConfig, Rotations};
+use super::config::{Experts, LocalAttention, ModelConfig};
 use super::keys::{Keys, shown_value, whole};
-use super::recipe::{EmbedRecipe, LocalRope, LogitScale, MlpRecipe};
-use super::rope::{RopeBase, RopeScaling};
-use super::scaling::rope_scaling;
+use super::recipe::{EmbedRecipe, LogitScale, MlpRecipe};
+use super::rotation::rotations;
 use super::{ModelError, decoder, key_error, known, missing, tensors};
 
 /// Longest context that a file may claim: positions stay far below `u32::MAX`.
 const CONTEXT_LIMIT: usize = 1 << 27;
 /// Added by norms where the file does not say: what every family's training code has by default.
 const EPSILON_DEFAULT: f64 = 1e-6;
-/// The rotation's base where the file does not say.
-const ROPE_BASE_DEFAULT: f64 = 10_000.0;
 
 impl ModelConfig {
     /// Reads and checks the hyperparameters of a checkpoint.
@@ -66,7 +63,7 @@ impl Reader<'_> {
         // From here on the file is known to hold what these numbers size.
         tensors::check_sizes(self.file, sizes, &fused)?;
         let context_length = self.context_length()?;
-        let (rope, short_rope) = self.rotations(heads, context_length)?;
+        let (rope, short_rope) = rotations(keys, heads, context_length)?;
         let attention = &family.layer.attention;
         Ok(ModelConfig {
             family,
@@ -114,6 +111,11 @@ impl Reader<'_> {
 
     fn context_length(&self) -> Result<usize, ModelError> {
         let length = self.keys.count("context_length", None)?;
+        // Beyond the first context q is scaled by position, which no operation does.
+        let length = match self.keys.float("attention.temperature_scale")? {
+            None | Some(0.0) => length,
+            Some(_) => length.min(self.keys.count_or("rope.scaling.original_context_length", length)?),
+        };
         let fits = length <= CONTEXT_LIMIT;
         fits.then_some(length)
             .ok_or_else(|| self.keys.refuse("context_length", &format!("at most {CONTEXT_LIMIT}"), length))
@@ -206,55 +208,6 @@ impl Reader<'_> {
             ));
         }
         Ok(count)
-    }
-
-    fn global_base(&self) -> Result<f64, ModelError> {
-        let base = self.keys.positive_or("rope.global.freq_base", ROPE_BASE_DEFAULT)?;
-        self.keys.positive_or("rope.freq_base", base)
-    }
-
-    /// The rotation with as many elements as `key` says.
-    fn rope_base(&self, heads: Heads, key: &str, default: usize, base: f64) -> Result<RopeBase, ModelError> {
-        let dims = self.keys.count(key, Some(default))?;
-        if !dims.is_multiple_of(2) || dims > heads.dim {
-            let expected = format!("an even number up to the head's {}", heads.dim);
-            return Err(self.keys.refuse(key, &expected, dims));
-        }
-        Ok(RopeBase { dims, base, pairing: self.pairing() })
-    }
-
-    /// Which elements of a head turn together.
-    fn pairing(&self) -> RopePairing {
-        match self.file.dialect().rotary_rows() {
-            RotaryRows::OfFamily => self.keys.family.pairing,
-            RotaryRows::Halves => RopePairing::Halves,
-        }
-    }
-
-    /// The rotations, and those of short contexts where they differ.
-    #[allow(clippy::type_complexity, reason = "a pair of results that is taken apart at once")]
-    fn rotations(
-        &self,
-        heads: Heads,
-        context_length: usize,
-    ) -> Result<(Rotations, Option<(usize, Rotations)>), ModelError> {
-        let keys = self.keys;
-        let global = self.rope_base(heads, "rope.dimension_count", heads.dim, self.global_base()?)?;
-        let rope = keys.family.local_layers.map_or(LocalRope::AsGlobal, |local| local.rope);
-        let default = match rope {
-            LocalRope::Unscaled { base: Some(base) } => base,
-            LocalRope::Unscaled { base: None } | LocalRope::AsGlobal => global.base,
-        };
-        let default = keys.positive_or("rope.local.freq_base", default)?;
-        let base = keys.positive_or("rope.freq_base_swa", default)?;
-        let local = self.rope_base(heads, "rope.dimension_count_swa", global.dims, base)?;
-        let of = |scaling: &RopeScaling| {
-            let plain = RopeScaling::default();
-            let local_scaling = if rope == LocalRope::AsGlobal { scaling } else { &plain };
-            Rotations { global: scaling.spec(global), local: local_scaling.spec(local) }
-        };
-        let (scaling, short) = rope_scaling(keys, global.dims / 2, context_length)?;
-        Ok((of(&scaling), short.map(|(tokens, scaling)| (tokens, of(&scaling)))))
     }
 
     /// Without a window no layer is local.

@@ -2,6 +2,7 @@
 //! refused by its name where its value would change what is computed.
 
 use crate::checkpoint::{TensorType, Value};
+use crate::ir::NormKind;
 
 use super::family::Family;
 use super::keys::{Keys, equal_element, number, shown_value, whole};
@@ -193,20 +194,27 @@ const OF_EXPERTS: &[(&str, Rule)] = &[
     ("router_logit_softcapping", Off),
 ];
 
-/// What keys are to some families, before what [`KNOWN`] says.
-const OF_FAMILIES: &[(&str, &str, Rule)] = &[
-    ("cohere2", "attention.layer_norm_epsilon", Read),
-    ("cohere2", "attention.layer_norm_rms_epsilon", Note),
-    ("cohere2", "logit_scale", Read),
+/// What keys are to families whose norms have a mean.
+const OF_LAYER_NORMS: &[(&str, Rule)] =
+    &[("attention.layer_norm_epsilon", Read), ("attention.layer_norm_rms_epsilon", Note)];
+
+const COHERE: &[&str] = &["command-r", "cohere2"];
+const GRANITE: &[&str] = &["granite", "granitemoe"];
+const QWEN_VL: &[&str] = &["qwen3vl", "qwen3vlmoe"];
+
+/// What keys are to some families, before all else.
+const OF_FAMILIES: &[(&[&str], &str, Rule)] = &[
+    (COHERE, "logit_scale", Read),
     // Rows of q and k have another order where there are any.
-    ("glm4", "rope.dimension_sections", Off),
-    ("granite", "embedding_scale", Read),
-    ("granite", "logit_scale", Read),
-    ("granite", "residual_scale", Read),
+    (&["glm4"], "rope.dimension_sections", Off),
+    (GRANITE, "embedding_scale", Read),
+    (GRANITE, "logit_scale", Read),
+    (GRANITE, "residual_scale", Read),
     // Models without it rotate nothing.
-    ("granite", "rope.scaling.finetuned", On),
+    (GRANITE, "rope.scaling.finetuned", On),
+    (&["mistral3"], "attention.temperature_scale", Read),
     // Layers to which rows of a picture are added.
-    ("qwen3vl", "n_deepstack_layers", Note),
+    (QWEN_VL, "n_deepstack_layers", Note),
 ];
 
 /// Refuses a file by the name of a key whose effect is not honoured.
@@ -222,10 +230,20 @@ pub(super) fn check(keys: Keys<'_>) -> Result<(), ModelError> {
 }
 
 fn rule_of(family: &Family, name: &str) -> Option<Rule> {
-    let own = OF_FAMILIES.iter().find(|&&(other, known, _)| (other, known) == (family.name, name));
     let of = |rules: &[(&str, Rule)]| rules.iter().find(|&&(known, _)| known == name).map(|&(_, rule)| rule);
-    let experts = || matches!(family.layer.mlp, MlpRecipe::Experts(_)).then(|| of(OF_EXPERTS)).flatten();
-    own.map(|&(_, _, rule)| rule).or_else(experts).or_else(|| of(KNOWN))
+    let own =
+        OF_FAMILIES.iter().find(|(families, known, _)| *known == name && families.contains(&family.name));
+    let norms = || if family.norm == NormKind::Layer { of(OF_LAYER_NORMS) } else { None };
+    let experts = || if chosen(family).is_some() { of(OF_EXPERTS) } else { None };
+    own.map(|&(_, _, rule)| rule).or_else(norms).or_else(experts).or_else(|| of(KNOWN))
+}
+
+/// What the weights of chosen experts are, in families that have experts.
+fn chosen(family: &Family) -> Option<ExpertWeights> {
+    match family.layer.mlp {
+        MlpRecipe::Experts(ExpertsRecipe { weights, .. }) => Some(weights),
+        MlpRecipe::Gated(_) | MlpRecipe::Plain(_) => None,
+    }
 }
 
 fn check_value(keys: Keys<'_>, name: &str, value: &Value, rule: Option<Rule>) -> Result<(), ModelError> {
@@ -243,7 +261,7 @@ fn check_value(keys: Keys<'_>, name: &str, value: &Value, rule: Option<Rule>) ->
         Some(On) if is_on(value) => Ok(()),
         Some(On) => refused("true or no such key: it is another model otherwise"),
         Some(Weights) => {
-            let sums_to_1 = matches!(keys.family.layer.mlp, MlpRecipe::Experts(ExpertsRecipe { weights, .. }) if weights == ExpertWeights::OfChosen);
+            let sums_to_1 = chosen(keys.family) == Some(ExpertWeights::OfChosen);
             let same = if sums_to_1 { is_on(value) } else { is_off(value) };
             if same { Ok(()) } else { refused(&format!("{sums_to_1}, as in this family")) }
         }

@@ -1,43 +1,23 @@
 //! A loaded model: its graph compiled, its weights on a backend, its pages allocated.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
-use crate::backend::{Backend, PreparedMatrix};
+use crate::backend::{Backend, MatrixShape, PreparedMatrix};
 use crate::checkpoint::Checkpoint;
-use crate::graph::{CompileOptions, Fusion};
+use crate::graph::{CompileOptions, Fusion, Plan};
 use crate::ir::OpTimes;
 use crate::ir::{
-    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, Precision, Product, RowSampling, StepInput,
-    StepLimits,
+    KvLayout, MatrixId, Op, PageId, Product, RowSampling, StateLayout, StateSlot, StepInput, StepLimits,
 };
-use crate::quant::QuantFormat;
 use crate::session::{KvMemory, Session};
 use crate::token::TokenId;
 
+use super::budget::Pool;
 use super::source::Source;
 use super::upload::upload;
-use super::{Decoder, DecoderMemory, LoadProgress, ModelConfig, ModelError, SidecarUse, decoder};
-
-/// How a model is loaded.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LoadOptions {
-    /// Room for the rows of a step.
-    pub limits: StepLimits,
-    /// How keys and values are stored.
-    pub kv_dtype: KvDtype,
-    /// Bytes for keys and values; as many pages as fit are allocated.
-    pub kv_bytes: usize,
-    /// Most tokens of a sequence, at most the model's trained context.
-    pub context_max: usize,
-    /// What F32, F16 and BF16 matrices become; kept as they are if none.
-    pub quantise: Option<QuantFormat>,
-    /// A file of the matrices as the backend prepared them: read instead of preparing them again, written
-    /// or replaced where that cannot be. It is safe to delete at any time. None is kept if none.
-    pub sidecar: Option<PathBuf>,
-    /// How activations are asked to be stored; the residual stream is f32 always.
-    pub activations: Precision,
-}
+use super::{
+    Decoder, DecoderMemory, KvBudget, LoadOptions, LoadProgress, ModelConfig, ModelError, SidecarUse, decoder,
+};
 
 /// A model on a backend.
 #[derive(Debug)]
@@ -56,8 +36,9 @@ impl<B: Backend> Model<B> {
     /// Compiles the model's graph, loads its weights and allocates its memory.
     ///
     /// # Errors
-    /// [`ModelError::Context`] and [`ModelError::KvBudget`] before anything is read; a tensor that
-    /// cannot be decoded or quantised, by name; [`ModelError::Backend`] if there is no memory.
+    /// [`ModelError::Context`], [`ModelError::KvBudget`] and [`ModelError::KvMemory`], before anything is read where
+    /// that is known; a tensor that cannot be decoded or quantised, by name; [`ModelError::Backend`] if there is no
+    /// memory.
     pub fn load(
         file: &dyn Checkpoint,
         config: &ModelConfig,
@@ -65,15 +46,10 @@ impl<B: Backend> Model<B> {
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<Model<B>, ModelError> {
-        let kv = kv_memory(config, options)?;
-        let element_bytes = |precision| backend.element_bytes(precision);
+        let pool = Pool::new(config, options)?;
+        pool.memory(free(&backend))?;
         let config = config.within(options.context_max);
-        let plan = decoder::build(&config)?.compile(&CompileOptions {
-            limits: options.limits,
-            element_bytes: &element_bytes,
-            fuse: Fusion::On,
-            activations: options.activations,
-        })?;
+        let plan = compile(&config, &backend, options)?;
         // What the backend has no kernel for is refused before weights are read.
         plan.ops().iter().try_for_each(|op| backend.check_kernel(op))?;
         let fingerprint = file.fingerprint()?;
@@ -81,10 +57,36 @@ impl<B: Backend> Model<B> {
             Source { file, fingerprint, quantise: options.quantise, sidecar: options.sidecar.as_deref() };
         let (weights, sidecar) =
             upload(source, &plan, &backend, progress).map_err(|error: ModelError| error.of(file))?;
-        let fingerprint = cache_fingerprint::<B>(fingerprint, kv.layout, options);
-        let session = Session::new(backend, plan, weights, Some(kv))?;
-        let context_max = options.context_max;
+        let fingerprint = cache_fingerprint::<B>(fingerprint, pool.layout(), options);
+        // By now the backend has allocated all but the pool.
+        let size = |backend: &B| pool.memory(free(backend)).map(Some);
+        let session = Session::sized(backend, plan, weights, size)?;
+        let (kv, context_max) = (session.kv_memory(), options.context_max);
         Ok(Model { config, session, kv, context_max, fingerprint, sidecar, outputs: 0 })
+    }
+
+    /// About what [`Model::load`] would allocate, reckoned without reading a weight: backends pad matrices.
+    ///
+    /// # Errors
+    /// Those of the options, and of a file that lacks what the model needs. Memory that is short is no error.
+    pub fn estimate(
+        file: &dyn Checkpoint,
+        config: &ModelConfig,
+        backend: &B,
+        options: &LoadOptions,
+    ) -> Result<DecoderMemory, ModelError> {
+        let (pool, plan) = (Pool::new(config, options)?, compile(config, backend, options)?);
+        let source = Source { file, fingerprint: [0; 32], quantise: options.quantise, sidecar: None };
+        let mut weight_bytes = plan.vectors().iter().map(|vector| vector.len * size_of::<f32>()).sum();
+        for spec in plan.matrices() {
+            let MatrixShape { rows, cols, form } = source.shape(spec)?;
+            weight_bytes += form.bytes(rows, cols);
+        }
+        let arena_bytes = plan.arena_bytes();
+        let left = |free: u64| free.saturating_sub((weight_bytes + arena_bytes) as u64);
+        let free = matches!(options.kv, KvBudget::FreeShare(_)).then(|| free(backend).map(left)).flatten();
+        let KvMemory { layout, pages } = pool.memory(free)?;
+        Ok(DecoderMemory { weight_bytes, arena_bytes, kv_bytes: pages * layout.page_bytes() })
     }
 
     /// The hyperparameters.
@@ -129,26 +131,18 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// The pool of a budget: room for one sequence of the longest context at least.
-fn kv_memory(config: &ModelConfig, options: &LoadOptions) -> Result<KvMemory, ModelError> {
-    let LoadOptions { context_max, kv_bytes, kv_dtype, .. } = *options;
-    if context_max == 0 || context_max > config.context_length {
-        return Err(ModelError::Context { asked: context_max, trained: config.context_length });
-    }
-    let layout = KvLayout {
-        layers: config.block_count,
-        kv_heads: config.heads.kv,
-        head_dim: config.heads.dim,
-        dtype: kv_dtype,
-    };
-    // Page ids are 32 bits wide.
-    let pages = layout.pages_in(kv_bytes).min(u32::MAX as usize);
-    let least = context_max.div_ceil(PAGE_TOKENS);
-    if pages < least {
-        let bytes_needed = layout.page_bytes().saturating_mul(least);
-        return Err(ModelError::KvBudget { bytes: kv_bytes, bytes_needed, context_max });
-    }
-    Ok(KvMemory { layout, pages })
+/// Bytes that the backend's device has free, where it says.
+fn free<B: Backend>(backend: &B) -> Option<u64> {
+    backend.memory().map(|memory| memory.free_bytes)
+}
+
+fn compile<B: Backend>(config: &ModelConfig, backend: &B, options: &LoadOptions) -> Result<Plan, ModelError> {
+    Ok(decoder::build(config)?.compile(&CompileOptions {
+        limits: options.limits,
+        element_bytes: &|precision| backend.element_bytes(precision),
+        fuse: Fusion::On,
+        activations: options.activations,
+    })?)
 }
 
 /// What keys and values depend on: the file, what its matrices became, and how they are stored.
@@ -182,8 +176,16 @@ impl<B: Backend> Decoder for Model<B> {
         self.kv.layout
     }
 
-    fn state_slots(&self) -> usize {
-        self.session.state_slots()
+    fn states(&self) -> StateLayout {
+        self.session.states()
+    }
+
+    fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), ModelError> {
+        Ok(self.session.read_state(slot, out)?)
+    }
+
+    fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), ModelError> {
+        Ok(self.session.write_state(slot, values)?)
     }
 
     fn memory(&self) -> DecoderMemory {
@@ -192,7 +194,7 @@ impl<B: Backend> Decoder for Model<B> {
         DecoderMemory {
             weight_bytes: self.weight_bytes() + vectors * size_of::<f32>(),
             arena_bytes: plan.arena_bytes(),
-            kv_bytes: self.kv.pages * self.kv.layout.page_bytes(),
+            kv_bytes: self.kv.pages * self.session.page_bytes(),
         }
     }
 

@@ -1,13 +1,15 @@
 //! Models: what a file says becomes a decoder that runs steps.
 //!
-//! `family` is the table of supported architectures, each put together of the parts in `recipe`. `hyper` makes a configuration of a file's
-//! hyperparameters: `known` lists their keys, `keys` reads them, `tensors` holds them against the tensors,
-//! and `scaling` and `rope` turn scaling schemes into frequencies. `decoder` builds the graph, `load`
-//! compiles it and `upload` brings the weights to a backend, `sidecar` from a file of prepared ones.
+//! `family` is the table of supported architectures, each put together of the parts in `recipe`. `hyper` makes a
+//! configuration of a file's hyperparameters: `known` lists their keys, `keys` reads them, `tensors` holds them
+//! against the tensors, and `rotation`, `scaling` and `rope` turn bases and scaling schemes into frequencies.
+//! `decoder` builds the graph. `load`, by its `options` and with pages for a `budget`, compiles it, and `upload` brings
+//! the weights to a backend, `sidecar` from a file of prepared ones.
 //! [`Decoder`] is all that the engine sees of a model; sequences and sampling are not here.
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod config;
 mod decoder;
 mod family;
@@ -15,8 +17,10 @@ mod hyper;
 mod keys;
 mod known;
 mod load;
+mod options;
 mod recipe;
 mod rope;
+mod rotation;
 mod scaling;
 mod sidecar;
 mod source;
@@ -28,7 +32,7 @@ use std::path::PathBuf;
 use crate::backend::BackendError;
 use crate::checkpoint::{Checkpoint, WeightsError, shown, shown_path};
 use crate::graph::GraphError;
-use crate::ir::{KvLayout, PageId, RowSampling, StepInput, StepLimits};
+use crate::ir::{KvLayout, PageId, RowSampling, StateLayout, StateSlot, StepInput, StepLimits};
 pub use crate::ir::{OpKind, OpTime, OpTimes, Work};
 use crate::kind::ErrorKind;
 use crate::quant::QuantError;
@@ -36,7 +40,8 @@ use crate::session::SessionError;
 use crate::token::TokenId;
 pub use config::{Experts, LocalAttention, ModelConfig, Rotations};
 pub use family::{FAMILIES, Family};
-pub use load::{LoadOptions, Model};
+pub use load::Model;
+pub use options::{KvBudget, LoadOptions};
 pub use recipe::{
     AttentionRecipe, EmbedRecipe, ExpertWeights, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalLayers,
     LocalRope, LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers,
@@ -133,6 +138,23 @@ pub enum ModelError {
         /// The context asked for, in tokens.
         context_max: usize,
     },
+    /// The device has less memory than keys and values are to take.
+    #[error("keys and values of {bytes} bytes: the device has {bytes_free} bytes free")]
+    KvMemory {
+        /// Bytes of the pool.
+        bytes: u64,
+        /// Bytes that are free.
+        bytes_free: u64,
+    },
+    /// A share that is none.
+    #[error("a KV budget as a share of free memory: expected above 0 and at most 1, found {found}")]
+    KvShare {
+        /// What was given.
+        found: f32,
+    },
+    /// A share of free memory where nobody knows how much that is.
+    #[error("a KV budget as a share of free memory: the system does not say how much is free; give bytes")]
+    NoFreeMemory,
     /// A buffer for logits of another length.
     #[error("a buffer of {found} logits, expected {expected}")]
     Logits {
@@ -169,7 +191,11 @@ impl ModelError {
         match self {
             ModelError::File { reason, .. } => reason.kind(),
             ModelError::Architecture { .. } | ModelError::Experts { .. } => ErrorKind::Unsupported,
-            ModelError::Context { .. } | ModelError::KvBudget { .. } => ErrorKind::Invalid,
+            ModelError::Context { .. } | ModelError::KvBudget { .. } | ModelError::KvShare { .. } => {
+                ErrorKind::Invalid
+            }
+            ModelError::KvMemory { .. } => ErrorKind::OutOfMemory,
+            ModelError::NoFreeMemory => ErrorKind::Unsupported,
             ModelError::Logits { .. } | ModelError::Output { .. } | ModelError::Graph(_) => {
                 ErrorKind::Internal
             }
@@ -184,7 +210,10 @@ impl ModelError {
     pub fn field(&self) -> Option<&'static str> {
         match self {
             ModelError::Context { .. } => Some("context_max"),
-            ModelError::KvBudget { .. } => Some("kv"),
+            ModelError::KvBudget { .. }
+            | ModelError::KvMemory { .. }
+            | ModelError::KvShare { .. }
+            | ModelError::NoFreeMemory => Some("kv"),
             ModelError::Backend(error) => error.field(),
             _ => None,
         }
@@ -196,6 +225,9 @@ impl ModelError {
             ModelError::File { .. }
             | ModelError::Context { .. }
             | ModelError::KvBudget { .. }
+            | ModelError::KvMemory { .. }
+            | ModelError::KvShare { .. }
+            | ModelError::NoFreeMemory
             | ModelError::Logits { .. }
             | ModelError::Weights(_)
             | ModelError::Backend(_)
@@ -215,8 +247,9 @@ fn missing(tensor: &str, expected: &str) -> ModelError {
     ModelError::MissingTensor { tensor: tensor.into(), expected: expected.into() }
 }
 
-/// Bytes that a decoder allocated when it was loaded, and keeps.
+/// Bytes that a decoder allocates when it is loaded, and keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DecoderMemory {
     /// Weights, as the backend keeps them.
     pub weight_bytes: usize,
@@ -224,6 +257,13 @@ pub struct DecoderMemory {
     pub arena_bytes: usize,
     /// The KV pool.
     pub kv_bytes: usize,
+}
+
+impl DecoderMemory {
+    /// All of it.
+    pub fn bytes(&self) -> usize {
+        self.weight_bytes.saturating_add(self.arena_bytes).saturating_add(self.kv_bytes)
+    }
 }
 
 /// A loaded model, as the engine drives it: steps in, logits out.
@@ -243,9 +283,9 @@ pub trait Decoder: Send {
     /// The shape of the KV pool.
     fn kv_layout(&self) -> KvLayout;
 
-    /// Slots for the states of sequences: none, or at least 2, as a step reads one and writes another.
-    fn state_slots(&self) -> usize {
-        0
+    /// What it keeps of sequences beside pages, if it has recurrent layers.
+    fn states(&self) -> StateLayout {
+        StateLayout::default()
     }
 
     /// What it keeps in memory.
@@ -316,6 +356,29 @@ pub trait Decoder: Send {
     /// [`ModelError::Backend`] if the page is outside the pool or the length is wrong.
     fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), ModelError>;
 
+    /// Copies out a slot of state.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`] if there is no such slot or `out` is not as long.
+    fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), ModelError> {
+        let _ = out;
+        Err(no_such_slot(slot))
+    }
+
+    /// Fills a slot of state with what [`Decoder::read_state`] gave.
+    ///
+    /// # Errors
+    /// [`ModelError::Backend`] if there is no such slot or the length is wrong.
+    fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), ModelError> {
+        let _ = values;
+        Err(no_such_slot(slot))
+    }
+
     /// Identifies the model together with everything that its stored keys and values depend on.
     fn fingerprint(&self) -> [u8; 32];
+}
+
+fn no_such_slot(slot: StateSlot) -> ModelError {
+    let (expected, found) = ("a slot of state".into(), format!("slot {} of none", slot.0));
+    ModelError::Backend(BackendError::Shape { op: "state", expected, found })
 }

@@ -56,6 +56,8 @@ pub enum RotatedLayers {
 pub enum MlpRecipe {
     /// `down · (activation(gate · x) ∘ (up · x))`
     Gated(Activation),
+    /// `down · activation(up · x)`
+    Plain(Activation),
     /// The weighted sum of some of many gated MLPs, which a router chooses for each row.
     Experts(ExpertsRecipe),
 }

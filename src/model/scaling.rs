@@ -1,4 +1,4 @@
-//! How a file scales its rotary embedding: keys and `rope_freqs.weight`.
+//! How a file scales its rotary embedding: keys, and tensors of factors.
 
 use super::keys::Keys;
 use super::rope::{Interpolation, Llama3, RopeScaling, Yarn};
@@ -14,12 +14,19 @@ const FACTOR: &str = "rope.scaling.factor";
 const EXTRAPOLATION: &str = "rope.scaling.yarn_ext_factor";
 const ATTENTION: &str = "rope.scaling.attn_factor";
 
-/// The scaling of a rotation of so many pairs; and that of contexts of at most so many tokens, where it differs.
+/// How a rotation is scaled.
+pub(super) struct Scaling {
+    pub whole: RopeScaling,
+    /// In contexts of at most so many tokens, where that differs.
+    pub short: Option<(usize, RopeScaling)>,
+}
+
+/// The scaling of a rotation of so many pairs.
 pub(super) fn rope_scaling(
     keys: Keys<'_>,
     pairs: usize,
     context_length: usize,
-) -> Result<(RopeScaling, Option<(usize, RopeScaling)>), ModelError> {
+) -> Result<Scaling, ModelError> {
     let magnitude =
         keys.positive_or(ATTENTION, 1.0)? * keys.positive_or("rope.scaling.yarn_attn_factor", 1.0)?;
     // YaRN multiplies by less than 10.
@@ -29,13 +36,13 @@ pub(super) fn rope_scaling(
     let interpolation = interpolation(keys, context_length)?;
     let of = |factors| RopeScaling { factors, interpolation, magnitude };
     if let Some(all) = factors(keys, FREQUENCIES, pairs)? {
-        return Ok((of(Some(all)), None));
+        return Ok(Scaling { whole: of(Some(all)), short: None });
     }
     match (factors(keys, FACTORS_LONG, pairs)?, factors(keys, FACTORS_SHORT, pairs)?) {
-        (None, None) => Ok((of(None), None)),
+        (None, None) => Ok(Scaling { whole: of(None), short: None }),
         (long @ Some(_), short @ Some(_)) => {
             let tokens = keys.count_or("rope.scaling.original_context_length", context_length)?;
-            Ok((of(long), Some((tokens, of(short)))))
+            Ok(Scaling { whole: of(long), short: Some((tokens, of(short))) })
         }
         (long, _) => {
             let name = if long.is_some() { FACTORS_SHORT } else { FACTORS_LONG };

@@ -11,6 +11,7 @@ use super::source::Source;
 
 /// What became of the file of prepared weights ([`super::LoadOptions::sidecar`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub enum SidecarUse {
     /// None was asked for.
     Off,

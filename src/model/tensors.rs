@@ -8,7 +8,7 @@ use crate::graph::{Graph, MatrixSpec};
 use crate::ir::Heads;
 
 use super::family::Family;
-use super::recipe::NormPlacement;
+use super::recipe::{MlpRecipe, NormPlacement};
 use super::{Experts, ModelConfig, ModelError, missing, scaling};
 
 /// What sizes a model.
@@ -80,16 +80,17 @@ impl Sizes {
         if matches!(family.layer.norms, NormPlacement::Pre | NormPlacement::Sandwich) {
             parts.push((Part::MlpNorm, 1, embedding_length));
         }
-        let (gate_up, down) = match experts {
-            Some(_) => ([Part::GateExperts, Part::UpExperts], Part::DownExperts),
-            None => ([Part::Gate, Part::Up], Part::Down),
+        let (into, down) = match family.layer.mlp {
+            MlpRecipe::Gated(_) => (&[Part::Gate, Part::Up][..], Part::Down),
+            MlpRecipe::Plain(_) => (&[Part::Up][..], Part::Down),
+            MlpRecipe::Experts(_) => (&[Part::GateExperts, Part::UpExperts][..], Part::DownExperts),
         };
         parts.extend(experts.map(|experts| (Part::Router, experts.count, embedding_length)));
         // Rows of experts follow each other.
         let count = experts.map_or(1, |experts| experts.count);
         if !is_fused(Part::GateUp) {
             let rows = count.saturating_mul(feed_forward_length);
-            parts.extend(gate_up.map(|part| (part, rows, embedding_length)));
+            parts.extend(into.iter().map(|&part| (part, rows, embedding_length)));
         }
         parts.push((down, count.saturating_mul(embedding_length), feed_forward_length));
         parts

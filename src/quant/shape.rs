@@ -33,6 +33,21 @@ pub enum MatrixForm {
     Bf16,
 }
 
+impl MatrixForm {
+    /// Bytes of such a matrix: codes, scales and minima, or floats.
+    pub fn bytes(self, rows: usize, cols: usize) -> usize {
+        let row = match self {
+            MatrixForm::Quant(QuantForm { bits, group, mins }) => {
+                let groups = cols.div_ceil(group.max(1));
+                code_bytes_per_row(bits, cols) + 2 * groups * (1 + usize::from(mins))
+            }
+            MatrixForm::F32 => 4 * cols,
+            MatrixForm::F16 | MatrixForm::Bf16 => 2 * cols,
+        };
+        rows.saturating_mul(row)
+    }
+}
+
 impl QuantMatrix {
     /// What its codes are.
     pub fn form(&self) -> QuantForm {

@@ -1,14 +1,16 @@
-//! From logits to a token: parameters and their checks; the choice itself is in `sampler`.
+//! From logits to a token: parameters and their checks; the choice itself is in `sampler`, what may be chosen in `mask`.
 //!
 //! The order is fixed: logit bias, penalties, mask, temperature, top-k, top-p, min-p, draw. `row` turns a
 //! request's sampling into numbers for a backend that samples itself.
 
 #![forbid(unsafe_code)]
 
+mod mask;
 mod random;
 mod row;
 mod sampler;
 
+pub use mask::{TokenMask, TokenSet};
 pub use random::uniform;
 pub use row::History;
 pub use row::row_sampling;
@@ -19,6 +21,7 @@ use crate::token::TokenId;
 
 /// How the next token is chosen. The default is greedy.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Sampling {
     /// Divides the logits; 0 is greedy (ties go to the lowest id).
     pub temperature: f32,
@@ -96,16 +99,30 @@ pub enum SampleError {
     /// Bias and mask forbid every token.
     #[error("no token is allowed")]
     NothingAllowed,
+    /// A mask names a token that the model does not have.
+    #[error("mask: token {token} is outside the vocabulary of {vocab}")]
+    MaskToken {
+        /// The id given.
+        token: TokenId,
+        /// Tokens of the model.
+        vocab: usize,
+    },
+    /// A request's mask panicked.
+    #[error("the mask panicked")]
+    MaskPanicked,
 }
 
 impl SampleError {
     /// What to do about it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            SampleError::Parameter { .. } | SampleError::Token { .. } | SampleError::NothingAllowed => {
-                ErrorKind::Invalid
+            SampleError::Parameter { .. }
+            | SampleError::Token { .. }
+            | SampleError::NothingAllowed
+            | SampleError::MaskToken { .. } => ErrorKind::Invalid,
+            SampleError::NonFinite { .. } | SampleError::Unusable | SampleError::MaskPanicked => {
+                ErrorKind::Internal
             }
-            SampleError::NonFinite { .. } | SampleError::Unusable => ErrorKind::Internal,
         }
     }
 
@@ -114,7 +131,9 @@ impl SampleError {
         match self {
             SampleError::Parameter { name, .. } => Some(name),
             SampleError::Token { .. } => Some("logit_bias"),
-            SampleError::NothingAllowed => Some("mask"),
+            SampleError::NothingAllowed | SampleError::MaskToken { .. } | SampleError::MaskPanicked => {
+                Some("mask")
+            }
             _ => None,
         }
     }
@@ -155,12 +174,6 @@ impl Sampling {
     pub(crate) fn penalises(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
-}
-
-/// Forbids tokens before they are chosen: the hook for grammars.
-pub trait TokenMask: std::fmt::Debug + Send {
-    /// Sets the logits of tokens that may not follow `history` to negative infinity.
-    fn apply(&mut self, history: &[TokenId], logits: &mut [f32]);
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! One choice from one row of logits, with scratch that is kept between choices.
 
-use super::{History, SampleError, Sampling, TokenMask, row_sampling};
+use super::{History, SampleError, Sampling, TokenSet, row_sampling};
 use crate::ir::{LogitAdjustment, RowSampling};
 use crate::token::TokenId;
 
@@ -12,16 +12,17 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Chooses the next token. `logits` (`[vocab]`) are changed by bias, mask and penalties.
+    /// Chooses the next token, among the `allowed` where there are such. `logits` (`[vocab]`) are changed by bias,
+    /// penalties and that set.
     ///
     /// # Errors
     /// [`SampleError::NonFinite`] for NaN or +∞ among the logits, [`SampleError::NothingAllowed`]
-    /// if bias and mask leave nothing.
+    /// if bias and `allowed` leave nothing.
     pub fn choose(
         &mut self,
         logits: &mut [f32],
         sampling: &Sampling,
-        mask: Option<&mut (dyn TokenMask + 'static)>,
+        allowed: Option<&TokenSet>,
         history: History<'_>,
     ) -> Result<TokenId, SampleError> {
         self.adjustments.clear();
@@ -33,8 +34,11 @@ impl Sampler {
         }
         // No adjustment makes an unusable logit usable, but some of them overflow.
         check_logits(logits)?;
-        if let Some(mask) = mask {
-            mask.apply(history.tokens, logits);
+        if let Some(allowed) = allowed {
+            let forbidden = |id: usize| !allowed.contains(TokenId(id as u32));
+            logits.iter_mut().enumerate().filter(|(id, _)| forbidden(*id)).for_each(|(_, logit)| {
+                *logit = f32::NEG_INFINITY;
+            });
         }
         self.pick(logits, &row).ok_or(SampleError::NothingAllowed)
     }
@@ -324,23 +328,17 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_forbids() {
-        #[derive(Debug)]
-        struct OnlyTwo;
-        impl TokenMask for OnlyTwo {
-            fn apply(&mut self, _history: &[TokenId], logits: &mut [f32]) {
-                logits
-                    .iter_mut()
-                    .enumerate()
-                    .filter(|(id, _)| *id != 2)
-                    .for_each(|(_, x)| *x = f32::NEG_INFINITY);
-            }
-        }
+    fn what_is_not_allowed_is_not_chosen() {
         let history = History { tokens: &[], prompt: 0 };
-        let mut logits = vec![5.0, 4.0, 3.0];
-        let chosen =
-            Sampler::default().choose(&mut logits, &Sampling::default(), Some(&mut OnlyTwo), history);
-        assert_eq!(chosen, Ok(TokenId(2)));
+        let mut allowed = TokenSet::new(3);
+        allowed.insert(TokenId(2));
+        let choose =
+            |sampling| Sampler::default().choose(&mut [5.0, 4.0, 3.0], &sampling, Some(&allowed), history);
+        assert_eq!(choose(Sampling::default()), Ok(TokenId(2)));
+        assert_eq!(choose(Sampling { temperature: 50.0, ..Sampling::default() }), Ok(TokenId(2)));
+        let logit_bias = vec![(TokenId(2), f32::NEG_INFINITY)];
+        let nothing = choose(Sampling { logit_bias, ..Sampling::default() });
+        assert_eq!(nothing, Err(SampleError::NothingAllowed));
     }
 
     #[test]

@@ -8,57 +8,71 @@
 pub struct StopOutcome<'a> {
     /// Text that is certainly not part of a stop string.
     pub emit: &'a str,
-    /// Whether a stop string has been met; the text ends before it.
-    pub stopped: bool,
+    /// The stop string that has been met, if one has; the text ends before it.
+    pub stop: Option<&'a str>,
 }
 
 /// Watches a stream of text for stop strings.
 ///
 /// The first stop string to be completed ends the text; where two end at the same character, the longer
 /// one counts. The result therefore does not depend on how the stream was cut.
+///
+/// ```
+/// use ottava::text::StopMatcher;
+///
+/// let mut stops = StopMatcher::new(vec!["</answer>".into()]);
+/// assert_eq!(stops.push("42</ans").emit, "42");
+/// assert_eq!(stops.push("wer>\n").stop, Some("</answer>"));
+/// ```
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
     stops: Vec<String>,
     /// Text that may be the beginning of a stop string.
     held: String,
     emitted: String,
-    stopped: bool,
+    /// Which stop string has been met.
+    met: Option<usize>,
 }
 
 impl StopMatcher {
     /// A matcher for these strings; empty ones are ignored.
     pub fn new(stops: Vec<String>) -> StopMatcher {
         let stops = stops.into_iter().filter(|stop| !stop.is_empty()).collect();
-        StopMatcher { stops, held: String::new(), emitted: String::new(), stopped: false }
+        StopMatcher { stops, held: String::new(), emitted: String::new(), met: None }
     }
 
     /// Takes the next piece of text and says what may be shown. After a stop nothing more comes.
     pub fn push(&mut self, text: &str) -> StopOutcome<'_> {
         self.emitted.clear();
-        if !self.stopped {
+        if self.met.is_none() {
             self.held.push_str(text);
-            let stop_start = self.first_stop();
-            let end = stop_start.unwrap_or_else(|| self.held.len() - self.held_back());
+            let (end, met) = match self.first_stop() {
+                Some((start, index)) => (start, Some(index)),
+                None => (self.held.len() - self.held_back(), None),
+            };
             self.emitted.extend(self.held.drain(..end));
-            self.stopped = stop_start.is_some();
+            self.met = met;
         }
-        StopOutcome { emit: &self.emitted, stopped: self.stopped }
+        let stop = self.met.and_then(|index| self.stops.get(index)).map(String::as_str);
+        StopOutcome { emit: &self.emitted, stop }
     }
 
     /// Ends the stream: what was held back for a stop string that did not come.
     pub fn flush(&mut self) -> &str {
         self.emitted.clear();
-        if !self.stopped {
+        if self.met.is_none() {
             self.emitted.push_str(&self.held);
         }
         self.held.clear();
         &self.emitted
     }
 
-    /// Where the stop string begins that is completed first.
-    fn first_stop(&self) -> Option<usize> {
-        let occurrence = |stop: &String| self.held.find(stop.as_str()).map(|at| (at + stop.len(), at));
-        self.stops.iter().filter_map(occurrence).min().map(|(_end, start)| start)
+    /// Where the stop string begins that is completed first, and its number.
+    fn first_stop(&self) -> Option<(usize, usize)> {
+        let occurrence = |(index, stop): (usize, &String)| {
+            self.held.find(stop.as_str()).map(|start| (start + stop.len(), start, index))
+        };
+        self.stops.iter().enumerate().filter_map(occurrence).min().map(|(_end, start, index)| (start, index))
     }
 
     /// Length of the longest end of the held text with which a stop string begins.
@@ -77,14 +91,14 @@ mod tests {
     use proptest::prelude::*;
 
     /// The specification: the text up to the stop string whose end comes first (the longest of those).
-    fn naive<'t>(text: &'t str, stops: &[String]) -> (&'t str, bool) {
+    fn naive<'t>(text: &'t str, stops: &[String]) -> (&'t str, Option<&'t str>) {
         for end in (0..=text.len()).filter(|&end| text.is_char_boundary(end)) {
             let ending = stops.iter().filter(|stop| !stop.is_empty() && text[..end].ends_with(stop.as_str()));
             if let Some(longest) = ending.map(String::len).max() {
-                return (&text[..end - longest], true);
+                return (&text[..end - longest], Some(&text[end - longest..end]));
             }
         }
-        (text, false)
+        (text, None)
     }
 
     fn strings(stops: &[&str]) -> Vec<String> {
@@ -94,11 +108,11 @@ mod tests {
     #[test]
     fn a_stop_across_pieces_never_leaks() {
         let mut matcher = StopMatcher::new(strings(&["###"]));
-        assert_eq!(matcher.push("a#"), StopOutcome { emit: "a", stopped: false });
-        assert_eq!(matcher.push("#"), StopOutcome { emit: "", stopped: false });
-        assert_eq!(matcher.push("b##"), StopOutcome { emit: "##b", stopped: false });
-        assert_eq!(matcher.push("#c"), StopOutcome { emit: "", stopped: true });
-        assert_eq!(matcher.push("more"), StopOutcome { emit: "", stopped: true });
+        assert_eq!(matcher.push("a#"), StopOutcome { emit: "a", stop: None });
+        assert_eq!(matcher.push("#"), StopOutcome { emit: "", stop: None });
+        assert_eq!(matcher.push("b##"), StopOutcome { emit: "##b", stop: None });
+        assert_eq!(matcher.push("#c"), StopOutcome { emit: "", stop: Some("###") });
+        assert_eq!(matcher.push("more"), StopOutcome { emit: "", stop: Some("###") });
         assert_eq!(matcher.flush(), "");
     }
 
@@ -112,7 +126,7 @@ mod tests {
     #[test]
     fn of_two_that_end_together_the_longer_counts() {
         let mut matcher = StopMatcher::new(strings(&["b", "ab"]));
-        assert_eq!(matcher.push("xab"), StopOutcome { emit: "x", stopped: true });
+        assert_eq!(matcher.push("xab"), StopOutcome { emit: "x", stop: Some("ab") });
     }
 
     proptest! {
@@ -122,17 +136,17 @@ mod tests {
             stops in proptest::collection::vec("[abé]{0,4}", 0..4),
         ) {
             let mut matcher = StopMatcher::new(stops.clone());
-            let (mut shown, mut stopped) = (String::new(), false);
+            let (mut shown, mut stop) = (String::new(), None);
             let whole = pieces.concat();
             let (expected, expected_stop) = naive(&whole, &stops);
             for piece in &pieces {
                 let outcome = matcher.push(piece);
                 shown.push_str(outcome.emit);
-                stopped = outcome.stopped;
+                stop = outcome.stop.map(str::to_owned);
                 prop_assert!(expected.starts_with(&shown), "leaked: {shown:?} of {expected:?}");
             }
             shown.push_str(matcher.flush());
-            prop_assert_eq!((shown.as_str(), stopped), (expected, expected_stop));
+            prop_assert_eq!((shown.as_str(), stop.as_deref()), (expected, expected_stop));
         }
     }
 }

@@ -78,8 +78,19 @@ const STACK_BYTES: usize = 64 << 20;
 /// Roles that every template may know.
 const ROLES: [&str; 8] = ["assistant", "developer", "function", "ipython", "model", "system", "tool", "user"];
 
-/// What a template is told besides the messages.
+/// So many characters of a role are in the message that refuses it.
+const ROLE_SHOWN: usize = 40;
+
+/// What a template is told besides the messages. At first: it begins the answer, and there are no tools.
+///
+/// ```
+/// use ottava::text::RenderOptions;
+///
+/// let options = RenderOptions::default().variable("enable_thinking", false);
+/// assert!(options.add_generation_prompt);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RenderOptions {
     /// End with the beginning of the assistant's answer.
     pub add_generation_prompt: bool,
@@ -100,6 +111,32 @@ impl Default for RenderOptions {
             variables: serde_json::Map::new(),
             now: None,
         }
+    }
+}
+
+impl RenderOptions {
+    /// Does not begin the assistant's answer: the messages end with one that goes on.
+    pub fn without_generation_prompt(mut self) -> RenderOptions {
+        self.add_generation_prompt = false;
+        self
+    }
+
+    /// Tools that the model may call.
+    pub fn tools(mut self, tools: serde_json::Value) -> RenderOptions {
+        self.tools = Some(tools);
+        self
+    }
+
+    /// A further variable, beside those set before.
+    pub fn variable(mut self, name: impl Into<String>, value: impl Into<serde_json::Value>) -> RenderOptions {
+        self.variables.insert(name.into(), value.into());
+        self
+    }
+
+    /// What the template takes for now.
+    pub fn now(mut self, now: SystemTime) -> RenderOptions {
+        self.now = Some(now);
+        self
     }
 }
 
@@ -224,6 +261,15 @@ impl ChatTemplate {
             (Value::from(name.as_str()), value)
         };
         Value::from_pairs(fields.as_object().into_iter().flatten().map(field))
+    }
+
+    /// What is wrong with the first message whose role the template cannot know.
+    pub(crate) fn unknown_role(&self, messages: &[Message]) -> Option<String> {
+        let at = messages.iter().position(|message| !self.has_role(&message.role))?;
+        let role: String = messages[at].role.chars().take(ROLE_SHOWN).collect();
+        Some(format!(
+            "message {at}: expected a role of the chat template's, such as \"user\", found {role:?}"
+        ))
     }
 
     fn has_role(&self, role: &str) -> bool {

@@ -5,7 +5,7 @@ use ottava::backend::Backend;
 use ottava::checkpoint::{ModelFile, OpenOptions};
 use ottava::ir::{KvDtype, PAGE_TOKENS, PageId, PageRef, Precision, StepInput, StepLimits, StepSequence};
 use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
-use ottava::{Bytes, TokenId};
+use ottava::{KvBudget, TokenId};
 use serde_json::Value;
 
 use crate::real_models;
@@ -76,7 +76,7 @@ fn load<B: Backend>(name: &str, run: Run, backend: impl FnOnce() -> B) -> Option
     let options = LoadOptions {
         limits: StepLimits { tokens_max: STEP_TOKENS, outputs_max: STEP_TOKENS },
         kv_dtype: run.kv,
-        kv_bytes: Bytes::mib(64).0,
+        kv: KvBudget::Bytes(64 << 20),
         context_max: CONTEXT_MAX,
         quantise: None,
         sidecar: None,

@@ -3,7 +3,7 @@
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
 use ottava::checkpoint::{self, Checkpoint, OpenOptions};
 use ottava::ir::{KvDtype, Precision, StepLimits};
-use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
+use ottava::model::{Decoder, KvBudget, LoadOptions, Model, ModelConfig};
 use ottava::quant::QuantFormat;
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ const REORDERED: f64 = 2e-4;
 const OPTIONS: LoadOptions = LoadOptions {
     limits: StepLimits { tokens_max: 48, outputs_max: 48 },
     kv_dtype: KvDtype::F16,
-    kv_bytes: 4 << 20,
+    kv: KvBudget::Bytes(4 << 20),
     context_max: 64,
     quantise: None,
     sidecar: None,

@@ -1,7 +1,6 @@
 //! Tokenizers of folders: the tokens of the twin's vocabulary, the ends of answers, chat templates, and what is refused.
 
 use ottava::checkpoint::{self, Checkpoint, OpenOptions};
-use ottava::engine::Event;
 use ottava::text::{AddBos, ChatTemplate, Message, Special, TextError, Tokenizer};
 use ottava::{Device, Engine, Request, TokenId};
 use serde_json::{Value, json};
@@ -263,19 +262,12 @@ fn the_chat_template_is_found_wherever_it_is() -> Outcome {
 
 /// The ids that an engine answers with.
 fn answer(engine: &Engine, request: Request) -> Outcome<Vec<TokenId>> {
-    let request = request.max_tokens(8).sampling(ottava::Sampling { temperature: 0.0, ..Default::default() });
-    let mut ids = Vec::new();
-    for event in engine.submit(request.ignore_eos())? {
-        if let Event::Token { id, .. } = event? {
-            ids.push(id);
-        }
-    }
-    Ok(ids)
+    Ok(engine.submit(request.max_tokens(8).ignore_eos())?.text()?.tokens)
 }
 
 #[test]
 fn an_engine_answers_from_a_folder_as_from_a_file() -> Outcome {
-    let build = |path: &std::path::Path| Engine::builder().model(path).device(Device::Cpu).build();
+    let build = |path: &std::path::Path| Engine::builder(path).device(Device::Cpu).build();
     let folder = Folder::of("qwen3")?.write()?;
     let (found, twin) = (build(folder.path())?, build(&golden("families/qwen3.gguf"))?);
     let of_folder = answer(&found, Request::text("the den"))?;
@@ -290,8 +282,7 @@ fn an_engine_answers_from_a_folder_as_from_a_file() -> Outcome {
 fn packed_weights_are_kept_beside_a_folder() -> Outcome {
     use ottava::model::SidecarUse;
     let (folder, packed) = (Folder::of("qwen3")?.write()?, tempfile::tempdir()?);
-    let build =
-        || Engine::builder().model(folder.path()).device(Device::Cpu).sidecar_in(packed.path()).build();
+    let build = || Engine::builder(folder.path()).device(Device::Cpu).sidecar_in(packed.path()).build();
     assert_eq!(build()?.info().sidecar, SidecarUse::Written { replaced: None });
     assert_eq!(build()?.info().sidecar, SidecarUse::Read);
     // Other settings are another model.
@@ -304,7 +295,7 @@ fn packed_weights_are_kept_beside_a_folder() -> Outcome {
 #[test]
 fn a_folder_without_a_tokenizer_runs_on_token_ids() -> Outcome {
     let folder = Folder::of("qwen3")?.without("tokenizer.json").write()?;
-    let engine = Engine::builder().model(folder.path()).device(Device::Cpu).build()?;
+    let engine = Engine::builder(folder.path()).device(Device::Cpu).build()?;
     assert!(engine.info().warnings.is_empty(), "{:?}", engine.info().warnings);
     let ids = answer(&engine, Request::tokens(vec![TokenId(20), TokenId(21)]))?;
     assert_eq!(ids.len(), 8);

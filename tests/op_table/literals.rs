@@ -3,9 +3,10 @@
 
 use ottava::backend::Reference;
 use ottava::ir::{
-    Activation, ApplyRope, Attention, Binary, BinaryFn, Embed, Epilogue, GatherOutputs, Heads, KvAppend,
-    KvDtype, KvLayout, LogitAdjustment, Matmul, Normalize, Op, Precision, Product, RmsNorm, Rope, RopeAngles,
-    RopePairing, RowSampling, SampleRows, Softmax, Transpose, Unary, UnaryFn, Window, Write,
+    Activation, ApplyRope, Attention, Binary, BinaryFn, DeltaHeads, Embed, Epilogue, GatedDelta,
+    GatherOutputs, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul, Normalize, Op, Place,
+    Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, Rows, SampleRows, ShortConv,
+    Softmax, State, Transpose, Unary, UnaryFn, Window, Write,
 };
 use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
 use std::f64::consts::FRAC_PI_2;
@@ -283,4 +284,36 @@ fn attention_sees_the_past_its_window_and_its_sinks() {
     // A cap so large that it does nothing, and one so small that all scores are equal.
     assert_gives(&attention(None, None, Some(1e6)), &[&early[..], &[15.0, -2.0, third, 0.0]].concat());
     assert_gives(&attention(None, None, Some(1e-9)), &[&early[..], &[third, 0.0, third, 0.0]].concat());
+}
+
+/// Results, and then the slots of state.
+#[test]
+fn states_go_from_row_to_row_and_from_slot_to_slot() {
+    let tokens_of = |place: Place| Place { rows: Rows::Tokens, ..place };
+    // Ten times the row before: none before the first sequence, a 7 before the second.
+    let mut case = Case::new("convolution").at(0..3);
+    case.sequence(4..5, None);
+    case.slots = vec![vec![7.0], vec![0.0], vec![0.0]];
+    let mut case = case.on_slots(&[(None, 1), (Some(0), 2)]);
+    let weight = case.vector(vec![10.0, 1.0]);
+    let (src, dst) = (tokens_of(case.input(&[3.0, 4.0, 5.0, 2.0], 1)), tokens_of(case.output(4, 1)));
+    case.results = vec![dst];
+    let state = State { offset: 0, rows: 1, cols: 1 };
+    case.ops = vec![Op::ShortConv(ShortConv { dst, src, weight, state })];
+    assert_gives(&case, &[3.0, 34.0, 45.0, 72.0, 7.0, 5.0, 2.0]);
+
+    // (4, 0) is halved; k finds 2 where v has 10, so half of 8 is added along k: (6, 4), of which q sees 14. Then the
+    // second of them is cleared, and q sees 6.
+    let mut case = Case::new("delta rule").at(5..7);
+    case.slots = vec![vec![4.0, 0.0], vec![0.0; 2]];
+    let mut case = case.on_slots(&[(Some(0), 1)]);
+    let mut input = |values: &[f32]| tokens_of(case.input(values, values.len() / 2));
+    let (q, k, v) = (input(&[1.0, 2.0, 1.0, 1.0]), input(&[1.0, 1.0, 0.0, 1.0]), input(&[10.0, 0.0]));
+    let (decay, beta) = (input(&[0.5f32.ln(), 0.0]), input(&[0.5, 1.0]));
+    let dst = tokens_of(case.output(2, 1));
+    case.results = vec![dst];
+    let heads = DeltaHeads { key: 1, value: 1, key_dim: 2, value_dim: 1 };
+    let state = State { offset: 0, rows: 2, cols: 1 };
+    case.ops = vec![Op::GatedDelta(GatedDelta { dst, q, k, v, decay, beta, heads, scale: 0.5, state })];
+    assert_gives(&case, &[7.0, 3.0, 4.0, 0.0, 6.0, 0.0]);
 }

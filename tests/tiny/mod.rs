@@ -117,19 +117,19 @@ impl Maker {
         let (query, kv) = (tiny.heads * tiny.head_dim, tiny.kv_heads * tiny.head_dim);
         let norms_before = !matches!(tiny.family, "olmo2" | "exaone4");
         if norms_before {
-            self.vector(&name("attn_norm.weight"), EMBEDDING, 1.0)?;
+            self.norm(tiny, &name("attn_norm"))?;
         }
         let separate = [("attn_q", query), ("attn_k", kv), ("attn_v", kv)];
         let fused = [("attn_qkv", query + 2 * kv)];
         for &(part, rows) in if tiny.family == "phi3" { &fused[..] } else { &separate } {
             self.matrix(&name(&format!("{part}.weight")), rows, EMBEDDING)?;
-            if matches!(tiny.family, "qwen2" | "glm4") {
+            if matches!(tiny.family, "qwen2" | "glm4" | "starcoder2") {
                 self.vector(&name(&format!("{part}.bias")), rows, 0.0)?;
             }
         }
         let normed = match tiny.family {
-            "qwen3" | "qwen3vl" | "qwen3moe" | "gemma3" | "exaone4" => [tiny.head_dim; 2],
-            "olmo2" => [query, kv],
+            "qwen3" | "qwen3vl" | "qwen3moe" | "qwen3vlmoe" | "gemma3" | "exaone4" => [tiny.head_dim; 2],
+            "olmo2" | "olmoe" => [query, kv],
             _ => [0; 2],
         };
         for (part, len) in ["attn_q_norm.weight", "attn_k_norm.weight"].into_iter().zip(normed) {
@@ -138,15 +138,20 @@ impl Maker {
             }
         }
         self.matrix(&name("attn_output.weight"), EMBEDDING, query)?;
+        if tiny.family == "starcoder2" {
+            self.vector(&name("attn_output.bias"), EMBEDDING, 0.0)?;
+        }
         if matches!(tiny.family, "gemma2" | "gemma3" | "glm4" | "olmo2" | "exaone4") {
             self.vector(&name("post_attention_norm.weight"), EMBEDDING, 1.0)?;
             self.vector(&name("post_ffw_norm.weight"), EMBEDDING, 1.0)?;
         }
-        if norms_before && tiny.family != "cohere2" {
-            self.vector(&name("ffn_norm.weight"), EMBEDDING, 1.0)?;
+        if norms_before && !matches!(tiny.family, "cohere2" | "command-r") {
+            self.norm(tiny, &name("ffn_norm"))?;
         }
-        if tiny.family == "qwen3moe" {
-            return self.experts(layer);
+        match tiny.family {
+            "qwen3moe" | "qwen3vlmoe" | "olmoe" | "granitemoe" => return self.experts(layer),
+            "starcoder2" => return self.plain(layer),
+            _ => {}
         }
         let gate_up = [("ffn_gate.weight", FEED_FORWARD), ("ffn_up.weight", FEED_FORWARD)];
         let fused = [("ffn_up.weight", 2 * FEED_FORWARD)];
@@ -155,6 +160,24 @@ impl Maker {
             self.matrix(&name(part), rows, EMBEDDING)?;
         }
         self.matrix(&name("ffn_down.weight"), EMBEDDING, FEED_FORWARD)
+    }
+
+    /// A norm, with a bias where the family has one.
+    pub fn norm(&mut self, tiny: &Tiny, name: &str) -> Outcome {
+        self.vector(&format!("{name}.weight"), EMBEDDING, 1.0)?;
+        match tiny.family {
+            "starcoder2" => self.vector(&format!("{name}.bias"), EMBEDDING, 0.0),
+            _ => Ok(()),
+        }
+    }
+
+    /// An MLP without a gate.
+    fn plain(&mut self, layer: usize) -> Outcome {
+        for (part, rows, cols) in [("up", FEED_FORWARD, EMBEDDING), ("down", EMBEDDING, FEED_FORWARD)] {
+            self.matrix(&format!("blk.{layer}.ffn_{part}.weight"), rows, cols)?;
+            self.vector(&format!("blk.{layer}.ffn_{part}.bias"), rows, 0.0)?;
+        }
+        Ok(())
     }
 
     /// A router, and the experts of a layer.
@@ -172,7 +195,7 @@ impl Maker {
     }
 
     /// Tensors of no layer that a family has.
-    fn around(&mut self, tiny: &Tiny) -> Outcome {
+    pub fn around(&mut self, tiny: &Tiny) -> Outcome {
         if tiny.family == "phi3" {
             self.vector("rope_factors_long.weight", tiny.rope_dims / 2, 4.0)?;
             self.vector("rope_factors_short.weight", tiny.rope_dims / 2, 1.5)?;
@@ -199,7 +222,8 @@ impl Maker {
             let changed = change.iter().find(|(other, _)| *other == key).map(|&(_, value)| value);
             self.writer.metadata(&format!("{}.{key}", tiny.family), changed.unwrap_or(value as u32));
         }
-        let norm = if tiny.family == "cohere2" { "layer_norm" } else { "layer_norm_rms" };
+        let has_mean = matches!(tiny.family, "cohere2" | "command-r" | "starcoder2");
+        let norm = if has_mean { "layer_norm" } else { "layer_norm_rms" };
         self.writer.metadata(&format!("{}.attention.{norm}_epsilon", tiny.family), 1e-5_f32);
         self.writer.metadata(&format!("{}.rope.freq_base", tiny.family), 5000.0_f32);
         for (key, value) in own_settings(tiny.family) {
@@ -209,32 +233,35 @@ impl Maker {
 }
 
 /// What the files of a family say beside the numbers that all have.
-fn own_settings(family: &str) -> Vec<(&'static str, Value)> {
+pub fn own_settings(family: &str) -> Vec<(&'static str, Value)> {
+    let soft_caps = vec![("attn_logit_softcapping", 2_f32.into()), ("final_logit_softcapping", 4_f32.into())];
+    let scales = vec![
+        ("attention.scale", 0.2_f32.into()),
+        ("embedding_scale", 3_f32.into()),
+        ("residual_scale", 0.4_f32.into()),
+        ("logit_scale", 1.5_f32.into()),
+    ];
+    let experts = vec![
+        ("expert_count", (EXPERTS as u32).into()),
+        ("expert_used_count", (EXPERTS_USED as u32).into()),
+        ("expert_feed_forward_length", (EXPERT_FEED_FORWARD as u32).into()),
+    ];
+    let first_context = |tokens: u32| ("rope.scaling.original_context_length", tokens.into());
+    let yarn =
+        vec![("rope.scaling.type", "yarn".into()), ("rope.scaling.factor", 8_f32.into()), first_context(32)];
+    let temperature = vec![
+        ("rope.scaling.yarn_log_multiplier", 0.5_f32.into()),
+        ("attention.temperature_scale", 0.1_f32.into()),
+    ];
     match family {
-        "gemma2" => {
-            vec![("attn_logit_softcapping", 2_f32.into()), ("final_logit_softcapping", 4_f32.into())]
-        }
-        "cohere2" => vec![("logit_scale", 0.25_f32.into())],
-        "granite" => vec![
-            ("attention.scale", 0.2_f32.into()),
-            ("embedding_scale", 3_f32.into()),
-            ("residual_scale", 0.4_f32.into()),
-            ("logit_scale", 1.5_f32.into()),
-        ],
-        "qwen3moe" => vec![
-            ("expert_count", (EXPERTS as u32).into()),
-            ("expert_used_count", (EXPERTS_USED as u32).into()),
-            ("expert_feed_forward_length", (EXPERT_FEED_FORWARD as u32).into()),
-        ],
-        "olmo2" => vec![
-            ("rope.scaling.type", "yarn".into()),
-            ("rope.scaling.factor", 8_f32.into()),
-            ("rope.scaling.original_context_length", 32_u32.into()),
-        ],
-        "phi3" => vec![
-            ("rope.scaling.attn_factor", 1.25_f32.into()),
-            ("rope.scaling.original_context_length", 16_u32.into()),
-        ],
+        "gemma2" => soft_caps,
+        "command-r" | "cohere2" => vec![("logit_scale", 0.25_f32.into())],
+        "granite" => scales,
+        "granitemoe" => [scales, experts].concat(),
+        "qwen3moe" | "qwen3vlmoe" | "olmoe" => experts,
+        "olmo2" => yarn,
+        "mistral3" => [yarn, temperature].concat(),
+        "phi3" => vec![("rope.scaling.attn_factor", 1.25_f32.into()), first_context(16)],
         _ => Vec::new(),
     }
 }
@@ -254,7 +281,7 @@ pub fn file_with(
     maker.metadata(tiny, change);
     maker.matrix("token_embd.weight", tiny.vocab, EMBEDDING)?;
     (0..tiny.layers).try_for_each(|layer| maker.layer(tiny, layer))?;
-    maker.vector("output_norm.weight", EMBEDDING, 1.0)?;
+    maker.norm(tiny, "output_norm")?;
     if !tiny.tied {
         maker.matrix("output.weight", tiny.vocab, EMBEDDING)?;
     }
@@ -313,6 +340,24 @@ pub fn gemma3() -> Outcome<Vec<u8>> {
     };
     file_with(&tiny, &[], |writer| {
         writer.metadata("general.name", "tiny gemma");
+        vocabulary.describe(writer);
+        Ok(())
+    })
+}
+
+/// A mixture of experts of the qwen3moe family with a byte-level tokenizer.
+pub fn mixture() -> Outcome<Vec<u8>> {
+    let vocabulary = vocabulary::byte_level();
+    let tiny = Tiny {
+        family: "qwen3moe",
+        layers: 2,
+        head_dim: 16,
+        rope_dims: 16,
+        tied: false,
+        ..Tiny::narrow(vocabulary.tokens.len())
+    };
+    file_with(&tiny, &[], |writer| {
+        writer.metadata("general.name", "tiny mixture");
         vocabulary.describe(writer);
         Ok(())
     })

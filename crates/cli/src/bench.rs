@@ -15,11 +15,11 @@ mod profile;
 mod report;
 
 use clap::Args;
+use ottava::Engine;
 use ottava::backend::{DeviceHealth, NoHealth};
 use ottava::engine::{EngineConfig, StepProfile};
-use ottava::ir::{KvLayout, PAGE_TOKENS};
+use ottava::ir::PAGE_TOKENS;
 use ottava::model::ModelConfig;
-use ottava::{Bytes, Device, Engine};
 
 use self::ceiling::{Ceiling, Meter};
 use self::load::{Load, Prompt};
@@ -183,28 +183,12 @@ impl Bench {
                 "-d, -p and -n: the longest measurement takes {longest} tokens, the model's context has {context}"
             )));
         }
-        let (layers, heads) = (config.block_count, config.heads);
-        let dtype = self.model.kv_dtype();
-        let page = KvLayout { layers, kv_heads: heads.kv, head_dim: heads.dim, dtype }.page_bytes();
+        let page = config.kv_layout(self.model.kv_dtype()).page_bytes();
         // What one repetition generated stays in the cache beside the next one's.
         let decodes = most(&self.parallel) * (depth + 2 * generate + 2 * PAGE_TOKENS);
         let pages = (decodes + 2 * longest).div_ceil(PAGE_TOKENS);
-        let budget = *self.model.kv_budget.get_or_insert(pages.saturating_mul(page).div_ceil(1 << 20));
-        self.check_memory(Bytes::mib(budget))?;
+        self.model.kv_budget.get_or_insert(pages.saturating_mul(page).div_ceil(1 << 20));
         Ok(page as f64 / PAGE_TOKENS as f64)
-    }
-
-    /// Keys and values that a CPU's memory has no room for would end the process when they are written.
-    fn check_memory(&self, budget: Bytes) -> Result<(), Failure> {
-        let Some(available) = memory::available_bytes() else { return Ok(()) };
-        let on_cpu = self.model.device == Device::Cpu || !cfg!(feature = "cuda");
-        if on_cpu && budget.0 as u64 > available {
-            let available = Bytes(usize::try_from(available).unwrap_or(usize::MAX));
-            return Err(Failure::Failed(format!(
-                "-d, -n and --parallel: keys and values take {budget}, the machine has {available} of memory"
-            )));
-        }
-        Ok(())
     }
 
     /// The table's lines: for each past the prompts, then the decodes.

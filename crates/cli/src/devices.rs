@@ -63,7 +63,7 @@ fn gpus() -> Result<Vec<Line>, String> {
     let line = |info: &cuda::DeviceInfo| {
         let health = cuda::monitor(info).and_then(|monitor| monitor.health());
         let (major, minor) = info.compute_capability;
-        let memory = ottava::Bytes(info.memory_bytes);
+        let memory = output::Bytes(info.memory_bytes as u64);
         let mut text = format!(
             "{}, compute capability {major}.{minor}, {} multiprocessors, {memory}, at {}",
             info.name, info.multiprocessors, info.pci_bus_id

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::output::Bytes;
 use clap::Args;
-use ottava::Bytes;
 use ottava::checkpoint::{Checkpoint, Value};
-use ottava::ir::{KvLayout, PAGE_TOKENS};
+use ottava::ir::PAGE_TOKENS;
 use ottava::model::ModelConfig;
 use serde_json::json;
 
@@ -48,11 +48,8 @@ impl Inspect {
 
     fn need(&self, config: &ModelConfig) -> Need {
         let asked = self.model.context.unwrap_or(usize::MAX);
-        self.model.tell_context(config.context_length);
         let context = config.context_length.min(asked);
-        let dtype = self.model.kv_dtype();
-        let heads = config.heads;
-        let layout = KvLayout { layers: config.block_count, kv_heads: heads.kv, head_dim: heads.dim, dtype };
+        let layout = config.kv_layout(self.model.kv_dtype());
         Need { context, kv_bytes: context.div_ceil(PAGE_TOKENS).saturating_mul(layout.page_bytes()) }
     }
 
@@ -63,7 +60,7 @@ impl Inspect {
         obstacle: Option<String>,
     ) -> Result<(), Failure> {
         let mut page = output::Page::new();
-        let size = Bytes(usize::try_from(file.file_bytes()).unwrap_or(usize::MAX));
+        let size = Bytes(file.file_bytes());
         page.line(format_args!("{}: {}, {size}", in_line(&file.path().to_string_lossy()), file.format()))?;
         for (key, value) in file.metadata().iter() {
             let (key, mut text) = (in_line(key), to_json(value).to_string());
@@ -75,10 +72,7 @@ impl Inspect {
         }
         page.line(format_args!("{} tensors:", file.tensors().len()))?;
         for (dtype, (count, bytes)) in by_type(file) {
-            page.line(format_args!(
-                "  {count:>5} {dtype:<5} {}",
-                Bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
-            ))?;
+            page.line(format_args!("  {count:>5} {dtype:<5} {}", Bytes(bytes)))?;
         }
         if self.tensors {
             for tensor in file.tensors() {
@@ -92,7 +86,7 @@ impl Inspect {
         }
         match (need, obstacle) {
             (Some(need), _) => {
-                let (context, kv) = (need.context, Bytes(need.kv_bytes));
+                let (context, kv) = (need.context, Bytes(need.kv_bytes as u64));
                 page.line(format_args!(
                     "memory: {size} weights as stored, {kv} keys and values for {context} tokens"
                 ))?;

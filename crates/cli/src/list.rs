@@ -1,7 +1,7 @@
 //! `ottava list`: the known models, and the files in the cache.
 
+use super::output::Bytes;
 use clap::Args;
-use ottava::Bytes;
 
 use super::fetch::{self, Place, State};
 use super::{Failure, catalog, output};
@@ -44,7 +44,7 @@ impl List {
         }
         for entry in catalog::ENTRIES {
             let state = place(entry).state();
-            let size = Bytes(usize::try_from(entry.bytes).unwrap_or(usize::MAX)).to_string();
+            let size = Bytes(entry.bytes).to_string();
             let (model, licence, shown) = (entry.name, entry.licence, name(&state));
             let damage = if let State::Damaged(why) = &state { format!("; {why}") } else { String::new() };
             output::print_line(format_args!("{model:<24} {size:>10}  {shown:<14} {licence}{damage}"))?;

@@ -1,13 +1,8 @@
-//! How much memory the process has taken, and how much the machine has left.
+//! How much memory the process has taken.
 
 /// Most bytes that were resident at once so far; `None` where the system does not say.
 pub fn peak_bytes() -> Option<u64> {
     kibibytes_in(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
-}
-
-/// Bytes that can be had before the machine swaps; `None` where the system does not say.
-pub fn available_bytes() -> Option<u64> {
-    kibibytes_in(&std::fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")
 }
 
 /// The bytes of a line like `VmHWM:     1234 kB` of Linux's files.
@@ -29,6 +24,5 @@ mod tests {
         assert_eq!(peak_in("VmHWM:\t 12\n"), None);
         assert_eq!(peak_in(""), None);
         assert_eq!(peak_bytes().is_some(), cfg!(target_os = "linux"));
-        assert_eq!(available_bytes().is_some(), cfg!(target_os = "linux"));
     }
 }

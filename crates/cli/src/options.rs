@@ -8,7 +8,7 @@ use ottava::backend::cpu::{Compute, Isa};
 use ottava::checkpoint::{self, Checkpoint, OpenOptions};
 use ottava::ir::KvDtype;
 use ottava::quant::QuantFormat;
-use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, Sampling};
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, KvBudget, Request};
 
 use super::numbers::{CHUNK_MAX, MIB_MAX, THREADS_MAX, TOKENS_MAX, probability, real, whole};
 use super::{Failure, catalog, fetch, input, output};
@@ -33,7 +33,7 @@ pub struct ModelOptions {
     /// How keys and values are stored
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,
-    /// Memory for keys and values in MiB [default: two full contexts]
+    /// Memory for keys and values in MiB [default: two full contexts, on a GPU what is free]
     #[arg(long, value_name = "MIB", allow_hyphen_values = true, value_parser = whole(1, MIB_MAX))]
     pub kv_budget: Option<usize>,
     /// What float weights become at load, such as w8g128 or w4g32 [default: they stay as they are]
@@ -121,12 +121,10 @@ impl ModelOptions {
     /// An engine's description with these options.
     fn builder(&self, path: &Path) -> EngineBuilder {
         let mut builder =
-            Engine::builder().model(path).device(self.device).kv_dtype(self.kv_dtype()).compute(
-                match self.compute {
-                    ComputeMode::Int8 => Compute::Int8,
-                    ComputeMode::F32 => Compute::F32,
-                },
-            );
+            Engine::builder(path).device(self.device).kv_dtype(self.kv_dtype()).compute(match self.compute {
+                ComputeMode::Int8 => Compute::Int8,
+                ComputeMode::F32 => Compute::F32,
+            });
         if let Some(format) = self.weights {
             builder = builder.quantise(format);
         }
@@ -137,7 +135,7 @@ impl ModelOptions {
             builder = builder.context_max(context);
         }
         if let Some(mib) = self.kv_budget {
-            builder = builder.kv_budget(Bytes::mib(mib));
+            builder = builder.kv(KvBudget::Bytes((mib as u64).saturating_mul(1 << 20)));
         }
         if let Some(isa) = self.isa {
             builder = builder.isa(isa);
@@ -170,17 +168,7 @@ impl ModelOptions {
         output::tell_fallback(engine.info());
         output::tell_warnings(&engine.info().warnings);
         output::tell_sidecar(&engine.info().sidecar);
-        self.tell_context(engine.info().context_max);
         Ok(Loaded(engine))
-    }
-
-    /// Says so where the model's context is less than what `-c` says.
-    pub fn tell_context(&self, context_max: usize) {
-        if let Some(asked) = self.context.filter(|&asked| asked > context_max) {
-            output::tell(format_args!(
-                "note: -c {asked} is more than the model's context of {context_max} tokens, which is used"
-            ));
-        }
     }
 }
 
@@ -291,17 +279,16 @@ impl SamplingOptions {
 
     /// The request with these options.
     pub fn apply(&self, request: Request, seed: u64) -> Request {
-        let sampling = Sampling {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repeat_penalty,
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            seed,
-            ..Sampling::default()
-        };
-        request.sampling(sampling).max_tokens(self.max_tokens()).stop(self.stop.clone())
+        request
+            .temperature(self.temp)
+            .top_k(self.top_k)
+            .top_p(self.top_p)
+            .min_p(self.min_p)
+            .repetition_penalty(self.repeat_penalty)
+            .presence_penalty(self.presence_penalty)
+            .frequency_penalty(self.frequency_penalty)
+            .seed(seed)
+            .max_tokens(self.max_tokens())
+            .stop(&self.stop)
     }
 }

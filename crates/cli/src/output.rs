@@ -9,7 +9,7 @@ use std::path::Path;
 use indicatif::{ProgressBar, ProgressStyle};
 use ottava::engine::{MemoryStats, Timings, Usage};
 use ottava::model::SidecarUse;
-use ottava::{Bytes, EngineInfo, LoadProgress};
+use ottava::{EngineInfo, LoadProgress};
 
 use super::{Failure, visible};
 
@@ -127,6 +127,21 @@ impl LoadBar {
     }
 }
 
+/// A number of bytes, for people.
+pub struct Bytes(pub u64);
+
+impl std::fmt::Display for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let bytes = self.0 as f64;
+        match self.0 {
+            0..1024 => write!(f, "{} B", self.0),
+            1024..1_048_576 => write!(f, "{:.1} KiB", bytes / 1024.0),
+            1_048_576..1_073_741_824 => write!(f, "{:.1} MiB", bytes / 1_048_576.0),
+            _ => write!(f, "{:.2} GiB", bytes / 1_073_741_824.0),
+        }
+    }
+}
+
 /// Says so where packed weights could not be taken from their file, or are not kept.
 pub fn tell_sidecar(sidecar: &SidecarUse) {
     match sidecar {
@@ -143,7 +158,7 @@ pub fn tell_sidecar(sidecar: &SidecarUse) {
 /// Says so where a program that could use a GPU does not, though nobody asked for the CPU.
 pub fn tell_fallback(info: &EngineInfo) {
     if let (true, Some(why)) = (cfg!(feature = "cuda"), &info.fallback) {
-        tell(format_args!("note: runs on {}: {why}", info.device));
+        tell(format_args!("note: runs on {}: {why}", info.device_name));
     }
 }
 
@@ -154,7 +169,6 @@ pub fn tell_warnings(warnings: &[String]) {
 
 /// The line under an answer.
 pub fn stats_line(usage: &Usage, timings: &Timings, memory: &MemoryStats) -> String {
-    let bytes = |bytes: u64| Bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
     format!(
         "[{} prompt tokens ({} cached), {:.0} tokens/s; {} tokens, {:.0} tokens/s; first token after {:.0} ms; \
          weights {}, keys and values {} at most, intermediates {}]",
@@ -164,8 +178,8 @@ pub fn stats_line(usage: &Usage, timings: &Timings, memory: &MemoryStats) -> Str
         usage.completion_tokens,
         timings.decode_tokens_per_s,
         timings.first_token_s * 1e3,
-        bytes(memory.weights.bytes),
-        bytes(memory.kv_pages.bytes_max),
-        bytes(memory.arena.bytes),
+        Bytes(memory.weights.bytes),
+        Bytes(memory.kv_pages.bytes_max),
+        Bytes(memory.arena.bytes),
     )
 }

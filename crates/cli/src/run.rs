@@ -1,7 +1,7 @@
 //! `ottava run`: one prompt, one answer, streamed.
 
 use clap::Args;
-use ottava::engine::{Event, FinishReason, MemoryStats, Timings, Usage};
+use ottava::engine::{Done, Event, FinishReason, MemoryStats, Timings, Usage};
 use ottava::text::Message;
 use ottava::{Engine, Request, TokenId};
 use serde_json::json;
@@ -87,10 +87,11 @@ impl Run {
             return Err(ottava::Error::NoChatTemplate { model: engine.info().name.clone() }.into());
         }
         if self.raw || !engine.has_chat_template() {
-            return Ok(Request::text(prompt));
+            // Who writes a raw prompt writes all of it, control tokens included: `--raw` says so.
+            return Ok(Request::text(prompt).parse_control_tokens());
         }
         let system = self.system.iter().map(|text| Message::new("system", text.clone()));
-        Ok(Request::chat(system.chain([Message::new("user", prompt)]).collect()))
+        Ok(Request::chat(system.chain([Message::new("user", prompt)])))
     }
 }
 
@@ -99,7 +100,7 @@ impl Answer {
         let ids = |ids: &[TokenId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
         json!({
             "model": engine.info().name,
-            "device": engine.info().device,
+            "device": engine.info().device_name,
             "fallback": engine.info().fallback,
             "text": self.text,
             "prompt_ids": ids(prompt_ids),
@@ -157,22 +158,16 @@ pub fn answer(
     request: Request,
     mut on_text: impl FnMut(&str) -> Result<Flow, Failure>,
 ) -> Result<Answer, Failure> {
-    let (mut text, mut ids) = (String::new(), Vec::new());
+    let mut text = String::new();
     let mut generation = engine.submit(request)?;
-    while let Some(event) = generation.next() {
-        match event.map_err(ottava::Error::from)? {
-            Event::Token { id, text: piece, .. } => {
-                ids.push(id);
-                text.push_str(&piece);
-                if let Flow::Stop = on_text(&piece)? {
-                    generation.cancel();
-                }
-            }
-            Event::Done { finish, text: rest, usage, timings } => {
-                text.push_str(&rest);
-                on_text(&rest)?;
-                return Ok(Answer { text, ids, finish, usage, timings });
-            }
+    while let Some(event) = generation.recv() {
+        let event = event.map_err(ottava::Error::from)?;
+        text.push_str(event.text());
+        if let Flow::Stop = on_text(event.text())? {
+            generation.cancel();
+        }
+        if let Event::Done(Done { tokens, finish, usage, timings, .. }) = event {
+            return Ok(Answer { text, ids: tokens, finish, usage, timings });
         }
     }
     Err(Failure::Failed("the engine stopped before the answer was complete".into()))

@@ -40,7 +40,7 @@ impl Score {
         let engine = self.model.engine()?;
         let ids = match &self.ids {
             Some(ids) => ids.iter().map(|&id| TokenId(id)).collect(),
-            None => engine.prompt_ids(&Request::text(text))?,
+            None => engine.prompt_ids(&Request::text(text).parse_control_tokens())?,
         };
         let nothing = |what| Err(Failure::Failed(format!("nothing to score: {what}")));
         match *ids {

@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 
 use ottava::backend::cpu::THREADS_MAX;
 use ottava::engine::COUNT_MAX;
-use ottava::{Bytes, Device, Engine, EngineBuilder, EngineConfig, Request, TokenId};
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, KvBudget, Request, TokenId};
 use tiny::{Outcome, Tiny};
 
 /// A tiny model in a folder of its own.
@@ -24,7 +24,7 @@ fn model() -> Outcome<(tempfile::TempDir, PathBuf)> {
 }
 
 fn builder(model: &Path) -> EngineBuilder {
-    Engine::builder().model(model).device(Device::Cpu)
+    Engine::builder(model).device(Device::Cpu)
 }
 
 #[test]
@@ -39,15 +39,17 @@ fn a_builder_takes_any_number_or_says_its_range() -> Outcome {
         assert!(error.starts_with(&format!("prefill_chunk: expected 1 to {COUNT_MAX}, found ")), "{error}");
     }
     // No memory holds these; that is found out before any of it is touched.
-    for bytes in [usize::MAX, usize::MAX / 2, 1 << 50] {
-        let error = builder(&path).kv_budget(Bytes(bytes)).build().unwrap_err().to_string();
-        assert!(error.contains("no memory for") && !error.contains('\n'), "{error}");
+    for bytes in [u64::MAX, u64::MAX / 2, 1 << 50] {
+        let error = builder(&path).kv(KvBudget::Bytes(bytes)).build().unwrap_err().to_string();
+        assert!(error.contains(" bytes free") && !error.contains('\n'), "{error}");
     }
-    assert!(builder(&path).kv_budget(Bytes(0)).build().is_err());
+    assert!(builder(&path).kv(KvBudget::Bytes(0)).build().is_err());
     assert!(builder(&path).context_max(0).build().is_err());
-    // A longer context than the model's is the model's.
-    let engine = builder(&path).context_max(usize::MAX).threads(number(2)).build()?;
-    assert_eq!(engine.info().context_max, engine.config().context_length);
+    let engine = builder(&path).threads(number(2)).build()?;
+    let trained = engine.config().context_length;
+    let error = builder(&path).context_max(trained + 1).build().unwrap_err();
+    let said = format!("expected 1 to {trained}, the trained context");
+    assert!(error.to_string().contains(&said) && error.field() == Some("context_max"), "{error}");
     for end in engine.submit(Request::tokens(vec![TokenId(5); 9]).max_tokens(usize::MAX))? {
         end?;
     }

@@ -21,7 +21,8 @@ use std::num::NonZeroUsize;
 use std::ops::Deref;
 
 use crate::backend::{
-    Backend, BackendError, Frame, MatrixSource, NoSidecar, PackedFiles, Sidecar, Weights, shape_error,
+    Backend, BackendError, DeviceMemory, Frame, MatrixSource, NoSidecar, PackedFiles, Sidecar, Weights,
+    shape_error,
 };
 use crate::ir::{KvLayout, Op, Precision, RowSampling, StepLimits, VectorId};
 pub use arena::Arena;
@@ -110,6 +111,13 @@ impl Cpu {
         })
     }
 
+    /// The machine's memory, on Linux: in all, and what can be had before it swaps. A container's own limit is not
+    /// looked at.
+    pub fn memory() -> Option<DeviceMemory> {
+        let (bytes, free_bytes) = crate::room::machine()?;
+        Some(DeviceMemory { bytes, free_bytes })
+    }
+
     /// Threads that work on an operation, the caller's included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
@@ -161,6 +169,10 @@ impl Backend for Cpu {
             Compute::F32 => "f32",
         };
         format!("cpu, {}, {} threads, {compute} activations", self.isa, self.threads())
+    }
+
+    fn memory(&self) -> Option<DeviceMemory> {
+        Cpu::memory()
     }
 
     fn element_bytes(&self, _precision: Precision) -> usize {

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 
-use crate::backend::BackendError;
+use crate::backend::{BackendError, DeviceMemory};
 
 /// CUDA 13.0: older drivers take neither machine code nor PTX of nvcc 13.
 const DRIVER_MIN: i32 = 13_000;
@@ -81,6 +81,15 @@ pub struct DeviceInfo {
     pub(super) shared_block_max: usize,
     /// Bytes of shared memory of a multiprocessor.
     pub(super) shared_multiprocessor: usize,
+}
+
+impl DeviceInfo {
+    /// Why no program of this crate runs on it.
+    pub fn unusable(&self) -> Option<String> {
+        let (major, minor) = self.compute_capability;
+        let reason = format!("compute capability {major}.{minor}: this program needs 8.0 or later");
+        (major < 8).then_some(reason)
+    }
 }
 
 /// Looks for a device without taking hold of it.
@@ -265,6 +274,13 @@ impl Context {
             self.waited.fetch_max(given, Ordering::SeqCst);
         }
         Ok(())
+    }
+
+    /// The device's memory now, the driver's own part of it taken.
+    pub(super) fn memory(&self) -> Result<DeviceMemory, BackendError> {
+        self.enter()?;
+        let (free, total) = self.done("cuMemGetInfo", result::mem_get_info())?;
+        Ok(DeviceMemory { bytes: total as u64, free_bytes: free as u64 })
     }
 
     /// A call's result as the backend's.

@@ -39,7 +39,8 @@ mod weights;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BackendError, Frame, MatrixSource, Monitor, NoHealth, StepQueue, overlap_error, shape_error,
+    Backend, BackendError, DeviceMemory, Frame, MatrixSource, Monitor, NoHealth, StepQueue, overlap_error,
+    shape_error,
 };
 use crate::ir::{
     ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Normalize, Op, Precision, RowSampling, SampleRows,
@@ -155,6 +156,10 @@ impl Backend for Cuda {
         let info = self.context.info();
         let (major, minor) = info.compute_capability;
         format!("cuda:{}, {}, compute capability {major}.{minor}", info.ordinal, info.name)
+    }
+
+    fn memory(&self) -> Option<DeviceMemory> {
+        self.context.memory().ok()
     }
 
     fn element_bytes(&self, _precision: Precision) -> usize {

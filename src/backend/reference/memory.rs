@@ -127,15 +127,37 @@ impl Matrix {
     }
 }
 
-/// Keys and values: `[layer][page][slot][kv head][element]`, rounded as the layout says.
+/// Keys and values of layers, which may differ in their heads, and states.
 #[derive(Debug)]
 pub struct KvPool {
-    layout: KvLayout,
     pages: usize,
-    keys: Vec<f64>,
-    values: Vec<f64>,
+    layers: Vec<Layer>,
     /// Not rounded.
     pub(super) states: States<f64>,
+}
+
+/// `[page][slot][kv head][element]`, rounded as the layout says.
+#[derive(Debug)]
+struct Layer {
+    /// Of this layer alone.
+    layout: KvLayout,
+    keys: Vec<f64>,
+    values: Vec<f64>,
+}
+
+impl Layer {
+    fn slot_elements(&self) -> usize {
+        self.layout.kv_heads * self.layout.head_dim
+    }
+
+    fn start(&self, page: PageId, slot: usize) -> usize {
+        (page.index() * PAGE_TOKENS + slot) * self.slot_elements()
+    }
+
+    /// Where a page's elements lie.
+    fn range(&self, page: PageId) -> Range<usize> {
+        self.start(page, 0)..self.start(page, PAGE_TOKENS)
+    }
 }
 
 /// A slot of a page in a layer.
@@ -148,65 +170,54 @@ pub(super) struct Slot {
 
 impl KvPool {
     pub(super) fn new(layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
-        let sizes = [layout.layers, pages, PAGE_TOKENS, layout.kv_heads, layout.head_dim];
-        let elements = sizes.into_iter().fold(1, usize::saturating_mul);
-        let zeros = || filled(0.0, elements, "keys and values");
-        Ok(KvPool { layout, pages, keys: zeros()?, values: zeros()?, states: States::default() })
+        let mut pool = KvPool { pages, layers: Vec::new(), states: States::default() };
+        pool.add_layers(layout)?;
+        Ok(pool)
     }
 
-    /// Checks that an operation's heads and layer are the pool's.
+    /// Checks that an operation's heads are those of its layer.
     pub(super) fn check(&self, op: &'static str, layer: usize, heads: Heads) -> Result<(), BackendError> {
-        let KvLayout { layers, kv_heads, head_dim, .. } = self.layout;
-        if layer < layers
-            && (heads.kv, heads.dim) == (kv_heads, head_dim)
-            && kv_heads > 0
-            && heads.query.is_multiple_of(kv_heads)
-        {
+        let found =
+            self.layers.get(layer).map_or((0, 0), |found| (found.layout.kv_heads, found.layout.head_dim));
+        if (heads.kv, heads.dim) == found && heads.kv > 0 && heads.query.is_multiple_of(heads.kv) {
             return Ok(());
         }
-        let expected = format!("a layer below {layers} with {kv_heads} heads of {head_dim}");
+        let expected = format!("a layer below {} with {} heads of {}", self.layers.len(), found.0, found.1);
         Err(shape_error(op, expected, format!("layer {layer}, {heads:?}")))
-    }
-
-    fn slot_elements(&self) -> usize {
-        self.layout.kv_heads * self.layout.head_dim
-    }
-
-    fn start(&self, at: Slot) -> usize {
-        ((at.layer * self.pages + at.page.index()) * PAGE_TOKENS + at.slot) * self.slot_elements()
     }
 
     /// Stores the keys and values of one token, rounded.
     pub(super) fn store(&mut self, at: Slot, keys: &[f64], values: &[f64]) {
-        let (start, n) = (self.start(at), self.slot_elements());
-        self.keys[start..start + n].copy_from_slice(&rounded(keys, &self.layout));
-        self.values[start..start + n].copy_from_slice(&rounded(values, &self.layout));
+        let layer = &mut self.layers[at.layer];
+        let (start, n) = (layer.start(at.page, at.slot), layer.slot_elements());
+        layer.keys[start..start + n].copy_from_slice(&rounded(keys, &layer.layout));
+        layer.values[start..start + n].copy_from_slice(&rounded(values, &layer.layout));
     }
 
     /// The key and the value of one head of one token.
     pub(super) fn load(&self, at: Slot, kv_head: usize) -> (&[f64], &[f64]) {
-        let start = self.start(at) + kv_head * self.layout.head_dim;
-        let range = start..start + self.layout.head_dim;
-        (&self.keys[range.clone()], &self.values[range])
+        let layer = &self.layers[at.layer];
+        let start = layer.start(at.page, at.slot) + kv_head * layer.layout.head_dim;
+        let range = start..start + layer.layout.head_dim;
+        (&layer.keys[range.clone()], &layer.values[range])
     }
 
-    /// Where a page's elements lie, a range a layer.
-    fn ranges(&self, page: PageId) -> Result<Vec<Range<usize>>, BackendError> {
-        if page.index() >= self.pages {
-            let expected = format!("a page below {}", self.pages);
-            return Err(shape_error("kv page", expected, format!("page {}", page.0)));
+    fn check_page(&self, page: PageId) -> Result<(), BackendError> {
+        if page.index() < self.pages {
+            return Ok(());
         }
-        let n = PAGE_TOKENS * self.slot_elements();
-        let start = |layer| self.start(Slot { layer, page, slot: 0 });
-        Ok((0..self.layout.layers).map(|layer| start(layer)..start(layer) + n).collect())
+        Err(shape_error("kv page", format!("a page below {}", self.pages), format!("page {}", page.0)))
     }
 }
 
 impl PageMemory for KvPool {
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
-        for (from, to) in self.ranges(from)?.into_iter().zip(self.ranges(to)?) {
-            self.keys.copy_within(from.clone(), to.start);
-            self.values.copy_within(from, to.start);
+        self.check_page(from)?;
+        self.check_page(to)?;
+        for layer in &mut self.layers {
+            let (from, to) = (layer.range(from), layer.start(to, 0));
+            layer.keys.copy_within(from.clone(), to);
+            layer.values.copy_within(from, to);
         }
         Ok(())
     }
@@ -214,10 +225,11 @@ impl PageMemory for KvPool {
     /// Elements as f16, which holds f16 pages exactly; int8 pages are rounded once more, within
     /// the contract's page bytes, as code and scale: see [`KvPool::import_page`].
     fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
-        for range in self.ranges(page)? {
-            for elements in [&self.keys[range.clone()], &self.values[range]] {
-                for head in elements.chunks_exact(self.layout.head_dim) {
-                    encode(head, self.layout.dtype, out);
+        self.check_page(page)?;
+        for layer in &self.layers {
+            for elements in [&layer.keys[layer.range(page)], &layer.values[layer.range(page)]] {
+                for head in elements.chunks_exact(layer.layout.head_dim) {
+                    encode(head, layer.layout.dtype, out);
                 }
             }
         }
@@ -225,20 +237,37 @@ impl PageMemory for KvPool {
     }
 
     fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
-        let ranges = self.ranges(page)?;
-        if bytes.len() != self.layout.page_bytes() {
-            let expected = format!("{} bytes", self.layout.page_bytes());
-            return Err(shape_error("kv page", expected, format!("{} bytes", bytes.len())));
+        self.check_page(page)?;
+        let expected: usize = self.layers.iter().map(|layer| layer.layout.page_bytes()).sum();
+        if bytes.len() != expected {
+            return Err(shape_error(
+                "kv page",
+                format!("{expected} bytes"),
+                format!("{} bytes", bytes.len()),
+            ));
         }
-        let dim = self.layout.head_dim;
-        let head_bytes = bytes.len() / (self.layout.layers * 2 * PAGE_TOKENS * self.layout.kv_heads).max(1);
-        let mut heads = bytes.chunks_exact(head_bytes.max(1));
-        for range in ranges {
-            for elements in [&mut self.keys[range.clone()], &mut self.values[range]] {
-                for (head, bytes) in elements.chunks_exact_mut(dim).zip(&mut heads) {
-                    decode(bytes, self.layout.dtype, head);
+        let mut rest = bytes;
+        for layer in &mut self.layers {
+            let (own, behind) = rest.split_at(layer.layout.page_bytes());
+            let (range, layout) = (layer.range(page), layer.layout);
+            let mut heads = own.chunks_exact((own.len() / (2 * PAGE_TOKENS * layout.kv_heads).max(1)).max(1));
+            for elements in [&mut layer.keys[range.clone()], &mut layer.values[range.clone()]] {
+                for (head, bytes) in elements.chunks_exact_mut(layout.head_dim).zip(&mut heads) {
+                    decode(bytes, layout.dtype, head);
                 }
             }
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    fn add_layers(&mut self, layout: KvLayout) -> Result<(), BackendError> {
+        let sizes = [self.pages, PAGE_TOKENS, layout.kv_heads, layout.head_dim];
+        let elements = sizes.into_iter().fold(1, usize::saturating_mul);
+        let zeros = || filled(0.0, elements, "keys and values");
+        for _ in 0..layout.layers {
+            let layout = KvLayout { layers: 1, ..layout };
+            self.layers.push(Layer { layout, keys: zeros()?, values: zeros()? });
         }
         Ok(())
     }

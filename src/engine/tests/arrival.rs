@@ -54,6 +54,34 @@ fn who_comes_first_is_served_first_when_seats_are_full() {
     }
 }
 
+/// Ties go by arrival, and who runs already goes on.
+#[test]
+fn who_has_a_higher_priority_starts_first() {
+    let (handle, probe) = gated(Fake::new(100), config(1));
+    let priorities = [0, 0, 5, -1, i8::MAX, 5, i8::MIN, 0];
+    let requests = (0..8).zip(priorities);
+    let requests = requests.map(|(seed, priority)| TokenRequest { priority, ..request(seed, 20, 6) });
+    let generations = submit_all(&handle, &probe, requests.collect());
+    for (seed, generation) in (0..8).zip(generations) {
+        assert_eq!(read(generation).0, expected(&request(seed, 20, 6)));
+    }
+    assert_eq!(started(&probe), [0, 4, 2, 5, 1, 7, 3, 6].map(first));
+    settled(&handle);
+}
+
+/// Each grows to nine pages of 16, so one of them gives up its own: not the one that came last.
+#[test]
+fn who_has_a_lower_priority_gives_up_its_pages_first() {
+    let (handle, probe) = gated(Fake::new(16), config(8));
+    let requests = [0, 1].map(|seed| TokenRequest { priority: seed as i8, ..request(seed, 30, 110) });
+    let generations = submit_all(&handle, &probe, requests.into());
+    for (seed, generation) in (0..2).zip(generations) {
+        assert_eq!(read(generation).0, expected(&request(seed, 30, 110)));
+    }
+    assert_eq!(started(&probe), [0, 1, 0].map(first));
+    settled(&handle);
+}
+
 #[test]
 fn who_comes_first_is_served_first_when_prompts_share_a_chunk() {
     let (handle, probe) = gated(Fake::new(100), EngineConfig { prefill_chunk: Some(16), ..config(8) });
@@ -138,7 +166,7 @@ fn whoever_wants_a_look_is_seen_at_the_next_one() {
         assert!(!inbox.is_empty(), "{what}");
         // Returns at once, or else after a second.
         let asked = std::time::Instant::now();
-        inbox.wake().wait();
+        inbox.wake().wait(None);
         assert!(asked.elapsed() < Duration::from_millis(900), "{what}");
         drop(inbox.take());
         assert!(inbox.is_empty(), "{what}, after the look");
@@ -147,13 +175,12 @@ fn whoever_wants_a_look_is_seen_at_the_next_one() {
     inbox.wake().set();
     seen("a wake-up");
     let channel = Channel::new(2, Arc::clone(inbox.wake()));
-    let mut generation = Generation { channel: Arc::clone(&channel) };
-    let token = |id| Ok(Event::Token { id: TokenId(id), text: String::new(), logprobs: None });
-    (0..2).for_each(|id| channel.push(token(id)));
+    let mut generation = Generation::new(Arc::clone(&channel), None);
+    (0..2).for_each(|id| channel.token(Token { id: TokenId(id), text: String::new(), logprobs: None }));
     assert!(inbox.is_empty(), "an event is no call");
-    assert!(generation.next().is_some());
+    assert!(generation.recv().is_some());
     seen("room in a buffer that was full");
-    assert!(generation.next().is_some());
+    assert!(generation.recv().is_some());
     assert!(inbox.is_empty(), "there was room already");
     generation.cancel();
     seen("a cancellation");

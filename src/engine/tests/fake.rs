@@ -10,7 +10,8 @@ use super::watchdog;
 use crate::TokenId;
 use crate::backend::BackendError;
 use crate::ir::{
-    KvDtype, KvLayout, PAGE_TOKENS, PageId, RowSampling, StepError, StepInput, StepLimits, Window,
+    KvDtype, KvLayout, PAGE_TOKENS, PageId, RowSampling, StateLayout, StateSlot, StepError, StepInput,
+    StepLimits, Window,
 };
 use crate::ir::{OpKind, OpTime, OpTimes};
 use crate::model::{Decoder, DecoderMemory, ModelError};
@@ -243,8 +244,22 @@ impl Decoder for Fake {
         self.slots.len()
     }
 
-    fn state_slots(&self) -> usize {
-        self.states.len()
+    /// A hash is four numbers, so that each is exact in f32.
+    fn states(&self) -> StateLayout {
+        StateLayout { elements: if self.states.is_empty() { 0 } else { 4 }, slots: self.states.len() }
+    }
+
+    fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), ModelError> {
+        let hash = self.states[slot.index()];
+        out.iter_mut()
+            .zip((0..).step_by(16))
+            .for_each(|(out, shift)| *out = f32::from((hash >> shift) as u16));
+        Ok(())
+    }
+
+    fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), ModelError> {
+        self.states[slot.index()] = values.iter().rev().fold(0, |hash, &value| hash << 16 | value as u64);
+        Ok(())
     }
 
     /// Eight bytes a token: `[1 layer][keys, values][1 head][16][2]` of f16.

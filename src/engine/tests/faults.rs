@@ -60,32 +60,6 @@ fn scores_and_snapshots_fail_alone_too() {
     settled(&handle);
 }
 
-/// Allows token 0 only, and panics after a few.
-#[derive(Debug)]
-struct Breaking {
-    applied: usize,
-}
-
-impl TokenMask for Breaking {
-    fn apply(&mut self, _: &[TokenId], logits: &mut [f32]) {
-        assert!(self.applied < 3, "a mask that panics");
-        self.applied += 1;
-        logits[1..].fill(f32::NEG_INFINITY);
-    }
-}
-
-#[test]
-fn a_mask_that_panics_late_has_given_its_tokens() {
-    let handle = spawn(60, EngineConfig::default());
-    let sound = handle.submit(request(2, 10, 50)).unwrap();
-    let masked = TokenRequest { mask: Some(Box::new(Breaking { applied: 0 })), ..request(1, 10, 10) };
-    let (found, end) = read(handle.submit(masked).unwrap());
-    assert_eq!(found, [TokenId(0); 3]);
-    assert!(matches!(end, Err(GenerationError::Internal(_))));
-    assert_eq!(read(sound).0, expected(&request(2, 10, 50)));
-    settled(&handle);
-}
-
 #[test]
 fn a_breakdown_of_the_thread_leaves_nobody_waiting() {
     let config = EngineConfig { sequences_max: 1, event_buffer: 5, ..EngineConfig::default() };

@@ -87,7 +87,7 @@ fn a_thousand_random_cancellations_leak_no_page_and_hit_no_neighbour() {
             .collect();
         for mut generation in others {
             let events = random(&mut state) % 6;
-            assert!(generation.by_ref().take(events as usize).all(|event| event.is_ok()));
+            assert!((&mut generation).into_iter().take(events as usize).all(|event| event.is_ok()));
             if random(&mut state).is_multiple_of(4) {
                 generation.cancel();
                 assert_eq!(read(generation).1.unwrap().0, FinishReason::Cancelled);
@@ -213,8 +213,8 @@ proptest! {
                 prop_assert_eq!(read(generation).0, expected);
                 continue;
             };
-            for (event, id) in generation.by_ref().take(events).zip(&expected) {
-                let told = matches!(&event, Ok(Event::Token { id: found, .. }) if found == id);
+            for (event, id) in (&mut generation).into_iter().take(events).zip(&expected) {
+                let told = matches!(&event, Ok(Event::Token(token)) if token.id == *id);
                 prop_assert!(told, "{:?}", event);
             }
         }
@@ -313,8 +313,8 @@ fn rates_are_tokens_over_their_seconds() {
     let handle = spawn(40, config);
     for (computed, asked) in [(40, request(5, 40, 8)), (8, request(5, 40, 8)), (20, request(6, 20, 1))] {
         let tokens = asked.max_tokens;
-        let last = handle.submit(asked).unwrap().last().unwrap();
-        let Ok(Event::Done { timings, usage, .. }) = last else { panic!("{last:?}") };
+        let last = handle.submit(asked).unwrap().into_iter().last().unwrap();
+        let Ok(Event::Done(Done { timings, usage, .. })) = last else { panic!("{last:?}") };
         assert_eq!((usage.prompt_tokens - usage.cached_tokens, usage.completion_tokens), (computed, tokens));
         let Timings { queued_s, first_token_s, prefill_s, decode_s, .. } = timings;
         assert!(queued_s >= 0.0 && prefill_s > 0.0 && (first_token_s - queued_s - prefill_s).abs() < 1e-6);

@@ -108,3 +108,33 @@ fn a_drop_waits_for_no_step() {
     assert_eq!(read(running).1.map(drop), Err(GenerationError::Stopped));
     probe.wait_until_dropped();
 }
+
+#[test]
+fn a_step_that_hangs_shows_in_the_statistics() {
+    let (handle, probe) = spawned(EngineConfig::default());
+    assert_eq!(handle.stats().step_running_s, 0.0);
+    probe.close_gate();
+    let generation = handle.submit(request(0, 20, 5)).unwrap();
+    probe.wait_for_a_step();
+    let early = handle.stats().step_running_s;
+    eventually(&handle, "the step's time goes on", |stats| stats.step_running_s > early);
+    probe.open_gate();
+    assert!(read(generation).1.is_ok());
+    eventually(&handle, "no step is at work", |stats| stats.step_running_s == 0.0);
+}
+
+#[test]
+fn as_many_sequences_run_at_once_as_a_step_has_outputs() {
+    for (outputs_max, sequences_max, expected) in [(200, 200, 200), (256, 64, 64), (100, 200, 100)] {
+        let fake = Fake::new(400).limits(600, outputs_max);
+        let probe = Arc::clone(&fake.probe);
+        let handle = Handle::spawn(fake, EngineConfig { sequences_max, ..Default::default() }).unwrap();
+        assert_eq!(handle.sequences_max(), expected);
+        probe.close_gate();
+        let crowd: Vec<_> = (0..201).map(|seed| handle.submit(request(seed, 1, 3)).unwrap()).collect();
+        probe.wait_for_a_step();
+        probe.open_gate();
+        crowd.into_iter().for_each(|generation| assert_eq!(read(generation).0.len(), 3));
+        assert_eq!(probe.tokens_most.load(Ordering::SeqCst), expected);
+    }
+}

@@ -124,6 +124,7 @@ fn a_well_written_file_of_nonsense_is_refused() {
         window,
         tokens,
         starts,
+        state: Vec::new(),
     };
     let prompt = request(8, 40, 1).prompt;
     let window = Some(Window { window: 16, sinks: 4 });

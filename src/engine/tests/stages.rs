@@ -18,7 +18,6 @@ use crate::engine::table::{SequenceTable, SlotId};
 use crate::engine::worker::Worker;
 use crate::ir::StepLimits;
 use crate::kv::{KvCacheManager, KvConfig, PrefixSharing};
-use crate::sample::SampleError;
 
 /// The stages' state, as the worker has it.
 struct Stages {
@@ -49,7 +48,7 @@ impl Stages {
     fn admit(&mut self, request: TokenRequest) -> (SlotId, Generation) {
         let channel = Channel::new(4, Arc::default());
         let sequence = Sequence::generate(request, Arc::clone(&channel), 4096);
-        (self.table.insert(sequence), Generation { channel })
+        (self.table.insert(sequence), Generation::new(channel, None))
     }
 
     /// Plans a step; the parts.
@@ -127,11 +126,11 @@ fn slots_keep_their_ids_and_old_ids_find_nobody() {
     let (again, _reader) = stages.admit(greedy(3, 5, 5));
     assert_eq!((again.index(), again == ids[1]), (ids[1].index(), false), "the slot is taken again");
     assert!(stages.table.get(ids[1]).is_none() && stages.table.remove(ids[1]).is_none());
-    let by_age = |stages: &Stages| stages.table.iter().map(|(slot, _)| slot).collect::<Vec<_>>();
-    assert_eq!(by_age(&stages), [ids[0], ids[2], again]);
+    let in_order = |stages: &Stages| stages.table.iter().map(|(slot, _)| slot).collect::<Vec<_>>();
+    assert_eq!(in_order(&stages), [ids[0], ids[2], again]);
     assert!(!stages.table.has_job());
     let job = stages.table.insert(score(vec![TokenId(1)], 0).0);
-    assert_eq!(by_age(&stages), [job, ids[0], ids[2], again], "a job counts as the oldest");
+    assert_eq!(in_order(&stages), [job, ids[0], ids[2], again], "a job counts as the oldest");
     assert!(stages.table.has_job());
 }
 
@@ -176,10 +175,12 @@ fn the_youngest_gives_up_its_pages_but_a_sleeper_does_so_before() {
         stages.step();
         for (reader, generation) in readers.iter_mut().enumerate() {
             if asleep != Some(reader) {
-                assert_eq!(generation.by_ref().take(2).filter(|event| event.is_ok()).count(), 2);
+                assert_eq!(generation.into_iter().take(2).filter(|event| event.is_ok()).count(), 2);
             } else {
-                let token = |id| Ok(Event::Token { id: TokenId(id), text: String::new(), logprobs: None });
-                (0..2).for_each(|id| generation.channel.push(token(id)));
+                (0..2).for_each(|id| {
+                    let token = Token { id: TokenId(id), text: String::new(), logprobs: None };
+                    generation.channel().token(token);
+                });
             }
         }
         let victim = ids[asleep.unwrap_or(2)];
@@ -328,8 +329,10 @@ fn a_stop_string_ends_the_answer_and_gives_its_pages_back() {
     take_out(slot, false, table, kv).unwrap().tell(end);
     assert_eq!((kv.used_pages(), kv.stats().cached), (0, 1));
     assert!(settle(&mut vec![pick(8)], false, table, kv).ends.is_empty(), "nobody is left to settle with");
-    assert!(matches!(reader.next(), Some(Ok(Event::Token { id: TokenId(7), text, .. })) if text.is_empty()));
-    assert!(matches!(reader.next(), Some(Ok(Event::Done { finish: FinishReason::Stop, .. }))));
+    assert!(
+        matches!(reader.recv(), Some(Ok(Event::Token(Token { id: TokenId(7), text, .. }))) if text.is_empty())
+    );
+    assert!(matches!(reader.recv(), Some(Ok(Event::Done(Done { finish: FinishReason::Stop, .. })))));
 }
 
 /// Two decodes run ahead; one ends with the token that it was ahead of.
@@ -416,7 +419,7 @@ impl ByHand {
         let sequence = Sequence::generate(request, Arc::clone(&channel), 4096);
         self.inbox.put_request(sequence, &self.counters).unwrap();
         self.worker.admit(self.inbox.take());
-        Generation { channel }
+        Generation::new(channel, None)
     }
 }
 

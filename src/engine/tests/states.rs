@@ -97,7 +97,7 @@ fn cancelled_ones_give_back_their_slots() {
         let others: Vec<_> =
             (0..6).map(|other| handle.submit(request(round + other, 7 * other + 1, 60)).unwrap()).collect();
         for (events, mut other) in others.into_iter().enumerate() {
-            assert!(other.by_ref().take(events).all(|event| event.is_ok()));
+            assert!((&mut other).into_iter().take(events).all(|event| event.is_ok()));
         }
         assert_eq!(read(steady).0, expected(&request(round, 30, 8)));
     }
@@ -106,15 +106,52 @@ fn cancelled_ones_give_back_their_slots() {
 }
 
 #[test]
-fn scores_are_those_without_a_state_and_files_are_refused() {
+fn a_saved_prompt_brings_its_state_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prompt");
+    for (len, found) in [(100, 96), (96, 96), (17, 16), (9, 0)] {
+        let asked = || request(8, len, 20);
+        let mut next = asked();
+        next.prompt.extend((0..5).map(TokenId));
+        let want = expected(&next);
+        let handle = stateful(60, 4, EngineConfig::default());
+        let running = handle.submit(request(1, 30, 60)).unwrap();
+        handle.save(&asked().prompt, &path).unwrap();
+        assert_eq!(read(running).0, expected(&request(1, 30, 60)));
+        let handle = stateful(60, 4, EngineConfig::default());
+        for _ in 0..2 {
+            assert_eq!(handle.restore(&path).unwrap(), len as usize);
+            settled(&handle);
+        }
+        let (answer, end) = read(handle.submit(next).unwrap());
+        assert_eq!((answer, end.unwrap().1.cached_tokens), (want, found), "{len} tokens");
+        let without = spawn(60, EngineConfig::default());
+        let restored = without.restore(&path);
+        if found == 0 {
+            assert_eq!(restored.unwrap(), len as usize, "pages alone are all there is");
+        } else {
+            let error = restored.unwrap_err();
+            assert!(
+                matches!(error, EngineError::Restore(RestoreError::State { expected: 0, found: 16 })),
+                "{error}"
+            );
+        }
+    }
+    // A file without a state, and a prompt whose last whole page was passed in the middle of a step.
+    spawn(60, EngineConfig::default()).save(&request(8, 40, 1).prompt, &path).unwrap();
+    let error = stateful(60, 4, EngineConfig::default()).restore(&path).unwrap_err();
+    assert!(matches!(error, EngineError::Restore(RestoreError::State { expected: 16, found: 0 })), "{error}");
+    let apart = EngineConfig { share_prefixes: false, ..EngineConfig::default() };
+    let error = stateful(60, 4, apart).save(&request(8, 40, 1).prompt, &path).unwrap_err();
+    assert!(matches!(error, EngineError::Snapshot(SnapshotError::NoState)), "{error}");
+}
+
+#[test]
+fn scores_are_those_without_a_state() {
     let handle = stateful(60, 4, EngineConfig::default());
     let running = handle.submit(request(1, 30, 40)).unwrap();
     let ids = request(5, 90, 1).prompt;
     assert_eq!(handle.score(&ids, 2).unwrap(), spawn(60, EngineConfig::default()).score(&ids, 2).unwrap());
-    let path = std::path::Path::new("never written");
-    assert!(matches!(handle.save(&ids, path), Err(EngineError::Snapshot(SnapshotError::Stateful))));
-    assert!(matches!(handle.restore(path), Err(EngineError::Snapshot(SnapshotError::Stateful))));
-    assert!(!path.exists());
     assert_eq!(read(running).0, expected(&request(1, 30, 40)));
     settled(&handle);
     let refused = Handle::spawn(Fake::new(60).stateful(1), EngineConfig::default());

@@ -31,26 +31,24 @@ fn bytes() -> Arc<Vocab> {
     vocab_of((0..VOCAB).map(|id| ["<0xC3>", "<0xA9>"][id % 2].to_owned()))
 }
 
-fn with_text(vocab: &Arc<Vocab>, stops: &[&str]) -> TokenRequest {
+pub(super) fn with_text(vocab: &Arc<Vocab>, stops: &[&str]) -> TokenRequest {
     let stop_strings = stops.iter().map(|&stop| stop.to_owned()).collect();
     TokenRequest { text: Some(Arc::clone(vocab)), stop_strings, ..request(6, 20, 30) }
 }
 
 /// All that a reader sees of a generation that ends well.
 fn told(
-    events: impl Iterator<Item = Result<Event, GenerationError>>,
+    events: impl IntoIterator<Item = Result<Event, GenerationError>>,
 ) -> (Vec<TokenId>, String, FinishReason) {
     let (mut ids, mut whole, mut end) = (Vec::new(), String::new(), None);
     for event in events {
         assert_eq!(end, None, "{event:?} after the end");
-        match event.unwrap() {
-            Event::Token { id, text, .. } => {
-                ids.push(id);
-                whole.push_str(&text);
-            }
-            Event::Done { finish, text, usage, .. } => {
-                whole.push_str(&text);
-                assert_eq!(usage.completion_tokens, ids.len());
+        let event = event.unwrap();
+        whole.push_str(event.text());
+        match event {
+            Event::Token(token) => ids.push(token.id),
+            Event::Done(Done { finish, usage, tokens, .. }) => {
+                assert_eq!((usage.completion_tokens, &tokens), (ids.len(), &ids));
                 end = Some(finish);
             }
         }
@@ -160,7 +158,7 @@ mod stream {
                 Poll::Pending => std::thread::park_timeout(PATIENCE),
             }
         }
-        let (ids, _, finish) = told(items.into_iter());
+        let (ids, _, finish) = told(items);
         assert_eq!((ids, finish), (expected(&request(6, 20, 30)), FinishReason::Length));
     }
 
@@ -180,7 +178,7 @@ mod stream {
             let Some(generation) = stream.as_mut() else { return };
             while let Poll::Ready(item) = Pin::new(&mut *generation).poll_next(&mut context) {
                 match item {
-                    Some(Ok(Event::Token { id, .. })) => self.ids.lock().unwrap().push(id),
+                    Some(Ok(Event::Token(token))) => self.ids.lock().unwrap().push(token.id),
                     Some(_) => {}
                     None => return drop(self.ended.lock().unwrap().take()),
                 }

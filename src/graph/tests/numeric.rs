@@ -41,7 +41,7 @@ fn session(plan: Plan) -> Session<Reference> {
     let matrices = plan.matrices().iter().map(|spec| prepare((&spec.name, spec.rows, spec.cols))).collect();
     let upload = |name: &str, len| Reference.upload_vector(&vector(name, len)).expect("uploads");
     let vectors = plan.vectors().iter().map(|spec| upload(&spec.name, spec.len)).collect();
-    let kv = plan.kv().map(|kv| KvMemory {
+    let kv = plan.kv().first().map(|kv| KvMemory {
         layout: KvLayout {
             layers: kv.layers,
             kv_heads: kv.kv_heads,

@@ -53,7 +53,7 @@ impl Operation for KvAppend {
     }
 
     fn work(&self, counting: &Counting<'_>) -> Work {
-        Work::of_bytes(self.k.rows.count(counting.step) * counting.kv_bytes)
+        Work::of_bytes(self.k.rows.count(counting.step) * self.heads.kv_bytes(counting.kv))
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, names: &dyn Names) -> fmt::Result {
@@ -109,6 +109,7 @@ impl Operation for Attention {
 
     /// Two products a key, row and query head; a key and its value come from memory once a sequence.
     fn work(&self, counting: &Counting<'_>) -> Work {
+        let kv_bytes = self.heads.kv_bytes(counting.kv) as u64;
         let of_sequence = |sequence: &StepSequence| {
             let rows = sequence.rows.start as usize..sequence.rows.end as usize;
             let positions = &counting.step.positions[rows];
@@ -118,7 +119,7 @@ impl Operation for Attention {
             let distinct = positions.first().map_or(0, seen) + positions.len().saturating_sub(1) as u64;
             let products = 2 * positions.iter().map(seen).sum::<u64>();
             let width = (self.heads.query * self.heads.dim) as u64;
-            Work { bytes: distinct * counting.kv_bytes as u64, int8_macs: 0, float_macs: products * width }
+            Work { bytes: distinct * kv_bytes, int8_macs: 0, float_macs: products * width }
         };
         counting.step.sequences.iter().map(of_sequence).sum()
     }

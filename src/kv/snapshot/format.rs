@@ -8,10 +8,10 @@ use crate::ir::{KvDtype, KvLayout, PAGE_TOKENS, Window};
 use crate::token::TokenId;
 
 const MAGIC: &[u8; 8] = b"OTTAVAKV";
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 /// Version, layers, kv_heads, head_dim, dtype, page tokens, page bytes, window (0: none), sinks,
-/// tokens, pages.
-const FIELDS: usize = 11;
+/// tokens, pages, bytes of state.
+const FIELDS: usize = 12;
 pub(super) const HEAD_BYTES: usize = MAGIC.len() + 8 * FIELDS + 32;
 pub(super) const HASH_BYTES: usize = 32;
 
@@ -56,13 +56,16 @@ pub(super) fn encode_head(header: &SnapshotHeader) -> Result<Vec<u8>, SnapshotEr
         sinks.into(),
         header.tokens.len() as u64,
         header.starts.len() as u64,
+        header.state.len() as u64,
     ];
-    let mut head = Vec::with_capacity(HEAD_BYTES + 4 * (header.tokens.len() + header.starts.len()));
+    let lists = 4 * (header.tokens.len() + header.starts.len()) + header.state.len();
+    let mut head = Vec::with_capacity(HEAD_BYTES + lists);
     head.extend_from_slice(MAGIC);
     head.extend(fields.iter().flat_map(|field| field.to_le_bytes()));
     head.extend_from_slice(&header.fingerprint);
     head.extend(header.tokens.iter().flat_map(|token| token.0.to_le_bytes()));
     head.extend(header.starts.iter().flat_map(|start| start.to_le_bytes()));
+    head.extend_from_slice(&header.state);
     Ok(head)
 }
 
@@ -128,19 +131,24 @@ impl<R: Read> Body<R> {
         self.lengths.page
     }
 
+    pub(super) fn state_bytes(&self) -> usize {
+        self.lengths.state
+    }
+
     /// Reads all the rest, then the hash, and only then is anything believed.
     pub(super) fn read(mut self) -> Result<Decoded, Fault> {
         let mut lists = read_vec(&mut self.file, self.lengths.lists)?;
+        let state = read_vec(&mut self.file, self.lengths.state)?;
         let bytes = read_vec(&mut self.file, self.lengths.pages)?;
         let mut hash = [0; HASH_BYTES];
         self.file.read_exact(&mut hash)?;
         let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.head).update(&lists).update(&bytes);
+        hasher.update(&self.head).update(&lists).update(&state).update(&bytes);
         if hasher.finalize() != hash {
             return Err(SnapshotError::Checksum { bytes: self.file_bytes }.into());
         }
         let starts = lists.split_off(self.lengths.tokens);
-        let header = self.fields.header(&self.head, &lists, &starts)?;
+        let header = SnapshotHeader { state, ..self.fields.header(&self.head, &lists, &starts)? };
         Ok(Decoded { header, bytes })
     }
 }
@@ -172,6 +180,7 @@ struct Fields([u64; FIELDS]);
 struct Lengths {
     tokens: usize,
     lists: usize,
+    state: usize,
     pages: usize,
     page: usize,
 }
@@ -188,10 +197,10 @@ impl Fields {
     }
 
     fn lengths(&self, file_bytes: u64) -> Result<Lengths, SnapshotError> {
-        let [.., page_bytes, _, _, tokens, pages] = self.0;
+        let [.., page_bytes, _, _, tokens, pages, state] = self.0;
         let sum = || {
             let lists = tokens.checked_add(pages)?.checked_mul(4)?;
-            let content = pages.checked_mul(page_bytes)?.checked_add(lists)?;
+            let content = pages.checked_mul(page_bytes)?.checked_add(lists)?.checked_add(state)?;
             content.checked_add((HEAD_BYTES + HASH_BYTES) as u64)
         };
         let expected = sum().unwrap_or(u64::MAX);
@@ -203,6 +212,7 @@ impl Fields {
         Ok(Lengths {
             tokens: size(4 * tokens)?,
             lists: size(4 * (tokens + pages))?,
+            state: size(state)?,
             pages: size(pages * page_bytes)?,
             page: size(page_bytes)?,
         })
@@ -220,7 +230,8 @@ impl Fields {
         let window = Some(Window { window, sinks }).filter(|w| w.window > 0);
         let tokens = words(tokens).map(TokenId).collect();
         let fingerprint = fingerprint(head);
-        let header = SnapshotHeader { fingerprint, layout, window, tokens, starts: words(starts).collect() };
+        let starts = words(starts).collect();
+        let header = SnapshotHeader { fingerprint, layout, window, tokens, starts, state: Vec::new() };
         check_header(&header)?;
         Ok(header)
     }

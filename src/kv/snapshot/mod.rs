@@ -1,7 +1,7 @@
 //! One sequence in a file: its tokens and the bytes of its pages, whole or not at all.
 //!
-//! Little-endian throughout: the magic, 11 numbers of 8 bytes (`format.rs` lists them), the fingerprint, the
-//! tokens and page starts (4 bytes each), the pages, and BLAKE3 over all of it. A file is written
+//! Little-endian throughout: the magic, 12 numbers of 8 bytes (`format.rs` lists them), the fingerprint, the
+//! tokens and page starts (4 bytes each), the state, the pages, and BLAKE3 over all of it. A file is written
 //! beside its name, synced and renamed, so that a crash leaves the old file or the new one. A file
 //! that is cut, flipped, or of another model gives an error and nothing else: recompute then.
 //!
@@ -37,6 +37,9 @@ pub struct SnapshotHeader {
     pub tokens: Vec<TokenId>,
     /// The first position of each page, rising multiples of [`PAGE_TOKENS`](crate::ir::PAGE_TOKENS).
     pub starts: Vec<u32>,
+    /// What recurrent layers keep of the tokens that fill pages, as the backend gave it; empty where they fill none, or
+    /// there are no such layers.
+    pub state: Vec<u8>,
 }
 
 /// A snapshot that was read, checked and found whole.
@@ -76,9 +79,9 @@ pub enum SnapshotError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The model has recurrent layers, whose states a file does not hold.
-    #[error("snapshot: the model keeps a state of each sequence, which is not saved")]
-    Stateful,
+    /// The model has recurrent layers, and what they keep of the last whole page is gone.
+    #[error("snapshot: the state behind the last whole page of the sequence is not kept")]
+    NoState,
     /// Header and pages do not fit each other.
     #[error("snapshot: {0}")]
     Malformed(String),
@@ -208,6 +211,11 @@ impl Found<'_> {
     /// Pages that the file says it has: it is as long as that.
     pub(crate) fn pages(&self) -> usize {
         self.body.pages()
+    }
+
+    /// Bytes of state that it has, likewise.
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.body.state_bytes()
     }
 
     /// Reads all of it, and checks that it is what was written. What is used is what was checked.

@@ -14,6 +14,7 @@ fn header() -> SnapshotHeader {
         window: Some(Window { window: 9, sinks: 2 }),
         tokens: (0..40).map(|id| TokenId(id * 1001)).collect(),
         starts: vec![0, 32],
+        state: (0..10).collect(),
     }
 }
 
@@ -154,15 +155,15 @@ fn each_fault_has_its_name() {
     *flipped.last_mut().unwrap() ^= 1;
     assert!(matches!(load_bytes(&flipped), SnapshotError::Checksum { .. }));
     assert!(matches!(load_bytes(&forged(0, b"GGUF")), SnapshotError::NotASnapshot));
-    assert!(matches!(field(0, 2), SnapshotError::Version { found: 2 }));
-    assert!(matches!(load_bytes(&forged(96, &[1])), SnapshotError::Fingerprint { .. }));
+    assert!(matches!(field(0, 1), SnapshotError::Version { found: 1 }));
+    assert!(matches!(load_bytes(&forged(104, &[1])), SnapshotError::Fingerprint { .. }));
     assert!(matches!(field(1, 2), SnapshotError::Layout { .. }));
     assert!(matches!(field(4, 1), SnapshotError::Layout { .. }));
     assert!(matches!(field(4, 2), SnapshotError::Malformed(_)));
     assert!(matches!(field(5, 32), SnapshotError::Malformed(_)));
     assert!(matches!(field(1, u64::MAX), SnapshotError::Malformed(_)));
     for huge in [u64::MAX, u64::MAX / 4, 1 << 40, 1 << 62] {
-        for index in [6, 9, 10] {
+        for index in [6, 9, 10, 11] {
             assert!(matches!(field(index, huge), SnapshotError::Length { .. }), "{index}");
         }
     }

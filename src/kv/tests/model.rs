@@ -224,7 +224,7 @@ impl Machine {
     }
 
     fn adopt(&mut self, tokens: Vec<TokenId>, window: Option<Window>) {
-        let spec = SequenceSpec { tokens_max: 300, window };
+        let spec = SequenceSpec { tokens_max: 300, window, salt: None };
         match self.kv.adopt(&tokens, spec) {
             Ok(seq) => {
                 let digests = expected(&tokens, window);
@@ -300,7 +300,7 @@ impl Machine {
         let lives = self.lives.len();
         match next {
             Move::Allocate { family, split, len, tokens_max, window } => {
-                self.allocate(prompt(family, split, len), SequenceSpec { tokens_max, window });
+                self.allocate(prompt(family, split, len), SequenceSpec { tokens_max, window, salt: None });
             }
             Move::Adopt { family, len, window } => self.adopt(prompt(family, 50, len), window),
             Move::Stale { which } => {

@@ -95,7 +95,7 @@ fn a_full_book_refuses_and_a_cut_needs_a_snapshot() {
     refused(&mut kv, third, KvError::OutOfStates { slots: 3 }, |kv| {
         kv.reserve(third, 1).map(<[CopyPage]>::to_vec)
     });
-    let none = SequenceSpec { tokens_max: 64, window: None };
+    let none = SequenceSpec { tokens_max: 64, window: None, salt: None };
     refused(&mut kv, third, KvError::OutOfStates { slots: 3 }, |kv| kv.adopt(&ids(0..3), none));
     refused(&mut kv, first, KvError::StateGone { target: 32 }, |kv| kv.truncate(first, 32));
     kv.truncate(first, 0).unwrap();

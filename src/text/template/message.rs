@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 /// One message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Message {
     /// Who speaks: `system`, `user`, `assistant`, `tool`, or what else the template knows.
     pub role: String,

@@ -2,7 +2,7 @@
 //!
 //! The bytecode of `minijinja` is copied with changes: operators become calls of the functions in
 //! `operators.rs`, what other instructions make or store is measured by `bounds.rs`, and the strings of the
-//! template are marked as its own. This is what ties the crate to one version of `minijinja`.
+//! template are marked as its own. This is what ties the crate to known versions of `minijinja`.
 
 use super::super::error::TextError;
 use super::bounds::{MEASURE, ONE, SPEND, START, STORE};

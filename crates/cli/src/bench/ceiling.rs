@@ -120,7 +120,7 @@ fn of_gpu(device: Device) -> Option<f64> {
         use ottava::backend::cuda::{Cuda, CudaOptions};
         let ordinal = if let Device::Cuda(ordinal) = device { ordinal } else { 0 };
         let cuda = Cuda::new(&CudaOptions { ordinal, ..CudaOptions::default() }).ok()?;
-        Some(cuda.bandwidth(ottava::Bytes::mib(256).0).ok()?.read)
+        Some(cuda.bandwidth(256 << 20).ok()?.read)
     }
     #[cfg(not(feature = "cuda"))]
     {

@@ -1,9 +1,10 @@
 //! What `ottava bench` prints.
 
+use ottava::Engine;
 use ottava::backend::NoHealth;
-use ottava::{Bytes, Engine};
 use serde_json::json;
 
+use super::super::output::Bytes;
 use super::super::visible::in_line;
 use super::super::{Failure, health, output};
 use super::ceiling::Ceiling;
@@ -12,7 +13,7 @@ use super::{Machine, Measurement, profile};
 /// Prints a Markdown table, and what it is read against.
 pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) -> Result<(), Failure> {
     let info = engine.info();
-    let size = Bytes(usize::try_from(info.file_bytes).unwrap_or(usize::MAX)).to_string();
+    let size = Bytes(info.file_bytes).to_string();
     let (known, bandwidth) = (machine.health.is_ok(), machine.ceiling.bandwidth);
     let column = |text: &str| if known { text.to_owned() } else { String::new() };
     output::print_line(format_args!(
@@ -28,7 +29,7 @@ pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) 
             "| {} | {size} | {:.2} M | {} | {} | {} | {:.2} ± {:.2} | {} |{}",
             in_line(&info.name),
             info.parameters as f64 / 1e6,
-            in_line(&info.device),
+            in_line(&info.device_name),
             info.threads,
             result.test,
             result.tokens_per_s,
@@ -38,11 +39,11 @@ pub fn print_table(engine: &Engine, machine: &Machine, results: &[Measurement]) 
         ))?;
     }
     let bandwidth = bandwidth.map_or_else(|| "unknown".into(), |rate| format!("{:.1} GB/s", rate / 1e9));
-    let peak = machine.peak_bytes.map_or_else(|| "unknown".into(), |peak| Bytes(peak as usize).to_string());
+    let peak = machine.peak_bytes.map_or_else(|| "unknown".into(), |peak| Bytes(peak).to_string());
     output::print_line(format_args!(
         "\nread bandwidth {bandwidth}; weights {} resident, {} read a token; peak memory {peak}; loaded in {:.2} s",
-        Bytes(info.weight_bytes),
-        Bytes(info.step_weight_bytes),
+        Bytes(info.memory.weight_bytes as u64),
+        Bytes(info.step_weight_bytes as u64),
         info.load_seconds
     ))?;
     match &machine.health {
@@ -73,12 +74,12 @@ pub fn print_json(engine: &Engine, machine: &Machine, results: &[Measurement]) -
         "file": info.path.to_string_lossy(),
         "file_bytes": info.file_bytes,
         "parameters": info.parameters,
-        "device": info.device,
+        "device": info.device_name,
         "fallback": info.fallback,
         "threads": info.threads,
-        "weight_bytes": info.weight_bytes,
+        "weight_bytes": info.memory.weight_bytes,
         "step_weight_bytes": info.step_weight_bytes,
-        "kv_bytes": info.kv_bytes,
+        "kv_bytes": info.memory.kv_bytes,
         "load_s": info.load_seconds,
         "peak_memory_bytes": machine.peak_bytes,
         "read_bandwidth_bytes_per_s": machine.ceiling.bandwidth,

@@ -64,7 +64,11 @@ impl Chat {
         interrupt::watch()?;
         self.sampling.tell_top_k(engine.vocab().len());
         if output::is_interactive() {
-            output::tell(format_args!("{} on {}; /help for help", engine.info().name, engine.info().device));
+            output::tell(format_args!(
+                "{} on {}; /help for help",
+                engine.info().name,
+                engine.info().device_name
+            ));
         }
         let room = engine.info().context_max;
         let conversation = Conversation::new(self.system.clone());

@@ -14,9 +14,12 @@ use crate::backend::cpu::pack::QUADS;
 const STRIDE: usize = 64;
 
 /// Whether the CPU has int8 tiles and the system grants them; Linux wants to be asked.
+#[allow(unused_unsafe)]
 pub(crate) fn is_available() -> bool {
     const TILE_AND_INT8: u32 = 0b11 << 24;
-    __cpuid_count(7, 0).edx & TILE_AND_INT8 == TILE_AND_INT8 && is_granted()
+    // SAFETY: every x86-64 has the instruction; Rust 1.89 to 1.93 call it unsafe still.
+    let features = unsafe { __cpuid_count(7, 0) };
+    features.edx & TILE_AND_INT8 == TILE_AND_INT8 && is_granted()
 }
 
 #[cfg(target_os = "linux")]

@@ -12,13 +12,20 @@ pub(crate) fn first_level_bytes() -> usize {
 /// leaf 8000001d, which has the same form.
 #[cfg(target_arch = "x86_64")]
 fn levels() -> Vec<[u32; 3]> {
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
     const LEAVES: [u32; 2] = [4, 0x8000_001d];
     /// More than any CPU has.
     const CACHES: u32 = 8;
-    let there = LEAVES.into_iter().filter(|leaf| __cpuid(leaf & 0x8000_0000).eax >= *leaf);
-    let all = there.flat_map(|leaf| (0..CACHES).map(move |cache| __cpuid_count(leaf, cache)));
+    let there = LEAVES.into_iter().filter(|leaf| cpuid(leaf & 0x8000_0000, 0).eax >= *leaf);
+    let all = there.flat_map(|leaf| (0..CACHES).map(move |cache| cpuid(leaf, cache)));
     all.map(|found| [found.eax, found.ebx, found.ecx]).collect()
+}
+
+/// Every x86-64 has the instruction; Rust 1.89 to 1.93 call it unsafe still.
+#[cfg(target_arch = "x86_64")]
+#[allow(unused_unsafe)]
+fn cpuid(leaf: u32, part: u32) -> std::arch::x86_64::CpuidResult {
+    // SAFETY: as said.
+    unsafe { std::arch::x86_64::__cpuid_count(leaf, part) }
 }
 
 #[cfg(not(target_arch = "x86_64"))]

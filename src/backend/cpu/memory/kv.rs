@@ -58,14 +58,25 @@ impl BlockShape {
     }
 }
 
-/// Keys and values of all layers, and the states of sequences.
+/// Keys and values of all layers, and the states of sequences. Layers may differ in their heads.
 #[derive(Debug)]
 pub struct KvPool {
-    layout: KvLayout,
-    shape: BlockShape,
     pages: usize,
-    layers: Vec<Buffer>,
+    layers: Vec<Layer>,
     pub(in crate::backend) states: States<f32>,
+}
+
+#[derive(Debug)]
+struct Layer {
+    memory: Buffer,
+    kv_heads: usize,
+    shape: BlockShape,
+}
+
+impl Layer {
+    fn page_bytes(&self) -> usize {
+        self.kv_heads * self.shape.bytes
+    }
 }
 
 /// One layer of a pool, for kernels: plain addresses, valid while the pool is borrowed.
@@ -103,30 +114,9 @@ impl KvPool {
     /// [`BackendError::Unavailable`] for a head that is not a multiple of 8 elements,
     /// [`BackendError::OutOfMemory`].
     pub(crate) fn new(layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
-        let dim = layout.head_dim;
-        if layout.layers > 0 && (dim == 0 || !dim.is_multiple_of(8) || layout.kv_heads == 0) {
-            let what = format!("a KV pool of {} heads of {}", layout.kv_heads, layout.head_dim);
-            let reason = "the CPU backend takes heads of a multiple of 8 elements".into();
-            return Err(BackendError::Unavailable { what, reason });
-        }
-        let no_memory = || {
-            let bytes = pages.saturating_mul(layout.page_bytes());
-            BackendError::OutOfMemory { bytes, what: "the KV pool" }
-        };
-        let shape = BlockShape::new(&layout);
-        let layer_bytes = pages
-            .checked_mul(layout.kv_heads)
-            .and_then(|blocks| blocks.checked_mul(shape.bytes))
-            .and_then(|bytes| bytes.checked_add(OVERREAD_BYTES))
-            .ok_or_else(no_memory)?;
-        let layers = (0..layout.layers).map(|_| Buffer::sparse(layer_bytes, "the KV pool"));
-        let layers = layers.collect::<Result<_, _>>().map_err(|_| no_memory())?;
-        Ok(KvPool { layout, shape, pages, layers, states: States::default() })
-    }
-
-    /// The pool's layout.
-    pub fn layout(&self) -> &KvLayout {
-        &self.layout
+        let mut pool = KvPool { pages, layers: Vec::new(), states: States::default() };
+        pool.add_layers(layout)?;
+        Ok(pool)
     }
 
     /// The number of pages.
@@ -141,58 +131,85 @@ impl KvPool {
         layer: usize,
         heads: Heads,
     ) -> Result<KvLayer, BackendError> {
-        let KvLayout { layers, kv_heads, head_dim, .. } = self.layout;
-        match self.layers.get_mut(layer) {
-            Some(memory) if (heads.kv, heads.dim) == (kv_heads, head_dim) => {
-                Ok(KvLayer { base: memory.as_mut_ptr(), kv_heads, pages: self.pages, shape: self.shape })
-            }
-            _ => {
-                let expected = format!("a layer below {layers} with {kv_heads} heads of {head_dim}");
-                Err(shape_error(op, expected, format!("layer {layer}, {} heads of {}", heads.kv, heads.dim)))
-            }
+        let count = self.layers.len();
+        let shape_error = |expected| {
+            let found = format!("layer {layer}, {} heads of {}", heads.kv, heads.dim);
+            Err(shape_error(op, expected, found))
+        };
+        let Some(found) = self.layers.get_mut(layer) else {
+            return shape_error(format!("a layer below {count}"));
+        };
+        let (kv_heads, shape) = (found.kv_heads, found.shape);
+        if (heads.kv, heads.dim) != (kv_heads, shape.dim) {
+            return shape_error(format!("a layer of {kv_heads} heads of {}", shape.dim));
         }
-    }
-
-    fn page_bytes_of_layer(&self) -> usize {
-        self.layout.kv_heads * self.shape.bytes
+        Ok(KvLayer { base: found.memory.as_mut_ptr(), kv_heads, pages: self.pages, shape })
     }
 
     fn check(&self, page: PageId) -> Result<usize, BackendError> {
         if page.index() < self.pages {
-            return Ok(page.index() * self.page_bytes_of_layer());
+            return Ok(page.index());
         }
-        let expected = format!("a page below {}", self.pages);
-        Err(BackendError::Shape { op: "kv page", expected, found: format!("page {}", page.0) })
+        Err(shape_error("kv page", format!("a page below {}", self.pages), format!("page {}", page.0)))
     }
 }
 
 impl PageMemory for KvPool {
     fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
-        let (from, to, bytes) = (self.check(from)?, self.check(to)?, self.page_bytes_of_layer());
+        let (from, to) = (self.check(from)?, self.check(to)?);
         for layer in &mut self.layers {
-            layer.elements_mut::<u8>().copy_within(from..from + bytes, to);
+            let bytes = layer.page_bytes();
+            layer.memory.elements_mut::<u8>().copy_within(from * bytes..(from + 1) * bytes, to * bytes);
         }
         Ok(())
     }
 
     fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
-        let (start, bytes) = (self.check(page)?, self.page_bytes_of_layer());
+        let page = self.check(page)?;
         for layer in &self.layers {
-            out.extend_from_slice(&layer.as_slice()[start..start + bytes]);
+            let bytes = layer.page_bytes();
+            out.extend_from_slice(&layer.memory.as_slice()[page * bytes..(page + 1) * bytes]);
         }
         Ok(())
     }
 
     fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
-        let (start, size) = (self.check(page)?, self.page_bytes_of_layer());
-        if bytes.len() != self.layout.page_bytes() {
-            let expected = format!("{} bytes", self.layout.page_bytes());
+        let page = self.check(page)?;
+        let expected: usize = self.layers.iter().map(Layer::page_bytes).sum();
+        if bytes.len() != expected {
             let found = format!("{} bytes", bytes.len());
-            return Err(BackendError::Shape { op: "kv page", expected, found });
+            return Err(shape_error("kv page", format!("{expected} bytes"), found));
         }
-        for (layer, part) in self.layers.iter_mut().zip(bytes.chunks_exact(size)) {
-            layer.elements_mut::<u8>()[start..start + size].copy_from_slice(part);
+        let mut rest = bytes;
+        for layer in &mut self.layers {
+            let size = layer.page_bytes();
+            let (part, behind) = rest.split_at(size);
+            layer.memory.elements_mut::<u8>()[page * size..(page + 1) * size].copy_from_slice(part);
+            rest = behind;
         }
+        Ok(())
+    }
+
+    fn add_layers(&mut self, layout: KvLayout) -> Result<(), BackendError> {
+        let (dim, pages) = (layout.head_dim, self.pages);
+        if layout.layers > 0 && (dim == 0 || !dim.is_multiple_of(8) || layout.kv_heads == 0) {
+            let what = format!("a KV pool of {} heads of {}", layout.kv_heads, layout.head_dim);
+            let reason = "the CPU backend takes heads of a multiple of 8 elements".into();
+            return Err(BackendError::Unavailable { what, reason });
+        }
+        let no_memory = || {
+            let bytes = pages.saturating_mul(layout.page_bytes());
+            BackendError::OutOfMemory { bytes, what: "the KV pool" }
+        };
+        let (kv_heads, shape) = (layout.kv_heads, BlockShape::new(&layout));
+        let layer_bytes = pages
+            .checked_mul(kv_heads)
+            .and_then(|blocks| blocks.checked_mul(shape.bytes))
+            .and_then(|bytes| bytes.checked_add(OVERREAD_BYTES))
+            .ok_or_else(no_memory)?;
+        let layer = |_| Ok(Layer { memory: Buffer::sparse(layer_bytes, "the KV pool")?, kv_heads, shape });
+        let layers = (0..layout.layers).map(layer).collect::<Result<Vec<_>, BackendError>>();
+        self.layers.extend(layers.map_err(|_| no_memory())?);
         Ok(())
     }
 
@@ -237,7 +254,7 @@ mod tests {
     #[test]
     fn pages_outside_the_pool_and_wrong_lengths_are_refused() {
         let mut pool = KvPool::new(layout(2, 1, 16, KvDtype::F16), 3).unwrap();
-        let bytes = pool.layout().page_bytes();
+        let bytes = layout(2, 1, 16, KvDtype::F16).page_bytes();
         assert!(pool.copy_page(PageId(0), PageId(3)).is_err());
         assert!(pool.copy_page(PageId(3), PageId(0)).is_err());
         assert!(pool.export_page(PageId(3), &mut Vec::new()).is_err());
@@ -254,9 +271,11 @@ mod tests {
         ) {
             let dtype = if int8 { KvDtype::Int8 } else { KvDtype::F16 };
             let layout = layout(layers, kv_heads, 8 * dim, dtype);
+            let others = KvLayout { kv_heads: 2, head_dim: 24, ..layout };
             let mut pool = KvPool::new(layout, 6).unwrap();
+            pool.add_layers(others).unwrap();
             let content = |page: u32| -> Vec<u8> {
-                let bytes = 0..layout.page_bytes();
+                let bytes = 0..layout.page_bytes() + others.page_bytes();
                 bytes.map(|i| (i as u8).wrapping_mul(31) ^ (page as u8).wrapping_mul(seed | 1)).collect()
             };
             for &page in &order {

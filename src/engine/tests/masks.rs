@@ -1,0 +1,224 @@
+//! Masks: what they see, what they allow and force, how they end an answer, and how they fail alone.
+
+use std::sync::atomic::Ordering;
+
+use super::*;
+
+/// Every rule at once, a function of the answer's length and last token.
+#[derive(Clone)]
+struct Rules {
+    /// What it has seen last: no token of the prompt.
+    forced: Vec<TokenId>,
+    length: usize,
+}
+
+impl Rules {
+    fn new(length: usize) -> Rules {
+        Rules { forced: Vec::new(), length }
+    }
+}
+
+impl TokenMask for Rules {
+    fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet) {
+        assert!(allowed.is_empty() && allowed.vocab() == VOCAB);
+        let last = answer.last().map_or(0, |token| token.0);
+        allowed.extend((0..60).filter(|id| (id + last).is_multiple_of(3)).map(TokenId));
+    }
+
+    fn forced(&mut self, answer: &[TokenId]) -> &[TokenId] {
+        // A run of seven from each multiple of ten on, whatever part of it is there.
+        let within = answer.len() % 10;
+        self.forced = if within < 7 && answer.len() >= 10 {
+            (answer.len()..answer.len() + 7 - within).map(|at| TokenId(at as u32 % 60)).collect()
+        } else {
+            Vec::new()
+        };
+        &self.forced
+    }
+
+    fn is_finished(&self, answer: &[TokenId]) -> bool {
+        answer.len() >= self.length
+    }
+}
+
+fn masked(mask: impl TokenMask + 'static, request: TokenRequest) -> TokenRequest {
+    TokenRequest { mask: Some(Box::new(mask)), ..request }
+}
+
+/// The answer by the definition, without an engine.
+fn ruled(request: &TokenRequest, length: usize) -> Vec<TokenId> {
+    let (mut rules, mut tokens) = (Rules::new(length), request.prompt.clone());
+    let (prompt, mut sampler) = (tokens.len(), Sampler::default());
+    while tokens.len() - prompt < request.max_tokens && !rules.is_finished(&tokens[prompt..]) {
+        let mut token = rules.forced(&tokens[prompt..]).first().copied();
+        if token.is_none() {
+            let mut allowed = TokenSet::new(VOCAB);
+            rules.allowed(&tokens[prompt..], &mut allowed);
+            let history = History { tokens: &tokens, prompt };
+            let mut logits = logits_after(&tokens);
+            token = sampler.choose(&mut logits, &request.sampling, Some(&allowed), history).ok();
+        }
+        tokens.push(token.unwrap());
+    }
+    tokens.split_off(prompt)
+}
+
+#[test]
+fn an_answer_keeps_the_rules_whatever_the_buffers_and_chunks() {
+    for (event_buffer, chunk, most) in [(64, 256, 300), (1, 256, 300), (3, 2, 4), (64, 1, 1)] {
+        let config = EngineConfig { event_buffer, prefill_chunk: Some(chunk), ..EngineConfig::default() };
+        let handle = Handle::spawn(Fake::new(100).limits(most, 8), config).unwrap();
+        let beside = handle.submit(request(9, 30, 40)).unwrap();
+        for (length, max_tokens, finish) in [(38, 100, FinishReason::Mask), (99, 35, FinishReason::Length)] {
+            let asked = || request(3, 25, max_tokens);
+            let (tokens, end) = read(handle.submit(masked(Rules::new(length), asked())).unwrap());
+            assert_eq!(tokens, ruled(&asked(), length), "buffer {event_buffer}, chunk {chunk}");
+            let (found, usage) = end.unwrap();
+            assert_eq!((found, usage.completion_tokens), (finish, tokens.len()));
+        }
+        assert_eq!(read(beside).0, expected(&request(9, 30, 40)));
+        settled(&handle);
+    }
+}
+
+#[test]
+fn a_forced_run_takes_one_step_and_is_counted() {
+    let fake = Fake::new(100);
+    let probe = Arc::clone(&fake.probe);
+    let handle = Handle::spawn(fake, EngineConfig::default()).unwrap();
+    let (tokens, _) = read(handle.submit(masked(Rules::new(38), request(3, 25, 100))).unwrap());
+    // Two runs of seven and one of eight, each with the token that it follows on: 38 tokens, 21 of them forced.
+    let forced = 21;
+    assert_eq!((tokens.len(), probe.steps.load(Ordering::SeqCst)), (38, 38 - forced));
+    assert_eq!(settled(&handle).decode_tokens, 38);
+}
+
+/// The tenth token would bring seven more; its reader sleeps, and has room for two.
+#[test]
+fn a_forced_run_keeps_to_the_readers_room() {
+    let handle = spawn(60, EngineConfig { event_buffer: 12, ..EngineConfig::default() });
+    let asked = || request(3, 25, 30);
+    let sleeper = handle.submit(masked(Rules::new(99), asked())).unwrap();
+    eventually(&handle, "the buffer is full", |stats| stats.decode_tokens >= 12);
+    assert_eq!(sleeper.usage().completion_tokens, 12);
+    assert_eq!(read(sleeper).0, ruled(&asked(), 99));
+}
+
+/// Complete before it has begun: the prompt is computed, nothing is generated.
+#[test]
+fn an_answer_may_be_complete_at_once_or_all_forced() {
+    struct Forces(Vec<TokenId>);
+    impl TokenMask for Forces {
+        fn allowed(&mut self, _: &[TokenId], _: &mut TokenSet) {}
+        fn forced(&mut self, answer: &[TokenId]) -> &[TokenId] {
+            &self.0[answer.len()..]
+        }
+        fn is_finished(&self, answer: &[TokenId]) -> bool {
+            answer.len() == self.0.len()
+        }
+    }
+    let handle = spawn(60, EngineConfig { event_buffer: 4, ..EngineConfig::default() });
+    for len in [0, 1, 3, 4, 5, 40] {
+        let whole: Vec<TokenId> = (0..len).map(TokenId).collect();
+        let asked = masked(Forces(whole.clone()), request(1, 10, 50));
+        let (tokens, end) = read(handle.submit(asked).unwrap());
+        assert_eq!((tokens, end.unwrap().0), (whole, FinishReason::Mask));
+    }
+    // A token that ends the turn ends a forced run, too.
+    let ids: Vec<TokenId> = (0..9).map(TokenId).collect();
+    let asked = TokenRequest { stop_ids: vec![TokenId(4)], ..masked(Forces(ids), request(1, 10, 50)) };
+    let (tokens, end) = read(handle.submit(asked).unwrap());
+    assert_eq!((tokens.len(), end.unwrap().0), (4, FinishReason::Eos));
+    settled(&handle);
+}
+
+#[test]
+fn the_end_of_the_turn_is_a_token_that_a_mask_may_allow() {
+    struct Ends;
+    impl TokenMask for Ends {
+        fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet) {
+            allowed.insert(if answer.len() < 3 { TokenId(8) } else { TokenId(9) });
+        }
+    }
+    let handle = spawn(60, EngineConfig::default());
+    let asked = TokenRequest { stop_ids: vec![TokenId(9)], top: Some(1), ..masked(Ends, request(1, 10, 50)) };
+    let answer = handle.submit(asked).unwrap().text().unwrap();
+    assert_eq!((answer.tokens, answer.finish), (vec![TokenId(8); 3], FinishReason::Eos));
+}
+
+/// What a mask does wrong, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wrong {
+    Panics,
+    AllowsNothing,
+    AllowsOutside,
+    ForcesOutside,
+    ForcePanics,
+    EndPanics,
+    DropPanics,
+}
+
+/// Allows token 0 only, three times, and then goes wrong.
+struct Breaking(Wrong);
+
+impl Breaking {
+    fn now(&self, wrong: Wrong, answer: &[TokenId]) -> bool {
+        self.0 == wrong && answer.len() == 3
+    }
+}
+
+impl TokenMask for Breaking {
+    fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet) {
+        assert!(!self.now(Wrong::Panics, answer), "a mask that panics");
+        if self.now(Wrong::AllowsOutside, answer) {
+            allowed.insert(TokenId(VOCAB as u32));
+        }
+        if !self.now(Wrong::AllowsNothing, answer) {
+            allowed.insert(TokenId(0));
+        }
+    }
+
+    fn forced(&mut self, answer: &[TokenId]) -> &[TokenId] {
+        assert!(!self.now(Wrong::ForcePanics, answer), "a mask that panics");
+        if self.now(Wrong::ForcesOutside, answer) { &[TokenId(1), TokenId(u32::MAX)] } else { &[] }
+    }
+
+    fn is_finished(&self, answer: &[TokenId]) -> bool {
+        assert!(!self.now(Wrong::EndPanics, answer), "a mask that panics");
+        self.now(Wrong::DropPanics, answer)
+    }
+}
+
+impl Drop for Breaking {
+    fn drop(&mut self) {
+        assert!(self.0 != Wrong::DropPanics, "a mask that panics");
+    }
+}
+
+#[test]
+fn a_mask_that_goes_wrong_fails_its_own_request_with_its_own_error() {
+    let handle = spawn(60, EngineConfig::default());
+    let outside = |token| Some(SampleError::MaskToken { token: TokenId(token), vocab: VOCAB });
+    let wrongs = [
+        // The third token is not told where what follows on it goes wrong.
+        (Wrong::Panics, 3, Some(SampleError::MaskPanicked)),
+        (Wrong::AllowsNothing, 3, Some(SampleError::NothingAllowed)),
+        (Wrong::AllowsOutside, 3, outside(VOCAB as u32)),
+        (Wrong::ForcesOutside, 2, outside(u32::MAX)),
+        (Wrong::ForcePanics, 2, Some(SampleError::MaskPanicked)),
+        (Wrong::EndPanics, 2, Some(SampleError::MaskPanicked)),
+        (Wrong::DropPanics, 3, None),
+    ];
+    for (wrong, told, error) in wrongs {
+        let sound = handle.submit(request(2, 10, 50)).unwrap();
+        let (found, end) = read(handle.submit(masked(Breaking(wrong), request(1, 10, 10))).unwrap());
+        assert_eq!(found, vec![TokenId(0); told], "{wrong:?}");
+        match error {
+            Some(error) => assert_eq!(end, Err(GenerationError::Sampling(error)), "{wrong:?}"),
+            None => assert_eq!(end.unwrap().0, FinishReason::Mask),
+        }
+        assert_eq!(read(sound).0, expected(&request(2, 10, 50)), "beside {wrong:?}");
+    }
+    let stats = settled(&handle);
+    assert_eq!((stats.failed, stats.finished), (6, 8));
+}

@@ -1,0 +1,111 @@
+//! What a budget for keys and values buys on a device.
+
+use crate::ir::{KvLayout, PAGE_TOKENS};
+use crate::session::KvMemory;
+
+use super::{KvBudget, LoadOptions, ModelConfig, ModelError};
+
+impl KvBudget {
+    /// Bytes of it, where `context_bytes` hold one context and the device has so many free.
+    fn bytes(self, context_bytes: usize, free: Option<u64>) -> Result<u64, ModelError> {
+        match self {
+            KvBudget::Bytes(bytes) => Ok(bytes),
+            KvBudget::Contexts(contexts) => Ok((context_bytes as u64).saturating_mul(contexts as u64)),
+            KvBudget::FreeShare(share) if share > 0.0 && share <= 1.0 => {
+                Ok((free.ok_or(ModelError::NoFreeMemory)? as f64 * f64::from(share)) as u64)
+            }
+            KvBudget::FreeShare(found) => Err(ModelError::KvShare { found }),
+        }
+    }
+}
+
+/// The pool that a model wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pool {
+    budget: KvBudget,
+    layout: KvLayout,
+    context_max: usize,
+    sequences_max: usize,
+}
+
+impl Pool {
+    /// # Errors
+    /// [`ModelError::Context`] for one that the model was not made for.
+    pub(super) fn new(config: &ModelConfig, options: &LoadOptions) -> Result<Pool, ModelError> {
+        let LoadOptions { context_max, kv: budget, kv_dtype, .. } = *options;
+        if context_max == 0 || context_max > config.context_length {
+            return Err(ModelError::Context { asked: context_max, trained: config.context_length });
+        }
+        let layout = config.kv_layout(kv_dtype);
+        Ok(Pool { budget, layout, context_max, sequences_max: options.limits.outputs_max })
+    }
+
+    pub(super) fn layout(&self) -> KvLayout {
+        self.layout
+    }
+
+    /// Its memory, with so many bytes free: room for one sequence of the longest context at least.
+    ///
+    /// # Errors
+    /// [`ModelError::KvBudget`] if it is too small, [`ModelError::KvMemory`] if the device has less,
+    /// [`ModelError::KvShare`] and [`ModelError::NoFreeMemory`] for a share.
+    pub(super) fn memory(&self, free: Option<u64>) -> Result<KvMemory, ModelError> {
+        let Pool { budget, layout, context_max, sequences_max } = *self;
+        let least = context_max.div_ceil(PAGE_TOKENS);
+        let bytes_needed = layout.page_bytes().saturating_mul(least);
+        let budget_bytes = budget.bytes(bytes_needed, free)?;
+        let bytes = usize::try_from(budget_bytes).unwrap_or(usize::MAX);
+        let most = match budget {
+            KvBudget::FreeShare(_) => least.saturating_mul(sequences_max),
+            _ => usize::MAX,
+        };
+        // Page ids are 32 bits wide.
+        let pages = layout.pages_in(bytes).min(most).min(u32::MAX as usize);
+        if pages < least {
+            return Err(ModelError::KvBudget { bytes, bytes_needed, context_max });
+        }
+        let taken = pages.saturating_mul(layout.page_bytes()) as u64;
+        match free.filter(|&bytes_free| taken > bytes_free) {
+            Some(bytes_free) => Err(ModelError::KvMemory { bytes: taken, bytes_free }),
+            None => Ok(KvMemory { layout, pages }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ir::KvDtype;
+
+    /// Pages of 1 KiB, contexts of four of them.
+    fn pool(budget: KvBudget) -> Pool {
+        let layout = KvLayout { layers: 1, kv_heads: 1, head_dim: 16, dtype: KvDtype::F16 };
+        assert_eq!(layout.page_bytes(), 1024);
+        Pool { budget, layout, context_max: 64, sequences_max: 5 }
+    }
+
+    fn pages(budget: KvBudget, free: Option<u64>) -> Result<usize, String> {
+        pool(budget).memory(free).map(|kv| kv.pages).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_budget_is_granted_or_refused_with_what_is_possible() {
+        assert_eq!(pages(KvBudget::Bytes(10_000), None), Ok(9));
+        assert_eq!(pages(KvBudget::Contexts(3), Some(12 << 10)), Ok(12));
+        assert_eq!(pages(KvBudget::FreeShare(0.5), Some(16 << 10)), Ok(8));
+        assert_eq!(pages(KvBudget::FreeShare(1.0), Some(1 << 40)), Ok(20), "a context for each output");
+        let refused = |budget, free, expected: &str| {
+            let error = pages(budget, free).unwrap_err();
+            assert!(error.contains(expected), "{budget:?} of {free:?}: {error}");
+        };
+        refused(KvBudget::Bytes(4095), None, "needs 4096 bytes");
+        refused(KvBudget::Contexts(0), None, "needs 4096 bytes");
+        refused(KvBudget::FreeShare(0.5), Some(8000), "needs 4096 bytes");
+        refused(KvBudget::Contexts(3), Some(12_287), "12288 bytes: the device has 12287 bytes free");
+        refused(KvBudget::Bytes(u64::MAX), Some(1 << 30), "the device has 1073741824 bytes free");
+        refused(KvBudget::FreeShare(0.9), None, "does not say");
+        for share in [0.0, -1.0, 1.01, f32::NAN] {
+            refused(KvBudget::FreeShare(share), Some(1 << 30), "above 0 and at most 1");
+        }
+    }
+}

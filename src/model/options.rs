@@ -1,0 +1,39 @@
+//! How a model is loaded.
+
+use std::path::PathBuf;
+
+use crate::ir::{KvDtype, Precision, StepLimits};
+use crate::quant::QuantFormat;
+
+/// Memory for keys and values of all sequences.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum KvBudget {
+    /// So many bytes.
+    Bytes(u64),
+    /// Room for so many sequences of the longest context.
+    Contexts(usize),
+    /// A share, above 0 and at most 1, of what the device has free once weights and intermediates have theirs. It
+    /// buys no more contexts than a step has outputs.
+    FreeShare(f32),
+}
+
+/// How a model is loaded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadOptions {
+    /// Room for the rows of a step.
+    pub limits: StepLimits,
+    /// How keys and values are stored.
+    pub kv_dtype: KvDtype,
+    /// Memory for keys and values; as many pages as fit are allocated.
+    pub kv: KvBudget,
+    /// Most tokens of a sequence, at most the model's trained context.
+    pub context_max: usize,
+    /// What F32, F16 and BF16 matrices become; kept as they are if none.
+    pub quantise: Option<QuantFormat>,
+    /// A file of the matrices as the backend prepared them: read instead of preparing them again, written
+    /// or replaced where that cannot be. It is safe to delete at any time. None is kept if none.
+    pub sidecar: Option<PathBuf>,
+    /// How activations are asked to be stored; the residual stream is f32 always.
+    pub activations: Precision,
+}

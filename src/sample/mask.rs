@@ -1,0 +1,200 @@
+//! Which tokens an answer may go on with: the hook for grammars.
+
+use super::SampleError;
+use crate::token::TokenId;
+
+/// What an answer may be made of: a grammar, a choice, a format. It sees the answer's tokens, not the prompt's.
+///
+/// The engine's thread runs it between steps, so it should take no longer than a step does. A mask that panics, that
+/// allows nothing or that names a token outside the vocabulary fails its own request with a [`SampleError`].
+///
+/// ```
+/// use ottava::sample::{TokenMask, TokenSet};
+/// use ottava::TokenId;
+///
+/// /// Four tokens out of a few.
+/// #[derive(Clone)]
+/// struct Few(Vec<TokenId>);
+///
+/// impl TokenMask for Few {
+///     fn allowed(&mut self, _answer: &[TokenId], allowed: &mut TokenSet) {
+///         allowed.extend(self.0.iter().copied());
+///     }
+///
+///     fn is_finished(&self, answer: &[TokenId]) -> bool {
+///         answer.len() == 4
+///     }
+/// }
+/// # #[cfg(feature = "text")]
+/// # fn ask(digits: Vec<TokenId>) -> ottava::Request {
+/// ottava::Request::text("The year was ").mask(Few(digits))
+/// # }
+/// ```
+pub trait TokenMask: Send {
+    /// Puts what may come behind `answer` into `allowed`, which is empty. The model's end of turn is a token like any
+    /// other: an answer may end where it is allowed.
+    fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet);
+
+    /// The tokens that must come behind `answer`, as far as there is no choice. They are not sampled, and several
+    /// take one step. It is called with the answer of before and more, or again with the same one.
+    fn forced(&mut self, answer: &[TokenId]) -> &[TokenId] {
+        let _ = answer;
+        &[]
+    }
+
+    /// Whether the answer is complete: it ends then, with [`FinishReason::Mask`](crate::engine::FinishReason::Mask).
+    fn is_finished(&self, answer: &[TokenId]) -> bool {
+        let _ = answer;
+        false
+    }
+}
+
+/// A set of tokens of a vocabulary: a bit each.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct TokenSet {
+    vocab: usize,
+    words: Vec<u32>,
+    /// The first token that was put in and is none of the vocabulary's.
+    outside: Option<TokenId>,
+}
+
+impl TokenSet {
+    /// An empty set of a vocabulary of so many tokens.
+    pub fn new(vocab: usize) -> TokenSet {
+        TokenSet { vocab, words: vec![0; vocab.div_ceil(32)], outside: None }
+    }
+
+    /// Tokens of the vocabulary.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// Puts a token in. One outside the vocabulary fails the request.
+    pub fn insert(&mut self, token: TokenId) {
+        match self.words.get_mut(token.index() / 32) {
+            Some(word) if token.index() < self.vocab => *word |= 1 << (token.0 % 32),
+            _ => self.outside = self.outside.or(Some(token)),
+        }
+    }
+
+    /// Takes a token out.
+    pub fn remove(&mut self, token: TokenId) {
+        if let Some(word) = self.words.get_mut(token.index() / 32) {
+            *word &= !(1 << (token.0 % 32));
+        }
+    }
+
+    /// Puts the whole vocabulary in.
+    pub fn insert_all(&mut self) {
+        self.words.fill(u32::MAX);
+        if let Some(last) = self.words.last_mut() {
+            *last = u32::MAX >> ((32 - self.vocab % 32) % 32);
+        }
+    }
+
+    /// Takes all tokens out.
+    pub fn clear(&mut self) {
+        self.words.fill(0);
+        self.outside = None;
+    }
+
+    /// Whether a token is in.
+    pub fn contains(&self, token: TokenId) -> bool {
+        self.words.get(token.index() / 32).is_some_and(|word| word >> (token.0 % 32) & 1 == 1)
+    }
+
+    /// How many tokens are in.
+    pub fn len(&self) -> usize {
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether no token is in.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|&word| word == 0)
+    }
+
+    /// The bits, for whoever has them already: bit `i % 32` of word `i / 32` is token `i`.
+    pub fn words_mut(&mut self) -> &mut [u32] {
+        &mut self.words
+    }
+
+    /// Checks what was put in.
+    ///
+    /// # Errors
+    /// [`SampleError::MaskToken`] for a token outside the vocabulary, [`SampleError::NothingAllowed`] for none at all.
+    pub fn check(&self) -> Result<(), SampleError> {
+        let end = TokenId(self.vocab as u32);
+        let beyond = (end.0..end.0.next_multiple_of(32)).map(TokenId).find(|&token| self.contains(token));
+        match self.outside.or(beyond) {
+            Some(token) => Err(SampleError::MaskToken { token, vocab: self.vocab }),
+            None if self.is_empty() => Err(SampleError::NothingAllowed),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Extend<TokenId> for TokenSet {
+    fn extend<T: IntoIterator<Item = TokenId>>(&mut self, tokens: T) {
+        tokens.into_iter().for_each(|token| self.insert(token));
+    }
+}
+
+impl std::fmt::Debug for TokenSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "TokenSet({} of {})", self.len(), self.vocab)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever is put in and taken out, in and around the last word.
+        #[test]
+        fn a_set_is_a_set(
+            vocab in 1..100u32, changes in prop::collection::vec((0..140u32, any::<bool>()), 0..60), all: bool,
+        ) {
+            let (mut set, mut model) = (TokenSet::new(vocab as usize), BTreeSet::new());
+            if all {
+                set.insert_all();
+                model.extend(0..vocab);
+            }
+            for (id, put) in changes {
+                if !put {
+                    set.remove(TokenId(id));
+                    model.remove(&id);
+                } else if id < vocab {
+                    set.insert(TokenId(id));
+                    model.insert(id);
+                }
+            }
+            let found: BTreeSet<u32> = (0..200).filter(|&id| set.contains(TokenId(id))).collect();
+            prop_assert_eq!((set.len(), set.is_empty()), (model.len(), model.is_empty()));
+            prop_assert_eq!(found, model);
+            prop_assert_eq!(set.check().is_ok(), !set.is_empty());
+        }
+    }
+
+    #[test]
+    fn tokens_outside_the_vocabulary_are_named() {
+        for vocab in [1, 31, 32, 33, 64] {
+            let outside = |token| Err(SampleError::MaskToken { token: TokenId(token), vocab });
+            let mut set = TokenSet::new(vocab);
+            set.insert_all();
+            assert_eq!((set.len(), set.check()), (vocab, Ok(())));
+            set.extend([TokenId(0), TokenId(vocab as u32), TokenId(u32::MAX)]);
+            assert_eq!(set.check(), outside(vocab as u32));
+            set.clear();
+            assert_eq!(set.check(), Err(SampleError::NothingAllowed));
+            if vocab % 32 > 0 {
+                *set.words_mut().last_mut().unwrap() = u32::MAX;
+                assert_eq!(set.check(), outside(vocab as u32));
+            }
+        }
+    }
+}

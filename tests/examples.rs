@@ -1,0 +1,30 @@
+//! The examples that embedders read run, on a tiny model.
+
+#![cfg(feature = "text")]
+
+#[path = "../examples/chat.rs"]
+#[allow(dead_code, reason = "an example has a main of its own")]
+mod chat;
+#[path = "../examples/concurrent.rs"]
+#[allow(dead_code, reason = "an example has a main of its own")]
+mod concurrent;
+#[path = "../examples/constraint.rs"]
+#[allow(dead_code, reason = "an example has a main of its own")]
+mod constraint;
+mod tiny;
+
+use tiny::Outcome;
+
+#[test]
+fn the_examples_run() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let model = folder.path().join("tiny.gguf");
+    std::fs::write(&model, tiny::llama()?)?;
+    assert!(chat::chat(&model, "sing")? > 0);
+    let label = constraint::classify(&model, "The den is warm.", &["good", "bad"])?;
+    assert!(["good", "bad"].contains(&&*label), "{label}");
+    let stats = concurrent::ask_all(&model, &["sing", "ring", "in the den"])?;
+    assert_eq!((stats.finished, stats.failed), (3, 0));
+    assert!(stats.cached_tokens > 0, "the beginning is shared: {stats:?}");
+    Ok(())
+}
