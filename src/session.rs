@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use crate::backend::{Backend, BackendError, Frame, Weights};
+use crate::backend::{ArenaMemory, Backend, BackendError, Frame, PageMemory, PreparedMatrix, Weights};
 use crate::graph::{KvShape, Plan};
 use crate::ir::{
-    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PageId, StateLayout, StateSlot, StepError,
-    StepInput,
+    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PageId, Place, StateLayout, StateSlot,
+    StepError, StepInput,
 };
 use crate::kind::ErrorKind;
 use crate::token::TokenId;
@@ -118,7 +118,7 @@ impl<B: Backend> Session<B> {
         let mut page_bytes = kv_memory.layout.page_bytes();
         for &KvShape { layers, kv_heads, head_dim } in plan.kv().iter().skip(1) {
             let others = KvLayout { layers, kv_heads, head_dim, dtype: kv_memory.layout.dtype };
-            backend.add_kv_layers(&mut kv, others).map_err(refused)?;
+            kv.add_layers(others).map_err(refused)?;
             page_bytes = page_bytes.saturating_add(others.page_bytes());
         }
         Ok(Session {
@@ -140,7 +140,8 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`SessionError::Backend`] if there is no memory, or the backend keeps no states.
     pub fn with_states(mut self, slots: usize) -> Result<Self, SessionError> {
-        self.backend.add_states(&mut self.kv, self.plan.state_elements(), slots)?;
+        let states = self.kv.states_mut().ok_or_else(|| no_states(&self.backend))?;
+        states.allocate(self.plan.state_elements(), slots)?;
         self.state_slots = slots;
         Ok(self)
     }
@@ -175,9 +176,9 @@ impl<B: Backend> Session<B> {
         self.check(step).map_err(BackendError::from)?;
         let Session { backend, plan, weights, arena, kv, steps, outputs, .. } = self;
         let mut frame = Frame { weights, arena, kv, step };
-        backend.begin(&mut frame)?;
+        frame.begin(backend)?;
         (*steps, *outputs) = (*steps + 1, step.outputs.len());
-        backend.run(plan.ops(), &mut frame).map_err(|(index, source)| op_error(plan, index, source))
+        frame.run(backend, plan.ops()).map_err(|(index, source)| op_error(plan, index, source))
     }
 
     /// As [`Session::run`], operation by operation: each is waited for, and then `seen` is told what it
@@ -198,17 +199,18 @@ impl<B: Backend> Session<B> {
             both.map_or_else(MatrixSize::default, |(spec, matrix)| MatrixSize {
                 rows: spec.rows,
                 cols: spec.cols,
-                bytes: backend.matrix_bytes(matrix),
-                int8: backend.multiplies_int8(matrix),
+                bytes: matrix.bytes(),
+                int8: matrix.multiplies_int8(),
             })
         };
         let counting = Counting { step, kv: kv_memory.layout.dtype, matrix: &matrix };
         let mut frame = Frame { weights, arena, kv, step };
-        backend.begin(&mut frame)?;
+        frame.begin(backend)?;
         (*steps, *outputs) = (*steps + 1, step.outputs.len());
         for (index, op) in plan.ops().iter().enumerate() {
             let start = Instant::now();
-            let ran = backend.execute(op, &mut frame).and_then(|()| backend.wait());
+            let ran = backend.execute(op, &mut frame);
+            let ran = ran.and_then(|()| backend.queue().map_or(Ok(()), |queue| queue.wait()));
             let total = start.elapsed();
             ran.map_err(|source| op_error(plan, index, source))?;
             seen(op, OpTime { runs: 1, total, work: op.work(&counting) });
@@ -219,7 +221,8 @@ impl<B: Backend> Session<B> {
     fn check(&self, step: &StepInput) -> Result<(), StepError> {
         let limits = self.plan.limits();
         let vocab = self.plan.vocab().unwrap_or(usize::MAX);
-        if let Some(fed) = step.fed.iter().find(|fed| !B::RUNS_AHEAD || fed.output as usize >= self.outputs) {
+        let runs_ahead = self.backend.queue().is_some();
+        if let Some(fed) = step.fed.iter().find(|fed| !runs_ahead || fed.output as usize >= self.outputs) {
             let backend = self.backend.describe();
             return Err(StepError(format!("{fed:?} after a step of {} outputs on {backend}", self.outputs)));
         }
@@ -265,7 +268,7 @@ impl<B: Backend> Session<B> {
                 found: format!("{} values", values.len()),
             });
         }
-        Ok(self.backend.write(&mut self.arena, &place, values)?)
+        Ok(self.arena.write(&place, values)?)
     }
 
     /// Copies rows of an output of the last run: `out` is `[n, cols]`, read from `first_row`.
@@ -284,7 +287,7 @@ impl<B: Backend> Session<B> {
                 found: format!("{} values from row {first_row}", out.len()),
             });
         }
-        Ok(self.backend.read(&self.arena, &place, first_row, out)?)
+        Ok(self.arena.read(&place, first_row, out)?)
     }
 
     /// Steps that were taken up.
@@ -293,7 +296,8 @@ impl<B: Backend> Session<B> {
     }
 
     /// What the operation behind `output`, an [`Op::Sample`], gave the first `out.len()` outputs of step
-    /// number `step`, counted by [`Session::steps`]: see [`Backend::sampled`].
+    /// number `step`, counted by [`Session::steps`]: see
+    /// [`StepQueue::sampled`](crate::backend::StepQueue::sampled). Without a queue the last step's alone are there.
     ///
     /// # Errors
     /// [`SessionError::Unknown`], or [`SessionError::Backend`] if the step or its rows are gone.
@@ -306,7 +310,12 @@ impl<B: Backend> Session<B> {
         let place = self.plan.place(output);
         let place = place.ok_or_else(|| unknown("output", output, self.plan.outputs()))?;
         let back = self.steps.checked_sub(step).and_then(|back| usize::try_from(back).ok());
-        Ok(self.backend.sampled(&mut self.arena, &place, back.unwrap_or(usize::MAX), out)?)
+        let back = back.unwrap_or(usize::MAX);
+        let taken = match self.backend.queue() {
+            Some(queue) => queue.sampled(&mut self.arena, back, out),
+            None => read_tokens(&self.arena, &place, back, out),
+        };
+        Ok(taken?)
     }
 
     /// Bytes of a page in all layers: what [`Session::export_page`] gives.
@@ -319,7 +328,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`BackendError::Shape`] if a page is outside the pool.
     pub fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
-        self.backend.copy_page(&mut self.kv, from, to)
+        self.kv.copy_page(from, to)
     }
 
     /// Appends a KV page's bytes to `out`.
@@ -327,7 +336,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`BackendError::Shape`] if the page is outside the pool.
     pub fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
-        self.backend.export_page(&self.kv, page, out)
+        self.kv.export_page(page, out)
     }
 
     /// Fills a KV page with what [`Session::export_page`] gave.
@@ -335,7 +344,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`BackendError::Shape`] if the page is outside the pool or the length is wrong.
     pub fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
-        self.backend.import_page(&mut self.kv, page, bytes)
+        self.kv.import_page(page, bytes)
     }
 
     /// The memory for the states of sequences.
@@ -348,7 +357,7 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`BackendError::Shape`] if there is no such slot or `out` is not as long.
     pub fn read_state(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
-        self.backend.read_state(&self.kv, slot, out)
+        self.kv.states().ok_or_else(|| no_states(&self.backend))?.read(slot, out)
     }
 
     /// Fills a slot of state with what [`Session::read_state`] gave.
@@ -356,13 +365,40 @@ impl<B: Backend> Session<B> {
     /// # Errors
     /// [`BackendError::Shape`] if there is no such slot or the length is wrong.
     pub fn write_state(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
-        self.backend.write_state(&mut self.kv, slot, values)
+        self.kv.states_mut().ok_or_else(|| no_states(&self.backend))?.write(slot, values)
     }
 }
 
 fn op_error(plan: &Plan, index: usize, source: BackendError) -> SessionError {
     let op = plan.ops().get(index).map_or("plan", Op::name);
     SessionError::Op { index, op, source }
+}
+
+fn no_states(backend: &impl Backend) -> BackendError {
+    let reason = format!("{} keeps none", backend.describe());
+    BackendError::Unavailable { what: "the state of recurrent layers".into(), reason }
+}
+
+/// What an [`Op::Sample`] that has ended wrote to `place`.
+fn read_tokens(
+    arena: &impl ArenaMemory,
+    place: &Place,
+    steps_back: usize,
+    out: &mut [Option<TokenId>],
+) -> Result<(), BackendError> {
+    if steps_back > 0 {
+        let (expected, found) = ("the last step".into(), format!("{steps_back} steps back"));
+        return Err(BackendError::Shape { op: "sampled", expected, found });
+    }
+    let mut ids = [0.0; 64];
+    for (first, part) in (0..).step_by(ids.len()).zip(out.chunks_mut(ids.len())) {
+        let ids = &mut ids[..part.len()];
+        arena.read(place, first, ids)?;
+        for (to, &id) in part.iter_mut().zip(&*ids) {
+            *to = (id >= 0.0).then_some(TokenId(id as u32));
+        }
+    }
+    Ok(())
 }
 
 fn expect_count(what: &str, expected: usize, found: usize) -> Result<(), SessionError> {

@@ -22,7 +22,7 @@ use compare::{Case, Run, STEP_TOKENS, cases};
 use cuda_emu::{DeviceConfig, Emulator};
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{Backend, BackendError};
+use ottava::backend::{Backend, BackendError, PageMemory};
 use ottava::ir::{
     Epilogue, KvDtype, KvLayout, LogitAdjustment, Matmul, Op, PageId, Place, Product, RowSampling, Rows,
     SampleRows, Write,
@@ -278,16 +278,16 @@ fn pages_are_copied_exported_and_imported() {
     let layout = KvLayout { layers: 3, kv_heads: 2, head_dim: 40, dtype: KvDtype::Int8 };
     let mut pool = cuda.kv_pool(layout, 4).expect("a pool");
     let bytes: Vec<u8> = (0..layout.page_bytes()).map(|i| (i * 7 % 251) as u8).collect();
-    cuda.import_page(&mut pool, PageId(3), &bytes).expect("a page's bytes");
-    cuda.copy_page(&mut pool, PageId(3), PageId(0)).expect("two pages");
+    pool.import_page(PageId(3), &bytes).expect("a page's bytes");
+    pool.copy_page(PageId(3), PageId(0)).expect("two pages");
     for (page, want) in [(0, bytes.clone()), (1, vec![0; bytes.len()]), (3, bytes.clone())] {
         let mut found = vec![];
-        cuda.export_page(&pool, PageId(page), &mut found).expect("a page");
+        pool.export_page(PageId(page), &mut found).expect("a page");
         assert!(found == want, "page {page}");
     }
-    assert!(cuda.copy_page(&mut pool, PageId(0), PageId(4)).is_err());
-    assert!(cuda.import_page(&mut pool, PageId(0), &bytes[1..]).is_err());
-    assert!(cuda.export_page(&pool, PageId(9), &mut vec![]).is_err());
+    assert!(pool.copy_page(PageId(0), PageId(4)).is_err());
+    assert!(pool.import_page(PageId(0), &bytes[1..]).is_err());
+    assert!(pool.export_page(PageId(9), &mut vec![]).is_err());
 }
 
 /// Some of a model's cases.

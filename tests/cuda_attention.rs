@@ -13,7 +13,7 @@ use std::ops::Range;
 use case::Numbers;
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{Backend, Frame, Reference, Weights};
+use ottava::backend::{ArenaMemory, Backend, Frame, PageMemory, Reference, Weights};
 use ottava::ir::{
     Attention, Heads, KvAppend, KvDtype, KvLayout, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision,
     RmsNorm, Rope, RopeAngles, RopePairing, Rows, StepInput, StepLimits, StepSequence, VectorId, Window,
@@ -119,12 +119,12 @@ impl Decode {
         let mut take = |step: &StepInput, ops: &[Op], whole: bool| {
             for place in [places.q, places.k, places.v] {
                 let values = numbers.take(step.tokens.len() * place.cols);
-                backend.write(&mut arena, &place, &values).expect("a value");
+                arena.write(&place, &values).expect("a value");
             }
             let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut pool, step };
-            backend.begin(&mut frame).expect("a step");
+            frame.begin(backend).expect("a step");
             if whole {
-                backend.run(ops, &mut frame).expect("operations");
+                frame.run(backend, ops).expect("operations");
             } else {
                 ops.iter().for_each(|op| backend.execute(op, &mut frame).expect("an operation"));
             }
@@ -135,10 +135,10 @@ impl Decode {
         }
         take(&step(&POSITIONS.map(|position| (position, position + 1)), &first_pages), &ops, whole);
         let mut out = vec![f32::NAN; POSITIONS.len() * places.dst.cols];
-        backend.read(&arena, &places.dst, 0, &mut out).expect("a value");
+        arena.read(&places.dst, 0, &mut out).expect("a value");
         let page = |page| {
             let mut bytes = Vec::new();
-            backend.export_page(&pool, PageId(page), &mut bytes).expect("a page");
+            pool.export_page(PageId(page), &mut bytes).expect("a page");
             bytes
         };
         (out, (0..pages as u32).map(page).collect())
@@ -203,13 +203,13 @@ fn a_page_that_two_sequences_share_is_written_before_it_is_read() {
         let mut pool = backend.kv_pool(layout, 1).expect("a pool");
         let weights = Weights { matrices: vec![], vectors: vec![] };
         for place in [places.q, places.k, places.v] {
-            backend.write(&mut arena, &place, &Numbers(7).take(2 * 64)).expect("a value");
+            arena.write(&place, &Numbers(7).take(2 * 64)).expect("a value");
         }
         let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut pool, step };
-        backend.begin(&mut frame).expect("a step");
-        backend.run(&ops, &mut frame).expect("operations");
+        frame.begin(backend).expect("a step");
+        frame.run(backend, &ops).expect("operations");
         let mut out = vec![f32::NAN; 2 * 64];
-        backend.read(&arena, &places.dst, 0, &mut out).expect("a value");
+        arena.read(&places.dst, 0, &mut out).expect("a value");
         out
     }
     let (found, want) = (run(&decode, &cuda, &shared), run(&decode, &Reference, &shared));
@@ -229,16 +229,16 @@ fn a_key_that_is_no_number_makes_none_of_what_sees_it() {
         let layout = KvLayout { layers: 1, kv_heads: 1, head_dim: 64, dtype };
         let mut pool = cuda.kv_pool(layout, 1).expect("a pool");
         // An f16 of these bytes is no number, whether it is an element or a scale.
-        cuda.import_page(&mut pool, PageId(0), &vec![0x7e; layout.page_bytes()]).expect("a page");
+        pool.import_page(PageId(0), &vec![0x7e; layout.page_bytes()]).expect("a page");
         let mut arena = cuda.arena(places.arena_bytes, ops, LIMITS).expect("an arena");
-        cuda.write(&mut arena, &places.q, &[1.0; 64]).expect("a value");
+        arena.write(&places.q, &[1.0; 64]).expect("a value");
         let weights = Weights { matrices: vec![], vectors: vec![] };
         let step = step(&[(3, 4)], &[0]);
         let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut pool, step: &step };
-        cuda.begin(&mut frame).expect("a step");
-        cuda.run(ops, &mut frame).expect("an attention");
+        frame.begin(&cuda).expect("a step");
+        frame.run(&cuda, ops).expect("an attention");
         let mut out = [0.0; 64];
-        cuda.read(&arena, &places.dst, 0, &mut out).expect("a value");
+        arena.read(&places.dst, 0, &mut out).expect("a value");
         assert!(out.iter().all(|x| x.is_nan()), "{dtype:?}: {out:?}");
     }
 }
@@ -294,7 +294,7 @@ impl Decode {
         let pages = sequences.iter().map(|sequence| sequence.rows.end.div_ceil(PAGE_TOKENS)).sum();
         let mut pool = backend.kv_pool(layout, pages).expect("a pool");
         for page in 0..pages as u32 {
-            backend.import_page(&mut pool, PageId(page), &vec![0x7e; layout.page_bytes()]).expect("a page");
+            pool.import_page(PageId(page), &vec![0x7e; layout.page_bytes()]).expect("a page");
         }
         let weights = Weights { matrices: vec![], vectors: vec![] };
         let mut numbers = Numbers(dim as u64);
@@ -320,11 +320,11 @@ impl Decode {
                 step.sequences.push(StepSequence { rows, pages, window: sequences[*index].window });
             }
             for (place, values) in [(places.q, q), (places.k, k), (places.v, v)] {
-                backend.write(&mut arena, &place, &values).expect("a value");
+                arena.write(&place, &values).expect("a value");
             }
             let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut pool, step: &step };
-            backend.begin(&mut frame).expect("a step");
-            backend.run(ops, &mut frame).expect("operations");
+            frame.begin(backend).expect("a step");
+            frame.run(backend, ops).expect("operations");
             tokens
         };
         let mut first = 0;
@@ -342,7 +342,7 @@ impl Decode {
         }
         let rows = take(&parts, ops);
         let mut out = vec![f32::NEG_INFINITY; rows * places.dst.cols];
-        backend.read(&arena, &places.dst, 0, &mut out).expect("a value");
+        arena.read(&places.dst, 0, &mut out).expect("a value");
         out
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_emu::{DeviceConfig, Emulator, Injection, InstallOptions};
 use ottava::backend::cuda::{Cuda, CudaOptions, Unavailable, probe};
-use ottava::backend::{Backend, BackendError, Frame, Weights};
+use ottava::backend::{ArenaMemory, Backend, BackendError, Frame, StepQueue, Weights};
 use ottava::ir::{KvDtype, KvLayout, Op, Place, Precision, Rows, StepInput, StepLimits, Unary, UnaryFn};
 
 /// The emulated card, for one test at a time; `None` and a line on a real one.
@@ -36,14 +36,14 @@ fn doubled(cuda: &Cuda) -> Result<Vec<f32>, BackendError> {
     let place = Place { offset: 0, rows: Rows::Fixed(1), cols: 4, precision: Precision::F32 };
     let op = Op::Unary(Unary { dst: place, src: place, f: UnaryFn::Scale(2.0) });
     let mut arena = cuda.arena(64, std::slice::from_ref(&op), LIMITS)?;
-    cuda.write(&mut arena, &place, &[1.0, 2.0, 3.0, 4.0])?;
+    arena.write(&place, &[1.0, 2.0, 3.0, 4.0])?;
     let (weights, mut kv) = (Weights { matrices: vec![], vectors: vec![] }, cuda.kv_pool(NO_KV, 0)?);
     let step = StepInput::default();
     let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut kv, step: &step };
-    cuda.begin(&mut frame)?;
+    frame.begin(cuda)?;
     cuda.execute(&op, &mut frame)?;
     let mut out = vec![0.0; 4];
-    cuda.read(&arena, &place, 0, &mut out)?;
+    arena.read(&place, 0, &mut out)?;
     Ok(out)
 }
 

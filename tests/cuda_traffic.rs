@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use cuda_emu::{Checks, DeviceConfig, Emulator, InstallOptions};
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{Backend, Weights};
+use ottava::backend::{Backend, PreparedMatrix, Weights};
 use ottava::ir::{
     Epilogue, KvDtype, KvLayout, Matmul, MatrixId, Op, Place, Product, RmsNorm, VectorId, Write,
 };
@@ -93,7 +93,7 @@ impl Launch {
             cuda.prepare(&WeightMatrix::Quant(matrix)).expect("memory")
         };
         let matrices: Vec<_> = self.rows.iter().map(prepare).collect();
-        let weight_bytes = matrices.iter().map(|matrix| cuda.matrix_bytes(matrix)).sum();
+        let weight_bytes = matrices.iter().map(PreparedMatrix::bytes).sum();
         let vectors = vec![cuda.upload_vector(&vec![1.0; self.cols]).expect("memory")];
         let mut layout = Layout::new(tokens);
         let src = layout.place(self.cols);

@@ -41,7 +41,7 @@ use cuda_emu::InstallOptions;
 use cudarc::driver::sys;
 use ottava::TokenId;
 use ottava::backend::cuda::{Cuda, CudaOptions};
-use ottava::backend::{Backend, BackendError, Frame, Weights};
+use ottava::backend::{ArenaMemory, Backend, BackendError, Frame, StepQueue, Weights};
 use ottava::ir::{
     Embed, KvDtype, KvLayout, LogitAdjustment, MatrixId, Op, Place, Precision, RowSampling, Rows, StepInput,
     StepLimits,
@@ -128,15 +128,15 @@ fn copies_are_as_long_as_both_sides() {
     let place = place(0, Rows::Fixed(2));
     let mut arena = cuda.arena(size_of::<f32>() * 2 * COLS, &[], LIMITS).expect("an arena");
     let whole = [1.0; 2 * COLS];
-    cuda.write(&mut arena, &place, &whole).expect("all of it");
+    arena.write(&place, &whole).expect("all of it");
     let refused = |result| matches!(result, Err(BackendError::Shape { .. }));
-    assert!(refused(cuda.write(&mut arena, &place, &[2.0; 3 * COLS])));
+    assert!(refused(arena.write(&place, &[2.0; 3 * COLS])));
     for (first, rows) in [(0, 3), (1, 2), (usize::MAX, 1)] {
         let mut out = vec![0.0; rows * COLS];
-        assert!(refused(cuda.read(&arena, &place, first, &mut out)), "{rows} rows from {first}");
+        assert!(refused(arena.read(&place, first, &mut out)), "{rows} rows from {first}");
     }
     let mut out = [0.0; 2 * COLS];
-    cuda.read(&arena, &place, 0, &mut out).expect("all of it");
+    arena.read(&place, 0, &mut out).expect("all of it");
     assert_eq!(out, whole, "what was refused was not begun");
 }
 
@@ -150,7 +150,7 @@ fn memory_of_another_backend_is_refused() {
     let pool = |cuda: &Cuda| cuda.kv_pool(NO_KV, 0).expect("a pool");
     let step = step(1, 0);
     let begins = |weights, mut arena, mut kv| {
-        one.begin(&mut Frame { weights, arena: &mut arena, kv: &mut kv, step: &step })
+        Frame { weights, arena: &mut arena, kv: &mut kv, step: &step }.begin(&one)
     };
     assert_eq!(begins(&own, arena(&one), pool(&one)), Ok(()));
     for refused in [
@@ -178,13 +178,13 @@ fn page_locked_memory_is_left_alone_while_a_copy_needs_it() {
     let mut begin = |arena: &mut _, token: u32, adjusted| {
         let step = step(token, adjusted);
         let mut frame = Frame { weights: &weights, arena, kv: &mut kv, step: &step };
-        cuda.begin(&mut frame).expect("a step");
+        frame.begin(&cuda).expect("a step");
         cuda.execute(&ops[token as usize], &mut frame).expect("a launch");
     };
     (0..STEPS).for_each(|token| begin(&mut arena, token, if token + 1 == STEPS { 1000 } else { 0 }));
     for token in 0..STEPS {
         let mut out = [f32::NAN; COLS];
-        cuda.read(&arena, &place(token), 0, &mut out).expect("a row");
+        arena.read(&place(token), 0, &mut out).expect("a row");
         assert_eq!(out, [token as f32; COLS]);
     }
     begin(&mut arena, 0, 0);

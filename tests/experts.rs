@@ -6,7 +6,7 @@ mod tiny;
 use std::num::NonZeroUsize;
 
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
-use ottava::backend::{Backend, Reference};
+use ottava::backend::{PreparedMatrix, Reference};
 use ottava::checkpoint::{ModelFile, Value};
 use ottava::ir::{KvDtype, PAGE_TOKENS, PageId, Precision, StepInput, StepLimits, StepSequence};
 use ottava::model::{Decoder, KvBudget, LoadOptions, Model, ModelConfig, SidecarUse};
@@ -135,7 +135,7 @@ fn what_a_step_reads_counts_the_experts_of_one_row() -> Outcome {
     let matrices = session.plan().matrices().iter().zip(&session.weights().matrices);
     let bytes = |is_read: fn(&str, usize) -> bool| -> usize {
         let read = matrices.clone().filter(|(spec, _)| is_read(&spec.name, spec.first_row / spec.rows));
-        read.map(|(_, matrix)| session.backend().matrix_bytes(matrix)).sum()
+        read.map(|(_, matrix)| matrix.bytes()).sum()
     };
     assert_eq!(model.weight_bytes(), bytes(|_, _| true));
     // A row goes to two experts, and takes one row of the table.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use cuda_emu::{Emulator, InstructionClass};
-use ottava::backend::Backend;
+use ottava::backend::PreparedMatrix;
 use ottava::backend::cuda::Cuda;
 use ottava::ir::{Binary, Counting, Embed, GatherOutputs, MatrixSize, Normalize, SampleRows, Softmax, Unary};
 use ottava::ir::{Epilogue, MatrixId, Op, Place, Rows, Write};
@@ -40,10 +40,9 @@ impl Launches<'_> {
     }
 
     pub fn cost(&self, machine: &Machine<Cuda>) -> Cost {
-        let Machine { backend, weights, step, kv_layout, .. } = machine;
+        let Machine { weights, step, kv_layout, .. } = machine;
         let matrix = |id: MatrixId| {
-            let ([rows, cols], bytes) =
-                ((self.matrix)(id), backend.matrix_bytes(&weights.matrices[id.0 as usize]));
+            let ([rows, cols], bytes) = ((self.matrix)(id), weights.matrices[id.0 as usize].bytes());
             MatrixSize { rows, cols, bytes, int8: false }
         };
         let counting = Counting { step, kv: kv_layout.dtype, matrix: &matrix };

@@ -1,6 +1,6 @@
 //! A backend with the memory of a step.
 
-use ottava::backend::{Backend, Frame, Weights};
+use ottava::backend::{ArenaMemory, Backend, Frame, PageMemory, Weights};
 use ottava::ir::{KvLayout, Op, PageId, Place, Precision, Rows, StepInput, StepLimits};
 
 /// Lays values of a step out in an arena, one behind the other.
@@ -58,15 +58,15 @@ impl<B: Backend> Machine<B> {
     pub fn with_frame<R>(&mut self, work: impl FnOnce(&B, &mut Frame<'_, B>) -> R) -> R {
         let Machine { backend, weights, arena, kv, step, .. } = self;
         let mut frame = Frame { weights, arena, kv, step };
-        backend.begin(&mut frame).expect("a step within the limits");
+        frame.begin(backend).expect("a step within the limits");
         work(backend, &mut frame)
     }
 
     /// Runs a step's operations and waits for them.
     pub fn run(&mut self, ops: &[Op]) {
         self.with_frame(|backend, frame| {
-            backend.run(ops, frame).expect("valid operations");
-            backend.wait().expect("operations that end");
+            frame.run(backend, ops).expect("valid operations");
+            backend.queue().map_or(Ok(()), |queue| queue.wait()).expect("operations that end");
         });
     }
 
@@ -74,25 +74,25 @@ impl<B: Backend> Machine<B> {
     pub fn execute(&mut self, ops: &[Op]) {
         self.with_frame(|backend, frame| {
             ops.iter().for_each(|op| backend.execute(op, frame).expect("a valid operation"));
-            backend.wait().expect("operations that end");
+            backend.queue().map_or(Ok(()), |queue| queue.wait()).expect("operations that end");
         });
     }
 
     /// Gives all pages the same bytes.
     pub fn fill_pages(&mut self, pages: usize, bytes: &[u8]) {
         for page in 0..pages as u32 {
-            self.backend.import_page(&mut self.kv, PageId(page), bytes).expect("a page's bytes");
+            self.kv.import_page(PageId(page), bytes).expect("a page's bytes");
         }
     }
 
     pub fn write(&mut self, place: &Place, values: &[f32]) {
-        self.backend.write(&mut self.arena, place, values).expect("a place in the arena");
+        self.arena.write(place, values).expect("a place in the arena");
     }
 
     /// All rows of a value.
     pub fn read(&self, place: &Place) -> Vec<f32> {
         let mut out = vec![f32::NAN; place.rows.count(&self.step) * place.cols];
-        self.backend.read(&self.arena, place, 0, &mut out).expect("a place in the arena");
+        self.arena.read(place, 0, &mut out).expect("a place in the arena");
         out
     }
 }

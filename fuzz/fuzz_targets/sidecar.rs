@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use ottava::backend::cpu::{Cpu, CpuOptions};
-use ottava::backend::{Backend, MatrixShape, Sidecar};
+use ottava::backend::{Backend, MatrixShape, PackedFiles, PreparedMatrix, Sidecar};
 use ottava::quant::{DenseMatrix, DenseValues, QuantFormat, WeightMatrix, quantize};
 
 /// A matrix that is kept in the file, and one that is looked for in it.
@@ -86,7 +86,7 @@ fuzz_target!(|input: Input| {
     if let Ok(matrices) = CPU.restore(&Sidecar { path: &PATH, key, shapes: &wanted, map: input.map }) {
         assert!(!input.other_key && wanted == shapes && matrices.len() == wanted.len());
         for (restored, prepared) in matrices.iter().zip(&prepared) {
-            assert_eq!(CPU.matrix_bytes(restored), CPU.matrix_bytes(prepared));
+            assert_eq!(restored.bytes(), prepared.bytes());
         }
     }
 });

@@ -1,5 +1,5 @@
 //! A file in which a backend may keep a model's matrices as it prepared them, for the next load: what it is
-//! told of it, and why there is none.
+//! told of it, what it does, and why there is none.
 
 use std::io;
 use std::path::Path;
@@ -18,6 +18,22 @@ pub struct Sidecar<'a> {
     /// Whether the file is mapped, and stays so, instead of being read: less work, and processes share the memory,
     /// but who cuts the file short ends them, and who writes into it changes weights.
     pub map: bool,
+}
+
+/// A device that keeps prepared matrices of type `M` in files.
+pub trait PackedFiles<M> {
+    /// The matrices that [`PackedFiles::keep`] wrote, in their order, in place of preparing them.
+    ///
+    /// # Errors
+    /// [`NoSidecar`] says why the file cannot be used; nothing of it is.
+    fn restore(&self, sidecar: &Sidecar<'_>) -> Result<Vec<M>, NoSidecar>;
+
+    /// Writes prepared matrices, of the sidecar's shapes and in their order, for [`PackedFiles::restore`]. What
+    /// is there under that name is replaced at once, at the end.
+    ///
+    /// # Errors
+    /// [`NoSidecar`]; then all is as it was.
+    fn keep(&self, sidecar: &Sidecar<'_>, matrices: &[M]) -> Result<(), NoSidecar>;
 }
 
 /// What a matrix is prepared from, its values aside.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{BackendError, shape_error};
+use super::{BackendError, StateMemory, shape_error};
 use crate::ir::{State, StateSlot, StateSlots, StepInput};
 
 /// Slots of so many elements, one behind the other.
@@ -13,20 +13,9 @@ pub(super) struct States<T> {
     values: Vec<T>,
 }
 
-impl<T: Copy + Default + From<f32>> States<T> {
-    pub(super) fn new(elements: usize, slots: usize) -> Result<States<T>, BackendError> {
-        let count = elements.saturating_mul(slots);
-        let mut values = Vec::new();
-        values.try_reserve_exact(count).map_err(|_| BackendError::OutOfMemory {
-            bytes: count.saturating_mul(size_of::<T>()),
-            what: "the states of sequences",
-        })?;
-        values.resize(count, T::default());
-        Ok(States { slots, elements, values })
-    }
-
-    /// Checks that the step's slots are there, its rows too, and the operation's part of a slot. That no
-    /// sequence writes what another one uses is the step's to keep ([`StepInput::check_states`]).
+impl<T> States<T> {
+    /// Checks that the step's slots are there, its rows too, and the operation's part of a slot. That no sequence writes
+    /// what another one uses is the step's to keep ([`StepInput::check_states`]).
     pub(super) fn check(
         &self,
         op: &'static str,
@@ -55,8 +44,8 @@ impl<T: Copy + Default + From<f32>> States<T> {
         Ok(())
     }
 
-    /// An operation's part of the slots of a sequence: what it reads, if anything, and what it writes.
-    /// `check` has accepted both.
+    /// An operation's part of the slots of a sequence: what it reads, if anything, and what it writes. `check` has
+    /// accepted both.
     pub(super) fn parts(&mut self, state: &State, slots: StateSlots) -> (Option<&[T]>, &mut [T]) {
         let of = |slot: StateSlot| {
             let start = slot.index() * self.elements;
@@ -78,25 +67,6 @@ impl<T: Copy + Default + From<f32>> States<T> {
         (self.values.as_mut_ptr(), self.elements)
     }
 
-    /// See [`Backend::read_state`](super::Backend::read_state).
-    pub(super) fn read(
-        &self,
-        slot: StateSlot,
-        out: &mut [f32],
-        narrow: fn(T) -> f32,
-    ) -> Result<(), BackendError> {
-        let range = self.whole(slot, out.len())?;
-        out.iter_mut().zip(&self.values[range]).for_each(|(out, &value)| *out = narrow(value));
-        Ok(())
-    }
-
-    /// See [`Backend::write_state`](super::Backend::write_state).
-    pub(super) fn write(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
-        let range = self.whole(slot, values.len())?;
-        self.values[range].iter_mut().zip(values).for_each(|(to, &value)| *to = value.into());
-        Ok(())
-    }
-
     /// Where a slot lies that is as long as `elements`.
     fn whole(&self, slot: StateSlot, elements: usize) -> Result<Range<usize>, BackendError> {
         if slot.index() < self.slots && elements == self.elements {
@@ -104,5 +74,31 @@ impl<T: Copy + Default + From<f32>> States<T> {
         }
         let expected = format!("{} elements of a slot below {}", self.elements, self.slots);
         Err(shape_error("state", expected, format!("{elements} of slot {}", slot.0)))
+    }
+}
+
+impl<T: Copy + Default + From<f32> + Into<f64>> StateMemory for States<T> {
+    fn allocate(&mut self, elements: usize, slots: usize) -> Result<(), BackendError> {
+        let count = elements.saturating_mul(slots);
+        let mut values = Vec::new();
+        values.try_reserve_exact(count).map_err(|_| BackendError::OutOfMemory {
+            bytes: count.saturating_mul(size_of::<T>()),
+            what: "the states of sequences",
+        })?;
+        values.resize(count, T::default());
+        *self = States { slots, elements, values };
+        Ok(())
+    }
+
+    fn read(&self, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
+        let range = self.whole(slot, out.len())?;
+        out.iter_mut().zip(&self.values[range]).for_each(|(out, &value)| *out = value.into() as f32);
+        Ok(())
+    }
+
+    fn write(&mut self, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
+        let range = self.whole(slot, values.len())?;
+        self.values[range].iter_mut().zip(values).for_each(|(to, &value)| *to = value.into());
+        Ok(())
     }
 }

@@ -101,7 +101,7 @@ pub struct StepInput {
     /// The adjusted logits of all outputs, one behind the other.
     pub adjustments: Vec<LogitAdjustment>,
     /// Rows whose tokens are what the step before sampled, whatever [`StepInput::tokens`] says; for
-    /// backends that run ahead ([`Backend::RUNS_AHEAD`](crate::backend::Backend::RUNS_AHEAD)).
+    /// backends that run ahead ([`StepQueue`](crate::backend::StepQueue)).
     pub fed: Vec<FedRow>,
 }
 

@@ -48,7 +48,7 @@ impl OpKind {
 pub struct Work {
     /// Bytes read or written.
     pub bytes: u64,
-    /// Multiply-adds with int8 activations ([`crate::backend::Backend::multiplies_int8`]).
+    /// Multiply-adds with int8 activations ([`crate::backend::PreparedMatrix::multiplies_int8`]).
     pub int8_macs: u64,
     /// All other multiply-adds.
     pub float_macs: u64,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::backend::{Backend, MatrixShape};
+use crate::backend::{Backend, MatrixShape, PreparedMatrix};
 use crate::checkpoint::Checkpoint;
 use crate::graph::{CompileOptions, Fusion, Plan};
 use crate::ir::OpTimes;
@@ -107,7 +107,7 @@ impl<B: Backend> Model<B> {
     /// Bytes that the prepared matrices keep resident.
     pub fn weight_bytes(&self) -> usize {
         let matrices = &self.session.weights().matrices;
-        matrices.iter().map(|matrix| self.session.backend().matrix_bytes(matrix)).sum()
+        matrices.iter().map(|matrix| matrix.bytes()).sum()
     }
 }
 
@@ -126,7 +126,7 @@ impl<B: Backend> Model<B> {
             }
         }
         let weights = &self.session.weights().matrices;
-        let bytes = |id: MatrixId| weights.get(id.0 as usize).map(|m| self.session.backend().matrix_bytes(m));
+        let bytes = |id: MatrixId| weights.get(id.0 as usize).map(PreparedMatrix::bytes);
         matrices.into_iter().filter_map(bytes).sum()
     }
 }
@@ -227,7 +227,7 @@ impl<B: Backend> Decoder for Model<B> {
     }
 
     fn runs_ahead(&self) -> bool {
-        B::RUNS_AHEAD
+        self.session.backend().queue().is_some()
     }
 
     fn steps(&self) -> u64 {

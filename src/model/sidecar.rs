@@ -2,7 +2,7 @@
 
 use std::time::UNIX_EPOCH;
 
-use crate::backend::{Backend, Sidecar};
+use crate::backend::{Backend, NoSidecar, Sidecar};
 use crate::file;
 use crate::graph::Plan;
 
@@ -47,7 +47,11 @@ pub(super) fn matrices<B: Backend>(
     let shapes: Vec<_> = shapes.collect::<Result<_, _>>()?;
     let sidecar = Sidecar { path, key: key(source, plan), shapes: &shapes, map: source.file.is_mapped() };
     file::remove_stale(file::folder_of(path));
-    let unusable = match backend.restore(&sidecar) {
+    let told = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let Some(files) = backend.packed_files() else {
+        return Ok((prepare()?, SidecarUse::NotWritten { reason: told(&NoSidecar::Unsupported) }));
+    };
+    let unusable = match files.restore(&sidecar) {
         Ok(matrices) => {
             source.file.check_unchanged()?;
             return Ok((matrices, SidecarUse::Read));
@@ -55,8 +59,7 @@ pub(super) fn matrices<B: Backend>(
         Err(why) => why,
     };
     let matrices = prepare()?;
-    let told = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-    let used = match backend.keep(&sidecar, &matrices) {
+    let used = match files.keep(&sidecar, &matrices) {
         Ok(()) => SidecarUse::Written { replaced: (!unusable.is_missing()).then(|| told(&unusable)) },
         Err(why) => SidecarUse::NotWritten { reason: told(&why) },
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use half::f16;
 use ottava::TokenId;
-use ottava::backend::{Backend, BackendError, Frame, Weights};
+use ottava::backend::{ArenaMemory, Backend, BackendError, Frame, PageMemory, Weights};
 use ottava::ir::{
     KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows, StateSlot,
     StateSlots, StepInput, StepLimits, StepSequence, VectorId, Window,
@@ -250,7 +250,7 @@ impl<'a, B: Backend> Bench<'a, B> {
             let guarded = guarded(backend, place, values.len());
             let mut values = values.clone();
             values.resize(guarded.cols, f32::NAN);
-            backend.write(&mut arena, &guarded, &values).expect("a value within the arena");
+            arena.write(&guarded, &values).expect("a value within the arena");
         }
         let matrices = case.matrices.iter().map(|matrix| backend.prepare(matrix));
         let vectors = case.vectors.iter().map(|vector| backend.upload_vector(vector));
@@ -261,21 +261,19 @@ impl<'a, B: Backend> Bench<'a, B> {
         let mut kv = backend.kv_pool(case.kv, PAGES).expect("a pool");
         let mut foreign = vec![];
         for page in case.pages_of_others() {
-            backend.import_page(&mut kv, page, &vec![FOREIGN; case.kv.page_bytes()]).expect("a page");
-            backend.export_page(&kv, page, &mut foreign).expect("a page");
+            kv.import_page(page, &vec![FOREIGN; case.kv.page_bytes()]).expect("a page");
+            kv.export_page(page, &mut foreign).expect("a page");
         }
         let elements = case.slots.first().map_or(0, Vec::len);
-        match backend.add_states(&mut kv, elements, case.slots.len()) {
-            Ok(()) => {
-                for (slot, values) in (0..).map(StateSlot).zip(&case.slots) {
-                    backend.write_state(&mut kv, slot, values).expect("a slot");
-                }
+        // Without states a backend refuses their operations.
+        if let Some(states) = kv.states_mut() {
+            states.allocate(elements, case.slots.len()).expect("states");
+            for (slot, values) in (0..).map(StateSlot).zip(&case.slots) {
+                states.write(slot, values).expect("a slot");
             }
-            // Its operations will be refused.
-            Err(refused) => assert!(matches!(refused, BackendError::Unavailable { .. }), "{refused}"),
         }
         let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut kv, step: &case.step };
-        backend.begin(&mut frame).expect("a step within the limits");
+        frame.begin(backend).expect("a step within the limits");
         Bench { backend, case, arena, weights, kv, foreign }
     }
 
@@ -291,20 +289,20 @@ impl<'a, B: Backend> Bench<'a, B> {
         for (place, values) in &case.values {
             let guarded = guarded(*backend, place, values.len());
             let mut found = vec![0.0; guarded.cols];
-            backend.read(arena, &guarded, 0, &mut found).expect("a value within the arena");
+            arena.read(&guarded, 0, &mut found).expect("a value within the arena");
             let untouched = found[values.len()..].iter().all(|x| x.is_nan());
             assert!(untouched, "{}: behind {place:?}", case.name);
         }
         let mut pages = vec![];
         for page in case.pages_of_others() {
-            backend.export_page(kv, page, &mut pages).expect("a page");
+            kv.export_page(page, &mut pages).expect("a page");
         }
         assert!(pages == *foreign, "{}: a page that the step does not name", case.name);
     }
 
     pub fn read(&self, place: &Place) -> Vec<f32> {
         let mut out = vec![0.0; place.rows.count(&self.case.step) * place.cols];
-        self.backend.read(&self.arena, place, 0, &mut out).expect("a value within the arena");
+        self.arena.read(place, 0, &mut out).expect("a value within the arena");
         out
     }
 }
@@ -313,13 +311,13 @@ impl<'a, B: Backend> Bench<'a, B> {
 pub fn run<B: Backend>(backend: &B, case: &Case) -> Vec<Vec<f32>> {
     let mut bench = Bench::new(backend, case);
     let Bench { arena, weights, kv, .. } = &mut bench;
-    let ran = backend.run(&case.ops, &mut Frame { weights, arena, kv, step: &case.step });
+    let ran = Frame { weights, arena, kv, step: &case.step }.run(backend, &case.ops);
     ran.unwrap_or_else(|(index, error)| panic!("{}: operation {index}: {error}", case.name));
     bench.assert_the_rest_is_untouched();
     let mut results: Vec<_> = case.results.iter().map(|place| bench.read(place)).collect();
     for slot in (0..).map(StateSlot).take(case.slots.len()) {
         let mut found = vec![0.0; case.slots[0].len()];
-        backend.read_state(&bench.kv, slot, &mut found).expect("a slot");
+        bench.kv.states().expect("states").read(slot, &mut found).expect("a slot");
         results.push(found);
     }
     results

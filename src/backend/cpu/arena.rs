@@ -1,12 +1,11 @@
 //! The arena: one buffer for all intermediate values, and the scratch that operations need beside
 //! it. Every access is checked against the buffer; kernels get [`Rows`].
 
-use crate::backend::BackendError;
 use crate::backend::cpu::attention::partials;
 use crate::backend::cpu::matmul::panel::PanelArgs;
 use crate::backend::cpu::memory::{Buffer, Rows};
 use crate::backend::cpu::pack::{Activations, FloatGroup, INT8_BYTES, groups};
-use crate::backend::overlap_error;
+use crate::backend::{ArenaMemory, BackendError, overlap_error};
 use crate::ir::{Op, Place, StepInput, StepLimits};
 
 /// Values are f32.
@@ -112,5 +111,20 @@ impl Arena {
         let rows_end = first_row.saturating_add(rows);
         let end = place.range(op, rows_end, ELEMENT_BYTES, self.values.bytes())?.end / ELEMENT_BYTES;
         Ok(&self.values.elements()[end - rows * place.cols..end])
+    }
+}
+
+impl ArenaMemory for Arena {
+    fn write(&mut self, place: &Place, values: &[f32]) -> Result<(), BackendError> {
+        let rows = place.whole_rows("write", values.len())?;
+        let [out] = self.slices("write", [(place, rows)])?;
+        out.copy_from_slice(values);
+        Ok(())
+    }
+
+    fn read(&self, place: &Place, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+        let rows = place.whole_rows("read", out.len())?;
+        out.copy_from_slice(self.slice("read", place, first_row, rows)?);
+        Ok(())
     }
 }

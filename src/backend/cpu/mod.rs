@@ -20,11 +20,11 @@ mod sidecar;
 use std::num::NonZeroUsize;
 use std::ops::Deref;
 
-use crate::backend::states::States;
 use crate::backend::{
-    Backend, BackendError, DeviceMemory, Frame, MatrixSource, NoSidecar, Sidecar, Weights, shape_error,
+    Backend, BackendError, DeviceMemory, Frame, MatrixSource, NoSidecar, PackedFiles, Sidecar, Weights,
+    shape_error,
 };
-use crate::ir::{KvLayout, Op, PageId, Place, Precision, RowSampling, StateSlot, StepLimits, VectorId};
+use crate::ir::{KvLayout, Op, Precision, RowSampling, StepLimits, VectorId};
 pub use arena::Arena;
 pub use isa::{Isa, UnknownIsa};
 use isa::{Kernel, entry};
@@ -32,7 +32,6 @@ pub use measure::{Peaks, ReadProbe};
 pub use memory::KvPool;
 use memory::{Shelf, cache};
 use ops::rows;
-use pack::Layout;
 pub use pack::Matrix;
 use pool::{Pool, default_threads};
 
@@ -185,23 +184,8 @@ impl Backend for Cpu {
     }
 
     fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Matrix, S::Error> {
-        Matrix::pack(matrix, self.isa.order(), &self.pool, &self.shelf)
-    }
-
-    fn restore(&self, sidecar: &Sidecar<'_>) -> Result<Vec<Matrix>, NoSidecar> {
-        sidecar::restore(sidecar, self.isa.order(), &self.pool)
-    }
-
-    fn keep(&self, sidecar: &Sidecar<'_>, matrices: &[Matrix]) -> Result<(), NoSidecar> {
-        sidecar::keep(sidecar, self.isa.order(), matrices, &self.pool)
-    }
-
-    fn matrix_bytes(&self, matrix: &Matrix) -> usize {
-        matrix.bytes()
-    }
-
-    fn multiplies_int8(&self, matrix: &Matrix) -> bool {
-        self.compute == Compute::Int8 && matches!(matrix.layout(), Layout::Quant { .. })
+        let packed = Matrix::pack(matrix, self.isa.order(), &self.pool, &self.shelf)?;
+        Ok(packed.for_compute(self.compute))
     }
 
     fn arena(&self, bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {
@@ -212,54 +196,26 @@ impl Backend for Cpu {
         KvPool::new(layout, pages)
     }
 
-    fn add_kv_layers(&self, pool: &mut KvPool, layout: KvLayout) -> Result<(), BackendError> {
-        pool.add_layers(layout)
-    }
-
-    fn copy_page(&self, pool: &mut KvPool, from: PageId, to: PageId) -> Result<(), BackendError> {
-        pool.copy_page(from, to)
-    }
-
-    fn export_page(&self, pool: &KvPool, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
-        pool.export_page(page, out)
-    }
-
-    fn import_page(&self, pool: &mut KvPool, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
-        pool.import_page(page, bytes)
-    }
-
-    fn add_states(&self, pool: &mut KvPool, elements: usize, slots: usize) -> Result<(), BackendError> {
-        pool.states = States::new(elements, slots)?;
-        Ok(())
-    }
-
-    fn read_state(&self, pool: &KvPool, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
-        pool.states.read(slot, out, |value| value)
-    }
-
-    fn write_state(&self, pool: &mut KvPool, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
-        pool.states.write(slot, values)
-    }
-
-    fn write(&self, arena: &mut Arena, place: &Place, values: &[f32]) -> Result<(), BackendError> {
-        rows::write(arena, place, values)
-    }
-
-    fn read(
-        &self,
-        arena: &Arena,
-        place: &Place,
-        first_row: usize,
-        out: &mut [f32],
-    ) -> Result<(), BackendError> {
-        rows::read(arena, place, first_row, out)
-    }
-
     fn samples(&self, sampling: &RowSampling, _vocab: usize) -> bool {
         rows::is_greedy(sampling)
     }
 
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
         ops::execute(self, op, frame)
+    }
+
+    fn packed_files(&self) -> Option<&dyn PackedFiles<Matrix>> {
+        Some(self)
+    }
+}
+
+impl PackedFiles<Matrix> for Cpu {
+    fn restore(&self, sidecar: &Sidecar<'_>) -> Result<Vec<Matrix>, NoSidecar> {
+        let matrices = sidecar::restore(sidecar, self.isa.order(), &self.pool)?;
+        Ok(matrices.into_iter().map(|matrix| matrix.for_compute(self.compute)).collect())
+    }
+
+    fn keep(&self, sidecar: &Sidecar<'_>, matrices: &[Matrix]) -> Result<(), NoSidecar> {
+        sidecar::keep(sidecar, self.isa.order(), matrices, &self.pool)
     }
 }

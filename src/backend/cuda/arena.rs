@@ -13,7 +13,7 @@ use super::params::{Address, SLAB_TOKENS, SM90_TOKENS_MIN};
 use super::sample::{Noted, Sampled};
 use super::step::StepBuffers;
 use super::view::Rows;
-use crate::backend::{BackendError, shape_error};
+use crate::backend::{ArenaMemory, BackendError, shape_error};
 use crate::ir::{Op, Place, StepInput, StepLimits};
 
 /// Values are f32.
@@ -145,16 +145,16 @@ impl Arena {
             found: format!("{} others", wanted.len()),
         })
     }
+}
 
-    /// Copies rows of a value in, from row 0.
-    pub(super) fn write(&self, place: &Place, values: &[f32]) -> Result<(), BackendError> {
+impl ArenaMemory for Arena {
+    fn write(&mut self, place: &Place, values: &[f32]) -> Result<(), BackendError> {
         let rows = place.whole_rows("write", values.len())?;
         let range = place.range("write", rows, ELEMENT_BYTES, self.values.bytes())?;
         self.values.upload(range.start, values)
     }
 
-    /// Copies rows of a value out.
-    pub(super) fn read(&self, place: &Place, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+    fn read(&self, place: &Place, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
         let rows = first_row.saturating_add(place.whole_rows("read", out.len())?);
         let range = place.range("read", rows, ELEMENT_BYTES, self.values.bytes())?;
         self.values.download(range.end - size_of_val(out), out)

@@ -164,7 +164,7 @@ impl Cuda {
     }
 
     /// Seconds that the device takes, by its own clock, for the operations of the step that
-    /// [`Backend::begin`] took up: each of so many replays of them as one graph, which follow each other
+    /// [`Frame::begin`] took up: each of so many replays of them as one graph, which follow each other
     /// without the host. Before these the operations run twice, launched one by one and replayed, so that
     /// what a driver does at first is not in the times. Nothing of it is kept.
     ///
@@ -234,7 +234,7 @@ mod tests {
     use super::super::{CudaOptions, KvPool, arena::Arena};
     use super::*;
     use crate::TokenId;
-    use crate::backend::{Backend, Weights};
+    use crate::backend::{ArenaMemory, Weights};
     use crate::ir::{
         Binary, BinaryFn, Embed, GatherOutputs, KvDtype, KvLayout, MatrixId, PAGE_TOKENS, PageId, PageRef,
         Place, Precision, Rows, StepLimits, StepSequence,
@@ -295,10 +295,10 @@ mod tests {
         fn check(&mut self, step: &StepInput) {
             let Lookup { cuda, ops, picked, weights, arena, kv } = self;
             let mut frame = Frame { weights, arena, kv, step };
-            cuda.begin(&mut frame).unwrap();
-            cuda.run(ops, &mut frame).unwrap();
+            frame.begin(cuda).unwrap();
+            frame.run(cuda, ops).unwrap();
             let mut found = vec![0.0; 4 * step.outputs.len()];
-            cuda.read(arena, picked, 0, &mut found).unwrap();
+            arena.read(picked, 0, &mut found).unwrap();
             let row =
                 |&output: &u32| (0..4).map(move |i| (8 * step.tokens[output as usize].0 + 2 * i) as f32);
             assert_eq!(found, step.outputs.iter().flat_map(row).collect::<Vec<_>>(), "{step:?}");
@@ -355,11 +355,11 @@ mod tests {
         let layout = KvLayout { layers: 0, kv_heads: 0, head_dim: 0, dtype: KvDtype::F16 };
         let mut kv = cuda.kv_pool(layout, 0).unwrap();
         let step = step(&[0, 0], 0);
-        cuda.write(&mut arena, &one, &[1.0; 1024]).unwrap();
+        arena.write(&one, &[1.0; 1024]).unwrap();
         let mut check = |ops: usize, replays: usize| {
-            cuda.write(&mut arena, &sum, &[0.0; 1024]).unwrap();
+            arena.write(&sum, &[0.0; 1024]).unwrap();
             let mut frame = Frame { weights: &weights, arena: &mut arena, kv: &mut kv, step: &step };
-            cuda.begin(&mut frame).unwrap();
+            frame.begin(&cuda).unwrap();
             let begin = std::time::Instant::now();
             let times = cuda.replay_seconds(&vec![add.clone(); ops], &mut frame, replays).unwrap();
             let host = begin.elapsed().as_secs_f64();
@@ -367,7 +367,7 @@ mod tests {
             assert!(times.iter().all(|&time| time > 0.0) && times.iter().sum::<f64>() <= host, "{times:?}");
             assert!(arena.graphs.0.is_empty(), "an arena keeps the recordings of plans only");
             let mut found = [0.0; 1024];
-            cuda.read(&arena, &sum, 0, &mut found).unwrap();
+            arena.read(&sum, 0, &mut found).unwrap();
             assert_eq!(found, [(ops * (replays + 2)) as f32; 1024], "{replays} replays of {ops}");
         };
         check(1, 5);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::driver::Context;
 use super::memory::DeviceBuffer;
 use super::params;
-use crate::backend::BackendError;
+use crate::backend::{BackendError, PageMemory};
 use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PageId};
 
 /// Largest head that the attention kernels take.
@@ -86,8 +86,10 @@ impl KvPool {
         let expected = format!("a page below {}", self.pages);
         Err(BackendError::Shape { op: "kv page", expected, found: format!("page {}", page.0) })
     }
+}
 
-    pub(super) fn copy_page(&self, from: PageId, to: PageId) -> Result<(), BackendError> {
+impl PageMemory for KvPool {
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
         for layer in 0..self.layout.layers {
             let (from, to) = (self.offset(layer, from)?, self.offset(layer, to)?);
             if from != to {
@@ -97,7 +99,7 @@ impl KvPool {
         Ok(())
     }
 
-    pub(super) fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
         self.offset(0, page)?;
         let start = out.len();
         out.resize(start + self.layout.page_bytes(), 0);
@@ -107,7 +109,7 @@ impl KvPool {
         Ok(())
     }
 
-    pub(super) fn import_page(&self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
         self.offset(0, page)?;
         if bytes.len() != self.layout.page_bytes() {
             let expected = format!("{} bytes", self.layout.page_bytes());

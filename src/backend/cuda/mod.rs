@@ -39,11 +39,12 @@ mod weights;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BackendError, DeviceMemory, Frame, MatrixSource, Monitor, NoHealth, overlap_error, shape_error,
+    Backend, BackendError, DeviceMemory, Frame, MatrixSource, Monitor, NoHealth, StepQueue, overlap_error,
+    shape_error,
 };
 use crate::ir::{
-    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Normalize, Op, PageId, Place, Precision, RowSampling,
-    SampleRows, Softmax, StepLimits, Transpose, Unary,
+    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Normalize, Op, Precision, RowSampling, SampleRows,
+    Softmax, StepLimits, Transpose, Unary,
 };
 use crate::token::TokenId;
 pub use arena::Arena;
@@ -146,7 +147,6 @@ impl Backend for Cuda {
     type Matrix = Matrix;
     type KvPool = KvPool;
 
-    const RUNS_AHEAD: bool = true;
     /// The narrowest product of Llama-3.2-1B then has 256 tiles of 128 by 128, enough for 132
     /// multiprocessors; with 256 tokens it has 32. By reckoning a step takes 122 MB of memory, one of
     /// Llama-3.1-8B 219 MB and 33 Tflop: 60 ms of an H200 or so, which decodes beside it wait for.
@@ -162,10 +162,6 @@ impl Backend for Cuda {
         self.context.memory().ok()
     }
 
-    fn monitor(&self) -> Result<Arc<dyn Monitor>, NoHealth> {
-        monitor(self.context.info())
-    }
-
     fn element_bytes(&self, _precision: Precision) -> usize {
         size_of::<f32>()
     }
@@ -178,10 +174,6 @@ impl Backend for Cuda {
         Ok(Matrix::upload(&self.context, &*matrix.whole()?)?)
     }
 
-    fn matrix_bytes(&self, matrix: &Matrix) -> usize {
-        matrix.bytes()
-    }
-
     fn arena(&self, bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {
         Arena::new(self, bytes, ops, limits)
     }
@@ -190,49 +182,8 @@ impl Backend for Cuda {
         KvPool::new(&self.context, layout, pages)
     }
 
-    fn copy_page(&self, pool: &mut KvPool, from: PageId, to: PageId) -> Result<(), BackendError> {
-        pool.copy_page(from, to)
-    }
-
-    fn export_page(&self, pool: &KvPool, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
-        pool.export_page(page, out)
-    }
-
-    fn import_page(&self, pool: &mut KvPool, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
-        pool.import_page(page, bytes)
-    }
-
-    fn write(&self, arena: &mut Arena, place: &Place, values: &[f32]) -> Result<(), BackendError> {
-        arena.write(place, values)
-    }
-
-    fn read(
-        &self,
-        arena: &Arena,
-        place: &Place,
-        first_row: usize,
-        out: &mut [f32],
-    ) -> Result<(), BackendError> {
-        arena.read(place, first_row, out)
-    }
-
-    fn begin(&self, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
-        self.check_owner(frame)?;
-        frame.arena.begin(frame.step)
-    }
-
     fn samples(&self, sampling: &RowSampling, vocab: usize) -> bool {
         Cuda::takes(sampling, vocab)
-    }
-
-    fn sampled(
-        &self,
-        arena: &mut Arena,
-        _place: &Place,
-        steps_back: usize,
-        out: &mut [Option<TokenId>],
-    ) -> Result<(), BackendError> {
-        arena.sampled.tokens(steps_back, out)
     }
 
     fn execute(&self, op: &Op, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
@@ -268,11 +219,35 @@ impl Backend for Cuda {
         }
     }
 
+    fn monitor(&self) -> Result<Arc<dyn Monitor>, NoHealth> {
+        monitor(self.context.info())
+    }
+
+    fn queue(&self) -> Option<&dyn StepQueue<Cuda>> {
+        Some(self)
+    }
+}
+
+impl StepQueue<Cuda> for Cuda {
+    fn begin(&self, frame: &mut Frame<'_, Cuda>) -> Result<(), BackendError> {
+        self.check_owner(frame)?;
+        frame.arena.begin(frame.step)
+    }
+
     fn run(&self, ops: &[Op], frame: &mut Frame<'_, Cuda>) -> Result<(), (usize, BackendError)> {
         self.run_plan(ops, frame)
     }
 
     fn wait(&self) -> Result<(), BackendError> {
         self.context.wait()
+    }
+
+    fn sampled(
+        &self,
+        arena: &mut Arena,
+        steps_back: usize,
+        out: &mut [Option<TokenId>],
+    ) -> Result<(), BackendError> {
+        arena.sampled.tokens(steps_back, out)
     }
 }

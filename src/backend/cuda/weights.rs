@@ -7,7 +7,7 @@ use super::memory::DeviceBuffer;
 use super::pack::Packed;
 use super::params;
 use super::shape_error;
-use crate::backend::{BackendError, Weights};
+use crate::backend::{BackendError, PreparedMatrix, Weights};
 use crate::ir::{MatrixId, RmsNorm, VectorId};
 use crate::quant::WeightMatrix;
 
@@ -20,6 +20,12 @@ pub struct Matrix {
     scales: DeviceBuffer,
     mins: DeviceBuffer,
     params: params::Matrix,
+}
+
+impl PreparedMatrix for Matrix {
+    fn bytes(&self) -> usize {
+        self.codes.bytes() + self.scales.bytes() + self.mins.bytes()
+    }
 }
 
 impl Matrix {
@@ -58,10 +64,6 @@ impl Matrix {
             ..self.params
         };
         Ok(Matrix { codes, scales, mins, params })
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.codes.bytes() + self.scales.bytes() + self.mins.bytes()
     }
 
     /// Whether its work goes to this context's stream.

@@ -6,7 +6,7 @@ use half::f16;
 
 use super::shape_error;
 use crate::backend::states::States;
-use crate::backend::{BackendError, MatrixSource};
+use crate::backend::{ArenaMemory, BackendError, MatrixSource, PageMemory, PreparedMatrix, StateMemory};
 use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId, Place, StepInput};
 use crate::quant::WeightMatrix;
 
@@ -69,6 +69,21 @@ impl Arena {
     }
 }
 
+impl ArenaMemory for Arena {
+    fn write(&mut self, place: &Place, values: &[f32]) -> Result<(), BackendError> {
+        let values: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
+        self.put("write", place, &values)
+    }
+
+    fn read(&self, place: &Place, first_row: usize, out: &mut [f32]) -> Result<(), BackendError> {
+        let rows = place.whole_rows("read", out.len())?;
+        let values = self.get("read", place, first_row.saturating_add(rows))?;
+        let values = values.iter().skip(first_row * place.cols);
+        out.iter_mut().zip(values).for_each(|(out, &value)| *out = value as f32);
+        Ok(())
+    }
+}
+
 /// `count` times `value`, or an error where there is no memory.
 fn filled<T: Clone>(value: T, count: usize, what: &'static str) -> Result<Vec<T>, BackendError> {
     let mut values = Vec::new();
@@ -86,6 +101,12 @@ pub struct Matrix {
     values: Vec<f32>,
 }
 
+impl PreparedMatrix for Matrix {
+    fn bytes(&self) -> usize {
+        size_of_val(self.values.as_slice())
+    }
+}
+
 impl Matrix {
     pub(super) fn new<S: MatrixSource>(matrix: &S) -> Result<Matrix, S::Error> {
         let (rows, cols) = (matrix.rows(), matrix.cols());
@@ -96,10 +117,6 @@ impl Matrix {
             row_at_hand.dequantize_row(0, out);
         }
         Ok(Matrix { rows, cols, values })
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        size_of_val(self.values.as_slice())
     }
 
     /// One row, if there is such a row.
@@ -158,17 +175,6 @@ impl KvPool {
         Ok(pool)
     }
 
-    pub(super) fn add_layers(&mut self, layout: KvLayout) -> Result<(), BackendError> {
-        let sizes = [self.pages, PAGE_TOKENS, layout.kv_heads, layout.head_dim];
-        let elements = sizes.into_iter().fold(1, usize::saturating_mul);
-        let zeros = || filled(0.0, elements, "keys and values");
-        for _ in 0..layout.layers {
-            let layout = KvLayout { layers: 1, ..layout };
-            self.layers.push(Layer { layout, keys: zeros()?, values: zeros()? });
-        }
-        Ok(())
-    }
-
     /// Checks that an operation's heads are those of its layer.
     pub(super) fn check(&self, op: &'static str, layer: usize, heads: Heads) -> Result<(), BackendError> {
         let found =
@@ -202,8 +208,10 @@ impl KvPool {
         }
         Err(shape_error("kv page", format!("a page below {}", self.pages), format!("page {}", page.0)))
     }
+}
 
-    pub(super) fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
+impl PageMemory for KvPool {
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
         self.check_page(from)?;
         self.check_page(to)?;
         for layer in &mut self.layers {
@@ -216,7 +224,7 @@ impl KvPool {
 
     /// Elements as f16, which holds f16 pages exactly; int8 pages are rounded once more, within
     /// the contract's page bytes, as code and scale: see [`KvPool::import_page`].
-    pub(super) fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
         self.check_page(page)?;
         for layer in &self.layers {
             for elements in [&layer.keys[layer.range(page)], &layer.values[layer.range(page)]] {
@@ -228,7 +236,7 @@ impl KvPool {
         Ok(())
     }
 
-    pub(super) fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
         self.check_page(page)?;
         let expected: usize = self.layers.iter().map(|layer| layer.layout.page_bytes()).sum();
         if bytes.len() != expected {
@@ -251,6 +259,25 @@ impl KvPool {
             rest = behind;
         }
         Ok(())
+    }
+
+    fn add_layers(&mut self, layout: KvLayout) -> Result<(), BackendError> {
+        let sizes = [self.pages, PAGE_TOKENS, layout.kv_heads, layout.head_dim];
+        let elements = sizes.into_iter().fold(1, usize::saturating_mul);
+        let zeros = || filled(0.0, elements, "keys and values");
+        for _ in 0..layout.layers {
+            let layout = KvLayout { layers: 1, ..layout };
+            self.layers.push(Layer { layout, keys: zeros()?, values: zeros()? });
+        }
+        Ok(())
+    }
+
+    fn states(&self) -> Option<&dyn StateMemory> {
+        Some(&self.states)
+    }
+
+    fn states_mut(&mut self) -> Option<&mut dyn StateMemory> {
+        Some(&mut self.states)
     }
 }
 

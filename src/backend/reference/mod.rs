@@ -17,11 +17,10 @@ mod recurrent;
 mod row_attention;
 mod sample;
 
-use super::states::States;
 use super::{Backend, BackendError, Frame, MatrixSource, Weights, shape_error};
 use crate::ir::{
-    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Norm, NormKind, Normalize, Op, PageId, Place,
-    Precision, RmsNorm, RowSampling, SampleRows, Softmax, StateSlot, StepLimits, Transpose, Unary, VectorId,
+    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Norm, NormKind, Normalize, Op, Precision, RmsNorm,
+    RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
 };
 pub use memory::{Arena, KvPool, Matrix};
 
@@ -113,64 +112,12 @@ impl Backend for Reference {
         Matrix::new(matrix)
     }
 
-    fn matrix_bytes(&self, matrix: &Matrix) -> usize {
-        matrix.bytes()
-    }
-
     fn arena(&self, bytes: usize, _ops: &[Op], _limits: StepLimits) -> Result<Arena, BackendError> {
         Arena::new(bytes)
     }
 
     fn kv_pool(&self, layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
         KvPool::new(layout, pages)
-    }
-
-    fn add_kv_layers(&self, pool: &mut KvPool, layout: KvLayout) -> Result<(), BackendError> {
-        pool.add_layers(layout)
-    }
-
-    fn copy_page(&self, pool: &mut KvPool, from: PageId, to: PageId) -> Result<(), BackendError> {
-        pool.copy_page(from, to)
-    }
-
-    fn export_page(&self, pool: &KvPool, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
-        pool.export_page(page, out)
-    }
-
-    fn import_page(&self, pool: &mut KvPool, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
-        pool.import_page(page, bytes)
-    }
-
-    fn add_states(&self, pool: &mut KvPool, elements: usize, slots: usize) -> Result<(), BackendError> {
-        pool.states = States::new(elements, slots)?;
-        Ok(())
-    }
-
-    fn read_state(&self, pool: &KvPool, slot: StateSlot, out: &mut [f32]) -> Result<(), BackendError> {
-        pool.states.read(slot, out, |value| value as f32)
-    }
-
-    fn write_state(&self, pool: &mut KvPool, slot: StateSlot, values: &[f32]) -> Result<(), BackendError> {
-        pool.states.write(slot, values)
-    }
-
-    fn write(&self, arena: &mut Arena, place: &Place, values: &[f32]) -> Result<(), BackendError> {
-        let values: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
-        arena.put("write", place, &values)
-    }
-
-    fn read(
-        &self,
-        arena: &Arena,
-        place: &Place,
-        first_row: usize,
-        out: &mut [f32],
-    ) -> Result<(), BackendError> {
-        let rows = place.whole_rows("read", out.len())?;
-        let values = arena.get("read", place, first_row.saturating_add(rows))?;
-        let values = values.iter().skip(first_row * place.cols);
-        out.iter_mut().zip(values).for_each(|(out, &value)| *out = value as f32);
-        Ok(())
     }
 
     fn samples(&self, _sampling: &RowSampling, _vocab: usize) -> bool {

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use crate::TokenId;
-use crate::backend::{Backend, Reference, Weights};
+use crate::backend::{Backend, PreparedMatrix, Reference, Weights};
 use crate::graph::node::NodeKind;
 use crate::graph::{Fusion, Graph, Plan};
 use crate::ir::{
@@ -132,7 +132,7 @@ fn a_timed_run_computes_the_same_and_tells_of_every_operation() {
     // Every matrix once; six rows through the layer, three through the head.
     let [matmul, attention, ..] = times.map(|time| time.work);
     let elements = (32 + 16 + 16) * 24 + 24 * 32 + 3 * 40 * 24;
-    let bytes: usize = session.weights().matrices.iter().map(|m| session.backend().matrix_bytes(m)).sum();
+    let bytes: usize = session.weights().matrices.iter().map(PreparedMatrix::bytes).sum();
     assert_eq!(matmul, Work { bytes: bytes as u64, int8_macs: 0, float_macs: 6 * elements + 3 * 20 * 24 });
     // Four rows and two that see 1 to 4 and 1 to 2 keys, in two heads of eight with f16.
     assert_eq!(attention, Work { bytes: 6 * 64, int8_macs: 0, float_macs: 2 * (10 + 3) * 32 });

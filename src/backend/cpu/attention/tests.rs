@@ -7,7 +7,7 @@ use std::ops::Range;
 use half::f16;
 
 use crate::backend::cpu::{Compute, Cpu, CpuOptions, Isa, KvPool};
-use crate::backend::{Backend, Frame, Weights};
+use crate::backend::{ArenaMemory, Backend, Frame, PageMemory, Weights};
 use crate::ir::{
     Attention, Heads, KV_SCALE_GROUP, KvAppend, KvDtype, KvLayout, Op, PAGE_TOKENS, PageId, PageRef, Place,
     Precision, Rows, StepInput, StepLimits, StepSequence, Window,
@@ -169,7 +169,7 @@ impl Rig {
         let mut pool = cpu.kv_pool(spec.layout(), PAGES).unwrap();
         let poison = vec![0xff; spec.layout().page_bytes()];
         for page in 0..PAGES as u32 {
-            cpu.import_page(&mut pool, PageId(page), &poison).unwrap();
+            pool.import_page(PageId(page), &poison).unwrap();
         }
         let free = (0..PAGES as u32).map(PageId).collect();
         let tables = vec![Vec::new(); sequences.len()];
@@ -193,7 +193,7 @@ impl Rig {
             };
             let poison = vec![0xff; self.spec.layout().page_bytes()];
             for entry in table.extract_if(.., |entry| !keep(entry)) {
-                self.cpu.import_page(&mut self.pool, entry.page, &poison).unwrap();
+                self.pool.import_page(entry.page, &poison).unwrap();
                 self.free.push(entry.page);
             }
         }
@@ -234,9 +234,9 @@ impl Rig {
         let [q, k, v, dst] = self.places;
         let inputs = [pick(|s| &s.q, q.cols), pick(|s| &s.k, k.cols), pick(|s| &s.v, v.cols)];
         for (place, values) in [q, k, v].iter().zip(&inputs) {
-            self.cpu.write(&mut self.arena, place, values).unwrap();
+            self.arena.write(place, values).unwrap();
         }
-        self.cpu.write(&mut self.arena, &dst, &vec![f32::NAN; TOKENS_MAX * dst.cols]).unwrap();
+        self.arena.write(&dst, &vec![f32::NAN; TOKENS_MAX * dst.cols]).unwrap();
         for op in &self.ops {
             let frame =
                 Frame { weights: &self.weights, arena: &mut self.arena, kv: &mut self.pool, step: &step };
@@ -245,7 +245,7 @@ impl Rig {
         let read = |(index, (_, positions)): (usize, &(usize, Range<usize>))| {
             let mut out = vec![0.0; positions.len() * dst.cols];
             let first = step.sequences[index].rows.start as usize;
-            self.cpu.read(&self.arena, &dst, first, &mut out).unwrap();
+            self.arena.read(&dst, first, &mut out).unwrap();
             out
         };
         work.iter().enumerate().map(read).collect()

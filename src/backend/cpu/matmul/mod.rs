@@ -15,8 +15,8 @@ use crate::backend::cpu::memory::Rows;
 use crate::backend::cpu::pack::{
     FloatGroup, INT8_BYTES, Int8Group, Layout, Matrix, Pack, ROWS_PER_CHUNK, groups,
 };
-use crate::backend::cpu::{Compute, Cpu, check_vector};
-use crate::backend::{BackendError, Frame, Weights};
+use crate::backend::cpu::{Cpu, check_vector};
+use crate::backend::{BackendError, Frame, PreparedMatrix, Weights};
 use crate::backend::{overlap_error, shape_error};
 use crate::ir::{Epilogue, Matmul, MatrixId, Operation, Product, RmsNorm, StepInput, Write};
 use crate::quant::Bits;
@@ -114,7 +114,7 @@ impl Call<'_> {
     }
 
     fn push(&mut self, matrix: &Matrix, dst: Rows, bias: *const f32, finish: Finish) {
-        let (run, int8) = kernel(matrix.layout(), self.cpu.compute);
+        let (run, int8) = (kernel(matrix), matrix.multiplies_int8());
         self.int8 |= int8;
         self.float |= !int8;
         let activations = match int8 {
@@ -207,36 +207,34 @@ unsafe fn run_panels(list: &PanelList<'_>, chunk: usize, _worker: usize) {
     }
 }
 
-/// The kernel for a format, and whether it reads int8 activations.
-fn kernel(layout: Layout, compute: Compute) -> (RunPanel, bool) {
+/// The kernel for a matrix.
+fn kernel(matrix: &Matrix) -> RunPanel {
     macro_rules! quant {
-        ($format:ident, $int8:literal, $form:expr) => {
+        ($format:ident, $form:expr) => {
             match $form {
-                (Bits::Four, false, false) => (run_panel::<$format<4, false, false>>, $int8),
-                (Bits::Four, false, true) => (run_panel::<$format<4, false, true>>, $int8),
-                (Bits::Four, true, false) => (run_panel::<$format<4, true, false>>, $int8),
-                (Bits::Four, true, true) => (run_panel::<$format<4, true, true>>, $int8),
-                (Bits::Five, false, false) => (run_panel::<$format<5, false, false>>, $int8),
-                (Bits::Five, true, false) => (run_panel::<$format<5, true, false>>, $int8),
-                (Bits::Six, false, true) => (run_panel::<$format<6, false, true>>, $int8),
-                (Bits::Eight, false, false) => (run_panel::<$format<8, false, false>>, $int8),
-                (Bits::Eight, false, true) => (run_panel::<$format<8, false, true>>, $int8),
-                (Bits::Eight, true, false) => (run_panel::<$format<8, true, false>>, $int8),
-                (Bits::Eight, true, true) => (run_panel::<$format<8, true, true>>, $int8),
+                (Bits::Four, false, false) => run_panel::<$format<4, false, false>>,
+                (Bits::Four, false, true) => run_panel::<$format<4, false, true>>,
+                (Bits::Four, true, false) => run_panel::<$format<4, true, false>>,
+                (Bits::Four, true, true) => run_panel::<$format<4, true, true>>,
+                (Bits::Five, false, false) => run_panel::<$format<5, false, false>>,
+                (Bits::Five, true, false) => run_panel::<$format<5, true, false>>,
+                (Bits::Six, false, true) => run_panel::<$format<6, false, true>>,
+                (Bits::Eight, false, false) => run_panel::<$format<8, false, false>>,
+                (Bits::Eight, false, true) => run_panel::<$format<8, false, true>>,
+                (Bits::Eight, true, false) => run_panel::<$format<8, true, false>>,
+                (Bits::Eight, true, true) => run_panel::<$format<8, true, true>>,
                 (Bits::Five | Bits::Six, ..) => unreachable!("`Layout::of` packs them as 8 bits"),
             }
         };
     }
-    match (layout, compute) {
-        (Layout::Quant { bits, mins, halves }, Compute::Int8) => {
-            quant!(Int8, true, (bits, mins, halves))
+    match matrix.layout() {
+        Layout::Quant { bits, mins, halves } if matrix.multiplies_int8() => {
+            quant!(Int8, (bits, mins, halves))
         }
-        (Layout::Quant { bits, mins, halves }, Compute::F32) => {
-            quant!(Float, false, (bits, mins, halves))
-        }
-        (Layout::F32, _) => (run_panel::<Dense<f32>>, false),
-        (Layout::F16, _) => (run_panel::<Dense<f16>>, false),
-        (Layout::Bf16, _) => (run_panel::<Dense<bf16>>, false),
+        Layout::Quant { bits, mins, halves } => quant!(Float, (bits, mins, halves)),
+        Layout::F32 => run_panel::<Dense<f32>>,
+        Layout::F16 => run_panel::<Dense<f16>>,
+        Layout::Bf16 => run_panel::<Dense<bf16>>,
     }
 }
 

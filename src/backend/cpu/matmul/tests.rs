@@ -6,11 +6,11 @@ mod random;
 use std::num::NonZeroUsize;
 
 use crate::TokenId;
-use crate::backend::Weights;
 use crate::backend::cpu::*;
+use crate::backend::{ArenaMemory, PreparedMatrix, Weights};
 use crate::ir::{
-    Activation, Embed, Epilogue, GatherOutputs, KvDtype, Matmul, MatrixId, Product, RmsNorm, Rows, StepInput,
-    VectorId, Write,
+    Activation, Embed, Epilogue, GatherOutputs, KvDtype, Matmul, MatrixId, Place, Product, RmsNorm, Rows,
+    StepInput, VectorId, Write,
 };
 use crate::quant::{Bits, DenseMatrix, DenseValues, QuantMatrix, QuantParts, WeightMatrix};
 use half::{bf16, f16};
@@ -79,12 +79,12 @@ impl Setup {
         let rows = x.len() / self.op.src.cols;
         let dst = self.op.products[0].dst;
         let mut arena = self.arena(cpu, rows);
-        cpu.write(&mut arena, &self.op.src, x).unwrap();
+        arena.write(&self.op.src, x).unwrap();
         let mut out = vec![before; rows * dst.cols];
-        cpu.write(&mut arena, &dst, &out).unwrap();
+        arena.write(&dst, &out).unwrap();
         let mut frame = Frame { weights, arena: &mut arena, kv: &mut no_kv(), step: &step(rows) };
         cpu.execute(&Op::Matmul(self.op.clone()), &mut frame).unwrap();
-        cpu.read(&arena, &dst, 0, &mut out).unwrap();
+        arena.read(&dst, 0, &mut out).unwrap();
         out
     }
 
@@ -578,7 +578,7 @@ fn embedding_scales_rows_and_outputs_are_gathered() {
     for (index, token) in [39, 7].into_iter().enumerate() {
         table.dequantize_row(token, &mut row);
         row.iter_mut().for_each(|x| *x *= 24.0);
-        cpu.read(&arena, &out, index, &mut found).unwrap();
+        arena.read(&out, index, &mut found).unwrap();
         assert_eq!(found, row);
     }
 }

@@ -11,7 +11,7 @@
 
 use super::Buffer;
 use crate::backend::states::States;
-use crate::backend::{BackendError, shape_error};
+use crate::backend::{BackendError, PageMemory, StateMemory, shape_error};
 use crate::ir::{Heads, KV_SCALE_GROUP, KvDtype, KvLayout, PAGE_TOKENS, PageId};
 
 /// Vector loads of a ragged head may run this far past a layer's last block.
@@ -111,39 +111,12 @@ impl KvPool {
     /// Allocates a pool of `pages` zeroed pages.
     ///
     /// # Errors
-    /// As [`KvPool::add_layers`].
+    /// [`BackendError::Unavailable`] for a head that is not a multiple of 8 elements,
+    /// [`BackendError::OutOfMemory`].
     pub(crate) fn new(layout: KvLayout, pages: usize) -> Result<KvPool, BackendError> {
         let mut pool = KvPool { pages, layers: Vec::new(), states: States::default() };
         pool.add_layers(layout)?;
         Ok(pool)
-    }
-
-    /// Allocates more layers for the same pages.
-    ///
-    /// # Errors
-    /// [`BackendError::Unavailable`] for a head that is not a multiple of 8 elements,
-    /// [`BackendError::OutOfMemory`].
-    pub(crate) fn add_layers(&mut self, layout: KvLayout) -> Result<(), BackendError> {
-        let (dim, pages) = (layout.head_dim, self.pages);
-        if layout.layers > 0 && (dim == 0 || !dim.is_multiple_of(8) || layout.kv_heads == 0) {
-            let what = format!("a KV pool of {} heads of {}", layout.kv_heads, layout.head_dim);
-            let reason = "the CPU backend takes heads of a multiple of 8 elements".into();
-            return Err(BackendError::Unavailable { what, reason });
-        }
-        let no_memory = || {
-            let bytes = pages.saturating_mul(layout.page_bytes());
-            BackendError::OutOfMemory { bytes, what: "the KV pool" }
-        };
-        let (kv_heads, shape) = (layout.kv_heads, BlockShape::new(&layout));
-        let layer_bytes = pages
-            .checked_mul(kv_heads)
-            .and_then(|blocks| blocks.checked_mul(shape.bytes))
-            .and_then(|bytes| bytes.checked_add(OVERREAD_BYTES))
-            .ok_or_else(no_memory)?;
-        let layer = |_| Ok(Layer { memory: Buffer::sparse(layer_bytes, "the KV pool")?, kv_heads, shape });
-        let layers = (0..layout.layers).map(layer).collect::<Result<Vec<_>, BackendError>>();
-        self.layers.extend(layers.map_err(|_| no_memory())?);
-        Ok(())
     }
 
     /// The number of pages.
@@ -179,9 +152,10 @@ impl KvPool {
         }
         Err(shape_error("kv page", format!("a page below {}", self.pages), format!("page {}", page.0)))
     }
+}
 
-    /// See [`crate::backend::Backend::copy_page`].
-    pub(crate) fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
+impl PageMemory for KvPool {
+    fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
         let (from, to) = (self.check(from)?, self.check(to)?);
         for layer in &mut self.layers {
             let bytes = layer.page_bytes();
@@ -190,8 +164,7 @@ impl KvPool {
         Ok(())
     }
 
-    /// See [`crate::backend::Backend::export_page`].
-    pub(crate) fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
+    fn export_page(&self, page: PageId, out: &mut Vec<u8>) -> Result<(), BackendError> {
         let page = self.check(page)?;
         for layer in &self.layers {
             let bytes = layer.page_bytes();
@@ -200,8 +173,7 @@ impl KvPool {
         Ok(())
     }
 
-    /// See [`crate::backend::Backend::import_page`].
-    pub(crate) fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
+    fn import_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
         let page = self.check(page)?;
         let expected: usize = self.layers.iter().map(Layer::page_bytes).sum();
         if bytes.len() != expected {
@@ -216,6 +188,37 @@ impl KvPool {
             rest = behind;
         }
         Ok(())
+    }
+
+    fn add_layers(&mut self, layout: KvLayout) -> Result<(), BackendError> {
+        let (dim, pages) = (layout.head_dim, self.pages);
+        if layout.layers > 0 && (dim == 0 || !dim.is_multiple_of(8) || layout.kv_heads == 0) {
+            let what = format!("a KV pool of {} heads of {}", layout.kv_heads, layout.head_dim);
+            let reason = "the CPU backend takes heads of a multiple of 8 elements".into();
+            return Err(BackendError::Unavailable { what, reason });
+        }
+        let no_memory = || {
+            let bytes = pages.saturating_mul(layout.page_bytes());
+            BackendError::OutOfMemory { bytes, what: "the KV pool" }
+        };
+        let (kv_heads, shape) = (layout.kv_heads, BlockShape::new(&layout));
+        let layer_bytes = pages
+            .checked_mul(kv_heads)
+            .and_then(|blocks| blocks.checked_mul(shape.bytes))
+            .and_then(|bytes| bytes.checked_add(OVERREAD_BYTES))
+            .ok_or_else(no_memory)?;
+        let layer = |_| Ok(Layer { memory: Buffer::sparse(layer_bytes, "the KV pool")?, kv_heads, shape });
+        let layers = (0..layout.layers).map(layer).collect::<Result<Vec<_>, BackendError>>();
+        self.layers.extend(layers.map_err(|_| no_memory())?);
+        Ok(())
+    }
+
+    fn states(&self) -> Option<&dyn StateMemory> {
+        Some(&self.states)
+    }
+
+    fn states_mut(&mut self) -> Option<&mut dyn StateMemory> {
+        Some(&mut self.states)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Operations on whole rows: embedding, gathering the output rows, sampling, and copies in and out.
 
 use crate::backend::cpu::Cpu;
-use crate::backend::cpu::arena::Arena;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
 use crate::backend::{BackendError, Frame, overlap_error, shape_error};
@@ -121,24 +120,4 @@ fn largest_column(values: &[f32]) -> f32 {
     let has_max = |block: &[f32]| block.iter().fold(false, |found, &x| found | (x == max));
     let start = LANES * blocks.iter().position(|block| has_max(block)).unwrap_or(blocks.len());
     values[start..].iter().position(|&x| x == max).map_or(-1.0, |column| (start + column) as f32)
-}
-
-/// See [`crate::backend::Backend::write`].
-pub(crate) fn write(arena: &mut Arena, place: &Place, values: &[f32]) -> Result<(), BackendError> {
-    let rows = place.whole_rows("write", values.len())?;
-    let [out] = arena.slices("write", [(place, rows)])?;
-    out.copy_from_slice(values);
-    Ok(())
-}
-
-/// See [`crate::backend::Backend::read`].
-pub(crate) fn read(
-    arena: &Arena,
-    place: &Place,
-    first_row: usize,
-    out: &mut [f32],
-) -> Result<(), BackendError> {
-    let rows = place.whole_rows("read", out.len())?;
-    out.copy_from_slice(arena.slice("read", place, first_row, rows)?);
-    Ok(())
 }

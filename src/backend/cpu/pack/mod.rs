@@ -46,10 +46,11 @@ use lines::{
     six_lines,
 };
 
-use crate::backend::MatrixSource;
+use crate::backend::cpu::Compute;
 use crate::backend::cpu::isa::Order;
 use crate::backend::cpu::memory::{Part, Shelf};
 use crate::backend::cpu::pool::Pool;
+use crate::backend::{MatrixSource, PreparedMatrix};
 use crate::quant::{Bits, DenseMatrix, DenseValues, QuantMatrix, WeightMatrix};
 pub(crate) use activations::{Pack, ROWS_PER_CHUNK, sum_of_squares};
 pub(crate) use layout::{Layout, PANEL, QUADS, packed_bytes};
@@ -69,6 +70,17 @@ pub struct Matrix {
     cols: usize,
     layout: Layout,
     order: Order,
+    compute: Compute,
+}
+
+impl PreparedMatrix for Matrix {
+    fn bytes(&self) -> usize {
+        self.data.bytes()
+    }
+
+    fn multiplies_int8(&self) -> bool {
+        self.compute == Compute::Int8 && matches!(self.layout, Layout::Quant { .. })
+    }
 }
 
 impl Matrix {
@@ -102,14 +114,19 @@ impl Matrix {
         unsafe { pool.run(pack_run, &job, panels.div_ceil(run)) };
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some((_, error)) => Err(error),
-            None => Ok(Matrix { data, rows, cols, layout, order }),
+            None => Ok(Matrix { data, rows, cols, layout, order, compute: Compute::default() }),
         }
     }
 
     /// A matrix that was packed earlier: `data` has as many bytes as `packed_bytes` says.
     pub(crate) fn packed(data: Part, [rows, cols]: [usize; 2], layout: Layout, order: Order) -> Matrix {
         assert_eq!(Some(data.bytes()), packed_bytes([rows, cols], layout), "a {rows} x {cols} {layout:?}");
-        Matrix { data, rows, cols, layout, order }
+        Matrix { data, rows, cols, layout, order, compute: Compute::default() }
+    }
+
+    /// With what it is multiplied, where that is not the default.
+    pub(crate) fn for_compute(self, compute: Compute) -> Matrix {
+        Matrix { compute, ..self }
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -122,10 +139,6 @@ impl Matrix {
 
     pub(crate) fn layout(&self) -> Layout {
         self.layout
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.data.bytes()
     }
 
     pub(crate) fn as_ptr(&self) -> *const u8 {

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::*;
 use crate::backend::cpu::{Cpu, CpuOptions};
-use crate::backend::{Backend, MatrixShape};
+use crate::backend::{Backend, MatrixShape, PackedFiles};
 use crate::quant::{DenseMatrix, DenseValues, QuantFormat, WeightMatrix, quantize};
 
 /// Some matrices with what is needed to keep them, in a folder of their own.
