@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use ottava::{Bytes, Device, Engine, EngineConfig};
+use ottava::{Device, Engine, EngineConfig, KvBudget};
 
 use crate::{files, tiny};
 
@@ -14,7 +14,7 @@ pub fn tiny() -> Engine {
     let path = files::path("model.gguf");
     std::fs::write(&path, tiny::llama_of(CONTEXT).expect("a model")).expect("a file");
     let engine = Engine::builder(&path).device(Device::Cpu).threads(NonZeroUsize::MIN);
-    let engine = engine.context_max(CONTEXT).kv(KvBudget::Bytes(1 << 20 as u64)).scheduling(EngineConfig::default());
+    let engine = engine.context_max(CONTEXT).kv(KvBudget::Bytes(1 << 20)).scheduling(EngineConfig::default());
     let engine = engine.build().expect("an engine");
     // It is mapped, or read: either way its name is not needed any more.
     std::fs::remove_file(&path).expect("the file that was written");
