@@ -20,7 +20,7 @@ use ottava::KvBudget;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
 use ottava::checkpoint::ModelFile;
 use ottava::ir::{KvDtype, Precision, StepLimits};
-use ottava::model::{Decoder, LoadOptions, Model, ModelConfig};
+use ottava::model::{Decoder, KvBudget, LoadOptions, Model, ModelConfig};
 use ottava::quant::QuantFormat;
 use tiny::recorded::step;
 
