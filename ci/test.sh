@@ -6,10 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
 cargo test
-cargo test --release --all-features --lib --test 'cuda*' --test 'kernel_*' --test families --test kv_alloc \
-    --test no_allocation --test op_table --test sidecar --test tiny_model
-cargo test --release --all-features --doc
-# Hopper's own kernels, all of which tests/cuda.rs runs there, and kernels that begin before the one ahead has
-# ended. What computes the same on both cards runs on the second by night (ci/sm90.sh).
-ci/sm90.sh --lib backend::cuda
-ci/sm90.sh --test cuda --test cuda_engine --test cuda_graph --test cuda_invariant --test cuda_step
+cargo test --release --all-features -p ottava --lib --test 'cuda*' --test 'kernel_*' --test no_allocation --test op_table
+# Hopper's own kernels, all of which tests/cuda.rs runs there. What computes the same on both cards, and kernels that
+# begin before the one ahead has ended, run on the second by night (ci/sm90.sh).
+ci/sm90.sh -p ottava --lib backend::cuda
+ci/sm90.sh -p ottava --test cuda
