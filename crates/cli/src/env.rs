@@ -21,6 +21,11 @@ pub fn hub_token() -> Option<String> {
     std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty())
 }
 
+/// A key of the server's clients: `OTTAVA_API_KEY`.
+pub fn api_key() -> Option<String> {
+    std::env::var("OTTAVA_API_KEY").ok().filter(|key| !key.is_empty())
+}
+
 /// Whether the hub must not be asked: `HF_HUB_OFFLINE` or `OTTAVA_OFFLINE` set to anything but 0.
 pub fn offline() -> bool {
     ["HF_HUB_OFFLINE", "OTTAVA_OFFLINE"]

@@ -24,6 +24,7 @@ mod output;
 mod perplexity;
 mod run;
 mod score;
+mod serve;
 mod tokenize;
 mod visible;
 
@@ -46,6 +47,8 @@ enum Command {
     Run(run::Run),
     /// Talk with the model
     Chat(chat::Chat),
+    /// Serve OpenAI's chat and completions over HTTP
+    Serve(serve::Serve),
     /// Fetch a model into the cache
     Pull(fetch::Pull),
     /// List the models that are known and those in the cache
@@ -103,6 +106,7 @@ impl Command {
         match self {
             Command::Run(command) => command.run(),
             Command::Chat(command) => command.run(),
+            Command::Serve(command) => command.run(),
             Command::Pull(command) => command.run(),
             Command::List(command) => command.run(),
             Command::Devices(command) => command.run(),

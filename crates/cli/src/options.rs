@@ -13,6 +13,8 @@ use ottava::{Device, Engine, EngineBuilder, EngineConfig, KvBudget, Request};
 use super::numbers::{CHUNK_MAX, MIB_MAX, THREADS_MAX, TOKENS_MAX, probability, real, whole};
 use super::{Failure, catalog, fetch, input, output};
 
+/// What a server's keys and values take of the memory that is free.
+const KV_SHARE: f32 = 0.25;
 /// Most tokens of an answer where `-n` does not say.
 const MAX_TOKENS: usize = 512;
 
@@ -158,10 +160,26 @@ impl ModelOptions {
 
     /// The engine with other scheduling than the default.
     pub fn engine_with(&self, scheduling: EngineConfig) -> Result<Loaded, Failure> {
+        self.engine_by(scheduling, |builder| builder)
+    }
+
+    /// The same, with room for many conversations where `--kv-budget` does not say.
+    pub fn engine_of_many(&self, scheduling: EngineConfig) -> Result<Loaded, Failure> {
+        self.engine_by(scheduling, |builder| match self.kv_budget {
+            None => builder.kv(KvBudget::FreeShare(KV_SHARE)),
+            Some(_) => builder,
+        })
+    }
+
+    fn engine_by(
+        &self,
+        scheduling: EngineConfig,
+        change: impl FnOnce(EngineBuilder) -> EngineBuilder,
+    ) -> Result<Loaded, Failure> {
         let scheduling = EngineConfig { prefill_chunk: self.prefill_chunk, ..scheduling };
         let path = self.path()?;
         let bar = output::LoadBar::new();
-        let builder = self.builder(&path).scheduling(scheduling);
+        let builder = change(self.builder(&path).scheduling(scheduling));
         let engine = builder.build_with(&mut |progress| bar.update(progress));
         bar.finish();
         let engine = engine.map_err(|error| of_file(&path, error))?;

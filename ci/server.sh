@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The real server with a real model, driven by the clients that people use (Python and JavaScript), and by requests
+# made at random from its own description. Fetches the model and the clients.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. ci/nvcc.env
+clients=$PWD/target/server-clients
+python3 -c 'import venv, ensurepip' 2> /dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv > /dev/null; }
+[ -x "$clients/python/bin/python" ] || python3 -m venv "$clients/python"
+"$clients/python/bin/pip" install -q openai litellm langchain-openai schemathesis
+if command -v npm > /dev/null; then
+    npm install --silent --no-fund --no-audit --prefix "$clients" openai ai @ai-sdk/openai-compatible > /dev/null
+    cp ci/server/clients.mjs "$clients/"
+fi
+
+cargo build --release --all-features
+log=$clients/server.log
+OTTAVA_API_KEY=test-key target/release/ottava serve --port 0 --max-sequences 64 > "$log" 2> "$log.err" &
+server=$!
+trap 'kill $server 2> /dev/null || true' EXIT
+for _ in $(seq 600); do
+    address=$(sed -n 's/^\(http:.*\)$/\1/p' "$log")
+    [ -z "$address" ] || break
+    kill -0 $server || { cat "$log.err"; exit 1; }
+    sleep 0.1
+done
+export LITELLM_LOCAL_MODEL_COST_MAP=True
+"$clients/python/bin/python" ci/server/clients.py "$address" test-key
+if command -v node > /dev/null && [ -f "$clients/clients.mjs" ]; then
+    (cd "$clients" && node clients.mjs "$address" test-key)
+else
+    echo "not checked: JavaScript's clients, since there is no node"
+fi
+# No request, however odd, is the server's own error.
+(cd "$clients" && python/bin/schemathesis run "$address/openapi.json" --url "$address" -H 'Authorization: Bearer test-key' \
+    --checks not_a_server_error --max-examples 4 --workers 2 --request-timeout 60 --seed 1 --no-color)
+kill -TERM $server
+wait $server
+echo "the server stopped in order"

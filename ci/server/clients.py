@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Drives a server with the clients that people use: `clients.py ADDRESS KEY`. Fails at the first thing that is wrong."""
+import json
+import sys
+
+from langchain_openai import ChatOpenAI
+import litellm
+import openai
+
+address, key = sys.argv[1:3]
+client = openai.OpenAI(base_url=f"{address}/v1", api_key=key)
+model = client.models.list().data[0].id
+messages = [{"role": "system", "content": "You are brief."}, {"role": "user", "content": "Name a colour."}]
+fixed = dict(model=model, messages=messages, max_tokens=12, seed=7, temperature=0.8)
+
+
+def chat():
+    whole = client.chat.completions.create(**fixed)
+    assert whole.choices[0].message.role == "assistant" and whole.choices[0].finish_reason in ("stop", "length")
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+    chunks = list(client.chat.completions.create(**fixed, stream=True, stream_options={"include_usage": True}))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content, (text, whole)
+    assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+
+
+def choices_and_stops():
+    several = client.chat.completions.create(**fixed, n=3)
+    assert [choice.index for choice in several.choices] == [0, 1, 2]
+    text = client.chat.completions.create(**fixed).choices[0].message.content
+    assert several.choices[0].message.content == text
+    if len(text) > 2:
+        stopped = client.chat.completions.create(**fixed, stop=[text[2]])
+        assert stopped.choices[0].message.content == text.split(text[2])[0]
+    again = client.chat.completions.create(**fixed)
+    assert again.choices[0].message.content == text, "the same seed, the same answer"
+
+
+def log_probabilities():
+    found = client.chat.completions.create(**fixed, logprobs=True, top_logprobs=4).choices[0].logprobs.content
+    assert all(token.logprob <= 0 and len(token.top_logprobs) == 4 for token in found)
+    old = client.completions.create(model=model, prompt="The sky is", echo=True, logprobs=3, max_tokens=4, temperature=0)
+    lists = old.choices[0].logprobs
+    assert len(lists.tokens) == len(lists.token_logprobs) == len(lists.top_logprobs) == len(lists.text_offset)
+    assert lists.token_logprobs[0] is None and old.choices[0].text.startswith("The sky is")
+
+
+def errors():
+    for kind, change in [(openai.BadRequestError, dict(temperature=-3)), (openai.NotFoundError, dict(model="another")),
+                         (openai.BadRequestError, dict(response_format={"type": "json_object"}))]:
+        try:
+            client.chat.completions.create(**{**fixed, **change})
+        except kind as error:
+            assert error.param == next(iter(change)), error
+        else:
+            raise AssertionError(f"{change} was accepted")
+    try:
+        openai.OpenAI(base_url=f"{address}/v1", api_key="wrong", max_retries=0).models.list()
+    except openai.AuthenticationError:
+        pass
+    else:
+        raise AssertionError("a wrong key was accepted")
+
+
+def others():
+    langchain = ChatOpenAI(base_url=f"{address}/v1", api_key=key, model=model, max_tokens=8, temperature=0, seed=1)
+    whole = langchain.invoke("Name a colour.")
+    assert whole.usage_metadata["output_tokens"] > 0
+    assert "".join(chunk.content for chunk in langchain.stream("Name a colour.")) == whole.content
+    light = dict(model=f"openai/{model}", messages=messages, api_base=f"{address}/v1", api_key=key, max_tokens=8, seed=1)
+    whole = litellm.completion(**light).choices[0].message.content
+    parts = litellm.completion(**light, stream=True)
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == whole
+
+
+for check in (chat, choices_and_stops, log_probabilities, errors, others):
+    check()
+    print(f"{check.__name__}: ok", flush=True)
+print(json.dumps({"model": model, "openai": openai.__version__}))

@@ -1,0 +1,130 @@
+//! `ottava serve`: OpenAI's chat and completions over HTTP.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use ottava::EngineConfig;
+use ottava::ir::PAGE_TOKENS;
+use ottava_server::{Config, ServeError, Server, asked_to_stop};
+
+use super::numbers::whole;
+use super::options::ModelOptions;
+use super::{Failure, env, output};
+
+/// Most sequences, requests and seconds that an option may ask for.
+const SEQUENCES_MAX: usize = 4096;
+const QUEUE_MAX: usize = 1 << 16;
+const SECONDS_MAX: u64 = 1 << 20;
+/// Most bytes of a file of keys.
+const KEYS_MAX: u64 = 1 << 20;
+
+/// Arguments of `serve`.
+#[derive(Args)]
+pub struct Serve {
+    /// Address to listen on; any but a loopback address needs a key
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    host: IpAddr,
+    /// Port to listen on; 0 takes a free one
+    #[arg(long, default_value_t = 8080, allow_hyphen_values = true, value_parser = whole(0, u16::MAX))]
+    port: u16,
+    /// What clients call the model (may be given several times) [default: the model's own name]
+    #[arg(long, value_name = "NAME")]
+    alias: Vec<String>,
+    /// A file with the keys that clients may use, one a line; OTTAVA_API_KEY is one, too [default: no key is asked for]
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// A name of this host that requests may use, beside its address (may be given several times)
+    #[arg(long, value_name = "HOST")]
+    allowed_host: Vec<String>,
+    /// A web site whose scripts may use the server, such as https://example.org (may be given several times)
+    #[arg(long, value_name = "ORIGIN")]
+    allowed_origin: Vec<String>,
+    /// Most answers at work at once
+    #[arg(long, value_name = "N", default_value_t = 64, allow_hyphen_values = true, value_parser = whole(1, SEQUENCES_MAX))]
+    max_sequences: usize,
+    /// Most requests at work or waiting; further ones are told to come back
+    #[arg(long, value_name = "N", default_value_t = 256, allow_hyphen_values = true, value_parser = whole(1, QUEUE_MAX))]
+    queue: usize,
+    /// Seconds that an answer may take, its wait included; 0 is no limit
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
+    request_timeout: u64,
+    /// Seconds that answers may still take after SIGTERM or Ctrl-C
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
+    drain: u64,
+    #[command(flatten)]
+    model: ModelOptions,
+}
+
+impl Serve {
+    /// Serves until it is asked to stop.
+    pub fn run(self) -> Result<(), Failure> {
+        let keys = self.keys()?;
+        let scheduling = EngineConfig {
+            sequences_max: self.max_sequences,
+            queue_max: self.queue,
+            ..EngineConfig::default()
+        };
+        let engine = self.model.engine_of_many(scheduling)?;
+        let server = Server::bind((*engine).clone(), self.config(keys)).map_err(failed)?;
+        let info = engine.info();
+        output::tell(format_args!(
+            "{} on {}: at most {} answers at once; contexts of {} tokens, room for {} tokens in all",
+            info.name,
+            info.device_name,
+            info.sequences_max,
+            info.context_max,
+            info.kv_pages * PAGE_TOKENS
+        ));
+        output::print_line(format_args!("http://{}", server.address()))?;
+        server.run(asked_to_stop()).map_err(failed)
+    }
+
+    fn config(self, keys: Vec<String>) -> Config {
+        let mut config = Config::default();
+        config.host = self.host;
+        config.port = self.port;
+        config.names = self.alias;
+        config.keys = keys;
+        config.allowed_hosts = self.allowed_host;
+        config.allowed_origins = self.allowed_origin;
+        config.request_timeout =
+            (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout));
+        config.drain = Duration::from_secs(self.drain);
+        config
+    }
+
+    /// The keys of the file and of the environment.
+    fn keys(&self) -> Result<Vec<String>, Failure> {
+        let mut keys = self.api_key_file.as_deref().map(keys_of).transpose()?.unwrap_or_default();
+        keys.extend(env::api_key());
+        Ok(keys)
+    }
+}
+
+/// The lines of a file that are not empty.
+fn keys_of(path: &Path) -> Result<Vec<String>, Failure> {
+    let name = path.display();
+    let failed = |error: std::io::Error| Failure::Failed(format!("{name}: {error}"));
+    let length = std::fs::metadata(path).map_err(failed)?.len();
+    if length > KEYS_MAX {
+        return Err(Failure::Failed(format!(
+            "{name}: expected at most {KEYS_MAX} bytes of keys, found {length}"
+        )));
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let keys: Vec<String> =
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    if keys.is_empty() {
+        return Err(Failure::Failed(format!("{name}: expected a key a line, found none")));
+    }
+    Ok(keys)
+}
+
+fn failed(error: ServeError) -> Failure {
+    match error {
+        ServeError::Open { .. } | ServeError::EmptyKey => Failure::Usage(error.to_string()),
+        error => Failure::Failed(error.to_string()),
+    }
+}

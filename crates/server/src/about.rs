@@ -1,0 +1,112 @@
+//! Routes about the server itself: models, health, version, what is not there.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use ottava::engine::EngineState;
+use serde_json::{Value, json};
+
+use crate::app::{App, Phase};
+use crate::error::{ApiError, json_body, quoted};
+
+/// The description of all routes.
+const OPENAPI: &str = include_str!("openapi.json");
+/// The page at `/`.
+const PAGE: &str = include_str!("page.html");
+
+/// `/v1/models`
+pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
+    let data: Vec<Value> = app.names().iter().map(|name| model_of(&app, name)).collect();
+    json_body(&json!({"object": "list", "data": data})).into_response()
+}
+
+/// `/v1/models/{id}`
+pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+    if app.names().contains(&id) {
+        return Ok(json_body(&model_of(&app, &id)).into_response());
+    }
+    let message = format!("the model {} is not served here", quoted(&id));
+    Err(ApiError::invalid("model", message).unknown_model())
+}
+
+fn model_of(app: &App, name: &str) -> Value {
+    let info = app.engine.info();
+    json!({
+        "id": name, "object": "model", "created": app.started, "owned_by": "ottava", "root": app.name(),
+        "max_model_len": info.context_max,
+        "meta": {
+            "n_ctx_train": app.engine.config().context_length, "n_params": info.parameters, "size": info.file_bytes,
+            "n_vocab": app.engine.vocab().len(),
+        },
+    })
+}
+
+/// `/health`: the process lives.
+pub(crate) async fn health() -> Response {
+    json_body(&json!({"status": "ok"})).into_response()
+}
+
+/// `/ready`: it can answer now.
+pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
+    let reason = match app.engine.state() {
+        EngineState::Running => None,
+        EngineState::Draining => Some("the engine is draining".to_owned()),
+        EngineState::Dead(error) => Some(format!("the engine is dead: {error}")),
+        _ => Some("the engine has stopped".to_owned()),
+    };
+    let stopping = (*app.phase.borrow() != Phase::Serving).then(|| "the server is stopping".to_owned());
+    let running = app.engine.stats().step_running_s;
+    let hangs = running > app.config.step_timeout.as_secs_f64();
+    let hung = hangs.then(|| format!("a step has been running for {running:.0} s"));
+    match reason.or(stopping).or(hung) {
+        None => json_body(&json!({"status": "ready"})).into_response(),
+        Some(reason) => {
+            let body = json_body(&json!({"status": "not ready", "reason": reason}));
+            (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+        }
+    }
+}
+
+/// `/version`
+pub(crate) async fn version() -> Response {
+    json_body(&json!({"version": env!("CARGO_PKG_VERSION"), "server": "ottava"})).into_response()
+}
+
+/// `/openapi.json`
+pub(crate) async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
+}
+
+/// `/`
+pub(crate) async fn page() -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        ),
+    ];
+    (headers, PAGE).into_response()
+}
+
+/// `/v1/embeddings`: no model that runs here makes any.
+pub(crate) async fn embeddings(State(app): State<Arc<App>>) -> ApiError {
+    let message = format!(
+        "the model {} generates text; embeddings need an encoder, which is not supported yet",
+        app.name()
+    );
+    ApiError::unsupported("model", message)
+}
+
+/// Any other path.
+pub(crate) async fn nothing(uri: Uri) -> ApiError {
+    let message = format!("there is no route {}", quoted(uri.path()));
+    ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message).with_code("unknown_route")
+}
+
+/// Another method than the route's.
+pub(crate) async fn no_method() -> ApiError {
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", "the route has no such method")
+}

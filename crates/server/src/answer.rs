@@ -1,0 +1,171 @@
+//! From a prompt and parameters to a stream of pieces: the one place that submits to the engine.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::{SelectAll, Stream};
+use ottava::engine::{Event, FinishReason, GenerationError, Logprobs, Timings, Usage};
+use ottava::{Request, TokenId};
+
+use crate::app::App;
+use crate::error::{ApiError, of_engine};
+use crate::metrics::Ended;
+use crate::params::Params;
+
+/// What comes of one choice.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// The choice's number.
+    pub(crate) index: usize,
+    pub(crate) piece: Piece,
+}
+
+/// A piece of a choice.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// A token, and the text that became certain with it.
+    Token { id: TokenId, text: String, logprobs: Option<Logprobs>, usage: Usage },
+    /// The end, with the text that was held back.
+    End(End),
+}
+
+/// How a choice ended.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) text: String,
+    pub(crate) finish: &'static str,
+    /// The stop string that ended it.
+    pub(crate) stop: Option<String>,
+    pub(crate) usage: Usage,
+    pub(crate) timings: Timings,
+}
+
+type Choice = Pin<Box<dyn Stream<Item = (usize, Result<Event, GenerationError>, Usage)> + Send>>;
+
+/// The choices of a request at work. Dropping it cancels them.
+pub(crate) struct Answers {
+    app: Arc<App>,
+    running: SelectAll<Choice>,
+    /// Further choices of a prompt, submitted when its first has a token: they find the prompt in the cache.
+    waiting: Vec<VecDeque<Request>>,
+    /// Choices of each prompt.
+    n: usize,
+    started: Instant,
+}
+
+impl std::fmt::Debug for Answers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answers").field("running", &self.running.len()).finish_non_exhaustive()
+    }
+}
+
+impl Answers {
+    /// Submits the first choice of each prompt.
+    ///
+    /// # Errors
+    /// The engine's: too long, overloaded, a parameter out of its range.
+    pub(crate) fn begin(
+        app: &Arc<App>,
+        prompts: Vec<Vec<TokenId>>,
+        params: &Params,
+    ) -> Result<Answers, ApiError> {
+        let mut answers = Answers {
+            app: Arc::clone(app),
+            running: SelectAll::new(),
+            waiting: Vec::with_capacity(prompts.len()),
+            n: params.n,
+            started: Instant::now(),
+        };
+        let context_max = app.engine.info().context_max;
+        let deadline = app.config.request_timeout.and_then(|time| answers.started.checked_add(time));
+        for (number, prompt) in prompts.into_iter().enumerate() {
+            let room = context_max.saturating_sub(prompt.len());
+            let request = |choice| {
+                let request = params.apply(Request::tokens(prompt.clone()), choice, room);
+                match deadline {
+                    Some(deadline) => request.deadline(deadline),
+                    None => request,
+                }
+            };
+            answers.submit(number * params.n, request(0))?;
+            answers.waiting.push((1..params.n).map(request).collect());
+        }
+        Ok(answers)
+    }
+
+    fn submit(&mut self, index: usize, request: Request) -> Result<(), ApiError> {
+        let generation = self.app.engine.submit(request)?;
+        let pieces = futures_util::stream::unfold(generation, move |mut generation| async move {
+            let event = generation.next().await?;
+            let usage = generation.usage();
+            Some(((index, event, usage), generation))
+        });
+        self.running.push(Box::pin(pieces));
+        Ok(())
+    }
+
+    /// The next piece of any choice; `None` after the last.
+    ///
+    /// # Errors
+    /// One choice's error ends all.
+    pub(crate) async fn next(&mut self) -> Option<Result<Output, ApiError>> {
+        let (index, event, usage) = self.running.next().await?;
+        if let Err(error) = self.submit_the_rest(index / self.n.max(1)) {
+            return Some(Err(error));
+        }
+        Some(match event {
+            Ok(event) => self.piece(event, usage).map(|piece| Output { index, piece }),
+            Err(error) => {
+                self.app.metrics.ended(Ended::Failed, None);
+                Err(of_engine(error.kind(), None, &error))
+            }
+        })
+    }
+
+    /// Submits the other choices of a prompt whose first has come so far.
+    fn submit_the_rest(&mut self, prompt: usize) -> Result<(), ApiError> {
+        let rest = self.waiting.get_mut(prompt).map(std::mem::take).unwrap_or_default();
+        for (choice, request) in (1..).zip(rest) {
+            self.submit(prompt * self.n + choice, request)?;
+        }
+        Ok(())
+    }
+
+    fn piece(&self, event: Event, usage: Usage) -> Result<Piece, ApiError> {
+        let done = match event {
+            Event::Token(token) => {
+                return Ok(Piece::Token { id: token.id, text: token.text, logprobs: token.logprobs, usage });
+            }
+            Event::Done(done) => done,
+            _ => return Err(internal("the engine sent an event that the server does not know")),
+        };
+        let finish = match done.finish {
+            FinishReason::Stop | FinishReason::Eos => "stop",
+            FinishReason::Length => "length",
+            FinishReason::Deadline => {
+                self.app.metrics.ended(Ended::Failed, None);
+                let status = axum::http::StatusCode::REQUEST_TIMEOUT;
+                return Err(
+                    ApiError::new(status, "server_error", "the answer took too long").with_code("timeout")
+                );
+            }
+            _ => return Err(internal("the answer was cancelled")),
+        };
+        let ended = if finish == "stop" { Ended::Stop } else { Ended::Length };
+        self.app.metrics.ended(ended, Some((&done.usage, &done.timings)));
+        Ok(Piece::End(End {
+            text: done.text,
+            finish,
+            stop: done.stop,
+            usage: done.usage,
+            timings: done.timings,
+        }))
+    }
+}
+
+fn internal(message: &str) -> ApiError {
+    ApiError::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+}

@@ -1,0 +1,142 @@
+//! What all requests share.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ottava::Engine;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConstantTimeEq};
+use tokio::sync::{Semaphore, watch};
+
+use crate::Config;
+use crate::error::ApiError;
+use crate::metrics::Metrics;
+
+/// Where the server is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Requests are answered.
+    Serving,
+    /// No further ones; those at work go on.
+    Draining,
+    /// Those at work end now.
+    Ending,
+}
+
+/// The engine, what the server was told, and what it counts.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) engine: Engine,
+    pub(crate) config: Config,
+    pub(crate) metrics: Metrics,
+    /// Unix time of the start: when the model was "created".
+    pub(crate) started: u64,
+    pub(crate) phase: watch::Receiver<Phase>,
+    /// SHA-256 of each key.
+    keys: Vec<[u8; 32]>,
+    names: Vec<String>,
+    /// Bounds templates and tokenising, which take the processor.
+    workers: Semaphore,
+}
+
+impl App {
+    pub(crate) fn new(engine: Engine, config: Config, phase: watch::Receiver<Phase>, workers: usize) -> App {
+        let keys = config.keys.iter().map(|key| sha256(&[key.trim().as_bytes()])).collect();
+        let mut names = config.names.clone();
+        if names.is_empty() {
+            names.push(model_id(&engine));
+        }
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let (metrics, workers) = (Metrics::new(&names[0]), Semaphore::new(workers));
+        App { engine, config, metrics, started, phase, keys, names, workers }
+    }
+
+    /// What the model is called, the first name in answers.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The name in answers.
+    pub(crate) fn name(&self) -> &str {
+        &self.names[0]
+    }
+
+    /// Whether clients need a key.
+    pub(crate) fn asks_for_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    /// Whether it is one of the keys. All are compared, each in constant time, so that no time tells how near a
+    /// guess is.
+    pub(crate) fn knows(&self, key: &str) -> bool {
+        let guess = sha256(&[key.as_bytes()]);
+        let known = self.keys.iter().fold(Choice::from(0), |known, key| known | key.ct_eq(&guess));
+        known.into()
+    }
+
+    /// Refuses another model's name.
+    pub(crate) fn check_model(&self, model: Option<Value>) -> Result<(), ApiError> {
+        match model {
+            None => Ok(()),
+            Some(Value::String(name)) if name.is_empty() || self.names.contains(&name) => Ok(()),
+            Some(other) => {
+                let message = format!(
+                    "the model {} is not served here: expected {}",
+                    crate::error::quoted(&other.to_string()),
+                    self.names.join(" or ")
+                );
+                Err(ApiError::invalid("model", message).unknown_model())
+            }
+        }
+    }
+
+    /// Runs work that takes the processor for long on one of a few threads.
+    ///
+    /// # Errors
+    /// The work's own; one of the server if the work panicked.
+    pub(crate) async fn work<T: Send + 'static>(
+        self: &Arc<App>,
+        work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        // It is never closed.
+        let _permit = self.workers.acquire().await;
+        let app = Arc::clone(self);
+        let failed = |_| {
+            let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
+            ApiError::new(status, "server_error", "the request's text could not be worked on")
+        };
+        tokio::task::spawn_blocking(move || work(&app.engine)).await.map_err(failed)?
+    }
+}
+
+/// The model's own name as an id: without what a URL or a metric's label could trip over.
+fn model_id(engine: &Engine) -> String {
+    let name = &engine.info().name;
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    let id: String = name.chars().take(64).map(plain).collect();
+    if id.is_empty() { "model".to_owned() } else { id }
+}
+
+/// SHA-256 of parts, one behind the other.
+pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    parts.iter().for_each(|part| hash.update(part));
+    hash.finalize().into()
+}
+
+/// So many random bytes as hexadecimal digits.
+pub(crate) fn random_hex<const N: usize>() -> String {
+    random::<N>().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Random bytes of the system; where it has none, the clock's.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    if getrandom::fill(&mut bytes).is_err() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+        let digest = sha256(&[&now.to_le_bytes()]);
+        bytes.iter_mut().zip(digest.into_iter().cycle()).for_each(|(to, byte)| *to = byte);
+    }
+    bytes
+}

@@ -1,0 +1,144 @@
+//! Errors of the server, and of a request in OpenAI's form.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use ottava::ErrorKind;
+use serde_json::{Value, json};
+
+/// Why the server could not start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// Anyone could reach the model.
+    #[error("{host} is no loopback address: serving others needs a key (--api-key-file or OTTAVA_API_KEY)")]
+    Open {
+        /// The address asked for.
+        host: IpAddr,
+    },
+    /// A key that anyone would guess.
+    #[error("a key is empty")]
+    EmptyKey,
+    /// The address cannot be listened on.
+    #[error("{address}: cannot listen: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The system gave no threads.
+    #[error("cannot start the server's threads: {0}")]
+    Threads(std::io::Error),
+}
+
+/// Most characters of a client's own text in a message.
+const QUOTED_MAX: usize = 200;
+
+/// Why a request gets no answer, as OpenAI says it.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    kind: &'static str,
+    code: Option<&'static str>,
+    param: Option<String>,
+    message: String,
+    /// Seconds after which it may be tried again.
+    retry_after: Option<u32>,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, kind: &'static str, message: impl fmt::Display) -> ApiError {
+        let mut message = message.to_string();
+        if let Some((end, _)) = message.char_indices().nth(4 * QUOTED_MAX) {
+            message.truncate(end);
+        }
+        ApiError { status, kind, code: None, param: None, message, retry_after: None }
+    }
+
+    /// A field of the request is at fault.
+    pub(crate) fn invalid(param: impl Into<String>, message: impl fmt::Display) -> ApiError {
+        let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", message);
+        ApiError { param: Some(param.into()), ..error }
+    }
+
+    /// What a field asks for is not there.
+    pub(crate) fn unsupported(param: impl Into<String>, message: impl fmt::Display) -> ApiError {
+        ApiError::invalid(param, message).with_code("unsupported_parameter")
+    }
+
+    pub(crate) fn with_code(mut self, code: &'static str) -> ApiError {
+        self.code = Some(code);
+        self
+    }
+
+    /// There is no such model.
+    pub(crate) fn unknown_model(self) -> ApiError {
+        ApiError { status: StatusCode::NOT_FOUND, ..self }.with_code("model_not_found")
+    }
+
+    pub(crate) fn retry_after(mut self, seconds: u32) -> ApiError {
+        self.retry_after = Some(seconds);
+        self
+    }
+
+    /// The object of an answer's body or of a stream's last event.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({"error": {
+            "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
+        }})
+    }
+}
+
+/// At most [`QUOTED_MAX`] characters of what a client sent.
+pub(crate) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_MAX) {
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
+
+/// An engine's error: its kind decides.
+pub(crate) fn of_engine(kind: ErrorKind, field: Option<&str>, message: impl fmt::Display) -> ApiError {
+    let (status, name, code) = match kind {
+        ErrorKind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("overloaded")),
+        ErrorKind::TooLong => {
+            (StatusCode::BAD_REQUEST, "invalid_request_error", Some("context_length_exceeded"))
+        }
+        ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "invalid_request_error", None),
+        ErrorKind::Unsupported => {
+            (StatusCode::BAD_REQUEST, "invalid_request_error", Some("unsupported_parameter"))
+        }
+        ErrorKind::OutOfMemory | ErrorKind::DeviceLost | ErrorKind::Stopped => {
+            (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("unavailable"))
+        }
+        ErrorKind::Deadline => (StatusCode::REQUEST_TIMEOUT, "server_error", Some("timeout")),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
+    };
+    let error = ApiError::new(status, name, message);
+    let retry_after = (status == StatusCode::TOO_MANY_REQUESTS).then_some(1);
+    ApiError { code, param: field.map(str::to_owned), retry_after, ..error }
+}
+
+impl From<ottava::Error> for ApiError {
+    fn from(error: ottava::Error) -> ApiError {
+        of_engine(error.kind(), error.field(), &error)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, json_body(&self.to_json())).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+/// A JSON answer.
+pub(crate) fn json_body(value: &Value) -> ([(header::HeaderName, &'static str); 1], String) {
+    ([(header::CONTENT_TYPE, "application/json")], value.to_string())
+}

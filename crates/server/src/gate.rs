@@ -1,0 +1,258 @@
+//! What stands before every route: a request's id, the host and the site it comes from, its key, its size.
+
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use tokio::time::timeout;
+
+use crate::app::{App, Phase, random_hex};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::stream::stopping;
+
+/// Routes that need no key: whether the server lives says nothing about the model.
+const OPEN: &[&str] = &["/health", "/v1/health", "/ready"];
+/// The page itself: its script asks for the key.
+const PAGE: &str = "/";
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Most characters of a client's own request id.
+const ID_MAX: usize = 64;
+
+/// The key that a request came with.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Client {
+    key: Option<String>,
+}
+
+impl Client {
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    /// Notes the fields that nobody took.
+    pub(crate) fn ignored(&self, app: &App, fields: Fields) -> Ignored {
+        let names = fields.unknown();
+        app.metrics.ignored(names.len());
+        Ignored(names)
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Client {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Client, Self::Rejection> {
+        Ok(parts.extensions.get().cloned().unwrap_or_default())
+    }
+}
+
+/// Fields of a request that have no meaning here. They are accepted, and named in a header.
+#[derive(Debug)]
+pub(crate) struct Ignored(Vec<String>);
+
+impl Ignored {
+    pub(crate) fn onto(self, mut response: Response) -> Response {
+        let plain =
+            |name: &&String| name.len() <= 64 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let names: Vec<&str> = self.0.iter().filter(plain).take(16).map(String::as_str).collect();
+        if let Ok(value) = HeaderValue::from_str(&names.join(", "))
+            && !names.is_empty()
+        {
+            response.headers_mut().insert("x-ottava-ignored", value);
+        }
+        response
+    }
+}
+
+/// Lets a request through, or answers in its place.
+pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let id = request_id(request.headers());
+    let mut response = match admitted(&app, request).await {
+        Ok(request) => next.run(request).await,
+        Err(error) => error.into_response(),
+    };
+    app.metrics.answered(response.status());
+    response.headers_mut().insert(REQUEST_ID, id);
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+async fn admitted(app: &App, request: Request) -> Result<Request, ApiError> {
+    check_host(app, request.headers(), request.uri())?;
+    check_origin(app, request.headers())?;
+    let path = request.uri().path();
+    let open = OPEN.contains(&path) || (path == PAGE && request.method() == Method::GET);
+    let key = key(request.headers());
+    if app.asks_for_keys() && !open && !key.as_deref().is_some_and(|key| app.knows(key)) {
+        return Err(unknown_key(key.is_some()));
+    }
+    if request.method() == Method::POST && *app.phase.borrow() != Phase::Serving {
+        return Err(stopping());
+    }
+    // Without keys everyone shares the cache, whatever a client sends as one.
+    let client = Client { key: key.filter(|_| app.asks_for_keys()) };
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(client);
+    let body = read(app, &parts, body).await?;
+    Ok(Request::from_parts(parts, body))
+}
+
+/// The whole body, within its size and its time.
+async fn read(app: &App, parts: &Parts, body: Body) -> Result<Body, ApiError> {
+    let most = app.config.body_max;
+    let too_large = || {
+        let message = format!("the body: expected at most {most} bytes");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    };
+    let said = parts.headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+    if said.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > most as u64) {
+        return Err(too_large());
+    }
+    match timeout(app.config.read_timeout, to_bytes(body, most)).await {
+        Ok(Ok(bytes)) => Ok(Body::from(bytes)),
+        Ok(Err(error)) if is_too_large(&error) => Err(too_large()),
+        Ok(Err(_)) => {
+            let message = "the body ended before its length";
+            Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", message))
+        }
+        Err(_) => {
+            let message = "the body did not come in time";
+            Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message))
+        }
+    }
+}
+
+fn is_too_large(error: &axum::Error) -> bool {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = source {
+        if error.is::<http_body_util::LengthLimitError>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
+}
+
+/// The client's own id if it is a plain one, else a random one.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let plain = |id: &&HeaderValue| {
+        let id = id.as_bytes();
+        let fits = (1..=ID_MAX).contains(&id.len());
+        fits && id.iter().all(|c| c.is_ascii_alphanumeric() || b"._-".contains(c))
+    };
+    let random = || HeaderValue::from_str(&random_hex::<16>());
+    match headers.get(REQUEST_ID).filter(plain) {
+        Some(id) => id.clone(),
+        None => random().unwrap_or(HeaderValue::from_static("none")),
+    }
+}
+
+/// The key of `Authorization: Bearer` or `x-api-key`.
+fn key(headers: &HeaderMap) -> Option<String> {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let bearer = text(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    });
+    bearer.or_else(|| text(HeaderName::from_static("x-api-key"))).map(str::to_owned)
+}
+
+fn unknown_key(given: bool) -> ApiError {
+    let message =
+        if given { "the API key is not known" } else { "expected an API key: Authorization: Bearer KEY" };
+    ApiError::new(StatusCode::UNAUTHORIZED, "authentication_error", message).with_code("invalid_api_key")
+}
+
+/// Refuses requests for another host: a web site may give this machine's address a name of its own, and then read
+/// what its visitors' servers say.
+fn check_host(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+    let said =
+        headers.get(header::HOST).and_then(|host| host.to_str().ok()).or(uri.authority().map(|a| a.as_str()));
+    let name = said.map(host_name).unwrap_or_default();
+    let config = &app.config;
+    let listed = config.allowed_hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
+    let own = ["localhost", "127.0.0.1", "[::1]"].contains(&name) || name == shown(config.host);
+    // Behind another address there is a key, and it is the operator who names the host, or nobody.
+    let anywhere = !config.host.is_loopback() && config.allowed_hosts.is_empty();
+    if listed || own || anywhere {
+        return Ok(());
+    }
+    let message =
+        format!("requests for the host {} are not answered (--allowed-host)", crate::error::quoted(name));
+    Err(ApiError::new(StatusCode::FORBIDDEN, "permission_error", message).with_code("unknown_host"))
+}
+
+fn shown(host: std::net::IpAddr) -> String {
+    match host {
+        std::net::IpAddr::V4(host) => host.to_string(),
+        std::net::IpAddr::V6(host) => format!("[{host}]"),
+    }
+}
+
+/// A host without its port.
+fn host_name(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if !name.is_empty() && port.bytes().all(|c| c.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+/// Refuses what another web site's script sends. Programs send no origin.
+fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let origin = origin.to_str().unwrap_or_default();
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let own =
+        origin.split_once("://").is_some_and(|(_, site)| !host.is_empty() && site.eq_ignore_ascii_case(host));
+    if own || app.config.allowed_origins.iter().any(|allowed| allowed == origin) {
+        return Ok(());
+    }
+    let message = format!("scripts of {} are not answered (--allowed-origin)", crate::error::quoted(origin));
+    Err(ApiError::new(StatusCode::FORBIDDEN, "permission_error", message).with_code("unknown_origin"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(entries: &[(&'static str, &'static str)]) -> HeaderMap {
+        let entry = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        entries.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn a_host_is_read_without_its_port() {
+        let cases =
+            [("localhost:8080", "localhost"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("a.b", "a.b")];
+        for (host, name) in cases {
+            assert_eq!(host_name(host), name);
+        }
+    }
+
+    #[test]
+    fn keys_come_by_either_header() {
+        assert_eq!(key(&headers(&[("authorization", "Bearer abc")])).as_deref(), Some("abc"));
+        assert_eq!(key(&headers(&[("authorization", "bearer abc")])).as_deref(), Some("abc"));
+        assert_eq!(key(&headers(&[("x-api-key", "abc")])).as_deref(), Some("abc"));
+        assert_eq!(key(&headers(&[("authorization", "Basic abc")])), None);
+    }
+
+    #[test]
+    fn only_plain_request_ids_are_echoed() {
+        assert_eq!(request_id(&headers(&[("x-request-id", "run-7.a_B")])), "run-7.a_B");
+        for id in ["two words", "a\u{7f}", "<b>", ""] {
+            let mut map = HeaderMap::new();
+            if let Ok(value) = HeaderValue::from_bytes(id.as_bytes()) {
+                map.insert(REQUEST_ID, value);
+            }
+            assert_eq!(request_id(&map).len(), 32, "{id:?}");
+        }
+    }
+}

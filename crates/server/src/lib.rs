@@ -1,0 +1,41 @@
+//! OpenAI's chat and completions over the engine of [`ottava`]: what `ottava serve` runs.
+//!
+//! ```no_run
+//! use ottava_server::{Config, Server, asked_to_stop};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let engine = ottava::Engine::builder("model.gguf").build()?;
+//! let server = Server::bind(engine, Config::default())?;
+//! println!("http://{}", server.address());
+//! server.run(asked_to_stop())?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A request's way: `listen` accepts the connection; `gate` checks host, site, key and size; `chat` or `completions`
+//! take the fields (`fields`, `params`); `answer` submits to the engine; `stream` writes the pieces as they come, or
+//! their fold. `about`, `tokens` and `metrics` are the other routes. `docs/server.md` has routes and parameters.
+//!
+//! Nothing here computes or caches: a server is a client of the engine like any other.
+
+#![forbid(unsafe_code)]
+
+mod about;
+mod answer;
+mod app;
+mod chat;
+mod completions;
+mod config;
+mod error;
+mod fields;
+mod gate;
+mod listen;
+mod metrics;
+mod params;
+mod shape;
+mod stream;
+mod tokens;
+
+pub use config::Config;
+pub use error::ServeError;
+pub use listen::{Server, asked_to_stop};

@@ -1,0 +1,187 @@
+//! Connections: accepted, timed, and ended in order.
+
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use ottava::Engine;
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::app::{App, Phase};
+use crate::gate::gate;
+use crate::{Config, ServeError, about, chat, completions, metrics, tokens};
+
+/// How long a failed accept waits: the system is out of files or memory.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// How long answers that were cut short may take to say so.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A server that listens already and does not answer yet.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    engine: Engine,
+    config: Config,
+}
+
+impl Server {
+    /// Listens on the address of `config`.
+    ///
+    /// # Errors
+    /// [`ServeError::Open`] if others could reach it and there is no key; [`ServeError::Listen`] if the address cannot be
+    /// listened on.
+    pub fn bind(engine: Engine, config: Config) -> Result<Server, ServeError> {
+        config.check()?;
+        let address = config.address();
+        let refused = |source| ServeError::Listen { address, source };
+        let listener = TcpListener::bind(address).map_err(refused)?;
+        listener.set_nonblocking(true).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        Ok(Server { listener, address, engine, config })
+    }
+
+    /// Where it listens: with the port that the system chose for 0.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `stop` is ready. Then it takes no further requests, and waits for those at work as long as the
+    /// configuration says.
+    ///
+    /// # Errors
+    /// [`ServeError::Threads`] if the system gives no threads.
+    pub fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
+        // Templates and tokenising take a core; the model takes the others.
+        let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(workers)
+            .max_blocking_threads(workers)
+            .thread_name("ottava-http")
+            .enable_all()
+            .build()
+            .map_err(ServeError::Threads)?;
+        let result = runtime.block_on(self.serve(stop, workers));
+        runtime.shutdown_timeout(LAST_WORDS);
+        result
+    }
+
+    async fn serve(self, stop: impl Future<Output = ()>, workers: usize) -> Result<(), ServeError> {
+        let address = self.address;
+        let listener = tokio::net::TcpListener::from_std(self.listener)
+            .map_err(|source| ServeError::Listen { address, source })?;
+        let (phase, watched) = watch::channel(Phase::Serving);
+        let (drain, connections_max) = (self.config.drain, self.config.connections_max);
+        let read_timeout = self.config.read_timeout;
+        let app = Arc::new(App::new(self.engine, self.config, watched, workers));
+        let connections = Connections {
+            routes: routes(&app),
+            graceful: GracefulShutdown::new(),
+            room: Arc::new(Semaphore::new(connections_max.max(1))),
+            read_timeout,
+        };
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            tokio::select! {
+                () = connections.accept(&listener) => {}
+                () = &mut stop => break,
+            }
+        }
+        drop(listener);
+        // Nobody may be watching any more.
+        let _ = phase.send(Phase::Draining);
+        let mut ended = std::pin::pin!(connections.graceful.shutdown());
+        if timeout(drain, &mut ended).await.is_err() {
+            let _ = phase.send(Phase::Ending);
+            let _ = timeout(LAST_WORDS, ended).await;
+        }
+        Ok(())
+    }
+}
+
+struct Connections {
+    routes: Router,
+    graceful: GracefulShutdown,
+    room: Arc<Semaphore>,
+    read_timeout: Duration,
+}
+
+impl Connections {
+    async fn accept(&self, listener: &tokio::net::TcpListener) {
+        // It is never closed.
+        let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => self.serve(stream, room),
+            Err(_) => sleep(ACCEPT_AGAIN).await,
+        }
+    }
+
+    fn serve(&self, stream: TcpStream, room: tokio::sync::OwnedSemaphorePermit) {
+        // An answer's tokens go out one by one.
+        let _ = stream.set_nodelay(true);
+        let service = TowerToHyperService::new(self.routes.clone());
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.read_timeout)
+            .serve_connection(TokioIo::new(stream), service);
+        let connection = self.graceful.watch(connection);
+        tokio::spawn(async move {
+            // What went wrong is the client's to see.
+            let _ = connection.await;
+            drop(room);
+        });
+    }
+}
+
+/// All routes, behind the gate.
+fn routes(app: &Arc<App>) -> Router {
+    Router::new()
+        .route("/", get(about::page))
+        .route("/health", get(about::health))
+        .route("/v1/health", get(about::health))
+        .route("/ready", get(about::ready))
+        .route("/version", get(about::version))
+        .route("/openapi.json", get(about::openapi))
+        .route("/metrics", get(metrics::metrics))
+        .route("/v1/models", get(about::models))
+        .route("/v1/models/{id}", get(about::model))
+        .route("/v1/chat/completions", post(chat::completions))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/embeddings", post(about::embeddings))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .fallback(about::nothing)
+        .method_not_allowed_fallback(about::no_method)
+        .layer(from_fn_with_state(Arc::clone(app), gate))
+        .with_state(Arc::clone(app))
+}
+
+/// Ready when the process is asked to end: SIGTERM, or Ctrl-C.
+pub async fn asked_to_stop() {
+    let interrupted = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut terminated) = signal(SignalKind::terminate()) else { return interrupted.await };
+        tokio::select! {
+            () = interrupted => {}
+            _ = terminated.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    interrupted.await;
+}

@@ -1,0 +1,168 @@
+//! `/metrics`, by vLLM's names: what routers and dashboards already read.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use ottava::engine::{Timings, Usage};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::app::App;
+
+/// Upper bounds of times, in seconds.
+const SECONDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0];
+
+/// How a choice ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Stop,
+    Length,
+    Failed,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Reason {
+    finished_reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Status {
+    status: u16,
+}
+
+type Level = Gauge<f64, AtomicU64>;
+
+/// What the server counts, and what it reads of the engine when it is asked.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    ended: Family<Reason, Counter>,
+    answered: Family<Status, Counter>,
+    ignored: Counter,
+    first_token: Histogram,
+    between_tokens: Histogram,
+    whole: Histogram,
+    queued: Histogram,
+    prompt: Counter,
+    generated: Counter,
+    cached: Counter,
+    running: Level,
+    waiting: Level,
+    cache_used: Level,
+    preempted: Level,
+    step_age: Level,
+}
+
+impl Metrics {
+    pub(crate) fn new(model: &str) -> Metrics {
+        let times = || Histogram::new(SECONDS);
+        let mut metrics = Metrics {
+            registry: Registry::with_labels([("model_name".into(), model.to_owned().into())].into_iter()),
+            ended: Family::default(),
+            answered: Family::default(),
+            ignored: Counter::default(),
+            first_token: times(),
+            between_tokens: times(),
+            whole: times(),
+            queued: times(),
+            prompt: Counter::default(),
+            generated: Counter::default(),
+            cached: Counter::default(),
+            running: Level::default(),
+            waiting: Level::default(),
+            cache_used: Level::default(),
+            preempted: Level::default(),
+            step_age: Level::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let to = &mut self.registry;
+        to.register("vllm:request_success", "Choices that ended, by reason", self.ended.clone());
+        to.register("ottava:http_responses", "Responses by status", self.answered.clone());
+        to.register(
+            "ottava:ignored_fields",
+            "Fields of requests without a meaning here",
+            self.ignored.clone(),
+        );
+        to.register("vllm:prompt_tokens", "Prompt tokens of ended choices", self.prompt.clone());
+        to.register("vllm:generation_tokens", "Tokens generated", self.generated.clone());
+        to.register("vllm:prompt_tokens_cached", "Prompt tokens found in the cache", self.cached.clone());
+        let times = [
+            ("vllm:time_to_first_token", "From submission to the first token", &self.first_token),
+            ("vllm:inter_token_latency", "Mean time between an answer's tokens", &self.between_tokens),
+            ("vllm:e2e_request_latency", "From submission to the last token", &self.whole),
+            ("vllm:request_queue_time", "From submission to the first step", &self.queued),
+        ];
+        for (name, help, histogram) in times {
+            to.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        }
+        let levels = [
+            ("vllm:num_requests_running", "Sequences with pages", &self.running),
+            ("vllm:num_requests_waiting", "Sequences without pages", &self.waiting),
+            ("vllm:kv_cache_usage_perc", "Pages that sequences have, of all: 1 is full", &self.cache_used),
+            ("vllm:num_preemptions", "Times that a sequence gave up its pages", &self.preempted),
+            ("ottava:step_age_seconds", "For how long the step at work has been running", &self.step_age),
+        ];
+        for (name, help, level) in levels {
+            to.register(name, help, level.clone());
+        }
+    }
+
+    /// Counts a choice that ended.
+    pub(crate) fn ended(&self, how: Ended, work: Option<(&Usage, &Timings)>) {
+        let finished_reason = match how {
+            Ended::Stop => "stop",
+            Ended::Length => "length",
+            Ended::Failed => "error",
+        };
+        self.ended.get_or_create(&Reason { finished_reason }).inc();
+        let Some((usage, times)) = work else { return };
+        self.prompt.inc_by(usage.prompt_tokens as u64);
+        self.generated.inc_by(usage.completion_tokens as u64);
+        self.cached.inc_by(usage.cached_tokens as u64);
+        self.queued.observe(times.queued_s);
+        self.first_token.observe(times.first_token_s);
+        self.whole.observe(times.first_token_s + times.decode_s);
+        if usage.completion_tokens > 1 {
+            self.between_tokens.observe(times.decode_s / (usage.completion_tokens - 1) as f64);
+        }
+    }
+
+    pub(crate) fn answered(&self, status: StatusCode) {
+        self.answered.get_or_create(&Status { status: status.as_u16() }).inc();
+    }
+
+    pub(crate) fn ignored(&self, fields: usize) {
+        self.ignored.inc_by(fields as u64);
+    }
+
+    fn read(&self, app: &App) {
+        let stats = app.engine.stats();
+        self.running.set(stats.running as f64);
+        self.waiting.set(stats.waiting as f64);
+        self.cache_used.set(stats.pages_used as f64 / stats.pages.max(1) as f64);
+        self.preempted.set(stats.preemptions as f64);
+        self.step_age.set(stats.step_running_s);
+    }
+}
+
+/// All of them as text.
+pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
+    app.metrics.read(&app);
+    let mut text = String::new();
+    if prometheus_client::encoding::text::encode(&mut text, &app.metrics.registry).is_err() {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
+}

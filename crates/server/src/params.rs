@@ -1,0 +1,286 @@
+//! Parameters that chat and completions share: how many answers, how tokens are chosen, where an answer ends.
+
+use ottava::{Request, TokenId};
+use serde_json::Value;
+
+use crate::app::{random, sha256};
+use crate::error::ApiError;
+use crate::fields::Fields;
+
+/// Most answers to one prompt.
+const N_MAX: u64 = 8;
+/// Most stop strings, and bytes of each.
+const STOP_MAX: usize = 16;
+const STOP_BYTES_MAX: usize = 256;
+/// Most alternatives reported with a token.
+pub(crate) const LOGPROBS_MAX: u64 = 20;
+/// Most characters of a cache salt.
+const SALT_MAX: usize = 1024;
+const TOKENS_MAX: u64 = 1 << 31;
+
+/// Fields without an effect on the answer, which clients and routers send.
+const WITHOUT_EFFECT: &[&str] = &[
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "prompt_cache_key",
+    "safety_identifier",
+    "request_id",
+    "session_id",
+    "parallel_tool_calls",
+    "cache_prompt",
+    "id_slot",
+    "timings_per_token",
+    "return_progress",
+    "n_keep",
+    "verbosity",
+];
+
+/// Fields that would change the answer and are not there, with the values that ask for nothing.
+const ABSENT: &[(&str, &[&str])] = &[
+    ("tools", &["[]"]),
+    ("functions", &["[]"]),
+    ("function_call", &["\"none\"", "\"auto\""]),
+    ("tool_choice", &["\"none\"", "\"auto\""]),
+    ("response_format", &["{\"type\":\"text\"}"]),
+    ("structured_outputs", &["{}"]),
+    ("guided_json", &[]),
+    ("guided_regex", &[]),
+    ("guided_choice", &[]),
+    ("guided_grammar", &[]),
+    ("json_schema", &["{}"]),
+    ("grammar", &["\"\""]),
+    ("min_tokens", &["0"]),
+    ("stop_token_ids", &["[]"]),
+    ("include_stop_str_in_output", &["false"]),
+    ("skip_special_tokens", &["true"]),
+    ("spaces_between_special_tokens", &["true", "false"]),
+    ("bad_words", &["[]"]),
+    ("allowed_token_ids", &["[]"]),
+    ("truncate_prompt_tokens", &["-1"]),
+    ("prompt_logprobs", &["0", "false"]),
+    ("return_token_ids", &["false"]),
+    ("return_tokens_as_token_ids", &["false"]),
+    ("return_hidden_states", &["false"]),
+    ("use_beam_search", &["false"]),
+    ("length_penalty", &["1", "1.0"]),
+    ("continue_final_message", &["false"]),
+    ("chat_template", &[]),
+    ("prediction", &[]),
+    ("audio", &[]),
+    ("modalities", &["[\"text\"]"]),
+    ("web_search_options", &[]),
+    ("n_probs", &["0"]),
+    ("mirostat", &["0"]),
+    ("typical_p", &["1", "1.0"]),
+    ("xtc_probability", &["0", "0.0"]),
+    ("dry_multiplier", &["0", "0.0"]),
+    ("dynatemp_range", &["0", "0.0"]),
+    ("samplers", &[]),
+    ("lora", &["[]"]),
+];
+
+/// How an answer is asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Params {
+    /// Answers to each prompt.
+    pub(crate) n: usize,
+    /// Whether the answer is streamed.
+    pub(crate) stream: bool,
+    /// Whether the stream ends with the tokens counted.
+    pub(crate) include_usage: bool,
+    /// Whether every chunk has them.
+    pub(crate) continuous_usage: bool,
+    /// Most tokens of an answer; none: what the context leaves.
+    pub(crate) max_tokens: Option<usize>,
+    /// How many alternatives each token is reported with, if log-probabilities are asked for.
+    pub(crate) logprobs: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<usize>,
+    min_p: Option<f32>,
+    frequency_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    repetition_penalty: Option<f32>,
+    logit_bias: Vec<(TokenId, f32)>,
+    seed: u64,
+    stop: Vec<String>,
+    ignore_eos: bool,
+    priority: i8,
+    salt: Option<[u8; 32]>,
+}
+
+impl Params {
+    /// Takes them. `key` is the client's, which keeps its cached prompts apart from others'.
+    pub(crate) fn take(fields: &mut Fields, key: Option<&str>) -> Result<Params, ApiError> {
+        for name in WITHOUT_EFFECT {
+            fields.take(name);
+        }
+        for (name, off) in ABSENT {
+            fields.refuse(name, |value| off.contains(&value.to_string().as_str()))?;
+        }
+        let (include_usage, continuous_usage) = stream_options(fields)?;
+        let params = Params {
+            n: fields.count("n", 1, N_MAX)?.unwrap_or(1),
+            stream: fields.bool("stream")?.unwrap_or(false),
+            include_usage,
+            continuous_usage,
+            max_tokens: max_tokens(fields)?,
+            logprobs: None,
+            temperature: fields.number("temperature")?,
+            top_p: fields.number("top_p")?,
+            top_k: top_k(fields)?,
+            min_p: fields.number("min_p")?,
+            frequency_penalty: fields.number("frequency_penalty")?,
+            presence_penalty: fields.number("presence_penalty")?,
+            repetition_penalty: either(fields, "repetition_penalty", "repeat_penalty", Fields::number)?,
+            logit_bias: logit_bias(fields)?,
+            seed: seed(fields)?,
+            stop: stop(fields)?,
+            ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
+            priority: priority(fields)?,
+            salt: salt(fields, key)?,
+        };
+        match fields.count("best_of", 1, N_MAX)? {
+            Some(best) if best != params.n => {
+                Err(ApiError::unsupported("best_of", "best_of: expected as many as n"))
+            }
+            _ => Ok(params),
+        }
+    }
+
+    /// Answer number `index` to a prompt. `room` is what the context leaves for it.
+    pub(crate) fn apply(&self, request: Request, index: usize, room: usize) -> Request {
+        let request = request
+            .max_tokens(self.max_tokens.unwrap_or(room).min(room).max(1))
+            .temperature(self.temperature.unwrap_or(1.0))
+            .seed(self.seed.wrapping_add(index as u64))
+            .stop(self.stop.clone())
+            .logit_bias(self.logit_bias.clone())
+            .priority(self.priority);
+        let request = given(request, self.top_p, Request::top_p);
+        let request = given(request, self.top_k, Request::top_k);
+        let request = given(request, self.min_p, Request::min_p);
+        let request = given(request, self.frequency_penalty, Request::frequency_penalty);
+        let request = given(request, self.presence_penalty, Request::presence_penalty);
+        let request = given(request, self.repetition_penalty, Request::repetition_penalty);
+        let request = given(request, self.salt, Request::cache_salt);
+        let request = given(request, self.logprobs, Request::top_logprobs);
+        if self.ignore_eos { request.ignore_eos() } else { request }
+    }
+}
+
+/// The request with a setting, if there is one.
+fn given<T>(request: Request, value: Option<T>, set: impl FnOnce(Request, T) -> Request) -> Request {
+    match value {
+        Some(value) => set(request, value),
+        None => request,
+    }
+}
+
+fn either<T>(
+    fields: &mut Fields,
+    name: &str,
+    alias: &str,
+    take: impl Fn(&mut Fields, &str) -> Result<Option<T>, ApiError>,
+) -> Result<Option<T>, ApiError> {
+    let (value, other) = (take(fields, name)?, take(fields, alias)?);
+    Ok(value.or(other))
+}
+
+fn stream_options(fields: &mut Fields) -> Result<(bool, bool), ApiError> {
+    let mut options = Fields::of(fields.object("stream_options")?.unwrap_or_default());
+    let include = options.bool("include_usage")?.unwrap_or(false);
+    Ok((include, options.bool("continuous_usage_stats")?.unwrap_or(false)))
+}
+
+/// A limit by any of its names; llama.cpp's clients write -1 for none.
+fn max_tokens(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let mut found = None;
+    for name in ["max_completion_tokens", "max_tokens", "n_predict"] {
+        let Some(limit) = fields.integer(name)? else { continue };
+        match limit {
+            -1 => {}
+            0..=0x8000_0000 => found = found.or(Some(limit as usize)),
+            _ => {
+                let message = format!("{name}: expected 0 to {TOKENS_MAX}, found {limit}");
+                return Err(ApiError::invalid(name, message));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// -1 and 0 keep all tokens.
+fn top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    match fields.integer("top_k")? {
+        None => Ok(None),
+        Some(-1) => Ok(Some(0)),
+        Some(k) => {
+            let refused = |_| ApiError::invalid("top_k", format!("top_k: expected -1 or more, found {k}"));
+            usize::try_from(k).map(Some).map_err(refused)
+        }
+    }
+}
+
+/// Token ids as keys, biases from -100 to 100 as values.
+fn logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
+    let wrong = |name: &str, value: &Value| {
+        let message = format!(
+            "logit_bias: expected token ids with numbers from -100 to 100, found {}: {value}",
+            crate::error::quoted(name)
+        );
+        ApiError::invalid("logit_bias", message)
+    };
+    let entry = |(name, value): (String, Value)| {
+        let (id, bias) = (name.parse().ok().map(TokenId), value.as_f64());
+        match (id, bias.filter(|bias| (-100.0..=100.0).contains(bias))) {
+            (Some(id), Some(bias)) => Ok((id, bias as f32)),
+            _ => Err(wrong(&name, &value)),
+        }
+    };
+    fields.object("logit_bias")?.unwrap_or_default().into_iter().map(entry).collect()
+}
+
+/// A random one unless the client gives one; -1 is llama.cpp's word for random.
+fn seed(fields: &mut Fields) -> Result<u64, ApiError> {
+    let given = fields.integer("seed")?.filter(|&seed| seed != -1);
+    Ok(given.map_or_else(|| u64::from_le_bytes(random()), |seed| seed as u64))
+}
+
+fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let mut texts = fields.strings("stop")?.unwrap_or_default();
+    // Some clients send an empty one for none.
+    texts.retain(|text| !text.is_empty());
+    if texts.len() > STOP_MAX || texts.iter().any(|text| text.len() > STOP_BYTES_MAX) {
+        let message = format!("stop: expected at most {STOP_MAX} texts of at most {STOP_BYTES_MAX} bytes");
+        return Err(ApiError::invalid("stop", message));
+    }
+    Ok(texts)
+}
+
+fn priority(fields: &mut Fields) -> Result<i8, ApiError> {
+    let priority = fields.integer("priority")?.unwrap_or(0);
+    // vLLM serves lower numbers first, the engine higher ones.
+    let refused =
+        |_| ApiError::invalid("priority", format!("priority: expected -127 to 127, found {priority}"));
+    i8::try_from(priority.saturating_neg()).map_err(refused)
+}
+
+/// Prompts are shared between requests of one key and one `cache_salt` only.
+fn salt(fields: &mut Fields, key: Option<&str>) -> Result<Option<[u8; 32]>, ApiError> {
+    let salt = fields.string("cache_salt")?;
+    if let Some(salt) = &salt {
+        let length = salt.chars().count();
+        if !(1..=SALT_MAX).contains(&length) {
+            let message = format!("cache_salt: expected 1 to {SALT_MAX} characters, found {length}");
+            return Err(ApiError::invalid("cache_salt", message));
+        }
+    }
+    if salt.is_none() && key.is_none() {
+        return Ok(None);
+    }
+    let (key, salt) = (sha256(&[key.unwrap_or_default().as_bytes()]), salt.unwrap_or_default());
+    Ok(Some(sha256(&[&key, salt.as_bytes()])))
+}

@@ -1,0 +1,145 @@
+//! An answer as server-sent events, or whole. Both come of the same chunks: a whole answer is their fold.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::answer::{Answers, Output};
+use crate::app::{App, Phase};
+use crate::error::{ApiError, json_body};
+
+/// Chunks that a slow reader may leave before the answer waits for it.
+const CHUNKS: usize = 16;
+
+/// How an API writes an answer.
+pub(crate) trait Dialect: Send + 'static {
+    /// What comes before any piece.
+    fn begin(&mut self) -> Vec<Value>;
+    /// The chunks of a piece.
+    fn chunks(&mut self, output: Output) -> Vec<Value>;
+    /// What comes after the last piece.
+    fn end(&mut self) -> Vec<Value>;
+    /// The whole answer of all chunks.
+    fn fold(&self, chunks: Vec<Value>) -> Value;
+}
+
+/// The whole answer.
+pub(crate) async fn whole(
+    app: &Arc<App>,
+    mut answers: Answers,
+    mut dialect: impl Dialect,
+) -> Result<Response, ApiError> {
+    let mut phase = app.phase.clone();
+    let mut chunks = dialect.begin();
+    loop {
+        let output = tokio::select! {
+            output = answers.next() => output,
+            () = ending(&mut phase) => Some(Err(stopping())),
+        };
+        match output {
+            Some(output) => chunks.extend(dialect.chunks(output?)),
+            None => break,
+        }
+    }
+    chunks.extend(dialect.end());
+    Ok(json_body(&dialect.fold(chunks)).into_response())
+}
+
+/// The answer as a stream. Its headers go out at once, whatever the prompt takes.
+pub(crate) fn streamed(app: &Arc<App>, answers: Answers, dialect: impl Dialect) -> Response {
+    let (sender, receiver) = mpsc::channel(CHUNKS);
+    let writer = Writer { app: Arc::clone(app), sender };
+    tokio::spawn(writer.run(answers, dialect));
+    let body = futures_util::stream::unfold(receiver, |mut receiver: mpsc::Receiver<Bytes>| async move {
+        receiver.recv().await.map(|bytes| (Ok::<_, Infallible>(bytes), receiver))
+    });
+    let headers = [
+        (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-cache"),
+        // Some proxies collect what they forward, unless told.
+        (header::HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (StatusCode::OK, headers, Body::from_stream(body)).into_response()
+}
+
+/// Writes one stream. When the reader is gone, or too slow, it ends, and what is dropped with it is cancelled.
+struct Writer {
+    app: Arc<App>,
+    sender: mpsc::Sender<Bytes>,
+}
+
+/// The reader went away.
+struct Gone;
+
+impl Writer {
+    async fn run(self, mut answers: Answers, mut dialect: impl Dialect) {
+        // Whoever read is gone, so nobody is left to be told.
+        let _ = self.write(&mut answers, &mut dialect).await;
+    }
+
+    async fn write(&self, answers: &mut Answers, dialect: &mut impl Dialect) -> Result<(), Gone> {
+        let mut phase = self.app.phase.clone();
+        self.events(dialect.begin()).await?;
+        let mut quiet = Instant::now() + self.app.config.keep_alive;
+        loop {
+            let output = tokio::select! {
+                output = answers.next() => output,
+                () = self.sender.closed() => return Err(Gone),
+                () = ending(&mut phase) => Some(Err(stopping())),
+                () = sleep_until(quiet) => {
+                    self.send(Bytes::from_static(b": keep-alive\n\n")).await?;
+                    quiet = Instant::now() + self.app.config.keep_alive;
+                    continue;
+                }
+            };
+            match output {
+                Some(Ok(output)) => self.events(dialect.chunks(output)).await?,
+                Some(Err(error)) => return self.event(&error.to_json()).await,
+                None => break,
+            }
+            quiet = Instant::now() + self.app.config.keep_alive;
+        }
+        self.events(dialect.end()).await?;
+        self.send(Bytes::from_static(b"data: [DONE]\n\n")).await
+    }
+
+    async fn events(&self, chunks: Vec<Value>) -> Result<(), Gone> {
+        for chunk in chunks {
+            self.event(&chunk).await?;
+        }
+        Ok(())
+    }
+
+    async fn event(&self, value: &Value) -> Result<(), Gone> {
+        self.send(Bytes::from(format!("data: {value}\n\n"))).await
+    }
+
+    async fn send(&self, bytes: Bytes) -> Result<(), Gone> {
+        match timeout(self.app.config.write_timeout, self.sender.send(bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(Gone),
+        }
+    }
+}
+
+/// Returns when running answers have to end.
+async fn ending(phase: &mut tokio::sync::watch::Receiver<Phase>) {
+    // Without a sender nobody says that they have to.
+    if phase.wait_for(|phase| *phase == Phase::Ending).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The error of what the server's end cuts short.
+pub(crate) fn stopping() -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "the server is stopping")
+        .with_code("unavailable")
+        .retry_after(u32::try_from(Duration::from_secs(5).as_secs()).unwrap_or(5))
+}

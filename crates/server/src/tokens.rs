@@ -1,0 +1,83 @@
+//! `/tokenize` and `/detokenize`, by llama.cpp's and by vLLM's names.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use ottava::text::{AddBos, Special};
+use ottava::{Engine, TokenId};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::chat::Conversation;
+use crate::error::{ApiError, json_body};
+use crate::fields::Fields;
+
+/// What is made into tokens.
+enum Source {
+    Text { text: String, special: Special, bos: AddBos },
+    Chat(Conversation),
+}
+
+/// The tokens of a text or of a conversation.
+pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(&body)?;
+    app.check_model(fields.take("model"))?;
+    let spelled = [fields.bool("return_token_strs")?, fields.bool("with_pieces")?].contains(&Some(true));
+    let source = source(&mut fields)?;
+    let answer = app.work(move |engine| {
+        let ids = ids(engine, &source)?;
+        let mut answer =
+            json!({"count": ids.len(), "max_model_len": engine.info().context_max, "tokens": numbers(&ids)});
+        if spelled {
+            let bytes = |id: &TokenId| {
+                String::from_utf8_lossy(engine.vocab().bytes(*id).unwrap_or_default()).into_owned()
+            };
+            answer["token_strs"] = ids.iter().map(bytes).collect();
+        }
+        Ok(answer)
+    });
+    Ok(json_body(&answer.await?).into_response())
+}
+
+fn source(fields: &mut Fields) -> Result<Source, ApiError> {
+    // llama.cpp adds no BOS unless asked, vLLM does unless told not to; each has its own name for the text.
+    let llama = fields.string("content")?;
+    let vllm = fields.string("prompt")?.or(fields.string("text")?);
+    let add = fields.bool("add_special_tokens")?.or(fields.bool("add_special")?);
+    let parse = fields.bool("parse_special")?.unwrap_or(true);
+    let Some(text) = llama.clone().or(vllm) else { return Conversation::take(fields).map(Source::Chat) };
+    let bos = if add.unwrap_or(llama.is_none()) { AddBos::AsModel } else { AddBos::No };
+    Ok(Source::Text { text, special: if parse { Special::Parse } else { Special::Text }, bos })
+}
+
+fn ids(engine: &Engine, source: &Source) -> Result<Vec<TokenId>, ApiError> {
+    match source {
+        Source::Chat(conversation) => Ok(engine.prompt_ids(&conversation.request())?),
+        Source::Text { text, special, bos } => engine
+            .tokenizer()
+            .encode(text, *special, *bos)
+            .map_err(|error| ApiError::from(ottava::Error::from(error))),
+    }
+}
+
+fn numbers(ids: &[TokenId]) -> Value {
+    ids.iter().map(|id| id.0).collect()
+}
+
+/// The text of tokens.
+pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(&body)?;
+    app.check_model(fields.take("model"))?;
+    let wrong = || ApiError::invalid("tokens", "tokens: expected a list of token ids");
+    let vocab = app.engine.vocab().len();
+    let id = |value: &Value| {
+        let id = value.as_u64().and_then(|id| u32::try_from(id).ok()).map(TokenId);
+        id.filter(|id| (id.0 as usize) < vocab).ok_or_else(wrong)
+    };
+    let tokens = fields.take("tokens").ok_or_else(wrong)?;
+    let ids = tokens.as_array().ok_or_else(wrong)?.iter().map(id).collect::<Result<Vec<_>, _>>()?;
+    let text = app.engine.tokenizer().decode(&ids);
+    Ok(json_body(&json!({"content": text, "prompt": text})).into_response())
+}

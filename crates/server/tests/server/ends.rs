@@ -1,0 +1,142 @@
+//! Readers that go, limits of time, overload, and the server's own end.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use ottava::EngineConfig;
+use serde_json::{Value, json};
+
+use super::Running;
+use super::client::{post, read, request};
+
+const COMPLETIONS: &str = "/v1/completions";
+
+/// A long stream, with its first bytes read.
+fn begun(server: &Running) -> TcpStream {
+    let body = json!({"prompt": "a b c", "max_tokens": 400, "ignore_eos": true, "stream": true}).to_string();
+    let mut stream = TcpStream::connect(server.address).expect("connects");
+    stream.write_all(&request("POST", COMPLETIONS, &[], &body)).expect("sent");
+    let mut first = [0; 64];
+    assert!(stream.read(&mut first).expect("a beginning") > 0);
+    stream
+}
+
+/// Waits until something holds; how long it may take decides nothing but when the test gives up.
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_reader_that_goes_gives_its_pages_back() {
+    let server = Running::with(|_| {});
+    for _ in 0..5 {
+        drop(begun(&server));
+    }
+    eventually("all pages are free", || {
+        let stats = server.engine.stats();
+        stats.running + stats.waiting + stats.pages_used == 0
+    });
+    let stats = server.engine.stats();
+    assert_eq!(stats.admitted, stats.finished + stats.failed + stats.cancelled, "none is lost");
+    assert!(stats.failed == 0, "{stats:?}");
+}
+
+#[test]
+fn requests_beyond_the_queue_are_told_to_come_back() {
+    let scheduling = EngineConfig { queue_max: 1, ..EngineConfig::default() };
+    let server = Running::of(scheduling, |_| {});
+    let holding = begun(&server);
+    let answer = post(server.address, COMPLETIONS, &json!({"prompt": "a", "max_tokens": 1}));
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")), "{answer:?}");
+    drop(holding);
+    eventually("the next one is answered", || {
+        post(server.address, COMPLETIONS, &json!({"prompt": "a", "max_tokens": 1})).status == 200
+    });
+}
+
+#[test]
+fn slow_senders_are_cut() {
+    let server = Running::with(|config| config.read_timeout = Duration::from_millis(300));
+    for beginning in
+        ["", "GET /health HT", "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{"]
+    {
+        let mut stream = TcpStream::connect(server.address).expect("connects");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        stream.write_all(beginning.as_bytes()).expect("sent");
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect("the server ends the connection");
+    }
+    assert_eq!(super::client::get(server.address, "/health").status, 200);
+}
+
+#[test]
+fn an_answer_that_takes_too_long_ends_with_an_error() {
+    let server = Running::with(|config| config.request_timeout = Some(Duration::ZERO));
+    let body = json!({"prompt": "a b c", "max_tokens": 400, "ignore_eos": true});
+    let answer = post(server.address, COMPLETIONS, &body);
+    assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (408, "timeout".into()));
+}
+
+#[test]
+fn a_server_that_stops_finishes_what_it_has_begun() {
+    let mut server = Running::with(|_| {});
+    let stream = begun(&server);
+    server.stop();
+    let (rest, address) = (read_rest(stream), server.address);
+    assert!(rest.contains("[DONE]"), "the stream ends in order: {rest}");
+    server.join();
+    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn what_is_not_finished_in_time_gets_an_error() {
+    let mut server = Running::with(|config| config.drain = Duration::ZERO);
+    let stream = begun(&server);
+    server.stop();
+    let rest = read_rest(stream);
+    // On a fast machine it may have finished.
+    assert!(rest.contains("\"unavailable\"") || rest.contains("[DONE]"), "{rest}");
+    server.join();
+}
+
+fn read_rest(mut stream: TcpStream) -> String {
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("the rest");
+    String::from_utf8_lossy(&rest).into_owned()
+}
+
+#[test]
+fn quiet_streams_are_kept_alive() {
+    let scheduling = EngineConfig { sequences_max: 1, ..EngineConfig::default() };
+    let server = Running::of(scheduling, |config| config.keep_alive = Duration::from_millis(1));
+    let holding = begun(&server);
+    let body = json!({"prompt": "a", "max_tokens": 1, "stream": true}).to_string();
+    let mut waiting = TcpStream::connect(server.address).expect("connects");
+    waiting.write_all(&request("POST", COMPLETIONS, &[], &body)).expect("sent");
+    let answer = read(waiting);
+    assert!(answer.body.contains(": keep-alive"), "{answer:?}");
+    assert!(answer.events().1);
+    drop(holding);
+}
+
+#[test]
+fn streams_side_by_side_are_what_they_are_alone() {
+    let server = Running::with(|_| {});
+    let body =
+        |n: usize| json!({"prompt": format!("nonce {n} a b"), "max_tokens": 20, "seed": n, "temperature": 1});
+    let text = |answer: Value| answer["choices"][0]["text"].as_str().expect("text").to_owned();
+    let together: Vec<String> = std::thread::scope(|scope| {
+        let address = server.address;
+        let all: Vec<_> =
+            (0..32).map(|n| scope.spawn(move || post(address, COMPLETIONS, &body(n)).json())).collect();
+        all.into_iter().map(|one| text(one.join().expect("answered"))).collect()
+    });
+    for (n, found) in together.into_iter().enumerate() {
+        assert_eq!(found, text(post(server.address, COMPLETIONS, &body(n)).json()), "request {n}");
+    }
+}

@@ -1,0 +1,149 @@
+//! Keys, hosts, sites, sizes.
+
+use serde_json::json;
+
+use super::Running;
+use super::client::{get, post, raw, request};
+
+/// All routes, with a method that they have.
+const ROUTES: &[(&str, &str)] = &[
+    ("GET", "/"),
+    ("GET", "/health"),
+    ("GET", "/v1/health"),
+    ("GET", "/ready"),
+    ("GET", "/version"),
+    ("GET", "/openapi.json"),
+    ("GET", "/metrics"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{id}"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/embeddings"),
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+];
+/// Those that need no key.
+const OPEN: &[&str] = &["/", "/health", "/v1/health", "/ready"];
+
+#[test]
+fn the_document_of_routes_has_them_all() {
+    let server = Running::with(|_| {});
+    let document = get(server.address, "/openapi.json").json();
+    let paths = document["paths"].as_object().expect("paths");
+    let mut documented: Vec<(String, String)> = Vec::new();
+    for (path, methods) in paths {
+        let methods = methods.as_object().expect("methods");
+        documented.extend(methods.keys().map(|method| (method.to_uppercase(), path.clone())));
+    }
+    documented.sort();
+    let mut all: Vec<_> =
+        ROUTES.iter().map(|(method, path)| ((*method).to_owned(), (*path).to_owned())).collect();
+    all.sort();
+    assert_eq!(documented, all);
+}
+
+#[test]
+fn every_route_needs_the_key_but_what_says_that_the_server_lives() {
+    let server = Running::with(|config| config.keys = vec!["right-key".into(), "other".into()]);
+    for (method, path) in ROUTES {
+        let path = path.replace("{id}", "x");
+        let wrong: [&[(&str, &str)]; 7] = [
+            &[],
+            &[("authorization", "Bearer wrong")],
+            &[("authorization", "Bearer RIGHT-KEY")],
+            &[("authorization", "Bearer ")],
+            &[("authorization", "right-key")],
+            &[("x-api-key", "right-ke")],
+            &[("authorization", "Basic right-key")],
+        ];
+        for headers in wrong {
+            let answer = raw(server.address, &request(method, &path, headers, ""));
+            let expected = if OPEN.contains(&path.as_str()) { 200 } else { 401 };
+            assert_eq!(answer.status, expected, "{method} {path} {headers:?}");
+            if expected == 401 {
+                assert_eq!(answer.json()["error"]["code"], "invalid_api_key");
+            }
+        }
+        for right in [("authorization", "Bearer right-key"), ("x-api-key", "other")] {
+            assert_ne!(
+                raw(server.address, &request(method, &path, &[right], "")).status,
+                401,
+                "{method} {path}"
+            );
+        }
+        // No other spelling of a path goes round the gate.
+        for other in
+            [format!("/{path}"), format!("{path}/"), path.replacen('/', "/%2e/", 1), format!("/x/..{path}")]
+        {
+            let answer = raw(server.address, &request(method, &other, &[], ""));
+            assert!(
+                answer.status == 401 || OPEN.contains(&other.as_str()),
+                "{method} {other}: {}",
+                answer.status
+            );
+        }
+    }
+}
+
+#[test]
+fn requests_for_another_host_or_of_another_site_are_refused() {
+    let server = Running::with(|config| {
+        config.allowed_hosts = vec!["models.example".into()];
+        config.allowed_origins = vec!["https://app.example".into()];
+    });
+    let status =
+        |headers: &[(&str, &str)]| raw(server.address, &request("GET", "/v1/models", headers, "")).status;
+    for host in
+        ["localhost", "localhost:8080", "127.0.0.1:1", "[::1]:80", "models.example", "MODELS.example:443"]
+    {
+        assert_eq!(status(&[("host", host)]), 200, "{host}");
+    }
+    for host in
+        ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "models.example.evil"]
+    {
+        assert_eq!(status(&[("host", host)]), 403, "{host}");
+    }
+    assert_eq!(status(&[("host", "localhost:80"), ("origin", "http://localhost:80")]), 200);
+    assert_eq!(status(&[("origin", "https://app.example")]), 200);
+    for origin in ["https://evil.example", "null", "http://localhost:9999", "https://app.example.evil"] {
+        assert_eq!(status(&[("origin", origin)]), 403, "{origin}");
+    }
+}
+
+#[test]
+fn a_body_that_is_too_large_is_refused_before_it_is_read() {
+    let server = Running::with(|config| config.body_max = 1000);
+    let long = json!({"prompt": "x".repeat(1000)});
+    let answer = post(server.address, "/v1/completions", &long);
+    assert_eq!(answer.status, 413);
+    let promised = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n";
+    assert_eq!(raw(server.address, promised).status, 413);
+    let mut chunked =
+        b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    for _ in 0..11 {
+        chunked.extend(format!("64\r\n{}\r\n", "x".repeat(100)).into_bytes());
+    }
+    chunked.extend(b"0\r\n\r\n");
+    assert_eq!(raw(server.address, &chunked).status, 413);
+}
+
+#[test]
+fn an_address_for_others_needs_a_key() {
+    let mut config = ottava_server::Config::default();
+    config.host = "0.0.0.0".parse().expect("an address");
+    config.port = 0;
+    let server = Running::with(|_| {});
+    let error = ottava_server::Server::bind(server.engine.clone(), config.clone()).expect_err("refused");
+    assert!(error.to_string().contains("needs a key"), "{error}");
+    config.keys = vec!["  ".into()];
+    assert!(ottava_server::Server::bind(server.engine.clone(), config).is_err(), "an empty key");
+}
+
+#[test]
+fn request_ids_come_back_if_they_are_plain() {
+    let server = Running::with(|_| {});
+    let with = |id| raw(server.address, &request("GET", "/health", &[("x-request-id", id)], ""));
+    assert_eq!(with("run-7").header("x-request-id"), Some("run-7"));
+    let other = with("run 7; x");
+    assert_eq!(other.header("x-request-id").map(str::len), Some(32));
+}

@@ -1,0 +1,77 @@
+//! The server over a tiny model, by a client that is nothing but a socket.
+//!
+//! `gate` has keys, hosts, sites and sizes; `requests` what is refused and what is ignored; `answers` what comes back,
+//! streamed and whole; `ends` readers that go, limits of time, and the server's own end.
+
+mod answers;
+mod client;
+mod ends;
+mod gate;
+mod requests;
+#[path = "../../../../tests/tiny/mod.rs"]
+mod tiny;
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use ottava::{Device, Engine, EngineConfig};
+use ottava_server::{Config, Server};
+
+/// A server that runs until it is dropped.
+struct Running {
+    address: SocketAddr,
+    engine: Engine,
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Running {
+    /// A tiny llama with a chat template, by default settings but for these.
+    fn with(change: impl FnOnce(&mut Config)) -> Running {
+        Running::of(EngineConfig::default(), change)
+    }
+
+    fn of(scheduling: EngineConfig, change: impl FnOnce(&mut Config)) -> Running {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("tiny.gguf");
+        std::fs::write(&path, tiny::llama_of(512).expect("a model")).expect("written");
+        let engine =
+            Engine::builder(&path).device(Device::Cpu).scheduling(scheduling).build().expect("it loads");
+        let mut config = Config::default();
+        config.port = 0;
+        change(&mut config);
+        let server = Server::bind(engine.clone(), config).expect("it listens");
+        let (address, (stop, stopped)) = (server.address(), mpsc::channel());
+        let thread = std::thread::spawn(move || server.run(until(stopped)).expect("it runs"));
+        Running { address, engine, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Asks the server to stop.
+    fn stop(&mut self) {
+        self.stop = None;
+    }
+
+    /// Waits until it has stopped.
+    fn join(mut self) {
+        self.stop = None;
+        self.thread.take().map(JoinHandle::join).transpose().expect("the server did not panic");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the server has failed the test already, where it mattered.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Ready when the sender is gone.
+async fn until(stopped: mpsc::Receiver<()>) {
+    while stopped.try_recv() != Err(mpsc::TryRecvError::Disconnected) {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+}

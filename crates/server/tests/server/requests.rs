@@ -1,0 +1,195 @@
+//! What is refused, in which form, and what is ignored.
+
+use serde_json::{Value, json};
+
+use super::Running;
+use super::client::{get, post, raw, request};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn chat(more: Value) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 2});
+    merge(&mut body, more);
+    body
+}
+
+fn merge(body: &mut Value, more: Value) {
+    let Value::Object(more) = more else { panic!("an object") };
+    more.into_iter().for_each(|(name, value)| body[name] = value);
+}
+
+/// Fields that are wrong.
+fn refused() -> Vec<Value> {
+    vec![
+        json!({"messages": null}),
+        json!({"messages": []}),
+        json!({"messages": "hello"}),
+        json!({"messages": [1]}),
+        json!({"messages": [{"content": "x"}]}),
+        json!({"messages": [{"role": "wizard", "content": "x"}]}),
+        json!({"messages": [{"role": "user", "content": 5}]}),
+        json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]}),
+        json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
+        json!({"temperature": -1}),
+        json!({"temperature": 101}),
+        json!({"temperature": "hot"}),
+        json!({"temperature": 1e39}),
+        json!({"top_p": -0.1}),
+        json!({"top_p": 1.1}),
+        json!({"top_k": -2}),
+        json!({"top_k": 1.5}),
+        json!({"min_p": 2}),
+        json!({"repetition_penalty": -1}),
+        json!({"max_tokens": -2}),
+        json!({"max_tokens": 1.5}),
+        json!({"max_tokens": "9"}),
+        json!({"max_tokens": 1e18}),
+        json!({"max_completion_tokens": {}}),
+        json!({"n": 0}),
+        json!({"n": 9}),
+        json!({"n": "1"}),
+        json!({"stop": 5}),
+        json!({"stop": [5]}),
+        json!({"stop": vec!["x"; 17]}),
+        json!({"stop": "x".repeat(257)}),
+        json!({"seed": 1.5}),
+        json!({"seed": "x"}),
+        json!({"logit_bias": [1]}),
+        json!({"logit_bias": {"x": 1}}),
+        json!({"logit_bias": {"1": 101}}),
+        json!({"logit_bias": {"4294967295": 1}}),
+        json!({"logit_bias": {"1": null}}),
+        json!({"logprobs": 1}),
+        json!({"top_logprobs": 2}),
+        json!({"logprobs": true, "top_logprobs": 21}),
+        json!({"logprobs": true, "top_logprobs": -1}),
+        json!({"stream": "yes"}),
+        json!({"stream_options": 1}),
+        json!({"stream_options": {"include_usage": 1}}),
+        json!({"cache_salt": ""}),
+        json!({"cache_salt": 1}),
+        json!({"cache_salt": "x".repeat(1025)}),
+        json!({"priority": 999}),
+        json!({"priority": "first"}),
+    ]
+}
+
+/// Fields that ask for what there is not.
+fn absent() -> Vec<Value> {
+    vec![
+        json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
+        json!({"tool_choice": "required"}),
+        json!({"response_format": {"type": "json_object"}}),
+        json!({"guided_json": {}}),
+        json!({"guided_regex": "a"}),
+        json!({"structured_outputs": {"choice": ["a"]}}),
+        json!({"grammar": "root ::= x"}),
+        json!({"chat_template": "{{ x }}"}),
+        json!({"mirostat": 2}),
+        json!({"min_tokens": 3}),
+        json!({"stop_token_ids": [1]}),
+        json!({"prompt_logprobs": 1}),
+        json!({"best_of": 3}),
+        json!({"ignore_eos": 1}),
+        json!({"reasoning_effort": 3}),
+        json!({"chat_template_kwargs": 3}),
+        json!({"continue_final_message": true}),
+        json!({"model": "another"}),
+        json!({"model": 5}),
+    ]
+}
+
+#[test]
+fn what_is_wrong_is_an_error_that_names_its_field() {
+    let server = Running::with(|_| {});
+    for case in refused().into_iter().chain(absent()) {
+        let answer = post(server.address, CHAT, &chat(case.clone()));
+        let name = case.as_object().and_then(|case| case.keys().next_back()).expect("a field");
+        assert!((400..500).contains(&answer.status), "{case}: {answer:?}");
+        let error = &answer.json()["error"];
+        assert!(error["message"].is_string() && error["type"].is_string(), "{case}: {error}");
+        let param = error["param"].as_str().unwrap_or_default();
+        // Inner fields are named as they are.
+        let inner = name == "stream_options" && param == "include_usage";
+        assert!(param.starts_with(name.as_str()) || inner, "{case}: {error}");
+    }
+    assert_eq!(post(server.address, CHAT, &chat(json!({}))).status, 200, "the next good request succeeds");
+}
+
+#[test]
+fn a_body_that_is_no_request_is_refused() {
+    let server = Running::with(|_| {});
+    let deep = "[".repeat(100_000);
+    for body in ["", "{", "[]", "null", "\u{feff}{}", "{\"messages\": NaN}", &deep] {
+        for path in [CHAT, "/v1/completions", "/tokenize", "/detokenize"] {
+            let answer = raw(server.address, &request("POST", path, &[], body));
+            assert_eq!(answer.status, 400, "{path} {}", &body[..body.len().min(20)]);
+            assert!(answer.json()["error"]["message"].is_string());
+        }
+    }
+    let garbage = raw(server.address, b"nonsense\r\n\r\n");
+    assert_eq!(garbage.status, 400);
+}
+
+#[test]
+fn completions_refuse_what_is_no_prompt() {
+    let server = Running::with(|_| {});
+    let cases = [
+        json!({}),
+        json!({"prompt": null}),
+        json!({"prompt": 5}),
+        json!({"prompt": [1.5]}),
+        json!({"prompt": [-1]}),
+        json!({"prompt": [4294967295u32]}),
+        json!({"prompt": ["a", 1]}),
+        json!({"prompt": [[1], "a"]}),
+        json!({"prompt": vec!["a"; 65]}),
+        json!({"prompt": []}),
+        json!({"prompt": "a", "suffix": "b"}),
+        json!({"prompt": "a", "max_tokens": 0}),
+        json!({"prompt": "a", "logprobs": 21}),
+        json!({"prompt": "a", "echo": 1}),
+    ];
+    for case in cases {
+        let answer = post(server.address, "/v1/completions", &case);
+        assert_eq!(answer.status, 400, "{case}: {answer:?}");
+        assert!(answer.json()["error"]["param"].is_string(), "{case}: {answer:?}");
+    }
+}
+
+#[test]
+fn a_prompt_beyond_the_context_says_so() {
+    let server = Running::with(|_| {});
+    let answer = post(server.address, "/v1/completions", &json!({"prompt": "a b ".repeat(2000)}));
+    assert_eq!(
+        (answer.status, answer.json()["error"]["code"].clone()),
+        (400, "context_length_exceeded".into())
+    );
+}
+
+#[test]
+fn fields_without_a_meaning_here_are_accepted_and_named() {
+    let server = Running::with(|_| {});
+    let sent = json!({
+        "user": "u", "store": false, "metadata": {}, "service_tier": "auto", "no_stop_trim": true, "separate_reasoning": true,
+        "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "min_p": 0.10000000149011612,
+        "top_k": -1, "seed": -1, "stop": null, "logprobs": false, "top_logprobs": null, "n": 1.0, "frequency_penalty": 0,
+    });
+    let answer = post(server.address, CHAT, &chat(sent));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.header("x-ottava-ignored"), Some("no_stop_trim, separate_reasoning"));
+}
+
+#[test]
+fn routes_and_methods_that_are_not_there_say_so_in_json() {
+    let server = Running::with(|_| {});
+    let missing = get(server.address, "/v1/nothing");
+    assert_eq!((missing.status, missing.json()["error"]["code"].clone()), (404, "unknown_route".into()));
+    let method = get(server.address, CHAT);
+    assert_eq!(method.status, 405);
+    assert!(method.json()["error"]["message"].is_string());
+    let embeddings = post(server.address, "/v1/embeddings", &json!({"input": "a"}));
+    assert_eq!(embeddings.status, 400);
+    assert!(embeddings.json()["error"]["message"].as_str().is_some_and(|text| text.contains("encoder")));
+    assert_eq!(get(server.address, "/v1/models/another").status, 404);
+}
