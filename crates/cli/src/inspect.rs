@@ -6,10 +6,10 @@ use super::output::Bytes;
 use clap::Args;
 use ottava::checkpoint::{Checkpoint, Value};
 use ottava::ir::PAGE_TOKENS;
-use ottava::model::ModelConfig;
+use ottava::model::{ModelConfig, ModelError};
 use serde_json::json;
 
-use super::options::ModelOptions;
+use super::options::{ModelOptions, of_file};
 use super::visible::in_line;
 use super::{Failure, output};
 
@@ -41,16 +41,21 @@ impl Inspect {
         let checkpoint = self.model.checkpoint()?;
         let file = &*checkpoint;
         let config = ModelConfig::from_file(file).map_err(ottava::Error::from);
-        let need = config.as_ref().ok().map(|config| self.need(config));
+        let need = config.as_ref().ok().map(|config| self.need(file, config)).transpose()?;
         let obstacle = config.err().map(|error| error.to_string());
         if self.json { print_json(file, need, obstacle) } else { self.print(file, need, obstacle) }
     }
 
-    fn need(&self, config: &ModelConfig) -> Need {
-        let asked = self.model.context.unwrap_or(usize::MAX);
-        let context = config.context_length.min(asked);
+    /// Of the context asked for, which must be one that an engine would grant.
+    fn need(&self, file: &dyn Checkpoint, config: &ModelConfig) -> Result<Need, Failure> {
+        let trained = config.context_length;
+        let context = self.model.context.unwrap_or(trained);
+        if context > trained {
+            let error = ModelError::Context { asked: context, trained };
+            return Err(of_file(file.path(), error.into()));
+        }
         let layout = config.kv_layout(self.model.kv_dtype());
-        Need { context, kv_bytes: context.div_ceil(PAGE_TOKENS).saturating_mul(layout.page_bytes()) }
+        Ok(Need { context, kv_bytes: context.div_ceil(PAGE_TOKENS).saturating_mul(layout.page_bytes()) })
     }
 
     fn print(

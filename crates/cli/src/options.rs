@@ -28,8 +28,7 @@ pub struct ModelOptions {
     /// Threads, 1 to 1024 [default: one per physical core]
     #[arg(short, long, allow_hyphen_values = true, value_parser = whole(1, THREADS_MAX))]
     pub threads: Option<usize>,
-    /// Most tokens of a sequence [default: the model's limit, at most 4096]. More than the model was trained
-    /// for is cut to that, with a note
+    /// Most tokens of a sequence, at most what the model was trained for [default: that, at most 4096]
     #[arg(short = 'c', long = "ctx", allow_hyphen_values = true, value_parser = whole(1, TOKENS_MAX))]
     pub context: Option<usize>,
     /// How keys and values are stored

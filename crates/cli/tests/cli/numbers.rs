@@ -67,8 +67,6 @@ fn limits_that_cut_what_was_asked_for_are_told() {
         told(&output)
     };
     assert_eq!(note(&["run", "the den", "-n", "3"]), "", "as many as were asked for");
-    let context = note(&["run", "the den", "-n", "3", "-c", "100000"]);
-    assert!(context.starts_with("note: -c 100000 ") && context.contains("256 tokens"), "{context}");
     let top = note(&["run", "the den", "-n", "3", "--top-k", "100000"]);
     assert!(top.starts_with("note: --top-k 100000 ") && top.lines().count() == 1, "{top}");
     for arguments in [&["run", "the den", "-n", "9999"][..], &["run", "the den"]] {
@@ -82,15 +80,23 @@ fn limits_that_cut_what_was_asked_for_are_told() {
             assert_eq!(note(&asked), "");
         }
     }
-    let inspect = ottava(&["inspect", "-c", "1000", "--model", &model]);
-    assert!(told(&inspect).starts_with("note: -c 1000 is more"), "{}", told(&inspect));
     let text = folder.path().join("text");
     std::fs::write(&text, "the den ".repeat(200)).unwrap();
     let perplexity = ottava(&["perplexity", text.to_str().unwrap(), "--model", &model, "--json"]);
     assert_eq!(told(&perplexity), "", "512 is a default, nobody asked for it");
     assert_eq!(serde_json::from_slice::<Value>(&perplexity.stdout).unwrap()["chunk_tokens"], 256);
-    let asked = ottava(&["perplexity", text.to_str().unwrap(), "--model", &model, "-c", "300"]);
-    assert!(told(&asked).starts_with("note: -c 300 is more"), "{}", told(&asked));
+}
+
+#[test]
+fn a_context_that_the_model_has_not_is_refused() {
+    let (folder, model) = tiny_model();
+    let text = folder.path().join("text");
+    std::fs::write(&text, "the den ".repeat(200)).unwrap();
+    let text = text.to_str().unwrap();
+    for arguments in [&["run", "the den"][..], &["inspect"], &["perplexity", text]] {
+        let all = [arguments, &["-c", "300", "--model", &model]].concat();
+        fails(&all, 1, &["tiny.gguf", "a context of 300 tokens: expected 1 to 256"]);
+    }
 }
 
 #[test]
