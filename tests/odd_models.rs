@@ -189,6 +189,8 @@ fn yarn_has_its_defaults_and_heeds_its_keys() -> Outcome {
         with(&[("scaling.yarn_attn_factor", Value::F32(1.5))]),
         with(&[("scaling.attn_factor", Value::F32(1.5))]),
     )?;
+    let error = refusal(&with(&[("scaling.yarn_ext_factor", Value::F32(1.5))]))?;
+    assert!(error.contains("yarn_ext_factor: expected a number from 0 to 1, found 1.5"), "{error}");
     let error = refusal(&scaled(&[("scaling.type", Value::from("dynamic"))]))?;
     assert!(
         error.contains("llama.rope.scaling.type: expected none, linear, llama3 or yarn, found dynamic"),

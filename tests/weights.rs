@@ -126,6 +126,18 @@ fn rows_are_read_in_blocks_and_errors_count_from_the_first() {
     }
 }
 
+#[test]
+#[should_panic(expected = "rows 1..3 of 2")]
+fn rows_behind_the_last_are_the_callers_mistake() {
+    let mut writer = GgufWriter::new();
+    writer.tensor("codes", TensorType::F32, &[1, 2], vec![0; 8]).unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&writer.to_bytes()).unwrap();
+    let file = ModelFile::open(file.path(), &OpenOptions::default()).unwrap();
+    // It panics before anything is read.
+    let _ = file.rows("codes").unwrap().read(1..3, &mut WeightMatrix::default());
+}
+
 /// A file of one vector behind a header that is larger than what is read of it at first.
 fn with_a_large_header() -> Vec<u8> {
     let mut writer = GgufWriter::new();
