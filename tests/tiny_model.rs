@@ -324,6 +324,30 @@ fn a_mask_is_one_line_of_a_request_and_new_for_each_answer() -> Outcome {
 }
 
 #[test]
+fn labels_are_as_likely_as_their_tokens_behind_the_prompt() -> Outcome {
+    let engine = builder(&made(tiny::llama()?)?.path).build()?;
+    let request = Request::chat([Message::new("user", &*"the den ".repeat(12))]);
+    let prompt = engine.prompt_ids(&request)?;
+    let labels = ["sing", "the hero", "q"];
+    let found = engine.choose(&request, &labels)?;
+    let before = engine.stats().prefill_tokens;
+    assert_eq!(engine.choose(&request, &labels)?, found);
+    let computed = engine.stats().prefill_tokens - before;
+    assert!(computed < 3 * (16 + 8), "{computed} tokens of prompts of {}", prompt.len());
+    for (label, found) in labels.iter().zip(found) {
+        let tail = engine.tokenizer().encode(label, ottava::text::Special::Text, ottava::text::AddBos::No)?;
+        let nll = engine.score(&[&prompt[..], &tail].concat(), 0)?.nll;
+        let expected: f64 = nll[prompt.len() - 1..].iter().sum();
+        assert!((found + expected).abs() < 1e-9, "{label}: {found} for {expected}");
+    }
+    for labels in [&[][..], &["sing", ""]] {
+        let error = engine.choose(&request, labels).err().ok_or("accepted")?;
+        assert_eq!((error.kind(), error.field()), (ottava::ErrorKind::Invalid, Some("labels")), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
 fn an_engine_prints_in_one_line() -> Outcome {
     let engine = builder(&made(tiny::llama()?)?.path).build()?;
     let told = format!("{engine:?}");

@@ -249,6 +249,33 @@ impl InferenceEngine {
         Ok(self.handle.score_from(ids, first, 0)?.nll)
     }
 
+    /// The log-probability (natural log) of each label as the answer to a request, as if nothing else could be
+    /// answered: classification. What the labels have in common, the prompt above all, is computed once. A label is
+    /// taken as text behind the prompt; its end is not counted, so labels that begin others are likelier than they.
+    ///
+    /// # Errors
+    /// [`crate::Error::Submit`] if there is no label, or one has no token; else as [`InferenceEngine::submit`] and
+    /// [`InferenceEngine::score`].
+    #[cfg(feature = "text")]
+    pub fn choose(&self, request: &Request, labels: &[&str]) -> Result<Vec<f64>> {
+        use crate::text::{AddBos, Special};
+        let prompt = self.prompt_ids(request)?;
+        let invalid = |message: String| crate::Error::from(SubmitError::invalid("labels", message));
+        if labels.is_empty() {
+            return Err(invalid("expected at least 1, found none".into()));
+        }
+        let score = |label: &&str| {
+            let ids = self.tokenizer().encode(label, Special::Text, AddBos::No)?;
+            if ids.is_empty() {
+                return Err(invalid(format!("expected texts of at least 1 token, found {label:?}")));
+            }
+            let all = [&prompt[..], &ids].concat();
+            let scores = self.handle.score_from(&all, prompt.len().saturating_sub(1), 0)?;
+            Ok(-scores.nll.iter().sum::<f64>())
+        };
+        labels.iter().map(score).collect()
+    }
+
     /// The model's vocabulary.
     pub fn vocab(&self) -> &Arc<Vocab> {
         &self.shared.vocab

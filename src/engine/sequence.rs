@@ -148,10 +148,13 @@ impl Sequence {
         History { tokens: &self.tokens, prompt }
     }
 
-    /// The tokens to look for in the cache, and the page table's limits. A job computes every token, so it looks
-    /// for its first alone, which is never found.
+    /// The tokens to look for in the cache, and the page table's limits. The last of them is always computed. What
+    /// is scored is computed from its first row on.
     pub(super) fn spec(&self) -> (&[TokenId], SequenceSpec) {
-        let findable = if self.is_job() { 1 } else { self.tokens.len() };
+        let findable = match &self.goal {
+            Goal::Score { first, .. } => first.saturating_add(1).min(self.tokens.len()),
+            Goal::Generate(_) | Goal::Save { .. } => self.tokens.len(),
+        };
         let salt = self.answer().and_then(|answer| answer.request.cache_salt);
         let spec = SequenceSpec { tokens_max: self.tokens_max, window: self.window, salt };
         (self.tokens.get(..findable).unwrap_or_default(), spec)

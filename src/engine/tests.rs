@@ -18,6 +18,7 @@ mod states;
 mod text;
 mod watchdog;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -186,6 +187,41 @@ fn a_stop_id_ends_the_answer_before_itself() {
     assert_eq!(found, all[..first]);
     let (finish, usage) = end.unwrap();
     assert_eq!((finish, usage.completion_tokens, usage.prompt_tokens), (FinishReason::Eos, first, 30));
+}
+
+#[test]
+fn scores_and_saved_prompts_compute_no_cached_prefix_again() {
+    let fake = Fake::new(60).limits(50, 8);
+    let probe = Arc::clone(&fake.probe);
+    let handle = Handle::spawn(fake, EngineConfig::default()).unwrap();
+    let computed = |work: &dyn Fn()| {
+        let before = probe.tokens_all.load(Ordering::SeqCst);
+        work();
+        probe.tokens_all.load(Ordering::SeqCst) - before
+    };
+    let ids = request(7, 100, 1).prompt;
+    let all = handle.score(&ids, 2).unwrap();
+    assert_eq!(computed(&|| assert_eq!(handle.score(&ids, 2).unwrap(), all)), 100, "each row is looked at");
+    // 96 tokens fill six pages, 80 five.
+    for (first, expected) in [(99, 4), (96, 4), (95, 20), (80, 20), (79, 36), (15, 100)] {
+        let tail = || {
+            let found = handle.score_from(&ids, first, 2).unwrap();
+            assert_eq!(found.nll, all.nll[first..], "from {first} on");
+            assert_eq!(found.top, all.top[first..], "from {first} on");
+        };
+        assert_eq!(computed(&tail), expected, "from {first} on");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    assert_eq!(computed(&|| handle.save(&ids, &path).unwrap()), 4);
+    let other = spawn(60, EngineConfig::default());
+    assert_eq!(other.restore(&path).unwrap(), 100);
+    let asked = request(7, 100, 20);
+    assert_eq!(
+        read(other.submit(request(7, 100, 20)).unwrap()).0,
+        expected(&asked),
+        "it is what was computed"
+    );
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn a_stderr_that_takes_nothing_changes_neither_answer_nor_exit_code() {
     let (folder, model) = tiny_model();
     let nowhere = format!("--sidecar={}/no-such-folder", folder.path().display());
     let cases: [(&[&str], i32); 9] = [
-        (&["run", "the den", "--raw", "-n", "4", "--temp", "0", "-c", "9999", "--model", &model], 0),
+        (&["run", "the den", "--raw", "-n", "4", "--temp", "0", "--top-k", "99999", "--model", &model], 0),
         (&["run", "the den", "--raw", "-n", "4", "--temp", "0", &nowhere, "--model", &model], 0),
         (&["tokenize", "", "--model", &model], 0),
         (&["chat", "--model", &model], 0),
