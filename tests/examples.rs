@@ -5,12 +5,18 @@
 #[path = "../examples/chat.rs"]
 #[allow(dead_code, reason = "an example has a main of its own")]
 mod chat;
+#[path = "../examples/classify.rs"]
+#[allow(dead_code, reason = "an example has a main of its own")]
+mod classify;
 #[path = "../examples/concurrent.rs"]
 #[allow(dead_code, reason = "an example has a main of its own")]
 mod concurrent;
 #[path = "../examples/constraint.rs"]
 #[allow(dead_code, reason = "an example has a main of its own")]
 mod constraint;
+#[path = "../examples/resume.rs"]
+#[allow(dead_code, reason = "an example has a main of its own")]
+mod resume;
 mod tiny;
 
 use tiny::Outcome;
@@ -23,6 +29,14 @@ fn the_examples_run() -> Outcome {
     assert!(chat::chat(&model, "sing")? > 0);
     let label = constraint::classify(&model, "The den is warm.", &["good", "bad"])?;
     assert!(["good", "bad"].contains(&&*label), "{label}");
+    let found = classify::classify(&model, &["The den is warm.", "The den is lost."], &["good", "bad"])?;
+    assert!(found.iter().all(|(_, share)| (0.5..=1.0).contains(share)), "{found:?}");
+    let kept = folder.path().join("kept");
+    let (text, question) = ("the den ".repeat(12), "sing");
+    let cached =
+        |_| Ok::<_, Box<dyn std::error::Error>>(resume::ask(&model, &kept, &text, question)?.cached_tokens);
+    let [first, second] = [cached(0)?, cached(1)?];
+    assert!(first == 0 && second > 16, "{first}, then {second} tokens were there");
     let stats = concurrent::ask_all(&model, &["sing", "ring", "in the den"])?;
     assert_eq!((stats.finished, stats.failed), (3, 0));
     assert!(stats.cached_tokens > 0, "the beginning is shared: {stats:?}");
