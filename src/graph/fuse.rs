@@ -153,9 +153,10 @@ fn gate(program: &Program, uses: &Uses, activated: Place, plain: Place) -> Optio
     let (gate, up) = (src.offset, plain.offset);
     let matmul_at = single(program, uses, gate)?;
     let Op::Matmul(matmul) = &program.steps[matmul_at].op else { return None };
+    // A value that is both has two readers, so it is no single one.
+    single(program, uses, up)?;
     let both = [gate, up].iter().all(|&value| matrix_of(&matmul.products, value).is_some());
-    let same = single(program, uses, up)? == matmul_at && src.cols == plain.cols && gate != up;
-    (both && same).then_some(Gate { activation_at, matmul_at, gate, up })
+    both.then_some(Gate { activation_at, matmul_at, gate, up })
 }
 
 /// The matrix of a product that is stored without a bias.
