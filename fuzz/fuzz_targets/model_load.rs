@@ -16,7 +16,6 @@ use std::sync::LazyLock;
 use allocations::{Counting, most_bytes};
 use edits::Edits;
 use libfuzzer_sys::fuzz_target;
-use ottava::KvBudget;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
 use ottava::checkpoint::ModelFile;
 use ottava::ir::{KvDtype, Precision, StepLimits};
