@@ -11,11 +11,52 @@
 //! # Ok(()) }
 //! ```
 //!
-//! From the top down: [`api`] is what people embed, [`engine`] schedules requests over a [`kv`]
-//! cache and a [`model`], a model is a [`graph`] compiled into a plan, a plan runs on a
-//! [`backend`] over weights in [`quant`]'s canonical form, read from files by [`checkpoint`].
-//! [`text`] turns text into tokens and back, [`sample`] picks the next one. ARCHITECTURE.md has
-//! the picture, the code map and the reading order.
+//! An [`Engine`] is cheap to clone and shared between threads. It serves many requests at once; each
+//! [`submit`](Engine::submit) gives a [`Generation`](engine::Generation): a loop over events, or with the
+//! feature `async` a `Stream`. `examples/` has a chat with a deadline, classification, a constraint, many
+//! requests over one beginning, and a beginning that is kept in a file.
+//!
+//! # Features
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `text` | yes | tokenizers and chat templates; without it the engine takes token ids |
+//! | `safetensors` | yes | models as folders of Hugging Face |
+//! | `async` | no | `Generation` as a `Stream`; no runtime comes with it |
+//! | `serde` | no | `Serialize` for what services print: usage, statistics, what was granted |
+//! | `cuda` | no | NVIDIA GPUs of compute capability 8.0 and later |
+//! | `nvml` | no | a card's health |
+//!
+//! The library needs Rust 1.89.
+//!
+//! # Devices
+//!
+//! [`Device::Auto`] takes a GPU if there is one, else the CPU with the best instruction set that it has.
+//! [`Device::list`] tells what there is and how much memory is free.
+//!
+//! Building with `cuda` needs nvcc of CUDA 13.0, found as `NVCC`, by `CUDA_HOME` or in `/usr/local/cuda`; in
+//! Docker an image like `nvidia/cuda:13.0.1-devel` with a C++ compiler. `OTTAVA_CUDA_ARCHS=90a` compiles for
+//! one architecture in place of all. The program needs no CUDA library: the driver (580 or later) is found
+//! at run time, so a plain image with the GPU passed in is enough.
+//!
+//! # Errors and ends
+//!
+//! Every error has a [`kind`](Error::kind), which says what a service must decide. A panic of a mask, a
+//! waker or a backend ends its own request or engine, never the process; with `panic = "abort"` it does end
+//! the process. [`Engine::state`] tells of a lost device, [`Engine::drain`] ends an engine in order.
+//!
+//! # What is stable
+//!
+//! The root, [`api`], [`engine`], [`text`] and [`sample`] are what programs embed; changes there are in the
+//! changelog. The other modules are the machinery. They are public for tools and for graphs of one's own,
+//! and any release may change them.
+//!
+//! # The way down
+//!
+//! From the top down: [`api`] is what people embed, [`engine`] schedules requests over a [`kv`] cache and a
+//! [`model`], a model is a [`graph`] compiled into a plan, a plan runs on a [`backend`] over weights in
+//! [`quant`]'s canonical form, read from files by [`checkpoint`]. [`text`] turns text into tokens and back,
+//! [`sample`] picks the next one. ARCHITECTURE.md has the picture, the code map and the reading order.
 
 pub mod api;
 pub mod backend;
