@@ -142,7 +142,7 @@ fn completions_refuse_what_is_no_prompt() {
         json!({"prompt": [-1]}),
         json!({"prompt": [4294967295u32]}),
         json!({"prompt": ["a", 1]}),
-        json!({"prompt": [[1], "a"]}),
+        json!({"prompt": [[1], 2]}),
         json!({"prompt": vec!["a"; 65]}),
         json!({"prompt": []}),
         json!({"prompt": "a", "suffix": "b"}),
