@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 seed=${1:-1}
 count=${2:-20}
 shift $(($# > 2 ? 2 : $#))
-[ $# -gt 0 ] || set -- engine graph kv model quant sample text checkpoint backend/cpu backend/reference
+[ $# -gt 0 ] || set -- engine graph ir kv model quant sample text checkpoint backend/cpu backend/reference
 # What takes the compiler least time: neither optimised code nor lines for a debugger.
 export CARGO_PROFILE_TEST_OPT_LEVEL=0 CARGO_PROFILE_TEST_DEBUG=false CARGO_PROFILE_DEV_DEBUG=false
 export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_INCREMENTAL=1 PROPTEST_CASES=${PROPTEST_CASES:-64}
