@@ -30,8 +30,8 @@ from pathlib import Path
 
 # Programs that need no model, and no optimiser to be quick.
 INTEGRATION = "tiny_model families words weights hugging_face bad_gguf sidecar kv_alloc no_allocation".split()
-# Modules that the kernels' own tests, the slowest, know nothing of: those tests are left out for them.
-ABOVE_KERNELS = "api checkpoint engine graph ir kv model sample text".split()
+# Modules with tests of their own above the kernels: the kernels' tests, the slowest, are left out for them.
+ABOVE_KERNELS = "api checkpoint engine graph ir kv model quant sample text".split()
 # No test: compiled for another processor, or tests themselves.
 LEFT_OUT = re.compile(r"(^|/)(tests|neon|.*_tests|tiles_emulated|neon_.*)(/|\.rs$)")
 # Seconds of processor time that any run may take, beside three times what it takes unchanged. Processor
