@@ -48,12 +48,13 @@ type Choice = Pin<Box<dyn Stream<Item = (usize, Result<Event, GenerationError>, 
 /// The choices of a request at work. Dropping it cancels them.
 pub(crate) struct Answers {
     app: Arc<App>,
+    /// What is known already.
+    ready: VecDeque<Output>,
     running: SelectAll<Choice>,
     /// Further choices of a prompt, submitted when its first has a token: they find the prompt in the cache.
     waiting: Vec<VecDeque<Request>>,
     /// Choices of each prompt.
     n: usize,
-    started: Instant,
 }
 
 impl std::fmt::Debug for Answers {
@@ -74,13 +75,13 @@ impl Answers {
     ) -> Result<Answers, ApiError> {
         let mut answers = Answers {
             app: Arc::clone(app),
+            ready: VecDeque::new(),
             running: SelectAll::new(),
             waiting: Vec::with_capacity(prompts.len()),
             n: params.n,
-            started: Instant::now(),
         };
         let context_max = app.engine.info().context_max;
-        let deadline = app.config.request_timeout.and_then(|time| answers.started.checked_add(time));
+        let deadline = app.config.request_timeout.and_then(|time| Instant::now().checked_add(time));
         for (number, prompt) in prompts.into_iter().enumerate() {
             let room = context_max.saturating_sub(prompt.len());
             let request = |choice| {
@@ -94,6 +95,12 @@ impl Answers {
             answers.waiting.push((1..params.n).map(request).collect());
         }
         Ok(answers)
+    }
+
+    /// Choices that nothing is generated for.
+    pub(crate) fn ended(app: &Arc<App>, outputs: Vec<Output>) -> Answers {
+        let (ready, running) = (outputs.into(), SelectAll::new());
+        Answers { app: Arc::clone(app), ready, running, waiting: Vec::new(), n: 1 }
     }
 
     fn submit(&mut self, index: usize, request: Request) -> Result<(), ApiError> {
@@ -112,6 +119,9 @@ impl Answers {
     /// # Errors
     /// One choice's error ends all.
     pub(crate) async fn next(&mut self) -> Option<Result<Output, ApiError>> {
+        if let Some(output) = self.ready.pop_front() {
+            return Some(Ok(output));
+        }
         let (index, event, usage) = self.running.next().await?;
         if let Err(error) = self.submit_the_rest(index / self.n.max(1)) {
             return Some(Err(error));
@@ -143,7 +153,7 @@ impl Answers {
             _ => return Err(internal("the engine sent an event that the server does not know")),
         };
         let finish = match done.finish {
-            FinishReason::Stop | FinishReason::Eos => "stop",
+            FinishReason::Stop | FinishReason::Eos | FinishReason::Mask => "stop",
             FinishReason::Length => "length",
             FinishReason::Deadline => {
                 self.app.metrics.ended(Ended::Failed, None);

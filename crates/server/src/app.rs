@@ -101,6 +101,17 @@ impl App {
     ) -> Result<T, ApiError> {
         // It is never closed.
         let _permit = self.workers.acquire().await;
+        self.wait(work).await
+    }
+
+    /// Runs what waits for the engine's thread: as many at once as the engine takes.
+    ///
+    /// # Errors
+    /// As [`App::work`].
+    pub(crate) async fn wait<T: Send + 'static>(
+        self: &Arc<App>,
+        work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let app = Arc::clone(self);
         let failed = |_| {
             let status = axum::http::StatusCode::INTERNAL_SERVER_ERROR;

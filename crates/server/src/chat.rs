@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use ottava::Request;
-use ottava::engine::{Logprobs, Usage};
+use ottava::engine::Logprobs;
 use ottava::text::{Content, ContentPart, Message, RenderOptions, Vocab};
 use serde_json::{Map, Value, json};
 
@@ -16,8 +16,8 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::gate::Client;
 use crate::params::{LOGPROBS_MAX, Params};
-use crate::shape::{Head, timings, usage};
-use crate::stream::{Dialect, streamed, whole};
+use crate::shape::{Frame, append, extend, fold_chunk, timings};
+use crate::stream::{Dialect, respond};
 
 /// Answers a conversation.
 pub(crate) async fn completions(
@@ -29,14 +29,15 @@ pub(crate) async fn completions(
     app.check_model(fields.take("model"))?;
     let mut params = Params::take(&mut fields, client.key())?;
     params.logprobs = logprobs(&mut fields)?;
+    if params.max_tokens == Some(0) {
+        return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1, found 0"));
+    }
     let conversation = Conversation::take(&mut fields)?;
     let ignored = client.ignored(&app, fields);
     let prompt = app.work(move |engine| Ok(engine.prompt_ids(&conversation.request())?)).await?;
     let answers = Answers::begin(&app, vec![prompt], &params)?;
     let chunks = Chunks::new(&app, &params);
-    let response =
-        if params.stream { streamed(&app, answers, chunks) } else { whole(&app, answers, chunks).await? };
-    Ok(ignored.onto(response))
+    Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }
 
 /// Messages, and what the template is told beside them.
@@ -131,25 +132,23 @@ fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 
 /// The chunks of a chat's answer.
 struct Chunks {
-    head: Head,
+    frame: Frame,
     vocab: Arc<Vocab>,
-    params: Params,
-    usage: Vec<Usage>,
 }
 
 impl Chunks {
     fn new(app: &App, params: &Params) -> Chunks {
-        let head = Head::new(format!("chatcmpl-{}", random_hex::<12>()), "chat.completion.chunk", app);
-        let usage = vec![Usage::default(); params.n];
-        Chunks { head, vocab: Arc::clone(app.engine.vocab()), params: params.clone(), usage }
+        let id = format!("chatcmpl-{}", random_hex::<12>());
+        let frame = Frame::new(id, "chat.completion.chunk", app, params, 1);
+        Chunks { frame, vocab: Arc::clone(app.engine.vocab()) }
     }
 
     fn chunk(&self, index: usize, delta: Value, logprobs: Value, finish: Value) -> Value {
-        let choice = json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish});
-        self.head.chunk(json!([choice]), self.params.continuous_usage.then(|| usage(&self.usage)))
+        self.frame
+            .chunk(json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}))
     }
 
-    fn ended(&mut self, index: usize, end: End) -> Vec<Value> {
+    fn ended(&self, index: usize, end: End) -> Vec<Value> {
         let mut chunks = Vec::new();
         if !end.text.is_empty() {
             chunks.push(self.chunk(index, json!({"content": end.text}), Value::Null, Value::Null));
@@ -165,13 +164,14 @@ impl Chunks {
 impl Dialect for Chunks {
     fn begin(&mut self) -> Vec<Value> {
         let delta = json!({"role": "assistant", "content": ""});
-        (0..self.params.n).map(|index| self.chunk(index, delta.clone(), Value::Null, Value::Null)).collect()
+        let first = |index| self.chunk(index, delta.clone(), Value::Null, Value::Null);
+        (0..self.frame.choices()).map(first).collect()
     }
 
     fn chunks(&mut self, Output { index, piece }: Output) -> Vec<Value> {
         match piece {
             Piece::Token { id, text, logprobs, usage } => {
-                self.note(index, usage);
+                self.frame.note(index, usage);
                 let logprobs = logprobs.map_or(
                     Value::Null,
                     |found| json!({"content": [token(&self.vocab, id, &found)], "refusal": null}),
@@ -182,45 +182,31 @@ impl Dialect for Chunks {
                 vec![self.chunk(index, json!({"content": text}), logprobs, Value::Null)]
             }
             Piece::End(end) => {
-                self.note(index, end.usage);
+                self.frame.note(index, end.usage);
                 self.ended(index, end)
             }
         }
     }
 
     fn end(&mut self) -> Vec<Value> {
-        let wanted = self.params.include_usage || !self.params.stream;
-        if wanted { vec![self.head.chunk(json!([]), Some(usage(&self.usage)))] } else { Vec::new() }
+        self.frame.end()
     }
 
-    fn fold(&self, chunks: Vec<Value>) -> Value {
-        let mut whole = self.head.whole("chat.completion");
-        let mut choices: Vec<Value> = (0..self.params.n)
-            .map(|index| {
-                let message = json!({"role": "assistant", "content": ""});
-                json!({"index": index, "message": message, "logprobs": null, "finish_reason": null})
-            })
-            .collect();
-        for mut chunk in chunks {
-            self.head.take_totals(&mut chunk, &mut whole);
-            for part in crate::shape::choices(chunk) {
-                let index = part["index"].as_u64().unwrap_or(0) as usize;
-                let Some(choice) = choices.get_mut(index) else { continue };
-                crate::shape::append(&mut choice["message"]["content"], &part["delta"]["content"]);
-                crate::shape::extend(&mut choice["logprobs"], "content", &part["logprobs"]["content"]);
-                crate::shape::take_end(choice, part);
-            }
-        }
-        whole["choices"] = choices.into();
+    fn empty(&self) -> Value {
+        let choice = |index: usize| {
+            let message = json!({"role": "assistant", "content": ""});
+            json!({"index": index, "message": message, "logprobs": null, "finish_reason": null})
+        };
+        let mut whole = self.frame.whole("chat.completion");
+        whole["choices"] = (0..self.frame.choices()).map(choice).collect();
         whole
     }
-}
 
-impl Chunks {
-    fn note(&mut self, index: usize, usage: Usage) {
-        if let Some(kept) = self.usage.get_mut(index) {
-            *kept = usage;
-        }
+    fn fold(&self, whole: &mut Value, chunk: Value) {
+        fold_chunk(whole, chunk, |choice, part| {
+            append(&mut choice["message"]["content"], &part["delta"]["content"]);
+            extend(&mut choice["logprobs"], "content", &part["logprobs"]["content"]);
+        });
     }
 }
 

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use ottava::engine::{Logprobs, Usage};
+use ottava::engine::{Logprobs, Timings, Usage};
 use ottava::text::Vocab;
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Value, json};
 
-use crate::answer::{Answers, Output, Piece};
+use crate::answer::{Answers, End, Output, Piece};
 use crate::app::{App, random_hex};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::gate::Client;
 use crate::params::{LOGPROBS_MAX, Params};
-use crate::shape::{Head, timings, usage_of};
-use crate::stream::{Dialect, streamed, whole};
+use crate::shape::{Frame, append, extend, fold_chunk, timings};
+use crate::stream::{Dialect, respond};
 
 /// Most prompts of a request.
 const PROMPTS_MAX: usize = 64;
@@ -44,17 +44,14 @@ pub(crate) async fn completions(
     if params.max_tokens == Some(0) && !echo {
         return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1 without echo, found 0"));
     }
-    let scored = echo && logprobs.is_some();
-    let (prompts, echoes) =
-        app.work(move |engine| read(engine, prompts, echo, scored.then(|| logprobs.unwrap_or(0)))).await?;
+    let prompts = app.work(move |engine| read(engine, prompts)).await?;
+    let echoes = if echo { echoes(&app, &prompts, logprobs).await? } else { Vec::new() };
     let chunks = Chunks::new(&app, &params, echoes, prompts.len());
-    if params.max_tokens == Some(0) {
-        return Ok(ignored.onto(echoed(chunks, &prompts)));
-    }
-    let answers = Answers::begin(&app, prompts, &params)?;
-    let response =
-        if params.stream { streamed(&app, answers, chunks) } else { whole(&app, answers, chunks).await? };
-    Ok(ignored.onto(response))
+    let answers = match params.max_tokens {
+        Some(0) => Answers::ended(&app, ends(&prompts, params.n)),
+        _ => Answers::begin(&app, prompts, &params)?,
+    };
+    Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }
 
 /// A prompt as it was given.
@@ -101,29 +98,27 @@ struct Echo {
     logprobs: Option<Value>,
 }
 
-/// The token ids of prompts, and their echoes; with log-probabilities if `top` says of how many.
-fn read(
-    engine: &Engine,
-    prompts: Vec<Given>,
-    echo: bool,
-    top: Option<usize>,
-) -> Result<(Vec<Vec<TokenId>>, Vec<Echo>), ApiError> {
-    let (mut all, mut echoes) = (Vec::new(), Vec::new());
-    for prompt in prompts {
+/// The token ids of prompts.
+fn read(engine: &Engine, prompts: Vec<Given>) -> Result<Vec<Vec<TokenId>>, ApiError> {
+    let ids = |prompt| {
         let request = match prompt {
             // Whoever writes a raw prompt writes all of it, control tokens included.
             Given::Text(text) => Request::text(text).parse_control_tokens(),
             Given::Tokens(ids) => Request::tokens(ids),
         };
-        let ids = engine.prompt_ids(&request)?;
-        if echo {
-            let text = engine.tokenizer().decode(&ids);
-            let logprobs = top.map(|top| scored(engine, &ids, top)).transpose()?;
-            echoes.push(Echo { text, logprobs });
-        }
-        all.push(ids);
-    }
-    Ok((all, echoes))
+        Ok(engine.prompt_ids(&request)?)
+    };
+    prompts.into_iter().map(ids).collect()
+}
+
+/// The echoes of prompts; with log-probabilities if `top` says of how many.
+async fn echoes(app: &Arc<App>, prompts: &[Vec<TokenId>], top: Option<usize>) -> Result<Vec<Echo>, ApiError> {
+    let prompts = prompts.to_vec();
+    let echo = move |engine: &Engine, ids: &[TokenId]| {
+        let logprobs = top.map(|top| scored(engine, ids, top)).transpose()?;
+        Ok(Echo { text: engine.tokenizer().decode(ids), logprobs })
+    };
+    app.wait(move |engine| prompts.iter().map(|ids| echo(engine, ids)).collect()).await
 }
 
 /// The log-probabilities of a prompt's tokens; the first has none.
@@ -183,36 +178,26 @@ const LISTS: [&str; 4] = ["tokens", "token_logprobs", "top_logprobs", "text_offs
 
 /// The chunks of completions.
 struct Chunks {
-    head: Head,
+    frame: Frame,
     vocab: Arc<Vocab>,
-    params: Params,
-    prompts: usize,
+    /// Choices of each prompt.
+    n: usize,
     /// By prompt; none if they are not echoed.
     echoes: Vec<Echo>,
-    usage: Vec<Usage>,
     /// By choice: characters so far.
     offsets: Vec<usize>,
 }
 
 impl Chunks {
     fn new(app: &App, params: &Params, echoes: Vec<Echo>, prompts: usize) -> Chunks {
-        let head = Head::new(format!("cmpl-{}", random_hex::<12>()), "text_completion", app);
-        let choices = params.n * prompts;
-        let (usage, offsets) = (vec![Usage::default(); choices], vec![0; choices]);
-        let vocab = Arc::clone(app.engine.vocab());
-        Chunks { head, vocab, params: params.clone(), prompts, echoes, usage, offsets }
+        let id = format!("cmpl-{}", random_hex::<12>());
+        let frame = Frame::new(id, "text_completion", app, params, prompts);
+        let (vocab, offsets) = (Arc::clone(app.engine.vocab()), vec![0; frame.choices()]);
+        Chunks { frame, vocab, n: params.n, echoes, offsets }
     }
 
     fn chunk(&self, index: usize, text: &str, logprobs: Value, finish: Value) -> Value {
-        let choice = json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish});
-        let usage = self.params.continuous_usage.then(|| usage_of(&self.usage, self.prompts));
-        self.head.chunk(json!([choice]), usage)
-    }
-
-    fn note(&mut self, index: usize, usage: Usage) {
-        if let Some(kept) = self.usage.get_mut(index) {
-            *kept = usage;
-        }
+        self.frame.chunk(json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}))
     }
 
     fn token(&mut self, index: usize, id: TokenId, found: &Logprobs) -> Value {
@@ -226,11 +211,9 @@ impl Chunks {
 
 impl Dialect for Chunks {
     fn begin(&mut self) -> Vec<Value> {
-        let n = self.params.n;
-        let echoes = std::mem::take(&mut self.echoes);
         let mut chunks = Vec::new();
-        for (prompt, echo) in echoes.into_iter().enumerate() {
-            for index in prompt * n..(prompt + 1) * n {
+        for (prompt, echo) in std::mem::take(&mut self.echoes).into_iter().enumerate() {
+            for index in prompt * self.n..(prompt + 1) * self.n {
                 if let Some(offset) = self.offsets.get_mut(index) {
                     *offset = echo.text.chars().count();
                 }
@@ -244,7 +227,7 @@ impl Dialect for Chunks {
     fn chunks(&mut self, Output { index, piece }: Output) -> Vec<Value> {
         match piece {
             Piece::Token { id, text, logprobs, usage } => {
-                self.note(index, usage);
+                self.frame.note(index, usage);
                 let logprobs = logprobs.map_or(Value::Null, |found| self.token(index, id, &found));
                 if text.is_empty() && logprobs.is_null() {
                     return Vec::new();
@@ -252,7 +235,7 @@ impl Dialect for Chunks {
                 vec![self.chunk(index, &text, logprobs, Value::Null)]
             }
             Piece::End(end) => {
-                self.note(index, end.usage);
+                self.frame.note(index, end.usage);
                 let mut last = self.chunk(index, &end.text, Value::Null, end.finish.into());
                 last["choices"][0]["stop_reason"] = end.stop.map_or(Value::Null, Value::from);
                 last["timings"] = timings(&end.usage, &end.timings);
@@ -262,45 +245,34 @@ impl Dialect for Chunks {
     }
 
     fn end(&mut self) -> Vec<Value> {
-        let wanted = self.params.include_usage || !self.params.stream;
-        if !wanted {
-            return Vec::new();
-        }
-        vec![self.head.chunk(json!([]), Some(usage_of(&self.usage, self.prompts)))]
+        self.frame.end()
     }
 
-    fn fold(&self, chunks: Vec<Value>) -> Value {
-        let mut whole = self.head.whole("text_completion");
-        let mut choices: Vec<Value> = (0..self.usage.len())
-            .map(|index| json!({"index": index, "text": "", "logprobs": null, "finish_reason": null}))
-            .collect();
-        for mut chunk in chunks {
-            self.head.take_totals(&mut chunk, &mut whole);
-            for part in crate::shape::choices(chunk) {
-                let index = part["index"].as_u64().unwrap_or(0) as usize;
-                let Some(choice) = choices.get_mut(index) else { continue };
-                crate::shape::append(&mut choice["text"], &part["text"]);
-                for name in LISTS {
-                    crate::shape::extend(&mut choice["logprobs"], name, &part["logprobs"][name]);
-                }
-                crate::shape::take_end(choice, part);
-            }
-        }
-        whole["choices"] = choices.into();
+    fn empty(&self) -> Value {
+        let choice =
+            |index: usize| json!({"index": index, "text": "", "logprobs": null, "finish_reason": null});
+        let mut whole = self.frame.whole("text_completion");
+        whole["choices"] = (0..self.frame.choices()).map(choice).collect();
         whole
+    }
+
+    fn fold(&self, whole: &mut Value, chunk: Value) {
+        fold_chunk(whole, chunk, |choice, part| {
+            append(&mut choice["text"], &part["text"]);
+            for name in LISTS {
+                extend(&mut choice["logprobs"], name, &part["logprobs"][name]);
+            }
+        });
     }
 }
 
-/// The answer to a request for no token: the prompts themselves, to read their log-probabilities.
-fn echoed(mut chunks: Chunks, prompts: &[Vec<TokenId>]) -> Response {
-    let n = chunks.params.n;
-    for (index, usage) in chunks.usage.iter_mut().enumerate() {
+/// What stands for the engine's pieces in a request for no token: the prompts themselves are the answer.
+fn ends(prompts: &[Vec<TokenId>], n: usize) -> Vec<Output> {
+    let end = |index: usize| {
+        let mut usage = Usage::default();
         usage.prompt_tokens = prompts.get(index / n).map_or(0, Vec::len);
-    }
-    let mut all = chunks.begin();
-    let ends = (0..chunks.usage.len()).map(|index| chunks.chunk(index, "", Value::Null, "length".into()));
-    all.extend(ends.collect::<Vec<_>>());
-    all.push(chunks.head.chunk(json!([]), Some(usage_of(&chunks.usage, chunks.prompts))));
-    let whole = chunks.fold(all);
-    axum::response::IntoResponse::into_response(crate::error::json_body(&whole))
+        let timings = Timings::default();
+        Piece::End(End { text: String::new(), finish: "length", stop: None, usage, timings })
+    };
+    (0..prompts.len() * n).map(|index| Output { index, piece: end(index) }).collect()
 }

@@ -21,6 +21,8 @@ use crate::app::{App, Phase};
 use crate::gate::gate;
 use crate::{Config, ServeError, about, chat, completions, metrics, tokens};
 
+/// Threads for scores, which wait for the engine: as many as it takes by default.
+const SCORES: usize = 16;
 /// How long a failed accept waits: the system is out of files or memory.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// How long answers that were cut short may take to say so.
@@ -66,7 +68,8 @@ impl Server {
         let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(workers)
-            .max_blocking_threads(workers)
+            // Beside templates and tokenising, scores that wait for the engine.
+            .max_blocking_threads(workers + SCORES)
             .thread_name("ottava-http")
             .enable_all()
             .build()

@@ -4,30 +4,69 @@ use ottava::engine::{Timings, Usage};
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::params::Params;
 
-/// What every chunk of an answer begins with.
-pub(crate) struct Head {
+/// What the chunks of an answer have in common, and the tokens counted so far.
+pub(crate) struct Frame {
     id: String,
     object: &'static str,
     created: u64,
     model: String,
+    /// By choice; those of a prompt stand together.
+    usage: Vec<Usage>,
+    prompts: usize,
+    /// Whether the last chunk has the tokens counted, and whether each has them.
+    ends_with_usage: bool,
+    continuous_usage: bool,
 }
 
-impl Head {
-    pub(crate) fn new(id: String, object: &'static str, app: &App) -> Head {
+impl Frame {
+    /// Of answers to so many prompts.
+    pub(crate) fn new(id: String, object: &'static str, app: &App, params: &Params, prompts: usize) -> Frame {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let created = now.map_or(app.started, |time| time.as_secs());
-        Head { id, object, created, model: app.name().to_owned() }
+        Frame {
+            id,
+            object,
+            created: now.map_or(app.started, |time| time.as_secs()),
+            model: app.name().to_owned(),
+            usage: vec![Usage::default(); params.n * prompts],
+            prompts,
+            ends_with_usage: params.include_usage || !params.stream,
+            continuous_usage: params.continuous_usage,
+        }
     }
 
-    /// A chunk with these choices; the tokens counted, if they are wanted in it.
-    pub(crate) fn chunk(&self, choices: Value, usage: Option<Value>) -> Value {
+    /// How many choices there are.
+    pub(crate) fn choices(&self) -> usize {
+        self.usage.len()
+    }
+
+    /// Notes what a choice has taken so far.
+    pub(crate) fn note(&mut self, index: usize, usage: Usage) {
+        if let Some(kept) = self.usage.get_mut(index) {
+            *kept = usage;
+        }
+    }
+
+    /// The chunk of one choice.
+    pub(crate) fn chunk(&self, choice: Value) -> Value {
         let mut chunk = self.whole(self.object);
-        chunk["choices"] = choices;
-        if let Some(usage) = usage {
-            chunk["usage"] = usage;
+        chunk["choices"] = json!([choice]);
+        if self.continuous_usage {
+            chunk["usage"] = self.usage();
         }
         chunk
+    }
+
+    /// What comes after the last choice's end.
+    pub(crate) fn end(&self) -> Vec<Value> {
+        if !self.ends_with_usage {
+            return Vec::new();
+        }
+        let mut last = self.whole(self.object);
+        last["choices"] = json!([]);
+        last["usage"] = self.usage();
+        vec![last]
     }
 
     /// An answer without choices.
@@ -35,34 +74,19 @@ impl Head {
         json!({"id": self.id, "object": object, "created": self.created, "model": self.model})
     }
 
-    /// Takes from a chunk what counts for the whole answer.
-    pub(crate) fn take_totals(&self, chunk: &mut Value, whole: &mut Value) {
-        for name in ["usage", "timings"] {
-            if let Some(found) = chunk.get_mut(name) {
-                whole[name] = found.take();
-            }
-        }
+    /// Tokens of all choices. The choices of a prompt share it: it counts once.
+    fn usage(&self) -> Value {
+        let n = (self.usage.len() / self.prompts.max(1)).max(1);
+        let prompt: usize = self.usage.iter().step_by(n).map(|usage| usage.prompt_tokens).sum();
+        let cached: usize = self.usage.iter().step_by(n).map(|usage| usage.cached_tokens).sum();
+        let completion: usize = self.usage.iter().map(|usage| usage.completion_tokens).sum();
+        json!({
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": cached},
+        })
     }
-}
-
-/// Tokens of all choices: the prompt counts once for each prompt.
-pub(crate) fn usage(choices: &[Usage]) -> Value {
-    usage_of(choices, 1)
-}
-
-/// The same of several prompts with `choices.len() / prompts` choices each.
-pub(crate) fn usage_of(choices: &[Usage], prompts: usize) -> Value {
-    let n = (choices.len() / prompts.max(1)).max(1);
-    let firsts = choices.iter().step_by(n);
-    let (prompt, cached) = firsts
-        .fold((0, 0), |(prompt, cached), usage| (prompt + usage.prompt_tokens, cached + usage.cached_tokens));
-    let completion: usize = choices.iter().map(|usage| usage.completion_tokens).sum();
-    json!({
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    })
 }
 
 /// Times as llama.cpp names them.
@@ -80,11 +104,24 @@ pub(crate) fn timings(usage: &Usage, timings: &Timings) -> Value {
     })
 }
 
-/// The choices of a chunk.
-pub(crate) fn choices(mut chunk: Value) -> Vec<Value> {
-    match chunk.get_mut("choices").map(Value::take) {
-        Some(Value::Array(choices)) => choices,
-        _ => Vec::new(),
+/// Folds a chunk into a whole answer: totals as they are, of choices what `fold` makes of each.
+pub(crate) fn fold_chunk(whole: &mut Value, mut chunk: Value, fold: impl Fn(&mut Value, &Value)) {
+    for name in ["usage", "timings"] {
+        if let Some(found) = chunk.get_mut(name) {
+            whole[name] = found.take();
+        }
+    }
+    let Some(Value::Array(parts)) = chunk.get_mut("choices").map(Value::take) else { return };
+    for mut part in parts {
+        let index = part["index"].as_u64().and_then(|index| usize::try_from(index).ok());
+        let Some(choice) = index.and_then(|index| whole["choices"].get_mut(index)) else { continue };
+        fold(choice, &part);
+        for name in ["finish_reason", "stop_reason"] {
+            match part.get_mut(name).map(Value::take) {
+                None | Some(Value::Null) => {}
+                Some(found) => choice[name] = found,
+            }
+        }
     }
 }
 
@@ -104,15 +141,5 @@ pub(crate) fn extend(object: &mut Value, name: &str, more: &Value) {
     match &mut object[name] {
         Value::Array(list) => list.extend_from_slice(more),
         place => *place = more.clone().into(),
-    }
-}
-
-/// Why a choice ended, from the chunk that says so.
-pub(crate) fn take_end(choice: &mut Value, mut part: Value) {
-    for name in ["finish_reason", "stop_reason"] {
-        match part.get_mut(name).map(Value::take) {
-            None | Some(Value::Null) => {}
-            Some(found) => choice[name] = found,
-        }
     }
 }

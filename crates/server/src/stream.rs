@@ -26,34 +26,51 @@ pub(crate) trait Dialect: Send + 'static {
     fn chunks(&mut self, output: Output) -> Vec<Value>;
     /// What comes after the last piece.
     fn end(&mut self) -> Vec<Value>;
-    /// The whole answer of all chunks.
-    fn fold(&self, chunks: Vec<Value>) -> Value;
+    /// A whole answer of which no chunk has come yet.
+    fn empty(&self) -> Value;
+    /// Folds a chunk into a whole answer.
+    fn fold(&self, whole: &mut Value, chunk: Value);
 }
 
-/// The whole answer.
-pub(crate) async fn whole(
+/// An answer, streamed or whole as it was asked for.
+pub(crate) async fn respond(
+    app: &Arc<App>,
+    stream: bool,
+    answers: Answers,
+    dialect: impl Dialect,
+) -> Result<Response, ApiError> {
+    if stream { Ok(streamed(app, answers, dialect)) } else { whole(app, answers, dialect).await }
+}
+
+async fn whole(
     app: &Arc<App>,
     mut answers: Answers,
     mut dialect: impl Dialect,
 ) -> Result<Response, ApiError> {
     let mut phase = app.phase.clone();
-    let mut chunks = dialect.begin();
+    let mut folded = dialect.empty();
+    // As they come: an answer's chunks are many times its text.
+    let fold = |dialect: &_, folded: &mut _, chunks: Vec<Value>| {
+        chunks.into_iter().for_each(|chunk| Dialect::fold(dialect, folded, chunk));
+    };
+    let first = dialect.begin();
+    fold(&dialect, &mut folded, first);
     loop {
         let output = tokio::select! {
             output = answers.next() => output,
             () = ending(&mut phase) => Some(Err(stopping())),
         };
-        match output {
-            Some(output) => chunks.extend(dialect.chunks(output?)),
-            None => break,
-        }
+        let Some(output) = output else { break };
+        let chunks = dialect.chunks(output?);
+        fold(&dialect, &mut folded, chunks);
     }
-    chunks.extend(dialect.end());
-    Ok(json_body(&dialect.fold(chunks)).into_response())
+    let last = dialect.end();
+    fold(&dialect, &mut folded, last);
+    Ok(json_body(&folded).into_response())
 }
 
-/// The answer as a stream. Its headers go out at once, whatever the prompt takes.
-pub(crate) fn streamed(app: &Arc<App>, answers: Answers, dialect: impl Dialect) -> Response {
+/// Its headers go out at once, whatever the prompt takes.
+fn streamed(app: &Arc<App>, answers: Answers, dialect: impl Dialect) -> Response {
     let (sender, receiver) = mpsc::channel(CHUNKS);
     let writer = Writer { app: Arc::clone(app), sender };
     tokio::spawn(writer.run(answers, dialect));

@@ -154,6 +154,11 @@ fn an_echo_has_the_prompt_and_its_log_probabilities() {
         scored["token_logprobs"].as_array().expect("a list")[..],
         lists["token_logprobs"].as_array().expect("a list")[..prompt]
     );
+    // A stream of no token has the prompt, too.
+    alone["stream"] = true.into();
+    let (events, done) = post(server.address, COMPLETIONS, &alone).events();
+    assert!(done && events[0]["choices"][0]["logprobs"] == scored, "{events:?}");
+    assert_eq!(events[1]["choices"][0]["finish_reason"], "length");
     // What greedy decoding chose is the best of each place.
     for at in prompt..count {
         let best =

@@ -40,6 +40,7 @@ fn refused() -> Vec<Value> {
         json!({"top_k": 1.5}),
         json!({"min_p": 2}),
         json!({"repetition_penalty": -1}),
+        json!({"max_tokens": 0}),
         json!({"max_tokens": -2}),
         json!({"max_tokens": 1.5}),
         json!({"max_tokens": "9"}),
