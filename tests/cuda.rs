@@ -133,6 +133,7 @@ fn what_has_no_kernel_is_refused_by_its_name() {
     for case in table::words::cases() {
         let refused = Bench::new(&cuda, &case).execute(&case.ops[0]);
         assert!(matches!(refused, Err(BackendError::Unavailable { .. })), "{}: {refused:?}", case.name);
+        assert_eq!(cuda.check_kernel(&case.ops[0]), refused, "{}: refused when it is loaded, too", case.name);
     }
 }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::{BackendError, StateMemory, shape_error};
 use crate::ir::{State, StateSlot, StateSlots, StepInput};
+use crate::room;
 
 /// Slots of so many elements, one behind the other.
 #[derive(Debug, Default)]
@@ -80,11 +81,12 @@ impl<T> States<T> {
 impl<T: Copy + Default + From<f32> + Into<f64>> StateMemory for States<T> {
     fn allocate(&mut self, elements: usize, slots: usize) -> Result<(), BackendError> {
         let count = elements.saturating_mul(slots);
+        let bytes = count.saturating_mul(size_of::<T>());
+        let no_memory = BackendError::OutOfMemory { bytes, what: "the states of sequences" };
         let mut values = Vec::new();
-        values.try_reserve_exact(count).map_err(|_| BackendError::OutOfMemory {
-            bytes: count.saturating_mul(size_of::<T>()),
-            what: "the states of sequences",
-        })?;
+        if !room::has(bytes.saturating_add(room::SMALL_BYTES)) || values.try_reserve_exact(count).is_err() {
+            return Err(no_memory);
+        }
         values.resize(count, T::default());
         *self = States { slots, elements, values };
         Ok(())

@@ -30,7 +30,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.scheduled.clear();
         self.copies.clear();
         self.preempted.clear();

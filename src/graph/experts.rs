@@ -55,7 +55,7 @@ impl Graph {
         let mut first_row = 0;
         self.matrices.extend(rows.map(|rows| {
             let spec = MatrixSpec { name: name.into(), first_row, rows, cols };
-            first_row += rows;
+            first_row = usize::saturating_add(first_row, rows);
             spec
         }));
         Ok(())

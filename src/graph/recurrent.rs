@@ -17,6 +17,7 @@ impl Graph {
         }
         let offset = self.states.last().map_or(0, |spec| spec.state.range().end);
         let end = rows.checked_mul(cols).and_then(|elements| elements.checked_add(offset));
+        // The reference keeps states as f64.
         if end.is_none_or(|end| end > isize::MAX as usize / size_of::<f64>()) {
             return Err(GraphError::TooLarge { node: name.into(), rows, cols });
         }

@@ -114,7 +114,7 @@ impl KvError {
     /// What to do about it.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            KvError::OutOfPages { .. } => ErrorKind::Overloaded,
+            KvError::OutOfPages { .. } | KvError::OutOfStates { .. } => ErrorKind::Overloaded,
             KvError::TooLong { .. } => ErrorKind::TooLong,
             KvError::BooksMemory { .. } | KvError::HostMemory { .. } => ErrorKind::OutOfMemory,
             KvError::EmptyPrompt | KvError::EmptyWindow | KvError::PositionRange { .. } => ErrorKind::Invalid,

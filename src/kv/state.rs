@@ -35,7 +35,8 @@ impl StateBook {
         references.resize(count as usize, 0);
         free.extend((0..count).rev().map(StateSlot));
         let mut snapshots = HashMap::new();
-        // As many again clear tombstones in place.
+        // Twice the entries that there can be: the table then clears its tombstones in place and never grows in
+        // a step.
         snapshots.try_reserve(2 * count as usize)?;
         Ok(StateBook { references, free, snapshots, clock: 0 })
     }
@@ -102,16 +103,18 @@ impl StateBook {
         self.release(snapshot.map(|snapshot| snapshot.slot));
     }
 
-    /// Keeps a state as the snapshot of `past`, unless there is one already.
-    fn keep(&mut self, past: ChainHash, slot: StateSlot) {
-        if self.find(&past).is_none() {
-            self.retain(Some(slot));
-            self.snapshots.insert(past, Snapshot { slot, used: self.clock });
+    /// Keeps a state as the snapshot of `past`, unless there is one already. Returns whether it is kept now.
+    fn keep(&mut self, past: ChainHash, slot: StateSlot) -> bool {
+        if self.find(&past).is_some() {
+            return false;
         }
+        self.retain(Some(slot));
+        self.snapshots.insert(past, Snapshot { slot, used: self.clock });
+        true
     }
 
     /// Moves a sequence, which has its new tokens, on to the state behind them. Where they end with a page
-    /// that can be found, the state is kept; behind the prompt the newest one only.
+    /// that can be found, the state is kept; behind the prompt only the newest of those that it kept itself.
     pub(super) fn advance(&mut self, sequence: &mut Sequence, tokens: usize) {
         if sequence.next_state.is_none() || tokens == 0 {
             return;
@@ -119,12 +122,13 @@ impl StateBook {
         self.release(sequence.state);
         sequence.state = sequence.next_state.take();
         let Some((past, slot)) = sequence.whole_past().zip(sequence.state) else { return };
-        if sequence.len() > sequence.prompt
-            && let Some(before) = sequence.last_snapshot.replace(past)
-        {
+        let behind_prompt = sequence.len() > sequence.prompt;
+        if let Some(before) = sequence.last_snapshot.take_if(|_| behind_prompt) {
             self.forget(&before);
         }
-        self.keep(past, slot);
+        if self.keep(past, slot) && behind_prompt {
+            sequence.last_snapshot = Some(past);
+        }
     }
 
     /// By slot: the references that are booked, and whether it is listed as free; and the slots of snapshots.

@@ -134,9 +134,9 @@ impl Cuda {
     }
 }
 
-/// What this backend cannot do yet, though others can.
 const NO_LAYER_NORM: &str = "a layer norm, or a norm with a bias";
 
+/// What this backend cannot do yet, though others can.
 fn no_kernel(what: &str) -> BackendError {
     BackendError::Unavailable { what: what.into(), reason: "the CUDA backend has no kernel for it".into() }
 }
@@ -215,7 +215,19 @@ impl Backend for Cuda {
             | Op::ShortConv(_)
             | Op::GatedDelta(_) => Err(no_kernel(op.name())),
             Op::Norm(Normalize { norm, .. }) if norm.as_rms().is_none() => Err(no_kernel(NO_LAYER_NORM)),
-            _ => Ok(()),
+            Op::Embed(_)
+            | Op::Norm(_)
+            | Op::Matmul(_)
+            | Op::RopeAngles(_)
+            | Op::Rope(_)
+            | Op::KvAppend(_)
+            | Op::Attention(_)
+            | Op::GatherOutputs(_)
+            | Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Softmax(_)
+            | Op::Sample(_)
+            | Op::Transpose(_) => Ok(()),
         }
     }
 

@@ -177,13 +177,18 @@ impl KvPool {
 
     /// Checks that an operation's heads are those of its layer.
     pub(super) fn check(&self, op: &'static str, layer: usize, heads: Heads) -> Result<(), BackendError> {
-        let found =
-            self.layers.get(layer).map_or((0, 0), |found| (found.layout.kv_heads, found.layout.head_dim));
-        if (heads.kv, heads.dim) == found && heads.kv > 0 && heads.query.is_multiple_of(heads.kv) {
+        let refuse = |expected| Err(shape_error(op, expected, format!("layer {layer}, {heads:?}")));
+        let Some(Layer { layout, .. }) = self.layers.get(layer) else {
+            return refuse(format!("a layer below {}", self.layers.len()));
+        };
+        let (kv_heads, head_dim) = (layout.kv_heads, layout.head_dim);
+        if (heads.kv, heads.dim) == (kv_heads, head_dim)
+            && kv_heads > 0
+            && heads.query.is_multiple_of(kv_heads)
+        {
             return Ok(());
         }
-        let expected = format!("a layer below {} with {} heads of {}", self.layers.len(), found.0, found.1);
-        Err(shape_error(op, expected, format!("layer {layer}, {heads:?}")))
+        refuse(format!("a layer of {kv_heads} heads of {head_dim}"))
     }
 
     /// Stores the keys and values of one token, rounded.

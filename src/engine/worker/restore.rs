@@ -42,6 +42,8 @@ impl<D: Decoder> Worker<D> {
         let Allocation { seq, cached_tokens } = allocation;
         let rest = tokens.get(cached_tokens..).unwrap_or_default();
         let Worker { table, kv, plan, .. } = self;
+        // The step that it was for has ended: what it secured keeps nobody from giving up a state now.
+        plan.clear();
         let reserved = Pages { table, kv, plan }.reserve(seq, rest.len(), None);
         self.count_preempted();
         reserved?;

@@ -25,7 +25,7 @@ pub struct ShortConv {
 impl ShortConv {
     /// Rows that each result sees.
     pub fn width(&self) -> usize {
-        self.state.rows + 1
+        self.state.rows.saturating_add(1)
     }
 }
 
@@ -127,7 +127,7 @@ impl Operation for GatedDelta {
         if (self.state.rows, self.state.cols) != self.heads.state() {
             return Self::misfit(format!("a state of {:?}", self.heads.state()), self.state.to_string());
         }
-        let (keys, values) = (key * key_dim, value * value_dim);
+        let (keys, values) = (key.saturating_mul(key_dim), value.saturating_mul(value_dim));
         tokens_of::<Self>(&[
             (self.dst, values),
             (self.q, keys),

@@ -149,7 +149,7 @@ pub(super) struct Unfolded {
     a: [[Rows; 2]; 2],
     /// Of B the columns of eight rows, as they come, and as rows.
     columns: Rows,
-    pub(super) b: [Rows; 2],
+    b: [Rows; 2],
     /// The product, as the registers of an accumulator.
     pub(super) sums: [[f32; LANES]; 4],
 }

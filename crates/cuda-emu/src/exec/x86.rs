@@ -301,11 +301,11 @@ mod tests {
     use crate::ptx::Type;
     use crate::random::Random;
 
-    /// Random halves, a third of them zeros, subnormals, infinities, NaNs and others at the ends of ranges.
     fn word(random: &mut Random) -> u32 {
         random.below(1 << 32) as u32
     }
 
+    /// Random halves, a third of them zeros, subnormals, infinities, NaNs and others at the ends of ranges.
     fn half(random: &mut Random) -> u32 {
         const ENDS: [u32; 12] =
             [0, 1, 0x3ff, 0x400, 0x7bff, 0x7c00, 0x7c01, 0x7fff, 0x3c00, 0x3c01, 0x7f7f, 0x7f80];

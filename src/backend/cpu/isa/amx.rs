@@ -5,20 +5,18 @@
 //! Source: Intel's Software Developer's Manual, volume 1, chapter 18.
 
 use std::arch::asm;
-use std::arch::x86_64::__cpuid_count;
 
 use super::{LANES, Tile};
+use crate::backend::cpu::memory::cache::cpuid;
 use crate::backend::cpu::pack::QUADS;
 
 /// Bytes from a row of a tile in memory to the next.
 const STRIDE: usize = 64;
 
 /// Whether the CPU has int8 tiles and the system grants them; Linux wants to be asked.
-#[allow(unused_unsafe)]
 pub(crate) fn is_available() -> bool {
     const TILE_AND_INT8: u32 = 0b11 << 24;
-    // SAFETY: every x86-64 has the instruction; Rust 1.89 to 1.93 call it unsafe still.
-    let features = unsafe { __cpuid_count(7, 0) };
+    let features = cpuid(7, 0);
     features.edx & TILE_AND_INT8 == TILE_AND_INT8 && is_granted()
 }
 

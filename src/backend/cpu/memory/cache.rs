@@ -20,10 +20,10 @@ fn levels() -> Vec<[u32; 3]> {
     all.map(|found| [found.eax, found.ebx, found.ecx]).collect()
 }
 
-/// Every x86-64 has the instruction; Rust 1.89 to 1.93 call it unsafe still.
+/// What the CPU says of itself. Every x86-64 has the instruction; Rust 1.89 to 1.93 call it unsafe still.
 #[cfg(target_arch = "x86_64")]
 #[allow(unused_unsafe)]
-fn cpuid(leaf: u32, part: u32) -> std::arch::x86_64::CpuidResult {
+pub(crate) fn cpuid(leaf: u32, part: u32) -> std::arch::x86_64::CpuidResult {
     // SAFETY: as said.
     unsafe { std::arch::x86_64::__cpuid_count(leaf, part) }
 }

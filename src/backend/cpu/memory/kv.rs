@@ -132,16 +132,16 @@ impl KvPool {
         heads: Heads,
     ) -> Result<KvLayer, BackendError> {
         let count = self.layers.len();
-        let shape_error = |expected| {
+        let refuse = |expected| {
             let found = format!("layer {layer}, {} heads of {}", heads.kv, heads.dim);
             Err(shape_error(op, expected, found))
         };
         let Some(found) = self.layers.get_mut(layer) else {
-            return shape_error(format!("a layer below {count}"));
+            return refuse(format!("a layer below {count}"));
         };
         let (kv_heads, shape) = (found.kv_heads, found.shape);
         if (heads.kv, heads.dim) != (kv_heads, shape.dim) {
-            return shape_error(format!("a layer of {kv_heads} heads of {}", shape.dim));
+            return refuse(format!("a layer of {kv_heads} heads of {}", shape.dim));
         }
         Ok(KvLayer { base: found.memory.as_mut_ptr(), kv_heads, pages: self.pages, shape })
     }

@@ -1,4 +1,4 @@
-//! Operations on whole rows: embedding, gathering the output rows, sampling, and copies in and out.
+//! Operations on whole rows: embedding, gathering the output rows, sampling.
 
 use crate::backend::cpu::Cpu;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};

@@ -12,8 +12,8 @@
 //! published before its input is ready ([`Pool::run_behind`]). No lock is taken and nothing is allocated
 //! after start.
 //!
-//! A waiting thread spins, then yields; an idle worker then parks ([`Worker`]). If preemption is seen to stall jobs, workers nap or the submitter works alone
-//! ([`Stalls`]).
+//! A waiting thread spins, then yields; an idle worker then parks ([`Worker`]). If preemption is seen to stall
+//! jobs, workers nap or the submitter works alone ([`Stalls`]).
 
 mod cores;
 mod stalls;
