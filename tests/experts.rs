@@ -161,7 +161,9 @@ fn a_mixture_that_does_not_fit_is_refused_by_name() -> Outcome {
     };
     for (name, value, expected) in [
         ("expert_count", Value::U32(3), "blk.0.ffn_gate_inp.weight: expected [3, 32], found [6, 32]"),
-        ("expert_count", Value::U32(u32::MAX), "blk.0.ffn_gate_inp.weight"),
+        ("expert_count", Value::U32(1024), "blk.0.ffn_gate_inp.weight: expected [1024, 32]"),
+        ("expert_count", Value::U32(1025), "expert_count: expected at most 1024, found 1025"),
+        ("expert_count", Value::U32(u32::MAX), "expert_count: expected at most 1024"),
         ("expert_used_count", Value::U32(7), "expert_used_count: expected at most 6"),
         ("expert_used_count", Value::U32(0), "expert_used_count: expected at least 1"),
         ("expert_feed_forward_length", Value::U32(8), "blk.0.ffn_gate_exps.weight: expected [48, 32]"),

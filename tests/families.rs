@@ -172,17 +172,22 @@ fn rotations_follow_the_scaling_keys() -> Outcome {
 #[test]
 fn short_contexts_have_factors_of_their_own() -> Outcome {
     let phi3 = TINY.iter().find(|tiny| tiny.family == "phi3").ok_or("a tiny model")?;
+    let fingerprints = std::cell::RefCell::new(Vec::new());
     let logits = |context_max, file: &ModelFile| -> Outcome<[f32; VOCAB]> {
         let options = LoadOptions { context_max, ..OPTIONS };
         let mut model = Model::load(file, &ModelConfig::from_file(file)?, Reference, &options, &mut |_| {})?;
         let mut logits = [f32::NAN; VOCAB];
         model.step(&step(0..8))?;
         model.logits(0, &mut logits)?;
+        fingerprints.borrow_mut().push(model.fingerprint());
         Ok(logits)
     };
     // The first context is of 16 tokens.
     let file = open(phi3, &[])?;
     let [short, long] = [logits(16, &file)?, logits(17, &file)?];
+    // Keys of the one rotation must not be found, or restored, by a model of the other.
+    let [of_short, of_long] = [0, 1].map(|at| fingerprints.borrow()[at]);
+    assert_ne!(of_short, of_long);
     let parts = Parts::of(phi3)?;
     let of = |name: &str| file.vector(&format!("rope_factors_{name}.weight"));
     let swapped = parts

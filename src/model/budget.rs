@@ -44,6 +44,11 @@ impl Pool {
         self.layout
     }
 
+    /// Memory for one sequence of the longest context.
+    pub(super) fn least(&self) -> KvMemory {
+        KvMemory { layout: self.layout, pages: self.context_max.div_ceil(PAGE_TOKENS) }
+    }
+
     /// Its memory, with so many bytes free: room for one sequence of the longest context at least.
     ///
     /// # Errors
@@ -51,7 +56,7 @@ impl Pool {
     /// [`ModelError::KvShare`] and [`ModelError::NoFreeMemory`] for a share.
     pub(super) fn memory(&self, free: Option<u64>) -> Result<KvMemory, ModelError> {
         let Pool { budget, layout, context_max, sequences_max } = *self;
-        let least = context_max.div_ceil(PAGE_TOKENS);
+        let least = self.least().pages;
         let bytes_needed = layout.page_bytes().saturating_mul(least);
         let budget_bytes = budget.bytes(bytes_needed, free)?;
         let bytes = usize::try_from(budget_bytes).unwrap_or(usize::MAX);

@@ -17,6 +17,8 @@ pub struct Family {
     pub pairing: RopePairing,
     /// What its norms compute, those of q and k apart, which have no mean.
     pub norm: NormKind,
+    /// Added by norms where the file does not say: what the training code has by default.
+    pub epsilon: f64,
     /// What becomes of embeddings.
     pub embed: EmbedRecipe,
     /// What a layer is made of.
@@ -45,27 +47,29 @@ const LLAMA: Family = Family {
     name: "llama",
     pairing: RopePairing::Interleaved,
     norm: NormKind::Rms,
+    epsilon: 1e-6,
     embed: EmbedRecipe::Plain,
     layer: LAYER,
     local_layers: None,
-    head: HeadRecipe { scale: LogitScale::Factor, soft_cap: None },
+    head: HeadRecipe { scale: LogitScale::Factor(1.0), soft_cap: None },
 };
 
-const COHERE2: Family = Family {
-    name: "cohere2",
+/// Every fourth layer is global; the file has the window.
+const FOURTH_GLOBAL: LocalLayers = LocalLayers { period: 4, window: 0, rope: LocalRope::AsGlobal };
+
+const COMMAND_R: Family = Family {
+    name: "command-r",
     norm: NormKind::Layer,
-    layer: LayerRecipe {
-        attention: AttentionRecipe { rotated: RotatedLayers::Local, ..ATTENTION },
-        norms: NormPlacement::Parallel,
-        ..LAYER
-    },
-    local_layers: Some(LocalLayers { period: 4, window: 4096, rope: LocalRope::AsGlobal }),
+    epsilon: 1e-5,
+    layer: LayerRecipe { norms: NormPlacement::Parallel, ..LAYER },
+    head: HeadRecipe { scale: LogitScale::Factor(0.0625), ..LLAMA.head },
     ..LLAMA
 };
 
 const EXAONE4: Family = Family {
     name: "exaone4",
     pairing: RopePairing::Halves,
+    epsilon: 1e-5,
     layer: LayerRecipe {
         attention: AttentionRecipe {
             norms: QueryKeyNorms::Heads,
@@ -75,7 +79,7 @@ const EXAONE4: Family = Family {
         norms: NormPlacement::Post,
         ..LAYER
     },
-    local_layers: Some(LocalLayers { period: 4, window: 0, rope: LocalRope::AsGlobal }),
+    local_layers: Some(FOURTH_GLOBAL),
     ..LLAMA
 };
 
@@ -99,12 +103,13 @@ const GRANITE: Family =
 const OLMO2: Family = Family {
     name: "olmo2",
     pairing: RopePairing::Halves,
+    epsilon: 1e-5,
     layer: LayerRecipe {
         attention: AttentionRecipe { norms: QueryKeyNorms::Rows, ..ATTENTION },
         norms: NormPlacement::Post,
         ..LAYER
     },
-    local_layers: Some(LocalLayers { period: 4, window: 0, rope: LocalRope::Unscaled { base: None } }),
+    local_layers: Some(LocalLayers { rope: LocalRope::Unscaled { base: None }, ..FOURTH_GLOBAL }),
     ..LLAMA
 };
 
@@ -114,6 +119,9 @@ const QWEN3: Family = Family {
     layer: LayerRecipe { attention: AttentionRecipe { norms: QueryKeyNorms::Heads, ..ATTENTION }, ..LAYER },
     ..LLAMA
 };
+
+const QWEN3_MOE: Family =
+    Family { name: "qwen3moe", layer: LayerRecipe { mlp: EXPERTS, ..QWEN3.layer }, ..QWEN3 };
 
 /// All families.
 pub const FAMILIES: &[Family] = &[
@@ -125,9 +133,9 @@ pub const FAMILIES: &[Family] = &[
         ..LLAMA
     },
     QWEN3,
-    Family { name: "qwen3moe", layer: LayerRecipe { mlp: EXPERTS, ..QWEN3.layer }, ..QWEN3 },
+    QWEN3_MOE,
     Family { name: "qwen3vl", ..QWEN3 },
-    Family { name: "qwen3vlmoe", layer: LayerRecipe { mlp: EXPERTS, ..QWEN3.layer }, ..QWEN3 },
+    Family { name: "qwen3vlmoe", ..QWEN3_MOE },
     Family {
         name: "gemma",
         layer: LayerRecipe { mlp: GEMMA2.layer.mlp, ..LAYER },
@@ -150,19 +158,27 @@ pub const FAMILIES: &[Family] = &[
         head: LLAMA.head,
         ..GEMMA2
     },
+    COMMAND_R,
     Family {
-        name: "command-r",
-        layer: LayerRecipe { norms: NormPlacement::Parallel, ..LAYER },
-        local_layers: None,
-        ..COHERE2
+        name: "cohere2",
+        layer: LayerRecipe {
+            attention: AttentionRecipe { rotated: RotatedLayers::Local, ..ATTENTION },
+            ..COMMAND_R.layer
+        },
+        local_layers: Some(LocalLayers { window: 4096, ..FOURTH_GLOBAL }),
+        ..COMMAND_R
     },
-    COHERE2,
-    Family { name: "ernie4_5", ..LLAMA },
+    Family { name: "ernie4_5", epsilon: 1e-5, ..LLAMA },
     EXAONE4,
-    Family { name: "glm4", layer: LayerRecipe { norms: NormPlacement::Sandwich, ..LAYER }, ..LLAMA },
+    Family {
+        name: "glm4",
+        epsilon: 1.562_5e-7,
+        layer: LayerRecipe { norms: NormPlacement::Sandwich, ..LAYER },
+        ..LLAMA
+    },
     GRANITE,
     Family { name: "granitemoe", layer: LayerRecipe { mlp: EXPERTS, ..LAYER }, ..GRANITE },
-    Family { name: "mistral3", ..LLAMA },
+    Family { name: "mistral3", epsilon: 1e-5, ..LLAMA },
     OLMO2,
     Family {
         name: "olmoe",
@@ -177,7 +193,7 @@ pub const FAMILIES: &[Family] = &[
         local_layers: None,
         ..OLMO2
     },
-    Family { name: "phi3", pairing: RopePairing::Halves, ..LLAMA },
+    Family { name: "phi3", pairing: RopePairing::Halves, epsilon: 1e-5, ..LLAMA },
     Family {
         name: "smollm3",
         layer: LayerRecipe {
@@ -190,6 +206,7 @@ pub const FAMILIES: &[Family] = &[
         name: "starcoder2",
         pairing: RopePairing::Halves,
         norm: NormKind::Layer,
+        epsilon: 1e-5,
         layer: LayerRecipe { mlp: MlpRecipe::Plain(Activation::GeluTanh), ..LAYER },
         ..LLAMA
     },

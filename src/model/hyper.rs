@@ -18,8 +18,8 @@ use super::{ModelError, decoder, key_error, known, missing, tensors};
 
 /// Longest context that a file may claim: positions stay far below `u32::MAX`.
 const CONTEXT_LIMIT: usize = 1 << 27;
-/// Added by norms where the file does not say: what every family's training code has by default.
-const EPSILON_DEFAULT: f64 = 1e-6;
+/// Most experts of a layer: each is a matrix of its own, whatever its size.
+const EXPERTS_MAX: usize = 1024;
 
 impl ModelConfig {
     /// Reads and checks the hyperparameters of a checkpoint.
@@ -100,6 +100,9 @@ impl Reader<'_> {
         }
         let count = keys.count("expert_count", None)?;
         let used = keys.count("expert_used_count", None)?;
+        if count > EXPERTS_MAX {
+            return Err(keys.refuse("expert_count", &format!("at most {EXPERTS_MAX}"), count));
+        }
         if used > count {
             let expected = format!("at most {count}, the experts that there are");
             return Err(keys.refuse("expert_used_count", &expected, used));
@@ -126,7 +129,7 @@ impl Reader<'_> {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
             NormKind::Layer => "attention.layer_norm_epsilon",
         };
-        let value = self.keys.float(key)?.unwrap_or(EPSILON_DEFAULT);
+        let value = self.keys.float(key)?.unwrap_or(self.keys.family.epsilon);
         let fits = (0.0..1.0).contains(&value);
         fits.then_some(value as f32).ok_or_else(|| self.keys.refuse(key, "a number from 0 to 1", value))
     }
@@ -149,11 +152,12 @@ impl Reader<'_> {
     }
 
     fn logit_scale(&self) -> Result<f32, ModelError> {
-        let scale = self.keys.positive_or("logit_scale", 1.0)?;
-        let factor = match self.keys.family.head.scale {
-            LogitScale::Factor => scale as f32,
-            LogitScale::Divisor => (1.0 / scale) as f32,
+        let (default, divides) = match self.keys.family.head.scale {
+            LogitScale::Factor(default) => (default, false),
+            LogitScale::Divisor => (1.0, true),
         };
+        let scale = self.keys.positive_or("logit_scale", default)?;
+        let factor = if divides { 1.0 / scale } else { scale } as f32;
         let fits = factor.is_finite() && factor > 0.0;
         fits.then_some(factor)
             .ok_or_else(|| self.keys.refuse("logit_scale", "a number that f32 can divide by", scale))

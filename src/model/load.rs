@@ -57,7 +57,7 @@ impl<B: Backend> Model<B> {
             Source { file, fingerprint, quantise: options.quantise, sidecar: options.sidecar.as_deref() };
         let (weights, sidecar) =
             upload(source, &plan, &backend, progress).map_err(|error: ModelError| error.of(file))?;
-        let fingerprint = cache_fingerprint::<B>(fingerprint, pool.layout(), options);
+        let fingerprint = cache_fingerprint::<B>(fingerprint, &config, pool.layout(), options);
         // By now the backend has allocated all but the pool.
         let size = |backend: &B| pool.memory(free(backend)).map(Some);
         let session = Session::sized(backend, plan, weights, size)?;
@@ -85,7 +85,11 @@ impl<B: Backend> Model<B> {
         let arena_bytes = plan.arena_bytes();
         let left = |free: u64| free.saturating_sub((weight_bytes + arena_bytes) as u64);
         let free = matches!(options.kv, KvBudget::FreeShare(_)).then(|| free(backend).map(left)).flatten();
-        let KvMemory { layout, pages } = pool.memory(free)?;
+        let KvMemory { layout, pages } = match pool.memory(free) {
+            // What is free does not hold one context: loading would say so.
+            Err(ModelError::KvBudget { .. }) if matches!(options.kv, KvBudget::FreeShare(_)) => pool.least(),
+            found => found?,
+        };
         Ok(DecoderMemory { weight_bytes, arena_bytes, kv_bytes: pages * layout.page_bytes() })
     }
 
@@ -145,12 +149,19 @@ fn compile<B: Backend>(config: &ModelConfig, backend: &B, options: &LoadOptions)
     })?)
 }
 
-/// What keys and values depend on: the file, what its matrices became, and how they are stored.
-fn cache_fingerprint<B: Backend>(file: [u8; 32], layout: KvLayout, options: &LoadOptions) -> [u8; 32] {
+/// What keys and values depend on: the file, what its matrices became, how they are stored, and the rotation, which
+/// some files choose by the context that is asked for.
+fn cache_fingerprint<B: Backend>(
+    file: [u8; 32],
+    config: &ModelConfig,
+    layout: KvLayout,
+    options: &LoadOptions,
+) -> [u8; 32] {
     let mut hash = blake3::Hasher::new();
     hash.update(&file);
     let LoadOptions { quantise, activations, .. } = options;
-    let made = format!("{} {layout:?} {quantise:?} {activations:?}", std::any::type_name::<B>());
+    let (device, rope) = (std::any::type_name::<B>(), &config.rope);
+    let made = format!("{device} {layout:?} {quantise:?} {activations:?} {rope:?}");
     hash.update(made.as_bytes());
     *hash.finalize().as_bytes()
 }

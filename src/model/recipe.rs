@@ -112,10 +112,10 @@ pub struct HeadRecipe {
 }
 
 /// What the file's scale does to logits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LogitScale {
-    /// It multiplies them.
-    Factor,
+    /// It multiplies them; by so much where the file does not say.
+    Factor(f64),
     /// It divides them.
     Divisor,
 }
