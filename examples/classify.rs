@@ -1,5 +1,5 @@
 //! Which label is the likeliest answer, with how much certainty: `cargo run --release --example classify -- MODEL`.
-//! The prompt is computed once for all labels, and once for all texts as far as they begin alike.
+//! Whole pages of the prompt are computed once for all labels, and for all texts as far as they begin alike.
 
 use std::error::Error;
 use std::path::Path;

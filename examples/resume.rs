@@ -18,7 +18,7 @@ pub fn ask(model: &Path, kept: &Path, text: &str, question: &str) -> Result<Usag
     }
     let answer = engine.submit(request.clone())?.text()?;
     println!("{}", answer.text);
-    // It is in the cache by now, so nothing is computed again.
+    // It is in the cache by now: no more than its last page is computed again.
     engine.save_prompt(&engine.prompt_ids(&request)?, kept)?;
     Ok(answer.usage)
 }

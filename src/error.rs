@@ -146,6 +146,8 @@ mod tests {
         assert_eq!(SubmitError::from(bad()).to_string(), "invalid request: top_p: expected 0 to 1, found 2");
         assert_eq!(found(EngineError::from(SubmitError::from(bad()))), at_fault);
         assert_eq!(found(TextError::TemplateRender("no".into())), (400, Some("messages"), false));
+        assert_eq!(found(TextError::TemplateMemory { bytes: 1 }), (503, None, true));
+        assert_eq!(found(TextError::TemplatePanicked), (500, None, false));
         assert_eq!(found(ModelError::Context { asked: 2, trained: 1 }), (400, Some("context_max"), false));
     }
 

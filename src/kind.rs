@@ -24,10 +24,6 @@ pub enum ErrorKind {
     DeviceLost,
     /// The engine takes no more work, or ended before the answer was complete.
     Stopped,
-    /// The caller ended it.
-    Cancelled,
-    /// Its time ran out.
-    Deadline,
     /// A file could not be read or written.
     Io,
     /// A defect of this crate, of a model's numbers, or of the caller's own code that it ran.

@@ -340,6 +340,14 @@ fn labels_are_as_likely_as_their_tokens_behind_the_prompt() -> Outcome {
         let expected: f64 = nll[prompt.len() - 1..].iter().sum();
         assert!((found + expected).abs() < 1e-9, "{label}: {found} for {expected}");
     }
+    let unsalted = engine.stats().cached_tokens;
+    let salted = Request::text("the hero ".repeat(12)).cache_salt([7; 32]);
+    engine.choose(&salted, &labels)?;
+    let plain = engine.submit(Request::text("the hero ".repeat(12)).max_tokens(1))?.text()?;
+    assert_eq!(plain.usage.cached_tokens, 0, "a salted prompt is nobody else's");
+    assert_eq!(engine.stats().cached_tokens, unsalted);
+    let empty = engine.choose(&Request::tokens(Vec::new()), &labels).err().ok_or("accepted")?;
+    assert_eq!(empty.field(), Some("prompt"), "{empty}");
     for labels in [&[][..], &["sing", ""]] {
         let error = engine.choose(&request, labels).err().ok_or("accepted")?;
         assert_eq!((error.kind(), error.field()), (ottava::ErrorKind::Invalid, Some("labels")), "{error}");

@@ -51,7 +51,8 @@ use crate::{
 /// A loaded model with its scheduler: cheap to clone, shared between threads.
 ///
 /// Dropping the last clone stops the engine's thread after its step, and waits for nothing; generations still
-/// running end with an error. [`InferenceEngine::drain`] ends an engine in order.
+/// running end with an error, and the memory is given back a little later. [`InferenceEngine::drain`] ends an engine
+/// in order and waits. A process that ends right after a drop may end while a GPU's driver is at work: drain first.
 #[derive(Clone)]
 pub struct InferenceEngine {
     handle: Handle,
@@ -241,6 +242,14 @@ impl InferenceEngine {
         Ok(self.handle.score(ids, top)?)
     }
 
+    /// [`InferenceEngine::score`] among the cached prefixes of one salt, as [`Request::cache_salt`] says.
+    ///
+    /// # Errors
+    /// As [`InferenceEngine::score`].
+    pub fn score_salted(&self, ids: &[TokenId], top: usize, salt: [u8; 32]) -> Result<Scores> {
+        Ok(self.handle.score_salted(ids, 0, top, Some(salt))?)
+    }
+
     /// Negative log-likelihoods of `ids[first + 1..]` only, each given all ids before it.
     ///
     /// # Errors
@@ -250,16 +259,21 @@ impl InferenceEngine {
     }
 
     /// The log-probability (natural log) of each label as the answer to a request, as if nothing else could be
-    /// answered: classification. What the labels have in common, the prompt above all, is computed once. A label is
-    /// taken as text behind the prompt; its end is not counted, so labels that begin others are likelier than they.
+    /// answered: classification. Where prefixes are shared, the whole pages of the prompt are computed once for all
+    /// labels. A label is taken as text behind the prompt; its end is not counted, so labels that begin others are
+    /// likelier than they. Of the request the prompt, the template and the cache salt count, and nothing of how
+    /// tokens are chosen or where an answer ends.
     ///
     /// # Errors
-    /// [`crate::Error::Submit`] if there is no label, or one has no token; else as [`InferenceEngine::submit`] and
-    /// [`InferenceEngine::score`].
+    /// [`crate::Error::Submit`] if there is no label, one has no token, or the prompt has none; else as
+    /// [`InferenceEngine::submit`] and [`InferenceEngine::score`].
     #[cfg(feature = "text")]
     pub fn choose(&self, request: &Request, labels: &[&str]) -> Result<Vec<f64>> {
         use crate::text::{AddBos, Special};
         let prompt = self.prompt_ids(request)?;
+        let Some(last) = prompt.len().checked_sub(1) else {
+            return Err(SubmitError::invalid("prompt", "expected at least 1 token, found none").into());
+        };
         let invalid = |message: String| crate::Error::from(SubmitError::invalid("labels", message));
         if labels.is_empty() {
             return Err(invalid("expected at least 1, found none".into()));
@@ -270,7 +284,7 @@ impl InferenceEngine {
                 return Err(invalid(format!("expected texts of at least 1 token, found {label:?}")));
             }
             let all = [&prompt[..], &ids].concat();
-            let scores = self.handle.score_from(&all, prompt.len().saturating_sub(1), 0)?;
+            let scores = self.handle.score_salted(&all, last, 0, request.salt())?;
             Ok(-scores.nll.iter().sum::<f64>())
         };
         labels.iter().map(score).collect()

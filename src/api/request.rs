@@ -252,6 +252,11 @@ impl Request {
     }
 
     #[cfg(feature = "text")]
+    pub(super) fn salt(&self) -> Option<[u8; 32]> {
+        self.cache_salt
+    }
+
+    #[cfg(feature = "text")]
     pub(super) fn special(&self) -> Special {
         self.special
     }

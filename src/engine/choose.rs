@@ -73,9 +73,10 @@ impl Chooser {
         sequence: &mut Sequence,
     ) -> Result<Picked, Failure> {
         let complete = part.tokens == sequence.pending();
+        let left = sequence.tokens_max().saturating_sub(sequence.tokens.len());
         match &mut sequence.goal {
             Goal::Generate(_) if part.outputs.is_empty() => Ok(Picked::Nothing),
-            Goal::Generate(answer) => self.token(part, outputs, answer, &mut sequence.tokens),
+            Goal::Generate(answer) => self.token(part, outputs, (answer, left), &mut sequence.tokens),
             Goal::Score { top, .. } => {
                 let (top, end) = (*top, sequence.computed + part.tokens);
                 let following = sequence.tokens.get(end + 1 - part.outputs.len()..).unwrap_or_default();
@@ -91,7 +92,7 @@ impl Chooser {
         &mut self,
         part: &Part,
         outputs: &impl Outputs,
-        answer: &mut Answer,
+        (answer, left): (&mut Answer, usize),
         tokens: &mut Vec<TokenId>,
     ) -> Result<Picked, Failure> {
         let output = part.outputs.start;
@@ -102,7 +103,7 @@ impl Chooser {
         // The scratch is refilled for each choice.
         let chosen = catch_unwind(AssertUnwindSafe(|| {
             let logits = |out: &mut [f32]| outputs.logits(output, out);
-            self.choose(logits, answer, tokens)
+            self.choose(logits, (answer, left), tokens)
         }));
         tokens.truncate(known);
         chosen.unwrap_or_else(|_| Err(Failure::Internal("choosing a token panicked")))
@@ -112,11 +113,12 @@ impl Chooser {
     fn choose(
         &mut self,
         logits: impl Fn(&mut [f32]) -> Result<(), Failure>,
-        answer: &mut Answer,
+        (answer, left): (&mut Answer, usize),
         tokens: &mut Vec<TokenId>,
     ) -> Result<Picked, Failure> {
-        // At work is only who has room; so many tokens of a forced run fit, the rest comes later.
-        let (room, vocab) = (answer.room().max(1), self.logits.len());
+        // At work is only who has room; so many tokens of a forced run fit, the rest comes later. The answer takes
+        // so many more.
+        let (room, vocab) = (answer.room().min(left).max(1), self.logits.len());
         let Answer { request, mask, .. } = answer;
         let Some(mask) = mask else {
             logits(&mut self.logits)?;
@@ -125,7 +127,8 @@ impl Chooser {
         };
         let (first, known) = (request.prompt.len().min(tokens.len()), tokens.len());
         let (mut logprobs, mut ended) = (None, false);
-        if !mask.is_finished(&tokens[first..])? {
+        // Behind each choice this has been looked at; of an empty answer it has not.
+        if known > first || !mask.is_finished(&[])? {
             tokens.extend_from_slice(mask.forced(&tokens[first..], room, vocab)?);
             if tokens.len() == known {
                 logits(&mut self.logits)?;
@@ -133,7 +136,7 @@ impl Chooser {
                 let (token, chosen) = self.sample(request, Some(allowed), tokens)?;
                 (logprobs, ended) = (chosen, request.stop_ids.contains(&token));
                 tokens.push(token);
-                if !ended {
+                if !ended && room > 1 {
                     tokens.extend_from_slice(mask.forced(&tokens[first..], room - 1, vocab)?);
                 }
             }
@@ -172,11 +175,11 @@ impl Chooser {
         let mut scores = Scores::default();
         let mut following = following.iter();
         for output in part.outputs.clone() {
-            outputs.logits(output, &mut self.logits)?;
             let next = following.next();
             if next.is_none() && top == 0 {
                 continue;
             }
+            outputs.logits(output, &mut self.logits)?;
             let log_sum = log_sum_exp(&self.logits)?;
             scores.nll.extend(next.map(|next| log_sum - f64::from(self.logits[next.index()])));
             if top > 0 {

@@ -32,7 +32,7 @@ pub struct Token {
     pub id: TokenId,
     /// The text that became certain with it: whole UTF-8, possibly empty.
     pub text: String,
-    /// If asked for: its log-probability and the best alternatives.
+    /// If asked for: its log-probability and the best alternatives. Tokens that a mask forced have none.
     pub logprobs: Option<Logprobs>,
 }
 
@@ -94,7 +94,7 @@ pub enum FinishReason {
     Eos,
     /// `max_tokens`, or the context is full.
     Length,
-    /// The reader cancelled.
+    /// The reader cancelled, or a drain cut it off.
     Cancelled,
     /// The request's time was over; what was generated until then has been told.
     Deadline,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::generation::{Channel, Generation};
 use super::inbox::{Inbox, Job, Order, Refused};
 use super::request::{RequestLimits, TokenRequest, check_prompt};
-use super::sequence::{Reply, Sequence};
+use super::sequence::{Goal, Reply, Sequence};
 use super::stats::{Counters, Stats};
 use super::store::Place;
 use super::worker::Worker;
@@ -72,7 +72,8 @@ impl Handle {
         let worker = Worker::new(decoder, config, Arc::clone(&inbox), Arc::clone(&counters))?;
         let leaving = Leaving(Arc::clone(&inbox));
         room::spawn("ottava-engine".into(), move || {
-            let _leaving = leaving;
+            let leaving = leaving;
+            leaving.0.enter();
             worker.run();
         })?;
         Ok(Handle { inner: Arc::new(Inner { inbox, counters, config, prefill_chunk, limits, place }) })
@@ -130,6 +131,20 @@ impl Handle {
     /// # Errors
     /// As [`Handle::score`].
     pub fn score_from(&self, ids: &[TokenId], first: usize, top: usize) -> Result<Scores, EngineError> {
+        self.score_salted(ids, first, top, None)
+    }
+
+    /// The same among the cached prefixes of one salt: see [`TokenRequest::cache_salt`].
+    ///
+    /// # Errors
+    /// As [`Handle::score`].
+    pub fn score_salted(
+        &self,
+        ids: &[TokenId],
+        first: usize,
+        top: usize,
+        salt: Option<[u8; 32]>,
+    ) -> Result<Scores, EngineError> {
         self.check_ids(ids)?;
         let rows = ids.len().saturating_sub(first).max(1);
         let most = self.inner.limits.vocab.min(SCORES_MAX / rows);
@@ -138,7 +153,10 @@ impl Handle {
             let message = format!("expected at most {most} for {tokens} tokens, found {top}");
             return Err(SubmitError::invalid("top", message).into());
         }
-        self.ask(|reply| Job::Compute(Sequence::score(ids.to_vec(), first, top, reply)))
+        self.ask(|reply| {
+            let goal = Goal::Score { first, top, scores: Scores::default(), reply };
+            Job::Compute(Sequence::job(ids.to_vec(), salt, goal))
+        })
     }
 
     /// Computes the keys and values of a prompt and saves them to a file, whole or not at all. The
@@ -150,7 +168,9 @@ impl Handle {
         self.check_ids(ids)?;
         // Before anything is computed; and again when the file is written.
         file::check_target(path).map_err(|source| snapshot::io_error(path, "write", source))?;
-        let exported = self.ask(|reply| Job::Compute(Sequence::save(ids.to_vec(), reply)))?;
+        let exported = self.ask(|reply| {
+            Job::Compute(Sequence::job(ids.to_vec(), None, Goal::Save { exported: None, reply }))
+        })?;
         Ok(exported.write(path)?)
     }
 
@@ -208,7 +228,8 @@ impl Handle {
 
     /// Ends the engine in order: it admits nothing more, goes on until all it has has ended or `until` has come,
     /// then cancels the rest, and gives its memory back before this returns. A step that runs is waited for. The
-    /// calling thread waits; an async task leaves that to a thread that may.
+    /// calling thread waits; an async task leaves that to a thread that may. On the engine's own thread, in a mask or
+    /// a waker, it cannot wait: it cuts off at once and returns.
     pub fn drain(&self, until: Instant) -> Drained {
         self.inner.inbox.drain(until)
     }

@@ -2,7 +2,8 @@
 //! at once, so no caller waits to get in.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::sequence::{Reply, Sequence};
@@ -69,8 +70,9 @@ struct State {
     requests: VecDeque<Sequence>,
     jobs: VecDeque<Job>,
     order: Order,
-    /// The thread is ending; then its model is gone, too.
+    /// The thread is ending.
     closed: bool,
+    /// It has ended, and its model is gone.
     gone: bool,
     death: Option<Death>,
     cut_off: usize,
@@ -81,6 +83,8 @@ struct State {
 pub(super) struct Inbox {
     state: Mutex<State>,
     ended: Condvar,
+    /// The engine's thread.
+    thread: OnceLock<ThreadId>,
     wake: Arc<WakeFlag>,
     requests_max: usize,
     jobs_max: usize,
@@ -89,7 +93,13 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new(config: &EngineConfig) -> Inbox {
         let (requests_max, jobs_max) = (config.queue_max, config.jobs_max);
-        Inbox { state: Mutex::default(), ended: Condvar::new(), wake: Arc::default(), requests_max, jobs_max }
+        let (state, ended, thread, wake) = Default::default();
+        Inbox { state, ended, thread, wake, requests_max, jobs_max }
+    }
+
+    /// The calling thread is the engine's.
+    pub(super) fn enter(&self) {
+        self.thread.get_or_init(|| thread::current().id());
     }
 
     /// What wakes the engine.
@@ -116,6 +126,8 @@ impl Inbox {
 
     /// Lets a request in and counts it, unless as many as there may be have not ended yet.
     pub(super) fn put_request(&self, request: Sequence, counters: &Counters) -> Result<(), Refused> {
+        // One that is refused is dropped behind the lock: its mask is the caller's code.
+        let mut request = Some(request);
         self.change(|state| {
             // Requests are admitted under this lock only, so none can slip in after the count.
             let waiting = usize::try_from(counters.live()).unwrap_or(usize::MAX);
@@ -123,18 +135,19 @@ impl Inbox {
                 return Err(Refused::Full { waiting });
             }
             add(&counters.admitted, 1);
-            state.requests.push_back(request);
+            state.requests.extend(request.take());
             Ok(())
         })
     }
 
     pub(super) fn put_job(&self, job: Job) -> Result<(), Refused> {
+        let mut job = Some(job);
         self.change(|state| {
             let waiting = state.jobs.len();
             if waiting >= self.jobs_max {
                 return Err(Refused::Full { waiting });
             }
-            state.jobs.push_back(job);
+            state.jobs.extend(job.take());
             Ok(())
         })
     }
@@ -156,6 +169,10 @@ impl Inbox {
 
     /// Drains the engine: what has not ended at `until` is cut off. Returns when the engine's thread has gone.
     pub(super) fn drain(&self, until: Instant) -> Drained {
+        if self.thread.get() == Some(&thread::current().id()) {
+            self.order(Order::CutOff);
+            return Drained::default();
+        }
         self.order(Order::Drain);
         let left = until.saturating_duration_since(Instant::now());
         if !self.wait_until_gone(left).gone {
@@ -201,6 +218,9 @@ impl Inbox {
         let mut state = self.lock();
         let jobs = std::mem::take(&mut state.jobs);
         state.cut_off += sequences + jobs.len();
+        // Snapshots may be large: they go behind the lock.
+        drop(state);
+        drop(jobs);
     }
 
     /// What has arrived, without waiting.

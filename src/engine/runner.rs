@@ -64,15 +64,20 @@ impl<D: Decoder> Runner<D> {
 /// Runs a call of the decoder, counts its time, and makes an error of a panic: a step leaves nothing behind in
 /// the decoder but pages that a failure makes void.
 fn timed(counters: &Counters, call: impl FnOnce() -> Result<(), ModelError>) -> Result<(), Failure> {
-    let started = Instant::now();
-    counters.set_step(Some(started));
-    let result = catch_unwind(AssertUnwindSafe(call));
-    counters.set_step(None);
-    add(&counters.step_us, started.elapsed().as_micros() as usize);
-    match result {
+    match clocked(counters, || catch_unwind(AssertUnwindSafe(call))) {
         Ok(result) => Ok(result?),
         Err(_) => Err(Failure::Internal("the backend panicked")),
     }
+}
+
+/// Counts a call's time as a step's: a device may be waited for in any of them.
+fn clocked<T>(counters: &Counters, call: impl FnOnce() -> T) -> T {
+    let started = Instant::now();
+    counters.set_step(Some(started));
+    let result = call();
+    counters.set_step(None);
+    add(&counters.step_us, started.elapsed().as_micros() as usize);
+    result
 }
 
 /// The outputs of a step that ran.
@@ -98,7 +103,8 @@ impl<D: Decoder> Outputs for Ran<'_, D> {
             // The logits are those of the step ahead by now.
             return Err(SampleError::Unusable.into());
         }
-        Ok(self.runner.decoder.logits(output, out)?)
+        let Runner { decoder, counters, .. } = self.runner;
+        Ok(clocked(counters, || decoder.logits(output, out))?)
     }
 
     fn export(&self, sequence: &Sequence) -> Result<Exported, Failure> {
@@ -109,6 +115,6 @@ impl<D: Decoder> Outputs for Ran<'_, D> {
         if self.kv.has_states() && state.is_none() && len >= PAGE_TOKENS {
             return Err(Failure::NoState);
         }
-        Exported::copy(decoder, (pages, state), &sequence.tokens, counters)
+        clocked(counters, || Exported::copy(decoder, (pages, state), &sequence.tokens, counters))
     }
 }

@@ -1,7 +1,7 @@
 //! Which sequences a step works on, and on how many of their tokens: a decision from plain data.
 //!
 //! Decodes come first, one token each, so that a long prompt never stalls a running answer; what
-//! room is left goes to prompts, oldest first, at most one prefill chunk in all. The job, if there is one, comes
+//! room is left goes to prompts, in their order, at most one prefill chunk in all. The job, if there is one, comes
 //! before them in every other step and after them in the rest, so that neither side starves. The pages are found by
 //! [`plan`](super::plan).
 
@@ -75,8 +75,8 @@ impl Left<'_> {
     }
 }
 
-/// The next step's parts, oldest first among decodes, then among prompts.
-/// `candidates` are in order of arrival.
+/// The next step's parts, decodes first, then prompts.
+/// `candidates` are in order: the higher priority first, then who arrived first.
 pub(super) fn schedule(candidates: &[Candidate], room: &Room, scheduled: &mut Vec<Scheduled>) {
     let ready = || candidates.iter().filter(|candidate| !candidate.paused && candidate.pending > 0);
     let decodes = || ready().filter(|c| !c.job && c.running && c.pending == 1);

@@ -29,6 +29,8 @@ pub(super) struct Sequence {
     pub(super) goal: Goal,
     tokens_max: usize,
     window: Option<Window>,
+    /// Who else's pages it may find, and who may find its.
+    salt: Option<[u8; 32]>,
 }
 
 /// What a sequence is computed for. Scores and saved prompts are jobs: they are answered once, at their end.
@@ -72,24 +74,18 @@ impl Sequence {
         let answer = Box::new(Answer::new(request, channel));
         let request = &answer.request;
         let tokens_max = request.prompt.len().saturating_add(request.max_tokens).min(context_max);
-        let (mut tokens, window) = (Vec::new(), request.window);
+        let (mut tokens, window, salt) = (Vec::new(), request.window, request.cache_salt);
         if tokens.try_reserve_exact(tokens_max).is_ok() {
             tokens.extend_from_slice(&request.prompt);
         }
-        Sequence { tokens, pages: None, computed: 0, goal: Goal::Generate(answer), tokens_max, window }
+        let goal = Goal::Generate(answer);
+        Sequence { tokens, pages: None, computed: 0, goal, tokens_max, window, salt }
     }
 
-    pub(super) fn score(ids: Vec<TokenId>, first: usize, top: usize, reply: Reply<Scores>) -> Sequence {
-        Sequence::job(ids, Goal::Score { first, top, scores: Scores::default(), reply })
-    }
-
-    pub(super) fn save(ids: Vec<TokenId>, reply: Reply<Exported>) -> Sequence {
-        Sequence::job(ids, Goal::Save { exported: None, reply })
-    }
-
-    fn job(tokens: Vec<TokenId>, goal: Goal) -> Sequence {
+    /// A job. Its goal has where the answer goes.
+    pub(super) fn job(tokens: Vec<TokenId>, salt: Option<[u8; 32]>, goal: Goal) -> Sequence {
         let tokens_max = tokens.len();
-        Sequence { tokens, pages: None, computed: 0, goal, tokens_max, window: None }
+        Sequence { tokens, pages: None, computed: 0, goal, tokens_max, window: None, salt }
     }
 
     pub(super) fn answer(&self) -> Option<&Answer> {
@@ -155,8 +151,7 @@ impl Sequence {
             Goal::Score { first, .. } => first.saturating_add(1).min(self.tokens.len()),
             Goal::Generate(_) | Goal::Save { .. } => self.tokens.len(),
         };
-        let salt = self.answer().and_then(|answer| answer.request.cache_salt);
-        let spec = SequenceSpec { tokens_max: self.tokens_max, window: self.window, salt };
+        let spec = SequenceSpec { tokens_max: self.tokens_max, window: self.window, salt: self.salt };
         (self.tokens.get(..findable).unwrap_or_default(), spec)
     }
 

@@ -97,17 +97,17 @@ pub struct Stats {
     pub finished: u64,
     /// Ended by an error.
     pub failed: u64,
-    /// Cancelled by their readers.
+    /// Cancelled by their readers, or cut off by a drain.
     pub cancelled: u64,
     /// Without pages: new, or preempted.
     pub waiting: u64,
     /// With pages.
     pub running: u64,
-    /// Times that a sequence gave up its pages for an older one.
+    /// Times that a sequence gave up its pages for one that comes before it.
     pub preemptions: u64,
     /// Steps run.
     pub steps: u64,
-    /// Prompt tokens computed, recomputed ones included.
+    /// Tokens computed beside those of single decodes: prompts, what is recomputed, and runs that a mask forced.
     pub prefill_tokens: u64,
     /// Prompt tokens found in the cache.
     pub cached_tokens: u64,

@@ -131,9 +131,7 @@ impl SampleError {
         match self {
             SampleError::Parameter { name, .. } => Some(name),
             SampleError::Token { .. } => Some("logit_bias"),
-            SampleError::NothingAllowed | SampleError::MaskToken { .. } | SampleError::MaskPanicked => {
-                Some("mask")
-            }
+            SampleError::MaskToken { .. } | SampleError::MaskPanicked => Some("mask"),
             _ => None,
         }
     }

@@ -74,6 +74,18 @@ pub enum TextError {
     /// The chat template failed while it ran (its own `raise_exception` included).
     #[error("chat template: {0}")]
     TemplateRender(String),
+    /// The host has no memory for what runs the chat template.
+    #[error("chat template: no memory for a stack of {bytes} bytes")]
+    TemplateMemory {
+        /// Bytes of the stack.
+        bytes: usize,
+    },
+    /// The system gave no thread to run the chat template.
+    #[error("chat template: expected a thread to run in, found: {0}")]
+    TemplateThread(String),
+    /// The template engine panicked: a defect, not the messages'.
+    #[error("chat template: the template engine panicked")]
+    TemplatePanicked,
     /// The chat template wanted more than it is allowed.
     #[error("chat template: over the limit: {0}")]
     TemplateLimit(String),
@@ -91,6 +103,8 @@ impl TextError {
             TextError::Unencodable { .. } | TextError::TemplateRender(_) | TextError::TemplateLimit(_) => {
                 ErrorKind::Invalid
             }
+            TextError::TemplateMemory { .. } | TextError::TemplateThread(_) => ErrorKind::OutOfMemory,
+            TextError::TemplatePanicked => ErrorKind::Internal,
             _ => ErrorKind::BadModel,
         }
     }

@@ -293,16 +293,14 @@ fn strings_in<'v>(value: &'v Json, found: &mut Vec<&'v str>) {
 
 /// Runs the work on a thread with a deep stack; a panic in there is an error here.
 fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, TextError> + Send) -> Result<T, TextError> {
-    let failed = |what: String| TextError::TemplateRender(what);
     if !room::has(STACK_BYTES + room::SMALL_BYTES) {
-        return Err(failed(format!("no memory for a stack of {STACK_BYTES} bytes")));
+        return Err(TextError::TemplateMemory { bytes: STACK_BYTES });
     }
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("chat-template".to_owned()).stack_size(STACK_BYTES);
         let thread = builder.spawn_scoped(scope, work);
-        let thread =
-            thread.map_err(|error| failed(format!("expected a thread to run in, found: {error}")))?;
-        thread.join().unwrap_or_else(|_| Err(failed("the template engine panicked".to_owned())))
+        let thread = thread.map_err(|error| TextError::TemplateThread(error.to_string()))?;
+        thread.join().unwrap_or(Err(TextError::TemplatePanicked))
     })
 }
 

@@ -45,7 +45,7 @@ pub(crate) async fn completions(
         return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1 without echo, found 0"));
     }
     let prompts = app.work(move |engine| read(engine, prompts)).await?;
-    let echoes = if echo { echoes(&app, &prompts, logprobs).await? } else { Vec::new() };
+    let echoes = if echo { echoes(&app, &prompts, &params).await? } else { Vec::new() };
     let chunks = Chunks::new(&app, &params, echoes, prompts.len());
     let answers = match params.max_tokens {
         Some(0) => Answers::ended(&app, ends(&prompts, params.n)),
@@ -111,25 +111,28 @@ fn read(engine: &Engine, prompts: Vec<Given>) -> Result<Vec<Vec<TokenId>>, ApiEr
     prompts.into_iter().map(ids).collect()
 }
 
-/// The echoes of prompts; with log-probabilities if `top` says of how many.
-async fn echoes(app: &Arc<App>, prompts: &[Vec<TokenId>], top: Option<usize>) -> Result<Vec<Echo>, ApiError> {
-    let prompts = prompts.to_vec();
+/// The echoes of prompts; with log-probabilities if they are asked for.
+async fn echoes(app: &Arc<App>, prompts: &[Vec<TokenId>], params: &Params) -> Result<Vec<Echo>, ApiError> {
+    let (prompts, top, salt) = (prompts.to_vec(), params.logprobs, params.salt());
     let echo = move |engine: &Engine, ids: &[TokenId]| {
-        let logprobs = top.map(|top| scored(engine, ids, top)).transpose()?;
+        let logprobs = top.map(|top| scored(engine, ids, top, salt)).transpose()?;
         Ok(Echo { text: engine.tokenizer().decode(ids), logprobs })
     };
     app.wait(move |engine| prompts.iter().map(|ids| echo(engine, ids)).collect()).await
 }
 
 /// The log-probabilities of a prompt's tokens; the first has none.
-fn scored(engine: &Engine, ids: &[TokenId], top: usize) -> Result<Value, ApiError> {
+fn scored(engine: &Engine, ids: &[TokenId], top: usize, salt: Option<[u8; 32]>) -> Result<Value, ApiError> {
     let vocab = engine.vocab();
     let mut list = Legacy::default();
     if let Some(&first) = ids.first() {
         list.push(vocab, first, None);
     }
     if ids.len() > 1 {
-        let scores = engine.score(ids, top)?;
+        let scores = match salt {
+            Some(salt) => engine.score_salted(ids, top, salt)?,
+            None => engine.score(ids, top)?,
+        };
         for (at, &id) in ids.iter().enumerate().skip(1) {
             let chosen = -scores.nll.get(at - 1).copied().unwrap_or(f64::INFINITY);
             let best = scores.top.get(at - 1).into_iter().flatten();

@@ -114,7 +114,6 @@ pub(crate) fn of_engine(kind: ErrorKind, field: Option<&str>, message: impl fmt:
         ErrorKind::OutOfMemory | ErrorKind::DeviceLost | ErrorKind::Stopped => {
             (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("unavailable"))
         }
-        ErrorKind::Deadline => (StatusCode::REQUEST_TIMEOUT, "server_error", Some("timeout")),
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
     };
     let error = ApiError::new(status, name, message);

@@ -150,6 +150,11 @@ impl Params {
         }
     }
 
+    /// Whose cached prompts it may use.
+    pub(crate) fn salt(&self) -> Option<[u8; 32]> {
+        self.salt
+    }
+
     /// Answer number `index` to a prompt. `room` is what the context leaves for it.
     pub(crate) fn apply(&self, request: Request, index: usize, room: usize) -> Request {
         let request = request

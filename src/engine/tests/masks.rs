@@ -222,3 +222,32 @@ fn a_mask_that_goes_wrong_fails_its_own_request_with_its_own_error() {
     let stats = settled(&handle);
     assert_eq!((stats.failed, stats.finished), (6, 8));
 }
+
+/// Asks the engine from where its callers' code runs: on its thread, and where a request is refused.
+struct Asks(Handle, mpsc::Sender<Drained>);
+
+impl TokenMask for Asks {
+    fn allowed(&mut self, _: &[TokenId], allowed: &mut TokenSet) {
+        allowed.extend([TokenId(5)]);
+        // The sender's end is the test's.
+        let _ = self.1.send(self.0.drain(std::time::Instant::now() + Duration::from_secs(3600)));
+    }
+}
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        let _ = self.0.state();
+    }
+}
+
+#[test]
+fn a_mask_may_ask_the_engine_and_never_waits_for_it() {
+    let handle = spawn(40, EngineConfig { queue_max: 1, ..EngineConfig::default() });
+    let (told, drained) = mpsc::channel();
+    let asks = || masked(Asks(handle.clone(), told.clone()), request(1, 10, 50));
+    let first = handle.submit(asks()).unwrap();
+    // Full or draining by now: its mask is dropped, and asks.
+    assert!(handle.submit(asks()).is_err());
+    assert_eq!(drained.recv().unwrap(), Drained::default(), "on the engine's thread it returns at once");
+    assert_eq!(read(first).1.unwrap().0, FinishReason::Cancelled, "it is cut off");
+}

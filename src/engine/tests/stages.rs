@@ -10,7 +10,7 @@ use crate::engine::inbox::{Inbox, Job};
 use crate::engine::plan::{Plan, Planner};
 use crate::engine::runner::Runner;
 use crate::engine::scheduler::{Room, Scheduled};
-use crate::engine::sequence::{Picked, Sequence};
+use crate::engine::sequence::{Goal, Picked, Sequence};
 use crate::engine::settle::{Settled, settle, take_out};
 use crate::engine::stats::Counters;
 use crate::engine::store::Exported;
@@ -115,7 +115,8 @@ impl Outputs for Favours {
 
 fn score(ids: Vec<TokenId>, first: usize) -> (Sequence, mpsc::Receiver<Result<Scores, EngineError>>) {
     let (reply, answer) = mpsc::sync_channel(1);
-    (Sequence::score(ids, first, 0, reply), answer)
+    let goal = Goal::Score { first, top: 0, scores: Scores::default(), reply };
+    (Sequence::job(ids, None, goal), answer)
 }
 
 #[test]
