@@ -31,11 +31,11 @@
 //!
 //! # Devices
 //!
-//! [`Device::Auto`] takes a GPU if there is one, else the CPU with the best instruction set that it has.
-//! [`Device::list`] tells what there is and how much memory is free.
+//! [`Device::Auto`] takes a GPU if there is one that this build has code for, else the CPU with the best
+//! instruction set that it has. [`Device::list`] tells what there is and how much memory is free.
 //!
-//! Building with `cuda` needs nvcc of CUDA 13.0, found as `NVCC`, by `CUDA_HOME` or in `/usr/local/cuda`; in
-//! Docker an image like `nvidia/cuda:13.0.1-devel` with a C++ compiler. `OTTAVA_CUDA_ARCHS=90a` compiles for
+//! Building with `cuda` needs nvcc of CUDA 13.0, found by `NVCC`, `CUDA_HOME`, `CUDA_PATH`, `PATH` or in
+//! `/usr/local/cuda`; in Docker an image like `nvidia/cuda:13.0.1-devel` with a C++ compiler. `OTTAVA_CUDA_ARCHS=90a` compiles for
 //! one architecture in place of all. The program needs no CUDA library: the driver (580 or later) is found
 //! at run time, so a plain image with the GPU passed in is enough.
 //!

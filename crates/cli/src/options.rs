@@ -8,12 +8,12 @@ use ottava::backend::cpu::{Compute, Isa};
 use ottava::checkpoint::{self, Checkpoint, OpenOptions};
 use ottava::ir::KvDtype;
 use ottava::quant::QuantFormat;
-use ottava::{Device, Engine, EngineBuilder, EngineConfig, KvBudget, Request};
+use ottava::{Device, DeviceInfo, Engine, EngineBuilder, EngineConfig, KvBudget, Request};
 
 use super::numbers::{CHUNK_MAX, MIB_MAX, THREADS_MAX, TOKENS_MAX, probability, real, whole};
 use super::{Failure, catalog, fetch, input, output};
 
-/// What a server's keys and values take of the memory that is free.
+/// What a server's keys and values take of a CPU's free memory.
 const KV_SHARE: f32 = 0.25;
 /// Most tokens of an answer where `-n` does not say.
 const MAX_TOKENS: usize = 512;
@@ -162,11 +162,15 @@ impl ModelOptions {
         self.engine_by(scheduling, |builder| builder)
     }
 
-    /// The same, with room for many conversations where `--kv-budget` does not say.
+    /// The same, with room for many conversations where `--kv-budget` does not say. On a GPU that is the default.
     pub fn engine_of_many(&self, scheduling: EngineConfig) -> Result<Loaded, Failure> {
+        let devices = Device::list();
+        let usable = |info: &DeviceInfo| info.device != Device::Cpu && info.unusable.is_none();
+        let on_gpu = self.device != Device::Cpu && devices.iter().any(usable);
+        let is_known = devices.first().is_some_and(|cpu| cpu.memory_free_bytes.is_some());
         self.engine_by(scheduling, |builder| match self.kv_budget {
-            None => builder.kv(KvBudget::FreeShare(KV_SHARE)),
-            Some(_) => builder,
+            None if !on_gpu && is_known => builder.kv(KvBudget::FreeShare(KV_SHARE)),
+            _ => builder,
         })
     }
 
