@@ -60,6 +60,8 @@
 
 pub mod api;
 pub mod backend;
+#[cfg(feature = "text")]
+pub mod chat;
 pub mod checkpoint;
 pub mod engine;
 mod error;

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::{SelectAll, Stream};
+use ottava::chat::ChatPart;
 use ottava::engine::{Event, FinishReason, GenerationError, Logprobs, Timings, Usage};
 use ottava::{Request, TokenId};
 
@@ -26,16 +27,16 @@ pub(crate) struct Output {
 /// A piece of a choice.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// A token, and the text that became certain with it.
-    Token { id: TokenId, text: String, logprobs: Option<Logprobs>, usage: Usage },
-    /// The end, with the text that was held back.
+    /// A token, and what became certain with it.
+    Token { id: TokenId, parts: Vec<ChatPart>, logprobs: Option<Logprobs>, usage: Usage },
+    /// The end, with what was held back.
     End(End),
 }
 
 /// How a choice ended.
 #[derive(Debug)]
 pub(crate) struct End {
-    pub(crate) text: String,
+    pub(crate) parts: Vec<ChatPart>,
     pub(crate) finish: &'static str,
     /// The stop string that ended it.
     pub(crate) stop: Option<String>,
@@ -147,7 +148,12 @@ impl Answers {
     fn piece(&self, event: Event, usage: Usage) -> Result<Piece, ApiError> {
         let done = match event {
             Event::Token(token) => {
-                return Ok(Piece::Token { id: token.id, text: token.text, logprobs: token.logprobs, usage });
+                return Ok(Piece::Token {
+                    id: token.id,
+                    parts: parts(token.text),
+                    logprobs: token.logprobs,
+                    usage,
+                });
             }
             Event::Done(done) => done,
             _ => return Err(internal("the engine sent an event that the server does not know")),
@@ -167,13 +173,27 @@ impl Answers {
         let ended = if finish == "stop" { Ended::Stop } else { Ended::Length };
         self.app.metrics.ended(ended, Some((&done.usage, &done.timings)));
         Ok(Piece::End(End {
-            text: done.text,
+            parts: parts(done.text),
             finish,
             stop: done.stop,
             usage: done.usage,
             timings: done.timings,
         }))
     }
+}
+
+/// A text as the parts that it is.
+fn parts(text: String) -> Vec<ChatPart> {
+    if text.is_empty() { Vec::new() } else { vec![ChatPart::Text(text)] }
+}
+
+/// What the parts say, but for reasoning and calls.
+pub(crate) fn text_of(parts: Vec<ChatPart>) -> String {
+    let text = |part| match part {
+        ChatPart::Text(text) => Some(text),
+        _ => None,
+    };
+    parts.into_iter().filter_map(text).collect()
 }
 
 fn internal(message: &str) -> ApiError {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use ottava::Request;
+use ottava::chat::ChatPart;
 use ottava::engine::Logprobs;
-use ottava::text::{Content, ContentPart, Message, RenderOptions, Vocab};
-use serde_json::{Map, Value, json};
+use ottava::text::Vocab;
+use serde_json::{Value, json};
 
 use crate::answer::{Answers, End, Output, Piece};
 use crate::app::{App, random_hex};
+use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::gate::Client;
@@ -38,84 +39,6 @@ pub(crate) async fn completions(
     let answers = Answers::begin(&app, vec![prompt], &params)?;
     let chunks = Chunks::new(&app, &params);
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
-}
-
-/// Messages, and what the template is told beside them.
-#[derive(Debug)]
-pub(crate) struct Conversation {
-    messages: Vec<Message>,
-    options: RenderOptions,
-}
-
-impl Conversation {
-    pub(crate) fn take(fields: &mut Fields) -> Result<Conversation, ApiError> {
-        let messages = fields.take("messages").ok_or_else(|| {
-            ApiError::invalid("messages", "messages: expected a list of messages, found none")
-        })?;
-        let Value::Array(messages) = messages else {
-            return Err(ApiError::invalid("messages", "messages: expected a list of messages"));
-        };
-        if messages.is_empty() {
-            return Err(ApiError::invalid("messages", "messages: expected at least one, found none"));
-        }
-        let messages = messages.into_iter().enumerate().map(|(at, value)| message(at, value));
-        let messages = messages.collect::<Result<_, _>>()?;
-        Ok(Conversation { messages, options: options(fields)? })
-    }
-
-    pub(crate) fn request(&self) -> Request {
-        Request::chat(self.messages.clone()).template(self.options.clone())
-    }
-}
-
-/// A message, checked: a role, and no part that is more than text.
-fn message(at: usize, value: Value) -> Result<Message, ApiError> {
-    let param = || format!("messages[{at}]");
-    let mut message: Message = serde_json::from_value(value).map_err(|error| {
-        ApiError::invalid(param(), format!("messages[{at}]: expected a role and a content: {error}"))
-    })?;
-    // OpenAI's newer name of the same role, which templates do not know.
-    if message.role == "developer" {
-        message.role = "system".into();
-    }
-    if !["system", "user", "assistant", "tool"].contains(&message.role.as_str()) {
-        let role = crate::error::quoted(&message.role);
-        let text =
-            format!("messages[{at}].role: expected system, developer, user, assistant or tool, found {role}");
-        return Err(ApiError::invalid(format!("messages[{at}].role"), text));
-    }
-    if let Content::Parts(parts) = &message.content
-        && let Some(part) = parts.iter().find(|part| !is_text(part))
-    {
-        let kind = crate::error::quoted(&part.0.get("type").unwrap_or(&Value::Null).to_string());
-        let text = format!("messages[{at}].content: this model reads text, found a part of type {kind}");
-        return Err(ApiError::unsupported(format!("messages[{at}].content"), text));
-    }
-    Ok(message)
-}
-
-fn is_text(part: &ContentPart) -> bool {
-    part.0.get("type").and_then(Value::as_str) == Some("text") && part.as_text().is_some()
-}
-
-/// What the template is told: `chat_template_kwargs`, documents, how much to think.
-fn options(fields: &mut Fields) -> Result<RenderOptions, ApiError> {
-    let mut options = RenderOptions::default();
-    if let Some(prompt) = fields.bool("add_generation_prompt")? {
-        options.add_generation_prompt = prompt;
-    }
-    let mut variables = Map::new();
-    if let Some(effort) = fields.string("reasoning_effort")? {
-        variables.insert("enable_thinking".into(), (effort != "none").into());
-        variables.insert("reasoning_effort".into(), effort.into());
-    }
-    if let Some(documents) = fields.take("documents") {
-        variables.insert("documents".into(), documents);
-    }
-    // What is given by its name in the template stands.
-    variables.extend(fields.object("chat_template_kwargs")?.unwrap_or_default());
-    options.variables = variables;
-    Ok(options)
 }
 
 fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
@@ -148,11 +71,17 @@ impl Chunks {
             .chunk(json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}))
     }
 
-    fn ended(&self, index: usize, end: End) -> Vec<Value> {
-        let mut chunks = Vec::new();
-        if !end.text.is_empty() {
-            chunks.push(self.chunk(index, json!({"content": end.text}), Value::Null, Value::Null));
+    /// A chunk for each part; the first has the log-probabilities of the token that they came with.
+    fn parts(&self, index: usize, parts: Vec<ChatPart>, mut logprobs: Value) -> Vec<Value> {
+        let mut deltas: Vec<Value> = parts.into_iter().filter_map(delta).collect();
+        if deltas.is_empty() && !logprobs.is_null() {
+            deltas.push(json!({"content": ""}));
         }
+        deltas.into_iter().map(|delta| self.chunk(index, delta, logprobs.take(), Value::Null)).collect()
+    }
+
+    fn ended(&self, index: usize, end: End) -> Vec<Value> {
+        let mut chunks = self.parts(index, end.parts, Value::Null);
         let mut last = self.chunk(index, json!({}), Value::Null, end.finish.into());
         last["choices"][0]["stop_reason"] = end.stop.map_or(Value::Null, Value::from);
         last["timings"] = timings(&end.usage, &end.timings);
@@ -170,16 +99,13 @@ impl Dialect for Chunks {
 
     fn chunks(&mut self, Output { index, piece }: Output) -> Vec<Value> {
         match piece {
-            Piece::Token { id, text, logprobs, usage } => {
+            Piece::Token { id, parts, logprobs, usage } => {
                 self.frame.note(index, usage);
                 let logprobs = logprobs.map_or(
                     Value::Null,
                     |found| json!({"content": [token(&self.vocab, id, &found)], "refusal": null}),
                 );
-                if text.is_empty() && logprobs.is_null() {
-                    return Vec::new();
-                }
-                vec![self.chunk(index, json!({"content": text}), logprobs, Value::Null)]
+                self.parts(index, parts, logprobs)
             }
             Piece::End(end) => {
                 self.frame.note(index, end.usage);
@@ -204,9 +130,44 @@ impl Dialect for Chunks {
 
     fn fold(&self, whole: &mut Value, chunk: Value) {
         fold_chunk(whole, chunk, |choice, part| {
-            append(&mut choice["message"]["content"], &part["delta"]["content"]);
+            fold_delta(&mut choice["message"], &part["delta"]);
             extend(&mut choice["logprobs"], "content", &part["logprobs"]["content"]);
         });
+    }
+}
+
+/// A part as a change of the message.
+fn delta(part: ChatPart) -> Option<Value> {
+    match part {
+        ChatPart::Text(text) => Some(json!({"content": text})),
+        ChatPart::Reasoning(text) => Some(json!({"reasoning_content": text})),
+        ChatPart::CallStart { index, id, name } => Some(json!({"tool_calls": [
+            {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
+        ]})),
+        ChatPart::CallArguments { index, text } => {
+            Some(json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]}))
+        }
+        _ => None,
+    }
+}
+
+/// Folds a change into a message.
+fn fold_delta(message: &mut Value, delta: &Value) {
+    append(&mut message["content"], &delta["content"]);
+    if let Some(reasoning) = delta["reasoning_content"].as_str() {
+        let kept = message["reasoning_content"].as_str().unwrap_or_default();
+        message["reasoning_content"] = format!("{kept}{reasoning}").into();
+    }
+    for call in delta["tool_calls"].as_array().into_iter().flatten() {
+        let index = call["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or_default();
+        match message["tool_calls"].get_mut(index) {
+            Some(kept) => append(&mut kept["function"]["arguments"], &call["function"]["arguments"]),
+            None => {
+                let mut first = call.clone();
+                first.as_object_mut().map(|call| call.shift_remove("index"));
+                extend(message, "tool_calls", &json!([first]));
+            }
+        }
     }
 }
 

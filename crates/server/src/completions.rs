@@ -10,7 +10,7 @@ use ottava::text::Vocab;
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Value, json};
 
-use crate::answer::{Answers, End, Output, Piece};
+use crate::answer::{Answers, End, Output, Piece, text_of};
 use crate::app::{App, random_hex};
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -229,7 +229,8 @@ impl Dialect for Chunks {
 
     fn chunks(&mut self, Output { index, piece }: Output) -> Vec<Value> {
         match piece {
-            Piece::Token { id, text, logprobs, usage } => {
+            Piece::Token { id, parts, logprobs, usage } => {
+                let text = text_of(parts);
                 self.frame.note(index, usage);
                 let logprobs = logprobs.map_or(Value::Null, |found| self.token(index, id, &found));
                 if text.is_empty() && logprobs.is_null() {
@@ -239,7 +240,7 @@ impl Dialect for Chunks {
             }
             Piece::End(end) => {
                 self.frame.note(index, end.usage);
-                let mut last = self.chunk(index, &end.text, Value::Null, end.finish.into());
+                let mut last = self.chunk(index, &text_of(end.parts), Value::Null, end.finish.into());
                 last["choices"][0]["stop_reason"] = end.stop.map_or(Value::Null, Value::from);
                 last["timings"] = timings(&end.usage, &end.timings);
                 vec![last]
@@ -275,7 +276,7 @@ fn ends(prompts: &[Vec<TokenId>], n: usize) -> Vec<Output> {
         let mut usage = Usage::default();
         usage.prompt_tokens = prompts.get(index / n).map_or(0, Vec::len);
         let timings = Timings::default();
-        Piece::End(End { text: String::new(), finish: "length", stop: None, usage, timings })
+        Piece::End(End { parts: Vec::new(), finish: "length", stop: None, usage, timings })
     };
     (0..prompts.len() * n).map(|index| Output { index, piece: end(index) }).collect()
 }

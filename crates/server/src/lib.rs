@@ -26,6 +26,7 @@ mod app;
 mod chat;
 mod completions;
 mod config;
+mod conversation;
 mod error;
 mod fields;
 mod gate;

@@ -10,14 +10,14 @@ use ottava::{Engine, TokenId};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::chat::Conversation;
+use crate::conversation::Conversation;
 use crate::error::{ApiError, json_body};
 use crate::fields::Fields;
 
 /// What is made into tokens.
 enum Source {
     Text { text: String, special: Special, bos: AddBos },
-    Chat(Conversation),
+    Chat(Box<Conversation>),
 }
 
 /// The tokens of a text or of a conversation.
@@ -47,7 +47,9 @@ fn source(fields: &mut Fields) -> Result<Source, ApiError> {
     let vllm = fields.string("prompt")?.or(fields.string("text")?);
     let add = fields.bool("add_special_tokens")?.or(fields.bool("add_special")?);
     let parse = fields.bool("parse_special")?.unwrap_or(true);
-    let Some(text) = llama.clone().or(vllm) else { return Conversation::take(fields).map(Source::Chat) };
+    let Some(text) = llama.clone().or(vllm) else {
+        return Conversation::take(fields).map(|found| Source::Chat(Box::new(found)));
+    };
     let bos = if add.unwrap_or(llama.is_none()) { AddBos::AsModel } else { AddBos::No };
     Ok(Source::Text { text, special: if parse { Special::Parse } else { Special::Text }, bos })
 }

@@ -1,0 +1,199 @@
+//! The tools that a model may call.
+
+use serde_json::{Value, json};
+
+/// Most tools of a request.
+const TOOLS_MAX: usize = 128;
+/// Most bytes of a tool's name.
+const NAME_BYTES_MAX: usize = 64;
+
+/// Why a description of tools is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct ToolError {
+    /// Which value is wrong: `tools[1].function.name`.
+    pub field: String,
+    /// What was expected and what was found.
+    pub message: String,
+}
+
+impl ToolError {
+    fn new(field: impl Into<String>, message: impl Into<String>) -> ToolError {
+        ToolError { field: field.into(), message: message.into() }
+    }
+}
+
+/// A function that the model may call.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Tool {
+    /// Its name: letters, digits, `_`, `-` and `.`.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: Option<String>,
+    /// The JSON schema of its arguments, an object.
+    pub parameters: Value,
+    /// Whether the arguments have to follow the schema.
+    pub strict: bool,
+}
+
+impl Tool {
+    /// A tool without a description.
+    pub fn new(name: impl Into<String>, parameters: Value) -> Tool {
+        Tool { name: name.into(), description: None, parameters, strict: false }
+    }
+
+    /// A tool as the chat API has it: `{"type": "function", "function": {"name": …, "parameters": …}}`.
+    ///
+    /// # Errors
+    /// [`ToolError`] with the field, its name behind `field`'s.
+    pub fn from_json(field: &str, value: &Value) -> Result<Tool, ToolError> {
+        let at = |name: &str| format!("{field}.{name}");
+        let kind = &value["type"];
+        if kind != "function" {
+            return Err(ToolError::new(at("type"), format!("expected \"function\", found {kind}")));
+        }
+        let function = &value["function"];
+        let name = function["name"].as_str().unwrap_or_default();
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(plain) {
+            let message = format!("expected 1 to {NAME_BYTES_MAX} letters, digits, '_', '-' or '.'");
+            return Err(ToolError::new(at("function.name"), message));
+        }
+        let parameters = match &function["parameters"] {
+            Value::Null => json!({"type": "object", "properties": {}}),
+            Value::Object(schema) => Value::Object(schema.clone()),
+            _ => return Err(ToolError::new(at("function.parameters"), "expected a JSON schema, an object")),
+        };
+        let description = function["description"].as_str().map(str::to_owned);
+        Ok(Tool { name: name.into(), description, parameters, strict: function["strict"] == true })
+    }
+
+    /// The tool as the chat API has it, which is what templates take.
+    pub fn to_json(&self) -> Value {
+        let mut function = json!({"name": self.name});
+        if let Some(description) = &self.description {
+            function["description"] = description.clone().into();
+        }
+        function["parameters"] = self.parameters.clone();
+        json!({"type": "function", "function": function})
+    }
+}
+
+/// Whether tools are called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ToolChoice {
+    /// The model decides.
+    #[default]
+    Auto,
+    /// No tool is called.
+    None,
+    /// At least one is.
+    Required,
+    /// This one is, once.
+    Named(String),
+}
+
+/// The tools of a request, and how they may be called.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Tools {
+    /// What may be called.
+    pub list: Vec<Tool>,
+    /// Whether it is.
+    pub choice: ToolChoice,
+    /// Whether an answer has at most one call.
+    pub single: bool,
+}
+
+impl Tools {
+    /// Tools that the model may call as it likes, any number of them.
+    pub fn new(list: Vec<Tool>) -> Tools {
+        Tools { list, choice: ToolChoice::Auto, single: false }
+    }
+
+    /// Sets whether tools are called.
+    pub fn choice(mut self, choice: ToolChoice) -> Tools {
+        self.choice = choice;
+        self
+    }
+
+    /// Allows at most one call.
+    pub fn single(mut self) -> Tools {
+        self.single = true;
+        self
+    }
+
+    /// Checks what no tool shows alone.
+    ///
+    /// # Errors
+    /// [`ToolError`]: too many, two of one name, a choice that is not among them.
+    pub fn check(&self) -> Result<(), ToolError> {
+        let found = self.list.len();
+        if found > TOOLS_MAX {
+            return Err(ToolError::new("tools", format!("expected at most {TOOLS_MAX}, found {found}")));
+        }
+        for (at, tool) in self.list.iter().enumerate() {
+            if self.list[..at].iter().any(|before| before.name == tool.name) {
+                let message = format!("a second tool with the name {:?}", tool.name);
+                return Err(ToolError::new(format!("tools[{at}].function.name"), message));
+            }
+        }
+        match &self.choice {
+            ToolChoice::Named(name) if !self.list.iter().any(|tool| tool.name == *name) => {
+                Err(ToolError::new("tool_choice", format!("{name:?} is none of the tools")))
+            }
+            ToolChoice::Required if self.list.is_empty() => {
+                Err(ToolError::new("tool_choice", "expected tools, found none"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tool_is_what_it_was_in_json() {
+        let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+        let value = json!({"type": "function", "function": {
+            "name": "weather", "description": "Tells it.", "parameters": parameters,
+        }});
+        let tool = Tool::from_json("tools[0]", &value).expect("a tool");
+        assert_eq!(tool.to_json(), value);
+    }
+
+    #[test]
+    fn what_is_no_tool_names_its_field() {
+        let function = |function: Value| json!({"type": "function", "function": function});
+        let cases = [
+            (json!({"type": "web_search"}), "tools[2].type"),
+            (function(json!({})), "tools[2].function.name"),
+            (function(json!({"name": "a b"})), "tools[2].function.name"),
+            (function(json!({"name": "x".repeat(65)})), "tools[2].function.name"),
+            (function(json!({"name": "a", "parameters": []})), "tools[2].function.parameters"),
+        ];
+        for (value, field) in cases {
+            assert_eq!(Tool::from_json("tools[2]", &value).expect_err("refused").field, field, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_choice_is_among_the_tools() {
+        let tools =
+            |names: &[&str]| Tools::new(names.iter().map(|name| Tool::new(*name, json!({}))).collect());
+        assert_eq!(tools(&["a", "b"]).choice(ToolChoice::Named("b".into())).check(), Ok(()));
+        let refused = [
+            (tools(&["a"]).choice(ToolChoice::Named("b".into())), "tool_choice"),
+            (tools(&[]).choice(ToolChoice::Required), "tool_choice"),
+            (tools(&["a", "b", "a"]), "tools[2].function.name"),
+            (Tools::new(vec![Tool::new("a", json!({})); 129]), "tools"),
+        ];
+        for (tools, field) in refused {
+            assert_eq!(tools.check().expect_err("refused").field, field);
+        }
+    }
+}
