@@ -212,8 +212,12 @@ impl Machine {
     }
 
     fn allocate(&mut self, prompt: Vec<TokenId>, spec: SequenceSpec) {
+        let expected = self.kv.cached_tokens(&prompt, &spec);
         match self.kv.allocate(&prompt, spec) {
             Ok(Allocation { seq, cached_tokens }) => {
+                // Where states are kept, pages behind the last of them are of no use.
+                let agree = if self.kv.has_states() { usize::ge } else { usize::eq };
+                assert!(agree(&expected, &cached_tokens), "{expected} expected, {cached_tokens} found");
                 assert!(cached_tokens < prompt.len() && cached_tokens.is_multiple_of(PAGE_TOKENS));
                 let (history, pending) = prompt.split_at(cached_tokens);
                 self.lives.push(Life { seq, spec, pending: pending.to_vec(), history: history.to_vec() });
