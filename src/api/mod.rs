@@ -38,7 +38,7 @@ pub use request::Request;
 use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
-    engine::{Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
+    engine::{CacheEvents, Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
     model::{DecoderMemory, ModelConfig, SidecarUse},
     text::Vocab,
 };
@@ -326,6 +326,12 @@ impl InferenceEngine {
     /// Ends the engine in order; see [`crate::engine::Handle::drain`].
     pub fn drain(&self, until: Instant) -> Drained {
         self.handle.drain(until)
+    }
+
+    /// What changes in the cache, for routers, if
+    /// [`EngineConfig::cache_events`](crate::engine::EngineConfig::cache_events) keeps any of it.
+    pub fn cache_events(&self) -> Option<CacheEvents> {
+        self.handle.cache_events()
     }
 
     /// Counters and rates since the start.

@@ -27,6 +27,8 @@
 //! - unread events of a request: [`EngineConfig::event_buffer`] and the last one; its sequence
 //!   pauses, the engine does not wait;
 //! - keys and values: the decoder's pages; a sequence that finds none waits or is preempted;
+//! - unread changes of the cache: [`EngineConfig::cache_events`], then [`CacheEvent::Cleared`] and the pages that are
+//!   there;
 //! - sequences and tokens of a step: [`EngineConfig::sequences_max`] and the decoder's limits.
 //!
 //! Cancelling and stopping are flags, not messages: they need no room, so they are never lost and
@@ -36,6 +38,7 @@
 
 mod answer;
 mod batch;
+mod cache_events;
 mod choose;
 mod error;
 mod event;
@@ -60,6 +63,8 @@ mod tests;
 mod wake;
 mod worker;
 
+pub use crate::kv::{CacheEvent, StoredPage};
+pub use cache_events::CacheEvents;
 pub use error::{EngineError, GenerationError, RestoreError, SubmitError};
 pub use event::{Answer, Done, Event, FinishReason, Logprobs, Token};
 pub use generation::{Canceller, Events, Generation, Received};
@@ -95,6 +100,8 @@ pub struct EngineConfig {
     /// Events that a reader may leave unread before its sequence pauses. With 1 a GPU waits for the reader
     /// after each token.
     pub event_buffer: usize,
+    /// Most changes of the cache that wait for [`CacheEvents`]' reader; with 0, the default, none are kept.
+    pub cache_events: usize,
 }
 
 impl Default for EngineConfig {
@@ -106,6 +113,7 @@ impl Default for EngineConfig {
             prefill_chunk: None,
             share_prefixes: true,
             event_buffer: 64,
+            cache_events: 0,
         }
     }
 }
@@ -122,6 +130,8 @@ impl EngineConfig {
             ("sequences_max", self.sequences_max),
             ("prefill_chunk", self.prefill_chunk.unwrap_or(1)),
             ("event_buffer", self.event_buffer),
+            // None are asked for with 0.
+            ("cache_events", self.cache_events.max(1)),
         ];
         counts.into_iter().try_for_each(|(name, found)| check_count(name, found, COUNT_MAX))
     }

@@ -19,12 +19,13 @@
 //! A prefix is then shared up to a page whose state is kept as a snapshot, and computed again behind it.
 //!
 //! `manager` is the way in; `sequence` keeps one sequence's page table, `page` the references and the free
-//! list, `prefix` the hash chain and the cached pages, `state` the slots of state, `snapshot` one sequence in
-//! a file.
+//! list, `prefix` the hash chain and the cached pages, `state` the slots of state, `events` what changes
+//! in what can be found, `snapshot` one sequence in a file.
 
 #![forbid(unsafe_code)]
 
 mod error;
+mod events;
 mod integrity;
 mod manager;
 mod page;
@@ -37,6 +38,7 @@ mod tests;
 mod window;
 
 pub use error::{IntegrityError, KvError};
+pub use events::{CacheEvent, StoredPage};
 pub use manager::KvCacheManager;
 
 use std::collections::TryReserveError;

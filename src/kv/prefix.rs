@@ -8,6 +8,7 @@
 use std::collections::{HashMap, TryReserveError};
 
 use super::PrefixSharing;
+use super::events::EventLog;
 use super::with_room;
 use crate::ir::PageId;
 use crate::token::TokenId;
@@ -35,6 +36,8 @@ pub(super) struct PrefixIndex {
     oldest: u32,
     newest: u32,
     cached: usize,
+    /// Kept where somebody wants to know of changes.
+    pub(super) log: Option<EventLog>,
 }
 
 impl PrefixIndex {
@@ -49,7 +52,16 @@ impl PrefixIndex {
         let (mut hashes, mut links) = (with_room(pages)?, with_room(pages)?);
         hashes.resize(pages, None);
         links.resize(pages, Link { older: NONE, newer: NONE });
-        Ok(PrefixIndex { salt, pages: by_hash, hashes, links, oldest: NONE, newest: NONE, cached: 0 })
+        Ok(PrefixIndex {
+            salt,
+            pages: by_hash,
+            hashes,
+            links,
+            oldest: NONE,
+            newest: NONE,
+            cached: 0,
+            log: None,
+        })
     }
 
     /// Whether pages can be found at all.
@@ -82,11 +94,20 @@ impl PrefixIndex {
         self.pages.get(hash).copied()
     }
 
-    /// Makes `page` the one to be found under `hash`, unless another page is already.
-    pub(super) fn register(&mut self, page: PageId, hash: ChainHash) {
+    /// Makes `page` the one to be found under `hash`, unless another page is already. It has `tokens`, behind `chain`.
+    pub(super) fn register(
+        &mut self,
+        page: PageId,
+        hash: ChainHash,
+        chain: &[ChainHash],
+        tokens: &[TokenId],
+    ) {
         if let std::collections::hash_map::Entry::Vacant(entry) = self.pages.entry(hash) {
             entry.insert(page);
             self.hashes[page.index()] = Some(hash);
+            if let Some(log) = &mut self.log {
+                log.store(page, hash, chain, tokens);
+            }
         }
     }
 
@@ -94,6 +115,9 @@ impl PrefixIndex {
     pub(super) fn unregister(&mut self, page: PageId) {
         if let Some(hash) = self.hashes[page.index()].take() {
             self.pages.remove(&hash);
+            if let Some(log) = &mut self.log {
+                log.remove(page);
+            }
         }
     }
 
