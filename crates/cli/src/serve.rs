@@ -17,6 +17,9 @@ use super::{Failure, env, output};
 const SEQUENCES_MAX: usize = 4096;
 const QUEUE_MAX: usize = 1 << 16;
 const SECONDS_MAX: u64 = 1 << 20;
+/// Changes of the cache that may wait to be published.
+#[cfg(feature = "kv-events")]
+const KV_EVENTS: usize = 1 << 14;
 /// Most bytes of a file of keys.
 const KEYS_MAX: u64 = 1 << 20;
 
@@ -53,6 +56,10 @@ pub struct Serve {
     /// Seconds that answers may still take after SIGTERM or Ctrl-C
     #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     drain: u64,
+    /// Where changes of the cache are published over ZeroMQ, for routers: tcp://127.0.0.1:5557
+    #[cfg(feature = "kv-events")]
+    #[arg(long, value_name = "ENDPOINT")]
+    kv_events: Option<String>,
     #[command(flatten)]
     model: ModelOptions,
 }
@@ -64,6 +71,8 @@ impl Serve {
         let scheduling = EngineConfig {
             sequences_max: self.max_sequences,
             queue_max: self.queue,
+            #[cfg(feature = "kv-events")]
+            cache_events: if self.kv_events.is_some() { KV_EVENTS } else { 0 },
             ..EngineConfig::default()
         };
         let engine = self.model.engine_of_many(scheduling)?;
@@ -92,6 +101,10 @@ impl Serve {
         config.request_timeout =
             (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout));
         config.drain = Duration::from_secs(self.drain);
+        #[cfg(feature = "kv-events")]
+        {
+            config.kv_events = self.kv_events;
+        }
         config
     }
 

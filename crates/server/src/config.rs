@@ -38,6 +38,10 @@ pub struct Config {
     pub drain: Duration,
     /// How long a step may take before the server says that it is not ready.
     pub step_timeout: Duration,
+    /// Where changes of the cache are published, such as `tcp://127.0.0.1:5557`. The engine must keep them:
+    /// [`EngineConfig::cache_events`](ottava::EngineConfig::cache_events).
+    #[cfg(feature = "kv-events")]
+    pub kv_events: Option<String>,
 }
 
 impl Default for Config {
@@ -57,6 +61,8 @@ impl Default for Config {
             keep_alive: Duration::from_secs(15),
             drain: Duration::from_secs(30),
             step_timeout: Duration::from_secs(60),
+            #[cfg(feature = "kv-events")]
+            kv_events: None,
         }
     }
 }

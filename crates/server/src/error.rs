@@ -29,6 +29,10 @@ pub enum ServeError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// Changes of the cache cannot be published.
+    #[cfg(feature = "kv-events")]
+    #[error("{0}: cannot publish the cache's changes: {1}")]
+    Events(String, String),
     /// The system gave no threads.
     #[error("cannot start the server's threads: {0}")]
     Threads(std::io::Error),

@@ -30,6 +30,8 @@ mod conversation;
 mod error;
 mod fields;
 mod gate;
+#[cfg(feature = "kv-events")]
+mod kv_events;
 mod listen;
 mod metrics;
 mod params;

@@ -68,8 +68,8 @@ impl Server {
         let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(workers)
-            // Beside templates and tokenising, scores that wait for the engine.
-            .max_blocking_threads(workers + SCORES)
+            // Beside templates and tokenising, scores that wait for the engine, and whoever waits for the cache's changes.
+            .max_blocking_threads(workers + SCORES + 1)
             .thread_name("ottava-http")
             .enable_all()
             .build()
@@ -83,6 +83,10 @@ impl Server {
         let address = self.address;
         let listener = tokio::net::TcpListener::from_std(self.listener)
             .map_err(|source| ServeError::Listen { address, source })?;
+        #[cfg(feature = "kv-events")]
+        if let (Some(endpoint), Some(events)) = (&self.config.kv_events, self.engine.cache_events()) {
+            tokio::spawn(crate::kv_events::publish(crate::kv_events::bind(endpoint).await?, events));
+        }
         let (phase, watched) = watch::channel(Phase::Serving);
         let (drain, connections_max) = (self.config.drain, self.config.connections_max);
         let read_timeout = self.config.read_timeout;
