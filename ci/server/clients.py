@@ -3,6 +3,7 @@
 import json
 import sys
 
+import anthropic
 from langchain_openai import ChatOpenAI
 import litellm
 import openai
@@ -62,6 +63,53 @@ def errors():
         raise AssertionError("a wrong key was accepted")
 
 
+def responses():
+    asked = dict(model=model, instructions="You are brief.", input="Name a colour.", max_output_tokens=12, temperature=0)
+    whole = client.responses.create(**asked)
+    assert whole.status in ("completed", "incomplete") and whole.output_text
+    assert whole.usage.input_tokens == client.responses.input_tokens.count(
+        model=model, instructions="You are brief.", input="Name a colour.").input_tokens
+    events = list(client.responses.create(**asked, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == f"response.{whole.status}"
+    deltas = (event.delta for event in events if event.type == "response.output_text.delta")
+    assert "".join(deltas) == whole.output_text == events[-1].response.output_text
+    if whole.status == "completed":
+        with client.responses.stream(**asked) as stream:
+            assert stream.get_final_response().output_text == whole.output_text
+    asked["input"] = [{"role": "user", "content": "Name a colour."}, *whole.output, {"role": "user", "content": "Another."}]
+    assert client.responses.create(**asked).usage.input_tokens > whole.usage.input_tokens
+    try:
+        client.responses.create(model=model, input="a", previous_response_id="resp_1")
+    except openai.BadRequestError as error:
+        assert error.param == "previous_response_id"
+    else:
+        raise AssertionError("a response that nobody has was accepted")
+
+
+def anthropics():
+    claude = anthropic.Anthropic(base_url=address, api_key=key, max_retries=0)
+    asked = dict(model=model, system="You are brief.", messages=messages[1:], max_tokens=12, temperature=0)
+    whole = claude.messages.create(**asked)
+    assert whole.stop_reason in ("end_turn", "max_tokens") and whole.content[0].type == "text"
+    with claude.messages.stream(**asked) as stream:
+        text = "".join(stream.text_stream)
+        last = stream.get_final_message()
+    assert text == last.content[0].text == whole.content[0].text and last.stop_reason == whole.stop_reason
+    counted = claude.messages.count_tokens(model=model, system="You are brief.", messages=messages[1:]).input_tokens
+    for usage in (whole.usage, last.usage):
+        assert counted == usage.input_tokens + usage.cache_read_input_tokens and usage.output_tokens > 0
+    asked["messages"] = [*messages[1:], {"role": "assistant", "content": whole.content}, messages[1]]
+    assert claude.messages.create(**asked).role == "assistant"
+    for kind, change in [(anthropic.BadRequestError, dict(temperature=-3)), (anthropic.NotFoundError, dict(model="another"))]:
+        try:
+            claude.messages.create(**{**asked, **change})
+        except kind as error:
+            assert next(iter(change)) in error.body["error"]["message"], error
+        else:
+            raise AssertionError(f"{change} was accepted")
+
+
 def others():
     langchain = ChatOpenAI(base_url=f"{address}/v1", api_key=key, model=model, max_tokens=8, temperature=0, seed=1)
     whole = langchain.invoke("Name a colour.")
@@ -73,7 +121,7 @@ def others():
     assert "".join(part.choices[0].delta.content or "" for part in parts) == whole
 
 
-for check in (chat, choices_and_stops, log_probabilities, errors, others):
+for check in (chat, choices_and_stops, log_probabilities, errors, responses, anthropics, others):
     check()
     print(f"{check.__name__}: ok", flush=True)
-print(json.dumps({"model": model, "openai": openai.__version__}))
+print(json.dumps({"model": model, "openai": openai.__version__, "anthropic": anthropic.__version__}))

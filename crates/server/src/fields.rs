@@ -94,6 +94,12 @@ impl Fields {
         self.typed(name, "a list", |value| value.as_array().cloned())
     }
 
+    /// A list of at least one, which has to be there.
+    pub(crate) fn needed_list(&mut self, name: &str) -> Result<Vec<Value>, ApiError> {
+        let list = self.list(name)?.filter(|list| !list.is_empty());
+        list.ok_or_else(|| self.missing(name, "a list of at least one"))
+    }
+
     /// A finite number.
     pub(crate) fn number(&mut self, name: &str) -> Result<Option<f32>, ApiError> {
         let finite = |value: &Value| value.as_f64().map(|n| n as f32).filter(|n| n.is_finite());

@@ -19,8 +19,7 @@ pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError
     if let Some(system) = fields.take("system") {
         turns.say("system", text("system", system, TEXTS)?);
     }
-    let messages =
-        fields.list("messages")?.ok_or_else(|| fields.missing("messages", "a list of messages"))?;
+    let messages = fields.needed_list("messages")?;
     let last = messages.len().saturating_sub(1);
     for (at, message) in messages.into_iter().enumerate() {
         let mut message = Fields::at(&format!("messages[{at}]"), message)?;
@@ -41,7 +40,7 @@ pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError
     if let Some(thinks) = thinks {
         options.variables.entry("enable_thinking").or_insert(thinks.into());
     }
-    Ok(Conversation::new(turns.messages("messages")?, options, tools))
+    Ok(Conversation::new(turns.messages(), options, tools))
 }
 
 fn role(message: &mut Fields) -> Result<&'static str, ApiError> {

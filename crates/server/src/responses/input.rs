@@ -25,15 +25,13 @@ pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError
     if let Some(instructions) = fields.string("instructions")? {
         turns.say("system", instructions);
     }
-    match fields.take("input") {
-        None => return Err(fields.missing("input", "a text or a list of items")),
-        Some(Value::String(text)) => turns.say("user", text),
-        Some(Value::Array(items)) => {
-            for (at, item) in items.into_iter().enumerate() {
+    match fields.get("input") {
+        Some(Value::String(_)) => turns.say("user", fields.needed("input")?),
+        _ => {
+            for (at, item) in fields.needed_list("input")?.into_iter().enumerate() {
                 read(&mut turns, Fields::at(&format!("input[{at}]"), item)?)?;
             }
         }
-        Some(other) => return Err(wrong("input", "a text or a list of items", &other)),
     }
     if let Some(mut reasoning) = fields.inner("reasoning")?
         && let Some(effort) = reasoning.string("effort")?
@@ -41,7 +39,7 @@ pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError
         fields.put("reasoning_effort", effort);
     }
     let tools = callable(fields)?;
-    Ok(Conversation::new(turns.messages("input")?, options(fields)?, tools))
+    Ok(Conversation::new(turns.messages(), options(fields)?, tools))
 }
 
 /// The functions that may be called, and how.

@@ -47,8 +47,6 @@ pub(crate) async fn input_tokens(
     let mut fields = Fields::parse(&body)?;
     app.check_model(fields.take("model"))?;
     let conversation = input::conversation(&mut fields)?;
-    // Of a whole request there may be more.
-    params(&mut fields, &client)?;
     let ignored = client.ignored(&app, fields);
     let count = prompt(&app, conversation).await.map_err(|error| error.renamed("messages", "input"))?.len();
     let answer = json!({"object": "response.input_tokens", "input_tokens": count});
