@@ -1,0 +1,147 @@
+//! The input of `/v1/responses`: a text, or items, and what may be called.
+
+use ottava::chat::{ToolChoice, Tools};
+use serde_json::{Value, json};
+
+use crate::conversation::{Conversation, options};
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong};
+use crate::turns::{Turns, chosen, text, tools, unknown_type};
+
+/// What this API calls a tool's parameters.
+const SCHEMA: &str = "parameters";
+/// What a message's parts may be.
+const TEXTS: &[&str] = &["input_text", "output_text", "text", "refusal"];
+/// What a thought's parts may be.
+const THOUGHTS: &[&str] = &["reasoning_text", "summary_text"];
+
+/// Takes the conversation. What it would need a memory for is refused.
+pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    for name in ["previous_response_id", "conversation", "prompt"] {
+        fields.refuse(name, |_| false)?;
+    }
+    let mut turns = Turns::default();
+    if let Some(instructions) = fields.string("instructions")? {
+        turns.say("system", instructions);
+    }
+    match fields.get("input") {
+        Some(Value::String(_)) => turns.say("user", fields.needed("input")?),
+        _ => {
+            for (at, item) in fields.needed_list("input")?.into_iter().enumerate() {
+                read(&mut turns, Fields::at(&format!("input[{at}]"), item)?)?;
+            }
+        }
+    }
+    if let Some(mut reasoning) = fields.inner("reasoning")?
+        && let Some(effort) = reasoning.string("effort")?
+    {
+        fields.put("reasoning_effort", effort);
+    }
+    let tools = callable(fields)?;
+    Ok(Conversation::new(turns.messages(), options(fields)?, tools))
+}
+
+/// The functions that may be called, and how.
+fn callable(fields: &mut Fields) -> Result<Tools, ApiError> {
+    let mut tools = tools(&fields.list("tools")?.unwrap_or_default(), SCHEMA, is_function)?;
+    let (choice, allowed) = choice(fields)?;
+    if let Some(allowed) = allowed {
+        tools.list.retain(|tool| allowed.contains(&tool.name));
+    }
+    let tools = chosen(tools, choice, SCHEMA)?;
+    Ok(if fields.bool("parallel_tool_calls")? == Some(false) { tools.single() } else { tools })
+}
+
+/// `tool_choice` in this API's form; with the names of those allowed, if not all are.
+fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
+    let value = match fields.take("tool_choice") {
+        None => return Ok((ToolChoice::Auto, None)),
+        Some(Value::String(word)) => return Ok((of_word("tool_choice", &word)?, None)),
+        Some(value) => value,
+    };
+    let mut choice = Fields::at("tool_choice", value)?;
+    let kind = choice.needed("type")?;
+    match kind.as_str() {
+        "function" => Ok((ToolChoice::Named(choice.needed("name")?), None)),
+        "allowed_tools" => {
+            let mode = choice.needed("mode")?;
+            let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
+            let names = choice.list("tools")?.unwrap_or_default().iter().filter_map(name).collect();
+            Ok((of_word("tool_choice.mode", &mode)?, Some(names)))
+        }
+        _ => Err(unknown_type(&choice, &kind, "function or allowed_tools")),
+    }
+}
+
+fn of_word(place: &str, word: &str) -> Result<ToolChoice, ApiError> {
+    match word {
+        "auto" => Ok(ToolChoice::Auto),
+        "none" => Ok(ToolChoice::None),
+        "required" => Ok(ToolChoice::Required),
+        _ => Err(wrong(place, "auto, none, required or an object", &word.into())),
+    }
+}
+
+pub(super) fn is_function(tool: &Value) -> bool {
+    tool["type"] == "function"
+}
+
+/// An item of the input.
+fn read(turns: &mut Turns, mut item: Fields) -> Result<(), ApiError> {
+    let kind = item.string("type")?.unwrap_or_else(|| "message".into());
+    match kind.as_str() {
+        "message" => {
+            let role = role(&mut item)?;
+            turns.say(role, content(&mut item, "content", TEXTS)?);
+        }
+        "function_call" => {
+            let (id, name, arguments) =
+                (item.needed("call_id")?, item.needed("name")?, item.needed("arguments")?);
+            turns.call(id, name, object(arguments));
+        }
+        "function_call_output" => {
+            let id = item.needed("call_id")?;
+            turns.result(id, content(&mut item, "output", TEXTS)?);
+        }
+        "reasoning" => turns.think(thought(&mut item)?),
+        _ => {
+            let expected = "message, function_call, function_call_output or reasoning";
+            return Err(unknown_type(&item, &kind, expected));
+        }
+    }
+    Ok(())
+}
+
+fn role(item: &mut Fields) -> Result<&'static str, ApiError> {
+    let role = item.needed("role")?;
+    match role.as_str() {
+        "user" => Ok("user"),
+        "assistant" => Ok("assistant"),
+        "system" | "developer" => Ok("system"),
+        _ => Err(wrong(&item.place("role"), "user, assistant, system or developer", &role.into())),
+    }
+}
+
+fn content(item: &mut Fields, name: &str, types: &[&str]) -> Result<String, ApiError> {
+    let content = item.take(name).ok_or_else(|| item.missing(name, "a text or a list of parts"))?;
+    text(&item.place(name), content, types)
+}
+
+/// A thought itself; where there is none, its summary. Another server's encrypted one says nothing here.
+fn thought(item: &mut Fields) -> Result<String, ApiError> {
+    let mut thought = |name: &str| match item.take(name) {
+        Some(parts) => text(&item.place(name), parts, THOUGHTS),
+        None => Ok(String::new()),
+    };
+    let (content, summary) = (thought("content")?, thought("summary")?);
+    Ok(if content.is_empty() { summary } else { content })
+}
+
+/// Arguments as most templates take them. What is no object stays the text that it is.
+fn object(arguments: String) -> Value {
+    match serde_json::from_str(&arguments) {
+        Ok(Value::Object(object)) => object.into(),
+        _ if arguments.trim().is_empty() => json!({}),
+        _ => arguments.into(),
+    }
+}
