@@ -29,7 +29,9 @@ mod config;
 mod conversation;
 mod error;
 mod fields;
+mod front;
 mod gate;
+mod guard;
 #[cfg(feature = "kv-events")]
 mod kv_events;
 mod listen;
@@ -45,4 +47,5 @@ mod turns;
 
 pub use config::Config;
 pub use error::ServeError;
-pub use listen::{Server, asked_to_stop};
+pub use front::{Front, Model};
+pub use listen::{Server, asked_to_stop, input_ended};
