@@ -16,7 +16,6 @@ pub(super) const CASES: &[Case] = &[
         reasoning: "The user wants <b>weather</b>.",
         text: "Let me look.",
         calls: &[("get_weather", r#"{"city":"Zürich \"Höngg\"","days":3,"metric":true}"#)],
-        ..NO_CALL
     },
     Case {
         format: "hermes",
@@ -184,7 +183,6 @@ pub(super) const CASES: &[Case] = &[
         reasoning: "The user wants <b>weather</b>.",
         text: "Hm.",
         calls: &[("get_weather", r#"{"city":"Zürich \"Höngg\"","days":3,"metric":true}"#), ("ping", "{}")],
-        ..NO_CALL
     },
     Case {
         format: "deepseek",
@@ -274,7 +272,6 @@ pub(super) const CASES: &[Case] = &[
         reasoning: "Think.",
         text: "I look.",
         calls: &[("get_weather", r#"{"city":"Zürich \"Höngg\"","days":3,"metric":true}"#), ("ping", "{}")],
-        ..NO_CALL
     },
     Case {
         format: "glm",
@@ -332,7 +329,6 @@ pub(super) const CASES: &[Case] = &[
         reasoning: r#"Hm, "weather"."#,
         text: "Look.",
         calls: &[("get_weather", r#"{"city":"Zürich \"Höngg\"","days":3,"metric":true}"#), ("ping", "{}")],
-        ..NO_CALL
     },
     Case {
         format: "gemma",
