@@ -35,6 +35,8 @@ pub use device::{Device, DeviceInfo};
 use request::Prompt;
 pub use request::Request;
 
+#[cfg(feature = "constraints")]
+use crate::constrain::{Constraint, ConstraintError, Constraints, Grammar};
 use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
@@ -42,8 +44,6 @@ use crate::{
     model::{DecoderMemory, ModelConfig, SidecarUse},
     text::Vocab,
 };
-#[cfg(feature = "constraints")]
-use crate::constrain::{Constraint, ConstraintError, Constraints, Grammar};
 #[cfg(feature = "text")]
 use crate::{
     engine::SubmitError,

@@ -7,7 +7,7 @@ use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
 
 use super::error::{ConstraintError, TOO_COMPLEX, explain};
-use super::grammar::{Grammar, Source};
+use super::grammar::Source;
 use crate::room;
 
 /// Bytes of a compiler's stack. Only what is used becomes resident.
@@ -40,9 +40,14 @@ impl Compiled {
 ///
 /// # Errors
 /// Every [`ConstraintError`].
-pub(super) fn compile(factory: &Arc<ParserFactory>, grammar: &Grammar) -> Result<Compiled, ConstraintError> {
-    let (field, source, factory) = (grammar.field(), grammar.source()?, Arc::clone(factory));
-    let compiler = room::spawn_deep("ottava-grammar".into(), STACK_BYTES, move || build(&factory, field, source));
+pub(super) fn compile(
+    factory: &Arc<ParserFactory>,
+    field: &'static str,
+    source: Source,
+) -> Result<Compiled, ConstraintError> {
+    let factory = Arc::clone(factory);
+    let compiler =
+        room::spawn_deep("ottava-grammar".into(), STACK_BYTES, move || build(&factory, field, source));
     let compiler = compiler.map_err(|error: io::Error| ConstraintError::Thread(error.to_string()))?;
     compiler.join().unwrap_or(Err(ConstraintError::Internal("the compiler panicked")))
 }

@@ -45,54 +45,77 @@ impl ConstraintError {
     }
 }
 
-/// What the parser's messages begin with or hold, and what they mean. `{}` is what stands behind the words.
+pub(super) const TOO_COMPLEX: &str = "it is too complex";
+const NO_TOKEN: &str = "it names a token that the vocabulary has not";
+const NO_REFERENCE: &str = "a $ref is not found in the schema; only those that begin with # are followed";
+const NO_PATTERN: &str =
+    "a pattern is no regular expression that is supported: look-around and back references are not";
+const WRONG_VALUE: &str = "a keyword has a value of the wrong type";
+
+/// What the parser's messages hold, and what they mean. `{}` is what stands behind the words.
 const MEANINGS: &[(&str, &str)] = &[
-    ("unknown special token: ", "the vocabulary has no control token {}"),
-    ("Unknown format: ", "the format {} is not supported"),
-    ("Unimplemented keys: ", "these keywords are not supported: {}"),
-    ("Unsatisfiable schema", "no value satisfies the schema"),
-    ("oneOf constraints are not supported", "the branches of a oneOf may overlap; write anyOf in its place"),
-    ("Failed to resolve reference", "a $ref is not found in the schema; only those that begin with # are followed"),
-    ("not found in document", "a $ref is not found in the schema; only those that begin with # are followed"),
-    ("Definition not found", "a $ref is not found in the schema; only those that begin with # are followed"),
-    ("External references", "a $ref is not found in the schema; only those that begin with # are followed"),
-    ("not disjoint", "patterns of patternProperties overlap"),
-    ("no forcing of token", "it names a token that the vocabulary has not"),
+    ("panic: ", "the parser cannot take it"),
+    ("NoExtensionBias", "no answer satisfies it"),
+    ("Token range end too large", NO_TOKEN),
     ("fuel exhausted", TOO_COMPLEX),
     ("too large", TOO_COMPLEX),
     ("too complex", TOO_COMPLEX),
     ("too many", TOO_COMPLEX),
     ("level exceeded", TOO_COMPLEX),
-    ("nest limit", "parentheses are nested too deeply"),
-    ("invalid regex", "it is no regular expression of the supported syntax"),
-    ("unknown name", "it uses the terminal {}, which it does not define"),
-    ("rule \"", "it uses the rule \"{}, which it does not define"),
-    ("must be ", "a keyword has a value of the wrong type"),
-    ("Expected ", "a keyword has a value of the wrong type"),
-    ("Invalid type: ", "there is no type {}"),
+    ("too deeply nested", "it is nested too deeply"),
 ];
 
-pub(super) const TOO_COMPLEX: &str = "it is too complex";
+/// The same of a schema's.
+const OF_A_SCHEMA: &[(&str, &str)] = &[
+    ("Unknown format: ", "the format {} is not supported"),
+    ("Unimplemented keys: ", "these keywords are not supported: {}"),
+    ("Unsatisfiable schema", "no value satisfies the schema"),
+    ("oneOf constraints are not supported", "the branches of a oneOf may overlap; write anyOf in its place"),
+    ("Only absolute $ref", NO_REFERENCE),
+    ("Reference segment", NO_REFERENCE),
+    ("Definition not found", NO_REFERENCE),
+    ("not disjoint", "patterns of patternProperties overlap"),
+    ("are disjoint", "patterns of patternProperties may overlap"),
+    ("regex parse error", NO_PATTERN),
+    ("lookarounds not supported", NO_PATTERN),
+    ("Invalid type: ", "there is no type {}"),
+    ("must be ", WRONG_VALUE),
+    ("Expected ", WRONG_VALUE),
+    ("", "it is no JSON schema of the supported kind"),
+];
+
+/// And of a grammar's.
+const OF_A_GRAMMAR: &[(&str, &str)] = &[
+    ("failed to parse \"%json\"", "what follows %json is no JSON"),
+    ("unknown special token: ", "the vocabulary has no control token {}"),
+    ("unknown name: ", "it uses {}, which it does not define"),
+    ("no start rule found", "it has no rule with the name start"),
+    ("invalid regex", NO_PATTERN),
+    ("", "it is no grammar in Lark's syntax"),
+];
 
 /// An error of what the parser below says of a grammar.
 pub(super) fn explain(field: &'static str, said: &str) -> ConstraintError {
-    let meaning = MEANINGS.iter().find_map(|&(words, meaning)| {
-        let (_, rest) = said.split_once(words)?;
+    let (schema, said_of_it) = match said.split_once("failed to compile JSON schema: ") {
+        Some((_, rest)) => (true, rest),
+        None => (field == "json_schema", said),
+    };
+    let own = match field {
+        _ if schema => OF_A_SCHEMA,
+        "regex" => &[("", NO_PATTERN)],
+        _ => OF_A_GRAMMAR,
+    };
+    let meaning = MEANINGS.iter().chain(own).find_map(|&(words, meaning)| {
+        let (_, rest) = said_of_it.split_once(words)?;
         Some(meaning.replace("{}", &quoted(rest)))
     });
-    let unread = match field {
-        "json_schema" => "it is no JSON schema of the supported kind",
-        "regex" => "it is no regular expression of the supported syntax",
-        _ => "it is no grammar in Lark's syntax",
-    };
-    let message = meaning.unwrap_or_else(|| unread.to_owned());
-    ConstraintError::invalid(field, message + &place(field, said))
+    ConstraintError::invalid(field, meaning.unwrap_or_default() + &place(field, said))
 }
 
 /// Where in a grammar's text the parser stood, where it says so.
 fn place(field: &str, said: &str) -> String {
     let at = |said: &str| {
-        let (line, rest) = said.split_once('(')?;
+        let (line, rest) = said.trim_start_matches("at ").split_once('(')?;
         let (column, _) = rest.split_once(')')?;
         Some((line.trim().parse::<u32>().ok()?, column.parse::<u32>().ok()?))
     };

@@ -96,16 +96,6 @@ impl Grammar {
         }
     }
 
-    /// A text that no other grammar has.
-    pub(super) fn key(&self) -> blake3::Hash {
-        let text = match &self.form {
-            Form::Json { schema, whitespace } => json!([schema, whitespace]).to_string(),
-            Form::Regex(text) | Form::Lark(text) => text.clone(),
-            Form::Choice(texts) => json!(texts).to_string(),
-        };
-        blake3::Hasher::new().update(self.field().as_bytes()).update(b"\0").update(text.as_bytes()).finalize()
-    }
-
     /// What the parser below gets.
     ///
     /// # Errors
@@ -114,8 +104,9 @@ impl Grammar {
         let refused = |message: String| ConstraintError::invalid(self.field(), message);
         match &self.form {
             Form::Json { schema, whitespace } => {
-                bounds::json(schema).map_err(refused)?;
-                switched(schema, whitespace.as_deref()).map(Source::Schema).map_err(refused)
+                let schema = switched(schema, whitespace.as_deref()).map_err(refused)?;
+                bounds::json(&schema).map_err(refused)?;
+                Ok(Source::Schema(schema))
             }
             Form::Regex(pattern) => regex(pattern).map(Source::Lark).map_err(refused),
             Form::Choice(texts) => choice(texts).map(Source::Lark).map_err(refused),
@@ -126,6 +117,16 @@ impl Grammar {
                 bounds::lark(text).map_err(refused)?;
                 Ok(Source::Lark(text.clone()))
             }
+        }
+    }
+}
+
+impl Source {
+    /// What no other grammar has.
+    pub(super) fn key(&self) -> blake3::Hash {
+        match self {
+            Source::Schema(schema) => blake3::hash(format!("json {schema}").as_bytes()),
+            Source::Lark(text) => blake3::hash(format!("lark {text}").as_bytes()),
         }
     }
 }
@@ -147,7 +148,7 @@ fn switched(schema: &Value, whitespace: Option<&str>) -> Result<Value, String> {
 
 /// A regular expression as a grammar of one terminal.
 fn regex(pattern: &str) -> Result<String, String> {
-    bounds::bytes(pattern.len())?;
+    bounds::pattern(pattern.len())?;
     let escaped = |text: &str| text.len() - text.trim_end_matches('\\').len();
     if escaped(pattern) % 2 == 1 {
         return Err("it ends with a lone \\".into());
@@ -168,7 +169,9 @@ fn choice(texts: &[String]) -> Result<String, String> {
     if texts.is_empty() {
         return Err("expected at least 1 text, found none".into());
     }
-    bounds::bytes(texts.iter().map(String::len).sum())?;
-    let quoted: Vec<String> = texts.iter().map(|text| json!(text).to_string()).collect();
+    bounds::texts(texts.iter().map(String::len).sum())?;
+    // Lark's texts are JSON's, but for this character.
+    let quote = |text: &String| json!(text).to_string().replace('\u{7f}', "\\u007f");
+    let quoted: Vec<String> = texts.iter().map(quote).collect();
     Ok(format!("start: TEXT\nTEXT: {}", quoted.join(" | ")))
 }

@@ -23,8 +23,6 @@ mod compile;
 mod constraint;
 mod error;
 mod grammar;
-#[cfg(test)]
-mod tests;
 mod vocabulary;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -70,7 +68,8 @@ impl Constraints {
     /// # Errors
     /// [`ConstraintError`], which says what is wrong with the grammar.
     pub fn compile(&self, grammar: &Grammar) -> Result<Constraint, ConstraintError> {
-        let compiled = self.cache.get(grammar.key(), || compile::compile(&self.factory, grammar))?;
+        let (field, source) = (grammar.field(), grammar.source()?);
+        let compiled = self.cache.get(source.key(), || compile::compile(&self.factory, field, source))?;
         Ok(Constraint::new(compiled))
     }
 }

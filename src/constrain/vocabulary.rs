@@ -25,7 +25,8 @@ struct Words {
 pub(super) fn read(tokenizer: Arc<Tokenizer>) -> TokEnv {
     let vocab = tokenizer.vocab();
     let words: Vec<Vec<u8>> = vocab.ids().map(|id| word(vocab, id)).collect();
-    let ends: Vec<u32> = vocab.stop_ids().iter().filter(|id| id.index() < words.len()).map(|id| id.0).collect();
+    let ends: Vec<u32> =
+        vocab.stop_ids().iter().filter(|id| id.index() < words.len()).map(|id| id.0).collect();
     let first = ends.first().copied().unwrap_or(INVALID_TOKEN);
     let mut trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, first), &words);
     if !ends.is_empty() {
@@ -45,7 +46,9 @@ fn word(vocab: &Vocab, id: TokenId) -> Vec<u8> {
         }
         Some(TokenKind::Unused) | None => Vec::new(),
         // This byte marks names; no UTF-8 has it.
-        _ if spelled.contains(&TokTrie::SPECIAL_TOKEN_MARKER) || spelled.len() > TOKEN_BYTES_MAX => Vec::new(),
+        _ if spelled.contains(&TokTrie::SPECIAL_TOKEN_MARKER) || spelled.len() > TOKEN_BYTES_MAX => {
+            Vec::new()
+        }
         _ => spelled.to_vec(),
     }
 }
@@ -53,7 +56,8 @@ fn word(vocab: &Vocab, id: TokenId) -> Vec<u8> {
 /// The tokens of a text, if they spell it: a tokenizer may put a space before it or leave bytes out.
 fn encode(tokenizer: &Tokenizer, text: &str) -> Option<Vec<u32>> {
     let ids = tokenizer.encode(text, Special::Text, AddBos::No).ok()?;
-    let spelled: Vec<u8> = ids.iter().flat_map(|&id| tokenizer.vocab().bytes(id).unwrap_or_default()).copied().collect();
+    let spelled: Vec<u8> =
+        ids.iter().flat_map(|&id| tokenizer.vocab().bytes(id).unwrap_or_default()).copied().collect();
     (spelled == text.as_bytes()).then(|| ids.into_iter().map(|id| id.0).collect())
 }
 

@@ -135,7 +135,9 @@ impl SampleError {
         match self {
             SampleError::Parameter { name, .. } => Some(name),
             SampleError::Token { .. } => Some("logit_bias"),
-            SampleError::MaskToken { .. } | SampleError::MaskFailed(_) | SampleError::MaskPanicked => Some("mask"),
+            SampleError::MaskToken { .. } | SampleError::MaskFailed(_) | SampleError::MaskPanicked => {
+                Some("mask")
+            }
             _ => None,
         }
     }
