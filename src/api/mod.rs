@@ -35,6 +35,8 @@ pub use device::{Device, DeviceInfo};
 use request::Prompt;
 pub use request::Request;
 
+#[cfg(feature = "constraints")]
+use crate::constrain::{Constraint, ConstraintError, Constraints, Grammar};
 use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
@@ -80,7 +82,10 @@ struct Shared {
     monitor: std::result::Result<Arc<dyn Monitor>, NoHealth>,
     vocab: Arc<Vocab>,
     #[cfg(feature = "text")]
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
+    /// Made when a grammar first comes.
+    #[cfg(feature = "constraints")]
+    constraints: std::sync::OnceLock<std::result::Result<Constraints, ConstraintError>>,
     #[cfg(feature = "text")]
     template: Option<ChatTemplate>,
 }
@@ -299,6 +304,26 @@ impl InferenceEngine {
     #[cfg(feature = "text")]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.shared.tokenizer
+    }
+
+    /// What compiles grammars for the model's vocabulary: made the first time, which takes a moment, and shared.
+    ///
+    /// # Errors
+    /// [`crate::Error::Constraint`] if the vocabulary cannot be used for that.
+    #[cfg(feature = "constraints")]
+    pub fn constraints(&self) -> Result<&Constraints> {
+        let build = || Constraints::new(Arc::clone(&self.shared.tokenizer));
+        Ok(self.shared.constraints.get_or_init(build).as_ref().map_err(Clone::clone)?)
+    }
+
+    /// Compiles a grammar for [`Request::mask`]. The engine keeps the grammars that were used last; a new one may take a
+    /// second.
+    ///
+    /// # Errors
+    /// [`crate::Error::Constraint`], which says what is wrong with the grammar.
+    #[cfg(feature = "constraints")]
+    pub fn constrain(&self, grammar: &Grammar) -> Result<Constraint> {
+        Ok(self.constraints()?.compile(grammar)?)
     }
 
     /// Whether [`Request::chat`] works with this model.

@@ -55,7 +55,9 @@ impl Texts {
             monitor,
             vocab: self.vocab,
             #[cfg(feature = "text")]
-            tokenizer: self.tokenizer,
+            tokenizer: Arc::new(self.tokenizer),
+            #[cfg(feature = "constraints")]
+            constraints: std::sync::OnceLock::new(),
             #[cfg(feature = "text")]
             template: self.template,
         }
