@@ -21,6 +21,8 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+#[cfg(feature = "text")]
+mod chat;
 mod device;
 mod keep;
 mod request;
@@ -31,6 +33,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use builder::EngineBuilder;
+#[cfg(feature = "text")]
+pub use chat::ChatAnswer;
 pub use device::{Device, DeviceInfo};
 use request::Prompt;
 pub use request::Request;
@@ -88,6 +92,8 @@ struct Shared {
     constraints: std::sync::OnceLock<std::result::Result<Constraints, ConstraintError>>,
     #[cfg(feature = "text")]
     template: Option<ChatTemplate>,
+    #[cfg(feature = "text")]
+    format: crate::chat::ChatFormat,
 }
 
 /// What was loaded and granted, where, and how much memory it takes.
@@ -176,7 +182,12 @@ impl InferenceEngine {
                 if let Some(what) = template.unknown_role(messages) {
                     return Err(SubmitError::invalid("messages", what).into());
                 }
-                let prompt = template.prompt(messages, &request.options())?;
+                let options = request.options();
+                if options.tools.is_some() && !template.knows_tools() {
+                    let message = "the model's chat template has no place for tools";
+                    return Err(SubmitError::invalid("tools", message).into());
+                }
+                let prompt = template.prompt(messages, &options)?;
                 let bos = self.bos_unless_written(&prompt);
                 self.fitting(tokenizer.encode_prompt_within(&prompt, bos, context_max))
             }

@@ -59,6 +59,8 @@ impl Texts {
             #[cfg(feature = "constraints")]
             constraints: std::sync::OnceLock::new(),
             #[cfg(feature = "text")]
+            format: super::chat::format_of(self.template.as_ref()),
+            #[cfg(feature = "text")]
             template: self.template,
         }
     }
