@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 clients=$PWD/target/server-clients
 python3 -c 'import venv, ensurepip' 2> /dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv > /dev/null; }
 [ -x "$clients/python/bin/python" ] || python3 -m venv "$clients/python"
-"$clients/python/bin/pip" install -q openai litellm langchain-openai schemathesis
+"$clients/python/bin/pip" install -q openai anthropic litellm langchain-openai schemathesis
 if command -v npm > /dev/null; then
     npm install --silent --no-fund --no-audit --prefix "$clients" openai ai @ai-sdk/openai-compatible > /dev/null
     cp ci/server/clients.mjs "$clients/"

@@ -3,6 +3,7 @@
 import json
 import sys
 
+import anthropic
 from langchain_openai import ChatOpenAI
 import litellm
 import openai
@@ -12,6 +13,11 @@ client = openai.OpenAI(base_url=f"{address}/v1", api_key=key)
 model = client.models.list().data[0].id
 messages = [{"role": "system", "content": "You are brief."}, {"role": "user", "content": "Name a colour."}]
 fixed = dict(model=model, messages=messages, max_tokens=12, seed=7, temperature=0.8)
+
+
+def valid(found):
+    """The object, if it has every field that the client's own types ask for: clients do not check by themselves."""
+    return type(found).model_validate_json(found.to_json(exclude_unset=True))
 
 
 def chat():
@@ -62,6 +68,55 @@ def errors():
         raise AssertionError("a wrong key was accepted")
 
 
+def responses():
+    asked = dict(model=model, instructions="You are brief.", input="Name a colour.", max_output_tokens=12, temperature=0)
+    whole = valid(client.responses.create(**asked))
+    assert whole.status in ("completed", "incomplete") and whole.output_text
+    assert whole.usage.input_tokens == client.responses.input_tokens.count(
+        model=model, instructions="You are brief.", input="Name a colour.").input_tokens
+    events = [valid(event) for event in client.responses.create(**asked, stream=True)]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == f"response.{whole.status}"
+    deltas = (event.delta for event in events if event.type == "response.output_text.delta")
+    assert "".join(deltas) == whole.output_text == events[-1].response.output_text
+    if whole.status == "completed":
+        with client.responses.stream(**asked) as stream:
+            assert stream.get_final_response().output_text == whole.output_text
+    asked["input"] = [{"role": "user", "content": "Name a colour."}, *whole.output, {"role": "user", "content": "Another."}]
+    assert client.responses.create(**asked).usage.input_tokens > whole.usage.input_tokens
+    try:
+        client.responses.create(model=model, input="a", previous_response_id="resp_1")
+    except openai.BadRequestError as error:
+        assert error.param == "previous_response_id"
+    else:
+        raise AssertionError("a response that nobody has was accepted")
+
+
+def anthropics():
+    claude = anthropic.Anthropic(base_url=address, api_key=key, max_retries=0)
+    asked = dict(model=model, system="You are brief.", messages=messages[1:], max_tokens=12, extra_body={"temperature": 0})
+    whole = valid(claude.messages.create(**asked))
+    events = [valid(event) for event in claude.messages.create(**asked, stream=True)]
+    assert events[0].type == "message_start" and events[-1].type == "message_stop"
+    assert whole.stop_reason in ("end_turn", "max_tokens") and whole.content[0].type == "text"
+    with claude.messages.stream(**asked) as stream:
+        text = "".join(stream.text_stream)
+        last = stream.get_final_message()
+    assert text == last.content[0].text == whole.content[0].text and last.stop_reason == whole.stop_reason
+    counted = claude.messages.count_tokens(model=model, system="You are brief.", messages=messages[1:]).input_tokens
+    for usage in (whole.usage, last.usage):
+        assert counted == usage.input_tokens + usage.cache_read_input_tokens and usage.output_tokens > 0
+    asked["messages"] = [*messages[1:], {"role": "assistant", "content": whole.content}, messages[1]]
+    assert claude.messages.create(**asked).role == "assistant"
+    for kind, change in [(anthropic.BadRequestError, dict(max_tokens=-3)), (anthropic.NotFoundError, dict(model="another"))]:
+        try:
+            claude.messages.create(**{**asked, **change})
+        except kind as error:
+            assert next(iter(change)) in error.body["error"]["message"], error
+        else:
+            raise AssertionError(f"{change} was accepted")
+
+
 def others():
     langchain = ChatOpenAI(base_url=f"{address}/v1", api_key=key, model=model, max_tokens=8, temperature=0, seed=1)
     whole = langchain.invoke("Name a colour.")
@@ -73,7 +128,7 @@ def others():
     assert "".join(part.choices[0].delta.content or "" for part in parts) == whole
 
 
-for check in (chat, choices_and_stops, log_probabilities, errors, others):
+for check in (chat, choices_and_stops, log_probabilities, errors, responses, anthropics, others):
     check()
     print(f"{check.__name__}: ok", flush=True)
-print(json.dumps({"model": model, "openai": openai.__version__}))
+print(json.dumps({"model": model, "openai": openai.__version__, "anthropic": anthropic.__version__}))

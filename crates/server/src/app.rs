@@ -47,7 +47,7 @@ impl App {
         if names.is_empty() {
             names.push(model_id(&engine));
         }
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let started = now();
         let (metrics, workers) = (Metrics::new(&names[0]), Semaphore::new(workers));
         App { engine, config, metrics, started, phase, keys, names, workers }
     }
@@ -134,6 +134,11 @@ pub(crate) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut hash = Sha256::new();
     parts.iter().for_each(|part| hash.update(part));
     hash.finalize().into()
+}
+
+/// Unix time in seconds.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
 /// So many random bytes as hexadecimal digits.

@@ -78,7 +78,7 @@ fn is_text(part: &ContentPart) -> bool {
 }
 
 /// What the template is told: `chat_template_kwargs`, documents, how much to think.
-fn options(fields: &mut Fields) -> Result<RenderOptions, ApiError> {
+pub(crate) fn options(fields: &mut Fields) -> Result<RenderOptions, ApiError> {
     let mut options = RenderOptions::default();
     if let Some(prompt) = fields.bool("add_generation_prompt")? {
         options.add_generation_prompt = prompt;

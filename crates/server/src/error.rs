@@ -84,6 +84,44 @@ impl ApiError {
         self
     }
 
+    /// The same of a field that this API has by another name.
+    pub(crate) fn renamed(mut self, from: &str, to: &str) -> ApiError {
+        if self.param.as_deref().is_some_and(|param| param.starts_with(from)) {
+            self.param = self.param.map(|param| param.replacen(from, to, 1));
+            self.message = self.message.replacen(from, to, 1);
+        }
+        self
+    }
+
+    /// What a program may do about it, as Responses says it.
+    pub(crate) fn code(&self) -> &'static str {
+        match self.status {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_exceeded",
+            status if status.is_client_error() => "invalid_prompt",
+            _ => "server_error",
+        }
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The error as Anthropic says it.
+    pub(crate) fn to_anthropic(&self) -> Value {
+        let kind = match self.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            408 => "timeout_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            400..=499 => "invalid_request_error",
+            _ => "api_error",
+        };
+        json!({"type": "error", "error": {"type": kind, "message": self.message}})
+    }
+
     /// The object of an answer's body or of a stream's last event.
     pub(crate) fn to_json(&self) -> Value {
         json!({"error": {
@@ -133,6 +171,8 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        // The gate says it in the words of another API, if the route is one of those.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -8,6 +8,8 @@ use crate::error::{ApiError, quoted};
 /// A JSON object whose fields are taken one by one. A `null` is a field that is not there.
 pub(crate) struct Fields {
     map: Map<String, Value>,
+    /// Where the object stands in the request: `input[2].`.
+    place: String,
 }
 
 impl Fields {
@@ -17,14 +19,49 @@ impl Fields {
             ApiError::new(axum::http::StatusCode::BAD_REQUEST, "invalid_request_error", message)
         };
         match serde_json::from_slice(body) {
-            Ok(Value::Object(map)) => Ok(Fields { map }),
+            Ok(Value::Object(map)) => Ok(Fields::of(map)),
             Ok(_) => Err(refused("the body: expected a JSON object".into())),
             Err(error) => Err(refused(format!("the body is no JSON: {error}"))),
         }
     }
 
     pub(crate) fn of(map: Map<String, Value>) -> Fields {
-        Fields { map }
+        Fields { map, place: String::new() }
+    }
+
+    /// The object at a place of the request.
+    pub(crate) fn at(place: &str, value: Value) -> Result<Fields, ApiError> {
+        match value {
+            Value::Object(map) => Ok(Fields { map, place: format!("{place}.") }),
+            other => Err(wrong(place, "an object", &other)),
+        }
+    }
+
+    /// The object that a field is; its own fields are named behind it.
+    pub(crate) fn inner(&mut self, name: &str) -> Result<Option<Fields>, ApiError> {
+        let place = self.place(name);
+        self.take(name).map(|value| Fields::at(&place, value)).transpose()
+    }
+
+    /// A field's name with the names of what it is in.
+    pub(crate) fn place(&self, name: &str) -> String {
+        format!("{}{name}", self.place)
+    }
+
+    /// The error of a field that has to be there.
+    pub(crate) fn missing(&self, name: &str, expected: &str) -> ApiError {
+        let name = self.place(name);
+        ApiError::invalid(name.as_str(), format!("{name}: expected {expected}, found none"))
+    }
+
+    /// Puts a field in by the name that another API has for it.
+    pub(crate) fn put(&mut self, name: &str, value: impl Into<Value>) {
+        self.map.insert(name.to_owned(), value.into());
+    }
+
+    /// A field as it is, for an answer that repeats it.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).filter(|value| !value.is_null())
     }
 
     /// The names that nobody took.
@@ -44,8 +81,23 @@ impl Fields {
         self.typed(name, "a string", |value| value.as_str().map(str::to_owned))
     }
 
+    /// A string that has to be there.
+    pub(crate) fn needed(&mut self, name: &str) -> Result<String, ApiError> {
+        self.string(name)?.ok_or_else(|| self.missing(name, "a string"))
+    }
+
     pub(crate) fn object(&mut self, name: &str) -> Result<Option<Map<String, Value>>, ApiError> {
         self.typed(name, "an object", |value| value.as_object().cloned())
+    }
+
+    pub(crate) fn list(&mut self, name: &str) -> Result<Option<Vec<Value>>, ApiError> {
+        self.typed(name, "a list", |value| value.as_array().cloned())
+    }
+
+    /// A list of at least one, which has to be there.
+    pub(crate) fn needed_list(&mut self, name: &str) -> Result<Vec<Value>, ApiError> {
+        let list = self.list(name)?.filter(|list| !list.is_empty());
+        list.ok_or_else(|| self.missing(name, "a list of at least one"))
     }
 
     /// A finite number.
@@ -78,7 +130,8 @@ impl Fields {
     pub(crate) fn refuse(&mut self, name: &str, off: impl Fn(&Value) -> bool) -> Result<(), ApiError> {
         match self.take(name) {
             Some(value) if !off(&value) => {
-                Err(ApiError::unsupported(name, format!("{name}: this server does not have it")))
+                let name = self.place(name);
+                Err(ApiError::unsupported(name.as_str(), format!("{name}: this server does not have it")))
             }
             _ => Ok(()),
         }
@@ -91,12 +144,14 @@ impl Fields {
         read: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        let wrong = || {
-            let found = quoted(&value.to_string());
-            ApiError::invalid(name, format!("{name}: expected {expected}, found {found}"))
-        };
-        read(&value).map(Some).ok_or_else(wrong)
+        read(&value).map(Some).ok_or_else(|| wrong(&self.place(name), expected, &value))
     }
+}
+
+/// The error of a value that is not what it should be.
+pub(crate) fn wrong(place: &str, expected: &str, found: &Value) -> ApiError {
+    let found = quoted(&found.to_string());
+    ApiError::invalid(place, format!("{place}: expected {expected}, found {found}"))
 }
 
 /// A whole number that is not negative; clients in other languages write 5 as 5.0.

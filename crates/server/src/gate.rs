@@ -19,6 +19,8 @@ use crate::stream::stopping;
 const OPEN: &[&str] = &["/health", "/v1/health", "/ready"];
 /// The page itself: its script asks for the key.
 const PAGE: &str = "/";
+/// Routes whose errors are in Anthropic's form.
+const ANTHROPIC: &str = "/v1/messages";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Most characters of a client's own request id.
 const ID_MAX: usize = 64;
@@ -71,11 +73,19 @@ impl Ignored {
 /// Lets a request through, or answers in its place.
 pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
+    let anthropic = request.uri().path().starts_with(ANTHROPIC);
     let mut response = match admitted(&app, request).await {
         Ok(request) => next.run(request).await,
         Err(error) => error.into_response(),
     };
     app.metrics.answered(response.status());
+    if let Some(error) = response.extensions_mut().remove::<ApiError>()
+        && anthropic
+    {
+        let body = error.to_anthropic().to_string();
+        response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        *response.body_mut() = Body::from(body);
+    }
     response.headers_mut().insert(REQUEST_ID, id);
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

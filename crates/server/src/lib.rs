@@ -1,4 +1,4 @@
-//! OpenAI's chat and completions over the engine of [`ottava`]: what `ottava serve` runs.
+//! OpenAI's and Anthropic's APIs over the engine of [`ottava`]: what `ottava serve` runs.
 //!
 //! ```no_run
 //! use ottava_server::{Config, Server, asked_to_stop};
@@ -12,8 +12,8 @@
 //! # }
 //! ```
 //!
-//! A request's way: `listen` accepts the connection; `gate` checks host, site, key and size; `chat` or `completions`
-//! take the fields (`fields`, `params`); `answer` submits to the engine; `stream` writes the pieces as they come, or
+//! A request's way: `listen` accepts the connection; `gate` checks host, site, key and size; `chat`, `completions`,
+//! `responses` or `messages` take the fields (`fields`, `params`, `turns`); `answer` submits to the engine; `stream` writes the pieces as they come, or
 //! their fold. `about`, `tokens` and `metrics` are the other routes. `docs/server.md` has routes and parameters.
 //!
 //! Nothing here computes or caches: a server is a client of the engine like any other.
@@ -31,11 +31,15 @@ mod error;
 mod fields;
 mod gate;
 mod listen;
+mod messages;
 mod metrics;
 mod params;
+mod responses;
+mod sections;
 mod shape;
 mod stream;
 mod tokens;
+mod turns;
 
 pub use config::Config;
 pub use error::ServeError;

@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::app::{App, Phase};
 use crate::gate::gate;
-use crate::{Config, ServeError, about, chat, completions, metrics, tokens};
+use crate::{Config, ServeError, about, chat, completions, messages, metrics, responses, tokens};
 
 /// Threads for scores, which wait for the engine: as many as it takes by default.
 const SCORES: usize = 16;
@@ -159,7 +159,13 @@ fn routes(app: &Arc<App>) -> Router {
         .route("/v1/models", get(about::models))
         .route("/v1/models/{id}", get(about::model))
         .route("/v1/chat/completions", post(chat::completions))
+        .route("/v1/chat/completions/input_tokens", post(tokens::input_tokens))
+        .route("/v1/chat/completions/render", post(tokens::render))
         .route("/v1/completions", post(completions::completions))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::input_tokens))
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/embeddings", post(about::embeddings))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))

@@ -16,7 +16,7 @@ const STOP_BYTES_MAX: usize = 256;
 pub(crate) const LOGPROBS_MAX: u64 = 20;
 /// Most characters of a cache salt.
 const SALT_MAX: usize = 1024;
-const TOKENS_MAX: u64 = 1 << 31;
+pub(crate) const TOKENS_MAX: u64 = 1 << 31;
 
 /// Fields without an effect on the answer, which clients and routers send.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -105,7 +105,7 @@ pub(crate) struct Params {
     repetition_penalty: Option<f32>,
     logit_bias: Vec<(TokenId, f32)>,
     seed: u64,
-    stop: Vec<String>,
+    pub(crate) stop: Vec<String>,
     ignore_eos: bool,
     priority: i8,
     salt: Option<[u8; 32]>,
@@ -137,7 +137,7 @@ impl Params {
             repetition_penalty: either(fields, "repetition_penalty", "repeat_penalty", Fields::number)?,
             logit_bias: logit_bias(fields)?,
             seed: seed(fields)?,
-            stop: stop(fields)?,
+            stop: stop(fields, "stop")?,
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
             priority: priority(fields)?,
             salt: salt(fields, key)?,
@@ -254,13 +254,14 @@ fn seed(fields: &mut Fields) -> Result<u64, ApiError> {
     Ok(given.map_or_else(|| u64::from_le_bytes(random()), |seed| seed as u64))
 }
 
-fn stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let mut texts = fields.strings("stop")?.unwrap_or_default();
+/// Texts that end an answer.
+pub(crate) fn stop(fields: &mut Fields, name: &str) -> Result<Vec<String>, ApiError> {
+    let mut texts = fields.strings(name)?.unwrap_or_default();
     // Some clients send an empty one for none.
     texts.retain(|text| !text.is_empty());
     if texts.len() > STOP_MAX || texts.iter().any(|text| text.len() > STOP_BYTES_MAX) {
-        let message = format!("stop: expected at most {STOP_MAX} texts of at most {STOP_BYTES_MAX} bytes");
-        return Err(ApiError::invalid("stop", message));
+        let message = format!("{name}: expected at most {STOP_MAX} texts of at most {STOP_BYTES_MAX} bytes");
+        return Err(ApiError::invalid(name, message));
     }
     Ok(texts)
 }

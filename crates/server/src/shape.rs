@@ -3,7 +3,7 @@
 use ottava::engine::{Timings, Usage};
 use serde_json::{Value, json};
 
-use crate::app::App;
+use crate::app::{App, now};
 use crate::params::Params;
 
 /// What the chunks of an answer have in common, and the tokens counted so far.
@@ -23,11 +23,10 @@ pub(crate) struct Frame {
 impl Frame {
     /// Of answers to so many prompts.
     pub(crate) fn new(id: String, object: &'static str, app: &App, params: &Params, prompts: usize) -> Frame {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Frame {
             id,
             object,
-            created: now.map_or(app.started, |time| time.as_secs()),
+            created: now(),
             model: app.name().to_owned(),
             usage: vec![Usage::default(); params.n * prompts],
             prompts,

@@ -18,8 +18,22 @@ use crate::error::{ApiError, json_body};
 /// Chunks that a slow reader may leave before the answer waits for it.
 const CHUNKS: usize = 16;
 
+/// What a stream of an API has beside its chunks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wire {
+    /// Whether an event has its chunk's `type` as its name.
+    pub(crate) named: bool,
+    /// What goes out when nothing came for a while.
+    pub(crate) quiet: &'static str,
+    /// What follows the last chunk.
+    pub(crate) last: &'static str,
+}
+
 /// How an API writes an answer.
 pub(crate) trait Dialect: Send + 'static {
+    /// Of chat and completions, unless it is another's.
+    const WIRE: Wire = Wire { named: false, quiet: ": keep-alive\n\n", last: "data: [DONE]\n\n" };
+
     /// What comes before any piece.
     fn begin(&mut self) -> Vec<Value>;
     /// The chunks of a piece.
@@ -30,6 +44,10 @@ pub(crate) trait Dialect: Send + 'static {
     fn empty(&self) -> Value;
     /// Folds a chunk into a whole answer.
     fn fold(&self, whole: &mut Value, chunk: Value);
+    /// The chunks that end a stream in which something went wrong.
+    fn failed(&mut self, error: &ApiError) -> Vec<Value> {
+        vec![error.to_json()]
+    }
 }
 
 /// An answer, streamed or whole as it was asked for.
@@ -70,9 +88,9 @@ async fn whole(
 }
 
 /// Its headers go out at once, whatever the prompt takes.
-fn streamed(app: &Arc<App>, answers: Answers, dialect: impl Dialect) -> Response {
+fn streamed<D: Dialect>(app: &Arc<App>, answers: Answers, dialect: D) -> Response {
     let (sender, receiver) = mpsc::channel(CHUNKS);
-    let writer = Writer { app: Arc::clone(app), sender };
+    let writer = Writer { app: Arc::clone(app), sender, wire: D::WIRE };
     tokio::spawn(writer.run(answers, dialect));
     let body = futures_util::stream::unfold(receiver, |mut receiver: mpsc::Receiver<Bytes>| async move {
         receiver.recv().await.map(|bytes| (Ok::<_, Infallible>(bytes), receiver))
@@ -90,6 +108,7 @@ fn streamed(app: &Arc<App>, answers: Answers, dialect: impl Dialect) -> Response
 struct Writer {
     app: Arc<App>,
     sender: mpsc::Sender<Bytes>,
+    wire: Wire,
 }
 
 /// The reader went away.
@@ -111,34 +130,37 @@ impl Writer {
                 () = self.sender.closed() => return Err(Gone),
                 () = ending(&mut phase) => Some(Err(stopping())),
                 () = sleep_until(quiet) => {
-                    self.send(Bytes::from_static(b": keep-alive\n\n")).await?;
+                    self.send(self.wire.quiet.into()).await?;
                     quiet = Instant::now() + self.app.config.keep_alive;
                     continue;
                 }
             };
             match output {
                 Some(Ok(output)) => self.events(dialect.chunks(output)).await?,
-                Some(Err(error)) => return self.event(&error.to_json()).await,
+                Some(Err(error)) => return self.events(dialect.failed(&error)).await,
                 None => break,
             }
             quiet = Instant::now() + self.app.config.keep_alive;
         }
         self.events(dialect.end()).await?;
-        self.send(Bytes::from_static(b"data: [DONE]\n\n")).await
+        self.send(self.wire.last.into()).await
     }
 
     async fn events(&self, chunks: Vec<Value>) -> Result<(), Gone> {
         for chunk in chunks {
-            self.event(&chunk).await?;
+            let event = match chunk["type"].as_str().filter(|_| self.wire.named) {
+                Some(name) => format!("event: {name}\ndata: {chunk}\n\n"),
+                None => format!("data: {chunk}\n\n"),
+            };
+            self.send(event.into()).await?;
         }
         Ok(())
     }
 
-    async fn event(&self, value: &Value) -> Result<(), Gone> {
-        self.send(Bytes::from(format!("data: {value}\n\n"))).await
-    }
-
     async fn send(&self, bytes: Bytes) -> Result<(), Gone> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         match timeout(self.app.config.write_timeout, self.sender.send(bytes)).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(Gone),

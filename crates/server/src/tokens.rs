@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`, by llama.cpp's and by vLLM's names.
+//! `/tokenize` and `/detokenize`, by llama.cpp's and by vLLM's names; the tokens of a chat for clients and routers.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use ottava::text::{AddBos, Special};
 use ottava::{Engine, TokenId};
 use serde_json::{Value, json};
 
-use crate::app::App;
+use crate::app::{App, random_hex};
 use crate::conversation::Conversation;
 use crate::error::{ApiError, json_body};
 use crate::fields::Fields;
@@ -82,4 +82,31 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Resu
     let ids = tokens.as_array().ok_or_else(wrong)?.iter().map(id).collect::<Result<Vec<_>, _>>()?;
     let text = app.engine.tokenizer().decode(&ids);
     Ok(json_body(&json!({"content": text, "prompt": text})).into_response())
+}
+
+/// The tokens of a conversation's prompt.
+pub(crate) async fn prompt(app: &Arc<App>, conversation: Conversation) -> Result<Vec<TokenId>, ApiError> {
+    app.work(move |engine| Ok(engine.prompt_ids(&conversation.request())?)).await
+}
+
+/// How many tokens a chat's prompt is.
+pub(crate) async fn input_tokens(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(&body)?;
+    app.check_model(fields.take("model"))?;
+    let count = prompt(&app, Conversation::take(&mut fields)?).await?.len();
+    Ok(json_body(&json!({"object": "response.input_tokens", "input_tokens": count})).into_response())
+}
+
+/// A chat's prompt as tokens, as vllm-router asks for them before it chooses a worker.
+pub(crate) async fn render(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(&body)?;
+    app.check_model(fields.take("model"))?;
+    let mut answer = json!({
+        "request_id": format!("chatcmpl-{}", random_hex::<12>()), "token_ids": [], "sampling_params": {},
+        "model": app.name(), "stream": fields.bool("stream")?.unwrap_or(false),
+        "cache_salt": fields.string("cache_salt")?, "priority": fields.integer("priority")?.unwrap_or(0),
+        "features": null,
+    });
+    answer["token_ids"] = numbers(&prompt(&app, Conversation::take(&mut fields)?).await?);
+    Ok(json_body(&answer).into_response())
 }

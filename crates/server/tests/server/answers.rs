@@ -3,18 +3,16 @@
 use serde_json::{Value, json};
 
 use super::Running;
-use super::client::{get, post};
+use super::client::{get, post, with};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
 fn chat(more: Value) -> Value {
-    let mut body = json!({
+    let body = json!({
         "messages": [{"role": "user", "content": "a b c"}], "max_tokens": 12, "seed": 7, "temperature": 1.5,
     });
-    let Value::Object(more) = more else { panic!("an object") };
-    more.into_iter().for_each(|(name, value)| body[name] = value);
-    body
+    with(body, more)
 }
 
 /// The texts of a stream's choices, joined.

@@ -32,6 +32,21 @@ impl Answer {
     }
 }
 
+impl Answer {
+    /// The objects of a stream whose events have names, which are the objects' types.
+    pub fn named_events(&self) -> Vec<Value> {
+        let event = |text: &str| {
+            let (name, data) = text.split_once('\n').expect("two lines");
+            let (name, data) = (name.strip_prefix("event: "), data.strip_prefix("data: "));
+            let data: Value = serde_json::from_str(data.expect("data")).expect("JSON");
+            assert_eq!(data["type"].as_str(), name);
+            data
+        };
+        let events = self.body.split("\n\n").filter(|text| !text.is_empty() && !text.starts_with(':'));
+        events.map(event).filter(|event| event["type"] != "ping").collect()
+    }
+}
+
 /// Sends bytes, and reads the response to its end.
 pub fn raw(address: SocketAddr, request: &[u8]) -> Answer {
     let mut stream = TcpStream::connect(address).expect("connects");
@@ -94,6 +109,13 @@ pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &str) -
 
 pub fn get(address: SocketAddr, path: &str) -> Answer {
     raw(address, &request("GET", path, &[], ""))
+}
+
+/// The base object with these fields in place of its own.
+pub fn with(mut base: Value, more: Value) -> Value {
+    let Value::Object(more) = more else { panic!("an object") };
+    more.into_iter().for_each(|(name, value)| base[name] = value);
+    base
 }
 
 pub fn post(address: SocketAddr, path: &str, body: &Value) -> Answer {

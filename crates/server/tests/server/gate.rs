@@ -17,7 +17,13 @@ const ROUTES: &[(&str, &str)] = &[
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{id}"),
     ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/chat/completions/input_tokens"),
+    ("POST", "/v1/chat/completions/render"),
     ("POST", "/v1/completions"),
+    ("POST", "/v1/responses"),
+    ("POST", "/v1/responses/input_tokens"),
+    ("POST", "/v1/messages"),
+    ("POST", "/v1/messages/count_tokens"),
     ("POST", "/v1/embeddings"),
     ("POST", "/tokenize"),
     ("POST", "/detokenize"),
@@ -61,7 +67,11 @@ fn every_route_needs_the_key_but_what_says_that_the_server_lives() {
             let expected = if OPEN.contains(&path.as_str()) { 200 } else { 401 };
             assert_eq!(answer.status, expected, "{method} {path} {headers:?}");
             if expected == 401 {
-                assert_eq!(answer.json()["error"]["code"], "invalid_api_key");
+                let error = &answer.json()["error"];
+                let other = path.starts_with("/v1/messages");
+                let (name, value) =
+                    if other { ("type", "authentication_error") } else { ("code", "invalid_api_key") };
+                assert_eq!(error[name], value, "{method} {path}");
             }
         }
         for right in [("authorization", "Bearer right-key"), ("x-api-key", "other")] {

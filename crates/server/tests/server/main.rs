@@ -1,13 +1,15 @@
 //! The server over a tiny model, by a client that is nothing but a socket.
 //!
 //! `gate` has keys, hosts, sites and sizes; `requests` what is refused and what is ignored; `answers` what comes back,
-//! streamed and whole; `ends` readers that go, limits of time, and the server's own end.
+//! streamed and whole; `responses` and `messages` the APIs for agents; `ends` readers that go, limits of time, and the server's own end.
 
 mod answers;
 mod client;
 mod ends;
 mod gate;
+mod messages;
 mod requests;
+mod responses;
 #[path = "../../../../tests/tiny/mod.rs"]
 mod tiny;
 
@@ -17,6 +19,13 @@ use std::thread::JoinHandle;
 
 use ottava::{Device, Engine, EngineConfig};
 use ottava_server::{Config, Server};
+
+/// All that a template may write of a conversation with tools.
+const TOOLS: &str = "{% if tools %}{{ tools | tojson }}{% endif %}{% if enable_thinking %}think{% endif %}\
+                     {% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.reasoning_content }}\
+                     {{ message.content }}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}\
+                     {{ message.name }}<|im_end|>\n{% endfor %}\
+                     {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 /// A server that runs until it is dropped.
 struct Running {
@@ -33,9 +42,21 @@ impl Running {
     }
 
     fn of(scheduling: EngineConfig, change: impl FnOnce(&mut Config)) -> Running {
+        Running::of_model(tiny::llama_of(512).expect("a model"), scheduling, change)
+    }
+
+    /// The same with a template that writes tools and calls.
+    fn with_tools() -> Running {
+        let model = tiny::llama_with(512, |vocabulary| {
+            vocabulary.say("tokenizer.chat_template", TOOLS.into());
+        });
+        Running::of_model(model.expect("a model"), EngineConfig::default(), |_| {})
+    }
+
+    fn of_model(model: Vec<u8>, scheduling: EngineConfig, change: impl FnOnce(&mut Config)) -> Running {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("tiny.gguf");
-        std::fs::write(&path, tiny::llama_of(512).expect("a model")).expect("written");
+        std::fs::write(&path, model).expect("written");
         let engine =
             Engine::builder(&path).device(Device::Cpu).scheduling(scheduling).build().expect("it loads");
         let mut config = Config::default();

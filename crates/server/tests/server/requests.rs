@@ -3,19 +3,12 @@
 use serde_json::{Value, json};
 
 use super::Running;
-use super::client::{get, post, raw, request};
+use super::client::{get, post, raw, request, with};
 
 const CHAT: &str = "/v1/chat/completions";
 
 fn chat(more: Value) -> Value {
-    let mut body = json!({"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 2});
-    merge(&mut body, more);
-    body
-}
-
-fn merge(body: &mut Value, more: Value) {
-    let Value::Object(more) = more else { panic!("an object") };
-    more.into_iter().for_each(|(name, value)| body[name] = value);
+    with(json!({"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 2}), more)
 }
 
 /// Fields that are wrong.
@@ -122,7 +115,7 @@ fn a_body_that_is_no_request_is_refused() {
     let server = Running::with(|_| {});
     let deep = "[".repeat(100_000);
     for body in ["", "{", "[]", "null", "\u{feff}{}", "{\"messages\": NaN}", &deep] {
-        for path in [CHAT, "/v1/completions", "/tokenize", "/detokenize"] {
+        for path in [CHAT, "/v1/completions", "/v1/responses", "/v1/messages", "/tokenize", "/detokenize"] {
             let answer = raw(server.address, &request("POST", path, &[], body));
             assert_eq!(answer.status, 400, "{path} {}", &body[..body.len().min(20)]);
             assert!(answer.json()["error"]["message"].is_string());

@@ -1,0 +1,150 @@
+//! The conversation of `/v1/messages`: a system text, messages of blocks, and what may be called.
+
+use ottava::chat::{ToolChoice, Tools};
+use serde_json::{Value, json};
+
+use crate::conversation::{Conversation, options};
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong};
+use crate::turns::{Turns, chosen, text, tools, unknown_type};
+
+/// What this API calls a tool's parameters.
+const SCHEMA: &str = "input_schema";
+/// What the parts of a system text and of a tool's result may be.
+const TEXTS: &[&str] = &["text"];
+
+/// Takes the conversation.
+pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    let mut turns = Turns::default();
+    if let Some(system) = fields.take("system") {
+        turns.say("system", text("system", system, TEXTS)?);
+    }
+    let messages = fields.needed_list("messages")?;
+    let last = messages.len().saturating_sub(1);
+    for (at, message) in messages.into_iter().enumerate() {
+        let mut message = Fields::at(&format!("messages[{at}]"), message)?;
+        let role = role(&mut message)?;
+        if role == "assistant" && at == last {
+            let place = message.place("role");
+            let reason = format!("{place}: expected a user's message at the end: no answer is gone on with");
+            return Err(ApiError::unsupported(place, reason));
+        }
+        read(&mut turns, role, message)?;
+    }
+    let tools = callable(fields)?;
+    let thinks = thinks(fields)?;
+    output_config(fields)?;
+    // Marks of what to keep: the cache keeps what it can without them.
+    fields.take("cache_control");
+    let mut options = options(fields)?;
+    if let Some(thinks) = thinks {
+        options.variables.entry("enable_thinking").or_insert(thinks.into());
+    }
+    Ok(Conversation::new(turns.messages(), options, tools))
+}
+
+fn role(message: &mut Fields) -> Result<&'static str, ApiError> {
+    let role = message.needed("role")?;
+    match role.as_str() {
+        "user" => Ok("user"),
+        "assistant" => Ok("assistant"),
+        "system" => Ok("system"),
+        _ => Err(wrong(&message.place("role"), "user, assistant or system", &role.into())),
+    }
+}
+
+/// A message: a text, or blocks. Texts that follow each other are one.
+fn read(turns: &mut Turns, role: &str, mut message: Fields) -> Result<(), ApiError> {
+    let expected = "a text or a list of blocks";
+    let content = message.take("content").ok_or_else(|| message.missing("content", expected))?;
+    let place = message.place("content");
+    let blocks = match content {
+        Value::String(text) => vec![json!({"type": "text", "text": text})],
+        Value::Array(blocks) => blocks,
+        other => return Err(wrong(&place, expected, &other)),
+    };
+    let mut said: Vec<String> = Vec::new();
+    for (at, value) in blocks.into_iter().enumerate() {
+        let mut block = Fields::at(&format!("{place}[{at}]"), value)?;
+        let kind = block.needed("type")?;
+        if kind == "text" {
+            said.push(block.needed("text")?);
+            continue;
+        }
+        say(turns, role, &mut said);
+        other(turns, role, &kind, block)?;
+    }
+    say(turns, role, &mut said);
+    Ok(())
+}
+
+fn say(turns: &mut Turns, role: &str, said: &mut Vec<String>) {
+    if !said.is_empty() {
+        turns.say(role, std::mem::take(said).join("\n"));
+    }
+}
+
+/// A block that is no text.
+fn other(turns: &mut Turns, role: &str, kind: &str, mut block: Fields) -> Result<(), ApiError> {
+    match (role, kind) {
+        ("assistant", "thinking") => turns.think(block.needed("thinking")?),
+        // Another server's, for its own eyes.
+        ("assistant", "redacted_thinking") => {}
+        ("assistant", "tool_use") => {
+            let (id, name) = (block.needed("id")?, block.needed("name")?);
+            let input = block.object("input")?.ok_or_else(|| block.missing("input", "an object"))?;
+            turns.call(id, name, input.into());
+        }
+        ("user", "tool_result") => {
+            let id = block.needed("tool_use_id")?;
+            let content = block.take("content").unwrap_or_else(|| "".into());
+            turns.result(id, text(&block.place("content"), content, TEXTS)?);
+        }
+        ("assistant", _) => return Err(unknown_type(&block, kind, "text, thinking or tool_use")),
+        _ => return Err(unknown_type(&block, kind, "text or tool_result: this model reads text")),
+    }
+    Ok(())
+}
+
+/// The tools that may be called, and how.
+fn callable(fields: &mut Fields) -> Result<Tools, ApiError> {
+    let is_function = |tool: &Value| tool["type"].is_null() || tool["type"] == "custom";
+    let tools = tools(&fields.list("tools")?.unwrap_or_default(), SCHEMA, is_function)?;
+    let Some(mut choice) = fields.inner("tool_choice")? else {
+        return chosen(tools, ToolChoice::Auto, SCHEMA);
+    };
+    let kind = choice.needed("type")?;
+    let wanted = match kind.as_str() {
+        "auto" => ToolChoice::Auto,
+        "any" => ToolChoice::Required,
+        "tool" => ToolChoice::Named(choice.needed("name")?),
+        "none" => ToolChoice::None,
+        _ => return Err(wrong(&choice.place("type"), "auto, any, tool or none", &kind.into())),
+    };
+    let tools = chosen(tools, wanted, SCHEMA)?;
+    Ok(if choice.bool("disable_parallel_tool_use")? == Some(true) { tools.single() } else { tools })
+}
+
+/// Whether the model thinks first, if the request says. How long is the model's own business.
+fn thinks(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
+    let Some(mut thinking) = fields.inner("thinking")? else { return Ok(None) };
+    let kind = thinking.needed("type")?;
+    match kind.as_str() {
+        "enabled" | "adaptive" => Ok(Some(true)),
+        "disabled" => Ok(Some(false)),
+        _ => Err(wrong(&thinking.place("type"), "enabled, adaptive or disabled", &kind.into())),
+    }
+}
+
+/// `output_config` by chat's names.
+fn output_config(fields: &mut Fields) -> Result<(), ApiError> {
+    let Some(mut config) = fields.inner("output_config")? else { return Ok(()) };
+    if let Some(effort) = config.string("effort")? {
+        fields.put("reasoning_effort", effort);
+    }
+    if let Some(format) = config.object("format")? {
+        let schema = json!({"name": "output", "schema": format.get("schema")});
+        fields.put("response_format", json!({"type": format.get("type"), "json_schema": schema}));
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! The input of `/v1/responses`: a text, or items, and what may be called.
+
+use ottava::chat::Tools;
+use serde_json::{Value, json};
+
+use super::choice;
+use crate::conversation::{Conversation, options};
+use crate::error::ApiError;
+use crate::fields::{Fields, wrong};
+use crate::turns::{Turns, chosen, text, tools, unknown_type};
+
+/// What this API calls a tool's parameters.
+const SCHEMA: &str = "parameters";
+/// What a message's parts may be.
+const TEXTS: &[&str] = &["input_text", "output_text", "text", "refusal"];
+/// What a thought's parts may be.
+const THOUGHTS: &[&str] = &["reasoning_text", "summary_text"];
+
+/// Takes the conversation. What it would need a memory for is refused.
+pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    for name in ["previous_response_id", "conversation", "prompt"] {
+        fields.refuse(name, |_| false)?;
+    }
+    let mut turns = Turns::default();
+    if let Some(instructions) = fields.string("instructions")? {
+        turns.say("system", instructions);
+    }
+    match fields.get("input") {
+        Some(Value::String(_)) => turns.say("user", fields.needed("input")?),
+        _ => {
+            for (at, item) in fields.needed_list("input")?.into_iter().enumerate() {
+                read(&mut turns, Fields::at(&format!("input[{at}]"), item)?)?;
+            }
+        }
+    }
+    if let Some(mut reasoning) = fields.inner("reasoning")?
+        && let Some(effort) = reasoning.string("effort")?
+    {
+        fields.put("reasoning_effort", effort);
+    }
+    let tools = callable(fields)?;
+    Ok(Conversation::new(turns.messages(), options(fields)?, tools))
+}
+
+/// The functions that may be called, and how.
+fn callable(fields: &mut Fields) -> Result<Tools, ApiError> {
+    let mut tools = tools(&fields.list("tools")?.unwrap_or_default(), SCHEMA, is_function)?;
+    let (choice, allowed) = choice(fields)?;
+    if let Some(allowed) = allowed {
+        tools.list.retain(|tool| allowed.contains(&tool.name));
+    }
+    let tools = chosen(tools, choice, SCHEMA)?;
+    Ok(if fields.bool("parallel_tool_calls")? == Some(false) { tools.single() } else { tools })
+}
+
+pub(super) fn is_function(tool: &Value) -> bool {
+    tool["type"] == "function"
+}
+
+/// An item of the input.
+fn read(turns: &mut Turns, mut item: Fields) -> Result<(), ApiError> {
+    let kind = item.string("type")?.unwrap_or_else(|| "message".into());
+    match kind.as_str() {
+        "message" => {
+            let role = role(&mut item)?;
+            turns.say(role, content(&mut item, "content", TEXTS)?);
+        }
+        "function_call" => {
+            let (id, name, arguments) =
+                (item.needed("call_id")?, item.needed("name")?, item.needed("arguments")?);
+            turns.call(id, name, object(arguments));
+        }
+        "function_call_output" => {
+            let id = item.needed("call_id")?;
+            turns.result(id, content(&mut item, "output", TEXTS)?);
+        }
+        "reasoning" => turns.think(thought(&mut item)?),
+        _ => {
+            let expected = "message, function_call, function_call_output or reasoning";
+            return Err(unknown_type(&item, &kind, expected));
+        }
+    }
+    Ok(())
+}
+
+fn role(item: &mut Fields) -> Result<&'static str, ApiError> {
+    let role = item.needed("role")?;
+    match role.as_str() {
+        "user" => Ok("user"),
+        "assistant" => Ok("assistant"),
+        "system" | "developer" => Ok("system"),
+        _ => Err(wrong(&item.place("role"), "user, assistant, system or developer", &role.into())),
+    }
+}
+
+fn content(item: &mut Fields, name: &str, types: &[&str]) -> Result<String, ApiError> {
+    let content = item.take(name).ok_or_else(|| item.missing(name, "a text or a list of parts"))?;
+    text(&item.place(name), content, types)
+}
+
+/// A thought itself; where there is none, its summary. Another server's encrypted one says nothing here.
+fn thought(item: &mut Fields) -> Result<String, ApiError> {
+    let mut thought = |name: &str| match item.take(name) {
+        Some(parts) => text(&item.place(name), parts, THOUGHTS),
+        None => Ok(String::new()),
+    };
+    let (content, summary) = (thought("content")?, thought("summary")?);
+    Ok(if content.is_empty() { summary } else { content })
+}
+
+/// Arguments as most templates take them. What is no JSON stays the text that it is.
+fn object(arguments: String) -> Value {
+    match arguments.trim() {
+        "" => json!({}),
+        text => serde_json::from_str(text).unwrap_or(Value::String(arguments)),
+    }
+}

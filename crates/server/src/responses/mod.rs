@@ -1,0 +1,151 @@
+//! `/v1/responses`: OpenAI's API for agents, without a memory of its own. `input` reads what came before, `output` writes
+//! the answer's items and events.
+
+mod input;
+mod output;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use ottava::chat::ToolChoice;
+use serde_json::{Value, json};
+
+use crate::answer::Answers;
+use crate::app::{App, now, random_hex};
+use crate::error::{ApiError, json_body};
+use crate::fields::{Fields, wrong};
+use crate::gate::Client;
+use crate::params::{Params, TOKENS_MAX};
+use crate::stream::respond;
+use crate::tokens::prompt;
+
+/// Answers an input.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    client: Client,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(&body)?;
+    app.check_model(fields.take("model"))?;
+    let shell = shell(&app, &fields);
+    let conversation = input::conversation(&mut fields)?;
+    let params = params(&mut fields, &client)?;
+    let ignored = client.ignored(&app, fields);
+    let prompt = prompt(&app, conversation).await.map_err(|error| error.renamed("messages", "input"))?;
+    let answers = Answers::begin(&app, vec![prompt], &params)?;
+    Ok(ignored.onto(respond(&app, params.stream, answers, output::Items::new(shell)).await?))
+}
+
+/// How many tokens an input is.
+pub(crate) async fn input_tokens(
+    State(app): State<Arc<App>>,
+    client: Client,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let mut fields = Fields::parse(&body)?;
+    app.check_model(fields.take("model"))?;
+    let conversation = input::conversation(&mut fields)?;
+    let ignored = client.ignored(&app, fields);
+    let count = prompt(&app, conversation).await.map_err(|error| error.renamed("messages", "input"))?.len();
+    let answer = json!({"object": "response.input_tokens", "input_tokens": count});
+    Ok(ignored.onto(json_body(&answer).into_response()))
+}
+
+/// How an answer is asked for: the fields of this API, then those that it shares with chat.
+fn params(fields: &mut Fields, client: &Client) -> Result<Params, ApiError> {
+    fields.refuse("n", |n| n == 1)?;
+    fields.refuse("background", |background| background == false)?;
+    fields.refuse("top_logprobs", |top| top == 0)?;
+    let scores = json!("message.output_text.logprobs");
+    fields.refuse("include", |list| !list.as_array().is_some_and(|list| list.contains(&scores)))?;
+    // Tools are called by clients only, so there is nothing to count.
+    fields.take("max_tool_calls");
+    match fields.string("truncation")?.as_deref() {
+        None | Some("auto" | "disabled") => {}
+        Some(other) => return Err(wrong("truncation", "\"auto\" or \"disabled\"", &other.into())),
+    }
+    let most = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
+    format(fields)?;
+    let params = Params::take(fields, client.key());
+    let mut params = params.map_err(|error| error.renamed("response_format", "text.format"))?;
+    params.max_tokens = most.or(params.max_tokens);
+    Ok(params)
+}
+
+/// `text.format` in the form of chat's `response_format`, which has a schema one deeper.
+fn format(fields: &mut Fields) -> Result<(), ApiError> {
+    let Some(mut text) = fields.inner("text")? else { return Ok(()) };
+    let Some(mut format) = text.object("format")? else { return Ok(()) };
+    if let Some(kind) = format.remove("type") {
+        let schema = (kind == "json_schema").then(|| std::mem::take(&mut format));
+        format.insert("type".into(), kind);
+        format.extend(schema.map(|schema| ("json_schema".into(), schema.into())));
+    }
+    fields.put("response_format", format);
+    Ok(())
+}
+
+/// The response before its first item. It repeats what it was asked for.
+fn shell(app: &App, fields: &Fields) -> Value {
+    let asked = |name: &str, default: Value| fields.get(name).cloned().unwrap_or(default);
+    let tools = fields.get("tools").and_then(Value::as_array).into_iter().flatten();
+    json!({
+        "id": format!("resp_{}", random_hex::<16>()),
+        "object": "response",
+        "created_at": now(),
+        "status": "in_progress",
+        "background": false,
+        "completed_at": null,
+        "error": null,
+        "incomplete_details": null,
+        "instructions": asked("instructions", Value::Null),
+        "max_output_tokens": asked("max_output_tokens", Value::Null),
+        "metadata": asked("metadata", json!({})),
+        "model": app.name(),
+        "output": [],
+        "parallel_tool_calls": asked("parallel_tool_calls", true.into()),
+        "previous_response_id": null,
+        "reasoning": asked("reasoning", json!({"effort": null, "summary": null})),
+        "store": false,
+        "temperature": asked("temperature", 1.0.into()),
+        "text": asked("text", json!({"format": {"type": "text"}})),
+        "tool_choice": asked("tool_choice", "auto".into()),
+        "tools": tools.filter(|tool| input::is_function(tool)).collect::<Vec<_>>(),
+        "top_p": asked("top_p", 1.0.into()),
+        "truncation": "disabled",
+        "usage": null,
+        "user": asked("user", Value::Null),
+    })
+}
+
+/// `tool_choice` in this API's form; with the names of those allowed, if not all are.
+fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
+    let value = match fields.take("tool_choice") {
+        None => return Ok((ToolChoice::Auto, None)),
+        Some(Value::String(word)) => return Ok((of_word("tool_choice", &word)?, None)),
+        Some(value) => value,
+    };
+    let mut choice = Fields::at("tool_choice", value)?;
+    let kind = choice.needed("type")?;
+    match kind.as_str() {
+        "function" => Ok((ToolChoice::Named(choice.needed("name")?), None)),
+        "allowed_tools" => {
+            let mode = choice.needed("mode")?;
+            let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
+            let names = choice.list("tools")?.unwrap_or_default().iter().filter_map(name).collect();
+            Ok((of_word("tool_choice.mode", &mode)?, Some(names)))
+        }
+        _ => Err(crate::turns::unknown_type(&choice, &kind, "function or allowed_tools")),
+    }
+}
+
+fn of_word(place: &str, word: &str) -> Result<ToolChoice, ApiError> {
+    match word {
+        "auto" => Ok(ToolChoice::Auto),
+        "none" => Ok(ToolChoice::None),
+        "required" => Ok(ToolChoice::Required),
+        _ => Err(wrong(place, "auto, none, required or an object", &word.into())),
+    }
+}

@@ -1,0 +1,207 @@
+//! An answer as sections one behind the other: a text, a thought, a call. Responses makes items of them, Messages blocks.
+
+use ottava::chat::ChatPart;
+
+/// What begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Section {
+    Text,
+    Reasoning,
+    Call { id: String, name: String },
+}
+
+/// What happens to the sections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A section begins. None is open.
+    Open(Section),
+    /// The next characters of the open one.
+    More(String),
+    /// The open one has ended.
+    Close,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Reasoning,
+    /// By its number, and whether it has arguments yet.
+    Call(usize, bool),
+}
+
+/// Splits an answer's parts into sections. At most one is open at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Sections {
+    open: Option<Kind>,
+    begun: usize,
+    calls: usize,
+    reasoning_tokens: usize,
+}
+
+impl Sections {
+    /// The steps of a token's parts.
+    pub(crate) fn token(&mut self, parts: Vec<ChatPart>) -> Vec<Step> {
+        let steps = self.steps(parts);
+        // A token whose text is held back is of the section that is open.
+        self.reasoning_tokens += usize::from(self.open == Some(Kind::Reasoning));
+        steps
+    }
+
+    /// The steps of what was held back, and of the end. An answer has at least one section.
+    pub(crate) fn end(&mut self, parts: Vec<ChatPart>) -> Vec<Step> {
+        let mut steps = self.steps(parts);
+        if self.begun == 0 {
+            self.begin(Kind::Text, Section::Text, &mut steps);
+        }
+        self.close(&mut steps);
+        steps
+    }
+
+    /// How many calls have begun.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls
+    }
+
+    /// Tokens of thoughts, their marks included.
+    pub(crate) fn reasoning_tokens(&self) -> usize {
+        self.reasoning_tokens
+    }
+
+    fn steps(&mut self, parts: Vec<ChatPart>) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for part in parts {
+            match part {
+                ChatPart::Text(text) => self.more(Kind::Text, Section::Text, text, &mut steps),
+                ChatPart::Reasoning(text) => self.more(Kind::Reasoning, Section::Reasoning, text, &mut steps),
+                ChatPart::CallStart { index, id, name } => {
+                    self.calls += 1;
+                    self.begin(Kind::Call(index, false), Section::Call { id, name }, &mut steps);
+                }
+                ChatPart::CallArguments { index, text } => self.arguments(index, text, &mut steps),
+                _ => {}
+            }
+        }
+        steps
+    }
+
+    fn more(&mut self, kind: Kind, section: Section, text: String, steps: &mut Vec<Step>) {
+        if self.open != Some(kind) {
+            self.begin(kind, section, steps);
+        }
+        steps.push(Step::More(text));
+    }
+
+    /// Calls come one behind the other, so the arguments are the open call's.
+    fn arguments(&mut self, index: usize, text: String, steps: &mut Vec<Step>) {
+        match self.open {
+            Some(Kind::Call(open, _)) if open == index && !text.is_empty() => {
+                self.open = Some(Kind::Call(index, true));
+                steps.push(Step::More(text));
+            }
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, kind: Kind, section: Section, steps: &mut Vec<Step>) {
+        self.close(steps);
+        self.open = Some(kind);
+        self.begun += 1;
+        steps.push(Step::Open(section));
+    }
+
+    fn close(&mut self, steps: &mut Vec<Step>) {
+        match self.open.take() {
+            None => return,
+            // Clients parse the arguments, and nothing is no JSON.
+            Some(Kind::Call(_, false)) => steps.push(Step::More("{}".into())),
+            Some(_) => {}
+        }
+        steps.push(Step::Close);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use ottava::TokenId;
+    use ottava::engine::{Timings, Usage};
+    use serde_json::Value;
+
+    use super::*;
+    use crate::answer::{End, Output, Piece};
+    use crate::stream::Dialect;
+
+    pub(crate) fn text(text: &str) -> ChatPart {
+        ChatPart::Text(text.into())
+    }
+
+    pub(crate) fn thought(text: &str) -> ChatPart {
+        ChatPart::Reasoning(text.into())
+    }
+
+    pub(crate) fn call(index: usize, name: &str) -> ChatPart {
+        ChatPart::CallStart { index, id: format!("call_{index}"), name: name.into() }
+    }
+
+    pub(crate) fn arguments(index: usize, text: &str) -> ChatPart {
+        ChatPart::CallArguments { index, text: text.into() }
+    }
+
+    /// A token for each part, and an end; 7 tokens of the prompt, 4 of them cached.
+    pub(crate) fn outputs(parts: Vec<ChatPart>, finish: &'static str, stop: Option<&str>) -> Vec<Output> {
+        let mut usage = Usage::default();
+        (usage.prompt_tokens, usage.cached_tokens) = (7, 4);
+        let mut pieces = Vec::new();
+        for part in parts {
+            usage.completion_tokens += 1;
+            pieces.push(Piece::Token { id: TokenId(1), parts: vec![part], logprobs: None, usage });
+        }
+        let (stop, timings) = (stop.map(str::to_owned), Timings::default());
+        pieces.push(Piece::End(End { parts: Vec::new(), finish, stop, usage, timings }));
+        pieces.into_iter().map(|piece| Output { index: 0, piece }).collect()
+    }
+
+    /// What a dialect streams.
+    pub(crate) fn streamed(dialect: &mut impl Dialect, outputs: Vec<Output>) -> Vec<Value> {
+        let mut chunks = dialect.begin();
+        chunks.extend(outputs.into_iter().flat_map(|output| dialect.chunks(output)));
+        chunks.extend(dialect.end());
+        chunks
+    }
+
+    /// The fold of what was streamed.
+    pub(crate) fn folded(dialect: &impl Dialect, chunks: &[Value]) -> Value {
+        let mut whole = dialect.empty();
+        chunks.iter().for_each(|chunk| dialect.fold(&mut whole, chunk.clone()));
+        whole
+    }
+
+    #[test]
+    fn sections_follow_each_other() {
+        let mut sections = Sections::default();
+        let more = |text: &str| Step::More(text.into());
+        assert_eq!(sections.token(vec![thought("hm")]), [Step::Open(Section::Reasoning), more("hm")]);
+        assert_eq!(sections.token(Vec::new()), []);
+        let found = sections.token(vec![text("a"), text("b"), call(0, "f")]);
+        let called = Section::Call { id: "call_0".into(), name: "f".into() };
+        let expected = [
+            Step::Close,
+            Step::Open(Section::Text),
+            more("a"),
+            more("b"),
+            Step::Close,
+            Step::Open(called.clone()),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(sections.token(vec![arguments(0, "{\"x\":"), arguments(1, "no")]), [more("{\"x\":")]);
+        assert_eq!(sections.end(vec![arguments(0, "1}")]), [more("1}"), Step::Close]);
+        assert_eq!((sections.calls(), sections.reasoning_tokens()), (1, 2));
+    }
+
+    #[test]
+    fn an_answer_has_a_section_and_a_call_has_arguments() {
+        assert_eq!(Sections::default().end(Vec::new()), [Step::Open(Section::Text), Step::Close]);
+        let mut sections = Sections::default();
+        sections.token(vec![call(0, "f"), arguments(0, "")]);
+        assert_eq!(sections.end(Vec::new()), [Step::More("{}".into()), Step::Close]);
+    }
+}

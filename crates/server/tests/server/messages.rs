@@ -1,0 +1,225 @@
+//! `/v1/messages`: events in order, what is refused and in which form, tokens counted.
+
+use serde_json::{Value, json};
+
+use super::Running;
+use super::client::{Answer, get, post, raw, request, with};
+
+const MESSAGES: &str = "/v1/messages";
+const COUNT: &str = "/v1/messages/count_tokens";
+
+fn body(more: Value) -> Value {
+    let messages = json!([{"role": "user", "content": "a b c"}]);
+    with(json!({"messages": messages, "max_tokens": 12, "temperature": 1.5, "seed": 7}), more)
+}
+
+fn send(server: &Running, more: Value) -> Answer {
+    post(server.address, MESSAGES, &body(more))
+}
+
+#[test]
+fn a_stream_has_its_events_in_order_and_a_whole_message_is_its_fold() {
+    let server = Running::with(|_| {});
+    let answer = send(&server, json!({"stream": true}));
+    assert!(answer.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")));
+    assert!(!answer.body.contains("[DONE]"));
+    let events = answer.named_events();
+    let mut kinds: Vec<&str> = events.iter().filter_map(|event| event["type"].as_str()).collect();
+    kinds.dedup();
+    let expected = [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ];
+    assert_eq!(kinds, expected);
+    let joined: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
+    let whole = send(&server, json!({})).json();
+    assert_eq!(whole["content"], json!([{"type": "text", "text": joined}]));
+    let last = &events[events.len() - 2];
+    assert_eq!(whole["stop_reason"], "max_tokens");
+    for name in ["stop_reason", "stop_sequence"] {
+        assert_eq!(whole[name], last["delta"][name]);
+    }
+    let usage = |usage: &Value| {
+        let input =
+            ["input_tokens", "cache_read_input_tokens"].map(|name| usage[name].as_u64().expect("a count"));
+        (input[0] + input[1], usage["output_tokens"].as_u64())
+    };
+    assert_eq!(usage(&whole["usage"]), usage(&last["usage"]));
+    assert_eq!(usage(&events[0]["message"]["usage"]), (usage(&whole["usage"]).0, Some(0)));
+    for name in ["type", "role", "model"] {
+        assert_eq!(whole[name], events[0]["message"][name]);
+    }
+}
+
+#[test]
+fn a_stop_sequence_ends_the_message_and_is_named() {
+    let server = Running::with(|_| {});
+    let text = send(&server, json!({})).json()["content"][0]["text"].as_str().expect("text").to_owned();
+    let stop: String = text.chars().skip(text.chars().count() / 2).take(2).collect();
+    let whole = send(&server, json!({"stop_sequences": [stop]})).json();
+    assert_eq!(whole["content"][0]["text"], text.split(&stop).next().expect("a part"));
+    assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&"stop_sequence".into(), &stop.into()));
+}
+
+#[test]
+fn what_agents_send_is_taken() {
+    let server = Running::with(|_| {});
+    let mark = json!({"type": "ephemeral"});
+    let more = json!({
+        "system": [{"type": "text", "text": "x", "cache_control": mark}, {"type": "text", "text": "y"}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": mark}]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "redacted_thinking", "data": "x"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "two"}], "is_error": false},
+                {"type": "text", "text": "b"},
+            ]},
+        ],
+        "tools": [
+            {"name": "f", "description": "d", "input_schema": {"type": "object"}, "cache_control": mark},
+            {"type": "web_search_20250305", "name": "web_search"},
+        ],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": true}, "metadata": {"user_id": "u"},
+        "thinking": {"type": "enabled", "budget_tokens": 1024}, "top_k": 40, "top_p": 0.9, "context_management": {},
+    });
+    let answer = send(&server, more);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.header("x-ottava-ignored"), Some("context_management"));
+}
+
+#[test]
+fn what_is_wrong_is_named_in_this_apis_form() {
+    let server = Running::with(|_| {});
+    let block = |role: &str, block: Value| json!({"messages": [{"role": role, "content": [block]}, {"role": "user", "content": "a"}]});
+    let image = json!({"type": "image", "source": {"type": "url", "url": "http://x"}});
+    let cases = [
+        (json!({"messages": null}), "messages"),
+        (json!({"messages": []}), "messages"),
+        (json!({"messages": [5]}), "messages[0]"),
+        (json!({"messages": [{"role": "tool", "content": "x"}]}), "messages[0].role"),
+        (json!({"messages": [{"role": "user"}]}), "messages[0].content"),
+        (json!({"messages": [{"role": "user", "content": 5}]}), "messages[0].content"),
+        (json!({"messages": [{"role": "assistant", "content": "The"}]}), "messages[0].role"),
+        (block("user", image), "messages[0].content[0].type"),
+        (block("user", json!({"type": "text"})), "messages[0].content[0].text"),
+        (block("user", json!({"type": "tool_result"})), "messages[0].content[0].tool_use_id"),
+        (
+            block("assistant", json!({"type": "tool_use", "id": "t", "name": "f"})),
+            "messages[0].content[0].input",
+        ),
+        (json!({"system": 5}), "system"),
+        (json!({"system": [{"type": "image"}]}), "system[0].type"),
+        (json!({"max_tokens": null}), "max_tokens"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"max_tokens": -1}), "max_tokens"),
+        (json!({"temperature": "hot"}), "temperature"),
+        (json!({"top_k": -2}), "top_k"),
+        (json!({"stop_sequences": 5}), "stop_sequences"),
+        (json!({"stop_sequences": ["x".repeat(257)]}), "stop_sequences"),
+        (json!({"n": 2}), "n"),
+        (json!({"container": "c"}), "container"),
+        (json!({"mcp_servers": [{}]}), "mcp_servers"),
+        (json!({"thinking": {"type": "deep"}}), "thinking.type"),
+        (json!({"tools": [{"input_schema": {}}]}), "tools[0].name"),
+        (json!({"tools": [{"name": "f", "input_schema": 5}]}), "tools[0].input_schema"),
+        (json!({"tool_choice": {"type": "any"}}), "tool_choice"),
+        (json!({"tool_choice": {"type": "tool"}}), "tool_choice.name"),
+        (json!({"tool_choice": {"type": "some"}}), "tool_choice.type"),
+        (json!({"output_config": {"format": {"type": "nonsense"}}}), "output_config.format"),
+    ];
+    for (case, field) in cases {
+        let answer = send(&server, case.clone());
+        assert_eq!(answer.status, 400, "{case}: {answer:?}");
+        let found = answer.json();
+        assert_eq!(
+            (&found["type"], &found["error"]["type"]),
+            (&"error".into(), &"invalid_request_error".into())
+        );
+        assert!(
+            found["error"]["message"].as_str().is_some_and(|text| text.contains(field)),
+            "{case}: {found}"
+        );
+    }
+    assert_eq!(send(&server, json!({})).status, 200, "the next good request succeeds");
+}
+
+#[test]
+fn every_error_has_this_apis_form() {
+    let server = Running::with(|config| {
+        config.keys = vec!["right".into()];
+        config.body_max = 200;
+    });
+    let key = ("x-api-key", "right");
+    let sent = |path: &str, headers: &[(&str, &str)], body: &Value| {
+        let answer = raw(server.address, &request("POST", path, headers, &body.to_string()));
+        (answer.status, answer.json()["error"]["type"].as_str().unwrap_or_default().to_owned())
+    };
+    let kind = |status: u16, kind: &str| (status, kind.to_owned());
+    assert_eq!(sent(MESSAGES, &[], &body(json!({}))), kind(401, "authentication_error"));
+    assert_eq!(sent(MESSAGES, &[key, ("host", "evil")], &body(json!({}))), kind(403, "permission_error"));
+    assert_eq!(sent(MESSAGES, &[key], &body(json!({"model": "other"}))), kind(404, "not_found_error"));
+    assert_eq!(sent("/v1/messages/batches", &[key], &json!({})), kind(404, "not_found_error"));
+    assert_eq!(
+        sent(MESSAGES, &[key], &body(json!({"system": "x".repeat(200)}))),
+        kind(413, "request_too_large")
+    );
+    let answer = get(server.address, MESSAGES);
+    assert_eq!((answer.status, &answer.json()["type"]), (401, &"error".into()));
+}
+
+#[test]
+fn a_stream_that_fails_ends_with_an_error() {
+    let server = Running::with(|config| config.request_timeout = Some(std::time::Duration::ZERO));
+    let events = send(&server, json!({"stream": true})).named_events();
+    let last = events.last().expect("events");
+    assert_eq!((&last["type"], &last["error"]["type"]), (&"error".into(), &"timeout_error".into()));
+}
+
+#[test]
+fn the_tokens_counted_are_those_of_the_answer() {
+    let server = Running::with_tools();
+    let tools = json!([{"name": "f", "input_schema": {"type": "object"}}]);
+    let messages = json!([
+        {"role": "user", "content": "a b"},
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": ""},
+            {"type": "tool_use", "id": "t", "name": "f", "input": {"x": 1}},
+        ]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "two"}]},
+    ]);
+    let mut counts = Vec::new();
+    for more in [
+        json!({}),
+        json!({"system": "x"}),
+        json!({"tools": tools}),
+        json!({"messages": messages}),
+        json!({"messages": messages, "tools": tools}),
+        json!({"messages": messages, "tools": tools, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    ] {
+        let counted = post(server.address, COUNT, &body(more.clone())).json()["input_tokens"].as_u64();
+        let usage = send(&server, more.clone()).json()["usage"].clone();
+        let read =
+            ["input_tokens", "cache_read_input_tokens"].map(|name| usage[name].as_u64().expect("a count"));
+        assert_eq!(counted, Some(read[0] + read[1]), "{more}");
+        counts.push(counted);
+    }
+    counts.dedup();
+    assert_eq!(counts.len(), 6, "each part has tokens: {counts:?}");
+}
+
+#[test]
+fn quiet_streams_are_kept_alive_by_pings() {
+    let server = Running::with(|config| config.keep_alive = std::time::Duration::from_micros(1));
+    let long = json!({"stream": true, "messages": [{"role": "user", "content": "a b c d ".repeat(30)}]});
+    let answer = send(&server, long);
+    assert!(answer.body.contains("event: ping\ndata: {\"type\":\"ping\"}\n\n"), "{answer:?}");
+}
