@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 
 use crate::answer::Answers;
 use crate::app::{App, now, random_hex};
+use crate::conversation::choice_of_word;
 use crate::error::{ApiError, json_body};
 use crate::fields::{Fields, wrong};
 use crate::gate::Client;
 use crate::params::{Params, TOKENS_MAX};
 use crate::stream::respond;
-use crate::tokens::prompt;
+use crate::tokens::{ids_of, prompt};
 
 /// Answers an input.
 pub(crate) async fn create(
@@ -48,7 +49,7 @@ pub(crate) async fn input_tokens(
     app.check_model(fields.take("model"))?;
     let conversation = input::conversation(&mut fields)?;
     let ignored = client.ignored(&app, fields);
-    let count = prompt(&app, conversation).await.map_err(|error| error.renamed("messages", "input"))?.len();
+    let count = ids_of(&app, conversation).await.map_err(|error| error.renamed("messages", "input"))?.len();
     let answer = json!({"object": "response.input_tokens", "input_tokens": count});
     Ok(ignored.onto(json_body(&answer).into_response()))
 }
@@ -124,7 +125,7 @@ fn shell(app: &App, fields: &Fields) -> Value {
 fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
     let value = match fields.take("tool_choice") {
         None => return Ok((ToolChoice::Auto, None)),
-        Some(Value::String(word)) => return Ok((of_word("tool_choice", &word)?, None)),
+        Some(Value::String(word)) => return Ok((choice_of_word("tool_choice", &word)?, None)),
         Some(value) => value,
     };
     let mut choice = Fields::at("tool_choice", value)?;
@@ -135,17 +136,8 @@ fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiE
             let mode = choice.needed("mode")?;
             let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
             let names = choice.list("tools")?.unwrap_or_default().iter().filter_map(name).collect();
-            Ok((of_word("tool_choice.mode", &mode)?, Some(names)))
+            Ok((choice_of_word("tool_choice.mode", &mode)?, Some(names)))
         }
         _ => Err(crate::turns::unknown_type(&choice, &kind, "function or allowed_tools")),
-    }
-}
-
-fn of_word(place: &str, word: &str) -> Result<ToolChoice, ApiError> {
-    match word {
-        "auto" => Ok(ToolChoice::Auto),
-        "none" => Ok(ToolChoice::None),
-        "required" => Ok(ToolChoice::Required),
-        _ => Err(wrong(place, "auto, none, required or an object", &word.into())),
     }
 }
