@@ -10,7 +10,7 @@ use ottava::text::Vocab;
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Value, json};
 
-use crate::answer::{Answers, End, Output, Piece, text_of};
+use crate::answer::{Answers, End, Output, Piece, Prompt, text_of};
 use crate::app::{App, random_hex};
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -49,7 +49,7 @@ pub(crate) async fn completions(
     let chunks = Chunks::new(&app, &params, echoes, prompts.len());
     let answers = match params.max_tokens {
         Some(0) => Answers::ended(&app, ends(&prompts, params.n)),
-        _ => Answers::begin(&app, prompts, &params)?,
+        _ => Answers::begin(&app, prompts.into_iter().map(Prompt::plain).collect(), &params)?,
     };
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }

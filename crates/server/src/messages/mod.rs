@@ -18,7 +18,7 @@ use crate::fields::Fields;
 use crate::gate::Client;
 use crate::params::{Params, TOKENS_MAX, stop};
 use crate::stream::respond;
-use crate::tokens::prompt;
+use crate::tokens::{ids_of, prompt};
 
 /// Answers a conversation.
 pub(crate) async fn create(
@@ -32,7 +32,7 @@ pub(crate) async fn create(
     let params = params(&mut fields, &client)?;
     let ignored = client.ignored(&app, fields);
     let prompt = prompt(&app, conversation).await?;
-    let blocks = output::Blocks::new(shell(&app, prompt.len()));
+    let blocks = output::Blocks::new(shell(&app, prompt.ids.len()));
     let answers = Answers::begin(&app, vec![prompt], &params)?;
     Ok(ignored.onto(respond(&app, params.stream, answers, blocks).await?))
 }
@@ -47,7 +47,7 @@ pub(crate) async fn count_tokens(
     app.check_model(fields.take("model"))?;
     let conversation = input::conversation(&mut fields)?;
     let ignored = client.ignored(&app, fields);
-    let count = prompt(&app, conversation).await?.len();
+    let count = ids_of(&app, conversation).await?.len();
     Ok(ignored.onto(json_body(&json!({"input_tokens": count})).into_response()))
 }
 

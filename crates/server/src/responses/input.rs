@@ -3,7 +3,7 @@
 use ottava::chat::{ToolChoice, Tools};
 use serde_json::{Value, json};
 
-use crate::conversation::{Conversation, options};
+use crate::conversation::{Conversation, choice_of_word, options};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::turns::{Turns, chosen, text, tools, unknown_type};
@@ -56,7 +56,7 @@ fn callable(fields: &mut Fields) -> Result<Tools, ApiError> {
 fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
     let value = match fields.take("tool_choice") {
         None => return Ok((ToolChoice::Auto, None)),
-        Some(Value::String(word)) => return Ok((of_word("tool_choice", &word)?, None)),
+        Some(Value::String(word)) => return Ok((choice_of_word("tool_choice", &word)?, None)),
         Some(value) => value,
     };
     let mut choice = Fields::at("tool_choice", value)?;
@@ -67,18 +67,9 @@ fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiE
             let mode = choice.needed("mode")?;
             let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
             let names = choice.list("tools")?.unwrap_or_default().iter().filter_map(name).collect();
-            Ok((of_word("tool_choice.mode", &mode)?, Some(names)))
+            Ok((choice_of_word("tool_choice.mode", &mode)?, Some(names)))
         }
         _ => Err(unknown_type(&choice, &kind, "function or allowed_tools")),
-    }
-}
-
-fn of_word(place: &str, word: &str) -> Result<ToolChoice, ApiError> {
-    match word {
-        "auto" => Ok(ToolChoice::Auto),
-        "none" => Ok(ToolChoice::None),
-        "required" => Ok(ToolChoice::Required),
-        _ => Err(wrong(place, "auto, none, required or an object", &word.into())),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::fields::{Fields, wrong};
 use crate::gate::Client;
 use crate::params::{Params, TOKENS_MAX};
 use crate::stream::respond;
-use crate::tokens::prompt;
+use crate::tokens::{ids_of, prompt};
 
 /// Answers an input.
 pub(crate) async fn create(
@@ -47,7 +47,7 @@ pub(crate) async fn input_tokens(
     app.check_model(fields.take("model"))?;
     let conversation = input::conversation(&mut fields)?;
     let ignored = client.ignored(&app, fields);
-    let count = prompt(&app, conversation).await.map_err(|error| error.renamed("messages", "input"))?.len();
+    let count = ids_of(&app, conversation).await.map_err(|error| error.renamed("messages", "input"))?.len();
     let answer = json!({"object": "response.input_tokens", "input_tokens": count});
     Ok(ignored.onto(json_body(&answer).into_response()))
 }

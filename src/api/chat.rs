@@ -1,0 +1,140 @@
+//! Answers of a chat in parts: what reads them, and what it has to see.
+
+use std::collections::VecDeque;
+
+use super::{InferenceEngine, Request};
+use crate::chat::{AnswerParser, ChatFormat, ChatPart, ToolChoice, Tools};
+use crate::engine::{Done, Event, Generation, GenerationError, SubmitError};
+use crate::text::{ChatTemplate, Detokenizer};
+use crate::{Result, TokenId};
+
+/// So many of a prompt's last tokens show whether it has begun the reasoning.
+const PROMPT_END: usize = 32;
+
+/// The format that a template shows.
+pub(super) fn format_of(template: Option<&ChatTemplate>) -> ChatFormat {
+    ChatFormat::of_template(template.map_or("", ChatTemplate::source))
+}
+
+impl InferenceEngine {
+    /// How the model writes reasoning and calls of tools, by the markers of its chat template.
+    pub fn chat_format(&self) -> ChatFormat {
+        self.shared.format
+    }
+
+    /// What reads the answer to this prompt. It sees the whole answer where [`Request::show_control_tokens`] has the
+    /// [`InferenceEngine::marker_tokens`].
+    pub fn answer_parser(&self, prompt: &[TokenId], tools: &Tools) -> AnswerParser {
+        let mut detokenizer = Detokenizer::with_control(self.vocab());
+        let end = &prompt[prompt.len().saturating_sub(PROMPT_END)..];
+        let text: String = end.iter().map(|&id| detokenizer.push(id).to_owned()).collect();
+        let parser = AnswerParser::new(self.chat_format(), tools);
+        if self.chat_format().begins_reasoning(&text) { parser.in_reasoning() } else { parser }
+    }
+
+    /// The control tokens that are markers of reasoning, and of calls where there are tools to call.
+    pub fn marker_tokens(&self, tools: &Tools) -> Vec<TokenId> {
+        let (vocab, format) = (self.vocab(), self.chat_format());
+        let with_calls = !tools.list.is_empty() && tools.choice != ToolChoice::None;
+        let is_marker = |id: &TokenId| {
+            vocab.is_control(*id)
+                && vocab.piece(*id).is_some_and(|piece| format.has_marker_with(piece, with_calls))
+        };
+        (0..vocab.len()).filter_map(|id| u32::try_from(id).ok().map(TokenId)).filter(is_marker).collect()
+    }
+
+    /// Queues a chat and gives its answer in parts: text, reasoning, calls of [`Request::tools`].
+    ///
+    /// ```no_run
+    /// # fn main() -> ottava::Result<()> {
+    /// use ottava::chat::{ChatPart, Tool, Tools};
+    /// use ottava::{Engine, Request, text::Message};
+    ///
+    /// let engine = Engine::builder("model.gguf").build()?;
+    /// let schema = serde_json::json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    /// let request = Request::chat([Message::new("user", "Does it rain in Oslo?")])
+    ///     .tools(Tools::new(vec![Tool::new("get_weather", schema)]));
+    /// for part in engine.answer(request)? {
+    ///     match part? {
+    ///         ChatPart::Text(text) => print!("{text}"),
+    ///         ChatPart::CallStart { name, .. } => print!("\n{name} "),
+    ///         ChatPart::CallArguments { text, .. } => print!("{text}"),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`InferenceEngine::submit`]. A choice of tools that has to be enforced is refused where nothing enforces it.
+    pub fn answer(&self, request: Request) -> Result<ChatAnswer> {
+        let tools = request.given_tools().clone();
+        let prompt = self.prompt_ids(&request)?;
+        let parser = self.answer_parser(&prompt, &tools);
+        let request = self.with_tools(request, &prompt, &tools)?;
+        let request = request.into_token_request(prompt, self.vocab());
+        let generation = self.handle.submit(request)?;
+        Ok(ChatAnswer { generation, parser, parts: VecDeque::new(), done: None })
+    }
+
+    /// The request with what its answer's parser has to see, and with a mask that keeps the answer to the choice of
+    /// tools: for those who submit and parse on their own. [`InferenceEngine::answer`] does both.
+    ///
+    /// # Errors
+    /// A choice of tools that has to be enforced is refused where nothing enforces it.
+    pub fn with_tools(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
+        let _ = prompt;
+        let request = request.show_control_tokens(self.marker_tokens(tools));
+        if matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_)) {
+            let message = "expected none or auto: this build cannot enforce another choice";
+            return Err(SubmitError::invalid("tool_choice", message).into());
+        }
+        if tools.list.iter().any(|tool| tool.strict) {
+            let message = "expected no strict tool: this build cannot enforce a schema";
+            return Err(SubmitError::invalid("tools", message).into());
+        }
+        Ok(request)
+    }
+}
+
+/// An answer in parts, as they come. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct ChatAnswer {
+    generation: Generation,
+    parser: AnswerParser,
+    parts: VecDeque<ChatPart>,
+    done: Option<Done>,
+}
+
+impl ChatAnswer {
+    /// How it ended, once all parts have been read.
+    pub fn done(&self) -> Option<&Done> {
+        self.done.as_ref()
+    }
+
+    /// The reader, which knows how many calls came and how much was malformed.
+    pub fn parser(&self) -> &AnswerParser {
+        &self.parser
+    }
+}
+
+impl Iterator for ChatAnswer {
+    type Item = std::result::Result<ChatPart, GenerationError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(part) = self.parts.pop_front() {
+                return Some(Ok(part));
+            }
+            match self.generation.recv()? {
+                Ok(Event::Token(token)) => self.parts.extend(self.parser.push(&token.text)),
+                Ok(Event::Done(done)) => {
+                    self.parts.extend(self.parser.push(&done.text));
+                    self.parts.extend(self.parser.finish());
+                    self.done = Some(done);
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
