@@ -79,15 +79,17 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
         Err(error) => error.into_response(),
     };
     app.metrics.answered(response.status());
-    if let Some(error) = response.extensions_mut().remove::<ApiError>()
-        && anthropic
-    {
+    let error = response.extensions_mut().remove::<ApiError>();
+    if let Some(error) = error.filter(|_| anthropic) {
         let body = error.to_anthropic().to_string();
         response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
         *response.body_mut() = Body::from(body);
     }
-    response.headers_mut().insert(REQUEST_ID, id);
     let headers = response.headers_mut();
+    if anthropic {
+        headers.insert("request-id", id.clone());
+    }
+    headers.insert(REQUEST_ID, id);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

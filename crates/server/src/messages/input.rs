@@ -37,9 +37,7 @@ pub(super) fn conversation(fields: &mut Fields) -> Result<Conversation, ApiError
     // Marks of what to keep: the cache keeps what it can without them.
     fields.take("cache_control");
     let mut options = options(fields)?;
-    if let Some(thinks) = thinks {
-        options.variables.entry("enable_thinking").or_insert(thinks.into());
-    }
+    options.variables.entry("enable_thinking").or_insert(thinks.into());
     Ok(Conversation::new(turns.messages(), options, tools))
 }
 
@@ -125,13 +123,13 @@ fn callable(fields: &mut Fields) -> Result<Tools, ApiError> {
     Ok(if choice.bool("disable_parallel_tool_use")? == Some(true) { tools.single() } else { tools })
 }
 
-/// Whether the model thinks first, if the request says. How long is the model's own business.
-fn thinks(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
-    let Some(mut thinking) = fields.inner("thinking")? else { return Ok(None) };
+/// Whether the model thinks first, which in this API it does if the request says so. How long is its own business.
+fn thinks(fields: &mut Fields) -> Result<bool, ApiError> {
+    let Some(mut thinking) = fields.inner("thinking")? else { return Ok(false) };
     let kind = thinking.needed("type")?;
     match kind.as_str() {
-        "enabled" | "adaptive" => Ok(Some(true)),
-        "disabled" => Ok(Some(false)),
+        "enabled" | "adaptive" => Ok(true),
+        "disabled" => Ok(false),
         _ => Err(wrong(&thinking.place("type"), "enabled, adaptive or disabled", &kind.into())),
     }
 }

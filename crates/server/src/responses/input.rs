@@ -1,10 +1,9 @@
 //! The input of `/v1/responses`: a text, or items, and what may be called.
 
-use ottava::chat::Tools;
+use ottava::chat::{ToolChoice, Tools};
 use serde_json::{Value, json};
 
-use super::choice;
-use crate::conversation::{Conversation, options};
+use crate::conversation::{Conversation, choice_of_word, options};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::turns::{Turns, chosen, text, tools, unknown_type};
@@ -51,6 +50,27 @@ fn callable(fields: &mut Fields) -> Result<Tools, ApiError> {
     }
     let tools = chosen(tools, choice, SCHEMA)?;
     Ok(if fields.bool("parallel_tool_calls")? == Some(false) { tools.single() } else { tools })
+}
+
+/// `tool_choice` in this API's form; with the names of those allowed, if not all are.
+fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
+    let value = match fields.take("tool_choice") {
+        None => return Ok((ToolChoice::Auto, None)),
+        Some(Value::String(word)) => return Ok((choice_of_word("tool_choice", &word)?, None)),
+        Some(value) => value,
+    };
+    let mut choice = Fields::at("tool_choice", value)?;
+    let kind = choice.needed("type")?;
+    match kind.as_str() {
+        "function" => Ok((ToolChoice::Named(choice.needed("name")?), None)),
+        "allowed_tools" => {
+            let mode = choice.needed("mode")?;
+            let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
+            let names = choice.list("tools")?.unwrap_or_default().iter().filter_map(name).collect();
+            Ok((choice_of_word("tool_choice.mode", &mode)?, Some(names)))
+        }
+        _ => Err(unknown_type(&choice, &kind, "function or allowed_tools")),
+    }
 }
 
 pub(super) fn is_function(tool: &Value) -> bool {
@@ -108,10 +128,11 @@ fn thought(item: &mut Fields) -> Result<String, ApiError> {
     Ok(if content.is_empty() { summary } else { content })
 }
 
-/// Arguments as most templates take them. What is no JSON stays the text that it is.
+/// Arguments as most templates take them. What is no object stays the text that it is.
 fn object(arguments: String) -> Value {
-    match arguments.trim() {
-        "" => json!({}),
-        text => serde_json::from_str(text).unwrap_or(Value::String(arguments)),
+    match serde_json::from_str(&arguments) {
+        Ok(Value::Object(object)) => object.into(),
+        _ if arguments.trim().is_empty() => json!({}),
+        _ => arguments.into(),
     }
 }

@@ -9,12 +9,10 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use ottava::chat::ToolChoice;
 use serde_json::{Value, json};
 
 use crate::answer::Answers;
 use crate::app::{App, now, random_hex};
-use crate::conversation::choice_of_word;
 use crate::error::{ApiError, json_body};
 use crate::fields::{Fields, wrong};
 use crate::gate::Client;
@@ -59,8 +57,9 @@ fn params(fields: &mut Fields, client: &Client) -> Result<Params, ApiError> {
     fields.refuse("n", |n| n == 1)?;
     fields.refuse("background", |background| background == false)?;
     fields.refuse("top_logprobs", |top| top == 0)?;
-    let scores = json!("message.output_text.logprobs");
-    fields.refuse("include", |list| !list.as_array().is_some_and(|list| list.contains(&scores)))?;
+    if fields.list("include")?.is_some_and(|list| list.contains(&"message.output_text.logprobs".into())) {
+        return Err(ApiError::unsupported("include", "include: log-probabilities are in the chat API only"));
+    }
     // Tools are called by clients only, so there is nothing to count.
     fields.take("max_tool_calls");
     match fields.string("truncation")?.as_deref() {
@@ -119,25 +118,4 @@ fn shell(app: &App, fields: &Fields) -> Value {
         "usage": null,
         "user": asked("user", Value::Null),
     })
-}
-
-/// `tool_choice` in this API's form; with the names of those allowed, if not all are.
-fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
-    let value = match fields.take("tool_choice") {
-        None => return Ok((ToolChoice::Auto, None)),
-        Some(Value::String(word)) => return Ok((choice_of_word("tool_choice", &word)?, None)),
-        Some(value) => value,
-    };
-    let mut choice = Fields::at("tool_choice", value)?;
-    let kind = choice.needed("type")?;
-    match kind.as_str() {
-        "function" => Ok((ToolChoice::Named(choice.needed("name")?), None)),
-        "allowed_tools" => {
-            let mode = choice.needed("mode")?;
-            let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
-            let names = choice.list("tools")?.unwrap_or_default().iter().filter_map(name).collect();
-            Ok((choice_of_word("tool_choice.mode", &mode)?, Some(names)))
-        }
-        _ => Err(crate::turns::unknown_type(&choice, &kind, "function or allowed_tools")),
-    }
 }

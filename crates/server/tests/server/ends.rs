@@ -13,7 +13,7 @@ use super::client::{post, read, request};
 const COMPLETIONS: &str = "/v1/completions";
 
 /// A long stream, with its first bytes read.
-fn begun(server: &Running) -> TcpStream {
+pub fn begun(server: &Running) -> TcpStream {
     let body = json!({"prompt": "a b c", "max_tokens": 400, "ignore_eos": true, "stream": true}).to_string();
     let mut stream = TcpStream::connect(server.address).expect("connects");
     stream.write_all(&request("POST", COMPLETIONS, &[], &body)).expect("sent");

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Running;
-use super::client::{Answer, get, post, raw, request, with};
+use super::client::{Answer, post, raw, request, with};
 
 const MESSAGES: &str = "/v1/messages";
 const COUNT: &str = "/v1/messages/count_tokens";
@@ -67,7 +67,7 @@ fn a_stop_sequence_ends_the_message_and_is_named() {
 
 #[test]
 fn what_agents_send_is_taken() {
-    let server = Running::with(|_| {});
+    let server = Running::with_tools();
     let mark = json!({"type": "ephemeral"});
     let more = json!({
         "system": [{"type": "text", "text": "x", "cache_control": mark}, {"type": "text", "text": "y"}],
@@ -172,8 +172,24 @@ fn every_error_has_this_apis_form() {
         sent(MESSAGES, &[key], &body(json!({"system": "x".repeat(200)}))),
         kind(413, "request_too_large")
     );
-    let answer = get(server.address, MESSAGES);
-    assert_eq!((answer.status, &answer.json()["type"]), (401, &"error".into()));
+    let answer = raw(server.address, &request("GET", MESSAGES, &[key], ""));
+    assert_eq!(
+        (answer.status, answer.json()["error"]["type"].clone()),
+        (405, "invalid_request_error".into())
+    );
+    assert_eq!(answer.header("allow"), Some("POST"));
+    assert_eq!(answer.header("request-id"), answer.header("x-request-id"));
+}
+
+#[test]
+fn requests_beyond_the_queue_are_told_to_come_back() {
+    let scheduling = ottava::EngineConfig { queue_max: 1, ..ottava::EngineConfig::default() };
+    let server = Running::of(scheduling, |_| {});
+    let holding = super::ends::begun(&server);
+    let answer = send(&server, json!({}));
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")), "{answer:?}");
+    assert_eq!(answer.json()["error"]["type"], "rate_limit_error");
+    drop(holding);
 }
 
 #[test]
@@ -212,6 +228,9 @@ fn the_tokens_counted_are_those_of_the_answer() {
         assert_eq!(counted, Some(read[0] + read[1]), "{more}");
         counts.push(counted);
     }
+    let off = json!({"messages": messages, "tools": tools, "thinking": {"type": "disabled"}});
+    let off = post(server.address, COUNT, &body(off)).json()["input_tokens"].as_u64();
+    assert_eq!(off, counts[4], "without a word about it the model does not think");
     counts.dedup();
     assert_eq!(counts.len(), 6, "each part has tokens: {counts:?}");
 }
