@@ -98,9 +98,12 @@ impl InferenceEngine {
     fn keep_to(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
         use crate::{constrain::Grammar, text::Vocab};
         let piece = |vocab: &Vocab, id: TokenId| vocab.piece(id).unwrap_or_default().to_owned();
-        let markers = self.marker_tokens(tools);
-        let control: Vec<_> = markers.iter().map(|&id| (piece(self.vocab(), id), id.0)).collect();
-        let Some(grammar) = self.chat_format().grammar(tools, self.has_begun_reasoning(prompt), &control) else {
+        let markers = self.marker_tokens(tools).into_iter();
+        // What ends an answer is no part of it.
+        let markers = markers.filter(|id| !self.vocab().stop_ids().contains(id));
+        let control: Vec<_> = markers.map(|id| (piece(self.vocab(), id), id.0)).collect();
+        let Some(grammar) = self.chat_format().grammar(tools, self.has_begun_reasoning(prompt), &control)
+        else {
             return Ok(request);
         };
         match (self.constrain(&Grammar::lark(grammar)), must_keep(tools)) {

@@ -20,7 +20,8 @@ const INTEGER: (&str, &str) = ("INTEGER", "/-?(0|[1-9][0-9]{0,15})/");
 const NUMBER: (&str, &str) = ("NUMBER", "/-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?([eE][+-]?[0-9]{1,2})?/");
 const KEY: (&str, &str) = ("KEY", "/[A-Za-z_][A-Za-z0-9_]{0,63}/");
 /// A text of Python's, with the escapes that all its readers have.
-const QUOTED: (&str, &str) = ("QUOTED", "/'([^'\\\\\\n]|\\\\[\\\\'nrt])*'|\"([^\"\\\\\\n]|\\\\[\\\\\"nrt])*\"/");
+const QUOTED: (&str, &str) =
+    ("QUOTED", "/'([^'\\\\\\n]|\\\\[\\\\'nrt])*'|\"([^\"\\\\\\n]|\\\\[\\\\\"nrt])*\"/");
 
 impl ChatFormat {
     /// The answers that a choice of tools allows, in Lark's syntax; `None` where it allows any. `control` has the
@@ -35,7 +36,8 @@ impl ChatFormat {
         if tools.choice == ToolChoice::None || tools.list.is_empty() || is_free {
             return None;
         }
-        let mut writer = Writer { format: *self, control, rules: String::new(), known: BTreeSet::new(), next: 0 };
+        let mut writer =
+            Writer { format: *self, control, rules: String::new(), known: BTreeSet::new(), next: 0 };
         writer.calls(tools);
         let start = if must { writer.required(in_reasoning) } else { writer.auto(in_reasoning) };
         Some(format!("start: {start}\n{}", writer.rules))
@@ -67,7 +69,8 @@ impl Writer<'_> {
 
     /// A text as it stands, control tokens by their ids.
     fn literal(&self, text: &str) -> String {
-        let first = self.control.iter().filter_map(|(piece, id)| Some((text.find(piece.as_str())?, piece, id)));
+        let first =
+            self.control.iter().filter_map(|(piece, id)| Some((text.find(piece.as_str())?, piece, id)));
         match first.min_by_key(|&(at, piece, _)| (at, std::cmp::Reverse(piece.len()))) {
             Some((at, piece, id)) => {
                 let rest = self.literal(&text[at + piece.len()..]);
@@ -144,7 +147,8 @@ impl Writer<'_> {
         }
         if self.begins_with_control(open) {
             let text = self.shared(TEXT);
-            let thoughts = self.format.reasoning.map(|_| format!("| {}", self.thoughts())).unwrap_or_default();
+            let thoughts =
+                self.format.reasoning.map(|_| format!("| {}", self.thoughts())).unwrap_or_default();
             let noise = row.noise.iter().map(|text| format!(" | {}", self.literal(text))).collect::<String>();
             return format!("{begun} ({text} {thoughts}{noise})* blocks?");
         }
@@ -301,7 +305,10 @@ impl Writer<'_> {
             Some(_) => {}
             None => {
                 self.shared(QUOTED);
-                self.shared(("value", "QUOTED | NUMBER | \"True\" | \"False\" | \"None\" | list | dictionary"));
+                self.shared((
+                    "value",
+                    "QUOTED | NUMBER | \"True\" | \"False\" | \"None\" | list | dictionary",
+                ));
                 self.shared(("list", "\"[\" (value (\", \" value)*)? \"]\""));
                 let entries = "\"{\" (QUOTED \": \" value (\", \" QUOTED \": \" value)*)? \"}\"";
                 self.shared(("dictionary", entries));
@@ -310,13 +317,15 @@ impl Writer<'_> {
     }
 }
 
-/// A schema in the grammar. Arguments are an object, whether it says so or not.
+/// A schema in the grammar. Arguments are an object, whether it says so or not, and have so much white space at most.
 fn json(schema: &Json) -> String {
+    const TYPED: [&str; 7] = ["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"];
     let mut schema = schema.clone();
-    if let Some(fields) = schema.as_object_mut()
-        && !["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"].iter().any(|key| fields.contains_key(*key))
-    {
-        fields.insert("type".into(), "object".into());
+    if let Some(fields) = schema.as_object_mut() {
+        if !TYPED.iter().any(|key| fields.contains_key(*key)) {
+            fields.insert("type".into(), "object".into());
+        }
+        fields.insert("x-guidance".into(), serde_json::json!({"whitespace_pattern": "[ \\t\\n\\r]{1,40}"}));
     }
     format!("%json {schema}")
 }

@@ -12,11 +12,8 @@ use crate::chat::{AnswerParser, ChatPart};
 /// A vocabulary of the 256 bytes.
 fn matcher(grammar: &str) -> Matcher {
     let words = ApproximateTokEnv::single_byte_env();
-    let factory = ParserFactory::new(
-        &words,
-        InferenceCapabilities::default(),
-        &SlicedBiasComputer::general_slices(),
-    );
+    let factory =
+        ParserFactory::new(&words, InferenceCapabilities::default(), &SlicedBiasComputer::general_slices());
     let parser = factory.expect("a factory").create_parser(TopLevelGrammar::from_lark(grammar.into()));
     Matcher::new(Ok(parser.unwrap_or_else(|error| panic!("{error:#}\n{grammar}"))))
 }
@@ -122,17 +119,44 @@ fn is_weather(arguments: &Json) -> bool {
 
 /// Answers as models write them, which every grammar of a free choice has to take.
 const ANSWERS: &[(&str, &str)] = &[
-    ("hermes", "<think>\nWhich <tool_call> is it?\n</think>\n\nWell.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 3}}\n</tool_call>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>"),
+    (
+        "hermes",
+        "<think>\nWhich <tool_call> is it?\n</think>\n\nWell.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 3}}\n</tool_call>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>",
+    ),
     ("hermes", "No tools < here."),
     ("hermes", "<think>\nHm.\n</think>\n\nNo tools."),
-    ("qwen-coder", "I look.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"),
-    ("mistral", "Well.[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Oslo\", \"days\": 3}[TOOL_CALLS]ping[ARGS]{}"),
-    ("mistral-list", "[TOOL_CALLS][{\"name\": \"ping\", \"arguments\": {}}, {\"name\": \"ping\", \"arguments\": {}}]"),
-    ("glm", "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>"),
-    ("lfm", "Well.<|tool_call_start|>[get_weather(city='Oslo', days=3, metric=True), ping()]<|tool_call_end|>"),
-    ("gemma", "<|channel>thought\nHm.\n<channel|>Well.<|tool_call>call:get_weather{city:<|\"|>Oslo<|\"|>,days:3}<tool_call|>"),
-    ("deepseek", "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
-    ("kimi", "<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"),
+    (
+        "qwen-coder",
+        "I look.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+    ),
+    (
+        "mistral",
+        "Well.[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Oslo\", \"days\": 3}[TOOL_CALLS]ping[ARGS]{}",
+    ),
+    (
+        "mistral-list",
+        "[TOOL_CALLS][{\"name\": \"ping\", \"arguments\": {}}, {\"name\": \"ping\", \"arguments\": {}}]",
+    ),
+    (
+        "glm",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+    ),
+    (
+        "lfm",
+        "Well.<|tool_call_start|>[get_weather(city='Oslo', days=3, metric=True), ping()]<|tool_call_end|>",
+    ),
+    (
+        "gemma",
+        "<|channel>thought\nHm.\n<channel|>Well.<|tool_call>call:get_weather{city:<|\"|>Oslo<|\"|>,days:3}<tool_call|>",
+    ),
+    (
+        "deepseek",
+        "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "kimi",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    ),
     ("granite", "<|tool_call|>[{\"name\": \"ping\", \"arguments\": {}}]"),
 ];
 
@@ -155,11 +179,14 @@ fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
 fn control_tokens_of_markers_are_named_by_their_ids() {
     let control = [("[TOOL_CALLS]".to_owned(), 5), ("[ARGS]".to_owned(), 32)];
     let grammar = format("mistral").grammar(&tools(), false, &control).expect("a grammar");
-    assert!(grammar.contains("<[5]> body") && grammar.contains("\"ping\"") && grammar.contains("<[32]> %json"));
+    assert!(
+        grammar.contains("<[5]> body") && grammar.contains("\"ping\"") && grammar.contains("<[32]> %json")
+    );
     assert!(!grammar.contains("TOOL_CALLS"), "{grammar}");
     matcher(&grammar);
     let harmony = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"];
-    let control: Vec<(String, u32)> = harmony.iter().zip(257..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
+    let control: Vec<(String, u32)> =
+        harmony.iter().zip(257..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
     let format = ChatFormat::of_name("harmony").expect("a format");
     for tools in [tools(), tools().choice(ToolChoice::Required)] {
         let grammar = format.grammar(&tools, false, &control).expect("a grammar");
