@@ -54,7 +54,6 @@ pub(crate) fn spawn<T: Send + 'static>(
 }
 
 /// Starts a thread with a stack of so many bytes, where there is room for it.
-#[cfg(feature = "constraints")]
 pub(crate) fn spawn_deep<T: Send + 'static>(
     name: String,
     stack: usize,

@@ -25,11 +25,15 @@ impl InferenceEngine {
     /// What reads the answer to this prompt. It sees the whole answer where [`Request::show_control_tokens`] has the
     /// [`InferenceEngine::marker_tokens`].
     pub fn answer_parser(&self, prompt: &[TokenId], tools: &Tools) -> AnswerParser {
-        let mut detokenizer = Detokenizer::with_control(self.vocab());
-        let end = &prompt[prompt.len().saturating_sub(PROMPT_END)..];
-        let text: String = end.iter().map(|&id| detokenizer.push(id).to_owned()).collect();
         let parser = AnswerParser::new(self.chat_format(), tools);
-        if self.chat_format().begins_reasoning(&text) { parser.in_reasoning() } else { parser }
+        if self.has_begun_reasoning(prompt) { parser.in_reasoning() } else { parser }
+    }
+
+    fn has_begun_reasoning(&self, prompt: &[TokenId]) -> bool {
+        let mut detokenizer = Detokenizer::with_control(self.vocab());
+        let end = prompt.iter().skip(prompt.len().saturating_sub(PROMPT_END));
+        let text: String = end.map(|&id| detokenizer.push(id).to_owned()).collect();
+        self.chat_format().begins_reasoning(&text)
     }
 
     /// The control tokens that are markers of reasoning, and of calls where there are tools to call.
@@ -78,22 +82,53 @@ impl InferenceEngine {
     }
 
     /// The request with what its answer's parser has to see, and with a mask that keeps the answer to the choice of
-    /// tools: for those who submit and parse on their own. [`InferenceEngine::answer`] does both.
+    /// tools: for those who submit and parse on their own. [`InferenceEngine::answer`] does both. `prompt` is what the
+    /// request continues.
     ///
     /// # Errors
-    /// A choice of tools that has to be enforced is refused where nothing enforces it.
+    /// A choice of tools that has to be enforced and cannot be: without the feature `constraints`, or where a tool's
+    /// schema makes no grammar.
     pub fn with_tools(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
-        let _ = prompt;
         let request = request.show_control_tokens(self.marker_tokens(tools));
-        if matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_)) {
-            let message = "expected none or auto: this build cannot enforce another choice";
-            return Err(SubmitError::invalid("tool_choice", message).into());
+        self.keep_to(request, prompt, tools)
+    }
+
+    /// Calls that have begun are held to their tools where there is a grammar for it, and where they have to be.
+    #[cfg(feature = "constraints")]
+    fn keep_to(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
+        use crate::{constrain::Grammar, text::Vocab};
+        let piece = |vocab: &Vocab, id: TokenId| vocab.piece(id).unwrap_or_default().to_owned();
+        let markers = self.marker_tokens(tools);
+        let control: Vec<_> = markers.iter().map(|&id| (piece(self.vocab(), id), id.0)).collect();
+        let Some(grammar) = self.chat_format().grammar(tools, self.has_begun_reasoning(prompt), &control) else {
+            return Ok(request);
+        };
+        match (self.constrain(&Grammar::lark(grammar)), must_keep(tools)) {
+            (Ok(constraint), _) => Ok(request.mask(constraint)),
+            (Err(error), Some(field)) => {
+                Err(SubmitError::invalid(field, format!("expected what makes a grammar: {error}")).into())
+            }
+            // The parser takes a call as it comes.
+            (Err(_), None) => Ok(request),
         }
-        if tools.list.iter().any(|tool| tool.strict) {
-            let message = "expected no strict tool: this build cannot enforce a schema";
-            return Err(SubmitError::invalid("tools", message).into());
+    }
+
+    #[cfg(not(feature = "constraints"))]
+    fn keep_to(&self, request: Request, _prompt: &[TokenId], tools: &Tools) -> Result<Request> {
+        let message = "expected what needs no enforcing: this build is without the feature `constraints`";
+        match must_keep(tools) {
+            Some(field) => Err(SubmitError::invalid(field, message).into()),
+            None => Ok(request),
         }
-        Ok(request)
+    }
+}
+
+/// Which field asks for answers that have to keep to the tools.
+fn must_keep(tools: &Tools) -> Option<&'static str> {
+    match tools.choice {
+        ToolChoice::None => None,
+        ToolChoice::Required | ToolChoice::Named(_) => Some("tool_choice"),
+        ToolChoice::Auto => tools.list.iter().any(|tool| tool.strict).then_some("tools"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod answer;
 mod format;
+mod schema;
 mod tool;
 
 pub use answer::AnswerParser;

@@ -4,9 +4,9 @@
 //! block of calls, `object.rs` and `named.rs` one call, `value.rs` and `tags.rs` its arguments.
 
 mod call;
+mod convert;
 mod named;
 mod object;
-mod schema;
 mod step;
 mod tags;
 mod value;

@@ -2,10 +2,11 @@
 
 use serde_json::Value as Json;
 
-use super::schema::{self, Kind};
+use super::convert::convert;
 use super::step::{Found, Literal, Step, Until};
 use super::value::escape_into;
 use crate::chat::format::Tags as Row;
+use crate::chat::schema::{Kind, kind};
 
 /// Most bytes of a key.
 const KEY_BYTES_MAX: usize = 256;
@@ -100,7 +101,7 @@ impl Tags {
         self.is_open = true;
         escape_into(&key, out);
         out.push_str("\":");
-        let kind = schema::kind(&self.parameters, &key);
+        let kind = kind(&self.parameters, &key);
         if kind == Kind::Text {
             out.push('"');
         }
@@ -126,7 +127,7 @@ impl Tags {
         }
         match value.kind {
             Kind::Text => out.push('"'),
-            Kind::Any => out.push_str(&schema::convert(&self.parameters, &value.key, &value.plain)),
+            Kind::Any => out.push_str(&convert(&self.parameters, &value.key, &value.plain)),
         }
         self.stay(State::Key)
     }

@@ -4,6 +4,7 @@
 //! disagree. The rows are in `rows.rs`. Literals have the line breaks that a model was taught to write; the parser
 //! takes any white space around them.
 
+mod grammar;
 mod rows;
 
 /// How a model writes what is not text for its reader.
@@ -27,6 +28,8 @@ pub struct ChatFormat {
 pub(super) struct Reasoning {
     pub(super) open: &'static str,
     pub(super) close: &'static str,
+    /// What has to stand between reasoning and a call.
+    pub(super) then: &'static str,
 }
 
 /// How calls are written: blocks of one call or several.
@@ -38,6 +41,8 @@ pub(super) struct Calls {
     /// Whether an answer may begin with a block that has no such beginning.
     pub(super) bare: bool,
     pub(super) list: List,
+    /// Whether a block that is no list has several calls.
+    pub(super) several: bool,
     pub(super) call: Call,
     pub(super) close: &'static str,
     /// Markers that stand between parts and mean nothing to a reader.

@@ -34,13 +34,13 @@ pub(super) const CALLS: &[(&[&str], &Calls)] = &[
 pub(super) const REASONING: &[(&[&str], &Reasoning)] = &[
     (&["<think>"], &THINK),
     (&["</think>"], &THINK),
-    (&["[THINK]"], &Reasoning { open: "[THINK]", close: "[/THINK]" }),
-    (&["<seed:think>"], &Reasoning { open: "<seed:think>", close: "</seed:think>" }),
-    (&["<|START_THINKING|>"], &Reasoning { open: "<|START_THINKING|>", close: "<|END_THINKING|>" }),
-    (&["<|inner_prefix|>"], &Reasoning { open: "<|inner_prefix|>", close: "<|inner_suffix|>" }),
+    (&["[THINK]"], &Reasoning { open: "[THINK]", close: "[/THINK]", then: "" }),
+    (&["<seed:think>"], &Reasoning { open: "<seed:think>", close: "</seed:think>", then: "" }),
+    (&["<|START_THINKING|>"], &Reasoning { open: "<|START_THINKING|>", close: "<|END_THINKING|>", then: "" }),
+    (&["<|inner_prefix|>"], &Reasoning { open: "<|inner_prefix|>", close: "<|inner_suffix|>", then: "" }),
 ];
 
-pub(super) const THINK: Reasoning = Reasoning { open: "<think>\n", close: "\n</think>\n\n" };
+pub(super) const THINK: Reasoning = Reasoning { open: "<think>\n", close: "\n</think>\n\n", then: "" };
 
 /// Every row; equal ones stand beside each other.
 pub(super) fn all() -> impl Iterator<Item = &'static Calls> {
@@ -53,6 +53,7 @@ const BASE: Calls = Calls {
     open: &[],
     bare: false,
     list: List::No,
+    several: false,
     call: Call::Object { name: &["name"], arguments: &["arguments", "parameters"] },
     close: "",
     noise: &[],
@@ -126,6 +127,7 @@ const FUNCTION_TAG: Calls = Calls {
 const DEEPSEEK: Calls = Calls {
     name: "deepseek",
     open: &["<｜tool▁calls▁begin｜>"],
+    several: true,
     call: Call::Named(NamedCall {
         prefix: "<｜tool▁call▁begin｜>",
         before: &["<｜tool▁sep｜>"],
@@ -152,6 +154,7 @@ const DEEPSEEK_FENCED: Calls = Calls {
 const DEEPSEEK_MARKUP: Calls = Calls {
     name: "deepseek-markup",
     open: &["<｜DSML｜function_calls>\n"],
+    several: true,
     call: Call::Named(NamedCall {
         prefix: "<｜DSML｜invoke name=\"",
         before: &["\">\n"],
@@ -171,6 +174,7 @@ const DEEPSEEK_MARKUP: Calls = Calls {
 const KIMI: Calls = Calls {
     name: "kimi",
     open: &["<|tool_calls_section_begin|>"],
+    several: true,
     call: Call::Named(NamedCall {
         prefix: "<|tool_call_begin|>functions.",
         before: &["<|tool_call_argument_begin|>"],
@@ -212,6 +216,7 @@ const NEMOTRON: Calls =
 const MINIMAX: Calls = Calls {
     name: "minimax",
     open: &["<minimax:tool_call>\n"],
+    several: true,
     call: Call::Named(NamedCall {
         prefix: "<invoke name=\"",
         before: &["\">\n"],
@@ -279,7 +284,7 @@ const GEMMA: Calls = Calls {
         suffix: "",
     }),
     close: "<tool_call|>",
-    reasoning: Some(&Reasoning { open: "<|channel>thought\n", close: "\n<channel|>" }),
+    reasoning: Some(&Reasoning { open: "<|channel>thought\n", close: "\n<channel|>", then: "" }),
     ..BASE
 };
 
@@ -313,10 +318,10 @@ const HARMONY: Calls = Calls {
             "<|channel|>analysis json<|message|>",
             "<|channel|>analysis <|constrain|>json<|message|>",
         ],
-        suffix: "<|call|>",
         ..JSON
     }),
     noise: &[
+        "<|call|>",
         "<|start|>assistant",
         "<|channel|>final<|message|>",
         "<|channel|>final <|constrain|>json<|message|>",
@@ -324,6 +329,10 @@ const HARMONY: Calls = Calls {
         "<|end|>",
         "<|return|>",
     ],
-    reasoning: Some(&Reasoning { open: "<|channel|>analysis<|message|>", close: "<|end|>" }),
+    reasoning: Some(&Reasoning {
+        open: "<|channel|>analysis<|message|>",
+        close: "<|end|>",
+        then: "<|start|>assistant",
+    }),
     ..BASE
 };

@@ -1,0 +1,158 @@
+//! The threads that masks run on: a few, started with the first mask and ended with the engine.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::available_parallelism;
+use std::time::Instant;
+
+use super::inbox::Inbox;
+use super::masking::TIME_MAX;
+use crate::room;
+
+/// Most threads.
+const THREADS_MAX: usize = 4;
+/// Most threads that are started in the stead of such as do not come back from a mask.
+const LOST_MAX: usize = 8;
+/// Bytes of a thread's stack: grammars call themselves.
+const STACK_BYTES: usize = 16 << 20;
+
+/// A piece of work. It does not panic.
+pub(super) type Work = Box<dyn FnOnce(&Queue) + Send>;
+
+/// The pool. Work that waits is at most one piece for each sequence at work.
+#[derive(Debug)]
+pub(super) struct MaskPool {
+    shared: Arc<Queue>,
+    /// The threads are the engine's: nothing of it may wait for them.
+    inbox: Arc<Inbox>,
+}
+
+/// What the threads share.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// What the engine waits for, and what it will want after its step.
+    now: VecDeque<Work>,
+    later: VecDeque<Work>,
+    threads: usize,
+    idle: usize,
+    /// Threads that have not come back in time.
+    lost: usize,
+    closed: bool,
+}
+
+impl MaskPool {
+    pub(super) fn new(inbox: Arc<Inbox>) -> MaskPool {
+        MaskPool { shared: Arc::new(Queue { state: Mutex::default(), changed: Condvar::new() }), inbox }
+    }
+
+    /// Runs work on a thread; on this one if there is none and none can be had.
+    pub(super) fn run(&self, work: Work) {
+        let mut state = self.shared.lock();
+        state.now.push_back(work);
+        self.start(&mut state);
+        while state.threads == 0
+            && let Some(work) = state.take()
+        {
+            drop(state);
+            work(&self.shared);
+            state = self.shared.lock();
+        }
+        drop(state);
+        self.shared.changed.notify_one();
+    }
+
+    /// A thread does not come back: another may be started in its stead.
+    pub(super) fn lose(&self) {
+        let mut state = self.shared.lock();
+        state.lost = (state.lost + 1).min(LOST_MAX);
+        self.start(&mut state);
+    }
+
+    /// Starts a thread if there is work for it.
+    fn start(&self, state: &mut State) {
+        if state.idle >= state.now.len() + state.later.len() || state.threads >= most() + state.lost {
+            return;
+        }
+        let (shared, inbox) = (Arc::clone(&self.shared), Arc::clone(&self.inbox));
+        let started = room::spawn_deep("ottava-mask".into(), STACK_BYTES, move || {
+            inbox.enter();
+            shared.serve();
+        });
+        // The others go on where there is no room for one more.
+        state.threads += usize::from(started.is_ok());
+    }
+}
+
+/// How many threads there are: the model needs the processors, too.
+fn most() -> usize {
+    available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, THREADS_MAX))
+}
+
+impl State {
+    fn take(&mut self) -> Option<Work> {
+        self.now.pop_front().or_else(|| self.later.pop_front())
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing under this lock can leave the state half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves work for when nothing is waited for.
+    pub(super) fn later(&self, work: Work) {
+        let mut state = self.lock();
+        // An engine that has gone has no use for it.
+        if state.closed {
+            return drop(state);
+        }
+        state.later.push_back(work);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// A thread's life.
+    fn serve(&self) {
+        let mut state = self.lock();
+        while !state.closed && state.threads <= most() + state.lost {
+            let Some(work) = state.take() else {
+                state.idle += 1;
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+                continue;
+            };
+            drop(state);
+            let started = Instant::now();
+            work(self);
+            state = self.lock();
+            if started.elapsed() > TIME_MAX {
+                state.lost = state.lost.saturating_sub(1);
+            }
+        }
+        state.threads -= 1;
+    }
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").finish_non_exhaustive()
+    }
+}
+
+/// The threads end after what they are at; nobody waits for that.
+impl Drop for MaskPool {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        let left = (std::mem::take(&mut state.now), std::mem::take(&mut state.later));
+        drop(state);
+        self.shared.changed.notify_all();
+        drop(left);
+    }
+}
