@@ -36,10 +36,20 @@ pub(crate) async fn completions(
         return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1, found 0"));
     }
     let ignored = client.ignored(&app, fields);
-    let prompt = prompt(&app, conversation).await?;
-    let answers = Answers::begin(&app, vec![prompt], &params)?;
+    let (answers, _) = begin(&app, conversation, &params).await?;
     let chunks = Chunks::new(&app, &params);
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
+}
+
+/// Begins to answer a conversation, whatever the API that it came by; and says how many tokens its prompt is.
+pub(crate) async fn begin(
+    app: &Arc<App>,
+    conversation: Conversation,
+    params: &Params,
+) -> Result<(Answers, usize), ApiError> {
+    let prompt = prompt(app, conversation).await?;
+    let tokens = prompt.ids.len();
+    Ok((Answers::begin(app, vec![prompt], params)?, tokens))
 }
 
 fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {

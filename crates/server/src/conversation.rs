@@ -110,18 +110,22 @@ fn call(place: &str, call: &mut ToolCall) -> Result<(), ApiError> {
             format!("{place}: expected a tool's name, found none"),
         ));
     }
-    let arguments = &mut call.0["function"]["arguments"];
-    match arguments.as_str().map(str::trim) {
-        Some("") => *arguments = json!({}),
-        Some(text) => {
-            if let Ok(Value::Object(fields)) = serde_json::from_str(text) {
-                *arguments = fields.into();
-            }
-        }
-        None if arguments.is_null() => *arguments = json!({}),
-        None => {}
+    let found = &mut call.0["function"]["arguments"];
+    match found {
+        Value::String(text) => *found = arguments(text),
+        Value::Null => *found = json!({}),
+        _ => {}
     }
     Ok(())
+}
+
+/// A call's arguments as most templates take them. What is no object stays the text that it is.
+pub(crate) fn arguments(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(fields)) => fields.into(),
+        _ if text.trim().is_empty() => json!({}),
+        _ => text.into(),
+    }
 }
 
 /// A message, checked: a role, and no part that is more than text.

@@ -1,9 +1,9 @@
 //! The input of `/v1/responses`: a text, or items, and what may be called.
 
 use ottava::chat::{ToolChoice, Tools};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::conversation::{Conversation, choice_of_word, options};
+use crate::conversation::{Conversation, arguments, choice_of_word, options};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::turns::{Turns, chosen, text, tools, unknown_type};
@@ -86,9 +86,8 @@ fn read(turns: &mut Turns, mut item: Fields) -> Result<(), ApiError> {
             turns.say(role, content(&mut item, "content", TEXTS)?);
         }
         "function_call" => {
-            let (id, name, arguments) =
-                (item.needed("call_id")?, item.needed("name")?, item.needed("arguments")?);
-            turns.call(id, name, object(arguments));
+            let (id, name, text) = (item.needed("call_id")?, item.needed("name")?, item.needed("arguments")?);
+            turns.call(id, name, arguments(&text));
         }
         "function_call_output" => {
             let id = item.needed("call_id")?;
@@ -126,13 +125,4 @@ fn thought(item: &mut Fields) -> Result<String, ApiError> {
     };
     let (content, summary) = (thought("content")?, thought("summary")?);
     Ok(if content.is_empty() { summary } else { content })
-}
-
-/// Arguments as most templates take them. What is no object stays the text that it is.
-fn object(arguments: String) -> Value {
-    match serde_json::from_str(&arguments) {
-        Ok(Value::Object(object)) => object.into(),
-        _ if arguments.trim().is_empty() => json!({}),
-        _ => arguments.into(),
-    }
 }
