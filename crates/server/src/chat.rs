@@ -35,6 +35,7 @@ pub(crate) async fn completions(
     }
     let conversation = Conversation::take(&mut fields)?;
     let ignored = client.ignored(&app, fields);
+    params.compile(&app).await?;
     let prompt = app.work(move |engine| Ok(engine.prompt_ids(&conversation.request())?)).await?;
     let answers = Answers::begin(&app, vec![prompt], &params)?;
     let chunks = Chunks::new(&app, &params);

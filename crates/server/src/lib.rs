@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A request's way: `listen` accepts the connection; `gate` checks host, site, key and size; `chat` or `completions`
-//! take the fields (`fields`, `params`); `answer` submits to the engine; `stream` writes the pieces as they come, or
+//! take the fields (`fields`, `params`, `format`); `answer` submits to the engine; `stream` writes the pieces as they come, or
 //! their fold. `about`, `tokens` and `metrics` are the other routes. `docs/server.md` has routes and parameters.
 //!
 //! Nothing here computes or caches: a server is a client of the engine like any other.
@@ -29,6 +29,7 @@ mod config;
 mod conversation;
 mod error;
 mod fields;
+mod format;
 mod gate;
 mod listen;
 mod metrics;
