@@ -35,6 +35,10 @@ pub enum Error {
     /// A tokenizer or chat template that cannot be used.
     #[error(transparent)]
     Text(#[from] text::TextError),
+    /// A grammar that answers cannot be constrained to.
+    #[cfg(feature = "constraints")]
+    #[error(transparent)]
+    Constraint(#[from] crate::constrain::ConstraintError),
     /// An engine that could not start.
     #[error(transparent)]
     Engine(#[from] engine::EngineError),
@@ -65,6 +69,8 @@ impl Error {
             Error::Model(error) => error.kind(),
             Error::Sampling(error) => error.kind(),
             Error::Text(error) => error.kind(),
+            #[cfg(feature = "constraints")]
+            Error::Constraint(error) => error.kind(),
             Error::Engine(error) => error.kind(),
             Error::Submit(error) => error.kind(),
             Error::Generation(error) => error.kind(),
@@ -79,6 +85,8 @@ impl Error {
             Error::Model(error) => error.field(),
             Error::Sampling(error) => error.field(),
             Error::Text(error) => error.field(),
+            #[cfg(feature = "constraints")]
+            Error::Constraint(error) => error.field(),
             Error::Engine(error) => error.field(),
             Error::Submit(error) => error.field(),
             Error::Generation(error) => error.field(),

@@ -63,6 +63,8 @@ pub mod backend;
 #[cfg(feature = "text")]
 pub mod chat;
 pub mod checkpoint;
+#[cfg(feature = "constraints")]
+pub mod constrain;
 pub mod engine;
 mod error;
 pub mod file;

@@ -53,6 +53,18 @@ pub(crate) fn spawn<T: Send + 'static>(
     Builder::new().name(name).spawn(work)
 }
 
+/// Starts a thread with a stack of so many bytes, where there is room for it.
+pub(crate) fn spawn_deep<T: Send + 'static>(
+    name: String,
+    stack: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    if !has(THREAD_BYTES + stack) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    Builder::new().name(name).stack_size(stack).spawn(work)
+}
+
 /// Starts a thread of a scope, where there is room for it.
 pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,

@@ -21,6 +21,8 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+#[cfg(feature = "text")]
+mod chat;
 mod device;
 mod keep;
 mod request;
@@ -31,10 +33,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use builder::EngineBuilder;
+#[cfg(feature = "text")]
+pub use chat::ChatAnswer;
 pub use device::{Device, DeviceInfo};
 use request::Prompt;
 pub use request::Request;
 
+#[cfg(feature = "constraints")]
+use crate::constrain::{Constraint, ConstraintError, Constraints, Grammar};
 use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
@@ -80,9 +86,14 @@ struct Shared {
     monitor: std::result::Result<Arc<dyn Monitor>, NoHealth>,
     vocab: Arc<Vocab>,
     #[cfg(feature = "text")]
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
+    /// Made when a grammar first comes.
+    #[cfg(feature = "constraints")]
+    constraints: std::sync::OnceLock<std::result::Result<Constraints, ConstraintError>>,
     #[cfg(feature = "text")]
     template: Option<ChatTemplate>,
+    #[cfg(feature = "text")]
+    format: crate::chat::ChatFormat,
 }
 
 /// What was loaded and granted, where, and how much memory it takes.
@@ -171,7 +182,12 @@ impl InferenceEngine {
                 if let Some(what) = template.unknown_role(messages) {
                     return Err(SubmitError::invalid("messages", what).into());
                 }
-                let prompt = template.prompt(messages, &request.options())?;
+                let options = request.options();
+                if options.tools.is_some() && !template.knows_tools() {
+                    let message = "the model's chat template has no place for tools";
+                    return Err(SubmitError::invalid("tools", message).into());
+                }
+                let prompt = template.prompt(messages, &options)?;
                 let bos = self.bos_unless_written(&prompt);
                 self.fitting(tokenizer.encode_prompt_within(&prompt, bos, context_max))
             }
@@ -299,6 +315,26 @@ impl InferenceEngine {
     #[cfg(feature = "text")]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.shared.tokenizer
+    }
+
+    /// What compiles grammars for the model's vocabulary: made the first time, which takes a moment, and shared.
+    ///
+    /// # Errors
+    /// [`crate::Error::Constraint`] if the vocabulary cannot be used for that.
+    #[cfg(feature = "constraints")]
+    pub fn constraints(&self) -> Result<&Constraints> {
+        let build = || Constraints::new(Arc::clone(&self.shared.tokenizer));
+        Ok(self.shared.constraints.get_or_init(build).as_ref().map_err(Clone::clone)?)
+    }
+
+    /// Compiles a grammar for [`Request::mask`]. The engine keeps the grammars that were used last; a new one may take a
+    /// second.
+    ///
+    /// # Errors
+    /// [`crate::Error::Constraint`], which says what is wrong with the grammar.
+    #[cfg(feature = "constraints")]
+    pub fn constrain(&self, grammar: &Grammar) -> Result<Constraint> {
+        Ok(self.constraints()?.compile(grammar)?)
     }
 
     /// Whether [`Request::chat`] works with this model.

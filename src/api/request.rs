@@ -10,6 +10,7 @@ use crate::sample::{Sampling, TokenMask};
 use crate::text::Vocab;
 #[cfg(feature = "text")]
 use crate::{
+    chat::{Tool, ToolError, Tools},
     engine::SubmitError,
     text::{Message, RenderOptions, Special},
 };
@@ -51,6 +52,9 @@ pub struct Request {
     special: Special,
     #[cfg(feature = "text")]
     template: Option<Box<RenderOptions>>,
+    #[cfg(feature = "text")]
+    tools: Tools,
+    show_control_tokens: Vec<TokenId>,
     max_tokens: usize,
     sampling: Sampling,
     stop: Vec<String>,
@@ -92,6 +96,9 @@ impl Request {
             special: Special::Text,
             #[cfg(feature = "text")]
             template: None,
+            #[cfg(feature = "text")]
+            tools: Tools::default(),
+            show_control_tokens: Vec::new(),
             max_tokens: 256,
             sampling: Sampling::default(),
             stop: Vec::new(),
@@ -119,6 +126,21 @@ impl Request {
     #[cfg(feature = "text")]
     pub fn template(mut self, options: RenderOptions) -> Request {
         self.template = Some(Box::new(options));
+        self
+    }
+
+    /// What the model may call. The chat template gets it, and
+    /// [`InferenceEngine::answer`](crate::InferenceEngine::answer) reads the calls.
+    #[cfg(feature = "text")]
+    pub fn tools(mut self, tools: Tools) -> Request {
+        self.tools = tools;
+        self
+    }
+
+    /// Spells these control tokens out in the events' text, which hides the others: markers that a parser reads, such
+    /// as [`InferenceEngine::marker_tokens`](crate::InferenceEngine::marker_tokens).
+    pub fn show_control_tokens(mut self, ids: impl IntoIterator<Item = TokenId>) -> Request {
+        self.show_control_tokens = ids.into_iter().collect();
         self
     }
 
@@ -263,7 +285,16 @@ impl Request {
 
     #[cfg(feature = "text")]
     pub(super) fn options(&self) -> RenderOptions {
-        self.template.as_deref().cloned().unwrap_or_default()
+        let mut options = self.template.as_deref().cloned().unwrap_or_default();
+        if !self.tools.list.is_empty() {
+            options.tools = Some(self.tools.list.iter().map(Tool::to_json).collect());
+        }
+        options
+    }
+
+    #[cfg(feature = "text")]
+    pub(super) fn given_tools(&self) -> &Tools {
+        &self.tools
     }
 
     /// Refuses what would otherwise be left out without a word.
@@ -280,6 +311,11 @@ impl Request {
                 "expected a text, found another prompt",
             ));
         }
+        if !self.tools.list.is_empty() && !is_chat {
+            return Err(SubmitError::invalid("tools", "expected messages to answer, found none"));
+        }
+        let said = |error: ToolError| SubmitError::invalid("tools", error.to_string());
+        self.tools.check().map_err(said)?;
         match &self.prompt {
             Prompt::Chat(messages) if messages.is_empty() => {
                 Err(SubmitError::invalid("messages", "expected at least 1, found none"))
@@ -295,6 +331,7 @@ impl Request {
         request.stop_strings = self.stop;
         request.window = self.window;
         request.text = Some(Arc::clone(vocab));
+        request.show_control_tokens = self.show_control_tokens;
         request.top = self.top_logprobs;
         request.mask = self.mask.map(|make| make());
         request.deadline = self.deadline;

@@ -55,7 +55,11 @@ impl Texts {
             monitor,
             vocab: self.vocab,
             #[cfg(feature = "text")]
-            tokenizer: self.tokenizer,
+            tokenizer: Arc::new(self.tokenizer),
+            #[cfg(feature = "constraints")]
+            constraints: std::sync::OnceLock::new(),
+            #[cfg(feature = "text")]
+            format: super::chat::format_of(self.template.as_ref()),
             #[cfg(feature = "text")]
             template: self.template,
         }

@@ -1,7 +1,12 @@
 //! What an assistant's answer is made of: text, reasoning, calls of tools.
 
+mod answer;
+mod format;
+mod schema;
 mod tool;
 
+pub use answer::AnswerParser;
+pub use format::ChatFormat;
 pub use tool::{Tool, ToolChoice, ToolError, Tools};
 
 /// A piece of an assistant's answer. Pieces come in the order of the answer; those of one kind are joined by putting

@@ -36,8 +36,8 @@ struct Text {
 impl Answer {
     /// Its clock starts now.
     pub(super) fn new(mut request: TokenRequest, channel: Arc<Channel>) -> Answer {
-        let text = request.text.as_ref().map(|vocab| Text {
-            detokenizer: Detokenizer::new(vocab),
+        let text = request.text.clone().map(|vocab| Text {
+            detokenizer: Detokenizer::with_shown(&vocab, std::mem::take(&mut request.show_control_tokens)),
             stops: StopMatcher::new(std::mem::take(&mut request.stop_strings)),
         });
         channel.set_prompt(request.prompt.len(), 0);

@@ -1,12 +1,16 @@
 //! Picks: what each sequence gets from a step that ran. A failure is one sequence's.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use super::Scores;
 use super::answer::Answer;
 use super::batch::Part;
 use super::event::Logprobs;
 use super::failure::Failure;
+use super::inbox::Inbox;
+use super::masking::Next;
+use super::pool::MaskPool;
 use super::request::TokenRequest;
 use super::sequence::{Goal, Picked, Sequence};
 use super::store::Exported;
@@ -43,14 +47,25 @@ pub(super) struct Chooser {
     logits: Vec<f32>,
     best: Vec<(TokenId, f64)>,
     sampler: Sampler,
+    masks: MaskPool,
 }
 
 impl Chooser {
-    pub(super) fn new(vocab: usize) -> Chooser {
-        Chooser { logits: vec![0.0; vocab], best: Vec::new(), sampler: Sampler::default() }
+    pub(super) fn new(vocab: usize, inbox: Arc<Inbox>) -> Chooser {
+        let (best, sampler, masks) = (Vec::new(), Sampler::default(), MaskPool::new(inbox));
+        Chooser { logits: vec![0.0; vocab], best, sampler, masks }
     }
 
-    /// Makes a pick for each part whose sequence has not ended.
+    /// Lets the masks of new answers look while the step runs that they are chosen from.
+    pub(super) fn start_masks(&self, parts: &[Part], table: &mut SequenceTable) {
+        for part in parts.iter().filter(|part| !part.outputs.is_empty()) {
+            if let Some(mask) = table.get_mut(part.slot).and_then(Sequence::mask) {
+                mask.start(&self.masks, self.logits.len());
+            }
+        }
+    }
+
+    /// Makes a pick for each part whose sequence has not ended. Masks look at what was chosen beside each other.
     pub(super) fn pick(
         &mut self,
         parts: &[Part],
@@ -64,6 +79,17 @@ impl Chooser {
             let picked = self.pick_part(part, outputs, sequence);
             picks.push(Pick { slot: part.slot, tokens: part.tokens, picked });
         }
+        for pick in picks {
+            let Ok(Picked::Masked { ids, finished, .. }) = &mut pick.picked else { continue };
+            let Some(mask) = table.get_mut(pick.slot).and_then(Sequence::mask) else { continue };
+            match mask.followed(&self.masks) {
+                Ok(followed) => {
+                    ids.extend(followed.forced);
+                    *finished |= followed.finished;
+                }
+                Err(error) => pick.picked = Err(error.into()),
+            }
+        }
     }
 
     fn pick_part(
@@ -76,7 +102,7 @@ impl Chooser {
         let left = sequence.tokens_max().saturating_sub(sequence.tokens.len());
         match &mut sequence.goal {
             Goal::Generate(_) if part.outputs.is_empty() => Ok(Picked::Nothing),
-            Goal::Generate(answer) => self.token(part, outputs, (answer, left), &mut sequence.tokens),
+            Goal::Generate(answer) => self.token(part, outputs, (answer, left), &sequence.tokens),
             Goal::Score { top, .. } => {
                 let (top, end) = (*top, sequence.computed + part.tokens);
                 let following = sequence.tokens.get(end + 1 - part.outputs.len()..).unwrap_or_default();
@@ -93,28 +119,26 @@ impl Chooser {
         part: &Part,
         outputs: &impl Outputs,
         (answer, left): (&mut Answer, usize),
-        tokens: &mut Vec<TokenId>,
+        tokens: &[TokenId],
     ) -> Result<Picked, Failure> {
         let output = part.outputs.start;
         if let Some(token) = outputs.sampled(output)?.filter(|_| part.sampled) {
             return Ok(Picked::Token(token, None));
         }
-        let known = tokens.len();
         // The scratch is refilled for each choice.
         let chosen = catch_unwind(AssertUnwindSafe(|| {
             let logits = |out: &mut [f32]| outputs.logits(output, out);
             self.choose(logits, (answer, left), tokens)
         }));
-        tokens.truncate(known);
         chosen.unwrap_or_else(|_| Err(Failure::Internal("choosing a token panicked")))
     }
 
-    /// Chooses a token; where there is a mask, adds what it makes of the answer to `tokens` on the way.
+    /// Chooses a token; where there is a mask, it goes on from there.
     fn choose(
         &mut self,
         logits: impl Fn(&mut [f32]) -> Result<(), Failure>,
         (answer, left): (&mut Answer, usize),
-        tokens: &mut Vec<TokenId>,
+        tokens: &[TokenId],
     ) -> Result<Picked, Failure> {
         // At work is only who has room; so many tokens of a forced run fit, the rest comes later. The answer takes
         // so many more.
@@ -125,24 +149,22 @@ impl Chooser {
             let (token, logprobs) = self.sample(request, None, tokens)?;
             return Ok(Picked::Token(token, logprobs));
         };
-        let (first, known) = (request.prompt.len().min(tokens.len()), tokens.len());
-        let (mut logprobs, mut ended) = (None, false);
-        // Behind each choice this has been looked at; of an empty answer it has not.
-        if known > first || !mask.is_finished(&[])? {
-            tokens.extend_from_slice(mask.forced(&tokens[first..], room, vocab)?);
-            if tokens.len() == known {
+        mask.start(&self.masks, vocab);
+        let (ids, logprobs, most) = match mask.next(&self.masks)? {
+            Next::End => return Ok(Picked::Masked { ids: Vec::new(), logprobs: None, finished: true }),
+            Next::Forced(run) => (run.get(..room).unwrap_or(run).to_vec(), None, Some(0)),
+            Next::Allowed(allowed) => {
                 logits(&mut self.logits)?;
-                let allowed = mask.allowed(&tokens[first..], vocab)?;
-                let (token, chosen) = self.sample(request, Some(allowed), tokens)?;
-                (logprobs, ended) = (chosen, request.stop_ids.contains(&token));
-                tokens.push(token);
-                if !ended && room > 1 {
-                    tokens.extend_from_slice(mask.forced(&tokens[first..], room - 1, vocab)?);
-                }
+                let (token, logprobs) = self.sample(request, Some(allowed), tokens)?;
+                // Behind the end of the turn comes nothing.
+                let goes_on = !request.stop_ids.contains(&token);
+                (vec![token], logprobs, goes_on.then_some(room - 1))
             }
+        };
+        if let Some(most) = most {
+            mask.follow(&ids, most, &self.masks, vocab);
         }
-        let finished = !ended && mask.is_finished(&tokens[first..])?;
-        Ok(Picked::Masked { ids: tokens.split_off(known), logprobs, finished })
+        Ok(Picked::Masked { ids, logprobs, finished: false })
     }
 
     /// Chooses from the logits.

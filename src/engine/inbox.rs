@@ -2,7 +2,7 @@
 //! at once, so no caller waits to get in.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -76,6 +76,8 @@ struct State {
     gone: bool,
     death: Option<Death>,
     cut_off: usize,
+    /// The engine's threads.
+    threads: Vec<ThreadId>,
 }
 
 /// The engine's inbox.
@@ -83,8 +85,6 @@ struct State {
 pub(super) struct Inbox {
     state: Mutex<State>,
     ended: Condvar,
-    /// The engine's thread.
-    thread: OnceLock<ThreadId>,
     wake: Arc<WakeFlag>,
     requests_max: usize,
     jobs_max: usize,
@@ -93,13 +93,13 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new(config: &EngineConfig) -> Inbox {
         let (requests_max, jobs_max) = (config.queue_max, config.jobs_max);
-        let (state, ended, thread, wake) = Default::default();
-        Inbox { state, ended, thread, wake, requests_max, jobs_max }
+        let (state, ended, wake) = Default::default();
+        Inbox { state, ended, wake, requests_max, jobs_max }
     }
 
-    /// The calling thread is the engine's.
+    /// The calling thread is one of the engine's.
     pub(super) fn enter(&self) {
-        self.thread.get_or_init(|| thread::current().id());
+        self.lock().threads.push(thread::current().id());
     }
 
     /// What wakes the engine.
@@ -169,7 +169,7 @@ impl Inbox {
 
     /// Drains the engine: what has not ended at `until` is cut off. Returns when the engine's thread has gone.
     pub(super) fn drain(&self, until: Instant) -> Drained {
-        if self.thread.get() == Some(&thread::current().id()) {
+        if self.lock().threads.contains(&thread::current().id()) {
             self.order(Order::CutOff);
             return Drained::default();
         }

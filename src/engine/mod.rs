@@ -10,8 +10,8 @@
 //!                   pages   input    or error  scores    text
 //! ```
 //!
-//! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer` (with its `masking`), scores, or a prompt to
-//! save; `store` copies its pages, `failure` is why one cannot go on, `error` what callers get for it, `life` whether the
+//! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer` (with its `masking`, which works
+//! on a `pool` of threads), scores, or a prompt to save; `store` copies its pages, `failure` is why one cannot go on, `error` what callers get for it, `life` whether the
 //! engine works at all. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
 //! [`crate::api`].
 //!
@@ -49,6 +49,7 @@ mod inbox;
 mod life;
 mod masking;
 mod plan;
+mod pool;
 mod profile;
 mod request;
 mod runner;

@@ -33,6 +33,8 @@ pub struct TokenRequest {
     pub window: Option<Window>,
     /// The vocabulary that makes text of tokens; without it events carry no text.
     pub text: Option<Arc<Vocab>>,
+    /// Control tokens that are spelled out in events' text, which hides the others: markers that a parser reads.
+    pub show_control_tokens: Vec<TokenId>,
     /// Report the log-probability of each token and of this many best; `None` reports none.
     pub top: Option<usize>,
     /// Says which tokens the answer may have, for grammars.
@@ -66,6 +68,7 @@ impl TokenRequest {
             stop_strings: Vec::new(),
             window: None,
             text: None,
+            show_control_tokens: Vec::new(),
             top: None,
             mask: None,
             deadline: None,

@@ -8,6 +8,7 @@ use super::answer::Answer;
 use super::event::{FinishReason, Logprobs};
 use super::failure::Failure;
 use super::generation::Channel;
+use super::masking::Masking;
 use super::request::TokenRequest;
 use super::store::Exported;
 use super::{EngineError, Scores};
@@ -102,6 +103,11 @@ impl Sequence {
 
     pub(super) fn answer(&self) -> Option<&Answer> {
         if let Goal::Generate(answer) = &self.goal { Some(answer) } else { None }
+    }
+
+    /// What says which tokens its answer may have.
+    pub(super) fn mask(&mut self) -> Option<&mut Masking> {
+        if let Goal::Generate(answer) = &mut self.goal { answer.mask.as_mut() } else { None }
     }
 
     pub(super) fn is_job(&self) -> bool {

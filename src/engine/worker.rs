@@ -71,7 +71,7 @@ impl<D: Decoder> Worker<D> {
             plan: Plan::default(),
             batch: Batch::default(),
             ahead: Batch::default(),
-            chooser: Chooser::new(decoder.vocab_size()),
+            chooser: Chooser::new(decoder.vocab_size(), Arc::clone(&inbox)),
             picks: Vec::new(),
             runner: Runner::new(decoder, Arc::clone(&counters)),
             inbox,
@@ -228,8 +228,9 @@ impl<D: Decoder> Worker<D> {
 
     /// Runs what the plan schedules: after that it is under way.
     fn run_plan(&mut self) -> Result<(), Failure> {
-        let Worker { runner, kv, table, plan, batch, .. } = self;
+        let Worker { runner, kv, table, plan, batch, chooser, .. } = self;
         batch.fill(&plan.scheduled, table, kv, |row| runner.decoder.samples(row))?;
+        chooser.start_masks(&batch.parts, table);
         if batch.parts.is_empty() { Ok(()) } else { runner.run(batch) }
     }
 

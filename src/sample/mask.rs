@@ -56,12 +56,13 @@ pub struct TokenSet {
     words: Vec<u32>,
     /// The first token that was put in and is none of the vocabulary's.
     outside: Option<TokenId>,
+    failure: Option<&'static str>,
 }
 
 impl TokenSet {
     /// An empty set of a vocabulary of so many tokens.
     pub fn new(vocab: usize) -> TokenSet {
-        TokenSet { vocab, words: vec![0; vocab.div_ceil(32)], outside: None }
+        TokenSet { vocab, words: vec![0; vocab.div_ceil(32)], outside: None, failure: None }
     }
 
     /// Tokens of the vocabulary.
@@ -95,7 +96,7 @@ impl TokenSet {
     /// Takes all tokens out.
     pub fn clear(&mut self) {
         self.words.fill(0);
-        self.outside = None;
+        (self.outside, self.failure) = (None, None);
     }
 
     /// Whether a token is in.
@@ -118,11 +119,29 @@ impl TokenSet {
         &mut self.words
     }
 
+    /// Fills the set with bits as [`TokenSet::words_mut`] has them. Those beyond the vocabulary are left out.
+    pub fn fill(&mut self, words: &[u32]) {
+        self.words.fill(0);
+        self.words.iter_mut().zip(words).for_each(|(word, from)| *word = *from);
+        if let Some(last) = self.words.last_mut() {
+            *last &= u32::MAX >> ((32 - self.vocab % 32) % 32);
+        }
+    }
+
+    /// Says that the mask cannot tell what may come: the request fails for that reason.
+    pub fn fail(&mut self, reason: &'static str) {
+        self.failure = Some(reason);
+    }
+
     /// Checks what was put in.
     ///
     /// # Errors
-    /// [`SampleError::MaskToken`] for a token outside the vocabulary, [`SampleError::NothingAllowed`] for none at all.
+    /// [`SampleError::MaskFailed`] if the mask says so, [`SampleError::MaskToken`] for a token outside the vocabulary,
+    /// [`SampleError::NothingAllowed`] for none at all.
     pub fn check(&self) -> Result<(), SampleError> {
+        if let Some(reason) = self.failure {
+            return Err(SampleError::MaskFailed(reason));
+        }
         let end = TokenId(self.vocab as u32);
         let beyond = (end.0..end.0.next_multiple_of(32)).map(TokenId).find(|&token| self.contains(token));
         match self.outside.or(beyond) {

@@ -107,6 +107,9 @@ pub enum SampleError {
         /// Tokens of the model.
         vocab: usize,
     },
+    /// A request's mask could not tell what may come.
+    #[error("mask: {0}")]
+    MaskFailed(&'static str),
     /// A request's mask panicked.
     #[error("the mask panicked")]
     MaskPanicked,
@@ -119,6 +122,7 @@ impl SampleError {
             SampleError::Parameter { .. }
             | SampleError::Token { .. }
             | SampleError::NothingAllowed
+            | SampleError::MaskFailed(_)
             | SampleError::MaskToken { .. } => ErrorKind::Invalid,
             SampleError::NonFinite { .. } | SampleError::Unusable | SampleError::MaskPanicked => {
                 ErrorKind::Internal
@@ -131,7 +135,9 @@ impl SampleError {
         match self {
             SampleError::Parameter { name, .. } => Some(name),
             SampleError::Token { .. } => Some("logit_bias"),
-            SampleError::MaskToken { .. } | SampleError::MaskPanicked => Some("mask"),
+            SampleError::MaskToken { .. } | SampleError::MaskFailed(_) | SampleError::MaskPanicked => {
+                Some("mask")
+            }
             _ => None,
         }
     }

@@ -18,33 +18,44 @@ pub struct Detokenizer {
     text: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Which control tokens are spelled out.
+#[derive(Debug)]
 enum Control {
-    Hidden,
-    Shown,
+    /// These.
+    Some(Vec<TokenId>),
+    All,
 }
 
 impl Detokenizer {
     /// A detokenizer at the beginning of a text. Control tokens spell nothing.
     pub fn new(vocab: &Arc<Vocab>) -> Detokenizer {
+        Detokenizer::with_shown(vocab, Vec::new())
+    }
+
+    /// The same, but these control tokens are spelled out: markers that somebody reads behind it.
+    pub fn with_shown(vocab: &Arc<Vocab>, shown: Vec<TokenId>) -> Detokenizer {
         Detokenizer {
             vocab: Arc::clone(vocab),
-            control: Control::Hidden,
+            control: Control::Some(shown),
             pending: Vec::with_capacity(64),
             text: String::with_capacity(64),
         }
     }
 
-    /// The same, but control tokens are spelled out (`<|im_end|>`), for people who debug.
+    /// The same, but all control tokens are spelled out (`<|im_end|>`), for people who debug.
     pub fn with_control(vocab: &Arc<Vocab>) -> Detokenizer {
-        Detokenizer { control: Control::Shown, ..Detokenizer::new(vocab) }
+        Detokenizer { control: Control::All, ..Detokenizer::new(vocab) }
     }
 
     /// The text that this token completes: whole UTF-8, possibly empty. An id outside the vocabulary
     /// spells nothing.
     pub fn push(&mut self, id: TokenId) -> &str {
         self.text.clear();
-        if self.control == Control::Shown || !self.vocab.is_control(id) {
+        let is_shown = match &self.control {
+            Control::Some(shown) => shown.contains(&id) || !self.vocab.is_control(id),
+            Control::All => true,
+        };
+        if is_shown {
             self.pending.extend_from_slice(self.vocab.bytes(id).unwrap_or_default());
             take_whole(&mut self.pending, &mut self.text);
         }
@@ -134,6 +145,8 @@ mod tests {
         let vocab = byte_vocab();
         assert_eq!(Detokenizer::new(&vocab).push(TokenId(256)), "");
         assert_eq!(Detokenizer::with_control(&vocab).push(TokenId(256)), "<end>");
+        assert_eq!(Detokenizer::with_shown(&vocab, vec![TokenId(256)]).push(TokenId(256)), "<end>");
+        assert_eq!(Detokenizer::with_shown(&vocab, vec![TokenId(1)]).push(TokenId(256)), "");
         assert_eq!(Detokenizer::new(&vocab).push(TokenId(9999)), "");
     }
 

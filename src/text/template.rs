@@ -263,6 +263,16 @@ impl ChatTemplate {
         Value::from_pairs(fields.as_object().into_iter().flatten().map(field))
     }
 
+    /// Its source, as it runs here.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Whether it looks at tools: one that does not would leave them out without a word.
+    pub fn knows_tools(&self) -> bool {
+        self.source.contains("tools")
+    }
+
     /// What is wrong with the first message whose role the template cannot know.
     pub(crate) fn unknown_role(&self, messages: &[Message]) -> Option<String> {
         let at = messages.iter().position(|message| !self.has_role(&message.role))?;

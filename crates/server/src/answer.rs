@@ -7,14 +7,37 @@ use std::time::Instant;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::{SelectAll, Stream};
-use ottava::chat::ChatPart;
+use ottava::chat::{AnswerParser, ChatPart, Tools};
 use ottava::engine::{Event, FinishReason, GenerationError, Logprobs, Timings, Usage};
-use ottava::{Request, TokenId};
+use ottava::{Engine, Request, TokenId};
 
 use crate::app::App;
 use crate::error::{ApiError, of_engine};
 use crate::metrics::Ended;
 use crate::params::Params;
+
+/// A prompt, and how its answers are read.
+#[derive(Debug)]
+pub(crate) struct Prompt {
+    pub(crate) ids: Vec<TokenId>,
+    /// Continues it, by no parameters yet.
+    request: Request,
+    /// What may be called, where answers are more than text.
+    tools: Option<Tools>,
+}
+
+impl Prompt {
+    /// A prompt whose answers are text.
+    pub(crate) fn plain(ids: Vec<TokenId>) -> Prompt {
+        Prompt { request: Request::tokens(ids.clone()), ids, tools: None }
+    }
+
+    /// The prompt of a chat. It may take a second: what has to be enforced is compiled here.
+    pub(crate) fn chat(engine: &Engine, ids: Vec<TokenId>, tools: &Tools) -> Result<Prompt, ApiError> {
+        let request = engine.with_tools(Request::tokens(ids.clone()), &ids, tools)?;
+        Ok(Prompt { ids, request, tools: Some(tools.clone()) })
+    }
+}
 
 /// What comes of one choice.
 #[derive(Debug)]
@@ -54,6 +77,8 @@ pub(crate) struct Answers {
     running: SelectAll<Choice>,
     /// Further choices of a prompt, submitted when its first has a token: they find the prompt in the cache.
     waiting: Vec<VecDeque<Request>>,
+    /// What reads each choice; nothing does where answers are text.
+    parsers: Vec<Option<AnswerParser>>,
     /// Choices of each prompt.
     n: usize,
 }
@@ -69,24 +94,23 @@ impl Answers {
     ///
     /// # Errors
     /// The engine's: too long, overloaded, a parameter out of its range.
-    pub(crate) fn begin(
-        app: &Arc<App>,
-        prompts: Vec<Vec<TokenId>>,
-        params: &Params,
-    ) -> Result<Answers, ApiError> {
+    pub(crate) fn begin(app: &Arc<App>, prompts: Vec<Prompt>, params: &Params) -> Result<Answers, ApiError> {
         let mut answers = Answers {
             app: Arc::clone(app),
             ready: VecDeque::new(),
             running: SelectAll::new(),
             waiting: Vec::with_capacity(prompts.len()),
+            parsers: Vec::with_capacity(prompts.len() * params.n),
             n: params.n,
         };
         let context_max = app.engine.info().context_max;
         let deadline = app.guard.config.request_timeout.and_then(|time| Instant::now().checked_add(time));
         for (number, prompt) in prompts.into_iter().enumerate() {
-            let room = context_max.saturating_sub(prompt.len());
+            let room = context_max.saturating_sub(prompt.ids.len());
+            let parser = |tools: &Tools| app.engine.answer_parser(&prompt.ids, tools);
+            answers.parsers.extend((0..params.n).map(|_| prompt.tools.as_ref().map(parser)));
             let request = |choice| {
-                let request = params.apply(Request::tokens(prompt.clone()), choice, room);
+                let request = params.apply(prompt.request.clone(), choice, room);
                 match deadline {
                     Some(deadline) => request.deadline(deadline),
                     None => request,
@@ -101,7 +125,7 @@ impl Answers {
     /// Choices that nothing is generated for.
     pub(crate) fn ended(app: &Arc<App>, outputs: Vec<Output>) -> Answers {
         let (ready, running) = (outputs.into(), SelectAll::new());
-        Answers { app: Arc::clone(app), ready, running, waiting: Vec::new(), n: 1 }
+        Answers { app: Arc::clone(app), ready, running, waiting: Vec::new(), parsers: Vec::new(), n: 1 }
     }
 
     fn submit(&mut self, index: usize, request: Request) -> Result<(), ApiError> {
@@ -128,7 +152,7 @@ impl Answers {
             return Some(Err(error));
         }
         Some(match event {
-            Ok(event) => self.piece(event, usage).map(|piece| Output { index, piece }),
+            Ok(event) => self.piece(index, event, usage).map(|piece| Output { index, piece }),
             Err(error) => {
                 self.app.metrics.ended(Ended::Failed, None);
                 Err(of_engine(error.kind(), None, &error))
@@ -145,15 +169,12 @@ impl Answers {
         Ok(())
     }
 
-    fn piece(&self, event: Event, usage: Usage) -> Result<Piece, ApiError> {
+    fn piece(&mut self, index: usize, event: Event, usage: Usage) -> Result<Piece, ApiError> {
+        let parser = self.parsers.get_mut(index).and_then(Option::as_mut);
         let done = match event {
             Event::Token(token) => {
-                return Ok(Piece::Token {
-                    id: token.id,
-                    parts: parts(token.text),
-                    logprobs: token.logprobs,
-                    usage,
-                });
+                let parts = parts(parser, token.text);
+                return Ok(Piece::Token { id: token.id, parts, logprobs: token.logprobs, usage });
             }
             Event::Done(done) => done,
             _ => return Err(internal("the engine sent an event that the server does not know")),
@@ -172,9 +193,18 @@ impl Answers {
         };
         let ended = if finish == "stop" { Ended::Stop } else { Ended::Length };
         self.app.metrics.ended(ended, Some((&done.usage, &done.timings)));
+        let (parts, calls) = match parser {
+            Some(parser) => {
+                let mut parts = parser.push(&done.text);
+                parts.extend(parser.finish());
+                self.app.metrics.called(parser.calls(), parser.malformed());
+                (parts, parser.calls())
+            }
+            None => (parts(None, done.text), 0),
+        };
         Ok(Piece::End(End {
-            parts: parts(done.text),
-            finish,
+            parts,
+            finish: if calls > 0 && finish == "stop" { "tool_calls" } else { finish },
             stop: done.stop,
             usage: done.usage,
             timings: done.timings,
@@ -183,8 +213,12 @@ impl Answers {
 }
 
 /// A text as the parts that it is.
-fn parts(text: String) -> Vec<ChatPart> {
-    if text.is_empty() { Vec::new() } else { vec![ChatPart::Text(text)] }
+fn parts(parser: Option<&mut AnswerParser>, text: String) -> Vec<ChatPart> {
+    match parser {
+        Some(parser) => parser.push(&text),
+        None if text.is_empty() => Vec::new(),
+        None => vec![ChatPart::Text(text)],
+    }
 }
 
 /// What the parts say, but for reasoning and calls.

@@ -22,7 +22,7 @@ pub(crate) struct App {
     pub(crate) started: u64,
     names: Vec<String>,
     /// Bounds templates and tokenising, which take the processor.
-    workers: Semaphore,
+    workers: Arc<Semaphore>,
 }
 
 impl App {
@@ -32,7 +32,7 @@ impl App {
             names.push(model_id(&engine));
         }
         let started = now();
-        let (metrics, workers) = (Metrics::new(&names[0]), Semaphore::new(workers));
+        let (metrics, workers) = (Metrics::new(&names[0]), Arc::new(Semaphore::new(workers)));
         App { engine, guard, metrics, started, names, workers }
     }
 
@@ -70,9 +70,13 @@ impl App {
         self: &Arc<App>,
         work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        // It is never closed.
-        let _permit = self.workers.acquire().await;
-        self.wait(work).await
+        // It is never closed. The work has its permit to its end, though nobody wait for it any more.
+        let permit = Arc::clone(&self.workers).acquire_owned().await;
+        self.wait(move |engine| {
+            let _permit = permit;
+            work(engine)
+        })
+        .await
     }
 
     /// Runs what waits for the engine's thread: as many at once as the engine takes.

@@ -19,6 +19,7 @@ use crate::gate::Client;
 use crate::params::{LOGPROBS_MAX, Params};
 use crate::shape::{Frame, append, extend, fold_chunk, timings};
 use crate::stream::{Dialect, respond};
+use crate::tokens::prompt;
 
 /// Answers a conversation.
 pub(crate) async fn completions(
@@ -28,17 +29,28 @@ pub(crate) async fn completions(
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::parse(&body)?;
     app.check_model(fields.take("model"))?;
+    let conversation = Conversation::take(&mut fields)?;
     let mut params = Params::take(&mut fields, client.key())?;
     params.logprobs = logprobs(&mut fields)?;
     if params.max_tokens == Some(0) {
         return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1, found 0"));
     }
-    let conversation = Conversation::take(&mut fields)?;
     let ignored = client.ignored(&app, fields);
-    let prompt = app.work(move |engine| Ok(engine.prompt_ids(&conversation.request())?)).await?;
-    let answers = Answers::begin(&app, vec![prompt], &params)?;
+    let (answers, _) = begin(&app, conversation, &mut params).await?;
     let chunks = Chunks::new(&app, &params);
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
+}
+
+/// Begins to answer a conversation, whatever the API that it came by; and says how many tokens its prompt is.
+pub(crate) async fn begin(
+    app: &Arc<App>,
+    conversation: Conversation,
+    params: &mut Params,
+) -> Result<(Answers, usize), ApiError> {
+    params.compile(app).await?;
+    let prompt = prompt(app, conversation).await?;
+    let tokens = prompt.ids.len();
+    Ok((Answers::begin(app, vec![prompt], params)?, tokens))
 }
 
 fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
@@ -131,6 +143,10 @@ impl Dialect for Chunks {
     fn fold(&self, whole: &mut Value, chunk: Value) {
         fold_chunk(whole, chunk, |choice, part| {
             fold_delta(&mut choice["message"], &part["delta"]);
+            // Who only calls says nothing, which is not an empty text.
+            if part["finish_reason"] == "tool_calls" && choice["message"]["content"] == "" {
+                choice["message"]["content"] = Value::Null;
+            }
             extend(&mut choice["logprobs"], "content", &part["logprobs"]["content"]);
         });
     }

@@ -10,7 +10,7 @@ use ottava::text::Vocab;
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Value, json};
 
-use crate::answer::{Answers, End, Output, Piece, text_of};
+use crate::answer::{Answers, End, Output, Piece, Prompt, text_of};
 use crate::app::{App, random_hex};
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -44,12 +44,13 @@ pub(crate) async fn completions(
     if params.max_tokens == Some(0) && !echo {
         return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1 without echo, found 0"));
     }
+    params.compile(&app).await?;
     let prompts = app.work(move |engine| read(engine, prompts)).await?;
     let echoes = if echo { echoes(&app, &prompts, &params).await? } else { Vec::new() };
     let chunks = Chunks::new(&app, &params, echoes, prompts.len());
     let answers = match params.max_tokens {
         Some(0) => Answers::ended(&app, ends(&prompts, params.n)),
-        _ => Answers::begin(&app, prompts, &params)?,
+        _ => Answers::begin(&app, prompts.into_iter().map(Prompt::plain).collect(), &params)?,
     };
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }

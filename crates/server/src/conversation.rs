@@ -1,12 +1,13 @@
 //! One internal form of a conversation, whatever the API that it came by.
 
-use ottava::Request;
-use ottava::chat::{Tool, Tools};
-use ottava::text::{Content, ContentPart, Message, RenderOptions};
-use serde_json::{Map, Value};
+use ottava::chat::{Tool, ToolChoice, ToolError, Tools};
+use ottava::text::{Content, ContentPart, Message, RenderOptions, ToolCall};
+use ottava::{Engine, Request, TokenId};
+use serde_json::{Map, Value, json};
 
+use crate::answer::Prompt;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, wrong};
 
 /// Messages, and what the template is told beside them.
 #[derive(Debug)]
@@ -30,7 +31,7 @@ impl Conversation {
         }
         let messages = messages.into_iter().enumerate().map(|(at, value)| message(at, value));
         let messages = messages.collect::<Result<_, _>>()?;
-        Ok(Conversation::new(messages, options(fields)?, Tools::default()))
+        Ok(Conversation::new(messages, options(fields)?, tools(fields)?))
     }
 
     /// Of an API that has its own form of all three.
@@ -38,12 +39,92 @@ impl Conversation {
         Conversation { messages, options, tools }
     }
 
-    pub(crate) fn request(&self) -> Request {
-        let mut options = self.options.clone();
-        if !self.tools.list.is_empty() {
-            options.tools = Some(self.tools.list.iter().map(Tool::to_json).collect());
+    /// The tokens of its prompt.
+    pub(crate) fn ids(&self, engine: &Engine) -> Result<Vec<TokenId>, ApiError> {
+        let request = |messages: Vec<Message>| {
+            Request::chat(messages).template(self.options.clone()).tools(self.tools.clone())
+        };
+        let found = engine.prompt_ids(&request(self.messages.clone()));
+        // Most templates take a call's arguments as an object, some as the text of one.
+        match (found, self.with_texts()) {
+            (Err(error), Some(messages)) => Ok(engine.prompt_ids(&request(messages)).map_err(|_| error)?),
+            (found, _) => Ok(found?),
         }
-        Request::chat(self.messages.clone()).template(options)
+    }
+
+    /// Its prompt, ready to be answered.
+    pub(crate) fn prompt(&self, engine: &Engine) -> Result<Prompt, ApiError> {
+        Prompt::chat(engine, self.ids(engine)?, &self.tools)
+    }
+
+    /// The messages with the arguments of calls as texts, if there are calls.
+    fn with_texts(&self) -> Option<Vec<Message>> {
+        let mut messages = self.messages.clone();
+        let calls = messages.iter_mut().filter_map(|message| message.tool_calls.as_mut()).flatten();
+        let arguments = calls.filter_map(|call| call.0.pointer_mut("/function/arguments"));
+        let objects = arguments.filter(|arguments| arguments.is_object());
+        let changed = objects.map(|arguments| *arguments = arguments.to_string().into()).count();
+        (changed > 0).then_some(messages)
+    }
+}
+
+/// `tools`, `tool_choice` and `parallel_tool_calls`.
+fn tools(fields: &mut Fields) -> Result<Tools, ApiError> {
+    let refused = |error: ToolError| ApiError::invalid(error.field.as_str(), error.to_string());
+    let list = fields.list("tools")?.unwrap_or_default();
+    let tool = |(at, value): (usize, &Value)| Tool::from_json(&format!("tools[{at}]"), value);
+    let list = list.iter().enumerate().map(tool).collect::<Result<_, _>>().map_err(refused)?;
+    let tools = Tools::new(list).choice(choice(fields)?);
+    tools.check().map_err(refused)?;
+    Ok(if fields.bool("parallel_tool_calls")? == Some(false) { tools.single() } else { tools })
+}
+
+fn choice(fields: &mut Fields) -> Result<ToolChoice, ApiError> {
+    match fields.take("tool_choice") {
+        None => Ok(ToolChoice::Auto),
+        Some(Value::String(word)) => choice_of_word("tool_choice", &word),
+        Some(value) => match (value["type"].as_str(), value["function"]["name"].as_str()) {
+            (Some("function"), Some(name)) => Ok(ToolChoice::Named(name.into())),
+            _ => Err(wrong("tool_choice", "auto, none, required or a function with its name", &value)),
+        },
+    }
+}
+
+/// How tools may be called, by a word.
+pub(crate) fn choice_of_word(place: &str, word: &str) -> Result<ToolChoice, ApiError> {
+    match word {
+        "auto" => Ok(ToolChoice::Auto),
+        "none" => Ok(ToolChoice::None),
+        "required" => Ok(ToolChoice::Required),
+        _ => Err(wrong(place, "auto, none, required or an object", &word.into())),
+    }
+}
+
+/// A call of the assistant's as templates take it: with its arguments as an object, where they are one.
+fn call(place: &str, call: &mut ToolCall) -> Result<(), ApiError> {
+    let name = call.0.pointer("/function/name").and_then(Value::as_str);
+    if name.is_none_or(str::is_empty) {
+        let place = format!("{place}.function.name");
+        return Err(ApiError::invalid(
+            place.as_str(),
+            format!("{place}: expected a tool's name, found none"),
+        ));
+    }
+    let found = &mut call.0["function"]["arguments"];
+    match found {
+        Value::String(text) => *found = arguments(text),
+        Value::Null => *found = json!({}),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// A call's arguments as most templates take them. What is no object stays the text that it is.
+pub(crate) fn arguments(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(fields)) => fields.into(),
+        _ if text.trim().is_empty() => json!({}),
+        _ => text.into(),
     }
 }
 
@@ -70,7 +151,24 @@ fn message(at: usize, value: Value) -> Result<Message, ApiError> {
         let text = format!("messages[{at}].content: this model reads text, found a part of type {kind}");
         return Err(ApiError::unsupported(format!("messages[{at}].content"), text));
     }
-    Ok(message)
+    for (call_at, tool_call) in message.tool_calls.iter_mut().flatten().enumerate() {
+        call(&format!("messages[{at}].tool_calls[{call_at}]"), tool_call)?;
+    }
+    Ok(plainer(message))
+}
+
+/// What clients write in several ways, in the way that most templates expect.
+fn plainer(mut message: Message) -> Message {
+    message.tool_calls = message.tool_calls.filter(|calls| !calls.is_empty());
+    if message.tool_calls.is_some() && matches!(message.content, Content::Null | Content::Absent) {
+        message.content = "".into();
+    }
+    if let (None, Some(Value::String(reasoning))) =
+        (&message.reasoning_content, message.more.get("reasoning"))
+    {
+        message.reasoning_content = Some(reasoning.clone());
+    }
+    message
 }
 
 fn is_text(part: &ContentPart) -> bool {

@@ -46,6 +46,8 @@ pub(crate) struct Metrics {
     ended: Family<Reason, Counter>,
     answered: Family<Status, Counter>,
     ignored: Counter,
+    calls: Counter,
+    malformed: Counter,
     first_token: Histogram,
     between_tokens: Histogram,
     whole: Histogram,
@@ -68,6 +70,8 @@ impl Metrics {
             ended: Family::default(),
             answered: Family::default(),
             ignored: Counter::default(),
+            calls: Counter::default(),
+            malformed: Counter::default(),
             first_token: times(),
             between_tokens: times(),
             whole: times(),
@@ -93,6 +97,12 @@ impl Metrics {
             "ottava:ignored_fields",
             "Fields of requests without a meaning here",
             self.ignored.clone(),
+        );
+        to.register("ottava:tool_calls", "Calls of tools in answers", self.calls.clone());
+        to.register(
+            "ottava:tool_calls_malformed",
+            "What began as a call and was none, or broke off",
+            self.malformed.clone(),
         );
         to.register("vllm:prompt_tokens", "Prompt tokens of ended choices", self.prompt.clone());
         to.register("vllm:generation_tokens", "Tokens generated", self.generated.clone());
@@ -140,6 +150,12 @@ impl Metrics {
 
     pub(crate) fn answered(&self, status: StatusCode) {
         self.answered.get_or_create(&Status { status: status.as_u16() }).inc();
+    }
+
+    /// Counts what an answer called, and what it failed to.
+    pub(crate) fn called(&self, calls: usize, malformed: usize) {
+        self.calls.inc_by(calls as u64);
+        self.malformed.inc_by(malformed as u64);
     }
 
     pub(crate) fn ignored(&self, fields: usize) {

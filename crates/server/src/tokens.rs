@@ -9,6 +9,7 @@ use ottava::text::{AddBos, Special};
 use ottava::{Engine, TokenId};
 use serde_json::{Value, json};
 
+use crate::answer::Prompt;
 use crate::app::{App, random_hex};
 use crate::conversation::Conversation;
 use crate::error::{ApiError, json_body};
@@ -56,7 +57,7 @@ fn source(fields: &mut Fields) -> Result<Source, ApiError> {
 
 fn ids(engine: &Engine, source: &Source) -> Result<Vec<TokenId>, ApiError> {
     match source {
-        Source::Chat(conversation) => Ok(engine.prompt_ids(&conversation.request())?),
+        Source::Chat(conversation) => conversation.ids(engine),
         Source::Text { text, special, bos } => engine
             .tokenizer()
             .encode(text, *special, *bos)
@@ -85,15 +86,20 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Resu
 }
 
 /// The tokens of a conversation's prompt.
-pub(crate) async fn prompt(app: &Arc<App>, conversation: Conversation) -> Result<Vec<TokenId>, ApiError> {
-    app.work(move |engine| Ok(engine.prompt_ids(&conversation.request())?)).await
+pub(crate) async fn ids_of(app: &Arc<App>, conversation: Conversation) -> Result<Vec<TokenId>, ApiError> {
+    app.work(move |engine| conversation.ids(engine)).await
+}
+
+/// A conversation's prompt, ready to be answered.
+pub(crate) async fn prompt(app: &Arc<App>, conversation: Conversation) -> Result<Prompt, ApiError> {
+    app.work(move |engine| conversation.prompt(engine)).await
 }
 
 /// How many tokens a chat's prompt is.
 pub(crate) async fn input_tokens(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
     let mut fields = Fields::parse(&body)?;
     app.check_model(fields.take("model"))?;
-    let count = prompt(&app, Conversation::take(&mut fields)?).await?.len();
+    let count = ids_of(&app, Conversation::take(&mut fields)?).await?.len();
     Ok(json_body(&json!({"object": "response.input_tokens", "input_tokens": count})).into_response())
 }
 
@@ -107,6 +113,6 @@ pub(crate) async fn render(State(app): State<Arc<App>>, body: Bytes) -> Result<R
         "cache_salt": fields.string("cache_salt")?, "priority": fields.integer("priority")?.unwrap_or(0),
         "features": null,
     });
-    answer["token_ids"] = numbers(&prompt(&app, Conversation::take(&mut fields)?).await?);
+    answer["token_ids"] = numbers(&ids_of(&app, Conversation::take(&mut fields)?).await?);
     Ok(json_body(&answer).into_response())
 }

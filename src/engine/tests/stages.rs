@@ -40,7 +40,7 @@ impl Stages {
             planner: Planner::new(Room { limits, prefill_chunk, sequences_max, job_first: true }),
             plan: Plan::default(),
             batch: Batch::default(),
-            chooser: Chooser::new(VOCAB),
+            chooser: Chooser::new(VOCAB, Arc::new(Inbox::new(&EngineConfig::default()))),
             picks: Vec::new(),
         }
     }

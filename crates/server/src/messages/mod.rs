@@ -11,14 +11,14 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::answer::Answers;
 use crate::app::{App, random_hex};
+use crate::chat::begin;
 use crate::error::{ApiError, json_body};
 use crate::fields::Fields;
 use crate::gate::Client;
 use crate::params::{Params, TOKENS_MAX, stop};
 use crate::stream::respond;
-use crate::tokens::prompt;
+use crate::tokens::ids_of;
 
 /// Answers a conversation.
 pub(crate) async fn create(
@@ -29,11 +29,10 @@ pub(crate) async fn create(
     let mut fields = Fields::parse(&body)?;
     app.check_model(fields.take("model"))?;
     let conversation = input::conversation(&mut fields)?;
-    let params = params(&mut fields, &client)?;
+    let mut params = params(&mut fields, &client)?;
     let ignored = client.ignored(&app, fields);
-    let prompt = prompt(&app, conversation).await?;
-    let blocks = output::Blocks::new(shell(&app, prompt.len()));
-    let answers = Answers::begin(&app, vec![prompt], &params)?;
+    let (answers, tokens) = begin(&app, conversation, &mut params).await.map_err(own)?;
+    let blocks = output::Blocks::new(shell(&app, tokens));
     Ok(ignored.onto(respond(&app, params.stream, answers, blocks).await?))
 }
 
@@ -47,7 +46,7 @@ pub(crate) async fn count_tokens(
     app.check_model(fields.take("model"))?;
     let conversation = input::conversation(&mut fields)?;
     let ignored = client.ignored(&app, fields);
-    let count = prompt(&app, conversation).await?.len();
+    let count = ids_of(&app, conversation).await?.len();
     Ok(ignored.onto(json_body(&json!({"input_tokens": count})).into_response()))
 }
 
@@ -59,13 +58,17 @@ fn params(fields: &mut Fields, client: &Client) -> Result<Params, ApiError> {
     let most = fields.count("max_tokens", 1, TOKENS_MAX)?;
     let most = most.ok_or_else(|| fields.missing("max_tokens", "a whole number"))?;
     let stops = stop(fields, "stop_sequences")?;
-    let params = Params::take(fields, client.key());
-    let mut params = params.map_err(|error| error.renamed("response_format", "output_config.format"))?;
+    let mut params = Params::take(fields, client.key()).map_err(own)?;
     params.max_tokens = Some(most);
     if !stops.is_empty() {
         params.stop = stops;
     }
     Ok(params)
+}
+
+/// An error by this API's name of the field.
+fn own(error: ApiError) -> ApiError {
+    error.renamed("response_format", "output_config.format")
 }
 
 /// The message before its first block. How much of the prompt is in the cache is known at its end.

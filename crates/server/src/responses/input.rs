@@ -1,9 +1,9 @@
 //! The input of `/v1/responses`: a text, or items, and what may be called.
 
 use ottava::chat::{ToolChoice, Tools};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::conversation::{Conversation, options};
+use crate::conversation::{Conversation, arguments, choice_of_word, options};
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
 use crate::turns::{Turns, chosen, text, tools, unknown_type};
@@ -56,7 +56,7 @@ fn callable(fields: &mut Fields) -> Result<Tools, ApiError> {
 fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
     let value = match fields.take("tool_choice") {
         None => return Ok((ToolChoice::Auto, None)),
-        Some(Value::String(word)) => return Ok((of_word("tool_choice", &word)?, None)),
+        Some(Value::String(word)) => return Ok((choice_of_word("tool_choice", &word)?, None)),
         Some(value) => value,
     };
     let mut choice = Fields::at("tool_choice", value)?;
@@ -67,18 +67,9 @@ fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiE
             let mode = choice.needed("mode")?;
             let name = |tool: &Value| tool["name"].as_str().map(str::to_owned);
             let names = choice.list("tools")?.unwrap_or_default().iter().filter_map(name).collect();
-            Ok((of_word("tool_choice.mode", &mode)?, Some(names)))
+            Ok((choice_of_word("tool_choice.mode", &mode)?, Some(names)))
         }
         _ => Err(unknown_type(&choice, &kind, "function or allowed_tools")),
-    }
-}
-
-fn of_word(place: &str, word: &str) -> Result<ToolChoice, ApiError> {
-    match word {
-        "auto" => Ok(ToolChoice::Auto),
-        "none" => Ok(ToolChoice::None),
-        "required" => Ok(ToolChoice::Required),
-        _ => Err(wrong(place, "auto, none, required or an object", &word.into())),
     }
 }
 
@@ -95,9 +86,8 @@ fn read(turns: &mut Turns, mut item: Fields) -> Result<(), ApiError> {
             turns.say(role, content(&mut item, "content", TEXTS)?);
         }
         "function_call" => {
-            let (id, name, arguments) =
-                (item.needed("call_id")?, item.needed("name")?, item.needed("arguments")?);
-            turns.call(id, name, object(arguments));
+            let (id, name, text) = (item.needed("call_id")?, item.needed("name")?, item.needed("arguments")?);
+            turns.call(id, name, arguments(&text));
         }
         "function_call_output" => {
             let id = item.needed("call_id")?;
@@ -135,13 +125,4 @@ fn thought(item: &mut Fields) -> Result<String, ApiError> {
     };
     let (content, summary) = (thought("content")?, thought("summary")?);
     Ok(if content.is_empty() { summary } else { content })
-}
-
-/// Arguments as most templates take them. What is no object stays the text that it is.
-fn object(arguments: String) -> Value {
-    match serde_json::from_str(&arguments) {
-        Ok(Value::Object(object)) => object.into(),
-        _ if arguments.trim().is_empty() => json!({}),
-        _ => arguments.into(),
-    }
 }

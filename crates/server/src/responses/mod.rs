@@ -11,14 +11,14 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::answer::Answers;
 use crate::app::{App, now, random_hex};
+use crate::chat::begin;
 use crate::error::{ApiError, json_body};
 use crate::fields::{Fields, wrong};
 use crate::gate::Client;
 use crate::params::{Params, TOKENS_MAX};
 use crate::stream::respond;
-use crate::tokens::prompt;
+use crate::tokens::ids_of;
 
 /// Answers an input.
 pub(crate) async fn create(
@@ -30,10 +30,9 @@ pub(crate) async fn create(
     app.check_model(fields.take("model"))?;
     let shell = shell(&app, &fields);
     let conversation = input::conversation(&mut fields)?;
-    let params = params(&mut fields, &client)?;
+    let mut params = params(&mut fields, &client)?;
     let ignored = client.ignored(&app, fields);
-    let prompt = prompt(&app, conversation).await.map_err(|error| error.renamed("messages", "input"))?;
-    let answers = Answers::begin(&app, vec![prompt], &params)?;
+    let (answers, _) = begin(&app, conversation, &mut params).await.map_err(own)?;
     Ok(ignored.onto(respond(&app, params.stream, answers, output::Items::new(shell)).await?))
 }
 
@@ -47,7 +46,7 @@ pub(crate) async fn input_tokens(
     app.check_model(fields.take("model"))?;
     let conversation = input::conversation(&mut fields)?;
     let ignored = client.ignored(&app, fields);
-    let count = prompt(&app, conversation).await.map_err(|error| error.renamed("messages", "input"))?.len();
+    let count = ids_of(&app, conversation).await.map_err(own)?.len();
     let answer = json!({"object": "response.input_tokens", "input_tokens": count});
     Ok(ignored.onto(json_body(&answer).into_response()))
 }
@@ -68,10 +67,14 @@ fn params(fields: &mut Fields, client: &Client) -> Result<Params, ApiError> {
     }
     let most = fields.count("max_output_tokens", 1, TOKENS_MAX)?;
     format(fields)?;
-    let params = Params::take(fields, client.key());
-    let mut params = params.map_err(|error| error.renamed("response_format", "text.format"))?;
+    let mut params = Params::take(fields, client.key()).map_err(own)?;
     params.max_tokens = most.or(params.max_tokens);
     Ok(params)
+}
+
+/// An error by this API's name of the field.
+fn own(error: ApiError) -> ApiError {
+    error.renamed("response_format", "text.format").renamed("messages", "input")
 }
 
 /// `text.format` in the form of chat's `response_format`, which has a schema one deeper.

@@ -67,7 +67,7 @@ fn a_stop_sequence_ends_the_message_and_is_named() {
 
 #[test]
 fn what_agents_send_is_taken() {
-    let server = Running::with(|_| {});
+    let server = Running::with_tools();
     let mark = json!({"type": "ephemeral"});
     let more = json!({
         "system": [{"type": "text", "text": "x", "cache_control": mark}, {"type": "text", "text": "y"}],

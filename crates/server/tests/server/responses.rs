@@ -88,7 +88,7 @@ fn a_response_that_stops_is_completed_and_says_what_chat_says() {
 
 #[test]
 fn what_agents_send_is_taken() {
-    let server = Running::with(|_| {});
+    let server = Running::with_tools();
     let tool = |kind: &str| json!({"type": kind, "name": "f", "description": "d", "strict": false, "parameters": {}});
     let more = json!({
         "store": true, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "metadata": {"a": "b"},

@@ -1,0 +1,178 @@
+//! Answers of a chat in parts: what reads them, and what it has to see.
+
+use std::collections::VecDeque;
+
+use super::{InferenceEngine, Request};
+use crate::chat::{AnswerParser, ChatFormat, ChatPart, ToolChoice, Tools};
+use crate::engine::{Done, Event, Generation, GenerationError, SubmitError};
+use crate::text::{ChatTemplate, Detokenizer};
+use crate::{Result, TokenId};
+
+/// So many of a prompt's last tokens show whether it has begun the reasoning.
+const PROMPT_END: usize = 32;
+
+/// The format that a template shows.
+pub(super) fn format_of(template: Option<&ChatTemplate>) -> ChatFormat {
+    ChatFormat::of_template(template.map_or("", ChatTemplate::source))
+}
+
+impl InferenceEngine {
+    /// How the model writes reasoning and calls of tools, by the markers of its chat template.
+    pub fn chat_format(&self) -> ChatFormat {
+        self.shared.format
+    }
+
+    /// What reads the answer to this prompt. It sees the whole answer where [`Request::show_control_tokens`] has the
+    /// [`InferenceEngine::marker_tokens`].
+    pub fn answer_parser(&self, prompt: &[TokenId], tools: &Tools) -> AnswerParser {
+        let parser = AnswerParser::new(self.chat_format(), tools);
+        if self.has_begun_reasoning(prompt) { parser.in_reasoning() } else { parser }
+    }
+
+    fn has_begun_reasoning(&self, prompt: &[TokenId]) -> bool {
+        let mut detokenizer = Detokenizer::with_control(self.vocab());
+        let end = prompt.iter().skip(prompt.len().saturating_sub(PROMPT_END));
+        let text: String = end.map(|&id| detokenizer.push(id).to_owned()).collect();
+        self.chat_format().begins_reasoning(&text)
+    }
+
+    /// The control tokens that are markers of reasoning, and of calls where there are tools to call.
+    pub fn marker_tokens(&self, tools: &Tools) -> Vec<TokenId> {
+        let (vocab, format) = (self.vocab(), self.chat_format());
+        let with_calls = !tools.list.is_empty() && tools.choice != ToolChoice::None;
+        let is_marker = |id: &TokenId| {
+            vocab.is_control(*id)
+                && vocab.piece(*id).is_some_and(|piece| format.has_marker_with(piece, with_calls))
+        };
+        (0..vocab.len()).filter_map(|id| u32::try_from(id).ok().map(TokenId)).filter(is_marker).collect()
+    }
+
+    /// Queues a chat and gives its answer in parts: text, reasoning, calls of [`Request::tools`].
+    ///
+    /// ```no_run
+    /// # fn main() -> ottava::Result<()> {
+    /// use ottava::chat::{ChatPart, Tool, Tools};
+    /// use ottava::{Engine, Request, text::Message};
+    ///
+    /// let engine = Engine::builder("model.gguf").build()?;
+    /// let schema = serde_json::json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    /// let request = Request::chat([Message::new("user", "Does it rain in Oslo?")])
+    ///     .tools(Tools::new(vec![Tool::new("get_weather", schema)]));
+    /// for part in engine.answer(request)? {
+    ///     match part? {
+    ///         ChatPart::Text(text) => print!("{text}"),
+    ///         ChatPart::CallStart { name, .. } => print!("\n{name} "),
+    ///         ChatPart::CallArguments { text, .. } => print!("{text}"),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`InferenceEngine::submit`]. A choice of tools that has to be enforced is refused where nothing enforces it.
+    pub fn answer(&self, request: Request) -> Result<ChatAnswer> {
+        let tools = request.given_tools().clone();
+        let prompt = self.prompt_ids(&request)?;
+        let parser = self.answer_parser(&prompt, &tools);
+        let request = self.with_tools(request, &prompt, &tools)?;
+        let request = request.into_token_request(prompt, self.vocab());
+        let generation = self.handle.submit(request)?;
+        Ok(ChatAnswer { generation, parser, parts: VecDeque::new(), done: None })
+    }
+
+    /// The request with what its answer's parser has to see, and with a mask that keeps the answer to the choice of
+    /// tools: for those who submit and parse on their own. [`InferenceEngine::answer`] does both. `prompt` is what the
+    /// request continues.
+    ///
+    /// # Errors
+    /// A choice of tools that has to be enforced and cannot be: without the feature `constraints`, or where a tool's
+    /// schema makes no grammar.
+    pub fn with_tools(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
+        let request = request.show_control_tokens(self.marker_tokens(tools));
+        self.keep_to(request, prompt, tools)
+    }
+
+    /// Calls that have begun are held to their tools where there is a grammar for it, and where they have to be.
+    #[cfg(feature = "constraints")]
+    fn keep_to(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
+        use crate::{constrain::Grammar, text::Vocab};
+        let piece = |vocab: &Vocab, id: TokenId| vocab.piece(id).unwrap_or_default().to_owned();
+        let markers = self.marker_tokens(tools).into_iter();
+        // What ends an answer is no part of it.
+        let markers = markers.filter(|id| !self.vocab().stop_ids().contains(id));
+        let control: Vec<_> = markers.map(|id| (piece(self.vocab(), id), id.0)).collect();
+        let Some(grammar) = self.chat_format().grammar(tools, self.has_begun_reasoning(prompt), &control)
+        else {
+            return Ok(request);
+        };
+        match (self.constrain(&Grammar::lark(grammar)), must_keep(tools)) {
+            (Ok(constraint), _) => Ok(request.mask(constraint)),
+            (Err(error), Some(field)) => {
+                Err(SubmitError::invalid(field, format!("expected what makes a grammar: {error}")).into())
+            }
+            // The parser takes a call as it comes.
+            (Err(_), None) => Ok(request),
+        }
+    }
+
+    #[cfg(not(feature = "constraints"))]
+    fn keep_to(&self, request: Request, _prompt: &[TokenId], tools: &Tools) -> Result<Request> {
+        let message = "expected what needs no enforcing: this build is without the feature `constraints`";
+        match must_keep(tools) {
+            Some(field) => Err(SubmitError::invalid(field, message).into()),
+            None => Ok(request),
+        }
+    }
+}
+
+/// Which field asks for answers that have to keep to the tools.
+fn must_keep(tools: &Tools) -> Option<&'static str> {
+    match tools.choice {
+        ToolChoice::None => None,
+        ToolChoice::Required | ToolChoice::Named(_) => Some("tool_choice"),
+        ToolChoice::Auto => tools.list.iter().any(|tool| tool.strict).then_some("tools"),
+    }
+}
+
+/// An answer in parts, as they come. Dropping it cancels the request.
+#[derive(Debug)]
+pub struct ChatAnswer {
+    generation: Generation,
+    parser: AnswerParser,
+    parts: VecDeque<ChatPart>,
+    done: Option<Done>,
+}
+
+impl ChatAnswer {
+    /// How it ended, once all parts have been read.
+    pub fn done(&self) -> Option<&Done> {
+        self.done.as_ref()
+    }
+
+    /// The reader, which knows how many calls came and how much was malformed.
+    pub fn parser(&self) -> &AnswerParser {
+        &self.parser
+    }
+}
+
+impl Iterator for ChatAnswer {
+    type Item = std::result::Result<ChatPart, GenerationError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(part) = self.parts.pop_front() {
+                return Some(Ok(part));
+            }
+            match self.generation.recv()? {
+                Ok(Event::Token(token)) => self.parts.extend(self.parser.push(&token.text)),
+                Ok(Event::Done(done)) => {
+                    self.parts.extend(self.parser.push(&done.text));
+                    self.parts.extend(self.parser.finish());
+                    self.done = Some(done);
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A block of calls, from behind its beginning to its end.
+
+use serde_json::Value as Json;
+
+use super::named::Named;
+use super::object::Object;
+use super::step::{Found, Literal, Step};
+use crate::chat::Tool;
+use crate::chat::format::{Call, Calls, List};
+
+/// What a block has to say of a character.
+#[derive(Debug)]
+pub(super) struct Out<'t> {
+    tools: &'t [Tool],
+    /// A call begins: its tool, and its id where the model wrote one.
+    pub(super) start: Option<(String, Option<String>)>,
+    /// What comes behind a call's arguments.
+    pub(super) arguments: String,
+}
+
+impl<'t> Out<'t> {
+    pub(super) fn new(tools: &'t [Tool]) -> Out<'t> {
+        Out { tools, start: None, arguments: String::new() }
+    }
+
+    pub(super) fn has_tool(&self, name: &str) -> bool {
+        self.tools.iter().any(|tool| tool.name == name)
+    }
+
+    /// The schema of a tool's arguments.
+    pub(super) fn parameters(&self, name: &str) -> &'t Json {
+        self.tools.iter().find(|tool| tool.name == name).map_or(&Json::Null, |tool| &tool.parameters)
+    }
+
+    pub(super) fn start(&mut self, name: &str, id: Option<String>) {
+        self.start = Some((name.into(), id));
+    }
+}
+
+/// What a character did to a block. What comes again is read before anything else.
+#[derive(Debug)]
+pub(super) enum Went {
+    /// On.
+    On { again: String },
+    /// The block is over.
+    Over { again: String },
+    /// It is no call, or a broken one: the text is what had been kept of it. It counts where a marker or a name said
+    /// that it was to be a call.
+    Broken { text: String, again: String, counts: bool },
+}
+
+/// What was left of a block when nothing more came.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    pub(super) text: String,
+    pub(super) arguments: String,
+    pub(super) is_broken: bool,
+}
+
+/// A block being read.
+#[derive(Debug)]
+pub(super) struct Block {
+    row: &'static Calls,
+    state: State,
+    is_list: bool,
+    literal: Literal,
+    /// What came since the last call, or since the block's beginning.
+    raw: String,
+    has_started: bool,
+    /// Whether something said that calls come.
+    is_sure: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Begin,
+    Object(Object),
+    Named(Named),
+    /// What ends the block, or stands between calls.
+    After,
+    Close,
+}
+
+impl Block {
+    /// A block that began with this text.
+    pub(super) fn new(row: &'static Calls, raw: String) -> Block {
+        let (state, literal, is_sure) = (State::Begin, Literal::default(), !raw.trim().is_empty());
+        Block { row, state, is_list: false, literal, raw, has_started: false, is_sure }
+    }
+
+    pub(super) fn push(&mut self, c: char, out: &mut Out<'_>) -> Went {
+        if !self.has_started {
+            self.raw.push(c);
+        }
+        let step = match &mut self.state {
+            State::Begin if c.is_whitespace() => Step::More,
+            State::Begin if c == '[' && self.row.list == List::Yes && !self.is_list => {
+                self.is_list = true;
+                Step::More
+            }
+            State::Begin => {
+                self.begin();
+                self.item(c, out)
+            }
+            State::Object(_) | State::Named(_) => self.item(c, out),
+            State::After => return self.after(c, out),
+            State::Close => return self.close(c),
+        };
+        self.went(step)
+    }
+
+    /// Ends the block where it is.
+    pub(super) fn finish(&mut self) -> Left {
+        let arguments = match &mut self.state {
+            State::Object(object) if self.has_started => object.rest(),
+            State::Named(named) if self.has_started => named.rest(),
+            State::After | State::Close => {
+                let text = if self.raw.trim().is_empty() { "" } else { &self.raw };
+                return Left { text: text.into(), ..Left::default() };
+            }
+            _ => String::new(),
+        };
+        let is_complete = matches!(&self.state, State::Named(named) if named.is_complete());
+        Left { text: std::mem::take(&mut self.raw), arguments, is_broken: self.is_sure && !is_complete }
+    }
+
+    fn begin(&mut self) {
+        self.state = match &self.row.call {
+            Call::Object { name, arguments } => State::Object(Object::new(name, arguments)),
+            Call::Named(row) => State::Named(Named::new(row, self.row.ids)),
+        };
+    }
+
+    fn item(&mut self, c: char, out: &mut Out<'_>) -> Step {
+        let step = match &mut self.state {
+            State::Object(object) => object.push(c, out),
+            State::Named(named) => named.push(c, out),
+            _ => Step::More,
+        };
+        if out.start.is_some() {
+            (self.has_started, self.is_sure) = (true, true);
+            self.raw.clear();
+        }
+        step
+    }
+
+    fn went(&mut self, step: Step) -> Went {
+        let again = match step {
+            Step::More => String::new(),
+            Step::Done => self.ended(String::new()),
+            Step::Before(again) => self.ended(again),
+            Step::Wrong(again) => return self.broken(again),
+        };
+        Went::On { again }
+    }
+
+    /// What is read again is the end of what came, or as much of it as was not written.
+    fn broken(&mut self, again: String) -> Went {
+        let mut text = std::mem::take(&mut self.raw);
+        if text.ends_with(&again) {
+            text.truncate(text.len() - again.len());
+            return Went::Broken { text, again, counts: self.is_sure };
+        }
+        let again = text.pop().map_or(again, String::from);
+        Went::Broken { text, again, counts: self.is_sure }
+    }
+
+    /// A call has ended.
+    fn ended(&mut self, again: String) -> String {
+        (self.state, self.has_started) = (State::After, false);
+        self.raw.clear();
+        again
+    }
+
+    /// What a further call begins with.
+    fn item_begin(&self) -> &'static str {
+        match &self.row.call {
+            Call::Object { .. } => "{",
+            Call::Named(row) => row.prefix,
+        }
+    }
+
+    fn after(&mut self, c: char, out: &mut Out<'_>) -> Went {
+        let begin = self.item_begin();
+        let comma = if self.is_list || self.row.bare { "," } else { "" };
+        let (semicolon, bracket) =
+            (if self.row.bare { ";" } else { "" }, if self.is_list { "]" } else { "" });
+        let again = match self.literal.push(c, &[begin, comma, semicolon, bracket, self.row.close]) {
+            Found::More => String::new(),
+            Found::One(0) => {
+                self.begin();
+                begin.chars().for_each(|c| drop(self.item(c, out)));
+                String::new()
+            }
+            Found::One(1 | 2) => {
+                self.state = State::Begin;
+                String::new()
+            }
+            Found::One(3) if !self.row.close.is_empty() => {
+                self.state = State::Close;
+                self.raw.clear();
+                String::new()
+            }
+            Found::One(_) => return Went::Over { again: String::new() },
+            Found::None(_) => return Went::Over { again: std::mem::take(&mut self.raw) },
+        };
+        Went::On { again }
+    }
+
+    fn close(&mut self, c: char) -> Went {
+        match self.literal.push(c, &[self.row.close]) {
+            Found::More => Went::On { again: String::new() },
+            Found::One(_) => Went::Over { again: String::new() },
+            Found::None(_) => Went::Over { again: std::mem::take(&mut self.raw) },
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! A model's text into parts, as it comes: what it says, what it thinks, and its calls of tools.
+//!
+//! The reader takes one character at a time, so that parts cannot depend on how the text was cut. `call.rs` reads a
+//! block of calls, `object.rs` and `named.rs` one call, `value.rs` and `tags.rs` its arguments.
+
+mod call;
+mod convert;
+mod named;
+mod object;
+mod step;
+mod tags;
+mod value;
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
+use super::format::{ChatFormat, Ids};
+use super::{ChatPart, Tool, ToolChoice, Tools};
+use call::{Block, Out, Went};
+
+/// Reads the text of one answer.
+///
+/// White space around markers belongs to them. What looks like a call and is none, or calls a tool that is not there,
+/// is text. A call's arguments come as they are written; where the model breaks off, they end there.
+///
+/// ```
+/// use ottava::chat::{AnswerParser, ChatFormat, ChatPart, Tool, Tools};
+///
+/// let format = ChatFormat::of_name("hermes").expect("a format");
+/// let tools = Tools::new(vec![Tool::new("add", serde_json::json!({}))]);
+/// let mut parser = AnswerParser::new(format, &tools);
+/// let mut parts = parser.push("Well.\n<tool_call>{\"name\": \"add\", \"argu");
+/// assert_eq!(parts[0], ChatPart::Text("Well.".into()));
+/// assert!(matches!(&parts[1], ChatPart::CallStart { index: 0, name, .. } if name == "add"));
+/// parts = parser.push("ments\": {\"a\": 1}}</tool_call>");
+/// assert_eq!(parts, [ChatPart::CallArguments { index: 0, text: "{\"a\":1}".into() }]);
+/// assert!(parser.finish().is_empty());
+/// assert_eq!(parser.calls(), 1);
+/// ```
+#[derive(Debug)]
+pub struct AnswerParser {
+    format: ChatFormat,
+    /// What may be called.
+    tools: Vec<Tool>,
+    single: bool,
+    state: State,
+    /// White space that belongs to a marker if one comes.
+    space: String,
+    /// What may be the beginning of a marker.
+    held: String,
+    /// Whether a marker was the last that came.
+    behind_marker: bool,
+    /// Whether an answer has not begun: calls without a marker are found there.
+    is_fresh: bool,
+    /// Characters that are read again, the next one last.
+    again: Vec<char>,
+    parts: Vec<ChatPart>,
+    calls: usize,
+    malformed: usize,
+    seed: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Text,
+    Reasoning,
+    Block(Box<Block>),
+}
+
+/// What a marker means.
+enum Marker {
+    Reasoning,
+    ReasoningEnd,
+    Calls,
+    Noise,
+}
+
+impl AnswerParser {
+    /// A parser at the beginning of an answer. It finds calls of these tools, unless none is to be called.
+    pub fn new(format: ChatFormat, tools: &Tools) -> AnswerParser {
+        let may_call = tools.choice != ToolChoice::None;
+        AnswerParser {
+            format,
+            tools: if may_call { tools.list.clone() } else { Vec::new() },
+            single: tools.single,
+            state: State::Text,
+            space: String::new(),
+            held: String::new(),
+            behind_marker: false,
+            is_fresh: true,
+            again: Vec::new(),
+            parts: Vec::new(),
+            calls: 0,
+            malformed: 0,
+            seed: RandomState::new().build_hasher().finish(),
+        }
+    }
+
+    /// The same within reasoning, which the prompt has begun: [`ChatFormat::begins_reasoning`].
+    pub fn in_reasoning(mut self) -> AnswerParser {
+        if self.format.has_reasoning() {
+            (self.state, self.behind_marker) = (State::Reasoning, true);
+        }
+        self
+    }
+
+    /// Takes more of the text; the parts that are certain now.
+    pub fn push(&mut self, text: &str) -> Vec<ChatPart> {
+        for c in text.chars() {
+            self.again.push(c);
+            while let Some(c) = self.again.pop() {
+                self.take(c);
+            }
+        }
+        std::mem::take(&mut self.parts)
+    }
+
+    /// Ends the text; the parts that were held back.
+    pub fn finish(&mut self) -> Vec<ChatPart> {
+        if let State::Block(block) = &mut self.state {
+            let left = block.finish();
+            self.state = State::Text;
+            self.arguments(&left.arguments);
+            self.text(&left.text);
+            self.malformed += usize::from(left.is_broken);
+            self.behind_marker = false;
+        }
+        let held = std::mem::take(&mut self.held);
+        let space = std::mem::take(&mut self.space);
+        self.text(&(space + &held));
+        std::mem::take(&mut self.parts)
+    }
+
+    /// Calls that have begun.
+    pub fn calls(&self) -> usize {
+        self.calls
+    }
+
+    /// Blocks that were text or broke off: no call, no tool of that name, arguments that are no object.
+    pub fn malformed(&self) -> usize {
+        self.malformed
+    }
+
+    fn take(&mut self, c: char) {
+        if let State::Block(block) = &mut self.state {
+            let mut out = Out::new(&self.tools);
+            let went = block.push(c, &mut out);
+            let Out { start, arguments, .. } = out;
+            self.tell(start, &arguments);
+            return self.went(went);
+        }
+        self.held.push(c);
+        while !self.held.is_empty() {
+            let found = self.markers().find(|(text, _)| *text == self.held);
+            if let Some((_, marker)) = found {
+                return self.marked(&marker);
+            }
+            if self.markers().any(|(text, _)| text.starts_with(&self.held)) {
+                return;
+            }
+            let first = self.held.remove(0);
+            self.plain(first);
+        }
+    }
+
+    /// What counts as a marker where the reader is.
+    fn markers(&self) -> impl Iterator<Item = (&'static str, Marker)> {
+        let in_text = matches!(self.state, State::Text);
+        let may_call = in_text && !self.tools.is_empty() && !(self.single && self.calls > 0);
+        let calls = self.format.calls;
+        let open = calls.open.iter().filter(move |_| may_call).map(|text| (text.trim(), Marker::Calls));
+        let noise = calls.noise.iter().filter(move |_| in_text).map(|text| (text.trim(), Marker::Noise));
+        let reasoning = self.format.reasoning.map(|row| match in_text {
+            true => (row.open.trim(), Marker::Reasoning),
+            false => (row.close.trim(), Marker::ReasoningEnd),
+        });
+        open.chain(reasoning).chain(noise)
+    }
+
+    fn marked(&mut self, marker: &Marker) {
+        let raw = std::mem::take(&mut self.space) + &std::mem::take(&mut self.held);
+        self.behind_marker = true;
+        match marker {
+            Marker::Calls => self.state = State::Block(Box::new(Block::new(self.format.calls, raw))),
+            Marker::Reasoning => self.state = State::Reasoning,
+            Marker::ReasoningEnd => (self.state, self.is_fresh) = (State::Text, true),
+            Marker::Noise => {}
+        }
+    }
+
+    /// A character that is no part of a marker.
+    fn plain(&mut self, c: char) {
+        if c.is_whitespace() {
+            if !self.behind_marker {
+                self.space.push(c);
+            }
+            return;
+        }
+        let may_call = !self.tools.is_empty() && self.format.calls.bare;
+        if may_call && self.is_fresh && matches!(self.state, State::Text) && matches!(c, '{' | '[') {
+            let space = std::mem::take(&mut self.space);
+            let held = std::mem::take(&mut self.held);
+            self.again.extend(held.chars().rev().chain([c]));
+            self.state = State::Block(Box::new(Block::new(self.format.calls, space)));
+            return;
+        }
+        let mut text = std::mem::take(&mut self.space);
+        text.push(c);
+        self.behind_marker = false;
+        self.text(&text);
+    }
+
+    fn went(&mut self, went: Went) {
+        let again = match went {
+            Went::On { again } => again,
+            Went::Over { again } => {
+                (self.state, self.behind_marker, self.is_fresh) = (State::Text, true, false);
+                again
+            }
+            Went::Broken { text, again, counts } => {
+                self.malformed += usize::from(counts);
+                (self.state, self.behind_marker, self.is_fresh) = (State::Text, false, false);
+                self.text(&text);
+                again
+            }
+        };
+        self.again.extend(again.chars().rev());
+    }
+
+    fn text(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        let in_reasoning = matches!(self.state, State::Reasoning);
+        self.is_fresh &= in_reasoning;
+        match self.parts.last_mut() {
+            Some(ChatPart::Reasoning(kept)) if in_reasoning => kept.push_str(text),
+            Some(ChatPart::Text(kept)) if !in_reasoning => kept.push_str(text),
+            _ if in_reasoning => self.parts.push(ChatPart::Reasoning(text.into())),
+            _ => self.parts.push(ChatPart::Text(text.into())),
+        }
+    }
+
+    fn tell(&mut self, start: Option<(String, Option<String>)>, arguments: &str) {
+        if let Some((name, id)) = start {
+            let id = id.unwrap_or_else(|| self.id());
+            self.parts.push(ChatPart::CallStart { index: self.calls, id, name });
+            self.calls += 1;
+        }
+        self.arguments(arguments);
+    }
+
+    fn arguments(&mut self, text: &str) {
+        let Some(index) = self.calls.checked_sub(1).filter(|_| !text.is_empty()) else { return };
+        match self.parts.last_mut() {
+            Some(ChatPart::CallArguments { text: kept, .. }) => kept.push_str(text),
+            _ => self.parts.push(ChatPart::CallArguments { index, text: text.into() }),
+        }
+    }
+
+    /// An id that no other call has.
+    fn id(&self) -> String {
+        let mut number = self.seed.wrapping_add(self.calls as u64);
+        let mut character = || {
+            const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+            // Knuth's MMIX constants.
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            char::from(LETTERS[(number >> 33) as usize % LETTERS.len()])
+        };
+        match self.format.calls.ids {
+            Ids::Short | Ids::Behind(_) => (0..9).map(|_| character()).collect(),
+            Ids::Long | Ids::Numbered(_) => {
+                (0..24).fold("call_".into(), |id, _| id + &character().to_string())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

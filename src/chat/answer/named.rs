@@ -1,0 +1,187 @@
+//! A call whose name stands before its arguments.
+
+use super::call::Out;
+use super::step::{Found, Literal, Step};
+use super::tags::Tags;
+use super::value::Value;
+use crate::chat::format::{Arguments as Row, Ids, NamedCall};
+
+/// A call being read.
+#[derive(Debug)]
+pub(super) struct Named {
+    row: &'static NamedCall,
+    ids: Ids,
+    state: State,
+    literal: Literal,
+    name: String,
+    /// What the model wrote of an id.
+    id: Option<String>,
+}
+
+#[derive(Debug)]
+enum State {
+    Prefix,
+    Name,
+    /// What stands between the name and the arguments.
+    Before,
+    Id,
+    Arguments(Arguments),
+    Suffix,
+}
+
+#[derive(Debug)]
+enum Arguments {
+    Value(Value),
+    Tags(Tags),
+}
+
+impl Named {
+    pub(super) fn new(row: &'static NamedCall, ids: Ids) -> Named {
+        let state = if row.prefix.is_empty() { State::Name } else { State::Prefix };
+        Named { row, ids, state, literal: Literal::default(), name: String::new(), id: None }
+    }
+
+    pub(super) fn push(&mut self, c: char, out: &mut Out<'_>) -> Step {
+        match &mut self.state {
+            State::Prefix => match self.literal.push(c, &[self.row.prefix]) {
+                Found::More => Step::More,
+                Found::One(_) => self.stay(State::Name),
+                Found::None(again) => Step::Wrong(again),
+            },
+            State::Name if self.name.is_empty() && c.is_whitespace() => Step::More,
+            State::Name if is_name(c) => {
+                self.name.push(c);
+                Step::More
+            }
+            State::Name => self.named(c, out),
+            State::Before => self.before(c, out),
+            State::Id => self.id(c, out),
+            State::Arguments(arguments) => {
+                let step = match arguments {
+                    Arguments::Value(value) => value.push(c, &mut out.arguments),
+                    Arguments::Tags(tags) => tags.push(c, &mut out.arguments),
+                };
+                self.argued(step)
+            }
+            State::Suffix => match self.literal.push(c, &[self.row.suffix]) {
+                Found::More => Step::More,
+                Found::One(_) => Step::Done,
+                // The call is complete without.
+                Found::None(again) => Step::Before(again),
+            },
+        }
+    }
+
+    /// What came of the arguments and has not been written, when nothing more comes.
+    pub(super) fn rest(&mut self) -> String {
+        match &mut self.state {
+            State::Arguments(Arguments::Value(value)) => value.rest(),
+            State::Arguments(Arguments::Tags(tags)) => tags.rest(),
+            _ => String::new(),
+        }
+    }
+
+    /// Whether nothing is missing but what stands behind the arguments.
+    pub(super) fn is_complete(&self) -> bool {
+        matches!(self.state, State::Suffix)
+    }
+
+    fn stay(&mut self, state: State) -> Step {
+        self.state = state;
+        Step::More
+    }
+
+    /// The name has ended before this character.
+    fn named(&mut self, c: char, out: &mut Out<'_>) -> Step {
+        if !out.has_tool(&self.name) {
+            return Step::Wrong(c.into());
+        }
+        self.state = State::Before;
+        self.before(c, out)
+    }
+
+    fn before(&mut self, c: char, out: &mut Out<'_>) -> Step {
+        // Where nothing stands between, the arguments begin with this character.
+        if self.row.before.iter().all(|text| text.trim().is_empty()) {
+            self.begin(out);
+            return self.push(c, out);
+        }
+        let mut options = self.row.before.to_vec();
+        if let (Ids::Behind(text) | Ids::Numbered(text), None) = (self.ids, &self.id) {
+            options.push(text);
+        }
+        match self.literal.push(c, &options) {
+            Found::More => Step::More,
+            Found::One(at) if at == self.row.before.len() => {
+                self.id = Some(String::new());
+                self.stay(State::Id)
+            }
+            Found::One(_) => {
+                self.begin(out);
+                Step::More
+            }
+            Found::None(again) => Step::Wrong(again),
+        }
+    }
+
+    fn id(&mut self, c: char, out: &mut Out<'_>) -> Step {
+        match &mut self.id {
+            Some(id) if is_name(c) => {
+                id.push(c);
+                Step::More
+            }
+            _ => {
+                self.state = State::Before;
+                self.before(c, out)
+            }
+        }
+    }
+
+    /// The call begins.
+    fn begin(&mut self, out: &mut Out<'_>) {
+        let id = self.id.take().filter(|id| !id.is_empty()).map(|id| match self.ids {
+            Ids::Numbered(behind) => {
+                let whole = self.row.prefix.rsplit('>').next().unwrap_or_default();
+                format!("{whole}{}{behind}{id}", self.name)
+            }
+            _ => id,
+        });
+        out.start(&self.name, id);
+        self.state = State::Arguments(match &self.row.arguments {
+            Row::Json => Arguments::Value(Value::object("")),
+            Row::Quoted(quote) => Arguments::Value(Value::object(quote)),
+            Row::Python => Arguments::Value(Value::fields_until(')', &mut out.arguments)),
+            Row::Tags(row) => Arguments::Tags(Tags::new(row, out.parameters(&self.name))),
+        });
+    }
+
+    fn argued(&mut self, step: Step) -> Step {
+        match step {
+            Step::Done | Step::Before(_) if self.row.suffix.is_empty() => step,
+            Step::Done => self.stay(State::Suffix),
+            Step::Before(again) => {
+                // What ended the arguments begins what follows them.
+                self.state = State::Suffix;
+                let mut rest = again.chars();
+                while let Some(c) = rest.next() {
+                    match self.literal.push(c, &[self.row.suffix]) {
+                        Found::More => {}
+                        Found::One(_) => return after(Step::Done, rest.as_str()),
+                        Found::None(again) => return Step::Before(again + rest.as_str()),
+                    }
+                }
+                Step::More
+            }
+            other => other,
+        }
+    }
+}
+
+/// The end, with what comes again.
+fn after(step: Step, rest: &str) -> Step {
+    if rest.is_empty() { step } else { Step::Before(rest.into()) }
+}
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
+}

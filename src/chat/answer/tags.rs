@@ -1,0 +1,134 @@
+//! Arguments as tags, into JSON.
+
+use serde_json::Value as Json;
+
+use super::convert::convert;
+use super::step::{Found, Literal, Step, Until};
+use super::value::escape_into;
+use crate::chat::format::Tags as Row;
+use crate::chat::schema::{Kind, kind};
+
+/// Most bytes of a key.
+const KEY_BYTES_MAX: usize = 256;
+
+/// Arguments being read.
+#[derive(Debug)]
+pub(super) struct Tags {
+    row: &'static Row,
+    /// The schema of the tool's arguments.
+    parameters: Json,
+    state: State,
+    literal: Literal,
+    /// Whether an argument has come.
+    is_open: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// What begins an argument, or the end.
+    Key,
+    Name(String),
+    /// What stands before a value.
+    Open(String),
+    Value(Value),
+}
+
+#[derive(Debug)]
+struct Value {
+    key: String,
+    kind: Kind,
+    until: Until,
+    /// What came of a value whose type is known when it ends.
+    plain: String,
+    /// Whether a first line break is left out.
+    at_start: bool,
+}
+
+impl Tags {
+    pub(super) fn new(row: &'static Row, parameters: &Json) -> Tags {
+        let literal = Literal::default();
+        Tags { row, parameters: parameters.clone(), state: State::Key, literal, is_open: false }
+    }
+
+    pub(super) fn push(&mut self, c: char, out: &mut String) -> Step {
+        match std::mem::replace(&mut self.state, State::Key) {
+            State::Key => match self.literal.push(c, &[self.row.key]) {
+                Found::More => Step::More,
+                Found::One(_) => self.stay(State::Name(String::new())),
+                Found::None(again) => {
+                    out.push_str(if self.is_open { "}" } else { "{}" });
+                    Step::Before(again)
+                }
+            },
+            State::Name(name) => self.name(name, c, out),
+            State::Open(name) => match self.literal.push(c, &[self.row.value]) {
+                Found::More => self.stay(State::Open(name)),
+                Found::One(_) => self.value(name, out),
+                Found::None(again) => Step::Wrong(again),
+            },
+            State::Value(value) => self.content(value, c, out),
+        }
+    }
+
+    /// What came and has not been written, when nothing more comes.
+    pub(super) fn rest(&mut self) -> String {
+        match &mut self.state {
+            State::Key => String::new(),
+            State::Name(name) | State::Open(name) => std::mem::take(name),
+            State::Value(value) => std::mem::take(&mut value.plain) + &value.until.rest(),
+        }
+    }
+
+    fn stay(&mut self, state: State) -> Step {
+        self.state = state;
+        Step::More
+    }
+
+    fn name(&mut self, mut name: String, c: char, out: &mut String) -> Step {
+        name.push(c);
+        let end = self.row.key_end.iter().find_map(|end| name.strip_suffix(end.trim()));
+        let Some(key) = end.map(str::trim) else {
+            let is_short = name.len() <= KEY_BYTES_MAX;
+            return if is_short { self.stay(State::Name(name)) } else { Step::Wrong(name) };
+        };
+        let key = key.to_owned();
+        if self.row.value.is_empty() { self.value(key, out) } else { self.stay(State::Open(key)) }
+    }
+
+    /// The value of this key begins.
+    fn value(&mut self, key: String, out: &mut String) -> Step {
+        out.push_str(if self.is_open { ",\"" } else { "{\"" });
+        self.is_open = true;
+        escape_into(&key, out);
+        out.push_str("\":");
+        let kind = kind(&self.parameters, &key);
+        if kind == Kind::Text {
+            out.push('"');
+        }
+        let until = Until::default();
+        self.stay(State::Value(Value { key, kind, until, plain: String::new(), at_start: self.row.lines }))
+    }
+
+    fn content(&mut self, mut value: Value, c: char, out: &mut String) -> Step {
+        if std::mem::take(&mut value.at_start) && c == '\n' {
+            return self.stay(State::Value(value));
+        }
+        let end = self.row.value_end.trim();
+        let line_end = format!("\n{end}");
+        let ends: &[&str] = if self.row.lines { &[end, &line_end] } else { &[end] };
+        let mut plain = String::new();
+        let ended = value.until.push(c, ends, &mut plain).is_some();
+        match value.kind {
+            Kind::Text => escape_into(&plain, out),
+            Kind::Any => value.plain.push_str(&plain),
+        }
+        if !ended {
+            return self.stay(State::Value(value));
+        }
+        match value.kind {
+            Kind::Text => out.push('"'),
+            Kind::Any => out.push_str(&convert(&self.parameters, &value.key, &value.plain)),
+        }
+        self.stay(State::Key)
+    }
+}

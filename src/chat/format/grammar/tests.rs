@@ -1,0 +1,209 @@
+//! Grammars compile, and what is drawn from them is read as the calls that were asked for.
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::{Matcher, ParserFactory};
+use serde_json::json;
+use toktrie::{ApproximateTokEnv, InferenceCapabilities};
+
+use super::*;
+use crate::chat::{AnswerParser, ChatPart};
+
+/// A vocabulary of the 256 bytes.
+fn matcher(grammar: &str) -> Matcher {
+    let words = ApproximateTokEnv::single_byte_env();
+    let factory =
+        ParserFactory::new(&words, InferenceCapabilities::default(), &SlicedBiasComputer::general_slices());
+    let parser = factory.expect("a factory").create_parser(TopLevelGrammar::from_lark(grammar.into()));
+    Matcher::new(Ok(parser.unwrap_or_else(|error| panic!("{error:#}\n{grammar}"))))
+}
+
+fn tools() -> Tools {
+    let weather = json!({
+        "type": "object", "required": ["city", "days"], "additionalProperties": false,
+        "properties": {
+            "city": {"enum": ["Oslo", "Bern \"old\""]}, "days": {"type": "integer", "minimum": 0, "maximum": 9},
+            "metric": {"type": "boolean"}, "zip": {"type": ["boolean", "null"]},
+        },
+    });
+    let ping = json!({"type": "object", "properties": {}, "additionalProperties": false});
+    Tools::new(vec![Tool::new("get_weather", weather), Tool::new("ping", ping)])
+}
+
+/// A text drawn from a grammar by a seed: one byte or another of those allowed, until it may end.
+fn drawn(grammar: &str, mut seed: u64) -> String {
+    let mut matcher = matcher(grammar);
+    let mut bytes = Vec::new();
+    while !matcher.is_stopped() && bytes.len() < 4000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let random = (seed >> 33) as usize;
+        if matcher.is_accepting().expect("a state") && random.is_multiple_of(2) {
+            break;
+        }
+        let mask = matcher.compute_mask_or_eos().expect("a mask");
+        // White space may come without end.
+        let allowed = |byte: &u32| mask.is_allowed(*byte) && !(*byte as u8).is_ascii_whitespace();
+        let mut bytes_allowed: Vec<u32> = (0..256).filter(allowed).collect();
+        if bytes_allowed.is_empty() {
+            bytes_allowed = (0..256).filter(|byte| mask.is_allowed(*byte)).collect();
+        }
+        let Some(&byte) = bytes_allowed.get(random % bytes_allowed.len().max(1)) else { break };
+        matcher.consume_token(byte).expect("an allowed byte");
+        bytes.push(byte as u8);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Whether a grammar takes a text whole, and may end there.
+fn takes(grammar: &str, text: &str) -> bool {
+    let mut matcher = matcher(grammar);
+    let all = text.bytes().all(|byte| matcher.consume_token(byte.into()).is_ok());
+    all && matcher.is_accepting().expect("a state")
+}
+
+/// Names and arguments of the calls of an answer, and how much was malformed.
+fn calls(format: ChatFormat, tools: &Tools, text: &str) -> (Vec<(String, String)>, usize) {
+    let mut parser = AnswerParser::new(format, tools);
+    let mut parts = parser.push(text);
+    parts.extend(parser.finish());
+    let mut calls: Vec<(String, String)> = Vec::new();
+    for part in parts {
+        match part {
+            ChatPart::CallStart { name, .. } => calls.push((name, String::new())),
+            ChatPart::CallArguments { text, index } => calls[index].1 += &text,
+            _ => {}
+        }
+    }
+    (calls, parser.malformed())
+}
+
+/// A format whose answers begin with no reasoning.
+fn format(name: &str) -> ChatFormat {
+    ChatFormat { reasoning: None, ..ChatFormat::of_name(name).expect("a format") }
+}
+
+#[test]
+fn what_a_choice_asks_for_is_what_the_parser_reads() {
+    for name in ChatFormat::names() {
+        let choices = [
+            tools().choice(ToolChoice::Required),
+            tools().choice(ToolChoice::Required).single(),
+            tools().choice(ToolChoice::Named("get_weather".into())),
+        ];
+        for tools in choices {
+            let grammar = format(name).grammar(&tools, false, &[]).expect("a grammar");
+            for seed in 0..2 {
+                let text = drawn(&grammar, seed);
+                let (calls, malformed) = calls(format(name), &tools, &text);
+                assert_eq!(malformed, 0, "{name}: {text}");
+                let once = tools.single || tools.choice != ToolChoice::Required;
+                assert!(!calls.is_empty() && (!once || calls.len() == 1), "{name}: {text}");
+                for (tool, arguments) in calls {
+                    let found: Json = serde_json::from_str(&arguments).expect("JSON");
+                    let fields = found.as_object().expect("an object");
+                    assert!(tool == "ping" && fields.is_empty() || is_weather(&found), "{name}: {text}");
+                }
+            }
+        }
+    }
+}
+
+fn is_weather(arguments: &Json) -> bool {
+    let known = ["city", "days", "metric", "zip"];
+    let fields = arguments.as_object().into_iter().flatten();
+    fields.into_iter().all(|(key, _)| known.contains(&key.as_str()))
+        && (arguments["city"] == "Oslo" || arguments["city"] == "Bern \"old\"")
+        && arguments["days"].is_i64()
+        && (arguments["metric"].is_null() || arguments["metric"].is_boolean())
+}
+
+/// Answers as models write them, which every grammar of a free choice has to take.
+const ANSWERS: &[(&str, &str)] = &[
+    (
+        "hermes",
+        "<think>\nWhich <tool_call> is it?\n</think>\n\nWell.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 3}}\n</tool_call>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>",
+    ),
+    ("hermes", "No tools < here."),
+    ("hermes", "<think>\nHm.\n</think>\n\nNo tools."),
+    (
+        "qwen-coder",
+        "I look.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+    ),
+    (
+        "mistral",
+        "Well.[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Oslo\", \"days\": 3}[TOOL_CALLS]ping[ARGS]{}",
+    ),
+    (
+        "mistral-list",
+        "[TOOL_CALLS][{\"name\": \"ping\", \"arguments\": {}}, {\"name\": \"ping\", \"arguments\": {}}]",
+    ),
+    (
+        "glm",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+    ),
+    (
+        "lfm",
+        "Well.<|tool_call_start|>[get_weather(city='Oslo', days=3, metric=True), ping()]<|tool_call_end|>",
+    ),
+    (
+        "gemma",
+        "<|channel>thought\nHm.\n<channel|>Well.<|tool_call>call:get_weather{city:<|\"|>Oslo<|\"|>,days:3}<tool_call|>",
+    ),
+    (
+        "deepseek",
+        "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "kimi",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    ),
+    ("granite", "<|tool_call|>[{\"name\": \"ping\", \"arguments\": {}}]"),
+];
+
+#[test]
+fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
+    for &(name, text) in ANSWERS {
+        let format = ChatFormat::of_name(name).expect("a format");
+        let grammar = format.grammar(&tools(), false, &[]).expect("a grammar");
+        assert!(takes(&grammar, text), "{name}: {text}\n{grammar}");
+        let other = text.replace("get_weather", "rm").replace("ping", "rm");
+        assert!(other == text || !takes(&grammar, &other), "{name}: {other}");
+        let other = text.replace("Oslo", "Rome");
+        assert!(other == text || !takes(&grammar, &other), "{name}: {other}");
+    }
+    let thinking = ChatFormat::of_name("hermes").expect("a format").grammar(&tools(), true, &[]);
+    assert!(takes(&thinking.expect("a grammar"), "So <tool_call> it is.\n</think>\n\nYes."));
+}
+
+#[test]
+fn control_tokens_of_markers_are_named_by_their_ids() {
+    let control = [("[TOOL_CALLS]".to_owned(), 5), ("[ARGS]".to_owned(), 32)];
+    let grammar = format("mistral").grammar(&tools(), false, &control).expect("a grammar");
+    assert!(
+        grammar.contains("<[5]> body") && grammar.contains("\"ping\"") && grammar.contains("<[32]> %json")
+    );
+    assert!(!grammar.contains("TOOL_CALLS"), "{grammar}");
+    matcher(&grammar);
+    let harmony = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"];
+    let control: Vec<(String, u32)> =
+        harmony.iter().zip(257..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
+    let format = ChatFormat::of_name("harmony").expect("a format");
+    for tools in [tools(), tools().choice(ToolChoice::Required)] {
+        let grammar = format.grammar(&tools, false, &control).expect("a grammar");
+        assert!(grammar.contains("<[257]> \"commentary to=functions.\" body"), "{grammar}");
+        matcher(&grammar);
+    }
+}
+
+#[test]
+fn free_answers_have_no_grammar() {
+    assert_eq!(format("hermes").grammar(&tools().choice(ToolChoice::None), false, &[]), None);
+    assert_eq!(format("hermes").grammar(&Tools::default(), false, &[]), None);
+    assert_eq!(format("llama3").grammar(&tools(), false, &[]), None);
+    let mut strict = tools();
+    strict.list[0].strict = true;
+    let grammar = format("llama3").grammar(&strict, false, &[]).expect("a grammar");
+    assert!(takes(&grammar, "Hello {there}."));
+    assert!(takes(&grammar, "{\"name\": \"ping\", \"parameters\": {}}"));
+    assert!(!takes(&grammar, "{\"name\": \"pong\", \"parameters\": {}}"));
+}

@@ -1,0 +1,338 @@
+//! The rows: public formats, as their models' chat templates show them.
+
+use super::{Arguments, Call, Calls, Ids, List, NamedCall, Reasoning, Tags};
+
+/// Marks in a template's source, and the row that they mean. The first row counts all of whose marks are there.
+pub(super) const CALLS: &[(&[&str], &Calls)] = &[
+    (&["<|channel|>", "<|message|>", "functions."], &HARMONY),
+    (&["<|tool_call>call:"], &GEMMA),
+    (&["<start_function_call>"], &FUNCTION_GEMMA),
+    (&["｜DSML｜"], &DEEPSEEK_MARKUP),
+    (&["<｜tool▁sep｜>", "```json"], &DEEPSEEK_FENCED),
+    (&["<｜tool▁sep｜>"], &DEEPSEEK),
+    (&["<|tool_call_argument_begin|>"], &KIMI),
+    (&["<minimax:tool_call>"], &MINIMAX),
+    (&["[TOOL_CALLS]", "[ARGS]"], &MISTRAL),
+    (&["[TOOL_CALLS]"], &MISTRAL_LIST),
+    (&["<|tool_call_start|>"], &LFM),
+    (&["<|tool_list_start|>"], &LFM),
+    (&["<|tool_call|>"], &GRANITE),
+    (&["<|START_ACTION|>"], &COMMAND),
+    (&["<|tools_prefix|>"], &APERTUS),
+    (&["<arg_key>"], &GLM),
+    (&["<seed:tool_call>"], &SEED),
+    (&["<TOOLCALL>"], &NEMOTRON),
+    (&["<function=", "<parameter="], &QWEN_CODER),
+    (&["<function="], &FUNCTION_TAG),
+    (&["<tool_call>"], &HERMES),
+    (&["<|python_start|>"], &PYTHONIC),
+    (&["<|python_tag|>"], &LLAMA),
+    (&["<|start_header_id|>", "\"parameters\":"], &LLAMA),
+];
+
+/// Marks of reasoning, likewise.
+pub(super) const REASONING: &[(&[&str], &Reasoning)] = &[
+    (&["<think>"], &THINK),
+    (&["</think>"], &THINK),
+    (&["[THINK]"], &Reasoning { open: "[THINK]", close: "[/THINK]", then: "" }),
+    (&["<seed:think>"], &Reasoning { open: "<seed:think>", close: "</seed:think>", then: "" }),
+    (&["<|START_THINKING|>"], &Reasoning { open: "<|START_THINKING|>", close: "<|END_THINKING|>", then: "" }),
+    (&["<|inner_prefix|>"], &Reasoning { open: "<|inner_prefix|>", close: "<|inner_suffix|>", then: "" }),
+];
+
+pub(super) const THINK: Reasoning = Reasoning { open: "<think>\n", close: "\n</think>\n\n", then: "" };
+
+/// Every row; equal ones stand beside each other.
+pub(super) fn all() -> impl Iterator<Item = &'static Calls> {
+    CALLS.iter().map(|row| row.1).chain([&GENERIC])
+}
+
+/// What most rows have.
+const BASE: Calls = Calls {
+    name: "json",
+    open: &[],
+    bare: false,
+    list: List::No,
+    several: false,
+    call: Call::Object { name: &["name"], arguments: &["arguments", "parameters"] },
+    close: "",
+    noise: &[],
+    ids: Ids::Long,
+    reasoning: None,
+};
+
+pub(super) const GENERIC: Calls = Calls { open: &["<tool_call>"], bare: true, close: "</tool_call>", ..BASE };
+
+/// Hermes, Qwen 2.5 and 3, Granite 4 and many more.
+const HERMES: Calls = Calls { name: "hermes", open: &["<tool_call>\n"], close: "\n</tool_call>", ..BASE };
+
+/// Llama 3.
+const LLAMA: Calls = Calls {
+    name: "llama3",
+    open: &["<|python_tag|>"],
+    bare: true,
+    call: Call::Object { name: &["name"], arguments: &["parameters", "arguments"] },
+    ..BASE
+};
+
+/// Mistral 7B v0.3, Nemo.
+const MISTRAL_LIST: Calls =
+    Calls { name: "mistral-list", open: &["[TOOL_CALLS]"], list: List::Yes, ids: Ids::Short, ..BASE };
+
+/// Mistral Small 3.2, Devstral, Ministral 3.
+const MISTRAL: Calls = Calls {
+    name: "mistral",
+    open: &["[TOOL_CALLS]"],
+    call: Call::Named(NamedCall { prefix: "", before: &["[ARGS]"], ..JSON }),
+    ids: Ids::Behind("[CALL_ID]"),
+    ..BASE
+};
+
+/// Granite 3.
+const GRANITE: Calls =
+    Calls { name: "granite", open: &["<|tool_call|>", "<tool_call>"], list: List::Yes, ..BASE };
+
+/// Command R7B.
+const COMMAND: Calls = Calls {
+    name: "command",
+    open: &["<|START_ACTION|>"],
+    list: List::Yes,
+    call: Call::Object { name: &["tool_name"], arguments: &["parameters"] },
+    close: "<|END_ACTION|>",
+    noise: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
+    ..BASE
+};
+
+/// A name, then JSON.
+const JSON: NamedCall = NamedCall { prefix: "", before: &[], arguments: Arguments::Json, suffix: "" };
+
+/// Apertus: each call is an object with the name for its key.
+const APERTUS: Calls = Calls {
+    name: "apertus",
+    open: &["<|tools_prefix|>"],
+    list: List::Yes,
+    call: Call::Named(NamedCall { prefix: "{\"", before: &["\": "], suffix: "}", ..JSON }),
+    close: "<|tools_suffix|>",
+    ..BASE
+};
+
+/// Functionary 3.1, Llama 3.1 by a prompt of its authors.
+const FUNCTION_TAG: Calls = Calls {
+    name: "function-tag",
+    open: &["<function="],
+    call: Call::Named(NamedCall { before: &[">"], suffix: "</function>", ..JSON }),
+    ..BASE
+};
+
+const DEEPSEEK: Calls = Calls {
+    name: "deepseek",
+    open: &["<｜tool▁calls▁begin｜>"],
+    several: true,
+    call: Call::Named(NamedCall {
+        prefix: "<｜tool▁call▁begin｜>",
+        before: &["<｜tool▁sep｜>"],
+        suffix: "<｜tool▁call▁end｜>",
+        ..JSON
+    }),
+    close: "<｜tool▁calls▁end｜>",
+    ..BASE
+};
+
+/// DeepSeek V3 and R1.
+const DEEPSEEK_FENCED: Calls = Calls {
+    name: "deepseek-fenced",
+    call: Call::Named(NamedCall {
+        prefix: "<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+        before: &["\n```json\n"],
+        suffix: "\n```<｜tool▁call▁end｜>",
+        ..JSON
+    }),
+    ..DEEPSEEK
+};
+
+/// DeepSeek V3.2.
+const DEEPSEEK_MARKUP: Calls = Calls {
+    name: "deepseek-markup",
+    open: &["<｜DSML｜function_calls>\n"],
+    several: true,
+    call: Call::Named(NamedCall {
+        prefix: "<｜DSML｜invoke name=\"",
+        before: &["\">\n"],
+        arguments: Arguments::Tags(Tags {
+            key: "<｜DSML｜parameter name=\"",
+            key_end: &["\" string=\"true\">", "\" string=\"false\">"],
+            value: "",
+            value_end: "</｜DSML｜parameter>\n",
+            lines: false,
+        }),
+        suffix: "</｜DSML｜invoke>\n",
+    }),
+    close: "</｜DSML｜function_calls>",
+    ..BASE
+};
+
+const KIMI: Calls = Calls {
+    name: "kimi",
+    open: &["<|tool_calls_section_begin|>"],
+    several: true,
+    call: Call::Named(NamedCall {
+        prefix: "<|tool_call_begin|>functions.",
+        before: &["<|tool_call_argument_begin|>"],
+        suffix: "<|tool_call_end|>",
+        ..JSON
+    }),
+    close: "<|tool_calls_section_end|>",
+    ids: Ids::Numbered(":"),
+    ..BASE
+};
+
+const QWEN_CODER: Calls = Calls {
+    name: "qwen-coder",
+    open: &["<tool_call>\n"],
+    call: Call::Named(NamedCall {
+        prefix: "<function=",
+        before: &[">\n"],
+        arguments: Arguments::Tags(Tags {
+            key: "<parameter=",
+            key_end: &[">"],
+            value: "",
+            value_end: "</parameter>\n",
+            lines: true,
+        }),
+        suffix: "</function>",
+    }),
+    close: "\n</tool_call>",
+    ..BASE
+};
+
+/// Seed-OSS: the same between other tags.
+const SEED: Calls =
+    Calls { name: "seed", open: &["<seed:tool_call>\n"], close: "\n</seed:tool_call>", ..QWEN_CODER };
+
+/// Nemotron Nano 2.
+const NEMOTRON: Calls =
+    Calls { name: "nemotron", open: &["<TOOLCALL>"], list: List::Yes, close: "</TOOLCALL>", ..BASE };
+
+const MINIMAX: Calls = Calls {
+    name: "minimax",
+    open: &["<minimax:tool_call>\n"],
+    several: true,
+    call: Call::Named(NamedCall {
+        prefix: "<invoke name=\"",
+        before: &["\">\n"],
+        arguments: Arguments::Tags(Tags {
+            key: "<parameter name=\"",
+            key_end: &["\">"],
+            value: "",
+            value_end: "</parameter>\n",
+            lines: false,
+        }),
+        suffix: "</invoke>\n",
+    }),
+    close: "</minimax:tool_call>",
+    ..BASE
+};
+
+/// GLM 4.5 to 4.7.
+const GLM: Calls = Calls {
+    name: "glm",
+    open: &["<tool_call>"],
+    call: Call::Named(NamedCall {
+        prefix: "",
+        before: &["\n"],
+        arguments: Arguments::Tags(Tags {
+            key: "<arg_key>",
+            key_end: &["</arg_key>\n"],
+            value: "<arg_value>",
+            value_end: "</arg_value>\n",
+            lines: false,
+        }),
+        suffix: "",
+    }),
+    close: "</tool_call>",
+    ..BASE
+};
+
+/// Llama 4.
+const PYTHONIC: Calls = Calls {
+    name: "pythonic",
+    open: &["<|python_start|>"],
+    bare: true,
+    list: List::Yes,
+    call: Call::Named(NamedCall { prefix: "", before: &["("], arguments: Arguments::Python, suffix: "" }),
+    close: "<|python_end|>",
+    ..BASE
+};
+
+/// LFM2.
+const LFM: Calls = Calls {
+    name: "lfm",
+    open: &["<|tool_call_start|>"],
+    bare: false,
+    close: "<|tool_call_end|>",
+    ..PYTHONIC
+};
+
+/// Gemma 4.
+const GEMMA: Calls = Calls {
+    name: "gemma",
+    open: &["<|tool_call>"],
+    call: Call::Named(NamedCall {
+        prefix: "call:",
+        before: &[""],
+        arguments: Arguments::Quoted("<|\"|>"),
+        suffix: "",
+    }),
+    close: "<tool_call|>",
+    reasoning: Some(&Reasoning { open: "<|channel>thought\n", close: "\n<channel|>", then: "" }),
+    ..BASE
+};
+
+const FUNCTION_GEMMA: Calls = Calls {
+    name: "function-gemma",
+    open: &["<start_function_call>"],
+    call: Call::Named(NamedCall {
+        prefix: "call:",
+        before: &[""],
+        arguments: Arguments::Quoted("<escape>"),
+        suffix: "",
+    }),
+    close: "<end_function_call>",
+    ..BASE
+};
+
+/// gpt-oss: every part is a message of its own on a channel.
+const HARMONY: Calls = Calls {
+    name: "harmony",
+    open: &["<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.", "to=functions."],
+    call: Call::Named(NamedCall {
+        before: &[
+            " <|constrain|>json<|message|>",
+            "<|constrain|>json<|message|>",
+            "json<|message|>",
+            "code<|message|>",
+            "<|message|>",
+            "<|channel|>commentary json<|message|>",
+            "<|channel|>commentary <|constrain|>json<|message|>",
+            "<|channel|>commentary<|message|>",
+            "<|channel|>analysis json<|message|>",
+            "<|channel|>analysis <|constrain|>json<|message|>",
+        ],
+        ..JSON
+    }),
+    noise: &[
+        "<|call|>",
+        "<|start|>assistant",
+        "<|channel|>final<|message|>",
+        "<|channel|>final <|constrain|>json<|message|>",
+        "<|channel|>commentary<|message|>",
+        "<|end|>",
+        "<|return|>",
+    ],
+    reasoning: Some(&Reasoning {
+        open: "<|channel|>analysis<|message|>",
+        close: "<|end|>",
+        then: "<|start|>assistant",
+    }),
+    ..BASE
+};

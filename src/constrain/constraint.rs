@@ -1,0 +1,108 @@
+//! [`Constraint`]: a compiled grammar as the mask of a request.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use llguidance::Matcher;
+
+use super::compile::Compiled;
+use crate::sample::{TokenMask, TokenSet};
+use crate::token::TokenId;
+
+/// A grammar that an answer keeps to: the mask of a [`Request`](crate::Request). A clone begins anew.
+pub struct Constraint {
+    grammar: Arc<Compiled>,
+    /// Behind a lock, because the end of an answer is asked for by reference.
+    place: Mutex<Place>,
+}
+
+/// Where in the grammar an answer is.
+#[derive(Default)]
+struct Place {
+    /// None at the beginning, and after a failure.
+    parser: Option<Matcher>,
+    /// The tokens that the parser has taken.
+    taken: Vec<TokenId>,
+    /// A run of tokens that had to come, and where in the answer it begins. What is left of it stays the same
+    /// wherever a reader without room cuts it.
+    run: Vec<TokenId>,
+    run_start: usize,
+}
+
+impl Constraint {
+    pub(super) fn new(grammar: Arc<Compiled>) -> Constraint {
+        Constraint { grammar, place: Mutex::default() }
+    }
+
+    /// The place behind an answer; one without a parser where the grammar does not go there.
+    fn follow(&self, answer: &[TokenId]) -> MutexGuard<'_, Place> {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        place.follow(answer, &self.grammar);
+        place
+    }
+}
+
+impl Place {
+    fn follow(&mut self, answer: &[TokenId], grammar: &Compiled) {
+        let known = self.taken.len();
+        if self.parser.is_none() || answer.get(..known) != Some(&self.taken) {
+            *self = Place { parser: grammar.start(), ..Place::default() };
+        }
+        let Some(parser) = &mut self.parser else { return };
+        let more = answer.get(self.taken.len()..).unwrap_or_default();
+        if more.is_empty() {
+            return;
+        }
+        let ids: Vec<u32> = more.iter().map(|id| id.0).collect();
+        self.taken.extend_from_slice(more);
+        if parser.consume_tokens(&ids).is_err() {
+            self.parser = None;
+        }
+    }
+
+    /// What is left of the run that the answer is in.
+    fn rest(&self, answer: &[TokenId]) -> Option<usize> {
+        let within = answer.get(self.run_start..)?;
+        (within.len() < self.run.len() && self.run.starts_with(within)).then_some(within.len())
+    }
+}
+
+impl TokenMask for Constraint {
+    fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet) {
+        let mut place = self.follow(answer);
+        let mask = place.parser.as_mut().and_then(|parser| parser.compute_mask_or_eos().ok());
+        match mask {
+            Some(mask) => allowed.fill(mask.as_slice()),
+            None => allowed.fail("the grammar takes too much work here, or no token goes on"),
+        }
+    }
+
+    fn forced(&mut self, answer: &[TokenId]) -> &[TokenId] {
+        let Constraint { grammar, place } = self;
+        let place = place.get_mut().unwrap_or_else(PoisonError::into_inner);
+        place.follow(answer, grammar);
+        if let Some(within) = place.rest(answer) {
+            return place.run.get(within..).unwrap_or_default();
+        }
+        let going = place.parser.as_mut().filter(|parser| !parser.is_stopped());
+        let run = going.map(Matcher::compute_ff_tokens).unwrap_or_default();
+        (place.run, place.run_start) = (run.into_iter().map(TokenId).collect(), answer.len());
+        &place.run
+    }
+
+    fn is_finished(&self, answer: &[TokenId]) -> bool {
+        let place = self.follow(answer);
+        place.parser.as_ref().is_some_and(|parser| parser.is_stopped() && !parser.is_error())
+    }
+}
+
+impl Clone for Constraint {
+    fn clone(&self) -> Constraint {
+        Constraint::new(Arc::clone(&self.grammar))
+    }
+}
+
+impl std::fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Constraint").finish_non_exhaustive()
+    }
+}

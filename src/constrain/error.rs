@@ -1,0 +1,132 @@
+//! Why a grammar is refused, in our own words: the parser below writes dumps of many lines.
+
+use crate::kind::ErrorKind;
+
+/// Most characters of what a message quotes.
+const QUOTED_MAX: usize = 120;
+
+/// Why an answer cannot be constrained so. Its text is one line of at most 300 characters.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConstraintError {
+    /// The grammar is at fault: it cannot be read, nothing can follow it, or it takes too much work.
+    #[error("{field}: {message}")]
+    Invalid {
+        /// What was given: `json_schema`, `regex`, `choice` or `grammar`.
+        field: &'static str,
+        /// What was expected and what was found.
+        message: String,
+    },
+    /// The system gave no thread to compile on.
+    #[error("no thread to compile a grammar on: {0}")]
+    Thread(String),
+    /// A defect: of this crate, or of the parser below.
+    #[error("a grammar could not be compiled: {0}")]
+    Internal(&'static str),
+}
+
+impl ConstraintError {
+    pub(super) fn invalid(field: &'static str, message: impl Into<String>) -> ConstraintError {
+        ConstraintError::Invalid { field, message: message.into() }
+    }
+
+    /// What to do about it.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ConstraintError::Invalid { .. } => ErrorKind::Invalid,
+            ConstraintError::Thread(_) => ErrorKind::OutOfMemory,
+            ConstraintError::Internal(_) => ErrorKind::Internal,
+        }
+    }
+
+    /// Which form of a grammar is at fault.
+    pub fn field(&self) -> Option<&'static str> {
+        if let ConstraintError::Invalid { field, .. } = self { Some(field) } else { None }
+    }
+}
+
+pub(super) const TOO_COMPLEX: &str = "it is too complex";
+const NO_TOKEN: &str = "it names a token that the vocabulary has not";
+const NO_REFERENCE: &str = "a $ref is not found in the schema; only those that begin with # are followed";
+const NO_PATTERN: &str =
+    "a pattern is no regular expression that is supported: look-around and back references are not";
+const WRONG_VALUE: &str = "a keyword has a value of the wrong type";
+
+/// What the parser's messages hold, and what they mean. `{}` is what stands behind the words.
+const MEANINGS: &[(&str, &str)] = &[
+    ("panic: ", "the parser cannot take it"),
+    ("NoExtensionBias", "no answer satisfies it"),
+    ("Token range end too large", NO_TOKEN),
+    ("fuel exhausted", TOO_COMPLEX),
+    ("too large", TOO_COMPLEX),
+    ("too complex", TOO_COMPLEX),
+    ("too many", TOO_COMPLEX),
+    ("level exceeded", TOO_COMPLEX),
+    ("too deeply nested", "it is nested too deeply"),
+];
+
+/// The same of a schema's.
+const OF_A_SCHEMA: &[(&str, &str)] = &[
+    ("Unknown format: ", "the format {} is not supported"),
+    ("Unimplemented keys: ", "these keywords are not supported: {}"),
+    ("Unsatisfiable schema", "no value satisfies the schema"),
+    ("oneOf constraints are not supported", "the branches of a oneOf may overlap; write anyOf in its place"),
+    ("Only absolute $ref", NO_REFERENCE),
+    ("Reference segment", NO_REFERENCE),
+    ("Definition not found", NO_REFERENCE),
+    ("not disjoint", "patterns of patternProperties overlap"),
+    ("are disjoint", "patterns of patternProperties may overlap"),
+    ("regex parse error", NO_PATTERN),
+    ("lookarounds not supported", NO_PATTERN),
+    ("Invalid type: ", "there is no type {}"),
+    ("must be ", WRONG_VALUE),
+    ("Expected ", WRONG_VALUE),
+    ("", "it is no JSON schema of the supported kind"),
+];
+
+/// And of a grammar's.
+const OF_A_GRAMMAR: &[(&str, &str)] = &[
+    ("failed to parse \"%json\"", "what follows %json is no JSON"),
+    ("unknown special token: ", "the vocabulary has no control token {}"),
+    ("unknown name: ", "it uses {}, which it does not define"),
+    ("no start rule found", "it has no rule with the name start"),
+    ("invalid regex", NO_PATTERN),
+    ("", "it is no grammar in Lark's syntax"),
+];
+
+/// An error of what the parser below says of a grammar.
+pub(super) fn explain(field: &'static str, said: &str) -> ConstraintError {
+    let (schema, said_of_it) = match said.split_once("failed to compile JSON schema: ") {
+        Some((_, rest)) => (true, rest),
+        None => (field == "json_schema", said),
+    };
+    let own = match field {
+        _ if schema => OF_A_SCHEMA,
+        "regex" => &[("", NO_PATTERN)],
+        _ => OF_A_GRAMMAR,
+    };
+    let meaning = MEANINGS.iter().chain(own).find_map(|&(words, meaning)| {
+        let (_, rest) = said_of_it.split_once(words)?;
+        Some(meaning.replace("{}", &quoted(rest)))
+    });
+    ConstraintError::invalid(field, meaning.unwrap_or_default() + &place(field, said))
+}
+
+/// Where in a grammar's text the parser stood, where it says so.
+fn place(field: &str, said: &str) -> String {
+    let at = |said: &str| {
+        let (line, rest) = said.trim_start_matches("at ").split_once('(')?;
+        let (column, _) = rest.split_once(')')?;
+        Some((line.trim().parse::<u32>().ok()?, column.parse::<u32>().ok()?))
+    };
+    match at(said).filter(|_| field == "grammar") {
+        Some((line, column)) => format!(" (line {line}, column {column})"),
+        None => String::new(),
+    }
+}
+
+/// The first words of what was quoted, on one line.
+fn quoted(rest: &str) -> String {
+    let line = rest.split(['\n', ';']).next().unwrap_or_default();
+    line.chars().filter(|c| !c.is_control()).take(QUOTED_MAX).collect()
+}
