@@ -246,11 +246,8 @@ fn further_models_come_when_they_are_asked_for_and_go_when_they_are_idle() -> Ou
     assert_eq!(status, 200, "{body}");
     assert_eq!(serde_json::from_str::<Value>(&body)?["model"], "other");
     front.until("the idle one is unloaded", || !front.is_loaded("other") && front.engines().len() == 1);
-    assert_eq!(
-        (front.is_loaded("tiny"), front.complete(Some("other"), 5, false)),
-        (true, (200, body)),
-        "and back"
-    );
+    let (status, again) = front.complete(Some("other"), 5, false);
+    assert_eq!((front.is_loaded("tiny"), status, text(&again)), (true, 200, text(&body)), "and back");
     let (status, body) = front.complete(Some("third"), 5, false);
     assert!(status == 404 && body.contains("model_not_found"), "{body}");
     Ok(())
