@@ -1,4 +1,5 @@
-//! What an assistant's answer is made of: text, reasoning, calls of tools.
+//! What an assistant's answer is made of: text, reasoning, calls of tools. How models write them is in `format`, as data;
+//! `answer` reads it.
 
 mod answer;
 mod format;
@@ -7,6 +8,8 @@ mod tool;
 
 pub use answer::AnswerParser;
 pub use format::ChatFormat;
+#[cfg(feature = "constraints")]
+pub(crate) use format::Wanted;
 pub use tool::{Tool, ToolChoice, ToolError, Tools};
 
 /// A piece of an assistant's answer. Pieces come in the order of the answer; those of one kind are joined by putting

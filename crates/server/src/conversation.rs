@@ -1,6 +1,7 @@
 //! One internal form of a conversation, whatever the API that it came by.
 
 use ottava::chat::{Tool, ToolChoice, ToolError, Tools};
+use ottava::constrain::Grammar;
 use ottava::text::{Content, ContentPart, Message, RenderOptions, ToolCall};
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Map, Value, json};
@@ -52,9 +53,9 @@ impl Conversation {
         }
     }
 
-    /// Its prompt, ready to be answered.
-    pub(crate) fn prompt(&self, engine: &Engine) -> Result<Prompt, ApiError> {
-        Prompt::chat(engine, self.ids(engine)?, &self.tools)
+    /// Its prompt, ready to be answered; by a text of a grammar, if there is one.
+    pub(crate) fn prompt(&self, engine: &Engine, says: Option<&Grammar>) -> Result<Prompt, ApiError> {
+        Prompt::chat(engine, self.ids(engine)?, &self.tools, says)
     }
 
     /// The messages with the arguments of calls as texts, if there are calls.

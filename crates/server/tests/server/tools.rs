@@ -152,6 +152,37 @@ fn where_no_tool_may_be_called_the_answer_is_text() {
 }
 
 #[test]
+fn a_format_of_the_text_leaves_calls_where_they_may_be() {
+    let server = Running::with_template(HERMES, &[]);
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["left", "right"]}}});
+    let mut found = [0, 0];
+    for seed in 0..12 {
+        let answer =
+            post(server.address, CHAT, &asked(json!({"response_format": format, "seed": seed}))).json();
+        let choice = &answer["choices"][0];
+        match choice["message"]["content"].as_str() {
+            Some(text) => {
+                assert!(["\"left\"", "\"right\""].contains(&text), "{choice}");
+                found[0] += 1;
+            }
+            None => {
+                let function = &choice["message"]["tool_calls"][0]["function"];
+                check(
+                    function["name"].as_str().expect("a name"),
+                    function["arguments"].as_str().expect("arguments"),
+                );
+                found[1] += 1;
+            }
+        }
+    }
+    assert!(found[0] > 0 && found[1] > 0, "{found:?}: twelve seeds take both ways");
+    let body = asked(json!({"response_format": format, "tool_choice": "required"}));
+    let answer = post(server.address, CHAT, &body).json();
+    assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
+}
+
+#[test]
 fn other_apis_have_the_same_calls() {
     let server = Running::with_template(HERMES, &[]);
     let body = json!({
