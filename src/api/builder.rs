@@ -22,7 +22,9 @@ use crate::backend::{
 use crate::checkpoint::{self, Checkpoint, OpenOptions};
 use crate::engine::{EngineConfig, Handle};
 use crate::ir::{KvDtype, PAGE_TOKENS, Precision, StepLimits};
-use crate::model::{Decoder as _, DecoderMemory, KvBudget, LoadOptions, LoadProgress, Model, ModelConfig};
+use crate::model::{
+    Decoder as _, DecoderMemory, KvBudget, LoadOptions, LoadProgress, Model, ModelConfig, OwnModel,
+};
 use crate::quant::QuantFormat;
 use crate::{Result, room};
 
@@ -55,10 +57,30 @@ struct BeforeLoad {
     kv: KvBudget,
 }
 
+/// What is loaded.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    File(PathBuf),
+    Own(Arc<OwnModel>),
+}
+
+/// A loaded model and what becomes of its [`EngineInfo`].
+struct Loaded<B: Backend> {
+    model: Model<B>,
+    texts: Texts,
+    config: Option<ModelConfig>,
+    name: String,
+    path: PathBuf,
+    file_bytes: u64,
+    parameters: u64,
+    context_max: usize,
+    prefill_chunk: usize,
+}
+
 /// Describes an engine; [`EngineBuilder::build`] loads it.
 #[derive(Clone, Debug)]
 pub struct EngineBuilder {
-    model: PathBuf,
+    model: Source,
     device: Device,
     cpu: CpuOptions,
     quantise: Option<QuantFormat>,
@@ -72,7 +94,7 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    pub(super) fn new(model: PathBuf) -> Self {
+    pub(super) fn new(model: Source) -> Self {
         EngineBuilder {
             model,
             device: Device::Auto,
@@ -195,10 +217,18 @@ impl EngineBuilder {
     }
 
     fn estimate_on<B: Backend>(&self, backend: &B, kv: KvBudget) -> Result<DecoderMemory> {
-        let file = checkpoint::open(&self.model, &self.open)?;
-        let config = ModelConfig::from_file(&*file)?;
-        let (options, _) = self.load_options(&config, B::PREFILL_CHUNK, kv);
-        Ok(Model::estimate(&*file, &config, backend, &options)?)
+        let chunk = B::PREFILL_CHUNK;
+        match &self.model {
+            Source::File(path) => {
+                let file = checkpoint::open(path, &self.open)?;
+                let config = ModelConfig::from_file(&*file)?;
+                let (options, _) = self.load_options(Some(&config), chunk, kv);
+                Ok(Model::estimate(&*file, &config, backend, &options)?)
+            }
+            Source::Own(own) => {
+                Ok(Model::estimate_graph(own, backend, &self.load_options(None, chunk, kv).0)?)
+            }
+        }
     }
 
     /// Loads the model and starts the engine's thread.
@@ -263,10 +293,46 @@ impl EngineBuilder {
         before: BeforeLoad,
         progress: &mut dyn FnMut(LoadProgress<'_>),
     ) -> Result<InferenceEngine> {
-        let opened = checkpoint::open(&self.model, &self.open)?;
+        let loaded = match &self.model {
+            Source::File(path) => self.load_file(path, backend, before.kv, progress)?,
+            Source::Own(own) => self.load_own(own, backend, before.kv)?,
+        };
+        let Loaded { model, texts, config, name, path, file_bytes, .. } = loaded;
+        let info = EngineInfo {
+            warnings: texts.warnings(),
+            name,
+            path,
+            device: before.device,
+            device_name: model.session().backend().describe(),
+            fallback: before.fallback,
+            threads: before.threads,
+            file_bytes,
+            memory: model.memory(),
+            step_weight_bytes: model.step_weight_bytes(),
+            parameters: loaded.parameters,
+            kv_pages: model.pages(),
+            sequences_max: self.engine.sequences_max,
+            context_max: loaded.context_max,
+            sidecar: model.sidecar().clone(),
+            load_seconds: before.started.elapsed().as_secs_f64(),
+        };
+        let monitor = model.session().backend().monitor();
+        let scheduling = EngineConfig { prefill_chunk: Some(loaded.prefill_chunk), ..self.engine };
+        let handle = Handle::spawn(model, scheduling)?;
+        Ok(InferenceEngine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
+    }
+
+    fn load_file<B: Backend>(
+        &self,
+        path: &Path,
+        backend: B,
+        kv: KvBudget,
+        progress: &mut dyn FnMut(LoadProgress<'_>),
+    ) -> Result<Loaded<B>> {
+        let opened = checkpoint::open(path, &self.open)?;
         let file = &*opened;
-        let (config, name) = (ModelConfig::from_file(file)?, model_name(file));
-        let (options, prefill_chunk) = self.load_options(&config, B::PREFILL_CHUNK, before.kv);
+        let config = ModelConfig::from_file(file)?;
+        let (options, prefill_chunk) = self.load_options(Some(&config), B::PREFILL_CHUNK, kv);
         // A vocabulary takes a thread as long as the weights of a small model take all of them.
         let (texts, model) = thread::scope(|scope| {
             let reader = room::spawn_scoped(scope, || Texts::read(file));
@@ -279,45 +345,57 @@ impl EngineBuilder {
             (texts, model)
         });
         let (texts, model) = (texts?, model?);
-        let info = EngineInfo {
-            warnings: texts.warnings(),
-            name,
-            path: self.model,
-            device: before.device,
-            device_name: model.session().backend().describe(),
-            fallback: before.fallback,
-            threads: before.threads,
+        Ok(Loaded {
+            model,
+            texts,
+            name: model_name(file),
+            path: path.to_path_buf(),
             file_bytes: file.file_bytes(),
-            memory: model.memory(),
-            step_weight_bytes: model.step_weight_bytes(),
             parameters: file.tensors().iter().map(|t| t.dims.iter().product::<u64>()).sum(),
-            kv_pages: model.pages(),
-            sequences_max: self.engine.sequences_max,
             context_max: options.context_max,
-            sidecar: model.sidecar().clone(),
-            load_seconds: before.started.elapsed().as_secs_f64(),
-        };
-        drop(opened);
-        let monitor = model.session().backend().monitor();
-        let handle =
-            Handle::spawn(model, EngineConfig { prefill_chunk: Some(prefill_chunk), ..self.engine })?;
-        Ok(InferenceEngine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
+            config: Some(config),
+            prefill_chunk,
+        })
+    }
+
+    fn load_own<B: Backend>(&self, own: &OwnModel, backend: B, kv: KvBudget) -> Result<Loaded<B>> {
+        let (options, prefill_chunk) = self.load_options(None, B::PREFILL_CHUNK, kv);
+        let model = Model::of_graph(own, backend, &options)?;
+        Ok(Loaded {
+            texts: Texts::of_numbers(own.name(), model.vocab_size(), own.end_ids())?,
+            model,
+            config: None,
+            name: own.name().to_owned(),
+            path: PathBuf::new(),
+            file_bytes: 0,
+            parameters: own.parameters(),
+            context_max: options.context_max,
+            prefill_chunk,
+        })
     }
 
     /// How the model is loaded, and most prompt tokens of its steps.
     fn load_options(
         &self,
-        config: &ModelConfig,
+        config: Option<&ModelConfig>,
         chunk_default: usize,
         kv_default: KvBudget,
     ) -> (LoadOptions, usize) {
-        let context_max = self.context_max.unwrap_or(CONTEXT_DEFAULT.min(config.context_length));
+        let trained = config.map_or(CONTEXT_DEFAULT, |config| config.context_length);
+        let context_max = self.context_max.unwrap_or(CONTEXT_DEFAULT.min(trained));
         let kv = self.kv.unwrap_or(kv_default);
+        let path = match &self.model {
+            Source::File(path) => path,
+            Source::Own(_) => Path::new("model"),
+        };
         // A step's memory is taken at load: none for more tokens than the cache can hold.
         let pool_tokens = match kv {
             KvBudget::Bytes(bytes) => {
                 let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-                config.kv_layout(self.kv_dtype).pages_in(bytes).saturating_mul(PAGE_TOKENS)
+                // What a graph keeps of a token is known when it is compiled.
+                let pages =
+                    config.map_or(usize::MAX, |config| config.kv_layout(self.kv_dtype).pages_in(bytes));
+                pages.saturating_mul(PAGE_TOKENS)
             }
             KvBudget::Contexts(contexts) => contexts.saturating_mul(context_max),
             KvBudget::FreeShare(_) => context_max.saturating_mul(CONTEXTS_OF_A_SHARE),
@@ -331,7 +409,7 @@ impl EngineBuilder {
             kv,
             context_max,
             quantise: self.quantise,
-            sidecar: self.sidecar.path(&self.model, self.quantise),
+            sidecar: self.sidecar.path(path, self.quantise),
             activations: Precision::F32,
         };
         (options, chunk)

@@ -31,6 +31,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use builder::EngineBuilder;
+use builder::Source;
 pub use device::{Device, DeviceInfo};
 use request::Prompt;
 pub use request::Request;
@@ -39,7 +40,7 @@ use crate::{
     Result, TokenId,
     backend::{DeviceHealth, Monitor, NoHealth},
     engine::{Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
-    model::{DecoderMemory, ModelConfig, SidecarUse},
+    model::{DecoderMemory, ModelConfig, OwnModel, SidecarUse},
     text::Vocab,
 };
 #[cfg(feature = "text")]
@@ -76,7 +77,7 @@ pub type Engine = InferenceEngine;
 
 struct Shared {
     info: EngineInfo,
-    config: ModelConfig,
+    config: Option<ModelConfig>,
     monitor: std::result::Result<Arc<dyn Monitor>, NoHealth>,
     vocab: Arc<Vocab>,
     #[cfg(feature = "text")]
@@ -90,7 +91,7 @@ struct Shared {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EngineInfo {
-    /// The model file.
+    /// The model file; empty of a graph of one's own.
     pub path: PathBuf,
     /// `general.name` of the file, else the file's stem.
     pub name: String,
@@ -128,7 +129,13 @@ impl InferenceEngine {
     /// Starts describing an engine of a model: a GGUF file, or with the feature `safetensors` a folder of Hugging Face
     /// (`config.json` beside safetensors files).
     pub fn builder(model: impl Into<PathBuf>) -> EngineBuilder {
-        EngineBuilder::new(model.into())
+        EngineBuilder::new(Source::File(model.into()))
+    }
+
+    /// Starts describing an engine of a graph of one's own with its weights. Requests are token ids: there is neither
+    /// a tokenizer nor a chat template.
+    pub fn builder_of(model: OwnModel) -> EngineBuilder {
+        EngineBuilder::new(Source::Own(Arc::new(model)))
     }
 
     /// Queues a request and gives the stream of its events.
@@ -312,9 +319,9 @@ impl InferenceEngine {
         &self.shared.info
     }
 
-    /// The model's hyperparameters.
-    pub fn config(&self) -> &ModelConfig {
-        &self.shared.config
+    /// The model's hyperparameters; none of [a graph of one's own](InferenceEngine::builder_of).
+    pub fn config(&self) -> Option<&ModelConfig> {
+        self.shared.config.as_ref()
     }
 
     /// Whether the engine works, is being drained, has stopped, or has died and of what: for routers and health
