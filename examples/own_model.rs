@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use ottava::backend::cpu::Compute;
+use ottava::api::Compute;
 use ottava::engine::Event;
 use ottava::graph::{AttentionSpec, Graph, GraphError, NodeId};
 use ottava::ir::{Activation, Heads};

@@ -4,6 +4,8 @@
 
 #[path = "words/layers.rs"]
 mod layers;
+#[path = "words/own.rs"]
+mod own;
 #[path = "words/recurrent.rs"]
 mod recurrent;
 

@@ -23,6 +23,7 @@
 mod builder;
 mod device;
 mod keep;
+mod load;
 mod request;
 mod texts;
 
@@ -36,11 +37,17 @@ pub use device::{Device, DeviceInfo};
 use request::Prompt;
 pub use request::Request;
 
+pub use crate::backend::cpu::{Compute, Isa, THREADS_MAX};
+pub use crate::backend::{DeviceHealth, NoHealth, Throttle};
+pub use crate::ir::{KvDtype, PAGE_TOKENS, Window};
+pub use crate::model::{DecoderMemory, KvBudget, LoadProgress, SidecarUse};
+pub use crate::quant::{Quality, QuantFormat};
+
 use crate::{
     Result, TokenId,
-    backend::{DeviceHealth, Monitor, NoHealth},
+    backend::Monitor,
     engine::{Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
-    model::{DecoderMemory, ModelConfig, OwnModel, SidecarUse},
+    model::{ModelConfig, OwnModel},
     text::Vocab,
 };
 #[cfg(feature = "text")]
@@ -113,6 +120,8 @@ pub struct EngineInfo {
     pub parameters: u64,
     /// Pages of the KV cache, of [`PAGE_TOKENS`](crate::ir::PAGE_TOKENS) tokens each.
     pub kv_pages: usize,
+    /// Most tokens of one sequence that the model was made for.
+    pub context_trained: usize,
     /// Most sequences at work at once.
     pub sequences_max: usize,
     /// Most tokens of one sequence.
@@ -134,6 +143,7 @@ impl InferenceEngine {
 
     /// Starts describing an engine of a graph of one's own with its weights. Requests are token ids: there is neither
     /// a tokenizer nor a chat template.
+    #[cfg(feature = "unstable")]
     pub fn builder_of(model: OwnModel) -> EngineBuilder {
         EngineBuilder::new(Source::Own(Arc::new(model)))
     }
@@ -320,6 +330,7 @@ impl InferenceEngine {
     }
 
     /// The model's hyperparameters; none of [a graph of one's own](InferenceEngine::builder_of).
+    #[cfg(feature = "unstable")]
     pub fn config(&self) -> Option<&ModelConfig> {
         self.shared.config.as_ref()
     }

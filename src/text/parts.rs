@@ -98,7 +98,7 @@ impl VocabParts {
             tokens: std::iter::repeat_n("", count).collect(),
             types: Some(vec![UNUSED; count]),
             eos: ends.first().copied(),
-            ends,
+            ends: ends.get(1..).unwrap_or_default().to_vec(),
             add_bos: Some(false),
             ..VocabParts::default()
         }
