@@ -50,7 +50,7 @@
 //!             token => print!("{}", token.text()),
 //!         },
 //!         // Nobody waits longer; dropping the answer cancels it.
-//!         Received::Nothing | Received::Ended => break,
+//!         _ => break,
 //!     }
 //! }
 //! # Ok(()) }

@@ -267,7 +267,6 @@ impl Tokenizer {
         }
         ids.expect(text.len())?;
         match &self.pieces {
-            #[cfg(feature = "safetensors")]
             Pieces::None { model, needs } => Err(TextError::NoTokenizer { model: model.clone(), needs }),
             Pieces::ByteLevel(pieces) => pieces.encode(&self.vocab, text, ids),
             Pieces::SentencePiece(pieces) => {

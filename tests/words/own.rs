@@ -5,7 +5,7 @@ use ottava::ir::{Heads, Rows};
 use ottava::model::OwnModel;
 use ottava::quant::QuantFormat;
 use ottava::session::NamedWeights;
-use ottava::{Device, Engine, EngineBuilder, ErrorKind, KvBudget, Request, TokenId};
+use ottava::{Device, Engine, EngineBuilder, KvBudget, Request, TokenId};
 
 use crate::{Outcome, weights_of};
 
@@ -54,7 +54,7 @@ fn a_graph_runs_in_the_engine_by_token_ids() -> Outcome {
     #[cfg(feature = "text")]
     {
         let error = engine.submit(Request::text("the den")).err().ok_or("there is no tokenizer")?;
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert_eq!(error.kind(), ottava::ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().starts_with("toy: text needs a tokenizer"), "{error}");
     }
     // What was saved belongs to these weights.
