@@ -33,6 +33,30 @@
 //!
 //! Cancelling and stopping are flags, not messages: they need no room, so they are never lost and
 //! never wait.
+//!
+//! # Reading an answer
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use ottava::engine::{Event, Received};
+//! use ottava::{Engine, Request, TokenId};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let engine = Engine::builder("model.gguf").build()?;
+//! let mut answer = engine.submit(Request::tokens(vec![TokenId(1)]).max_tokens(64))?;
+//! loop {
+//!     match answer.recv_timeout(Duration::from_millis(500)) {
+//!         Received::Event(event) => match event? {
+//!             Event::Done(done) => break println!("{}, {} tokens", done.finish, done.usage.completion_tokens),
+//!             token => print!("{}", token.text()),
+//!         },
+//!         // Nobody waits longer; dropping the answer cancels it.
+//!         _ => break,
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -76,6 +100,7 @@ pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings, Usage};
 
 use crate::ir::StepLimits;
+pub use crate::ir::{OpKind, OpTime, OpTimes, Work};
 use crate::token::TokenId;
 
 /// Most that a count of [`EngineConfig`] may be: beyond what any machine could serve, and sums and products of such

@@ -38,7 +38,7 @@ fn model_of(app: &App, name: &str) -> Value {
         "id": name, "object": "model", "created": app.started, "owned_by": "ottava", "root": app.name(),
         "max_model_len": info.context_max,
         "meta": {
-            "n_ctx_train": app.engine.config().context_length, "n_params": info.parameters, "size": info.file_bytes,
+            "n_ctx_train": info.context_trained, "n_params": info.parameters, "size": info.file_bytes,
             "n_vocab": app.engine.vocab().len(),
         },
     })
