@@ -1,6 +1,6 @@
 //! What changes in the prefixes that can be found: for routers, which send a request to where its beginning is.
 
-use super::prefix::ChainHash;
+use super::ChainHash;
 use crate::ir::PageId;
 use crate::token::TokenId;
 

@@ -1,11 +1,10 @@
 //! [`KvCacheManager`]: the calls an engine makes, each a short story told with pool and table.
 
-use super::events::EventLog;
+use super::ChainHash;
 use super::page::PagePool;
-use super::prefix::ChainHash;
 use super::sequence::{Reservation, Sequence, Sequences};
 use super::state::StateBook;
-use super::{Allocation, CacheEvent, CopyPage, KvConfig, KvError, KvStats, SeqId, SequenceSpec, window};
+use super::{Allocation, CopyPage, KvConfig, KvError, KvStats, SeqId, SequenceSpec, window};
 use crate::ir::{PAGE_TOKENS, PageId, PageRef, StateSlot, StateSlots, Window};
 use crate::token::TokenId;
 
@@ -79,23 +78,6 @@ impl KvCacheManager {
         let cached_tokens = sequence.len();
         self.prefix_tokens += cached_tokens as u64;
         Ok(Allocation { seq: self.sequences.insert(sequence), cached_tokens })
-    }
-
-    /// Keeps account of what changes in what can be found. Each change takes memory until it is taken.
-    pub fn keep_events(&mut self) {
-        if self.pool.prefix.shares() {
-            self.pool.prefix.log = Some(EventLog::new(self.pool.len()));
-        }
-    }
-
-    /// What changed since the last call, in order; nothing unless [`KvCacheManager::keep_events`] was called.
-    pub fn take_events(&mut self) -> Vec<CacheEvent> {
-        self.pool.prefix.log.as_mut().map(EventLog::take).unwrap_or_default()
-    }
-
-    /// All that can be found now, as [`CacheEvent::Stored`], a page before those behind it.
-    pub fn stored(&self) -> Vec<CacheEvent> {
-        self.pool.prefix.log.as_ref().map(EventLog::all).unwrap_or_default()
     }
 
     /// How many tokens of `prompt` a new sequence would find now, as [`KvCacheManager::allocate`] does, but for

@@ -7,14 +7,10 @@
 
 use std::collections::{HashMap, TryReserveError};
 
-use super::PrefixSharing;
 use super::events::EventLog;
-use super::with_room;
+use super::{ChainHash, PrefixSharing, with_room};
 use crate::ir::PageId;
 use crate::token::TokenId;
-
-/// Names a full page together with all that precedes it.
-pub(super) type ChainHash = [u8; 32];
 
 /// No neighbour.
 const NONE: u32 = u32::MAX;
