@@ -7,13 +7,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::pool::{MaskPool, Queue};
+use super::pool::{LOST_MAX, MaskPool, Queue};
 use crate::sample::{SampleError, TokenMask, TokenSet};
 use crate::token::TokenId;
 
 /// Longest time that a mask may take for one choice, from when a thread has it.
-pub(super) const TIME_MAX: Duration = Duration::from_secs(5);
-const TOO_SLOW: SampleError = SampleError::MaskFailed("it took longer than 5 s");
+pub(super) const TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
+const TOO_SLOW: SampleError = SampleError::MaskFailed("it took too long");
 
 /// What comes behind an answer.
 #[derive(Debug)]
@@ -135,10 +135,7 @@ impl Masking {
     /// Waits for the pool.
     fn hear(&mut self, pool: &MaskPool) -> Result<Told, SampleError> {
         let Masking::Away(away) = self else { return Err(SampleError::MaskPanicked) };
-        let told = away.hear();
-        if told.as_ref().is_err_and(|error| *error == TOO_SLOW) && stage_of(&away.stage).at_work {
-            pool.lose();
-        }
+        let told = away.hear(pool);
         let failed = match told {
             Ok(Told::Failed(error)) | Err(error) => error,
             told => return told,
@@ -149,16 +146,20 @@ impl Masking {
 }
 
 impl Away {
-    fn hear(&self) -> Result<Told, SampleError> {
+    fn hear(&self, pool: &MaskPool) -> Result<Told, SampleError> {
+        let asked = Instant::now();
         loop {
             let stage = stage_of(&self.stage);
-            // It may wait as long for a thread as another may have it.
-            let most = if stage.at_work { TIME_MAX } else { 2 * TIME_MAX };
-            match self.told.recv_timeout((stage.since + most).saturating_duration_since(Instant::now())) {
+            let since = if stage.at_work { stage.since } else { Instant::now() };
+            match self.told.recv_timeout((since + TIME_MAX).saturating_duration_since(Instant::now())) {
                 Ok(told) => return Ok(told),
                 Err(RecvTimeoutError::Disconnected) => return Err(SampleError::MaskPanicked),
-                Err(RecvTimeoutError::Timeout) if stage_of(&self.stage) != stage => {}
-                Err(RecvTimeoutError::Timeout) => return Err(TOO_SLOW),
+                Err(RecvTimeoutError::Timeout) => pool.replace_lost(),
+            }
+            // Those before it in the queue may take as long each.
+            let given_up = stage.at_work || asked.elapsed() > LOST_MAX * TIME_MAX;
+            if given_up && stage_of(&self.stage) == stage {
+                return Err(TOO_SLOW);
             }
         }
     }

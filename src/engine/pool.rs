@@ -12,7 +12,7 @@ use crate::room;
 /// Most threads.
 const THREADS_MAX: usize = 4;
 /// Most threads that are started in the stead of such as do not come back from a mask.
-const LOST_MAX: usize = 8;
+pub(super) const LOST_MAX: u32 = 8;
 /// Bytes of a thread's stack: grammars call themselves.
 const STACK_BYTES: usize = 16 << 20;
 
@@ -38,16 +38,20 @@ struct State {
     /// What the engine waits for, and what it will want after its step.
     now: VecDeque<Work>,
     later: VecDeque<Work>,
+    /// Most threads that do come back: the model needs the processors, too.
+    most: usize,
     threads: usize,
     idle: usize,
-    /// Threads that have not come back in time.
-    lost: usize,
+    /// Since when threads are at work.
+    busy: Vec<Instant>,
     closed: bool,
 }
 
 impl MaskPool {
     pub(super) fn new(inbox: Arc<Inbox>) -> MaskPool {
-        MaskPool { shared: Arc::new(Queue { state: Mutex::default(), changed: Condvar::new() }), inbox }
+        let most = available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, THREADS_MAX));
+        let state = Mutex::new(State { most, ..State::default() });
+        MaskPool { shared: Arc::new(Queue { state, changed: Condvar::new() }), inbox }
     }
 
     /// Runs work on a thread; on this one if there is none and none can be had.
@@ -66,16 +70,14 @@ impl MaskPool {
         self.shared.changed.notify_one();
     }
 
-    /// A thread does not come back: another may be started in its stead.
-    pub(super) fn lose(&self) {
-        let mut state = self.shared.lock();
-        state.lost = (state.lost + 1).min(LOST_MAX);
-        self.start(&mut state);
+    /// Starts others in the stead of threads that do not come back, if there is work for them.
+    pub(super) fn replace_lost(&self) {
+        self.start(&mut self.shared.lock());
     }
 
     /// Starts a thread if there is work for it.
     fn start(&self, state: &mut State) {
-        if state.idle >= state.now.len() + state.later.len() || state.threads >= most() + state.lost {
+        if state.idle >= state.now.len() + state.later.len() || state.threads >= state.threads_max() {
             return;
         }
         let (shared, inbox) = (Arc::clone(&self.shared), Arc::clone(&self.inbox));
@@ -88,12 +90,13 @@ impl MaskPool {
     }
 }
 
-/// How many threads there are: the model needs the processors, too.
-fn most() -> usize {
-    available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, THREADS_MAX))
-}
-
 impl State {
+    /// How many threads there may be.
+    fn threads_max(&self) -> usize {
+        let lost = self.busy.iter().filter(|since| since.elapsed() > TIME_MAX).count();
+        self.most + lost.min(LOST_MAX as usize)
+    }
+
     fn take(&mut self) -> Option<Work> {
         self.now.pop_front().or_else(|| self.later.pop_front())
     }
@@ -120,19 +123,21 @@ impl Queue {
     /// A thread's life.
     fn serve(&self) {
         let mut state = self.lock();
-        while !state.closed && state.threads <= most() + state.lost {
+        while !state.closed && state.threads <= state.threads_max() {
             let Some(work) = state.take() else {
                 state.idle += 1;
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
                 continue;
             };
+            let since = Instant::now();
+            state.busy.push(since);
             drop(state);
-            let started = Instant::now();
             work(self);
             state = self.lock();
-            if started.elapsed() > TIME_MAX {
-                state.lost = state.lost.saturating_sub(1);
+            // Which of those that began together does not matter.
+            if let Some(at) = state.busy.iter().position(|other| *other == since) {
+                state.busy.swap_remove(at);
             }
         }
         state.threads -= 1;

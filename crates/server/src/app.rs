@@ -37,7 +37,7 @@ pub(crate) struct App {
     keys: Vec<[u8; 32]>,
     names: Vec<String>,
     /// Bounds templates and tokenising, which take the processor.
-    workers: Semaphore,
+    workers: Arc<Semaphore>,
 }
 
 impl App {
@@ -47,8 +47,8 @@ impl App {
         if names.is_empty() {
             names.push(model_id(&engine));
         }
-        let started = now();
-        let (metrics, workers) = (Metrics::new(&names[0]), Semaphore::new(workers));
+        let (started, workers) = (now(), Arc::new(Semaphore::new(workers)));
+        let metrics = Metrics::new(&names[0]);
         App { engine, config, metrics, started, phase, keys, names, workers }
     }
 
@@ -99,9 +99,13 @@ impl App {
         self: &Arc<App>,
         work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        // It is never closed.
-        let _permit = self.workers.acquire().await;
-        self.wait(work).await
+        // It is never closed. The work has its permit to its end, though nobody wait for it any more.
+        let permit = Arc::clone(&self.workers).acquire_owned().await;
+        self.wait(move |engine| {
+            let _permit = permit;
+            work(engine)
+        })
+        .await
     }
 
     /// Runs what waits for the engine's thread: as many at once as the engine takes.

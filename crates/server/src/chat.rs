@@ -36,7 +36,7 @@ pub(crate) async fn completions(
         return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1, found 0"));
     }
     let ignored = client.ignored(&app, fields);
-    let (answers, _) = begin(&app, conversation, &params).await?;
+    let (answers, _) = begin(&app, conversation, &mut params).await?;
     let chunks = Chunks::new(&app, &params);
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }
@@ -45,8 +45,13 @@ pub(crate) async fn completions(
 pub(crate) async fn begin(
     app: &Arc<App>,
     conversation: Conversation,
-    params: &Params,
+    params: &mut Params,
 ) -> Result<(Answers, usize), ApiError> {
+    params.compile(app).await?;
+    if params.constraint.is_some() && conversation.may_call() {
+        let message = "tools: expected none beside a format: an answer follows one of them";
+        return Err(ApiError::unsupported("tools", message));
+    }
     let prompt = prompt(app, conversation).await?;
     let tokens = prompt.ids.len();
     Ok((Answers::begin(app, vec![prompt], params)?, tokens))

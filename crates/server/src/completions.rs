@@ -44,6 +44,7 @@ pub(crate) async fn completions(
     if params.max_tokens == Some(0) && !echo {
         return Err(ApiError::invalid("max_tokens", "max_tokens: expected at least 1 without echo, found 0"));
     }
+    params.compile(&app).await?;
     let prompts = app.work(move |engine| read(engine, prompts)).await?;
     let echoes = if echo { echoes(&app, &prompts, &params).await? } else { Vec::new() };
     let chunks = Chunks::new(&app, &params, echoes, prompts.len());

@@ -39,6 +39,11 @@ impl Conversation {
         Conversation { messages, options, tools }
     }
 
+    /// Whether its answer may call a tool.
+    pub(crate) fn may_call(&self) -> bool {
+        !self.tools.list.is_empty() && self.tools.choice != ToolChoice::None
+    }
+
     /// The tokens of its prompt.
     pub(crate) fn ids(&self, engine: &Engine) -> Result<Vec<TokenId>, ApiError> {
         let request = |messages: Vec<Message>| {

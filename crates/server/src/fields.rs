@@ -69,6 +69,11 @@ impl Fields {
         self.map.into_iter().map(|(name, _)| name).collect()
     }
 
+    /// What nobody took.
+    pub(crate) fn rest(self) -> Map<String, Value> {
+        self.map
+    }
+
     pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.map.shift_remove(name).filter(|value| !value.is_null())
     }

@@ -1,11 +1,15 @@
 //! Parameters that chat and completions share: how many answers, how tokens are chosen, where an answer ends.
 
+use std::sync::Arc;
+
+use ottava::constrain::Constraint;
 use ottava::{Request, TokenId};
 use serde_json::Value;
 
-use crate::app::{random, sha256};
+use crate::app::{App, random, sha256};
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::format::Format;
 
 /// Most answers to one prompt.
 const N_MAX: u64 = 8;
@@ -43,14 +47,6 @@ const ABSENT: &[(&str, &[&str])] = &[
     ("functions", &["[]"]),
     ("function_call", &["\"none\"", "\"auto\""]),
     ("tool_choice", &["\"none\"", "\"auto\""]),
-    ("response_format", &["{\"type\":\"text\"}"]),
-    ("structured_outputs", &["{}"]),
-    ("guided_json", &[]),
-    ("guided_regex", &[]),
-    ("guided_choice", &[]),
-    ("guided_grammar", &[]),
-    ("json_schema", &["{}"]),
-    ("grammar", &["\"\""]),
     ("min_tokens", &["0"]),
     ("stop_token_ids", &["[]"]),
     ("include_stop_str_in_output", &["false"]),
@@ -109,6 +105,10 @@ pub(crate) struct Params {
     ignore_eos: bool,
     priority: i8,
     salt: Option<[u8; 32]>,
+    /// What an answer has to follow, until it is compiled.
+    format: Option<Format>,
+    /// What it follows.
+    pub(crate) constraint: Option<Constraint>,
 }
 
 impl Params {
@@ -141,6 +141,8 @@ impl Params {
             ignore_eos: fields.bool("ignore_eos")?.unwrap_or(false),
             priority: priority(fields)?,
             salt: salt(fields, key)?,
+            format: Format::take(fields)?,
+            constraint: None,
         };
         match fields.count("best_of", 1, N_MAX)? {
             Some(best) if best != params.n => {
@@ -148,6 +150,17 @@ impl Params {
             }
             _ => Ok(params),
         }
+    }
+
+    /// Compiles what the answer has to follow, if anything.
+    ///
+    /// # Errors
+    /// As [`Format::compile`].
+    pub(crate) async fn compile(&mut self, app: &Arc<App>) -> Result<(), ApiError> {
+        if let Some(format) = self.format.take() {
+            self.constraint = Some(format.compile(app).await?);
+        }
+        Ok(())
     }
 
     /// Whose cached prompts it may use.
@@ -172,6 +185,7 @@ impl Params {
         let request = given(request, self.repetition_penalty, Request::repetition_penalty);
         let request = given(request, self.salt, Request::cache_salt);
         let request = given(request, self.logprobs, Request::top_logprobs);
+        let request = given(request, self.constraint.clone(), Request::mask);
         if self.ignore_eos { request.ignore_eos() } else { request }
     }
 }

@@ -1,6 +1,6 @@
 //! Masks: what they see, what they allow and force, how they end an answer, and how they fail alone.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
@@ -221,6 +221,40 @@ fn a_mask_that_goes_wrong_fails_its_own_request_with_its_own_error() {
     }
     let stats = settled(&handle);
     assert_eq!((stats.failed, stats.finished), (6, 8));
+}
+
+/// Sleeps for ever, or until it is let go, behind its third token.
+struct Sleeps(Arc<AtomicBool>);
+
+impl TokenMask for Sleeps {
+    fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet) {
+        while answer.len() == 3 && !self.0.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        allowed.insert(TokenId(7));
+    }
+}
+
+#[test]
+fn a_mask_that_does_not_come_back_fails_its_own_request_and_holds_up_no_other() {
+    let handle = spawn(60, EngineConfig::default());
+    let awake = Arc::new(AtomicBool::new(false));
+    let asked = || request(3, 25, 100);
+    let sleepers = [1, 2, 3]
+        .map(|seed| handle.submit(masked(Sleeps(Arc::clone(&awake)), request(seed, 10, 10))).unwrap());
+    let beside = handle.submit(request(9, 30, 40)).unwrap();
+    let ruled_one = handle.submit(masked(Rules::new(38), asked())).unwrap();
+    for sleeper in sleepers {
+        let (tokens, end) = read(sleeper);
+        let too_slow = GenerationError::Sampling(SampleError::MaskFailed("it took too long"));
+        assert_eq!((tokens, end), (vec![TokenId(7); 3], Err(too_slow)));
+    }
+    assert_eq!(read(ruled_one).0, ruled(&asked(), 38));
+    assert_eq!(read(beside).0, expected(&request(9, 30, 40)));
+    // Their threads are lost; others do the work.
+    assert_eq!(read(handle.submit(masked(Rules::new(38), asked())).unwrap()).0, ruled(&asked(), 38));
+    awake.store(true, Ordering::SeqCst);
+    settled(&handle);
 }
 
 /// Asks the engine from where its callers' code runs: on its thread, and where a request is refused.

@@ -29,9 +29,9 @@ pub(crate) async fn create(
     let mut fields = Fields::parse(&body)?;
     app.check_model(fields.take("model"))?;
     let conversation = input::conversation(&mut fields)?;
-    let params = params(&mut fields, &client)?;
+    let mut params = params(&mut fields, &client)?;
     let ignored = client.ignored(&app, fields);
-    let (answers, tokens) = begin(&app, conversation, &params).await.map_err(own)?;
+    let (answers, tokens) = begin(&app, conversation, &mut params).await.map_err(own)?;
     let blocks = output::Blocks::new(shell(&app, tokens));
     Ok(ignored.onto(respond(&app, params.stream, answers, blocks).await?))
 }

@@ -30,9 +30,9 @@ pub(crate) async fn create(
     app.check_model(fields.take("model"))?;
     let shell = shell(&app, &fields);
     let conversation = input::conversation(&mut fields)?;
-    let params = params(&mut fields, &client)?;
+    let mut params = params(&mut fields, &client)?;
     let ignored = client.ignored(&app, fields);
-    let (answers, _) = begin(&app, conversation, &params).await.map_err(own)?;
+    let (answers, _) = begin(&app, conversation, &mut params).await.map_err(own)?;
     Ok(ignored.onto(respond(&app, params.stream, answers, output::Items::new(shell)).await?))
 }
 

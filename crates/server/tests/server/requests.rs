@@ -73,11 +73,6 @@ fn absent() -> Vec<Value> {
     vec![
         json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
         json!({"tool_choice": "required"}),
-        json!({"response_format": {"type": "json_object"}}),
-        json!({"guided_json": {}}),
-        json!({"guided_regex": "a"}),
-        json!({"structured_outputs": {"choice": ["a"]}}),
-        json!({"grammar": "root ::= x"}),
         json!({"chat_template": "{{ x }}"}),
         json!({"mirostat": 2}),
         json!({"min_tokens": 3}),

@@ -1,0 +1,214 @@
+//! What an answer has to follow: `response_format`, `structured_outputs`, and what older vLLM and llama.cpp call it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ottava::Error;
+use ottava::constrain::{Constraint, ConstraintError, Grammar};
+use serde_json::{Map, Value};
+
+use crate::app::App;
+use crate::error::{ApiError, quoted};
+use crate::fields::Fields;
+
+/// Longest that a grammar may be compiled.
+const TIME_MAX: Duration = Duration::from_secs(1);
+
+/// A grammar, and the field that it comes by.
+#[derive(Clone, Debug)]
+pub(crate) struct Format {
+    field: &'static str,
+    grammar: Grammar,
+}
+
+impl Format {
+    /// Takes every field that says what an answer has to follow. `None` if none asks for anything.
+    ///
+    /// # Errors
+    /// A value that makes no sense, or more than one of them.
+    pub(crate) fn take(fields: &mut Fields) -> Result<Option<Format>, ApiError> {
+        let mut found = Vec::new();
+        response_format(fields, &mut found)?;
+        structured_outputs(fields, &mut found)?;
+        guided(fields, &mut found)?;
+        llama(fields, &mut found)?;
+        match &found[..] {
+            [first, second, ..] => {
+                let (first, second) = (first.field, second.field);
+                let message = format!("{second}: expected one thing to follow, found {first} beside it");
+                Err(ApiError::invalid(second, message))
+            }
+            _ => Ok(found.pop()),
+        }
+    }
+
+    /// Compiles the grammar on one of the few threads for such work.
+    ///
+    /// # Errors
+    /// What is wrong with it, by its field; or that it takes too long.
+    pub(crate) async fn compile(self, app: &Arc<App>) -> Result<Constraint, ApiError> {
+        let Format { field, grammar } = self;
+        // The vocabulary is read once, for the first grammar; that time is not the grammar's.
+        app.work(|engine| Ok(engine.constraints().map(drop)?)).await?;
+        let compiled =
+            app.work(move |engine| engine.constrain(&grammar).map_err(|error| refused(field, error)));
+        let too_slow = || {
+            let limit = TIME_MAX.as_millis();
+            ApiError::invalid(field, format!("{field}: it takes longer than {limit} ms to compile"))
+        };
+        tokio::time::timeout(TIME_MAX, compiled).await.unwrap_or_else(|_| Err(too_slow()))
+    }
+}
+
+/// An error of the library, by the name that the client has for what is wrong.
+fn refused(field: &'static str, error: Error) -> ApiError {
+    match error {
+        Error::Constraint(ConstraintError::Invalid { message, .. }) => {
+            ApiError::invalid(field, format!("{field}: {message}"))
+        }
+        other => other.into(),
+    }
+}
+
+fn wrong(field: &str, expected: &str, found: &Value) -> ApiError {
+    let found = quoted(&found.to_string());
+    ApiError::invalid(field, format!("{field}: expected {expected}, found {found}"))
+}
+
+type Found = Vec<Format>;
+
+/// OpenAI's: `{"type": "json_schema", "json_schema": {"schema": …}}`; llama.cpp puts the schema beside the type. A
+/// schema is kept to whether it is `strict` or not.
+fn response_format(fields: &mut Fields, found: &mut Found) -> Result<(), ApiError> {
+    const FIELD: &str = "response_format";
+    let Some(mut format) = fields.object(FIELD)? else { return Ok(()) };
+    let beside = format.shift_remove("schema").filter(|schema| !schema.is_null());
+    let kind = format.get("type").and_then(Value::as_str).unwrap_or_default();
+    let grammar = match (kind, beside) {
+        ("text", _) => return Ok(()),
+        ("json_object", None) => Grammar::json_object(),
+        ("json_object" | "json_schema", Some(schema)) => Grammar::json_schema(schema),
+        ("json_schema", None) => match format.get("json_schema").and_then(|own| own.get("schema")) {
+            Some(schema) => Grammar::json_schema(schema.clone()),
+            None => return Err(wrong(FIELD, "json_schema with a schema", &Value::Object(format))),
+        },
+        _ => {
+            let kind = format.get("type").unwrap_or(&Value::Null);
+            return Err(wrong(FIELD, "the type text, json_object or json_schema", kind));
+        }
+    };
+    found.push(Format { field: FIELD, grammar });
+    Ok(())
+}
+
+/// vLLM's object of all forms.
+fn structured_outputs(fields: &mut Fields, found: &mut Found) -> Result<(), ApiError> {
+    const FIELD: &str = "structured_outputs";
+    let Some(object) = fields.object(FIELD)? else { return Ok(()) };
+    let mut inner = Fields::of(object);
+    let names = Names {
+        json: "json",
+        json_object: "json_object",
+        regex: "regex",
+        choice: "choice",
+        grammar: "grammar",
+        whitespace: "whitespace_pattern",
+    };
+    let before = found.len();
+    forms(&mut inner, &names, |_| FIELD, found)?;
+    let unknown = inner.rest().into_iter().find(|(_, value)| !value.is_null() && *value != false);
+    if let Some((name, _)) = unknown {
+        return Err(ApiError::unsupported(
+            FIELD,
+            format!("{FIELD}: this server does not have {}", quoted(&name)),
+        ));
+    }
+    match found.len() - before {
+        0 | 1 => Ok(()),
+        several => {
+            Err(ApiError::invalid(FIELD, format!("{FIELD}: expected one thing to follow, found {several}")))
+        }
+    }
+}
+
+/// What vLLM called it before.
+fn guided(fields: &mut Fields, found: &mut Found) -> Result<(), ApiError> {
+    // Who does the work changes no answer.
+    fields.take("guided_decoding_backend");
+    let names = Names {
+        json: "guided_json",
+        json_object: "guided_json_object",
+        regex: "guided_regex",
+        choice: "guided_choice",
+        grammar: "guided_grammar",
+        whitespace: "guided_whitespace_pattern",
+    };
+    forms(fields, &names, |name| name, found)
+}
+
+/// llama.cpp's, whose empty values ask for nothing.
+fn llama(fields: &mut Fields, found: &mut Found) -> Result<(), ApiError> {
+    let schema = fields.take("json_schema").filter(|schema| *schema != Value::Object(Map::new()));
+    found.extend(schema.map(|schema| Format { field: "json_schema", grammar: Grammar::json_schema(schema) }));
+    let grammar = fields.string("grammar")?.filter(|text| !text.trim().is_empty());
+    found.extend(grammar.map(|text| Format { field: "grammar", grammar: Grammar::lark(text) }));
+    Ok(())
+}
+
+/// What the forms are called.
+struct Names {
+    json: &'static str,
+    json_object: &'static str,
+    regex: &'static str,
+    choice: &'static str,
+    grammar: &'static str,
+    whitespace: &'static str,
+}
+
+/// Takes every form; `field` says what errors call each.
+fn forms(
+    fields: &mut Fields,
+    names: &Names,
+    field: impl Fn(&'static str) -> &'static str,
+    found: &mut Found,
+) -> Result<(), ApiError> {
+    let whitespace = fields.string(names.whitespace)?;
+    let (before, within) = (found.len(), |grammar: Grammar| match &whitespace {
+        Some(pattern) => grammar.whitespace(pattern.as_str()),
+        None => grammar,
+    });
+    let mut add = |name, grammar| found.push(Format { field: field(name), grammar });
+    if let Some(schema) = fields.take(names.json) {
+        add(names.json, within(Grammar::json_schema(parsed(field(names.json), schema)?)));
+    }
+    if fields.bool(names.json_object)?.unwrap_or(false) {
+        add(names.json_object, within(Grammar::json_object()));
+    }
+    // No other form has spaces of its own.
+    let json = found.len() > before;
+    let mut add = |name, grammar| found.push(Format { field: field(name), grammar });
+    if let Some(pattern) = fields.string(names.regex)? {
+        add(names.regex, Grammar::regex(pattern));
+    }
+    if let Some(texts) = fields.strings(names.choice)? {
+        add(names.choice, Grammar::choice(texts));
+    }
+    if let Some(text) = fields.string(names.grammar)? {
+        add(names.grammar, Grammar::lark(text));
+    }
+    if whitespace.is_some() && !json {
+        let name = names.whitespace;
+        return Err(ApiError::invalid(field(name), format!("{name}: expected JSON beside it, found none")));
+    }
+    Ok(())
+}
+
+/// A schema, which may be written as a text.
+fn parsed(field: &str, schema: Value) -> Result<Value, ApiError> {
+    match schema {
+        Value::String(text) => {
+            serde_json::from_str(&text).map_err(|_| wrong(field, "a JSON schema", &Value::String(text)))
+        }
+        schema => Ok(schema),
+    }
+}
