@@ -2,11 +2,13 @@
 """Drives a server with the clients that people use: `clients.py ADDRESS KEY`. Fails at the first thing that is wrong."""
 import json
 import sys
+import typing
 
 import anthropic
 from langchain_openai import ChatOpenAI
 import litellm
 import openai
+import pydantic
 
 address, key = sys.argv[1:3]
 client = openai.OpenAI(base_url=f"{address}/v1", api_key=key)
@@ -53,7 +55,7 @@ def log_probabilities():
 
 def errors():
     for kind, change in [(openai.BadRequestError, dict(temperature=-3)), (openai.NotFoundError, dict(model="another")),
-                         (openai.BadRequestError, dict(response_format={"type": "json_object"}))]:
+                         (openai.BadRequestError, dict(response_format={"type": "nonsense"}))]:
         try:
             client.chat.completions.create(**{**fixed, **change})
         except kind as error:
@@ -66,6 +68,10 @@ def errors():
         pass
     else:
         raise AssertionError("a wrong key was accepted")
+
+
+class Colour(pydantic.BaseModel):
+    name: typing.Literal["red", "green"]
 
 
 def responses():
@@ -82,6 +88,8 @@ def responses():
     if whole.status == "completed":
         with client.responses.stream(**asked) as stream:
             assert stream.get_final_response().output_text == whole.output_text
+    parsed = client.responses.parse(model=model, input="Name a colour.", text_format=Colour, max_output_tokens=60)
+    assert parsed.output_parsed.name in ("red", "green")
     asked["input"] = [{"role": "user", "content": "Name a colour."}, *whole.output, {"role": "user", "content": "Another."}]
     assert client.responses.create(**asked).usage.input_tokens > whole.usage.input_tokens
     try:
@@ -108,6 +116,8 @@ def anthropics():
         assert counted == usage.input_tokens + usage.cache_read_input_tokens and usage.output_tokens > 0
     asked["messages"] = [*messages[1:], {"role": "assistant", "content": whole.content}, messages[1]]
     assert claude.messages.create(**asked).role == "assistant"
+    parsed = claude.messages.parse(model=model, messages=messages[1:], max_tokens=60, output_format=Colour)
+    assert parsed.parsed_output.name in ("red", "green")
     for kind, change in [(anthropic.BadRequestError, dict(max_tokens=-3)), (anthropic.NotFoundError, dict(model="another"))]:
         try:
             claude.messages.create(**{**asked, **change})

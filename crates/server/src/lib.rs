@@ -14,8 +14,8 @@
 //!
 //! A request's way: `listen` accepts the connection; `gate` checks host, site, key and size; `chat`, `completions`,
 //! `responses` or `messages` take the fields (`fields`, `params`, `format`, `turns`); `answer` submits to the engine;
-//! `stream` writes the pieces as they come, or
-//! their fold. `about`, `tokens` and `metrics` are the other routes. `docs/server.md` has routes and parameters.
+//! `stream` writes the pieces as they come, or their fold. `about`, `tokens` and `metrics` are the other routes.
+//! `docs/server.md` has routes and parameters.
 //!
 //! Nothing here computes or caches: a server is a client of the engine like any other.
 

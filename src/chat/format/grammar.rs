@@ -54,7 +54,7 @@ impl ChatFormat {
                 let says = if may_call { format!("(blocks | {says})") } else { says };
                 writer.behind_thoughts(in_reasoning, &says)
             }
-            None => writer.auto(in_reasoning),
+            None => writer.auto(in_reasoning, tools.single),
         };
         Some(format!("start: {start}\n{}", writer.rules))
     }
@@ -154,7 +154,7 @@ impl Writer<'_> {
         format!("{thoughts} {what}")
     }
 
-    fn auto(&mut self, in_reasoning: bool) -> String {
+    fn auto(&mut self, in_reasoning: bool, once: bool) -> String {
         let row = self.format.calls;
         let open = row.open.first().copied().unwrap_or_default();
         let begun = if in_reasoning { self.thoughts_end() } else { String::new() };
@@ -178,7 +178,8 @@ impl Writer<'_> {
         self.rule(&format!("before[suffix={marker}]"), "BEFORE");
         self.rule("REST", &format!("/.*/s & ~/.*{escaped}.*/s{not_thoughts}"));
         let thoughts = thoughts.map(|_| format!("({})?", self.thoughts())).unwrap_or_default();
-        format!("{begun} {thoughts} (before {rest} body (\"\\n\"? blocks)? | REST)?")
+        let more = if once { "" } else { "(\"\\n\"? blocks)?" };
+        format!("{begun} {thoughts} (before {rest} body {more} | REST)?")
     }
 
     /// Reasoning with what begins it.

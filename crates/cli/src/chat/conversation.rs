@@ -38,17 +38,17 @@ impl Conversation {
         self.messages.truncate(system_len(&self.messages));
     }
 
-    /// The conversation with a line more, without its oldest turns where the context has no room for them and
+    /// The conversation with a user's line or the results of calls more, without its oldest turns where the context has no room for them and
     /// for an answer: of `answer_max` tokens, but no more than a quarter of the context.
     pub fn fit(
         &self,
-        line: &str,
+        new: Vec<Message>,
         room: usize,
         answer_max: usize,
         encode: impl Fn(&[Message]) -> ottava::Result<Vec<TokenId>>,
     ) -> Result<Fitted, Failure> {
         let mut messages = self.messages.clone();
-        messages.push(Message::new("user", line));
+        messages.extend(new);
         let (system, answer) = (system_len(&messages), answer_max.min(room / 4).max(1));
         let mut dropped = 0;
         loop {
@@ -57,7 +57,7 @@ impl Conversation {
                 Err(Error::Submit(SubmitError::TooLong { tokens, .. })) => (tokens, None),
                 Err(error) => return Err(error.into()),
             };
-            let is_last = messages.len() == system + 1;
+            let is_last = messages.iter().filter(|message| message.role == "user").count() <= 1;
             match ids {
                 Some(ids) if found + answer <= room || (is_last && found < room) => {
                     return Ok(Fitted { messages, ids, dropped });
@@ -75,9 +75,9 @@ impl Conversation {
     }
 
     /// The conversation becomes what was sent and its answer.
-    pub fn commit(&mut self, sent: Vec<Message>, answer: String) {
+    pub fn commit(&mut self, sent: Vec<Message>, answer: Message) {
         self.messages = sent;
-        self.messages.push(Message::new("assistant", answer));
+        self.messages.push(answer);
     }
 }
 
@@ -103,10 +103,14 @@ mod tests {
         Ok(vec![TokenId(0); count])
     }
 
+    fn user(line: &str) -> Vec<Message> {
+        vec![Message::new("user", line)]
+    }
+
     fn say(conversation: &mut Conversation, line: &str, room: usize) -> usize {
-        let fitted = conversation.fit(line, room, 8, encode).unwrap();
+        let fitted = conversation.fit(user(line), room, 8, encode).unwrap();
         let dropped = fitted.dropped;
-        conversation.commit(fitted.messages, "12345678".into());
+        conversation.commit(fitted.messages, Message::new("assistant", "12345678"));
         dropped
     }
 
@@ -124,16 +128,29 @@ mod tests {
     fn a_line_that_never_fits_changes_nothing() {
         let mut conversation = Conversation::new(None);
         say(&mut conversation, "a line..", 64);
-        let error = conversation.fit(&"x".repeat(62), 64, 8, encode).unwrap_err();
+        let error = conversation.fit(user(&"x".repeat(62)), 64, 8, encode).unwrap_err();
         assert!(
             matches!(error, Failure::Failed(why) if why.contains("64 tokens") && why.contains("goes on"))
         );
         assert_eq!(conversation.messages().len(), 2);
         assert_eq!(say(&mut conversation, "a line..", 64), 0);
         // A last line that leaves less room than an answer would have is answered all the same.
-        assert_eq!(conversation.fit(&"x".repeat(61), 64, 8, encode).unwrap().dropped, 2);
+        assert_eq!(conversation.fit(user(&"x".repeat(61)), 64, 8, encode).unwrap().dropped, 2);
         conversation.clear();
         assert!(conversation.messages().is_empty());
+    }
+
+    #[test]
+    fn calls_and_their_results_go_with_their_turn() {
+        let mut conversation = Conversation::new(None);
+        say(&mut conversation, "a line..", 64);
+        let results = || vec![Message::new("tool", "a result")];
+        let fitted = conversation.fit(results(), 64, 8, encode).unwrap();
+        assert_eq!((fitted.dropped, fitted.messages.len()), (0, 3));
+        conversation.commit(fitted.messages, Message::new("assistant", "12345678"));
+        let fitted = conversation.fit(user("a line.."), 64, 24, encode).unwrap();
+        assert_eq!((fitted.dropped, fitted.messages.len()), (1, 1));
+        assert!(conversation.fit(results(), 32, 8, encode).is_err(), "the last turn stays whole");
     }
 
     #[test]
@@ -148,6 +165,6 @@ mod tests {
         let mut conversation = Conversation::new(None);
         say(&mut conversation, "a line..", 64);
         say(&mut conversation, "a line..", 64);
-        assert_eq!(conversation.fit("a line..", 30, 8, refusing).unwrap().dropped, 2);
+        assert_eq!(conversation.fit(user("a line.."), 30, 8, refusing).unwrap().dropped, 2);
     }
 }

@@ -1,17 +1,23 @@
-//! `ottava chat`: a conversation at a prompt, with history. What fits in the context is in `conversation`.
+//! `ottava chat`: a conversation at a prompt, with history. What fits in the context is in `conversation`, what is
+//! called in `tools`.
 
 mod conversation;
+mod tools;
 
+use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
+use ottava::chat::Tools;
 use ottava::engine::FinishReason;
+use ottava::text::Message;
 use ottava::{Engine, Request};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use self::conversation::Conversation;
+use self::tools::{Call, Said};
 use super::input::{self, Lines, NextLine};
 use super::interrupt::{self, Answering};
 use super::options::{ModelOptions, SamplingOptions};
@@ -24,17 +30,21 @@ const HELP: &str = "\
 /system TEXT   set the system message and start over; without TEXT there is none
 /save FILE     write the conversation as JSON
 /exit          leave (as does Ctrl-D)
-Ctrl-C stops an answer. Where the context is full the oldest turns are forgotten, with a note.";
+Where tools are called, the next lines are their results. Ctrl-C stops an answer. Where the context is full the oldest turns are forgotten, with a note.";
 
 /// Arguments of `chat`.
 #[derive(Args)]
 #[command(after_help = "\
 Lines come from the terminal or from standard input, each at most 16 MiB of UTF-8; one that cannot be used is
-told and the next one answered. When the context (-c) is full the oldest turns are forgotten, with a note.")]
+told and the next one answered. When the context (-c) is full the oldest turns are forgotten, with a note.
+With --tools, an answer may call them; the next lines are the results, one for each call.")]
 pub struct Chat {
     /// A system message
     #[arg(long, allow_hyphen_values = true, value_parser = input::utf8())]
     system: Option<String>,
+    /// Tools that the model may call: a JSON list in the chat API's form
+    #[arg(long, value_name = "FILE")]
+    tools: Option<PathBuf>,
     #[command(flatten)]
     model: ModelOptions,
     #[command(flatten)]
@@ -57,6 +67,7 @@ enum Line<'a> {
 impl Chat {
     /// Loads the model and talks until the end of input.
     pub fn run(self) -> Result<(), Failure> {
+        let tools = self.tools.as_deref().map(tools::read).transpose()?.unwrap_or_default();
         let engine = self.model.engine()?;
         if !engine.has_chat_template() {
             return Err(ottava::Error::NoChatTemplate { model: engine.info().name.clone() }.into());
@@ -72,7 +83,8 @@ impl Chat {
         }
         let room = engine.info().context_max;
         let conversation = Conversation::new(self.system.clone());
-        let mut talk = Talk { chat: &self, engine: &engine, room, conversation };
+        let (calls, results) = (VecDeque::new(), Vec::new());
+        let mut talk = Talk { chat: &self, engine: &engine, room, conversation, tools, calls, results };
         if std::io::stdin().is_terminal() { talk.at_terminal() } else { talk.through_pipe() }
     }
 }
@@ -83,6 +95,10 @@ struct Talk<'a> {
     /// Most tokens of prompt and answer.
     room: usize,
     conversation: Conversation,
+    tools: Tools,
+    /// Calls whose results are waited for, and the results that have come.
+    calls: VecDeque<Call>,
+    results: Vec<Message>,
 }
 
 /// Whether the conversation goes on after a line.
@@ -111,7 +127,8 @@ impl Talk<'_> {
 
     fn converse(&mut self, editor: &mut DefaultEditor) -> Result<(), Failure> {
         loop {
-            let line = match editor.readline("> ") {
+            let prompt = self.calls.front().map_or("> ".into(), |call| format!("{}> ", call.name()));
+            let line = match editor.readline(&prompt) {
                 Ok(line) => line,
                 Err(ReadlineError::Interrupted) => continue,
                 Err(ReadlineError::Eof) => return Ok(()),
@@ -146,8 +163,14 @@ impl Talk<'_> {
         match Line::parse(line) {
             Line::Empty => {}
             Line::Help => output::print_line(HELP)?,
-            Line::Clear => self.conversation.clear(),
-            Line::System(text) => self.conversation = Conversation::new(text.map(str::to_owned)),
+            Line::Clear => {
+                self.conversation.clear();
+                self.forget_calls();
+            }
+            Line::System(text) => {
+                self.conversation = Conversation::new(text.map(str::to_owned));
+                self.forget_calls();
+            }
             Line::Save(path) => self.save(path)?,
             Line::Exit => return Ok(Next::Leave),
             Line::Unknown(command) => {
@@ -158,9 +181,25 @@ impl Talk<'_> {
         Ok(Next::Line)
     }
 
-    /// Answers; a failure is told and the conversation goes on without the line.
+    fn forget_calls(&mut self) {
+        self.calls.clear();
+        self.results.clear();
+    }
+
+    /// Takes a line as what the user says, or as a call's result; answers once there is something to answer. A failure
+    /// is told, and the conversation goes on without the line.
     fn say(&mut self, text: &str) -> Result<(), Failure> {
-        match self.answer(text) {
+        let new = match self.calls.pop_front() {
+            Some(call) => {
+                self.results.push(call.result(text));
+                if !self.calls.is_empty() {
+                    return Ok(());
+                }
+                std::mem::take(&mut self.results)
+            }
+            None => vec![Message::new("user", text)],
+        };
+        match self.answer(new) {
             Err(Failure::Failed(message) | Failure::Usage(message)) => {
                 output::tell(format_args!("error: {message}"));
                 Ok(())
@@ -169,13 +208,13 @@ impl Talk<'_> {
         }
     }
 
-    fn answer(&mut self, text: &str) -> Result<(), Failure> {
+    fn answer(&mut self, new: Vec<Message>) -> Result<(), Failure> {
         let sampling = &self.chat.sampling;
         let wanted = sampling.max_tokens();
-        let engine = self.engine;
-        let fitted = self
-            .conversation
-            .fit(text, self.room, wanted, |messages| engine.prompt_ids(&Request::chat(messages.to_vec())))?;
+        let (engine, tools) = (self.engine, &self.tools);
+        let encode =
+            |messages: &[Message]| engine.prompt_ids(&Request::chat(messages.to_vec()).tools(tools.clone()));
+        let fitted = self.conversation.fit(new, self.room, wanted, encode)?;
         if fitted.dropped > 0 {
             let (dropped, room) = (fitted.dropped, self.room);
             output::tell(format_args!(
@@ -183,17 +222,33 @@ impl Talk<'_> {
             ));
         }
         let tokens_max = wanted.min(self.room - fitted.ids.len());
-        let request = sampling.apply(Request::tokens(fitted.ids), sampling.seed_or_new());
-        let answering = Answering::new();
+        let mut request = sampling.apply(Request::tokens(fitted.ids.clone()), sampling.seed_or_new());
+        // Without tools an answer is shown as it is.
+        let mut parser = (!tools.list.is_empty()).then(|| engine.answer_parser(&fitted.ids, tools));
+        if parser.is_some() {
+            request = engine.with_tools(request, &fitted.ids, tools)?;
+        }
+        let (mut said, answering) = (Said::default(), Answering::new());
         let result = answer(engine, request.max_tokens(tokens_max), |piece| {
-            output::print(piece)?;
+            match &mut parser {
+                Some(parser) => said.take(parser.push(piece))?,
+                None => output::print(piece)?,
+            }
             Ok(if answering.is_stopped() { Flow::Stop } else { Flow::Continue })
         });
         drop(answering);
+        if let Some(parser) = &mut parser {
+            said.take(parser.finish())?;
+        }
         output::print_line("")?;
         let answer = result?;
         self.tell(&answer);
-        self.conversation.commit(fitted.messages, answer.text);
+        let (message, calls) = match parser {
+            Some(_) => said.finish(),
+            None => (Message::new("assistant", answer.text), VecDeque::new()),
+        };
+        self.calls = calls;
+        self.conversation.commit(fitted.messages, message);
         Ok(())
     }
 
@@ -211,9 +266,7 @@ impl Talk<'_> {
 
     fn save(&self, path: &str) -> Result<(), Failure> {
         let messages = self.conversation.messages();
-        let json: Vec<_> =
-            messages.iter().map(|m| serde_json::json!({ "role": m.role, "content": m.content })).collect();
-        match std::fs::write(path, format!("{:#}\n", serde_json::Value::from(json))) {
+        match std::fs::write(path, format!("{:#}\n", serde_json::json!(messages))) {
             Ok(()) => output::print_line(format_args!("saved {} messages to {path}", messages.len())),
             Err(error) => {
                 output::tell(format_args!("error: {path}: {error}"));

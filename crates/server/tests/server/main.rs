@@ -22,13 +22,27 @@ use std::thread::JoinHandle;
 
 use ottava::{Device, Engine, EngineConfig};
 use ottava_server::{Config, Server};
+use serde_json::{Value, json};
 
-/// All that a template may write of a conversation with tools.
-const TOOLS: &str = "{% if tools %}{{ tools | tojson }}{% endif %}{% if enable_thinking %}think{% endif %}\
+/// All that a template may write of a conversation with tools, and how calls look.
+const TOOLS: &str = "{% if tools %}{{ tools | tojson }}<tool_call>{\"name\": …}</tool_call>{% endif %}\
+                     {% if enable_thinking %}think{% endif %}\
                      {% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.reasoning_content }}\
                      {{ message.content }}{% if message.tool_calls %}{{ message.tool_calls | tojson }}{% endif %}\
                      {{ message.name }}<|im_end|>\n{% endfor %}\
                      {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+/// The schema of an object whose `x` is 1 or 2.
+fn schema() -> Value {
+    json!({
+        "type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"], "additionalProperties": false,
+    })
+}
+
+/// Whether a value follows [`schema`].
+fn follows(value: &Value) -> bool {
+    [json!({"x": 1}), json!({"x": 2})].contains(value)
+}
 
 /// A server that runs until it is dropped.
 struct Running {

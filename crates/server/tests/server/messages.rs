@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::Running;
 use super::client::{Answer, post, raw, request, with};
+use super::{Running, follows, schema};
 
 const MESSAGES: &str = "/v1/messages";
 const COUNT: &str = "/v1/messages/count_tokens";
@@ -94,6 +94,43 @@ fn what_agents_send_is_taken() {
     let answer = send(&server, more);
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.header("x-ottava-ignored"), Some("context_management"));
+}
+
+#[test]
+fn a_call_is_a_block_and_can_be_answered() {
+    let server = Running::with_tools();
+    let more = json!({
+        "tools": [{"name": "f", "input_schema": schema()}], "max_tokens": 200,
+        "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+    });
+    let whole = send(&server, more.clone()).json();
+    let block = &whole["content"][0];
+    assert_eq!(
+        (&block["type"], &block["name"], &whole["stop_reason"]),
+        (&"tool_use".into(), &"f".into(), &"tool_use".into())
+    );
+    assert!(follows(&block["input"]), "{block}");
+    let events = send(&server, with(more.clone(), json!({"stream": true}))).named_events();
+    let joined: String = events.iter().filter_map(|event| event["delta"]["partial_json"].as_str()).collect();
+    assert_eq!(serde_json::from_str::<Value>(&joined).expect("JSON"), block["input"]);
+    let result = json!({"type": "tool_result", "tool_use_id": block["id"], "content": "two"});
+    let messages = json!([
+        {"role": "user", "content": "a b c"},
+        {"role": "assistant", "content": whole["content"]},
+        {"role": "user", "content": [result]},
+    ]);
+    let next = json!({"messages": messages, "tool_choice": {"type": "tool", "name": "f"}});
+    assert_eq!(send(&server, with(more, next)).json()["content"][0]["name"], "f");
+}
+
+#[test]
+fn a_message_follows_its_format() {
+    let server = Running::with(|_| {});
+    let format = json!({"type": "json_schema", "schema": schema()});
+    let whole = send(&server, json!({"output_config": {"format": format}, "max_tokens": 200})).json();
+    let found: Value =
+        serde_json::from_str(whole["content"][0]["text"].as_str().expect("text")).expect("JSON");
+    assert!(follows(&found), "{found}");
 }
 
 #[test]

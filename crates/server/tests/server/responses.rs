@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::Running;
 use super::client::{Answer, post, with};
+use super::{Running, follows, schema};
 
 const RESPONSES: &str = "/v1/responses";
 const COUNT: &str = "/v1/responses/input_tokens";
@@ -106,6 +106,53 @@ fn what_agents_send_is_taken() {
     let allowed =
         json!({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]});
     assert_eq!(respond(&server, json!({"tools": [tool("function")], "tool_choice": allowed})).status, 200);
+}
+
+#[test]
+fn a_call_has_its_events_and_can_be_answered() {
+    let server = Running::with_tools();
+    let more = json!({
+        "tools": [{"type": "function", "name": "f", "parameters": schema()}], "max_output_tokens": 200,
+        "tool_choice": "required", "parallel_tool_calls": false, "stream": true,
+    });
+    let events = respond(&server, more.clone()).named_events();
+    let last = events.last().expect("events");
+    assert_eq!(last["type"], "response.completed", "{last}");
+    let call = &last["response"]["output"][0];
+    assert_eq!(
+        (&call["type"], &call["name"], &call["status"]),
+        (&"function_call".into(), &"f".into(), &"completed".into())
+    );
+    let arguments: Value = serde_json::from_str(call["arguments"].as_str().expect("text")).expect("JSON");
+    assert!(follows(&arguments), "{arguments}");
+    let deltas = events.iter().filter(|event| event["type"] == "response.function_call_arguments.delta");
+    assert!(deltas.clone().all(|event| event["item_id"] == call["id"]));
+    let joined: String = deltas.filter_map(|event| event["delta"].as_str()).collect();
+    assert_eq!(call["arguments"], joined.as_str());
+
+    let whole = respond(&server, with(more.clone(), json!({"stream": false}))).json();
+    assert_eq!(whole["output"][0]["arguments"], call["arguments"]);
+    let result = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "two"});
+    let input = json!([{"role": "user", "content": "a b c"}, whole["output"][0], result]);
+    let named = json!({"type": "function", "name": "f"});
+    let next = json!({"input": input, "stream": false, "tool_choice": named});
+    assert_eq!(respond(&server, with(more, next)).json()["output"][0]["name"], "f");
+}
+
+#[test]
+fn an_answer_follows_its_format() {
+    let server = Running::with(|_| {});
+    let format = json!({"type": "json_schema", "name": "n", "schema": schema(), "strict": true});
+    let whole = respond(&server, json!({"text": {"format": format}, "max_output_tokens": 200})).json();
+    let text = whole["output"][0]["content"][0]["text"].as_str().expect("text");
+    let found: Value = serde_json::from_str(text).expect("JSON");
+    assert!(follows(&found), "{text}");
+    let wrong = json!({"type": "json_schema", "name": "n", "schema": {"type": "nonsense"}});
+    let answer = respond(&server, json!({"text": {"format": wrong}}));
+    assert_eq!((answer.status, answer.json()["error"]["param"].clone()), (400, "text.format".into()));
+    let tools = json!([{"type": "function", "name": "f", "parameters": {}}]);
+    let both = respond(&server, json!({"text": {"format": format}, "tools": tools}));
+    assert_eq!((both.status, both.json()["error"]["param"].clone()), (400, "tools".into()));
 }
 
 #[test]

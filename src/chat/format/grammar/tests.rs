@@ -171,6 +171,9 @@ fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
         let format = ChatFormat::of_name(name).expect("a format");
         let grammar = grammar(format, &tools()).expect("a grammar");
         assert!(takes(&grammar, text), "{name}: {text}\n{grammar}");
+        let calls = calls(format, &tools(), text).0.len();
+        let once = self::grammar(format, &tools().single()).expect("a grammar");
+        assert_eq!(takes(&once, text), calls < 2, "{name}: {text}");
         let other = text.replace("get_weather", "rm").replace("ping", "rm");
         assert!(other == text || !takes(&grammar, &other), "{name}: {other}");
         let other = text.replace("Oslo", "Rome");
