@@ -7,6 +7,8 @@ use crate::chat::{AnswerParser, ChatFormat, ChatPart, ToolChoice, Tools};
 use crate::engine::{Done, Event, Generation, GenerationError, SubmitError};
 use crate::text::{ChatTemplate, Detokenizer};
 use crate::{Result, TokenId};
+#[cfg(feature = "constraints")]
+use crate::{chat::Wanted, constrain::Grammar};
 
 /// So many of a prompt's last tokens show whether it has begun the reasoning.
 const PROMPT_END: usize = 32;
@@ -90,35 +92,64 @@ impl InferenceEngine {
     /// schema makes no grammar.
     pub fn with_tools(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
         let request = request.show_control_tokens(self.marker_tokens(tools));
-        self.keep_to(request, prompt, tools)
+        #[cfg(feature = "constraints")]
+        return self.keep_to(request, prompt, tools, None);
+        #[cfg(not(feature = "constraints"))]
+        match (must_keep(tools), prompt) {
+            (Some(field), _) => {
+                let message =
+                    "expected what needs no enforcing: this build is without the feature `constraints`";
+                Err(SubmitError::invalid(field, message).into())
+            }
+            (None, _) => Ok(request),
+        }
+    }
+
+    /// The same where the answer's text has to follow a grammar: it may be thought about before, and tools may be called
+    /// instead.
+    ///
+    /// # Errors
+    /// As [`InferenceEngine::with_tools`], and [`crate::Error::Constraint`] for what is wrong with the grammar.
+    #[cfg(feature = "constraints")]
+    pub fn with_format(
+        &self,
+        request: Request,
+        prompt: &[TokenId],
+        tools: &Tools,
+        says: &Grammar,
+    ) -> Result<Request> {
+        // By itself first: what is wrong with it is not the tools' fault.
+        self.constrain(says)?;
+        let request = request.show_control_tokens(self.marker_tokens(tools));
+        self.keep_to(request, prompt, tools, Some(says))
     }
 
     /// Calls that have begun are held to their tools where there is a grammar for it, and where they have to be.
     #[cfg(feature = "constraints")]
-    fn keep_to(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
-        use crate::{constrain::Grammar, text::Vocab};
-        let piece = |vocab: &Vocab, id: TokenId| vocab.piece(id).unwrap_or_default().to_owned();
-        let markers = self.marker_tokens(tools);
-        let control: Vec<_> = markers.iter().map(|&id| (piece(self.vocab(), id), id.0)).collect();
-        let Some(grammar) = self.chat_format().grammar(tools, self.has_begun_reasoning(prompt), &control) else {
-            return Ok(request);
-        };
-        match (self.constrain(&Grammar::lark(grammar)), must_keep(tools)) {
-            (Ok(constraint), _) => Ok(request.mask(constraint)),
-            (Err(error), Some(field)) => {
-                Err(SubmitError::invalid(field, format!("expected what makes a grammar: {error}")).into())
-            }
+    fn keep_to(
+        &self,
+        request: Request,
+        prompt: &[TokenId],
+        tools: &Tools,
+        says: Option<&Grammar>,
+    ) -> Result<Request> {
+        let piece = |id: TokenId| self.vocab().piece(id).unwrap_or_default().to_owned();
+        // What ends an answer is no part of it.
+        let markers =
+            self.marker_tokens(tools).into_iter().filter(|id| !self.vocab().stop_ids().contains(id));
+        let control: Vec<_> = markers.map(|id| (piece(id), id.0)).collect();
+        let part = says.map(Grammar::part).transpose()?;
+        let in_reasoning = self.has_begun_reasoning(prompt);
+        let wanted = Wanted { tools, says: part.as_deref(), in_reasoning, control: &control };
+        let Some(grammar) = self.chat_format().grammar(&wanted) else { return Ok(request) };
+        match (self.constrain(&Grammar::lark(grammar)), says, must_keep(tools)) {
+            (Ok(constraint), ..) => Ok(request.mask(constraint)),
             // The parser takes a call as it comes.
-            (Err(_), None) => Ok(request),
-        }
-    }
-
-    #[cfg(not(feature = "constraints"))]
-    fn keep_to(&self, request: Request, _prompt: &[TokenId], tools: &Tools) -> Result<Request> {
-        let message = "expected what needs no enforcing: this build is without the feature `constraints`";
-        match must_keep(tools) {
-            Some(field) => Err(SubmitError::invalid(field, message).into()),
-            None => Ok(request),
+            (Err(_), None, None) => Ok(request),
+            (Err(error), _, field) => {
+                let message = format!("expected what makes a grammar: {error}");
+                Err(SubmitError::invalid(field.unwrap_or("tools"), message).into())
+            }
         }
     }
 }

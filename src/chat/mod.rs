@@ -7,6 +7,8 @@ mod tool;
 
 pub use answer::AnswerParser;
 pub use format::ChatFormat;
+#[cfg(feature = "constraints")]
+pub(crate) use format::Wanted;
 pub use tool::{Tool, ToolChoice, ToolError, Tools};
 
 /// A piece of an assistant's answer. Pieces come in the order of the answer; those of one kind are joined by putting

@@ -86,6 +86,17 @@ impl Grammar {
         self
     }
 
+    /// The grammar as a part of a rule of another one.
+    ///
+    /// # Errors
+    /// As those of compiling it, as far as its text shows them.
+    pub(crate) fn part(&self) -> Result<String, ConstraintError> {
+        Ok(match self.source()? {
+            Source::Schema(schema) => format!("%json {schema}"),
+            Source::Lark(text) => format!("%lark {{\n{text}\n}}"),
+        })
+    }
+
     /// What errors call it.
     pub(super) fn field(&self) -> &'static str {
         match &self.form {

@@ -51,6 +51,11 @@ impl Vocabulary {
         self.entries.push((key, value));
     }
 
+    /// Adds a control token.
+    pub fn control(&mut self, piece: &str) {
+        self.push(piece, CONTROL);
+    }
+
     /// Makes a token one of another kind.
     pub fn mark(&mut self, piece: &str, kind: i32) {
         let id = self.id(piece) as usize;

@@ -8,6 +8,7 @@ use std::time::Instant;
 use futures_util::StreamExt as _;
 use futures_util::stream::{SelectAll, Stream};
 use ottava::chat::{AnswerParser, ChatPart, Tools};
+use ottava::constrain::Grammar;
 use ottava::engine::{Event, FinishReason, GenerationError, Logprobs, Timings, Usage};
 use ottava::{Engine, Request, TokenId};
 
@@ -32,9 +33,19 @@ impl Prompt {
         Prompt { request: Request::tokens(ids.clone()), ids, tools: None }
     }
 
-    /// The prompt of a chat. It may take a second: what has to be enforced is compiled here.
-    pub(crate) fn chat(engine: &Engine, ids: Vec<TokenId>, tools: &Tools) -> Result<Prompt, ApiError> {
-        let request = engine.with_tools(Request::tokens(ids.clone()), &ids, tools)?;
+    /// The prompt of a chat, whose text may have to follow a grammar. It may take a second: what has to be enforced is
+    /// compiled here.
+    pub(crate) fn chat(
+        engine: &Engine,
+        ids: Vec<TokenId>,
+        tools: &Tools,
+        says: Option<&Grammar>,
+    ) -> Result<Prompt, ApiError> {
+        let request = Request::tokens(ids.clone());
+        let request = match says {
+            Some(says) => engine.with_format(request, &ids, tools, says)?,
+            None => engine.with_tools(request, &ids, tools)?,
+        };
         Ok(Prompt { ids, request, tools: Some(tools.clone()) })
     }
 }

@@ -47,8 +47,8 @@ impl App {
         if names.is_empty() {
             names.push(model_id(&engine));
         }
-        let (started, workers) = (now(), Arc::new(Semaphore::new(workers)));
-        let metrics = Metrics::new(&names[0]);
+        let started = now();
+        let (metrics, workers) = (Metrics::new(&names[0]), Arc::new(Semaphore::new(workers)));
         App { engine, config, metrics, started, phase, keys, names, workers }
     }
 

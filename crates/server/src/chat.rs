@@ -19,7 +19,6 @@ use crate::gate::Client;
 use crate::params::{LOGPROBS_MAX, Params};
 use crate::shape::{Frame, append, extend, fold_chunk, timings};
 use crate::stream::{Dialect, respond};
-use crate::tokens::prompt;
 
 /// Answers a conversation.
 pub(crate) async fn completions(
@@ -47,12 +46,8 @@ pub(crate) async fn begin(
     conversation: Conversation,
     params: &mut Params,
 ) -> Result<(Answers, usize), ApiError> {
-    params.compile(app).await?;
-    if params.constraint.is_some() && conversation.may_call() {
-        let message = "tools: expected none beside a format: an answer follows one of them";
-        return Err(ApiError::unsupported("tools", message));
-    }
-    let prompt = prompt(app, conversation).await?;
+    let says = params.take_grammar(app).await?;
+    let prompt = app.work(move |engine| conversation.prompt(engine, says.as_ref())).await?;
     let tokens = prompt.ids.len();
     Ok((Answers::begin(app, vec![prompt], params)?, tokens))
 }

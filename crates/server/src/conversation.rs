@@ -1,6 +1,7 @@
 //! One internal form of a conversation, whatever the API that it came by.
 
 use ottava::chat::{Tool, ToolChoice, ToolError, Tools};
+use ottava::constrain::Grammar;
 use ottava::text::{Content, ContentPart, Message, RenderOptions, ToolCall};
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Map, Value, json};
@@ -39,11 +40,6 @@ impl Conversation {
         Conversation { messages, options, tools }
     }
 
-    /// Whether its answer may call a tool.
-    pub(crate) fn may_call(&self) -> bool {
-        !self.tools.list.is_empty() && self.tools.choice != ToolChoice::None
-    }
-
     /// The tokens of its prompt.
     pub(crate) fn ids(&self, engine: &Engine) -> Result<Vec<TokenId>, ApiError> {
         let request = |messages: Vec<Message>| {
@@ -57,9 +53,9 @@ impl Conversation {
         }
     }
 
-    /// Its prompt, ready to be answered.
-    pub(crate) fn prompt(&self, engine: &Engine) -> Result<Prompt, ApiError> {
-        Prompt::chat(engine, self.ids(engine)?, &self.tools)
+    /// Its prompt, ready to be answered; by a text of a grammar, if there is one.
+    pub(crate) fn prompt(&self, engine: &Engine, says: Option<&Grammar>) -> Result<Prompt, ApiError> {
+        Prompt::chat(engine, self.ids(engine)?, &self.tools, says)
     }
 
     /// The messages with the arguments of calls as texts, if there are calls.

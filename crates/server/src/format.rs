@@ -42,6 +42,15 @@ impl Format {
         }
     }
 
+    /// The grammar, once it is known that it compiles: for what puts it into a larger one.
+    ///
+    /// # Errors
+    /// As [`Format::compile`].
+    pub(crate) async fn checked(self, app: &Arc<App>) -> Result<Grammar, ApiError> {
+        let grammar = self.grammar.clone();
+        self.compile(app).await.map(|_| grammar)
+    }
+
     /// Compiles the grammar on one of the few threads for such work.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ottava::constrain::Constraint;
+use ottava::constrain::{Constraint, Grammar};
 use ottava::{Request, TokenId};
 use serde_json::Value;
 
@@ -149,6 +149,17 @@ impl Params {
                 Err(ApiError::unsupported("best_of", "best_of: expected as many as n"))
             }
             _ => Ok(params),
+        }
+    }
+
+    /// Takes what a chat's text has to follow, for a grammar of the whole answer.
+    ///
+    /// # Errors
+    /// As [`Format::compile`].
+    pub(crate) async fn take_grammar(&mut self, app: &Arc<App>) -> Result<Option<Grammar>, ApiError> {
+        match self.format.take() {
+            Some(format) => format.checked(app).await.map(Some),
+            None => Ok(None),
         }
     }
 

@@ -9,7 +9,6 @@ use ottava::text::{AddBos, Special};
 use ottava::{Engine, TokenId};
 use serde_json::{Value, json};
 
-use crate::answer::Prompt;
 use crate::app::{App, random_hex};
 use crate::conversation::Conversation;
 use crate::error::{ApiError, json_body};
@@ -88,11 +87,6 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Resu
 /// The tokens of a conversation's prompt.
 pub(crate) async fn ids_of(app: &Arc<App>, conversation: Conversation) -> Result<Vec<TokenId>, ApiError> {
     app.work(move |engine| conversation.ids(engine)).await
-}
-
-/// A conversation's prompt, ready to be answered.
-pub(crate) async fn prompt(app: &Arc<App>, conversation: Conversation) -> Result<Prompt, ApiError> {
-    app.work(move |engine| conversation.prompt(engine)).await
 }
 
 /// How many tokens a chat's prompt is.

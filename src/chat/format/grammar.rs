@@ -20,24 +20,48 @@ const INTEGER: (&str, &str) = ("INTEGER", "/-?(0|[1-9][0-9]{0,15})/");
 const NUMBER: (&str, &str) = ("NUMBER", "/-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?([eE][+-]?[0-9]{1,2})?/");
 const KEY: (&str, &str) = ("KEY", "/[A-Za-z_][A-Za-z0-9_]{0,63}/");
 /// A text of Python's, with the escapes that all its readers have.
-const QUOTED: (&str, &str) = ("QUOTED", "/'([^'\\\\\\n]|\\\\[\\\\'nrt])*'|\"([^\"\\\\\\n]|\\\\[\\\\\"nrt])*\"/");
+const QUOTED: (&str, &str) =
+    ("QUOTED", "/'([^'\\\\\\n]|\\\\[\\\\'nrt])*'|\"([^\"\\\\\\n]|\\\\[\\\\\"nrt])*\"/");
+
+/// What an answer may be made of.
+pub(crate) struct Wanted<'w> {
+    pub(crate) tools: &'w Tools,
+    /// What the text has to be, as a part of a rule.
+    pub(crate) says: Option<&'w str>,
+    /// Whether the prompt has begun the reasoning.
+    pub(crate) in_reasoning: bool,
+    /// The control tokens that are part of markers, by their spelling and id.
+    pub(crate) control: &'w [(String, u32)],
+}
 
 impl ChatFormat {
-    /// The answers that a choice of tools allows, in Lark's syntax; `None` where it allows any. `control` has the
-    /// control tokens that are part of markers, by their spelling and id.
+    /// The answers that are wanted, in Lark's syntax; `None` where any is.
     ///
-    /// A required call comes at once, behind reasoning if there is any. Else the text is free, and a call that has begun
-    /// is one of the tools', with arguments of its schema.
-    pub fn grammar(&self, tools: &Tools, in_reasoning: bool, control: &[(String, u32)]) -> Option<String> {
+    /// A required call comes at once, behind reasoning if there is any. Else a call that has begun is one of the tools',
+    /// with arguments of its schema, and the text is free unless it has to be something.
+    pub(crate) fn grammar(&self, wanted: &Wanted<'_>) -> Option<String> {
+        let Wanted { tools, says, in_reasoning, control } = *wanted;
         let must = matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_));
+        let may_call = tools.choice != ToolChoice::None && !tools.list.is_empty();
         let is_strict = tools.list.iter().any(|tool| tool.strict);
-        let is_free = self.calls.bare && !must && !is_strict;
-        if tools.choice == ToolChoice::None || tools.list.is_empty() || is_free {
+        let is_free = !may_call || self.calls.bare && !must && !is_strict;
+        if says.is_none() && is_free {
             return None;
         }
-        let mut writer = Writer { format: *self, control, rules: String::new(), known: BTreeSet::new(), next: 0 };
-        writer.calls(tools);
-        let start = if must { writer.required(in_reasoning) } else { writer.auto(in_reasoning) };
+        let mut writer =
+            Writer { format: *self, control, rules: String::new(), known: BTreeSet::new(), next: 0 };
+        if may_call {
+            writer.calls(tools);
+        }
+        let start = match says {
+            _ if must => writer.behind_thoughts(in_reasoning, "blocks"),
+            Some(says) => {
+                let says = format!("{} {says}", writer.literal(self.calls.says));
+                let says = if may_call { format!("(blocks | {says})") } else { says };
+                writer.behind_thoughts(in_reasoning, &says)
+            }
+            None => writer.auto(in_reasoning),
+        };
         Some(format!("start: {start}\n{}", writer.rules))
     }
 }
@@ -67,7 +91,8 @@ impl Writer<'_> {
 
     /// A text as it stands, control tokens by their ids.
     fn literal(&self, text: &str) -> String {
-        let first = self.control.iter().filter_map(|(piece, id)| Some((text.find(piece.as_str())?, piece, id)));
+        let first =
+            self.control.iter().filter_map(|(piece, id)| Some((text.find(piece.as_str())?, piece, id)));
         match first.min_by_key(|&(at, piece, _)| (at, std::cmp::Reverse(piece.len()))) {
             Some((at, piece, id)) => {
                 let rest = self.literal(&text[at + piece.len()..]);
@@ -123,15 +148,16 @@ impl Writer<'_> {
         self.rule("blocks", if repeats { "block (\"\\n\"? block)*" } else { "block" });
     }
 
-    fn required(&mut self, in_reasoning: bool) -> String {
+    /// What has to come, with any reasoning before it.
+    fn behind_thoughts(&mut self, in_reasoning: bool, what: &str) -> String {
         let space = self.shared(SPACE);
         let then = self.format.reasoning.map(|row| self.literal(row.then)).unwrap_or_default();
         let thoughts = match (self.format.reasoning.is_some(), in_reasoning) {
-            (true, true) => format!("{} {then}", self.thoughts_end()),
-            (true, false) => format!("({} {then})?", self.thoughts()),
+            (true, true) => format!("{} {then} {space}?", self.thoughts_end()),
+            (true, false) => format!("({} {then} {space}?)?", self.thoughts()),
             (false, _) => String::new(),
         };
-        format!("{thoughts} {space}? blocks")
+        format!("{thoughts} {what}")
     }
 
     fn auto(&mut self, in_reasoning: bool) -> String {
@@ -144,7 +170,8 @@ impl Writer<'_> {
         }
         if self.begins_with_control(open) {
             let text = self.shared(TEXT);
-            let thoughts = self.format.reasoning.map(|_| format!("| {}", self.thoughts())).unwrap_or_default();
+            let thoughts =
+                self.format.reasoning.map(|_| format!("| {}", self.thoughts())).unwrap_or_default();
             let noise = row.noise.iter().map(|text| format!(" | {}", self.literal(text))).collect::<String>();
             return format!("{begun} ({text} {thoughts}{noise})* blocks?");
         }
@@ -301,7 +328,10 @@ impl Writer<'_> {
             Some(_) => {}
             None => {
                 self.shared(QUOTED);
-                self.shared(("value", "QUOTED | NUMBER | \"True\" | \"False\" | \"None\" | list | dictionary"));
+                self.shared((
+                    "value",
+                    "QUOTED | NUMBER | \"True\" | \"False\" | \"None\" | list | dictionary",
+                ));
                 self.shared(("list", "\"[\" (value (\", \" value)*)? \"]\""));
                 let entries = "\"{\" (QUOTED \": \" value (\", \" QUOTED \": \" value)*)? \"}\"";
                 self.shared(("dictionary", entries));
@@ -310,13 +340,15 @@ impl Writer<'_> {
     }
 }
 
-/// A schema in the grammar. Arguments are an object, whether it says so or not.
+/// A schema in the grammar. Arguments are an object, whether it says so or not, and have so much white space at most.
 fn json(schema: &Json) -> String {
+    const TYPED: [&str; 7] = ["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"];
     let mut schema = schema.clone();
-    if let Some(fields) = schema.as_object_mut()
-        && !["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"].iter().any(|key| fields.contains_key(*key))
-    {
-        fields.insert("type".into(), "object".into());
+    if let Some(fields) = schema.as_object_mut() {
+        if !TYPED.iter().any(|key| fields.contains_key(*key)) {
+            fields.insert("type".into(), "object".into());
+        }
+        fields.insert("x-guidance".into(), serde_json::json!({"whitespace_pattern": "[ \\t\\n\\r]{1,40}"}));
     }
     format!("%json {schema}")
 }

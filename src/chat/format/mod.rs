@@ -4,8 +4,12 @@
 //! disagree. The rows are in `rows.rs`. Literals have the line breaks that a model was taught to write; the parser
 //! takes any white space around them.
 
+#[cfg(feature = "constraints")]
 mod grammar;
 mod rows;
+
+#[cfg(feature = "constraints")]
+pub(crate) use grammar::Wanted;
 
 /// How a model writes what is not text for its reader.
 ///
@@ -45,6 +49,8 @@ pub(super) struct Calls {
     pub(super) several: bool,
     pub(super) call: Call,
     pub(super) close: &'static str,
+    /// What stands before a text, where something does.
+    pub(super) says: &'static str,
     /// Markers that stand between parts and mean nothing to a reader.
     pub(super) noise: &'static [&'static str],
     pub(super) ids: Ids,

@@ -56,6 +56,7 @@ const BASE: Calls = Calls {
     several: false,
     call: Call::Object { name: &["name"], arguments: &["arguments", "parameters"] },
     close: "",
+    says: "",
     noise: &[],
     ids: Ids::Long,
     reasoning: None,
@@ -99,6 +100,7 @@ const COMMAND: Calls = Calls {
     list: List::Yes,
     call: Call::Object { name: &["tool_name"], arguments: &["parameters"] },
     close: "<|END_ACTION|>",
+    says: "<|START_RESPONSE|>",
     noise: &["<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"],
     ..BASE
 };
@@ -320,6 +322,7 @@ const HARMONY: Calls = Calls {
         ],
         ..JSON
     }),
+    says: "<|channel|>final<|message|>",
     noise: &[
         "<|call|>",
         "<|start|>assistant",

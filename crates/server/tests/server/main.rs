@@ -1,8 +1,8 @@
 //! The server over a tiny model, by a client that is nothing but a socket.
 //!
 //! `gate` has keys, hosts, sites and sizes; `requests` what is refused and what is ignored; `answers` what comes back,
-//! streamed and whole; `formats` answers that follow a schema or a grammar; `responses` and `messages` the APIs for
-//! agents; `ends` readers that go, limits of time, and the server's own end.
+//! streamed and whole; `responses` and `messages` the APIs for agents; `tools` calls and reasoning; `formats` answers
+//! that follow a schema or a grammar; `ends` readers that go, limits of time, and the server's own end.
 
 mod answers;
 mod client;
@@ -14,6 +14,7 @@ mod requests;
 mod responses;
 #[path = "../../../../tests/tiny/mod.rs"]
 mod tiny;
+mod tools;
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
@@ -63,8 +64,14 @@ impl Running {
 
     /// The same with a template that writes tools and calls.
     fn with_tools() -> Running {
-        let model = tiny::llama_with(512, |vocabulary| {
-            vocabulary.say("tokenizer.chat_template", TOOLS.into());
+        Running::with_template(TOOLS, &[])
+    }
+
+    /// The same with a template of its own, and control tokens of its own.
+    fn with_template(template: &str, control: &[&str]) -> Running {
+        let model = tiny::llama_with(1536, |vocabulary| {
+            vocabulary.say("tokenizer.chat_template", template.into());
+            control.iter().for_each(|piece| vocabulary.control(piece));
         });
         Running::of_model(model.expect("a model"), EngineConfig::default(), |_| {})
     }

@@ -12,11 +12,8 @@ use crate::chat::{AnswerParser, ChatPart};
 /// A vocabulary of the 256 bytes.
 fn matcher(grammar: &str) -> Matcher {
     let words = ApproximateTokEnv::single_byte_env();
-    let factory = ParserFactory::new(
-        &words,
-        InferenceCapabilities::default(),
-        &SlicedBiasComputer::general_slices(),
-    );
+    let factory =
+        ParserFactory::new(&words, InferenceCapabilities::default(), &SlicedBiasComputer::general_slices());
     let parser = factory.expect("a factory").create_parser(TopLevelGrammar::from_lark(grammar.into()));
     Matcher::new(Ok(parser.unwrap_or_else(|error| panic!("{error:#}\n{grammar}"))))
 }
@@ -80,6 +77,11 @@ fn calls(format: ChatFormat, tools: &Tools, text: &str) -> (Vec<(String, String)
     (calls, parser.malformed())
 }
 
+/// The grammar of a choice of tools.
+fn grammar(format: ChatFormat, tools: &Tools) -> Option<String> {
+    format.grammar(&Wanted { tools, says: None, in_reasoning: false, control: &[] })
+}
+
 /// A format whose answers begin with no reasoning.
 fn format(name: &str) -> ChatFormat {
     ChatFormat { reasoning: None, ..ChatFormat::of_name(name).expect("a format") }
@@ -94,7 +96,7 @@ fn what_a_choice_asks_for_is_what_the_parser_reads() {
             tools().choice(ToolChoice::Named("get_weather".into())),
         ];
         for tools in choices {
-            let grammar = format(name).grammar(&tools, false, &[]).expect("a grammar");
+            let grammar = grammar(format(name), &tools).expect("a grammar");
             for seed in 0..2 {
                 let text = drawn(&grammar, seed);
                 let (calls, malformed) = calls(format(name), &tools, &text);
@@ -122,17 +124,44 @@ fn is_weather(arguments: &Json) -> bool {
 
 /// Answers as models write them, which every grammar of a free choice has to take.
 const ANSWERS: &[(&str, &str)] = &[
-    ("hermes", "<think>\nWhich <tool_call> is it?\n</think>\n\nWell.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 3}}\n</tool_call>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>"),
+    (
+        "hermes",
+        "<think>\nWhich <tool_call> is it?\n</think>\n\nWell.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\", \"days\": 3}}\n</tool_call>\n<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>",
+    ),
     ("hermes", "No tools < here."),
     ("hermes", "<think>\nHm.\n</think>\n\nNo tools."),
-    ("qwen-coder", "I look.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"),
-    ("mistral", "Well.[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Oslo\", \"days\": 3}[TOOL_CALLS]ping[ARGS]{}"),
-    ("mistral-list", "[TOOL_CALLS][{\"name\": \"ping\", \"arguments\": {}}, {\"name\": \"ping\", \"arguments\": {}}]"),
-    ("glm", "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>"),
-    ("lfm", "Well.<|tool_call_start|>[get_weather(city='Oslo', days=3, metric=True), ping()]<|tool_call_end|>"),
-    ("gemma", "<|channel>thought\nHm.\n<channel|>Well.<|tool_call>call:get_weather{city:<|\"|>Oslo<|\"|>,days:3}<tool_call|>"),
-    ("deepseek", "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),
-    ("kimi", "<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"),
+    (
+        "qwen-coder",
+        "I look.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+    ),
+    (
+        "mistral",
+        "Well.[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Oslo\", \"days\": 3}[TOOL_CALLS]ping[ARGS]{}",
+    ),
+    (
+        "mistral-list",
+        "[TOOL_CALLS][{\"name\": \"ping\", \"arguments\": {}}, {\"name\": \"ping\", \"arguments\": {}}]",
+    ),
+    (
+        "glm",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+    ),
+    (
+        "lfm",
+        "Well.<|tool_call_start|>[get_weather(city='Oslo', days=3, metric=True), ping()]<|tool_call_end|>",
+    ),
+    (
+        "gemma",
+        "<|channel>thought\nHm.\n<channel|>Well.<|tool_call>call:get_weather{city:<|\"|>Oslo<|\"|>,days:3}<tool_call|>",
+    ),
+    (
+        "deepseek",
+        "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>ping<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ),
+    (
+        "kimi",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    ),
     ("granite", "<|tool_call|>[{\"name\": \"ping\", \"arguments\": {}}]"),
 ];
 
@@ -140,29 +169,37 @@ const ANSWERS: &[(&str, &str)] = &[
 fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
     for &(name, text) in ANSWERS {
         let format = ChatFormat::of_name(name).expect("a format");
-        let grammar = format.grammar(&tools(), false, &[]).expect("a grammar");
+        let grammar = grammar(format, &tools()).expect("a grammar");
         assert!(takes(&grammar, text), "{name}: {text}\n{grammar}");
         let other = text.replace("get_weather", "rm").replace("ping", "rm");
         assert!(other == text || !takes(&grammar, &other), "{name}: {other}");
         let other = text.replace("Oslo", "Rome");
         assert!(other == text || !takes(&grammar, &other), "{name}: {other}");
     }
-    let thinking = ChatFormat::of_name("hermes").expect("a format").grammar(&tools(), true, &[]);
+    let format = ChatFormat::of_name("hermes").expect("a format");
+    let thinking = format.grammar(&Wanted { tools: &tools(), says: None, in_reasoning: true, control: &[] });
     assert!(takes(&thinking.expect("a grammar"), "So <tool_call> it is.\n</think>\n\nYes."));
 }
 
 #[test]
 fn control_tokens_of_markers_are_named_by_their_ids() {
     let control = [("[TOOL_CALLS]".to_owned(), 5), ("[ARGS]".to_owned(), 32)];
-    let grammar = format("mistral").grammar(&tools(), false, &control).expect("a grammar");
-    assert!(grammar.contains("<[5]> body") && grammar.contains("\"ping\"") && grammar.contains("<[32]> %json"));
+    let grammar = format("mistral")
+        .grammar(&Wanted { tools: &tools(), says: None, in_reasoning: false, control: &control })
+        .expect("a grammar");
+    assert!(
+        grammar.contains("<[5]> body") && grammar.contains("\"ping\"") && grammar.contains("<[32]> %json")
+    );
     assert!(!grammar.contains("TOOL_CALLS"), "{grammar}");
     matcher(&grammar);
     let harmony = ["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"];
-    let control: Vec<(String, u32)> = harmony.iter().zip(257..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
+    let control: Vec<(String, u32)> =
+        harmony.iter().zip(257..).map(|(piece, id)| ((*piece).to_owned(), id)).collect();
     let format = ChatFormat::of_name("harmony").expect("a format");
     for tools in [tools(), tools().choice(ToolChoice::Required)] {
-        let grammar = format.grammar(&tools, false, &control).expect("a grammar");
+        let grammar = format
+            .grammar(&Wanted { tools: &tools, says: None, in_reasoning: false, control: &control })
+            .expect("a grammar");
         assert!(grammar.contains("<[257]> \"commentary to=functions.\" body"), "{grammar}");
         matcher(&grammar);
     }
@@ -170,13 +207,41 @@ fn control_tokens_of_markers_are_named_by_their_ids() {
 
 #[test]
 fn free_answers_have_no_grammar() {
-    assert_eq!(format("hermes").grammar(&tools().choice(ToolChoice::None), false, &[]), None);
-    assert_eq!(format("hermes").grammar(&Tools::default(), false, &[]), None);
-    assert_eq!(format("llama3").grammar(&tools(), false, &[]), None);
+    assert_eq!(grammar(format("hermes"), &tools().choice(ToolChoice::None)), None);
+    assert_eq!(grammar(format("hermes"), &Tools::default()), None);
+    assert_eq!(grammar(format("llama3"), &tools()), None);
     let mut strict = tools();
     strict.list[0].strict = true;
-    let grammar = format("llama3").grammar(&strict, false, &[]).expect("a grammar");
+    let grammar = grammar(format("llama3"), &strict).expect("a grammar");
     assert!(takes(&grammar, "Hello {there}."));
     assert!(takes(&grammar, "{\"name\": \"ping\", \"parameters\": {}}"));
     assert!(!takes(&grammar, "{\"name\": \"pong\", \"parameters\": {}}"));
+}
+
+#[test]
+fn a_text_that_has_to_be_something_may_be_thought_about_or_be_a_call() {
+    let says = "%json {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}, \"required\": [\"a\"]}";
+    let json = "{\"a\": 1}";
+    let format = ChatFormat::of_name("hermes").expect("a format");
+    let (with, without) = (tools(), Tools::default());
+    let grammar = |tools, in_reasoning| {
+        format.grammar(&Wanted { tools, says: Some(says), in_reasoning, control: &[] }).expect("a grammar")
+    };
+    assert!(takes(&grammar(&without, false), json));
+    assert!(takes(&grammar(&without, false), &format!("<think>\n{{?}}\n</think>\n\n{json}")));
+    assert!(!takes(&grammar(&without, false), "Well."));
+    assert!(takes(&grammar(&without, true), &format!("{{?}}\n</think>\n\n{json}")));
+    assert!(!takes(&grammar(&without, true), json), "that is reasoning so far");
+    let call = "<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>";
+    assert!(takes(&grammar(&with, false), call) && takes(&grammar(&with, false), json));
+    assert!(!takes(&grammar(&without, false), call));
+    let choice = "%lark {\nstart: \"yes\" | \"no\"\n}";
+    let harmony = ChatFormat::of_name("harmony").expect("a format");
+    let wanted = Wanted { tools: &with, says: Some(choice), in_reasoning: false, control: &[] };
+    let grammar = harmony.grammar(&wanted).expect("a grammar");
+    let final_part = "<|start|>assistant<|channel|>final<|message|>no";
+    let thoughts = "<|channel|>analysis<|message|>Hm.<|end|>";
+    assert!(takes(&grammar, &format!("{thoughts}{final_part}")));
+    assert!(takes(&grammar, "<|channel|>final<|message|>yes"));
+    assert!(!takes(&grammar, &format!("{thoughts}{final_part}thing")));
 }

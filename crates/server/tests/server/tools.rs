@@ -1,0 +1,300 @@
+//! Tools: calls that have to come, whole and streamed, by every API; what is rendered of them, and what is refused.
+
+use ottava::chat::{ChatPart, Tool, ToolChoice, Tools};
+use ottava::{Request, text::Message};
+use serde_json::{Value, json};
+
+use super::Running;
+use super::client::{get, post};
+
+const CHAT: &str = "/v1/chat/completions";
+/// Calls between tags that are text.
+const HERMES: &str = "{% if tools %}{{ tools | tojson }}<tool_call></tool_call>{% endif %}\
+                      {% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+                      {% endfor %}<|im_start|>assistant\n";
+/// Calls between control tokens.
+const MISTRAL: &str = "{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}{% endif %}\
+                       {% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}\
+                       {% for call in message.tool_calls or [] %}[TOOL_CALLS]{{ call.function.name }}[ARGS]{% endfor %}\
+                       <|im_end|>\n{% endfor %}<|im_start|>assistant\n";
+/// The prompt begins the reasoning.
+const THINKING: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
+                        {% endfor %}<|im_start|>assistant\n<think>\n";
+
+fn servers() -> [Running; 3] {
+    [
+        Running::with_template(HERMES, &[]),
+        Running::with_template(MISTRAL, &["[TOOL_CALLS]", "[ARGS]"]),
+        Running::with_tools(),
+    ]
+}
+
+fn schema() -> Value {
+    json!({
+        "type": "object", "required": ["city", "days"], "additionalProperties": false,
+        "properties": {"city": {"enum": ["Oslo", "\u{1f327} \"x\""]}, "days": {"type": "integer", "minimum": 0, "maximum": 9}},
+    })
+}
+
+fn nothing() -> Value {
+    json!({"type": "object", "properties": {}, "additionalProperties": false})
+}
+
+fn tools() -> Value {
+    let tool = |name: &str, parameters: Value| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
+    json!([tool("get_weather", schema()), tool("ping", nothing())])
+}
+
+fn asked(more: Value) -> Value {
+    let mut body = json!({
+        "messages": [{"role": "user", "content": "a b c"}], "tools": tools(), "temperature": 1,
+        "seed": 3, "max_tokens": 900, "parallel_tool_calls": false,
+    });
+    let Value::Object(more) = more else { panic!("an object") };
+    more.into_iter().for_each(|(name, value)| body[name] = value);
+    body
+}
+
+/// Checks a call's arguments against its tool.
+fn check(name: &str, arguments: &str) {
+    let found: Value = serde_json::from_str(arguments).expect("JSON");
+    match name {
+        "ping" => assert_eq!(found, json!({})),
+        "get_weather" => {
+            let fields = found.as_object().expect("an object");
+            assert_eq!(fields.len(), 2, "{found}");
+            assert!(
+                schema()["properties"]["city"]["enum"].as_array().expect("texts").contains(&found["city"])
+            );
+            assert!(found["days"].as_u64().is_some_and(|days| days < 10), "{found}");
+        }
+        _ => panic!("{name} is no tool"),
+    }
+}
+
+#[test]
+fn a_required_call_is_the_same_whole_and_streamed() {
+    for server in servers() {
+        for seed in 1..4 {
+            let body = asked(json!({"tool_choice": "required", "seed": seed}));
+            let answer = post(server.address, CHAT, &body);
+            assert_eq!(answer.status, 200, "{answer:?}");
+            let choice = &answer.json()["choices"][0];
+            let message = &choice["message"];
+            assert_eq!(
+                (&choice["finish_reason"], &message["content"]),
+                (&json!("tool_calls"), &Value::Null),
+                "{choice}"
+            );
+            let calls = message["tool_calls"].as_array().expect("calls");
+            let call = &calls[0];
+            assert_eq!((calls.len(), &call["type"]), (1, &json!("function")));
+            assert!(call["id"].as_str().is_some_and(|id| !id.is_empty()) && call.get("index").is_none());
+            let text = |value: &Value| value.as_str().expect("a text").to_owned();
+            let (name, arguments) = (text(&call["function"]["name"]), text(&call["function"]["arguments"]));
+            check(&name, &arguments);
+
+            let streamed = post(
+                server.address,
+                CHAT,
+                &asked(json!({"tool_choice": "required", "seed": seed, "stream": true})),
+            );
+            let (events, done) = streamed.events();
+            assert!(done);
+            let deltas: Vec<&Value> = events.iter().map(|event| &event["choices"][0]["delta"]).collect();
+            let mut calls = deltas.iter().filter_map(|delta| delta["tool_calls"].get(0));
+            let first = calls.next().expect("a call");
+            assert_eq!((&first["index"], &first["type"]), (&json!(0), &json!("function")));
+            assert_eq!(first["function"], json!({"name": name, "arguments": ""}));
+            let mut joined = String::new();
+            for call in calls {
+                assert_eq!(
+                    call.as_object().expect("a call").keys().collect::<Vec<_>>(),
+                    ["index", "function"]
+                );
+                assert_eq!(call["function"].as_object().expect("a function").len(), 1);
+                joined += call["function"]["arguments"].as_str().expect("a fragment");
+            }
+            assert_eq!(joined, arguments);
+            let finish = events.iter().find_map(|event| event["choices"][0]["finish_reason"].as_str());
+            assert_eq!(finish, Some("tool_calls"));
+        }
+        let metrics = get(server.address, "/metrics");
+        let metrics = metrics.body;
+        let counted =
+            |name: &str| metrics.lines().find(|line| line.starts_with(name)).map(|line| line.ends_with(" 6"));
+        assert_eq!(counted("ottava:tool_calls_total"), Some(true), "{metrics}");
+    }
+}
+
+#[test]
+fn a_named_tool_is_the_one_that_is_called() {
+    for server in servers() {
+        for name in ["ping", "get_weather"] {
+            let choice = json!({"type": "function", "function": {"name": name}});
+            let answer = post(server.address, CHAT, &asked(json!({"tool_choice": choice}))).json();
+            let function = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+            assert_eq!(function["name"], name, "{answer}");
+            check(name, function["arguments"].as_str().expect("arguments"));
+        }
+    }
+}
+
+#[test]
+fn where_no_tool_may_be_called_the_answer_is_text() {
+    let server = Running::with_template(HERMES, &[]);
+    let answer = post(server.address, CHAT, &asked(json!({"tool_choice": "none", "max_tokens": 8}))).json();
+    let choice = &answer["choices"][0];
+    assert!(
+        choice["message"]["content"].is_string() && choice["message"].get("tool_calls").is_none(),
+        "{choice}"
+    );
+}
+
+#[test]
+fn a_format_of_the_text_leaves_calls_where_they_may_be() {
+    let server = Running::with_template(HERMES, &[]);
+    let format =
+        json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["left", "right"]}}});
+    let mut found = [0, 0];
+    for seed in 0..12 {
+        let answer =
+            post(server.address, CHAT, &asked(json!({"response_format": format, "seed": seed}))).json();
+        let choice = &answer["choices"][0];
+        match choice["message"]["content"].as_str() {
+            Some(text) => {
+                assert!(["\"left\"", "\"right\""].contains(&text), "{choice}");
+                found[0] += 1;
+            }
+            None => {
+                let function = &choice["message"]["tool_calls"][0]["function"];
+                check(
+                    function["name"].as_str().expect("a name"),
+                    function["arguments"].as_str().expect("arguments"),
+                );
+                found[1] += 1;
+            }
+        }
+    }
+    assert!(found[0] > 0 && found[1] > 0, "{found:?}: twelve seeds take both ways");
+    let body = asked(json!({"response_format": format, "tool_choice": "required"}));
+    let answer = post(server.address, CHAT, &body).json();
+    assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
+}
+
+#[test]
+fn other_apis_have_the_same_calls() {
+    let server = Running::with_template(HERMES, &[]);
+    let body = json!({
+        "messages": [{"role": "user", "content": "a"}], "max_tokens": 900,
+        "tools": [{"name": "get_weather", "input_schema": schema()}],
+        "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+    });
+    let answer = post(server.address, "/v1/messages", &body).json();
+    let block = &answer["content"][0];
+    assert_eq!(
+        (&block["type"], &answer["stop_reason"]),
+        (&json!("tool_use"), &json!("tool_use")),
+        "{answer}"
+    );
+    check("get_weather", &block["input"].to_string());
+    let body = json!({
+        "input": "a", "tools": [{"type": "function", "name": "get_weather", "parameters": schema()}],
+        "tool_choice": "required", "parallel_tool_calls": false,
+    });
+    let answer = post(server.address, "/v1/responses", &body).json();
+    let item = &answer["output"][0];
+    assert_eq!((&item["type"], &item["name"]), (&json!("function_call"), &json!("get_weather")), "{answer}");
+    check("get_weather", item["arguments"].as_str().expect("arguments"));
+}
+
+#[test]
+fn the_library_gives_the_same_parts() {
+    let server = Running::with_template(MISTRAL, &["[TOOL_CALLS]", "[ARGS]"]);
+    let tools = Tools::new(vec![Tool::new("get_weather", schema())]).choice(ToolChoice::Required).single();
+    let request = Request::chat([Message::new("user", "a")]).tools(tools).max_tokens(900);
+    let mut answer = server.engine.answer(request).expect("submitted");
+    let parts: Vec<ChatPart> = answer.by_ref().collect::<Result<_, _>>().expect("parts");
+    let ChatPart::CallStart { name, .. } = &parts[0] else { panic!("{parts:?}") };
+    let text = |part: &ChatPart| match part {
+        ChatPart::CallArguments { text, .. } => text.clone(),
+        _ => String::new(),
+    };
+    check(name, &parts.iter().map(text).collect::<String>());
+    assert!(answer.done().is_some_and(|done| done.usage.completion_tokens > 0));
+    assert_eq!((answer.parser().calls(), answer.parser().malformed()), (1, 0));
+}
+
+#[test]
+fn reasoning_that_the_prompt_begins_is_no_content() {
+    let server = Running::with_template(THINKING, &[]);
+    let mut body = asked(json!({"max_tokens": 12}));
+    body.as_object_mut().expect("an object").remove("tools");
+    let answer = post(server.address, CHAT, &body).json();
+    let message = &answer["choices"][0]["message"];
+    assert_eq!(message["content"], "", "{message}");
+    assert!(message["reasoning_content"].as_str().is_some_and(|text| !text.is_empty()), "{message}");
+}
+
+#[test]
+fn arguments_are_an_object_however_a_client_writes_them() {
+    let server = Running::with_tools();
+    let prompt = |arguments: Value, content: Value| {
+        let call =
+            json!({"id": "c1", "type": "function", "function": {"name": "ping", "arguments": arguments}});
+        let messages = json!([
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": content, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "pong"},
+        ]);
+        let answer = post(server.address, "/tokenize", &json!({"messages": messages, "tools": tools()}));
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["tokens"].clone()
+    };
+    assert_eq!(prompt(json!("{\"a\": [1]}"), Value::Null), prompt(json!({"a": [1]}), json!("")));
+    assert_eq!(prompt(json!(""), json!("")), prompt(json!({}), json!("")));
+    assert_ne!(prompt(json!("not JSON"), json!("")), prompt(json!({}), json!("")));
+    // A template that puts arguments into a text takes them as one.
+    let texts = "{{ tools | tojson }}{% for message in messages %}{{ message.role }}{{ message.content }}\
+                 {% for call in message.tool_calls or [] %}{{ 'args ' + call.function.arguments }}{% endfor %}{% endfor %}";
+    let server = Running::with_template(texts, &[]);
+    let call = json!({"id": "c", "type": "function", "function": {"name": "ping", "arguments": "{\"a\":1}"}});
+    let messages = json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [call]}]);
+    let answer = post(server.address, "/tokenize", &json!({"messages": messages, "tools": tools()}));
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+#[test]
+fn what_is_wrong_with_tools_is_named() {
+    let server = Running::with_tools();
+    let function = |function: Value| json!([{"type": "function", "function": function}]);
+    let call =
+        |call: Value| json!([{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}]);
+    let cases = [
+        (json!({"tools": 5}), "tools"),
+        (json!({"tools": [{"type": "web_search"}]}), "tools[0].type"),
+        (json!({"tools": function(json!({"name": "a b"}))}), "tools[0].function.name"),
+        (json!({"tools": function(json!({"name": "a", "parameters": 1}))}), "tools[0].function.parameters"),
+        (json!({"tool_choice": "always"}), "tool_choice"),
+        (json!({"tool_choice": 5}), "tool_choice"),
+        (json!({"tool_choice": {"type": "function"}}), "tool_choice"),
+        (json!({"tool_choice": {"type": "function", "function": {"name": "rm"}}}), "tool_choice"),
+        (json!({"tools": [], "tool_choice": "required"}), "tool_choice"),
+        (json!({"parallel_tool_calls": "no"}), "parallel_tool_calls"),
+        (json!({"functions": [{"name": "f"}]}), "functions"),
+        (json!({"function_call": {"name": "f"}}), "function_call"),
+        (
+            json!({"messages": call(json!({"id": "c", "function": {}}))}),
+            "messages[1].tool_calls[0].function.name",
+        ),
+        (json!({"messages": call(json!(5))}), "messages[1].tool_calls[0].function.name"),
+    ];
+    for (more, field) in cases {
+        let answer = post(server.address, CHAT, &asked(more.clone()));
+        assert_eq!(answer.status, 400, "{more}: {answer:?}");
+        assert_eq!(answer.json()["error"]["param"], field, "{more}");
+    }
+    let without = Running::with(|_| {});
+    let answer = post(without.address, CHAT, &asked(json!({})));
+    assert_eq!((answer.status, &answer.json()["error"]["param"]), (400, &json!("tools")));
+}
