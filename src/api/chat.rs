@@ -142,6 +142,9 @@ impl InferenceEngine {
         let in_reasoning = self.has_begun_reasoning(prompt);
         let wanted = Wanted { tools, says: part.as_deref(), in_reasoning, control: &control };
         let Some(grammar) = self.chat_format().grammar(&wanted) else { return Ok(request) };
+        if request.has_mask() {
+            return Err(SubmitError::invalid("mask", "expected none beside tools, found one").into());
+        }
         match (self.constrain(&Grammar::lark(grammar)), says, must_keep(tools)) {
             (Ok(constraint), ..) => Ok(request.mask(constraint)),
             // The parser takes a call as it comes.

@@ -292,6 +292,12 @@ impl Request {
         options
     }
 
+    /// Whether something says already which tokens may come.
+    #[cfg(feature = "constraints")]
+    pub(super) fn has_mask(&self) -> bool {
+        self.mask.is_some()
+    }
+
     #[cfg(feature = "text")]
     pub(super) fn given_tools(&self) -> &Tools {
         &self.tools

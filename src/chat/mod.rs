@@ -1,4 +1,5 @@
-//! What an assistant's answer is made of: text, reasoning, calls of tools.
+//! What an assistant's answer is made of: text, reasoning, calls of tools. How models write them is in `format`, as data;
+//! `answer` reads it.
 
 mod answer;
 mod format;

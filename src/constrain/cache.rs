@@ -52,3 +52,32 @@ impl Cache {
         work(&mut self.slots.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn what_was_used_last_is_compiled_once_and_a_passing_trouble_is_forgotten() {
+        let (cache, compiled) = (Cache::default(), Cell::new(0));
+        let get = |number: usize, error: ConstraintError| {
+            let key = blake3::hash(&number.to_le_bytes());
+            let found = cache.get(key, || {
+                compiled.set(compiled.get() + 1);
+                Err(error)
+            });
+            assert!(found.is_err());
+            compiled.get()
+        };
+        let refused = || ConstraintError::invalid("grammar", "no");
+        assert_eq!((get(0, refused()), get(0, refused())), (1, 1), "a refusal is kept");
+        (1..GRAMMARS_MAX).for_each(|number| assert_eq!(get(number, refused()), number + 1));
+        // The first is used again, so the second goes for a new one.
+        assert_eq!((get(0, refused()), get(GRAMMARS_MAX, refused())), (GRAMMARS_MAX, GRAMMARS_MAX + 1));
+        assert_eq!((get(0, refused()), get(1, refused())), (GRAMMARS_MAX + 1, GRAMMARS_MAX + 2));
+        let trouble = || ConstraintError::Thread("none".into());
+        assert_eq!((get(999, trouble()), get(999, refused())), (GRAMMARS_MAX + 3, GRAMMARS_MAX + 4));
+    }
+}

@@ -16,6 +16,8 @@ const STACK_BYTES: usize = 64 << 20;
 /// Bounds of a parser's work. A grammar that goes over one is refused, or fails its own request later.
 pub(super) fn limits() -> ParserLimits {
     ParserLimits {
+        // Of grammars that say the same in many ways, each token takes time by the square of the answer.
+        max_items_in_row: 1000,
         // Each request has states of its own, of about 2 kB.
         max_lexer_states: 25_000,
         // Dumps are neither shown nor kept.

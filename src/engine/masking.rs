@@ -12,7 +12,7 @@ use crate::sample::{SampleError, TokenMask, TokenSet};
 use crate::token::TokenId;
 
 /// Longest time that a mask may take for one choice, from when a thread has it.
-pub(super) const TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
+pub(super) const TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
 const TOO_SLOW: SampleError = SampleError::MaskFailed("it took too long");
 
 /// What comes behind an answer.

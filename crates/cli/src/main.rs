@@ -9,6 +9,7 @@
 mod bench;
 mod catalog;
 mod chat;
+mod constrain;
 mod devices;
 mod env;
 mod fetch;

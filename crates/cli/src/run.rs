@@ -6,6 +6,7 @@ use ottava::text::Message;
 use ottava::{Engine, Request, TokenId};
 use serde_json::json;
 
+use super::constrain::ConstrainOptions;
 use super::input::{self, TextInput};
 use super::options::{ModelOptions, SamplingOptions};
 use super::{Failure, output};
@@ -25,6 +26,8 @@ pub struct Run {
     /// Print one JSON object instead of streaming text
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    constrain: ConstrainOptions,
     #[command(flatten)]
     model: ModelOptions,
     #[command(flatten)]
@@ -52,11 +55,17 @@ impl Run {
         if prompt.is_empty() && !self.raw {
             return Err(Failure::Usage("the prompt is empty".into()));
         }
+        let grammar = self.constrain.read()?;
         let engine = self.model.engine()?;
+        let constraint = grammar.map(|grammar| engine.constrain(&grammar)).transpose()?;
         let prompt_ids = engine.prompt_ids(&self.request(&engine, prompt)?)?;
         self.sampling.tell_top_k(engine.vocab().len());
         let seed = self.sampling.seed_or_new();
         let request = self.sampling.apply(Request::tokens(prompt_ids.clone()), seed);
+        let request = match constraint {
+            Some(constraint) => request.mask(constraint),
+            None => request,
+        };
         let answer = answer(&engine, request, |text| {
             if !self.json {
                 output::print(text)?;

@@ -166,7 +166,7 @@ impl Answers {
             Ok(event) => self.piece(index, event, usage).map(|piece| Output { index, piece }),
             Err(error) => {
                 self.app.metrics.ended(Ended::Failed, None);
-                Err(of_engine(error.kind(), None, &error))
+                Err(of_engine(error.kind(), error.field(), &error))
             }
         })
     }

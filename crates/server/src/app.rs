@@ -47,8 +47,8 @@ impl App {
         if names.is_empty() {
             names.push(model_id(&engine));
         }
-        let started = now();
-        let (metrics, workers) = (Metrics::new(&names[0]), Arc::new(Semaphore::new(workers)));
+        let (started, workers) = (now(), Arc::new(Semaphore::new(workers)));
+        let metrics = Metrics::new(&names[0]);
         App { engine, config, metrics, started, phase, keys, names, workers }
     }
 

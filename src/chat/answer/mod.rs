@@ -7,6 +7,7 @@ mod call;
 mod convert;
 mod named;
 mod object;
+mod out;
 mod step;
 mod tags;
 mod value;
@@ -15,7 +16,8 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
 use super::format::{ChatFormat, Ids};
 use super::{ChatPart, Tool, ToolChoice, Tools};
-use call::{Block, Out, Went};
+use call::{Block, Went};
+use out::Out;
 
 /// Reads the text of one answer.
 ///

@@ -1,6 +1,6 @@
 //! A call whose name stands before its arguments.
 
-use super::call::Out;
+use super::out::Out;
 use super::step::{Found, Literal, Step};
 use super::tags::Tags;
 use super::value::Value;

@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::call::Out;
+use super::out::Out;
 use super::step::Step;
 use super::value::Value;
 

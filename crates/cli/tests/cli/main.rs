@@ -228,6 +228,34 @@ fn run_answers_as_json_and_as_text() {
 }
 
 #[test]
+fn run_keeps_to_a_schema_and_to_a_grammar() {
+    let (folder, model) = tiny_model();
+    let schema = r#"{"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 3}"#;
+    let (schema_file, grammar_file) = (folder.path().join("schema.json"), folder.path().join("sum.lark"));
+    std::fs::write(&schema_file, schema).unwrap();
+    std::fs::write(&grammar_file, "start: N \"+\" N\nN: /[0-9]{2}/").unwrap();
+    for given in [schema, schema_file.to_str().unwrap()] {
+        let answer =
+            json(&model, &["run", "x", "--temp", "1", "--seed", "3", "-n", "200", "--json-schema", given]);
+        let found: Vec<String> = serde_json::from_str(answer["text"].as_str().unwrap()).expect("the array");
+        assert!(
+            (2..=3).contains(&found.len()) && found.iter().all(|item| item == "a" || item == "b"),
+            "{answer}"
+        );
+    }
+    let grammar = grammar_file.to_str().unwrap();
+    let answer = json(&model, &["run", "x", "--temp", "1", "--grammar", grammar]);
+    let (left, right) = answer["text"].as_str().unwrap().split_once('+').expect("a sum");
+    assert!(left.len() == 2 && right.len() == 2 && left.parse::<u8>().is_ok() && right.parse::<u8>().is_ok());
+    let run = ["run", "x", "--model", &model];
+    let with = |more: [&'static str; 2]| [&run[..], &more].concat();
+    fails(&with(["--json-schema", "{"]), 1, &["--json-schema", "no JSON"]);
+    fails(&with(["--json-schema", r#"{"type": "strin"}"#]), 1, &["json_schema", "no type strin"]);
+    fails(&with(["--grammar", "nowhere.lark"]), 1, &["nowhere.lark"]);
+    fails(&[&run[..], &["--grammar", grammar, "--json-schema", schema]].concat(), 2, &["--grammar"]);
+}
+
+#[test]
 fn what_a_user_types_is_never_a_control_token() {
     let (_folder, model) = tiny_model();
     let control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];

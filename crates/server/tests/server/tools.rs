@@ -17,6 +17,8 @@ const MISTRAL: &str = "{% if tools %}[AVAILABLE_TOOLS]{{ tools | tojson }}{% end
                        {% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}\
                        {% for call in message.tool_calls or [] %}[TOOL_CALLS]{{ call.function.name }}[ARGS]{% endfor %}\
                        <|im_end|>\n{% endfor %}<|im_start|>assistant\n";
+/// No marks at all: a call is an object at the answer's beginning.
+const PLAIN: &str = "{{ tools | tojson }}{% for message in messages %}{{ message.content }}{% endfor %}";
 /// The prompt begins the reasoning.
 const THINKING: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n\
                         {% endfor %}<|im_start|>assistant\n<think>\n";
@@ -25,7 +27,7 @@ fn servers() -> [Running; 3] {
     [
         Running::with_template(HERMES, &[]),
         Running::with_template(MISTRAL, &["[TOOL_CALLS]", "[ARGS]"]),
-        Running::with_tools(),
+        Running::with_template(PLAIN, &[]),
     ]
 }
 

@@ -1,0 +1,40 @@
+//! What an answer has to follow: a JSON schema or a grammar, of a file or of the command line.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use ottava::constrain::Grammar;
+
+use super::Failure;
+use super::input;
+
+/// What an answer has to follow.
+#[derive(Args)]
+pub struct ConstrainOptions {
+    /// The answer is JSON that satisfies this schema: a file, or the schema itself
+    #[arg(long, value_name = "FILE|JSON", value_parser = input::utf8(), conflicts_with = "grammar")]
+    json_schema: Option<String>,
+    /// The answer follows the grammar of this file, in Lark's syntax
+    #[arg(long, value_name = "FILE")]
+    grammar: Option<PathBuf>,
+}
+
+impl ConstrainOptions {
+    /// The grammar, if there is one.
+    pub fn read(&self) -> Result<Option<Grammar>, Failure> {
+        match (&self.json_schema, &self.grammar) {
+            (Some(schema), _) => Ok(Some(Grammar::json_schema(read_schema(schema)?))),
+            (None, Some(path)) => Ok(Some(Grammar::lark(input::read_file(path)?))),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// A schema begins with a brace; anything else is a file.
+fn read_schema(given: &str) -> Result<serde_json::Value, Failure> {
+    let (text, name) = match given.trim_start().starts_with('{') {
+        true => (given.to_owned(), "--json-schema"),
+        false => (input::read_file(Path::new(given))?, given),
+    };
+    serde_json::from_str(&text).map_err(|error| Failure::Failed(format!("{name}: no JSON: {error}")))
+}

@@ -1,0 +1,148 @@
+//! Arguments that are not JSON, as rules: tags, Python's literals, and values with marks for quotes.
+
+use serde_json::Value as Json;
+
+use super::{Writer, json};
+use crate::chat::format::Tags;
+use crate::chat::schema::types;
+
+const INTEGER: (&str, &str) = ("INTEGER", "/-?(0|[1-9][0-9]{0,15})/");
+const NUMBER: (&str, &str) = ("NUMBER", "/-?(0|[1-9][0-9]{0,15})(\\.[0-9]{1,15})?([eE][+-]?[0-9]{1,2})?/");
+const KEY: (&str, &str) = ("KEY", "/[A-Za-z_][A-Za-z0-9_]{0,63}/");
+/// A text of Python's, with the escapes that all its readers have.
+const QUOTED: (&str, &str) =
+    ("QUOTED", "/'([^'\\\\\\n]|\\\\[\\\\'nrt])*'|\"([^\"\\\\\\n]|\\\\[\\\\\"nrt])*\"/");
+
+impl Writer<'_> {
+    pub(super) fn tags(&mut self, row: &Tags, parameters: &Json) -> String {
+        let mut arguments = String::new();
+        let line = if row.lines { "\n" } else { "" };
+        let end = format!("{line}{}", row.value_end);
+        for (key, schema, is_required) in properties(parameters) {
+            let types = types(parameters, schema);
+            let is_text = types.is_empty() || types.contains(&"string");
+            let last = if is_text { row.key_end.first() } else { row.key_end.last() };
+            let begin = format!("{}{key}{}{}{line}", row.key, last.copied().unwrap_or_default(), row.value);
+            let value = match texts(schema) {
+                Some(texts) => {
+                    let texts: Vec<String> = texts.into_iter().map(|text| self.literal(text)).collect();
+                    format!("({}) {}", texts.join(" | "), self.literal(&end))
+                }
+                None if is_text => {
+                    let marker = end.trim_end();
+                    format!("{} {}", self.until(marker), self.literal(&end[marker.len()..]))
+                }
+                None => format!("{} {}", json(&within(parameters, schema)), self.literal(&end)),
+            };
+            let argument = format!("{} {value}", self.literal(&begin));
+            arguments += &if is_required { format!("{argument} ") } else { format!("({argument})? ") };
+        }
+        arguments
+    }
+
+    /// Keys and values with commas between them, those that have to come first.
+    pub(super) fn fields(&mut self, parameters: &Json, quote: Option<&'static str>) -> String {
+        let (between, behind_key) = if quote.is_some() { (",", ":") } else { (", ", "=") };
+        let mut properties = properties(parameters);
+        properties.sort_by_key(|&(_, _, is_required)| !is_required);
+        let mut fields = Vec::new();
+        for (key, schema, is_required) in properties {
+            let value = self.value(parameters, schema, quote);
+            fields.push((format!("{} {value}", self.literal(&format!("{key}{behind_key}"))), is_required));
+        }
+        // Behind each that may be left out, the first that comes has no comma.
+        let comma = self.literal(between);
+        let optional = |(field, is_required): &(String, bool)| {
+            if *is_required { format!("{comma} {field}") } else { format!("({comma} {field})?") }
+        };
+        let mut ways = Vec::new();
+        for (at, (field, is_required)) in fields.iter().enumerate() {
+            let rest: Vec<String> = fields[at + 1..].iter().map(optional).collect();
+            ways.push(format!("{field} {}", rest.join(" ")));
+            if *is_required {
+                return ways.join(" | ");
+            }
+        }
+        if ways.is_empty() { String::new() } else { format!("({})?", ways.join(" | ")) }
+    }
+
+    /// A value of Python's, or one with marks for quotes.
+    fn value(&mut self, root: &Json, schema: &Json, quote: Option<&'static str>) -> String {
+        if let Some(texts) = texts(schema) {
+            let marks = |text: &str| match quote {
+                Some(quote) => self.literal(&format!("{quote}{text}{quote}")),
+                None => self.literal(&format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))),
+            };
+            return format!("({})", texts.into_iter().map(marks).collect::<Vec<_>>().join(" | "));
+        }
+        self.values(quote);
+        let words = if quote.is_some() { ["true", "false", "null"] } else { ["True", "False", "None"] };
+        let types = types(root, schema);
+        let way = |name: &&str| match *name {
+            "string" => if quote.is_some() { "text" } else { QUOTED.0 }.to_owned(),
+            "integer" => INTEGER.0.to_owned(),
+            "number" => NUMBER.0.to_owned(),
+            "boolean" => format!("\"{}\" | \"{}\"", words[0], words[1]),
+            "null" => format!("\"{}\"", words[2]),
+            "array" => "list".to_owned(),
+            "object" => "dictionary".to_owned(),
+            _ => "value".to_owned(),
+        };
+        let ways: Vec<String> = types.iter().map(way).collect();
+        if ways.is_empty() { "value".to_owned() } else { format!("({})", ways.join(" | ")) }
+    }
+
+    /// The rules of values.
+    fn values(&mut self, quote: Option<&'static str>) {
+        self.shared(INTEGER);
+        self.shared(NUMBER);
+        match quote {
+            Some(quote) if !self.known.contains("text") => {
+                self.shared(KEY);
+                let text = format!("{} {}", self.literal(quote), self.until(quote));
+                self.shared(("text", &text));
+                self.shared(("value", "text | NUMBER | \"true\" | \"false\" | \"null\" | list | dictionary"));
+                self.shared(("list", "\"[\" (value (\",\" value)*)? \"]\""));
+                self.shared(("dictionary", "\"{\" (KEY \":\" value (\",\" KEY \":\" value)*)? \"}\""));
+            }
+            Some(_) => {}
+            None => {
+                self.shared(QUOTED);
+                self.shared((
+                    "value",
+                    "QUOTED | NUMBER | \"True\" | \"False\" | \"None\" | list | dictionary",
+                ));
+                self.shared(("list", "\"[\" (value (\", \" value)*)? \"]\""));
+                let entries = "\"{\" (QUOTED \": \" value (\", \" QUOTED \": \" value)*)? \"}\"";
+                self.shared(("dictionary", entries));
+            }
+        }
+    }
+}
+
+/// A schema by itself, with what it may refer to.
+fn within(root: &Json, schema: &Json) -> Json {
+    let mut schema = schema.clone();
+    if let (Some(fields), Some(root)) = (schema.as_object_mut(), root.as_object()) {
+        for name in ["$defs", "definitions"] {
+            if let Some(defined) = root.get(name) {
+                fields.entry(name).or_insert_with(|| defined.clone());
+            }
+        }
+    }
+    schema
+}
+
+/// The properties of an object's schema, and whether each has to be there.
+fn properties(parameters: &Json) -> Vec<(&str, &Json, bool)> {
+    let required: Vec<&str> =
+        parameters["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
+    let properties = parameters["properties"].as_object().into_iter().flatten();
+    properties.map(|(key, schema)| (key.as_str(), schema, required.contains(&key.as_str()))).collect()
+}
+
+/// The texts that a value is one of, if its schema names them.
+fn texts(schema: &Json) -> Option<Vec<&str>> {
+    let texts = schema["enum"].as_array()?.iter().map(Json::as_str).collect::<Option<Vec<_>>>()?;
+    Some(texts).filter(|texts| !texts.is_empty())
+}
