@@ -14,6 +14,9 @@ mod concurrent;
 #[path = "../examples/constraint.rs"]
 #[allow(dead_code, reason = "an example has a main of its own")]
 mod constraint;
+#[path = "../examples/own_model.rs"]
+#[allow(dead_code, reason = "an example has a main of its own")]
+mod own_model;
 #[path = "../examples/resume.rs"]
 #[allow(dead_code, reason = "an example has a main of its own")]
 mod resume;
@@ -37,6 +40,8 @@ fn the_examples_run() -> Outcome {
         |_| Ok::<_, Box<dyn std::error::Error>>(resume::ask(&model, &kept, &text, question)?.cached_tokens);
     let [first, second] = [cached(0)?, cached(1)?];
     assert!(first == 0 && second > 16, "{first}, then {second} tokens were there");
+    let answers = own_model::run()?;
+    assert!(answers.iter().all(|answer| !answer.is_empty()), "{answers:?}");
     let stats = concurrent::ask_all(&model, &["sing", "ring", "in the den"])?;
     assert_eq!((stats.finished, stats.failed), (3, 0));
     assert!(stats.cached_tokens > 0, "the beginning is shared: {stats:?}");

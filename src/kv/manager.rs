@@ -1,7 +1,7 @@
 //! [`KvCacheManager`]: the calls an engine makes, each a short story told with pool and table.
 
+use super::ChainHash;
 use super::page::PagePool;
-use super::prefix::ChainHash;
 use super::sequence::{Reservation, Sequence, Sequences};
 use super::state::StateBook;
 use super::{Allocation, CopyPage, KvConfig, KvError, KvStats, SeqId, SequenceSpec, window};
@@ -67,8 +67,7 @@ impl KvCacheManager {
         let mut sequence = self.sequence_for(prompt, spec)?;
         let shareable = prompt.len().saturating_sub(1).min(window::unclipped(spec.window));
         for tokens in prompt[..shareable].chunks_exact(PAGE_TOKENS) {
-            let hash = self.pool.prefix.hash(sequence.chain.last(), spec.salt.as_ref(), tokens);
-            let found = hash.and_then(|hash| Some((hash, self.pool.prefix.find(&hash)?)));
+            let found = self.find(sequence.chain.last(), &spec, tokens);
             let Some((hash, page)) = found else { break };
             self.pool.retain(page);
             sequence.table.push(page);
@@ -79,6 +78,31 @@ impl KvCacheManager {
         let cached_tokens = sequence.len();
         self.prefix_tokens += cached_tokens as u64;
         Ok(Allocation { seq: self.sequences.insert(sequence), cached_tokens })
+    }
+
+    /// How many tokens of `prompt` a new sequence would find now, as [`KvCacheManager::allocate`] does, but for
+    /// states. Changes nothing, so what it says may be over by the time that it is asked for.
+    pub fn cached_tokens(&self, prompt: &[TokenId], spec: &SequenceSpec) -> usize {
+        let shareable = prompt.len().saturating_sub(1).min(window::unclipped(spec.window));
+        let mut chain = None;
+        let mut pages = prompt.get(..shareable).unwrap_or_default().chunks_exact(PAGE_TOKENS);
+        let mut is_found = |tokens: &[TokenId]| {
+            let found = self.find(chain.as_ref(), spec, tokens);
+            chain = found.map(|(hash, _)| hash);
+            found.is_some()
+        };
+        PAGE_TOKENS * pages.position(|tokens| !is_found(tokens)).unwrap_or(shareable / PAGE_TOKENS)
+    }
+
+    /// The page that holds these tokens behind that past.
+    fn find(
+        &self,
+        past: Option<&ChainHash>,
+        spec: &SequenceSpec,
+        tokens: &[TokenId],
+    ) -> Option<(ChainHash, PageId)> {
+        let hash = self.pool.prefix.hash(past, spec.salt.as_ref(), tokens)?;
+        Some((hash, self.pool.prefix.find(&hash)?))
     }
 
     /// A sequence that has `tokens` already, to be filled from a [snapshot](super::snapshot):
@@ -413,7 +437,8 @@ fn register_full_pages(pool: &mut PagePool, sequence: &mut Sequence) {
     while let Some(hash) = next_hash(pool, sequence) {
         let index = sequence.table.index_of(sequence.chain.len() * PAGE_TOKENS);
         if let Some(entry) = index.and_then(|index| sequence.table.live().get(index)) {
-            pool.prefix.register(entry.page, hash);
+            let tokens = &sequence.tokens[sequence.chain.len() * PAGE_TOKENS..][..PAGE_TOKENS];
+            pool.prefix.register(entry.page, hash, &sequence.chain, tokens);
         }
         sequence.chain.push(hash);
     }
