@@ -7,6 +7,7 @@ pub(super) const CALLS: &[(&[&str], &Calls)] = &[
     (&["<|channel|>", "<|message|>", "functions."], &HARMONY),
     (&["<|tool_call>call:"], &GEMMA),
     (&["<start_function_call>"], &FUNCTION_GEMMA),
+    (&["｜DSML｜", "tool_calls>"], &DEEPSEEK_MARKUP_4),
     (&["｜DSML｜"], &DEEPSEEK_MARKUP),
     (&["<｜tool▁sep｜>", "```json"], &DEEPSEEK_FENCED),
     (&["<｜tool▁sep｜>"], &DEEPSEEK),
@@ -171,6 +172,14 @@ const DEEPSEEK_MARKUP: Calls = Calls {
     }),
     close: "</｜DSML｜function_calls>",
     ..BASE
+};
+
+/// DeepSeek V4.
+const DEEPSEEK_MARKUP_4: Calls = Calls {
+    name: "deepseek-markup-4",
+    open: &["<｜DSML｜tool_calls>\n"],
+    close: "</｜DSML｜tool_calls>",
+    ..DEEPSEEK_MARKUP
 };
 
 const KIMI: Calls = Calls {

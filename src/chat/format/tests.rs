@@ -33,6 +33,11 @@ const SOURCES: &[(&str, &str, bool)] = &[
     ("<think></think><｜tool▁call▁begin｜>{{ name }}<｜tool▁sep｜>", "deepseek", true),
     ("<｜tool▁call▁begin｜>function<｜tool▁sep｜>{{ name }}\n```json\n", "deepseek-fenced", false),
     ("{%- set dsml_token = '｜DSML｜' -%}", "deepseek-markup", false),
+    (
+        "{%- set dsml_token = '｜DSML｜' -%}{{ '<' + dsml_token + 'tool_calls>\\n' }}",
+        "deepseek-markup-4",
+        false,
+    ),
     ("<|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>", "kimi", false),
     ("<tool_call>{{ tc.name }}\n<arg_key>{{ k }}</arg_key>", "glm", false),
     ("<minimax:tool_call>", "minimax", false),

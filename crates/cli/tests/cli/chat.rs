@@ -87,3 +87,20 @@ fn an_answer_that_is_cut_says_so() {
     let output = chat(&model, &["-n", "1"], b"the den\n");
     assert!(told(&output).contains("note: the answer ends after 1 tokens (-n)"), "{}", told(&output));
 }
+
+#[test]
+fn tools_are_a_list_in_a_file_and_need_a_place_in_the_template() {
+    let (folder, model) = tiny_model();
+    let path = folder.path().join("tools.json");
+    let file = path.display().to_string();
+    let with = |list: &str| {
+        std::fs::write(&path, list).unwrap();
+        ottava_with(&["chat", "--model", &model, "--device", "cpu", "--tools", &file], b"the den\n")
+    };
+    for (list, why) in [("{}", "a JSON list of tools"), ("[{\"type\": \"x\"}]", "tools[0].type")] {
+        let output = with(list);
+        assert!(!output.status.success() && told(&output).contains(why), "{}", told(&output));
+    }
+    let output = with("[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]");
+    assert!(output.status.success() && told(&output).contains("no place for tools"), "{}", told(&output));
+}

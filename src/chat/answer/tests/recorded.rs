@@ -412,4 +412,17 @@ pub(super) const CASES: &[Case] = &[
         text: "No tools.",
         ..NO_CALL
     },
+    Case {
+        format: "deepseek-markup-4",
+        written: "Hm.\n\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"where\" string=\"false\">{\"a\": [1]}</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"ping\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>",
+        text: "Hm.",
+        calls: &[("get_weather", r#"{"where":{"a":[1]}}"#), ("ping", "{}")],
+        ..NO_CALL
+    },
+    Case {
+        format: "deepseek-markup-4",
+        written: "<｜DSML｜ is a token.",
+        text: "<｜DSML｜ is a token.",
+        ..NO_CALL
+    },
 ];
