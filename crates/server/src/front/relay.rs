@@ -26,7 +26,7 @@ pub(super) fn stream(question: Question, response: hyper::Response<Incoming>, ru
     let (parts, body) = response.into_parts();
     tokio::spawn(async move {
         // Who read it is gone.
-        let _ = Relay { question, sender, held: Some(Vec::new()) }.run(body, run).await;
+        let _ = Relay { question, sender, held: Some(Vec::new()), number: 0 }.run(body, run).await;
     });
     let pieces = futures_util::stream::unfold(receiver, |mut receiver: mpsc::Receiver<Bytes>| async move {
         receiver.recv().await.map(|bytes| (Ok::<_, Infallible>(bytes), receiver))
@@ -41,6 +41,8 @@ struct Relay {
     sender: mpsc::Sender<Bytes>,
     /// What came before the answer began; none once it has.
     held: Option<Vec<u8>>,
+    /// The number of the next event, where events are numbered.
+    number: u64,
 }
 
 /// The reader went away.
@@ -99,6 +101,7 @@ impl Relay {
 
     /// Sends a piece on, or holds it back.
     async fn take(&mut self, bytes: Bytes) -> Result<(), Gone> {
+        self.number = last_number(&bytes).map_or(self.number, |number| number + 1);
         let Some(held) = &mut self.held else { return self.send(bytes).await };
         held.extend_from_slice(&bytes);
         let mark = held.windows(ANSWER_MARK.len()).position(|part| part == ANSWER_MARK);
@@ -120,7 +123,10 @@ impl Relay {
             }
             path if path.starts_with("/v1/responses") => {
                 let inner = &error.to_json()["error"];
-                let event = json!({"type": "error", "code": inner["code"], "message": inner["message"], "param": null});
+                let event = json!({
+                    "type": "error", "code": inner["code"], "message": inner["message"], "param": null,
+                    "sequence_number": self.number,
+                });
                 format!("event: error\ndata: {event}\n\n")
             }
             _ => format!("data: {}\n\n", error.to_json()),
@@ -137,5 +143,27 @@ impl Relay {
             Ok(Ok(())) => Ok(()),
             _ => Err(Gone),
         }
+    }
+}
+
+/// The last number that an event of Responses has in a piece of a stream.
+fn last_number(bytes: &[u8]) -> Option<u64> {
+    let text = String::from_utf8_lossy(bytes);
+    let (_, rest) = text.rsplit_once("\"sequence_number\":")?;
+    let digits = rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_number_of_a_piece_is_found() {
+        assert_eq!(
+            last_number(b"data: {\"sequence_number\":7}\n\ndata: {\"a\":1,\"sequence_number\":8,"),
+            Some(8)
+        );
+        assert_eq!(last_number(b"data: {\"id\": 3}"), None);
     }
 }
