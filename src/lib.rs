@@ -22,6 +22,7 @@
 //! |---|---|---|
 //! | `text` | yes | tokenizers and chat templates; without it the engine takes token ids |
 //! | `safetensors` | yes | models as folders of Hugging Face |
+//! | `constraints` | no | answers that follow a JSON schema, a regular expression or a grammar |
 //! | `async` | no | `Generation` as a `Stream`; no runtime comes with it |
 //! | `serde` | no | `Serialize` for what services print: usage, statistics, what was granted |
 //! | `cuda` | no | NVIDIA GPUs of compute capability 8.0 and later |
