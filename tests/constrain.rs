@@ -168,6 +168,7 @@ fn what_is_drawn_from_a_grammar_satisfies_it() {
         let choices = ["good", "goodness", "a \"b\\\u{7f}\n", "é", ""];
         setting.draws(&Grammar::choice(choices), |text| choices.contains(&text));
         setting.draws(&Grammar::lark("start: N (\"+\" N)*\nN: /[0-9]+/ // digits"), is_sum);
+        setting.draws(&Grammar::lark("start: \"a ::= b\""), |text| text == "a ::= b");
         setting
             .draws(&Grammar::lark("start: \"<\" body \">\"\nbody: %json {\"type\": \"boolean\"}"), |text| {
                 text.trim_matches(['<', '>', ' ', '\n', '\t', '\r']).parse::<bool>().is_ok()

@@ -121,7 +121,7 @@ impl Grammar {
             }
             Form::Regex(pattern) => regex(pattern).map(Source::Lark).map_err(refused),
             Form::Choice(texts) => choice(texts).map(Source::Lark).map_err(refused),
-            Form::Lark(text) if text.contains("::=") => {
+            Form::Lark(text) if is_bnf(text) => {
                 Err(refused("expected a grammar in Lark's syntax, found one in GBNF or BNF (::=)".into()))
             }
             Form::Lark(text) => {
@@ -155,6 +155,13 @@ fn switched(schema: &Value, whitespace: Option<&str>) -> Result<Value, String> {
         Some(_) => Err(format!("the keyword {SWITCHES} is not supported")),
         None => Ok(Value::Object(object)),
     }
+}
+
+/// Whether a line defines a rule as GBNF and BNF do.
+fn is_bnf(text: &str) -> bool {
+    let is_name =
+        |name: &str| !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-_".contains(c));
+    text.lines().filter_map(|line| line.split_once("::=")).any(|(name, _)| is_name(name.trim()))
 }
 
 /// A regular expression as a grammar of one terminal.

@@ -5,8 +5,11 @@ use crate::token::TokenId;
 
 /// What an answer may be made of: a grammar, a choice, a format. It sees the answer's tokens, not the prompt's.
 ///
-/// The engine's thread runs it between steps, so it should take no longer than a step does. A mask that panics, that
-/// allows nothing or that names a token outside the vocabulary fails its own request with a [`SampleError`].
+/// It runs on a few threads beside the engine's, one call at a time: after a choice the engine waits for what must
+/// follow, and what may come next is looked at while the model's step runs. A mask that panics, that takes longer than
+/// 5 seconds, that allows nothing or that names a token outside the vocabulary fails its own request with a
+/// [`SampleError`]. With the feature `constraints`, [`Engine::constrain`](crate::Engine) makes masks of JSON schemas and
+/// grammars.
 ///
 /// ```
 /// use ottava::sample::{TokenMask, TokenSet};
