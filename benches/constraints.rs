@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use ottava::constrain::{Constraint, Grammar};
 use ottava::engine::FinishReason;
+use ottava::sample::{TokenMask as _, TokenSet};
 use ottava::{Engine, KvBudget, Request};
 use serde_json::{Value, json};
 
@@ -59,6 +60,29 @@ fn round(engine: &Engine, constraint: Option<&Constraint>) -> Result<[f64; 3], B
     Ok([1e3 * wall / steps, 1e3 * (after.step_s - before.step_s) / steps, tokens as f64 / wall])
 }
 
+/// Microseconds of a token of an answer that follows the schema, without a model: what must follow, and what may.
+fn alone(engine: &Engine, constraint: &Constraint) -> f64 {
+    let mut allowed = TokenSet::new(engine.vocab().len());
+    let (started, mut tokens, mut number) = (Instant::now(), 0, 1_usize);
+    for _ in 0..STREAMS {
+        let (mut mask, mut answer) = (constraint.clone(), Vec::new());
+        while answer.len() < TOKENS {
+            let forced = mask.forced(&answer).to_vec();
+            if forced.is_empty() {
+                allowed.clear();
+                mask.allowed(&answer, &mut allowed);
+                // Any of them, not twice the same.
+                number = number.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                let at = (number >> 33) % allowed.len().max(1);
+                answer.extend(engine.vocab().ids().filter(|&id| allowed.contains(id)).nth(at));
+            }
+            answer.extend(forced);
+        }
+        tokens += answer.len();
+    }
+    started.elapsed().as_secs_f64() * 1e6 / tokens as f64
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let given = std::env::args().skip(1).find(|argument| !argument.starts_with("--")).map(PathBuf::from);
@@ -77,6 +101,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
     let long = engine.constrain(&Grammar::json_schema(order(100)))?;
     println!("the schema of orders: {:?}", started.elapsed());
+    println!(
+        "a token of it without a model: {:.0} us of {} tokens",
+        alone(&engine, &long),
+        engine.vocab().len()
+    );
     for _ in 0..ROUNDS {
         for (name, constraint) in [("free", None), ("constrained", Some(&long))] {
             let [wall, step, rate] = round(&engine, constraint)?;

@@ -124,7 +124,7 @@ fn logits<B: Backend>(model: &mut Model<B>, steps: &[StepInput]) -> Vec<f32> {
     for step in steps {
         model.step(step).expect("a valid step");
     }
-    let mut logits = vec![f32::NAN; model.config().vocab_size];
+    let mut logits = vec![f32::NAN; model.vocab_size()];
     model.logits(0, &mut logits).expect("an output");
     logits
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Whether any of these paths differs from the last landing: `ci/changed.sh path...` succeeds if one does, and also
 # where the last landing is unknown, as in a shallow clone. OTTAVA_CI_BASE names its commit; else it is the
-# last commit that HEAD shares with the main branch, unless that is HEAD itself.
+# last commit that HEAD shares with the main branch, unless that is HEAD itself. `ci/changed.sh --base` prints it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,6 +19,8 @@ base() {
     done
     return 1
 }
+
+[ "${1:-}" != --base ] || { base; exit; }
 
 base=$(base) || { echo "the last landing is unknown: whatever may have changed is tested"; exit 0; }
 if git diff --quiet "$base" -- "$@" && [ -z "$(git status --porcelain -- "$@")" ]; then

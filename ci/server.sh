@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The real server with a real model, driven by the clients that people use (Python and JavaScript), and by requests
-# made at random from its own description. Fetches the model and the clients.
+# The real server with a real model, driven by the clients that people use (Python and JavaScript), by a browser, and
+# by requests made at random from its own description. Fetches the model and the clients.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
@@ -9,9 +9,11 @@ python3 -c 'import venv, ensurepip' 2> /dev/null || { apt-get update -qq && apt-
 [ -x "$clients/python/bin/python" ] || python3 -m venv "$clients/python"
 "$clients/python/bin/pip" install -q openai anthropic litellm langchain-openai schemathesis
 if command -v npm > /dev/null; then
-    npm install --silent --no-fund --no-audit --prefix "$clients" openai ai @ai-sdk/openai-compatible > /dev/null
-    cp ci/server/clients.mjs "$clients/"
+    npm install --silent --no-fund --no-audit --prefix "$clients" openai ai @ai-sdk/openai-compatible puppeteer-core > /dev/null
+    cp ci/server/clients.mjs ci/server/page.mjs "$clients/"
 fi
+browser() { command -v chromium-headless-shell || command -v chromium || command -v google-chrome; }
+browser > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium-headless-shell > /dev/null; } || true
 
 cargo build --release --all-features
 log=$clients/server.log
@@ -28,8 +30,13 @@ export LITELLM_LOCAL_MODEL_COST_MAP=True
 "$clients/python/bin/python" ci/server/clients.py "$address" test-key
 if command -v node > /dev/null && [ -f "$clients/clients.mjs" ]; then
     (cd "$clients" && node clients.mjs "$address" test-key)
+    if browser=$(browser); then
+        (cd "$clients" && node page.mjs "$address" test-key "$browser")
+    else
+        echo "not checked: the page, since no browser could be installed"
+    fi
 else
-    echo "not checked: JavaScript's clients, since there is no node"
+    echo "not checked: JavaScript's clients and the page, since there is no node"
 fi
 # No request, however odd, is the server's own error.
 (cd "$clients" && python/bin/schemathesis run "$address/openapi.json" --url "$address" -H 'Authorization: Bearer test-key' \

@@ -1,11 +1,10 @@
 //! A model of your own: a two-layer classifier that answers XOR, built, compiled and run on the
 //! reference backend. `cargo run --example custom_graph`
 
-use ottava::backend::{Backend, Reference, Weights};
+use ottava::backend::{Backend, Reference};
 use ottava::graph::{CompileOptions, Fusion, Graph, GraphError};
 use ottava::ir::{Precision, Rows, StepInput, StepLimits};
-use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
-use ottava::session::Session;
+use ottava::session::{NamedWeights, Session, SessionError};
 
 /// Hidden features are "x or y" and "x and y"; the classes are "equal" and "different".
 const HIDDEN: [f32; 4] = [10.0, 10.0, 10.0, 10.0];
@@ -29,14 +28,10 @@ fn classifier() -> Result<Graph, GraphError> {
     Ok(g)
 }
 
-fn weights(backend: &Reference) -> Result<Weights<Reference>, Box<dyn std::error::Error>> {
-    let matrix = |values: [f32; 4]| -> Result<_, Box<dyn std::error::Error>> {
-        let dense = DenseMatrix::new(2, 2, DenseValues::F32(values.to_vec()))?;
-        Ok(backend.prepare(&WeightMatrix::Dense(dense))?)
-    };
-    let matrices = vec![matrix(HIDDEN)?, matrix(CLASSES)?];
-    let vectors = vec![backend.upload_vector(&HIDDEN_BIAS)?, backend.upload_vector(&CLASSES_BIAS)?];
-    Ok(Weights { matrices, vectors })
+/// By the graph's names, in any order.
+fn weights() -> Result<NamedWeights, SessionError> {
+    let weights = NamedWeights::new().vector("hidden.bias", HIDDEN_BIAS).vector("classes.bias", CLASSES_BIAS);
+    weights.dense("hidden", [2, 2], HIDDEN.to_vec())?.dense("classes", [2, 2], CLASSES.to_vec())
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     println!("{plan}");
 
-    let weights = weights(&backend)?;
+    let weights = weights()?.bind(&plan, &backend)?;
     let mut session = Session::new(backend, plan, weights, None)?;
     session.set_input("points", &POINTS)?;
     session.run(&StepInput::default())?;

@@ -22,10 +22,12 @@
 //! |---|---|---|
 //! | `text` | yes | tokenizers and chat templates; without it the engine takes token ids |
 //! | `safetensors` | yes | models as folders of Hugging Face |
+//! | `constraints` | no | answers that follow a JSON schema, a regular expression or a grammar |
 //! | `async` | no | `Generation` as a `Stream`; no runtime comes with it |
 //! | `serde` | no | `Serialize` for what services print: usage, statistics, what was granted |
 //! | `cuda` | no | NVIDIA GPUs of compute capability 8.0 and later |
 //! | `nvml` | no | a card's health |
+//! | `unstable` | no | the machinery below the engine, which any release may change |
 //!
 //! The library needs Rust 1.89.
 //!
@@ -47,9 +49,9 @@
 //!
 //! # What is stable
 //!
-//! The root, [`api`], [`engine`], [`text`] and [`sample`] are what programs embed; changes there are in the
-//! changelog. The other modules are the machinery. They are public for tools and for graphs of one's own,
-//! and any release may change them.
+//! The root, [`api`], [`engine`], [`text`], [`chat`] and [`sample`] are what programs embed; changes there are in the
+//! changelog. The other modules are the machinery, for tools and for graphs of one's own: they are public with the
+//! feature `unstable` alone, and any release may change them.
 //!
 //! # The way down
 //!
@@ -58,24 +60,54 @@
 //! [`quant`]'s canonical form, read from files by [`checkpoint`]. [`text`] turns text into tokens and back,
 //! [`sample`] picks the next one. ARCHITECTURE.md has the picture, the code map and the reading order.
 
+// Tools and graphs of one's own use more of the machinery than the engine does.
+#![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports))]
+
 pub mod api;
+#[cfg(not(feature = "unstable"))]
+mod backend;
+#[cfg(feature = "unstable")]
 pub mod backend;
 #[cfg(feature = "text")]
 pub mod chat;
+#[cfg(not(feature = "unstable"))]
+mod checkpoint;
+#[cfg(feature = "unstable")]
 pub mod checkpoint;
 #[cfg(feature = "constraints")]
 pub mod constrain;
 pub mod engine;
 mod error;
+#[cfg(not(feature = "unstable"))]
+mod file;
+#[cfg(feature = "unstable")]
 pub mod file;
+#[cfg(not(feature = "unstable"))]
+mod graph;
+#[cfg(feature = "unstable")]
 pub mod graph;
+#[cfg(not(feature = "unstable"))]
+mod ir;
+#[cfg(feature = "unstable")]
 pub mod ir;
 mod kind;
+#[cfg(not(feature = "unstable"))]
+mod kv;
+#[cfg(feature = "unstable")]
 pub mod kv;
+#[cfg(not(feature = "unstable"))]
+mod model;
+#[cfg(feature = "unstable")]
 pub mod model;
+#[cfg(not(feature = "unstable"))]
+mod quant;
+#[cfg(feature = "unstable")]
 pub mod quant;
 mod room;
 pub mod sample;
+#[cfg(not(feature = "unstable"))]
+mod session;
+#[cfg(feature = "unstable")]
 pub mod session;
 pub mod text;
 mod token;

@@ -1,17 +1,19 @@
 //! The session: a plan, its weights and its memory on one backend; runs step after step.
 
 mod error;
+mod named;
 
 use std::time::Instant;
 
 use crate::backend::{ArenaMemory, Backend, BackendError, Frame, PageMemory, PreparedMatrix, Weights};
 use crate::graph::{KvShape, Plan};
 use crate::ir::{
-    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PageId, Place, StateLayout, StateSlot,
-    StepError, StepInput,
+    Counting, KvDtype, KvLayout, MatrixId, MatrixSize, Op, OpTime, PageId, Place, Rows, StateLayout,
+    StateSlot, StepError, StepInput,
 };
 use crate::token::TokenId;
 pub use error::SessionError;
+pub use named::NamedWeights;
 
 /// The memory for keys and values that a session allocates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,7 +188,13 @@ impl<B: Backend> Session<B> {
         if !self.plan.kv().is_empty() {
             return step.check(limits, self.kv_memory.pages, vocab);
         }
-        if stateful || self.plan.ops().iter().any(|op| matches!(op, Op::RowAttention(_))) {
+        // Fixed rows belong to no sequence.
+        let by_sequence = |op: &Op| match op {
+            Op::RowAttention(_) => true,
+            Op::MeanRows(mean) => mean.dst.rows == Rows::Outputs,
+            _ => false,
+        };
+        if stateful || self.plan.ops().iter().any(by_sequence) {
             return step.check_rows(limits, vocab);
         }
         let tokens = step.tokens.len();

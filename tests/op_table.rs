@@ -100,10 +100,9 @@ fn operands_that_do_not_fit_are_refused_and_nothing_runs() {
 #[test]
 fn slots_of_state_that_do_not_fit_are_refused() {
     let (mut case, ops) = table::words::refused();
-    let fitting = match &ops[0] {
-        Op::ShortConv(conv) => Op::ShortConv(ottava::ir::ShortConv { dst: case.results[0], ..conv.clone() }),
-        other => panic!("{other:?}"),
-    };
+    let conv = ops.iter().find_map(|op| if let Op::ShortConv(conv) = op { Some(conv.clone()) } else { None });
+    let conv = conv.expect("a convolution");
+    let fitting = Op::ShortConv(ottava::ir::ShortConv { dst: case.results[0], ..conv });
     run(&Reference, &Case { ops: vec![fitting.clone()], ..case.clone() });
     for states in table::words::slots_that_do_not_fit() {
         case.step.states = states;

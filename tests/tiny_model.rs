@@ -43,7 +43,7 @@ fn solo(path: &Path) -> Outcome<Engine> {
 }
 
 fn page_bytes(engine: &Engine) -> usize {
-    let config = engine.config();
+    let config = engine.config().expect("a file has hyperparameters");
     let (layers, heads) = (config.block_count, config.heads);
     KvLayout { layers, kv_heads: heads.kv, head_dim: heads.dim, dtype: KvDtype::F16 }.page_bytes()
 }

@@ -4,6 +4,8 @@
 
 #[path = "words/layers.rs"]
 mod layers;
+#[path = "words/own.rs"]
+mod own;
 #[path = "words/recurrent.rs"]
 mod recurrent;
 
@@ -11,14 +13,13 @@ use std::num::NonZeroUsize;
 
 use ottava::TokenId;
 use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
-use ottava::backend::{Backend, Reference, Weights};
+use ottava::backend::{Backend, Reference};
 use ottava::graph::{CompileOptions, Fusion, Graph, GraphError, NodeId, RowAttentionSpec};
 use ottava::ir::{
     Activation, AxisRows, Heads, KvDtype, KvLayout, Precision, Rows, Sees, StepInput, StepLimits,
     StepSequence,
 };
-use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
-use ottava::session::{KvMemory, Session};
+use ottava::session::{KvMemory, NamedWeights, Session, SessionError};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -148,25 +149,30 @@ fn attended(x: &Values, keys: &Values, name: &str) -> Values {
     attend(&part(x, "q"), &part(keys, "k"), &part(keys, "v")).linear(&format!("{name}.o"), WIDTH)
 }
 
+/// Weights that have the values of their names.
+fn weights_of(graph: &Graph) -> Result<NamedWeights, SessionError> {
+    let mut weights = NamedWeights::new();
+    // Experts follow each other under one name: the last one says how many rows it has.
+    for spec in graph.matrices() {
+        let rows = spec.first_row + spec.rows;
+        let values = (0..rows * spec.cols).map(|index| value(&spec.name, index) as f32).collect();
+        weights = weights.dense(&spec.name, [rows, spec.cols], values)?;
+    }
+    let f32s = |values: Vec<f64>| values.into_iter().map(|x| x as f32).collect::<Vec<_>>();
+    let of_vectors = graph.vectors().iter();
+    Ok(of_vectors
+        .fold(weights, |weights, spec| weights.vector(&spec.name, f32s(vector_of(&spec.name, spec.len)))))
+}
+
 /// A session whose weights are those of their names.
 fn session<B: Backend>(backend: B, graph: &Graph) -> Result<Session<B>, Box<dyn std::error::Error>> {
     let plan = graph.compile(&CompileOptions {
-        limits: StepLimits { tokens_max: 32, outputs_max: 1 },
+        limits: StepLimits { tokens_max: 32, outputs_max: 2 },
         element_bytes: &|precision| backend.element_bytes(precision),
         fuse: Fusion::On,
         activations: Precision::F32,
     })?;
-    let mut matrices = Vec::new();
-    for spec in plan.matrices() {
-        let row = |row: usize| (0..spec.cols).map(move |col| (row * spec.cols + col, spec));
-        let values = (spec.first_row..spec.first_row + spec.rows).flat_map(row);
-        let values = values.map(|(index, spec)| value(&spec.name, index) as f32).collect();
-        let dense = DenseMatrix::new(spec.rows, spec.cols, DenseValues::F32(values))?;
-        matrices.push(backend.prepare(&WeightMatrix::Dense(dense))?);
-    }
-    let vector = |name: &str, len| vector_of(name, len).into_iter().map(|x| x as f32).collect::<Vec<_>>();
-    let vectors = plan.vectors().iter().map(|spec| backend.upload_vector(&vector(&spec.name, spec.len)));
-    let weights = Weights { matrices, vectors: vectors.collect::<Result<_, _>>()? };
+    let weights = weights_of(graph)?.bind(&plan, &backend)?;
     let kv = plan.kv().first().map(|shape| KvMemory {
         layout: KvLayout {
             layers: shape.layers,
@@ -216,7 +222,8 @@ fn run<B: Backend>(
         session.set_input(name, &values)?;
     }
     session.run(step)?;
-    let mut out = vec![0.0; step.tokens.len() * WIDTH];
+    let rows = session.plan().place("y").map_or(0, |place| place.rows.count(step));
+    let mut out = vec![0.0; rows * WIDTH];
     session.read("y", 0, &mut out)?;
     Ok(out)
 }
@@ -299,6 +306,88 @@ fn a_bidirectional_block_with_layer_norm_and_bias() -> Outcome {
         h.plus(&up.linear("down", WIDTH)).layer_norm("norm2")
     });
     check(&b.0, &sequences, &[], &[("x", &x)], &want)
+}
+
+/// An encoder's embeddings: exact GELU, a difference, and the mean of each sequence that has an output.
+#[test]
+fn the_mean_of_an_encoders_rows() -> Outcome {
+    let mut b = Builder(Graph::new());
+    let x = b.0.input("x", Rows::Tokens, WIDTH)?;
+    let up = b.linear(x, "up", HIDDEN)?;
+    let up = b.0.activation(up, Activation::Gelu)?;
+    let down = b.linear(up, "down", WIDTH)?;
+    let difference = b.0.sub(down, x)?;
+    let pooled = b.0.mean_rows(difference)?;
+    assert_eq!(b.0.shape(pooled)?, (Rows::Outputs, WIDTH));
+    assert!(matches!(b.0.mean_rows(pooled), Err(GraphError::Shape { .. })));
+    b.0.output("y", pooled)?;
+
+    let (sequences, x) = ([5, 1, 9], Values::named("x", 15, WIDTH));
+    let difference = {
+        let up = x.linear("up", HIDDEN).map(HIDDEN, |x| x.iter().map(|&x| x * normal(x)).collect());
+        up.linear("down", WIDTH).plus(&x.map(WIDTH, |x| x.iter().map(|x| -x).collect()))
+    };
+    let mean = |rows: std::ops::Range<usize>| -> Vec<f64> {
+        let (count, rows) = (rows.len() as f64, &difference.rows[rows]);
+        (0..WIDTH).map(|col| rows.iter().map(|row| row[col]).sum::<f64>() / count).collect()
+    };
+    let want = [mean(0..5), mean(6..15)].concat();
+    let largest = want.iter().fold(0.0f64, |max, x| max.max(x.abs()));
+    let mut step = step(&sequences, &[]);
+    step.outputs = vec![4, 10];
+    for (found, tolerance) in
+        [(run(Reference, &b.0, &step, &[("x", &x)])?, 1e-6), (run(cpu()?, &b.0, &step, &[("x", &x)])?, 1e-5)]
+    {
+        let error = found.iter().zip(&want).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+        assert!(error <= tolerance * largest, "{error:e} of {largest}");
+    }
+    Ok(())
+}
+
+/// The normal distribution, by the midpoint rule.
+fn normal(x: f64) -> f64 {
+    const PARTS: i32 = 4000;
+    let width = x / f64::from(PARTS);
+    let bell = |part: i32| (-((f64::from(part) + 0.5) * width).powi(2) / 2.0).exp();
+    0.5 + (0..PARTS).map(bell).sum::<f64>() * width / (2.0 * std::f64::consts::PI).sqrt()
+}
+
+#[test]
+fn weights_are_bound_by_name_or_refused_by_name() -> Outcome {
+    let mut b = Builder(Graph::new());
+    let x = b.0.input("x", Rows::Fixed(1), 2)?;
+    let y = b.linear(x, "head", 3)?;
+    b.0.output("y", y)?;
+    let plan = b.0.compile(&CompileOptions {
+        limits: StepLimits { tokens_max: 1, outputs_max: 1 },
+        element_bytes: &|precision| Reference.element_bytes(precision),
+        fuse: Fusion::On,
+        activations: Precision::F32,
+    })?;
+    let refused = |weights: &NamedWeights| match weights.bind(&plan, &Reference) {
+        Err(SessionError::Binding { what, expected, found }) => format!("{what}: {expected}, {found}"),
+        other => panic!("{:?}", other.map(|_| ())),
+    };
+    let none = NamedWeights::new();
+    assert_eq!(refused(&none), "weight matrix head: [3, 2], none of this name");
+    let turned = none.clone().dense("head", [2, 3], vec![0.0; 6])?;
+    assert_eq!(refused(&turned), "weight matrix head: [3, 2], [2, 3]");
+    let head = none.clone().dense("head", [3, 2], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
+    assert_eq!(refused(&head), "weight vector head.bias: [3], none of this name");
+    assert_eq!(refused(&head.clone().vector("head.bias", [0.0])), "weight vector head.bias: [3], [1]");
+    let whole = head.vector("head.bias", [0.5, 0.0, 0.0]);
+    let more = whole.clone().vector("tail", [0.0]);
+    let surplus = "weight vector tail: one of head.bias, a name that the graph does not declare";
+    assert_eq!(refused(&more), surplus);
+    let few = none.dense("head", [3, 2], vec![0.0; 5]).err().map(|error| error.to_string());
+    assert!(few.as_ref().is_some_and(|few| few.contains("weight matrix head")), "{few:?}");
+    let mut session = Session::new(Reference, plan.clone(), whole.bind(&plan, &Reference)?, None)?;
+    session.set_input("x", &[1.0, 10.0])?;
+    session.run(&StepInput::default())?;
+    let mut found = [0.0; 3];
+    session.read("y", 0, &mut found)?;
+    assert_eq!(found, [21.5, 43.0, 65.0]);
+    Ok(())
 }
 
 #[test]

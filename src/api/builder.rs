@@ -1,41 +1,29 @@
-//! Describes an engine, loads its model and starts it.
+//! Describes an engine and chooses its device; `load` loads the model and starts it.
 
 use std::num::NonZeroUsize;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 use std::time::Instant;
 
 use super::keep::Keep;
-use super::texts::Texts;
-use super::{Device, EngineInfo, InferenceEngine};
-use crate::backend::{
-    Backend,
-    cpu::{Compute, Cpu, CpuOptions, Isa},
-};
+use super::{Device, InferenceEngine};
+use crate::Result;
+use crate::backend::cpu::{Compute, Cpu, CpuOptions, Isa};
 #[cfg(feature = "cuda")]
 use crate::backend::{
     BackendError,
     cuda::{Cuda, CudaOptions},
 };
-use crate::checkpoint::{self, Checkpoint, OpenOptions};
-use crate::engine::{EngineConfig, Handle};
-use crate::ir::{KvDtype, PAGE_TOKENS, Precision, StepLimits};
-use crate::model::{Decoder as _, DecoderMemory, KvBudget, LoadOptions, LoadProgress, Model, ModelConfig};
+use crate::checkpoint::OpenOptions;
+use crate::engine::EngineConfig;
+use crate::ir::KvDtype;
+use crate::model::{DecoderMemory, KvBudget, LoadProgress, OwnModel};
 use crate::quant::QuantFormat;
-use crate::{Result, room};
 
-/// Least rows of a step whose logits are computed: scores read so many at once.
-const STEP_OUTPUTS_MIN: usize = 64;
-/// The context when none is asked for: the model's own, but no more than this.
-const CONTEXT_DEFAULT: usize = 4096;
 /// Keys and values on a CPU, whose memory others use too, and on a GPU, which a server has for itself.
 const KV_CPU: KvBudget = KvBudget::Contexts(2);
 #[cfg(feature = "cuda")]
 const KV_CUDA: KvBudget = KvBudget::FreeShare(0.9);
-/// Contexts that a step's memory is sized for where the budget is a share.
-const CONTEXTS_OF_A_SHARE: usize = 2;
 
 /// A backend, before a model is loaded on it.
 enum Chosen {
@@ -46,33 +34,40 @@ enum Chosen {
 }
 
 /// What is known before the model is loaded.
-struct BeforeLoad {
-    started: Instant,
-    device: Device,
-    threads: usize,
-    fallback: Option<String>,
+pub(super) struct BeforeLoad {
+    pub(super) started: Instant,
+    pub(super) device: Device,
+    pub(super) threads: usize,
+    pub(super) fallback: Option<String>,
     /// Keys and values where nothing is asked for.
-    kv: KvBudget,
+    pub(super) kv: KvBudget,
+}
+
+/// What is loaded.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    File(PathBuf),
+    Own(Arc<OwnModel>),
 }
 
 /// Describes an engine; [`EngineBuilder::build`] loads it.
 #[derive(Clone, Debug)]
 pub struct EngineBuilder {
-    model: PathBuf,
-    device: Device,
-    cpu: CpuOptions,
-    quantise: Option<QuantFormat>,
-    sidecar: Keep,
-    batch_invariant: bool,
-    kv_dtype: KvDtype,
-    kv: Option<KvBudget>,
-    context_max: Option<usize>,
-    open: OpenOptions,
-    engine: EngineConfig,
+    pub(super) model: Source,
+    pub(super) device: Device,
+    pub(super) cpu: CpuOptions,
+    pub(super) quantise: Option<QuantFormat>,
+    pub(super) sidecar: Keep,
+    pub(super) batch_invariant: bool,
+    pub(super) kv_dtype: KvDtype,
+    pub(super) kv: Option<KvBudget>,
+    pub(super) context_max: Option<usize>,
+    pub(super) open: OpenOptions,
+    pub(super) engine: EngineConfig,
 }
 
 impl EngineBuilder {
-    pub(super) fn new(model: PathBuf) -> Self {
+    pub(super) fn new(model: Source) -> Self {
         EngineBuilder {
             model,
             device: Device::Auto,
@@ -194,13 +189,6 @@ impl EngineBuilder {
         }
     }
 
-    fn estimate_on<B: Backend>(&self, backend: &B, kv: KvBudget) -> Result<DecoderMemory> {
-        let file = checkpoint::open(&self.model, &self.open)?;
-        let config = ModelConfig::from_file(&*file)?;
-        let (options, _) = self.load_options(&config, B::PREFILL_CHUNK, kv);
-        Ok(Model::estimate(&*file, &config, backend, &options)?)
-    }
-
     /// Loads the model and starts the engine's thread.
     ///
     /// # Errors
@@ -256,92 +244,4 @@ impl EngineBuilder {
             Device::Auto => cpu(Some(super::device::NO_CUDA.to_owned())),
         }
     }
-
-    fn build_on<B: Backend>(
-        self,
-        backend: B,
-        before: BeforeLoad,
-        progress: &mut dyn FnMut(LoadProgress<'_>),
-    ) -> Result<InferenceEngine> {
-        let opened = checkpoint::open(&self.model, &self.open)?;
-        let file = &*opened;
-        let (config, name) = (ModelConfig::from_file(file)?, model_name(file));
-        let (options, prefill_chunk) = self.load_options(&config, B::PREFILL_CHUNK, before.kv);
-        // A vocabulary takes a thread as long as the weights of a small model take all of them.
-        let (texts, model) = thread::scope(|scope| {
-            let reader = room::spawn_scoped(scope, || Texts::read(file));
-            let model = Model::load(file, &config, backend, &options, progress);
-            let texts = match reader {
-                Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),
-                // What a thread that cannot be started would have read is read here.
-                Err(_) => Texts::read(file),
-            };
-            (texts, model)
-        });
-        let (texts, model) = (texts?, model?);
-        let info = EngineInfo {
-            warnings: texts.warnings(),
-            name,
-            path: self.model,
-            device: before.device,
-            device_name: model.session().backend().describe(),
-            fallback: before.fallback,
-            threads: before.threads,
-            file_bytes: file.file_bytes(),
-            memory: model.memory(),
-            step_weight_bytes: model.step_weight_bytes(),
-            parameters: file.tensors().iter().map(|t| t.dims.iter().product::<u64>()).sum(),
-            kv_pages: model.pages(),
-            sequences_max: self.engine.sequences_max,
-            context_max: options.context_max,
-            sidecar: model.sidecar().clone(),
-            load_seconds: before.started.elapsed().as_secs_f64(),
-        };
-        drop(opened);
-        let monitor = model.session().backend().monitor();
-        let handle =
-            Handle::spawn(model, EngineConfig { prefill_chunk: Some(prefill_chunk), ..self.engine })?;
-        Ok(InferenceEngine { handle, shared: Arc::new(texts.into_shared(info, config, monitor)) })
-    }
-
-    /// How the model is loaded, and most prompt tokens of its steps.
-    fn load_options(
-        &self,
-        config: &ModelConfig,
-        chunk_default: usize,
-        kv_default: KvBudget,
-    ) -> (LoadOptions, usize) {
-        let context_max = self.context_max.unwrap_or(CONTEXT_DEFAULT.min(config.context_length));
-        let kv = self.kv.unwrap_or(kv_default);
-        // A step's memory is taken at load: none for more tokens than the cache can hold.
-        let pool_tokens = match kv {
-            KvBudget::Bytes(bytes) => {
-                let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-                config.kv_layout(self.kv_dtype).pages_in(bytes).saturating_mul(PAGE_TOKENS)
-            }
-            KvBudget::Contexts(contexts) => contexts.saturating_mul(context_max),
-            KvBudget::FreeShare(_) => context_max.saturating_mul(CONTEXTS_OF_A_SHARE),
-        };
-        let chunk = self.engine.prefill_chunk.unwrap_or(chunk_default).min(pool_tokens);
-        let outputs_max = self.engine.sequences_max.max(STEP_OUTPUTS_MIN);
-        let limits = StepLimits { tokens_max: chunk.saturating_add(outputs_max), outputs_max };
-        let options = LoadOptions {
-            limits,
-            kv_dtype: self.kv_dtype,
-            kv,
-            context_max,
-            quantise: self.quantise,
-            sidecar: self.sidecar.path(&self.model, self.quantise),
-            activations: Precision::F32,
-        };
-        (options, chunk)
-    }
-}
-
-/// What the file calls itself, else its own name.
-fn model_name(file: &dyn Checkpoint) -> String {
-    let stem =
-        || file.path().file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned());
-    let name = file.metadata().str("general.name").ok().flatten();
-    name.map_or_else(stem, str::to_owned)
 }

@@ -25,6 +25,7 @@ mod builder;
 mod chat;
 mod device;
 mod keep;
+mod load;
 mod request;
 mod texts;
 
@@ -33,19 +34,26 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub use builder::EngineBuilder;
+use builder::Source;
 #[cfg(feature = "text")]
 pub use chat::ChatAnswer;
 pub use device::{Device, DeviceInfo};
 use request::Prompt;
 pub use request::Request;
 
+pub use crate::backend::cpu::{Compute, Isa, THREADS_MAX};
+pub use crate::backend::{DeviceHealth, NoHealth, Throttle};
+pub use crate::ir::{KvDtype, PAGE_TOKENS, Window};
+pub use crate::model::{DecoderMemory, KvBudget, LoadProgress, SidecarUse};
+pub use crate::quant::{Quality, QuantFormat};
+
 #[cfg(feature = "constraints")]
 use crate::constrain::{Constraint, ConstraintError, Constraints, Grammar};
 use crate::{
     Result, TokenId,
-    backend::{DeviceHealth, Monitor, NoHealth},
-    engine::{Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
-    model::{DecoderMemory, ModelConfig, SidecarUse},
+    backend::Monitor,
+    engine::{CacheEvents, Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
+    model::{ModelConfig, OwnModel},
     text::Vocab,
 };
 #[cfg(feature = "text")]
@@ -82,7 +90,7 @@ pub type Engine = InferenceEngine;
 
 struct Shared {
     info: EngineInfo,
-    config: ModelConfig,
+    config: Option<ModelConfig>,
     monitor: std::result::Result<Arc<dyn Monitor>, NoHealth>,
     vocab: Arc<Vocab>,
     #[cfg(feature = "text")]
@@ -101,7 +109,7 @@ struct Shared {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EngineInfo {
-    /// The model file.
+    /// The model file; empty of a graph of one's own.
     pub path: PathBuf,
     /// `general.name` of the file, else the file's stem.
     pub name: String,
@@ -123,6 +131,8 @@ pub struct EngineInfo {
     pub parameters: u64,
     /// Pages of the KV cache, of [`PAGE_TOKENS`](crate::ir::PAGE_TOKENS) tokens each.
     pub kv_pages: usize,
+    /// Most tokens of one sequence that the model was made for.
+    pub context_trained: usize,
     /// Most sequences at work at once.
     pub sequences_max: usize,
     /// Most tokens of one sequence.
@@ -139,7 +149,14 @@ impl InferenceEngine {
     /// Starts describing an engine of a model: a GGUF file, or with the feature `safetensors` a folder of Hugging Face
     /// (`config.json` beside safetensors files).
     pub fn builder(model: impl Into<PathBuf>) -> EngineBuilder {
-        EngineBuilder::new(model.into())
+        EngineBuilder::new(Source::File(model.into()))
+    }
+
+    /// Starts describing an engine of a graph of one's own with its weights. Requests are token ids: there is neither
+    /// a tokenizer nor a chat template.
+    #[cfg(feature = "unstable")]
+    pub fn builder_of(model: OwnModel) -> EngineBuilder {
+        EngineBuilder::new(Source::Own(Arc::new(model)))
     }
 
     /// Queues a request and gives the stream of its events.
@@ -350,9 +367,10 @@ impl InferenceEngine {
         &self.shared.info
     }
 
-    /// The model's hyperparameters.
-    pub fn config(&self) -> &ModelConfig {
-        &self.shared.config
+    /// The model's hyperparameters; none of [a graph of one's own](InferenceEngine::builder_of).
+    #[cfg(feature = "unstable")]
+    pub fn config(&self) -> Option<&ModelConfig> {
+        self.shared.config.as_ref()
     }
 
     /// Whether the engine works, is being drained, has stopped, or has died and of what: for routers and health
@@ -364,6 +382,12 @@ impl InferenceEngine {
     /// Ends the engine in order; see [`crate::engine::Handle::drain`].
     pub fn drain(&self, until: Instant) -> Drained {
         self.handle.drain(until)
+    }
+
+    /// What changes in the cache, for routers, if
+    /// [`EngineConfig::cache_events`](crate::engine::EngineConfig::cache_events) keeps any of it.
+    pub fn cache_events(&self) -> Option<CacheEvents> {
+        self.handle.cache_events()
     }
 
     /// Counters and rates since the start.

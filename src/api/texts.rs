@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{EngineInfo, Shared};
 use crate::{
-    Result,
+    Result, TokenId,
     backend::{Monitor, NoHealth},
     checkpoint::Checkpoint,
     model::ModelConfig,
@@ -38,6 +38,18 @@ impl Texts {
         Ok(Texts { vocab: Arc::new(Vocab::from_checkpoint(file)?) })
     }
 
+    /// Of a model that no file describes, whose tokens are numbers.
+    #[cfg(feature = "text")]
+    pub(super) fn of_numbers(model: &str, count: usize, ends: &[TokenId]) -> Result<Texts> {
+        let tokenizer = crate::text::Tokenizer::of_numbers(model, count, ends)?;
+        Ok(Texts { vocab: Arc::clone(tokenizer.vocab()), tokenizer, template: None })
+    }
+
+    #[cfg(not(feature = "text"))]
+    pub(super) fn of_numbers(_model: &str, count: usize, ends: &[TokenId]) -> Result<Texts> {
+        Ok(Texts { vocab: Arc::new(Vocab::of_numbers(count, ends)?) })
+    }
+
     /// What the file says badly of its tokens, a line each.
     pub(super) fn warnings(&self) -> Vec<String> {
         self.vocab.warnings().to_vec()
@@ -46,7 +58,7 @@ impl Texts {
     pub(super) fn into_shared(
         self,
         info: EngineInfo,
-        config: ModelConfig,
+        config: Option<ModelConfig>,
         monitor: Result<Arc<dyn Monitor>, NoHealth>,
     ) -> Shared {
         Shared {

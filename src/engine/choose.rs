@@ -52,7 +52,7 @@ pub(super) struct Chooser {
 
 impl Chooser {
     pub(super) fn new(vocab: usize, inbox: Arc<Inbox>) -> Chooser {
-        let (best, sampler, masks) = (Vec::new(), Sampler::default(), MaskPool::new(inbox));
+        let (best, sampler, masks) = (Vec::new(), Sampler::default(), MaskPool::new(move || inbox.enter()));
         Chooser { logits: vec![0.0; vocab], best, sampler, masks }
     }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
+use super::cache_events::CacheEvents;
 use super::generation::{Channel, Generation};
 use super::inbox::{Inbox, Job, Order, Refused};
 use super::request::{RequestLimits, TokenRequest, check_prompt};
@@ -46,6 +47,7 @@ struct Inner {
     prefill_chunk: usize,
     limits: RequestLimits,
     place: Place,
+    cache_events: Option<CacheEvents>,
 }
 
 impl Handle {
@@ -69,14 +71,17 @@ impl Handle {
         let prefill_chunk = config.chunk_in(step);
         let limits = RequestLimits { vocab: decoder.vocab_size(), context_max: decoder.context_max() };
         let place = Place::of(&decoder, &config);
-        let worker = Worker::new(decoder, config, Arc::clone(&inbox), Arc::clone(&counters))?;
+        let mut worker = Worker::new(decoder, config, Arc::clone(&inbox), Arc::clone(&counters))?;
+        let cache_events = (config.cache_events > 0).then(|| worker.announce(config.cache_events));
         let leaving = Leaving(Arc::clone(&inbox));
         room::spawn("ottava-engine".into(), move || {
             let leaving = leaving;
             leaving.0.enter();
             worker.run();
         })?;
-        Ok(Handle { inner: Arc::new(Inner { inbox, counters, config, prefill_chunk, limits, place }) })
+        Ok(Handle {
+            inner: Arc::new(Inner { inbox, counters, config, prefill_chunk, limits, place, cache_events }),
+        })
     }
 
     /// Queues a request.
@@ -95,6 +100,11 @@ impl Handle {
             Err(Refused::Full { waiting }) => Err(SubmitError::Overloaded { waiting }),
             Err(Refused::Closed(death)) => Err(death.map_or(SubmitError::Stopped, SubmitError::Dead)),
         }
+    }
+
+    /// What changes in the cache, if [`EngineConfig::cache_events`] keeps any of it.
+    pub fn cache_events(&self) -> Option<CacheEvents> {
+        self.inner.cache_events.clone()
     }
 
     /// A sequence that cannot fit even alone would wait for ever.

@@ -5,14 +5,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::pool::{LOST_MAX, MaskPool, Queue};
+use super::pool::{LOST_MAX, MaskPool, Queue, TIME_MAX};
 use crate::sample::{SampleError, TokenMask, TokenSet};
 use crate::token::TokenId;
 
-/// Longest time that a mask may take for one choice, from when a thread has it.
-pub(super) const TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
 const TOO_SLOW: SampleError = SampleError::MaskFailed("it took too long");
 
 /// What comes behind an answer.

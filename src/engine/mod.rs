@@ -27,15 +27,42 @@
 //! - unread events of a request: [`EngineConfig::event_buffer`] and the last one; its sequence
 //!   pauses, the engine does not wait;
 //! - keys and values: the decoder's pages; a sequence that finds none waits or is preempted;
+//! - unread changes of the cache: [`EngineConfig::cache_events`], then [`CacheEvent::Cleared`] and the pages that are
+//!   there;
 //! - sequences and tokens of a step: [`EngineConfig::sequences_max`] and the decoder's limits.
 //!
 //! Cancelling and stopping are flags, not messages: they need no room, so they are never lost and
 //! never wait.
+//!
+//! # Reading an answer
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use ottava::engine::{Event, Received};
+//! use ottava::{Engine, Request, TokenId};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let engine = Engine::builder("model.gguf").build()?;
+//! let mut answer = engine.submit(Request::tokens(vec![TokenId(1)]).max_tokens(64))?;
+//! loop {
+//!     match answer.recv_timeout(Duration::from_millis(500)) {
+//!         Received::Event(event) => match event? {
+//!             Event::Done(done) => break println!("{}, {} tokens", done.finish, done.usage.completion_tokens),
+//!             token => print!("{}", token.text()),
+//!         },
+//!         // Nobody waits longer; dropping the answer cancels it.
+//!         _ => break,
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
 
 #![forbid(unsafe_code)]
 
 mod answer;
 mod batch;
+mod cache_events;
 mod choose;
 mod error;
 mod event;
@@ -61,6 +88,8 @@ mod tests;
 mod wake;
 mod worker;
 
+pub use crate::kv::{CacheEvent, StoredPage};
+pub use cache_events::CacheEvents;
 pub use error::{EngineError, GenerationError, RestoreError, SubmitError};
 pub use event::{Answer, Done, Event, FinishReason, Logprobs, Token};
 pub use generation::{Canceller, Events, Generation, Received};
@@ -71,6 +100,7 @@ pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings, Usage};
 
 use crate::ir::StepLimits;
+pub use crate::ir::{OpKind, OpTime, OpTimes, Work};
 use crate::token::TokenId;
 
 /// Most that a count of [`EngineConfig`] may be: beyond what any machine could serve, and sums and products of such
@@ -96,6 +126,8 @@ pub struct EngineConfig {
     /// Events that a reader may leave unread before its sequence pauses. With 1 a GPU waits for the reader
     /// after each token.
     pub event_buffer: usize,
+    /// Most changes of the cache that wait for [`CacheEvents`]' reader; with 0, the default, none are kept.
+    pub cache_events: usize,
 }
 
 impl Default for EngineConfig {
@@ -107,6 +139,7 @@ impl Default for EngineConfig {
             prefill_chunk: None,
             share_prefixes: true,
             event_buffer: 64,
+            cache_events: 0,
         }
     }
 }
@@ -123,6 +156,8 @@ impl EngineConfig {
             ("sequences_max", self.sequences_max),
             ("prefill_chunk", self.prefill_chunk.unwrap_or(1)),
             ("event_buffer", self.event_buffer),
+            // None are asked for with 0.
+            ("cache_events", self.cache_events.max(1)),
         ];
         counts.into_iter().try_for_each(|(name, found)| check_count(name, found, COUNT_MAX))
     }

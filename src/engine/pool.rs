@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::available_parallelism;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::inbox::Inbox;
-use super::masking::TIME_MAX;
 use crate::room;
 
+/// Longest time that a mask may take for one choice, from when a thread has it.
+pub(super) const TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
 /// Most threads.
 const THREADS_MAX: usize = 4;
 /// Most threads that are started in the stead of such as do not come back from a mask.
@@ -20,11 +20,10 @@ const STACK_BYTES: usize = 16 << 20;
 pub(super) type Work = Box<dyn FnOnce(&Queue) + Send>;
 
 /// The pool. Work that waits is at most one piece for each sequence at work.
-#[derive(Debug)]
 pub(super) struct MaskPool {
     shared: Arc<Queue>,
-    /// The threads are the engine's: nothing of it may wait for them.
-    inbox: Arc<Inbox>,
+    /// What a thread does first: it is the engine's, and nothing may wait there for the engine.
+    enter: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// What the threads share.
@@ -48,10 +47,10 @@ struct State {
 }
 
 impl MaskPool {
-    pub(super) fn new(inbox: Arc<Inbox>) -> MaskPool {
+    pub(super) fn new(enter: impl Fn() + Send + Sync + 'static) -> MaskPool {
         let most = available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, THREADS_MAX));
         let state = Mutex::new(State { most, ..State::default() });
-        MaskPool { shared: Arc::new(Queue { state, changed: Condvar::new() }), inbox }
+        MaskPool { shared: Arc::new(Queue { state, changed: Condvar::new() }), enter: Arc::new(enter) }
     }
 
     /// Runs work on a thread; on this one if there is none and none can be had.
@@ -80,9 +79,9 @@ impl MaskPool {
         if state.idle >= state.now.len() + state.later.len() || state.threads >= state.threads_max() {
             return;
         }
-        let (shared, inbox) = (Arc::clone(&self.shared), Arc::clone(&self.inbox));
+        let (shared, enter) = (Arc::clone(&self.shared), Arc::clone(&self.enter));
         let started = room::spawn_deep("ottava-mask".into(), STACK_BYTES, move || {
-            inbox.enter();
+            enter();
             shared.serve();
         });
         // The others go on where there is no room for one more.
@@ -144,9 +143,9 @@ impl Queue {
     }
 }
 
-impl std::fmt::Debug for Queue {
+impl std::fmt::Debug for MaskPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").finish_non_exhaustive()
+        f.debug_struct("MaskPool").finish_non_exhaustive()
     }
 }
 

@@ -1,9 +1,10 @@
 //! Which sequences a step works on, and on how many of their tokens: a decision from plain data.
 //!
 //! Decodes come first, one token each, so that a long prompt never stalls a running answer; what
-//! room is left goes to prompts, in their order, at most one prefill chunk in all. The job, if there is one, comes
-//! before them in every other step and after them in the rest, so that neither side starves. The pages are found by
-//! [`plan`](super::plan).
+//! room is left goes to prompts, in their order, at most one prefill chunk in all. Where the first of them takes more
+//! than that, short ones may have half of it, so that they do not wait for all of a long one. The job, if there is
+//! one, comes before them in every other step and after them in the rest, so that neither side starves. The pages are
+//! found by [`plan`](super::plan).
 
 use super::table::SlotId;
 use crate::ir::StepLimits;
@@ -16,12 +17,22 @@ pub(super) struct Candidate {
     pub(super) pending: usize,
     /// How many of them come before the first that needs an output.
     pub(super) without_output: usize,
+    /// How many of them the cache seems to have.
+    pub(super) cached: usize,
+    pub(super) priority: i16,
     /// Whether it has pages.
     pub(super) running: bool,
     /// Whether its reader has no room for another token.
     pub(super) paused: bool,
     /// Whether it is a job, which needs no seat.
     pub(super) job: bool,
+}
+
+impl Candidate {
+    /// Tokens that are still to be computed.
+    fn uncached(&self) -> usize {
+        self.pending - self.cached.min(self.pending)
+    }
 }
 
 /// A sequence's part of a step.
@@ -73,6 +84,23 @@ impl Left<'_> {
         self.prefill -= tokens;
         tokens
     }
+
+    /// The same for a prompt that is not in the step yet. One without a seat waits; younger ones that have theirs
+    /// go on.
+    fn take_prompt(&mut self, prompt: &Candidate, most: usize, seats: &mut usize) -> usize {
+        let is_scheduled = self.scheduled.iter().any(|part| part.slot == prompt.slot);
+        if is_scheduled || !prompt.running && *seats == 0 {
+            return 0;
+        }
+        let tokens = self.take_chunk(prompt, most);
+        *seats -= usize::from(tokens > 0 && !prompt.running);
+        tokens
+    }
+
+    /// Most tokens that prompts can still have.
+    fn chunk(&self) -> usize {
+        self.prefill.min(self.limits.tokens_max)
+    }
 }
 
 /// The next step's parts, decodes first, then prompts.
@@ -92,12 +120,17 @@ pub(super) fn schedule(candidates: &[Candidate], room: &Room, scheduled: &mut Ve
     // A sequence whose reader does not read keeps its pages until they are needed, but no seat.
     let seated = candidates.iter().filter(|c| !c.job && c.running && !c.paused).count();
     let mut seats = room.sequences_max.saturating_sub(seated);
-    for prompt in ready().filter(|c| !c.job && (!c.running || c.pending > 1)) {
-        // One without a seat waits; younger ones that have theirs go on.
-        if prompt.running || seats > 0 {
-            let tokens = left.take_chunk(prompt, usize::MAX);
-            seats -= usize::from(tokens > 0 && !prompt.running);
+    let prompts = || ready().filter(|c| !c.job && (!c.running || c.pending > 1));
+    let mut half = left.chunk() / 2;
+    if let Some(long) = prompts().next().filter(|first| first.uncached() > left.chunk()) {
+        for prompt in prompts().skip(1).filter(|prompt| prompt.priority == long.priority) {
+            if prompt.uncached() <= half {
+                half -= left.take_prompt(prompt, half, &mut seats);
+            }
         }
+    }
+    for prompt in prompts() {
+        left.take_prompt(prompt, usize::MAX, &mut seats);
     }
     if let Some(job) = job.filter(|_| !room.job_first) {
         left.take_chunk(job, usize::MAX);

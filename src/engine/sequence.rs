@@ -1,5 +1,6 @@
 //! One sequence at work: its tokens, its pages, and its goal: an answer, scores, or a saved prompt.
 
+use std::cell::Cell;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use super::request::TokenRequest;
 use super::store::Exported;
 use super::{EngineError, Scores};
 use crate::ir::Window;
-use crate::kv::{SeqId, SequenceSpec};
+use crate::kv::{KvCacheManager, SeqId, SequenceSpec};
 use crate::sample::History;
 use crate::token::TokenId;
 
@@ -27,6 +28,8 @@ pub(super) struct Sequence {
     /// Pages, if it has any, and how many tokens are in them.
     pub(super) pages: Option<SeqId>,
     pub(super) computed: usize,
+    /// How many tokens the cache had when it was first asked, before there were pages.
+    pub(super) cached: Cell<Option<usize>>,
     pub(super) goal: Goal,
     tokens_max: usize,
     window: Option<Window>,
@@ -80,13 +83,22 @@ impl Sequence {
             tokens.extend_from_slice(&request.prompt);
         }
         let goal = Goal::Generate(answer);
-        Sequence { tokens, pages: None, computed: 0, goal, tokens_max, window, salt }
+        Sequence { tokens, pages: None, computed: 0, cached: Cell::default(), goal, tokens_max, window, salt }
     }
 
     /// A job. Its goal has where the answer goes.
     pub(super) fn job(tokens: Vec<TokenId>, salt: Option<[u8; 32]>, goal: Goal) -> Sequence {
         let tokens_max = tokens.len();
-        Sequence { tokens, pages: None, computed: 0, goal, tokens_max, window: None, salt }
+        Sequence {
+            tokens,
+            pages: None,
+            computed: 0,
+            cached: Cell::default(),
+            goal,
+            tokens_max,
+            window: None,
+            salt,
+        }
     }
 
     pub(super) fn answer(&self) -> Option<&Answer> {
@@ -159,6 +171,19 @@ impl Sequence {
         };
         let spec = SequenceSpec { tokens_max: self.tokens_max, window: self.window, salt: self.salt };
         (self.tokens.get(..findable).unwrap_or_default(), spec)
+    }
+
+    /// How many of the pending tokens the cache seems to have. It is looked up once.
+    pub(super) fn cached(&self, kv: &KvCacheManager) -> usize {
+        if self.pages.is_some() {
+            return 0;
+        }
+        let found = self.cached.get().unwrap_or_else(|| {
+            let (findable, spec) = self.spec();
+            kv.cached_tokens(findable, &spec)
+        });
+        self.cached.set(Some(found));
+        found
     }
 
     /// Takes pages that hold its first `cached` tokens already. Returns how many count as found.

@@ -3,6 +3,7 @@
 
 mod arrival;
 mod breakdown;
+mod cache_events;
 mod fake;
 mod faults;
 mod flow;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::batch::Batch;
+use super::cache_events::{Announcer, CacheEvents};
 use super::choose::{Chooser, Pick};
 use super::event::FinishReason;
 use super::failure::Failure;
@@ -44,6 +45,7 @@ pub(super) struct Worker<D> {
     picks: Vec<Pick>,
     inbox: Arc<Inbox>,
     counters: Arc<Counters>,
+    announcer: Option<Announcer>,
 }
 
 impl<D: Decoder> Worker<D> {
@@ -74,7 +76,16 @@ impl<D: Decoder> Worker<D> {
             runner: Runner::new(decoder, Arc::clone(&counters)),
             inbox,
             counters,
+            announcer: None,
         })
+    }
+
+    /// Announces what changes in the cache from now on.
+    pub(super) fn announce(&mut self, capacity: usize) -> CacheEvents {
+        self.kv.keep_events();
+        let (announcer, events) = Announcer::new(capacity);
+        self.announcer = Some(announcer);
+        events
     }
 
     /// Works until the last handle has gone, the engine is drained, or its device is lost.
@@ -114,6 +125,9 @@ impl<D: Decoder> Worker<D> {
         self.end_given_up();
         let worked = self.take_up_job() | self.step();
         self.publish();
+        if let Some(announcer) = &self.announcer {
+            announcer.announce(&mut self.kv);
+        }
         worked
     }
 

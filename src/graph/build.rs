@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::ir::{
-    Activation, BinaryFn, MatrixId, Norm, NormKind, Precision, RmsNorm, Rows, UnaryFn, VectorId,
+    Activation, BinaryFn, MatrixId, MeanRows, Norm, NormKind, Precision, RmsNorm, Rows, UnaryFn, VectorId,
 };
 
 use super::node::{Node, NodeKind};
@@ -221,6 +221,14 @@ impl Graph {
         self.binary("add", a, b, BinaryFn::Add)
     }
 
+    /// `a − b`, elementwise; `b` may be one fixed row, subtracted from all.
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] if the shapes differ otherwise.
+    pub fn sub(&mut self, a: NodeId, b: NodeId) -> Result<NodeId, GraphError> {
+        self.binary("sub", a, b, BinaryFn::Sub)
+    }
+
     /// `a · b`, elementwise; `b` may be one fixed row, used for all.
     ///
     /// # Errors
@@ -311,12 +319,30 @@ impl Graph {
         Ok(self.push("transpose", "", NodeKind::Transpose { x }, (Rows::Fixed(cols), fixed), dtype))
     }
 
+    /// The mean of each output's sequence's rows of this step, `[outputs, cols]`, or of fixed rows `[1, cols]`: see
+    /// [`MeanRows`].
+    ///
+    /// # Errors
+    /// [`GraphError::Shape`] for rows of outputs.
+    pub fn mean_rows(&mut self, x: NodeId) -> Result<NodeId, GraphError> {
+        let (rows, cols) = self.shape(x)?;
+        let Some(pooled) = MeanRows::pooled(rows) else {
+            return Err(self.misfit("mean_rows", "", "rows of sequences".into(), shape_text((rows, cols))));
+        };
+        Ok(self.push("mean_rows", "", NodeKind::MeanRows { x }, (pooled, cols), Dtype::Activation))
+    }
+
     /// Rows and columns of a node.
     ///
     /// # Errors
     /// [`GraphError::Foreign`].
     pub fn shape(&self, x: NodeId) -> Result<(Rows, usize), GraphError> {
         self.node(x).map(|node| (node.rows, node.cols))
+    }
+
+    /// The node that is an output of this name, if there is one.
+    pub fn named(&self, output: &str) -> Option<NodeId> {
+        self.names.outputs.get(output).map(|&index| self.outputs[index].1)
     }
 
     /// How a node is stored.

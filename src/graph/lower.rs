@@ -11,8 +11,8 @@ use std::collections::HashSet;
 
 use crate::ir::{
     ApplyRope, Attention, Binary, Combine, Embed, Epilogue, ExpertMatmul, GatedDelta, GatherOutputs,
-    KvAppend, Matmul, Normalize, Op, Precision, Product, Rope, RopeAngles, Route, RowAttention, Rows,
-    SampleRows, ShortConv, Softmax, Transpose, Unary, Write,
+    KvAppend, Matmul, MeanRows, Normalize, Op, Precision, Product, Rope, RopeAngles, Route, RowAttention,
+    Rows, SampleRows, ShortConv, Softmax, Transpose, Unary, Write,
 };
 
 use super::node::{Node, NodeKind};
@@ -177,6 +177,7 @@ impl<'g> Lowering<'g> {
             NodeKind::Softmax { .. } => Op::Softmax(Softmax { dst, src }),
             NodeKind::Sample { .. } => Op::Sample(SampleRows { dst, src }),
             NodeKind::Transpose { .. } => Op::Transpose(Transpose { dst, src }),
+            NodeKind::MeanRows { .. } => Op::MeanRows(MeanRows { dst, src }),
             NodeKind::RowAttention { spec: RowAttentionSpec { heads, scale, sees }, .. } => {
                 let (k, v) = (place(1), place(2));
                 Op::RowAttention(RowAttention { dst, q: src, k, v, heads, scale, sees })

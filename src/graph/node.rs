@@ -140,6 +140,7 @@ pub(super) enum NodeKind {
     Softmax { x: NodeId },
     Sample { x: NodeId },
     Transpose { x: NodeId },
+    MeanRows { x: NodeId },
     RowAttention { q: NodeId, k: NodeId, v: NodeId, spec: RowAttentionSpec },
     Route { x: NodeId, top_k: usize, renormalise: bool },
     ExpertMatmul { x: NodeId, routes: NodeId, experts: MatrixStack },
@@ -162,6 +163,7 @@ impl NodeKind {
             | NodeKind::Softmax { x }
             | NodeKind::Sample { x }
             | NodeKind::Transpose { x }
+            | NodeKind::MeanRows { x }
             | NodeKind::ShortConv { x, .. }
             | NodeKind::Route { x, .. } => vec![x],
             NodeKind::Attention { q, k, v, .. } | NodeKind::RowAttention { q, k, v, .. } => vec![q, k, v],

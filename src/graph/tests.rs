@@ -483,14 +483,15 @@ pub(super) fn random_graph(choices: &[Choice], outputs: &[usize]) -> Result<Grap
         let (a, b) = (nodes[a % nodes.len()], nodes[b % nodes.len()]);
         let m = g.matrix(&format!("m{}", op % 5), 8, 8)?;
         let w = g.vector(&format!("w{}", op % 3), 8)?;
-        nodes.push(match op % 10 {
+        nodes.push(match op % 11 {
             0 => g.rms_norm(a, w, 1e-3)?,
             1 | 2 => g.matmul(a, m)?,
             3 => g.matmul_bias(a, m, w)?,
             4 | 5 => g.add(a, b)?,
             6 => g.mul(a, b)?,
             7 => g.activation(a, Activation::Silu)?,
-            8 => g.rope(a, 4, &rope_spec(4))?,
+            8 => g.sub(a, b)?,
+            9 => g.rope(a, 4, &rope_spec(4))?,
             _ => g.softmax(a)?,
         });
     }

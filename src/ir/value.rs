@@ -192,13 +192,15 @@ impl From<RmsNorm> for Norm {
     }
 }
 
-/// The gate's activation function in a gated MLP.
+/// An activation function, as gated MLPs have it for their gate and others between their layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x / (1 + exp(−x))`
     Silu,
     /// `x/2 · (1 + tanh(sqrt(2/π) · (x + 0.044715 x³)))`
     GeluTanh,
+    /// `x · Φ(x)` with the normal distribution's `Φ(x) = (1 + erf(x / sqrt(2))) / 2` (Hendrycks and Gimpel 2016)
+    Gelu,
 }
 
 /// Which elements rotary embedding turns together.

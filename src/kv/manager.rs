@@ -1,11 +1,11 @@
 //! [`KvCacheManager`]: the calls an engine makes, each a short story told with pool and table.
 
+use super::ChainHash;
 use super::page::PagePool;
-use super::prefix::ChainHash;
 use super::sequence::{Reservation, Sequence, Sequences};
 use super::state::StateBook;
 use super::{Allocation, CopyPage, KvConfig, KvError, KvStats, SeqId, SequenceSpec, window};
-use crate::ir::{PAGE_TOKENS, PageId, PageRef, StateSlot, StateSlots, Window};
+use crate::ir::{PAGE_TOKENS, PageId, StateSlot};
 use crate::token::TokenId;
 
 /// Keeps the books of a KV pool; the backend owns its memory. See the [module](super).
@@ -67,8 +67,7 @@ impl KvCacheManager {
         let mut sequence = self.sequence_for(prompt, spec)?;
         let shareable = prompt.len().saturating_sub(1).min(window::unclipped(spec.window));
         for tokens in prompt[..shareable].chunks_exact(PAGE_TOKENS) {
-            let hash = self.pool.prefix.hash(sequence.chain.last(), spec.salt.as_ref(), tokens);
-            let found = hash.and_then(|hash| Some((hash, self.pool.prefix.find(&hash)?)));
+            let found = self.find(sequence.chain.last(), &spec, tokens);
             let Some((hash, page)) = found else { break };
             self.pool.retain(page);
             sequence.table.push(page);
@@ -79,6 +78,17 @@ impl KvCacheManager {
         let cached_tokens = sequence.len();
         self.prefix_tokens += cached_tokens as u64;
         Ok(Allocation { seq: self.sequences.insert(sequence), cached_tokens })
+    }
+
+    /// The page that holds these tokens behind that past.
+    pub(super) fn find(
+        &self,
+        past: Option<&ChainHash>,
+        spec: &SequenceSpec,
+        tokens: &[TokenId],
+    ) -> Option<(ChainHash, PageId)> {
+        let hash = self.pool.prefix.hash(past, spec.salt.as_ref(), tokens)?;
+        Some((hash, self.pool.prefix.find(&hash)?))
     }
 
     /// A sequence that has `tokens` already, to be filled from a [snapshot](super::snapshot):
@@ -251,84 +261,6 @@ impl KvCacheManager {
         self.release(seq)
     }
 
-    /// Tokens whose keys and values are written.
-    ///
-    /// # Errors
-    /// [`KvError::StaleSequence`].
-    pub fn len(&self, seq: SeqId) -> Result<usize, KvError> {
-        Ok(self.sequences.get(seq)?.len())
-    }
-
-    /// Most tokens that the sequence may have.
-    ///
-    /// # Errors
-    /// [`KvError::StaleSequence`].
-    pub fn tokens_max(&self, seq: SeqId) -> Result<usize, KvError> {
-        Ok(self.sequences.get(seq)?.spec.tokens_max)
-    }
-
-    /// The sequence's window.
-    ///
-    /// # Errors
-    /// [`KvError::StaleSequence`].
-    pub fn window(&self, seq: SeqId) -> Result<Option<Window>, KvError> {
-        Ok(self.sequences.get(seq)?.spec.window)
-    }
-
-    /// The tokens of positions `0 .. len`.
-    ///
-    /// # Errors
-    /// [`KvError::StaleSequence`].
-    pub fn tokens(&self, seq: SeqId) -> Result<&[TokenId], KvError> {
-        Ok(&self.sequences.get(seq)?.tokens)
-    }
-
-    /// The sequence's pages by rising start, reserved ones included: what
-    /// [`StepInput::pages`](crate::ir::StepInput) asks for.
-    ///
-    /// # Errors
-    /// [`KvError::StaleSequence`].
-    pub fn pages(&self, seq: SeqId) -> Result<&[PageRef], KvError> {
-        Ok(self.sequences.get(seq)?.table.live())
-    }
-
-    /// The slots of state that the next step reads and writes, if sequences have states and it is reserved.
-    ///
-    /// # Errors
-    /// [`KvError::StaleSequence`].
-    pub fn states(&self, seq: SeqId) -> Result<Option<StateSlots>, KvError> {
-        let sequence = self.sequences.get(seq)?;
-        Ok(sequence.next_state.map(|write| StateSlots { read: sequence.state, write }))
-    }
-
-    /// The slot with the state behind the last page that `len` tokens fill: those that the sequence has, or
-    /// will have behind the step under way. None if they fill no page, or the state is gone.
-    ///
-    /// # Errors
-    /// [`KvError::StaleSequence`].
-    pub fn state_of_whole_pages(&self, seq: SeqId, len: usize) -> Result<Option<StateSlot>, KvError> {
-        let sequence = self.sequences.get(seq)?;
-        let whole = len / PAGE_TOKENS * PAGE_TOKENS;
-        Ok(match sequence.len() {
-            own if whole == own => sequence.state,
-            _ if whole == len => sequence.next_state,
-            _ => None,
-        })
-    }
-
-    /// How many of the next `tokens` a step should compute, so that the state behind them can be kept: where
-    /// sequences have states that may be shared, those that fill pages, and only then the rest.
-    ///
-    /// # Errors
-    /// [`KvError::StaleSequence`].
-    pub fn to_a_whole_page(&self, seq: SeqId, tokens: usize) -> Result<usize, KvError> {
-        let sequence = self.sequences.get(seq)?;
-        let end = sequence.len().saturating_add(tokens).min(window::unclipped(sequence.spec.window));
-        let whole = (end / PAGE_TOKENS * PAGE_TOKENS).saturating_sub(sequence.len());
-        let keeps = self.states.is_used() && self.pool.prefix.shares();
-        Ok(if keeps && whole > 0 { whole } else { tokens })
-    }
-
     /// Pages that can be had: free ones, and cached ones that would be given up.
     pub fn free_pages(&self) -> usize {
         self.pool.available()
@@ -413,7 +345,8 @@ fn register_full_pages(pool: &mut PagePool, sequence: &mut Sequence) {
     while let Some(hash) = next_hash(pool, sequence) {
         let index = sequence.table.index_of(sequence.chain.len() * PAGE_TOKENS);
         if let Some(entry) = index.and_then(|index| sequence.table.live().get(index)) {
-            pool.prefix.register(entry.page, hash);
+            let tokens = &sequence.tokens[sequence.chain.len() * PAGE_TOKENS..][..PAGE_TOKENS];
+            pool.prefix.register(entry.page, hash, &sequence.chain, tokens);
         }
         sequence.chain.push(hash);
     }

@@ -18,17 +18,20 @@
 //! ([`KvCacheManager::with_states`]): `reserve` finds the slot that a step writes, `advance` moves on to it.
 //! A prefix is then shared up to a page whose state is kept as a snapshot, and computed again behind it.
 //!
-//! `manager` is the way in; `sequence` keeps one sequence's page table, `page` the references and the free
-//! list, `prefix` the hash chain and the cached pages, `state` the slots of state, `snapshot` one sequence in
-//! a file.
+//! `manager` is the way in, `queries` what it says; `sequence` keeps one sequence's page table, `page` the references and the free
+//! list, `prefix` the hash chain and the cached pages, `state` the slots of state, `events` and `changes` what changes
+//! in what can be found, `snapshot` one sequence in a file.
 
 #![forbid(unsafe_code)]
 
+mod changes;
 mod error;
+mod events;
 mod integrity;
 mod manager;
 mod page;
 mod prefix;
+mod queries;
 mod sequence;
 pub mod snapshot;
 mod state;
@@ -37,11 +40,15 @@ mod tests;
 mod window;
 
 pub use error::{IntegrityError, KvError};
+pub use events::{CacheEvent, StoredPage};
 pub use manager::KvCacheManager;
 
 use std::collections::TryReserveError;
 
 use crate::ir::{KvLayout, PageId, Window};
+
+/// Names a full page together with all that precedes it.
+type ChainHash = [u8; 32];
 
 /// A sequence of a [`KvCacheManager`]. The generation tag makes an id useless after its release,
 /// even when the place is taken again.

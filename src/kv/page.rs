@@ -2,8 +2,9 @@
 
 use std::collections::TryReserveError;
 
+use super::ChainHash;
 use super::PrefixSharing;
-use super::prefix::{ChainHash, PrefixIndex};
+use super::prefix::PrefixIndex;
 use super::with_room;
 use crate::ir::PageId;
 

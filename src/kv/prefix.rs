@@ -7,13 +7,10 @@
 
 use std::collections::{HashMap, TryReserveError};
 
-use super::PrefixSharing;
-use super::with_room;
+use super::events::EventLog;
+use super::{ChainHash, PrefixSharing, with_room};
 use crate::ir::PageId;
 use crate::token::TokenId;
-
-/// Names a full page together with all that precedes it.
-pub(super) type ChainHash = [u8; 32];
 
 /// No neighbour.
 const NONE: u32 = u32::MAX;
@@ -35,6 +32,8 @@ pub(super) struct PrefixIndex {
     oldest: u32,
     newest: u32,
     cached: usize,
+    /// Kept where somebody wants to know of changes.
+    pub(super) log: Option<EventLog>,
 }
 
 impl PrefixIndex {
@@ -49,7 +48,16 @@ impl PrefixIndex {
         let (mut hashes, mut links) = (with_room(pages)?, with_room(pages)?);
         hashes.resize(pages, None);
         links.resize(pages, Link { older: NONE, newer: NONE });
-        Ok(PrefixIndex { salt, pages: by_hash, hashes, links, oldest: NONE, newest: NONE, cached: 0 })
+        Ok(PrefixIndex {
+            salt,
+            pages: by_hash,
+            hashes,
+            links,
+            oldest: NONE,
+            newest: NONE,
+            cached: 0,
+            log: None,
+        })
     }
 
     /// Whether pages can be found at all.
@@ -82,11 +90,20 @@ impl PrefixIndex {
         self.pages.get(hash).copied()
     }
 
-    /// Makes `page` the one to be found under `hash`, unless another page is already.
-    pub(super) fn register(&mut self, page: PageId, hash: ChainHash) {
+    /// Makes `page` the one to be found under `hash`, unless another page is already. It has `tokens`, behind `chain`.
+    pub(super) fn register(
+        &mut self,
+        page: PageId,
+        hash: ChainHash,
+        chain: &[ChainHash],
+        tokens: &[TokenId],
+    ) {
         if let std::collections::hash_map::Entry::Vacant(entry) = self.pages.entry(hash) {
             entry.insert(page);
             self.hashes[page.index()] = Some(hash);
+            if let Some(log) = &mut self.log {
+                log.store(page, hash, chain, tokens);
+            }
         }
     }
 
@@ -94,6 +111,9 @@ impl PrefixIndex {
     pub(super) fn unregister(&mut self, page: PageId) {
         if let Some(hash) = self.hashes[page.index()].take() {
             self.pages.remove(&hash);
+            if let Some(log) = &mut self.log {
+                log.remove(page);
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Nothing here knows references or free pages; `manager` moves pages between this and the pool.
 
-use super::prefix::ChainHash;
+use super::ChainHash;
 use super::{KvError, SeqId, SequenceSpec, window, with_room};
 use crate::ir::{PAGE_TOKENS, PageRef, StateSlot};
 use crate::token::TokenId;

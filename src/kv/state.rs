@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, TryReserveError};
 
-use super::prefix::ChainHash;
+use super::ChainHash;
 use super::sequence::Sequence;
 use super::with_room;
 use crate::ir::StateSlot;

@@ -1,5 +1,6 @@
 //! What a budget for keys and values buys on a device.
 
+use crate::graph::{KvShape, Plan};
 use crate::ir::{KvLayout, PAGE_TOKENS};
 use crate::session::KvMemory;
 
@@ -23,30 +24,69 @@ impl KvBudget {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pool {
     budget: KvBudget,
+    /// Of the first shape of layers.
     layout: KvLayout,
+    /// Of all layers.
+    page_bytes: usize,
     context_max: usize,
     sequences_max: usize,
 }
 
 impl Pool {
+    /// Of a plan, whose layers may differ in their heads; none for one that keeps no keys and values.
+    ///
+    /// # Errors
+    /// [`ModelError::Context`] for one that positions cannot count.
+    pub(super) fn of_plan(plan: &Plan, options: &LoadOptions) -> Result<Option<Pool>, ModelError> {
+        check_context(options.context_max, u32::MAX as usize)?;
+        let layout = |shape: &KvShape| KvLayout {
+            layers: shape.layers,
+            kv_heads: shape.kv_heads,
+            head_dim: shape.head_dim,
+            dtype: options.kv_dtype,
+        };
+        let bytes = |bytes: usize, shape| layout(shape).page_bytes().saturating_add(bytes);
+        let page_bytes = plan.kv().iter().fold(0, bytes);
+        let LoadOptions { kv: budget, context_max, .. } = *options;
+        let sequences_max = options.limits.outputs_max;
+        let of = |layout| Pool { budget, layout, page_bytes, context_max, sequences_max };
+        Ok(plan.kv().first().map(layout).map(of))
+    }
+
     /// # Errors
     /// [`ModelError::Context`] for one that the model was not made for.
     pub(super) fn new(config: &ModelConfig, options: &LoadOptions) -> Result<Pool, ModelError> {
         let LoadOptions { context_max, kv: budget, kv_dtype, .. } = *options;
-        if context_max == 0 || context_max > config.context_length {
-            return Err(ModelError::Context { asked: context_max, trained: config.context_length });
-        }
+        check_context(context_max, config.context_length)?;
         let layout = config.kv_layout(kv_dtype);
-        Ok(Pool { budget, layout, context_max, sequences_max: options.limits.outputs_max })
+        let (page_bytes, sequences_max) = (layout.page_bytes(), options.limits.outputs_max);
+        Ok(Pool { budget, layout, page_bytes, context_max, sequences_max })
     }
 
     pub(super) fn layout(&self) -> KvLayout {
         self.layout
     }
 
-    /// Memory for one sequence of the longest context.
-    pub(super) fn least(&self) -> KvMemory {
-        KvMemory { layout: self.layout, pages: self.context_max.div_ceil(PAGE_TOKENS) }
+    pub(super) fn budget(&self) -> KvBudget {
+        self.budget
+    }
+
+    /// Pages of one sequence of the longest context.
+    fn least(&self) -> usize {
+        self.context_max.div_ceil(PAGE_TOKENS)
+    }
+
+    /// Bytes of them.
+    pub(super) fn least_bytes(&self) -> usize {
+        self.page_bytes.saturating_mul(self.least())
+    }
+
+    /// Bytes of [`Pool::memory`].
+    ///
+    /// # Errors
+    /// As [`Pool::memory`].
+    pub(super) fn bytes(&self, free: Option<u64>) -> Result<usize, ModelError> {
+        Ok(self.memory(free)?.pages.saturating_mul(self.page_bytes))
     }
 
     /// Its memory, with so many bytes free: room for one sequence of the longest context at least.
@@ -55,9 +95,8 @@ impl Pool {
     /// [`ModelError::KvBudget`] if it is too small, [`ModelError::KvMemory`] if the device has less,
     /// [`ModelError::KvShare`] and [`ModelError::NoFreeMemory`] for a share.
     pub(super) fn memory(&self, free: Option<u64>) -> Result<KvMemory, ModelError> {
-        let Pool { budget, layout, context_max, sequences_max } = *self;
-        let least = self.least().pages;
-        let bytes_needed = layout.page_bytes().saturating_mul(least);
+        let Pool { budget, layout, page_bytes, context_max, sequences_max } = *self;
+        let (least, bytes_needed) = (self.least(), self.least_bytes());
         let budget_bytes = budget.bytes(bytes_needed, free)?;
         let bytes = usize::try_from(budget_bytes).unwrap_or(usize::MAX);
         let most = match budget {
@@ -65,16 +104,21 @@ impl Pool {
             _ => usize::MAX,
         };
         // Page ids are 32 bits wide.
-        let pages = layout.pages_in(bytes).min(most).min(u32::MAX as usize);
+        let pages = (bytes / page_bytes.max(1)).min(most).min(u32::MAX as usize);
         if pages < least {
             return Err(ModelError::KvBudget { bytes, bytes_needed, context_max });
         }
-        let taken = pages.saturating_mul(layout.page_bytes()) as u64;
+        let taken = pages.saturating_mul(page_bytes) as u64;
         match free.filter(|&bytes_free| taken > bytes_free) {
             Some(bytes_free) => Err(ModelError::KvMemory { bytes: taken, bytes_free }),
             None => Ok(KvMemory { layout, pages }),
         }
     }
+}
+
+fn check_context(asked: usize, trained: usize) -> Result<(), ModelError> {
+    let fits = (1..=trained).contains(&asked);
+    if fits { Ok(()) } else { Err(ModelError::Context { asked, trained }) }
 }
 
 #[cfg(test)]
@@ -86,7 +130,7 @@ mod tests {
     fn pool(budget: KvBudget) -> Pool {
         let layout = KvLayout { layers: 1, kv_heads: 1, head_dim: 16, dtype: KvDtype::F16 };
         assert_eq!(layout.page_bytes(), 1024);
-        Pool { budget, layout, context_max: 64, sequences_max: 5 }
+        Pool { budget, layout, page_bytes: 1024, context_max: 64, sequences_max: 5 }
     }
 
     fn pages(budget: KvBudget, free: Option<u64>) -> Result<usize, String> {

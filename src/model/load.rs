@@ -1,10 +1,11 @@
 //! A loaded model: its graph compiled, its weights on a backend, its pages allocated.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 
-use crate::backend::{Backend, MatrixShape, PreparedMatrix};
+use crate::backend::{Backend, MatrixShape, PreparedMatrix, Weights};
 use crate::checkpoint::Checkpoint;
-use crate::graph::{CompileOptions, Fusion, Plan};
+use crate::graph::{CompileOptions, Fusion, Graph, Plan};
 use crate::ir::OpTimes;
 use crate::ir::{
     KvLayout, MatrixId, Op, PageId, Product, RowSampling, StateLayout, StateSlot, StepInput, StepLimits,
@@ -22,14 +23,14 @@ use super::{
 /// A model on a backend.
 #[derive(Debug)]
 pub struct Model<B: Backend> {
-    config: ModelConfig,
-    session: Session<B>,
-    kv: KvMemory,
-    context_max: usize,
-    fingerprint: [u8; 32],
-    sidecar: SidecarUse,
+    pub(super) vocab_size: usize,
+    pub(super) session: Session<B>,
+    pub(super) kv: KvMemory,
+    pub(super) context_max: usize,
+    pub(super) fingerprint: [u8; 32],
+    pub(super) sidecar: SidecarUse,
     /// Outputs of the last step.
-    outputs: usize,
+    pub(super) outputs: usize,
 }
 
 impl<B: Backend> Model<B> {
@@ -49,7 +50,7 @@ impl<B: Backend> Model<B> {
         let pool = Pool::new(config, options)?;
         pool.memory(free(&backend))?;
         let config = config.within(options.context_max);
-        let plan = compile(&config, &backend, options)?;
+        let plan = compile(&decoder::build(&config)?, &backend, options)?;
         // What the backend has no kernel for is refused before weights are read.
         plan.ops().iter().try_for_each(|op| backend.check_kernel(op))?;
         let fingerprint = file.fingerprint()?;
@@ -57,12 +58,10 @@ impl<B: Backend> Model<B> {
             Source { file, fingerprint, quantise: options.quantise, sidecar: options.sidecar.as_deref() };
         let (weights, sidecar) =
             upload(source, &plan, &backend, progress).map_err(|error: ModelError| error.of(file))?;
-        let fingerprint = cache_fingerprint::<B>(fingerprint, &config, pool.layout(), options);
-        // By now the backend has allocated all but the pool.
-        let size = |backend: &B| pool.memory(free(backend)).map(Some);
-        let session = Session::sized(backend, plan, weights, size)?;
-        let (kv, context_max) = (session.kv_memory(), options.context_max);
-        Ok(Model { config, session, kv, context_max, fingerprint, sidecar, outputs: 0 })
+        let fingerprint = cache_fingerprint::<B>(fingerprint, pool.layout(), options, &config.rope);
+        let session = bound(backend, plan, weights, pool)?;
+        let (kv, context_max, vocab_size) = (session.kv_memory(), options.context_max, config.vocab_size);
+        Ok(Model { vocab_size, session, kv, context_max, fingerprint, sidecar, outputs: 0 })
     }
 
     /// About what [`Model::load`] would allocate, reckoned without reading a weight: backends pad matrices.
@@ -75,27 +74,15 @@ impl<B: Backend> Model<B> {
         backend: &B,
         options: &LoadOptions,
     ) -> Result<DecoderMemory, ModelError> {
-        let (pool, plan) = (Pool::new(config, options)?, compile(config, backend, options)?);
+        let pool = Pool::new(config, options)?;
+        let plan = compile(&decoder::build(config)?, backend, options)?;
         let source = Source { file, fingerprint: [0; 32], quantise: options.quantise, sidecar: None };
         let mut weight_bytes = plan.vectors().iter().map(|vector| vector.len * size_of::<f32>()).sum();
         for spec in plan.matrices() {
             let MatrixShape { rows, cols, form } = source.shape(spec)?;
             weight_bytes += form.bytes(rows, cols);
         }
-        let arena_bytes = plan.arena_bytes();
-        let left = |free: u64| free.saturating_sub((weight_bytes + arena_bytes) as u64);
-        let free = matches!(options.kv, KvBudget::FreeShare(_)).then(|| free(backend).map(left)).flatten();
-        let KvMemory { layout, pages } = match pool.memory(free) {
-            // What is free does not hold one context: loading would say so.
-            Err(ModelError::KvBudget { .. }) if matches!(options.kv, KvBudget::FreeShare(_)) => pool.least(),
-            found => found?,
-        };
-        Ok(DecoderMemory { weight_bytes, arena_bytes, kv_bytes: pages * layout.page_bytes() })
-    }
-
-    /// The hyperparameters.
-    pub fn config(&self) -> &ModelConfig {
-        &self.config
+        reckon(weight_bytes, &plan, pool, free(backend))
     }
 
     /// The plan, the backend and its memory.
@@ -136,12 +123,44 @@ impl<B: Backend> Model<B> {
 }
 
 /// Bytes that the backend's device has free, where it says.
-fn free<B: Backend>(backend: &B) -> Option<u64> {
+pub(super) fn free<B: Backend>(backend: &B) -> Option<u64> {
     backend.memory().map(|memory| memory.free_bytes)
 }
 
-fn compile<B: Backend>(config: &ModelConfig, backend: &B, options: &LoadOptions) -> Result<Plan, ModelError> {
-    Ok(decoder::build(config)?.compile(&CompileOptions {
+/// What a model with so many bytes of weights takes.
+pub(super) fn reckon(
+    weight_bytes: usize,
+    plan: &Plan,
+    pool: Pool,
+    free: Option<u64>,
+) -> Result<DecoderMemory, ModelError> {
+    let arena_bytes = plan.arena_bytes();
+    let shares = matches!(pool.budget(), KvBudget::FreeShare(_));
+    let left = free.filter(|_| shares).map(|free| free.saturating_sub((weight_bytes + arena_bytes) as u64));
+    let kv_bytes = match pool.bytes(left) {
+        // What is free does not hold one context: loading would say so.
+        Err(ModelError::KvBudget { .. }) if shares => pool.least_bytes(),
+        found => found?,
+    };
+    Ok(DecoderMemory { weight_bytes, arena_bytes, kv_bytes })
+}
+
+/// A session whose pool is sized when the backend has allocated all else.
+pub(super) fn bound<B: Backend>(
+    backend: B,
+    plan: Plan,
+    weights: Weights<B>,
+    pool: Pool,
+) -> Result<Session<B>, ModelError> {
+    Session::sized(backend, plan, weights, |backend| pool.memory(free(backend)).map(Some))
+}
+
+pub(super) fn compile<B: Backend>(
+    graph: &Graph,
+    backend: &B,
+    options: &LoadOptions,
+) -> Result<Plan, ModelError> {
+    Ok(graph.compile(&CompileOptions {
         limits: options.limits,
         element_bytes: &|precision| backend.element_bytes(precision),
         fuse: Fusion::On,
@@ -149,19 +168,19 @@ fn compile<B: Backend>(config: &ModelConfig, backend: &B, options: &LoadOptions)
     })?)
 }
 
-/// What keys and values depend on: the file, what its matrices became, how they are stored, and the rotation, which
-/// some files choose by the context that is asked for.
-fn cache_fingerprint<B: Backend>(
-    file: [u8; 32],
-    config: &ModelConfig,
+/// What keys and values depend on: the weights, what they became, how they are stored, and how they are computed where
+/// the weights do not say it: of a file the rotation, which some choose by the context that is asked for.
+pub(super) fn cache_fingerprint<B: Backend>(
+    weights: [u8; 32],
     layout: KvLayout,
     options: &LoadOptions,
+    computed: &dyn Debug,
 ) -> [u8; 32] {
     let mut hash = blake3::Hasher::new();
-    hash.update(&file);
+    hash.update(&weights);
     let LoadOptions { quantise, activations, .. } = options;
-    let (device, rope) = (std::any::type_name::<B>(), &config.rope);
-    let made = format!("{device} {layout:?} {quantise:?} {activations:?} {rope:?}");
+    let device = std::any::type_name::<B>();
+    let made = format!("{device} {layout:?} {quantise:?} {activations:?} {computed:?}");
     hash.update(made.as_bytes());
     *hash.finalize().as_bytes()
 }
@@ -172,7 +191,7 @@ impl<B: Backend> Decoder for Model<B> {
     }
 
     fn vocab_size(&self) -> usize {
-        self.config.vocab_size
+        self.vocab_size
     }
 
     fn context_max(&self) -> usize {
@@ -227,14 +246,14 @@ impl<B: Backend> Decoder for Model<B> {
         if output >= self.outputs {
             return Err(ModelError::Output { found: output, outputs: self.outputs });
         }
-        if out.len() != self.config.vocab_size {
-            return Err(ModelError::Logits { expected: self.config.vocab_size, found: out.len() });
+        if out.len() != self.vocab_size {
+            return Err(ModelError::Logits { expected: self.vocab_size, found: out.len() });
         }
         Ok(self.session.read(decoder::LOGITS, output, out)?)
     }
 
     fn samples(&self, sampling: &RowSampling) -> bool {
-        self.session.backend().samples(sampling, self.config.vocab_size)
+        self.session.backend().samples(sampling, self.vocab_size)
     }
 
     fn runs_ahead(&self) -> bool {

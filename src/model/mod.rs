@@ -4,7 +4,7 @@
 //! configuration of a file's hyperparameters: `known` lists their keys, `keys` reads them, `tensors` holds them
 //! against the tensors, and `rotation`, `scaling` and `rope` turn bases and scaling schemes into frequencies.
 //! `decoder` builds the graph. `load`, by its `options` and with pages for a `budget`, compiles it, and `upload` brings
-//! the weights to a backend, `sidecar` from a file of prepared ones.
+//! the weights to a backend, `sidecar` from a file of prepared ones. `own` makes a model of a graph that no file describes.
 //! [`Decoder`] is all that the engine sees of a model; sequences and sampling are not here.
 
 #![forbid(unsafe_code)]
@@ -18,6 +18,7 @@ mod keys;
 mod known;
 mod load;
 mod options;
+mod own;
 mod recipe;
 mod rope;
 mod rotation;
@@ -42,6 +43,7 @@ pub use config::{Experts, LocalAttention, ModelConfig, Rotations};
 pub use family::{FAMILIES, Family};
 pub use load::Model;
 pub use options::{KvBudget, LoadOptions};
+pub use own::OwnModel;
 pub use recipe::{
     AttentionRecipe, EmbedRecipe, ExpertWeights, ExpertsRecipe, HeadRecipe, LayerRecipe, LocalLayers,
     LocalRope, LogitScale, MlpRecipe, NormPlacement, QueryKeyNorms, RotatedLayers,

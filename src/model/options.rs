@@ -37,3 +37,19 @@ pub struct LoadOptions {
     /// How activations are asked to be stored; the residual stream is f32 always.
     pub activations: Precision,
 }
+
+impl LoadOptions {
+    /// For sequences of at most so many tokens: room for two of them, steps of 256 prompt tokens and 64 outputs, and
+    /// weights as they are.
+    pub fn new(context_max: usize) -> LoadOptions {
+        LoadOptions {
+            limits: StepLimits { tokens_max: 256 + 64, outputs_max: 64 },
+            kv_dtype: KvDtype::F16,
+            kv: KvBudget::Contexts(2),
+            context_max,
+            quantise: None,
+            sidecar: None,
+            activations: Precision::F32,
+        }
+    }
+}

@@ -49,6 +49,19 @@ pub trait TokenMask: Send {
     }
 }
 
+/// A constraint in one line, of an answer that may end anywhere it is allowed to.
+///
+/// ```
+/// # use ottava::{Request, TokenId, sample::TokenSet};
+/// # let (request, digits) = (Request::tokens(vec![TokenId(1)]), [TokenId(4), TokenId(5)]);
+/// let request = request.mask(move |_: &[TokenId], allowed: &mut TokenSet| allowed.extend(digits));
+/// ```
+impl<F: FnMut(&[TokenId], &mut TokenSet) + Send> TokenMask for F {
+    fn allowed(&mut self, answer: &[TokenId], allowed: &mut TokenSet) {
+        self(answer, allowed);
+    }
+}
+
 /// A set of tokens of a vocabulary: a bit each.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TokenSet {

@@ -2,6 +2,15 @@
 //!
 //! The order is fixed: logit bias, penalties, mask, temperature, top-k, top-p, min-p, draw. `row` turns a
 //! request's sampling into numbers for a backend that samples itself.
+//!
+//! ```
+//! use ottava::Sampling;
+//!
+//! let mut sampling = Sampling::default();
+//! sampling.temperature = -0.5;
+//! let error = sampling.check(32_000).unwrap_err().to_string();
+//! assert!(error.starts_with("temperature"), "{error}");
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -41,11 +41,13 @@ pub enum TextError {
         /// The name in the file.
         name: String,
     },
-    /// The folder has no `tokenizer.json`, so its model takes token ids alone.
-    #[error("{folder}: text needs tokenizer.json, which is not there; the model runs on token ids")]
+    /// The model came without a tokenizer, so it takes token ids alone.
+    #[error("{model}: text needs {needs}; the model runs on token ids")]
     NoTokenizer {
-        /// The folder.
-        folder: String,
+        /// The folder, or the name of a graph of one's own.
+        model: String,
+        /// What is missing.
+        needs: &'static str,
     },
     /// The text becomes more tokens than the limit allows.
     #[error("tokenizer: the text has at least {at_least} tokens, the limit is {limit}")]

@@ -5,6 +5,24 @@
 //! `text` come the `Tokenizer` (text to ids) and the `ChatTemplate` (messages to text). What samples ids
 //! is in `crate::sample`; where the metadata come from is in `crate::checkpoint`, and `folder` makes the same of a folder's
 //! `tokenizer.json`.
+//!
+//! ```no_run
+//! # #[cfg(feature = "text")]
+//! # fn main() -> ottava::Result<()> {
+//! use ottava::Engine;
+//! use ottava::text::{AddBos, Detokenizer, Special};
+//!
+//! let engine = Engine::builder("model.gguf").build()?;
+//! let ids = engine.tokenizer().encode("What users type", Special::Text, AddBos::No)?;
+//! let mut text = Detokenizer::new(engine.vocab());
+//! for id in ids {
+//!     print!("{}", text.push(id));
+//! }
+//! println!("{}", text.finish());
+//! # Ok(()) }
+//! # #[cfg(not(feature = "text"))]
+//! # fn main() {}
+//! ```
 
 #![forbid(unsafe_code)]
 

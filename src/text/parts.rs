@@ -28,6 +28,9 @@ pub(crate) mod key {
     pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
 }
 
+/// Code of a token that never comes from text.
+pub(crate) const UNUSED: u32 = 5;
+
 /// How the pieces of a vocabulary are written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spelling {
@@ -84,6 +87,21 @@ impl VocabParts {
             add_space_prefix: reader.flag(key::ADD_SPACE_PREFIX),
             warnings: reader.warnings,
         })
+    }
+
+    /// Tokens that are numbers and spell nothing, of which some end a sequence.
+    pub(crate) fn of_numbers(count: usize, ends: impl IntoIterator<Item = impl Into<i64>>) -> VocabParts {
+        let ends: Vec<i64> = ends.into_iter().map(Into::into).collect();
+        VocabParts {
+            model: "gpt2".to_owned(),
+            pre: "gpt-2".to_owned(),
+            tokens: std::iter::repeat_n("", count).collect(),
+            types: Some(vec![UNUSED; count]),
+            eos: ends.first().copied(),
+            ends: ends.get(1..).unwrap_or_default().to_vec(),
+            add_bos: Some(false),
+            ..VocabParts::default()
+        }
     }
 
     /// How the tokens are written, by the kind of the tokenizer.

@@ -60,10 +60,10 @@ pub struct Tokenizer {
 enum Pieces {
     ByteLevel(ByteLevel),
     SentencePiece(Spm),
-    /// A folder without a tokenizer.
-    #[cfg(feature = "safetensors")]
+    /// There are none: see [`TextError::NoTokenizer`].
     None {
-        folder: String,
+        model: String,
+        needs: &'static str,
     },
 }
 
@@ -94,12 +94,23 @@ impl Tokenizer {
                 let FolderText { parts, merges, is_complete } = FolderText::read(documents)?;
                 let mut tokenizer = Tokenizer::from_parts(parts, &merges)?;
                 if !is_complete {
-                    let folder = crate::checkpoint::shown_path(documents.folder());
-                    tokenizer.pieces = Pieces::None { folder };
+                    let model = crate::checkpoint::shown_path(documents.folder());
+                    tokenizer.pieces = Pieces::None { model, needs: "tokenizer.json, which is not there" };
                 }
                 Ok(tokenizer)
             }
         }
+    }
+
+    /// Of a model that no file describes: its tokens are numbers, and it encodes no text.
+    pub(crate) fn of_numbers(model: &str, count: usize, ends: &[TokenId]) -> Result<Tokenizer, TextError> {
+        let mut tokenizer = Tokenizer::from_parts(
+            VocabParts::of_numbers(count, ends.iter().map(|id| id.0)),
+            &Strings::default(),
+        )?;
+        let needs = "a tokenizer, which a graph of one's own has not";
+        tokenizer.pieces = Pieces::None { model: model.into(), needs };
+        Ok(tokenizer)
     }
 
     fn from_parts(parts: VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
@@ -256,8 +267,7 @@ impl Tokenizer {
         }
         ids.expect(text.len())?;
         match &self.pieces {
-            #[cfg(feature = "safetensors")]
-            Pieces::None { folder } => Err(TextError::NoTokenizer { folder: folder.clone() }),
+            Pieces::None { model, needs } => Err(TextError::NoTokenizer { model: model.clone(), needs }),
             Pieces::ByteLevel(pieces) => pieces.encode(&self.vocab, text, ids),
             Pieces::SentencePiece(pieces) => {
                 let prefix = if self.vocab.add_space_prefix() { "▁" } else { "" };

@@ -57,6 +57,15 @@ impl Vocab {
         }
     }
 
+    /// Tokens that are numbers and spell nothing, of which some end an answer.
+    ///
+    /// # Errors
+    /// [`TextError::BadValue`] if there is none.
+    #[cfg(not(feature = "text"))]
+    pub(crate) fn of_numbers(count: usize, ends: &[TokenId]) -> Result<Vocab, TextError> {
+        Vocab::from_parts(&VocabParts::of_numbers(count, ends.iter().map(|id| id.0)))
+    }
+
     /// Mends the parts and spells out every token.
     pub(crate) fn from_parts(parts: &VocabParts) -> Result<Vocab, TextError> {
         Ok(Vocab::new(Mended::new(parts.clone())?))

@@ -4,9 +4,9 @@
 use ottava::backend::Reference;
 use ottava::ir::{
     Activation, ApplyRope, Attention, Binary, BinaryFn, DeltaHeads, Embed, Epilogue, GatedDelta,
-    GatherOutputs, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul, Normalize, Op, Place,
-    Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, Rows, SampleRows, ShortConv,
-    Softmax, State, Transpose, Unary, UnaryFn, Window, Write,
+    GatherOutputs, Heads, KvAppend, KvDtype, KvLayout, LogitAdjustment, Matmul, MeanRows, Normalize, Op,
+    Place, Precision, Product, RmsNorm, Rope, RopeAngles, RopePairing, RowSampling, Rows, SampleRows,
+    ShortConv, Softmax, State, Transpose, Unary, UnaryFn, Window, Write,
 };
 use ottava::quant::{DenseMatrix, DenseValues, WeightMatrix};
 use std::f64::consts::FRAC_PI_2;
@@ -72,7 +72,9 @@ fn products_bias_residual_and_norm() {
 
 #[test]
 fn gates() {
-    for (activation, of_one) in [(Activation::Silu, 0.731_058_6), (Activation::GeluTanh, 0.841_192)] {
+    let of_one =
+        [(Activation::Silu, 0.731_058_6), (Activation::GeluTanh, 0.841_192), (Activation::Gelu, 0.841_344_7)];
+    for (activation, of_one) in of_one {
         let mut case = Case::new("gate");
         let src = case.input(&[1.0], 1);
         let (matrix, up) = (case.matrix(dense([[1.0], [0.0]])), case.matrix(dense([[2.0], [7.0]])));
@@ -136,6 +138,8 @@ fn elementwise() {
     let functions = [
         (UnaryFn::Activation(Activation::Silu), [0.731_058_6, -0.268_941_4, 1.761_594_2]),
         (UnaryFn::Activation(Activation::GeluTanh), [0.841_192, -0.158_808, 1.954_597_7]),
+        // Of the normal distribution's table: 0.8413447, 0.1586553, 0.9772499.
+        (UnaryFn::Activation(Activation::Gelu), [0.841_344_7, -0.158_655_3, 1.954_499_7]),
         (UnaryFn::Scale(-1.5), [-1.5, 1.5, -3.0]),
         (UnaryFn::SoftCap(2.0), [0.924_234_3, -0.924_234_3, 1.523_188_3]),
     ];
@@ -159,13 +163,29 @@ fn elementwise() {
         case.ops = vec![Op::Unary(Unary { dst, src, f: UnaryFn::Cast(precision) })];
         assert_eq!(run(&Reference, &case)[0], want);
     }
-    for (f, want) in [(BinaryFn::Add, [11.0, 22.0, 13.0, 24.0]), (BinaryFn::Mul, [10.0, 40.0, 30.0, 80.0])] {
+    let functions = [
+        (BinaryFn::Add, [11.0, 22.0, 13.0, 24.0]),
+        (BinaryFn::Sub, [-9.0, -18.0, -7.0, -16.0]),
+        (BinaryFn::Mul, [10.0, 40.0, 30.0, 80.0]),
+    ];
+    for (f, want) in functions {
         let mut case = Case::new(format!("{f:?}"));
         let (a, b) = (case.input(&[1.0, 2.0, 3.0, 4.0], 2), case.input(&[10.0, 20.0], 2));
         let dst = case.output(2, 2);
         case.ops = vec![Op::Binary(Binary { dst, a, b, f })];
         assert_gives(&case, &want);
     }
+}
+
+#[test]
+fn the_mean_of_a_sequence() {
+    let mut case = Case::new("mean").at(0..2);
+    case.sequence(4..5, None);
+    case.step.outputs = vec![1, 2];
+    let src = Place { rows: Rows::Tokens, ..case.input(&[1.0, 2.0, 3.0, 6.0, 9.0, 9.5], 2) };
+    let dst = case.gathered(2);
+    case.ops = vec![Op::MeanRows(MeanRows { dst, src })];
+    assert_gives(&case, &[2.0, 4.0, 9.0, 9.5]);
 }
 
 #[test]

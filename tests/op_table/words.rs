@@ -1,9 +1,10 @@
 //! Operations that CPUs and the reference have, and GPUs not yet: norms with a kind and a bias, attention over rows
-//! at hand, experts, states that are carried from token to token.
+//! at hand, the exact GELU, differences, means, experts, states that are carried from token to token.
 
 use ottava::ir::{
-    Axis, AxisRows, Combine, DeltaHeads, ExpertMatmul, GatedDelta, Heads, MatrixStack, Norm, NormKind,
-    Normalize, Op, Place, Route, RowAttention, Rows, Sees, ShortConv, State, StateSlot, StateSlots, Write,
+    Activation, Axis, AxisRows, Binary, BinaryFn, Combine, DeltaHeads, Epilogue, ExpertMatmul, GatedDelta,
+    Heads, Matmul, MatrixStack, MeanRows, Norm, NormKind, Normalize, Op, Place, Product, Route, RowAttention,
+    Rows, Sees, ShortConv, State, StateSlot, StateSlots, Unary, UnaryFn, Write,
 };
 use ottava::quant::{Bits, DenseMatrix, DenseValues, WeightMatrix};
 
@@ -14,6 +15,9 @@ pub fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = [1, 7, 16, 17, 100, 576].into_iter().flat_map(norms).collect();
     cases.extend([Sees::All, Sees::Causal, Sees::Span(1), Sees::Span(3)].map(of_sequences));
     cases.extend([8, 17, 64].map(across));
+    cases.extend([1, 7, 16, 100].into_iter().flat_map(gelu_and_differences));
+    cases.extend([gated(Bits::Four), gated(Bits::Eight)]);
+    cases.extend([1, 5, 16, 33, 576].into_iter().flat_map(means));
     cases.extend([(1, false), (2, true), (5, false), (5, true)].map(|(top_k, sum)| routes(top_k, sum)));
     cases.extend([dense(false), dense(true), quantised()]);
     cases.extend([Write::Store, Write::Add].map(combined));
@@ -87,6 +91,65 @@ fn across(dim: usize) -> Case {
     case.results = vec![dst];
     case.ops = vec![Op::RowAttention(RowAttention { dst, q, k, v, heads, scale: 0.5, sees: Sees::All })];
     case.within(1e-5)
+}
+
+/// Among the values are those that an exponential turns into 0, infinity, or no number.
+fn gelu_and_differences(cols: usize) -> Vec<Case> {
+    let (mut numbers, limits) = (Numbers(cols as u64 + 19), [1e30, -1e6, 0.0, 1e-30, f32::NAN]);
+    let f = UnaryFn::Activation(Activation::Gelu);
+    let gelu = |in_place: bool, values: &[f32]| {
+        let mut case = Case::new(format!("{f:?} {cols}, in place: {in_place}"));
+        let src = case.input(values, cols);
+        let dst = if in_place { src } else { case.output(values.len() / cols, cols) };
+        case.results = vec![dst];
+        case.ops = vec![Op::Unary(Unary { dst, src, f })];
+        case
+    };
+    let mut difference = |b_rows: usize, in_place: bool| {
+        let mut case = Case::new(format!("difference {cols}, b of {b_rows} rows, in place: {in_place}"));
+        let a = case.input(&numbers.take(9 * cols), cols);
+        let b = case.input(&numbers.take(b_rows * cols), cols);
+        let dst = if in_place { a } else { case.output(9, cols) };
+        case.results = vec![dst];
+        case.ops = vec![Op::Binary(Binary { dst, a, b, f: BinaryFn::Sub })];
+        case.within(1e-7)
+    };
+    let differences = [difference(9, false), difference(1, false), difference(9, true)];
+    let values = numbers.take(9 * cols);
+    let limits: Vec<f32> = limits.iter().flat_map(|&x| vec![x; cols]).collect();
+    [gelu(false, &values), gelu(true, &values), gelu(false, &limits)].into_iter().chain(differences).collect()
+}
+
+fn gated(bits: Bits) -> Case {
+    let mut case = Case::new(format!("a gate of exact GELU, {bits:?}"));
+    let mut numbers = Numbers(23);
+    let [matrix, up] = [(); 2].map(|()| case.matrix(numbers.matrix([49, 64], bits, 32, false)));
+    let (src, dst) = (case.input(&numbers.take(5 * 64), 64), case.output(5, 49));
+    let epilogue = Epilogue::Gated { up, activation: Activation::Gelu };
+    let products = vec![Product { dst, matrix, bias: None, epilogue }];
+    case.ops = vec![Op::Matmul(Matmul { src, norm: None, products })];
+    Case { eps_int8: super::INT8_EPS, ..case.within(1e-5) }
+}
+
+/// Of three sequences, of which the second has no output, or one of them no frames; and of fixed rows.
+fn means(cols: usize) -> [Case; 3] {
+    let mean = |name: &str, rows: Rows, count: usize, outputs: &[u32]| {
+        let mut case = Case::new(format!("mean of {name} of {cols}")).at(0..5);
+        case.sequence(7..8, None);
+        case.sequence(0..4, None);
+        case.step.outputs = outputs.to_vec();
+        case.step.axes = vec![AxisRows { rows: vec![0..4, 4..4, 4..11] }];
+        let values = Numbers(cols as u64 + 29).take(count * cols);
+        let src = Place { rows, ..case.input(&values, cols) };
+        let dst = if outputs.is_empty() { case.output(1, cols) } else { case.gathered(cols) };
+        case.ops = vec![Op::MeanRows(MeanRows { dst, src })];
+        case
+    };
+    [
+        mean("tokens", Rows::Tokens, 10, &[4, 8, 9]),
+        mean("frames", Rows::Axis(Axis { id: 0, max: 11 }), 11, &[0, 5, 9]),
+        mean("fixed rows", Rows::Fixed(9), 9, &[]),
+    ]
 }
 
 /// Among the logits are equal ones.
@@ -194,7 +257,7 @@ fn delta(heads: DeltaHeads) -> Case {
     case
 }
 
-/// Operations with states that must fail, on places of ones.
+/// Means and operations with states that must fail, on places of ones.
 pub fn refused() -> (Case, Vec<Op>) {
     let mut case = Case::new("refused states").at(0..5);
     case.slots = vec![vec![0.0; 40]; 2];
@@ -210,6 +273,10 @@ pub fn refused() -> (Case, Vec<Op>) {
     let delta = GatedDelta { dst: a, q, k, v, decay, beta, heads, scale: 1.0, state };
     let fixed = Place { rows: Rows::Fixed(5), ..a };
     let ops = vec![
+        // Means are rows of outputs, of as many columns, and have no mean.
+        Op::MeanRows(MeanRows { dst: a, src: b }),
+        Op::MeanRows(MeanRows { dst: Place { rows: Rows::Outputs, ..gate }, src: b }),
+        Op::MeanRows(MeanRows { dst: a, src: Place { rows: Rows::Outputs, ..b } }),
         Op::ShortConv(ShortConv { dst: b, ..conv }),
         Op::ShortConv(ShortConv { dst: fixed, ..conv }),
         Op::ShortConv(ShortConv { state: State { offset: 32, ..conv.state }, ..conv }),

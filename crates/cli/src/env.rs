@@ -21,9 +21,10 @@ pub fn hub_token() -> Option<String> {
     std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty())
 }
 
-/// A key of the server's clients: `OTTAVA_API_KEY`.
-pub fn api_key() -> Option<String> {
-    std::env::var("OTTAVA_API_KEY").ok().filter(|key| !key.is_empty())
+/// Keys of the server's clients, one a line: `OTTAVA_API_KEY`.
+pub fn api_keys() -> Vec<String> {
+    let keys = std::env::var("OTTAVA_API_KEY").unwrap_or_default();
+    keys.lines().filter(|key| !key.is_empty()).map(str::to_owned).collect()
 }
 
 /// Whether the hub must not be asked: `HF_HUB_OFFLINE` or `OTTAVA_OFFLINE` set to anything but 0.

@@ -1,5 +1,7 @@
 //! `ottava serve`: OpenAI's chat and completions over HTTP.
 
+mod isolated;
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,8 +9,9 @@ use std::time::Duration;
 use clap::Args;
 use ottava::EngineConfig;
 use ottava::ir::PAGE_TOKENS;
-use ottava_server::{Config, ServeError, Server, asked_to_stop};
+use ottava_server::{Config, Front, ServeError, Server, asked_to_stop, input_ended};
 
+use self::isolated::Added;
 use super::numbers::whole;
 use super::options::ModelOptions;
 use super::{Failure, env, output};
@@ -17,6 +20,9 @@ use super::{Failure, env, output};
 const SEQUENCES_MAX: usize = 4096;
 const QUEUE_MAX: usize = 1 << 16;
 const SECONDS_MAX: u64 = 1 << 20;
+/// Changes of the cache that may wait to be published.
+#[cfg(feature = "kv-events")]
+const KV_EVENTS: usize = 1 << 14;
 /// Most bytes of a file of keys.
 const KEYS_MAX: u64 = 1 << 20;
 
@@ -53,6 +59,26 @@ pub struct Serve {
     /// Seconds that answers may still take after SIGTERM or Ctrl-C
     #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     drain: u64,
+    /// Run the engine in a process of its own, which is started again when it dies, hangs or loses its device
+    #[arg(long)]
+    isolated: bool,
+    /// A further model, in a process of its own that starts when the model is first asked for (may be given several
+    /// times)
+    #[arg(long, value_name = "NAME=MODEL")]
+    add: Vec<Added>,
+    /// Seconds without a request after which a further model is unloaded; 0 never does
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
+    idle_unload: u64,
+    /// Ends of a model's process within ten minutes after which it is given up; 0 never does
+    #[arg(long, value_name = "N", default_value_t = 3, allow_hyphen_values = true, value_parser = whole(0, QUEUE_MAX))]
+    restarts: usize,
+    /// Serve another process of this program
+    #[arg(long, hide = true)]
+    worker: bool,
+    /// Where changes of the cache are published over ZeroMQ, for routers: tcp://127.0.0.1:5557
+    #[cfg(feature = "kv-events")]
+    #[arg(long, value_name = "ENDPOINT")]
+    kv_events: Option<String>,
     #[command(flatten)]
     model: ModelOptions,
 }
@@ -61,12 +87,18 @@ impl Serve {
     /// Serves until it is asked to stop.
     pub fn run(self) -> Result<(), Failure> {
         let keys = self.keys()?;
+        if self.isolated || !self.add.is_empty() {
+            return self.run_isolated(keys);
+        }
         let scheduling = EngineConfig {
             sequences_max: self.max_sequences,
             queue_max: self.queue,
+            #[cfg(feature = "kv-events")]
+            cache_events: if self.kv_events.is_some() { KV_EVENTS } else { 0 },
             ..EngineConfig::default()
         };
         let engine = self.model.engine_of_many(scheduling)?;
+        let worker = self.worker;
         let server = Server::bind((*engine).clone(), self.config(keys)).map_err(failed)?;
         let info = engine.info();
         output::tell(format_args!(
@@ -78,7 +110,22 @@ impl Serve {
             info.kv_pages * PAGE_TOKENS
         ));
         output::print_line(format_args!("http://{}", server.address()))?;
-        server.run(asked_to_stop()).map_err(failed)
+        let stop = async move { if worker { input_ended().await } else { asked_to_stop().await } };
+        server.run(stop).map_err(failed)
+    }
+
+    /// Serves models that run in processes of their own.
+    fn run_isolated(self, keys: Vec<String>) -> Result<(), Failure> {
+        let models = isolated::models(&self.model.model, &self.alias, &self.add);
+        let models =
+            models.map_err(|error| Failure::Failed(format!("this program cannot be found: {error}")))?;
+        let (restarts, idle) = (self.restarts, Duration::from_secs(self.idle_unload));
+        let mut front = Front::bind(self.config(keys), models).map_err(failed)?.restarts_max(restarts);
+        if !idle.is_zero() {
+            front = front.unload_after(idle);
+        }
+        output::print_line(format_args!("http://{}", front.address()))?;
+        front.run(asked_to_stop(), |line| output::tell(format_args!("{line}"))).map_err(failed)
     }
 
     fn config(self, keys: Vec<String>) -> Config {
@@ -92,13 +139,18 @@ impl Serve {
         config.request_timeout =
             (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout));
         config.drain = Duration::from_secs(self.drain);
+        config.marks_answers = self.worker;
+        #[cfg(feature = "kv-events")]
+        {
+            config.kv_events = self.kv_events;
+        }
         config
     }
 
     /// The keys of the file and of the environment.
     fn keys(&self) -> Result<Vec<String>, Failure> {
         let mut keys = self.api_key_file.as_deref().map(keys_of).transpose()?.unwrap_or_default();
-        keys.extend(env::api_key());
+        keys.extend(env::api_keys());
         Ok(keys)
     }
 }

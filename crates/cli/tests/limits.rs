@@ -46,7 +46,7 @@ fn a_builder_takes_any_number_or_says_its_range() -> Outcome {
     assert!(builder(&path).kv(KvBudget::Bytes(0)).build().is_err());
     assert!(builder(&path).context_max(0).build().is_err());
     let engine = builder(&path).threads(number(2)).build()?;
-    let trained = engine.config().context_length;
+    let trained = engine.info().context_trained;
     let error = builder(&path).context_max(trained + 1).build().unwrap_err();
     let said = format!("expected 1 to {trained}, the trained context");
     assert!(error.to_string().contains(&said) && error.field() == Some("context_max"), "{error}");

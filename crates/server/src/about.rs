@@ -8,8 +8,9 @@ use axum::response::{IntoResponse, Response};
 use ottava::engine::EngineState;
 use serde_json::{Value, json};
 
-use crate::app::{App, Phase};
+use crate::app::App;
 use crate::error::{ApiError, json_body, quoted};
+use crate::guard::Phase;
 
 /// The description of all routes.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -37,7 +38,7 @@ fn model_of(app: &App, name: &str) -> Value {
         "id": name, "object": "model", "created": app.started, "owned_by": "ottava", "root": app.name(),
         "max_model_len": info.context_max,
         "meta": {
-            "n_ctx_train": app.engine.config().context_length, "n_params": info.parameters, "size": info.file_bytes,
+            "n_ctx_train": info.context_trained, "n_params": info.parameters, "size": info.file_bytes,
             "n_vocab": app.engine.vocab().len(),
         },
     })
@@ -56,9 +57,9 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
         EngineState::Dead(error) => Some(format!("the engine is dead: {error}")),
         _ => Some("the engine has stopped".to_owned()),
     };
-    let stopping = (*app.phase.borrow() != Phase::Serving).then(|| "the server is stopping".to_owned());
+    let stopping = (*app.guard.phase.borrow() != Phase::Serving).then(|| "the server is stopping".to_owned());
     let running = app.engine.stats().step_running_s;
-    let hangs = running > app.config.step_timeout.as_secs_f64();
+    let hangs = running > app.guard.config.step_timeout.as_secs_f64();
     let hung = hangs.then(|| format!("a step has been running for {running:.0} s"));
     match reason.or(stopping).or(hung) {
         None => json_body(&json!({"status": "ready"})).into_response(),

@@ -115,7 +115,7 @@ impl Answers {
             n: params.n,
         };
         let context_max = app.engine.info().context_max;
-        let deadline = app.config.request_timeout.and_then(|time| Instant::now().checked_add(time));
+        let deadline = app.guard.config.request_timeout.and_then(|time| Instant::now().checked_add(time));
         for (number, prompt) in prompts.into_iter().enumerate() {
             let room = context_max.saturating_sub(prompt.ids.len());
             let parser = |tools: &Tools| app.engine.answer_parser(&prompt.ids, tools);

@@ -6,50 +6,34 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ottava::Engine;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use subtle::{Choice, ConstantTimeEq};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
-use crate::Config;
 use crate::error::ApiError;
+use crate::guard::Guard;
 use crate::metrics::Metrics;
 
-/// Where the server is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
-    /// Requests are answered.
-    Serving,
-    /// No further ones; those at work go on.
-    Draining,
-    /// Those at work end now.
-    Ending,
-}
-
-/// The engine, what the server was told, and what it counts.
+/// The engine, who may use it, and what the server counts.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) engine: Engine,
-    pub(crate) config: Config,
+    pub(crate) guard: Arc<Guard>,
     pub(crate) metrics: Metrics,
     /// Unix time of the start: when the model was "created".
     pub(crate) started: u64,
-    pub(crate) phase: watch::Receiver<Phase>,
-    /// SHA-256 of each key.
-    keys: Vec<[u8; 32]>,
     names: Vec<String>,
     /// Bounds templates and tokenising, which take the processor.
     workers: Arc<Semaphore>,
 }
 
 impl App {
-    pub(crate) fn new(engine: Engine, config: Config, phase: watch::Receiver<Phase>, workers: usize) -> App {
-        let keys = config.keys.iter().map(|key| sha256(&[key.trim().as_bytes()])).collect();
-        let mut names = config.names.clone();
+    pub(crate) fn new(engine: Engine, guard: Arc<Guard>, workers: usize) -> App {
+        let mut names = guard.config.names.clone();
         if names.is_empty() {
             names.push(model_id(&engine));
         }
         let (started, workers) = (now(), Arc::new(Semaphore::new(workers)));
         let metrics = Metrics::new(&names[0]);
-        App { engine, config, metrics, started, phase, keys, names, workers }
+        App { engine, guard, metrics, started, names, workers }
     }
 
     /// What the model is called, the first name in answers.
@@ -60,19 +44,6 @@ impl App {
     /// The name in answers.
     pub(crate) fn name(&self) -> &str {
         &self.names[0]
-    }
-
-    /// Whether clients need a key.
-    pub(crate) fn asks_for_keys(&self) -> bool {
-        !self.keys.is_empty()
-    }
-
-    /// Whether it is one of the keys. All are compared, each in constant time, so that no time tells how near a
-    /// guess is.
-    pub(crate) fn knows(&self, key: &str) -> bool {
-        let guess = sha256(&[key.as_bytes()]);
-        let known = self.keys.iter().fold(Choice::from(0), |known, key| known | key.ct_eq(&guess));
-        known.into()
     }
 
     /// Refuses another model's name.

@@ -36,8 +36,15 @@ pub struct Config {
     pub keep_alive: Duration,
     /// How long running answers may go on after the server is asked to stop.
     pub drain: Duration,
+    /// Whether a stream says where its answer begins, for a [`Front`](crate::Front) that may ask again until then.
+    #[doc(hidden)]
+    pub marks_answers: bool,
     /// How long a step may take before the server says that it is not ready.
     pub step_timeout: Duration,
+    /// Where changes of the cache are published, such as `tcp://127.0.0.1:5557`. The engine must keep them:
+    /// [`EngineConfig::cache_events`](ottava::EngineConfig::cache_events).
+    #[cfg(feature = "kv-events")]
+    pub kv_events: Option<String>,
 }
 
 impl Default for Config {
@@ -56,7 +63,10 @@ impl Default for Config {
             request_timeout: None,
             keep_alive: Duration::from_secs(15),
             drain: Duration::from_secs(30),
+            marks_answers: false,
             step_timeout: Duration::from_secs(60),
+            #[cfg(feature = "kv-events")]
+            kv_events: None,
         }
     }
 }

@@ -39,6 +39,7 @@ impl Conversation {
     pub(crate) fn new(messages: Vec<Message>, options: RenderOptions, tools: Tools) -> Conversation {
         Conversation { messages, options, tools }
     }
+
     /// The tokens of its prompt.
     pub(crate) fn ids(&self, engine: &Engine) -> Result<Vec<TokenId>, ApiError> {
         let request = |messages: Vec<Message>| {

@@ -29,6 +29,13 @@ pub enum ServeError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// Changes of the cache cannot be published.
+    #[cfg(feature = "kv-events")]
+    #[error("{0}: cannot publish the cache's changes: {1}")]
+    Events(String, String),
+    /// A model's process ends again and again.
+    #[error("the engine of {0} ended {1} times in ten minutes, the last time with: {2}")]
+    Restarts(String, usize, String),
     /// The system gave no threads.
     #[error("cannot start the server's threads: {0}")]
     Threads(std::io::Error),

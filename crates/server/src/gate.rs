@@ -10,9 +10,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 
-use crate::app::{App, Phase, random_hex};
+use crate::app::{App, random_hex};
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::guard::{Guard, Phase};
 use crate::stream::stopping;
 
 /// Routes that need no key: whether the server lives says nothing about the model.
@@ -71,14 +72,13 @@ impl Ignored {
 }
 
 /// Lets a request through, or answers in its place.
-pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn gate(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
     let anthropic = request.uri().path().starts_with(ANTHROPIC);
-    let mut response = match admitted(&app, request).await {
+    let mut response = match admitted(&guard, request).await {
         Ok(request) => next.run(request).await,
         Err(error) => error.into_response(),
     };
-    app.metrics.answered(response.status());
     let error = response.extensions_mut().remove::<ApiError>();
     if let Some(error) = error.filter(|_| anthropic) {
         let body = error.to_anthropic().to_string();
@@ -94,29 +94,36 @@ pub(crate) async fn gate(State(app): State<Arc<App>>, request: Request, next: Ne
     response
 }
 
-async fn admitted(app: &App, request: Request) -> Result<Request, ApiError> {
-    check_host(app, request.headers(), request.uri())?;
-    check_origin(app, request.headers())?;
+/// Counts answers by their status.
+pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    app.metrics.answered(response.status());
+    response
+}
+
+async fn admitted(guard: &Guard, request: Request) -> Result<Request, ApiError> {
+    check_host(guard, request.headers(), request.uri())?;
+    check_origin(guard, request.headers())?;
     let path = request.uri().path();
     let open = OPEN.contains(&path) || (path == PAGE && request.method() == Method::GET);
     let key = key(request.headers());
-    if app.asks_for_keys() && !open && !key.as_deref().is_some_and(|key| app.knows(key)) {
+    if guard.asks_for_keys() && !open && !key.as_deref().is_some_and(|key| guard.knows(key)) {
         return Err(unknown_key(key.is_some()));
     }
-    if request.method() == Method::POST && *app.phase.borrow() != Phase::Serving {
+    if request.method() == Method::POST && *guard.phase.borrow() != Phase::Serving {
         return Err(stopping());
     }
     // Without keys everyone shares the cache, whatever a client sends as one.
-    let client = Client { key: key.filter(|_| app.asks_for_keys()) };
+    let client = Client { key: key.filter(|_| guard.asks_for_keys()) };
     let (mut parts, body) = request.into_parts();
     parts.extensions.insert(client);
-    let body = read(app, &parts, body).await?;
+    let body = read(guard, &parts, body).await?;
     Ok(Request::from_parts(parts, body))
 }
 
 /// The whole body, within its size and its time.
-async fn read(app: &App, parts: &Parts, body: Body) -> Result<Body, ApiError> {
-    let most = app.config.body_max;
+async fn read(guard: &Guard, parts: &Parts, body: Body) -> Result<Body, ApiError> {
+    let most = guard.config.body_max;
     let too_large = || {
         let message = format!("the body: expected at most {most} bytes");
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
@@ -125,7 +132,7 @@ async fn read(app: &App, parts: &Parts, body: Body) -> Result<Body, ApiError> {
     if said.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > most as u64) {
         return Err(too_large());
     }
-    match timeout(app.config.read_timeout, to_bytes(body, most)).await {
+    match timeout(guard.config.read_timeout, to_bytes(body, most)).await {
         Ok(Ok(bytes)) => Ok(Body::from(bytes)),
         Ok(Err(error)) if is_too_large(&error) => Err(too_large()),
         Ok(Err(_)) => {
@@ -182,11 +189,11 @@ fn unknown_key(given: bool) -> ApiError {
 
 /// Refuses requests for another host: a web site may give this machine's address a name of its own, and then read
 /// what its visitors' servers say.
-fn check_host(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
+fn check_host(guard: &Guard, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
     let said =
         headers.get(header::HOST).and_then(|host| host.to_str().ok()).or(uri.authority().map(|a| a.as_str()));
     let name = said.map(host_name).unwrap_or_default();
-    let config = &app.config;
+    let config = &guard.config;
     let listed = config.allowed_hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
     let own = ["localhost", "127.0.0.1", "[::1]"].contains(&name) || name == shown(config.host);
     // Behind another address there is a key, and it is the operator who names the host, or nobody.
@@ -215,13 +222,13 @@ fn host_name(host: &str) -> &str {
 }
 
 /// Refuses what another web site's script sends. Programs send no origin.
-fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
+fn check_origin(guard: &Guard, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let origin = origin.to_str().unwrap_or_default();
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let own =
         origin.split_once("://").is_some_and(|(_, site)| !host.is_empty() && site.eq_ignore_ascii_case(host));
-    if own || app.config.allowed_origins.iter().any(|allowed| allowed == origin) {
+    if own || guard.config.allowed_origins.iter().any(|allowed| allowed == origin) {
         return Ok(());
     }
     let message = format!("scripts of {} are not answered (--allowed-origin)", crate::error::quoted(origin));

@@ -31,7 +31,11 @@ mod conversation;
 mod error;
 mod fields;
 mod format;
+mod front;
 mod gate;
+mod guard;
+#[cfg(feature = "kv-events")]
+mod kv_events;
 mod listen;
 mod messages;
 mod metrics;
@@ -45,4 +49,5 @@ mod turns;
 
 pub use config::Config;
 pub use error::ServeError;
-pub use listen::{Server, asked_to_stop};
+pub use front::{Front, Model};
+pub use listen::{Server, asked_to_stop, input_ended};

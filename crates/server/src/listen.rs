@@ -17,8 +17,9 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::app::{App, Phase};
-use crate::gate::gate;
+use crate::app::App;
+use crate::gate::{count, gate};
+use crate::guard::{Guard, Phase};
 use crate::{Config, ServeError, about, chat, completions, messages, metrics, responses, tokens};
 
 /// Threads for scores, which wait for the engine: as many as it takes by default.
@@ -31,8 +32,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// A server that listens already and does not answer yet.
 #[derive(Debug)]
 pub struct Server {
-    listener: TcpListener,
-    address: SocketAddr,
+    listener: Listener,
     engine: Engine,
     config: Config,
 }
@@ -44,18 +44,12 @@ impl Server {
     /// [`ServeError::Open`] if others could reach it and there is no key; [`ServeError::Listen`] if the address cannot be
     /// listened on.
     pub fn bind(engine: Engine, config: Config) -> Result<Server, ServeError> {
-        config.check()?;
-        let address = config.address();
-        let refused = |source| ServeError::Listen { address, source };
-        let listener = TcpListener::bind(address).map_err(refused)?;
-        listener.set_nonblocking(true).map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
-        Ok(Server { listener, address, engine, config })
+        Ok(Server { listener: Listener::bind(&config)?, engine, config })
     }
 
     /// Where it listens: with the port that the system chose for 0.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.listener.address()
     }
 
     /// Answers until `stop` is ready. Then it takes no further requests, and waits for those at work as long as the
@@ -66,32 +60,80 @@ impl Server {
     pub fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         // Templates and tokenising take a core; the model takes the others.
         let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4));
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(workers)
-            // Beside templates and tokenising, scores that wait for the engine.
-            .max_blocking_threads(workers + SCORES)
-            .thread_name("ottava-http")
-            .enable_all()
-            .build()
-            .map_err(ServeError::Threads)?;
-        let result = runtime.block_on(self.serve(stop, workers));
-        runtime.shutdown_timeout(LAST_WORDS);
-        result
+        // Beside templates and tokenising, scores that wait for the engine, and whoever waits for the cache's changes.
+        on_threads(workers, workers + SCORES + 1, self.serve(stop, workers))
     }
 
     async fn serve(self, stop: impl Future<Output = ()>, workers: usize) -> Result<(), ServeError> {
+        #[cfg(feature = "kv-events")]
+        if let (Some(endpoint), Some(events)) = (&self.config.kv_events, self.engine.cache_events()) {
+            tokio::spawn(crate::kv_events::publish(crate::kv_events::bind(endpoint).await?, events));
+        }
+        let engine = self.engine;
+        self.listener
+            .serve(self.config, stop, |guard| routes(&Arc::new(App::new(engine, guard, workers))))
+            .await
+    }
+}
+
+/// Runs a server to its end on so many threads, and as many more as may block.
+pub(crate) fn on_threads(
+    workers: usize,
+    blocking: usize,
+    server: impl Future<Output = Result<(), ServeError>>,
+) -> Result<(), ServeError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .max_blocking_threads(blocking)
+        .thread_name("ottava-http")
+        .enable_all()
+        .build()
+        .map_err(ServeError::Threads)?;
+    let result = runtime.block_on(server);
+    runtime.shutdown_timeout(LAST_WORDS);
+    result
+}
+
+/// A socket that listens already; nobody is accepted yet.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    socket: TcpListener,
+    address: SocketAddr,
+}
+
+impl Listener {
+    /// Listens on the address of `config`.
+    pub(crate) fn bind(config: &Config) -> Result<Listener, ServeError> {
+        config.check()?;
+        let address = config.address();
+        let refused = |source| ServeError::Listen { address, source };
+        let socket = TcpListener::bind(address).map_err(refused)?;
+        socket.set_nonblocking(true).map_err(refused)?;
+        let address = socket.local_addr().map_err(refused)?;
+        Ok(Listener { socket, address })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers with the routes that are made for a guard, until `stop` is ready and those at work have ended.
+    pub(crate) async fn serve(
+        self,
+        config: Config,
+        stop: impl Future<Output = ()>,
+        routes: impl FnOnce(Arc<Guard>) -> Router,
+    ) -> Result<(), ServeError> {
         let address = self.address;
-        let listener = tokio::net::TcpListener::from_std(self.listener)
+        let listener = tokio::net::TcpListener::from_std(self.socket)
             .map_err(|source| ServeError::Listen { address, source })?;
         let (phase, watched) = watch::channel(Phase::Serving);
-        let (drain, connections_max) = (self.config.drain, self.config.connections_max);
-        let read_timeout = self.config.read_timeout;
-        let app = Arc::new(App::new(self.engine, self.config, watched, workers));
+        let guard = Arc::new(Guard::new(config, watched));
         let connections = Connections {
-            routes: routes(&app),
+            routes: routes(Arc::clone(&guard)),
             graceful: GracefulShutdown::new(),
-            room: Arc::new(Semaphore::new(connections_max.max(1))),
-            read_timeout,
+            room: Arc::new(Semaphore::new(guard.config.connections_max.max(1))),
+            read_timeout: guard.config.read_timeout,
         };
         let mut stop = std::pin::pin!(stop);
         loop {
@@ -104,7 +146,7 @@ impl Server {
         // Nobody may be watching any more.
         let _ = phase.send(Phase::Draining);
         let mut ended = std::pin::pin!(connections.graceful.shutdown());
-        if timeout(drain, &mut ended).await.is_err() {
+        if timeout(guard.config.drain, &mut ended).await.is_err() {
             let _ = phase.send(Phase::Ending);
             let _ = timeout(LAST_WORDS, ended).await;
         }
@@ -171,7 +213,8 @@ fn routes(app: &Arc<App>) -> Router {
         .route("/detokenize", post(tokens::detokenize))
         .fallback(about::nothing)
         .method_not_allowed_fallback(about::no_method)
-        .layer(from_fn_with_state(Arc::clone(app), gate))
+        .layer(from_fn_with_state(Arc::clone(&app.guard), gate))
+        .layer(from_fn_with_state(Arc::clone(app), count))
         .with_state(Arc::clone(app))
 }
 
@@ -193,4 +236,21 @@ pub async fn asked_to_stop() {
     }
     #[cfg(not(unix))]
     interrupted.await;
+}
+
+/// Ready when standard input ends, as it does with the process that started this one. That one decides: signals of a
+/// terminal or a service manager, which all processes get, are left to it.
+pub async fn input_ended() {
+    let ignored = async {
+        loop {
+            asked_to_stop().await;
+        }
+    };
+    let (mut input, mut nowhere) = (tokio::io::stdin(), tokio::io::sink());
+    let ended = tokio::io::copy(&mut input, &mut nowhere);
+    tokio::select! {
+        () = ignored => {}
+        // Broken is as good as ended.
+        _ = ended => {}
+    }
 }

@@ -25,8 +25,8 @@ pub(crate) enum Step {
 enum Kind {
     Text,
     Reasoning,
-    /// By its number, and whether it has arguments yet.
-    Call(usize, bool),
+    /// By its number.
+    Call(usize),
 }
 
 /// Splits an answer's parts into sections. At most one is open at a time.
@@ -75,9 +75,12 @@ impl Sections {
                 ChatPart::Reasoning(text) => self.more(Kind::Reasoning, Section::Reasoning, text, &mut steps),
                 ChatPart::CallStart { index, id, name } => {
                     self.calls += 1;
-                    self.begin(Kind::Call(index, false), Section::Call { id, name }, &mut steps);
+                    self.begin(Kind::Call(index), Section::Call { id, name }, &mut steps);
                 }
-                ChatPart::CallArguments { index, text } => self.arguments(index, text, &mut steps),
+                // Calls come one behind the other, so the arguments are the open call's.
+                ChatPart::CallArguments { index, text } if self.open == Some(Kind::Call(index)) => {
+                    steps.push(Step::More(text));
+                }
                 _ => {}
             }
         }
@@ -91,17 +94,6 @@ impl Sections {
         steps.push(Step::More(text));
     }
 
-    /// Calls come one behind the other, so the arguments are the open call's.
-    fn arguments(&mut self, index: usize, text: String, steps: &mut Vec<Step>) {
-        match self.open {
-            Some(Kind::Call(open, _)) if open == index && !text.is_empty() => {
-                self.open = Some(Kind::Call(index, true));
-                steps.push(Step::More(text));
-            }
-            _ => {}
-        }
-    }
-
     fn begin(&mut self, kind: Kind, section: Section, steps: &mut Vec<Step>) {
         self.close(steps);
         self.open = Some(kind);
@@ -110,13 +102,7 @@ impl Sections {
     }
 
     fn close(&mut self, steps: &mut Vec<Step>) {
-        match self.open.take() {
-            None => return,
-            // Clients parse the arguments, and nothing is no JSON.
-            Some(Kind::Call(_, false)) => steps.push(Step::More("{}".into())),
-            Some(_) => {}
-        }
-        steps.push(Step::Close);
+        steps.extend(self.open.take().map(|_| Step::Close));
     }
 }
 
@@ -198,10 +184,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_answer_has_a_section_and_a_call_has_arguments() {
+    fn an_answer_has_a_section() {
         assert_eq!(Sections::default().end(Vec::new()), [Step::Open(Section::Text), Step::Close]);
-        let mut sections = Sections::default();
-        sections.token(vec![call(0, "f"), arguments(0, "")]);
-        assert_eq!(sections.end(Vec::new()), [Step::More("{}".into()), Step::Close]);
     }
 }

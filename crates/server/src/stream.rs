@@ -12,11 +12,15 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::answer::{Answers, Output};
-use crate::app::{App, Phase};
+use crate::app::App;
 use crate::error::{ApiError, json_body};
+use crate::guard::Phase;
 
 /// Chunks that a slow reader may leave before the answer waits for it.
 const CHUNKS: usize = 16;
+
+/// The comment before an answer's first piece, where streams are marked.
+pub(crate) const ANSWER_MARK: &[u8] = b": answer\n\n";
 
 /// What a stream of an API has beside its chunks.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +69,7 @@ async fn whole(
     mut answers: Answers,
     mut dialect: impl Dialect,
 ) -> Result<Response, ApiError> {
-    let mut phase = app.phase.clone();
+    let mut phase = app.guard.phase.clone();
     let mut folded = dialect.empty();
     // As they come: an answer's chunks are many times its text.
     let fold = |dialect: &_, folded: &mut _, chunks: Vec<Value>| {
@@ -121,9 +125,10 @@ impl Writer {
     }
 
     async fn write(&self, answers: &mut Answers, dialect: &mut impl Dialect) -> Result<(), Gone> {
-        let mut phase = self.app.phase.clone();
+        let mut phase = self.app.guard.phase.clone();
         self.events(dialect.begin()).await?;
-        let mut quiet = Instant::now() + self.app.config.keep_alive;
+        let mut quiet = Instant::now() + self.app.guard.config.keep_alive;
+        let mut unmarked = self.app.guard.config.marks_answers;
         loop {
             let output = tokio::select! {
                 output = answers.next() => output,
@@ -131,16 +136,19 @@ impl Writer {
                 () = ending(&mut phase) => Some(Err(stopping())),
                 () = sleep_until(quiet) => {
                     self.send(self.wire.quiet.into()).await?;
-                    quiet = Instant::now() + self.app.config.keep_alive;
+                    quiet = Instant::now() + self.app.guard.config.keep_alive;
                     continue;
                 }
             };
+            if std::mem::take(&mut unmarked) {
+                self.send(Bytes::from_static(ANSWER_MARK)).await?;
+            }
             match output {
                 Some(Ok(output)) => self.events(dialect.chunks(output)).await?,
                 Some(Err(error)) => return self.events(dialect.failed(&error)).await,
                 None => break,
             }
-            quiet = Instant::now() + self.app.config.keep_alive;
+            quiet = Instant::now() + self.app.guard.config.keep_alive;
         }
         self.events(dialect.end()).await?;
         self.send(self.wire.last.into()).await
@@ -161,7 +169,7 @@ impl Writer {
         if bytes.is_empty() {
             return Ok(());
         }
-        match timeout(self.app.config.write_timeout, self.sender.send(bytes)).await {
+        match timeout(self.app.guard.config.write_timeout, self.sender.send(bytes)).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(Gone),
         }

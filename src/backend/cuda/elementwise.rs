@@ -6,7 +6,7 @@ use super::params::{self, activation_code};
 use super::sample::check_adjustments;
 use super::view::Rows;
 use super::weights::{Matrix, matrix, vector};
-use super::{Cuda, NO_LAYER_NORM, no_kernel, overlap_error, shape_error};
+use super::{Cuda, NO_DIFFERENCE, NO_LAYER_NORM, no_kernel, overlap_error, shape_error};
 use crate::backend::{BackendError, Frame};
 use crate::ir::{
     BinaryFn, Embed, MatrixId, Norm, Op, Place, Precision, Rope, RopeAngles, SampleRows, UnaryFn, Write,
@@ -20,15 +20,15 @@ type Result = std::result::Result<(), BackendError>;
 const THREADS: u32 = 256;
 
 /// `Unary` in elementwise.cu, and its argument.
-fn unary_code(f: UnaryFn) -> (u32, f32) {
-    match f {
-        UnaryFn::Activation(activation) => (activation_code(activation), 0.0),
+fn unary_code(f: UnaryFn) -> std::result::Result<(u32, f32), BackendError> {
+    Ok(match f {
+        UnaryFn::Activation(activation) => (activation_code(activation)?, 0.0),
         UnaryFn::Scale(factor) => (2, factor),
         UnaryFn::SoftCap(cap) => (3, cap),
         UnaryFn::Cast(Precision::F32) => (4, 0.0),
         UnaryFn::Cast(Precision::F16) => (5, 0.0),
         UnaryFn::Cast(Precision::Bf16) => (6, 0.0),
-    }
+    })
 }
 
 /// The rows of `dst` and of `src`, which has its shape and is it or lies apart from it.
@@ -198,7 +198,7 @@ impl Cuda {
 
     pub(super) fn unary(&self, places: [&Place; 2], f: UnaryFn, frame: &Frame<'_, Cuda>) -> Result {
         let (dst, src) = pair("unary", places, frame)?;
-        let (function, argument) = unary_code(f);
+        let (function, argument) = unary_code(f)?;
         let count = dst.elements();
         let params =
             params::Unary { dst: dst.address, src: src.address, count: count as u64, function, argument };
@@ -208,6 +208,9 @@ impl Cuda {
 
     pub(super) fn binary(&self, [dst, a, b]: [&Place; 3], f: BinaryFn, frame: &Frame<'_, Cuda>) -> Result {
         const OP: &str = "binary";
+        if f == BinaryFn::Sub {
+            return Err(no_kernel(NO_DIFFERENCE));
+        }
         let (dst, a) = pair(OP, [dst, a], frame)?;
         let b = frame.arena.rows(OP, b, frame.step)?;
         if b.cols != a.cols || (b.rows != a.rows && b.rows != 1) {

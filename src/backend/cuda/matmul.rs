@@ -160,7 +160,7 @@ fn resolve(
         dst: dst.address,
         first_block: 0,
         epilogue: finish as u32,
-        activation: activation_code(activation),
+        activation: activation_code(activation)?,
         ..params::Product::default()
     })
 }

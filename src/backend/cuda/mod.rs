@@ -43,8 +43,8 @@ use crate::backend::{
     shape_error,
 };
 use crate::ir::{
-    ApplyRope, Binary, Embed, GatherOutputs, KvLayout, Normalize, Op, Precision, RowSampling, SampleRows,
-    Softmax, StepLimits, Transpose, Unary,
+    ApplyRope, Binary, BinaryFn, Embed, Epilogue, GatherOutputs, KvLayout, Normalize, Op, Precision,
+    RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, UnaryFn,
 };
 use crate::token::TokenId;
 pub use arena::Arena;
@@ -134,6 +134,7 @@ impl Cuda {
     }
 }
 
+const NO_DIFFERENCE: &str = "a difference of values";
 const NO_LAYER_NORM: &str = "a layer norm, or a norm with a bias";
 
 /// What this backend cannot do yet, though others can.
@@ -209,15 +210,23 @@ impl Backend for Cuda {
     fn check_kernel(&self, op: &Op) -> Result<(), BackendError> {
         match op {
             Op::RowAttention(_)
+            | Op::MeanRows(_)
             | Op::Route(_)
             | Op::ExpertMatmul(_)
             | Op::Combine(_)
             | Op::ShortConv(_)
             | Op::GatedDelta(_) => Err(no_kernel(op.name())),
             Op::Norm(Normalize { norm, .. }) if norm.as_rms().is_none() => Err(no_kernel(NO_LAYER_NORM)),
+            Op::Binary(Binary { f: BinaryFn::Sub, .. }) => Err(no_kernel(NO_DIFFERENCE)),
+            Op::Unary(Unary { f: UnaryFn::Activation(activation), .. }) => {
+                params::activation_code(*activation).map(drop)
+            }
+            Op::Matmul(matmul) => matmul.products.iter().try_for_each(|product| match product.epilogue {
+                Epilogue::Gated { activation, .. } => params::activation_code(activation).map(drop),
+                Epilogue::Write(_) => Ok(()),
+            }),
             Op::Embed(_)
             | Op::Norm(_)
-            | Op::Matmul(_)
             | Op::RopeAngles(_)
             | Op::Rope(_)
             | Op::KvAppend(_)

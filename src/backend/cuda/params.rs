@@ -1,6 +1,8 @@
 //! The kernels' parameters, field for field as in `kernels-cu/`: the structs there name the ones here.
 //! Sizes are asserted on both sides. Pointers are device addresses.
 
+use super::no_kernel;
+use crate::backend::BackendError;
 use crate::ir::Activation;
 
 /// A device address.
@@ -20,11 +22,12 @@ pub(super) enum Finish {
     Multiply = 3,
 }
 
-/// `Activation` in math.cuh.
-pub(super) fn activation_code(activation: Activation) -> u32 {
+/// `Activation` in math.cuh, which has no exact GELU.
+pub(super) fn activation_code(activation: Activation) -> Result<u32, BackendError> {
     match activation {
-        Activation::Silu => 0,
-        Activation::GeluTanh => 1,
+        Activation::Silu => Ok(0),
+        Activation::GeluTanh => Ok(1),
+        Activation::Gelu => Err(no_kernel("the exact GELU")),
     }
 }
 

@@ -6,7 +6,7 @@ use super::memory::Sharing;
 use super::products::activate;
 use super::{Reference, norm_rows, shape_error};
 use crate::backend::{BackendError, Frame};
-use crate::ir::{BinaryFn, Norm, Place, Precision, UnaryFn, Write};
+use crate::ir::{BinaryFn, MeanRows, Norm, Operation as _, Place, Precision, UnaryFn, Write};
 
 /// The values of `src`, of which `dst` must have the shape; it may be `dst`.
 fn source(
@@ -79,6 +79,7 @@ pub(super) fn binary(
     for (x, y) in values.iter_mut().zip(other.iter().cycle()) {
         *x = match f {
             BinaryFn::Add => *x + y,
+            BinaryFn::Sub => *x - y,
             BinaryFn::Mul => *x * y,
         };
     }
@@ -95,6 +96,22 @@ pub(super) fn softmax(places: [&Place; 2], frame: &mut Frame<'_, Reference>) -> 
         row.iter_mut().for_each(|x| *x = (*x - max).exp() / sum);
     }
     frame.arena.put(OP, places[0], &values)
+}
+
+/// See [`MeanRows`].
+pub(super) fn mean_rows(op: &MeanRows, frame: &mut Frame<'_, Reference>) -> Result<(), BackendError> {
+    const OP: &str = MeanRows::NAME;
+    op.check()?;
+    frame.arena.check_sharing(OP, [&op.dst, &op.src], Sharing::Apart, frame.step)?;
+    let (cols, values) = (op.src.cols, frame.arena.get(OP, &op.src, op.src.rows.count(frame.step))?);
+    let mut out = vec![0.0; op.dst.rows.count(frame.step) * cols];
+    for (out, rows) in out.chunks_mut(cols.max(1)).zip(op.groups(frame.step)) {
+        for row in rows.clone() {
+            let row = &values[row * cols..(row + 1) * cols];
+            out.iter_mut().zip(row).for_each(|(out, x)| *out += x / rows.len() as f64);
+        }
+    }
+    frame.arena.put(OP, &op.dst, &out)
 }
 
 /// `dst[c][r] = src[r][c]`

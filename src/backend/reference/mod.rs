@@ -23,6 +23,8 @@ use crate::ir::{
     RowSampling, SampleRows, Softmax, StepLimits, Transpose, Unary, VectorId,
 };
 pub use memory::{Arena, KvPool, Matrix};
+#[cfg(test)]
+pub(crate) use products::activate;
 
 /// The f64 reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,6 +143,7 @@ impl Backend for Reference {
             Op::Softmax(Softmax { dst, src }) => elementwise::softmax([dst, src], frame),
             Op::Sample(SampleRows { dst, src }) => sample::sample([dst, src], frame),
             Op::Transpose(Transpose { dst, src }) => elementwise::transpose([dst, src], frame),
+            Op::MeanRows(op) => elementwise::mean_rows(op, frame),
             Op::RowAttention(op) => row_attention::row_attention(op, frame),
             Op::Route(op) => experts::route(op, frame),
             Op::ExpertMatmul(op) => experts::expert_matmul(op, frame),

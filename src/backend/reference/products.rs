@@ -123,12 +123,30 @@ pub(super) fn multiply(x: &[f64], matrix: &Matrix) -> Vec<f64> {
 }
 
 /// See [`Activation`].
-pub(super) fn activate(activation: Activation, x: f64) -> f64 {
+pub(crate) fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::GeluTanh => {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             0.5 * x * (1.0 + inner.tanh())
         }
+        Activation::Gelu => 0.5 * x * erfc(-x / 2f64.sqrt()),
     }
+}
+
+/// `1 − erf(x)`: near 0 by the series of `erf` whose terms have one sign, else by Laplace's continued fraction of the
+/// tail, in which nothing cancels.
+fn erfc(x: f64) -> f64 {
+    const TERMS: u32 = 100;
+    let bell = (-x * x).exp() * 2.0 / std::f64::consts::PI.sqrt();
+    if x.abs() < 2.0 {
+        let next = |term: &mut f64, k: u32| {
+            *term *= if k == 0 { 1.0 } else { 2.0 * x * x / f64::from(2 * k + 1) };
+            Some(*term)
+        };
+        return 1.0 - bell * (0..TERMS).scan(x, next).sum::<f64>();
+    }
+    let fraction = (1..=TERMS).rev().fold(0.0, |rest, k| f64::from(k) / 2.0 / (x.abs() + rest));
+    let tail = bell / 2.0 / (x.abs() + fraction);
+    if x < 0.0 { 2.0 - tail } else { tail }
 }

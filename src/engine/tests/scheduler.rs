@@ -21,6 +21,8 @@ fn prompt(index: usize, pending: usize) -> Candidate {
         slot,
         pending,
         without_output: pending.saturating_sub(1),
+        cached: 0,
+        priority: 0,
         running: false,
         paused: false,
         job: false,
@@ -49,6 +51,36 @@ fn decodes_go_before_older_prompts() {
 fn prompts_share_one_chunk_oldest_first() {
     let found = plan(&[prompt(0, 100), prompt(1, 200), prompt(2, 5)], room(320, 64, 256, 8));
     assert_eq!(found, [(0, 100), (1, 156)]);
+}
+
+#[test]
+fn short_prompts_have_half_of_a_chunk_beside_a_long_one() {
+    let room = room(320, 64, 256, 8);
+    let long = Candidate { running: true, ..prompt(0, 4000) };
+    assert_eq!(
+        plan(&[long, prompt(1, 30), prompt(2, 500), prompt(3, 90)], room),
+        [(1, 30), (3, 90), (0, 136)]
+    );
+    // What is more than half waits, and so does what has a lower priority.
+    assert_eq!(plan(&[long, prompt(1, 100), prompt(2, 29)], room), [(1, 100), (0, 156)]);
+    assert_eq!(plan(&[long, prompt(1, 129)], room), [(0, 256)]);
+    assert_eq!(plan(&[long, Candidate { priority: -1, ..prompt(1, 30) }], room), [(0, 256)]);
+    // What the cache has is no work.
+    let second_turn = Candidate { cached: 2000, ..prompt(1, 2030) };
+    assert_eq!(plan(&[long, second_turn], room), [(1, 128), (0, 128)]);
+    assert_eq!(plan(&[Candidate { cached: 3900, ..prompt(0, 4000) }, prompt(1, 30)], room), [(0, 256)]);
+}
+
+/// They need seats, and there is no half of a chunk of one.
+#[test]
+fn short_prompts_beside_a_long_one_wait_for_seats() {
+    let long = Candidate { running: true, ..prompt(0, 4000) };
+    assert_eq!(plan(&[long, prompt(1, 30), prompt(2, 30)], room(320, 64, 256, 2)), [(1, 30), (0, 226)]);
+    assert_eq!(plan(&[long, prompt(1, 1)], room(320, 64, 1, 8)), [(0, 1)]);
+    assert_eq!(
+        plan(&[decode(0), prompt(1, 4000), prompt(2, 4)], room(9, 9, 256, 8)),
+        [(0, 1), (2, 4), (1, 4)]
+    );
 }
 
 #[test]
@@ -116,13 +148,14 @@ fn in_a_step_of_one_row_a_job_and_a_decode_take_turns() {
 proptest! {
     #[test]
     fn limits_hold_and_the_oldest_ready_sequence_is_served(
-        raw in prop::collection::vec((0usize..40, any::<bool>(), any::<bool>()), 1..30),
+        raw in prop::collection::vec((0usize..40, any::<bool>(), any::<bool>(), 0usize..40), 1..30),
         wanted in prop::option::of(0usize..40),
         tokens_max in 1usize..50, outputs_max in 1usize..20, chunk in 1usize..40, sequences_max in 1usize..40,
         job_first in any::<bool>(),
     ) {
-        let mut candidates: Vec<_> = raw.iter().enumerate().map(|(index, &(pending, running, paused))| {
-            Candidate { running, paused, ..prompt(index, pending) }
+        let mut candidates: Vec<_> = raw.iter().enumerate().map(|(index, &(pending, running, paused, cached))| {
+            let cached = if running { 0 } else { cached.min(pending.saturating_sub(1)) };
+            Candidate { running, paused, cached, ..prompt(index, pending) }
         }).collect();
         if let Some(outputs) = wanted {
             let pending = candidates[0].pending;
@@ -148,6 +181,12 @@ proptest! {
         let first = parts.iter().find(|part| !candidates[part.0].job).map(|part| part.0);
         if let Some(decode) = candidates.iter().find(is_decode).filter(|_| !candidates[0].job) {
             prop_assert_eq!(first, Some(decode.slot.index()));
+        }
+        let is_prompt = |c: &&Candidate| !c.job && !c.paused && c.pending > usize::from(c.running);
+        let prompts: Vec<usize> = parts.iter().map(|part| part.0).filter(|&index| is_prompt(&&candidates[index])).collect();
+        let eldest = candidates.iter().filter(is_prompt).find(|c| c.running || prompts.contains(&c.slot.index()));
+        if let Some(eldest) = eldest.filter(|_| prompts.len() > 1) {
+            prop_assert!(prompts.contains(&eldest.slot.index()), "the eldest goes on whatever else does");
         }
         let with_place = candidates.iter().any(|c| (c.job || c.running) && !c.paused && c.pending > 0);
         prop_assert!(!with_place || !parts.is_empty(), "who has a place is not blocked");

@@ -150,7 +150,11 @@ fn evaluate(g: &Graph, inputs: [&[f32]; 2], positions: &[u32]) -> Vec<Vec<Vec<f6
             }
             NodeKind::Binary { a, b, f } => {
                 let (a, b) = (&values[a.index()], &values[b.index()]);
-                let apply = |(x, y): (&f64, &f64)| if *f == BinaryFn::Add { x + y } else { x * y };
+                let apply = |(x, y): (&f64, &f64)| match f {
+                    BinaryFn::Add => x + y,
+                    BinaryFn::Sub => x - y,
+                    BinaryFn::Mul => x * y,
+                };
                 a.iter().zip(b).map(|(a, b)| a.iter().zip(b).map(apply).collect()).collect()
             }
             kind => {

@@ -23,6 +23,8 @@ pub enum UnaryFn {
 pub enum BinaryFn {
     /// `a + b`
     Add,
+    /// `a − b`
+    Sub,
     /// `a · b`
     Mul,
 }
@@ -90,7 +92,11 @@ impl Operation for Binary {
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
-        let sign = if self.f == BinaryFn::Add { '+' } else { '·' };
+        let sign = match self.f {
+            BinaryFn::Add => '+',
+            BinaryFn::Sub => '−',
+            BinaryFn::Mul => '·',
+        };
         writeln!(f, "{} = {} {sign} {}", Listed(self.dst), Listed(self.a), Listed(self.b))
     }
 }

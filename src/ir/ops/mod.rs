@@ -9,6 +9,7 @@ mod attention;
 mod elementwise;
 mod experts;
 mod matmul;
+mod mean;
 mod recurrent;
 mod rotary;
 mod row_attention;
@@ -21,6 +22,7 @@ pub use attention::*;
 pub use elementwise::*;
 pub use experts::*;
 pub use matmul::*;
+pub use mean::*;
 pub use recurrent::*;
 pub use rotary::*;
 pub use row_attention::*;
@@ -90,6 +92,7 @@ operations! {
     Sample(SampleRows),
     Transpose(Transpose),
     RowAttention(RowAttention),
+    MeanRows(MeanRows),
     Route(Route),
     ExpertMatmul(ExpertMatmul),
     Combine(Combine),

@@ -7,7 +7,7 @@
 //! under another past shows as a wrong digest. Where sequences have states, the machine folds the digests
 //! into the slots of state, as recurrent layers would.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 
@@ -130,13 +130,17 @@ struct Machine {
     states: Vec<Option<u64>>,
     lives: Vec<Life>,
     dead: Vec<SeqId>,
+    /// What a reader of the changes takes for findable.
+    heard: HashMap<[u8; 32], StoredPage>,
 }
 
 impl Machine {
     fn new(prefix: PrefixSharing, states: usize) -> Machine {
-        let kv = KvCacheManager::new(KvConfig { pages: PAGES, prefix }).unwrap().with_states(states).unwrap();
+        let kv = KvCacheManager::new(KvConfig { pages: PAGES, prefix }).unwrap();
+        let mut kv = kv.with_states(states).unwrap();
+        kv.keep_events();
         let (memory, states) = (vec![[None; PAGE_TOKENS]; PAGES], vec![None; states]);
-        Machine { kv, memory, states, lives: Vec::new(), dead: Vec::new() }
+        Machine { kv, memory, states, lives: Vec::new(), dead: Vec::new(), heard: HashMap::new() }
     }
 
     /// What the slot of a sequence's state holds, if it has one.
@@ -212,8 +216,12 @@ impl Machine {
     }
 
     fn allocate(&mut self, prompt: Vec<TokenId>, spec: SequenceSpec) {
+        let expected = self.kv.cached_tokens(&prompt, &spec);
         match self.kv.allocate(&prompt, spec) {
             Ok(Allocation { seq, cached_tokens }) => {
+                // Where states are kept, pages behind the last of them are of no use.
+                let agree = if self.kv.has_states() { usize::ge } else { usize::eq };
+                assert!(agree(&expected, &cached_tokens), "{expected} expected, {cached_tokens} found");
                 assert!(cached_tokens < prompt.len() && cached_tokens.is_multiple_of(PAGE_TOKENS));
                 let (history, pending) = prompt.split_at(cached_tokens);
                 self.lives.push(Life { seq, spec, pending: pending.to_vec(), history: history.to_vec() });
@@ -334,9 +342,33 @@ impl Machine {
         }
     }
 
+    /// Who hears of all changes knows what can be found.
+    fn hear(&mut self) {
+        for event in self.kv.take_events() {
+            let news = match event {
+                CacheEvent::Stored(page) => self.heard.insert(page.hash, page).is_none(),
+                CacheEvent::Removed { hash } => self.heard.remove(&hash).is_some(),
+                CacheEvent::Cleared => panic!("the books lose no change"),
+            };
+            assert!(news);
+        }
+        let stored = self.kv.stored();
+        assert_eq!((stored.len(), self.kv.pool.prefix.registered()), (self.heard.len(), self.heard.len()));
+        let mut before = HashSet::new();
+        for event in stored {
+            let CacheEvent::Stored(page) = event else { panic!("{event:?}") };
+            assert_eq!(self.heard.get(&page.hash), Some(&page));
+            assert_eq!(self.kv.pool.prefix.hash(page.parent.as_ref(), None, &page.tokens), Some(page.hash));
+            let parent = page.parent.filter(|parent| self.heard.contains_key(parent));
+            assert!(parent.is_none_or(|parent| before.contains(&parent)), "a page before its parent");
+            before.insert(page.hash);
+        }
+    }
+
     /// Every sequence reads back what its history says, in every page it still has, and has
     /// every position that its next query sees.
-    fn judge(&self) {
+    fn judge(&mut self) {
+        self.hear();
         self.kv.check_integrity().unwrap();
         assert_eq!(self.kv.used_pages() + self.kv.free_pages(), PAGES);
         assert_eq!(self.kv.stats().sequences, self.lives.len());

@@ -19,9 +19,6 @@ use special::Special;
 #[cfg(feature = "text")]
 pub(crate) use special::chat_template;
 
-/// Code of a token that never comes from text.
-const UNUSED: u32 = 5;
-
 /// The texts of a folder, read.
 pub(crate) struct FolderText {
     pub(crate) parts: VocabParts,
@@ -68,18 +65,10 @@ impl FolderText {
 
     fn without(documents: &Documents) -> Result<FolderText, TextError> {
         let special = Special::read(documents)?;
-        let rows = documents.rows();
         let parts = VocabParts {
-            model: "gpt2".to_owned(),
-            pre: "gpt-2".to_owned(),
-            tokens: std::iter::repeat_n("", rows).collect(),
-            types: Some(vec![UNUSED; rows]),
             bos: special.bos_id,
-            eos: special.ends.first().copied(),
-            ends: special.ends,
-            add_bos: Some(false),
             warnings: Warnings::of(documents.folder()),
-            ..VocabParts::default()
+            ..VocabParts::of_numbers(documents.rows(), special.ends)
         };
         Ok(FolderText { parts, merges: Strings::default(), is_complete: false })
     }

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use super::super::kind::byte_token;
+use super::super::parts::UNUSED;
 use super::super::warnings::Warnings;
+use super::needed;
 use super::scheme::Scheme;
-use super::{UNUSED, needed};
 use crate::checkpoint::{Object, Strings, WeightsError, shown_value};
 
 /// Codes of kinds, as GGUF has them.

@@ -215,6 +215,7 @@ mod tests {
             arguments(0, "{\"x\":"),
             arguments(0, "1}"),
             call(1, "g"),
+            arguments(1, "{}"),
         ];
         let mut blocks = blocks();
         let events = streamed(&mut blocks, outputs(parts, "stop", None));
@@ -246,7 +247,7 @@ mod tests {
         ];
         assert_eq!(found, expected);
         let usage = json!({
-            "input_tokens": 3, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4, "output_tokens": 8,
+            "input_tokens": 3, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4, "output_tokens": 9,
             "output_tokens_details": {"thinking_tokens": 2},
         });
         let whole = json!({

@@ -263,6 +263,7 @@ mod tests {
             arguments(0, "{\"x\":"),
             arguments(0, "1}"),
             call(1, "g"),
+            arguments(1, "{}"),
         ]
     }
 
@@ -322,7 +323,7 @@ mod tests {
         );
         let usage = json!({
             "input_tokens": 7, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
-            "output_tokens": 8, "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 15,
+            "output_tokens": 9, "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 16,
         });
         assert_eq!((&whole["status"], &whole["usage"]), (&"completed".into(), &usage));
     }

@@ -240,6 +240,7 @@ fn a_constraint_that_fails_on_its_way_fails_its_own_request() {
     let sound = post(address, CHAT, &body(CHAT, &json!({"json_schema": schema(), "seed": 3})));
     assert!(texts(&sound.json()).iter().all(|(text, finish)| finish != "stop" || keeps_to_it(text)));
     let failed = failing.join().expect("a client");
-    assert_eq!((failed.status, &failed.json()["error"]["param"]), (400, &"mask".into()), "{failed:?}");
+    let message = failed.json()["error"]["message"].as_str().expect("an error").to_owned();
+    assert!(failed.status == 400 && message.contains("too much work"), "{failed:?}");
     assert_eq!(post(address, CHAT, &body(CHAT, &json!({"max_tokens": 2}))).status, 200);
 }

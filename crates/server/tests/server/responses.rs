@@ -150,9 +150,6 @@ fn an_answer_follows_its_format() {
     let wrong = json!({"type": "json_schema", "name": "n", "schema": {"type": "nonsense"}});
     let answer = respond(&server, json!({"text": {"format": wrong}}));
     assert_eq!((answer.status, answer.json()["error"]["param"].clone()), (400, "text.format".into()));
-    let tools = json!([{"type": "function", "name": "f", "parameters": {}}]);
-    let both = respond(&server, json!({"text": {"format": format}, "tools": tools}));
-    assert_eq!((both.status, both.json()["error"]["param"].clone()), (400, "tools".into()));
 }
 
 #[test]

@@ -400,6 +400,7 @@ impl Kernel for Activate<'_> {
                     let x = L::load_n(dst, lanes);
                     let y = match args.finish {
                         Finish::Activate(Activation::GeluTanh) => L::gelu_tanh(x),
+                        Finish::Activate(Activation::Gelu) => L::gelu(x),
                         _ => L::silu(x),
                     };
                     L::store_n(dst, lanes, y);

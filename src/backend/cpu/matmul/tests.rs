@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 
 use crate::TokenId;
 use crate::backend::cpu::*;
+use crate::backend::reference::activate;
 use crate::backend::{ArenaMemory, PreparedMatrix, Weights};
 use crate::ir::{
     Activation, Embed, Epilogue, GatherOutputs, KvDtype, Matmul, MatrixId, Place, Product, RmsNorm, Rows,
@@ -494,7 +495,7 @@ fn check_gated(n: usize, threads: usize) {
     let (mut random, k) = (Random(7), 64);
     let formats = [(Bits::Four, 32, false), (Bits::Eight, 32, false)];
     let matrices: Vec<WeightMatrix> = formats.map(|f| random.quant(n, k, f).into()).into();
-    for activation in [Activation::Silu, Activation::GeluTanh] {
+    for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
         let product_of = Product {
             dst: dst_place(k, n),
             matrix: MatrixId(0),
@@ -505,12 +506,7 @@ fn check_gated(n: usize, threads: usize) {
         let setup = Setup { matrices: matrices.clone(), vectors: vec![], op };
         let x = random.vector(9 * k);
         let (gate, up) = (product(&matrices[0], &x), product(&matrices[1], &x));
-        let act = |x: f64| match activation {
-            Activation::Silu => x / (1.0 + (-x).exp()),
-            Activation::GeluTanh => {
-                x / 2.0 * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044715 * x.powi(3))).tanh())
-            }
-        };
+        let act = |x: f64| activate(activation, x);
         let exact: Vec<_> =
             gate.iter().zip(&up).map(|(g, u)| (act(g.0) * u.0, (g.1 + act(g.0).abs()) * u.1)).collect();
         for isa in Isa::available() {

@@ -87,6 +87,7 @@ unsafe fn apply<L: Lanes>(x: L::F, f: UnaryFn) -> L::F {
         match f {
             UnaryFn::Activation(Activation::Silu) => L::silu(x),
             UnaryFn::Activation(Activation::GeluTanh) => L::gelu_tanh(x),
+            UnaryFn::Activation(Activation::Gelu) => L::gelu(x),
             UnaryFn::Scale(factor) => L::mul(x, L::splat(factor)),
             UnaryFn::SoftCap(cap) => soft_cap::<L>(x, cap),
             UnaryFn::Cast(precision) => round_to::<L>(x, precision),
@@ -164,6 +165,7 @@ impl Kernel for Binary {
                     let (a, b) = (L::load_n(a.add(col), n), L::load_n(b.add(col), n));
                     let value = match self.f {
                         BinaryFn::Add => L::add(a, b),
+                        BinaryFn::Sub => L::sub(a, b),
                         BinaryFn::Mul => L::mul(a, b),
                     };
                     L::store_n(dst.add(col), n, value);

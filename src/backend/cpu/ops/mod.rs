@@ -31,6 +31,7 @@ pub(super) fn execute(cpu: &Cpu, op: &Op, frame: &mut Frame<'_, Cpu>) -> Result<
         Op::Softmax(Softmax { dst, src }) => elementwise::softmax(cpu, [dst, src], frame),
         Op::Sample(SampleRows { dst, src }) => rows::sample(cpu, [dst, src], frame),
         Op::Transpose(Transpose { dst, src }) => elementwise::transpose([dst, src], frame),
+        Op::MeanRows(op) => rows::mean_rows(op, frame),
         Op::RowAttention(op) => row_attention::row_attention(cpu, op, frame),
         Op::Route(op) => experts::route(op, frame),
         Op::ExpertMatmul(op) => cpu.expert_matmul(op, frame),

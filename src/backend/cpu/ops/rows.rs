@@ -4,7 +4,7 @@ use crate::backend::cpu::Cpu;
 use crate::backend::cpu::isa::{Kernel, LANES, Lanes};
 use crate::backend::cpu::memory::Rows;
 use crate::backend::{BackendError, Frame, overlap_error, shape_error};
-use crate::ir::{MatrixId, Place, RowSampling};
+use crate::ir::{MatrixId, MeanRows, Operation as _, Place, RowSampling};
 
 /// See [`crate::ir::Op::Embed`].
 pub(crate) fn embed(
@@ -48,6 +48,26 @@ pub(crate) fn gather_outputs(
     let [out, from] = frame.arena.slices(OP, [(dst, outputs.len()), (src, tokens)])?;
     for (&row, out) in outputs.iter().zip(out.chunks_exact_mut(dst.cols.max(1))) {
         out.copy_from_slice(&from[row as usize * src.cols..][..src.cols]);
+    }
+    Ok(())
+}
+
+/// See [`MeanRows`]. Sums are f64, a block of columns at a time: texts are long.
+pub(crate) fn mean_rows(op: &MeanRows, frame: &mut Frame<'_, Cpu>) -> Result<(), BackendError> {
+    op.check()?;
+    let (step, cols) = (frame.step, op.src.cols.max(1));
+    let (results, rows) = (op.dst.rows.count(step), op.src.rows.count(step));
+    let [out, from] = frame.arena.slices(MeanRows::NAME, [(&op.dst, results), (&op.src, rows)])?;
+    for (out, group) in out.chunks_exact_mut(cols).zip(op.groups(step)) {
+        let own = from.get(group.start * cols..group.end * cols).unwrap_or_default();
+        for (first, out) in (0..).step_by(LANES).zip(out.chunks_mut(LANES)) {
+            let mut sums = [0.0; LANES];
+            for row in own.chunks_exact(cols) {
+                sums.iter_mut().zip(&row[first..]).for_each(|(sum, &x)| *sum += f64::from(x));
+            }
+            let count = group.len().max(1) as f64;
+            out.iter_mut().zip(sums).for_each(|(out, sum)| *out = (sum / count) as f32);
+        }
     }
     Ok(())
 }

@@ -1,0 +1,272 @@
+//! `ottava serve --isolated`: engines in processes of their own, which are killed, and come back.
+
+#![cfg(target_os = "linux")]
+
+#[path = "../../../tests/tiny/mod.rs"]
+mod tiny;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tiny::{Outcome, Tiny};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The front with its folder. It ends with the test.
+struct Front {
+    process: Child,
+    address: String,
+    model: std::path::PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Front {
+    fn start(more: &[&str]) -> Outcome<Front> {
+        let folder = tempfile::tempdir()?;
+        let model = folder.path().join("tiny.gguf");
+        let mut vocabulary = tiny::vocabulary::byte_level();
+        let shape = Tiny::narrow(1000);
+        vocabulary.pad(shape.vocab);
+        fs::write(
+            &model,
+            tiny::file_with(&shape, &[], |writer| {
+                vocabulary.describe(writer);
+                Ok(())
+            })?,
+        )?;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ottava"));
+        command.args(["serve", "--isolated", "--port", "0", "--device", "cpu", "--threads", "1", "--model"]);
+        command.arg(&model).args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn()?;
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().expect("a pipe")).read_line(&mut line)?;
+        let address = line.trim().strip_prefix("http://").expect("an address").to_owned();
+        Ok(Front { process, address, model, _folder: folder })
+    }
+
+    /// Status and body.
+    fn ask(&self, method: &str, path: &str, body: &Value) -> std::io::Result<(u16, String)> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let head = format!(
+            "{method} {path} HTTP/1.0\r\nhost: {}\r\ncontent-length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        stream.write_all((head + &body).as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        Ok((status.unwrap_or_else(|| panic!("{answer:?}")), body.to_owned()))
+    }
+
+    fn complete(&self, model: Option<&str>, tokens: usize, stream: bool) -> (u16, String) {
+        let body = json!({"model": model, "prompt": "abc", "max_tokens": tokens, "seed": 5, "ignore_eos": true, "stream": stream});
+        self.ask("POST", "/v1/completions", &body).expect("an answer")
+    }
+
+    /// The processes that it has started.
+    fn engines(&self) -> Vec<u32> {
+        let id = self.process.id();
+        let tasks = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+        let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        children
+            .flat_map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+            .collect()
+    }
+
+    fn kill_engines(&self) {
+        for id in self.engines() {
+            let _ = Command::new("/bin/sh")
+                .args(["-c", &format!("kill -KILL {id}")])
+                .stderr(Stdio::null())
+                .status();
+        }
+    }
+
+    fn until(&self, what: &str, is: impl Fn() -> bool) {
+        let start = Instant::now();
+        while !is() {
+            assert!(start.elapsed() < PATIENCE, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn until_ready(&self) {
+        self.until("it is ready", || {
+            self.ask("GET", "/ready", &Value::Null).is_ok_and(|(status, _)| status == 200)
+        });
+    }
+
+    fn is_loaded(&self, name: &str) -> bool {
+        let (_, body) = self.ask("GET", &format!("/v1/models/{name}"), &Value::Null).expect("an answer");
+        serde_json::from_str::<Value>(&body).expect("JSON")["meta"]["loaded"] == true
+    }
+}
+
+fn text(body: &str) -> String {
+    let value: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {body}"));
+    value["choices"][0]["text"].as_str().unwrap_or_else(|| panic!("{body}")).to_owned()
+}
+
+/// Whoever waits for a whole answer gets it, from a second process.
+#[test]
+fn an_answer_that_nobody_has_seen_is_asked_for_again() -> Outcome {
+    let front = Front::start(&[])?;
+    let (status, body) = front.complete(None, 400, false);
+    assert_eq!(status, 200, "{body}");
+    let expected = text(&body);
+    let (status, body) = std::thread::scope(|scope| {
+        let answer = scope.spawn(|| front.complete(None, 400, false));
+        front.until("the answer is at work", || {
+            let (_, metrics) = front.ask("GET", "/metrics", &Value::Null).expect("an answer");
+            metrics.lines().any(|line| line.starts_with("vllm:num_requests_running") && line.ends_with(" 1"))
+                || answer.is_finished()
+        });
+        front.kill_engines();
+        answer.join().expect("no panic")
+    });
+    assert_eq!((status, text(&body)), (200, expected));
+    let (_, metrics) = front.ask("GET", "/metrics", &Value::Null)?;
+    assert!(metrics.contains("ottava:engine_restarts_total{model_name=\"tiny\"} 1\n"), "{metrics}");
+    assert!(metrics.ends_with("# EOF\n"));
+    Ok(())
+}
+
+/// Thirty ends at any moment: every request ends in an answer or in one typed error, and the front never dies.
+#[test]
+fn whatever_is_killed_every_request_ends() -> Outcome {
+    let front = Front::start(&["--restarts", "0"])?;
+    front.until_ready();
+    let done = AtomicBool::new(false);
+    let ends = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..3)
+            .map(|client| {
+                let (front, done) = (&front, &done);
+                scope.spawn(move || {
+                    let mut ends = Vec::new();
+                    while !done.load(Ordering::Relaxed) {
+                        let stream = client != 0;
+                        ends.push((stream, front.complete(None, 30 * client + 20, stream)));
+                    }
+                    ends
+                })
+            })
+            .collect();
+        for kill in 0..30u64 {
+            // Sometimes while it loads.
+            if kill % 3 > 0 {
+                front.until_ready();
+            }
+            std::thread::sleep(Duration::from_millis(kill * 37 % 150));
+            front.kill_engines();
+        }
+        front.until_ready();
+        done.store(true, Ordering::Relaxed);
+        clients.into_iter().flat_map(|client| client.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    assert!(ends.len() >= 3);
+    for (stream, (status, body)) in &ends {
+        match (stream, status) {
+            (false, 200) => _ = text(body),
+            (true, 200) => {
+                let last = body.trim_end().lines().last().unwrap_or_default();
+                let error =
+                    || last.strip_prefix("data: ").and_then(|data| serde_json::from_str::<Value>(data).ok());
+                let typed = last == "data: [DONE]"
+                    || error().is_some_and(|error| error["error"]["code"] == "engine_lost");
+                assert!(typed, "{body}");
+            }
+            (_, 503) => {
+                let error: Value = serde_json::from_str(body).expect("JSON");
+                let code = &error["error"]["code"];
+                assert!(code == "engine_lost" || code == "unavailable", "{body}");
+            }
+            _ => panic!("{status}: {body}"),
+        }
+    }
+    assert_eq!(front.complete(None, 4, false).0, 200);
+    Ok(())
+}
+
+#[test]
+fn a_model_that_ends_again_and_again_is_given_up() -> Outcome {
+    let mut front = Front::start(&["--restarts", "3"])?;
+    for _ in 0..3 {
+        front.until_ready();
+        let engines = front.engines();
+        front.kill_engines();
+        front.until("the engine has ended", || engines.iter().all(|id| !front.engines().contains(id)));
+    }
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = front.process.try_wait()? {
+            break status;
+        }
+        assert!(start.elapsed() < PATIENCE, "the front goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut told = String::new();
+    front.process.stderr.take().expect("a pipe").read_to_string(&mut told)?;
+    assert_eq!(status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("the engine of tiny ended 3 times in ten minutes, the last time with: signal: 9"),
+        "{told}"
+    );
+    Ok(())
+}
+
+#[test]
+fn further_models_come_when_they_are_asked_for_and_go_when_they_are_idle() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let other = folder.path().join("other.gguf");
+    let front = Front::start(&["--idle-unload", "1", "--add", &format!("other={}", other.display())])?;
+    fs::copy(&front.model, &other)?;
+    front.until_ready();
+    let (_, body) = front.ask("GET", "/v1/models", &Value::Null)?;
+    let list: Value = serde_json::from_str(&body)?;
+    let names: Vec<_> = list["data"].as_array().expect("a list").iter().map(|model| &model["id"]).collect();
+    assert_eq!(names, ["tiny", "other"]);
+    assert!(front.is_loaded("tiny") && !front.is_loaded("other"));
+    let (status, body) = front.complete(Some("other"), 5, false);
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(serde_json::from_str::<Value>(&body)?["model"], "other");
+    front.until("the idle one is unloaded", || !front.is_loaded("other") && front.engines().len() == 1);
+    let (status, again) = front.complete(Some("other"), 5, false);
+    assert_eq!((front.is_loaded("tiny"), status, text(&again)), (true, 200, text(&body)), "and back");
+    let (status, body) = front.complete(Some("third"), 5, false);
+    assert!(status == 404 && body.contains("model_not_found"), "{body}");
+    Ok(())
+}
+
+/// Nobody is left behind.
+#[test]
+fn an_engine_ends_with_its_front() -> Outcome {
+    let mut front = Front::start(&[])?;
+    front.until_ready();
+    let engines = front.engines();
+    assert_eq!(engines.len(), 1);
+    front.process.kill()?;
+    front.process.wait()?;
+    front.until("the engine ends", || {
+        engines.iter().all(|id| {
+            fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| stat.contains(") Z"))
+                || !fs::exists(format!("/proc/{id}")).unwrap_or(true)
+        })
+    });
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! One address before several processes: each model has an engine in a process of its own, which is started again when
+//! it dies, hangs or loses its device. A [`Front`] answers nothing itself: it forwards.
+//!
+//! A request that the client has seen nothing of is asked a second time if its process dies; any other ends in one
+//! error. `worker` keeps one process alive, `forward` takes a request to it, `relay` brings a stream back.
+
+mod forward;
+mod relay;
+mod worker;
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::error::{ApiError, json_body, quoted};
+use crate::gate::gate;
+use crate::guard::Guard;
+use crate::listen::{Listener, on_threads};
+use crate::{Config, ServeError, about};
+use worker::{Status, Worker};
+
+/// A model with a process of its own.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// What clients call it; at least one name.
+    pub names: Vec<String>,
+    /// The program and its arguments. It prints `http://ADDRESS` on its first line when it answers, and ends when its
+    /// standard input does.
+    pub command: Vec<OsString>,
+    /// Whether it runs from the start, and always. Others start when they are asked for, and end when they are idle.
+    pub pinned: bool,
+}
+
+/// Serves models that run in processes of their own.
+#[derive(Debug)]
+pub struct Front {
+    listener: Listener,
+    config: Config,
+    models: Vec<Model>,
+    /// How long a model that is not pinned may have nothing to do before it is unloaded.
+    idle: Option<Duration>,
+    /// So many ends in ten minutes are one too many; 0 is no limit.
+    restarts_max: usize,
+}
+
+/// What a request needs to be forwarded.
+#[derive(Debug)]
+struct Shared {
+    guard: Arc<Guard>,
+    workers: Vec<Arc<Worker>>,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+impl Front {
+    /// Listens on the address of `config`. The first model is the one of requests that name none.
+    ///
+    /// # Errors
+    /// As [`Server::bind`](crate::Server::bind).
+    pub fn bind(config: Config, models: Vec<Model>) -> Result<Front, ServeError> {
+        Ok(Front { listener: Listener::bind(&config)?, config, models, idle: None, restarts_max: 3 })
+    }
+
+    /// Unloads models that are not pinned when they had nothing to do for so long.
+    pub fn unload_after(mut self, idle: Duration) -> Front {
+        self.idle = Some(idle);
+        self
+    }
+
+    /// Gives a model up when its process ends so often in ten minutes; 0 never does. At first 3.
+    pub fn restarts_max(mut self, times: usize) -> Front {
+        self.restarts_max = times;
+        self
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.listener.address()
+    }
+
+    /// Forwards until `stop` is ready; then requests at work may end, and after them the processes. `note` hears, in
+    /// lines, what happens to the processes.
+    ///
+    /// # Errors
+    /// [`ServeError::Restarts`] if a pinned model's process ends again and again, [`ServeError::Threads`].
+    pub fn run(
+        self,
+        stop: impl Future<Output = ()>,
+        note: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<(), ServeError> {
+        on_threads(1, 1, self.serve(stop, Arc::new(note)))
+    }
+
+    async fn serve(
+        self,
+        stop: impl Future<Output = ()>,
+        note: Arc<dyn Fn(&str) + Send + Sync>,
+    ) -> Result<(), ServeError> {
+        let keys = self.config.keys.join("\n");
+        let worker = |model| Arc::new(Worker::new(model, keys.clone(), self.idle, self.restarts_max));
+        let workers: Vec<_> = self.models.into_iter().map(worker).collect();
+        let (stopping, stopped) = watch::channel(false);
+        let mut running = tokio::task::JoinSet::new();
+        for worker in &workers {
+            running.spawn(Arc::clone(worker).run(stopped.clone(), Arc::clone(&note)));
+        }
+        // A pinned model that is given up ends all.
+        let mut given_up = None;
+        let stop = async {
+            tokio::select! {
+                () = stop => {}
+                error = lost(&mut running) => given_up = Some(error),
+            }
+        };
+        let routed = |guard: Arc<Guard>| {
+            let client = Client::builder(TokioExecutor::new()).build_http();
+            routes(&Arc::new(Shared { guard, workers, client }))
+        };
+        let served = self.listener.serve(self.config, stop, routed).await;
+        let _ = stopping.send(true);
+        while running.join_next().await.is_some() {}
+        given_up.map_or(served, Err)
+    }
+}
+
+/// The error of the first worker that is given up.
+async fn lost(running: &mut tokio::task::JoinSet<Result<(), ServeError>>) -> ServeError {
+    loop {
+        match running.join_next().await {
+            Some(Ok(Err(error))) => return error,
+            Some(_) => {}
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Shared {
+    /// The worker of a model's name; of none the first.
+    fn worker(&self, name: Option<&str>) -> Result<&Arc<Worker>, ApiError> {
+        let named =
+            |worker: &&Arc<Worker>| name.is_none_or(|name| worker.names.iter().any(|own| own == name));
+        self.workers.iter().find(named).ok_or_else(|| {
+            let message = format!("the model {} is not served here", quoted(name.unwrap_or_default()));
+            ApiError::invalid("model", message).unknown_model()
+        })
+    }
+}
+
+/// Routes of the front's own; all others are forwarded.
+fn routes(shared: &Arc<Shared>) -> Router {
+    Router::new()
+        .route("/health", get(about::health))
+        .route("/v1/health", get(about::health))
+        .route("/ready", get(ready))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{id}", get(model))
+        .fallback(forward::forward)
+        .layer(from_fn_with_state(Arc::clone(&shared.guard), gate))
+        .with_state(Arc::clone(shared))
+}
+
+/// `/ready`: the pinned models can answer.
+async fn ready(State(shared): State<Arc<Shared>>) -> Response {
+    let waiting =
+        shared.workers.iter().find(|worker| worker.pinned && !matches!(worker.status(), Status::Up { .. }));
+    match waiting {
+        None => json_body(&json!({"status": "ready"})).into_response(),
+        Some(worker) => {
+            let reason = format!("{} is being loaded", worker.name());
+            let body = json_body(&json!({"status": "not ready", "reason": reason}));
+            (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+        }
+    }
+}
+
+async fn models(State(shared): State<Arc<Shared>>) -> Response {
+    let of = |worker: &Arc<Worker>| worker.names.iter().map(|name| worker.to_json(name)).collect::<Vec<_>>();
+    let data: Vec<Value> = shared.workers.iter().flat_map(of).collect();
+    json_body(&json!({"object": "list", "data": data})).into_response()
+}
+
+async fn model(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+    Ok(json_body(&shared.worker(Some(&id))?.to_json(&id)).into_response())
+}

@@ -1,0 +1,169 @@
+//! A stream on its way back. Until its answer begins it is held back, so that it can be asked for again.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::forward::{Question, kept, lost};
+use crate::error::ApiError;
+use crate::stream::ANSWER_MARK;
+
+/// Pieces that a slow reader may leave.
+const PIECES: usize = 16;
+/// Most bytes that are held back: more than any answer's beginning.
+const HELD_MAX: usize = 1 << 20;
+
+/// A stream that goes on by itself until its reader goes.
+pub(super) fn stream(question: Question, response: hyper::Response<Incoming>, run: u64) -> Response {
+    let (sender, receiver) = mpsc::channel(PIECES);
+    let (parts, body) = response.into_parts();
+    tokio::spawn(async move {
+        // Who read it is gone.
+        let _ = Relay { question, sender, held: Some(Vec::new()), number: 0 }.run(body, run).await;
+    });
+    let pieces = futures_util::stream::unfold(receiver, |mut receiver: mpsc::Receiver<Bytes>| async move {
+        receiver.recv().await.map(|bytes| (Ok::<_, Infallible>(bytes), receiver))
+    });
+    let mut response = (parts.status, Body::from_stream(pieces)).into_response();
+    *response.headers_mut() = kept(&parts.headers);
+    response
+}
+
+struct Relay {
+    question: Question,
+    sender: mpsc::Sender<Bytes>,
+    /// What came before the answer began; none once it has.
+    held: Option<Vec<u8>>,
+    /// The number of the next event, where events are numbered.
+    number: u64,
+}
+
+/// The reader went away.
+struct Gone;
+
+impl Relay {
+    async fn run(&mut self, body: Incoming, run: u64) -> Result<(), Gone> {
+        if self.copy(body).await? {
+            return Ok(());
+        }
+        if self.held.is_none() {
+            return self.fail(&lost()).await;
+        }
+        // The client has seen nothing: once more from the beginning.
+        self.held = Some(Vec::new());
+        let again = self.question.ask(Some(run));
+        let response = tokio::select! {
+            response = again => response,
+            () = self.sender.closed() => return Err(Gone),
+        };
+        match response {
+            Err(error) => self.fail(&error).await,
+            Ok((response, _)) => match self.copy(response.into_body()).await? {
+                true => Ok(()),
+                false => self.fail(&lost()).await,
+            },
+        }
+    }
+
+    /// Copies a body; whether it came to its end.
+    async fn copy(&mut self, body: Incoming) -> Result<bool, Gone> {
+        let mut pieces = body.into_data_stream();
+        let pause = self.question.shared.guard.config.keep_alive;
+        let mut quiet = Instant::now() + pause;
+        loop {
+            let piece = tokio::select! {
+                piece = pieces.next() => piece,
+                () = self.sender.closed() => return Err(Gone),
+                () = sleep_until(quiet), if self.held.is_some() => {
+                    self.send(Bytes::from_static(b": keep-alive\n\n")).await?;
+                    quiet = Instant::now() + pause;
+                    continue;
+                }
+            };
+            match piece {
+                Some(Ok(bytes)) => self.take(bytes).await?,
+                Some(Err(_)) => return Ok(false),
+                None => {
+                    let held = self.held.take().unwrap_or_default();
+                    self.send(held.into()).await?;
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    /// Sends a piece on, or holds it back.
+    async fn take(&mut self, bytes: Bytes) -> Result<(), Gone> {
+        self.number = last_number(&bytes).map_or(self.number, |number| number + 1);
+        let Some(held) = &mut self.held else { return self.send(bytes).await };
+        held.extend_from_slice(&bytes);
+        let mark = held.windows(ANSWER_MARK.len()).position(|part| part == ANSWER_MARK);
+        if mark.is_none() && held.len() < HELD_MAX {
+            return Ok(());
+        }
+        let mut all = self.held.take().unwrap_or_default();
+        if let Some(mark) = mark {
+            all.drain(mark..mark + ANSWER_MARK.len());
+        }
+        self.send(all.into()).await
+    }
+
+    /// Ends the stream with an error in its API's form.
+    async fn fail(&mut self, error: &ApiError) -> Result<(), Gone> {
+        let event = match self.question.path() {
+            path if path.starts_with("/v1/messages") => {
+                format!("event: error\ndata: {}\n\n", error.to_anthropic())
+            }
+            path if path.starts_with("/v1/responses") => {
+                let inner = &error.to_json()["error"];
+                let event = json!({
+                    "type": "error", "code": inner["code"], "message": inner["message"], "param": null,
+                    "sequence_number": self.number,
+                });
+                format!("event: error\ndata: {event}\n\n")
+            }
+            _ => format!("data: {}\n\n", error.to_json()),
+        };
+        self.send(event.into()).await
+    }
+
+    async fn send(&self, bytes: Bytes) -> Result<(), Gone> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let limit = self.question.shared.guard.config.write_timeout;
+        match timeout(limit, self.sender.send(bytes)).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(Gone),
+        }
+    }
+}
+
+/// The last number that an event of Responses has in a piece of a stream.
+fn last_number(bytes: &[u8]) -> Option<u64> {
+    let text = String::from_utf8_lossy(bytes);
+    let (_, rest) = text.rsplit_once("\"sequence_number\":")?;
+    let digits = rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_number_of_a_piece_is_found() {
+        assert_eq!(
+            last_number(b"data: {\"sequence_number\":7}\n\ndata: {\"a\":1,\"sequence_number\":8,"),
+            Some(8)
+        );
+        assert_eq!(last_number(b"data: {\"id\": 3}"), None);
+    }
+}

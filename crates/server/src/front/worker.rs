@@ -1,0 +1,314 @@
+//! One model's process: started when it is wanted, watched, started again when it ends.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::process::{ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+
+use super::Model;
+use crate::ServeError;
+use crate::app::now;
+
+/// How often a process is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long it may take to say that it lives, and how often in a row it may fail to.
+const ANSWER: Duration = Duration::from_secs(5);
+const SILENCES_MAX: usize = 3;
+/// Within this time, ends are counted.
+const PERIOD: Duration = Duration::from_secs(600);
+/// How long a process may take to end in order.
+const LAST_WORDS: Duration = Duration::from_secs(40);
+/// How long a request waits for its model.
+const LOAD_MAX: Duration = Duration::from_secs(600);
+/// How long a process that has broken a connection may take to end.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// Where a model's process is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    /// There is none, or it loads.
+    Down,
+    /// It answers there.
+    Up { address: SocketAddr, run: u64 },
+    /// It ended too often.
+    GivenUp(String),
+}
+
+/// How a process's life ended.
+enum End {
+    /// It was asked to.
+    Stopped,
+    /// It had nothing to do.
+    Idle,
+    Died(String),
+}
+
+/// A model with its process.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) names: Vec<String>,
+    pub(super) pinned: bool,
+    command: Vec<std::ffi::OsString>,
+    keys: String,
+    idle: Option<Duration>,
+    restarts_max: usize,
+    status: watch::Sender<Status>,
+    wanted: Notify,
+    at_work: AtomicUsize,
+    last_used: Mutex<Instant>,
+    /// Processes that ended without being asked to.
+    deaths: AtomicU64,
+}
+
+/// A request at work: its model is not unloaded.
+#[derive(Debug)]
+pub(super) struct AtWork(Arc<Worker>);
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        *self.0.last_used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.0.at_work.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Worker {
+    pub(super) fn new(model: Model, keys: String, idle: Option<Duration>, restarts_max: usize) -> Worker {
+        Worker {
+            names: model.names,
+            pinned: model.pinned,
+            command: model.command,
+            keys,
+            idle,
+            restarts_max,
+            status: watch::Sender::new(Status::Down),
+            wanted: Notify::new(),
+            at_work: AtomicUsize::new(0),
+            last_used: Mutex::new(Instant::now()),
+            deaths: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.names.first().map_or("model", String::as_str)
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    /// Processes that ended without being asked to.
+    pub(super) fn deaths(&self) -> u64 {
+        self.deaths.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn to_json(&self, name: &str) -> Value {
+        let loaded = matches!(self.status(), Status::Up { .. });
+        json!({
+            "id": name, "object": "model", "created": now(), "owned_by": "ottava", "root": self.name(),
+            "meta": {"loaded": loaded, "pinned": self.pinned},
+        })
+    }
+
+    /// A request begins.
+    pub(super) fn begin(self: &Arc<Worker>) -> AtWork {
+        self.at_work.fetch_add(1, Ordering::AcqRel);
+        AtWork(Arc::clone(self))
+    }
+
+    /// Where the process answers: it is started if need be. `broken` is a run that has failed: another is waited for,
+    /// unless it turns out to live.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) async fn up(&self, broken: Option<u64>) -> Result<(SocketAddr, u64), String> {
+        let mut status = self.status.subscribe();
+        self.wanted.notify_one();
+        if let Some(broken) = broken {
+            let ended = status.wait_for(|status| !matches!(status, Status::Up { run, .. } if *run == broken));
+            // It lives: only the connection was lost.
+            let _ = timeout(END_MAX, ended).await;
+        }
+        let known = async {
+            status.wait_for(|status| *status != Status::Down).await.ok().map(|status| status.clone())
+        };
+        match timeout(LOAD_MAX, known).await {
+            Ok(Some(Status::Up { address, run })) => Ok((address, run)),
+            Ok(Some(Status::GivenUp(reason))) => Err(reason),
+            Ok(_) => Err("the server is stopping".into()),
+            Err(_) => Err(format!("the model did not load in {} s", LOAD_MAX.as_secs())),
+        }
+    }
+
+    /// Keeps the process alive until `stop` says true.
+    ///
+    /// # Errors
+    /// [`ServeError::Restarts`] for a pinned model that is given up.
+    pub(super) async fn run(
+        self: Arc<Worker>,
+        mut stop: watch::Receiver<bool>,
+        note: Arc<dyn Fn(&str) + Send + Sync>,
+    ) -> Result<(), ServeError> {
+        let mut deaths = VecDeque::new();
+        for run in 0.. {
+            if !self.pinned {
+                tokio::select! {
+                    () = self.wanted.notified() => {}
+                    () = told(&mut stop) => return Ok(()),
+                }
+            }
+            let end = self.live(run, &mut stop).await;
+            self.status.send_replace(Status::Down);
+            let reason = match end {
+                End::Stopped => return Ok(()),
+                End::Idle => {
+                    note(&format!("{} is unloaded: it had nothing to do", self.name()));
+                    continue;
+                }
+                End::Died(reason) => reason,
+            };
+            self.deaths.fetch_add(1, Ordering::Relaxed);
+            note(&format!("the engine of {} ended: {reason}", self.name()));
+            deaths.push_back(Instant::now());
+            deaths.retain(|death| death.elapsed() < PERIOD);
+            if self.restarts_max > 0 && deaths.len() >= self.restarts_max {
+                let message = format!("its engine ended {} times in ten minutes: {reason}", deaths.len());
+                self.status.send_replace(Status::GivenUp(message));
+                if self.pinned {
+                    return Err(ServeError::Restarts(self.name().to_owned(), deaths.len(), reason));
+                }
+                let oldest = deaths.front().map_or(Duration::ZERO, Instant::elapsed);
+                tokio::select! {
+                    () = sleep(PERIOD.saturating_sub(oldest)) => {}
+                    () = told(&mut stop) => return Ok(()),
+                }
+                self.status.send_replace(Status::Down);
+            } else if self.at_work.load(Ordering::Acquire) > 0 {
+                self.wanted.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    /// One process, from its start to its end.
+    async fn live(&self, run: u64, stop: &mut watch::Receiver<bool>) -> End {
+        let (mut child, stdin, mut lines) = match self.start() {
+            Ok(started) => started,
+            Err(error) => return End::Died(format!("it cannot be started: {error}")),
+        };
+        let address = tokio::select! {
+            address = address(&mut lines) => address,
+            () = told(stop) => return self.end(child, stdin, End::Stopped).await,
+        };
+        let Some(address) = address else { return End::Died(ended(child.wait().await)) };
+        self.status.send_replace(Status::Up { address, run });
+        let mut silences = 0;
+        loop {
+            tokio::select! {
+                status = child.wait() => return End::Died(ended(status)),
+                () = told(stop) => return self.end(child, stdin, End::Stopped).await,
+                () = sleep(LOOK) => {}
+            }
+            if self.is_idle() {
+                self.status.send_replace(Status::Down);
+                return self.end(child, stdin, End::Idle).await;
+            }
+            let reason = match timeout(ANSWER, unready(address)).await {
+                Ok(Ok(None)) => {
+                    silences = 0;
+                    continue;
+                }
+                // It says itself that it cannot go on.
+                Ok(Ok(Some(reason))) => reason,
+                _ if silences < SILENCES_MAX => {
+                    silences += 1;
+                    continue;
+                }
+                _ => "it does not answer".to_owned(),
+            };
+            // What is killed has ended.
+            let _ = child.kill().await;
+            return End::Died(reason);
+        }
+    }
+
+    fn start(&self) -> std::io::Result<(Child, ChildStdin, Lines<BufReader<ChildStdout>>)> {
+        let missing = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
+        let (program, arguments) = self.command.split_first().ok_or_else(missing)?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env("OTTAVA_API_KEY", &self.keys)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (stdin, stdout) = pipes.ok_or_else(missing)?;
+        Ok((child, stdin, BufReader::new(stdout).lines()))
+    }
+
+    /// Ends a process in order: by the end of its input.
+    async fn end(&self, mut child: Child, stdin: ChildStdin, end: End) -> End {
+        drop(stdin);
+        if timeout(LAST_WORDS, child.wait()).await.is_err() {
+            // What is killed has ended.
+            let _ = child.kill().await;
+        }
+        end
+    }
+
+    fn is_idle(&self) -> bool {
+        let unused = || self.last_used.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+        let idle = self.idle.filter(|_| !self.pinned && self.at_work.load(Ordering::Acquire) == 0);
+        idle.is_some_and(|idle| unused() > idle)
+    }
+}
+
+/// Ready when the front is to stop.
+async fn told(stop: &mut watch::Receiver<bool>) {
+    // Without a sender the front has gone.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+/// The address on the first line that has one; none if the process ends without.
+async fn address(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<SocketAddr> {
+    while let Ok(Some(line)) = lines.next_line().await {
+        if let Some(address) = line.strip_prefix("http://").and_then(|address| address.parse().ok()) {
+            return Some(address);
+        }
+    }
+    None
+}
+
+fn ended(status: std::io::Result<ExitStatus>) -> String {
+    status.map_or_else(|error| error.to_string(), |status| status.to_string())
+}
+
+/// Why a process says that it cannot answer, and will not again: its engine is dead, or a step hangs.
+async fn unready(address: SocketAddr) -> std::io::Result<Option<String>> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("GET /ready HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(1 << 16).read_to_end(&mut answer).await?;
+    let answer = String::from_utf8_lossy(&answer);
+    if answer.starts_with("HTTP/1.1 200") {
+        return Ok(None);
+    }
+    let body: Value = answer
+        .split_once("\r\n\r\n")
+        .and_then(|(_, body)| serde_json::from_str(body).ok())
+        .unwrap_or_default();
+    match body["reason"].as_str() {
+        Some(reason) => Ok(Some(reason.to_owned())),
+        None => Err(std::io::ErrorKind::InvalidData.into()),
+    }
+}

@@ -1,0 +1,47 @@
+//! What the gate looks at: the configuration, the keys, and where the server is in its life.
+
+use subtle::{Choice, ConstantTimeEq};
+use tokio::sync::watch;
+
+use crate::Config;
+use crate::app::sha256;
+
+/// Where the server is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Requests are answered.
+    Serving,
+    /// No further ones; those at work go on.
+    Draining,
+    /// Those at work end now.
+    Ending,
+}
+
+/// Who may ask, and whether anybody may now.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    pub(crate) config: Config,
+    pub(crate) phase: watch::Receiver<Phase>,
+    /// SHA-256 of each key.
+    keys: Vec<[u8; 32]>,
+}
+
+impl Guard {
+    pub(crate) fn new(config: Config, phase: watch::Receiver<Phase>) -> Guard {
+        let keys = config.keys.iter().map(|key| sha256(&[key.trim().as_bytes()])).collect();
+        Guard { config, phase, keys }
+    }
+
+    /// Whether clients need a key.
+    pub(crate) fn asks_for_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    /// Whether it is one of the keys. All are compared, each in constant time, so that no time tells how near a
+    /// guess is.
+    pub(crate) fn knows(&self, key: &str) -> bool {
+        let guess = sha256(&[key.as_bytes()]);
+        let known = self.keys.iter().fold(Choice::from(0), |known, key| known | key.ct_eq(&guess));
+        known.into()
+    }
+}

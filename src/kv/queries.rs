@@ -1,0 +1,99 @@
+//! What the books say of a sequence, and of one that could be. Nothing here changes them.
+
+use super::{KvCacheManager, KvError, SeqId, SequenceSpec, window};
+use crate::ir::{PAGE_TOKENS, PageRef, StateSlot, StateSlots, Window};
+use crate::token::TokenId;
+
+impl KvCacheManager {
+    /// How many tokens of `prompt` a new sequence would find now, as [`KvCacheManager::allocate`] does, but for
+    /// states. Changes nothing, so what it says may be over by the time that it is asked for.
+    pub fn cached_tokens(&self, prompt: &[TokenId], spec: &SequenceSpec) -> usize {
+        let shareable = prompt.len().saturating_sub(1).min(window::unclipped(spec.window));
+        let mut chain = None;
+        let mut pages = prompt.get(..shareable).unwrap_or_default().chunks_exact(PAGE_TOKENS);
+        let mut is_found = |tokens: &[TokenId]| {
+            let found = self.find(chain.as_ref(), spec, tokens);
+            chain = found.map(|(hash, _)| hash);
+            found.is_some()
+        };
+        PAGE_TOKENS * pages.position(|tokens| !is_found(tokens)).unwrap_or(shareable / PAGE_TOKENS)
+    }
+
+    /// Tokens whose keys and values are written.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn len(&self, seq: SeqId) -> Result<usize, KvError> {
+        Ok(self.sequences.get(seq)?.len())
+    }
+
+    /// Most tokens that the sequence may have.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn tokens_max(&self, seq: SeqId) -> Result<usize, KvError> {
+        Ok(self.sequences.get(seq)?.spec.tokens_max)
+    }
+
+    /// The sequence's window.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn window(&self, seq: SeqId) -> Result<Option<Window>, KvError> {
+        Ok(self.sequences.get(seq)?.spec.window)
+    }
+
+    /// The tokens of positions `0 .. len`.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn tokens(&self, seq: SeqId) -> Result<&[TokenId], KvError> {
+        Ok(&self.sequences.get(seq)?.tokens)
+    }
+
+    /// The sequence's pages by rising start, reserved ones included: what
+    /// [`StepInput::pages`](crate::ir::StepInput) asks for.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn pages(&self, seq: SeqId) -> Result<&[PageRef], KvError> {
+        Ok(self.sequences.get(seq)?.table.live())
+    }
+
+    /// The slots of state that the next step reads and writes, if sequences have states and it is reserved.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn states(&self, seq: SeqId) -> Result<Option<StateSlots>, KvError> {
+        let sequence = self.sequences.get(seq)?;
+        Ok(sequence.next_state.map(|write| StateSlots { read: sequence.state, write }))
+    }
+
+    /// The slot with the state behind the last page that `len` tokens fill: those that the sequence has, or
+    /// will have behind the step under way. None if they fill no page, or the state is gone.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn state_of_whole_pages(&self, seq: SeqId, len: usize) -> Result<Option<StateSlot>, KvError> {
+        let sequence = self.sequences.get(seq)?;
+        let whole = len / PAGE_TOKENS * PAGE_TOKENS;
+        Ok(match sequence.len() {
+            own if whole == own => sequence.state,
+            _ if whole == len => sequence.next_state,
+            _ => None,
+        })
+    }
+
+    /// How many of the next `tokens` a step should compute, so that the state behind them can be kept: where
+    /// sequences have states that may be shared, those that fill pages, and only then the rest.
+    ///
+    /// # Errors
+    /// [`KvError::StaleSequence`].
+    pub fn to_a_whole_page(&self, seq: SeqId, tokens: usize) -> Result<usize, KvError> {
+        let sequence = self.sequences.get(seq)?;
+        let end = sequence.len().saturating_add(tokens).min(window::unclipped(sequence.spec.window));
+        let whole = (end / PAGE_TOKENS * PAGE_TOKENS).saturating_sub(sequence.len());
+        let keeps = self.states.is_used() && self.pool.prefix.shares();
+        Ok(if keeps && whole > 0 { whole } else { tokens })
+    }
+}
