@@ -105,6 +105,12 @@ impl InferenceEngine {
         }
     }
 
+    /// Whoever reads the answer, a request's own tools are kept to.
+    pub(super) fn with_its_tools(&self, request: Request, prompt: &[TokenId]) -> Result<Request> {
+        let tools = request.given_tools().clone();
+        if tools.list.is_empty() { Ok(request) } else { self.with_tools(request, prompt, &tools) }
+    }
+
     /// The same where the answer's text has to follow a grammar: it may be thought about before, and tools may be called
     /// instead.
     ///

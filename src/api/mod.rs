@@ -166,6 +166,8 @@ impl InferenceEngine {
     /// [`crate::Error::Text`] or [`crate::Error::NoChatTemplate`] if its text cannot be made into tokens.
     pub fn submit(&self, request: Request) -> Result<Generation> {
         let prompt = self.prompt_ids(&request)?;
+        #[cfg(feature = "text")]
+        let request = self.with_its_tools(request, &prompt)?;
         let vocab = &self.shared.vocab;
         Ok(self.handle.submit(request.into_token_request(prompt, vocab))?)
     }

@@ -129,8 +129,9 @@ impl Request {
         self
     }
 
-    /// What the model may call. The chat template gets it, and
-    /// [`InferenceEngine::answer`](crate::InferenceEngine::answer) reads the calls.
+    /// What the model may call. The chat template gets it, a choice that has to be kept is kept, and
+    /// [`InferenceEngine::answer`](crate::InferenceEngine::answer) reads the calls; where the request is submitted
+    /// instead, they stand in the text with their markers.
     #[cfg(feature = "text")]
     pub fn tools(mut self, tools: Tools) -> Request {
         self.tools = tools;

@@ -215,6 +215,8 @@ fn the_library_gives_the_same_parts() {
     let server = Running::with_template(MISTRAL, &["[TOOL_CALLS]", "[ARGS]"]);
     let tools = Tools::new(vec![Tool::new("get_weather", schema())]).choice(ToolChoice::Required).single();
     let request = Request::chat([Message::new("user", "a")]).tools(tools).max_tokens(900);
+    let text = server.engine.submit(request.clone()).expect("submitted").text().expect("a text").text;
+    assert!(text.starts_with("[TOOL_CALLS]get_weather[ARGS]{"), "the same with its markers: {text}");
     let mut answer = server.engine.answer(request).expect("submitted");
     let parts: Vec<ChatPart> = answer.by_ref().collect::<Result<_, _>>().expect("parts");
     let ChatPart::CallStart { name, .. } = &parts[0] else { panic!("{parts:?}") };
