@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 clients=$PWD/target/server-clients
 python3 -c 'import venv, ensurepip' 2> /dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv > /dev/null; }
 [ -x "$clients/python/bin/python" ] || python3 -m venv "$clients/python"
-"$clients/python/bin/pip" install -q openai anthropic litellm langchain-openai schemathesis
+"$clients/python/bin/pip" install -q openai anthropic litellm langchain-openai schemathesis vllm-router
 if command -v npm > /dev/null; then
     npm install --silent --no-fund --no-audit --prefix "$clients" openai ai @ai-sdk/openai-compatible puppeteer-core > /dev/null
     cp ci/server/clients.mjs ci/server/page.mjs "$clients/"
@@ -44,3 +44,5 @@ fi
 kill -TERM $server
 wait $server
 echo "the server stopped in order"
+# Two of them behind a router, and one that is killed.
+"$clients/python/bin/python" ci/server/scale_out.py target/release/ottava "$clients/python/bin/vllm-router" smollm2-135m-instruct

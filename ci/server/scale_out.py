@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 ottava, router, model = sys.argv[1:4]
 PORT = 18400
@@ -71,12 +72,15 @@ try:
     # Its listeners connect by and by.
     time.sleep(3)
 
-    conversations = []
-    for number in range(20):
+    def begin(number):
         words = " ".join(f"{number * 31 + at}" for at in range(40))
         messages = [{"role": "user", "content": f"Conversation {number}. Remember these numbers: {words}"}]
         text, usage = chat(messages)
-        conversations.append((messages + [{"role": "assistant", "content": text}], usage["prompt_tokens"]))
+        return messages + [{"role": "assistant", "content": text}], usage["prompt_tokens"]
+
+    # Several at a time: the router spreads work, and has none to spread otherwise.
+    with ThreadPoolExecutor(8) as clients:
+        conversations = list(clients.map(begin, range(20)))
     time.sleep(1)
     spread = [finished(worker) for worker in WORKERS]
     assert min(spread) > 0, f"one worker did all: {spread}"
