@@ -7,6 +7,7 @@ throughput  so many streams at once, each with a prompt of its own: tokens per s
 first       a short request beside a long prompt: the time to its first token, in turns with llama-server
 solo        so many streams without a pause for so many seconds: each answer is that of its prompt alone, nothing is
             lost, memory stays where it is
+masked      so many streams that keep to a schema or a regular expression, in turns with as many that are free
 stalled     a good client's times beside 1,000 connections that send half a header and no more
 
 The exit code is 1 if an answer differs or is lost. Times are reported, not judged.
@@ -89,10 +90,10 @@ async def ask(port, method, path, body):
         writer.close()
 
 
-async def stream(port, text, tokens):
+async def stream(port, text, tokens, **more):
     """One streamed completion: its text, the tokens counted, seconds to the first text and to the end."""
     body = {"prompt": text, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True,
-            "stream_options": {"include_usage": True}, "cache_prompt": False}
+            "stream_options": {"include_usage": True}, "cache_prompt": False, **more}
     begun = time.monotonic()
     status, reader, writer = await send(port, "POST", "/v1/completions", body)
     answer, counted, first, done = [], 0, None, False
@@ -164,6 +165,28 @@ async def first(options):
     report(alone, "s")
 
 
+async def masked(options):
+    print(f"\nmasked: {options.streams} streams of 64 tokens, free, within a JSON schema, within a regular expression")
+    rows = {}
+    async with Server(options.ottava, options.model, False, options.streams, 256) as server:
+        text = {"type": "string", "minLength": 400}
+        schema = {"type": "object", "properties": {"text": text}, "required": ["text"], "additionalProperties": False}
+        grammars = [("free", {}), ("schema", {"structured_outputs": {"json": schema}}),
+                    ("regex", {"structured_outputs": {"regex": "[a-z ]*"}})]
+        for _, more in grammars:
+            await stream(server.port, "Warm up.", 8, **more)
+        for turn in range(len(grammars) * options.rounds):
+            name, more = grammars[turn % len(grammars)]
+            nonces = [turn * 1000 + at for at in range(options.streams)]
+            begun = time.monotonic()
+            found = await asyncio.gather(*(stream(server.port, prompt(nonce, 25), 64, **more) for nonce in nonces))
+            seconds = time.monotonic() - begun
+            rows.setdefault(name, []).append(sum(counted for _, counted, _, _ in found) / seconds)
+    report(rows, "tokens/s")
+    print(f"  schema {median(rows['schema']) / median(rows['free']):.3f} and regex "
+          f"{median(rows['regex']) / median(rows['free']):.3f} of free")
+
+
 async def solo(options):
     print(f"\nsolo: {options.streams} streams for {options.seconds} s")
     async with Server(options.ottava, options.model, False, options.streams, 256) as server:
@@ -226,7 +249,7 @@ async def stalled(options):
               f"{beside[1]:.4f}: {beside[1] / alone[1]:.2f} times")
 
 
-PARTS = {"throughput": throughput, "first": first, "solo": solo, "stalled": stalled}
+PARTS = {"throughput": throughput, "first": first, "masked": masked, "solo": solo, "stalled": stalled}
 
 
 def main():
