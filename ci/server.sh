@@ -7,7 +7,9 @@ cd "$(dirname "$0")/.."
 clients=$PWD/target/server-clients
 python3 -c 'import venv, ensurepip' 2> /dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv > /dev/null; }
 [ -x "$clients/python/bin/python" ] || python3 -m venv "$clients/python"
-"$clients/python/bin/pip" install -q openai anthropic litellm langchain-openai schemathesis vllm-router
+"$clients/python/bin/pip" install -q openai anthropic litellm langchain-openai schemathesis vllm-router jsonschema
+# Its dependencies run models; the schemas are files.
+"$clients/python/bin/pip" install -q --no-deps bfcl-eval
 if command -v npm > /dev/null; then
     npm install --silent --no-fund --no-audit --prefix "$clients" openai ai @ai-sdk/openai-compatible puppeteer-core > /dev/null
     cp ci/server/clients.mjs ci/server/page.mjs "$clients/"
@@ -28,6 +30,7 @@ for _ in $(seq 600); do
 done
 export LITELLM_LOCAL_MODEL_COST_MAP=True
 "$clients/python/bin/python" ci/server/clients.py "$address" test-key
+"$clients/python/bin/python" ci/server/schemas.py "$address" test-key 40
 if command -v node > /dev/null && [ -f "$clients/clients.mjs" ]; then
     (cd "$clients" && node clients.mjs "$address" test-key)
     if browser=$(browser); then
