@@ -79,14 +79,17 @@ impl Front {
         self.ask("POST", "/v1/completions", &body).expect("an answer")
     }
 
-    /// The processes that it has started.
+    /// The processes that it has started and that live.
     fn engines(&self) -> Vec<u32> {
-        let id = self.process.id();
-        let tasks = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-        let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        children
-            .flat_map(|ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
-            .collect()
+        let parent_is_front = |id: &u32| {
+            let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+            let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+            fields.next().is_some_and(|state| state != "Z")
+                && fields.next().and_then(|parent| parent.parse().ok()) == Some(self.process.id())
+        };
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        ids.filter(parent_is_front).collect()
     }
 
     fn kill_engines(&self) {
@@ -106,9 +109,11 @@ impl Front {
         }
     }
 
+    /// Ready with a process that lives: the front may not have noticed yet that the last one does not.
     fn until_ready(&self) {
         self.until("it is ready", || {
-            self.ask("GET", "/ready", &Value::Null).is_ok_and(|(status, _)| status == 200)
+            let ready = self.ask("GET", "/ready", &Value::Null).is_ok_and(|(status, _)| status == 200);
+            ready && !self.engines().is_empty()
         });
     }
 
