@@ -120,6 +120,21 @@ impl TokenSet {
         self.words.get(token.index() / 32).is_some_and(|word| word >> (token.0 % 32) & 1 == 1)
     }
 
+    /// Makes the logits of all tokens that are not in −∞.
+    pub(crate) fn mask(&self, logits: &mut [f32]) {
+        let words = self.words.iter().copied().chain(std::iter::repeat(0));
+        for (logits, word) in logits.chunks_mut(32).zip(words) {
+            match word {
+                u32::MAX => {}
+                0 => logits.fill(f32::NEG_INFINITY),
+                // A choice without a branch runs in vector registers.
+                _ => logits.iter_mut().enumerate().for_each(|(bit, logit)| {
+                    *logit = if word & (1 << bit) == 0 { f32::NEG_INFINITY } else { *logit };
+                }),
+            }
+        }
+    }
+
     /// How many tokens are in.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
@@ -212,6 +227,12 @@ mod tests {
             prop_assert_eq!((set.len(), set.is_empty()), (model.len(), model.is_empty()));
             prop_assert_eq!(found, model);
             prop_assert_eq!(set.check().is_ok(), !set.is_empty());
+            let mut logits: Vec<f32> = (0..vocab).map(|id| id as f32).collect();
+            set.mask(&mut logits);
+            for (id, &logit) in logits.iter().enumerate() {
+                let kept = set.contains(TokenId(id as u32));
+                prop_assert_eq!(logit, if kept { id as f32 } else { f32::NEG_INFINITY });
+            }
         }
     }
 

@@ -35,10 +35,7 @@ impl Sampler {
         // No adjustment makes an unusable logit usable, but some of them overflow.
         check_logits(logits)?;
         if let Some(allowed) = allowed {
-            let forbidden = |id: usize| !allowed.contains(TokenId(id as u32));
-            logits.iter_mut().enumerate().filter(|(id, _)| forbidden(*id)).for_each(|(_, logit)| {
-                *logit = f32::NEG_INFINITY;
-            });
+            allowed.mask(logits);
         }
         self.pick(logits, &row).ok_or(SampleError::NothingAllowed)
     }
