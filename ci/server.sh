@@ -19,6 +19,8 @@ browser > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-insta
 
 cargo build --release --all-features
 log=$clients/server.log
+# The address of the run before is not this one's.
+: > "$log"
 OTTAVA_API_KEY=test-key target/release/ottava serve --port 0 --max-sequences 64 > "$log" 2> "$log.err" &
 server=$!
 trap 'kill $server 2> /dev/null || true' EXIT
