@@ -251,8 +251,15 @@ fn further_models_come_when_they_are_asked_for_and_go_when_they_are_idle() -> Ou
     assert_eq!(status, 200, "{body}");
     assert_eq!(serde_json::from_str::<Value>(&body)?["model"], "other");
     front.until("the idle one is unloaded", || !front.is_loaded("other") && front.engines().len() == 1);
+    // Several requests are no reason to load it again when they are done.
     let (status, again) = front.complete(Some("other"), 5, false);
+    assert_eq!(front.complete(Some("other"), 5, false).0, 200);
     assert_eq!((front.is_loaded("tiny"), status, text(&again)), (true, 200, text(&body)), "and back");
+    front.until("it is unloaded once more", || !front.is_loaded("other") && front.engines().len() == 1);
+    for _ in 0..30 {
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(front.engines().len(), 1, "nobody has asked for it");
+    }
     let (status, body) = front.complete(Some("third"), 5, false);
     assert!(status == 404 && body.contains("model_not_found"), "{body}");
     Ok(())

@@ -177,7 +177,7 @@ impl Writer {
 }
 
 /// Returns when running answers have to end.
-async fn ending(phase: &mut tokio::sync::watch::Receiver<Phase>) {
+pub(crate) async fn ending(phase: &mut tokio::sync::watch::Receiver<Phase>) {
     // Without a sender nobody says that they have to.
     if phase.wait_for(|phase| *phase == Phase::Ending).await.is_err() {
         std::future::pending::<()>().await;

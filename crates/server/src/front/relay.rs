@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::forward::{Question, kept, lost};
 use crate::error::ApiError;
-use crate::stream::ANSWER_MARK;
+use crate::stream::{ANSWER_MARK, ending, stopping};
 
 /// Pieces that a slow reader may leave.
 const PIECES: usize = 16;
@@ -72,14 +72,19 @@ impl Relay {
         }
     }
 
-    /// Copies a body; whether it came to its end.
+    /// Copies a body; whether that is all that the client gets.
     async fn copy(&mut self, body: Incoming) -> Result<bool, Gone> {
         let mut pieces = body.into_data_stream();
         let pause = self.question.shared.guard.config.keep_alive;
+        let mut phase = self.question.shared.guard.phase.clone();
         let mut quiet = Instant::now() + pause;
         loop {
             let piece = tokio::select! {
                 piece = pieces.next() => piece,
+                () = ending(&mut phase) => {
+                    self.fail(&stopping()).await?;
+                    return Ok(true);
+                }
                 () = self.sender.closed() => return Err(Gone),
                 () = sleep_until(quiet), if self.held.is_some() => {
                     self.send(Bytes::from_static(b": keep-alive\n\n")).await?;

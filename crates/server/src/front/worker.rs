@@ -62,7 +62,7 @@ pub(super) struct Worker {
     idle: Option<Duration>,
     restarts_max: usize,
     status: watch::Sender<Status>,
-    wanted: Notify,
+    called: Notify,
     at_work: AtomicUsize,
     last_used: Mutex<Instant>,
     /// Processes that ended without being asked to.
@@ -90,7 +90,7 @@ impl Worker {
             idle,
             restarts_max,
             status: watch::Sender::new(Status::Down),
-            wanted: Notify::new(),
+            called: Notify::new(),
             at_work: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),
             deaths: AtomicU64::new(0),
@@ -124,14 +124,14 @@ impl Worker {
         AtWork(Arc::clone(self))
     }
 
-    /// Where the process answers: it is started if need be. `broken` is a run that has failed: another is waited for,
+    /// Where the process answers; [`Worker::begin`] has said that it is needed. `broken` is a run that has failed: another is waited for,
     /// unless it turns out to live.
     ///
     /// # Errors
     /// Why there is none.
     pub(super) async fn up(&self, broken: Option<u64>) -> Result<(SocketAddr, u64), String> {
         let mut status = self.status.subscribe();
-        self.wanted.notify_one();
+        self.called.notify_one();
         if let Some(broken) = broken {
             let ended = status.wait_for(|status| !matches!(status, Status::Up { run, .. } if *run == broken));
             // It lives: only the connection was lost.
@@ -159,11 +159,9 @@ impl Worker {
     ) -> Result<(), ServeError> {
         let mut deaths = VecDeque::new();
         for run in 0.. {
-            if !self.pinned {
-                tokio::select! {
-                    () = self.wanted.notified() => {}
-                    () = told(&mut stop) => return Ok(()),
-                }
+            tokio::select! {
+                () = self.wanted() => {}
+                () = told(&mut stop) => return Ok(()),
             }
             let end = self.live(run, &mut stop).await;
             self.status.send_replace(Status::Down);
@@ -191,11 +189,17 @@ impl Worker {
                     () = told(&mut stop) => return Ok(()),
                 }
                 self.status.send_replace(Status::Down);
-            } else if self.at_work.load(Ordering::Acquire) > 0 {
-                self.wanted.notify_one();
             }
         }
         Ok(())
+    }
+
+    /// Ready when the process should run: always, or while a request is at work. A call from before it was
+    /// unloaded is no reason.
+    async fn wanted(&self) {
+        while !self.pinned && self.at_work.load(Ordering::Acquire) == 0 {
+            self.called.notified().await;
+        }
     }
 
     /// One process, from its start to its end.
