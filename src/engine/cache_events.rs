@@ -16,6 +16,8 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<CacheEvent>,
+    /// How many of them are changes; the others say what was there when the last of them were too many.
+    changes: usize,
     closed: bool,
 }
 
@@ -41,7 +43,10 @@ impl CacheEvents {
         let (mut state, _) = waiting.unwrap_or_else(PoisonError::into_inner);
         match state.events.is_empty() && state.closed {
             true => None,
-            false => Some(state.events.drain(..).collect()),
+            false => {
+                state.changes = 0;
+                Some(state.events.drain(..).collect())
+            }
         }
     }
 }
@@ -68,7 +73,9 @@ impl Announcer {
             return;
         }
         let mut state = self.queue.lock();
-        if state.events.len() + changes.len() > self.capacity {
+        state.changes += changes.len();
+        if state.changes > self.capacity {
+            state.changes = 0;
             state.events.clear();
             state.events.push_back(CacheEvent::Cleared);
             state.events.extend(kv.stored());

@@ -126,7 +126,8 @@ pub struct EngineConfig {
     /// Events that a reader may leave unread before its sequence pauses. With 1 a GPU waits for the reader
     /// after each token.
     pub event_buffer: usize,
-    /// Most changes of the cache that wait for [`CacheEvents`]' reader; with 0, the default, none are kept.
+    /// Most changes of the cache that wait for the reader of [`CacheEvents`], who is told all that is there when they
+    /// are more; with 0, the default, none are kept.
     pub cache_events: usize,
 }
 

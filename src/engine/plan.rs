@@ -60,7 +60,7 @@ impl Planner {
             slot,
             pending: sequence.pending(),
             without_output: sequence.without_output(),
-            cached: sequence.cached(kv),
+            cached: sequence.cached,
             priority: sequence.priority(),
             running: sequence.pages.is_some(),
             paused: sequence.is_paused(),
@@ -205,7 +205,6 @@ impl Pages<'_> {
     fn give_up(&mut self, slot: SlotId) {
         let Some(sequence) = self.table.get_mut(slot) else { return };
         sequence.computed = 0;
-        sequence.cached.set(None);
         if let Some(id) = sequence.pages.take() {
             let released = self.kv.release(id);
             debug_assert!(released.is_ok(), "a running sequence's id is live: {released:?}");

@@ -29,7 +29,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Tokens that are still to be computed.
+    /// Tokens that are still to be computed. Should the cache have lost some, another step computes the rest.
     fn uncached(&self) -> usize {
         self.pending - self.cached.min(self.pending)
     }
@@ -88,11 +88,11 @@ impl Left<'_> {
     /// The same for a prompt that is not in the step yet. One without a seat waits; younger ones that have theirs
     /// go on.
     fn take_prompt(&mut self, prompt: &Candidate, most: usize, seats: &mut usize) -> usize {
-        let is_scheduled = self.scheduled.iter().any(|part| part.slot == prompt.slot);
-        if is_scheduled || !prompt.running && *seats == 0 {
+        let has_no_seat = !prompt.running && *seats == 0;
+        if has_no_seat || self.prefill == 0 || self.scheduled.iter().any(|part| part.slot == prompt.slot) {
             return 0;
         }
-        let tokens = self.take_chunk(prompt, most);
+        let tokens = self.take_chunk(prompt, most.min(prompt.uncached()));
         *seats -= usize::from(tokens > 0 && !prompt.running);
         tokens
     }
@@ -123,11 +123,15 @@ pub(super) fn schedule(candidates: &[Candidate], room: &Room, scheduled: &mut Ve
     let prompts = || ready().filter(|c| !c.job && (!c.running || c.pending > 1));
     let mut half = left.chunk() / 2;
     if let Some(long) = prompts().next().filter(|first| first.uncached() > left.chunk()) {
+        // Its own is kept, or those that come later would always have it.
+        let seat = usize::from(!long.running).min(seats);
+        seats -= seat;
         for prompt in prompts().skip(1).filter(|prompt| prompt.priority == long.priority) {
             if prompt.uncached() <= half {
                 half -= left.take_prompt(prompt, half, &mut seats);
             }
         }
+        seats += seat;
     }
     for prompt in prompts() {
         left.take_prompt(prompt, usize::MAX, &mut seats);

@@ -1,6 +1,5 @@
 //! One sequence at work: its tokens, its pages, and its goal: an answer, scores, or a saved prompt.
 
-use std::cell::Cell;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
@@ -28,8 +27,9 @@ pub(super) struct Sequence {
     /// Pages, if it has any, and how many tokens are in them.
     pub(super) pages: Option<SeqId>,
     pub(super) computed: usize,
-    /// How many tokens the cache had when it was first asked, before there were pages.
-    pub(super) cached: Cell<Option<usize>>,
+    /// How many tokens the cache had when it came; 0 once it has pages, or has given them up. What others compute
+    /// meanwhile is found when it starts.
+    pub(super) cached: usize,
     pub(super) goal: Goal,
     tokens_max: usize,
     window: Option<Window>,
@@ -83,22 +83,13 @@ impl Sequence {
             tokens.extend_from_slice(&request.prompt);
         }
         let goal = Goal::Generate(answer);
-        Sequence { tokens, pages: None, computed: 0, cached: Cell::default(), goal, tokens_max, window, salt }
+        Sequence { tokens, pages: None, computed: 0, cached: 0, goal, tokens_max, window, salt }
     }
 
     /// A job. Its goal has where the answer goes.
     pub(super) fn job(tokens: Vec<TokenId>, salt: Option<[u8; 32]>, goal: Goal) -> Sequence {
         let tokens_max = tokens.len();
-        Sequence {
-            tokens,
-            pages: None,
-            computed: 0,
-            cached: Cell::default(),
-            goal,
-            tokens_max,
-            window: None,
-            salt,
-        }
+        Sequence { tokens, pages: None, computed: 0, cached: 0, goal, tokens_max, window: None, salt }
     }
 
     pub(super) fn answer(&self) -> Option<&Answer> {
@@ -173,22 +164,15 @@ impl Sequence {
         (self.tokens.get(..findable).unwrap_or_default(), spec)
     }
 
-    /// How many of the pending tokens the cache seems to have. It is looked up once.
-    pub(super) fn cached(&self, kv: &KvCacheManager) -> usize {
-        if self.pages.is_some() {
-            return 0;
-        }
-        let found = self.cached.get().unwrap_or_else(|| {
-            let (findable, spec) = self.spec();
-            kv.cached_tokens(findable, &spec)
-        });
-        self.cached.set(Some(found));
-        found
+    /// Looks up what the cache has of a sequence without pages.
+    pub(super) fn look_up(&mut self, kv: &KvCacheManager) {
+        let (findable, spec) = self.spec();
+        self.cached = kv.cached_tokens(findable, &spec);
     }
 
     /// Takes pages that hold its first `cached` tokens already. Returns how many count as found.
     pub(super) fn start(&mut self, pages: SeqId, cached: usize) -> usize {
-        (self.pages, self.computed) = (Some(pages), cached);
+        (self.pages, self.computed, self.cached) = (Some(pages), cached, 0);
         if let Goal::Generate(answer) = &mut self.goal { answer.start(cached) } else { 0 }
     }
 

@@ -111,7 +111,8 @@ impl<D: Decoder> Worker<D> {
     }
 
     pub(super) fn admit(&mut self, arrivals: Arrivals) {
-        for sequence in arrivals.requests {
+        for mut sequence in arrivals.requests {
+            sequence.look_up(&self.kv);
             let no_memory = sequence.tokens.is_empty().then(|| Failure::HostMemory(sequence.tokens_max()));
             let slot = self.table.insert(sequence);
             if let Some(failure) = no_memory {

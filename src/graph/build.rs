@@ -47,6 +47,11 @@ pub(super) struct Names {
 }
 
 impl Graph {
+    /// All that the graph computes, whatever it is compiled for; its weights are not in it.
+    pub(crate) fn definition(&self) -> impl std::fmt::Debug + '_ {
+        (&self.nodes, &self.matrices, &self.vectors, &self.outputs)
+    }
+
     /// An empty graph.
     pub fn new() -> Self {
         Graph::default()

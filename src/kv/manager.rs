@@ -124,7 +124,8 @@ impl KvCacheManager {
     /// Makes sure that the next `tokens` positions lie in pages that this sequence may write,
     /// giving up cached pages for room. A last page that is shared is replaced by one of its
     /// own: the backend must do the returned copies before any other call here. Where sequences have states,
-    /// the slot that the step writes is found, too. Allocates no memory.
+    /// the slot that the step writes is found, too. Allocates no memory, but for what
+    /// [`KvCacheManager::keep_events`] keeps.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`], [`KvError::TooLong`], [`KvError::OutOfPages`], [`KvError::OutOfStates`].
@@ -161,7 +162,7 @@ impl KvCacheManager {
 
     /// Moves the length over `tokens`, whose keys and values all layers have written; spends the
     /// reservation. Pages that became full can be found from now on, pages that no query can see
-    /// any more are given back. Allocates no memory.
+    /// any more are given back. Allocates no memory, but for what [`KvCacheManager::keep_events`] keeps.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`], [`KvError::TooLong`], [`KvError::NotReserved`],

@@ -5,18 +5,17 @@ use crate::ir::{PAGE_TOKENS, PageRef, StateSlot, StateSlots, Window};
 use crate::token::TokenId;
 
 impl KvCacheManager {
-    /// How many tokens of `prompt` a new sequence would find now, as [`KvCacheManager::allocate`] does, but for
-    /// states. Changes nothing, so what it says may be over by the time that it is asked for.
+    /// How many tokens of `prompt` a new sequence would find now, as [`KvCacheManager::allocate`] does. Where
+    /// sequences have states, that may find fewer. Changes nothing, so a later call may find others.
     pub fn cached_tokens(&self, prompt: &[TokenId], spec: &SequenceSpec) -> usize {
         let shareable = prompt.len().saturating_sub(1).min(window::unclipped(spec.window));
-        let mut chain = None;
-        let mut pages = prompt.get(..shareable).unwrap_or_default().chunks_exact(PAGE_TOKENS);
-        let mut is_found = |tokens: &[TokenId]| {
-            let found = self.find(chain.as_ref(), spec, tokens);
-            chain = found.map(|(hash, _)| hash);
-            found.is_some()
-        };
-        PAGE_TOKENS * pages.position(|tokens| !is_found(tokens)).unwrap_or(shareable / PAGE_TOKENS)
+        let prompt = prompt.get(..shareable).unwrap_or_default();
+        let pages = prompt.chunks_exact(PAGE_TOKENS).scan(None, |past, tokens| {
+            let (hash, _) = self.find(past.as_ref(), spec, tokens)?;
+            *past = Some(hash);
+            Some(())
+        });
+        PAGE_TOKENS * pages.count()
     }
 
     /// Tokens whose keys and values are written.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::backend::Backend;
 use crate::graph::{Graph, GraphError, Plan};
-use crate::ir::Rows;
+use crate::ir::{Op, Rows};
 use crate::session::NamedWeights;
 use crate::token::TokenId;
 
@@ -75,6 +75,8 @@ impl OwnModel {
         let rules = [
             (rows == Rows::Outputs, "its logits are not rows of outputs"),
             (plan.vocab().is_none_or(|rows| rows >= vocab_size), "it cannot embed all tokens of its logits"),
+            (plan.inputs().next().is_none(), "it has inputs, which no request fills"),
+            (!plan.ops().iter().any(of_the_step), "rows of a step are mixed, and prompts come in parts"),
             (plan.states().is_empty(), "states of sequences do not run in the engine yet"),
             (options.quantise.is_none(), "its weights are taken as they are, and not quantised"),
             (options.sidecar.is_none(), "its weights are not kept in a file"),
@@ -91,6 +93,15 @@ impl OwnModel {
     }
 }
 
+/// Whether a row depends on which others its step has. Attention over the cache does not.
+fn of_the_step(op: &Op) -> bool {
+    match op {
+        Op::RowAttention(attention) => attention.k.rows == Rows::Tokens,
+        Op::MeanRows(mean) => mean.dst.rows == Rows::Outputs,
+        _ => false,
+    }
+}
+
 impl<B: Backend> Model<B> {
     /// A model of a graph of one's own.
     ///
@@ -101,8 +112,8 @@ impl<B: Backend> Model<B> {
         let (plan, pool, vocab_size) = own.plan(&backend, options)?;
         pool.memory(free(&backend))?;
         plan.ops().iter().try_for_each(|op| backend.check_kernel(op))?;
-        let (weights, listing) = (own.weights.fingerprint(), plan.to_string());
-        let fingerprint = cache_fingerprint::<B>(weights, pool.layout(), options, &listing);
+        let (weights, computed) = (own.weights.fingerprint(), own.graph.definition());
+        let fingerprint = cache_fingerprint::<B>(weights, pool.layout(), options, &computed);
         let weights = own.weights.bind(&plan, &backend)?;
         let session = bound(backend, plan, weights, pool)?;
         let (kv, context_max, sidecar) = (session.kv_memory(), options.context_max, SidecarUse::Off);

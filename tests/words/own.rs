@@ -5,7 +5,7 @@ use ottava::ir::{Heads, Rows};
 use ottava::model::OwnModel;
 use ottava::quant::QuantFormat;
 use ottava::session::NamedWeights;
-use ottava::{Device, Engine, EngineBuilder, KvBudget, Request, TokenId};
+use ottava::{Device, Engine, EngineBuilder, EngineConfig, KvBudget, Request, TokenId};
 
 use crate::{Outcome, weights_of};
 
@@ -14,13 +14,18 @@ const HEADS: Heads = Heads { query: 2, kv: 1, dim: 8 };
 
 /// A layer of attention between words and logits, as far as it is asked for.
 fn decoder(attends: bool, of_outputs: bool, name: &str) -> Result<Graph, GraphError> {
+    scaled(1.0, attends, of_outputs, name)
+}
+
+/// The same with its own scale of the attention.
+fn scaled(scale: f32, attends: bool, of_outputs: bool, name: &str) -> Result<Graph, GraphError> {
     let mut g = Graph::new();
     let words = g.matrix("words", VOCAB, 16)?;
     let mut x = g.embed(words, 1.0)?;
     if attends {
         let kv = g.matrix("kv", 8, 16)?;
         let kv = g.matmul(x, kv)?;
-        let spec = AttentionSpec { layer: 0, heads: HEADS, scale: 1.0, window: None, soft_cap: None };
+        let spec = AttentionSpec { layer: 0, heads: HEADS, scale, window: None, soft_cap: None };
         let attended = g.attention(x, kv, kv, spec)?;
         x = g.add(x, attended)?;
     }
@@ -57,7 +62,7 @@ fn a_graph_runs_in_the_engine_by_token_ids() -> Outcome {
         assert_eq!(error.kind(), ottava::ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().starts_with("toy: text needs a tokenizer"), "{error}");
     }
-    // What was saved belongs to these weights.
+    // What was saved belongs to these weights, and to this computation, however it is cut into steps.
     let folder = tempfile::tempdir()?;
     let kept = folder.path().join("kept");
     engine.save_prompt(&ids, &kept)?;
@@ -66,6 +71,10 @@ fn a_graph_runs_in_the_engine_by_token_ids() -> Outcome {
     let others = weights_of(&graph)?.dense("kv", [8, 16], vec![0.5; 8 * 16])?;
     let other = Engine::builder_of(OwnModel::new("toy", graph, others)).device(Device::Cpu).context_max(64);
     assert!(other.build()?.restore_prompt(&kept).is_err());
+    let short = EngineConfig { prefill_chunk: Some(8), ..EngineConfig::default() };
+    assert_eq!(whole()?.scheduling(short).build()?.restore_prompt(&kept)?, 40);
+    let sharper = builder(scaled(2.0, true, true, "logits")?)?;
+    assert!(sharper.build()?.restore_prompt(&kept).is_err());
     Ok(())
 }
 
@@ -88,6 +97,13 @@ fn a_graph_that_is_no_decoder_is_refused_by_what_it_lacks() -> Outcome {
     let mut stateful = decoder(true, true, "logits")?;
     stateful.state("past", 2, 2)?;
     refused(builder(stateful)?, "states of sequences");
+    let mut pooled = decoder(true, true, "scores")?;
+    let words = pooled.matrix("words", VOCAB, 16)?;
+    let x = pooled.embed(words, 1.0)?;
+    let mean = pooled.mean_rows(x)?;
+    let logits = pooled.matmul(mean, words)?;
+    pooled.output("logits", logits)?;
+    refused(builder(pooled)?, "rows of a step are mixed");
     let mut narrow = Graph::new();
     let words = narrow.matrix("words", 4, 16)?;
     let x = narrow.embed(words, 1.0)?;

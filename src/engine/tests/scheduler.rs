@@ -67,8 +67,9 @@ fn short_prompts_have_half_of_a_chunk_beside_a_long_one() {
     assert_eq!(plan(&[long, Candidate { priority: -1, ..prompt(1, 30) }], room), [(0, 256)]);
     // What the cache has is no work.
     let second_turn = Candidate { cached: 2000, ..prompt(1, 2030) };
-    assert_eq!(plan(&[long, second_turn], room), [(1, 128), (0, 128)]);
-    assert_eq!(plan(&[Candidate { cached: 3900, ..prompt(0, 4000) }, prompt(1, 30)], room), [(0, 256)]);
+    assert_eq!(plan(&[long, second_turn], room), [(1, 30), (0, 226)]);
+    let mostly_cached = Candidate { cached: 3900, ..prompt(0, 4000) };
+    assert_eq!(plan(&[mostly_cached, prompt(1, 30)], room), [(0, 100), (1, 30)]);
 }
 
 /// They need seats, and there is no half of a chunk of one.
@@ -76,6 +77,9 @@ fn short_prompts_have_half_of_a_chunk_beside_a_long_one() {
 fn short_prompts_beside_a_long_one_wait_for_seats() {
     let long = Candidate { running: true, ..prompt(0, 4000) };
     assert_eq!(plan(&[long, prompt(1, 30), prompt(2, 30)], room(320, 64, 256, 2)), [(1, 30), (0, 226)]);
+    // The last seat is the long one's, however many short ones come.
+    assert_eq!(plan(&[prompt(0, 4000), prompt(1, 30)], room(320, 64, 256, 1)), [(0, 256)]);
+    assert_eq!(plan(&[prompt(0, 4000), prompt(1, 30)], room(320, 64, 256, 2)), [(1, 30), (0, 226)]);
     assert_eq!(plan(&[long, prompt(1, 1)], room(320, 64, 1, 8)), [(0, 1)]);
     assert_eq!(
         plan(&[decode(0), prompt(1, 4000), prompt(2, 4)], room(9, 9, 256, 8)),
@@ -184,8 +188,9 @@ proptest! {
         }
         let is_prompt = |c: &&Candidate| !c.job && !c.paused && c.pending > usize::from(c.running);
         let prompts: Vec<usize> = parts.iter().map(|part| part.0).filter(|&index| is_prompt(&&candidates[index])).collect();
-        let eldest = candidates.iter().filter(is_prompt).find(|c| c.running || prompts.contains(&c.slot.index()));
-        if let Some(eldest) = eldest.filter(|_| prompts.len() > 1) {
+        let free = sequences_max > candidates.iter().filter(seated).count();
+        let eldest = candidates.iter().filter(is_prompt).find(|c| c.running || free);
+        if let Some(eldest) = eldest.filter(|_| !prompts.is_empty()) {
             prop_assert!(prompts.contains(&eldest.slot.index()), "the eldest goes on whatever else does");
         }
         let with_place = candidates.iter().any(|c| (c.job || c.running) && !c.paused && c.pending > 0);
