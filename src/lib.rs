@@ -37,8 +37,8 @@
 //! instruction set that it has. [`Device::list`] tells what there is and how much memory is free.
 //!
 //! Building with `cuda` needs nvcc of CUDA 13.0, found by `NVCC`, `CUDA_HOME`, `CUDA_PATH`, `PATH` or in
-//! `/usr/local/cuda`; in Docker an image like `nvidia/cuda:13.0.1-devel` with a C++ compiler. `OTTAVA_CUDA_ARCHS=90a` compiles for
-//! one architecture in place of all. The program needs no CUDA library: the driver (580 or later) is found
+//! `/usr/local/cuda`; in Docker an image like `nvidia/cuda:13.0.1-devel` with a C++ compiler.
+//! `OTTAVA_CUDA_ARCHS=90a` compiles for one architecture in place of all. The program needs no CUDA library: the driver (580 or later) is found
 //! at run time, so a plain image with the GPU passed in is enough.
 //!
 //! # Errors and ends
@@ -49,8 +49,8 @@
 //!
 //! # What is stable
 //!
-//! The root, [`api`], [`engine`], [`text`], [`chat`] and [`sample`] are what programs embed; changes there are in the
-//! changelog. The other modules are the machinery, for tools and for graphs of one's own: they are public with the
+//! The root, [`api`], [`engine`], [`text`], [`chat`], [`sample`] and `constrain` are what programs embed; changes there
+//! are in the changelog. The other modules are the machinery, for tools and for graphs of one's own: they are public with the
 //! feature `unstable` alone, and any release may change them.
 //!
 //! # The way down

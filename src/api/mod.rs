@@ -109,7 +109,7 @@ struct Shared {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct EngineInfo {
-    /// The model file; empty of a graph of one's own.
+    /// The model file; empty for a graph of one's own.
     pub path: PathBuf,
     /// `general.name` of the file, else the file's stem.
     pub name: String,
@@ -131,7 +131,7 @@ pub struct EngineInfo {
     pub parameters: u64,
     /// Pages of the KV cache, of [`PAGE_TOKENS`](crate::ir::PAGE_TOKENS) tokens each.
     pub kv_pages: usize,
-    /// Most tokens of one sequence that the model was made for.
+    /// Most tokens of one sequence that the model was made for; for a graph of one's own what was granted.
     pub context_trained: usize,
     /// Most sequences at work at once.
     pub sequences_max: usize,

@@ -1,8 +1,8 @@
 //! The engine: many requests share one model, one step at a time.
 //!
 //! [`Handle::spawn`] starts a named thread that owns the model and the KV books; callers hold a [`Handle`]. A
-//! `request` says what can be asked, `event` what comes back, `generation` is the stream, `inbox` connects the two sides. On the
-//! thread, `worker` is the loop over the stages, each of which takes and returns values:
+//! `request` says what can be asked, `event` what comes back, `generation` is the stream, `inbox` connects the two
+//! sides. On the thread, `worker` is the loop over the stages, each of which takes and returns values:
 //!
 //! ```text
 //! inbox ─► table ─► plan ─► batch ─► runner ─► choose ─► settle ─► events, ends
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! `scheduler` is the plan's decision. A `sequence` has a goal: an `answer` (with its `masking`, which works
-//! on a `pool` of threads), scores, or a prompt to save; `store` copies its pages, `failure` is why one cannot go on, `error` what callers get for it, `life` whether the
-//! engine works at all. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
+//! on a `pool` of threads), scores, or a prompt to save; `store` copies its pages, `failure` is why one cannot go
+//! on, `error` what callers get for it, `life` whether the engine works at all. `stats` counts, `profile` times, `wake` wakes. Text and templates of requests are made by
 //! [`crate::api`].
 //!
 //! # What bounds what

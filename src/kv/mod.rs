@@ -18,8 +18,8 @@
 //! ([`KvCacheManager::with_states`]): `reserve` finds the slot that a step writes, `advance` moves on to it.
 //! A prefix is then shared up to a page whose state is kept as a snapshot, and computed again behind it.
 //!
-//! `manager` is the way in, `queries` what it says; `sequence` keeps one sequence's page table, `page` the references and the free
-//! list, `prefix` the hash chain and the cached pages, `state` the slots of state, `events` and `changes` what changes
+//! `manager` is the way in, `queries` what it says; `sequence` keeps one sequence's page table, `page` the
+//! references and the free list, `prefix` the hash chain and the cached pages, `state` the slots of state, `events` and `changes` what changes
 //! in what can be found, `snapshot` one sequence in a file.
 
 #![forbid(unsafe_code)]
