@@ -117,7 +117,8 @@ impl EngineBuilder {
     /// Keeps the weights as a CPU backend packs them in a file beside the model, `NAME.gguf.packed`: later
     /// loads read it instead of packing again. It is about as large as the model, checked whenever it is
     /// read, replaced if the model or its options have changed, and safe to delete at any time.
-    /// [`EngineInfo::sidecar`] says what became of it; that it cannot be used or written fails nothing.
+    /// [`EngineInfo::sidecar`](super::EngineInfo::sidecar) says what became of it; that it cannot be used or
+    /// written fails nothing.
     pub fn sidecar(mut self) -> Self {
         self.sidecar = Keep::BesideTheModel;
         self

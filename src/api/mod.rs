@@ -129,7 +129,7 @@ pub struct EngineInfo {
     pub step_weight_bytes: usize,
     /// Parameters, counted over all tensors.
     pub parameters: u64,
-    /// Pages of the KV cache, of [`PAGE_TOKENS`](crate::ir::PAGE_TOKENS) tokens each.
+    /// Pages of the KV cache, of [`PAGE_TOKENS`] tokens each.
     pub kv_pages: usize,
     /// Most tokens of one sequence that the model was made for; for a graph of one's own what was granted.
     pub context_trained: usize,
