@@ -56,6 +56,13 @@ impl Chooser {
         Chooser { logits: vec![0.0; vocab], best, sampler, masks }
     }
 
+    /// Takes over the mask of a new sequence, if it has one.
+    pub(super) fn adopt_mask(&self, sequence: &mut Sequence) {
+        if let Some(mask) = sequence.mask() {
+            mask.adopt(&self.masks);
+        }
+    }
+
     /// Lets the masks of new answers look while the step runs that they are chosen from.
     pub(super) fn start_masks(&self, parts: &[Part], table: &mut SequenceTable) {
         for part in parts.iter().filter(|part| !part.outputs.is_empty()) {
@@ -149,8 +156,7 @@ impl Chooser {
             let (token, logprobs) = self.sample(request, None, tokens)?;
             return Ok(Picked::Token(token, logprobs));
         };
-        mask.start(&self.masks, vocab);
-        let (ids, logprobs, most) = match mask.next(&self.masks)? {
+        let (ids, logprobs, most) = match mask.next(&self.masks, vocab)? {
             Next::End => return Ok(Picked::Masked { ids: Vec::new(), logprobs: None, finished: true }),
             Next::Forced(run) => (run.get(..room).unwrap_or(run).to_vec(), None, Some(0)),
             Next::Allowed(allowed) => {

@@ -1,17 +1,21 @@
-//! A request's mask at work. It is the caller's code: what it does wrong is its own request's failure, and none of it
-//! runs on the engine's thread. It goes to the [pool](super::pool) with each choice, says first what must follow and
-//! whether that is all, and looks at what may come next while the model's step runs.
+//! A request's mask at work. It is the caller's code: what it does wrong is its own request's failure, and it runs, and
+//! is dropped, on the threads of the [pool](super::pool). With each choice it goes there, says first what must follow
+//! and whether that is all, and looks at what may come next while the model's step runs. The engine's thread drops a
+//! mask only where no other is left to: the pool has ended, or too much waits for its threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::pool::{LOST_MAX, MaskPool, Queue, TIME_MAX};
 use crate::sample::{SampleError, TokenMask, TokenSet};
 use crate::token::TokenId;
 
 const TOO_SLOW: SampleError = SampleError::MaskFailed("it took too long");
+const NO_THREAD: SampleError = SampleError::MaskFailed("no thread can run it");
+/// Longest that the engine waits for one mask: those before it in the queue may take as long as it.
+const WAIT_MAX: Duration = Duration::from_secs((LOST_MAX as u64 + 1) * TIME_MAX.as_secs());
 
 /// What comes behind an answer.
 #[derive(Debug)]
@@ -35,26 +39,38 @@ pub(super) struct Followed {
 /// A mask, here or at the pool.
 #[derive(Debug)]
 pub(super) enum Masking {
-    Here(Box<Desk>),
+    /// It has not looked at the beginning of the answer yet.
+    New(Box<MaskState>),
+    Here(Box<MaskState>),
     Away(Away),
-    /// It has failed.
-    Gone,
+    Failed(SampleError),
 }
 
 /// What goes to the pool and comes back.
-pub(super) struct Desk {
-    /// None once it is dropped.
-    mask: Option<Box<dyn TokenMask>>,
+pub(super) struct MaskState {
+    mask: Guarded,
+    /// Where the mask is dropped; none before the engine has it.
+    queue: Option<Arc<Queue>>,
     /// All that it has seen.
     answer: Vec<TokenId>,
-    /// None at the beginning.
-    next: Option<Result<Next, SampleError>>,
+    next: Next,
 }
 
-/// How it is heard of.
+/// A mask whose panic ends here when it is dropped: nobody is left who waits for it.
+struct Guarded(Option<Box<dyn TokenMask>>);
+
+/// The engine's end of a mask's work.
 #[derive(Debug)]
 pub(super) struct Away {
-    told: Receiver<Told>,
+    followed: Receiver<Result<Followed, SampleError>>,
+    state: Receiver<Result<Box<MaskState>, SampleError>>,
+    stage: Arc<Mutex<Stage>>,
+}
+
+/// The pool's end of it.
+struct Reply {
+    followed: SyncSender<Result<Followed, SampleError>>,
+    state: SyncSender<Result<Box<MaskState>, SampleError>>,
     stage: Arc<Mutex<Stage>>,
 }
 
@@ -65,46 +81,47 @@ struct Stage {
     since: Instant,
 }
 
-#[derive(Debug)]
-enum Told {
-    Followed(Followed),
-    Back(Box<Desk>),
-    Failed(SampleError),
-}
-
 impl Masking {
     pub(super) fn new(mask: Box<dyn TokenMask>) -> Masking {
-        Masking::Here(Box::new(Desk { mask: Some(mask), answer: Vec::new(), next: None }))
+        let mask = Guarded(Some(mask));
+        Masking::New(Box::new(MaskState { mask, queue: None, answer: Vec::new(), next: Next::End }))
+    }
+
+    /// The engine has it from now on: the pool drops it, whatever becomes of its request.
+    pub(super) fn adopt(&mut self, pool: &MaskPool) {
+        if let Masking::New(state) = self {
+            state.queue = Some(Arc::clone(pool.queue()));
+        }
     }
 
     /// Looks at the beginning of the answer, unless it has been.
     pub(super) fn start(&mut self, pool: &MaskPool, vocab: usize) {
-        if matches!(self, Masking::Here(desk) if desk.next.is_none()) {
+        if matches!(self, Masking::New(_)) {
             self.follow(&[], 0, pool, vocab);
         }
     }
 
     /// Goes on behind tokens that were chosen; `most` forced ones fit.
     pub(super) fn follow(&mut self, tokens: &[TokenId], most: usize, pool: &MaskPool, vocab: usize) {
-        let Masking::Here(mut desk) = std::mem::replace(self, Masking::Gone) else { return };
-        desk.answer.extend_from_slice(tokens);
-        let (tell, told) = sync_channel(2);
-        let stage = Arc::new(Mutex::new(Stage { at_work: false, since: Instant::now() }));
-        *self = Masking::Away(Away { told, stage: Arc::clone(&stage) });
-        pool.run(Box::new(move |queue| desk.work((most, vocab), (tell, stage), queue)));
+        let (reply, away) = Reply::channel();
+        let before = std::mem::replace(self, Masking::Away(away));
+        let (Masking::New(mut state) | Masking::Here(mut state)) = before else { return };
+        state.answer.extend_from_slice(tokens);
+        let work = move |queue: &Queue| state.work((most, vocab), reply, queue);
+        if pool.queue().run(Box::new(work)).is_err() {
+            *self = Masking::Failed(NO_THREAD);
+        }
     }
 
     /// What must follow on the tokens that were given last; nothing if none were.
     ///
     /// # Errors
-    /// What the mask did wrong, or that it takes too long.
+    /// What the mask did wrong, or that it takes too long, or that no thread can run it.
     pub(super) fn followed(&mut self, pool: &MaskPool) -> Result<Followed, SampleError> {
         match self {
-            Masking::Away(_) => match self.hear(pool)? {
-                Told::Followed(followed) => Ok(followed),
-                _ => Err(SampleError::MaskPanicked),
-            },
-            _ => Ok(Followed::default()),
+            Masking::New(_) | Masking::Here(_) => Ok(Followed::default()),
+            Masking::Away(away) => away.recv(&away.followed, pool),
+            Masking::Failed(error) => Err(error.clone()),
         }
     }
 
@@ -112,51 +129,38 @@ impl Masking {
     ///
     /// # Errors
     /// As [`Masking::followed`].
-    pub(super) fn next(&mut self, pool: &MaskPool) -> Result<&Next, SampleError> {
-        while matches!(self, Masking::Away(_)) {
-            match self.hear(pool)? {
-                // It comes back with that.
-                Told::Followed(_) => {}
-                Told::Back(desk) => *self = Masking::Here(desk),
-                Told::Failed(error) => return Err(error),
+    pub(super) fn next(&mut self, pool: &MaskPool, vocab: usize) -> Result<&Next, SampleError> {
+        loop {
+            match self {
+                Masking::New(_) => self.start(pool, vocab),
+                Masking::Here(state) => return Ok(&state.next),
+                Masking::Away(away) => {
+                    *self = away.recv(&away.state, pool).map_or_else(Masking::Failed, Masking::Here);
+                }
+                Masking::Failed(error) => return Err(error.clone()),
             }
         }
-        match self {
-            Masking::Here(desk) => match &desk.next {
-                Some(next) => next.as_ref().map_err(Clone::clone),
-                None => Ok(&Next::End),
-            },
-            _ => Err(SampleError::MaskPanicked),
-        }
-    }
-
-    /// Waits for the pool.
-    fn hear(&mut self, pool: &MaskPool) -> Result<Told, SampleError> {
-        let Masking::Away(away) = self else { return Err(SampleError::MaskPanicked) };
-        let told = away.hear(pool);
-        let failed = match told {
-            Ok(Told::Failed(error)) | Err(error) => error,
-            told => return told,
-        };
-        *self = Masking::Gone;
-        Err(failed)
     }
 }
 
 impl Away {
-    fn hear(&self, pool: &MaskPool) -> Result<Told, SampleError> {
-        let asked = Instant::now();
+    /// Waits for the pool, as long as it can serve.
+    fn recv<T>(&self, reply: &Receiver<Result<T, SampleError>>, pool: &MaskPool) -> Result<T, SampleError> {
+        let end = Instant::now() + WAIT_MAX;
         loop {
-            let stage = stage_of(&self.stage);
-            let since = if stage.at_work { stage.since } else { Instant::now() };
-            match self.told.recv_timeout((since + TIME_MAX).saturating_duration_since(Instant::now())) {
-                Ok(told) => return Ok(told),
-                Err(RecvTimeoutError::Disconnected) => return Err(SampleError::MaskPanicked),
-                Err(RecvTimeoutError::Timeout) => pool.replace_lost(),
+            let (stage, now) = (stage_of(&self.stage), Instant::now());
+            let limit = match stage.at_work {
+                true => end.min(stage.since + TIME_MAX),
+                false if pool.queue().serves() => end,
+                false => now,
+            };
+            // Who waits in the queue looks again: threads before it may be lost meanwhile.
+            match reply.recv_timeout(limit.min(now + TIME_MAX).saturating_duration_since(now)) {
+                Ok(reply) => return reply,
+                Err(RecvTimeoutError::Disconnected) => return Err(NO_THREAD),
+                Err(RecvTimeoutError::Timeout) => {}
             }
-            // Those before it in the queue may take as long each.
-            let given_up = stage.at_work || asked.elapsed() > LOST_MAX * TIME_MAX;
-            if given_up && stage_of(&self.stage) == stage {
+            if Instant::now() >= limit && stage_of(&self.stage) == stage {
                 return Err(TOO_SLOW);
             }
         }
@@ -167,35 +171,48 @@ fn stage_of(stage: &Mutex<Stage>) -> Stage {
     *stage.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn enter(stage: &Mutex<Stage>, at_work: bool) {
-    *stage.lock().unwrap_or_else(PoisonError::into_inner) = Stage { at_work, since: Instant::now() };
+impl Reply {
+    fn channel() -> (Reply, Away) {
+        let ((to_followed, followed), (to_state, state)) = (sync_channel(1), sync_channel(1));
+        let stage = Arc::new(Mutex::new(Stage { at_work: false, since: Instant::now() }));
+        let reply = Reply { followed: to_followed, state: to_state, stage: Arc::clone(&stage) };
+        (reply, Away { followed, state, stage })
+    }
+
+    fn enter(&self, at_work: bool) {
+        let stage = Stage { at_work, since: Instant::now() };
+        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = stage;
+    }
 }
 
-/// How the engine hears of a mask, and sees what it is at.
-type Line = (SyncSender<Told>, Arc<Mutex<Stage>>);
-
-impl Desk {
-    /// Tells what must follow. What comes next is looked at later: no other answer waits for it. A reader that has gone,
-    /// and the request with it, needs to hear nothing.
-    fn work(mut self: Box<Self>, (most, vocab): (usize, usize), (tell, stage): Line, queue: &Queue) {
-        enter(&stage, true);
-        let followed = match guard(|| self.follow(most, vocab)).and_then(|followed| followed) {
-            Ok(followed) => followed,
-            Err(error) => return drop(tell.send(Told::Failed(error))),
-        };
-        let finished = followed.finished;
-        let heard = tell.send(Told::Followed(followed)).is_ok();
-        if finished {
-            self.next = Some(Ok(Next::End));
-            drop(tell.send(Told::Back(self)));
-        } else if heard {
-            enter(&stage, false);
-            queue.later(Box::new(move |_| {
-                enter(&stage, true);
-                self.next = Some(guard(|| self.look(vocab)).and_then(|next| next));
-                drop(tell.send(Told::Back(self)));
-            }));
+impl MaskState {
+    /// Replies what must follow. What comes next is looked at later: no other answer waits for it. At the beginning of
+    /// an answer the engine reads the second reply only, so an error goes both ways.
+    fn work(mut self: Box<Self>, (most, vocab): (usize, usize), reply: Reply, queue: &Queue) {
+        reply.enter(true);
+        let followed = guard(|| self.follow(most, vocab));
+        let finished = followed.as_ref().map(|followed| followed.finished).map_err(Clone::clone);
+        if reply.followed.send(followed).is_err() {
+            // The request has gone.
+            return;
         }
+        match finished {
+            Ok(false) => {
+                reply.enter(false);
+                queue.later(Box::new(move |_| self.work_ahead(vocab, &reply)));
+            }
+            Ok(true) => {
+                self.next = Next::End;
+                drop(reply.state.send(Ok(self)));
+            }
+            Err(error) => drop(reply.state.send(Err(error))),
+        }
+    }
+
+    fn work_ahead(mut self: Box<Self>, vocab: usize, reply: &Reply) {
+        reply.enter(true);
+        let looked = guard(|| self.look(vocab)).map(|next| self.next = next);
+        drop(reply.state.send(looked.map(|()| self)));
     }
 
     fn follow(&mut self, most: usize, vocab: usize) -> Result<Followed, SampleError> {
@@ -204,7 +221,7 @@ impl Desk {
             followed.forced = self.forced(most, vocab)?;
             self.answer.extend_from_slice(&followed.forced);
         }
-        followed.finished = self.mask.as_ref().is_some_and(|mask| mask.is_finished(&self.answer));
+        followed.finished = self.mask.0.as_ref().is_some_and(|mask| mask.is_finished(&self.answer));
         Ok(followed)
     }
 
@@ -213,14 +230,14 @@ impl Desk {
         if !forced.is_empty() {
             return Ok(Next::Forced(forced));
         }
-        let mut allowed = match self.next.take() {
-            Some(Ok(Next::Allowed(mut allowed))) if allowed.vocab() == vocab => {
+        let mut allowed = match std::mem::replace(&mut self.next, Next::End) {
+            Next::Allowed(mut allowed) if allowed.vocab() == vocab => {
                 allowed.clear();
                 allowed
             }
             _ => TokenSet::new(vocab),
         };
-        if let Some(mask) = &mut self.mask {
+        if let Some(mask) = &mut self.mask.0 {
             mask.allowed(&self.answer, &mut allowed);
         }
         allowed.check()?;
@@ -229,7 +246,7 @@ impl Desk {
 
     /// The first of the tokens that must come.
     fn forced(&mut self, most: usize, vocab: usize) -> Result<Vec<TokenId>, SampleError> {
-        let forced = self.mask.as_mut().map_or(&[][..], |mask| mask.forced(&self.answer));
+        let forced = self.mask.0.as_mut().map_or(&[][..], |mask| mask.forced(&self.answer));
         let forced = forced.get(..most).unwrap_or(forced);
         match forced.iter().find(|token| token.index() >= vocab) {
             Some(&token) => Err(SampleError::MaskToken { token, vocab }),
@@ -239,20 +256,32 @@ impl Desk {
 }
 
 /// Makes an error of a panic; a mask that has panicked is not called again.
-fn guard<T>(call: impl FnOnce() -> T) -> Result<T, SampleError> {
-    catch_unwind(AssertUnwindSafe(call)).map_err(|_| SampleError::MaskPanicked)
+fn guard<T>(call: impl FnOnce() -> Result<T, SampleError>) -> Result<T, SampleError> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(SampleError::MaskPanicked))
 }
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for MaskState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").field("next", &self.next).finish_non_exhaustive()
+        f.debug_struct("MaskState").field("next", &self.next).finish_non_exhaustive()
     }
 }
 
-impl Drop for Desk {
+/// Freeing a large grammar takes time, and a mask may do anything then.
+impl Drop for MaskState {
     fn drop(&mut self) {
-        let mask = self.mask.take();
-        // Its request has ended already, so nobody is left to tell.
-        let _ = guard(|| drop(mask));
+        let mask = Guarded(self.mask.0.take());
+        if let Some(queue) = &self.queue {
+            queue.discard(mask);
+        }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let mask = self.0.take();
+        let _ = guard(|| {
+            drop(mask);
+            Ok(())
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! The threads that masks run on: a few, started with the first mask and ended with the engine.
+//! The threads that masks run on, and are dropped on: a few, started with the first mask and ended with the engine.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,24 +12,25 @@ pub(super) const TIME_MAX: Duration = Duration::from_secs(if cfg!(test) { 2 } el
 /// Most threads.
 const THREADS_MAX: usize = 4;
 /// Most threads that are started in the stead of such as do not come back from a mask.
-pub(super) const LOST_MAX: u32 = 8;
+pub(super) const LOST_MAX: u32 = if cfg!(test) { 2 } else { 8 };
+/// Most that waits where a mask to drop may join: where threads do not come back, masks must not pile up.
+const DISCARDED_MAX: usize = 1024;
 /// Bytes of a thread's stack: grammars call themselves.
 const STACK_BYTES: usize = 16 << 20;
 
 /// A piece of work. It does not panic.
 pub(super) type Work = Box<dyn FnOnce(&Queue) + Send>;
 
-/// The pool. Work that waits is at most one piece for each sequence at work.
-pub(super) struct MaskPool {
-    shared: Arc<Queue>,
-    /// What a thread does first: it is the engine's, and nothing may wait there for the engine.
-    enter: Arc<dyn Fn() + Send + Sync>,
-}
+/// The engine's end of the queue: with it the threads end.
+#[derive(Debug)]
+pub(super) struct MaskPool(Arc<Queue>);
 
-/// What the threads share.
+/// What the threads share. What waits is at most one piece of work for each sequence, and masks to drop.
 pub(super) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
+    /// What a thread does first: it is the engine's, and nothing may wait there for the engine.
+    enter: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
@@ -49,51 +50,29 @@ struct State {
 impl MaskPool {
     pub(super) fn new(enter: impl Fn() + Send + Sync + 'static) -> MaskPool {
         let most = available_parallelism().map_or(1, |cores| (cores.get() / 2).clamp(1, THREADS_MAX));
+        MaskPool::with_threads(most, enter)
+    }
+
+    /// A pool of so many threads beside such as are lost.
+    pub(super) fn with_threads(most: usize, enter: impl Fn() + Send + Sync + 'static) -> MaskPool {
         let state = Mutex::new(State { most, ..State::default() });
-        MaskPool { shared: Arc::new(Queue { state, changed: Condvar::new() }), enter: Arc::new(enter) }
+        MaskPool(Arc::new(Queue { state, changed: Condvar::new(), enter: Box::new(enter) }))
     }
 
-    /// Runs work on a thread; on this one if there is none and none can be had.
-    pub(super) fn run(&self, work: Work) {
-        let mut state = self.shared.lock();
-        state.now.push_back(work);
-        self.start(&mut state);
-        while state.threads == 0
-            && let Some(work) = state.take()
-        {
-            drop(state);
-            work(&self.shared);
-            state = self.shared.lock();
-        }
-        drop(state);
-        self.shared.changed.notify_one();
-    }
-
-    /// Starts others in the stead of threads that do not come back, if there is work for them.
-    pub(super) fn replace_lost(&self) {
-        self.start(&mut self.shared.lock());
-    }
-
-    /// Starts a thread if there is work for it.
-    fn start(&self, state: &mut State) {
-        if state.idle >= state.now.len() + state.later.len() || state.threads >= state.threads_max() {
-            return;
-        }
-        let (shared, enter) = (Arc::clone(&self.shared), Arc::clone(&self.enter));
-        let started = room::spawn_deep("ottava-mask".into(), STACK_BYTES, move || {
-            enter();
-            shared.serve();
-        });
-        // The others go on where there is no room for one more.
-        state.threads += usize::from(started.is_ok());
+    pub(super) fn queue(&self) -> &Arc<Queue> {
+        &self.0
     }
 }
 
 impl State {
     /// How many threads there may be.
     fn threads_max(&self) -> usize {
-        let lost = self.busy.iter().filter(|since| since.elapsed() > TIME_MAX).count();
-        self.most + lost.min(LOST_MAX as usize)
+        self.most + self.lost().min(LOST_MAX as usize)
+    }
+
+    /// How many threads may not come back.
+    fn lost(&self) -> usize {
+        self.busy.iter().filter(|since| since.elapsed() > TIME_MAX).count()
     }
 
     fn take(&mut self) -> Option<Work> {
@@ -107,32 +86,76 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Runs work on a thread; gives it back where none can serve it.
+    pub(super) fn run(self: &Arc<Self>, work: Work) -> Result<(), Work> {
+        let mut state = self.lock();
+        state.now.push_back(work);
+        let refused = if self.start(&mut state) { None } else { state.now.pop_back() };
+        drop(state);
+        self.changed.notify_one();
+        refused.map_or(Ok(()), Err)
+    }
+
     /// Leaves work for when nothing is waited for.
     pub(super) fn later(&self, work: Work) {
+        self.lock().later.push_back(work);
+        self.changed.notify_one();
+    }
+
+    /// Drops a mask on a thread; here if the threads have ended, or too much waits for them.
+    pub(super) fn discard(self: &Arc<Self>, mask: impl Send + 'static) {
         let mut state = self.lock();
-        // An engine that has gone has no use for it.
-        if state.closed {
+        let ended = state.closed && state.threads == 0;
+        if ended || state.later.len() >= DISCARDED_MAX {
             return drop(state);
         }
-        state.later.push_back(work);
+        state.later.push_back(Box::new(move |_| drop(mask)));
+        self.start(&mut state);
         drop(state);
         self.changed.notify_one();
     }
 
-    /// A thread's life.
+    /// Whether a thread can take up what waits. Starts others in the stead of those that do not come back.
+    pub(super) fn serves(self: &Arc<Self>) -> bool {
+        self.start(&mut self.lock())
+    }
+
+    /// Starts a thread if there is work for it; whether any can serve.
+    fn start(self: &Arc<Self>, state: &mut State) -> bool {
+        let wanted = state.idle < state.now.len() + state.later.len();
+        if wanted && !state.closed && state.threads < state.threads_max() {
+            let queue = Arc::clone(self);
+            let started = room::spawn_deep("ottava-mask".into(), STACK_BYTES, move || {
+                (queue.enter)();
+                queue.serve();
+            });
+            // The others go on where there is no room for one more.
+            state.threads += usize::from(started.is_ok());
+        }
+        state.threads > state.lost()
+    }
+
+    /// A thread's life. What is left when the pool closes is dropped here: masks are part of it.
     fn serve(&self) {
         let mut state = self.lock();
-        while !state.closed && state.threads <= state.threads_max() {
+        while state.threads <= state.threads_max() {
             let Some(work) = state.take() else {
+                if state.closed {
+                    break;
+                }
                 state.idle += 1;
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
                 continue;
             };
-            let since = Instant::now();
+            let (since, closed) = (Instant::now(), state.closed);
             state.busy.push(since);
             drop(state);
-            work(self);
+            if closed {
+                drop(work)
+            } else {
+                work(self)
+            }
             state = self.lock();
             // Which of those that began together does not matter.
             if let Some(at) = state.busy.iter().position(|other| *other == since) {
@@ -143,20 +166,20 @@ impl Queue {
     }
 }
 
-impl std::fmt::Debug for MaskPool {
+impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MaskPool").finish_non_exhaustive()
+        f.debug_struct("Queue").finish_non_exhaustive()
     }
 }
 
 /// The threads end after what they are at; nobody waits for that.
 impl Drop for MaskPool {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.0.lock();
         state.closed = true;
-        let left = (std::mem::take(&mut state.now), std::mem::take(&mut state.later));
+        let left = if state.threads == 0 { std::mem::take(&mut state.later) } else { VecDeque::new() };
         drop(state);
-        self.shared.changed.notify_all();
+        self.0.changed.notify_all();
         drop(left);
     }
 }

@@ -112,6 +112,7 @@ impl<D: Decoder> Worker<D> {
 
     pub(super) fn admit(&mut self, arrivals: Arrivals) {
         for mut sequence in arrivals.requests {
+            self.chooser.adopt_mask(&mut sequence);
             sequence.look_up(&self.kv);
             let no_memory = sequence.tokens.is_empty().then(|| Failure::HostMemory(sequence.tokens_max()));
             let slot = self.table.insert(sequence);

@@ -1,8 +1,10 @@
 //! Masks: what they see, what they allow and force, how they end an answer, and how they fail alone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use super::*;
+use crate::engine::{masking::Masking, pool::MaskPool, pool::TIME_MAX};
 
 /// Every rule at once, a function of the answer's length and last token.
 #[derive(Clone)]
@@ -255,6 +257,106 @@ fn a_mask_that_does_not_come_back_fails_its_own_request_and_holds_up_no_other() 
     assert_eq!(read(handle.submit(masked(Rules::new(38), asked())).unwrap()).0, ruled(&asked(), 38));
     awake.store(true, Ordering::SeqCst);
     settled(&handle);
+}
+
+/// Those that hang take every thread: after that no request waits for one.
+#[test]
+fn where_no_thread_comes_back_a_masked_request_fails_at_once() {
+    let handle = spawn(200, EngineConfig::default());
+    let awake = Arc::new(AtomicBool::new(false));
+    let sleeps = || handle.submit(masked(Sleeps(Arc::clone(&awake)), request(1, 10, 10))).unwrap();
+    // At most four threads, and two more in the stead of such as are lost.
+    let sleepers: Vec<_> = (0..6).map(|_| sleeps()).collect();
+    for sleeper in sleepers {
+        let end = read(sleeper).1;
+        assert!(matches!(end, Err(GenerationError::Sampling(SampleError::MaskFailed(_)))), "{end:?}");
+    }
+    // The last of them are lost once they have had their time.
+    std::thread::sleep(TIME_MAX);
+    let begun = Instant::now();
+    let beside = handle.submit(request(9, 30, 40)).unwrap();
+    for _ in 0..8 {
+        let (tokens, end) = read(handle.submit(masked(Rules::new(38), request(3, 25, 100))).unwrap());
+        let no_thread = GenerationError::Sampling(SampleError::MaskFailed("no thread can run it"));
+        assert_eq!((tokens, end), (Vec::new(), Err(no_thread)));
+    }
+    assert_eq!(read(beside).0, expected(&request(9, 30, 40)));
+    assert!(begun.elapsed() < 4 * TIME_MAX, "nothing waits for a thread: {:?}", begun.elapsed());
+    // Threads that come back serve again.
+    awake.store(true, Ordering::SeqCst);
+    let ruled_one = || read(handle.submit(masked(Rules::new(38), request(3, 25, 100))).unwrap()).0;
+    let expected = ruled(&request(3, 25, 100), 38);
+    assert!((0..1000).any(|_| ruled_one() == expected));
+    settled(&handle);
+}
+
+/// Answers of three tokens. Its drop says which thread it is on, and lasts until the flag is set.
+struct DropsSlowly(Arc<AtomicBool>, mpsc::Sender<Option<String>>);
+
+impl TokenMask for DropsSlowly {
+    fn allowed(&mut self, _: &[TokenId], allowed: &mut TokenSet) {
+        allowed.insert(TokenId(7));
+    }
+
+    fn is_finished(&self, answer: &[TokenId]) -> bool {
+        answer.len() == 3
+    }
+}
+
+impl Drop for DropsSlowly {
+    fn drop(&mut self) {
+        // The receiver is the test's.
+        let _ = self.1.send(std::thread::current().name().map(str::to_owned));
+        while !self.0.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_mask_is_dropped_on_a_thread_of_its_pool_and_holds_up_no_answer() {
+    let handle = spawn(200, EngineConfig { sequences_max: 1, event_buffer: 2, ..EngineConfig::default() });
+    let (dropped, drops) = mpsc::channel();
+    for finish in [FinishReason::Mask, FinishReason::Length, FinishReason::Cancelled] {
+        let go_on = Arc::new(AtomicBool::new(false));
+        let mask = DropsSlowly(Arc::clone(&go_on), dropped.clone());
+        // One that is cancelled waits yet: it has never begun.
+        let before = handle.submit(request(9, 30, 40)).unwrap();
+        let asked = masked(mask, request(1, 10, if finish == FinishReason::Length { 2 } else { 10 }));
+        let generation = handle.submit(asked).unwrap();
+        if finish == FinishReason::Cancelled {
+            generation.cancel();
+            eventually(&handle, "it is cancelled", |stats| stats.cancelled == 1);
+        }
+        assert_eq!(read(before).0, expected(&request(9, 30, 40)), "before {finish:?}");
+        assert_eq!(read(generation).1.unwrap().0, finish);
+        let thread = drops.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(thread.as_deref(), Some("ottava-mask"), "{finish:?}");
+        assert_eq!(read(handle.submit(request(8, 30, 40)).unwrap()).0, expected(&request(8, 30, 40)));
+        go_on.store(true, Ordering::SeqCst);
+    }
+    settled(&handle);
+}
+
+/// Where there is no thread for it, the caller's code does not run on the engine's.
+#[test]
+fn a_mask_that_no_thread_can_run_fails_and_is_dropped_once() {
+    let pool = MaskPool::with_threads(0, || {});
+    let calls = Arc::new(());
+    let held = Arc::clone(&calls);
+    let mut mask = Masking::new(Box::new(move |_: &[TokenId], allowed: &mut TokenSet| {
+        assert_eq!(Arc::strong_count(&held), 0, "it runs");
+        allowed.insert_all();
+    }));
+    mask.adopt(&pool);
+    mask.start(&pool, VOCAB);
+    let no_thread = SampleError::MaskFailed("no thread can run it");
+    assert_eq!(mask.followed(&pool).unwrap_err(), no_thread);
+    assert_eq!(mask.next(&pool, VOCAB).unwrap_err(), no_thread);
+    drop(mask);
+    assert_eq!(Arc::strong_count(&calls), 2, "the pool drops it");
+    drop(pool);
+    assert_eq!(Arc::strong_count(&calls), 1);
 }
 
 /// Asks the engine from where its callers' code runs: on its thread, and where a request is refused.
