@@ -190,6 +190,22 @@ fn chats_scores_and_seeds_work_without_a_real_model() -> Outcome {
 }
 
 #[test]
+fn a_template_of_one_s_own_stands_in_for_the_file_s() -> Outcome {
+    let own = "{% if tools %}<tool_call>{{ tools }}</tool_call>{% endif %}{{ messages[0].content }}";
+    // The one has a template, the other has none.
+    for made in [made(tiny::llama()?)?, made(tiny::gemma3()?)?] {
+        let engine = builder(&made.path).chat_template(own).build()?;
+        let ids = engine.prompt_ids(&Request::chat(vec![Message::new("user", "den")]))?;
+        let text: String = ids.iter().filter_map(|&id| engine.vocab().piece(id)).collect();
+        assert!(text.ends_with("den") && !text.contains("user"), "{text}");
+        assert_eq!(engine.chat_format(), ottava::chat::ChatFormat::of_template(own));
+        let broken = builder(&made.path).chat_template("{% for %}").build();
+        assert!(matches!(broken, Err(Error::Text(_))), "{broken:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_prompt_that_cannot_fit_is_refused_by_its_length() -> Outcome {
     let engine = builder(&made(tiny::llama()?)?.path).build()?;
     let blanks = || " ".repeat(5 << 20);

@@ -63,6 +63,8 @@ pub struct EngineBuilder {
     pub(super) kv: Option<KvBudget>,
     pub(super) context_max: Option<usize>,
     pub(super) open: OpenOptions,
+    /// None where the build has no text.
+    pub(super) chat_template: Option<String>,
     pub(super) engine: EngineConfig,
 }
 
@@ -79,6 +81,7 @@ impl EngineBuilder {
             kv: None,
             context_max: None,
             open: OpenOptions::default(),
+            chat_template: None,
             engine: EngineConfig::default(),
         }
     }
@@ -111,6 +114,14 @@ impl EngineBuilder {
     /// What F32, F16 and BF16 matrices become at load. Default: they stay as they are.
     pub fn quantise(mut self, format: QuantFormat) -> Self {
         self.quantise = Some(format);
+        self
+    }
+
+    /// The source of a chat template (Jinja) in place of the model's own: for a model that has none, or one without
+    /// tools. Its markers say how the model writes reasoning and calls of tools.
+    #[cfg(feature = "text")]
+    pub fn chat_template(mut self, source: impl Into<String>) -> Self {
+        self.chat_template = Some(source.into());
         self
     }
 

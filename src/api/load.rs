@@ -100,14 +100,15 @@ impl EngineBuilder {
         let file = &*opened;
         let config = ModelConfig::from_file(file)?;
         let (options, prefill_chunk) = self.load_options(Some(&config), B::PREFILL_CHUNK, kv);
+        let template = self.chat_template.as_deref();
         // A vocabulary takes a thread as long as the weights of a small model take all of them.
         let (texts, model) = thread::scope(|scope| {
-            let reader = room::spawn_scoped(scope, || Texts::read(file));
+            let reader = room::spawn_scoped(scope, || Texts::read(file, template));
             let model = Model::load(file, &config, backend, &options, progress);
             let texts = match reader {
                 Ok(reader) => reader.join().unwrap_or_else(|panic| resume_unwind(panic)),
                 // What a thread that cannot be started would have read is read here.
-                Err(_) => Texts::read(file),
+                Err(_) => Texts::read(file, template),
             };
             (texts, model)
         });
@@ -128,8 +129,9 @@ impl EngineBuilder {
     fn load_own<B: Backend>(&self, own: &OwnModel, backend: B, kv: KvBudget) -> Result<Loaded<B>> {
         let (options, prefill_chunk) = self.load_options(None, B::PREFILL_CHUNK, kv);
         let model = Model::of_graph(own, backend, &options)?;
+        let template = self.chat_template.as_deref();
         Ok(Loaded {
-            texts: Texts::of_numbers(own.name(), model.vocab_size(), own.end_ids())?,
+            texts: Texts::of_numbers(own.name(), model.vocab_size(), own.end_ids(), template)?,
             model,
             config: None,
             name: own.name().to_owned(),

@@ -22,32 +22,58 @@ pub(super) struct Texts {
 }
 
 impl Texts {
+    /// Of a file; `template` is the source of one in place of the file's own.
     #[cfg(feature = "text")]
-    pub(super) fn read(file: &dyn Checkpoint) -> Result<Texts> {
-        let mut tokenizer = crate::text::Tokenizer::from_checkpoint(file)?;
-        let template = crate::text::ChatTemplate::from_checkpoint(file, tokenizer.vocab())?;
-        if let Some(template) = &template {
-            tokenizer.end_turns_as(template);
+    pub(super) fn read(file: &dyn Checkpoint, template: Option<&str>) -> Result<Texts> {
+        let tokenizer = crate::text::Tokenizer::from_checkpoint(file)?;
+        match template {
+            None => {
+                let own = crate::text::ChatTemplate::from_checkpoint(file, tokenizer.vocab())?;
+                Ok(Texts::new(tokenizer, own))
+            }
+            Some(_) => Texts::with_template(tokenizer, template),
         }
-        let vocab = Arc::clone(tokenizer.vocab());
-        Ok(Texts { vocab, tokenizer, template })
     }
 
     #[cfg(not(feature = "text"))]
-    pub(super) fn read(file: &dyn Checkpoint) -> Result<Texts> {
+    pub(super) fn read(file: &dyn Checkpoint, _template: Option<&str>) -> Result<Texts> {
         Ok(Texts { vocab: Arc::new(Vocab::from_checkpoint(file)?) })
     }
 
     /// Of a model that no file describes, whose tokens are numbers.
     #[cfg(feature = "text")]
-    pub(super) fn of_numbers(model: &str, count: usize, ends: &[TokenId]) -> Result<Texts> {
-        let tokenizer = crate::text::Tokenizer::of_numbers(model, count, ends)?;
-        Ok(Texts { vocab: Arc::clone(tokenizer.vocab()), tokenizer, template: None })
+    pub(super) fn of_numbers(
+        model: &str,
+        count: usize,
+        ends: &[TokenId],
+        template: Option<&str>,
+    ) -> Result<Texts> {
+        Texts::with_template(crate::text::Tokenizer::of_numbers(model, count, ends)?, template)
     }
 
     #[cfg(not(feature = "text"))]
-    pub(super) fn of_numbers(_model: &str, count: usize, ends: &[TokenId]) -> Result<Texts> {
+    pub(super) fn of_numbers(
+        _model: &str,
+        count: usize,
+        ends: &[TokenId],
+        _template: Option<&str>,
+    ) -> Result<Texts> {
         Ok(Texts { vocab: Arc::new(Vocab::of_numbers(count, ends)?) })
+    }
+
+    #[cfg(feature = "text")]
+    fn with_template(tokenizer: crate::text::Tokenizer, template: Option<&str>) -> Result<Texts> {
+        let compile = |source| crate::text::ChatTemplate::from_source(source, tokenizer.vocab());
+        let template = template.map(compile).transpose()?;
+        Ok(Texts::new(tokenizer, template))
+    }
+
+    #[cfg(feature = "text")]
+    fn new(mut tokenizer: crate::text::Tokenizer, template: Option<crate::text::ChatTemplate>) -> Texts {
+        if let Some(template) = &template {
+            tokenizer.end_turns_as(template);
+        }
+        Texts { vocab: Arc::clone(tokenizer.vocab()), tokenizer, template }
     }
 
     /// What the file says badly of its tokens, a line each.

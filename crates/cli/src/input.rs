@@ -87,6 +87,11 @@ pub fn read_file(path: &Path) -> Result<String, Failure> {
     if path.as_os_str() == "-" {
         return read_stdin();
     }
+    read_path(path)
+}
+
+/// A file's text; `-` is a file's name here, too.
+pub fn read_path(path: &Path) -> Result<String, Failure> {
     let file = File::open(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
     read(file, &path.display().to_string())
 }

@@ -8,6 +8,7 @@ use ottava::backend::cpu::{Compute, Isa};
 use ottava::checkpoint::{self, Checkpoint, OpenOptions};
 use ottava::ir::KvDtype;
 use ottava::quant::QuantFormat;
+use ottava::text::TextError;
 use ottava::{Device, DeviceInfo, Engine, EngineBuilder, EngineConfig, KvBudget, Request};
 
 use super::numbers::{CHUNK_MAX, MIB_MAX, THREADS_MAX, TOKENS_MAX, probability, real, whole};
@@ -59,6 +60,9 @@ pub struct ModelOptions {
     /// Keep packed weights in a file beside the model, or in DIR: later loads on a CPU read it
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
     pub sidecar: Option<Option<PathBuf>>,
+    /// A file with a chat template (Jinja) in place of the model's own: for a model that has none, or one without tools
+    #[arg(long, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
     /// Map the model and packed weights instead of reading them: packed weights load faster, and processes share
     /// them. Nothing may cut the files short or write into them meanwhile: that ends the program (SIGBUS) or gives
     /// wrong text
@@ -181,15 +185,29 @@ impl ModelOptions {
     ) -> Result<Loaded, Failure> {
         let scheduling = EngineConfig { prefill_chunk: self.prefill_chunk, ..scheduling };
         let path = self.path()?;
+        let mut builder = change(self.builder(&path).scheduling(scheduling));
+        if let Some(template) = &self.chat_template {
+            builder = builder.chat_template(input::read_path(template)?);
+        }
         let bar = output::LoadBar::new();
-        let builder = change(self.builder(&path).scheduling(scheduling));
         let engine = builder.build_with(&mut |progress| bar.update(progress));
         bar.finish();
-        let engine = engine.map_err(|error| of_file(&path, error))?;
+        let engine = engine.map_err(|error| of_file(self.source_of(&error).unwrap_or(&path), error))?;
         output::tell_fallback(engine.info());
         output::tell_warnings(&engine.info().warnings);
         output::tell_sidecar(&engine.info().sidecar);
         Ok(Loaded(engine))
+    }
+
+    /// The file that an error is of, if it is not the model's.
+    fn source_of(&self, error: &ottava::Error) -> Option<&Path> {
+        let of_template = |error: &TextError| {
+            matches!(error, TextError::TemplateSyntax { .. } | TextError::TemplateLimit { .. })
+        };
+        match error {
+            ottava::Error::Text(error) if of_template(error) => self.chat_template.as_deref(),
+            _ => None,
+        }
     }
 }
 

@@ -20,8 +20,8 @@ const FRONT: &[&str] = &[
     "--model",
     "-m",
 ];
-/// What only one process can do.
-const FIRST_ONLY: &[&str] = &["--kv-events"];
+/// What only one process can do, or that belongs to one model.
+const FIRST_ONLY: &[&str] = &["--kv-events", "--chat-template"];
 
 /// A further model: `NAME=MODEL`.
 #[derive(Clone, Debug)]
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_process_has_the_options_of_its_model_and_none_of_the_front_s() {
         let given = "--isolated -m a.gguf --port=1 --host 0.0.0.0 -t 2 --kv int8 --add b=b.gguf --drain 5 -mc.gguf \
-                     --alias x --kv-events tcp://127.0.0.1:1";
+                     --alias x --kv-events tcp://127.0.0.1:1 --chat-template=c.jinja";
         let given: Vec<OsString> = given.split_whitespace().map(OsString::from).collect();
         let found = |first| {
             let found = arguments(&given, Path::new("z.gguf"), &["n".into()], first);
@@ -101,7 +101,10 @@ mod tests {
         };
         let own = "--worker --host 127.0.0.1 --port 0 --model z.gguf --alias n";
         assert_eq!(found(false), format!("-t 2 --kv int8 --drain 5 {own}"));
-        assert_eq!(found(true), format!("-t 2 --kv int8 --drain 5 --kv-events tcp://127.0.0.1:1 {own}"));
+        assert_eq!(
+            found(true),
+            format!("-t 2 --kv int8 --drain 5 --kv-events tcp://127.0.0.1:1 --chat-template=c.jinja {own}")
+        );
     }
 
     #[test]

@@ -207,4 +207,12 @@ fn a_command_that_can_say_nothing_says_why() {
     let plain = plain.to_str().unwrap();
     fails(&["run", "a", "--system", "b", "--model", plain], 1, &["no chat template"]);
     fails(&["chat", "--model", plain], 1, &["no chat template"]);
+    let template = folder.path().join("own.jinja");
+    std::fs::write(&template, "{{ messages").unwrap();
+    let template = template.to_str().unwrap();
+    fails(&["chat", "--model", plain, "--chat-template", template], 1, &["own.jinja: ", "template"]);
+    fails(&["chat", "--model", plain, "--chat-template", "none.jinja"], 1, &["none.jinja: "]);
+    std::fs::write(template, "the {{ messages[0].content }}").unwrap();
+    let output = ottava(&["run", "den", "-n", "1", "--model", plain, "--chat-template", template]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
