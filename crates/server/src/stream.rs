@@ -21,6 +21,8 @@ const CHUNKS: usize = 16;
 
 /// The comment before an answer's first piece, where streams are marked.
 pub(crate) const ANSWER_MARK: &[u8] = b": answer\n\n";
+/// The comment in its place where the engine died before there was one.
+pub(crate) const LOST_MARK: &[u8] = b": lost\n\n";
 
 /// What a stream of an API has beside its chunks.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +143,11 @@ impl Writer {
                 }
             };
             if std::mem::take(&mut unmarked) {
-                self.send(Bytes::from_static(ANSWER_MARK)).await?;
+                match &output {
+                    Some(Err(error)) if error.is_lost() => self.send(LOST_MARK.into()).await?,
+                    Some(Err(_)) => {}
+                    _ => self.send(ANSWER_MARK.into()).await?,
+                }
             }
             match output {
                 Some(Ok(output)) => self.events(dialect.chunks(output)).await?,
