@@ -1,4 +1,4 @@
-//! `ottava serve`: OpenAI's chat and completions over HTTP.
+//! `ottava serve`: OpenAI's and Anthropic's APIs over HTTP.
 
 mod isolated;
 
