@@ -35,7 +35,7 @@ use crate::listen::{Listener, on_threads};
 use crate::{Config, ServeError, about};
 use worker::{Status, Worker};
 
-/// How long an idle connection to a process is kept: the process ends it a few seconds later.
+/// How long an idle connection to a process is kept: less than the process does ([`Config::read_timeout`]).
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// A model with a process of its own.
