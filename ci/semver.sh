@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Holds the public interface, without the feature `unstable`, against the last landing's, as ci/changed.sh finds it, or
 # on the main branch that of a day ago.
-# A break passes where the version was raised, or where CHANGELOG's newest part has a section "Breaking", which says
-# what breaks. cargo-semver-checks takes minutes to build: it is installed once, in the target folder.
+# A break passes where the version was raised, or where the section "Breaking" of CHANGELOG's newest part has changed
+# since then: it says what breaks. cargo-semver-checks takes minutes to build: it is installed once, in the target folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
@@ -10,8 +10,17 @@ tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
 base=$(ci/changed.sh --base) || base=$(git log -1 --before='1 day ago' --format=%H)
 [ -n "$base" ] || { echo "NOT CHECKED: there is nothing to compare with"; exit 0; }
 checks=("$tools/bin/cargo-semver-checks" semver-checks -p ottava --baseline-rev "$base")
-features=(--only-explicit-features --features "async,safetensors,serde,text")
+features=(--only-explicit-features)
+for feature in async constraints safetensors serde text; do
+    features+=(--current-features "$feature")
+    # One that is new breaks nobody.
+    ! git show "$base:Cargo.toml" | grep "^$feature = " > /dev/null || features+=(--baseline-features "$feature")
+done
 ! "${checks[@]}" "${features[@]}" || exit 0
-newest=$(awk '/^## / { parts++ } parts == 1' CHANGELOG.md)
-grep -q '^### Breaking' <<< "$newest" || { echo "expected a section \"### Breaking\" in CHANGELOG's newest part"; exit 1; }
-echo "CHANGELOG names what breaks"
+# The lines of that section.
+breaks() { awk '/^## / { parts++ } /^### / { is_it = $0 == "### Breaking"; next } parts == 1 && is_it && NF'; }
+before=$(git show "$base:CHANGELOG.md" | breaks)
+new=$(breaks < CHANGELOG.md | grep -vxF -e "$before" || true)
+[ -n "$new" ] || { echo "expected a line on what breaks under \"### Breaking\" in CHANGELOG's newest part"; exit 1; }
+echo "CHANGELOG names what breaks:"
+echo "$new"

@@ -7,33 +7,48 @@ cd "$(dirname "$0")/.."
 clients=$PWD/target/server-clients
 python3 -c 'import venv, ensurepip' 2> /dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv > /dev/null; }
 [ -x "$clients/python/bin/python" ] || python3 -m venv "$clients/python"
-"$clients/python/bin/pip" install -q openai anthropic litellm langchain-openai schemathesis vllm-router jsonschema
+"$clients/python/bin/pip" install -q openai anthropic litellm langchain-openai langchain-anthropic instructor schemathesis vllm-router jsonschema
 # Its dependencies run models; the schemas are files.
 "$clients/python/bin/pip" install -q --no-deps bfcl-eval
 if command -v npm > /dev/null; then
     npm install --silent --no-fund --no-audit --prefix "$clients" openai ai @ai-sdk/openai-compatible puppeteer-core > /dev/null
-    cp ci/server/clients.mjs ci/server/page.mjs "$clients/"
+    cp ci/server/*.mjs "$clients/"
 fi
 browser() { command -v chromium-headless-shell || command -v chromium || command -v google-chrome; }
 browser > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium-headless-shell > /dev/null; } || true
 
 cargo build --release --all-features
+export OTTAVA_API_KEY=test-key
 log=$clients/server.log
-# The address of the run before is not this one's.
-: > "$log"
-OTTAVA_API_KEY=test-key target/release/ottava serve --port 0 --max-sequences 64 --request-timeout 50 > "$log" 2> "$log.err" &
-server=$!
-trap 'kill $server 2> /dev/null || true' EXIT
-for _ in $(seq 600); do
-    address=$(sed -n 's/^\(http:.*\)$/\1/p' "$log")
-    [ -z "$address" ] || break
-    kill -0 $server || { cat "$log.err"; exit 1; }
-    sleep 0.1
-done
+server=
+trap '[ -z "$server" ] || kill $server 2> /dev/null || true' EXIT
+# Starts a server with these options; `address` is where it answers.
+start() {
+    # The address of the run before is not this one's.
+    : > "$log"
+    target/release/ottava serve --port 0 --max-sequences 64 --request-timeout 50 "$@" > "$log" 2> "$log.err" &
+    server=$!
+    for _ in $(seq 600); do
+        address=$(sed -n 's/^\(http:.*\)$/\1/p' "$log")
+        [ -z "$address" ] || return 0
+        kill -0 $server || break
+        sleep 0.1
+    done
+    cat "$log.err"
+    exit 1
+}
+stop() {
+    kill -TERM $server
+    wait $server
+    echo "the server stopped in order"
+}
+with_node() { command -v node > /dev/null && [ -f "$clients/clients.mjs" ]; }
+
+start
 export LITELLM_LOCAL_MODEL_COST_MAP=True
 "$clients/python/bin/python" ci/server/clients.py "$address" test-key
 "$clients/python/bin/python" ci/server/schemas.py "$address" test-key 40
-if command -v node > /dev/null && [ -f "$clients/clients.mjs" ]; then
+if with_node; then
     (cd "$clients" && node clients.mjs "$address" test-key)
     if browser=$(browser); then
         (cd "$clients" && node page.mjs "$address" test-key "$browser")
@@ -46,8 +61,11 @@ fi
 # No request, however odd, is the server's own error.
 (cd "$clients" && python/bin/schemathesis run "$address/openapi.json" --url "$address" -H 'Authorization: Bearer test-key' \
     --checks not_a_server_error --max-examples 2 --workers 2 --request-timeout 60 --seed 1 --no-color)
-kill -TERM $server
-wait $server
-echo "the server stopped in order"
+stop
+# The model's own template has no place for tools.
+start --chat-template ci/server/tools.jinja
+"$clients/python/bin/python" ci/server/tools.py "$address" test-key
+! with_node || (cd "$clients" && node tools.mjs "$address" test-key)
+stop
 # Two of them behind a router, and one that is killed.
 "$clients/python/bin/python" ci/server/scale_out.py target/release/ottava "$clients/python/bin/vllm-router" smollm2-135m-instruct

@@ -21,7 +21,7 @@ model = client.models.list().data[0].id
 QUESTION = {"role": "user", "content": "How is the weather in Oslo?"}
 
 
-class Weather(pydantic.BaseModel):
+class Weather(pydantic.BaseModel, extra="forbid"):
     """The weather of a city."""
 
     city: typing.Literal["Oslo", "Rome"]
@@ -34,7 +34,8 @@ ANTHROPIC = {"name": "Weather", "description": "The weather of a city.", "input_
 
 
 def chat():
-    asked = dict(model=model, messages=[QUESTION], tools=[TOOL], tool_choice="required", max_tokens=80, seed=3)
+    asked = dict(model=model, messages=[QUESTION], tools=[TOOL], tool_choice="required", parallel_tool_calls=False,
+                 max_tokens=80, seed=3)
     choice = client.chat.completions.create(**asked).choices[0]
     call = choice.message.tool_calls[0]
     assert choice.finish_reason == "tool_calls" and call.function.name == "Weather"
@@ -51,7 +52,7 @@ def chat():
 def responses():
     tool = {"type": "function", **TOOL["function"], "strict": True}
     asked = dict(model=model, input=[QUESTION], tools=[tool], max_output_tokens=80)
-    whole = client.responses.create(**asked, tool_choice="required")
+    whole = client.responses.create(**asked, tool_choice="required", parallel_tool_calls=False)
     call = next(item for item in whole.output if item.type == "function_call")
     Weather.model_validate_json(call.arguments)
     answer = {"type": "function_call_output", "call_id": call.call_id, "output": "Rain."}
@@ -63,7 +64,7 @@ def responses():
 
 def messages():
     asked = dict(model=model, messages=[QUESTION], tools=[ANTHROPIC], max_tokens=80)
-    whole = claude.messages.create(**asked, tool_choice={"type": "any"})
+    whole = claude.messages.create(**asked, tool_choice={"type": "any", "disable_parallel_tool_use": True})
     call = next(block for block in whole.content if block.type == "tool_use")
     assert whole.stop_reason == "tool_use" and Weather.model_validate(call.input)
     with claude.messages.stream(**asked, tool_choice={"type": "tool", "name": "Weather"}) as stream:
@@ -96,7 +97,8 @@ def cached():
     told, before, least = [QUESTION], 0, 1.0
     for turn in range(10):
         found = client.chat.completions.create(
-            model=model, messages=told, tools=[TOOL], tool_choice="required", max_tokens=80, temperature=0)
+            model=model, messages=told, tools=[TOOL], tool_choice="required", parallel_tool_calls=False, max_tokens=80,
+            temperature=0)
         usage, message = found.usage, found.choices[0].message
         if before:
             least = min(least, usage.prompt_tokens_details.cached_tokens / before)

@@ -48,7 +48,7 @@ enum Command {
     Run(run::Run),
     /// Talk with the model
     Chat(chat::Chat),
-    /// Serve OpenAI's chat and completions over HTTP
+    /// Serve OpenAI's and Anthropic's APIs over HTTP
     Serve(serve::Serve),
     /// Fetch a model into the cache
     Pull(fetch::Pull),

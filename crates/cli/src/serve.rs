@@ -1,4 +1,4 @@
-//! `ottava serve`: OpenAI's chat and completions over HTTP.
+//! `ottava serve`: OpenAI's and Anthropic's APIs over HTTP.
 
 mod isolated;
 
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use ottava::EngineConfig;
 use ottava::ir::PAGE_TOKENS;
 use ottava_server::{Config, Front, ServeError, Server, asked_to_stop, input_ended};
@@ -28,6 +28,7 @@ const KEYS_MAX: u64 = 1 << 20;
 
 /// Arguments of `serve`.
 #[derive(Args)]
+#[command(group(ArgGroup::new("processes").args(["isolated", "add"]).multiple(true)))]
 pub struct Serve {
     /// Address to listen on; any but a loopback address needs a key
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
@@ -38,7 +39,8 @@ pub struct Serve {
     /// What clients call the model (may be given several times) [default: the model's own name]
     #[arg(long, value_name = "NAME")]
     alias: Vec<String>,
-    /// A file with the keys that clients may use, one a line; OTTAVA_API_KEY is one, too [default: no key is asked for]
+    /// A file with the keys that clients may use, one a line; OTTAVA_API_KEY has more, in the same form [default: no key
+    /// is needed]
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// A name of this host that requests may use, beside its address (may be given several times)
@@ -67,15 +69,16 @@ pub struct Serve {
     #[arg(long, value_name = "NAME=MODEL")]
     add: Vec<Added>,
     /// Seconds without a request after which a further model is unloaded; 0 never does
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
+    #[arg(long, value_name = "SECONDS", requires = "add", default_value_t = 0, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     idle_unload: u64,
     /// Ends of a model's process within ten minutes after which it is given up; 0 never does
-    #[arg(long, value_name = "N", default_value_t = 3, allow_hyphen_values = true, value_parser = whole(0, QUEUE_MAX))]
+    #[arg(long, value_name = "N", requires = "processes", default_value_t = 3, allow_hyphen_values = true, value_parser = whole(0, QUEUE_MAX))]
     restarts: usize,
     /// Serve another process of this program
     #[arg(long, hide = true)]
     worker: bool,
-    /// Where changes of the cache are published over ZeroMQ, for routers: tcp://127.0.0.1:5557
+    /// Where changes of the cache are published over ZeroMQ, for routers: tcp://127.0.0.1:5557. Whoever connects reads
+    /// the tokens of all prompts and answers, without a key
     #[cfg(feature = "kv-events")]
     #[arg(long, value_name = "ENDPOINT")]
     kv_events: Option<String>,
@@ -140,6 +143,10 @@ impl Serve {
             (self.request_timeout > 0).then(|| Duration::from_secs(self.request_timeout));
         config.drain = Duration::from_secs(self.drain);
         config.marks_answers = self.worker;
+        if self.worker {
+            // Its front has as many at work, some that are idle, and one that looks whether it lives.
+            config.connections_max *= 2;
+        }
         #[cfg(feature = "kv-events")]
         {
             config.kv_events = self.kv_events;
@@ -176,7 +183,46 @@ fn keys_of(path: &Path) -> Result<Vec<String>, Failure> {
 
 fn failed(error: ServeError) -> Failure {
     match error {
-        ServeError::Open { .. } | ServeError::EmptyKey => Failure::Usage(error.to_string()),
+        ServeError::Open { .. } | ServeError::EmptyKey | ServeError::Name(_) => {
+            Failure::Usage(error.to_string())
+        }
         error => Failure::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        serve: Serve,
+    }
+
+    fn parsed(options: &str) -> Result<Serve, clap::Error> {
+        let arguments = std::iter::once("serve").chain(options.split_whitespace());
+        Program::try_parse_from(arguments).map(|program| program.serve)
+    }
+
+    #[test]
+    fn an_option_that_would_do_nothing_is_refused() {
+        for options in ["--restarts 1", "--idle-unload 1", "--isolated --idle-unload 1"] {
+            let error = parsed(options).err().expect("refused");
+            assert_eq!(error.kind(), clap::error::ErrorKind::MissingRequiredArgument, "{options}");
+        }
+        for options in
+            ["", "--isolated --restarts 1", "--add a=b --restarts 1", "--isolated --add a=b --idle-unload 1"]
+        {
+            assert!(parsed(options).is_ok(), "{options}");
+        }
+    }
+
+    #[test]
+    fn a_process_takes_all_connections_of_its_front_and_one_more() {
+        let connections = |options| parsed(options).expect("options").config(Vec::new()).connections_max;
+        assert!(connections("--worker") > connections(""));
     }
 }

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::app::App;
 use crate::error::{ApiError, json_body, quoted};
-use crate::guard::Phase;
 
 /// The description of all routes.
 const OPENAPI: &str = include_str!("openapi.json");
@@ -57,11 +56,15 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response {
         EngineState::Dead(error) => Some(format!("the engine is dead: {error}")),
         _ => Some("the engine has stopped".to_owned()),
     };
-    let stopping = (*app.guard.phase.borrow() != Phase::Serving).then(|| "the server is stopping".to_owned());
     let running = app.engine.stats().step_running_s;
     let hangs = running > app.guard.config.step_timeout.as_secs_f64();
     let hung = hangs.then(|| format!("a step has been running for {running:.0} s"));
-    match reason.or(stopping).or(hung) {
+    readiness(reason.or_else(|| app.guard.not_serving()).or(hung))
+}
+
+/// The answer of `/ready`, with the reason why not, if there is one.
+pub(crate) fn readiness(reason: Option<String>) -> Response {
+    match reason {
         None => json_body(&json!({"status": "ready"})).into_response(),
         Some(reason) => {
             let body = json_body(&json!({"status": "not ready", "reason": reason}));

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::body::Bytes;
 use ottava::Engine;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use crate::error::ApiError;
+use crate::fields::Fields;
 use crate::guard::Guard;
 use crate::metrics::Metrics;
 
@@ -46,11 +48,15 @@ impl App {
         &self.names[0]
     }
 
-    /// Refuses another model's name.
-    pub(crate) fn check_model(&self, model: Option<Value>) -> Result<(), ApiError> {
-        match model {
-            None => Ok(()),
-            Some(Value::String(name)) if name.is_empty() || self.names.contains(&name) => Ok(()),
+    /// The fields of a request, which is for this model.
+    ///
+    /// # Errors
+    /// A body that is no object, another model's name.
+    pub(crate) fn fields(&self, body: &Bytes) -> Result<Fields, ApiError> {
+        let mut fields = Fields::parse(body)?;
+        match fields.take("model") {
+            None => Ok(fields),
+            Some(Value::String(name)) if name.is_empty() || self.names.contains(&name) => Ok(fields),
             Some(other) => {
                 let message = format!(
                     "the model {} is not served here: expected {}",

@@ -26,8 +26,7 @@ pub(crate) async fn completions(
     client: Client,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.take("model"))?;
+    let mut fields = app.fields(&body)?;
     let conversation = Conversation::take(&mut fields)?;
     let mut params = Params::take(&mut fields, client.key())?;
     params.logprobs = logprobs(&mut fields)?;
@@ -73,7 +72,7 @@ struct Chunks {
 impl Chunks {
     fn new(app: &App, params: &Params) -> Chunks {
         let id = format!("chatcmpl-{}", random_hex::<12>());
-        let frame = Frame::new(id, "chat.completion.chunk", app, params, 1);
+        let frame = Frame::new(id, "chat.completion.chunk", app, params, 1).with_thoughts();
         Chunks { frame, vocab: Arc::clone(app.engine.vocab()) }
     }
 
@@ -112,6 +111,7 @@ impl Dialect for Chunks {
         match piece {
             Piece::Token { id, parts, logprobs, usage } => {
                 self.frame.note(index, usage);
+                self.frame.read(index, &parts);
                 let logprobs = logprobs.map_or(
                     Value::Null,
                     |found| json!({"content": [token(&self.vocab, id, &found)], "refusal": null}),

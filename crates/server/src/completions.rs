@@ -30,8 +30,7 @@ pub(crate) async fn completions(
     client: Client,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.take("model"))?;
+    let mut fields = app.fields(&body)?;
     // In this API a number, in chat's a flag.
     let logprobs = fields.count("logprobs", 0, LOGPROBS_MAX)?;
     let echo = fields.bool("echo")?.unwrap_or(false);

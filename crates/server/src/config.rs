@@ -41,7 +41,8 @@ pub struct Config {
     pub marks_answers: bool,
     /// How long a step may take before the server says that it is not ready.
     pub step_timeout: Duration,
-    /// Where changes of the cache are published, such as `tcp://127.0.0.1:5557`. The engine must keep them:
+    /// Where changes of the cache are published, such as `tcp://127.0.0.1:5557`: the token ids of all prompts and
+    /// answers, in clear, to whoever connects. The engine must keep them:
     /// [`EngineConfig::cache_events`](ottava::EngineConfig::cache_events).
     #[cfg(feature = "kv-events")]
     pub kv_events: Option<String>,

@@ -21,17 +21,8 @@ pub(crate) struct Conversation {
 
 impl Conversation {
     pub(crate) fn take(fields: &mut Fields) -> Result<Conversation, ApiError> {
-        let messages = fields.take("messages").ok_or_else(|| {
-            ApiError::invalid("messages", "messages: expected a list of messages, found none")
-        })?;
-        let Value::Array(messages) = messages else {
-            return Err(ApiError::invalid("messages", "messages: expected a list of messages"));
-        };
-        if messages.is_empty() {
-            return Err(ApiError::invalid("messages", "messages: expected at least one, found none"));
-        }
-        let messages = messages.into_iter().enumerate().map(|(at, value)| message(at, value));
-        let messages = messages.collect::<Result<_, _>>()?;
+        let messages = fields.needed_list("messages")?.into_iter().enumerate();
+        let messages = messages.map(|(at, value)| message(at, value)).collect::<Result<_, _>>()?;
         Ok(Conversation::new(messages, options(fields)?, tools(fields)?))
     }
 
@@ -45,11 +36,14 @@ impl Conversation {
         let request = |messages: Vec<Message>| {
             Request::chat(messages).template(self.options.clone()).tools(self.tools.clone())
         };
-        let found = engine.prompt_ids(&request(self.messages.clone()));
+        let error = match engine.prompt_ids(&request(self.messages.clone())) {
+            Ok(ids) => return Ok(ids),
+            Err(error) => error,
+        };
         // Most templates take a call's arguments as an object, some as the text of one.
-        match (found, self.with_texts()) {
-            (Err(error), Some(messages)) => Ok(engine.prompt_ids(&request(messages)).map_err(|_| error)?),
-            (found, _) => Ok(found?),
+        match self.with_texts() {
+            Some(messages) => Ok(engine.prompt_ids(&request(messages)).map_err(|_| error)?),
+            None => Err(error.into()),
         }
     }
 

@@ -29,6 +29,9 @@ pub enum ServeError {
         /// The system's reason.
         source: std::io::Error,
     },
+    /// Two models have one name.
+    #[error("two models have the name {0}")]
+    Name(String),
     /// Changes of the cache cannot be published.
     #[cfg(feature = "kv-events")]
     #[error("{0}: cannot publish the cache's changes: {1}")]
@@ -43,6 +46,11 @@ pub enum ServeError {
 
 /// Most characters of a client's own text in a message.
 const QUOTED_MAX: usize = 200;
+
+/// The code of a dead engine: it answers no request any more.
+const LOST: &str = "engine_lost";
+/// Says the same to a front, whatever the API's form of the error.
+pub(crate) const LOST_HEADER: &str = "x-ottava-engine-lost";
 
 /// Why a request gets no answer, as OpenAI says it.
 #[derive(Clone, Debug)]
@@ -81,6 +89,16 @@ impl ApiError {
         self
     }
 
+    /// The engine ended while it worked on the request, or before.
+    pub(crate) fn lost(message: impl fmt::Display) -> ApiError {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).with_code(LOST)
+    }
+
+    /// Whether the engine is dead.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.code == Some(LOST)
+    }
+
     /// There is no such model.
     pub(crate) fn unknown_model(self) -> ApiError {
         ApiError { status: StatusCode::NOT_FOUND, ..self }.with_code("model_not_found")
@@ -101,7 +119,7 @@ impl ApiError {
     }
 
     /// What a program may do about it, as Responses says it.
-    pub(crate) fn code(&self) -> &'static str {
+    pub(crate) fn responses_code(&self) -> &'static str {
         match self.status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_exceeded",
             status if status.is_client_error() => "invalid_prompt",
@@ -156,8 +174,9 @@ pub(crate) fn of_engine(kind: ErrorKind, field: Option<&str>, message: impl fmt:
         ErrorKind::Unsupported => {
             (StatusCode::BAD_REQUEST, "invalid_request_error", Some("unsupported_parameter"))
         }
-        ErrorKind::OutOfMemory | ErrorKind::DeviceLost | ErrorKind::Stopped => {
-            (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("unavailable"))
+        ErrorKind::OutOfMemory => (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("unavailable")),
+        ErrorKind::DeviceLost | ErrorKind::Stopped => {
+            (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some(LOST))
         }
         _ => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
     };
@@ -177,6 +196,9 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, json_body(&self.to_json())).into_response();
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.is_lost() {
+            response.headers_mut().insert(LOST_HEADER, HeaderValue::from_static("1"));
         }
         // The gate says it in the words of another API, if the route is one of those.
         response.extensions_mut().insert(self);

@@ -6,10 +6,11 @@ use std::time::Duration;
 use ottava::Error;
 use ottava::constrain::{Constraint, ConstraintError, Grammar};
 use serde_json::{Map, Value};
+use tokio::sync::oneshot;
 
 use crate::app::App;
 use crate::error::{ApiError, quoted};
-use crate::fields::Fields;
+use crate::fields::{Fields, wrong};
 
 /// Longest that a grammar may be compiled.
 const TIME_MAX: Duration = Duration::from_secs(1);
@@ -59,8 +60,17 @@ impl Format {
         let Format { field, grammar } = self;
         // The vocabulary is read once, for the first grammar; that time is not the grammar's.
         app.work(|engine| Ok(engine.constraints().map(drop)?)).await?;
-        let compiled =
-            app.work(move |engine| engine.constrain(&grammar).map_err(|error| refused(field, error)));
+        let (begun, begins) = oneshot::channel();
+        let mut compiled = std::pin::pin!(app.work(move |engine| {
+            // Who sent it may be gone.
+            let _ = begun.send(());
+            engine.constrain(&grammar).map_err(|error| refused(field, error))
+        }));
+        // A wait for one of the few threads is not the grammar's time.
+        tokio::select! {
+            compiled = &mut compiled => return compiled,
+            _ = begins => {}
+        }
         let too_slow = || {
             let limit = TIME_MAX.as_millis();
             ApiError::invalid(field, format!("{field}: it takes longer than {limit} ms to compile"))
@@ -77,11 +87,6 @@ fn refused(field: &'static str, error: Error) -> ApiError {
         }
         other => other.into(),
     }
-}
-
-fn wrong(field: &str, expected: &str, found: &Value) -> ApiError {
-    let found = quoted(&found.to_string());
-    ApiError::invalid(field, format!("{field}: expected {expected}, found {found}"))
 }
 
 type Found = Vec<Format>;

@@ -32,6 +32,11 @@ impl Guard {
         Guard { config, phase, keys }
     }
 
+    /// Why no further request is answered, if none is.
+    pub(crate) fn not_serving(&self) -> Option<String> {
+        (*self.phase.borrow() != Phase::Serving).then(|| "the server is stopping".to_owned())
+    }
+
     /// Whether clients need a key.
     pub(crate) fn asks_for_keys(&self) -> bool {
         !self.keys.is_empty()

@@ -56,7 +56,8 @@ impl Server {
     /// configuration says.
     ///
     /// # Errors
-    /// [`ServeError::Threads`] if the system gives no threads.
+    /// [`ServeError::Threads`] if the system gives no threads; with the feature `kv-events`, `ServeError::Events` if
+    /// changes of the cache cannot be published.
     pub fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         // Templates and tokenising take a core; the model takes the others.
         let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4));
@@ -66,7 +67,9 @@ impl Server {
 
     async fn serve(self, stop: impl Future<Output = ()>, workers: usize) -> Result<(), ServeError> {
         #[cfg(feature = "kv-events")]
-        if let (Some(endpoint), Some(events)) = (&self.config.kv_events, self.engine.cache_events()) {
+        if let Some(endpoint) = &self.config.kv_events {
+            let none = || ServeError::Events(endpoint.clone(), "the engine keeps none".into());
+            let events = self.engine.cache_events().ok_or_else(none)?;
             tokio::spawn(crate::kv_events::publish(crate::kv_events::bind(endpoint).await?, events));
         }
         let engine = self.engine;

@@ -1,4 +1,4 @@
-//! Parameters that chat and completions share: how many answers, how tokens are chosen, where an answer ends.
+//! Parameters that all APIs share: how many answers, how tokens are chosen, where an answer ends, what it follows.
 
 use std::sync::Arc;
 

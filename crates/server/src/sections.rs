@@ -35,16 +35,35 @@ pub(crate) struct Sections {
     open: Option<Kind>,
     begun: usize,
     calls: usize,
-    reasoning_tokens: usize,
+    thoughts: Thoughts,
+}
+
+/// Counts the tokens of an answer's thoughts, their marks included.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Thoughts {
+    is_open: bool,
+    tokens: usize,
+}
+
+impl Thoughts {
+    /// Takes a token by its parts. One whose text is held back belongs to what is open.
+    pub(crate) fn token(&mut self, parts: &[ChatPart]) {
+        if let Some(last) = parts.last() {
+            self.is_open = matches!(last, ChatPart::Reasoning(_));
+        }
+        self.tokens += usize::from(self.is_open);
+    }
+
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens
+    }
 }
 
 impl Sections {
     /// The steps of a token's parts.
     pub(crate) fn token(&mut self, parts: Vec<ChatPart>) -> Vec<Step> {
-        let steps = self.steps(parts);
-        // A token whose text is held back is of the section that is open.
-        self.reasoning_tokens += usize::from(self.open == Some(Kind::Reasoning));
-        steps
+        self.thoughts.token(&parts);
+        self.steps(parts)
     }
 
     /// The steps of what was held back, and of the end. An answer has at least one section.
@@ -64,7 +83,7 @@ impl Sections {
 
     /// Tokens of thoughts, their marks included.
     pub(crate) fn reasoning_tokens(&self) -> usize {
-        self.reasoning_tokens
+        self.thoughts.tokens()
     }
 
     fn steps(&mut self, parts: Vec<ChatPart>) -> Vec<Step> {
@@ -130,6 +149,21 @@ pub(crate) mod tests {
 
     pub(crate) fn arguments(index: usize, text: &str) -> ChatPart {
         ChatPart::CallArguments { index, text: text.into() }
+    }
+
+    /// An answer with one of each.
+    pub(crate) fn all_parts() -> Vec<ChatPart> {
+        vec![
+            thought("Let me "),
+            thought("look."),
+            text("I "),
+            text("look."),
+            call(0, "f"),
+            arguments(0, "{\"x\":"),
+            arguments(0, "1}"),
+            call(1, "g"),
+            arguments(1, "{}"),
+        ]
     }
 
     /// A token for each part, and an end; 7 tokens of the prompt, 4 of them cached.

@@ -1,10 +1,12 @@
 //! What answers of chat and completions have in common.
 
+use ottava::chat::ChatPart;
 use ottava::engine::{Timings, Usage};
 use serde_json::{Value, json};
 
 use crate::app::{App, now};
 use crate::params::Params;
+use crate::sections::Thoughts;
 
 /// What the chunks of an answer have in common, and the tokens counted so far.
 pub(crate) struct Frame {
@@ -14,6 +16,8 @@ pub(crate) struct Frame {
     model: String,
     /// By choice; those of a prompt stand together.
     usage: Vec<Usage>,
+    /// By choice; none where answers are not read for thoughts.
+    thoughts: Vec<Thoughts>,
     prompts: usize,
     /// Whether the last chunk has the tokens counted, and whether each has them.
     ends_with_usage: bool,
@@ -29,10 +33,17 @@ impl Frame {
             created: now(),
             model: app.name().to_owned(),
             usage: vec![Usage::default(); params.n * prompts],
+            thoughts: Vec::new(),
             prompts,
             ends_with_usage: params.include_usage || !params.stream,
             continuous_usage: params.continuous_usage,
         }
+    }
+
+    /// The same with the tokens of thoughts counted.
+    pub(crate) fn with_thoughts(mut self) -> Frame {
+        self.thoughts = vec![Thoughts::default(); self.usage.len()];
+        self
     }
 
     /// How many choices there are.
@@ -44,6 +55,13 @@ impl Frame {
     pub(crate) fn note(&mut self, index: usize, usage: Usage) {
         if let Some(kept) = self.usage.get_mut(index) {
             *kept = usage;
+        }
+    }
+
+    /// Notes what a choice's token is.
+    pub(crate) fn read(&mut self, index: usize, parts: &[ChatPart]) {
+        if let Some(thoughts) = self.thoughts.get_mut(index) {
+            thoughts.token(parts);
         }
     }
 
@@ -79,12 +97,17 @@ impl Frame {
         let prompt: usize = self.usage.iter().step_by(n).map(|usage| usage.prompt_tokens).sum();
         let cached: usize = self.usage.iter().step_by(n).map(|usage| usage.cached_tokens).sum();
         let completion: usize = self.usage.iter().map(|usage| usage.completion_tokens).sum();
-        json!({
+        let mut usage = json!({
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
             "prompt_tokens_details": {"cached_tokens": cached},
-        })
+        });
+        if !self.thoughts.is_empty() {
+            let reasoning: usize = self.thoughts.iter().map(Thoughts::tokens).sum();
+            usage["completion_tokens_details"] = json!({"reasoning_tokens": reasoning});
+        }
+        usage
     }
 }
 

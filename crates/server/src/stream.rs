@@ -21,6 +21,8 @@ const CHUNKS: usize = 16;
 
 /// The comment before an answer's first piece, where streams are marked.
 pub(crate) const ANSWER_MARK: &[u8] = b": answer\n\n";
+/// The comment in its place where the engine died before there was one.
+pub(crate) const LOST_MARK: &[u8] = b": lost\n\n";
 
 /// What a stream of an API has beside its chunks.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +143,7 @@ impl Writer {
                 }
             };
             if std::mem::take(&mut unmarked) {
-                self.send(Bytes::from_static(ANSWER_MARK)).await?;
+                self.send(mark(output.as_ref()).into()).await?;
             }
             match output {
                 Some(Ok(output)) => self.events(dialect.chunks(output)).await?,
@@ -176,6 +178,16 @@ impl Writer {
     }
 }
 
+/// What stands before a stream's first piece, its end or its error.
+fn mark(first: Option<&Result<Output, ApiError>>) -> &'static [u8] {
+    match first {
+        Some(Err(error)) if error.is_lost() => LOST_MARK,
+        // It is no answer, but another process would say the same.
+        Some(Err(_)) => b"",
+        _ => ANSWER_MARK,
+    }
+}
+
 /// Returns when running answers have to end.
 pub(crate) async fn ending(phase: &mut tokio::sync::watch::Receiver<Phase>) {
     // Without a sender nobody says that they have to.
@@ -189,4 +201,23 @@ pub(crate) fn stopping() -> ApiError {
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", "the server is stopping")
         .with_code("unavailable")
         .retry_after(u32::try_from(Duration::from_secs(5).as_secs()).unwrap_or(5))
+}
+
+#[cfg(test)]
+mod tests {
+    use ottava::ErrorKind;
+
+    use super::*;
+    use crate::error::of_engine;
+    use crate::sections::tests::{outputs, text};
+
+    #[test]
+    fn a_lost_engine_is_marked_and_another_error_is_not() {
+        let failed = |kind| mark(Some(&Err(of_engine(kind, None, "why"))));
+        assert_eq!(failed(ErrorKind::DeviceLost), LOST_MARK);
+        assert_eq!(failed(ErrorKind::Stopped), LOST_MARK);
+        assert_eq!(failed(ErrorKind::Overloaded), b"");
+        assert_eq!(mark(outputs(vec![text("a")], "stop", None).pop().map(Ok).as_ref()), ANSWER_MARK);
+        assert_eq!(mark(None), ANSWER_MARK);
+    }
 }

@@ -22,8 +22,7 @@ enum Source {
 
 /// The tokens of a text or of a conversation.
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.take("model"))?;
+    let mut fields = app.fields(&body)?;
     let spelled = [fields.bool("return_token_strs")?, fields.bool("with_pieces")?].contains(&Some(true));
     let source = source(&mut fields)?;
     let answer = app.work(move |engine| {
@@ -70,8 +69,7 @@ fn numbers(ids: &[TokenId]) -> Value {
 
 /// The text of tokens.
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.take("model"))?;
+    let mut fields = app.fields(&body)?;
     let wrong = || ApiError::invalid("tokens", "tokens: expected a list of token ids");
     let vocab = app.engine.vocab().len();
     let id = |value: &Value| {
@@ -91,16 +89,14 @@ pub(crate) async fn ids_of(app: &Arc<App>, conversation: Conversation) -> Result
 
 /// How many tokens a chat's prompt is.
 pub(crate) async fn input_tokens(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.take("model"))?;
+    let mut fields = app.fields(&body)?;
     let count = ids_of(&app, Conversation::take(&mut fields)?).await?.len();
     Ok(json_body(&json!({"object": "response.input_tokens", "input_tokens": count})).into_response())
 }
 
 /// A chat's prompt as tokens, as vllm-router asks for them before it chooses a worker.
 pub(crate) async fn render(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.take("model"))?;
+    let mut fields = app.fields(&body)?;
     let mut answer = json!({
         "request_id": format!("chatcmpl-{}", random_hex::<12>()), "token_ids": [], "sampling_params": {},
         "model": app.name(), "stream": fields.bool("stream")?.unwrap_or(false),

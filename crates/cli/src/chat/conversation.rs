@@ -38,8 +38,8 @@ impl Conversation {
         self.messages.truncate(system_len(&self.messages));
     }
 
-    /// The conversation with a user's line or the results of calls more, without its oldest turns where the context has no room for them and
-    /// for an answer: of `answer_max` tokens, but no more than a quarter of the context.
+    /// The conversation with a user's line or the results of calls more, without its oldest turns where the context has
+    /// no room for them and for an answer: of `answer_max` tokens, but no more than a quarter of the context.
     pub fn fit(
         &self,
         new: Vec<Message>,

@@ -4,7 +4,6 @@
 mod conversation;
 mod tools;
 
-use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
@@ -17,7 +16,7 @@ use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
 use self::conversation::Conversation;
-use self::tools::{Call, Said};
+use self::tools::{Pending, Said};
 use super::input::{self, Lines, NextLine};
 use super::interrupt::{self, Answering};
 use super::options::{ModelOptions, SamplingOptions};
@@ -83,8 +82,8 @@ impl Chat {
         }
         let room = engine.info().context_max;
         let conversation = Conversation::new(self.system.clone());
-        let (calls, results) = (VecDeque::new(), Vec::new());
-        let mut talk = Talk { chat: &self, engine: &engine, room, conversation, tools, calls, results };
+        let pending = Pending::default();
+        let mut talk = Talk { chat: &self, engine: &engine, room, conversation, tools, pending };
         if std::io::stdin().is_terminal() { talk.at_terminal() } else { talk.through_pipe() }
     }
 }
@@ -96,9 +95,7 @@ struct Talk<'a> {
     room: usize,
     conversation: Conversation,
     tools: Tools,
-    /// Calls whose results are waited for, and the results that have come.
-    calls: VecDeque<Call>,
-    results: Vec<Message>,
+    pending: Pending,
 }
 
 /// Whether the conversation goes on after a line.
@@ -127,7 +124,7 @@ impl Talk<'_> {
 
     fn converse(&mut self, editor: &mut DefaultEditor) -> Result<(), Failure> {
         loop {
-            let prompt = self.calls.front().map_or("> ".into(), |call| format!("{}> ", call.name()));
+            let prompt = format!("{}> ", self.pending.next().unwrap_or_default());
             let line = match editor.readline(&prompt) {
                 Ok(line) => line,
                 Err(ReadlineError::Interrupted) => continue,
@@ -165,11 +162,11 @@ impl Talk<'_> {
             Line::Help => output::print_line(HELP)?,
             Line::Clear => {
                 self.conversation.clear();
-                self.forget_calls();
+                self.pending = Pending::default();
             }
             Line::System(text) => {
                 self.conversation = Conversation::new(text.map(str::to_owned));
-                self.forget_calls();
+                self.pending = Pending::default();
             }
             Line::Save(path) => self.save(path)?,
             Line::Exit => return Ok(Next::Leave),
@@ -181,26 +178,13 @@ impl Talk<'_> {
         Ok(Next::Line)
     }
 
-    fn forget_calls(&mut self) {
-        self.calls.clear();
-        self.results.clear();
-    }
-
     /// Takes a line as what the user says, or as a call's result; answers once there is something to answer. A failure
     /// is told, and the conversation goes on without the line.
     fn say(&mut self, text: &str) -> Result<(), Failure> {
-        let new = match self.calls.pop_front() {
-            Some(call) => {
-                self.results.push(call.result(text));
-                if !self.calls.is_empty() {
-                    return Ok(());
-                }
-                std::mem::take(&mut self.results)
-            }
-            None => vec![Message::new("user", text)],
-        };
+        let Some(new) = self.pending.take(text) else { return Ok(()) };
         match self.answer(new) {
             Err(Failure::Failed(message) | Failure::Usage(message)) => {
+                self.pending.take_back();
                 output::tell(format_args!("error: {message}"));
                 Ok(())
             }
@@ -243,11 +227,11 @@ impl Talk<'_> {
         output::print_line("")?;
         let answer = result?;
         self.tell(&answer);
-        let (message, calls) = match parser {
+        let (message, pending) = match parser {
             Some(_) => said.finish(),
-            None => (Message::new("assistant", answer.text), VecDeque::new()),
+            None => (Message::new("assistant", answer.text), Pending::default()),
         };
-        self.calls = calls;
+        self.pending = pending;
         self.conversation.commit(fitted.messages, message);
         Ok(())
     }

@@ -1,6 +1,5 @@
 //! Tools in a conversation: what an answer calls, and the results that are waited for.
 
-use std::collections::VecDeque;
 use std::path::Path;
 
 use ottava::chat::{ChatPart, Tool, Tools};
@@ -26,6 +25,13 @@ pub struct Said {
     text: String,
     reasoning: String,
     calls: Vec<Call>,
+}
+
+/// Calls whose results are waited for, and the results that have come.
+#[derive(Default)]
+pub struct Pending {
+    calls: Vec<Call>,
+    results: Vec<Message>,
 }
 
 /// A call whose result is waited for.
@@ -66,17 +72,17 @@ impl Said {
     }
 
     /// The assistant's message, and the calls in it. One that broke off is left out, with a note.
-    pub fn finish(self) -> (Message, VecDeque<Call>) {
+    pub fn finish(self) -> (Message, Pending) {
         let mut message = Message::new("assistant", self.text);
         if !self.reasoning.is_empty() {
             message = message.with_reasoning(self.reasoning);
         }
-        let (mut calls, mut whole) = (Vec::new(), VecDeque::new());
+        let (mut calls, mut whole) = (Vec::new(), Pending::default());
         for call in self.calls {
             match serde_json::from_str(&call.arguments) {
                 Ok(Value::Object(fields)) => {
                     calls.push(ToolCall::new(call.id.as_str(), call.name.as_str(), fields.into()));
-                    whole.push_back(call);
+                    whole.calls.push(call);
                 }
                 _ => output::tell(format_args!("note: the call of {} broke off", call.name)),
             }
@@ -88,15 +94,25 @@ impl Said {
     }
 }
 
-impl Call {
-    /// The tool's name.
-    pub fn name(&self) -> &str {
-        &self.name
+impl Pending {
+    /// The tool whose result is the next line, if one is.
+    pub fn next(&self) -> Option<&str> {
+        self.calls.get(self.results.len()).map(|call| call.name.as_str())
     }
 
-    /// The message of its result.
-    pub fn result(self, text: &str) -> Message {
-        Message::new("tool", text).with_tool_call_id(self.id).with_name(self.name)
+    /// Takes a line as what the user says, or as the next result. Messages once there is something to answer.
+    pub fn take(&mut self, line: &str) -> Option<Vec<Message>> {
+        let Some(call) = self.calls.get(self.results.len()) else {
+            return Some(vec![Message::new("user", line)]);
+        };
+        let result = Message::new("tool", line).with_tool_call_id(call.id.as_str());
+        self.results.push(result.with_name(call.name.as_str()));
+        (self.results.len() == self.calls.len()).then(|| self.results.clone())
+    }
+
+    /// The last line got no answer: its call waits for another.
+    pub fn take_back(&mut self) {
+        self.results.pop();
     }
 }
 
@@ -113,15 +129,35 @@ mod tests {
         said.take(vec![ChatPart::Reasoning("Hm.".into()), ChatPart::Text("I look.".into())]).unwrap();
         said.take(vec![start(0, "f"), arguments(0, "{\"a\""), arguments(0, ":1}")]).unwrap();
         said.take(vec![start(1, "g"), arguments(1, "{\"b\":")]).unwrap();
-        let (message, calls) = said.finish();
+        let (message, mut pending) = said.finish();
         let expected = serde_json::json!({
             "role": "assistant", "content": "I look.", "reasoning_content": "Hm.",
             "tool_calls": [{"id": "c0", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
         });
         assert_eq!(serde_json::to_value(message).unwrap(), expected);
-        let results: Vec<Message> = calls.into_iter().map(|call| call.result("two")).collect();
+        assert_eq!(pending.next(), Some("f"));
+        let results = pending.take("two");
         let expected =
             serde_json::json!([{"role": "tool", "content": "two", "tool_call_id": "c0", "name": "f"}]);
         assert_eq!(serde_json::to_value(results).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_result_without_an_answer_is_asked_for_again_and_the_others_stay() {
+        let call = |id: &str| Call { id: id.into(), name: id.into(), arguments: "{}".into() };
+        let mut pending = Pending { calls: vec![call("f"), call("g")], results: Vec::new() };
+        assert!(pending.take("one").is_none());
+        let texts = |messages: Option<Vec<Message>>| {
+            let messages = messages.unwrap_or_default();
+            messages.iter().map(|message| message.content.to_text()).collect::<Vec<_>>()
+        };
+        assert_eq!(texts(pending.take("too long")), ["one", "too long"]);
+        pending.take_back();
+        assert_eq!(pending.next(), Some("g"));
+        assert_eq!(texts(pending.take("two")), ["one", "two"]);
+        let mut nobody = Pending::default();
+        let said = nobody.take("a line").unwrap_or_default();
+        nobody.take_back();
+        assert_eq!((said.len(), said[0].role.as_str(), nobody.next()), (1, "user", None));
     }
 }

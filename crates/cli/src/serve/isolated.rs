@@ -14,12 +14,15 @@ const FRONT: &[&str] = &[
     "--api-key-file",
     "--allowed-host",
     "--allowed-origin",
+    "--drain",
     "--add",
     "--idle-unload",
     "--restarts",
     "--model",
     "-m",
 ];
+/// A process's own: it is found by its front alone, which ends it when nothing is at work.
+const WORKER: &[&str] = &["--worker", "--host", "127.0.0.1", "--port", "0", "--drain", "0", "--model"];
 /// What only one process can do, or that belongs to one model.
 const FIRST_ONLY: &[&str] = &["--kv-events", "--chat-template"];
 
@@ -80,7 +83,7 @@ fn arguments(given: &[OsString], path: &Path, names: &[String], first: bool) -> 
             arguments.push(argument.clone());
         }
     }
-    arguments.extend(["--worker", "--host", "127.0.0.1", "--port", "0", "--model"].map(OsString::from));
+    arguments.extend(WORKER.iter().map(OsString::from));
     arguments.push(path.into());
     arguments.extend(names.iter().flat_map(|name| ["--alias".into(), name.into()]));
     arguments
@@ -99,12 +102,10 @@ mod tests {
             let found = arguments(&given, Path::new("z.gguf"), &["n".into()], first);
             found.iter().map(|argument| argument.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
         };
-        let own = "--worker --host 127.0.0.1 --port 0 --model z.gguf --alias n";
-        assert_eq!(found(false), format!("-t 2 --kv int8 --drain 5 {own}"));
-        assert_eq!(
-            found(true),
-            format!("-t 2 --kv int8 --drain 5 --kv-events tcp://127.0.0.1:1 --chat-template=c.jinja {own}")
-        );
+        let own = "--worker --host 127.0.0.1 --port 0 --drain 0 --model z.gguf --alias n";
+        assert_eq!(found(false), format!("-t 2 --kv int8 {own}"));
+        let of_first = "--kv-events tcp://127.0.0.1:1 --chat-template=c.jinja";
+        assert_eq!(found(true), format!("-t 2 --kv int8 {of_first} {own}"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod forward;
 mod relay;
 mod worker;
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::future::Future;
 use std::net::SocketAddr;
@@ -16,7 +17,6 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -24,7 +24,7 @@ use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -34,6 +34,9 @@ use crate::guard::Guard;
 use crate::listen::{Listener, on_threads};
 use crate::{Config, ServeError, about};
 use worker::{Status, Worker};
+
+/// How long an idle connection to a process is kept: less than the process does ([`Config::read_timeout`]).
+const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// A model with a process of its own.
 #[derive(Clone, Debug)]
@@ -71,8 +74,16 @@ impl Front {
     /// Listens on the address of `config`. The first model is the one of requests that name none.
     ///
     /// # Errors
-    /// As [`Server::bind`](crate::Server::bind).
+    /// As [`Server::bind`](crate::Server::bind), and [`ServeError::Name`] if two models have one name.
     pub fn bind(config: Config, models: Vec<Model>) -> Result<Front, ServeError> {
+        let mut names = HashSet::new();
+        for model in &models {
+            // A model may have a name twice.
+            let own: HashSet<_> = model.names.iter().collect();
+            if let Some(taken) = own.into_iter().find(|name| !names.insert(*name)) {
+                return Err(ServeError::Name(taken.clone()));
+            }
+        }
         Ok(Front { listener: Listener::bind(&config)?, config, models, idle: None, restarts_max: 3 })
     }
 
@@ -128,7 +139,8 @@ impl Front {
             }
         };
         let routed = |guard: Arc<Guard>| {
-            let client = Client::builder(TokioExecutor::new()).build_http();
+            let mut client = Client::builder(TokioExecutor::new());
+            let client = client.pool_idle_timeout(IDLE_MAX).pool_timer(TokioTimer::new()).build_http();
             routes(&Arc::new(Shared { guard, workers, client }))
         };
         let served = self.listener.serve(self.config, stop, routed).await;
@@ -164,28 +176,27 @@ impl Shared {
 /// Routes of the front's own; all others are forwarded.
 fn routes(shared: &Arc<Shared>) -> Router {
     Router::new()
+        .route("/", get(about::page))
         .route("/health", get(about::health))
         .route("/v1/health", get(about::health))
         .route("/ready", get(ready))
+        .route("/version", get(about::version))
+        .route("/openapi.json", get(about::openapi))
         .route("/v1/models", get(models))
         .route("/v1/models/{id}", get(model))
         .fallback(forward::forward)
+        .method_not_allowed_fallback(about::no_method)
         .layer(from_fn_with_state(Arc::clone(&shared.guard), gate))
         .with_state(Arc::clone(shared))
 }
 
 /// `/ready`: the pinned models can answer.
 async fn ready(State(shared): State<Arc<Shared>>) -> Response {
-    let waiting =
-        shared.workers.iter().find(|worker| worker.pinned && !matches!(worker.status(), Status::Up { .. }));
-    match waiting {
-        None => json_body(&json!({"status": "ready"})).into_response(),
-        Some(worker) => {
-            let reason = format!("{} is being loaded", worker.name());
-            let body = json_body(&json!({"status": "not ready", "reason": reason}));
-            (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
-        }
-    }
+    about::readiness(shared.guard.not_serving().or_else(|| {
+        let mut pinned = shared.workers.iter().filter(|worker| worker.pinned);
+        let loads = pinned.find(|worker| !matches!(worker.status(), Status::Up { .. }))?;
+        Some(format!("{} is being loaded", loads.name()))
+    }))
 }
 
 async fn models(State(shared): State<Arc<Shared>>) -> Response {

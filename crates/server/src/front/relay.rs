@@ -3,22 +3,26 @@
 use std::convert::Infallible;
 
 use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::forward::{Question, kept, lost};
 use crate::error::ApiError;
-use crate::stream::{ANSWER_MARK, ending, stopping};
+use crate::stream::{ANSWER_MARK, LOST_MARK, ending, stopping};
 
 /// Pieces that a slow reader may leave.
 const PIECES: usize = 16;
 /// Most bytes that are held back: more than any answer's beginning.
 const HELD_MAX: usize = 1 << 20;
+/// APIs with a form of their own for an error in a stream.
+const MESSAGES: &str = "/v1/messages";
+const RESPONSES: &str = "/v1/responses";
 
 /// A stream that goes on by itself until its reader goes.
 pub(super) fn stream(question: Question, response: hyper::Response<Incoming>, run: u64) -> Response {
@@ -65,6 +69,10 @@ impl Relay {
         };
         match response {
             Err(error) => self.fail(&error).await,
+            Ok((response, _)) if response.status() != StatusCode::OK => match refusal(response).await {
+                Some(error) => self.end_with(&error).await,
+                None => self.fail(&lost()).await,
+            },
             Ok((response, _)) => match self.copy(response.into_body()).await? {
                 true => Ok(()),
                 false => self.fail(&lost()).await,
@@ -95,9 +103,12 @@ impl Relay {
             match piece {
                 Some(Ok(bytes)) => self.take(bytes).await?,
                 Some(Err(_)) => return Ok(false),
+                None if self.held.as_deref().is_some_and(|held| place(held, LOST_MARK).is_some()) => {
+                    return Ok(false);
+                }
                 None => {
                     let held = self.held.take().unwrap_or_default();
-                    self.send(held.into()).await?;
+                    self.pass(held.into()).await?;
                     return Ok(true);
                 }
             }
@@ -106,10 +117,9 @@ impl Relay {
 
     /// Sends a piece on, or holds it back.
     async fn take(&mut self, bytes: Bytes) -> Result<(), Gone> {
-        self.number = last_number(&bytes).map_or(self.number, |number| number + 1);
-        let Some(held) = &mut self.held else { return self.send(bytes).await };
+        let Some(held) = &mut self.held else { return self.pass(bytes).await };
         held.extend_from_slice(&bytes);
-        let mark = held.windows(ANSWER_MARK.len()).position(|part| part == ANSWER_MARK);
+        let mark = place(held, ANSWER_MARK);
         if mark.is_none() && held.len() < HELD_MAX {
             return Ok(());
         }
@@ -117,24 +127,36 @@ impl Relay {
         if let Some(mark) = mark {
             all.drain(mark..mark + ANSWER_MARK.len());
         }
-        self.send(all.into()).await
+        self.pass(all.into()).await
     }
 
-    /// Ends the stream with an error in its API's form.
-    async fn fail(&mut self, error: &ApiError) -> Result<(), Gone> {
+    /// Sends what the process wrote, and notes its last number.
+    async fn pass(&mut self, bytes: Bytes) -> Result<(), Gone> {
+        if self.question.path().starts_with(RESPONSES) {
+            self.number = last_number(&bytes).map_or(self.number, |number| number + 1);
+        }
+        self.send(bytes).await
+    }
+
+    /// Ends the stream with an error of the front's own.
+    async fn fail(&self, error: &ApiError) -> Result<(), Gone> {
+        let is_messages = self.question.path().starts_with(MESSAGES);
+        self.end_with(&if is_messages { error.to_anthropic() } else { error.to_json() }).await
+    }
+
+    /// Ends the stream with an error that is the body of an answer in its API's form.
+    async fn end_with(&self, error: &Value) -> Result<(), Gone> {
         let event = match self.question.path() {
-            path if path.starts_with("/v1/messages") => {
-                format!("event: error\ndata: {}\n\n", error.to_anthropic())
-            }
-            path if path.starts_with("/v1/responses") => {
-                let inner = &error.to_json()["error"];
+            path if path.starts_with(MESSAGES) => format!("event: error\ndata: {error}\n\n"),
+            path if path.starts_with(RESPONSES) => {
+                let inner = &error["error"];
                 let event = json!({
-                    "type": "error", "code": inner["code"], "message": inner["message"], "param": null,
+                    "type": "error", "code": inner["code"], "message": inner["message"], "param": inner["param"],
                     "sequence_number": self.number,
                 });
                 format!("event: error\ndata: {event}\n\n")
             }
-            _ => format!("data: {}\n\n", error.to_json()),
+            _ => format!("data: {error}\n\n"),
         };
         self.send(event.into()).await
     }
@@ -149,6 +171,17 @@ impl Relay {
             _ => Err(Gone),
         }
     }
+}
+
+/// Where a mark stands.
+fn place(bytes: &[u8], mark: &[u8]) -> Option<usize> {
+    bytes.windows(mark.len()).position(|part| part == mark)
+}
+
+/// The error that a process answers with; none if it breaks off or is no error.
+async fn refusal(response: hyper::Response<Incoming>) -> Option<Value> {
+    let body = response.into_body().collect().await.ok()?.to_bytes();
+    serde_json::from_slice(&body).ok().filter(|body: &Value| body["error"].is_object())
 }
 
 /// The last number that an event of Responses has in a piece of a stream.

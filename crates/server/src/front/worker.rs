@@ -12,21 +12,21 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, sleep_until, timeout};
 
 use super::Model;
 use crate::ServeError;
 use crate::app::now;
 
-/// How often a process is looked at.
+/// How often a process is looked at, and how far apart starts are.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long it may take to say that it lives, and how often in a row it may fail to.
 const ANSWER: Duration = Duration::from_secs(5);
 const SILENCES_MAX: usize = 3;
 /// Within this time, ends are counted.
 const PERIOD: Duration = Duration::from_secs(600);
-/// How long a process may take to end in order.
-const LAST_WORDS: Duration = Duration::from_secs(40);
+/// How long a process may take to end in order. It has nothing at work.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 /// How long a request waits for its model.
 const LOAD_MAX: Duration = Duration::from_secs(600);
 /// How long a process that has broken a connection may take to end.
@@ -67,6 +67,10 @@ pub(super) struct Worker {
     last_used: Mutex<Instant>,
     /// Processes that ended without being asked to.
     deaths: AtomicU64,
+    /// When the model was "created", as its process says it of itself.
+    created: u64,
+    /// What a process has said of its model.
+    about: Mutex<Value>,
 }
 
 /// A request at work: its model is not unloaded.
@@ -94,6 +98,8 @@ impl Worker {
             at_work: AtomicUsize::new(0),
             last_used: Mutex::new(Instant::now()),
             deaths: AtomicU64::new(0),
+            created: now(),
+            about: Mutex::new(json!({})),
         }
     }
 
@@ -110,12 +116,18 @@ impl Worker {
         self.deaths.load(Ordering::Relaxed)
     }
 
+    /// The model as `/v1/models` has it: what its process has said, as far as there was one.
     pub(super) fn to_json(&self, name: &str) -> Value {
-        let loaded = matches!(self.status(), Status::Up { .. });
-        json!({
-            "id": name, "object": "model", "created": now(), "owned_by": "ottava", "root": self.name(),
-            "meta": {"loaded": loaded, "pinned": self.pinned},
-        })
+        let mut model = self.about.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let own = json!({
+            "id": name, "object": "model", "created": self.created, "owned_by": "ottava", "root": self.name(),
+        });
+        if let (Value::Object(model), Value::Object(own)) = (&mut model, own) {
+            model.extend(own);
+        }
+        model["meta"]["loaded"] = matches!(self.status(), Status::Up { .. }).into();
+        model["meta"]["pinned"] = self.pinned.into();
+        model
     }
 
     /// A request begins.
@@ -124,8 +136,20 @@ impl Worker {
         AtWork(Arc::clone(self))
     }
 
-    /// Where the process answers; [`Worker::begin`] has said that it is needed. `broken` is a run that has failed: another is waited for,
-    /// unless it turns out to live.
+    /// Where the process answers now, for what does not wait for it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn now(&self) -> Result<(SocketAddr, u64), String> {
+        match self.status() {
+            Status::Up { address, run } => Ok((address, run)),
+            Status::Down => Err(format!("the model {} is not loaded", self.name())),
+            Status::GivenUp(reason) => Err(reason),
+        }
+    }
+
+    /// Where the process answers; [`Worker::begin`] has said that it is needed. `broken` is a run that has failed:
+    /// another is waited for, unless it turns out to live.
     ///
     /// # Errors
     /// Why there is none.
@@ -160,9 +184,11 @@ impl Worker {
         let mut deaths = VecDeque::new();
         for run in 0.. {
             tokio::select! {
-                () = self.wanted() => {}
+                biased;
                 () = told(&mut stop) => return Ok(()),
+                () = self.wanted() => {}
             }
+            let next = Instant::now() + LOOK;
             let end = self.live(run, &mut stop).await;
             self.status.send_replace(Status::Down);
             let reason = match end {
@@ -190,6 +216,10 @@ impl Worker {
                 }
                 self.status.send_replace(Status::Down);
             }
+            tokio::select! {
+                () = sleep_until(next.into()) => {}
+                () = told(&mut stop) => return Ok(()),
+            }
         }
         Ok(())
     }
@@ -210,9 +240,16 @@ impl Worker {
         };
         let address = tokio::select! {
             address = address(&mut lines) => address,
-            () = told(stop) => return self.end(child, stdin, End::Stopped).await,
+            () = told(stop) => None,
         };
-        let Some(address) = address else { return End::Died(ended(child.wait().await)) };
+        let Some(address) = address else {
+            // While it loads it does not read its input; nor may it end because it says no more. One that has ended
+            // keeps its status.
+            let _ = child.start_kill();
+            let status = child.wait().await;
+            return if *stop.borrow() { End::Stopped } else { End::Died(ended(status)) };
+        };
+        self.learn(address).await;
         self.status.send_replace(Status::Up { address, run });
         let mut silences = 0;
         loop {
@@ -241,6 +278,16 @@ impl Worker {
             // What is killed has ended.
             let _ = child.kill().await;
             return End::Died(reason);
+        }
+    }
+
+    /// Keeps what the process says of its model.
+    async fn learn(&self, address: SocketAddr) {
+        let key = self.keys.lines().next().unwrap_or_default();
+        // Without it the list says less.
+        let Ok(Ok((_, mut list))) = timeout(ANSWER, get(address, "/v1/models", key)).await else { return };
+        if let Some(model @ Value::Object(_)) = list["data"].get_mut(0) {
+            *self.about.lock().unwrap_or_else(PoisonError::into_inner) = model.take();
         }
     }
 
@@ -298,21 +345,24 @@ fn ended(status: std::io::Result<ExitStatus>) -> String {
 
 /// Why a process says that it cannot answer, and will not again: its engine is dead, or a step hangs.
 async fn unready(address: SocketAddr) -> std::io::Result<Option<String>> {
+    match get(address, "/ready", "").await? {
+        (true, _) => Ok(None),
+        (false, body) => match body["reason"].as_str() {
+            Some(reason) => Ok(Some(reason.to_owned())),
+            None => Err(std::io::ErrorKind::InvalidData.into()),
+        },
+    }
+}
+
+/// Whether a process answers a path with 200, and the JSON of its answer.
+async fn get(address: SocketAddr, path: &str, key: &str) -> std::io::Result<(bool, Value)> {
     let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET /ready HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
+    let head =
+        format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nx-api-key: {key}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
     let mut answer = Vec::new();
     stream.take(1 << 16).read_to_end(&mut answer).await?;
     let answer = String::from_utf8_lossy(&answer);
-    if answer.starts_with("HTTP/1.1 200") {
-        return Ok(None);
-    }
-    let body: Value = answer
-        .split_once("\r\n\r\n")
-        .and_then(|(_, body)| serde_json::from_str(body).ok())
-        .unwrap_or_default();
-    match body["reason"].as_str() {
-        Some(reason) => Ok(Some(reason.to_owned())),
-        None => Err(std::io::ErrorKind::InvalidData.into()),
-    }
+    let body = answer.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok());
+    Ok((answer.starts_with("HTTP/1.1 200"), body.unwrap_or_default()))
 }

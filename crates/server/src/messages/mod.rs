@@ -26,8 +26,7 @@ pub(crate) async fn create(
     client: Client,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.take("model"))?;
+    let mut fields = app.fields(&body)?;
     let conversation = input::conversation(&mut fields)?;
     let mut params = params(&mut fields, &client)?;
     let ignored = client.ignored(&app, fields);
@@ -42,9 +41,10 @@ pub(crate) async fn count_tokens(
     client: Client,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.take("model"))?;
+    let mut fields = app.fields(&body)?;
     let conversation = input::conversation(&mut fields)?;
+    // What an answer follows is no part of its prompt.
+    fields.take("response_format");
     let ignored = client.ignored(&app, fields);
     let count = ids_of(&app, conversation).await?.len();
     Ok(ignored.onto(json_body(&json!({"input_tokens": count})).into_response()))

@@ -195,7 +195,7 @@ mod tests {
     use axum::http::StatusCode;
 
     use super::*;
-    use crate::sections::tests::{arguments, call, folded, outputs, streamed, text, thought};
+    use crate::sections::tests::{all_parts, arguments, call, folded, outputs, streamed, text};
 
     fn blocks() -> Blocks {
         let usage = json!({"input_tokens": 7, "output_tokens": 0});
@@ -206,19 +206,8 @@ mod tests {
 
     #[test]
     fn events_come_in_order_and_a_whole_message_is_their_fold() {
-        let parts = vec![
-            thought("Let me "),
-            thought("look."),
-            text("I "),
-            text("look."),
-            call(0, "f"),
-            arguments(0, "{\"x\":"),
-            arguments(0, "1}"),
-            call(1, "g"),
-            arguments(1, "{}"),
-        ];
         let mut blocks = blocks();
-        let events = streamed(&mut blocks, outputs(parts, "stop", None));
+        let events = streamed(&mut blocks, outputs(all_parts(), "stop", None));
         let shown = |event: &Value| {
             let kind = event["type"].as_str().unwrap_or_default().trim_start_matches("content_block_");
             format!("{kind} {} {}", event["index"], event["delta"]["type"].as_str().unwrap_or_default())

@@ -26,8 +26,7 @@ pub(crate) async fn create(
     client: Client,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.take("model"))?;
+    let mut fields = app.fields(&body)?;
     let shell = shell(&app, &fields);
     let conversation = input::conversation(&mut fields)?;
     let mut params = params(&mut fields, &client)?;
@@ -42,8 +41,7 @@ pub(crate) async fn input_tokens(
     client: Client,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let mut fields = Fields::parse(&body)?;
-    app.check_model(fields.take("model"))?;
+    let mut fields = app.fields(&body)?;
     let conversation = input::conversation(&mut fields)?;
     let ignored = client.ignored(&app, fields);
     let count = ids_of(&app, conversation).await.map_err(own)?.len();

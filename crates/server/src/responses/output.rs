@@ -187,7 +187,7 @@ impl Dialect for Items {
 
     fn failed(&mut self, error: &ApiError) -> Vec<Value> {
         let mut response = self.response("failed");
-        response["error"] = json!({"code": error.code(), "message": error.message()});
+        response["error"] = json!({"code": error.responses_code(), "message": error.message()});
         vec![self.event("response.failed", json!({"response": response}))]
     }
 }
@@ -247,30 +247,16 @@ mod tests {
     use axum::http::StatusCode;
 
     use super::*;
-    use crate::sections::tests::{arguments, call, folded, outputs, streamed, text, thought};
+    use crate::sections::tests::{all_parts, folded, outputs, streamed, text, thought};
 
     fn items() -> Items {
         Items::new(json!({"id": "resp_1", "status": "in_progress", "output": [], "usage": null}))
     }
 
-    fn parts() -> Vec<ottava::chat::ChatPart> {
-        vec![
-            thought("Let me "),
-            thought("look."),
-            text("I "),
-            text("look."),
-            call(0, "f"),
-            arguments(0, "{\"x\":"),
-            arguments(0, "1}"),
-            call(1, "g"),
-            arguments(1, "{}"),
-        ]
-    }
-
     #[test]
     fn events_come_in_order_with_their_ids_and_without_a_gap() {
         let mut items = items();
-        let events = streamed(&mut items, outputs(parts(), "stop", None));
+        let events = streamed(&mut items, outputs(all_parts(), "stop", None));
         let kinds: Vec<&str> = events.iter().filter_map(|event| event["type"].as_str()).collect();
         let mut expected = vec!["created".to_owned(), "in_progress".into()];
         for name in ["reasoning_text", "output_text"] {
@@ -301,7 +287,7 @@ mod tests {
     #[test]
     fn a_whole_response_is_its_deltas_joined() {
         let mut items = items();
-        let events = streamed(&mut items, outputs(parts(), "stop", None));
+        let events = streamed(&mut items, outputs(all_parts(), "stop", None));
         let whole = folded(&items, &events);
         let mut joined = vec![String::new(); 4];
         for event in &events {

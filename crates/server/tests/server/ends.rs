@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use super::Running;
 use super::client::{post, read, request};
+#[cfg(feature = "kv-events")]
+use ottava_server::{Config, ServeError, Server};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -104,6 +106,46 @@ fn what_is_not_finished_in_time_gets_an_error() {
     server.join();
 }
 
+/// A stream that waits for the one that is begun.
+fn waiting(server: &Running) -> TcpStream {
+    let body = json!({"prompt": "a", "max_tokens": 1, "stream": true}).to_string();
+    let mut stream = TcpStream::connect(server.address).expect("connects");
+    stream.write_all(&request("POST", COMPLETIONS, &[], &body)).expect("sent");
+    stream
+}
+
+/// By a header, so that a front asks another process.
+#[test]
+fn an_engine_that_has_ended_says_so() {
+    let server = Running::with(|_| {});
+    server.engine.drain(Instant::now());
+    let answer = post(server.address, COMPLETIONS, &json!({"prompt": "a"}));
+    assert_eq!((answer.status, answer.header("x-ottava-engine-lost")), (503, Some("1")), "{answer:?}");
+    assert_eq!(answer.json()["error"]["code"], "engine_lost");
+}
+
+#[test]
+fn an_error_in_place_of_an_answer_is_no_beginning_of_one() {
+    let server = Running::with(|config| {
+        config.marks_answers = true;
+        config.request_timeout = Some(Duration::ZERO);
+    });
+    let body = read(waiting(&server)).body;
+    assert!(body.contains("\"timeout\"") && !body.contains(": answer") && !body.contains(": lost"), "{body}");
+}
+
+#[cfg(feature = "kv-events")]
+#[test]
+fn changes_that_nobody_keeps_are_not_published() {
+    let engine = Running::with(|_| {}).engine.clone();
+    let mut config = Config::default();
+    config.port = 0;
+    config.kv_events = Some("tcp://127.0.0.1:0".into());
+    let server = Server::bind(engine, config).expect("it listens");
+    let error = server.run(async {}).expect_err("refused");
+    assert!(matches!(&error, ServeError::Events(_, why) if why.contains("keeps none")), "{error}");
+}
+
 fn read_rest(mut stream: TcpStream) -> String {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).expect("the rest");
@@ -115,10 +157,7 @@ fn quiet_streams_are_kept_alive() {
     let scheduling = EngineConfig { sequences_max: 1, ..EngineConfig::default() };
     let server = Running::of(scheduling, |config| config.keep_alive = Duration::from_millis(1));
     let holding = begun(&server);
-    let body = json!({"prompt": "a", "max_tokens": 1, "stream": true}).to_string();
-    let mut waiting = TcpStream::connect(server.address).expect("connects");
-    waiting.write_all(&request("POST", COMPLETIONS, &[], &body)).expect("sent");
-    let answer = read(waiting);
+    let answer = read(waiting(&server));
     assert!(answer.body.contains(": keep-alive"), "{answer:?}");
     assert!(answer.events().1);
     drop(holding);

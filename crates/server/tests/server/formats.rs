@@ -225,6 +225,34 @@ fn hostile_schemas_end_soon_and_harm_nobody() {
     }
 }
 
+/// A grammar has a second to compile, and as long as it takes to wait for others' work.
+#[test]
+fn a_wait_for_a_thread_is_no_time_of_the_grammar_s() {
+    let server = Running::with(|config| config.body_max = 1 << 30);
+    let address = server.address;
+    let tokenize = |text: &str| post(address, "/tokenize", &json!({"content": text})).status;
+    let (mut text, mut took) = ("a b c ".repeat(1 << 14), Duration::ZERO);
+    while took < Duration::from_millis(1500) {
+        text = text.repeat(2);
+        let started = Instant::now();
+        assert_eq!(tokenize(&text), 200);
+        took = started.elapsed();
+    }
+    // As many as the server has threads for such work; twice, as a grammar waits twice.
+    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4));
+    std::thread::scope(|scope| {
+        let busy = || (0..threads).for_each(|_| drop(scope.spawn(|| assert_eq!(tokenize(&text), 200))));
+        let pause = || std::thread::sleep(Duration::from_millis(200));
+        busy();
+        pause();
+        let asked = scope.spawn(|| post(address, CHAT, &body(CHAT, &json!({"guided_regex": "[0-9]{3}"}))));
+        pause();
+        busy();
+        let answer = asked.join().expect("a client");
+        assert_eq!(answer.status, 200, "{answer:?}");
+    });
+}
+
 /// A grammar that becomes too much work on the way, beside one that does not.
 #[test]
 fn a_constraint_that_fails_on_its_way_fails_its_own_request() {

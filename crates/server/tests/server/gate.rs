@@ -1,6 +1,6 @@
 //! Keys, hosts, sites, sizes.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Running;
 use super::client::{get, post, raw, request};
@@ -46,6 +46,41 @@ fn the_document_of_routes_has_them_all() {
         ROUTES.iter().map(|(method, path)| ((*method).to_owned(), (*path).to_owned())).collect();
     all.sort();
     assert_eq!(documented, all);
+}
+
+/// A field that is null asks for nothing, but is one that nobody took if no one knows it.
+#[test]
+fn every_field_of_the_document_is_one_and_none_that_says_what_answers_follow_is_missing() {
+    let server = Running::with(|_| {});
+    let document = get(server.address, "/openapi.json").json();
+    let follows = [
+        "response_format",
+        "structured_outputs",
+        "guided_json",
+        "guided_json_object",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "guided_whitespace_pattern",
+        "json_schema",
+        "grammar",
+    ];
+    let calls = ["tools", "tool_choice", "parallel_tool_calls"];
+    for (path, more) in [("/v1/chat/completions", &calls[..]), ("/v1/completions", &[])] {
+        let schema = &document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"];
+        let documented = schema["properties"].as_object().expect("fields");
+        for name in follows.iter().chain(more) {
+            assert!(documented.contains_key(*name), "{path}: {name}");
+        }
+        let mut body: Value = documented.keys().map(|name| (name.clone(), Value::Null)).collect();
+        body["max_tokens"] = 1.into();
+        match more {
+            [] => body["prompt"] = "a".into(),
+            _ => body["messages"] = json!([{"role": "user", "content": "a"}]),
+        }
+        let answer = post(server.address, path, &body);
+        assert_eq!((answer.status, answer.header("x-ottava-ignored")), (200, None), "{answer:?}");
+    }
 }
 
 #[test]

@@ -2,12 +2,15 @@
 //!
 //! `gate` has keys, hosts, sites and sizes; `requests` what is refused and what is ignored; `answers` what comes back,
 //! streamed and whole; `responses` and `messages` the APIs for agents; `tools` calls and reasoning; `formats` answers
-//! that follow a schema or a grammar; `ends` readers that go, limits of time, and the server's own end.
+//! that follow a schema or a grammar; `ends` readers that go, limits of time, and the server's own end; `front` models in
+//! processes of their own.
 
 mod answers;
 mod client;
 mod ends;
 mod formats;
+#[cfg(unix)]
+mod front;
 mod gate;
 mod messages;
 mod requests;

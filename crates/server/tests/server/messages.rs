@@ -127,6 +127,9 @@ fn a_call_is_a_block_and_can_be_answered() {
 fn a_message_follows_its_format() {
     let server = Running::with(|_| {});
     let format = json!({"type": "json_schema", "schema": schema()});
+    let counted = post(server.address, COUNT, &body(json!({"output_config": {"format": format}})));
+    let ignored = counted.header("x-ottava-ignored").unwrap_or_default();
+    assert!(counted.status == 200 && !ignored.contains("format"), "{counted:?}");
     let whole = send(&server, json!({"output_config": {"format": format}, "max_tokens": 200})).json();
     let found: Value =
         serde_json::from_str(whole["content"][0]["text"].as_str().expect("text")).expect("JSON");

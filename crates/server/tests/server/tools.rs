@@ -238,6 +238,16 @@ fn reasoning_that_the_prompt_begins_is_no_content() {
     let message = &answer["choices"][0]["message"];
     assert_eq!(message["content"], "", "{message}");
     assert!(message["reasoning_content"].as_str().is_some_and(|text| !text.is_empty()), "{message}");
+    let thoughts = |server: &Running, path, body| {
+        let usage = post(server.address, path, body).json()["usage"].clone();
+        assert!(usage["completion_tokens"].is_u64(), "{usage}");
+        usage.pointer("/completion_tokens_details/reasoning_tokens").and_then(Value::as_u64)
+    };
+    body["n"] = 2.into();
+    assert!(thoughts(&server, CHAT, &body).is_some_and(|tokens| (2..=24).contains(&tokens)));
+    assert_eq!(thoughts(&Running::with_tools(), CHAT, &body), Some(0));
+    let plain = json!({"prompt": "a", "max_tokens": 2});
+    assert_eq!(thoughts(&server, "/v1/completions", &plain), None, "what is not read is not known");
 }
 
 #[test]

@@ -1,0 +1,296 @@
+//! The front before processes that answer as a test says: what is asked again, what loads a model, starts and ends.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ottava_server::{Config, Front, Model, ServeError};
+use serde_json::{Value, json};
+
+use super::client::{Answer, get, post, read, request};
+use super::until;
+
+const COMPLETIONS: &str = "/v1/completions";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A front that runs until it is dropped.
+struct Fronted {
+    address: SocketAddr,
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), ServeError>>>,
+}
+
+impl Fronted {
+    fn of(models: Vec<Model>, change: impl FnOnce(Front) -> Front) -> Fronted {
+        let mut config = Config::default();
+        config.port = 0;
+        config.keep_alive = Duration::from_millis(50);
+        let front = change(Front::bind(config, models).expect("it listens"));
+        let (address, (stop, stopped)) = (front.address(), mpsc::channel());
+        let thread = std::thread::spawn(move || front.run(until(stopped), |_| {}));
+        Fronted { address, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Over one model that always runs, and is ready.
+    fn over(answers: impl Fn(&str, usize) -> String + Send + Sync + 'static) -> Fronted {
+        let front = Fronted::of(vec![model("first", &prints(process(answers)), true)], |front| front);
+        front.until("it is ready", |front| get(front.address, "/ready").status == 200);
+        front
+    }
+
+    fn until(&self, what: &str, holds: impl Fn(&Fronted) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            assert!(start.elapsed() < PATIENCE, "{what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Asks it to stop, and waits until it has.
+    fn end(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic has failed the test already, where it mattered.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Fronted {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A model whose process is a shell's script.
+fn model(name: &str, script: &str, pinned: bool) -> Model {
+    let command = ["/bin/sh", "-c", script].map(Into::into).into();
+    Model { names: vec![name.to_owned()], command, pinned }
+}
+
+/// The script of a process that answers at an address, and ends when its input does.
+fn prints(address: SocketAddr) -> String {
+    format!("echo http://{address}; exec cat > /dev/null")
+}
+
+/// Answers as a process would: with the bytes for a path, and how often it was asked for before.
+fn process(answers: impl Fn(&str, usize) -> String + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        let mut asked: HashMap<String, usize> = HashMap::new();
+        for stream in listener.incoming().flatten() {
+            let Ok(path) = path_of(&stream) else { continue };
+            let times = asked.entry(path.clone()).or_default();
+            // Who asked may be gone.
+            let _ = (&stream).write_all(answers(&path, *times).as_bytes());
+            *times += 1;
+        }
+    });
+    address
+}
+
+/// The path of a request, which is read to its end.
+fn path_of(stream: &TcpStream) -> std::io::Result<String> {
+    let (mut lines, mut line, mut length) = (BufReader::new(stream), String::new(), 0);
+    lines.read_line(&mut line)?;
+    let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+    while line != "\r\n" && !line.is_empty() {
+        line.clear();
+        lines.read_line(&mut line)?;
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length: ") {
+            length = value.trim().parse().unwrap_or(0);
+        }
+    }
+    lines.read_exact(&mut vec![0; length])?;
+    Ok(path)
+}
+
+/// An answer with headers more than its length.
+fn answer(status: &str, headers: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
+}
+
+fn whole(body: &Value) -> String {
+    answer("200 OK", "content-type: application/json\r\n", &body.to_string())
+}
+
+fn streamed(body: &str) -> String {
+    answer("200 OK", "content-type: text/event-stream\r\n", body)
+}
+
+/// A stream that ends before its length.
+fn broken(body: &str) -> String {
+    streamed(&format!("{body}{}", " ".repeat(9))).trim_end_matches(' ').to_owned()
+}
+
+fn list() -> Value {
+    json!({"data": [{"id": "x", "created": 1, "max_model_len": 512, "meta": {"n_vocab": 7}}]})
+}
+
+/// What a process says of itself, whatever it is asked for.
+fn of_itself(path: &str) -> Option<String> {
+    match path {
+        "/ready" => Some(whole(&json!({"status": "ready"}))),
+        "/v1/models" => Some(whole(&list())),
+        _ => None,
+    }
+}
+
+fn complete(front: &Fronted, model: &str) -> Answer {
+    post(front.address, COMPLETIONS, &json!({"model": model, "prompt": "a"}))
+}
+
+/// Twice: one time each for a whole answer and for a stream, the device is lost.
+#[test]
+fn a_lost_device_is_answered_for_by_the_next_process() {
+    let dead = AtomicBool::new(false);
+    let lost = json!({"error": {"message": "the device is lost", "code": "engine_lost"}});
+    let front = Fronted::over(move |path, times| match (path, times) {
+        ("/ready", _) if dead.swap(false, Ordering::SeqCst) => {
+            answer("503 Unavailable", "", &json!({"reason": "the engine is dead"}).to_string())
+        }
+        (COMPLETIONS, 0) => {
+            dead.store(true, Ordering::SeqCst);
+            answer("503 Unavailable", "x-ottava-engine-lost: 1\r\n", &lost.to_string())
+        }
+        (COMPLETIONS, 2) => {
+            dead.store(true, Ordering::SeqCst);
+            streamed(&format!("data: 1\n\n: lost\n\ndata: {lost}\n\n"))
+        }
+        (COMPLETIONS, 3) => streamed("data: 2\n\n: answer\n\ndata: 3\n\ndata: [DONE]\n\n"),
+        _ => of_itself(path).unwrap_or_else(|| whole(&json!({"text": "b"}))),
+    });
+    let found = complete(&front, "first");
+    assert_eq!((found.status, found.json()), (200, json!({"text": "b"})), "{found:?}");
+    let found = complete(&front, "first");
+    let seen = found.body.replace(": keep-alive\n\n", "");
+    assert_eq!((found.status, seen.as_str()), (200, "data: 2\n\ndata: 3\n\ndata: [DONE]\n\n"));
+    let metrics = get(front.address, "/metrics").body;
+    assert!(metrics.contains("ottava:engine_restarts_total{model_name=\"first\"} 2\n"), "{metrics}");
+}
+
+/// An engine that stays lost is one error, and says nothing that is for the front alone.
+#[test]
+fn a_device_that_is_lost_twice_is_an_error() {
+    let front = Fronted::over(|path, _| {
+        let lost = || answer("503 Unavailable", "x-ottava-engine-lost: 1\r\n", "{}");
+        of_itself(path).unwrap_or_else(lost)
+    });
+    let found = complete(&front, "first");
+    assert_eq!((found.status, &found.json()["error"]["code"]), (503, &json!("engine_lost")));
+}
+
+#[test]
+fn a_second_question_that_is_refused_is_an_event_of_its_api() {
+    let error = json!({"type": "rate_limit_error", "message": "the queue is full", "code": "overloaded", "param": null});
+    let body = json!({"type": "error", "error": error});
+    let front = Fronted::over(move |path, times| match of_itself(path) {
+        Some(own) => own,
+        None if times == 0 => broken(": keep-alive\n\n"),
+        None => answer("429 Busy", "content-type: application/json\r\n", &body.to_string()),
+    });
+    for path in [COMPLETIONS, "/v1/messages", "/v1/responses"] {
+        let found = post(front.address, path, &json!({}));
+        assert_eq!(found.status, 200, "{found:?}");
+        let lines = found.body.lines().filter(|line| !line.is_empty() && !line.starts_with(':'));
+        let (names, data): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.starts_with("event: "));
+        let [data] = data[..] else { panic!("{path}: {found:?}") };
+        let event: Value = serde_json::from_str(data.strip_prefix("data: ").expect("data")).expect("JSON");
+        let (name, error) = match path {
+            COMPLETIONS => (None, &event["error"]),
+            "/v1/messages" => (Some("event: error"), &event["error"]),
+            _ => (Some("event: error"), &event),
+        };
+        assert_eq!(names.first().copied(), name, "{path}");
+        assert_eq!(error["message"], "the queue is full", "{path}: {event}");
+        if path != "/v1/messages" {
+            assert_eq!(error["code"], "overloaded", "{path}: {event}");
+        }
+    }
+}
+
+#[test]
+fn what_only_looks_loads_no_model_and_keeps_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let starts = folder.path().join("starts");
+    let address = process(|path, _| of_itself(path).unwrap_or_else(|| whole(&json!({"text": "b"}))));
+    let further = format!("echo x >> '{}'; {}", starts.display(), prints(address));
+    let models = vec![model("first", &prints(address), true), model("other", &further, false)];
+    let front = Fronted::of(models, |front| front.unload_after(Duration::from_millis(500)));
+    front.until("it is ready", |front| get(front.address, "/ready").status == 200);
+    for path in ["/metrics?model=other", "/nothing?model=other"] {
+        let found = get(front.address, path);
+        assert_eq!((found.status, &found.json()["error"]["code"]), (503, &json!("unavailable")), "{path}");
+    }
+    assert!(!starts.exists(), "nobody needs it");
+    assert_eq!(complete(&front, "other").status, 200);
+    assert_eq!(std::fs::read_to_string(&starts).expect("starts"), "x\n");
+    front.until("it is unloaded though it is looked at", |front| {
+        get(front.address, "/metrics?model=other");
+        get(front.address, "/v1/models/other").json()["meta"]["loaded"] == false
+    });
+}
+
+#[test]
+fn starts_are_a_second_apart_and_a_process_that_loads_ends_with_its_front() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let starts = folder.path().join("starts");
+    let ends = format!("echo x >> '{}'; exit 3", starts.display());
+    // It reads no input and prints nothing.
+    let models = vec![model("ends", &ends, true), model("loads", "exec sleep 600", true)];
+    let mut front = Fronted::of(models, |front| front.restarts_max(0));
+    std::thread::sleep(Duration::from_millis(2500));
+    let begun = Instant::now();
+    front.end();
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    let starts = std::fs::read_to_string(&starts).expect("starts").lines().count();
+    assert!((1..=4).contains(&starts), "{starts}");
+}
+
+#[test]
+fn the_list_of_models_has_what_their_processes_say() {
+    let front = Fronted::over(|path, _| of_itself(path).unwrap_or_default());
+    let listed = || get(front.address, "/v1/models").json()["data"][0].clone();
+    let found = listed();
+    assert_eq!((&found["id"], &found["max_model_len"]), (&json!("first"), &json!(512)), "{found}");
+    assert_eq!(found["meta"], json!({"n_vocab": 7, "loaded": true, "pinned": true}));
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(listed()["created"], found["created"], "when a model was made does not change");
+}
+
+#[test]
+fn a_name_that_is_taken_is_refused() {
+    let mut config = Config::default();
+    config.port = 0;
+    let models = ["a", "b", "a"].map(|name| model(name, "exit 0", true)).into();
+    let error = Front::bind(config, models).expect_err("refused");
+    assert!(matches!(&error, ServeError::Name(name) if name == "a"), "{error}");
+}
+
+#[test]
+fn a_method_that_a_route_has_not_is_an_error_in_json() {
+    let front = Fronted::over(|path, _| of_itself(path).unwrap_or_default());
+    let found = post(front.address, "/v1/models", &json!({}));
+    assert_eq!((found.status, &found.json()["error"]["type"]), (405, &json!("invalid_request_error")));
+}
+
+#[test]
+fn a_front_that_stops_says_that_it_is_not_ready() {
+    let mut front = Fronted::over(|path, _| of_itself(path).unwrap_or_default());
+    let request = request("GET", "/ready", &[], "");
+    let (beginning, rest) = request.split_at(9);
+    let mut stream = TcpStream::connect(front.address).expect("connects");
+    stream.write_all(beginning).expect("sent");
+    // The request has begun, so its connection is none that ends at once.
+    std::thread::sleep(Duration::from_millis(300));
+    front.stop = None;
+    front.until("it listens no more", |front| TcpStream::connect(front.address).is_err());
+    stream.write_all(rest).expect("sent");
+    let found = read(stream);
+    assert_eq!((found.status, &found.json()["reason"]), (503, &json!("the server is stopping")));
+}
