@@ -2,13 +2,17 @@
 
 use std::collections::VecDeque;
 
+use super::request::no_tools;
 use super::{InferenceEngine, Request};
-use crate::chat::{AnswerParser, ChatFormat, ChatPart, ToolChoice, ToolError, Tools};
+use crate::chat::{AnswerParser, ChatFormat, ChatPart, ToolChoice, Tools};
 use crate::engine::{Done, Event, Generation, GenerationError, SubmitError};
 use crate::text::{ChatTemplate, Detokenizer};
+use crate::{Error, Result, TokenId};
 #[cfg(feature = "constraints")]
-use crate::{ErrorKind, chat::Wanted, constrain::Grammar};
-use crate::{Result, TokenId};
+use crate::{
+    chat::Wanted,
+    constrain::{ConstraintError, Grammar},
+};
 
 /// So many of a prompt's last tokens show whether it has begun the reasoning.
 const PROMPT_END: usize = 32;
@@ -96,7 +100,7 @@ impl InferenceEngine {
     /// Those of [`Tools::check`], and a choice of tools that has to be enforced and cannot be: without the feature
     /// `constraints`, or where a tool's schema makes no grammar.
     pub fn with_tools(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
-        tools.check().map_err(refused)?;
+        tools.check().map_err(no_tools)?;
         #[cfg(feature = "constraints")]
         return self.keep_to(request, prompt, tools, None);
         #[cfg(not(feature = "constraints"))]
@@ -120,7 +124,7 @@ impl InferenceEngine {
     /// instead.
     ///
     /// # Errors
-    /// As [`InferenceEngine::with_tools`], and [`crate::Error::Constraint`] for what is wrong with the grammar.
+    /// As [`InferenceEngine::with_tools`], and [`Error::Constraint`] for what is wrong with the grammar.
     #[cfg(feature = "constraints")]
     pub fn with_format(
         &self,
@@ -129,7 +133,7 @@ impl InferenceEngine {
         tools: &Tools,
         says: &Grammar,
     ) -> Result<Request> {
-        tools.check().map_err(refused)?;
+        tools.check().map_err(no_tools)?;
         // By itself first, and compiled once: what is wrong with it must not hide behind a call that may come instead.
         self.constrain(says)?;
         self.keep_to(request, prompt, tools, Some(says))
@@ -153,7 +157,7 @@ impl InferenceEngine {
         let part = says.map(Grammar::part).transpose()?;
         let in_reasoning = self.has_begun_reasoning(prompt);
         let wanted = Wanted { tools, says: part.as_deref(), in_reasoning, control: &control };
-        let grammar = self.chat_format().grammar(&wanted).map_err(refused).transpose();
+        let grammar = self.chat_format().grammar(&wanted).map_err(|error| no_tools(error).into()).transpose();
         let Some(grammar) = grammar else { return Ok(request) };
         if request.has_mask() {
             return Err(SubmitError::invalid("mask", "expected none beside tools, found one").into());
@@ -171,20 +175,14 @@ impl InferenceEngine {
 /// comes. What is not the tools' fault is an error in any case.
 #[cfg(feature = "constraints")]
 fn unless_free<T>(made: Result<T>, field: Option<&'static str>) -> Result<Option<T>> {
+    let at_fault = matches!(made, Err(Error::Submit(_) | Error::Constraint(ConstraintError::Invalid { .. })));
     match (made, field) {
-        (Ok(made), _) => Ok(Some(made)),
-        (Err(error), _) if error.kind() != ErrorKind::Invalid => Err(error),
-        (Err(_), None) => Ok(None),
-        (Err(error), Some(field)) => {
+        (Err(_), None) if at_fault => Ok(None),
+        (Err(error), Some(field)) if at_fault => {
             Err(SubmitError::invalid(field, format!("expected what makes a grammar: {error}")).into())
         }
+        (made, _) => made.map(Some),
     }
-}
-
-/// Tools that are no tools, as an error of the request.
-fn refused(error: ToolError) -> crate::Error {
-    let field = if error.field == "tool_choice" { "tool_choice" } else { "tools" };
-    SubmitError::invalid(field, error.to_string()).into()
 }
 
 /// Which field asks for answers that have to keep to the tools.
@@ -241,19 +239,16 @@ impl Iterator for ChatAnswer {
 #[cfg(all(test, feature = "constraints"))]
 mod tests {
     use super::*;
-    use crate::{Error, constrain::ConstraintError};
 
     #[test]
     fn what_is_not_the_tools_fault_is_an_error_as_it_is() {
         for field in [None, Some("tools")] {
-            let made = || Err::<(), _>(Error::from(ConstraintError::Internal("a defect")));
-            let error = unless_free(made(), field).expect_err("an error");
-            assert_eq!(
-                (error.kind(), error.to_string()),
-                (ErrorKind::Internal, made().expect_err("one").to_string())
-            );
+            for own in [ConstraintError::Internal("a defect"), ConstraintError::Thread("none".into())] {
+                let error = unless_free::<()>(Err(own.clone().into()), field).expect_err("an error");
+                assert!(matches!(&error, Error::Constraint(error) if *error == own), "{error}");
+            }
         }
-        let at_fault = || Err::<(), _>(refused(ToolError { field: "tools".into(), message: "no".into() }));
+        let at_fault = || Err::<(), _>(SubmitError::invalid("tools", "no").into());
         assert!(unless_free(at_fault(), None).expect("no grammar is needed").is_none());
         let error = unless_free(at_fault(), Some("tool_choice")).expect_err("a grammar is needed");
         assert!(matches!(error, Error::Submit(SubmitError::Invalid { field: "tool_choice", .. })), "{error}");

@@ -6,8 +6,9 @@ use serde_json::Value as Json;
 
 /// Most schemas that stand within each other before a value's type.
 const DEPTH_MAX: usize = 8;
-/// Most schemas that are looked at for a value's types: each may refer to the same others.
-const SCHEMAS_MAX: usize = 256;
+/// Most schemas, values and bytes of references that are looked at for a value's types: each schema may refer to the
+/// same others.
+const LOOKS_MAX: usize = 4096;
 
 /// What a parameter may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,24 +25,27 @@ pub(crate) fn kind(parameters: &Json, key: &str) -> Kind {
     if !types.is_empty() && types.iter().all(|name| *name == "string") { Kind::Text } else { Kind::Any }
 }
 
-/// The types that a schema within another allows; none where it does not say, or says it in too many schemas.
+/// The types that a schema within another allows; none where it does not say, or takes too many looks to say it.
 pub(crate) fn types<'s>(root: &'s Json, schema: &'s Json) -> BTreeSet<&'s str> {
-    Reader { root, left: SCHEMAS_MAX }.types(schema, DEPTH_MAX)
+    Reader { root, left: LOOKS_MAX }.types(schema, DEPTH_MAX)
 }
 
 struct Reader<'s> {
     root: &'s Json,
-    /// So many schemas may be looked at.
+    /// So many looks are left.
     left: usize,
 }
 
 impl<'s> Reader<'s> {
     fn types(&mut self, schema: &'s Json, depth: usize) -> BTreeSet<&'s str> {
+        let reference = schema["$ref"].as_str();
+        let values = ["type", "enum"].map(|key| schema[key].as_array().map_or(0, Vec::len));
+        let looks = 1 + reference.map_or(0, str::len) + values.iter().sum::<usize>();
+        self.left = self.left.saturating_sub(looks);
         if depth == 0 || self.left == 0 {
             return BTreeSet::new();
         }
-        self.left -= 1;
-        if let Some(path) = schema["$ref"].as_str().and_then(|path| path.strip_prefix('#')) {
+        if let Some(path) = reference.and_then(|path| path.strip_prefix('#')) {
             let found = self.root.pointer(path);
             return found.map_or_else(BTreeSet::new, |schema| self.types(schema, depth - 1));
         }
@@ -98,9 +102,18 @@ mod tests {
         let root = json!({"$defs": {
             "a": {"anyOf": variants("b")}, "b": {"anyOf": variants("c")},
             "c": {"anyOf": vec![json!({"type": "string"}); 200]},
+            "many": {"enum": vec!["x"; LOOKS_MAX]},
         }});
-        let schema = json!({"anyOf": variants("a")});
-        let mut reader = Reader { root: &root, left: SCHEMAS_MAX };
-        assert_eq!((reader.types(&schema, DEPTH_MAX), reader.left), (BTreeSet::new(), 0));
+        let long = format!("#{}", "/x".repeat(LOOKS_MAX));
+        let names = vec!["string"; LOOKS_MAX];
+        for schema in [
+            json!({"anyOf": variants("a")}),
+            json!({"$ref": "#/$defs/many"}),
+            json!({"$ref": long}),
+            json!({"type": names}),
+        ] {
+            let mut reader = Reader { root: &root, left: LOOKS_MAX };
+            assert_eq!((reader.types(&schema, DEPTH_MAX), reader.left), (BTreeSet::new(), 0));
+        }
     }
 }

@@ -95,7 +95,11 @@ impl Tags {
         let end = self.row.key_end.iter().find_map(|end| name.strip_suffix(end.trim()));
         let Some(key) = end.map(str::trim) else {
             let is_short = name.len() <= KEY_BYTES_MAX;
-            return if is_short { self.stay(State::Name(name)) } else { Step::Wrong(name) };
+            return if is_short {
+                self.stay(State::Name(name))
+            } else {
+                Step::Wrong(format!("{}{name}", self.row.key))
+            };
         };
         let (key, raw) = (key.to_owned(), format!("{}{name}", self.row.key));
         if self.row.value.is_empty() { self.value(key, out) } else { self.stay(State::Open { key, raw }) }

@@ -179,44 +179,58 @@ impl Writer<'_> {
         format!("{thoughts} {what}")
     }
 
+    /// Any text, and calls if the model writes them.
     fn auto(&mut self, in_reasoning: bool, once: bool) -> String {
         let row = self.format.calls;
         let open = row.open.first().copied().unwrap_or_default();
         let begun = if in_reasoning { self.thoughts_end() } else { String::new() };
         if row.bare {
             let thoughts = if in_reasoning { begun } else { self.maybe_thoughts() };
-            let space = self.shared(SPACE);
-            let words = self.words();
-            self.rule("WORDS", &words);
-            return format!("{thoughts} ({space}? blocks | WORDS)?");
+            return format!("{thoughts} {}", self.bare_auto());
         }
         if self.begins_with_control(open) {
-            let text = self.shared(TEXT);
-            let thoughts =
-                self.format.reasoning.map(|_| format!("| {}", self.thoughts())).unwrap_or_default();
-            let noise = row.noise.iter().map(|text| format!(" | {}", self.literal(text))).collect::<String>();
-            return format!("{begun} ({text} {thoughts}{noise})* blocks?");
+            return format!("{begun} {}", self.control_auto());
         }
         let marker = open.trim();
-        let (escaped, rest) = (regex(marker), self.literal(&open[marker.len()..]));
+        let rest = self.literal(&open[marker.len()..]);
+        let others = self.without(row.open.iter().copied().skip(1));
+        let no_call = self.without(row.open.iter().copied());
         let thoughts = self.format.reasoning.filter(|_| !in_reasoning).map(|row| row.open.trim());
         let not_thoughts = thoughts.map(|open| format!(" & ~/\\s*{}.*/s", regex(open))).unwrap_or_default();
         let marker = self.literal(marker);
-        self.rule("BEFORE", &format!("/.*/s{not_thoughts}"));
+        self.rule("BEFORE", &format!("/.*/s{others}{not_thoughts}"));
         self.rule(&format!("before[suffix={marker}]"), "BEFORE");
-        self.rule("REST", &format!("/.*/s & ~/.*{escaped}.*/s{not_thoughts}"));
+        self.rule("REST", &format!("/.*/s{no_call}{not_thoughts}"));
         let thoughts = if in_reasoning { String::new() } else { self.maybe_thoughts() };
         let more = if once { "" } else { "(\"\\n\"? blocks)?" };
         format!("{begun} {thoughts} (before {rest} body {more} | REST)?")
     }
 
-    /// Text that the parser takes for no call without a marker, and in which it finds none that begins a call or
-    /// reasoning: behind reasoning, it looks for a call anew. Control tokens are in no text.
-    fn words(&self) -> String {
-        let row = self.format.calls.open.iter().copied().chain(self.format.reasoning.map(|row| row.open));
-        let markers = row.map(str::trim).filter(|marker| !self.begins_with_control(marker));
-        let none = markers.map(|marker| format!(" & ~/.*{}.*/s", regex(marker))).collect::<String>();
-        format!("/\\s*[^\\s{{\\[].*/s{none}")
+    /// The same where a call needs no marker. Behind reasoning, the parser looks for one anew.
+    fn bare_auto(&mut self) -> String {
+        let calls = self.format.calls.open.iter().copied();
+        let none = self.without(calls.chain(self.format.reasoning.map(|row| row.open)));
+        self.rule("WORDS", &format!("/\\s*[^\\s{{\\[].*/s{none}"));
+        format!("({}? blocks | WORDS)?", self.shared(SPACE))
+    }
+
+    /// The same where a control token begins calls. No text follows a text: of a marker, each could have a part.
+    fn control_auto(&mut self) -> String {
+        let row = self.format.calls;
+        let none = self.without(row.open.iter().copied());
+        self.rule("WORDS", &format!("{}{none}", TEXT.1));
+        let mut between: Vec<String> = row.noise.iter().map(|text| self.literal(text)).collect();
+        between.extend(self.format.reasoning.map(|_| self.thoughts()));
+        if between.is_empty() {
+            return "WORDS? blocks?".into();
+        }
+        format!("WORDS? (({}) WORDS?)* blocks?", between.join(" | "))
+    }
+
+    /// What leaves texts with any of these markers out. Control tokens are in no text.
+    fn without(&self, markers: impl Iterator<Item = &'static str>) -> String {
+        let markers = markers.map(str::trim).filter(|marker| !self.begins_with_control(marker));
+        markers.map(|marker| format!(" & ~/.*{}.*/s", regex(marker))).collect()
     }
 
     /// Reasoning, where the format has any and the model writes it.

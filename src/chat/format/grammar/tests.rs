@@ -280,6 +280,26 @@ fn what_the_parser_takes_for_a_call_is_none_of_the_free_text() {
     }
 }
 
+/// A format may have markers besides its usual one, and only some of them may be control tokens.
+#[test]
+fn no_marker_of_a_call_is_part_of_the_free_text() {
+    let cases = [
+        ("granite", "<|tool_call|>", "<tool_call>[{\"name\": \"get_weather\", \"arguments\": 1}]"),
+        ("harmony", "<|channel|>", "to=functions.get_weather<|message|>1"),
+    ];
+    for (name, piece, other) in cases {
+        let format = ChatFormat::of_name(name).expect("a format");
+        for control in [vec![], vec![(piece.to_owned(), 257)]] {
+            let tools = tools();
+            let wanted = Wanted { tools: &tools, says: None, in_reasoning: false, control: &control };
+            let grammar = format.grammar(&wanted).expect("few bytes").expect("a grammar");
+            assert_eq!(calls(format, &tools, &format!("Well. {other}")).1, 1, "{name}");
+            assert!(takes(&grammar, "Well < {there}, to=you."), "{name}\n{grammar}");
+            assert!(!takes(&grammar, &format!("Well. {other}")), "{name}\n{grammar}");
+        }
+    }
+}
+
 /// A schema may name what the format marks with control tokens; there it is text.
 #[test]
 fn what_a_request_says_is_text_and_never_a_control_token() {
