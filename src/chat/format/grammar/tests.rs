@@ -277,6 +277,10 @@ fn what_the_parser_takes_for_a_call_is_none_of_the_free_text() {
             assert!(!takes(&grammar, &format!("{thoughts}Well. {marker}{other}")), "{name}\n{grammar}");
         }
         assert!(!takes(&grammar, &format!("Well.<think>\nHm.\n</think>{other}")), "{name}\n{grammar}");
+        let begun = Wanted { tools: &strict, says: None, in_reasoning: true, control: &[] };
+        let grammar = format.grammar(&begun).expect("few bytes").expect("a grammar");
+        assert!(takes(&grammar, &format!("Hm. {marker}\n</think>\n\n{call}")), "{name}\n{grammar}");
+        assert!(!takes(&grammar, &format!("Hm.\n</think>\n\n{other}")), "{name}\n{grammar}");
     }
 }
 
@@ -316,7 +320,7 @@ fn what_a_request_says_is_text_and_never_a_control_token() {
             let thread = std::thread::Builder::new().stack_size(1 << 19).spawn_scoped(scope, write);
             thread.expect("a thread").join().expect("no panic")
         });
-        let tools_short = json!({"type": "object", "properties": {"a": {"enum": [piece, "\u{7f}"]}}});
+        let tools_short = json!({"type": "object", "properties": {"a": {"enum": [piece, "\u{7f}", ""]}}});
         assert_eq!(grammar.expect_err("too many bytes").field, "tools", "{name}");
         let tools = Tools::new(vec![Tool::new("ping", tools_short)]).choice(ToolChoice::Required);
         let wanted = Wanted { tools: &tools, ..wanted };
