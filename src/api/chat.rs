@@ -7,12 +7,13 @@ use super::{InferenceEngine, Request};
 use crate::chat::{AnswerParser, ChatFormat, ChatPart, ToolChoice, Tools};
 use crate::engine::{Done, Event, Generation, GenerationError, SubmitError};
 use crate::text::{ChatTemplate, Detokenizer};
-use crate::{Error, Result, TokenId};
 #[cfg(feature = "constraints")]
 use crate::{
+    Error,
     chat::Wanted,
     constrain::{ConstraintError, Grammar},
 };
+use crate::{Result, TokenId};
 
 /// So many of a prompt's last tokens show whether it has begun the reasoning.
 const PROMPT_END: usize = 32;
