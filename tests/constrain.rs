@@ -333,6 +333,26 @@ fn bombs_end_soon() {
     }
 }
 
+/// What hides the depth of a grammar from a check would end the process in the parser.
+#[test]
+fn depth_is_seen_behind_whatever_stands_before_it() {
+    let setting = Setting::byte_level();
+    let deep = format!("{}\"x\"", "a{".repeat(10_000));
+    // A text, a regular expression of two lines, a control token, and comments of both kinds.
+    for before in ["\"%json\"", "/b\n\"/", "/b%json\n\"/", "<\">", "\"b\" # \"\n | ", "\"b\" // /\n | "] {
+        let error = setting.refused(&Grammar::lark(format!("start: {before} {deep}"))).to_string();
+        assert!(error.contains("levels in each other"), "{before:?}: {error}");
+    }
+    // What only looks deep is taken, and a schema does not count as the grammar's text.
+    let texts = "{".repeat(500);
+    let flat = format!("start: \"{texts}\" // {texts}\n | /[{{}}]\n+/ # {texts}\n | \"%json {{\"");
+    setting.compile(&Grammar::lark(flat));
+    let schema = json!({"type": "null", "description": "{".repeat(40_000)});
+    setting.compile(&Grammar::lark(format!("start: %json {schema}")));
+    let error = setting.refused(&Grammar::lark(format!("start: \"%json {}\"", "b".repeat(40_000))));
+    assert!(error.to_string().contains("expected at most 32768 bytes"), "{error}");
+}
+
 #[test]
 fn clones_and_equal_grammars_are_apart() {
     let setting = Setting::byte_level();

@@ -7,6 +7,7 @@ mod tiny;
 
 use std::path::{Path, PathBuf};
 
+use ottava::chat::{Tool, ToolChoice, Tools};
 use ottava::engine::{Answer, FinishReason, Generation, Stats, SubmitError};
 use ottava::ir::{KvDtype, KvLayout};
 use ottava::sample::{TokenMask, TokenSet};
@@ -367,6 +368,44 @@ fn labels_are_as_likely_as_their_tokens_behind_the_prompt() -> Outcome {
     for labels in [&[][..], &["sing", ""]] {
         let error = engine.choose(&request, labels).err().ok_or("accepted")?;
         assert_eq!((error.kind(), error.field()), (ottava::ErrorKind::Invalid, Some("labels")), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn tools_are_checked_wherever_a_request_brings_them() -> Outcome {
+    let model = tiny::llama_with(512, |vocabulary| {
+        vocabulary.say("tokenizer.chat_template", "{% if tools %}<tool_call>{% endif %}<think>".into());
+        ["<tool_call>", "<think>", "<other>"].into_iter().for_each(|piece| vocabulary.control(piece));
+    });
+    let engine = builder(&made(model?)?.path).build()?;
+    let tools = |name: &str| Tools::new(vec![Tool::new(name, serde_json::json!({}))]);
+    let refused = [
+        (tools("a b"), "tools"),
+        (tools("a").choice(ToolChoice::Named("b".into())), "tool_choice"),
+        (Tools::default().choice(ToolChoice::Required), "tool_choice"),
+    ];
+    for (tools, field) in refused {
+        let with = || Request::chat([Message::new("user", "sing")]).tools(tools.clone());
+        let errors = [
+            engine.submit(with()).err(),
+            engine.answer(with()).err(),
+            engine.with_tools(Request::text("sing"), &[], &tools).err(),
+        ];
+        for error in errors {
+            let error = error.ok_or("accepted")?;
+            assert_eq!((error.kind(), error.field()), (ottava::ErrorKind::Invalid, Some(field)), "{error}");
+        }
+    }
+    // Each time the same, with calls and without.
+    for _ in 0..2 {
+        for (tools, markers) in
+            [(Tools::default(), &["<think>"][..]), (tools("a"), &["<tool_call>", "<think>"])]
+        {
+            let found = engine.marker_tokens(&tools);
+            let pieces: Vec<_> = found.iter().filter_map(|&id| engine.vocab().piece(id)).collect();
+            assert_eq!(pieces, markers);
+        }
     }
     Ok(())
 }

@@ -2,13 +2,18 @@
 
 use std::collections::VecDeque;
 
+use super::request::no_tools;
 use super::{InferenceEngine, Request};
 use crate::chat::{AnswerParser, ChatFormat, ChatPart, ToolChoice, Tools};
 use crate::engine::{Done, Event, Generation, GenerationError, SubmitError};
 use crate::text::{ChatTemplate, Detokenizer};
-use crate::{Result, TokenId};
 #[cfg(feature = "constraints")]
-use crate::{chat::Wanted, constrain::Grammar};
+use crate::{
+    Error,
+    chat::Wanted,
+    constrain::{ConstraintError, Grammar},
+};
+use crate::{Result, TokenId};
 
 /// So many of a prompt's last tokens show whether it has begun the reasoning.
 const PROMPT_END: usize = 32;
@@ -40,13 +45,17 @@ impl InferenceEngine {
 
     /// The control tokens that are markers of reasoning, and of calls where there are tools to call.
     pub fn marker_tokens(&self, tools: &Tools) -> Vec<TokenId> {
-        let (vocab, format) = (self.vocab(), self.chat_format());
         let with_calls = !tools.list.is_empty() && tools.choice != ToolChoice::None;
-        let is_marker = |id: &TokenId| {
-            vocab.is_control(*id)
-                && vocab.piece(*id).is_some_and(|piece| format.has_marker_with(piece, with_calls))
+        let is_marker = |id: &TokenId, with_calls| {
+            let piece = self.vocab().piece(*id).unwrap_or_default();
+            self.chat_format().has_marker_with(piece, with_calls)
         };
-        (0..vocab.len()).filter_map(|id| u32::try_from(id).ok().map(TokenId)).filter(is_marker).collect()
+        let find = || {
+            let control = self.vocab().ids().filter(|&id| self.vocab().is_control(id));
+            control.filter(|id| is_marker(id, true)).collect()
+        };
+        let all: &Vec<TokenId> = self.shared.markers.get_or_init(find);
+        all.iter().copied().filter(|id| is_marker(id, with_calls)).collect()
     }
 
     /// Queues a chat and gives its answer in parts: text, reasoning, calls of [`Request::tools`].
@@ -72,7 +81,8 @@ impl InferenceEngine {
     /// ```
     ///
     /// # Errors
-    /// As [`InferenceEngine::submit`]. A choice of tools that has to be enforced is refused where nothing enforces it.
+    /// As [`InferenceEngine::submit`] and [`Tools::check`]. A choice of tools that has to be enforced is refused where
+    /// nothing enforces it.
     pub fn answer(&self, request: Request) -> Result<ChatAnswer> {
         let tools = request.given_tools().clone();
         let prompt = self.prompt_ids(&request)?;
@@ -88,10 +98,10 @@ impl InferenceEngine {
     /// request continues.
     ///
     /// # Errors
-    /// A choice of tools that has to be enforced and cannot be: without the feature `constraints`, or where a tool's
-    /// schema makes no grammar.
+    /// Those of [`Tools::check`], and a choice of tools that has to be enforced and cannot be: without the feature
+    /// `constraints`, or where a tool's schema makes no grammar.
     pub fn with_tools(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
-        let request = request.show_control_tokens(self.marker_tokens(tools));
+        tools.check().map_err(no_tools)?;
         #[cfg(feature = "constraints")]
         return self.keep_to(request, prompt, tools, None);
         #[cfg(not(feature = "constraints"))]
@@ -101,7 +111,7 @@ impl InferenceEngine {
                     "expected what needs no enforcing: this build is without the feature `constraints`";
                 Err(SubmitError::invalid(field, message).into())
             }
-            (None, _) => Ok(request),
+            (None, _) => Ok(request.show_control_tokens(self.marker_tokens(tools))),
         }
     }
 
@@ -115,7 +125,7 @@ impl InferenceEngine {
     /// instead.
     ///
     /// # Errors
-    /// As [`InferenceEngine::with_tools`], and [`crate::Error::Constraint`] for what is wrong with the grammar.
+    /// As [`InferenceEngine::with_tools`], and [`Error::Constraint`] for what is wrong with the grammar.
     #[cfg(feature = "constraints")]
     pub fn with_format(
         &self,
@@ -124,9 +134,9 @@ impl InferenceEngine {
         tools: &Tools,
         says: &Grammar,
     ) -> Result<Request> {
-        // By itself first: what is wrong with it is not the tools' fault.
+        tools.check().map_err(no_tools)?;
+        // By itself first, and compiled once: what is wrong with it must not hide behind a call that may come instead.
         self.constrain(says)?;
-        let request = request.show_control_tokens(self.marker_tokens(tools));
         self.keep_to(request, prompt, tools, Some(says))
     }
 
@@ -139,27 +149,40 @@ impl InferenceEngine {
         tools: &Tools,
         says: Option<&Grammar>,
     ) -> Result<Request> {
+        let markers = self.marker_tokens(tools);
         let piece = |id: TokenId| self.vocab().piece(id).unwrap_or_default().to_owned();
         // What ends an answer is no part of it.
-        let markers =
-            self.marker_tokens(tools).into_iter().filter(|id| !self.vocab().stop_ids().contains(id));
-        let control: Vec<_> = markers.map(|id| (piece(id), id.0)).collect();
+        let within = markers.iter().copied().filter(|id| !self.vocab().stop_ids().contains(id));
+        let control: Vec<_> = within.map(|id| (piece(id), id.0)).collect();
+        let request = request.show_control_tokens(markers);
         let part = says.map(Grammar::part).transpose()?;
         let in_reasoning = self.has_begun_reasoning(prompt);
         let wanted = Wanted { tools, says: part.as_deref(), in_reasoning, control: &control };
-        let Some(grammar) = self.chat_format().grammar(&wanted) else { return Ok(request) };
+        let grammar = self.chat_format().grammar(&wanted).map_err(|error| no_tools(error).into()).transpose();
+        let Some(grammar) = grammar else { return Ok(request) };
         if request.has_mask() {
             return Err(SubmitError::invalid("mask", "expected none beside tools, found one").into());
         }
-        match (self.constrain(&Grammar::lark(grammar)), says, must_keep(tools)) {
-            (Ok(constraint), ..) => Ok(request.mask(constraint)),
-            // The parser takes a call as it comes.
-            (Err(_), None, None) => Ok(request),
-            (Err(error), _, field) => {
-                let message = format!("expected what makes a grammar: {error}");
-                Err(SubmitError::invalid(field.unwrap_or("tools"), message).into())
-            }
+        let constraint = grammar.and_then(|grammar| self.constrain(&Grammar::lark(grammar)));
+        let field = must_keep(tools).or(says.map(|_| "tools"));
+        Ok(match unless_free(constraint, field)? {
+            Some(constraint) => request.mask(constraint),
+            None => request,
+        })
+    }
+}
+
+/// What was made of tools: nothing where they make no grammar and no field needs one, as the parser takes a call as it
+/// comes. What is not the tools' fault is an error in any case.
+#[cfg(feature = "constraints")]
+fn unless_free<T>(made: Result<T>, field: Option<&'static str>) -> Result<Option<T>> {
+    let at_fault = matches!(made, Err(Error::Submit(_) | Error::Constraint(ConstraintError::Invalid { .. })));
+    match (made, field) {
+        (Err(_), None) if at_fault => Ok(None),
+        (Err(error), Some(field)) if at_fault => {
+            Err(SubmitError::invalid(field, format!("expected what makes a grammar: {error}")).into())
         }
+        (made, _) => made.map(Some),
     }
 }
 
@@ -211,5 +234,24 @@ impl Iterator for ChatAnswer {
                 Err(error) => return Some(Err(error)),
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "constraints"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_the_tools_fault_is_an_error_as_it_is() {
+        for field in [None, Some("tools")] {
+            for own in [ConstraintError::Internal("a defect"), ConstraintError::Thread("none".into())] {
+                let error = unless_free::<()>(Err(own.clone().into()), field).expect_err("an error");
+                assert!(matches!(&error, Error::Constraint(error) if *error == own), "{error}");
+            }
+        }
+        let at_fault = || Err::<(), _>(SubmitError::invalid("tools", "no").into());
+        assert!(unless_free(at_fault(), None).expect("no grammar is needed").is_none());
+        let error = unless_free(at_fault(), Some("tool_choice")).expect_err("a grammar is needed");
+        assert!(matches!(error, Error::Submit(SubmitError::Invalid { field: "tool_choice", .. })), "{error}");
     }
 }

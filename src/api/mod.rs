@@ -102,6 +102,9 @@ struct Shared {
     template: Option<ChatTemplate>,
     #[cfg(feature = "text")]
     format: crate::chat::ChatFormat,
+    /// The control tokens that are markers of that format; found when a chat first comes.
+    #[cfg(feature = "text")]
+    markers: std::sync::OnceLock<Vec<TokenId>>,
 }
 
 /// What was loaded and granted, where, and how much memory it takes.

@@ -321,8 +321,7 @@ impl Request {
         if !self.tools.list.is_empty() && !is_chat {
             return Err(SubmitError::invalid("tools", "expected messages to answer, found none"));
         }
-        let said = |error: ToolError| SubmitError::invalid("tools", error.to_string());
-        self.tools.check().map_err(said)?;
+        self.tools.check().map_err(no_tools)?;
         match &self.prompt {
             Prompt::Chat(messages) if messages.is_empty() => {
                 Err(SubmitError::invalid("messages", "expected at least 1, found none"))
@@ -362,6 +361,16 @@ impl std::fmt::Debug for Request {
         let mut told = f.debug_struct("Request");
         told.field(what, &count).field("max_tokens", &self.max_tokens).field("id", &self.id);
         told.finish_non_exhaustive()
+    }
+}
+
+/// Tools that are no tools, as an error of the request.
+#[cfg(feature = "text")]
+pub(super) fn no_tools(error: ToolError) -> SubmitError {
+    match error.field.as_str() {
+        "tool_choice" => SubmitError::invalid("tool_choice", error.message),
+        "tools" => SubmitError::invalid("tools", error.message),
+        _ => SubmitError::invalid("tools", error.to_string()),
     }
 }
 

@@ -99,6 +99,8 @@ impl Texts {
             #[cfg(feature = "text")]
             format: super::chat::format_of(self.template.as_ref()),
             #[cfg(feature = "text")]
+            markers: std::sync::OnceLock::new(),
+            #[cfg(feature = "text")]
             template: self.template,
         }
     }

@@ -1,9 +1,14 @@
 //! What the schema of a tool's arguments says of the types of one.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value as Json;
 
 /// Most schemas that stand within each other before a value's type.
 const DEPTH_MAX: usize = 8;
+/// Most schemas, values and bytes of references that are looked at for a value's types: each schema may refer to the
+/// same others.
+const LOOKS_MAX: usize = 4096;
 
 /// What a parameter may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,46 +25,95 @@ pub(crate) fn kind(parameters: &Json, key: &str) -> Kind {
     if !types.is_empty() && types.iter().all(|name| *name == "string") { Kind::Text } else { Kind::Any }
 }
 
-/// The types that a schema within another allows; none where it does not say.
-pub(crate) fn types<'s>(root: &'s Json, schema: &'s Json) -> Vec<&'s str> {
-    types_within(root, schema, DEPTH_MAX)
+/// The types that a schema within another allows; none where it does not say, or takes too many looks to say it.
+pub(crate) fn types<'s>(root: &'s Json, schema: &'s Json) -> BTreeSet<&'s str> {
+    Reader { root, left: LOOKS_MAX }.types(schema, DEPTH_MAX)
 }
 
-fn types_within<'s>(root: &'s Json, schema: &'s Json, depth: usize) -> Vec<&'s str> {
-    if depth == 0 {
-        return Vec::new();
-    }
-    if let Some(path) = schema["$ref"].as_str().and_then(|path| path.strip_prefix('#')) {
-        return root.pointer(path).map_or_else(Vec::new, |schema| types_within(root, schema, depth - 1));
-    }
-    let mut found: Vec<&str> = match &schema["type"] {
-        Json::String(name) => vec![name],
-        Json::Array(names) => names.iter().filter_map(Json::as_str).collect(),
-        _ => Vec::new(),
-    };
-    if found.contains(&"number") {
-        found.push("integer");
-    }
-    let values = || schema["enum"].as_array().into_iter().flatten().chain(schema.get("const"));
-    if found.is_empty() && values().all(Json::is_string) && values().next().is_some() {
-        found.push("string");
-    }
-    if found.is_empty() {
-        found = variants(root, schema, depth);
-    }
-    found
+struct Reader<'s> {
+    root: &'s Json,
+    /// So many looks are left.
+    left: usize,
 }
 
-/// The types of all variants; none where one of them does not say.
-fn variants<'s>(root: &'s Json, schema: &'s Json, depth: usize) -> Vec<&'s str> {
-    let variants = ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|name| schema.get(name)?.as_array());
-    let mut found = Vec::new();
-    for variant in variants.flatten() {
-        let of_one = types_within(root, variant, depth - 1);
-        if of_one.is_empty() {
-            return Vec::new();
+impl<'s> Reader<'s> {
+    fn types(&mut self, schema: &'s Json, depth: usize) -> BTreeSet<&'s str> {
+        let reference = schema["$ref"].as_str();
+        let values = ["type", "enum"].map(|key| schema[key].as_array().map_or(0, Vec::len));
+        let looks = 1 + reference.map_or(0, str::len) + values.iter().sum::<usize>();
+        self.left = self.left.saturating_sub(looks);
+        if depth == 0 || self.left == 0 {
+            return BTreeSet::new();
         }
-        found.extend(of_one);
+        if let Some(path) = reference.and_then(|path| path.strip_prefix('#')) {
+            let found = self.root.pointer(path);
+            return found.map_or_else(BTreeSet::new, |schema| self.types(schema, depth - 1));
+        }
+        let mut found: BTreeSet<&str> = match &schema["type"] {
+            Json::String(name) => BTreeSet::from([name.as_str()]),
+            Json::Array(names) => names.iter().filter_map(Json::as_str).collect(),
+            _ => BTreeSet::new(),
+        };
+        if found.contains("number") {
+            found.insert("integer");
+        }
+        let values = || schema["enum"].as_array().into_iter().flatten().chain(schema.get("const"));
+        if found.is_empty() && values().all(Json::is_string) && values().next().is_some() {
+            found.insert("string");
+        }
+        if found.is_empty() { self.of_variants(schema, depth) } else { found }
     }
-    found
+
+    /// The types of all variants; none where one of them does not say.
+    fn of_variants(&mut self, schema: &'s Json, depth: usize) -> BTreeSet<&'s str> {
+        let variants =
+            ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|name| schema.get(name)?.as_array());
+        let mut found = BTreeSet::new();
+        for variant in variants.flatten() {
+            let of_one = self.types(variant, depth - 1);
+            if of_one.is_empty() {
+                return of_one;
+            }
+            found.extend(of_one);
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn types_are_those_of_all_variants() {
+        let root = json!({"$defs": {"line": {"enum": ["a"]}, "count": {"type": "number"}}});
+        let schema =
+            json!({"anyOf": [{"$ref": "#/$defs/line"}, {"$ref": "#/$defs/count"}, {"type": "null"}]});
+        assert_eq!(types(&root, &schema), ["integer", "null", "number", "string"].into());
+        assert_eq!(types(&root, &json!({"anyOf": [{"type": "null"}, {}]})), BTreeSet::new());
+    }
+
+    /// Without a bound, the widest takes 200 by the power of 4 looks.
+    #[test]
+    fn references_to_references_end_soon() {
+        let variants = |name: &str| vec![json!({"$ref": format!("#/$defs/{name}")}); 200];
+        let root = json!({"$defs": {
+            "a": {"anyOf": variants("b")}, "b": {"anyOf": variants("c")},
+            "c": {"anyOf": vec![json!({"type": "string"}); 200]},
+            "many": {"enum": vec!["x"; LOOKS_MAX]},
+        }});
+        let long = format!("#{}", "/x".repeat(LOOKS_MAX));
+        let names = vec!["string"; LOOKS_MAX];
+        for schema in [
+            json!({"anyOf": variants("a")}),
+            json!({"$ref": "#/$defs/many"}),
+            json!({"$ref": long}),
+            json!({"type": names}),
+        ] {
+            let mut reader = Reader { root: &root, left: LOOKS_MAX };
+            assert_eq!((reader.types(&schema, DEPTH_MAX), reader.left), (BTreeSet::new(), 0));
+        }
+    }
 }

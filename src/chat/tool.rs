@@ -18,7 +18,7 @@ pub struct ToolError {
 }
 
 impl ToolError {
-    fn new(field: impl Into<String>, message: impl Into<String>) -> ToolError {
+    pub(super) fn new(field: impl Into<String>, message: impl Into<String>) -> ToolError {
         ToolError { field: field.into(), message: message.into() }
     }
 }
@@ -55,11 +55,7 @@ impl Tool {
         }
         let function = &value["function"];
         let name = function["name"].as_str().unwrap_or_default();
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(plain) {
-            let message = format!("expected 1 to {NAME_BYTES_MAX} letters, digits, '_', '-' or '.'");
-            return Err(ToolError::new(at("function.name"), message));
-        }
+        check_name(field, name)?;
         let parameters = match &function["parameters"] {
             Value::Null => json!({"type": "object", "properties": {}}),
             Value::Object(schema) => Value::Object(schema.clone()),
@@ -78,6 +74,16 @@ impl Tool {
         function["parameters"] = self.parameters.clone();
         json!({"type": "function", "function": function})
     }
+}
+
+/// Refuses a name that some model could not write.
+fn check_name(field: &str, name: &str) -> Result<(), ToolError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(plain) {
+        let message = format!("expected 1 to {NAME_BYTES_MAX} letters, digits, '_', '-' or '.'");
+        return Err(ToolError::new(format!("{field}.function.name"), message));
+    }
+    Ok(())
 }
 
 /// Whether tools are called.
@@ -125,16 +131,17 @@ impl Tools {
         self
     }
 
-    /// Checks what no tool shows alone.
+    /// Checks the names and the choice.
     ///
     /// # Errors
-    /// [`ToolError`]: too many, two of one name, a choice that is not among them.
+    /// [`ToolError`]: too many, a name of other characters, two of one name, a choice that is not among them.
     pub fn check(&self) -> Result<(), ToolError> {
         let found = self.list.len();
         if found > TOOLS_MAX {
             return Err(ToolError::new("tools", format!("expected at most {TOOLS_MAX}, found {found}")));
         }
         for (at, tool) in self.list.iter().enumerate() {
+            check_name(&format!("tools[{at}]"), &tool.name)?;
             if self.list[..at].iter().any(|before| before.name == tool.name) {
                 let message = format!("a second tool with the name {:?}", tool.name);
                 return Err(ToolError::new(format!("tools[{at}].function.name"), message));
@@ -190,6 +197,7 @@ mod tests {
             (tools(&["a"]).choice(ToolChoice::Named("b".into())), "tool_choice"),
             (tools(&[]).choice(ToolChoice::Required), "tool_choice"),
             (tools(&["a", "b", "a"]), "tools[2].function.name"),
+            (tools(&["a", "b}\" c"]), "tools[1].function.name"),
             (Tools::new(vec![Tool::new("a", json!({})); 129]), "tools"),
         ];
         for (tools, field) in refused {

@@ -59,49 +59,60 @@ fn pattern_bytes(key: &str, value: &Value) -> usize {
 
 /// Refuses a grammar that is too long, too deep, or has too many rules.
 pub(super) fn lark(text: &str) -> Result<(), String> {
-    let text = &without_schemas(text)?;
-    within(text.len(), LARK_BYTES_MAX)?;
-    let rules = text.lines().filter(|line| line.contains(':')).count();
-    if rules > RULES_MAX {
-        return Err(format!("expected at most {RULES_MAX} rules, found {rules}"));
-    }
-    let (mut depth, mut depth_max, mut within) = (0_usize, 0, None);
-    let mut characters = text.chars().peekable();
-    while let Some(character) = characters.next() {
-        match (character, within) {
-            ('\\', Some(_)) => drop(characters.next()),
-            // A comment, or what cannot be a text or a regular expression, ends with its line.
-            ('\n', _) => within = None,
-            (_, Some(end)) if character == end => within = None,
-            (_, Some(_)) => {}
-            ('/', None) if characters.peek() == Some(&'/') => within = Some('\n'),
-            ('"' | '/', None) => within = Some(character),
-            ('(' | '[' | '{', None) => depth += 1,
-            (')' | ']' | '}', None) => depth = depth.saturating_sub(1),
+    texts(text.len())?;
+    let (mut rest, mut bytes, mut rules, mut depth) = (text, 0, 0, 0_usize);
+    while let Some(character) = rest.chars().next() {
+        let schema = schema(rest)?;
+        let taken = if schema == 0 { token(rest) } else { schema };
+        bytes += taken - schema;
+        match character {
+            ':' => rules += 1,
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        depth_max = depth_max.max(depth);
+        if depth > DEPTH_MAX {
+            return Err(too_deep());
+        }
+        rest = rest.get(taken..).unwrap_or_default();
     }
-    if depth_max > DEPTH_MAX { Err(too_deep()) } else { Ok(()) }
+    within(bytes, LARK_BYTES_MAX)?;
+    if rules > RULES_MAX { Err(format!("expected at most {RULES_MAX} rules, found {rules}")) } else { Ok(()) }
 }
 
-/// A grammar with its schemas, which are checked, left out.
-fn without_schemas(text: &str) -> Result<String, String> {
+/// Bytes of the schema that a grammar begins with; it is checked. What is no JSON is refused where it is parsed.
+fn schema(rest: &str) -> Result<usize, String> {
     const SCHEMA: &str = "%json";
-    texts(text.len())?;
-    let (mut kept, mut rest) = (String::new(), text);
-    while let Some((before, behind)) = rest.split_once(SCHEMA) {
-        kept.push_str(before);
-        let mut values = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
-        // What is no JSON stays, and is refused where it is parsed, unless it stands in a text or a comment.
-        let taken = match values.next() {
-            Some(Ok(schema)) => json(&schema).map(|()| values.byte_offset())?,
-            _ => 0,
-        };
-        rest = behind.get(taken..).unwrap_or_default();
+    let Some(behind) = rest.strip_prefix(SCHEMA) else { return Ok(0) };
+    let mut values = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
+    match values.next() {
+        Some(Ok(schema)) => json(&schema).map(|()| SCHEMA.len() + values.byte_offset()),
+        _ => Ok(0),
     }
-    kept.push_str(rest);
-    Ok(kept)
+}
+
+/// Bytes of the text, the regular expression, the control token or the comment that a grammar begins with; of its
+/// first character where it is none of these. The parser below refuses one that does not end.
+fn token(rest: &str) -> usize {
+    let mut characters = rest.char_indices();
+    let end = match characters.next() {
+        Some((_, '"')) => '"',
+        Some((_, '<')) => '>',
+        Some((_, '/')) if !rest.starts_with("//") => '/',
+        Some((_, '/' | '#')) => '\n',
+        Some((_, other)) => return other.len_utf8(),
+        None => return 0,
+    };
+    let escapes = matches!(end, '"' | '/');
+    while let Some((at, character)) = characters.next() {
+        if character == end {
+            return at + 1;
+        }
+        if escapes && character == '\\' {
+            characters.next();
+        }
+    }
+    rest.len()
 }
 
 fn too_deep() -> String {

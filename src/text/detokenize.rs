@@ -52,7 +52,7 @@ impl Detokenizer {
     pub fn push(&mut self, id: TokenId) -> &str {
         self.text.clear();
         let is_shown = match &self.control {
-            Control::Some(shown) => shown.contains(&id) || !self.vocab.is_control(id),
+            Control::Some(shown) => !self.vocab.is_control(id) || shown.contains(&id),
             Control::All => true,
         };
         if is_shown {

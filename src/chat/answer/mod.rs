@@ -22,7 +22,7 @@ use out::Out;
 /// Reads the text of one answer.
 ///
 /// White space around markers belongs to them. What looks like a call and is none, or calls a tool that is not there,
-/// is text. A call's arguments come as they are written; where the model breaks off, they end there.
+/// is text. A call's arguments come as JSON while they are written; where the model breaks off, they end there.
 ///
 /// ```
 /// use ottava::chat::{AnswerParser, ChatFormat, ChatPart, Tool, Tools};

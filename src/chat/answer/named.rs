@@ -32,7 +32,7 @@ enum State {
 #[derive(Debug)]
 enum Arguments {
     Value(Value),
-    Tags(Tags),
+    Tags(Box<Tags>),
 }
 
 impl Named {
@@ -151,7 +151,7 @@ impl Named {
             Row::Json => Arguments::Value(Value::object("")),
             Row::Quoted(quote) => Arguments::Value(Value::object(quote)),
             Row::Python => Arguments::Value(Value::fields_until(')', &mut out.arguments)),
-            Row::Tags(row) => Arguments::Tags(Tags::new(row, out.parameters(&self.name))),
+            Row::Tags(row) => Arguments::Tags(Box::new(Tags::new(row, out.parameters(&self.name)))),
         });
     }
 

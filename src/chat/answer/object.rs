@@ -93,19 +93,27 @@ impl Object {
         self.stay(State::Key(key, text))
     }
 
+    /// The fields that may come, by their keys.
+    fn fields(&self) -> impl Iterator<Item = (&'static str, Field)> {
+        let names = self.names.iter().filter(|_| self.name.is_none()).map(|&key| (key, Field::Name));
+        let arguments = self.arguments.iter().filter(|_| !self.has_arguments);
+        let arguments = arguments.map(|&key| (key, Field::Arguments));
+        names.chain(arguments).chain(FURTHER.map(|key| (key, Field::Further)))
+    }
+
+    /// A call that has begun keeps no text, so a key that is none of its fields comes again whole, and at once.
     fn key(&mut self, mut key: Value, mut text: String, c: char) -> Step {
-        match key.push(c, &mut text) {
-            Step::More => return self.stay(State::Key(key, text)),
-            Step::Done => {}
-            _ => return Step::Wrong(c.into()),
+        let step = key.push(c, &mut text);
+        let begun = text.trim_matches('"');
+        let field = self.fields().find(|(key, _)| *key == begun).map(|(_, field)| field);
+        match (step, field) {
+            (Step::More, _) if self.fields().any(|(key, _)| key.starts_with(begun)) => {
+                self.stay(State::Key(key, text))
+            }
+            (Step::Done, Some(field)) => self.stay(State::Colon(field)),
+            (Step::More | Step::Done, _) => Step::Wrong(text),
+            (Step::Before(again) | Step::Wrong(again), _) => Step::Wrong(text + &again),
         }
-        let field = match text.trim_matches('"') {
-            key if self.names.contains(&key) && self.name.is_none() => Field::Name,
-            key if self.arguments.contains(&key) && !self.has_arguments => Field::Arguments,
-            key if FURTHER.contains(&key) => Field::Further,
-            _ => return Step::Wrong(c.into()),
-        };
-        self.stay(State::Colon(field))
     }
 
     fn value(&mut self, mut entry: Entry, c: char, out: &mut Out<'_>) -> Step {

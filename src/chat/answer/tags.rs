@@ -19,6 +19,8 @@ pub(super) struct Tags {
     parameters: Json,
     state: State,
     literal: Literal,
+    /// What ends a value that has lines of its own.
+    line_end: String,
     /// Whether an argument has come.
     is_open: bool,
 }
@@ -29,7 +31,11 @@ enum State {
     Key,
     Name(String),
     /// What stands before a value.
-    Open(String),
+    Open {
+        key: String,
+        /// The argument so far, as it stood.
+        raw: String,
+    },
     Value(Value),
 }
 
@@ -38,7 +44,7 @@ struct Value {
     key: String,
     kind: Kind,
     until: Until,
-    /// What came of a value whose type is known when it ends.
+    /// What came of a value whose type is known when it ends; of a text, what has not been written.
     plain: String,
     /// Whether a first line break is left out.
     at_start: bool,
@@ -46,8 +52,8 @@ struct Value {
 
 impl Tags {
     pub(super) fn new(row: &'static Row, parameters: &Json) -> Tags {
-        let literal = Literal::default();
-        Tags { row, parameters: parameters.clone(), state: State::Key, literal, is_open: false }
+        let (literal, line_end) = (Literal::default(), format!("\n{}", row.value_end.trim()));
+        Tags { row, parameters: parameters.clone(), state: State::Key, literal, line_end, is_open: false }
     }
 
     pub(super) fn push(&mut self, c: char, out: &mut String) -> Step {
@@ -61,10 +67,10 @@ impl Tags {
                 }
             },
             State::Name(name) => self.name(name, c, out),
-            State::Open(name) => match self.literal.push(c, &[self.row.value]) {
-                Found::More => self.stay(State::Open(name)),
-                Found::One(_) => self.value(name, out),
-                Found::None(again) => Step::Wrong(again),
+            State::Open { key, raw } => match self.literal.push(c, &[self.row.value]) {
+                Found::More => self.stay(State::Open { key, raw }),
+                Found::One(_) => self.value(key, out),
+                Found::None(again) => Step::Wrong(raw + &again),
             },
             State::Value(value) => self.content(value, c, out),
         }
@@ -74,7 +80,7 @@ impl Tags {
     pub(super) fn rest(&mut self) -> String {
         match &mut self.state {
             State::Key => String::new(),
-            State::Name(name) | State::Open(name) => std::mem::take(name),
+            State::Name(name) | State::Open { key: name, .. } => std::mem::take(name),
             State::Value(value) => std::mem::take(&mut value.plain) + &value.until.rest(),
         }
     }
@@ -89,10 +95,14 @@ impl Tags {
         let end = self.row.key_end.iter().find_map(|end| name.strip_suffix(end.trim()));
         let Some(key) = end.map(str::trim) else {
             let is_short = name.len() <= KEY_BYTES_MAX;
-            return if is_short { self.stay(State::Name(name)) } else { Step::Wrong(name) };
+            return if is_short {
+                self.stay(State::Name(name))
+            } else {
+                Step::Wrong(format!("{}{name}", self.row.key))
+            };
         };
-        let key = key.to_owned();
-        if self.row.value.is_empty() { self.value(key, out) } else { self.stay(State::Open(key)) }
+        let (key, raw) = (key.to_owned(), format!("{}{name}", self.row.key));
+        if self.row.value.is_empty() { self.value(key, out) } else { self.stay(State::Open { key, raw }) }
     }
 
     /// The value of this key begins.
@@ -114,13 +124,11 @@ impl Tags {
             return self.stay(State::Value(value));
         }
         let end = self.row.value_end.trim();
-        let line_end = format!("\n{end}");
-        let ends: &[&str] = if self.row.lines { &[end, &line_end] } else { &[end] };
-        let mut plain = String::new();
-        let ended = value.until.push(c, ends, &mut plain).is_some();
-        match value.kind {
-            Kind::Text => escape_into(&plain, out),
-            Kind::Any => value.plain.push_str(&plain),
+        let ends: &[&str] = if self.row.lines { &[end, &self.line_end] } else { &[end] };
+        let ended = value.until.push(c, ends, &mut value.plain).is_some();
+        if value.kind == Kind::Text {
+            escape_into(&value.plain, out);
+            value.plain.clear();
         }
         if !ended {
             return self.stay(State::Value(value));

@@ -155,6 +155,42 @@ fn an_answer_that_breaks_off_anywhere_loses_nothing() {
 }
 
 #[test]
+fn an_answer_without_one_of_its_characters_loses_no_other() {
+    for case in CASES {
+        let all = words(&format!("{} {} {:?}", case.text, case.reasoning, case.calls));
+        for (at, c) in case.written.char_indices() {
+            let broken = format!("{}{}", &case.written[..at], &case.written[at + c.len_utf8()..]);
+            let (whole, _) = read(case.format, [broken.as_str()]);
+            let found = format!("{whole:?}").to_lowercase();
+            let came = words(&unmarked(case.format, &broken));
+            let lost = came.iter().find(|word| all.contains(word) && !found.contains(word.as_str()));
+            assert_eq!(lost, None, "{}: {broken:?} gave {whole:?}", case.format);
+        }
+    }
+}
+
+#[test]
+fn what_breaks_a_call_that_has_begun_is_text() {
+    let cases = [
+        (
+            "hermes",
+            "<tool_call>{\"name\":\"note\",\"text\":\"hi\"}</tool_call>",
+            "\"text\":\"hi\"}</tool_call>",
+        ),
+        (
+            "glm",
+            "<tool_call>note\n<arg_key>city</arg_key>\nOslo\n</tool_call>",
+            "<arg_key>city</arg_key>Oslo\n</tool_call>",
+        ),
+    ];
+    for (format, written, text) in cases {
+        let (whole, malformed) = read(format, [written]);
+        let calls = vec![("note".to_owned(), String::new())];
+        assert_eq!((whole.text.as_str(), whole.calls, malformed), (text, calls, 1), "{format}");
+    }
+}
+
+#[test]
 fn parts_grow_with_the_text_and_are_never_taken_back() {
     for case in CASES {
         for (at, _) in case.written.char_indices() {

@@ -11,12 +11,15 @@ use std::collections::BTreeSet;
 use serde_json::Value as Json;
 
 use super::{Arguments, Call, ChatFormat, Ids, List, NamedCall};
-use crate::chat::{Tool, ToolChoice, Tools};
+use crate::chat::{Tool, ToolChoice, ToolError, Tools};
 
+/// Most bytes that are written of tools. A grammar of more would be refused where it is compiled.
+const BYTES_MAX: usize = 1 << 19;
 /// Any text but none.
 const TEXT: (&str, &str) = ("TEXT", "/.+/s");
 /// What may stand between a marker and what follows.
 const SPACE: (&str, &str) = ("SPACE", "/[ \\n]{1,4}/");
+
 /// What an answer may be made of.
 pub(crate) struct Wanted<'w> {
     pub(crate) tools: &'w Tools,
@@ -33,17 +36,20 @@ impl ChatFormat {
     ///
     /// A required call comes at once, behind reasoning if there is any. Else a call that has begun is one of the tools',
     /// with arguments of its schema, and the text is free unless it has to be something.
-    pub(crate) fn grammar(&self, wanted: &Wanted<'_>) -> Option<String> {
+    ///
+    /// # Errors
+    /// [`ToolError`] for tools that take too many bytes.
+    pub(crate) fn grammar(&self, wanted: &Wanted<'_>) -> Result<Option<String>, ToolError> {
         let Wanted { tools, says, in_reasoning, control } = *wanted;
         let must = matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_));
         let may_call = tools.choice != ToolChoice::None && !tools.list.is_empty();
         let is_strict = tools.list.iter().any(|tool| tool.strict);
         let is_free = !may_call || self.calls.bare && !must && !is_strict;
         if says.is_none() && is_free {
-            return None;
+            return Ok(None);
         }
-        let mut writer =
-            Writer { format: *self, control, rules: String::new(), known: BTreeSet::new(), next: 0 };
+        let (rules, known) = (String::new(), BTreeSet::new());
+        let mut writer = Writer { format: *self, control, rules, known, next: 0, left: BYTES_MAX };
         if may_call {
             writer.calls(tools);
         }
@@ -56,7 +62,12 @@ impl ChatFormat {
             }
             None => writer.auto(in_reasoning, tools.single),
         };
-        Some(format!("start: {start}\n{}", writer.rules))
+        if writer.left == 0 {
+            let message =
+                format!("expected schemas that make a grammar of at most {BYTES_MAX} bytes, found more");
+            return Err(ToolError::new("tools", message));
+        }
+        Ok(Some(format!("start: {start}\n{}", writer.rules)))
     }
 }
 
@@ -68,6 +79,8 @@ struct Writer<'c> {
     known: BTreeSet<&'static str>,
     /// The number of the next rule that has no name of its own.
     next: usize,
+    /// Bytes that may still be written. Where none are left, nothing more is, and the grammar is refused.
+    left: usize,
 }
 
 impl Writer<'_> {
@@ -80,21 +93,32 @@ impl Writer<'_> {
     }
 
     fn rule(&mut self, name: &str, body: &str) {
+        self.left = self.left.saturating_sub(body.len());
         self.rules.push_str(&format!("{name}: {body}\n"));
     }
 
-    /// A text as it stands, control tokens by their ids.
+    /// A name that no other rule has.
+    fn name(&mut self, of: &str) -> String {
+        self.next += 1;
+        format!("{of}_{}", self.next)
+    }
+
+    /// A text of the format as it stands, control tokens by their ids. What a request says is [`quoted`].
     fn literal(&self, text: &str) -> String {
-        let first =
-            self.control.iter().filter_map(|(piece, id)| Some((text.find(piece.as_str())?, piece, id)));
-        match first.min_by_key(|&(at, piece, _)| (at, std::cmp::Reverse(piece.len()))) {
-            Some((at, piece, id)) => {
-                let rest = self.literal(&text[at + piece.len()..]);
-                format!("{} <[{id}]> {rest}", self.literal(&text[..at])).trim().to_owned()
-            }
-            None if text.is_empty() => String::new(),
-            None => Json::from(text).to_string(),
+        let (mut parts, mut rest) = (Vec::new(), text);
+        let found = |rest: &str| {
+            let all =
+                self.control.iter().filter_map(|(piece, id)| Some((rest.find(piece)?, piece.len(), *id)));
+            all.min_by_key(|&(at, bytes, _)| (at, std::cmp::Reverse(bytes)))
+        };
+        while let Some((at, bytes, id)) = found(rest) {
+            let (before, behind) = rest.split_at(at);
+            parts.extend((!before.is_empty()).then(|| quoted(before)));
+            parts.push(format!("<[{id}]>"));
+            rest = &behind[bytes..];
         }
+        parts.extend((!rest.is_empty()).then(|| quoted(rest)));
+        parts.join(" ")
     }
 
     fn begins_with_control(&self, text: &str) -> bool {
@@ -106,8 +130,7 @@ impl Writer<'_> {
         if self.begins_with_control(end) {
             return format!("{}? {}", self.shared(TEXT), self.literal(end));
         }
-        self.next += 1;
-        let name = format!("until_{}", self.next);
+        let name = self.name("until");
         let end = self.literal(end);
         self.rule(&format!("{name}[suffix={end}]"), "/.*/s");
         name
@@ -119,6 +142,9 @@ impl Writer<'_> {
         let named = |tool: &&Tool| !matches!(&tools.choice, ToolChoice::Named(name) if *name != tool.name);
         let mut names = Vec::new();
         for (at, tool) in tools.list.iter().enumerate().filter(|(_, tool)| named(tool)) {
+            if self.left == 0 {
+                break;
+            }
             let body = self.call(tool);
             names.push(format!("call_{at}"));
             self.rule(&format!("call_{at}"), &body);
@@ -137,8 +163,7 @@ impl Writer<'_> {
         let open = if row.bare { "" } else { row.open.first().copied().unwrap_or_default() };
         let block = format!("{} body", self.literal(open));
         self.rule("block", &block);
-        // A model whose parts are messages ends its answer with a call.
-        let repeats = !(once || row.bare || row.several || row.list == List::Yes || row.name == "harmony");
+        let repeats = !(once || row.bare || row.several || row.list == List::Yes || row.is_last);
         self.rule("blocks", if repeats { "block (\"\\n\"? block)*" } else { "block" });
     }
 
@@ -154,32 +179,63 @@ impl Writer<'_> {
         format!("{thoughts} {what}")
     }
 
+    /// Any text, and calls if the model writes them.
     fn auto(&mut self, in_reasoning: bool, once: bool) -> String {
         let row = self.format.calls;
         let open = row.open.first().copied().unwrap_or_default();
         let begun = if in_reasoning { self.thoughts_end() } else { String::new() };
         if row.bare {
-            self.rule("WORDS", "/\\s*[^\\s{\\[].*/s");
-            return format!("{begun} (blocks | WORDS)?");
+            let thoughts = if in_reasoning { begun } else { self.maybe_thoughts() };
+            return format!("{thoughts} {}", self.bare_auto());
         }
         if self.begins_with_control(open) {
-            let text = self.shared(TEXT);
-            let thoughts =
-                self.format.reasoning.map(|_| format!("| {}", self.thoughts())).unwrap_or_default();
-            let noise = row.noise.iter().map(|text| format!(" | {}", self.literal(text))).collect::<String>();
-            return format!("{begun} ({text} {thoughts}{noise})* blocks?");
+            return format!("{begun} {}", self.control_auto());
         }
         let marker = open.trim();
-        let (escaped, rest) = (regex(marker), self.literal(&open[marker.len()..]));
+        let rest = self.literal(&open[marker.len()..]);
+        let others = self.without(row.open.iter().copied().skip(1));
+        let no_call = self.without(row.open.iter().copied());
         let thoughts = self.format.reasoning.filter(|_| !in_reasoning).map(|row| row.open.trim());
         let not_thoughts = thoughts.map(|open| format!(" & ~/\\s*{}.*/s", regex(open))).unwrap_or_default();
         let marker = self.literal(marker);
-        self.rule("BEFORE", &format!("/.*/s{not_thoughts}"));
+        self.rule("BEFORE", &format!("/.*/s{others}{not_thoughts}"));
         self.rule(&format!("before[suffix={marker}]"), "BEFORE");
-        self.rule("REST", &format!("/.*/s & ~/.*{escaped}.*/s{not_thoughts}"));
-        let thoughts = thoughts.map(|_| format!("({})?", self.thoughts())).unwrap_or_default();
+        self.rule("REST", &format!("/.*/s{no_call}{not_thoughts}"));
+        let thoughts = if in_reasoning { String::new() } else { self.maybe_thoughts() };
         let more = if once { "" } else { "(\"\\n\"? blocks)?" };
         format!("{begun} {thoughts} (before {rest} body {more} | REST)?")
+    }
+
+    /// The same where a call needs no marker. Behind reasoning, the parser looks for one anew.
+    fn bare_auto(&mut self) -> String {
+        let calls = self.format.calls.open.iter().copied();
+        let none = self.without(calls.chain(self.format.reasoning.map(|row| row.open)));
+        self.rule("WORDS", &format!("/\\s*[^\\s{{\\[].*/s{none}"));
+        format!("({}? blocks | WORDS)?", self.shared(SPACE))
+    }
+
+    /// The same where a control token begins calls. No text follows a text: of a marker, each could have a part.
+    fn control_auto(&mut self) -> String {
+        let row = self.format.calls;
+        let none = self.without(row.open.iter().copied());
+        self.rule("WORDS", &format!("{}{none}", TEXT.1));
+        let mut between: Vec<String> = row.noise.iter().map(|text| self.literal(text)).collect();
+        between.extend(self.format.reasoning.map(|_| self.thoughts()));
+        if between.is_empty() {
+            return "WORDS? blocks?".into();
+        }
+        format!("WORDS? (({}) WORDS?)* blocks?", between.join(" | "))
+    }
+
+    /// What leaves texts with any of these markers out. Control tokens are in no text.
+    fn without(&self, markers: impl Iterator<Item = &'static str>) -> String {
+        let markers = markers.map(str::trim).filter(|marker| !self.begins_with_control(marker));
+        markers.map(|marker| format!(" & ~/.*{}.*/s", regex(marker))).collect()
+    }
+
+    /// Reasoning, where the format has any and the model writes it.
+    fn maybe_thoughts(&mut self) -> String {
+        self.format.reasoning.map(|_| format!("({})?", self.thoughts())).unwrap_or_default()
     }
 
     /// Reasoning with what begins it.
@@ -202,16 +258,34 @@ impl Writer<'_> {
     fn call(&mut self, tool: &Tool) -> String {
         match &self.format.calls.call {
             Call::Object { name, arguments } => {
-                let key = |names: &[&str]| names.first().copied().unwrap_or_default().to_owned();
-                let begin = format!("{{\"{}\": \"{}\", \"{}\": ", key(name), tool.name, key(arguments));
-                format!("{} {} \"}}\"", self.literal(&begin), json(&tool.parameters))
+                let key = |names: &[&'static str]| names.first().copied().unwrap_or_default();
+                let begin = self.literal(&format!("{{\"{}\": \"", key(name)));
+                let before = self.literal(&format!("\", \"{}\": ", key(arguments)));
+                format!("{begin} {} {before} {} \"}}\"", quoted(&tool.name), self.json(&tool.parameters))
             }
             Call::Named(row) => self.named(row, tool),
         }
     }
 
+    /// A schema in the grammar. Arguments are an object, whether it says so or not, and have so much white space at
+    /// most.
+    fn json(&mut self, schema: &Json) -> String {
+        const TYPED: [&str; 7] = ["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"];
+        let mut schema = schema.clone();
+        if let Some(fields) = schema.as_object_mut() {
+            if !TYPED.iter().any(|key| fields.contains_key(*key)) {
+                fields.insert("type".into(), "object".into());
+            }
+            let space = serde_json::json!({"whitespace_pattern": "[ \\t\\n\\r]{1,40}"});
+            fields.insert("x-guidance".into(), space);
+        }
+        let text = format!("%json {schema}");
+        self.left = self.left.saturating_sub(text.len());
+        text
+    }
+
     fn named(&mut self, row: &NamedCall, tool: &Tool) -> String {
-        let begin = self.literal(&format!("{}{}", row.prefix, tool.name));
+        let begin = format!("{} {}", self.literal(row.prefix), quoted(&tool.name));
         let id = match self.format.calls.ids {
             Ids::Long | Ids::Short => String::new(),
             Ids::Behind(text) => format!("({} /[a-zA-Z0-9]{{9}}/)?", self.literal(text)),
@@ -219,7 +293,7 @@ impl Writer<'_> {
         };
         let before = self.literal(row.before.first().copied().unwrap_or_default());
         let arguments = match &row.arguments {
-            Arguments::Json => json(&tool.parameters),
+            Arguments::Json => self.json(&tool.parameters),
             Arguments::Tags(tags) => self.tags(tags, &tool.parameters),
             Arguments::Python => format!("{} \")\"", self.fields(&tool.parameters, None)),
             Arguments::Quoted(quote) => {
@@ -230,17 +304,9 @@ impl Writer<'_> {
     }
 }
 
-/// A schema in the grammar. Arguments are an object, whether it says so or not, and have so much white space at most.
-fn json(schema: &Json) -> String {
-    const TYPED: [&str; 7] = ["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"];
-    let mut schema = schema.clone();
-    if let Some(fields) = schema.as_object_mut() {
-        if !TYPED.iter().any(|key| fields.contains_key(*key)) {
-            fields.insert("type".into(), "object".into());
-        }
-        fields.insert("x-guidance".into(), serde_json::json!({"whitespace_pattern": "[ \\t\\n\\r]{1,40}"}));
-    }
-    format!("%json {schema}")
+/// A text as a terminal. Lark's texts are JSON's, but for DEL.
+fn quoted(text: &str) -> String {
+    Json::from(text).to_string().replace('\u{7f}', "\\u007f")
 }
 
 /// A text as a regular expression between slashes.

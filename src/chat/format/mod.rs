@@ -47,6 +47,8 @@ pub(super) struct Calls {
     pub(super) list: List,
     /// Whether a block that is no list has several calls.
     pub(super) several: bool,
+    /// Whether a block ends the answer, as where parts are messages.
+    pub(super) is_last: bool,
     pub(super) call: Call,
     pub(super) close: &'static str,
     /// What stands before a text, where something does.

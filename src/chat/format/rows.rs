@@ -55,6 +55,7 @@ const BASE: Calls = Calls {
     bare: false,
     list: List::No,
     several: false,
+    is_last: false,
     call: Call::Object { name: &["name"], arguments: &["arguments", "parameters"] },
     close: "",
     says: "",
@@ -331,6 +332,7 @@ const HARMONY: Calls = Calls {
         ],
         ..JSON
     }),
+    is_last: true,
     says: "<|channel|>final<|message|>",
     noise: &[
         "<|call|>",

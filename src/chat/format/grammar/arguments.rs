@@ -1,8 +1,10 @@
 //! Arguments that are not JSON, as rules: tags, Python's literals, and values with marks for quotes.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value as Json;
 
-use super::{Writer, json};
+use super::{Writer, quoted};
 use crate::chat::format::Tags;
 use crate::chat::schema::types;
 
@@ -19,61 +21,69 @@ impl Writer<'_> {
         let line = if row.lines { "\n" } else { "" };
         let end = format!("{line}{}", row.value_end);
         for (key, schema, is_required) in properties(parameters) {
+            if self.left == 0 {
+                break;
+            }
             let types = types(parameters, schema);
-            let is_text = types.is_empty() || types.contains(&"string");
+            let is_text = types.is_empty() || types.contains("string");
             let last = if is_text { row.key_end.first() } else { row.key_end.last() };
-            let begin = format!("{}{key}{}{}{line}", row.key, last.copied().unwrap_or_default(), row.value);
+            let behind = format!("{}{}{line}", last.copied().unwrap_or_default(), row.value);
+            let begin = format!("{} {} {}", self.literal(row.key), quoted(key), self.literal(&behind));
             let value = match texts(schema) {
-                Some(texts) => {
-                    let texts: Vec<String> = texts.into_iter().map(|text| self.literal(text)).collect();
-                    format!("({}) {}", texts.join(" | "), self.literal(&end))
-                }
+                Some(texts) => format!("{} {}", one_of(texts.into_iter().map(quoted)), self.literal(&end)),
                 None if is_text => {
                     let marker = end.trim_end();
                     format!("{} {}", self.until(marker), self.literal(&end[marker.len()..]))
                 }
-                None => format!("{} {}", json(&within(parameters, schema)), self.literal(&end)),
+                None => format!("{} {}", self.json(&within(parameters, schema)), self.literal(&end)),
             };
-            let argument = format!("{} {value}", self.literal(&begin));
+            let argument = format!("{begin} {value}");
             arguments += &if is_required { format!("{argument} ") } else { format!("({argument})? ") };
         }
         arguments
     }
 
-    /// Keys and values with commas between them, those that have to come first.
+    /// Keys and values with commas between them, those that have to come first. A rule has what may follow a value,
+    /// so that each value is written once.
     pub(super) fn fields(&mut self, parameters: &Json, quote: Option<&'static str>) -> String {
         let (between, behind_key) = if quote.is_some() { (",", ":") } else { (", ", "=") };
         let mut properties = properties(parameters);
         properties.sort_by_key(|&(_, _, is_required)| !is_required);
-        let mut fields = Vec::new();
-        for (key, schema, is_required) in properties {
-            let value = self.value(parameters, schema, quote);
-            fields.push((format!("{} {value}", self.literal(&format!("{key}{behind_key}"))), is_required));
-        }
-        // Behind each that may be left out, the first that comes has no comma.
-        let comma = self.literal(between);
-        let optional = |(field, is_required): &(String, bool)| {
-            if *is_required { format!("{comma} {field}") } else { format!("({comma} {field})?") }
-        };
-        let mut ways = Vec::new();
-        for (at, (field, is_required)) in fields.iter().enumerate() {
-            let rest: Vec<String> = fields[at + 1..].iter().map(optional).collect();
-            ways.push(format!("{field} {}", rest.join(" ")));
-            if *is_required {
-                return ways.join(" | ");
+        // From the last to the first: what may come behind a value, and what may come first.
+        let (mut rest, mut ways, mut must) = (String::new(), Vec::new(), false);
+        for (key, schema, is_required) in properties.into_iter().rev() {
+            if self.left == 0 {
+                break;
             }
+            let field = self.name("field");
+            let value = self.value(parameters, schema, quote);
+            self.rule(&field, &format!("{} {} {value}", quoted(key), self.literal(behind_key)));
+            if is_required {
+                (ways, must) = (Vec::new(), true);
+            }
+            ways.push(format!("{field} {rest}"));
+            let further = format!("{} {field}", self.literal(between));
+            let further = if is_required { further } else { format!("({further})?") };
+            let name = self.name("rest");
+            self.rule(&name, &format!("{further} {rest}"));
+            rest = name;
         }
-        if ways.is_empty() { String::new() } else { format!("({})?", ways.join(" | ")) }
+        match ways.is_empty() {
+            true => String::new(),
+            false if must => ways.join(" | "),
+            false => format!("({})?", ways.join(" | ")),
+        }
     }
 
     /// A value of Python's, or one with marks for quotes.
     fn value(&mut self, root: &Json, schema: &Json, quote: Option<&'static str>) -> String {
         if let Some(texts) = texts(schema) {
-            let marks = |text: &str| match quote {
-                Some(quote) => self.literal(&format!("{quote}{text}{quote}")),
-                None => self.literal(&format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))),
+            let Some(quote) = quote else {
+                let escaped = |text: &str| text.replace('\\', "\\\\").replace('\'', "\\'");
+                return one_of(texts.into_iter().map(|text| quoted(&format!("'{}'", escaped(text)))));
             };
-            return format!("({})", texts.into_iter().map(marks).collect::<Vec<_>>().join(" | "));
+            let mark = self.literal(quote);
+            return format!("{mark} {} {mark}", one_of(texts.into_iter().map(quoted)));
         }
         self.values(quote);
         let words = if quote.is_some() { ["true", "false", "null"] } else { ["True", "False", "None"] };
@@ -88,8 +98,7 @@ impl Writer<'_> {
             "object" => "dictionary".to_owned(),
             _ => "value".to_owned(),
         };
-        let ways: Vec<String> = types.iter().map(way).collect();
-        if ways.is_empty() { "value".to_owned() } else { format!("({})", ways.join(" | ")) }
+        if types.is_empty() { "value".to_owned() } else { one_of(types.iter().map(way)) }
     }
 
     /// The rules of values.
@@ -122,7 +131,11 @@ impl Writer<'_> {
 
 /// A schema by itself, with what it may refer to.
 fn within(root: &Json, schema: &Json) -> Json {
+    const REFERENCE: &str = "\"$ref\":";
     let mut schema = schema.clone();
+    if !schema.to_string().contains(REFERENCE) {
+        return schema;
+    }
     if let (Some(fields), Some(root)) = (schema.as_object_mut(), root.as_object()) {
         for name in ["$defs", "definitions"] {
             if let Some(defined) = root.get(name) {
@@ -135,10 +148,15 @@ fn within(root: &Json, schema: &Json) -> Json {
 
 /// The properties of an object's schema, and whether each has to be there.
 fn properties(parameters: &Json) -> Vec<(&str, &Json, bool)> {
-    let required: Vec<&str> =
+    let required: BTreeSet<&str> =
         parameters["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
     let properties = parameters["properties"].as_object().into_iter().flatten();
-    properties.map(|(key, schema)| (key.as_str(), schema, required.contains(&key.as_str()))).collect()
+    properties.map(|(key, schema)| (key.as_str(), schema, required.contains(key.as_str()))).collect()
+}
+
+/// One of these rules.
+fn one_of(ways: impl Iterator<Item = String>) -> String {
+    format!("({})", ways.collect::<Vec<_>>().join(" | "))
 }
 
 /// The texts that a value is one of, if its schema names them.

@@ -79,7 +79,7 @@ fn calls(format: ChatFormat, tools: &Tools, text: &str) -> (Vec<(String, String)
 
 /// The grammar of a choice of tools.
 fn grammar(format: ChatFormat, tools: &Tools) -> Option<String> {
-    format.grammar(&Wanted { tools, says: None, in_reasoning: false, control: &[] })
+    format.grammar(&Wanted { tools, says: None, in_reasoning: false, control: &[] }).expect("few bytes")
 }
 
 /// A format whose answers begin with no reasoning.
@@ -181,7 +181,10 @@ fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
     }
     let format = ChatFormat::of_name("hermes").expect("a format");
     let thinking = format.grammar(&Wanted { tools: &tools(), says: None, in_reasoning: true, control: &[] });
-    assert!(takes(&thinking.expect("a grammar"), "So <tool_call> it is.\n</think>\n\nYes."));
+    assert!(takes(
+        &thinking.expect("few bytes").expect("a grammar"),
+        "So <tool_call> it is.\n</think>\n\nYes."
+    ));
 }
 
 #[test]
@@ -189,6 +192,7 @@ fn control_tokens_of_markers_are_named_by_their_ids() {
     let control = [("[TOOL_CALLS]".to_owned(), 5), ("[ARGS]".to_owned(), 32)];
     let grammar = format("mistral")
         .grammar(&Wanted { tools: &tools(), says: None, in_reasoning: false, control: &control })
+        .expect("few bytes")
         .expect("a grammar");
     assert!(
         grammar.contains("<[5]> body") && grammar.contains("\"ping\"") && grammar.contains("<[32]> %json")
@@ -202,6 +206,7 @@ fn control_tokens_of_markers_are_named_by_their_ids() {
     for tools in [tools(), tools().choice(ToolChoice::Required)] {
         let grammar = format
             .grammar(&Wanted { tools: &tools, says: None, in_reasoning: false, control: &control })
+            .expect("few bytes")
             .expect("a grammar");
         assert!(grammar.contains("<[257]> \"commentary to=functions.\" body"), "{grammar}");
         matcher(&grammar);
@@ -228,7 +233,8 @@ fn a_text_that_has_to_be_something_may_be_thought_about_or_be_a_call() {
     let format = ChatFormat::of_name("hermes").expect("a format");
     let (with, without) = (tools(), Tools::default());
     let grammar = |tools, in_reasoning| {
-        format.grammar(&Wanted { tools, says: Some(says), in_reasoning, control: &[] }).expect("a grammar")
+        let wanted = Wanted { tools, says: Some(says), in_reasoning, control: &[] };
+        format.grammar(&wanted).expect("few bytes").expect("a grammar")
     };
     assert!(takes(&grammar(&without, false), json));
     assert!(takes(&grammar(&without, false), &format!("<think>\n{{?}}\n</think>\n\n{json}")));
@@ -241,10 +247,118 @@ fn a_text_that_has_to_be_something_may_be_thought_about_or_be_a_call() {
     let choice = "%lark {\nstart: \"yes\" | \"no\"\n}";
     let harmony = ChatFormat::of_name("harmony").expect("a format");
     let wanted = Wanted { tools: &with, says: Some(choice), in_reasoning: false, control: &[] };
-    let grammar = harmony.grammar(&wanted).expect("a grammar");
+    let grammar = harmony.grammar(&wanted).expect("few bytes").expect("a grammar");
     let final_part = "<|start|>assistant<|channel|>final<|message|>no";
     let thoughts = "<|channel|>analysis<|message|>Hm.<|end|>";
     assert!(takes(&grammar, &format!("{thoughts}{final_part}")));
     assert!(takes(&grammar, "<|channel|>final<|message|>yes"));
     assert!(!takes(&grammar, &format!("{thoughts}{final_part}thing")));
+}
+
+#[test]
+fn what_the_parser_takes_for_a_call_is_none_of_the_free_text() {
+    let mut strict = tools();
+    strict.list[0].strict = true;
+    for name in ["json", "llama3", "pythonic"] {
+        let format = ChatFormat::of_name(name).expect("a format");
+        let grammar = grammar(format, &strict).expect("a grammar");
+        let (call, other) = match name {
+            "pythonic" => ("[ping()]", "[get_weather(town='Rome')]"),
+            "llama3" => {
+                ("{\"name\": \"ping\", \"parameters\": {}}", "{\"name\": \"get_weather\", \"parameters\": 1}")
+            }
+            _ => ("{\"name\": \"ping\", \"arguments\": {}}", "{\"name\": \"get_weather\", \"arguments\": 1}"),
+        };
+        let marker = format.calls.open.first().expect("a marker");
+        for thoughts in ["", "<think>\nHm.\n</think>\n\n"] {
+            assert!(takes(&grammar, &format!("{thoughts}{call}")), "{name}\n{grammar}");
+            assert!(takes(&grammar, &format!("{thoughts}Well < {{there}}.")), "{name}\n{grammar}");
+            assert!(!takes(&grammar, &format!("{thoughts}{other}")), "{name}\n{grammar}");
+            assert!(!takes(&grammar, &format!("{thoughts}Well. {marker}{other}")), "{name}\n{grammar}");
+        }
+        assert!(!takes(&grammar, &format!("Well.<think>\nHm.\n</think>{other}")), "{name}\n{grammar}");
+        let begun = Wanted { tools: &strict, says: None, in_reasoning: true, control: &[] };
+        let grammar = format.grammar(&begun).expect("few bytes").expect("a grammar");
+        assert!(takes(&grammar, &format!("Hm. {marker}\n</think>\n\n{call}")), "{name}\n{grammar}");
+        assert!(!takes(&grammar, &format!("Hm.\n</think>\n\n{other}")), "{name}\n{grammar}");
+    }
+}
+
+/// A format may have markers besides its usual one, and only some of them may be control tokens.
+#[test]
+fn no_marker_of_a_call_is_part_of_the_free_text() {
+    let cases = [
+        ("granite", "<|tool_call|>", "<tool_call>[{\"name\": \"get_weather\", \"arguments\": 1}]"),
+        ("harmony", "<|channel|>", "to=functions.get_weather<|message|>1"),
+    ];
+    for (name, piece, other) in cases {
+        let format = ChatFormat::of_name(name).expect("a format");
+        for control in [vec![], vec![(piece.to_owned(), 257)]] {
+            let tools = tools();
+            let wanted = Wanted { tools: &tools, says: None, in_reasoning: false, control: &control };
+            let grammar = format.grammar(&wanted).expect("few bytes").expect("a grammar");
+            assert_eq!(calls(format, &tools, &format!("Well. {other}")).1, 1, "{name}");
+            assert!(takes(&grammar, "Well < {there}, to=you."), "{name}\n{grammar}");
+            assert!(!takes(&grammar, &format!("Well. {other}")), "{name}\n{grammar}");
+        }
+    }
+}
+
+/// A schema may name what the format marks with control tokens; there it is text.
+#[test]
+fn what_a_request_says_is_text_and_never_a_control_token() {
+    for (name, piece) in [("gemma", "<|\"|>"), ("qwen-coder", "<parameter="), ("lfm", "<|tool_call_start|>")]
+    {
+        let values = [piece.repeat(100_000), "\u{7f}".into()];
+        let schema = json!({"type": "object", "required": ["a"], "properties": {"a": {"enum": values}}});
+        let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
+        let control = [(piece.to_owned(), 257)];
+        let wanted = Wanted { tools: &tools, says: None, in_reasoning: false, control: &control };
+        // On a small stack, as a connection's thread has.
+        let grammar = std::thread::scope(|scope| {
+            let write = || format(name).grammar(&wanted);
+            let thread = std::thread::Builder::new().stack_size(1 << 19).spawn_scoped(scope, write);
+            thread.expect("a thread").join().expect("no panic")
+        });
+        let tools_short = json!({"type": "object", "properties": {"a": {"enum": [piece, "\u{7f}", ""]}}});
+        assert_eq!(grammar.expect_err("too many bytes").field, "tools", "{name}");
+        let tools = Tools::new(vec![Tool::new("ping", tools_short)]).choice(ToolChoice::Required);
+        let wanted = Wanted { tools: &tools, ..wanted };
+        let grammar = format(name).grammar(&wanted).expect("few bytes").expect("a grammar");
+        let text = super::quoted(piece);
+        assert!(grammar.contains(text.trim_matches('"')) && grammar.contains("\\u007f"), "{grammar}");
+        matcher(&grammar);
+    }
+}
+
+#[test]
+fn many_arguments_that_may_be_left_out_take_a_line_each() {
+    let properties = |count: usize| -> Json {
+        (0..count)
+            .map(|number| (format!("key{number:04}"), json!({"type": "boolean"})))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    for name in ["lfm", "gemma", "glm"] {
+        let grammar = |count: usize| {
+            let schema = json!({"type": "object", "properties": properties(count)});
+            let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
+            format(name).grammar(&Wanted { tools: &tools, says: None, in_reasoning: false, control: &[] })
+        };
+        let bytes = |count: usize| grammar(count).expect("few bytes").expect("a grammar").len();
+        assert!(bytes(400) < 3 * bytes(200), "{name}: {} and {}", bytes(200), bytes(400));
+        assert_eq!(grammar(100_000).expect_err("too many bytes").field, "tools", "{name}");
+    }
+    let schema = json!({"type": "object", "properties": properties(100)});
+    let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
+    let grammar = grammar(format("lfm"), &tools).expect("a grammar");
+    let call = |arguments: &str| format!("<|tool_call_start|>[ping({arguments})]<|tool_call_end|>");
+    for arguments in ["", "key0000=True", "key0099=True", "key0003=True, key0050=False, key0099=True"] {
+        assert!(takes(&grammar, &call(arguments)), "{arguments}");
+    }
+    for arguments in
+        [", key0000=True", "key0050=True, key0003=True", "key0003=True, key0003=True", "key0003=True, "]
+    {
+        assert!(!takes(&grammar, &call(arguments)), "{arguments}");
+    }
 }
