@@ -5,12 +5,14 @@ usage: schemas.py ADDRESS KEY COUNT
 
 The schemas are those of the Berkeley function calling leaderboard (the package `bfcl-eval`), with Python's names of
 types as JSON schema has them. Of a thousand at most one may be refused. An answer that ends by itself is held against
-its schema by Python's `jsonschema`; one that is cut by its length is counted apart.
+its schema by Python's `jsonschema`; one that is cut by its length is counted apart. Where COUNT is more than there are,
+each is asked for again with another seed.
 """
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import files
+from itertools import cycle, islice
 
 import jsonschema
 import openai
@@ -72,7 +74,7 @@ def answer(numbered):
 
 
 with ThreadPoolExecutor(32) as threads:
-    ends = list(threads.map(answer, enumerate(list(schemas())[:count])))
+    ends = list(threads.map(answer, enumerate(islice(cycle(list(schemas())), count))))
 kinds = {kind: ends.count(kind) for kind in ("kept", "cut", "refused")}
 print(f"schemas: {len(ends)} tried: {kinds}")
 assert kinds["kept"] > 0 and kinds["refused"] * 1000 <= max(len(ends), 1000)
