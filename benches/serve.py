@@ -8,6 +8,7 @@ first       a short request beside a long prompt: the time to its first token, i
 solo        so many streams without a pause for so many seconds: each answer is that of its prompt alone, nothing is
             lost, memory stays where it is
 masked      so many streams that keep to a schema or a regular expression, in turns with as many that are free
+bombs       the gaps between a stream's pieces beside two clients that send grammars that take long to compile
 stalled     a good client's times beside 1,000 connections that send half a header and no more
 
 The exit code is 1 if an answer differs or is lost. Times are reported, not judged.
@@ -90,8 +91,9 @@ async def ask(port, method, path, body):
         writer.close()
 
 
-async def stream(port, text, tokens, **more):
-    """One streamed completion: its text, the tokens counted, seconds to the first text and to the end."""
+async def stream(port, text, tokens, times=None, **more):
+    """One streamed completion: its text, the tokens counted, seconds to the first text and to the end. `times` gets the
+    time of each piece."""
     body = {"prompt": text, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True,
             "stream_options": {"include_usage": True}, "cache_prompt": False, **more}
     begun = time.monotonic()
@@ -111,6 +113,8 @@ async def stream(port, text, tokens, **more):
                 if choice.get("text"):
                     first = first or time.monotonic() - begun
                     answer.append(choice["text"])
+                    if times is not None:
+                        times.append(time.monotonic())
     finally:
         writer.close()
     if status != 200 or not done:
@@ -213,6 +217,52 @@ async def solo(options):
         print(f"  {answers[0]} answers, all as alone; resident MiB over time: {spread}")
 
 
+def attack(port, first, results):
+    """Sends grammars that take long, one after the other: the status and the seconds of each."""
+    references = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}]} for at in range(5000)}
+    grammars = [{"regex": "((a{1,1000}){1,1000}){1,1000}"}, {"regex": "(a|b?)" * 2500}, {"regex": "(a|b?)" * 20000},
+                {"json": {"enum": [f"value-{at}" for at in range(20000)]}},
+                {"json": {"type": "string", "pattern": "(a|b?)" * 20000}},
+                {"json": {"anyOf": [{"properties": {f"key{at}": {"type": "string"}}} for at in range(2000)]}},
+                {"json": {"$ref": "#/$defs/d0", "$defs": references}},
+                {"grammar": "start: " + "\"a\"? " * 5000}, {"grammar": "start: T\nT: " + "\"a\" | " * 4000 + "\"a\""}]
+    for at in range(first, 1 << 30):
+        body = {"prompt": "a", "max_tokens": 1, "structured_outputs": grammars[at % len(grammars)]}
+        begun = time.monotonic()
+        status, _ = asyncio.run(ask(port, "POST", "/v1/completions", body))
+        results.put((status, time.monotonic() - begun))
+
+
+async def bombs(options):
+    print("\nbombs: gaps between the pieces of 8 streams of 800 tokens, ms")
+    async with Server(options.ottava, options.model, False, 64, 256) as server:
+        async def gaps():
+            streams = [[] for _ in range(8)]
+            await asyncio.gather(*(stream(server.port, prompt(at, 8), 800, times) for at, times in enumerate(streams)))
+            found = sorted(b - a for times in streams for a, b in zip(times, times[1:]))
+            return found[len(found) // 2] * 1000, found[len(found) * 99 // 100] * 1000
+
+        # The vocabulary is read for the first grammar.
+        await stream(server.port, "Warm up.", 8, structured_outputs={"regex": "[a-z ]*"})
+        alone = await gaps()
+        # Processes of their own: the gaps are the server's.
+        results = multiprocessing.Queue()
+        others = [multiprocessing.Process(target=attack, args=(server.port, at, results), daemon=True) for at in (0, 4)]
+        for other in others:
+            other.start()
+        beside = await gaps()
+        for other in others:
+            other.kill()
+        found = [results.get() for _ in range(results.qsize())]
+        refused, seconds = sum(status == 400 for status, _ in found), [seconds for _, seconds in found]
+        if any(status not in (200, 400) for status, _ in found):
+            raise SystemExit(f"other statuses than 200 and 400: {found}")
+        print(f"  median {alone[0]:.2f} alone, {beside[0]:.2f} beside: {beside[0] / alone[0]:.2f} times; 99th percentile "
+              f"{alone[1]:.2f} and {beside[1]:.2f}: {beside[1] / alone[1]:.2f} times")
+        print(f"  {len(found)} bombs, {refused} refused; answers after {median(seconds):.2f} s, the slowest "
+              f"{max(seconds):.2f} s")
+
+
 def stall_all(port):
     """A thousand clients that send half a header, and again when they are cut."""
     async def stall(at):
@@ -249,7 +299,7 @@ async def stalled(options):
               f"{beside[1]:.4f}: {beside[1] / alone[1]:.2f} times")
 
 
-PARTS = {"throughput": throughput, "first": first, "masked": masked, "solo": solo, "stalled": stalled}
+PARTS = {"throughput": throughput, "first": first, "masked": masked, "solo": solo, "bombs": bombs, "stalled": stalled}
 
 
 def main():
