@@ -11,11 +11,7 @@ install_packages() {
     local missing=()
     command -v aarch64-linux-gnu-gcc > /dev/null || missing+=(gcc-aarch64-linux-gnu)
     command -v qemu-aarch64 > /dev/null || missing+=(qemu-user)
-    if [ ${#missing[@]} -gt 0 ]; then
-        apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-            "${missing[@]}" libc6-dev-arm64-cross > /dev/null
-    fi
+    [ ${#missing[@]} -eq 0 ] || ci/packages.sh "${missing[@]}" libc6-dev-arm64-cross
 }
 
 install_packages
@@ -34,6 +30,7 @@ cargo check "${build_std[@]}" --target "$TARGET" --release -p cuda-emu
 # The full table of attention shapes takes five minutes in the emulator; the others cover its paths.
 run_tests --lib backend -- --skip decode_matches_f64_for_all_groups
 run_tests --test op_table -- --nocapture
-# A real model, shortly: ci/golden.sh has fetched it.
-export OTTAVA_TEST_MODELS=${OTTAVA_TEST_MODELS:-$PWD/target/test-models}
+# A real model, shortly.
+OTTAVA_TEST_MODELS=${OTTAVA_TEST_MODELS:-$(ci/models.sh)}
+export OTTAVA_TEST_MODELS
 run_tests --test golden first_case -- --nocapture

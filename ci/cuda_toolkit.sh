@@ -19,15 +19,16 @@ esac
 
 make_venv() {
     [ -x "$venv/bin/pip" ] && return
-    if ! python3 -c 'import ensurepip' 2> /dev/null; then
-        apt-get update -qq >&2
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv > /dev/null
-    fi
+    python3 -c 'import ensurepip' 2> /dev/null || ci/packages.sh python3-venv >&2
     python3 -m venv "$venv" >&2
 }
 
 # nvcc preprocesses with the host's compiler.
 command -v g++ > /dev/null || { echo "nvcc needs g++: apt-get install g++" >&2; exit 1; }
+# Parts of CI that run at once take turns.
+mkdir -p "$(dirname "$venv")"
+exec 8> "$(dirname "$venv")/cuda-venv.lock"
+flock 8
 # A line for each wheel that an earlier call has installed here.
 stamp=$venv/ottava-wheels
 missing=()

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs parts of CI in order and prints the seconds that each took: `ci/parts.sh [-k] part...`. A part is a script
-# of this folder without its ending, with its arguments: `lint`, `"fuzz 20"`. The first part that fails ends the
-# run; with -k the others still run.
+# Runs parts of CI in order and prints the seconds that each took: `ci/parts.sh [-k] part... [-- part...]`. A part is a
+# script of this folder without its ending, with its arguments: `lint`, `"fuzz 20"`. Those behind `--` run beside the
+# others, in order too: a build of one large crate leaves a core idle. What they print comes when each has ended.
+# The first part that fails ends the run; with -k the others still run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 keep_going=
@@ -11,24 +12,64 @@ keep_going=
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 export CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-0} CARGO_PROFILE_RELEASE_DEBUG=${CARGO_PROFILE_RELEASE_DEBUG:-0}
 
-rows=() failed=()
-print_table() {
+folder=$(mktemp -d)
+touch "$folder/rows" "$folder/failed"
+
+# Runs the parts of a lane, each by the function that is named first.
+lane() {
+    local how=$1 part name arguments started status
+    shift
+    for part in "$@"; do
+        read -r name arguments <<< "$part"
+        started=$SECONDS status=0
+        # The arguments are words of their own.
+        # shellcheck disable=SC2086
+        "$how" "$name" $arguments || status=$?
+        printf '%-24s %6s\n' "$part" $((SECONDS - started)) >> "$folder/rows"
+        [ $status -ne 0 ] || continue
+        echo "$name" >> "$folder/failed"
+        [ -n "$keep_going" ] || return $status
+    done
+}
+shown() {
+    echo "== ci/$1.sh ${*:2}"
+    bash "ci/$1.sh" "${@:2}"
+}
+later() {
+    local status=0
+    bash "ci/$1.sh" "${@:2}" > "$folder/$1.log" 2>&1 || status=$?
+    echo "== ci/$1.sh ${*:2} (beside the others)"
+    cat "$folder/$1.log"
+    return $status
+}
+
+beside=
+finish() {
+    # With its own group, what the other lane runs ends with it.
+    [ -z "$beside" ] || kill -- "-$beside" 2> /dev/null || true
     echo
     echo "== seconds by part, of commit $(git rev-parse --short HEAD 2> /dev/null || echo unknown)"
-    printf '%-24s %6s\n' "${rows[@]}" total "$SECONDS"
+    cat "$folder/rows"
+    printf '%-24s %6s\n' total "$SECONDS"
+    [ ! -s "$folder/failed" ] || echo "failed:" $(cat "$folder/failed")
+    rm -rf "$folder"
 }
-trap print_table EXIT
+trap finish EXIT
 
-for part in "$@"; do
-    read -r name arguments <<< "$part"
-    echo "== ci/$name.sh $arguments"
-    started=$SECONDS status=0
-    # The arguments are words of their own.
-    # shellcheck disable=SC2086
-    bash "ci/$name.sh" $arguments || status=$?
-    rows+=("$part" $((SECONDS - started)))
-    [ $status -eq 0 ] && continue
-    failed+=("$name")
-    [ -n "$keep_going" ] || break
+first=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    first+=("$1")
+    shift
 done
-[ ${#failed[@]} -eq 0 ] || { echo "failed: ${failed[*]}"; exit 1; }
+if [ $# -gt 1 ]; then
+    set -m
+    lane later "${@:2}" < /dev/null &
+    beside=$!
+    set +m
+fi
+lane shown "${first[@]}"
+if [ -n "$beside" ]; then
+    wait "$beside"
+    beside=
+fi
+[ ! -s "$folder/failed" ]

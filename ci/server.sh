@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
 clients=$PWD/target/server-clients
-python3 -c 'import venv, ensurepip' 2> /dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv > /dev/null; }
+python3 -c 'import venv, ensurepip' 2> /dev/null || ci/packages.sh python3-venv
 [ -x "$clients/python/bin/python" ] || python3 -m venv "$clients/python"
 "$clients/python/bin/pip" install -q openai anthropic litellm langchain-openai langchain-anthropic instructor schemathesis vllm-router jsonschema
 # Its dependencies run models; the schemas are files.
@@ -15,7 +15,7 @@ if command -v npm > /dev/null; then
     cp ci/server/*.mjs "$clients/"
 fi
 browser() { command -v chromium-headless-shell || command -v chromium || command -v google-chrome; }
-browser > /dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium-headless-shell > /dev/null; } || true
+browser > /dev/null || ci/packages.sh chromium-headless-shell || true
 
 cargo build --release --all-features
 export OTTAVA_API_KEY=test-key
