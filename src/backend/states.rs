@@ -84,7 +84,9 @@ impl<T: Copy + Default + From<f32> + Into<f64>> StateMemory for States<T> {
         let bytes = count.saturating_mul(size_of::<T>());
         let no_memory = BackendError::OutOfMemory { bytes, what: "the states of sequences" };
         let mut values = Vec::new();
-        if !room::has(bytes.saturating_add(room::SMALL_BYTES)) || values.try_reserve_exact(count).is_err() {
+        // Without states nothing is taken, and no room is looked for.
+        let has_room = count == 0 || room::has(bytes.saturating_add(room::SMALL_BYTES));
+        if !has_room || values.try_reserve_exact(count).is_err() {
             return Err(no_memory);
         }
         values.resize(count, T::default());
