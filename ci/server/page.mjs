@@ -18,9 +18,11 @@ try {
     }, value);
   const turns = () => page.$$eval(".turn", (all) => all.map((turn) => [turn.className.slice(5), turn.textContent]));
   const say = async (words) => {
+    const said = await page.$$eval(".user", (all) => all.length);
     await page.type("#text", words);
     await page.keyboard.press("Enter");
-    await page.waitForSelector("#stop:not([hidden])");
+    // The stop button may be gone before anyone looks for it.
+    await page.waitForFunction((said) => document.querySelectorAll(".user").length > said, {}, said);
   };
   const ended = () => page.waitForSelector("#send:not([hidden])", { timeout: 120_000 });
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use hyper::server::conn::http1;
@@ -216,6 +217,8 @@ fn routes(app: &Arc<App>) -> Router {
         .route("/detokenize", post(tokens::detokenize))
         .fallback(about::nothing)
         .method_not_allowed_fallback(about::no_method)
+        // The gate has bounded the body; axum's own limit is lower.
+        .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(Arc::clone(&app.guard), gate))
         .layer(from_fn_with_state(Arc::clone(app), count))
         .with_state(Arc::clone(app))

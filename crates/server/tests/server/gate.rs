@@ -156,6 +156,15 @@ fn requests_for_another_host_or_of_another_site_are_refused() {
 }
 
 #[test]
+fn a_body_may_have_four_mebibytes() {
+    let server = Running::with(|_| {});
+    let of = |bytes: usize| json!({"content": "a ".repeat(bytes / 2)});
+    let frame = of(0).to_string().len();
+    let status = |bytes: usize| post(server.address, "/tokenize", &of(bytes - frame)).status;
+    assert_eq!([status(4 << 20), status((4 << 20) + 2)], [200, 413]);
+}
+
+#[test]
 fn a_body_that_is_too_large_is_refused_before_it_is_read() {
     let server = Running::with(|config| config.body_max = 1000);
     let long = json!({"prompt": "x".repeat(1000)});
