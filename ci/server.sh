@@ -18,7 +18,6 @@ browser() { command -v chromium-headless-shell || command -v chromium || command
 browser > /dev/null || ci/packages.sh chromium-headless-shell || true
 
 cargo build --release --all-features
-export OTTAVA_API_KEY=test-key
 log=$clients/server.log
 server=
 trap '[ -z "$server" ] || kill $server 2> /dev/null || true' EXIT
@@ -26,7 +25,7 @@ trap '[ -z "$server" ] || kill $server 2> /dev/null || true' EXIT
 start() {
     # The address of the run before is not this one's.
     : > "$log"
-    target/release/ottava serve --port 0 --max-sequences 64 --request-timeout 50 "$@" > "$log" 2> "$log.err" &
+    OTTAVA_API_KEY=test-key target/release/ottava serve --port 0 --max-sequences 64 --request-timeout 50 "$@" > "$log" 2> "$log.err" &
     server=$!
     for _ in $(seq 600); do
         address=$(sed -n 's/^\(http:.*\)$/\1/p' "$log")
