@@ -217,8 +217,9 @@ async def solo(options):
         print(f"  {answers[0]} answers, all as alone; resident MiB over time: {spread}")
 
 
-def attack(port, first, results):
-    """Sends grammars that take long, one after the other: the status and the seconds of each."""
+def attack(port, first, ended, results):
+    """Sends grammars that take long, one after the other, until it is ended: the status and the seconds of each, and
+    None behind the last."""
     references = {f"d{at}": {"allOf": [{"$ref": f"#/$defs/d{at + 1}"}]} for at in range(5000)}
     grammars = [{"regex": "((a{1,1000}){1,1000}){1,1000}"}, {"regex": "(a|b?)" * 2500}, {"regex": "(a|b?)" * 20000},
                 {"json": {"enum": [f"value-{at}" for at in range(20000)]}},
@@ -226,11 +227,16 @@ def attack(port, first, results):
                 {"json": {"anyOf": [{"properties": {f"key{at}": {"type": "string"}}} for at in range(2000)]}},
                 {"json": {"$ref": "#/$defs/d0", "$defs": references}},
                 {"grammar": "start: " + "\"a\"? " * 5000}, {"grammar": "start: T\nT: " + "\"a\" | " * 4000 + "\"a\""}]
-    for at in range(first, 1 << 30):
-        body = {"prompt": "a", "max_tokens": 1, "structured_outputs": grammars[at % len(grammars)]}
-        begun = time.monotonic()
-        status, _ = asyncio.run(ask(port, "POST", "/v1/completions", body))
-        results.put((status, time.monotonic() - begun))
+    at = first
+    try:
+        while not ended.is_set():
+            body = {"prompt": "a", "max_tokens": 1, "structured_outputs": grammars[at % len(grammars)]}
+            begun = time.monotonic()
+            status, _ = asyncio.run(ask(port, "POST", "/v1/completions", body))
+            results.put((status, time.monotonic() - begun))
+            at += 1
+    finally:
+        results.put(None)
 
 
 async def bombs(options):
@@ -246,14 +252,12 @@ async def bombs(options):
         await stream(server.port, "Warm up.", 8, structured_outputs={"regex": "[a-z ]*"})
         alone = await gaps()
         # Processes of their own: the gaps are the server's.
-        results = multiprocessing.Queue()
-        others = [multiprocessing.Process(target=attack, args=(server.port, at, results), daemon=True) for at in (0, 4)]
-        for other in others:
-            other.start()
+        ended, results = multiprocessing.Event(), multiprocessing.Queue()
+        for first in (0, 4):
+            multiprocessing.Process(target=attack, args=(server.port, first, ended, results), daemon=True).start()
         beside = await gaps()
-        for other in others:
-            other.kill()
-        found = [results.get() for _ in range(results.qsize())]
+        ended.set()
+        found = [*iter(results.get, None), *iter(results.get, None)]
         refused, seconds = sum(status == 400 for status, _ in found), [seconds for _, seconds in found]
         if any(status not in (200, 400) for status, _ in found):
             raise SystemExit(f"other statuses than 200 and 400: {found}")

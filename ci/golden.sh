@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # README's first command on a real model, then the recorded tokens and logits of two models, on the CPU
-# and on the emulated card; with all features, as ci/test.sh has compiled them.
+# and on the emulated card; with all features, as ci/test.sh compiles them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env

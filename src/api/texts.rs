@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use super::{EngineInfo, Shared};
+#[cfg(feature = "text")]
+use crate::text::{ChatTemplate, Tokenizer};
 use crate::{
     Result, TokenId,
     backend::{Monitor, NoHealth},
@@ -16,23 +18,21 @@ use crate::{
 pub(super) struct Texts {
     vocab: Arc<Vocab>,
     #[cfg(feature = "text")]
-    tokenizer: crate::text::Tokenizer,
+    tokenizer: Tokenizer,
     #[cfg(feature = "text")]
-    template: Option<crate::text::ChatTemplate>,
+    template: Option<ChatTemplate>,
 }
 
 impl Texts {
     /// Of a file; `template` is the source of one in place of the file's own.
     #[cfg(feature = "text")]
     pub(super) fn read(file: &dyn Checkpoint, template: Option<&str>) -> Result<Texts> {
-        let tokenizer = crate::text::Tokenizer::from_checkpoint(file)?;
-        match template {
-            None => {
-                let own = crate::text::ChatTemplate::from_checkpoint(file, tokenizer.vocab())?;
-                Ok(Texts::new(tokenizer, own))
-            }
-            Some(_) => Texts::with_template(tokenizer, template),
-        }
+        let tokenizer = Tokenizer::from_checkpoint(file)?;
+        let template = match template {
+            None => ChatTemplate::from_checkpoint(file, tokenizer.vocab())?,
+            Some(source) => Some(ChatTemplate::from_source(source, tokenizer.vocab())?),
+        };
+        Ok(Texts::new(tokenizer, template))
     }
 
     #[cfg(not(feature = "text"))]
@@ -48,7 +48,9 @@ impl Texts {
         ends: &[TokenId],
         template: Option<&str>,
     ) -> Result<Texts> {
-        Texts::with_template(crate::text::Tokenizer::of_numbers(model, count, ends)?, template)
+        let tokenizer = Tokenizer::of_numbers(model, count, ends)?;
+        let template = template.map(|source| ChatTemplate::from_source(source, tokenizer.vocab()));
+        Ok(Texts::new(tokenizer, template.transpose()?))
     }
 
     #[cfg(not(feature = "text"))]
@@ -62,14 +64,7 @@ impl Texts {
     }
 
     #[cfg(feature = "text")]
-    fn with_template(tokenizer: crate::text::Tokenizer, template: Option<&str>) -> Result<Texts> {
-        let compile = |source| crate::text::ChatTemplate::from_source(source, tokenizer.vocab());
-        let template = template.map(compile).transpose()?;
-        Ok(Texts::new(tokenizer, template))
-    }
-
-    #[cfg(feature = "text")]
-    fn new(mut tokenizer: crate::text::Tokenizer, template: Option<crate::text::ChatTemplate>) -> Texts {
+    fn new(mut tokenizer: Tokenizer, template: Option<ChatTemplate>) -> Texts {
         if let Some(template) = &template {
             tokenizer.end_turns_as(template);
         }
