@@ -12,4 +12,5 @@ export PROPTEST_CASES=${PROPTEST_CASES:-32}
 # With a target named, build scripts and procedural macros go without the flag.
 host=$(rustc -vV | sed -n 's/^host: //p')
 cargo test -p ottava --no-default-features --features text --lib --target "$host" \
+    --config profile.test.package.ottava.debug-assertions=true \
     --target-dir "${CARGO_TARGET_DIR:-target}/asan" "$@"

@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 CRATES_MAX=40
 # The backends are the same without features; ci/test.sh tests them. So nothing here needs the optimiser.
-cargo test -p ottava --no-default-features --config profile.test.opt-level=0 --config profile.dev.package.cuda-emu.opt-level=0 \
+profile=profile.test.package.ottava
+cargo test -p ottava --no-default-features --config $profile.opt-level=0 --config $profile.debug-assertions=true \
     --lib -- --skip backend::
 crates=$(cargo tree -p ottava --no-default-features --edges normal,build --prefix none --no-dedupe | sort -u | wc -l)
 echo "the bare core builds with $crates crates, ottava itself included"

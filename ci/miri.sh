@@ -12,4 +12,5 @@ cargo +nightly miri --version > /dev/null 2>&1 || {
 [ $# -gt 0 ] || set -- kv:: graph:: quant::tests checkpoint:: text::stop text::detokenize text::bpe
 # Files are made and the clock is read; a property is tried a few times; the books' long games are left out.
 export MIRIFLAGS=${MIRIFLAGS:--Zmiri-disable-isolation} PROPTEST_CASES=${PROPTEST_CASES:-2}
-cargo +nightly miri test -p ottava --no-default-features --features text --lib --target-dir "${CARGO_TARGET_DIR:-target}/miri" -- "$@"
+cargo +nightly miri test -p ottava --no-default-features --features text --lib \
+    --config profile.test.package.ottava.debug-assertions=true --target-dir "${CARGO_TARGET_DIR:-target}/miri" -- "$@"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs parts of CI in order and prints the seconds that each took: `ci/parts.sh [-k] part... [-- part...]`. A part is a
-# script of this folder without its ending, with its arguments: `lint`, `"fuzz 20"`. Those behind `--` run beside the
-# others, in order too: a build of one large crate leaves a core idle. What they print comes when each has ended.
-# The first part that fails ends the run; with -k the others still run.
+# Runs parts of CI in order and prints the seconds and the CPU seconds that each took:
+# `ci/parts.sh [-k] part... [-- part...]`. A part is a script of this folder without its ending, with its arguments:
+# `lint`, `"fuzz 20"`. Those behind `--` run beside the others, in order too: a build of one large crate leaves a core
+# idle. What they print comes when each has ended. The first part that fails ends the run; with -k the others still run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 keep_going=
@@ -15,17 +15,26 @@ export CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-0} CARGO_PROFILE_RELEA
 folder=$(mktemp -d)
 touch "$folder/rows" "$folder/failed"
 
+# Sets `cpu` to the CPU seconds of this shell's children that have ended. A subshell would see its own alone.
+count_cpu() {
+    local clock=$folder/times.$BASHPID
+    times > "$clock"
+    cpu=$(awk 'END { for (i = 1; i <= NF; i++) { split($i, part, /[ms]/); sum += 60 * part[1] + part[2] } printf "%d", sum }' "$clock")
+}
+
 # Runs the parts of a lane, each by the function that is named first.
 lane() {
-    local how=$1 part name arguments started status
+    local how=$1 part name arguments started before cpu status
     shift
     for part in "$@"; do
         read -r name arguments <<< "$part"
-        started=$SECONDS status=0
+        count_cpu
+        started=$SECONDS before=$cpu status=0
         # The arguments are words of their own.
         # shellcheck disable=SC2086
         "$how" "$name" $arguments || status=$?
-        printf '%-24s %6s\n' "$part" $((SECONDS - started)) >> "$folder/rows"
+        count_cpu
+        printf '%-24s %6s %6s\n' "${part:0:24}" $((SECONDS - started)) $((cpu - before)) >> "$folder/rows"
         [ $status -ne 0 ] || continue
         echo "$name" >> "$folder/failed"
         [ -n "$keep_going" ] || return $status
@@ -48,7 +57,7 @@ finish() {
     # With its own group, what the other lane runs ends with it.
     [ -z "$beside" ] || kill -- "-$beside" 2> /dev/null || true
     echo
-    echo "== seconds by part, of commit $(git rev-parse --short HEAD 2> /dev/null || echo unknown)"
+    echo "== seconds and CPU seconds by part, of commit $(git rev-parse --short HEAD 2> /dev/null || echo unknown)"
     cat "$folder/rows"
     printf '%-24s %6s\n' total "$SECONDS"
     [ ! -s "$folder/failed" ] || echo "failed:" $(cat "$folder/failed")
