@@ -1,11 +1,14 @@
 //! Blocks of models to come, each a small graph on every backend that has its operations, against a naive f64
 //! evaluation of their own: a bidirectional block of an encoder, a block of experts, a decoder that looks at
-//! an encoder's rows, a recurrent block, and layers whose keys and values differ in their heads.
+//! an encoder's rows, a recurrent block, layers whose keys and values differ in their heads, and two programs of one
+//! graph.
 
 #[path = "words/layers.rs"]
 mod layers;
 #[path = "words/own.rs"]
 mod own;
+#[path = "words/programs.rs"]
+mod programs;
 #[path = "words/recurrent.rs"]
 mod recurrent;
 

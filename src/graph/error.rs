@@ -48,6 +48,14 @@ pub enum GraphError {
     /// A graph without an output computes nothing.
     #[error("the graph has no output")]
     NoOutput,
+    /// No output of this name.
+    #[error("no output is named {name}; there are: {known}")]
+    UnknownOutput {
+        /// The name asked for.
+        name: String,
+        /// The names that exist.
+        known: String,
+    },
     /// The arena does not fit the address space.
     #[error("{node}: {rows} rows of {cols} elements are too large")]
     TooLarge {

@@ -43,7 +43,7 @@ pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, Gr
     let mut lowering = Lowering {
         graph,
         activations,
-        needed: vec![false; count],
+        needed: graph.needed(),
         absorbed: vec![false; count],
         named: vec![false; count],
         values: vec![None; count],
@@ -55,7 +55,6 @@ pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, Gr
         return Err(GraphError::NoOutput);
     }
     graph.outputs.iter().for_each(|(_, node)| lowering.named[node.index()] = true);
-    lowering.find_needed();
     lowering.layers = Layers::of(lowering.needed_nodes().map(|(_, node)| node))?;
     lowering.program.kv = lowering.layers.shapes();
     lowering.check_states()?;
@@ -71,17 +70,6 @@ pub(super) fn lower(graph: &Graph, activations: Precision) -> Result<Program, Gr
 }
 
 impl<'g> Lowering<'g> {
-    fn find_needed(&mut self) {
-        // Inputs keep their places even when nothing reads them: setting one is no error.
-        let named = self.graph.outputs.iter().chain(&self.graph.inputs);
-        let mut open: Vec<NodeId> = named.map(|&(_, node)| node).collect();
-        while let Some(node) = open.pop() {
-            if !std::mem::replace(&mut self.needed[node.index()], true) {
-                open.extend(self.graph.nodes[node.index()].kind.operands());
-            }
-        }
-    }
-
     /// Each state is carried by one node.
     fn check_states(&self) -> Result<(), GraphError> {
         let mut carried = HashSet::new();
