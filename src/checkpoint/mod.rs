@@ -20,6 +20,8 @@ mod load;
 mod metadata;
 mod role;
 mod rows;
+#[cfg_attr(not(feature = "safetensors"), allow(dead_code))]
+mod scales;
 mod shown;
 mod source;
 mod split;
@@ -92,7 +94,7 @@ pub trait Checkpoint: Sync {
         if info.dims.iter().skip(3).any(|&dim| dim != 1) {
             return Err(file.shape_error(info, "one to three dimensions"));
         }
-        Ok(TensorRows::new(file, info))
+        Ok(TensorRows::new(file, info, self.files().scales(name)))
     }
 
     /// The tensor called `name` as a canonical matrix: quantised types as codes, floats as they are. One

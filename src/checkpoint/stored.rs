@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use crate::quant::QuantError;
 use crate::room;
 
+use super::scales::Scales;
 use super::source::Source;
 use super::{Fault, TensorInfo, WeightsError};
 
@@ -82,21 +83,22 @@ impl StoredFile {
     }
 
     fn hash_into(&self, tensors: &[TensorInfo], hasher: &mut blake3::Hasher) -> Result<(), WeightsError> {
-        let mut update = |range: Range<usize>| {
-            self.with(range, |bytes| {
-                hasher.update(bytes);
-            })
-        };
-        update(0..self.head_bytes)?;
+        self.with(0..self.head_bytes, |bytes| {
+            hasher.update(bytes);
+        })?;
         self.release(0..self.head_bytes);
-        for info in tensors {
-            let Range { start, end } = range(info);
-            let last = (end - start).saturating_sub(SAMPLE_BYTES);
-            for at in [start, start + last / 2, start + last] {
-                update(at..end.min(at + SAMPLE_BYTES))?;
-            }
-            self.release_around(start..end);
+        tensors.iter().try_for_each(|info| self.hash_tensor(info, hasher))
+    }
+
+    fn hash_tensor(&self, info: &TensorInfo, hasher: &mut blake3::Hasher) -> Result<(), WeightsError> {
+        let Range { start, end } = range(info);
+        let last = (end - start).saturating_sub(SAMPLE_BYTES);
+        for at in [start, start + last / 2, start + last] {
+            self.with(at..end.min(at + SAMPLE_BYTES), |bytes| {
+                hasher.update(bytes);
+            })?;
         }
+        self.release_around(start..end);
         Ok(())
     }
 
@@ -128,6 +130,8 @@ pub struct TensorFiles {
     /// Of all files, one file behind the other.
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
+    /// By the name of a tensor of 8-bit floats.
+    scales: HashMap<String, Scales>,
 }
 
 impl TensorFiles {
@@ -168,6 +172,16 @@ impl TensorFiles {
         Some((file, self.tensors.get(index)?))
     }
 
+    /// Adds the scales of a tensor, which are no tensor of the table.
+    #[cfg(feature = "safetensors")]
+    pub(super) fn add_scales(&mut self, name: String, scales: Scales) {
+        self.scales.insert(name, scales);
+    }
+
+    pub(super) fn scales(&self, name: &str) -> Option<&Scales> {
+        self.scales.get(name)
+    }
+
     pub(super) fn prefetch(&self, name: &str) {
         if let Some((file, info)) = self.find(name) {
             file.source.prefetch(range(info));
@@ -202,6 +216,9 @@ impl TensorFiles {
         let ends = self.files.iter().skip(1).map(|&(before, _)| before).chain([self.tensors.len()]);
         for ((start, file), end) in self.files.iter().zip(ends) {
             file.hash_into(self.tensors.get(*start..end).unwrap_or_default(), &mut hasher)?;
+        }
+        for scales in self.tensors.iter().filter_map(|info| self.scales(&info.name)) {
+            scales.file.hash_tensor(&scales.info, &mut hasher)?;
         }
         Ok(*hasher.finalize().as_bytes())
     }

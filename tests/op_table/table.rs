@@ -16,7 +16,7 @@ use ottava::ir::{
     Rope, RopeAngles, RopePairing, RowSampling, Rows, SampleRows, Softmax, Transpose, Unary, UnaryFn,
     VectorId, Window, Write,
 };
-use ottava::quant::{Bits, DenseMatrix, DenseValues, WeightMatrix};
+use ottava::quant::{Bits, Codes, DenseMatrix, DenseValues, WeightMatrix};
 
 use crate::case::{Case, Numbers};
 
@@ -289,14 +289,16 @@ fn embeddings() -> Vec<Case> {
     };
     let mut numbers = Numbers(10);
     let formats = [
-        (Bits::Eight, 32, false),
-        (Bits::Four, 100, true),
-        (Bits::Four, 16, false),
-        (Bits::Five, 32, true),
-        (Bits::Six, 16, false),
+        (Codes::Int(Bits::Eight), 32, false),
+        (Codes::Int(Bits::Four), 100, true),
+        (Codes::Int(Bits::Four), 16, false),
+        (Codes::Int(Bits::Five), 32, true),
+        (Codes::Int(Bits::Six), 16, false),
+        (Codes::E2m1, 32, false),
+        (Codes::E4m3, 100, false),
     ];
-    let quant = formats.map(|(bits, group, mins)| {
-        case(numbers.matrix([11, 100], bits, group, mins), &format!("{bits:?} {group}"))
+    let quant = formats.map(|(kind, group, mins)| {
+        case(numbers.matrix([11, 100], kind, group, mins), &format!("{kind:?} {group}"))
     });
     let dense = dense(11, 100, 5).into_iter().zip(["f32", "f16", "bf16"]);
     quant.into_iter().chain(dense.map(|(table, name)| case(table, name))).collect()
@@ -331,6 +333,12 @@ fn products() -> Vec<Case> {
         for (bits, group, mins) in [(Bits::Five, 32, false), (Bits::Five, 32, true), (Bits::Six, 16, false)] {
             let name = format!("{bits:?} group {group} mins {mins}");
             matrices.push((name, Numbers(k as u64).matrix([n, k], bits, group, mins), INT8_EPS));
+        }
+        for (kind, group) in [(Codes::E2m1, 32), (Codes::E2m1, k), (Codes::E4m3, 128), (Codes::E4m3, k)] {
+            // Floats of eight bits are multiplied by floats.
+            let eps_int8 = if kind == Codes::E2m1 { INT8_EPS } else { 4e-6 };
+            let matrix = Numbers(k as u64 + 1).matrix([n, k], kind, group, false);
+            matrices.push((format!("{kind:?} group {group}"), matrix, eps_int8));
         }
         let dense = dense(n, k, 9).into_iter().zip(["f32", "f16", "bf16"]);
         matrices.extend(dense.map(|(matrix, name)| (name.to_string(), matrix, 4e-6)));
