@@ -130,11 +130,6 @@ impl WeightsError {
     }
 }
 
-/// Shapes as a message lists them.
-fn shapes(shapes: &[[usize; 2]]) -> String {
-    shapes.iter().map(|shape| format!("{shape:?}")).collect::<Vec<_>>().join(" or ")
-}
-
 /// What is wrong inside a file of weights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -385,22 +380,14 @@ pub enum Fault {
         scales: String,
     },
     /// The scales of a tensor of 8-bit floats have another shape than it asks for.
-    #[error(
-        "tensor `{}`: expected {} as the scales of [{}, {}], found {found:?}",
-        shown(tensor),
-        shapes(expected),
-        of[0],
-        of[1]
-    )]
+    #[error("tensor `{}`: expected {expected}, found {found:?}", shown(tensor))]
     ScaleShape {
         /// The scales.
         tensor: String,
-        /// Rows and columns of the tensor that they are for.
-        of: [usize; 2],
-        /// The shapes that they may have, rows first.
-        expected: Vec<[usize; 2]>,
+        /// The shapes that they may have, rows first, and that of the tensor that they are for.
+        expected: Box<str>,
         /// Their dimensions, rows first.
-        found: Vec<usize>,
+        found: Box<[usize]>,
     },
     /// The header of a safetensors file is longer than the file, or than the format allows.
     #[error("header length: expected at most {most} bytes, found {found}")]

@@ -9,8 +9,7 @@ use crate::quant::{
     mxfp4, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0,
 };
 
-use super::scales::Scales;
-use super::stored::StoredFile;
+use super::stored::{Scales, StoredFile};
 use super::{TensorInfo, TensorType, WeightsError};
 
 /// A tensor of a file as a canonical matrix: quantised types as codes, floats as they are. Nothing is

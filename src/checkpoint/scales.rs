@@ -1,12 +1,10 @@
-//! [`Scales`]: the tensor beside one of 8-bit floats that holds its scales, and what it covers of it.
+//! Scales that are a tensor of their own, beside one of 8-bit floats: what shares one, and those of some rows.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use half::{bf16, f16};
 
-use super::stored::StoredFile;
-use super::{TensorInfo, TensorType, WeightsError};
+use super::{TensorInfo, TensorType};
 
 /// Rows and columns of a block.
 pub(super) const BLOCK: usize = 128;
@@ -50,15 +48,6 @@ impl Spread {
     }
 }
 
-/// The scales of a tensor.
-pub(super) struct Scales {
-    /// The file that has them, which may be another shard than the tensor's.
-    pub file: Arc<StoredFile>,
-    /// Floats, of the shape that the spread asks for.
-    pub info: TensorInfo,
-    pub spread: Spread,
-}
-
 /// The scales of some rows of a tensor.
 pub(super) struct RowScales {
     values: Vec<f32>,
@@ -69,28 +58,32 @@ pub(super) struct RowScales {
     width: usize,
 }
 
-impl Scales {
-    /// Those of some rows of the tensor.
-    pub fn read(&self, rows: &Range<usize>) -> Result<RowScales, WeightsError> {
-        let Scales { info, spread, .. } = self;
-        // A spread of rows has one column, whatever the tensor's dimensions are.
-        let width = if *spread == Spread::Block { info.cols() } else { 1 };
-        let (first, last) = (spread.row(rows.start), spread.row(rows.end.saturating_sub(1)));
-        let row_bytes = width * info.dtype.block_bytes();
-        let start = info.offset as usize;
-        let range = start + first * row_bytes..start + (last + 1) * row_bytes;
-        let values = self.file.with(range, |bytes| widen(info.dtype, bytes))?;
-        Ok(RowScales { values, spread: *spread, first: rows.start, width })
-    }
-}
-
 impl RowScales {
+    /// Where the scales of some rows lie in the file of `scales`, which has the shape of the spread.
+    pub fn place(scales: &TensorInfo, spread: Spread, rows: &Range<usize>) -> Range<usize> {
+        let row_bytes = width(scales, spread) * scales.dtype.block_bytes();
+        let (first, last) = (spread.row(rows.start), spread.row(rows.end.saturating_sub(1)));
+        let start = scales.offset as usize;
+        start + first * row_bytes..start + (last + 1) * row_bytes
+    }
+
+    /// What lies there.
+    pub fn new(scales: &TensorInfo, spread: Spread, rows: &Range<usize>, bytes: &[u8]) -> RowScales {
+        let values = widen(scales.dtype, bytes);
+        RowScales { values, spread, first: rows.start, width: width(scales, spread) }
+    }
+
     /// The scale of a row, counted from the first of them, and of a group of columns.
     pub fn at(&self, row: usize, group: usize) -> f32 {
         let line = self.spread.row(self.first + row) - self.spread.row(self.first);
         // As many were read as the rows have.
         self.values.get(line * self.width + group).copied().unwrap_or(f32::NAN)
     }
+}
+
+/// Scales of a row. Those of one column may have one dimension.
+fn width(scales: &TensorInfo, spread: Spread) -> usize {
+    if spread == Spread::Block { scales.cols() } else { 1 }
 }
 
 fn widen(dtype: TensorType, bytes: &[u8]) -> Vec<f32> {

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use crate::quant::QuantError;
 use crate::room;
 
-use super::scales::Scales;
+use super::scales::{RowScales, Spread};
 use super::source::Source;
 use super::{Fault, TensorInfo, WeightsError};
 
@@ -119,6 +119,24 @@ impl StoredFile {
             offset: info.offset,
             source,
         }
+    }
+}
+
+/// The tensor beside one of 8-bit floats that has its scales.
+pub(super) struct Scales {
+    /// The file that has them, which may be another shard than the tensor's.
+    pub file: Arc<StoredFile>,
+    /// Floats, of the shape that the spread asks for.
+    pub info: TensorInfo,
+    pub spread: Spread,
+}
+
+impl Scales {
+    /// Those of some rows of the tensor.
+    pub fn read(&self, rows: &Range<usize>) -> Result<RowScales, WeightsError> {
+        let Scales { file, info, spread } = self;
+        let place = RowScales::place(info, *spread, rows);
+        file.with(place, |bytes| RowScales::new(info, *spread, rows, bytes))
     }
 }
 

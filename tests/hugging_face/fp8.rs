@@ -158,7 +158,7 @@ fn weights_of_eight_bit_floats_are_their_values() -> Outcome {
 /// A matrix of several blocks, with a tail in rows and columns, which no layer of the tiny models has.
 fn large(share: Share, scale: impl Fn(usize) -> f32) -> Outcome<Folder> {
     let mut folder = Folder::of("qwen3")?.set("quantization_config", share.config());
-    let codes = (0..300 * 200).map(|at| (at % 127) as u8 | (at / 127 % 2 << 7) as u8).collect();
+    let codes = (0..300 * 200).map(|at| (at % 127) as u8 | ((at / 127 % 2) << 7) as u8).collect();
     let [lines, width] = share.shape([300, 200]);
     let scales = (0..lines * width).flat_map(|at| scale(at).to_le_bytes()).collect();
     let raw = |name: &str, dtype, shape, bytes| Raw { name: name.into(), dtype, shape, bytes };
@@ -326,21 +326,26 @@ fn weights_that_are_no_numbers_or_of_other_types_are_named() -> Outcome {
     refused(&stray, &[&name, "has no place in a qwen3 model"])
 }
 
+/// The configuration with another value at a place.
+fn change(config: &Value, at: &str, value: Value) -> Value {
+    let mut config = config.clone();
+    *config.pointer_mut(at).expect("a key that is there") = value;
+    config
+}
+
+/// The configuration with a key of an object set.
+fn add(config: &Value, at: &str, key: &str, value: Value) -> Value {
+    let mut config = config.clone();
+    config.pointer_mut(at).expect("an object")[key] = value;
+    config
+}
+
+const WEIGHTS: &str = "/config_groups/group_0/weights";
+
 #[test]
 fn what_else_a_quantisation_may_be_is_named() -> Outcome {
-    let change = |config: &Value, at: &str, value: Value| {
-        let mut config = config.clone();
-        *config.pointer_mut(at).expect("a key that is there") = value;
-        config
-    };
-    let add = |config: &Value, at: &str, key: &str, value: Value| {
-        let mut config = config.clone();
-        config.pointer_mut(at).expect("an object")[key] = value;
-        config
-    };
     let (fp8, rows) = (Share::Block.config(), Share::Row.config());
-    let weights = "/config_groups/group_0/weights";
-    let of_weights = |key: &str, value: Value| add(&rows, weights, key, value);
+    let of_weights = |key: &str, value: Value| add(&rows, WEIGHTS, key, value);
     let cases: [(Value, &[&str]); 21] = [
         (
             change(&fp8, "/quant_method", "awq".into()),
@@ -373,7 +378,7 @@ fn what_else_a_quantisation_may_be_is_named() -> Outcome {
             &["sparsity_config.format: expected dense, found sparse-24-bitmask"],
         ),
         (change(&rows, "/config_groups", Value::Null), &["config_groups: expected groups", "no such key"]),
-        (change(&rows, weights, Value::Null), &["config_groups.group_0.weights: expected", "no such key"]),
+        (change(&rows, WEIGHTS, Value::Null), &["config_groups.group_0.weights: expected", "no such key"]),
         (of_weights("type", "int".into()), &["group_0.weights.type: expected float, found int"]),
         (of_weights("num_bits", 4.into()), &["group_0.weights.num_bits: expected 8, found 4"]),
         (of_weights("symmetric", false.into()), &["group_0.weights.symmetric: expected true, found false"]),
@@ -383,7 +388,7 @@ fn what_else_a_quantisation_may_be_is_named() -> Outcome {
         ),
         (of_weights("actorder", "weight".into()), &["group_0.weights.actorder"]),
         (
-            add(&of_weights("strategy", "block".into()), weights, "block_structure", json!([128, 64])),
+            add(&of_weights("strategy", "block".into()), WEIGHTS, "block_structure", json!([128, 64])),
             &["weights.block_structure: expected [128, 128], found [128, 64]"],
         ),
         (add(&rows, "/config_groups/group_0", "format", "nvfp4".into()), &["group_0.format", "nvfp4"]),
@@ -394,10 +399,18 @@ fn what_else_a_quantisation_may_be_is_named() -> Outcome {
         assert!(error.contains("config.json: quantization_config."), "{error}");
         assert!(words.iter().all(|word| error.contains(word)), "expected {words:?}, found: {error}");
     }
-    // What says nothing, and what is dense.
+    Ok(())
+}
+
+#[test]
+fn quantisations_that_say_nothing_or_the_same_are_accepted() -> Outcome {
+    let (folder, rows) = (Folder::of("qwen3")?, Share::Row.config());
     refused(&folder.clone().set("quantization_config", json!({})), &["accepted"])?;
     let dense = change(&rows, "/sparsity_config", json!({ "format": "dense", "global_sparsity": 0.1 }));
     refused(&folder.clone().set("quantization_config", dense), &["accepted"])?;
-    let blocks = add(&of_weights("strategy", "block".into()), weights, "block_structure", json!([128, 128]));
+    let same = add(&rows, "/config_groups/group_0", "format", "float-quantized".into());
+    refused(&folder.clone().set("quantization_config", same), &["accepted"])?;
+    let blocks =
+        add(&add(&rows, WEIGHTS, "strategy", "block".into()), WEIGHTS, "block_structure", json!([128, 128]));
     refused(&folder.set("quantization_config", blocks), &["accepted"])
 }

@@ -56,7 +56,7 @@ impl Numbers {
         let mut code = || match kind {
             Codes::Int(Bits::Four | Bits::Eight) | Codes::E2m1 => self.next() as u8,
             // All but the two of NaN.
-            Codes::E4m3 => (self.next() % 2 << 7) as u8 | (self.next() % 127) as u8,
+            Codes::E4m3 => ((self.next() % 2) << 7) as u8 | (self.next() % 127) as u8,
             Codes::Int(bits @ (Bits::Five | Bits::Six)) => {
                 (bits.codes(mins).start() + (self.next() % (1 << bits.count())) as i32) as u8
             }

@@ -386,7 +386,7 @@ mod tests {
                 let code =
                     |matrix: &QuantMatrix| (matrix.code(row, col) as i32 + (packed.zero & 0xff) as i32) as u8;
                 match (matrix, bits) {
-                    (_, 16) => {
+                    (WeightMatrix::Dense(_), _) | (_, 16) => {
                         let bytes = f16::from_f32(value / scale).to_le_bytes();
                         codes[start + 2 * number..][..2].copy_from_slice(&bytes);
                     }
@@ -445,7 +445,7 @@ mod tests {
                 (bits.codes(with_mins).start() + (x % (1 << bits.count())) as i32) as u8
             }
             // All but the two of NaN.
-            Codes::E4m3 => x as u8 & 0x80 | (x >> 8) as u8 % 127,
+            Codes::E4m3 => x as u8 & 0x80 | ((x >> 8) % 127) as u8,
             _ => x as u8,
         };
         QuantParts {

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::checkpoint::scales::{Scales, Spread};
-use crate::checkpoint::stored::{StoredFile, TensorFiles};
+use crate::checkpoint::scales::Spread;
+use crate::checkpoint::stored::{Scales, StoredFile, TensorFiles};
 use crate::checkpoint::{Fault, TensorInfo, TensorType, WeightsError};
 
 use super::header::Entry;
@@ -85,12 +85,13 @@ fn joined(
         return refuse(Fault::NoFloat { tensor, found: info.dtype.to_string() });
     }
     let of = [weight.rows(), weight.cols()];
-    let found: Vec<usize> = info.dims.iter().rev().map(|&dim| dim as usize).collect();
+    let found: Box<[usize]> = info.dims.iter().rev().map(|&dim| dim as usize).collect();
     match fp8.spreads.iter().find(|spread| fits(**spread, of, &found)) {
         Some(&spread) => Ok(Scales { file, info, spread }),
         None => {
-            let expected = fp8.spreads.iter().map(|spread| spread.shape(of)).collect();
-            refuse(Fault::ScaleShape { tensor, of, expected, found })
+            let shapes: Vec<_> = fp8.spreads.iter().map(|spread| format!("{:?}", spread.shape(of))).collect();
+            let expected = format!("{} as the scales of {of:?}", shapes.join(" or ")).into();
+            refuse(Fault::ScaleShape { tensor, expected, found })
         }
     }
 }
@@ -98,5 +99,5 @@ fn joined(
 /// Whether scales have the shape of a spread; of one column, or of one scale, they may have fewer dimensions.
 fn fits(spread: Spread, of: [usize; 2], found: &[usize]) -> bool {
     let shape = spread.shape(of);
-    found == shape || shape[1] == 1 && found == [shape[0]]
+    *found == shape || shape[1] == 1 && *found == [shape[0]]
 }

@@ -17,7 +17,7 @@ fn matrix(kind: Codes, cols: usize, group: usize, codes: Vec<u8>) -> Result<Quan
 
 #[test]
 fn every_float_code_has_its_value() {
-    let two_a_byte = (0..8).map(|at| 2 * at | (2 * at + 1) << 4).collect();
+    let two_a_byte = (0..8).map(|at| (2 * at) | ((2 * at + 1) << 4)).collect();
     let bytes = (0..=255).filter(|code| code & 0x7f != 0x7f).collect::<Vec<u8>>();
     let eight = values("E4M3");
     assert_eq!((values("E2M1").len(), eight.len()), (16, 256));

@@ -77,7 +77,7 @@ fn quant([rows, cols]: [usize; 2], form: QuantForm) -> WeightMatrix {
         Codes::Int(Bits::Four) | Codes::E2m1 => x as u8,
         Codes::Int(bits) => (*bits.codes(mins).start() as u8).wrapping_add((x % (1 << bits.count())) as u8),
         // All but the two of NaN.
-        Codes::E4m3 => x as u8 & 0x80 | (x >> 8) as u8 % 127,
+        Codes::E4m3 => x as u8 & 0x80 | ((x >> 8) % 127) as u8,
     };
     let codes = random(rows * code_bytes_per_row(kind, cols), 1).map(code).collect();
     let (scales, mins) = (factors(2), mins.then(|| factors(3)));

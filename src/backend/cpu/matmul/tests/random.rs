@@ -41,7 +41,7 @@ impl Random {
             Codes::Int(Bits::Four) | Codes::E2m1 => self.next() as u8,
             Codes::Int(bits) => (bits.codes(mins).start() + (self.next() % (1 << bits.count())) as i32) as u8,
             // All but the two of NaN.
-            Codes::E4m3 => (self.next() % 2 << 7) as u8 | (self.next() % 127) as u8,
+            Codes::E4m3 => ((self.next() % 2) << 7) as u8 | (self.next() % 127) as u8,
         };
         let codes = (0..rows * code_bytes_per_row(kind, cols)).map(|_| code()).collect();
         let scales = (0..count).map(|_| f16::from_f32(self.unit() * 0.02)).collect();
