@@ -41,7 +41,11 @@ fn tensors(folder: &Folder<'_>) -> Outcome {
         writer.metadata("a", vec![1.5_f32, -2.0]).metadata("b", vec![true, false]).metadata("c", -3_i64);
         let cols = dtype.block_len().max(32);
         let bytes = 2 * cols / dtype.block_len() * dtype.block_bytes();
-        let data = (0..bytes).map(|at| (at * 37 % 59) as u8).collect();
+        let mut data: Vec<u8> = (0..bytes).map(|at| (at * 37 % 59) as u8).collect();
+        if dtype == TensorType::Mxfp4 {
+            // Exponents that f16 holds.
+            data.iter_mut().step_by(dtype.block_bytes()).for_each(|exponent| *exponent = 120);
+        }
         writer.tensor("blk.0.attn_q.weight", dtype, &[cols as u64, 2], data)?;
         writer.vector("output_norm.weight", &[1.0; 8])?;
         let bytes = writer.to_bytes();

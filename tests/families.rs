@@ -3,11 +3,12 @@
 
 mod tiny;
 
-use ottava::backend::Reference;
+use ottava::backend::cpu::{Compute, Cpu, CpuOptions};
+use ottava::backend::{Backend, Reference};
 use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType};
 use ottava::ir::{KvDtype, Precision, StepLimits};
 use ottava::model::{Decoder, KvBudget, LoadOptions, Model, ModelConfig, ModelError};
-use ottava::quant::QuantFormat;
+use ottava::quant::{QuantFormat, WeightMatrix};
 
 use tiny::edit::Parts;
 use tiny::recorded::{EXPECTED, TINY, VOCAB, step};
@@ -331,6 +332,82 @@ fn float_matrices_are_quantised_on_request() -> Outcome {
     assert!(worst > 1e-4 && worst < 0.1, "{worst}");
     assert_ne!(model.fingerprint(), load(&TINY[1])?.fingerprint());
     Ok(())
+}
+
+/// Values as MXFP4: each block's exponent from its largest, each code the nearest.
+fn mxfp4(values: &[f32]) -> Vec<u8> {
+    const VALUES: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let code = |x: f32| {
+        let apart = |code: &usize| (VALUES[*code] - x.abs()).abs();
+        let nearest = (0..8).min_by(|a, b| apart(a).total_cmp(&apart(b))).unwrap_or(0) as u8;
+        nearest | u8::from(x < 0.0) << 3
+    };
+    let block = |values: &[f32]| {
+        let largest = values.iter().fold(1e-4f32, |most, x| most.max(x.abs()));
+        let power = largest.log2().floor() as i32 - 2;
+        let codes: Vec<u8> = values.iter().map(|x| code(x * 2f32.powi(-power))).collect();
+        let pairs = (0..16).map(|at| codes[at] | codes[at + 16] << 4);
+        std::iter::once((power + 127) as u8).chain(pairs).collect::<Vec<u8>>()
+    };
+    values.chunks(32).flat_map(block).collect()
+}
+
+/// A model of floats of four bits computes what ones of the same values in f32 and in integers do.
+#[test]
+fn weights_of_four_bit_floats_are_their_values() -> Outcome {
+    let mut parts = Parts::of(&TINY[0])?;
+    let original = parts.open()?;
+    let (mut changed, mut wide, mut eight) = (0, parts.clone(), parts.clone());
+    for ((four, wide), eight) in parts.tensors.iter_mut().zip(&mut wide.tensors).zip(&mut eight.tensors) {
+        if four.dims.len() < 2 || !four.dims[0].is_multiple_of(32) {
+            continue;
+        }
+        let matrix = original.matrix(&four.name)?;
+        let mut values = vec![0.0; matrix.rows() * matrix.cols()];
+        values.chunks_mut(matrix.cols()).enumerate().for_each(|(row, out)| matrix.dequantize_row(row, out));
+        (four.dtype, four.bytes) = (TensorType::Mxfp4, mxfp4(&values));
+        let mut writer = GgufWriter::new();
+        writer.tensor("w", TensorType::Mxfp4, &four.dims, four.bytes.clone())?;
+        let matrix = ModelFile::from_bytes("one.gguf", writer.to_bytes())?.matrix("w")?;
+        let WeightMatrix::Quant(matrix) = matrix else { return Err("not quantised".into()) };
+        values.chunks_mut(matrix.cols()).enumerate().for_each(|(row, out)| matrix.dequantize_row(row, out));
+        wide.dtype = TensorType::F32;
+        wide.bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        eight.dtype = TensorType::Q8_0;
+        let groups = matrix.groups_per_row();
+        eight.bytes = (0..matrix.rows() * groups)
+            .flat_map(|group| {
+                let code = |col| matrix.code(group / groups, group % groups * 32 + col) as i8 as u8;
+                matrix.scales()[group].to_le_bytes().into_iter().chain((0..32).map(code)).collect::<Vec<u8>>()
+            })
+            .collect();
+        changed += 1;
+    }
+    assert!(changed > 3, "only {changed} of the matrices");
+    let expected = logits_of(&wide, Reference)?;
+    assert!(logits_of(&parts, Reference)? == expected);
+    assert!(logits_of(&Parts::of(&TINY[0])?, Reference)? != expected, "the values are others");
+    for compute in [Compute::F32, Compute::Int8] {
+        let cpu = || Cpu::new(&CpuOptions { threads: None, isa: None, compute });
+        let found = logits_of(&parts, cpu()?)?;
+        let off = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        // Activations of eight bits, in a model whose sums are short.
+        assert!(off < if compute == Compute::F32 { 1e-3 } else { 0.1 }, "{compute:?}: {off}");
+        assert!(found == logits_of(&eight, cpu()?)?, "{compute:?}: integers of the same values");
+    }
+    Ok(())
+}
+
+/// The logits behind the recorded tokens.
+fn logits_of<B: Backend>(parts: &Parts, backend: B) -> Outcome<[f32; VOCAB]> {
+    let file = parts.open()?;
+    let config = ModelConfig::from_file(&file)?;
+    let mut model = Model::load(&file, &config, backend, &OPTIONS, &mut |_| {})?;
+    model.step(&step(0..8))?;
+    model.step(&step(8..10))?;
+    let mut logits = [f32::NAN; VOCAB];
+    model.logits(0, &mut logits)?;
+    Ok(logits)
 }
 
 #[test]

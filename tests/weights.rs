@@ -8,7 +8,9 @@ use half::{bf16, f16};
 use ottava::checkpoint::{
     Array, Checkpoint, GgufWriter, ModelFile, OpenOptions, TensorType, Value, WeightsError, WriteError,
 };
-use ottava::quant::{Bits, DenseMatrix, DenseValues, QuantFormat, WeightMatrix, quantize};
+use ottava::quant::{
+    Bits, Codes, DenseMatrix, DenseValues, MatrixForm, QuantForm, QuantFormat, WeightMatrix, quantize,
+};
 use proptest::prelude::*;
 
 fn open(bytes: Vec<u8>) -> ModelFile {
@@ -245,6 +247,64 @@ fn weights_that_are_not_finite_are_refused_with_their_place() {
     assert!(message.contains("tensor `scale`") && message.ends_with("group 0 is NaN"), "{message}");
 }
 
+/// Rows of MXFP4, a block each, whose exponents and codes are these.
+fn mxfp4(blocks: &[(u8, u8)]) -> Vec<u8> {
+    let mut writer = GgufWriter::new();
+    let bytes = blocks.iter().flat_map(|&(exponent, codes)| std::iter::once(exponent).chain([codes; 16]));
+    writer.tensor("w", TensorType::Mxfp4, &[32, blocks.len() as u64], bytes.collect()).unwrap();
+    writer.to_bytes()
+}
+
+#[test]
+fn floats_of_four_bits_are_read_in_blocks_of_rows() {
+    // Codes of 3 in the first half of a block, of -6 in the second.
+    let blocks: Vec<(u8, u8)> = (0..40).map(|row| (110 + row % 30, 0xf5)).collect();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&mxfp4(&blocks)).unwrap();
+    for mmap in [true, false] {
+        let file = ModelFile::open(file.path(), &OpenOptions { mmap }).unwrap();
+        let (rows, mut block) = (file.rows("w").unwrap(), WeightMatrix::default());
+        let form = QuantForm { kind: Codes::E2m1, group: 32, mins: false };
+        assert_eq!((rows.form(), rows.row_bytes()), (MatrixForm::Quant(form), 17));
+        assert_eq!(rows.form().bytes(40, 32), 40 * 18);
+        for first in (0..40).step_by(7) {
+            let own = first..40.min(first + 7);
+            rows.read(own.clone(), &mut block).unwrap();
+            for (at, row) in own.enumerate() {
+                let mut values = [0.0; 32];
+                block.dequantize_row(at, &mut values);
+                let scale = 2f32.powi(i32::from(blocks[row].0) - 127);
+                let expected: Vec<f32> = [[3.0 * scale; 16], [-6.0 * scale; 16]].concat();
+                assert_eq!(values.as_slice(), expected, "row {row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scales_of_four_bit_floats_that_are_not_held_are_named() {
+    for (exponent, scale) in [(255, "NaN"), (144, "1.31072e5"), (103, "5.9604645e-8")] {
+        let mut blocks = [(127, 0x22); 9];
+        blocks[7].0 = exponent;
+        let message = open(mxfp4(&blocks)).matrix("w").unwrap_err().to_string();
+        let wanted = format!("the scale of row 7, group 0 is {scale}, which f16 does not hold here");
+        assert!(
+            message.starts_with("model.gguf: tensor `w` at byte ") && message.ends_with(&wanted),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn float_codes_are_not_written() {
+    let file = open(mxfp4(&[(127, 0x22)]));
+    let mut writer = GgufWriter::new();
+    let error = writer.matrix("w", &file.matrix("w").unwrap()).unwrap_err().to_string();
+    assert_eq!(error, "tensor `w`: MXFP4 cannot hold this matrix without loss: it cannot be written");
+    let error = writer.tensor("w", TensorType::F8E4m3, &[4], vec![0; 4]).unwrap_err().to_string();
+    assert_eq!(error, "tensor `w`: GGUF has no type F8_E4M3");
+}
+
 #[test]
 fn version_2_files_are_read() {
     let mut writer = GgufWriter::new();
@@ -261,7 +321,7 @@ fn five_bits_are_written_when_asked_for() {
     writer.tensor("q5", TensorType::Q5_0, &[32, 1], block).unwrap();
     let first = open(writer.to_bytes());
     let WeightMatrix::Quant(matrix) = first.matrix("q5").unwrap() else { panic!("not quantised") };
-    assert_eq!(matrix.bits(), Bits::Five);
+    assert_eq!(matrix.kind(), Bits::Five.into());
     let mut again = GgufWriter::new();
     again.matrix_as("q5", &matrix, TensorType::Q5_0).unwrap();
     assert_eq!(again.to_bytes(), writer.to_bytes());

@@ -56,7 +56,7 @@ impl Random {
             Bits::Eight => (73.9, 0.0),
         };
         let size = 1.0 / (spread * (cols as f32).sqrt());
-        let mut codes = self.bytes(rows * code_bytes_per_row(bits, cols));
+        let mut codes = self.bytes(rows * code_bytes_per_row(bits.into(), cols));
         if bits != Bits::Four {
             let (low, last) = (*bits.codes(mins).start() as u8, (1 << bits.count()) - 1);
             codes.iter_mut().for_each(|code| *code = low.wrapping_add(*code & last as u8));
@@ -66,6 +66,7 @@ impl Random {
         let minimum = |&scale: &f32| f16::from_f32(-mean * scale);
         let mins = mins.then(|| scales.iter().map(minimum).collect());
         let scales = scales.into_iter().map(f16::from_f32).collect();
-        QuantMatrix::new(QuantParts { rows, cols, bits, group, codes, scales, mins }).expect("a valid shape")
+        QuantMatrix::new(QuantParts { rows, cols, kind: bits.into(), group, codes, scales, mins })
+            .expect("a valid shape")
     }
 }

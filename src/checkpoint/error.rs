@@ -371,6 +371,24 @@ pub enum Fault {
         /// The type's name.
         found: String,
     },
+    /// A tensor of 8-bit floats has no scales beside it.
+    #[error("tensor `{}`: expected its scales in a tensor `{}`, found none", shown(tensor), shown(scales))]
+    NoScales {
+        /// The tensor.
+        tensor: String,
+        /// The name that its scales must have.
+        scales: String,
+    },
+    /// The scales of a tensor of 8-bit floats have another shape than it asks for.
+    #[error("tensor `{}`: expected {expected}, found {found:?}", shown(tensor))]
+    ScaleShape {
+        /// The scales.
+        tensor: String,
+        /// The shapes that they may have, rows first, and that of the tensor that they are for.
+        expected: Box<str>,
+        /// Their dimensions, rows first.
+        found: Box<[usize]>,
+    },
     /// The header of a safetensors file is longer than the file, or than the format allows.
     #[error("header length: expected at most {most} bytes, found {found}")]
     HeaderLength {

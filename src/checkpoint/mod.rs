@@ -8,8 +8,8 @@
 //!
 //! Reading order: `role` (what tensors are to a model, and their names), `stored` (files and the table of
 //! tensors), `metadata` (typed values, `strings` among them), `tensor` (types and shapes), `gguf`, `load` and `split`
-//! (a GGUF file, in parts perhaps), `folder` (Hugging Face), `rows` (tensors to canonical matrices), `source` (mapped
-//! or read), `write` (GGUF). The block formats themselves are in [`crate::quant`]; what the metadata means to a model
+//! (a GGUF file, in parts perhaps), `folder` (Hugging Face), `rows` (tensors to canonical matrices), `scales` (where
+//! these are tensors of their own), `source` (mapped or read), `write` (GGUF). The block formats themselves are in [`crate::quant`]; what the metadata means to a model
 //! or a tokenizer is theirs.
 
 mod error;
@@ -20,6 +20,8 @@ mod load;
 mod metadata;
 mod role;
 mod rows;
+#[cfg_attr(not(feature = "safetensors"), allow(dead_code))]
+mod scales;
 mod shown;
 mod source;
 mod split;
@@ -92,7 +94,7 @@ pub trait Checkpoint: Sync {
         if info.dims.iter().skip(3).any(|&dim| dim != 1) {
             return Err(file.shape_error(info, "one to three dimensions"));
         }
-        Ok(TensorRows::new(file, info))
+        Ok(TensorRows::new(file, info, self.files().scales(name)))
     }
 
     /// The tensor called `name` as a canonical matrix: quantised types as codes, floats as they are. One

@@ -5,11 +5,11 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use crate::quant::{
-    BlockFormat, DenseMatrix, DenseValues, MatrixForm, QuantError, WeightMatrix, q2_k, q3_k, q4_0, q4_1,
-    q4_k, q5_0, q5_1, q5_k, q6_k, q8_0,
+    BlockFormat, Codes, DenseMatrix, DenseValues, MatrixForm, QuantError, QuantForm, WeightMatrix, fp8,
+    mxfp4, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0,
 };
 
-use super::stored::StoredFile;
+use super::stored::{Scales, StoredFile};
 use super::{TensorInfo, TensorType, WeightsError};
 
 /// A tensor of a file as a canonical matrix: quantised types as codes, floats as they are. Nothing is
@@ -18,12 +18,18 @@ use super::{TensorInfo, TensorType, WeightsError};
 pub struct TensorRows<'f> {
     file: &'f StoredFile,
     info: &'f TensorInfo,
+    /// Of 8-bit floats.
+    scales: Option<&'f Scales>,
 }
 
 impl<'f> TensorRows<'f> {
     /// A tensor of one to three dimensions above 1.
-    pub(super) fn new(file: &'f StoredFile, info: &'f TensorInfo) -> TensorRows<'f> {
-        TensorRows { file, info }
+    pub(super) fn new(
+        file: &'f StoredFile,
+        info: &'f TensorInfo,
+        scales: Option<&'f Scales>,
+    ) -> TensorRows<'f> {
+        TensorRows { file, info, scales }
     }
 
     /// The tensor's name.
@@ -47,6 +53,10 @@ impl<'f> TensorRows<'f> {
             (Some(format), _) => MatrixForm::Quant(format.layout.form()),
             (None, TensorType::F16) => MatrixForm::F16,
             (None, TensorType::Bf16) => MatrixForm::Bf16,
+            (None, TensorType::F8E4m3) => {
+                let group = self.scales.map_or(self.cols(), |scales| scales.spread.group(self.cols()));
+                MatrixForm::Quant(QuantForm { kind: Codes::E4m3, group, mins: false })
+            }
             (None, _) => MatrixForm::F32,
         }
     }
@@ -69,12 +79,14 @@ impl<'f> TensorRows<'f> {
         assert!(rows.start <= rows.end && rows.end <= self.rows(), "rows {rows:?} of {}", self.rows());
         let refused = |source: QuantError| self.file.tensor_error(self.info, source.after_rows(rows.start));
         into.reshape(self.form(), [rows.len(), self.cols()]).map_err(refused)?;
+        let scales = self.scales.map(|scales| scales.read(&rows)).transpose()?;
         let decoded =
             self.file.with(self.bytes(&rows), |bytes| match (into, block_format(self.info.dtype)) {
                 (WeightMatrix::Quant(matrix), Some(format)) => (format.decode)(bytes, matrix),
                 (WeightMatrix::Dense(matrix), _) => fill_dense(matrix, bytes),
-                // The form was taken from the same format.
-                (WeightMatrix::Quant(_), None) => Ok(()),
+                // A tensor without scales is not in the table.
+                (WeightMatrix::Quant(matrix), None) => scales
+                    .map_or(Ok(()), |scales| fp8::fill(matrix, bytes, |row, group| scales.at(row, group))),
             });
         decoded?.map_err(refused)
     }
@@ -92,10 +104,10 @@ impl<'f> TensorRows<'f> {
     }
 }
 
-/// How the blocks of a type are decoded; none for floats.
+/// How the blocks of a type are decoded; none for types without.
 fn block_format(dtype: TensorType) -> Option<&'static BlockFormat> {
     Some(match dtype {
-        TensorType::F32 | TensorType::F16 | TensorType::Bf16 => return None,
+        TensorType::F32 | TensorType::F16 | TensorType::Bf16 | TensorType::F8E4m3 => return None,
         TensorType::Q4_0 => &q4_0::FORMAT,
         TensorType::Q4_1 => &q4_1::FORMAT,
         TensorType::Q5_0 => &q5_0::FORMAT,
@@ -106,6 +118,7 @@ fn block_format(dtype: TensorType) -> Option<&'static BlockFormat> {
         TensorType::Q4K => &q4_k::FORMAT,
         TensorType::Q5K => &q5_k::FORMAT,
         TensorType::Q6K => &q6_k::FORMAT,
+        TensorType::Mxfp4 => &mxfp4::FORMAT,
     })
 }
 

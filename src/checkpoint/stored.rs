@@ -9,6 +9,7 @@ use std::time::SystemTime;
 use crate::quant::QuantError;
 use crate::room;
 
+use super::scales::{RowScales, Spread};
 use super::source::Source;
 use super::{Fault, TensorInfo, WeightsError};
 
@@ -82,21 +83,22 @@ impl StoredFile {
     }
 
     fn hash_into(&self, tensors: &[TensorInfo], hasher: &mut blake3::Hasher) -> Result<(), WeightsError> {
-        let mut update = |range: Range<usize>| {
-            self.with(range, |bytes| {
-                hasher.update(bytes);
-            })
-        };
-        update(0..self.head_bytes)?;
+        self.with(0..self.head_bytes, |bytes| {
+            hasher.update(bytes);
+        })?;
         self.release(0..self.head_bytes);
-        for info in tensors {
-            let Range { start, end } = range(info);
-            let last = (end - start).saturating_sub(SAMPLE_BYTES);
-            for at in [start, start + last / 2, start + last] {
-                update(at..end.min(at + SAMPLE_BYTES))?;
-            }
-            self.release_around(start..end);
+        tensors.iter().try_for_each(|info| self.hash_tensor(info, hasher))
+    }
+
+    fn hash_tensor(&self, info: &TensorInfo, hasher: &mut blake3::Hasher) -> Result<(), WeightsError> {
+        let Range { start, end } = range(info);
+        let last = (end - start).saturating_sub(SAMPLE_BYTES);
+        for at in [start, start + last / 2, start + last] {
+            self.with(at..end.min(at + SAMPLE_BYTES), |bytes| {
+                hasher.update(bytes);
+            })?;
         }
+        self.release_around(start..end);
         Ok(())
     }
 
@@ -120,6 +122,24 @@ impl StoredFile {
     }
 }
 
+/// The tensor beside one of 8-bit floats that has its scales.
+pub(super) struct Scales {
+    /// The file that has them, which may be another shard than the tensor's.
+    pub file: Arc<StoredFile>,
+    /// Floats, of the shape that the spread asks for.
+    pub info: TensorInfo,
+    pub spread: Spread,
+}
+
+impl Scales {
+    /// Those of some rows of the tensor.
+    pub fn read(&self, rows: &Range<usize>) -> Result<RowScales, WeightsError> {
+        let Scales { file, info, spread } = self;
+        let place = RowScales::place(info, *spread, rows);
+        file.with(place, |bytes| RowScales::new(info, *spread, rows, bytes))
+    }
+}
+
 /// The files of a checkpoint and the tensors in them.
 #[derive(Default)]
 pub struct TensorFiles {
@@ -128,6 +148,8 @@ pub struct TensorFiles {
     /// Of all files, one file behind the other.
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
+    /// By the name of a tensor of 8-bit floats.
+    scales: HashMap<String, Scales>,
 }
 
 impl TensorFiles {
@@ -168,6 +190,16 @@ impl TensorFiles {
         Some((file, self.tensors.get(index)?))
     }
 
+    /// Adds the scales of a tensor, which are no tensor of the table.
+    #[cfg(feature = "safetensors")]
+    pub(super) fn add_scales(&mut self, name: String, scales: Scales) {
+        self.scales.insert(name, scales);
+    }
+
+    pub(super) fn scales(&self, name: &str) -> Option<&Scales> {
+        self.scales.get(name)
+    }
+
     pub(super) fn prefetch(&self, name: &str) {
         if let Some((file, info)) = self.find(name) {
             file.source.prefetch(range(info));
@@ -202,6 +234,9 @@ impl TensorFiles {
         let ends = self.files.iter().skip(1).map(|&(before, _)| before).chain([self.tensors.len()]);
         for ((start, file), end) in self.files.iter().zip(ends) {
             file.hash_into(self.tensors.get(*start..end).unwrap_or_default(), &mut hasher)?;
+        }
+        for scales in self.tensors.iter().filter_map(|info| self.scales(&info.name)) {
+            scales.file.hash_tensor(&scales.info, &mut hasher)?;
         }
         Ok(*hasher.finalize().as_bytes())
     }

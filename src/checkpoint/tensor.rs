@@ -31,27 +31,34 @@ pub enum TensorType {
     Q5K,
     /// 6 bits, blocks of 256.
     Q6K,
+    /// Floats of 4 bits, blocks of 32.
+    Mxfp4,
+    /// Floats of 8 bits, whose scales are another tensor. Folders of Hugging Face have it, GGUF has not.
+    F8E4m3,
 }
 
-/// Number in the file, type, name, elements of a block, bytes of a block.
-const TYPES: [(u32, TensorType, &str, usize, usize); 13] = [
-    (0, TensorType::F32, "F32", 1, 4),
-    (1, TensorType::F16, "F16", 1, 2),
-    (2, TensorType::Q4_0, "Q4_0", 32, 18),
-    (3, TensorType::Q4_1, "Q4_1", 32, 20),
-    (6, TensorType::Q5_0, "Q5_0", 32, 22),
-    (7, TensorType::Q5_1, "Q5_1", 32, 24),
-    (8, TensorType::Q8_0, "Q8_0", 32, 34),
-    (10, TensorType::Q2K, "Q2_K", 256, 84),
-    (11, TensorType::Q3K, "Q3_K", 256, 110),
-    (12, TensorType::Q4K, "Q4_K", 256, 144),
-    (13, TensorType::Q5K, "Q5_K", 256, 176),
-    (14, TensorType::Q6K, "Q6_K", 256, 210),
-    (30, TensorType::Bf16, "BF16", 1, 2),
+/// Number in GGUF files, type, name, elements of a block, bytes of a block.
+const TYPES: [Row; 15] = [
+    (Some(0), TensorType::F32, "F32", 1, 4),
+    (Some(1), TensorType::F16, "F16", 1, 2),
+    (Some(2), TensorType::Q4_0, "Q4_0", 32, 18),
+    (Some(3), TensorType::Q4_1, "Q4_1", 32, 20),
+    (Some(6), TensorType::Q5_0, "Q5_0", 32, 22),
+    (Some(7), TensorType::Q5_1, "Q5_1", 32, 24),
+    (Some(8), TensorType::Q8_0, "Q8_0", 32, 34),
+    (Some(10), TensorType::Q2K, "Q2_K", 256, 84),
+    (Some(11), TensorType::Q3K, "Q3_K", 256, 110),
+    (Some(12), TensorType::Q4K, "Q4_K", 256, 144),
+    (Some(13), TensorType::Q5K, "Q5_K", 256, 176),
+    (Some(14), TensorType::Q6K, "Q6_K", 256, 210),
+    (Some(30), TensorType::Bf16, "BF16", 1, 2),
+    (Some(39), TensorType::Mxfp4, "MXFP4", 32, 17),
+    (None, TensorType::F8E4m3, "F8_E4M3", 1, 1),
 ];
+type Row = (Option<u32>, TensorType, &'static str, usize, usize);
 
 /// Types that files may name and that are refused by name; some were withdrawn from the format.
-const UNSUPPORTED: [(u32, &str); 29] = [
+const UNSUPPORTED: [(u32, &str); 28] = [
     (4, "Q4_2"),
     (5, "Q4_3"),
     (9, "Q8_1"),
@@ -78,7 +85,6 @@ const UNSUPPORTED: [(u32, &str); 29] = [
     (36, "IQ4_NL_4_4"),
     (37, "IQ4_NL_4_8"),
     (38, "IQ4_NL_8_8"),
-    (39, "MXFP4"),
     (40, "NVFP4"),
     (41, "Q1_0"),
 ];
@@ -91,7 +97,7 @@ pub(super) enum TypeNumber {
 }
 
 pub(super) fn type_from_number(number: u32) -> TypeNumber {
-    if let Some(row) = TYPES.iter().find(|row| row.0 == number) {
+    if let Some(row) = TYPES.iter().find(|row| row.0 == Some(number)) {
         return TypeNumber::Supported(row.1);
     }
     match UNSUPPORTED.iter().find(|row| row.0 == number) {
@@ -101,17 +107,17 @@ pub(super) fn type_from_number(number: u32) -> TypeNumber {
 }
 
 impl TensorType {
-    /// Every type that can be read, in the order of their numbers in the file.
+    /// Every type of GGUF files that can be read, in the order of their numbers there.
     pub fn all() -> impl Iterator<Item = TensorType> {
-        TYPES.iter().map(|row| row.1)
+        TYPES.iter().filter(|row| row.0.is_some()).map(|row| row.1)
     }
 
-    fn row(self) -> &'static (u32, TensorType, &'static str, usize, usize) {
+    fn row(self) -> &'static Row {
         TYPES.iter().find(|row| row.1 == self).unwrap_or(&TYPES[0])
     }
 
-    /// The number that stands for the type in a file.
-    pub fn number(self) -> u32 {
+    /// The number that stands for the type in a GGUF file, if it has one there.
+    pub fn number(self) -> Option<u32> {
         self.row().0
     }
 
@@ -180,7 +186,7 @@ mod tests {
     #[test]
     fn every_number_is_in_one_table_only() {
         let mut numbers: Vec<u32> =
-            TYPES.iter().map(|row| row.0).chain(UNSUPPORTED.iter().map(|row| row.0)).collect();
+            TYPES.iter().filter_map(|row| row.0).chain(UNSUPPORTED.iter().map(|row| row.0)).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (0..=41).collect::<Vec<u32>>());
     }

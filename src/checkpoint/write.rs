@@ -5,7 +5,8 @@ use std::io;
 use half::{bf16, f16};
 
 use crate::quant::{
-    Bits, DenseMatrix, DenseValues, QuantError, QuantMatrix, WeightMatrix, q4_0, q4_1, q5_0, q5_1, q8_0,
+    Bits, Codes, DenseMatrix, DenseValues, QuantError, QuantMatrix, WeightMatrix, q4_0, q4_1, q5_0, q5_1,
+    q8_0,
 };
 
 use super::gguf::ALIGNMENT_DEFAULT;
@@ -40,6 +41,14 @@ pub enum WriteError {
         /// Its dimensions, columns first.
         dims: Vec<u64>,
     },
+    /// GGUF has no such type.
+    #[error("tensor `{tensor}`: GGUF has no type {dtype}")]
+    Type {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: TensorType,
+    },
     /// No format holds the matrix without loss.
     #[error("tensor `{tensor}`: {source}")]
     Inexact {
@@ -73,7 +82,7 @@ pub struct GgufWriter {
 #[derive(Clone, Debug)]
 struct Tensor {
     name: String,
-    dtype: TensorType,
+    number: u32,
     dims: Vec<u64>,
     data: Vec<u8>,
 }
@@ -93,7 +102,7 @@ impl GgufWriter {
     /// Adds a tensor from its bytes as the file has them; `dims` has the columns first.
     ///
     /// # Errors
-    /// [`WriteError::Shape`], [`WriteError::Length`].
+    /// [`WriteError::Type`], [`WriteError::Shape`], [`WriteError::Length`].
     pub fn tensor(
         &mut self,
         name: &str,
@@ -101,7 +110,8 @@ impl GgufWriter {
         dims: &[u64],
         data: Vec<u8>,
     ) -> Result<&mut Self, WriteError> {
-        let tensor = Tensor { name: name.to_owned(), dtype, dims: dims.to_vec(), data };
+        let number = dtype.number().ok_or_else(|| WriteError::Type { tensor: name.to_owned(), dtype })?;
+        let tensor = Tensor { name: name.to_owned(), number, dims: dims.to_vec(), data };
         let whole = dims.first().is_some_and(|&cols| cols.is_multiple_of(dtype.block_len() as u64));
         let expected = tensor_bytes(dtype, dims).filter(|_| whole && dims.len() <= 4);
         let found = tensor.data.len() as u64;
@@ -135,7 +145,7 @@ impl GgufWriter {
     /// 32 as Q8_0, Q4_0, Q4_1, Q5_1.
     ///
     /// # Errors
-    /// [`WriteError::Inexact`] for other groups, and for 8-bit codes with mins beyond 31.
+    /// [`WriteError::Inexact`] for other groups, for 8-bit codes with mins beyond 31, and for float codes.
     pub fn matrix(&mut self, name: &str, matrix: &WeightMatrix) -> Result<&mut Self, WriteError> {
         let dims = [matrix.cols() as u64, matrix.rows() as u64];
         let (dtype, data) = match matrix {
@@ -215,7 +225,7 @@ impl GgufWriter {
             put_string(bytes, &tensor.name);
             bytes.extend_from_slice(&(tensor.dims.len() as u32).to_le_bytes());
             tensor.dims.iter().for_each(|dim| bytes.extend_from_slice(&dim.to_le_bytes()));
-            bytes.extend_from_slice(&tensor.dtype.number().to_le_bytes());
+            bytes.extend_from_slice(&tensor.number.to_le_bytes());
             bytes.extend_from_slice(&(offset as u64).to_le_bytes());
             offset += tensor.data.len().next_multiple_of(alignment);
         }
@@ -304,11 +314,13 @@ fn dense_bytes(matrix: &DenseMatrix) -> (TensorType, Vec<u8>) {
 }
 
 fn quant_bytes(matrix: &QuantMatrix) -> Result<(TensorType, Vec<u8>), QuantError> {
-    let dtype = match (matrix.bits(), matrix.mins()) {
-        (Bits::Four, None) => TensorType::Q4_0,
-        (Bits::Four, Some(_)) => TensorType::Q4_1,
-        (Bits::Five | Bits::Six | Bits::Eight, None) => TensorType::Q8_0,
-        (Bits::Five | Bits::Six | Bits::Eight, Some(_)) => TensorType::Q5_1,
+    let dtype = match (matrix.kind(), matrix.mins()) {
+        (Codes::Int(Bits::Four), None) => TensorType::Q4_0,
+        (Codes::Int(Bits::Four), Some(_)) => TensorType::Q4_1,
+        (Codes::Int(Bits::Five | Bits::Six | Bits::Eight), None) => TensorType::Q8_0,
+        (Codes::Int(Bits::Five | Bits::Six | Bits::Eight), Some(_)) => TensorType::Q5_1,
+        (Codes::E2m1, _) => TensorType::Mxfp4,
+        (Codes::E4m3, _) => TensorType::F8E4m3,
     };
     encode(matrix, dtype).map(|data| (dtype, data))
 }

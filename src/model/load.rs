@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use crate::backend::{Backend, MatrixShape, PreparedMatrix, Weights};
+use crate::backend::{Backend, PreparedMatrix, Weights};
 use crate::checkpoint::Checkpoint;
 use crate::graph::{CompileOptions, Fusion, Graph, Plan};
 use crate::ir::OpTimes;
@@ -79,8 +79,7 @@ impl<B: Backend> Model<B> {
         let source = Source { file, fingerprint: [0; 32], quantise: options.quantise, sidecar: None };
         let mut weight_bytes = plan.vectors().iter().map(|vector| vector.len * size_of::<f32>()).sum();
         for spec in plan.matrices() {
-            let MatrixShape { rows, cols, form } = source.shape(spec)?;
-            weight_bytes += form.bytes(rows, cols);
+            weight_bytes += backend.matrix_bytes(source.shape(spec)?);
         }
         reckon(weight_bytes, &plan, pool, free(backend))
     }

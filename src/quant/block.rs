@@ -6,7 +6,7 @@
 
 use half::f16;
 
-use super::{Bits, QuantError, QuantForm, QuantMatrix, code_bytes_per_row};
+use super::{Bits, Codes, QuantError, QuantForm, QuantMatrix, code_bytes_per_row};
 
 /// Elements of one block of the K formats.
 pub(crate) const SUPER_BLOCK: usize = 256;
@@ -17,8 +17,8 @@ pub(crate) struct Layout {
     pub name: &'static str,
     /// Elements of a block.
     pub len: usize,
-    /// Bits of a canonical code.
-    pub bits: Bits,
+    /// What a canonical code is.
+    pub kind: Codes,
     /// Elements that share a scale.
     pub group: usize,
     /// Whether groups have minima.
@@ -28,7 +28,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// The canonical form of its matrices.
     pub const fn form(&self) -> QuantForm {
-        QuantForm { bits: self.bits, group: self.group, mins: self.mins }
+        QuantForm { kind: self.kind, group: self.group, mins: self.mins }
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn decode<const BYTES: usize>(
     let mut mins_left = mins.as_mut_slice();
     let min_groups = if layout.mins { groups } else { 0 };
     let parts = codes
-        .chunks_exact_mut(code_bytes_per_row(layout.bits, layout.len))
+        .chunks_exact_mut(code_bytes_per_row(layout.kind, layout.len))
         .zip(scales.chunks_exact_mut(groups));
     for (block, (codes, scales)) in blocks.as_chunks::<BYTES>().0.iter().zip(parts) {
         let (mins, left) = std::mem::take(&mut mins_left).split_at_mut(min_groups);
@@ -96,15 +96,18 @@ pub(crate) fn encode<const BYTES: usize>(
     pack: impl Fn(GroupsRef<'_>) -> Option<[u8; BYTES]>,
 ) -> Result<Vec<u8>, QuantError> {
     check_cols(layout, matrix.cols())?;
-    let bytes = |bits| bits != Bits::Four;
-    let same = bytes(matrix.bits()) == bytes(layout.bits)
+    let same_codes = match (matrix.kind(), layout.kind) {
+        (Codes::Int(found), Codes::Int(own)) => (found == Bits::Four) == (own == Bits::Four),
+        (found, own) => found == own,
+    };
+    let same = same_codes
         && matrix.group() == layout.group
         && matrix.mins().is_some() == layout.mins
         && layout.group == layout.len;
     if !same {
         return Err(QuantError::Inexact { format: layout.name, reason: "another layout of codes or groups" });
     }
-    let code_bytes = code_bytes_per_row(layout.bits, layout.len);
+    let code_bytes = code_bytes_per_row(layout.kind, layout.len);
     let mut blocks = Vec::with_capacity(matrix.scales().len() * BYTES);
     for (index, codes) in matrix.codes().chunks_exact(code_bytes).enumerate() {
         let min = matrix.mins().map_or(f16::ZERO, |mins| mins[index]);

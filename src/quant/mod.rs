@@ -1,15 +1,18 @@
 //! The canonical matrix: what every weight matrix becomes, whatever file it came from.
 //!
-//! [`QuantMatrix`] holds codes of 4, 5, 6 or 8 bits with one f16 scale (and optionally one f16 minimum)
-//! per group of columns; [`DenseMatrix`] holds 16- or 32-bit floats. A backend repacks either once, at
-//! load ([`crate::backend::Backend::prepare`]), a block of rows at a time, for which `shape` has the
-//! memory. The GGUF block formats are siblings, a file each; the quantiser is in `quantize`. Reading
-//! files is not here: see [`crate::checkpoint`].
+//! [`QuantMatrix`] holds [`Codes`], integers of 4, 5, 6 or 8 bits or floats of 4 or 8, with one f16 scale (and
+//! optionally one f16 minimum) per group of columns; [`DenseMatrix`] holds 16- or 32-bit floats. A backend
+//! repacks either once, at load ([`crate::backend::Backend::prepare`]), a block of rows at a time, for which
+//! `shape` has the memory. The GGUF block formats are siblings, a file each, and so is `fp8`, which folders of
+//! Hugging Face have; the quantiser is in `quantize`. Reading files is not here: see [`crate::checkpoint`].
 
 #![forbid(unsafe_code)]
 
 mod block;
+mod codes;
 mod dense;
+pub(crate) mod fp8;
+pub(crate) mod mxfp4;
 pub(crate) mod q2_k;
 pub(crate) mod q3_k;
 pub(crate) mod q4_0;
@@ -26,11 +29,11 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use std::ops::RangeInclusive;
-
 use half::f16;
 
 pub(crate) use block::BlockFormat;
+pub use codes::{Bits, Codes, code_bytes_per_row};
+pub(crate) use codes::{E2M1, e4m3};
 pub use dense::{DenseMatrix, DenseValues};
 pub(crate) use quality::Distance;
 pub use quality::Quality;
@@ -38,54 +41,27 @@ pub(crate) use quantize::quantize_block;
 pub use quantize::{Group, QuantFormat, quantize};
 pub use shape::{MatrixForm, QuantForm};
 
-/// Bits of one code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Bits {
-    /// Two codes a byte, low nibble first.
-    Four,
-    /// One code a byte, which stays within five bits.
-    Five,
-    /// One code a byte, which stays within six bits.
-    Six,
-    /// One code a byte.
-    Eight,
-}
-
-impl Bits {
-    /// How many.
-    pub const fn count(self) -> usize {
-        match self {
-            Bits::Four => 4,
-            Bits::Five => 5,
-            Bits::Six => 6,
-            Bits::Eight => 8,
-        }
-    }
-
-    /// The integers that multiply a scale: from 0 up with mins, else as many below zero as not.
-    pub const fn codes(self, mins: bool) -> RangeInclusive<i32> {
-        let count = 1 << self.count();
-        let low = if mins { 0 } else { -count / 2 };
-        low..=low + count - 1
-    }
-}
-
 /// A quantised matrix of `rows` output features by `cols` input features.
 ///
 /// Columns are cut into groups of `group`; the last group of a row may be shorter. With code `q`
 /// of a group with scale `s` and minimum `m`, the value is
 ///
-/// | bits | without mins | with mins |
+/// | codes | without mins | with mins |
 /// |---|---|---|
-/// | 8 | `q · s`, `q` stored as `i8` | `q · s + m`, `q` stored as `u8` |
-/// | 6 | the same, `q` in −32..=31 | the same, `q` in 0..=63 |
-/// | 5 | the same, `q` in −16..=15 | the same, `q` in 0..=31 |
-/// | 4 | `(q − 8) · s`, `q` in 0..=15 | `q · s + m`, `q` in 0..=15 |
+/// | 8 bits | `q · s`, `q` stored as `i8` | `q · s + m`, `q` stored as `u8` |
+/// | 6 bits | the same, `q` in −32..=31 | the same, `q` in 0..=63 |
+/// | 5 bits | the same, `q` in −16..=15 | the same, `q` in 0..=31 |
+/// | 4 bits | `(q − 8) · s`, `q` in 0..=15 | `q · s + m`, `q` in 0..=15 |
+/// | E2M1 | `2 · float(q) · s`, an integer in −12..=12 times the scale | none |
+/// | E4M3 | `float(q) / 256 · s` | none |
+///
+/// So the scales of floats are half of those that files of E2M1 have, and 256 times those of E4M3, which keeps
+/// usual ones among the normal numbers of f16. Floats have groups of 32 columns or more, or whole rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantMatrix {
     rows: usize,
     cols: usize,
-    bits: Bits,
+    kind: Codes,
     group: usize,
     codes: Vec<u8>,
     scales: Vec<f16>,
@@ -99,8 +75,8 @@ pub struct QuantParts {
     pub rows: usize,
     /// Input features.
     pub cols: usize,
-    /// Bits of a code.
-    pub bits: Bits,
+    /// What a code is.
+    pub kind: Codes,
     /// Columns that share a scale: 16, 32, 64, 128, or `cols`.
     pub group: usize,
     /// Row-major codes, each row starting on a byte: `[rows, code_bytes_per_row]`.
@@ -122,6 +98,12 @@ pub enum QuantError {
         found: usize,
         /// Columns of the matrix.
         cols: usize,
+    },
+    /// Float codes have minima, or groups that are too small.
+    #[error("expected float codes in groups of 32 columns or more, without minima; found {found:?}")]
+    FloatForm {
+        /// What was asked for.
+        found: QuantForm,
     },
     /// A part has the wrong number of elements.
     #[error("{part}: expected {expected} elements, found {found}")]
@@ -167,6 +149,16 @@ pub enum QuantError {
         /// NaN or an infinity.
         value: f32,
     },
+    /// A scale that f16 cannot hold, of a group with a value that is not 0.
+    #[error("the scale of row {row}, group {group} is {value:e}, which f16 does not hold here")]
+    Scale {
+        /// Row of the group.
+        row: usize,
+        /// Group within the row.
+        group: usize,
+        /// The scale as the file has it.
+        value: f32,
+    },
     /// Rows are not whole blocks.
     #[error("{format}: expected rows of a multiple of {block} columns, found {cols}")]
     Columns {
@@ -204,8 +196,10 @@ pub enum QuantError {
 impl QuantError {
     /// The same of a matrix that has `rows` more in front.
     pub(crate) fn after_rows(mut self, rows: usize) -> QuantError {
-        use QuantError::{Code, GroupNonFinite, NonFinite};
-        if let NonFinite { row, .. } | GroupNonFinite { row, .. } | Code { row, .. } = &mut self {
+        use QuantError::{Code, GroupNonFinite, NonFinite, Scale};
+        if let NonFinite { row, .. } | GroupNonFinite { row, .. } | Scale { row, .. } | Code { row, .. } =
+            &mut self
+        {
             *row += rows;
         }
         self
@@ -213,39 +207,45 @@ impl QuantError {
 }
 
 impl QuantMatrix {
-    /// A matrix from its parts; every length is checked against the shape, every code against its bits.
+    /// A matrix from its parts; every length is checked against the shape, every code against its kind.
     ///
     /// # Errors
-    /// [`QuantError::Group`], [`QuantError::Length`], [`QuantError::TooLarge`], [`QuantError::Code`].
+    /// [`QuantError::Group`], [`QuantError::FloatForm`], [`QuantError::Length`], [`QuantError::TooLarge`],
+    /// [`QuantError::Code`], [`QuantError::NonFinite`].
     pub fn new(parts: QuantParts) -> Result<Self, QuantError> {
-        let QuantParts { rows, cols, bits, group, codes, scales, mins } = parts;
-        check_group(group, cols)?;
+        let QuantParts { rows, cols, kind, group, codes, scales, mins } = parts;
+        check_form(QuantForm { kind, group, mins: mins.is_some() }, cols)?;
         let too_large = QuantError::TooLarge { rows, cols };
-        let code_bytes = rows.checked_mul(code_bytes_per_row(bits, cols)).ok_or(too_large.clone())?;
+        let code_bytes = rows.checked_mul(code_bytes_per_row(kind, cols)).ok_or(too_large.clone())?;
         let groups = rows.checked_mul(cols.div_ceil(group)).ok_or(too_large)?;
         check_length("codes", code_bytes, codes.len())?;
         check_length("scales", groups, scales.len())?;
         if let Some(mins) = &mins {
             check_length("mins", groups, mins.len())?;
         }
-        let matrix = QuantMatrix { rows, cols, bits, group, codes, scales, mins };
-        match matrix.first_code_beyond() {
-            None => Ok(matrix),
-            Some(at) => {
-                let (row, col) = (at / cols, at % cols);
-                Err(QuantError::Code { bits, row, col, code: matrix.code(row, col) })
-            }
-        }
+        let matrix = QuantMatrix { rows, cols, kind, group, codes, scales, mins };
+        matrix.check_codes()?;
+        Ok(matrix)
     }
 
-    /// Where the first code is that takes more than its bits, if those are fewer than its byte has.
-    fn first_code_beyond(&self) -> Option<usize> {
-        if !matches!(self.bits, Bits::Five | Bits::Six) {
-            return None;
-        }
-        let codes = self.bits.codes(self.mins.is_some());
-        let (low, count) = (*codes.start() as u8, 1 << self.bits.count());
-        position_in_chunks(&self.codes, |code| code.wrapping_sub(low) < count)
+    /// Refuses the first code that takes more than its bits, if those are fewer than its byte has, or that is no
+    /// number.
+    fn check_codes(&self) -> Result<(), QuantError> {
+        let bad = match self.kind {
+            Codes::Int(Bits::Four | Bits::Eight) | Codes::E2m1 => None,
+            Codes::Int(bits @ (Bits::Five | Bits::Six)) => {
+                let codes = bits.codes(self.mins.is_some());
+                let (low, count) = (*codes.start() as u8, 1 << bits.count());
+                position_in_chunks(&self.codes, |code| code.wrapping_sub(low) < count)
+            }
+            Codes::E4m3 => position_in_chunks(&self.codes, codes::is_e4m3_number),
+        };
+        let Some(at) = bad else { return Ok(()) };
+        let (row, col) = (at / self.cols, at % self.cols);
+        Err(match self.kind {
+            Codes::Int(bits) => QuantError::Code { bits, row, col, code: self.code(row, col) as i32 },
+            Codes::E2m1 | Codes::E4m3 => QuantError::NonFinite { row, col, value: f32::NAN },
+        })
     }
 
     /// Output features (N).
@@ -258,9 +258,9 @@ impl QuantMatrix {
         self.cols
     }
 
-    /// Bits of a code.
-    pub fn bits(&self) -> Bits {
-        self.bits
+    /// What a code is.
+    pub fn kind(&self) -> Codes {
+        self.kind
     }
 
     /// Columns that share a scale.
@@ -280,7 +280,7 @@ impl QuantMatrix {
 
     /// The codes of one row.
     pub fn row_codes(&self, row: usize) -> &[u8] {
-        let bytes = code_bytes_per_row(self.bits, self.cols);
+        let bytes = code_bytes_per_row(self.kind, self.cols);
         &self.codes[row * bytes..(row + 1) * bytes]
     }
 
@@ -299,16 +299,17 @@ impl QuantMatrix {
         self.codes.len() + 2 * self.scales.len() + 2 * self.mins.as_ref().map_or(0, Vec::len)
     }
 
-    /// The code at (`row`, `col`) as the integer that multiplies the scale.
-    pub fn code(&self, row: usize, col: usize) -> i32 {
+    /// What multiplies the scale at (`row`, `col`): an integer, or of E4M3 a 256th of the code's value.
+    pub fn code(&self, row: usize, col: usize) -> f32 {
         let codes = self.row_codes(row);
-        match (self.bits, &self.mins) {
-            (Bits::Four, mins) => {
-                let nibble = i32::from(codes[col / 2] >> (4 * (col % 2)) & 15);
-                nibble - if mins.is_none() { 8 } else { 0 }
-            }
-            (_, None) => i32::from(codes[col] as i8),
-            (_, Some(_)) => i32::from(codes[col]),
+        let nibble = |col: usize| codes[col / 2] >> (4 * (col % 2)) & 15;
+        match (self.kind, &self.mins) {
+            (Codes::Int(Bits::Four), None) => f32::from(nibble(col)) - 8.0,
+            (Codes::Int(Bits::Four), Some(_)) => f32::from(nibble(col)),
+            (Codes::Int(_), None) => f32::from(codes[col] as i8),
+            (Codes::Int(_), Some(_)) => f32::from(codes[col]),
+            (Codes::E2m1, _) => f32::from(E2M1[usize::from(nibble(col))]),
+            (Codes::E4m3, _) => e4m3(codes[col]).to_f32(),
         }
     }
 
@@ -319,22 +320,26 @@ impl QuantMatrix {
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.cols, "one element a column");
         let codes = self.row_codes(row);
-        let code_bytes = code_bytes_per_row(self.bits, self.group);
+        let code_bytes = code_bytes_per_row(self.kind, self.group);
         let first_group = row * self.groups_per_row();
         for (group, out) in out.chunks_mut(self.group).enumerate() {
             let index = first_group + group;
             let scale = self.scales[index].to_f32();
             let min = self.mins.as_ref().map(|mins| mins[index].to_f32());
             let codes = &codes[group * code_bytes..];
-            match (self.bits, min) {
-                (Bits::Four, None) => each_nibble(codes, out, |code| (f32::from(code) - 8.0) * scale),
-                (Bits::Four, Some(min)) => each_nibble(codes, out, |code| f32::from(code) * scale + min),
-                (_, None) => {
-                    out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code as i8) * scale);
+            match (self.kind, min) {
+                (Codes::Int(Bits::Four), None) => {
+                    each_nibble(codes, out, |code| (f32::from(code) - 8.0) * scale)
                 }
-                (_, Some(min)) => {
-                    out.iter_mut().zip(codes).for_each(|(out, &code)| *out = f32::from(code) * scale + min);
+                (Codes::Int(Bits::Four), Some(min)) => {
+                    each_nibble(codes, out, |code| f32::from(code) * scale + min)
                 }
+                (Codes::Int(_), None) => each_byte(codes, out, |code| f32::from(code as i8) * scale),
+                (Codes::Int(_), Some(min)) => each_byte(codes, out, |code| f32::from(code) * scale + min),
+                (Codes::E2m1, _) => {
+                    each_nibble(codes, out, |code| f32::from(E2M1[usize::from(code & 15)]) * scale);
+                }
+                (Codes::E4m3, _) => each_byte(codes, out, |code| e4m3(code).to_f32() * scale),
             }
         }
     }
@@ -349,12 +354,20 @@ fn each_nibble(codes: &[u8], out: &mut [f32], value: impl Fn(u8) -> f32) {
     }
 }
 
-/// Bytes that the codes of one row take.
-pub fn code_bytes_per_row(bits: Bits, cols: usize) -> usize {
-    match bits {
-        Bits::Four => cols.div_ceil(2),
-        Bits::Five | Bits::Six | Bits::Eight => cols,
-    }
+/// `value` of each code of a byte.
+fn each_byte(codes: &[u8], out: &mut [f32], value: impl Fn(u8) -> f32) {
+    out.iter_mut().zip(codes).for_each(|(out, &code)| *out = value(code));
+}
+
+/// Fewest columns that share a scale of float codes, but where a row has fewer.
+const FLOAT_GROUP_MIN: usize = 32;
+
+/// Refuses what no file has and no kernel reads.
+fn check_form(form: QuantForm, cols: usize) -> Result<(), QuantError> {
+    let QuantForm { kind, group, mins } = form;
+    check_group(group, cols)?;
+    let small = group < FLOAT_GROUP_MIN && group < cols;
+    if kind.is_float() && (mins || small) { Err(QuantError::FloatForm { found: form }) } else { Ok(()) }
 }
 
 fn check_group(group: usize, cols: usize) -> Result<(), QuantError> {
@@ -382,7 +395,7 @@ fn position_in_chunks<T: Copy>(values: &[T], good: impl Fn(T) -> bool) -> Option
 /// A weight matrix as it comes from a file or from the quantiser.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WeightMatrix {
-    /// Codes of 4 to 8 bits.
+    /// Codes of 4 to 8 bits, with scales.
     Quant(QuantMatrix),
     /// 16- or 32-bit floats.
     Dense(DenseMatrix),

@@ -1,10 +1,11 @@
 //! Q2_K: 256 codes of two bits in sixteen groups, whose scales and minima are 4-bit factors of two f16 values.
 
 use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, pack_eight, scaled};
-use super::{Bits, QuantError, QuantMatrix};
+use super::{Bits, Codes, QuantError, QuantMatrix};
 
 const BYTES: usize = 84;
-const LAYOUT: Layout = Layout { name: "Q2_K", len: SUPER_BLOCK, bits: Bits::Four, group: 16, mins: true };
+const LAYOUT: Layout =
+    Layout { name: "Q2_K", len: SUPER_BLOCK, kind: Codes::Int(Bits::Four), group: 16, mins: true };
 
 /// Q2_K blocks to canonical rows: 4-bit codes with mins, group 16; scale products are rounded to f16, the
 /// only loss.

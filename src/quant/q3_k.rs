@@ -1,10 +1,11 @@
 //! Q3_K: 256 codes of three bits, each 4 above its value, in sixteen groups with a 6-bit factor of one f16 value.
 
 use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, pack_eight, scaled};
-use super::{Bits, QuantError, QuantMatrix};
+use super::{Bits, Codes, QuantError, QuantMatrix};
 
 const BYTES: usize = 110;
-const LAYOUT: Layout = Layout { name: "Q3_K", len: SUPER_BLOCK, bits: Bits::Four, group: 16, mins: false };
+const LAYOUT: Layout =
+    Layout { name: "Q3_K", len: SUPER_BLOCK, kind: Codes::Int(Bits::Four), group: 16, mins: false };
 
 /// Q3_K blocks to canonical rows: 4-bit codes, group 16; scale products are rounded to f16, the only loss.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };

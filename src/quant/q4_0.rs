@@ -1,10 +1,10 @@
 //! Q4_0: an f16 scale and 32 nibbles, each 8 above its value. Exactly the canonical 4-bit format, group 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, half, repack_nibbles, split_nibbles};
-use super::{Bits, QuantError, QuantMatrix};
+use super::{Bits, Codes, QuantError, QuantMatrix};
 
 const BYTES: usize = 18;
-const LAYOUT: Layout = Layout { name: "Q4_0", len: 32, bits: Bits::Four, group: 32, mins: false };
+const LAYOUT: Layout = Layout { name: "Q4_0", len: 32, kind: Codes::Int(Bits::Four), group: 32, mins: false };
 
 /// Q4_0 blocks to canonical rows; nothing is lost.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };

@@ -1,10 +1,10 @@
 //! Q4_1: an f16 scale, an f16 minimum and 32 nibbles. Exactly the canonical 4-bit format with mins, group 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, half, repack_nibbles, split_nibbles};
-use super::{Bits, QuantError, QuantMatrix};
+use super::{Bits, Codes, QuantError, QuantMatrix};
 
 const BYTES: usize = 20;
-const LAYOUT: Layout = Layout { name: "Q4_1", len: 32, bits: Bits::Four, group: 32, mins: true };
+const LAYOUT: Layout = Layout { name: "Q4_1", len: 32, kind: Codes::Int(Bits::Four), group: 32, mins: true };
 
 /// Q4_1 blocks to canonical rows; nothing is lost.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };

@@ -5,10 +5,11 @@
 use super::block::{
     self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, repack_nibbles, scaled, six_bit_scales,
 };
-use super::{Bits, QuantError, QuantMatrix};
+use super::{Bits, Codes, QuantError, QuantMatrix};
 
 const BYTES: usize = 144;
-const LAYOUT: Layout = Layout { name: "Q4_K", len: SUPER_BLOCK, bits: Bits::Four, group: 32, mins: true };
+const LAYOUT: Layout =
+    Layout { name: "Q4_K", len: SUPER_BLOCK, kind: Codes::Int(Bits::Four), group: 32, mins: true };
 
 /// Q4_K blocks to canonical rows: 4-bit codes with mins, group 32.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };

@@ -1,10 +1,10 @@
 //! Q5_0: an f16 scale, 32 fifth bits and 32 nibbles, each code 16 above its value; kept as 5-bit codes, group 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, add_fifth_bits, half, pack_five_bits, widen_nibbles};
-use super::{Bits, QuantError, QuantMatrix};
+use super::{Bits, Codes, QuantError, QuantMatrix};
 
 const BYTES: usize = 22;
-const LAYOUT: Layout = Layout { name: "Q5_0", len: 32, bits: Bits::Five, group: 32, mins: false };
+const LAYOUT: Layout = Layout { name: "Q5_0", len: 32, kind: Codes::Int(Bits::Five), group: 32, mins: false };
 
 /// Q5_0 blocks to canonical rows; nothing is lost.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };

@@ -1,10 +1,10 @@
 //! Q5_1: an f16 scale, an f16 minimum, 32 fifth bits and 32 nibbles; kept as 5-bit codes with mins, group 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, add_fifth_bits, half, pack_five_bits, widen_nibbles};
-use super::{Bits, QuantError, QuantMatrix};
+use super::{Bits, Codes, QuantError, QuantMatrix};
 
 const BYTES: usize = 24;
-const LAYOUT: Layout = Layout { name: "Q5_1", len: 32, bits: Bits::Five, group: 32, mins: true };
+const LAYOUT: Layout = Layout { name: "Q5_1", len: 32, kind: Codes::Int(Bits::Five), group: 32, mins: true };
 
 /// Q5_1 blocks to canonical rows; nothing is lost.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };

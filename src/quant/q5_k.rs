@@ -2,10 +2,11 @@
 
 use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, widen_nibbles};
 use super::q4_k::unpack_scales;
-use super::{Bits, QuantError, QuantMatrix};
+use super::{Bits, Codes, QuantError, QuantMatrix};
 
 const BYTES: usize = 176;
-const LAYOUT: Layout = Layout { name: "Q5_K", len: SUPER_BLOCK, bits: Bits::Five, group: 32, mins: true };
+const LAYOUT: Layout =
+    Layout { name: "Q5_K", len: SUPER_BLOCK, kind: Codes::Int(Bits::Five), group: 32, mins: true };
 
 /// Q5_K blocks to canonical rows; scale products are rounded to f16, the only loss.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };

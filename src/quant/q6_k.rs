@@ -1,10 +1,11 @@
 //! Q6_K: 256 codes of six bits, each 32 above its value, in sixteen groups with an 8-bit factor of one f16 value.
 
 use super::block::{self, BlockFormat, Groups, Layout, SUPER_BLOCK, half, scaled};
-use super::{Bits, QuantError, QuantMatrix};
+use super::{Bits, Codes, QuantError, QuantMatrix};
 
 const BYTES: usize = 210;
-const LAYOUT: Layout = Layout { name: "Q6_K", len: SUPER_BLOCK, bits: Bits::Six, group: 16, mins: false };
+const LAYOUT: Layout =
+    Layout { name: "Q6_K", len: SUPER_BLOCK, kind: Codes::Int(Bits::Six), group: 16, mins: false };
 
 /// Q6_K blocks to canonical rows: 6-bit codes, group 16; scale products are rounded to f16, the only loss.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };

@@ -1,10 +1,11 @@
 //! Q8_0: an f16 scale and 32 signed bytes. Exactly the canonical 8-bit format, group 32.
 
 use super::block::{self, BlockFormat, Groups, Layout, half};
-use super::{Bits, QuantError, QuantMatrix};
+use super::{Bits, Codes, QuantError, QuantMatrix};
 
 const BYTES: usize = 34;
-const LAYOUT: Layout = Layout { name: "Q8_0", len: 32, bits: Bits::Eight, group: 32, mins: false };
+const LAYOUT: Layout =
+    Layout { name: "Q8_0", len: 32, kind: Codes::Int(Bits::Eight), group: 32, mins: false };
 
 /// Q8_0 blocks to canonical rows; nothing is lost.
 pub(crate) const FORMAT: BlockFormat = BlockFormat { layout: LAYOUT, decode };

@@ -49,7 +49,7 @@ impl QuantFormat {
             Group::Columns(columns) => columns,
             Group::Row => cols,
         };
-        QuantForm { bits: self.bits, group, mins: self.mins }
+        QuantForm { kind: self.bits.into(), group, mins: self.mins }
     }
 }
 
@@ -95,10 +95,10 @@ pub(crate) fn quantize_block(
     format: QuantFormat,
 ) -> Result<(QuantMatrix, Distance), QuantError> {
     let (rows, cols) = (values.rows(), values.cols());
-    let group = format.form(cols).group;
+    let QuantForm { kind, group, .. } = format.form(cols);
     super::check_group(group, cols)?;
     let coder = Coder::new(format);
-    let row_bytes = code_bytes_per_row(format.bits, cols);
+    let row_bytes = code_bytes_per_row(kind, cols);
     let groups_per_row = cols.div_ceil(group);
     let mut codes = vec![0; rows * row_bytes];
     let mut fits = Vec::with_capacity(rows * groups_per_row);
@@ -120,7 +120,7 @@ pub(crate) fn quantize_block(
 
     let scales = fits.iter().map(|fit| fit.scale).collect();
     let mins = format.mins.then(|| fits.iter().map(|fit| fit.min).collect());
-    let matrix = QuantMatrix::new(QuantParts { rows, cols, bits: format.bits, group, codes, scales, mins })?;
+    let matrix = QuantMatrix::new(QuantParts { rows, cols, kind, group, codes, scales, mins })?;
     let distance = Distance::measure(values, &matrix)?;
     Ok((matrix, distance))
 }
@@ -308,7 +308,7 @@ mod tests {
                 codes.iter().chain([&127]).map(|&q| q as f32 * (exponent as f32).exp2()).collect();
             let (matrix, quality) = quantize(&dense(1, 64, &values), "w8row".parse().unwrap()).unwrap();
             prop_assert_eq!(quality, Quality { mse: 0.0, snr_db: f64::INFINITY, cosine: 1.0 });
-            prop_assert_eq!(matrix.code(0, 63), 127);
+            prop_assert_eq!(matrix.code(0, 63), 127.0);
         }
     }
 
@@ -339,8 +339,8 @@ mod tests {
         let mut values = [0.0; 32];
         values[..5].copy_from_slice(&[127.0, 0.5, 1.5, 2.5, -0.5]);
         let (matrix, _) = quantize(&dense(1, 32, &values), QuantFormat::W8G32).unwrap();
-        let codes: Vec<i32> = (0..5).map(|col| matrix.code(0, col)).collect();
-        assert_eq!(codes, [127, 0, 2, 2, 0]);
+        let codes: Vec<f32> = (0..5).map(|col| matrix.code(0, col)).collect();
+        assert_eq!(codes, [127.0, 0.0, 2.0, 2.0, 0.0]);
     }
 
     #[test]
@@ -348,7 +348,7 @@ mod tests {
         let mut values = [0.0; 32];
         values[..2].copy_from_slice(&[8.0, -7.0]);
         let (matrix, quality) = quantize(&dense(1, 32, &values), QuantFormat::W4G32).unwrap();
-        assert_eq!((matrix.scales()[0].to_f32(), matrix.code(0, 0), matrix.code(0, 1)), (-1.0, -8, 7));
+        assert_eq!((matrix.scales()[0].to_f32(), matrix.code(0, 0), matrix.code(0, 1)), (-1.0, -8.0, 7.0));
         assert_eq!(quality.mse, 0.0);
     }
 

@@ -6,14 +6,14 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::{
-    Bits, DenseMatrix, DenseValues, QuantError, QuantMatrix, WeightMatrix, check_group, code_bytes_per_row,
+    Codes, DenseMatrix, DenseValues, QuantError, QuantMatrix, WeightMatrix, check_form, code_bytes_per_row,
 };
 
 /// What codes a [`QuantMatrix`] has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantForm {
-    /// Bits of a code.
-    pub bits: Bits,
+    /// What a code is.
+    pub kind: Codes,
     /// Columns that share a scale.
     pub group: usize,
     /// Whether groups have minima.
@@ -37,9 +37,9 @@ impl MatrixForm {
     /// Bytes of such a matrix: codes, scales and minima, or floats.
     pub fn bytes(self, rows: usize, cols: usize) -> usize {
         let row = match self {
-            MatrixForm::Quant(QuantForm { bits, group, mins }) => {
+            MatrixForm::Quant(QuantForm { kind, group, mins }) => {
                 let groups = cols.div_ceil(group.max(1));
-                code_bytes_per_row(bits, cols) + 2 * groups * (1 + usize::from(mins))
+                code_bytes_per_row(kind, cols) + 2 * groups * (1 + usize::from(mins))
             }
             MatrixForm::F32 => 4 * cols,
             MatrixForm::F16 | MatrixForm::Bf16 => 2 * cols,
@@ -51,7 +51,7 @@ impl MatrixForm {
 impl QuantMatrix {
     /// What its codes are.
     pub fn form(&self) -> QuantForm {
-        QuantForm { bits: self.bits, group: self.group, mins: self.mins.is_some() }
+        QuantForm { kind: self.kind, group: self.group, mins: self.mins.is_some() }
     }
 }
 
@@ -79,11 +79,11 @@ impl WeightMatrix {
     /// to be overwritten.
     ///
     /// # Errors
-    /// [`QuantError::Group`], [`QuantError::TooLarge`]; then it is unchanged.
+    /// [`QuantError::Group`], [`QuantError::FloatForm`], [`QuantError::TooLarge`]; then it is unchanged.
     pub fn reshape(&mut self, form: MatrixForm, [rows, cols]: [usize; 2]) -> Result<(), QuantError> {
         let elements = rows.checked_mul(cols).ok_or(QuantError::TooLarge { rows, cols })?;
-        if let MatrixForm::Quant(QuantForm { group, .. }) = form {
-            check_group(group, cols)?;
+        if let MatrixForm::Quant(form) = form {
+            check_form(form, cols)?;
         }
         if self.form() != form {
             *self = WeightMatrix::empty(form);
@@ -91,7 +91,7 @@ impl WeightMatrix {
         match self {
             WeightMatrix::Quant(m) => {
                 (m.rows, m.cols) = (rows, cols);
-                m.codes.resize(rows * code_bytes_per_row(m.bits, cols), 0);
+                m.codes.resize(rows * code_bytes_per_row(m.kind, cols), 0);
                 let groups = rows * cols.div_ceil(m.group);
                 m.scales.resize(groups, f16::ZERO);
                 m.mins.iter_mut().for_each(|mins| mins.resize(groups, f16::ZERO));
@@ -110,12 +110,12 @@ impl WeightMatrix {
 
     fn empty(form: MatrixForm) -> WeightMatrix {
         let values = match form {
-            MatrixForm::Quant(QuantForm { bits, group, mins }) => {
+            MatrixForm::Quant(QuantForm { kind, group, mins }) => {
                 let (codes, scales, mins) = (Vec::new(), Vec::new(), mins.then(Vec::new));
                 return WeightMatrix::Quant(QuantMatrix {
                     rows: 0,
                     cols: 0,
-                    bits,
+                    kind,
                     group,
                     codes,
                     scales,
@@ -140,7 +140,7 @@ impl WeightMatrix {
         match (self, from) {
             (WeightMatrix::Quant(to), WeightMatrix::Quant(from)) => {
                 let groups = from.groups_per_row();
-                copy(&mut to.codes, at, &from.codes, &rows, code_bytes_per_row(from.bits, cols));
+                copy(&mut to.codes, at, &from.codes, &rows, code_bytes_per_row(from.kind, cols));
                 copy(&mut to.scales, at, &from.scales, &rows, groups);
                 if let (Some(to), Some(from)) = (&mut to.mins, &from.mins) {
                     copy(to, at, from, &rows, groups);

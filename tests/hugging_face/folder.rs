@@ -61,11 +61,22 @@ pub struct Tensor {
     pub values: Vec<f32>,
 }
 
+/// A tensor as the file has it, rows first.
+#[derive(Clone)]
+pub struct Raw {
+    pub name: String,
+    pub dtype: &'static str,
+    pub shape: Vec<usize>,
+    pub bytes: Vec<u8>,
+}
+
 /// A folder in the making.
 #[derive(Clone)]
 pub struct Folder {
     pub config: Value,
     pub tensors: Vec<Tensor>,
+    /// Beside those, of types of their own.
+    pub raw: Vec<Raw>,
     pub dtype: Dtype,
     /// Files beside configuration and weights.
     pub documents: Vec<(&'static str, Vec<u8>)>,
@@ -106,7 +117,7 @@ impl Folder {
             tensors.push(Tensor { name: renamed(&info.name, family == "gemma3"), shape, values });
         }
         tensors.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Folder { config, tensors, dtype: Dtype::F32, documents })
+        Ok(Folder { config, tensors, raw: Vec::new(), dtype: Dtype::F32, documents })
     }
 
     /// Sets a key of the configuration; null removes it.
@@ -135,7 +146,7 @@ impl Folder {
     /// Writes it, its weights in one file.
     pub fn write(&self) -> Outcome<tempfile::TempDir> {
         let folder = self.write_documents()?;
-        std::fs::write(folder.path().join("model.safetensors"), self.safetensors(&self.tensors))?;
+        std::fs::write(folder.path().join("model.safetensors"), self.safetensors(&self.tensors, &self.raw))?;
         Ok(folder)
     }
 
@@ -146,8 +157,11 @@ impl Folder {
         let chunks = self.tensors.chunks(self.tensors.len().div_ceil(shards));
         for (index, tensors) in chunks.enumerate() {
             let name = shard(index, shards);
-            std::fs::write(folder.path().join(&name), self.safetensors(tensors))?;
-            tensors.iter().for_each(|tensor| drop(map.insert(tensor.name.clone(), name.clone().into())));
+            // One here, the next one there.
+            let raw: Vec<Raw> = self.raw.iter().skip(index).step_by(shards).cloned().collect();
+            std::fs::write(folder.path().join(&name), self.safetensors(tensors, &raw))?;
+            let names = tensors.iter().map(|tensor| &tensor.name).chain(raw.iter().map(|raw| &raw.name));
+            names.for_each(|tensor| drop(map.insert(tensor.clone(), name.clone().into())));
         }
         let index = json!({ "metadata": { "total_size": 1 }, "weight_map": map });
         std::fs::write(folder.path().join("model.safetensors.index.json"), index.to_string())?;
@@ -163,7 +177,7 @@ impl Folder {
         Ok(folder)
     }
 
-    fn safetensors(&self, tensors: &[Tensor]) -> Vec<u8> {
+    fn safetensors(&self, tensors: &[Tensor], raw: &[Raw]) -> Vec<u8> {
         let (mut header, mut data) = (Map::new(), Vec::new());
         for tensor in tensors {
             let start = data.len();
@@ -183,6 +197,12 @@ impl Folder {
             };
             let entry = json!({ "dtype": name, "shape": tensor.shape, "data_offsets": [start, data.len()] });
             header.insert(tensor.name.clone(), entry);
+        }
+        for Raw { name, dtype, shape, bytes } in raw {
+            let start = data.len();
+            data.extend(bytes);
+            let entry = json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, data.len()] });
+            header.insert(name.clone(), entry);
         }
         file(&Value::Object(header).to_string(), &data)
     }

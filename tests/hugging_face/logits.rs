@@ -49,7 +49,11 @@ fn record(name: &str) -> Outcome<Record> {
 }
 
 /// The logits behind each token, in f32.
-fn run(checkpoint: &dyn Checkpoint, tokens: &[u32], quantise: Option<QuantFormat>) -> Outcome<Vec<Vec<f32>>> {
+pub fn run(
+    checkpoint: &dyn Checkpoint,
+    tokens: &[u32],
+    quantise: Option<QuantFormat>,
+) -> Outcome<Vec<Vec<f32>>> {
     let cpu = Cpu::new(&CpuOptions { threads: None, isa: None, compute: Compute::F32 })?;
     let config = ModelConfig::from_file(checkpoint)?;
     let options = LoadOptions { quantise, ..OPTIONS };
@@ -75,7 +79,7 @@ fn furthest(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
         .fold(0.0, |most: f64, off| if off.is_nan() { off } else { most.max(off) })
 }
 
-fn apart(found: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
+pub fn apart(found: &[Vec<f32>], other: &[Vec<f32>]) -> f64 {
     assert_eq!(found.len(), other.len());
     let pairs = found.iter().flatten().zip(other.iter().flatten());
     furthest(pairs.map(|(&a, &b)| (f64::from(a), f64::from(b))))

@@ -1,11 +1,13 @@
 //! Folders of Hugging Face beside the GGUF files with the same weights: the same logits, the same tokens, and one
 //! clear error where a folder is broken. `folder` writes them, `logits` runs them, `settings` has what a configuration
-//! may say, `broken` what it may not, `text` the tokenizers.
+//! may say, `broken` what it may not, `fp8` weights of
+//! 8-bit floats, `text` the tokenizers.
 
 #![cfg(feature = "safetensors")]
 
 mod broken;
 mod folder;
+mod fp8;
 mod logits;
 mod settings;
 #[cfg(feature = "text")]

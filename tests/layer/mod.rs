@@ -113,7 +113,7 @@ impl Shape {
             let code = |i: usize| (i.wrapping_mul(2_654_435_761) >> 7) as u8;
             let codes = (0..rows * cols).map(code).collect();
             let scales = vec![half::f16::from_f32(0.004 / (cols as f32).sqrt()); rows * cols.div_ceil(group)];
-            let parts = QuantParts { rows, cols, bits: Bits::Eight, group, codes, scales, mins: None };
+            let parts = QuantParts { rows, cols, kind: Bits::Eight.into(), group, codes, scales, mins: None };
             WeightMatrix::Quant(QuantMatrix::new(parts).expect("parts that fit"))
         };
         let prepare = |rows, cols| backend.prepare(&matrix(rows, cols)).expect("memory");

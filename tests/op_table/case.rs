@@ -10,7 +10,7 @@ use ottava::ir::{
     KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows, StateSlot,
     StateSlots, StepInput, StepLimits, StepSequence, VectorId, Window,
 };
-use ottava::quant::{Bits, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
+use ottava::quant::{Bits, Codes, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
 
 /// Bytes that the widest backend takes for an element.
 const ELEMENT_BYTES: usize = 8;
@@ -44,20 +44,29 @@ impl Numbers {
         u64::from(self.next()) << 33 | u64::from(self.next()) << 2
     }
 
-    pub fn matrix(&mut self, [rows, cols]: [usize; 2], bits: Bits, group: usize, mins: bool) -> WeightMatrix {
+    pub fn matrix(
+        &mut self,
+        [rows, cols]: [usize; 2],
+        kind: impl Into<Codes>,
+        group: usize,
+        mins: bool,
+    ) -> WeightMatrix {
+        let kind = kind.into();
         let count = rows * cols.div_ceil(group);
-        let mut code = || match bits {
-            Bits::Four | Bits::Eight => self.next() as u8,
-            Bits::Five | Bits::Six => {
+        let mut code = || match kind {
+            Codes::Int(Bits::Four | Bits::Eight) | Codes::E2m1 => self.next() as u8,
+            // All but the two of NaN.
+            Codes::E4m3 => ((self.next() % 2) << 7) as u8 | (self.next() % 127) as u8,
+            Codes::Int(bits @ (Bits::Five | Bits::Six)) => {
                 (bits.codes(mins).start() + (self.next() % (1 << bits.count())) as i32) as u8
             }
         };
-        let codes = (0..rows * code_bytes_per_row(bits, cols)).map(|_| code()).collect();
+        let codes = (0..rows * code_bytes_per_row(kind, cols)).map(|_| code()).collect();
         let mut halves = |size: f32| -> Vec<f16> {
             self.take(count).iter().map(|x| f16::from_f32(x.clamp(-2.0, 2.0) * size)).collect()
         };
         let (scales, mins) = (halves(0.01), mins.then(|| halves(0.05)));
-        let parts = QuantParts { rows, cols, bits, group, codes, scales, mins };
+        let parts = QuantParts { rows, cols, kind, group, codes, scales, mins };
         WeightMatrix::Quant(QuantMatrix::new(parts).expect("parts that fit"))
     }
 }

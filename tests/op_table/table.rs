@@ -16,7 +16,7 @@ use ottava::ir::{
     Rope, RopeAngles, RopePairing, RowSampling, Rows, SampleRows, Softmax, Transpose, Unary, UnaryFn,
     VectorId, Window, Write,
 };
-use ottava::quant::{Bits, DenseMatrix, DenseValues, WeightMatrix};
+use ottava::quant::{Bits, Codes, DenseMatrix, DenseValues, WeightMatrix};
 
 use crate::case::{Case, Numbers};
 
@@ -279,24 +279,24 @@ fn embeddings() -> Vec<Case> {
     let case = |table: WeightMatrix, name: &str| {
         let mut case = Case::new(format!("embed {name}")).at(0..9);
         case.step.outputs = vec![0, 3, 8];
-        let table = case.matrix(table);
         let dst = case.output(9, 100);
         let out = case.gathered(100);
         let gather = Op::GatherOutputs(GatherOutputs { dst: out, src: dst });
-        case.ops = vec![Op::Embed(Embed { dst, table, scale: 24.0 }), gather];
+        case.ops = vec![Op::Embed(Embed { dst, table: case.matrix(table), scale: 24.0 }), gather];
         // Dense weights may be kept in f16.
         Case { eps_f16: 5e-4, ..case.within(1.2e-7) }
     };
     let mut numbers = Numbers(10);
     let formats = [
-        (Bits::Eight, 32, false),
-        (Bits::Four, 100, true),
-        (Bits::Four, 16, false),
-        (Bits::Five, 32, true),
-        (Bits::Six, 16, false),
+        (Bits::Eight.into(), 32, false),
+        (Bits::Four.into(), 100, true),
+        (Bits::Four.into(), 16, false),
+        (Bits::Five.into(), 32, true),
+        (Bits::Six.into(), 16, false),
     ];
-    let quant = formats.map(|(bits, group, mins)| {
-        case(numbers.matrix([11, 100], bits, group, mins), &format!("{bits:?} {group}"))
+    let floats = [(Codes::E2m1, 32, false), (Codes::E4m3, 100, false)];
+    let quant = formats.into_iter().chain(floats).map(|(kind, group, mins)| {
+        case(numbers.matrix([11, 100], kind, group, mins), &format!("{kind:?} {group}"))
     });
     let dense = dense(11, 100, 5).into_iter().zip(["f32", "f16", "bf16"]);
     quant.into_iter().chain(dense.map(|(table, name)| case(table, name))).collect()
@@ -328,9 +328,13 @@ fn products() -> Vec<Case> {
                 }
             }
         }
-        for (bits, group, mins) in [(Bits::Five, 32, false), (Bits::Five, 32, true), (Bits::Six, 16, false)] {
-            let name = format!("{bits:?} group {group} mins {mins}");
-            matrices.push((name, Numbers(k as u64).matrix([n, k], bits, group, mins), INT8_EPS));
+        let few =
+            [(Bits::Five.into(), 32, false), (Bits::Five.into(), 32, true), (Bits::Six.into(), 16, false)];
+        let floats = [Codes::E2m1, Codes::E4m3].map(|kind| [(kind, 32, false), (kind, k, false)]);
+        for (kind, group, mins) in few.into_iter().chain(floats.concat()) {
+            let eps_int8 = if kind == Codes::E4m3 { 4e-6 } else { INT8_EPS };
+            let matrix = Numbers(k as u64).matrix([n, k], kind, group, mins);
+            matrices.push((format!("{kind:?} group {group} mins {mins}"), matrix, eps_int8));
         }
         let dense = dense(n, k, 9).into_iter().zip(["f32", "f16", "bf16"]);
         matrices.extend(dense.map(|(matrix, name)| (name.to_string(), matrix, 4e-6)));

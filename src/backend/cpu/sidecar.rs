@@ -27,7 +27,7 @@ use crate::backend::cpu::pack::{Layout, Matrix, packed_bytes};
 use crate::backend::cpu::pool::Pool;
 use crate::backend::{NoSidecar, Sidecar};
 use crate::file::{ReadAt, Temporary, open_regular};
-use crate::quant::Bits;
+use crate::quant::{Bits, Codes};
 
 const MAGIC: &[u8; 8] = b"OTTAVACP";
 /// Increased whenever the same tensors are packed into other bytes.
@@ -264,12 +264,14 @@ unsafe fn read_block(job: &Reading<'_>, block: usize, _worker: usize) {
 /// A layout as a number.
 fn code(layout: Layout, order: Order) -> usize {
     match layout {
-        Layout::Quant { bits, mins, halves } => {
-            let bits = match bits {
-                Bits::Four => 4,
-                Bits::Five => 5,
-                Bits::Six => 6,
-                Bits::Eight => 8 | usize::from(order.byte_bias()) << 16,
+        Layout::Quant { kind, mins, halves } => {
+            let bits = match kind {
+                Codes::Int(Bits::Four) => 4,
+                Codes::Int(Bits::Five) => 5,
+                Codes::Int(Bits::Six) => 6,
+                Codes::E2m1 => 21,
+                Codes::E4m3 => 43,
+                Codes::Int(Bits::Eight) => 8 | usize::from(order.byte_bias()) << 16,
             };
             bits | usize::from(mins) << 8 | usize::from(halves) << 9 | usize::from(order.pairs()) << 10
         }

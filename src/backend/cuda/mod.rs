@@ -39,8 +39,8 @@ mod weights;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BackendError, DeviceMemory, Frame, MatrixSource, Monitor, NoHealth, StepQueue, overlap_error,
-    shape_error,
+    Backend, BackendError, DeviceMemory, Frame, MatrixShape, MatrixSource, Monitor, NoHealth, StepQueue,
+    overlap_error, shape_error,
 };
 use crate::ir::{
     ApplyRope, Binary, BinaryFn, Embed, Epilogue, GatherOutputs, KvLayout, Normalize, Op, Precision,
@@ -173,6 +173,10 @@ impl Backend for Cuda {
 
     fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Matrix, S::Error> {
         Ok(Matrix::upload(&self.context, &*matrix.whole()?)?)
+    }
+
+    fn matrix_bytes(&self, shape: MatrixShape) -> usize {
+        pack::stored(shape.form).bytes(shape.rows, shape.cols)
     }
 
     fn arena(&self, bytes: usize, ops: &[Op], limits: StepLimits) -> Result<Arena, BackendError> {

@@ -2,7 +2,8 @@
 //!
 //! `kernels-cu/common/matrix.cuh` has the layout: strips of 16 rows, steps of 16 columns, 16 bytes a
 //! lane and load. Dense matrices become f16, scaled by a power of two a row where that keeps them in
-//! range; quantised ones keep their codes, stored unsigned with a zero point.
+//! range; quantised ones keep their codes, stored unsigned with a zero point. Floats of 4 bits become 8-bit
+//! codes, which loses nothing; those of 8 bits become f16 as dense matrices do.
 //!
 //! Strips are packed on several threads. Whatever the bits, a load takes 32 bytes of each of a strip's
 //! rows, and what four lanes get is made of two rows: a few operations on words of several weights.
@@ -14,7 +15,7 @@ use std::thread;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use crate::quant::{Bits, DenseMatrix, QuantMatrix, WeightMatrix};
+use crate::quant::{Bits, Codes, E2M1, MatrixForm, QuantForm, QuantMatrix, WeightMatrix};
 
 /// Rows of a strip.
 pub(super) const STRIP_ROWS: usize = 16;
@@ -38,6 +39,18 @@ const PART_BYTES: usize = 1 << 18;
 /// Columns of packed activations: whole units.
 pub(super) fn half_cols(cols: usize) -> usize {
     cols.next_multiple_of(UNIT_STEPS * STEP_COLS)
+}
+
+/// What a matrix of a form becomes, its scales per row aside.
+pub(super) fn stored(form: MatrixForm) -> MatrixForm {
+    match form {
+        MatrixForm::Quant(QuantForm { kind: Codes::E4m3, .. }) => MatrixForm::F16,
+        MatrixForm::Quant(form @ QuantForm { kind: Codes::E2m1, .. }) => {
+            MatrixForm::Quant(QuantForm { kind: Bits::Eight.into(), ..form })
+        }
+        MatrixForm::F32 | MatrixForm::F16 | MatrixForm::Bf16 => MatrixForm::F16,
+        MatrixForm::Quant(_) => form,
+    }
 }
 
 /// A packed matrix in host memory, ready to be copied to the device.
@@ -80,8 +93,8 @@ impl Packed {
 
     fn on_threads(matrix: &WeightMatrix, threads: usize) -> Packed {
         match matrix {
-            WeightMatrix::Quant(matrix) => Packed::quant(matrix, threads),
-            WeightMatrix::Dense(matrix) => Packed::dense(matrix, threads),
+            WeightMatrix::Quant(matrix) if matrix.kind() != Codes::E4m3 => Packed::quant(matrix, threads),
+            _ => Packed::dense(matrix, threads),
         }
     }
 
@@ -126,9 +139,9 @@ impl Packed {
     fn quant(matrix: &QuantMatrix, threads: usize) -> Packed {
         let (rows, cols, groups) = (matrix.rows(), matrix.cols(), matrix.groups_per_row());
         let with_mins = matrix.mins().is_some();
-        let bits = match matrix.bits() {
-            Bits::Four => 4,
-            Bits::Five | Bits::Six | Bits::Eight => 8,
+        let bits = match matrix.kind() {
+            Codes::Int(Bits::Four) => 4,
+            _ => 8,
         };
         let mut packed = Packed::blank([rows, cols], bits, groups, with_mins);
         if groups > 1 {
@@ -148,6 +161,9 @@ impl Packed {
                 rows_of_strip.each(|index, to| {
                     let row = part.row + strip * STRIP_ROWS + index;
                     let codes = if row < rows { matrix.row_codes(row) } else { &[] };
+                    if matrix.kind() == Codes::E2m1 {
+                        return widen_e2m1(codes, flip, &mut to[..cols]);
+                    }
                     to[codes.len()..].fill(0);
                     to.iter_mut().zip(codes).for_each(|(to, code)| *to = code ^ flip);
                     if bits == 4 && cols % 2 == 1 {
@@ -166,7 +182,8 @@ impl Packed {
         packed
     }
 
-    fn dense(matrix: &DenseMatrix, threads: usize) -> Packed {
+    /// Floats, of 8 bits with their scales too.
+    fn dense(matrix: &WeightMatrix, threads: usize) -> Packed {
         let (rows, cols) = (matrix.rows(), matrix.cols());
         let mut packed = Packed::blank([rows, cols], 16, 1, false);
         packed.fill(threads, |part| {
@@ -179,7 +196,7 @@ impl Packed {
                     if part.row + row >= rows {
                         return to.fill(0);
                     }
-                    matrix.widen_row(part.row + row, &mut values);
+                    matrix.dequantize_row(part.row + row, &mut values);
                     let scale = row_scale(&values);
                     row_scales[row] = f16::from_f32(scale);
                     // Both are powers of two, so a product has the bits of the quotient.
@@ -270,6 +287,16 @@ fn lanes_of_4_bits(upper: &[u8; ROW_BYTES], lower: &[u8; ROW_BYTES]) -> [u8; PAI
     out
 }
 
+/// The integers that floats of 4 bits stand for, a byte each; of a row that is not there, zeros.
+fn widen_e2m1(codes: &[u8], flip: u8, to: &mut [u8]) {
+    to.fill(0);
+    for (to, pair) in to.chunks_mut(2).zip(codes) {
+        to.iter_mut()
+            .zip([pair & 15, pair >> 4])
+            .for_each(|(to, code)| *to = E2M1[usize::from(code)] as u8 ^ flip);
+    }
+}
+
 /// Calls `work` for all items on up to so many threads, this one among them. What a thread that cannot be
 /// started would have done, the others do.
 fn for_each<T: Send>(items: Vec<T>, threads: usize, work: impl Fn(T) + Sync) {
@@ -318,7 +345,7 @@ fn by_strip(values: &[f16], groups: usize, row: usize, out: &mut [f16]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quant::{DenseValues, QuantParts, code_bytes_per_row};
+    use crate::quant::{DenseMatrix, DenseValues, QuantParts, code_bytes_per_row};
 
     /// Lanes of a warp, and bytes of a lane's load.
     const LANES: usize = 32;
@@ -356,9 +383,10 @@ mod tests {
             let scale = row_scale(&values);
             for (col, value) in values.iter().enumerate() {
                 let (start, step, number) = find(cols, bits, row, col);
-                let code = |matrix: &QuantMatrix| (matrix.code(row, col) + (packed.zero & 0xff) as i32) as u8;
+                let code =
+                    |matrix: &QuantMatrix| (matrix.code(row, col) as i32 + (packed.zero & 0xff) as i32) as u8;
                 match (matrix, bits) {
-                    (WeightMatrix::Dense(_), _) => {
+                    (WeightMatrix::Dense(_), _) | (_, 16) => {
                         let bytes = f16::from_f32(value / scale).to_le_bytes();
                         codes[start + 2 * number..][..2].copy_from_slice(&bytes);
                     }
@@ -403,19 +431,29 @@ mod tests {
     }
 
     /// A random matrix.
-    fn random_quant([rows, cols]: [usize; 2], bits: Bits, group: usize, with_mins: bool) -> QuantParts {
+    fn random_quant(
+        [rows, cols]: [usize; 2],
+        kind: impl Into<Codes>,
+        group: usize,
+        with_mins: bool,
+    ) -> QuantParts {
+        let kind = kind.into();
         let count = rows * cols.div_ceil(group);
         let halves = |seed| random(count, seed).map(|x| f16::from_f32(x as f32 / 1e11)).collect();
-        let code = |x: u32| match bits {
-            Bits::Four => x as u8,
-            _ => (bits.codes(with_mins).start() + (x % (1 << bits.count())) as i32) as u8,
+        let code = |x: u32| match kind {
+            Codes::Int(bits @ (Bits::Five | Bits::Six | Bits::Eight)) => {
+                (bits.codes(with_mins).start() + (x % (1 << bits.count())) as i32) as u8
+            }
+            // All but the two of NaN.
+            Codes::E4m3 => x as u8 & 0x80 | ((x >> 8) % 127) as u8,
+            _ => x as u8,
         };
         QuantParts {
             rows,
             cols,
-            bits,
+            kind,
             group,
-            codes: random(rows * code_bytes_per_row(bits, cols), 1).map(code).collect(),
+            codes: random(rows * code_bytes_per_row(kind, cols), 1).map(code).collect(),
             scales: halves(2),
             mins: with_mins.then(|| halves(3)),
         }
@@ -442,9 +480,41 @@ mod tests {
                         let matrix = WeightMatrix::Quant(QuantMatrix::new(parts.clone()).unwrap());
                         assert_same(&matrix);
                         if bits != Bits::Four {
-                            let eight = QuantMatrix::new(QuantParts { bits: Bits::Eight, ..parts }).unwrap();
+                            let eight =
+                                QuantMatrix::new(QuantParts { kind: Bits::Eight.into(), ..parts }).unwrap();
                             assert_eq!(Packed::new(&matrix), Packed::new(&WeightMatrix::Quant(eight)));
                         }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn floats_of_four_bits_become_codes_of_eight_and_those_of_eight_f16() {
+        for (rows, cols) in [(1usize, 32usize), (17, 100), (49, 33), (16, 576)] {
+            for group in [32, 128, cols] {
+                let parts = random_quant([rows, cols], Codes::E2m1, group, false);
+                let matrix = WeightMatrix::Quant(QuantMatrix::new(parts).unwrap());
+                assert_eq!(Packed::new(&matrix).bits, 8);
+                assert_eq!(stored(matrix.form()).bytes(rows, cols), rows * (cols + 2 * cols.div_ceil(group)));
+                assert_same(&matrix);
+
+                let parts = random_quant([rows, cols], Codes::E4m3, group, false);
+                let matrix = WeightMatrix::Quant(QuantMatrix::new(parts).unwrap());
+                let packed = Packed::new(&matrix);
+                assert_eq!(packed.bits, 16);
+                assert_eq!(stored(matrix.form()), MatrixForm::F16);
+                let mut values = vec![0.0; cols];
+                for row in 0..rows {
+                    matrix.dequantize_row(row, &mut values);
+                    let largest = values.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+                    for (col, &value) in values.iter().enumerate() {
+                        // Half an ulp of f16, whose subnormal numbers begin 27 powers of two below the row's largest
+                        // value, and at 2⁻²⁸ at the least.
+                        let error = (weight(&packed, row, col) - value).abs();
+                        let bound = value.abs() / 2048.0 + (largest * 2f32.powi(-37)).max(2f32.powi(-39));
+                        assert!(error <= bound, "({row}, {col}): {value} is {error} off");
                     }
                 }
             }
@@ -455,11 +525,13 @@ mod tests {
     fn parts_and_threads_pack_the_bytes_of_weights_one_by_one() {
         // One that is cut into parts, one whose rows end within a byte, and one with a tail everywhere.
         for [rows, cols] in [[300, 4096], [19, 33], [49, 100], [0, 64], [3, 0]] {
-            let quant = |bits, mins| random_quant([rows, cols], bits, 32, mins);
-            let kinds = [(Bits::Four, false), (Bits::Four, true), (Bits::Six, false), (Bits::Eight, true)];
-            let mut matrices: Vec<WeightMatrix> = kinds
-                .map(|(bits, mins)| WeightMatrix::Quant(QuantMatrix::new(quant(bits, mins)).unwrap()))
-                .into();
+            let quant = |kind: Codes, mins| random_quant([rows, cols], kind, 32, mins);
+            let kinds = [(Bits::Four, false), (Bits::Four, true), (Bits::Six, false), (Bits::Eight, true)]
+                .map(|(bits, mins)| (bits.into(), mins));
+            let floats = [(Codes::E2m1, false), (Codes::E4m3, false)];
+            let mut matrices: Vec<WeightMatrix> = (kinds.into_iter().chain(floats))
+                .map(|(kind, mins)| WeightMatrix::Quant(QuantMatrix::new(quant(kind, mins)).unwrap()))
+                .collect();
             let values = random(rows * cols, 5).map(|x| x as f32 / 1e7).collect();
             matrices
                 .push(WeightMatrix::Dense(DenseMatrix::new(rows, cols, DenseValues::F32(values)).unwrap()));

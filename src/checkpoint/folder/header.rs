@@ -68,6 +68,11 @@ fn parse(path: &Path, source: &Source) -> Result<(Vec<Entry>, usize), WeightsErr
 }
 
 impl Entry {
+    /// Whether its elements are floats of eight bits that can be read, with scales.
+    pub fn is_fp8(&self) -> bool {
+        self.dtype == Dtype::F8_E4M3
+    }
+
     /// The row of the tensor table.
     pub fn info(self, path: &Path) -> Result<TensorInfo, WeightsError> {
         self.checked().map_err(|fault| WeightsError::malformed(path, fault))
@@ -79,6 +84,7 @@ impl Entry {
             Dtype::F32 => TensorType::F32,
             Dtype::F16 => TensorType::F16,
             Dtype::BF16 => TensorType::Bf16,
+            Dtype::F8_E4M3 => TensorType::F8E4m3,
             other => return Err(Fault::NoFloat { tensor: name, found: other.to_string() }),
         };
         let mut dims: Vec<u64> = shape.iter().rev().map(|&dim| dim as u64).collect();

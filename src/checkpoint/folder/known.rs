@@ -7,7 +7,7 @@ use crate::checkpoint::WeightsError;
 
 use super::json::{Object, shown_value};
 
-/// Keys that `config` and `rope` read.
+/// Keys that `config`, `rope` and `quantization` read.
 const READ: &[&str] = &[
     "model_type",
     "vocab_size",
@@ -38,6 +38,7 @@ const READ: &[&str] = &[
     "query_pre_attn_scalar",
     "attn_logit_softcapping",
     "final_logit_softcapping",
+    "quantization_config",
 ];
 
 /// Keys without effect on the logits of a text: what training, generation and other tools read.

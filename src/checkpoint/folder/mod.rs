@@ -1,8 +1,9 @@
 //! [`ModelFolder`]: a folder as transformers writes it, `config.json` beside safetensors files.
 //!
 //! `config` makes the configuration into keys of the GGUF convention: `model_type` has its defaults, `known` lists
-//! what there may be, `rope` reads the rotation. `shards` finds the files and `header` reads one; `documents` has the
-//! tokenizer's texts; `json` is how all of them read values.
+//! what there may be, `rope` reads the rotation, `quantization` how weights were quantised. `shards` finds the files and
+//! `header` reads one; `scaled` joins 8-bit floats and their scales. `documents` has the tokenizer's texts; `json` is
+//! how all of them read values.
 
 mod config;
 mod documents;
@@ -10,7 +11,9 @@ mod header;
 mod json;
 mod known;
 mod model_type;
+mod quantization;
 mod rope;
+mod scaled;
 mod shards;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +24,7 @@ use super::{Checkpoint, Dialect, Metadata, OpenOptions, Part, Role, TensorInfo, 
 use config::Config;
 pub use documents::Documents;
 pub(crate) use json::{Object, shown_value};
+use scaled::Beside;
 use shards::Shards;
 
 /// Where the tensors of a text model's names begin, and its head.
@@ -101,16 +105,22 @@ fn read_tensors(
     let names = || read.iter().flat_map(|(_, entries)| entries).map(|entry| entry.name.as_str());
     let dialect = dialect(config, names);
     let head = dialect.weight(Role::Head);
+    let mut beside = Beside::of(config.fp8.as_ref(), read.iter().flat_map(|(_, entries)| entries));
     for (file, entries) in read {
+        let file = Arc::new(file);
         let is_ours = |name: &str| {
             let other = config.nested && OTHER_PARTS.iter().any(|part| name.starts_with(part));
             // A head that is tied is the table of embeddings, whatever stands beside it.
             !(other || name.ends_with(FREQUENCIES) || config.tied && name == head)
         };
-        let own = entries.into_iter().filter(|entry| is_ours(&entry.name));
-        let tensors = own.map(|entry| entry.info(file.path())).collect::<Result<_, _>>()?;
+        let mut tensors = Vec::with_capacity(entries.len());
+        for entry in entries.into_iter().filter(|entry| is_ours(&entry.name)) {
+            let info = entry.info(file.path())?;
+            tensors.extend(beside.take(&file, info));
+        }
         files.add(file, tensors)?;
     }
+    beside.join(files)?;
     Ok(dialect)
 }
 

@@ -155,6 +155,14 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         both!(_mm256_castsi256_ps; bits)
     }
     #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> F {
+        unsafe {
+            let halves = e4m3_halves(p);
+            let (low, high) = (_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
+            [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)]
+        }
+    }
+    #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> F {
         let bytes = unsafe { _mm_loadu_si128(p.cast()) };
         let wide = unsafe { [_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))] };
@@ -225,6 +233,11 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         both!(_mm256_and_si256; shifted, mask)
     }
     #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], a: I) -> I {
+        let table = unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())) };
+        both!(_mm256_shuffle_epi8; [table; 2], a)
+    }
+    #[inline(always)]
     unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: I, b: I) -> I {
         let mask = unsafe { [_mm256_set1_epi8((255 >> KEEP) as i8); 2] };
         let shifted = both!(_mm256_srli_epi16::<SHIFT>; b);
@@ -265,6 +278,17 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         let top = both!(_mm256_sll_epi32; codes, up);
         if VNNI { both!(_mm256_srli_epi32::<24>; top) } else { both!(_mm256_srai_epi32::<24>; top) }
     }
+}
+
+/// Sixteen floats of eight bits as half-precision values, each divided by 256.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn e4m3_halves(p: *const u8) -> __m256i {
+    // SAFETY: sixteen bytes are readable by the contract of `load_e4m3`.
+    let bytes = unsafe { _mm_loadu_si128(p.cast()) };
+    // The shift leaves a copy of the sign in the new exponent's first bit.
+    let shifted = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(bytes));
+    _mm256_and_si256(shifted, _mm256_set1_epi16(0xbfff_u16 as i16))
 }
 
 /// Four activation codes, in all lanes.

@@ -5,7 +5,7 @@ use core::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{Lanes, Order, Tile, amx, kernel_entry};
+use super::{Lanes, Order, Tile, amx, avx2, kernel_entry};
 
 /// AVX-512 F, BW, DQ, VL and VNNI, and perhaps AMX.
 #[derive(Clone, Copy)]
@@ -130,6 +130,10 @@ impl<const AMX: bool> Lanes for Avx512<AMX> {
         }
     }
     #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> __m512 {
+        unsafe { _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(avx2::e4m3_halves(p)) }
+    }
+    #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
     }
@@ -189,6 +193,13 @@ impl<const AMX: bool> Lanes for Avx512<AMX> {
     #[inline(always)]
     unsafe fn upper<const BITS: i32>(a: __m512i) -> __m512i {
         unsafe { _mm512_and_si512(a, _mm512_set1_epi8((255 << BITS) as i8)) }
+    }
+    #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], a: __m512i) -> __m512i {
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, a)
+        }
     }
     #[inline(always)]
     unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: __m512i, b: __m512i) -> __m512i {

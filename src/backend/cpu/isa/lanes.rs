@@ -130,6 +130,9 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn store_f16(p: *mut f16, v: Self::F);
     /// Sixteen bfloat16 values, widened.
     unsafe fn load_bf16(p: *const bf16) -> Self::F;
+    /// Sixteen floats of eight bits, E4M3, each divided by 256: shifted into the places of a half-precision value's
+    /// bits, they are just that ([`crate::quant::Codes::E4m3`]).
+    unsafe fn load_e4m3(p: *const u8) -> Self::F;
     /// Sixteen signed bytes, as f32.
     unsafe fn load_i8(p: *const i8) -> Self::F;
 
@@ -166,6 +169,8 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn upper<const BITS: i32>(_a: Self::C) -> Self::C {
         unreachable!("no codes in upper halves")
     }
+    /// For each byte, which is below 16, what the table has there.
+    unsafe fn lookup(table: &[u8; 16], a: Self::C) -> Self::C;
     /// The upper `KEEP` bits of each byte of `a`, and below them those of `b` shifted right by `SHIFT`;
     /// `0 < SHIFT <= KEEP < 8`.
     unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: Self::C, b: Self::C) -> Self::C;

@@ -179,6 +179,23 @@ macro_rules! neon_lanes {
                 each!(vreinterpretq_f32_u32; wide)
             }
             #[inline(always)]
+            unsafe fn load_e4m3(p: *const u8) -> F {
+                unsafe {
+                    let bytes = vld1q_s8(p.cast());
+                    let words = [vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes))];
+                    // The shift leaves a copy of the sign in the new exponent's first bit.
+                    let halves = words.map(|words| {
+                        vandq_u16(vreinterpretq_u16_s16(vshlq_n_s16::<7>(words)), vdupq_n_u16(0xbfff))
+                    });
+                    [
+                        fcvtl(vget_low_u16(halves[0])),
+                        fcvtl(vget_high_u16(halves[0])),
+                        fcvtl(vget_low_u16(halves[1])),
+                        fcvtl(vget_high_u16(halves[1])),
+                    ]
+                }
+            }
+            #[inline(always)]
             unsafe fn load_i8(p: *const i8) -> F {
                 let bytes = unsafe { vld1q_s8(p) };
                 let words = unsafe { [vmovl_s8(vget_low_s8(bytes)), vmovl_s8(vget_high_s8(bytes))] };
@@ -248,6 +265,11 @@ macro_rules! neon_lanes {
             #[inline(always)]
             unsafe fn high<const BITS: i32>(a: C) -> C {
                 each!(vshrq_n_u8::<BITS>; a)
+            }
+            #[inline(always)]
+            unsafe fn lookup(table: &[u8; 16], a: C) -> C {
+                let table = unsafe { [vld1q_u8(table.as_ptr()); 4] };
+                each!(vqtbl1q_u8; table, a)
             }
             #[inline(always)]
             unsafe fn splice<const KEEP: i32, const SHIFT: i32>(a: C, b: C) -> C {

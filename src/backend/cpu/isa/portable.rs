@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use super::{LANES, Lanes, Order, kernel_entry};
 #[cfg(test)]
 use super::{Tile, tiles_emulated};
+use crate::quant::e4m3;
 
 /// No instruction set in particular; for tests there is one with tiles.
 #[derive(Clone, Copy)]
@@ -168,6 +169,11 @@ impl<const TILES: bool> Lanes for Portable<TILES> {
         out
     }
     #[inline(always)]
+    unsafe fn load_e4m3(p: *const u8) -> F {
+        // SAFETY: sixteen elements are readable by contract.
+        unsafe { p.cast::<[u8; LANES]>().read_unaligned() }.map(|code| e4m3(code).to_f32())
+    }
+    #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> F {
         // SAFETY: sixteen elements are readable by contract.
         let values = unsafe { p.cast::<[i8; LANES]>().read_unaligned() };
@@ -240,6 +246,13 @@ impl<const TILES: bool> Lanes for Portable<TILES> {
     unsafe fn high<const BITS: i32>(mut a: Self::C) -> Self::C {
         for byte in a.as_flattened_mut() {
             *byte >>= BITS;
+        }
+        a
+    }
+    #[inline(always)]
+    unsafe fn lookup(table: &[u8; 16], mut a: Self::C) -> Self::C {
+        for byte in a.as_flattened_mut() {
+            *byte = table[usize::from(*byte & 15)];
         }
         a
     }

@@ -19,8 +19,8 @@ use crate::backend::cpu::{Cpu, check_vector};
 use crate::backend::{BackendError, Frame, PreparedMatrix, Weights};
 use crate::backend::{overlap_error, shape_error};
 use crate::ir::{Epilogue, Matmul, MatrixId, Operation, Product, RmsNorm, StepInput, Write};
-use crate::quant::Bits;
-use formats::{Dense, Float, Int8};
+use crate::quant::{Bits, Codes};
+use formats::{Dense, E2M1, E4m3, Float, Int8};
 pub(crate) use panel::PanelArgs;
 use panel::{Finish, RunPanel, activate_panel, run_panel, stretch};
 
@@ -212,26 +212,28 @@ fn kernel(matrix: &Matrix) -> RunPanel {
     macro_rules! quant {
         ($format:ident, $form:expr) => {
             match $form {
-                (Bits::Four, false, false) => run_panel::<$format<4, false, false>>,
-                (Bits::Four, false, true) => run_panel::<$format<4, false, true>>,
-                (Bits::Four, true, false) => run_panel::<$format<4, true, false>>,
-                (Bits::Four, true, true) => run_panel::<$format<4, true, true>>,
-                (Bits::Five, false, false) => run_panel::<$format<5, false, false>>,
-                (Bits::Five, true, false) => run_panel::<$format<5, true, false>>,
-                (Bits::Six, false, true) => run_panel::<$format<6, false, true>>,
-                (Bits::Eight, false, false) => run_panel::<$format<8, false, false>>,
-                (Bits::Eight, false, true) => run_panel::<$format<8, false, true>>,
-                (Bits::Eight, true, false) => run_panel::<$format<8, true, false>>,
-                (Bits::Eight, true, true) => run_panel::<$format<8, true, true>>,
-                (Bits::Five | Bits::Six, ..) => unreachable!("`Layout::of` packs them as 8 bits"),
+                (Codes::Int(Bits::Four), false, false) => run_panel::<$format<4, false, false>>,
+                (Codes::Int(Bits::Four), false, true) => run_panel::<$format<4, false, true>>,
+                (Codes::Int(Bits::Four), true, false) => run_panel::<$format<4, true, false>>,
+                (Codes::Int(Bits::Four), true, true) => run_panel::<$format<4, true, true>>,
+                (Codes::Int(Bits::Five), false, false) => run_panel::<$format<5, false, false>>,
+                (Codes::Int(Bits::Five), true, false) => run_panel::<$format<5, true, false>>,
+                (Codes::Int(Bits::Six), false, true) => run_panel::<$format<6, false, true>>,
+                (Codes::Int(Bits::Eight), false, false) => run_panel::<$format<8, false, false>>,
+                (Codes::Int(Bits::Eight), false, true) => run_panel::<$format<8, false, true>>,
+                (Codes::Int(Bits::Eight), true, false) => run_panel::<$format<8, true, false>>,
+                (Codes::Int(Bits::Eight), true, true) => run_panel::<$format<8, true, true>>,
+                (Codes::E2m1, ..) => run_panel::<$format<E2M1, false, false>>,
+                _ => unreachable!("`Layout::of` has no such form"),
             }
         };
     }
     match matrix.layout() {
-        Layout::Quant { bits, mins, halves } if matrix.multiplies_int8() => {
-            quant!(Int8, (bits, mins, halves))
+        Layout::Quant { kind: Codes::E4m3, .. } => run_panel::<Dense<E4m3>>,
+        Layout::Quant { kind, mins, halves } if matrix.multiplies_int8() => {
+            quant!(Int8, (kind, mins, halves))
         }
-        Layout::Quant { bits, mins, halves } => quant!(Float, (bits, mins, halves)),
+        Layout::Quant { kind, mins, halves } => quant!(Float, (kind, mins, halves)),
         Layout::F32 => run_panel::<Dense<f32>>,
         Layout::F16 => run_panel::<Dense<f16>>,
         Layout::Bf16 => run_panel::<Dense<bf16>>,

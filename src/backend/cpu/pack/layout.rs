@@ -2,19 +2,33 @@
 
 use super::record::{GROUP, groups};
 use crate::backend::cpu::isa::LANES;
-use crate::quant::{Bits, MatrixForm, QuantForm};
+use crate::quant::{Bits, Codes, E2M1, MatrixForm, QuantForm};
 
 /// Rows of a panel.
 pub(crate) const PANEL: usize = 2 * LANES;
 /// Quads of columns of a group.
 pub(crate) const QUADS: usize = GROUP / 4;
 
+/// The zero point of codes made of floats of four bits. Activations' records have its sum.
+const E2M1_ZERO: i32 = 16;
+/// By float of four bits, its code: twice its value, plus the zero point.
+pub(crate) const E2M1_CODES: [u8; 16] = {
+    let mut codes = [0; 16];
+    let mut at = 0;
+    while at < 16 {
+        codes[at] = (E2M1[at] as i32 + E2M1_ZERO) as u8;
+        at += 1;
+    }
+    codes
+};
+
 /// How a packed matrix stores its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// Codes, scales and perhaps mins.
     Quant {
-        bits: Bits,
+        /// Floats of four bits become integers in kernels, those of eight bits floats.
+        kind: Codes,
         mins: bool,
         /// The canonical group is 16 columns.
         halves: bool,
@@ -27,14 +41,18 @@ pub(crate) enum Layout {
 impl Layout {
     pub(crate) fn of(form: MatrixForm) -> Layout {
         match form {
-            MatrixForm::Quant(QuantForm { bits, group, mins }) => {
+            // Their groups have 16 columns only where rows have no more.
+            MatrixForm::Quant(QuantForm { kind: kind @ (Codes::E2m1 | Codes::E4m3), .. }) => {
+                Layout::Quant { kind, mins: false, halves: false }
+            }
+            MatrixForm::Quant(QuantForm { kind: Codes::Int(bits), group, mins }) => {
                 let halves = group == 16;
                 // Kernels exist for these; all else is packed as 8 bits.
                 let bits = match (bits, halves, mins) {
                     (Bits::Four, ..) | (Bits::Five, false, _) | (Bits::Six, true, false) => bits,
                     _ => Bits::Eight,
                 };
-                Layout::Quant { bits, mins, halves }
+                Layout::Quant { kind: bits.into(), mins, halves }
             }
             MatrixForm::F32 => Layout::F32,
             MatrixForm::F16 => Layout::F16,
@@ -55,17 +73,26 @@ impl Layout {
     /// Bytes of its values or codes.
     pub(crate) const fn code_bytes(self) -> usize {
         match self {
-            Layout::Quant { bits, .. } => PANEL * GROUP / 8 * bits.count(),
+            Layout::Quant { kind, .. } => PANEL * GROUP / 8 * kind.bits(),
             Layout::F32 => PANEL * GROUP * 4,
             Layout::F16 | Layout::Bf16 => PANEL * GROUP * 2,
         }
     }
 
-    /// What is subtracted from a stored code, its byte's bias included.
+    /// What is subtracted from a stored code, its byte's bias included; of floats, from what a table makes of it.
     pub(crate) const fn zero_point(self) -> i32 {
         match self {
-            Layout::Quant { bits, mins: false, .. } => 1 << (bits.count() - 1),
+            Layout::Quant { kind: Codes::E2m1, .. } => E2M1_ZERO,
+            Layout::Quant { kind: Codes::Int(bits), mins: false, .. } => 1 << (bits.count() - 1),
             _ => 0,
+        }
+    }
+
+    /// What fills columns that are not there: the code of 0 where there are no mins.
+    pub(super) const fn padding(self) -> u8 {
+        match self {
+            Layout::Quant { kind: Codes::E2m1 | Codes::E4m3, .. } => 0,
+            _ => self.zero_point() as u8,
         }
     }
 }

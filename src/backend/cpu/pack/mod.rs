@@ -4,10 +4,10 @@
 //! Rows are cut into panels of 32: two tiles of 16 rows, a lane each. A panel is one stream of
 //! groups of 32 columns, each a multiple of 64 bytes:
 //!
-//! | part | codes | dense |
-//! |---|---|---|
-//! | values | `[line][row 32][k 4]` bytes, as many lines as a code has bits | `[k 32][row 32]` floats |
-//! | scales, then mins if any | `[half][row 32]` f16 | none |
+//! | part | codes | floats of 8 bits | dense |
+//! |---|---|---|---|
+//! | values | `[line][row 32][k 4]` bytes, as many lines as a code has bits | `[k 32][row 32]` bytes | `[k 32][row 32]` floats |
+//! | scales, then mins if any | `[half][row 32]` f16 | `[row 32]` f16 | none |
 //!
 //! There are two halves if the canonical group is 16 columns, else one. The four columns `4 kq ..` of a row
 //! are a quad. Lines hold whole quads in their low bits, so most codes need one `and`. The bits left over
@@ -22,7 +22,8 @@
 //!
 //! Reading the quads in order needs the lines in order, never more than three at once. Signed codes are
 //! stored plus 8, 16, 32 or 128. For instruction sets with signed dot products, 8-bit codes are stored less
-//! 128. For those that multiply eight columns at once, rows and quads change places before lines are made
+//! 128. Floats of 4 bits lie as codes of 4 bits do, without a zero point: kernels make 5-bit codes of them by a
+//! table. For instruction sets that multiply eight columns at once, rows and quads change places before lines are made
 //! ([`Order`]).
 //!
 //! 5-bit codes in groups of 16 are packed as 8 bits, and so are 6-bit codes in any form but groups of 16
@@ -39,7 +40,6 @@ mod record;
 
 use std::sync::{Mutex, PoisonError};
 
-use bytemuck::Pod;
 use half::f16;
 use lines::{
     five_bits, five_lines, group_codes, group_nibbles, paired, paired_nibbles, paired_quads, six_bits,
@@ -51,9 +51,9 @@ use crate::backend::cpu::isa::Order;
 use crate::backend::cpu::memory::{Part, Shelf};
 use crate::backend::cpu::pool::Pool;
 use crate::backend::{MatrixSource, PreparedMatrix};
-use crate::quant::{Bits, DenseMatrix, DenseValues, QuantMatrix, WeightMatrix};
+use crate::quant::{Bits, Codes, DenseValues, QuantMatrix, WeightMatrix, e4m3};
 pub(crate) use activations::{Pack, ROWS_PER_CHUNK, sum_of_squares};
-pub(crate) use layout::{Layout, PANEL, QUADS, packed_bytes};
+pub(crate) use layout::{E2M1_CODES, Layout, PANEL, QUADS, packed_bytes};
 pub(crate) use record::{
     Activations, FloatGroup, GROUP, INT8_BYTES, Int8Group, Record, SECOND_BITS, behind, block_len, groups,
     in_blocks,
@@ -79,7 +79,10 @@ impl PreparedMatrix for Matrix {
     }
 
     fn multiplies_int8(&self) -> bool {
-        self.compute == Compute::Int8 && matches!(self.layout, Layout::Quant { .. })
+        match self.layout {
+            Layout::Quant { kind, .. } => self.compute == Compute::Int8 && kind != Codes::E4m3,
+            Layout::F32 | Layout::F16 | Layout::Bf16 => false,
+        }
     }
 }
 
@@ -182,29 +185,33 @@ impl GroupView<'_> {
     fn value(&self, k: usize) -> f32 {
         let at = k * PANEL + self.row;
         match self.layout {
-            Layout::Quant { bits, mins, halves } => self.dequantised(k, bits, mins, halves),
+            Layout::Quant { kind, mins, halves } => self.dequantised(k, kind, mins, halves),
             Layout::F32 => f32::from_le_bytes(std::array::from_fn(|i| self.bytes[4 * at + i])),
             Layout::F16 => f16::from_bits(self.word(2 * at)).to_f32(),
             Layout::Bf16 => f32::from_bits(u32::from(self.word(2 * at)) << 16),
         }
     }
 
-    fn dequantised(&self, k: usize, bits: Bits, mins: bool, halves: bool) -> f32 {
+    fn dequantised(&self, k: usize, kind: Codes, mins: bool, halves: bool) -> f32 {
         let (row, quad) = if self.order.pairs() { paired(self.row, k / 4) } else { (self.row, k / 4) };
         let line = |line: usize| self.bytes[4 * (line * PANEL + row) + k % 4];
-        let code = match bits {
-            Bits::Four => line(quad / 2) >> (quad % 2 * 4) & 15,
-            Bits::Five => five_bits(quad, line),
-            Bits::Six => six_bits(quad, line),
-            Bits::Eight => line(quad).wrapping_add(self.order.byte_bias()),
+        let nibble = || line(quad / 2) >> (quad % 2 * 4) & 15;
+        let signed = |code: u8| (i32::from(code) - self.layout.zero_point()) as f32;
+        let code = match kind {
+            Codes::Int(Bits::Four) => signed(nibble()),
+            Codes::Int(Bits::Five) => signed(five_bits(quad, line)),
+            Codes::Int(Bits::Six) => signed(six_bits(quad, line)),
+            Codes::Int(Bits::Eight) => signed(line(quad).wrapping_add(self.order.byte_bias())),
+            Codes::E2m1 => signed(E2M1_CODES[usize::from(nibble())]),
+            Codes::E4m3 => e4m3(self.bytes[k * PANEL + self.row]).to_f32(),
         };
         let half = if halves { k / 16 } else { 0 };
-        let factor = |set: usize| {
-            let at = self.layout.code_bytes() + 2 * ((set + half) * PANEL + self.row);
-            f16::from_bits(self.word(at)).to_f32()
-        };
-        let signed = (i32::from(code) - self.layout.zero_point()) as f32;
-        signed * factor(0) + if mins { factor(1 + usize::from(halves)) } else { 0.0 }
+        code * self.factor(half) + if mins { self.factor(1 + usize::from(halves) + half) } else { 0.0 }
+    }
+
+    /// The scale or the min of line `line` behind the codes.
+    fn factor(&self, line: usize) -> f32 {
+        f16::from_bits(self.word(self.layout.code_bytes() + 2 * (line * PANEL + self.row))).to_f32()
     }
 
     fn word(&self, at: usize) -> u16 {
@@ -258,24 +265,26 @@ fn pack_panel(block: &WeightMatrix, layout: Layout, order: Order, panel: &mut [u
             streams.for_each(|(group, out)| pack_group(m, layout, order, group, out));
         }
         WeightMatrix::Dense(m) => streams.for_each(|(group, out)| match m.values() {
-            DenseValues::F32(values) => pack_floats(m, values, group, out),
-            DenseValues::F16(values) => pack_floats(m, values, group, out),
-            DenseValues::Bf16(values) => pack_floats(m, values, group, out),
+            DenseValues::F32(values) => by_column(values, m.cols(), group, bytemuck::cast_slice_mut(out)),
+            DenseValues::F16(values) => by_column(values, m.cols(), group, bytemuck::cast_slice_mut(out)),
+            DenseValues::Bf16(values) => by_column(values, m.cols(), group, bytemuck::cast_slice_mut(out)),
         }),
     }
 }
 
 fn pack_group(m: &QuantMatrix, layout: Layout, order: Order, group: usize, out: &mut [u8]) {
     let (codes, factors) = out.split_at_mut(layout.code_bytes());
-    let (rows, zero) = (m.rows(), layout.zero_point() as u8);
+    let (rows, padding) = (m.rows(), layout.padding());
     let flip = match layout {
-        Layout::Quant { bits: Bits::Eight, .. } => zero ^ order.byte_bias(),
-        _ => zero,
+        Layout::Quant { kind: Codes::Int(Bits::Eight), .. } => padding ^ order.byte_bias(),
+        _ => padding,
     };
     let quads = |row| group_codes(m, row, group, flip);
-    let nibbles = |row| group_nibbles(m, row, group, zero);
+    let nibbles = |row| group_nibbles(m, row, group, padding);
     // Decided here, not per row, so that a row's codes can stay in vector registers.
-    if order.pairs() {
+    if m.kind() == Codes::E4m3 {
+        by_column(m.codes(), m.cols(), group, codes);
+    } else if order.pairs() {
         let quads = |row| paired_quads(row, |row| if row < rows { quads(row) } else { Default::default() });
         let nibbles =
             |row| paired_nibbles(row, |row| if row < rows { nibbles(row) } else { Default::default() });
@@ -284,7 +293,7 @@ fn pack_group(m: &QuantMatrix, layout: Layout, order: Order, group: usize, out: 
         pack_codes(codes, layout, rows, quads, nibbles);
     }
     // Two canonical groups of 16 columns; the second may lie behind the row's end.
-    let halves = if m.group() == 16 { 2 } else { 1 };
+    let halves = if matches!(layout, Layout::Quant { halves: true, .. }) { 2 } else { 1 };
     let mut lines = factors.as_chunks_mut::<{ 2 * PANEL }>().0.iter_mut();
     for values in [Some(m.scales()), m.mins()].into_iter().flatten() {
         for (half, line) in (0..halves).zip(&mut lines) {
@@ -305,9 +314,13 @@ fn pack_codes(
     nibbles: impl Fn(usize) -> [[u8; 4]; QUADS / 2],
 ) {
     match layout {
-        Layout::Quant { bits: Bits::Four, .. } => transpose(out, rows, nibbles),
-        Layout::Quant { bits: Bits::Five, .. } => transpose(out, rows, |row| five_lines(quads(row))),
-        Layout::Quant { bits: Bits::Six, .. } => transpose(out, rows, |row| six_lines(quads(row))),
+        Layout::Quant { kind: Codes::Int(Bits::Four) | Codes::E2m1, .. } => transpose(out, rows, nibbles),
+        Layout::Quant { kind: Codes::Int(Bits::Five), .. } => {
+            transpose(out, rows, |row| five_lines(quads(row)));
+        }
+        Layout::Quant { kind: Codes::Int(Bits::Six), .. } => {
+            transpose(out, rows, |row| six_lines(quads(row)))
+        }
         _ => transpose(out, rows, quads),
     }
 }
@@ -334,12 +347,11 @@ fn transpose<const Q: usize>(out: &mut [u8], rows: usize, row: impl Fn(usize) ->
     }
 }
 
-/// Writes the elements of a group's columns as `[column][row 32]`.
-fn pack_floats<T: Pod>(m: &DenseMatrix, values: &[T], group: usize, out: &mut [u8]) {
-    let cols = group * GROUP..m.cols().min((group + 1) * GROUP);
-    let out: &mut [T] = bytemuck::cast_slice_mut(out);
-    for (line, col) in out.chunks_exact_mut(PANEL).zip(cols) {
-        for (slot, row) in line.iter_mut().zip(values.chunks_exact(m.cols())) {
+/// Writes the values of a group's columns as `[column][row 32]`.
+fn by_column<T: Copy>(values: &[T], cols: usize, group: usize, out: &mut [T]) {
+    let own = group * GROUP..cols.min((group + 1) * GROUP);
+    for (line, col) in out.chunks_exact_mut(PANEL).zip(own) {
+        for (slot, row) in line.iter_mut().zip(values.chunks_exact(cols)) {
             *slot = row[col];
         }
     }

@@ -7,7 +7,7 @@ use half::bf16;
 
 use super::*;
 use crate::backend::BackendError;
-use crate::quant::{MatrixForm, QuantError, QuantForm, QuantParts, code_bytes_per_row};
+use crate::quant::{DenseMatrix, MatrixForm, QuantError, QuantForm, QuantParts, code_bytes_per_row};
 
 /// A matrix in memory that notes which rows are asked for, and refuses the bad ones.
 struct Source<'a> {
@@ -70,16 +70,19 @@ fn random(count: usize, seed: u64) -> impl Iterator<Item = u32> {
 }
 
 fn quant([rows, cols]: [usize; 2], form: QuantForm) -> WeightMatrix {
-    let QuantForm { bits, group, mins } = form;
+    let QuantForm { kind, group, mins } = form;
     let factors =
         |seed| random(rows * cols.div_ceil(group), seed).map(|x| f16::from_bits(x as u16 & 0xbbff)).collect();
-    let low = if bits == Bits::Four { 0 } else { *bits.codes(mins).start() as u8 };
-    let span = if bits == Bits::Four { 256 } else { 1 << bits.count() };
-    let code = |x: u32| low.wrapping_add((x % span) as u8);
-    let codes = random(rows * code_bytes_per_row(bits, cols), 1).map(code).collect();
+    let code = |x: u32| match kind {
+        Codes::Int(Bits::Four) | Codes::E2m1 => x as u8,
+        Codes::Int(bits) => (*bits.codes(mins).start() as u8).wrapping_add((x % (1 << bits.count())) as u8),
+        // All but the two of NaN.
+        Codes::E4m3 => x as u8 & 0x80 | ((x >> 8) % 127) as u8,
+    };
+    let codes = random(rows * code_bytes_per_row(kind, cols), 1).map(code).collect();
     let (scales, mins) = (factors(2), mins.then(|| factors(3)));
     WeightMatrix::Quant(
-        QuantMatrix::new(QuantParts { rows, cols, bits, group, codes, scales, mins }).unwrap(),
+        QuantMatrix::new(QuantParts { rows, cols, kind, group, codes, scales, mins }).unwrap(),
     )
 }
 
@@ -116,11 +119,22 @@ fn specify_codes(m: &QuantMatrix, layout: Layout, order: Order, [row, group]: [u
     let lane = row % PANEL;
     for k in 0..GROUP {
         let col = group * GROUP + k;
-        let signed = if col < m.cols() { m.code(row, col) } else { 0 };
+        let Layout::Quant { kind, .. } = layout else { panic!("not quantised") };
+        let signed = |zero: i32| if col < m.cols() { m.code(row, col) as i32 + zero } else { zero };
         // Without mins the padding is the code of 0; with mins it is 0 itself, which is the same here.
-        let stored = (signed + layout.zero_point()) as u8;
-        let Layout::Quant { bits, .. } = layout else { panic!("not quantised") };
-        let stored = if bits == Bits::Eight { stored.wrapping_sub(order.byte_bias()) } else { stored };
+        let (bits, stored) = match kind {
+            Codes::Int(Bits::Eight) => {
+                (Bits::Eight, (signed(layout.zero_point()) as u8).wrapping_sub(order.byte_bias()))
+            }
+            Codes::Int(bits) => (bits, signed(layout.zero_point()) as u8),
+            // As they are, where integers of four bits lie; their padding is 0.
+            Codes::E2m1 if col < m.cols() => (Bits::Four, m.row_codes(row)[col / 2] >> (4 * (col % 2)) & 15),
+            Codes::E2m1 => (Bits::Four, 0),
+            Codes::E4m3 => {
+                out[k * PANEL + lane] = m.row_codes(row).get(col).copied().unwrap_or(0);
+                continue;
+            }
+        };
         // The lowest bit first.
         let (lane, quad) = match (order, row % 4) {
             (Order::Unsigned | Order::Signed, _) => (lane, k / 4),
@@ -133,7 +147,7 @@ fn specify_codes(m: &QuantMatrix, layout: Layout, order: Order, [row, group]: [u
             out[4 * (line * PANEL + lane) + k % 4] |= (stored >> at & 1) << bit;
         }
     }
-    let halves = if m.group() == 16 { 2 } else { 1 };
+    let halves = if m.group() == 16 && !m.kind().is_float() { 2 } else { 1 };
     for (set, values) in [Some(m.scales()), m.mins()].into_iter().flatten().enumerate() {
         for half in 0..halves {
             let col = group * GROUP + half * 16;
@@ -201,12 +215,17 @@ fn every_form_is_packed_as_the_layout_says() {
     for pool in [pool(1), pool(3)] {
         // One shelf for all: what lies before and behind a matrix stays as it is.
         let shelf = Shelf::default();
-        for shape in [[1, 32], [31, 33], [32, 256], [33, 47], [70, 100], [200, 64], [97, 160]] {
+        for shape in [[1, 32], [3, 16], [31, 33], [32, 256], [33, 47], [70, 100], [200, 64], [97, 160]] {
             for bits in [Bits::Four, Bits::Five, Bits::Six, Bits::Eight] {
                 for group in [16, 32, 64, 128, shape[1]] {
                     for mins in [false, true] {
-                        check(&quant(shape, QuantForm { bits, group, mins }), &pool, &shelf);
+                        check(&quant(shape, QuantForm { kind: bits.into(), group, mins }), &pool, &shelf);
                     }
+                }
+            }
+            for kind in [Codes::E2m1, Codes::E4m3] {
+                for group in [32, 64, 128, shape[1]] {
+                    check(&quant(shape, QuantForm { kind, group, mins: false }), &pool, &shelf);
                 }
             }
             dense(shape).iter().for_each(|matrix| check(matrix, &pool, &shelf));
@@ -216,8 +235,8 @@ fn every_form_is_packed_as_the_layout_says() {
 
 #[test]
 fn codes_of_five_and_six_bits_take_no_more_where_kernels_read_them() {
-    let bytes = |bits, group, mins| {
-        let matrix = quant([64, 96], QuantForm { bits, group, mins });
+    let bytes = |bits: Bits, group, mins| {
+        let matrix = quant([64, 96], QuantForm { kind: bits.into(), group, mins });
         let packed = Matrix::pack(&matrix, Order::Unsigned, &pool(1), &Shelf::default()).unwrap();
         // Less its scales and mins, by the code.
         let factors = 64 * 96 / group.min(32) * if mins { 4 } else { 2 };

@@ -8,7 +8,18 @@ use half::{bf16, f16};
 use super::*;
 use crate::backend::cpu::{Cpu, CpuOptions};
 use crate::backend::{Backend, MatrixShape, PackedFiles};
-use crate::quant::{DenseMatrix, DenseValues, QuantFormat, WeightMatrix, quantize};
+use crate::quant::{
+    DenseMatrix, DenseValues, QuantFormat, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row,
+    quantize,
+};
+
+/// A small matrix of float codes.
+fn floats_of(kind: Codes) -> WeightMatrix {
+    let codes = (0..33 * code_bytes_per_row(kind, 96)).map(|at| (at % 127) as u8).collect();
+    let scales = (0..33 * 3).map(|at| f16::from_f32(at as f32)).collect();
+    let parts = QuantParts { rows: 33, cols: 96, kind, group: 32, codes, scales, mins: None };
+    WeightMatrix::Quant(QuantMatrix::new(parts).unwrap())
+}
 
 /// Some matrices with what is needed to keep them, in a folder of their own.
 struct Kept {
@@ -36,6 +47,8 @@ impl Kept {
             WeightMatrix::Quant(large.unwrap().0),
             WeightMatrix::Dense(dense(70, 64, halves)),
             WeightMatrix::Dense(dense(1, 32, bf16s)),
+            floats_of(Codes::E2m1),
+            floats_of(Codes::E4m3),
         ];
         let options = CpuOptions { threads: NonZeroUsize::new(2), ..CpuOptions::default() };
         let (cpu, folder) = (Cpu::new(&options).unwrap(), tempfile::tempdir().unwrap());
@@ -110,7 +123,7 @@ fn every_byte_before_the_data_counts() {
     let kept = Kept::new();
     let contents = Contents::of(&kept.sidecar(Path::new("")), kept.cpu.isa().order()).unwrap();
     let mut bytes = kept.bytes();
-    assert_eq!((bytes.len(), contents.blocks), (contents.file_bytes, 6));
+    assert_eq!((bytes.len(), contents.blocks), (contents.file_bytes, 8));
     for at in 0..contents.head.len() + 4 * contents.blocks {
         for change in [1, 0x80, 0xff] {
             bytes[at] ^= change;

@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use crate::backend::cpu::isa::{Isa, Kernel, LANES, Lanes, entry};
 use crate::backend::reference::activate;
 use crate::ir::Activation;
+use crate::quant::e4m3;
 
 /// A check that runs as a kernel of one chunk.
 trait Check: Sync {
@@ -168,6 +169,9 @@ impl Check for Conversions {
             same(lanes::<L>(L::load_bf16(brains.as_ptr())), |i| brains[i].to_f32());
             same(lanes::<L>(L::load_i8(bytes.as_ptr())), |i| f32::from(bytes[i]));
             L::store_f16(out.as_mut_ptr(), L::load(wide.as_ptr()));
+            for codes in (0..=255).collect::<Vec<u8>>().as_chunks::<LANES>().0 {
+                same(lanes::<L>(L::load_e4m3(codes.as_ptr())), |i| e4m3(codes[i]).to_f32());
+            }
         }
         for (found, wide) in out.iter().zip(wide) {
             assert_eq!(*found, f16::from_f32(wide.clamp(-65504.0, 65504.0)));
@@ -401,6 +405,9 @@ impl Check for Cuts {
             Self::same::<L>(L::high::<4>(va), |i| a[i] >> 4);
             Self::same::<L>(L::high::<3>(va), |i| a[i] >> 3);
             Self::same::<L>(L::high::<2>(va), |i| a[i] >> 2);
+            let table = std::array::from_fn(|at| (at * 5 % 64) as u8);
+            Self::same::<L>(L::lookup(&table, L::low::<4>(va)), |i| table[usize::from(a[i] & 15)]);
+            Self::same::<L>(L::lookup(&table, L::high::<4>(va)), |i| table[usize::from(a[i] >> 4)]);
             Self::same::<L>(L::high::<2>(L::splice::<3, 3>(va, vb)), |i| spliced(i, 3, 3) >> 2);
             Self::same::<L>(L::high::<2>(L::splice::<3, 1>(va, vb)), |i| spliced(i, 3, 1) >> 2);
             Self::same::<L>(L::low::<6>(L::splice::<4, 2>(va, vb)), |i| spliced(i, 4, 2) & 63);

@@ -1,4 +1,4 @@
-//! Floats times f32 activations.
+//! Floats times f32 activations: dense ones, and those of eight bits, whose sums over 32 columns have a scale.
 
 // Register blocks are indexed by tile and token on purpose: the loops unroll into registers, and
 // the index says which of them.
@@ -8,37 +8,45 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
-use super::{Format, Operand};
+use super::{E4M3, Format, Operand, factor, quant};
 use crate::backend::cpu::isa::{LANES, Lanes};
 use crate::backend::cpu::pack::{FloatGroup, GROUP, Layout, PANEL};
 
-/// `Dense<f32>`, `Dense<f16>`, `Dense<bf16>`.
+/// `Dense<f32>`, `Dense<f16>`, `Dense<bf16>`, `Dense<E4m3>`.
 pub(crate) struct Dense<E>(PhantomData<E>);
+
+/// A float of eight bits.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct E4m3(u8);
 
 /// An element of a dense matrix.
 pub(crate) trait Element: Copy + Sync {
     const LAYOUT: Layout;
+    /// Whether a row's 32 elements share a scale.
+    const SCALED: bool = matches!(Self::LAYOUT, Layout::Quant { .. });
     /// Sixteen elements, widened.
     unsafe fn load<L: Lanes>(p: *const Self) -> L::F;
 }
 
 macro_rules! elements {
-    ($($element:ty, $layout:ident, $load:ident;)*) => {$(
+    ($($element:ty, $layout:expr, $load:ident;)*) => {$(
         impl Element for $element {
-            const LAYOUT: Layout = Layout::$layout;
+            const LAYOUT: Layout = $layout;
             #[inline(always)]
             unsafe fn load<L: Lanes>(p: *const Self) -> L::F {
                 // SAFETY: the caller promises sixteen readable elements.
-                unsafe { L::$load(p) }
+                unsafe { L::$load(p.cast()) }
             }
         }
     )*};
 }
 
 elements! {
-    f32, F32, load;
-    f16, F16, load_f16;
-    bf16, Bf16, load_bf16;
+    f32, Layout::F32, load;
+    f16, Layout::F16, load_f16;
+    bf16, Layout::Bf16, load_bf16;
+    E4m3, quant(E4M3, false, false), load_e4m3;
 }
 
 impl<E: Element> Format for Dense<E> {
@@ -54,13 +62,13 @@ impl<E: Element> Format for Dense<E> {
         sums: &mut [[L::F; M]; T],
     ) {
         let activations = activations.first;
-        let weights = weights.cast::<E>();
+        let elements = weights.cast::<E>();
         // SAFETY: all reads stay within the group and the records.
         unsafe {
             let mut products = [[L::splat(0.0); M]; T];
             for k in 0..GROUP {
                 for t in 0..T {
-                    let weight = E::load::<L>(weights.add(k * PANEL + (tile + t) * LANES));
+                    let weight = E::load::<L>(elements.add(k * PANEL + (tile + t) * LANES));
                     for m in 0..M {
                         let x = L::splat((*activations.add(m)).values[k]);
                         products[t][m] = L::fma(weight, x, products[t][m]);
@@ -68,6 +76,13 @@ impl<E: Element> Format for Dense<E> {
                 }
             }
             for t in 0..T {
+                if E::SCALED {
+                    let scale = factor::<L>(E::LAYOUT, weights, 0, tile + t);
+                    for m in 0..M {
+                        sums[t][m] = L::fma(products[t][m], scale, sums[t][m]);
+                    }
+                    continue;
+                }
                 for m in 0..M {
                     sums[t][m] = L::add(sums[t][m], products[t][m]);
                 }

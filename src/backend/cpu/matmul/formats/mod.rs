@@ -1,5 +1,5 @@
 //! How one group of 32 columns is multiplied, per weight format: codes with int8 activations (`int8`), codes
-//! with f32 activations (`float`), dense floats (`dense`). The loop over groups and the epilogue are in
+//! with f32 activations (`float`), dense floats and floats of eight bits (`dense`). The loop over groups and the epilogue are in
 //! `panel`, the packed order is in `pack`.
 
 mod dense;
@@ -9,13 +9,13 @@ mod tiles;
 
 use half::f16;
 
-pub(crate) use dense::Dense;
+pub(crate) use dense::{Dense, E4m3};
 pub(crate) use float::Float;
 pub(crate) use int8::Int8;
 
 use crate::backend::cpu::isa::{LANES, Lanes, Tile};
-use crate::backend::cpu::pack::{Layout, PANEL, Record};
-use crate::quant::Bits;
+use crate::backend::cpu::pack::{E2M1_CODES, Layout, PANEL, Record};
+use crate::quant::{Bits, Codes};
 
 /// A block's activations of one group: a record per token.
 #[derive(Clone, Copy)]
@@ -85,14 +85,21 @@ pub(crate) trait Format: Sync {
     }
 }
 
+/// In the place of a number of bits: floats, named by those of exponent and mantissa. Of those of four bits a table
+/// makes codes of five.
+pub(crate) const E2M1: usize = 21;
+const E4M3: usize = 43;
+
 const fn quant(bits: usize, mins: bool, halves: bool) -> Layout {
-    let bits = match bits {
-        4 => Bits::Four,
-        5 => Bits::Five,
-        6 => Bits::Six,
-        _ => Bits::Eight,
+    let kind = match bits {
+        4 => Codes::Int(Bits::Four),
+        5 => Codes::Int(Bits::Five),
+        6 => Codes::Int(Bits::Six),
+        E2M1 => Codes::E2m1,
+        E4M3 => Codes::E4m3,
+        _ => Codes::Int(Bits::Eight),
     };
-    Layout::Quant { bits, mins, halves }
+    Layout::Quant { kind, mins, halves }
 }
 
 /// Line `number` of a tile's codes.
@@ -102,7 +109,8 @@ unsafe fn code_line(weights: *const u8, tile: usize, number: usize) -> *const u8
     unsafe { weights.add((2 * number + tile) * 4 * LANES) }
 }
 
-/// The bytes in the places of quad `KQ` of a tile, from the lines that hold it; `pack` has the table.
+/// The bytes in the places of quad `KQ` of a tile, from the lines that hold it; `pack` has the table. Floats of four
+/// bits have become codes.
 #[inline(always)]
 unsafe fn quad<L: Lanes, const BITS: usize, const KQ: usize>(weights: *const u8, tile: usize) -> L::C {
     // With 16-column groups, 6-bit codes have lines per half.
@@ -113,6 +121,8 @@ unsafe fn quad<L: Lanes, const BITS: usize, const KQ: usize>(weights: *const u8,
         match (BITS, KQ) {
             (4, 0 | 2 | 4 | 6) => L::low::<4>(L::bytes(line(KQ / 2))),
             (4, _) => L::high::<4>(L::bytes(line(KQ / 2))),
+            (E2M1, 0 | 2 | 4 | 6) => L::lookup(&E2M1_CODES, L::low::<4>(L::bytes(line(KQ / 2)))),
+            (E2M1, _) => L::lookup(&E2M1_CODES, L::high::<4>(L::bytes(line(KQ / 2)))),
             (5, 2) => L::high::<3>(L::splice::<3, 3>(L::bytes(line(0)), L::bytes(line(1)))),
             (5, 4) => {
                 let four = L::splice::<3, 1>(L::bytes(line(2)), L::bytes(line(1)));

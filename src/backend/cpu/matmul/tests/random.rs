@@ -3,7 +3,7 @@
 use half::f16;
 
 use super::Format;
-use crate::quant::{Bits, QuantMatrix, QuantParts, code_bytes_per_row};
+use crate::quant::{Bits, Codes, QuantMatrix, QuantParts, code_bytes_per_row};
 
 /// A small generator of its own, so that a failure is reproducible.
 pub struct Random(pub u64);
@@ -35,16 +35,18 @@ impl Random {
         x
     }
 
-    pub fn quant(&mut self, rows: usize, cols: usize, (bits, group, mins): Format) -> QuantMatrix {
+    pub fn quant(&mut self, rows: usize, cols: usize, (kind, group, mins): Format) -> QuantMatrix {
         let count = rows * cols.div_ceil(group);
-        let mut code = || match bits {
-            Bits::Four => self.next() as u8,
-            _ => (bits.codes(mins).start() + (self.next() % (1 << bits.count())) as i32) as u8,
+        let mut code = || match kind {
+            Codes::Int(Bits::Four) | Codes::E2m1 => self.next() as u8,
+            Codes::Int(bits) => (bits.codes(mins).start() + (self.next() % (1 << bits.count())) as i32) as u8,
+            // All but the two of NaN.
+            Codes::E4m3 => ((self.next() % 2) << 7) as u8 | (self.next() % 127) as u8,
         };
-        let codes = (0..rows * code_bytes_per_row(bits, cols)).map(|_| code()).collect();
+        let codes = (0..rows * code_bytes_per_row(kind, cols)).map(|_| code()).collect();
         let scales = (0..count).map(|_| f16::from_f32(self.unit() * 0.02)).collect();
         let minimums = (0..count).map(|_| f16::from_f32(self.unit() * 0.1)).collect();
         let mins = mins.then_some(minimums);
-        QuantMatrix::new(QuantParts { rows, cols, bits, group, codes, scales, mins }).unwrap()
+        QuantMatrix::new(QuantParts { rows, cols, kind, group, codes, scales, mins }).unwrap()
     }
 }
