@@ -8,9 +8,9 @@
 //!
 //! Reading order: `role` (what tensors are to a model, and their names), `stored` (files and the table of
 //! tensors), `metadata` (typed values, `strings` among them), `tensor` (types and shapes), `gguf`, `load` and `split`
-//! (a GGUF file, in parts perhaps), `folder` (Hugging Face), `rows` (tensors to canonical matrices), `scales` (where
-//! these are tensors of their own), `source` (mapped or read), `write` (GGUF). The block formats themselves are in [`crate::quant`]; what the metadata means to a model
-//! or a tokenizer is theirs.
+//! (a GGUF file, in parts perhaps), `folder` (Hugging Face), `rows` (tensors to canonical matrices), `scales` (those
+//! that are tensors of their own), `source` (mapped or read), `write` (GGUF). The block formats themselves are in
+//! [`crate::quant`]; what the metadata means to a model or a tokenizer is theirs.
 
 mod error;
 #[cfg(feature = "safetensors")]
