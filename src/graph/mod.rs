@@ -1,6 +1,7 @@
 //! Lazy graphs of tensor operations, compiled into plans that run without allocating.
 //!
-//! A [`Graph`] (`build`, `node`) holds typed nodes; nothing is computed while it is built.
+//! A [`Graph`] (`build`, `node`) holds typed nodes; nothing is computed while it is built. It may be several programs
+//! (`programs`).
 //! [`Graph::compile`] lowers what the outputs need to backend operations over numbered values
 //! (`lower`, `program`), fuses them (`fuse`), gives every value a place in one arena by liveness
 //! (`arena`), and yields a [`Plan`] (`plan`). A [`Session`](crate::session::Session) binds a
@@ -19,6 +20,7 @@ mod lower;
 mod node;
 mod plan;
 mod program;
+mod programs;
 mod recurrent;
 #[cfg(test)]
 mod tests;
