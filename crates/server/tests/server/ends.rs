@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use ottava::EngineConfig;
+use ottava::engine::Generation;
+use ottava::sample::TokenSet;
+use ottava::{EngineConfig, Request, TokenId};
 use serde_json::{Value, json};
 
 use super::Running;
@@ -22,6 +24,17 @@ pub fn begun(server: &Running) -> TcpStream {
     let mut first = [0; 64];
     assert!(stream.read(&mut first).expect("a beginning") > 0);
     stream
+}
+
+/// An answer that takes twenty milliseconds for each of its tokens, however fast the machine is. What comes behind it
+/// waits, if it has the only seat.
+pub fn slow_answer(server: &Running, tokens: usize) -> Generation {
+    let slowly = |_: &[TokenId], allowed: &mut TokenSet| {
+        std::thread::sleep(Duration::from_millis(20));
+        allowed.extend([TokenId(4)]);
+    };
+    let request = Request::text("a b c").max_tokens(tokens).mask(slowly);
+    server.engine.submit(request).expect("there is room")
 }
 
 /// Waits until something holds; how long it may take decides nothing but when the test gives up.
@@ -52,7 +65,7 @@ fn a_reader_that_goes_gives_its_pages_back() {
 fn requests_beyond_the_queue_are_told_to_come_back() {
     let scheduling = EngineConfig { queue_max: 1, ..EngineConfig::default() };
     let server = Running::of(scheduling, |_| {});
-    let holding = begun(&server);
+    let holding = slow_answer(&server, 400);
     let answer = post(server.address, COMPLETIONS, &json!({"prompt": "a", "max_tokens": 1}));
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")), "{answer:?}");
     drop(holding);
@@ -106,7 +119,7 @@ fn what_is_not_finished_in_time_gets_an_error() {
     server.join();
 }
 
-/// A stream that waits for the one that is begun.
+/// A stream that waits, where another answer has the only seat.
 fn waiting(server: &Running) -> TcpStream {
     let body = json!({"prompt": "a", "max_tokens": 1, "stream": true}).to_string();
     let mut stream = TcpStream::connect(server.address).expect("connects");
@@ -156,7 +169,7 @@ fn read_rest(mut stream: TcpStream) -> String {
 fn quiet_streams_are_kept_alive() {
     let scheduling = EngineConfig { sequences_max: 1, ..EngineConfig::default() };
     let server = Running::of(scheduling, |config| config.keep_alive = Duration::from_millis(1));
-    let holding = begun(&server);
+    let holding = slow_answer(&server, 10);
     let answer = read(waiting(&server));
     assert!(answer.body.contains(": keep-alive"), "{answer:?}");
     assert!(answer.events().1);

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::client::{Answer, post, raw, request, with};
+use super::ends::slow_answer;
 use super::{Running, follows, schema};
 
 const MESSAGES: &str = "/v1/messages";
@@ -225,7 +226,7 @@ fn every_error_has_this_apis_form() {
 fn requests_beyond_the_queue_are_told_to_come_back() {
     let scheduling = ottava::EngineConfig { queue_max: 1, ..ottava::EngineConfig::default() };
     let server = Running::of(scheduling, |_| {});
-    let holding = super::ends::begun(&server);
+    let holding = slow_answer(&server, 400);
     let answer = send(&server, json!({}));
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("1")), "{answer:?}");
     assert_eq!(answer.json()["error"]["type"], "rate_limit_error");
@@ -277,8 +278,10 @@ fn the_tokens_counted_are_those_of_the_answer() {
 
 #[test]
 fn quiet_streams_are_kept_alive_by_pings() {
-    let server = Running::with(|config| config.keep_alive = std::time::Duration::from_micros(1));
-    let long = json!({"stream": true, "messages": [{"role": "user", "content": "a b c d ".repeat(30)}]});
-    let answer = send(&server, long);
+    let scheduling = ottava::EngineConfig { sequences_max: 1, ..ottava::EngineConfig::default() };
+    let server = Running::of(scheduling, |config| config.keep_alive = std::time::Duration::from_millis(1));
+    let holding = slow_answer(&server, 10);
+    let answer = send(&server, json!({"stream": true}));
     assert!(answer.body.contains("event: ping\ndata: {\"type\":\"ping\"}\n\n"), "{answer:?}");
+    drop(holding);
 }
