@@ -76,7 +76,8 @@ if [ $# -gt 1 ]; then
     beside=$!
     set +m
 fi
-lane shown "${first[@]}"
+# Either lane is a shell of its own, so that each counts its own children.
+(lane shown "${first[@]}")
 if [ -n "$beside" ]; then
     wait "$beside"
     beside=

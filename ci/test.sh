@@ -7,11 +7,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
 cargo test
-cargo test --release --all-features -p ottava --test 'cuda*' --test 'kernel_*' --test no_allocation --test op_table
+# All packages, as ci/golden.sh and ci/server.sh build them: with one alone its dependencies have other features, and
+# the library would be compiled once more.
+cargo test --release --all-features --test 'cuda*' --test 'kernel_*' --test no_allocation --test op_table
 # Hopper's own kernels, all of which tests/cuda.rs runs there. What computes the same on both cards, and kernels that
 # begin before the one ahead has ended, run on the second by night (ci/sm90.sh).
-ci/sm90.sh -p ottava --test cuda
+ci/sm90.sh --test cuda
 profile=profile.release.package.ottava
-checked=(-p ottava --config $profile.opt-level=0 --config $profile.debug-assertions=true --lib)
+checked=(--config $profile.opt-level=0 --config $profile.debug-assertions=true --lib)
 cargo test --release --all-features "${checked[@]}" -- backend::cuda api::device
 ci/sm90.sh "${checked[@]}" backend::cuda
