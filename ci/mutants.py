@@ -5,7 +5,8 @@ usage: mutants.py SEED COUNT FOLDER...   (ci/mutants.sh sets the environment)
 
 Work is done in a copy of the tree, so that the tree itself may be edited meanwhile. The library's own
 tests run first, those of the changed module before the others; then the programs in INTEGRATION. The
-first failure ends a change's run. An outcome is one of
+first failure ends a change's run. A run that was stopped goes on where its record ends, if the tree is
+still the same. An outcome is one of
 
     caught      a test fails
     timeout     the tests take three times the processor time they take unchanged, or hang: caught, too
@@ -39,6 +40,10 @@ LEFT_OUT = re.compile(r"(^|/)(tests|neon|.*_tests|tiles_emulated|neon_.*)(/|\.rs
 GRACE = 30
 # A program that uses no processor time for so many seconds hangs.
 HANG = 60
+
+# Cargo takes a package's settings from no variable.
+SETTING = "profile.test.package.ottava"
+QUICK = ["--config", SETTING + ".opt-level=0", "--config", SETTING + ".debug-assertions=true"]
 
 WORD = r"(?<![\w.'])"
 # Kind, what is found in code without comments and strings, and what it becomes.
@@ -148,7 +153,8 @@ class Tests:
 
     def build(self, what):
         """The programs, or None if the compiler refuses."""
-        command = ["cargo", "test", "-p", "ottava", "--features", "async", "--no-run", "--message-format=json", "--quiet", *what]
+        command = ["cargo", "test", *QUICK, "-p", "ottava", "--features", "async", "--no-run", "--message-format=json",
+                   "--quiet", *what]
         made = subprocess.run(command, cwd=self.tree, capture_output=True, text=True)
         if made.returncode != 0:
             self.why = made.stderr
@@ -242,12 +248,18 @@ def main():
     started = time.monotonic()
     tests.learn(sorted({name.split("/")[1] for _, (name, *_) in changes}))
     print(f"{len(changes)} changes; without any, building and testing took {time.monotonic() - started:.0f} s", flush=True)
+    known = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+    known = {(entry["file"], entry["start"], entry["after"]): entry for entry in known}
     outcomes, missed = {}, []
-    with record.open("w") as out:
+    with record.open("a") as out:
         for number, (kind, (name, start, end, new)) in enumerate(changes, 1):
             path, begun = tree / name, time.monotonic()
             text = path.read_text()
             before, after = shown(text, start, end, new)
+            if entry := known.get((name, start, after)):
+                outcomes[entry["outcome"]] = outcomes.get(entry["outcome"], 0) + 1
+                missed += [entry] * (entry["outcome"] == "missed")
+                continue
             try:
                 path.write_text(text[:start] + new + text[end:])
                 by = tests.all(name.split("/")[1])
@@ -256,7 +268,7 @@ def main():
             outcome = {None: "missed", "timeout": "timeout", "unviable": "unviable"}.get(by, "caught")
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
             line = text.count("\n", 0, start) + 1
-            entry = dict(outcome=outcome, file=name, line=line, kind=kind, before=before, after=after, by=by,
+            entry = dict(outcome=outcome, file=name, line=line, start=start, kind=kind, before=before, after=after, by=by,
                          seconds=round(time.monotonic() - begun))
             out.write(json.dumps(entry) + "\n")
             out.flush()

@@ -6,6 +6,8 @@
 //! (or `nothing`). The lexing that makes all this safe against comments and strings is in
 //! `tests/tidy/lexer.rs`, and is tested here like the other checkers.
 
+#[path = "tidy/checklist.rs"]
+mod checklist;
 #[path = "tidy/cycles.rs"]
 mod cycles;
 #[path = "tidy/lexer.rs"]
