@@ -14,7 +14,8 @@ all=(gguf tokenizer_metadata chat_template ptx model_config model_folder model_l
 export RUSTC_BOOTSTRAP=1
 # What is fuzzed is the logic, not the compiler: with less of the optimiser everything is built in half the time.
 # The kernels' many instances take it longest.
-export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_DEBUG=${CARGO_PROFILE_RELEASE_DEBUG:-line-tables-only}
+export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off
+export CARGO_PROFILE_RELEASE_DEBUG=${CARGO_PROFILE_RELEASE_DEBUG:-line-tables-only}
 quick=(--config profile.release.package.ottava.opt-level=0)
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
