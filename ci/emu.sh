@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # cuda-emu, on which kernels run where there is no card: format, clippy, rustdoc and tests, with
-# warnings as errors. Its bench is among all targets: `cargo test` runs each part of it once. Finally
-# the tests that reach most of what is unsafe, under AddressSanitizer.
+# warnings as errors. Its bench is among all targets: `cargo test` runs each part of it once. By night its tests also run
+# under AddressSanitizer (ci/emu_sanitize.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fmt --check -p cuda-emu
@@ -11,4 +11,3 @@ RUSTDOCFLAGS="-D warnings" cargo doc -p cuda-emu --no-deps
 fast=(--config profile.dev.package.cuda-emu.opt-level=3 --config profile.test.package.cuda-emu.opt-level=3)
 cargo test "${fast[@]}" -p cuda-emu --all-targets
 cargo test "${fast[@]}" -p cuda-emu --doc
-ci/emu_sanitize.sh --test basics --test checks --test 'driver_*' --test hopper --test hostile
