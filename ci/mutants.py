@@ -5,8 +5,8 @@ usage: mutants.py SEED COUNT FOLDER...   (ci/mutants.sh sets the environment)
 
 Work is done in a copy of the tree, so that the tree itself may be edited meanwhile. The library's own
 tests run first, those of the changed module before the others; then the programs in INTEGRATION. The
-first failure ends a change's run. A run that was stopped goes on where its record ends, if the tree is
-still the same. An outcome is one of
+first failure ends a change's run. A run that was stopped goes on where its record ends; a record is
+of one state of code and tests. An outcome is one of
 
     caught      a test fails
     timeout     the tests take three times the processor time they take unchanged, or hang: caught, too
@@ -16,6 +16,7 @@ still the same. An outcome is one of
 Changes are drawn kind by kind, so that the many literals do not crowd out the rest. cargo-mutants is no
 substitute: it draws no sample by a seed, stops at no first failure, and leaves constants and statements.
 """
+import hashlib
 import json
 import os
 import random
@@ -134,6 +135,16 @@ def copy(root, tree):
         path.unlink()
 
 
+def state(tree):
+    """A name for what decides outcomes: the library's code, its tests and its dependencies."""
+    digest = hashlib.sha256()
+    paths = [tree / "Cargo.toml", tree / "Cargo.lock", *(tree / "src").rglob("*"), *(tree / "tests").rglob("*")]
+    for path in sorted(paths):
+        if path.is_file():
+            digest.update(f"{path.relative_to(tree)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def rest(module):
     """What selects the library's tests that a change of `module` may fail."""
     return ("--skip", "backend::cpu::") if module in ABOVE_KERNELS else ()
@@ -244,7 +255,7 @@ def main():
     tree = target / "tree"
     copy(root, tree)
     changes = drawn(sites(tree, folders), seed, count)
-    tests, record = Tests(tree), target / f"seed-{seed}.jsonl"
+    tests, record = Tests(tree), target / f"seed-{seed}-{state(tree)}.jsonl"
     started = time.monotonic()
     tests.learn(sorted({name.split("/")[1] for _, (name, *_) in changes}))
     print(f"{len(changes)} changes; without any, building and testing took {time.monotonic() - started:.0f} s", flush=True)
