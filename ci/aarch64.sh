@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # The NEON paths: builds for aarch64 and runs the backends' tests, and the beginning of a real
-# model's, under qemu's user emulation; the CUDA emulator is compiled only. `ci/aarch64.sh short` runs the table
-# of operations alone: to compile the kernels once more for the unit tests takes longer than all else here. Other
-# arguments replace what is run: `ci/aarch64.sh --lib kv::`. Installs what is missing (Debian packages).
+# model's, under qemu's user emulation; the CUDA emulator is compiled only. Arguments replace what is
+# run: `ci/aarch64.sh --lib kv::`. Installs what is missing (Debian packages).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 TARGET=aarch64-unknown-linux-gnu
@@ -19,22 +18,20 @@ install_packages
 prepare_std "$TARGET"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
-# No kernel of a card runs here, so the emulator is built without the optimiser. Optimising between the parts of a
-# crate takes a third of the compiler's time for the kernels.
+# No CUDA kernel runs here, so cuda-emu needs no optimiser. LTO: as in Cargo.toml's [profile.dev].
 quick=(--config profile.release.package.cuda-emu.opt-level=0 --config 'profile.release.lto="off"')
 run_tests() {
     cargo test "${build_std[@]}" "${quick[@]}" --target "$TARGET" --release -p ottava --no-default-features "$@"
 }
-if [ $# -gt 0 ] && [ "$1" != short ]; then
+if [ $# -gt 0 ]; then
     run_tests "$@"
     exit
 fi
 # The CUDA emulator has a loop for any processor.
 cargo check "${build_std[@]}" --target "$TARGET" --release -p cuda-emu
 # The full table of attention shapes takes five minutes in the emulator; the others cover its paths.
-[ "${1:-}" = short ] || run_tests --lib backend -- --skip decode_matches_f64_for_all_groups
+run_tests --lib backend -- --skip decode_matches_f64_for_all_groups
 run_tests --test op_table -- --nocapture
-[ "${1:-}" != short ] || exit 0
 # A real model, shortly.
 OTTAVA_TEST_MODELS=${OTTAVA_TEST_MODELS:-$(ci/models.sh)}
 export OTTAVA_TEST_MODELS

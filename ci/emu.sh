@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # cuda-emu, on which kernels run where there is no card: format, clippy, rustdoc and tests, with
-# warnings as errors. Its bench is among all targets: `cargo test` runs each part of it once. By night its tests also run
-# under AddressSanitizer (ci/emu_sanitize.sh).
+# warnings as errors. Its bench is among all targets: `cargo test` runs each part of it once. ci/emu_sanitize.sh runs
+# the tests under AddressSanitizer, by night.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fmt --check -p cuda-emu

@@ -4,15 +4,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
-# The models come while the tests are compiled; cargo would make the one wait for the other.
+# The models come while the tests are compiled.
 cargo build --release --all-features
-folder=target/test-models.txt
-OTTAVA_PROGRAM=${CARGO_TARGET_DIR:-target}/release/ottava ci/models.sh > "$folder" &
+printed=$(mktemp)
+OTTAVA_PROGRAM=${CARGO_TARGET_DIR:-target}/release/ottava ci/models.sh > "$printed" &
 fetching=$!
 cargo test --release --all-features --no-run \
     --test golden --test text_golden --test engine_golden --test cuda --test cuda_engine
 wait $fetching
-OTTAVA_TEST_MODELS=$(cat "$folder")
+OTTAVA_TEST_MODELS=$(cat "$printed")
 export OTTAVA_TEST_MODELS
 answer=$(cargo run --release --all-features -- run "What is gravity?" --temp 0)
 echo "ottava run: $answer"
