@@ -305,7 +305,7 @@ fn smollm2_in_prompts_and_token_by_token() {
         return;
     }
     let cases = cases("smollm2");
-    // A case takes the emulator the better part of a minute.
+    // The emulator is slow: there one case whole, and another one in chunks and with int8 keys below.
     let emulated = card().0.is_emulated();
     check_model("smollm2", WHOLE, if emulated { &cases[1..2] } else { &cases });
     check_model("smollm2", Run { chunks: &[13, 1, 40, 1, 1], ..WHOLE }, &cases[..1]);
