@@ -42,14 +42,13 @@ __device__ __forceinline__ void activations(const ActivationsParams& p, bool in_
     __syncthreads();
     const RowScale scale = row_scale(parts, p.norm != nullptr, p.eps, p.cols);
     if (threadIdx.x == 0) p.inverse[token] = scale.inverse;
-#pragma unroll 4
-    for (uint32_t col = 4 * threadIdx.x; col < p.half_cols; col += ROW_PARTS * PART_COLS) {
-        const uint2 four = half_four(row, p.norm, scale.factor, col, p.cols);
+    const auto store = [&](uint32_t col, uint2 four) {
         if (in_slabs)
             store_in_slab(halves, p.tokens, token, col, four);
         else
             *reinterpret_cast<uint2*>(halves + col) = four;
-    }
+    };
+    for_each_half_four(row, p.norm, scale.factor, 4 * threadIdx.x, ROW_PARTS * PART_COLS, p.half_cols, p.cols, store);
 }
 
 }  // namespace ottava

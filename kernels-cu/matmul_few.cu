@@ -1,13 +1,22 @@
 // dst = epilogue(norm(src) · matrixᵀ) for up to 8 tokens, which are the 8 columns of the B operand; the host launches it
-// for up to 4. The matrix is read once, at the speed of memory.
+// for up to 4. The matrix is read once.
 //
 // A block works through row blocks of strips of 16 rows, 8 / parts strips at a time. A warp takes one part of one
-// strip: it loads units of 128 columns by 16-byte loads straight to registers, one unit ahead. The parts of a strip
-// are added in shared memory in the order of the columns. Scales and minimums are applied to the operand in f16, as
-// matmul_many.cu does, so sums stay in the accumulators from a part's first column to its last.
+// strip: a chain of units of 128 columns. The parts of a strip are added in shared memory in the order of the columns.
+// Scales and minimums are applied to the operand in f16, as matmul_many.cu does, so sums stay in the accumulators from
+// a part's first column to its last.
 //
-// Weights are no kernel's result, so warps prefetch their first ones into L2 while the kernel before this one still
-// runs. From then on each prefetches AHEAD_BYTES ahead: all warps together have far less under way than L2 holds.
+// A warp's weights come through a ring of its own in shared memory, filled by cp.async in slices of 1 KB of codes. The
+// ring goes on from a chain to the next: while a block adds up a strip, the next strips' weights are on their way. What
+// a lane multiplies it has copied itself, but for scales and minimums, which the warp shares.
+//
+//   for slice of the ring: copy          // weights are no kernel's result: before the wait for the one before
+//   wait; turn the activations to f16
+//   for chain
+//     for unit of 128 columns
+//       wait for its slices; codes, scales and minimums to registers; copy as many slices of what comes
+//       for step of 16 columns: mma
+//     add up the parts, store
 //
 // Launch: 256 threads; dynamic shared memory as `FewShape` in src/backend/cuda/few.rs; any number of blocks, each takes
 // every gridDim.x-th group of strips.
@@ -24,129 +33,176 @@ static_assert(FEW_WARPS == PARTS_MAX, "a block has all parts of a strip");
 // 16 lanes, from four rows, touch every bank once.
 __device__ __forceinline__ uint32_t activation_stride(uint32_t units) { return units * UNIT_COLS + 16; }
 
-// What a warp has under way of the codes that it reads next: two units of 16 bits, four of 8, eight of 4.
-constexpr uint32_t AHEAD_BYTES = 8192;
+// A slice of a ring: codes of a unit of 4 bits, half a unit of 8, a quarter of 16.
+constexpr uint32_t SLICE_LOADS = 2, SLICE_BYTES = SLICE_LOADS * LOAD_BYTES;
 
-// Prefetches up to PREFETCH_BYTES into L2, by a warp.
-constexpr uint32_t LINE_BYTES = 128, PREFETCH_BYTES = WARP * LINE_BYTES;
-__device__ __forceinline__ void prefetch(Prefetch kind, const void* start, uint32_t bytes) {
-    const uint32_t lane = threadIdx.x % WARP;
-#if __CUDA_ARCH__ >= 900
-    if (kind == Prefetch::Default) {
-        if (lane == 0 && bytes > 0) bulk_prefetch_l2(start, bytes);
-        return;
-    }
-#endif
-    if (kind != Prefetch::None && lane * LINE_BYTES < bytes)
-        prefetch_l2(static_cast<const uint8_t*>(start) + lane * LINE_BYTES);
+// Slices of a unit of so many bits.
+__device__ __forceinline__ constexpr uint32_t unit_slices(uint32_t bits) {
+    return UNIT_STEPS * bits / 16 / SLICE_LOADS;
 }
-
-__device__ __forceinline__ void prefetch_range(Prefetch kind, const void* start, uint32_t bytes) {
-    for (uint32_t at = 0; at < bytes; at += PREFETCH_BYTES)
-        prefetch(kind, static_cast<const uint8_t*>(start) + at, min(bytes - at, PREFETCH_BYTES));
-}
-
-// A lane's weights of a unit.
-template <int BITS, int GROUP_STEPS>
-struct UnitWeights {
-    static constexpr int GROUPS = UNIT_STEPS / GROUP_STEPS;
-    Codes<BITS, UNIT_STEPS> codes;
-    __half2 scales[GROUPS], mins[GROUPS];
-};
-
-// A warp's strip of a matrix, read unit by unit.
-template <int BITS, int GROUP_STEPS>
-struct StripStream {
-    using Weights = UnitWeights<BITS, GROUP_STEPS>;
-    static constexpr int LOADS = decltype(Weights::codes)::LOADS, GROUPS = Weights::GROUPS;
-    const uint4* codes;
-    const __half2 *scales, *mins;
-    int loads;        // of the strip, from the unit that is read next on
-    uint32_t groups;  // the same
-
-    __device__ __forceinline__ StripStream(const Matrix& m, uint32_t strip, uint32_t unit) {
-        const uint32_t lane = threadIdx.x % WARP, all_loads = row_loads(m.cols, BITS);
-        // A row with one scale has it in every unit.
-        const uint32_t group = m.groups == 1 ? 0 : unit * GROUPS;
-        const size_t scale = (static_cast<size_t>(strip) * m.groups + group) * 8 + lane / 4;
-        loads = static_cast<int>(all_loads - unit * LOADS);
-        groups = m.groups - group;
-        codes = m.codes + (static_cast<size_t>(strip) * all_loads + unit * LOADS) * WARP + lane;
-        scales = m.scales + scale;
-        mins = m.mins ? m.mins + scale : nullptr;
-    }
-
-    // Beyond the row's end codes are zero and the last scale holds: activations are zero there.
-    __device__ __forceinline__ Weights next() {
-        Weights unit;
-        const bool whole = loads >= LOADS && groups >= GROUPS;
-#pragma unroll
-        for (int i = 0; i < LOADS; ++i)
-            unit.codes.loads[i] = whole || i < loads ? ld_stream(codes + i * WARP) : make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int i = 0; i < GROUPS; ++i) {
-            const uint32_t group = whole ? i : min(i, groups - 1);
-            unit.scales[i] = __ldg(scales + group * 8);
-            unit.mins[i] = mins ? __ldg(mins + group * 8) : __float2half2_rn(0.0f);
-        }
-        codes += LOADS * WARP;
-        loads -= LOADS;
-        if (groups > 1) {
-            scales += GROUPS * 8;
-            if (mins) mins += GROUPS * 8;
-            groups -= GROUPS;
-        }
-        return unit;
-    }
-
-    // Units that a prefetch brings.
-    static constexpr uint32_t PREFETCHED = PREFETCH_BYTES / (LOADS * LOAD_BYTES);
-    static_assert(PREFETCHED > 0 && AHEAD_BYTES % PREFETCH_BYTES == 0, "prefetches are of whole units");
-
-    // Prefetches the codes AHEAD_BYTES behind the unit before the one that is read next.
-    __device__ __forceinline__ void prefetch_ahead(Prefetch kind) const {
-        constexpr uint32_t AHEAD = AHEAD_BYTES / LOAD_BYTES - LOADS;
-        const uint32_t left = max(loads - static_cast<int>(AHEAD), 0);
-        prefetch(kind, codes - threadIdx.x % WARP + AHEAD * WARP, min(left * LOAD_BYTES, PREFETCH_BYTES));
-    }
-};
 
 // A part of a strip of a matrix: what one warp adds up.
 struct Chain {
     const Matrix* matrix;  // null where there is nothing to do
     uint32_t strip, begin, end;
+};
 
-    // Prefetches the first codes, and all scales and minimums.
-    __device__ __forceinline__ void prefetch_start(Prefetch kind) const {
-        if (!matrix || begin == end) return;
-        const Matrix& m = *matrix;
-        const uint32_t unit_loads = UNIT_STEPS * m.bits / 16, loads = row_loads(m.cols, m.bits);
-        const uint32_t first = begin * unit_loads, last = min(end * unit_loads, loads);
-        prefetch_range(kind, m.codes + (static_cast<size_t>(strip) * loads + first) * WARP,
-                       min(last - first, AHEAD_BYTES / LOAD_BYTES) * LOAD_BYTES);
-        const uint32_t unit_groups = UNIT_STEPS / m.group_steps;
-        const uint32_t group = min(begin * unit_groups, m.groups - 1), groups = min(end * unit_groups, m.groups) - group;
-        const size_t scale = (static_cast<size_t>(strip) * m.groups + group) * 8;
-        prefetch_range(kind, m.scales + scale, groups * 8 * sizeof(__half2));
-        if (m.mins) prefetch_range(kind, m.mins + scale, groups * 8 * sizeof(__half2));
+// The chains of a warp in their order: for each group of strips that its block takes, the warp's part of its strip, of
+// a gate's first matrix and then of its second.
+struct Chains {
+    const MatmulParams& p;
+    uint32_t first;  // the group's first strip
+    uint32_t which, matrices;
+    uint32_t begin, end;  // units
+
+    // `matrices`: 2 where a product is gated, else 1.
+    __device__ __forceinline__ Chains(const MatmulParams& p, uint32_t matrices)
+        : p(p), first(blockIdx.x * strips()), which(0), matrices(matrices) {
+        const uint32_t units = p.half_cols / UNIT_COLS, part = threadIdx.x / WARP % p.parts;
+        begin = part_begin(part, p.parts, units);
+        end = part_begin(part + 1, p.parts, units);
+    }
+
+    // Strips of a group.
+    __device__ __forceinline__ uint32_t strips() const { return FEW_WARPS / p.parts; }
+    __device__ __forceinline__ bool done() const { return first >= p.row_blocks; }
+    __device__ __forceinline__ void next() {
+        if (++which < matrices) return;
+        which = 0;
+        first += gridDim.x * strips();
+    }
+    __device__ __forceinline__ Chain chain() const {
+        const uint32_t strip = first + threadIdx.x / WARP / p.parts;
+        if (strip >= p.row_blocks) return {nullptr, 0, begin, end};
+        const Product& product = product_of(p, strip);
+        if (which == 1 && product.epilogue != Epilogue::Gated) return {nullptr, 0, begin, end};
+        return {which == 0 ? &product.matrix : &product.up, strip - product.first_block, begin, end};
     }
 };
 
-// The sums over a chain; `x` is the lane's part of the activations.
+// A warp's ring: [slices] of codes, then [slices] with room for a unit's scales and minimums, which lie where the unit's
+// first slice does.
+struct Ring {
+    uint8_t* codes;  // the lane's part
+    uint8_t* scales;
+    uint32_t slices, scale_bytes;  // scale_bytes: of a slice, the second half minimums
+
+    __device__ __forceinline__ Ring(const MatmulParams& p, uint8_t* memory)
+        : slices(p.ring_slices), scale_bytes(p.ring_scale_bytes) {
+        const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+        memory += warp * slices * (SLICE_BYTES + scale_bytes);
+        codes = memory + lane * sizeof(uint4);
+        scales = memory + slices * SLICE_BYTES;
+    }
+    // Counts through the slices.
+    __device__ __forceinline__ uint4* code(uint32_t slice, uint32_t load) const {
+        return reinterpret_cast<uint4*>(codes + (slice & (slices - 1)) * SLICE_BYTES + load * LOAD_BYTES);
+    }
+    __device__ __forceinline__ uint8_t* scale(uint32_t slice) const {
+        return scales + (slice & (slices - 1)) * scale_bytes;
+    }
+    // Bytes of all rings of a block.
+    __device__ __forceinline__ uint32_t all_bytes() const { return FEW_WARPS * slices * (SLICE_BYTES + scale_bytes); }
+
+    // Waits for a unit's slices, the oldest that are under way; all lanes' copies are seen then.
+    template <int UNIT_SLICES>
+    __device__ __forceinline__ void wait() const {
+        cp_async_wait<8 - UNIT_SLICES>();
+        cp_async_wait_if<4 - UNIT_SLICES>(slices < 8);
+        cp_async_wait_if<0>(slices < 4);
+        __syncwarp();
+    }
+};
+
+// Copies the slices of a warp's chains into its ring, one after the other.
+struct Copies {
+    Chains chains;
+    const uint4* codes;     // the lane's part of the next slice
+    const __half2* scales;  // the lane's part of the strip's scales, or of its minimums; or null
+    int loads;              // of the row, from the next slice on
+    uint32_t slices;        // of the chain, from the next one on
+    uint32_t group, last_group, unit_groups;  // the lane's group of the next unit
+    uint32_t per_unit;      // slices of a unit
+
+    __device__ __forceinline__ Copies(const MatmulParams& p, uint32_t matrices) : chains(p, matrices), slices(0) {}
+
+    // Goes to the next chain that has slices; false where there is none.
+    __device__ __forceinline__ bool start() {
+        for (; !chains.done(); chains.next()) {
+            const Chain chain = chains.chain();
+            if (!chain.matrix || chain.begin == chain.end) continue;
+            const Matrix& m = *chain.matrix;
+            // 16 lanes have 16 bytes each of the scales of up to 8 groups, the others of the minimums.
+            const uint32_t lane = threadIdx.x % WARP, own = lane % 16, all_loads = row_loads(m.cols, m.bits);
+            const uint32_t first = chain.begin * (UNIT_STEPS * m.bits / 16);
+            codes = m.codes + (static_cast<size_t>(chain.strip) * all_loads + first) * WARP + lane;
+            loads = static_cast<int>(all_loads - first);
+            per_unit = unit_slices(m.bits);
+            slices = (chain.end - chain.begin) * per_unit;
+            unit_groups = UNIT_STEPS / m.group_steps;
+            group = chain.begin * unit_groups + own / 2;
+            last_group = m.groups - 1;
+            const __half2* const from = lane < 16 ? m.scales : m.mins;
+            const size_t before = static_cast<size_t>(chain.strip) * m.groups * 8 + own % 2 * 4;
+            scales = from && own < 2 * unit_groups ? from + before : nullptr;
+            chains.next();
+            return true;
+        }
+        return false;
+    }
+
+    // Starts the copy of a slice, a group of copies for itself, which is empty behind the last one. Beyond the row's end
+    // codes are zero and the last scale holds: activations are zero there. A row with one scale has it in every unit.
+    __device__ __forceinline__ void next(const Ring& ring, uint32_t slice) {
+        if (slices > 0 || start()) {
+#pragma unroll
+            for (uint32_t i = 0; i < SLICE_LOADS; ++i)
+                cp_async_16(ring.code(slice, i), codes + i * WARP, static_cast<int>(i) < loads);
+            if (slices % per_unit == 0) {
+                const uint32_t lane = threadIdx.x % WARP;
+                uint8_t* const to = ring.scale(slice) + lane / 16 * (ring.scale_bytes / 2) + lane % 16 * 16;
+                cp_async_16_if(scales != nullptr, to, scales + min(group, last_group) * 8);
+                group += unit_groups;
+            }
+            codes += SLICE_LOADS * WARP;
+            loads -= SLICE_LOADS;
+            --slices;
+        }
+        cp_async_commit();
+    }
+};
+
+// The sums over a chain; `x` is the lane's part of the activations, `slice` counts the slices that were multiplied.
 template <int BITS, int GROUP_STEPS>
-__device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, const __half* x, Prefetch kind) {
-    const Matrix& matrix = *chain.matrix;
-    StripStream<BITS, GROUP_STEPS> stream(matrix, chain.strip, chain.begin);
-    auto next = stream.next();
+__device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, const __half* x, const Ring& ring,
+                                       Copies& copies, uint32_t& slice) {
+    constexpr uint32_t SLICES = unit_slices(BITS), GROUPS = UNIT_STEPS / GROUP_STEPS;
+    const uint32_t g = threadIdx.x % WARP / 4, zero = chain.matrix->zero;
+    const bool has_mins = chain.matrix->mins != nullptr;
     for (uint32_t unit = chain.begin; unit < chain.end; ++unit) {
-        const auto weights = next;
-        if ((unit - chain.begin) % stream.PREFETCHED == 0) stream.prefetch_ahead(kind);
-        if (unit + 1 < chain.end) next = stream.next();
+        Codes<BITS, UNIT_STEPS> codes;
+        __half2 scales[GROUPS], mins[GROUPS];
+        ring.wait<SLICES>();
+#pragma unroll
+        for (uint32_t i = 0; i < codes.LOADS; ++i)
+            codes.loads[i] = *ring.code(slice + i / SLICE_LOADS, i % SLICE_LOADS);
+        const auto* const of_groups = reinterpret_cast<const __half2*>(ring.scale(slice)) + g;
+        const auto* const mins_of_groups = of_groups + ring.scale_bytes / 8;
+#pragma unroll
+        for (uint32_t i = 0; i < GROUPS; ++i) {
+            scales[i] = of_groups[i * 8];
+            mins[i] = has_mins ? mins_of_groups[i * 8] : __float2half2_rn(0.0f);
+        }
+        // All lanes have read: the slices are free.
+        __syncwarp();
+#pragma unroll 1
+        for (uint32_t i = 0; i < SLICES; ++i) copies.next(ring, slice + i);
+        slice += SLICES;
 #pragma unroll
         for (int step = 0; step < UNIT_STEPS; ++step) {
             const int group = step / GROUP_STEPS;
             uint32_t a[4];
-            scaled_operand(a, weights.codes, step, matrix.zero, weights.scales[group], weights.mins[group]);
+            scaled_operand(a, codes, step, zero, scales[group], mins[group]);
             const uint2 pair = *reinterpret_cast<const uint2*>(x + unit * UNIT_COLS + step * STEP_COLS);
             const uint32_t b[2] = {pair.x, pair.y};
             mma_m16n8k16(total, a, b);
@@ -155,11 +211,12 @@ __device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, co
 }
 
 // The table of formats: a row for each that a matrix may have.
-__device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, const __half* x, Prefetch kind) {
+__device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, const __half* x, const Ring& ring,
+                                       Copies& copies, uint32_t& slice) {
     if (!chain.matrix || chain.begin == chain.end) return;
 #define OTTAVA_FORMAT(BITS, STEPS)                           \
     case BITS * 16 + STEPS:                                  \
-        add_up<BITS, STEPS>(total, chain, x, kind);          \
+        add_up<BITS, STEPS>(total, chain, x, ring, copies, slice);          \
         break
     switch (chain.matrix->bits * 16 + chain.matrix->group_steps) {
         OTTAVA_FORMAT(4, 1);
@@ -175,7 +232,7 @@ __device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, co
 #undef OTTAVA_FORMAT
 }
 
-// Shared memory of a block; the activations follow.
+// Shared memory of a block; the rings and the activations follow.
 struct FewShared {
     float sums[FEW_WARPS][STRIP_ROWS][FEW_TOKENS];
     RowPart row_parts[FEW_TOKENS][ROW_PARTS];
@@ -198,10 +255,11 @@ __device__ __forceinline__ void stage(FewShared& shared, __half* x, const Matmul
     for (uint32_t token = warp / WARPS; token < p.tokens; token += FEW_WARPS / WARPS) {
         const float* row = p.src + static_cast<size_t>(token) * p.cols;
         const float factor = shared.scales[token].factor;
-#pragma unroll 4
-        for (uint32_t i = own * PART_COLS + 4 * lane; i < units * UNIT_COLS; i += WARPS * PART_COLS)
-            *reinterpret_cast<uint2*>(x + token * activation_stride(units) + i) =
-                half_four(row, p.norm, factor, i, p.cols);
+        const auto store = [&](uint32_t col, uint2 four) {
+            *reinterpret_cast<uint2*>(x + token * activation_stride(units) + col) = four;
+        };
+        const uint32_t first = own * PART_COLS + 4 * lane;
+        for_each_half_four(row, p.norm, factor, first, WARPS * PART_COLS, units * UNIT_COLS, p.cols, store);
     }
     __syncthreads();
 }
@@ -216,65 +274,54 @@ __device__ __forceinline__ bool any_gated(const MatmulParams& p) {
 __device__ __forceinline__ void matmul_few(const MatmulParams& p) {
     extern __shared__ __align__(16) uint8_t memory[];
     auto& shared = *reinterpret_cast<FewShared*>(memory);
-    auto* x = reinterpret_cast<__half*>(memory + sizeof(FewShared));
+    const Ring ring(p, memory + sizeof(FewShared));
+    auto* x = reinterpret_cast<__half*>(memory + sizeof(FewShared) + ring.all_bytes());
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     const uint32_t units = p.half_cols / UNIT_COLS, strips = FEW_WARPS / p.parts;
-    const uint32_t part = warp % p.parts;
-    const uint32_t begin = part_begin(part, p.parts, units), end = part_begin(part + 1, p.parts, units);
     // Columns beyond the last token take its activations: their results are dropped.
     const __half* own_x = x + min(g, p.tokens - 1) * activation_stride(units) + 4 * t;
-    const int matrices = any_gated(p) ? 2 : 1;
+    const uint32_t matrices = any_gated(p) ? 2 : 1;
 
-    // The warp's part of the strips from `first` on, of a gate's first or second matrix.
-    const auto chain_of = [&](uint32_t first, int which) -> Chain {
-        const uint32_t strip = first + warp / p.parts;
-        if (strip >= p.row_blocks) return {nullptr, 0, begin, end};
-        const Product& product = product_of(p, strip);
-        if (which == 1 && product.epilogue != Epilogue::Gated) return {nullptr, 0, begin, end};
-        return {which == 0 ? &product.matrix : &product.up, strip - product.first_block, begin, end};
-    };
-
-    chain_of(blockIdx.x * strips, 0).prefetch_start(p.prefetch);
+    Copies copies(p, matrices);
+    for (uint32_t slice = 0; slice < ring.slices; ++slice) copies.next(ring, slice);
     wait_for_predecessor();
     // All warps are at work, however few rows there are.
     if (p.tokens == 1)
         stage<8>(shared, x, p, units);
     else
         stage<2>(shared, x, p, units);
-    for (uint32_t first = blockIdx.x * strips; first < p.row_blocks; first += gridDim.x * strips) {
-        // A thread's results of the first matrix: gates wait for the second.
-        constexpr uint32_t KEPT = FEW_WARPS * STRIP_ROWS * FEW_TOKENS / (FEW_WARPS * WARP);
-        float kept[KEPT];
-        for (int which = 0; which < matrices; ++which) {
-            const bool again = which + 1 < matrices;
-            chain_of(again ? first : first + gridDim.x * strips, again ? 1 : 0).prefetch_start(p.prefetch);
-            float total[4] = {};
-            add_up(total, chain_of(first, which), own_x, p.prefetch);
+    // A thread's results of a gate's first matrix: they wait for the second's.
+    constexpr uint32_t KEPT = FEW_WARPS * STRIP_ROWS * FEW_TOKENS / (FEW_WARPS * WARP);
+    float kept[KEPT];
+    uint32_t slice = 0;
+    for (Chains chains(p, matrices); !chains.done(); chains.next()) {
+        const uint32_t first = chains.first, which = chains.which;
+        float total[4] = {};
+        add_up(total, chains.chain(), own_x, ring, copies, slice);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) shared.sums[warp][g + i / 2 * 8][2 * t + i % 2] = total[i];
-            __syncthreads();
+        for (int i = 0; i < 4; ++i) shared.sums[warp][g + i / 2 * 8][2 * t + i % 2] = total[i];
+        __syncthreads();
 #pragma unroll
-            for (uint32_t slot = 0; slot < KEPT; ++slot) {
-                const uint32_t element = slot * FEW_WARPS * WARP + threadIdx.x;
-                const uint32_t row = element % STRIP_ROWS, token = element / STRIP_ROWS % FEW_TOKENS;
-                const uint32_t own = element / (STRIP_ROWS * FEW_TOKENS), index = first + own;
-                if (own >= strips || index >= p.row_blocks || token >= p.tokens) continue;
-                float y = 0.0f;
-                for (uint32_t i = 0; i < p.parts; ++i) y += shared.sums[own * p.parts + i][row][token];
-                y = __fmul_rn(y, shared.scales[token].inverse);
-                const Product& product = product_of(p, index);
-                const bool gated = product.epilogue == Epilogue::Gated;
-                const uint32_t strip = index - product.first_block, out = strip * STRIP_ROWS + row;
-                if (gated == (which == 1)) {
-                    float stored = -INFINITY;
-                    if (out < product.matrix.rows) stored = finish(product, token, out, gated ? kept[slot] : y, y);
-                    if (product.largest)
-                        note_largest(product.largest + token * product.noted_strips + strip, stored);
-                }
-                kept[slot] = y;
+        for (uint32_t slot = 0; slot < KEPT; ++slot) {
+            const uint32_t element = slot * FEW_WARPS * WARP + threadIdx.x;
+            const uint32_t row = element % STRIP_ROWS, token = element / STRIP_ROWS % FEW_TOKENS;
+            const uint32_t own = element / (STRIP_ROWS * FEW_TOKENS), index = first + own;
+            if (own >= strips || index >= p.row_blocks || token >= p.tokens) continue;
+            float y = 0.0f;
+            for (uint32_t i = 0; i < p.parts; ++i) y += shared.sums[own * p.parts + i][row][token];
+            y = __fmul_rn(y, shared.scales[token].inverse);
+            const Product& product = product_of(p, index);
+            const bool gated = product.epilogue == Epilogue::Gated;
+            const uint32_t strip = index - product.first_block, out = strip * STRIP_ROWS + row;
+            if (gated == (which == 1)) {
+                float stored = -INFINITY;
+                if (out < product.matrix.rows) stored = finish(product, token, out, gated ? kept[slot] : y, y);
+                if (product.largest)
+                    note_largest(product.largest + token * product.noted_strips + strip, stored);
             }
-            __syncthreads();
+            kept[slot] = y;
         }
+        __syncthreads();
     }
 }
 

@@ -297,15 +297,18 @@ __device__ __forceinline__ bool join(typename Shape::Sums& sums, const MatmulPar
     for (int i = 0; i < SLOTS * 4; ++i) sums[i / 4 % 2][i / 8][i % 4] = 0.0f;
     for (uint32_t other = 0; other < p.parts; ++other) {
         const float4* const slots = slots_of(other);
+        // All loads of a part are under way together: without a branch among them, and before the first sum.
+        float4 values[SLOTS];
+#pragma unroll
+        for (int i = 0; i < SLOTS; ++i)
+            values[i] = tile.token + i / 2 * 8 < p.tokens ? __ldcg(slots + i * Shape::THREADS) : make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int i = 0; i < SLOTS; ++i) {
-            if (tile.token + i / 2 * 8 >= p.tokens) continue;
-            const float4 values = __ldcg(slots + i * Shape::THREADS);
             float(&sum)[4] = sums[i % 2][i / 2];
-            sum[0] += values.x;
-            sum[1] += values.y;
-            sum[2] += values.z;
-            sum[3] += values.w;
+            sum[0] += values[i].x;
+            sum[1] += values[i].y;
+            sum[2] += values[i].z;
+            sum[3] += values[i].w;
         }
     }
     return true;

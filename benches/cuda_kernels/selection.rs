@@ -1,6 +1,6 @@
 //! The cases by name, and which of them a run measures.
 
-use ottava::backend::cuda::{Prefetch, Switches};
+use ottava::backend::cuda::Switches;
 use serde_json::{Map, Value, json};
 
 use super::support::brief;
@@ -186,13 +186,11 @@ pub struct Variant {
     pub switches: Switches,
 }
 
-const SHIPPED: Switches = Switches { carve_out: true, overlap: true, prefetch: Prefetch::Default };
+const SHIPPED: Switches = Switches { carve_out: true, overlap: true };
 
 /// What ships comes first.
 const VARIANTS: &[Variant] = &[
     Variant { name: "shipped", switches: SHIPPED },
     Variant { name: "no carve-out", switches: Switches { carve_out: false, ..SHIPPED } },
     Variant { name: "no overlap", switches: Switches { overlap: false, ..SHIPPED } },
-    Variant { name: "prefetch of lines", switches: Switches { prefetch: Prefetch::Lines, ..SHIPPED } },
-    Variant { name: "no prefetch", switches: Switches { prefetch: Prefetch::None, ..SHIPPED } },
 ];

@@ -10,6 +10,8 @@ ISSUE = 4
 # Clocks until a load has its value: from memory where the line is prefetched or in the second-level cache.
 L2_LATENCY = 550
 DRAM_LATENCY = 900
+# Clocks of a unit's mma instructions, each of which waits for the sums of the one before it.
+UNIT_CHAIN = 8 * 34
 # Clocks of the sum over a block's warps, behind each strip of `matmul_few`.
 REDUCTION = 350
 

@@ -5,7 +5,7 @@ A form's `cost` takes a card, the loop counts, a product, the weights' format an
 from dataclasses import dataclass
 from math import ceil
 
-from cards import DRAM_LATENCY, ISSUE, L2_LATENCY, LAUNCH, REDUCTION, STREAMED
+from cards import DRAM_LATENCY, ISSUE, LAUNCH, REDUCTION, STREAMED, UNIT_CHAIN
 from cost import Cost, slowest
 
 STRIP_ROWS, STEP_COLS, UNIT_COLS, TILE_ROWS = 16, 16, 128, 128
@@ -30,11 +30,15 @@ def parts(card, product):
 @dataclass(frozen=True)
 class Few:
     """kernels-cu/matmul_few.cu: a block brings all activations to shared memory itself; a warp has one part of one
-    strip at a time, a unit of columns loaded ahead."""
+    strip at a time, whose weights come through a ring."""
     kernel: str = "matmul_few"
-    # Blocks of a multiprocessor that registers allow, and bytes that a warp prefetches.
+    # Blocks of a multiprocessor that registers allow, and codes in a warp's ring.
     blocks: int = 2
     ahead: int = 8192
+    # Warp instructions of a slice's copy: a turn has one, and a unit a slice for each four bits.
+    copy: int = 35
+    # Shared memory of the smallest rings: `RINGS_MIN_BYTES`, few.rs.
+    rings_min: int = 8 * 4 * (1024 + 64)
     # Warp instructions for 128 activations: of the first pass, and of the second.
     staging: tuple = (22, 39)
 
@@ -44,9 +48,9 @@ class Few:
     def resident(self, card, tokens, cols):
         """Blocks of a multiprocessor: `FewShape`, few.rs. None where activations are too many."""
         shared = 4672 + tokens * (units_of(cols) * UNIT_COLS + 16) * 2
-        if shared > card.shared_block or tokens > 1 and (tokens > 4 or tokens * cols > 16384):
+        if shared + self.rings_min > card.shared_block or tokens > 1 and (tokens > 4 or tokens * cols > 16384):
             return None
-        return max(1, min(self.blocks, card.shared_multiprocessor // (shared + 1024)))
+        return max(1, min(self.blocks, card.shared_multiprocessor // (shared + self.rings_min + 1024)))
 
     def cost(self, card, loops, product, form, tokens):
         matrices = 2 if product.gated else 1
@@ -54,13 +58,13 @@ class Few:
         groups = ceil(product.row_blocks(STRIP_ROWS * matrices) * cut / 8)
         blocks = min(groups, card.multiprocessors * self.resident(card, tokens, product.cols))
         resident, rounds = ceil(blocks / card.multiprocessors), groups / blocks
-        turn = loops.count(self.kernel, form.names)
+        turn = loops.count(self.kernel, form.names) + (form.bits // 4 - 1) * self.copy
         weights = form.bytes(product.all_rows, product.cols)
         own = ceil(units_of(product.cols) / cut)
         chain = form.bytes(STRIP_ROWS, own * UNIT_COLS)
         prefetched = blocks * 8 * min(self.ahead, chain)
         # A chain's units, one after the other, or all resident warps' instructions.
-        wait = L2_LATENCY + own * max(turn, L2_LATENCY)
+        wait = own * max(turn, UNIT_CHAIN)
         issue = resident * 8 * own * turn / ISSUE
         strip = matrices * (max(wait, issue) + REDUCTION) / card.clock
         instructions = tokens * units_of(product.cols) * sum(self.staging) * resident

@@ -35,9 +35,6 @@ constexpr int SLAB_COLS = 64;
 // Tokens of a slab: whole tiles of the largest shape.
 __device__ __forceinline__ size_t slab_tokens(uint32_t tokens) { return (tokens + 127) / 128 * 128; }
 
-// How matmul_few.cu prefetches weights into L2. Only benches ask for another than the default.
-enum class Prefetch : uint32_t { Default = 0, Lines = 1, None = 2 };
-
 // Mirrored by `backend::cuda::params::Matmul`. Rows are dealt out in row blocks: strips of 16 rows in matmul_few.cu,
 // a tile's rows in the other kernels.
 struct MatmulParams {
@@ -52,12 +49,14 @@ struct MatmulParams {
     const __half* halves;  // tiles: src as f16, [tokens, half_cols] or slabs, made by `activations`
     const float* inverse;  // tiles: what a row's results are multiplied with, [tokens]
     uint32_t half_cols;    // cols rounded up to whole units
-    Prefetch prefetch;
+    uint32_t ring_slices;       // matmul_few.cu: of a warp's ring, 8, 4 or 2
+    uint32_t ring_scale_bytes;  // matmul_few.cu: room for a unit's scales and minimums
+    uint32_t unused;
     float4* partial;       // tiles: sums of the parts of tiles that blocks share
     uint32_t* arrived;     // tiles: how many parts of a tile are there; zero before and after
     Product products[PRODUCTS_MAX];
 };
-static_assert(sizeof(MatmulParams) == 80 + 136 * PRODUCTS_MAX, "the host's struct has no other padding");
+static_assert(sizeof(MatmulParams) == 88 + 136 * PRODUCTS_MAX, "the host's struct has no other padding");
 
 // The product that a row block belongs to.
 __device__ __forceinline__ const Product& product_of(const MatmulParams& p, uint32_t row_block) {
@@ -83,9 +82,11 @@ struct RowScale {
     float inverse;  // what results are multiplied with
 };
 
-// Four columns of a row from `col` on, zeros beyond its end. Rows of whole fours are aligned.
+// Four columns of a row from `col` on, zeros beyond its end. FOURS: a row is whole fours, which are aligned. Such a load
+// has no branch, so those of a loop's turn are under way together.
+template <bool FOURS>
 __device__ __forceinline__ float4 load_four(const float* row, uint32_t col, uint32_t cols) {
-    if (cols % 4 == 0) return col < cols ? *reinterpret_cast<const float4*>(row + col) : make_float4(0, 0, 0, 0);
+    if constexpr (FOURS) return col < cols ? *reinterpret_cast<const float4*>(row + col) : make_float4(0, 0, 0, 0);
     return {col < cols ? row[col] : 0.0f, col + 1 < cols ? row[col + 1] : 0.0f,
             col + 2 < cols ? row[col + 2] : 0.0f, col + 3 < cols ? row[col + 3] : 0.0f};
 }
@@ -93,6 +94,8 @@ __device__ __forceinline__ float4 load_four(const float* row, uint32_t col, uint
 __device__ __forceinline__ float4 times(float4 a, float4 b) {
     return {a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w};
 }
+
+__device__ __forceinline__ float4 times(float4 a, float b) { return {a.x * b, a.y * b, a.z * b, a.w * b}; }
 
 // What a part of a row adds to its scale. A row has ROW_PARTS, each of every ROW_PARTS-th 128
 // columns: so the sums, and all bits after them, are the same however many warps share a row.
@@ -102,24 +105,37 @@ struct RowPart {
 constexpr int ROW_PARTS = 8;
 constexpr uint32_t PART_COLS = 4 * WARP;
 
-// The parts `own`, `own + WARPS`, ... of a row, by one of the WARPS that share it. `weight` is null
-// without a norm.
-template <int WARPS>
-__device__ __forceinline__ void row_parts(RowPart (&parts)[ROW_PARTS], const float* row, const float* weight,
-                                          uint32_t cols, uint32_t own) {
-    constexpr int OWN = ROW_PARTS / WARPS;
+// Fours of a row that a lane loads at a time, and as many of the norm's weights: a row is read at the pace of memory's
+// latency by few threads.
+template <bool FOURS>
+constexpr int FOURS_AHEAD = FOURS ? 4 : 1;
+
+template <int WARPS, bool FOURS>
+__device__ __forceinline__ void row_parts_of(RowPart (&parts)[ROW_PARTS], const float* row, const float* weight,
+                                             uint32_t cols, uint32_t own) {
+    constexpr int OWN = ROW_PARTS / WARPS, AHEAD = FOURS_AHEAD<FOURS>;
+    constexpr int TURNS = AHEAD > OWN ? AHEAD / OWN : 1, COUNT = TURNS * OWN;
     const uint32_t lane = threadIdx.x % WARP;
     float squares[OWN] = {}, largest[OWN] = {};
-#pragma unroll WARPS
-    for (uint32_t start = 0; start < cols; start += ROW_PARTS * PART_COLS) {
+#pragma unroll 1
+    for (uint32_t start = 0; start < cols; start += TURNS * ROW_PARTS * PART_COLS) {
+        // Of a turn the parts are WARPS times PART_COLS columns apart, and so is a turn's last from the next one's first.
+        const uint32_t first = start + own * PART_COLS + 4 * lane;
+        float4 x[COUNT], y[COUNT];
 #pragma unroll
-        for (int i = 0; i < OWN; ++i) {
-            const uint32_t col = start + (own + i * WARPS) * PART_COLS + 4 * lane;
-            const float4 x = load_four(row, col, cols);
-            squares[i] = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, squares[i]))));
-            const float4 y = weight ? times(x, load_four(weight, col, cols)) : x;
-            const float most = fmaxf(fmaxf(fabsf(y.x), fabsf(y.y)), fmaxf(fabsf(y.z), fabsf(y.w)));
-            largest[i] = fmaxf(largest[i], most);
+        for (int i = 0; i < COUNT; ++i) y[i] = x[i] = load_four<FOURS>(row, first + i * WARPS * PART_COLS, cols);
+        if (weight) {
+            float4 weights[COUNT];
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) weights[i] = load_four<FOURS>(weight, first + i * WARPS * PART_COLS, cols);
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) y[i] = times(x[i], weights[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            float &sum = squares[i % OWN], &most = largest[i % OWN];
+            sum = fmaf(x[i].x, x[i].x, fmaf(x[i].y, x[i].y, fmaf(x[i].z, x[i].z, fmaf(x[i].w, x[i].w, sum))));
+            most = fmaxf(most, fmaxf(fmaxf(fabsf(y[i].x), fabsf(y[i].y)), fmaxf(fabsf(y[i].z), fabsf(y[i].w))));
         }
     }
 #pragma unroll
@@ -127,6 +143,17 @@ __device__ __forceinline__ void row_parts(RowPart (&parts)[ROW_PARTS], const flo
         const RowPart part = {warp_sum(squares[i]), warp_max(largest[i])};
         if (lane == 0) parts[own + i * WARPS] = part;
     }
+}
+
+// The parts `own`, `own + WARPS`, ... of a row, by one of the WARPS that share it. `weight` is null
+// without a norm.
+template <int WARPS>
+__device__ __forceinline__ void row_parts(RowPart (&parts)[ROW_PARTS], const float* row, const float* weight,
+                                          uint32_t cols, uint32_t own) {
+    if (cols % 4 == 0)
+        row_parts_of<WARPS, true>(parts, row, weight, cols, own);
+    else
+        row_parts_of<WARPS, false>(parts, row, weight, cols, own);
 }
 
 __device__ __forceinline__ RowScale row_scale(const RowPart (&parts)[ROW_PARTS], bool normed, float eps,
@@ -147,14 +174,42 @@ __device__ __forceinline__ RowScale row_scale(const RowPart (&parts)[ROW_PARTS],
     return {ldexpf(gain, shift), ldexpf(1.0f, -shift)};
 }
 
-// Four columns as they are multiplied.
-__device__ __forceinline__ uint2 half_four(const float* row, const float* weight, float factor, uint32_t col,
-                                           uint32_t cols) {
-    float4 x = load_four(row, col, cols);
-    x = {x.x * factor, x.y * factor, x.z * factor, x.w * factor};
-    if (weight) x = times(x, load_four(weight, col, cols));
-    const __half2 low = __floats2half2_rn(x.x, x.y), high = __floats2half2_rn(x.z, x.w);
-    return {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
+template <bool FOURS, typename Store>
+__device__ __forceinline__ void halves_of(const float* row, const float* weight, float factor, uint32_t first,
+                                          uint32_t distance, uint32_t end, uint32_t cols, Store store) {
+    constexpr int AHEAD = FOURS_AHEAD<FOURS>;
+#pragma unroll 1
+    for (uint32_t start = first; start < end; start += AHEAD * distance) {
+        float4 x[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) x[i] = load_four<FOURS>(row, start + i * distance, cols);
+        if (weight) {
+            float4 weights[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) weights[i] = load_four<FOURS>(weight, start + i * distance, cols);
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) x[i] = times(times(x[i], factor), weights[i]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) x[i] = times(x[i], factor);
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            const __half2 low = __floats2half2_rn(x[i].x, x[i].y), high = __floats2half2_rn(x[i].z, x[i].w);
+            const uint2 four = {*reinterpret_cast<const uint32_t*>(&low), *reinterpret_cast<const uint32_t*>(&high)};
+            if (start + i * distance < end) store(start + i * distance, four);
+        }
+    }
+}
+
+// Calls `store(col, four)` with four columns as they are multiplied: from `first` to `end`, `distance` columns apart.
+template <typename Store>
+__device__ __forceinline__ void for_each_half_four(const float* row, const float* weight, float factor, uint32_t first,
+                                                   uint32_t distance, uint32_t end, uint32_t cols, Store store) {
+    if (cols % 4 == 0)
+        halves_of<true>(row, weight, factor, first, distance, end, cols, store);
+    else
+        halves_of<false>(row, weight, factor, first, distance, end, cols, store);
 }
 
 __device__ __forceinline__ constexpr bool reads_dst(Epilogue epilogue) {

@@ -15,18 +15,6 @@ __device__ __forceinline__ uint4 ld_stream(const void* address) {
     return value;
 }
 
-// Prefetches the 128-byte line of an address into L2.
-__device__ __forceinline__ void prefetch_l2(const void* address) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-
-#if __CUDA_ARCH__ >= 900
-// Prefetches a range into L2; address and bytes are multiples of 16.
-__device__ __forceinline__ void bulk_prefetch_l2(const void* address, uint32_t bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes));
-}
-#endif
-
 // A 32-bit address in the shared window, as instructions on shared memory want it.
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -39,12 +27,30 @@ __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bo
                  : "memory");
 }
 
+// Starts a copy of 16 bytes to shared memory where `copies` is true, without a branch: the warp stays together.
+__device__ __forceinline__ void cp_async_16_if(bool copies, void* shared, const void* global) {
+    asm volatile(
+        "{\n.reg .pred copies;\nsetp.ne.u32 copies, %2, 0;\n"
+        "@copies cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(shared_address(shared)),
+        "l"(global), "r"(static_cast<uint32_t>(copies))
+        : "memory");
+}
+
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most `PENDING` groups of this thread's copies are under way.
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// The same where `waits` is true, without a branch.
+template <int PENDING>
+__device__ __forceinline__ void cp_async_wait_if(bool waits) {
+    asm volatile(
+        "{\n.reg .pred waits;\nsetp.ne.u32 waits, %1, 0;\n@waits cp.async.wait_group %0;\n}" ::"n"(PENDING),
+        "r"(static_cast<uint32_t>(waits))
+        : "memory");
 }
 
 // d += a · b for a [16, 16] of f16 by rows, b [16, 8] of f16 by columns, d [16, 8] of f32.

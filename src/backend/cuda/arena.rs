@@ -61,7 +61,7 @@ impl Arena {
         let mut frequencies: Vec<(Arc<[f64]>, DeviceBuffer)> = Vec::new();
         for op in ops {
             match op {
-                Op::Matmul(op) if cuda.few_shape(op.src.rows.max(limits), op.src.cols).is_none() => {
+                Op::Matmul(op) if cuda.few_bytes(op.src.rows.max(limits), op.src.cols).is_none() => {
                     rows = rows.max(op.src.rows.max(limits));
                     let slab = op.src.rows.max(limits).next_multiple_of(SLAB_TOKENS);
                     halves = halves.max(slab.saturating_mul(half_cols(op.src.cols)));

@@ -8,11 +8,22 @@ use crate::backend::BackendError;
 
 /// Every block turns all activations to f16 for itself, which costs L2 traffic in proportion to them. Tiles share
 /// activations that are packed once, for one more launch: they have more than so many tokens, or more than so many
-/// activations of several tokens. Reckoned, not measured on a card (benches/record/cuda/predicted.md).
+/// activations of several tokens. On an H200 both kernels took alike with four tokens (benches/record/h200/2026-11-27.md).
 const TOKENS_MAX: usize = 4;
 const ACTIVATIONS_MAX: usize = 16_384;
 /// `sizeof(FewShared)` in matmul_few.cu.
 const FIXED_BYTES: usize = 4672;
+/// Warps of a block. Each has a ring of slices that its weights come through.
+const WARPS: usize = 8;
+/// Codes of a slice.
+const SLICE_BYTES: usize = 1024;
+/// Slices that a ring may have, best first: what is under way of a multiprocessor's warps hides the latency of memory.
+const RING_SLICES: [usize; 3] = [8, 4, 2];
+/// Room of the smallest rings: four slices where a unit is four, with one group of scales and minimums; it is more than
+/// two slices with the most groups.
+const RINGS_MIN_BYTES: usize = WARPS * 4 * (SLICE_BYTES + GROUP_BYTES * 2);
+/// Scales of a group of a strip.
+const GROUP_BYTES: usize = 32;
 /// Blocks that a multiprocessor's registers hold.
 const BLOCKS_MAX: usize = 2;
 /// Shared memory that the hardware keeps of each block.
@@ -27,51 +38,93 @@ pub(super) struct SharedMemory {
     pub(super) multiprocessor: usize,
 }
 
+/// Bytes of a unit's scales and minimums in a ring; 0 where there is no matrix.
+fn scale_bytes(matrix: &params::Matrix) -> usize {
+    if matrix.bits == 0 {
+        return 0;
+    }
+    let groups = UNIT_STEPS / (matrix.group_steps as usize).max(1);
+    groups * GROUP_BYTES * if matrix.mins == 0 { 1 } else { 2 }
+}
+
 /// How `matmul_few.cu` is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FewShape {
     shared_bytes: usize,
     /// Blocks that a multiprocessor holds.
     blocks_per_multiprocessor: usize,
+    ring_slices: usize,
+    ring_scale_bytes: usize,
 }
 
 impl FewShape {
-    /// None where activations are too many, or larger than a block's shared memory.
-    pub(super) fn new(tokens: usize, cols: usize, shared: SharedMemory) -> Option<FewShape> {
+    /// Bytes of a block but for its rings; none where activations are too many, or larger than a block's shared memory.
+    fn fixed_bytes(tokens: usize, cols: usize, shared: SharedMemory) -> Option<usize> {
         let units = cols.div_ceil(UNIT_STEPS * STEP_COLS);
         let activations = tokens * (units * UNIT_STEPS * STEP_COLS + STEP_COLS) * 2;
-        let shared_bytes = FIXED_BYTES + activations;
         let few = tokens <= 1 || tokens <= TOKENS_MAX && tokens * cols <= ACTIVATIONS_MAX;
-        if !few || shared_bytes > shared.block_max {
-            return None;
-        }
-        let fit = shared.multiprocessor / (shared_bytes + RESERVED_BYTES);
-        Some(FewShape { shared_bytes, blocks_per_multiprocessor: fit.clamp(1, BLOCKS_MAX) })
+        let bytes = FIXED_BYTES + activations;
+        (few && bytes + RINGS_MIN_BYTES <= shared.block_max).then_some(bytes)
+    }
+
+    /// `widest`: bits of the widest code; `scale_bytes`: the most of a unit's scales and minimums. As many blocks as
+    /// registers allow come before long rings.
+    fn new(fixed_bytes: usize, widest: usize, scale_bytes: usize, shared: SharedMemory) -> FewShape {
+        let unit_slices = UNIT_STEPS * STEP_COLS * STRIP_ROWS * widest / 8 / SLICE_BYTES;
+        let shape = |blocks: usize, slices: usize| FewShape {
+            shared_bytes: fixed_bytes + WARPS * slices * (SLICE_BYTES + scale_bytes),
+            blocks_per_multiprocessor: blocks,
+            ring_slices: slices,
+            ring_scale_bytes: scale_bytes,
+        };
+        let fits = |shape: &FewShape| {
+            shape.shared_bytes <= shared.block_max
+                && shape.blocks_per_multiprocessor * (shape.shared_bytes + RESERVED_BYTES)
+                    <= shared.multiprocessor
+        };
+        let slices = || RING_SLICES.into_iter().filter(|slices| *slices >= unit_slices);
+        (1..=BLOCKS_MAX)
+            .rev()
+            .flat_map(|blocks| slices().map(move |slices| shape(blocks, slices)))
+            .find(fits)
+            .unwrap_or(shape(1, unit_slices.max(2)))
     }
 }
 
 impl Cuda {
-    /// The shape in which `matmul_few.cu` multiplies so many tokens, if it does.
-    pub(super) fn few_shape(&self, tokens: usize, cols: usize) -> Option<FewShape> {
-        let shared = SharedMemory {
+    /// Shared memory of `matmul_few.cu`.
+    fn few_shared(&self) -> SharedMemory {
+        SharedMemory {
             block_max: self.kernels.dynamic_shared_max(Kernel::MatmulFew),
             multiprocessor: self.context.info().shared_multiprocessor,
-        };
-        FewShape::new(tokens, cols, shared)
+        }
     }
 
-    /// Launches a call for few tokens.
+    /// Shared memory of a block of `matmul_few.cu` but for its rings, if it multiplies so many tokens.
+    pub(super) fn few_bytes(&self, tokens: usize, cols: usize) -> Option<usize> {
+        FewShape::fixed_bytes(tokens, cols, self.few_shared())
+    }
+
+    /// Launches a call for few tokens, whose blocks have [so many bytes](Cuda::few_bytes) beside their rings.
     pub(super) fn launch_few(
         &self,
         mut call: params::Matmul,
         products: &[params::Product],
-        shape: FewShape,
+        fixed_bytes: usize,
     ) -> Result<(), BackendError> {
+        let (mut widest, mut scales) = (0, 0);
         for (to, product) in call.products.iter_mut().zip(products) {
             *to = params::Product { first_block: call.row_blocks, ..*product };
             call.row_blocks += product.matrix.rows.div_ceil(STRIP_ROWS as u32);
             call.product_count += 1;
+            for matrix in [&product.matrix, &product.up] {
+                widest = widest.max(matrix.bits as usize);
+                scales = scales.max(scale_bytes(matrix));
+            }
         }
+        let shape = FewShape::new(fixed_bytes, widest, scales, self.few_shared());
+        call.ring_slices = shape.ring_slices as u32;
+        call.ring_scale_bytes = shape.ring_scale_bytes as u32;
         // A block has all parts of some strips.
         let groups = (call.row_blocks * call.parts).div_ceil(PARTS_MAX as u32) as usize;
         let blocks = groups.min(self.context.info().multiprocessors * shape.blocks_per_multiprocessor);
@@ -88,18 +141,28 @@ mod tests {
     const RTX_4090: SharedMemory = SharedMemory { block_max: 99 << 10, multiprocessor: 100 << 10 };
     const H200: SharedMemory = SharedMemory { block_max: 227 << 10, multiprocessor: 228 << 10 };
 
+    /// Bits and bytes of a unit's scales: a scale per 128 columns, per 32, per 32 with minimums, per 16 with them, and f16.
+    const FORMATS: [(usize, usize); 5] = [(8, 32), (4, 128), (4, 256), (8, 512), (16, 32)];
+
     #[test]
-    fn activations_that_fit_no_block_are_another_kernels() {
-        let blocks = |tokens, cols, shared| {
-            FewShape::new(tokens, cols, shared).map(|shape| shape.blocks_per_multiprocessor)
+    fn blocks_come_before_long_rings() {
+        let shape = |tokens, cols, format: usize, shared| {
+            let (bits, scales) = FORMATS[format];
+            let fixed = FewShape::fixed_bytes(tokens, cols, shared)?;
+            let shape = FewShape::new(fixed, bits, scales, shared);
+            Some((shape.blocks_per_multiprocessor, shape.ring_slices))
         };
-        assert_eq!(blocks(1, 14_336, RTX_4090), Some(2));
-        assert_eq!(blocks(1, 28_672, RTX_4090), Some(1));
-        assert_eq!(blocks(1, 65_536, RTX_4090), None);
-        assert_eq!(blocks(1, 65_536, H200), Some(1));
-        assert_eq!(blocks(4, 4096, H200), Some(2));
-        assert_eq!(blocks(2, 14_336, H200), None);
-        assert_eq!(blocks(5, 32, H200), None);
+        assert_eq!(shape(1, 4096, 0, H200), Some((2, 8)));
+        assert_eq!(shape(1, 14_336, 1, H200), Some((2, 8)));
+        assert_eq!(shape(1, 14_336, 2, H200), Some((2, 4)));
+        assert_eq!(shape(4, 4096, 0, H200), Some((2, 8)));
+        assert_eq!(shape(1, 65_536, 0, H200), Some((1, 8)));
+        assert_eq!(shape(1, 4096, 1, RTX_4090), Some((2, 4)));
+        assert_eq!(shape(1, 28_672, 1, RTX_4090), Some((1, 4)));
+        assert_eq!(shape(1, 65_536, 0, RTX_4090), None);
+        // Another kernel's.
+        assert_eq!(shape(2, 14_336, 0, H200), None);
+        assert_eq!(shape(5, 32, 0, H200), None);
     }
 
     #[test]
@@ -107,10 +170,14 @@ mod tests {
         for shared in [RTX_4090, H200] {
             for (tokens, cols) in (1..=TOKENS_MAX).flat_map(|n| [32, 576, 2100, 8960, 28_672].map(|k| (n, k)))
             {
-                let Some(shape) = FewShape::new(tokens, cols, shared) else { continue };
-                let all = shape.blocks_per_multiprocessor * (shape.shared_bytes + RESERVED_BYTES);
-                assert!(shape.shared_bytes <= shared.block_max, "{tokens} x {cols}: {shape:?}");
-                assert!(all <= shared.multiprocessor, "{tokens} x {cols}: {shape:?}");
+                let Some(fixed) = FewShape::fixed_bytes(tokens, cols, shared) else { continue };
+                for (bits, scales) in FORMATS {
+                    let shape = FewShape::new(fixed, bits, scales, shared);
+                    let all = shape.blocks_per_multiprocessor * (shape.shared_bytes + RESERVED_BYTES);
+                    assert!(shape.shared_bytes <= shared.block_max, "{tokens} x {cols}: {shape:?}");
+                    assert!(all <= shared.multiprocessor, "{tokens} x {cols}: {shape:?}");
+                    assert!(shape.ring_slices >= bits / 4, "{tokens} x {cols}: {shape:?}");
+                }
             }
         }
     }

@@ -36,10 +36,9 @@ impl Cuda {
             tokens: src.rows as u32,
             cols: src.cols as u32,
             half_cols: half_cols(src.cols) as u32,
-            prefetch: self.prefetch,
             ..params::Matmul::default()
         };
-        let few = self.few_shape(src.rows, src.cols);
+        let few = self.few_bytes(src.rows, src.cols);
         if few.is_none() {
             self.activations(&mut call, arena)?;
         }
@@ -55,7 +54,7 @@ impl Cuda {
             }
             call.parts = parts(products, src.cols, self.context.info().multiprocessors) as u32;
             match few {
-                Some(shape) => self.launch_few(call, products, shape)?,
+                Some(fixed_bytes) => self.launch_few(call, products, fixed_bytes)?,
                 None => self.many(call, products)?,
             }
         }

@@ -55,7 +55,7 @@ use kernels::Kernels;
 pub use kv::KvPool;
 #[cfg(feature = "_bench")]
 #[doc(hidden)]
-pub use switches::{Prefetch, Switches};
+pub use switches::Switches;
 pub use weights::{Matrix, Vector};
 
 /// What tells of a device's health, whether a backend has it or not.
@@ -90,8 +90,6 @@ pub struct Cuda {
     kernels: Kernels,
     context: Arc<Context>,
     batch_invariant: bool,
-    /// How `matmul_few.cu` prefetches weights: 0 but in benches.
-    prefetch: u32,
 }
 
 impl Cuda {
@@ -102,7 +100,7 @@ impl Cuda {
     pub fn new(options: &CudaOptions) -> Result<Cuda, BackendError> {
         let context = Context::new(options.ordinal)?;
         let (kernels, batch_invariant) = (Kernels::load(&context)?, options.batch_invariant);
-        Ok(Cuda { kernels, context, batch_invariant, prefetch: 0 })
+        Ok(Cuda { kernels, context, batch_invariant })
     }
 
     /// As [`Cuda::new`], for benches of what ships beside what does not.
@@ -111,7 +109,6 @@ impl Cuda {
     pub fn with_switches(options: &CudaOptions, switches: Switches) -> Result<Cuda, BackendError> {
         let mut cuda = Cuda::new(options)?;
         cuda.kernels.set_switches(switches)?;
-        cuda.prefetch = switches.prefetch as u32;
         Ok(cuda)
     }
 

@@ -71,7 +71,7 @@ mirrored! {
     }
 
     /// `matmul.cuh`.
-    struct Matmul [624] {
+    struct Matmul [632] {
         src: Address,
         norm: Address,
         eps: f32,
@@ -83,7 +83,9 @@ mirrored! {
         halves: Address,
         inverse: Address,
         half_cols: u32,
-        prefetch: u32,
+        ring_slices: u32,
+        ring_scale_bytes: u32,
+        unused: u32,
         partial: Address,
         arrived: Address,
         products: [Product; PRODUCTS_MAX],

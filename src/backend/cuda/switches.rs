@@ -9,19 +9,6 @@ pub struct Switches {
     pub carve_out: bool,
     /// Whether a kernel may start before its predecessor has ended (programmatic dependent launch).
     pub overlap: bool,
-    /// How a product of few tokens brings its first weights to L2 while its predecessor still runs.
-    pub prefetch: Prefetch,
-}
-
-/// As in kernels-cu/common/matmul.cuh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prefetch {
-    /// As the architecture has it: ranges from 9.0 on, else lines.
-    Default = 0,
-    /// A line of 128 bytes at a time.
-    Lines = 1,
-    /// Not at all.
-    None = 2,
 }
 
 #[cfg(test)]
@@ -32,13 +19,13 @@ mod tests {
     #[test]
     fn what_is_turned_off_is_off_in_that_backend_alone() {
         cuda_emu::install(&cuda_emu::InstallOptions::skipped_by("OTTAVA_TEST_GPU")).unwrap();
-        let of = |cuda: &Cuda| (cuda.kernels.switches().unwrap(), cuda.prefetch);
-        let off = Switches { carve_out: false, overlap: false, prefetch: Prefetch::None };
-        let on = Switches { carve_out: true, overlap: true, prefetch: Prefetch::Default };
+        let of = |cuda: &Cuda| cuda.kernels.switches().unwrap();
+        let off = Switches { carve_out: false, overlap: false };
+        let on = Switches { carve_out: true, overlap: true };
         let shipped = of(&Cuda::new(&CudaOptions::default()).unwrap());
         let cuda = Cuda::with_switches(&CudaOptions::default(), off).unwrap();
-        assert_eq!(of(&cuda), ((false, false), 2));
-        assert_eq!(shipped.0.1, cuda.device().compute_capability.0 >= 9);
+        assert_eq!(of(&cuda), (false, false));
+        assert_eq!(shipped.1, cuda.device().compute_capability.0 >= 9);
         assert_eq!(of(&Cuda::with_switches(&CudaOptions::default(), on).unwrap()), shipped);
     }
 }
