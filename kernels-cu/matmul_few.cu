@@ -109,7 +109,7 @@ struct Ring {
     __device__ __forceinline__ void wait() const {
         cp_async_wait<8 - UNIT_SLICES>();
         cp_async_wait_if<4 - UNIT_SLICES>(slices < 8);
-        cp_async_wait_if<0>(slices < 4);
+        cp_async_wait_if<UNIT_SLICES == 1 ? 1 : 0>(slices < 4);
         __syncwarp();
     }
 };

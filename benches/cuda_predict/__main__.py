@@ -12,10 +12,10 @@ each beside its prediction; `--svg` draws the roofline of one model, with measur
 
 The model. A launch takes 0.8 µs, then two parts, one behind the other, each as long as its slowest:
   what a block waits for first   activations through the L2 (5.5 TB/s for all), or the
-                                 weights that were prefetched from memory (3.05 or 4.35 TB/s)
+                                 weights of the rings from memory (3.05 or 4.35 TB/s)
   the rest                       the remaining weights from memory at 0.93 of its rate, or the loops: a
                                  turn's instructions at 4 a clock for all resident warps, or for each turn of
-                                 one warp its instructions or a load's latency (550 clocks)
+                                 one warp its instructions or the chain of its mma (272 clocks)
 Tile kernels have one part, the slowest of issue, shared memory, L2, latency, tensor cores and memory, and a
 time for each wave of blocks. Clocks are 1.9 GHz, in kernels of tensor cores 1.7. kernels: `products.py`, `others.py`;
 constants: `cards.py`; which kernels a step is made of: `forms.py`. Expect 20 % where memory rules and 35 %

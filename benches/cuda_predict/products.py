@@ -38,7 +38,7 @@ class Few:
     # Warp instructions of a slice's copy: a turn has one, and a unit a slice for each four bits.
     copy: int = 35
     # Shared memory of the smallest rings: `RINGS_MIN_BYTES`, few.rs.
-    rings_min: int = 8 * 4 * (1024 + 64)
+    rings_min: int = 8 * 4 * (1024 + 512)
     # Warp instructions for 128 activations: of the first pass, and of the second.
     staging: tuple = (22, 39)
 

@@ -54,19 +54,6 @@ struct Codes {
     uint4 loads[LOADS];
 };
 
-// The codes of the steps from `first` on; what lies beyond the row's end is zero. `row` points to the
-// lane's part of the strip's first load.
-template <int BITS, int STEPS>
-__device__ __forceinline__ Codes<BITS, STEPS> load_codes(const uint4* row, uint32_t first, uint32_t loads) {
-    Codes<BITS, STEPS> codes;
-#pragma unroll
-    for (int i = 0; i < codes.LOADS; ++i) {
-        const uint32_t load = first / LOAD_STEPS<BITS> + i;
-        codes.loads[i] = load < loads ? ld_stream(row + load * 32) : make_uint4(0, 0, 0, 0);
-    }
-    return codes;
-}
-
 // The A operand of one step, without scales.
 template <int BITS, int STEPS>
 __device__ __forceinline__ void step_operand(uint32_t (&a)[4], const Codes<BITS, STEPS>& codes, int step,
