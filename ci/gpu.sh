@@ -15,8 +15,8 @@
 #
 # `plan` below has each call's parts with their seconds. A part that runs out of its time is reported as missing.
 # After each part FOLDER/gpu-N.tar.gz has all results and logs so far; results are in a folder named after the
-# card, since two calls may get two cards: what is worth keeping goes to benches/record under the same name, the
-# goldens to crates/cuda-emu/tests/golden. The profile is FOLDER/gpu-N-profile.ncu-rep. `--call N PART...` runs some
+# card, since two calls may get two cards: what is worth keeping goes to benches/record under the same name, in
+# a folder of its day, the goldens to crates/cuda-emu/tests/golden. The profile is FOLDER/gpu-N-profile.ncu-rep. `--call N PART...` runs some
 # parts only, and so does --dry-run.
 #
 # Set for --build: OTTAVA_CUDA_ARCHS, the card's architecture (90a without it: H100, H200); OTTAVA_MODEL, a real
@@ -39,8 +39,8 @@ failed=()
 missing=()
 left_out=()
 
-# The parts of each call: its number, the part, its seconds at most, what it works on. On an H200 the first six took
-# 133 s together, and call 2 some 270; what is worth most comes first, should a part take all of its seconds.
+# The parts of each call: its number, the part, its seconds at most, what it works on. Together
+# they are more than a call has, since none should take all of its seconds: what is worth most comes first.
 plan() {
     cat <<'ROWS'
 1 check     90
@@ -314,7 +314,7 @@ bench_model() {
     [ -z "$dry" ] || length=(-n 4 -r 1)
     run_program "model-$name" 100 env ${dry:+LD_LIBRARY_PATH="$folder/driver"} "$folder/bin/ottava" bench --json \
         --model "$path" --device cuda -p 512,2048 "${length[@]}" -d 0 --parallel 1,16,64 "$@" \
-        && cp "$folder/logs/$call-model-$name.log" "$results/model-$name-$call.json"
+        && sed "s#$folder/##g" "$folder/logs/$call-model-$name.log" > "$results/model-$name-$call.json"
 }
 
 # llama.cpp's speed with the same file, in steps as long as ours.

@@ -94,7 +94,7 @@ struct Ring {
         codes = memory + lane * sizeof(uint4);
         scales = memory + slices * SLICE_BYTES;
     }
-    // Counts through the slices.
+    // Where a slice lies. Slices are counted without end; a ring has the last ones.
     __device__ __forceinline__ uint4* code(uint32_t slice, uint32_t load) const {
         return reinterpret_cast<uint4*>(codes + (slice & (slices - 1)) * SLICE_BYTES + load * LOAD_BYTES);
     }
@@ -104,7 +104,8 @@ struct Ring {
     // Bytes of all rings of a block.
     __device__ __forceinline__ uint32_t all_bytes() const { return FEW_WARPS * slices * (SLICE_BYTES + scale_bytes); }
 
-    // Waits for a unit's slices, the oldest that are under way; all lanes' copies are seen then.
+    // Waits for a unit's slices, the oldest that are under way; all lanes' copies are seen then. As many groups of copies
+    // are under way as a ring has slices, empty ones among them. A count must be a constant, hence one for each size.
     template <int UNIT_SLICES>
     __device__ __forceinline__ void wait() const {
         cp_async_wait<8 - UNIT_SLICES>();
@@ -214,9 +215,9 @@ __device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, co
 __device__ __forceinline__ void add_up(float (&total)[4], const Chain& chain, const __half* x, const Ring& ring,
                                        Copies& copies, uint32_t& slice) {
     if (!chain.matrix || chain.begin == chain.end) return;
-#define OTTAVA_FORMAT(BITS, STEPS)                           \
-    case BITS * 16 + STEPS:                                  \
-        add_up<BITS, STEPS>(total, chain, x, ring, copies, slice);          \
+#define OTTAVA_FORMAT(BITS, STEPS)                                 \
+    case BITS * 16 + STEPS:                                        \
+        add_up<BITS, STEPS>(total, chain, x, ring, copies, slice); \
         break
     switch (chain.matrix->bits * 16 + chain.matrix->group_steps) {
         OTTAVA_FORMAT(4, 1);

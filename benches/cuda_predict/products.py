@@ -62,7 +62,7 @@ class Few:
         weights = form.bytes(product.all_rows, product.cols)
         own = ceil(units_of(product.cols) / cut)
         chain = form.bytes(STRIP_ROWS, own * UNIT_COLS)
-        prefetched = blocks * 8 * min(self.ahead, chain)
+        filled = blocks * 8 * min(self.ahead, chain)
         # A chain's units, one after the other, or all resident warps' instructions.
         wait = own * max(turn, UNIT_CHAIN)
         issue = resident * 8 * own * turn / ISSUE
@@ -71,8 +71,8 @@ class Few:
         activations = tokens * product.cols * 4
         l2 = 2 * blocks * activations
         staging, _ = slowest(l2=l2 / card.l2, latency=0.65e-6, issue=instructions / ISSUE / card.clock)
-        stream = (weights - prefetched) / (STREAMED * card.dram)
-        front, bound_front = slowest(staging=staging, memory=prefetched / card.dram)
+        stream = (weights - filled) / (STREAMED * card.dram)
+        front, bound_front = slowest(staging=staging, memory=filled / card.dram)
         back, bound_back = slowest(loop=rounds * strip, memory=stream)
         bound = bound_front if front > back else bound_back
         flops = 2 * tokens * product.all_rows * product.cols

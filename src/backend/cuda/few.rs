@@ -8,8 +8,7 @@ use crate::backend::BackendError;
 
 /// Every block turns all activations to f16 for itself, which costs L2 traffic in proportion to them. Tiles share
 /// activations that are packed once, for one more launch: they have more than so many tokens, or more than so many
-/// activations of several tokens. On an H200 the tiles took 0.87 to 1.3 times as long for 16 tokens as the kernel before
-/// this one for four (benches/record/h200).
+/// activations of several tokens. Neither kernel was far ahead around this number on an H200 (benches/record/h200).
 const TOKENS_MAX: usize = 4;
 const ACTIVATIONS_MAX: usize = 16_384;
 /// `sizeof(FewShared)` in matmul_few.cu.
