@@ -14,10 +14,10 @@
 #   After    unpack each FOLDER/gpu-N.tar.gz into one folder, and ci/gpu.sh --table FOLDER/results/h100
 #
 # `plan` below has each call's parts with their seconds. A part that runs out of its time is reported as missing.
-# After each part FOLDER/gpu-N.tar.gz has all results and logs so far; results are in a folder named after the
-# card, since two calls may get two cards: what is worth keeping goes to benches/record under the same name, in
-# a folder of its day, the goldens to crates/cuda-emu/tests/golden. The profile is FOLDER/gpu-N-profile.ncu-rep. `--call N PART...` runs some
-# parts only, and so does --dry-run.
+# After each part FOLDER/gpu-N.tar.gz has all results and logs so far; results are in a folder named after the card,
+# since two calls may get two cards: what is worth keeping goes to benches/record under the same name, in a folder of
+# its day, the goldens to crates/cuda-emu/tests/golden. The profile is FOLDER/gpu-N-profile.ncu-rep. `--call N PART...`
+# runs some parts only, and so does --dry-run.
 #
 # Set for --build: OTTAVA_CUDA_ARCHS, the card's architecture (90a without it: H100, H200); OTTAVA_MODEL, a real
 # model's file to pack and to measure; OTTAVA_LLAMA_BENCH, a llama-bench of llama.cpp to pack, built for that card
