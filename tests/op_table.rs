@@ -12,6 +12,7 @@ mod literals;
 #[path = "op_table/table.rs"]
 mod table;
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 
 use agree::{answered, assert_agrees, assert_refuses, assert_rows_alone, assert_same_bits};
@@ -85,6 +86,19 @@ fn a_row_alone_has_the_bits_it_has_among_others() {
             assert!(rows > 100, "only {rows} rows were run alone");
         }
     }
+}
+
+#[test]
+fn operations_say_whose_rows_they_mix() {
+    // What a sequence keeps in pages and in a state does not count.
+    let keeps = |case: &Case| {
+        !case.slots.is_empty() || case.ops.iter().any(|op| matches!(op, Op::KvAppend(_) | Op::Attention(_)))
+    };
+    let alone: Vec<_> = cases().into_iter().filter(|case| case.ops.len() == 1 && !keeps(case)).collect();
+    let names = |mixes: &dyn Fn(&Case) -> bool| -> BTreeSet<_> {
+        alone.iter().filter(|case| mixes(case)).map(|case| case.ops[0].name()).collect()
+    };
+    assert_eq!(names(&|case| case.ops[0].mixes().is_some()), names(&|case| case.mixes_rows(&Reference)));
 }
 
 #[test]

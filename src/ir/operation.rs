@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Counting, MatrixId, OpKind, Place, Role, VectorId, Work};
+use super::{Counting, MatrixId, OpKind, Place, Role, Rows, VectorId, Work};
 
 /// Operands that cannot be, whatever the step and the weights are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,6 +40,12 @@ pub trait Operation {
     /// [`Misfit`].
     fn check(&self) -> Result<(), Misfit> {
         Ok(())
+    }
+
+    /// The rows of the step of which a row of the result reads more than its own. What a sequence keeps, its pages and
+    /// its state, does not count.
+    fn mixes(&self) -> Option<Rows> {
+        None
     }
 
     /// The least that one run has to do.

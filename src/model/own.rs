@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::backend::Backend;
 use crate::graph::{Graph, GraphError, Plan};
-use crate::ir::{Op, Rows};
+use crate::ir::Rows;
 use crate::session::NamedWeights;
 use crate::token::TokenId;
 
@@ -76,7 +76,10 @@ impl OwnModel {
             (rows == Rows::Outputs, "its logits are not rows of outputs"),
             (plan.vocab().is_none_or(|rows| rows >= vocab_size), "it cannot embed all tokens of its logits"),
             (plan.inputs().next().is_none(), "it has inputs, which no request fills"),
-            (!plan.ops().iter().any(of_the_step), "rows of a step are mixed, and prompts come in parts"),
+            (
+                !plan.ops().iter().any(|op| op.mixes() == Some(Rows::Tokens)),
+                "rows of a step are mixed, and prompts come in parts",
+            ),
             (plan.states().is_empty(), "states of sequences do not run in the engine yet"),
             (options.quantise.is_none(), "its weights are taken as they are, and not quantised"),
             (options.sidecar.is_none(), "its weights are not kept in a file"),
@@ -90,15 +93,6 @@ impl OwnModel {
 
     fn refuse(&self, reason: &str) -> ModelError {
         GraphError::Unsupported { node: self.name.clone(), reason: reason.into() }.into()
-    }
-}
-
-/// Whether a row depends on which others its step has. Attention over the cache does not.
-fn of_the_step(op: &Op) -> bool {
-    match op {
-        Op::RowAttention(attention) => attention.k.rows == Rows::Tokens,
-        Op::MeanRows(mean) => mean.dst.rows == Rows::Outputs,
-        _ => false,
     }
 }
 

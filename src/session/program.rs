@@ -152,11 +152,7 @@ impl<B: Backend> Program<'_, B> {
             return step.check(limits, shared.kv_memory.pages, vocab);
         }
         // Fixed rows belong to no sequence.
-        let by_sequence = |op: &Op| match op {
-            Op::RowAttention(_) => true,
-            Op::MeanRows(mean) => mean.dst.rows == Rows::Outputs,
-            _ => false,
-        };
+        let by_sequence = |op: &Op| op.mixes().is_some_and(|rows| !matches!(rows, Rows::Fixed(_)));
         if stateful || plan.ops().iter().any(by_sequence) {
             return step.check_rows(limits, vocab);
         }

@@ -7,7 +7,7 @@ use half::f16;
 use ottava::TokenId;
 use ottava::backend::{ArenaMemory, Backend, BackendError, Frame, PageMemory, Weights};
 use ottava::ir::{
-    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Rows, StateSlot,
+    KvDtype, KvLayout, MatrixId, Op, PAGE_TOKENS, PageId, PageRef, Place, Precision, Role, Rows, StateSlot,
     StateSlots, StepInput, StepLimits, StepSequence, VectorId, Window,
 };
 use ottava::quant::{Bits, Codes, QuantMatrix, QuantParts, WeightMatrix, code_bytes_per_row};
@@ -223,6 +223,36 @@ impl Case {
             case
         };
         (0..*count).map(row_of).collect()
+    }
+
+    /// Whether the only operation lets a row of a source reach other rows of a result than that row's own: each
+    /// source's last row becomes as its first, and the results of `backend` are compared.
+    #[allow(dead_code, reason = "the reference alone is asked")]
+    pub fn mixes_rows<B: Backend>(&self, backend: &B) -> bool {
+        let [op] = self.ops.as_slice() else { panic!("{}: one operation", self.name) };
+        let read = |(role, place): &(Role, Place)| *role != Role::Write && place.rows.count(&self.step) > 1;
+        let before = run(backend, self);
+        op.places().into_iter().filter(read).any(|(_, source)| {
+            let mut case = self.clone();
+            let value = case.values.iter_mut().find(|(place, _)| place.offset == source.offset);
+            let (_, values) = value.expect("a source has a value");
+            let last = source.rows.count(&self.step) - 1;
+            values.copy_within(..source.cols, last * source.cols);
+            let own = |result: &Place, row: usize| match (source.rows, result.rows) {
+                (Rows::Tokens, Rows::Outputs) => self.step.outputs[row] as usize == last,
+                _ => row == last,
+            };
+            self.results.iter().zip(before.iter().zip(run(backend, &case))).any(
+                |(result, (before, after))| {
+                    let rows =
+                        before.chunks_exact(result.cols).zip(after.chunks_exact(result.cols)).enumerate();
+                    let same = |(a, b): (&[f32], &[f32])| {
+                        a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits()))
+                    };
+                    rows.filter(|(row, _)| !own(result, *row)).any(|(_, pair)| !same(pair))
+                },
+            )
+        })
     }
 
     fn each_place(&mut self, mut change: impl FnMut(&mut Place)) {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Activation, Misfit, Names, OpKind, Operation, Place, Precision, Role};
+use crate::ir::{Activation, Misfit, Names, OpKind, Operation, Place, Precision, Role, Rows};
 
 /// An elementwise function of one value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -144,6 +144,10 @@ impl Operation for Transpose {
     fn visit(&mut self, visit: &mut dyn FnMut(Role, &mut Place)) {
         visit(Role::Read, &mut self.src);
         visit(Role::Write, &mut self.dst);
+    }
+
+    fn mixes(&self) -> Option<Rows> {
+        Some(self.src.rows)
     }
 
     fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {

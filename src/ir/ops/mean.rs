@@ -59,6 +59,10 @@ impl Operation for MeanRows {
         Self::misfit(Listed(Place { rows, ..self.src }).to_string(), Listed(self.dst).to_string())
     }
 
+    fn mixes(&self) -> Option<Rows> {
+        Some(self.src.rows)
+    }
+
     fn write(&self, f: &mut fmt::Formatter<'_>, _: &dyn Names) -> fmt::Result {
         writeln!(f, "{} = mean of sequences of {}", Listed(self.dst), Listed(self.src))
     }

@@ -17,7 +17,7 @@ mod rows;
 
 use std::fmt;
 
-use super::{Counting, Misfit, Names, OpKind, Operation, Place, Role, Work};
+use super::{Counting, Misfit, Names, OpKind, Operation, Place, Role, Rows, Work};
 pub use attention::*;
 pub use elementwise::*;
 pub use experts::*;
@@ -62,6 +62,11 @@ macro_rules! operations {
             /// [`Misfit`].
             pub fn check(&self) -> Result<(), Misfit> {
                 match self { $(Op::$variant(op) => op.check(),)* }
+            }
+
+            /// [`Operation::mixes`]
+            pub fn mixes(&self) -> Option<Rows> {
+                match self { $(Op::$variant(op) => op.mixes(),)* }
             }
 
             /// [`Operation::work`]

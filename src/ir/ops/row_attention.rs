@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ir::listing::Listed;
-use crate::ir::{Counting, Heads, Misfit, Names, OpKind, Operation, Place, Role, Work};
+use crate::ir::{Counting, Heads, Misfit, Names, OpKind, Operation, Place, Role, Rows, Work};
 
 /// Which keys a query sees, by their places in the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,6 +86,10 @@ impl Operation for RowAttention {
             );
         }
         Ok(())
+    }
+
+    fn mixes(&self) -> Option<Rows> {
+        Some(self.k.rows)
     }
 
     /// Two products a key, row and query head; values in the arena are not counted.
