@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Makes random changes of the crate's code, one at a time, and says which of them the tests notice.
+"""Makes random changes of the crate's code, each alone, and says which of them the tests notice.
 
-usage: mutants.py SEED COUNT FOLDER...   (ci/mutants.sh sets the environment)
+usage: mutants.py SEED COUNT FOLDER...   (ci/mutants.sh sets the environment; OTTAVA_JOBS changes at a time)
 
-Work is done in a copy of the tree, so that the tree itself may be edited meanwhile. The library's own
-tests run first, those of the changed module before the others; then the programs in INTEGRATION. The
-first failure ends a change's run. A run that was stopped goes on where its record ends; a record is
-of one state of code and tests. An outcome is one of
+Work is done in copies of the tree, one for each job, so that the tree itself may be edited meanwhile: after a
+change the compiler keeps one core busy for most of the time. The library's own tests run first, those of the
+changed module before the others; then the programs in INTEGRATION. The first failure ends a change's run. A
+run that was stopped goes on where its record ends; a record is of one state of code and tests. An outcome is
+one of
 
     caught      a test fails
     timeout     the tests take three times the processor time they take unchanged, or hang: caught, too
@@ -27,8 +28,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 # Programs that need no model, and no optimiser to be quick.
 INTEGRATION = "tiny_model families words weights hugging_face bad_gguf sidecar kv_alloc no_allocation".split()
@@ -150,10 +154,9 @@ def rest(module):
     return ("--skip", "backend::cpu::") if module in ABOVE_KERNELS else ()
 
 
-def spent():
-    """The processor time of all children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def bare_name(program):
+    """A program's name without cargo's hash, which differs from tree to tree."""
+    return Path(program).name.rpartition("-")[0]
 
 
 class Tests:
@@ -161,12 +164,13 @@ class Tests:
 
     def __init__(self, tree):
         self.tree, self.usual = tree, {}
+        self.environment = os.environ | {"CARGO_TARGET_DIR": str(tree.with_name(tree.name + ".target"))}
 
     def build(self, what):
         """The programs, or None if the compiler refuses."""
         command = ["cargo", "test", *QUICK, "-p", "ottava", "--features", "async", "--no-run", "--message-format=json",
                    "--quiet", *what]
-        made = subprocess.run(command, cwd=self.tree, capture_output=True, text=True)
+        made = subprocess.run(command, cwd=self.tree, env=self.environment, capture_output=True, text=True)
         if made.returncode != 0:
             self.why = made.stderr
             return None
@@ -175,7 +179,7 @@ class Tests:
 
     def run(self, program, *names):
         """None if all pass, else the first test that fails."""
-        limit, before = int(3 * self.usual.get((program, names), 600) + GRACE), spent()
+        limit = int(3 * self.usual.get((bare_name(program), names), 600) + GRACE)
         # Groups of their own, so that a test's own processes end with it.
         process = subprocess.Popen([program, *names], cwd=self.tree, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                    text=True, start_new_session=True,
@@ -185,10 +189,12 @@ class Tests:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        code = process.wait()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = code = os.waitstatus_to_exitcode(status)
+        process.stdout.close()
         if failed is None and code not in (0, -signal.SIGKILL):
             failed = "timeout" if code == -signal.SIGXCPU else f"{Path(program).name} ends with {code}"
-        self.last = spent() - before
+        self.last = used.ru_utime + used.ru_stime
         return failed
 
     def first_failure(self, process):
@@ -204,7 +210,8 @@ class Tests:
                     continue
                 chunk = os.read(process.stdout.fileno(), 65536)
                 if not chunk:
-                    process.wait()
+                    # It ends by itself: only its own end says how.
+                    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
                     return None
                 *lines, pending = (pending + chunk).split(b"\n")
                 for line in lines:
@@ -226,19 +233,23 @@ class Tests:
             return "unviable"
         return next(filter(None, map(self.run, programs)), None)
 
-    def learn(self, modules):
-        """The times without a change; says what fails then."""
+    def all_programs(self):
+        """The library's tests and the programs of the tree as it is."""
         library = self.build(["--lib"])
         programs = library and self.build([word for name in INTEGRATION for word in ("--test", name)])
         if not programs:
             sys.exit(f"the tree does not build:\n{self.why}")
-        runs = [(library[0], (module + "::",)) for module in modules]
-        runs += [(library[0], names) for names in sorted(set(map(rest, modules)))] + [(one, ()) for one in programs]
+        return library[0], programs
+
+    def learn(self, modules, library, programs):
+        """The times without a change; says what fails then."""
+        runs = [(library, (module + "::",)) for module in modules]
+        runs += [(library, names) for names in sorted(set(map(rest, modules)))] + [(one, ()) for one in programs]
         for program, names in runs:
             failed = self.run(program, *names)
             if failed:
                 sys.exit(f"{failed} without any change")
-            self.usual[program, names] = self.last
+            self.usual[bare_name(program), names] = self.last
 
 
 def shown(text, start, end, new):
@@ -249,46 +260,67 @@ def shown(text, start, end, new):
     return squeeze(text[first:last]), squeeze(text[first:start] + new + text[end:last])
 
 
+def outcome_of(tests, kind, name, start, end, new):
+    """Makes a change, runs the tests, takes the change back; the record's entry for it."""
+    path, begun = tests.tree / name, time.monotonic()
+    text = path.read_text()
+    before, after = shown(text, start, end, new)
+    try:
+        path.write_text(text[:start] + new + text[end:])
+        by = tests.all(name.split("/")[1])
+    finally:
+        path.write_text(text)
+    outcome = {None: "missed", "timeout": "timeout", "unviable": "unviable"}.get(by, "caught")
+    return dict(outcome=outcome, file=name, line=text.count("\n", 0, start) + 1, start=start, kind=kind, before=before,
+                after=after, by=by, seconds=round(time.monotonic() - begun))
+
+
 def main():
     seed, count, folders = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     root, target = Path.cwd(), Path(os.environ["CARGO_TARGET_DIR"])
-    tree = target / "tree"
-    copy(root, tree)
-    changes = drawn(sites(tree, folders), seed, count)
-    tests, record = Tests(tree), target / f"seed-{seed}-{state(tree)}.jsonl"
+    trees = [target / f"tree-{job}" for job in range(int(os.environ.get("OTTAVA_JOBS", 2)))]
+    for tree in trees:
+        copy(root, tree)
+    changes = drawn(sites(trees[0], folders), seed, count)
+    record = target / f"seed-{seed}-{state(trees[0])}.jsonl"
     started = time.monotonic()
-    tests.learn(sorted({name.split("/")[1] for _, (name, *_) in changes}))
-    print(f"{len(changes)} changes; without any, building and testing took {time.monotonic() - started:.0f} s", flush=True)
-    known = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-    known = {(entry["file"], entry["start"], entry["after"]): entry for entry in known}
-    outcomes, missed = {}, []
-    with record.open("a") as out:
-        for number, (kind, (name, start, end, new)) in enumerate(changes, 1):
-            path, begun = tree / name, time.monotonic()
-            text = path.read_text()
-            before, after = shown(text, start, end, new)
+    jobs = [Tests(tree) for tree in trees]
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        built = list(pool.map(Tests.all_programs, jobs))
+        jobs[0].learn(sorted({name.split("/")[1] for _, (name, *_) in changes}), *built[0])
+        free = SimpleQueue()
+        for job in jobs:
+            job.usual = jobs[0].usual
+            free.put(job)
+        print(f"{len(changes)} changes; without any, building and testing took {time.monotonic() - started:.0f} s", flush=True)
+        known = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+        known = {(entry["file"], entry["start"], entry["after"]): entry for entry in known}
+        printing = threading.Lock()
+
+        def one(numbered):
+            number, (kind, (name, start, end, new)) = numbered
+            after = shown(texts[name], start, end, new)[1]
             if entry := known.get((name, start, after)):
-                outcomes[entry["outcome"]] = outcomes.get(entry["outcome"], 0) + 1
-                missed += [entry] * (entry["outcome"] == "missed")
-                continue
+                return entry
+            tests = free.get()
             try:
-                path.write_text(text[:start] + new + text[end:])
-                by = tests.all(name.split("/")[1])
+                entry = outcome_of(tests, kind, name, start, end, new)
             finally:
-                path.write_text(text)
-            outcome = {None: "missed", "timeout": "timeout", "unviable": "unviable"}.get(by, "caught")
-            outcomes[outcome] = outcomes.get(outcome, 0) + 1
-            line = text.count("\n", 0, start) + 1
-            entry = dict(outcome=outcome, file=name, line=line, start=start, kind=kind, before=before, after=after, by=by,
-                         seconds=round(time.monotonic() - begun))
-            out.write(json.dumps(entry) + "\n")
-            out.flush()
-            if outcome == "missed":
-                missed.append(entry)
-            print(f"{number:4} {outcome:9} {name}:{line} ({kind}) {entry['seconds']} s  {by or ''}", flush=True)
-    print(", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())), f"in {time.monotonic() - started:.0f} s")
-    for entry in missed:
-        print(f"missed {entry['file']}:{entry['line']} ({entry['kind']})\n    - {entry['before']}\n    + {entry['after']}")
+                free.put(tests)
+            with printing, record.open("a") as out:
+                out.write(json.dumps(entry) + "\n")
+                print(f"{number:4} {entry['outcome']:9} {name}:{entry['line']} ({kind}) {entry['seconds']} s  {entry['by'] or ''}",
+                      flush=True)
+            return entry
+
+        texts = {name: (trees[0] / name).read_text() for _, (name, *_) in changes}
+        entries = list(pool.map(one, enumerate(changes, 1)))
+    outcomes = [entry["outcome"] for entry in entries]
+    summary = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in sorted(set(outcomes)))
+    print(f"{summary} in {time.monotonic() - started:.0f} s")
+    for entry in entries:
+        if entry["outcome"] == "missed":
+            print(f"missed {entry['file']}:{entry['line']} ({entry['kind']})\n    - {entry['before']}\n    + {entry['after']}")
     print(f"record: {record}")
 
 

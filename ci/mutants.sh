@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Whether the tests notice a change of the code: `ci/mutants.sh [seed [count [folder...]]]` makes `count`
-# (20) changes drawn by `seed` (1), one at a time, in a copy of the tree, and runs the tests that need no
+# (20) changes drawn by `seed` (1), each alone in a copy of the tree, and runs the tests that need no
 # model. Folders default to those that compute results. Prints what no test noticed; the record lies in
-# target/mutants. No part of .ci/run: with two cores a change takes about a minute. Python alone is needed.
+# target/mutants. OTTAVA_JOBS (2) changes are tried at a time, each in a copy of its own. No part of .ci/run: a
+# change takes about a minute. Python alone is needed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seed=${1:-1}
