@@ -225,36 +225,6 @@ impl Case {
         (0..*count).map(row_of).collect()
     }
 
-    /// Whether the only operation lets a row of a source reach other rows of a result than that row's own: each
-    /// source's last row becomes as its first, and the results of `backend` are compared.
-    #[allow(dead_code, reason = "the reference alone is asked")]
-    pub fn mixes_rows<B: Backend>(&self, backend: &B) -> bool {
-        let [op] = self.ops.as_slice() else { panic!("{}: one operation", self.name) };
-        let read = |(role, place): &(Role, Place)| *role != Role::Write && place.rows.count(&self.step) > 1;
-        let before = run(backend, self);
-        op.places().into_iter().filter(read).any(|(_, source)| {
-            let mut case = self.clone();
-            let value = case.values.iter_mut().find(|(place, _)| place.offset == source.offset);
-            let (_, values) = value.expect("a source has a value");
-            let last = source.rows.count(&self.step) - 1;
-            values.copy_within(..source.cols, last * source.cols);
-            let own = |result: &Place, row: usize| match (source.rows, result.rows) {
-                (Rows::Tokens, Rows::Outputs) => self.step.outputs[row] as usize == last,
-                _ => row == last,
-            };
-            self.results.iter().zip(before.iter().zip(run(backend, &case))).any(
-                |(result, (before, after))| {
-                    let rows =
-                        before.chunks_exact(result.cols).zip(after.chunks_exact(result.cols)).enumerate();
-                    let same = |(a, b): (&[f32], &[f32])| {
-                        a.iter().map(|x| x.to_bits()).eq(b.iter().map(|x| x.to_bits()))
-                    };
-                    rows.filter(|(row, _)| !own(result, *row)).any(|(_, pair)| !same(pair))
-                },
-            )
-        })
-    }
-
     fn each_place(&mut self, mut change: impl FnMut(&mut Place)) {
         self.values.iter_mut().for_each(|(place, _)| change(place));
         self.results.iter_mut().for_each(&mut change);
@@ -344,6 +314,41 @@ impl<'a, B: Backend> Bench<'a, B> {
         self.arena.read(place, 0, &mut out).expect("a value within the arena");
         out
     }
+}
+
+/// Whether operation `index` of a case lets a row of a source reach other rows of a result than that row's own: each
+/// source's last row becomes as its first, and what the operation writes is compared.
+#[allow(dead_code, reason = "the reference alone is asked")]
+pub fn mixes_rows<B: Backend>(backend: &B, case: &Case, index: usize) -> bool {
+    let (op, places) = (&case.ops[index], case.ops[index].places());
+    let last = |source: &Place| source.rows.count(&case.step) - 1;
+    // Written back in either case: the reference computes with more digits than can be read.
+    let results = |source: &Place, changed: bool| -> Vec<Vec<f32>> {
+        let mut bench = Bench::new(backend, case);
+        case.ops[..index].iter().for_each(|op| bench.execute(op).expect("an earlier operation"));
+        let mut values = bench.read(source);
+        if changed {
+            values.copy_within(..source.cols, last(source) * source.cols);
+        }
+        bench.arena.write(source, &values).expect("a value within the arena");
+        bench.execute(op).expect("the operation");
+        places.iter().map(|(_, place)| bench.read(place)).collect()
+    };
+    let sources =
+        places.iter().filter(|(role, place)| *role != Role::Write && place.rows.count(&case.step) > 1);
+    sources.into_iter().any(|(_, source)| {
+        let own = |row: usize| match op {
+            Op::GatherOutputs(_) => case.step.outputs[row] as usize == last(source),
+            _ => row == last(source),
+        };
+        let (before, after) = (results(source, false), results(source, true));
+        places.iter().zip(before.iter().zip(&after)).any(|((role, result), (before, after))| {
+            let bits = |row: &[f32]| -> Vec<u32> { row.iter().map(|x| x.to_bits()).collect() };
+            let rows = before.chunks_exact(result.cols).zip(after.chunks_exact(result.cols)).enumerate();
+            let mut others = rows.filter(|(row, _)| !own(*row));
+            matches!(role, Role::Write | Role::Update) && others.any(|(_, (a, b))| bits(a) != bits(b))
+        })
+    })
 }
 
 /// The results of a case on a backend, one after the other, and then its slots of state.
