@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 
 use ottava::TokenId;
-use ottava::checkpoint::{Checkpoint, GgufWriter, ModelFile, TensorType};
+use ottava::checkpoint::{self, Checkpoint, GgufWriter, ModelFile, OpenOptions, TensorType};
 use ottava::model::ModelConfig;
 use ottava::text::Tokenizer;
 use serde_json::json;
@@ -167,34 +167,62 @@ fn rendered(folder: &Folder<'_>) -> Outcome {
     Ok(())
 }
 
-/// A folder of one narrow layer, with the two kinds of tokenizer.
+/// The weights of a model of one narrow layer. Its matrices are 8-bit floats where `scales` says how their scales end,
+/// and of which type and shape they are.
+fn weights(scales: Option<(&str, &str, [usize; 2])>) -> Vec<u8> {
+    let layer = |part: &str| format!("model.layers.0.{part}.weight");
+    let mut tensors = vec![
+        ("model.embed_tokens.weight".to_owned(), "F16", vec![16, 8]),
+        ("model.norm.weight".to_owned(), "F16", vec![8]),
+    ];
+    tensors.extend(["input_layernorm", "post_attention_layernorm"].map(|part| (layer(part), "F16", vec![8])));
+    let attention = ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| layer(&format!("self_attn.{part}")));
+    let mlp = ["gate_proj", "up_proj", "down_proj"].map(|part| layer(&format!("mlp.{part}")));
+    for name in attention.into_iter().chain(mlp) {
+        if let Some((end, dtype, shape)) = scales {
+            tensors.push((format!("{name}{end}"), dtype, shape.to_vec()));
+        }
+        tensors.push((name, if scales.is_some() { "F8_E4M3" } else { "F16" }, vec![8, 8]));
+    }
+    let (mut header, mut data) = (serde_json::Map::new(), vec![]);
+    for (name, dtype, shape) in tensors {
+        let start = data.len();
+        // Ones.
+        let element: &[u8] = match dtype {
+            "F8_E4M3" => &[0x38],
+            "F16" => &[0, 0x3c],
+            "BF16" => &[0x80, 0x3f],
+            _ => &[0, 0, 0x80, 0x3f],
+        };
+        data.extend(element.repeat(shape.iter().product()));
+        header.insert(name, json!({ "dtype": dtype, "shape": shape, "data_offsets": [start, data.len()] }));
+    }
+    let header = serde_json::Value::Object(header).to_string();
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()
+}
+
+/// What `config.json` says of 8-bit floats, beside where their scales are.
+type EightBits = (serde_json::Value, (&'static str, &'static str, [usize; 2]));
+
+/// With a scale a block, and with one a row.
+fn eight_bits() -> [EightBits; 2] {
+    let blocks = json!({ "quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128] });
+    let format =
+        json!({ "num_bits": 8, "type": "float", "strategy": "channel", "symmetric": true, "dynamic": false });
+    let rows = json!({
+        "quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
+        "ignore": ["lm_head"], "config_groups": { "group_0": { "targets": ["Linear"], "weights": format } },
+    });
+    [(blocks, ("_scale_inv", "BF16", [1, 1])), (rows, ("_scale", "F32", [8, 1]))]
+}
+
+/// Folders of one narrow layer: with the two kinds of tokenizer, and with the two kinds of 8-bit floats.
 fn folders(folder: &Folder) -> Outcome {
     let config = json!({
         "model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
         "num_attention_heads": 1, "max_position_embeddings": 64, "tie_word_embeddings": true, "eos_token_id": [2, 3],
         "rope_scaling": { "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32 },
     });
-    let layer = |part: &str| format!("model.layers.0.{part}.weight");
-    let mut shapes = vec![
-        ("model.embed_tokens.weight".to_owned(), vec![16, 8]),
-        ("model.norm.weight".to_owned(), vec![8]),
-    ];
-    shapes.extend(["input_layernorm", "post_attention_layernorm"].map(|part| (layer(part), vec![8])));
-    shapes.extend(
-        ["q_proj", "k_proj", "v_proj", "o_proj"]
-            .map(|part| (layer(&format!("self_attn.{part}")), vec![8, 8])),
-    );
-    shapes.extend(
-        ["gate_proj", "up_proj", "down_proj"].map(|part| (layer(&format!("mlp.{part}")), vec![8, 8])),
-    );
-    let (mut header, mut end) = (serde_json::Map::new(), 0);
-    for (name, shape) in shapes {
-        let start = end;
-        end += 2 * shape.iter().product::<usize>();
-        header.insert(name, json!({ "dtype": "F16", "shape": shape, "data_offsets": [start, end] }));
-    }
-    let header = serde_json::Value::Object(header).to_string();
-    let weights = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; end]].concat();
     let vocab = json!({ "<unk>": 0, "<s>": 1, "</s>": 2, "t": 4, "h": 5, "e": 6, "th": 7, "the": 8, "\u{120}": 9, "\u{2581}": 10 });
     let tokenizer = |normalizer: serde_json::Value, cutter: serde_json::Value, fallback: bool| {
         json!({
@@ -211,10 +239,31 @@ fn folders(folder: &Folder) -> Outcome {
     );
     let settings =
         json!({ "bos_token": "<s>", "eos_token": { "content": "</s>" }, "chat_template": "{{ messages }}" });
-    for (name, tokenizer) in [("byte_level", byte_level), ("marks", marks)] {
+    let with = |said: serde_json::Value| {
+        let mut config = config.clone();
+        config["quantization_config"] = said;
+        config
+    };
+    let [(blocks, of_blocks), (rows, of_rows)] = eight_bits();
+    for (name, config, tokenizer, weights) in [
+        ("byte_level", config.clone(), &byte_level, weights(None)),
+        ("marks", config.clone(), &marks, weights(None)),
+        ("fp8_blocks", with(blocks), &byte_level, weights(Some(of_blocks))),
+        ("fp8_rows", with(rows), &marks, weights(Some(of_rows))),
+    ] {
         let documents = [config.to_string(), tokenizer.to_string(), settings.to_string(), "{}".to_owned()];
         let parts: Vec<&[u8]> = documents.iter().map(String::as_bytes).chain([weights.as_slice()]).collect();
-        folder.put("model_folder", name, &parts.join(&0x1e))?;
+        // What the target opens, so that it does open.
+        let opened = files::path("folder");
+        fs::create_dir_all(&opened)?;
+        for (name, part) in files::FOLDER.into_iter().zip(&parts) {
+            fs::write(opened.join(name), part)?;
+        }
+        let checkpoint = checkpoint::open(&opened, &OpenOptions::default())?;
+        ModelConfig::from_file(&*checkpoint)?;
+        checkpoint.matrix("model.layers.0.mlp.up_proj.weight")?;
+        fs::remove_dir_all(&opened)?;
+        folder.put("model_folder", name, &parts.join(&files::SEPARATOR))?;
     }
     Ok(())
 }

@@ -14,11 +14,6 @@ use ottava::checkpoint::{self, OpenOptions};
 use ottava::model::ModelConfig;
 use ottava::text::{AddBos, ChatTemplate, Special, Tokenizer};
 
-/// In their order in an input.
-const NAMES: [&str; 5] =
-    ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "model.safetensors"];
-const SEPARATOR: u8 = 0x1e;
-
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
     let folder = files::path("folder");
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -26,8 +21,8 @@ static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
 });
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut parts = bytes.splitn(NAMES.len(), |&byte| byte == SEPARATOR);
-    for name in NAMES {
+    let mut parts = bytes.splitn(files::FOLDER.len(), |&byte| byte == files::SEPARATOR);
+    for name in files::FOLDER {
         std::fs::write(FOLDER.join(name), parts.next().unwrap_or_default()).expect("written");
     }
     let Ok(checkpoint) = checkpoint::open(&FOLDER, &OpenOptions::default()) else { return };
