@@ -167,28 +167,36 @@ fn rendered(folder: &Folder<'_>) -> Outcome {
     Ok(())
 }
 
-/// The weights of a model of one narrow layer. Its matrices are 8-bit floats where `scales` says how their scales end,
-/// and of which type and shape they are.
-fn weights(scales: Option<(&str, &str, [usize; 2])>) -> Vec<u8> {
-    let layer = |part: &str| format!("model.layers.0.{part}.weight");
+/// What a matrix of a folder is made of: how the tensors' names end, their types and shapes.
+type Parts = &'static [(&'static str, &'static str, &'static [usize])];
+
+const DENSE: Parts = &[("weight", "F16", &[8, 8])];
+/// 8-bit floats with a scale a block, and with one a row; 4-bit floats.
+const BLOCKS: Parts = &[("weight", "F8_E4M3", &[8, 8]), ("weight_scale_inv", "BF16", &[1, 1])];
+const ROWS: Parts = &[("weight", "F8_E4M3", &[8, 8]), ("weight_scale", "F32", &[8, 1])];
+const FOUR: Parts =
+    &[("weight", "U8", &[8, 4]), ("weight_scale", "F8_E4M3", &[8, 1]), ("weight_scale_2", "F32", &[])];
+
+/// The weights of a model of one narrow layer.
+fn weights(matrix: Parts) -> Vec<u8> {
+    let layer = |part: &str| format!("model.layers.0.{part}");
     let mut tensors = vec![
-        ("model.embed_tokens.weight".to_owned(), "F16", vec![16, 8]),
-        ("model.norm.weight".to_owned(), "F16", vec![8]),
+        ("model.embed_tokens.weight".to_owned(), "F16", &[16, 8][..]),
+        ("model.norm.weight".to_owned(), "F16", &[8]),
+        (layer("input_layernorm.weight"), "F16", &[8]),
+        (layer("post_attention_layernorm.weight"), "F16", &[8]),
     ];
-    tensors.extend(["input_layernorm", "post_attention_layernorm"].map(|part| (layer(part), "F16", vec![8])));
     let attention = ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| layer(&format!("self_attn.{part}")));
     let mlp = ["gate_proj", "up_proj", "down_proj"].map(|part| layer(&format!("mlp.{part}")));
     for name in attention.into_iter().chain(mlp) {
-        if let Some((end, dtype, shape)) = scales {
-            tensors.push((format!("{name}{end}"), dtype, shape.to_vec()));
-        }
-        tensors.push((name, if scales.is_some() { "F8_E4M3" } else { "F16" }, vec![8, 8]));
+        tensors.extend(matrix.iter().map(|&(end, dtype, shape)| (format!("{name}.{end}"), dtype, shape)));
     }
     let (mut header, mut data) = (serde_json::Map::new(), vec![]);
     for (name, dtype, shape) in tensors {
         let start = data.len();
         // Ones.
         let element: &[u8] = match dtype {
+            "U8" => &[0x22],
             "F8_E4M3" => &[0x38],
             "F16" => &[0, 0x3c],
             "BF16" => &[0x80, 0x3f],
@@ -201,22 +209,7 @@ fn weights(scales: Option<(&str, &str, [usize; 2])>) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()
 }
 
-/// What `config.json` says of 8-bit floats, beside where their scales are.
-type EightBits = (serde_json::Value, (&'static str, &'static str, [usize; 2]));
-
-/// With a scale a block, and with one a row.
-fn eight_bits() -> [EightBits; 2] {
-    let blocks = json!({ "quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128] });
-    let format =
-        json!({ "num_bits": 8, "type": "float", "strategy": "channel", "symmetric": true, "dynamic": false });
-    let rows = json!({
-        "quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
-        "ignore": ["lm_head"], "config_groups": { "group_0": { "targets": ["Linear"], "weights": format } },
-    });
-    [(blocks, ("_scale_inv", "BF16", [1, 1])), (rows, ("_scale", "F32", [8, 1]))]
-}
-
-/// Folders of one narrow layer: with the two kinds of tokenizer, and with the two kinds of 8-bit floats.
+/// Folders of one narrow layer: with the two kinds of tokenizer, and with floats of few bits.
 fn folders(folder: &Folder) -> Outcome {
     let config = json!({
         "model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
@@ -239,17 +232,27 @@ fn folders(folder: &Folder) -> Outcome {
     );
     let settings =
         json!({ "bos_token": "<s>", "eos_token": { "content": "</s>" }, "chat_template": "{{ messages }}" });
-    let with = |said: serde_json::Value| {
+    let format =
+        json!({ "num_bits": 8, "type": "float", "strategy": "channel", "symmetric": true, "dynamic": false });
+    let said = [
+        json!({ "quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128] }),
+        json!({
+            "quant_method": "compressed-tensors", "format": "float-quantized", "quantization_status": "compressed",
+            "ignore": ["lm_head"], "config_groups": { "group_0": { "targets": ["Linear"], "weights": format } },
+        }),
+        json!({ "quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head"] }),
+    ];
+    let [blocks, rows, four] = said.map(|said| {
         let mut config = config.clone();
         config["quantization_config"] = said;
         config
-    };
-    let [(blocks, of_blocks), (rows, of_rows)] = eight_bits();
+    });
     for (name, config, tokenizer, weights) in [
-        ("byte_level", config.clone(), &byte_level, weights(None)),
-        ("marks", config.clone(), &marks, weights(None)),
-        ("fp8_blocks", with(blocks), &byte_level, weights(Some(of_blocks))),
-        ("fp8_rows", with(rows), &marks, weights(Some(of_rows))),
+        ("byte_level", &config, &byte_level, weights(DENSE)),
+        ("marks", &config, &marks, weights(DENSE)),
+        ("fp8_blocks", &blocks, &byte_level, weights(BLOCKS)),
+        ("fp8_rows", &rows, &marks, weights(ROWS)),
+        ("nvfp4", &four, &marks, weights(FOUR)),
     ] {
         let documents = [config.to_string(), tokenizer.to_string(), settings.to_string(), "{}".to_owned()];
         let parts: Vec<&[u8]> = documents.iter().map(String::as_bytes).chain([weights.as_slice()]).collect();

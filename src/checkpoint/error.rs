@@ -371,7 +371,7 @@ pub enum Fault {
         /// The type's name.
         found: String,
     },
-    /// A tensor of 8-bit floats has no scales beside it.
+    /// A tensor of 8-bit or 4-bit floats has no scales beside it.
     #[error("tensor `{}`: expected its scales in a tensor `{}`, found none", shown(tensor), shown(scales))]
     NoScales {
         /// The tensor.
@@ -379,7 +379,18 @@ pub enum Fault {
         /// The name that its scales must have.
         scales: String,
     },
-    /// The scales of a tensor of 8-bit floats have another shape than it asks for.
+    /// The scale of a whole tensor is no number that those of its groups can be multiplied with.
+    #[error(
+        "tensor `{}`: expected one by which scales of 8 bits become usual ones of f16, found {found}",
+        shown(tensor)
+    )]
+    TensorScale {
+        /// The tensor that has the scale.
+        tensor: String,
+        /// By what it multiplies.
+        found: Box<str>,
+    },
+    /// The scales of a tensor of floats of few bits have another shape than it asks for.
     #[error("tensor `{}`: expected {expected}, found {found:?}", shown(tensor))]
     ScaleShape {
         /// The scales.

@@ -5,8 +5,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use crate::quant::{
-    BlockFormat, Codes, DenseMatrix, DenseValues, MatrixForm, QuantError, QuantForm, WeightMatrix, fp8,
-    mxfp4, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0,
+    BlockFormat, Codes, DenseMatrix, DenseValues, MatrixForm, QuantError, QuantForm, WeightMatrix, mxfp4,
+    q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, scaled,
 };
 
 use super::stored::{Scales, StoredFile};
@@ -18,7 +18,7 @@ use super::{TensorInfo, TensorType, WeightsError};
 pub struct TensorRows<'f> {
     file: &'f StoredFile,
     info: &'f TensorInfo,
-    /// Of 8-bit floats.
+    /// Of 8-bit and 4-bit floats.
     scales: Option<&'f Scales>,
 }
 
@@ -53,9 +53,10 @@ impl<'f> TensorRows<'f> {
             (Some(format), _) => MatrixForm::Quant(format.layout.form()),
             (None, TensorType::F16) => MatrixForm::F16,
             (None, TensorType::Bf16) => MatrixForm::Bf16,
-            (None, TensorType::F8E4m3) => {
+            (None, dtype @ (TensorType::F8E4m3 | TensorType::F4E2m1)) => {
                 let group = self.scales.map_or(self.cols(), |scales| scales.spread.group(self.cols()));
-                MatrixForm::Quant(QuantForm { kind: Codes::E4m3, group, mins: false })
+                let kind = if dtype == TensorType::F8E4m3 { Codes::E4m3 } else { Codes::E2m1 };
+                MatrixForm::Quant(QuantForm { kind, group, mins: false })
             }
             (None, _) => MatrixForm::F32,
         }
@@ -86,7 +87,7 @@ impl<'f> TensorRows<'f> {
                 (WeightMatrix::Dense(matrix), _) => fill_dense(matrix, bytes),
                 // A tensor without scales is not in the table.
                 (WeightMatrix::Quant(matrix), None) => scales
-                    .map_or(Ok(()), |scales| fp8::fill(matrix, bytes, |row, group| scales.at(row, group))),
+                    .map_or(Ok(()), |scales| scaled::fill(matrix, bytes, |row, group| scales.at(row, group))),
             });
         decoded?.map_err(refused)
     }
@@ -107,7 +108,8 @@ impl<'f> TensorRows<'f> {
 /// How the blocks of a type are decoded; none for types without.
 fn block_format(dtype: TensorType) -> Option<&'static BlockFormat> {
     Some(match dtype {
-        TensorType::F32 | TensorType::F16 | TensorType::Bf16 | TensorType::F8E4m3 => return None,
+        TensorType::F32 | TensorType::F16 | TensorType::Bf16 => return None,
+        TensorType::F8E4m3 | TensorType::F4E2m1 => return None,
         TensorType::Q4_0 => &q4_0::FORMAT,
         TensorType::Q4_1 => &q4_1::FORMAT,
         TensorType::Q5_0 => &q5_0::FORMAT,

@@ -1,13 +1,17 @@
-//! Scales that are a tensor of their own, beside one of 8-bit floats: what shares one, and those of some rows.
+//! Scales that are a tensor of their own, beside one of 8-bit or 4-bit floats: what shares one, and those of some rows.
 
 use std::ops::Range;
 
 use half::{bf16, f16};
 
 use super::{TensorInfo, TensorType};
+use crate::quant::{e4m3, is_e4m3_number};
 
 /// Rows and columns of a block.
 pub(super) const BLOCK: usize = 128;
+
+/// Columns of a group of 4-bit floats.
+pub(super) const GROUP: usize = 16;
 
 /// What shares a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub(super) enum Spread {
     Row,
     /// 128 rows by 128 columns, fewer at the ends.
     Block,
+    /// 16 columns of a row, fewer at the end.
+    Group,
 }
 
 impl Spread {
@@ -27,6 +33,7 @@ impl Spread {
             Spread::Tensor => [1, 1],
             Spread::Row => [rows, 1],
             Spread::Block => [rows.div_ceil(BLOCK), cols.div_ceil(BLOCK)],
+            Spread::Group => [rows, cols.div_ceil(GROUP)],
         }
     }
 
@@ -35,6 +42,7 @@ impl Spread {
         match self {
             Spread::Tensor | Spread::Row => cols,
             Spread::Block => BLOCK,
+            Spread::Group => GROUP,
         }
     }
 
@@ -42,7 +50,7 @@ impl Spread {
     fn row(self, row: usize) -> usize {
         match self {
             Spread::Tensor => 0,
-            Spread::Row => row,
+            Spread::Row | Spread::Group => row,
             Spread::Block => row / BLOCK,
         }
     }
@@ -67,9 +75,16 @@ impl RowScales {
         start + first * row_bytes..start + (last + 1) * row_bytes
     }
 
-    /// What lies there.
-    pub fn new(scales: &TensorInfo, spread: Spread, rows: &Range<usize>, bytes: &[u8]) -> RowScales {
-        let values = widen(scales.dtype, bytes);
+    /// What lies there, times `factor`.
+    pub fn new(
+        scales: &TensorInfo,
+        spread: Spread,
+        factor: f32,
+        rows: &Range<usize>,
+        bytes: &[u8],
+    ) -> RowScales {
+        let mut values = widen(scales.dtype, bytes);
+        values.iter_mut().for_each(|value| *value *= factor);
         RowScales { values, spread, first: rows.start, width: width(scales, spread) }
     }
 
@@ -83,7 +98,7 @@ impl RowScales {
 
 /// Scales of a row. Those of one column may have one dimension.
 fn width(scales: &TensorInfo, spread: Spread) -> usize {
-    if spread == Spread::Block { scales.cols() } else { 1 }
+    if matches!(spread, Spread::Block | Spread::Group) { scales.cols() } else { 1 }
 }
 
 fn widen(dtype: TensorType, bytes: &[u8]) -> Vec<f32> {
@@ -94,6 +109,12 @@ fn widen(dtype: TensorType, bytes: &[u8]) -> Vec<f32> {
         TensorType::Bf16 => {
             bytes.as_chunks().0.iter().map(|&chunk| bf16::from_le_bytes(chunk).to_f32()).collect()
         }
+        TensorType::F8E4m3 => bytes.iter().map(|&code| eight_bits(code)).collect(),
         _ => bytes.as_chunks().0.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect(),
     }
+}
+
+/// The value of a scale of eight bits.
+fn eight_bits(code: u8) -> f32 {
+    if is_e4m3_number(code) { 256.0 * e4m3(code).to_f32() } else { f32::NAN }
 }

@@ -122,21 +122,23 @@ impl StoredFile {
     }
 }
 
-/// The tensor beside one of 8-bit floats that has its scales.
+/// The tensor beside one of 8-bit or 4-bit floats that has its scales.
 pub(super) struct Scales {
     /// The file that has them, which may be another shard than the tensor's.
     pub file: Arc<StoredFile>,
     /// Floats, of the shape that the spread asks for.
     pub info: TensorInfo,
     pub spread: Spread,
+    /// What multiplies all of them.
+    pub factor: f32,
 }
 
 impl Scales {
     /// Those of some rows of the tensor.
     pub fn read(&self, rows: &Range<usize>) -> Result<RowScales, WeightsError> {
-        let Scales { file, info, spread } = self;
+        let Scales { file, info, spread, factor } = self;
         let place = RowScales::place(info, *spread, rows);
-        file.with(place, |bytes| RowScales::new(info, *spread, rows, bytes))
+        file.with(place, |bytes| RowScales::new(info, *spread, *factor, rows, bytes))
     }
 }
 
@@ -148,7 +150,7 @@ pub struct TensorFiles {
     /// Of all files, one file behind the other.
     tensors: Vec<TensorInfo>,
     index: HashMap<String, usize>,
-    /// By the name of a tensor of 8-bit floats.
+    /// By the name of a tensor of 8-bit or 4-bit floats.
     scales: HashMap<String, Scales>,
 }
 
@@ -237,6 +239,9 @@ impl TensorFiles {
         }
         for scales in self.tensors.iter().filter_map(|info| self.scales(&info.name)) {
             scales.file.hash_tensor(&scales.info, &mut hasher)?;
+            if scales.spread == Spread::Group {
+                hasher.update(&scales.factor.to_le_bytes());
+            }
         }
         Ok(*hasher.finalize().as_bytes())
     }

@@ -35,10 +35,12 @@ pub enum TensorType {
     Mxfp4,
     /// Floats of 8 bits, whose scales are another tensor. Folders of Hugging Face have it, GGUF has not.
     F8E4m3,
+    /// Floats of 4 bits, two a byte, whose scales are another tensor (NVFP4). Folders of Hugging Face have it.
+    F4E2m1,
 }
 
 /// Number in GGUF files, type, name, elements of a block, bytes of a block.
-const TYPES: [Row; 15] = [
+const TYPES: [Row; 16] = [
     (Some(0), TensorType::F32, "F32", 1, 4),
     (Some(1), TensorType::F16, "F16", 1, 2),
     (Some(2), TensorType::Q4_0, "Q4_0", 32, 18),
@@ -54,6 +56,7 @@ const TYPES: [Row; 15] = [
     (Some(30), TensorType::Bf16, "BF16", 1, 2),
     (Some(39), TensorType::Mxfp4, "MXFP4", 32, 17),
     (None, TensorType::F8E4m3, "F8_E4M3", 1, 1),
+    (None, TensorType::F4E2m1, "F4_E2M1", 2, 1),
 ];
 type Row = (Option<u32>, TensorType, &'static str, usize, usize);
 

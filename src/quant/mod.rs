@@ -3,7 +3,7 @@
 //! [`QuantMatrix`] holds [`Codes`], integers of 4, 5, 6 or 8 bits or floats of 4 or 8, with one f16 scale (and
 //! optionally one f16 minimum) per group of columns; [`DenseMatrix`] holds 16- or 32-bit floats. A backend
 //! repacks either once, at load ([`crate::backend::Backend::prepare`]), a block of rows at a time, for which
-//! `shape` has the memory. The GGUF block formats are siblings, a file each, and so is `fp8`, which folders of
+//! `shape` has the memory. The GGUF block formats are siblings, a file each, and so is `scaled`, which folders of
 //! Hugging Face have; the quantiser is in `quantize`. Reading files is not here: see [`crate::checkpoint`].
 
 #![forbid(unsafe_code)]
@@ -11,7 +11,6 @@
 mod block;
 mod codes;
 mod dense;
-pub(crate) mod fp8;
 pub(crate) mod mxfp4;
 pub(crate) mod q2_k;
 pub(crate) mod q3_k;
@@ -25,6 +24,7 @@ pub(crate) mod q6_k;
 pub(crate) mod q8_0;
 mod quality;
 mod quantize;
+pub(crate) mod scaled;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -33,7 +33,7 @@ use half::f16;
 
 pub(crate) use block::BlockFormat;
 pub use codes::{Bits, Codes, code_bytes_per_row};
-pub(crate) use codes::{E2M1, e4m3};
+pub(crate) use codes::{E2M1, e4m3, is_e4m3_number};
 pub use dense::{DenseMatrix, DenseValues};
 pub(crate) use quality::Distance;
 pub use quality::Quality;
@@ -56,7 +56,7 @@ pub use shape::{MatrixForm, QuantForm};
 /// | E4M3 | `float(q) / 256 · s` | none |
 ///
 /// So the scales of floats are half of those that files of E2M1 have, and 256 times those of E4M3, which keeps
-/// usual ones among the normal numbers of f16. Floats have groups of 32 columns or more, or whole rows.
+/// usual ones among the normal numbers of f16. Floats of 8 bits have groups of 32 columns or more, or whole rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantMatrix {
     rows: usize,
@@ -99,8 +99,10 @@ pub enum QuantError {
         /// Columns of the matrix.
         cols: usize,
     },
-    /// Float codes have minima, or groups that are too small.
-    #[error("expected float codes in groups of 32 columns or more, without minima; found {found:?}")]
+    /// Float codes have minima, or those of 8 bits have groups that are too small.
+    #[error(
+        "expected float codes without minima, and those of 8 bits in groups of 32 columns or more; found {found:?}"
+    )]
     FloatForm {
         /// What was asked for.
         found: QuantForm,
@@ -238,7 +240,7 @@ impl QuantMatrix {
                 let (low, count) = (*codes.start() as u8, 1 << bits.count());
                 position_in_chunks(&self.codes, |code| code.wrapping_sub(low) < count)
             }
-            Codes::E4m3 => position_in_chunks(&self.codes, codes::is_e4m3_number),
+            Codes::E4m3 => position_in_chunks(&self.codes, is_e4m3_number),
         };
         let Some(at) = bad else { return Ok(()) };
         let (row, col) = (at / self.cols, at % self.cols);
@@ -359,14 +361,14 @@ fn each_byte(codes: &[u8], out: &mut [f32], value: impl Fn(u8) -> f32) {
     out.iter_mut().zip(codes).for_each(|(out, &code)| *out = value(code));
 }
 
-/// Fewest columns that share a scale of float codes, but where a row has fewer.
-const FLOAT_GROUP_MIN: usize = 32;
+/// Fewest columns that share a scale of codes of E4M3, but where a row has fewer.
+const E4M3_GROUP_MIN: usize = 32;
 
 /// Refuses what no file has and no kernel reads.
 fn check_form(form: QuantForm, cols: usize) -> Result<(), QuantError> {
     let QuantForm { kind, group, mins } = form;
     check_group(group, cols)?;
-    let small = group < FLOAT_GROUP_MIN && group < cols;
+    let small = kind == Codes::E4m3 && group < E4M3_GROUP_MIN && group < cols;
     if kind.is_float() && (mins || small) { Err(QuantError::FloatForm { found: form }) } else { Ok(()) }
 }
 

@@ -76,7 +76,10 @@ fn settings_without_a_known_effect_are_named() -> Outcome {
         (("hidden_act", "relu".into()), &["config.json: hidden_act: expected silu, found relu"]),
         (
             ("quantization_config", json!({ "quant_method": "gptq" })),
-            &["config.json: quantization_config.quant_method: expected fp8 or compressed-tensors", "gptq"],
+            &[
+                "config.json: quantization_config.quant_method: expected fp8, compressed-tensors or modelopt",
+                "gptq",
+            ],
         ),
         (
             ("residual_multiplier", 0.5.into()),

@@ -13,10 +13,11 @@ use crate::tiny::Outcome;
 
 const TOKENS: [u32; 12] = [1, 7, 300, 42, 511, 8, 9, 77, 123, 5, 64, 200];
 
-/// What each code stands for, by another library.
-fn values() -> Vec<f32> {
+/// What each code of a kind stands for, by another library.
+pub fn values(kind: &str) -> Vec<f32> {
     let mut lines = include_str!("../../src/quant/codes.txt").lines();
-    let line = lines.find_map(|line| line.strip_prefix("E4M3 ")).expect("a line of that kind");
+    let line =
+        lines.find_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')).expect("a line of that kind");
     line.split(' ').map(|word| word.parse().expect("a number")).collect()
 }
 
@@ -91,7 +92,7 @@ fn compressed(strategy: &str) -> Value {
 
 /// The folder with 8-bit floats in the place of its matrices, and with the values that they stand for.
 fn quantised(folder: &Folder, share: Share) -> [Folder; 2] {
-    let (values, mut eight) = (values(), folder.clone().set("quantization_config", share.config()));
+    let (values, mut eight) = (values("E4M3"), folder.clone().set("quantization_config", share.config()));
     let mut wide = folder.clone();
     eight.tensors.retain(|tensor| !tensor.name.ends_with("_proj.weight"));
     for tensor in wide.tensors.iter_mut().filter(|tensor| tensor.name.ends_with("_proj.weight")) {
@@ -128,7 +129,7 @@ fn quantised(folder: &Folder, share: Share) -> [Folder; 2] {
     [eight, wide]
 }
 
-fn logits(folder: &Folder, shards: usize) -> Outcome<Vec<Vec<f32>>> {
+pub fn logits(folder: &Folder, shards: usize) -> Outcome<Vec<Vec<f32>>> {
     let folder = if shards == 1 { folder.write()? } else { folder.write_sharded(shards)? };
     run(&*checkpoint::open(folder.path(), &OpenOptions { mmap: shards > 1 })?, &TOKENS, None)
 }
@@ -171,7 +172,7 @@ fn large(share: Share, scale: impl Fn(usize) -> f32) -> Outcome<Folder> {
 
 #[test]
 fn each_block_has_its_own_scale() -> Outcome {
-    let values = values();
+    let values = values("E4M3");
     // Exact in f16, some negative, one zero.
     let scale = |at: usize| (at as f32 - 2.0) / 64.0;
     for share in [Share::Block, Share::Row, Share::Tensor] {
@@ -215,7 +216,7 @@ fn scales_are_a_part_of_the_fingerprint() -> Outcome {
 }
 
 /// What reading all of a folder says.
-fn refusal(folder: &Folder) -> Outcome<String> {
+pub fn refusal(folder: &Folder) -> Outcome<String> {
     let folder = folder.write()?;
     let read = || -> Outcome {
         let file = checkpoint::open(folder.path(), &OpenOptions::default())?;
@@ -228,7 +229,7 @@ fn refusal(folder: &Folder) -> Outcome<String> {
     Ok(error)
 }
 
-fn refused(folder: &Folder, words: &[&str]) -> Outcome {
+pub fn refused(folder: &Folder, words: &[&str]) -> Outcome {
     let error = refusal(folder)?;
     assert!(words.iter().all(|word| error.contains(word)), "expected {words:?}, found: {error}");
     Ok(())
@@ -327,14 +328,14 @@ fn weights_that_are_no_numbers_or_of_other_types_are_named() -> Outcome {
 }
 
 /// The configuration with another value at a place.
-fn change(config: &Value, at: &str, value: Value) -> Value {
+pub fn change(config: &Value, at: &str, value: Value) -> Value {
     let mut config = config.clone();
     *config.pointer_mut(at).expect("a key that is there") = value;
     config
 }
 
 /// The configuration with a key of an object set.
-fn add(config: &Value, at: &str, key: &str, value: Value) -> Value {
+pub fn add(config: &Value, at: &str, key: &str, value: Value) -> Value {
     let mut config = config.clone();
     config.pointer_mut(at).expect("an object")[key] = value;
     config
@@ -349,7 +350,7 @@ fn what_else_a_quantisation_may_be_is_named() -> Outcome {
     let cases: [(Value, &[&str]); 21] = [
         (
             change(&fp8, "/quant_method", "awq".into()),
-            &["quant_method: expected fp8 or compressed-tensors", "awq"],
+            &["quant_method: expected fp8, compressed-tensors or modelopt", "awq"],
         ),
         (change(&fp8, "/quant_method", Value::Null), &["quant_method: expected", "no such key"]),
         (change(&fp8, "/quant_method", 8.into()), &["quant_method: expected a string"]),
@@ -366,7 +367,7 @@ fn what_else_a_quantisation_may_be_is_named() -> Outcome {
         (add(&fp8, "", "kv_cache_quant_algo", "fp8".into()), &["quantization_config.kv_cache_quant_algo"]),
         (
             change(&rows, "/format", "pack-quantized".into()),
-            &["format: expected float-quantized, found pack-"],
+            &["format: expected float-quantized or nvfp4-pack-quantized, found pack-"],
         ),
         (
             change(&rows, "/kv_cache_scheme", json!({ "num_bits": 8 })),

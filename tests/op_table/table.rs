@@ -294,7 +294,7 @@ fn embeddings() -> Vec<Case> {
         (Bits::Five.into(), 32, true),
         (Bits::Six.into(), 16, false),
     ];
-    let floats = [(Codes::E2m1, 32, false), (Codes::E4m3, 100, false)];
+    let floats = [(Codes::E2m1, 16, false), (Codes::E2m1, 32, false), (Codes::E4m3, 100, false)];
     let quant = formats.into_iter().chain(floats).map(|(kind, group, mins)| {
         case(numbers.matrix([11, 100], kind, group, mins), &format!("{kind:?} {group}"))
     });
@@ -331,9 +331,10 @@ fn products() -> Vec<Case> {
         let few =
             [(Bits::Five.into(), 32, false), (Bits::Five.into(), 32, true), (Bits::Six.into(), 16, false)];
         let floats = [Codes::E2m1, Codes::E4m3].map(|kind| [(kind, 32, false), (kind, k, false)]);
-        for (kind, group, mins) in few.into_iter().chain(floats.concat()) {
+        let sixteen = [(Codes::E2m1, 16, false)];
+        for (kind, group, mins) in few.into_iter().chain(sixteen).chain(floats.concat()) {
             let eps_int8 = if kind == Codes::E4m3 { 4e-6 } else { INT8_EPS };
-            let matrix = Numbers(k as u64).matrix([n, k], kind, group, mins);
+            let matrix = Numbers((k + group) as u64).matrix([n, k], kind, group, mins);
             matrices.push((format!("{kind:?} group {group} mins {mins}"), matrix, eps_int8));
         }
         let dense = dense(n, k, 9).into_iter().zip(["f32", "f16", "bf16"]);

@@ -9,7 +9,7 @@ use crate::checkpoint::{Metadata, WeightsError};
 
 use super::json::{Object, shown_value};
 use super::model_type::{Entries, MODEL_TYPES, ModelType, Windows};
-use super::quantization::Fp8;
+use super::quantization::Quantization;
 use super::{known, rope};
 
 /// Layers that a configuration may claim; what it claims is held against the tensors.
@@ -29,7 +29,7 @@ pub(super) struct Config {
     pub attention_bias: Option<bool>,
     pub mlp_bias: Option<bool>,
     /// Where weights of 8-bit floats have their scales, if there are any.
-    pub fp8: Option<Fp8>,
+    pub quantization: Option<Quantization>,
 }
 
 impl Config {
@@ -78,7 +78,8 @@ impl Config {
             // Qwen 2 has some whatever it says.
             attention_bias: text.flag("attention_bias")?.filter(|_| model.family != "qwen2"),
             mlp_bias: text.flag("mlp_bias")?,
-            fp8: Fp8::read(whole)?.map_or_else(|| Fp8::read(text), |found| Ok(Some(found)))?,
+            quantization: Quantization::read(whole)?
+                .map_or_else(|| Quantization::read(text), |found| Ok(Some(found)))?,
         })
     }
 

@@ -73,14 +73,25 @@ impl Entry {
         self.dtype == Dtype::F8_E4M3
     }
 
-    /// The row of the tensor table.
-    pub fn info(self, path: &Path) -> Result<TensorInfo, WeightsError> {
-        self.checked().map_err(|fault| WeightsError::malformed(path, fault))
+    /// Whether its elements are bytes, which may be pairs of floats of four bits.
+    pub fn is_bytes(&self) -> bool {
+        self.dtype == Dtype::U8
     }
 
-    fn checked(self) -> Result<TensorInfo, Fault> {
+    /// The row of the tensor table.
+    pub fn info(self, path: &Path) -> Result<TensorInfo, WeightsError> {
+        self.checked(false).map_err(|fault| WeightsError::malformed(path, fault))
+    }
+
+    /// The same of a tensor of bytes that are pairs of floats of four bits, under another name.
+    pub fn pairs(self, path: &Path, name: String) -> Result<TensorInfo, WeightsError> {
+        Entry { name, ..self }.checked(true).map_err(|fault| WeightsError::malformed(path, fault))
+    }
+
+    fn checked(self, pairs: bool) -> Result<TensorInfo, Fault> {
         let Entry { name, dtype, shape, offset, bytes } = self;
         let dtype = match dtype {
+            Dtype::U8 if pairs => TensorType::F4E2m1,
             Dtype::F32 => TensorType::F32,
             Dtype::F16 => TensorType::F16,
             Dtype::BF16 => TensorType::Bf16,
@@ -90,6 +101,9 @@ impl Entry {
         let mut dims: Vec<u64> = shape.iter().rev().map(|&dim| dim as u64).collect();
         if dims.is_empty() {
             dims.push(1);
+        }
+        if pairs {
+            dims[0] = dims[0].saturating_mul(2);
         }
         if dims.len() > 4 {
             return Err(Fault::Dimensions { tensor: name, found: dims.len() as u32 });

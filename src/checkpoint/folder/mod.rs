@@ -2,7 +2,7 @@
 //!
 //! `config` makes the configuration into keys of the GGUF convention: `model_type` has its defaults, `known` lists
 //! what there may be, `rope` reads the rotation, `quantization` how weights were quantised. `shards` finds the files and
-//! `header` reads one; `scaled` joins 8-bit floats and their scales. `documents` has the tokenizer's texts; `json` is
+//! `header` reads one; `scaled` joins 8-bit and 4-bit floats and their scales. `documents` has the tokenizer's texts; `json` is
 //! how all of them read values.
 
 mod config;
@@ -24,6 +24,7 @@ use super::{Checkpoint, Dialect, Metadata, OpenOptions, Part, Role, TensorInfo, 
 use config::Config;
 pub use documents::Documents;
 pub(crate) use json::{Object, shown_value};
+use quantization::Quantization;
 use scaled::Beside;
 use shards::Shards;
 
@@ -105,7 +106,11 @@ fn read_tensors(
     let names = || read.iter().flat_map(|(_, entries)| entries).map(|entry| entry.name.as_str());
     let dialect = dialect(config, names);
     let head = dialect.weight(Role::Head);
-    let mut beside = Beside::of(config.fp8.as_ref(), read.iter().flat_map(|(_, entries)| entries));
+    let none = Quantization::default();
+    let mut beside = Beside::of(
+        config.quantization.as_ref().unwrap_or(&none),
+        read.iter().flat_map(|(_, entries)| entries),
+    );
     for (file, entries) in read {
         let file = Arc::new(file);
         let is_ours = |name: &str| {
@@ -115,8 +120,7 @@ fn read_tensors(
         };
         let mut tensors = Vec::with_capacity(entries.len());
         for entry in entries.into_iter().filter(|entry| is_ours(&entry.name)) {
-            let info = entry.info(file.path())?;
-            tensors.extend(beside.take(&file, info));
+            tensors.extend(beside.take(&file, entry)?);
         }
         files.add(file, tensors)?;
     }

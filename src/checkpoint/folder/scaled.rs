@@ -1,5 +1,5 @@
-//! [`Beside`]: tensors that stand beside weights of 8-bit floats. Scales of weights are joined to them; those of
-//! activations are left out, as activations are not quantised by them.
+//! [`Beside`]: tensors that stand beside weights of 8-bit and 4-bit floats. Scales of weights are joined to them; those
+//! of activations, of keys and of values are left out, as these are not quantised by them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,16 +9,23 @@ use crate::checkpoint::stored::{Scales, StoredFile, TensorFiles};
 use crate::checkpoint::{Fault, TensorInfo, TensorType, WeightsError};
 
 use super::header::Entry;
-use super::quantization::Fp8;
+use super::quantization::{Eight, Four, Quantization};
 
 /// The end of a weight's name.
 const WEIGHT: &str = ".weight";
-/// What stands beside a weight for its activations.
-const OF_ACTIVATIONS: [&str; 2] = [".input_scale", ".input_scale_inv"];
+/// The end of the name of the scales of groups of 4-bit floats.
+const OF_GROUPS: &str = "weight_scale";
+/// What stands beside a weight for its activations, and for the keys or the values that it makes.
+const OF_ACTIVATIONS: [&str; 5] =
+    [".input_scale", ".input_scale_inv", ".input_global_scale", ".k_scale", ".v_scale"];
+/// The largest scale of 8 bits.
+const SCALE_MAX: f32 = 448.0;
 
-/// What stands beside weights of 8-bit floats.
+/// What stands beside weights of 8-bit and 4-bit floats.
 pub(super) struct Beside<'c> {
-    fp8: Option<&'c Fp8>,
+    quantization: &'c Quantization,
+    /// Names that tensors of 4-bit floats have in the files, and what they are called here.
+    packed: BTreeMap<String, String>,
     /// Names of scales of weights.
     scales: BTreeSet<String>,
     of_activations: BTreeSet<String>,
@@ -27,29 +34,49 @@ pub(super) struct Beside<'c> {
 
 impl<'c> Beside<'c> {
     /// Of all entries of a folder.
-    pub fn of<'e>(fp8: Option<&'c Fp8>, entries: impl Iterator<Item = &'e Entry>) -> Beside<'c> {
-        let (mut scales, mut of_activations) = (BTreeSet::new(), BTreeSet::new());
-        let stems =
-            entries.filter(|entry| entry.is_fp8()).filter_map(|entry| entry.name.strip_suffix(WEIGHT));
-        for (stem, fp8) in stems.filter_map(|stem| fp8.map(|fp8| (stem, fp8))) {
-            scales.insert(format!("{stem}.{}", fp8.scales));
-            of_activations.extend(OF_ACTIVATIONS.map(|end| format!("{stem}{end}")));
+    pub fn of<'e>(quantization: &'c Quantization, entries: impl Iterator<Item = &'e Entry>) -> Beside<'c> {
+        let (mut packed, mut scales, mut of_activations) =
+            (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        for entry in entries {
+            let stem = match quantization {
+                Quantization { eight: Some(eight), .. } if entry.is_fp8() => {
+                    let stem = entry.name.strip_suffix(WEIGHT);
+                    scales.extend(stem.map(|stem| format!("{stem}.{}", eight.scales)));
+                    stem
+                }
+                Quantization { four: Some(four), .. } if entry.is_bytes() => {
+                    let stem = entry.name.strip_suffix(four.codes).and_then(|stem| stem.strip_suffix('.'));
+                    if let Some(stem) = stem {
+                        packed.insert(entry.name.clone(), format!("{stem}{WEIGHT}"));
+                        scales.extend([OF_GROUPS, four.global].map(|end| format!("{stem}.{end}")));
+                    }
+                    stem
+                }
+                _ => None,
+            };
+            of_activations
+                .extend(stem.iter().flat_map(|stem| OF_ACTIVATIONS.map(|end| format!("{stem}{end}"))));
         }
-        Beside { fp8, scales, of_activations, found: BTreeMap::new() }
+        Beside { quantization, packed, scales, of_activations, found: BTreeMap::new() }
     }
 
     /// Keeps what is not a tensor of the model; gives back what is.
-    pub fn take(&mut self, file: &Arc<StoredFile>, info: TensorInfo) -> Option<TensorInfo> {
+    pub fn take(&mut self, file: &Arc<StoredFile>, entry: Entry) -> Result<Option<TensorInfo>, WeightsError> {
+        let info = match self.packed.remove(&entry.name) {
+            Some(name) => entry.pairs(file.path(), name)?,
+            None => entry.info(file.path())?,
+        };
         if self.scales.contains(&info.name) {
             self.found.insert(info.name.clone(), (Arc::clone(file), info));
-            return None;
+            return Ok(None);
         }
-        (!self.of_activations.contains(&info.name)).then_some(info)
+        Ok((!self.of_activations.contains(&info.name)).then_some(info))
     }
 
     /// Joins the scales and their weights.
     pub fn join(mut self, files: &mut TensorFiles) -> Result<(), WeightsError> {
-        let weights = files.tensors().iter().filter(|info| info.dtype == TensorType::F8E4m3);
+        let scaled = [TensorType::F8E4m3, TensorType::F4E2m1];
+        let weights = files.tensors().iter().filter(|info| scaled.contains(&info.dtype));
         let weights = weights.filter_map(|info| files.find(&info.name));
         let joined = weights.map(|(file, weight)| Ok((weight.name.clone(), self.scales_of(file, weight)?)));
         for (name, scales) in joined.collect::<Result<Vec<_>, WeightsError>>()? {
@@ -59,41 +86,94 @@ impl<'c> Beside<'c> {
     }
 
     fn scales_of(&mut self, file: &StoredFile, weight: &TensorInfo) -> Result<Scales, WeightsError> {
-        let refuse = |fault| WeightsError::malformed(file.path(), fault);
-        let tensor = weight.name.clone();
+        let Quantization { eight, four } = self.quantization;
         let stem = weight.name.strip_suffix(WEIGHT).filter(|_| weight.dims.len() == 2);
-        let (Some(fp8), Some(stem)) = (self.fp8, stem) else {
-            return Err(refuse(Fault::NoFloat { tensor, found: weight.dtype.to_string() }));
-        };
-        let name = format!("{stem}.{}", fp8.scales);
-        match self.found.remove(&name) {
-            Some((file, info)) => joined(fp8, weight, file, info),
-            None => Err(refuse(Fault::NoScales { tensor, scales: name })),
+        match (weight.dtype, stem, eight, four) {
+            (TensorType::F8E4m3, Some(stem), Some(eight), _) => {
+                let (file, info) = self.found(file, weight, format!("{stem}.{}", eight.scales))?;
+                joined(eight, weight, file, info)
+            }
+            (TensorType::F4E2m1, Some(stem), _, Some(four)) => {
+                let scales = self.found(file, weight, format!("{stem}.{OF_GROUPS}"))?;
+                let global = self.found(file, weight, format!("{stem}.{}", four.global))?;
+                joined_four(*four, weight, scales, global)
+            }
+            _ => {
+                let (tensor, found) = (weight.name.clone(), weight.dtype.to_string());
+                Err(WeightsError::malformed(file.path(), Fault::NoFloat { tensor, found }))
+            }
         }
+    }
+
+    /// The tensor of scales of this name, of a weight in a file.
+    fn found(
+        &mut self,
+        file: &StoredFile,
+        weight: &TensorInfo,
+        scales: String,
+    ) -> Result<(Arc<StoredFile>, TensorInfo), WeightsError> {
+        self.found.remove(&scales).ok_or_else(|| {
+            WeightsError::malformed(file.path(), Fault::NoScales { tensor: weight.name.clone(), scales })
+        })
     }
 }
 
 fn joined(
-    fp8: &Fp8,
+    eight: &Eight,
     weight: &TensorInfo,
     file: Arc<StoredFile>,
     info: TensorInfo,
 ) -> Result<Scales, WeightsError> {
-    let refuse = |fault| Err(WeightsError::malformed(file.path(), fault));
-    let tensor = info.name.clone();
-    if !matches!(info.dtype, TensorType::F32 | TensorType::F16 | TensorType::Bf16) {
-        return refuse(Fault::NoFloat { tensor, found: info.dtype.to_string() });
+    check_type(&file, &info, &[TensorType::F32, TensorType::F16, TensorType::Bf16])?;
+    let spread = fitting(&eight.spreads, weight, &file, &info)?;
+    Ok(Scales { file, info, spread, factor: 1.0 })
+}
+
+fn joined_four(
+    four: Four,
+    weight: &TensorInfo,
+    (file, info): (Arc<StoredFile>, TensorInfo),
+    (global_file, global): (Arc<StoredFile>, TensorInfo),
+) -> Result<Scales, WeightsError> {
+    check_type(&file, &info, &[TensorType::F8E4m3])?;
+    check_type(&global_file, &global, &[TensorType::F32])?;
+    let spread = fitting(&[Spread::Group], weight, &file, &info)?;
+    let one = TensorInfo { dims: vec![1, 1], ..weight.clone() };
+    fitting(&[Spread::Tensor], &one, &global_file, &global)?;
+    let start = global.offset as usize;
+    let bytes = global_file.with(start..start + size_of::<f32>(), |bytes| bytes.first_chunk().copied())?;
+    let value = bytes.map_or(f32::NAN, f32::from_le_bytes);
+    let factor = if four.divides { value.recip() } else { value };
+    // Halved, as canonical scales are, the largest is a normal number of f16.
+    if !factor.is_finite() || factor * SCALE_MAX / 2.0 < half::f16::MIN_POSITIVE.to_f32() {
+        let fault = Fault::TensorScale { tensor: global.name, found: format!("{factor:e}").into() };
+        return Err(WeightsError::malformed(global_file.path(), fault));
     }
+    Ok(Scales { file, info, spread, factor })
+}
+
+fn check_type(file: &StoredFile, info: &TensorInfo, types: &[TensorType]) -> Result<(), WeightsError> {
+    if types.contains(&info.dtype) {
+        return Ok(());
+    }
+    let (tensor, found) = (info.name.clone(), info.dtype.to_string());
+    Err(WeightsError::malformed(file.path(), Fault::NoFloat { tensor, found }))
+}
+
+/// The spread that gives scales of a weight the shape that they have.
+fn fitting(
+    spreads: &[Spread],
+    weight: &TensorInfo,
+    file: &StoredFile,
+    info: &TensorInfo,
+) -> Result<Spread, WeightsError> {
     let of = [weight.rows(), weight.cols()];
     let found: Box<[usize]> = info.dims.iter().rev().map(|&dim| dim as usize).collect();
-    match fp8.spreads.iter().find(|spread| fits(**spread, of, &found)) {
-        Some(&spread) => Ok(Scales { file, info, spread }),
-        None => {
-            let shapes: Vec<_> = fp8.spreads.iter().map(|spread| format!("{:?}", spread.shape(of))).collect();
-            let expected = format!("{} as the scales of {of:?}", shapes.join(" or ")).into();
-            refuse(Fault::ScaleShape { tensor, expected, found })
-        }
-    }
+    spreads.iter().copied().find(|spread| fits(*spread, of, &found)).ok_or_else(|| {
+        let shapes: Vec<_> = spreads.iter().map(|spread| format!("{:?}", spread.shape(of))).collect();
+        let expected = format!("{} as the scales of {of:?}", shapes.join(" or ")).into();
+        WeightsError::malformed(file.path(), Fault::ScaleShape { tensor: info.name.clone(), expected, found })
+    })
 }
 
 /// Whether scales have the shape of a spread; of one column, or of one scale, they may have fewer dimensions.

@@ -223,7 +223,8 @@ fn kernel(matrix: &Matrix) -> RunPanel {
                 (Codes::Int(Bits::Eight), false, true) => run_panel::<$format<8, false, true>>,
                 (Codes::Int(Bits::Eight), true, false) => run_panel::<$format<8, true, false>>,
                 (Codes::Int(Bits::Eight), true, true) => run_panel::<$format<8, true, true>>,
-                (Codes::E2m1, ..) => run_panel::<$format<E2M1, false, false>>,
+                (Codes::E2m1, _, false) => run_panel::<$format<E2M1, false, false>>,
+                (Codes::E2m1, _, true) => run_panel::<$format<E2M1, false, true>>,
                 _ => unreachable!("`Layout::of` has no such form"),
             }
         };

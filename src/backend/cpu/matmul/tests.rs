@@ -39,7 +39,7 @@ fn integers(cols: usize) -> Vec<Format> {
 
 fn floats(cols: usize) -> Vec<Format> {
     let groups = |kind| [32, 128, cols].map(|group| (kind, group, false));
-    [groups(Codes::E2m1), groups(Codes::E4m3)].concat()
+    [vec![(Codes::E2m1, 16, false)], groups(Codes::E2m1).into(), groups(Codes::E4m3).into()].concat()
 }
 
 fn cpu(isa: Isa, compute: Compute, threads: usize) -> Cpu {
@@ -255,6 +255,7 @@ fn few_bits_give_the_bits_of_eight() {
         (Bits::Five.into(), 32, false),
         (Bits::Five.into(), 32, true),
         (Bits::Six.into(), 16, false),
+        (Codes::E2m1, 16, false),
         (Codes::E2m1, 32, false),
     ];
     for format in formats {
@@ -333,6 +334,7 @@ fn a_row_has_the_same_bits_whatever_its_neighbours_and_the_threads() {
                 (Bits::Four.into(), 32, true),
                 (Bits::Six.into(), 16, false),
                 (Bits::Five.into(), 128, false),
+                (Codes::E2m1, 16, false),
                 (Codes::E2m1, 32, false),
                 (Codes::E4m3, 128, false),
             ];

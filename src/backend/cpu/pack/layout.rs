@@ -41,8 +41,11 @@ pub(crate) enum Layout {
 impl Layout {
     pub(crate) fn of(form: MatrixForm) -> Layout {
         match form {
+            MatrixForm::Quant(QuantForm { kind: kind @ Codes::E2m1, group, .. }) => {
+                Layout::Quant { kind, mins: false, halves: group == 16 }
+            }
             // Their groups have 16 columns only where rows have no more.
-            MatrixForm::Quant(QuantForm { kind: kind @ (Codes::E2m1 | Codes::E4m3), .. }) => {
+            MatrixForm::Quant(QuantForm { kind: kind @ Codes::E4m3, .. }) => {
                 Layout::Quant { kind, mins: false, halves: false }
             }
             MatrixForm::Quant(QuantForm { kind: Codes::Int(bits), group, mins }) => {

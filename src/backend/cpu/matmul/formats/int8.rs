@@ -282,6 +282,7 @@ impl<const BITS: usize, const MINS: bool, const HALVES: bool> Int8<BITS, MINS, H
                 (128, false) => L::splat_i32((*record).neg_sum_128),
                 (-128, false) => L::sub_i32(zero, L::splat_i32((*record).neg_sum_128)),
                 (8, true) => L::splat_i32((*record).neg_halves_32[half] >> 2),
+                (16, true) => L::splat_i32((*record).neg_halves_32[half] >> 1),
                 (32, true) => L::splat_i32((*record).neg_halves_32[half]),
                 (128, true) => L::shl::<2>(L::splat_i32((*record).neg_halves_32[half])),
                 (-128, true) => L::sub_i32(zero, L::shl::<2>(L::splat_i32((*record).neg_halves_32[half]))),
