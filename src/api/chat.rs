@@ -164,6 +164,10 @@ impl InferenceEngine {
             return Err(SubmitError::invalid("mask", "expected none beside tools, found one").into());
         }
         let constraint = grammar.and_then(|grammar| self.constrain(&Grammar::lark(grammar)));
+        if tools.list.is_empty() && says.is_some() {
+            // No tool is to blame.
+            return Ok(request.mask(constraint?));
+        }
         let field = must_keep(tools).or(says.map(|_| "tools"));
         Ok(match unless_free(constraint, field)? {
             Some(constraint) => request.mask(constraint),

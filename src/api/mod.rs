@@ -209,7 +209,7 @@ impl InferenceEngine {
                     let message = "the model's chat template has no place for tools";
                     return Err(SubmitError::invalid("tools", message).into());
                 }
-                let prompt = template.prompt(messages, &options)?;
+                let prompt = template.prompt(&template.adapt(messages), &options)?;
                 let bos = self.bos_unless_written(&prompt);
                 self.fitting(tokenizer.encode_prompt_within(&prompt, bos, context_max))
             }

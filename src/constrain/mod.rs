@@ -41,7 +41,7 @@ use crate::text::Tokenizer;
 /// The compiler of grammars for one vocabulary. It may be shared between threads.
 pub struct Constraints {
     factory: Arc<ParserFactory>,
-    cache: cache::Cache,
+    cache: cache::Cache<compile::Compiled>,
 }
 
 impl Constraints {

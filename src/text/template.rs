@@ -69,7 +69,9 @@ use minijinja::machinery::{self, Instructions};
 use minijinja::value::{Serde, Value};
 use minijinja::{AutoEscape, ErrorKind};
 use serde_json::Value as Json;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// Stack for parsing and running a template, in bytes; the pages are only used when touched.
@@ -146,6 +148,8 @@ pub struct ChatTemplate {
     source: String,
     bos: String,
     eos: String,
+    /// Whether it takes the text out of a list of parts. Found out where the first list comes.
+    takes_parts: OnceLock<bool>,
 }
 
 impl ChatTemplate {
@@ -184,9 +188,37 @@ impl ChatTemplate {
     pub fn from_source(source: &str, vocab: &Vocab) -> Result<ChatTemplate, TextError> {
         let piece = |id: Option<_>| id.and_then(|id| vocab.piece(id)).unwrap_or_default().to_owned();
         let source = program::prepare(source)?;
-        let template = ChatTemplate { source, bos: piece(vocab.bos()), eos: piece(vocab.eos()) };
+        let (bos, eos) = (piece(vocab.bos()), piece(vocab.eos()));
+        let template = ChatTemplate { source, bos, eos, takes_parts: OnceLock::new() };
         on_deep_stack(|| program::compile(&template.source).map(|_| ()))?;
         Ok(template)
+    }
+
+    /// The messages as the template can take them: where it would write a list of parts as a list, the texts of the
+    /// parts as one text, a line each. Clients write lists whatever the model is.
+    pub fn adapt<'m>(&self, messages: &'m [Message]) -> Cow<'m, [Message]> {
+        let has_list = messages.iter().any(|message| matches!(message.content, Content::Parts(_)));
+        if !has_list || *self.takes_parts.get_or_init(|| self.finds_parts()) {
+            return Cow::Borrowed(messages);
+        }
+        let plain = |message: &Message| {
+            let text = message.content.text_of_parts();
+            Message {
+                content: text.map_or_else(|| message.content.clone(), Content::Text),
+                ..message.clone()
+            }
+        };
+        Cow::Owned(messages.iter().map(plain).collect())
+    }
+
+    /// Whether the text of a part is in the prompt, and the list around it is not.
+    fn finds_parts(&self) -> bool {
+        const TEXT: &str = "Which animals?";
+        let message = Message::new("user", vec![ContentPart::text(TEXT)]);
+        let prompt = self.render(&[message], &RenderOptions::default());
+        prompt.is_ok_and(|prompt| {
+            prompt.contains(TEXT) && !["'text'", "\"text\""].iter().any(|key| prompt.contains(key))
+        })
     }
 
     /// The prompt for these messages as a plain text. Control tokens in it must not be parsed where users

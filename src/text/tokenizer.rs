@@ -247,7 +247,15 @@ impl Tokenizer {
 
     /// What the ids spell, without control tokens; bytes that are no UTF-8 come out as U+FFFD.
     pub fn decode(&self, ids: &[TokenId]) -> String {
-        let mut detokenizer = Detokenizer::new(&self.vocab);
+        self.spelled(Detokenizer::new(&self.vocab), ids)
+    }
+
+    /// The same with control tokens (`<|im_end|>`).
+    pub fn decode_with_control(&self, ids: &[TokenId]) -> String {
+        self.spelled(Detokenizer::with_control(&self.vocab), ids)
+    }
+
+    fn spelled(&self, mut detokenizer: Detokenizer, ids: &[TokenId]) -> String {
         let mut text = String::new();
         for &id in ids {
             text.push_str(detokenizer.push(id));

@@ -189,6 +189,48 @@ fn sentence_piece(normalizer: Value, pre_tokenizer: Value) -> Value {
 }
 
 #[test]
+fn what_a_text_begins_with_is_honoured_and_all_else_around_it_refused() -> Outcome {
+    let metaspace =
+        json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": false });
+    let special = |id: &str| json!({ "SpecialToken": { "id": id, "type_id": 0 } });
+    let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+    let template = |parts: &[&Value]| json!({ "type": "TemplateProcessing", "single": parts });
+    let read = |processor: Value| {
+        let mut document = sentence_piece(Value::Null, metaspace.clone());
+        document["post_processor"] = processor;
+        tokenizer(&Folder::of("llama")?.with("tokenizer.json", &document).without("tokenizer_config.json"))
+    };
+    let (begin, end, bytes) = (special("<s>"), special("</s>"), json!({ "type": "ByteLevel" }));
+    let accepted = [
+        (Value::Null, &["▁the"][..]),
+        (bytes.clone(), &["▁the"]),
+        (template(&[&text]), &["▁the"]),
+        (template(&[&begin, &text]), &["<s>", "▁the"]),
+        // Another token than the configuration's.
+        (json!({ "type": "Sequence", "processors": [bytes, template(&[&end, &text])] }), &["</s>", "▁the"]),
+    ];
+    for (processor, expected) in accepted {
+        let tokenizer = read(processor.clone())?;
+        let ids = tokenizer.encode("the", Special::Parse, AddBos::AsModel)?;
+        let pieces: Vec<_> = ids.iter().filter_map(|&id| tokenizer.vocab().piece(id)).collect();
+        assert_eq!(pieces, expected, "{processor}");
+    }
+    let parts = "single: expected the text, and at most one special token before it, found";
+    for (processor, expected) in [
+        (template(&[&text, &end]), format!("{parts} text, special")),
+        (template(&[&begin, &text, &end]), format!("{parts} special, text, special")),
+        (
+            json!({ "type": "RobertaProcessing" }),
+            "type: expected ByteLevel or TemplateProcessing, found Roberta".into(),
+        ),
+    ] {
+        let error = read(processor).map(drop).expect_err("a refusal").to_string();
+        assert!(error.contains("tokenizer.json: post_processor") && error.contains(&expected), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
 fn marks_for_spaces_and_bytes_are_understood() -> Outcome {
     let replace = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
     let prepend = json!({ "type": "Prepend", "prepend": "▁" });

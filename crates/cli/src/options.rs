@@ -35,7 +35,8 @@ pub struct ModelOptions {
     /// How keys and values are stored
     #[arg(long, value_enum, default_value_t = Kv::F16)]
     pub kv: Kv,
-    /// Memory for keys and values in MiB [default: two full contexts, on a GPU what is free]
+    /// Memory for keys and values in MiB [default: two full contexts, `serve` a quarter of what is free; on a GPU nine
+    /// tenths of what is free]
     #[arg(long, value_name = "MIB", allow_hyphen_values = true, value_parser = whole(1, MIB_MAX))]
     pub kv_budget: Option<usize>,
     /// What float weights become at load, such as w8g128 or w4g32 [default: they stay as they are]

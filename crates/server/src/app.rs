@@ -60,7 +60,7 @@ impl App {
             Some(other) => {
                 let message = format!(
                     "the model {} is not served here: expected {}",
-                    crate::error::quoted(&other.to_string()),
+                    crate::error::shown(&other),
                     self.names.join(" or ")
                 );
                 Err(ApiError::invalid("model", message).unknown_model())

@@ -126,6 +126,17 @@ pub(crate) fn arguments(text: &str) -> Value {
 /// A message, checked: a role, and no part that is more than text.
 fn message(at: usize, value: Value) -> Result<Message, ApiError> {
     let param = || format!("messages[{at}]");
+    let Some(fields) = value.as_object() else {
+        return Err(crate::fields::wrong(&param(), "an object with a role and a content", &value));
+    };
+    let content = fields.get("content").unwrap_or(&Value::Null);
+    // An answer may be calls alone, and a tool may have nothing to say.
+    let needs_text = fields.get("role").is_none_or(|role| role != "assistant" && role != "tool");
+    let is_list = content.as_array().is_some_and(|parts| parts.iter().all(Value::is_object));
+    if !(content.is_string() || is_list || content.is_null() && !needs_text) {
+        let expected = "a text or a list of parts";
+        return Err(crate::fields::wrong(&format!("{}.content", param()), expected, content));
+    }
     let mut message: Message = serde_json::from_value(value).map_err(|error| {
         ApiError::invalid(param(), format!("messages[{at}]: expected a role and a content: {error}"))
     })?;
@@ -142,8 +153,11 @@ fn message(at: usize, value: Value) -> Result<Message, ApiError> {
     if let Content::Parts(parts) = &message.content
         && let Some(part) = parts.iter().find(|part| !is_text(part))
     {
-        let kind = crate::error::quoted(&part.0.get("type").unwrap_or(&Value::Null).to_string());
-        let text = format!("messages[{at}].content: this model reads text, found a part of type {kind}");
+        let found = match part.0.get("type") {
+            Some(kind) if kind != "text" => format!("a part of type {}", crate::error::shown(kind)),
+            _ => "a part without a type and a text".to_owned(),
+        };
+        let text = format!("messages[{at}].content: this model reads text, found {found}");
         return Err(ApiError::unsupported(format!("messages[{at}].content"), text));
     }
     for (call_at, tool_call) in message.tool_calls.iter_mut().flatten().enumerate() {
@@ -155,7 +169,7 @@ fn message(at: usize, value: Value) -> Result<Message, ApiError> {
 /// What clients write in several ways, in the way that most templates expect.
 fn plainer(mut message: Message) -> Message {
     message.tool_calls = message.tool_calls.filter(|calls| !calls.is_empty());
-    if message.tool_calls.is_some() && matches!(message.content, Content::Null | Content::Absent) {
+    if matches!(message.content, Content::Null | Content::Absent) {
         message.content = "".into();
     }
     if let (None, Some(Value::String(reasoning))) =

@@ -155,7 +155,21 @@ impl ApiError {
     }
 }
 
-/// At most [`QUOTED_MAX`] characters of what a client sent.
+/// At most [`QUOTED_MAX`] characters of a value that a client sent, as JSON.
+pub(crate) fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => quoted(text),
+        other => {
+            let text = other.to_string();
+            match text.char_indices().nth(QUOTED_MAX) {
+                Some((end, _)) => format!("{}…", &text[..end]),
+                None => text,
+            }
+        }
+    }
+}
+
+/// The same of a text.
 pub(crate) fn quoted(text: &str) -> String {
     match text.char_indices().nth(QUOTED_MAX) {
         Some((end, _)) => format!("{:?}…", &text[..end]),

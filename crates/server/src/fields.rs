@@ -3,7 +3,7 @@
 use axum::body::Bytes;
 use serde_json::{Map, Value};
 
-use crate::error::{ApiError, quoted};
+use crate::error::{ApiError, shown};
 
 /// A JSON object whose fields are taken one by one. A `null` is a field that is not there.
 pub(crate) struct Fields {
@@ -155,7 +155,7 @@ impl Fields {
 
 /// The error of a value that is not what it should be.
 pub(crate) fn wrong(place: &str, expected: &str, found: &Value) -> ApiError {
-    let found = quoted(&found.to_string());
+    let found = shown(found);
     ApiError::invalid(place, format!("{place}: expected {expected}, found {found}"))
 }
 

@@ -23,7 +23,8 @@ enum Source {
 /// The tokens of a text or of a conversation.
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
     let mut fields = app.fields(&body)?;
-    let spelled = [fields.bool("return_token_strs")?, fields.bool("with_pieces")?].contains(&Some(true));
+    let spelled = fields.bool("return_token_strs")?.unwrap_or(false);
+    let with_pieces = fields.bool("with_pieces")?.unwrap_or(false);
     let source = source(&mut fields)?;
     let answer = app.work(move |engine| {
         let ids = ids(engine, &source)?;
@@ -35,9 +36,21 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result
             };
             answer["token_strs"] = ids.iter().map(bytes).collect();
         }
+        if with_pieces {
+            answer["tokens"] = ids.iter().map(|id| piece(engine, *id)).collect();
+        }
         Ok(answer)
     });
     Ok(json_body(&answer.await?).into_response())
+}
+
+/// A token as llama.cpp has it: its id, and its text, or its bytes where they are no UTF-8.
+fn piece(engine: &Engine, id: TokenId) -> Value {
+    let bytes = engine.vocab().bytes(id).unwrap_or_default();
+    match std::str::from_utf8(bytes) {
+        Ok(text) => json!({"id": id.0, "piece": text}),
+        Err(_) => json!({"id": id.0, "piece": bytes}),
+    }
 }
 
 fn source(fields: &mut Fields) -> Result<Source, ApiError> {
@@ -67,7 +80,7 @@ fn numbers(ids: &[TokenId]) -> Value {
     ids.iter().map(|id| id.0).collect()
 }
 
-/// The text of tokens.
+/// The text of tokens, control tokens included.
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
     let mut fields = app.fields(&body)?;
     let wrong = || ApiError::invalid("tokens", "tokens: expected a list of token ids");
@@ -78,7 +91,7 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Resu
     };
     let tokens = fields.take("tokens").ok_or_else(wrong)?;
     let ids = tokens.as_array().ok_or_else(wrong)?.iter().map(id).collect::<Result<Vec<_>, _>>()?;
-    let text = app.engine.tokenizer().decode(&ids);
+    let text = app.engine.tokenizer().decode_with_control(&ids);
     Ok(json_body(&json!({"content": text, "prompt": text})).into_response())
 }
 

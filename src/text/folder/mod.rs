@@ -47,12 +47,13 @@ impl FolderText {
         let parts = VocabParts {
             model: scheme.model().to_owned(),
             pre: scheme.pre().to_owned(),
-            bos: id(&special.bos).or(special.bos_id),
+            // The template decides, whatever is called so beside it.
+            bos: scheme.first.and_then(|piece| pieces.find(piece)).or(id(&special.bos)).or(special.bos_id),
             eos: id(&special.eos).or(ends.first().copied()),
             unknown: scheme.unknown.and_then(|piece| pieces.find(piece)),
             padding: id(&special.padding),
             ends,
-            add_bos: Some(special.add_bos.unwrap_or(scheme.begins_with_bos)),
+            add_bos: Some(special.add_bos.unwrap_or(scheme.first.is_some())),
             add_space_prefix: Some(scheme.space_prefix()),
             tokens: pieces.tokens,
             scores: pieces.scores,

@@ -10,8 +10,8 @@ pub(super) struct Scheme<'j> {
     kind: Kind,
     /// The piece that stands for what no other can spell.
     pub unknown: Option<&'j str>,
-    /// Whether a text begins with a special token.
-    pub begins_with_bos: bool,
+    /// The special token that a text begins with.
+    pub first: Option<&'j str>,
 }
 
 /// How pieces are written.
@@ -40,8 +40,7 @@ impl<'j> Scheme<'j> {
         } else {
             return Err(model.refuse("byte_fallback", "true where no pre-tokenizer is ByteLevel", "false"));
         };
-        let begins_with_bos = begins_with_bos(root)?;
-        Ok(Scheme { kind, unknown: model.text("unk_token")?, begins_with_bos })
+        Ok(Scheme { kind, unknown: model.text("unk_token")?, first: first_token(root)? })
     }
 
     /// The name of the kind in GGUF.
@@ -197,14 +196,30 @@ fn sentence_piece(normalizers: &[Object<'_>], cutters: &[Object<'_>]) -> Result<
     }
 }
 
-/// Whether the template of a whole text begins with a special token.
-fn begins_with_bos(root: &Object<'_>) -> Result<bool, WeightsError> {
+/// The special token that a whole text begins with, if it begins with one.
+fn first_token<'j>(root: &Object<'j>) -> Result<Option<&'j str>, WeightsError> {
+    let mut first = None;
     for step in flat(root, "post_processor", "processors")? {
-        if kind(&step)? == "TemplateProcessing"
-            && let Some(first) = step.objects("single")?.first()
-        {
-            return Ok(first.get("SpecialToken").is_some());
+        match kind(&step)? {
+            // It changes no token, but where each is said to be in the text.
+            "ByteLevel" => {}
+            "TemplateProcessing" => {
+                let template = step.objects("single")?;
+                let special = |part: &Object<'j>| part.object("SpecialToken");
+                let specials = template.iter().map(special).collect::<Result<Vec<_>, _>>()?;
+                match &specials[..] {
+                    [] | [None] => {}
+                    [Some(token), None] => first = token.text("id")?,
+                    _ => {
+                        let expected = "the text, and at most one special token before it";
+                        let parts =
+                            specials.iter().map(|part| if part.is_some() { "special" } else { "text" });
+                        return Err(step.refuse("single", expected, parts.collect::<Vec<_>>().join(", ")));
+                    }
+                }
+            }
+            other => return Err(step.refuse("type", "ByteLevel or TemplateProcessing", other)),
         }
     }
-    Ok(false)
+    Ok(first)
 }

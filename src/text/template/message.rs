@@ -116,6 +116,13 @@ impl Content {
         }
     }
 
+    /// The texts of a list whose parts are all texts, a line each.
+    pub(super) fn text_of_parts(&self) -> Option<String> {
+        let Content::Parts(parts) = self else { return None };
+        let texts: Option<Vec<&str>> = parts.iter().map(ContentPart::as_text).collect();
+        texts.map(|texts| texts.join("\n"))
+    }
+
     /// Bytes of [`Content::to_text`].
     pub(crate) fn text_bytes(&self) -> usize {
         match self {

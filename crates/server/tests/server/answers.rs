@@ -213,6 +213,19 @@ fn the_server_says_what_it_serves() {
 }
 
 #[test]
+fn a_list_of_texts_is_a_text_to_a_template_that_prints_it() {
+    let server = Running::with(|_| {});
+    let tokens = |content: Value| {
+        let body = json!({"messages": [{"role": "system", "content": content}, {"role": "user", "content": content}]});
+        post(server.address, "/tokenize", &body).json()["tokens"].clone()
+    };
+    let part = |text: &str| json!({"type": "text", "text": text});
+    assert_eq!(tokens(json!([part("a b")])), tokens("a b".into()));
+    assert_eq!(tokens(json!([part("a"), part("b c")])), tokens("a\nb c".into()));
+    assert_eq!(tokens(json!([])), tokens("".into()));
+}
+
+#[test]
 fn tokens_become_text_again() {
     let server = Running::with(|_| {});
     for name in ["prompt", "content"] {
@@ -225,5 +238,14 @@ fn tokens_become_text_again() {
             (&"a b c".into(), found["token_strs"].as_array().map(|l| l.len() as u64))
         );
     }
+    // Control tokens are a part of the text; pieces are as llama.cpp has them.
+    let text = "a<|im_end|>b";
+    let found = post(server.address, "/tokenize", &json!({"content": text, "with_pieces": true})).json();
+    let found = found["tokens"].as_array().expect("a list");
+    let pieces: String = found.iter().filter_map(|token| token["piece"].as_str()).collect();
+    let ids: Vec<_> = found.iter().map(|token| token["id"].clone()).collect();
+    let back = post(server.address, "/detokenize", &json!({"tokens": ids})).json();
+    assert_eq!((pieces.as_str(), &back["content"]), (text, &text.into()));
+    assert!(found.iter().any(|token| token["piece"] == "<|im_end|>"), "{found:?}");
     assert_eq!(post(server.address, "/detokenize", &json!({"tokens": [99999999]})).status, 400);
 }

@@ -182,6 +182,13 @@ fn a_body_that_is_too_large_is_refused_before_it_is_read() {
 }
 
 #[test]
+fn old_probes_that_name_no_host_are_answered() {
+    let server = Running::with(|_| {});
+    assert_eq!(raw(server.address, b"GET /health HTTP/1.0\r\n\r\n").status, 200);
+    assert_eq!(raw(server.address, b"GET /health HTTP/1.0\r\nhost: example.com\r\n\r\n").status, 403);
+}
+
+#[test]
 fn an_address_for_others_needs_a_key() {
     let mut config = ottava_server::Config::default();
     config.host = "0.0.0.0".parse().expect("an address");

@@ -58,6 +58,43 @@ fn messages_carry_what_the_chat_api_has() {
 }
 
 #[test]
+fn lists_of_texts_become_one_where_a_template_would_print_a_list() {
+    let parts = |texts: &[&str]| Content::Parts(texts.iter().map(|text| ContentPart::text(*text)).collect());
+    let messages = [
+        Message::new("user", parts(&["a", "b"])),
+        Message::new("assistant", "c"),
+        Message::new("user", parts(&[])),
+    ];
+    let printed = |source: &str| {
+        let template = ChatTemplate::from_source(source, &vocab()).unwrap();
+        template.render(&template.adapt(&messages), &options())
+    };
+    let each = |inner: &str| format!("{{% for m in messages %}}{inner};{{% endfor %}}");
+    for inner in [
+        "{{ m.content }}",
+        "{{ m['content'] | trim }}",
+        "{{ '' ~ m.content }}",
+        "{{ m.content + '' }}",
+        "{{ m.content if m.role != 'user' or m.content is string else 1 / 0 }}",
+    ] {
+        assert_eq!(printed(&each(inner)).unwrap(), "a\nb;c;;", "{inner}");
+    }
+    // These take lists themselves, which nobody learns of the second.
+    let walks = "{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endif %}";
+    assert_eq!(printed(&each(walks)).unwrap(), "<a><b>;c;;");
+    let picky = format!(
+        "{{% if messages | length == 1 %}}{{{{ raise_exception('no') }}}}{{% endif %}}{}",
+        each(walks)
+    );
+    assert_eq!(printed(&picky).unwrap(), "a\nb;c;;");
+    // What is more than text stays.
+    let image: Message =
+        serde_json::from_value(json!({"role": "user", "content": [{"type": "image"}]})).unwrap();
+    let template = ChatTemplate::from_source("{{ messages[0].content }}", &vocab()).unwrap();
+    assert_eq!(template.adapt(std::slice::from_ref(&image)), std::slice::from_ref(&image));
+}
+
+#[test]
 fn messages_are_made_in_code_as_they_are_read() {
     let made = [
         Message::new("user", vec![ContentPart::text("a"), ContentPart::text("b")]),
