@@ -2,7 +2,7 @@
 
 mod isolated;
 
-use std::net::IpAddr;
+use std::net::{AddrParseError, IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -26,12 +26,17 @@ const KV_EVENTS: usize = 1 << 14;
 /// Most bytes of a file of keys.
 const KEYS_MAX: u64 = 1 << 20;
 
+/// An address, or the name that every machine has for itself.
+fn address(text: &str) -> Result<IpAddr, AddrParseError> {
+    if text == "localhost" { Ok(Ipv4Addr::LOCALHOST.into()) } else { text.parse() }
+}
+
 /// Arguments of `serve`.
 #[derive(Args)]
 #[command(group(ArgGroup::new("processes").args(["isolated", "add"]).multiple(true)))]
 pub struct Serve {
     /// Address to listen on; any but a loopback address needs a key
-    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS", value_parser = address)]
     host: IpAddr,
     /// Port to listen on; 0 takes a free one
     #[arg(long, default_value_t = 8080, allow_hyphen_values = true, value_parser = whole(0, u16::MAX))]

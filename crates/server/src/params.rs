@@ -129,7 +129,10 @@ impl Params {
             max_tokens: max_tokens(fields)?,
             logprobs: None,
             temperature: fields.number("temperature")?,
-            top_p: fields.number("top_p")?,
+            // OpenAI has it from 0 on: nothing but the likeliest.
+            top_p: fields
+                .number("top_p")?
+                .map(|share: f32| if share == 0.0 { f32::MIN_POSITIVE } else { share }),
             top_k: top_k(fields)?,
             min_p: fields.number("min_p")?,
             frequency_penalty: fields.number("frequency_penalty")?,
