@@ -222,6 +222,10 @@ fn broken_headers_are_named() -> Outcome {
         (Vec::new(), "header length: expected 8 bytes, found 0 before the end of the file"),
         (vec![1, 0, 0], "header length: expected 8 bytes, found 3 before the end of the file"),
         (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n".to_vec(),
+            "a pointer of Git LFS",
+        ),
+        (
             u64::MAX.to_le_bytes().to_vec(),
             "header length: expected at most 0 bytes, found 18446744073709551615",
         ),

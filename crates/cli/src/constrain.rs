@@ -32,6 +32,11 @@ impl ConstrainOptions {
 
 /// A schema begins with a brace; anything else is a file.
 fn read_schema(given: &str) -> Result<serde_json::Value, Failure> {
+    if given.trim().is_empty() {
+        return Err(Failure::Usage(
+            "--json-schema: expected a schema or a file's name, found an empty text".into(),
+        ));
+    }
     let (text, name) = match given.trim_start().starts_with('{') {
         true => (given.to_owned(), "--json-schema"),
         false => (input::read_file(Path::new(given))?, given),
