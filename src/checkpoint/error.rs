@@ -379,17 +379,6 @@ pub enum Fault {
         /// The name that its scales must have.
         scales: String,
     },
-    /// The scale of a whole tensor is no number that those of its groups can be multiplied with.
-    #[error(
-        "tensor `{}`: expected one by which scales of 8 bits become usual ones of f16, found {found}",
-        shown(tensor)
-    )]
-    TensorScale {
-        /// The tensor that has the scale.
-        tensor: String,
-        /// By what it multiplies.
-        found: Box<str>,
-    },
     /// The scales of a tensor of floats of few bits have another shape than it asks for.
     #[error("tensor `{}`: expected {expected}, found {found:?}", shown(tensor))]
     ScaleShape {

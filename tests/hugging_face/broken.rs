@@ -218,7 +218,7 @@ fn broken_headers_are_named() -> Outcome {
         json!({ "a": { "dtype": "F32", "shape": [1, 1, 1, 1, 1], "data_offsets": [0, 4] } }).to_string();
     let huge = json!({ "a": { "dtype": "F32", "shape": [u64::MAX, 2], "data_offsets": [0, 4] } }).to_string();
     let unknown = json!({ "a": { "dtype": "Q4", "shape": [4], "data_offsets": [0, 4] } }).to_string();
-    let cases: [(Vec<u8>, &str); 14] = [
+    let cases: [(Vec<u8>, &str); 15] = [
         (Vec::new(), "header length: expected 8 bytes, found 0 before the end of the file"),
         (vec![1, 0, 0], "header length: expected 8 bytes, found 3 before the end of the file"),
         (

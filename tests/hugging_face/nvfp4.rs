@@ -306,10 +306,8 @@ fn scales_that_are_no_usual_numbers_are_named() -> Outcome {
         let of_tensor =
             |scale: f32| with(writer, whole, |raw| raw.bytes = writer.written(scale).to_le_bytes().to_vec());
         for scale in [f32::NAN, f32::INFINITY, -1.0, 1e-12, f32::MIN_POSITIVE] {
-            let text = format!(
-                "tensor `{UP}.{whole}`: expected one by which scales of 8 bits become usual ones of f16"
-            );
-            refused(&of_tensor(scale)?, &["model.safetensors", &text])?;
+            let name = format!("{UP}.{whole}");
+            refused(&of_tensor(scale)?, &["model.safetensors", &name, "which f16 does not hold here"])?;
         }
         let text = format!("tensor `{UP}.weight`");
         refused(&of_tensor(1e9)?, &["model.safetensors", &text, "which f16 does not hold here"])?;

@@ -331,8 +331,7 @@ fn products() -> Vec<Case> {
         let few =
             [(Bits::Five.into(), 32, false), (Bits::Five.into(), 32, true), (Bits::Six.into(), 16, false)];
         let floats = [Codes::E2m1, Codes::E4m3].map(|kind| [(kind, 32, false), (kind, k, false)]);
-        let sixteen = [(Codes::E2m1, 16, false)];
-        for (kind, group, mins) in few.into_iter().chain(sixteen).chain(floats.concat()) {
+        for (kind, group, mins) in few.into_iter().chain([(Codes::E2m1, 16, false)]).chain(floats.concat()) {
             let eps_int8 = if kind == Codes::E4m3 { 4e-6 } else { INT8_EPS };
             let matrix = Numbers((k + group) as u64).matrix([n, k], kind, group, mins);
             matrices.push((format!("{kind:?} group {group} mins {mins}"), matrix, eps_int8));

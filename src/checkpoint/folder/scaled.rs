@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::checkpoint::scales::Spread;
 use crate::checkpoint::stored::{Scales, StoredFile, TensorFiles};
 use crate::checkpoint::{Fault, TensorInfo, TensorType, WeightsError};
+use crate::quant::QuantError;
 
 use super::header::Entry;
 use super::quantization::{Eight, Four, Quantization};
@@ -146,8 +147,7 @@ fn joined_four(
     let factor = if four.divides { value.recip() } else { value };
     // Halved, as canonical scales are, the largest is a normal number of f16.
     if !factor.is_finite() || factor * SCALE_MAX / 2.0 < half::f16::MIN_POSITIVE.to_f32() {
-        let fault = Fault::TensorScale { tensor: global.name, found: format!("{factor:e}").into() };
-        return Err(WeightsError::malformed(global_file.path(), fault));
+        return Err(global_file.tensor_error(&global, QuantError::Scale { row: 0, group: 0, value: factor }));
     }
     Ok(Scales { file, info, spread, factor })
 }
