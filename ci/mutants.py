@@ -182,8 +182,8 @@ class Tests:
         limit = int(3 * self.usual.get((bare_name(program), names), 600) + GRACE)
         # Groups of their own, so that a test's own processes end with it.
         process = subprocess.Popen([program, *names], cwd=self.tree, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                   text=True, start_new_session=True,
-                                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5)))
+                                   text=True, start_new_session=True)
+        resource.prlimit(process.pid, resource.RLIMIT_CPU, (limit, limit + 5))
         failed = self.first_failure(process)
         try:
             os.killpg(process.pid, signal.SIGKILL)

@@ -262,7 +262,8 @@ impl InferenceEngine {
     /// [`crate::Error::NoChatTemplate`], [`crate::Error::Text`].
     #[cfg(feature = "text")]
     pub fn render_chat(&self, messages: &[crate::text::Message]) -> Result<String> {
-        Ok(self.template()?.render(messages, &crate::text::RenderOptions::default())?)
+        let template = self.template()?;
+        Ok(template.render(&template.adapt(messages), &crate::text::RenderOptions::default())?)
     }
 
     #[cfg(feature = "text")]

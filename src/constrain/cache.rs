@@ -7,10 +7,8 @@ use super::error::ConstraintError;
 
 /// Most grammars that are kept.
 const GRAMMARS_MAX: usize = 64;
-/// What took so long to compile is large: some 160 MB a second.
-const LONG: Duration = Duration::from_millis(300);
-/// Most of those that are kept.
-const LONG_MAX: usize = 2;
+/// Most time that all of them took to be compiled: a grammar fills up to 160 MB a second.
+const TIME_MAX: Duration = Duration::from_secs(3);
 
 /// What became of a grammar. Who comes while it is compiled waits for that.
 type Slot<T> = Arc<OnceLock<Result<Arc<T>, ConstraintError>>>;
@@ -18,7 +16,8 @@ type Slot<T> = Arc<OnceLock<Result<Arc<T>, ConstraintError>>>;
 struct Entry<T> {
     key: blake3::Hash,
     slot: Slot<T>,
-    took_long: bool,
+    /// What it took to be compiled; nothing before that, and where it was refused.
+    took: Duration,
 }
 
 /// Grammars by their texts, the one used last in the end.
@@ -42,15 +41,15 @@ impl<T> Cache<T> {
         key: blake3::Hash,
         compile: impl FnOnce() -> Result<T, ConstraintError>,
     ) -> Result<Arc<T>, ConstraintError> {
-        let (slot, mut took_long) = (self.slot(key), false);
+        let (slot, mut took) = (self.slot(key), Duration::ZERO);
         let compiled = slot.get_or_init(|| {
             let begun = Instant::now();
             let compiled = compile().map(Arc::new);
-            took_long = begun.elapsed() >= LONG;
+            took = begun.elapsed();
             compiled
         });
         match compiled {
-            Ok(_) if took_long => self.with(|entries| keep_few(entries, &slot)),
+            Ok(_) if !took.is_zero() => self.with(|entries| make_room(entries, &slot, took)),
             Ok(_) | Err(ConstraintError::Invalid { .. }) => {}
             // Another time there may be a thread.
             Err(_) => self.with(|entries| entries.retain(|entry| !Arc::ptr_eq(&entry.slot, &slot))),
@@ -62,7 +61,7 @@ impl<T> Cache<T> {
         self.with(|entries| {
             let found = entries.iter().position(|entry| entry.key == key);
             let entry = found.map(|at| entries.remove(at));
-            let entry = entry.unwrap_or_else(|| Entry { key, slot: Slot::default(), took_long: false });
+            let entry = entry.unwrap_or_else(|| Entry { key, slot: Slot::default(), took: Duration::ZERO });
             if entries.len() == GRAMMARS_MAX {
                 entries.remove(0);
             }
@@ -77,15 +76,16 @@ impl<T> Cache<T> {
     }
 }
 
-/// Notes that a grammar took long, and drops those that did and were not used for longest.
-fn keep_few<T>(entries: &mut Vec<Entry<T>>, slot: &Slot<T>) {
+/// Notes what a grammar took, and drops those that were not used for longest while all took too much. The grammar
+/// itself stays.
+fn make_room<T>(entries: &mut Vec<Entry<T>>, slot: &Slot<T>, took: Duration) {
     for entry in entries.iter_mut().filter(|entry| Arc::ptr_eq(&entry.slot, slot)) {
-        entry.took_long = true;
+        entry.took = took;
     }
-    let mut over = entries.iter().filter(|entry| entry.took_long).count().saturating_sub(LONG_MAX);
+    let mut all: Duration = entries.iter().map(|entry| entry.took).sum();
     entries.retain(|entry| {
-        let goes = entry.took_long && over > 0;
-        over -= usize::from(goes);
+        let goes = all > TIME_MAX && !entry.took.is_zero() && !Arc::ptr_eq(&entry.slot, slot);
+        all -= if goes { entry.took } else { Duration::ZERO };
         !goes
     });
 }
@@ -119,21 +119,21 @@ mod tests {
     }
 
     #[test]
-    fn few_of_those_that_took_long_are_kept() {
-        let (cache, compiled) = (Cache::<()>::default(), Cell::new(0));
-        let get = |number: usize, time: Duration| {
-            let found = cache.get(blake3::hash(&number.to_le_bytes()), || {
-                compiled.set(compiled.get() + 1);
-                std::thread::sleep(time);
-                Ok(())
-            });
-            assert!(found.is_ok());
-            compiled.get()
+    fn what_took_long_pushes_out_what_was_not_used_for_longest() {
+        let entry = |number: u64, seconds: u64| {
+            let (key, took) = (blake3::hash(&number.to_le_bytes()), Duration::from_secs(seconds));
+            Entry::<()> { key, slot: Slot::default(), took }
         };
-        let (short, long) = (Duration::ZERO, LONG + Duration::from_millis(5));
-        assert_eq!((get(0, short), get(1, long), get(2, long), get(3, long)), (1, 2, 3, 4));
-        assert_eq!((get(0, short), get(2, short), get(3, short)), (4, 4, 4), "these are kept");
-        // The first of the long ones went; compiled again in no time, it pushes nobody out.
-        assert_eq!((get(1, short), get(2, short), get(3, short)), (5, 5, 5));
+        let left = |times: &[u64], newest: usize, seconds: u64| {
+            let mut entries: Vec<_> =
+                (0..).zip(times).map(|(number, &seconds)| entry(number, seconds)).collect();
+            let slot = Arc::clone(&entries[newest].slot);
+            make_room(&mut entries, &slot, Duration::from_secs(seconds));
+            entries.iter().map(|entry| entry.took.as_secs()).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&[1, 1, 0], 2, 1), [1, 1, 1]);
+        assert_eq!(left(&[1, 1, 1, 0], 3, 1), [1, 1, 1]);
+        assert_eq!(left(&[2, 0, 1, 0], 3, 2), [0, 1, 2], "what took nothing keeps nothing");
+        assert_eq!(left(&[1, 0, 1], 1, 9), [9], "the new one stays, however long it took");
     }
 }

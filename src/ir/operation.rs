@@ -42,8 +42,8 @@ pub trait Operation {
         Ok(())
     }
 
-    /// The rows of the step of which a row of the result reads more than its own. What a sequence keeps, its pages and
-    /// its state, does not count.
+    /// Which rows it mixes, if any: a row of the result then depends on other rows of the step than its own. What a
+    /// sequence keeps, its pages and its state, does not count.
     fn mixes(&self) -> Option<Rows> {
         None
     }

@@ -77,7 +77,7 @@ impl OwnModel {
             (plan.vocab().is_none_or(|rows| rows >= vocab_size), "it cannot embed all tokens of its logits"),
             (plan.inputs().next().is_none(), "it has inputs, which no request fills"),
             (
-                !plan.ops().iter().any(|op| op.mixes() == Some(Rows::Tokens)),
+                !plan.ops().iter().any(|op| matches!(op.mixes(), Some(Rows::Tokens | Rows::Axis(_)))),
                 "rows of a step are mixed, and prompts come in parts",
             ),
             (plan.states().is_empty(), "states of sequences do not run in the engine yet"),

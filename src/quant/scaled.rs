@@ -4,7 +4,8 @@
 //! Codes are kept as they are. A scale becomes the canonical one, which is 256 times that of E4M3 and half of that of
 //! E2M1, and is rounded to the nearest f16: by one part in 2048 at most, or by 2⁻²⁵ where it is below 2⁻¹⁴. One that
 //! becomes infinite by that is refused, unless all values of the group are 0. So is one of E4M3 that becomes 0. One of
-//! E2M1 that does so has values below 2⁻²¹ beside others of its tensor that are not: they become 0.
+//! E2M1 that does so has values below 2⁻²¹, which become 0: tensors whose scales are all so small are refused where
+//! they are opened.
 
 use half::f16;
 

@@ -152,7 +152,9 @@ impl<B: Backend> Program<'_, B> {
             return step.check(limits, shared.kv_memory.pages, vocab);
         }
         // Fixed rows belong to no sequence.
-        let by_sequence = |op: &Op| op.mixes().is_some_and(|rows| !matches!(rows, Rows::Fixed(_)));
+        let of_sequences =
+            |op: &Op| op.places().iter().any(|(_, place)| !matches!(place.rows, Rows::Fixed(_)));
+        let by_sequence = |op: &Op| op.mixes().is_some() && of_sequences(op);
         if stateful || plan.ops().iter().any(by_sequence) {
             return step.check_rows(limits, vocab);
         }

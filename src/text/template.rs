@@ -194,11 +194,11 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// The messages as the template can take them: where it would write a list of parts as a list, the texts of the
-    /// parts as one text, a line each. Clients write lists whatever the model is.
+    /// The messages as the template can take them: where it does not take the text out of a user's list of parts, lists of
+    /// texts become texts, a line a part. Clients write lists whatever the model is.
     pub fn adapt<'m>(&self, messages: &'m [Message]) -> Cow<'m, [Message]> {
         let has_list = messages.iter().any(|message| matches!(message.content, Content::Parts(_)));
-        if !has_list || *self.takes_parts.get_or_init(|| self.finds_parts()) {
+        if !has_list || self.takes_parts() {
             return Cow::Borrowed(messages);
         }
         let plain = |message: &Message| {
@@ -211,14 +211,20 @@ impl ChatTemplate {
         Cow::Owned(messages.iter().map(plain).collect())
     }
 
-    /// Whether the text of a part is in the prompt, and the list around it is not.
-    fn finds_parts(&self) -> bool {
+    /// Whether the text of a user's part is in the prompt, and the list around it is not.
+    fn takes_parts(&self) -> bool {
         const TEXT: &str = "Which animals?";
+        if let Some(&known) = self.takes_parts.get() {
+            return known;
+        }
         let message = Message::new("user", vec![ContentPart::text(TEXT)]);
-        let prompt = self.render(&[message], &RenderOptions::default());
-        prompt.is_ok_and(|prompt| {
-            prompt.contains(TEXT) && !["'text'", "\"text\""].iter().any(|key| prompt.contains(key))
-        })
+        let printed = |prompt: &str| ["'text'", "\"text\""].iter().any(|key| prompt.contains(key));
+        match self.render(&[message], &RenderOptions::default()) {
+            Ok(prompt) => *self.takes_parts.get_or_init(|| prompt.contains(TEXT) && !printed(&prompt)),
+            Err(TextError::TemplateRender(_)) => *self.takes_parts.get_or_init(|| false),
+            // A limit or no memory: nothing is known, and the request will see the same.
+            Err(_) => true,
+        }
     }
 
     /// The prompt for these messages as a plain text. Control tokens in it must not be parsed where users

@@ -309,6 +309,7 @@ fn scales_that_are_no_usual_numbers_are_named() -> Outcome {
             let name = format!("{UP}.{whole}");
             refused(&of_tensor(scale)?, &["model.safetensors", &name, "which f16 does not hold here"])?;
         }
+        refused(&of_tensor(0.0)?, &["accepted"])?;
         let text = format!("tensor `{UP}.weight`");
         refused(&of_tensor(1e9)?, &["model.safetensors", &text, "which f16 does not hold here"])?;
     }

@@ -127,7 +127,7 @@ pub(crate) fn arguments(text: &str) -> Value {
 fn message(at: usize, value: Value) -> Result<Message, ApiError> {
     let param = || format!("messages[{at}]");
     let Some(fields) = value.as_object() else {
-        return Err(crate::fields::wrong(&param(), "an object with a role and a content", &value));
+        return Err(wrong(&param(), "an object with a role and a content", &value));
     };
     let content = fields.get("content").unwrap_or(&Value::Null);
     // An answer may be calls alone, and a tool may have nothing to say.
@@ -135,7 +135,7 @@ fn message(at: usize, value: Value) -> Result<Message, ApiError> {
     let is_list = content.as_array().is_some_and(|parts| parts.iter().all(Value::is_object));
     if !(content.is_string() || is_list || content.is_null() && !needs_text) {
         let expected = "a text or a list of parts";
-        return Err(crate::fields::wrong(&format!("{}.content", param()), expected, content));
+        return Err(wrong(&format!("{}.content", param()), expected, content));
     }
     let mut message: Message = serde_json::from_value(value).map_err(|error| {
         ApiError::invalid(param(), format!("messages[{at}]: expected a role and a content: {error}"))
@@ -155,7 +155,7 @@ fn message(at: usize, value: Value) -> Result<Message, ApiError> {
     {
         let found = match part.0.get("type") {
             Some(kind) if kind != "text" => format!("a part of type {}", crate::error::shown(kind)),
-            _ => "a part without a type and a text".to_owned(),
+            _ => "a part without a type or a text".to_owned(),
         };
         let text = format!("messages[{at}].content: this model reads text, found {found}");
         return Err(ApiError::unsupported(format!("messages[{at}].content"), text));

@@ -159,21 +159,19 @@ impl ApiError {
 pub(crate) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),
-        other => {
-            let text = other.to_string();
-            match text.char_indices().nth(QUOTED_MAX) {
-                Some((end, _)) => format!("{}…", &text[..end]),
-                None => text,
-            }
-        }
+        other => cut(&other.to_string(), str::to_owned),
     }
 }
 
 /// The same of a text.
 pub(crate) fn quoted(text: &str) -> String {
+    cut(text, |text| format!("{text:?}"))
+}
+
+fn cut(text: &str, show: impl Fn(&str) -> String) -> String {
     match text.char_indices().nth(QUOTED_MAX) {
-        Some((end, _)) => format!("{:?}…", &text[..end]),
-        None => format!("{text:?}"),
+        Some((end, _)) => format!("{}…", show(&text[..end])),
+        None => show(text),
     }
 }
 

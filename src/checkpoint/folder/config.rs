@@ -28,7 +28,7 @@ pub(super) struct Config {
     /// What the document says of them, where the model type does not.
     pub attention_bias: Option<bool>,
     pub mlp_bias: Option<bool>,
-    /// Where weights of 8-bit floats have their scales, if there are any.
+    /// How weights of floats are quantised, if they are.
     pub quantization: Option<Quantization>,
 }
 

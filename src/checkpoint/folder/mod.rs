@@ -2,8 +2,8 @@
 //!
 //! `config` makes the configuration into keys of the GGUF convention: `model_type` has its defaults, `known` lists
 //! what there may be, `rope` reads the rotation, `quantization` how weights were quantised. `shards` finds the files and
-//! `header` reads one; `scaled` joins 8-bit and 4-bit floats and their scales. `documents` has the tokenizer's texts; `json` is
-//! how all of them read values.
+//! `header` reads one; `scaled` joins 8-bit and 4-bit floats and their scales. `documents` has the tokenizer's texts;
+//! `json` is how all of them read values.
 
 mod config;
 mod documents;
@@ -119,7 +119,10 @@ fn read_tensors(
             !(other || name.ends_with(FREQUENCIES) || config.tied && name == head)
         };
         let mut tensors = Vec::with_capacity(entries.len());
-        for entry in entries.into_iter().filter(|entry| is_ours(&entry.name)) {
+        for entry in entries {
+            if !is_ours(beside.name(&entry.name)) {
+                continue;
+            }
             tensors.extend(beside.take(&file, entry)?);
         }
         files.add(file, tensors)?;

@@ -61,6 +61,11 @@ impl<'c> Beside<'c> {
         Beside { quantization, packed, scales, of_activations, found: BTreeMap::new() }
     }
 
+    /// The name that a tensor has here.
+    pub fn name<'n>(&'n self, of_file: &'n str) -> &'n str {
+        self.packed.get(of_file).map_or(of_file, String::as_str)
+    }
+
     /// Keeps what is not a tensor of the model; gives back what is.
     pub fn take(&mut self, file: &Arc<StoredFile>, entry: Entry) -> Result<Option<TensorInfo>, WeightsError> {
         let info = match self.packed.remove(&entry.name) {
@@ -145,8 +150,9 @@ fn joined_four(
     let bytes = global_file.with(start..start + size_of::<f32>(), |bytes| bytes.first_chunk().copied())?;
     let value = bytes.map_or(f32::NAN, f32::from_le_bytes);
     let factor = if four.divides { value.recip() } else { value };
-    // Halved, as canonical scales are, the largest is a normal number of f16.
-    if !factor.is_finite() || factor * SCALE_MAX / 2.0 < half::f16::MIN_POSITIVE.to_f32() {
+    // Halved, as canonical scales are, the largest is a normal number of f16; or all values are 0.
+    let fits = factor * SCALE_MAX / 2.0 >= half::f16::MIN_POSITIVE.to_f32() || factor == 0.0;
+    if !(factor.is_finite() && fits) {
         return Err(global_file.tensor_error(&global, QuantError::Scale { row: 0, group: 0, value: factor }));
     }
     Ok(Scales { file, info, spread, factor })

@@ -39,16 +39,17 @@ impl FolderText {
         };
         let root = Object::of(&path, &document)?;
         let mut warnings = Warnings::of(&path);
-        let scheme = Scheme::read(&root)?;
+        let scheme = Scheme::read(&root, &mut warnings)?;
         let pieces = Pieces::read(&root, &scheme, documents.rows(), &mut warnings)?;
         let special = Special::read(documents)?;
         let id = |piece: &Option<String>| piece.as_deref().and_then(|piece| pieces.find(piece));
+        // Where `tokenizer_config.json` says whether a text begins with BOS, it says with which token, too.
+        let first = scheme.first.filter(|_| special.add_bos.is_none());
         let ends = special.ends;
         let parts = VocabParts {
             model: scheme.model().to_owned(),
             pre: scheme.pre().to_owned(),
-            // The template decides, whatever is called so beside it.
-            bos: scheme.first.and_then(|piece| pieces.find(piece)).or(id(&special.bos)).or(special.bos_id),
+            bos: first.and_then(|piece| pieces.find(piece)).or(id(&special.bos)).or(special.bos_id),
             eos: id(&special.eos).or(ends.first().copied()),
             unknown: scheme.unknown.and_then(|piece| pieces.find(piece)),
             padding: id(&special.padding),

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "text")]
 use super::super::pretokenize::{GPT2_WORDS, PreTokenizer, WholeWords};
+use super::super::warnings::Warnings;
 use super::needed;
 use crate::checkpoint::{Object, WeightsError};
 
@@ -23,7 +24,7 @@ enum Kind {
 }
 
 impl<'j> Scheme<'j> {
-    pub fn read(root: &Object<'j>) -> Result<Scheme<'j>, WeightsError> {
+    pub fn read(root: &Object<'j>, warnings: &mut Warnings) -> Result<Scheme<'j>, WeightsError> {
         let model = needed(root, "model")?;
         check_model(&model)?;
         let normalizers = flat(root, "normalizer", "normalizers")?;
@@ -40,7 +41,7 @@ impl<'j> Scheme<'j> {
         } else {
             return Err(model.refuse("byte_fallback", "true where no pre-tokenizer is ByteLevel", "false"));
         };
-        Ok(Scheme { kind, unknown: model.text("unk_token")?, first: first_token(root)? })
+        Ok(Scheme { kind, unknown: model.text("unk_token")?, first: first_token(root, warnings)? })
     }
 
     /// The name of the kind in GGUF.
@@ -196,8 +197,9 @@ fn sentence_piece(normalizers: &[Object<'_>], cutters: &[Object<'_>]) -> Result<
     }
 }
 
-/// The special token that a whole text begins with, if it begins with one.
-fn first_token<'j>(root: &Object<'j>) -> Result<Option<&'j str>, WeightsError> {
+/// The special token that a whole text begins with, if it begins with one. One behind the text is left out: an answer
+/// goes on from there.
+fn first_token<'j>(root: &Object<'j>, warnings: &mut Warnings) -> Result<Option<&'j str>, WeightsError> {
     let mut first = None;
     for step in flat(root, "post_processor", "processors")? {
         match kind(&step)? {
@@ -207,15 +209,15 @@ fn first_token<'j>(root: &Object<'j>) -> Result<Option<&'j str>, WeightsError> {
                 let template = step.objects("single")?;
                 let special = |part: &Object<'j>| part.object("SpecialToken");
                 let specials = template.iter().map(special).collect::<Result<Vec<_>, _>>()?;
-                match &specials[..] {
-                    [] | [None] => {}
-                    [Some(token), None] => first = token.text("id")?,
-                    _ => {
-                        let expected = "the text, and at most one special token before it";
-                        let parts =
-                            specials.iter().map(|part| if part.is_some() { "special" } else { "text" });
-                        return Err(step.refuse("single", expected, parts.collect::<Vec<_>>().join(", ")));
-                    }
+                let text = specials.iter().position(Option::is_none).unwrap_or(specials.len());
+                let (before, behind) = specials.split_at(text);
+                if before.len() > 1 {
+                    let found = format!("{} special tokens", before.len());
+                    return Err(step.refuse("single", "at most one special token before the text", found));
+                }
+                first = before.iter().flatten().next().map(|token| token.text("id")).transpose()?.flatten();
+                if behind.iter().any(Option::is_some) {
+                    warnings.add("the tokenizer puts a special token behind a text: it is left out");
                 }
             }
             other => return Err(step.refuse("type", "ByteLevel or TemplateProcessing", other)),
