@@ -87,6 +87,11 @@ impl<const N: usize> Bound<N> {
         self.some(at).map(integer).transpose()
     }
 
+    /// An integer, which must be there.
+    pub(super) fn required_integer(&self, at: usize) -> Result<i128, Error> {
+        self.integer(at)?.ok_or_else(|| self.wrong(at, "an integer", "none"))
+    }
+
     /// Whether the argument is there and counts as true.
     pub(super) fn is_true(&self, at: usize) -> bool {
         self.value(at).is_some_and(Value::is_true)

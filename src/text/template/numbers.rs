@@ -84,7 +84,7 @@ pub(super) fn abs(_state: &mut State<'_, '_>, args: &[Value]) -> Outcome {
     let bound = bind("abs", args, ["value"])?;
     let value = bound.required(0)?;
     let negative = as_integer(value)
-        .map_or_else(|| f64::try_from(value.clone()).is_ok_and(|value| value < 0.0), |value| value < 0);
+        .map_or_else(|| f64::try_from(value.clone()).is_ok_and(f64::is_sign_negative), |value| value < 0);
     let sign = Value::from(if negative { -1 } else { 1 });
     arithmetic("abs", (value, &sign), i128::checked_mul, |a, b| a * b)
 }

@@ -81,10 +81,10 @@ pub(super) fn call(
         "center" | "ljust" | "rjust" => {
             let bound = bind(name, args, ["width", "fillchar"])?;
             let fill = bound.text(marks, 1)?.unwrap_or_else(|| Text::template(" "));
-            justify(budget, &text, name, bound.integer(0)?.unwrap_or(0), &fill)
+            justify(budget, &text, name, bound.required_integer(0)?, &fill)
         }
         "zfill" => {
-            let width = bind(name, args, ["width"])?.integer(0)?.unwrap_or(0);
+            let width = bind(name, args, ["width"])?.required_integer(0)?;
             let signed = usize::from(text.as_str().starts_with(['+', '-']));
             let mut filled = text.slice(0..signed);
             let digits = text.slice(signed..text.as_str().len());
