@@ -28,13 +28,25 @@ pub(super) struct Loaded<B: Backend> {
     /// Steps that the backend has taken up, and outputs of the last one.
     pub(super) steps: u64,
     pub(super) outputs: usize,
+    /// Whether a step must say which rows belong to which sequence.
+    by_sequence: bool,
 }
 
 impl<B: Backend> Loaded<B> {
     /// Allocates the arena.
     pub(super) fn new(backend: &B, plan: Plan) -> Result<Self, BackendError> {
         let arena = backend.arena(plan.arena_bytes(), plan.ops(), plan.limits())?;
-        Ok(Loaded { plan, arena, steps: 0, outputs: 0 })
+        // Fixed rows belong to no sequence.
+        let of_sequences =
+            |op: &Op| op.places().iter().any(|(_, place)| !matches!(place.rows, Rows::Fixed(_)));
+        let by_sequence = plan.ops().iter().any(|op| op.mixes().is_some() && of_sequences(op));
+        Ok(Loaded {
+            by_sequence: by_sequence || plan.state_elements() > 0,
+            plan,
+            arena,
+            steps: 0,
+            outputs: 0,
+        })
     }
 
     pub(super) fn set_input(&mut self, name: &str, values: &[f32]) -> Result<(), SessionError> {
@@ -90,7 +102,7 @@ impl<B: Backend> Program<'_, B> {
     pub fn run(&mut self, step: &StepInput) -> Result<(), SessionError> {
         self.check(step).map_err(BackendError::from)?;
         let Program { shared: Shared { backend, weights, kv, .. }, loaded } = self;
-        let Loaded { plan, arena, steps, outputs } = loaded;
+        let Loaded { plan, arena, steps, outputs, .. } = loaded;
         let mut frame = Frame { weights, arena, kv, step };
         frame.begin(backend)?;
         (*steps, *outputs) = (*steps + 1, step.outputs.len());
@@ -109,7 +121,7 @@ impl<B: Backend> Program<'_, B> {
     ) -> Result<(), SessionError> {
         self.check(step).map_err(BackendError::from)?;
         let Program { shared: Shared { backend, weights, kv, kv_memory, .. }, loaded } = self;
-        let Loaded { plan, arena, steps, outputs } = loaded;
+        let Loaded { plan, arena, steps, outputs, .. } = loaded;
         let (backend, weights): (&B, &Weights<B>) = (backend, weights);
         let matrix = |id: MatrixId| {
             let both = plan.matrices().get(id.0 as usize).zip(weights.matrices.get(id.0 as usize));
@@ -136,7 +148,7 @@ impl<B: Backend> Program<'_, B> {
     }
 
     fn check(&self, step: &StepInput) -> Result<(), StepError> {
-        let Program { shared, loaded: Loaded { plan, outputs, .. } } = self;
+        let Program { shared, loaded: Loaded { plan, outputs, by_sequence, .. } } = self;
         let limits = plan.limits();
         let vocab = plan.vocab().unwrap_or(usize::MAX);
         let runs_ahead = shared.backend.queue().is_some();
@@ -144,18 +156,13 @@ impl<B: Backend> Program<'_, B> {
             let backend = shared.backend.describe();
             return Err(StepError(format!("{fed:?} after a step of {} outputs on {backend}", *outputs)));
         }
-        let stateful = plan.state_elements() > 0;
-        if stateful {
+        if plan.state_elements() > 0 {
             step.check_states(shared.state_slots)?;
         }
         if !plan.kv().is_empty() {
             return step.check(limits, shared.kv_memory.pages, vocab);
         }
-        // Fixed rows belong to no sequence.
-        let of_sequences =
-            |op: &Op| op.places().iter().any(|(_, place)| !matches!(place.rows, Rows::Fixed(_)));
-        let by_sequence = |op: &Op| op.mixes().is_some() && of_sequences(op);
-        if stateful || plan.ops().iter().any(by_sequence) {
+        if *by_sequence {
             return step.check_rows(limits, vocab);
         }
         let tokens = step.tokens.len();

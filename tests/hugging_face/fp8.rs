@@ -134,23 +134,29 @@ pub fn logits(folder: &Folder, shards: usize) -> Outcome<Vec<Vec<f32>>> {
     run(&*checkpoint::open(folder.path(), &OpenOptions { mmap: shards > 1 })?, &TOKENS, None)
 }
 
+/// Checks that a folder of few bits has the logits of the values that these stand for, up to `most` of the largest, and
+/// that the folder from which it was made has others, by `least`.
+pub fn assert_stands_for(plain: &Folder, [few, wide]: [Folder; 2], [most, least]: [f64; 2]) -> Outcome {
+    let (original, expected) = (logits(plain, 1)?, logits(&wide, 1)?);
+    let largest = f64::from(original.iter().flatten().fold(0f32, |most, x| most.max(x.abs())));
+    for shards in [1, 4] {
+        let off = apart(&logits(&few, shards)?, &expected) / largest;
+        println!("{shards} shards: {off:.1e}");
+        assert!(off < most, "{off}");
+    }
+    let lost = apart(&original, &expected) / largest;
+    assert!(lost > least, "the values are others, {lost}");
+    Ok(())
+}
+
 #[test]
 fn weights_of_eight_bit_floats_are_their_values() -> Outcome {
     for family in ["qwen3", "llama"] {
         let plain = Folder::of(family)?;
-        let original = logits(&plain, 1)?;
-        let largest = original.iter().flatten().fold(0f32, |most, x| most.max(x.abs()));
         for share in [Share::Block, Share::Row, Share::Tensor] {
-            let [eight, wide] = quantised(&plain, share);
-            let expected = logits(&wide, 1)?;
+            println!("{family}, {share:?}");
             // Scales of eight bits are exact in f16, so that only sums are rounded otherwise, and f16 pages with them.
-            for shards in [1, 4] {
-                let off = apart(&logits(&eight, shards)?, &expected) / f64::from(largest);
-                println!("{family}, {share:?}, {shards} shards: {off:.1e}");
-                assert!(off < 1e-3, "{family}, {share:?}: {off}");
-            }
-            let lost = apart(&original, &expected) / f64::from(largest);
-            assert!(lost > 3e-3, "{family}, {share:?}: the values are others, {lost}");
+            assert_stands_for(&plain, quantised(&plain, share), [1e-3, 3e-3])?;
         }
     }
     Ok(())

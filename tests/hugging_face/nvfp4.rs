@@ -7,8 +7,7 @@ use ottava::quant::{Codes, MatrixForm, QuantForm, WeightMatrix};
 use serde_json::{Value, json};
 
 use crate::folder::{Folder, Raw};
-use crate::fp8::{add, change, logits, refused, values};
-use crate::logits::apart;
+use crate::fp8::{add, assert_stands_for, change, refused, values};
 use crate::tiny::Outcome;
 
 const GROUP: usize = 16;
@@ -150,19 +149,10 @@ fn quantised(folder: &Folder, writer: Writer) -> [Folder; 2] {
 #[test]
 fn weights_of_four_bit_floats_are_their_values() -> Outcome {
     for (family, writer) in [("qwen3", Writer::Compressor), ("llama", Writer::Modelopt)] {
+        println!("{family}, {writer:?}");
         let plain = Folder::of(family)?;
-        let original = logits(&plain, 1)?;
-        let largest = original.iter().flatten().fold(0f32, |most, x| most.max(x.abs()));
-        let [four, wide] = quantised(&plain, writer);
-        let expected = logits(&wide, 1)?;
-        for shards in [1, 4] {
-            let off = apart(&logits(&four, shards)?, &expected) / f64::from(largest);
-            println!("{family}, {writer:?}, {shards} shards: {off:.1e}");
-            // Scales are rounded to f16.
-            assert!(off < 2e-3, "{family}, {writer:?}: {off}");
-        }
-        let lost = apart(&original, &expected) / f64::from(largest);
-        assert!(lost > 0.02, "{family}, {writer:?}: the values are others, {lost}");
+        // Scales are rounded to f16.
+        assert_stands_for(&plain, quantised(&plain, writer), [2e-3, 0.02])?;
     }
     Ok(())
 }
@@ -361,7 +351,8 @@ fn what_else_a_quantisation_may_be_is_named() -> Outcome {
 #[test]
 fn floats_of_both_sizes_stand_side_by_side() -> Outcome {
     // The layers' attention has 8 bits, their MLPs have 4.
-    let [four, four_wide] = quantised(&Folder::of("qwen3")?, Writer::Compressor);
+    let plain = Folder::of("qwen3")?;
+    let [four, four_wide] = quantised(&plain, Writer::Compressor);
     let mut config = change(&Writer::Compressor.config(), "/format", "mixed-precision".into());
     config["config_groups"]["group_1"] = json!({
         "format": "float-quantized", "targets": ["re:.*self_attn.*"],
@@ -389,11 +380,7 @@ fn floats_of_both_sizes_stand_side_by_side() -> Outcome {
             Raw { name: tensor.name.clone(), dtype: "F8_E4M3", shape: tensor.shape.clone(), bytes: codes },
         ]);
     }
-    let expected = logits(&wide, 1)?;
-    let largest = expected.iter().flatten().fold(0f32, |most, x| most.max(x.abs()));
-    let off = apart(&logits(&mixed, 1)?, &expected) / f64::from(largest);
-    assert!(off < 2e-3, "{off}");
-    Ok(())
+    assert_stands_for(&plain, [mixed, wide], [2e-3, 0.02])
 }
 
 #[test]
@@ -402,7 +389,7 @@ fn model_optimizer_s_eight_bit_floats_have_a_scale_a_tensor() -> Outcome {
     let eights = values("E4M3");
     let format = json!({ "dynamic": false, "num_bits": 8, "type": "float" });
     let mut eight = plain.clone().set("quantization_config", modelopt("FP8", format));
-    let mut wide = plain;
+    let mut wide = plain.clone();
     eight.tensors.retain(|tensor| !tensor.name.ends_with("_proj.weight"));
     for tensor in wide.tensors.iter_mut().filter(|tensor| tensor.name.ends_with("_proj.weight")) {
         let codes: Vec<u8> = tensor.values.iter().map(|x| nearest(&eights, x * 32.0)).collect();
@@ -421,9 +408,5 @@ fn model_optimizer_s_eight_bit_floats_have_a_scale_a_tensor() -> Outcome {
             bytes: codes,
         });
     }
-    let expected = logits(&wide, 1)?;
-    let largest = expected.iter().flatten().fold(0f32, |most, x| most.max(x.abs()));
-    let off = apart(&logits(&eight, 1)?, &expected) / f64::from(largest);
-    assert!(off < 1e-3, "{off}");
-    Ok(())
+    assert_stands_for(&plain, [eight, wide], [1e-3, 3e-3])
 }

@@ -28,8 +28,8 @@ pub(super) struct Config {
     /// What the document says of them, where the model type does not.
     pub attention_bias: Option<bool>,
     pub mlp_bias: Option<bool>,
-    /// How weights of floats are quantised, if they are.
-    pub quantization: Option<Quantization>,
+    /// How weights of few bits are stored, if there are any.
+    pub quantization: Quantization,
 }
 
 impl Config {
@@ -79,7 +79,8 @@ impl Config {
             attention_bias: text.flag("attention_bias")?.filter(|_| model.family != "qwen2"),
             mlp_bias: text.flag("mlp_bias")?,
             quantization: Quantization::read(whole)?
-                .map_or_else(|| Quantization::read(text), |found| Ok(Some(found)))?,
+                .map_or_else(|| Quantization::read(text), |found| Ok(Some(found)))?
+                .unwrap_or_default(),
         })
     }
 

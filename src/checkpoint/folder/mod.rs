@@ -24,7 +24,6 @@ use super::{Checkpoint, Dialect, Metadata, OpenOptions, Part, Role, TensorInfo, 
 use config::Config;
 pub use documents::Documents;
 pub(crate) use json::{Object, shown_value};
-use quantization::Quantization;
 use scaled::Beside;
 use shards::Shards;
 
@@ -106,11 +105,7 @@ fn read_tensors(
     let names = || read.iter().flat_map(|(_, entries)| entries).map(|entry| entry.name.as_str());
     let dialect = dialect(config, names);
     let head = dialect.weight(Role::Head);
-    let none = Quantization::default();
-    let mut beside = Beside::of(
-        config.quantization.as_ref().unwrap_or(&none),
-        read.iter().flat_map(|(_, entries)| entries),
-    );
+    let mut beside = Beside::of(&config.quantization, read.iter().flat_map(|(_, entries)| entries));
     for (file, entries) in read {
         let file = Arc::new(file);
         let is_ours = |name: &str| {

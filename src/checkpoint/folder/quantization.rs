@@ -93,17 +93,16 @@ fn modelopt(object: &Object<'_>) -> Result<Quantization, WeightsError> {
         Some("NVFP4") => (4, Quantization { eight: None, four: Some(MODELOPT) }),
         found => return Err(object.refuse("quant_algo", "FP8 or NVFP4", found.unwrap_or("no such key"))),
     };
-    let groups = object.object("config_groups")?;
-    for (name, _) in groups.iter().flat_map(Object::entries) {
-        let group = groups.as_ref().map(|groups| groups.object(name)).transpose()?.flatten();
-        let Some(weights) = group.map(|group| group.object("weights")).transpose()?.flatten() else {
-            continue;
-        };
-        check_keys(&weights, |key| ["num_bits", "type", "group_size"].contains(&key))?;
-        expect(&weights, "type", "float", weights.text("type")?)?;
-        expect_whole(&weights, "num_bits", bits)?;
-        if bits == 4 {
-            expect_whole(&weights, "group_size", GROUP as u64)?;
+    if let Some(groups) = object.object("config_groups")? {
+        for (name, _) in groups.entries() {
+            let Some(group) = groups.object(name)? else { continue };
+            let Some(weights) = group.object("weights")? else { continue };
+            check_keys(&weights, |key| ["num_bits", "type", "group_size"].contains(&key))?;
+            expect(&weights, "type", "float", weights.text("type")?)?;
+            expect_whole(&weights, "num_bits", bits)?;
+            if bits == 4 {
+                expect_whole(&weights, "group_size", GROUP as u64)?;
+            }
         }
     }
     if object.get("group_size").is_some() && bits == 4 {
