@@ -430,6 +430,22 @@ fn every_message_names_the_file_the_place_and_what_was_found() {
 }
 
 #[test]
+fn a_description_that_is_not_utf_8_is_no_reason_to_refuse() -> Result<(), WeightsError> {
+    let file = Raw::header(3, 0, 2).entry(b"general.description", 8).string(b"ab\xc3");
+    let file = file.entry(b"general.tags", 9).u32(8).u64(2).string(b"\xff").string(b"c").data(SLACK);
+    let file = ModelFile::from_bytes("model.gguf", file.0)?;
+    assert_eq!(file.metadata().str("general.description")?, Some("ab\u{fffd}"));
+    let tags = file.metadata().strings("general.tags")?.expect("a list");
+    assert_eq!(tags.iter().collect::<Vec<_>>(), ["\u{fffd}", "c"]);
+    for key in ["general.architecture", "general.type", "a"] {
+        let file = Raw::header(3, 0, 1).entry(key.as_bytes(), 8).string(b"ab\xc3").data(SLACK);
+        let error = ModelFile::from_bytes("model.gguf", file.0).err().expect(key).to_string();
+        assert!(error.contains("expected UTF-8, found a bad byte at 2"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
 fn names_of_cases_are_unique() {
     let mut names: Vec<_> = all_cases().into_iter().map(|case| case.name).collect();
     names.sort_unstable();

@@ -3,10 +3,11 @@
 //! All fields are little-endian: `"GGUF"`, version u32, tensor count u64, metadata count u64; then
 //! metadata entries (key, type u32, value), tensor entries (name, dimension count u32, dimensions
 //! u64, type u32, offset u64 from the start of the data), and, at the next multiple of
-//! `general.alignment`, the data. Strings are a u64 length and UTF-8 bytes.
+//! `general.alignment`, the data. Strings are a u64 length and bytes of UTF-8.
 
 mod cursor;
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -119,7 +120,7 @@ fn parse_value(cursor: &mut Cursor<'_>, key: &str) -> Parsed<Value> {
         5 => Value::I32(i32::from_le_bytes(cursor.scalar()?)),
         6 => Value::F32(f32::from_le_bytes(cursor.scalar()?)),
         7 => Value::Bool(parse_bool(cursor, key)?),
-        8 => Value::String(parse_string(cursor, key)?.to_owned()),
+        8 => Value::String(parse_string(cursor, key)?.into_owned()),
         9 => Value::Array(parse_array(cursor, key, 1)?),
         10 => Value::U64(u64::from_le_bytes(cursor.scalar()?)),
         11 => Value::I64(i64::from_le_bytes(cursor.scalar()?)),
@@ -138,7 +139,13 @@ fn parse_bool(cursor: &mut Cursor<'_>, key: &str) -> Parsed<bool> {
     }
 }
 
-fn parse_string<'a>(cursor: &mut Cursor<'a>, key: &str) -> Parsed<&'a str> {
+/// Whether a key's texts say nothing that a computation needs.
+fn only_describes(key: &str) -> bool {
+    key.starts_with("general.") && !["general.architecture", "general.type"].contains(&key)
+}
+
+/// A string. What is not UTF-8 in a description is replaced by U+FFFD: old converters cut texts by bytes.
+fn parse_string<'a>(cursor: &mut Cursor<'a>, key: &str) -> Parsed<Cow<'a, str>> {
     let offset = cursor.offset();
     let found = cursor.u64("string length")?;
     let left = cursor.left();
@@ -147,7 +154,8 @@ fn parse_string<'a>(cursor: &mut Cursor<'a>, key: &str) -> Parsed<&'a str> {
     }
     let bytes = cursor.take(found, "string")?;
     match std::str::from_utf8(bytes) {
-        Ok(text) => Ok(text),
+        Ok(text) => Ok(Cow::Borrowed(text)),
+        Err(_) if only_describes(key) => Ok(String::from_utf8_lossy(bytes)),
         Err(error) => {
             let bad = error.valid_up_to() as u64;
             Err(Located { offset, fault: Fault::StringText { key: key.to_owned(), bad } })
@@ -165,7 +173,7 @@ fn parse_strings(cursor: &mut Cursor<'_>, key: &str, count: u64) -> Parsed<Strin
             let (found, left) = (string.len() as u64, left as u64);
             return Err(Located { offset, fault: Fault::StringLength { key: key.to_owned(), found, left } });
         }
-        strings.push(string);
+        strings.push(&string);
     }
     strings.shrink();
     Ok(strings)

@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::api::{GrammarInit, ParserLimits, StopReason, TopLevelGrammar};
+use llguidance::toktrie::InferenceCapabilities;
+use llguidance::{Logger, Matcher, ParserFactory};
 
 use super::error::{ConstraintError, TOO_COMPLEX, explain};
 use super::grammar::Source;
@@ -14,10 +15,15 @@ use crate::room;
 const STACK_BYTES: usize = 64 << 20;
 
 /// Bounds of a parser's work. A grammar that goes over one is refused, or fails its own request later.
-pub(super) fn limits() -> ParserLimits {
+fn limits(source: &Source) -> ParserLimits {
     ParserLimits {
-        // Of grammars that say the same in many ways, each token takes time by the square of the answer.
-        max_items_in_row: 1000,
+        max_items_in_row: match source {
+            // An object has three for each property that may be left out. What stands between JSON's brackets says
+            // which of them is meant, so that they do not become more with the answer.
+            Source::Schema(_) => 4000,
+            // Of grammars that say the same in many ways, each token takes time by the square of the answer.
+            Source::Lark(_) => 1000,
+        },
         // Each request has states of its own, of about 2 kB.
         max_lexer_states: 25_000,
         // Dumps are neither shown nor kept.
@@ -55,11 +61,15 @@ pub(super) fn compile(
 }
 
 fn build(factory: &ParserFactory, field: &'static str, source: Source) -> Result<Compiled, ConstraintError> {
+    let limits = limits(&source);
     let grammar = match source {
         Source::Schema(schema) => TopLevelGrammar::from_json_schema(schema),
         Source::Lark(text) => TopLevelGrammar::from_lark(text),
     };
-    let parser = factory.create_parser(grammar).map_err(|error| explain(field, &format!("{error:#}")))?;
+    let (quiet, capabilities) = (Logger::new(0, 0), InferenceCapabilities::default());
+    let parser = factory
+        .create_parser_from_init_ext(GrammarInit::Serialized(grammar), quiet, capabilities, limits)
+        .map_err(|error| explain(field, &format!("{error:#}")))?;
     let mut start = Matcher::new(Ok(parser));
     // The end of an empty answer is noticed where tokens are taken, though there be none.
     let begun = start.consume_tokens(&[]).and_then(|()| start.compute_mask_or_eos());

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::bounds;
 use super::error::ConstraintError;
+use super::{bounds, formats};
 
 /// What JSON may have between its tokens. It is bounded, so that no answer loops in it.
 const WHITESPACE: &str = r"[ \t\n\r]{1,40}";
@@ -50,7 +50,8 @@ pub(super) enum Source {
 }
 
 impl Grammar {
-    /// JSON that satisfies a schema. A keyword that cannot be kept is refused, never overlooked.
+    /// JSON that satisfies a schema. A keyword that cannot be kept is refused, never overlooked; a `format` that JSON
+    /// Schema does not define is an annotation, and says nothing of the text.
     pub fn json_schema(schema: Value) -> Grammar {
         Grammar { form: Form::Json { schema, whitespace: None } }
     }
@@ -152,9 +153,10 @@ fn switched(schema: &Value, whitespace: Option<&str>) -> Result<Value, String> {
     };
     let switches = json!({"whitespace_pattern": whitespace.unwrap_or(WHITESPACE)});
     match object.insert(SWITCHES.into(), switches) {
-        Some(_) => Err(format!("the keyword {SWITCHES} is not supported")),
-        None => Ok(Value::Object(object)),
+        Some(_) => return Err(format!("the keyword {SWITCHES} is not supported")),
+        None => formats::drop_annotations(&mut object),
     }
+    Ok(Value::Object(object))
 }
 
 /// Whether a line defines a rule as GBNF and BNF do.

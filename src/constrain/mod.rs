@@ -22,6 +22,7 @@ mod cache;
 mod compile;
 mod constraint;
 mod error;
+mod formats;
 mod grammar;
 mod vocabulary;
 
@@ -56,9 +57,7 @@ impl Constraints {
             ParserFactory::new(&words, InferenceCapabilities::default(), &slices).ok()
         };
         let built = catch_unwind(AssertUnwindSafe(build)).ok().flatten();
-        let mut factory = built.ok_or(ConstraintError::Internal("the vocabulary makes no trie"))?;
-        factory.quiet();
-        *factory.limits_mut() = compile::limits();
+        let factory = built.ok_or(ConstraintError::Internal("the vocabulary makes no trie"))?;
         Ok(Constraints { factory: Arc::new(factory), cache: cache::Cache::default() })
     }
 

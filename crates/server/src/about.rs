@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use ottava::engine::EngineState;
@@ -22,13 +24,27 @@ pub(crate) async fn models(State(app): State<Arc<App>>) -> Response {
     json_body(&json!({"object": "list", "data": data})).into_response()
 }
 
-/// `/v1/models/{id}`
-pub(crate) async fn model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+/// `/v1/models/{id}`: the name may have slashes in it.
+pub(crate) async fn model(State(app): State<Arc<App>>, InPath(id): InPath) -> Result<Response, ApiError> {
     if app.names().contains(&id) {
         return Ok(json_body(&model_of(&app, &id)).into_response());
     }
     let message = format!("the model {} is not served here", quoted(&id));
     Err(ApiError::invalid("model", message).unknown_model())
+}
+
+/// A model's name, at the end of a path.
+pub(crate) struct InPath(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for InPath {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<InPath, ApiError> {
+        let name: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, state).await;
+        let refused =
+            |_| ApiError::invalid("model", "expected a name in UTF-8, found other bytes").unknown_model();
+        name.map(|Path(name)| InPath(name)).map_err(refused)
+    }
 }
 
 fn model_of(app: &App, name: &str) -> Value {

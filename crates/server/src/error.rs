@@ -194,7 +194,9 @@ pub(crate) fn of_engine(kind: ErrorKind, field: Option<&str>, message: impl fmt:
     };
     let error = ApiError::new(status, name, message);
     let retry_after = (status == StatusCode::TOO_MANY_REQUESTS).then_some(1);
-    ApiError { code, param: field.map(str::to_owned), retry_after, ..error }
+    // No request has a mask: one of several fields has made it.
+    let param = field.filter(|&field| field != "mask").map(str::to_owned);
+    ApiError { code, param, retry_after, ..error }
 }
 
 impl From<ottava::Error> for ApiError {

@@ -203,7 +203,7 @@ fn routes(app: &Arc<App>) -> Router {
         .route("/openapi.json", get(about::openapi))
         .route("/metrics", get(metrics::metrics))
         .route("/v1/models", get(about::models))
-        .route("/v1/models/{id}", get(about::model))
+        .route("/v1/models/{*id}", get(about::model))
         .route("/v1/chat/completions", post(chat::completions))
         .route("/v1/chat/completions/input_tokens", post(tokens::input_tokens))
         .route("/v1/chat/completions/render", post(tokens::render))

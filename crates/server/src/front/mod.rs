@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -28,11 +28,12 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::about::{self, InPath};
 use crate::error::{ApiError, json_body, quoted};
 use crate::gate::gate;
 use crate::guard::Guard;
 use crate::listen::{Listener, on_threads};
-use crate::{Config, ServeError, about};
+use crate::{Config, ServeError};
 use worker::{Status, Worker};
 
 /// How long an idle connection to a process is kept: less than the process does ([`Config::read_timeout`]).
@@ -183,7 +184,7 @@ fn routes(shared: &Arc<Shared>) -> Router {
         .route("/version", get(about::version))
         .route("/openapi.json", get(about::openapi))
         .route("/v1/models", get(models))
-        .route("/v1/models/{id}", get(model))
+        .route("/v1/models/{*id}", get(model))
         .fallback(forward::forward)
         .method_not_allowed_fallback(about::no_method)
         .layer(from_fn_with_state(Arc::clone(&shared.guard), gate))
@@ -205,6 +206,6 @@ async fn models(State(shared): State<Arc<Shared>>) -> Response {
     json_body(&json!({"object": "list", "data": data})).into_response()
 }
 
-async fn model(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Result<Response, ApiError> {
+async fn model(State(shared): State<Arc<Shared>>, InPath(id): InPath) -> Result<Response, ApiError> {
     Ok(json_body(&shared.worker(Some(&id))?.to_json(&id)).into_response())
 }

@@ -196,11 +196,16 @@ fn control_tokens_in_a_message_are_text() {
 
 #[test]
 fn the_server_says_what_it_serves() {
-    let server = Running::with(|config| config.names = vec!["first".into(), "second".into()]);
+    let server = Running::with(|config| config.names = vec!["first".into(), "of/the second".into()]);
     let models = get(server.address, "/v1/models").json();
-    assert_eq!((&models["data"][0]["id"], &models["data"][1]["id"]), (&"first".into(), &"second".into()));
-    assert_eq!(get(server.address, "/v1/models/second").json()["max_model_len"], 512);
-    let answer = post(server.address, CHAT, &chat(json!({"model": "second"}))).json();
+    assert_eq!(
+        (&models["data"][0]["id"], &models["data"][1]["id"]),
+        (&"first".into(), &"of/the second".into())
+    );
+    for path in ["/v1/models/of/the%20second", "/v1/models/of%2Fthe%20second"] {
+        assert_eq!(get(server.address, path).json()["max_model_len"], 512);
+    }
+    let answer = post(server.address, CHAT, &chat(json!({"model": "of/the second"}))).json();
     assert_eq!(answer["model"], "first");
     assert_eq!(get(server.address, "/ready").json()["status"], "ready");
     let metrics = get(server.address, "/metrics").body;

@@ -173,7 +173,7 @@ fn what_makes_no_sense_is_refused_by_its_field() {
         (json!({"grammar": "root ::= \"a\""}), "grammar", "GBNF"),
         (json!({"grammar": "start: <|nope|>"}), "grammar", "no control token"),
         (json!({"json_schema": {"$ref": "http://example.com/a"}}), "json_schema", "$ref"),
-        (json!({"json_schema": {"type": "string", "format": "nope"}}), "json_schema", "nope"),
+        (json!({"json_schema": {"type": "string", "format": "iri"}}), "json_schema", "iri"),
     ];
     for path in [CHAT, COMPLETIONS] {
         for (case, param, words) in &cases {

@@ -184,5 +184,12 @@ fn routes_and_methods_that_are_not_there_say_so_in_json() {
     let embeddings = post(server.address, "/v1/embeddings", &json!({"input": "a"}));
     assert_eq!(embeddings.status, 400);
     assert!(embeddings.json()["error"]["message"].as_str().is_some_and(|text| text.contains("encoder")));
-    assert_eq!(get(server.address, "/v1/models/another").status, 404);
+    for path in ["/v1/models/another", "/v1/models/an/other", "/v1/models/%ff"] {
+        let missing = get(server.address, path);
+        assert_eq!(
+            (missing.status, &missing.json()["error"]["code"]),
+            (404, &json!("model_not_found")),
+            "{path}"
+        );
+    }
 }
