@@ -59,8 +59,10 @@ fn the_writer_refuses_what_the_format_cannot_hold() {
     assert!(matches!(error, WriteError::Inexact { ref tensor, .. } if tensor == "a"), "{error}");
     let error = writer.tensor("a", TensorType::Q8_0, &[32, 2], vec![0; 67]).unwrap_err();
     assert!(matches!(error, WriteError::Length { expected: 68, found: 67, .. }), "{error}");
-    let error = writer.tensor("a", TensorType::Q8_0, &[33], vec![0; 34]).unwrap_err();
-    assert!(matches!(error, WriteError::Shape { .. }), "{error}");
+    for dims in [&[33][..], &[], &[32, 1, 1, 1, 1]] {
+        let error = writer.tensor("a", TensorType::Q8_0, dims, vec![0; 34]).unwrap_err();
+        assert!(matches!(error, WriteError::Shape { .. }), "{error}");
+    }
     assert_eq!(open(writer.to_bytes()).tensors().len(), 0);
 }
 

@@ -323,3 +323,6 @@ impl StepInput {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! What lowering takes, what it refuses, and how a plan describes itself.
 
 use super::*;
-use crate::graph::KvShape;
+use crate::graph::{DeltaOperands, KvShape};
+use crate::ir::DeltaHeads;
 
 type Outcome = Result<(), GraphError>;
 
@@ -276,6 +277,16 @@ fn the_listing_of_every_operation() -> Outcome {
     let t = g.scale(t, 3.0)?;
     let t = g.activation(t, Activation::Silu)?;
     g.output("t", t)?;
+    let (window, state) = (g.state("window", 2, 16)?, g.state("delta", 8, 8)?);
+    let taps = g.vector("taps", 48)?;
+    let c = g.short_conv(h, taps, window)?;
+    g.output("c", c)?;
+    let (keys, gates) = (g.matrix("keys", 4, 16)?, g.matrix("gates", 2, 16)?);
+    let (short, gate) = (g.matmul(h, keys)?, g.matmul(h, gates)?);
+    let heads = DeltaHeads { key: 1, value: 2, key_dim: 4, value_dim: 8 };
+    let operands = DeltaOperands { q: short, k: short, v: c, decay: gate, beta: gate };
+    let d = g.gated_delta(operands, heads, 0.5, state)?;
+    g.output("d", d)?;
     let text =
         g.compile(&CompileOptions { activations: Precision::Bf16, ..options(Fusion::On) })?.to_string();
     assert_eq!(text, include_str!("listing.txt"), "{text}");
