@@ -80,19 +80,19 @@ pub struct Dialect {
     body: &'static str,
     head: &'static str,
     names: &'static Names,
-    /// Added to the weights of all norms.
-    norm_offset: f32,
 }
 
-/// The names of a format, without `.weight` and `.bias`.
+/// The names of a format, without `.weight` and `.bias`, and what it stores otherwise than a graph reads it.
 #[derive(Debug, PartialEq)]
-struct Names {
+pub(super) struct Names {
     token_embedding: &'static str,
     output_norm: &'static str,
     /// Before a layer's number.
     layers: &'static str,
     parts: [(Part, &'static str); 15],
     rotary_rows: RotaryRows,
+    /// Added to the weights of all norms.
+    norm_offset: f32,
 }
 
 /// The names of experts' parts. No family has them in folders yet.
@@ -126,19 +126,14 @@ static GGUF: Names = Names {
         (Part::MlpOutputNorm, "post_ffw_norm"),
     ],
     rotary_rows: RotaryRows::OfFamily,
+    norm_offset: 0.0,
 };
 
-/// Of families that norm before attention and MLP alone.
+/// The names of transformers' decoders.
 #[cfg(feature = "safetensors")]
-static HUGGING_FACE: Names = hugging_face("post_attention_layernorm", "");
-/// Of families that norm behind them, too.
-#[cfg(feature = "safetensors")]
-static HUGGING_FACE_SANDWICH: Names = hugging_face("pre_feedforward_layernorm", "post_attention_layernorm");
-
-/// The names of transformers' decoders, which call two norms alike that are not.
-#[cfg(feature = "safetensors")]
-const fn hugging_face(mlp_norm: &'static str, attention_output_norm: &'static str) -> Names {
-    Names {
+impl Names {
+    /// Of families that norm before attention and before the MLP.
+    pub const LLAMA: Names = Names {
         token_embedding: "embed_tokens",
         output_norm: "norm",
         layers: "layers.",
@@ -151,8 +146,8 @@ const fn hugging_face(mlp_norm: &'static str, attention_output_norm: &'static st
             (Part::QueryNorm, "self_attn.q_norm"),
             (Part::KeyNorm, "self_attn.k_norm"),
             (Part::AttentionOutput, "self_attn.o_proj"),
-            (Part::AttentionOutputNorm, attention_output_norm),
-            (Part::MlpNorm, mlp_norm),
+            (Part::AttentionOutputNorm, ""),
+            (Part::MlpNorm, "post_attention_layernorm"),
             (Part::Gate, "mlp.gate_proj"),
             (Part::Up, "mlp.up_proj"),
             (Part::GateUp, "mlp.gate_up_proj"),
@@ -160,23 +155,49 @@ const fn hugging_face(mlp_norm: &'static str, attention_output_norm: &'static st
             (Part::MlpOutputNorm, "post_feedforward_layernorm"),
         ],
         rotary_rows: RotaryRows::Halves,
+        norm_offset: 0.0,
+    };
+    /// Norms behind them alone.
+    pub const OLMO2: Names =
+        Names::LLAMA.with(Part::MlpNorm, "").with(Part::AttentionOutputNorm, "post_attention_layernorm");
+    /// Norms multiply by one more than their weights.
+    pub const GEMMA: Names = Names { norm_offset: 1.0, ..Names::LLAMA };
+    /// And stand behind attention and MLP, too. Of two norms of one name in other families one is another here.
+    pub const GEMMA2: Names = Names::GEMMA
+        .with(Part::MlpNorm, "pre_feedforward_layernorm")
+        .with(Part::AttentionOutputNorm, "post_attention_layernorm");
+    /// Neighbours turn together, as in GGUF.
+    pub const COHERE: Names = Names { rotary_rows: RotaryRows::OfFamily, ..Names::LLAMA };
+    /// And norms stand behind attention and MLP, too, by names of their own.
+    pub const GLM4: Names = Names::COHERE
+        .with(Part::AttentionOutputNorm, "post_self_attn_layernorm")
+        .with(Part::MlpOutputNorm, "post_mlp_layernorm");
+    /// An MLP without a gate.
+    pub const STARCODER2: Names = Names::LLAMA.with(Part::Up, "mlp.c_fc").with(Part::Down, "mlp.c_proj");
+
+    /// These names with another one for a part.
+    const fn with(mut self, part: Part, name: &'static str) -> Names {
+        let mut at = 0;
+        while at < self.parts.len() {
+            if self.parts[at].0 as usize == part as usize {
+                self.parts[at].1 = name;
+            }
+            at += 1;
+        }
+        self
     }
 }
 
 impl Dialect {
     /// Files of GGUF.
     pub fn gguf() -> Dialect {
-        Dialect { body: "", head: "output", names: &GGUF, norm_offset: 0.0 }
+        Dialect { body: "", head: "output", names: &GGUF }
     }
 
     /// Folders of Hugging Face, whose names begin with `body`.
     #[cfg(feature = "safetensors")]
-    pub(super) fn hugging_face(body: &'static str, head: &'static str, norms: Norms) -> Dialect {
-        let (names, norm_offset) = match norms {
-            Norms::Before => (&HUGGING_FACE, 0.0),
-            Norms::BeforeAndBehind => (&HUGGING_FACE_SANDWICH, 1.0),
-        };
-        Dialect { body, head, names, norm_offset }
+    pub(super) fn hugging_face(body: &'static str, head: &'static str, names: &'static Names) -> Dialect {
+        Dialect { body, head, names }
     }
 
     /// The name of a weight.
@@ -227,18 +248,8 @@ impl Dialect {
     /// What is added to the vector called `name` before the graph multiplies by it: Gemma's norms multiply by one
     /// more than Hugging Face's folders say.
     pub fn offset(&self, name: &str) -> f32 {
-        if name.ends_with(".bias") { 0.0 } else { self.norm_offset }
+        if name.ends_with(".bias") { 0.0 } else { self.names.norm_offset }
     }
-}
-
-/// Where a family norms.
-#[cfg(feature = "safetensors")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Norms {
-    /// Before attention and MLP.
-    Before,
-    /// Before and behind them, by one more than their weights: Gemma.
-    BeforeAndBehind,
 }
 
 #[cfg(test)]
@@ -260,14 +271,15 @@ mod tests {
     #[cfg(feature = "safetensors")]
     #[test]
     fn norms_of_one_name_have_two_roles() {
-        let norm = |norms, part| {
-            let dialect = Dialect::hugging_face("model.", "lm_head", norms);
+        let norm = |names, part| {
+            let dialect = Dialect::hugging_face("model.", "lm_head", names);
             dialect.weight(Role::Layer { index: 0, part })
         };
         let behind_attention = "model.layers.0.post_attention_layernorm.weight";
-        assert_eq!(norm(Norms::Before, Part::MlpNorm), behind_attention);
-        assert_eq!(norm(Norms::BeforeAndBehind, Part::AttentionOutputNorm), behind_attention);
+        assert_eq!(norm(&Names::LLAMA, Part::MlpNorm), behind_attention);
+        assert_eq!(norm(&Names::GEMMA2, Part::AttentionOutputNorm), behind_attention);
+        assert_eq!(norm(&Names::OLMO2, Part::AttentionOutputNorm), behind_attention);
         let before_mlp = "model.layers.0.pre_feedforward_layernorm.weight";
-        assert_eq!(norm(Norms::BeforeAndBehind, Part::MlpNorm), before_mlp);
+        assert_eq!(norm(&Names::GEMMA2, Part::MlpNorm), before_mlp);
     }
 }

@@ -67,6 +67,9 @@ const KNOWN: &[(&str, Rule)] = &[
     // Of Llama 3's scheme; GGUF files have its factors as a tensor.
     ("rope.scaling.high_freq_factor", Read),
     ("rope.scaling.low_freq_factor", Read),
+    // Of LongRoPE; GGUF files have these factors as tensors.
+    ("rope.scaling.long_factors", Read),
+    ("rope.scaling.short_factors", Read),
     ("rope.scaling.yarn_attn_factor", Read),
     ("rope.scaling.yarn_beta_fast", Read),
     ("rope.scaling.yarn_beta_slow", Read),

@@ -1,6 +1,8 @@
 //! How a file scales its rotary embedding: keys, and tensors of factors.
 
-use super::keys::Keys;
+use crate::checkpoint::{Array, Value};
+
+use super::keys::{Keys, shown_value};
 use super::rope::{Interpolation, Llama3, RopeScaling, Yarn};
 use super::{ModelError, key_error, missing};
 
@@ -9,6 +11,9 @@ pub(super) const FREQUENCIES: &str = "rope_freqs.weight";
 /// The same for contexts beyond the first one, and within it: LongRoPE (Ding et al. 2024).
 pub(super) const FACTORS_LONG: &str = "rope_factors_long.weight";
 pub(super) const FACTORS_SHORT: &str = "rope_factors_short.weight";
+/// Keys that have such factors where there are no tensors.
+const LISTED: [(&str, &str); 2] =
+    [(FACTORS_LONG, "rope.scaling.long_factors"), (FACTORS_SHORT, "rope.scaling.short_factors")];
 const TYPE: &str = "rope.scaling.type";
 const FACTOR: &str = "rope.scaling.factor";
 const EXTRAPOLATION: &str = "rope.scaling.yarn_ext_factor";
@@ -108,16 +113,32 @@ fn yarn(
     }))
 }
 
-/// What each frequency is divided by.
+/// What each frequency is divided by: a tensor, or a key where files have no tensor for it.
 fn factors(keys: Keys<'_>, name: &str, pairs: usize) -> Result<Option<Vec<f64>>, ModelError> {
-    let Some(info) = keys.file.tensor(name) else { return Ok(None) };
+    let Some(info) = keys.file.tensor(name) else { return listed(keys, name, pairs) };
     if (info.rows(), info.cols()) != (1, pairs) {
         let found = if info.rows() == 1 { format!("[{}]", info.cols()) } else { format!("{:?}", info.dims) };
         return Err(ModelError::TensorShape { tensor: name.into(), expected: format!("[{pairs}]"), found });
     }
     let factors = keys.file.vector(name)?;
+    positive(name, factors).map(Some)
+}
+
+/// The same of a key.
+fn listed(keys: Keys<'_>, name: &str, pairs: usize) -> Result<Option<Vec<f64>>, ModelError> {
+    let Some(&(_, key)) = LISTED.iter().find(|&&(tensor, _)| tensor == name) else { return Ok(None) };
+    match keys.raw(key) {
+        None => Ok(None),
+        Some(Value::Array(Array::F32(factors))) if factors.len() == pairs => {
+            positive(&keys.name(key), factors.clone()).map(Some)
+        }
+        Some(found) => Err(keys.refuse(key, &format!("{pairs} factors"), shown_value(found))),
+    }
+}
+
+fn positive(name: &str, factors: Vec<f32>) -> Result<Vec<f64>, ModelError> {
     match factors.iter().find(|factor| !factor.is_finite() || **factor <= 0.0) {
         Some(bad) => Err(key_error(name, "positive factors", &bad.to_string())),
-        None => Ok(Some(factors.into_iter().map(f64::from).collect())),
+        None => Ok(factors.into_iter().map(f64::from).collect()),
     }
 }

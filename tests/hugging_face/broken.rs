@@ -72,7 +72,7 @@ fn settings_that_contradict_the_tensors_are_named() -> Outcome {
 #[test]
 fn settings_without_a_known_effect_are_named() -> Outcome {
     let rope = |scheme: Value| ("rope_parameters", scheme);
-    let cases: [((&str, Value), &[&str]); 13] = [
+    let cases: [((&str, Value), &[&str]); 18] = [
         (("hidden_act", "relu".into()), &["config.json: hidden_act: expected silu, found relu"]),
         (
             ("quantization_config", json!({ "quant_method": "gptq" })),
@@ -91,15 +91,15 @@ fn settings_without_a_known_effect_are_named() -> Outcome {
         ),
         (("final_logit_softcapping", 30.0.into()), &["config.json: final_logit_softcapping"]),
         (
-            ("model_type", "granite".into()),
-            &["config.json: model_type: expected llama, mistral, qwen2, qwen3 or gemma3", "found granite"],
+            ("model_type", "mamba".into()),
+            &["config.json: model_type: expected llama, mistral, ministral3, qwen2", "GGUF, found mamba"],
         ),
         (("model_type", Value::Null), &["config.json: model_type: expected a model type, found no such key"]),
         (("hidden_size", Value::Null), &["config.json: hidden_size: expected a count, found no such key"]),
         (("hidden_size", "64".into()), &["config.json: hidden_size: expected a whole number", "\"64\""]),
         (
-            rope(json!({ "rope_type": "longrope" })),
-            &["rope_parameters.rope_type: expected default, linear", "longrope"],
+            rope(json!({ "rope_type": "dynamic" })),
+            &["rope_parameters.rope_type: expected default, linear", "dynamic"],
         ),
         (
             rope(json!({ "rope_type": "linear" })),
@@ -109,6 +109,20 @@ fn settings_without_a_known_effect_are_named() -> Outcome {
         (
             rope(json!({ "rope_type": "default", "mrope_section": [1, 2] })),
             &["rope_parameters.mrope_section"],
+        ),
+        (rope(json!({ "rope_type": "longrope" })), &["rope_parameters.long_factor: expected a list"]),
+        (
+            rope(json!({ "rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0] })),
+            &["rope_parameters.long_factor: expected 16 factors"],
+        ),
+        (
+            rope(json!({ "rope_type": "llama3", "factor": 2, "long_factor": [1.0] })),
+            &["rope_parameters.rope_type: expected longrope beside factors, found llama3"],
+        ),
+        (rope(json!({ "full_attention": { "rope_type": "default" } })), &["rope_parameters.full_attention"]),
+        (
+            rope(json!({ "rope_type": "yarn", "factor": 2, "llama_4_scaling_beta": 0.1 })),
+            &["rope_parameters.llama_4_scaling_beta"],
         ),
     ];
     for ((key, value), words) in cases {

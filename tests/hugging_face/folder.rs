@@ -220,7 +220,7 @@ pub fn file(header: &str, data: &[u8]) -> Vec<u8> {
 }
 
 /// The rows of neighbouring pairs, put where the first half of a head turns with the second.
-fn in_halves(values: &[f32], heads: usize, cols: usize) -> Vec<f32> {
+pub fn in_halves(values: &[f32], heads: usize, cols: usize) -> Vec<f32> {
     let dim = values.len() / cols / heads;
     let row = |head: usize, element: usize| &values[(head * dim + element) * cols..][..cols];
     let order = |element: usize| if element < dim / 2 { 2 * element } else { 2 * element + 1 - dim };

@@ -56,7 +56,8 @@ pub fn run(
 ) -> Outcome<Vec<Vec<f32>>> {
     let cpu = Cpu::new(&CpuOptions { threads: None, isa: None, compute: Compute::F32 })?;
     let config = ModelConfig::from_file(checkpoint)?;
-    let options = LoadOptions { quantise, ..OPTIONS };
+    let context_max = OPTIONS.context_max.min(config.context_length);
+    let options = LoadOptions { quantise, context_max, ..OPTIONS };
     let mut model = Model::load(checkpoint, &config, cpu, &options, &mut |_| {})?;
     model.step(&step_of(tokens, 0..tokens.len()))?;
     let row = |row| -> Outcome<_> {

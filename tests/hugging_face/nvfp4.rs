@@ -408,5 +408,43 @@ fn model_optimizer_s_eight_bit_floats_have_a_scale_a_tensor() -> Outcome {
             bytes: codes,
         });
     }
+    // Older versions say it in a document of its own.
+    let old = json!({
+        "producer": { "name": "modelopt", "version": "0.15.1" },
+        "quantization": { "quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"] },
+    });
+    let beside = eight.clone().set("quantization_config", Value::Null).with(BESIDE, &old);
+    assert_stands_for(&plain, [beside, wide.clone()], [1e-3, 3e-3])?;
     assert_stands_for(&plain, [eight, wide], [1e-3, 3e-3])
+}
+
+/// Where older versions of Model Optimizer say how weights are quantised.
+const BESIDE: &str = "hf_quant_config.json";
+
+#[test]
+fn what_stands_beside_the_configuration_counts_where_that_says_nothing() -> Outcome {
+    let [four, wide] = quantised(&Folder::of("qwen3")?, Writer::Modelopt);
+    let old = json!({ "quantization": {
+        "quant_algo": "NVFP4", "kv_cache_quant_algo": null, "group_size": 16, "exclude_modules": ["lm_head"],
+    } });
+    let nothing = four.clone().set("quantization_config", Value::Null);
+    assert_stands_for(&Folder::of("qwen3")?, [nothing.clone().with(BESIDE, &old), wide], [2e-3, 0.02])?;
+    let cases: [(Value, &str); 4] = [
+        (
+            change(&old, "/quantization/quant_algo", "W4A8_AWQ".into()),
+            "quantization.quant_algo: expected FP8 or NVFP4",
+        ),
+        (
+            change(&old, "/quantization/group_size", 32.into()),
+            "quantization.group_size: expected 16, found 32",
+        ),
+        (add(&old, "/quantization", "quantized_layers", json!({ "a": 8 })), "quantization.quantized_layers"),
+        (json!({}), "quantization: expected how weights are quantised"),
+    ];
+    for (document, words) in cases {
+        refused(&nothing.clone().with(BESIDE, &document), &[BESIDE, words])?;
+        // Both say the same as a rule, and the configuration is the newer.
+        refused(&four.clone().with(BESIDE, &document), &["accepted"])?;
+    }
+    Ok(())
 }

@@ -116,26 +116,55 @@ fn windows_of_other_families_are_honoured() -> Outcome {
     Ok(())
 }
 
+/// What stands around a text model, and the parts beside it.
+fn seeing(outer: &Value, plain: &Folder, [body, head]: [&str; 2]) -> Folder {
+    let mut folder = plain.clone();
+    folder.config = outer.clone();
+    folder.config["text_config"] = plain.config.clone();
+    for tensor in &mut folder.tensors {
+        tensor.name = match tensor.name.strip_prefix("model.") {
+            Some(rest) => format!("{body}{rest}"),
+            None => format!("{head}.weight"),
+        };
+    }
+    let other = |name: &str| Tensor { name: name.into(), shape: vec![2], values: vec![0.0; 2] };
+    let beside =
+        ["vision_tower.ln_pre.weight", "model.multi_modal_projector.norm.weight", "model.visual.norm.weight"];
+    folder.tensors.extend(beside.map(other));
+    folder
+}
+
 #[test]
 fn the_text_part_of_a_model_that_sees_is_the_model() -> Outcome {
-    let plain = Folder::of("gemma3")?;
-    for (body, head) in
-        [("language_model.model.", "language_model.lm_head"), ("model.language_model.", "lm_head")]
-    {
-        let mut folder = plain.clone();
-        folder.config = json!({
-            "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "mm_tokens_per_image": 256,
-            "vision_config": { "hidden_size": 4 }, "text_config": plain.config,
-        });
-        for tensor in &mut folder.tensors {
-            tensor.name = format!("{body}{}", tensor.name.trim_start_matches("model."));
+    let gemma = json!({
+        "model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "mm_tokens_per_image": 256,
+        "vision_config": { "hidden_size": 4 },
+    });
+    let mistral = json!({
+        "model_type": "mistral3", "image_token_index": 10, "multimodal_projector_bias": true, "spatial_merge_size": 2,
+        "projector_hidden_act": "gelu", "vision_feature_layer": -1, "vision_config": { "model_type": "pixtral" },
+    });
+    let qwen = json!({
+        "model_type": "qwen3_vl", "image_token_id": 1, "video_token_id": 2, "vision_start_token_id": 3,
+        "vision_end_token_id": 4, "vision_config": { "deepstack_visual_indexes": [8] }, "tie_word_embeddings": true,
+    });
+    let mrope = json!({ "rope_type": "default", "rope_theta": 5e6, "mrope_section": [6, 5, 5], "mrope_interleaved": true });
+    let qwen_text = Folder::of("qwen3")?.set("model_type", "qwen3_vl_text".into());
+    for (outer, plain) in [
+        (gemma, Folder::of("gemma3")?),
+        (mistral, Folder::of("llama")?.set("model_type", "mistral".into())),
+        (qwen, qwen_text.set("rope_parameters", mrope)),
+    ] {
+        for names in
+            [["language_model.model.", "language_model.lm_head"], ["model.language_model.", "lm_head"]]
+        {
+            let (found, expected) = (config(&seeing(&outer, &plain, names))?, config(&plain)?);
+            assert_eq!(
+                ModelConfig { dialect: expected.dialect.clone(), ..found.clone() },
+                expected,
+                "{names:?}"
+            );
         }
-        let other = |name: &str| Tensor { name: name.into(), shape: vec![2], values: vec![0.0; 2] };
-        folder.tensors.push(other("vision_tower.vision_model.post_layernorm.weight"));
-        folder.tensors.push(other("model.multi_modal_projector.mm_soft_emb_norm.weight"));
-        let (found, expected) = (config(&folder)?, config(&plain)?);
-        assert_eq!(ModelConfig { dialect: expected.dialect.clone(), ..found.clone() }, expected);
-        let _ = head;
     }
     Ok(())
 }

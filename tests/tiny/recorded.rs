@@ -10,7 +10,7 @@ use super::Tiny;
 /// Tokens of the vocabularies.
 pub const VOCAB: usize = 16;
 /// One sequence.
-const TOKENS: [u32; 10] = [1, 7, 3, 15, 0, 4, 4, 9, 12, 2];
+pub const TOKENS: [u32; 10] = [1, 7, 3, 15, 0, 4, 4, 9, 12, 2];
 
 /// The models.
 pub const TINY: [Tiny; 23] = [

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use crate::checkpoint::role::Norms;
+use crate::checkpoint::role::Names;
 use crate::checkpoint::{Metadata, WeightsError};
 
 use super::json::{Object, shown_value};
-use super::model_type::{Entries, MODEL_TYPES, ModelType, Windows};
+use super::model_type::{Entries, MODEL_TYPES, ModelType, NESTED_TYPES, UNTURNED, Windows};
 use super::quantization::Quantization;
 use super::{known, rope};
 
@@ -19,7 +19,7 @@ const LAYERS_MAX: u64 = 1 << 16;
 pub(super) struct Config {
     file: PathBuf,
     pub metadata: Metadata,
-    pub norms: Norms,
+    pub names: &'static Names,
     /// Whether the table of embeddings is the head.
     pub tied: bool,
     /// Whether the text model is a part of the folder's model.
@@ -28,8 +28,8 @@ pub(super) struct Config {
     /// What the document says of them, where the model type does not.
     pub attention_bias: Option<bool>,
     pub mlp_bias: Option<bool>,
-    /// How weights of few bits are stored, if there are any.
-    pub quantization: Quantization,
+    /// How weights of few bits are stored, where it says so.
+    pub quantization: Option<Quantization>,
 }
 
 impl Config {
@@ -37,14 +37,18 @@ impl Config {
         let whole = Object::of(file, document)?;
         let said = whole.text("model_type")?;
         let said = said.ok_or_else(|| whole.refuse("model_type", "a model type", "no such key"))?;
-        let nested = whole.object("text_config")?.filter(|_| said == "gemma3");
-        let (text, said) = match &nested {
-            Some(text) => (text, text.text("model_type")?.unwrap_or("gemma3_text")),
-            None => (&whole, said),
+        let outer = NESTED_TYPES.iter().find(|&&(outer, _)| outer == said);
+        let nested = outer.map(|_| whole.object("text_config")).transpose()?.flatten();
+        let (text, said) = match (&nested, outer) {
+            (Some(text), Some(&(_, usual))) => (text, text.text("model_type")?.unwrap_or(usual)),
+            _ => (&whole, said),
         };
         let model = MODEL_TYPES.iter().find(|model| model.name == said);
-        let expected = "llama, mistral, qwen2, qwen3 or gemma3; other families are read from GGUF";
-        let model = model.ok_or_else(|| text.refuse("model_type", expected, said))?;
+        let expected = || {
+            let names = MODEL_TYPES.iter().map(|model| model.name).collect::<Vec<_>>().join(", ");
+            format!("{names}; other families are read from GGUF")
+        };
+        let model = model.ok_or_else(|| text.refuse("model_type", expected(), said))?;
         let mut metadata = Metadata::new(file);
         let mut put =
             |key: &str, value: &str, name| metadata.insert_named(key.to_owned(), value.into(), name);
@@ -61,7 +65,7 @@ impl Config {
         (whole, nested): (&Object<'_>, Option<&Object<'_>>),
     ) -> Result<Config, WeightsError> {
         let text = nested.unwrap_or(whole);
-        known::check(text)?;
+        known::check(text, model)?;
         if nested.is_some() {
             known::check_around(whole)?;
         }
@@ -71,7 +75,7 @@ impl Config {
         Ok(Config {
             file: file.to_owned(),
             metadata: entries.into_metadata(),
-            norms: model.norms,
+            names: model.names,
             tied: whole.flag("tie_word_embeddings")?.unwrap_or(tied),
             nested: nested.is_some(),
             vocab_size: text.whole("vocab_size")?,
@@ -79,8 +83,7 @@ impl Config {
             attention_bias: text.flag("attention_bias")?.filter(|_| model.family != "qwen2"),
             mlp_bias: text.flag("mlp_bias")?,
             quantization: Quantization::read(whole)?
-                .map_or_else(|| Quantization::read(text), |found| Ok(Some(found)))?
-                .unwrap_or_default(),
+                .map_or_else(|| Quantization::read(text), |found| Ok(Some(found)))?,
         })
     }
 
@@ -113,10 +116,15 @@ impl Reader<'_, '_> {
         self.size(entries, "head_dim", "attention.key_length", Some(model.head_dim.unwrap_or(even)))?;
         self.size(entries, "max_position_embeddings", "context_length", Some(model.context))?;
         self.activation()?;
-        let epsilon = text.number("rms_norm_eps")?.unwrap_or(1e-6);
-        entries.put("attention.layer_norm_rms_epsilon", epsilon, text.name("rms_norm_eps"));
-        self.scale(entries)?;
+        let (name, default) = model.epsilon;
+        let epsilon = text.number(name)?.unwrap_or(default);
+        // Which of them counts is the family's.
+        for key in ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"] {
+            entries.put(key, epsilon, text.name(name));
+        }
+        self.scalars(entries)?;
         self.windows(entries, layers)?;
+        self.unturned(layers)?;
         rope::read(text, model, entries)
     }
 
@@ -135,37 +143,50 @@ impl Reader<'_, '_> {
     }
 
     fn activation(&self) -> Result<(), WeightsError> {
-        let expected = self.model.activation;
+        let ModelType { activation: expected, activation_was, .. } = *self.model;
         for key in ["hidden_activation", "hidden_act"] {
             if let Some(found) = self.text.text(key)? {
                 // Gemma's files have had both, and the first one counts.
-                let same = found == expected;
+                let same = found == expected || found == activation_was;
                 return if same { Ok(()) } else { Err(self.text.refuse(key, expected, found)) };
             }
         }
         Ok(())
     }
 
-    fn scale(&self, entries: &mut Entries) -> Result<(), WeightsError> {
+    fn scalars(&self, entries: &mut Entries) -> Result<(), WeightsError> {
         let text = self.text;
-        if self.model.family != "gemma3" {
-            let keys = ["query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"];
-            let other = keys.into_iter().find_map(|key| Some((key, text.get(key)?)));
-            let refused = |(key, value)| text.refuse(key, "no such key in this family", shown_value(value));
-            return other.map_or(Ok(()), |found| Err(refused(found)));
-        }
-        let key = "query_pre_attn_scalar";
-        let scalar = text.number(key)?.unwrap_or(256.0);
-        if !(scalar > 0.0 && scalar < 1e9) {
-            return Err(text.refuse(key, "a positive number", scalar));
-        }
-        entries.put("attention.scale", 1.0 / (scalar as f32).sqrt(), text.name(key));
-        for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
-            if let Some(cap) = text.number(key)? {
-                entries.put(key, cap, text.name(key));
+        for scalar in self.model.scalars {
+            let name = scalar.name;
+            let default = if text.is_null(name) { Some(0.0) } else { scalar.default };
+            let Some(value) = text.number(name)?.or(default) else { continue };
+            if !scalar.inverse_root {
+                entries.put(scalar.key, value, text.name(name));
+                continue;
             }
+            if !(value > 0.0 && value < 1e9) {
+                return Err(text.refuse(name, "a positive number", value));
+            }
+            entries.put(scalar.key, 1.0 / (value as f32).sqrt(), text.name(name));
         }
         Ok(())
+    }
+
+    /// Refuses a document by which other layers do not turn than those of the family.
+    fn unturned(&self, layers: u64) -> Result<(), WeightsError> {
+        let (text, Some(period)) = (self.text, self.model.unturned) else { return Ok(()) };
+        let (by_layer, by_period) = UNTURNED;
+        let turns: Vec<u64> = (1..=layers).map(|layer| u64::from(!layer.is_multiple_of(period))).collect();
+        match text.list(by_layer)? {
+            Some(found) if found.iter().map(Json::as_u64).eq(turns.iter().map(|&turn| Some(turn))) => Ok(()),
+            Some(_) => {
+                Err(text.refuse(by_layer, format!("0 for each {period}th layer, else 1"), "another list"))
+            }
+            None => match text.whole(by_period)?.filter(|&found| found != period) {
+                Some(found) => Err(text.refuse(by_period, period.to_string(), found)),
+                None => Ok(()),
+            },
+        }
     }
 
     /// The window, and which layers have it.
@@ -177,7 +198,7 @@ impl Reader<'_, '_> {
             Windows::Last if !uses => None,
             // Null says that there is none, which is not the default.
             _ if text.is_null("sliding_window") => None,
-            _ => Some(text.whole("sliding_window")?.unwrap_or(4096)),
+            _ => text.whole("sliding_window")?.or(self.model.window),
         };
         let local = self.local_layers(layers)?;
         let Some(window) = window else {
@@ -199,18 +220,28 @@ impl Reader<'_, '_> {
                 let local: Vec<bool> = (0..layers).map(|layer| layer >= first).collect();
                 entries.put(key, local, text.name("max_window_layers"));
             }
-            (None, Windows::Pattern) => {
+            (None, Windows::Every(usual)) => {
                 let name = ["sliding_window_pattern", "_sliding_window_pattern"];
                 let name = name
                     .into_iter()
                     .find(|name| text.get(name).is_some())
                     .unwrap_or("sliding_window_pattern");
-                let period = text.whole(name)?.unwrap_or(6);
-                entries.put(key, period, text.name(name));
+                entries.put(key, self.period(name)?.unwrap_or(usual), text.name(name));
             }
             (None, _) => entries.put(key, 0_u64, text.name("sliding_window")),
         }
         Ok(())
+    }
+
+    /// How many layers there are to one without a window: a number, or letters such as `LLLG`.
+    fn period(&self, name: &str) -> Result<Option<u64>, WeightsError> {
+        match self.text.get(name).and_then(Json::as_str) {
+            None => self.text.whole(name),
+            Some(letters) => match letters.strip_suffix('G') {
+                Some(local) if local.bytes().all(|letter| letter == b'L') => Ok(Some(letters.len() as u64)),
+                _ => Err(self.text.refuse(name, "a period, as a number or as in LLLG", letters)),
+            },
+        }
     }
 
     /// By layer, whether it has a window, where the document lists that.

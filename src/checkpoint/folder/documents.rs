@@ -1,4 +1,4 @@
-//! The documents beside a folder's weights: configuration, tokenizer, chat template.
+//! The documents beside a folder's weights: configuration, tokenizer, chat template, quantisation.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::checkpoint::{WeightsError, shown};
 /// Bytes of a document at most: tokenizers have some tens of millions.
 const BYTES_MAX: usize = 1 << 30;
 
-/// The documents of a folder that say how text becomes tokens. Each is there or not; those that are there were regular
+/// The documents of a folder that say how text becomes tokens, and how weights are quantised. Each is there or not; those that are there were regular
 /// files when the folder was opened.
 pub struct Documents {
     folder: PathBuf,
@@ -33,13 +33,16 @@ impl Documents {
     pub const CHAT_TEMPLATE: &'static str = "chat_template.jinja";
     /// The chat template alone, as it was written before.
     pub const CHAT_TEMPLATE_JSON: &'static str = "chat_template.json";
+    /// How weights are quantised, where the configuration does not say it.
+    pub const QUANTIZATION: &'static str = "hf_quant_config.json";
 
-    const ALL: [&'static str; 5] = [
+    const ALL: [&'static str; 6] = [
         Documents::TOKENIZER,
         Documents::TOKENIZER_CONFIG,
         Documents::GENERATION_CONFIG,
         Documents::CHAT_TEMPLATE,
         Documents::CHAT_TEMPLATE_JSON,
+        Documents::QUANTIZATION,
     ];
 
     /// Opens those that a folder has beside its configuration; `files` keeps all, so that they count for the

@@ -6,8 +6,9 @@ use serde_json::Value;
 use crate::checkpoint::WeightsError;
 
 use super::json::{Object, shown_value};
+use super::model_type::{FIRST_CONTEXT, ModelType, UNTURNED};
 
-/// Keys that `config`, `rope` and `quantization` read.
+/// Keys that `config`, `rope` and `quantization` read, whatever the model type.
 const READ: &[&str] = &[
     "model_type",
     "vocab_size",
@@ -20,7 +21,6 @@ const READ: &[&str] = &[
     "hidden_act",
     "hidden_activation",
     "max_position_embeddings",
-    "rms_norm_eps",
     "tie_word_embeddings",
     "attention_bias",
     "mlp_bias",
@@ -35,9 +35,6 @@ const READ: &[&str] = &[
     "layer_types",
     "sliding_window_pattern",
     "_sliding_window_pattern",
-    "query_pre_attn_scalar",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
     "quantization_config",
 ];
 
@@ -89,6 +86,7 @@ const NOTES: &[&str] = &[
     "min_length",
     "mm_tokens_per_image",
     "model_max_length",
+    "multimodal_projector_bias",
     "no_repeat_ngram_size",
     "num_beam_groups",
     "num_beams",
@@ -102,12 +100,14 @@ const NOTES: &[&str] = &[
     "prefix",
     "pretraining_tp",
     "problem_type",
+    "projector_hidden_act",
     "remove_invalid_values",
     "repetition_penalty",
     "resid_pdrop",
     "return_dict",
     "return_dict_in_generate",
     "sep_token_id",
+    "spatial_merge_size",
     "suppress_tokens",
     "task_specific_params",
     "temperature",
@@ -128,12 +128,26 @@ const NOTES: &[&str] = &[
     "unsloth_version",
     "use_bfloat16",
     "use_cache",
+    "video_token_id",
     "vision_config",
+    "vision_end_token_id",
+    "vision_feature_layer",
+    "vision_start_token_id",
 ];
 
-/// Refuses an object by the name of a key whose effect is not known, unless its value says that there is nothing.
-pub(super) fn check(config: &Object<'_>) -> Result<(), WeightsError> {
-    check_keys(config, |key| READ.contains(&key) || NOTES.contains(&key))
+/// Refuses a text model's configuration by the name of a key whose effect is not known, unless its value says that
+/// there is nothing.
+pub(super) fn check(config: &Object<'_>, model: &ModelType) -> Result<(), WeightsError> {
+    check_keys(config, |key| READ.contains(&key) || NOTES.contains(&key) || is_own(model, key))
+}
+
+/// Whether a key has an effect, or none, in a model type alone.
+fn is_own(model: &ModelType, key: &str) -> bool {
+    model.epsilon.0 == key
+        || model.notes.contains(&key)
+        || model.scalars.iter().any(|scalar| scalar.name == key)
+        || model.unturned.is_some() && [UNTURNED.0, UNTURNED.1].contains(&key)
+        || model.turns.is_some() && key == FIRST_CONTEXT
 }
 
 /// As [`check`], of what stands around a text model's configuration.

@@ -24,6 +24,7 @@ use super::{Checkpoint, Dialect, Metadata, OpenOptions, Part, Role, TensorInfo, 
 use config::Config;
 pub use documents::Documents;
 pub(crate) use json::{Object, shown_value};
+use quantization::Quantization;
 use scaled::Beside;
 use shards::Shards;
 
@@ -36,8 +37,14 @@ const NESTED_MODELS: &[(&str, &str)] = &[
     ("model.", "lm_head"),
 ];
 /// Where the names of tensors of other parts begin: what sees pictures.
-const OTHER_PARTS: [&str; 4] =
-    ["vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."];
+const OTHER_PARTS: [&str; 6] = [
+    "vision_tower.",
+    "multi_modal_projector.",
+    "model.vision_tower.",
+    "model.multi_modal_projector.",
+    "visual.",
+    "model.visual.",
+];
 /// The end of the names of frequencies, which the configuration gives as well.
 const FREQUENCIES: &str = ".rotary_emb.inv_freq";
 
@@ -74,8 +81,11 @@ impl ModelFolder {
         let config_path = path.join(Documents::CONFIG);
         let file = Arc::new(StoredFile::document(&config_path)?);
         let document = documents::parse(&file)?;
-        let config = Config::read(&config_path, &document, &name_of(path))?;
+        let mut config = Config::read(&config_path, &document, &name_of(path))?;
         let documents = Documents::open(path, file, &mut files)?;
+        if config.quantization.is_none() {
+            config.quantization = Quantization::beside(&documents)?;
+        }
         let dialect = read_tensors(&mut files, path, weights, &config, options)?;
         config.check_tensors(&files, &dialect)?;
         let rows = files.tensor(&dialect.weight(Role::TokenEmbedding)).map_or(0, TensorInfo::rows);
@@ -105,7 +115,9 @@ fn read_tensors(
     let names = || read.iter().flat_map(|(_, entries)| entries).map(|entry| entry.name.as_str());
     let dialect = dialect(config, names);
     let head = dialect.weight(Role::Head);
-    let mut beside = Beside::of(&config.quantization, read.iter().flat_map(|(_, entries)| entries));
+    let none = Quantization::default();
+    let quantization = config.quantization.as_ref().unwrap_or(&none);
+    let mut beside = Beside::of(quantization, read.iter().flat_map(|(_, entries)| entries));
     for (file, entries) in read {
         let file = Arc::new(file);
         let is_ours = |name: &str| {
@@ -129,7 +141,7 @@ fn read_tensors(
 /// How the tensors are named.
 fn dialect<'n, N: Iterator<Item = &'n str>>(config: &Config, names: impl Fn() -> N) -> Dialect {
     let prefixes = if config.nested { NESTED_MODELS } else { TEXT_MODELS };
-    let dialects = prefixes.iter().map(|&(body, head)| Dialect::hugging_face(body, head, config.norms));
+    let dialects = prefixes.iter().map(|&(body, head)| Dialect::hugging_face(body, head, config.names));
     let has_table = |dialect: &Dialect| {
         let table = dialect.weight(Role::TokenEmbedding);
         names().any(|name| name == table)

@@ -1,10 +1,11 @@
-//! What `quantization_config` says of weights of 8-bit and 4-bit floats: which tensor has the scales of another, and
-//! what they may cover. Which weights are such floats, the tensors' types say. How activations were quantised is not
+//! What `quantization_config`, or `hf_quant_config.json`, says of weights of 8-bit and 4-bit floats: which tensor has the
+//! scales of another, and what they may cover. Which weights are such floats, the tensors' types say. How activations were quantised is not
 //! needed: they are not.
 
 use crate::checkpoint::WeightsError;
 use crate::checkpoint::scales::{BLOCK, GROUP, Spread};
 
+use super::documents::Documents;
 use super::json::{Object, shown_value};
 use super::known::check_keys;
 
@@ -62,6 +63,17 @@ impl Quantization {
                 found.unwrap_or("no such key"),
             )),
         }
+    }
+
+    /// Of the document that older versions of Model Optimizer write beside the configuration, if there is one.
+    pub fn beside(documents: &Documents) -> Result<Option<Quantization>, WeightsError> {
+        let Some(document) = documents.json(Documents::QUANTIZATION)? else { return Ok(None) };
+        let path = documents.path(Documents::QUANTIZATION);
+        let root = Object::of(&path, &document)?;
+        let quantization = root.object("quantization")?;
+        let quantization = quantization
+            .ok_or_else(|| root.refuse("quantization", "how weights are quantised", "no such key"))?;
+        modelopt(&quantization).map(Some)
     }
 
     fn of_eight(scales: &'static str, spreads: Vec<Spread>) -> Quantization {

@@ -1,20 +1,22 @@
 //! How a `config.json` turns queries and keys: a base, and a scheme for contexts beyond the trained one. Older
 //! documents have `rope_theta` and `rope_scaling`, newer ones `rope_parameters`, by kind of layer where these differ.
 
+use serde_json::Value;
+
 use crate::checkpoint::WeightsError;
 
 use super::json::Object;
 use super::known::check_keys;
-use super::model_type::{Entries, ModelType, Windows};
+use super::model_type::{Entries, FIRST_CONTEXT, ModelType, Rotation};
 
 /// Keys of a scheme.
 const KEYS: &[&str] = &[
     "rope_type",
     "type",
     "rope_theta",
-    "partial_rotary_factor",
+    PART,
     "factor",
-    "original_max_position_embeddings",
+    FIRST_CONTEXT,
     "attention_factor",
     "beta_fast",
     "beta_slow",
@@ -23,51 +25,100 @@ const KEYS: &[&str] = &[
     "low_freq_factor",
     "high_freq_factor",
     "truncate",
+    LONG,
+    SHORT,
+    BY_POSITION,
 ];
-/// The base of layers with a window, where they have one of their own.
-const LOCAL_BASE: f64 = 10_000.0;
+/// The part of each head that turns.
+const PART: &str = "partial_rotary_factor";
+/// What each frequency is divided by, in contexts beyond the first one, and within it.
+const LONG: &str = "long_factor";
+const SHORT: &str = "short_factor";
+/// How queries grow with their position.
+const BY_POSITION: &str = "llama_4_scaling_beta";
+/// Which of two schemes is that of layers with a window, and which that of the others.
+const LOCAL: &str = "sliding_attention";
+const GLOBAL: &str = "full_attention";
 
 /// Adds the rotation of a text model.
 pub(super) fn read(text: &Object<'_>, model: &ModelType, entries: &mut Entries) -> Result<(), WeightsError> {
-    check_partial(text)?;
     let given = match text.object("rope_parameters")? {
         Some(given) => Some(given),
         None => text.object("rope_scaling")?,
     };
-    let by_layer = given.as_ref().filter(|given| given.get("full_attention").is_some());
+    if given.is_none() && model.is_scaled {
+        return Err(text.refuse(
+            "rope_parameters",
+            "how positions beyond the first context turn",
+            "no such key",
+        ));
+    }
+    let by_layer = model.rope != Rotation::Same;
+    let by_layer = given.as_ref().filter(|given| by_layer && given.get(GLOBAL).is_some());
     let (global, local) = match by_layer {
         Some(given) => {
-            check_keys(given, |key| matches!(key, "full_attention" | "sliding_attention"))?;
-            (given.object("full_attention")?, given.object("sliding_attention")?)
+            check_keys(given, |key| [GLOBAL, LOCAL].contains(&key))?;
+            (given.object(GLOBAL)?, given.object(LOCAL)?)
         }
         None => (given, None),
     };
-    let (base, name) = base(text, global.as_ref(), "rope_theta")?;
-    entries.put("rope.freq_base", base.unwrap_or(model.rope_base), name);
-    if model.windows == Windows::Pattern {
-        read_local(text, local.as_ref(), entries)?;
+    let (found, name) = base(text, global.as_ref(), "rope_theta")?;
+    let found = found.unwrap_or(model.rope_base);
+    entries.put("rope.freq_base", found, name);
+    match model.rope {
+        Rotation::Same => {}
+        Rotation::Unscaled => read_local(text, local.as_ref(), ("rope_theta", found), entries)?,
+        Rotation::Own(usual) => read_local(text, local.as_ref(), ("rope_local_base_freq", usual), entries)?,
     }
+    turning(text, global.as_ref(), model, entries)?;
     match global {
-        Some(global) => Scheme(&global).read(entries),
+        Some(scheme) => Scheme { text, scheme: &scheme, model }.read(entries),
         None => Ok(()),
     }
+}
+
+/// Adds the elements of a head that turn.
+fn turning(
+    text: &Object<'_>,
+    scheme: Option<&Object<'_>>,
+    model: &ModelType,
+    entries: &mut Entries,
+) -> Result<(), WeightsError> {
+    let holder = scheme.filter(|scheme| scheme.get(PART).is_some()).unwrap_or(text);
+    let share = holder.number(PART)?.or(model.turns).unwrap_or(1.0);
+    let Some(_) = model.turns else { return check_whole(share, holder) };
+    if !(share > 0.0 && share <= 1.0) {
+        return Err(holder.refuse(PART, "a number above 0, at most 1", share));
+    }
+    let (hidden, heads) = (text.whole("hidden_size")?, text.whole("num_attention_heads")?);
+    let even = hidden.zip(heads.or(model.heads)).and_then(|(hidden, heads)| hidden.checked_div(heads));
+    let length = text.whole("head_dim")?.or(model.head_dim).or(even).unwrap_or(0);
+    entries.put("rope.dimension_count", (length as f64 * share) as u64, holder.name(PART));
+    Ok(())
+}
+
+/// Refuses a part where all of a head must turn.
+fn check_whole(share: f64, holder: &Object<'_>) -> Result<(), WeightsError> {
+    if share == 1.0 { Ok(()) } else { Err(holder.refuse(PART, "1", share)) }
 }
 
 /// Adds the rotation of layers with a window, which is not scaled.
 fn read_local(
     text: &Object<'_>,
     local: Option<&Object<'_>>,
+    (key, usual): (&str, f64),
     entries: &mut Entries,
 ) -> Result<(), WeightsError> {
     if let Some(local) = local {
-        check(local)?;
+        check_keys(local, |key| KEYS.contains(&key))?;
+        check_whole(local.number(PART)?.unwrap_or(1.0), local)?;
         if kind(local)? != "default" {
             return Err(local.refuse("rope_type", "default for layers with a window", kind(local)?));
         }
     }
-    let key = if local.is_some() { "rope_theta" } else { "rope_local_base_freq" };
+    let key = if local.is_some() { "rope_theta" } else { key };
     let (base, name) = base(text, local, key)?;
-    entries.put("rope.freq_base_swa", base.unwrap_or(LOCAL_BASE), name);
+    entries.put("rope.freq_base_swa", base.unwrap_or(usual), name);
     Ok(())
 }
 
@@ -81,41 +132,39 @@ fn base(
     Ok((holder.number(key)?, holder.name(key)))
 }
 
-fn check(scheme: &Object<'_>) -> Result<(), WeightsError> {
-    check_partial(scheme)?;
-    check_keys(scheme, |key| KEYS.contains(&key))
-}
-
-/// All elements of a head must turn.
-fn check_partial(object: &Object<'_>) -> Result<(), WeightsError> {
-    let key = "partial_rotary_factor";
-    match object.number(key)?.filter(|&share| share != 1.0) {
-        Some(share) => Err(object.refuse(key, "1", share)),
-        None => Ok(()),
-    }
-}
-
 fn kind<'j>(scheme: &Object<'j>) -> Result<&'j str, WeightsError> {
     let old = scheme.text("type")?;
     Ok(scheme.text("rope_type")?.or(old).unwrap_or("default"))
 }
 
 /// A scheme of scaling.
-struct Scheme<'s, 'j>(&'s Object<'j>);
+struct Scheme<'s, 'j> {
+    text: &'s Object<'j>,
+    scheme: &'s Object<'j>,
+    model: &'s ModelType,
+}
 
 impl Scheme<'_, '_> {
     fn read(&self, entries: &mut Entries) -> Result<(), WeightsError> {
-        let scheme = self.0;
-        check(scheme)?;
+        let scheme = self.scheme;
+        check_keys(scheme, |key| KEYS.contains(&key) || self.model.notes.contains(&key))?;
         let key = if scheme.get("rope_type").is_some() { "rope_type" } else { "type" };
-        match kind(scheme)? {
+        let has_factors = scheme.get(LONG).is_some() || scheme.get(SHORT).is_some();
+        let kind = match kind(scheme)? {
+            // What they were called before.
+            "su" | "yarn" if has_factors => "longrope",
+            kind => kind,
+        };
+        match kind {
+            "longrope" => return self.longrope(entries),
+            _ if has_factors => return Err(scheme.refuse(key, "longrope beside factors", kind)),
             "default" => return Ok(()),
             "linear" => {}
             "llama3" => self.llama3(entries)?,
             "yarn" => self.yarn(entries)?,
-            other => return Err(scheme.refuse(key, "default, linear, llama3 or yarn", other)),
+            other => return Err(scheme.refuse(key, "default, linear, llama3, longrope or yarn", other)),
         }
-        entries.put("rope.scaling.type", kind(scheme)?, scheme.name(key));
+        entries.put("rope.scaling.type", kind, scheme.name(key));
         entries.put("rope.scaling.factor", self.factor()?, scheme.name("factor"));
         Ok(())
     }
@@ -126,37 +175,41 @@ impl Scheme<'_, '_> {
 
     /// A positive number that must be there.
     fn needed(&self, key: &str) -> Result<f64, WeightsError> {
-        let found = self.0.number(key)?;
-        let value = found.ok_or_else(|| self.0.refuse(key, "a positive number", "no such key"))?;
+        let found = self.scheme.number(key)?;
+        let value = found.ok_or_else(|| self.scheme.refuse(key, "a positive number", "no such key"))?;
         let fits = value > 0.0 && (value as f32).is_finite();
-        fits.then_some(value).ok_or_else(|| self.0.refuse(key, "a positive number", value))
+        fits.then_some(value).ok_or_else(|| self.scheme.refuse(key, "a positive number", value))
     }
 
     /// The context before scaling.
-    fn original(&self, entries: &mut Entries) -> Result<(), WeightsError> {
-        let name = "original_max_position_embeddings";
+    fn original(&self, entries: &mut Entries) -> Result<Option<u64>, WeightsError> {
+        let holder = [self.scheme, self.text].into_iter().find(|holder| holder.get(FIRST_CONTEXT).is_some());
         // Without it the model's context counts, as in GGUF.
-        if let Some(tokens) = self.0.whole(name)? {
-            entries.put("rope.scaling.original_context_length", tokens, self.0.name(name));
+        let Some(holder) = holder else { return Ok(None) };
+        let tokens = holder.whole(FIRST_CONTEXT)?;
+        if let Some(tokens) = tokens {
+            entries.put("rope.scaling.original_context_length", tokens, holder.name(FIRST_CONTEXT));
         }
-        Ok(())
+        Ok(tokens)
     }
 
     fn llama3(&self, entries: &mut Entries) -> Result<(), WeightsError> {
         for name in ["low_freq_factor", "high_freq_factor"] {
-            entries.put(&format!("rope.scaling.{name}"), self.needed(name)?, self.0.name(name));
+            entries.put(&format!("rope.scaling.{name}"), self.needed(name)?, self.scheme.name(name));
         }
-        self.original(entries)
+        self.original(entries).map(drop)
     }
 
     fn yarn(&self, entries: &mut Entries) -> Result<(), WeightsError> {
-        let scheme = self.0;
+        let scheme = self.scheme;
         if scheme.flag("truncate")? == Some(false) {
             return Err(scheme.refuse("truncate", "true", false));
         }
-        for (name, key) in
-            [("beta_fast", "rope.scaling.yarn_beta_fast"), ("beta_slow", "rope.scaling.yarn_beta_slow")]
-        {
+        for (name, key) in [
+            ("beta_fast", "rope.scaling.yarn_beta_fast"),
+            ("beta_slow", "rope.scaling.yarn_beta_slow"),
+            (BY_POSITION, "attention.temperature_scale"),
+        ] {
             if let Some(value) = scheme.number(name)? {
                 entries.put(key, value, scheme.name(name));
             }
@@ -174,6 +227,31 @@ impl Scheme<'_, '_> {
         };
         // The key multiplies what YaRN multiplies by itself.
         entries.put("rope.scaling.attn_factor", whole / magnitude(1.0), scheme.name(name));
+        Ok(())
+    }
+
+    /// Factors for contexts up to the first one, and for longer ones.
+    fn longrope(&self, entries: &mut Entries) -> Result<(), WeightsError> {
+        let scheme = self.scheme;
+        for (name, key) in [(LONG, "rope.scaling.long_factors"), (SHORT, "rope.scaling.short_factors")] {
+            let factors = scheme.list(name)?;
+            let factors = factors.ok_or_else(|| scheme.refuse(name, "a list of factors", "no such key"))?;
+            let number = |value: &Value| value.as_f64().map(|factor| factor as f32);
+            let factors: Option<Vec<f32>> = factors.iter().map(number).collect();
+            let factors = factors.ok_or_else(|| scheme.refuse(name, "numbers", "other values"))?;
+            entries.put(key, factors, scheme.name(name));
+        }
+        let context = self.text.whole("max_position_embeddings")?;
+        let original = self.original(entries)?;
+        let (name, whole) = match (scheme.number("attention_factor")?, context.zip(original)) {
+            (Some(own), _) => ("attention_factor", own),
+            (None, Some((context, original))) if context > original && original > 1 => {
+                let (context, original) = (context as f64, original as f64);
+                (FIRST_CONTEXT, ((context / original).ln() / original.ln() + 1.0).sqrt())
+            }
+            (None, _) => return Ok(()),
+        };
+        entries.put("rope.scaling.attn_factor", whole, scheme.name(name));
         Ok(())
     }
 }

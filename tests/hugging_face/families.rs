@@ -1,0 +1,312 @@
+//! Every model type that a folder may be of: the tiny models of `tiny::recorded` under transformers' names, in its
+//! order, have the logits that an independent implementation in f64 computes of their GGUF files.
+
+use ottava::checkpoint::{self, Checkpoint as _, ModelFile, OpenOptions};
+use ottava::model::ModelConfig;
+use serde_json::{Value, json};
+
+use crate::folder::{Dtype, Folder, Tensor, in_halves};
+use crate::logits::run;
+use crate::tiny::recorded::{EXPECTED, TINY, TOKENS, VOCAB};
+use crate::tiny::{EMBEDDING, Outcome, Tiny, file};
+
+/// How far logits may be from the record, as that of the GGUF files.
+const TOLERANCE: f32 = 5e-3;
+
+/// Names of a layer's parts that most families have, in GGUF and in folders.
+const PARTS: [(&str, &str); 15] = [
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_qkv", "self_attn.qkv_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("attn_output", "self_attn.o_proj"),
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", "post_attention_layernorm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+    ("rope_freqs", "rotary_emb.inv_freq"),
+];
+
+/// The parts that a model type calls otherwise.
+fn own_parts(model_type: &str) -> &'static [(&'static str, &'static str)] {
+    match model_type {
+        "gemma2" | "gemma3_text" => &[("ffn_norm", "pre_feedforward_layernorm")],
+        "glm4" => &[
+            ("post_attention_norm", "post_self_attn_layernorm"),
+            ("post_ffw_norm", "post_mlp_layernorm"),
+            ("ffn_up", "mlp.gate_up_proj"),
+        ],
+        "phi3" => &[("ffn_up", "mlp.gate_up_proj")],
+        "starcoder2" => &[("ffn_up", "mlp.c_fc"), ("ffn_down", "mlp.c_proj")],
+        _ => &[],
+    }
+}
+
+fn renamed(name: &str, model_type: &str) -> String {
+    for (other, renamed) in
+        [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")]
+    {
+        if let Some(end @ (".weight" | ".bias")) = name.strip_prefix(other) {
+            return format!("{renamed}{end}");
+        }
+    }
+    let (layer, part) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).expect("a layer's");
+    let (part, end) = part.split_once('.').expect("a weight or a bias");
+    let mut names = own_parts(model_type).iter().chain(&PARTS);
+    let (_, part) = names.find(|(other, _)| *other == part).expect("a part that is known");
+    format!("model.layers.{layer}.{part}.{end}")
+}
+
+/// The model types, each with its configuration beside what all have. Where GGUF files have neighbours turn together
+/// and folders do not, rows have another order.
+fn model_types() -> Vec<(&'static str, &'static str, bool, Value)> {
+    let layers = |local: bool| json!([1, 1, 1, if local { 1 } else { 0 }]);
+    let yarn = |more: Value| {
+        let mut scheme =
+            json!({ "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32 });
+        merge(&mut scheme, more);
+        scheme
+    };
+    vec![
+        ("llama", "llama", true, json!({})),
+        ("mistral", "llama", true, json!({ "sliding_window": null })),
+        ("qwen2", "qwen2", false, json!({})),
+        ("qwen3", "qwen3", false, json!({ "head_dim": 16 })),
+        ("qwen3_vl_text", "qwen3vl", false, json!({ "head_dim": 16 })),
+        ("gemma", "gemma", false, json!({ "hidden_act": "gelu", "head_dim": 8 })),
+        (
+            "gemma2",
+            "gemma2",
+            false,
+            json!({
+                "hidden_activation": "gelu_pytorch_tanh", "head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4,
+                "attn_logit_softcapping": 2.0, "final_logit_softcapping": 4.0,
+            }),
+        ),
+        (
+            "gemma3_text",
+            "gemma3",
+            false,
+            json!({
+                "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 4, "rope_local_base_freq": 10_000.0,
+            }),
+        ),
+        ("cohere", "command-r", false, json!({ "logit_scale": 0.25 })),
+        (
+            "cohere2",
+            "cohere2",
+            false,
+            json!({ "logit_scale": 0.25, "sliding_window": 4, "rotary_pct": 1.0, "layer_switch": 4 }),
+        ),
+        ("ernie4_5", "ernie4_5", false, json!({ "head_dim": 16, "tie_word_embeddings": false })),
+        ("exaone4", "exaone4", false, json!({ "sliding_window": 4, "sliding_window_pattern": "LLLG" })),
+        (
+            "glm4",
+            "glm4",
+            false,
+            json!({ "head_dim": 16, "partial_rotary_factor": 0.5, "attention_bias": true }),
+        ),
+        (
+            "granite",
+            "granite",
+            true,
+            json!({
+                "attention_multiplier": 0.2, "embedding_multiplier": 3.0, "residual_multiplier": 0.4,
+                "logits_scaling": 1.5,
+            }),
+        ),
+        ("ministral3", "mistral3", true, {
+            let scheme = yarn(json!({
+                "rope_theta": 5000.0, "mscale": 1.0, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.1,
+            }));
+            json!({ "rope_parameters": scheme, "head_dim": 8 })
+        }),
+        ("olmo3", "olmo2", false, json!({ "sliding_window": 4, "rope_scaling": yarn(json!({})) })),
+        ("phi3", "phi3", false, {
+            let (long, short) = factors();
+            json!({
+                "original_max_position_embeddings": 16,
+                "rope_scaling": {
+                    "type": "su", "long_factor": long, "short_factor": short, "attention_factor": 1.25,
+                },
+            })
+        }),
+        (
+            "smollm3",
+            "smollm3",
+            true,
+            json!({ "no_rope_layers": layers(false), "no_rope_layer_interval": 4, "tie_word_embeddings": false }),
+        ),
+        ("starcoder2", "starcoder2", false, json!({ "use_bias": true, "tie_word_embeddings": false })),
+    ]
+}
+
+fn merge(into: &mut Value, more: Value) {
+    let (Some(into), Value::Object(more)) = (into.as_object_mut(), more) else { panic!("two objects") };
+    into.extend(more);
+}
+
+fn tiny(family: &str) -> (&'static Tiny, &'static [f32; VOCAB]) {
+    TINY.iter().zip(&EXPECTED).find(|(tiny, _)| tiny.family == family).expect("a recorded model")
+}
+
+fn twin(tiny: &Tiny) -> Outcome<ModelFile> {
+    Ok(ModelFile::from_bytes("tiny.gguf", file(tiny, &[])?)?)
+}
+
+/// LongRoPE's, which are tensors in GGUF.
+fn factors() -> (Vec<f32>, Vec<f32>) {
+    let file = twin(tiny("phi3").0).expect("a file");
+    let of = |name: &str| file.vector(name).expect("factors");
+    (of("rope_factors_long.weight"), of("rope_factors_short.weight"))
+}
+
+fn folder(model_type: &str, tiny: &Tiny, reorders: bool, more: Value) -> Outcome<Folder> {
+    let twin = twin(tiny)?;
+    let mut tensors = Vec::new();
+    for info in twin.tensors().iter().filter(|info| !info.name.starts_with("rope_")) {
+        let matrix = twin.matrix(&info.name)?;
+        let mut values = vec![0.0; matrix.rows() * matrix.cols()];
+        values.chunks_mut(matrix.cols()).enumerate().for_each(|(row, out)| matrix.dequantize_row(row, out));
+        for (part, heads) in [(".attn_q.", tiny.heads), (".attn_k.", tiny.kv_heads)] {
+            if reorders && info.name.contains(part) {
+                values = in_halves(&values, heads, matrix.cols());
+            }
+        }
+        if model_type.starts_with("gemma") && info.name.contains("norm") {
+            values.iter_mut().for_each(|value| *value -= 1.0);
+        }
+        let shape = info.dims.iter().rev().map(|&dim| dim as usize).collect();
+        tensors.push(Tensor { name: renamed(&info.name, model_type), shape, values });
+    }
+    let mut config = json!({
+        "model_type": model_type, "hidden_size": EMBEDDING, "intermediate_size": 48, "vocab_size": VOCAB,
+        "num_hidden_layers": tiny.layers, "num_attention_heads": tiny.heads,
+        "num_key_value_heads": tiny.kv_heads, "max_position_embeddings": 256, "rope_theta": 5000.0,
+        "tie_word_embeddings": tiny.tied,
+    });
+    let epsilon = match model_type {
+        "cohere" | "cohere2" => "layer_norm_eps",
+        "starcoder2" => "norm_epsilon",
+        _ => "rms_norm_eps",
+    };
+    config[epsilon] = 1e-5.into();
+    merge(&mut config, more);
+    Ok(Folder { config, tensors, raw: Vec::new(), dtype: Dtype::F32, documents: Vec::new() })
+}
+
+#[test]
+fn every_model_type_has_the_logits_of_the_reference() -> Outcome {
+    for (model_type, family, reorders, more) in model_types() {
+        let (tiny, expected) = tiny(family);
+        let folder = folder(model_type, tiny, reorders, more)?.write()?;
+        let folder = checkpoint::open(folder.path(), &OpenOptions::default())?;
+        let found = run(&*folder, &TOKENS, None).map_err(|error| format!("{model_type}: {error}"))?;
+        let off = found[TOKENS.len() - 1].iter().zip(expected).map(|(a, b)| (a - b).abs());
+        let off = off.fold(0.0, |most: f32, off| if off.is_nan() { off } else { most.max(off) });
+        println!("{model_type}: {off:.1e}");
+        assert!(off <= TOLERANCE, "{model_type}: {off}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_document_leaves_out_is_the_default_of_its_model_type() -> Outcome {
+    let config = |model_type: &str, family: &str, more: Value| -> Outcome<ModelConfig> {
+        let folder = folder(model_type, tiny(family).0, false, more)?.write()?;
+        Ok(ModelConfig::from_file(&*checkpoint::open(folder.path(), &OpenOptions::default())?)?)
+    };
+    // Not 1 by the root of a head's length, as in other families.
+    let granite = config("granite", "granite", json!({}))?;
+    assert_eq!((granite.attention_scale, granite.logit_scale, granite.residual_scale), (1.0, 1.0, 1.0));
+    let gemma = config("gemma2", "gemma2", json!({ "head_dim": 8 }))?;
+    assert_eq!((gemma.attention_scale, gemma.attention_soft_cap), (1.0 / 16.0, Some(50.0)));
+    assert_eq!((gemma.layer_window(0), gemma.layer_window(1)), (Some(256), None), "4096 of 256");
+    let uncapped = json!({ "head_dim": 8, "attn_logit_softcapping": null, "final_logit_softcapping": null });
+    let gemma = config("gemma2", "gemma2", uncapped)?;
+    assert_eq!((gemma.attention_soft_cap, gemma.logit_soft_cap), (None, None));
+    // A scheme for layers without a window, whichever way it is written.
+    let olmo = |more: Value| config("olmo3", "olmo2", more);
+    let scheme = json!({ "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "rope_theta": 5000.0 });
+    let old = olmo(json!({ "rope_scaling": scheme }))?;
+    let local = json!({ "rope_type": "default", "rope_theta": 5000.0 });
+    let new = olmo(json!({
+        "rope_parameters": { "full_attention": scheme, "sliding_attention": local }, "rope_theta": null,
+    }))?;
+    assert_eq!(new, old);
+    assert_ne!(old.rope.global.inv_freq, old.rope.local.inv_freq);
+    let phi = config("phi3", "phi3", json!({ "partial_rotary_factor": 0.5 }))?;
+    assert_eq!((phi.rope.global.inv_freq.len(), phi.layer_window(0)), (2, None));
+    let windows = config("phi3", "phi3", json!({ "sliding_window": 4 }))?;
+    assert_eq!((windows.layer_window(0), windows.layer_window(1)), (Some(4), Some(4)));
+    Ok(())
+}
+
+#[test]
+fn settings_that_a_model_type_cannot_have_are_named() -> Outcome {
+    let cases = [
+        (
+            "smollm3",
+            "smollm3",
+            json!({ "no_rope_layers": [1, 1, 0, 1] }),
+            "no_rope_layers: expected 0 for each 4th",
+        ),
+        ("smollm3", "smollm3", json!({ "no_rope_layers": [1, 1, 1] }), "no_rope_layers"),
+        (
+            "smollm3",
+            "smollm3",
+            json!({ "no_rope_layer_interval": 2 }),
+            "no_rope_layer_interval: expected 4, found 2",
+        ),
+        (
+            "llama",
+            "llama",
+            json!({ "no_rope_layers": [1, 1] }),
+            "no_rope_layers: expected a key whose effect is known",
+        ),
+        ("llama", "llama", json!({ "embedding_multiplier": 3.0 }), "embedding_multiplier"),
+        ("cohere", "command-r", json!({ "use_qk_norm": true }), "use_qk_norm"),
+        ("granite", "granite", json!({ "rms_norm_eps": 2.0 }), "rms_norm_eps: expected a number from 0 to 1"),
+        (
+            "glm4",
+            "glm4",
+            json!({ "head_dim": 16, "partial_rotary_factor": 1.5 }),
+            "partial_rotary_factor: expected a number above 0",
+        ),
+        (
+            "glm4",
+            "glm4",
+            json!({ "head_dim": 16, "partial_rotary_factor": 0.45 }),
+            "partial_rotary_factor: expected an even number",
+        ),
+        (
+            "exaone4",
+            "exaone4",
+            json!({ "sliding_window_pattern": "LGLG" }),
+            "sliding_window_pattern: expected a period",
+        ),
+        ("ministral3", "mistral3", json!({ "head_dim": 8 }), "rope_parameters: expected how positions"),
+        (
+            "gemma2",
+            "gemma2",
+            json!({ "head_dim": 8, "query_pre_attn_scalar": -1 }),
+            "query_pre_attn_scalar: expected a positive number",
+        ),
+    ];
+    for (model_type, family, more, words) in cases {
+        let folder = folder(model_type, tiny(family).0, false, more)?.write()?;
+        let open = checkpoint::open(folder.path(), &OpenOptions::default());
+        let error = match open.map(|file| ModelConfig::from_file(&*file)) {
+            Err(error) => error.to_string(),
+            Ok(Err(error)) => error.to_string(),
+            Ok(Ok(_)) => "accepted".to_owned(),
+        };
+        assert!(error.contains(&format!("config.json: {words}")), "{model_type}: {error}");
+    }
+    Ok(())
+}
