@@ -138,6 +138,23 @@ fn whatever_becomes_of_the_file_what_was_read_of_it_stays() -> Outcome {
     Ok(())
 }
 
+#[test]
+fn a_load_of_what_was_kept_reports_as_much_as_the_first() -> Outcome {
+    let (_folder, path) = model()?;
+    let load = || -> Outcome<_> {
+        let mut reports = Vec::new();
+        let engine = builder(&path).sidecar().build_with(&mut |progress| {
+            reports.push((progress.tensor.to_owned(), progress.done, progress.bytes_done))
+        })?;
+        Ok((engine.info().sidecar.clone(), reports))
+    };
+    let ((first, mut of_first), (second, mut of_second)) = (load()?, load()?);
+    assert_eq!((first, second), (NEW, SidecarUse::Read));
+    assert_eq!(of_first.pop(), of_second.pop());
+    assert_eq!(of_first, of_second);
+    Ok(())
+}
+
 /// Written over in place, of the same length, and cut short at its end, while tensors come from it.
 #[cfg(unix)]
 #[test]

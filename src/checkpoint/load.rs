@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::files::TensorFiles;
 use super::source::Source;
-use super::stored::{PARSED, StoredFile, TensorFiles, make_sure, read_error};
+use super::stored::{PARSED, StoredFile, make_sure, read_error};
 use super::{Checkpoint, Dialect, Fault, Metadata, OpenOptions, TensorInfo, TextSource, WeightsError, gguf};
 
 /// A header is hardly larger.

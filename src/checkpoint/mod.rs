@@ -6,13 +6,14 @@
 //! names the file, the place, what was expected and what was found. A checkpoint that is open has its
 //! tensors inside its files, each of a type that can be read.
 //!
-//! Reading order: `role` (what tensors are to a model, and their names), `stored` (files and the table of
+//! Reading order: `role` (what tensors are to a model, and their names), `stored` and `files` (files, and the table of
 //! tensors), `metadata` (typed values, `strings` among them), `tensor` (types and shapes), `gguf`, `load` and `split`
 //! (a GGUF file, in parts perhaps), `folder` (Hugging Face), `rows` (tensors to canonical matrices), `scales` (those
-//! that are tensors of their own), `source` (mapped or read), `write` (GGUF). The block formats themselves are in
-//! [`crate::quant`]; what the metadata means to a model or a tokenizer is theirs.
+//! that are tensors of their own), `stack` (tensors that are read as one), `source` (mapped or read), `write` (GGUF).
+//! The block formats themselves are in [`crate::quant`]; what the metadata means to a model or a tokenizer is theirs.
 
 mod error;
+mod files;
 #[cfg(feature = "safetensors")]
 mod folder;
 mod gguf;
@@ -25,6 +26,7 @@ mod scales;
 mod shown;
 mod source;
 mod split;
+mod stack;
 mod stored;
 mod strings;
 mod tensor;
@@ -36,6 +38,7 @@ use std::time::SystemTime;
 use crate::quant::WeightMatrix;
 
 pub use error::{Fault, WeightsError};
+pub use files::TensorFiles;
 #[cfg(feature = "safetensors")]
 pub use folder::{Documents, ModelFolder};
 #[cfg(feature = "safetensors")]
@@ -46,7 +49,7 @@ pub use role::{Dialect, Part, Role, RotaryRows};
 pub use rows::TensorRows;
 pub(crate) use shown::{shown, shown_path};
 pub use source::OpenOptions;
-pub use stored::{StoredFile, TensorFiles};
+pub use stored::StoredFile;
 pub(crate) use strings::Ends;
 pub use strings::Strings;
 pub use tensor::{TensorInfo, TensorType};
@@ -94,7 +97,8 @@ pub trait Checkpoint: Sync {
         if info.dims.iter().skip(3).any(|&dim| dim != 1) {
             return Err(file.shape_error(info, "one to three dimensions"));
         }
-        Ok(TensorRows::new(file, info, self.files().scales(name)))
+        let files = self.files();
+        Ok(TensorRows::new(file, info, files.scales(name), files.layers(name)))
     }
 
     /// The tensor called `name` as a canonical matrix: quantised types as codes, floats as they are. One

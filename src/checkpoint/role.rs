@@ -89,19 +89,11 @@ pub(super) struct Names {
     output_norm: &'static str,
     /// Before a layer's number.
     layers: &'static str,
-    parts: [(Part, &'static str); 15],
+    parts: [(Part, &'static str); 19],
     rotary_rows: RotaryRows,
     /// Added to the weights of all norms.
     norm_offset: f32,
 }
-
-/// The names of experts' parts. No family has them in folders yet.
-const EXPERTS: [(Part, &str); 4] = [
-    (Part::Router, "ffn_gate_inp"),
-    (Part::GateExperts, "ffn_gate_exps"),
-    (Part::UpExperts, "ffn_up_exps"),
-    (Part::DownExperts, "ffn_down_exps"),
-];
 
 static GGUF: Names = Names {
     token_embedding: "token_embd",
@@ -124,6 +116,10 @@ static GGUF: Names = Names {
         (Part::GateUp, "ffn_up"),
         (Part::Down, "ffn_down"),
         (Part::MlpOutputNorm, "post_ffw_norm"),
+        (Part::Router, "ffn_gate_inp"),
+        (Part::GateExperts, "ffn_gate_exps"),
+        (Part::UpExperts, "ffn_up_exps"),
+        (Part::DownExperts, "ffn_down_exps"),
     ],
     rotary_rows: RotaryRows::OfFamily,
     norm_offset: 0.0,
@@ -153,6 +149,11 @@ impl Names {
             (Part::GateUp, "mlp.gate_up_proj"),
             (Part::Down, "mlp.down_proj"),
             (Part::MlpOutputNorm, "post_feedforward_layernorm"),
+            (Part::Router, "mlp.gate"),
+            // Each expert has a number before the last part; `stack` leaves it out.
+            (Part::GateExperts, "mlp.experts.gate_proj"),
+            (Part::UpExperts, "mlp.experts.up_proj"),
+            (Part::DownExperts, "mlp.experts.down_proj"),
         ],
         rotary_rows: RotaryRows::Halves,
         norm_offset: 0.0,
@@ -218,11 +219,7 @@ impl Dialect {
             Role::OutputNorm => format!("{body}{output_norm}"),
             Role::Head => self.head.to_owned(),
             Role::Layer { index, part } => {
-                let name = parts
-                    .iter()
-                    .chain(&EXPERTS)
-                    .find(|&&(other, _)| other == part)
-                    .map_or("", |&(_, name)| name);
+                let name = parts.iter().find(|&&(other, _)| other == part).map_or("", |&(_, name)| name);
                 format!("{body}{layers}{index}.{name}")
             }
         }

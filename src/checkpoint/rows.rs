@@ -9,6 +9,7 @@ use crate::quant::{
     q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, scaled,
 };
 
+use super::stack::{Layer, pieces};
 use super::stored::{Scales, StoredFile};
 use super::{TensorInfo, TensorType, WeightsError};
 
@@ -20,6 +21,8 @@ pub struct TensorRows<'f> {
     info: &'f TensorInfo,
     /// Of 8-bit and 4-bit floats.
     scales: Option<&'f Scales>,
+    /// The tensors that it is a stack of; none of a tensor that a file has.
+    layers: &'f [Layer],
 }
 
 impl<'f> TensorRows<'f> {
@@ -28,8 +31,13 @@ impl<'f> TensorRows<'f> {
         file: &'f StoredFile,
         info: &'f TensorInfo,
         scales: Option<&'f Scales>,
+        layers: &'f [Layer],
     ) -> TensorRows<'f> {
-        TensorRows { file, info, scales }
+        TensorRows { file, info, scales, layers }
+    }
+
+    fn of(layer: &'f Layer) -> TensorRows<'f> {
+        TensorRows::new(&layer.file, &layer.info, layer.scales.as_ref(), &[])
     }
 
     /// The tensor's name.
@@ -49,6 +57,9 @@ impl<'f> TensorRows<'f> {
 
     /// What the canonical matrix stores.
     pub fn form(&self) -> MatrixForm {
+        if let Some(first) = self.layers.first() {
+            return TensorRows::of(first).form();
+        }
         match (block_format(self.info.dtype), self.info.dtype) {
             (Some(format), _) => MatrixForm::Quant(format.layout.form()),
             (None, TensorType::F16) => MatrixForm::F16,
@@ -78,6 +89,36 @@ impl<'f> TensorRows<'f> {
     /// If the tensor has no such rows.
     pub fn read(&self, rows: Range<usize>, into: &mut WeightMatrix) -> Result<(), WeightsError> {
         assert!(rows.start <= rows.end && rows.end <= self.rows(), "rows {rows:?} of {}", self.rows());
+        match self.layers {
+            [] => self.read_own(rows, into),
+            layers => self.read_layers(pieces(layers, rows.clone()), rows.len(), into),
+        }
+    }
+
+    /// Of a stack: rows of one layer as they come, those of several put together.
+    fn read_layers(
+        &self,
+        pieces: impl Iterator<Item = (&'f Layer, Range<usize>)>,
+        rows: usize,
+        into: &mut WeightMatrix,
+    ) -> Result<(), WeightsError> {
+        let mut pieces = pieces.peekable();
+        if let Some((layer, piece)) = pieces.next_if(|(_, piece)| piece.len() == rows) {
+            return TensorRows::of(layer).read_own(piece, into);
+        }
+        let refused = |source| self.file.tensor_error(self.info, source);
+        into.reshape(self.form(), [rows, self.cols()]).map_err(refused)?;
+        let (mut done, mut part) = (0, WeightMatrix::default());
+        for (layer, piece) in pieces {
+            let count = piece.len();
+            TensorRows::of(layer).read_own(piece, &mut part)?;
+            into.copy_rows(done, &part, 0..count);
+            done += count;
+        }
+        Ok(())
+    }
+
+    fn read_own(&self, rows: Range<usize>, into: &mut WeightMatrix) -> Result<(), WeightsError> {
         let refused = |source: QuantError| self.file.tensor_error(self.info, source.after_rows(rows.start));
         into.reshape(self.form(), [rows.len(), self.cols()]).map_err(refused)?;
         let scales = self.scales.map(|scales| scales.read(&rows)).transpose()?;
@@ -95,7 +136,10 @@ impl<'f> TensorRows<'f> {
     /// Gives the rows' pages back to the system. [`Checkpoint::release`](super::Checkpoint::release) does the whole
     /// tensor's, and those around it.
     pub fn release(&self, rows: Range<usize>) {
-        self.file.release(self.bytes(&rows));
+        match self.layers {
+            [] => self.file.release(self.bytes(&rows)),
+            layers => pieces(layers, rows).for_each(|(layer, rows)| TensorRows::of(layer).release(rows)),
+        }
     }
 
     /// Where rows lie in the file.

@@ -1,6 +1,5 @@
-//! Where the tensors of a checkpoint lie: its files, each read or mapped, and one table over all of them.
+//! [`StoredFile`]: one file of a checkpoint, read or mapped.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use crate::room;
 
 use super::scales::{RowScales, Spread};
 use super::source::Source;
-use super::{Fault, TensorInfo, WeightsError};
+use super::{TensorInfo, WeightsError};
 
 /// Bytes that a fingerprint takes from each of three places of a tensor.
 const SAMPLE_BYTES: usize = 1024;
@@ -48,16 +47,15 @@ impl StoredFile {
     }
 
     /// Bytes of the whole file.
-    #[cfg(feature = "safetensors")]
     pub(super) fn len(&self) -> usize {
         self.source.len()
     }
 
-    fn is_mapped(&self) -> bool {
+    pub(super) fn is_mapped(&self) -> bool {
         matches!(self.source, Source::Mapped(_))
     }
 
-    fn check_unchanged(&self) -> Result<(), WeightsError> {
+    pub(super) fn check_unchanged(&self) -> Result<(), WeightsError> {
         self.source.check_unchanged(&self.path)
     }
 
@@ -73,8 +71,22 @@ impl StoredFile {
         })
     }
 
+    /// When it had last been changed when it was opened.
+    pub(super) fn modified(&self) -> Option<SystemTime> {
+        self.source.modified()
+    }
+
+    pub(super) fn prefetch(&self, info: &TensorInfo) {
+        self.source.prefetch(range(info));
+    }
+
     pub(super) fn release(&self, range: Range<usize>) {
         self.source.release(range);
+    }
+
+    /// Gives a tensor's pages back, and those that came with them.
+    pub(super) fn release_tensor(&self, info: &TensorInfo) {
+        self.release_around(range(info));
     }
 
     fn release_around(&self, range: Range<usize>) {
@@ -82,7 +94,11 @@ impl StoredFile {
         self.release(range.start.saturating_sub(AROUND_BYTES)..end);
     }
 
-    fn hash_into(&self, tensors: &[TensorInfo], hasher: &mut blake3::Hasher) -> Result<(), WeightsError> {
+    pub(super) fn hash_into(
+        &self,
+        tensors: &[TensorInfo],
+        hasher: &mut blake3::Hasher,
+    ) -> Result<(), WeightsError> {
         self.with(0..self.head_bytes, |bytes| {
             hasher.update(bytes);
         })?;
@@ -90,7 +106,11 @@ impl StoredFile {
         tensors.iter().try_for_each(|info| self.hash_tensor(info, hasher))
     }
 
-    fn hash_tensor(&self, info: &TensorInfo, hasher: &mut blake3::Hasher) -> Result<(), WeightsError> {
+    pub(super) fn hash_tensor(
+        &self,
+        info: &TensorInfo,
+        hasher: &mut blake3::Hasher,
+    ) -> Result<(), WeightsError> {
         let Range { start, end } = range(info);
         let last = (end - start).saturating_sub(SAMPLE_BYTES);
         for at in [start, start + last / 2, start + last] {
@@ -139,111 +159,6 @@ impl Scales {
         let Scales { file, info, spread, factor } = self;
         let place = RowScales::place(info, *spread, rows);
         file.with(place, |bytes| RowScales::new(info, *spread, *factor, rows, bytes))
-    }
-}
-
-/// The files of a checkpoint and the tensors in them.
-#[derive(Default)]
-pub struct TensorFiles {
-    /// Each with the number of tensors before its own.
-    files: Vec<(usize, Arc<StoredFile>)>,
-    /// Of all files, one file behind the other.
-    tensors: Vec<TensorInfo>,
-    index: HashMap<String, usize>,
-    /// By the name of a tensor of 8-bit or 4-bit floats.
-    scales: HashMap<String, Scales>,
-}
-
-impl TensorFiles {
-    /// Adds a file and its tensors, none of which may be there already.
-    pub(super) fn add(
-        &mut self,
-        file: impl Into<Arc<StoredFile>>,
-        tensors: Vec<TensorInfo>,
-    ) -> Result<(), WeightsError> {
-        let file = file.into();
-        let before = self.tensors.len();
-        for info in tensors {
-            if self.index.insert(info.name.clone(), self.tensors.len()).is_some() {
-                let fault = Fault::DuplicateTensor { tensor: info.name };
-                return Err(WeightsError::malformed(&file.path, fault));
-            }
-            self.tensors.push(info);
-        }
-        self.files.push((before, file));
-        Ok(())
-    }
-
-    /// The tensor table, one file behind the other; each tensor's offset is within its own file.
-    pub fn tensors(&self) -> &[TensorInfo] {
-        &self.tensors
-    }
-
-    /// The entry of the tensor called `name`.
-    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
-        self.index.get(name).and_then(|&index| self.tensors.get(index))
-    }
-
-    /// The file that holds a tensor, and the tensor.
-    pub fn find(&self, name: &str) -> Option<(&StoredFile, &TensorInfo)> {
-        let index = *self.index.get(name)?;
-        let after = self.files.partition_point(|&(before, _)| before <= index);
-        let (_, file) = self.files.get(after.checked_sub(1)?)?;
-        Some((file, self.tensors.get(index)?))
-    }
-
-    /// Adds the scales of a tensor, which are no tensor of the table.
-    #[cfg(feature = "safetensors")]
-    pub(super) fn add_scales(&mut self, name: String, scales: Scales) {
-        self.scales.insert(name, scales);
-    }
-
-    pub(super) fn scales(&self, name: &str) -> Option<&Scales> {
-        self.scales.get(name)
-    }
-
-    pub(super) fn prefetch(&self, name: &str) {
-        if let Some((file, info)) = self.find(name) {
-            file.source.prefetch(range(info));
-        }
-    }
-
-    pub(super) fn release(&self, name: &str) {
-        if let Some((file, info)) = self.find(name) {
-            file.release_around(range(info));
-        }
-    }
-
-    pub(super) fn is_mapped(&self) -> bool {
-        self.files.iter().any(|(_, file)| file.is_mapped())
-    }
-
-    pub(super) fn modified(&self) -> Option<SystemTime> {
-        self.files.iter().filter_map(|(_, file)| file.source.modified()).max()
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.files.iter().map(|(_, file)| file.source.len() as u64).sum()
-    }
-
-    pub(super) fn check_unchanged(&self) -> Result<(), WeightsError> {
-        self.files.iter().try_for_each(|(_, file)| file.check_unchanged())
-    }
-
-    pub(super) fn fingerprint(&self) -> Result<[u8; 32], WeightsError> {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.bytes().to_le_bytes());
-        let ends = self.files.iter().skip(1).map(|&(before, _)| before).chain([self.tensors.len()]);
-        for ((start, file), end) in self.files.iter().zip(ends) {
-            file.hash_into(self.tensors.get(*start..end).unwrap_or_default(), &mut hasher)?;
-        }
-        for scales in self.tensors.iter().filter_map(|info| self.scales(&info.name)) {
-            scales.file.hash_tensor(&scales.info, &mut hasher)?;
-            if scales.spread == Spread::Group {
-                hasher.update(&scales.factor.to_le_bytes());
-            }
-        }
-        Ok(*hasher.finalize().as_bytes())
     }
 }
 

@@ -6,15 +6,16 @@ use ottava::model::ModelConfig;
 use serde_json::{Value, json};
 
 use crate::folder::{Dtype, Folder, Tensor, in_halves};
+use crate::fp8::{Share, assert_stands_for, quantised, refused};
 use crate::logits::run;
 use crate::tiny::recorded::{EXPECTED, TINY, TOKENS, VOCAB};
-use crate::tiny::{EMBEDDING, Outcome, Tiny, file};
+use crate::tiny::{EMBEDDING, EXPERT_FEED_FORWARD, EXPERTS, EXPERTS_USED, Outcome, Tiny, file};
 
 /// How far logits may be from the record, as that of the GGUF files.
 const TOLERANCE: f32 = 5e-3;
 
 /// Names of a layer's parts that most families have, in GGUF and in folders.
-const PARTS: [(&str, &str); 15] = [
+const PARTS: [(&str, &str); 18] = [
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
     ("attn_k", "self_attn.k_proj"),
@@ -29,7 +30,10 @@ const PARTS: [(&str, &str); 15] = [
     ("ffn_up", "mlp.up_proj"),
     ("ffn_down", "mlp.down_proj"),
     ("post_ffw_norm", "post_feedforward_layernorm"),
-    ("rope_freqs", "rotary_emb.inv_freq"),
+    ("ffn_gate_inp", "mlp.gate"),
+    ("ffn_gate_exps", "mlp.experts.N.gate_proj"),
+    ("ffn_up_exps", "mlp.experts.N.up_proj"),
+    ("ffn_down_exps", "mlp.experts.N.down_proj"),
 ];
 
 /// The parts that a model type calls otherwise.
@@ -62,16 +66,15 @@ fn renamed(name: &str, model_type: &str) -> String {
     format!("model.layers.{layer}.{part}.{end}")
 }
 
-/// The model types, each with its configuration beside what all have. Where GGUF files have neighbours turn together
-/// and folders do not, rows have another order.
-fn model_types() -> Vec<(&'static str, &'static str, bool, Value)> {
-    let layers = |local: bool| json!([1, 1, 1, if local { 1 } else { 0 }]);
-    let yarn = |more: Value| {
-        let mut scheme =
-            json!({ "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32 });
-        merge(&mut scheme, more);
-        scheme
-    };
+/// A model type, the family of its tiny model, whether rows of queries and keys have another order than in GGUF, and its
+/// configuration beside what all have.
+type Row = (&'static str, &'static str, bool, Value);
+
+fn model_types() -> Vec<Row> {
+    [first_types(), other_types()].concat()
+}
+
+fn first_types() -> Vec<Row> {
     vec![
         ("llama", "llama", true, json!({})),
         ("mistral", "llama", true, json!({ "sliding_window": null })),
@@ -96,6 +99,18 @@ fn model_types() -> Vec<(&'static str, &'static str, bool, Value)> {
                 "head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 4, "rope_local_base_freq": 10_000.0,
             }),
         ),
+    ]
+}
+
+/// More of them.
+fn other_types() -> Vec<Row> {
+    let yarn = |more: Value| {
+        let mut scheme =
+            json!({ "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32 });
+        merge(&mut scheme, more);
+        scheme
+    };
+    vec![
         ("cohere", "command-r", false, json!({ "logit_scale": 0.25 })),
         (
             "cohere2",
@@ -104,6 +119,12 @@ fn model_types() -> Vec<(&'static str, &'static str, bool, Value)> {
             json!({ "logit_scale": 0.25, "sliding_window": 4, "rotary_pct": 1.0, "layer_switch": 4 }),
         ),
         ("ernie4_5", "ernie4_5", false, json!({ "head_dim": 16, "tie_word_embeddings": false })),
+        ("olmoe", "olmoe", false, mixture("num_experts", "intermediate_size", false)),
+        ("qwen3_moe", "qwen3moe", false, {
+            let mut more = mixture("num_local_experts", "moe_intermediate_size", true);
+            more["head_dim"] = 16.into();
+            more
+        }),
         ("exaone4", "exaone4", false, json!({ "sliding_window": 4, "sliding_window_pattern": "LLLG" })),
         (
             "glm4",
@@ -140,10 +161,18 @@ fn model_types() -> Vec<(&'static str, &'static str, bool, Value)> {
             "smollm3",
             "smollm3",
             true,
-            json!({ "no_rope_layers": layers(false), "no_rope_layer_interval": 4, "tie_word_embeddings": false }),
+            json!({ "no_rope_layers": [1, 1, 1, 0], "no_rope_layer_interval": 4, "tie_word_embeddings": false }),
         ),
         ("starcoder2", "starcoder2", false, json!({ "use_bias": true, "tie_word_embeddings": false })),
     ]
+}
+
+/// A mixture: what it calls the number of experts and the elements between their matrices, and whether weights sum to 1.
+fn mixture(count: &str, size: &str, sums: bool) -> Value {
+    json!({
+        count: EXPERTS, size: EXPERT_FEED_FORWARD, "num_experts_per_tok": EXPERTS_USED, "norm_topk_prob": sums,
+        "router_aux_loss_coef": 0.01,
+    })
 }
 
 fn merge(into: &mut Value, more: Value) {
@@ -181,9 +210,17 @@ fn folder(model_type: &str, tiny: &Tiny, reorders: bool, more: Value) -> Outcome
         if model_type.starts_with("gemma") && info.name.contains("norm") {
             values.iter_mut().for_each(|value| *value -= 1.0);
         }
-        let shape = info.dims.iter().rev().map(|&dim| dim as usize).collect();
-        tensors.push(Tensor { name: renamed(&info.name, model_type), shape, values });
+        let (name, mut shape) =
+            (renamed(&info.name, model_type), info.dims.iter().rev().map(|&dim| dim as usize).collect());
+        let experts = if info.dims.len() == 3 { Vec::remove(&mut shape, 0) } else { 1 };
+        // Each expert has tensors of its own.
+        for (number, values) in values.chunks(values.len() / experts).enumerate() {
+            let name = name.replace(".N.", &format!(".{number}."));
+            tensors.push(Tensor { name, shape: shape.clone(), values: values.to_vec() });
+        }
     }
+    // As transformers orders them: one expert's are apart, and the tenth stands before the second.
+    tensors.sort_by(|a, b| a.name.cmp(&b.name));
     let mut config = json!({
         "model_type": model_type, "hidden_size": EMBEDDING, "intermediate_size": 48, "vocab_size": VOCAB,
         "num_hidden_layers": tiny.layers, "num_attention_heads": tiny.heads,
@@ -211,6 +248,67 @@ fn every_model_type_has_the_logits_of_the_reference() -> Outcome {
         let off = off.fold(0.0, |most: f32, off| if off.is_nan() { off } else { most.max(off) });
         println!("{model_type}: {off:.1e}");
         assert!(off <= TOLERANCE, "{model_type}: {off}");
+    }
+    Ok(())
+}
+
+/// A mixture with its experts in several files, in floats of 32 and of 8 bits.
+#[test]
+fn experts_may_be_in_any_file_and_of_few_bits() -> Outcome {
+    let types = model_types();
+    let (model_type, family, _, more) = types.iter().find(|row| row.0 == "qwen3_moe").expect("a mixture");
+    let whole = folder(model_type, tiny(family).0, false, more.clone())?;
+    for share in [Share::Row, Share::Block] {
+        assert_stands_for(&whole, quantised(&whole, share), [2e-3, 3e-3])?;
+    }
+    let rows = |folder: tempfile::TempDir| -> Outcome<_> {
+        let file = checkpoint::open(folder.path(), &OpenOptions::default())?;
+        let name = "model.layers.1.mlp.experts.down_proj.weight";
+        assert_eq!(file.tensor(name).expect("a stack").dims, [16, 32, EXPERTS as u64]);
+        let fingerprint = file.fingerprint()?;
+        Ok((file.matrix(name)?, fingerprint))
+    };
+    let (of_one, fingerprint) = rows(whole.write()?)?;
+    assert_eq!(rows(whole.write_sharded(3)?)?.0, of_one);
+    let mut other = whole.clone();
+    let last = other
+        .tensors
+        .iter_mut()
+        .rfind(|tensor| tensor.name.contains(".experts.5."))
+        .expect("the last expert");
+    last.values[0] += 1.0;
+    assert_ne!(rows(other.write()?)?.1, fingerprint);
+    Ok(())
+}
+
+#[test]
+fn experts_that_do_not_fit_each_other_are_named() -> Outcome {
+    const ONE: &str = "model.layers.1.mlp.experts.2.up_proj.weight";
+    let types = model_types();
+    let (model_type, family, _, more) = types.iter().find(|row| row.0 == "qwen3_moe").expect("a mixture");
+    let whole = folder(model_type, tiny(family).0, false, more.clone())?;
+    let with = |change: fn(&mut Tensor)| {
+        let mut folder = whole.clone();
+        change(folder.tensors.iter_mut().find(|tensor| tensor.name == ONE).expect("an expert"));
+        folder
+    };
+    refused(&with(|_| {}), &["accepted"])?;
+    refused(&with(|one| one.name = one.name.replace("up_proj", "other")), &["experts.0.other.weight"])?;
+    refused(&with(|one| one.name = one.name.replace(".2.", ".02.")), &[ONE])?;
+    refused(&with(|one| one.shape.reverse()), &[ONE, "the shape and the type of the first expert's"])?;
+    refused(&with(|one| one.shape = vec![one.values.len()]), &[ONE, "the shape and the type"])?;
+    let [mut few, _] = quantised(&whole, Share::Row);
+    few.raw.retain(|raw| raw.name != ONE.replace("weight", "weight_scale"));
+    refused(&few, &[ONE, "expected its scales"])?;
+    for (key, value, words) in [
+        ("num_local_experts", json!(5), "mlp.gate.weight: expected [5, 32], found [6, 32]"),
+        ("num_local_experts", json!(null), "num_experts: expected a count"),
+        ("norm_topk_prob", json!(null), "norm_topk_prob: expected true"),
+        ("decoder_sparse_step", json!(2), "decoder_sparse_step: expected 1"),
+        ("mlp_only_layers", json!([0]), "mlp_only_layers: expected a key whose effect"),
+        ("num_experts_per_tok", json!(7), "num_experts_per_tok: expected at most 6"),
+    ] {
+        refused(&whole.clone().set(key, value), &[words])?;
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ pub fn values(kind: &str) -> Vec<f32> {
 
 /// What shares a scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Share {
+pub enum Share {
     Block,
     Row,
     Tensor,
@@ -91,7 +91,7 @@ fn compressed(strategy: &str) -> Value {
 }
 
 /// The folder with 8-bit floats in the place of its matrices, and with the values that they stand for.
-fn quantised(folder: &Folder, share: Share) -> [Folder; 2] {
+pub fn quantised(folder: &Folder, share: Share) -> [Folder; 2] {
     let (values, mut eight) = (values("E4M3"), folder.clone().set("quantization_config", share.config()));
     let mut wide = folder.clone();
     eight.tensors.retain(|tensor| !tensor.name.ends_with("_proj.weight"));
@@ -130,8 +130,13 @@ fn quantised(folder: &Folder, share: Share) -> [Folder; 2] {
 }
 
 pub fn logits(folder: &Folder, shards: usize) -> Outcome<Vec<Vec<f32>>> {
+    let vocab = folder.config["vocab_size"].as_u64().ok_or("no vocabulary")? as u32;
     let folder = if shards == 1 { folder.write()? } else { folder.write_sharded(shards)? };
-    run(&*checkpoint::open(folder.path(), &OpenOptions { mmap: shards > 1 })?, &TOKENS, None)
+    run(
+        &*checkpoint::open(folder.path(), &OpenOptions { mmap: shards > 1 })?,
+        &TOKENS.map(|id| id % vocab),
+        None,
+    )
 }
 
 /// Checks that a folder of few bits has the logits of the values that these stand for, up to `most` of the largest, and

@@ -17,9 +17,9 @@ pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
 pub const EMBEDDING: usize = 32;
 const FEED_FORWARD: usize = 48;
 /// Of a mixture: experts of a layer, those that a row goes to, and elements between the matrices of each.
-const EXPERTS: usize = 6;
-const EXPERTS_USED: usize = 2;
-const EXPERT_FEED_FORWARD: usize = 16;
+pub const EXPERTS: usize = 6;
+pub const EXPERTS_USED: usize = 2;
+pub const EXPERT_FEED_FORWARD: usize = 16;
 const CONTEXT: usize = 256;
 
 /// What a tiny model has.

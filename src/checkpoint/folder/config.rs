@@ -8,7 +8,10 @@ use crate::checkpoint::role::Names;
 use crate::checkpoint::{Metadata, WeightsError};
 
 use super::json::{Object, shown_value};
-use super::model_type::{Entries, MODEL_TYPES, ModelType, NESTED_TYPES, UNTURNED, Windows};
+use super::model_type::{
+    EXPERTS, EXPERTS_EVERY, EXPERTS_USED, Entries, ModelType, UNTURNED, WEIGHTS_SUM, Windows,
+};
+use super::model_types::{MODEL_TYPES, NESTED_TYPES};
 use super::quantization::Quantization;
 use super::{known, rope};
 
@@ -122,6 +125,7 @@ impl Reader<'_, '_> {
         for key in ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"] {
             entries.put(key, epsilon, text.name(name));
         }
+        self.experts(entries)?;
         self.scalars(entries)?;
         self.windows(entries, layers)?;
         self.unturned(layers)?;
@@ -151,6 +155,18 @@ impl Reader<'_, '_> {
                 return if same { Ok(()) } else { Err(self.text.refuse(key, expected, found)) };
             }
         }
+        Ok(())
+    }
+
+    fn experts(&self, entries: &mut Entries) -> Result<(), WeightsError> {
+        let (text, Some(size)) = (self.text, self.model.expert_size) else { return Ok(()) };
+        let count = EXPERTS.into_iter().find(|key| text.get(key).is_some()).unwrap_or(EXPERTS[0]);
+        self.size(entries, count, "expert_count", None)?;
+        self.size(entries, EXPERTS_USED, "expert_used_count", None)?;
+        self.size(entries, size, "expert_feed_forward_length", None)?;
+        self.size(entries, EXPERTS_EVERY, "moe_every_n_layers", Some(1))?;
+        let sums = text.flag(WEIGHTS_SUM)?.unwrap_or(false);
+        entries.put("expert_weights_norm", sums, text.name(WEIGHTS_SUM));
         Ok(())
     }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::checkpoint::stored::{PARSED, StoredFile, TensorFiles, make_sure};
+use crate::checkpoint::files::TensorFiles;
+use crate::checkpoint::stored::{PARSED, StoredFile, make_sure};
 use crate::checkpoint::{WeightsError, shown};
 
 /// Bytes of a document at most: tokenizers have some tens of millions.

@@ -6,7 +6,9 @@ use serde_json::Value;
 use crate::checkpoint::WeightsError;
 
 use super::json::{Object, shown_value};
-use super::model_type::{FIRST_CONTEXT, ModelType, UNTURNED};
+use super::model_type::{
+    EXPERTS, EXPERTS_EVERY, EXPERTS_USED, FIRST_CONTEXT, ModelType, UNTURNED, WEIGHTS_SUM,
+};
 
 /// Keys that `config`, `rope` and `quantization` read, whatever the model type.
 const READ: &[&str] = &[
@@ -146,6 +148,9 @@ fn is_own(model: &ModelType, key: &str) -> bool {
     model.epsilon.0 == key
         || model.notes.contains(&key)
         || model.scalars.iter().any(|scalar| scalar.name == key)
+        || model.expert_size.is_some_and(|size| {
+            key == size || EXPERTS.contains(&key) || [EXPERTS_USED, EXPERTS_EVERY, WEIGHTS_SUM].contains(&key)
+        })
         || model.unturned.is_some() && [UNTURNED.0, UNTURNED.1].contains(&key)
         || model.turns.is_some() && key == FIRST_CONTEXT
 }

@@ -1,6 +1,6 @@
 //! [`ModelFolder`]: a folder as transformers writes it, `config.json` beside safetensors files.
 //!
-//! `config` makes the configuration into keys of the GGUF convention: `model_type` has its defaults, `known` lists
+//! `config` makes the configuration into keys of the GGUF convention: `model_types` has their defaults, `known` lists
 //! what there may be, `rope` reads the rotation, `quantization` how weights were quantised. `shards` finds the files and
 //! `header` reads one; `scaled` joins 8-bit and 4-bit floats and their scales. `documents` has the tokenizer's texts;
 //! `json` is how all of them read values.
@@ -11,6 +11,7 @@ mod header;
 mod json;
 mod known;
 mod model_type;
+mod model_types;
 mod quantization;
 mod rope;
 mod scaled;
@@ -19,7 +20,9 @@ mod shards;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::stored::{StoredFile, TensorFiles};
+use super::files::TensorFiles;
+use super::stack::Numbered;
+use super::stored::StoredFile;
 use super::{Checkpoint, Dialect, Metadata, OpenOptions, Part, Role, TensorInfo, TextSource, WeightsError};
 use config::Config;
 pub use documents::Documents;
@@ -135,7 +138,19 @@ fn read_tensors(
         files.add(file, tensors)?;
     }
     beside.join(files)?;
+    files.stack(expert)?;
     Ok(dialect)
+}
+
+/// What an expert's tensor is called, if it is one.
+fn expert(name: &str) -> Option<Numbered<'_>> {
+    const EXPERTS: &str = ".mlp.experts.";
+    let start = name.find(EXPERTS)? + EXPERTS.len();
+    let (before, rest) = name.split_at_checked(start)?;
+    let (digits, _) = rest.split_once('.')?;
+    let number: usize = digits.parse().ok()?;
+    let behind = rest.strip_prefix(digits)?;
+    (digits == number.to_string()).then_some(Numbered { before, number, behind })
 }
 
 /// How the tensors are named.

@@ -1,4 +1,4 @@
-//! The model types whose configuration is read: a row each, with what transformers takes where a document does not say.
+//! [`ModelType`]: what a row of `model_types` says, and the names of keys that only some rows read.
 
 use crate::checkpoint::role::Names;
 use crate::checkpoint::{Metadata, Value};
@@ -33,6 +33,8 @@ pub(super) struct ModelType {
     /// The part of each head that turns; none where all of it must.
     pub turns: Option<f64>,
     pub scalars: &'static [Scalar],
+    /// Of mixtures: the key of the elements between the matrices of an expert.
+    pub expert_size: Option<&'static str>,
     /// Every so many layers one does not turn, which the document must not contradict.
     pub unturned: Option<u64>,
     /// Keys without effect, of the document or of its rotation, beside those that no model type gives one.
@@ -43,6 +45,14 @@ pub(super) struct ModelType {
 pub(super) const UNTURNED: (&str, &str) = ("no_rope_layers", "no_rope_layer_interval");
 /// The context before scaling.
 pub(super) const FIRST_CONTEXT: &str = "original_max_position_embeddings";
+
+/// How many experts there are, by the one name or the other, and how many of them a row goes to.
+pub(super) const EXPERTS: [&str; 2] = ["num_experts", "num_local_experts"];
+pub(super) const EXPERTS_USED: &str = "num_experts_per_tok";
+/// Whether the weights of these sum to 1.
+pub(super) const WEIGHTS_SUM: &str = "norm_topk_prob";
+/// Every how many layers there are experts.
+pub(super) const EXPERTS_EVERY: &str = "decoder_sparse_step";
 
 /// Which layers have a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,256 +90,9 @@ pub(super) struct Scalar {
     pub inverse_root: bool,
 }
 
-const fn scalar(name: &'static str, key: &'static str, default: Option<f64>) -> Scalar {
+pub(super) const fn scalar(name: &'static str, key: &'static str, default: Option<f64>) -> Scalar {
     Scalar { name, key, default, inverse_root: false }
 }
-
-const SCORES: Scalar =
-    Scalar { inverse_root: true, ..scalar("query_pre_attn_scalar", "attention.scale", Some(256.0)) };
-const SCORES_CAP: &str = "attn_logit_softcapping";
-const LOGITS_CAP: &str = "final_logit_softcapping";
-
-const LLAMA: ModelType = ModelType {
-    name: "llama",
-    family: "llama",
-    names: &Names::LLAMA,
-    activation: "silu",
-    activation_was: "",
-    heads: None,
-    kv_heads: None,
-    head_dim: None,
-    context: 2048,
-    tied: false,
-    epsilon: ("rms_norm_eps", 1e-6),
-    windows: Windows::None,
-    window: Some(4096),
-    rope_base: 10_000.0,
-    rope: Rotation::Same,
-    is_scaled: false,
-    turns: None,
-    scalars: &[],
-    unturned: None,
-    notes: &[],
-};
-
-const QWEN2: ModelType = ModelType {
-    name: "qwen2",
-    family: "qwen2",
-    context: 32_768,
-    windows: Windows::Last,
-    kv_heads: Some(32),
-    ..LLAMA
-};
-
-const QWEN3: ModelType = ModelType { name: "qwen3", family: "qwen3", head_dim: Some(128), ..QWEN2 };
-
-const GEMMA: ModelType = ModelType {
-    name: "gemma",
-    family: "gemma",
-    names: &Names::GEMMA,
-    activation: "gelu_pytorch_tanh",
-    // What the first files say, and never meant.
-    activation_was: "gelu",
-    heads: Some(16),
-    kv_heads: Some(16),
-    head_dim: Some(256),
-    context: 8192,
-    tied: true,
-    ..LLAMA
-};
-
-const GEMMA2: ModelType = ModelType {
-    name: "gemma2",
-    family: "gemma2",
-    names: &Names::GEMMA2,
-    activation_was: "",
-    heads: Some(8),
-    kv_heads: Some(4),
-    windows: Windows::Every(2),
-    scalars: &[
-        SCORES,
-        scalar(SCORES_CAP, SCORES_CAP, Some(50.0)),
-        scalar(LOGITS_CAP, LOGITS_CAP, Some(30.0)),
-    ],
-    ..GEMMA
-};
-
-const OLMO2: ModelType = ModelType {
-    name: "olmo2",
-    family: "olmo2",
-    names: &Names::OLMO2,
-    epsilon: ("rms_norm_eps", 1e-5),
-    ..LLAMA
-};
-
-const COHERE: ModelType = ModelType {
-    name: "cohere",
-    family: "command-r",
-    names: &Names::COHERE,
-    context: 8192,
-    tied: true,
-    epsilon: ("layer_norm_eps", 1e-5),
-    rope_base: 500_000.0,
-    scalars: &[scalar("logit_scale", "logit_scale", Some(0.0625))],
-    ..LLAMA
-};
-
-/// The model types of the supported families.
-pub(super) const MODEL_TYPES: &[ModelType] = &[
-    LLAMA,
-    ModelType { name: "mistral", context: 131_072, kv_heads: Some(8), windows: Windows::All, ..LLAMA },
-    ModelType {
-        name: "ministral3",
-        family: "mistral3",
-        context: 262_144,
-        kv_heads: Some(8),
-        head_dim: Some(128),
-        epsilon: ("rms_norm_eps", 1e-5),
-        windows: Windows::All,
-        window: None,
-        is_scaled: true,
-        notes: &["max_position_embeddings"],
-        ..LLAMA
-    },
-    QWEN2,
-    QWEN3,
-    ModelType {
-        name: "qwen3_vl_text",
-        family: "qwen3vl",
-        context: 128_000,
-        rope_base: 500_000.0,
-        // Of positions in pictures.
-        notes: &["mrope_interleaved", "mrope_section"],
-        ..QWEN3
-    },
-    GEMMA,
-    GEMMA2,
-    ModelType {
-        name: "gemma3_text",
-        family: "gemma3",
-        context: 131_072,
-        windows: Windows::Every(6),
-        rope_base: 1_000_000.0,
-        rope: Rotation::Own(10_000.0),
-        scalars: &[SCORES, scalar(SCORES_CAP, SCORES_CAP, None), scalar(LOGITS_CAP, LOGITS_CAP, None)],
-        ..GEMMA2
-    },
-    COHERE,
-    ModelType {
-        name: "cohere2",
-        family: "cohere2",
-        rope_base: 10_000.0,
-        windows: Windows::Every(4),
-        // How the first files say what others say by their type, and by `sliding_window_pattern`.
-        notes: &[
-            "layer_switch",
-            "order_of_interleaved_layers",
-            "position_embedding_type",
-            "rotary_pct",
-            "use_embedding_sharing",
-            "use_gated_activation",
-            "use_parallel_block",
-            "use_parallel_embedding",
-        ],
-        ..COHERE
-    },
-    ModelType {
-        name: "ernie4_5",
-        family: "ernie4_5",
-        names: &Names::COHERE,
-        kv_heads: Some(2),
-        head_dim: Some(128),
-        context: 131_072,
-        tied: true,
-        epsilon: ("rms_norm_eps", 1e-5),
-        rope_base: 500_000.0,
-        notes: &["use_bias"],
-        ..LLAMA
-    },
-    ModelType { name: "exaone4", family: "exaone4", kv_heads: Some(32), windows: Windows::Every(4), ..OLMO2 },
-    ModelType {
-        name: "glm4",
-        family: "glm4",
-        names: &Names::GLM4,
-        kv_heads: Some(2),
-        head_dim: Some(128),
-        context: 131_072,
-        epsilon: ("rms_norm_eps", 1.562_5e-7),
-        turns: Some(0.5),
-        ..LLAMA
-    },
-    ModelType {
-        name: "granite",
-        family: "granite",
-        scalars: &[
-            scalar("embedding_multiplier", "embedding_scale", Some(1.0)),
-            scalar("attention_multiplier", "attention.scale", Some(1.0)),
-            scalar("residual_multiplier", "residual_scale", Some(1.0)),
-            scalar("logits_scaling", "logit_scale", Some(1.0)),
-        ],
-        ..LLAMA
-    },
-    OLMO2,
-    ModelType {
-        name: "olmo3",
-        windows: Windows::Every(4),
-        rope_base: 500_000.0,
-        rope: Rotation::Unscaled,
-        ..OLMO2
-    },
-    ModelType {
-        name: "phi3",
-        family: "phi3",
-        context: 4096,
-        epsilon: ("rms_norm_eps", 1e-5),
-        windows: Windows::All,
-        window: None,
-        turns: Some(1.0),
-        ..LLAMA
-    },
-    ModelType {
-        name: "smollm3",
-        family: "smollm3",
-        heads: Some(16),
-        kv_heads: Some(4),
-        context: 32_768,
-        tied: true,
-        rope_base: 2_000_000.0,
-        windows: Windows::Last,
-        unturned: Some(4),
-        ..LLAMA
-    },
-    ModelType {
-        name: "starcoder2",
-        family: "starcoder2",
-        names: &Names::STARCODER2,
-        activation: "gelu_pytorch_tanh",
-        kv_heads: Some(2),
-        context: 4096,
-        tied: true,
-        epsilon: ("norm_epsilon", 1e-5),
-        windows: Windows::All,
-        window: None,
-        notes: &[
-            // Of an older class.
-            "activation_function",
-            "attention_softmax_in_fp32",
-            "embedding_dropout",
-            "layer_norm_epsilon",
-            "mlp_type",
-            "norm_type",
-            "residual_dropout",
-            "scale_attention_softmax_in_fp32",
-            "scale_attn_weights",
-            "use_bias",
-        ],
-        ..LLAMA
-    },
-];
-
-/// Model types of which the text model is a part, and its type where it does not say.
-pub(super) const NESTED_TYPES: [(&str, &str); 3] =
-    [("gemma3", "gemma3_text"), ("mistral3", "mistral"), ("qwen3_vl", "qwen3_vl_text")];
 
 /// Metadata in the making, under a family's prefix.
 pub(super) struct Entries {

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::scales::Spread;
-use crate::checkpoint::stored::{Scales, StoredFile, TensorFiles};
+use crate::checkpoint::stored::{Scales, StoredFile};
 use crate::checkpoint::{Fault, TensorInfo, TensorType, WeightsError};
 use crate::quant::QuantError;
 

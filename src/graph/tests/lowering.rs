@@ -278,11 +278,10 @@ fn the_listing_of_every_operation() -> Outcome {
     let t = g.activation(t, Activation::Silu)?;
     g.output("t", t)?;
     let (window, state) = (g.state("window", 2, 16)?, g.state("delta", 8, 8)?);
+    let r = g.input("r", Rows::Tokens, 16)?;
     let taps = g.vector("taps", 48)?;
-    let c = g.short_conv(h, taps, window)?;
-    g.output("c", c)?;
-    let (keys, gates) = (g.matrix("keys", 4, 16)?, g.matrix("gates", 2, 16)?);
-    let (short, gate) = (g.matmul(h, keys)?, g.matmul(h, gates)?);
+    let c = g.short_conv(r, taps, window)?;
+    let (short, gate) = (g.input("short", Rows::Tokens, 4)?, g.input("gate", Rows::Tokens, 2)?);
     let heads = DeltaHeads { key: 1, value: 2, key_dim: 4, value_dim: 8 };
     let operands = DeltaOperands { q: short, k: short, v: c, decay: gate, beta: gate };
     let d = g.gated_delta(operands, heads, 0.5, state)?;

@@ -1,5 +1,7 @@
+//! Each rule of a step, told apart from the others.
+
 use super::*;
-use crate::ir::PageId;
+use crate::ir::{PageId, StateSlot};
 
 const LIMITS: StepLimits = StepLimits { tokens_max: 5, outputs_max: 2 };
 const PAGES: usize = 3;
@@ -32,13 +34,13 @@ fn a_step_that_keeps_every_rule_passes_and_each_rule_is_told_apart() {
     let cases: &[(&str, Change)] = &[
         ("6 tokens, expected 1 to 5", |step| step.tokens.push(TokenId(0))),
         ("0 tokens, expected 1 to 5", |step| step.clear()),
-        ("4 positions for 5 tokens", |step| drop(step.positions.pop())),
+        ("4 positions for 5 tokens", |step| step.positions.truncate(4)),
         ("token 10 is outside", |step| step.tokens[0] = TokenId(10)),
         ("3 outputs, expected at most 2", |step| step.outputs.insert(0, 0)),
         ("not rising rows below 5", |step| step.outputs = vec![4, 4]),
         ("not rising rows below 5", |step| step.outputs = vec![4, 2]),
         ("not rising rows below 5", |step| step.outputs = vec![2, 5]),
-        ("sampling of 1 rows for 2", |step| drop(step.sampling.pop())),
+        ("sampling of 1 rows for 2", |step| step.sampling.truncate(1)),
         ("output 1: adjustments 0..2 of 1", |step| step.sampling[1].adjustments = 0..2),
         ("an adjustment of token 10", |step| step.adjustments[0].token = TokenId(10)),
         ("row 5 is fed, of 5 rows", |step| step.fed[0].row = 5),

@@ -1,0 +1,114 @@
+//! [`Stacks`]: tensors that a graph reads as one, and a checkpoint has as many: the matrices of experts.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::stored::{Scales, StoredFile};
+use super::{TensorInfo, WeightsError};
+
+/// One tensor of a stack.
+pub(super) struct Layer {
+    pub file: Arc<StoredFile>,
+    pub info: TensorInfo,
+    pub scales: Option<Scales>,
+}
+
+/// Stacks by their names; each has its tensors in order, and at least one.
+#[derive(Default)]
+pub(super) struct Stacks(BTreeMap<String, Vec<Layer>>);
+
+/// The name of a tensor of a stack: what stands before its number and behind it.
+#[derive(Clone, Copy)]
+pub(super) struct Numbered<'n> {
+    pub before: &'n str,
+    pub number: usize,
+    pub behind: &'n str,
+}
+
+impl Numbered<'_> {
+    /// The name of the stack.
+    fn stack(&self) -> String {
+        format!("{}{}", self.before, self.behind.trim_start_matches('.'))
+    }
+
+    fn of(&self, number: usize) -> String {
+        format!("{}{number}{}", self.before, self.behind)
+    }
+}
+
+impl Stacks {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The tensors of a stack; none where there is no such stack.
+    pub fn get(&self, name: &str) -> &[Layer] {
+        self.0.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Layer> {
+        self.0.values().flatten()
+    }
+
+    /// Makes stacks of their tensors, in any order, and returns their entries: matrices in a third dimension.
+    ///
+    /// # Errors
+    /// [`WeightsError::Missing`] if a number is left out, [`WeightsError::Shape`] if a tensor differs from the first
+    /// one of its stack in shape, in type, or in the shape of its scales.
+    pub fn build(
+        layers: Vec<Layer>,
+        name: impl Fn(&str) -> Option<Numbered<'_>>,
+    ) -> Result<(Stacks, Vec<TensorInfo>), WeightsError> {
+        let mut found: BTreeMap<String, BTreeMap<usize, Layer>> = BTreeMap::new();
+        for layer in layers {
+            if let Some(numbered) = name(&layer.info.name) {
+                let (stack, number) = (numbered.stack(), numbered.number);
+                found.entry(stack).or_default().insert(number, layer);
+            }
+        }
+        let mut stacks = Stacks::default();
+        let mut infos = Vec::with_capacity(found.len());
+        for (stack, numbered) in found {
+            let missing = numbered.keys().enumerate().find(|&(expected, &number)| expected != number);
+            if let Some(((expected, _), layer)) = missing.zip(numbered.values().next()) {
+                let tensor = name(&layer.info.name).map(|name| name.of(expected)).unwrap_or_default();
+                return Err(WeightsError::Missing { file: layer.file.path().to_owned(), tensor });
+            }
+            let layers: Vec<Layer> = numbered.into_values().collect();
+            infos.extend(whole(&stack, &layers)?);
+            stacks.0.insert(stack, layers);
+        }
+        Ok((stacks, infos))
+    }
+}
+
+/// The entry of a stack. Its place is that of its first tensor.
+fn whole(stack: &str, layers: &[Layer]) -> Result<Option<TensorInfo>, WeightsError> {
+    let Some(first) = layers.first() else { return Ok(None) };
+    let differs = |other: &&Layer| {
+        let spread = |layer: &Layer| layer.scales.as_ref().map(|scales| scales.spread);
+        let of = |layer: &Layer| (layer.info.dtype, spread(layer));
+        other.info.dims != first.info.dims || of(other) != of(first)
+    };
+    if let Some(other) = layers.iter().find(differs) {
+        return Err(other.file.shape_error(&other.info, "the shape and the type of the first expert's"));
+    }
+    if first.info.dims.len() != 2 {
+        return Err(first.file.shape_error(&first.info, "two dimensions"));
+    }
+    let dims = first.info.dims.iter().copied().chain([layers.len() as u64]).collect();
+    let bytes = layers.iter().map(|layer| layer.info.bytes).sum();
+    Ok(Some(TensorInfo { name: stack.to_owned(), dims, bytes, ..first.info.clone() }))
+}
+
+/// The layers that rows of a stack are in, and which of their rows these are.
+pub(super) fn pieces(layers: &[Layer], rows: Range<usize>) -> impl Iterator<Item = (&Layer, Range<usize>)> {
+    let each = layers.first().map_or(1, |layer| layer.info.rows()).max(1);
+    let first = rows.start / each;
+    layers.iter().enumerate().skip(first).map_while(move |(index, layer)| {
+        let start = index * each;
+        let (from, to) = (rows.start.max(start), rows.end.min(start + each));
+        (from < to).then(|| (layer, from - start..to - start))
+    })
+}
