@@ -177,8 +177,20 @@ const ROWS: Parts = &[("weight", "F8_E4M3", &[8, 8]), ("weight_scale", "F32", &[
 const FOUR: Parts =
     &[("weight", "U8", &[8, 4]), ("weight_scale", "F8_E4M3", &[8, 1]), ("weight_scale_2", "F32", &[])];
 
-/// The weights of a model of one narrow layer.
+/// The weights of a model of one narrow layer, and those of a mixture.
 fn weights(matrix: Parts) -> Vec<u8> {
+    weights_of(matrix, &["gate_proj", "up_proj", "down_proj"].map(str::to_owned), &[])
+}
+
+fn mixture(matrix: Parts) -> Vec<u8> {
+    let of =
+        |expert: usize| ["gate_proj", "up_proj", "down_proj"].map(|part| format!("experts.{expert}.{part}"));
+    let experts: Vec<String> = (0..8).flat_map(of).collect();
+    let own = ["self_attn.q_norm", "self_attn.k_norm"].map(|norm| (norm, &[8][..]));
+    weights_of(matrix, &experts, &[own[0], own[1], ("mlp.gate", &[8, 8])])
+}
+
+fn weights_of(matrix: Parts, mlp: &[String], more: &[(&str, &'static [usize])]) -> Vec<u8> {
     let layer = |part: &str| format!("model.layers.0.{part}");
     let mut tensors = vec![
         ("model.embed_tokens.weight".to_owned(), "F16", &[16, 8][..]),
@@ -187,7 +199,8 @@ fn weights(matrix: Parts) -> Vec<u8> {
         (layer("post_attention_layernorm.weight"), "F16", &[8]),
     ];
     let attention = ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| layer(&format!("self_attn.{part}")));
-    let mlp = ["gate_proj", "up_proj", "down_proj"].map(|part| layer(&format!("mlp.{part}")));
+    let mlp = mlp.iter().map(|part| layer(&format!("mlp.{part}")));
+    tensors.extend(more.iter().map(|&(name, shape)| (layer(&format!("{name}.weight")), "F16", shape)));
     for name in attention.into_iter().chain(mlp) {
         tensors.extend(matrix.iter().map(|&(end, dtype, shape)| (format!("{name}.{end}"), dtype, shape)));
     }
@@ -247,7 +260,24 @@ fn folders(folder: &Folder) -> Outcome {
         config["quantization_config"] = said;
         config
     });
+    let mut experts = blocks.clone();
+    for (key, value) in [
+        ("model_type", json!("qwen3_moe")),
+        ("num_key_value_heads", json!(1)),
+        ("num_experts", json!(8)),
+        ("num_experts_per_tok", json!(2)),
+        ("moe_intermediate_size", json!(8)),
+        ("norm_topk_prob", json!(true)),
+    ] {
+        experts[key] = value;
+    }
+    let mut long = config.clone();
+    long["model_type"] = json!("phi3");
+    long["rope_scaling"] =
+        json!({ "type": "longrope", "long_factor": [2, 2, 3, 4], "short_factor": [1, 1, 1, 1.5] });
     for (name, config, tokenizer, weights) in [
+        ("experts", &experts, &byte_level, mixture(BLOCKS)),
+        ("long", &long, &byte_level, weights(DENSE)),
         ("byte_level", &config, &byte_level, weights(DENSE)),
         ("marks", &config, &marks, weights(DENSE)),
         ("fp8_blocks", &blocks, &byte_level, weights(BLOCKS)),
@@ -264,7 +294,8 @@ fn folders(folder: &Folder) -> Outcome {
         }
         let checkpoint = checkpoint::open(&opened, &OpenOptions::default())?;
         ModelConfig::from_file(&*checkpoint)?;
-        checkpoint.matrix("model.layers.0.mlp.up_proj.weight")?;
+        let up = checkpoint.tensors().iter().find(|info| info.name.ends_with(".up_proj.weight"));
+        checkpoint.matrix(&up.ok_or("no such matrix")?.name)?;
         fs::remove_dir_all(&opened)?;
         folder.put("model_folder", name, &parts.join(&files::SEPARATOR))?;
     }

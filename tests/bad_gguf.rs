@@ -94,6 +94,14 @@ fn header_cases() -> Vec<Case> {
             truncated("metadata count", 8, 4),
         ),
         case("tensors beyond the file", Raw::header(3, 1, 0), 8, count("tensors", 1, 0)),
+        // An entry takes 33 bytes at least, one of metadata 14.
+        case("tensors, a byte too many", Raw::header(3, 2, 0).bytes(&[0; 65]), 8, count("tensors", 2, 1)),
+        case(
+            "entries, a byte too many",
+            Raw::header(3, 0, 2).bytes(&[0; 27]),
+            16,
+            count("metadata entries", 2, 1),
+        ),
         case("2^64 - 1 tensors", Raw::header(3, u64::MAX, 0), 8, count("tensors", u64::MAX, 0)),
         case("entries beyond the file", Raw::header(3, 0, 3).data(20), 16, count("metadata entries", 3, 2)),
         case("2^63 entries", Raw::header(3, 0, 1 << 63).data(64), 16, count("metadata entries", 1 << 63, 5)),

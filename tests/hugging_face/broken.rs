@@ -72,7 +72,7 @@ fn settings_that_contradict_the_tensors_are_named() -> Outcome {
 #[test]
 fn settings_without_a_known_effect_are_named() -> Outcome {
     let rope = |scheme: Value| ("rope_parameters", scheme);
-    let cases: [((&str, Value), &[&str]); 18] = [
+    let cases: [((&str, Value), &[&str]); 19] = [
         (("hidden_act", "relu".into()), &["config.json: hidden_act: expected silu, found relu"]),
         (
             ("quantization_config", json!({ "quant_method": "gptq" })),
@@ -101,6 +101,7 @@ fn settings_without_a_known_effect_are_named() -> Outcome {
             rope(json!({ "rope_type": "dynamic" })),
             &["rope_parameters.rope_type: expected default, linear", "dynamic"],
         ),
+        (rope(json!({ "type": "dynamic" })), &["rope_parameters.type: expected default, linear"]),
         (
             rope(json!({ "rope_type": "linear" })),
             &["config.json: rope_parameters.factor: expected a positive number"],
