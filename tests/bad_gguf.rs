@@ -216,7 +216,25 @@ fn metadata_cases() -> Vec<Case> {
         ),
         case(
             "array beyond the file",
-            one_entry().entry(b"k", 9).u32(4).u64(3).u64(0),
+            one_entry().entry(b"k", 9).u32(4).u64(3).bytes(&[0; 11]),
+            value + 4,
+            array(3, 2),
+        ),
+        case(
+            "array of u16 beyond the file",
+            one_entry().entry(b"k", 9).u32(2).u64(3).bytes(&[0; 5]),
+            value + 4,
+            array(3, 2),
+        ),
+        case(
+            "array of u64 beyond the file",
+            one_entry().entry(b"k", 9).u32(10).u64(3).bytes(&[0; 23]),
+            value + 4,
+            array(3, 2),
+        ),
+        case(
+            "array of arrays beyond the file",
+            one_entry().entry(b"k", 9).u32(9).u64(3).bytes(&[0; 35]),
             value + 4,
             array(3, 2),
         ),

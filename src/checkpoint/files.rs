@@ -1,6 +1,8 @@
 //! [`TensorFiles`]: the files of a checkpoint, and one table over the tensors of all.
 
 use std::collections::HashMap;
+#[cfg(feature = "safetensors")]
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -44,7 +46,8 @@ impl TensorFiles {
         Ok(())
     }
 
-    /// The tensor table, one file behind the other; each tensor's offset is within its own file.
+    /// The tensor table, one file behind the other; each tensor's offset is within its own file. Stacks of tensors stand
+    /// at the end: their bytes are those of all, their offset the first one's.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
@@ -84,7 +87,8 @@ impl TensorFiles {
     /// Makes stacks of tensors by their names. They stand in the table in the place of these.
     ///
     /// # Errors
-    /// [`WeightsError::Missing`], [`WeightsError::Shape`] if the tensors of one do not fit each other.
+    /// [`WeightsError::Missing`], [`WeightsError::Shape`] if the tensors of one do not fit each other;
+    /// [`WeightsError::Malformed`] if there is a tensor of a stack's name.
     #[cfg(feature = "safetensors")]
     pub(super) fn stack(&mut self, name: impl Fn(&str) -> Option<Numbered<'_>>) -> Result<(), WeightsError> {
         let mut layers = Vec::new();
@@ -107,7 +111,17 @@ impl TensorFiles {
         let (stacks, infos) = Stacks::build(layers, name)?;
         self.stacks = stacks;
         self.tensors.extend(infos);
-        self.index = self.tensors.iter().map(|info| info.name.clone()).zip(0..).collect();
+        self.index.clear();
+        for (index, info) in self.tensors.iter().enumerate() {
+            if self.index.insert(info.name.clone(), index).is_some() {
+                let path =
+                    self.stacks.get(&info.name).first().map_or(Path::new(""), |layer| layer.file.path());
+                return Err(WeightsError::malformed(
+                    path,
+                    Fault::DuplicateTensor { tensor: info.name.clone() },
+                ));
+            }
+        }
         Ok(())
     }
 

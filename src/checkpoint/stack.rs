@@ -29,7 +29,7 @@ pub(super) struct Numbered<'n> {
 impl Numbered<'_> {
     /// The name of the stack.
     fn stack(&self) -> String {
-        format!("{}{}", self.before, self.behind.trim_start_matches('.'))
+        format!("{}{}", self.before, self.behind.strip_prefix('.').unwrap_or(self.behind))
     }
 
     fn of(&self, number: usize) -> String {

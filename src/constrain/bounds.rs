@@ -1,6 +1,8 @@
 //! How large and how deep a grammar may be: the parser below calls itself for what is nested, and a stack that runs
 //! out ends the process.
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 /// Most bytes of schemas and of texts to choose from.
@@ -57,13 +59,16 @@ fn pattern_bytes(key: &str, value: &Value) -> usize {
     }
 }
 
-/// Refuses a grammar that is too long, too deep, or has too many rules.
-pub(super) fn lark(text: &str) -> Result<(), String> {
+/// Refuses a grammar that is too long, too deep, or has too many rules. Returns where its schemas are.
+pub(super) fn lark(text: &str) -> Result<Vec<Range<usize>>, String> {
     texts(text.len())?;
     let (mut rest, mut bytes, mut rules, mut depth) = (text, 0, 0, 0_usize);
+    let mut schemas = Vec::new();
     while let Some(character) = rest.chars().next() {
         let schema = schema(rest)?;
         let taken = if schema == 0 { token(rest) } else { schema };
+        let at = text.len() - rest.len();
+        schemas.extend((schema > 0).then(|| at + SCHEMA.len()..at + schema));
         bytes += taken - schema;
         match character {
             ':' => rules += 1,
@@ -77,12 +82,17 @@ pub(super) fn lark(text: &str) -> Result<(), String> {
         rest = rest.get(taken..).unwrap_or_default();
     }
     within(bytes, LARK_BYTES_MAX)?;
-    if rules > RULES_MAX { Err(format!("expected at most {RULES_MAX} rules, found {rules}")) } else { Ok(()) }
+    if rules > RULES_MAX {
+        return Err(format!("expected at most {RULES_MAX} rules, found {rules}"));
+    }
+    Ok(schemas)
 }
+
+/// What a schema in a grammar begins with.
+pub(super) const SCHEMA: &str = "%json";
 
 /// Bytes of the schema that a grammar begins with; it is checked. What is no JSON is refused where it is parsed.
 fn schema(rest: &str) -> Result<usize, String> {
-    const SCHEMA: &str = "%json";
     let Some(behind) = rest.strip_prefix(SCHEMA) else { return Ok(0) };
     let mut values = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
     match values.next() {

@@ -7,6 +7,7 @@ use llguidance::api::{GrammarInit, ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Logger, Matcher, ParserFactory};
 
+use super::bounds::SCHEMA;
 use super::error::{ConstraintError, TOO_COMPLEX, explain};
 use super::grammar::Source;
 use crate::room;
@@ -21,6 +22,8 @@ fn limits(source: &Source) -> ParserLimits {
             // An object has three for each property that may be left out. What stands between JSON's brackets says
             // which of them is meant, so that they do not become more with the answer.
             Source::Schema(_) => 4000,
+            // Chat answers have their schema beside the calls that may come instead.
+            Source::Lark(text) if text.contains(SCHEMA) => 4000,
             // Of grammars that say the same in many ways, each token takes time by the square of the answer.
             Source::Lark(_) => 1000,
         },

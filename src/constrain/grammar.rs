@@ -126,8 +126,8 @@ impl Grammar {
                 Err(refused("expected a grammar in Lark's syntax, found one in GBNF or BNF (::=)".into()))
             }
             Form::Lark(text) => {
-                bounds::lark(text).map_err(refused)?;
-                Ok(Source::Lark(text.clone()))
+                let schemas = bounds::lark(text).map_err(refused)?;
+                Ok(Source::Lark(formats::drop_in_lark(text, &schemas)))
             }
         }
     }
@@ -153,10 +153,12 @@ fn switched(schema: &Value, whitespace: Option<&str>) -> Result<Value, String> {
     };
     let switches = json!({"whitespace_pattern": whitespace.unwrap_or(WHITESPACE)});
     match object.insert(SWITCHES.into(), switches) {
-        Some(_) => return Err(format!("the keyword {SWITCHES} is not supported")),
-        None => formats::drop_annotations(&mut object),
+        Some(_) => Err(format!("the keyword {SWITCHES} is not supported")),
+        None => {
+            formats::drop_annotations(&mut object);
+            Ok(Value::Object(object))
+        }
     }
-    Ok(Value::Object(object))
 }
 
 /// Whether a line defines a rule as GBNF and BNF do.

@@ -3,6 +3,7 @@
 
 use ottava::checkpoint::{self, Checkpoint as _, ModelFile, OpenOptions};
 use ottava::model::ModelConfig;
+use ottava::quant::WeightMatrix;
 use serde_json::{Value, json};
 
 use crate::folder::{Dtype, Folder, Tensor, in_halves};
@@ -147,7 +148,13 @@ fn other_types() -> Vec<Row> {
             }));
             json!({ "rope_parameters": scheme, "head_dim": 8 })
         }),
-        ("olmo3", "olmo2", false, json!({ "sliding_window": 4, "rope_scaling": yarn(json!({})) })),
+        ("olmo3", "olmo2", false, {
+            let ropes = json!({
+                "full_attention": yarn(json!({ "rope_theta": 5000.0 })),
+                "sliding_attention": { "rope_type": "default", "rope_theta": 5000.0 },
+            });
+            json!({ "sliding_window": 4, "rope_parameters": ropes })
+        }),
         ("phi3", "phi3", false, {
             let (long, short) = factors();
             json!({
@@ -219,7 +226,7 @@ fn folder(model_type: &str, tiny: &Tiny, reorders: bool, more: Value) -> Outcome
             tensors.push(Tensor { name, shape: shape.clone(), values: values.to_vec() });
         }
     }
-    // As transformers orders them: one expert's are apart, and the tenth stands before the second.
+    // By name, so that the matrices of one role are apart.
     tensors.sort_by(|a, b| a.name.cmp(&b.name));
     let mut config = json!({
         "model_type": model_type, "hidden_size": EMBEDDING, "intermediate_size": 48, "vocab_size": VOCAB,
@@ -297,6 +304,10 @@ fn experts_that_do_not_fit_each_other_are_named() -> Outcome {
     refused(&with(|one| one.name = one.name.replace(".2.", ".02.")), &[ONE])?;
     refused(&with(|one| one.shape.reverse()), &[ONE, "the shape and the type of the first expert's"])?;
     refused(&with(|one| one.shape = vec![one.values.len()]), &[ONE, "the shape and the type"])?;
+    let mut both = whole.clone();
+    let one = both.tensors.iter().find(|tensor| tensor.name == ONE).expect("an expert").clone();
+    both.tensors.push(Tensor { name: ONE.replace(".2.", "."), ..one });
+    refused(&both, &["experts.up_proj.weight", "twice"])?;
     let [mut few, _] = quantised(&whole, Share::Row);
     few.raw.retain(|raw| raw.name != ONE.replace("weight", "weight_scale"));
     refused(&few, &[ONE, "expected its scales"])?;
@@ -328,16 +339,28 @@ fn what_a_document_leaves_out_is_the_default_of_its_model_type() -> Outcome {
     let uncapped = json!({ "head_dim": 8, "attn_logit_softcapping": null, "final_logit_softcapping": null });
     let gemma = config("gemma2", "gemma2", uncapped)?;
     assert_eq!((gemma.attention_soft_cap, gemma.logit_soft_cap), (None, None));
-    // A scheme for layers without a window, whichever way it is written.
+    let unwindowed = json!({ "head_dim": 8, "sliding_window": null });
+    assert_eq!(config("gemma2", "gemma2", unwindowed)?.layer_window(0), None);
+    // A scheme for layers without a window, whichever way it is written; the others have a base of their own.
     let olmo = |more: Value| config("olmo3", "olmo2", more);
-    let scheme = json!({ "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "rope_theta": 5000.0 });
-    let old = olmo(json!({ "rope_scaling": scheme }))?;
-    let local = json!({ "rope_type": "default", "rope_theta": 5000.0 });
-    let new = olmo(json!({
-        "rope_parameters": { "full_attention": scheme, "sliding_attention": local }, "rope_theta": null,
-    }))?;
-    assert_eq!(new, old);
+    let scheme = json!({
+        "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "rope_theta": 5000.0,
+    });
+    let old = olmo(json!({ "rope_scaling": scheme, "rope_theta": 5000.0 }))?;
+    let local = json!({ "rope_type": "default", "rope_theta": 500_000.0 });
+    let new = json!({ "full_attention": scheme, "sliding_attention": local });
+    assert_eq!(olmo(json!({ "rope_parameters": new }))?, old);
     assert_ne!(old.rope.global.inv_freq, old.rope.local.inv_freq);
+    // The older name counts, and an empty one says nothing.
+    let linear = json!({ "rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0 });
+    let of = |old: Value, new: Value| {
+        config("llama", "llama", json!({ "rope_scaling": old, "rope_parameters": new }))
+    };
+    assert_eq!(of(linear.clone(), json!({ "rope_theta": 1.0 }))?, of(json!({}), linear)?);
+    // Null is as many as there are query heads.
+    let error =
+        config("qwen2", "qwen2", json!({ "num_key_value_heads": null })).expect_err("4 heads").to_string();
+    assert!(error.contains("k_proj.weight: expected [32, 32]"), "{error}");
     let phi = config("phi3", "phi3", json!({ "partial_rotary_factor": 0.5 }))?;
     assert_eq!((phi.rope.global.inv_freq.len(), phi.layer_window(0)), (2, None));
     let windows = config("phi3", "phi3", json!({ "sliding_window": 4 }))?;
@@ -345,7 +368,73 @@ fn what_a_document_leaves_out_is_the_default_of_its_model_type() -> Outcome {
     Ok(())
 }
 
+/// LongRoPE's factor of scores (Ding et al. 2024): √(1 + ln s / ln of the first context).
 #[test]
+fn scores_of_long_contexts_are_scaled_by_how_much_longer_they_are() -> Outcome {
+    let magnitude = |more: Value, scheme: Value| -> Outcome<f64> {
+        let mut rope =
+            json!({ "rope_type": "longrope", "long_factor": [1, 1, 1, 1], "short_factor": [1, 1, 1, 1] });
+        merge(&mut rope, scheme);
+        let mut config = json!({ "rope_parameters": rope });
+        merge(&mut config, more);
+        let folder = folder("phi3", tiny("phi3").0, false, config)?.write()?;
+        let config = ModelConfig::from_file(&*checkpoint::open(folder.path(), &OpenOptions::default())?)?;
+        Ok(f64::from(config.rope.global.magnitude))
+    };
+    let of = |ratio: f64, first: f64| (1.0 + ratio.ln() / first.ln()).sqrt();
+    let cases = [
+        // The context is 256. Without a key the first one is the class's 4096, whatever the scheme says.
+        (json!({}), json!({ "original_max_position_embeddings": 16 }), 1.0),
+        (json!({ "original_max_position_embeddings": 16 }), json!({}), of(16.0, 16.0)),
+        (json!({ "original_max_position_embeddings": 16 }), json!({ "factor": 4.0 }), of(4.0, 16.0)),
+        (json!({ "max_position_embeddings": 8192 }), json!({}), of(2.0, 4096.0)),
+        (json!({ "original_max_position_embeddings": 512 }), json!({}), 1.0),
+        (json!({ "original_max_position_embeddings": 16 }), json!({ "attention_factor": 1.5 }), 1.5),
+    ];
+    for (more, scheme, expected) in cases {
+        let found = magnitude(more.clone(), scheme.clone())?;
+        assert!((found - expected).abs() < 1e-6, "{more} {scheme}: {found}, not {expected}");
+    }
+    Ok(())
+}
+
+/// By number, not by name.
+#[test]
+fn a_stack_of_many_is_in_the_order_of_numbers_and_read_in_any_pieces() -> Outcome {
+    let types = model_types();
+    let (model_type, family, _, more) = types.iter().find(|row| row.0 == "qwen3_moe").expect("a mixture");
+    let mut whole = folder(model_type, tiny(family).0, false, more.clone())?;
+    let is_first = |tensor: &&Tensor| tensor.name == "model.layers.0.mlp.experts.0.up_proj.weight";
+    let first = whole.tensors.iter().find(is_first).expect("an expert").clone();
+    whole.tensors.retain(|tensor| !tensor.name.contains("layers.0.mlp.experts"));
+    for number in 0..12_u8 {
+        let name = first.name.replace(".0.up", &format!(".{number}.up"));
+        let (rows, cols) = (first.shape[0], first.shape[1]);
+        let values = (0..rows).flat_map(|row| vec![f32::from(number) * 100.0 + row as f32; cols]).collect();
+        whole.tensors.push(Tensor { name, shape: first.shape.clone(), values });
+    }
+    let each = first.shape[0];
+    let folder = whole.write_sharded(3)?;
+    let file = checkpoint::open(folder.path(), &OpenOptions::default())?;
+    let stack = file.rows("model.layers.0.mlp.experts.up_proj.weight")?;
+    assert_eq!(stack.rows(), 12 * each);
+    for range in
+        [0..12 * each, 3..5, each - 1..each + 1, each..2 * each, 2..3 * each, 7..7, 12 * each..12 * each]
+    {
+        let mut found = WeightMatrix::default();
+        stack.read(range.clone(), &mut found)?;
+        assert_eq!(found.rows(), range.len(), "{range:?}");
+        for (at, row) in range.enumerate() {
+            let mut values = vec![0.0; found.cols()];
+            found.dequantize_row(at, &mut values);
+            assert_eq!(values[1], (row / each * 100 + row % each) as f32);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "a table, a row a case")]
 fn settings_that_a_model_type_cannot_have_are_named() -> Outcome {
     let cases = [
         (
@@ -394,6 +483,38 @@ fn settings_that_a_model_type_cannot_have_are_named() -> Outcome {
             "gemma2",
             json!({ "head_dim": 8, "query_pre_attn_scalar": -1 }),
             "query_pre_attn_scalar: expected a positive number",
+        ),
+        ("smollm3", "smollm3", json!({ "use_sliding_window": true }), "use_sliding_window: expected false"),
+        (
+            "exaone4",
+            "exaone4",
+            json!({ "sliding_window": 4, "layer_types": vec!["full_attention"; 4] }),
+            "layer_types: expected a layer with",
+        ),
+        (
+            "exaone4",
+            "exaone4",
+            json!({ "sliding_window": 4, "sliding_window_pattern": "G" }),
+            "sliding_window_pattern: expected a layer",
+        ),
+        ("cohere2", "cohere2", json!({ "sliding_window": null }), "sliding_window: expected a window"),
+        (
+            "gemma3_text",
+            "gemma3",
+            json!({ "head_dim": 16, "attn_logit_softcapping": 30.0 }),
+            "attn_logit_softcapping",
+        ),
+        (
+            "ministral3",
+            "mistral3",
+            json!({ "rope_parameters": { "rope_type": "linear", "factor": 2, "llama_4_scaling_beta": 0.1 }}),
+            "rope_parameters.llama_4_scaling_beta",
+        ),
+        (
+            "olmo3",
+            "olmo2",
+            json!({ "rope_scaling": { "rope_type": "default" }, "rope_parameters": { "rope_type": "default" }}),
+            "rope_scaling: expected no such key",
         ),
     ];
     for (model_type, family, more, words) in cases {

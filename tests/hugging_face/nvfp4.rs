@@ -446,5 +446,8 @@ fn what_stands_beside_the_configuration_counts_where_that_says_nothing() -> Outc
         // Both say the same as a rule, and the configuration is the newer.
         refused(&four.clone().with(BESIDE, &document), &["accepted"])?;
     }
+    // Weights may be as they are where keys and values are not.
+    let cache = json!({ "quantization": { "quant_algo": null, "kv_cache_quant_algo": "FP8" } });
+    refused(&Folder::of("qwen3")?.with(BESIDE, &cache), &["accepted"])?;
     Ok(())
 }

@@ -278,6 +278,26 @@ fn answers_end_where_the_folder_says() -> Outcome {
     Ok(())
 }
 
+/// A piece in brackets that only the configuration calls special is a control token.
+#[test]
+fn what_pads_a_text_is_no_text() -> Outcome {
+    let plain = changed(|json| {
+        let added = json["added_tokens"].as_array_mut().expect("a list");
+        added.retain(|token| token["content"] != "<pad>");
+    })?;
+    let is_control = |folder: &Folder| -> Outcome<_> {
+        let tokenizer = tokenizer(folder)?;
+        let vocab = tokenizer.vocab();
+        let id = vocab.ids().find(|&id| vocab.piece(id) == Some("<pad>")).ok_or("no such piece")?;
+        Ok(vocab.is_control(id))
+    };
+    assert!(is_control(&plain)?);
+    assert!(!is_control(
+        &plain.with("tokenizer_config.json", &json!({ "bos_token": "<s>", "eos_token": "</s>" }))
+    )?);
+    Ok(())
+}
+
 #[test]
 fn the_chat_template_is_found_wherever_it_is() -> Outcome {
     let source = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}";

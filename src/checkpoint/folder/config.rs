@@ -9,7 +9,7 @@ use crate::checkpoint::{Metadata, WeightsError};
 
 use super::json::{Object, shown_value};
 use super::model_type::{
-    EXPERTS, EXPERTS_EVERY, EXPERTS_USED, Entries, ModelType, UNTURNED, WEIGHTS_SUM, Windows,
+    EXPERTS, EXPERTS_EVERY, EXPERTS_USED, Entries, ModelType, UNTURNED, Unwindowed, WEIGHTS_SUM, Windows,
 };
 use super::model_types::{MODEL_TYPES, NESTED_TYPES};
 use super::quantization::Quantization;
@@ -113,10 +113,17 @@ impl Reader<'_, '_> {
             return Err(text.refuse("num_hidden_layers", format!("at most {LAYERS_MAX}"), layers));
         }
         let heads = self.size(entries, "num_attention_heads", "attention.head_count", model.heads)?;
-        let kv_heads = model.kv_heads.unwrap_or(heads);
+        // Null is none of one's own.
+        let own = |name: &str, usual: Option<u64>| usual.filter(|_| !text.is_null(name));
+        let kv_heads = own("num_key_value_heads", model.kv_heads).unwrap_or(heads);
         self.size(entries, "num_key_value_heads", "attention.head_count_kv", Some(kv_heads))?;
         let even = hidden.checked_div(heads).unwrap_or(0);
-        self.size(entries, "head_dim", "attention.key_length", Some(model.head_dim.unwrap_or(even)))?;
+        self.size(
+            entries,
+            "head_dim",
+            "attention.key_length",
+            Some(own("head_dim", model.head_dim).unwrap_or(even)),
+        )?;
         self.size(entries, "max_position_embeddings", "context_length", Some(model.context))?;
         self.activation()?;
         let (name, default) = model.epsilon;
@@ -210,43 +217,64 @@ impl Reader<'_, '_> {
         let text = self.text;
         let uses = text.flag("use_sliding_window")?.unwrap_or(false);
         let window = match self.model.windows {
-            Windows::None => None,
+            Windows::Refused if uses => {
+                return Err(text.refuse("use_sliding_window", "false in this model type", uses));
+            }
+            Windows::None | Windows::Refused => None,
             Windows::Last if !uses => None,
             // Null says that there is none, which is not the default.
             _ if text.is_null("sliding_window") => None,
-            _ => text.whole("sliding_window")?.or(self.model.window),
+            _ => text.whole("sliding_window")?.or(self.model.window).filter(|&window| window > 0),
         };
-        let local = self.local_layers(layers)?;
+        let listed = self.local_layers(layers)?;
+        let key = "attention.sliding_window";
         let Some(window) = window else {
-            return match local.filter(|local| local.contains(&true)) {
-                Some(_) => Err(text.refuse(
-                    "layer_types",
-                    "full_attention alone, as there is no window",
-                    "sliding_attention",
-                )),
-                None => Ok(()),
-            };
+            if listed.is_some_and(|local| local.contains(&true)) {
+                let expected = "full_attention alone, as there is no window";
+                return Err(text.refuse("layer_types", expected, "sliding_attention"));
+            }
+            if self.model.by_window == Some(Unwindowed::None) {
+                return Err(text.refuse("sliding_window", "a window: only layers with one turn", "none"));
+            }
+            // Families may have a window where files say nothing.
+            entries.put(key, 0_u64, text.name("sliding_window"));
+            return Ok(());
         };
-        entries.put("attention.sliding_window", window, text.name("sliding_window"));
-        let key = "attention.sliding_window_pattern";
-        match (local, self.model.windows) {
-            (Some(local), _) => entries.put(key, local, text.name("layer_types")),
-            (None, Windows::Last) => {
-                let first = text.whole("max_window_layers")?.unwrap_or(28);
-                let local: Vec<bool> = (0..layers).map(|layer| layer >= first).collect();
-                entries.put(key, local, text.name("max_window_layers"));
-            }
-            (None, Windows::Every(usual)) => {
-                let name = ["sliding_window_pattern", "_sliding_window_pattern"];
-                let name = name
-                    .into_iter()
-                    .find(|name| text.get(name).is_some())
-                    .unwrap_or("sliding_window_pattern");
-                entries.put(key, self.period(name)?.unwrap_or(usual), text.name(name));
-            }
-            (None, _) => entries.put(key, 0_u64, text.name("sliding_window")),
+        entries.put(key, window, text.name("sliding_window"));
+        let (local, name) = match listed {
+            Some(local) => (local, "layer_types"),
+            None => self.usual_local_layers(layers)?,
+        };
+        if self.model.by_window.is_some() && !local.contains(&true) {
+            return Err(text.refuse(name, "a layer with a window: only these turn", "none"));
         }
+        entries.put("attention.sliding_window_pattern", local, text.name(name));
         Ok(())
+    }
+
+    /// The same where the document does not list it, and the key that counts.
+    fn usual_local_layers(&self, layers: u64) -> Result<(Vec<bool>, &'static str), WeightsError> {
+        match self.model.windows {
+            Windows::Last => {
+                let name = "max_window_layers";
+                let first = self.text.whole(name)?.unwrap_or(28);
+                Ok(((0..layers).map(|layer| layer >= first).collect(), name))
+            }
+            Windows::Every(usual) => {
+                let [name, other] = ["sliding_window_pattern", "_sliding_window_pattern"];
+                let name = if self.text.get(name).is_none() && self.text.get(other).is_some() {
+                    other
+                } else {
+                    name
+                };
+                let period = self.period(name)?.unwrap_or(usual);
+                let local = (1..=layers).map(|layer| period == 0 || !layer.is_multiple_of(period));
+                Ok((local.collect(), name))
+            }
+            Windows::None | Windows::All | Windows::Refused => {
+                Ok((vec![true; layers as usize], "sliding_window"))
+            }
+        }
     }
 
     /// How many layers there are to one without a window: a number, or letters such as `LLLG`.

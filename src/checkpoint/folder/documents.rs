@@ -12,8 +12,8 @@ use crate::checkpoint::{WeightsError, shown};
 /// Bytes of a document at most: tokenizers have some tens of millions.
 const BYTES_MAX: usize = 1 << 30;
 
-/// The documents of a folder that say how text becomes tokens, and how weights are quantised. Each is there or not; those that are there were regular
-/// files when the folder was opened.
+/// The documents of a folder that say how text becomes tokens, and how weights are quantised. Each is there or not;
+/// those that are there were regular files when the folder was opened.
 pub struct Documents {
     folder: PathBuf,
     /// Rows of the embedding table: token ids are below it.

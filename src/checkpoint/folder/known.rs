@@ -23,6 +23,7 @@ const READ: &[&str] = &[
     "hidden_act",
     "hidden_activation",
     "max_position_embeddings",
+    FIRST_CONTEXT,
     "tie_word_embeddings",
     "attention_bias",
     "mlp_bias",
@@ -152,7 +153,6 @@ fn is_own(model: &ModelType, key: &str) -> bool {
             key == size || EXPERTS.contains(&key) || [EXPERTS_USED, EXPERTS_EVERY, WEIGHTS_SUM].contains(&key)
         })
         || model.unturned.is_some() && [UNTURNED.0, UNTURNED.1].contains(&key)
-        || model.turns.is_some() && key == FIRST_CONTEXT
 }
 
 /// As [`check`], of what stands around a text model's configuration.

@@ -1,7 +1,7 @@
 //! [`ModelFolder`]: a folder as transformers writes it, `config.json` beside safetensors files.
 //!
-//! `config` makes the configuration into keys of the GGUF convention: `model_types` has their defaults, `known` lists
-//! what there may be, `rope` reads the rotation, `quantization` how weights were quantised. `shards` finds the files and
+//! `config` makes the configuration into keys of the GGUF convention: `model_types` has their defaults, `known` lists what
+//! there may be, `rope` reads the rotation, `quantization` how weights were quantised. `shards` finds the files and
 //! `header` reads one; `scaled` joins 8-bit and 4-bit floats and their scales. `documents` has the tokenizer's texts;
 //! `json` is how all of them read values.
 

@@ -26,10 +26,14 @@ pub(super) struct ModelType {
     pub windows: Windows,
     /// The window of those layers; none if the document must name it.
     pub window: Option<u64>,
+    /// Whether layers turn only where they have a window; without any window none does, or all do.
+    pub by_window: Option<Unwindowed>,
     pub rope_base: f64,
     pub rope: Rotation,
     /// Whether the document must say how the rotation is scaled.
     pub is_scaled: bool,
+    /// The context before scaling. A model type that has one does not look for it in the scheme.
+    pub first_context: Option<u64>,
     /// The part of each head that turns; none where all of it must.
     pub turns: Option<f64>,
     pub scalars: &'static [Scalar],
@@ -65,6 +69,15 @@ pub(super) enum Windows {
     Last,
     /// All but each of this period.
     Every(u64),
+    /// None; a configuration that asks for them by `use_sliding_window` is refused.
+    Refused,
+}
+
+/// Which layers of a model without windows turn, if those with a window alone do in others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Unwindowed {
+    All,
+    None,
 }
 
 /// How layers with a window turn.
@@ -72,8 +85,6 @@ pub(super) enum Windows {
 pub(super) enum Rotation {
     /// As the others.
     Same,
-    /// Never scaled, and by the base of the others where the document does not say.
-    Unscaled,
     /// Never scaled, and by this base where the document does not say.
     Own(f64),
 }
@@ -84,7 +95,8 @@ pub(super) struct Scalar {
     pub name: &'static str,
     /// Without the family's prefix.
     pub key: &'static str,
-    /// Where the document does not say; nothing is added if none. Null is 0, which turns a feature off.
+    /// Where the document does not say; nothing is added if none. Null is 0, which is off, or as if the family's GGUF
+    /// files did not say.
     pub default: Option<f64>,
     /// Whether the key has one by its square root.
     pub inverse_root: bool,

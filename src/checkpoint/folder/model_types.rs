@@ -2,7 +2,7 @@
 
 use crate::checkpoint::role::Names;
 
-use super::model_type::{ModelType, Rotation, Scalar, Windows, scalar};
+use super::model_type::{ModelType, Rotation, Scalar, Unwindowed, Windows, scalar};
 
 const SCORES: Scalar =
     Scalar { inverse_root: true, ..scalar("query_pre_attn_scalar", "attention.scale", Some(256.0)) };
@@ -23,9 +23,11 @@ const LLAMA: ModelType = ModelType {
     epsilon: ("rms_norm_eps", 1e-6),
     windows: Windows::None,
     window: Some(4096),
+    by_window: None,
     rope_base: 10_000.0,
     rope: Rotation::Same,
     is_scaled: false,
+    first_context: None,
     turns: None,
     scalars: &[],
     expert_size: None,
@@ -67,6 +69,7 @@ const GEMMA2: ModelType = ModelType {
     heads: Some(8),
     kv_heads: Some(4),
     windows: Windows::Every(2),
+    notes: &["sliding_window_size"],
     scalars: &[
         SCORES,
         scalar(SCORES_CAP, SCORES_CAP, Some(50.0)),
@@ -95,9 +98,6 @@ const COHERE: ModelType = ModelType {
     ..LLAMA
 };
 
-/// Of training routers.
-const OF_ROUTERS: &[&str] = &["output_router_logits", "router_aux_loss_coef"];
-
 /// The model types of the supported families.
 pub(super) const MODEL_TYPES: &[ModelType] = &[
     LLAMA,
@@ -122,8 +122,9 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         family: "qwen3moe",
         kv_heads: Some(4),
         head_dim: None,
+        windows: Windows::Refused,
         expert_size: Some("moe_intermediate_size"),
-        notes: OF_ROUTERS,
+        notes: &["output_router_logits", "router_aux_loss_coef", "use_qk_norm"],
         ..QWEN3
     },
     ModelType {
@@ -131,6 +132,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         family: "qwen3vl",
         context: 128_000,
         rope_base: 500_000.0,
+        windows: Windows::None,
         // Of positions in pictures.
         notes: &["mrope_interleaved", "mrope_section"],
         ..QWEN3
@@ -144,13 +146,15 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         windows: Windows::Every(6),
         rope_base: 1_000_000.0,
         rope: Rotation::Own(10_000.0),
-        scalars: &[SCORES, scalar(SCORES_CAP, SCORES_CAP, None), scalar(LOGITS_CAP, LOGITS_CAP, None)],
+        // Its own code never applies a cap to scores, so that there must be none.
+        scalars: &[SCORES, scalar(LOGITS_CAP, LOGITS_CAP, None)],
         ..GEMMA2
     },
     COHERE,
     ModelType {
         name: "cohere2",
         family: "cohere2",
+        by_window: Some(Unwindowed::None),
         rope_base: 10_000.0,
         windows: Windows::Every(4),
         // How the first files say what others say by their type, and by `sliding_window_pattern`.
@@ -179,7 +183,14 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         notes: &["use_bias"],
         ..LLAMA
     },
-    ModelType { name: "exaone4", family: "exaone4", kv_heads: Some(32), windows: Windows::Every(4), ..OLMO2 },
+    ModelType {
+        name: "exaone4",
+        family: "exaone4",
+        kv_heads: Some(32),
+        windows: Windows::Every(4),
+        by_window: Some(Unwindowed::All),
+        ..OLMO2
+    },
     ModelType {
         name: "glm4",
         family: "glm4",
@@ -208,7 +219,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         names: &Names::LLAMA,
         context: 4096,
         expert_size: Some("intermediate_size"),
-        notes: OF_ROUTERS,
+        notes: &["output_router_logits", "router_aux_loss_coef"],
         ..OLMO2
     },
     OLMO2,
@@ -216,7 +227,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         name: "olmo3",
         windows: Windows::Every(4),
         rope_base: 500_000.0,
-        rope: Rotation::Unscaled,
+        rope: Rotation::Own(500_000.0),
         ..OLMO2
     },
     ModelType {
@@ -227,6 +238,8 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         windows: Windows::All,
         window: None,
         turns: Some(1.0),
+        first_context: Some(4096),
+        notes: &["full_attn_mod", "interpolate_factor"],
         ..LLAMA
     },
     ModelType {
@@ -237,7 +250,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         context: 32_768,
         tied: true,
         rope_base: 2_000_000.0,
-        windows: Windows::Last,
+        windows: Windows::Refused,
         unturned: Some(4),
         ..LLAMA
     },

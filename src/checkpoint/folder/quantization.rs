@@ -1,6 +1,6 @@
 //! What `quantization_config`, or `hf_quant_config.json`, says of weights of 8-bit and 4-bit floats: which tensor has the
-//! scales of another, and what they may cover. Which weights are such floats, the tensors' types say. How activations were quantised is not
-//! needed: they are not.
+//! scales of another, and what they may cover. Which weights are such floats, the tensors' types say. How activations
+//! were quantised is not needed: they are not.
 
 use crate::checkpoint::WeightsError;
 use crate::checkpoint::scales::{BLOCK, GROUP, Spread};
@@ -73,7 +73,9 @@ impl Quantization {
         let quantization = root.object("quantization")?;
         let quantization = quantization
             .ok_or_else(|| root.refuse("quantization", "how weights are quantised", "no such key"))?;
-        modelopt(&quantization).map(Some)
+        // Where keys and values alone are quantised, weights are as they are.
+        let weights = quantization.get("quant_algo").is_some();
+        weights.then(|| modelopt(&quantization)).transpose()
     }
 
     fn of_eight(scales: &'static str, spreads: Vec<Spread>) -> Quantization {

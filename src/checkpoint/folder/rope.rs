@@ -42,10 +42,15 @@ const GLOBAL: &str = "full_attention";
 
 /// Adds the rotation of a text model.
 pub(super) fn read(text: &Object<'_>, model: &ModelType, entries: &mut Entries) -> Result<(), WeightsError> {
-    let given = match text.object("rope_parameters")? {
-        Some(given) => Some(given),
-        None => text.object("rope_scaling")?,
+    let said = |key| -> Result<_, WeightsError> {
+        Ok(text.object(key)?.filter(|object| object.entries().next().is_some()))
     };
+    // The older name counts first.
+    let (old, new) = (said("rope_scaling")?, said("rope_parameters")?);
+    if model.rope != Rotation::Same && old.is_some() && new.is_some() {
+        return Err(text.refuse("rope_scaling", "no such key beside rope_parameters", "one"));
+    }
+    let given = old.or(new);
     if given.is_none() && model.is_scaled {
         return Err(text.refuse(
             "rope_parameters",
@@ -67,7 +72,6 @@ pub(super) fn read(text: &Object<'_>, model: &ModelType, entries: &mut Entries) 
     entries.put("rope.freq_base", found, name);
     match model.rope {
         Rotation::Same => {}
-        Rotation::Unscaled => read_local(text, local.as_ref(), ("rope_theta", found), entries)?,
         Rotation::Own(usual) => read_local(text, local.as_ref(), ("rope_local_base_freq", usual), entries)?,
     }
     turning(text, global.as_ref(), model, entries)?;
@@ -155,6 +159,9 @@ impl Scheme<'_, '_> {
             "su" | "yarn" if has_factors => "longrope",
             kind => kind,
         };
+        if kind != "yarn" && scheme.number(BY_POSITION)?.is_some_and(|scale| scale != 0.0) {
+            return Err(scheme.refuse(BY_POSITION, "0 without yarn", "another number"));
+        }
         match kind {
             "longrope" => return self.longrope(entries),
             _ if has_factors => return Err(scheme.refuse(key, "longrope beside factors", kind)),
@@ -181,12 +188,17 @@ impl Scheme<'_, '_> {
         fits.then_some(value).ok_or_else(|| self.scheme.refuse(key, "a positive number", value))
     }
 
-    /// The context before scaling.
+    /// The context before scaling: the document's, that of the model type, the scheme's. Without any the model's context
+    /// counts, as in GGUF.
     fn original(&self, entries: &mut Entries) -> Result<Option<u64>, WeightsError> {
-        let holder = [self.scheme, self.text].into_iter().find(|holder| holder.get(FIRST_CONTEXT).is_some());
-        // Without it the model's context counts, as in GGUF.
-        let Some(holder) = holder else { return Ok(None) };
-        let tokens = holder.whole(FIRST_CONTEXT)?;
+        let usual = || match self.model.first_context {
+            Some(usual) => Ok((Some(usual), self.text)),
+            None => Ok((self.scheme.whole(FIRST_CONTEXT)?, self.scheme)),
+        };
+        let (tokens, holder) = match self.text.whole(FIRST_CONTEXT)? {
+            Some(tokens) => (Some(tokens), self.text),
+            None => usual()?,
+        };
         if let Some(tokens) = tokens {
             entries.put("rope.scaling.original_context_length", tokens, holder.name(FIRST_CONTEXT));
         }
@@ -241,15 +253,17 @@ impl Scheme<'_, '_> {
             let factors = factors.ok_or_else(|| scheme.refuse(name, "numbers", "other values"))?;
             entries.put(key, factors, scheme.name(name));
         }
-        let context = self.text.whole("max_position_embeddings")?;
-        let original = self.original(entries)?;
-        let (name, whole) = match (scheme.number("attention_factor")?, context.zip(original)) {
-            (Some(own), _) => ("attention_factor", own),
-            (None, Some((context, original))) if context > original && original > 1 => {
-                let (context, original) = (context as f64, original as f64);
-                (FIRST_CONTEXT, ((context / original).ln() / original.ln() + 1.0).sqrt())
-            }
-            (None, _) => return Ok(()),
+        let context = self.text.whole("max_position_embeddings")?.unwrap_or(self.model.context);
+        let original = self.original(entries)?.unwrap_or(context);
+        let ratio = || Ok(scheme.number("factor")?.unwrap_or(context as f64 / original.max(1) as f64));
+        let (name, whole) = match scheme.number("attention_factor")? {
+            Some(own) => ("attention_factor", own),
+            None => match ratio()? {
+                ratio if ratio > 1.0 && original > 1 => {
+                    ("factor", (ratio.ln() / (original as f64).ln() + 1.0).sqrt())
+                }
+                _ => return Ok(()),
+            },
         };
         entries.put("rope.scaling.attn_factor", whole, scheme.name(name));
         Ok(())
