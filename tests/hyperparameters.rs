@@ -321,3 +321,16 @@ fn many_empty_layers_build_nothing() -> Outcome {
     assert!(peak < len, "{peak} bytes for a file of {len}");
     Ok(())
 }
+
+#[test]
+fn a_key_that_nobody_knows_counts_unless_it_says_that_there_is_nothing() -> Outcome {
+    let open = |value: Value| Parts::of(&TINY[0])?.set("llama.new_feature", value).open();
+    for nothing in [Value::U32(0), Value::Bool(false), Value::from("none"), Value::F32(0.0)] {
+        assert!(configure(&open(nothing.clone())?).0.is_ok(), "{nothing:?}");
+    }
+    for something in [Value::U32(1), Value::Bool(true), Value::from("some"), Value::F32(0.5)] {
+        let error = configure(&open(something.clone())?).0.expect_err("a feature");
+        assert!(error.contains("llama.new_feature: expected a key whose effect is known"), "{error}");
+    }
+    Ok(())
+}

@@ -81,6 +81,20 @@ fn a_model_opens_from_any_of_its_parts() -> Outcome {
     Ok(())
 }
 
+/// As the first writers of such models left it.
+#[test]
+fn a_part_without_a_number_is_the_first() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let mut parts = split(3)?;
+    let first = parts.remove(0).unset("split.no");
+    parts.insert(0, first);
+    let paths = write(folder.path(), &parts)?;
+    for path in &paths {
+        assert_eq!(ModelFile::open(path, &OpenOptions::default())?.path(), paths[0]);
+    }
+    Ok(())
+}
+
 #[test]
 fn a_fingerprint_depends_on_every_part() -> Outcome {
     let folder = tempfile::tempdir()?;

@@ -97,24 +97,30 @@ mod tests {
 
     #[test]
     fn biases_and_penalties_of_a_token_are_one_adjustment() {
-        let sampling = Sampling {
-            temperature: 0.5,
-            top_k: 7,
-            logit_bias: vec![(TokenId(9), -1.0), (TokenId(3), 2.0), (TokenId(9), -2.0)],
-            repetition_penalty: 0.5,
-            presence_penalty: 0.25,
-            frequency_penalty: 0.125,
-            penalty_last_n: 4,
-            ..Sampling::default()
-        };
-        let tokens = [8, 7, 3, 9, 9].map(TokenId);
-        let mut adjustments =
-            vec![LogitAdjustment { token: TokenId(3), bias: 9.0, repetition: 1.0, penalty: 0.0 }];
-        let row = row_sampling(&sampling, History { tokens: &tokens, prompt: 3 }, 2, &mut adjustments);
-        assert_eq!((row.temperature, row.top_k, row.adjustments), (0.5, 7, 1..4));
-        assert_eq!(row.draw >> 11, (uniform(0, 2) * 2f64.powi(53)) as u64);
-        let entry =
-            |token, bias, penalty| LogitAdjustment { token: TokenId(token), bias, repetition: 0.5, penalty };
-        assert_eq!(adjustments[1..], [entry(3, 2.0, 0.0), entry(7, 0.0, 0.0), entry(9, -3.0, 0.5)]);
+        for repetition_penalty in [0.5, 2.0] {
+            let sampling = Sampling {
+                temperature: 0.5,
+                top_k: 7,
+                logit_bias: vec![(TokenId(9), -1.0), (TokenId(3), 2.0), (TokenId(9), -2.0)],
+                repetition_penalty,
+                presence_penalty: 0.25,
+                frequency_penalty: 0.125,
+                penalty_last_n: 4,
+                ..Sampling::default()
+            };
+            let tokens = [8, 7, 3, 9, 9].map(TokenId);
+            let mut adjustments =
+                vec![LogitAdjustment { token: TokenId(3), bias: 9.0, repetition: 1.0, penalty: 0.0 }];
+            let row = row_sampling(&sampling, History { tokens: &tokens, prompt: 3 }, 2, &mut adjustments);
+            assert_eq!((row.temperature, row.top_k, row.adjustments), (0.5, 7, 1..4));
+            assert_eq!(row.draw >> 11, (uniform(0, 2) * 2f64.powi(53)) as u64);
+            let entry = |token, bias, penalty| LogitAdjustment {
+                token: TokenId(token),
+                bias,
+                repetition: repetition_penalty,
+                penalty,
+            };
+            assert_eq!(adjustments[1..], [entry(3, 2.0, 0.0), entry(7, 0.0, 0.0), entry(9, -3.0, 0.5)]);
+        }
     }
 }

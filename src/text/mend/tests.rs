@@ -369,3 +369,9 @@ fn a_warning_is_one_line_of_bounded_length() {
     let [line] = found.warnings.lines() else { panic!("one line") };
     assert!(line.chars().count() <= 300 && !line.contains(char::is_control), "{line}");
 }
+
+#[test]
+fn runs_of_spaces_alone_come_last() {
+    let scores = ["a", "▁the", "▁▁"].map(|piece| score_by_order((7, piece)));
+    assert_eq!(scores, [-7.0, -7.0, SPACES_SCORE]);
+}
