@@ -26,6 +26,7 @@ mod scales;
 mod shown;
 mod source;
 mod split;
+#[cfg_attr(not(feature = "safetensors"), allow(dead_code))]
 mod stack;
 mod stored;
 mod strings;
