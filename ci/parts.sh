@@ -11,7 +11,7 @@ keep_going=
 # A cold build gains nothing from incremental state, and lines for a debugger take the compiler time.
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 export CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-0} CARGO_PROFILE_RELEASE_DEBUG=${CARGO_PROFILE_RELEASE_DEBUG:-0}
-# A third of the compiler's time for what makes loading faster and nothing else (benches/record/cpu/2026-11-27-compile.md).
+# It takes the compiler long, and without it only loading is slower (benches/record/cpu/2026-11-27-compile.md).
 export CARGO_PROFILE_RELEASE_LTO=${CARGO_PROFILE_RELEASE_LTO:-off}
 
 folder=$(mktemp -d)

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use super::scales::Spread;
 #[cfg(feature = "safetensors")]
 use super::stack::Numbered;
-use super::stack::{Layer, Stacks};
+use super::stack::{Member, Stacks};
 use super::stored::{Scales, StoredFile};
 use super::{Fault, TensorInfo, WeightsError};
 
@@ -60,8 +60,8 @@ impl TensorFiles {
     /// The file that holds a tensor, or the first one of a stack, and the tensor.
     pub fn find(&self, name: &str) -> Option<(&StoredFile, &TensorInfo)> {
         let index = *self.index.get(name)?;
-        if let Some(layer) = self.stacks.get(name).first() {
-            return Some((&layer.file, self.tensors.get(index)?));
+        if let Some(member) = self.stacks.get(name).first() {
+            return Some((&member.file, self.tensors.get(index)?));
         }
         let after = self.files.partition_point(|&(before, _)| before <= index);
         let (_, file) = self.files.get(after.checked_sub(1)?)?;
@@ -80,7 +80,7 @@ impl TensorFiles {
     }
 
     /// The tensors of a stack; none of a tensor that a file has.
-    pub(super) fn layers(&self, name: &str) -> &[Layer] {
+    pub(super) fn members(&self, name: &str) -> &[Member] {
         self.stacks.get(name)
     }
 
@@ -91,7 +91,10 @@ impl TensorFiles {
     /// [`WeightsError::Malformed`] if there is a tensor of a stack's name.
     #[cfg(feature = "safetensors")]
     pub(super) fn stack(&mut self, name: impl Fn(&str) -> Option<Numbered<'_>>) -> Result<(), WeightsError> {
-        let mut layers = Vec::new();
+        if !self.tensors.iter().any(|info| name(&info.name).is_some()) {
+            return Ok(());
+        }
+        let mut members = Vec::new();
         let mut rest = std::mem::take(&mut self.tensors).into_iter().peekable();
         let ends: Vec<usize> = self.files.iter().skip(1).map(|&(before, _)| before).collect();
         let mut at = 0;
@@ -102,20 +105,20 @@ impl TensorFiles {
                 at += 1;
                 if name(&info.name).is_some() {
                     let scales = self.scales.remove(&info.name);
-                    layers.push(Layer { file: Arc::clone(file), info, scales });
+                    members.push(Member { file: Arc::clone(file), info, scales });
                 } else {
                     self.tensors.push(info);
                 }
             }
         }
-        let (stacks, infos) = Stacks::build(layers, name)?;
+        let (stacks, infos) = Stacks::build(members, name)?;
         self.stacks = stacks;
         self.tensors.extend(infos);
         self.index.clear();
         for (index, info) in self.tensors.iter().enumerate() {
             if self.index.insert(info.name.clone(), index).is_some() {
                 let path =
-                    self.stacks.get(&info.name).first().map_or(Path::new(""), |layer| layer.file.path());
+                    self.stacks.get(&info.name).first().map_or(Path::new(""), |member| member.file.path());
                 return Err(WeightsError::malformed(
                     path,
                     Fault::DuplicateTensor { tensor: info.name.clone() },
@@ -127,9 +130,9 @@ impl TensorFiles {
 
     /// A tensor as it lies in files: one part of it, or those of a stack.
     fn parts(&self, name: &str) -> impl Iterator<Item = (&StoredFile, &TensorInfo)> {
-        let layers = self.stacks.get(name);
-        let whole = self.find(name).filter(|_| layers.is_empty());
-        whole.into_iter().chain(layers.iter().map(|layer| (&*layer.file, &layer.info)))
+        let members = self.stacks.get(name);
+        let whole = self.find(name).filter(|_| members.is_empty());
+        whole.into_iter().chain(members.iter().map(|member| (&*member.file, &member.info)))
     }
 
     pub(super) fn prefetch(&self, name: &str) {
@@ -164,11 +167,11 @@ impl TensorFiles {
         for ((start, file), end) in self.files.iter().zip(ends) {
             file.hash_into(self.tensors.get(*start..end).unwrap_or_default(), &mut hasher)?;
         }
-        for layer in self.stacks.all() {
-            layer.file.hash_tensor(&layer.info, &mut hasher)?;
+        for member in self.stacks.all() {
+            member.file.hash_tensor(&member.info, &mut hasher)?;
         }
         let scales = self.tensors.iter().filter_map(|info| self.scales.get(&info.name));
-        for scales in scales.chain(self.stacks.all().filter_map(|layer| layer.scales.as_ref())) {
+        for scales in scales.chain(self.stacks.all().filter_map(|member| member.scales.as_ref())) {
             scales.file.hash_tensor(&scales.info, &mut hasher)?;
             if scales.spread == Spread::Group {
                 hasher.update(&scales.factor.to_le_bytes());

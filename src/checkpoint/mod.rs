@@ -99,7 +99,7 @@ pub trait Checkpoint: Sync {
             return Err(file.shape_error(info, "one to three dimensions"));
         }
         let files = self.files();
-        Ok(TensorRows::new(file, info, files.scales(name), files.layers(name)))
+        Ok(TensorRows::new(file, info, files.scales(name), files.members(name)))
     }
 
     /// The tensor called `name` as a canonical matrix: quantised types as codes, floats as they are. One

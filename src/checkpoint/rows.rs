@@ -9,7 +9,7 @@ use crate::quant::{
     q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, scaled,
 };
 
-use super::stack::{Layer, pieces};
+use super::stack::{Member, pieces};
 use super::stored::{Scales, StoredFile};
 use super::{TensorInfo, TensorType, WeightsError};
 
@@ -22,7 +22,7 @@ pub struct TensorRows<'f> {
     /// Of 8-bit and 4-bit floats.
     scales: Option<&'f Scales>,
     /// The tensors that it is a stack of; none of a tensor that a file has.
-    layers: &'f [Layer],
+    members: &'f [Member],
 }
 
 impl<'f> TensorRows<'f> {
@@ -31,13 +31,13 @@ impl<'f> TensorRows<'f> {
         file: &'f StoredFile,
         info: &'f TensorInfo,
         scales: Option<&'f Scales>,
-        layers: &'f [Layer],
+        members: &'f [Member],
     ) -> TensorRows<'f> {
-        TensorRows { file, info, scales, layers }
+        TensorRows { file, info, scales, members }
     }
 
-    fn of(layer: &'f Layer) -> TensorRows<'f> {
-        TensorRows::new(&layer.file, &layer.info, layer.scales.as_ref(), &[])
+    fn of(member: &'f Member) -> TensorRows<'f> {
+        TensorRows::new(&member.file, &member.info, member.scales.as_ref(), &[])
     }
 
     /// The tensor's name.
@@ -57,7 +57,7 @@ impl<'f> TensorRows<'f> {
 
     /// What the canonical matrix stores.
     pub fn form(&self) -> MatrixForm {
-        if let Some(first) = self.layers.first() {
+        if let Some(first) = self.members.first() {
             return TensorRows::of(first).form();
         }
         match (block_format(self.info.dtype), self.info.dtype) {
@@ -89,29 +89,29 @@ impl<'f> TensorRows<'f> {
     /// If the tensor has no such rows.
     pub fn read(&self, rows: Range<usize>, into: &mut WeightMatrix) -> Result<(), WeightsError> {
         assert!(rows.start <= rows.end && rows.end <= self.rows(), "rows {rows:?} of {}", self.rows());
-        match self.layers {
+        match self.members {
             [] => self.read_own(rows, into),
-            layers => self.read_layers(pieces(layers, rows.clone()), rows.len(), into),
+            members => self.read_members(pieces(members, rows.clone()), rows.len(), into),
         }
     }
 
-    /// Of a stack: rows of one layer as they come, those of several put together.
-    fn read_layers(
+    /// Of a stack: rows of one member as they come, those of several put together.
+    fn read_members(
         &self,
-        pieces: impl Iterator<Item = (&'f Layer, Range<usize>)>,
+        pieces: impl Iterator<Item = (&'f Member, Range<usize>)>,
         rows: usize,
         into: &mut WeightMatrix,
     ) -> Result<(), WeightsError> {
         let mut pieces = pieces.peekable();
-        if let Some((layer, piece)) = pieces.next_if(|(_, piece)| piece.len() == rows) {
-            return TensorRows::of(layer).read_own(piece, into);
+        if let Some((member, piece)) = pieces.next_if(|(_, piece)| piece.len() == rows) {
+            return TensorRows::of(member).read_own(piece, into);
         }
         let refused = |source| self.file.tensor_error(self.info, source);
         into.reshape(self.form(), [rows, self.cols()]).map_err(refused)?;
         let (mut done, mut part) = (0, WeightMatrix::default());
-        for (layer, piece) in pieces {
+        for (member, piece) in pieces {
             let count = piece.len();
-            TensorRows::of(layer).read_own(piece, &mut part)?;
+            TensorRows::of(member).read_own(piece, &mut part)?;
             into.copy_rows(done, &part, 0..count);
             done += count;
         }
@@ -136,9 +136,9 @@ impl<'f> TensorRows<'f> {
     /// Gives the rows' pages back to the system. [`Checkpoint::release`](super::Checkpoint::release) does the whole
     /// tensor's, and those around it.
     pub fn release(&self, rows: Range<usize>) {
-        match self.layers {
+        match self.members {
             [] => self.file.release(self.bytes(&rows)),
-            layers => pieces(layers, rows).for_each(|(layer, rows)| TensorRows::of(layer).release(rows)),
+            members => pieces(members, rows).for_each(|(member, rows)| TensorRows::of(member).release(rows)),
         }
     }
 

@@ -8,7 +8,7 @@ use super::stored::{Scales, StoredFile};
 use super::{TensorInfo, WeightsError};
 
 /// One tensor of a stack.
-pub(super) struct Layer {
+pub(super) struct Member {
     pub file: Arc<StoredFile>,
     pub info: TensorInfo,
     pub scales: Option<Scales>,
@@ -16,7 +16,7 @@ pub(super) struct Layer {
 
 /// Stacks by their names; each has its tensors in order, and at least one.
 #[derive(Default)]
-pub(super) struct Stacks(BTreeMap<String, Vec<Layer>>);
+pub(super) struct Stacks(BTreeMap<String, Vec<Member>>);
 
 /// The name of a tensor of a stack: what stands before its number and behind it.
 #[derive(Clone, Copy)]
@@ -43,11 +43,11 @@ impl Stacks {
     }
 
     /// The tensors of a stack; none where there is no such stack.
-    pub fn get(&self, name: &str) -> &[Layer] {
+    pub fn get(&self, name: &str) -> &[Member] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &Layer> {
+    pub fn all(&self) -> impl Iterator<Item = &Member> {
         self.0.values().flatten()
     }
 
@@ -57,58 +57,61 @@ impl Stacks {
     /// [`WeightsError::Missing`] if a number is left out, [`WeightsError::Shape`] if a tensor differs from the first
     /// one of its stack in shape, in type, or in the shape of its scales.
     pub fn build(
-        layers: Vec<Layer>,
+        members: Vec<Member>,
         name: impl Fn(&str) -> Option<Numbered<'_>>,
     ) -> Result<(Stacks, Vec<TensorInfo>), WeightsError> {
-        let mut found: BTreeMap<String, BTreeMap<usize, Layer>> = BTreeMap::new();
-        for layer in layers {
-            if let Some(numbered) = name(&layer.info.name) {
+        let mut found: BTreeMap<String, BTreeMap<usize, Member>> = BTreeMap::new();
+        for member in members {
+            if let Some(numbered) = name(&member.info.name) {
                 let (stack, number) = (numbered.stack(), numbered.number);
-                found.entry(stack).or_default().insert(number, layer);
+                found.entry(stack).or_default().insert(number, member);
             }
         }
         let mut stacks = Stacks::default();
         let mut infos = Vec::with_capacity(found.len());
         for (stack, numbered) in found {
             let missing = numbered.keys().enumerate().find(|&(expected, &number)| expected != number);
-            if let Some(((expected, _), layer)) = missing.zip(numbered.values().next()) {
-                let tensor = name(&layer.info.name).map(|name| name.of(expected)).unwrap_or_default();
-                return Err(WeightsError::Missing { file: layer.file.path().to_owned(), tensor });
+            if let Some(((expected, _), member)) = missing.zip(numbered.values().next()) {
+                let tensor = name(&member.info.name).map(|name| name.of(expected)).unwrap_or_default();
+                return Err(WeightsError::Missing { file: member.file.path().to_owned(), tensor });
             }
-            let layers: Vec<Layer> = numbered.into_values().collect();
-            infos.extend(whole(&stack, &layers)?);
-            stacks.0.insert(stack, layers);
+            let members: Vec<Member> = numbered.into_values().collect();
+            infos.extend(whole(&stack, &members)?);
+            stacks.0.insert(stack, members);
         }
         Ok((stacks, infos))
     }
 }
 
 /// The entry of a stack. Its place is that of its first tensor.
-fn whole(stack: &str, layers: &[Layer]) -> Result<Option<TensorInfo>, WeightsError> {
-    let Some(first) = layers.first() else { return Ok(None) };
-    let differs = |other: &&Layer| {
-        let spread = |layer: &Layer| layer.scales.as_ref().map(|scales| scales.spread);
-        let of = |layer: &Layer| (layer.info.dtype, spread(layer));
+fn whole(stack: &str, members: &[Member]) -> Result<Option<TensorInfo>, WeightsError> {
+    let Some(first) = members.first() else { return Ok(None) };
+    let differs = |other: &&Member| {
+        let spread = |member: &Member| member.scales.as_ref().map(|scales| scales.spread);
+        let of = |member: &Member| (member.info.dtype, spread(member));
         other.info.dims != first.info.dims || of(other) != of(first)
     };
-    if let Some(other) = layers.iter().find(differs) {
+    if let Some(other) = members.iter().find(differs) {
         return Err(other.file.shape_error(&other.info, "the shape and the type of the first expert's"));
     }
     if first.info.dims.len() != 2 {
         return Err(first.file.shape_error(&first.info, "two dimensions"));
     }
-    let dims = first.info.dims.iter().copied().chain([layers.len() as u64]).collect();
-    let bytes = layers.iter().map(|layer| layer.info.bytes).sum();
+    let dims = first.info.dims.iter().copied().chain([members.len() as u64]).collect();
+    let bytes = members.iter().map(|member| member.info.bytes).sum();
     Ok(Some(TensorInfo { name: stack.to_owned(), dims, bytes, ..first.info.clone() }))
 }
 
-/// The layers that rows of a stack are in, and which of their rows these are.
-pub(super) fn pieces(layers: &[Layer], rows: Range<usize>) -> impl Iterator<Item = (&Layer, Range<usize>)> {
-    let each = layers.first().map_or(1, |layer| layer.info.rows()).max(1);
+/// The members that rows of a stack are in, and which of their rows these are.
+pub(super) fn pieces(
+    members: &[Member],
+    rows: Range<usize>,
+) -> impl Iterator<Item = (&Member, Range<usize>)> {
+    let each = members.first().map_or(1, |member| member.info.rows()).max(1);
     let first = rows.start / each;
-    layers.iter().enumerate().skip(first).map_while(move |(index, layer)| {
+    members.iter().enumerate().skip(first).map_while(move |(index, member)| {
         let start = index * each;
         let (from, to) = (rows.start.max(start), rows.end.min(start + each));
-        (from < to).then(|| (layer, from - start..to - start))
+        (from < to).then(|| (member, from - start..to - start))
     })
 }

@@ -361,6 +361,12 @@ fn what_a_document_leaves_out_is_the_default_of_its_model_type() -> Outcome {
     let error =
         config("qwen2", "qwen2", json!({ "num_key_value_heads": null })).expect_err("4 heads").to_string();
     assert!(error.contains("k_proj.weight: expected [32, 32]"), "{error}");
+    // Null is the width by the heads, of which half turns.
+    let mut narrow = *tiny("glm4").0;
+    narrow.head_dim = 8;
+    let folder = folder("glm4", &narrow, false, json!({ "head_dim": null }))?.write()?;
+    let glm = ModelConfig::from_file(&*checkpoint::open(folder.path(), &OpenOptions::default())?)?;
+    assert_eq!((glm.heads.dim, glm.rope.global.inv_freq.len()), (8, 2));
     let phi = config("phi3", "phi3", json!({ "partial_rotary_factor": 0.5 }))?;
     assert_eq!((phi.rope.global.inv_freq.len(), phi.layer_window(0)), (2, None));
     let windows = config("phi3", "phi3", json!({ "sliding_window": 4 }))?;

@@ -118,7 +118,7 @@ impl Reader<'_, '_> {
         let kv_heads = own("num_key_value_heads", model.kv_heads).unwrap_or(heads);
         self.size(entries, "num_key_value_heads", "attention.head_count_kv", Some(kv_heads))?;
         let even = hidden.checked_div(heads).unwrap_or(0);
-        self.size(
+        let head = self.size(
             entries,
             "head_dim",
             "attention.key_length",
@@ -136,7 +136,7 @@ impl Reader<'_, '_> {
         self.scalars(entries)?;
         self.windows(entries, layers)?;
         self.unturned(layers)?;
-        rope::read(text, model, entries)
+        rope::read(text, model, head, entries)
     }
 
     /// A count, which the document must have unless there is a default.

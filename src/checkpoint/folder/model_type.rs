@@ -29,7 +29,9 @@ pub(super) struct ModelType {
     /// Whether layers turn only where they have a window; without any window none does, or all do.
     pub by_window: Option<Unwindowed>,
     pub rope_base: f64,
-    pub rope: Rotation,
+    /// The base of layers with a window where the document does not say, if these have a rotation of their own. That is
+    /// never scaled.
+    pub local_base: Option<f64>,
     /// Whether the document must say how the rotation is scaled.
     pub is_scaled: bool,
     /// The context before scaling. A model type that has one does not look for it in the scheme.
@@ -78,15 +80,6 @@ pub(super) enum Windows {
 pub(super) enum Unwindowed {
     All,
     None,
-}
-
-/// How layers with a window turn.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Rotation {
-    /// As the others.
-    Same,
-    /// Never scaled, and by this base where the document does not say.
-    Own(f64),
 }
 
 /// A number of the document that computations use.

@@ -2,7 +2,7 @@
 
 use crate::checkpoint::role::Names;
 
-use super::model_type::{ModelType, Rotation, Scalar, Unwindowed, Windows, scalar};
+use super::model_type::{ModelType, Scalar, Unwindowed, Windows, scalar};
 
 const SCORES: Scalar =
     Scalar { inverse_root: true, ..scalar("query_pre_attn_scalar", "attention.scale", Some(256.0)) };
@@ -25,7 +25,7 @@ const LLAMA: ModelType = ModelType {
     window: Some(4096),
     by_window: None,
     rope_base: 10_000.0,
-    rope: Rotation::Same,
+    local_base: None,
     is_scaled: false,
     first_context: None,
     turns: None,
@@ -145,7 +145,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         context: 131_072,
         windows: Windows::Every(6),
         rope_base: 1_000_000.0,
-        rope: Rotation::Own(10_000.0),
+        local_base: Some(10_000.0),
         // Its own code never applies a cap to scores, so that there must be none.
         scalars: &[SCORES, scalar(LOGITS_CAP, LOGITS_CAP, None)],
         ..GEMMA2
@@ -227,7 +227,7 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
         name: "olmo3",
         windows: Windows::Every(4),
         rope_base: 500_000.0,
-        rope: Rotation::Own(500_000.0),
+        local_base: Some(500_000.0),
         ..OLMO2
     },
     ModelType {

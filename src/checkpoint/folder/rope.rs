@@ -7,7 +7,7 @@ use crate::checkpoint::WeightsError;
 
 use super::json::Object;
 use super::known::check_keys;
-use super::model_type::{Entries, FIRST_CONTEXT, ModelType, Rotation};
+use super::model_type::{Entries, FIRST_CONTEXT, ModelType};
 
 /// Keys of a scheme.
 const KEYS: &[&str] = &[
@@ -40,14 +40,19 @@ const BY_POSITION: &str = "llama_4_scaling_beta";
 const LOCAL: &str = "sliding_attention";
 const GLOBAL: &str = "full_attention";
 
-/// Adds the rotation of a text model.
-pub(super) fn read(text: &Object<'_>, model: &ModelType, entries: &mut Entries) -> Result<(), WeightsError> {
+/// Adds the rotation of a text model with heads of so many elements.
+pub(super) fn read(
+    text: &Object<'_>,
+    model: &ModelType,
+    head: u64,
+    entries: &mut Entries,
+) -> Result<(), WeightsError> {
     let said = |key| -> Result<_, WeightsError> {
         Ok(text.object(key)?.filter(|object| object.entries().next().is_some()))
     };
     // The older name counts first.
     let (old, new) = (said("rope_scaling")?, said("rope_parameters")?);
-    if model.rope != Rotation::Same && old.is_some() && new.is_some() {
+    if model.local_base.is_some() && old.is_some() && new.is_some() {
         return Err(text.refuse("rope_scaling", "no such key beside rope_parameters", "one"));
     }
     let given = old.or(new);
@@ -58,8 +63,7 @@ pub(super) fn read(text: &Object<'_>, model: &ModelType, entries: &mut Entries) 
             "no such key",
         ));
     }
-    let by_layer = model.rope != Rotation::Same;
-    let by_layer = given.as_ref().filter(|given| by_layer && given.get(GLOBAL).is_some());
+    let by_layer = given.as_ref().filter(|given| model.local_base.is_some() && given.get(GLOBAL).is_some());
     let (global, local) = match by_layer {
         Some(given) => {
             check_keys(given, |key| [GLOBAL, LOCAL].contains(&key))?;
@@ -68,13 +72,15 @@ pub(super) fn read(text: &Object<'_>, model: &ModelType, entries: &mut Entries) 
         None => (given, None),
     };
     let (found, name) = base(text, global.as_ref(), "rope_theta")?;
-    let found = found.unwrap_or(model.rope_base);
-    entries.put("rope.freq_base", found, name);
-    match model.rope {
-        Rotation::Same => {}
-        Rotation::Own(usual) => read_local(text, local.as_ref(), ("rope_local_base_freq", usual), entries)?,
+    entries.put("rope.freq_base", found.unwrap_or(model.rope_base), name);
+    if let Some(usual) = model.local_base {
+        read_local(text, local.as_ref(), usual, entries)?;
     }
-    turning(text, global.as_ref(), model, entries)?;
+    let holder = global.as_ref().filter(|scheme| scheme.get(PART).is_some()).unwrap_or(text);
+    match model.turns {
+        Some(usual) => turning(holder, usual, head, entries)?,
+        None => check_whole(holder)?,
+    }
     match global {
         Some(scheme) => Scheme { text, scheme: &scheme, model }.read(entries),
         None => Ok(()),
@@ -82,45 +88,38 @@ pub(super) fn read(text: &Object<'_>, model: &ModelType, entries: &mut Entries) 
 }
 
 /// Adds the elements of a head that turn.
-fn turning(
-    text: &Object<'_>,
-    scheme: Option<&Object<'_>>,
-    model: &ModelType,
-    entries: &mut Entries,
-) -> Result<(), WeightsError> {
-    let holder = scheme.filter(|scheme| scheme.get(PART).is_some()).unwrap_or(text);
-    let share = holder.number(PART)?.or(model.turns).unwrap_or(1.0);
-    let Some(_) = model.turns else { return check_whole(share, holder) };
+fn turning(holder: &Object<'_>, usual: f64, head: u64, entries: &mut Entries) -> Result<(), WeightsError> {
+    let share = holder.number(PART)?.unwrap_or(usual);
     if !(share > 0.0 && share <= 1.0) {
         return Err(holder.refuse(PART, "a number above 0, at most 1", share));
     }
-    let (hidden, heads) = (text.whole("hidden_size")?, text.whole("num_attention_heads")?);
-    let even = hidden.zip(heads.or(model.heads)).and_then(|(hidden, heads)| hidden.checked_div(heads));
-    let length = text.whole("head_dim")?.or(model.head_dim).or(even).unwrap_or(0);
-    entries.put("rope.dimension_count", (length as f64 * share) as u64, holder.name(PART));
+    entries.put("rope.dimension_count", (head as f64 * share) as u64, holder.name(PART));
     Ok(())
 }
 
 /// Refuses a part where all of a head must turn.
-fn check_whole(share: f64, holder: &Object<'_>) -> Result<(), WeightsError> {
-    if share == 1.0 { Ok(()) } else { Err(holder.refuse(PART, "1", share)) }
+fn check_whole(holder: &Object<'_>) -> Result<(), WeightsError> {
+    match holder.number(PART)?.filter(|&share| share != 1.0) {
+        Some(share) => Err(holder.refuse(PART, "1", share)),
+        None => Ok(()),
+    }
 }
 
 /// Adds the rotation of layers with a window, which is not scaled.
 fn read_local(
     text: &Object<'_>,
     local: Option<&Object<'_>>,
-    (key, usual): (&str, f64),
+    usual: f64,
     entries: &mut Entries,
 ) -> Result<(), WeightsError> {
     if let Some(local) = local {
         check_keys(local, |key| KEYS.contains(&key))?;
-        check_whole(local.number(PART)?.unwrap_or(1.0), local)?;
+        check_whole(local)?;
         if kind(local)? != "default" {
             return Err(local.refuse("rope_type", "default for layers with a window", kind(local)?));
         }
     }
-    let key = if local.is_some() { "rope_theta" } else { key };
+    let key = if local.is_some() { "rope_theta" } else { "rope_local_base_freq" };
     let (base, name) = base(text, local, key)?;
     entries.put("rope.freq_base_swa", base.unwrap_or(usual), name);
     Ok(())
