@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../fuzz"
 seconds=${1:-60}
 shift || true
 targets=("$@")
-all=(gguf tokenizer_metadata chat_template ptx model_config model_folder model_load snapshot sidecar request render)
+all=(gguf tokenizer_metadata chat_template ptx model_config model_folder model_load snapshot sidecar request render answer grammar)
 [ ${#targets[@]} -gt 0 ] || targets=("${all[@]}")
 
 export RUSTC_BOOTSTRAP=1

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# All tests that need neither network nor model: README's second command, and those that compute with all
-# features in release, where the optimiser takes undefined behaviour at its word. The CUDA backend runs on an
-# emulated card, of the one generation and of the other; its own tests with the checks that debug builds have. Files,
-# messages and documents are tested once.
+# All tests that need neither network nor model: README's second command, and, where what computes has changed, those
+# that compute with all features in release, where the optimiser takes undefined behaviour at its word. The CUDA backend
+# runs on an emulated card, of the one generation and of the other; its own tests with the checks that debug builds have.
+# Files, messages and documents are tested once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . ci/nvcc.env
 cargo test
+ci/changed.sh --computes || exit 0
 # All packages, as ci/golden.sh and ci/server.sh build them: with one alone its dependencies have other features, and
 # the library would be compiled once more.
 cargo test --release --all-features --test 'cuda*' --test 'kernel_*' --test no_allocation --test op_table

@@ -5,6 +5,8 @@
 mod engine;
 #[path = "shared/files.rs"]
 mod files;
+#[path = "shared/grammars.rs"]
+mod grammars;
 #[path = "shared/templates.rs"]
 mod templates;
 #[path = "../tests/tiny/mod.rs"]
@@ -317,6 +319,9 @@ fn main() -> Outcome {
     rendered(&folder)?;
     for (at, template) in TEMPLATES.iter().enumerate() {
         folder.put("chat_template", &format!("template-{at}"), template.as_bytes())?;
+    }
+    for (at, (kind, text)) in grammars::SEEDS.iter().enumerate() {
+        folder.put("grammar", &at.to_string(), &[&[*kind], text.as_bytes()].concat())?;
     }
     Ok(())
 }

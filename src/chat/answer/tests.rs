@@ -74,7 +74,9 @@ struct Case {
 
 const NO_CALL: Case = Case { format: "", written: "", reasoning: "", text: "", calls: &[] };
 
+mod pieces;
 mod recorded;
+use pieces::PIECES;
 use recorded::CASES;
 
 impl Case {
@@ -332,64 +334,3 @@ proptest::proptest! {
         proptest::prop_assert_eq!(&in_one, &in_singles);
     }
 }
-
-/// What answers are made of, whole and in parts.
-const PIECES: &[&str] = &[
-    "<tool_call>",
-    "\n",
-    "{\"name\": \"",
-    "ping",
-    "note",
-    "\", \"arguments\": ",
-    "{\"text\": \"",
-    "é\\\"",
-    "\"}",
-    "}",
-    "</tool_call>",
-    "<think>",
-    "</think>",
-    "[TOOL_CALLS]",
-    "[ARGS]",
-    "[",
-    "]",
-    "(",
-    ")",
-    "text=",
-    "'it'",
-    ", ",
-    "True",
-    "<function=",
-    ">",
-    "<parameter=text>",
-    "</parameter>",
-    "</function>",
-    "<arg_key>text</arg_key>",
-    "<arg_value>",
-    "</arg_value>",
-    "<|tool_call>call:",
-    "<tool_call|>",
-    "{text:<|\"|>",
-    "<|\"|>}",
-    "<|channel|>",
-    "analysis",
-    "final",
-    "<|message|>",
-    "commentary to=functions.",
-    " <|constrain|>json",
-    "<|end|>",
-    "<|start|>assistant",
-    "<",
-    "<｜tool▁calls▁begin｜>",
-    "<｜tool▁call▁begin｜>",
-    "<｜tool▁sep｜>",
-    "<｜tool▁call▁end｜>",
-    "<|tool_call_start|>",
-    "{}",
-    "1.5",
-    "nul",
-    " ",
-    "word",
-    "\\",
-    "\"",
-    ";",
-];
