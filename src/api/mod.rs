@@ -204,10 +204,14 @@ impl InferenceEngine {
                 if let Some(what) = template.unknown_role(messages) {
                     return Err(SubmitError::invalid("messages", what).into());
                 }
-                let options = request.options();
+                let mut options = request.options();
                 if options.tools.is_some() && !template.knows_tools() {
-                    let message = "the model's chat template has no place for tools";
-                    return Err(SubmitError::invalid("tools", message).into());
+                    if request.given_tools().choice != crate::chat::ToolChoice::None {
+                        let message = "the model's chat template has no place for tools";
+                        return Err(SubmitError::invalid("tools", message).into());
+                    }
+                    // None is to be called.
+                    options.tools = None;
                 }
                 let prompt = template.prompt(&template.adapt(messages), &options)?;
                 let bos = self.bos_unless_written(&prompt);

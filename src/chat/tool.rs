@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 /// Most tools of a request.
-const TOOLS_MAX: usize = 128;
-/// Most bytes of a tool's name.
-const NAME_BYTES_MAX: usize = 64;
+const TOOLS_MAX: usize = 512;
+/// Most bytes of a tool's name: as many as the Model Context Protocol has.
+const NAME_BYTES_MAX: usize = 128;
 
 /// Why a description of tools is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -180,7 +180,7 @@ mod tests {
             (json!({"type": "web_search"}), "tools[2].type"),
             (function(json!({})), "tools[2].function.name"),
             (function(json!({"name": "a b"})), "tools[2].function.name"),
-            (function(json!({"name": "x".repeat(65)})), "tools[2].function.name"),
+            (function(json!({"name": "x".repeat(NAME_BYTES_MAX + 1)})), "tools[2].function.name"),
             (function(json!({"name": "a", "parameters": []})), "tools[2].function.parameters"),
         ];
         for (value, field) in cases {
@@ -198,7 +198,7 @@ mod tests {
             (tools(&[]).choice(ToolChoice::Required), "tool_choice"),
             (tools(&["a", "b", "a"]), "tools[2].function.name"),
             (tools(&["a", "b}\" c"]), "tools[1].function.name"),
-            (Tools::new(vec![Tool::new("a", json!({})); 129]), "tools"),
+            (Tools::new(vec![Tool::new("a", json!({})); TOOLS_MAX + 1]), "tools"),
         ];
         for (tools, field) in refused {
             assert_eq!(tools.check().expect_err("refused").field, field);

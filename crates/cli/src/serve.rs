@@ -51,7 +51,7 @@ pub struct Serve {
     /// A name of this host that requests may use, beside its address (may be given several times)
     #[arg(long, value_name = "HOST")]
     allowed_host: Vec<String>,
-    /// A web site whose scripts may use the server, such as https://example.org (may be given several times)
+    /// A web site whose scripts may use the server, such as https://example.org; * is all (may be given several times)
     #[arg(long, value_name = "ORIGIN")]
     allowed_origin: Vec<String>,
     /// Most answers at work at once
@@ -63,7 +63,7 @@ pub struct Serve {
     /// Seconds that an answer may take, its wait included; 0 is no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     request_timeout: u64,
-    /// Seconds that answers may still take after SIGTERM or Ctrl-C
+    /// Seconds that answers may still take after SIGTERM or Ctrl-C; a second one ends them at once
     #[arg(long, value_name = "SECONDS", default_value_t = 30, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     drain: u64,
     /// Run the engine in a process of its own, which is started again when it dies, hangs or loses its device
@@ -188,7 +188,7 @@ fn keys_of(path: &Path) -> Result<Vec<String>, Failure> {
 
 fn failed(error: ServeError) -> Failure {
     match error {
-        ServeError::Open { .. } | ServeError::EmptyKey | ServeError::Name(_) => {
+        ServeError::Open { .. } | ServeError::EmptyKey | ServeError::Setting(..) | ServeError::Name(_) => {
             Failure::Usage(error.to_string())
         }
         error => Failure::Failed(error.to_string()),

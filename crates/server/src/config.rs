@@ -3,7 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::ServeError;
+use crate::error::quoted;
+use crate::{ServeError, cors};
 
 /// How to serve. [`Config::default`] serves this machine only, without a key.
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ pub struct Config {
     /// Names of hosts that requests may be for, beside loopback ones and [`Config::host`]. Keeps other web sites'
     /// scripts from reaching a server on this machine by a name of their own.
     pub allowed_hosts: Vec<String>,
-    /// Web sites (`https://example.org`) whose scripts may use the server. Its own page always may.
+    /// Web sites (`https://example.org`) whose scripts may use the server; `*` is all. Its own page always may.
     pub allowed_origins: Vec<String>,
     /// Most bytes of a request.
     pub body_max: usize,
@@ -84,6 +85,17 @@ impl Config {
         }
         if self.keys.iter().any(|key| key.trim().is_empty()) {
             return Err(ServeError::EmptyKey);
+        }
+        // A header has no other characters; the key itself is told to nobody.
+        if self.keys.iter().any(|key| !key.bytes().all(|byte| (b' '..=b'~').contains(&byte))) {
+            return Err(ServeError::Setting("a key", "expected ASCII characters".into()));
+        }
+        if self.names.iter().any(|name| name.trim().is_empty()) {
+            return Err(ServeError::Setting("a model's name", "expected a text, found none".into()));
+        }
+        if let Some(origin) = self.allowed_origins.iter().find(|origin| !cors::is_origin(origin)) {
+            let message = format!("expected a site like https://example.org or *, found {}", quoted(origin));
+            return Err(ServeError::Setting("an allowed origin", message));
         }
         Ok(())
     }

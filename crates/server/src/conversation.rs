@@ -6,6 +6,7 @@ use ottava::text::{Content, ContentPart, Message, RenderOptions, ToolCall};
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Map, Value, json};
 
+use crate::adapt;
 use crate::answer::Prompt;
 use crate::error::ApiError;
 use crate::fields::{Fields, wrong};
@@ -17,49 +18,55 @@ pub(crate) struct Conversation {
     options: RenderOptions,
     /// What the model may call.
     tools: Tools,
+    /// Whether turns of one role that follow each other may be one.
+    may_join: bool,
 }
+
+/// Writes messages in another way; whether that changes anything.
+type Change = fn(&mut Vec<Message>) -> bool;
 
 impl Conversation {
     pub(crate) fn take(fields: &mut Fields) -> Result<Conversation, ApiError> {
         let messages = fields.needed_list("messages")?.into_iter().enumerate();
         let messages = messages.map(|(at, value)| message(at, value)).collect::<Result<_, _>>()?;
-        Ok(Conversation::new(messages, options(fields)?, tools(fields)?))
+        Ok(Conversation { may_join: false, ..Conversation::new(messages, options(fields)?, tools(fields)?) })
     }
 
-    /// Of an API that has its own form of all three.
+    /// Of an API that has its own form of all three, and whose turns are no messages of a template.
     pub(crate) fn new(messages: Vec<Message>, options: RenderOptions, tools: Tools) -> Conversation {
-        Conversation { messages, options, tools }
+        Conversation { messages, options, tools, may_join: true }
     }
 
-    /// The tokens of its prompt.
+    /// The tokens of its prompt. What the template refuses is written as other templates want it, too.
     pub(crate) fn ids(&self, engine: &Engine) -> Result<Vec<TokenId>, ApiError> {
-        let request = |messages: Vec<Message>| {
-            Request::chat(messages).template(self.options.clone()).tools(self.tools.clone())
+        let ids = |messages: Vec<Message>| {
+            let request = Request::chat(messages).template(self.options.clone()).tools(self.tools.clone());
+            engine.prompt_ids(&request)
         };
-        let error = match engine.prompt_ids(&request(self.messages.clone())) {
-            Ok(ids) => return Ok(ids),
-            Err(error) => error,
+        let error = match ids(self.messages.clone()) {
+            Err(error @ ottava::Error::Text(_)) => error,
+            other => return Ok(other?),
         };
-        // Most templates take a call's arguments as an object, some as the text of one.
-        match self.with_texts() {
-            Some(messages) => Ok(engine.prompt_ids(&request(messages)).map_err(|_| error)?),
-            None => Err(error.into()),
+        let join: Change = if self.may_join { adapt::join } else { |_| false };
+        let texts: Change = |messages| adapt::arguments_as_texts(messages);
+        let short_ids: Change = |messages| adapt::short_ids(messages);
+        let attempts: [&[Change]; 4] =
+            [&[texts], &[short_ids], &[short_ids, join], &[short_ids, join, texts]];
+        for changes in attempts {
+            let mut messages = self.messages.clone();
+            let changed = changes.iter().filter(|change| change(&mut messages)).count();
+            if changed > 0
+                && let Ok(ids) = ids(messages)
+            {
+                return Ok(ids);
+            }
         }
+        Err(error.into())
     }
 
     /// Its prompt, ready to be answered; by a text of a grammar, if there is one.
     pub(crate) fn prompt(&self, engine: &Engine, says: Option<&Grammar>) -> Result<Prompt, ApiError> {
         Prompt::chat(engine, self.ids(engine)?, &self.tools, says)
-    }
-
-    /// The messages with the arguments of calls as texts, if there are calls.
-    fn with_texts(&self) -> Option<Vec<Message>> {
-        let mut messages = self.messages.clone();
-        let calls = messages.iter_mut().filter_map(|message| message.tool_calls.as_mut()).flatten();
-        let arguments = calls.filter_map(|call| call.0.pointer_mut("/function/arguments"));
-        let objects = arguments.filter(|arguments| arguments.is_object());
-        let changed = objects.map(|arguments| *arguments = arguments.to_string().into()).count();
-        (changed > 0).then_some(messages)
     }
 }
 
@@ -68,20 +75,35 @@ fn tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     let refused = |error: ToolError| ApiError::invalid(error.field.as_str(), error.to_string());
     let list = fields.list("tools")?.unwrap_or_default();
     let tool = |(at, value): (usize, &Value)| Tool::from_json(&format!("tools[{at}]"), value);
-    let list = list.iter().enumerate().map(tool).collect::<Result<_, _>>().map_err(refused)?;
-    let tools = Tools::new(list).choice(choice(fields)?);
+    let mut list: Vec<Tool> = list.iter().enumerate().map(tool).collect::<Result<_, _>>().map_err(refused)?;
+    let (choice, allowed) = choice(fields)?;
+    if let Some(allowed) = allowed {
+        list.retain(|tool| allowed.contains(&tool.name));
+    }
+    let tools = Tools::new(list).choice(choice);
     tools.check().map_err(refused)?;
     Ok(if fields.bool("parallel_tool_calls")? == Some(false) { tools.single() } else { tools })
 }
 
-fn choice(fields: &mut Fields) -> Result<ToolChoice, ApiError> {
-    match fields.take("tool_choice") {
-        None => Ok(ToolChoice::Auto),
-        Some(Value::String(word)) => choice_of_word("tool_choice", &word),
-        Some(value) => match (value["type"].as_str(), value["function"]["name"].as_str()) {
-            (Some("function"), Some(name)) => Ok(ToolChoice::Named(name.into())),
-            _ => Err(wrong("tool_choice", "auto, none, required or a function with its name", &value)),
-        },
+/// `tool_choice`, with the names of the tools that are allowed, if not all are.
+fn choice(fields: &mut Fields) -> Result<(ToolChoice, Option<Vec<String>>), ApiError> {
+    let value = match fields.take("tool_choice") {
+        None => return Ok((ToolChoice::Auto, None)),
+        Some(Value::String(word)) => return Ok((choice_of_word("tool_choice", &word)?, None)),
+        Some(value) => value,
+    };
+    let allowed = &value["allowed_tools"];
+    match (value["type"].as_str(), value["function"]["name"].as_str(), allowed["mode"].as_str()) {
+        (Some("function"), Some(name), _) => Ok((ToolChoice::Named(name.into()), None)),
+        (Some("allowed_tools"), _, Some(mode)) => {
+            let name = |tool: &Value| tool["function"]["name"].as_str().map(str::to_owned);
+            let names = allowed["tools"].as_array().map(|tools| tools.iter().filter_map(name).collect());
+            Ok((choice_of_word("tool_choice.allowed_tools.mode", mode)?, names))
+        }
+        _ => {
+            let expected = "auto, none, required, a function with its name, or allowed_tools with a mode";
+            Err(wrong("tool_choice", expected, &value))
+        }
     }
 }
 
@@ -150,6 +172,9 @@ fn message(at: usize, value: Value) -> Result<Message, ApiError> {
             format!("messages[{at}].role: expected system, developer, user, assistant or tool, found {role}");
         return Err(ApiError::invalid(format!("messages[{at}].role"), text));
     }
+    if let Content::Parts(parts) = &mut message.content {
+        parts.iter_mut().for_each(refusal_as_text);
+    }
     if let Content::Parts(parts) = &message.content
         && let Some(part) = parts.iter().find(|part| !is_text(part))
     {
@@ -178,6 +203,16 @@ fn plainer(mut message: Message) -> Message {
         message.reasoning_content = Some(reasoning.clone());
     }
     message
+}
+
+/// What an assistant refused to say is a text, too.
+fn refusal_as_text(part: &mut ContentPart) {
+    if part.0.get("type").is_some_and(|kind| kind == "refusal")
+        && let Some(text @ Value::String(_)) = part.0.remove("refusal")
+    {
+        part.0.insert("type".into(), "text".into());
+        part.0.insert("text".into(), text);
+    }
 }
 
 fn is_text(part: &ContentPart) -> bool {

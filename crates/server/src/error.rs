@@ -21,6 +21,9 @@ pub enum ServeError {
     /// A key that anyone would guess.
     #[error("a key is empty")]
     EmptyKey,
+    /// A setting that no request could ever meet: its name, and what is wrong with it.
+    #[error("{0}: {1}")]
+    Setting(&'static str, String),
     /// The address cannot be listened on.
     #[error("{address}: cannot listen: {source}")]
     Listen {

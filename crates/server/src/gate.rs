@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 
 use crate::app::{App, random_hex};
+use crate::cors;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::guard::{Guard, Phase};
@@ -75,10 +76,8 @@ impl Ignored {
 pub(crate) async fn gate(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
     let anthropic = request.uri().path().starts_with(ANTHROPIC);
-    let mut response = match admitted(&guard, request).await {
-        Ok(request) => next.run(request).await,
-        Err(error) => error.into_response(),
-    };
+    let site = cors::site(&guard.config, request.headers()).ok().flatten().cloned();
+    let mut response = answered(&guard, request, next).await.unwrap_or_else(ApiError::into_response);
     let error = response.extensions_mut().remove::<ApiError>();
     if let Some(error) = error.filter(|_| anthropic) {
         let body = error.to_anthropic().to_string();
@@ -91,6 +90,9 @@ pub(crate) async fn gate(State(guard): State<Arc<Guard>>, request: Request, next
     }
     headers.insert(REQUEST_ID, id);
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(site) = site {
+        cors::show(&mut response, site);
+    }
     response
 }
 
@@ -101,9 +103,16 @@ pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: N
     response
 }
 
-async fn admitted(guard: &Guard, request: Request) -> Result<Request, ApiError> {
+async fn answered(guard: &Guard, request: Request, next: Next) -> Result<Response, ApiError> {
     check_host(guard, request.headers(), request.uri())?;
-    check_origin(guard, request.headers())?;
+    let site = cors::site(&guard.config, request.headers())?;
+    match cors::preflight(request.method(), request.headers()).filter(|_| site.is_some()) {
+        Some(answer) => Ok(answer),
+        None => Ok(next.run(admitted(guard, request).await?).await),
+    }
+}
+
+async fn admitted(guard: &Guard, request: Request) -> Result<Request, ApiError> {
     let path = request.uri().path();
     let open = OPEN.contains(&path) || (path == PAGE && request.method() == Method::GET);
     let key = key(request.headers());
@@ -199,7 +208,8 @@ fn check_host(guard: &Guard, headers: &HeaderMap, uri: &Uri) -> Result<(), ApiEr
     let name = said.map(host_name).unwrap_or_default();
     let config = &guard.config;
     let listed = config.allowed_hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
-    let own = ["localhost", "127.0.0.1", "[::1]"].contains(&name) || name == shown(config.host);
+    let own = ["localhost", "127.0.0.1", "[::1]"].iter().any(|own| own.eq_ignore_ascii_case(name))
+        || name == shown(config.host);
     // Behind another address there is a key, and it is the operator who names the host, or nobody.
     let anywhere = !config.host.is_loopback() && config.allowed_hosts.is_empty();
     if listed || own || anywhere {
@@ -223,20 +233,6 @@ fn host_name(host: &str) -> &str {
         Some((name, port)) if !name.is_empty() && port.bytes().all(|c| c.is_ascii_digit()) => name,
         _ => host,
     }
-}
-
-/// Refuses what another web site's script sends. Programs send no origin.
-fn check_origin(guard: &Guard, headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-    let origin = origin.to_str().unwrap_or_default();
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let own =
-        origin.split_once("://").is_some_and(|(_, site)| !host.is_empty() && site.eq_ignore_ascii_case(host));
-    if own || guard.config.allowed_origins.iter().any(|allowed| allowed == origin) {
-        return Ok(());
-    }
-    let message = format!("scripts of {} are not answered (--allowed-origin)", crate::error::quoted(origin));
-    Err(ApiError::new(StatusCode::FORBIDDEN, "permission_error", message).with_code("unknown_origin"))
 }
 
 #[cfg(test)]

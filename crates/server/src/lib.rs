@@ -22,12 +22,14 @@
 #![forbid(unsafe_code)]
 
 mod about;
+mod adapt;
 mod answer;
 mod app;
 mod chat;
 mod completions;
 mod config;
 mod conversation;
+mod cors;
 mod error;
 mod fields;
 mod format;

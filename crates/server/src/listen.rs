@@ -224,24 +224,32 @@ fn routes(app: &Arc<App>) -> Router {
         .with_state(Arc::clone(app))
 }
 
-/// Ready when the process is asked to end: SIGTERM, or Ctrl-C.
+/// Ready when the process is asked to end: SIGTERM, or Ctrl-C. Asked a second time, the process ends at once, with the
+/// code that shells know: 128 and the signal's number.
 pub async fn asked_to_stop() {
+    signalled().await;
+    tokio::spawn(async { std::process::exit(128 + signalled().await) });
+}
+
+/// The number of the signal that asks the process to end.
+async fn signalled() -> i32 {
     let interrupted = async {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending::<()>().await;
         }
+        2
     };
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
         let Ok(mut terminated) = signal(SignalKind::terminate()) else { return interrupted.await };
         tokio::select! {
-            () = interrupted => {}
-            _ = terminated.recv() => {}
+            number = interrupted => number,
+            _ = terminated.recv() => SignalKind::terminate().as_raw_value(),
         }
     }
     #[cfg(not(unix))]
-    interrupted.await;
+    interrupted.await
 }
 
 /// Ready when standard input ends, as it does with the process that started this one. That one decides: signals of a
@@ -249,7 +257,7 @@ pub async fn asked_to_stop() {
 pub async fn input_ended() {
     let ignored = async {
         loop {
-            asked_to_stop().await;
+            signalled().await;
         }
     };
     let (mut input, mut nowhere) = (tokio::io::stdin(), tokio::io::sink());

@@ -259,21 +259,36 @@ fn top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 
 /// Token ids as keys, biases from -100 to 100 as values.
 fn logit_bias(fields: &mut Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
-    let wrong = |name: &str, value: &Value| {
-        let message = format!(
-            "logit_bias: expected token ids with numbers from -100 to 100, found {}: {value}",
-            crate::error::quoted(name)
-        );
+    let wrong = |id: &Value, bias: &Value| {
+        let id = crate::error::shown(id);
+        let message =
+            format!("logit_bias: expected token ids with numbers from -100 to 100, found {id}: {bias}");
         ApiError::invalid("logit_bias", message)
     };
-    let entry = |(name, value): (String, Value)| {
-        let (id, bias) = (name.parse().ok().map(TokenId), value.as_f64());
-        match (id, bias.filter(|bias| (-100.0..=100.0).contains(bias))) {
-            (Some(id), Some(bias)) => Ok((id, bias as f32)),
-            _ => Err(wrong(&name, &value)),
+    let entry = |(id, bias): (Value, Value)| {
+        let token = id.as_u64().or_else(|| id.as_str()?.parse().ok()).and_then(|id| u32::try_from(id).ok());
+        // llama.cpp's word for never.
+        let number = if bias == false { Some(-100.0) } else { bias.as_f64() };
+        match (token, number.filter(|bias| (-100.0..=100.0).contains(bias))) {
+            (Some(token), Some(bias)) => Ok((TokenId(token), bias as f32)),
+            _ => Err(wrong(&id, &bias)),
         }
     };
-    fields.object("logit_bias")?.unwrap_or_default().into_iter().map(entry).collect()
+    // An object, or llama.cpp's list of pairs.
+    match fields.take("logit_bias") {
+        None => Ok(Vec::new()),
+        Some(Value::Object(biases)) => {
+            biases.into_iter().map(|(id, bias)| entry((id.into(), bias))).collect()
+        }
+        Some(Value::Array(pairs)) => pairs
+            .into_iter()
+            .map(|pair| match pair {
+                Value::Array(mut pair) if pair.len() == 2 => entry((pair[0].take(), pair[1].take())),
+                other => Err(wrong(&other, &Value::Null)),
+            })
+            .collect(),
+        Some(other) => Err(crate::fields::wrong("logit_bias", "an object of token ids and numbers", &other)),
+    }
 }
 
 /// A random one unless the client gives one; -1 is llama.cpp's word for random.

@@ -84,7 +84,8 @@ impl Block {
             State::Object(object) if self.has_started => object.rest(),
             State::Named(named) if self.has_started => named.rest(),
             State::After | State::Close => {
-                let text = if self.raw.trim().is_empty() { "" } else { &self.raw };
+                // The beginning of what ends the block is no text.
+                let text = if self.row.close.trim().starts_with(self.raw.trim()) { "" } else { &self.raw };
                 return Left { text: text.into(), ..Left::default() };
             }
             _ => String::new(),

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
-use super::{Arguments, Call, ChatFormat, Ids, List, NamedCall};
+use super::{Arguments, Call, ChatFormat, Ids, List, NamedCall, Thoughts};
 use crate::chat::{Tool, ToolChoice, ToolError, Tools};
 
 /// Most bytes that are written of tools. A grammar of more would be refused where it is compiled.
@@ -25,8 +25,8 @@ pub(crate) struct Wanted<'w> {
     pub(crate) tools: &'w Tools,
     /// What the text has to be, as a part of a rule.
     pub(crate) says: Option<&'w str>,
-    /// Whether the prompt has begun the reasoning.
-    pub(crate) in_reasoning: bool,
+    /// Where the prompt leaves the reasoning.
+    pub(crate) thoughts: Thoughts,
     /// The control tokens that are part of markers, by their spelling and id.
     pub(crate) control: &'w [(String, u32)],
 }
@@ -40,7 +40,7 @@ impl ChatFormat {
     /// # Errors
     /// [`ToolError`] for tools that take too many bytes.
     pub(crate) fn grammar(&self, wanted: &Wanted<'_>) -> Result<Option<String>, ToolError> {
-        let Wanted { tools, says, in_reasoning, control } = *wanted;
+        let Wanted { tools, says, thoughts, control } = *wanted;
         let must = matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_));
         let may_call = tools.choice != ToolChoice::None && !tools.list.is_empty();
         let is_strict = tools.list.iter().any(|tool| tool.strict);
@@ -54,13 +54,13 @@ impl ChatFormat {
             writer.calls(tools);
         }
         let start = match says {
-            _ if must => writer.behind_thoughts(in_reasoning, "blocks"),
+            _ if must => writer.behind_thoughts(thoughts, "blocks"),
             Some(says) => {
                 let says = format!("{} {says}", writer.literal(self.calls.says));
                 let says = if may_call { format!("(blocks | {says})") } else { says };
-                writer.behind_thoughts(in_reasoning, &says)
+                writer.behind_thoughts(thoughts, &says)
             }
-            None => writer.auto(in_reasoning, tools.single),
+            None => writer.auto(thoughts, tools.single),
         };
         if writer.left == 0 {
             let message =
@@ -168,42 +168,45 @@ impl Writer<'_> {
     }
 
     /// What has to come, with any reasoning before it.
-    fn behind_thoughts(&mut self, in_reasoning: bool, what: &str) -> String {
+    fn behind_thoughts(&mut self, thoughts: Thoughts, what: &str) -> String {
         let space = self.shared(SPACE);
         let then = self.format.reasoning.map(|row| self.literal(row.then)).unwrap_or_default();
-        let thoughts = match (self.format.reasoning.is_some(), in_reasoning) {
-            (true, true) => format!("{} {then} {space}?", self.thoughts_end()),
-            (true, false) => format!("({} {then} {space}?)?", self.thoughts()),
-            (false, _) => String::new(),
+        let thoughts = match (self.format.reasoning.is_some(), thoughts) {
+            (true, Thoughts::Begun) => format!("{} {then} {space}?", self.thoughts_end()),
+            (true, Thoughts::Open) => format!("({} {then} {space}?)?", self.thoughts()),
+            (true, Thoughts::Ended) | (false, _) => String::new(),
         };
         format!("{thoughts} {what}")
     }
 
     /// Any text, and calls if the model writes them.
-    fn auto(&mut self, in_reasoning: bool, once: bool) -> String {
+    fn auto(&mut self, thoughts: Thoughts, once: bool) -> String {
         let row = self.format.calls;
         let open = row.open.first().copied().unwrap_or_default();
-        let begun = if in_reasoning { self.thoughts_end() } else { String::new() };
-        if row.bare {
-            let thoughts = if in_reasoning { begun } else { self.maybe_thoughts() };
-            return format!("{thoughts} {}", self.bare_auto());
+        if !row.bare && self.begins_with_control(open) {
+            let begun = if thoughts == Thoughts::Begun { self.thoughts_end() } else { String::new() };
+            return format!("{begun} {}", self.control_auto(thoughts));
         }
-        if self.begins_with_control(open) {
-            return format!("{begun} {}", self.control_auto());
+        let before = match thoughts {
+            Thoughts::Begun => self.thoughts_end(),
+            Thoughts::Open => self.maybe_thoughts(),
+            Thoughts::Ended => String::new(),
+        };
+        if row.bare {
+            return format!("{before} {}", self.bare_auto());
         }
         let marker = open.trim();
         let rest = self.literal(&open[marker.len()..]);
         let others = self.without(row.open.iter().copied().skip(1));
         let no_call = self.without(row.open.iter().copied());
-        let thoughts = self.format.reasoning.filter(|_| !in_reasoning).map(|row| row.open.trim());
-        let not_thoughts = thoughts.map(|open| format!(" & ~/\\s*{}.*/s", regex(open))).unwrap_or_default();
+        let opens = self.format.reasoning.filter(|_| thoughts != Thoughts::Begun).map(|row| row.open.trim());
+        let not_thoughts = opens.map(|open| format!(" & ~/\\s*{}.*/s", regex(open))).unwrap_or_default();
         let marker = self.literal(marker);
         self.rule("BEFORE", &format!("/.*/s{others}{not_thoughts}"));
         self.rule(&format!("before[suffix={marker}]"), "BEFORE");
         self.rule("REST", &format!("/.*/s{no_call}{not_thoughts}"));
-        let thoughts = if in_reasoning { String::new() } else { self.maybe_thoughts() };
         let more = if once { "" } else { "(\"\\n\"? blocks)?" };
-        format!("{begun} {thoughts} (before {rest} body {more} | REST)?")
+        format!("{before} (before {rest} body {more} | REST)?")
     }
 
     /// The same where a call needs no marker. Behind reasoning, the parser looks for one anew.
@@ -215,12 +218,13 @@ impl Writer<'_> {
     }
 
     /// The same where a control token begins calls. No text follows a text: of a marker, each could have a part.
-    fn control_auto(&mut self) -> String {
+    fn control_auto(&mut self, thoughts: Thoughts) -> String {
         let row = self.format.calls;
         let none = self.without(row.open.iter().copied());
         self.rule("WORDS", &format!("{}{none}", TEXT.1));
         let mut between: Vec<String> = row.noise.iter().map(|text| self.literal(text)).collect();
-        between.extend(self.format.reasoning.map(|_| self.thoughts()));
+        let may_think = self.format.reasoning.filter(|_| thoughts != Thoughts::Ended);
+        between.extend(may_think.map(|_| self.thoughts()));
         if between.is_empty() {
             return "WORDS? blocks?".into();
         }

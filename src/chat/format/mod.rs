@@ -121,6 +121,17 @@ pub(super) enum Ids {
     Numbered(&'static str),
 }
 
+/// Where a prompt leaves the model's reasoning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thoughts {
+    /// The model may think first.
+    Open,
+    /// It has begun to.
+    Begun,
+    /// It has thought, or is not to.
+    Ended,
+}
+
 impl ChatFormat {
     /// The format that a template's source shows. A template that shows none gives the generic one: a JSON object
     /// with a name and arguments.
@@ -156,7 +167,22 @@ impl ChatFormat {
 
     /// Whether a prompt that ends like this has begun the reasoning already.
     pub fn begins_reasoning(&self, prompt: &str) -> bool {
-        self.reasoning.is_some_and(|row| prompt.trim_end().ends_with(row.open.trim_end()))
+        self.thoughts_behind(prompt) == Thoughts::Begun
+    }
+
+    /// Where a prompt that ends like this leaves the reasoning. A template that is told not to let the model think
+    /// writes the reasoning's end itself.
+    pub(crate) fn thoughts_behind(&self, prompt: &str) -> Thoughts {
+        let (Some(row), prompt) = (self.reasoning, prompt.trim_end()) else { return Thoughts::Open };
+        // What ends any message says nothing of reasoning.
+        let close = if row.then.is_empty() { row.close.trim() } else { "" };
+        if prompt.ends_with(row.open.trim_end()) {
+            Thoughts::Begun
+        } else if !close.is_empty() && prompt.ends_with(close) {
+            Thoughts::Ended
+        } else {
+            Thoughts::Open
+        }
     }
 
     /// Whether this piece of a vocabulary is part of a marker: a control token of this spelling has to be shown.

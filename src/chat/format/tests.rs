@@ -73,3 +73,22 @@ fn control_tokens_of_markers_are_shown_and_no_others() {
     assert!(format.has_marker_with("<think>", false) && format.has_marker_with("<tool_call>", true));
     assert!(!format.has_marker_with("<tool_call>", false));
 }
+
+#[test]
+fn the_end_of_a_prompt_says_whether_the_model_may_think() {
+    let (open, begun, ended) = (Thoughts::Open, Thoughts::Begun, Thoughts::Ended);
+    let cases = [
+        ("hermes", "<|im_start|>assistant\n", open),
+        ("hermes", "<|im_start|>assistant\n<think>\n", begun),
+        ("hermes", "<|im_start|>assistant\n<think>\n\n</think>\n\n", ended),
+        ("deepseek", "<｜Assistant｜></think>", ended),
+        ("harmony", "<|start|>user<|message|>Hi<|end|><|start|>assistant", open),
+        // It ends every message.
+        ("harmony", "<|start|>user<|message|>Hi<|end|>", open),
+    ];
+    for (name, prompt, thoughts) in cases {
+        let format = ChatFormat::of_name(name).expect("a format");
+        assert_eq!(format.thoughts_behind(prompt), thoughts, "{prompt}");
+        assert_eq!(format.begins_reasoning(prompt), thoughts == begun, "{prompt}");
+    }
+}

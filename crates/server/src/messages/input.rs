@@ -98,6 +98,8 @@ fn other(turns: &mut Turns, role: &str, kind: &str, mut block: Fields) -> Result
             let content = block.take("content").unwrap_or_else(|| "".into());
             turns.result(id, text(&block.place("content"), content, TEXTS)?);
         }
+        // Its tools ran there, and what they found is in the text.
+        ("assistant", kind) if kind == "server_tool_use" || kind.ends_with("_tool_result") => {}
         ("assistant", _) => return Err(unknown_type(&block, kind, "text, thinking or tool_use")),
         _ => return Err(unknown_type(&block, kind, "text or tool_result: this model reads text")),
     }

@@ -12,6 +12,15 @@ use crate::turns::{Turns, chosen, text, tools, unknown_type};
 const SCHEMA: &str = "parameters";
 /// What a message's parts may be.
 const TEXTS: &[&str] = &["input_text", "output_text", "text", "refusal"];
+/// Calls of tools that ran at another server. What they found is in its text.
+const HOSTED: &[&str] = &[
+    "web_search_call",
+    "file_search_call",
+    "code_interpreter_call",
+    "image_generation_call",
+    "mcp_list_tools",
+    "mcp_call",
+];
 /// What a thought's parts may be.
 const THOUGHTS: &[&str] = &["reasoning_text", "summary_text"];
 
@@ -94,6 +103,7 @@ fn read(turns: &mut Turns, mut item: Fields) -> Result<(), ApiError> {
             turns.result(id, content(&mut item, "output", TEXTS)?);
         }
         "reasoning" => turns.think(thought(&mut item)?),
+        kind if HOSTED.contains(&kind) => {}
         _ => {
             let expected = "message, function_call, function_call_output or reasoning";
             return Err(unknown_type(&item, &kind, expected));

@@ -139,7 +139,7 @@ fn requests_for_another_host_or_of_another_site_are_refused() {
     let status =
         |headers: &[(&str, &str)]| raw(server.address, &request("GET", "/v1/models", headers, "")).status;
     for host in
-        ["localhost", "localhost:8080", "127.0.0.1:1", "[::1]:80", "models.example", "MODELS.example:443"]
+        ["localhost", "LocalHost:8080", "127.0.0.1:1", "[::1]:80", "models.example", "MODELS.example:443"]
     {
         assert_eq!(status(&[("host", host)]), 200, "{host}");
     }
@@ -153,6 +153,62 @@ fn requests_for_another_host_or_of_another_site_are_refused() {
     for origin in ["https://evil.example", "null", "http://localhost:9999", "https://app.example.evil"] {
         assert_eq!(status(&[("origin", origin)]), 403, "{origin}");
     }
+}
+
+/// As a browser asks and reads, with keys and errors and streams.
+#[test]
+fn scripts_of_a_listed_site_may_read_what_they_are_answered() {
+    let server = Running::with(|config| {
+        config.allowed_origins = vec!["https://app.example".into()];
+        config.keys = vec!["secret".into()];
+    });
+    let ask = |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
+        raw(server.address, &request(method, path, headers, body))
+    };
+    let site = ("origin", "https://app.example");
+    let asked = [
+        site,
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "authorization, content-type, x-stainless-lang"),
+    ];
+    let preflight = ask("OPTIONS", "/v1/chat/completions", &asked, "");
+    assert_eq!((preflight.status, preflight.header("vary")), (204, Some("origin")));
+    assert_eq!(preflight.header("access-control-allow-origin"), Some("https://app.example"));
+    assert!(preflight.header("access-control-allow-methods").is_some_and(|methods| methods.contains("POST")));
+    assert_eq!(preflight.header("access-control-allow-headers"), Some(asked[2].1));
+
+    let key = ("authorization", "Bearer secret");
+    let body = r#"{"prompt": "a", "max_tokens": 1, "stream": true}"#;
+    let answers = [
+        (ask("GET", "/v1/models", &[site, key], ""), 200),
+        (ask("GET", "/v1/models", &[site], ""), 401),
+        (ask("GET", "/nothing", &[site, key], ""), 404),
+        (ask("POST", "/v1/completions", &[site, key], body), 200),
+    ];
+    for (answer, status) in answers {
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("access-control-allow-origin"), Some("https://app.example"), "{status}");
+        assert!(
+            answer
+                .header("access-control-expose-headers")
+                .is_some_and(|names| names.contains("x-request-id"))
+        );
+    }
+    let others = [("origin", "https://evil.example"), asked[1]];
+    let refused = ask("OPTIONS", "/v1/chat/completions", &others, "");
+    assert_eq!((refused.status, refused.header("access-control-allow-origin")), (403, None));
+    let program = ask("GET", "/v1/models", &[key], "");
+    assert_eq!((program.status, program.header("access-control-allow-origin")), (200, None));
+    // Not a browser's question: the route has no such method.
+    assert_eq!(ask("OPTIONS", "/v1/chat/completions", &[key], "").status, 405);
+}
+
+#[test]
+fn a_star_stands_for_all_sites() {
+    let server = Running::with(|config| config.allowed_origins = vec!["*".into()]);
+    let answer =
+        raw(server.address, &request("GET", "/v1/models", &[("origin", "http://any.example:1")], ""));
+    assert_eq!(answer.header("access-control-allow-origin"), Some("http://any.example:1"));
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn calls(format: ChatFormat, tools: &Tools, text: &str) -> (Vec<(String, String)
 
 /// The grammar of a choice of tools.
 fn grammar(format: ChatFormat, tools: &Tools) -> Option<String> {
-    format.grammar(&Wanted { tools, says: None, in_reasoning: false, control: &[] }).expect("few bytes")
+    format.grammar(&Wanted { tools, says: None, thoughts: Thoughts::Open, control: &[] }).expect("few bytes")
 }
 
 /// A format whose answers begin with no reasoning.
@@ -180,7 +180,8 @@ fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
         assert!(other == text || !takes(&grammar, &other), "{name}: {other}");
     }
     let format = ChatFormat::of_name("hermes").expect("a format");
-    let thinking = format.grammar(&Wanted { tools: &tools(), says: None, in_reasoning: true, control: &[] });
+    let thinking =
+        format.grammar(&Wanted { tools: &tools(), says: None, thoughts: Thoughts::Begun, control: &[] });
     assert!(takes(
         &thinking.expect("few bytes").expect("a grammar"),
         "So <tool_call> it is.\n</think>\n\nYes."
@@ -191,7 +192,7 @@ fn a_free_choice_leaves_text_free_and_holds_calls_to_their_tools() {
 fn control_tokens_of_markers_are_named_by_their_ids() {
     let control = [("[TOOL_CALLS]".to_owned(), 5), ("[ARGS]".to_owned(), 32)];
     let grammar = format("mistral")
-        .grammar(&Wanted { tools: &tools(), says: None, in_reasoning: false, control: &control })
+        .grammar(&Wanted { tools: &tools(), says: None, thoughts: Thoughts::Open, control: &control })
         .expect("few bytes")
         .expect("a grammar");
     assert!(
@@ -205,12 +206,47 @@ fn control_tokens_of_markers_are_named_by_their_ids() {
     let format = ChatFormat::of_name("harmony").expect("a format");
     for tools in [tools(), tools().choice(ToolChoice::Required)] {
         let grammar = format
-            .grammar(&Wanted { tools: &tools, says: None, in_reasoning: false, control: &control })
+            .grammar(&Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &control })
             .expect("few bytes")
             .expect("a grammar");
         assert!(grammar.contains("<[257]> \"commentary to=functions.\" body"), "{grammar}");
         matcher(&grammar);
     }
+}
+
+/// A template that is told not to let the model think has written the reasoning's end.
+#[test]
+fn reasoning_that_has_ended_does_not_begin_again() {
+    let json = "{\"name\": \"ping\", \"arguments\": {}}";
+    let block = format!("<tool_call>\n{json}\n</tool_call>");
+    for (name, call) in [("hermes", block.as_str()), ("json", json), ("mistral", "[TOOL_CALLS]ping[ARGS]{}")]
+    {
+        let format = ChatFormat::of_name(name).expect("a format");
+        let row = format.reasoning.expect("reasoning");
+        let thinking = format!("{}Hm.{}{call}", row.open, row.close);
+        for choice in [ToolChoice::Auto, ToolChoice::Required] {
+            let mut tools = tools().choice(choice);
+            tools.list[0].strict = true;
+            let takes = |thoughts, text: &str| {
+                let wanted = Wanted { tools: &tools, says: None, thoughts, control: &[] };
+                takes(&format.grammar(&wanted).expect("few bytes").expect("a grammar"), text)
+            };
+            assert!(takes(Thoughts::Open, &thinking) && takes(Thoughts::Ended, call), "{name}");
+            assert!(!takes(Thoughts::Ended, &thinking), "{name}");
+        }
+    }
+    // Where a control token begins calls, thoughts may stand between texts.
+    let control = [("[TOOL_CALLS]".to_owned(), 5)];
+    let mentions = |thoughts| {
+        let wanted = Wanted { tools: &tools(), says: None, thoughts, control: &control };
+        ChatFormat::of_name("mistral")
+            .expect("a format")
+            .grammar(&wanted)
+            .expect("few bytes")
+            .expect("a grammar")
+            .contains("/think")
+    };
+    assert_eq!([Thoughts::Open, Thoughts::Ended].map(mentions), [true, false]);
 }
 
 #[test]
@@ -232,21 +268,24 @@ fn a_text_that_has_to_be_something_may_be_thought_about_or_be_a_call() {
     let json = "{\"a\": 1}";
     let format = ChatFormat::of_name("hermes").expect("a format");
     let (with, without) = (tools(), Tools::default());
-    let grammar = |tools, in_reasoning| {
-        let wanted = Wanted { tools, says: Some(says), in_reasoning, control: &[] };
+    let grammar = |tools, thoughts| {
+        let wanted = Wanted { tools, says: Some(says), thoughts, control: &[] };
         format.grammar(&wanted).expect("few bytes").expect("a grammar")
     };
-    assert!(takes(&grammar(&without, false), json));
-    assert!(takes(&grammar(&without, false), &format!("<think>\n{{?}}\n</think>\n\n{json}")));
-    assert!(!takes(&grammar(&without, false), "Well."));
-    assert!(takes(&grammar(&without, true), &format!("{{?}}\n</think>\n\n{json}")));
-    assert!(!takes(&grammar(&without, true), json), "that is reasoning so far");
+    let (open, begun, ended) = (Thoughts::Open, Thoughts::Begun, Thoughts::Ended);
+    assert!(takes(&grammar(&without, open), json));
+    assert!(takes(&grammar(&without, open), &format!("<think>\n{{?}}\n</think>\n\n{json}")));
+    assert!(!takes(&grammar(&without, open), "Well."));
+    assert!(takes(&grammar(&without, begun), &format!("{{?}}\n</think>\n\n{json}")));
+    assert!(!takes(&grammar(&without, begun), json), "that is reasoning so far");
+    let thought = format!("<think>\n{{?}}\n</think>\n\n{json}");
+    assert!(takes(&grammar(&without, ended), json) && !takes(&grammar(&without, ended), &thought));
     let call = "<tool_call>\n{\"name\": \"ping\", \"arguments\": {}}\n</tool_call>";
-    assert!(takes(&grammar(&with, false), call) && takes(&grammar(&with, false), json));
-    assert!(!takes(&grammar(&without, false), call));
+    assert!(takes(&grammar(&with, open), call) && takes(&grammar(&with, open), json));
+    assert!(!takes(&grammar(&without, open), call));
     let choice = "%lark {\nstart: \"yes\" | \"no\"\n}";
     let harmony = ChatFormat::of_name("harmony").expect("a format");
-    let wanted = Wanted { tools: &with, says: Some(choice), in_reasoning: false, control: &[] };
+    let wanted = Wanted { tools: &with, says: Some(choice), thoughts: Thoughts::Open, control: &[] };
     let grammar = harmony.grammar(&wanted).expect("few bytes").expect("a grammar");
     let final_part = "<|start|>assistant<|channel|>final<|message|>no";
     let thoughts = "<|channel|>analysis<|message|>Hm.<|end|>";
@@ -277,7 +316,7 @@ fn what_the_parser_takes_for_a_call_is_none_of_the_free_text() {
             assert!(!takes(&grammar, &format!("{thoughts}Well. {marker}{other}")), "{name}\n{grammar}");
         }
         assert!(!takes(&grammar, &format!("Well.<think>\nHm.\n</think>{other}")), "{name}\n{grammar}");
-        let begun = Wanted { tools: &strict, says: None, in_reasoning: true, control: &[] };
+        let begun = Wanted { tools: &strict, says: None, thoughts: Thoughts::Begun, control: &[] };
         let grammar = format.grammar(&begun).expect("few bytes").expect("a grammar");
         assert!(takes(&grammar, &format!("Hm. {marker}\n</think>\n\n{call}")), "{name}\n{grammar}");
         assert!(!takes(&grammar, &format!("Hm.\n</think>\n\n{other}")), "{name}\n{grammar}");
@@ -295,7 +334,7 @@ fn no_marker_of_a_call_is_part_of_the_free_text() {
         let format = ChatFormat::of_name(name).expect("a format");
         for control in [vec![], vec![(piece.to_owned(), 257)]] {
             let tools = tools();
-            let wanted = Wanted { tools: &tools, says: None, in_reasoning: false, control: &control };
+            let wanted = Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &control };
             let grammar = format.grammar(&wanted).expect("few bytes").expect("a grammar");
             assert_eq!(calls(format, &tools, &format!("Well. {other}")).1, 1, "{name}");
             assert!(takes(&grammar, "Well < {there}, to=you."), "{name}\n{grammar}");
@@ -313,7 +352,7 @@ fn what_a_request_says_is_text_and_never_a_control_token() {
         let schema = json!({"type": "object", "required": ["a"], "properties": {"a": {"enum": values}}});
         let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
         let control = [(piece.to_owned(), 257)];
-        let wanted = Wanted { tools: &tools, says: None, in_reasoning: false, control: &control };
+        let wanted = Wanted { tools: &tools, says: None, thoughts: Thoughts::Open, control: &control };
         // On a small stack, as a connection's thread has.
         let grammar = std::thread::scope(|scope| {
             let write = || format(name).grammar(&wanted);
@@ -343,7 +382,12 @@ fn many_arguments_that_may_be_left_out_take_a_line_each() {
         let grammar = |count: usize| {
             let schema = json!({"type": "object", "properties": properties(count)});
             let tools = Tools::new(vec![Tool::new("ping", schema)]).choice(ToolChoice::Required);
-            format(name).grammar(&Wanted { tools: &tools, says: None, in_reasoning: false, control: &[] })
+            format(name).grammar(&Wanted {
+                tools: &tools,
+                says: None,
+                thoughts: Thoughts::Open,
+                control: &[],
+            })
         };
         let bytes = |count: usize| grammar(count).expect("few bytes").expect("a grammar").len();
         assert!(bytes(400) < 3 * bytes(200), "{name}: {} and {}", bytes(200), bytes(400));

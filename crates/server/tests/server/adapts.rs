@@ -1,0 +1,158 @@
+//! What clients write and templates insist on, brought together: ids of calls, roles in turn, thoughts that are not to
+//! be, and what other servers' conversations have.
+
+use serde_json::{Value, json};
+
+use super::Running;
+use super::client::{Answer, post};
+
+const CHAT: &str = "/v1/chat/completions";
+/// As the templates of Mistral's models: ids of nine characters, and roles in turn.
+const STRICT: &str = "{% set ns = namespace(last='') %}{{ tools | tojson if tools }}{% for m in messages %}\
+    {% if m.role == 'user' and ns.last not in ['', 'assistant'] %}{{ raise_exception('roles must alternate') }}{% endif %}\
+    {% set ns.last = m.role %}<|im_start|>{{ m.role }} {{ m.content }}\
+    {% for call in m.tool_calls or [] %}{% if call.id | length != 9 %}{{ raise_exception('nine characters') }}{% endif %}\
+    ({{ call.id }}){% endfor %}\
+    {% if m.tool_call_id %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('nine characters') }}{% endif %}\
+    ({{ m.tool_call_id }}){% endif %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";
+/// As Qwen3's, told not to think.
+const NO_THOUGHTS: &str = "{{ tools | tojson if tools }}{% if false %}<tool_call></tool_call>{% endif %}\
+    {% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+    <|im_start|>assistant\n{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}";
+
+fn called(id: &str) -> Value {
+    let call = json!({"id": id, "type": "function", "function": {"name": "ping", "arguments": "{}"}});
+    json!([
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": id, "content": "pong"},
+    ])
+}
+
+fn text_of(server: &Running, messages: &Value) -> String {
+    let answer = post(server.address, "/tokenize", &json!({"messages": messages}));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let tokens = json!({"tokens": answer.json()["tokens"]});
+    let text = post(server.address, "/detokenize", &tokens).json();
+    text["prompt"].as_str().expect("a text").to_owned()
+}
+
+#[test]
+fn ids_of_other_servers_calls_are_shortened_where_the_template_insists() {
+    let server = Running::with_template(STRICT, &[]);
+    let text = text_of(&server, &called("call_a7zyrl9aiw3oma7f4cgeuaid"));
+    let ids: Vec<&str> = text.split('(').skip(1).filter_map(|rest| rest.split(')').next()).collect();
+    assert!(matches!(ids[..], [first, second] if first == second && first.len() == 9), "{text}");
+    assert!(text_of(&server, &called("abc123XYZ")).contains("(abc123XYZ)"), "what is short stays");
+    let free = STRICT.replace("!= 9", "== 0");
+    let server = Running::with_template(&free, &[]);
+    assert!(
+        text_of(&server, &called("call_long_one")).contains("(call_long_one)"),
+        "and so do others elsewhere"
+    );
+}
+
+/// "consecutive user or assistant turns in your request will be combined into a single turn", says Anthropic's
+/// document; the chat API's messages are the template's own.
+#[test]
+fn turns_of_a_user_are_joined_where_the_template_insists() {
+    let server = Running::with_template(STRICT, &[]);
+    let two = json!([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]);
+    let result =
+        json!({"type": "tool_result", "tool_use_id": "toolu_01A09q90qw90lq917835lq9", "content": "pong"});
+    let used = json!({"type": "tool_use", "id": result["tool_use_id"], "name": "ping", "input": {}});
+    let behind = json!([
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": [used]},
+        {"role": "user", "content": [result, {"type": "text", "text": "go on"}]},
+    ]);
+    for messages in [&two, &behind] {
+        let body = json!({"model": "", "max_tokens": 1, "messages": messages});
+        let answer = post(server.address, "/v1/messages", &body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+    }
+    let answer = post(server.address, "/v1/responses", &json!({"input": two, "max_output_tokens": 1}));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = post(server.address, CHAT, &json!({"messages": two, "max_tokens": 1}));
+    assert!(answer.status == 400 && answer.body.contains("roles must alternate"), "{answer:?}");
+}
+
+#[test]
+fn a_model_that_is_not_to_think_does_not_where_its_answer_has_a_form() {
+    let server = Running::with_template(NO_THOUGHTS, &[]);
+    let tool = json!({"type": "function", "function": {"name": "ping", "parameters": {"type": "object", "properties": {}}}});
+    let forms = [
+        json!({"response_format": {"type": "json_object"}}),
+        json!({"tools": [tool], "tool_choice": "required"}),
+    ];
+    for form in forms {
+        let mut body = json!({
+            "messages": [{"role": "user", "content": "a b"}], "temperature": 1, "seed": 1, "n": 8, "max_tokens": 40,
+            "chat_template_kwargs": {"enable_thinking": false},
+        });
+        for (name, value) in form.as_object().expect("an object") {
+            body[name] = value.clone();
+        }
+        let answer = post(server.address, CHAT, &body).json();
+        for choice in answer["choices"].as_array().expect("choices") {
+            let message = &choice["message"];
+            assert!(message["reasoning_content"].is_null(), "{message}");
+            let begun = message["content"].as_str().is_some_and(|text| text.trim_start().starts_with('{'));
+            assert!(begun || message["tool_calls"].is_array(), "{message}");
+        }
+    }
+}
+
+#[test]
+fn a_last_turn_without_calls_needs_no_place_for_tools() {
+    let server = Running::with(|_| {});
+    let tool = json!({"type": "function", "function": {"name": "ping"}});
+    let ask = |choice: &str| -> Answer {
+        let body = json!({
+            "messages": [{"role": "user", "content": "a"}], "tools": [tool], "tool_choice": choice, "max_tokens": 1,
+        });
+        post(server.address, CHAT, &body)
+    };
+    assert_eq!([ask("none").status, ask("auto").status], [200, 400]);
+}
+
+#[test]
+fn what_other_servers_wrote_and_other_clients_write_is_read() {
+    let server = Running::with_tools();
+    let user = json!({"role": "user", "content": "a"});
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let allowed =
+        json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [tool("ping")]}});
+    let refusal = json!({"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]});
+    let long = "mcp__a_server_with_a_long_name__a_tool_with_a_name_that_is_longer_than_64_bytes";
+    let searched = json!([
+        {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}},
+        {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
+        {"type": "text", "text": "Found."},
+    ]);
+    let call =
+        json!({"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}});
+    let cases = [
+        (CHAT, json!({"messages": [user, refusal, user]})),
+        (CHAT, json!({"messages": [user], "logit_bias": [[97, -1], ["98", 0.5], [99, false]]})),
+        (CHAT, json!({"messages": [user], "logit_bias": []})),
+        (CHAT, json!({"messages": [user], "tools": [tool(long)]})),
+        ("/v1/messages", json!({"messages": [user, {"role": "assistant", "content": searched}, user]})),
+        ("/v1/responses", json!({"input": [user, call, {"role": "assistant", "content": "b"}, user]})),
+    ];
+    for (path, mut body) in cases {
+        body["max_tokens"] = 1.into();
+        let answer = post(server.address, path, &body);
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    }
+    let body = json!({
+        "messages": [user], "tools": [tool("ping"), tool("pong")], "tool_choice": allowed, "max_tokens": 400, "n": 4,
+    });
+    for choice in post(server.address, CHAT, &body).json()["choices"].as_array().expect("choices") {
+        for call in choice["message"]["tool_calls"].as_array().into_iter().flatten() {
+            assert_eq!(call["function"]["name"], "ping");
+        }
+    }
+    let never = json!({"messages": [user], "logit_bias": [[97, true]]});
+    assert_eq!(post(server.address, CHAT, &never).status, 400);
+}
