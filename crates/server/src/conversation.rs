@@ -138,7 +138,7 @@ fn call(place: &str, call: &mut ToolCall) -> Result<(), ApiError> {
 
 /// A call's arguments as most templates take them. What is no object stays the text that it is.
 pub(crate) fn arguments(text: &str) -> Value {
-    match serde_json::from_str(text) {
+    match crate::json::parse(text.as_bytes()) {
         Ok(Value::Object(fields)) => fields.into(),
         _ if text.trim().is_empty() => json!({}),
         _ => text.into(),

@@ -1,9 +1,11 @@
 //! The fields of a request's JSON object, taken by name. What is left over is unknown.
 
 use axum::body::Bytes;
+use axum::http::StatusCode;
 use serde_json::{Map, Value};
 
 use crate::error::{ApiError, shown};
+use crate::json::{self, JsonError};
 
 /// A JSON object whose fields are taken one by one. A `null` is a field that is not there.
 pub(crate) struct Fields {
@@ -15,13 +17,16 @@ pub(crate) struct Fields {
 impl Fields {
     /// The object of a body.
     pub(crate) fn parse(body: &Bytes) -> Result<Fields, ApiError> {
-        let refused = |message: String| {
-            ApiError::new(axum::http::StatusCode::BAD_REQUEST, "invalid_request_error", message)
-        };
-        match serde_json::from_slice(body) {
+        let refused = |status, message: String| ApiError::new(status, "invalid_request_error", message);
+        match json::parse(body) {
             Ok(Value::Object(map)) => Ok(Fields::of(map)),
-            Ok(_) => Err(refused("the body: expected a JSON object".into())),
-            Err(error) => Err(refused(format!("the body is no JSON: {error}"))),
+            Ok(_) => Err(refused(StatusCode::BAD_REQUEST, "the body: expected a JSON object".into())),
+            Err(JsonError::Syntax(error)) => {
+                Err(refused(StatusCode::BAD_REQUEST, format!("the body is no JSON: {error}")))
+            }
+            Err(JsonError::Large) => {
+                Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "the body has too many values".into()))
+            }
         }
     }
 

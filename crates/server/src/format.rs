@@ -220,9 +220,8 @@ fn forms(
 /// A schema, which may be written as a text.
 fn parsed(field: &str, schema: Value) -> Result<Value, ApiError> {
     match schema {
-        Value::String(text) => {
-            serde_json::from_str(&text).map_err(|_| wrong(field, "a JSON schema", &Value::String(text)))
-        }
+        Value::String(text) => crate::json::parse(text.as_bytes())
+            .map_err(|_| wrong(field, "a JSON schema", &Value::String(text))),
         schema => Ok(schema),
     }
 }

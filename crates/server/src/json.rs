@@ -1,0 +1,140 @@
+//! What clients write as JSON, as values: measured before it is built. An object of seven bytes takes five hundred in
+//! memory, so a body's own length says little.
+
+use std::fmt::{self, Formatter};
+
+use serde::de::{DeserializeSeed, Deserializer as _, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Deserializer, Value};
+
+/// Most bytes that the values of one text may take. As many numbers as fit in a body of the default size, of six digits
+/// each, take less.
+const BYTES_MAX: usize = 64 << 20;
+/// Bytes of a value, and of a field: its hash, its name, its value.
+const VALUE: usize = size_of::<Value>();
+const FIELD: usize = size_of::<(usize, String)>() + VALUE;
+/// The first fields of an object come at once, with a table of their places.
+const OBJECT: usize = 4 * FIELD + 64;
+
+/// Why a text makes no value.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum JsonError {
+    /// It is no JSON.
+    Syntax(String),
+    /// Its values would take more than [`BYTES_MAX`].
+    Large,
+}
+
+/// The value of a text.
+pub(crate) fn parse(text: &[u8]) -> Result<Value, JsonError> {
+    let mut bytes = 0;
+    // What is wrong with the text itself is said where it is read.
+    let _ = Deserializer::from_slice(text).deserialize_any(Measure(&mut bytes));
+    if bytes > BYTES_MAX {
+        return Err(JsonError::Large);
+    }
+    serde_json::from_slice(text).map_err(|error| JsonError::Syntax(error.to_string()))
+}
+
+/// Adds up what values would take, and builds none. It gives up when that is too much.
+struct Measure<'m>(&'m mut usize);
+
+impl Measure<'_> {
+    fn add<E: Error>(&mut self, bytes: usize) -> Result<(), E> {
+        *self.0 += bytes;
+        if *self.0 > BYTES_MAX { Err(E::custom("too large")) } else { Ok(()) }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Measure<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Measure<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E: Error>(mut self) -> Result<(), E> {
+        self.add(VALUE)
+    }
+
+    fn visit_bool<E: Error>(mut self, _: bool) -> Result<(), E> {
+        self.add(VALUE)
+    }
+
+    fn visit_u64<E: Error>(mut self, _: u64) -> Result<(), E> {
+        self.add(VALUE)
+    }
+
+    fn visit_i64<E: Error>(mut self, _: i64) -> Result<(), E> {
+        self.add(VALUE)
+    }
+
+    fn visit_f64<E: Error>(mut self, _: f64) -> Result<(), E> {
+        self.add(VALUE)
+    }
+
+    fn visit_str<E: Error>(mut self, text: &str) -> Result<(), E> {
+        self.add(VALUE + text.len())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+        self.add(VALUE)?;
+        while list.next_element_seed(Measure(self.0))?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        self.add(OBJECT)?;
+        while map.next_key_seed(Measure(self.0))?.is_some() {
+            self.add::<A::Error>(FIELD)?;
+            map.next_value_seed(Measure(self.0))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// As long as a body may be by default.
+    fn list(element: &str) -> String {
+        let elements = (4 << 20) / (element.len() + 1) - 1;
+        format!("[{}{element}]", format!("{element},").repeat(elements - 1))
+    }
+
+    #[test]
+    fn what_takes_far_more_memory_than_its_text_is_refused() {
+        for element in [r#"{"":0}"#, "{}", "[]", "1", r#"{"a":{"b":{"c":1}}}"#] {
+            assert_eq!(parse(list(element).as_bytes()), Err(JsonError::Large), "{element}");
+        }
+        for element in [
+            "123456",
+            r#""a text of a prompt, as people write them""#,
+            r#"{"role":"user","content":"a short message, but a message it is, of some eighty bytes"}"#,
+        ] {
+            assert!(parse(list(element).as_bytes()).is_ok(), "{element}");
+        }
+    }
+
+    #[test]
+    fn values_are_what_they_are_and_errors_say_where() {
+        let text = r#"{"a": [1, -2, 0.5, true, null, "é"], "b": {}}"#;
+        assert_eq!(parse(text.as_bytes()), Ok(json!({"a": [1, -2, 0.5, true, null, "é"], "b": {}})));
+        for wrong in ["", "{", "[1,]", "{\"a\" 1}", "\u{1}", "1 2"] {
+            let Err(JsonError::Syntax(message)) = parse(wrong.as_bytes()) else { panic!("{wrong}") };
+            assert!(message.contains("line 1"), "{message}");
+        }
+        let deep = "[".repeat(100_000);
+        assert!(matches!(parse(deep.as_bytes()), Err(JsonError::Syntax(_))));
+    }
+}
