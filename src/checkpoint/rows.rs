@@ -5,8 +5,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use crate::quant::{
-    BlockFormat, Codes, DenseMatrix, DenseValues, MatrixForm, QuantError, QuantForm, WeightMatrix, mxfp4,
-    q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, scaled,
+    BlockFormat, Codes, DenseMatrix, DenseValues, MatrixForm, QuantError, QuantForm, WeightMatrix, iq4,
+    mxfp4, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, scaled,
 };
 
 use super::stack::{Member, pieces};
@@ -164,6 +164,8 @@ fn block_format(dtype: TensorType) -> Option<&'static BlockFormat> {
         TensorType::Q4K => &q4_k::FORMAT,
         TensorType::Q5K => &q5_k::FORMAT,
         TensorType::Q6K => &q6_k::FORMAT,
+        TensorType::Iq4Nl => &iq4::IQ4_NL,
+        TensorType::Iq4Xs => &iq4::IQ4_XS,
         TensorType::Mxfp4 => &mxfp4::FORMAT,
     })
 }

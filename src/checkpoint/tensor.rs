@@ -31,6 +31,10 @@ pub enum TensorType {
     Q5K,
     /// 6 bits, blocks of 256.
     Q6K,
+    /// 4 bits that name one of sixteen unequal steps, blocks of 32.
+    Iq4Nl,
+    /// The same, blocks of 256.
+    Iq4Xs,
     /// Floats of 4 bits, blocks of 32.
     Mxfp4,
     /// Floats of 8 bits, whose scales are another tensor. Folders of Hugging Face have it, GGUF has not.
@@ -40,7 +44,7 @@ pub enum TensorType {
 }
 
 /// Number in GGUF files, type, name, elements of a block, bytes of a block.
-const TYPES: [Row; 16] = [
+const TYPES: [Row; 18] = [
     (Some(0), TensorType::F32, "F32", 1, 4),
     (Some(1), TensorType::F16, "F16", 1, 2),
     (Some(2), TensorType::Q4_0, "Q4_0", 32, 18),
@@ -53,6 +57,8 @@ const TYPES: [Row; 16] = [
     (Some(12), TensorType::Q4K, "Q4_K", 256, 144),
     (Some(13), TensorType::Q5K, "Q5_K", 256, 176),
     (Some(14), TensorType::Q6K, "Q6_K", 256, 210),
+    (Some(20), TensorType::Iq4Nl, "IQ4_NL", 32, 18),
+    (Some(23), TensorType::Iq4Xs, "IQ4_XS", 256, 136),
     (Some(30), TensorType::Bf16, "BF16", 1, 2),
     (Some(39), TensorType::Mxfp4, "MXFP4", 32, 17),
     (None, TensorType::F8E4m3, "F8_E4M3", 1, 1),
@@ -61,7 +67,7 @@ const TYPES: [Row; 16] = [
 type Row = (Option<u32>, TensorType, &'static str, usize, usize);
 
 /// Types that files may name and that are refused by name; some were withdrawn from the format.
-const UNSUPPORTED: [(u32, &str); 28] = [
+const UNSUPPORTED: [(u32, &str); 26] = [
     (4, "Q4_2"),
     (5, "Q4_3"),
     (9, "Q8_1"),
@@ -70,10 +76,8 @@ const UNSUPPORTED: [(u32, &str); 28] = [
     (17, "IQ2_XS"),
     (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (20, "IQ4_NL"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (24, "I8"),
     (25, "I16"),
     (26, "I32"),

@@ -11,6 +11,7 @@
 mod block;
 mod codes;
 mod dense;
+pub(crate) mod iq4;
 pub(crate) mod mxfp4;
 pub(crate) mod q2_k;
 pub(crate) mod q3_k;
