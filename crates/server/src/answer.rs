@@ -74,6 +74,8 @@ pub(crate) struct End {
     pub(crate) finish: &'static str,
     /// The stop string that ended it.
     pub(crate) stop: Option<String>,
+    /// The token that ended its turn, where log-probabilities are asked for.
+    pub(crate) token: Option<(TokenId, Logprobs)>,
     pub(crate) usage: Usage,
     pub(crate) timings: Timings,
 }
@@ -217,6 +219,7 @@ impl Answers {
             parts,
             finish: if calls > 0 && finish == "stop" { "tool_calls" } else { finish },
             stop: done.stop,
+            token: done.end.and_then(|token| Some((token.id, token.logprobs?))),
             usage: done.usage,
             timings: done.timings,
         }))

@@ -36,6 +36,7 @@ mod gate;
 mod guard;
 #[cfg(feature = "kv-events")]
 mod kv_events;
+mod legacy;
 mod listen;
 mod messages;
 mod metrics;
