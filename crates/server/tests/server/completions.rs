@@ -1,9 +1,10 @@
-//! Prompts without a template: echoes, and log-probabilities in lists.
+//! Prompts without a template: echoes, log-probabilities in lists, and more choices than the queue has places.
 
 use ottava::EngineConfig;
 use serde_json::{Value, json};
 
 use super::client::{post, with};
+use super::ends::{eventually, slow_answer};
 use super::{Running, tiny};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -154,4 +155,63 @@ fn the_best_have_the_sampled_token() {
         }
         assert!(outside > 0, "each sampled token is among the {best} best");
     }
+}
+
+/// The answer of each choice alone.
+fn alone(server: &Running, prompts: &[&str], n: usize) -> Vec<Value> {
+    let body = |prompt: &str, choice: usize| json!({"prompt": prompt, "max_tokens": 4, "seed": 3 + choice});
+    let all = prompts.iter().flat_map(|prompt| (0..n).map(move |choice| body(prompt, choice)));
+    all.map(|body| complete(server, &body)["choices"][0]["text"].clone()).collect()
+}
+
+#[test]
+fn choices_beyond_the_queue_wait_for_their_own() {
+    let prompts = ["a b", "c", "the and"];
+    for queue_max in [1, 2, 3, 5, 100] {
+        let server = Running::of(EngineConfig { queue_max, ..EngineConfig::default() }, |_| {});
+        let expected = alone(&server, &prompts, 4);
+        let body = json!({"prompt": prompts, "n": 4, "max_tokens": 4, "seed": 3});
+        let whole = complete(&server, &body);
+        let texts: Vec<_> =
+            whole["choices"].as_array().expect("choices").iter().map(|c| c["text"].clone()).collect();
+        assert_eq!(texts, expected, "a queue of {queue_max}");
+        let (events, done) = post(server.address, COMPLETIONS, &with(body, json!({"stream": true}))).events();
+        let finished = events.iter().filter(|event| event["choices"][0]["finish_reason"].is_string());
+        assert!(done && finished.count() == 12, "{events:?}");
+    }
+}
+
+#[test]
+fn a_request_may_have_as_many_choices_as_the_limits_say() {
+    let server = Running::with(|_| {});
+    let prompts = vec!["a"; 64];
+    let body = json!({"prompt": prompts, "n": 8, "max_tokens": 1, "ignore_eos": true});
+    let whole = complete(&server, &body);
+    assert_eq!(whole["choices"].as_array().map(Vec::len), Some(512));
+    assert_eq!(whole["usage"]["completion_tokens"], 512);
+}
+
+#[test]
+fn choices_wait_for_places_that_others_have() {
+    let server = Running::of(EngineConfig { queue_max: 2, ..EngineConfig::default() }, |_| {});
+    let expected = alone(&server, &["a", "b"], 3);
+    let holding = slow_answer(&server, 100);
+    // The second place is taken again and again before the request can have it back.
+    let body = json!({"prompt": ["a", "b"], "n": 3, "max_tokens": 4, "seed": 3});
+    let whole = std::thread::scope(|scope| {
+        let before = server.engine.stats().admitted;
+        let asked = scope.spawn(|| complete(&server, &body));
+        eventually("the request has a place", || server.engine.stats().admitted > before);
+        let other = json!({"prompt": "c", "max_tokens": 1});
+        while !asked.is_finished() {
+            let status = post(server.address, COMPLETIONS, &other).status;
+            assert!([200, 429].contains(&status), "{status}");
+        }
+        asked.join()
+    });
+    let whole = whole.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let texts: Vec<_> =
+        whole["choices"].as_array().expect("choices").iter().map(|c| c["text"].clone()).collect();
+    assert_eq!(texts, expected);
+    drop(holding);
 }
