@@ -24,6 +24,8 @@ pub(super) struct Answer {
     text: Option<Text>,
     /// The stop string that has ended it.
     stop: Option<String>,
+    /// The token that has ended it.
+    end: Option<Box<Token>>,
 }
 
 /// Tokens to text, stop strings held back.
@@ -42,7 +44,7 @@ impl Answer {
         });
         channel.set_prompt(request.prompt.len(), 0);
         let mask = request.mask.take().map(Masking::new);
-        Answer { request, mask, clock: Clock::new(Instant::now()), channel, text, stop: None }
+        Answer { request, mask, clock: Clock::new(Instant::now()), channel, text, stop: None, end: None }
     }
 
     /// How many more tokens its reader has room for.
@@ -76,6 +78,7 @@ impl Answer {
     ) -> Option<FinishReason> {
         self.clock.token();
         if self.request.stop_ids.contains(&id) {
+            self.end = Some(Box::new(Token { id, text: String::new(), logprobs }));
             return Some(FinishReason::Eos);
         }
         tokens.push(id);
@@ -98,9 +101,9 @@ impl Answer {
                 rest + text.stops.flush()
             }
         });
-        let (usage, stop) = (self.channel.usage(), self.stop.take());
+        let (usage, stop, end) = (self.channel.usage(), self.stop.take(), self.end.take());
         let timings = self.clock.timings(usage);
-        self.channel.push(Ok(Event::Done(Done { finish, stop, text, tokens, usage, timings })));
+        self.channel.push(Ok(Event::Done(Done { finish, stop, text, tokens, end, usage, timings })));
     }
 
     /// Sends an error as the last event.

@@ -48,6 +48,8 @@ pub struct Done {
     pub text: String,
     /// All tokens of the answer, those of a stop string included, the one that ends the turn not.
     pub tokens: Vec<TokenId>,
+    /// The token that ended the turn, where one did. It has no text.
+    pub end: Option<Box<Token>>,
     /// Tokens counted.
     pub usage: Usage,
     /// Seconds and rates.

@@ -1,21 +1,25 @@
 //! From a prompt and parameters to a stream of pieces: the one place that submits to the engine.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::{SelectAll, Stream};
 use ottava::chat::{AnswerParser, ChatPart, Tools};
 use ottava::constrain::Grammar;
 use ottava::engine::{Event, FinishReason, GenerationError, Logprobs, Timings, Usage};
-use ottava::{Engine, Request, TokenId};
+use ottava::{Engine, ErrorKind, Request, TokenId};
 
 use crate::app::App;
 use crate::error::{ApiError, of_engine};
 use crate::metrics::Ended;
 use crate::params::Params;
+
+/// How long choices wait before they look for a place again that another request has given back.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// A prompt, and how its answers are read.
 #[derive(Debug)]
@@ -74,6 +78,8 @@ pub(crate) struct End {
     pub(crate) finish: &'static str,
     /// The stop string that ended it.
     pub(crate) stop: Option<String>,
+    /// The token that ended its turn, where log-probabilities are asked for.
+    pub(crate) token: Option<(TokenId, Logprobs)>,
     pub(crate) usage: Usage,
     pub(crate) timings: Timings,
 }
@@ -86,12 +92,17 @@ pub(crate) struct Answers {
     /// What is known already.
     ready: VecDeque<Output>,
     running: SelectAll<Choice>,
-    /// Further choices of a prompt, submitted when its first has a token: they find the prompt in the cache.
-    waiting: Vec<VecDeque<Request>>,
+    prompts: Vec<Prompt>,
+    params: Params,
+    deadline: Option<Instant>,
+    /// By prompt: further choices, which wait until its first has a token. They find the prompt in the cache then.
+    waiting: Vec<Range<usize>>,
+    /// Choices to submit, as the engine's queue has room.
+    due: VecDeque<usize>,
+    /// When that was last tried.
+    tried: Instant,
     /// What reads each choice; nothing does where answers are text.
     parsers: Vec<Option<AnswerParser>>,
-    /// Choices of each prompt.
-    n: usize,
 }
 
 impl std::fmt::Debug for Answers {
@@ -101,45 +112,70 @@ impl std::fmt::Debug for Answers {
 }
 
 impl Answers {
-    /// Submits the first choice of each prompt.
+    /// Submits the first choice of each prompt, or of as many as the engine's queue has room for.
     ///
     /// # Errors
-    /// The engine's: too long, overloaded, a parameter out of its range.
+    /// The engine's: too long, overloaded so that there is room for none, a parameter out of its range.
     pub(crate) fn begin(app: &Arc<App>, prompts: Vec<Prompt>, params: &Params) -> Result<Answers, ApiError> {
-        let mut answers = Answers {
-            app: Arc::clone(app),
-            ready: VecDeque::new(),
-            running: SelectAll::new(),
-            waiting: Vec::with_capacity(prompts.len()),
-            parsers: Vec::with_capacity(prompts.len() * params.n),
-            n: params.n,
-        };
-        let context_max = app.engine.info().context_max;
-        let deadline = app.guard.config.request_timeout.and_then(|time| Instant::now().checked_add(time));
-        for (number, prompt) in prompts.into_iter().enumerate() {
-            let room = context_max.saturating_sub(prompt.ids.len());
+        let n = params.n;
+        let parsers = prompts.iter().flat_map(|prompt| {
             let parser = |tools: &Tools| app.engine.answer_parser(&prompt.ids, tools);
-            answers.parsers.extend((0..params.n).map(|_| prompt.tools.as_ref().map(parser)));
-            let request = |choice| {
-                let request = params.apply(prompt.request.clone(), choice, room);
-                match deadline {
-                    Some(deadline) => request.deadline(deadline),
-                    None => request,
-                }
-            };
-            answers.submit(number * params.n, request(0))?;
-            answers.waiting.push((1..params.n).map(request).collect());
+            (0..n).map(move |_| prompt.tools.as_ref().map(parser))
+        });
+        let mut answers = Answers {
+            parsers: parsers.collect(),
+            params: params.clone(),
+            deadline: app.guard.config.request_timeout.and_then(|time| Instant::now().checked_add(time)),
+            waiting: (0..prompts.len()).map(|prompt| prompt * n + 1..(prompt + 1) * n).collect(),
+            due: (0..prompts.len()).map(|prompt| prompt * n).collect(),
+            prompts,
+            ..Answers::ended(app, Vec::new())
+        };
+        match answers.submit_due()? {
+            Some(full) if answers.running.is_empty() => Err(full),
+            _ => Ok(answers),
         }
-        Ok(answers)
     }
 
     /// Choices that nothing is generated for.
     pub(crate) fn ended(app: &Arc<App>, outputs: Vec<Output>) -> Answers {
-        let (ready, running) = (outputs.into(), SelectAll::new());
-        Answers { app: Arc::clone(app), ready, running, waiting: Vec::new(), parsers: Vec::new(), n: 1 }
+        Answers {
+            app: Arc::clone(app),
+            ready: outputs.into(),
+            running: SelectAll::new(),
+            prompts: Vec::new(),
+            params: Params::default(),
+            deadline: None,
+            waiting: Vec::new(),
+            due: VecDeque::new(),
+            tried: Instant::now(),
+            parsers: Vec::new(),
+        }
     }
 
-    fn submit(&mut self, index: usize, request: Request) -> Result<(), ApiError> {
+    /// Submits what is due, until the engine's queue is full; the error says so then. What finds no place keeps its
+    /// turn: a client that came back would have to ask for all of it again.
+    fn submit_due(&mut self) -> Result<Option<ApiError>, ApiError> {
+        self.tried = Instant::now();
+        while let Some(&index) = self.due.front() {
+            match self.submit(index) {
+                Ok(()) => self.due.pop_front(),
+                Err(error) if error.kind() == ErrorKind::Overloaded => return Ok(Some(error.into())),
+                Err(error) => return Err(error.into()),
+            };
+        }
+        Ok(None)
+    }
+
+    fn submit(&mut self, index: usize) -> ottava::Result<()> {
+        let n = self.params.n.max(1);
+        let Some(prompt) = self.prompts.get(index / n) else { return Ok(()) };
+        let room = self.app.engine.info().context_max.saturating_sub(prompt.ids.len());
+        let request = self.params.apply(prompt.request.clone(), index % n, room);
+        let request = match self.deadline {
+            Some(deadline) => request.deadline(deadline),
+            None => request,
+        };
         let generation = self.app.engine.submit(request)?;
         let pieces = futures_util::stream::unfold(generation, move |mut generation| async move {
             let event = generation.next().await?;
@@ -150,7 +186,7 @@ impl Answers {
         Ok(())
     }
 
-    /// The next piece of any choice; `None` after the last.
+    /// The next piece of any choice; `None` after the last. Nothing is lost where a caller waits no longer.
     ///
     /// # Errors
     /// One choice's error ends all.
@@ -158,26 +194,51 @@ impl Answers {
         if let Some(output) = self.ready.pop_front() {
             return Some(Ok(output));
         }
-        let (index, event, usage) = self.running.next().await?;
-        if let Err(error) = self.submit_the_rest(index / self.n.max(1)) {
-            return Some(Err(error));
+        loop {
+            if let Some((index, event, usage)) = self.running.next().await {
+                return Some(self.output(index, event, usage));
+            }
+            // All that were at work have ended, and others took their places.
+            match self.submit_due() {
+                Err(error) => return Some(Err(error)),
+                Ok(_) if !self.running.is_empty() => {}
+                Ok(None) => return None,
+                Ok(Some(_)) if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
+                    return Some(Err(self.too_late()));
+                }
+                Ok(Some(_)) => tokio::time::sleep(RETRY).await,
+            }
         }
-        Some(match event {
+    }
+
+    /// What comes of an event. A prompt's further choices are due with its first; with an end there is a place, and others
+    /// give places back at any time.
+    fn output(
+        &mut self,
+        index: usize,
+        event: Result<Event, GenerationError>,
+        usage: Usage,
+    ) -> Result<Output, ApiError> {
+        let further = self.waiting.get_mut(index / self.params.n.max(1)).map(std::mem::take);
+        let further = further.unwrap_or_default();
+        let is_token = matches!(event, Ok(Event::Token(_)));
+        if !is_token || !further.is_empty() || self.tried.elapsed() > RETRY {
+            self.due.extend(further);
+            self.submit_due()?;
+        }
+        match event {
             Ok(event) => self.piece(index, event, usage).map(|piece| Output { index, piece }),
             Err(error) => {
                 self.app.metrics.ended(Ended::Failed, None);
                 Err(of_engine(error.kind(), error.field(), &error))
             }
-        })
+        }
     }
 
-    /// Submits the other choices of a prompt whose first has come so far.
-    fn submit_the_rest(&mut self, prompt: usize) -> Result<(), ApiError> {
-        let rest = self.waiting.get_mut(prompt).map(std::mem::take).unwrap_or_default();
-        for (choice, request) in (1..).zip(rest) {
-            self.submit(prompt * self.n + choice, request)?;
-        }
-        Ok(())
+    fn too_late(&self) -> ApiError {
+        self.app.metrics.ended(Ended::Failed, None);
+        let status = axum::http::StatusCode::REQUEST_TIMEOUT;
+        ApiError::new(status, "server_error", "the answer took too long").with_code("timeout")
     }
 
     fn piece(&mut self, index: usize, event: Event, usage: Usage) -> Result<Piece, ApiError> {
@@ -193,13 +254,7 @@ impl Answers {
         let finish = match done.finish {
             FinishReason::Stop | FinishReason::Eos | FinishReason::Mask => "stop",
             FinishReason::Length => "length",
-            FinishReason::Deadline => {
-                self.app.metrics.ended(Ended::Failed, None);
-                let status = axum::http::StatusCode::REQUEST_TIMEOUT;
-                return Err(
-                    ApiError::new(status, "server_error", "the answer took too long").with_code("timeout")
-                );
-            }
+            FinishReason::Deadline => return Err(self.too_late()),
             _ => return Err(internal("the answer was cancelled")),
         };
         let ended = if finish == "stop" { Ended::Stop } else { Ended::Length };
@@ -217,6 +272,7 @@ impl Answers {
             parts,
             finish: if calls > 0 && finish == "stop" { "tool_calls" } else { finish },
             stop: done.stop,
+            token: done.end.and_then(|token| Some((token.id, token.logprobs?))),
             usage: done.usage,
             timings: done.timings,
         }))

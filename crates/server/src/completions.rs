@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use ottava::engine::{Logprobs, Timings, Usage};
+use ottava::engine::{Logprobs, Scores, Timings, Usage};
 use ottava::text::Vocab;
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use crate::app::{App, random_hex};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::gate::Client;
+use crate::legacy::{Lists, NAMES, Place, Walk};
 use crate::params::{LOGPROBS_MAX, Params};
 use crate::shape::{Frame, append, extend, fold_chunk, timings};
 use crate::stream::{Dialect, respond};
@@ -49,7 +50,10 @@ pub(crate) async fn completions(
     let chunks = Chunks::new(&app, &params, echoes, prompts.len());
     let answers = match params.max_tokens {
         Some(0) => Answers::ended(&app, ends(&prompts, params.n)),
-        _ => Answers::begin(&app, prompts.into_iter().map(Prompt::plain).collect(), &params)?,
+        _ => {
+            let plain = |prompt: Read| Prompt::plain(prompt.ids);
+            Answers::begin(&app, prompts.into_iter().map(plain).collect(), &params)?
+        }
     };
     Ok(ignored.onto(respond(&app, params.stream, answers, chunks).await?))
 }
@@ -98,86 +102,75 @@ struct Echo {
     logprobs: Option<Value>,
 }
 
-/// The token ids of prompts.
-fn read(engine: &Engine, prompts: Vec<Given>) -> Result<Vec<Vec<TokenId>>, ApiError> {
-    let ids = |prompt| {
-        let request = match prompt {
+/// A prompt as the engine has it, and its text in bytes: as it was given, or else what its tokens spell.
+#[derive(Clone, Debug)]
+struct Read {
+    ids: Vec<TokenId>,
+    text: Vec<u8>,
+}
+
+/// Makes tokens of prompts.
+fn read(engine: &Engine, prompts: Vec<Given>) -> Result<Vec<Read>, ApiError> {
+    let read = |prompt| match prompt {
+        Given::Text(text) => {
             // Whoever writes a raw prompt writes all of it, control tokens included.
-            Given::Text(text) => Request::text(text).parse_control_tokens(),
-            Given::Tokens(ids) => Request::tokens(ids),
-        };
-        Ok(engine.prompt_ids(&request)?)
+            let ids = engine.prompt_ids(&Request::text(text.as_str()).parse_control_tokens())?;
+            Ok(Read { ids, text: text.into_bytes() })
+        }
+        Given::Tokens(ids) => {
+            let ids = engine.prompt_ids(&Request::tokens(ids))?;
+            let text = spelled(engine.vocab(), &ids);
+            Ok(Read { ids, text })
+        }
     };
-    prompts.into_iter().map(ids).collect()
+    prompts.into_iter().map(read).collect()
+}
+
+/// What tokens spell, control tokens included, without the space that a tokenizer would put before it.
+fn spelled(vocab: &Vocab, ids: &[TokenId]) -> Vec<u8> {
+    let text: Vec<u8> = ids.iter().flat_map(|&id| vocab.bytes(id).unwrap_or_default()).copied().collect();
+    match text.strip_prefix(b" ") {
+        Some(rest) if vocab.add_space_prefix() => rest.to_vec(),
+        _ => text,
+    }
 }
 
 /// The echoes of prompts; with log-probabilities if they are asked for.
-async fn echoes(app: &Arc<App>, prompts: &[Vec<TokenId>], params: &Params) -> Result<Vec<Echo>, ApiError> {
+async fn echoes(app: &Arc<App>, prompts: &[Read], params: &Params) -> Result<Vec<Echo>, ApiError> {
     let (prompts, top, salt) = (prompts.to_vec(), params.logprobs, params.salt());
-    let echo = move |engine: &Engine, ids: &[TokenId]| {
-        let logprobs = top.map(|top| scored(engine, ids, top, salt)).transpose()?;
-        Ok(Echo { text: engine.tokenizer().decode(ids), logprobs })
+    let echo = move |engine: &Engine, prompt: &Read| {
+        let logprobs = top.map(|top| scored(engine, prompt, top, salt)).transpose()?;
+        Ok(Echo { text: String::from_utf8_lossy(&prompt.text).into_owned(), logprobs })
     };
-    app.wait(move |engine| prompts.iter().map(|ids| echo(engine, ids)).collect()).await
+    app.wait(move |engine| prompts.iter().map(|prompt| echo(engine, prompt)).collect()).await
 }
 
 /// The log-probabilities of a prompt's tokens; the first has none.
-fn scored(engine: &Engine, ids: &[TokenId], top: usize, salt: Option<[u8; 32]>) -> Result<Value, ApiError> {
-    let vocab = engine.vocab();
-    let mut list = Legacy::default();
-    if let Some(&first) = ids.first() {
-        list.push(vocab, first, None);
-    }
-    if ids.len() > 1 {
-        let scores = match salt {
-            Some(salt) => engine.score_salted(ids, top, salt)?,
-            None => engine.score(ids, top)?,
-        };
-        for (at, &id) in ids.iter().enumerate().skip(1) {
-            let chosen = -scores.nll.get(at - 1).copied().unwrap_or(f64::INFINITY);
-            let best = scores.top.get(at - 1).into_iter().flatten();
-            let log_sum = scores.log_sums.get(at - 1).copied().unwrap_or_default();
+fn scored(
+    engine: &Engine,
+    Read { ids, text }: &Read,
+    top: usize,
+    salt: Option<[u8; 32]>,
+) -> Result<Value, ApiError> {
+    let scores = match salt {
+        _ if ids.len() < 2 => Scores::default(),
+        Some(salt) => engine.score_salted(ids, top, salt)?,
+        None => engine.score(ids, top)?,
+    };
+    let (mut lists, mut walk) = (Lists::default(), Walk::new(text));
+    for (at, &id) in ids.iter().enumerate() {
+        let found = at.checked_sub(1).map(|at| {
+            let chosen = -scores.nll.get(at).copied().unwrap_or(f64::INFINITY);
+            let best = scores.top.get(at).into_iter().flatten();
+            let log_sum = scores.log_sums.get(at).copied().unwrap_or_default();
             let top: Vec<_> = best.map(|&(id, logit)| (id, f64::from(logit) - log_sum)).collect();
-            list.push(vocab, id, Some((chosen, &top)));
-        }
+            (chosen, top)
+        });
+        let place = (id, walk.pass(engine.vocab(), id));
+        lists.push(engine.vocab(), place, found.as_ref().map(|(chosen, top)| (*chosen, top.as_slice())));
     }
-    Ok(list.value())
+    Ok(lists.value())
 }
-
-/// The lists of the old API: side by side, not an object per token.
-#[derive(Debug, Default)]
-struct Legacy {
-    tokens: Vec<Value>,
-    token_logprobs: Vec<Value>,
-    top_logprobs: Vec<Value>,
-    text_offset: Vec<Value>,
-    /// Characters so far.
-    offset: usize,
-}
-
-impl Legacy {
-    fn push(&mut self, vocab: &Vocab, id: TokenId, found: Option<(f64, &[(TokenId, f64)])>) {
-        let spelled = |id| String::from_utf8_lossy(vocab.bytes(id).unwrap_or_default()).into_owned();
-        let text = spelled(id);
-        self.text_offset.push(self.offset.into());
-        self.offset += text.chars().count();
-        self.tokens.push(text.into());
-        self.token_logprobs.push(found.map_or(Value::Null, |(chosen, _)| json!(chosen)));
-        self.top_logprobs.push(found.map_or(Value::Null, |(_, top)| {
-            top.iter().map(|&(id, logprob)| (spelled(id), json!(logprob))).collect()
-        }));
-    }
-
-    fn value(self) -> Value {
-        json!({
-            "tokens": self.tokens, "token_logprobs": self.token_logprobs,
-            "top_logprobs": self.top_logprobs, "text_offset": self.text_offset,
-        })
-    }
-}
-
-/// The names of [`Legacy`]'s lists.
-const LISTS: [&str; 4] = ["tokens", "token_logprobs", "top_logprobs", "text_offset"];
 
 /// The chunks of completions.
 struct Chunks {
@@ -187,28 +180,40 @@ struct Chunks {
     n: usize,
     /// By prompt; none if they are not echoed.
     echoes: Vec<Echo>,
-    /// By choice: characters so far.
-    offsets: Vec<usize>,
+    /// By choice: where its text is so far.
+    places: Vec<Place>,
 }
 
 impl Chunks {
     fn new(app: &App, params: &Params, echoes: Vec<Echo>, prompts: usize) -> Chunks {
         let id = format!("cmpl-{}", random_hex::<12>());
         let frame = Frame::new(id, "text_completion", app, params, prompts);
-        let (vocab, offsets) = (Arc::clone(app.engine.vocab()), vec![0; frame.choices()]);
-        Chunks { frame, vocab, n: params.n, echoes, offsets }
+        let (vocab, places) = (Arc::clone(app.engine.vocab()), vec![Place::default(); frame.choices()]);
+        Chunks { frame, vocab, n: params.n, echoes, places }
     }
 
     fn chunk(&self, index: usize, text: &str, logprobs: Value, finish: Value) -> Value {
         self.frame.chunk(json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}))
     }
 
-    fn token(&mut self, index: usize, id: TokenId, found: &Logprobs) -> Value {
-        let Some(offset) = self.offsets.get_mut(index) else { return Value::Null };
-        let mut list = Legacy { offset: *offset, ..Legacy::default() };
-        list.push(&self.vocab, id, Some((found.chosen, &found.top)));
-        *offset = list.offset;
-        list.value()
+    /// The log-probabilities of a choice's next token, which it may have none of.
+    fn token(&mut self, index: usize, id: TokenId, found: Option<&Logprobs>) -> Value {
+        // Control tokens are no text.
+        let bytes = self.vocab.bytes(id).filter(|_| !self.vocab.is_control(id)).unwrap_or_default();
+        let offset = self.places.get_mut(index).map_or(0, |place| place.pass(bytes));
+        found.map_or(Value::Null, |found| self.listed((id, offset), found))
+    }
+
+    /// Those of the token that ended its turn.
+    fn last(&mut self, index: usize, (id, found): &(TokenId, Logprobs)) -> Value {
+        let offset = self.places.get_mut(index).map_or(0, Place::end);
+        self.listed((*id, offset), found)
+    }
+
+    fn listed(&self, token: (TokenId, usize), found: &Logprobs) -> Value {
+        let mut lists = Lists::default();
+        lists.push(&self.vocab, token, Some((found.chosen, &found.top)));
+        lists.value()
     }
 }
 
@@ -217,8 +222,8 @@ impl Dialect for Chunks {
         let mut chunks = Vec::new();
         for (prompt, echo) in std::mem::take(&mut self.echoes).into_iter().enumerate() {
             for index in prompt * self.n..(prompt + 1) * self.n {
-                if let Some(offset) = self.offsets.get_mut(index) {
-                    *offset = echo.text.chars().count();
+                if let Some(place) = self.places.get_mut(index) {
+                    *place = Place::behind(echo.text.chars().count());
                 }
                 let logprobs = echo.logprobs.clone().unwrap_or(Value::Null);
                 chunks.push(self.chunk(index, &echo.text, logprobs, Value::Null));
@@ -232,7 +237,7 @@ impl Dialect for Chunks {
             Piece::Token { id, parts, logprobs, usage } => {
                 let text = text_of(parts);
                 self.frame.note(index, usage);
-                let logprobs = logprobs.map_or(Value::Null, |found| self.token(index, id, &found));
+                let logprobs = self.token(index, id, logprobs.as_ref());
                 if text.is_empty() && logprobs.is_null() {
                     return Vec::new();
                 }
@@ -240,7 +245,8 @@ impl Dialect for Chunks {
             }
             Piece::End(end) => {
                 self.frame.note(index, end.usage);
-                let mut last = self.chunk(index, &text_of(end.parts), Value::Null, end.finish.into());
+                let logprobs = end.token.map_or(Value::Null, |token| self.last(index, &token));
+                let mut last = self.chunk(index, &text_of(end.parts), logprobs, end.finish.into());
                 last["choices"][0]["stop_reason"] = end.stop.map_or(Value::Null, Value::from);
                 last["timings"] = timings(&end.usage, &end.timings);
                 vec![last]
@@ -263,7 +269,7 @@ impl Dialect for Chunks {
     fn fold(&self, whole: &mut Value, chunk: Value) {
         fold_chunk(whole, chunk, |choice, part| {
             append(&mut choice["text"], &part["text"]);
-            for name in LISTS {
+            for name in NAMES {
                 extend(&mut choice["logprobs"], name, &part["logprobs"][name]);
             }
         });
@@ -271,12 +277,12 @@ impl Dialect for Chunks {
 }
 
 /// What stands for the engine's pieces in a request for no token: the prompts themselves are the answer.
-fn ends(prompts: &[Vec<TokenId>], n: usize) -> Vec<Output> {
+fn ends(prompts: &[Read], n: usize) -> Vec<Output> {
     let end = |index: usize| {
         let mut usage = Usage::default();
-        usage.prompt_tokens = prompts.get(index / n).map_or(0, Vec::len);
+        usage.prompt_tokens = prompts.get(index / n).map_or(0, |prompt| prompt.ids.len());
         let timings = Timings::default();
-        Piece::End(End { parts: Vec::new(), finish: "length", stop: None, usage, timings })
+        Piece::End(End { parts: Vec::new(), finish: "length", stop: None, token: None, usage, timings })
     };
     (0..prompts.len() * n).map(|index| Output { index, piece: end(index) }).collect()
 }

@@ -39,6 +39,7 @@ mod guard;
 mod json;
 #[cfg(feature = "kv-events")]
 mod kv_events;
+mod legacy;
 mod listen;
 mod messages;
 mod metrics;

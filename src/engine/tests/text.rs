@@ -125,6 +125,21 @@ fn an_end_id_lets_held_text_out_and_not_its_own_spelling() {
     assert_eq!(ids, all[..first]);
 }
 
+#[test]
+fn the_token_that_ends_the_turn_comes_with_the_end() {
+    let handle = spawn(64, EngineConfig::default());
+    let all = expected(&with_text(&words(), &[]));
+    for (top, stop_ids) in [(Some(1), vec![all[7]]), (None, vec![all[7]]), (Some(1), Vec::new())] {
+        let end = (!stop_ids.is_empty()).then_some(all[7]);
+        let asked = TokenRequest { stop_ids, top, ..with_text(&words(), &[]) };
+        let last = handle.submit(asked).unwrap().into_iter().last();
+        let Some(Ok(Event::Done(Done { end: found, tokens, usage, .. }))) = last else { panic!("{last:?}") };
+        assert_eq!(found.as_ref().map(|token| (token.id, token.text.as_str())), end.map(|id| (id, "")));
+        assert_eq!(found.is_some_and(|token| token.logprobs.is_some()), end.is_some() && top.is_some());
+        assert_eq!(usage.completion_tokens, tokens.len(), "it is not a part of the answer");
+    }
+}
+
 #[cfg(feature = "async")]
 mod stream {
     use std::pin::Pin;

@@ -38,7 +38,7 @@ pub fn slow_answer(server: &Running, tokens: usize) -> Generation {
 }
 
 /// Waits until something holds; how long it may take decides nothing but when the test gives up.
-fn eventually(what: &str, holds: impl Fn() -> bool) {
+pub fn eventually(what: &str, holds: impl Fn() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < Duration::from_secs(60), "{what}");

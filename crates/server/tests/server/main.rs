@@ -1,13 +1,14 @@
 //! The server over a tiny model, by a client that is nothing but a socket.
 //!
 //! `gate` has keys, hosts, sites and sizes; `requests` what is refused and what is ignored; `answers` what comes back,
-//! streamed and whole; `responses` and `messages` the APIs for agents; `tools` calls and reasoning; `adapts` what templates insist on; `formats` answers
-//! that follow a schema or a grammar; `ends` readers that go, limits of time, and the server's own end; `front` models in
-//! processes of their own.
+//! streamed and whole; `completions` prompts without a template; `responses` and `messages` the APIs for agents; `tools`
+//! calls and reasoning; `adapts` what templates insist on; `formats` answers that follow a schema or a grammar; `ends`
+//! readers that go, limits of time, and the server's own end; `front` models in processes of their own.
 
 mod adapts;
 mod answers;
 mod client;
+mod completions;
 mod ends;
 mod formats;
 #[cfg(unix)]
