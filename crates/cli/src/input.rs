@@ -2,7 +2,7 @@
 //!
 //! What is read is bounded, is UTF-8, and an error says where it came from and at which byte.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Stdin};
 use std::path::Path;
@@ -61,10 +61,14 @@ fn joined(text: &str, input: String) -> String {
 
 /// An argument's text; the message of another names the byte.
 pub fn utf8() -> impl TypedValueParser<Value = String> {
-    OsStringValueParser::new().try_map(|text: OsString| match std::str::from_utf8(text.as_encoded_bytes()) {
-        Ok(text) => Ok(text.to_owned()),
-        Err(error) => Err(not_utf8(text.as_encoded_bytes(), error.valid_up_to())),
-    })
+    OsStringValueParser::new().try_map(|text: OsString| utf8_of(&text))
+}
+
+/// The text of what the system hands over; the message of another names the byte.
+pub fn utf8_of(text: &OsStr) -> Result<String, String> {
+    let bytes = text.as_encoded_bytes();
+    let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(bytes, error.valid_up_to()))?;
+    Ok(text.to_owned())
 }
 
 /// The only argument behind the text.
@@ -94,6 +98,16 @@ pub fn read_file(path: &Path) -> Result<String, Failure> {
 pub fn read_path(path: &Path) -> Result<String, Failure> {
     let file = File::open(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
     read(file, &path.display().to_string())
+}
+
+/// The keys of a text, one a line; there must be one. Its name is in the message.
+pub fn keys(text: &str, name: &str) -> Result<Vec<String>, Failure> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let keys: Vec<String> = lines.map(str::to_owned).collect();
+    match keys.is_empty() {
+        false => Ok(keys),
+        true => Err(Failure::Failed(format!("{name}: expected a key a line, found none"))),
+    }
 }
 
 /// All of a source, whose name is in the message where that fails.

@@ -14,7 +14,7 @@ use ottava_server::{Config, Front, ServeError, Server, asked_to_stop, input_ende
 use self::isolated::Added;
 use super::numbers::whole;
 use super::options::ModelOptions;
-use super::{Failure, env, output};
+use super::{Failure, env, input, output};
 
 /// Most sequences, requests and seconds that an option may ask for.
 const SEQUENCES_MAX: usize = 4096;
@@ -162,7 +162,7 @@ impl Serve {
     /// The keys of the file and of the environment.
     fn keys(&self) -> Result<Vec<String>, Failure> {
         let mut keys = self.api_key_file.as_deref().map(keys_of).transpose()?.unwrap_or_default();
-        keys.extend(env::api_keys());
+        keys.extend(env::api_keys()?);
         Ok(keys)
     }
 }
@@ -178,12 +178,7 @@ fn keys_of(path: &Path) -> Result<Vec<String>, Failure> {
         )));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    let keys: Vec<String> =
-        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
-    if keys.is_empty() {
-        return Err(Failure::Failed(format!("{name}: expected a key a line, found none")));
-    }
-    Ok(keys)
+    input::keys(&text, &name.to_string())
 }
 
 fn failed(error: ServeError) -> Failure {
