@@ -120,6 +120,7 @@ impl WeightsError {
         match self {
             WeightsError::Io { source, .. } => source.into(),
             WeightsError::Changed { .. } => ErrorKind::Io,
+            WeightsError::Malformed { fault: Fault::Memory { .. }, .. } => ErrorKind::OutOfMemory,
             _ => ErrorKind::BadModel,
         }
     }
@@ -285,6 +286,14 @@ pub enum Fault {
         found: u64,
         /// What fits in the rest of the file.
         most: u64,
+    },
+    /// The system has no memory for a value.
+    #[error("metadata `{}`: expected memory for {bytes} bytes, found too little", shown(key))]
+    Memory {
+        /// The key.
+        key: String,
+        /// Bytes that its value takes.
+        bytes: u64,
     },
     /// Arrays within arrays, too deep.
     #[error("metadata `{}`: expected arrays nested at most {most} deep", shown(key))]

@@ -284,6 +284,22 @@ fn documents_that_are_no_json_are_named() -> Outcome {
     Ok(())
 }
 
+#[test]
+fn documents_of_more_bytes_or_values_than_any_needs_are_refused() -> Outcome {
+    let folder = Folder::of("llama")?.write()?;
+    let config = folder.path().join("config.json");
+    let whole = std::fs::read_to_string(&config)?;
+    let more = |value: &str| format!("{},\"more\":{value}}}", whole.trim_end().trim_end_matches('}'));
+    std::fs::write(&config, more(&format!("null{}", " ".repeat(16 << 20))))?;
+    check(folder.path(), &["config.json: expected at most 16777216 bytes, found"]);
+    std::fs::write(&config, more(&format!("[{}0]", "[0],".repeat(1 << 20))))?;
+    check(folder.path(), &["config.json: expected values that take at most 268435456 bytes, found"]);
+    // A key of a megabyte is text, and few values.
+    std::fs::write(&config, more(&format!("[\"{}\"]", "x".repeat(1 << 20))))?;
+    check(folder.path(), &["config.json: more: expected a key whose effect is known"]);
+    Ok(())
+}
+
 /// SplitMix64 (Steele et al. 2014): the same damage on every machine.
 struct Random(u64);
 

@@ -8,6 +8,7 @@ use crate::checkpoint::source::Source;
 use crate::checkpoint::stored::{PARSED, StoredFile, make_sure, read_error};
 use crate::checkpoint::tensor::tensor_bytes;
 use crate::checkpoint::{Fault, OpenOptions, TensorInfo, TensorType, WeightsError};
+use crate::room::json;
 
 /// Longest header that is read; the format's own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
@@ -58,9 +59,7 @@ fn parse(path: &Path, source: &Source) -> Result<(Vec<Entry>, usize), WeightsErr
     }
     let start = LENGTH_BYTES + found as usize;
     make_sure(path, (found as usize).saturating_mul(PARSED))?;
-    let header =
-        source.with(LENGTH_BYTES..start, |bytes| serde_json::from_slice::<Metadata>(bytes)).map_err(read)?;
-    let header = header.map_err(|error| malformed(Fault::Header { reason: error.to_string() }))?;
+    let header = source.with(LENGTH_BYTES..start, |bytes| parse_json(path, bytes)).map_err(read)??;
     let (expected, found) = (header.data_len() as u64, left - found);
     if expected != found {
         return Err(malformed(Fault::DataLength { expected, found }));
@@ -72,6 +71,14 @@ fn parse(path: &Path, source: &Source) -> Result<(Vec<Entry>, usize), WeightsErr
         Some(Entry { dtype: info.dtype, shape: info.shape.clone(), name, offset, bytes })
     };
     Ok((header.offset_keys().into_iter().filter_map(entry).collect(), start))
+}
+
+/// The header's own part, where there is room for what it becomes.
+fn parse_json(path: &Path, bytes: &[u8]) -> Result<Metadata, WeightsError> {
+    let refuse =
+        |error: serde_json::Error| WeightsError::malformed(path, Fault::Header { reason: error.to_string() });
+    make_sure(path, json::bytes_parsed(bytes).map_err(refuse)?)?;
+    serde_json::from_slice(bytes).map_err(refuse)
 }
 
 impl Entry {

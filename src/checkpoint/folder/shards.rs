@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::checkpoint::stored::StoredFile;
 use crate::checkpoint::{WeightsError, shown};
 
-use super::documents;
+use super::documents::{self, Size};
 use super::header::Entry;
 use super::json::{Object, shown_value};
 
@@ -45,7 +45,7 @@ impl Shards {
 
     fn of_index(folder: &Path, path: &Path) -> Result<Shards, WeightsError> {
         let file = StoredFile::document(path)?;
-        let document = documents::parse(&file)?;
+        let document = documents::parse(&file, Size::Large)?;
         let map = Object::of(path, &document)?.object("weight_map")?;
         let map = map.ok_or_else(|| refuse(path, "expected a key `weight_map`, found none".to_owned()))?;
         let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
