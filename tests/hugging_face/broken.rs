@@ -129,6 +129,14 @@ fn settings_without_a_known_effect_are_named() -> Outcome {
     for ((key, value), words) in cases {
         refused(&Folder::of("llama")?.set(key, value), words)?;
     }
+    // Attention to later tokens is what false says, where the usual value is true.
+    for off in [json!(false), json!(0), json!("none")] {
+        let words = ["config.json: is_causal: expected true or null, found ", &off.to_string()];
+        refused(&Folder::of("llama")?.set("is_causal", off.clone()), &words)?;
+    }
+    for on in [json!(true), Value::Null] {
+        refused(&Folder::of("llama")?.set("is_causal", on), &["accepted"])?;
+    }
     // What says nothing is nothing.
     refused(&Folder::of("llama")?.set("use_mrope", false.into()), &["accepted"])?;
     let types = json!(["full_attention", "linear_attention", "full_attention", "full_attention"]);
