@@ -389,3 +389,35 @@ fn only_regular_files_are_read() -> Outcome {
     check(folder.path(), &["model.safetensors: cannot open: expected a regular file, found a directory"]);
     Ok(())
 }
+
+#[cfg(unix)]
+#[test]
+fn links_to_files_that_are_not_there_are_no_absent_documents() -> Outcome {
+    for document in [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "hf_quant_config.json",
+        "model.safetensors",
+    ] {
+        let folder = Folder::of("llama")?.write()?;
+        let path = folder.path().join(document);
+        std::fs::remove_file(&path).or_else(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })?;
+        std::os::unix::fs::symlink("../blobs/none", &path)?;
+        let said = format!("{document}: cannot open: expected a file, found a link to one that is not there");
+        check(folder.path(), &[&said]);
+    }
+    let folder = Folder::of("llama")?.write_sharded(2)?;
+    for name in [&shard(1, 2)[..], "model.safetensors.index.json"] {
+        std::fs::remove_file(folder.path().join(name))?;
+        std::os::unix::fs::symlink("../blobs/none", folder.path().join(name))?;
+        check(folder.path(), &[&format!("{name}: cannot open: expected a file, found a link")]);
+    }
+    Ok(())
+}

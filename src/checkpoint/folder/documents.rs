@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::stored::{PARSED, StoredFile, make_sure};
 use crate::checkpoint::{WeightsError, shown};
+use crate::file::is_there;
 use crate::room::json;
 
 /// Bytes of a document at most, and those that its values take.
@@ -69,7 +70,7 @@ impl Documents {
         let mut found = vec![(Documents::CONFIG, config)];
         for name in Documents::ALL {
             let path = folder.join(name);
-            if path.exists() {
+            if is_there(&path) {
                 let file = Arc::new(StoredFile::document(&path)?);
                 files.add(Arc::clone(&file), Vec::new())?;
                 found.push((name, file));
