@@ -83,7 +83,7 @@ fn not_utf8(bytes: &[u8], at: usize) -> String {
 
 /// All of standard input.
 pub fn read_stdin() -> Result<String, Failure> {
-    read(std::io::stdin().lock(), STDIN)
+    read(std::io::stdin().lock(), STDIN, TEXT_BYTES_MAX)
 }
 
 /// A file's text, or that of standard input for `-`.
@@ -96,8 +96,13 @@ pub fn read_file(path: &Path) -> Result<String, Failure> {
 
 /// A file's text; `-` is a file's name here, too.
 pub fn read_path(path: &Path) -> Result<String, Failure> {
+    read_path_within(path, TEXT_BYTES_MAX)
+}
+
+/// The same of at most so many bytes.
+pub fn read_path_within(path: &Path, most: usize) -> Result<String, Failure> {
     let file = File::open(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
-    read(file, &path.display().to_string())
+    read(file, &path.display().to_string(), most)
 }
 
 /// The keys of a text, one a line; there must be one. Its name is in the message.
@@ -110,11 +115,11 @@ pub fn keys(text: &str, name: &str) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// All of a source, whose name is in the message where that fails.
-fn read(mut from: impl Read, name: &str) -> Result<String, Failure> {
+/// All of a source of at most so many bytes, whose name is in the message where that fails.
+fn read(mut from: impl Read, name: &str, most: usize) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     loop {
-        let room = (TEXT_BYTES_MAX + 1).saturating_sub(bytes.len()) as u64;
+        let room = (most + 1).saturating_sub(bytes.len()) as u64;
         match from.by_ref().take(room).read_to_end(&mut bytes) {
             Ok(_) => break,
             // Whoever started the program may have left the pipe so.
@@ -122,8 +127,8 @@ fn read(mut from: impl Read, name: &str) -> Result<String, Failure> {
             Err(error) => return Err(Failure::Failed(format!("{name}: {error}"))),
         }
     }
-    if bytes.len() > TEXT_BYTES_MAX {
-        return Err(Failure::Failed(format!("{name}: {}", too_long())));
+    if bytes.len() > most {
+        return Err(Failure::Failed(format!("{name}: {}", too_long(most))));
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -131,8 +136,8 @@ fn read(mut from: impl Read, name: &str) -> Result<String, Failure> {
     })
 }
 
-fn too_long() -> String {
-    format!("more than {} MiB, expected at most so much text", TEXT_BYTES_MAX >> 20)
+fn too_long(most: usize) -> String {
+    format!("more than {} MiB, expected at most so much text", most >> 20)
 }
 
 /// Whether standard input beside a text is to be read; a note where it keeps silent.
@@ -216,7 +221,7 @@ impl<R: BufRead> Lines<R> {
         }
         self.number += 1;
         if !is_whole {
-            return Ok(NextLine::Bad(format!("{STDIN}, line {}: {}", self.number, too_long())));
+            return Ok(NextLine::Bad(format!("{STDIN}, line {}: {}", self.number, too_long(TEXT_BYTES_MAX))));
         }
         Ok(match std::str::from_utf8(&bytes) {
             Ok(line) => NextLine::Line(line.trim_end_matches(['\n', '\r']).to_owned()),
@@ -273,22 +278,28 @@ mod tests {
 
     #[test]
     fn what_is_no_utf8_is_named_by_source_and_offset() {
-        assert_eq!(read(&b"ok"[..], STDIN).unwrap(), "ok");
+        assert_eq!(read(&b"ok"[..], STDIN, TEXT_BYTES_MAX).unwrap(), "ok");
         assert_eq!(
-            failed(read(&b"ok \xff"[..], STDIN)),
+            failed(read(&b"ok \xff"[..], STDIN, TEXT_BYTES_MAX)),
             "standard input: the byte at offset 3 is not UTF-8 (0xff)"
         );
         // A character that the end cuts off, and one that is no scalar value.
-        assert!(failed(read("né".as_bytes().split_at(2).0, "note")).contains("note: the byte at offset 1"));
-        assert!(failed(read(&b"a\xed\xa0\x80"[..], "note")).contains("offset 1 is not UTF-8 (0xed)"));
+        assert!(
+            failed(read("né".as_bytes().split_at(2).0, "note", TEXT_BYTES_MAX))
+                .contains("note: the byte at offset 1")
+        );
+        assert!(
+            failed(read(&b"a\xed\xa0\x80"[..], "note", TEXT_BYTES_MAX))
+                .contains("offset 1 is not UTF-8 (0xed)")
+        );
     }
 
     #[test]
     fn a_text_is_read_up_to_its_limit_and_no_further() {
-        let exact = read(std::io::repeat(b'a').take(TEXT_BYTES_MAX as u64), "note").unwrap();
+        let exact = read(std::io::repeat(b'a').take(TEXT_BYTES_MAX as u64), "note", TEXT_BYTES_MAX).unwrap();
         assert_eq!(exact.len(), TEXT_BYTES_MAX);
         assert_eq!(
-            failed(read(std::io::repeat(b'a'), "note")),
+            failed(read(std::io::repeat(b'a'), "note", TEXT_BYTES_MAX)),
             "note: more than 16 MiB, expected at most so much text"
         );
     }

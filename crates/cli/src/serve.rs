@@ -24,7 +24,7 @@ const SECONDS_MAX: u64 = 1 << 20;
 #[cfg(feature = "kv-events")]
 const KV_EVENTS: usize = 1 << 14;
 /// Most bytes of a file of keys.
-const KEYS_MAX: u64 = 1 << 20;
+const KEYS_MAX: usize = 1 << 20;
 
 /// An address, or the name that every machine has for itself.
 fn address(text: &str) -> Result<IpAddr, AddrParseError> {
@@ -167,18 +167,9 @@ impl Serve {
     }
 }
 
-/// The lines of a file that are not empty.
+/// The keys of a file or a pipe.
 fn keys_of(path: &Path) -> Result<Vec<String>, Failure> {
-    let name = path.display();
-    let failed = |error: std::io::Error| Failure::Failed(format!("{name}: {error}"));
-    let length = std::fs::metadata(path).map_err(failed)?.len();
-    if length > KEYS_MAX {
-        return Err(Failure::Failed(format!(
-            "{name}: expected at most {KEYS_MAX} bytes of keys, found {length}"
-        )));
-    }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    input::keys(&text, &name.to_string())
+    input::keys(&input::read_path_within(path, KEYS_MAX)?, &path.display().to_string())
 }
 
 fn failed(error: ServeError) -> Failure {

@@ -36,3 +36,23 @@ fn a_variable_of_keys_has_a_key() {
         failed(&with(keys), &serve, 1, &[NO_MODEL]);
     }
 }
+
+#[test]
+fn a_file_of_keys_is_read_up_to_its_limit_and_names_its_bad_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    let path = file.to_str().unwrap();
+    let serve = ["serve", "--port", "0", "--model", NO_MODEL, "--api-key-file", path];
+    let with = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        ottava(&serve)
+    };
+    failed(&with(b"one\nsecret\xff\n"), &serve, 1, &["keys: the byte at offset 10 is not UTF-8 (0xff)"]);
+    failed(&with(b" \n\n"), &serve, 1, &["keys: expected a key a line, found none"]);
+    failed(&with(&vec![b'a'; (1 << 20) + 1]), &serve, 1, &["keys: more than 1 MiB"]);
+    failed(&with(b"one\n two \n"), &serve, 1, &[NO_MODEL]);
+    failed(&with(&vec![b'a'; 1 << 20]), &serve, 1, &[NO_MODEL]);
+    // The length of a device is 0.
+    #[cfg(unix)]
+    fails(&["serve", "--model", NO_MODEL, "--api-key-file", "/dev/zero"], 1, &["/dev/zero: more than 1 MiB"]);
+}
