@@ -17,6 +17,7 @@ use cursor::{Cursor, Parsed, repeat};
 pub(super) use memory::table_bytes;
 use memory::{check_memory, check_strings};
 
+use super::fault::GIT_LFS;
 use super::tensor::{TypeNumber, tensor_bytes, type_from_number};
 use super::{Array, Fault, Metadata, Strings, TensorInfo, TensorType, Value};
 
@@ -47,6 +48,9 @@ pub(super) struct Header {
 /// Reads and checks the whole header of `file`, of whose `file_bytes` the first are `bytes`. Where these
 /// do not reach to the header's end, some field is said to be truncated.
 pub(super) fn parse(file: &Path, bytes: &[u8], file_bytes: u64) -> Parsed<Header> {
+    if bytes.starts_with(GIT_LFS) {
+        return Err(Located { offset: 0, fault: Fault::Pointer });
+    }
     let mut cursor = Cursor::new(bytes, file_bytes);
     let version = parse_version(&mut cursor)?;
     let (tensors_at, tensor_count) = (cursor.offset(), cursor.u64("tensor count")?);

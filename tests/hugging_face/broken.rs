@@ -261,7 +261,7 @@ fn broken_headers_are_named() -> Outcome {
         (vec![1, 0, 0], "header length: expected 8 bytes, found 3 before the end of the file"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n".to_vec(),
-            "a pointer of Git LFS",
+            "at byte 0: expected the file itself, found a pointer of Git LFS: `git lfs pull` fetches it",
         ),
         (
             u64::MAX.to_le_bytes().to_vec(),
@@ -304,6 +304,26 @@ fn documents_that_are_no_json_are_named() -> Outcome {
     }
     std::fs::write(folder.path().join("config.json"), "[".repeat(100_000))?;
     check(folder.path(), &["config.json: recursion limit exceeded"]);
+    Ok(())
+}
+
+#[test]
+fn a_document_that_git_keeps_elsewhere_says_how_to_fetch_it() -> Outcome {
+    let folder = Folder::of("llama")?.write()?;
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+    let said = "expected the file itself, found a pointer of Git LFS: `git lfs pull` fetches it";
+    let gguf = folder.path().join("model.gguf");
+    std::fs::write(&gguf, pointer)?;
+    check(&gguf, &[&format!("model.gguf: at byte 0: {said}")]);
+    for name in ["tokenizer.json", "config.json"] {
+        let path = folder.path().join(name);
+        let whole = std::fs::read(&path)?;
+        std::fs::write(&path, pointer)?;
+        let error =
+            read_all(folder.path()).map_or_else(|error| error.to_string(), |()| "accepted".to_owned());
+        assert!(error.ends_with(&format!("{name}: {said}")), "{error}");
+        std::fs::write(&path, whole)?;
+    }
     Ok(())
 }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::checkpoint::fault::GIT_LFS;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::stored::{PARSED, StoredFile, make_sure};
-use crate::checkpoint::{WeightsError, shown};
+use crate::checkpoint::{Fault, WeightsError, shown};
 use crate::file::is_there;
 use crate::room::json;
 
@@ -148,7 +149,10 @@ fn read<T>(
         return Err(WeightsError::Document { file: path.to_owned(), reason });
     }
     make_sure(path, file.len().saturating_mul(PARSED))?;
-    file.with(0..file.len(), make)?
+    file.with(0..file.len(), |bytes| match bytes.starts_with(GIT_LFS) {
+        true => Err(WeightsError::Document { file: path.to_owned(), reason: Fault::Pointer.to_string() }),
+        false => make(bytes),
+    })?
 }
 
 fn refuse(path: &Path, error: &dyn std::fmt::Display) -> WeightsError {

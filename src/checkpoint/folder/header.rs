@@ -4,6 +4,7 @@ use std::path::Path;
 
 use safetensors::tensor::{Dtype, Metadata};
 
+use crate::checkpoint::fault::GIT_LFS;
 use crate::checkpoint::source::Source;
 use crate::checkpoint::stored::{PARSED, StoredFile, make_sure, read_error};
 use crate::checkpoint::tensor::tensor_bytes;
@@ -14,9 +15,6 @@ use crate::room::json;
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Bytes that say how long the header is.
 const LENGTH_BYTES: usize = 8;
-
-/// How a file begins that stands for one that Git keeps elsewhere.
-const GIT_LFS: [u8; LENGTH_BYTES] = *b"version ";
 
 /// A tensor of a file, which may be of a type that cannot be read.
 pub(super) struct Entry {
@@ -49,9 +47,8 @@ fn parse(path: &Path, source: &Source) -> Result<(Vec<Entry>, usize), WeightsErr
         .ok_or_else(|| malformed(Fault::Truncated { what: "header length", needed: 8, left: file_bytes }))?;
     let length = source.with(0..LENGTH_BYTES, |bytes| bytes.first_chunk().copied().map(u64::from_le_bytes));
     let found = length.map_err(read)?.unwrap_or(u64::MAX);
-    if found == u64::from_le_bytes(GIT_LFS) {
-        let reason = "this is a pointer of Git LFS, and not the file itself, which `git lfs pull` fetches";
-        return Err(malformed(Fault::Header { reason: reason.into() }));
+    if GIT_LFS.starts_with(&found.to_le_bytes()) {
+        return Err(malformed(Fault::Pointer));
     }
     let most = left.min(HEADER_BYTES_MAX);
     if found > most {
