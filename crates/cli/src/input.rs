@@ -26,7 +26,8 @@ pub struct TextInput {
     ///
     /// Of standard input all commands read at most 16 MiB of UTF-8. Beside TEXT a terminal or an empty
     /// input adds nothing; a pipe that stays silent for 5 seconds is left out, with a note: `TEXT -` waits
-    /// for it. In a loop that reads a file, `< /dev/null` keeps the file's lines from the command.
+    /// for it. In a loop that reads a file, `< /dev/null` keeps the file's lines from the command. Where an option's
+    /// FILE is -, standard input is that file and nothing follows TEXT.
     #[arg(value_name = "TEXT", value_parser = utf8(), allow_negative_numbers = true)]
     text: Option<String>,
     /// Behind TEXT: wait for standard input, however long
@@ -35,11 +36,15 @@ pub struct TextInput {
 }
 
 impl TextInput {
-    /// The text. It is empty only where an empty one was given; without any the error says what is missing.
-    pub fn read(&self) -> Result<String, Failure> {
+    /// The text. It is empty only where an empty one was given; without any the error says what is missing. Standard
+    /// input is left to the options that read it.
+    pub fn read(&self, options: &[Option<&'static str>]) -> Result<String, Failure> {
+        let own = (self.dash.is_some() || matches!(self.text.as_deref(), None | Some("-"))).then_some("TEXT");
+        check_readers(options.iter().copied().chain([own]))?;
+        let is_left = options.iter().all(Option::is_none);
         match self.text.as_deref() {
             Some("-") => read_stdin(),
-            Some(text) if self.dash.is_some() || has_input() => Ok(joined(text, read_stdin()?)),
+            Some(text) if self.dash.is_some() || is_left && has_input() => Ok(joined(text, read_stdin()?)),
             Some(text) => Ok(text.to_owned()),
             None if std::io::stdin().is_terminal() => {
                 Err(Failure::Usage("no text: give TEXT, or pipe it to standard input".into()))
@@ -51,6 +56,22 @@ impl TextInput {
                 text => Ok(text),
             },
         }
+    }
+}
+
+/// The name of an option whose file is standard input.
+pub fn reader(name: &'static str, file: impl AsRef<OsStr>) -> Option<&'static str> {
+    (file.as_ref() == "-").then_some(name)
+}
+
+/// Refuses a command of which more than one part reads standard input: the second one would find nothing.
+pub fn check_readers(readers: impl IntoIterator<Item = Option<&'static str>>) -> Result<(), Failure> {
+    let mut readers = readers.into_iter().flatten();
+    match (readers.next(), readers.next()) {
+        (Some(first), Some(second)) => Err(Failure::Usage(format!(
+            "{STDIN} is read once: expected another source of {first} or of {second}"
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -124,6 +124,8 @@ impl Serve {
 
     /// Serves models that run in processes of their own.
     fn run_isolated(self, keys: Vec<String>) -> Result<(), Failure> {
+        // A process's standard input tells it when its front ends.
+        input::check_readers([self.model.reader(), Some("the processes of models")])?;
         let models = isolated::models(&self.model.model, &self.alias, &self.add);
         let models =
             models.map_err(|error| Failure::Failed(format!("this program cannot be found: {error}")))?;
