@@ -35,7 +35,7 @@ pub struct NotRegular {
 pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
     // Before, because opening a device may have an effect; and after, because something else may stand there
     // by then.
-    check_regular(&fs::metadata(path)?)?;
+    check_regular(&fs::metadata(path).map_err(|error| with_link(path, error))?)?;
     let mut options = OpenOptions::new();
     options.read(true);
     without_waiting(&mut options);
@@ -43,6 +43,22 @@ pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
     let metadata = file.metadata()?;
     check_regular(&metadata)?;
     Ok((file, metadata))
+}
+
+/// Whether something stands there, be it a link to a file that does not. What cannot be looked at counts as there: to
+/// open it says why.
+pub(crate) fn is_there(path: &Path) -> bool {
+    !matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Says of a file that is not there whether a link to it is.
+fn with_link(path: &Path, error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound if path.is_symlink() => {
+            io::Error::new(io::ErrorKind::NotFound, "expected a file, found a link to one that is not there")
+        }
+        _ => error,
+    }
 }
 
 /// Checks that a file may be written to `path`: nothing stands there, or a regular file, which it replaces.

@@ -1,6 +1,9 @@
 //! Room for small allocations. Rust ends the process where one finds no memory, so what may be large is refused in
 //! time: memory that is taken in one piece, and threads, leave this much.
 
+#[cfg(feature = "safetensors")]
+pub(crate) mod json;
+
 use std::fs;
 use std::io;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};

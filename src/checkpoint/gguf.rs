@@ -6,6 +6,7 @@
 //! `general.alignment`, the data. Strings are a u64 length and bytes of UTF-8.
 
 mod cursor;
+mod memory;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -13,7 +14,10 @@ use std::path::Path;
 
 pub(super) use cursor::Located;
 use cursor::{Cursor, Parsed, repeat};
+pub(super) use memory::table_bytes;
+use memory::{check_memory, check_strings};
 
+use super::fault::GIT_LFS;
 use super::tensor::{TypeNumber, tensor_bytes, type_from_number};
 use super::{Array, Fault, Metadata, Strings, TensorInfo, TensorType, Value};
 
@@ -21,6 +25,8 @@ use super::{Array, Fault, Metadata, Strings, TensorInfo, TensorType, Value};
 const KEY_BYTES_MAX: u64 = 65_535;
 /// Longest tensor name that the format allows, in bytes.
 const NAME_BYTES_MAX: u64 = 64;
+/// What an array within another takes beside its elements.
+const NESTED_BYTES: u64 = size_of::<Array>() as u64;
 /// Deepest arrays within arrays that are read.
 const NESTING_MAX: usize = 4;
 /// Key length, key, type, value: the least that a metadata entry takes.
@@ -42,6 +48,9 @@ pub(super) struct Header {
 /// Reads and checks the whole header of `file`, of whose `file_bytes` the first are `bytes`. Where these
 /// do not reach to the header's end, some field is said to be truncated.
 pub(super) fn parse(file: &Path, bytes: &[u8], file_bytes: u64) -> Parsed<Header> {
+    if bytes.starts_with(GIT_LFS) {
+        return Err(Located { offset: 0, fault: Fault::Pointer });
+    }
     let mut cursor = Cursor::new(bytes, file_bytes);
     let version = parse_version(&mut cursor)?;
     let (tensors_at, tensor_count) = (cursor.offset(), cursor.u64("tensor count")?);
@@ -153,6 +162,7 @@ fn parse_string<'a>(cursor: &mut Cursor<'a>, key: &str) -> Parsed<Cow<'a, str>> 
         return Err(Located { offset, fault: Fault::StringLength { key: key.to_owned(), found, left } });
     }
     let bytes = cursor.take(found, "string")?;
+    check_memory(key, offset, found)?;
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(Cow::Borrowed(text)),
         Err(_) if only_describes(key) => Ok(String::from_utf8_lossy(bytes)),
@@ -166,8 +176,10 @@ fn parse_string<'a>(cursor: &mut Cursor<'a>, key: &str) -> Parsed<Cow<'a, str>> 
 /// `count` strings, which must have been checked against the bytes that are left.
 fn parse_strings(cursor: &mut Cursor<'_>, key: &str, count: u64) -> Parsed<Strings> {
     let mut strings = Strings::with_capacity(count as usize);
+    let (start, mut checked) = (cursor.offset(), 0);
     for _ in 0..count {
         let offset = cursor.offset();
+        checked = check_strings(key, start..offset, checked)?;
         let (string, left) = (parse_string(cursor, key)?, strings.room());
         if string.len() > left {
             let (found, left) = (string.len() as u64, left as u64);
@@ -202,6 +214,11 @@ fn parse_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Parsed<Array
         let fault = Fault::ArrayLength { key: key.to_owned(), found, most };
         return Err(Located { offset: length_at, fault });
     }
+    check_memory(
+        key,
+        length_at,
+        found.saturating_mul(if element == 9 { NESTED_BYTES } else { element_bytes }),
+    )?;
     Ok(match element {
         0 => Array::U8(cursor.scalars(found, u8::from_le_bytes)?),
         1 => Array::I8(cursor.scalars(found, i8::from_le_bytes)?),

@@ -110,8 +110,11 @@ fn read_header(path: &Path, source: &Source) -> Result<gguf::Header, WeightsErro
     loop {
         // Where that is missing, parsing would end the process.
         make_sure(path, head.min(HEADER_BYTES_USUAL).saturating_mul(PARSED))?;
-        let parsed = source.with(0..head, |bytes| gguf::parse(path, bytes, len as u64));
-        match parsed.map_err(|source| read_error(path, source))? {
+        let parsed = source.with(0..head, |bytes| {
+            make_sure(path, gguf::table_bytes(bytes, len as u64))?;
+            Ok(gguf::parse(path, bytes, len as u64))
+        });
+        match parsed.map_err(|source| read_error(path, source))?? {
             Ok(header) => return Ok(header),
             Err(gguf::Located { fault: Fault::Truncated { needed, left, .. }, .. })
                 if needed <= left && head < len =>

@@ -13,6 +13,7 @@
 //! The block formats themselves are in [`crate::quant`]; what the metadata means to a model or a tokenizer is theirs.
 
 mod error;
+mod fault;
 mod files;
 #[cfg(feature = "safetensors")]
 mod folder;
@@ -38,7 +39,8 @@ use std::time::SystemTime;
 
 use crate::quant::WeightMatrix;
 
-pub use error::{Fault, WeightsError};
+pub use error::WeightsError;
+pub use fault::Fault;
 pub use files::TensorFiles;
 #[cfg(feature = "safetensors")]
 pub use folder::{Documents, ModelFolder};

@@ -72,7 +72,7 @@ fn settings_that_contradict_the_tensors_are_named() -> Outcome {
 #[test]
 fn settings_without_a_known_effect_are_named() -> Outcome {
     let rope = |scheme: Value| ("rope_parameters", scheme);
-    let cases: [((&str, Value), &[&str]); 19] = [
+    let cases: [((&str, Value), &[&str]); 23] = [
         (("hidden_act", "relu".into()), &["config.json: hidden_act: expected silu, found relu"]),
         (
             ("quantization_config", json!({ "quant_method": "gptq" })),
@@ -111,6 +111,19 @@ fn settings_without_a_known_effect_are_named() -> Outcome {
             rope(json!({ "rope_type": "default", "mrope_section": [1, 2] })),
             &["rope_parameters.mrope_section"],
         ),
+        (
+            rope(json!({ "factor": 4.0 })),
+            &["config.json: rope_parameters.factor: expected 1 beside no rope_type but default, found 4"],
+        ),
+        (
+            ("rope_scaling", json!({ "factor": 0 })),
+            &["config.json: rope_scaling.factor: expected 1 beside no"],
+        ),
+        (rope(json!({ "rope_type": "default", "factor": 2 })), &["rope_parameters.factor: expected 1"]),
+        (
+            rope(json!({ "rope_type": "default", "attention_factor": 1.2 })),
+            &["rope_parameters.attention_factor: expected 1 beside no rope_type but default, found 1.2"],
+        ),
         (rope(json!({ "rope_type": "longrope" })), &["rope_parameters.long_factor: expected a list"]),
         (
             rope(json!({ "rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0] })),
@@ -129,6 +142,16 @@ fn settings_without_a_known_effect_are_named() -> Outcome {
     for ((key, value), words) in cases {
         refused(&Folder::of("llama")?.set(key, value), words)?;
     }
+    // Attention to later tokens is what false says, where the usual value is true.
+    for off in [json!(false), json!(0), json!("none")] {
+        let words = ["config.json: is_causal: expected true or null, found ", &off.to_string()];
+        refused(&Folder::of("llama")?.set("is_causal", off.clone()), &words)?;
+    }
+    for on in [json!(true), Value::Null] {
+        refused(&Folder::of("llama")?.set("is_causal", on), &["accepted"])?;
+    }
+    let unscaled = rope(json!({ "type": null, "factor": 1.0, "attention_factor": 1 }));
+    refused(&Folder::of("llama")?.set(unscaled.0, unscaled.1), &["accepted"])?;
     // What says nothing is nothing.
     refused(&Folder::of("llama")?.set("use_mrope", false.into()), &["accepted"])?;
     let types = json!(["full_attention", "linear_attention", "full_attention", "full_attention"]);
@@ -238,7 +261,7 @@ fn broken_headers_are_named() -> Outcome {
         (vec![1, 0, 0], "header length: expected 8 bytes, found 3 before the end of the file"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n".to_vec(),
-            "a pointer of Git LFS",
+            "at byte 0: expected the file itself, found a pointer of Git LFS: `git lfs pull` fetches it",
         ),
         (
             u64::MAX.to_le_bytes().to_vec(),
@@ -281,6 +304,42 @@ fn documents_that_are_no_json_are_named() -> Outcome {
     }
     std::fs::write(folder.path().join("config.json"), "[".repeat(100_000))?;
     check(folder.path(), &["config.json: recursion limit exceeded"]);
+    Ok(())
+}
+
+#[test]
+fn a_document_that_git_keeps_elsewhere_says_how_to_fetch_it() -> Outcome {
+    let folder = Folder::of("llama")?.write()?;
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+    let said = "expected the file itself, found a pointer of Git LFS: `git lfs pull` fetches it";
+    let gguf = folder.path().join("model.gguf");
+    std::fs::write(&gguf, pointer)?;
+    check(&gguf, &[&format!("model.gguf: at byte 0: {said}")]);
+    for name in ["tokenizer.json", "config.json"] {
+        let path = folder.path().join(name);
+        let whole = std::fs::read(&path)?;
+        std::fs::write(&path, pointer)?;
+        let error =
+            read_all(folder.path()).map_or_else(|error| error.to_string(), |()| "accepted".to_owned());
+        assert!(error.ends_with(&format!("{name}: {said}")), "{error}");
+        std::fs::write(&path, whole)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn documents_of_more_bytes_or_values_than_any_needs_are_refused() -> Outcome {
+    let folder = Folder::of("llama")?.write()?;
+    let config = folder.path().join("config.json");
+    let whole = std::fs::read_to_string(&config)?;
+    let more = |value: &str| format!("{},\"more\":{value}}}", whole.trim_end().trim_end_matches('}'));
+    std::fs::write(&config, more(&format!("null{}", " ".repeat(16 << 20))))?;
+    check(folder.path(), &["config.json: expected at most 16777216 bytes, found"]);
+    std::fs::write(&config, more(&format!("[{}0]", "[0],".repeat(1 << 20))))?;
+    check(folder.path(), &["config.json: expected values that take at most 268435456 bytes, found"]);
+    // A key of a megabyte is text, and few values.
+    std::fs::write(&config, more(&format!("[\"{}\"]", "x".repeat(1 << 20))))?;
+    check(folder.path(), &["config.json: more: expected a key whose effect is known"]);
     Ok(())
 }
 
@@ -363,5 +422,37 @@ fn only_regular_files_are_read() -> Outcome {
     std::fs::remove_file(&weights)?;
     std::fs::create_dir(&weights)?;
     check(folder.path(), &["model.safetensors: cannot open: expected a regular file, found a directory"]);
+    Ok(())
+}
+
+#[cfg(unix)]
+#[test]
+fn links_to_files_that_are_not_there_are_no_absent_documents() -> Outcome {
+    for document in [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "hf_quant_config.json",
+        "model.safetensors",
+    ] {
+        let folder = Folder::of("llama")?.write()?;
+        let path = folder.path().join(document);
+        std::fs::remove_file(&path).or_else(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })?;
+        std::os::unix::fs::symlink("../blobs/none", &path)?;
+        let said = format!("{document}: cannot open: expected a file, found a link to one that is not there");
+        check(folder.path(), &[&said]);
+    }
+    let folder = Folder::of("llama")?.write_sharded(2)?;
+    for name in [&shard(1, 2)[..], "model.safetensors.index.json"] {
+        std::fs::remove_file(folder.path().join(name))?;
+        std::os::unix::fs::symlink("../blobs/none", folder.path().join(name))?;
+        check(folder.path(), &[&format!("{name}: cannot open: expected a file, found a link")]);
+    }
     Ok(())
 }

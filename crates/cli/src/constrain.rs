@@ -20,6 +20,12 @@ pub struct ConstrainOptions {
 }
 
 impl ConstrainOptions {
+    /// The option that reads standard input, if one does.
+    pub fn reader(&self) -> Option<&'static str> {
+        let schema = self.json_schema.as_ref().and_then(|schema| input::reader("--json-schema", schema));
+        schema.or(self.grammar.as_ref().and_then(|grammar| input::reader("--grammar", grammar)))
+    }
+
     /// The grammar, if there is one.
     pub fn read(&self) -> Result<Option<Grammar>, Failure> {
         match (&self.json_schema, &self.grammar) {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::{Failure, input};
+
 /// The folder of fetched models: `OTTAVA_CACHE`, else `XDG_CACHE_HOME/ottava`, else
 /// `HOME/.cache/ottava`. `None` if none of them is set.
 pub fn cache_folder() -> Option<PathBuf> {
@@ -11,20 +13,21 @@ pub fn cache_folder() -> Option<PathBuf> {
 }
 
 /// The Hugging Face hub's address: `HF_ENDPOINT`, else the public one.
-pub fn hub_endpoint() -> String {
-    let address = std::env::var("HF_ENDPOINT").ok().filter(|address| !address.is_empty());
-    address.map_or_else(|| "https://huggingface.co".into(), |a| a.trim_end_matches('/').into())
+pub fn hub_endpoint() -> Result<String, Failure> {
+    let address = text("HF_ENDPOINT")?;
+    Ok(address.map_or_else(|| "https://huggingface.co".into(), |a| a.trim_end_matches('/').into()))
 }
 
 /// The hub's access token: `HF_TOKEN`.
-pub fn hub_token() -> Option<String> {
-    std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty())
+pub fn hub_token() -> Result<Option<String>, Failure> {
+    text("HF_TOKEN")
 }
 
-/// Keys of the server's clients, one a line: `OTTAVA_API_KEY`.
-pub fn api_keys() -> Vec<String> {
-    let keys = std::env::var("OTTAVA_API_KEY").unwrap_or_default();
-    keys.lines().filter(|key| !key.is_empty()).map(str::to_owned).collect()
+/// Keys of the server's clients, one a line: `OTTAVA_API_KEY`. None where it is not set or empty; one that has
+/// something and no key is a mistake, as a server without keys serves everybody.
+pub fn api_keys() -> Result<Vec<String>, Failure> {
+    let name = "OTTAVA_API_KEY";
+    text(name)?.map_or_else(|| Ok(Vec::new()), |keys| input::keys(&keys, name))
 }
 
 /// Whether the hub must not be asked: `HF_HUB_OFFLINE` or `OTTAVA_OFFLINE` set to anything but 0.
@@ -36,4 +39,11 @@ pub fn offline() -> bool {
 
 fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// A variable's text; none where it is not set or empty. One that is not UTF-8 counts as set.
+fn text(name: &str) -> Result<Option<String>, Failure> {
+    let value = std::env::var_os(name).filter(|value| !value.is_empty());
+    let text = value.map(|value| input::utf8_of(&value)).transpose();
+    text.map_err(|reason| Failure::Usage(format!("{name}: {reason}")))
 }

@@ -2,7 +2,7 @@
 //!
 //! What is read is bounded, is UTF-8, and an error says where it came from and at which byte.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Stdin};
 use std::path::Path;
@@ -26,7 +26,8 @@ pub struct TextInput {
     ///
     /// Of standard input all commands read at most 16 MiB of UTF-8. Beside TEXT a terminal or an empty
     /// input adds nothing; a pipe that stays silent for 5 seconds is left out, with a note: `TEXT -` waits
-    /// for it. In a loop that reads a file, `< /dev/null` keeps the file's lines from the command.
+    /// for it. In a loop that reads a file, `< /dev/null` keeps the file's lines from the command. Where an option's
+    /// FILE is -, standard input is that file and nothing follows TEXT.
     #[arg(value_name = "TEXT", value_parser = utf8(), allow_negative_numbers = true)]
     text: Option<String>,
     /// Behind TEXT: wait for standard input, however long
@@ -35,11 +36,15 @@ pub struct TextInput {
 }
 
 impl TextInput {
-    /// The text. It is empty only where an empty one was given; without any the error says what is missing.
-    pub fn read(&self) -> Result<String, Failure> {
+    /// The text. It is empty only where an empty one was given; without any the error says what is missing. Standard
+    /// input is left to the options that read it.
+    pub fn read(&self, options: &[Option<&'static str>]) -> Result<String, Failure> {
+        let own = (self.dash.is_some() || matches!(self.text.as_deref(), None | Some("-"))).then_some("TEXT");
+        check_readers(options.iter().copied().chain([own]))?;
+        let is_left = options.iter().all(Option::is_none);
         match self.text.as_deref() {
             Some("-") => read_stdin(),
-            Some(text) if self.dash.is_some() || has_input() => Ok(joined(text, read_stdin()?)),
+            Some(text) if self.dash.is_some() || is_left && has_input() => Ok(joined(text, read_stdin()?)),
             Some(text) => Ok(text.to_owned()),
             None if std::io::stdin().is_terminal() => {
                 Err(Failure::Usage("no text: give TEXT, or pipe it to standard input".into()))
@@ -54,6 +59,22 @@ impl TextInput {
     }
 }
 
+/// The name of an option whose file is standard input.
+pub fn reader(name: &'static str, file: impl AsRef<OsStr>) -> Option<&'static str> {
+    (file.as_ref() == "-").then_some(name)
+}
+
+/// Refuses a command of which more than one part reads standard input: the second one would find nothing.
+pub fn check_readers(readers: impl IntoIterator<Item = Option<&'static str>>) -> Result<(), Failure> {
+    let mut readers = readers.into_iter().flatten();
+    match (readers.next(), readers.next()) {
+        (Some(first), Some(second)) => Err(Failure::Usage(format!(
+            "{STDIN} is read once: expected another source of {first} or of {second}"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// A text and what was piped in beside it.
 fn joined(text: &str, input: String) -> String {
     if input.is_empty() { text.to_owned() } else { format!("{text}\n\n{input}") }
@@ -61,10 +82,14 @@ fn joined(text: &str, input: String) -> String {
 
 /// An argument's text; the message of another names the byte.
 pub fn utf8() -> impl TypedValueParser<Value = String> {
-    OsStringValueParser::new().try_map(|text: OsString| match std::str::from_utf8(text.as_encoded_bytes()) {
-        Ok(text) => Ok(text.to_owned()),
-        Err(error) => Err(not_utf8(text.as_encoded_bytes(), error.valid_up_to())),
-    })
+    OsStringValueParser::new().try_map(|text: OsString| utf8_of(&text))
+}
+
+/// The text of what the system hands over; the message of another names the byte.
+pub fn utf8_of(text: &OsStr) -> Result<String, String> {
+    let bytes = text.as_encoded_bytes();
+    let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(bytes, error.valid_up_to()))?;
+    Ok(text.to_owned())
 }
 
 /// The only argument behind the text.
@@ -79,7 +104,7 @@ fn not_utf8(bytes: &[u8], at: usize) -> String {
 
 /// All of standard input.
 pub fn read_stdin() -> Result<String, Failure> {
-    read(std::io::stdin().lock(), STDIN)
+    read(std::io::stdin().lock(), STDIN, TEXT_BYTES_MAX)
 }
 
 /// A file's text, or that of standard input for `-`.
@@ -92,15 +117,30 @@ pub fn read_file(path: &Path) -> Result<String, Failure> {
 
 /// A file's text; `-` is a file's name here, too.
 pub fn read_path(path: &Path) -> Result<String, Failure> {
-    let file = File::open(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
-    read(file, &path.display().to_string())
+    read_path_within(path, TEXT_BYTES_MAX)
 }
 
-/// All of a source, whose name is in the message where that fails.
-fn read(mut from: impl Read, name: &str) -> Result<String, Failure> {
+/// The same of at most so many bytes.
+pub fn read_path_within(path: &Path, most: usize) -> Result<String, Failure> {
+    let file = File::open(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+    read(file, &path.display().to_string(), most)
+}
+
+/// The keys of a text, one a line; there must be one. Its name is in the message.
+pub fn keys(text: &str, name: &str) -> Result<Vec<String>, Failure> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let keys: Vec<String> = lines.map(str::to_owned).collect();
+    match keys.is_empty() {
+        false => Ok(keys),
+        true => Err(Failure::Failed(format!("{name}: expected a key a line, found none"))),
+    }
+}
+
+/// All of a source of at most so many bytes, whose name is in the message where that fails.
+fn read(mut from: impl Read, name: &str, most: usize) -> Result<String, Failure> {
     let mut bytes = Vec::new();
     loop {
-        let room = (TEXT_BYTES_MAX + 1).saturating_sub(bytes.len()) as u64;
+        let room = (most + 1).saturating_sub(bytes.len()) as u64;
         match from.by_ref().take(room).read_to_end(&mut bytes) {
             Ok(_) => break,
             // Whoever started the program may have left the pipe so.
@@ -108,8 +148,8 @@ fn read(mut from: impl Read, name: &str) -> Result<String, Failure> {
             Err(error) => return Err(Failure::Failed(format!("{name}: {error}"))),
         }
     }
-    if bytes.len() > TEXT_BYTES_MAX {
-        return Err(Failure::Failed(format!("{name}: {}", too_long())));
+    if bytes.len() > most {
+        return Err(Failure::Failed(format!("{name}: {}", too_long(most))));
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -117,8 +157,8 @@ fn read(mut from: impl Read, name: &str) -> Result<String, Failure> {
     })
 }
 
-fn too_long() -> String {
-    format!("more than {} MiB, expected at most so much text", TEXT_BYTES_MAX >> 20)
+fn too_long(most: usize) -> String {
+    format!("more than {} MiB, expected at most so much text", most >> 20)
 }
 
 /// Whether standard input beside a text is to be read; a note where it keeps silent.
@@ -202,7 +242,7 @@ impl<R: BufRead> Lines<R> {
         }
         self.number += 1;
         if !is_whole {
-            return Ok(NextLine::Bad(format!("{STDIN}, line {}: {}", self.number, too_long())));
+            return Ok(NextLine::Bad(format!("{STDIN}, line {}: {}", self.number, too_long(TEXT_BYTES_MAX))));
         }
         Ok(match std::str::from_utf8(&bytes) {
             Ok(line) => NextLine::Line(line.trim_end_matches(['\n', '\r']).to_owned()),
@@ -259,22 +299,28 @@ mod tests {
 
     #[test]
     fn what_is_no_utf8_is_named_by_source_and_offset() {
-        assert_eq!(read(&b"ok"[..], STDIN).unwrap(), "ok");
+        assert_eq!(read(&b"ok"[..], STDIN, TEXT_BYTES_MAX).unwrap(), "ok");
         assert_eq!(
-            failed(read(&b"ok \xff"[..], STDIN)),
+            failed(read(&b"ok \xff"[..], STDIN, TEXT_BYTES_MAX)),
             "standard input: the byte at offset 3 is not UTF-8 (0xff)"
         );
         // A character that the end cuts off, and one that is no scalar value.
-        assert!(failed(read("né".as_bytes().split_at(2).0, "note")).contains("note: the byte at offset 1"));
-        assert!(failed(read(&b"a\xed\xa0\x80"[..], "note")).contains("offset 1 is not UTF-8 (0xed)"));
+        assert!(
+            failed(read("né".as_bytes().split_at(2).0, "note", TEXT_BYTES_MAX))
+                .contains("note: the byte at offset 1")
+        );
+        assert!(
+            failed(read(&b"a\xed\xa0\x80"[..], "note", TEXT_BYTES_MAX))
+                .contains("offset 1 is not UTF-8 (0xed)")
+        );
     }
 
     #[test]
     fn a_text_is_read_up_to_its_limit_and_no_further() {
-        let exact = read(std::io::repeat(b'a').take(TEXT_BYTES_MAX as u64), "note").unwrap();
+        let exact = read(std::io::repeat(b'a').take(TEXT_BYTES_MAX as u64), "note", TEXT_BYTES_MAX).unwrap();
         assert_eq!(exact.len(), TEXT_BYTES_MAX);
         assert_eq!(
-            failed(read(std::io::repeat(b'a'), "note")),
+            failed(read(std::io::repeat(b'a'), "note", TEXT_BYTES_MAX)),
             "note: more than 16 MiB, expected at most so much text"
         );
     }

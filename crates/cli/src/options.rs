@@ -93,6 +93,11 @@ pub enum ComputeMode {
 }
 
 impl ModelOptions {
+    /// The option that reads standard input, if one does.
+    pub fn reader(&self) -> Option<&'static str> {
+        self.chat_template.as_ref().and_then(|template| input::reader("--chat-template", template))
+    }
+
     /// The model's file or folder; a known model is fetched if it is not in the cache.
     pub fn path(&self) -> Result<PathBuf, Failure> {
         match std::fs::metadata(&self.model) {
@@ -188,7 +193,7 @@ impl ModelOptions {
         let path = self.path()?;
         let mut builder = change(self.builder(&path).scheduling(scheduling));
         if let Some(template) = &self.chat_template {
-            builder = builder.chat_template(input::read_path(template)?);
+            builder = builder.chat_template(input::read_file(template)?);
         }
         let bar = output::LoadBar::new();
         let engine = builder.build_with(&mut |progress| bar.update(progress));

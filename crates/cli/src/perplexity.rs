@@ -92,6 +92,8 @@ impl Perplexity {
 
     /// The text, and where it came from.
     fn text(&self) -> Result<(String, String), Failure> {
+        let is_stdin = self.file.as_ref().is_none_or(|path| path.as_os_str() == "-");
+        input::check_readers([is_stdin.then_some("FILE"), self.model.reader()])?;
         match &self.file {
             Some(path) if path.as_os_str() != "-" => {
                 Ok((input::read_file(path)?, path.display().to_string()))

@@ -51,7 +51,7 @@ pub struct Answer {
 impl Run {
     /// Loads the model and answers.
     pub fn run(self) -> Result<(), Failure> {
-        let prompt = self.prompt.read()?;
+        let prompt = self.prompt.read(&[self.constrain.reader(), self.model.reader()])?;
         if prompt.is_empty() && !self.raw {
             return Err(Failure::Usage("the prompt is empty".into()));
         }

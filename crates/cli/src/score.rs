@@ -36,7 +36,10 @@ pub struct Score {
 impl Score {
     /// Prints a line a token.
     pub fn run(self) -> Result<(), Failure> {
-        let text = if self.ids.is_none() { self.text.read()? } else { String::new() };
+        let text = match self.ids.is_none() {
+            true => self.text.read(&[self.model.reader()])?,
+            false => String::new(),
+        };
         let engine = self.model.engine()?;
         let ids = match &self.ids {
             Some(ids) => ids.iter().map(|&id| TokenId(id)).collect(),

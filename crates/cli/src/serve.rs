@@ -14,7 +14,7 @@ use ottava_server::{Config, Front, ServeError, Server, asked_to_stop, input_ende
 use self::isolated::Added;
 use super::numbers::whole;
 use super::options::ModelOptions;
-use super::{Failure, env, output};
+use super::{Failure, env, input, output};
 
 /// Most sequences, requests and seconds that an option may ask for.
 const SEQUENCES_MAX: usize = 4096;
@@ -24,7 +24,7 @@ const SECONDS_MAX: u64 = 1 << 20;
 #[cfg(feature = "kv-events")]
 const KV_EVENTS: usize = 1 << 14;
 /// Most bytes of a file of keys.
-const KEYS_MAX: u64 = 1 << 20;
+const KEYS_MAX: usize = 1 << 20;
 
 /// An address, or the name that every machine has for itself.
 fn address(text: &str) -> Result<IpAddr, AddrParseError> {
@@ -124,6 +124,8 @@ impl Serve {
 
     /// Serves models that run in processes of their own.
     fn run_isolated(self, keys: Vec<String>) -> Result<(), Failure> {
+        // A process's standard input tells it when its front ends.
+        input::check_readers([self.model.reader(), Some("the processes of models")])?;
         let models = isolated::models(&self.model.model, &self.alias, &self.add);
         let models =
             models.map_err(|error| Failure::Failed(format!("this program cannot be found: {error}")))?;
@@ -162,28 +164,14 @@ impl Serve {
     /// The keys of the file and of the environment.
     fn keys(&self) -> Result<Vec<String>, Failure> {
         let mut keys = self.api_key_file.as_deref().map(keys_of).transpose()?.unwrap_or_default();
-        keys.extend(env::api_keys());
+        keys.extend(env::api_keys()?);
         Ok(keys)
     }
 }
 
-/// The lines of a file that are not empty.
+/// The keys of a file or a pipe.
 fn keys_of(path: &Path) -> Result<Vec<String>, Failure> {
-    let name = path.display();
-    let failed = |error: std::io::Error| Failure::Failed(format!("{name}: {error}"));
-    let length = std::fs::metadata(path).map_err(failed)?.len();
-    if length > KEYS_MAX {
-        return Err(Failure::Failed(format!(
-            "{name}: expected at most {KEYS_MAX} bytes of keys, found {length}"
-        )));
-    }
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    let keys: Vec<String> =
-        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
-    if keys.is_empty() {
-        return Err(Failure::Failed(format!("{name}: expected a key a line, found none")));
-    }
-    Ok(keys)
+    input::keys(&input::read_path_within(path, KEYS_MAX)?, &path.display().to_string())
 }
 
 fn failed(error: ServeError) -> Failure {

@@ -23,7 +23,7 @@ pub struct Tokenize {
 impl Tokenize {
     /// Prints a line a token.
     pub fn run(self) -> Result<(), Failure> {
-        let text = self.text.read()?;
+        let text = self.text.read(&[self.model.reader()])?;
         let file = self.model.checkpoint()?;
         let of_file = |error: ottava::text::TextError| of_file(file.path(), error.into());
         let tokenizer = Tokenizer::from_checkpoint(&*file).map_err(of_file)?;

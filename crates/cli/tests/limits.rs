@@ -122,6 +122,67 @@ fn too_little_memory_ends_in_one_line() -> Outcome {
     Ok(())
 }
 
+/// A file's text that takes hundreds of times its bytes once it is parsed.
+fn many_values(before: &str, after: &str) -> String {
+    format!("{before}[{}0]{after}", "{\"\":0},".repeat(1_000_000))
+}
+
+/// A GGUF file of so many short keys and tensors, whose rows are all there.
+fn many_entries(keys: u64, tensors: u64) -> Vec<u8> {
+    let mut file = b"GGUF".to_vec();
+    file.extend(3_u32.to_le_bytes());
+    file.extend([tensors, keys].map(u64::to_le_bytes).concat());
+    let name = |file: &mut Vec<u8>, number: u64| {
+        file.extend(6_u64.to_le_bytes());
+        file.extend(format!("{number:06x}").into_bytes());
+    };
+    for key in 0..keys {
+        name(&mut file, key);
+        // A u8 of 1.
+        file.extend([0, 0, 0, 0, 1]);
+    }
+    for tensor in 0..tensors {
+        name(&mut file, tensor);
+        file.extend([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        file.extend((tensor * 32).to_le_bytes());
+    }
+    file.resize(file.len().next_multiple_of(32) + 32 * tensors as usize, 0);
+    file
+}
+
+#[test]
+fn headers_of_many_small_values_end_in_one_line() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let config = r#"{"model_type":"llama","vocab_size":300,"hidden_size":64,"intermediate_size":128,
+        "num_hidden_layers":2,"num_attention_heads":4}"#;
+    let write = |model: &str, name: &str, bytes: &[u8]| -> Outcome<String> {
+        let path = folder.path().join(model);
+        std::fs::create_dir_all(&path)?;
+        std::fs::write(path.join("config.json"), config)?;
+        std::fs::write(path.join(name), bytes)?;
+        Ok(path.to_str().ok_or("a path")?.to_owned())
+    };
+    let header = many_values("{\"__metadata__\":", "}").into_bytes();
+    let header = [&(header.len() as u64).to_le_bytes()[..], &header].concat();
+    let keys = folder.path().join("keys.gguf");
+    std::fs::write(&keys, many_entries(1_000_000, 0))?;
+    let tensors = folder.path().join("tensors.gguf");
+    std::fs::write(&tensors, many_entries(0, 400_000))?;
+    let models = [
+        write("config", "config.json", many_values("{\"x\":", "}").as_bytes())?,
+        write("index", "model.safetensors.index.json", many_values("{\"x\":", "}").as_bytes())?,
+        write("header", "model.safetensors", &header)?,
+        keys.to_str().ok_or("a path")?.to_owned(),
+        tensors.to_str().ok_or("a path")?.to_owned(),
+    ];
+    for model in &models {
+        for kib in (80_000..800_000).step_by(80_000) {
+            ends(&within(kib, &["inspect", "--model", model]), &format!("{kib} KiB: {model}"));
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_thread_that_cannot_be_started_is_one_line() -> Outcome {
     let (_folder, path) = model()?;

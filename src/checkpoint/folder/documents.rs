@@ -5,12 +5,26 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::checkpoint::fault::GIT_LFS;
 use crate::checkpoint::files::TensorFiles;
 use crate::checkpoint::stored::{PARSED, StoredFile, make_sure};
-use crate::checkpoint::{WeightsError, shown};
+use crate::checkpoint::{Fault, WeightsError, shown};
+use crate::file::is_there;
+use crate::room::json;
 
-/// Bytes of a document at most: tokenizers have some tens of millions.
-const BYTES_MAX: usize = 1 << 30;
+/// Bytes of a document at most, and those that its values take.
+const BYTES_MAX: usize = 16 << 20;
+const PARSED_MAX: usize = 256 << 20;
+/// Bytes of a large one at most; memory alone bounds its values.
+const LARGE_BYTES_MAX: usize = 1 << 30;
+
+/// How large a document may be.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Size {
+    Usual,
+    /// Vocabularies and indexes of shards have some tens of millions of bytes.
+    Large,
+}
 
 /// The documents of a folder that say how text becomes tokens, and how weights are quantised. Each is there or not;
 /// those that are there were regular files when the folder was opened.
@@ -57,7 +71,7 @@ impl Documents {
         let mut found = vec![(Documents::CONFIG, config)];
         for name in Documents::ALL {
             let path = folder.join(name);
-            if path.exists() {
+            if is_there(&path) {
                 let file = Arc::new(StoredFile::document(&path)?);
                 files.add(Arc::clone(&file), Vec::new())?;
                 found.push((name, file));
@@ -90,7 +104,8 @@ impl Documents {
     /// # Errors
     /// [`WeightsError::Io`], [`WeightsError::Document`] if it is no JSON.
     pub fn json(&self, name: &str) -> Result<Option<Value>, WeightsError> {
-        self.find(name).map(parse).transpose()
+        let size = if name == Documents::TOKENIZER { Size::Large } else { Size::Usual };
+        self.find(name).map(|file| parse(file, size)).transpose()
     }
 
     /// A document as text; none if the folder does not have it.
@@ -99,7 +114,7 @@ impl Documents {
     /// [`WeightsError::Io`], [`WeightsError::Document`] if it is no UTF-8.
     pub fn text(&self, name: &str) -> Result<Option<String>, WeightsError> {
         let Some(file) = self.find(name) else { return Ok(None) };
-        let text = String::from_utf8(read(file, <[u8]>::to_vec)?);
+        let text = read(file, Size::Usual, |bytes| Ok(String::from_utf8(bytes.to_vec())))?;
         text.map(Some).map_err(|error| refuse(file.path(), &error))
     }
 
@@ -108,19 +123,36 @@ impl Documents {
     }
 }
 
-/// A JSON document.
-pub(super) fn parse(file: &StoredFile) -> Result<Value, WeightsError> {
-    read(file, |bytes| serde_json::from_slice(bytes))?.map_err(|error| refuse(file.path(), &error))
+/// A JSON document, where there is room for its values.
+pub(super) fn parse(file: &StoredFile, size: Size) -> Result<Value, WeightsError> {
+    let path = file.path();
+    read(file, size, |bytes| {
+        let parsed = json::bytes_parsed(bytes).map_err(|error| refuse(path, &error))?;
+        if size == Size::Usual && parsed > PARSED_MAX {
+            let reason = format!("expected values that take at most {PARSED_MAX} bytes, found {parsed}");
+            return Err(WeightsError::Document { file: path.to_owned(), reason });
+        }
+        make_sure(path, parsed)?;
+        serde_json::from_slice(bytes).map_err(|error| refuse(path, &error))
+    })
 }
 
-fn read<T>(file: &StoredFile, make: impl FnOnce(&[u8]) -> T) -> Result<T, WeightsError> {
+fn read<T>(
+    file: &StoredFile,
+    size: Size,
+    make: impl FnOnce(&[u8]) -> Result<T, WeightsError>,
+) -> Result<T, WeightsError> {
     let path = file.path();
-    if file.len() > BYTES_MAX {
-        let reason = format!("expected at most {BYTES_MAX} bytes, found {}", file.len());
+    let most = if size == Size::Usual { BYTES_MAX } else { LARGE_BYTES_MAX };
+    if file.len() > most {
+        let reason = format!("expected at most {most} bytes, found {}", file.len());
         return Err(WeightsError::Document { file: path.to_owned(), reason });
     }
     make_sure(path, file.len().saturating_mul(PARSED))?;
-    file.with(0..file.len(), make)
+    file.with(0..file.len(), |bytes| match bytes.starts_with(GIT_LFS) {
+        true => Err(WeightsError::Document { file: path.to_owned(), reason: Fault::Pointer.to_string() }),
+        false => make(bytes),
+    })?
 }
 
 fn refuse(path: &Path, error: &dyn std::fmt::Display) -> WeightsError {

@@ -4,18 +4,17 @@ use std::path::Path;
 
 use safetensors::tensor::{Dtype, Metadata};
 
+use crate::checkpoint::fault::GIT_LFS;
 use crate::checkpoint::source::Source;
 use crate::checkpoint::stored::{PARSED, StoredFile, make_sure, read_error};
 use crate::checkpoint::tensor::tensor_bytes;
 use crate::checkpoint::{Fault, OpenOptions, TensorInfo, TensorType, WeightsError};
+use crate::room::json;
 
 /// Longest header that is read; the format's own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Bytes that say how long the header is.
 const LENGTH_BYTES: usize = 8;
-
-/// How a file begins that stands for one that Git keeps elsewhere.
-const GIT_LFS: [u8; LENGTH_BYTES] = *b"version ";
 
 /// A tensor of a file, which may be of a type that cannot be read.
 pub(super) struct Entry {
@@ -48,9 +47,8 @@ fn parse(path: &Path, source: &Source) -> Result<(Vec<Entry>, usize), WeightsErr
         .ok_or_else(|| malformed(Fault::Truncated { what: "header length", needed: 8, left: file_bytes }))?;
     let length = source.with(0..LENGTH_BYTES, |bytes| bytes.first_chunk().copied().map(u64::from_le_bytes));
     let found = length.map_err(read)?.unwrap_or(u64::MAX);
-    if found == u64::from_le_bytes(GIT_LFS) {
-        let reason = "this is a pointer of Git LFS, and not the file itself, which `git lfs pull` fetches";
-        return Err(malformed(Fault::Header { reason: reason.into() }));
+    if GIT_LFS.starts_with(&found.to_le_bytes()) {
+        return Err(malformed(Fault::Pointer));
     }
     let most = left.min(HEADER_BYTES_MAX);
     if found > most {
@@ -58,9 +56,7 @@ fn parse(path: &Path, source: &Source) -> Result<(Vec<Entry>, usize), WeightsErr
     }
     let start = LENGTH_BYTES + found as usize;
     make_sure(path, (found as usize).saturating_mul(PARSED))?;
-    let header =
-        source.with(LENGTH_BYTES..start, |bytes| serde_json::from_slice::<Metadata>(bytes)).map_err(read)?;
-    let header = header.map_err(|error| malformed(Fault::Header { reason: error.to_string() }))?;
+    let header = source.with(LENGTH_BYTES..start, |bytes| parse_json(path, bytes)).map_err(read)??;
     let (expected, found) = (header.data_len() as u64, left - found);
     if expected != found {
         return Err(malformed(Fault::DataLength { expected, found }));
@@ -72,6 +68,14 @@ fn parse(path: &Path, source: &Source) -> Result<(Vec<Entry>, usize), WeightsErr
         Some(Entry { dtype: info.dtype, shape: info.shape.clone(), name, offset, bytes })
     };
     Ok((header.offset_keys().into_iter().filter_map(entry).collect(), start))
+}
+
+/// The header's own part, where there is room for what it becomes.
+fn parse_json(path: &Path, bytes: &[u8]) -> Result<Metadata, WeightsError> {
+    let refuse =
+        |error: serde_json::Error| WeightsError::malformed(path, Fault::Header { reason: error.to_string() });
+    make_sure(path, json::bytes_parsed(bytes).map_err(refuse)?)?;
+    serde_json::from_slice(bytes).map_err(refuse)
 }
 
 impl Entry {

@@ -138,6 +138,10 @@ const NOTES: &[&str] = &[
     "vision_start_token_id",
 ];
 
+/// Keys whose usual value is true: transformers computes something else where one is false, as attention to later
+/// tokens, no positions, or scores that are not scaled.
+const ALWAYS: &[&str] = &["causal", "is_causal", "rotary", "scale_attn_weights", "use_rope"];
+
 /// Refuses a text model's configuration by the name of a key whose effect is not known, unless its value says that
 /// there is nothing.
 pub(super) fn check(config: &Object<'_>, model: &ModelType) -> Result<(), WeightsError> {
@@ -162,8 +166,14 @@ pub(super) fn check_around(config: &Object<'_>) -> Result<(), WeightsError> {
 
 /// As [`check`], with other keys that are known.
 pub(super) fn check_keys(object: &Object<'_>, known: impl Fn(&str) -> bool) -> Result<(), WeightsError> {
-    let mut unknown = object.entries().filter(|(key, value)| !known(key) && !is_off(value));
-    match unknown.next() {
+    let unfit = |&(key, value): &(&str, &Value)| match ALWAYS.contains(&key) {
+        true => value != &Value::Bool(true),
+        false => !known(key) && !is_off(value),
+    };
+    match object.entries().find(unfit) {
+        Some((key, value)) if ALWAYS.contains(&key) => {
+            Err(object.refuse(key, "true or null", shown_value(value)))
+        }
         Some((key, value)) => {
             Err(object.refuse(key, "a key whose effect is known, or null", shown_value(value)))
         }
@@ -189,7 +199,7 @@ mod tests {
 
     #[test]
     fn every_key_has_one_rule() {
-        let mut names: Vec<&str> = READ.iter().chain(NOTES).copied().collect();
+        let mut names: Vec<&str> = READ.iter().chain(NOTES).chain(ALWAYS).copied().collect();
         names.sort_unstable();
         let count = names.len();
         names.dedup();

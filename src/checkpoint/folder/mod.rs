@@ -26,6 +26,7 @@ use super::stored::StoredFile;
 use super::{Checkpoint, Dialect, Metadata, OpenOptions, Part, Role, TensorInfo, TextSource, WeightsError};
 use config::Config;
 pub use documents::Documents;
+use documents::Size;
 pub(crate) use json::{Object, shown_value};
 use quantization::Quantization;
 use scaled::Beside;
@@ -83,7 +84,7 @@ impl ModelFolder {
         let mut files = TensorFiles::default();
         let config_path = path.join(Documents::CONFIG);
         let file = Arc::new(StoredFile::document(&config_path)?);
-        let document = documents::parse(&file)?;
+        let document = documents::parse(&file, Size::Usual)?;
         let mut config = Config::read(&config_path, &document, &name_of(path))?;
         let documents = Documents::open(path, file, &mut files)?;
         if config.quantization.is_none() {

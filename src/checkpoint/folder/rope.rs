@@ -118,6 +118,7 @@ fn read_local(
         if kind(local)? != "default" {
             return Err(local.refuse("rope_type", "default for layers with a window", kind(local)?));
         }
+        check_unscaled(local)?;
     }
     let key = if local.is_some() { "rope_theta" } else { "rope_local_base_freq" };
     let (base, name) = base(text, local, key)?;
@@ -138,6 +139,16 @@ fn base(
 fn kind<'j>(scheme: &Object<'j>) -> Result<&'j str, WeightsError> {
     let old = scheme.text("type")?;
     Ok(scheme.text("rope_type")?.or(old).unwrap_or("default"))
+}
+
+/// Refuses what scales positions or scores in a scheme that scales nothing: a document without a type may mean any.
+fn check_unscaled(scheme: &Object<'_>) -> Result<(), WeightsError> {
+    for key in ["factor", "attention_factor"] {
+        if let Some(factor) = scheme.number(key)?.filter(|&factor| factor != 1.0) {
+            return Err(scheme.refuse(key, "1 beside no rope_type but default", factor));
+        }
+    }
+    Ok(())
 }
 
 /// A scheme of scaling.
@@ -164,7 +175,7 @@ impl Scheme<'_, '_> {
         match kind {
             "longrope" => return self.longrope(entries),
             _ if has_factors => return Err(scheme.refuse(key, "longrope beside factors", kind)),
-            "default" => return Ok(()),
+            "default" => return check_unscaled(scheme),
             "linear" => {}
             "llama3" => self.llama3(entries)?,
             "yarn" => self.yarn(entries)?,

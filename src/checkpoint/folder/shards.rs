@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use crate::checkpoint::stored::StoredFile;
 use crate::checkpoint::{WeightsError, shown};
+use crate::file::is_there;
 
-use super::documents;
+use super::documents::{self, Size};
 use super::header::Entry;
 use super::json::{Object, shown_value};
 
@@ -32,8 +33,8 @@ impl Shards {
     /// Looks for them; where neither of the usual names is there, `named` is taken.
     pub fn find(folder: &Path, named: Option<&Path>) -> Result<Shards, WeightsError> {
         let shards = match (folder.join(SINGLE), folder.join(INDEX), named) {
-            (single, _, _) if single.exists() => Shards { paths: vec![single], index: None },
-            (_, index, _) if index.exists() => Shards::of_index(folder, &index)?,
+            (single, _, _) if is_there(&single) => Shards { paths: vec![single], index: None },
+            (_, index, _) if is_there(&index) => Shards::of_index(folder, &index)?,
             (_, _, Some(named)) => Shards { paths: vec![named.to_owned()], index: None },
             _ => return Err(refuse(folder, format!("expected {SINGLE} or {INDEX}, found neither"))),
         };
@@ -45,7 +46,7 @@ impl Shards {
 
     fn of_index(folder: &Path, path: &Path) -> Result<Shards, WeightsError> {
         let file = StoredFile::document(path)?;
-        let document = documents::parse(&file)?;
+        let document = documents::parse(&file, Size::Large)?;
         let map = Object::of(path, &document)?.object("weight_map")?;
         let map = map.ok_or_else(|| refuse(path, "expected a key `weight_map`, found none".to_owned()))?;
         let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -64,10 +65,12 @@ impl Shards {
         self.index.as_ref().map(|index| Arc::clone(&index.file))
     }
 
-    /// Names the index where a shard that it lists is not there.
+    /// Names the index where a shard that it lists is not there. A link to none says itself what it is.
     pub fn missing(&self, error: WeightsError) -> WeightsError {
         match (&self.index, error) {
-            (Some(index), WeightsError::Io { file, source, .. }) if source.kind() == ErrorKind::NotFound => {
+            (Some(index), WeightsError::Io { file, source, .. })
+                if source.kind() == ErrorKind::NotFound && !is_there(&file) =>
+            {
                 let name = shown(&file.file_name().unwrap_or_default().to_string_lossy());
                 refuse(index.file.path(), format!("the file {name}, which it lists, is not in the folder"))
             }

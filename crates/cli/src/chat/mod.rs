@@ -66,6 +66,8 @@ enum Line<'a> {
 impl Chat {
     /// Loads the model and talks until the end of input.
     pub fn run(self) -> Result<(), Failure> {
+        let tools = self.tools.as_ref().and_then(|file| input::reader("--tools", file));
+        input::check_readers([tools, self.model.reader(), Some("the conversation")])?;
         let tools = self.tools.as_deref().map(tools::read).transpose()?.unwrap_or_default();
         let engine = self.model.engine()?;
         if !engine.has_chat_template() {

@@ -86,13 +86,12 @@ pub struct Sources {
 
 impl Sources {
     /// Those that the environment names.
-    fn from_env() -> Sources {
-        Sources {
-            endpoint: (!crate::env::offline()).then(crate::env::hub_endpoint),
-            token: crate::env::hub_token(),
-            use_proxy: true,
-            python: "python3".into(),
-        }
+    fn from_env() -> Result<Sources, Failure> {
+        let (endpoint, token) = match crate::env::offline() {
+            true => (None, None),
+            false => (Some(crate::env::hub_endpoint()?), crate::env::hub_token()?),
+        };
+        Ok(Sources { endpoint, token, use_proxy: true, python: "python3".into() })
     }
 }
 
@@ -126,7 +125,7 @@ impl Pull {
                 Failure::Usage(format!("no known model is called {name}; 'ottava list' names them"))
             })?;
             let place = Place::new(entry, &folder);
-            let done = fetch(&place, &Sources::from_env(), &Limits::default(), Check::Bytes)?;
+            let done = fetch(&place, &Sources::from_env()?, &Limits::default(), Check::Bytes)?;
             let path = place.file();
             if !self.json {
                 output::print_path(&path)?;
@@ -157,7 +156,7 @@ pub fn models_folder() -> Result<PathBuf, Failure> {
 /// The model's file, fetched if it is not in the cache.
 pub fn ensure(entry: &Entry) -> Result<PathBuf, Failure> {
     let place = Place::new(entry, &models_folder()?);
-    fetch(&place, &Sources::from_env(), &Limits::default(), Check::Record)?;
+    fetch(&place, &Sources::from_env()?, &Limits::default(), Check::Record)?;
     Ok(place.file())
 }
 

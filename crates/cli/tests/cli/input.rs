@@ -37,6 +37,50 @@ fn a_text_and_what_is_piped_in_are_both_used() {
 }
 
 #[test]
+fn standard_input_is_the_file_of_the_option_that_is_a_dash() {
+    let (folder, model) = tiny_model();
+    let grammar = &b"start: \"den\""[..];
+    let schema = &br#"{"const": 1}"#[..];
+    let template = &b"{{ messages[0].content }}!"[..];
+    let run = ["run", "the den", "-n", "2", "--temp", "0"];
+    for (option, bytes) in [("--grammar", grammar), ("--json-schema", schema), ("--chat-template", template)]
+    {
+        let path = folder.path().join("file");
+        std::fs::write(&path, bytes).unwrap();
+        let with = |file: &str, input: &[u8]| {
+            let output =
+                ottava_with(&[&run, &["--json", "--model", &model, option, file][..]].concat(), input);
+            assert!(output.status.success(), "{option} {file}: {}", told(&output));
+            let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+            (json["text"].clone(), ids(&json["prompt_ids"]))
+        };
+        assert_eq!(with("-", bytes), with(path.to_str().unwrap(), b""), "{option}");
+    }
+}
+
+#[test]
+fn what_would_read_standard_input_twice_is_a_mistake() {
+    let cases: [(&[&str], [&str; 2]); 11] = [
+        (&["run", "--grammar", "-"], ["--grammar", "TEXT"]),
+        (&["run", "-", "--grammar", "-"], ["--grammar", "TEXT"]),
+        (&["run", "hi", "-", "--json-schema", "-"], ["--json-schema", "TEXT"]),
+        (&["run", "hi", "--grammar", "-", "--chat-template", "-"], ["--grammar", "--chat-template"]),
+        (&["score", "--chat-template", "-"], ["--chat-template", "TEXT"]),
+        (&["tokenize", "-", "--chat-template", "-"], ["--chat-template", "TEXT"]),
+        (&["perplexity", "--chat-template", "-"], ["FILE", "--chat-template"]),
+        (&["perplexity", "-", "--chat-template=-"], ["FILE", "--chat-template"]),
+        (&["chat", "--tools", "-"], ["--tools", "the conversation"]),
+        (&["chat", "--chat-template", "-"], ["--chat-template", "the conversation"]),
+        (&["serve", "--isolated", "--chat-template", "-"], ["--chat-template", "the processes"]),
+    ];
+    for (arguments, [first, second]) in cases {
+        let arguments = [arguments, &["--model", "no-such-model.gguf"]].concat();
+        let said = format!("standard input is read once: expected another source of {first} or of {second}");
+        failed(&ottava_with(&arguments, b"[]"), &arguments, 2, &[&said]);
+    }
+}
+
+#[test]
 fn an_input_that_has_nothing_changes_nothing() {
     let (_folder, model) = tiny_model();
     let asked = ["tokenize", "the den", "--json", "--model", &model];

@@ -1,14 +1,15 @@
 //! The program as people call it: exit codes, one-line errors, what goes where.
 
 //!
-//! What comes in is in `input`, numbers and limits in `numbers`, conversations in `chat`; `terminal` has
-//! terminals and streams that are full or closed, `pull` the cache.
+//! What comes in is in `input`, numbers and limits in `numbers`, conversations in `chat`, what a server refuses in
+//! `serve`; `terminal` has terminals and streams that are full or closed, `pull` the cache.
 
 mod chat;
 mod input;
 mod numbers;
 #[cfg(unix)]
 mod pull;
+mod serve;
 #[cfg(unix)]
 mod terminal;
 #[path = "../../../../tests/tiny/mod.rs"]
