@@ -72,7 +72,7 @@ fn settings_that_contradict_the_tensors_are_named() -> Outcome {
 #[test]
 fn settings_without_a_known_effect_are_named() -> Outcome {
     let rope = |scheme: Value| ("rope_parameters", scheme);
-    let cases: [((&str, Value), &[&str]); 23] = [
+    let cases: [((&str, Value), &[&str]); 19] = [
         (("hidden_act", "relu".into()), &["config.json: hidden_act: expected silu, found relu"]),
         (
             ("quantization_config", json!({ "quant_method": "gptq" })),
@@ -111,19 +111,6 @@ fn settings_without_a_known_effect_are_named() -> Outcome {
             rope(json!({ "rope_type": "default", "mrope_section": [1, 2] })),
             &["rope_parameters.mrope_section"],
         ),
-        (
-            rope(json!({ "factor": 4.0 })),
-            &["config.json: rope_parameters.factor: expected 1 beside no rope_type but default, found 4"],
-        ),
-        (
-            ("rope_scaling", json!({ "factor": 0 })),
-            &["config.json: rope_scaling.factor: expected 1 beside no"],
-        ),
-        (rope(json!({ "rope_type": "default", "factor": 2 })), &["rope_parameters.factor: expected 1"]),
-        (
-            rope(json!({ "rope_type": "default", "attention_factor": 1.2 })),
-            &["rope_parameters.attention_factor: expected 1 beside no rope_type but default, found 1.2"],
-        ),
         (rope(json!({ "rope_type": "longrope" })), &["rope_parameters.long_factor: expected a list"]),
         (
             rope(json!({ "rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0] })),
@@ -142,16 +129,6 @@ fn settings_without_a_known_effect_are_named() -> Outcome {
     for ((key, value), words) in cases {
         refused(&Folder::of("llama")?.set(key, value), words)?;
     }
-    // Attention to later tokens is what false says, where the usual value is true.
-    for off in [json!(false), json!(0), json!("none")] {
-        let words = ["config.json: is_causal: expected true or null, found ", &off.to_string()];
-        refused(&Folder::of("llama")?.set("is_causal", off.clone()), &words)?;
-    }
-    for on in [json!(true), Value::Null] {
-        refused(&Folder::of("llama")?.set("is_causal", on), &["accepted"])?;
-    }
-    let unscaled = rope(json!({ "type": null, "factor": 1.0, "attention_factor": 1 }));
-    refused(&Folder::of("llama")?.set(unscaled.0, unscaled.1), &["accepted"])?;
     // What says nothing is nothing.
     refused(&Folder::of("llama")?.set("use_mrope", false.into()), &["accepted"])?;
     let types = json!(["full_attention", "linear_attention", "full_attention", "full_attention"]);
@@ -160,6 +137,48 @@ fn settings_without_a_known_effect_are_named() -> Outcome {
         &["config.json: layer_types", "linear_attention"],
     )?;
     refused(&Folder::of("qwen3")?.set("layer_types", json!(["full_attention"])), &["layer_types: expected 4"])
+}
+
+#[test]
+fn a_factor_without_a_type_is_named() -> Outcome {
+    let rope = |scheme: Value| ("rope_parameters", scheme);
+    let cases: [((&str, Value), &[&str]); 4] = [
+        (
+            rope(json!({ "factor": 4.0 })),
+            &["config.json: rope_parameters.factor: expected 1 beside no rope_type but default, found 4"],
+        ),
+        (
+            ("rope_scaling", json!({ "factor": 0 })),
+            &["config.json: rope_scaling.factor: expected 1 beside no"],
+        ),
+        (rope(json!({ "rope_type": "default", "factor": 2 })), &["rope_parameters.factor: expected 1"]),
+        (
+            rope(json!({ "rope_type": "default", "attention_factor": 1.2 })),
+            &["rope_parameters.attention_factor: expected 1 beside no rope_type but default, found 1.2"],
+        ),
+    ];
+    for ((key, value), words) in cases {
+        refused(&Folder::of("llama")?.set(key, value), words)?;
+    }
+    let unscaled = rope(json!({ "type": null, "factor": 1.0, "attention_factor": 1 }));
+    refused(&Folder::of("llama")?.set(unscaled.0, unscaled.1), &["accepted"])?;
+    let with = |factor: f64| json!({ "full_attention": {}, "sliding_attention": { "factor": factor } });
+    let gemma = Folder::of("gemma3")?.set("rope_scaling", Value::Null);
+    let said = "config.json: rope_parameters.sliding_attention.factor: expected 1 beside";
+    refused(&gemma.set("rope_parameters", with(2.0)), &[said])
+}
+
+#[test]
+fn attention_to_later_tokens_is_named() -> Outcome {
+    // Attention to later tokens is what false says, where the usual value is true.
+    for off in [json!(false), json!(0), json!("none")] {
+        let words = ["config.json: is_causal: expected true or null, found ", &off.to_string()];
+        refused(&Folder::of("llama")?.set("is_causal", off.clone()), &words)?;
+    }
+    for on in [json!(true), Value::Null] {
+        refused(&Folder::of("llama")?.set("is_causal", on), &["accepted"])?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -31,6 +31,16 @@ fn address(text: &str) -> Result<IpAddr, AddrParseError> {
     if text == "localhost" { Ok(Ipv4Addr::LOCALHOST.into()) } else { text.parse() }
 }
 
+/// Where changes of the cache are published: ZeroMQ's other ways than TCP are not built in.
+#[cfg(feature = "kv-events")]
+fn endpoint(text: &str) -> Result<String, String> {
+    let (host, port) = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')).unwrap_or_default();
+    match !host.is_empty() && port.parse::<u16>().is_ok() {
+        true => Ok(text.to_owned()),
+        false => Err("expected tcp://ADDRESS:PORT".into()),
+    }
+}
+
 /// Arguments of `serve`.
 #[derive(Args)]
 #[command(group(ArgGroup::new("processes").args(["isolated", "add"]).multiple(true)))]
@@ -85,7 +95,7 @@ pub struct Serve {
     /// Where changes of the cache are published over ZeroMQ, for routers: tcp://127.0.0.1:5557. Whoever connects reads
     /// the tokens of all prompts and answers, without a key
     #[cfg(feature = "kv-events")]
-    #[arg(long, value_name = "ENDPOINT")]
+    #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
     kv_events: Option<String>,
     #[command(flatten)]
     model: ModelOptions,
@@ -210,6 +220,21 @@ mod tests {
             ["", "--isolated --restarts 1", "--add a=b --restarts 1", "--isolated --add a=b --idle-unload 1"]
         {
             assert!(parsed(options).is_ok(), "{options}");
+        }
+    }
+
+    #[cfg(feature = "kv-events")]
+    #[test]
+    fn changes_of_the_cache_are_published_over_tcp_alone() {
+        for endpoint in
+            ["ipc:///tmp/x", "inproc://x", "127.0.0.1:5557", "tcp://", "tcp://host", "tcp://h:65536"]
+        {
+            let error = parsed(&format!("--kv-events {endpoint}")).err().expect("refused");
+            assert_eq!(error.kind(), clap::error::ErrorKind::ValueValidation, "{endpoint}");
+            assert!(error.to_string().contains("expected tcp://ADDRESS:PORT"), "{error}");
+        }
+        for endpoint in ["tcp://127.0.0.1:5557", "tcp://[::1]:0", "tcp://localhost:1"] {
+            assert!(parsed(&format!("--kv-events {endpoint}")).is_ok(), "{endpoint}");
         }
     }
 

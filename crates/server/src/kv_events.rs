@@ -78,6 +78,10 @@ fn payload(events: &[CacheEvent]) -> Vec<u8> {
 
 /// A socket that publishes on `endpoint`.
 pub(crate) async fn bind(endpoint: &str) -> Result<PubSocket, ServeError> {
+    // It panics where it is asked for a transport that is not built in.
+    if !endpoint.starts_with("tcp://") {
+        return Err(ServeError::Events(endpoint.to_owned(), "expected tcp://ADDRESS:PORT".into()));
+    }
     let mut socket = PubSocket::new();
     let refused = |error: zeromq::ZmqError| ServeError::Events(endpoint.to_owned(), error.to_string());
     socket.bind(endpoint).await.map_err(refused)?;
@@ -121,5 +125,15 @@ mod tests {
             serde_json::json!({"type": "BlockRemoved", "block_hashes": [i64::MAX], "medium": "GPU"});
         assert_eq!(value.1, [removed, serde_json::json!({"type": "AllBlocksCleared"})]);
         assert_eq!(value.2, 0);
+    }
+    #[test]
+    fn other_transports_than_tcp_are_refused() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for endpoint in ["ipc:///tmp/x", "inproc://x", "127.0.0.1:5557", ""] {
+            let refused = runtime.block_on(bind(endpoint)).err().map(|error| error.to_string());
+            let expected =
+                format!("{endpoint}: cannot publish the cache's changes: expected tcp://ADDRESS:PORT");
+            assert_eq!(refused, Some(expected));
+        }
     }
 }
