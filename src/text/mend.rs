@@ -212,8 +212,11 @@ fn mend_markers(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnin
     for (piece, kind) in tokens.iter().zip(kinds.iter_mut()) {
         let wrong = match kind {
             TokenKind::Control | TokenKind::Unknown | TokenKind::Byte => false,
-            TokenKind::Normal => known::is_marker(piece) || known::looks_like_a_marker(piece),
-            TokenKind::UserDefined | TokenKind::Unused => known::is_marker(piece),
+            // Text that is always one token may be a marker as well: documents call `<｜User｜>` not special.
+            TokenKind::Normal | TokenKind::UserDefined => {
+                known::is_marker(piece) || known::looks_like_a_marker(piece)
+            }
+            TokenKind::Unused => known::is_marker(piece),
         };
         if wrong {
             *kind = TokenKind::Control;
@@ -265,8 +268,9 @@ impl Ids {
         let ends = [(parts.eot, key::EOT), (parts.eom, key::EOM)].into_iter().chain(more);
         let mut ends: Vec<TokenId> = ends.filter_map(|(end, key)| id(end, key)).collect();
         let spelled = |id: TokenId| parts.tokens.get(id.index()).unwrap_or_default();
+        let is_text = |kind: &&mut TokenKind| matches!(**kind, TokenKind::Normal | TokenKind::UserDefined);
         for id in [bos, eos, padding].into_iter().flatten().chain(ends.iter().copied()) {
-            if let Some(kind) = kinds.get_mut(id.index()).filter(|kind| **kind == TokenKind::Normal)
+            if let Some(kind) = kinds.get_mut(id.index()).filter(is_text)
                 && known::is_bracketed(spelled(id))
             {
                 *kind = TokenKind::Control;
