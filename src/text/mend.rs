@@ -8,6 +8,7 @@ use super::error::TextError;
 use super::kind::{TokenKind, byte_token};
 use super::known;
 use super::parts::{Spelling, VocabParts, key};
+use super::spaces::Spaces;
 use super::warnings::Warnings;
 use crate::TokenId;
 use crate::checkpoint::Strings;
@@ -36,7 +37,7 @@ pub(crate) struct Mended {
     /// Ends of turns and messages, and of the sequence.
     pub(crate) ends: Vec<TokenId>,
     pub(crate) add_bos: bool,
-    pub(crate) add_space_prefix: bool,
+    pub(crate) spaces: Spaces,
     pub(crate) warnings: Warnings,
 }
 
@@ -88,7 +89,7 @@ impl Mended {
             unknown: ids.unknown,
             ends: ids.ends,
             add_bos,
-            add_space_prefix: parts.add_space_prefix.unwrap_or(spelling == Spelling::SentencePiece),
+            spaces: parts.spaces.unwrap_or(Spaces::before_each(spelling == Spelling::SentencePiece)),
             warnings,
             tokens: parts.tokens,
         })

@@ -35,6 +35,7 @@ mod kind;
 mod known;
 mod mend;
 mod parts;
+mod spaces;
 mod stop;
 mod vocab;
 mod warnings;

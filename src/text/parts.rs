@@ -4,6 +4,7 @@
 //! 1, scores as integers. Whether the values fit each other is the matter of `mend.rs`.
 
 use super::error::TextError;
+use super::spaces::Spaces;
 use super::warnings::Warnings;
 use crate::checkpoint::{Array, Metadata, Strings, Value};
 
@@ -59,7 +60,8 @@ pub(crate) struct VocabParts {
     /// Further tokens that end a sequence, where a file lists several.
     pub(crate) ends: Vec<i64>,
     pub(crate) add_bos: Option<bool>,
-    pub(crate) add_space_prefix: Option<bool>,
+    /// Of a vocabulary whose pieces are written as text.
+    pub(crate) spaces: Option<Spaces>,
     pub(crate) warnings: Warnings,
 }
 
@@ -84,7 +86,7 @@ impl VocabParts {
             padding: reader.ids(key::PADDING).first().copied(),
             ends: eos.get(1..).unwrap_or_default().to_vec(),
             add_bos: reader.flag(key::ADD_BOS),
-            add_space_prefix: reader.flag(key::ADD_SPACE_PREFIX),
+            spaces: reader.flag(key::ADD_SPACE_PREFIX).map(Spaces::before_each),
             warnings: reader.warnings,
         })
     }

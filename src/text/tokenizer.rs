@@ -231,11 +231,11 @@ impl Tokenizer {
         ids.expect(text.len())?;
         let mut start = 0;
         for (at, end, id) in found {
-            self.encode_plain(text.get(start..at).unwrap_or_default(), &mut ids)?;
+            self.encode_plain(text, start..at, &mut ids)?;
             ids.push(id)?;
             start = end;
         }
-        self.encode_plain(text.get(start..).unwrap_or_default(), &mut ids)?;
+        self.encode_plain(text, start..text.len(), &mut ids)?;
         let wanted = bos == AddBos::AsModel && self.vocab.add_bos();
         ids.after(self.vocab.bos().filter(|_| wanted))
     }
@@ -267,9 +267,11 @@ impl Tokenizer {
         }
     }
 
-    /// Encodes text without special tokens in it. It stands at the beginning or after a special token, so
-    /// the space prefix, where the model has one, goes before it.
-    fn encode_plain(&self, text: &str, ids: &mut Ids) -> Result<(), TextError> {
+    /// Encodes a stretch of the text without special tokens in it. It stands at the beginning or after a special
+    /// token: where the model puts a space before text it goes there.
+    fn encode_plain(&self, text: &str, stretch: Range<usize>, ids: &mut Ids) -> Result<(), TextError> {
+        let start = stretch.start;
+        let text = text.get(stretch).unwrap_or_default();
         if text.is_empty() {
             return Ok(());
         }
@@ -278,10 +280,9 @@ impl Tokenizer {
             Pieces::None { model, needs } => Err(TextError::NoTokenizer { model: model.clone(), needs }),
             Pieces::ByteLevel(pieces) => pieces.encode(&self.vocab, text, ids),
             Pieces::SentencePiece(pieces) => {
-                let prefix = if self.vocab.add_space_prefix() { "▁" } else { "" };
-                let mut spelled = prefix.to_owned();
-                spelled.extend(text.chars().map(|c| if c == ' ' { '▁' } else { c }));
-                pieces.encode(&self.vocab, &spelled, ids)
+                let spaces = self.vocab.spaces();
+                let marked = spaces.marked(text, start);
+                spaces.parts(&marked).try_for_each(|part| pieces.encode(&self.vocab, part, ids))
             }
         }
     }

@@ -55,7 +55,7 @@ impl FolderText {
             padding: id(&special.padding),
             ends,
             add_bos: Some(special.add_bos.unwrap_or(scheme.first.is_some())),
-            add_space_prefix: Some(scheme.space_prefix()),
+            spaces: scheme.spaces(),
             tokens: pieces.tokens,
             scores: pieces.scores,
             types: Some(pieces.kinds),

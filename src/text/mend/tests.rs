@@ -79,7 +79,7 @@ fn a_good_vocabulary_is_left_as_it_is() {
         (Some(TokenId(1)), Some(TokenId(2)), Some(TokenId(0)))
     );
     assert_eq!(mended.scores, spm().scores.unwrap());
-    assert!(mended.add_bos && mended.add_space_prefix);
+    assert!(mended.add_bos && mended.spaces == Spaces::before_each(true));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests of the tokenizers on small vocabularies made here; the real ones are in `tests/text_golden.rs`.
 
 use super::super::byte_level::char_of;
+use super::super::spaces::Spaces;
 use super::*;
 use proptest::prelude::*;
 
@@ -53,7 +54,7 @@ fn spm_parts() -> VocabParts {
         scores: Some(rows.iter().map(|row| row.2).collect()),
         bos: Some(1),
         unknown: Some(0),
-        add_space_prefix: Some(false),
+        spaces: Some(Spaces::before_each(false)),
         ..VocabParts::default()
     }
 }
@@ -207,7 +208,7 @@ fn a_piece_written_as_text_does_not_hide_one_in_the_alphabet() {
     let ids = tokenizer.encode("x y", Special::Text, AddBos::No).unwrap();
     assert_eq!(ids, [TokenId(270)], "a user-defined token is found before words are cut");
     let mut found = Ids::new(usize::MAX, None);
-    tokenizer.encode_plain("éx", &mut found).unwrap();
+    tokenizer.encode_plain("éx", 0..3, &mut found).unwrap();
     assert_eq!(found.after(None).unwrap(), [TokenId(269), TokenId(121)]);
 }
 
@@ -302,7 +303,7 @@ fn sentencepiece_merges_greedily_by_score() {
 #[test]
 fn the_space_prefix_goes_before_text_not_before_nothing() {
     let mut parts = spm_parts();
-    parts.add_space_prefix = Some(true);
+    parts.spaces = Some(Spaces::before_each(true));
     let tokenizer = Tokenizer::from_parts(parts.clone(), &Strings::default()).unwrap();
     assert_eq!(pieces(&tokenizer, "abc<s>abc", Special::Parse), ["▁abc", "<s>", "▁abc"]);
     assert_eq!(tokenizer.encode("", Special::Parse, AddBos::AsModel).unwrap(), [TokenId(1)]);
