@@ -17,6 +17,7 @@ use super::index::{Index, Key};
 use super::kind::TokenKind;
 use super::limit::Ids;
 use super::merge::{self, merge};
+use super::parts::key;
 use super::pretokenize::{PreTokenizer, WholeWords};
 use super::vocab::Vocab;
 use super::warnings::Warnings;
@@ -237,10 +238,9 @@ impl Faults {
 
     fn tell(&self, fault: &str, warnings: &mut Warnings) {
         if let Some(first) = &self.first {
-            warnings.add(format_args!(
-                "`tokenizer.ggml.merges`: rules {fault}: {} of them, the first is {first}",
-                self.count
-            ));
+            let key = warnings.name(key::MERGES);
+            warnings
+                .add(format_args!("`{key}`: rules {fault}: {} of them, the first is {first}", self.count));
         }
     }
 }

@@ -15,7 +15,7 @@ pub(crate) mod key {
     pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
     pub(crate) const SCORES: &str = "tokenizer.ggml.scores";
     pub(crate) const TYPES: &str = "tokenizer.ggml.token_type";
-    #[cfg(feature = "text")]
+    #[cfg(any(feature = "text", feature = "safetensors"))]
     pub(crate) const MERGES: &str = "tokenizer.ggml.merges";
     pub(crate) const BOS: &str = "tokenizer.ggml.bos_token_id";
     pub(crate) const EOS: &str = "tokenizer.ggml.eos_token_id";
@@ -27,6 +27,23 @@ pub(crate) mod key {
     pub(crate) const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
     #[cfg(feature = "text")]
     pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+
+    /// What stands for a key in the documents of a folder.
+    #[cfg(feature = "safetensors")]
+    pub(crate) fn in_documents(key: &'static str) -> &'static str {
+        match key {
+            MODEL => "model.type",
+            PRE => "pre_tokenizer",
+            TOKENS => "model.vocab",
+            TYPES => "added_tokens",
+            SCORES | MERGES => "model.merges",
+            BOS => "bos_token_id",
+            EOS => "eos_token_id",
+            UNKNOWN => "model.unk_token",
+            PADDING => "pad_token",
+            other => other,
+        }
+    }
 }
 
 /// Code of a token that never comes from text.

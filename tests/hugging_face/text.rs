@@ -298,6 +298,33 @@ fn what_pads_a_text_is_no_text() -> Outcome {
     Ok(())
 }
 
+/// As Phi 4 has its tokens; one line tells what is so with all of them, by the names of the document.
+#[test]
+fn a_fault_of_many_tokens_is_one_warning() -> Outcome {
+    let folder = changed(|json| {
+        json["model"]["merges"] = json!(["t h e"]);
+        let added = json["added_tokens"].as_array_mut().expect("a list");
+        let many = (0..96).map(|n| json!({ "id": 9000 + n, "content": format!("<{n}>"), "special": false }));
+        added.extend(many);
+        added.push(json!({ "id": 300, "content": "<|user|>", "special": false }));
+        json["model"]["vocab"].as_object_mut().expect("pieces").retain(|_, id| *id != 300);
+    })?;
+    let folder = folder.with("generation_config.json", &json!({ "eos_token_id": [2, 9999] }));
+    let tokenizer = tokenizer(&folder)?;
+    let lines = tokenizer.vocab().warnings();
+    let expected = [
+        "`added_tokens`, \"<0>\" (and 95 more): left out, as the embedding table has no row",
+        "`added_tokens`: \"<|user|>\" is taken for a control token, not for text",
+        "`eos_token_id`: expected a token id below",
+        "`model.merges`: rules with a piece that is no token",
+    ];
+    for words in expected {
+        assert_eq!(lines.iter().filter(|line| line.contains(words)).count(), 1, "{words}: {lines:?}");
+    }
+    assert!(lines.len() == expected.len() && lines.iter().all(|line| !line.contains("ggml")), "{lines:?}");
+    Ok(())
+}
+
 /// Documents call markers of turns text that is always one token: DeepSeek's distilled models do.
 #[test]
 fn markers_that_are_called_text_come_from_the_template_alone() -> Outcome {

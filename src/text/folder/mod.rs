@@ -38,7 +38,7 @@ impl FolderText {
             return FolderText::without(documents);
         };
         let root = Object::of(&path, &document)?;
-        let mut warnings = Warnings::of(&path);
+        let mut warnings = Warnings::of_document(&path);
         let scheme = Scheme::read(&root, &mut warnings)?;
         let pieces = Pieces::read(&root, &scheme, documents.rows(), &mut warnings)?;
         let special = Special::read(documents)?;
@@ -69,7 +69,7 @@ impl FolderText {
         let special = Special::read(documents)?;
         let parts = VocabParts {
             bos: special.bos_id,
-            warnings: Warnings::of(documents.folder()),
+            warnings: Warnings::of_document(documents.folder()),
             ..VocabParts::of_numbers(documents.rows(), special.ends)
         };
         Ok(FolderText { parts, merges: Strings::default(), is_complete: false })

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::super::kind::byte_token;
 use super::super::parts::UNUSED;
-use super::super::warnings::Warnings;
+use super::super::warnings::{self, Warnings};
 use super::needed;
 use super::scheme::Scheme;
 use crate::checkpoint::{Object, Strings, WeightsError, shown_value};
@@ -99,15 +99,16 @@ fn add_tokens<'j>(
     tokens: &mut [Option<Token<'j>>],
     warnings: &mut Warnings,
 ) -> Result<(), WeightsError> {
+    let mut faults = Faults::none();
     for added in root.objects("added_tokens")? {
         let (content, id) = (added.text("content")?, added.whole("id")?);
         let (Some(content), Some(id)) = (content, id) else {
             return Err(root.refuse("added_tokens", "an id and a content for each", "one without"));
         };
         let special = added.flag("special")?.unwrap_or(false);
-        for key in ["single_word", "lstrip", "rstrip"] {
+        for (key, pieces) in &mut faults.flags {
             if added.flag(key)? == Some(true) {
-                warnings.add(format_args!("added token {id}, {content:?}: `{key}` is not honoured"));
+                pieces.add(content);
             }
         }
         match usize::try_from(id).ok().and_then(|id| tokens.get_mut(id)) {
@@ -118,12 +119,37 @@ fn add_tokens<'j>(
             }
             // The model has no row for it, so it can be no part of a text; Gemma's pictures have such a token.
             None if special => {}
-            None => warnings.add(format_args!(
-                "added token {id}, {content:?}, has no row in the embedding table: left out"
-            )),
+            None => faults.without_row.add(content),
         }
     }
+    faults.tell(warnings);
     Ok(())
+}
+
+/// Added tokens of which something has no effect.
+struct Faults {
+    flags: [(&'static str, warnings::Pieces); 3],
+    without_row: warnings::Pieces,
+}
+
+impl Faults {
+    fn none() -> Faults {
+        let flags = ["single_word", "lstrip", "rstrip"].map(|key| (key, warnings::Pieces::default()));
+        Faults { flags, without_row: warnings::Pieces::default() }
+    }
+
+    fn tell(&self, warnings: &mut Warnings) {
+        for (key, pieces) in &self.flags {
+            if let Some(shown) = pieces.shown() {
+                warnings.add(format_args!("`added_tokens`, {shown}: `{key}` is not honoured"));
+            }
+        }
+        if let Some(shown) = self.without_row.shown() {
+            warnings.add(format_args!(
+                "`added_tokens`, {shown}: left out, as the embedding table has no row for it"
+            ));
+        }
+    }
 }
 
 /// The rules as lines of two pieces and a space. Documents have such lines, or pairs.

@@ -228,7 +228,7 @@ fn control_tokens_that_are_marked_as_text_are_control_tokens() {
         assert_ne!(found.kinds[1], TokenKind::Control, "{piece}");
     }
     let found = mended(bpe(&[("<|im_end|>", 1), ("<|im_start|>", 1), ("<|x|>", 1)]));
-    told(&found, &["\"<|im_end|>\" (and 2 more like it)"]);
+    told(&found, &["\"<|im_end|>\" (and 2 more)"]);
 }
 
 #[test]
