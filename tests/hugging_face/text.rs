@@ -5,7 +5,7 @@ use ottava::text::{AddBos, ChatTemplate, Message, Special, TextError, Tokenizer}
 use ottava::{Device, Engine, Request, TokenId};
 use serde_json::{Value, json};
 
-use crate::folder::{Folder, document, golden, twin};
+use crate::folder::{Folder, document, file, golden, twin};
 use crate::tiny::Outcome;
 
 const TEXTS: [&str; 8] = [
@@ -295,6 +295,33 @@ fn what_pads_a_text_is_no_text() -> Outcome {
     assert!(!is_control(
         &plain.with("tokenizer_config.json", &json!({ "bos_token": "<s>", "eos_token": "</s>" }))
     )?);
+    Ok(())
+}
+
+/// A few bytes of a sparse file may claim any number of rows: the tokens are as many as the documents name.
+#[test]
+fn rows_without_tokens_take_no_memory() -> Outcome {
+    let rows = 1_usize << 26;
+    let read = |id: usize| -> Outcome<_> {
+        let mut folder = changed(|json| json["model"]["vocab"]["the"] = id.into())?;
+        folder.config["vocab_size"] = rows.into();
+        folder.tensors.retain(|tensor| tensor.name != "model.embed_tokens.weight");
+        let folder = folder.write()?;
+        let path = folder.path().join("model.safetensors");
+        let whole = std::fs::read(&path)?;
+        let (length, rest) = whole.split_at(8);
+        let (header, data) = rest.split_at(u64::from_le_bytes(length.try_into()?) as usize);
+        let mut header: Value = serde_json::from_slice(header)?;
+        let table = json!({ "dtype": "BF16", "shape": [rows, 1], "data_offsets": [data.len(), data.len() + 2 * rows] });
+        header["model.embed_tokens.weight"] = table;
+        std::fs::write(&path, file(&header.to_string(), data))?;
+        let file = std::fs::OpenOptions::new().write(true).open(&path)?;
+        file.set_len(file.metadata()?.len() + 2 * rows as u64)?;
+        Ok(Tokenizer::from_checkpoint(&*checkpoint::open(folder.path(), &OpenOptions::default())?)?)
+    };
+    assert_eq!(read(600)?.vocab().len(), 601);
+    let error = read(1 << 24).err().ok_or("accepted")?.to_string();
+    assert!(error.contains("model.vocab.the: expected an id below 16777216, found 16777216"), "{error}");
     Ok(())
 }
 

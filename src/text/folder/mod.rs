@@ -19,6 +19,9 @@ use special::Special;
 #[cfg(feature = "text")]
 pub(crate) use special::chat_template;
 
+/// Most token ids that are looked at, whatever the rows of the embedding table: vocabularies have up to a million.
+const IDS_MAX: usize = 1 << 24;
+
 /// The texts of a folder, read.
 pub(crate) struct FolderText {
     pub(crate) parts: VocabParts,
@@ -70,7 +73,7 @@ impl FolderText {
         let parts = VocabParts {
             bos: special.bos_id,
             warnings: Warnings::of_document(documents.folder()),
-            ..VocabParts::of_numbers(documents.rows(), special.ends)
+            ..VocabParts::of_numbers(documents.rows().min(IDS_MAX), special.ends)
         };
         Ok(FolderText { parts, merges: Strings::default(), is_complete: false })
     }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::super::kind::byte_token;
 use super::super::parts::UNUSED;
 use super::super::warnings::{self, Warnings};
-use super::needed;
 use super::scheme::Scheme;
+use super::{IDS_MAX, needed};
 use crate::checkpoint::{Object, Strings, WeightsError, shown_value};
 
 /// Codes of kinds, as GGUF has them.
@@ -32,6 +32,23 @@ struct Token<'j> {
     kind: u32,
 }
 
+/// Tokens by id, as many as the greatest id wants: a file of few bytes may claim any number of rows.
+struct Tokens<'j> {
+    places: Vec<Option<Token<'j>>>,
+    ids_max: usize,
+}
+
+impl<'j> Tokens<'j> {
+    /// The place of a token; none where the model has no row for it.
+    fn place(&mut self, id: u64) -> Option<&mut Option<Token<'j>>> {
+        let index = usize::try_from(id).ok().filter(|&index| index < self.ids_max)?;
+        if index >= self.places.len() {
+            self.places.resize(index + 1, None);
+        }
+        self.places.get_mut(index)
+    }
+}
+
 impl Pieces {
     /// Reads them; token ids are below `rows`.
     pub fn read(
@@ -41,10 +58,9 @@ impl Pieces {
         warnings: &mut Warnings,
     ) -> Result<Pieces, WeightsError> {
         let model = needed(root, "model")?;
-        let mut tokens = vocabulary(&model, scheme, rows)?;
+        let mut tokens = vocabulary(&model, scheme, rows.min(IDS_MAX))?;
         add_tokens(root, &mut tokens, warnings)?;
-        let last = tokens.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        tokens.truncate(last);
+        let tokens = tokens.places;
         let merges = merges(&model)?;
         let mut kinds = tokens.iter().map(|token| token.map_or(UNUSED, |token| token.kind)).collect();
         let scores = (!scheme.is_byte_level()).then(|| scores(&tokens, &merges, &mut kinds));
@@ -66,19 +82,14 @@ impl Pieces {
 fn vocabulary<'j>(
     model: &Object<'j>,
     scheme: &Scheme<'_>,
-    rows: usize,
-) -> Result<Vec<Option<Token<'j>>>, WeightsError> {
-    let mut tokens: Vec<Option<Token<'j>>> = vec![None; rows];
+    ids_max: usize,
+) -> Result<Tokens<'j>, WeightsError> {
+    let mut tokens = Tokens { places: Vec::new(), ids_max };
     let vocab = needed(model, "vocab")?;
     for (piece, id) in vocab.entries() {
-        let index = id.as_u64().and_then(|id| usize::try_from(id).ok());
-        let place = index.and_then(|index| tokens.get_mut(index));
-        let place = place.ok_or_else(|| {
-            vocab.refuse(
-                piece,
-                format!("an id below {rows}, the rows of the embedding table"),
-                shown_value(id),
-            )
+        let place = id.as_u64().and_then(|id| tokens.place(id)).ok_or_else(|| {
+            let rows = if ids_max < IDS_MAX { ", the rows of the embedding table" } else { "" };
+            vocab.refuse(piece, format!("an id below {ids_max}{rows}"), shown_value(id))
         })?;
         if let Some(other) = place {
             return Err(vocab.refuse(piece, "an id of its own", format!("that of {:?}", other.piece)));
@@ -96,7 +107,7 @@ fn vocabulary<'j>(
 /// Tokens that are matched before anything is cut: control tokens, and text that is always one token.
 fn add_tokens<'j>(
     root: &Object<'j>,
-    tokens: &mut [Option<Token<'j>>],
+    tokens: &mut Tokens<'j>,
     warnings: &mut Warnings,
 ) -> Result<(), WeightsError> {
     let mut faults = Faults::none();
@@ -111,7 +122,7 @@ fn add_tokens<'j>(
                 pieces.add(content);
             }
         }
-        match usize::try_from(id).ok().and_then(|id| tokens.get_mut(id)) {
+        match tokens.place(id) {
             // The kind of the unknown token is its own.
             Some(Some(known)) if known.kind == UNKNOWN && known.piece == content => {}
             Some(place) => {
