@@ -43,6 +43,8 @@ mod warnings;
 #[cfg(feature = "text")]
 mod bpe;
 #[cfg(feature = "text")]
+mod edges;
+#[cfg(feature = "text")]
 mod index;
 #[cfg(feature = "text")]
 mod limit;

@@ -6,6 +6,7 @@
 use super::error::TextError;
 use super::spaces::Spaces;
 use super::warnings::Warnings;
+use crate::TokenId;
 use crate::checkpoint::{Array, Metadata, Strings, Value};
 
 /// The keys, as they stand in the file and in error messages.
@@ -60,6 +61,18 @@ pub(crate) enum Spelling {
     SentencePiece,
 }
 
+/// What a token does to the text beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
+pub(crate) struct Edge {
+    /// It stands for white space before it, too.
+    pub(crate) takes_left: bool,
+    /// And for that behind it.
+    pub(crate) takes_right: bool,
+    /// Beside a letter it is ordinary text.
+    pub(crate) is_word: bool,
+}
+
 /// The tokenizer's metadata as plain values. Ids and codes may be anything that the file says.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VocabParts {
@@ -79,6 +92,9 @@ pub(crate) struct VocabParts {
     pub(crate) add_bos: Option<bool>,
     /// Of a vocabulary whose pieces are written as text.
     pub(crate) spaces: Option<Spaces>,
+    /// Of tokens that do something to the text beside them.
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
+    pub(crate) edges: Vec<(TokenId, Edge)>,
     pub(crate) warnings: Warnings,
 }
 
@@ -104,6 +120,7 @@ impl VocabParts {
             ends: eos.get(1..).unwrap_or_default().to_vec(),
             add_bos: reader.flag(key::ADD_BOS),
             spaces: reader.flag(key::ADD_SPACE_PREFIX).map(Spaces::before_each),
+            edges: if model == "llama" { edges(metadata, tokens) } else { Vec::new() },
             warnings: reader.warnings,
         })
     }
@@ -131,6 +148,20 @@ impl VocabParts {
             other => Err(TextError::UnknownModel { name: other.to_owned() }),
         }
     }
+}
+
+/// GGUF has no key for edges. Phi 3's markers take the white space behind them, as its tokenizer says and llama.cpp
+/// does by the model's name.
+fn edges(metadata: &Metadata, tokens: &Strings) -> Vec<(TokenId, Edge)> {
+    if !metadata.str("general.architecture").is_ok_and(|name| name == Some("phi3")) {
+        return Vec::new();
+    }
+    let is_marker = |piece: &str| {
+        piece == "</s>" || (piece.starts_with("<|") && piece.ends_with("|>") && piece != "<|endoftext|>")
+    };
+    let edge = Edge { takes_right: true, ..Edge::default() };
+    let markers = tokens.iter().enumerate().filter(|(_, piece)| is_marker(piece));
+    markers.filter_map(|(index, _)| Some((TokenId(u32::try_from(index).ok()?), edge))).collect()
 }
 
 /// Reads values of types that converters have mixed up.

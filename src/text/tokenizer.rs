@@ -6,6 +6,7 @@
 
 use super::bpe::ByteLevel;
 use super::detokenize::Detokenizer;
+use super::edges::{Edges, Found};
 use super::error::TextError;
 #[cfg(feature = "safetensors")]
 use super::folder::FolderText;
@@ -50,8 +51,9 @@ pub struct Tokenizer {
     always: Matcher,
     /// Those and the control tokens.
     special: Matcher,
+    edges: Edges,
     pieces: Pieces,
-    /// Most bytes of a text that become one token; none where bytes may become no token.
+    /// Most bytes of plain text that become one token; none where bytes may become no token.
     longest: Option<NonZeroUsize>,
 }
 
@@ -114,6 +116,7 @@ impl Tokenizer {
     }
 
     fn from_parts(parts: VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
+        let edges = Edges::new(&parts.edges)?;
         let mut parts = Mended::new(parts)?;
         let (spelling, pre) = (parts.spelling, std::mem::take(&mut parts.pre));
         let scores = std::mem::take(&mut parts.scores);
@@ -135,7 +138,7 @@ impl Tokenizer {
         let always = Matcher::new(&vocab, &[TokenKind::UserDefined])?;
         let special =
             Matcher::new(&vocab, &[TokenKind::UserDefined, TokenKind::Control, TokenKind::Unknown])?;
-        Ok(Tokenizer { vocab, always, special, pieces, longest })
+        Ok(Tokenizer { vocab, always, special, edges, pieces, longest })
     }
 
     /// What the ids spell.
@@ -228,21 +231,25 @@ impl Tokenizer {
         limit: usize,
     ) -> Result<Vec<TokenId>, TextError> {
         let mut ids = Ids::new(limit, self.longest);
-        ids.expect(text.len())?;
-        let mut start = 0;
-        for (at, end, id) in found {
-            self.encode_plain(text, start..at, &mut ids)?;
+        ids.expect_least(self.least_tokens(text.len()))?;
+        let mut before = 0;
+        for (start, end, id) in found {
+            let Some(stretch) = self.edges.stretch(text, Found { id, start, end, before }) else { continue };
+            self.encode_plain(text, before..stretch.start, &mut ids)?;
             ids.push(id)?;
-            start = end;
+            before = stretch.end;
         }
-        self.encode_plain(text, start..text.len(), &mut ids)?;
+        self.encode_plain(text, before..text.len(), &mut ids)?;
         let wanted = bos == AddBos::AsModel && self.vocab.add_bos();
         ids.after(self.vocab.bos().filter(|_| wanted))
     }
 
     /// The fewest tokens that any text of so many bytes becomes, BOS not counted.
     pub fn least_tokens(&self, bytes: usize) -> usize {
-        self.longest.map_or(0, |longest| bytes.div_ceil(longest.get()))
+        match self.longest {
+            Some(longest) if !self.edges.may_take_text() => bytes.div_ceil(longest.get()),
+            _ => 0,
+        }
     }
 
     /// What the ids spell, without control tokens; bytes that are no UTF-8 come out as U+FFFD.

@@ -59,6 +59,7 @@ impl FolderText {
             ends,
             add_bos: Some(special.add_bos.unwrap_or(scheme.first.is_some())),
             spaces: scheme.spaces(),
+            edges: pieces.edges,
             tokens: pieces.tokens,
             scores: pieces.scores,
             types: Some(pieces.kinds),

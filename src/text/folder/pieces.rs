@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use super::super::kind::byte_token;
-use super::super::parts::UNUSED;
+use super::super::parts::{Edge, UNUSED};
 use super::super::warnings::{self, Warnings};
 use super::scheme::Scheme;
 use super::{IDS_MAX, needed};
+use crate::TokenId;
 use crate::checkpoint::{Object, Strings, WeightsError, shown_value};
 
 /// Codes of kinds, as GGUF has them.
@@ -23,6 +24,8 @@ pub(super) struct Pieces {
     /// Of pieces that are written as text: the earlier a rule makes one, the higher.
     pub scores: Option<Vec<f32>>,
     pub merges: Strings,
+    /// Of tokens that do something to the text beside them.
+    pub edges: Vec<(TokenId, Edge)>,
 }
 
 /// A token in the making.
@@ -30,6 +33,7 @@ pub(super) struct Pieces {
 struct Token<'j> {
     piece: &'j str,
     kind: u32,
+    edge: Edge,
 }
 
 /// Tokens by id, as many as the greatest id wants: a file of few bytes may claim any number of rows.
@@ -69,7 +73,8 @@ impl Pieces {
             Some(token) => token.piece.to_owned(),
             None => format!("[PAD{id}]"),
         };
-        Ok(Pieces { tokens: tokens.iter().enumerate().map(piece).collect(), kinds, scores, merges })
+        let edges = edges(&tokens);
+        Ok(Pieces { tokens: tokens.iter().enumerate().map(piece).collect(), kinds, scores, merges, edges })
     }
 
     /// The id of a piece.
@@ -99,7 +104,7 @@ fn vocabulary<'j>(
             _ if !scheme.is_byte_level() && byte_token(piece).is_some() => BYTE,
             _ => NORMAL,
         };
-        *place = Some(Token { piece, kind });
+        *place = Some(Token { piece, kind, edge: Edge::default() });
     }
     Ok(tokens)
 }
@@ -110,57 +115,48 @@ fn add_tokens<'j>(
     tokens: &mut Tokens<'j>,
     warnings: &mut Warnings,
 ) -> Result<(), WeightsError> {
-    let mut faults = Faults::none();
+    let mut without_row = warnings::Pieces::default();
     for added in root.objects("added_tokens")? {
         let (content, id) = (added.text("content")?, added.whole("id")?);
         let (Some(content), Some(id)) = (content, id) else {
             return Err(root.refuse("added_tokens", "an id and a content for each", "one without"));
         };
         let special = added.flag("special")?.unwrap_or(false);
-        for (key, pieces) in &mut faults.flags {
-            if added.flag(key)? == Some(true) {
-                pieces.add(content);
-            }
-        }
+        let edge = Edge {
+            takes_left: added.flag("lstrip")?.unwrap_or(false),
+            takes_right: added.flag("rstrip")?.unwrap_or(false),
+            is_word: added.flag("single_word")?.unwrap_or(false),
+        };
         match tokens.place(id) {
-            // The kind of the unknown token is its own.
-            Some(Some(known)) if known.kind == UNKNOWN && known.piece == content => {}
             Some(place) => {
-                *place = Some(Token { piece: content, kind: if special { CONTROL } else { USER_DEFINED } });
+                // The kind of the unknown token is its own.
+                let is_unknown = place.is_some_and(|known| known.kind == UNKNOWN && known.piece == content);
+                let kind = match special {
+                    _ if is_unknown => UNKNOWN,
+                    true => CONTROL,
+                    false => USER_DEFINED,
+                };
+                *place = Some(Token { piece: content, kind, edge });
             }
             // The model has no row for it, so it can be no part of a text; Gemma's pictures have such a token.
             None if special => {}
-            None => faults.without_row.add(content),
+            None => without_row.add(content),
         }
     }
-    faults.tell(warnings);
+    if let Some(shown) = without_row.shown() {
+        let fault = "left out, as the embedding table has no row for it";
+        warnings.add(format_args!("`added_tokens`, {shown}: {fault}"));
+    }
     Ok(())
 }
 
-/// Added tokens of which something has no effect.
-struct Faults {
-    flags: [(&'static str, warnings::Pieces); 3],
-    without_row: warnings::Pieces,
-}
-
-impl Faults {
-    fn none() -> Faults {
-        let flags = ["single_word", "lstrip", "rstrip"].map(|key| (key, warnings::Pieces::default()));
-        Faults { flags, without_row: warnings::Pieces::default() }
-    }
-
-    fn tell(&self, warnings: &mut Warnings) {
-        for (key, pieces) in &self.flags {
-            if let Some(shown) = pieces.shown() {
-                warnings.add(format_args!("`added_tokens`, {shown}: `{key}` is not honoured"));
-            }
-        }
-        if let Some(shown) = self.without_row.shown() {
-            warnings.add(format_args!(
-                "`added_tokens`, {shown}: left out, as the embedding table has no row for it"
-            ));
-        }
-    }
+/// The edges that do something.
+fn edges(tokens: &[Option<Token<'_>>]) -> Vec<(TokenId, Edge)> {
+    let edge = |(index, token): (usize, &Option<Token<'_>>)| {
+        let edge = token.as_ref()?.edge;
+        Some((TokenId(u32::try_from(index).ok()?), edge)).filter(|_| edge != Edge::default())
+    };
+    tokens.iter().enumerate().filter_map(edge).collect()
 }
 
 /// The rules as lines of two pieces and a space. Documents have such lines, or pairs.

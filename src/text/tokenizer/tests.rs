@@ -1,6 +1,7 @@
 //! Tests of the tokenizers on small vocabularies made here; the real ones are in `tests/text_golden.rs`.
 
 use super::super::byte_level::char_of;
+use super::super::parts::Edge;
 use super::super::spaces::Spaces;
 use super::*;
 use proptest::prelude::*;
@@ -416,4 +417,40 @@ proptest! {
     fn sentencepiece_agrees_with_the_naive_model(text in "[abc ]{0,40}") {
         prop_assert_eq!(pieces(&spm(), &text, Special::Text), naive_spm(&spm_parts(), &text));
     }
+}
+
+#[test]
+fn white_space_beside_tokens_that_take_it_is_none_of_the_text() {
+    let (mut parts, rules) = byte_level_parts("smollm");
+    let edge = |takes_left, takes_right, is_word| Edge { takes_left, takes_right, is_word };
+    parts.edges = vec![(TokenId(265), edge(true, true, false)), (TokenId(267), edge(false, false, true))];
+    let tokenizer = Tokenizer::from_parts(parts, &rules).unwrap();
+    let found = |text| pieces(&tokenizer, text, Special::Parse).concat();
+    assert_eq!(found("1 \n<|end|> \u{3000}\t2"), "1<|end|>2");
+    assert_eq!(found(" <|end|>  <|end|> "), "<|end|><|end|>");
+    assert_eq!(tokenizer.encode("[tool] 1[tool]", Special::Text, AddBos::No).unwrap().len(), 9);
+    // However long a text is, it may be no token.
+    let spaces = format!("<|end|>{}", " ".repeat(1000));
+    assert_eq!(tokenizer.least_tokens(spaces.len()), 0);
+    assert_eq!(tokenizer.encode_within(&spaces, Special::Parse, AddBos::No, 1).unwrap(), [TokenId(265)]);
+    let text = "a".repeat(1000);
+    assert!(tokenizer.encode_within(&text, Special::Parse, AddBos::No, 10).is_err());
+}
+
+#[test]
+fn phi_3_takes_white_space_behind_markers() {
+    let rows =
+        [("<s>", 3), ("</s>", 3), ("▁a", 1), ("a", 1), ("▁", 1), ("<|user|>", 4), ("<|endoftext|>", 3)];
+    let found = |architecture: &str| {
+        let entries: Vec<(&str, Value)> = vec![
+            ("general.architecture", architecture.into()),
+            (key::MODEL, "llama".into()),
+            (key::TOKENS, Value::Array(Array::String(rows.iter().map(|row| row.0).collect()))),
+            (key::TYPES, rows.map(|row| row.1).to_vec().into()),
+            (key::SCORES, (0..7).map(|index| -(index as f32)).collect::<Vec<_>>().into()),
+        ];
+        let tokenizer = Tokenizer::from_metadata(&entries.into_iter().collect()).unwrap();
+        pieces(&tokenizer, "<|user|>\n a</s> a<|endoftext|> a<s> a", Special::Parse).join(" ")
+    };
+    assert_eq!(found("phi3"), "<|user|> ▁a </s> ▁a <|endoftext|> ▁ ▁a <s> ▁ ▁a");
 }
