@@ -298,6 +298,50 @@ fn what_pads_a_text_is_no_text() -> Outcome {
     Ok(())
 }
 
+/// As transformers: what the configuration says of an added token counts, and so do tokens that it adds or names.
+#[test]
+fn added_tokens_of_the_configuration_count() -> Outcome {
+    let folder = changed(|json| {
+        let vocab = json["model"]["vocab"].as_object_mut().expect("pieces");
+        vocab.retain(|_, id| *id != 300 && *id != 301 && *id != 302 && *id != 303);
+        vocab.insert("<named>".to_owned(), 302.into());
+        vocab.insert("<listed>".to_owned(), 303.into());
+        json["model"]["merges"] = json!([]);
+        let added = json["added_tokens"].as_array_mut().expect("a list");
+        added.push(json!({ "id": 300, "content": "<turn>", "special": false }));
+    })?;
+    let config = json!({
+        "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<named>", "pad_token": "!",
+        "additional_special_tokens": [{ "content": "<listed>" }, "<nowhere>"],
+        "added_tokens_decoder": {
+            "300": { "content": "<turn>", "special": true, "rstrip": true },
+            "301": { "content": "<text>", "special": false, "lstrip": true },
+            "2": { "content": "</s>", "special": false },
+        },
+    });
+    let found = tokenizer(&folder.clone().with("tokenizer_config.json", &config))?;
+    assert!(found.vocab().warnings().is_empty(), "{:?}", found.vocab().warnings());
+    let of_added = |tokenizer: &Tokenizer, special| -> Outcome<Vec<u32>> {
+        let ids = tokenizer.encode("</s> <text> <turn> <named><listed><nowhere>", special, AddBos::No)?;
+        Ok(ids.iter().map(|id| id.0).filter(|id| *id == 2 || (300..304).contains(id)).collect())
+    };
+    assert_eq!(of_added(&found, Special::Parse)?, [2, 301, 300, 302, 303]);
+    // The configuration names it special elsewhere: `</s>` is no text.
+    assert_eq!(of_added(&found, Special::Text)?, [301]);
+    assert_eq!(found.encode("a <text>!", Special::Text, AddBos::No)?.len(), 3);
+    let without = tokenizer(&folder.clone().without("tokenizer_config.json"))?;
+    assert_eq!(of_added(&without, Special::Text)?, [300]);
+    for (decoder, expected) in [
+        (json!({ "x": { "content": "y" } }), "added_tokens_decoder.x: expected a token id, found x"),
+        (json!({ "9": {} }), "added_tokens_decoder.9.content: expected a text, found no such key"),
+    ] {
+        let folder =
+            folder.clone().with("tokenizer_config.json", &json!({ "added_tokens_decoder": decoder }));
+        assert!(refusal(&folder).contains(expected), "{}", refusal(&folder));
+    }
+    Ok(())
+}
+
 /// A few bytes of a sparse file may claim any number of rows: the tokens are as many as the documents name.
 #[test]
 fn rows_without_tokens_take_no_memory() -> Outcome {

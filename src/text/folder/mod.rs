@@ -1,9 +1,10 @@
 //! What a folder of Hugging Face says of its tokens, as the parts of a vocabulary.
 //!
-//! `tokenizer.json` has pieces and rules (`pieces`, `scheme`), `tokenizer_config.json` and `generation_config.json` which
-//! tokens begin and end a text, and where the chat template is (`special`). What such a tokenizer does that the two
+//! `tokenizer.json` has pieces and rules (`pieces`, `scheme`), it and `tokenizer_config.json` the tokens that are matched
+//! as a whole (`added`), the latter and `generation_config.json` which tokens begin and end a text, and where the chat template is (`special`). What such a tokenizer does that the two
 //! kinds of `tokenizer.rs` do not is refused by its key.
 
+mod added;
 mod pieces;
 mod scheme;
 mod special;
@@ -12,7 +13,7 @@ use super::error::TextError;
 use super::parts::VocabParts;
 use super::warnings::Warnings;
 use crate::checkpoint::{Documents, Object, Strings, WeightsError};
-use pieces::Pieces;
+use pieces::{Pieces, Sources};
 use scheme::Scheme;
 use special::Special;
 
@@ -40,11 +41,14 @@ impl FolderText {
         let Some(document) = documents.json(Documents::TOKENIZER)? else {
             return FolderText::without(documents);
         };
-        let root = Object::of(&path, &document)?;
+        let config_path = documents.path(Documents::TOKENIZER_CONFIG);
+        let config = documents.json(Documents::TOKENIZER_CONFIG)?;
+        let config = config.as_ref().map(|config| Object::of(&config_path, config)).transpose()?;
+        let sources = Sources { root: Object::of(&path, &document)?, config };
         let mut warnings = Warnings::of_document(&path);
-        let scheme = Scheme::read(&root, &mut warnings)?;
-        let pieces = Pieces::read(&root, &scheme, documents.rows(), &mut warnings)?;
-        let special = Special::read(documents)?;
+        let scheme = Scheme::read(&sources.root, &mut warnings)?;
+        let pieces = Pieces::read(&sources, &scheme, documents.rows(), &mut warnings)?;
+        let special = Special::read(documents, sources.config.as_ref())?;
         let id = |piece: &Option<String>| piece.as_deref().and_then(|piece| pieces.find(piece));
         // Where `tokenizer_config.json` says whether a text begins with BOS, it says with which token, too.
         let first = scheme.first.filter(|_| special.add_bos.is_none());
@@ -70,7 +74,7 @@ impl FolderText {
     }
 
     fn without(documents: &Documents) -> Result<FolderText, TextError> {
-        let special = Special::read(documents)?;
+        let special = Special::read(documents, None)?;
         let parts = VocabParts {
             bos: special.bos_id,
             warnings: Warnings::of_document(documents.folder()),

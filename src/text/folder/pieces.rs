@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::super::kind::byte_token;
 use super::super::parts::{Edge, UNUSED};
 use super::super::warnings::{self, Warnings};
+use super::added::Added;
 use super::scheme::Scheme;
 use super::{IDS_MAX, needed};
 use crate::TokenId;
@@ -26,6 +27,14 @@ pub(super) struct Pieces {
     pub merges: Strings,
     /// Of tokens that do something to the text beside them.
     pub edges: Vec<(TokenId, Edge)>,
+}
+
+/// The documents that have them.
+pub(super) struct Sources<'j> {
+    /// `tokenizer.json`.
+    pub root: Object<'j>,
+    /// `tokenizer_config.json`.
+    pub config: Option<Object<'j>>,
 }
 
 /// A token in the making.
@@ -56,14 +65,16 @@ impl<'j> Tokens<'j> {
 impl Pieces {
     /// Reads them; token ids are below `rows`.
     pub fn read(
-        root: &Object<'_>,
+        sources: &Sources<'_>,
         scheme: &Scheme<'_>,
         rows: usize,
         warnings: &mut Warnings,
     ) -> Result<Pieces, WeightsError> {
+        let Sources { root, config } = sources;
         let model = needed(root, "model")?;
-        let mut tokens = vocabulary(&model, scheme, rows.min(IDS_MAX))?;
-        add_tokens(root, &mut tokens, warnings)?;
+        let vocab = needed(&model, "vocab")?;
+        let mut tokens = vocabulary(&vocab, scheme, rows.min(IDS_MAX))?;
+        add_tokens(Added::read(root, config.as_ref(), &vocab)?, &mut tokens, warnings);
         let tokens = tokens.places;
         let merges = merges(&model)?;
         let mut kinds = tokens.iter().map(|token| token.map_or(UNUSED, |token| token.kind)).collect();
@@ -85,12 +96,11 @@ impl Pieces {
 
 /// The pieces of the model, by id.
 fn vocabulary<'j>(
-    model: &Object<'j>,
+    vocab: &Object<'j>,
     scheme: &Scheme<'_>,
     ids_max: usize,
 ) -> Result<Tokens<'j>, WeightsError> {
     let mut tokens = Tokens { places: Vec::new(), ids_max };
-    let vocab = needed(model, "vocab")?;
     for (piece, id) in vocab.entries() {
         let place = id.as_u64().and_then(|id| tokens.place(id)).ok_or_else(|| {
             let rows = if ids_max < IDS_MAX { ", the rows of the embedding table" } else { "" };
@@ -109,29 +119,15 @@ fn vocabulary<'j>(
     Ok(tokens)
 }
 
-/// Tokens that are matched before anything is cut: control tokens, and text that is always one token.
-fn add_tokens<'j>(
-    root: &Object<'j>,
-    tokens: &mut Tokens<'j>,
-    warnings: &mut Warnings,
-) -> Result<(), WeightsError> {
+/// Puts added tokens in their places: control tokens, and text that is always one token.
+fn add_tokens<'j>(added: Vec<Added<'j>>, tokens: &mut Tokens<'j>, warnings: &mut Warnings) {
     let mut without_row = warnings::Pieces::default();
-    for added in root.objects("added_tokens")? {
-        let (content, id) = (added.text("content")?, added.whole("id")?);
-        let (Some(content), Some(id)) = (content, id) else {
-            return Err(root.refuse("added_tokens", "an id and a content for each", "one without"));
-        };
-        let special = added.flag("special")?.unwrap_or(false);
-        let edge = Edge {
-            takes_left: added.flag("lstrip")?.unwrap_or(false),
-            takes_right: added.flag("rstrip")?.unwrap_or(false),
-            is_word: added.flag("single_word")?.unwrap_or(false),
-        };
+    for Added { id, content, is_special, edge } in added {
         match tokens.place(id) {
             Some(place) => {
                 // The kind of the unknown token is its own.
                 let is_unknown = place.is_some_and(|known| known.kind == UNKNOWN && known.piece == content);
-                let kind = match special {
+                let kind = match is_special {
                     _ if is_unknown => UNKNOWN,
                     true => CONTROL,
                     false => USER_DEFINED,
@@ -139,7 +135,7 @@ fn add_tokens<'j>(
                 *place = Some(Token { piece: content, kind, edge });
             }
             // The model has no row for it, so it can be no part of a text; Gemma's pictures have such a token.
-            None if special => {}
+            None if is_special => {}
             None => without_row.add(content),
         }
     }
@@ -147,7 +143,6 @@ fn add_tokens<'j>(
         let fault = "left out, as the embedding table has no row for it";
         warnings.add(format_args!("`added_tokens`, {shown}: {fault}"));
     }
-    Ok(())
 }
 
 /// The edges that do something.
