@@ -3,8 +3,6 @@
 use std::fmt::Display;
 use std::path::Path;
 
-#[cfg(feature = "safetensors")]
-use super::parts::key;
 use crate::checkpoint::shown_path;
 
 /// Most characters of a line.
@@ -25,10 +23,10 @@ impl Warnings {
         Warnings { file: shown_path(file), ..Warnings::default() }
     }
 
-    /// None yet, of a document of Hugging Face.
+    /// None yet, of a document that has other names for GGUF's keys.
     #[cfg(feature = "safetensors")]
-    pub(crate) fn of_document(file: &Path) -> Warnings {
-        Warnings { names: Some(key::in_documents), ..Warnings::of(file) }
+    pub(crate) fn of_document(file: &Path, names: fn(&'static str) -> &'static str) -> Warnings {
+        Warnings { names: Some(names), ..Warnings::of(file) }
     }
 
     /// What the file calls a key of GGUF.

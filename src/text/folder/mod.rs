@@ -10,7 +10,7 @@ mod scheme;
 mod special;
 
 use super::error::TextError;
-use super::parts::VocabParts;
+use super::parts::{VocabParts, key};
 use super::warnings::Warnings;
 use crate::checkpoint::{Documents, Object, Strings, WeightsError};
 use pieces::{Pieces, Sources};
@@ -45,7 +45,7 @@ impl FolderText {
         let config = documents.json(Documents::TOKENIZER_CONFIG)?;
         let config = config.as_ref().map(|config| Object::of(&config_path, config)).transpose()?;
         let sources = Sources { root: Object::of(&path, &document)?, config };
-        let mut warnings = Warnings::of_document(&path);
+        let mut warnings = Warnings::of_document(&path, key::in_documents);
         let scheme = Scheme::read(&sources.root, &mut warnings)?;
         let pieces = Pieces::read(&sources, &scheme, documents.rows(), &mut warnings)?;
         let special = Special::read(documents, sources.config.as_ref())?;
@@ -77,7 +77,7 @@ impl FolderText {
         let special = Special::read(documents, None)?;
         let parts = VocabParts {
             bos: special.bos_id,
-            warnings: Warnings::of_document(documents.folder()),
+            warnings: Warnings::of_document(documents.folder(), key::in_documents),
             ..VocabParts::of_numbers(documents.rows().min(IDS_MAX), special.ends)
         };
         Ok(FolderText { parts, merges: Strings::default(), is_complete: false })
