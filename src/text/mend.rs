@@ -59,7 +59,7 @@ impl Mended {
         let mut warnings = std::mem::take(&mut parts.warnings);
         let mut kinds = kinds(&parts, &mut warnings);
         let scores = match spelling {
-            Spelling::SentencePiece => scores(&parts, &kinds, &mut warnings),
+            Spelling::SentencePiece if parts.by_rules.is_none() => scores(&parts, &kinds, &mut warnings),
             _ => Vec::new(),
         };
         if spelling == Spelling::SentencePiece {

@@ -51,7 +51,11 @@ mod limit;
 #[cfg(feature = "text")]
 mod merge;
 #[cfg(feature = "text")]
+mod pairs;
+#[cfg(feature = "text")]
 mod pretokenize;
+#[cfg(feature = "text")]
+mod rules;
 #[cfg(feature = "text")]
 mod spm;
 #[cfg(feature = "text")]

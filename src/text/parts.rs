@@ -61,9 +61,17 @@ pub(crate) enum Spelling {
     SentencePiece,
 }
 
+/// What characters that a vocabulary cannot spell become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunsOfUnknown {
+    /// The unknown token for each run of them.
+    OneToken,
+    /// The unknown token for each of them.
+    EachCharacter,
+}
+
 /// What a token does to the text beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
 pub(crate) struct Edge {
     /// It stands for white space before it, too.
     pub(crate) takes_left: bool,
@@ -92,6 +100,8 @@ pub(crate) struct VocabParts {
     pub(crate) add_bos: Option<bool>,
     /// Of a vocabulary whose pieces are written as text.
     pub(crate) spaces: Option<Spaces>,
+    /// Where pieces that are written as text merge by rules, not by scores.
+    pub(crate) by_rules: Option<RunsOfUnknown>,
     /// Of tokens that do something to the text beside them.
     #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
     pub(crate) edges: Vec<(TokenId, Edge)>,
@@ -119,6 +129,7 @@ impl VocabParts {
             padding: reader.ids(key::PADDING).first().copied(),
             ends: eos.get(1..).unwrap_or_default().to_vec(),
             add_bos: reader.flag(key::ADD_BOS),
+            by_rules: None,
             spaces: reader.flag(key::ADD_SPACE_PREFIX).map(Spaces::before_each),
             edges: if model == "llama" { edges(metadata, tokens) } else { Vec::new() },
             warnings: reader.warnings,

@@ -1,7 +1,7 @@
 //! Text to token ids, for the two kinds of tokenizer found in GGUF files.
 //!
-//! `gpt2` is byte-level BPE, in `bpe.rs`; `llama` is SentencePiece by scores, in `spm.rs`. Here stands what
-//! both share: special tokens are cut out of the text first, then BOS and the space prefix are put where the
+//! `gpt2` is byte-level BPE, in `bpe.rs`; `llama` is SentencePiece by scores, in `spm.rs`, or by rules, in `pairs.rs`. Here
+//! stands what they share: special tokens are cut out of the text first, then BOS and the space prefix are put where the
 //! model wants them.
 
 use super::bpe::ByteLevel;
@@ -13,6 +13,7 @@ use super::folder::FolderText;
 use super::kind::TokenKind;
 use super::limit::Ids;
 use super::mend::Mended;
+use super::pairs::Pairs;
 use super::parts::{Spelling, VocabParts, key};
 use super::spm::Spm;
 use super::template::ChatPrompt;
@@ -62,6 +63,7 @@ pub struct Tokenizer {
 enum Pieces {
     ByteLevel(ByteLevel),
     SentencePiece(Spm),
+    Pairs(Pairs),
     /// There are none: see [`TextError::NoTokenizer`].
     None {
         model: String,
@@ -116,18 +118,23 @@ impl Tokenizer {
     }
 
     fn from_parts(parts: VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
-        let edges = Edges::new(&parts.edges)?;
+        let (edges, by_rules) = (Edges::new(&parts.edges)?, parts.by_rules);
         let mut parts = Mended::new(parts)?;
         let (spelling, pre) = (parts.spelling, std::mem::take(&mut parts.pre));
         let scores = std::mem::take(&mut parts.scores);
         let mut warnings = std::mem::take(&mut parts.warnings);
         let mut vocab = Vocab::new(parts);
-        let (pieces, longest) = match spelling {
-            Spelling::SentencePiece => {
+        let (pieces, longest) = match (spelling, by_rules) {
+            (Spelling::SentencePiece, Some(runs)) => {
+                let pairs = Pairs::new(&vocab, rules, runs, &mut warnings);
+                let longest = if pairs.has_long_tokens() { 0 } else { vocab.longest().max(4) };
+                (Pieces::Pairs(pairs), NonZeroUsize::new(longest))
+            }
+            (Spelling::SentencePiece, None) => {
                 // A character that is no piece is at most four bytes.
                 (Pieces::SentencePiece(Spm::new(&vocab, scores)), NonZeroUsize::new(vocab.longest().max(4)))
             }
-            Spelling::ByteLevel | Spelling::Plain => {
+            (Spelling::ByteLevel | Spelling::Plain, _) => {
                 let pieces = ByteLevel::new(&vocab, &pre, rules, &mut warnings)?;
                 let longest = pieces.longest(&vocab);
                 (Pieces::ByteLevel(pieces), longest)
@@ -287,11 +294,23 @@ impl Tokenizer {
             Pieces::None { model, needs } => Err(TextError::NoTokenizer { model: model.clone(), needs }),
             Pieces::ByteLevel(pieces) => pieces.encode(&self.vocab, text, ids),
             Pieces::SentencePiece(pieces) => {
-                let spaces = self.vocab.spaces();
-                let marked = spaces.marked(text, start);
-                spaces.parts(&marked).try_for_each(|part| pieces.encode(&self.vocab, part, ids))
+                self.marked_parts(text, start, |part| pieces.encode(&self.vocab, part, ids))
+            }
+            Pieces::Pairs(pieces) => {
+                self.marked_parts(text, start, |part| pieces.encode(&self.vocab, part, ids))
             }
         }
+    }
+
+    /// Each part of plain text with marks for spaces, which begins at `start` of the whole text.
+    fn marked_parts(
+        &self,
+        plain: &str,
+        start: usize,
+        each: impl FnMut(&str) -> Result<(), TextError>,
+    ) -> Result<(), TextError> {
+        let spaces = self.vocab.spaces();
+        spaces.parts(&spaces.marked(plain, start)).try_for_each(each)
     }
 }
 

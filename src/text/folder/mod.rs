@@ -65,7 +65,7 @@ impl FolderText {
             spaces: scheme.spaces(),
             edges: pieces.edges,
             tokens: pieces.tokens,
-            scores: pieces.scores,
+            by_rules: scheme.by_rules(),
             types: Some(pieces.kinds),
             warnings,
             ..VocabParts::default()

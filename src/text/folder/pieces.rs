@@ -1,7 +1,5 @@
 //! The pieces of a `tokenizer.json`: a token for each id, its kind, and the rules by which pieces merge.
 
-use std::collections::HashMap;
-
 use super::super::kind::byte_token;
 use super::super::parts::{Edge, UNUSED};
 use super::super::warnings::{self, Warnings};
@@ -22,8 +20,6 @@ const BYTE: u32 = 6;
 pub(super) struct Pieces {
     pub tokens: Strings,
     pub kinds: Vec<u32>,
-    /// Of pieces that are written as text: the earlier a rule makes one, the higher.
-    pub scores: Option<Vec<f32>>,
     pub merges: Strings,
     /// Of tokens that do something to the text beside them.
     pub edges: Vec<(TokenId, Edge)>,
@@ -77,15 +73,14 @@ impl Pieces {
         add_tokens(Added::read(root, config.as_ref(), &vocab)?, &mut tokens, warnings);
         let tokens = tokens.places;
         let merges = merges(&model)?;
-        let mut kinds = tokens.iter().map(|token| token.map_or(UNUSED, |token| token.kind)).collect();
-        let scores = (!scheme.is_byte_level()).then(|| scores(&tokens, &merges, &mut kinds));
+        let kinds = tokens.iter().map(|token| token.map_or(UNUSED, |token| token.kind)).collect();
         // Every id has a piece, as in GGUF; these are never produced.
         let piece = |(id, token): (usize, &Option<Token<'_>>)| match token {
             Some(token) => token.piece.to_owned(),
             None => format!("[PAD{id}]"),
         };
         let edges = edges(&tokens);
-        Ok(Pieces { tokens: tokens.iter().enumerate().map(piece).collect(), kinds, scores, merges, edges })
+        Ok(Pieces { tokens: tokens.iter().enumerate().map(piece).collect(), kinds, merges, edges })
     }
 
     /// The id of a piece.
@@ -174,25 +169,4 @@ fn merges(model: &Object<'_>) -> Result<Strings, WeightsError> {
         }
     }
     Ok(merges)
-}
-
-/// Scores that merge as the rules do. A piece of several characters that no rule makes never comes from text.
-fn scores(tokens: &[Option<Token<'_>>], merges: &Strings, kinds: &mut Vec<u32>) -> Vec<f32> {
-    let pieces = tokens.iter().enumerate().filter_map(|(id, token)| Some((token.as_ref()?.piece, id)));
-    let ids: HashMap<&str, usize> = pieces.collect();
-    let mut scores = vec![None; tokens.len()];
-    for (rank, rule) in merges.iter().enumerate() {
-        let joint = rule.replacen(' ', "", 1);
-        if let Some(score) = ids.get(joint.as_str()).and_then(|&id| scores.get_mut(id)) {
-            score.get_or_insert(-(rank as f32));
-        }
-    }
-    for ((token, kind), score) in tokens.iter().zip(kinds).zip(&scores) {
-        let several = token.is_some_and(|token| token.piece.chars().nth(1).is_some());
-        if *kind == NORMAL && several && score.is_none() {
-            *kind = UNUSED;
-        }
-    }
-    let last = -(merges.len() as f32);
-    scores.into_iter().map(|score| score.unwrap_or(last)).collect()
 }

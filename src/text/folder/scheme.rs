@@ -1,5 +1,6 @@
 //! What kind of tokenizer a `tokenizer.json` describes: how a text is changed and cut before pieces are merged.
 
+use super::super::parts::RunsOfUnknown;
 #[cfg(feature = "text")]
 use super::super::pretokenize::{GPT2_WORDS, PreTokenizer, WholeWords};
 use super::super::spaces::{MARK, SpacePrefix, Spaces};
@@ -10,6 +11,7 @@ use crate::checkpoint::{Object, WeightsError};
 /// A tokenizer of pairs that merge.
 pub(super) struct Scheme<'j> {
     kind: Kind,
+    runs: RunsOfUnknown,
     /// The piece that stands for what no other can spell.
     pub unknown: Option<&'j str>,
     /// The special token that a text begins with.
@@ -42,7 +44,11 @@ impl<'j> Scheme<'j> {
         } else {
             return Err(model.refuse("byte_fallback", "true where no pre-tokenizer is ByteLevel", "false"));
         };
-        Ok(Scheme { kind, unknown: model.text("unk_token")?, first: first_token(root, warnings)? })
+        let runs = match model.flag("fuse_unk")? {
+            Some(true) => RunsOfUnknown::OneToken,
+            _ => RunsOfUnknown::EachCharacter,
+        };
+        Ok(Scheme { kind, runs, unknown: model.text("unk_token")?, first: first_token(root, warnings)? })
     }
 
     /// The name of the kind in GGUF.
@@ -60,6 +66,11 @@ impl<'j> Scheme<'j> {
             Kind::ByteLevel { pre } => pre,
             Kind::SentencePiece(_) => "",
         }
+    }
+
+    /// What becomes of characters without a token, where pieces are written as text.
+    pub fn by_rules(&self) -> Option<RunsOfUnknown> {
+        (!self.is_byte_level()).then_some(self.runs)
     }
 
     /// What becomes of spaces, where the pieces have marks for them.
