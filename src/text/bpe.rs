@@ -1,23 +1,21 @@
 //! Byte-level byte-pair encoding, as GPT-2, Llama 3 and Qwen want it.
 //!
 //! A text is cut into words (`pretokenize.rs`), a word is its bytes' tokens, and neighbours are merged by the
-//! rules in their order. A rule takes 16 to 24 bytes here, and no string: SmolLM2's 49 thousand are a megabyte.
+//! rules in their order.
 //! Pieces are found by the bytes that they spell, so it does not matter how a file writes them.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroUsize;
-
-use hashbrown::HashTable;
 
 use super::byte_level::{byte_of, char_of};
 use super::error::TextError;
 use super::index::{Index, Key};
 use super::kind::TokenKind;
 use super::limit::Ids;
-use super::merge::{self, merge};
+use super::merge::merge;
+use super::parts::key;
 use super::pretokenize::{PreTokenizer, WholeWords};
+use super::rules::{PairRule, PairRules};
 use super::vocab::Vocab;
 use super::warnings::Warnings;
 use crate::TokenId;
@@ -39,18 +37,8 @@ pub(crate) struct ByteLevel {
 /// The merge rules.
 #[derive(Debug, Default)]
 struct Merges {
-    /// In the order in which they apply.
-    rules: Vec<Merge>,
-    /// Numbers of rules, by what they join.
-    by_pair: HashTable<u32>,
-    hasher: RandomState,
+    rules: PairRules,
     made: Made,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Merge {
-    pair: [TokenId; 2],
-    joint: TokenId,
 }
 
 /// Symbols of rules that are no tokens, with ids behind those of the vocabulary: a later rule may make a token
@@ -95,7 +83,7 @@ impl ByteLevel {
             }
             out.expect(word.len())?;
             let symbols = word.iter().filter_map(|&byte| *self.symbols.get(usize::from(byte))?);
-            merge(&self.merges, symbols, |symbol| self.emit(symbol, out))
+            merge(&self.merges.rules, symbols, |symbol| self.emit(symbol, out))
         })
     }
 
@@ -137,10 +125,8 @@ fn byte_tokens(vocab: &Vocab, pieces: &Index) -> Box<[Option<TokenId>; 256]> {
 impl Merges {
     fn new(vocab: &Vocab, pieces: &Index, rules: &Strings, warnings: &mut Warnings) -> Merges {
         let mut merges = Merges {
-            rules: Vec::with_capacity(rules.len()),
-            by_pair: HashTable::with_capacity(rules.len()),
+            rules: PairRules::with_capacity(rules.len()),
             made: Made { first: vocab.len(), ..Made::default() },
-            ..Merges::default()
         };
         let (mut split, mut unknown) = (Faults::default(), Faults::default());
         for (index, rule) in rules.iter().enumerate() {
@@ -172,17 +158,7 @@ impl Merges {
         let (Some(left), Some(right), Some(joint)) = (token(left), token(right), token(&sides.joint)) else {
             return;
         };
-        self.push(Merge { pair: [left, right], joint });
-    }
-
-    /// Adds the next rule. If its pair has one already, that one counts.
-    fn push(&mut self, merge: Merge) {
-        let Ok(number) = u32::try_from(self.rules.len()) else { return };
-        self.rules.push(merge);
-        let (rules, hasher) = (&self.rules, &self.hasher);
-        let pair = |number: &u32| rules.get(*number as usize).map(|merge| merge.pair);
-        let hash = |number: &u32| hasher.hash_one(pair(number));
-        self.by_pair.entry(hash(&number), |other| pair(other) == Some(merge.pair), hash).or_insert(number);
+        self.rules.push(PairRule { pair: [left, right], joint });
     }
 }
 
@@ -237,10 +213,9 @@ impl Faults {
 
     fn tell(&self, fault: &str, warnings: &mut Warnings) {
         if let Some(first) = &self.first {
-            warnings.add(format_args!(
-                "`tokenizer.ggml.merges`: rules {fault}: {} of them, the first is {first}",
-                self.count
-            ));
+            let key = warnings.name(key::MERGES);
+            warnings
+                .add(format_args!("`{key}`: rules {fault}: {} of them, the first is {first}", self.count));
         }
     }
 }
@@ -263,18 +238,5 @@ impl Made {
 
     fn spelled(&self, id: TokenId) -> Option<&[u8]> {
         self.spelled.get(id.index().checked_sub(self.first)?).map(|spelled| &**spelled)
-    }
-}
-
-impl merge::Rules for Merges {
-    type Symbol = TokenId;
-    type Rank = Reverse<u32>;
-
-    fn join(&self, left: TokenId, right: TokenId) -> Option<(Reverse<u32>, TokenId)> {
-        let pair = Some([left, right]);
-        let rule = |number: &u32| self.rules.get(*number as usize);
-        let same = |number: &u32| rule(number).map(|merge| merge.pair) == pair;
-        let number = self.by_pair.find(self.hasher.hash_one(pair), same)?;
-        Some((Reverse(*number), rule(number)?.joint))
     }
 }

@@ -28,13 +28,19 @@ const END_OF_TURN: [&str; 17] = [
 const END_IF_CONTROL: [&str; 4] = ["</s>", "<eos>", "[EOT]", "[EOS]"];
 
 /// Other tokens that only a chat format can mean, and that do not look like it.
-const MARKERS: [&str; 6] = [
+const MARKERS: [&str; 12] = [
     "<|im_start|>",
     "<|start_header_id|>",
     "<|end_header_id|>",
     "<|begin_of_text|>",
     "<start_of_turn>",
     "<｜begin▁of▁sentence｜>",
+    "[INST]",
+    "[/INST]",
+    "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]",
+    "[AVAILABLE_TOOLS]",
+    "[TOOL_RESULTS]",
 ];
 
 /// Names of the token that ends a sequence, the surest first.
@@ -82,12 +88,17 @@ pub(super) fn is_marker(piece: &str) -> bool {
     piece.len() <= 32 && (END_OF_TURN.contains(&piece) || MARKERS.contains(&piece))
 }
 
-/// Whether a piece is written as chat formats write theirs: `<|name|>`.
+/// Brackets that chat formats write around their names.
+const MARKER_BRACKETS: [(&str, &str); 3] = [("<|", "|>"), ("<｜", "｜>"), ("[|", "|]")];
+
+/// Whether a piece is written as chat formats write theirs: `<|name|>`, DeepSeek's `<｜name｜>`, EXAONE's `[|name|]`.
 pub(super) fn looks_like_a_marker(piece: &str) -> bool {
-    let name = piece.strip_prefix("<|").and_then(|rest| rest.strip_suffix("|>"));
+    let name = MARKER_BRACKETS
+        .iter()
+        .find_map(|(open, close)| piece.strip_prefix(open).and_then(|rest| rest.strip_suffix(close)));
     name.is_some_and(|name| {
-        !name.is_empty()
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+        let of_a_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | ':' | '▁');
+        !name.is_empty() && name.chars().all(of_a_name)
     })
 }
 

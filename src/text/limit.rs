@@ -28,7 +28,11 @@ impl Ids {
 
     /// Refuses the next `bytes` of the text if they take more tokens than there is room for, however they are cut.
     pub(crate) fn expect(&self, bytes: usize) -> Result<(), TextError> {
-        let least = self.longest.map_or(0, |longest| bytes.div_ceil(longest.get()));
+        self.expect_least(self.longest.map_or(0, |longest| bytes.div_ceil(longest.get())))
+    }
+
+    /// Refuses what becomes at least so many further tokens if there is no room for them.
+    pub(crate) fn expect_least(&self, least: usize) -> Result<(), TextError> {
         self.check(self.ids.len().saturating_add(least))
     }
 

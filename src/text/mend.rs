@@ -8,7 +8,8 @@ use super::error::TextError;
 use super::kind::{TokenKind, byte_token};
 use super::known;
 use super::parts::{Spelling, VocabParts, key};
-use super::warnings::Warnings;
+use super::spaces::Spaces;
+use super::warnings::{Pieces, Warnings};
 use crate::TokenId;
 use crate::checkpoint::Strings;
 
@@ -36,7 +37,7 @@ pub(crate) struct Mended {
     /// Ends of turns and messages, and of the sequence.
     pub(crate) ends: Vec<TokenId>,
     pub(crate) add_bos: bool,
-    pub(crate) add_space_prefix: bool,
+    pub(crate) spaces: Spaces,
     pub(crate) warnings: Warnings,
 }
 
@@ -50,7 +51,7 @@ impl Mended {
         let count = parts.tokens.len();
         if count == 0 || u32::try_from(count).is_err() {
             return Err(TextError::BadValue {
-                key: key::TOKENS,
+                key: parts.warnings.name(key::TOKENS),
                 expected: "between 1 and 2^32 - 1 tokens".to_owned(),
                 found: count.to_string(),
             });
@@ -58,7 +59,7 @@ impl Mended {
         let mut warnings = std::mem::take(&mut parts.warnings);
         let mut kinds = kinds(&parts, &mut warnings);
         let scores = match spelling {
-            Spelling::SentencePiece => scores(&parts, &kinds, &mut warnings),
+            Spelling::SentencePiece if parts.by_rules.is_none() => scores(&parts, &kinds, &mut warnings),
             _ => Vec::new(),
         };
         if spelling == Spelling::SentencePiece {
@@ -88,7 +89,7 @@ impl Mended {
             unknown: ids.unknown,
             ends: ids.ends,
             add_bos,
-            add_space_prefix: parts.add_space_prefix.unwrap_or(spelling == Spelling::SentencePiece),
+            spaces: parts.spaces.unwrap_or(Spaces::before_each(spelling == Spelling::SentencePiece)),
             warnings,
             tokens: parts.tokens,
         })
@@ -99,12 +100,12 @@ impl Mended {
 fn kinds(parts: &VocabParts, warnings: &mut Warnings) -> Vec<TokenKind> {
     let count = parts.tokens.len();
     let codes = parts.types.as_deref().unwrap_or_default();
+    let name = warnings.name(key::TYPES);
     match &parts.types {
-        None => warnings.add(format_args!("`{}` is missing: kinds are guessed by the spelling", key::TYPES)),
+        None => warnings.add(format_args!("`{name}` is missing: kinds are guessed by the spelling")),
         Some(codes) if codes.len() != count => warnings.add(format_args!(
-            "`{}` has {} values, the vocabulary {count} tokens: what is too much is left out, what is missing is \
+            "`{name}` has {} values, the vocabulary {count} tokens: what is too much is left out, what is missing is \
              guessed by the spelling",
-            key::TYPES,
             codes.len()
         )),
         Some(_) => {}
@@ -113,8 +114,7 @@ fn kinds(parts: &VocabParts, warnings: &mut Warnings) -> Vec<TokenKind> {
     if let Some(index) = codes.iter().take(count).position(bad) {
         let found = codes.iter().take(count).filter(|code| bad(code)).count();
         warnings.add(format_args!(
-            "`{}`: expected 0 to 6, found {found} other values, the first at index {index}: taken for text",
-            key::TYPES
+            "`{name}`: expected 0 to 6, found {found} other values, the first at index {index}: taken for text"
         ));
     }
     let kind =
@@ -126,27 +126,23 @@ fn kinds(parts: &VocabParts, warnings: &mut Warnings) -> Vec<TokenKind> {
 fn scores(parts: &VocabParts, kinds: &[TokenKind], warnings: &mut Warnings) -> Vec<f32> {
     let count = parts.tokens.len();
     let found = parts.scores.as_deref().unwrap_or_default();
+    let name = warnings.name(key::SCORES);
     if found.is_empty() || are_alike(parts, kinds, found) {
         let what = if found.is_empty() { "is missing" } else { "is the same for all pieces" };
-        warnings.add(format_args!(
-            "`{}` {what}: pieces are taken to stand in the order of their scores",
-            key::SCORES
-        ));
+        warnings.add(format_args!("`{name}` {what}: pieces are taken to stand in the order of their scores"));
         return parts.tokens.iter().enumerate().map(score_by_order).collect();
     }
     if found.len() != count {
         warnings.add(format_args!(
-            "`{}` has {} values, the vocabulary {count} tokens: what is too much is left out, what is missing has \
+            "`{name}` has {} values, the vocabulary {count} tokens: what is too much is left out, what is missing has \
              the lowest score",
-            key::SCORES,
             found.len()
         ));
     }
     if let Some(index) = found.iter().take(count).position(|score| score.is_nan()) {
         let number = found.iter().take(count).filter(|score| score.is_nan()).count();
         warnings.add(format_args!(
-            "`{}`: {number} values are no numbers, the first at index {index}: they count as the lowest score",
-            key::SCORES
+            "`{name}`: {number} values are no numbers, the first at index {index}: they count as the lowest score"
         ));
     }
     let lowest = found.iter().copied().fold(ADDED_SCORE, f32::min);
@@ -181,7 +177,7 @@ fn mend_bytes(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings
             *known = true;
         }
     }
-    let mut changed = Changed::default();
+    let mut changed = Pieces::default();
     for (piece, kind) in tokens.iter().zip(kinds.iter_mut()) {
         let Some(known) = byte_token(piece).and_then(|byte| known.get_mut(usize::from(byte))) else {
             continue;
@@ -192,7 +188,7 @@ fn mend_bytes(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings
             changed.add(piece);
         }
     }
-    changed.tell("a byte", warnings);
+    tell(&changed, "a byte", warnings);
 }
 
 /// Whether a byte-level vocabulary is written as text: it has spaces, and nothing that stands for one.
@@ -208,41 +204,29 @@ fn is_plain(tokens: &Strings, kinds: &[TokenKind]) -> bool {
 
 /// Tokens that only a chat format can mean are control tokens, whatever the file says.
 fn mend_markers(tokens: &Strings, kinds: &mut [TokenKind], warnings: &mut Warnings) {
-    let mut changed = Changed::default();
+    let mut changed = Pieces::default();
     for (piece, kind) in tokens.iter().zip(kinds.iter_mut()) {
         let wrong = match kind {
             TokenKind::Control | TokenKind::Unknown | TokenKind::Byte => false,
-            TokenKind::Normal => known::is_marker(piece) || known::looks_like_a_marker(piece),
-            TokenKind::UserDefined | TokenKind::Unused => known::is_marker(piece),
+            // Text that is always one token may be a marker as well: documents call `<｜User｜>` not special.
+            TokenKind::Normal | TokenKind::UserDefined => {
+                known::is_marker(piece) || known::looks_like_a_marker(piece)
+            }
+            TokenKind::Unused => known::is_marker(piece),
         };
         if wrong {
             *kind = TokenKind::Control;
             changed.add(piece);
         }
     }
-    changed.tell("a control token", warnings);
+    tell(&changed, "a control token", warnings);
 }
 
-/// Tokens whose kind the file has wrong.
-#[derive(Default)]
-struct Changed {
-    count: usize,
-    first: Option<String>,
-}
-
-impl Changed {
-    fn add(&mut self, piece: &str) {
-        self.count += 1;
-        self.first.get_or_insert_with(|| format!("{piece:?}"));
-    }
-
-    fn tell(&self, kind: &str, warnings: &mut Warnings) {
-        let Some(first) = &self.first else { return };
-        let others = match self.count {
-            1 => String::new(),
-            count => format!(" (and {} more like it)", count - 1),
-        };
-        warnings.add(format_args!("`{}`: {first}{others} is taken for {kind}, not for text", key::TYPES));
+/// Tells of tokens whose kind the file has wrong.
+fn tell(changed: &Pieces, kind: &str, warnings: &mut Warnings) {
+    if let Some(shown) = changed.shown() {
+        let key = warnings.name(key::TYPES);
+        warnings.add(format_args!("`{key}`: {shown} is taken for {kind}, not for text"));
     }
 }
 
@@ -265,8 +249,9 @@ impl Ids {
         let ends = [(parts.eot, key::EOT), (parts.eom, key::EOM)].into_iter().chain(more);
         let mut ends: Vec<TokenId> = ends.filter_map(|(end, key)| id(end, key)).collect();
         let spelled = |id: TokenId| parts.tokens.get(id.index()).unwrap_or_default();
+        let is_text = |kind: &&mut TokenKind| matches!(**kind, TokenKind::Normal | TokenKind::UserDefined);
         for id in [bos, eos, padding].into_iter().flatten().chain(ends.iter().copied()) {
-            if let Some(kind) = kinds.get_mut(id.index()).filter(|kind| **kind == TokenKind::Normal)
+            if let Some(kind) = kinds.get_mut(id.index()).filter(is_text)
                 && known::is_bracketed(spelled(id))
             {
                 *kind = TokenKind::Control;
@@ -287,8 +272,8 @@ impl Ids {
             }
         }
         if let Some(id) = eos.filter(|id| kinds.get(id.index()) == Some(&TokenKind::Normal)) {
-            let piece = spelled(id);
-            warnings.add(format_args!("`{}` is {}, the text {piece:?}: answers end there", key::EOS, id.0));
+            let (piece, name) = (spelled(id), warnings.name(key::EOS));
+            warnings.add(format_args!("`{name}` is {}, the text {piece:?}: answers end there", id.0));
         }
         ends.extend(eos);
         Ids { bos, eos, unknown, ends }
@@ -303,7 +288,7 @@ impl Ids {
 }
 
 /// The first of these pieces that is a token.
-fn guess(tokens: &Strings, names: &[&str], key: &str, warnings: &mut Warnings) -> Option<TokenId> {
+fn guess(tokens: &Strings, names: &[&str], key: &'static str, warnings: &mut Warnings) -> Option<TokenId> {
     let mut found: Option<(usize, usize)> = None;
     for (index, piece) in tokens.iter().enumerate() {
         if let Some(rank) = names.iter().position(|name| *name == piece)
@@ -313,7 +298,7 @@ fn guess(tokens: &Strings, names: &[&str], key: &str, warnings: &mut Warnings) -
         }
     }
     let (rank, index) = found?;
-    let name = names.get(rank)?;
+    let (name, key) = (names.get(rank)?, warnings.name(key));
     warnings.add(format_args!("`{key}` is missing: `{name}`, token {index}, is taken"));
     token_id(index)
 }
@@ -322,10 +307,11 @@ fn token_id(index: usize) -> Option<TokenId> {
     u32::try_from(index).ok().map(TokenId)
 }
 
-fn checked(id: Option<i64>, key: &str, tokens: usize, warnings: &mut Warnings) -> Option<TokenId> {
+fn checked(id: Option<i64>, key: &'static str, tokens: usize, warnings: &mut Warnings) -> Option<TokenId> {
     let id = id?;
     let found = u32::try_from(id).ok().filter(|&id| (id as usize) < tokens).map(TokenId);
     if found.is_none() {
+        let key = warnings.name(key);
         warnings.add(format_args!("`{key}`: expected a token id below {tokens}, found {id}: no such token"));
     }
     found
@@ -341,7 +327,8 @@ fn pre(parts: &VocabParts, kinds: &[TokenKind], warnings: &mut Warnings) -> Stri
         Some(name) => (name, "as the vocabulary looks like it"),
         None => ("gpt-2", "which is a guess"),
     };
-    warnings.add(format_args!("`{}` {said}: the rule `{name}` is used, {why}", key::PRE));
+    let key = warnings.name(key::PRE);
+    warnings.add(format_args!("`{key}` {said}: the rule `{name}` is used, {why}"));
     name.to_owned()
 }
 

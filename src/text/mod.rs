@@ -35,6 +35,7 @@ mod kind;
 mod known;
 mod mend;
 mod parts;
+mod spaces;
 mod stop;
 mod vocab;
 mod warnings;
@@ -42,13 +43,19 @@ mod warnings;
 #[cfg(feature = "text")]
 mod bpe;
 #[cfg(feature = "text")]
+mod edges;
+#[cfg(feature = "text")]
 mod index;
 #[cfg(feature = "text")]
 mod limit;
 #[cfg(feature = "text")]
 mod merge;
 #[cfg(feature = "text")]
+mod pairs;
+#[cfg(feature = "text")]
 mod pretokenize;
+#[cfg(feature = "text")]
+mod rules;
 #[cfg(feature = "text")]
 mod spm;
 #[cfg(feature = "text")]

@@ -4,7 +4,9 @@
 //! 1, scores as integers. Whether the values fit each other is the matter of `mend.rs`.
 
 use super::error::TextError;
+use super::spaces::Spaces;
 use super::warnings::Warnings;
+use crate::TokenId;
 use crate::checkpoint::{Array, Metadata, Strings, Value};
 
 /// The keys, as they stand in the file and in error messages.
@@ -14,7 +16,7 @@ pub(crate) mod key {
     pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
     pub(crate) const SCORES: &str = "tokenizer.ggml.scores";
     pub(crate) const TYPES: &str = "tokenizer.ggml.token_type";
-    #[cfg(feature = "text")]
+    #[cfg(any(feature = "text", feature = "safetensors"))]
     pub(crate) const MERGES: &str = "tokenizer.ggml.merges";
     pub(crate) const BOS: &str = "tokenizer.ggml.bos_token_id";
     pub(crate) const EOS: &str = "tokenizer.ggml.eos_token_id";
@@ -26,6 +28,23 @@ pub(crate) mod key {
     pub(crate) const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
     #[cfg(feature = "text")]
     pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+
+    /// What stands for a key in the documents of a folder.
+    #[cfg(feature = "safetensors")]
+    pub(crate) fn in_documents(key: &'static str) -> &'static str {
+        match key {
+            MODEL => "model.type",
+            PRE => "pre_tokenizer",
+            TOKENS => "model.vocab",
+            TYPES => "added_tokens",
+            SCORES | MERGES => "model.merges",
+            BOS => "bos_token_id",
+            EOS => "eos_token_id",
+            UNKNOWN => "model.unk_token",
+            PADDING => "pad_token",
+            other => other,
+        }
+    }
 }
 
 /// Code of a token that never comes from text.
@@ -40,6 +59,26 @@ pub(crate) enum Spelling {
     Plain,
     /// `llama`: UTF-8 with `▁` for a space, `<0xNN>` for lone bytes.
     SentencePiece,
+}
+
+/// What characters that a vocabulary cannot spell become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunsOfUnknown {
+    /// The unknown token for each run of them.
+    OneToken,
+    /// The unknown token for each of them.
+    EachCharacter,
+}
+
+/// What a token does to the text beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Edge {
+    /// It stands for white space before it, too.
+    pub(crate) takes_left: bool,
+    /// And for that behind it.
+    pub(crate) takes_right: bool,
+    /// Beside a letter it is ordinary text.
+    pub(crate) is_word: bool,
 }
 
 /// The tokenizer's metadata as plain values. Ids and codes may be anything that the file says.
@@ -59,7 +98,13 @@ pub(crate) struct VocabParts {
     /// Further tokens that end a sequence, where a file lists several.
     pub(crate) ends: Vec<i64>,
     pub(crate) add_bos: Option<bool>,
-    pub(crate) add_space_prefix: Option<bool>,
+    /// Of a vocabulary whose pieces are written as text.
+    pub(crate) spaces: Option<Spaces>,
+    /// Where pieces that are written as text merge by rules, not by scores.
+    pub(crate) by_rules: Option<RunsOfUnknown>,
+    /// Of tokens that do something to the text beside them.
+    #[cfg_attr(not(feature = "text"), expect(dead_code, reason = "for text to ids"))]
+    pub(crate) edges: Vec<(TokenId, Edge)>,
     pub(crate) warnings: Warnings,
 }
 
@@ -84,7 +129,9 @@ impl VocabParts {
             padding: reader.ids(key::PADDING).first().copied(),
             ends: eos.get(1..).unwrap_or_default().to_vec(),
             add_bos: reader.flag(key::ADD_BOS),
-            add_space_prefix: reader.flag(key::ADD_SPACE_PREFIX),
+            by_rules: None,
+            spaces: reader.flag(key::ADD_SPACE_PREFIX).map(Spaces::before_each),
+            edges: if model == "llama" { edges(metadata, tokens) } else { Vec::new() },
             warnings: reader.warnings,
         })
     }
@@ -112,6 +159,20 @@ impl VocabParts {
             other => Err(TextError::UnknownModel { name: other.to_owned() }),
         }
     }
+}
+
+/// GGUF has no key for edges. Phi 3's markers take the white space behind them, as its tokenizer says and llama.cpp
+/// does by the model's name.
+fn edges(metadata: &Metadata, tokens: &Strings) -> Vec<(TokenId, Edge)> {
+    if !metadata.str("general.architecture").is_ok_and(|name| name == Some("phi3")) {
+        return Vec::new();
+    }
+    let is_marker = |piece: &str| {
+        piece == "</s>" || (piece.starts_with("<|") && piece.ends_with("|>") && piece != "<|endoftext|>")
+    };
+    let edge = Edge { takes_right: true, ..Edge::default() };
+    let markers = tokens.iter().enumerate().filter(|(_, piece)| is_marker(piece));
+    markers.filter_map(|(index, _)| Some((TokenId(u32::try_from(index).ok()?), edge))).collect()
 }
 
 /// Reads values of types that converters have mixed up.

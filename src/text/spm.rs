@@ -19,8 +19,7 @@ pub(crate) struct Spm {
     pieces: Index,
     /// By id.
     scores: Vec<f32>,
-    /// `<0xNN>` tokens, by byte.
-    bytes: Box<[Option<TokenId>; 256]>,
+    bytes: ByteTokens,
     unknown: Option<TokenId>,
 }
 
@@ -49,14 +48,7 @@ impl Spm {
         let from_text =
             |id: &TokenId| matches!(vocab.kind(*id), Some(TokenKind::Normal | TokenKind::UserDefined));
         let pieces = Index::new(vocab, Key::Piece, vocab.ids().filter(from_text));
-        let mut bytes = Box::new([None; 256]);
-        for id in vocab.ids().filter(|&id| vocab.kind(id) == Some(TokenKind::Byte)) {
-            let byte = vocab.piece(id).and_then(byte_token);
-            if let Some(slot) = byte.and_then(|byte| bytes.get_mut(usize::from(byte))) {
-                slot.get_or_insert(id);
-            }
-        }
-        Spm { pieces, scores, bytes, unknown: vocab.unknown() }
+        Spm { pieces, scores, bytes: ByteTokens::new(vocab), unknown: vocab.unknown() }
     }
 
     /// Appends the tokens of `text`, in which spaces are already written `▁`.
@@ -64,6 +56,34 @@ impl Spm {
         let characters = text.char_indices().map(|(start, c)| Stretch { start, len: c.len_utf8() });
         let text = Text { spm: self, vocab, text };
         merge(&text, characters, |stretch| text.emit(stretch, out))
+    }
+}
+
+/// `<0xNN>` tokens, by byte.
+#[derive(Debug)]
+pub(crate) struct ByteTokens(Box<[Option<TokenId>; 256]>);
+
+impl ByteTokens {
+    pub(crate) fn new(vocab: &Vocab) -> ByteTokens {
+        let mut bytes = Box::new([None; 256]);
+        for id in vocab.ids().filter(|&id| vocab.kind(id) == Some(TokenKind::Byte)) {
+            let byte = vocab.piece(id).and_then(byte_token);
+            if let Some(slot) = byte.and_then(|byte| bytes.get_mut(usize::from(byte))) {
+                slot.get_or_insert(id);
+            }
+        }
+        ByteTokens(bytes)
+    }
+
+    /// Whether every byte has one.
+    pub(crate) fn are_all(&self) -> bool {
+        self.0.iter().all(Option::is_some)
+    }
+
+    /// Those of a text; none where one is missing.
+    pub(crate) fn of(&self, text: &str) -> Option<impl Iterator<Item = TokenId>> {
+        let token = |byte: u8| self.0.get(usize::from(byte)).copied().flatten();
+        text.bytes().all(|byte| token(byte).is_some()).then(|| text.bytes().filter_map(token))
     }
 }
 
@@ -77,9 +97,8 @@ impl Text<'_> {
             return out.push(id);
         }
         let spelled = self.text.get(stretch.start..stretch.start + stretch.len).unwrap_or_default();
-        let byte = |byte: u8| self.spm.bytes.get(usize::from(byte)).copied().flatten();
-        if let Some(ids) = spelled.bytes().map(byte).collect::<Option<Vec<_>>>() {
-            return ids.into_iter().try_for_each(|id| out.push(id));
+        if let Some(mut ids) = self.spm.bytes.of(spelled) {
+            return ids.try_for_each(|id| out.push(id));
         }
         let character = spelled.chars().next().unwrap_or_default();
         let unknown = self.spm.unknown;

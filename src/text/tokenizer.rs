@@ -1,17 +1,19 @@
 //! Text to token ids, for the two kinds of tokenizer found in GGUF files.
 //!
-//! `gpt2` is byte-level BPE, in `bpe.rs`; `llama` is SentencePiece by scores, in `spm.rs`. Here stands what
-//! both share: special tokens are cut out of the text first, then BOS and the space prefix are put where the
+//! `gpt2` is byte-level BPE, in `bpe.rs`; `llama` is SentencePiece by scores, in `spm.rs`, or by rules, in `pairs.rs`. Here
+//! stands what they share: special tokens are cut out of the text first, then BOS and the space prefix are put where the
 //! model wants them.
 
 use super::bpe::ByteLevel;
 use super::detokenize::Detokenizer;
+use super::edges::{Edges, Found};
 use super::error::TextError;
 #[cfg(feature = "safetensors")]
 use super::folder::FolderText;
 use super::kind::TokenKind;
 use super::limit::Ids;
 use super::mend::Mended;
+use super::pairs::Pairs;
 use super::parts::{Spelling, VocabParts, key};
 use super::spm::Spm;
 use super::template::ChatPrompt;
@@ -50,8 +52,9 @@ pub struct Tokenizer {
     always: Matcher,
     /// Those and the control tokens.
     special: Matcher,
+    edges: Edges,
     pieces: Pieces,
-    /// Most bytes of a text that become one token; none where bytes may become no token.
+    /// Most bytes of plain text that become one token; none where bytes may become no token.
     longest: Option<NonZeroUsize>,
 }
 
@@ -60,6 +63,7 @@ pub struct Tokenizer {
 enum Pieces {
     ByteLevel(ByteLevel),
     SentencePiece(Spm),
+    Pairs(Pairs),
     /// There are none: see [`TextError::NoTokenizer`].
     None {
         model: String,
@@ -114,17 +118,23 @@ impl Tokenizer {
     }
 
     fn from_parts(parts: VocabParts, rules: &Strings) -> Result<Tokenizer, TextError> {
+        let (edges, by_rules) = (Edges::new(&parts.edges)?, parts.by_rules);
         let mut parts = Mended::new(parts)?;
         let (spelling, pre) = (parts.spelling, std::mem::take(&mut parts.pre));
         let scores = std::mem::take(&mut parts.scores);
         let mut warnings = std::mem::take(&mut parts.warnings);
         let mut vocab = Vocab::new(parts);
-        let (pieces, longest) = match spelling {
-            Spelling::SentencePiece => {
+        let (pieces, longest) = match (spelling, by_rules) {
+            (Spelling::SentencePiece, Some(runs)) => {
+                let pairs = Pairs::new(&vocab, rules, runs, &mut warnings);
+                let longest = if pairs.has_long_tokens() { 0 } else { vocab.longest().max(4) };
+                (Pieces::Pairs(pairs), NonZeroUsize::new(longest))
+            }
+            (Spelling::SentencePiece, None) => {
                 // A character that is no piece is at most four bytes.
                 (Pieces::SentencePiece(Spm::new(&vocab, scores)), NonZeroUsize::new(vocab.longest().max(4)))
             }
-            Spelling::ByteLevel | Spelling::Plain => {
+            (Spelling::ByteLevel | Spelling::Plain, _) => {
                 let pieces = ByteLevel::new(&vocab, &pre, rules, &mut warnings)?;
                 let longest = pieces.longest(&vocab);
                 (Pieces::ByteLevel(pieces), longest)
@@ -135,7 +145,7 @@ impl Tokenizer {
         let always = Matcher::new(&vocab, &[TokenKind::UserDefined])?;
         let special =
             Matcher::new(&vocab, &[TokenKind::UserDefined, TokenKind::Control, TokenKind::Unknown])?;
-        Ok(Tokenizer { vocab, always, special, pieces, longest })
+        Ok(Tokenizer { vocab, always, special, edges, pieces, longest })
     }
 
     /// What the ids spell.
@@ -228,21 +238,25 @@ impl Tokenizer {
         limit: usize,
     ) -> Result<Vec<TokenId>, TextError> {
         let mut ids = Ids::new(limit, self.longest);
-        ids.expect(text.len())?;
-        let mut start = 0;
-        for (at, end, id) in found {
-            self.encode_plain(text.get(start..at).unwrap_or_default(), &mut ids)?;
+        ids.expect_least(self.least_tokens(text.len()))?;
+        let mut before = 0;
+        for (start, end, id) in found {
+            let Some(stretch) = self.edges.stretch(text, Found { id, start, end, before }) else { continue };
+            self.encode_plain(text, before..stretch.start, &mut ids)?;
             ids.push(id)?;
-            start = end;
+            before = stretch.end;
         }
-        self.encode_plain(text.get(start..).unwrap_or_default(), &mut ids)?;
+        self.encode_plain(text, before..text.len(), &mut ids)?;
         let wanted = bos == AddBos::AsModel && self.vocab.add_bos();
         ids.after(self.vocab.bos().filter(|_| wanted))
     }
 
     /// The fewest tokens that any text of so many bytes becomes, BOS not counted.
     pub fn least_tokens(&self, bytes: usize) -> usize {
-        self.longest.map_or(0, |longest| bytes.div_ceil(longest.get()))
+        match self.longest {
+            Some(longest) if !self.edges.may_take_text() => bytes.div_ceil(longest.get()),
+            _ => 0,
+        }
     }
 
     /// What the ids spell, without control tokens; bytes that are no UTF-8 come out as U+FFFD.
@@ -267,9 +281,11 @@ impl Tokenizer {
         }
     }
 
-    /// Encodes text without special tokens in it. It stands at the beginning or after a special token, so
-    /// the space prefix, where the model has one, goes before it.
-    fn encode_plain(&self, text: &str, ids: &mut Ids) -> Result<(), TextError> {
+    /// Encodes a stretch of the text without special tokens in it. It stands at the beginning or after a special
+    /// token: where the model puts a space before text it goes there.
+    fn encode_plain(&self, text: &str, stretch: Range<usize>, ids: &mut Ids) -> Result<(), TextError> {
+        let start = stretch.start;
+        let text = text.get(stretch).unwrap_or_default();
         if text.is_empty() {
             return Ok(());
         }
@@ -278,12 +294,23 @@ impl Tokenizer {
             Pieces::None { model, needs } => Err(TextError::NoTokenizer { model: model.clone(), needs }),
             Pieces::ByteLevel(pieces) => pieces.encode(&self.vocab, text, ids),
             Pieces::SentencePiece(pieces) => {
-                let prefix = if self.vocab.add_space_prefix() { "▁" } else { "" };
-                let mut spelled = prefix.to_owned();
-                spelled.extend(text.chars().map(|c| if c == ' ' { '▁' } else { c }));
-                pieces.encode(&self.vocab, &spelled, ids)
+                self.marked_parts(text, start, |part| pieces.encode(&self.vocab, part, ids))
+            }
+            Pieces::Pairs(pieces) => {
+                self.marked_parts(text, start, |part| pieces.encode(&self.vocab, part, ids))
             }
         }
+    }
+
+    /// Each part of plain text with marks for spaces, which begins at `start` of the whole text.
+    fn marked_parts(
+        &self,
+        plain: &str,
+        start: usize,
+        each: impl FnMut(&str) -> Result<(), TextError>,
+    ) -> Result<(), TextError> {
+        let spaces = self.vocab.spaces();
+        spaces.parts(&spaces.marked(plain, start)).try_for_each(each)
     }
 }
 

@@ -12,6 +12,7 @@ use super::kind::{TokenKind, byte_token};
 use super::known;
 use super::mend::Mended;
 use super::parts::{Spelling, VocabParts};
+use super::spaces::{SpacePrefix, Spaces};
 use super::warnings::Warnings;
 use crate::TokenId;
 use crate::checkpoint::{Checkpoint, Ends, Metadata, Strings, TextSource};
@@ -31,7 +32,7 @@ pub struct Vocab {
     unknown: Option<TokenId>,
     stop_ids: Vec<TokenId>,
     add_bos: bool,
-    add_space_prefix: bool,
+    spaces: Spaces,
     warnings: Warnings,
 }
 
@@ -98,7 +99,7 @@ impl Vocab {
             unknown: parts.unknown,
             stop_ids: parts.ends,
             add_bos: parts.add_bos,
-            add_space_prefix: parts.add_space_prefix,
+            spaces: parts.spaces,
             warnings: parts.warnings,
         };
         vocab.add_markers();
@@ -213,7 +214,13 @@ impl Vocab {
 
     /// Whether a space is put before a text, as SentencePiece does.
     pub fn add_space_prefix(&self) -> bool {
-        self.add_space_prefix
+        self.spaces.prefix != SpacePrefix::Never
+    }
+
+    /// What becomes of the spaces of a text.
+    #[cfg(feature = "text")]
+    pub(crate) fn spaces(&self) -> Spaces {
+        self.spaces
     }
 
     /// The id with this spelling in the file; the lowest where there are several. Looks at every token.

@@ -13,12 +13,25 @@ const LINE_MAX: usize = 300;
 pub(crate) struct Warnings {
     file: String,
     lines: Vec<String>,
+    /// The name that the file has for a key of GGUF.
+    names: Option<fn(&'static str) -> &'static str>,
 }
 
 impl Warnings {
     /// None yet, of this file.
     pub(crate) fn of(file: &Path) -> Warnings {
-        Warnings { file: shown_path(file), lines: Vec::new() }
+        Warnings { file: shown_path(file), ..Warnings::default() }
+    }
+
+    /// None yet, of a document that has other names for GGUF's keys.
+    #[cfg(feature = "safetensors")]
+    pub(crate) fn of_document(file: &Path, names: fn(&'static str) -> &'static str) -> Warnings {
+        Warnings { names: Some(names), ..Warnings::of(file) }
+    }
+
+    /// What the file calls a key of GGUF.
+    pub(crate) fn name(&self, key: &'static str) -> &'static str {
+        self.names.map_or(key, |names| names(key))
     }
 
     /// Adds a line. Line breaks and control characters become spaces, and a long line is cut.
@@ -36,6 +49,29 @@ impl Warnings {
 
     pub(crate) fn lines(&self) -> &[String] {
         &self.lines
+    }
+}
+
+/// Pieces with the same fault: one line tells all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    count: usize,
+    first: Option<String>,
+}
+
+impl Pieces {
+    pub(crate) fn add(&mut self, piece: &str) {
+        self.count += 1;
+        self.first.get_or_insert_with(|| format!("{piece:?}"));
+    }
+
+    /// The first and how many there are beside it. `None` if there is none.
+    pub(crate) fn shown(&self) -> Option<String> {
+        let first = self.first.as_ref()?;
+        Some(match self.count {
+            1 => first.clone(),
+            count => format!("{first} (and {} more)", count - 1),
+        })
     }
 }
 

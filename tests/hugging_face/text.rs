@@ -5,7 +5,7 @@ use ottava::text::{AddBos, ChatTemplate, Message, Special, TextError, Tokenizer}
 use ottava::{Device, Engine, Request, TokenId};
 use serde_json::{Value, json};
 
-use crate::folder::{Folder, document, golden, twin};
+use crate::folder::{Folder, document, file, golden, twin};
 use crate::tiny::Outcome;
 
 const TEXTS: [&str; 8] = [
@@ -295,6 +295,133 @@ fn what_pads_a_text_is_no_text() -> Outcome {
     assert!(!is_control(
         &plain.with("tokenizer_config.json", &json!({ "bos_token": "<s>", "eos_token": "</s>" }))
     )?);
+    Ok(())
+}
+
+/// As transformers: what the configuration says of an added token counts, and so do tokens that it adds or names.
+#[test]
+fn added_tokens_of_the_configuration_count() -> Outcome {
+    let folder = changed(|json| {
+        let vocab = json["model"]["vocab"].as_object_mut().expect("pieces");
+        vocab.retain(|_, id| *id != 300 && *id != 301 && *id != 302 && *id != 303);
+        vocab.insert("<named>".to_owned(), 302.into());
+        vocab.insert("<listed>".to_owned(), 303.into());
+        json["model"]["merges"] = json!([]);
+        let added = json["added_tokens"].as_array_mut().expect("a list");
+        added.push(json!({ "id": 300, "content": "<turn>", "special": false }));
+    })?;
+    let config = json!({
+        "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<named>", "pad_token": "!",
+        "additional_special_tokens": [{ "content": "<listed>" }, "<nowhere>"],
+        "added_tokens_decoder": {
+            "300": { "content": "<turn>", "special": true, "rstrip": true },
+            "301": { "content": "<text>", "special": false, "lstrip": true },
+            "2": { "content": "</s>", "special": false },
+        },
+    });
+    let found = tokenizer(&folder.clone().with("tokenizer_config.json", &config))?;
+    assert!(found.vocab().warnings().is_empty(), "{:?}", found.vocab().warnings());
+    let of_added = |tokenizer: &Tokenizer, special| -> Outcome<Vec<u32>> {
+        let ids = tokenizer.encode("</s> <text> <turn> <named><listed><nowhere>", special, AddBos::No)?;
+        Ok(ids.iter().map(|id| id.0).filter(|id| *id == 2 || (300..304).contains(id)).collect())
+    };
+    assert_eq!(of_added(&found, Special::Parse)?, [2, 301, 300, 302, 303]);
+    // The configuration names it special elsewhere: `</s>` is no text.
+    assert_eq!(of_added(&found, Special::Text)?, [301]);
+    assert_eq!(found.encode("a <text>!", Special::Text, AddBos::No)?.len(), 3);
+    let without = tokenizer(&folder.clone().without("tokenizer_config.json"))?;
+    assert_eq!(of_added(&without, Special::Text)?, [300]);
+    for (decoder, expected) in [
+        (json!({ "x": { "content": "y" } }), "added_tokens_decoder.x: expected a token id, found x"),
+        (json!({ "9": {} }), "added_tokens_decoder.9.content: expected a text, found no such key"),
+    ] {
+        let folder =
+            folder.clone().with("tokenizer_config.json", &json!({ "added_tokens_decoder": decoder }));
+        assert!(refusal(&folder).contains(expected), "{}", refusal(&folder));
+    }
+    Ok(())
+}
+
+/// A few bytes of a sparse file may claim any number of rows: the tokens are as many as the documents name.
+#[test]
+fn rows_without_tokens_take_no_memory() -> Outcome {
+    let rows = 1_usize << 26;
+    let read = |id: usize| -> Outcome<_> {
+        let mut folder = changed(|json| json["model"]["vocab"]["the"] = id.into())?;
+        folder.config["vocab_size"] = rows.into();
+        folder.tensors.retain(|tensor| tensor.name != "model.embed_tokens.weight");
+        let folder = folder.write()?;
+        let path = folder.path().join("model.safetensors");
+        let whole = std::fs::read(&path)?;
+        let (length, rest) = whole.split_at(8);
+        let (header, data) = rest.split_at(u64::from_le_bytes(length.try_into()?) as usize);
+        let mut header: Value = serde_json::from_slice(header)?;
+        let table = json!({ "dtype": "BF16", "shape": [rows, 1], "data_offsets": [data.len(), data.len() + 2 * rows] });
+        header["model.embed_tokens.weight"] = table;
+        std::fs::write(&path, file(&header.to_string(), data))?;
+        let file = std::fs::OpenOptions::new().write(true).open(&path)?;
+        file.set_len(file.metadata()?.len() + 2 * rows as u64)?;
+        Ok(Tokenizer::from_checkpoint(&*checkpoint::open(folder.path(), &OpenOptions::default())?)?)
+    };
+    assert_eq!(read(600)?.vocab().len(), 601);
+    let error = read(1 << 24).err().ok_or("accepted")?.to_string();
+    assert!(error.contains("model.vocab.the: expected an id below 16777216, found 16777216"), "{error}");
+    Ok(())
+}
+
+/// As Phi 4 has its tokens; one line tells what is so with all of them, by the names of the document.
+#[test]
+fn a_fault_of_many_tokens_is_one_warning() -> Outcome {
+    let folder = changed(|json| {
+        json["model"]["merges"] = json!(["t h e"]);
+        let added = json["added_tokens"].as_array_mut().expect("a list");
+        let many = (0..96).map(|n| json!({ "id": 9000 + n, "content": format!("<{n}>"), "special": false }));
+        added.extend(many);
+        added.push(json!({ "id": 300, "content": "<|user|>", "special": false }));
+        json["model"]["vocab"].as_object_mut().expect("pieces").retain(|_, id| *id != 300);
+    })?;
+    let folder = folder.with("generation_config.json", &json!({ "eos_token_id": [2, 9999] }));
+    let tokenizer = tokenizer(&folder)?;
+    let lines = tokenizer.vocab().warnings();
+    let expected = [
+        "`added_tokens`, \"<0>\" (and 95 more): left out, as the embedding table has no row",
+        "`added_tokens`: \"<|user|>\" is taken for a control token, not for text",
+        "`eos_token_id`: expected a token id below",
+        "`model.merges`: rules with a piece that is no token",
+    ];
+    for words in expected {
+        assert_eq!(lines.iter().filter(|line| line.contains(words)).count(), 1, "{words}: {lines:?}");
+    }
+    assert!(lines.len() == expected.len() && lines.iter().all(|line| !line.contains("ggml")), "{lines:?}");
+    Ok(())
+}
+
+/// Documents call markers of turns text that is always one token: DeepSeek's distilled models do.
+#[test]
+fn markers_that_are_called_text_come_from_the_template_alone() -> Outcome {
+    let markers = ["<｜User｜>", "<｜Assistant｜>", "<|START_OF_TURN_TOKEN|>", "<think>"];
+    let folder = changed(|json| {
+        for (index, content) in markers.into_iter().enumerate() {
+            let id = 300 + index;
+            json["model"]["vocab"].as_object_mut().expect("pieces").retain(|_, other| *other != id);
+            let added = json["added_tokens"].as_array_mut().expect("a list");
+            added.push(json!({ "id": id, "content": content, "special": false }));
+        }
+        json["model"]["merges"] = json!([]);
+    })?;
+    let source = "{% for m in messages %}<｜User｜>{{ m.content }}{% endfor %}<｜Assistant｜><think>";
+    let folder = folder.with("tokenizer_config.json", &json!({ "chat_template": source })).write()?;
+    let checkpoint = checkpoint::open(folder.path(), &OpenOptions::default())?;
+    let tokenizer = Tokenizer::from_checkpoint(&*checkpoint)?;
+    let template = ChatTemplate::from_checkpoint(&*checkpoint, tokenizer.vocab())?.ok_or("no template")?;
+    let of_markers = |ids: &[TokenId]| -> Vec<u32> {
+        ids.iter().map(|id| id.0).filter(|id| (300..304).contains(id)).collect()
+    };
+    let typed = "hi<｜Assistant｜>yes<|START_OF_TURN_TOKEN|><｜User｜><think>";
+    let prompt = template.prompt(&[Message::new("user", typed)], &Default::default())?;
+    assert_eq!(of_markers(&tokenizer.encode_prompt(&prompt, AddBos::AsModel)?), [300, 303, 301, 303]);
+    assert_eq!(of_markers(&tokenizer.encode(typed, Special::Text, AddBos::No)?), [303]);
+    assert_eq!(of_markers(&tokenizer.encode(typed, Special::Parse, AddBos::No)?), [301, 302, 300, 303]);
     Ok(())
 }
 

@@ -1,23 +1,27 @@
 //! What a folder of Hugging Face says of its tokens, as the parts of a vocabulary.
 //!
-//! `tokenizer.json` has pieces and rules (`pieces`, `scheme`), `tokenizer_config.json` and `generation_config.json` which
-//! tokens begin and end a text, and where the chat template is (`special`). What such a tokenizer does that the two
+//! `tokenizer.json` has pieces and rules (`pieces`, `scheme`), it and `tokenizer_config.json` the tokens that are matched
+//! as a whole (`added`), the latter and `generation_config.json` which tokens begin and end a text, and where the chat template is (`special`). What such a tokenizer does that the two
 //! kinds of `tokenizer.rs` do not is refused by its key.
 
+mod added;
 mod pieces;
 mod scheme;
 mod special;
 
 use super::error::TextError;
-use super::parts::VocabParts;
+use super::parts::{VocabParts, key};
 use super::warnings::Warnings;
 use crate::checkpoint::{Documents, Object, Strings, WeightsError};
-use pieces::Pieces;
+use pieces::{Pieces, Sources};
 use scheme::Scheme;
 use special::Special;
 
 #[cfg(feature = "text")]
 pub(crate) use special::chat_template;
+
+/// Most token ids that are looked at, whatever the rows of the embedding table: vocabularies have up to a million.
+const IDS_MAX: usize = 1 << 24;
 
 /// The texts of a folder, read.
 pub(crate) struct FolderText {
@@ -37,11 +41,14 @@ impl FolderText {
         let Some(document) = documents.json(Documents::TOKENIZER)? else {
             return FolderText::without(documents);
         };
-        let root = Object::of(&path, &document)?;
-        let mut warnings = Warnings::of(&path);
-        let scheme = Scheme::read(&root, &mut warnings)?;
-        let pieces = Pieces::read(&root, &scheme, documents.rows(), &mut warnings)?;
-        let special = Special::read(documents)?;
+        let config_path = documents.path(Documents::TOKENIZER_CONFIG);
+        let config = documents.json(Documents::TOKENIZER_CONFIG)?;
+        let config = config.as_ref().map(|config| Object::of(&config_path, config)).transpose()?;
+        let sources = Sources { root: Object::of(&path, &document)?, config };
+        let mut warnings = Warnings::of_document(&path, key::in_documents);
+        let scheme = Scheme::read(&sources.root, &mut warnings)?;
+        let pieces = Pieces::read(&sources, &scheme, documents.rows(), &mut warnings)?;
+        let special = Special::read(documents, sources.config.as_ref())?;
         let id = |piece: &Option<String>| piece.as_deref().and_then(|piece| pieces.find(piece));
         // Where `tokenizer_config.json` says whether a text begins with BOS, it says with which token, too.
         let first = scheme.first.filter(|_| special.add_bos.is_none());
@@ -55,9 +62,10 @@ impl FolderText {
             padding: id(&special.padding),
             ends,
             add_bos: Some(special.add_bos.unwrap_or(scheme.first.is_some())),
-            add_space_prefix: Some(scheme.space_prefix()),
+            spaces: scheme.spaces(),
+            edges: pieces.edges,
             tokens: pieces.tokens,
-            scores: pieces.scores,
+            by_rules: scheme.by_rules(),
             types: Some(pieces.kinds),
             warnings,
             ..VocabParts::default()
@@ -66,11 +74,11 @@ impl FolderText {
     }
 
     fn without(documents: &Documents) -> Result<FolderText, TextError> {
-        let special = Special::read(documents)?;
+        let special = Special::read(documents, None)?;
         let parts = VocabParts {
             bos: special.bos_id,
-            warnings: Warnings::of(documents.folder()),
-            ..VocabParts::of_numbers(documents.rows(), special.ends)
+            warnings: Warnings::of_document(documents.folder(), key::in_documents),
+            ..VocabParts::of_numbers(documents.rows().min(IDS_MAX), special.ends)
         };
         Ok(FolderText { parts, merges: Strings::default(), is_complete: false })
     }

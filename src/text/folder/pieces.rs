@@ -1,12 +1,12 @@
 //! The pieces of a `tokenizer.json`: a token for each id, its kind, and the rules by which pieces merge.
 
-use std::collections::HashMap;
-
 use super::super::kind::byte_token;
-use super::super::parts::UNUSED;
-use super::super::warnings::Warnings;
-use super::needed;
+use super::super::parts::{Edge, UNUSED};
+use super::super::warnings::{self, Warnings};
+use super::added::Added;
 use super::scheme::Scheme;
+use super::{IDS_MAX, needed};
+use crate::TokenId;
 use crate::checkpoint::{Object, Strings, WeightsError, shown_value};
 
 /// Codes of kinds, as GGUF has them.
@@ -20,9 +20,17 @@ const BYTE: u32 = 6;
 pub(super) struct Pieces {
     pub tokens: Strings,
     pub kinds: Vec<u32>,
-    /// Of pieces that are written as text: the earlier a rule makes one, the higher.
-    pub scores: Option<Vec<f32>>,
     pub merges: Strings,
+    /// Of tokens that do something to the text beside them.
+    pub edges: Vec<(TokenId, Edge)>,
+}
+
+/// The documents that have them.
+pub(super) struct Sources<'j> {
+    /// `tokenizer.json`.
+    pub root: Object<'j>,
+    /// `tokenizer_config.json`.
+    pub config: Option<Object<'j>>,
 }
 
 /// A token in the making.
@@ -30,30 +38,49 @@ pub(super) struct Pieces {
 struct Token<'j> {
     piece: &'j str,
     kind: u32,
+    edge: Edge,
+}
+
+/// Tokens by id, as many as the greatest id wants: a file of few bytes may claim any number of rows.
+struct Tokens<'j> {
+    places: Vec<Option<Token<'j>>>,
+    ids_max: usize,
+}
+
+impl<'j> Tokens<'j> {
+    /// The place of a token; none where the model has no row for it.
+    fn place(&mut self, id: u64) -> Option<&mut Option<Token<'j>>> {
+        let index = usize::try_from(id).ok().filter(|&index| index < self.ids_max)?;
+        if index >= self.places.len() {
+            self.places.resize(index + 1, None);
+        }
+        self.places.get_mut(index)
+    }
 }
 
 impl Pieces {
     /// Reads them; token ids are below `rows`.
     pub fn read(
-        root: &Object<'_>,
+        sources: &Sources<'_>,
         scheme: &Scheme<'_>,
         rows: usize,
         warnings: &mut Warnings,
     ) -> Result<Pieces, WeightsError> {
+        let Sources { root, config } = sources;
         let model = needed(root, "model")?;
-        let mut tokens = vocabulary(&model, scheme, rows)?;
-        add_tokens(root, &mut tokens, warnings)?;
-        let last = tokens.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-        tokens.truncate(last);
+        let vocab = needed(&model, "vocab")?;
+        let mut tokens = vocabulary(&vocab, scheme, rows.min(IDS_MAX))?;
+        add_tokens(Added::read(root, config.as_ref(), &vocab)?, &mut tokens, warnings);
+        let tokens = tokens.places;
         let merges = merges(&model)?;
-        let mut kinds = tokens.iter().map(|token| token.map_or(UNUSED, |token| token.kind)).collect();
-        let scores = (!scheme.is_byte_level()).then(|| scores(&tokens, &merges, &mut kinds));
+        let kinds = tokens.iter().map(|token| token.map_or(UNUSED, |token| token.kind)).collect();
         // Every id has a piece, as in GGUF; these are never produced.
         let piece = |(id, token): (usize, &Option<Token<'_>>)| match token {
             Some(token) => token.piece.to_owned(),
             None => format!("[PAD{id}]"),
         };
-        Ok(Pieces { tokens: tokens.iter().enumerate().map(piece).collect(), kinds, scores, merges })
+        let edges = edges(&tokens);
+        Ok(Pieces { tokens: tokens.iter().enumerate().map(piece).collect(), kinds, merges, edges })
     }
 
     /// The id of a piece.
@@ -64,21 +91,15 @@ impl Pieces {
 
 /// The pieces of the model, by id.
 fn vocabulary<'j>(
-    model: &Object<'j>,
+    vocab: &Object<'j>,
     scheme: &Scheme<'_>,
-    rows: usize,
-) -> Result<Vec<Option<Token<'j>>>, WeightsError> {
-    let mut tokens: Vec<Option<Token<'j>>> = vec![None; rows];
-    let vocab = needed(model, "vocab")?;
+    ids_max: usize,
+) -> Result<Tokens<'j>, WeightsError> {
+    let mut tokens = Tokens { places: Vec::new(), ids_max };
     for (piece, id) in vocab.entries() {
-        let index = id.as_u64().and_then(|id| usize::try_from(id).ok());
-        let place = index.and_then(|index| tokens.get_mut(index));
-        let place = place.ok_or_else(|| {
-            vocab.refuse(
-                piece,
-                format!("an id below {rows}, the rows of the embedding table"),
-                shown_value(id),
-            )
+        let place = id.as_u64().and_then(|id| tokens.place(id)).ok_or_else(|| {
+            let rows = if ids_max < IDS_MAX { ", the rows of the embedding table" } else { "" };
+            vocab.refuse(piece, format!("an id below {ids_max}{rows}"), shown_value(id))
         })?;
         if let Some(other) = place {
             return Err(vocab.refuse(piece, "an id of its own", format!("that of {:?}", other.piece)));
@@ -88,42 +109,44 @@ fn vocabulary<'j>(
             _ if !scheme.is_byte_level() && byte_token(piece).is_some() => BYTE,
             _ => NORMAL,
         };
-        *place = Some(Token { piece, kind });
+        *place = Some(Token { piece, kind, edge: Edge::default() });
     }
     Ok(tokens)
 }
 
-/// Tokens that are matched before anything is cut: control tokens, and text that is always one token.
-fn add_tokens<'j>(
-    root: &Object<'j>,
-    tokens: &mut [Option<Token<'j>>],
-    warnings: &mut Warnings,
-) -> Result<(), WeightsError> {
-    for added in root.objects("added_tokens")? {
-        let (content, id) = (added.text("content")?, added.whole("id")?);
-        let (Some(content), Some(id)) = (content, id) else {
-            return Err(root.refuse("added_tokens", "an id and a content for each", "one without"));
-        };
-        let special = added.flag("special")?.unwrap_or(false);
-        for key in ["single_word", "lstrip", "rstrip"] {
-            if added.flag(key)? == Some(true) {
-                warnings.add(format_args!("added token {id}, {content:?}: `{key}` is not honoured"));
-            }
-        }
-        match usize::try_from(id).ok().and_then(|id| tokens.get_mut(id)) {
-            // The kind of the unknown token is its own.
-            Some(Some(known)) if known.kind == UNKNOWN && known.piece == content => {}
+/// Puts added tokens in their places: control tokens, and text that is always one token.
+fn add_tokens<'j>(added: Vec<Added<'j>>, tokens: &mut Tokens<'j>, warnings: &mut Warnings) {
+    let mut without_row = warnings::Pieces::default();
+    for Added { id, content, is_special, edge } in added {
+        match tokens.place(id) {
             Some(place) => {
-                *place = Some(Token { piece: content, kind: if special { CONTROL } else { USER_DEFINED } });
+                // The kind of the unknown token is its own.
+                let is_unknown = place.is_some_and(|known| known.kind == UNKNOWN && known.piece == content);
+                let kind = match is_special {
+                    _ if is_unknown => UNKNOWN,
+                    true => CONTROL,
+                    false => USER_DEFINED,
+                };
+                *place = Some(Token { piece: content, kind, edge });
             }
             // The model has no row for it, so it can be no part of a text; Gemma's pictures have such a token.
-            None if special => {}
-            None => warnings.add(format_args!(
-                "added token {id}, {content:?}, has no row in the embedding table: left out"
-            )),
+            None if is_special => {}
+            None => without_row.add(content),
         }
     }
-    Ok(())
+    if let Some(shown) = without_row.shown() {
+        let fault = "left out, as the embedding table has no row for it";
+        warnings.add(format_args!("`added_tokens`, {shown}: {fault}"));
+    }
+}
+
+/// The edges that do something.
+fn edges(tokens: &[Option<Token<'_>>]) -> Vec<(TokenId, Edge)> {
+    let edge = |(index, token): (usize, &Option<Token<'_>>)| {
+        let edge = token.as_ref()?.edge;
+        Some((TokenId(u32::try_from(index).ok()?), edge)).filter(|_| edge != Edge::default())
+    };
+    tokens.iter().enumerate().filter_map(edge).collect()
 }
 
 /// The rules as lines of two pieces and a space. Documents have such lines, or pairs.
@@ -146,25 +169,4 @@ fn merges(model: &Object<'_>) -> Result<Strings, WeightsError> {
         }
     }
     Ok(merges)
-}
-
-/// Scores that merge as the rules do. A piece of several characters that no rule makes never comes from text.
-fn scores(tokens: &[Option<Token<'_>>], merges: &Strings, kinds: &mut Vec<u32>) -> Vec<f32> {
-    let pieces = tokens.iter().enumerate().filter_map(|(id, token)| Some((token.as_ref()?.piece, id)));
-    let ids: HashMap<&str, usize> = pieces.collect();
-    let mut scores = vec![None; tokens.len()];
-    for (rank, rule) in merges.iter().enumerate() {
-        let joint = rule.replacen(' ', "", 1);
-        if let Some(score) = ids.get(joint.as_str()).and_then(|&id| scores.get_mut(id)) {
-            score.get_or_insert(-(rank as f32));
-        }
-    }
-    for ((token, kind), score) in tokens.iter().zip(kinds).zip(&scores) {
-        let several = token.is_some_and(|token| token.piece.chars().nth(1).is_some());
-        if *kind == NORMAL && several && score.is_none() {
-            *kind = UNUSED;
-        }
-    }
-    let last = -(merges.len() as f32);
-    scores.into_iter().map(|score| score.unwrap_or(last)).collect()
 }

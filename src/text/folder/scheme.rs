@@ -1,7 +1,9 @@
 //! What kind of tokenizer a `tokenizer.json` describes: how a text is changed and cut before pieces are merged.
 
+use super::super::parts::RunsOfUnknown;
 #[cfg(feature = "text")]
 use super::super::pretokenize::{GPT2_WORDS, PreTokenizer, WholeWords};
+use super::super::spaces::{MARK, SpacePrefix, Spaces};
 use super::super::warnings::Warnings;
 use super::needed;
 use crate::checkpoint::{Object, WeightsError};
@@ -9,6 +11,7 @@ use crate::checkpoint::{Object, WeightsError};
 /// A tokenizer of pairs that merge.
 pub(super) struct Scheme<'j> {
     kind: Kind,
+    runs: RunsOfUnknown,
     /// The piece that stands for what no other can spell.
     pub unknown: Option<&'j str>,
     /// The special token that a text begins with.
@@ -20,7 +23,7 @@ enum Kind {
     /// By GPT-2's alphabet of bytes, within words that the rule of this name cuts.
     ByteLevel { pre: &'static str },
     /// As text, with a mark for spaces.
-    SentencePiece { space_prefix: bool },
+    SentencePiece(Spaces),
 }
 
 impl<'j> Scheme<'j> {
@@ -41,7 +44,11 @@ impl<'j> Scheme<'j> {
         } else {
             return Err(model.refuse("byte_fallback", "true where no pre-tokenizer is ByteLevel", "false"));
         };
-        Ok(Scheme { kind, unknown: model.text("unk_token")?, first: first_token(root, warnings)? })
+        let runs = match model.flag("fuse_unk")? {
+            Some(true) => RunsOfUnknown::OneToken,
+            _ => RunsOfUnknown::EachCharacter,
+        };
+        Ok(Scheme { kind, runs, unknown: model.text("unk_token")?, first: first_token(root, warnings)? })
     }
 
     /// The name of the kind in GGUF.
@@ -57,13 +64,21 @@ impl<'j> Scheme<'j> {
     pub fn pre(&self) -> &'static str {
         match self.kind {
             Kind::ByteLevel { pre } => pre,
-            Kind::SentencePiece { .. } => "",
+            Kind::SentencePiece(_) => "",
         }
     }
 
-    /// Whether a space comes before a text.
-    pub fn space_prefix(&self) -> bool {
-        matches!(self.kind, Kind::SentencePiece { space_prefix: true })
+    /// What becomes of characters without a token, where pieces are written as text.
+    pub fn by_rules(&self) -> Option<RunsOfUnknown> {
+        (!self.is_byte_level()).then_some(self.runs)
+    }
+
+    /// What becomes of spaces, where the pieces have marks for them.
+    pub fn spaces(&self) -> Option<Spaces> {
+        match self.kind {
+            Kind::ByteLevel { .. } => None,
+            Kind::SentencePiece(spaces) => Some(spaces),
+        }
     }
 }
 
@@ -160,17 +175,13 @@ fn expression(step: &Object<'_>) -> Result<Option<String>, WeightsError> {
     }
 }
 
-/// The mark for a space.
-const MARK: &str = "▁";
-
 fn sentence_piece(normalizers: &[Object<'_>], cutters: &[Object<'_>]) -> Result<Kind, WeightsError> {
-    let (mut space_prefix, mut marks) = (false, false);
+    let (mut spaces, mut marks) = (Spaces::default(), false);
     for step in normalizers {
         match kind(step)? {
-            "Prepend" if step.text("prepend")? == Some(MARK) => space_prefix = true,
+            "Prepend" if is_mark(step, "prepend")? => spaces.prefix = SpacePrefix::Each,
             "Replace"
-                if needed(step, "pattern")?.text("String")? == Some(" ")
-                    && step.text("content")? == Some(MARK) =>
+                if needed(step, "pattern")?.text("String")? == Some(" ") && is_mark(step, "content")? =>
             {
                 marks = true;
             }
@@ -181,10 +192,9 @@ fn sentence_piece(normalizers: &[Object<'_>], cutters: &[Object<'_>]) -> Result<
     }
     for step in cutters {
         match kind(step)? {
-            "Metaspace" if step.text("replacement")? == Some(MARK) => {
+            "Metaspace" if is_mark(step, "replacement")? => {
                 marks = true;
-                let old = step.flag("add_prefix_space")?.unwrap_or(true);
-                space_prefix |= step.text("prepend_scheme")?.map_or(old, |scheme| scheme != "never");
+                add_metaspace(step, &mut spaces)?;
             }
             // Spaces are marks by then, so it cuts nothing.
             "Split" if marks && needed(step, "pattern")?.text("String")? == Some(" ") => {}
@@ -193,8 +203,29 @@ fn sentence_piece(normalizers: &[Object<'_>], cutters: &[Object<'_>]) -> Result<
     }
     match (marks, normalizers.first().or(cutters.first())) {
         (false, Some(step)) => Err(step.refuse("type", "a step that replaces spaces by marks", kind(step)?)),
-        _ => Ok(Kind::SentencePiece { space_prefix }),
+        _ => Ok(Kind::SentencePiece(spaces)),
     }
+}
+
+/// Whether the mark for a space stands under a key.
+fn is_mark(step: &Object<'_>, key: &str) -> Result<bool, WeightsError> {
+    Ok(step.text(key)?.is_some_and(|text| text.chars().eq([MARK])))
+}
+
+/// What the step makes of spaces. A mark that comes before each text already is enough for it.
+fn add_metaspace(step: &Object<'_>, spaces: &mut Spaces) -> Result<(), WeightsError> {
+    let old = if step.flag("add_prefix_space")?.unwrap_or(true) { "always" } else { "never" };
+    let prefix = match step.text("prepend_scheme")?.unwrap_or(old) {
+        "never" => SpacePrefix::Never,
+        "always" => SpacePrefix::EachUnlessMarked,
+        "first" => SpacePrefix::FirstUnlessMarked,
+        other => return Err(step.refuse("prepend_scheme", "never, always or first", other)),
+    };
+    if spaces.prefix == SpacePrefix::Never {
+        spaces.prefix = prefix;
+    }
+    spaces.are_cut |= step.flag("split")?.unwrap_or(true);
+    Ok(())
 }
 
 /// The special token that a whole text begins with, if it begins with one. One behind the text is left out: an answer

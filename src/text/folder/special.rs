@@ -19,14 +19,13 @@ pub(super) struct Special {
 }
 
 impl Special {
-    pub fn read(documents: &Documents) -> Result<Special, WeightsError> {
+    /// Reads them; `config` is `tokenizer_config.json`.
+    pub fn read(documents: &Documents, config: Option<&Object<'_>>) -> Result<Special, WeightsError> {
         let mut special = Special::default();
-        let path = documents.path(Documents::TOKENIZER_CONFIG);
-        if let Some(document) = documents.json(Documents::TOKENIZER_CONFIG)? {
-            let config = Object::of(&path, &document)?;
-            special.bos = token(&config, "bos_token")?;
-            special.eos = token(&config, "eos_token")?;
-            special.padding = token(&config, "pad_token")?;
+        if let Some(config) = config {
+            special.bos = token(config, "bos_token")?;
+            special.eos = token(config, "eos_token")?;
+            special.padding = token(config, "pad_token")?;
             special.add_bos = config.flag("add_bos_token")?;
         }
         // What generation says counts before what the model's configuration says.

@@ -79,7 +79,7 @@ fn a_good_vocabulary_is_left_as_it_is() {
         (Some(TokenId(1)), Some(TokenId(2)), Some(TokenId(0)))
     );
     assert_eq!(mended.scores, spm().scores.unwrap());
-    assert!(mended.add_bos && mended.add_space_prefix);
+    assert!(mended.add_bos && mended.spaces == Spaces::before_each(true));
 }
 
 #[test]
@@ -195,20 +195,40 @@ fn control_tokens_that_are_marked_as_text_are_control_tokens() {
         ("<|im_end|>", 4),
         ("<|im_start|>", 4),
         ("<end_of_turn>", 5),
+        // As DeepSeek's distilled models, EXAONE, Command R and Phi write theirs, called text that is always one token.
+        ("<｜User｜>", 1),
+        ("<｜User｜>", 4),
+        ("<｜Assistant｜>", 4),
+        ("<｜tool▁calls▁begin｜>", 4),
+        ("<|START_OF_TURN_TOKEN|>", 4),
+        ("<|/tool_call|>", 4),
+        ("[|user|]", 4),
+        ("[INST]", 4),
+        ("[/INST]", 1),
     ] {
         let found = mended(bpe(&[("<e>", 3), (piece, kind), ("a", 1)]));
         assert_eq!(found.kinds, [TokenKind::Control, TokenKind::Control, TokenKind::Normal], "{piece}");
         told(&found, &["`tokenizer.ggml.token_type`", &format!("{piece:?} is taken for a control token")]);
     }
-    for (piece, kind) in
-        [("<think>", 4), ("<|tool|>", 4), ("<b>", 1), ("<|", 1), ("<||>", 1), ("<|a b|>", 1), ("</s>", 1)]
-    {
+    for (piece, kind) in [
+        ("<think>", 4),
+        ("<tool_call>", 4),
+        ("<b>", 1),
+        ("<|", 1),
+        ("<||>", 4),
+        ("<｜｜>", 4),
+        ("<|a b|>", 4),
+        ("<|a|>|>", 4),
+        ("<｜a|>", 4),
+        ("[|", 1),
+        ("</s>", 1),
+    ] {
         let found = mended(bpe(&[("<e>", 3), (piece, kind), ("a", 1)]));
         assert_eq!(found.warnings.lines(), [""; 0], "{piece}");
         assert_ne!(found.kinds[1], TokenKind::Control, "{piece}");
     }
     let found = mended(bpe(&[("<|im_end|>", 1), ("<|im_start|>", 1), ("<|x|>", 1)]));
-    told(&found, &["\"<|im_end|>\" (and 2 more like it)"]);
+    told(&found, &["\"<|im_end|>\" (and 2 more)"]);
 }
 
 #[test]
@@ -216,6 +236,8 @@ fn a_special_id_makes_a_special_token() {
     let found =
         mended(VocabParts { bos: Some(1), unknown: Some(2), ..bpe(&[("</s>", 1), ("[B]", 1), ("?", 1)]) });
     assert_eq!(found.kinds, [TokenKind::Control, TokenKind::Control, TokenKind::Unknown]);
+    let found = mended(VocabParts { bos: Some(1), ..bpe(&[("</s>", 4), ("[B]", 4), ("<think>", 4)]) });
+    assert_eq!(found.kinds, [TokenKind::Control, TokenKind::Control, TokenKind::UserDefined]);
     let found = mended(bpe(&[(",", 1), ("a", 1)]));
     assert_eq!((found.eos, found.kinds[0]), (Some(TokenId(0)), TokenKind::Normal));
     told(&found, &["is 0, the text \",\": answers end there"]);

@@ -1,6 +1,8 @@
 //! Tests of the tokenizers on small vocabularies made here; the real ones are in `tests/text_golden.rs`.
 
 use super::super::byte_level::char_of;
+use super::super::parts::Edge;
+use super::super::spaces::Spaces;
 use super::*;
 use proptest::prelude::*;
 
@@ -53,7 +55,7 @@ fn spm_parts() -> VocabParts {
         scores: Some(rows.iter().map(|row| row.2).collect()),
         bos: Some(1),
         unknown: Some(0),
-        add_space_prefix: Some(false),
+        spaces: Some(Spaces::before_each(false)),
         ..VocabParts::default()
     }
 }
@@ -207,7 +209,7 @@ fn a_piece_written_as_text_does_not_hide_one_in_the_alphabet() {
     let ids = tokenizer.encode("x y", Special::Text, AddBos::No).unwrap();
     assert_eq!(ids, [TokenId(270)], "a user-defined token is found before words are cut");
     let mut found = Ids::new(usize::MAX, None);
-    tokenizer.encode_plain("éx", &mut found).unwrap();
+    tokenizer.encode_plain("éx", 0..3, &mut found).unwrap();
     assert_eq!(found.after(None).unwrap(), [TokenId(269), TokenId(121)]);
 }
 
@@ -302,7 +304,7 @@ fn sentencepiece_merges_greedily_by_score() {
 #[test]
 fn the_space_prefix_goes_before_text_not_before_nothing() {
     let mut parts = spm_parts();
-    parts.add_space_prefix = Some(true);
+    parts.spaces = Some(Spaces::before_each(true));
     let tokenizer = Tokenizer::from_parts(parts.clone(), &Strings::default()).unwrap();
     assert_eq!(pieces(&tokenizer, "abc<s>abc", Special::Parse), ["▁abc", "<s>", "▁abc"]);
     assert_eq!(tokenizer.encode("", Special::Parse, AddBos::AsModel).unwrap(), [TokenId(1)]);
@@ -415,4 +417,40 @@ proptest! {
     fn sentencepiece_agrees_with_the_naive_model(text in "[abc ]{0,40}") {
         prop_assert_eq!(pieces(&spm(), &text, Special::Text), naive_spm(&spm_parts(), &text));
     }
+}
+
+#[test]
+fn white_space_beside_tokens_that_take_it_is_none_of_the_text() {
+    let (mut parts, rules) = byte_level_parts("smollm");
+    let edge = |takes_left, takes_right, is_word| Edge { takes_left, takes_right, is_word };
+    parts.edges = vec![(TokenId(265), edge(true, true, false)), (TokenId(267), edge(false, false, true))];
+    let tokenizer = Tokenizer::from_parts(parts, &rules).unwrap();
+    let found = |text| pieces(&tokenizer, text, Special::Parse).concat();
+    assert_eq!(found("1 \n<|end|> \u{3000}\t2"), "1<|end|>2");
+    assert_eq!(found(" <|end|>  <|end|> "), "<|end|><|end|>");
+    assert_eq!(tokenizer.encode("[tool] 1[tool]", Special::Text, AddBos::No).unwrap().len(), 9);
+    // However long a text is, it may be no token.
+    let spaces = format!("<|end|>{}", " ".repeat(1000));
+    assert_eq!(tokenizer.least_tokens(spaces.len()), 0);
+    assert_eq!(tokenizer.encode_within(&spaces, Special::Parse, AddBos::No, 1).unwrap(), [TokenId(265)]);
+    let text = "a".repeat(1000);
+    assert!(tokenizer.encode_within(&text, Special::Parse, AddBos::No, 10).is_err());
+}
+
+#[test]
+fn phi_3_takes_white_space_behind_markers() {
+    let rows =
+        [("<s>", 3), ("</s>", 3), ("▁a", 1), ("a", 1), ("▁", 1), ("<|user|>", 4), ("<|endoftext|>", 3)];
+    let found = |architecture: &str| {
+        let entries: Vec<(&str, Value)> = vec![
+            ("general.architecture", architecture.into()),
+            (key::MODEL, "llama".into()),
+            (key::TOKENS, Value::Array(Array::String(rows.iter().map(|row| row.0).collect()))),
+            (key::TYPES, rows.map(|row| row.1).to_vec().into()),
+            (key::SCORES, (0..7).map(|index| -(index as f32)).collect::<Vec<_>>().into()),
+        ];
+        let tokenizer = Tokenizer::from_metadata(&entries.into_iter().collect()).unwrap();
+        pieces(&tokenizer, "<|user|>\n a</s> a<|endoftext|> a<s> a", Special::Parse).join(" ")
+    };
+    assert_eq!(found("phi3"), "<|user|> ▁a </s> ▁a <|endoftext|> ▁ ▁a <s> ▁ ▁a");
 }

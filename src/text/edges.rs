@@ -1,0 +1,65 @@
+//! What special tokens do to the text beside them: some take the white space there, some are none within a word.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use regex::Regex;
+
+use super::error::TextError;
+use super::parts::Edge;
+use crate::TokenId;
+
+/// The tokens that do.
+#[derive(Debug)]
+pub(crate) struct Edges {
+    by_id: HashMap<TokenId, Edge>,
+    /// A character of words.
+    word: Regex,
+}
+
+/// A token found in a text, and the end of the one before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) id: TokenId,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) before: usize,
+}
+
+impl Edges {
+    pub(crate) fn new(edges: &[(TokenId, Edge)]) -> Result<Edges, TextError> {
+        let word = Regex::new(r"^\w").map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        Ok(Edges { by_id: edges.iter().copied().collect(), word })
+    }
+
+    /// Whether text may become no token.
+    pub(crate) fn may_take_text(&self) -> bool {
+        self.by_id.values().any(|edge| edge.takes_left || edge.takes_right)
+    }
+
+    /// What of the text the token stands for. `None` where it is a part of a word and must not be.
+    pub(crate) fn stretch(&self, text: &str, found: Found) -> Option<Range<usize>> {
+        let Found { id, mut start, mut end, before } = found;
+        let Some(edge) = self.by_id.get(&id) else { return Some(start..end) };
+        if edge.is_word && self.is_within_word(text, start..end) {
+            return None;
+        }
+        if edge.takes_left
+            && let Some(left) = text.get(before..start)
+        {
+            start = before + left.trim_end().len();
+        }
+        if edge.takes_right
+            && let Some(right) = text.get(end..)
+        {
+            end += right.len() - right.trim_start().len();
+        }
+        Some(start..end)
+    }
+
+    fn is_within_word(&self, text: &str, Range { start, end }: Range<usize>) -> bool {
+        let before = text.get(..start).and_then(|before| before.char_indices().next_back());
+        let last = before.and_then(|(at, _)| text.get(at..start)).unwrap_or_default();
+        self.word.is_match(last) || self.word.is_match(text.get(end..).unwrap_or_default())
+    }
+}

@@ -1,0 +1,108 @@
+//! Added tokens, which are matched before anything is cut: those of `tokenizer.json`, and what `tokenizer_config.json` says
+//! of them or adds, which counts before it, as in transformers.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use super::super::known;
+use super::super::parts::Edge;
+use crate::checkpoint::{Object, WeightsError};
+
+/// A token that is matched as a whole.
+pub(super) struct Added<'j> {
+    pub id: u64,
+    pub content: &'j str,
+    /// Whether it is structure rather than text.
+    pub is_special: bool,
+    pub edge: Edge,
+}
+
+/// Where the configuration names single tokens, all of which are special.
+const NAMES: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+/// And where it lists more of them.
+const LISTS: [&str; 2] = ["additional_special_tokens", "extra_special_tokens"];
+
+impl<'j> Added<'j> {
+    /// Those of both documents. `vocab` has the pieces of the model.
+    pub fn read(
+        root: &Object<'j>,
+        config: Option<&Object<'j>>,
+        vocab: &Object<'j>,
+    ) -> Result<Vec<Added<'j>>, WeightsError> {
+        let mut all = All { vocab, by_content: HashMap::new(), list: Vec::new() };
+        for token in root.objects("added_tokens")? {
+            let (content, id) = (token.text("content")?, token.whole("id")?);
+            let (Some(content), Some(id)) = (content, id) else {
+                return Err(root.refuse("added_tokens", "an id and a content for each", "one without"));
+            };
+            all.put(Added::of(&token, id, content)?);
+        }
+        if let Some(config) = config {
+            all.configure(config)?;
+        }
+        Ok(all.list)
+    }
+
+    fn of(token: &Object<'j>, id: u64, content: &'j str) -> Result<Added<'j>, WeightsError> {
+        let flag = |key| Ok::<_, WeightsError>(token.flag(key)?.unwrap_or(false));
+        let (takes_left, takes_right) = (flag("lstrip")?, flag("rstrip")?);
+        let edge = Edge { takes_left, takes_right, is_word: flag("single_word")? };
+        Ok(Added { id, content, is_special: flag("special")?, edge })
+    }
+}
+
+/// Added tokens, one for each content.
+struct All<'o, 'j> {
+    vocab: &'o Object<'j>,
+    by_content: HashMap<&'j str, usize>,
+    list: Vec<Added<'j>>,
+}
+
+impl<'j> All<'_, 'j> {
+    /// Adds a token, or puts it in the place of one that is written so. A piece of the model keeps its id.
+    fn put(&mut self, mut token: Added<'j>) {
+        let of_model = self.vocab.get(token.content).and_then(Value::as_u64);
+        token.id = of_model.unwrap_or(token.id);
+        match self.by_content.get(token.content).and_then(|&index| self.list.get_mut(index)) {
+            Some(place) => *place = Added { id: place.id, ..token },
+            None => {
+                self.by_content.insert(token.content, self.list.len());
+                self.list.push(token);
+            }
+        }
+    }
+
+    fn configure(&mut self, config: &Object<'j>) -> Result<(), WeightsError> {
+        let names = special_names(config);
+        if let Some(decoder) = config.object("added_tokens_decoder")? {
+            for (key, _) in decoder.entries() {
+                let id = key.parse().map_err(|_| decoder.refuse(key, "a token id", key))?;
+                let Some(token) = decoder.object(key)? else { continue };
+                let content = token.text("content")?;
+                let content = content.ok_or_else(|| token.refuse("content", "a text", "no such key"))?;
+                let mut added = Added::of(&token, id, content)?;
+                added.is_special |= names.contains(&content);
+                self.put(added);
+            }
+        }
+        // Those that neither document describes are special tokens all the same, if the model has them.
+        for content in names {
+            let id = self.vocab.get(content).and_then(Value::as_u64);
+            if let Some(id) = id.filter(|_| !self.by_content.contains_key(content)) {
+                self.put(Added { id, content, is_special: true, edge: Edge::default() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tokens that the configuration names by their texts.
+fn special_names<'j>(config: &Object<'j>) -> Vec<&'j str> {
+    let lists = LISTS.iter().filter_map(|key| config.get(key)?.as_array()).flatten();
+    let named = NAMES.iter().filter_map(|key| config.get(key)).chain(lists);
+    // A text, or an object with it. Some pad with `!`, which is text all the same.
+    let content = |token: &'j Value| token.get("content").unwrap_or(token).as_str();
+    named.filter_map(content).filter(|content| known::is_bracketed(content)).collect()
+}
