@@ -1,8 +1,9 @@
 //! What a folder of Hugging Face says of its tokens, as the parts of a vocabulary.
 //!
-//! `tokenizer.json` has pieces and rules (`pieces`, `scheme`), it and `tokenizer_config.json` the tokens that are matched
-//! as a whole (`added`), the latter and `generation_config.json` which tokens begin and end a text, and where the chat template is (`special`). What such a tokenizer does that the two
-//! kinds of `tokenizer.rs` do not is refused by its key.
+//! `tokenizer.json` has pieces and rules (`pieces`, `scheme`); it and `tokenizer_config.json` have the tokens that are
+//! matched as a whole (`added`); the latter and `generation_config.json` say which tokens begin and end a text, and where
+//! the chat template is (`special`). What such a tokenizer does that the two kinds of `tokenizer.rs` do not is refused by
+//! its key.
 
 mod added;
 mod pieces;
