@@ -49,10 +49,11 @@ impl Edges {
         {
             start = before + left.trim_end().len();
         }
+        // White space that a token before has taken is not looked at again.
         if edge.takes_right
-            && let Some(right) = text.get(end..)
+            && let Some(right) = text.get(end.max(before)..)
         {
-            end += right.len() - right.trim_start().len();
+            end = text.len() - right.trim_start().len();
         }
         Some(start..end)
     }
