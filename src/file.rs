@@ -47,6 +47,7 @@ pub fn open_regular(path: &Path) -> io::Result<(File, Metadata)> {
 
 /// Whether something stands there, be it a link to a file that does not. What cannot be looked at counts as there: to
 /// open it says why.
+#[cfg(feature = "safetensors")]
 pub(crate) fn is_there(path: &Path) -> bool {
     !matches!(fs::symlink_metadata(path), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }

@@ -63,6 +63,10 @@ pub(crate) enum Spelling {
 
 /// What characters that a vocabulary cannot spell become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(any(feature = "text", feature = "safetensors")),
+    allow(dead_code, reason = "only folders have them")
+)]
 pub(crate) enum RunsOfUnknown {
     /// The unknown token for each run of them.
     OneToken,

@@ -1,10 +1,12 @@
 //! Spaces in pieces that are written as text: each is a mark, and a text may get one before it that it does not have.
 
 /// The mark for a space.
+#[cfg(any(feature = "text", feature = "safetensors"))]
 pub(crate) const MARK: char = '▁';
 
 /// When a mark comes before plain text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "safetensors"), allow(dead_code, reason = "only folders have the others"))]
 pub(crate) enum SpacePrefix {
     #[default]
     Never,
