@@ -2,7 +2,8 @@
 # The fuzz targets, each for so many seconds (60): `ci/fuzz.sh [seconds [target...]]`, two at a time. Needs
 # neither nightly nor cargo-fuzz: RUSTC_BOOTSTRAP lets the stable compiler take the flags that cargo-fuzz
 # gives. Starts from what fuzz/seeds.rs writes and what earlier runs found (fuzz/corpus); what fails
-# lands in fuzz/artifacts, and the run's last lines say why.
+# lands in fuzz/artifacts, and the run's last lines say why. With OTTAVA_FUZZ_FAST=1 the targets are optimised and without
+# AddressSanitizer, which is for long runs: what unsafe code does wrong shows in the other way alone.
 set -euo pipefail
 cd "$(dirname "$0")/../fuzz"
 seconds=${1:-60}
@@ -17,14 +18,24 @@ export RUSTC_BOOTSTRAP=1
 export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off
 export CARGO_PROFILE_RELEASE_DEBUG=${CARGO_PROFILE_RELEASE_DEBUG:-line-tables-only}
 quick=(--config profile.release.package.ottava.opt-level=0)
-export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+coverage="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
-    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions"
+    -Cllvm-args=-sanitizer-coverage-trace-compares"
 # With a target named, build scripts and procedural macros go without the flags.
 host=$(rustc -vV | sed -n 's/^host: //p')
-programs=${CARGO_TARGET_DIR:-$PWD/target}/$host/release
-cargo build "${quick[@]}" --release --target "$host" $(printf -- '--bin %s ' seeds "${targets[@]}")
-"$programs/seeds" corpus
+if [ -n "${OTTAVA_FUZZ_FAST:-}" ]; then
+    # Seeds are no target: only the sanitizer would have what coverage links to.
+    cargo run --target-dir target/seeds --bin seeds corpus
+    target=$PWD/target/fast
+    RUSTFLAGS="$coverage -Coverflow-checks=on" CARGO_PROFILE_RELEASE_OPT_LEVEL=2 cargo build --release \
+        --target "$host" --target-dir "$target" $(printf -- '--bin %s ' "${targets[@]}")
+else
+    target=${CARGO_TARGET_DIR:-$PWD/target}
+    RUSTFLAGS="$coverage -Zsanitizer=address -Cdebug-assertions" cargo build "${quick[@]}" --release \
+        --target "$host" $(printf -- '--bin %s ' seeds "${targets[@]}")
+    "$target/$host/release/seeds" corpus
+fi
+programs=$target/$host/release
 
 # Of one input: seconds, bytes of the process, bytes of one allocation. The templates' threads have deep stacks.
 limits="-timeout=20 -rss_limit_mb=2048 -malloc_limit_mb=512 -max_len=65536"
