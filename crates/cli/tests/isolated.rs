@@ -16,6 +16,9 @@ use serde_json::{Value, json};
 use tiny::{Outcome, Tiny};
 
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Tokens of the model's context, and of an answer that is long at work: it is killed in the middle of that.
+const CONTEXT: u32 = 4096;
+const LONG: usize = 3000;
 
 /// The front with its folder. It ends with the test.
 struct Front {
@@ -41,7 +44,7 @@ impl Front {
         vocabulary.pad(shape.vocab);
         fs::write(
             &model,
-            tiny::file_with(&shape, &[], |writer| {
+            tiny::file_with(&shape, &[("context_length", CONTEXT)], |writer| {
                 vocabulary.describe(writer);
                 Ok(())
             })?,
@@ -145,7 +148,7 @@ fn has(metrics: &str, name: &str, value: f64) -> bool {
 /// An answer whose process is killed while it is at work. None if it was done before.
 fn killed_at_work(front: &Front) -> Option<(u16, String)> {
     std::thread::scope(|scope| {
-        let answer = scope.spawn(|| front.complete(None, 400, false));
+        let answer = scope.spawn(|| front.complete(None, LONG, false));
         front.until("the answer is at work or done", || {
             has(&front.metrics(), "vllm:num_requests_running", 1.0) || answer.is_finished()
         });
@@ -163,10 +166,12 @@ fn killed_at_work(front: &Front) -> Option<(u16, String)> {
 #[test]
 fn an_answer_that_nobody_has_seen_is_asked_for_again() -> Outcome {
     let front = Front::start(&[])?;
-    let (status, body) = front.complete(None, 400, false);
+    let (status, body) = front.complete(None, LONG, false);
     assert_eq!(status, 200, "{body}");
-    let found = (0..20).find_map(|_| killed_at_work(&front));
-    let (again, whole) = found.expect("one of twenty answers is caught at work");
+    let start = Instant::now();
+    let mut tries =
+        std::iter::repeat_with(|| killed_at_work(&front)).take_while(|_| start.elapsed() < PATIENCE);
+    let (again, whole) = tries.find_map(|caught| caught).expect("an answer is caught at work");
     assert_eq!((again, text(&whole)), (200, text(&body)));
     let metrics = front.metrics();
     assert!(has(&metrics, "ottava:engine_restarts_total{model_name=\"tiny\"}", 1.0), "{metrics}");
