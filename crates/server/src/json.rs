@@ -9,6 +9,8 @@ use serde_json::{Deserializer, Value};
 /// Most bytes that the values of one text may take. As many numbers as fit in a body of the default size, of six digits
 /// each, take less.
 const BYTES_MAX: usize = 64 << 20;
+/// Texts of so many bytes take less than that whatever they say: no value takes 256 times its text.
+const SMALL: usize = BYTES_MAX / 256;
 /// Bytes of a value, and of a field: its hash, its name, its value.
 const VALUE: usize = size_of::<Value>();
 const FIELD: usize = size_of::<(usize, String)>() + VALUE;
@@ -26,13 +28,17 @@ pub(crate) enum JsonError {
 
 /// The value of a text.
 pub(crate) fn parse(text: &[u8]) -> Result<Value, JsonError> {
-    let mut bytes = 0;
-    // What is wrong with the text itself is said where it is read.
-    let _ = Deserializer::from_slice(text).deserialize_any(Measure(&mut bytes));
-    if bytes > BYTES_MAX {
+    if text.len() > SMALL && bytes(text) > BYTES_MAX {
         return Err(JsonError::Large);
     }
     serde_json::from_slice(text).map_err(|error| JsonError::Syntax(error.to_string()))
+}
+
+/// About what the value of a text takes. What is wrong with the text itself is said where it is read.
+fn bytes(text: &[u8]) -> usize {
+    let mut bytes = 0;
+    let _ = Deserializer::from_slice(text).deserialize_any(Measure(&mut bytes));
+    bytes
 }
 
 /// Adds up what values would take, and builds none. It gives up when that is too much.
@@ -123,6 +129,13 @@ mod tests {
             r#"{"role":"user","content":"a short message, but a message it is, of some eighty bytes"}"#,
         ] {
             assert!(parse(list(element).as_bytes()).is_ok(), "{element}");
+        }
+    }
+
+    #[test]
+    fn no_value_takes_256_times_its_text() {
+        for text in [r#"{"":0}"#, "{}", "[{},{}]", "[[],[]]", r#"{"a":{}}"#, "[0,0]", "0", "\"\""] {
+            assert!(bytes(text.as_bytes()) <= 256 * text.len(), "{text}");
         }
     }
 
