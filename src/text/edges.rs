@@ -13,8 +13,8 @@ use crate::TokenId;
 #[derive(Debug)]
 pub(crate) struct Edges {
     by_id: HashMap<TokenId, Edge>,
-    /// A character of words.
-    word: Regex,
+    /// A character of words, where a token must be none within one.
+    word: Option<Regex>,
 }
 
 /// A token found in a text, and the end of the one before it.
@@ -28,7 +28,8 @@ pub(crate) struct Found {
 
 impl Edges {
     pub(crate) fn new(edges: &[(TokenId, Edge)]) -> Result<Edges, TextError> {
-        let word = Regex::new(r"^\w").map_err(|error| TextError::Tokenizer(error.to_string()))?;
+        let word = edges.iter().any(|(_, edge)| edge.is_word).then(|| Regex::new(r"^\w")).transpose();
+        let word = word.map_err(|error| TextError::Tokenizer(error.to_string()))?;
         Ok(Edges { by_id: edges.iter().copied().collect(), word })
     }
 
@@ -61,6 +62,7 @@ impl Edges {
     fn is_within_word(&self, text: &str, Range { start, end }: Range<usize>) -> bool {
         let before = text.get(..start).and_then(|before| before.char_indices().next_back());
         let last = before.and_then(|(at, _)| text.get(at..start)).unwrap_or_default();
-        self.word.is_match(last) || self.word.is_match(text.get(end..).unwrap_or_default())
+        let next = text.get(end..).unwrap_or_default();
+        self.word.as_ref().is_some_and(|word| word.is_match(last) || word.is_match(next))
     }
 }
