@@ -172,8 +172,8 @@ impl Temporary {
         let folder = folder_of(target).to_owned();
         remove_stale(&folder);
         let host = host();
-        for attempt in 0..1000 {
-            let path = folder.join(temporary_name(name, &host, attempt));
+        for _ in 0..1000 {
+            let path = folder.join(temporary_name(name, &host, unused_number()));
             match OpenOptions::new().write(true).create_new(true).open(&path) {
                 Ok(file) if hold(&file) => return Ok(Temporary { path, file, folder, renamed: false }),
                 // Another process took it for left over before it was locked, and removes it.
@@ -225,7 +225,6 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // After a rename the name may be that of another thread's file already.
         if !self.renamed {
             // There is nobody to tell that it is still there.
             let _ = fs::remove_file(&self.path);
@@ -258,12 +257,18 @@ fn is_linked(_: &File) -> bool {
     true
 }
 
-fn temporary_name(target: &OsStr, host: &str, attempt: usize) -> OsString {
+/// A number that no temporary has had: a cleaner that is slow must not find another writer's file under the name of
+/// one that it has seen.
+fn unused_number() -> u64 {
+    std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), ())
+}
+
+fn temporary_name(target: &OsStr, host: &str, number: u64) -> OsString {
     let mut name = OsString::from(".");
     if target.len() <= NAME_BYTES_MAX {
         name.push(target);
     }
-    name.push(format!("{OURS}{host}-{}-{attempt}{ENDING}", std::process::id()));
+    name.push(format!("{OURS}{host}-{}-{number}{ENDING}", std::process::id()));
     name
 }
 
@@ -279,10 +284,10 @@ fn host_of(name: &OsStr) -> Option<&str> {
     let name = name.to_str().or_else(|| ascii_tail(name))?;
     let (_, rest) = name.strip_suffix(ENDING)?.rsplit_once(OURS)?;
     let mut parts = rest.split('-');
-    let (host, process, attempt) = (parts.next()?, parts.next()?, parts.next()?);
+    let (host, process, number) = (parts.next()?, parts.next()?, parts.next()?);
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_host = [0, HOST_DIGITS].contains(&host.len()) && host.bytes().all(|b| b.is_ascii_hexdigit());
-    (is_host && digits(process) && digits(attempt) && parts.next().is_none()).then_some(host)
+    (is_host && digits(process) && digits(number) && parts.next().is_none()).then_some(host)
 }
 
 /// What follows the last byte of a name that is not ASCII.
@@ -326,7 +331,7 @@ fn remove_if_stale(path: &Path, locks_count: bool) -> io::Result<()> {
         Err(TryLockError::WouldBlock) => false,
         Err(TryLockError::Error(_)) => old(),
     };
-    // While this holds the lock no writer goes on under the name, so it is still this file's.
+    // The name is this file's or nobody's: a writer that made it and finds it locked takes another.
     if stale && is_linked(&file) { fs::remove_file(path) } else { Ok(()) }
 }
 

@@ -13,8 +13,8 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// A temporary as a killed writer leaves it.
-fn left_over(folder: &Path, host: &str, attempt: usize) -> PathBuf {
-    let path = folder.join(temporary_name(OsStr::new("model.packed"), host, attempt));
+fn left_over(folder: &Path, host: &str, number: u64) -> PathBuf {
+    let path = folder.join(temporary_name(OsStr::new("model.packed"), host, number));
     fs::write(&path, "cut short").unwrap();
     path
 }
@@ -123,8 +123,8 @@ fn a_name_without_a_folder_is_in_the_current_one() {
 #[test]
 fn names_of_any_length_and_alphabet_have_temporaries_that_are_found_again() {
     let long = "m".repeat(250);
-    for name in ["a", "modèle.gguf", "a-b-c.ottava-12.tmp", &long] {
-        let temporary = temporary_name(OsStr::new(name), "0123abcd", 3);
+    for name in ["a", "modèle.gguf", "a-b-c.ottava-12.tmp", &long[..NAME_BYTES_MAX], &long] {
+        let temporary = temporary_name(OsStr::new(name), "0123abcd", u64::MAX);
         assert!(temporary.len() <= 255, "{name}");
         assert_eq!(host_of(&temporary), Some("0123abcd"), "{name}");
         let folder = tempfile::tempdir().unwrap();
