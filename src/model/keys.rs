@@ -171,3 +171,54 @@ pub(super) fn equal_element(array: &Array) -> Option<Value> {
         Array::String(_) | Array::Nested(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_from_every_type_that_holds_them() {
+        let five = [
+            Value::U8(5),
+            Value::I8(5),
+            Value::U16(5),
+            Value::I16(5),
+            Value::U32(5),
+            Value::I32(5),
+            Value::U64(5),
+            Value::I64(5),
+        ];
+        for value in &five {
+            assert_eq!((whole(value), number(value)), (Some(5), Some(5.0)), "{value:?}");
+        }
+        for value in [Value::I8(-5), Value::I16(-5), Value::I32(-5), Value::I64(-5)] {
+            assert_eq!((whole(&value), number(&value)), (None, Some(-5.0)), "{value:?}");
+        }
+        assert_eq!((whole(&Value::F32(0.5)), number(&Value::F32(0.5))), (None, Some(0.5)));
+        assert_eq!((whole(&Value::F64(0.5)), number(&Value::F64(0.5))), (None, Some(0.5)));
+        assert_eq!((whole(&Value::Bool(true)), number(&Value::Bool(true))), (None, None));
+    }
+
+    #[test]
+    fn equal_elements_of_every_type_are_one_value() {
+        let equal = [
+            (Array::U8(vec![5, 5]), Value::U8(5)),
+            (Array::I8(vec![5, 5]), Value::I8(5)),
+            (Array::U16(vec![5, 5]), Value::U16(5)),
+            (Array::I16(vec![5, 5]), Value::I16(5)),
+            (Array::U32(vec![5, 5]), Value::U32(5)),
+            (Array::I32(vec![5, 5]), Value::I32(5)),
+            (Array::U64(vec![5, 5]), Value::U64(5)),
+            (Array::I64(vec![5, 5]), Value::I64(5)),
+            (Array::F32(vec![0.5, 0.5]), Value::F32(0.5)),
+            (Array::F64(vec![0.5, 0.5]), Value::F64(0.5)),
+            (Array::Bool(vec![true, true]), Value::Bool(true)),
+        ];
+        for (array, value) in equal {
+            assert_eq!(equal_element(&array), Some(value));
+        }
+        assert_eq!(equal_element(&Array::U8(vec![5, 6])), None);
+        assert_eq!(equal_element(&Array::U8(Vec::new())), None);
+        assert_eq!(equal_element(&Array::Nested(vec![Array::U8(vec![5])])), None);
+    }
+}
