@@ -113,3 +113,6 @@ impl Op {
         found
     }
 }
+
+#[cfg(test)]
+mod tests;
