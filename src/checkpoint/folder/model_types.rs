@@ -285,3 +285,90 @@ pub(super) const MODEL_TYPES: &[ModelType] = &[
 /// Model types of which the text model is a part, and its type where it does not say.
 pub(super) const NESTED_TYPES: [(&str, &str); 3] =
     [("gemma3", "gemma3_text"), ("mistral3", "mistral"), ("qwen3_vl", "qwen3_vl_text")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The defaults of transformers 5.24's configuration classes: name, activation, context, epsilon, query heads, KV
+    /// heads, elements of a head, whether the head is the embedding, window, base of the rotation and that of layers
+    /// with a window, the part of a head that turns, scalars.
+    type Defaults = (
+        &'static str,
+        &'static str,
+        u64,
+        f64,
+        u64,
+        u64,
+        Option<u64>,
+        bool,
+        Option<u64>,
+        f64,
+        Option<f64>,
+        Option<f64>,
+        &'static [Option<f64>],
+    );
+
+    #[rustfmt::skip]
+    const TRANSFORMERS: [Defaults; 22] = [
+        ("llama", "silu", 2048, 1e-06, 32, 32, Some(128), false, None, 10000.0, None, None, &[]),
+        ("mistral", "silu", 131072, 1e-06, 32, 8, Some(128), false, Some(4096), 10000.0, None, None, &[]),
+        ("ministral3", "silu", 262144, 1e-05, 32, 8, Some(128), false, None, 1000000.0, None, None, &[]),
+        ("qwen2", "silu", 32768, 1e-06, 32, 32, None, false, None, 10000.0, None, None, &[]),
+        ("qwen3", "silu", 32768, 1e-06, 32, 32, Some(128), false, None, 10000.0, None, None, &[]),
+        ("qwen3_moe", "silu", 32768, 1e-06, 32, 4, None, false, None, 10000.0, None, None, &[]),
+        ("qwen3_vl_text", "silu", 128000, 1e-06, 32, 32, Some(128), false, None, 500000.0, None, None, &[]),
+        ("gemma", "gelu_pytorch_tanh", 8192, 1e-06, 16, 16, Some(256), true, None, 10000.0, None, None, &[]),
+        ("gemma2", "gelu_pytorch_tanh", 8192, 1e-06, 8, 4, Some(256), true, Some(4096), 10000.0, None, None, &[Some(256.0), Some(50.0), Some(30.0)]),
+        ("gemma3_text", "gelu_pytorch_tanh", 131072, 1e-06, 8, 4, Some(256), true, Some(4096), 1000000.0, Some(10000.0), None, &[Some(256.0), None]),
+        ("cohere", "silu", 8192, 1e-05, 64, 64, None, true, None, 500000.0, None, None, &[Some(0.0625)]),
+        ("cohere2", "silu", 8192, 1e-05, 64, 64, Some(128), true, Some(4096), 10000.0, None, None, &[Some(0.0625)]),
+        ("ernie4_5", "silu", 131072, 1e-05, 16, 2, Some(128), true, None, 500000.0, None, None, &[]),
+        ("exaone4", "silu", 2048, 1e-05, 32, 32, None, false, Some(4096), 10000.0, None, None, &[]),
+        ("glm4", "silu", 131072, 1.5625e-07, 32, 2, Some(128), false, None, 10000.0, None, Some(0.5), &[]),
+        ("granite", "silu", 2048, 1e-06, 32, 32, None, false, None, 10000.0, None, None, &[Some(1.0), Some(1.0), Some(1.0), Some(1.0)]),
+        ("olmoe", "silu", 4096, 1e-05, 16, 16, None, false, None, 10000.0, None, None, &[]),
+        ("olmo2", "silu", 2048, 1e-05, 32, 32, None, false, None, 10000.0, None, None, &[]),
+        ("olmo3", "silu", 2048, 1e-05, 32, 32, None, false, Some(4096), 500000.0, Some(500000.0), None, &[]),
+        ("phi3", "silu", 4096, 1e-05, 32, 32, None, false, None, 10000.0, None, Some(1.0), &[]),
+        ("smollm3", "silu", 32768, 1e-06, 16, 4, None, true, None, 2000000.0, None, None, &[]),
+        ("starcoder2", "gelu_pytorch_tanh", 4096, 1e-05, 24, 2, None, true, None, 10000.0, None, None, &[]),
+    ];
+
+    #[test]
+    fn what_a_document_leaves_out_is_what_transformers_takes() {
+        assert_eq!(MODEL_TYPES.len(), TRANSFORMERS.len());
+        for (
+            name,
+            activation,
+            context,
+            epsilon,
+            heads,
+            kv_heads,
+            head_dim,
+            tied,
+            window,
+            base,
+            local,
+            turns,
+            scalars,
+        ) in TRANSFORMERS
+        {
+            let row = MODEL_TYPES.iter().find(|row| row.name == name).expect(name);
+            let found = (row.activation, row.context, row.epsilon.1, row.tied, row.local_base);
+            assert_eq!(found, (activation, context, epsilon, tied, local), "{name}");
+            // Without a rotation at all Ministral's is not the one that it has where the base alone is left out.
+            assert!(row.is_scaled || row.rope_base == base, "{name}");
+            // What a row leaves out the document must say, or follows from what it says.
+            assert_eq!(row.heads.unwrap_or(heads), heads, "{name}");
+            assert_eq!(row.kv_heads.unwrap_or(heads), kv_heads, "{name}");
+            assert_eq!(row.head_dim.or(head_dim), head_dim, "{name}");
+            assert_eq!(row.turns, turns, "{name}");
+            if row.windows != Windows::None {
+                assert_eq!(row.window.filter(|_| window.is_some()), window, "{name}");
+            }
+            let found: Vec<_> = row.scalars.iter().map(|scalar| scalar.default).collect();
+            assert_eq!(found, scalars, "{name}");
+        }
+    }
+}
