@@ -52,7 +52,7 @@ use crate::constrain::{Constraint, ConstraintError, Constraints, Grammar};
 use crate::{
     Result, TokenId,
     backend::Monitor,
-    engine::{CacheEvents, Drained, EngineState, Generation, Handle, Profile, Scores, Stats},
+    engine::{CacheEvents, Drained, EngineState, Generation, Handle, Profile, ScoreOptions, Scores, Stats},
     model::{ModelConfig, OwnModel},
     text::Vocab,
 };
@@ -285,12 +285,13 @@ impl InferenceEngine {
         Ok(self.handle.score(ids, top)?)
     }
 
-    /// [`InferenceEngine::score`] among the cached prefixes of one salt, as [`Request::cache_salt`] says.
+    /// [`InferenceEngine::score`] with all that may be said of it: among the cached prefixes of one salt, until a
+    /// flag is set.
     ///
     /// # Errors
-    /// As [`InferenceEngine::score`].
-    pub fn score_salted(&self, ids: &[TokenId], top: usize, salt: [u8; 32]) -> Result<Scores> {
-        Ok(self.handle.score_salted(ids, 0, top, Some(salt))?)
+    /// As [`InferenceEngine::score`], and [`EngineError::Cancelled`](crate::engine::EngineError::Cancelled).
+    pub fn score_with(&self, ids: &[TokenId], options: ScoreOptions) -> Result<Scores> {
+        Ok(self.handle.score_with(ids, options)?)
     }
 
     /// Negative log-likelihoods of `ids[first + 1..]` only, each given all ids before it.
@@ -327,7 +328,8 @@ impl InferenceEngine {
                 return Err(invalid(format!("expected texts of at least 1 token, found {label:?}")));
             }
             let all = [&prompt[..], &ids].concat();
-            let scores = self.handle.score_salted(&all, last, 0, request.salt())?;
+            let options = ScoreOptions { first: last, cache_salt: request.salt(), ..ScoreOptions::default() };
+            let scores = self.handle.score_with(&all, options)?;
             Ok(-scores.nll.iter().sum::<f64>())
         };
         labels.iter().map(score).collect()

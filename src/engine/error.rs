@@ -209,6 +209,9 @@ pub enum EngineError {
     /// The tokens are not acceptable.
     #[error(transparent)]
     Submit(#[from] SubmitError),
+    /// Its caller gave it up: [`ScoreOptions::cancelled`](super::ScoreOptions::cancelled).
+    #[error("the scores were cancelled")]
+    Cancelled,
     /// The engine stopped before it was done.
     #[error("the engine has stopped or is being drained")]
     Stopped,
@@ -231,7 +234,7 @@ impl EngineError {
             EngineError::Restore(error) => error.kind(),
             EngineError::JobsFull { .. } => ErrorKind::Overloaded,
             EngineError::Submit(error) => error.kind(),
-            EngineError::Stopped => ErrorKind::Stopped,
+            EngineError::Cancelled | EngineError::Stopped => ErrorKind::Stopped,
             EngineError::Dead(death) => death.kind(),
         }
     }

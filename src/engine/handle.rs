@@ -14,7 +14,8 @@ use super::stats::{Counters, Stats};
 use super::store::Place;
 use super::worker::Worker;
 use super::{
-    Death, Drained, EngineConfig, EngineError, EngineState, Profile, Scores, SubmitError, check_count,
+    Death, Drained, EngineConfig, EngineError, EngineState, Profile, ScoreOptions, Scores, SubmitError,
+    check_count,
 };
 use crate::ir::PAGE_TOKENS;
 use crate::kv::snapshot;
@@ -141,20 +142,15 @@ impl Handle {
     /// # Errors
     /// As [`Handle::score`].
     pub fn score_from(&self, ids: &[TokenId], first: usize, top: usize) -> Result<Scores, EngineError> {
-        self.score_salted(ids, first, top, None)
+        self.score_with(ids, ScoreOptions { first, top, ..ScoreOptions::default() })
     }
 
-    /// The same among the cached prefixes of one salt: see [`TokenRequest::cache_salt`].
+    /// As [`Handle::score_from`], with all that may be said of it.
     ///
     /// # Errors
-    /// As [`Handle::score`].
-    pub fn score_salted(
-        &self,
-        ids: &[TokenId],
-        first: usize,
-        top: usize,
-        salt: Option<[u8; 32]>,
-    ) -> Result<Scores, EngineError> {
+    /// As [`Handle::score`], and [`EngineError::Cancelled`].
+    pub fn score_with(&self, ids: &[TokenId], options: ScoreOptions) -> Result<Scores, EngineError> {
+        let ScoreOptions { first, top, cache_salt, cancelled } = options;
         self.check_ids(ids)?;
         let rows = ids.len().saturating_sub(first).max(1);
         let most = self.inner.limits.vocab.min(SCORES_MAX / rows);
@@ -164,8 +160,8 @@ impl Handle {
             return Err(SubmitError::invalid("top", message).into());
         }
         self.ask(|reply| {
-            let goal = Goal::Score { first, top, scores: Scores::default(), reply };
-            Job::Compute(Sequence::job(ids.to_vec(), salt, goal))
+            let goal = Goal::Score { first, top, scores: Scores::default(), cancelled, reply };
+            Job::Compute(Sequence::job(ids.to_vec(), cache_salt, goal))
         })
     }
 

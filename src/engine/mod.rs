@@ -99,6 +99,9 @@ pub use profile::{Profile, StepProfile};
 pub use request::TokenRequest;
 pub use stats::{MemoryStats, MemoryUse, Stats, Timings, Usage};
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use crate::ir::StepLimits;
 pub use crate::ir::{OpKind, OpTime, OpTimes, Work};
 use crate::token::TokenId;
@@ -172,6 +175,21 @@ impl EngineConfig {
 fn check_count(name: &'static str, found: usize, most: usize) -> Result<(), EngineError> {
     let fits = (1..=most).contains(&found);
     if fits { Ok(()) } else { Err(EngineError::Config { name, most, found }) }
+}
+
+/// What is to be told of given tokens; set field by field.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ScoreOptions {
+    /// The first row that is looked at: the likelihoods are those of the tokens after it. Default: 0.
+    pub first: usize,
+    /// How many of the best logits are told of each row. Default: 0.
+    pub top: usize,
+    /// Only prompts of the same salt share what the cache has: [`TokenRequest::cache_salt`].
+    pub cache_salt: Option<[u8; 32]>,
+    /// Who sets it wants no scores any more. The engine looks between steps, and the call ends with
+    /// [`EngineError::Cancelled`].
+    pub cancelled: Option<Arc<AtomicBool>>,
 }
 
 /// How likely the model finds given tokens.

@@ -1,5 +1,6 @@
 //! One sequence at work: its tokens, its pages, and its goal: an answer, scores, or a saved prompt.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
@@ -46,6 +47,8 @@ pub(super) enum Goal {
         first: usize,
         top: usize,
         scores: Scores,
+        /// Set when nobody wants them any more.
+        cancelled: Option<Arc<AtomicBool>>,
         reply: Reply<Scores>,
     },
     /// The pages are copied out when all of them are computed.
@@ -94,6 +97,18 @@ impl Sequence {
 
     pub(super) fn answer(&self) -> Option<&Answer> {
         if let Goal::Generate(answer) = &self.goal { Some(answer) } else { None }
+    }
+
+    /// Why nobody wants more of it, where that is so.
+    pub(super) fn given_up(&self, now: Instant) -> Option<FinishReason> {
+        match &self.goal {
+            Goal::Generate(answer) => answer.given_up(now),
+            Goal::Score { cancelled, .. } => {
+                let is_set = |cancelled: &Arc<AtomicBool>| cancelled.load(Ordering::Relaxed);
+                cancelled.as_ref().is_some_and(is_set).then_some(FinishReason::Cancelled)
+            }
+            Goal::Save { .. } => None,
+        }
     }
 
     /// What says which tokens its answer may have.
@@ -210,6 +225,9 @@ impl Sequence {
                 answer.finish(finish, self.tokens.split_off(prompt));
             }
             (Goal::Generate(answer), Err(failure)) => answer.fail(failure.into()),
+            (Goal::Score { reply, .. }, Ok(FinishReason::Cancelled)) => {
+                drop(reply.send(Err(EngineError::Cancelled)));
+            }
             (Goal::Score { scores, reply, .. }, end) => {
                 drop(reply.send(end.map(|_| scores).map_err(EngineError::from)));
             }

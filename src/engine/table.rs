@@ -87,7 +87,7 @@ impl SequenceTable {
 
     /// Those of whom nobody wants more, and why.
     pub(super) fn given_up(&self, now: Instant) -> Vec<(SlotId, FinishReason)> {
-        self.iter().filter_map(|(slot, sequence)| Some((slot, sequence.answer()?.given_up(now)?))).collect()
+        self.iter().filter_map(|(slot, sequence)| Some((slot, sequence.given_up(now)?))).collect()
     }
 
     /// When the first of them is late.

@@ -226,6 +226,30 @@ fn scores_and_saved_prompts_compute_no_cached_prefix_again() {
 }
 
 #[test]
+fn scores_that_nobody_wants_end_with_their_step() {
+    let fake = Fake::new(60).limits(10, 8);
+    let probe = Arc::clone(&fake.probe);
+    let handle = Handle::spawn(fake, EngineConfig::default()).unwrap();
+    let ids = request(7, 100, 1).prompt;
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let options = ScoreOptions { cancelled: Some(Arc::clone(&cancelled)), ..ScoreOptions::default() };
+    probe.close_gate();
+    let end = std::thread::scope(|scope| {
+        let scoring = scope.spawn(|| handle.score_with(&ids, options.clone()));
+        probe.wait_for_a_step();
+        cancelled.store(true, Ordering::SeqCst);
+        probe.open_gate();
+        scoring.join().unwrap()
+    });
+    assert!(matches!(end, Err(EngineError::Cancelled)), "{end:?}");
+    assert!(probe.tokens_all.load(Ordering::SeqCst) <= 20, "no step but those in flight");
+    handle.check_integrity().unwrap();
+    assert_eq!(handle.stats().pages_used, 0);
+    cancelled.store(false, Ordering::SeqCst);
+    assert_eq!(handle.score_with(&ids, options).unwrap(), handle.score(&ids, 0).unwrap());
+}
+
+#[test]
 fn scores_are_those_of_the_logits() {
     let handle = Handle::spawn(Fake::new(40).limits(50, 8), EngineConfig::default()).unwrap();
     let ids = request(7, 100, 1).prompt;

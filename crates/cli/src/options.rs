@@ -228,9 +228,26 @@ impl std::ops::Deref for Loaded {
     }
 }
 
+/// How long the engine's last step may take when the program ends. A device that hangs must not keep a process that
+/// nothing else can end.
+const LAST_STEP: std::time::Duration = std::time::Duration::from_secs(10);
+
 impl Drop for Loaded {
     fn drop(&mut self) {
+        let (ended, hears) = std::sync::mpsc::channel::<()>();
+        let watch = move || {
+            if hears.recv_timeout(LAST_STEP) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                output::tell(format_args!(
+                    "warning: the engine's last step did not end within {} s",
+                    LAST_STEP.as_secs()
+                ));
+                std::process::exit(1);
+            }
+        };
+        // Without a thread the step is waited for, however long it takes.
+        let _ = std::thread::Builder::new().spawn(watch);
         self.0.drain(std::time::Instant::now());
+        drop(ended);
     }
 }
 

@@ -204,7 +204,7 @@ impl Answers {
                 Ok(_) if !self.running.is_empty() => {}
                 Ok(None) => return None,
                 Ok(Some(_)) if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) => {
-                    return Some(Err(self.too_late()));
+                    return Some(Err(too_late(&self.app)));
                 }
                 Ok(Some(_)) => tokio::time::sleep(RETRY).await,
             }
@@ -235,12 +235,6 @@ impl Answers {
         }
     }
 
-    fn too_late(&self) -> ApiError {
-        self.app.metrics.ended(Ended::Failed, None);
-        let status = axum::http::StatusCode::REQUEST_TIMEOUT;
-        ApiError::new(status, "server_error", "the answer took too long").with_code("timeout")
-    }
-
     fn piece(&mut self, index: usize, event: Event, usage: Usage) -> Result<Piece, ApiError> {
         let parser = self.parsers.get_mut(index).and_then(Option::as_mut);
         let done = match event {
@@ -254,7 +248,7 @@ impl Answers {
         let finish = match done.finish {
             FinishReason::Stop | FinishReason::Eos | FinishReason::Mask => "stop",
             FinishReason::Length => "length",
-            FinishReason::Deadline => return Err(self.too_late()),
+            FinishReason::Deadline => return Err(too_late(&self.app)),
             _ => return Err(internal("the answer was cancelled")),
         };
         let ended = if finish == "stop" { Ended::Stop } else { Ended::Length };
@@ -295,6 +289,13 @@ pub(crate) fn text_of(parts: Vec<ChatPart>) -> String {
         _ => None,
     };
     parts.into_iter().filter_map(text).collect()
+}
+
+/// Why an answer ends that took longer than the server allows.
+pub(crate) fn too_late(app: &App) -> ApiError {
+    app.metrics.ended(Ended::Failed, None);
+    let status = axum::http::StatusCode::REQUEST_TIMEOUT;
+    ApiError::new(status, "server_error", "the answer took too long").with_code("timeout")
 }
 
 fn internal(message: &str) -> ApiError {

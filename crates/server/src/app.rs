@@ -1,6 +1,7 @@
 //! What all requests share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
@@ -12,6 +13,7 @@ use tokio::sync::Semaphore;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::guard::Guard;
+use crate::listen::SCORES;
 use crate::metrics::Metrics;
 
 /// The engine, who may use it, and what the server counts.
@@ -25,6 +27,18 @@ pub(crate) struct App {
     names: Vec<String>,
     /// Bounds templates and tokenising, which take the processor.
     workers: Arc<Semaphore>,
+    /// Bounds scores, which hold a thread while they wait for the engine.
+    scores: Arc<Semaphore>,
+}
+
+/// Set when whoever waits for work has gone.
+#[derive(Debug, Default)]
+struct Gone(Arc<AtomicBool>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl App {
@@ -33,9 +47,10 @@ impl App {
         if names.is_empty() {
             names.push(model_id(&engine));
         }
-        let (started, workers) = (now(), Arc::new(Semaphore::new(workers)));
+        let [workers, scores] = [workers, SCORES].map(|permits| Arc::new(Semaphore::new(permits)));
+        let started = now();
         let metrics = Metrics::new(&names[0]);
-        App { engine, guard, metrics, started, names, workers }
+        App { engine, guard, metrics, started, names, workers, scores }
     }
 
     /// What the model is called, the first name in answers.
@@ -78,18 +93,33 @@ impl App {
     ) -> Result<T, ApiError> {
         // It is never closed. The work has its permit to its end, though nobody wait for it any more.
         let permit = Arc::clone(&self.workers).acquire_owned().await;
-        self.wait(move |engine| {
+        self.on_thread(move |engine| {
             let _permit = permit;
             work(engine)
         })
         .await
     }
 
-    /// Runs what waits for the engine's thread: as many at once as the engine takes.
+    /// Runs what waits for the engine's thread: as many at once as the engine takes. The flag is set when nobody waits
+    /// for it any more.
     ///
     /// # Errors
     /// As [`App::work`].
     pub(crate) async fn wait<T: Send + 'static>(
+        self: &Arc<App>,
+        work: impl FnOnce(&Engine, &Arc<AtomicBool>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = Arc::clone(&self.scores).acquire_owned().await;
+        let waiting = Gone::default();
+        let gone = Arc::clone(&waiting.0);
+        self.on_thread(move |engine| {
+            let _permit = permit;
+            work(engine, &gone)
+        })
+        .await
+    }
+
+    async fn on_thread<T: Send + 'static>(
         self: &Arc<App>,
         work: impl FnOnce(&Engine) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {

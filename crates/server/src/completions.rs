@@ -5,12 +5,13 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use ottava::engine::{Logprobs, Scores, Timings, Usage};
+use ottava::engine::{Logprobs, ScoreOptions, Scores, Timings, Usage};
 use ottava::text::Vocab;
 use ottava::{Engine, Request, TokenId};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
-use crate::answer::{Answers, End, Output, Piece, Prompt, text_of};
+use crate::answer::{Answers, End, Output, Piece, Prompt, text_of, too_late};
 use crate::app::{App, random_hex};
 use crate::error::ApiError;
 use crate::fields::Fields;
@@ -137,25 +138,28 @@ fn spelled(vocab: &Vocab, ids: &[TokenId]) -> Vec<u8> {
 
 /// The echoes of prompts; with log-probabilities if they are asked for.
 async fn echoes(app: &Arc<App>, prompts: &[Read], params: &Params) -> Result<Vec<Echo>, ApiError> {
-    let (prompts, top, salt) = (prompts.to_vec(), params.logprobs, params.salt());
-    let echo = move |engine: &Engine, prompt: &Read| {
-        let logprobs = top.map(|top| scored(engine, prompt, top, salt)).transpose()?;
+    let mut options = ScoreOptions::default();
+    (options.top, options.cache_salt) = (params.logprobs.unwrap_or_default(), params.salt());
+    let (prompts, with_logprobs) = (prompts.to_vec(), params.logprobs.is_some());
+    let echo = move |engine: &Engine, prompt: &Read, options: &ScoreOptions| {
+        let logprobs = with_logprobs.then(|| scored(engine, prompt, options)).transpose()?;
         Ok(Echo { text: String::from_utf8_lossy(&prompt.text).into_owned(), logprobs })
     };
-    app.wait(move |engine| prompts.iter().map(|prompt| echo(engine, prompt)).collect()).await
+    let echoed = app.wait(move |engine, gone| {
+        options.cancelled = Some(Arc::clone(gone));
+        prompts.iter().map(|prompt| echo(engine, prompt, &options)).collect()
+    });
+    match app.guard.config.request_timeout {
+        Some(time) => timeout(time, echoed).await.map_err(|_| too_late(app))?,
+        None => echoed.await,
+    }
 }
 
 /// The log-probabilities of a prompt's tokens; the first has none.
-fn scored(
-    engine: &Engine,
-    Read { ids, text }: &Read,
-    top: usize,
-    salt: Option<[u8; 32]>,
-) -> Result<Value, ApiError> {
-    let scores = match salt {
-        _ if ids.len() < 2 => Scores::default(),
-        Some(salt) => engine.score_salted(ids, top, salt)?,
-        None => engine.score(ids, top)?,
+fn scored(engine: &Engine, Read { ids, text }: &Read, options: &ScoreOptions) -> Result<Value, ApiError> {
+    let scores = match ids.len() {
+        0 | 1 => Scores::default(),
+        _ => engine.score_with(ids, options.clone())?,
     };
     let (mut lists, mut walk) = (Lists::default(), Walk::new(text));
     for (at, &id) in ids.iter().enumerate() {

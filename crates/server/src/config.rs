@@ -29,7 +29,7 @@ pub struct Config {
     pub connections_max: usize,
     /// How long a client may take to send its headers, and then its body.
     pub read_timeout: Duration,
-    /// How long a client may leave a streamed answer unread before it is cut.
+    /// How long a client may leave an answer unread before its connection is cut.
     pub write_timeout: Duration,
     /// How long an answer may take, queue included; none is no limit.
     pub request_timeout: Option<Duration>,

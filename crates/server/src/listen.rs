@@ -17,14 +17,18 @@ use ottava::Engine;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
+use tokio_io_timeout::TimeoutStream;
 
 use crate::app::App;
 use crate::gate::{count, gate};
 use crate::guard::{Guard, Phase};
 use crate::{Config, ServeError, about, chat, completions, messages, metrics, responses, tokens};
 
-/// Threads for scores, which wait for the engine: as many as it takes by default.
-const SCORES: usize = 16;
+/// Scores that may wait for the engine, a thread each: as many as it takes by default, the one at work, and one that
+/// hears that it takes no more.
+pub(crate) const SCORES: usize = 18;
+/// Threads that are held for a server's whole life: standard input's, and that which waits for the cache's changes.
+const HELD: usize = 2;
 /// How long a failed accept waits: the system is out of files or memory.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// How long answers that were cut short may take to say so.
@@ -62,8 +66,7 @@ impl Server {
     pub fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         // Templates and tokenising take a core; the model takes the others.
         let workers = std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(4));
-        // Beside templates and tokenising, scores that wait for the engine, and whoever waits for the cache's changes.
-        on_threads(workers, workers + SCORES + 1, self.serve(stop, workers))
+        on_threads(workers, workers + SCORES + HELD, self.serve(stop, workers))
     }
 
     async fn serve(self, stop: impl Future<Output = ()>, workers: usize) -> Result<(), ServeError> {
@@ -138,6 +141,7 @@ impl Listener {
             graceful: GracefulShutdown::new(),
             room: Arc::new(Semaphore::new(guard.config.connections_max.max(1))),
             read_timeout: guard.config.read_timeout,
+            write_timeout: guard.config.write_timeout,
         };
         let mut stop = std::pin::pin!(stop);
         loop {
@@ -163,6 +167,7 @@ struct Connections {
     graceful: GracefulShutdown,
     room: Arc<Semaphore>,
     read_timeout: Duration,
+    write_timeout: Duration,
 }
 
 impl Connections {
@@ -178,11 +183,14 @@ impl Connections {
     fn serve(&self, stream: TcpStream, room: tokio::sync::OwnedSemaphorePermit) {
         // An answer's tokens go out one by one.
         let _ = stream.set_nodelay(true);
+        // Whoever reads nothing must not keep a connection for ever.
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(self.write_timeout));
         let service = TowerToHyperService::new(self.routes.clone());
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.read_timeout)
-            .serve_connection(TokioIo::new(stream), service);
+            .serve_connection(TokioIo::new(Box::pin(stream)), service);
         let connection = self.graceful.watch(connection);
         tokio::spawn(async move {
             // What went wrong is the client's to see.

@@ -149,7 +149,7 @@ fn jobs_are_done_in_order_of_arrival() {
     let inbox = Inbox::new(&EngineConfig::default());
     for first in 0..5 {
         let (reply, _) = mpsc::sync_channel(1);
-        let goal = Goal::Score { first, top: 0, scores: Scores::default(), reply };
+        let goal = Goal::Score { first, top: 0, scores: Scores::default(), cancelled: None, reply };
         inbox.put_job(Job::Compute(Sequence::job(Vec::new(), None, goal))).unwrap();
     }
     let order = std::iter::from_fn(|| inbox.take_job()).map(|job| match job {

@@ -115,7 +115,7 @@ impl Outputs for Favours {
 
 fn score(ids: Vec<TokenId>, first: usize) -> (Sequence, mpsc::Receiver<Result<Scores, EngineError>>) {
     let (reply, answer) = mpsc::sync_channel(1);
-    let goal = Goal::Score { first, top: 0, scores: Scores::default(), reply };
+    let goal = Goal::Score { first, top: 0, scores: Scores::default(), cancelled: None, reply };
     (Sequence::job(ids, None, goal), answer)
 }
 

@@ -90,6 +90,31 @@ fn slow_senders_are_cut() {
 }
 
 #[test]
+fn readers_that_take_nothing_are_cut() {
+    let server = Running::with(|config| {
+        config.connections_max = 1;
+        config.write_timeout = Duration::from_millis(300);
+    });
+    let mut stream = TcpStream::connect(server.address).expect("connects");
+    stream.set_write_timeout(Some(Duration::from_millis(100))).expect("a timeout");
+    // More pages than the sockets between have room for. The server may read no further, or cut the connection.
+    let asked = request("GET", "/", &[], "").repeat(10_000);
+    let _ = stream.write_all(&asked);
+    // It gets the only place.
+    assert_eq!(super::client::get(server.address, "/health").status, 200);
+    drop(stream);
+}
+
+#[test]
+fn scores_that_take_too_long_are_given_up() {
+    let server = Running::with(|config| config.request_timeout = Some(Duration::ZERO));
+    let prompts = vec!["a b c"; 64];
+    let body = json!({"prompt": prompts, "max_tokens": 0, "echo": true, "logprobs": 1});
+    let answer = post(server.address, COMPLETIONS, &body);
+    assert_eq!((answer.status, answer.json()["error"]["code"].clone()), (408, "timeout".into()));
+}
+
+#[test]
 fn an_answer_that_takes_too_long_ends_with_an_error() {
     let server = Running::with(|config| config.request_timeout = Some(Duration::ZERO));
     let body = json!({"prompt": "a b c", "max_tokens": 400, "ignore_eos": true});
