@@ -308,6 +308,28 @@ fn float_codes_are_not_written() {
 }
 
 #[test]
+fn tensors_may_be_listed_in_another_order_than_they_lie() {
+    let mut writer = GgufWriter::new();
+    writer.vector("first", &[1.0; 8]).unwrap();
+    writer.vector("second", &[2.0; 8]).unwrap();
+    let mut bytes = writer.to_bytes();
+    // Behind a name: how many dimensions, one of 8, the type, the offset.
+    let offset_of = |bytes: &[u8], name: &str| {
+        let at = bytes.windows(name.len()).position(|found| found == name.as_bytes()).unwrap();
+        let offset = at + name.len() + 4 + 8 + 4;
+        (offset, <[u8; 8]>::try_from(&bytes[offset..offset + 8]).unwrap())
+    };
+    let ((first, lies_first), (second, lies_second)) =
+        (offset_of(&bytes, "first"), offset_of(&bytes, "second"));
+    assert_ne!(lies_first, lies_second);
+    bytes[first..first + 8].copy_from_slice(&lies_second);
+    bytes[second..second + 8].copy_from_slice(&lies_first);
+    let file = open(bytes);
+    assert_eq!(file.vector("first").unwrap(), [2.0; 8]);
+    assert_eq!(file.vector("second").unwrap(), [1.0; 8]);
+}
+
+#[test]
 fn version_2_files_are_read() {
     let mut writer = GgufWriter::new();
     writer.metadata("k", 1u32);

@@ -54,8 +54,11 @@ fn work(op: &Op, step: &StepInput) -> Work {
     op.work(&Counting { step, kv: KvDtype::F16, matrix: &matrix })
 }
 
-/// A right operation, then changes of it that must be refused, with the message of each.
-fn refuses<O: Clone>(right: &O, op: fn(O) -> Op, wrong: &[(fn(&mut O), &str)]) {
+/// A change of an operation, and the message with which it is refused then.
+type Wrong<'m, O> = (fn(&mut O), &'m str);
+
+/// Checks that an operation is right, and refused after each change.
+fn refuses<O: Clone>(right: &O, op: fn(O) -> Op, wrong: &[Wrong<'_, O>]) {
     assert_eq!(op(right.clone()).check(), Ok(()));
     for (change, expected) in wrong {
         let mut changed = right.clone();

@@ -34,8 +34,16 @@ pub(super) fn parse_int(text: &str, base: u32) -> Option<i128> {
 
 /// The number that Python's `float` reads in a text.
 pub(super) fn parse_float(text: &str) -> Option<f64> {
-    let text = stripped(text, "strip", None).replace('_', "");
-    text.parse().ok()
+    let text = stripped(text, "strip", None);
+    let is_digit = |character: Option<&u8>| character.is_some_and(u8::is_ascii_digit);
+    let between_digits = |(at, _): (usize, &str)| {
+        let bytes = text.as_bytes();
+        is_digit(at.checked_sub(1).and_then(|before| bytes.get(before))) && is_digit(bytes.get(at + 1))
+    };
+    if !text.match_indices('_').all(between_digits) {
+        return None;
+    }
+    text.replace('_', "").parse().ok()
 }
 
 /// Jinja's `int(default=0, base=10)`.

@@ -267,6 +267,14 @@ mod tests {
     }
 
     #[test]
+    fn strings_that_a_computation_made_have_no_marks() {
+        let marks = Marks::default();
+        let made = format!("a{}b{}c{}d", marks.open, marks.close, marks.markup);
+        assert_eq!(marks.cleaned(made), "abcd");
+        assert_eq!(marks.cleaned("é".to_owned()), "é");
+    }
+
+    #[test]
     fn marks_are_characters_that_nobody_wrote() {
         let all: String = (0xfdd0..=0xfdef).filter_map(char::from_u32).collect();
         let marks = Marks::unused([all.as_str(), "\u{fffe}"].into_iter()).unwrap();
