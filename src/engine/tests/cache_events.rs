@@ -62,6 +62,16 @@ fn a_reader_that_falls_behind_hears_all_again() {
 }
 
 #[test]
+fn a_queue_holds_as_many_changes_as_were_asked_for() {
+    let (handle, events) = listened_to(4);
+    let (mut known, mut cleared) = (HashSet::new(), false);
+    read(handle.submit(request(1, 70, 1)).unwrap()).1.unwrap();
+    handle.check_integrity().unwrap();
+    hear(&events, &mut known, &mut cleared);
+    assert_eq!((known.len(), cleared), (4, false));
+}
+
+#[test]
 fn nobody_hears_what_nobody_asked_for() {
     assert!(spawn(12, EngineConfig::default()).cache_events().is_none());
 }
