@@ -61,6 +61,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Weights(error) => error.kind(),
+            Error::Quant(quant::QuantError::Format { .. }) => ErrorKind::Invalid,
             Error::Quant(_) => ErrorKind::BadModel,
             Error::Backend(error) => error.kind(),
             Error::Graph(_) => ErrorKind::Internal,

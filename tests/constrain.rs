@@ -376,6 +376,26 @@ fn many_properties_may_be_left_out() {
 }
 
 #[test]
+fn a_name_is_not_spelled_in_another_way() {
+    let setting = Setting::byte_level();
+    let schema = json!({"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]});
+    let mut constraint = setting.compile(&Grammar::json_schema(schema));
+    let allows = |constraint: &mut Constraint, text: &str| {
+        let mut answer = Vec::new();
+        text.bytes().all(|byte| {
+            let id =
+                setting.vocab.ids().find(|&id| setting.vocab.bytes(id) == Some(&[byte][..])).expect("a byte");
+            let allowed = setting.allowed(constraint, &answer).contains(id);
+            answer.push(id);
+            allowed
+        })
+    };
+    assert!(allows(&mut constraint, r#"{"age":1,"ag":"x\n"}"#));
+    assert!(!allows(&mut constraint, r#"{"age":1,"age":"x"}"#));
+    assert!(!allows(&mut constraint, r#"{"age":1,"\u0061ge":"x"}"#));
+}
+
+#[test]
 fn a_format_that_json_schema_does_not_define_is_an_annotation() {
     let setting = Setting::byte_level();
     let plain = setting.compile(&Grammar::json_schema(json!({"type": "string"})));

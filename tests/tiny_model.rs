@@ -397,6 +397,11 @@ fn tools_are_checked_wherever_a_request_brings_them() -> Outcome {
             assert_eq!((error.kind(), error.field()), (ottava::ErrorKind::Invalid, Some(field)), "{error}");
         }
     }
+    // What keeps to its tools already is submitted as it is.
+    let asked = Request::chat([Message::new("user", "sing")]).tools(tools("a")).max_tokens(2);
+    let prompt = engine.prompt_ids(&asked)?;
+    let kept = engine.with_tools(asked, &prompt, &tools("a"))?;
+    assert_eq!(engine.submit(kept)?.usage().prompt_tokens, prompt.len());
     // Each time the same, with calls and without.
     for _ in 0..2 {
         for (tools, markers) in

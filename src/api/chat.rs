@@ -87,7 +87,8 @@ impl InferenceEngine {
         let tools = request.given_tools().clone();
         let prompt = self.prompt_ids(&request)?;
         let parser = self.answer_parser(&prompt, &tools);
-        let request = self.with_tools(request, &prompt, &tools)?;
+        let request =
+            if request.keeps_tools() { request } else { self.with_tools(request, &prompt, &tools)? };
         let request = request.into_token_request(prompt, self.vocab());
         let generation = self.handle.submit(request)?;
         Ok(ChatAnswer { generation, parser, parts: VecDeque::new(), done: None })
@@ -103,7 +104,7 @@ impl InferenceEngine {
     pub fn with_tools(&self, request: Request, prompt: &[TokenId], tools: &Tools) -> Result<Request> {
         tools.check().map_err(no_tools)?;
         #[cfg(feature = "constraints")]
-        return self.keep_to(request, prompt, tools, None);
+        return Ok(self.keep_to(request, prompt, tools, None)?.that_keeps_tools());
         #[cfg(not(feature = "constraints"))]
         match (must_keep(tools), prompt) {
             (Some(field), _) => {
@@ -111,14 +112,15 @@ impl InferenceEngine {
                     "expected what needs no enforcing: this build is without the feature `constraints`";
                 Err(SubmitError::invalid(field, message).into())
             }
-            (None, _) => Ok(request.show_control_tokens(self.marker_tokens(tools))),
+            (None, _) => Ok(request.show_control_tokens(self.marker_tokens(tools)).that_keeps_tools()),
         }
     }
 
     /// Whoever reads the answer, a request's own tools are kept to.
     pub(super) fn with_its_tools(&self, request: Request, prompt: &[TokenId]) -> Result<Request> {
         let tools = request.given_tools().clone();
-        if tools.list.is_empty() { Ok(request) } else { self.with_tools(request, prompt, &tools) }
+        let done = tools.list.is_empty() || request.keeps_tools();
+        if done { Ok(request) } else { self.with_tools(request, prompt, &tools) }
     }
 
     /// The same where the answer's text has to follow a grammar: it may be thought about before, and tools may be called
@@ -137,7 +139,7 @@ impl InferenceEngine {
         tools.check().map_err(no_tools)?;
         // By itself first, and compiled once: what is wrong with it must not hide behind a call that may come instead.
         self.constrain(says)?;
-        self.keep_to(request, prompt, tools, Some(says))
+        Ok(self.keep_to(request, prompt, tools, Some(says))?.that_keeps_tools())
     }
 
     /// Calls that have begun are held to their tools where there is a grammar for it, and where they have to be.

@@ -54,6 +54,9 @@ pub struct Request {
     template: Option<Box<RenderOptions>>,
     #[cfg(feature = "text")]
     tools: Tools,
+    /// Its answer is kept to its tools already.
+    #[cfg(feature = "text")]
+    keeps_tools: bool,
     show_control_tokens: Vec<TokenId>,
     max_tokens: usize,
     sampling: Sampling,
@@ -98,6 +101,8 @@ impl Request {
             template: None,
             #[cfg(feature = "text")]
             tools: Tools::default(),
+            #[cfg(feature = "text")]
+            keeps_tools: false,
             show_control_tokens: Vec::new(),
             max_tokens: 256,
             sampling: Sampling::default(),
@@ -134,7 +139,7 @@ impl Request {
     /// instead, they stand in the text with their markers.
     #[cfg(feature = "text")]
     pub fn tools(mut self, tools: Tools) -> Request {
-        self.tools = tools;
+        (self.tools, self.keeps_tools) = (tools, false);
         self
     }
 
@@ -302,6 +307,17 @@ impl Request {
     #[cfg(feature = "text")]
     pub(super) fn given_tools(&self) -> &Tools {
         &self.tools
+    }
+
+    #[cfg(feature = "text")]
+    pub(super) fn keeps_tools(&self) -> bool {
+        self.keeps_tools
+    }
+
+    #[cfg(feature = "text")]
+    pub(super) fn that_keeps_tools(mut self) -> Request {
+        self.keeps_tools = true;
+        self
     }
 
     /// Refuses what would otherwise be left out without a word.

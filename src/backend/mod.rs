@@ -126,6 +126,11 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// One line for people: device, instruction set, threads, modes.
     fn describe(&self) -> String;
 
+    /// What it is set to that keys and values depend on. A saved prompt belongs to one such setting.
+    fn arithmetic(&self) -> &'static str {
+        ""
+    }
+
     /// Bytes that an arena element asked for in `precision` takes.
     fn element_bytes(&self, precision: Precision) -> usize;
 

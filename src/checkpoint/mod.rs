@@ -50,6 +50,8 @@ pub use load::ModelFile;
 pub use metadata::{Array, Metadata, Value};
 pub use role::{Dialect, Part, Role, RotaryRows};
 pub use rows::TensorRows;
+#[cfg(feature = "text")]
+pub(crate) use shown::shown_line;
 pub(crate) use shown::{shown, shown_path};
 pub use source::OpenOptions;
 pub use stored::StoredFile;

@@ -4,6 +4,9 @@ use std::path::Path;
 
 /// Characters of a name or a value that a message shows.
 const CHARS: usize = 72;
+/// Characters of a message that was not made here.
+#[cfg(feature = "text")]
+const LINE_CHARS: usize = 300;
 /// Characters of a path that a message shows: its end, where the file's name is.
 const PATH_CHARS: usize = 96;
 
@@ -14,6 +17,12 @@ pub(crate) fn shown(text: &str) -> String {
         shown.push('…');
     }
     shown
+}
+
+/// A whole text in one line, as far as a message goes.
+#[cfg(feature = "text")]
+pub(crate) fn shown_line(text: &str) -> String {
+    text.chars().take(LINE_CHARS).map(printable).collect()
 }
 
 /// The end of a path.

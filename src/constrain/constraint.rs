@@ -8,7 +8,8 @@ use super::compile::Compiled;
 use crate::sample::{TokenMask, TokenSet};
 use crate::token::TokenId;
 
-/// A grammar that an answer keeps to: the mask of a [`Request`](crate::Request). A clone begins anew.
+/// A grammar that an answer keeps to: the mask of a [`Request`](crate::Request). A clone begins anew. It is of token ids
+/// of the model that it was compiled for: nothing tells another model's engine that they mean other texts there.
 pub struct Constraint {
     grammar: Arc<Compiled>,
     /// Behind a lock, because the end of an answer is asked for by reference.

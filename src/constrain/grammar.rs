@@ -3,10 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use super::error::ConstraintError;
-use super::{bounds, formats};
+use super::{bounds, normalise};
 
 /// What JSON may have between its tokens. It is bounded, so that no answer loops in it.
 const WHITESPACE: &str = r"[ \t\n\r]{1,40}";
+/// What may stand behind a \ in a string.
+const ESCAPES: &str = r#"nrbtf\""#;
 /// The key of a schema that switches the parser below, whose values could make it look away.
 const SWITCHES: &str = "x-guidance";
 
@@ -127,7 +129,7 @@ impl Grammar {
             }
             Form::Lark(text) => {
                 let schemas = bounds::lark(text).map_err(refused)?;
-                Ok(Source::Lark(formats::drop_in_lark(text, &schemas)))
+                normalise::normalise_in_lark(text, &schemas).map(Source::Lark).map_err(refused)
             }
         }
     }
@@ -151,11 +153,15 @@ fn switched(schema: &Value, whitespace: Option<&str>) -> Result<Value, String> {
         Value::Bool(false) => return Err("no value satisfies the schema false".into()),
         _ => return Err("expected an object or true".into()),
     };
-    let switches = json!({"whitespace_pattern": whitespace.unwrap_or(WHITESPACE)});
+    // Spelled with \\u a name could come twice: the second one need not follow its own schema.
+    let switches = json!({
+        "whitespace_pattern": whitespace.unwrap_or(WHITESPACE),
+        "json_allowed_escapes": ESCAPES,
+    });
     match object.insert(SWITCHES.into(), switches) {
         Some(_) => Err(format!("the keyword {SWITCHES} is not supported")),
         None => {
-            formats::drop_annotations(&mut object);
+            normalise::normalise(&mut object)?;
             Ok(Value::Object(object))
         }
     }

@@ -22,8 +22,8 @@ mod cache;
 mod compile;
 mod constraint;
 mod error;
-mod formats;
 mod grammar;
+mod normalise;
 mod vocabulary;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,13 +1,12 @@
 //! Picks: what each sequence gets from a step that ran. A failure is one sequence's.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::Scores;
 use super::answer::Answer;
 use super::batch::Part;
 use super::event::Logprobs;
-use super::failure::Failure;
+use super::failure::{Failure, caught};
 use super::inbox::Inbox;
 use super::masking::Next;
 use super::pool::MaskPool;
@@ -133,11 +132,11 @@ impl Chooser {
             return Ok(Picked::Token(token, None));
         }
         // The scratch is refilled for each choice.
-        let chosen = catch_unwind(AssertUnwindSafe(|| {
+        let chosen = caught(|| {
             let logits = |out: &mut [f32]| outputs.logits(output, out);
             self.choose(logits, (answer, left), tokens)
-        }));
-        chosen.unwrap_or_else(|_| Err(Failure::Internal("choosing a token panicked")))
+        });
+        chosen.unwrap_or(Err(Failure::Internal("choosing a token panicked")))
     }
 
     /// Chooses a token; where there is a mask, it goes on from there.

@@ -1,11 +1,18 @@
 //! Why a sequence cannot go on: one type between the stages, and what the readers of each goal get for it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::{Death, EngineError, GenerationError};
 use crate::kv::{KvError, snapshot::SnapshotError};
 use crate::model::ModelError;
 use crate::sample::SampleError;
+
+/// What the caller's code gives; none if it panics. What it panicked with is not dropped: that may be the caller's code,
+/// too, and panic again.
+pub(super) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(std::mem::forget).ok()
+}
 
 /// Why a sequence must end.
 #[derive(Clone, Debug)]

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::error::GenerationError;
 use super::event::{Answer, Done, Event, Token};
+#[cfg(feature = "async")]
+use super::failure::caught;
 use super::stats::Usage;
 use super::wake::WakeFlag;
 
@@ -172,9 +174,8 @@ impl Channel {
 /// A waker is the caller's code: its panic must not reach the engine's thread.
 #[cfg(feature = "async")]
 fn wake(waker: std::task::Waker) {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-    // A waker that panics is dropped with its panic; the other readers are not affected.
-    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    // The other readers are not affected.
+    let _ = caught(|| waker.wake());
 }
 
 impl Generation {
@@ -299,14 +300,20 @@ impl futures_core::Stream for Generation {
         self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Self::Item>> {
+        // Wakers are the caller's code: they are cloned and dropped without the lock.
+        let waker = context.waker().clone();
         let mut state = self.channel.lock();
-        match self.channel.take(&mut state) {
+        let received = self.channel.take(&mut state);
+        let old = match received {
+            Received::Nothing => state.waker.replace(waker),
+            _ => None,
+        };
+        drop(state);
+        drop(old);
+        match received {
             Received::Event(event) => std::task::Poll::Ready(Some(event)),
             Received::Ended => std::task::Poll::Ready(None),
-            Received::Nothing => {
-                state.waker = Some(context.waker().clone());
-                std::task::Poll::Pending
-            }
+            Received::Nothing => std::task::Poll::Pending,
         }
     }
 }

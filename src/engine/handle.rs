@@ -255,6 +255,11 @@ impl Handle {
     }
 
     fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, EngineError> {
+        if self.inner.inbox.is_own_thread() {
+            return Err(EngineError::Internal(
+                "a mask or a waker, on the engine's own threads, cannot wait for the engine",
+            ));
+        }
         let (reply, answer) = mpsc::sync_channel(1);
         self.inner.inbox.put_job(job(reply)).map_err(|refused| match refused {
             Refused::Full { waiting } => EngineError::JobsFull { waiting },

@@ -102,6 +102,11 @@ impl Inbox {
         self.lock().threads.push(thread::current().id());
     }
 
+    /// Whether the calling thread is one of the engine's: it must not wait for the engine.
+    pub(super) fn is_own_thread(&self) -> bool {
+        self.lock().threads.contains(&thread::current().id())
+    }
+
     /// What wakes the engine.
     pub(super) fn wake(&self) -> &Arc<WakeFlag> {
         &self.wake
@@ -169,7 +174,7 @@ impl Inbox {
 
     /// Drains the engine: what has not ended at `until` is cut off. Returns when the engine's thread has gone.
     pub(super) fn drain(&self, until: Instant) -> Drained {
-        if self.lock().threads.contains(&thread::current().id()) {
+        if self.is_own_thread() {
             self.order(Order::CutOff);
             return Drained::default();
         }

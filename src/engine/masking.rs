@@ -3,11 +3,11 @@
 //! and whether that is all, and looks at what may come next while the model's step runs. The engine's thread drops a
 //! mask only where no other is left to: the pool has ended, or too much waits for its threads.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::failure::caught;
 use super::pool::{LOST_MAX, MaskPool, Queue, TIME_MAX};
 use crate::sample::{SampleError, TokenMask, TokenSet};
 use crate::token::TokenId;
@@ -257,7 +257,7 @@ impl MaskState {
 
 /// Makes an error of a panic; a mask that has panicked is not called again.
 fn guard<T>(call: impl FnOnce() -> Result<T, SampleError>) -> Result<T, SampleError> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(SampleError::MaskPanicked))
+    caught(call).unwrap_or(Err(SampleError::MaskPanicked))
 }
 
 impl std::fmt::Debug for MaskState {

@@ -106,7 +106,7 @@ impl TokenRequest {
             return invalid("stop", "texts need a vocabulary".into());
         }
         if let Some(top) = self.top.filter(|&top| top > TOP_MAX) {
-            return invalid("top", format!("expected at most {TOP_MAX}, found {top}"));
+            return invalid("top_logprobs", format!("expected at most {TOP_MAX}, found {top}"));
         }
         if self.window.is_some_and(|window| window.window == 0) {
             return invalid("window", "expected at least 1 token, found 0".into());

@@ -1,13 +1,12 @@
 //! The decoder's side of a step: it runs a batch, and has the outputs afterwards. An error or a panic of the decoder
 //! is the batch's failure, not the engine's.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::batch::Batch;
 use super::choose::Outputs;
-use super::failure::Failure;
+use super::failure::{Failure, caught};
 use super::profile::Profiler;
 use super::sequence::Sequence;
 use super::stats::{Counters, add};
@@ -64,9 +63,9 @@ impl<D: Decoder> Runner<D> {
 /// Runs a call of the decoder, counts its time, and makes an error of a panic: a step leaves nothing behind in
 /// the decoder but pages that a failure makes void.
 fn timed(counters: &Counters, call: impl FnOnce() -> Result<(), ModelError>) -> Result<(), Failure> {
-    match clocked(counters, || catch_unwind(AssertUnwindSafe(call))) {
-        Ok(result) => Ok(result?),
-        Err(_) => Err(Failure::Internal("the backend panicked")),
+    match clocked(counters, || caught(call)) {
+        Some(result) => Ok(result?),
+        None => Err(Failure::Internal("the backend panicked")),
     }
 }
 

@@ -58,7 +58,7 @@ impl<B: Backend> Model<B> {
             Source { file, fingerprint, quantise: options.quantise, sidecar: options.sidecar.as_deref() };
         let (weights, sidecar) =
             upload(source, &plan, &backend, progress).map_err(|error: ModelError| error.of(file))?;
-        let fingerprint = cache_fingerprint::<B>(fingerprint, pool.layout(), options, &config.rope);
+        let fingerprint = cache_fingerprint(&backend, fingerprint, (pool.layout(), options), &config.rope);
         let session = bound(backend, plan, weights, pool)?;
         let (kv, context_max, vocab_size) = (session.kv_memory(), options.context_max, config.vocab_size);
         Ok(Model { vocab_size, session, kv, context_max, fingerprint, sidecar, outputs: 0 })
@@ -170,16 +170,16 @@ pub(super) fn compile<B: Backend>(
 /// What keys and values depend on: the weights, what they became, how they are stored, and how they are computed where
 /// the weights do not say it: of a file the rotation, which some choose by the context that is asked for.
 pub(super) fn cache_fingerprint<B: Backend>(
+    backend: &B,
     weights: [u8; 32],
-    layout: KvLayout,
-    options: &LoadOptions,
+    (layout, options): (KvLayout, &LoadOptions),
     computed: &dyn Debug,
 ) -> [u8; 32] {
     let mut hash = blake3::Hasher::new();
     hash.update(&weights);
     let LoadOptions { quantise, activations, .. } = options;
-    let device = std::any::type_name::<B>();
-    let made = format!("{device} {layout:?} {quantise:?} {activations:?} {computed:?}");
+    let (device, arithmetic) = (std::any::type_name::<B>(), backend.arithmetic());
+    let made = format!("{device} {arithmetic} {layout:?} {quantise:?} {activations:?} {computed:?}");
     hash.update(made.as_bytes());
     *hash.finalize().as_bytes()
 }

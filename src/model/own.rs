@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::backend::Backend;
+use crate::checkpoint::shown;
 use crate::graph::{Graph, GraphError, Plan};
 use crate::ir::Rows;
 use crate::session::NamedWeights;
@@ -92,7 +93,7 @@ impl OwnModel {
     }
 
     fn refuse(&self, reason: &str) -> ModelError {
-        GraphError::Unsupported { node: self.name.clone(), reason: reason.into() }.into()
+        GraphError::Unsupported { node: shown(&self.name), reason: reason.into() }.into()
     }
 }
 
@@ -107,7 +108,7 @@ impl<B: Backend> Model<B> {
         pool.memory(free(&backend))?;
         plan.ops().iter().try_for_each(|op| backend.check_kernel(op))?;
         let (weights, computed) = (own.weights.fingerprint(), own.graph.definition());
-        let fingerprint = cache_fingerprint::<B>(weights, pool.layout(), options, &computed);
+        let fingerprint = cache_fingerprint(&backend, weights, (pool.layout(), options), &computed);
         let weights = own.weights.bind(&plan, &backend)?;
         let session = bound(backend, plan, weights, pool)?;
         let (kv, context_max, sidecar) = (session.kv_memory(), options.context_max, SidecarUse::Off);

@@ -152,6 +152,9 @@ impl SampleError {
     }
 }
 
+/// Largest bias. A penalty may make a hundred times as much of it, and that must be a number still.
+const BIAS_MAX: f32 = 1e6;
+
 impl Sampling {
     /// Checks every parameter.
     ///
@@ -175,8 +178,8 @@ impl Sampling {
             if token.index() >= vocab {
                 return Err(SampleError::Token { token, vocab });
             }
-            if bias.is_nan() || bias == f32::INFINITY {
-                let expected = "a number or -inf";
+            if bias.is_nan() || bias > BIAS_MAX {
+                let expected = "at most 1000000";
                 return Err(SampleError::Parameter { name: "logit_bias", expected, found: bias.into() });
             }
         }
@@ -265,10 +268,10 @@ mod tests {
                 assert!(found == f64::from(bad) || found.is_nan() && bad.is_nan(), "{name}: {found}");
             }
         }
-        for good in [f32::NEG_INFINITY, f32::MIN, -0.0, f32::MAX] {
+        for good in [f32::NEG_INFINITY, f32::MIN, -0.0, BIAS_MAX] {
             assert_eq!(with("logit_bias", good).check(10), Ok(()), "{good}");
         }
-        for bad in [f32::NAN, f32::INFINITY] {
+        for bad in [f32::NAN, f32::INFINITY, f32::MAX, BIAS_MAX.next_up()] {
             let found = with("logit_bias", bad).check(10);
             assert!(matches!(found, Err(SampleError::Parameter { name: "logit_bias", .. })), "{bad}");
         }

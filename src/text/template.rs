@@ -63,7 +63,7 @@ use origin::Marks;
 use super::error::TextError;
 use super::parts::key;
 use super::vocab::Vocab;
-use crate::checkpoint::{Checkpoint, Metadata, TextSource};
+use crate::checkpoint::{Checkpoint, Metadata, TextSource, shown_line};
 use crate::room;
 use minijinja::machinery::{self, Instructions};
 use minijinja::value::{Serde, Value};
@@ -362,7 +362,8 @@ fn render_error(error: minijinja::Error) -> TextError {
             TextError::TemplateLimit(format!("{}{at}", error.detail().unwrap_or_default()))
         }
         kind => TextError::TemplateRender(match error.detail() {
-            Some(detail) => format!("{detail}{at}"),
+            // A template may raise what users wrote.
+            Some(detail) => format!("{}{at}", shown_line(detail)),
             None => format!("{kind}{at}"),
         }),
     }

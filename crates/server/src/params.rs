@@ -75,6 +75,10 @@ const ABSENT: &[(&str, &[&str])] = &[
     ("dynatemp_range", &["0", "0.0"]),
     ("samplers", &[]),
     ("lora", &["[]"]),
+    ("tfs_z", &["1", "1.0"]),
+    ("top_a", &["0", "0.0"]),
+    ("top_n_sigma", &["-1", "-1.0", "0", "0.0"]),
+    ("logits_processors", &["[]"]),
 ];
 
 /// How an answer is asked for.
@@ -99,6 +103,8 @@ pub(crate) struct Params {
     frequency_penalty: Option<f32>,
     presence_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
+    /// How many of the last tokens penalties look at; none: all.
+    penalty_last_n: Option<usize>,
     logit_bias: Vec<(TokenId, f32)>,
     seed: u64,
     pub(crate) stop: Vec<String>,
@@ -137,6 +143,7 @@ impl Params {
             min_p: fields.number("min_p")?,
             frequency_penalty: fields.number("frequency_penalty")?,
             presence_penalty: fields.number("presence_penalty")?,
+            penalty_last_n: penalty_last_n(fields)?,
             repetition_penalty: either(fields, "repetition_penalty", "repeat_penalty", Fields::number)?,
             logit_bias: logit_bias(fields)?,
             seed: seed(fields)?,
@@ -190,6 +197,7 @@ impl Params {
             .seed(self.seed.wrapping_add(index as u64))
             .stop(self.stop.clone())
             .logit_bias(self.logit_bias.clone())
+            .penalty_last_n(self.penalty_last_n.unwrap_or(usize::MAX))
             .priority(self.priority);
         let request = given(request, self.top_p, Request::top_p);
         let request = given(request, self.top_k, Request::top_k);
@@ -202,6 +210,13 @@ impl Params {
         let request = given(request, self.constraint.clone(), Request::mask);
         if self.ignore_eos { request.ignore_eos() } else { request }
     }
+}
+
+/// llama.cpp's `repeat_last_n`, where -1 is all.
+fn penalty_last_n(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    let Some(given) = fields.integer("repeat_last_n")?.filter(|&given| given != -1) else { return Ok(None) };
+    let expected = || format!("repeat_last_n: expected -1 or more, found {given}");
+    usize::try_from(given).map(Some).map_err(|_| ApiError::invalid("repeat_last_n", expected()))
 }
 
 /// The request with a setting, if there is one.

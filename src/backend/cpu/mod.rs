@@ -164,11 +164,15 @@ impl Backend for Cpu {
     type KvPool = KvPool;
 
     fn describe(&self) -> String {
-        let compute = match self.compute {
+        let compute = self.arithmetic();
+        format!("cpu, {}, {} threads, {compute} activations", self.isa, self.threads())
+    }
+
+    fn arithmetic(&self) -> &'static str {
+        match self.compute {
             Compute::Int8 => "int8",
             Compute::F32 => "f32",
-        };
-        format!("cpu, {}, {} threads, {compute} activations", self.isa, self.threads())
+        }
     }
 
     fn memory(&self) -> Option<DeviceMemory> {

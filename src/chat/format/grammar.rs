@@ -280,8 +280,12 @@ impl Writer<'_> {
             if !TYPED.iter().any(|key| fields.contains_key(*key)) {
                 fields.insert("type".into(), "object".into());
             }
-            let space = serde_json::json!({"whitespace_pattern": "[ \\t\\n\\r]{1,40}"});
-            fields.insert("x-guidance".into(), space);
+            // As in schemas of whole answers: `constrain/grammar.rs` says why.
+            let switches = serde_json::json!({
+                "whitespace_pattern": "[ \\t\\n\\r]{1,40}",
+                "json_allowed_escapes": "nrbtf\\\"",
+            });
+            fields.insert("x-guidance".into(), switches);
         }
         let text = format!("%json {schema}");
         self.left = self.left.saturating_sub(text.len());

@@ -140,7 +140,7 @@ fn requests_of_any_numbers_are_answered_or_refused() {
     }
     let refused = |request: TokenRequest| handle.submit(request).unwrap_err().to_string();
     let top = TokenRequest { top: Some(usize::MAX), ..request(3, 20, 5) };
-    assert!(refused(top).contains(&format!("top: expected at most 100, found {}", usize::MAX)));
+    assert!(refused(top).contains(&format!("top_logprobs: expected at most 100, found {}", usize::MAX)));
     let stop = TokenRequest { stop_ids: vec![TokenId(1); VOCAB + 1], ..request(3, 20, 5) };
     assert!(refused(stop).contains(&format!("stop: expected at most {VOCAB} tokens, found {}", VOCAB + 1)));
     let texts = TokenRequest { stop_strings: vec!["x".into(); 65], ..request(3, 20, 5) };

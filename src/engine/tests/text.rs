@@ -177,6 +177,65 @@ mod stream {
         assert_eq!((ids, finish), (expected(&request(6, 20, 30)), FinishReason::Length));
     }
 
+    /// A waker that does something when it is woken, and cancels a request when it is dropped.
+    struct Busy<F> {
+        wake: F,
+        canceller: Canceller,
+    }
+
+    impl<F: Fn() + Send + Sync> Wake for Busy<F> {
+        fn wake(self: Arc<Self>) {
+            (self.wake)();
+        }
+    }
+
+    impl<F> Drop for Busy<F> {
+        fn drop(&mut self) {
+            self.canceller.cancel();
+        }
+    }
+
+    fn poll(stream: &mut Generation, waker: &Waker) -> bool {
+        Pin::new(stream).poll_next(&mut Context::from_waker(waker)).is_ready()
+    }
+
+    #[test]
+    fn a_waker_may_cancel_its_request_when_another_takes_its_place() {
+        let fake = Fake::new(64);
+        let probe = Arc::clone(&fake.probe);
+        let handle = Handle::spawn(fake, EngineConfig::default()).unwrap();
+        probe.close_gate();
+        let mut stream = handle.submit(request(6, 20, 30)).unwrap();
+        let first = Waker::from(Arc::new(Busy { wake: || {}, canceller: stream.canceller() }));
+        assert!(!poll(&mut stream, &first));
+        drop(first);
+        assert!(!poll(&mut stream, Waker::noop()));
+        probe.open_gate();
+        let (_, end) = read(stream);
+        assert_eq!(end.unwrap().0, FinishReason::Cancelled);
+    }
+
+    #[test]
+    fn a_waker_that_asks_the_engine_is_refused() {
+        let fake = Fake::new(64);
+        let probe = Arc::clone(&fake.probe);
+        let handle = Handle::spawn(fake, EngineConfig::default()).unwrap();
+        probe.close_gate();
+        let mut stream = handle.submit(request(6, 20, 30)).unwrap();
+        let (tell, told) = mpsc::channel();
+        let asking = handle.clone();
+        let wake = move || tell.send(asking.check_integrity()).unwrap_or_default();
+        let waker = Waker::from(Arc::new(Busy {
+            wake,
+            canceller: handle.submit(request(7, 20, 1)).unwrap().canceller(),
+        }));
+        assert!(!poll(&mut stream, &waker));
+        probe.open_gate();
+        let refused = told.recv_timeout(PATIENCE).unwrap();
+        assert!(matches!(refused, Err(EngineError::Internal(_))), "{refused:?}");
+        assert_eq!(read(stream).0, expected(&request(6, 20, 30)));
+    }
+
     /// An executor that polls as soon as it is woken, on the thread that wakes it.
     #[derive(Default)]
     struct Eager {

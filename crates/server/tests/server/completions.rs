@@ -1,5 +1,7 @@
 //! Prompts without a template: echoes, log-probabilities in lists, and more choices than the queue has places.
 
+use std::collections::HashSet;
+
 use ottava::EngineConfig;
 use serde_json::{Value, json};
 
@@ -83,6 +85,25 @@ fn the_token_that_ends_the_turn_is_listed() {
     });
     let chat = post(server.address, "/v1/chat/completions", &chat).json();
     assert_eq!(chat["choices"][0]["logprobs"], Value::Null, "chat does not list it");
+}
+
+#[test]
+fn penalties_look_at_the_whole_answer() {
+    let server = Running::with(|_| {});
+    let repeats = |more: Value| {
+        let mut body = json!({
+            "prompt": "a", "max_tokens": 90, "ignore_eos": true, "logprobs": 0, "temperature": 0, "presence_penalty": 100,
+        });
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let answer = post(server.address, COMPLETIONS, &body).json();
+        let tokens = answer["choices"][0]["logprobs"]["tokens"].as_array().expect("tokens").clone();
+        tokens.len() - tokens.iter().map(Value::to_string).collect::<HashSet<_>>().len()
+    };
+    assert_eq!(repeats(json!({})), 0);
+    assert_eq!(repeats(json!({"repeat_last_n": -1})), 0);
+    assert!(repeats(json!({"repeat_last_n": 2})) > 0, "the tiny model goes round");
+    let wrong = post(server.address, COMPLETIONS, &json!({"prompt": "a", "repeat_last_n": -2}));
+    assert_eq!((wrong.status, wrong.json()["error"]["param"].clone()), (400, "repeat_last_n".into()));
 }
 
 #[test]

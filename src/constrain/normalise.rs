@@ -1,0 +1,234 @@
+//! Keywords of a schema that ask for nothing: formats that say nothing which a text could break, and values that stand
+//! for no such keyword.
+
+use std::ops::Range;
+
+use serde_json::{Map, Number, Value};
+
+/// The formats that JSON Schema itself defines (draft 2020-12, validation, section 7.3). Any other is an annotation:
+/// `password` and `binary` of OpenAPI, `path` of pydantic.
+const DEFINED: [&str; 19] = [
+    "date",
+    "date-time",
+    "duration",
+    "email",
+    "hostname",
+    "idn-email",
+    "idn-hostname",
+    "ipv4",
+    "ipv6",
+    "iri",
+    "iri-reference",
+    "json-pointer",
+    "regex",
+    "relative-json-pointer",
+    "time",
+    "uri",
+    "uri-reference",
+    "uri-template",
+    "uuid",
+];
+
+/// Keywords whose value is a schema or a list of schemas, and those whose value has schemas by name. What is in no
+/// other keyword is a schema: a constant may look like one.
+const SCHEMAS: [&str; 15] = [
+    "additionalItems",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "contains",
+    "else",
+    "if",
+    "items",
+    "not",
+    "oneOf",
+    "prefixItems",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+];
+/// Keywords whose value has numbers that an answer is held to.
+const NUMBERS: [&str; 7] =
+    ["const", "enum", "exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"];
+const BY_NAME: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
+
+/// Whether a keyword's value asks for nothing: what every value satisfies, or what applies to none.
+fn asks_for_nothing(schema: &Map<String, Value>, keyword: &str, value: &Value) -> bool {
+    let is_empty = || value.as_object().is_some_and(Map::is_empty);
+    match keyword {
+        "format" => value.as_str().is_some_and(|format| !DEFINED.contains(&format)),
+        "uniqueItems" | "not" | "$recursiveAnchor" => value == false,
+        "unevaluatedProperties" | "unevaluatedItems" => value == true || is_empty(),
+        // Names are strings.
+        "propertyNames" => value == true || is_empty() || *value == serde_json::json!({"type": "string"}),
+        "dependentRequired" | "dependentSchemas" | "dependencies" => is_empty(),
+        "if" => !schema.contains_key("then") && !schema.contains_key("else"),
+        "then" | "else" => !schema.contains_key("if"),
+        "minContains" | "maxContains" => !schema.contains_key("contains"),
+        _ => false,
+    }
+}
+
+/// Takes keywords that ask for nothing out of a grammar's schemas, which stand at these places.
+///
+/// # Errors
+/// As [`normalise`].
+pub(super) fn normalise_in_lark(text: &str, schemas: &[Range<usize>]) -> Result<String, String> {
+    let (mut kept, mut end) = (String::with_capacity(text.len()), 0);
+    for place in schemas {
+        let schema = text.get(place.clone()).and_then(|schema| serde_json::from_str(schema).ok());
+        if let Some(Value::Object(mut schema)) = schema
+            && normalise(&mut schema)?
+        {
+            kept.push_str(text.get(end..place.start).unwrap_or_default());
+            kept.push_str(&format!(" {}", Value::Object(schema)));
+            end = place.end;
+        }
+    }
+    Ok(kept + text.get(end..).unwrap_or_default())
+}
+
+/// Takes keywords that ask for nothing out of a schema, and out of all that it has in it. Returns whether there were any.
+///
+/// # Errors
+/// A number that the parser below would round.
+pub(super) fn normalise(schema: &mut Map<String, Value>) -> Result<bool, String> {
+    let mut dropped = false;
+    let mut open = vec![schema];
+    while let Some(schema) = open.pop() {
+        let empty = |(keyword, value): (&String, &Value)| {
+            asks_for_nothing(schema, keyword, value).then(|| keyword.clone())
+        };
+        for keyword in schema.iter().filter_map(empty).collect::<Vec<_>>() {
+            schema.shift_remove(&keyword);
+            dropped = true;
+        }
+        for (keyword, value) in schema {
+            let keyword = keyword.as_str();
+            if let Some(number) = NUMBERS.contains(&keyword).then(|| rounded(value)).flatten() {
+                return Err(format!(
+                    "{keyword}: expected whole numbers up to 9007199254740992, found {number}"
+                ));
+            }
+            let by_name = BY_NAME.contains(&keyword);
+            if !by_name && !SCHEMAS.contains(&keyword) {
+                continue;
+            }
+            match value {
+                Value::Object(map) => match by_name {
+                    true => open.extend(map.values_mut().filter_map(Value::as_object_mut)),
+                    false => open.push(map),
+                },
+                Value::Array(list) => open.extend(list.iter_mut().filter_map(Value::as_object_mut)),
+                _ => {}
+            }
+        }
+    }
+    Ok(dropped)
+}
+
+/// The first whole number within a value that no f64 holds.
+fn rounded(value: &Value) -> Option<&Number> {
+    match value {
+        Value::Number(number) => {
+            let held = |whole: i128| whole as f64 as i128 == whole;
+            let whole = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
+            whole.is_some_and(|whole| !held(whole)).then_some(number)
+        }
+        Value::Array(list) => list.iter().find_map(rounded),
+        Value::Object(map) => map.values().find_map(rounded),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_json_schema_defines_is_left_and_values_are_as_they_were() {
+        let unknown = json!({"type": "string", "format": "password"});
+        let known = json!({"type": "string", "format": "idn-email"});
+        let plain = json!({"type": "string"});
+        let schema = |inner: &Value| {
+            json!({
+                "properties": {"format": inner, "const": inner},
+                "items": [inner],
+                "prefixItems": [{"contains": inner}],
+                "allOf": [{"if": true, "then": inner, "else": inner}],
+                "anyOf": [{"additionalProperties": inner}, true],
+                "$defs": {"a": {"not": {"patternProperties": {"b": inner}}}},
+            })
+        };
+        let dropped = |schema: Value| {
+            let mut schema = schema.as_object().cloned().unwrap();
+            normalise(&mut schema).unwrap();
+            Value::Object(schema)
+        };
+        assert_eq!(dropped(schema(&unknown)), schema(&plain));
+        assert_eq!(dropped(schema(&known)), schema(&known));
+        let values = json!({"const": unknown, "enum": [unknown], "default": unknown, "properties": {"a": 5}});
+        assert_eq!(dropped(values.clone()), values);
+    }
+
+    #[test]
+    fn keywords_that_ask_for_nothing_are_dropped_and_others_are_not() {
+        let dropped = |schema: &Value| {
+            let mut schema = schema.as_object().cloned().unwrap();
+            normalise(&mut schema).unwrap();
+            Value::Object(schema)
+        };
+        let nothing = json!({
+            "type": "object", "uniqueItems": false, "not": false, "unevaluatedProperties": true,
+            "unevaluatedItems": {}, "propertyNames": {"type": "string"}, "dependentRequired": {}, "dependencies": {},
+            "dependentSchemas": {}, "if": {"const": 1}, "minContains": 0,
+        });
+        assert_eq!(dropped(&nothing), json!({"type": "object"}));
+        assert_eq!(dropped(&json!({"then": {"const": 1}})), json!({}));
+        for schema in [
+            json!({"uniqueItems": true}),
+            json!({"not": true}),
+            json!({"unevaluatedProperties": false}),
+            json!({"propertyNames": {"maxLength": 3}}),
+            json!({"dependentRequired": {"a": ["b"]}}),
+            json!({"if": true, "then": {"const": 1}}),
+            json!({"contains": {"const": 1}, "minContains": 0}),
+        ] {
+            assert_eq!(dropped(&schema), schema);
+        }
+    }
+
+    #[test]
+    fn numbers_that_would_be_rounded_are_refused() {
+        let message = |schema: Value| normalise(&mut schema.as_object().cloned().unwrap());
+        for schema in [
+            json!({"const": 9_007_199_254_740_993_u64}),
+            json!({"items": {"enum": ["a", [1_234_567_890_123_456_789_u64]]}}),
+            json!({"properties": {"a": {"maximum": i64::MAX}}}),
+            json!({"minimum": -9_007_199_254_740_993_i64}),
+        ] {
+            assert!(message(schema.clone()).unwrap_err().contains("up to 9007199254740992"), "{schema}");
+        }
+        for schema in [
+            json!({"const": 9_007_199_254_740_992_u64, "enum": [0.1, -5, 1e300], "minimum": i64::MIN}),
+            json!({"default": i64::MAX, "properties": {"const": {"description": "9007199254740993"}}}),
+        ] {
+            assert_eq!(message(schema.clone()), Ok(false), "{schema}");
+        }
+    }
+
+    #[test]
+    fn schemas_in_a_grammar_are_found_and_all_else_stays() {
+        let text = r#"start: "%json {}" a b
+a: %json {"type": "string", "format": "path"} | %json {"const": {"format": "path"}}
+b: %json {"format": "uuid", "items": {"format": "int32"}} "x""#;
+        let schemas = crate::constrain::bounds::lark(text).unwrap();
+        let expected = r#"start: "%json {}" a b
+a: %json {"type":"string"} | %json {"const": {"format": "path"}}
+b: %json {"format":"uuid","items":{}} "x""#;
+        assert_eq!(normalise_in_lark(text, &schemas).unwrap(), expected);
+    }
+}
