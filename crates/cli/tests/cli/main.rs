@@ -96,7 +96,7 @@ fn failures_are_one_line_and_exit_with_1() {
 
 #[test]
 fn a_model_that_cannot_be_fetched_says_why_and_what_to_do() {
-    fails(&["run", "hello"], 1, &["cannot fetch", "hub: offline", "python3", "yourself"]);
+    fails(&["run", "hello"], 1, &["cannot fetch", "hub: offline", "package: offline", "OTTAVA_OFFLINE is set", "yourself"]);
 }
 
 #[test]
