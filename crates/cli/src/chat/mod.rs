@@ -267,6 +267,10 @@ impl Talk<'_> {
 fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let temporary = Temporary::beside(&target)?;
+    if let Ok(data) = std::fs::metadata(&target) {
+        // What only its owner may read stays so.
+        temporary.file().set_permissions(data.permissions())?;
+    }
     temporary.file().write_all(text.as_bytes())?;
     temporary.rename_to(&target)
 }
@@ -344,6 +348,13 @@ mod tests {
         write_whole(&path, "one").unwrap();
         write_whole(&path, "two").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+            write_whole(&path, "two").unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
         assert!(write_whole(folder.path(), "three").is_err());
         assert!(write_whole(&path.join("below"), "three").is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
