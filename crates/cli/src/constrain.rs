@@ -26,6 +26,12 @@ impl ConstrainOptions {
         schema.or(self.grammar.as_ref().and_then(|grammar| input::reader("--grammar", grammar)))
     }
 
+    /// What an answer that is cut may break.
+    pub fn name(&self) -> Option<&'static str> {
+        let schema = self.json_schema.as_ref().map(|_| "the schema");
+        schema.or(self.grammar.as_ref().map(|_| "the grammar"))
+    }
+
     /// The grammar, if there is one.
     pub fn read(&self) -> Result<Option<Grammar>, Failure> {
         match (&self.json_schema, &self.grammar) {

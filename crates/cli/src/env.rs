@@ -14,8 +14,12 @@ pub fn cache_folder() -> Option<PathBuf> {
 
 /// The Hugging Face hub's address: `HF_ENDPOINT`, else the public one.
 pub fn hub_endpoint() -> Result<String, Failure> {
-    let address = text("HF_ENDPOINT")?;
-    Ok(address.map_or_else(|| "https://huggingface.co".into(), |a| a.trim_end_matches('/').into()))
+    let name = "HF_ENDPOINT";
+    let Some(address) = text(name)? else { return Ok("https://huggingface.co".into()) };
+    if !["http://", "https://"].iter().any(|scheme| address.starts_with(scheme)) {
+        return Err(Failure::Usage(format!("{name}: expected http://… or https://…, found {address}")));
+    }
+    Ok(address.trim_end_matches('/').into())
 }
 
 /// The hub's access token: `HF_TOKEN`.
@@ -30,11 +34,11 @@ pub fn api_keys() -> Result<Vec<String>, Failure> {
     text(name)?.map_or_else(|| Ok(Vec::new()), |keys| input::keys(&keys, name))
 }
 
-/// Whether the hub must not be asked: `HF_HUB_OFFLINE` or `OTTAVA_OFFLINE` set to anything but 0.
-pub fn offline() -> bool {
-    ["HF_HUB_OFFLINE", "OTTAVA_OFFLINE"]
-        .iter()
-        .any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0"))
+/// The variable that forbids to ask anybody, if one does: `OTTAVA_OFFLINE` or `HF_HUB_OFFLINE` set to anything but 0.
+pub fn offline() -> Option<&'static str> {
+    ["OTTAVA_OFFLINE", "HF_HUB_OFFLINE"]
+        .into_iter()
+        .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0"))
 }
 
 fn path(name: &str) -> Option<PathBuf> {

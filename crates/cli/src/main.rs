@@ -71,8 +71,10 @@ enum Command {
 /// Why a command ended without its result: one line, and a hint where there is one.
 #[derive(Debug)]
 enum Failure {
-    /// The work failed: exit code 1.
+    /// The work failed: exit code 1. Empty where all of it has been told.
     Failed(String),
+    /// Stdout takes no more, which ends all work: exit code 1.
+    Output(String),
     /// The command line asks for something that makes no sense: exit code 2.
     Usage(String),
     /// The reader of stdout went away: not an error.
@@ -93,7 +95,7 @@ fn main() -> ExitCode {
     };
     let (message, code) = match result {
         Ok(()) | Err(Failure::Closed) => return ExitCode::SUCCESS,
-        Err(Failure::Failed(message)) => (message, ExitCode::FAILURE),
+        Err(Failure::Failed(message) | Failure::Output(message)) => (message, ExitCode::FAILURE),
         Err(Failure::Usage(message)) => (message, ExitCode::from(2)),
     };
     if !message.is_empty() {

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
 use ottava::backend::cpu::{Compute, Isa};
 use ottava::checkpoint::{self, Checkpoint, OpenOptions};
@@ -18,6 +19,8 @@ use super::{Failure, catalog, fetch, input, output};
 const KV_SHARE: f32 = 0.25;
 /// Most tokens of an answer where `-n` does not say.
 const MAX_TOKENS: usize = 512;
+/// Most bytes of a text that ends an answer: the library's limit.
+const STOP_BYTES_MAX: usize = 1024;
 
 /// Which model, and how it is run.
 #[derive(Args, Clone)]
@@ -107,6 +110,10 @@ impl ModelOptions {
         }
         match self.model.to_str().and_then(catalog::find) {
             Some(entry) => fetch::ensure(entry),
+            None if self.model.is_symlink() => Err(Failure::Failed(format!(
+                "{}: expected a model, found a link to a file that is not there",
+                self.model.display()
+            ))),
             None => Err(Failure::Failed(format!(
                 "no file and no known model is called {}: give a GGUF file, a folder of Hugging Face or a name from 'ottava list'",
                 self.model.display()
@@ -301,16 +308,24 @@ pub struct SamplingOptions {
     /// Subtract this once for each use of a token, -100 to 100
     #[arg(long, default_value_t = 0.0, allow_hyphen_values = true, value_parser = real(-100.0, 100.0))]
     pub frequency_penalty: f32,
-    /// End the answer before this text (may be given several times)
-    #[arg(long, allow_hyphen_values = true, value_parser = input::utf8())]
+    /// End the answer before this text of 1 to 1024 bytes (may be given several times)
+    #[arg(long, allow_hyphen_values = true, value_parser = stop_text())]
     pub stop: Vec<String>,
 }
 
+/// A text that ends an answer, as the library takes it.
+fn stop_text() -> impl TypedValueParser<Value = String> {
+    input::utf8().try_map(|text| match text.len() {
+        1..=STOP_BYTES_MAX => Ok(text),
+        found => Err(format!("expected a text of 1 to {STOP_BYTES_MAX} bytes, found {found}")),
+    })
+}
+
 impl SamplingOptions {
-    /// The seed asked for, or a new one.
+    /// The seed asked for, or a new one below 2^53: readers of JSON that have only floats keep it.
     pub fn seed_or_new(&self) -> u64 {
         use std::hash::{BuildHasher, RandomState};
-        self.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()))
+        self.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 11)
     }
 
     /// Most tokens to generate.

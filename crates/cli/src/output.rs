@@ -41,7 +41,7 @@ fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
 pub fn stdout_failure(error: std::io::Error) -> Failure {
     match error.kind() {
         std::io::ErrorKind::BrokenPipe => Failure::Closed,
-        _ => Failure::Failed(format!("standard output: {error}")),
+        _ => Failure::Output(format!("standard output: {error}")),
     }
 }
 

@@ -72,15 +72,32 @@ impl Run {
             }
             Ok(Flow::Continue)
         })?;
+        let context = engine.info().context_max;
         if self.json {
-            return output::print_json(&answer.to_json(&engine, &prompt_ids, seed));
+            output::print_json(&answer.to_json(&engine, &prompt_ids, seed))?;
+            self.tell_incomplete(&answer, context);
+            return Ok(());
         }
         output::print_line("")?;
-        self.tell_cut(&answer, engine.info().context_max);
+        if !self.tell_incomplete(&answer, context) {
+            self.tell_cut(&answer, context);
+        }
         if output::is_interactive() {
             output::tell(output::stats_line(&answer.usage, &answer.timings, &engine.stats().memory));
         }
         Ok(())
+    }
+
+    /// Says so where a limit cut an answer that has a form to keep to, a `-n` too: what reads it may trust the form.
+    fn tell_incomplete(&self, answer: &Answer, context: usize) -> bool {
+        let Some(form) = self.constrain.name() else { return false };
+        let cut = match answer.finish {
+            FinishReason::Length => self.sampling.cut(answer.usage.completion_tokens, context),
+            FinishReason::Stop => "the answer ends before a text of --stop".to_owned(),
+            _ => return false,
+        };
+        output::tell(format_args!("note: {cut}; {form} may want more of it"));
+        true
     }
 
     /// Says so where the answer was cut by something else than a `-n`.

@@ -63,9 +63,11 @@ impl Conversation {
                     return Ok(Fitted { messages, ids, dropped });
                 }
                 _ if is_last => {
+                    // A refusal counts no further than it has to.
+                    let least = if ids.is_none() { "at least " } else { "" };
                     return Err(Failure::Failed(format!(
-                        "the line is too long: with the system message it takes {found} tokens, the context has \
-                         {room} (-c); the conversation goes on without it"
+                        "the line is too long: with the system message it takes {least}{found} tokens, the \
+                         context has {room} (-c); the conversation goes on without it"
                     )));
                 }
                 _ => drop_turn(&mut messages, system),
@@ -166,5 +168,7 @@ mod tests {
         say(&mut conversation, "a line..", 64);
         say(&mut conversation, "a line..", 64);
         assert_eq!(conversation.fit(user("a line.."), 30, 8, refusing).unwrap().dropped, 2);
+        let error = conversation.fit(user(&"x".repeat(90)), 30, 8, refusing).unwrap_err();
+        assert!(matches!(error, Failure::Failed(why) if why.contains("takes at least 92 tokens")));
     }
 }

@@ -1,21 +1,24 @@
 //! `ottava chat`: a conversation at a prompt, with history. What fits in the context is in `conversation`, what is
-//! called in `tools`.
+//! called in `tools`, what earlier conversations said in `history`.
 
 mod conversation;
+mod history;
 mod tools;
 
-use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ottava::chat::Tools;
 use ottava::engine::FinishReason;
+use ottava::file::Temporary;
 use ottava::text::Message;
 use ottava::{Engine, Request};
-use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
+use rustyline::{Behavior, Config, DefaultEditor};
 
 use self::conversation::Conversation;
+use self::history::History;
 use self::tools::{Pending, Said};
 use super::input::{self, Lines, NextLine};
 use super::interrupt::{self, Answering};
@@ -29,14 +32,15 @@ const HELP: &str = "\
 /system TEXT   set the system message and start over; without TEXT there is none
 /save FILE     write the conversation as JSON
 /exit          leave (as does Ctrl-D)
-Where tools are called, the next lines are their results. Ctrl-C stops an answer. Where the context is full the oldest turns are forgotten, with a note.";
+Where tools are called, the next lines are their results, empty ones too, but for these commands. Ctrl-C stops an answer. Where the context is full the oldest turns are forgotten, with a note.";
 
 /// Arguments of `chat`.
 #[derive(Args)]
 #[command(after_help = "\
 Lines come from the terminal or from standard input, each at most 16 MiB of UTF-8; one that cannot be used is
-told and the next one answered. When the context (-c) is full the oldest turns are forgotten, with a note.
-With --tools, an answer may call them; the next lines are the results, one for each call.")]
+told and the next one answered, and through a pipe the exit code is 1. When the context (-c) is full the oldest
+turns are forgotten, with a note. With --tools, an answer may call them; the next lines are the results, one for
+each call.")]
 pub struct Chat {
     /// A system message
     #[arg(long, allow_hyphen_values = true, value_parser = input::utf8())]
@@ -85,7 +89,8 @@ impl Chat {
         let room = engine.info().context_max;
         let conversation = Conversation::new(self.system.clone());
         let pending = Pending::default();
-        let mut talk = Talk { chat: &self, engine: &engine, room, conversation, tools, pending };
+        let mut talk =
+            Talk { chat: &self, engine: &engine, room, conversation, tools, pending, has_failed: false };
         if std::io::stdin().is_terminal() { talk.at_terminal() } else { talk.through_pipe() }
     }
 }
@@ -98,6 +103,8 @@ struct Talk<'a> {
     conversation: Conversation,
     tools: Tools,
     pending: Pending,
+    /// Whether a line could not be used, which was told.
+    has_failed: bool,
 }
 
 /// Whether the conversation goes on after a line.
@@ -109,22 +116,11 @@ enum Next {
 
 impl Talk<'_> {
     fn at_terminal(&mut self) -> Result<(), Failure> {
-        let mut editor = DefaultEditor::new().map_err(editor_failure)?;
-        let history = history_file();
-        if let Some(path) = &history {
-            // A first conversation has no history yet.
-            let _ = editor.load_history(path);
-        }
-        let result = self.converse(&mut editor);
-        if let Some(path) = &history
-            && let Err(error) = editor.save_history(path)
-        {
-            output::tell(format_args!("warning: history not saved to {}: {error}", path.display()));
-        }
-        result
-    }
-
-    fn converse(&mut self, editor: &mut DefaultEditor) -> Result<(), Failure> {
+        // Where answers go to a file, the prompt and its escape sequences go to the terminal all the same.
+        let behavior = if std::io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
+        let config = Config::builder().behavior(behavior).build();
+        let mut editor = DefaultEditor::with_config(config).map_err(editor_failure)?;
+        let mut history = History::load(&mut editor);
         loop {
             let prompt = format!("{}> ", self.pending.next().unwrap_or_default());
             let line = match editor.readline(&prompt) {
@@ -133,8 +129,7 @@ impl Talk<'_> {
                 Err(ReadlineError::Eof) => return Ok(()),
                 Err(error) => return Err(editor_failure(error)),
             };
-            // History is a convenience: a line that it refuses is still answered.
-            let _ = editor.add_history_entry(line.as_str());
+            history.keep(&mut editor, &line);
             if self.take(&line)? == Next::Leave {
                 return Ok(());
             }
@@ -145,23 +140,31 @@ impl Talk<'_> {
         let mut lines = Lines::of_stdin();
         loop {
             match lines.next_line()? {
-                NextLine::Line(line) if self.take(&line)? == Next::Leave => return Ok(()),
+                NextLine::Line(line) if self.take(&line)? == Next::Leave => break,
                 NextLine::Line(_) => {}
-                NextLine::Bad(why) => output::tell(format_args!("error: {why}")),
+                NextLine::Bad(why) => self.fail(why),
                 NextLine::End => break,
             }
         }
         if lines.count() == 0 {
             output::tell(format_args!("note: nothing was said: {} is empty", input::STDIN));
         }
-        Ok(())
+        // A script sees by the exit code what people see by the messages.
+        if self.has_failed { Err(Failure::Failed(String::new())) } else { Ok(()) }
+    }
+
+    /// Tells why a line could not be used. The conversation goes on without it.
+    fn fail(&mut self, why: impl std::fmt::Display) {
+        self.has_failed = true;
+        output::tell(format_args!("error: {why}"));
     }
 
     /// Does what a line asks for.
     fn take(&mut self, line: &str) -> Result<Next, Failure> {
-        match Line::parse(line) {
+        let asked = if self.pending.next().is_some() { Line::of_result(line) } else { Line::parse(line) };
+        match asked {
             Line::Empty => {}
-            Line::Help => output::print_line(HELP)?,
+            Line::Help => HELP.lines().for_each(output::tell),
             Line::Clear => {
                 self.conversation.clear();
                 self.pending = Pending::default();
@@ -170,10 +173,10 @@ impl Talk<'_> {
                 self.conversation = Conversation::new(text.map(str::to_owned));
                 self.pending = Pending::default();
             }
-            Line::Save(path) => self.save(path)?,
+            Line::Save(path) => self.save(Path::new(path)),
             Line::Exit => return Ok(Next::Leave),
             Line::Unknown(command) => {
-                output::print_line(format_args!("unknown command {command}; /help lists them"))?;
+                self.fail(format_args!("unknown command {command}; /help lists them"));
             }
             Line::Say(text) => self.say(text)?,
         }
@@ -181,13 +184,13 @@ impl Talk<'_> {
     }
 
     /// Takes a line as what the user says, or as a call's result; answers once there is something to answer. A failure
-    /// is told, and the conversation goes on without the line.
+    /// is told, and the conversation goes on without the line; but for a full stdout, which would lose every answer.
     fn say(&mut self, text: &str) -> Result<(), Failure> {
         let Some(new) = self.pending.take(text) else { return Ok(()) };
         match self.answer(new) {
             Err(Failure::Failed(message) | Failure::Usage(message)) => {
                 self.pending.take_back();
-                output::tell(format_args!("error: {message}"));
+                self.fail(message);
                 Ok(())
             }
             result => result,
@@ -250,16 +253,26 @@ impl Talk<'_> {
         }
     }
 
-    fn save(&self, path: &str) -> Result<(), Failure> {
+    fn save(&mut self, path: &Path) {
         let messages = self.conversation.messages();
-        match std::fs::write(path, format!("{:#}\n", serde_json::json!(messages))) {
-            Ok(()) => output::print_line(format_args!("saved {} messages to {path}", messages.len())),
-            Err(error) => {
-                output::tell(format_args!("error: {path}: {error}"));
-                Ok(())
-            }
+        let (count, text) = (messages.len(), format!("{:#}\n", serde_json::json!(messages)));
+        match write_whole(path, &text) {
+            Ok(()) => output::tell(format_args!("note: saved {count} messages to {}", path.display())),
+            Err(error) => self.fail(format_args!("{}: {error}", path.display())),
         }
     }
+}
+
+/// What stood there stays until all of the new is on the disk. A link keeps pointing there.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let temporary = Temporary::beside(&target)?;
+    if let Ok(data) = std::fs::metadata(&target) {
+        // What only its owner may read stays so.
+        temporary.file().set_permissions(data.permissions())?;
+    }
+    temporary.file().write_all(text.as_bytes())?;
+    temporary.rename_to(&target)
 }
 
 impl Line<'_> {
@@ -274,10 +287,24 @@ impl Line<'_> {
             ("/system", "") => Line::System(None),
             ("/system", text) => Line::System(Some(text)),
             ("/save", path) if !path.is_empty() => Line::Save(path),
-            (command, _) if command.starts_with('/') => Line::Unknown(command),
+            (command, _) if is_command(command) => Line::Unknown(command),
             _ => Line::Say(line),
         }
     }
+
+    /// The same where a call's result is waited for: whatever is no command that there is is the result, as it is.
+    fn of_result(line: &str) -> Line<'_> {
+        match Line::parse(line) {
+            Line::Empty | Line::Unknown(_) | Line::Say(_) => Line::Say(line),
+            command if line.starts_with('/') => command,
+            _ => Line::Say(line),
+        }
+    }
+}
+
+/// Whether a first word looks like a command, and not like a path.
+fn is_command(word: &str) -> bool {
+    word.strip_prefix('/').is_some_and(|name| !name.is_empty() && !name.contains(['/', '.', '~']))
 }
 
 fn editor_failure(error: ReadlineError) -> Failure {
@@ -285,12 +312,6 @@ fn editor_failure(error: ReadlineError) -> Failure {
         ReadlineError::Io(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Failure::Closed,
         error => Failure::Failed(format!("cannot read a line from the terminal: {error}")),
     }
-}
-
-fn history_file() -> Option<PathBuf> {
-    let folder = crate::env::cache_folder()?;
-    std::fs::create_dir_all(&folder).ok()?;
-    Some(folder.join("history"))
 }
 
 #[cfg(test)]
@@ -306,5 +327,37 @@ mod tests {
         assert_eq!(Line::parse("/save a b.json"), Line::Save("a b.json"));
         assert_eq!(Line::parse("/nonsense x"), Line::Unknown("/nonsense"));
         assert_eq!(Line::parse(" hello /help "), Line::Say("hello /help"));
+        for path in ["/etc/passwd what is it?", "/", "// a comment", "/.profile", "/~", "/home/user"] {
+            assert_eq!(Line::parse(path), Line::Say(path));
+        }
+    }
+
+    #[test]
+    fn a_result_is_whatever_is_no_command() {
+        assert_eq!(Line::of_result("/help"), Line::Help);
+        assert_eq!(Line::of_result("/system be brief"), Line::System(Some("be brief")));
+        for result in ["", " ", "/home/user", "/nonsense", "/save", "/help me", " /exit", " two\t"] {
+            assert_eq!(Line::of_result(result), Line::Say(result));
+        }
+    }
+
+    #[test]
+    fn a_save_that_fails_keeps_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("saved");
+        write_whole(&path, "one").unwrap();
+        write_whole(&path, "two").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+            write_whole(&path, "two").unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        assert!(write_whole(folder.path(), "three").is_err());
+        assert!(write_whole(&path.join("below"), "three").is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
+        assert_eq!(folder.path().read_dir().unwrap().count(), 1);
     }
 }

@@ -7,8 +7,9 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use ottava::file::{Temporary, open_regular};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -22,8 +23,6 @@ pub const BLOCK: usize = 1 << 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Most bytes of a record.
 const RECORD_BYTES_MAX: u64 = 4096;
-/// What nobody has touched for so long, and no model of this version needs, is removed.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A model's place in the cache.
 pub struct Place<'e> {
@@ -92,15 +91,20 @@ impl<'e> Place<'e> {
             return State::Damaged(format!("expected {expected} bytes, found {found}"));
         }
         match self.recorded() {
-            Some(record) if record["file"] == stamp(&data) => match record["sha256"].as_str() {
-                Some(found) if found == self.entry.sha256 => State::Verified,
-                Some(found) => {
-                    State::Damaged(format!("expected SHA-256 {}, found {found}", self.entry.sha256))
-                }
-                None => State::Unverified,
-            },
+            Some(record) if record["file"] == stamp(&data) => {
+                record["sha256"].as_str().map_or(State::Unverified, |found| self.judged(found))
+            }
             _ => State::Unverified,
         }
+    }
+
+    /// What a hash of all bytes says.
+    fn judged(&self, found: &str) -> State {
+        let expected = self.entry.sha256;
+        if found == expected {
+            return State::Verified;
+        }
+        State::Damaged(format!("expected SHA-256 {expected}, found {found}"))
     }
 
     fn recorded(&self) -> Option<Value> {
@@ -119,30 +123,41 @@ impl<'e> Place<'e> {
             State::Verified | State::Unverified | State::Damaged(_) => {}
             absent => return absent,
         }
-        let read = File::open(self.file()).and_then(|mut file| {
-            let data = file.metadata()?;
-            if !data.is_file() || data.len() != self.entry.bytes {
-                return Ok(());
-            }
-            self.note(&data, &sha256(&mut file)?);
-            Ok(())
-        });
-        match read {
-            Ok(()) => self.state(),
-            Err(error) => State::Damaged(error.to_string()),
+        self.read_whole().unwrap_or_else(|error| State::Damaged(error.to_string()))
+    }
+
+    /// The bytes decide, not the record of them: a folder that takes no record may have a good file.
+    fn read_whole(&self) -> io::Result<State> {
+        let (mut file, data) = open_regular(&self.file())?;
+        if data.len() != self.entry.bytes {
+            return Ok(self.state());
         }
+        let found = sha256(&mut file)?;
+        if stamp(&fs::metadata(self.file())?) != stamp(&data) {
+            // It changed meanwhile.
+            return Ok(State::Unverified);
+        }
+        self.note(&data, &found);
+        Ok(self.judged(&found))
     }
 
     /// Without a record, in a folder that takes none, the file is read again the next time.
     fn note(&self, data: &fs::Metadata, sha256: &str) {
         let record = json!({ "file": stamp(data), "sha256": sha256 });
-        let _ = fs::write(self.record(), format!("{record}\n"));
+        let _ = write_record(&self.record(), &format!("{record}\n"));
     }
 
     /// Removes a partial file that nobody needs any more, unless another process has it.
     pub fn drop_partial(&self) {
         remove_unless_held(&self.partial());
     }
+}
+
+/// A disk that is full leaves the record of before, or none: never an empty one.
+fn write_record(path: &Path, record: &str) -> io::Result<()> {
+    let temporary = Temporary::beside(path)?;
+    temporary.file().write_all(record.as_bytes())?;
+    temporary.rename_unsynced(path)
 }
 
 /// What changes when a file is written.
@@ -292,31 +307,18 @@ fn say(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// Removes what killed processes and other versions left in the folder, and no live process uses.
+/// Removes what killed processes left in the folder, and no live process uses. Only names that Ottava itself makes are
+/// looked at: users keep files of their own there.
 pub fn sweep(folder: &Path) {
-    let Ok(files) = fs::read_dir(folder) else { return };
-    for path in files.filter_map(|file| Some(file.ok()?.path())) {
-        let Some((file, what)) = path.file_name().and_then(|name| name.to_str()?.rsplit_once('.')) else {
-            continue;
-        };
-        if !file.ends_with(".gguf") {
-            continue;
+    for entry in catalog::ENTRIES {
+        let place = Place::new(entry, folder);
+        if fs::symlink_metadata(place.wheels()).is_ok() {
+            remove_wheels(&place.wheels(), &place.partial());
         }
-        let partial = folder.join(format!("{file}.part"));
-        let is_known = catalog::ENTRIES.iter().any(|entry| entry.file == file);
-        match what {
-            "part" if !is_known && is_forgotten(&path) => remove_unless_held(&path),
-            "wheels" if is_known || is_forgotten(&path) => remove_wheels(&path, &partial),
-            "verified" if !folder.join(file).exists() => drop(fs::remove_file(&path)),
-            _ => {}
+        if !place.file().exists() {
+            let _ = fs::remove_file(place.record());
         }
     }
-}
-
-fn is_forgotten(path: &Path) -> bool {
-    let modified = fs::symlink_metadata(path).and_then(|data| data.modified());
-    let age = modified.ok().and_then(|time| SystemTime::now().duration_since(time).ok());
-    age.is_some_and(|age| age > FORGOTTEN_AFTER)
 }
 
 fn remove_unless_held(partial: &Path) {

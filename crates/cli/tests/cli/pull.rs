@@ -67,6 +67,13 @@ fn what_is_not_the_file_is_one_line_and_leaves_nothing() {
 }
 
 #[test]
+fn an_endpoint_without_a_scheme_is_named() {
+    let cache = tempfile::tempdir().unwrap();
+    let output = pull(cache.path(), "huggingface.co").output().unwrap();
+    failed(&output, &["pull"], 2, &["HF_ENDPOINT: expected http://", "found huggingface.co"]);
+}
+
+#[test]
 fn a_killed_pull_is_taken_up_where_it_ended() {
     let cache = tempfile::tempdir().unwrap();
     let head = format!("200 OK\r\nContent-Length: {BYTES}");

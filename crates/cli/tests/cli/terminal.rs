@@ -126,6 +126,89 @@ fn generated_text_does_not_reach_a_terminal_as_it_is() {
     assert!(shown.contains("\\u{1b}[31m") && shown.contains("\\u{1b}[2J"), "{shown}");
 }
 
+/// A conversation at a terminal of its own, with a cache of its own.
+struct Talk {
+    child: std::process::Child,
+    master: File,
+}
+
+impl Talk {
+    /// One to which these lines have been typed before it runs.
+    fn begin(mut program: Command, cache: &Path, typed: &str) -> Talk {
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let mut master = File::from(pty.master);
+        master.write_all(typed.as_bytes()).unwrap();
+        let slave = || Stdio::from(pty.slave.try_clone().unwrap());
+        program.env("TERM", "xterm").env("OTTAVA_CACHE", cache);
+        program.stdin(slave()).stdout(slave()).stderr(slave());
+        Talk { child: program.spawn().unwrap(), master }
+    }
+
+    /// What was shown until it ended.
+    fn end(mut self) -> String {
+        let mut shown = Vec::new();
+        let mut block = [0; 4096];
+        while let Ok(n @ 1..) = self.master.read(&mut block) {
+            shown.extend(&block[..n]);
+        }
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        String::from_utf8_lossy(&shown).into_owned()
+    }
+}
+
+fn chat(model: &str) -> Command {
+    command(&["chat", "--temp", "0", "-n", "2", "--device", "cpu", "--model", model])
+}
+
+#[test]
+fn lines_that_are_typed_ahead_are_answered() {
+    let (folder, model) = tiny_model();
+    let path = folder.path().join("saved.json");
+    let typed = format!("the den\nthe hero\n/save {}\n/exit\n", path.display());
+    Talk::begin(chat(&model), folder.path(), &typed).end();
+    let json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert_eq!((json.as_array().unwrap().len(), &json[2]["content"]), (4, &"the hero".into()));
+}
+
+#[test]
+fn the_histories_of_two_chats_are_both_kept() {
+    let (folder, model) = tiny_model();
+    let history = || std::fs::read_to_string(folder.path().join("history")).unwrap_or_default();
+    let mut first = Talk::begin(chat(&model), folder.path(), "/clear\n");
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !history().contains("/clear") {
+        assert!(std::time::Instant::now() < deadline, "a line is kept before the conversation ends");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    Talk::begin(chat(&model), folder.path(), "/system b\n/exit\n").end();
+    first.master.write_all(b"/quit\n").unwrap();
+    first.end();
+    let history = history();
+    let lines: Vec<&str> = history.lines().filter(|line| line.starts_with('/')).collect();
+    assert_eq!(lines, ["/clear", "/system b", "/exit", "/quit"]);
+    // A place that takes none is told once.
+    let cache = folder.path().join("other");
+    std::fs::create_dir_all(cache.join("history")).unwrap();
+    let shown = Talk::begin(chat(&model), &cache, "/clear\n/system b\n/exit\n").end();
+    assert_eq!(shown.matches("history is not kept").count(), 1, "{shown}");
+}
+
+/// A terminal is a process's own only by `setsid`, a program of util-linux.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_prompt_goes_to_the_terminal_where_answers_go_to_a_file() {
+    let (folder, model) = tiny_model();
+    let answers = folder.path().join("answers");
+    let mut shell = Command::new("/bin/sh");
+    let script = format!("exec setsid --ctty \"$@\" > {}", answers.display());
+    let asked = chat(&model);
+    shell.args(["-c", &script, "sh"]).arg(asked.get_program()).args(asked.get_args());
+    let shown = Talk::begin(shell, folder.path(), "the den\n/exit\n").end();
+    let answers = std::fs::read_to_string(answers).unwrap();
+    assert!(shown.contains("> ") && !answers.is_empty(), "{shown:?}");
+    assert!(!answers.contains('\u{1b}') && !answers.contains("> "), "{answers:?}");
+}
+
 /// The program in a shell that opens or closes its streams.
 fn redirected(streams: &str, arguments: &[&str]) -> Output {
     let program = [env!("CARGO_BIN_EXE_ottava")];
@@ -165,7 +248,7 @@ fn a_stderr_that_takes_nothing_changes_neither_answer_nor_exit_code() {
 
 #[test]
 fn a_stdout_that_is_full_is_an_error_and_one_that_is_closed_is_none() {
-    let (_folder, model) = tiny_model();
+    let (folder, model) = tiny_model();
     let cases: [&[&str]; 8] = [
         &["run", "the den", "--raw", "-n", "4", "--model", &model],
         &["run", "the den", "--raw", "-n", "4", "--json", "--model", &model],
@@ -188,6 +271,12 @@ fn a_stdout_that_is_full_is_an_error_and_one_that_is_closed_is_none() {
             command(arguments).stdin(Stdio::null()).stdout(writer).stderr(Stdio::piped()).output().unwrap();
         assert_eq!((gone.status.code(), told(&gone)), (Some(0), String::new()), "{arguments:?}");
     }
+    // A conversation ends with the first answer that is lost.
+    let lines = folder.path().join("lines");
+    std::fs::write(&lines, "the den\nthe hero\n").unwrap();
+    let chat = ["chat", "-n", "2", "--device", "cpu", "--model", &model];
+    let full = redirected(&format!("< {} > /dev/full", lines.display()), &chat);
+    failed(&full, &chat, 1, &["standard output: No space left"]);
     let nothing = redirected("<&- >&- 2>&-", &["run", "the den", "--raw", "-n", "4", "--model", &model]);
     assert_eq!(nothing.status.code(), Some(0));
 }
