@@ -1,4 +1,5 @@
-//! Every environment variable that Ottava reads, in one place.
+//! Every environment variable that the program's own code reads, in one place. Beside them, the build script reads
+//! those of CUDA, and the HTTP client those of proxies.
 
 use std::path::PathBuf;
 
@@ -30,7 +31,7 @@ pub fn api_keys() -> Result<Vec<String>, Failure> {
     text(name)?.map_or_else(|| Ok(Vec::new()), |keys| input::keys(&keys, name))
 }
 
-/// Whether the hub must not be asked: `HF_HUB_OFFLINE` or `OTTAVA_OFFLINE` set to anything but 0.
+/// Whether the hub must not be asked: `HF_HUB_OFFLINE` or `OTTAVA_OFFLINE` set to anything but 0 or nothing.
 pub fn offline() -> bool {
     ["HF_HUB_OFFLINE", "OTTAVA_OFFLINE"]
         .iter()
