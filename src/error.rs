@@ -23,7 +23,7 @@ pub enum Error {
     /// A plan that could not be bound or run.
     #[error(transparent)]
     Session(#[from] session::SessionError),
-    /// A cache operation that its books forbid.
+    /// A cache operation that its accounting forbids.
     #[error(transparent)]
     Kv(#[from] kv::KvError),
     /// A model whose hyperparameters or tensors do not fit together.

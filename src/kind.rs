@@ -1,6 +1,13 @@
 //! What a caller decides by when something fails: one list of kinds for the errors of all layers.
 
 /// What an error means for who called. A service maps it to a status; the messages are for people.
+///
+/// | kind | status of `ottava serve` |
+/// |---|---|
+/// | `Overloaded` | 429 |
+/// | `TooLong`, `Invalid`, `Unsupported` | 400 |
+/// | `OutOfMemory`, `DeviceLost`, `Stopped` | 503 |
+/// | all others | 500 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

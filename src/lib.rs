@@ -1,4 +1,4 @@
-//! Ottava runs language models with 8-bit and 4-bit weights at the speed of memory.
+//! Ottava runs language models with 8-bit and 4-bit weights near memory bandwidth.
 //!
 //! ```no_run
 //! use ottava::{Engine, Request};
@@ -21,7 +21,7 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `text` | yes | tokenizers and chat templates; without it the engine takes token ids |
-//! | `safetensors` | yes | models as folders of Hugging Face |
+//! | `safetensors` | yes | models as Hugging Face folders |
 //! | `constraints` | no | answers that follow a JSON schema, a regular expression or a grammar |
 //! | `async` | no | `Generation` as a `Stream`; no runtime comes with it |
 //! | `serde` | no | `Serialize` for what services print: usage, statistics, what was granted |
@@ -34,12 +34,13 @@
 //! # Devices
 //!
 //! [`Device::Auto`] takes a GPU if there is one that this build has code for, else the CPU with the best
-//! instruction set that it has. [`Device::list`] tells what there is and how much memory is free.
+//! instruction set that it has. [`Device::list`] tells what there is and how much memory is free. Of a CPU that is
+//! known on Linux only: elsewhere [`KvBudget::FreeShare`] is refused there.
 //!
-//! Building with `cuda` needs nvcc of CUDA 13.0, found by `NVCC`, `CUDA_HOME`, `CUDA_PATH`, `PATH` or in
-//! `/usr/local/cuda`; in Docker an image like `nvidia/cuda:13.0.1-devel` with a C++ compiler.
-//! `OTTAVA_CUDA_ARCHS=90a` compiles for one architecture in place of all. The program needs no CUDA library: the driver (580 or later) is found
-//! at run time, so a plain image with the GPU passed in is enough.
+//! Building with `cuda` needs nvcc of CUDA 13.0; `docs/cli.md` says where it is searched for. In Docker, an image like
+//! `nvidia/cuda:13.0.1-devel` with a C++ compiler has it. `OTTAVA_CUDA_ARCHS=90a` compiles for one architecture in
+//! place of all. The program needs no CUDA library: the driver (580 or later) is found at run time, so a plain image
+//! with the GPU passed in is enough.
 //!
 //! # Errors and ends
 //!
@@ -49,9 +50,9 @@
 //!
 //! # What is stable
 //!
-//! The root, [`api`], [`engine`], [`text`], [`chat`], [`sample`] and `constrain` are what programs embed; changes there
-//! are in the changelog. The other modules are the machinery, for tools and for graphs of one's own: they are public with the
-//! feature `unstable` alone, and any release may change them.
+//! The root, [`api`], [`engine`], [`text`], [`chat`], [`sample`] and `constrain` are what programs embed; changes
+//! there are in the changelog. The other modules are the machinery, for tools and for graphs of one's own: they are
+//! public with the feature `unstable` alone, and any release may change them.
 //!
 //! # The way down
 //!

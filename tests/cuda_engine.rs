@@ -1,5 +1,5 @@
 //! The engine on the CUDA backend, with tiny models made here: what the CPU scores, crowds,
-//! cancelled readers, memory that runs out, and a device that is lost or hangs under way. On the emulated
+//! cancelled readers, memory that runs out, and a device that is lost or hangs in a step. On the emulated
 //! driver or, with `OTTAVA_TEST_GPU=1`, on this machine's own card.
 
 #![cfg(all(feature = "cuda", feature = "text"))]

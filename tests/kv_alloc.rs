@@ -1,4 +1,4 @@
-//! The KV books take no memory while a sequence grows: everything is reserved at `allocate`.
+//! The KV accounting takes no memory while a sequence grows: everything is reserved at `allocate`.
 //! Counts what this thread allocates; other tests run in other threads and do not disturb.
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,5 +1,5 @@
 //! Requests with random parameters on a tiny engine: answered or refused with a typed error; an answer keeps
-//! to its limits, ends, and leaves the cache's books right.
+//! to its limits, ends, and leaves the cache's accounting right.
 
 #![no_main]
 

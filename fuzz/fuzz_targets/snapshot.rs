@@ -1,5 +1,5 @@
 //! Any bytes as a saved prompt: restored into a tiny engine or refused with a typed error, and the cache's
-//! books stay right. Every second input gets the checksum that its bytes ask for.
+//! accounting stays right. Every second input gets the checksum that its bytes ask for.
 
 #![no_main]
 

@@ -92,8 +92,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Threads of a CPU backend, at most [`THREADS_MAX`](crate::backend::cpu::THREADS_MAX). Default: one per
-    /// physical core.
+    /// Threads of a CPU backend, at most [`THREADS_MAX`](crate::backend::cpu::THREADS_MAX). Default: the smaller of the
+    /// machine's physical cores and the logical CPUs that the process may use; outside Linux the latter.
     pub fn threads(mut self, threads: NonZeroUsize) -> Self {
         self.cpu.threads = Some(threads);
         self
@@ -125,11 +125,11 @@ impl EngineBuilder {
         self
     }
 
-    /// Keeps the weights as a CPU backend packs them in a file beside the model, `NAME.gguf.packed`: later
-    /// loads read it instead of packing again. It is about as large as the model, checked whenever it is
-    /// read, replaced if the model or its options have changed, and safe to delete at any time.
-    /// [`EngineInfo::sidecar`](super::EngineInfo::sidecar) says what became of it; that it cannot be used or
-    /// written fails nothing.
+    /// Keeps the weights as a CPU backend packs them in a file beside the model: `NAME.gguf.packed`, with
+    /// [`EngineBuilder::quantise`] such as `NAME.gguf.w8g128.packed`. Later loads read it instead of packing again.
+    /// It is about as large as the model, checked whenever it is read, replaced if the model or its options have
+    /// changed, and safe to delete at any time. [`EngineInfo::sidecar`](super::EngineInfo::sidecar) says what became of
+    /// it; that it cannot be used or written fails nothing.
     pub fn sidecar(mut self) -> Self {
         self.sidecar = Keep::BesideTheModel;
         self
@@ -188,7 +188,7 @@ impl EngineBuilder {
         self
     }
 
-    /// About how much memory the engine would take, reckoned from the file's head: no weight is read.
+    /// About how much memory the engine would take, estimated from the file's head: no weight is read.
     ///
     /// # Errors
     /// As [`EngineBuilder::build`], but for memory that is short.

@@ -149,7 +149,7 @@ pub struct EngineInfo {
 }
 
 impl InferenceEngine {
-    /// Starts describing an engine of a model: a GGUF file, or with the feature `safetensors` a folder of Hugging Face
+    /// Starts describing an engine of a model: a GGUF file, or with the feature `safetensors` a Hugging Face folder
     /// (`config.json` beside safetensors files).
     pub fn builder(model: impl Into<PathBuf>) -> EngineBuilder {
         EngineBuilder::new(Source::File(model.into()))
@@ -430,10 +430,10 @@ impl InferenceEngine {
         self.shared.monitor.as_ref().map_err(Clone::clone)?.health()
     }
 
-    /// Recounts the KV cache's books; see [`crate::engine::Handle::check_integrity`].
+    /// Recounts the KV cache's accounting; see [`crate::engine::Handle::check_integrity`].
     ///
     /// # Errors
-    /// [`crate::Error::Engine`] if the books contradict themselves, or the engine is overloaded or
+    /// [`crate::Error::Engine`] if the accounting contradicts itself, or the engine is overloaded or
     /// has stopped.
     pub fn check_integrity(&self) -> Result<()> {
         Ok(self.handle.check_integrity()?)

@@ -28,8 +28,8 @@ pub(super) enum Prompt {
 /// Makes a mask for each time that its request is submitted.
 type MakeMask = Arc<dyn Fn() -> Box<dyn TokenMask> + Send + Sync>;
 
-/// What to generate and how. At first: greedy, at most 256 tokens, until the model ends its turn. The setters may come
-/// in any order.
+/// What to generate and how. Default: greedy, seed 0, at most 256 tokens, until the model ends its turn; penalties are
+/// off and look at the last 64 tokens. The setters may come in any order.
 ///
 /// ```
 /// # #[cfg(feature = "text")]
@@ -150,19 +150,19 @@ impl Request {
         self
     }
 
-    /// Most tokens to generate.
+    /// Most tokens to generate. Default: 256.
     pub fn max_tokens(mut self, tokens: usize) -> Request {
         self.max_tokens = tokens;
         self
     }
 
-    /// Seed of the random numbers; equal seeds replay bit-equal.
+    /// Seed of the random numbers; equal seeds replay bit-equal. Default: 0.
     pub fn seed(mut self, seed: u64) -> Request {
         self.sampling.seed = seed;
         self
     }
 
-    /// Divides the logits; 0 is greedy.
+    /// Divides the logits; 0, the default, is greedy.
     pub fn temperature(mut self, temperature: f32) -> Request {
         self.sampling.temperature = temperature;
         self
@@ -186,25 +186,26 @@ impl Request {
         self
     }
 
-    /// Divides positive and multiplies negative logits of tokens seen, prompt included; 1 is off.
+    /// Divides positive and multiplies negative logits of the last tokens ([`Request::penalty_last_n`]), prompt
+    /// included; 1 is off.
     pub fn repetition_penalty(mut self, factor: f32) -> Request {
         self.sampling.repetition_penalty = factor;
         self
     }
 
-    /// Subtracted from the logits of tokens generated before.
+    /// Subtracted from the logits of tokens generated among the last ones ([`Request::penalty_last_n`]).
     pub fn presence_penalty(mut self, penalty: f32) -> Request {
         self.sampling.presence_penalty = penalty;
         self
     }
 
-    /// Subtracted for each time a token was generated before.
+    /// Subtracted for each time a token was generated among the last ones ([`Request::penalty_last_n`]).
     pub fn frequency_penalty(mut self, penalty: f32) -> Request {
         self.sampling.frequency_penalty = penalty;
         self
     }
 
-    /// How many of the last tokens the penalties look at; at first 64.
+    /// How many of the last tokens, prompt included, the penalties look at. Default: 64.
     pub fn penalty_last_n(mut self, tokens: usize) -> Request {
         self.sampling.penalty_last_n = tokens;
         self

@@ -147,7 +147,7 @@ pub trait Backend: std::fmt::Debug + Send + Sync + Sized + 'static {
     /// several, the first block's).
     fn prepare<S: MatrixSource>(&self, matrix: &S) -> Result<Self::Matrix, S::Error>;
 
-    /// About what a matrix takes once it is prepared, reckoned without reading it; padding does not count.
+    /// About what a matrix takes once it is prepared, computed without reading it; padding does not count.
     fn matrix_bytes(&self, shape: MatrixShape) -> usize {
         shape.form.bytes(shape.rows, shape.cols)
     }

@@ -1,4 +1,4 @@
-//! Checkpoints: what weights are read from. A GGUF file ([`ModelFile`]), or a folder of Hugging Face
+//! Checkpoints: what weights are read from. A GGUF file ([`ModelFile`]), or a Hugging Face folder
 //! (`ModelFolder`, feature `safetensors`), checked from end to end when it is opened.
 //!
 //! Nothing in a file is trusted: every count, length, offset and product is checked before it is
@@ -196,7 +196,7 @@ pub enum TextSource<'c> {
     Documents(&'c Documents),
 }
 
-/// Opens the checkpoint at `path`: a GGUF file (of a model in several files any), or a folder of Hugging Face, which
+/// Opens the checkpoint at `path`: a GGUF file (of a model in several files any), or a Hugging Face folder, which
 /// its `config.json` and its safetensors files stand for, too.
 ///
 /// # Errors

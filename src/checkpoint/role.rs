@@ -195,7 +195,7 @@ impl Dialect {
         Dialect { body: "", head: "output", names: &GGUF }
     }
 
-    /// Folders of Hugging Face, whose names begin with `body`.
+    /// Hugging Face folders, whose names begin with `body`.
     #[cfg(feature = "safetensors")]
     pub(super) fn hugging_face(body: &'static str, head: &'static str, names: &'static Names) -> Dialect {
         Dialect { body, head, names }

@@ -37,9 +37,9 @@ pub enum TensorType {
     Iq4Xs,
     /// Floats of 4 bits, blocks of 32.
     Mxfp4,
-    /// Floats of 8 bits, whose scales are another tensor. Folders of Hugging Face have it, GGUF has not.
+    /// Floats of 8 bits, whose scales are another tensor. Hugging Face folders have it, GGUF has not.
     F8E4m3,
-    /// Floats of 4 bits, two a byte, whose scales are another tensor (NVFP4). Folders of Hugging Face have it.
+    /// Floats of 4 bits, two a byte, whose scales are another tensor (NVFP4). Hugging Face folders have it.
     F4E2m1,
 }
 

@@ -80,8 +80,8 @@ impl Grammar {
         Grammar { form: Form::Lark(text.into()) }
     }
 
-    /// What stands between the tokens of JSON, a regular expression; at first up to 40 spaces, tabs and line ends.
-    /// Only a JSON schema has it.
+    /// What stands between the tokens of JSON, a regular expression. Default: up to 40 spaces, tabs and line
+    /// ends. Only a JSON schema has it.
     pub fn whitespace(mut self, pattern: impl Into<String>) -> Grammar {
         if let Form::Json { whitespace, .. } = &mut self.form {
             *whitespace = Some(pattern.into());

@@ -23,7 +23,7 @@ pub(super) struct Part {
     pub(super) sampled: bool,
 }
 
-/// A step: to be run, or under way until its tokens are booked.
+/// A step: to be run, or in flight until its tokens are settled.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) input: StepInput,

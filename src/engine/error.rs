@@ -107,7 +107,7 @@ pub enum GenerationError {
     /// The logits cannot be sampled from.
     #[error("sampling failed: {0}")]
     Sampling(#[from] SampleError),
-    /// The cache's books refused.
+    /// The cache's accounting refused.
     #[error(transparent)]
     Kv(#[from] KvError),
     /// The host has no memory for the request's tokens.
@@ -188,10 +188,10 @@ pub enum EngineError {
     /// The logits cannot be scored.
     #[error("scoring failed: {0}")]
     Sampling(#[from] SampleError),
-    /// The cache's books refused.
+    /// The cache's accounting refused.
     #[error(transparent)]
     Kv(#[from] KvError),
-    /// The cache's books contradict themselves: a defect of this crate.
+    /// The cache's accounting contradicts itself: a defect of this crate.
     #[error(transparent)]
     Integrity(#[from] IntegrityError),
     /// A snapshot could not be written or read.

@@ -56,7 +56,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`EngineError::Config`] for a setting or a decoder's limit out of its range, [`EngineError::Kv`] if there is no
-    /// memory for the cache's books, [`EngineError::Thread`]. No thread stays behind.
+    /// memory for the cache's accounting, [`EngineError::Thread`]. No thread stays behind.
     pub fn spawn<D: Decoder + 'static>(decoder: D, mut config: EngineConfig) -> Result<Handle, EngineError> {
         config.check()?;
         let step = decoder.limits();
@@ -195,11 +195,11 @@ impl Handle {
         self.ask(|reply| Job::Restore { snapshot, reply })
     }
 
-    /// Recounts the KV books: that no page is lost, shared wrongly or written twice. For tests and
+    /// Recounts the KV accounting: that no page is lost, shared wrongly or written twice. For tests and
     /// health checks; it takes time in proportion to the pages.
     ///
     /// # Errors
-    /// [`EngineError::Integrity`] if the books contradict themselves, [`EngineError::JobsFull`],
+    /// [`EngineError::Integrity`] if the accounting contradicts itself, [`EngineError::JobsFull`],
     /// [`EngineError::Stopped`].
     pub fn check_integrity(&self) -> Result<(), EngineError> {
         self.ask(|reply| Job::Check { reply })

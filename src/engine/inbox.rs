@@ -20,7 +20,7 @@ pub(super) enum Job {
         snapshot: Snapshot,
         reply: Reply<usize>,
     },
-    /// Proves the KV books.
+    /// Proves the KV accounting.
     Check {
         reply: Reply<()>,
     },

@@ -1,6 +1,6 @@
 //! The engine: many requests share one model, one step at a time.
 //!
-//! [`Handle::spawn`] starts a named thread that owns the model and the KV books; callers hold a [`Handle`]. A
+//! [`Handle::spawn`] starts a named thread that owns the model and the KV accounting; callers hold a [`Handle`]. A
 //! `request` says what can be asked, `event` what comes back, `generation` is the stream, `inbox` connects the two
 //! sides. On the thread, `worker` is the loop over the stages, each of which takes and returns values:
 //!
@@ -113,21 +113,21 @@ pub const COUNT_MAX: usize = 1 << 20;
 /// How the engine schedules. Each count is 1 to [`COUNT_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
-    /// Most requests that are admitted and not ended; further ones are refused.
+    /// Most requests that are admitted and not ended; further ones are refused. Default: 256.
     pub queue_max: usize,
-    /// Most scores, saves and restores that wait for the one at work; further ones are refused.
+    /// Most scores, saves and restores that wait for the one at work; further ones are refused. Default: 16.
     pub jobs_max: usize,
-    /// Most sequences at work at once.
+    /// Most sequences at work at once. Default: 64.
     pub sequences_max: usize,
     /// Most prompt tokens of a step, so that prompts do not stall running answers: their next token waits
-    /// for the step. None: as many as a step takes, which for an
+    /// for the step. None, the default: as many as a step takes, which for an
     /// [`InferenceEngine`](crate::InferenceEngine) is what suits its
     /// [backend](crate::backend::Backend::PREFILL_CHUNK).
     pub prefill_chunk: Option<usize>,
-    /// Whether requests that begin alike share what was computed for the beginning.
+    /// Whether requests that begin alike share what was computed for the beginning. Default: they do.
     pub share_prefixes: bool,
     /// Events that a reader may leave unread before its sequence pauses. With 1 a GPU waits for the reader
-    /// after each token.
+    /// after each token. Default: 64.
     pub event_buffer: usize,
     /// Most changes of the cache that wait for the reader of [`CacheEvents`], who is told all that is there when they
     /// are more; with 0, the default, none are kept.

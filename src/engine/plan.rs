@@ -1,8 +1,8 @@
 //! The plan of a step: which sequences compute how many tokens, and the pages for them. Where pages are short,
 //! sequences that can wait give theirs up and are computed again later.
 //!
-//! Running ahead is a second plan, whose rows are fed with what the step under way samples. That step is launched
-//! before the host has seen those tokens, so that a device has work while the host books them, makes text and
+//! Running ahead is a second plan, whose rows are fed with what the step in flight samples. That step is launched
+//! before the host has seen those tokens, so that a device has work while the host settles them, makes text and
 //! schedules. Only decodes run ahead, and only while they are all there is to do: whatever arrives, ends a wait or
 //! needs the host's eye is taken up one step later, by the ordinary plan.
 
@@ -71,7 +71,7 @@ impl Planner {
         Pages { table, kv, plan }.secure_all(self.room.limits.outputs_max);
     }
 
-    /// Plans the rows behind those of a step under way; none where the host must look at its tokens first.
+    /// Plans the rows behind those of a step in flight; none where the host must look at its tokens first.
     pub(super) fn plan_ahead(
         &self,
         under_way: &[Part],
@@ -96,7 +96,7 @@ impl Planner {
         }
     }
 
-    /// Whether nothing but the step under way and what follows from it is to be done. A penalised row depends on
+    /// Whether nothing but the step in flight and what follows from it is to be done. A penalised row depends on
     /// the token before it, so it waits.
     fn all_decode(&self, under_way: &[Part], table: &SequenceTable) -> bool {
         let penalised = |part: &Part| {

@@ -49,7 +49,7 @@ impl Profiler {
         Profiler { profile: Profile::default(), decoding: false, since: Instant::now() }
     }
 
-    /// Books the time up to now on the step that ends here. Returns where the times of the one that begins are added.
+    /// Adds the time up to now to the step that ends here. Returns where the times of the one that begins are added.
     pub(super) fn begin(&mut self, step: &StepInput) -> &mut OpTimes {
         self.book();
         self.decoding = step.tokens.len() == step.sequences.len();

@@ -32,7 +32,7 @@ impl<D: Decoder> Runner<D> {
         Runner { decoder, profiler: None, counters, sampled: Vec::new() }
     }
 
-    /// Runs a batch and counts it: after that it is under way.
+    /// Runs a batch and counts it: after that it is in flight.
     ///
     /// # Errors
     /// The decoder's, or that it panicked.
@@ -47,7 +47,7 @@ impl<D: Decoder> Runner<D> {
         Ok(())
     }
 
-    /// Waits for what a step under way sampled, if it samples anything, and returns its outputs.
+    /// Waits for what a step in flight sampled, if it samples anything, and returns its outputs.
     pub(super) fn ran<'r>(&'r mut self, batch: &Batch, kv: &'r KvCacheManager) -> Ran<'r, D> {
         self.sampled.clear();
         let mut error = None;

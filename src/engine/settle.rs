@@ -22,7 +22,7 @@ pub(super) struct Settled {
     pub(super) decode_tokens: usize,
 }
 
-/// Books a step and hands out its picks. `ahead`: it was fed with what the step before sampled.
+/// Settles a step and hands out its picks. `ahead`: it was fed with what the step before sampled.
 pub(super) fn settle(
     picks: &mut Vec<Pick>,
     ahead: bool,

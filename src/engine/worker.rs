@@ -1,4 +1,4 @@
-//! The engine's thread: it owns the model, the KV books and the table of sequences, and goes from stage to stage.
+//! The engine's thread: it owns the model, the KV accounting and the table of sequences, and goes from stage to stage.
 //!
 //! A turn: admit what has arrived, [plan](super::plan) a step, fill the [batch](super::batch), [run](super::runner)
 //! it, [pick](super::choose) what each sequence gets, and [settle](super::settle). Where the decoder runs ahead, the
@@ -38,7 +38,7 @@ pub(super) struct Worker<D> {
     table: SequenceTable,
     planner: Planner,
     plan: Plan,
-    /// The step under way, and the one launched ahead of its tokens: empty where there is none.
+    /// The step in flight, and the one launched ahead of its tokens: empty where there is none.
     batch: Batch,
     ahead: Batch,
     chooser: Chooser,
@@ -228,7 +228,7 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
-    /// Runs what the plan schedules: after that it is under way.
+    /// Runs what the plan schedules: after that it is in flight.
     fn run_plan(&mut self) -> Result<(), Failure> {
         let Worker { runner, kv, table, plan, batch, chooser, .. } = self;
         batch.fill(&plan.scheduled, table, kv, |row| runner.decoder.samples(row))?;
@@ -259,7 +259,7 @@ impl<D: Decoder> Worker<D> {
         }
     }
 
-    /// Launches the step after the one under way, if the host need not look at its tokens first.
+    /// Launches the step after the one in flight, if the host need not look at its tokens first.
     fn launch_ahead(&mut self) {
         self.ahead.clear();
         if !self.runner.decoder.runs_ahead() || !self.inbox.is_empty() {
@@ -277,7 +277,7 @@ impl<D: Decoder> Worker<D> {
         self.publish();
     }
 
-    /// Picks what the step under way gave, if there is one, settles it, and ends what has ended.
+    /// Picks what the step in flight gave, if there is one, settles it, and ends what has ended.
     fn finish_step(&mut self) {
         let Worker { runner, kv, table, batch, chooser, picks, .. } = self;
         let ran = runner.ran(batch, kv);

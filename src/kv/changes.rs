@@ -1,5 +1,5 @@
-//! The way from the books to who wants to know what changes in them. `events` cannot have it: the index writes there,
-//! and would know its owner.
+//! The way from the accounting to who wants to know what changes in it. `events` cannot have it: the index writes
+//! there, and would know its owner.
 
 use super::events::EventLog;
 use super::{CacheEvent, KvCacheManager};

@@ -1,4 +1,4 @@
-//! Why the KV books refuse. After any of these the books are as they were.
+//! Why the KV accounting refuses. After any of these it is as it was.
 
 use crate::kind::ErrorKind;
 
@@ -96,13 +96,13 @@ pub enum KvError {
         /// Tokens that the sequence was to have.
         target: usize,
     },
-    /// The host has no memory for the pool's books.
+    /// The host has no memory for the pool's accounting.
     #[error("no memory for the books of {pages} pages")]
     BooksMemory {
         /// Pages of the pool.
         pages: usize,
     },
-    /// The host has no memory for the sequence's books.
+    /// The host has no memory for the sequence's page table.
     #[error("no memory for the books of a sequence of {tokens_max} tokens")]
     HostMemory {
         /// Tokens that the sequence asked for.
@@ -123,7 +123,7 @@ impl KvError {
     }
 }
 
-/// The books contradict themselves: a defect of this crate.
+/// The accounting contradicts itself: a defect of this crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("KV books are inconsistent: {0}")]
 pub struct IntegrityError(pub String);

@@ -1,4 +1,4 @@
-//! The proof that the books are right: everything `mod.rs` promises, recounted from nothing.
+//! The proof that the accounting is right: everything `mod.rs` promises, recounted from nothing.
 //! For tests, and for an engine with nothing better to do.
 
 use super::manager::KvCacheManager;

@@ -8,7 +8,7 @@ use super::{Allocation, CopyPage, KvConfig, KvError, KvStats, SeqId, SequenceSpe
 use crate::ir::{PAGE_TOKENS, PageId, StateSlot};
 use crate::token::TokenId;
 
-/// Keeps the books of a KV pool; the backend owns its memory. See the [module](super).
+/// Does the accounting of a KV pool; the backend owns its memory. See the [module](super).
 #[derive(Debug)]
 pub struct KvCacheManager {
     pub(super) pool: PagePool,
@@ -21,7 +21,7 @@ pub struct KvCacheManager {
 }
 
 impl KvCacheManager {
-    /// Books for an empty pool.
+    /// The accounting of an empty pool.
     ///
     /// # Errors
     /// [`KvError::BooksMemory`].

@@ -1,6 +1,6 @@
-//! The KV cache's books: which page of the pool holds which positions of which sequence.
+//! The KV cache's accounting: which page of the pool holds which positions of which sequence.
 //!
-//! Pages and books only. The backend owns the memory and never hears of sequences; this module
+//! Page tables only. The backend owns the memory and never hears of sequences; this module
 //! never touches a key or a value. A caller (the engine) goes around this loop:
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What the books say of a sequence, and of one that could be. Nothing here changes them.
+//! What the accounting says of a sequence, and of one that could be. Nothing here changes it.
 
 use super::{KvCacheManager, KvError, SeqId, SequenceSpec, window};
 use crate::ir::{PAGE_TOKENS, PageRef, StateSlot, StateSlots, Window};
@@ -69,7 +69,7 @@ impl KvCacheManager {
     }
 
     /// The slot with the state behind the last page that `len` tokens fill: those that the sequence has, or
-    /// will have behind the step under way. None if they fill no page, or the state is gone.
+    /// will have behind the step in flight. None if they fill no page, or the state is gone.
     ///
     /// # Errors
     /// [`KvError::StaleSequence`].

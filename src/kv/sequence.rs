@@ -100,7 +100,7 @@ impl PageTable {
     }
 }
 
-/// A sequence's books. Everything has its final capacity from the start.
+/// A sequence's accounting. Everything has its final capacity from the start.
 #[derive(Debug)]
 pub(super) struct Sequence {
     /// The tokens of positions `0 .. len`.

@@ -1,4 +1,4 @@
-//! The books against their contract: one test a rule, one a refusal. `states.rs` beside this
+//! The accounting against its contract: one test a rule, one a refusal. `states.rs` beside this
 //! has those of states, and `model.rs` plays long random games.
 
 mod model;

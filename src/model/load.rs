@@ -64,7 +64,7 @@ impl<B: Backend> Model<B> {
         Ok(Model { vocab_size, session, kv, context_max, fingerprint, sidecar, outputs: 0 })
     }
 
-    /// About what [`Model::load`] would allocate, reckoned without reading a weight: backends pad matrices.
+    /// About what [`Model::load`] would allocate, computed without reading a weight: backends pad matrices.
     ///
     /// # Errors
     /// Those of the options, and of a file that lacks what the model needs. Memory that is short is no error.

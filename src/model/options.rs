@@ -14,7 +14,7 @@ pub enum KvBudget {
     /// Room for so many sequences of the longest context.
     Contexts(usize),
     /// A share, above 0 and at most 1, of what the device has free once weights and intermediates have theirs. It
-    /// buys no more contexts than a step has outputs.
+    /// buys no more contexts than a step has outputs. Refused where free memory is unknown: on CPUs outside Linux.
     FreeShare(f32),
 }
 

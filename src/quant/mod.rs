@@ -385,8 +385,8 @@ fn check_length(part: &'static str, expected: usize, found: usize) -> Result<(),
     if expected == found { Ok(()) } else { Err(QuantError::Length { part, expected, found }) }
 }
 
-/// Where the first value is that is not `good`. Whole chunks are tested without a branch, at the
-/// speed of memory.
+/// Where the first value is that is not `good`. Whole chunks are tested without a branch, near
+/// memory bandwidth.
 fn position_in_chunks<T: Copy>(values: &[T], good: impl Fn(T) -> bool) -> Option<usize> {
     let chunk_len = 256;
     let chunk =

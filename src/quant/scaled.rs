@@ -1,4 +1,4 @@
-//! Floats of eight bits and of four, E4M3 and E2M1, as folders of Hugging Face have them: codes row by row, and scales
+//! Floats of eight bits and of four, E4M3 and E2M1, as Hugging Face folders have them: codes row by row, and scales
 //! beside them for groups of 16 columns (NVFP4), blocks, rows or the whole tensor.
 //!
 //! Codes are kept as they are. A scale becomes the canonical one, which is 256 times that of E4M3 and half of that of

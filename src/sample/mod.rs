@@ -40,14 +40,14 @@ pub struct Sampling {
     pub top_p: f32,
     /// Keeps tokens at least this likely relative to the most likely; 0 keeps all.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen (prompt included); 1 is off.
+    /// Divides positive and multiplies negative logits of the last tokens (prompt included); 1 is off.
     /// (Keskar et al. 2019, "CTRL".)
     pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens generated before.
+    /// Subtracted from the logits of tokens generated among the last ones.
     pub presence_penalty: f32,
-    /// Subtracted for each time a token was generated before.
+    /// Subtracted for each time a token was generated among the last ones.
     pub frequency_penalty: f32,
-    /// How many of the last tokens the penalties look at.
+    /// How many of the last tokens, prompt included, the penalties look at.
     pub penalty_last_n: usize,
     /// Added to the logits of single tokens; negative infinity forbids one.
     pub logit_bias: Vec<(TokenId, f32)>,

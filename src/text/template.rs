@@ -83,7 +83,7 @@ const ROLES: [&str; 8] = ["assistant", "developer", "function", "ipython", "mode
 /// So many characters of a role are in the message that refuses it.
 const ROLE_SHOWN: usize = 40;
 
-/// What a template is told besides the messages. At first: it begins the answer, and there are no tools.
+/// What a template is given besides the messages. Default: it begins the answer, and there are no tools.
 ///
 /// ```
 /// use ottava::text::RenderOptions;

@@ -1,4 +1,4 @@
-//! Folders of Hugging Face, written from their GGUF twins in `tests/golden/families`: the same weights under the other
+//! Hugging Face folders, written from their GGUF twins in `tests/golden/families`: the same weights under the other
 //! names, in the other order, with the configuration and the tokenizer that transformers wrote
 //! (`tests/golden/hf`).
 

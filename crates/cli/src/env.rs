@@ -1,4 +1,5 @@
-//! Every environment variable that Ottava reads, in one place.
+//! Every environment variable that the program's own code reads, in one place. Beside them, the build script reads
+//! those of CUDA, and the HTTP client those of proxies.
 
 use std::path::PathBuf;
 
@@ -34,7 +35,7 @@ pub fn api_keys() -> Result<Vec<String>, Failure> {
     text(name)?.map_or_else(|| Ok(Vec::new()), |keys| input::keys(&keys, name))
 }
 
-/// The variable that forbids to ask anybody, if one does: `OTTAVA_OFFLINE` or `HF_HUB_OFFLINE` set to anything but 0.
+/// The variable that forbids to ask anybody, if one does: `OTTAVA_OFFLINE` or `HF_HUB_OFFLINE` set to anything but 0 or nothing.
 pub fn offline() -> Option<&'static str> {
     ["OTTAVA_OFFLINE", "HF_HUB_OFFLINE"]
         .into_iter()

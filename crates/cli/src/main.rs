@@ -1,8 +1,8 @@
-//! The `ottava` program, over the library's public interface: what the commands are and how the program ends. Each
-//! command is a file.
+//! The `ottava` program, over the library's public interface and, for `inspect`, `bench` and others, what its feature
+//! `unstable` adds: what the commands are and how the program ends. Each command is a file.
 //!
 //! Answers go to stdout; progress, statistics, notes and errors to stderr, the first two only on a
-//! terminal. Exit codes: 0, 1 (failed), 2 (usage).
+//! terminal. Exit codes: 0, 1 (failed), 2 (usage), 128 and a signal's number.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
-/// Runs language models with 8-bit and 4-bit weights at the speed of memory.
+/// Runs language models with 8-bit and 4-bit weights near memory bandwidth.
 #[derive(Parser)]
 #[command(name = "ottava", version, arg_required_else_help = true)]
 struct Cli {

@@ -23,6 +23,7 @@ const CHUNK_TOKENS_MIN: usize = 4;
 
 /// Arguments of `perplexity`.
 #[derive(Args)]
+#[command(after_help = "A chunk has -c tokens: 512 unless given, at most what the model was trained for.")]
 pub struct Perplexity {
     /// The text file; - or none reads standard input. At most 16 MiB of UTF-8
     file: Option<PathBuf>,

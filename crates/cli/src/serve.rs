@@ -51,7 +51,8 @@ pub struct Serve {
     /// Port to listen on; 0 takes a free one
     #[arg(long, default_value_t = 8080, allow_hyphen_values = true, value_parser = whole(0, u16::MAX))]
     port: u16,
-    /// What clients call the model (may be given several times) [default: the model's own name]
+    /// What clients call the model (may be given several times) [default: the model's own name; with --isolated or
+    /// --add the file's name without its extension]
     #[arg(long, value_name = "NAME")]
     alias: Vec<String>,
     /// A file with the keys that clients may use, one a line; OTTAVA_API_KEY has more, in the same form [default: no key
@@ -67,7 +68,7 @@ pub struct Serve {
     /// Most answers at work at once
     #[arg(long, value_name = "N", default_value_t = 64, allow_hyphen_values = true, value_parser = whole(1, SEQUENCES_MAX))]
     max_sequences: usize,
-    /// Most requests at work or waiting; further ones are told to come back
+    /// Most answers at work or waiting, each choice counted; further requests are refused with 429
     #[arg(long, value_name = "N", default_value_t = 256, allow_hyphen_values = true, value_parser = whole(1, QUEUE_MAX))]
     queue: usize,
     /// Seconds that an answer may take, its wait included; 0 is no limit
@@ -86,7 +87,8 @@ pub struct Serve {
     /// Seconds without a request after which a further model is unloaded; 0 never does
     #[arg(long, value_name = "SECONDS", requires = "add", default_value_t = 0, allow_hyphen_values = true, value_parser = whole(0, SECONDS_MAX))]
     idle_unload: u64,
-    /// Ends of a model's process within ten minutes after which it is given up; 0 never does
+    /// Ends of a model's process within ten minutes after which it is given up; 0 never does. An added model is tried
+    /// again when the oldest of them is ten minutes old
     #[arg(long, value_name = "N", requires = "processes", default_value_t = 3, allow_hyphen_values = true, value_parser = whole(0, QUEUE_MAX))]
     restarts: usize,
     /// Serve another process of this program

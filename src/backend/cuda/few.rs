@@ -17,7 +17,7 @@ const FIXED_BYTES: usize = 4672;
 const WARPS: usize = 8;
 /// Codes of a slice.
 const SLICE_BYTES: usize = 1024;
-/// Slices that a ring may have, best first: what is under way of a multiprocessor's warps hides the latency of memory.
+/// Slices that a ring may have, best first: what is in flight of a multiprocessor's warps hides the latency of memory.
 const RING_SLICES: [usize; 3] = [8, 4, 2];
 /// Room of the smallest rings of any launch: a unit of 16 bits has four slices, and a matrix beside it may have scales and
 /// minimums in groups of 16 columns.

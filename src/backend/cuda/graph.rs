@@ -47,7 +47,7 @@ impl Key {
     }
 }
 
-/// The stream's recording under way: at the latest it ends when this is dropped.
+/// The stream's recording in progress: at the latest it ends when this is dropped.
 struct Capture<'c>(&'c Context);
 
 impl<'c> Capture<'c> {

@@ -219,7 +219,7 @@ impl HostBuffer {
         unsafe { std::slice::from_raw_parts(self.start, self.words) }
     }
 
-    /// The words, to be written while no copy of them is under way.
+    /// The words, to be written while no copy of them is in flight.
     pub(super) fn words_mut(&mut self) -> &mut [u32] {
         // SAFETY: as above, and borrowed uniquely.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.words) }

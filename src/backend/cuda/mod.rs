@@ -146,7 +146,7 @@ impl Backend for Cuda {
     type KvPool = KvPool;
 
     /// The narrowest product of Llama-3.2-1B then has 256 tiles of 128 by 128, enough for 132
-    /// multiprocessors; with 256 tokens it has 32. By reckoning a step takes 122 MB of memory, one of
+    /// multiprocessors; with 256 tokens it has 32. As computed, a step takes 122 MB of memory, one of
     /// Llama-3.1-8B 219 MB and 33 Tflop: 60 ms of an H200 or so, which decodes beside it wait for.
     const PREFILL_CHUNK: usize = 2048;
 

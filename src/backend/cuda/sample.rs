@@ -33,7 +33,7 @@ const BINS_BYTES: usize = 4 * (2 * 2048 + 4);
 const PARTS_MAX: usize = 8;
 const STORE: Epilogue = Epilogue::Write(Write::Store);
 
-/// What a slot's step may have under way.
+/// What a slot's step may have in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// Nothing.

@@ -32,7 +32,7 @@ fn a_deadline_ends_a_request_in_the_queue() {
     assert_eq!(settled(&handle).finished, 3);
 }
 
-/// Its prompt is computed in chunks; the first is under way when its time is over.
+/// Its prompt is computed in chunks; the first is in flight when its time is over.
 #[test]
 fn a_deadline_ends_a_prompt_under_way() {
     let (handle, probe) = gated(EngineConfig { prefill_chunk: Some(16), ..EngineConfig::default() });

@@ -1,4 +1,4 @@
-//! What a folder of Hugging Face says of its tokens, as the parts of a vocabulary.
+//! What a Hugging Face folder says of its tokens, as the parts of a vocabulary.
 //!
 //! `tokenizer.json` has pieces and rules (`pieces`, `scheme`); it and `tokenizer_config.json` have the tokens that are
 //! matched as a whole (`added`); the latter and `generation_config.json` say which tokens begin and end a text, and where

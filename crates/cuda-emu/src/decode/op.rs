@@ -157,7 +157,7 @@ pub(crate) enum Op {
         bytes: u8,
     },
     CpCommit,
-    /// imm groups may stay under way.
+    /// imm groups may stay in flight.
     CpWait,
     CpWaitAll,
     /// An arrival at mbarrier a + imm when all of this thread's cp.async are done.
@@ -199,7 +199,7 @@ pub(crate) enum Op {
         reduce: bool,
     },
     BulkCommit,
-    /// imm groups may stay under way.
+    /// imm groups may stay in flight.
     BulkWait,
     /// The list: D, A if in registers; descriptors a, b; predicate c scales D; imm: bits scale-a
     /// negative, scale-b negative, transpose a, transpose b.

@@ -8,7 +8,7 @@ use super::operand::Opcode;
 use crate::memory::Space;
 use crate::ptx::{Instruction, Number, Operand, Type};
 
-/// Groups that a wait may leave under way.
+/// Groups that a wait may leave in flight.
 const GROUPS_MAX: u64 = i32::MAX as u64;
 
 /// Operand `index`, which must be there.
@@ -19,7 +19,7 @@ pub(super) fn operand<'i, 'a>(
     instruction.operands.get(index).ok_or_else(|| format!("operand {} is missing", index + 1))
 }
 
-/// How many groups may stay under way, which an instruction says as its only operand.
+/// How many groups may stay in flight, which an instruction says as its only operand.
 pub(super) fn groups(instruction: &Instruction) -> Result<i64, Reason> {
     match operand(instruction, 0)? {
         Operand::Number(Number::Int(groups)) if *groups <= GROUPS_MAX => Ok(*groups as i64),

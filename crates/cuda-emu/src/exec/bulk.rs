@@ -21,7 +21,7 @@ pub(super) struct Stores {
     committed: [u32; LANES],
 }
 
-/// A bulk store under way.
+/// A bulk store in flight.
 #[derive(Debug)]
 struct Store {
     lane: u8,
@@ -55,7 +55,7 @@ pub(super) enum Outside {
     Fill(u8),
 }
 
-/// A bulk copy under way into shared memory.
+/// A bulk copy in flight into shared memory.
 #[derive(Debug)]
 pub(super) struct BulkCopy {
     pieces: Vec<Piece>,
@@ -273,7 +273,7 @@ fn send(env: &Env, store: &Store) {
     }
 }
 
-/// A warp has ended. With a block's last one its shared memory is gone: no copy may be under way
+/// A warp has ended. With a block's last one its shared memory is gone: no copy may be in flight
 /// from or to it, and the cluster's other blocks must have done with it.
 pub(super) fn at_exit(env: &mut Env, warp: &mut Warp) -> Step<()> {
     let started = |pc| Box::new(place(env.program, pc));

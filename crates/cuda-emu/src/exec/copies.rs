@@ -13,7 +13,7 @@ use super::warp::Warp;
 use crate::decode::{Inst, Op};
 use crate::memory::shadow::{Access, Kind, follow, rows_at};
 
-/// A `cp.async` of a warp under way: of each lane, where it copies to, where from, and how many bytes
+/// A `cp.async` of a warp in flight: of each lane, where it copies to, where from, and how many bytes
 /// of it; the others are zeros.
 #[derive(Debug, Default)]
 struct Started {

@@ -1,4 +1,4 @@
-//! Mbarriers: 64 bits in shared memory that count arrivals and bytes under way.
+//! Mbarriers: 64 bits in shared memory that count arrivals and bytes in flight.
 //!
 //! The bits are our own, as they are a card's own: 0 to 20 bytes to come (plus 2^20), 21 to 40
 //! arrivals to come, 41 to 60 arrivals of a phase, 63 the phase.

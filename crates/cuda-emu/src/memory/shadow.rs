@@ -157,7 +157,7 @@ impl Shadow {
     }
 
     /// More histories than numbers: forgets them. Races with what was before go unseen, nothing is
-    /// reported that is none; bytes under way keep their history by a second copy.
+    /// reported that is none; bytes in flight keep their history by a second copy.
     fn forget_histories(&mut self) {
         let old = std::mem::replace(&mut self.histories, Histories::new());
         self.renumbered = self.renumbered.wrapping_add(1);
@@ -344,7 +344,7 @@ impl Shadow {
     }
 }
 
-/// A number after a barrier: copies stay under way, and split words split.
+/// A number after a barrier: copies stay in flight, and split words split.
 #[inline(always)]
 fn settled(number: u32) -> u32 {
     const { assert!(PENDING as i32 == i32::MIN, "as signed numbers they are less than all others") };

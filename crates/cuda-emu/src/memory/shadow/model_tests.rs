@@ -258,7 +258,7 @@ struct Pair {
     shadow: Shadow,
     clocks: Clocks,
     model: Model,
-    /// Copies under way.
+    /// Copies in flight.
     copies: Vec<Instruction>,
     flag: Flag,
     /// Where the last instruction was, and by whom: the next is often there too.
