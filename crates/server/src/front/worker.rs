@@ -275,10 +275,17 @@ impl Worker {
                 }
                 _ => "it does not answer".to_owned(),
             };
-            // What is killed has ended.
-            let _ = child.kill().await;
+            self.kill(&mut child).await;
             return End::Died(reason);
         }
+    }
+
+    /// Ends a process at once. From now on requests wait for the next one: this one takes seconds to go where it has much
+    /// memory, or a device.
+    async fn kill(&self, child: &mut Child) {
+        self.status.send_replace(Status::Down);
+        // What is killed has ended.
+        let _ = child.kill().await;
     }
 
     /// Keeps what the process says of its model.
@@ -310,8 +317,7 @@ impl Worker {
     async fn end(&self, mut child: Child, stdin: ChildStdin, end: End) -> End {
         drop(stdin);
         if timeout(LAST_WORDS, child.wait()).await.is_err() {
-            // What is killed has ended.
-            let _ = child.kill().await;
+            self.kill(&mut child).await;
         }
         end
     }
@@ -365,4 +371,26 @@ async fn get(address: SocketAddr, path: &str, key: &str) -> std::io::Result<(boo
     let answer = String::from_utf8_lossy(&answer);
     let body = answer.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok());
     Ok((answer.starts_with("HTTP/1.1 200"), body.unwrap_or_default()))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    /// It takes seconds to go where it has much memory, or a device.
+    #[tokio::test]
+    async fn requests_do_not_wait_for_a_process_that_is_killed() {
+        let command = ["/bin/sh", "-c", "exec sleep 600"].map(Into::into).into();
+        let model = Model { names: vec!["a".into()], command, pinned: true };
+        let worker = Worker::new(model, String::new(), None, 0);
+        let (mut child, ..) = worker.start().expect("it starts");
+        worker.status.send_replace(Status::Up { address: ([127, 0, 0, 1], 1).into(), run: 0 });
+        tokio::select! {
+            biased;
+            () = worker.kill(&mut child) => {}
+            // It has begun, no more.
+            () = std::future::ready(()) => {}
+        }
+        assert_eq!(worker.status(), Status::Down);
+    }
 }
