@@ -334,3 +334,59 @@ fn a_stream_that_waits_for_its_model_is_told_that_the_server_stops() {
     let event: Value = serde_json::from_str(last.strip_prefix("data: ").expect("data")).expect("JSON");
     assert_eq!(event["error"]["message"], "the server is stopping", "{found:?}");
 }
+
+/// What asks the front to stop may have ended the process, too, as a service manager does.
+#[test]
+fn a_process_that_ends_while_the_front_drains_is_not_started_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let (asked, died) = (at("asked"), at("died"));
+    let address = process({
+        let (asked, died) = (asked.clone(), died.clone());
+        move |path, times| {
+            of_itself(path).unwrap_or_else(|| {
+                std::fs::write(&asked, "").expect("a file");
+                while !died.exists() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                // It breaks off.
+                if times == 0 {
+                    whole(&json!({})).trim_end_matches('}').to_owned()
+                } else {
+                    whole(&json!({}))
+                }
+            })
+        }
+    });
+    let script = format!(
+        "cd '{}'; echo x >> starts; echo http://{address}; until [ -e stop ]; do sleep 0.02; done; echo > died; exit 3",
+        folder.path().display()
+    );
+    let mut front = Fronted::of(vec![model("first", &script, true)], |front| front);
+    front.until("it is ready", |front| get(front.address, "/ready").status == 200);
+    let address = front.address;
+    let answer = std::thread::spawn(move || post(address, COMPLETIONS, &json!({"prompt": "a"})));
+    front.until("the request is at work", |_| asked.exists());
+    front.stop = None;
+    front.until("it listens no more", |front| TcpStream::connect(front.address).is_err());
+    std::fs::write(at("stop"), "").expect("a file");
+    let found = answer.join().expect("no panic");
+    assert_eq!((found.status, &found.json()["error"]["code"]), (503, &json!("unavailable")), "{found:?}");
+    front.end();
+    assert_eq!(std::fs::read_to_string(at("starts")).expect("starts"), "x\n");
+}
+
+/// Ctrl-C at a terminal reaches a process group: the front's, which lets answers end.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_process_has_a_group_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("stat");
+    let script = format!("cat /proc/$$/stat > '{0}.new'; mv '{0}.new' '{0}'; exec sleep 600", path.display());
+    let front = Fronted::of(vec![model("first", &script, true)], |front| front);
+    front.until("it has started", |_| path.exists());
+    let stat = std::fs::read_to_string(&path).expect("a file");
+    let id = stat.split(' ').next();
+    let group = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(2));
+    assert_eq!(id, group, "{stat}");
+}
